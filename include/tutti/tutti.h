@@ -1,0 +1,561 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Tutti: collective operations between the ranks of one node through symmetric memory.
+ *
+ * Conventions of the whole interface
+ *   - A fallible function returns enum tutti_status; TUTTI_OK is 0. The text of the calling
+ * thread's last error is tutti_last_error().
+ *   - Structs that the caller fills begin with struct_size; set it to sizeof the struct and zero
+ * the rest. Zero is the default of every field. A field unknown to the library must be zero.
+ *   - A time-out in milliseconds: 0 is the default (600 s unless TUTTI_TIMEOUT_MS says otherwise),
+ *     negative never ends.
+ *   - Strings are UTF-8, NUL-terminated, copied by the callee.
+ */
+#ifndef TUTTI_TUTTI_H
+#define TUTTI_TUTTI_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define TUTTI_VERSION_MAJOR 0
+#define TUTTI_VERSION_MINOR 1
+#define TUTTI_VERSION_PATCH 0
+#define TUTTI_VERSION                                                                              \
+    (TUTTI_VERSION_MAJOR * 10000 + TUTTI_VERSION_MINOR * 100 + TUTTI_VERSION_PATCH)
+
+#if defined(__GNUC__)
+#define TUTTI_API                   __attribute__((visibility("default")))
+#define TUTTI_PRINTF(string, first) __attribute__((format(printf, string, first)))
+#else
+#define TUTTI_API
+#define TUTTI_PRINTF(string, first)
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- status ------------------------------------------------------------------------------------
+ */
+
+/* X(name, value, meaning). Values are stable. */
+#define TUTTI_STATUS_MAP(X)                                                                        \
+    X(OK, 0, "success")                                                                            \
+    X(ERR_INVALID, 1, "an argument, option or environment variable is wrong")                      \
+    X(ERR_DECLINED, 2, "the communicator does not serve this machine, group or request")           \
+    X(ERR_TIMEOUT, 3, "a peer did not arrive in time")                                             \
+    X(ERR_PEER_DEAD, 4, "a peer's process ended or it destroyed its communicator")                 \
+    X(ERR_MISMATCH, 5, "the ranks disagree about the operation or the configuration")              \
+    X(ERR_CONCURRENT, 6, "two callers used one communicator at the same time")                     \
+    X(ERR_ABORTED, 7, "a rank aborted the communicator")                                           \
+    X(ERR_NO_MEMORY, 8, "an allocation failed")                                                    \
+    X(ERR_SYSTEM, 9, "a system call failed")                                                       \
+    X(ERR_CUDA, 10, "a CUDA call failed")                                                          \
+    X(ERR_VERSION, 11, "the ranks run incompatible versions of the library")
+
+enum tutti_status {
+#define TUTTI_STATUS_ENUM(name, value, text) TUTTI_##name = value,
+    TUTTI_STATUS_MAP(TUTTI_STATUS_ENUM)
+#undef TUTTI_STATUS_ENUM
+};
+
+/* The constant's name, such as "TUTTI_ERR_TIMEOUT"; "TUTTI_UNKNOWN" for another value. Never NULL.
+ */
+TUTTI_API const char *tutti_status_name(enum tutti_status status);
+/* One sentence on what the status means. Never NULL. */
+TUTTI_API const char *tutti_status_text(enum tutti_status status);
+/* The calling thread's last error: what failed, what was expected, what to do. "" before the first
+ * one. Valid until the thread's next failing call. */
+TUTTI_API const char *tutti_last_error(void);
+/* TUTTI_VERSION of the library that is loaded. */
+TUTTI_API int tutti_version(void);
+
+/* ---- dtypes, operations, collectives, algorithms -----------------------------------------------
+ */
+
+/* X(name, value, size in bytes, text) */
+#define TUTTI_DTYPE_MAP(X)                                                                         \
+    X(FLOAT32, 0, 4, "float32")                                                                    \
+    X(FLOAT64, 1, 8, "float64")                                                                    \
+    X(FLOAT16, 2, 2, "float16")                                                                    \
+    X(BFLOAT16, 3, 2, "bfloat16")                                                                  \
+    X(FLOAT8_E4M3, 4, 1, "float8_e4m3")                                                            \
+    X(FLOAT8_E5M2, 5, 1, "float8_e5m2")                                                            \
+    X(INT8, 6, 1, "int8")                                                                          \
+    X(UINT8, 7, 1, "uint8")                                                                        \
+    X(INT16, 8, 2, "int16")                                                                        \
+    X(INT32, 9, 4, "int32")                                                                        \
+    X(INT64, 10, 8, "int64")                                                                       \
+    X(UINT32, 11, 4, "uint32")                                                                     \
+    X(UINT64, 12, 8, "uint64")                                                                     \
+    X(BOOL, 13, 1, "bool")
+
+enum tutti_dtype {
+#define TUTTI_DTYPE_ENUM(name, value, size, text) TUTTI_##name = value,
+    TUTTI_DTYPE_MAP(TUTTI_DTYPE_ENUM)
+#undef TUTTI_DTYPE_ENUM
+};
+#define TUTTI_DTYPE_COUNT 14
+
+/* Size of one element in bytes, 0 for a value that is no dtype. */
+TUTTI_API size_t tutti_dtype_size(enum tutti_dtype dtype);
+/* "float32"; "unknown" for a value that is no dtype. */
+TUTTI_API const char *tutti_dtype_name(enum tutti_dtype dtype);
+
+/* X(name, value, text). The kind of a reduction. */
+#define TUTTI_OP_MAP(X)                                                                            \
+    X(SUM, 1, "sum")                                                                               \
+    X(PROD, 2, "prod")                                                                             \
+    X(MIN, 3, "min")                                                                               \
+    X(MAX, 4, "max")                                                                               \
+    X(AVG, 5, "avg")                                                                               \
+    X(BAND, 6, "band")                                                                             \
+    X(BOR, 7, "bor")                                                                               \
+    X(BXOR, 8, "bxor")                                                                             \
+    X(PREMUL_SUM, 9, "premul_sum")
+
+enum tutti_op_kind {
+#define TUTTI_OP_ENUM(name, value, text) TUTTI_OP_##name = value,
+    TUTTI_OP_MAP(TUTTI_OP_ENUM)
+#undef TUTTI_OP_ENUM
+};
+#define TUTTI_OP_COUNT 10 /* one past the last kind; 0 is none */
+
+/*
+ * A reduction: one of the constants below or made by tutti_op_create_premul_sum(). Opaque.
+ * Floats accumulate in float32 (float64 in float64) in one canonical order and are rounded once;
+ * integers wrap; min and max propagate NaN and order -0 below +0; float8 saturates; bool sums are
+ * or, products and; average divides in the accumulation type (truncating on integers, refused for
+ * bool); band, bor and bxor take integers and bool.
+ */
+typedef const struct tutti_op *tutti_op_t;
+#define TUTTI_SUM  ((tutti_op_t)(uintptr_t)TUTTI_OP_SUM)
+#define TUTTI_PROD ((tutti_op_t)(uintptr_t)TUTTI_OP_PROD)
+#define TUTTI_MIN  ((tutti_op_t)(uintptr_t)TUTTI_OP_MIN)
+#define TUTTI_MAX  ((tutti_op_t)(uintptr_t)TUTTI_OP_MAX)
+#define TUTTI_AVG  ((tutti_op_t)(uintptr_t)TUTTI_OP_AVG)
+#define TUTTI_BAND ((tutti_op_t)(uintptr_t)TUTTI_OP_BAND)
+#define TUTTI_BOR  ((tutti_op_t)(uintptr_t)TUTTI_OP_BOR)
+#define TUTTI_BXOR ((tutti_op_t)(uintptr_t)TUTTI_OP_BXOR)
+
+/*
+ * Makes an operation that multiplies every input by one scalar in the accumulation type, then sums.
+ * [in] scalar  the same on every rank, else the call fails with TUTTI_ERR_MISMATCH; float dtypes
+ * only. [out] op     to be destroyed with tutti_op_destroy() after the last call that uses it.
+ * Returns INVALID (op is NULL), NO_MEMORY.
+ */
+TUTTI_API enum tutti_status tutti_op_create_premul_sum(double scalar, tutti_op_t *op);
+/* Destroys a created operation; a constant or NULL is left alone. */
+TUTTI_API void tutti_op_destroy(tutti_op_t op);
+/* "sum"; "unknown" for no operation. */
+TUTTI_API const char *tutti_op_name(tutti_op_t op);
+
+/* X(name, value, text) */
+#define TUTTI_COLLECTIVE_MAP(X)                                                                    \
+    X(ALL_REDUCE, 1, "all_reduce")                                                                 \
+    X(BARRIER, 2, "barrier")
+
+enum tutti_collective {
+#define TUTTI_COLLECTIVE_ENUM(name, value, text) TUTTI_COLLECTIVE_##name = value,
+    TUTTI_COLLECTIVE_MAP(TUTTI_COLLECTIVE_ENUM)
+#undef TUTTI_COLLECTIVE_ENUM
+};
+TUTTI_API const char *tutti_collective_name(enum tutti_collective collective);
+
+/* X(name, value, text). NONE asks for the measured choice, or says that strict mode has none. */
+#define TUTTI_ALGO_MAP(X)                                                                          \
+    X(NONE, 0, "none")                                                                             \
+    X(ONE_SHOT, 1, "one_shot")                                                                     \
+    X(TWO_SHOT, 2, "two_shot")                                                                     \
+    X(HYBRID_CUBE_MESH, 3, "hybrid_cube_mesh")
+
+enum tutti_algo {
+#define TUTTI_ALGO_ENUM(name, value, text) TUTTI_ALGO_##name = value,
+    TUTTI_ALGO_MAP(TUTTI_ALGO_ENUM)
+#undef TUTTI_ALGO_ENUM
+};
+TUTTI_API const char *tutti_algo_name(enum tutti_algo algo);
+
+/* What a communicator's links look like. CPU ranks are always fully connected. */
+enum tutti_topology {
+    TUTTI_TOPOLOGY_UNKNOWN = 0,
+    TUTTI_TOPOLOGY_FULLY_CONNECTED = 1,
+    TUTTI_TOPOLOGY_HYBRID_CUBE_MESH = 2,
+};
+
+/* The stream that orders a call on a device. CPU communicators complete before they return and take
+ * TUTTI_STREAM_DEFAULT only. */
+typedef struct tutti_stream *tutti_stream_t;
+#define TUTTI_STREAM_DEFAULT    ((tutti_stream_t)(uintptr_t)0)
+#define TUTTI_STREAM_LEGACY     ((tutti_stream_t)(uintptr_t)1)
+#define TUTTI_STREAM_PER_THREAD ((tutti_stream_t)(uintptr_t)2)
+
+/* ---- log ---------------------------------------------------------------------------------------
+ */
+
+enum tutti_log_level {
+    TUTTI_LOG_NONE = 0,
+    TUTTI_LOG_WARN = 1,
+    TUTTI_LOG_INFO = 2,
+    TUTTI_LOG_TRACE = 3,
+};
+
+/* Receives one line without its newline. Called from any thread, also concurrently; must not call
+ * Tutti. */
+typedef void tutti_log_fn(void *context, enum tutti_log_level level, const char *line);
+/* Sends the library's log to fn instead of stderr; NULL restores stderr. TUTTI_DEBUG sets the
+ * level. */
+TUTTI_API void tutti_log_set(tutti_log_fn *fn, void *context);
+
+/* ---- store: rendezvous by keys -----------------------------------------------------------------
+ */
+
+typedef struct tutti_store tutti_store_t;
+
+/*
+ * A caller's own store. Each function gets the context given to tutti_store_from_ops() and returns
+ * a status; keys are NUL-terminated, values any bytes. They may be called from several threads at
+ * once.
+ */
+struct tutti_store_ops {
+    size_t struct_size;
+    /* Binds key to a copy of value. */
+    enum tutti_status (*set)(void *context, const char *key, const void *value, size_t size);
+    /* Waits until key exists, then copies min(*size, capacity) bytes; *size is the value's whole
+     * length. */
+    enum tutti_status (*get)(void *context, const char *key, int64_t timeout_ms, void *value,
+                             size_t capacity, size_t *size);
+    /* Waits until all keys exist, or returns TUTTI_ERR_TIMEOUT. */
+    enum tutti_status (*wait)(void *context, const char *const *keys, size_t count,
+                              int64_t timeout_ms);
+    /* Atomically adds to a counter kept as decimal text, 0 if absent; *result is the new value. */
+    enum tutti_status (*add)(void *context, const char *key, int64_t amount, int64_t *result);
+    /* *exists says whether all keys exist now. */
+    enum tutti_status (*check)(void *context, const char *const *keys, size_t count, bool *exists);
+    /* Sets key to desired if its value is expected, or if it is absent and expected is empty. The
+     * value afterwards (expected itself when the key is absent and expected is not empty) is copied
+     * as get does. */
+    enum tutti_status (*compare_set)(void *context, const char *key, const void *expected,
+                                     size_t expected_size, const void *desired, size_t desired_size,
+                                     void *value, size_t capacity, size_t *size);
+    /* *deleted says whether the key existed. */
+    enum tutti_status (*delete_key)(void *context, const char *key, bool *deleted);
+    enum tutti_status (*num_keys)(void *context, int64_t *count);
+    /* Called once by tutti_store_close(); may be NULL. */
+    void (*close)(void *context);
+};
+
+/*
+ * Opens a store by URL:
+ *   memory:NAME        shared by the threads of this process that open the same name
+ *   file:PATH          an append-only log in PyTorch's FileStore format, created with mode 0600
+ *   tcp://HOST:PORT    a client of PyTorch's TCPStore protocol. Options after '?', joined by '&':
+ * server=1 also serves the store in this process (port 0 picks a free one, see tutti_store_url());
+ *                      bind=ADDRESS is what the server listens on (loopback unless given);
+ *                      world_size=N joins as PyTorch does: the server waits until N have come
+ *   env:               what the launcher's environment says (torchrun, Slurm, Open MPI, Hydra); see
+ *                      tutti_info_launcher()
+ * [in] timeout_ms  for connecting and joining, and the default of this store's later waits.
+ * [out] store      to be closed with tutti_store_close(). Handles are thread-safe: a caller that
+ * waits never blocks another one. Returns INVALID, TIMEOUT, NO_MEMORY, SYSTEM.
+ */
+TUTTI_API enum tutti_status tutti_store_open(const char *url, int64_t timeout_ms,
+                                             tutti_store_t **store);
+/* Wraps a caller's operations; all but close are required. The table is copied, the context is
+ * kept. */
+TUTTI_API enum tutti_status tutti_store_from_ops(const struct tutti_store_ops *ops, void *context,
+                                                 tutti_store_t **store);
+/* A view of store whose keys all begin with "PREFIX/". The base must outlive it. */
+TUTTI_API enum tutti_status tutti_store_prefix(tutti_store_t *store, const char *prefix,
+                                               tutti_store_t **view);
+/* Closes a handle; takes NULL. A server ends with the handle that started it. No other call may be
+ * using it. */
+TUTTI_API void tutti_store_close(tutti_store_t *store);
+/* The URL with which another process can open the same store; NULL for memory and callers' stores.
+ */
+TUTTI_API const char *tutti_store_url(const tutti_store_t *store);
+
+/* The operations of struct tutti_store_ops on a store. A get whose value is longer than capacity
+ * returns INVALID with *size set to the length needed. */
+TUTTI_API enum tutti_status tutti_store_set(tutti_store_t *store, const char *key,
+                                            const void *value, size_t size);
+TUTTI_API enum tutti_status tutti_store_get(tutti_store_t *store, const char *key,
+                                            int64_t timeout_ms, void *value, size_t capacity,
+                                            size_t *size);
+TUTTI_API enum tutti_status tutti_store_wait(tutti_store_t *store, const char *const *keys,
+                                             size_t count, int64_t timeout_ms);
+TUTTI_API enum tutti_status tutti_store_add(tutti_store_t *store, const char *key, int64_t amount,
+                                            int64_t *result);
+TUTTI_API enum tutti_status tutti_store_check(tutti_store_t *store, const char *const *keys,
+                                              size_t count, bool *exists);
+TUTTI_API enum tutti_status tutti_store_compare_set(tutti_store_t *store, const char *key,
+                                                    const void *expected, size_t expected_size,
+                                                    const void *desired, size_t desired_size,
+                                                    void *value, size_t capacity, size_t *size);
+TUTTI_API enum tutti_status tutti_store_delete(tutti_store_t *store, const char *key,
+                                               bool *deleted);
+TUTTI_API enum tutti_status tutti_store_num_keys(tutti_store_t *store, int64_t *count);
+
+/*
+ * An exchanger: collective calls of `size` ranks over a store. The caller fills store, prefix, rank
+ * and size and leaves sequence 0; every call advances it, so all ranks make the same calls in the
+ * same order. The prefix names the group and its generation: two exchangers never share one.
+ */
+struct tutti_exchanger {
+    size_t struct_size;
+    tutti_store_t *store;
+    const char *prefix; /* borrowed */
+    int rank;
+    int size;
+    uint64_t sequence;
+};
+/*
+ * Gathers one value of `bytes` bytes from each rank; all holds size * bytes, in rank order.
+ * Returns INVALID, TIMEOUT (naming the ranks that did not come), MISMATCH (a rank wrote another
+ * length).
+ */
+TUTTI_API enum tutti_status tutti_store_all_gather(struct tutti_exchanger *exchanger,
+                                                   const void *value, size_t bytes, void *all,
+                                                   int64_t timeout_ms);
+/* Returns when every rank has called it. */
+TUTTI_API enum tutti_status tutti_store_barrier(struct tutti_exchanger *exchanger,
+                                                int64_t timeout_ms);
+
+/* ---- communicator ------------------------------------------------------------------------------
+ */
+
+#define TUTTI_MAX_RANKS           64
+#define TUTTI_DEFAULT_BUFFER_SIZE ((size_t)10 << 20)
+
+typedef struct tutti_comm tutti_comm_t;
+
+enum tutti_device {
+    TUTTI_DEVICE_CPU = 0,
+};
+
+enum tutti_strict {
+    TUTTI_STRICT_ENV = 0, /* as TUTTI_STRICT says, else off */
+    TUTTI_STRICT_OFF = 1,
+    TUTTI_STRICT_ON = 2, /* the roots' rule: see tutti_comm_algorithm() */
+};
+
+/* Host memory of handles and tables. Never called on the path of an operation. */
+struct tutti_allocator {
+    void *(*alloc)(void *context, size_t size, size_t alignment);
+    void (*free)(void *context, void *pointer, size_t size);
+    void *context;
+};
+
+struct tutti_comm_options {
+    size_t struct_size;
+    const char *name; /* equal on all ranks; "default" */
+    enum tutti_device device;
+    size_t buffer_size; /* strict mode's limit, bytes; TUTTI_BUFFER_SIZE, else 10 MiB; equal on all
+                           ranks */
+    int64_t timeout_ms; /* of set-up and of each operation; TUTTI_TIMEOUT_MS, else 600 s */
+    enum tutti_strict strict;
+    enum tutti_algo algo; /* forced for every call; TUTTI_ALGO, else the measured choice */
+    bool defer;           /* create does not meet; call tutti_comm_rendezvous() */
+    const int *
+        leaf_order; /* world_size ranks, a permutation; the reduction's order; NULL is rank order */
+    const struct tutti_allocator *allocator; /* NULL is malloc */
+    void *device_arena;                      /* CUDA only: refused on CPU */
+    size_t device_arena_bytes;
+    int stream_priority; /* CUDA only: refused on CPU */
+};
+
+/* What made a communicator fail. Its text is tutti_fault_format(). */
+struct tutti_fault {
+    size_t struct_size;
+    enum tutti_status status;
+    int rank;          /* that noticed it */
+    int peer;          /* that caused it, -1 if none */
+    uint64_t sequence; /* of the operation, 0 outside one */
+    struct tutti_signature {
+        enum tutti_collective collective;
+        enum tutti_dtype dtype;
+        enum tutti_op_kind op;
+        enum tutti_algo algo;
+        uint64_t count;
+        uint32_t parameter; /* hash of the scalar or of the subset of ranks, 0 if none */
+    } expected, seen;       /* of a mismatch: this rank's side, the peer's side */
+};
+
+/*
+ * Creates a communicator of world_size ranks (CPU: 1 to 64; processes, or threads that each call
+ * this) and, unless options->defer, meets the others: every rank calls this with the same store
+ * contents and world_size. Checked in this order: host and world size, before the store is touched;
+ * version and configuration of all ranks (MISMATCH names the difference); same host. [in] options
+ * NULL is all defaults; copied. [out] comm    NULL on failure. The store is needed until the
+ * rendezvous has ended, not after. Returns INVALID, DECLINED, TIMEOUT, PEER_DEAD, MISMATCH,
+ * NO_MEMORY, SYSTEM, VERSION.
+ */
+TUTTI_API enum tutti_status tutti_comm_create(tutti_store_t *store, int rank, int world_size,
+                                              const struct tutti_comm_options *options,
+                                              tutti_comm_t **comm);
+/* Meets the other ranks; idempotent. A communicator that failed to meet holds its handle only. */
+TUTTI_API enum tutti_status tutti_comm_rendezvous(tutti_comm_t *comm);
+/* Local and bounded: waits for no peer, takes NULL. Peers that still need this rank get PEER_DEAD.
+ */
+TUTTI_API void tutti_comm_destroy(tutti_comm_t *comm);
+/* Ends all waits on all ranks with ABORTED. From any thread or a signal handler; never blocks. */
+TUTTI_API void tutti_comm_abort(tutti_comm_t *comm);
+/* OK, or why the communicator has failed, with the details in *fault (may be NULL). From any
+ * thread. */
+TUTTI_API enum tutti_status tutti_comm_status(tutti_comm_t *comm, struct tutti_fault *fault);
+/* Writes the fault as one sentence; returns the length that it has, as snprintf does. */
+TUTTI_API int tutti_fault_format(const struct tutti_fault *fault, char *text, size_t size);
+/* Writes a description (name, generation, ranks, device, leaf order, algorithms, memory) as lines
+ * of "key: value"; returns the length that it has, as snprintf does. */
+TUTTI_API int tutti_comm_describe(const tutti_comm_t *comm, char *text, size_t size);
+/* Whether the library may be used at all: false when TUTTI_DISABLE is set to other than 0. */
+TUTTI_API bool tutti_comm_is_enabled(void);
+TUTTI_API enum tutti_topology tutti_comm_topology(const tutti_comm_t *comm);
+/* Bytes, as agreed by the ranks. */
+TUTTI_API size_t tutti_comm_buffer_size(const tutti_comm_t *comm);
+TUTTI_API int tutti_comm_rank(const tutti_comm_t *comm);
+TUTTI_API int tutti_comm_world_size(const tutti_comm_t *comm);
+
+/* ---- collectives -------------------------------------------------------------------------------
+ */
+
+enum tutti_call_flags {
+    TUTTI_CALL_NO_ZERO_COPY = 1, /* take the copying path also for symmetric buffers */
+};
+
+struct tutti_call_options {
+    size_t struct_size;
+    enum tutti_algo algo;    /* NONE: the communicator's choice; equal on all ranks */
+    int64_t timeout_ms;      /* 0: the communicator's */
+    uint32_t flags;          /* enum tutti_call_flags */
+    uint64_t storage_offset; /* elements before send in its storage; strict mode looks at its
+                                alignment */
+};
+
+/*
+ * recv[i] on every rank = op over all ranks' send[i], for count elements; the same bits on every
+ * rank. Any count from 0, any address that the dtype allows, nothing to register. send == recv is
+ * in place; any other overlap is refused. Blocks until recv is written and send may be reused. One
+ * caller per communicator at a time. dtype, op, count and algorithm are equal on all ranks, else
+ * all get MISMATCH. Returns INVALID, DECLINED (strict mode has no algorithm), TIMEOUT, PEER_DEAD,
+ * MISMATCH, CONCURRENT, ABORTED. After any of the last five but CONCURRENT the communicator stays
+ * failed, on every rank.
+ */
+TUTTI_API enum tutti_status tutti_all_reduce(const void *send, void *recv, size_t count,
+                                             enum tutti_dtype dtype, tutti_op_t op,
+                                             tutti_comm_t *comm, tutti_stream_t stream);
+TUTTI_API enum tutti_status tutti_all_reduce_with(const void *send, void *recv, size_t count,
+                                                  enum tutti_dtype dtype, tutti_op_t op,
+                                                  tutti_comm_t *comm, tutti_stream_t stream,
+                                                  const struct tutti_call_options *options);
+/*
+ * Returns once every rank of the subset has called it. ranks == NULL and count == 0 mean all ranks.
+ * A subset that lacks the caller, names a rank twice or out of range is INVALID.
+ */
+TUTTI_API enum tutti_status tutti_barrier(tutti_comm_t *comm, const int *ranks, int count,
+                                          tutti_stream_t stream);
+TUTTI_API enum tutti_status tutti_barrier_with(tutti_comm_t *comm, const int *ranks, int count,
+                                               tutti_stream_t stream,
+                                               const struct tutti_call_options *options);
+/*
+ * The algorithm that tutti_all_reduce_with() would take; *reason (may be NULL) is a static
+ * sentence. Strict mode knows the roots' rule only: float32 and bfloat16, the smaller alignment of
+ * storage offset and byte count at least 4, one-shot up to 256 KiB, two-shot up to 10 MiB, both at
+ * most the buffer size; else NONE.
+ */
+TUTTI_API enum tutti_status tutti_comm_algorithm(tutti_comm_t *comm, size_t count,
+                                                 enum tutti_dtype dtype, tutti_op_t op,
+                                                 const struct tutti_call_options *options,
+                                                 enum tutti_algo *algo, const char **reason);
+/* Calls of collectives in this process so far, refused ones too. */
+TUTTI_API uint64_t tutti_call_count(void);
+
+/* ---- symmetric memory --------------------------------------------------------------------------
+ */
+
+typedef struct tutti_symm_group tutti_symm_group_t;
+
+/* One rank's view of a rendezvoused allocation. Addresses are valid in this process until the free.
+ */
+struct tutti_symm_info {
+    size_t struct_size;
+    int rank;
+    int world_size;
+    size_t buffer_bytes;          /* of each rank, as asked for */
+    size_t signal_pad_bytes;      /* of each rank, at least 2048 */
+    void *const *buffers;         /* world_size addresses, in rank order */
+    uint32_t *const *signal_pads; /* likewise */
+    int channels;                 /* how many channels the pad serves */
+};
+
+/*
+ * Registers a group under a name that is unique in the process (per rank, for thread ranks) and
+ * equal on all its ranks. Local. The store must stay open until tutti_symm_group_destroy().
+ */
+TUTTI_API enum tutti_status tutti_symm_group(const char *name, int rank, int world_size,
+                                             tutti_store_t *store, tutti_symm_group_t **group);
+/* Frees the group and what was allocated in it; local; takes NULL. */
+TUTTI_API void tutti_symm_group_destroy(tutti_symm_group_t *group);
+/* Allocates bytes (more than 0) of shared memory, zeroed, 4096-byte aligned. Local. */
+TUTTI_API enum tutti_status tutti_symm_alloc(tutti_symm_group_t *group, size_t bytes,
+                                             void **buffer);
+/* Frees this rank's allocation and its views of the peers' ones. Local; takes NULL. */
+TUTTI_API enum tutti_status tutti_symm_free(void *buffer);
+/*
+ * Collective over the group, idempotent: maps every peer's allocation. All ranks call it for their
+ * allocations in the same order and with the same size (else MISMATCH).
+ * [out] info  may be NULL.
+ */
+TUTTI_API enum tutti_status tutti_symm_rendezvous(void *buffer, int64_t timeout_ms,
+                                                  struct tutti_symm_info *info);
+/*
+ * The address of element storage_offset in rank's buffer, checked to hold a dense tensor of the
+ * given sizes. [in] sizes  dims extents, each at least 0; dims 0 is one element. Returns INVALID
+ * for a negative or overflowing extent, or one that reaches past the end.
+ */
+TUTTI_API enum tutti_status tutti_symm_buffer(void *buffer, int rank, const int64_t *sizes,
+                                              int dims, enum tutti_dtype dtype,
+                                              int64_t storage_offset, void **view);
+/* The same for words of rank's signal pad; an offset in words. */
+TUTTI_API enum tutti_status tutti_symm_signal_pad(void *buffer, int rank, int64_t offset,
+                                                  int64_t count, uint32_t **view);
+/* All ranks of the allocation's group meet on a channel. */
+TUTTI_API enum tutti_status tutti_symm_barrier(void *buffer, int channel, int64_t timeout_ms);
+/* Waits until the peer has taken the previous signal on this channel, then raises it. Releases
+ * earlier writes. */
+TUTTI_API enum tutti_status tutti_symm_put_signal(void *buffer, int peer, int channel,
+                                                  int64_t timeout_ms);
+/* Waits for the peer's signal on this channel and takes it. Acquires the peer's earlier writes. */
+TUTTI_API enum tutti_status tutti_symm_wait_signal(void *buffer, int peer, int channel,
+                                                   int64_t timeout_ms);
+
+/* ---- information -------------------------------------------------------------------------------
+ */
+
+/* What the launcher's environment says of this process. */
+struct tutti_launcher {
+    size_t struct_size;
+    const char *name; /* "torchrun", "slurm", "openmpi", "hydra" */
+    int rank;
+    int world_size;
+    int local_rank; /* -1 if it does not say */
+    int local_size; /* -1 if it does not say */
+};
+/* Returns INVALID, naming the variables looked for, when no launcher is recognised or one is
+ * malformed. */
+TUTTI_API enum tutti_status tutti_info_launcher(struct tutti_launcher *launcher);
+/* The instruction set of the CPU reductions: "baseline", "avx2", "avx512" or "neon". TUTTI_ISA
+ * restricts it. */
+TUTTI_API const char *tutti_info_isa(void);
+/* The symmetric-memory back end asked for by TUTTI_SYMM_BACKEND ("cpu" or unset); another name is
+ * INVALID. */
+TUTTI_API enum tutti_status tutti_info_symm_backend(const char **name);
+/* Whether the device supports NVLink multicast objects: a query only, false on CPU. */
+TUTTI_API bool tutti_info_multicast(enum tutti_device device);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,56 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The reductions: one source, compiled per instruction set, chosen at run time. All of them give
+ * the same bits.
+ *
+ * out[i] = round(tree(in[0][i], ..., in[n-1][i])): the balanced tree with the largest power of two
+ * on the left, in the accumulation type (float32 for 8-, 16- and 32-bit floats, float64 for
+ * float64, the integer itself, wrapping), rounded once at the end. The caller has put `in` in leaf
+ * order.
+ */
+#ifndef TUTTI_CPU_REDUCE_H
+#define TUTTI_CPU_REDUCE_H
+
+#include "tutti/tutti.h"
+
+struct reduce_call {
+    void *out;  /* may equal one of `in`, or be disjoint from all */
+    void *copy; /* NULL, or a second place for the same result, disjoint from everything */
+    const void *const *in;
+    int n;            /* 1 to TUTTI_MAX_RANKS inputs, each aligned to the dtype alone */
+    size_t count;     /* elements, from 0 */
+    double scalar;    /* PREMUL_SUM: factor of each input, rounded to the accumulation type first */
+    int divisor;      /* AVG: the world size */
+    bool stream_out;  /* non-temporal stores to out (the caller drains: order_drain_streams()) */
+    bool stream_copy; /* likewise to copy */
+};
+
+typedef void reduce_fn(const struct reduce_call *call);
+
+/* Plain copies, `stream` with non-temporal stores to `to` (the caller drains). Any alignment, no
+ * overlap. */
+typedef void copy_fn(void *to, const void *from, size_t bytes);
+
+struct reduce_isa {
+    const char *name; /* "baseline", "avx2", "avx512", "neon" */
+    /* NULL where the operation does not exist for the dtype (tutti.h: avg of bool, bitwise of
+     * floats, premul_sum of integers). */
+    reduce_fn *fn[TUTTI_DTYPE_COUNT][TUTTI_OP_COUNT];
+    copy_fn *copy;
+    copy_fn *copy_stream;
+};
+
+/* The best one that this processor runs, or what TUTTI_ISA names (a name it cannot run is ignored
+ * with a warning). */
+const struct reduce_isa *reduce_isa_best(void);
+/* The one of that name, NULL if this build or processor has none: for tests. */
+const struct reduce_isa *reduce_isa_named(const char *name);
+
+/*
+ * Floating-point environment of a reduction: round to nearest, subnormals kept. begin() returns the
+ * caller's and sets ours if it differs; end() restores it.
+ */
+uint64_t reduce_env_begin(void);
+void reduce_env_end(uint64_t saved);
+
+#endif

@@ -1,0 +1,20 @@
+/* SPDX-License-Identifier: MIT */
+/* The calling thread's last error: written once, where it is detected. */
+#ifndef TUTTI_ERROR_H
+#define TUTTI_ERROR_H
+
+#include "tutti/tutti.h"
+
+/* Writes the message and returns status, so that a function can end with `return error_set(...)`.
+ * Say what was wrong, what was expected and what to do. */
+enum tutti_status error_set(enum tutti_status status, const char *format, ...) TUTTI_PRINTF(2, 3);
+
+/* error_set(TUTTI_ERR_SYSTEM) (NO_MEMORY for ENOMEM) with ": strerror (ERRNO_NAME)" of errno
+ * appended. */
+enum tutti_status error_errno(const char *format, ...) TUTTI_PRINTF(1, 2);
+
+/* Puts "prefix: " before the message that is already there; returns status. */
+enum tutti_status error_context(enum tutti_status status, const char *format, ...)
+    TUTTI_PRINTF(2, 3);
+
+#endif

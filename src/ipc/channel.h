@@ -1,0 +1,70 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Handle channel: descriptors between ranks over Unix-domain sockets, and the news of a peer's
+ * death.
+ *
+ * Each rank listens on a socket in a private directory, connects to the lower ranks among its
+ * peers, accepts the higher ones, and unlinks its socket once all are connected. A connection
+ * counts only after both sides have shown the nonce (known through the store), protocol version and
+ * rank, and the kernel's peer credentials agree.
+ */
+#ifndef TUTTI_IPC_CHANNEL_H
+#define TUTTI_IPC_CHANNEL_H
+
+#include "tutti/tutti.h"
+
+#define CHANNEL_NONCE_BYTES 16
+
+struct channel;
+
+struct channel_config {
+    int rank;
+    int size; /* 1 to TUTTI_MAX_RANKS */
+    uint64_t
+        peers; /* bit r: connect to rank r; the own bit is ignored; symmetric among the ranks */
+    uint8_t nonce[CHANNEL_NONCE_BYTES]; /* the same secret on all ranks, random per channel */
+    struct tutti_exchanger *exchanger;  /* tells the ranks of each other's sockets */
+    const char *directory;              /* NULL is channel_directory()'s */
+    int64_t timeout_ms;                 /* of opening; negative never ends */
+};
+
+/*
+ * The private directory: TUTTI_DIR, else $XDG_RUNTIME_DIR/tutti, else /tmp/tutti-UID. Created 0700;
+ * refused (SYSTEM) when it is a link, is owned by somebody else or is open to others. Sockets that
+ * crashed processes left there are swept: those on which nobody listens.
+ */
+enum tutti_status channel_directory(char *path, size_t size);
+
+/* Collective over the exchanger. Returns INVALID, TIMEOUT (naming the rank that did not come),
+ * MISMATCH, SYSTEM. */
+enum tutti_status channel_open(const struct channel_config *config, struct channel **channel);
+/* Local; peers see it as death. Takes NULL. */
+void channel_close(struct channel *channel);
+
+/*
+ * Descriptors. What is received is close-on-exec and the receiver's to close; what is sent stays
+ * the sender's. Messages between two ranks arrive in order. Every wait ends at timeout_ms, with
+ * TIMEOUT, or with PEER_DEAD when the peer has gone.
+ */
+enum tutti_status channel_send_fd(struct channel *channel, int peer, int fd, int64_t timeout_ms);
+enum tutti_status channel_recv_fd(struct channel *channel, int peer, int *fd, int64_t timeout_ms);
+/* fds[r] for every connected rank r, a duplicate of fd in the own slot, -1 elsewhere. On failure
+ * none is open. */
+enum tutti_status channel_all_gather_fds(struct channel *channel, int fd, int *fds,
+                                         int64_t timeout_ms);
+/* *out on every rank, the root too, is a descriptor of root's fd; fd is read on root alone. */
+enum tutti_status channel_broadcast_fd(struct channel *channel, int root, int fd, int *out,
+                                       int64_t timeout_ms);
+
+/*
+ * Whether a connected peer's process still lives: false once its channel is closed or its process
+ * has ended, whichever the kernel tells first (a child that inherited the socket hides the former,
+ * a foreign pid namespace the latter). True for ranks that are not connected. No wait; safe from
+ * any one thread at a time.
+ */
+bool channel_peer_alive(struct channel *channel, int peer);
+
+/* Closes the descriptors of all channels in the child of fork(). Installed by the first
+ * channel_open(). */
+
+#endif

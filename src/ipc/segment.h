@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: MIT */
+/* Shared memory without a name: sealed memfds that travel as descriptors. */
+#ifndef TUTTI_IPC_SEGMENT_H
+#define TUTTI_IPC_SEGMENT_H
+
+#include "tutti/tutti.h"
+
+struct segment {
+    void *base;   /* page-aligned, read-write, shared; NULL when not mapped */
+    size_t bytes; /* a multiple of the page size */
+};
+
+/*
+ * Creates, allocates (so that a full machine is an error here and not a SIGBUS later), seals
+ * (shrink, grow, seal) and maps zeroed shared memory of at least `bytes` bytes. A child of fork()
+ * does not inherit the map. [in] label  shows in /proc/PID/maps; no uniqueness needed. [out] fd
+ * close-on-exec; the caller closes it, the mapping stays. Returns NO_MEMORY (naming the bytes asked
+ * for and what limits them), SYSTEM.
+ */
+enum tutti_status segment_create(const char *label, size_t bytes, struct segment *segment, int *fd);
+
+/*
+ * Maps a peer's segment. The descriptor is checked first: a memfd with the three seals and exactly
+ * `bytes` bytes (rounded up to pages), else INVALID. fd stays the caller's.
+ */
+enum tutti_status segment_map(int fd, size_t bytes, struct segment *segment);
+
+/* Takes a segment that is not mapped, too. */
+void segment_unmap(struct segment *segment);
+
+#endif

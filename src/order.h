@@ -1,0 +1,95 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * All memory ordering of the library. Nobody else names a memory order or a fence.
+ * Every release names the acquire that it pairs with, see docs/ordering.md.
+ */
+#ifndef TUTTI_ORDER_H
+#define TUTTI_ORDER_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+static inline uint32_t order_load_acquire_u32(const uint32_t *word)
+{
+    return __atomic_load_n(word, __ATOMIC_ACQUIRE);
+}
+
+static inline uint64_t order_load_acquire_u64(const uint64_t *word)
+{
+    return __atomic_load_n(word, __ATOMIC_ACQUIRE);
+}
+
+static inline uint32_t order_load_relaxed_u32(const uint32_t *word)
+{
+    return __atomic_load_n(word, __ATOMIC_RELAXED);
+}
+
+static inline uint64_t order_load_relaxed_u64(const uint64_t *word)
+{
+    return __atomic_load_n(word, __ATOMIC_RELAXED);
+}
+
+static inline void order_store_release_u32(uint32_t *word, uint32_t value)
+{
+    __atomic_store_n(word, value, __ATOMIC_RELEASE);
+}
+
+static inline void order_store_release_u64(uint64_t *word, uint64_t value)
+{
+    __atomic_store_n(word, value, __ATOMIC_RELEASE);
+}
+
+static inline void order_store_relaxed_u32(uint32_t *word, uint32_t value)
+{
+    __atomic_store_n(word, value, __ATOMIC_RELAXED);
+}
+
+static inline void order_store_relaxed_u64(uint64_t *word, uint64_t value)
+{
+    __atomic_store_n(word, value, __ATOMIC_RELAXED);
+}
+
+static inline uint32_t order_fetch_add_u32(uint32_t *word, uint32_t value)
+{
+    return __atomic_fetch_add(word, value, __ATOMIC_ACQ_REL);
+}
+
+static inline uint64_t order_fetch_add_relaxed_u64(uint64_t *word, uint64_t value)
+{
+    return __atomic_fetch_add(word, value, __ATOMIC_RELAXED);
+}
+
+static inline uint32_t order_exchange_u32(uint32_t *word, uint32_t value)
+{
+    return __atomic_exchange_n(word, value, __ATOMIC_ACQ_REL);
+}
+
+static inline bool order_compare_exchange_u32(uint32_t *word, uint32_t expected, uint32_t desired)
+{
+    return __atomic_compare_exchange_n(word, &expected, desired, false, __ATOMIC_ACQ_REL,
+                                       __ATOMIC_ACQUIRE);
+}
+
+/* Orders earlier non-temporal stores before a later release: those stores are outside the memory
+ * model. */
+static inline void order_drain_streams(void)
+{
+#if defined(__x86_64__)
+    _mm_sfence();
+#endif
+}
+
+/* Tells the core that this is a spin. */
+static inline void order_pause(void)
+{
+#if defined(__x86_64__)
+    _mm_pause();
+#elif defined(__aarch64__)
+    __asm__ __volatile__("isb" ::: "memory");
+#endif
+}
+
+#endif
