@@ -1,0 +1,28 @@
+/* SPDX-License-Identifier: MIT */
+/* What api.c hands to an algorithm. */
+#ifndef TUTTI_ALGO_H
+#define TUTTI_ALGO_H
+
+#include "cpu/reduce.h"
+#include "layout.h"
+#include "tutti/tutti.h"
+
+/* One collective operation, checked and complete; constant from here on. */
+struct request {
+    const void *send;
+    void *recv;
+    size_t count;
+    size_t bytes;
+    reduce_fn *reduce;
+    double scalar;
+    uint64_t signature; /* signature.h */
+    int64_t timeout_ms; /* negative never ends */
+    uint32_t parameter; /* hash of the scalar, 0 if none */
+    uint32_t flags;     /* enum tutti_call_flags */
+    uint32_t element_bytes;
+    /* Symmetric memory: where the operands lie in their allocation, and every rank's base of it. */
+    struct layout_operands operands; /* id 0: private memory */
+    void *const *buffers;            /* NULL: offsets are addresses of this process */
+};
+
+#endif

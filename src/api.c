@@ -1,0 +1,367 @@
+/* SPDX-License-Identifier: MIT */
+/* The way in of every collective: check, fill one request, choose, go. No malloc, lock or system
+ * call on it. */
+#include "algo.h"
+#include "comm.h"
+#include "error.h"
+#include "ipc/fork.h"
+#include "op.h"
+#include "order.h"
+#include "plan.h"
+#include "signature.h"
+#include "symm.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+/* Operations up to here travel by mail: looking for symmetric memory would cost more than it saves.
+ */
+enum { SYMMETRIC_BYTES = 16 * 1024 };
+
+static uint64_t calls;
+
+uint64_t tutti_call_count(void)
+{
+    return order_load_relaxed_u64(&calls);
+}
+
+/* Entering and leaving: one caller at a time, on a communicator that has met and still works. */
+static enum tutti_status enter(struct tutti_comm *comm, const char *call)
+{
+    if (!comm)
+        return error_set(TUTTI_ERR_INVALID, "%s: comm is NULL", call);
+    if (fork_detected(comm->epoch))
+        return comm_refuse_child(comm);
+    if (!comm->ready)
+        return error_set(TUTTI_ERR_INVALID,
+                         "%s: communicator \"%s\" has not met: call tutti_comm_rendezvous()%s%s",
+                         call, comm->name, comm->reason[0] ? "; it failed: " : "", comm->reason);
+    if (order_exchange_u32(&comm->busy, 1)) /* C1: pairs leave() */
+        return error_set(
+            TUTTI_ERR_CONCURRENT,
+            "%s: another thread is inside communicator \"%s\": one caller at a time, or "
+            "a communicator for each thread",
+            call, comm->name);
+    return TUTTI_OK;
+}
+
+static void leave(struct tutti_comm *comm)
+{
+    order_store_release_u32(&comm->busy, 0); /* C1 */
+}
+
+static enum tutti_status options_read(const struct tutti_call_options *from, const char *call,
+                                      struct tutti_call_options *options)
+{
+    memset(options, 0, sizeof *options);
+    if (from->struct_size < sizeof from->struct_size)
+        return error_set(TUTTI_ERR_INVALID,
+                         "%s: options->struct_size is %zu: set it to "
+                         "sizeof(struct tutti_call_options), %zu",
+                         call, from->struct_size, sizeof *from);
+    size_t known = from->struct_size < sizeof *from ? from->struct_size : sizeof *from;
+    for (size_t i = known; i < from->struct_size; i++)
+        if (((const unsigned char *)from)[i])
+            return error_set(TUTTI_ERR_VERSION,
+                             "%s: options hold a field at byte %zu that this library "
+                             "does not know",
+                             call, i);
+    memcpy(options, from, known);
+    if (options->flags & ~(uint32_t)TUTTI_CALL_NO_ZERO_COPY)
+        return error_set(TUTTI_ERR_INVALID,
+                         "%s: flags 0x%" PRIx32 ": expected TUTTI_CALL_NO_ZERO_COPY "
+                         "or 0",
+                         call, options->flags);
+    if ((unsigned)options->algo > TUTTI_ALGO_TWO_SHOT)
+        return error_set(TUTTI_ERR_INVALID,
+                         "%s: algorithm %d (%s) does not serve CPU ranks: expected "
+                         "none, one_shot or two_shot",
+                         call, (int)options->algo, tutti_algo_name(options->algo));
+    return TUTTI_OK;
+}
+
+static enum tutti_status stream_check(tutti_stream_t stream, const char *call)
+{
+    if (stream == TUTTI_STREAM_DEFAULT)
+        return TUTTI_OK;
+    return error_set(TUTTI_ERR_INVALID,
+                     "%s: stream %p: a CPU communicator takes TUTTI_STREAM_DEFAULT "
+                     "only",
+                     call, (const void *)stream);
+}
+
+/* dtype, op and count. */
+static enum tutti_status kind_check(size_t count, enum tutti_dtype dtype, tutti_op_t op,
+                                    const struct tutti_comm *comm)
+{
+    size_t width = tutti_dtype_size(dtype);
+    if (!width)
+        return error_set(TUTTI_ERR_INVALID,
+                         "tutti_all_reduce: dtype %d: expected a value of enum tutti_dtype",
+                         (int)dtype);
+    enum tutti_op_kind kind = op_kind(op);
+    if (!kind)
+        return error_set(TUTTI_ERR_INVALID, "tutti_all_reduce: op is none: expected TUTTI_SUM or "
+                                            "another constant, or a created one");
+    if (!comm->isa->fn[dtype][kind])
+        return error_set(TUTTI_ERR_INVALID, "tutti_all_reduce: %s is not defined for %s",
+                         tutti_op_name(op), tutti_dtype_name(dtype));
+    if (count > SIGNATURE_COUNT_MAX || count > SIZE_MAX / width)
+        return error_set(TUTTI_ERR_INVALID,
+                         "tutti_all_reduce: count %zu is more than memory can hold", count);
+    return TUTTI_OK;
+}
+
+/* Both operands of one or more elements. */
+static enum tutti_status operands_check(const void *send, const void *recv, size_t count,
+                                        enum tutti_dtype dtype)
+{
+    size_t width = tutti_dtype_size(dtype), bytes = count * width;
+    uintptr_t from = (uintptr_t)send, to = (uintptr_t)recv;
+    if (!send || !recv)
+        return error_set(TUTTI_ERR_INVALID, "tutti_all_reduce: %s is NULL with count %zu",
+                         send ? "recv" : "send", count);
+    if ((from | to) & (width - 1))
+        return error_set(TUTTI_ERR_INVALID,
+                         "tutti_all_reduce: %s %p is not aligned to the %zu bytes of %s",
+                         from & (width - 1) ? "send" : "recv", from & (width - 1) ? send : recv,
+                         width, tutti_dtype_name(dtype));
+    if (from != to && from < to + bytes && to < from + bytes)
+        return error_set(TUTTI_ERR_INVALID,
+                         "tutti_all_reduce: send %p and recv %p of %zu bytes overlap in part: use "
+                         "the same address or disjoint ones",
+                         send, recv, bytes);
+    return TUTTI_OK;
+}
+
+/* The scalar of a premultiplied sum is part of what the ranks must agree on. */
+static void op_read(tutti_op_t op, enum tutti_op_kind kind, struct request *request)
+{
+    if (kind != TUTTI_OP_PREMUL_SUM)
+        return;
+    uint64_t bits;
+    request->scalar = op->scalar;
+    memcpy(&bits, &op->scalar, sizeof bits);
+    request->parameter = signature_hash(bits);
+}
+
+/* Where peers can find the operands, if they can. */
+static void operands_find(const struct tutti_comm *comm, struct request *request)
+{
+    if (request->flags & TUTTI_CALL_NO_ZERO_COPY)
+        return;
+    if (comm->cpu.one_process) {
+        request->operands = (struct layout_operands){
+            .id = 1, .send = (uintptr_t)request->send, .recv = (uintptr_t)request->recv};
+        return;
+    }
+    struct symm_view send, recv;
+    if (!symm_find(request->send, request->bytes, &send) ||
+        !symm_find(request->recv, request->bytes, &recv))
+        return;
+    /* Both in one allocation, of a group with our ranks. */
+    if (send.id != recv.id || send.rank != comm->rank || send.world_size != comm->world_size)
+        return;
+    request->operands =
+        (struct layout_operands){.id = send.id, .send = send.offset, .recv = recv.offset};
+    request->buffers = send.buffers;
+}
+
+static struct plan_input plan_input_of(const struct tutti_comm *comm, size_t bytes,
+                                       enum tutti_dtype dtype,
+                                       const struct tutti_call_options *options)
+{
+    enum tutti_algo forced = (enum tutti_algo)comm->config.algo;
+    return (struct plan_input){
+        .bytes = bytes,
+        .dtype = dtype,
+        .forced = options && options->algo ? options->algo : forced,
+        .strict = comm->config.strict,
+        .storage_offset_bytes = options ? options->storage_offset * tutti_dtype_size(dtype) : 0,
+        .buffer_size = (size_t)comm->config.buffer_size,
+        .world_size = comm->world_size,
+        .oversubscribed = comm->world_size > comm->cores,
+    };
+}
+
+static bool is_float(enum tutti_dtype dtype)
+{
+    return dtype <= TUTTI_FLOAT8_E5M2;
+}
+
+static enum tutti_status all_reduce(const void *send, void *recv, size_t count,
+                                    enum tutti_dtype dtype, tutti_op_t op, struct tutti_comm *comm,
+                                    const struct tutti_call_options *options)
+{
+    struct cpu_group *group = &comm->cpu;
+    const char *reason;
+    enum tutti_status status = kind_check(count, dtype, op, comm);
+    if (status == TUTTI_OK && count)
+        status = operands_check(send, recv, count, dtype);
+    if (status != TUTTI_OK)
+        return status;
+
+    enum tutti_op_kind kind = op_kind(op);
+    struct request request = {
+        .send = send,
+        .recv = recv,
+        .count = count,
+        .bytes = count * tutti_dtype_size(dtype),
+        .reduce = comm->isa->fn[dtype][kind],
+        .timeout_ms = options && options->timeout_ms ? options->timeout_ms : comm->timeout_ms,
+        .flags = options ? options->flags : 0,
+        .element_bytes = (uint32_t)tutti_dtype_size(dtype),
+    };
+    op_read(op, kind, &request);
+    struct plan_input input = plan_input_of(comm, request.bytes, dtype, options);
+    enum tutti_algo algo = plan_pick(&input, &reason);
+    if (algo == TUTTI_ALGO_NONE)
+        return error_set(TUTTI_ERR_DECLINED,
+                         "tutti_all_reduce: %s: fall back to another library, or "
+                         "switch strict mode off",
+                         reason);
+    request.signature = signature_pack(TUTTI_COLLECTIVE_ALL_REDUCE, dtype, kind, algo, count);
+    if (request.bytes > SYMMETRIC_BYTES)
+        operands_find(comm, &request);
+
+    if (order_load_acquire_u32(&group->failed))
+        return cpu_group_status(group, NULL);
+    group->sequence++;
+    group->mailed = true;
+    if (count == 0)
+        return cpu_barrier(group, &request);
+    if (!is_float(dtype))
+        return cpu_all_reduce(group, algo, &request);
+    uint64_t environment = reduce_env_begin();
+    status = cpu_all_reduce(group, algo, &request);
+    reduce_env_end(environment);
+    return status;
+}
+
+enum tutti_status tutti_all_reduce(const void *send, void *recv, size_t count,
+                                   enum tutti_dtype dtype, tutti_op_t op, tutti_comm_t *comm,
+                                   tutti_stream_t stream)
+{
+    return tutti_all_reduce_with(send, recv, count, dtype, op, comm, stream, NULL);
+}
+
+enum tutti_status tutti_all_reduce_with(const void *send, void *recv, size_t count,
+                                        enum tutti_dtype dtype, tutti_op_t op, tutti_comm_t *comm,
+                                        tutti_stream_t stream,
+                                        const struct tutti_call_options *given)
+{
+    static const char call[] = "tutti_all_reduce";
+    struct tutti_call_options options;
+    order_fetch_add_relaxed_u64(&calls, 1);
+    enum tutti_status status = stream_check(stream, call);
+    if (status == TUTTI_OK && given)
+        status = options_read(given, call, &options);
+    if (status == TUTTI_OK)
+        status = enter(comm, call);
+    if (status != TUTTI_OK)
+        return status;
+    status = all_reduce(send, recv, count, dtype, op, comm, given ? &options : NULL);
+    leave(comm);
+    return status;
+}
+
+/* The subset as bits; all ranks when none are named. */
+static enum tutti_status subset_read(const struct tutti_comm *comm, const int *ranks, int count,
+                                     uint64_t *subset)
+{
+    static const char call[] = "tutti_barrier";
+    *subset = 0;
+    if (!ranks && count == 0) {
+        *subset = comm->world_size == 64 ? UINT64_MAX : (UINT64_C(1) << comm->world_size) - 1;
+        return TUTTI_OK;
+    }
+    if (!ranks || count < 1)
+        return error_set(TUTTI_ERR_INVALID,
+                         "%s: %d ranks at %p: expected NULL and 0 for all ranks, or "
+                         "at least one rank",
+                         call, count, (const void *)ranks);
+    for (int i = 0; i < count; i++) {
+        if (ranks[i] < 0 || ranks[i] >= comm->world_size)
+            return error_set(TUTTI_ERR_INVALID, "%s: ranks[%d] is %d: expected 0 to %d", call, i,
+                             ranks[i], comm->world_size - 1);
+        if (*subset >> ranks[i] & 1)
+            return error_set(TUTTI_ERR_INVALID, "%s: ranks[%d] names rank %d twice", call, i,
+                             ranks[i]);
+        *subset |= UINT64_C(1) << ranks[i];
+    }
+    if (!(*subset >> comm->rank & 1))
+        return error_set(TUTTI_ERR_INVALID, "%s: the subset lacks the caller, rank %d", call,
+                         comm->rank);
+    return TUTTI_OK;
+}
+
+static enum tutti_status barrier(struct tutti_comm *comm, const int *ranks, int count,
+                                 const struct tutti_call_options *options)
+{
+    struct cpu_group *group = &comm->cpu;
+    uint64_t subset;
+    enum tutti_status status = subset_read(comm, ranks, count, &subset);
+    if (status != TUTTI_OK)
+        return status;
+    bool all = __builtin_popcountll(subset) == comm->world_size;
+    struct request request = {
+        .signature = signature_pack(TUTTI_COLLECTIVE_BARRIER, (enum tutti_dtype)0,
+                                    (enum tutti_op_kind)0, TUTTI_ALGO_NONE, 0),
+        .timeout_ms = options && options->timeout_ms ? options->timeout_ms : comm->timeout_ms,
+        .parameter = all ? 0 : signature_hash(subset),
+    };
+    if (order_load_acquire_u32(&group->failed))
+        return cpu_group_status(group, NULL);
+    group->mailed = all;
+    if (!all)
+        return cpu_barrier_subset(group, subset, &request);
+    group->sequence++;
+    return cpu_barrier(group, &request);
+}
+
+enum tutti_status tutti_barrier(tutti_comm_t *comm, const int *ranks, int count,
+                                tutti_stream_t stream)
+{
+    return tutti_barrier_with(comm, ranks, count, stream, NULL);
+}
+
+enum tutti_status tutti_barrier_with(tutti_comm_t *comm, const int *ranks, int count,
+                                     tutti_stream_t stream, const struct tutti_call_options *given)
+{
+    static const char call[] = "tutti_barrier";
+    struct tutti_call_options options;
+    order_fetch_add_relaxed_u64(&calls, 1);
+    enum tutti_status status = stream_check(stream, call);
+    if (status == TUTTI_OK && given)
+        status = options_read(given, call, &options);
+    if (status == TUTTI_OK)
+        status = enter(comm, call);
+    if (status != TUTTI_OK)
+        return status;
+    status = barrier(comm, ranks, count, given ? &options : NULL);
+    leave(comm);
+    return status;
+}
+
+enum tutti_status tutti_comm_algorithm(tutti_comm_t *comm, size_t count, enum tutti_dtype dtype,
+                                       tutti_op_t op, const struct tutti_call_options *given,
+                                       enum tutti_algo *algo, const char **reason)
+{
+    static const char call[] = "tutti_comm_algorithm";
+    struct tutti_call_options options;
+    const char *why;
+    if (!comm || !comm->ready || !algo)
+        return error_set(TUTTI_ERR_INVALID, "%s: %s", call,
+                         algo ? "the communicator has not met" : "algo is NULL");
+    enum tutti_status status = given ? options_read(given, call, &options) : TUTTI_OK;
+    if (status == TUTTI_OK)
+        status = kind_check(count, dtype, op, comm);
+    if (status != TUTTI_OK)
+        return status;
+    struct plan_input input =
+        plan_input_of(comm, count * tutti_dtype_size(dtype), dtype, given ? &options : NULL);
+    *algo = plan_pick(&input, &why);
+    if (reason)
+        *reason = why;
+    return TUTTI_OK;
+}

@@ -1,0 +1,362 @@
+/* SPDX-License-Identifier: MIT */
+/* A communicator's life: create, meet, tell, end. */
+#include "comm.h"
+
+#include "clock.h"
+#include "env.h"
+#include "error.h"
+#include "host.h"
+#include "ipc/fork.h"
+#include "log.h"
+#include "meet.h"
+#include "order.h"
+
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { DEFAULT_TIMEOUT_MS = 600000 };
+
+static void *default_alloc(void *context, size_t size, size_t alignment)
+{
+    (void)context;
+    return aligned_alloc(alignment, (size + alignment - 1) / alignment * alignment);
+}
+
+static void default_free(void *context, void *pointer, size_t size)
+{
+    (void)context;
+    (void)size;
+    free(pointer);
+}
+
+bool tutti_comm_is_enabled(void)
+{
+    bool disabled = false;
+    /* What we cannot read was meant to switch something off. */
+    return env_bool("TUTTI_DISABLE", &disabled) == TUTTI_OK && !disabled;
+}
+
+/* The caller's struct, however old or new, as this library's; fields that we do not know must be
+ * zero. */
+static enum tutti_status options_read(const struct tutti_comm_options *from,
+                                      struct tutti_comm_options *options)
+{
+    memset(options, 0, sizeof *options);
+    if (!from)
+        return TUTTI_OK;
+    if (from->struct_size < sizeof from->struct_size)
+        return error_set(TUTTI_ERR_INVALID,
+                         "options->struct_size is %zu: set it to sizeof(struct "
+                         "tutti_comm_options), %zu",
+                         from->struct_size, sizeof *from);
+    size_t known = from->struct_size < sizeof *from ? from->struct_size : sizeof *from;
+    for (size_t i = known; i < from->struct_size; i++)
+        if (((const unsigned char *)from)[i])
+            return error_set(
+                TUTTI_ERR_VERSION,
+                "options hold a field at byte %zu that this library, %d.%d.%d, does not "
+                "know",
+                i, TUTTI_VERSION_MAJOR, TUTTI_VERSION_MINOR, TUTTI_VERSION_PATCH);
+    memcpy(options, from, known);
+    return TUTTI_OK;
+}
+
+static enum tutti_status leaf_order_read(const int *order, int size, int32_t *leaf_order)
+{
+    uint64_t seen = 0;
+    for (int leaf = 0; leaf < size; leaf++) {
+        int rank = order ? order[leaf] : leaf;
+        if (rank < 0 || rank >= size || (seen >> rank & 1))
+            return error_set(TUTTI_ERR_INVALID,
+                             "leaf_order[%d] is %d: expected each rank from 0 to %d once", leaf,
+                             rank, size - 1);
+        seen |= UINT64_C(1) << rank;
+        leaf_order[leaf] = rank;
+    }
+    return TUTTI_OK;
+}
+
+/* Options, then the environment, then defaults. */
+static enum tutti_status config_read(const struct tutti_comm_options *options, int world_size,
+                                     struct tutti_comm *comm)
+{
+    size_t buffer_size = TUTTI_DEFAULT_BUFFER_SIZE;
+    bool strict = false;
+    enum tutti_algo algo = TUTTI_ALGO_NONE;
+    comm->timeout_ms = DEFAULT_TIMEOUT_MS;
+    enum tutti_status status = env_bytes("TUTTI_BUFFER_SIZE", &buffer_size);
+    if (status == TUTTI_OK)
+        status = env_bool("TUTTI_STRICT", &strict);
+    if (status == TUTTI_OK)
+        status = env_algo("TUTTI_ALGO", &algo);
+    if (status == TUTTI_OK)
+        status = env_int64("TUTTI_TIMEOUT_MS", -1, &comm->timeout_ms);
+    if (status == TUTTI_OK)
+        status = leaf_order_read(options->leaf_order, world_size, comm->config.leaf_order);
+    if (status != TUTTI_OK)
+        return status;
+    if (options->buffer_size)
+        buffer_size = options->buffer_size;
+    if (options->timeout_ms || comm->timeout_ms == 0)
+        comm->timeout_ms = options->timeout_ms ? options->timeout_ms : DEFAULT_TIMEOUT_MS;
+    if (options->strict != TUTTI_STRICT_ENV)
+        strict = options->strict == TUTTI_STRICT_ON;
+    if (options->algo != TUTTI_ALGO_NONE)
+        algo = options->algo;
+    if (buffer_size == 0)
+        return error_set(TUTTI_ERR_INVALID, "TUTTI_BUFFER_SIZE=0: expected at least 1 byte");
+    if (algo > TUTTI_ALGO_TWO_SHOT)
+        return error_set(TUTTI_ERR_INVALID,
+                         "algorithm %d (%s) does not serve CPU ranks: expected none, one_shot or "
+                         "two_shot",
+                         (int)algo, tutti_algo_name(algo));
+    comm->config.buffer_size = buffer_size;
+    comm->config.strict = strict;
+    comm->config.algo = (int32_t)algo;
+    return TUTTI_OK;
+}
+
+static enum tutti_status arguments_check(tutti_store_t *store, int rank, int world_size,
+                                         const struct tutti_comm_options *options)
+{
+    if (!store)
+        return error_set(TUTTI_ERR_INVALID, "store is NULL: open one with tutti_store_open()");
+    if (world_size < 1 || rank < 0 || rank >= world_size)
+        return error_set(TUTTI_ERR_INVALID,
+                         "rank %d of world size %d: expected 0 <= rank < world size", rank,
+                         world_size);
+    if (options->device != TUTTI_DEVICE_CPU)
+        return error_set(TUTTI_ERR_INVALID, "device %d: expected TUTTI_DEVICE_CPU (0)",
+                         (int)options->device);
+    if (options->device_arena || options->device_arena_bytes || options->stream_priority)
+        return error_set(TUTTI_ERR_INVALID, "device_arena and stream_priority belong to CUDA "
+                                            "communicators: leave them 0 on a CPU communicator");
+    if ((unsigned)options->strict > TUTTI_STRICT_ON)
+        return error_set(TUTTI_ERR_INVALID, "strict %d: expected a value of enum tutti_strict",
+                         (int)options->strict);
+    if (options->name && (!*options->name || strlen(options->name) >= COMM_NAME_BYTES))
+        return error_set(TUTTI_ERR_INVALID, "name \"%.80s\": expected 1 to %d bytes", options->name,
+                         COMM_NAME_BYTES - 1);
+    if (options->allocator && (!options->allocator->alloc || !options->allocator->free))
+        return error_set(TUTTI_ERR_INVALID, "allocator lacks alloc or free: set both");
+    return TUTTI_OK;
+}
+
+/* Hardware and world size, before the store is touched. */
+static enum tutti_status host_check(int world_size)
+{
+    if (!tutti_comm_is_enabled())
+        return error_set(TUTTI_ERR_DECLINED, "TUTTI_DISABLE is set: unset it or set it to 0");
+    if (world_size > TUTTI_MAX_RANKS)
+        return error_set(TUTTI_ERR_DECLINED, "world size %d: CPU communicators have 1 to %d ranks",
+                         world_size, TUTTI_MAX_RANKS);
+    return TUTTI_OK;
+}
+
+enum tutti_status tutti_comm_create(tutti_store_t *store, int rank, int world_size,
+                                    const struct tutti_comm_options *given, tutti_comm_t **comm)
+{
+    struct tutti_comm_options options;
+    if (!comm)
+        return error_set(TUTTI_ERR_INVALID, "tutti_comm_create: comm is NULL");
+    *comm = NULL;
+    enum tutti_status status = options_read(given, &options);
+    if (status == TUTTI_OK)
+        status = arguments_check(store, rank, world_size, &options);
+    if (status == TUTTI_OK)
+        status = host_check(world_size);
+    uint32_t epoch;
+    if (status == TUTTI_OK)
+        status = fork_epoch(&epoch);
+    if (status != TUTTI_OK)
+        return status;
+
+    struct tutti_allocator allocator = {.alloc = default_alloc, .free = default_free};
+    if (options.allocator)
+        allocator = *options.allocator;
+    struct tutti_comm *created = allocator.alloc(allocator.context, sizeof *created, LAYOUT_LINE);
+    if (!created)
+        return error_set(TUTTI_ERR_NO_MEMORY, "the allocator gave no %zu bytes", sizeof *created);
+    memset(created, 0, sizeof *created);
+    created->allocator = allocator;
+    created->epoch = epoch;
+    created->rank = rank;
+    created->world_size = world_size;
+    created->isa = reduce_isa_best();
+    created->store = store;
+    snprintf(created->name, sizeof created->name, "%s", options.name ? options.name : "default");
+
+    status = config_read(&options, world_size, created);
+    if (status == TUTTI_OK && !options.defer)
+        status = tutti_comm_rendezvous(created);
+    if (status != TUTTI_OK) {
+        tutti_comm_destroy(created);
+        return status;
+    }
+    *comm = created;
+    return TUTTI_OK;
+}
+
+static uint64_t remote_ranks(const struct host_record *records, int rank, int size)
+{
+    uint64_t remote = 0;
+    for (int r = 0; r < size; r++)
+        if (memcmp(records[r].process, records[rank].process, sizeof records[r].process) != 0)
+            remote |= UINT64_C(1) << r;
+    return remote;
+}
+
+static enum tutti_status rendezvous(struct tutti_comm *comm, struct host_record *records)
+{
+    int64_t deadline = clock_deadline(comm->timeout_ms);
+    struct meeting meeting;
+    struct host_record own;
+    enum tutti_status status = host_record_make(comm, &own);
+    if (status == TUTTI_OK)
+        status =
+            meet(comm->store, comm->name, comm->rank, comm->world_size, comm->timeout_ms, &meeting);
+    if (status != TUTTI_OK)
+        return status;
+
+    char prefix[COMM_NAME_BYTES + 40];
+    snprintf(prefix, sizeof prefix, "tutti/%s/%" PRId64, comm->name, meeting.generation);
+    struct tutti_exchanger exchanger = {
+        .struct_size = sizeof exchanger,
+        .store = comm->store,
+        .prefix = prefix,
+        .rank = comm->rank,
+        .size = comm->world_size,
+    };
+    comm->generation = meeting.generation;
+    status = tutti_store_all_gather(&exchanger, &own, sizeof own, records, clock_left_ms(deadline));
+    if (status == TUTTI_OK)
+        status = host_records_compare(records, comm->rank, comm->world_size);
+    if (status != TUTTI_OK)
+        return status;
+
+    comm->cores = host_cores(records, comm->world_size);
+    int order[TUTTI_MAX_RANKS];
+    for (int leaf = 0; leaf < comm->world_size; leaf++)
+        order[leaf] = comm->config.leaf_order[leaf];
+    struct cpu_group_config config = {
+        .rank = comm->rank,
+        .size = comm->world_size,
+        .order = order,
+        .remote = remote_ranks(records, comm->rank, comm->world_size),
+        .oversubscribed = comm->world_size > comm->cores,
+        .nonce = meeting.nonce,
+        .isa = comm->isa,
+        .exchanger = &exchanger,
+        .timeout_ms = clock_left_ms(deadline),
+    };
+    return cpu_group_open(&config, &comm->cpu);
+}
+
+enum tutti_status comm_refuse_child(const struct tutti_comm *comm)
+{
+    return error_set(TUTTI_ERR_INVALID,
+                     "communicator \"%s\" belongs to the process that created it, not to its fork: "
+                     "create one in each process",
+                     comm->name);
+}
+
+enum tutti_status tutti_comm_rendezvous(tutti_comm_t *comm)
+{
+    if (!comm)
+        return error_set(TUTTI_ERR_INVALID, "tutti_comm_rendezvous: comm is NULL");
+    if (fork_detected(comm->epoch))
+        return comm_refuse_child(comm);
+    if (comm->ready)
+        return TUTTI_OK;
+    if (comm->declined != TUTTI_OK)
+        return error_set(comm->declined, "%s", comm->reason);
+
+    size_t bytes = (size_t)comm->world_size * sizeof(struct host_record);
+    struct host_record *records =
+        comm->allocator.alloc(comm->allocator.context, bytes, LAYOUT_LINE);
+    enum tutti_status status =
+        records ? rendezvous(comm, records)
+                : error_set(TUTTI_ERR_NO_MEMORY, "the allocator gave no %zu bytes", bytes);
+    if (records)
+        comm->allocator.free(comm->allocator.context, records, bytes);
+    comm->store = NULL;
+    if (status == TUTTI_OK) {
+        comm->ready = true;
+        log_write(TUTTI_LOG_INFO, comm->rank,
+                  "communicator \"%s\" generation %" PRId64 ": %d ranks, %d cores, %s", comm->name,
+                  comm->generation, comm->world_size, comm->cores, comm->isa->name);
+        return TUTTI_OK;
+    }
+    snprintf(comm->reason, sizeof comm->reason, "communicator \"%s\", rank %d: %s", comm->name,
+             comm->rank, tutti_last_error());
+    comm->declined = status;
+    log_write(TUTTI_LOG_WARN, comm->rank, "%s", comm->reason);
+    return error_set(status, "%s", comm->reason);
+}
+
+void tutti_comm_destroy(tutti_comm_t *comm)
+{
+    if (!comm)
+        return;
+    /* A child of fork() has neither arenas nor descriptors, only a copy of the handle. */
+    if (comm->ready && !fork_detected(comm->epoch))
+        cpu_group_close(&comm->cpu);
+    comm->allocator.free(comm->allocator.context, comm, sizeof *comm);
+}
+
+void tutti_comm_abort(tutti_comm_t *comm)
+{
+    if (comm && !fork_detected(comm->epoch))
+        cpu_group_abort(&comm->cpu);
+}
+
+enum tutti_status tutti_comm_status(tutti_comm_t *comm, struct tutti_fault *fault)
+{
+    struct tutti_fault found = {.struct_size = sizeof found, .peer = -1};
+    if (!comm)
+        return error_set(TUTTI_ERR_INVALID, "tutti_comm_status: comm is NULL");
+    if (fork_detected(comm->epoch))
+        return comm_refuse_child(comm);
+    if (fault && fault->struct_size < sizeof fault->struct_size)
+        return error_set(TUTTI_ERR_INVALID,
+                         "fault->struct_size is %zu: set it to sizeof(struct "
+                         "tutti_fault), %zu",
+                         fault->struct_size, sizeof *fault);
+    enum tutti_status status = comm->declined;
+    if (comm->ready)
+        status = cpu_group_status(&comm->cpu, &found);
+    else if (status != TUTTI_OK)
+        error_set(status, "%s", comm->reason);
+    if (fault) {
+        size_t size = fault->struct_size;
+        found.status = status;
+        found.rank = comm->ready ? found.rank : comm->rank;
+        memset(fault, 0, size);
+        memcpy(fault, &found, size < sizeof found ? size : sizeof found);
+        fault->struct_size = size;
+    }
+    return status;
+}
+
+enum tutti_topology tutti_comm_topology(const tutti_comm_t *comm)
+{
+    return comm && comm->ready ? TUTTI_TOPOLOGY_FULLY_CONNECTED : TUTTI_TOPOLOGY_UNKNOWN;
+}
+
+size_t tutti_comm_buffer_size(const tutti_comm_t *comm)
+{
+    return comm ? (size_t)comm->config.buffer_size : 0;
+}
+
+int tutti_comm_rank(const tutti_comm_t *comm)
+{
+    return comm ? comm->rank : -1;
+}
+
+int tutti_comm_world_size(const tutti_comm_t *comm)
+{
+    return comm ? comm->world_size : 0;
+}

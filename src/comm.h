@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: MIT */
+/* A communicator from inside. After the rendezvous all but the counters is constant. */
+#ifndef TUTTI_COMM_H
+#define TUTTI_COMM_H
+
+#include "cpu/group.h"
+#include "tutti/tutti.h"
+
+enum { COMM_NAME_BYTES = 64 };
+
+/* What all ranks have in common, compared in the handshake. */
+struct comm_config {
+    uint64_t buffer_size;
+    int32_t strict;
+    int32_t algo;
+    int32_t leaf_order[TUTTI_MAX_RANKS];
+};
+
+struct tutti_comm {
+    struct cpu_group cpu;
+    uint32_t busy;  /* a caller is inside */
+    uint32_t epoch; /* of the process that created it: ipc/fork.h */
+    bool ready;     /* the rendezvous has succeeded */
+    int rank;
+    int world_size;
+    const struct reduce_isa *isa;
+    struct comm_config config;
+    int64_t timeout_ms;
+
+    enum tutti_status declined; /* why the rendezvous failed; it is not tried again */
+    char reason[512];
+    char name[COMM_NAME_BYTES];
+    int64_t generation;
+    int cores;            /* that the ranks may run on, together */
+    tutti_store_t *store; /* borrowed until the rendezvous has ended, then NULL */
+    struct tutti_allocator allocator;
+};
+
+/* The error of a child of fork() that uses its parent's communicator. */
+enum tutti_status comm_refuse_child(const struct tutti_comm *comm);
+
+#endif

@@ -1,0 +1,22 @@
+/* SPDX-License-Identifier: MIT */
+/* Copies between user memory and arenas: through the caches or past them, as the cores' distance
+ * and the size say. */
+#ifndef TUTTI_CPU_COPY_H
+#define TUTTI_CPU_COPY_H
+
+#include "cpu/group.h"
+#include "cpu/reduce.h"
+#include "order.h"
+
+/* Into the own arena, for peers to read. Complete before a later release. */
+static inline void copy_in(struct cpu_group *group, void *to, const void *from, size_t bytes)
+{
+    if (group->far && bytes >= 4096) {
+        group->isa->copy_stream(to, from, bytes);
+        order_drain_streams();
+    } else {
+        group->isa->copy(to, from, bytes);
+    }
+}
+
+#endif

@@ -1,0 +1,96 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Zero-copy all-reduce: for operands that every rank can reach (symmetric memory, or threads of one
+ * process).
+ *
+ * The mails say where each rank's operands lie. Rank r alone reads everybody's send and writes
+ * everybody's recv in chunk r, so in place is as safe as out of place. A mail tells that its rank
+ * has entered, so that its operands may be touched; the flag at the end tells that its chunk is
+ * written, so that a rank may leave.
+ */
+#include "cpu/all_reduce.h"
+#include "cpu/copy.h"
+#include "cpu/wait.h"
+
+/* Copies for further ranks come from a block that is still in the cache. */
+enum { BLOCK_BYTES = 128 * 1024 };
+
+static unsigned char *address(const struct request *request, int rank, uint64_t offset)
+{
+    unsigned char *base = request->buffers ? request->buffers[rank] : NULL;
+    return base ? base + offset : (unsigned char *)(uintptr_t)offset;
+}
+
+/* Awaits all mails; true in *all if every rank's operands are of the same allocation. */
+static enum tutti_status operands_gather(struct cpu_group *group, const struct request *request,
+                                         unsigned char **send, unsigned char **recv, bool *all)
+{
+    uint32_t sequence = (uint32_t)group->sequence;
+    *all = true;
+    for (int r = 0; r < group->size; r++) {
+        const struct layout_mail *mail = &group->arenas[r]->mails[sequence % LAYOUT_MAILS];
+        if (r != group->rank) {
+            enum tutti_status status = wait_header(group, r, &mail->header, sequence, request);
+            if (status != TUTTI_OK)
+                return status;
+        }
+        const struct layout_operands *operands = &mail->u.operands;
+        *all &= operands->id == request->operands.id;
+        if (*all) {
+            send[r] = address(request, r, operands->send);
+            recv[r] = address(request, r, operands->recv);
+        }
+    }
+    return TUTTI_OK;
+}
+
+static void chunk_reduce(struct cpu_group *group, const struct request *request,
+                         unsigned char *const *send, unsigned char *const *recv)
+{
+    size_t width = request->element_bytes, first;
+    size_t chunk = chunk_elements(request->count, group->size, width);
+    size_t count = chunk_of(request->count, chunk, group->rank, &first);
+    size_t block = BLOCK_BYTES / width;
+    int next = (group->rank + 1) % group->size;
+
+    for (size_t done = 0; done < count; done += block) {
+        size_t offset = (first + done) * width;
+        size_t elements = count - done < block ? count - done : block;
+        const void *in[TUTTI_MAX_RANKS];
+        for (int leaf = 0; leaf < group->size; leaf++)
+            in[leaf] = send[group->order[leaf]] + offset;
+        request->reduce(&(struct reduce_call){
+            .out = recv[group->rank] + offset,
+            .copy = next == group->rank ? NULL : recv[next] + offset,
+            .in = in,
+            .n = group->size,
+            .count = elements,
+            .scalar = request->scalar,
+            .divisor = group->size,
+        });
+        for (int r = (next + 1) % group->size; r != group->rank; r = (r + 1) % group->size)
+            group->isa->copy(recv[r] + offset, recv[group->rank] + offset, elements * width);
+    }
+}
+
+enum tutti_status direct_all_reduce(struct cpu_group *group, const struct request *request,
+                                    bool *done)
+{
+    unsigned char *send[TUTTI_MAX_RANKS], *recv[TUTTI_MAX_RANKS];
+    enum tutti_status status = operands_gather(group, request, send, recv, done);
+    if (status != TUTTI_OK || !*done)
+        return status;
+
+    chunk_reduce(group, request, send, recv);
+    uint32_t step = ++group->step;
+    size_t slot = step % LAYOUT_SLOTS;
+    wait_publish(group, &group->own->out_flags[slot].header, step, request); /* Q1 */
+    for (int r = 0; r < group->size; r++) {
+        if (r == group->rank)
+            continue;
+        status = wait_header(group, r, &group->arenas[r]->out_flags[slot].header, step, request);
+        if (status != TUTTI_OK)
+            return status;
+    }
+    return TUTTI_OK;
+}

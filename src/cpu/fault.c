@@ -1,0 +1,152 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Faults of a group. The first one stands: whoever claims it writes it for this process (F4) and
+ * into its arena for the peers (F1), who find it while they wait. A failed group stays so.
+ */
+#include "cpu/group.h"
+
+#include "cpu/wait.h"
+#include "error.h"
+#include "ipc/channel.h"
+#include "log.h"
+#include "signature.h"
+
+/* Signatures travel packed, as they do in headers. */
+static uint64_t pack(const struct tutti_signature *signature)
+{
+    return signature_pack(signature->collective, signature->dtype, signature->op, signature->algo,
+                          signature->count);
+}
+
+static void arena_write_fault(struct layout_fault *out, const struct tutti_fault *fault)
+{
+    out->status = (int32_t)fault->status;
+    out->rank = fault->rank;
+    out->peer = fault->peer;
+    out->sequence = fault->sequence;
+    out->expected = pack(&fault->expected);
+    out->seen = pack(&fault->seen);
+    out->expected_parameter = fault->expected.parameter;
+    out->seen_parameter = fault->seen.parameter;
+    order_store_release_u32(&out->set, 1); /* F1 pairs A1 in arena_read_fault() */
+}
+
+static bool arena_read_fault(const struct layout_fault *in, struct tutti_fault *fault)
+{
+    if (!order_load_acquire_u32(&in->set)) /* A1 pairs F1 */
+        return false;
+    *fault = (struct tutti_fault){
+        .struct_size = sizeof *fault,
+        .status = (enum tutti_status)in->status,
+        .rank = in->rank,
+        .peer = in->peer,
+        .sequence = in->sequence,
+        .expected = signature_unpack(in->expected, in->expected_parameter),
+        .seen = signature_unpack(in->seen, in->seen_parameter),
+    };
+    return true;
+}
+
+static enum tutti_status tell(const struct tutti_fault *fault)
+{
+    char text[512];
+    tutti_fault_format(fault, text, sizeof text);
+    return error_set(fault->status, "%s", text);
+}
+
+enum tutti_status cpu_group_fail(struct cpu_group *group, const struct tutti_fault *fault)
+{
+    if (order_exchange_u32(&group->claimed, 1) == 0) {
+        group->fault = *fault;
+        arena_write_fault(&group->own->fault, fault);
+        order_store_release_u32(&group->failed, 1); /* F4 pairs A4 */
+        wait_ring(group);
+        wait_ring_all(group);
+        enum tutti_status status = tell(fault);
+        log_write(TUTTI_LOG_WARN, group->rank, "%s", tutti_last_error());
+        return status;
+    }
+    while (!order_load_acquire_u32(&group->failed)) /* A4: the claimer is a few stores away */
+        order_pause();
+    return tell(&group->fault);
+}
+
+/* The kernel's word on a peer's life; one thread at a time asks, another one takes it as alive for
+ * now. */
+static bool peer_alive(struct cpu_group *group, int peer)
+{
+    if (!(group->remote >> peer & 1) || order_exchange_u32(&group->life_lock, 1))
+        return true;
+    bool alive = channel_peer_alive(group->channel, peer);
+    order_store_release_u32(&group->life_lock, 0);
+    return alive;
+}
+
+bool cpu_group_look(struct cpu_group *group, int peer, bool life, struct tutti_fault *fault)
+{
+    *fault = (struct tutti_fault){
+        .struct_size = sizeof *fault,
+        .rank = group->rank,
+        .peer = group->rank,
+        .sequence = group->sequence,
+    };
+    if (order_load_relaxed_u32(&group->aborted)) {
+        fault->status = TUTTI_ERR_ABORTED;
+        return true;
+    }
+    for (int r = 0; r < group->size; r++) {
+        struct tutti_fault theirs;
+        const struct layout_arena *arena = group->arenas[r];
+        if (r != group->rank && order_load_relaxed_u32(&arena->aborted)) {
+            fault->status = TUTTI_ERR_ABORTED;
+            fault->peer = r;
+            return true;
+        }
+        /* A fault in a later operation does not stand in the way of this one. */
+        if (r != group->rank && arena_read_fault(&arena->fault, &theirs) &&
+            (int64_t)(theirs.sequence - group->sequence) <= 0) {
+            *fault = theirs;
+            return true;
+        }
+    }
+    if (peer == group->rank)
+        return false;
+    if (order_load_acquire_u32(&group->arenas[peer]->left) || /* A2 pairs F2 */
+        (life && !peer_alive(group, peer))) {
+        fault->status = TUTTI_ERR_PEER_DEAD;
+        fault->peer = peer;
+        return true;
+    }
+    return false;
+}
+
+void cpu_group_abort(struct cpu_group *group)
+{
+    order_store_relaxed_u32(&group->aborted, 1);
+    if (!group->own)
+        return;
+    order_store_relaxed_u32(&group->own->aborted, 1);
+    wait_ring(group);
+    wait_ring_all(group);
+}
+
+enum tutti_status cpu_group_status(struct cpu_group *group, struct tutti_fault *fault)
+{
+    struct tutti_fault found;
+    if (!order_load_acquire_u32(&group->failed)) { /* A4 pairs F4 */
+        bool any = cpu_group_look(group, group->rank, false, &found);
+        for (int r = 0; r < group->size && !any; r++) {
+            if (peer_alive(group, r) || order_load_acquire_u32(&group->arenas[r]->left))
+                continue;
+            found.status = TUTTI_ERR_PEER_DEAD;
+            found.peer = r;
+            any = true;
+        }
+        if (!any)
+            return TUTTI_OK;
+        cpu_group_fail(group, &found);
+    }
+    if (fault)
+        *fault = group->fault;
+    return tell(&group->fault);
+}

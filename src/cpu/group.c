@@ -1,0 +1,210 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Opening: every rank makes its arena, thread ranks find each other's in the process, the others
+ * send descriptors over the channel. A last exchange tells whether everybody could; a rank that
+ * could not fails all.
+ */
+#include "cpu/group.h"
+
+#include "clock.h"
+#include "cpu/local.h"
+#include "cpu/wait.h"
+#include "error.h"
+#include "ipc/channel.h"
+#include "ipc/segment.h"
+#include "log.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+enum {
+    /* About 30 us: longer than ranks in step differ, shorter than a scheduler's quantum. */
+    SPIN_POLLS = 2000,
+    /* About 1 ms of sched_yield() with nobody else to run. */
+    YIELDS = 2000,
+    /* With more ranks than cores a peer needs our core to make progress: a turn each, several times
+       over. */
+    YIELDS_OVERSUBSCRIBED = 4000,
+};
+
+static bool is_remote(const struct cpu_group *group, int rank)
+{
+    return group->remote >> rank & 1;
+}
+
+static enum tutti_status arena_create(struct cpu_group *group, const uint8_t *nonce, int *fd)
+{
+    struct segment segment;
+    enum tutti_status status =
+        segment_create("tutti-arena", sizeof(struct layout_arena), &segment, fd);
+    if (status != TUTTI_OK)
+        return status;
+    struct layout_arena *arena = segment.base;
+    arena->magic = LAYOUT_MAGIC;
+    arena->version = LAYOUT_VERSION;
+    arena->rank = group->rank;
+    status = local_publish(nonce, group->rank, &segment);
+    if (status != TUTTI_OK) {
+        segment_unmap(&segment);
+        close(*fd);
+        *fd = -1;
+        return status;
+    }
+    group->own = arena;
+    group->arenas[group->rank] = arena;
+    return TUTTI_OK;
+}
+
+static enum tutti_status arena_map(struct cpu_group *group, int peer, int fd)
+{
+    struct segment segment;
+    enum tutti_status status = segment_map(fd, sizeof(struct layout_arena), &segment);
+    if (status != TUTTI_OK)
+        return error_context(status, "arena of rank %d", peer);
+    const struct layout_arena *arena = segment.base;
+    if (arena->magic != LAYOUT_MAGIC || arena->version != LAYOUT_VERSION || arena->rank != peer) {
+        status = error_set(TUTTI_ERR_VERSION,
+                           "rank %d sent an arena of rank %d, layout %u, this library has %d: "
+                           "run one version of Tutti on all ranks",
+                           peer, (int)arena->rank, (unsigned)arena->version, LAYOUT_VERSION);
+        segment_unmap(&segment);
+        return status;
+    }
+    group->arenas[peer] = segment.base;
+    return TUTTI_OK;
+}
+
+/* Thread ranks find the pointer, others map the descriptor. */
+static enum tutti_status arenas_join(struct cpu_group *group, const uint8_t *nonce, const int *fds)
+{
+    for (int r = 0; r < group->size; r++) {
+        enum tutti_status status = TUTTI_OK;
+        if (r == group->rank)
+            continue;
+        if (is_remote(group, r)) {
+            status = arena_map(group, r, fds[r]);
+        } else {
+            group->arenas[r] = local_acquire(nonce, r);
+            if (!group->arenas[r])
+                status = error_set(TUTTI_ERR_SYSTEM,
+                                   "rank %d is of this process but has no arena here", r);
+        }
+        if (status != TUTTI_OK)
+            return status;
+    }
+    return TUTTI_OK;
+}
+
+static void arenas_release(struct cpu_group *group)
+{
+    for (int r = 0; r < group->size; r++) {
+        if (!group->arenas[r])
+            continue;
+        if (is_remote(group, r))
+            segment_unmap(
+                &(struct segment){.base = group->arenas[r], .bytes = sizeof(struct layout_arena)});
+        else
+            local_release(group->arenas[r]);
+        group->arenas[r] = NULL;
+    }
+}
+
+static enum tutti_status handles_exchange(struct cpu_group *group,
+                                          const struct cpu_group_config *config, int own_fd,
+                                          int64_t deadline, int *fds)
+{
+    struct channel_config channel = {
+        .rank = config->rank,
+        .size = config->size,
+        .peers = config->remote,
+        .exchanger = config->exchanger,
+        .timeout_ms = clock_left_ms(deadline),
+    };
+    memcpy(channel.nonce, config->nonce, sizeof channel.nonce);
+    enum tutti_status status = channel_open(&channel, &group->channel);
+    if (status != TUTTI_OK)
+        return status;
+    return channel_all_gather_fds(group->channel, own_fd, fds, clock_left_ms(deadline));
+}
+
+/* Everybody hears whether everybody could. */
+static enum tutti_status verdict(struct cpu_group *group, const struct cpu_group_config *config,
+                                 enum tutti_status mine, int64_t deadline)
+{
+    struct {
+        int32_t status;
+        char text[124];
+    } own = {.status = (int32_t)mine}, all[TUTTI_MAX_RANKS];
+    if (mine != TUTTI_OK)
+        snprintf(own.text, sizeof own.text, "%s", tutti_last_error());
+    enum tutti_status status =
+        tutti_store_all_gather(config->exchanger, &own, sizeof own, all, clock_left_ms(deadline));
+    if (mine != TUTTI_OK)
+        return error_set(mine, "%s", own.text);
+    for (int r = 0; status == TUTTI_OK && r < group->size; r++) {
+        if (all[r].status != TUTTI_OK)
+            status = error_set((enum tutti_status)all[r].status, "rank %d: %.*s", r,
+                               (int)sizeof all[r].text - 1, all[r].text);
+    }
+    return status;
+}
+
+enum tutti_status cpu_group_open(const struct cpu_group_config *config, struct cpu_group *group)
+{
+    int64_t deadline = clock_deadline(config->timeout_ms);
+    int own_fd = -1, fds[TUTTI_MAX_RANKS];
+    memset(group, 0, sizeof *group);
+    memset(fds, -1, sizeof fds);
+    group->rank = config->rank;
+    group->size = config->size;
+    group->remote = config->remote;
+    group->one_process = config->remote == 0;
+    group->sleeping_on = -1;
+    group->isa = config->isa;
+    group->spin = config->oversubscribed ? 1 : SPIN_POLLS;
+    group->yields = config->oversubscribed ? YIELDS_OVERSUBSCRIBED : YIELDS;
+    group->membarrier = wait_prepare();
+    group->ordered = true;
+    for (int leaf = 0; leaf < config->size; leaf++) {
+        group->order[leaf] = config->order[leaf];
+        group->ordered &= config->order[leaf] == leaf;
+    }
+
+    /* Thread ranks look for each other's arena once all have made theirs: the handshake and this
+     * barrier see to that. A rank that failed goes on to the verdict, so that nobody waits for it.
+     */
+    enum tutti_status status = arena_create(group, config->nonce, &own_fd);
+    if (config->remote)
+        status =
+            status == TUTTI_OK ? handles_exchange(group, config, own_fd, deadline, fds) : status;
+    enum tutti_status first = verdict(group, config, status, deadline);
+    if (first == TUTTI_OK)
+        status = verdict(group, config, arenas_join(group, config->nonce, fds), deadline);
+    else
+        status = first;
+
+    if (own_fd >= 0)
+        close(own_fd);
+    for (int r = 0; r < config->size; r++)
+        if (fds[r] >= 0)
+            close(fds[r]);
+    if (status != TUTTI_OK) {
+        channel_close(group->channel);
+        group->channel = NULL;
+        arenas_release(group);
+    }
+    return status;
+}
+
+void cpu_group_close(struct cpu_group *group)
+{
+    if (!group->own)
+        return;
+    order_store_release_u32(&group->own->left, 1); /* F2 pairs A2 */
+    wait_ring(group);
+    channel_close(group->channel);
+    group->channel = NULL;
+    arenas_release(group);
+    group->own = NULL;
+}

@@ -1,0 +1,86 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The ranks of a CPU communicator as the algorithms see them: arenas, step, faults. Constant after
+ * cpu_group_open() but for the counters and the fault. One caller at a time, which api.c sees to;
+ * abort and status come from anywhere.
+ */
+#ifndef TUTTI_CPU_GROUP_H
+#define TUTTI_CPU_GROUP_H
+
+#include "cpu/reduce.h"
+#include "layout.h"
+#include "tutti/tutti.h"
+
+struct channel;
+struct request;
+
+struct cpu_group {
+    struct layout_arena *own;
+    struct layout_arena *arenas[TUTTI_MAX_RANKS]; /* [rank] is own */
+    uint64_t sequence; /* of the operation that runs, or of the last one */
+    uint32_t step;     /* the last one taken: layout.h */
+    bool mailed;       /* the operation that runs announces itself in mails */
+    int rank;
+    int size;
+    int spin;         /* polls before a waiter yields */
+    int yields;       /* yields before it sleeps */
+    bool one_process; /* all ranks are threads of this process */
+    bool ordered;     /* the leaf order is the rank order */
+    bool far;         /* copies go past the caches: copy.h */
+    const struct reduce_isa *isa;
+    int order[TUTTI_MAX_RANKS];         /* order[leaf] is a rank */
+    uint32_t meetings[TUTTI_MAX_RANKS]; /* of subset barriers, with each peer */
+
+    uint32_t failed;  /* `fault` is written: release F4 pairs A4 */
+    uint32_t claimed; /* the first to fail writes `fault` */
+    uint32_t aborted; /* by tutti_comm_abort() in this process */
+    int sleeping_on;  /* the rank whose bell we wait for, or -1: abort rings it */
+    struct tutti_fault fault;
+    uint32_t life_lock;      /* holds channel_peer_alive() to one thread at a time */
+    struct channel *channel; /* NULL when one_process */
+    uint64_t remote;         /* bit r: rank r is of another process */
+    bool membarrier;         /* see wait.c */
+};
+
+struct cpu_group_config {
+    int rank;
+    int size;
+    const int *order;
+    uint64_t remote;
+    bool oversubscribed;
+    const uint8_t *nonce; /* 16 bytes, the same on all ranks, fresh */
+    const struct reduce_isa *isa;
+    struct tutti_exchanger *exchanger;
+    int64_t timeout_ms;
+};
+
+/* Collective. On failure, also another rank's, nothing is held. */
+enum tutti_status cpu_group_open(const struct cpu_group_config *config, struct cpu_group *group);
+/* Local. Peers that still need this rank are told. */
+void cpu_group_close(struct cpu_group *group);
+
+/* Records the first fault, here and in the arena for all peers, and wakes everybody; returns the
+ * status of the fault that stands. */
+enum tutti_status cpu_group_fail(struct cpu_group *group, const struct tutti_fault *fault);
+/* Looks for trouble without waiting: an abort, the peer's departure, any rank's fault up to this
+ * operation; `life` also asks the kernel whether the peer lives. True when there is some, described
+ * in *fault, not recorded. */
+bool cpu_group_look(struct cpu_group *group, int peer, bool life, struct tutti_fault *fault);
+/* From any thread or signal handler. */
+void cpu_group_abort(struct cpu_group *group);
+/* The fault that stands: OK when there is none. Writes its text as the thread's last error. */
+enum tutti_status cpu_group_status(struct cpu_group *group, struct tutti_fault *fault);
+
+/*
+ * All-reduce of one or more elements. Takes the given algorithm (one-shot or two-shot) and one of
+ * its transports: mail, slots, or, where all ranks can reach all operands, none at all.
+ */
+enum tutti_status cpu_all_reduce(struct cpu_group *group, enum tutti_algo algo,
+                                 const struct request *request);
+/* Of all ranks. */
+enum tutti_status cpu_barrier(struct cpu_group *group, const struct request *request);
+/* Of the ranks whose bits are set, the own one among them. */
+enum tutti_status cpu_barrier_subset(struct cpu_group *group, uint64_t subset,
+                                     const struct request *request);
+
+#endif

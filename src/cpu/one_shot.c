@@ -1,0 +1,93 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * One-shot all-reduce: every rank publishes its whole input once and reduces all inputs itself. One
+ * hop.
+ *
+ * Up to a mail's payload the input travels behind its header, in the flag's own line while it fits.
+ * A mail is free again two operations later: my operation e ended => all peers entered e => all
+ * have left e - 1 and its mail. Longer inputs go through the ring of slots, piece by piece. In a
+ * step each rank fills its slot, then reads everybody's; so when all flags say k, all have left
+ * step k - 1 and its slots.
+ */
+#include "cpu/all_reduce.h"
+#include "cpu/copy.h"
+#include "cpu/wait.h"
+
+#include <string.h>
+
+enum tutti_status one_shot_mail(struct cpu_group *group, const struct request *request)
+{
+    uint32_t sequence = (uint32_t)group->sequence;
+    size_t index = sequence % LAYOUT_MAILS;
+    struct layout_mail *own = &group->own->mails[index];
+    const void *in[TUTTI_MAX_RANKS];
+
+    memcpy(own->u.payload, request->send, request->bytes);
+    wait_publish(group, &own->header, sequence, request);
+
+    for (int leaf = 0; leaf < group->size; leaf++) {
+        int r = group->order[leaf];
+        const struct layout_mail *mail = &group->arenas[r]->mails[index];
+        in[leaf] = mail->u.payload;
+        if (r == group->rank)
+            continue;
+        enum tutti_status status = wait_header(group, r, &mail->header, sequence, request);
+        if (status != TUTTI_OK)
+            return status;
+    }
+    request->reduce(&(struct reduce_call){
+        .out = request->recv,
+        .in = in,
+        .n = group->size,
+        .count = request->count,
+        .scalar = request->scalar,
+        .divisor = group->size,
+    });
+    return TUTTI_OK;
+}
+
+/* One piece of `count` elements from element `first`. */
+static enum tutti_status piece_reduce(struct cpu_group *group, const struct request *request,
+                                      size_t first, size_t count)
+{
+    uint32_t step = ++group->step;
+    size_t slot = step % LAYOUT_SLOTS;
+    const unsigned char *send =
+        (const unsigned char *)request->send + first * request->element_bytes;
+    const void *in[TUTTI_MAX_RANKS];
+
+    copy_in(group, group->own->in[slot], send, count * request->element_bytes);
+    wait_publish(group, &group->own->in_flags[slot].header, step, request);
+
+    for (int leaf = 0; leaf < group->size; leaf++) {
+        int r = group->order[leaf];
+        in[leaf] = r == group->rank ? send : group->arenas[r]->in[slot];
+        if (r == group->rank)
+            continue;
+        enum tutti_status status =
+            wait_header(group, r, &group->arenas[r]->in_flags[slot].header, step, request);
+        if (status != TUTTI_OK)
+            return status;
+    }
+    request->reduce(&(struct reduce_call){
+        .out = (unsigned char *)request->recv + first * request->element_bytes,
+        .in = in,
+        .n = group->size,
+        .count = count,
+        .scalar = request->scalar,
+        .divisor = group->size,
+    });
+    return TUTTI_OK;
+}
+
+enum tutti_status one_shot_pieces(struct cpu_group *group, const struct request *request)
+{
+    size_t most = LAYOUT_SLOT_BYTES / request->element_bytes;
+    for (size_t first = 0; first < request->count; first += most) {
+        size_t left = request->count - first;
+        enum tutti_status status = piece_reduce(group, request, first, left < most ? left : most);
+        if (status != TUTTI_OK)
+            return status;
+    }
+    return TUTTI_OK;
+}

@@ -1,0 +1,70 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The one way to wait for a peer. A waiter polls for a while (not at all when ranks outnumber
+ * cores), then yields, then sleeps on the bell of the peer that it waits for, in slices, looking
+ * for trouble at each. Who releases a word rings its own bell if somebody sleeps on it: one load
+ * when nobody does.
+ */
+#ifndef TUTTI_CPU_WAIT_H
+#define TUTTI_CPU_WAIT_H
+
+#include "algo.h"
+#include "cpu/group.h"
+#include "order.h"
+
+/* The rest of wait_for(), out of line: yields, sleeps, looks for trouble, ends at the deadline. */
+enum tutti_status wait_slowly(struct cpu_group *group, int peer, const uint32_t *word,
+                              uint32_t value, const struct request *request);
+/* Wakes whoever sleeps on our bell; on anybody's. */
+void wait_ring(struct cpu_group *group);
+void wait_ring_all(struct cpu_group *group);
+/* Once a process, before anybody waits: whether sleepers can fence the wakers (wait.c). */
+bool wait_prepare(void);
+/* Compares a peer's header with the request; MISMATCH, recorded, with both sides' values. */
+enum tutti_status wait_mismatch(struct cpu_group *group, int peer,
+                                const struct layout_header *header, const struct request *request);
+
+/* Waits until peer's *word is value. A1: pairs the release of that word. */
+static inline enum tutti_status wait_for(struct cpu_group *group, int peer, const uint32_t *word,
+                                         uint32_t value, const struct request *request)
+{
+    for (int polls = group->spin; polls > 0; polls--) {
+        if (order_load_acquire_u32(word) == value)
+            return TUTTI_OK;
+        order_pause();
+    }
+    return wait_slowly(group, peer, word, value, request);
+}
+
+/* Waits until the peer's header is of this turn, and checks that it means the same operation. */
+static inline enum tutti_status wait_header(struct cpu_group *group, int peer,
+                                            const struct layout_header *header, uint32_t turn,
+                                            const struct request *request)
+{
+    enum tutti_status status = wait_for(group, peer, &header->turn, turn, request);
+    if (status != TUTTI_OK)
+        return status;
+    if (__builtin_expect(
+            header->signature != request->signature || header->parameter != request->parameter, 0))
+        return wait_mismatch(group, peer, header, request);
+    return TUTTI_OK;
+}
+
+/* After a release: the owner's bell. The load needs no order of its own, see wait_slowly(). */
+static inline void wait_wake(struct cpu_group *group)
+{
+    if (__builtin_expect(order_load_relaxed_u32(&group->own->sleepers) != 0, 0))
+        wait_ring(group);
+}
+
+/* Publishes a header: release M1, P1, Q1 (docs/ordering.md), then the bell. */
+static inline void wait_publish(struct cpu_group *group, struct layout_header *header,
+                                uint32_t turn, const struct request *request)
+{
+    header->signature = request->signature;
+    header->parameter = request->parameter;
+    order_store_release_u32(&header->turn, turn);
+    wait_wake(group);
+}
+
+#endif

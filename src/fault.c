@@ -1,0 +1,64 @@
+/* SPDX-License-Identifier: MIT */
+/* The sentence that a fault makes. */
+#include "tutti/tutti.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+
+static void signature_format(const struct tutti_signature *signature, char *text, size_t size)
+{
+    if (signature->collective != TUTTI_COLLECTIVE_ALL_REDUCE) {
+        snprintf(text, size, "%s (subset %08" PRIx32 ")",
+                 tutti_collective_name(signature->collective), signature->parameter);
+        return;
+    }
+    int length = snprintf(
+        text, size, "%s of %" PRIu64 " %s, %s, %s", tutti_collective_name(signature->collective),
+        signature->count, tutti_dtype_name(signature->dtype),
+        tutti_op_name((tutti_op_t)(uintptr_t)signature->op), tutti_algo_name(signature->algo));
+    if (signature->parameter && length > 0 && (size_t)length < size)
+        snprintf(text + length, size - (size_t)length, ", scalar hash %08" PRIx32,
+                 signature->parameter);
+}
+
+int tutti_fault_format(const struct tutti_fault *fault, char *text, size_t size)
+{
+    char mine[160], theirs[160];
+    switch (fault->status) {
+    case TUTTI_OK:
+        return snprintf(text, size, "no fault");
+    case TUTTI_ERR_TIMEOUT:
+        return snprintf(text, size,
+                        "rank %d waited for rank %d in operation %" PRIu64
+                        " until its time-out: look at what rank %d does, or raise "
+                        "TUTTI_TIMEOUT_MS; then create a new communicator",
+                        fault->rank, fault->peer, fault->sequence, fault->peer);
+    case TUTTI_ERR_PEER_DEAD:
+        return snprintf(text, size,
+                        "rank %d is gone (its process ended or it destroyed its communicator), "
+                        "noticed by rank %d in operation %" PRIu64
+                        ": look at rank %d's log; create a new communicator without it",
+                        fault->peer, fault->rank, fault->sequence, fault->peer);
+    case TUTTI_ERR_MISMATCH:
+        signature_format(&fault->expected, mine, sizeof mine);
+        signature_format(&fault->seen, theirs, sizeof theirs);
+        return snprintf(text, size,
+                        "ranks disagree in operation %" PRIu64 ": rank %d has %s; rank %d has %s: "
+                        "make the same calls in the same order on all ranks",
+                        fault->sequence, fault->rank, mine, fault->peer, theirs);
+    case TUTTI_ERR_ABORTED:
+        return snprintf(text, size,
+                        "rank %d aborted the communicator, noticed by rank %d in operation "
+                        "%" PRIu64 ": create a new communicator",
+                        fault->peer, fault->rank, fault->sequence);
+    case TUTTI_ERR_INVALID:
+    case TUTTI_ERR_DECLINED:
+    case TUTTI_ERR_CONCURRENT:
+    case TUTTI_ERR_NO_MEMORY:
+    case TUTTI_ERR_SYSTEM:
+    case TUTTI_ERR_CUDA:
+    case TUTTI_ERR_VERSION:
+        break;
+    }
+    return snprintf(text, size, "%s", tutti_status_text(fault->status));
+}

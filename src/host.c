@@ -1,0 +1,132 @@
+/* SPDX-License-Identifier: MIT */
+#include "host.h"
+
+#include "error.h"
+#include "ipc/fork.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <sched.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#define HOST_MAGIC UINT64_C(0x74757474692d6964)
+
+static enum tutti_status boot_id_read(char *text, size_t size)
+{
+    const char *path = "/proc/sys/kernel/random/boot_id";
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return error_errno("open(%s), which tells whether ranks share a host", path);
+    ssize_t length = read(fd, text, size - 1);
+    close(fd);
+    if (length <= 0)
+        return error_set(TUTTI_ERR_SYSTEM,
+                         "%s is empty: ranks cannot tell whether they share a host", path);
+    text[length] = 0;
+    text[strcspn(text, "\n")] = 0;
+    return TUTTI_OK;
+}
+
+enum tutti_status host_record_make(const struct tutti_comm *comm, struct host_record *record)
+{
+    cpu_set_t *set = (cpu_set_t *)(void *)record->cpus;
+    static_assert(sizeof(cpu_set_t) == HOST_CPU_BYTES, "1024 processors");
+    memset(record, 0, sizeof *record);
+    record->magic = HOST_MAGIC;
+    record->version = TUTTI_VERSION;
+    record->layout = LAYOUT_VERSION;
+    record->world_size = comm->world_size;
+    record->pid = getpid();
+    record->config = comm->config;
+    gethostname(record->name, sizeof record->name - 1);
+    memcpy(record->process, fork_process_nonce(), sizeof record->process);
+    /* Fails with more than 1024 processors: an empty mask then counts as plenty. */
+    if (sched_getaffinity(0, sizeof record->cpus, set) != 0)
+        memset(record->cpus, 0, sizeof record->cpus);
+    return boot_id_read(record->boot_id, sizeof record->boot_id);
+}
+
+/* One line a field of the configuration. */
+static enum tutti_status config_compare(const struct host_record *mine, int rank,
+                                        const struct host_record *theirs, int peer)
+{
+    const struct {
+        const char *what;
+        int64_t mine, theirs;
+    } fields[] = {
+        {"world size", mine->world_size, theirs->world_size},
+        {"buffer size", (int64_t)mine->config.buffer_size, (int64_t)theirs->config.buffer_size},
+        {"strict mode", mine->config.strict, theirs->config.strict},
+        {"forced algorithm", mine->config.algo, theirs->config.algo},
+    };
+    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
+        if (fields[i].mine != fields[i].theirs)
+            return error_set(TUTTI_ERR_MISMATCH,
+                             "ranks disagree about the %s: rank %d has %" PRId64
+                             ", rank %d has %" PRId64 ": set the same on all ranks",
+                             fields[i].what, rank, fields[i].mine, peer, fields[i].theirs);
+    }
+    for (int leaf = 0; leaf < mine->world_size; leaf++) {
+        if (mine->config.leaf_order[leaf] != theirs->config.leaf_order[leaf])
+            return error_set(TUTTI_ERR_MISMATCH,
+                             "ranks disagree about the leaf order: at leaf %d rank %d has %d, rank "
+                             "%d has %d: set the same on all ranks",
+                             leaf, rank, (int)mine->config.leaf_order[leaf], peer,
+                             (int)theirs->config.leaf_order[leaf]);
+    }
+    return TUTTI_OK;
+}
+
+static void version_text(uint32_t version, char *text, size_t size)
+{
+    snprintf(text, size, "%u.%u.%u", version / 10000, version / 100 % 100, version % 100);
+}
+
+static enum tutti_status version_compare(const struct host_record *mine, int rank,
+                                         const struct host_record *theirs, int peer)
+{
+    char my_version[32], their_version[32];
+    if (theirs->magic == mine->magic && theirs->version == mine->version &&
+        theirs->layout == mine->layout)
+        return TUTTI_OK;
+    version_text(mine->version, my_version, sizeof my_version);
+    version_text(theirs->version, their_version, sizeof their_version);
+    return error_set(TUTTI_ERR_VERSION,
+                     "rank %d runs Tutti %s (layout %u), rank %d runs %s (layout %u): run one "
+                     "version on all ranks",
+                     rank, my_version, mine->layout, peer, their_version, theirs->layout);
+}
+
+enum tutti_status host_records_compare(const struct host_record *records, int rank, int size)
+{
+    const struct host_record *mine = &records[rank];
+    enum tutti_status status = TUTTI_OK;
+    for (int r = 0; r < size && status == TUTTI_OK; r++)
+        status = version_compare(mine, rank, &records[r], r);
+    for (int r = 0; r < size && status == TUTTI_OK; r++)
+        status = config_compare(mine, rank, &records[r], r);
+    for (int r = 0; r < size && status == TUTTI_OK; r++) {
+        if (strncmp(mine->boot_id, records[r].boot_id, sizeof mine->boot_id) != 0)
+            status =
+                error_set(TUTTI_ERR_DECLINED,
+                          "rank %d runs on host %.63s (boot %.39s), rank %d on host %.63s (boot "
+                          "%.39s): Tutti joins the ranks of one host",
+                          rank, mine->name, mine->boot_id, r, records[r].name, records[r].boot_id);
+    }
+    return status;
+}
+
+int host_cores(const struct host_record *records, int size)
+{
+    int cores = 0;
+    for (size_t byte = 0; byte < HOST_CPU_BYTES; byte++) {
+        unsigned bits = 0;
+        for (int r = 0; r < size; r++)
+            bits |= records[r].cpus[byte];
+        cores += __builtin_popcount(bits);
+    }
+    return cores > 0 ? cores : TUTTI_MAX_RANKS;
+}

@@ -1,0 +1,33 @@
+/* SPDX-License-Identifier: MIT */
+/* Who a rank is and where it runs: what the ranks tell each other first. */
+#ifndef TUTTI_HOST_H
+#define TUTTI_HOST_H
+
+#include "comm.h"
+
+enum { HOST_CPU_BYTES = 128 }; /* a bit mask of 1024 processors */
+
+/* Fixed-size, so that versions can be told apart: magic and version keep their place for ever. */
+struct host_record {
+    uint64_t magic;
+    uint32_t version; /* TUTTI_VERSION */
+    uint32_t layout;  /* LAYOUT_VERSION */
+    char boot_id[40];
+    char name[64];       /* of the host, for messages only */
+    uint8_t process[16]; /* random, one a process */
+    int32_t world_size;
+    int32_t pid;
+    uint8_t cpus[HOST_CPU_BYTES]; /* that the rank may run on */
+    struct comm_config config;
+};
+
+enum tutti_status host_record_make(const struct tutti_comm *comm, struct host_record *record);
+
+/* Compares all ranks' records: VERSION, MISMATCH (the difference is named), DECLINED (another
+ * host). */
+enum tutti_status host_records_compare(const struct host_record *records, int rank, int size);
+
+/* How many processors the ranks have together. */
+int host_cores(const struct host_record *records, int size);
+
+#endif

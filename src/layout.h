@@ -1,0 +1,126 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Every byte that two ranks of a CPU communicator share: one arena per rank, written by its owner
+ * and read by its peers, but for the words that say otherwise. docs/layout.md explains it;
+ * docs/ordering.md lists who waits for what. Fixed-width integers and offsets only.
+ *
+ * Two 32-bit counts, equal on all ranks and starting at 1, say what a header speaks of: the
+ * sequence of an operation (mails; mail = sequence mod 2), and the step of the rings (flags; slot =
+ * step mod 4). An operation takes no step or as many as it has pieces.
+ */
+#ifndef TUTTI_LAYOUT_H
+#define TUTTI_LAYOUT_H
+
+#include <assert.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum {
+    LAYOUT_VERSION = 1,
+    LAYOUT_LINE = 64,
+    LAYOUT_RANKS = 64,
+    LAYOUT_MAILS = 2,               /* see docs/ordering.md: M1 */
+    LAYOUT_MAIL_BYTES = 32768 + 64, /* header and payload of one one-shot message */
+    LAYOUT_SLOTS = 4,               /* see docs/ordering.md: P1 */
+    LAYOUT_SLOT_BYTES = 1 << 20,    /* of the ring */
+};
+
+#define LAYOUT_MAGIC UINT64_C(0x74757474692d6331)
+
+/* What travels with every operation (promise 4). */
+struct layout_header {
+    uint64_t signature; /* collective, dtype, op, algorithm, count: signature.h */
+    uint32_t parameter; /* hash of the scalar */
+    uint32_t turn;      /* sequence or step, written last: release M1, P1, Q1 */
+};
+
+/* Where the operands lie, for peers that can reach them: follows the header of a large operation's
+ * mail. */
+struct layout_operands {
+    uint64_t id; /* of the rendezvoused allocation, 1 for addresses of this process, 0 for private
+                    memory */
+    uint64_t send;
+    uint64_t recv;
+};
+
+/* One message. A payload of up to 48 bytes travels in the flag's own line. */
+struct layout_mail {
+    struct layout_header header;
+    union {
+        unsigned char payload[LAYOUT_MAIL_BYTES - sizeof(struct layout_header)];
+        struct layout_operands operands;
+    } u;
+};
+
+/* A header alone in its line: "the ring holds this step". */
+struct layout_flag {
+    struct layout_header header;
+    unsigned char pad[LAYOUT_LINE - sizeof(struct layout_header)];
+};
+
+/* A rank's last word: written once, then `set`. */
+struct layout_fault {
+    uint32_t set; /* release F1 */
+    int32_t status;
+    int32_t rank;
+    int32_t peer;
+    uint64_t sequence;
+    uint64_t expected;
+    uint64_t seen;
+    uint32_t expected_parameter;
+    uint32_t seen_parameter;
+    unsigned char pad[LAYOUT_LINE - 48];
+};
+
+/* One rank's part of the meetings with one peer in subset barriers. */
+struct layout_meeting {
+    uint32_t count;  /* release B1; how many meetings this rank has entered with that peer */
+    uint32_t subset; /* hash of the subset's ranks */
+};
+
+struct layout_arena {
+    /* Written before the handshake, constant afterwards. */
+    uint64_t magic;
+    uint32_t version;
+    int32_t rank;
+    unsigned char pad0[LAYOUT_LINE - 16];
+
+    struct layout_fault fault;
+
+    /* The owner's life. */
+    uint32_t left;    /* release F2: the owner destroyed its communicator */
+    uint32_t aborted; /* release F3: the owner was aborted */
+    unsigned char pad1[LAYOUT_LINE - 8];
+
+    /* Sleep: the only words that peers write. */
+    uint32_t
+        sleepers;  /* peers that sleep on `bell`: added to and subtracted from by each of them */
+    uint32_t bell; /* futex: advanced by the owner, who wakes all sleepers */
+    unsigned char pad2[LAYOUT_LINE - 8];
+
+    struct layout_meeting meetings[LAYOUT_RANKS][2]; /* [peer][meeting mod 2] */
+    struct layout_flag in_flags[LAYOUT_SLOTS];
+    struct layout_flag out_flags[LAYOUT_SLOTS];
+    struct layout_mail mails[LAYOUT_MAILS];
+    unsigned char pad3[128 * 1024 - 4 * LAYOUT_LINE - LAYOUT_RANKS * 16 -
+                       2 * LAYOUT_SLOTS * LAYOUT_LINE - LAYOUT_MAILS * LAYOUT_MAIL_BYTES];
+
+    unsigned char in[LAYOUT_SLOTS]
+                    [LAYOUT_SLOT_BYTES]; /* inputs for the peers; the own chunk: results */
+};
+
+static_assert(sizeof(struct layout_header) == 16, "header");
+static_assert(sizeof(struct layout_mail) == LAYOUT_MAIL_BYTES, "mail");
+static_assert(LAYOUT_MAIL_BYTES % LAYOUT_LINE == 0, "mails start on a line");
+static_assert(sizeof(struct layout_flag) == LAYOUT_LINE, "flag");
+static_assert(sizeof(struct layout_fault) == LAYOUT_LINE, "fault");
+static_assert(offsetof(struct layout_arena, fault) == 64, "fault");
+static_assert(offsetof(struct layout_arena, left) == 128, "life");
+static_assert(offsetof(struct layout_arena, sleepers) == 192, "sleep");
+static_assert(offsetof(struct layout_arena, meetings) == 256, "meetings");
+static_assert(offsetof(struct layout_arena, in_flags) == 1280, "in flags");
+static_assert(offsetof(struct layout_arena, out_flags) == 1536, "out flags");
+static_assert(offsetof(struct layout_arena, mails) == 1792, "mails");
+static_assert(offsetof(struct layout_arena, in) == 128 * 1024, "rings start on a page");
+
+#endif

@@ -1,0 +1,22 @@
+/* SPDX-License-Identifier: MIT */
+/* How the ranks of a new communicator find each other on a store that may hold the keys of an
+ * earlier life. */
+#ifndef TUTTI_MEET_H
+#define TUTTI_MEET_H
+
+#include "tutti/tutti.h"
+
+struct meeting {
+    int64_t generation; /* counted by the store: which communicator of this name */
+    uint8_t nonce[16];  /* the same on all ranks, never used before */
+};
+
+/*
+ * Collective. Rank 0 leads: every rank leaves a fresh random token under its rank, rank 0 answers
+ * each token with the generation, and goes on looking for newer tokens until all have thanked it. A
+ * key of an earlier life can thus only carry a token that nobody waits for.
+ */
+enum tutti_status meet(tutti_store_t *store, const char *name, int rank, int size,
+                       int64_t timeout_ms, struct meeting *meeting);
+
+#endif

@@ -1,0 +1,22 @@
+/* SPDX-License-Identifier: MIT */
+/* Which algorithm: a pure function of the request and what the ranks have agreed on. */
+#ifndef TUTTI_PLAN_H
+#define TUTTI_PLAN_H
+
+#include "tutti/tutti.h"
+
+struct plan_input {
+    size_t bytes;
+    enum tutti_dtype dtype;
+    enum tutti_algo forced; /* by the call or the communicator, else NONE */
+    bool strict;
+    uint64_t storage_offset_bytes;
+    size_t buffer_size;
+    int world_size;
+    bool oversubscribed;
+};
+
+/* NONE only in strict mode. *reason is a static sentence. */
+enum tutti_algo plan_pick(const struct plan_input *input, const char **reason);
+
+#endif
