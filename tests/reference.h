@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * What a reduction must give, bit for bit: scalar, recursive, slow and independent of the library's
+ * own arithmetic. To be called with the default floating-point environment.
+ */
+#ifndef TUTTI_TESTS_REFERENCE_H
+#define TUTTI_TESTS_REFERENCE_H
+
+#include "tutti/tutti.h"
+
+/* Whether the operation exists for the dtype. */
+bool reference_has(enum tutti_dtype dtype, enum tutti_op_kind op);
+
+/* out[i] = the reduction of in[0][i] to in[n - 1][i], in leaf order. AVG divides by n. out may
+ * equal an input. */
+void reference_reduce(void *out, const void *const *in, int n, size_t count, enum tutti_dtype dtype,
+                      enum tutti_op_kind op, double scalar);
+
+/* The value of element `code` of a float dtype of at most 16 bits. */
+double reference_decode(enum tutti_dtype dtype, uint32_t code);
+/* The element of such a dtype that is nearest to value, ties to even. */
+uint32_t reference_encode(enum tutti_dtype dtype, double value);
+
+#endif
