@@ -96,12 +96,15 @@ static enum tutti_status reduce(struct cpu_group *group, const struct request *r
     request->reduce(&(struct reduce_call){
         .out = (unsigned char *)request->recv + (piece->first + own) * width,
         .copy = group->own->in[piece->slot] + own * width,
+        .stream_copy = group->far,
         .in = in,
         .n = group->size,
         .count = owned,
         .scalar = request->scalar,
         .divisor = group->size,
     });
+    if (group->far)
+        order_drain_streams();
     wait_publish(group, &group->own->out_flags[piece->slot].header, piece->step, request); /* Q1 */
     return TUTTI_OK;
 }
