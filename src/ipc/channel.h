@@ -35,10 +35,10 @@ struct channel_config {
  */
 enum tutti_status channel_directory(char *path, size_t size);
 
-/* Collective over the exchanger. Returns INVALID, TIMEOUT (naming the rank that did not come),
- * MISMATCH, SYSTEM. */
+/* Collective over the exchanger. Returns INVALID, TIMEOUT (naming the ranks that did not come),
+ * PEER_DEAD, MISMATCH, NO_MEMORY, SYSTEM, VERSION. */
 enum tutti_status channel_open(const struct channel_config *config, struct channel **channel);
-/* Local; peers see it as death. Takes NULL. */
+/* Local; peers see it as death. Takes NULL, and in a child of fork() its parent's channel. */
 void channel_close(struct channel *channel);
 
 /*
@@ -64,7 +64,10 @@ enum tutti_status channel_broadcast_fd(struct channel *channel, int root, int fd
  */
 bool channel_peer_alive(struct channel *channel, int peer);
 
-/* Closes the descriptors of all channels in the child of fork(). Installed by the first
- * channel_open(). */
+/*
+ * The child of a fork() has no channels: their descriptors are closed there, and the calls return
+ * INVALID; false from channel_peer_alive(). (By pthread_atfork(), installed by the first
+ * channel_open().)
+ */
 
 #endif

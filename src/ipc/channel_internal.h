@@ -1,0 +1,38 @@
+/* SPDX-License-Identifier: MIT */
+/* What channel.c (a channel at work) and channel_open.c (how it comes to be) share. */
+#ifndef TUTTI_IPC_CHANNEL_INTERNAL_H
+#define TUTTI_IPC_CHANNEL_INTERNAL_H
+
+#include "ipc/channel.h"
+
+#include <sys/socket.h>
+
+/* Connections that have not yet shown who they are: an intruder's may stay silent for ever. */
+#define CHANNEL_PENDING 64
+
+/* Every descriptor of a channel lies here from its birth to its end, so that the child of a fork()
+ * finds them all. -1 is none. */
+struct channel {
+    struct channel *next; /* in the registry */
+    uint32_t epoch;       /* of the process that it belongs to, see fork.h */
+    int rank;
+    int size;
+    uint64_t connected; /* bit r: links[r] has passed the handshake */
+    int listener;       /* while opening */
+    int pending[CHANNEL_PENDING];
+    struct channel_link {
+        int socket;
+        int pidfd; /* readable once the peer's process has ended; -1 if unknown or our own */
+    } links[TUTTI_MAX_RANKS];
+};
+
+/* An empty channel in the registry; channel_close() ends it. */
+enum tutti_status channel_create(int rank, int size, struct channel **channel);
+
+/* Closes *fd unless it is -1, and makes it -1. */
+void channel_drop(int *fd);
+
+/* A pidfd of the process at the other end of a connected socket, -1 if there is none to have. */
+int channel_peer_pidfd(int socket, const struct ucred *credentials);
+
+#endif

@@ -1,0 +1,478 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * How a channel comes to be
+ *   1. Every rank listens in the private directory and tells the others where, through the store.
+ *   2. It connects to its lower peers and says hello at once; it accepts whoever comes.
+ *   3. Who is accepted counts for nothing until its hello, the kernel's word on its user and
+ *      process, and the store's word on its rank agree. Then it gets a hello in return, which it
+ *      judges in the same way. Whoever fails, or stays silent, is dropped and delays nobody.
+ *   4. Once all peers are connected the socket's file is unlinked.
+ * One poll() waits for everything at once, also for the death of those who are still missing.
+ */
+#include "deadline.h"
+#include "error.h"
+#include "ipc/channel_internal.h"
+#include "ipc/directory.h"
+#include "ipc/fork.h"
+#include "log.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <poll.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+static const uint32_t MAGIC = 0x74757474;
+enum { VERSION = 1 };
+
+/* What a rank tells through the store. */
+struct announcement {
+    uint32_t magic;
+    uint32_t version;
+    uint64_t peers;         /* as in the configuration */
+    uint64_t pid_namespace; /* process numbers compare within one only; 0 is unknown */
+    int64_t pid;
+    struct socket_path path; /* empty when it has no peers */
+    uint8_t reserved[4];
+};
+static_assert(sizeof(struct announcement) == 144, "read by all ranks");
+
+/* The first packet on a connection, from both ends. */
+struct hello {
+    uint32_t magic;
+    uint32_t version;
+    uint32_t from;
+    uint32_t to;
+    uint8_t nonce[CHANNEL_NONCE_BYTES];
+};
+static_assert(sizeof(struct hello) == 32, "read by both ends");
+
+struct opening {
+    struct channel *channel;
+    const struct channel_config *config;
+    int64_t deadline;
+    struct socket_path path;
+    struct announcement all[TUTTI_MAX_RANKS];
+    uint64_t to_connect; /* lower peers that are not reached yet */
+    uint64_t to_reply;   /* lower peers whose hello has not come yet */
+    uint64_t to_accept;  /* higher peers that have not come yet */
+    unsigned oldest;     /* the pending connection that gives way to the next one */
+};
+
+static uint64_t bit(int rank)
+{
+    return UINT64_C(1) << rank;
+}
+
+static uint64_t missing(const struct opening *opening)
+{
+    return opening->to_connect | opening->to_reply | opening->to_accept;
+}
+
+/* "1, 4, 5" */
+static const char *list_ranks(uint64_t ranks, char *text, size_t size)
+{
+    size_t length = 0;
+    text[0] = 0;
+    for (int r = 0; r < TUTTI_MAX_RANKS && length < size; r++)
+        if (ranks & bit(r))
+            length += (size_t)snprintf(text + length, size - length, "%s%d", length ? ", " : "", r);
+    return text;
+}
+
+/* ---- announcements -------------------------------------------------------------------------- */
+
+static uint64_t pid_namespace(void)
+{
+    struct stat info;
+    return stat("/proc/self/ns/pid", &info) == 0 ? (uint64_t)info.st_ino : 0;
+}
+
+static enum tutti_status check_announcement(const struct opening *opening, int r)
+{
+    const struct announcement *theirs = &opening->all[r];
+    int rank = opening->config->rank;
+    if (theirs->magic != MAGIC || theirs->version != VERSION)
+        return error_set(TUTTI_ERR_VERSION,
+                         "rank %d: rank %d speaks version %u of the channel (magic %#x), this one "
+                         "version %u: use one version of the library",
+                         rank, r, theirs->version, theirs->magic, (unsigned)VERSION);
+    bool we_do = (opening->all[rank].peers & bit(r)) != 0;
+    bool they_do = (theirs->peers & bit(rank)) != 0;
+    if (r != rank && we_do != they_do)
+        return error_set(TUTTI_ERR_MISMATCH, "rank %d %s to rank %d, which %s to it", rank,
+                         we_do ? "connects" : "does not connect", r, they_do ? "does" : "does not");
+    return TUTTI_OK;
+}
+
+static enum tutti_status exchange(struct opening *opening)
+{
+    const struct channel_config *config = opening->config;
+    uint64_t everyone = config->size == 64 ? UINT64_MAX : bit(config->size) - 1;
+    uint64_t peers = config->peers & everyone & ~bit(config->rank);
+    struct announcement mine = {.magic = MAGIC,
+                                .version = VERSION,
+                                .peers = peers,
+                                .pid_namespace = pid_namespace(),
+                                .pid = getpid(),
+                                .path = opening->path};
+    int64_t left = deadline_left_ms(opening->deadline);
+    enum tutti_status status = tutti_store_all_gather(config->exchanger, &mine, sizeof mine,
+                                                      opening->all, left == 0 ? 1 : left);
+    if (status != TUTTI_OK)
+        return error_context(status, "opening a channel");
+    for (int r = 0; r < config->size && status == TUTTI_OK; r++) {
+        /* A path from outside: see that it ends. */
+        opening->all[r].path.text[sizeof opening->all[r].path.text - 1] = 0;
+        status = check_announcement(opening, r);
+    }
+    opening->to_connect = peers & (bit(config->rank) - 1);
+    opening->to_accept = peers & ~opening->to_connect;
+    return status;
+}
+
+/* The death of a rank that never connects must be noticed, too. Its number is fresh from the store;
+ * should it have died and the number be taken already, the deadline ends the wait. */
+static void watch_missing(struct opening *opening)
+{
+    const struct announcement *mine = &opening->all[opening->config->rank];
+    for (int r = 0; r < opening->config->size; r++) {
+        const struct announcement *theirs = &opening->all[r];
+        if ((missing(opening) & bit(r)) && theirs->pid != mine->pid && theirs->pid > 0 &&
+            theirs->pid_namespace != 0 && theirs->pid_namespace == mine->pid_namespace)
+            opening->channel->links[r].pidfd = (int)syscall(SYS_pidfd_open, (pid_t)theirs->pid, 0);
+    }
+}
+
+/* ---- handshake ------------------------------------------------------------------------------ */
+
+/* Takes the same time whatever differs, so that nobody learns the nonce byte by byte. */
+static bool equal_nonce(const uint8_t *a, const uint8_t *b)
+{
+    uint8_t difference = 0;
+    for (int i = 0; i < CHANNEL_NONCE_BYTES; i++)
+        difference |= (uint8_t)(a[i] ^ b[i]);
+    return difference == 0;
+}
+
+static bool send_hello(const struct opening *opening, int socket, int to)
+{
+    struct hello hello = {.magic = MAGIC,
+                          .version = VERSION,
+                          .from = (uint32_t)opening->config->rank,
+                          .to = (uint32_t)to};
+    memcpy(hello.nonce, opening->config->nonce, sizeof hello.nonce);
+    return send(socket, &hello, sizeof hello, MSG_NOSIGNAL | MSG_DONTWAIT) == sizeof hello;
+}
+
+/* NULL if the bytes are a hello from one of `expected`, whose rank is *from; else what is wrong. */
+static const char *judge_hello(const struct opening *opening, const struct hello *hello,
+                               ssize_t bytes, uint64_t expected, int *from)
+{
+    if (bytes != sizeof *hello)
+        return "no hello of this library";
+    if (hello->magic != MAGIC || hello->version != VERSION)
+        return "another protocol or version";
+    if (!equal_nonce(hello->nonce, opening->config->nonce))
+        return "a wrong nonce";
+    if (hello->to != (uint32_t)opening->config->rank || hello->from >= TUTTI_MAX_RANKS ||
+        !(expected & bit((int)hello->from)))
+        return "a rank that is not expected";
+    *from = (int)hello->from;
+    return NULL;
+}
+
+/* NULL if the kernel's word on who is at the other end fits the store's. */
+static const char *judge_process(const struct opening *opening, int socket, int peer,
+                                 struct ucred *credentials)
+{
+    const struct announcement *theirs = &opening->all[peer];
+    const struct announcement *mine = &opening->all[opening->config->rank];
+    socklen_t length = sizeof *credentials;
+    if (getsockopt(socket, SOL_SOCKET, SO_PEERCRED, credentials, &length) != 0)
+        return "no credentials";
+    if (credentials->uid != geteuid())
+        return "another user";
+    if (theirs->pid_namespace != 0 && theirs->pid_namespace == mine->pid_namespace &&
+        credentials->pid != theirs->pid)
+        return "another process than the one announced";
+    return NULL;
+}
+
+/* The link has passed: it gets the pidfd of the process that made the connection. */
+static void adopt(struct opening *opening, int peer, int socket, const struct ucred *credentials)
+{
+    struct channel_link *link = &opening->channel->links[peer];
+    int pidfd = channel_peer_pidfd(socket, credentials);
+    if (pidfd >= 0) {
+        channel_drop(&link->pidfd);
+        link->pidfd = pidfd;
+    }
+    link->socket = socket;
+    opening->channel->connected |= bit(peer);
+}
+
+/* ---- events --------------------------------------------------------------------------------- */
+
+static enum tutti_status peer_gone(const struct opening *opening, int peer)
+{
+    return error_set(TUTTI_ERR_PEER_DEAD,
+                     "rank %d: rank %d ended, or gave up, while the channel was opened",
+                     opening->config->rank, peer);
+}
+
+static enum tutti_status on_pending(struct opening *opening, int slot)
+{
+    struct channel *channel = opening->channel;
+    int socket = channel->pending[slot];
+    struct hello hello;
+    /* No room for descriptors: if any come along, the kernel closes them. */
+    ssize_t bytes = recv(socket, &hello, sizeof hello, MSG_DONTWAIT | MSG_TRUNC);
+    if (bytes < 0 && (errno == EAGAIN || errno == EINTR))
+        return TUTTI_OK;
+    int from = -1;
+    struct ucred credentials;
+    const char *wrong = judge_hello(opening, &hello, bytes, opening->to_accept, &from);
+    if (!wrong)
+        wrong = judge_process(opening, socket, from, &credentials);
+    if (!wrong && !send_hello(opening, socket, from))
+        wrong = "no ear for our hello";
+    if (wrong) {
+        /* Who says nothing at all and leaves is another start that looked whether we live. */
+        if (bytes > 0)
+            log_write(TUTTI_LOG_WARN, opening->config->rank, "dropped a connection with %s", wrong);
+        channel_drop(&channel->pending[slot]);
+        return TUTTI_OK;
+    }
+    channel->pending[slot] = -1;
+    adopt(opening, from, socket, &credentials);
+    opening->to_accept &= ~bit(from);
+    return TUTTI_OK;
+}
+
+/* A hello is usually there when the connection is accepted. So only strangers wait in the slots,
+ * and they can be pushed out by newcomers. */
+static enum tutti_status on_listener(struct opening *opening, int unused)
+{
+    (void)unused;
+    struct channel *channel = opening->channel;
+    for (;;) {
+        int socket = accept4(channel->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+        if (socket < 0 && (errno == EINTR || errno == ECONNABORTED))
+            continue;
+        if (socket < 0)
+            return errno == EAGAIN ? TUTTI_OK : error_errno("cannot accept a connection");
+        int slot = opening->oldest++ % CHANNEL_PENDING;
+        channel_drop(&channel->pending[slot]);
+        channel->pending[slot] = socket;
+        (void)on_pending(opening, slot); /* never fails: it drops */
+    }
+}
+
+static enum tutti_status on_reply(struct opening *opening, int peer)
+{
+    int socket = opening->channel->links[peer].socket;
+    struct hello hello;
+    ssize_t bytes = recv(socket, &hello, sizeof hello, MSG_DONTWAIT | MSG_TRUNC);
+    if (bytes < 0 && (errno == EAGAIN || errno == EINTR))
+        return TUTTI_OK;
+    if (bytes <= 0)
+        return peer_gone(opening, peer);
+    int from = -1;
+    struct ucred credentials;
+    const char *wrong = judge_hello(opening, &hello, bytes, bit(peer), &from);
+    if (!wrong)
+        wrong = judge_process(opening, socket, peer, &credentials);
+    if (wrong)
+        return error_set(TUTTI_ERR_MISMATCH, "rank %d: the socket of rank %d (%s) answers with %s",
+                         opening->config->rank, peer, opening->all[peer].path.text, wrong);
+    adopt(opening, peer, socket, &credentials);
+    opening->to_reply &= ~bit(peer);
+    return TUTTI_OK;
+}
+
+static enum tutti_status on_death(struct opening *opening, int peer)
+{
+    return missing(opening) & bit(peer) ? peer_gone(opening, peer) : TUTTI_OK;
+}
+
+/* ---- connecting ----------------------------------------------------------------------------- */
+
+/* Its path as it wrote it, or, where the directory is mounted elsewhere, its name in our own. */
+static enum tutti_status connect_by_path(const struct opening *opening, int peer, int *socket)
+{
+    const struct socket_path *theirs = &opening->all[peer].path;
+    enum tutti_status status = directory_connect(theirs, socket);
+    if (status == TUTTI_OK || errno != ENOENT)
+        return status;
+    const char *own_end = strrchr(opening->path.text, '/');
+    const char *name = strrchr(theirs->text, '/');
+    struct socket_path here = {{0}};
+    if (own_end && name) {
+        snprintf(here.text, sizeof here.text, "%.*s%.64s", (int)(own_end - opening->path.text),
+                 opening->path.text, name);
+        status = directory_connect(&here, socket);
+    }
+    if (status != TUTTI_OK && errno == ENOENT)
+        return error_set(TUTTI_ERR_SYSTEM,
+                         "rank %d does not find the socket %s of rank %d: all ranks need one "
+                         "directory, see TUTTI_DIR",
+                         opening->config->rank, theirs->text, peer);
+    return status;
+}
+
+static enum tutti_status connect_lower(struct opening *opening)
+{
+    for (int r = 0; r < opening->config->rank; r++) {
+        if (!(opening->to_connect & bit(r)))
+            continue;
+        int socket;
+        enum tutti_status status = connect_by_path(opening, r, &socket);
+        if (status != TUTTI_OK)
+            return status;
+        if (socket < 0)
+            continue; /* its queue is full for the moment */
+        opening->channel->links[r].socket = socket;
+        struct ucred credentials;
+        const char *wrong = judge_process(opening, socket, r, &credentials);
+        if (wrong)
+            return error_set(TUTTI_ERR_MISMATCH, "rank %d: at the socket of rank %d listens %s",
+                             opening->config->rank, r, wrong);
+        if (!send_hello(opening, socket, r))
+            return peer_gone(opening, r);
+        opening->to_connect &= ~bit(r);
+        opening->to_reply |= bit(r);
+    }
+    return TUTTI_OK;
+}
+
+typedef enum tutti_status event_fn(struct opening *opening, int index);
+
+/* Everything that one poll() waits for. */
+struct events {
+    int count;
+    struct pollfd polls[1 + CHANNEL_PENDING + 2 * TUTTI_MAX_RANKS];
+    struct {
+        event_fn *fn;
+        int index;
+    } handlers[1 + CHANNEL_PENDING + 2 * TUTTI_MAX_RANKS];
+};
+
+static void await(struct events *events, int fd, event_fn *fn, int index)
+{
+    if (fd < 0)
+        return;
+    events->polls[events->count] = (struct pollfd){.fd = fd, .events = POLLIN};
+    events->handlers[events->count].fn = fn;
+    events->handlers[events->count].index = index;
+    events->count++;
+}
+
+/* Waits for the next events and serves them: first those that may complete a peer, its death
+ * last. */
+static enum tutti_status serve(struct opening *opening)
+{
+    struct channel *channel = opening->channel;
+    struct events events = {.count = 0};
+    for (int i = 0; i < CHANNEL_PENDING; i++)
+        await(&events, channel->pending[i], on_pending, i);
+    await(&events, channel->listener, on_listener, 0);
+    for (int r = 0; r < opening->config->size; r++)
+        if (opening->to_reply & bit(r))
+            await(&events, channel->links[r].socket, on_reply, r);
+    for (int r = 0; r < opening->config->size; r++)
+        if (missing(opening) & bit(r))
+            await(&events, channel->links[r].pidfd, on_death, r);
+
+    int64_t left = deadline_left_ms(opening->deadline);
+    if (left < 0 || left > 60000)
+        left = 60000;
+    if (opening->to_connect && left > 1)
+        left = 1;
+    if (poll(events.polls, (nfds_t)events.count, (int)left) < 0)
+        return errno == EINTR ? TUTTI_OK : error_errno("cannot wait for the other ranks");
+    enum tutti_status status = TUTTI_OK;
+    for (int i = 0; i < events.count && status == TUTTI_OK; i++)
+        if (events.polls[i].revents)
+            status = events.handlers[i].fn(opening, events.handlers[i].index);
+    return status;
+}
+
+static enum tutti_status connect_all(struct opening *opening)
+{
+    enum tutti_status status = TUTTI_OK;
+    while (status == TUTTI_OK && missing(opening)) {
+        status = connect_lower(opening);
+        if (status == TUTTI_OK && deadline_passed(opening->deadline)) {
+            char ranks[256];
+            return error_set(
+                TUTTI_ERR_TIMEOUT, "rank %d: rank %s did not connect within %" PRIi64 " ms",
+                opening->config->rank, list_ranks(missing(opening), ranks, sizeof ranks),
+                opening->config->timeout_ms);
+        }
+        if (status == TUTTI_OK)
+            status = serve(opening);
+    }
+    return status;
+}
+
+static enum tutti_status check_config(const struct channel_config *config)
+{
+    if (config->size < 1 || config->size > TUTTI_MAX_RANKS || config->rank < 0 ||
+        config->rank >= config->size)
+        return error_set(TUTTI_ERR_INVALID,
+                         "rank %d of %d: a channel has 1 to %d ranks, counted from 0", config->rank,
+                         config->size, TUTTI_MAX_RANKS);
+    return TUTTI_OK;
+}
+
+/* Listens, if anybody is going to come. */
+static enum tutti_status start_listening(struct opening *opening)
+{
+    char directory[256];
+    const char *path = opening->config->directory;
+    if ((opening->config->peers & ~bit(opening->config->rank)) == 0)
+        return TUTTI_OK;
+    enum tutti_status status =
+        path ? directory_open(path) : channel_directory(directory, sizeof directory);
+    if (status != TUTTI_OK)
+        return status;
+    return directory_listen(path ? path : directory, &opening->path, &opening->channel->listener);
+}
+
+enum tutti_status channel_open(const struct channel_config *config, struct channel **channel)
+{
+    struct opening opening = {.config = config, .deadline = deadline_after(config->timeout_ms)};
+    *channel = NULL;
+    enum tutti_status status = check_config(config);
+    if (status != TUTTI_OK)
+        return status;
+    status = channel_create(config->rank, config->size, &opening.channel);
+    if (status != TUTTI_OK)
+        return status;
+    status = start_listening(&opening);
+    if (status != TUTTI_OK)
+        goto err_close;
+    status = exchange(&opening);
+    if (status == TUTTI_OK) {
+        watch_missing(&opening);
+        status = connect_all(&opening);
+    }
+    if (opening.path.text[0])
+        unlink(opening.path.text);
+    if (status != TUTTI_OK)
+        goto err_close;
+    channel_drop(&opening.channel->listener);
+    for (int i = 0; i < CHANNEL_PENDING; i++)
+        channel_drop(&opening.channel->pending[i]);
+    *channel = opening.channel;
+    return TUTTI_OK;
+
+err_close:
+    channel_close(opening.channel);
+    return status;
+}

@@ -1,0 +1,208 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * What lies in the directory
+ *   nw-RANDOM   a socket that is bound but does not listen yet; lives for microseconds
+ *   ch-RANDOM   a listening socket; unlinked once its rank is connected
+ *   job-...     small files of the store
+ * Nothing else is ours, and nothing else is touched.
+ */
+#include "ipc/directory.h"
+
+#include "error.h"
+#include "ipc/channel.h"
+#include "ipc/random.h"
+#include "log.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+/* A file name's length after "DIRECTORY/": the prefix and 16 hexadecimal digits. */
+#define NEW_PREFIX "nw-"
+#define OUR_PREFIX "ch-"
+enum { PREFIX_LENGTH = sizeof OUR_PREFIX - 1, NAME_LENGTH = PREFIX_LENGTH + 16 };
+
+static enum tutti_status directory_check(const char *path, int fd)
+{
+    struct stat info;
+    if (fstat(fd, &info) != 0)
+        return error_errno("fstat(%s)", path);
+    if (info.st_uid != geteuid())
+        return error_set(TUTTI_ERR_SYSTEM,
+                         "directory %s belongs to user %u, not to %u: set TUTTI_DIR to a private "
+                         "one of your own",
+                         path, info.st_uid, geteuid());
+    if ((info.st_mode & 077) != 0)
+        return error_set(TUTTI_ERR_SYSTEM,
+                         "directory %s is open to others (mode %04o, expected 0700): chmod it or "
+                         "set TUTTI_DIR",
+                         path, info.st_mode & 07777U);
+    return TUTTI_OK;
+}
+
+/* True if a process listens there, or might: only a refusal proves the contrary. */
+static bool is_listening(int directory, const char *name)
+{
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    int length =
+        snprintf(address.sun_path, sizeof address.sun_path, "/proc/self/fd/%d/%s", directory, name);
+    if (length < 0 || (size_t)length >= sizeof address.sun_path)
+        return true;
+    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd < 0)
+        return true;
+    bool refused =
+        connect(fd, (struct sockaddr *)&address, sizeof address) != 0 && errno == ECONNREFUSED;
+    close(fd);
+    return !refused;
+}
+
+/* Whether a file is what a crashed process left behind. */
+static bool is_stale(int directory, const char *name)
+{
+    struct stat info;
+    if (fstatat(directory, name, &info, AT_SYMLINK_NOFOLLOW) != 0 || info.st_uid != geteuid())
+        return false;
+    int64_t age = (int64_t)time(NULL) - info.st_mtime;
+    if (S_ISREG(info.st_mode))
+        return strncmp(name, "job-", 4) == 0 && age > 3600;
+    if (!S_ISSOCK(info.st_mode))
+        return false;
+    if (strncmp(name, NEW_PREFIX, PREFIX_LENGTH) == 0)
+        return age > 60;
+    return strncmp(name, OUR_PREFIX, PREFIX_LENGTH) == 0 && !is_listening(directory, name);
+}
+
+static void sweep(const char *path, int fd)
+{
+    int copy = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+    DIR *folder = copy >= 0 ? fdopendir(copy) : NULL;
+    if (!folder) {
+        if (copy >= 0)
+            close(copy);
+        return;
+    }
+    const struct dirent *entry;
+    while ((entry = readdir(folder)) != NULL) {
+        if (!is_stale(fd, entry->d_name))
+            continue;
+        /* Names are random and used once, so this cannot hit a newer file. */
+        if (unlinkat(fd, entry->d_name, 0) == 0)
+            log_write(TUTTI_LOG_INFO, -1, "removed %s/%s, left by a process that died", path,
+                      entry->d_name);
+    }
+    closedir(folder);
+}
+
+enum tutti_status directory_open(const char *path)
+{
+    size_t limit = sizeof(struct sockaddr_un) - offsetof(struct sockaddr_un, sun_path) - 1;
+    if (strlen(path) + 1 + NAME_LENGTH > limit)
+        return error_set(TUTTI_ERR_INVALID,
+                         "directory %s is too long by %zu bytes for the path of a socket: set "
+                         "TUTTI_DIR to a shorter one",
+                         path, strlen(path) + 1 + NAME_LENGTH - limit);
+    if (mkdir(path, 0700) != 0 && errno != EEXIST)
+        return error_errno("cannot create directory %s: set TUTTI_DIR to one that you may write",
+                           path);
+    int fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (fd < 0)
+        return errno == ELOOP || errno == ENOTDIR
+                   ? error_set(TUTTI_ERR_SYSTEM,
+                               "%s is a link or no directory: set TUTTI_DIR to a private directory",
+                               path)
+                   : error_errno("cannot open directory %s", path);
+    enum tutti_status status = directory_check(path, fd);
+    if (status == TUTTI_OK)
+        sweep(path, fd);
+    close(fd);
+    return status;
+}
+
+enum tutti_status channel_directory(char *path, size_t size)
+{
+    const char *chosen = getenv("TUTTI_DIR");
+    const char *runtime = getenv("XDG_RUNTIME_DIR");
+    int length;
+    if (chosen && *chosen)
+        length = snprintf(path, size, "%s", chosen);
+    else if (runtime && *runtime && access(runtime, W_OK | X_OK) == 0)
+        length = snprintf(path, size, "%s/tutti", runtime);
+    else
+        length = snprintf(path, size, "/tmp/tutti-%u", geteuid());
+    if (length < 0 || (size_t)length >= size)
+        return error_set(TUTTI_ERR_INVALID, "the directory's path is longer than %zu bytes", size);
+    return directory_open(path);
+}
+
+enum tutti_status directory_listen(const char *directory, struct socket_path *path, int *fd)
+{
+    uint64_t random;
+    enum tutti_status status = random_fill(&random, sizeof random);
+    if (status != TUTTI_OK)
+        return status;
+    int length =
+        snprintf(path->text, sizeof path->text, "%s/" OUR_PREFIX "%016" PRIx64, directory, random);
+    if (length < 0 || (size_t)length >= sizeof path->text) {
+        path->text[0] = 0;
+        return error_set(TUTTI_ERR_INVALID,
+                         "directory %s is too long for the path of a socket (%zu bytes at most)",
+                         directory, sizeof path->text - NAME_LENGTH - 2);
+    }
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    memcpy(address.sun_path, path->text, sizeof path->text);
+    memcpy(address.sun_path + length - NAME_LENGTH, NEW_PREFIX, PREFIX_LENGTH);
+
+    int listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (listener < 0)
+        return error_errno("cannot create a Unix-domain socket");
+    if (bind(listener, (struct sockaddr *)&address, sizeof address) != 0) {
+        status = error_errno("cannot bind a socket to %s", address.sun_path);
+        goto err_close;
+    }
+    if (listen(listener, SOMAXCONN) != 0 || rename(address.sun_path, path->text) != 0) {
+        status = error_errno("cannot listen at %s", address.sun_path);
+        goto err_unlink;
+    }
+    *fd = listener;
+    return TUTTI_OK;
+
+err_unlink:
+    unlink(address.sun_path);
+err_close:
+    close(listener);
+    path->text[0] = 0;
+    return status;
+}
+
+enum tutti_status directory_connect(const struct socket_path *path, int *fd)
+{
+    *fd = -1;
+    int connection = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (connection < 0)
+        return error_errno("cannot create a Unix-domain socket");
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    memcpy(address.sun_path, path->text, sizeof address.sun_path);
+    if (connect(connection, (struct sockaddr *)&address, sizeof address) == 0) {
+        *fd = connection;
+        return TUTTI_OK;
+    }
+    int code = errno;
+    close(connection);
+    errno = code;
+    if (code == EAGAIN || code == EINTR)
+        return TUTTI_OK;
+    enum tutti_status status =
+        code == ENOENT ? TUTTI_ERR_SYSTEM : error_errno("cannot connect to %s", path->text);
+    errno = code;
+    return status;
+}

@@ -1,0 +1,18 @@
+/* SPDX-License-Identifier: MIT */
+#include "ipc/random.h"
+
+#include "error.h"
+
+#include <errno.h>
+#include <sys/random.h>
+
+enum tutti_status random_fill(void *bytes, size_t size)
+{
+    ssize_t got;
+    do
+        got = getrandom(bytes, size, 0);
+    while (got < 0 && errno == EINTR);
+    if (got < 0 || (size_t)got != size)
+        return error_errno("getrandom of %zu bytes", size);
+    return TUTTI_OK;
+}

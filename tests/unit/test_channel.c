@@ -1,0 +1,566 @@
+/* SPDX-License-Identifier: MIT */
+/* Descriptors between ranks, and the news of a peer's death. Each case runs among threads and among
+ * processes where that makes sense. */
+#include "ipc/channel.h"
+
+#include "deadline.h"
+#include "group.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/un.h>
+
+#include <cmocka.h>
+
+static char directory[64];
+
+static struct channel_config config_of(struct tutti_exchanger *exchanger)
+{
+    struct channel_config config = {.rank = exchanger->rank,
+                                    .size = exchanger->size,
+                                    .peers = UINT64_MAX,
+                                    .exchanger = exchanger,
+                                    .directory = directory,
+                                    .timeout_ms = GROUP_TIMEOUT_MS};
+    memcpy(config.nonce, "0123456789abcdef", CHANNEL_NONCE_BYTES);
+    return config;
+}
+
+static enum tutti_status open_channel(struct group *group, int rank, struct channel **channel)
+{
+    struct tutti_exchanger exchanger = group_exchanger(group, rank);
+    struct channel_config config = config_of(&exchanger);
+    return channel_open(&config, channel);
+}
+
+static int count_entries(const char *path)
+{
+    DIR *folder = opendir(path);
+    int count = 0;
+    while (readdir(folder))
+        count++;
+    closedir(folder);
+    return count;
+}
+
+/* A memfd that says whose it is. */
+static int make_note(int rank)
+{
+    int fd = memfd_create("note", MFD_CLOEXEC);
+    if (write(fd, &rank, sizeof rank) != sizeof rank)
+        abort();
+    return fd;
+}
+
+static int read_note(int fd)
+{
+    int rank = -1;
+    if (pread(fd, &rank, sizeof rank, 0) != sizeof rank || !(fcntl(fd, F_GETFD) & FD_CLOEXEC))
+        return -1;
+    close(fd);
+    return rank;
+}
+
+static void run_both(int size, group_fn *fn)
+{
+    int before = count_entries("/proc/self/fd");
+    struct group *group = group_create(size);
+    assert_int_equal(group_run_threads(group, fn), 0);
+    group_destroy(group);
+    assert_int_equal(count_entries("/proc/self/fd"), before);
+    assert_int_equal(count_entries(directory), 2);
+    group = group_create(size);
+    assert_int_equal(group_run_processes(group, fn), 0);
+    group_destroy(group);
+    assert_int_equal(count_entries(directory), 2);
+}
+
+/* ---- descriptors ---------------------------------------------------------------------------- */
+
+static int pass_everything(struct group *group, int rank)
+{
+    struct channel *channel;
+    GROUP_CHECK(open_channel(group, rank, &channel) == TUTTI_OK);
+    int size = group->size, note = make_note(rank), fd, fds[TUTTI_MAX_RANKS];
+    int next = (rank + 1) % size, previous = (rank + size - 1) % size;
+    if (size > 1) {
+        GROUP_CHECK(channel_send_fd(channel, next, note, GROUP_TIMEOUT_MS) == TUTTI_OK);
+        GROUP_CHECK(channel_recv_fd(channel, previous, &fd, GROUP_TIMEOUT_MS) == TUTTI_OK);
+        GROUP_CHECK(read_note(fd) == previous);
+    }
+    for (int round = 0; round < 3; round++) {
+        GROUP_CHECK(channel_all_gather_fds(channel, note, fds, GROUP_TIMEOUT_MS) == TUTTI_OK);
+        for (int r = 0; r < size; r++)
+            GROUP_CHECK(fds[r] != note && read_note(fds[r]) == r);
+        for (int root = 0; root < size; root++) {
+            int mine = root == rank ? note : -1;
+            GROUP_CHECK(channel_broadcast_fd(channel, root, mine, &fd, GROUP_TIMEOUT_MS) ==
+                        TUTTI_OK);
+            GROUP_CHECK(fd != note && read_note(fd) == root);
+        }
+    }
+    GROUP_CHECK(fcntl(note, F_GETFD) >= 0);
+    close(note);
+    /* Until all are done a peer's leaving would be taken for its death. */
+    group_raise(group, 0);
+    GROUP_CHECK(group_await(group, 0, size));
+    channel_close(channel);
+    return 0;
+}
+
+static void everything_arrives(void **state)
+{
+    (void)state;
+    for (int size = 1; size <= 5; size++)
+        run_both(size, pass_everything);
+}
+
+static int meet(struct group *group, int rank)
+{
+    struct channel *channel;
+    GROUP_CHECK(open_channel(group, rank, &channel) == TUTTI_OK);
+    group_raise(group, 0);
+    GROUP_CHECK(group_await(group, 0, group->size));
+    channel_close(channel);
+    return 0;
+}
+
+static void sixty_four_processes_meet(void **state)
+{
+    (void)state;
+    struct group *group = group_create(64);
+    assert_int_equal(group_run_processes(group, meet), 0);
+    group_destroy(group);
+    assert_int_equal(count_entries(directory), 2);
+}
+
+/* Ranks 0 and 2, and 1 and 3, know each other. */
+static int meet_by_halves(struct group *group, int rank)
+{
+    struct tutti_exchanger exchanger = group_exchanger(group, rank);
+    struct channel_config config = config_of(&exchanger);
+    config.peers = UINT64_C(5) << rank % 2;
+    struct channel *channel;
+    GROUP_CHECK(channel_open(&config, &channel) == TUTTI_OK);
+    int note = make_note(rank), fds[4];
+    GROUP_CHECK(channel_all_gather_fds(channel, note, fds, GROUP_TIMEOUT_MS) == TUTTI_OK);
+    for (int r = 0; r < 4; r++)
+        GROUP_CHECK(r % 2 == rank % 2 ? read_note(fds[r]) == r : fds[r] == -1);
+    GROUP_CHECK(channel_send_fd(channel, rank ^ 1, note, 0) == TUTTI_ERR_INVALID);
+    GROUP_CHECK(channel_send_fd(channel, rank, note, 0) == TUTTI_ERR_INVALID);
+    GROUP_CHECK(channel_send_fd(channel, -1, note, 0) == TUTTI_ERR_INVALID);
+    GROUP_CHECK(channel_recv_fd(channel, 4, &fds[0], 0) == TUTTI_ERR_INVALID && fds[0] == -1);
+    GROUP_CHECK(channel_peer_alive(channel, rank ^ 1) && channel_peer_alive(channel, 99));
+    close(note);
+    group_raise(group, 0);
+    GROUP_CHECK(group_await(group, 0, 4));
+    channel_close(channel);
+    return 0;
+}
+
+static void only_peers_are_connected(void **state)
+{
+    (void)state;
+    run_both(4, meet_by_halves);
+}
+
+static int disagree_about_peers(struct group *group, int rank)
+{
+    struct tutti_exchanger exchanger = group_exchanger(group, rank);
+    struct channel_config config = config_of(&exchanger);
+    config.peers = rank == 0 ? 0 : UINT64_MAX;
+    struct channel *channel;
+    GROUP_CHECK(channel_open(&config, &channel) == TUTTI_ERR_MISMATCH && !channel);
+    return 0;
+}
+
+static void one_sided_peers_are_a_mismatch(void **state)
+{
+    (void)state;
+    run_both(2, disagree_about_peers);
+}
+
+static int disagree_about_calls(struct group *group, int rank)
+{
+    struct channel *channel;
+    GROUP_CHECK(open_channel(group, rank, &channel) == TUTTI_OK);
+    int note = make_note(rank), fd, fds[2];
+    if (rank == 0) {
+        GROUP_CHECK(channel_send_fd(channel, 1, note, GROUP_TIMEOUT_MS) == TUTTI_OK);
+        GROUP_CHECK(channel_broadcast_fd(channel, 1, -1, &fd, GROUP_TIMEOUT_MS) ==
+                    TUTTI_ERR_MISMATCH);
+        GROUP_CHECK(fd == -1);
+    } else {
+        GROUP_CHECK(channel_all_gather_fds(channel, note, fds, GROUP_TIMEOUT_MS) ==
+                    TUTTI_ERR_MISMATCH);
+        GROUP_CHECK(fds[0] == -1 && fds[1] == -1);
+    }
+    close(note);
+    group_raise(group, 0);
+    GROUP_CHECK(group_await(group, 0, 2));
+    channel_close(channel);
+    return 0;
+}
+
+static void different_calls_are_a_mismatch(void **state)
+{
+    (void)state;
+    run_both(2, disagree_about_calls);
+}
+
+/* ---- lateness and death --------------------------------------------------------------------- */
+
+static int late(struct group *group, int rank)
+{
+    struct channel *channel;
+    GROUP_CHECK(open_channel(group, rank, &channel) == TUTTI_OK);
+    if (rank == 0) {
+        int fd;
+        GROUP_CHECK(channel_recv_fd(channel, 2, &fd, 30) == TUTTI_ERR_TIMEOUT && fd == -1);
+        GROUP_CHECK(strstr(tutti_last_error(), "rank 2 did not send"));
+        GROUP_CHECK(channel_recv_fd(channel, 1, &fd, 0) == TUTTI_ERR_TIMEOUT);
+        GROUP_CHECK(channel_peer_alive(channel, 1) && channel_peer_alive(channel, 2));
+    }
+    group_raise(group, 0);
+    GROUP_CHECK(group_await(group, 0, 3));
+    channel_close(channel);
+    return 0;
+}
+
+static void lateness_is_named(void **state)
+{
+    (void)state;
+    run_both(3, late);
+}
+
+/* Rank 1 announces a socket but does not connect on. */
+static int absent(struct group *group, int rank)
+{
+    struct tutti_exchanger exchanger = group_exchanger(group, rank);
+    struct channel_config config = config_of(&exchanger);
+    struct channel *channel;
+    if (rank == 1) {
+        config.timeout_ms = 1; /* gives up at once: rank 0's nonce is another */
+        config.nonce[15] ^= 1;
+        GROUP_CHECK(channel_open(&config, &channel) != TUTTI_OK && !channel);
+        return 0;
+    }
+    config.timeout_ms = 300;
+    GROUP_CHECK(channel_open(&config, &channel) == TUTTI_ERR_TIMEOUT && !channel);
+    GROUP_CHECK(strstr(tutti_last_error(), "rank 1 did not connect"));
+    return 0;
+}
+
+static void wrong_nonce_does_not_connect(void **state)
+{
+    (void)state;
+    int before = count_entries("/proc/self/fd");
+    struct group *group = group_create(2);
+    assert_int_equal(group_run_threads(group, absent), 0);
+    group_destroy(group);
+    assert_int_equal(count_entries("/proc/self/fd"), before);
+    assert_int_equal(count_entries(directory), 2);
+}
+
+static bool dies_within(struct channel *channel, int peer, int64_t timeout_ms)
+{
+    int64_t deadline = deadline_after(timeout_ms);
+    while (channel_peer_alive(channel, peer)) {
+        if (deadline_passed(deadline))
+            return false;
+        usleep(1000);
+    }
+    return true;
+}
+
+/* Rank 1 is killed by rank 0 while a child of its own still holds its sockets. */
+static int killed(struct group *group, int rank)
+{
+    struct channel *channel;
+    GROUP_CHECK(open_channel(group, rank, &channel) == TUTTI_OK);
+    if (rank == 1) {
+        /* A clone without the handlers of fork(): it inherits and keeps the sockets. */
+        pid_t child = (pid_t)syscall(SYS_fork);
+        if (child == 0) {
+            group_raise(group, 2);
+            group_await(group, 1, group->size - 1);
+            _exit(0);
+        }
+        int note = make_note(1);
+        GROUP_CHECK(channel_send_fd(channel, 0, note, GROUP_TIMEOUT_MS) == TUTTI_OK);
+        __atomic_store_n(&group->flags[3], getpid(), __ATOMIC_RELEASE);
+        group_raise(group, 0);
+        pause();
+        return 1;
+    }
+    GROUP_CHECK(channel_peer_alive(channel, 1));
+    GROUP_CHECK(group_await(group, 0, 1) && group_await(group, 2, 1));
+    if (rank == 0)
+        kill(__atomic_load_n(&group->flags[3], __ATOMIC_ACQUIRE), SIGKILL);
+    int fd;
+    if (rank != 0) {
+        GROUP_CHECK(channel_recv_fd(channel, 1, &fd, GROUP_TIMEOUT_MS) == TUTTI_ERR_PEER_DEAD);
+        GROUP_CHECK(strstr(tutti_last_error(), "rank 1 has ended"));
+    }
+    GROUP_CHECK(dies_within(channel, 1, GROUP_TIMEOUT_MS));
+    if (rank == 0) { /* what was sent before the death still arrives */
+        GROUP_CHECK(channel_recv_fd(channel, 1, &fd, GROUP_TIMEOUT_MS) == TUTTI_OK);
+        GROUP_CHECK(read_note(fd) == 1);
+        GROUP_CHECK(channel_recv_fd(channel, 1, &fd, GROUP_TIMEOUT_MS) == TUTTI_ERR_PEER_DEAD);
+    }
+    group_raise(group, 1);
+    GROUP_CHECK(group_await(group, 1, group->size - 1));
+    channel_close(channel);
+    return 0;
+}
+
+static void death_is_noticed_behind_a_child(void **state)
+{
+    (void)state;
+    struct group *group = group_create(3);
+    assert_int_equal(group_run_processes(group, killed), 0);
+    group_destroy(group);
+}
+
+static int killed_while_opening(struct group *group, int rank)
+{
+    struct channel *channel;
+    struct tutti_exchanger exchanger = group_exchanger(group, rank);
+    if (rank == 2) {
+        struct { /* an announcement as in channel_open.c */
+            uint32_t magic, version;
+            uint64_t peers, pid_namespace;
+            int64_t pid;
+            char rest[112];
+        } mine = {.magic = 0x74757474, .version = 1, .peers = 3, .pid = getpid()};
+        struct stat info;
+        GROUP_CHECK(stat("/proc/self/ns/pid", &info) == 0);
+        mine.pid_namespace = info.st_ino;
+        char all[3 * sizeof mine];
+        tutti_store_all_gather(&exchanger, &mine, sizeof mine, all, GROUP_TIMEOUT_MS);
+        usleep(20000);
+        raise(SIGKILL);
+    }
+    struct channel_config config = config_of(&exchanger);
+    GROUP_CHECK(channel_open(&config, &channel) == TUTTI_ERR_PEER_DEAD && !channel);
+    return 0;
+}
+
+static void death_while_opening_is_noticed(void **state)
+{
+    (void)state;
+    struct group *group = group_create(3);
+    assert_int_equal(group_run_processes(group, killed_while_opening), 0);
+    group_destroy(group);
+    assert_int_equal(count_entries(directory), 2);
+}
+
+static int closed_by_peer(struct group *group, int rank)
+{
+    struct channel *channel;
+    GROUP_CHECK(open_channel(group, rank, &channel) == TUTTI_OK);
+    if (rank == 0) {
+        int fd, fds[2], note = make_note(0);
+        GROUP_CHECK(dies_within(channel, 1, GROUP_TIMEOUT_MS));
+        GROUP_CHECK(channel_recv_fd(channel, 1, &fd, GROUP_TIMEOUT_MS) == TUTTI_ERR_PEER_DEAD);
+        GROUP_CHECK(channel_send_fd(channel, 1, note, GROUP_TIMEOUT_MS) == TUTTI_ERR_PEER_DEAD);
+        GROUP_CHECK(channel_all_gather_fds(channel, note, fds, GROUP_TIMEOUT_MS) ==
+                    TUTTI_ERR_PEER_DEAD);
+        GROUP_CHECK(fds[0] == -1 && fds[1] == -1);
+        close(note);
+    }
+    channel_close(channel);
+    return 0;
+}
+
+static void closing_is_seen_as_death(void **state)
+{
+    (void)state;
+    run_both(2, closed_by_peer);
+}
+
+/* ---- intruders ------------------------------------------------------------------------------ */
+
+/* A hello as in channel_open.c. */
+struct hello {
+    uint32_t magic, version, from, to;
+    char nonce[CHANNEL_NONCE_BYTES];
+};
+
+/* Connects to every socket in the directory, once, and says `hello` (or nothing). */
+static int intrude(int *sockets, int capacity, const struct hello *hello, size_t bytes)
+{
+    int count = 0;
+    DIR *folder = opendir(directory);
+    const struct dirent *entry;
+    while ((entry = readdir(folder)) && count < capacity) {
+        struct sockaddr_un address = {.sun_family = AF_UNIX};
+        if (strncmp(entry->d_name, "ch-", 3) != 0)
+            continue;
+        snprintf(address.sun_path, sizeof address.sun_path, "%s/%.40s", directory, entry->d_name);
+        int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+        if (connect(fd, (struct sockaddr *)&address, sizeof address) != 0) {
+            close(fd);
+            continue;
+        }
+        if (bytes && send(fd, hello, bytes, MSG_NOSIGNAL) != (ssize_t)bytes)
+            abort();
+        sockets[count++] = fd;
+    }
+    closedir(folder);
+    return count;
+}
+
+/* Rank 0 opens; rank 1 is delayed until the intruders have had their turn. */
+static int meet_after_intruders(struct group *group, int rank)
+{
+    enum { ROUNDS = 100 };
+    static const struct hello GOOD = {0x74757474, 1, 1, 0, "0123456789abcde"};
+    int sockets[2 * ROUNDS], count = 0;
+    if (rank == 1) {
+        while ((count = intrude(sockets, 1, NULL, 0)) == 0)
+            usleep(1000);
+        struct hello hellos[8];
+        for (int i = 0; i < 8; i++) {
+            hellos[i] = GOOD;
+            memcpy(hellos[i].nonce, "0123456789abcdef", CHANNEL_NONCE_BYTES);
+        }
+        hellos[0].nonce[0] ^= 1;
+        hellos[1].nonce[15] ^= 1;
+        hellos[2].magic = 0;
+        hellos[3].version = 2;
+        hellos[4].from = 0;          /* the listener itself */
+        hellos[5].from = 0x80000001; /* no rank at all */
+        hellos[6].to = 1;            /* for somebody else */
+        hellos[7].from = 63;         /* beyond the group */
+        for (int round = 0; round < ROUNDS; round++) {
+            count += intrude(sockets + count, 1, NULL, 0); /* silent */
+            if (round % 10)
+                continue;
+            for (int i = 0; i < 8; i++)
+                count += intrude(sockets + count, 1, &hellos[i], sizeof *hellos);
+            count += intrude(sockets + count, 1, &hellos[0], 7);
+        }
+        GROUP_CHECK(count == 1 + ROUNDS + 90);
+    }
+    struct channel *channel;
+    GROUP_CHECK(open_channel(group, rank, &channel) == TUTTI_OK);
+    int note = make_note(rank), fds[2];
+    GROUP_CHECK(channel_all_gather_fds(channel, note, fds, GROUP_TIMEOUT_MS) == TUTTI_OK);
+    GROUP_CHECK(read_note(fds[0]) == 0 && read_note(fds[1]) == 1);
+    close(note);
+    for (int i = 0; i < count; i++)
+        close(sockets[i]);
+    group_raise(group, 0);
+    GROUP_CHECK(group_await(group, 0, 2));
+    channel_close(channel);
+    return 0;
+}
+
+static void intruders_do_not_matter(void **state)
+{
+    (void)state;
+    run_both(2, meet_after_intruders);
+}
+
+/* ---- fork ----------------------------------------------------------------------------------- */
+
+static int fork_while_open(struct group *group, int rank)
+{
+    struct channel *channel;
+    int before = count_entries("/proc/self/fd");
+    GROUP_CHECK(open_channel(group, rank, &channel) == TUTTI_OK);
+    GROUP_CHECK(count_entries("/proc/self/fd") > before);
+    pid_t child = fork();
+    if (child == 0) {
+        int fd, result = 0;
+        if (count_entries("/proc/self/fd") != before)
+            result = 1;
+        if (channel_recv_fd(channel, 1 - rank, &fd, GROUP_TIMEOUT_MS) != TUTTI_ERR_INVALID)
+            result = 2;
+        if (!strstr(tutti_last_error(), "parent"))
+            result = 3;
+        if (channel_all_gather_fds(channel, 0, (int[2]){0}, GROUP_TIMEOUT_MS) != TUTTI_ERR_INVALID)
+            result = 4;
+        if (channel_peer_alive(channel, 1 - rank))
+            result = 5;
+        channel_close(channel);
+        _exit(result);
+    }
+    int how;
+    GROUP_CHECK(waitpid(child, &how, 0) == child && WIFEXITED(how));
+    GROUP_CHECK(WEXITSTATUS(how) == 0);
+    group_raise(group, 0);
+    GROUP_CHECK(group_await(group, 0, 2));
+    GROUP_CHECK(channel_peer_alive(channel, 1 - rank)); /* the child's closing harmed nobody */
+    group_raise(group, 1);
+    GROUP_CHECK(group_await(group, 1, 2));
+    channel_close(channel);
+    return 0;
+}
+
+static void child_has_no_descriptors(void **state)
+{
+    (void)state;
+    struct group *group = group_create(2);
+    assert_int_equal(group_run_processes(group, fork_while_open), 0);
+    group_destroy(group);
+}
+
+static void wrong_configuration_is_refused(void **state)
+{
+    (void)state;
+    struct group *group = group_create(1);
+    struct tutti_exchanger exchanger = group_exchanger(group, 0);
+    struct channel_config config = config_of(&exchanger);
+    struct channel *channel;
+    static const int wrong[][2] = {{-1, 2}, {2, 2}, {0, 0}, {0, 65}};
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        config.rank = wrong[i][0];
+        config.size = wrong[i][1];
+        assert_int_equal(channel_open(&config, &channel), TUTTI_ERR_INVALID);
+        assert_null(channel);
+    }
+    channel_close(NULL);
+    group_destroy(group);
+}
+
+static int make_directory(void **state)
+{
+    (void)state;
+    strcpy(directory, "/tmp/tutti-test-XXXXXX");
+    return mkdtemp(directory) ? 0 : -1;
+}
+
+static int remove_directory(void **state)
+{
+    (void)state;
+    return rmdir(directory); /* fails if anything is left */
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(everything_arrives),
+        cmocka_unit_test(sixty_four_processes_meet),
+        cmocka_unit_test(only_peers_are_connected),
+        cmocka_unit_test(one_sided_peers_are_a_mismatch),
+        cmocka_unit_test(different_calls_are_a_mismatch),
+        cmocka_unit_test(lateness_is_named),
+        cmocka_unit_test(wrong_nonce_does_not_connect),
+        cmocka_unit_test(death_is_noticed_behind_a_child),
+        cmocka_unit_test(death_while_opening_is_noticed),
+        cmocka_unit_test(closing_is_seen_as_death),
+        cmocka_unit_test(intruders_do_not_matter),
+        cmocka_unit_test(child_has_no_descriptors),
+        cmocka_unit_test(wrong_configuration_is_refused),
+    };
+    return cmocka_run_group_tests(tests, make_directory, remove_directory);
+}

@@ -1,0 +1,195 @@
+/* SPDX-License-Identifier: MIT */
+/* Shared memory without a name: what is created, what is refused, who inherits it. */
+#include "ipc/segment.h"
+
+#include <fcntl.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+static const int SEALS = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
+
+static void created_is_zeroed_sealed_and_shared(void **state)
+{
+    (void)state;
+    struct segment one, two;
+    int fd;
+    assert_int_equal(segment_create("tutti-test", 5000, &one, &fd), TUTTI_OK);
+    assert_int_equal(one.bytes % (size_t)sysconf(_SC_PAGESIZE), 0);
+    assert_true(one.bytes >= 5000);
+    const unsigned char *bytes = one.base;
+    for (size_t i = 0; i < one.bytes; i++)
+        assert_int_equal(bytes[i], 0);
+
+    assert_int_equal(fcntl(fd, F_GET_SEALS) & SEALS, SEALS);
+    assert_int_not_equal(ftruncate(fd, 1), 0);
+    assert_int_not_equal(ftruncate(fd, 1 << 20), 0);
+    assert_int_not_equal(fcntl(fd, F_ADD_SEALS, F_SEAL_WRITE), 0);
+    assert_int_equal(fcntl(fd, F_GETFD) & FD_CLOEXEC, FD_CLOEXEC);
+    struct stat info;
+    assert_int_equal(fstat(fd, &info), 0);
+    assert_true((size_t)info.st_blocks * 512 >= one.bytes);
+
+    assert_int_equal(segment_map(fd, 5000, &two), TUTTI_OK);
+    assert_ptr_not_equal(one.base, two.base);
+    memcpy(one.base, "hello", 6);
+    assert_string_equal(two.base, "hello");
+    close(fd);
+    segment_unmap(&one);
+    assert_null(one.base);
+    assert_string_equal(two.base, "hello");
+    segment_unmap(&two);
+    segment_unmap(&two);
+}
+
+/* A memfd of `bytes` bytes with these seals. */
+static int make_memfd(size_t bytes, int seals)
+{
+    int fd = memfd_create("hostile", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    assert_true(fd >= 0);
+    assert_int_equal(ftruncate(fd, (off_t)bytes), 0);
+    assert_int_equal(fcntl(fd, F_ADD_SEALS, seals), 0);
+    return fd;
+}
+
+static void assert_refused(int fd, size_t bytes, const char *word)
+{
+    struct segment segment;
+    assert_int_equal(segment_map(fd, bytes, &segment), TUTTI_ERR_INVALID);
+    assert_null(segment.base);
+    assert_non_null(strstr(tutti_last_error(), word));
+    if (fd >= 0)
+        close(fd);
+}
+
+static void hostile_descriptors_are_refused(void **state)
+{
+    (void)state;
+    int pipes[2];
+    assert_int_equal(pipe2(pipes, O_CLOEXEC), 0);
+    close(pipes[1]);
+    assert_refused(pipes[0], 4096, "memfd");
+    assert_refused(open("/dev/null", O_RDWR | O_CLOEXEC), 4096, "memfd");
+    assert_refused(open("/dev/zero", O_RDWR | O_CLOEXEC), 4096, "memfd");
+    assert_refused(open("/tmp", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600), 4096, "memfd");
+    assert_refused(open("/dev/shm", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600), 4096, "memfd");
+    assert_refused(-1, 4096, "memfd");
+    assert_refused(make_memfd(4096, 0), 4096, "seals");
+    assert_refused(make_memfd(4096, F_SEAL_GROW | F_SEAL_SEAL), 4096, "seals");
+    assert_refused(make_memfd(4096, F_SEAL_SHRINK | F_SEAL_SEAL), 4096, "seals");
+    assert_refused(make_memfd(4096, F_SEAL_SHRINK | F_SEAL_GROW), 4096, "seals");
+    assert_refused(make_memfd(4096, SEALS), 4097, "expected 8192");
+    assert_refused(make_memfd(8192, SEALS), 4096, "has 8192 bytes");
+    assert_refused(make_memfd(0, SEALS), 4096, "has 0 bytes");
+    assert_refused(make_memfd(4096, SEALS), SIZE_MAX, "expected");
+    assert_refused(make_memfd(4096, SEALS | F_SEAL_WRITE), 4096, "written");
+}
+
+static void read_only_descriptor_is_refused(void **state)
+{
+    (void)state;
+    struct segment segment;
+    int fd;
+    assert_int_equal(segment_create("tutti-test", 4096, &segment, &fd), TUTTI_OK);
+    char path[64];
+    snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+    assert_refused(open(path, O_RDONLY | O_CLOEXEC), 4096, "written");
+    close(fd);
+    segment_unmap(&segment);
+}
+
+static void child_does_not_inherit(void **state)
+{
+    (void)state;
+    struct segment segment;
+    int fd;
+    assert_int_equal(segment_create("tutti-test", 4096, &segment, &fd), TUTTI_OK);
+    pid_t child = fork();
+    if (child == 0) {
+        /* mincore() says ENOMEM of an address that is not mapped. */
+        unsigned char page;
+        _exit(mincore(segment.base, segment.bytes, &page) == 0 ? 1 : 0);
+    }
+    int how;
+    assert_int_equal(waitpid(child, &how, 0), child);
+    assert_true(WIFEXITED(how));
+    assert_int_equal(WEXITSTATUS(how), 0);
+    close(fd);
+    segment_unmap(&segment);
+}
+
+static void assert_no_memory(size_t bytes, const char *word)
+{
+    struct segment segment;
+    int fd;
+    assert_int_equal(segment_create("tutti-test", bytes, &segment, &fd), TUTTI_ERR_NO_MEMORY);
+    assert_null(segment.base);
+    assert_int_equal(fd, -1);
+    char number[32];
+    snprintf(number, sizeof number, "%zu", bytes);
+    assert_non_null(strstr(tutti_last_error(), number));
+    assert_non_null(strstr(tutti_last_error(), word));
+}
+
+static void too_much_is_an_error(void **state)
+{
+    (void)state;
+    assert_no_memory(SIZE_MAX, "no file is larger");
+    assert_no_memory((size_t)1 << 60, "bytes left");
+    assert_no_memory((size_t)1 << 46, "bytes left");
+}
+
+static void file_size_limit_is_an_error(void **state)
+{
+    (void)state;
+    struct rlimit old, low;
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &old), 0);
+    low = (struct rlimit){.rlim_cur = 1 << 20, .rlim_max = old.rlim_max};
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &low), 0);
+    assert_no_memory((1 << 20) + 1, "ulimit -f");
+    struct segment segment;
+    int fd;
+    assert_int_equal(segment_create("tutti-test", 1 << 20, &segment, &fd), TUTTI_OK);
+    close(fd);
+    segment_unmap(&segment);
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &old), 0);
+}
+
+static void full_descriptor_table_is_an_error(void **state)
+{
+    (void)state;
+    struct rlimit old, low;
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &old), 0);
+    low = (struct rlimit){.rlim_cur = 0, .rlim_max = old.rlim_max};
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &low), 0);
+    struct segment segment;
+    int fd;
+    enum tutti_status status = segment_create("tutti-test", 4096, &segment, &fd);
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &old), 0);
+    assert_int_equal(status, TUTTI_ERR_SYSTEM);
+    assert_non_null(strstr(tutti_last_error(), "EMFILE"));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(created_is_zeroed_sealed_and_shared),
+        cmocka_unit_test(hostile_descriptors_are_refused),
+        cmocka_unit_test(read_only_descriptor_is_refused),
+        cmocka_unit_test(child_does_not_inherit),
+        cmocka_unit_test(too_much_is_an_error),
+        cmocka_unit_test(file_size_limit_is_an_error),
+        cmocka_unit_test(full_descriptor_table_is_an_error),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
