@@ -1,0 +1,28 @@
+#!/bin/bash
+# Links between the documents lead somewhere, and every variable of the environment that the library reads
+# stands in the README.
+set -euo pipefail
+
+bad=0
+mapfile -t documents < <(find . -name '*.md' -not -path './build/*' -not -path './.*' | sort)
+for document in "${documents[@]}"; do
+    while read -r link; do
+        [[ -n $link && ! $link =~ ^(https?:|mailto:) ]] || continue
+        target=$(dirname "$document")/${link%%#*}
+        [[ -n ${link%%#*} ]] || target=$document
+        if [[ ! -e $target ]]; then
+            echo "$document: link to $link leads nowhere"
+            bad=1
+        elif [[ $link == *#* ]]; then
+            # A heading's anchor: lower case, spaces to dashes, other marks dropped.
+            grep -E '^#+ ' "$target" | sed -E 's/^#+ //' | tr '[:upper:] ' '[:lower:]-' |
+                sed -E 's/[^a-z0-9_-]//g' | grep -qxF -- "${link#*#}" ||
+                { echo "$document: link to $link: no such heading"; bad=1; }
+        fi
+    done < <(grep -oE '\]\([^) ]+\)' "$document" | sed -E 's/^\]\((.*)\)$/\1/' || true)
+done
+
+while read -r variable; do
+    grep -qw "$variable" README.md || { echo "README.md: does not name $variable"; bad=1; }
+done < <(grep -rhoE '"TUTTI_[A-Z_]+"' src | grep -vE '"TUTTI_(OK|ERR_[A-Z_]+|UNKNOWN)"' | tr -d '"' | sort -u)
+exit "$bad"
