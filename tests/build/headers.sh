@@ -7,15 +7,17 @@ cxx=$(command -v g++ || command -v clang++ || command -v c++) || { echo "no C++ 
 
 bad=0
 strict=(-Wall -Wextra -Wpedantic -Werror -fsyntax-only)
+# Compiles the text on its input with the given command.
 check() {
-    "$@" || { echo "failed: $*"; bad=1; }
+    local text
+    text=$(cat)
+    "$@" - <<<"$text" || { echo "failed: $*, of:"; echo "$text"; bad=1; }
 }
-printf '#include <tutti/tutti.h>\n' | check "$cc" -std=c11 "${strict[@]}" -Wstrict-prototypes -Iinclude -x c -
-printf '#include <tutti/tutti.h>\n' | check "$cxx" -std=c++11 "${strict[@]}" -Wold-style-cast -Iinclude -x c++ -
+check "$cc" -std=c11 "${strict[@]}" -Wstrict-prototypes -Iinclude -x c <<<'#include <tutti/tutti.h>'
+check "$cxx" -std=c++11 "${strict[@]}" -Iinclude -x c++ <<<'#include <tutti/tutti.h>'
 while read -r header; do
     # The second time shows the include guard.
-    printf '#include "%s"\n#include "%s"\n' "$header" "$header" |
-        check "$cc" -std=c11 "${strict[@]}" -Wno-pedantic -D_GNU_SOURCE -Wno-unused-function \
-            -Iinclude -Isrc -x c -
+    check "$cc" -std=c11 "${strict[@]}" -Wno-pedantic -D_GNU_SOURCE -Wno-unused-function -Iinclude -Isrc -x c \
+        <<<"#include \"$header\""$'\n'"#include \"$header\""
 done < <(find src -name '*.h' -printf '%P\n' | sort)
 exit "$bad"
