@@ -1,6 +1,6 @@
 #!/bin/bash
-# Links between the documents lead somewhere, and every variable of the environment that the library reads
-# stands in the README.
+# Links between the documents lead somewhere, every variable of the environment that the library reads
+# stands in the README, and the README's program is the one in examples/.
 set -euo pipefail
 
 bad=0
@@ -25,4 +25,10 @@ done
 while read -r variable; do
     grep -qw "$variable" README.md || { echo "README.md: does not name $variable"; bad=1; }
 done < <(grep -rhoE '"TUTTI_[A-Z_]+"' src | grep -vE '"TUTTI_(OK|ERR_[A-Z_]+|UNKNOWN)"' | tr -d '"' | sort -u)
+
+if [[ -e examples/all_reduce.c ]]; then
+    program=$(sed -n '/^```c$/,/^```$/p' README.md | sed '/^```/d')
+    [[ $(cat examples/all_reduce.c) == *"$program" && -n $program ]] ||
+        { echo "README.md: its program is not the end of examples/all_reduce.c"; bad=1; }
+fi
 exit "$bad"

@@ -5,11 +5,12 @@ set -euo pipefail
 # Layer, name, files. Two names on one layer do not see each other.
 layers='
 0 public  include/tutti/*
-1 base    src/error.? src/log.? src/names.? src/order.? src/numeric.? src/layout.? src/signature.? src/deadline.? src/clock.?
+1 base    src/error.? src/fault.? src/log.? src/names.? src/env.? src/op.? src/clock.? src/deadline.?
+1 base    src/order.? src/numeric.? src/layout.? src/signature.?
 2 store   src/store/*
 2 ipc     src/ipc/*
 3 backend src/cpu/* src/cuda/* src/algo.? src/launch.? src/backend.?
-4 comm    src/comm.? src/plan.? src/symm.? src/topology.? src/recorder.? src/work.? src/info.?
+4 comm    src/comm.? src/meet.? src/host.? src/plan.? src/symm.? src/topology.? src/recorder.? src/work.? src/info.?
 5 above   src/pg/* src/fabric/*
 6 api     src/api.?
 '
