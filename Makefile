@@ -22,13 +22,14 @@ test: ## set up what is missing, build every preset, run every test that this ma
 bench: ## compare with Open MPI, MPICH and Gloo; results go to bench/results
 	@scripts/deps build rivals
 	@scripts/build gcc
-	@bench/run.sh
+	@if [ -x bench/run.sh ]; then bench/run.sh; else build/gcc/bench/compare; fi
 
 deps: ## install everything that demo, test and bench need
 	@scripts/deps build rivals test
 
 install: all ## install under PREFIX (/usr/local), below DESTDIR if set
 	@DESTDIR="$(DESTDIR)" cmake --install build/gcc --prefix "$(PREFIX)"
+	@if [ -z "$(DESTDIR)" ] && [ "$$(id -u)" = 0 ]; then ldconfig; fi
 
 format: ## rewrite the C sources as .clang-format says
 	@scripts/format

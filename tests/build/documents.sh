@@ -1,6 +1,7 @@
 #!/bin/bash
 # Links between the documents lead somewhere, every variable of the environment that the library reads
-# stands in the README, and the README's program is the one in examples/.
+# stands in the README, the README's program is the one in examples/, and man has nothing to say about the
+# man pages.
 set -euo pipefail
 
 bad=0
@@ -30,5 +31,14 @@ if [[ -e examples/all_reduce.c ]]; then
     program=$(sed -n '/^```c$/,/^```$/p' README.md | sed '/^```/d')
     [[ $(cat examples/all_reduce.c) == *"$program" && -n $program ]] ||
         { echo "README.md: its program is not the end of examples/all_reduce.c"; bad=1; }
+fi
+
+if command -v groff >/dev/null; then
+    for page in man/*.[137]; do
+        [[ -e $page ]] || continue
+        said=$(groff -man -Tutf8 -ww -z "$page" 2>&1)
+        [[ -z $said ]] || { echo "$said"; bad=1; }
+        grep -q '^\.TH ' "$page" || { echo "$page: no title line (.TH)"; bad=1; }
+    done
 fi
 exit "$bad"
