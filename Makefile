@@ -1,0 +1,45 @@
+# The ways in. Everything is CMake underneath: see CMakePresets.json. `make help` lists the targets.
+.DEFAULT_GOAL := all
+SHELL := /bin/bash
+PREFIX ?= /usr/local
+DESTDIR ?=
+
+.PHONY: all demo test bench deps install format check-format clean help
+
+all: ## build the library, the tool, the examples and the tests (gcc, in build/gcc)
+	@scripts/build gcc
+
+demo: ## set up what is missing, build, then time and check an all-reduce among processes of this machine
+	@scripts/deps build rivals
+	@scripts/build gcc
+	@scripts/demo
+
+test: ## set up what is missing, build every preset, run every test that this machine can run
+	@scripts/deps build rivals test
+	@scripts/venv || true
+	@scripts/test
+
+bench: ## compare with Open MPI, MPICH and Gloo; results go to bench/results
+	@scripts/deps build rivals
+	@scripts/build gcc
+	@if [ -x bench/run.sh ]; then bench/run.sh; else build/gcc/bench/compare; fi
+
+deps: ## install everything that demo, test and bench need
+	@scripts/deps build rivals test
+
+install: all ## install under PREFIX (/usr/local), below DESTDIR if set
+	@DESTDIR="$(DESTDIR)" cmake --install build/gcc --prefix "$(PREFIX)"
+	@if [ -z "$(DESTDIR)" ] && [ "$$(id -u)" = 0 ]; then ldconfig; fi
+
+format: ## rewrite the C sources as .clang-format says
+	@scripts/format
+
+check-format: ## fail if a C source differs from .clang-format
+	@scripts/format --check
+
+clean: ## remove build/ (the Python environment in .venv stays)
+	@rm -rf build
+
+help:
+	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/\1|\2/p' Makefile | while IFS='|' read -r name text; do \
+		printf '  make %-13s %s\n' "$$name" "$$text"; done

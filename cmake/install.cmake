@@ -1,0 +1,27 @@
+# What `cmake --install` puts where. Everything is relative to the prefix, so that --prefix may change it.
+include(CMakePackageConfigHelpers)
+
+install(TARGETS tutti tutti_archive EXPORT tuttiTargets
+    LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}
+    ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR}
+    INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+install(FILES include/tutti/tutti.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/tutti)
+
+set(config_dir ${CMAKE_INSTALL_LIBDIR}/cmake/tutti)
+install(EXPORT tuttiTargets NAMESPACE tutti:: DESTINATION ${config_dir})
+configure_package_config_file(cmake/tuttiConfig.cmake.in ${PROJECT_BINARY_DIR}/tuttiConfig.cmake
+    INSTALL_DESTINATION ${config_dir})
+write_basic_package_version_file(${PROJECT_BINARY_DIR}/tuttiConfigVersion.cmake
+    COMPATIBILITY SameMinorVersion)
+install(FILES ${PROJECT_BINARY_DIR}/tuttiConfig.cmake ${PROJECT_BINARY_DIR}/tuttiConfigVersion.cmake
+    DESTINATION ${config_dir})
+
+file(RELATIVE_PATH TUTTI_PC_PREFIX /prefix/${CMAKE_INSTALL_LIBDIR}/pkgconfig /prefix)
+configure_file(cmake/tutti.pc.in ${PROJECT_BINARY_DIR}/tutti.pc @ONLY)
+install(FILES ${PROJECT_BINARY_DIR}/tutti.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+
+foreach(section 1 3 7)
+    file(GLOB pages CONFIGURE_DEPENDS man/*.${section})
+    install(FILES ${pages} DESTINATION ${CMAKE_INSTALL_MANDIR}/man${section})
+endforeach()
+install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})

@@ -1,0 +1,44 @@
+#!/bin/bash
+# Links between the documents lead somewhere, every variable of the environment that the library reads
+# stands in the README, the README's program is the one in examples/, and man has nothing to say about the
+# man pages.
+set -euo pipefail
+
+bad=0
+mapfile -t documents < <(find . -name '*.md' -not -path './build/*' -not -path './.*' | sort)
+for document in "${documents[@]}"; do
+    while read -r link; do
+        [[ -n $link && ! $link =~ ^(https?:|mailto:) ]] || continue
+        target=$(dirname "$document")/${link%%#*}
+        [[ -n ${link%%#*} ]] || target=$document
+        if [[ ! -e $target ]]; then
+            echo "$document: link to $link leads nowhere"
+            bad=1
+        elif [[ $link == *#* ]]; then
+            # A heading's anchor: lower case, spaces to dashes, other marks dropped.
+            grep -E '^#+ ' "$target" | sed -E 's/^#+ //' | tr '[:upper:] ' '[:lower:]-' |
+                sed -E 's/[^a-z0-9_-]//g' | grep -qxF -- "${link#*#}" ||
+                { echo "$document: link to $link: no such heading"; bad=1; }
+        fi
+    done < <(grep -oE '\]\([^) ]+\)' "$document" | sed -E 's/^\]\((.*)\)$/\1/' || true)
+done
+
+while read -r variable; do
+    grep -qw "$variable" README.md || { echo "README.md: does not name $variable"; bad=1; }
+done < <(grep -rhoE '"TUTTI_[A-Z_]+"' src | grep -vE '"TUTTI_(OK|ERR_[A-Z_]+|UNKNOWN)"' | tr -d '"' | sort -u)
+
+if [[ -e examples/all_reduce.c ]]; then
+    program=$(sed -n '/^```c$/,/^```$/p' README.md | sed '/^```/d')
+    [[ $(cat examples/all_reduce.c) == *"$program" && -n $program ]] ||
+        { echo "README.md: its program is not the end of examples/all_reduce.c"; bad=1; }
+fi
+
+if command -v groff >/dev/null; then
+    for page in man/*.[137]; do
+        [[ -e $page ]] || continue
+        said=$(groff -man -Tutf8 -ww -z "$page" 2>&1)
+        [[ -z $said ]] || { echo "$said"; bad=1; }
+        grep -q '^\.TH ' "$page" || { echo "$page: no title line (.TH)"; bad=1; }
+    done
+fi
+exit "$bad"

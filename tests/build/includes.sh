@@ -1,0 +1,63 @@
+#!/bin/bash
+# Includes point downward only: a file may include its own layer and the layers below it.
+set -euo pipefail
+
+# Layer, name, files. Two names on one layer do not see each other.
+layers='
+0 public  include/tutti/*
+1 base    src/error.? src/fault.? src/log.? src/names.? src/env.? src/op.? src/clock.? src/deadline.?
+1 base    src/order.? src/numeric.? src/layout.? src/signature.?
+2 store   src/store/*
+2 ipc     src/ipc/*
+3 backend src/cpu/* src/cuda/* src/algo.? src/launch.? src/backend.?
+4 comm    src/comm.? src/meet.? src/host.? src/plan.? src/symm.? src/topology.? src/recorder.? src/work.? src/info.?
+5 above   src/pg/* src/fabric/*
+6 api     src/api.?
+'
+
+# Prints "LAYER NAME" of a file.
+layer_of() {
+    local layer name patterns pattern
+    while read -r layer name patterns; do
+        set -f
+        for pattern in $patterns; do
+            # shellcheck disable=SC2053 # a pattern is what is wanted
+            if [[ $1 == $pattern ]]; then
+                echo "$layer $name"
+                return
+            fi
+        done
+    done <<<"$layers"
+}
+
+# Prints the file that an include line of $1 means, nothing for a system header.
+target_of() {
+    local candidate
+    for candidate in "$(dirname "$1")/$2" "src/$2" "include/$2"; do
+        if [[ -e $candidate ]]; then
+            realpath --relative-to=. "$candidate"
+            return
+        fi
+    done
+}
+
+bad=0
+while read -r file; do
+    read -r layer name <<<"$(layer_of "$file")"
+    if [[ -z $layer ]]; then
+        echo "$file: has no layer: give it one in tests/build/includes.sh"
+        bad=1
+        continue
+    fi
+    while IFS=: read -r line included; do
+        target=$(target_of "$file" "$included")
+        [[ -n $target ]] || { echo "$file:$line: includes \"$included\", which is nowhere"; bad=1; continue; }
+        read -r below other <<<"$(layer_of "$target")"
+        if [[ -z $below ]] || [[ $name != "$other" && $below -ge $layer ]]; then
+            echo "$file:$line: $name (layer $layer) includes $target (${other:-no layer} ${below:-})"
+            bad=1
+        fi
+    done < <(grep -nE '^[[:space:]]*#[[:space:]]*include[[:space:]]*"' "$file" |
+        sed -E 's/^([0-9]+):[^"]*"([^"]*)".*/\1:\2/')
+done < <(find include src -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh' | sort)
+exit "$bad"

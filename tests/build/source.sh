@@ -1,0 +1,38 @@
+#!/bin/bash
+# Rules of the sources that no compiler checks: length of files and lines, the licence line, and that
+# memory orders, atomics and fences are named in src/order.h alone.
+set -euo pipefail
+
+bad=0
+complain() {
+    echo "$*"
+    bad=1
+}
+
+# Prints FILE:LINE:TEXT of lines that match a pattern, outside comments of one line.
+lines_with() {
+    local pattern=$1
+    shift
+    grep -nHE -e "$pattern" "$@" | grep -vE '^[^:]*:[0-9]+:[[:space:]]*(/?\*|//)' || true
+}
+
+mapfile -t files < <(find include src tools bench examples tests \
+    -name '*.[ch]' -o -name '*.cc' -o -name '*.cu' -o -name '*.cuh' | sort)
+for file in "${files[@]}"; do
+    count=$(wc -l <"$file")
+    [[ $count -lt 800 ]] || complain "$file: $count lines; split it (fewer than 800)"
+    head -n 1 "$file" | grep -q 'SPDX-License-Identifier: MIT' ||
+        complain "$file:1: begin with /* SPDX-License-Identifier: MIT */"
+done
+
+long=$(grep -nHE '^.{101,}$' "${files[@]}" | cut -d: -f1,2 || true)
+[[ -z $long ]] || complain "longer than 100 columns:"$'\n'"$long"
+
+mapfile -t library < <(find src -name '*.[ch]' ! -path src/order.h | sort)
+orders='__atomic_|__sync_|_Atomic|stdatomic|memory_order|_mm_[lms]fence|__ATOMIC_|"[^"]*\<(mfence|sfence|lfence|dmb|dsb)\>'
+found=$(lines_with "$orders" "${library[@]}")
+[[ -z $found ]] || complain "memory order named outside src/order.h:"$'\n'"$found"
+
+found=$(lines_with '\<(_Thread_local|__thread)\>|__attribute__\(\((constructor|destructor)' "${library[@]}")
+[[ -z $found ]] || complain "thread-local storage or a constructor:"$'\n'"$found"
+exit "$bad"
