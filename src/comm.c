@@ -2,7 +2,7 @@
 /* A communicator's life: create, meet, tell, end. */
 #include "comm.h"
 
-#include "clock.h"
+#include "deadline.h"
 #include "env.h"
 #include "error.h"
 #include "host.h"
@@ -211,7 +211,7 @@ static uint64_t remote_ranks(const struct host_record *records, int rank, int si
 
 static enum tutti_status rendezvous(struct tutti_comm *comm, struct host_record *records)
 {
-    int64_t deadline = clock_deadline(comm->timeout_ms);
+    int64_t deadline = deadline_after(comm->timeout_ms);
     struct meeting meeting;
     struct host_record own;
     enum tutti_status status = host_record_make(comm, &own);
@@ -231,7 +231,7 @@ static enum tutti_status rendezvous(struct tutti_comm *comm, struct host_record 
         .size = comm->world_size,
     };
     comm->generation = meeting.generation;
-    status = tutti_store_all_gather(&exchanger, &own, sizeof own, records, clock_left_ms(deadline));
+    status = tutti_store_all_gather(&exchanger, &own, sizeof own, records, deadline_left_ms(deadline));
     if (status == TUTTI_OK)
         status = host_records_compare(records, comm->rank, comm->world_size);
     if (status != TUTTI_OK)
@@ -250,7 +250,7 @@ static enum tutti_status rendezvous(struct tutti_comm *comm, struct host_record 
         .nonce = meeting.nonce,
         .isa = comm->isa,
         .exchanger = &exchanger,
-        .timeout_ms = clock_left_ms(deadline),
+        .timeout_ms = deadline_left_ms(deadline),
     };
     return cpu_group_open(&config, &comm->cpu);
 }

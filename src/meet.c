@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "meet.h"
 
-#include "clock.h"
+#include "deadline.h"
 #include "error.h"
 
 #include <inttypes.h>
@@ -49,7 +49,7 @@ static enum tutti_status follow(tutti_store_t *store, const char *name, int rank
         return status;
 
     key_make(key, name, "invite", token);
-    status = tutti_store_get(store, key, clock_left_ms(deadline), meeting, sizeof *meeting, &size);
+    status = tutti_store_get(store, key, deadline_left_ms(deadline), meeting, sizeof *meeting, &size);
     if (status == TUTTI_ERR_TIMEOUT)
         return error_set(
             status,
@@ -81,7 +81,7 @@ static enum tutti_status invite(tutti_store_t *store, const char *name, int rank
     bool there, deleted;
     rank_key_make(join, name, rank);
     for (;;) {
-        int64_t left = clock_left_ms(deadline);
+        int64_t left = deadline_left_ms(deadline);
         enum tutti_status status;
         if (!*answered) {
             status = tutti_store_get(store, join, left, token, sizeof token, &size);
@@ -93,7 +93,7 @@ static enum tutti_status invite(tutti_store_t *store, const char *name, int rank
             else if (status == TUTTI_OK)
                 memcpy(token, answered, sizeof token);
         }
-        if (status == TUTTI_ERR_TIMEOUT && (left < 0 || clock_left_ms(deadline) > 0))
+        if (status == TUTTI_ERR_TIMEOUT && (left < 0 || deadline_left_ms(deadline) > 0))
             continue; /* deleted between check and get */
         if (status != TUTTI_OK)
             return status;
@@ -106,13 +106,13 @@ static enum tutti_status invite(tutti_store_t *store, const char *name, int rank
                 return status;
         }
         key_make(key, name, "thanks", answered);
-        left = clock_left_ms(deadline);
+        left = deadline_left_ms(deadline);
         status = tutti_store_wait(store, keys, 1, left < 0 || left > RETRY_MS ? RETRY_MS : left);
         if (status == TUTTI_OK) {
             (void)tutti_store_delete(store, key, &deleted);
             return TUTTI_OK;
         }
-        if (status != TUTTI_ERR_TIMEOUT || clock_left_ms(deadline) == 0)
+        if (status != TUTTI_ERR_TIMEOUT || deadline_left_ms(deadline) == 0)
             return status;
     }
 }
@@ -141,7 +141,7 @@ static enum tutti_status lead(tutti_store_t *store, const char *name, int size, 
 enum tutti_status meet(tutti_store_t *store, const char *name, int rank, int size,
                        int64_t timeout_ms, struct meeting *meeting)
 {
-    int64_t deadline = clock_deadline(timeout_ms);
+    int64_t deadline = deadline_after(timeout_ms);
     return rank == 0 ? lead(store, name, size, deadline, meeting)
                      : follow(store, name, rank, deadline, meeting);
 }

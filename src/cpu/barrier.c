@@ -5,11 +5,13 @@
  * turn: who enters meeting m + 2 has seen the peer enter m + 1, so the peer has left m.
  */
 #include "cpu/wait.h"
+#include "point.h"
 
 enum tutti_status cpu_barrier(struct cpu_group *group, const struct request *request)
 {
     uint32_t sequence = (uint32_t)group->sequence;
     size_t index = sequence % LAYOUT_MAILS;
+    POINT("barrier.entered");
     wait_publish(group, &group->own->mails[index].header, sequence, request);
     for (int r = 0; r < group->size; r++) {
         if (r == group->rank)
@@ -33,6 +35,7 @@ enum tutti_status cpu_barrier_subset(struct cpu_group *group, uint64_t subset,
         own->subset = request->parameter;
         order_store_release_u32(&own->count, count); /* B1 pairs A1 in wait_for() */
     }
+    POINT("subset.published");
     wait_wake(group);
 
     for (uint64_t rest = others; rest; rest &= rest - 1) {

@@ -11,6 +11,7 @@
 #include "cpu/all_reduce.h"
 #include "cpu/copy.h"
 #include "cpu/wait.h"
+#include "point.h"
 
 /* Copies for further ranks come from a block that is still in the cache. */
 enum { BLOCK_BYTES = 128 * 1024 };
@@ -81,7 +82,9 @@ enum tutti_status direct_all_reduce(struct cpu_group *group, const struct reques
     if (status != TUTTI_OK || !*done)
         return status;
 
+    POINT("direct.entered");
     chunk_reduce(group, request, send, recv);
+    POINT("direct.reduced");
     uint32_t step = ++group->step;
     size_t slot = step % LAYOUT_SLOTS;
     wait_publish(group, &group->own->out_flags[slot].header, step, request); /* Q1 */

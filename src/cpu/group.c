@@ -6,13 +6,14 @@
  */
 #include "cpu/group.h"
 
-#include "clock.h"
+#include "deadline.h"
 #include "cpu/local.h"
 #include "cpu/wait.h"
 #include "error.h"
 #include "ipc/channel.h"
 #include "ipc/segment.h"
 #include "log.h"
+#include "point.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -119,13 +120,13 @@ static enum tutti_status handles_exchange(struct cpu_group *group,
         .size = config->size,
         .peers = config->remote,
         .exchanger = config->exchanger,
-        .timeout_ms = clock_left_ms(deadline),
+        .timeout_ms = deadline_left_ms(deadline),
     };
     memcpy(channel.nonce, config->nonce, sizeof channel.nonce);
     enum tutti_status status = channel_open(&channel, &group->channel);
     if (status != TUTTI_OK)
         return status;
-    return channel_all_gather_fds(group->channel, own_fd, fds, clock_left_ms(deadline));
+    return channel_all_gather_fds(group->channel, own_fd, fds, deadline_left_ms(deadline));
 }
 
 /* Everybody hears whether everybody could. */
@@ -139,7 +140,7 @@ static enum tutti_status verdict(struct cpu_group *group, const struct cpu_group
     if (mine != TUTTI_OK)
         snprintf(own.text, sizeof own.text, "%s", tutti_last_error());
     enum tutti_status status =
-        tutti_store_all_gather(config->exchanger, &own, sizeof own, all, clock_left_ms(deadline));
+        tutti_store_all_gather(config->exchanger, &own, sizeof own, all, deadline_left_ms(deadline));
     if (mine != TUTTI_OK)
         return error_set(mine, "%s", own.text);
     for (int r = 0; status == TUTTI_OK && r < group->size; r++) {
@@ -152,7 +153,7 @@ static enum tutti_status verdict(struct cpu_group *group, const struct cpu_group
 
 enum tutti_status cpu_group_open(const struct cpu_group_config *config, struct cpu_group *group)
 {
-    int64_t deadline = clock_deadline(config->timeout_ms);
+    int64_t deadline = deadline_after(config->timeout_ms);
     int own_fd = -1, fds[TUTTI_MAX_RANKS];
     memset(group, 0, sizeof *group);
     memset(fds, -1, sizeof fds);
@@ -175,9 +176,11 @@ enum tutti_status cpu_group_open(const struct cpu_group_config *config, struct c
      * barrier see to that. A rank that failed goes on to the verdict, so that nobody waits for it.
      */
     enum tutti_status status = arena_create(group, config->nonce, &own_fd);
+    POINT("open.arena");
     if (config->remote)
         status =
             status == TUTTI_OK ? handles_exchange(group, config, own_fd, deadline, fds) : status;
+    POINT("open.handles");
     enum tutti_status first = verdict(group, config, status, deadline);
     if (first == TUTTI_OK)
         status = verdict(group, config, arenas_join(group, config->nonce, fds), deadline);

@@ -12,6 +12,7 @@
 #include "cpu/all_reduce.h"
 #include "cpu/copy.h"
 #include "cpu/wait.h"
+#include "point.h"
 
 #include <string.h>
 
@@ -23,7 +24,9 @@ enum tutti_status one_shot_mail(struct cpu_group *group, const struct request *r
     const void *in[TUTTI_MAX_RANKS];
 
     memcpy(own->u.payload, request->send, request->bytes);
+    POINT("mail.written");
     wait_publish(group, &own->header, sequence, request);
+    POINT("mail.published");
 
     for (int leaf = 0; leaf < group->size; leaf++) {
         int r = group->order[leaf];
@@ -35,6 +38,7 @@ enum tutti_status one_shot_mail(struct cpu_group *group, const struct request *r
         if (status != TUTTI_OK)
             return status;
     }
+    POINT("mail.received");
     request->reduce(&(struct reduce_call){
         .out = request->recv,
         .in = in,
@@ -57,7 +61,9 @@ static enum tutti_status piece_reduce(struct cpu_group *group, const struct requ
     const void *in[TUTTI_MAX_RANKS];
 
     copy_in(group, group->own->in[slot], send, count * request->element_bytes);
+    POINT("one_shot.filled");
     wait_publish(group, &group->own->in_flags[slot].header, step, request);
+    POINT("one_shot.published");
 
     for (int leaf = 0; leaf < group->size; leaf++) {
         int r = group->order[leaf];

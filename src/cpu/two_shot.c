@@ -17,6 +17,7 @@
 #include "cpu/all_reduce.h"
 #include "cpu/copy.h"
 #include "cpu/wait.h"
+#include "point.h"
 
 /* One operation cut into pieces. */
 struct cut {
@@ -71,6 +72,7 @@ static void fill(struct cpu_group *group, const struct request *request, const s
     copy_in(group, slot, send, own * width);
     copy_in(group, slot + (own + owned) * width, send + (own + owned) * width,
             (piece->count - own - owned) * width);
+    POINT("two_shot.filled");
     wait_publish(group, &group->own->in_flags[piece->slot].header, piece->step, request); /* P1 */
 }
 
@@ -103,6 +105,7 @@ static enum tutti_status reduce(struct cpu_group *group, const struct request *r
         .scalar = request->scalar,
         .divisor = group->size,
     });
+    POINT("two_shot.reduced");
     if (group->far)
         order_drain_streams();
     wait_publish(group, &group->own->out_flags[piece->slot].header, piece->step, request); /* Q1 */
@@ -125,6 +128,7 @@ static enum tutti_status collect(struct cpu_group *group, const struct request *
         group->isa->copy(recv + first * width, arena->in[piece->slot] + first * width,
                          count * width);
     }
+    POINT("two_shot.collected");
     return TUTTI_OK;
 }
 

@@ -10,7 +10,7 @@
  */
 #include "cpu/wait.h"
 
-#include "clock.h"
+#include "deadline.h"
 #include "signature.h"
 
 #include <errno.h>
@@ -90,7 +90,7 @@ static bool trouble(struct cpu_group *group, int peer, const struct request *req
 {
     if (means_another(group, peer, request, fault) || cpu_group_look(group, peer, life, fault))
         return true;
-    if (clock_ms() < deadline)
+    if (!deadline_passed(deadline))
         return false;
     *fault = fault_of(group, TUTTI_ERR_TIMEOUT, peer, request);
     return true;
@@ -102,8 +102,8 @@ static void sleep_slice(struct cpu_group *group, int peer, const uint32_t *word,
 {
     struct layout_arena *arena = group->arenas[peer];
     int64_t slice = group->membarrier ? SLICE_MS : SHORT_SLICE_MS;
-    if (left_ms < slice)
-        slice = left_ms > 0 ? left_ms : 0;
+    if (left_ms >= 0 && left_ms < slice)
+        slice = left_ms;
     struct timespec timeout = {.tv_sec = 0, .tv_nsec = (long)slice * 1000000};
 
     __atomic_store_n(&group->sleeping_on, peer, __ATOMIC_RELAXED);
@@ -120,7 +120,7 @@ static void sleep_slice(struct cpu_group *group, int peer, const uint32_t *word,
 enum tutti_status wait_slowly(struct cpu_group *group, int peer, const uint32_t *word,
                               uint32_t value, const struct request *request)
 {
-    int64_t deadline = clock_deadline(request->timeout_ms);
+    int64_t deadline = deadline_after(request->timeout_ms);
     for (int turn = 0;; turn++) {
         if (order_load_acquire_u32(word) == value)
             return TUTTI_OK;
@@ -135,7 +135,7 @@ enum tutti_status wait_slowly(struct cpu_group *group, int peer, const uint32_t 
             return cpu_group_fail(group, &fault);
         }
         if (sleeps)
-            sleep_slice(group, peer, word, value, deadline - clock_ms());
+            sleep_slice(group, peer, word, value, deadline_left_ms(deadline));
         else
             sched_yield();
     }
