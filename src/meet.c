@@ -3,6 +3,7 @@
 
 #include "deadline.h"
 #include "error.h"
+#include "point.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -48,6 +49,7 @@ static enum tutti_status follow(tutti_store_t *store, const char *name, int rank
     if (status != TUTTI_OK)
         return status;
 
+    POINT("meet.joined");
     key_make(key, name, "invite", token);
     status = tutti_store_get(store, key, deadline_left_ms(deadline), meeting, sizeof *meeting, &size);
     if (status == TUTTI_ERR_TIMEOUT)
