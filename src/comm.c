@@ -231,7 +231,8 @@ static enum tutti_status rendezvous(struct tutti_comm *comm, struct host_record 
         .size = comm->world_size,
     };
     comm->generation = meeting.generation;
-    status = tutti_store_all_gather(&exchanger, &own, sizeof own, records, deadline_left_ms(deadline));
+    status =
+        tutti_store_all_gather(&exchanger, &own, sizeof own, records, deadline_left_ms(deadline));
     if (status == TUTTI_OK)
         status = host_records_compare(records, comm->rank, comm->world_size);
     if (status != TUTTI_OK)

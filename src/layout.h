@@ -98,11 +98,14 @@ struct layout_arena {
     uint32_t bell; /* futex: advanced by the owner, who wakes all sleepers */
     unsigned char pad2[LAYOUT_LINE - 8];
 
+    /* Distance probe: the owner's side of a ball thrown to and fro with each peer. */
+    uint32_t probes[LAYOUT_RANKS]; /* release D1 */
+
     struct layout_meeting meetings[LAYOUT_RANKS][2]; /* [peer][meeting mod 2] */
     struct layout_flag in_flags[LAYOUT_SLOTS];
     struct layout_flag out_flags[LAYOUT_SLOTS];
     struct layout_mail mails[LAYOUT_MAILS];
-    unsigned char pad3[128 * 1024 - 4 * LAYOUT_LINE - LAYOUT_RANKS * 16 -
+    unsigned char pad3[128 * 1024 - 8 * LAYOUT_LINE - LAYOUT_RANKS * 16 -
                        2 * LAYOUT_SLOTS * LAYOUT_LINE - LAYOUT_MAILS * LAYOUT_MAIL_BYTES];
 
     unsigned char in[LAYOUT_SLOTS]
@@ -117,10 +120,10 @@ static_assert(sizeof(struct layout_fault) == LAYOUT_LINE, "fault");
 static_assert(offsetof(struct layout_arena, fault) == 64, "fault");
 static_assert(offsetof(struct layout_arena, left) == 128, "life");
 static_assert(offsetof(struct layout_arena, sleepers) == 192, "sleep");
-static_assert(offsetof(struct layout_arena, meetings) == 256, "meetings");
-static_assert(offsetof(struct layout_arena, in_flags) == 1280, "in flags");
-static_assert(offsetof(struct layout_arena, out_flags) == 1536, "out flags");
-static_assert(offsetof(struct layout_arena, mails) == 1792, "mails");
+static_assert(offsetof(struct layout_arena, meetings) == 512, "meetings");
+static_assert(offsetof(struct layout_arena, in_flags) == 1536, "in flags");
+static_assert(offsetof(struct layout_arena, out_flags) == 1792, "out flags");
+static_assert(offsetof(struct layout_arena, mails) == 2048, "mails");
 static_assert(offsetof(struct layout_arena, in) == 128 * 1024, "rings start on a page");
 
 #endif

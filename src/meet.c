@@ -51,7 +51,8 @@ static enum tutti_status follow(tutti_store_t *store, const char *name, int rank
 
     POINT("meet.joined");
     key_make(key, name, "invite", token);
-    status = tutti_store_get(store, key, deadline_left_ms(deadline), meeting, sizeof *meeting, &size);
+    status =
+        tutti_store_get(store, key, deadline_left_ms(deadline), meeting, sizeof *meeting, &size);
     if (status == TUTTI_ERR_TIMEOUT)
         return error_set(
             status,

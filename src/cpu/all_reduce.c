@@ -1,23 +1,38 @@
 /* SPDX-License-Identifier: MIT */
 #include "cpu/all_reduce.h"
 
+#include "cpu/copy.h"
+#include "cpu/distance.h"
 #include "cpu/wait.h"
+
+static enum tutti_status mail_all_reduce(struct cpu_group *group, const struct request *request)
+{
+    enum tutti_status status = one_shot_mail(group, request);
+    if (status != TUTTI_OK || request->bytes < COPY_FAR_BYTES)
+        return status;
+    return distance_due(group, request->bytes) ? distance_probe(group, request) : TUTTI_OK;
+}
 
 enum tutti_status cpu_all_reduce(struct cpu_group *group, enum tutti_algo algo,
                                  const struct request *request)
 {
     struct layout_mail *mail = &group->own->mails[group->sequence % LAYOUT_MAILS];
     if (algo == TUTTI_ALGO_ONE_SHOT && request->bytes <= sizeof mail->u.payload)
-        return one_shot_mail(group, request);
+        return mail_all_reduce(group, request);
 
     mail->u.operands = request->operands;
     wait_publish(group, &mail->header, (uint32_t)group->sequence, request);
-    if (request->operands.id) {
+    enum tutti_status status = TUTTI_OK;
+    if (distance_due(group, request->bytes))
+        status = distance_probe(group, request);
+    if (request->operands.id && status == TUTTI_OK) {
         bool done;
-        enum tutti_status status = direct_all_reduce(group, request, &done);
-        if (done || status != TUTTI_OK)
+        status = direct_all_reduce(group, request, &done);
+        if (done)
             return status;
     }
+    if (status != TUTTI_OK)
+        return status;
     return algo == TUTTI_ALGO_ONE_SHOT ? one_shot_pieces(group, request)
                                        : two_shot_pieces(group, request);
 }

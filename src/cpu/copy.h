@@ -8,10 +8,13 @@
 #include "cpu/reduce.h"
 #include "order.h"
 
+/* Shorter copies go through the caches however far the cores are. */
+enum { COPY_FAR_BYTES = 1024 };
+
 /* Into the own arena, for peers to read. Complete before a later release. */
 static inline void copy_in(struct cpu_group *group, void *to, const void *from, size_t bytes)
 {
-    if (group->far && bytes >= 4096) {
+    if (group->far && bytes >= COPY_FAR_BYTES) {
         group->isa->copy_stream(to, from, bytes);
         order_drain_streams();
     } else {

@@ -6,9 +6,10 @@
  */
 #include "cpu/group.h"
 
-#include "deadline.h"
+#include "cpu/distance.h"
 #include "cpu/local.h"
 #include "cpu/wait.h"
+#include "deadline.h"
 #include "error.h"
 #include "ipc/channel.h"
 #include "ipc/segment.h"
@@ -139,8 +140,8 @@ static enum tutti_status verdict(struct cpu_group *group, const struct cpu_group
     } own = {.status = (int32_t)mine}, all[TUTTI_MAX_RANKS];
     if (mine != TUTTI_OK)
         snprintf(own.text, sizeof own.text, "%s", tutti_last_error());
-    enum tutti_status status =
-        tutti_store_all_gather(config->exchanger, &own, sizeof own, all, deadline_left_ms(deadline));
+    enum tutti_status status = tutti_store_all_gather(config->exchanger, &own, sizeof own, all,
+                                                      deadline_left_ms(deadline));
     if (mine != TUTTI_OK)
         return error_set(mine, "%s", own.text);
     for (int r = 0; status == TUTTI_OK && r < group->size; r++) {
@@ -148,6 +149,17 @@ static enum tutti_status verdict(struct cpu_group *group, const struct cpu_group
             status = error_set((enum tutti_status)all[r].status, "rank %d: %.*s", r,
                                (int)sizeof all[r].text - 1, all[r].text);
     }
+    return status;
+}
+
+/* Every partner once, before the first operation. */
+static enum tutti_status distances_measure(struct cpu_group *group, int64_t deadline)
+{
+    const struct request request = {.timeout_ms = deadline_left_ms(deadline)};
+    enum tutti_status status = TUTTI_OK;
+    for (int ranks = 1; ranks < group->size && !group->oversubscribed; ranks *= 2)
+        if (status == TUTTI_OK)
+            status = distance_probe(group, &request);
     return status;
 }
 
@@ -163,6 +175,7 @@ enum tutti_status cpu_group_open(const struct cpu_group_config *config, struct c
     group->one_process = config->remote == 0;
     group->sleeping_on = -1;
     group->isa = config->isa;
+    group->oversubscribed = config->oversubscribed;
     group->spin = config->oversubscribed ? 1 : SPIN_POLLS;
     group->yields = config->oversubscribed ? YIELDS_OVERSUBSCRIBED : YIELDS;
     group->membarrier = wait_prepare();
@@ -186,6 +199,9 @@ enum tutti_status cpu_group_open(const struct cpu_group_config *config, struct c
         status = verdict(group, config, arenas_join(group, config->nonce, fds), deadline);
     else
         status = first;
+
+    if (status == TUTTI_OK)
+        status = distances_measure(group, deadline);
 
     if (own_fd >= 0)
         close(own_fd);

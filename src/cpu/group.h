@@ -31,6 +31,13 @@ struct cpu_group {
     int order[TUTTI_MAX_RANKS];         /* order[leaf] is a rank */
     uint32_t meetings[TUTTI_MAX_RANKS]; /* of subset barriers, with each peer */
 
+    /* distance.c */
+    bool oversubscribed;
+    int probe_bit;
+    size_t work; /* bytes since the last probe */
+    int64_t round_trip_ns[6];
+    uint32_t balls[TUTTI_MAX_RANKS];
+
     uint32_t failed;  /* `fault` is written: release F4 pairs A4 */
     uint32_t claimed; /* the first to fail writes `fault` */
     uint32_t aborted; /* by tutti_comm_abort() in this process */

@@ -14,8 +14,6 @@
 #include "cpu/wait.h"
 #include "point.h"
 
-#include <string.h>
-
 enum tutti_status one_shot_mail(struct cpu_group *group, const struct request *request)
 {
     uint32_t sequence = (uint32_t)group->sequence;
@@ -23,7 +21,7 @@ enum tutti_status one_shot_mail(struct cpu_group *group, const struct request *r
     struct layout_mail *own = &group->own->mails[index];
     const void *in[TUTTI_MAX_RANKS];
 
-    memcpy(own->u.payload, request->send, request->bytes);
+    copy_in(group, own->u.payload, request->send, request->bytes);
     POINT("mail.written");
     wait_publish(group, &own->header, sequence, request);
     POINT("mail.published");

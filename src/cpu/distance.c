@@ -1,0 +1,81 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * How far apart the ranks' cores are decides how to copy: through the caches when a line moves
+ * quickly between them, past them when not. Virtual machines move their cores about, so it is
+ * measured again now and then, by throwing a ball to and fro with one partner: the rank whose
+ * number differs in one bit, another bit each time.
+ *
+ * The probe runs inside an operation, at the same place of the sequence on all ranks. A ball is a
+ * count that only grows: each of the two writes his own word and awaits the other's.
+ */
+#include "cpu/distance.h"
+
+#include "cpu/wait.h"
+#include "deadline.h"
+
+enum {
+    THROWS = 8, /* there and back; the fastest run of 4 counts */
+    RUN = 4,
+    FAR_NS = 200,            /* one L3 is about 100, the next one 350 and more */
+    BITS = 6,                /* of a rank */
+    WORK_BYTES = 16 << 20,   /* between two probes: a thousandth of the time */
+    OPERATION_BYTES = 16384, /* what an operation counts besides its bytes */
+};
+
+/* One throw: whoever has the lower rank serves. */
+static enum tutti_status throw(struct cpu_group * group, int partner,
+                               const struct request *request) {
+    uint32_t ball = ++group->balls[partner];
+    const uint32_t *theirs = &group->arenas[partner]->probes[group->rank];
+    uint32_t *ours = &group->own->probes[partner];
+    if (group->rank < partner) order_store_release_u32(ours, ball); /* D1 pairs A1 in wait_for() */
+    enum tutti_status status = wait_for(group, partner, theirs, ball, request);
+    if (group->rank > partner) order_store_release_u32(ours, ball); /* D1 */
+    wait_wake(group);
+    return status;
+}
+
+static enum tutti_status measure(struct cpu_group *group, int partner,
+                                 const struct request *request, int64_t *round_trip_ns)
+{
+    enum tutti_status status = throw(group, partner, request); /* until both are here */
+    int64_t best = INT64_MAX;
+    for (int done = 0; done < THROWS && status == TUTTI_OK; done += RUN) {
+        int64_t start = deadline_now();
+        for (int i = 0; i < RUN && status == TUTTI_OK; i++)
+            status = throw(group, partner, request);
+        int64_t time = (deadline_now() - start) / RUN;
+        best = time < best ? time : best;
+    }
+    *round_trip_ns = best;
+    return status;
+}
+
+static void conclude(struct cpu_group *group)
+{
+    group->far = false;
+    for (int bit = 0; bit < BITS; bit++)
+        group->far |= group->round_trip_ns[bit] > FAR_NS;
+}
+
+enum tutti_status distance_probe(struct cpu_group *group, const struct request *request)
+{
+    int bit = group->probe_bit;
+    int partner = group->rank ^ 1 << bit;
+    enum tutti_status status = TUTTI_OK;
+    group->work = 0;
+    group->probe_bit = 1 << (bit + 1) < group->size ? bit + 1 : 0;
+    if (partner >= group->size)
+        return TUTTI_OK;
+    status = measure(group, partner, request, &group->round_trip_ns[bit]);
+    conclude(group);
+    return status;
+}
+
+bool distance_due(struct cpu_group *group, size_t bytes)
+{
+    if (group->oversubscribed)
+        return false;
+    group->work += bytes + OPERATION_BYTES;
+    return group->work >= WORK_BYTES;
+}
