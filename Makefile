@@ -19,10 +19,10 @@ test: ## set up what is missing, build every preset, run every test that this ma
 	@scripts/venv || true
 	@scripts/test
 
-bench: ## compare with Open MPI, MPICH and Gloo; results go to bench/results
+bench: ## compare with Open MPI, MPICH and Gloo (minutes); results go to bench/results, a picture to docs
 	@scripts/deps build rivals
 	@scripts/build gcc
-	@if [ -x bench/run.sh ]; then bench/run.sh; else build/gcc/bench/compare; fi
+	@bench/run.sh
 
 deps: ## install everything that demo, test and bench need
 	@scripts/deps build rivals test

@@ -4,9 +4,9 @@
 set -euo pipefail
 shared=$1 static=$2 cc=$3
 
-# Comments go, and each declaration comes on a line of its own.
-declared=$("$cc" -E -P -fdirectives-only -Iinclude include/tutti/tutti.h 2>/dev/null | tr '\n' ' ' | tr ';' '\n' |
-    grep -oE 'TUTTI_API [^(]*\(' | grep -oE 'tutti_[a-z0-9_]+\($' | tr -d '(' | sort)
+# The preprocessor takes the comments away and leaves the word TUTTI_API once nothing defines it.
+declared=$(sed '/define TUTTI_API/d' include/tutti/tutti.h | "$cc" -E -P -x c - | tr '\n' ' ' | tr ';' '\n' |
+    grep -oE 'TUTTI_API [^(]*\(' | grep -oE 'tutti_[a-z0-9_]+ *\($' | tr -d ' (' | sort)
 repeated=$(uniq -d <<<"$declared")
 [[ -z $repeated ]] || { echo "declared twice: $repeated"; exit 1; }
 [[ $(wc -l <<<"$declared") -ge 10 ]] || { echo "the header could not be read"; exit 1; }

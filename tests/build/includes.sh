@@ -6,7 +6,7 @@ set -euo pipefail
 layers='
 0 public  include/tutti/*
 1 base    src/error.? src/fault.? src/log.? src/names.? src/env.? src/op.? src/clock.? src/deadline.?
-1 base    src/order.? src/numeric.? src/layout.? src/signature.?
+1 base    src/order.? src/point.? src/numeric.? src/layout.? src/signature.?
 2 store   src/store/*
 2 ipc     src/ipc/*
 3 backend src/cpu/* src/cuda/* src/algo.? src/launch.? src/backend.?
