@@ -16,6 +16,7 @@ enum option_key {
     KEY_QUICK = 256,
     KEY_THOROUGH,
     KEY_BOTH,
+    KEY_CROWDED,
     KEY_LIST,
     KEY_COLUMNS,
     KEY_BLOCK,
@@ -29,6 +30,7 @@ static const struct argp_option options[] = {
     {"budget", 'b', "SECONDS", 0, "stop sampling after this time (120)", 0},
     {"samples", 'k', "K", 0, "blocks wanted of each setting, size and placement (15)", 0},
     {"both", KEY_BOTH, NULL, 0, "go on until near and far are both sampled", 0},
+    {"crowded", KEY_CROWDED, NULL, 0, "do not pin, as with more ranks than cores", 0},
     {"quick", KEY_QUICK, NULL, 0, "five sizes, few samples: under 20 s", 0},
     {"thorough", KEY_THOROUGH, NULL, 0, "run every setting at every size", 0},
     {"block", KEY_BLOCK, "MS", 0, "what a timed block aims to take (5; 20 if crowded)", 0},
@@ -44,6 +46,7 @@ struct settings_asked {
     const char *json;
     bool list;
     bool columns;
+    bool crowded;
     char **files;
     int file_count;
 };
@@ -113,6 +116,9 @@ static error_t parse(int key, char *argument, struct argp_state *state)
         break;
     case KEY_BOTH:
         comparison->both = true;
+        break;
+    case KEY_CROWDED:
+        asked->crowded = true;
         break;
     case KEY_QUICK:
         parse_sizes(comparison, "8,1K,64K,1M,16M", state);
@@ -234,7 +240,7 @@ int main(int argc, char **argv)
     if (argp_parse(&argp, argc, argv, 0, NULL, &asked) != 0)
         return EXIT_FAILURE;
     sched_getaffinity(0, sizeof(allowed), &allowed);
-    comparison.place.pinned = comparison.place.ranks <= CPU_COUNT(&allowed);
+    comparison.place.pinned = !asked.crowded && comparison.place.ranks <= CPU_COUNT(&allowed);
     for (int i = 0; i < comparison.size_count; i++) {
         if (comparison.sizes[i] > comparison.place.capacity)
             comparison.place.capacity = comparison.sizes[i];

@@ -197,16 +197,18 @@ int instance_start(struct instance *instance, const struct setting *setting,
                    const struct instance_place *place)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
+    char path[sizeof(address.sun_path)];
     int listener;
     int error;
 
     *instance = (struct instance){.setting = setting, .ranks = place->ranks};
     for (int rank = 0; rank < BENCH_MAX_RANKS; rank++)
         instance->sockets[rank] = -1;
-    snprintf(instance->log, sizeof(instance->log), "%s/%td.log", place->directory,
-             setting - settings);
-    snprintf(address.sun_path, sizeof(address.sun_path), "%s/%td", place->directory,
-             setting - settings);
+    snprintf(path, sizeof(path), "%s/%s", place->directory, setting->name);
+    for (char *space = path; (space = strchr(space, ' ')) != NULL;)
+        *space = '-';
+    strcpy(address.sun_path, path);
+    snprintf(instance->log, sizeof(instance->log), "%s.log", path);
     listener = listen_at(&address, place->ranks);
     if (listener < 0)
         return -1;

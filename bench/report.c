@@ -202,11 +202,13 @@ static void describe_machine(char *text, size_t size)
              kernel.sysname, kernel.release);
 }
 
-/* The commit of the source tree, "-dirty" if it has been changed, or "unknown". */
+/* The commit of the source tree, with "-dirty" if more than results differs, or "unknown". */
 static void describe_commit(char *text, size_t size)
 {
-    FILE *git = popen("git -C '" BENCH_SOURCE_DIR
-                      "' describe --always --dirty --exclude '*' --abbrev=12 2>/dev/null",
+    FILE *git = popen("cd '" BENCH_SOURCE_DIR "' && exec 2>/dev/null && "
+                      "commit=$(git rev-parse --short=12 HEAD) && "
+                      "if git diff --quiet HEAD -- ':!bench/results' ':!docs/*.svg'; "
+                      "then echo $commit; else echo $commit-dirty; fi",
                       "r");
 
     if (git == NULL || fgets(text, (int)size, git) == NULL)

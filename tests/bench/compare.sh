@@ -1,0 +1,31 @@
+#!/bin/sh
+# SPDX-License-Identifier: MIT
+# compare.sh PROGRAMS: a comparison in small, its results in JSON and as columns. Skipped (77) where
+# ours or every rival is absent. Crowded, since then no block is discarded for the cores' sake.
+set -eu
+programs=$1
+rival=none
+for name in openmpi mpich gloo; do
+    if [ -x "$programs/bench-$name" ]; then
+        rival=$name
+        break
+    fi
+done
+if [ ! -x "$programs/bench-tutti" ] || [ $rival = none ]; then
+    echo "nothing to compare: ours or every rival was not built"
+    exit 77
+fi
+directory=$(mktemp -d)
+trap 'rm -rf "$directory"' EXIT
+
+"$programs/compare" --crowded --ranks 2 --engines tutti,$rival --sizes 8,64K --samples 3 \
+    --budget 60 --block 0.5 --json "$directory/result.json" | tee "$directory/table"
+"$programs/compare" --columns "$directory/result.json" >"$directory/columns"
+cat "$directory/columns"
+# Both sizes, ours and the rival's time in each row.
+awk -F'\t' -v rival=$rival '
+    /^#/ { for (i = 1; i <= NF; i++) if ($i == rival) column = i; next }
+    $1 == 2 && $2 == "oversubscribed" && $5 > 0 && $column > 0 { seen[$3, $4] = 1 }
+    END { exit !(("any", 8) in seen && ("any", 65536) in seen && ("symmetric", 65536) in seen) }
+' "$directory/columns"
+grep -q '"ratio": [0-9]' "$directory/result.json"
