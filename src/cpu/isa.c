@@ -7,19 +7,27 @@
 #include <string.h>
 
 #if defined(__x86_64__)
+#include <cpuid.h>
 #include <xmmintrin.h>
 
 extern const struct reduce_isa reduce_isa_baseline, reduce_isa_avx2, reduce_isa_avx512;
 
-static bool runs_avx512(void)
+/* Conversion of float16, which clang's __builtin_cpu_supports() does not know. */
+static bool has_f16c(void)
 {
-    return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-           __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
+    unsigned a, b, c, d;
+    return __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C);
 }
 
 static bool runs_avx2(void)
 {
-    return __builtin_cpu_supports("avx2");
+    return has_f16c() && __builtin_cpu_supports("avx2");
+}
+
+static bool runs_avx512(void)
+{
+    return runs_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+           __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
 }
 #elif defined(__aarch64__)
 extern const struct reduce_isa reduce_isa_neon;

@@ -1,20 +1,22 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * The reductions of one instruction set. CMake compiles this file once for each, with REDUCE_ISA
- * its name and the compiler's flags for it; the loops below are plain C that the compiler turns
- * into vectors, and numeric.h sees to it that they all mean the same bits.
+ * its name and the compiler's flags for it; the loops are plain C that the compiler turns into
+ * vectors, and numeric.h sees to it that they all mean the same bits.
  *
- * A reduction of up to four inputs is one loop from inputs to output. One of more goes block by
- * block: groups of four inputs are folded into accumulators, and the accumulators merge as the
- * digits of a binary counter carry, which is the canonical tree; all of them stay in the first
- * cache. Results that are to be stored past the caches are made in a block as well and leave it in
- * whole lines.
+ * A reduction of few inputs is one loop from inputs to output. Everything else goes block by block:
+ * groups of inputs fold into accumulators, and the accumulators merge as the digits of a binary
+ * counter carry, which is the canonical tree; all of them stay in the first cache. Small floats are
+ * widened to blocks of float32 and narrowed from one, so that they share its loops. Results that
+ * are to be stored past the caches are made in a block too, and leave it in whole lines.
  */
 #include "cpu/reduce.h"
 #include "numeric.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
 #endif
 
 #define PASTE(a, b)      a##b
@@ -31,74 +33,127 @@
 
 enum {
     LINE_BYTES = 64,
-    GROUP = 4,          /* inputs that one loop takes */
-    BLOCK_BYTES = 4096, /* of one accumulator */
-    DEPTH = 5,          /* accumulators: the digits of the whole groups before the last, and that */
+    BLOCK_BYTES = 2048, /* of one accumulator */
+    WIDE = 4,           /* inputs that one loop of a frequent operation takes */
+    NARROW = 2,         /* and of a rare one, for the sake of the library's size */
+    DEPTH = 6,          /* accumulators: the digits of the whole groups before the last, and that */
 };
-_Static_assert(TUTTI_MAX_RANKS <= GROUP << (DEPTH - 1), "the counter is too short");
+_Static_assert(TUTTI_MAX_RANKS <= NARROW << (DEPTH - 1), "the counter is too short");
 
-/* The loops of one operation on one dtype. Offsets and counts are in elements. */
-struct kernel {
+typedef unsigned char block[BLOCK_BYTES];
+
+/* A loop over elements at to at + count - 1 of n inputs, n from 1 to the group of its operation. */
+typedef void tree_fn(void *to, const void *const *in, int n, size_t at, size_t count,
+                     const struct reduce_call *call);
+
+/* The loops of one operation. */
+struct loops {
+    int group;
     size_t element_bytes;
     size_t accumulator_bytes;
-    /* out = the result of all inputs, at most GROUP */
-    void (*direct)(void *out, const struct reduce_call *call, size_t at, size_t count);
-    /* accumulator = inputs first to first + n - 1, n at most GROUP */
-    void (*fold)(void *accumulator, const struct reduce_call *call, int first, int n, size_t at,
-                 size_t count);
+    tree_fn *direct; /* inputs to result */
+    tree_fn *fold;   /* inputs to accumulator */
     /* left = left op right */
     void (*merge)(void *left, const void *right, size_t count);
-    /* out = the result of two accumulators */
-    void (*finish)(void *out, const void *left, const void *right, const struct reduce_call *call,
-                   size_t count);
+    /* Two accumulators to result. */
+    void (*finish)(void *to, const void *left, const void *right, size_t count,
+                   const struct reduce_call *call);
+};
+
+/* A float that is reduced by the loops of float32. */
+struct format {
+    size_t element_bytes;
+    void (*widen)(float *to, const void *from, size_t count);
+    void (*narrow)(void *to, const float *from, size_t count);
+};
+
+/* A stretch of the elements of a call. */
+struct part {
+    const struct reduce_call *call;
+    const struct loops *loops;
+    const struct format *format; /* NULL: the loops' own element */
+    size_t at;
+    size_t count;
 };
 
 /* ---- copies ---------------------------------------------------------------------------------- */
 
-/* One line, past the caches; `to` is aligned to it. */
-static inline void line_stream(unsigned char *to, const unsigned char *from)
-{
+/* The widest vector: load and store anywhere, stream (past the caches) to a multiple of its size.
+ */
 #if defined(__AVX512F__)
-    _mm512_stream_si512((void *)to, _mm512_loadu_si512(from));
+typedef __m512i vector;
+#define vector_load(from)        _mm512_loadu_si512(from)
+#define vector_store(to, value)  _mm512_storeu_si512(to, value)
+#define vector_stream(to, value) _mm512_stream_si512((void *)(to), value)
 #elif defined(__AVX2__)
-    for (int i = 0; i < LINE_BYTES; i += 32)
-        _mm256_stream_si256((__m256i *)(to + i), _mm256_loadu_si256((const __m256i *)(from + i)));
+typedef __m256i vector;
+#define vector_load(from)        _mm256_loadu_si256((const void *)(from))
+#define vector_store(to, value)  _mm256_storeu_si256((void *)(to), value)
+#define vector_stream(to, value) _mm256_stream_si256((void *)(to), value)
 #elif defined(__x86_64__)
-    for (int i = 0; i < LINE_BYTES; i += 16)
-        _mm_stream_si128((__m128i *)(to + i), _mm_loadu_si128((const __m128i *)(from + i)));
+typedef __m128i vector;
+#define vector_load(from)        _mm_loadu_si128((const void *)(from))
+#define vector_store(to, value)  _mm_storeu_si128((void *)(to), value)
+#define vector_stream(to, value) _mm_stream_si128((void *)(to), value)
 #elif defined(__aarch64__)
-    for (int i = 0; i < LINE_BYTES; i += 32)
-        __asm__ volatile("ldp q0, q1, [%1]\n\tstnp q0, q1, [%0]"
-                         :
-                         : "r"(to + i), "r"(from + i)
-                         : "v0", "v1", "memory");
-#else
-#error "line_stream() needs this architecture's non-temporal stores"
-#endif
-}
-
-/* libc's is the best plain copy at every size that matters. */
-static void plain_copy(void *to, const void *from, size_t bytes)
+typedef uint8x16x2_t vector;
+#define vector_load(from)       vld1q_u8_x2(from)
+#define vector_store(to, value) vst1q_u8_x2(to, value)
+static inline void vector_stream(unsigned char *to, vector value)
 {
-    memcpy(to, from, bytes);
+    __asm__ volatile("stnp %q1, %q2, [%0]"
+                     :
+                     : "r"(to), "w"(value.val[0]), "w"(value.val[1])
+                     : "memory");
 }
+#endif
 
 static size_t bytes_to_line(const void *address)
 {
     return -(uintptr_t)address % LINE_BYTES;
 }
 
+static inline void line_copy(unsigned char *to, const unsigned char *from)
+{
+    for (size_t i = 0; i < LINE_BYTES; i += sizeof(vector))
+        vector_store(to + i, vector_load(from + i));
+}
+
+static inline void line_stream(unsigned char *to, const unsigned char *from)
+{
+    for (size_t i = 0; i < LINE_BYTES; i += sizeof(vector))
+        vector_stream(to + i, vector_load(from + i));
+}
+
+/*
+ * libc's memcpy() is for short copies only: from some 2 KiB up it may use `rep movsb`, which on Zen
+ * falls to a fifteenth of the speed at unlucky offsets between source and target.
+ */
+static void plain_copy(void *to, const void *from, size_t bytes)
+{
+    unsigned char *target = to;
+    const unsigned char *source = from;
+    if (bytes < 4 * LINE_BYTES) {
+        memcpy(to, from, bytes);
+        return;
+    }
+    /* The first and the last line overlap the aligned ones between. */
+    line_copy(target, source);
+    for (size_t at = bytes_to_line(to); at + LINE_BYTES <= bytes; at += LINE_BYTES)
+        line_copy(target + at, source + at);
+    line_copy(target + bytes - LINE_BYTES, source + bytes - LINE_BYTES);
+}
+
 static void stream_copy(void *to, const void *from, size_t bytes)
 {
     unsigned char *target = to;
     const unsigned char *source = from;
-    const size_t head = bytes_to_line(to);
-    if (bytes < head + LINE_BYTES) {
+    size_t at = bytes_to_line(to);
+    if (bytes < at + LINE_BYTES) {
         memcpy(to, from, bytes);
         return;
     }
-    memcpy(target, source, head);
-    size_t at = head;
+    memcpy(target, source, at);
     for (; at + LINE_BYTES <= bytes; at += LINE_BYTES)
         line_stream(target + at, source + at);
     memcpy(target + at, source + at, bytes - at);
@@ -106,49 +161,78 @@ static void stream_copy(void *to, const void *from, size_t bytes)
 
 /* ---- blocks ---------------------------------------------------------------------------------- */
 
-typedef unsigned char block[BLOCK_BYTES];
-
-/* The canonical tree of more than GROUP inputs. */
-static void reduce_tree(void *out, const struct reduce_call *call, const struct kernel *kernel,
-                        size_t at, size_t count)
+/* Runs a loop on inputs first to first + n - 1. */
+static void reduce_group(void *to, const struct part *part, tree_fn *loop, int first, int n)
 {
-    _Alignas(LINE_BYTES) block stack[DEPTH];
-    int depth = 0;
-    int first = 0;
-    /* All groups but the last are whole: as many equal subtrees merge as the counter carries. */
-    for (unsigned groups = 1; first + GROUP < call->n; first += GROUP, groups++) {
-        kernel->fold(stack[depth++], call, first, GROUP, at, count);
-        for (unsigned digits = groups; (digits & 1) == 0; digits >>= 1, depth--)
-            kernel->merge(stack[depth - 2], stack[depth - 1], count);
+    const struct format *format = part->format;
+    const void *const *in = part->call->in + first;
+    if (!format) {
+        loop(to, in, n, part->at, part->count, part->call);
+        return;
     }
-    kernel->fold(stack[depth++], call, first, call->n - first, at, count);
-    for (; depth > 2; depth--)
-        kernel->merge(stack[depth - 2], stack[depth - 1], count);
-    kernel->finish(out, stack[0], stack[1], call, count);
+    _Alignas(LINE_BYTES) block wide[WIDE];
+    const void *widened[WIDE];
+    for (int i = 0; i < n; i++) {
+        format->widen((void *)wide[i],
+                      (const unsigned char *)in[i] + part->at * format->element_bytes, part->count);
+        widened[i] = wide[i];
+    }
+    loop(to, widened, n, 0, part->count, part->call);
 }
 
-/* Everything that is not one loop: block by block, to one or two places. */
-static void reduce_blocks(const struct reduce_call *call, const struct kernel *kernel)
+/* The canonical tree of more inputs than a group. */
+static void reduce_tree(void *to, const struct part *part)
+{
+    _Alignas(LINE_BYTES) block stack[DEPTH];
+    const struct loops *loops = part->loops;
+    const int group = loops->group, n = part->call->n;
+    int depth = 0, first = 0;
+    /* All groups but the last are whole: as many equal subtrees merge as the counter carries. */
+    for (unsigned groups = 1; first + group < n; first += group, groups++) {
+        reduce_group(stack[depth++], part, loops->fold, first, group);
+        for (unsigned digits = groups; (digits & 1) == 0; digits >>= 1, depth--)
+            loops->merge(stack[depth - 2], stack[depth - 1], part->count);
+    }
+    reduce_group(stack[depth++], part, loops->fold, first, n - first);
+    for (; depth > 2; depth--)
+        loops->merge(stack[depth - 2], stack[depth - 1], part->count);
+    loops->finish(to, stack[0], stack[1], part->count, part->call);
+}
+
+static void reduce_part(void *out, const struct part *part)
+{
+    _Alignas(LINE_BYTES) block wide;
+    void *to = part->format ? wide : out;
+    if (part->call->n <= part->loops->group)
+        reduce_group(to, part, part->loops->direct, 0, part->call->n);
+    else
+        reduce_tree(to, part);
+    if (part->format)
+        part->format->narrow(out, (const void *)wide, part->count);
+}
+
+/* A whole call block by block, to one or two places. */
+static void reduce_blocks(const struct reduce_call *call, const struct loops *loops,
+                          const struct format *format)
 {
     _Alignas(LINE_BYTES) block stage;
-    const size_t size = kernel->element_bytes;
-    size_t count = BLOCK_BYTES / kernel->accumulator_bytes;
+    const size_t size = format ? format->element_bytes : loops->element_bytes;
+    const size_t most = BLOCK_BYTES / loops->accumulator_bytes;
     /* A short first block puts the others on whole lines of the output. */
     const size_t head = bytes_to_line(call->out) / size;
-    for (size_t at = 0, next; at < call->count; at = next) {
-        next = at == 0 && head > 0 ? head : at + count;
-        next = next < call->count ? next : call->count;
-        unsigned char *out = (unsigned char *)call->out + at * size;
+    struct part part = {call, loops, format, 0, head > 0 ? head : most};
+    for (; part.at < call->count; part.at += part.count, part.count = most) {
+        if (part.count > call->count - part.at)
+            part.count = call->count - part.at;
+        const size_t offset = part.at * size, bytes = part.count * size;
+        unsigned char *out = (unsigned char *)call->out + offset;
         unsigned char *result = call->stream_out ? stage : out;
-        if (call->n <= GROUP)
-            kernel->direct(result, call, at, next - at);
-        else
-            reduce_tree(result, call, kernel, at, next - at);
+        reduce_part(result, &part);
         if (call->copy)
-            (call->stream_copy ? stream_copy : plain_copy)((unsigned char *)call->copy + at * size,
-                                                           result, (next - at) * size);
+            (call->stream_copy ? stream_copy : plain_copy)((unsigned char *)call->copy + offset,
+                                                           result, bytes);
         if (call->stream_out)
-            stream_copy(out, stage, (next - at) * size);
+            stream_copy(out, stage, bytes);
     }
 }
 
@@ -166,98 +250,212 @@ static void reduce_blocks(const struct reduce_call *call, const struct kernel *k
     for (size_t i = 0; i < count; i++)                                                             \
         to[i] = expression;
 
-/* to[i] = RESULT of the tree of elements `at` + i of n inputs, 1 to GROUP of them. */
-#define TREE_LOOPS(T, element, A, inputs, LEAF, combine, RESULT)                                   \
-    const element *a = (const element *)(inputs)[0] + at;                                          \
-    const element *b = n > 1 ? (const element *)(inputs)[1] + at : a;                              \
-    const element *c = n > 2 ? (const element *)(inputs)[2] + at : a;                              \
-    const element *d = n > 3 ? (const element *)(inputs)[3] + at : a;                              \
-    if (n == 2) {                                                                                  \
+/* The body of a tree_fn. Scalar and divisor are copied first: as far as the compiler knows, a store
+ * might change the call. */
+#define TREE_LOOPS(T, element, A, LEAF, combine, RESULT, group)                                    \
+    const double scalar = call->scalar;                                                            \
+    const int divisor = call->divisor;                                                             \
+    const element *a = (const element *)in[0] + at;                                                \
+    const element *b = n > 1 ? (const element *)in[1] + at : a;                                    \
+    const element *c = n > 2 ? (const element *)in[2] + at : a;                                    \
+    const element *d = n > 3 ? (const element *)in[3] + at : a;                                    \
+    (void)scalar, (void)divisor, (void)c, (void)d;                                                 \
+    if (n == 1) {                                                                                  \
+        LOOP(RESULT(T, A, LEAF(T, A, a[i])))                                                       \
+    } else if ((group) == NARROW || n == 2) {                                                      \
         LOOP(RESULT(T, A, combine(LEAF(T, A, a[i]), LEAF(T, A, b[i]))))                            \
-    } else if (n == 4) {                                                                           \
-        LOOP(RESULT(T, A,                                                                          \
-                    combine(combine(LEAF(T, A, a[i]), LEAF(T, A, b[i])),                           \
-                            combine(LEAF(T, A, c[i]), LEAF(T, A, d[i])))))                         \
     } else if (n == 3) {                                                                           \
         LOOP(RESULT(T, A, combine(combine(LEAF(T, A, a[i]), LEAF(T, A, b[i])), LEAF(T, A, c[i])))) \
     } else {                                                                                       \
-        LOOP(RESULT(T, A, LEAF(T, A, a[i])))                                                       \
+        LOOP(RESULT(T, A,                                                                          \
+                    combine(combine(LEAF(T, A, a[i]), LEAF(T, A, b[i])),                           \
+                            combine(LEAF(T, A, c[i]), LEAF(T, A, d[i])))))                         \
     }
 
-/* Defines the reduction T_op. Scalar and divisor are copied first: as far as the compiler knows, a
- * store might change the call. */
-#define DEFINE_REDUCTION(T, op, element, A, accumulator, LEAF, combine, RESULT)                    \
-    static void T##_##op##_direct(void *out, const struct reduce_call *call, size_t at,            \
-                                  size_t count)                                                    \
-    {                                                                                              \
-        element *to = out;                                                                         \
-        const double scalar = call->scalar;                                                        \
-        const int divisor = call->divisor, n = call->n;                                            \
-        (void)scalar, (void)divisor;                                                               \
-        TREE_LOOPS(T, element, A, call->in, LEAF, combine, RESULT)                                 \
-    }                                                                                              \
-    static void T##_##op##_fold(void *out, const struct reduce_call *call, int first, int n,       \
-                                size_t at, size_t count)                                           \
-    {                                                                                              \
-        accumulator *to = out;                                                                     \
-        const double scalar = call->scalar;                                                        \
-        (void)scalar;                                                                              \
-        TREE_LOOPS(T, element, A, call->in + first, LEAF, combine, KEEP)                           \
-    }                                                                                              \
-    static void T##_##op##_merge(void *left, const void *right, size_t count)                      \
+/* Defines A_op_merge. */
+#define DEFINE_MERGE(A, accumulator, op)                                                           \
+    static void A##_##op##_merge(void *left, const void *right, size_t count)                      \
     {                                                                                              \
         accumulator *to = left;                                                                    \
         const accumulator *from = right;                                                           \
-        LOOP(combine(to[i], from[i]))                                                              \
+        LOOP(numeric_##A##_##op(to[i], from[i]))                                                   \
+    }
+
+/* Defines the reduction T_name and its loops. */
+#define DEFINE_REDUCTION(T, name, element, A, accumulator, LEAF, op, RESULT, group)                \
+    static void T##_##name##_direct(void *out, const void *const *in, int n, size_t at,            \
+                                    size_t count, const struct reduce_call *call)                  \
+    {                                                                                              \
+        element *to = out;                                                                         \
+        TREE_LOOPS(T, element, A, LEAF, numeric_##A##_##op, RESULT, group)                         \
     }                                                                                              \
-    static void T##_##op##_finish(void *out, const void *left, const void *right,                  \
-                                  const struct reduce_call *call, size_t count)                    \
+    static void T##_##name##_fold(void *out, const void *const *in, int n, size_t at,              \
+                                  size_t count, const struct reduce_call *call)                    \
+    {                                                                                              \
+        accumulator *to = out;                                                                     \
+        TREE_LOOPS(T, element, A, LEAF, numeric_##A##_##op, KEEP, group)                           \
+    }                                                                                              \
+    static void T##_##name##_finish(void *out, const void *left, const void *right, size_t count,  \
+                                    const struct reduce_call *call)                                \
     {                                                                                              \
         element *to = out;                                                                         \
         const accumulator *a = left, *b = right;                                                   \
         const int divisor = call->divisor;                                                         \
         (void)divisor;                                                                             \
-        LOOP(RESULT(T, A, combine(a[i], b[i])))                                                    \
+        LOOP(RESULT(T, A, numeric_##A##_##op(a[i], b[i])))                                         \
     }                                                                                              \
-    static void T##_##op(const struct reduce_call *call)                                           \
+    static const struct loops T##_##name##_loops = {                                               \
+        group,                                                                                     \
+        sizeof(element),                                                                           \
+        sizeof(accumulator),                                                                       \
+        T##_##name##_direct,                                                                       \
+        T##_##name##_fold,                                                                         \
+        A##_##op##_merge,                                                                          \
+        T##_##name##_finish,                                                                       \
+    };                                                                                             \
+    static void T##_##name(const struct reduce_call *call)                                         \
     {                                                                                              \
-        static const struct kernel kernel = {                                                      \
-            sizeof(element), sizeof(accumulator), T##_##op##_direct,                               \
-            T##_##op##_fold, T##_##op##_merge,    T##_##op##_finish,                               \
-        };                                                                                         \
-        if (call->n <= GROUP && !call->copy && !call->stream_out)                                  \
-            T##_##op##_direct(call->out, call, 0, call->count);                                    \
+        if (call->n <= (group) && !call->copy && !call->stream_out)                                \
+            T##_##name##_direct(call->out, call->in, call->n, 0, call->count, call);               \
         else                                                                                       \
-            reduce_blocks(call, &kernel);                                                          \
+            reduce_blocks(call, &T##_##name##_loops, NULL);                                        \
     }
 
-/* ---- the table ------------------------------------------------------------------------------- */
+/* ---- float32, float64 and bfloat16 ----------------------------------------------------------- */
 
-#define DEFINE_FLOAT(dtype, T, element, A, accumulator)                                            \
-    DEFINE_REDUCTION(T, sum, element, A, accumulator, LOAD, numeric_##A##_sum, STORE)              \
-    DEFINE_REDUCTION(T, prod, element, A, accumulator, LOAD, numeric_##A##_prod, STORE)            \
-    DEFINE_REDUCTION(T, min, element, A, accumulator, LOAD, numeric_##A##_min, STORE)              \
-    DEFINE_REDUCTION(T, max, element, A, accumulator, LOAD, numeric_##A##_max, STORE)              \
-    DEFINE_REDUCTION(T, avg, element, A, accumulator, LOAD, numeric_##A##_sum, MEAN)               \
-    DEFINE_REDUCTION(T, premul_sum, element, A, accumulator, SCALE, numeric_##A##_sum, STORE)
-NUMERIC_FLOAT_MAP(DEFINE_FLOAT)
+#define DEFINE_WIDE_FLOAT(T, type)                                                                 \
+    DEFINE_MERGE(T, type, sum)                                                                     \
+    DEFINE_MERGE(T, type, prod)                                                                    \
+    DEFINE_MERGE(T, type, min)                                                                     \
+    DEFINE_MERGE(T, type, max)                                                                     \
+    DEFINE_REDUCTION(T, sum, type, T, type, LOAD, sum, STORE, WIDE)                                \
+    DEFINE_REDUCTION(T, prod, type, T, type, LOAD, prod, STORE, NARROW)                            \
+    DEFINE_REDUCTION(T, min, type, T, type, LOAD, min, STORE, NARROW)                              \
+    DEFINE_REDUCTION(T, max, type, T, type, LOAD, max, STORE, NARROW)                              \
+    DEFINE_REDUCTION(T, avg, type, T, type, LOAD, sum, MEAN, WIDE)                                 \
+    DEFINE_REDUCTION(T, premul_sum, type, T, type, SCALE, sum, STORE, NARROW)
+DEFINE_WIDE_FLOAT(f32, float)
+DEFINE_WIDE_FLOAT(f64, double)
+
+/* The frequent operations of bfloat16 are worth loops of their own: no pass to widen. */
+DEFINE_REDUCTION(bf16, sum, uint16_t, f32, float, LOAD, sum, STORE, WIDE)
+DEFINE_REDUCTION(bf16, avg, uint16_t, f32, float, LOAD, sum, MEAN, WIDE)
+
+/* ---- floats that are widened ----------------------------------------------------------------- */
+
+#define DEFINE_WIDEN(T, element)                                                                   \
+    static void T##_widen(float *to, const void *elements, size_t count)                           \
+    {                                                                                              \
+        const element *from = elements;                                                            \
+        LOOP(numeric_##T##_load(from[i]))                                                          \
+    }
+#define DEFINE_NARROW(T, element)                                                                  \
+    static void T##_narrow(void *elements, const float *from, size_t count)                        \
+    {                                                                                              \
+        element *to = elements;                                                                    \
+        LOOP(numeric_##T##_store(from[i]))                                                         \
+    }
+DEFINE_WIDEN(bf16, uint16_t)
+DEFINE_NARROW(bf16, uint16_t)
+DEFINE_WIDEN(e4m3, uint8_t)
+DEFINE_NARROW(e4m3, uint8_t)
+DEFINE_WIDEN(e5m2, uint8_t)
+DEFINE_NARROW(e5m2, uint8_t)
+
+/* Processors convert float16 themselves, exactly as numeric.h does: subnormals are kept, and the
+ * NaNs that come to be narrowed are canonical already. */
+#if defined(__F16C__)
+static void f16_widen(float *to, const void *elements, size_t count)
+{
+    const uint16_t *from = elements;
+    size_t i = 0;
+    for (; i + 8 <= count; i += 8)
+        _mm256_storeu_ps(to + i, _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(from + i))));
+    for (; i < count; i++)
+        to[i] = _cvtsh_ss(from[i]);
+}
+
+static void f16_narrow(void *elements, const float *from, size_t count)
+{
+    uint16_t *to = elements;
+    size_t i = 0;
+    for (; i + 8 <= count; i += 8)
+        _mm_storeu_si128((__m128i *)(to + i),
+                         _mm256_cvtps_ph(_mm256_loadu_ps(from + i), _MM_FROUND_TO_NEAREST_INT));
+    for (; i < count; i++)
+        to[i] = _cvtss_sh(from[i], _MM_FROUND_TO_NEAREST_INT);
+}
+#elif defined(__aarch64__)
+static void f16_widen(float *to, const void *elements, size_t count)
+{
+    const uint16_t *from = elements;
+    size_t i = 0;
+    for (; i + 4 <= count; i += 4)
+        vst1q_f32(to + i, vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(from + i))));
+    for (; i < count; i++)
+        to[i] = numeric_f16_load(from[i]);
+}
+
+static void f16_narrow(void *elements, const float *from, size_t count)
+{
+    uint16_t *to = elements;
+    size_t i = 0;
+    for (; i + 4 <= count; i += 4)
+        vst1_u16(to + i, vreinterpret_u16_f16(vcvt_f16_f32(vld1q_f32(from + i))));
+    for (; i < count; i++)
+        to[i] = numeric_f16_store(from[i]);
+}
+#else
+DEFINE_WIDEN(f16, uint16_t)
+DEFINE_NARROW(f16, uint16_t)
+#endif
+
+#define DEFINE_WIDENED(T, name)                                                                    \
+    static void T##_##name(const struct reduce_call *call)                                         \
+    {                                                                                              \
+        reduce_blocks(call, &f32_##name##_loops, &T##_format);                                     \
+    }
+#define DEFINE_RARE(T, element)                                                                    \
+    static const struct format T##_format = {sizeof(element), T##_widen, T##_narrow};              \
+    DEFINE_WIDENED(T, prod)                                                                        \
+    DEFINE_WIDENED(T, min)                                                                         \
+    DEFINE_WIDENED(T, max)                                                                         \
+    DEFINE_WIDENED(T, premul_sum)
+#define DEFINE_ALL(T, element)                                                                     \
+    DEFINE_RARE(T, element)                                                                        \
+    DEFINE_WIDENED(T, sum)                                                                         \
+    DEFINE_WIDENED(T, avg)
+DEFINE_RARE(bf16, uint16_t)
+DEFINE_ALL(f16, uint16_t)
+DEFINE_ALL(e4m3, uint8_t)
+DEFINE_ALL(e5m2, uint8_t)
+
+/* ---- integers and bool ----------------------------------------------------------------------- */
+
+#define DEFINE_INTEGER(T, element, op)                                                             \
+    DEFINE_MERGE(T, element, op)                                                                   \
+    DEFINE_REDUCTION(T, op, element, T, element, LOAD, op, STORE, NARROW)
 
 /* What two's complement does alike with and without sign is defined for the types without. */
 #define DEFINE_UNSIGNED(T, element)                                                                \
-    DEFINE_REDUCTION(T, sum, element, T, element, LOAD, numeric_##T##_sum, STORE)                  \
-    DEFINE_REDUCTION(T, prod, element, T, element, LOAD, numeric_##T##_prod, STORE)                \
-    DEFINE_REDUCTION(T, band, element, T, element, LOAD, numeric_##T##_band, STORE)                \
-    DEFINE_REDUCTION(T, bor, element, T, element, LOAD, numeric_##T##_bor, STORE)                  \
-    DEFINE_REDUCTION(T, bxor, element, T, element, LOAD, numeric_##T##_bxor, STORE)
+    DEFINE_INTEGER(T, element, sum)                                                                \
+    DEFINE_INTEGER(T, element, prod)                                                               \
+    DEFINE_INTEGER(T, element, band)                                                               \
+    DEFINE_INTEGER(T, element, bor)                                                                \
+    DEFINE_INTEGER(T, element, bxor)
 DEFINE_UNSIGNED(u8, uint8_t)
 DEFINE_UNSIGNED(u16, uint16_t)
 DEFINE_UNSIGNED(u32, uint32_t)
 DEFINE_UNSIGNED(u64, uint64_t)
 
 #define DEFINE_ORDERED(T, element)                                                                 \
-    DEFINE_REDUCTION(T, min, element, T, element, LOAD, numeric_##T##_min, STORE)                  \
-    DEFINE_REDUCTION(T, max, element, T, element, LOAD, numeric_##T##_max, STORE)                  \
-    DEFINE_REDUCTION(T, avg, element, T, element, LOAD, numeric_##T##_sum, MEAN)
+    DEFINE_INTEGER(T, element, min)                                                                \
+    DEFINE_INTEGER(T, element, max)                                                                \
+    DEFINE_REDUCTION(T, avg, element, T, element, LOAD, sum, MEAN, NARROW)
+DEFINE_MERGE(i8, int8_t, sum)
+DEFINE_MERGE(i16, int16_t, sum)
+DEFINE_MERGE(i32, int32_t, sum)
+DEFINE_MERGE(i64, int64_t, sum)
 DEFINE_ORDERED(i8, int8_t)
 DEFINE_ORDERED(u8, uint8_t)
 DEFINE_ORDERED(i16, int16_t)
@@ -266,9 +464,11 @@ DEFINE_ORDERED(u32, uint32_t)
 DEFINE_ORDERED(i64, int64_t)
 DEFINE_ORDERED(u64, uint64_t)
 
-DEFINE_REDUCTION(b8, and, uint8_t, u8, uint8_t, LOAD, numeric_u8_band, KEEP)
-DEFINE_REDUCTION(b8, or, uint8_t, u8, uint8_t, LOAD, numeric_u8_bor, KEEP)
-DEFINE_REDUCTION(b8, xor, uint8_t, u8, uint8_t, LOAD, numeric_u8_bxor, KEEP)
+DEFINE_REDUCTION(b8, and, uint8_t, u8, uint8_t, LOAD, band, KEEP, NARROW)
+DEFINE_REDUCTION(b8, or, uint8_t, u8, uint8_t, LOAD, bor, KEEP, NARROW)
+DEFINE_REDUCTION(b8, xor, uint8_t, u8, uint8_t, LOAD, bxor, KEEP, NARROW)
+
+/* ---- the table ------------------------------------------------------------------------------- */
 
 #define FLOAT_ROW(dtype, T, element, A, accumulator)                                               \
     [TUTTI_##dtype] = {                                                                            \

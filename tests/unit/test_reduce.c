@@ -101,11 +101,20 @@ struct variant {
     bool stream_copy;
 };
 
+static void paint(unsigned char *buffer, size_t begin, size_t bytes)
+{
+    memset(buffer + begin - GUARD, PATTERN, bytes + 2 * GUARD);
+}
+
+/* The GUARD bytes before and after the output are as painted. */
 static void guards_intact(const unsigned char *buffer, size_t begin, size_t bytes, const char *what)
 {
-    for (size_t i = 0; i < ROOM; i++)
-        if (buffer[i] != PATTERN && (i < begin || i >= begin + bytes))
-            fail_msg("%s: byte %zu changed, outside of %zu + %zu", what, i, begin, bytes);
+    for (size_t i = 1; i <= GUARD; i++) {
+        if (buffer[begin - i] != PATTERN)
+            fail_msg("%s: byte %zu before it changed", what, i);
+        if (buffer[begin + bytes + i - 1] != PATTERN)
+            fail_msg("%s: byte %zu behind it changed", what, i);
+    }
 }
 
 static void same_elements(const struct reduce_isa *isa, enum tutti_dtype dtype,
@@ -135,8 +144,8 @@ static void check_variant(const struct reduce_isa *isa, enum tutti_dtype dtype,
     const size_t begin = GUARD + (size_t)v->shift * size;
     const size_t copy_begin = GUARD + (size_t)(SHIFTS - 1 - v->shift) * size;
     const void *in[TUTTI_MAX_RANKS];
-    memset(out, PATTERN, sizeof out);
-    memset(copy, PATTERN, sizeof copy);
+    paint(out, begin, bytes);
+    paint(copy, copy_begin, v->copy ? bytes : 0);
     for (int k = 0; k < v->n; k++)
         in[k] = inputs[k] + v->first * size;
     if (v->in_place >= 0) {
@@ -237,7 +246,7 @@ static void table_has_what_exists(void **state)
 
 static void check_copy(copy_fn *function, size_t shift, size_t from, size_t bytes)
 {
-    memset(out, PATTERN, sizeof out);
+    paint(out, GUARD + shift, bytes);
     function(out + GUARD + shift, inputs[0] + from, bytes);
     assert_memory_equal(out + GUARD + shift, inputs[0] + from, bytes);
     guards_intact(out, GUARD + shift, bytes, "copy");
