@@ -1,0 +1,308 @@
+/* SPDX-License-Identifier: MIT */
+/* tutti bench: starts the ranks, gathers what they report, and notices when one ends too early. */
+#include "bench.h"
+#include "ranks.h"
+#include "tool.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+/* How often the parent looks at its children, and how long it waits, after the first bad news, for
+ * better ones: the peers of a rank that was killed may speak before the kernel does. */
+enum { LOOK_MS = 100 };
+static const double settle_seconds = 0.3, progress_seconds = 0.5;
+
+struct bench {
+    struct bench_config config;
+    struct bench_board *board;
+    struct bench_report *report;
+    tutti_store_t *store;
+    struct ranks ranks;
+    int pipe[2];
+    struct bench_record *records; /* of the current row, by rank */
+    int received;                 /* of them */
+    int rows_done;
+    double row_began;
+    bool progress; /* on the terminal's last line */
+
+    double trouble_at; /* when the first bad news came; 0 for none */
+    struct bench_record error;
+    char death[160];
+};
+
+/* ---- in the children ------------------------------------------------------------------------- */
+
+static int process_main(int index, const char *url, void *context)
+{
+    const struct bench *bench = context;
+    struct bench_rank rank = {.config = &bench->config,
+                              .board = bench->board,
+                              .store_url = url,
+                              .rank = index,
+                              .pipe = bench->pipe[1]};
+    close(bench->pipe[0]);
+    return bench_rank_run(&rank) ? TOOL_OK : TOOL_FAILED;
+}
+
+static void *thread_main(void *argument)
+{
+    return bench_rank_run(argument) ? argument : NULL;
+}
+
+static int threads_main(int index, const char *url, void *context)
+{
+    const struct bench *bench = context;
+    struct bench_rank self[TUTTI_MAX_RANKS];
+    pthread_t threads[TUTTI_MAX_RANKS];
+    int started = 0, status = TOOL_OK;
+    (void)index;
+    close(bench->pipe[0]);
+    for (; started < bench->config.ranks; started++) {
+        self[started] = (struct bench_rank){.config = &bench->config,
+                                            .board = bench->board,
+                                            .store_url = url,
+                                            .rank = started,
+                                            .pipe = bench->pipe[1]};
+        errno = pthread_create(&threads[started], NULL, thread_main, &self[started]);
+        if (errno) {
+            /* The others would wait for the missing one: leave, which ends them. */
+            tool_fail_errno("cannot start thread %d", started);
+            return TOOL_FAILED;
+        }
+    }
+    for (int rank = 0; rank < started; rank++) {
+        void *ok = NULL;
+        pthread_join(threads[rank], &ok);
+        if (!ok)
+            status = TOOL_FAILED;
+    }
+    return status;
+}
+
+/* ---- progress -------------------------------------------------------------------------------- */
+
+static void clear_progress(struct bench *bench)
+{
+    if (bench->progress)
+        fputs("\r\033[K", stderr);
+    bench->progress = false;
+}
+
+static void show_progress(struct bench *bench)
+{
+    double elapsed = clock_seconds() - bench->row_began;
+    if (!isatty(STDERR_FILENO) || elapsed < progress_seconds ||
+        bench->rows_done == bench->config.row_count)
+        return;
+    const struct bench_row *row = &bench->config.rows[bench->rows_done];
+    char size[32];
+    format_size(row->bytes, size, sizeof size);
+    fprintf(stderr, "\r\033[K[%d/%d] %s %s %s, %.0f s", bench->rows_done + 1,
+            bench->config.row_count, size, tutti_dtype_name(row->dtype), op_kind_name(row->op),
+            elapsed);
+    bench->progress = true;
+}
+
+/* ---- records --------------------------------------------------------------------------------- */
+
+static const char *placement_name(const struct bench *bench)
+{
+    const struct bench_record *first = &bench->records[0];
+    if (bench->config.ranks > bench->config.placement.cores)
+        return "oversubscribed";
+    if (first->round_trip_ns <= 0)
+        return bench->config.ranks == 1 ? "near" : "unknown";
+    return first->moved ? "moved" : ping_name(first->round_trip_ns);
+}
+
+static bool finish_row(struct bench *bench)
+{
+    struct bench_result result = {
+        .row = &bench->config.rows[bench->rows_done],
+        .algo = bench->records[0].algo,
+        .placement = placement_name(bench),
+        .iterations = bench->records[0].iterations,
+    };
+    for (int place = 0; place < BENCH_PLACES; place++) {
+        struct bench_timing *slowest = &result.timing[place];
+        uint64_t wrong = 0;
+        for (int rank = 0; rank < bench->config.ranks; rank++) {
+            const struct bench_timing *timing = &bench->records[rank].timing[place];
+            wrong += timing->wrong;
+            if (timing->mean_us >= slowest->mean_us)
+                *slowest = *timing;
+        }
+        slowest->wrong = wrong;
+    }
+    bench->rows_done++;
+    return bench_report_row(bench->report, &result);
+}
+
+/* All ranks have reported their set-up, or the same row: a barrier parts the rows, so that the
+ * records of two never mix. */
+static bool finish_round(struct bench *bench)
+{
+    bool ok = true;
+    clear_progress(bench);
+    if (bench->report) {
+        ok = finish_row(bench);
+    } else {
+        bench->report = bench_report_begin(&bench->config, bench->records);
+        ok = bench->report != NULL;
+    }
+    bench->received = 0;
+    bench->row_began = clock_seconds();
+    return ok;
+}
+
+static void note_trouble(struct bench *bench)
+{
+    if (bench->trouble_at == 0)
+        bench->trouble_at = clock_seconds();
+}
+
+static bool take_record(struct bench *bench, const struct bench_record *record)
+{
+    if (record->kind == BENCH_ERROR) {
+        note_trouble(bench);
+        /* Of several errors the first that is not the consequence of another rank's end. */
+        if (!bench->error.status || bench->error.status == TUTTI_ERR_PEER_DEAD)
+            bench->error = *record;
+        return true;
+    }
+    bench->records[record->rank] = *record;
+    return ++bench->received < bench->config.ranks || finish_round(bench);
+}
+
+static bool read_records(struct bench *bench)
+{
+    struct bench_record record;
+    while (read(bench->pipe[0], &record, sizeof record) == (ssize_t)sizeof record)
+        if (!take_record(bench, &record))
+            return false;
+    return true;
+}
+
+/* ---- the watch ------------------------------------------------------------------------------- */
+
+static void look_at_children(struct bench *bench)
+{
+    int status;
+    for (int i = 0; i < bench->ranks.count; i++) {
+        pid_t pid = bench->ranks.pids[i];
+        if (!pid || waitpid(pid, &status, WNOHANG) != pid)
+            continue;
+        ranks_reaped(&bench->ranks, pid);
+        if (status == 0)
+            continue;
+        note_trouble(bench);
+        if (!*bench->death || WIFSIGNALED(status)) {
+            char how[96];
+            ranks_describe_exit(status, how, sizeof how);
+            snprintf(bench->death, sizeof bench->death, "%s %d (pid %d) %s",
+                     bench->config.threads ? "the process of thread rank" : "rank", i, (int)pid,
+                     how);
+        }
+        if (WIFSIGNALED(status))
+            bench->error.status = TUTTI_OK; /* what the others say follows from this */
+    }
+}
+
+static bool report_trouble(struct bench *bench)
+{
+    const struct bench_record *error = &bench->error;
+    clear_progress(bench);
+    if (!error->status)
+        return tool_fail("%s", bench->death);
+    return tool_fail("rank %d: %s: %s", error->rank, tutti_status_name(error->status),
+                     error->message);
+}
+
+/* Until all ranks have ended well. False, after a message, once one has not. */
+static bool watch(struct bench *bench)
+{
+    struct pollfd readable = {.fd = bench->pipe[0], .events = POLLIN};
+    bench->row_began = clock_seconds();
+    while (bench->ranks.running > 0) {
+        poll(&readable, 1, LOOK_MS);
+        look_at_children(bench);
+        if (!read_records(bench))
+            return false;
+        if (bench->trouble_at > 0 && clock_seconds() > bench->trouble_at + settle_seconds)
+            return report_trouble(bench);
+        show_progress(bench);
+        if (readable.revents & POLLHUP)
+            poll(NULL, 0, 1); /* the ranks have closed the pipe and are about to end */
+    }
+    return bench->trouble_at > 0 ? report_trouble(bench) : true;
+}
+
+/* ---- start and end --------------------------------------------------------------------------- */
+
+static bool prepare(struct bench *bench)
+{
+    bench->records = calloc((size_t)bench->config.ranks, sizeof *bench->records);
+    if (!bench->records)
+        return tool_fail("no memory for the ranks' records");
+    void *board =
+        mmap(NULL, sizeof *bench->board, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (board == MAP_FAILED)
+        return tool_fail_errno("cannot map memory for the ranks");
+    bench->board = board;
+    if (pipe2(bench->pipe, O_CLOEXEC) < 0)
+        return tool_fail_errno("cannot make a pipe");
+    /* The children's end stays blocking: only the parent's may not wait. */
+    fcntl(bench->pipe[0], F_SETFL, O_NONBLOCK);
+    return true;
+}
+
+/* Processes meet at a store of the parent, which outlives every rank; threads in memory. */
+static bool start(struct bench *bench)
+{
+    bool threads = bench->config.threads;
+    if (!ranks_fork(&bench->ranks, threads ? 1 : bench->config.ranks,
+                    threads ? threads_main : process_main, bench))
+        return false;
+    close(bench->pipe[1]);
+    bench->pipe[1] = -1;
+    if (threads)
+        return ranks_start(&bench->ranks, "memory:bench");
+    if (tutti_store_open("tcp://127.0.0.1:0?server=1", bench->config.timeout_ms, &bench->store))
+        return tool_fail("%s", tutti_last_error());
+    return ranks_start(&bench->ranks, tutti_store_url(bench->store));
+}
+
+static void finish(struct bench *bench)
+{
+    ranks_end(&bench->ranks);
+    tutti_store_close(bench->store);
+    for (int i = 0; i < 2; i++)
+        if (bench->pipe[i] >= 0)
+            close(bench->pipe[i]);
+    if (bench->board)
+        munmap(bench->board, sizeof *bench->board);
+    free(bench->records);
+    bench_config_fini(&bench->config);
+}
+
+int command_bench(int argc, char **argv)
+{
+    struct bench bench = {.pipe = {-1, -1}};
+    bool ok = bench_config_init(&bench.config, argc, argv) && prepare(&bench) && start(&bench) &&
+              watch(&bench);
+    if (bench.report) {
+        if (ok)
+            ok = bench_report_end(bench.report);
+        else
+            bench_report_abandon(bench.report);
+    }
+    finish(&bench);
+    return ok ? TOOL_OK : TOOL_FAILED;
+}

@@ -1,0 +1,122 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * tutti bench: bench_options.c reads the command line, bench.c starts the ranks and watches over
+ * them, bench_measure.c is what a rank does, bench_report.c prints.
+ *
+ * The ranks are children of the tool (or, with --threads, threads of one child). All of them walk
+ * through the same list of rows; after each, a rank writes one record to the pipe that they share.
+ */
+#ifndef TUTTI_TOOL_BENCH_H
+#define TUTTI_TOOL_BENCH_H
+
+#include "ping.h"
+#include "place.h"
+
+#include <limits.h>
+#include <stdio.h>
+
+struct bench_row {
+    enum tutti_dtype dtype;
+    enum tutti_op_kind op;
+    size_t count;
+    size_t bytes;
+};
+
+struct bench_config {
+    enum tutti_collective collective;
+    int ranks;
+    bool threads;
+    bool bind;
+    size_t min_bytes, max_bytes;
+    bool max_given;
+    size_t step_bytes; /* 0: multiply by factor */
+    int factor;
+    bool dtypes[TUTTI_DTYPE_COUNT];
+    bool ops[TUTTI_OP_COUNT];
+    enum tutti_algo algo;
+    int warmup;
+    int iterations; /* 0: chosen by rank 0, row by row */
+    bool check;
+    bool cold;
+    bool symmetric;
+    int64_t timeout_ms;
+    const char *json_path;
+    char command[1024]; /* the command line, for the record */
+
+    struct placement placement;
+    struct bench_row *rows;
+    int row_count;
+};
+
+/* Reads the command line (and ends the program when it is wrong), looks at the machine, lists the
+ * rows. */
+bool bench_config_init(struct bench_config *config, int argc, char **argv);
+void bench_config_fini(struct bench_config *config);
+
+#define BENCH_PREMUL_SCALAR (1.0 / 3)
+
+enum bench_place { BENCH_OUT_OF_PLACE, BENCH_IN_PLACE, BENCH_PLACES };
+
+struct bench_timing {
+    double mean_us, p50_us, p99_us;
+    uint64_t wrong;
+};
+
+enum bench_record_kind { BENCH_READY, BENCH_ROW, BENCH_ERROR };
+
+/* One write to the pipe: not longer than PIPE_BUF, so that records never mix. */
+struct bench_record {
+    enum bench_record_kind kind;
+    int rank;
+    int row;
+    enum tutti_status status; /* BENCH_ERROR */
+    int pid;                  /* BENCH_READY */
+    double setup_ms;          /* BENCH_READY */
+    double round_trip_ns;     /* rank 0's BENCH_ROW: the farther of before and after, 0 unknown */
+    bool moved;               /* rank 0's BENCH_ROW: near before, far after, or the reverse */
+    enum tutti_algo algo;     /* rank 0's BENCH_ROW */
+    int iterations;
+    struct bench_timing timing[BENCH_PLACES];
+    char message[1024]; /* BENCH_ERROR */
+};
+_Static_assert(sizeof(struct bench_record) <= PIPE_BUF, "records are written in one piece");
+
+/* Memory that all ranks share, whether processes or threads. */
+struct bench_board {
+    struct ping pings[TUTTI_MAX_RANKS]; /* between rank 0 and each other one */
+    atomic_int iterations; /* rank 0 writes it before a barrier, the others read it after */
+};
+
+/* What a rank needs to begin. */
+struct bench_rank {
+    const struct bench_config *config;
+    struct bench_board *board;
+    const char *store_url;
+    int rank;
+    int pipe;
+};
+
+/* Runs all rows as one rank; errors have been reported through the pipe when it returns false. */
+bool bench_rank_run(const struct bench_rank *self);
+
+/* One row as the table shows it: of the slowest rank. */
+struct bench_result {
+    const struct bench_row *row;
+    enum tutti_algo algo;
+    const char *placement; /* "near", "far", "moved", "oversubscribed", "unknown" */
+    int iterations;
+    struct bench_timing timing[BENCH_PLACES];
+};
+
+struct bench_report;
+/* Prints the head of the table; ready are the ranks' first records. NULL after a message. */
+struct bench_report *bench_report_begin(const struct bench_config *config,
+                                        const struct bench_record *ready);
+bool bench_report_row(struct bench_report *report, const struct bench_result *result);
+/* Prints the foot and writes the JSON file; frees the report. False when it could not be written.
+ */
+bool bench_report_end(struct bench_report *report);
+/* Frees a report that ends early. Takes NULL. */
+void bench_report_abandon(struct bench_report *report);
+
+#endif

@@ -1,0 +1,143 @@
+/* SPDX-License-Identifier: MIT */
+#include "bench_buffers.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { GUARD_BYTES = 64, GUARD = 0x5a, ALIGNMENT = 4096 };
+
+static size_t stride_of(size_t bytes)
+{
+    return (bytes + 2 * GUARD_BYTES - 1) / GUARD_BYTES * GUARD_BYTES;
+}
+
+static size_t slots_of(const struct bench_buffers *buffers, size_t bytes)
+{
+    size_t slots = 1;
+    while (buffers->cold && slots * stride_of(bytes) < 2 * buffers->cache_bytes)
+        slots *= 2;
+    return slots;
+}
+
+static size_t arena_bytes(const struct bench_buffers *buffers, const struct bench_config *config)
+{
+    size_t most = 0;
+    for (int i = 0; i < config->row_count; i++) {
+        size_t bytes = config->rows[i].bytes;
+        size_t need = slots_of(buffers, bytes) * stride_of(bytes);
+        most = need > most ? need : most;
+    }
+    return (GUARD_BYTES + most + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+}
+
+static enum tutti_status allocate(struct bench_buffers *buffers, size_t bytes, char **arena)
+{
+    void *memory = NULL;
+    enum tutti_status status = TUTTI_OK;
+    if (!buffers->group) {
+        memory = aligned_alloc(ALIGNMENT, bytes);
+        status = memory ? TUTTI_OK : TUTTI_ERR_NO_MEMORY;
+    } else {
+        status = tutti_symm_alloc(buffers->group, bytes, &memory);
+        if (!status)
+            status = tutti_symm_rendezvous(memory, 0, NULL);
+    }
+    *arena = memory;
+    return status;
+}
+
+enum tutti_status bench_buffers_init(struct bench_buffers *buffers,
+                                     const struct bench_config *config, int rank,
+                                     tutti_store_t *store)
+{
+    *buffers = (struct bench_buffers){
+        .cold = config->cold, .cache_bytes = config->placement.cache_bytes, .slots = 1};
+    size_t bytes = arena_bytes(buffers, config);
+    enum tutti_status status = TUTTI_OK;
+    if (config->symmetric)
+        status = tutti_symm_group("bench", rank, config->ranks, store, &buffers->group);
+    if (!status)
+        status = allocate(buffers, bytes, &buffers->send);
+    if (!status)
+        status = allocate(buffers, bytes, &buffers->recv);
+    if (status)
+        return status;
+    memset(buffers->send, 0, bytes);
+    memset(buffers->recv, 0, bytes);
+    return TUTTI_OK;
+}
+
+void bench_buffers_shape(struct bench_buffers *buffers, size_t bytes)
+{
+    buffers->bytes = bytes;
+    buffers->stride = stride_of(bytes);
+    buffers->slots = slots_of(buffers, bytes);
+}
+
+/* An odd multiplier visits all slots of a power of two before it comes back to one. */
+static size_t slot_offset(const struct bench_buffers *buffers, size_t i)
+{
+    return GUARD_BYTES + (i * 2654435761u & (buffers->slots - 1)) * buffers->stride;
+}
+
+void *bench_buffers_send(const struct bench_buffers *buffers, size_t i)
+{
+    return buffers->send + slot_offset(buffers, i);
+}
+
+void *bench_buffers_recv(const struct bench_buffers *buffers, size_t i)
+{
+    return buffers->recv + slot_offset(buffers, i);
+}
+
+void bench_buffers_guard(struct bench_buffers *buffers)
+{
+    char *arenas[] = {buffers->send, buffers->recv};
+    for (int i = 0; i < 2; i++) {
+        memset(arenas[i], GUARD, GUARD_BYTES);
+        memset(arenas[i] + GUARD_BYTES + buffers->bytes, GUARD, buffers->stride - buffers->bytes);
+    }
+}
+
+static uint64_t count_changed(const char *bytes, size_t count)
+{
+    uint64_t changed = 0;
+    for (size_t i = 0; i < count; i++)
+        changed += bytes[i] != GUARD;
+    return changed;
+}
+
+uint64_t bench_buffers_damage(const struct bench_buffers *buffers)
+{
+    const char *arenas[] = {buffers->send, buffers->recv};
+    uint64_t changed = 0;
+    for (int i = 0; i < 2; i++)
+        changed += count_changed(arenas[i], GUARD_BYTES) +
+                   count_changed(arenas[i] + GUARD_BYTES + buffers->bytes,
+                                 buffers->stride - buffers->bytes);
+    return changed;
+}
+
+void bench_buffers_chill(const struct bench_buffers *buffers)
+{
+    if (!buffers->cold)
+        return;
+    size_t bytes = 2 * buffers->cache_bytes;
+    volatile char *other = calloc(1, bytes ? bytes : 1);
+    for (size_t i = 0; other && i < bytes; i += 64)
+        other[i] = 1;
+    free((void *)(uintptr_t)other);
+}
+
+void bench_buffers_fini(struct bench_buffers *buffers)
+{
+    if (!buffers->group) {
+        free(buffers->send);
+        free(buffers->recv);
+    } else {
+        tutti_symm_free(buffers->recv);
+        tutti_symm_free(buffers->send);
+        tutti_symm_group_destroy(buffers->group);
+    }
+    *buffers = (struct bench_buffers){0};
+}

@@ -1,0 +1,325 @@
+/* SPDX-License-Identifier: MIT */
+/* One rank of the benchmark: set-up, and for each row a check, a warm-up and timed operations. */
+#include "bench.h"
+#include "bench_buffers.h"
+#include "reference.h"
+#include "stats.h"
+#include "tool.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* Without --iters: how long the operations of one placement of one row take, and their bounds. */
+static const double row_seconds = 0.05;
+enum { LEAST_ITERATIONS = 20, MOST_ITERATIONS = 100000 };
+
+struct measure {
+    const struct bench_rank *self;
+    const struct bench_config *config;
+    tutti_store_t *store;
+    tutti_comm_t *comm;
+    tutti_op_t premul;
+    struct bench_buffers buffers;
+    char *input; /* this rank's, one period */
+    char *expected;
+    double *samples;
+};
+
+/* ---- one operation --------------------------------------------------------------------------- */
+
+static tutti_op_t operation(const struct measure *measure, enum tutti_op_kind kind)
+{
+    return kind == TUTTI_OP_PREMUL_SUM ? measure->premul : (tutti_op_t)(uintptr_t)kind;
+}
+
+/* The i-th operation of a row; each cold one uses the next slot. */
+static enum tutti_status run_once(struct measure *measure, const struct bench_row *row,
+                                  enum bench_place place, size_t i)
+{
+    if (measure->config->collective == TUTTI_COLLECTIVE_BARRIER)
+        return tutti_barrier(measure->comm, NULL, 0, TUTTI_STREAM_DEFAULT);
+    void *recv = bench_buffers_recv(&measure->buffers, i);
+    void *send = place == BENCH_IN_PLACE ? recv : bench_buffers_send(&measure->buffers, i);
+    return tutti_all_reduce(send, recv, row->count, row->dtype, operation(measure, row->op),
+                            measure->comm, TUTTI_STREAM_DEFAULT);
+}
+
+/* ---- correctness ----------------------------------------------------------------------------- */
+
+/* Runs the row once on fresh inputs; *wrong counts elements of the result with a wrong bit, of the
+ * input that changed, and bytes around either that did. */
+static enum tutti_status check(struct measure *measure, int index, enum bench_place place,
+                               uint64_t *wrong)
+{
+    const struct bench_row *row = &measure->config->rows[index];
+    size_t bytes = tutti_dtype_size(row->dtype);
+    struct reference reference = {
+        .dtype = row->dtype,
+        .op = row->op,
+        .scalar = BENCH_PREMUL_SCALAR,
+        .ranks = measure->config->ranks,
+        .seed = (uint64_t)index * BENCH_PLACES + (uint64_t)place,
+    };
+    reference_input(&reference, measure->self->rank, measure->input);
+    reference_expected(&reference, measure->expected);
+    char *send = bench_buffers_send(&measure->buffers, 0);
+    char *recv = bench_buffers_recv(&measure->buffers, 0);
+    bench_buffers_guard(&measure->buffers);
+    reference_fill(send, row->count, bytes, measure->input);
+    if (place == BENCH_IN_PLACE)
+        reference_fill(recv, row->count, bytes, measure->input);
+    else
+        memset(recv, 0xa5, row->bytes);
+
+    enum tutti_status status = run_once(measure, row, place, 0);
+    *wrong = reference_differences(recv, row->count, bytes, measure->expected) +
+             reference_differences(send, row->count, bytes, measure->input) +
+             bench_buffers_damage(&measure->buffers);
+    return status;
+}
+
+/* Inputs of the timed operations: ordinary numbers in every slot, and nothing of them cached when
+ * the measurement is a cold one. */
+static void prepare(struct measure *measure, const struct bench_row *row)
+{
+    struct reference reference = {.dtype = row->dtype, .op = row->op, .ranks = 1};
+    size_t bytes = tutti_dtype_size(row->dtype);
+    reference_input(&reference, measure->self->rank, measure->input);
+    for (size_t i = 0; i < measure->buffers.slots; i++) {
+        reference_fill(bench_buffers_send(&measure->buffers, i), row->count, bytes, measure->input);
+        reference_fill(bench_buffers_recv(&measure->buffers, i), row->count, bytes, measure->input);
+    }
+    bench_buffers_chill(&measure->buffers);
+}
+
+/* ---- time ------------------------------------------------------------------------------------ */
+
+/* How many operations share one reading of the clock, which costs some 25 ns itself. */
+static int batch_of(const struct bench_config *config, const struct bench_row *row, int iterations)
+{
+    int batch = row->bytes <= 1024 ? 32 : row->bytes <= 16384 ? 8 : 1;
+    if (config->ranks > config->placement.cores)
+        batch = 1; /* an operation takes longer than a time slice's bookkeeping */
+    int most = iterations / 10 > 1 ? iterations / 10 : 1;
+    return batch < most ? batch : most;
+}
+
+static enum tutti_status warm_up(struct measure *measure, const struct bench_row *row,
+                                 enum bench_place place)
+{
+    const struct bench_config *config = measure->config;
+    int rounds = config->iterations == 0 && config->warmup == 0 ? 1 : config->warmup;
+    enum tutti_status status = TUTTI_OK;
+    double begin = clock_seconds();
+    for (int i = 0; i < rounds && !status; i++)
+        status = run_once(measure, row, place, (size_t)i);
+    double each = (clock_seconds() - begin) / (rounds ? rounds : 1);
+    double fit = row_seconds / (each > 1e-9 ? each : 1e-9);
+    int iterations = fit < LEAST_ITERATIONS  ? LEAST_ITERATIONS
+                     : fit > MOST_ITERATIONS ? MOST_ITERATIONS
+                                             : (int)fit;
+    if (measure->self->rank == 0)
+        atomic_store(&measure->self->board->iterations,
+                     config->iterations ? config->iterations : iterations);
+    return status ? status : tutti_barrier(measure->comm, NULL, 0, TUTTI_STREAM_DEFAULT);
+}
+
+static enum tutti_status time_row(struct measure *measure, const struct bench_row *row,
+                                  enum bench_place place, struct bench_timing *timing,
+                                  int *iterations)
+{
+    enum tutti_status status = warm_up(measure, row, place);
+    if (status)
+        return status;
+    *iterations = atomic_load(&measure->self->board->iterations);
+    /* Nobody writes the next number of iterations before all have read this one. */
+    status = tutti_barrier(measure->comm, NULL, 0, TUTTI_STREAM_DEFAULT);
+    int batch = batch_of(measure->config, row, *iterations);
+    size_t samples = 0, done = 0;
+    double begin = clock_seconds(), last = begin;
+    while (done < (size_t)*iterations && !status) {
+        size_t left = (size_t)*iterations - done;
+        size_t now = left < (size_t)batch ? left : (size_t)batch;
+        for (size_t i = 0; i < now && !status; i++)
+            status = run_once(measure, row, place, done + i);
+        double end = clock_seconds();
+        measure->samples[samples++] = (end - last) / (double)now * 1e6;
+        last = end;
+        done += now;
+    }
+    struct stats stats = stats_of(measure->samples, samples);
+    timing->mean_us = (last - begin) / (double)done * 1e6;
+    timing->p50_us = stats.p50;
+    timing->p99_us = stats.p99;
+    return status;
+}
+
+/* ---- where the cores are --------------------------------------------------------------------- */
+
+/* Rank 0's round trip to the farthest rank; 0 when unknown. The other ranks play their part. */
+static double probe(struct measure *measure)
+{
+    static const double patience_seconds = 2;
+    struct ping *pings = measure->self->board->pings;
+    int rank = measure->self->rank;
+    if (!measure->config->placement.bound)
+        return 0;
+    if (rank != 0) {
+        ping_round_trip_ns(&pings[rank], 1, patience_seconds);
+        return 0;
+    }
+    double farthest = 0;
+    for (int peer = 1; peer < measure->config->ranks; peer++) {
+        double ns = ping_round_trip_ns(&pings[peer], 0, patience_seconds);
+        if (ns < 0)
+            return 0;
+        farthest = ns > farthest ? ns : farthest;
+    }
+    return farthest;
+}
+
+/* ---- a row, a rank --------------------------------------------------------------------------- */
+
+static enum tutti_status run_row(struct measure *measure, int index, struct bench_record *record)
+{
+    const struct bench_config *config = measure->config;
+    const struct bench_row *row = &config->rows[index];
+    bool barrier = config->collective == TUTTI_COLLECTIVE_BARRIER;
+    enum tutti_status status = TUTTI_OK;
+    bench_buffers_shape(&measure->buffers, row->bytes);
+    if (!barrier)
+        status = tutti_comm_algorithm(measure->comm, row->count, row->dtype,
+                                      operation(measure, row->op), NULL, &record->algo, NULL);
+    for (int place = 0; place < (barrier ? 1 : BENCH_PLACES) && !status; place++) {
+        struct bench_timing *timing = &record->timing[place];
+        if (config->check && !barrier)
+            status = check(measure, index, (enum bench_place)place, &timing->wrong);
+        if (!status && !barrier)
+            prepare(measure, row);
+        if (!status)
+            status = time_row(measure, row, (enum bench_place)place, timing, &record->iterations);
+    }
+    return status;
+}
+
+static enum tutti_status run_row_probed(struct measure *measure, int index,
+                                        struct bench_record *record)
+{
+    enum tutti_status status = tutti_barrier(measure->comm, NULL, 0, TUTTI_STREAM_DEFAULT);
+    if (status)
+        return status;
+    double before = probe(measure);
+    status = run_row(measure, index, record);
+    if (status)
+        return status;
+    double after = probe(measure);
+    record->round_trip_ns = before > 0 && after > 0 ? (before > after ? before : after) : 0;
+    record->moved = (before < PING_NEAR_NS) != (after < PING_NEAR_NS);
+    return TUTTI_OK;
+}
+
+static bool send_record(const struct bench_rank *self, const struct bench_record *record)
+{
+    return write(self->pipe, record, sizeof *record) == (ssize_t)sizeof *record;
+}
+
+/* The library has written the message, unless the memory was lacking here. */
+static void send_error(const struct bench_rank *self, int row, enum tutti_status status)
+{
+    const char *message = tutti_last_error();
+    struct bench_record record = {
+        .kind = BENCH_ERROR, .rank = self->rank, .row = row, .status = status};
+    snprintf(record.message, sizeof record.message, "%s",
+             *message ? message : tutti_status_text(status));
+    send_record(self, &record);
+}
+
+static enum tutti_status meet(struct measure *measure)
+{
+    const struct bench_config *config = measure->config;
+    const struct bench_rank *self = measure->self;
+    struct tutti_comm_options options = {
+        .struct_size = sizeof options,
+        .name = "bench",
+        .timeout_ms = config->timeout_ms,
+        .algo = config->algo,
+    };
+    enum tutti_status status =
+        tutti_store_open(self->store_url, config->timeout_ms, &measure->store);
+    if (!status)
+        status =
+            tutti_comm_create(measure->store, self->rank, config->ranks, &options, &measure->comm);
+    return status;
+}
+
+static bool allocate(struct measure *measure)
+{
+    const struct bench_config *config = measure->config;
+    size_t table = REFERENCE_PERIOD * sizeof(uint64_t);
+    size_t samples =
+        (size_t)(config->iterations > MOST_ITERATIONS ? config->iterations : MOST_ITERATIONS);
+    measure->input = malloc(table);
+    measure->expected = malloc(table);
+    measure->samples = malloc(samples * sizeof *measure->samples);
+    return measure->input && measure->expected && measure->samples;
+}
+
+static enum tutti_status prepare_rank(struct measure *measure, double *setup_ms)
+{
+    double begin = clock_seconds();
+    enum tutti_status status = meet(measure);
+    *setup_ms = (clock_seconds() - begin) * 1e3;
+    if (!status)
+        status = tutti_op_create_premul_sum(BENCH_PREMUL_SCALAR, &measure->premul);
+    if (!status)
+        status = bench_buffers_init(&measure->buffers, measure->config, measure->self->rank,
+                                    measure->store);
+    return status;
+}
+
+static void release(struct measure *measure)
+{
+    bench_buffers_fini(&measure->buffers);
+    tutti_op_destroy(measure->premul);
+    tutti_comm_destroy(measure->comm);
+    tutti_store_close(measure->store);
+    free(measure->input);
+    free(measure->expected);
+    free(measure->samples);
+}
+
+static bool run_rows(struct measure *measure, enum tutti_status *status, int *row)
+{
+    const struct bench_rank *self = measure->self;
+    for (*row = 0; *row < self->config->row_count; (*row)++) {
+        struct bench_record record = {.kind = BENCH_ROW, .rank = self->rank, .row = *row};
+        *status = run_row_probed(measure, *row, &record);
+        if (*status || !send_record(self, &record))
+            return false;
+    }
+    /* Nobody leaves while another one is still in its last operation. */
+    *status = tutti_barrier(measure->comm, NULL, 0, TUTTI_STREAM_DEFAULT);
+    return *status == TUTTI_OK;
+}
+
+bool bench_rank_run(const struct bench_rank *self)
+{
+    struct measure measure = {.self = self, .config = self->config};
+    struct bench_record ready = {.kind = BENCH_READY, .rank = self->rank, .pid = (int)getpid()};
+    int row = -1;
+    bool ok = false;
+    enum tutti_status status = TUTTI_ERR_SYSTEM;
+    if (!place_bind(&self->config->placement, self->rank))
+        goto err_release;
+    status = TUTTI_ERR_NO_MEMORY;
+    if (allocate(&measure))
+        status = prepare_rank(&measure, &ready.setup_ms);
+    ok = status == TUTTI_OK && send_record(self, &ready) && run_rows(&measure, &status, &row);
+
+err_release:
+    if (!ok)
+        send_error(self, row, status);
+    release(&measure);
+    return ok;
+}

@@ -1,0 +1,314 @@
+/* SPDX-License-Identifier: MIT */
+/* The command line of tutti bench, and the list of rows that it asks for. */
+#include "bench.h"
+#include "reference.h"
+#include "tool.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum {
+    OPTION_ITERS = 256,
+    OPTION_ALGO,
+    OPTION_JSON,
+    OPTION_COLD,
+    OPTION_SYMMETRIC,
+    OPTION_COLLECTIVE,
+    OPTION_TIMEOUT,
+    OPTION_THREADS,
+    OPTION_NO_BIND,
+};
+
+static const struct argp_option options[] = {
+    {0, 0, 0, 0, "What is measured:", 1},
+    {"minbytes", 'b', "SIZE", 0,
+     "Smallest message of a rank (default 8); SIZE is bytes, or such as 64K, 1.5M, 1G", 0},
+    {"maxbytes", 'e', "SIZE", 0, "Largest message (default 64M, or the smallest if that is larger)",
+     0},
+    {"stepfactor", 'f', "FACTOR", 0, "Multiply by FACTOR from one size to the next (default 2)", 0},
+    {"stepbytes", 'i', "SIZE", 0, "Add SIZE instead", 0},
+    {"datatype", 'd', "TYPES", 0, "Names joined by commas, or all (default float32)", 0},
+    {"op", 'o', "OPS", 0,
+     "sum prod min max avg band bor bxor premul_sum, joined by commas, or all (default sum)", 0},
+    {"collective", OPTION_COLLECTIVE, "NAME", 0, "all_reduce (default) or barrier", 0},
+    {"algo", OPTION_ALGO, "NAME", 0, "none (default: the library's choice), one_shot or two_shot",
+     0},
+    {"cold", OPTION_COLD, 0, 0, "Give every operation buffers that are in no cache", 0},
+    {"symmetric", OPTION_SYMMETRIC, 0, 0, "Take the buffers from tutti_symm_alloc()", 0},
+    {0, 0, 0, 0, "Who takes part:", 2},
+    {"ranks", 'n', "N", 0, "Ranks, 1 to 64 (default: one for each core, at least 2)", 0},
+    {"threads", OPTION_THREADS, 0, 0, "Ranks are threads of one process (default: processes)", 0},
+    {"no-bind", OPTION_NO_BIND, 0, 0,
+     "Do not bind each rank to a core of its own (never done when ranks outnumber the cores)", 0},
+    {0, 0, 0, 0, "How it is measured:", 3},
+    {"warmup_iters", 'w', "N", 0, "Operations before the timed ones (default 5)", 0},
+    {"iters", OPTION_ITERS, "N", 0,
+     "Timed operations (default: what 50 ms take, from 20 to 100000)", 0},
+    {"check", 'c', "0|1", 0, "Compare every element of every rank, bit for bit (default 1)", 0},
+    {"timeout", OPTION_TIMEOUT, "SECONDS", 0,
+     "Time limit of set-up and of each operation (default: the library's)", 0},
+    {0, 0, 0, 0, "Output:", 4},
+    {"json", OPTION_JSON, "FILE", 0, "Write the results to FILE as well", 0},
+    {0},
+};
+
+static const char doc[] =
+    "Measures collective operations between ranks that it starts itself, and prints the columns of "
+    "nccl-tests.\v"
+    "time is the mean of the slowest rank, in microseconds; algbw is bytes/time and busbw is algbw "
+    "times 2(n-1)/n. p50 and p99 are percentiles of the same rank's times. Operations of up to 1 "
+    "KiB "
+    "are timed in batches of 32, up to 16 KiB of 8 (but in at least 10 batches, and one by one "
+    "when "
+    "ranks outnumber the cores), so that the clock does not dominate: a percentile is then one of "
+    "batch means.\n\n"
+    "#wrong counts, over all ranks, the elements of the result that differ in any bit from a "
+    "reference computed one by one, elements of the input that changed, and bytes written "
+    "around either. The exit status is 1 if there is any, or if a rank failed.";
+
+static bool access_for_writing(const char *path)
+{
+    if (access(path, F_OK) == 0)
+        return access(path, W_OK) == 0;
+    const char *slash = strrchr(path, '/');
+    char *folder = slash ? strndup(path, (size_t)(slash - path + 1)) : strdup(".");
+    bool ok = folder && access(folder, W_OK | X_OK) == 0;
+    free(folder);
+    return ok;
+}
+
+static size_t size_argument(struct argp_state *state, const char *option, const char *text)
+{
+    size_t bytes = 0;
+    if (!parse_size(text, &bytes))
+        argp_error(state,
+                   "%s: '%s' is no size: give bytes, or a number with K, M or G, such as 64M",
+                   option, text);
+    return bytes;
+}
+
+static void dtypes_argument(struct argp_state *state, char *text, bool *chosen)
+{
+    memset(chosen, 0, TUTTI_DTYPE_COUNT);
+    bool all = strcmp(text, "all") == 0;
+    for (int dtype = 0; dtype < TUTTI_DTYPE_COUNT; dtype++)
+        chosen[dtype] = all;
+    char *rest = NULL;
+    for (char *name = all ? NULL : strtok_r(text, ",", &rest); name;
+         name = strtok_r(NULL, ",", &rest)) {
+        enum tutti_dtype dtype = TUTTI_FLOAT32;
+        if (!parse_dtype(name, &dtype))
+            argp_error(
+                state,
+                "-d: '%s' is no data type: give names such as float32,bfloat16,int64, or all",
+                name);
+        chosen[dtype] = true;
+    }
+}
+
+static void ops_argument(struct argp_state *state, char *text, bool *chosen)
+{
+    memset(chosen, 0, TUTTI_OP_COUNT);
+    bool all = strcmp(text, "all") == 0;
+    for (int op = 1; op < TUTTI_OP_COUNT; op++)
+        chosen[op] = all;
+    char *rest = NULL;
+    for (char *name = all ? NULL : strtok_r(text, ",", &rest); name;
+         name = strtok_r(NULL, ",", &rest)) {
+        enum tutti_op_kind op = TUTTI_OP_SUM;
+        if (!parse_op(name, &op))
+            argp_error(state, "-o: '%s' is no operation: give names such as sum,max,bxor, or all",
+                       name);
+        chosen[op] = true;
+    }
+}
+
+/* Options whose value is a name of a map or a flag. */
+static error_t parse_long_option(int key, char *text, struct argp_state *state)
+{
+    struct bench_config *config = state->input;
+    switch (key) {
+    case OPTION_ITERS:
+        config->iterations = integer_argument(state, "--iters", text, 1, 1000000000);
+        return 0;
+    case OPTION_ALGO:
+        if (!parse_algo(text, &config->algo) || config->algo > TUTTI_ALGO_TWO_SHOT)
+            argp_error(state, "--algo: '%s' is no algorithm: give none, one_shot or two_shot",
+                       text);
+        return 0;
+    case OPTION_COLLECTIVE:
+        if (!parse_collective(text, &config->collective))
+            argp_error(state, "--collective: '%s' is no collective: give all_reduce or barrier",
+                       text);
+        return 0;
+    case OPTION_TIMEOUT:
+        config->timeout_ms = 1000 * (int64_t)integer_argument(state, "--timeout", text, 1, 86400);
+        return 0;
+    case OPTION_JSON:
+        if (!access_for_writing(text))
+            argp_error(state, "--json: '%s' cannot be written: %s", text, strerror(errno));
+        config->json_path = text;
+        return 0;
+    case OPTION_COLD:
+        config->cold = true;
+        return 0;
+    case OPTION_SYMMETRIC:
+        config->symmetric = true;
+        return 0;
+    case OPTION_THREADS:
+        config->threads = true;
+        return 0;
+    case OPTION_NO_BIND:
+        config->bind = false;
+        return 0;
+    default:
+        return ARGP_ERR_UNKNOWN;
+    }
+}
+
+static void check_together(struct argp_state *state)
+{
+    struct bench_config *config = state->input;
+    if (!config->max_given)
+        config->max_bytes = config->min_bytes > (64u << 20) ? config->min_bytes : 64u << 20;
+    if (config->min_bytes > config->max_bytes)
+        argp_error(state, "-b %zu is larger than -e %zu", config->min_bytes, config->max_bytes);
+    if (config->min_bytes == 0 && config->max_bytes > 0 && !config->step_bytes)
+        argp_error(state, "-b 0: no factor leads on from 0 bytes; give -i SIZE, or -e 0");
+}
+
+static error_t parse_option(int key, char *text, struct argp_state *state)
+{
+    struct bench_config *config = state->input;
+    switch (key) {
+    case 'b':
+        config->min_bytes = size_argument(state, "-b", text);
+        return 0;
+    case 'e':
+        config->max_bytes = size_argument(state, "-e", text);
+        config->max_given = true;
+        return 0;
+    case 'f':
+        config->factor = integer_argument(state, "-f", text, 2, 1024);
+        return 0;
+    case 'i':
+        config->step_bytes = size_argument(state, "-i", text);
+        return 0;
+    case 'd':
+        dtypes_argument(state, text, config->dtypes);
+        return 0;
+    case 'o':
+        ops_argument(state, text, config->ops);
+        return 0;
+    case 'n':
+        config->ranks = integer_argument(state, "-n", text, 1, TUTTI_MAX_RANKS);
+        return 0;
+    case 'w':
+        config->warmup = integer_argument(state, "-w", text, 0, 1000000);
+        return 0;
+    case 'c':
+        config->check = integer_argument(state, "-c", text, 0, 1);
+        return 0;
+    case ARGP_KEY_ARG:
+        argp_error(state, "'%s': no argument is expected, options only", text);
+        return 0;
+    case ARGP_KEY_END:
+        check_together(state);
+        return 0;
+    default:
+        return parse_long_option(key, text, state);
+    }
+}
+
+/* ---- rows ------------------------------------------------------------------------------------ */
+
+static size_t next_size(const struct bench_config *config, size_t bytes)
+{
+    size_t next = config->step_bytes ? bytes + config->step_bytes : bytes * (size_t)config->factor;
+    return next > bytes ? next : SIZE_MAX;
+}
+
+/* Appends the sizes of one dtype and operation; rows == NULL counts them only. */
+static int add_sizes(const struct bench_config *config, enum tutti_dtype dtype,
+                     enum tutti_op_kind op, struct bench_row *rows)
+{
+    size_t element = tutti_dtype_size(dtype);
+    int count = 0;
+    for (size_t bytes = config->min_bytes; bytes <= config->max_bytes;
+         bytes = next_size(config, bytes), count++)
+        if (rows)
+            rows[count] = (struct bench_row){.dtype = dtype,
+                                             .op = op,
+                                             .count = bytes / element,
+                                             .bytes = bytes / element * element};
+    return count;
+}
+
+static int add_rows(const struct bench_config *config, struct bench_row *rows)
+{
+    int count = 0;
+    for (int dtype = 0; dtype < TUTTI_DTYPE_COUNT; dtype++)
+        for (int op = 1; op < TUTTI_OP_COUNT; op++)
+            if (config->dtypes[dtype] && config->ops[op] &&
+                reference_defined((enum tutti_dtype)dtype, (enum tutti_op_kind)op))
+                count += add_sizes(config, (enum tutti_dtype)dtype, (enum tutti_op_kind)op,
+                                   rows ? rows + count : NULL);
+    return count;
+}
+
+static bool make_rows(struct bench_config *config)
+{
+    bool barrier = config->collective == TUTTI_COLLECTIVE_BARRIER;
+    config->row_count = barrier ? 1 : add_rows(config, NULL);
+    if (config->row_count == 0)
+        return tool_fail("none of the operations of -o exists for any data type of -d: averages "
+                         "need numbers, band, bor and bxor integers, premul_sum floats");
+    config->rows = calloc((size_t)config->row_count, sizeof *config->rows);
+    if (!config->rows)
+        return tool_fail("no memory for %d rows", config->row_count);
+    if (!barrier)
+        add_rows(config, config->rows);
+    return true;
+}
+
+/* The words as they were given, for the JSON file; argp reorders argv. */
+static void join_command(struct bench_config *config, int argc, char **argv)
+{
+    size_t length = 0;
+    for (int i = 0; i < argc && length < sizeof config->command; i++)
+        length += (size_t)snprintf(config->command + length, sizeof config->command - length,
+                                   "%s%s", i ? " " : "", argv[i]);
+}
+
+bool bench_config_init(struct bench_config *config, int argc, char **argv)
+{
+    static const struct argp argp = {.options = options, .parser = parse_option, .doc = doc};
+    *config = (struct bench_config){
+        .collective = TUTTI_COLLECTIVE_ALL_REDUCE,
+        .bind = true,
+        .min_bytes = 8,
+        .factor = 2,
+        .warmup = 5,
+        .check = true,
+    };
+    config->dtypes[TUTTI_FLOAT32] = true;
+    config->ops[TUTTI_OP_SUM] = true;
+    join_command(config, argc, argv);
+    if (argp_parse(&argp, argc, argv, 0, NULL, config))
+        return false;
+    if (config->ranks == 0) {
+        if (!place_ranks(&config->placement, 1, false))
+            return false;
+        config->ranks = config->placement.cores < 2 ? 2 : config->placement.cores;
+        config->ranks = config->ranks < TUTTI_MAX_RANKS ? config->ranks : TUTTI_MAX_RANKS;
+    }
+    return place_ranks(&config->placement, config->ranks, config->bind) && make_rows(config);
+}
+
+void bench_config_fini(struct bench_config *config)
+{
+    free(config->rows);
+    config->rows = NULL;
+}

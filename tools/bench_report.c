@@ -1,0 +1,231 @@
+/* SPDX-License-Identifier: MIT */
+/* The table, in the columns of nccl-tests, and the JSON file in this project's one format. */
+#include "bench.h"
+#include "commit.h"
+#include "tool.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/utsname.h>
+#include <time.h>
+
+struct bench_report {
+    const struct bench_config *config;
+    json_t *rows;
+    uint64_t wrong;
+    double busbw_sum;
+    int busbw_count;
+};
+
+/* ---- the table ------------------------------------------------------------------------------- */
+
+static void print_parameters(const struct bench_config *config)
+{
+    int version = tutti_version();
+    char step[64];
+    if (config->step_bytes)
+        snprintf(step, sizeof step, "%zu(bytes)", config->step_bytes);
+    else
+        snprintf(step, sizeof step, "%d(factor)", config->factor);
+    printf("# tutti %d.%d.%d %s, isa %s, commit %s\n", version / 10000, version / 100 % 100,
+           version % 100, tutti_collective_name(config->collective), tutti_info_isa(), TOOL_COMMIT);
+    printf("# nRanks %d %s minBytes %zu maxBytes %zu step: %s warmup iters: %d iters: ",
+           config->ranks, config->threads ? "threads" : "processes", config->min_bytes,
+           config->max_bytes, step, config->warmup);
+    if (config->iterations)
+        printf("%d", config->iterations);
+    else
+        printf("auto");
+    printf(" validation: %d caches: %s buffers: %s\n", config->check, config->cold ? "cold" : "hot",
+           config->symmetric ? "symmetric" : "ordinary");
+}
+
+static void print_ranks(const struct bench_config *config, const struct bench_record *ready)
+{
+    double setup_ms = 0;
+    printf("#\n# Using ranks\n");
+    for (int rank = 0; rank < config->ranks; rank++) {
+        printf("#  Rank %2d pid %6d ", rank, ready[rank].pid);
+        if (config->placement.bound)
+            printf("on CPU %d\n", config->placement.cpus[rank]);
+        else
+            printf("not bound (%d cores)\n", config->placement.cores);
+        setup_ms = ready[rank].setup_ms > setup_ms ? ready[rank].setup_ms : setup_ms;
+    }
+    printf("# Set-up of the communicator: %.3f ms (slowest rank)\n#\n", setup_ms);
+}
+
+static void print_columns(void)
+{
+    const char *quantities = " %8s %7s %7s %6s ";
+    printf("# %46s %36s %36s\n", "", "out-of-place", "in-place");
+    printf("# %10s %12s %11s %10s %6s", "size", "count", "type", "redop", "root");
+    for (int place = 0; place < BENCH_PLACES; place++)
+        printf(quantities, "time", "algbw", "busbw", "#wrong");
+    printf("%9s %9s %9s %9s\n", "p50(out)", "p99(out)", "p50(in)", "p99(in)");
+    printf("# %10s %12s %11s %10s %6s", "(B)", "(elements)", "", "", "");
+    for (int place = 0; place < BENCH_PLACES; place++)
+        printf(quantities, "(us)", "(GB/s)", "(GB/s)", "");
+    printf("%9s %9s %9s %9s\n", "(us)", "(us)", "(us)", "(us)");
+}
+
+/* Five significant digits whatever the size. */
+static void format_us(double us, char *text, size_t capacity)
+{
+    snprintf(text, capacity,
+             us < 10     ? "%.3f"
+             : us < 1000 ? "%.2f"
+             : us < 1e5  ? "%.1f"
+                         : "%.0f",
+             us);
+}
+
+/* algbw in GB/s: 1e9 bytes a second. */
+static double algbw(const struct bench_row *row, const struct bench_timing *timing)
+{
+    return timing->mean_us > 0 ? (double)row->bytes / timing->mean_us * 1e-3 : 0;
+}
+
+static double busbw(const struct bench_report *report, const struct bench_row *row,
+                    const struct bench_timing *timing)
+{
+    int ranks = report->config->ranks;
+    return algbw(row, timing) * 2 * (ranks - 1) / ranks;
+}
+
+static void print_timing(const struct bench_report *report, const struct bench_row *row,
+                         const struct bench_timing *timing)
+{
+    char time[32], wrong[32] = "N/A";
+    format_us(timing->mean_us, time, sizeof time);
+    if (report->config->check)
+        snprintf(wrong, sizeof wrong, "%llu", (unsigned long long)timing->wrong);
+    printf(" %8s %7.2f %7.2f %6s ", time, algbw(row, timing), busbw(report, row, timing), wrong);
+}
+
+static void print_row(struct bench_report *report, const struct bench_result *result)
+{
+    const struct bench_row *row = result->row;
+    bool barrier = report->config->collective == TUTTI_COLLECTIVE_BARRIER;
+    printf("  %10zu %12zu %11s %10s %6d", row->bytes, row->count,
+           barrier ? "-" : tutti_dtype_name(row->dtype), barrier ? "-" : op_kind_name(row->op), -1);
+    for (int place = 0; place < BENCH_PLACES; place++) {
+        if (barrier && place == BENCH_IN_PLACE)
+            printf(" %8s %7s %7s %6s ", "-", "-", "-", "-");
+        else
+            print_timing(report, row, &result->timing[place]);
+    }
+    for (int place = 0; place < BENCH_PLACES; place++) {
+        char p50[32] = "-", p99[32] = "-";
+        if (!barrier || place == BENCH_OUT_OF_PLACE) {
+            format_us(result->timing[place].p50_us, p50, sizeof p50);
+            format_us(result->timing[place].p99_us, p99, sizeof p99);
+        }
+        printf("%9s %9s ", p50, p99);
+    }
+    printf("\n");
+    fflush(stdout);
+}
+
+/* ---- JSON ------------------------------------------------------------------------------------ */
+
+static bool append_row(struct bench_report *report, const struct bench_result *result,
+                       enum bench_place place)
+{
+    const struct bench_config *config = report->config;
+    const struct bench_row *row = result->row;
+    const struct bench_timing *timing = &result->timing[place];
+    bool barrier = config->collective == TUTTI_COLLECTIVE_BARRIER;
+    json_t *object = json_pack(
+        "{s:s, s:s?, s:s?, s:i, s:I, s:s, s:s?, s:f, s:{}, s:n, s:f, s:f, s:f, s:b, s:b, s:b, "
+        "s:b, s:i}",
+        "collective", tutti_collective_name(config->collective), "dtype",
+        barrier ? NULL : tutti_dtype_name(row->dtype), "op", barrier ? NULL : op_kind_name(row->op),
+        "ranks", config->ranks, "bytes", (json_int_t)row->bytes, "placement", result->placement,
+        "algo", barrier ? NULL : tutti_algo_name(result->algo), "tutti_us", timing->p50_us,
+        "rivals", "ratio", "mean_us", timing->mean_us, "p50_us", timing->p50_us, "p99_us",
+        timing->p99_us, "in_place", place == BENCH_IN_PLACE, "cold", config->cold, "symmetric",
+        config->symmetric, "threads", config->threads, "iterations", result->iterations);
+    if (object)
+        json_object_set_new(object, "wrong",
+                            config->check && !barrier ? json_integer((json_int_t)timing->wrong)
+                                                      : json_null());
+    return json_array_append_new(report->rows, object) == 0;
+}
+
+static bool write_json(const struct bench_report *report)
+{
+    const struct bench_config *config = report->config;
+    struct utsname host = {0};
+    char machine[512], date[32];
+    time_t now = time(NULL);
+    struct tm utc;
+    uname(&host);
+    strftime(date, sizeof date, "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&now, &utc));
+    snprintf(machine, sizeof machine, "%s, %d cores, %s %s", config->placement.cpu_model,
+             config->placement.cores, host.sysname, host.release);
+    json_t *file = json_pack("{s:s, s:s, s:s, s:s, s:O}", "machine", machine, "commit", TOOL_COMMIT,
+                             "date", date, "command", config->command, "rows", report->rows);
+    bool ok = file && json_dump_file(file, config->json_path, JSON_INDENT(1)) == 0;
+    json_decref(file);
+    return ok ? ok : tool_fail_errno("--json: cannot write '%s'", config->json_path);
+}
+
+/* ---- the report ------------------------------------------------------------------------------ */
+
+struct bench_report *bench_report_begin(const struct bench_config *config,
+                                        const struct bench_record *ready)
+{
+    struct bench_report *report = calloc(1, sizeof *report);
+    json_t *rows = json_array();
+    if (!report || !rows) {
+        tool_fail("no memory for the report");
+        json_decref(rows);
+        free(report);
+        return NULL;
+    }
+    report->config = config;
+    report->rows = rows;
+    print_parameters(config);
+    print_ranks(config, ready);
+    print_columns();
+    fflush(stdout);
+    return report;
+}
+
+bool bench_report_row(struct bench_report *report, const struct bench_result *result)
+{
+    bool barrier = report->config->collective == TUTTI_COLLECTIVE_BARRIER;
+    print_row(report, result);
+    for (int place = 0; place < (barrier ? 1 : BENCH_PLACES); place++) {
+        report->wrong += result->timing[place].wrong;
+        report->busbw_sum += busbw(report, result->row, &result->timing[place]);
+        report->busbw_count++;
+        if (!append_row(report, result, (enum bench_place)place))
+            return tool_fail("no memory for the report");
+    }
+    return true;
+}
+
+bool bench_report_end(struct bench_report *report)
+{
+    bool ok = report->wrong == 0;
+    printf("# Out of bounds values : %llu %s\n", (unsigned long long)report->wrong,
+           !report->config->check ? "(not checked)"
+           : ok                   ? "OK"
+                                  : "FAILED");
+    printf("# Avg bus bandwidth    : %g\n",
+           report->busbw_count ? report->busbw_sum / report->busbw_count : 0);
+    if (report->config->json_path && !write_json(report))
+        ok = false;
+    bench_report_abandon(report);
+    return ok;
+}
+
+void bench_report_abandon(struct bench_report *report)
+{
+    if (!report)
+        return;
+    json_decref(report->rows);
+    free(report);
+}

@@ -1,0 +1,260 @@
+/* SPDX-License-Identifier: MIT */
+/* tutti info: what a report of a problem should begin with. One tree holds all of it; it is printed
+ * as indented text or as JSON. */
+#include "info.h"
+#include "place.h"
+#include "tool.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/statvfs.h>
+#include <sys/syscall.h>
+#include <sys/sysinfo.h>
+#include <sys/utsname.h>
+#include <unistd.h>
+
+extern char **environ;
+
+/* ---- what the machine says ------------------------------------------------------------------- */
+
+static json_t *string_from_file(const char *path)
+{
+    char text[256] = "";
+    FILE *file = fopen(path, "re");
+    if (file && fgets(text, sizeof text, file))
+        text[strcspn(text, "\n")] = 0;
+    if (file)
+        fclose(file);
+    return *text ? json_string(text) : json_null();
+}
+
+static json_t *describe_host(void)
+{
+    struct utsname name = {0};
+    struct sysinfo memory = {0};
+    uname(&name);
+    sysinfo(&memory);
+    return json_pack("{s:s, s:s, s:s, s:o, s:I, s:I}", "name", name.nodename, "kernel",
+                     name.release, "architecture", name.machine, "boot_id",
+                     string_from_file("/proc/sys/kernel/random/boot_id"), "memory_bytes",
+                     (json_int_t)memory.totalram * memory.mem_unit, "free_memory_bytes",
+                     (json_int_t)memory.freeram * memory.mem_unit);
+}
+
+static json_t *limit(int resource)
+{
+    struct rlimit value;
+    if (getrlimit(resource, &value) < 0)
+        return json_null();
+    return value.rlim_cur == RLIM_INFINITY ? json_string("unlimited")
+                                           : json_integer((json_int_t)value.rlim_cur);
+}
+
+/* "yes", or why a system call that the library lives on is refused. */
+static json_t *verdict(int descriptor)
+{
+    if (descriptor < 0)
+        return json_sprintf("no: %s", strerror(errno));
+    close(descriptor);
+    return json_string("yes");
+}
+
+static json_t *describe_limits(void)
+{
+    struct statvfs shm = {0};
+    statvfs("/dev/shm", &shm);
+    return json_pack("{s:o, s:o, s:o, s:I, s:I, s:o, s:o}", "memlock_bytes", limit(RLIMIT_MEMLOCK),
+                     "open_files", limit(RLIMIT_NOFILE), "processes", limit(RLIMIT_NPROC),
+                     "dev_shm_bytes", (json_int_t)(shm.f_blocks * shm.f_frsize),
+                     "dev_shm_free_bytes", (json_int_t)(shm.f_bavail * shm.f_frsize),
+                     "sealed_memfd",
+                     verdict(memfd_create("tutti-info", MFD_CLOEXEC | MFD_ALLOW_SEALING)), "pidfd",
+                     verdict((int)syscall(SYS_pidfd_open, getpid(), 0)));
+}
+
+static json_t *describe_namespaces(void)
+{
+    static const char *const names[] = {"pid", "net", "ipc", "mnt", "user"};
+    json_t *object = json_object();
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        char path[64], target[64];
+        snprintf(path, sizeof path, "/proc/self/ns/%s", names[i]);
+        ssize_t length = readlink(path, target, sizeof target - 1);
+        target[length > 0 ? length : 0] = 0;
+        json_object_set_new(object, names[i], json_string(target));
+    }
+    return object;
+}
+
+/* ---- what the library says ------------------------------------------------------------------- */
+
+static json_t *describe_launcher(void)
+{
+    struct tutti_launcher launcher = {.struct_size = sizeof launcher};
+    if (tutti_info_launcher(&launcher))
+        return json_string("none");
+    return json_sprintf("%s, rank %d of %d", launcher.name, launcher.rank, launcher.world_size);
+}
+
+static json_t *describe_environment(void)
+{
+    json_t *object = json_object();
+    for (char **variable = environ; *variable; variable++) {
+        const char *value = strchr(*variable, '=');
+        if (strncmp(*variable, "TUTTI_", 6) == 0 && value)
+            json_object_setn_new(object, *variable, (size_t)(value - *variable),
+                                 json_string(value + 1));
+    }
+    return object;
+}
+
+static json_t *describe_library(void)
+{
+    int version = tutti_version();
+    const char *backend = "";
+    if (tutti_info_symm_backend(&backend))
+        backend = tutti_last_error();
+    return json_pack("{s:o, s:s, s:b, s:s, s:b, s:o, s:o}", "version",
+                     json_sprintf("%d.%d.%d", version / 10000, version / 100 % 100, version % 100),
+                     "isa", tutti_info_isa(), "enabled", tutti_comm_is_enabled(),
+                     "symmetric_memory", backend, "multicast",
+                     tutti_info_multicast(TUTTI_DEVICE_CPU), "launcher", describe_launcher(),
+                     "environment", describe_environment());
+}
+
+/* ---- as text --------------------------------------------------------------------------------- */
+
+static bool ends_with(const char *text, const char *end)
+{
+    size_t length = strlen(text), tail = strlen(end);
+    return length >= tail && strcmp(text + length - tail, end) == 0;
+}
+
+static void print_value(const char *key, const json_t *value)
+{
+    char size[32];
+    if (json_is_integer(value) && ends_with(key, "bytes")) {
+        format_size((size_t)json_integer_value(value), size, sizeof size);
+        fputs(size, stdout);
+    } else if (json_is_integer(value)) {
+        printf("%lld", (long long)json_integer_value(value));
+    } else if (json_is_real(value)) {
+        printf("%.4g", json_real_value(value));
+    } else if (json_is_string(value)) {
+        fputs(json_string_value(value), stdout);
+    } else {
+        fputs(json_is_true(value) ? "yes" : json_is_false(value) ? "no" : "unknown", stdout);
+    }
+}
+
+/* An object of an array: its plain values on one line, what nests below it. */
+static void print_tree(json_t *object, int depth, bool in_array)
+{
+    const char *key, *separator = "";
+    json_t *value, *element;
+    size_t index;
+    if (in_array)
+        printf("%*s- ", 2 * depth - 2, "");
+    json_object_foreach(object, key, value)
+    {
+        if (json_is_object(value) || json_is_array(value))
+            continue;
+        if (in_array)
+            printf("%s%s ", separator, key);
+        else
+            printf("%*s%s: ", 2 * depth, "", key);
+        print_value(key, value);
+        separator = ", ";
+        if (!in_array)
+            printf("\n");
+    }
+    if (in_array)
+        printf("\n");
+    json_object_foreach(object, key, value)
+    {
+        if (json_is_object(value) && json_object_size(value)) {
+            printf("%*s%s:\n", 2 * depth, "", key);
+            print_tree(value, depth + 1, false);
+        } else if (json_is_array(value)) {
+            printf("%*s%s:\n", 2 * depth, "", key);
+            json_array_foreach(value, index, element) print_tree(element, depth + 2, true);
+        }
+    }
+}
+
+/* ---- the command ----------------------------------------------------------------------------- */
+
+struct request {
+    int ranks;
+    bool json;
+};
+
+enum { OPTION_JSON = 256 };
+
+static const struct argp_option options[] = {
+    {"ranks", 'n', "N", 0,
+     "Show and test a communicator of N ranks, 2 to 64, besides that of 2 (default: one rank for "
+     "each core)",
+     0},
+    {"json", OPTION_JSON, 0, 0, "Print JSON", 0},
+    {0},
+};
+
+static const char doc[] =
+    "Shows the host, its processors, memory and limits as far as they matter to the library, tests "
+    "stores and communicators, and shows which algorithm is chosen for which size and why.\v"
+    "The exit status is 1 if a test failed.";
+
+static error_t parse_option(int key, char *text, struct argp_state *state)
+{
+    struct request *request = state->input;
+    switch (key) {
+    case 'n':
+        request->ranks = integer_argument(state, "-n", text, 2, TUTTI_MAX_RANKS);
+        return 0;
+    case OPTION_JSON:
+        request->json = true;
+        return 0;
+    case ARGP_KEY_ARG:
+        argp_error(state, "'%s': no argument is expected, options only", text);
+        return 0;
+    default:
+        return ARGP_ERR_UNKNOWN;
+    }
+}
+
+int command_info(int argc, char **argv)
+{
+    static const struct argp argp = {.options = options, .parser = parse_option, .doc = doc};
+    struct request request = {0};
+    struct placement placement;
+    bool failed = false;
+    if (argp_parse(&argp, argc, argv, 0, NULL, &request) || !place_ranks(&placement, 2, true))
+        return TOOL_FAILED;
+    if (request.ranks == 0)
+        request.ranks = placement.cores < 2                 ? 2
+                        : placement.cores > TUTTI_MAX_RANKS ? TUTTI_MAX_RANKS
+                                                            : placement.cores;
+    json_t *tree = json_pack(
+        "{s:o, s:o, s:o, s:o, s:o, s:o*, s:o*, s:o*, s:o*}", "library", describe_library(), "host",
+        describe_host(), "processors", place_describe(), "limits", describe_limits(), "namespaces",
+        describe_namespaces(), "core_distances", selftest_distances(), "stores",
+        selftest_stores(&failed), "communicators", selftest_comms(request.ranks, &failed),
+        "algorithms", selftest_algorithms(request.ranks));
+    if (!tree) {
+        tool_fail("no memory for the description");
+        return TOOL_FAILED;
+    }
+    if (request.json) {
+        json_dumpf(tree, stdout, JSON_INDENT(1));
+        printf("\n");
+    } else {
+        print_tree(tree, 0, false);
+    }
+    json_decref(tree);
+    return failed ? TOOL_FAILED : TOOL_OK;
+}

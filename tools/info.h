@@ -1,0 +1,20 @@
+/* SPDX-License-Identifier: MIT */
+/* The parts of `tutti info` that run something. */
+#ifndef TUTTI_TOOL_INFO_H
+#define TUTTI_TOOL_INFO_H
+
+#include "tutti/tutti.h"
+
+#include <jansson.h>
+
+/* Each returns an array of {"test", "result", ...}; result is "ok" or what went wrong, which also
+ * sets *failed. NULL without memory. */
+json_t *selftest_stores(bool *failed);
+json_t *selftest_comms(int ranks, bool *failed);
+/* [{"cpu", "round_trip_ns", "distance"}]: from the first core to every other one. */
+json_t *selftest_distances(void);
+/* What the communicator would choose: [{"ranks", "choices": [{"from_bytes", "to_bytes", ...}]}],
+ * for 2 and for `ranks` ranks. */
+json_t *selftest_algorithms(int ranks);
+
+#endif

@@ -1,0 +1,375 @@
+/* SPDX-License-Identifier: MIT */
+/* Stores, communicators, distances and choices, tried out in child processes that cannot outlive
+ * us. */
+#include "info.h"
+#include "ping.h"
+#include "place.h"
+#include "ranks.h"
+#include "reference.h"
+#include "tool.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { TIMEOUT_MS = 20000, CHOICES = 32, ELEMENTS = 10000 };
+
+struct choice {
+    size_t from_bytes, to_bytes;
+    enum tutti_algo algo;
+    char reason[256];
+};
+
+/* What the ranks of one trial find out, in memory that they share with the parent. */
+struct trial {
+    struct ping pings[TUTTI_MAX_RANKS];
+    struct placement placement;
+    int ranks;
+    bool threads;
+    bool choose; /* fill choices instead of reducing */
+    double round_trip_ns[TUTTI_MAX_RANKS];
+    double setup_ms[TUTTI_MAX_RANKS];
+    bool passed[TUTTI_MAX_RANKS];
+    char message[TUTTI_MAX_RANKS][512];
+    int choices;
+    struct choice choice[CHOICES];
+};
+
+/* ---- trials ---------------------------------------------------------------------------------- */
+
+static struct trial *trial_create(int ranks, bool threads)
+{
+    void *memory =
+        mmap(NULL, sizeof(struct trial), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED) {
+        tool_fail_errno("cannot map memory for the self-test");
+        return NULL;
+    }
+    struct trial *trial = memory;
+    trial->ranks = ranks;
+    trial->threads = threads;
+    if (place_ranks(&trial->placement, ranks, true))
+        return trial;
+    munmap(memory, sizeof *trial);
+    return NULL;
+}
+
+static void trial_destroy(struct trial *trial)
+{
+    munmap(trial, sizeof *trial);
+}
+
+/* Forks the ranks (threads: one process for all), opens the gate, and waits until all have ended.
+ * Every wait in them has a deadline of its own. */
+static bool trial_run(struct trial *trial, ranks_fn *fn)
+{
+    struct ranks ranks;
+    tutti_store_t *store = NULL;
+    if (!ranks_fork(&ranks, trial->threads ? 1 : trial->ranks, fn, trial))
+        return false;
+    bool ok = trial->threads ||
+              tutti_store_open("tcp://127.0.0.1:0?server=1", TIMEOUT_MS, &store) == TUTTI_OK;
+    if (!ok)
+        tool_fail("the self-test's store: %s", tutti_last_error());
+    ok = ok && ranks_start(&ranks, store ? tutti_store_url(store) : "memory:info");
+    for (int i = 0; ok && i < ranks.count; i++) {
+        pid_t pid = ranks.pids[i];
+        while (waitpid(pid, NULL, 0) < 0 && errno == EINTR)
+            ;
+        ranks_reaped(&ranks, pid);
+    }
+    ranks_end(&ranks);
+    tutti_store_close(store);
+    return ok;
+}
+
+/* ---- stores ---------------------------------------------------------------------------------- */
+
+/* Returns NULL, or what went wrong. */
+static const char *try_store(const char *url)
+{
+    static char wrong[600];
+    tutti_store_t *store = NULL;
+    const char *key = "key";
+    char value[8] = "";
+    size_t size = 0;
+    int64_t sum = 0;
+    bool exists = false, deleted = false;
+    enum tutti_status status = tutti_store_open(url, TIMEOUT_MS, &store);
+    if (!status)
+        status = tutti_store_set(store, key, "value", 5);
+    if (!status)
+        status = tutti_store_get(store, key, TIMEOUT_MS, value, sizeof value, &size);
+    if (!status)
+        status = tutti_store_add(store, "sum", 20, &sum);
+    if (!status)
+        status = tutti_store_add(store, "sum", 22, &sum);
+    if (!status)
+        status = tutti_store_delete(store, key, &deleted);
+    if (!status)
+        status = tutti_store_check(store, &key, 1, &exists);
+    tutti_store_close(store);
+    if (status)
+        snprintf(wrong, sizeof wrong, "%s", tutti_last_error());
+    else if (size != 5 || memcmp(value, "value", 5) != 0 || sum != 42 || !deleted || exists)
+        snprintf(wrong, sizeof wrong, "a value came back changed");
+    else
+        return NULL;
+    return wrong;
+}
+
+static void add_store(json_t *results, const char *name, const char *url, bool *failed)
+{
+    double begin = clock_seconds();
+    const char *wrong = try_store(url);
+    double ms = (clock_seconds() - begin) * 1e3;
+    if (wrong)
+        *failed = true;
+    json_array_append_new(results, json_pack("{s:s, s:s, s:f}", "test", name, "result",
+                                             wrong ? wrong : "ok", "ms", ms));
+}
+
+json_t *selftest_stores(bool *failed)
+{
+    json_t *results = json_array();
+    add_store(results, "memory", "memory:info", failed);
+    add_store(results, "tcp", "tcp://127.0.0.1:0?server=1", failed);
+    char path[] = "/tmp/tutti-info-XXXXXX", url[64];
+    int file = mkostemp(path, O_CLOEXEC);
+    snprintf(url, sizeof url, "file:%s", path);
+    add_store(results, "file", url, failed);
+    if (file >= 0) {
+        close(file);
+        unlink(path);
+    }
+    return results;
+}
+
+/* ---- distances ------------------------------------------------------------------------------- */
+
+static int distance_main(int rank, const char *start, void *context)
+{
+    static const double patience_seconds = 2;
+    struct trial *trial = context;
+    (void)start;
+    if (!place_bind(&trial->placement, rank))
+        return TOOL_FAILED;
+    if (rank > 0)
+        ping_round_trip_ns(&trial->pings[rank], 1, patience_seconds * trial->ranks);
+    for (int peer = 1; rank == 0 && peer < trial->ranks; peer++)
+        trial->round_trip_ns[peer] = ping_round_trip_ns(&trial->pings[peer], 0, patience_seconds);
+    return TOOL_OK;
+}
+
+json_t *selftest_distances(void)
+{
+    json_t *results = json_array();
+    struct trial *trial = trial_create(1, false);
+    if (!trial)
+        return results;
+    int cores = trial->placement.cores;
+    trial->ranks = cores < TUTTI_MAX_RANKS ? cores : TUTTI_MAX_RANKS;
+    if (place_ranks(&trial->placement, trial->ranks, true) && trial_run(trial, distance_main))
+        for (int peer = 1; peer < trial->ranks; peer++)
+            if (trial->round_trip_ns[peer] > 0)
+                json_array_append_new(
+                    results, json_pack("{s:i, s:i, s:f, s:s}", "from_cpu", trial->placement.cpus[0],
+                                       "to_cpu", trial->placement.cpus[peer], "round_trip_ns",
+                                       trial->round_trip_ns[peer], "distance",
+                                       ping_name(trial->round_trip_ns[peer])));
+    trial_destroy(trial);
+    return results;
+}
+
+/* ---- communicators --------------------------------------------------------------------------- */
+
+static enum tutti_status reduce_and_check(tutti_comm_t *comm, int rank, int ranks, bool *same)
+{
+    enum tutti_status status = TUTTI_ERR_NO_MEMORY;
+    struct reference reference = {.dtype = TUTTI_FLOAT32, .op = TUTTI_OP_SUM, .ranks = ranks};
+    float *table = malloc(REFERENCE_PERIOD * sizeof *table);
+    float *data = malloc(ELEMENTS * sizeof *data);
+    if (table && data) {
+        reference_input(&reference, rank, table);
+        reference_fill(data, ELEMENTS, sizeof *data, table);
+        status = tutti_all_reduce(data, data, ELEMENTS, TUTTI_FLOAT32, TUTTI_SUM, comm,
+                                  TUTTI_STREAM_DEFAULT);
+        reference_expected(&reference, table);
+        *same = reference_differences(data, ELEMENTS, sizeof *data, table) == 0;
+    }
+    free(table);
+    free(data);
+    return status;
+}
+
+static bool same_choice(tutti_comm_t *comm, size_t count, const struct choice *choice)
+{
+    enum tutti_algo algo = TUTTI_ALGO_NONE;
+    const char *reason = "";
+    tutti_comm_algorithm(comm, count, TUTTI_FLOAT32, TUTTI_SUM, NULL, &algo, &reason);
+    return algo == choice->algo && strcmp(reason, choice->reason) == 0;
+}
+
+/* From each first size doubles until the choice changes, then halves the step to find the last. */
+static void list_choices(struct trial *trial, tutti_comm_t *comm)
+{
+    static const size_t most = (size_t)1 << 30;
+    size_t first = 1;
+    while (first <= most && trial->choices < CHOICES) {
+        struct choice *choice = &trial->choice[trial->choices++];
+        const char *reason = "";
+        tutti_comm_algorithm(comm, first, TUTTI_FLOAT32, TUTTI_SUM, NULL, &choice->algo, &reason);
+        snprintf(choice->reason, sizeof choice->reason, "%s", reason);
+        size_t last = first, step = first;
+        while (last < most && same_choice(comm, last + step, choice)) {
+            last += step;
+            step = last;
+        }
+        for (; step > 0 && last < most; step /= 2)
+            if (same_choice(comm, last + step, choice))
+                last += step;
+        choice->from_bytes = first * sizeof(float);
+        choice->to_bytes = last < most ? last * sizeof(float) : 0;
+        first = last + 1;
+    }
+}
+
+struct trial_rank {
+    struct trial *trial;
+    const char *url;
+    int rank;
+};
+
+static void comm_rank(const struct trial_rank *self)
+{
+    struct trial *trial = self->trial;
+    struct tutti_comm_options options = {
+        .struct_size = sizeof options, .name = "info", .timeout_ms = TIMEOUT_MS};
+    tutti_store_t *store = NULL;
+    tutti_comm_t *comm = NULL;
+    bool same = true;
+    double begin = clock_seconds();
+    place_bind(&trial->placement, self->rank);
+    enum tutti_status status = tutti_store_open(self->url, TIMEOUT_MS, &store);
+    if (!status)
+        status = tutti_comm_create(store, self->rank, trial->ranks, &options, &comm);
+    trial->setup_ms[self->rank] = (clock_seconds() - begin) * 1e3;
+    if (!status && trial->choose && self->rank == 0)
+        list_choices(trial, comm);
+    if (!status && !trial->choose)
+        status = reduce_and_check(comm, self->rank, trial->ranks, &same);
+    if (!status)
+        status = tutti_barrier(comm, NULL, 0, TUTTI_STREAM_DEFAULT);
+    if (status)
+        snprintf(trial->message[self->rank], sizeof trial->message[0], "%s", tutti_last_error());
+    trial->passed[self->rank] = !status && same;
+    tutti_comm_destroy(comm);
+    tutti_store_close(store);
+}
+
+static int comm_process(int rank, const char *url, void *context)
+{
+    struct trial_rank self = {context, url, rank};
+    comm_rank(&self);
+    return TOOL_OK;
+}
+
+static void *comm_thread(void *self)
+{
+    comm_rank(self);
+    return NULL;
+}
+
+static int comm_threads(int index, const char *url, void *context)
+{
+    struct trial *trial = context;
+    struct trial_rank self[TUTTI_MAX_RANKS];
+    pthread_t threads[TUTTI_MAX_RANKS];
+    (void)index;
+    for (int rank = 0; rank < trial->ranks; rank++) {
+        self[rank] = (struct trial_rank){trial, url, rank};
+        if (pthread_create(&threads[rank], NULL, comm_thread, &self[rank]))
+            return TOOL_FAILED;
+    }
+    for (int rank = 0; rank < trial->ranks; rank++)
+        pthread_join(threads[rank], NULL);
+    return TOOL_OK;
+}
+
+static json_t *comm_result(const struct trial *trial)
+{
+    double setup_ms = 0;
+    const char *wrong = NULL;
+    for (int rank = 0; rank < trial->ranks; rank++) {
+        setup_ms = trial->setup_ms[rank] > setup_ms ? trial->setup_ms[rank] : setup_ms;
+        if (!trial->passed[rank] && !wrong)
+            wrong = *trial->message[rank] ? trial->message[rank] : "the result is wrong";
+    }
+    return json_pack(
+        "{s:o, s:s, s:f}", "test",
+        json_sprintf("all-reduce of %d %s", trial->ranks, trial->threads ? "threads" : "processes"),
+        "result", wrong ? wrong : "ok", "setup_ms", setup_ms);
+}
+
+static void add_comm(json_t *results, int ranks, bool threads, bool *failed)
+{
+    struct trial *trial = trial_create(ranks, threads);
+    if (!trial || !trial_run(trial, threads ? comm_threads : comm_process))
+        *failed = true;
+    if (!trial)
+        return;
+    for (int rank = 0; rank < ranks; rank++)
+        *failed |= !trial->passed[rank];
+    json_array_append_new(results, comm_result(trial));
+    trial_destroy(trial);
+}
+
+json_t *selftest_comms(int ranks, bool *failed)
+{
+    json_t *results = json_array();
+    for (int threads = 1; threads >= 0; threads--) {
+        add_comm(results, 2, threads, failed);
+        if (ranks != 2)
+            add_comm(results, ranks, threads, failed);
+    }
+    return results;
+}
+
+/* ---- algorithms ------------------------------------------------------------------------------ */
+
+static void add_choices(json_t *results, int ranks)
+{
+    struct trial *trial = trial_create(ranks, true);
+    if (!trial)
+        return;
+    trial->choose = true;
+    json_t *choices = json_array();
+    if (trial_run(trial, comm_threads))
+        for (int i = 0; i < trial->choices; i++) {
+            const struct choice *choice = &trial->choice[i];
+            json_array_append_new(
+                choices, json_pack("{s:I, s:o, s:s, s:s}", "from_bytes",
+                                   (json_int_t)choice->from_bytes, "to_bytes",
+                                   choice->to_bytes ? json_integer((json_int_t)choice->to_bytes)
+                                                    : json_string("any"),
+                                   "algo", tutti_algo_name(choice->algo), "why", choice->reason));
+        }
+    json_array_append_new(results, json_pack("{s:i, s:s, s:s, s:o}", "ranks", ranks, "dtype",
+                                             "float32", "op", "sum", "choices", choices));
+    trial_destroy(trial);
+}
+
+json_t *selftest_algorithms(int ranks)
+{
+    json_t *results = json_array();
+    add_choices(results, 2);
+    if (ranks != 2)
+        add_choices(results, ranks);
+    return results;
+}

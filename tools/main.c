@@ -1,0 +1,73 @@
+/* SPDX-License-Identifier: MIT */
+/* The program `tutti`: finds the sub-command and hands the rest of the command line to it. */
+#include "tool.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const struct command {
+    const char *name;
+    int (*run)(int argc, char **argv);
+} commands[] = {
+    {"bench", command_bench},
+    {"info", command_info},
+    {"run", command_run},
+};
+
+static const char doc[] = "Collective operations between the ranks of one node.\v"
+                          "Commands:\n"
+                          "  bench   measure and check collectives between ranks of this machine\n"
+                          "  info    show the machine, the library's choices and a self-test\n"
+                          "  run     start a program as several ranks\n\n"
+                          "'tutti COMMAND --help' tells more of each.";
+
+struct chosen {
+    const struct command *command;
+    int first; /* its index in argv */
+};
+
+static error_t parse_option(int key, char *text, struct argp_state *state)
+{
+    struct chosen *chosen = state->input;
+    switch (key) {
+    case ARGP_KEY_ARG:
+        for (size_t i = 0; i < sizeof commands / sizeof *commands; i++)
+            if (strcmp(text, commands[i].name) == 0)
+                chosen->command = &commands[i];
+        if (!chosen->command)
+            argp_error(state, "'%s' is no command: give bench, info or run", text);
+        chosen->first = state->next - 1;
+        state->next = state->argc; /* the rest is the command's */
+        return 0;
+    case ARGP_KEY_NO_ARGS:
+        argp_error(state, "a command is missing: give bench, info or run");
+        return 0;
+    default:
+        return ARGP_ERR_UNKNOWN;
+    }
+}
+
+static void print_version(FILE *stream, struct argp_state *state)
+{
+    (void)state;
+    int version = tutti_version();
+    fprintf(stream, "tutti %d.%d.%d\n", version / 10000, version / 100 % 100, version % 100);
+}
+
+int main(int argc, char **argv)
+{
+    static const struct argp argp = {
+        .parser = parse_option, .args_doc = "COMMAND [OPTION...]", .doc = doc};
+    struct chosen chosen = {0};
+    argp_program_version_hook = print_version;
+    if (argp_parse(&argp, argc, argv, ARGP_IN_ORDER, NULL, &chosen) || !chosen.command)
+        return TOOL_USAGE;
+    char name[64];
+    snprintf(name, sizeof name, "tutti %s", chosen.command->name);
+    argv[chosen.first] = name;
+    program_invocation_name = name;
+    program_invocation_short_name = name;
+    return chosen.command->run(argc - chosen.first, argv + chosen.first);
+}

@@ -1,0 +1,38 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * What an all-reduce must return, bit for bit, computed here from the public header's promises
+ * alone and in the plainest way: one element at a time, in double or 64-bit integers. Nothing of it
+ * is shared with the library, so that an error in one does not hide an error in the other.
+ *
+ * Inputs repeat with a prime period, so that a table of one period serves any count, and a chunk
+ * that lands in the place of another one is seen.
+ */
+#ifndef TUTTI_TOOL_REFERENCE_H
+#define TUTTI_TOOL_REFERENCE_H
+
+#include "tutti/tutti.h"
+
+enum { REFERENCE_PERIOD = 8191 };
+
+struct reference {
+    enum tutti_dtype dtype;
+    enum tutti_op_kind op;
+    double scalar; /* of premul_sum */
+    int ranks;
+    uint64_t seed; /* another seed gives other inputs */
+};
+
+/* Whether the operation exists for the dtype. */
+bool reference_defined(enum tutti_dtype dtype, enum tutti_op_kind op);
+/* One period of rank's input; table holds REFERENCE_PERIOD elements. */
+void reference_input(const struct reference *reference, int rank, void *table);
+/* One period of the result. */
+void reference_expected(const struct reference *reference, void *table);
+
+/* Repeats a table of one period over count elements. */
+void reference_fill(void *buffer, size_t count, size_t element_bytes, const void *table);
+/* How many of count elements differ from the repeated table in any bit. */
+uint64_t reference_differences(const void *buffer, size_t count, size_t element_bytes,
+                               const void *table);
+
+#endif

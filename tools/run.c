@@ -1,0 +1,297 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * tutti run: starts a program as several ranks and is there until the last of them has gone.
+ *
+ * The launcher hosts the ranks' store itself, on a port that the kernel picks, and tells them so by
+ * torchrun's variables: nobody has to guess a free port, and no rank's end takes the store away.
+ * The ranks stay in the launcher's process group, so that the terminal's job control reaches them.
+ * It adopts what the ranks leave behind (PR_SET_CHILD_SUBREAPER) and ends that as well.
+ */
+#include "place.h"
+#include "ranks.h"
+#include "run_output.h"
+#include "tool.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/signalfd.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { EXIT_CANNOT_EXECUTE = 126, EXIT_NOT_FOUND = 127 }; /* as shells have it */
+
+struct run {
+    int ranks;
+    bool bind;
+    bool tag;
+    int grace_seconds;
+    char **program;
+
+    struct placement placement;
+    struct ranks children;
+    struct output output;
+    tutti_store_t *store;
+    sigset_t inherited; /* the mask that the ranks get back */
+    int signals;        /* signalfd */
+    int exec_error[2];  /* a rank that cannot start its program writes errno here */
+    int status;         /* of the first rank that failed, 0 so far */
+    double kill_at;     /* when grace ends, 0 while all is well */
+};
+
+/* ---- the command line ------------------------------------------------------------------------ */
+
+enum { OPTION_NO_BIND = 256, OPTION_TAG, OPTION_GRACE };
+
+static const struct argp_option options[] = {
+    {"ranks", 'n', "N", 0, "Ranks, 1 to 64 (default: one for each core)", 0},
+    {"no-bind", OPTION_NO_BIND, 0, 0,
+     "Do not bind each rank to a core of its own (never done when ranks outnumber the cores)", 0},
+    {"tag", OPTION_TAG, 0, 0, "Write [RANK] before each line of a rank's output", 0},
+    {"grace", OPTION_GRACE, "SECONDS", 0,
+     "Time between SIGTERM and SIGKILL for the ranks that are left when one has failed (default 5)",
+     0},
+    {0},
+};
+
+static const char doc[] =
+    "Starts PROGRAM as N ranks with torchrun's variables (RANK, WORLD_SIZE, LOCAL_RANK, "
+    "LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT) and a store that they meet at, which \"env:\" and "
+    "PyTorch's env:// find.\v"
+    "When a rank fails, the others get SIGTERM, and SIGKILL after the grace. The exit status is "
+    "that "
+    "of the rank that failed first, 128 + N if signal N ended it; 126 or 127 if PROGRAM cannot be "
+    "executed or found; else 0. SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1 and SIGUSR2 are passed "
+    "on "
+    "to the ranks. Processes that the ranks leave behind are ended too. If the launcher is killed, "
+    "the kernel kills the ranks.";
+
+static error_t parse_option(int key, char *text, struct argp_state *state)
+{
+    struct run *run = state->input;
+    switch (key) {
+    case 'n':
+        run->ranks = integer_argument(state, "-n", text, 1, TUTTI_MAX_RANKS);
+        return 0;
+    case OPTION_NO_BIND:
+        run->bind = false;
+        return 0;
+    case OPTION_TAG:
+        run->tag = true;
+        return 0;
+    case OPTION_GRACE:
+        run->grace_seconds = integer_argument(state, "--grace", text, 0, 86400);
+        return 0;
+    case ARGP_KEY_ARG:
+        run->program = &state->argv[state->next - 1];
+        state->next = state->argc; /* the rest is the program's */
+        return 0;
+    case ARGP_KEY_NO_ARGS:
+        argp_error(state, "a program to run is missing");
+        return 0;
+    default:
+        return ARGP_ERR_UNKNOWN;
+    }
+}
+
+/* ---- in the ranks ---------------------------------------------------------------------------- */
+
+static void set_number(const char *name, int value)
+{
+    char text[16];
+    snprintf(text, sizeof text, "%d", value);
+    setenv(name, text, 1);
+}
+
+static void set_environment(const struct run *run, int rank, const char *port)
+{
+    static const char *const ranks[] = {"RANK", "LOCAL_RANK", "ROLE_RANK"};
+    static const char *const sizes[] = {"WORLD_SIZE", "LOCAL_WORLD_SIZE", "ROLE_WORLD_SIZE"};
+    for (size_t i = 0; i < sizeof ranks / sizeof *ranks; i++) {
+        set_number(ranks[i], rank);
+        set_number(sizes[i], run->ranks);
+    }
+    set_number("GROUP_RANK", 0);
+    set_number("GROUP_WORLD_SIZE", 1);
+    setenv("MASTER_ADDR", "127.0.0.1", 1);
+    setenv("MASTER_PORT", port, 1);
+    /* The store is served already: all ranks are its clients. PyTorch then asks for a restart count
+     * as well. */
+    setenv("TORCHELASTIC_USE_AGENT_STORE", "True", 1);
+    set_number("TORCHELASTIC_RESTART_COUNT", 0);
+    set_number("TORCHELASTIC_MAX_RESTARTS", 0);
+    setenv("TORCHELASTIC_RUN_ID", "tutti", 1);
+}
+
+static int rank_main(int rank, const char *port, void *context)
+{
+    const struct run *run = context;
+    if (!place_bind(&run->placement, rank) || !output_attach(&run->output, rank))
+        return TOOL_FAILED;
+    set_environment(run, rank, port);
+    sigprocmask(SIG_SETMASK, &run->inherited, NULL);
+    execvp(run->program[0], run->program);
+    int code = errno;
+    if (write(run->exec_error[1], &code, sizeof code) != (ssize_t)sizeof code)
+        code = 0; /* the exit status says it as well */
+    return code == ENOENT ? EXIT_NOT_FOUND : EXIT_CANNOT_EXECUTE;
+}
+
+/* ---- signals and deaths ---------------------------------------------------------------------- */
+
+static bool catch_signals(struct run *run)
+{
+    static const int caught[] = {SIGCHLD, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
+    sigset_t set;
+    sigemptyset(&set);
+    for (size_t i = 0; i < sizeof caught / sizeof *caught; i++)
+        sigaddset(&set, caught[i]);
+    sigprocmask(SIG_BLOCK, &set, &run->inherited);
+    run->signals = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
+    return run->signals >= 0 || tool_fail_errno("cannot make a signalfd");
+}
+
+/* What the terminal sends goes to the whole process group: the ranks have it already. */
+static void forward_signals(struct run *run)
+{
+    struct signalfd_siginfo info;
+    while (read(run->signals, &info, sizeof info) == (ssize_t)sizeof info)
+        if (info.ssi_signo != SIGCHLD && info.ssi_code != SI_KERNEL)
+            ranks_signal(&run->children, (int)info.ssi_signo);
+}
+
+static void rank_failed(struct run *run, int rank, pid_t pid, int status)
+{
+    int code = 0;
+    if (run->status)
+        return;
+    run->status = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+    run->kill_at = clock_seconds() + run->grace_seconds;
+    if (read(run->exec_error[0], &code, sizeof code) == (ssize_t)sizeof code) {
+        errno = code;
+        tool_fail_errno("cannot run '%s'", run->program[0]);
+    } else {
+        char how[96];
+        ranks_describe_exit(status, how, sizeof how);
+        tool_fail("rank %d (pid %d) %s%s", rank, (int)pid, how,
+                  run->children.running ? "; ending the others" : "");
+    }
+    ranks_signal(&run->children, SIGTERM);
+}
+
+static void reap(struct run *run)
+{
+    int status;
+    pid_t pid;
+    while ((pid = waitpid(-1, &status, WNOHANG)) > 0) {
+        int rank = ranks_reaped(&run->children, pid);
+        if (rank >= 0 && status != 0)
+            rank_failed(run, rank, pid, status);
+    }
+}
+
+/* Until the last rank has gone. */
+static void watch(struct run *run)
+{
+    while (run->children.running > 0) {
+        struct pollfd polls[1 + OUTPUT_MOST] = {{.fd = run->signals, .events = POLLIN}};
+        int count = 1 + output_polls(&run->output, polls + 1), wait_ms = -1;
+        if (run->kill_at > 0) {
+            double left = run->kill_at - clock_seconds();
+            if (left <= 0)
+                ranks_signal(&run->children, SIGKILL);
+            wait_ms = left > 0 ? (int)(left * 1000) + 1 : 100;
+        }
+        poll(polls, (nfds_t)count, wait_ms);
+        forward_signals(run);
+        reap(run);
+        output_pump(&run->output);
+    }
+}
+
+/* ---- what the ranks leave behind ------------------------------------------------------------- */
+
+static void signal_orphans(int signal)
+{
+    char path[64];
+    int pid;
+    snprintf(path, sizeof path, "/proc/self/task/%d/children", (int)gettid());
+    FILE *children = fopen(path, "re");
+    while (children && fscanf(children, "%d", &pid) == 1)
+        kill(pid, signal);
+    if (children)
+        fclose(children);
+}
+
+/* The ranks have gone; their children, adopted by us, get SIGTERM and, after the grace, SIGKILL.
+ * Those that come to light when their own parents end are found in the next round. */
+static void end_orphans(struct run *run)
+{
+    double kill_at = clock_seconds() + run->grace_seconds;
+    for (int pid; (pid = waitpid(-1, NULL, WNOHANG)) >= 0;) {
+        if (pid > 0)
+            continue;
+        signal_orphans(clock_seconds() < kill_at ? SIGTERM : SIGKILL);
+        poll(NULL, 0, 20);
+        output_pump(&run->output);
+    }
+}
+
+/* ---- start and end --------------------------------------------------------------------------- */
+
+static bool start(struct run *run)
+{
+    if (!place_ranks(&run->placement, run->ranks ? run->ranks : 1, run->bind))
+        return false;
+    if (run->ranks == 0) {
+        int cores = run->placement.cores;
+        run->ranks = cores < TUTTI_MAX_RANKS ? cores : TUTTI_MAX_RANKS;
+        if (!place_ranks(&run->placement, run->ranks, run->bind))
+            return false;
+    }
+    if (run->tag && !output_open(&run->output, run->ranks))
+        return false;
+    if (pipe2(run->exec_error, O_CLOEXEC | O_NONBLOCK) < 0)
+        return tool_fail_errno("cannot make a pipe");
+    prctl(PR_SET_CHILD_SUBREAPER, 1);
+    /* Signals are blocked before the ranks exist, so that none is missed, and before the store's
+     * threads do, which inherit the mask. */
+    if (!catch_signals(run) || !ranks_fork(&run->children, run->ranks, rank_main, run))
+        return false;
+    output_forked(&run->output);
+    if (tutti_store_open("tcp://127.0.0.1:0?server=1", 0, &run->store))
+        return tool_fail("the ranks' store: %s", tutti_last_error());
+    char port[16] = "";
+    const char *colon = strrchr(tutti_store_url(run->store), ':');
+    snprintf(port, sizeof port, "%ld", colon ? strtol(colon + 1, NULL, 10) : 0);
+    return ranks_start(&run->children, port);
+}
+
+int command_run(int argc, char **argv)
+{
+    static const struct argp argp = {.options = options,
+                                     .parser = parse_option,
+                                     .args_doc = "PROGRAM [ARGUMENT...]",
+                                     .doc = doc};
+    struct run run = {.bind = true, .grace_seconds = 5, .signals = -1, .exec_error = {-1, -1}};
+    if (argp_parse(&argp, argc, argv, ARGP_IN_ORDER, NULL, &run))
+        return TOOL_FAILED;
+    if (start(&run))
+        watch(&run);
+    else
+        run.status = TOOL_FAILED;
+    ranks_end(&run.children);
+    end_orphans(&run);
+    output_close(&run.output);
+    tutti_store_close(run.store);
+    for (int i = 0; i < 2; i++)
+        if (run.exec_error[i] >= 0)
+            close(run.exec_error[i]);
+    if (run.signals >= 0)
+        close(run.signals);
+    return run.status;
+}

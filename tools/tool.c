@@ -1,0 +1,165 @@
+/* SPDX-License-Identifier: MIT */
+#include "tool.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+static bool fail(int code, const char *format, va_list args)
+{
+    char text[2048];
+    vsnprintf(text, sizeof text, format, args);
+    if (code)
+        fprintf(stderr, "%s: %s: %s\n", program_invocation_name, text, strerror(code));
+    else
+        fprintf(stderr, "%s: %s\n", program_invocation_name, text);
+    return false;
+}
+
+bool tool_fail(const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    fail(0, format, args);
+    va_end(args);
+    return false;
+}
+
+bool tool_fail_errno(const char *format, ...)
+{
+    int code = errno;
+    va_list args;
+    va_start(args, format);
+    fail(code, format, args);
+    va_end(args);
+    return false;
+}
+
+bool parse_size(const char *text, size_t *bytes)
+{
+    static const char units[] = "KMGT";
+    char *end;
+    if (*text < '0' || *text > '9')
+        return false;
+    errno = 0;
+    double value = strtod(text, &end);
+    if (errno || strpbrk(text, "xXpPeE"))
+        return false;
+    const char *unit = *end ? strchr(units, *end & ~0x20) : NULL;
+    if (unit) {
+        value = ldexp(value, 10 * (int)(unit - units + 1));
+        end++;
+        if (*end == 'i' && end[1] == 'B')
+            end++;
+    }
+    if (*end == 'B')
+        end++;
+    if (*end || value != floor(value) || value >= ldexp(1, 62))
+        return false;
+    *bytes = (size_t)value;
+    return true;
+}
+
+bool parse_integer(const char *text, long low, long high, long *value)
+{
+    char *end;
+    errno = 0;
+    long number = strtol(text, &end, 10);
+    if (errno || end == text || *end || number < low || number > high)
+        return false;
+    *value = number;
+    return true;
+}
+
+int integer_argument(struct argp_state *state, const char *option, const char *text, long low,
+                     long high)
+{
+    long value = low;
+    if (!parse_integer(text, low, high, &value))
+        argp_error(state, "%s: '%s' is no whole number from %ld to %ld", option, text, low, high);
+    return (int)value;
+}
+
+bool parse_dtype(const char *text, enum tutti_dtype *dtype)
+{
+    static const struct {
+        const char *name;
+        enum tutti_dtype dtype;
+    } aliases[] = {{"float", TUTTI_FLOAT32}, {"half", TUTTI_FLOAT16}, {"double", TUTTI_FLOAT64}};
+    for (size_t i = 0; i < sizeof aliases / sizeof *aliases; i++)
+        if (strcmp(text, aliases[i].name) == 0) {
+            *dtype = aliases[i].dtype;
+            return true;
+        }
+#define ROW(name, value, size, label)                                                              \
+    if (strcmp(text, label) == 0) {                                                                \
+        *dtype = TUTTI_##name;                                                                     \
+        return true;                                                                               \
+    }
+    TUTTI_DTYPE_MAP(ROW)
+#undef ROW
+    return false;
+}
+
+bool parse_op(const char *text, enum tutti_op_kind *op)
+{
+    for (int kind = 1; kind < TUTTI_OP_COUNT; kind++)
+        if (strcmp(text, op_kind_name((enum tutti_op_kind)kind)) == 0) {
+            *op = (enum tutti_op_kind)kind;
+            return true;
+        }
+    return false;
+}
+
+bool parse_algo(const char *text, enum tutti_algo *algo)
+{
+#define ROW(name, value, label)                                                                    \
+    if (strcmp(text, label) == 0) {                                                                \
+        *algo = TUTTI_ALGO_##name;                                                                 \
+        return true;                                                                               \
+    }
+    TUTTI_ALGO_MAP(ROW)
+#undef ROW
+    return false;
+}
+
+bool parse_collective(const char *text, enum tutti_collective *collective)
+{
+#define ROW(name, value, label)                                                                    \
+    if (strcmp(text, label) == 0) {                                                                \
+        *collective = TUTTI_COLLECTIVE_##name;                                                     \
+        return true;                                                                               \
+    }
+    TUTTI_COLLECTIVE_MAP(ROW)
+#undef ROW
+    return false;
+}
+
+const char *op_kind_name(enum tutti_op_kind op)
+{
+#define ROW(name, value, label) [value] = label,
+    static const char *const names[] = {TUTTI_OP_MAP(ROW)};
+#undef ROW
+    return (size_t)op < sizeof names / sizeof *names && names[op] ? names[op] : "unknown";
+}
+
+void format_size(size_t bytes, char *text, size_t capacity)
+{
+    static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB"};
+    double value = (double)bytes;
+    size_t unit = 0;
+    for (; value >= 1024 && unit + 1 < sizeof units / sizeof *units; unit++)
+        value /= 1024;
+    snprintf(text, capacity, "%.4g %s", value, units[unit]);
+}
+
+double clock_seconds(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
+}

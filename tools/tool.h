@@ -1,0 +1,48 @@
+/* SPDX-License-Identifier: MIT */
+/* What all sub-commands of `tutti` share: their entries, messages, and the parsing of values. */
+#ifndef TUTTI_TOOL_H
+#define TUTTI_TOOL_H
+
+#include "tutti/tutti.h"
+
+#include <argp.h>
+
+/* Exit statuses of the tool itself; `tutti run` passes on those of the ranks. */
+enum {
+    TOOL_OK = 0,
+    TOOL_FAILED = 1,
+    TOOL_USAGE = 64, /* argp's own, EX_USAGE */
+};
+
+/* Each takes its own name as argv[0] and returns the exit status. */
+int command_bench(int argc, char **argv);
+int command_run(int argc, char **argv);
+int command_info(int argc, char **argv);
+
+/* Writes "tutti COMMAND: text" and a newline to stderr in one piece. Returns false. */
+bool tool_fail(const char *format, ...) TUTTI_PRINTF(1, 2);
+/* The same with ": strerror" of errno appended. */
+bool tool_fail_errno(const char *format, ...) TUTTI_PRINTF(1, 2);
+
+/* "8", "64K", "1.5M", "1G" (powers of 1024, an optional B or iB): bytes. False for anything else.
+ */
+bool parse_size(const char *text, size_t *bytes);
+/* A whole number from low to high. */
+bool parse_integer(const char *text, long low, long high, long *value);
+/* The same for an argp option: ends the program with a message when it is not. */
+int integer_argument(struct argp_state *state, const char *option, const char *text, long low,
+                     long high);
+/* Names of tutti.h's maps; float, half and double are taken for float32, float16 and float64. */
+bool parse_dtype(const char *text, enum tutti_dtype *dtype);
+bool parse_op(const char *text, enum tutti_op_kind *op);
+bool parse_algo(const char *text, enum tutti_algo *algo);
+bool parse_collective(const char *text, enum tutti_collective *collective);
+
+/* "64 MiB", "1.5 KiB", "100 B". */
+void format_size(size_t bytes, char *text, size_t capacity);
+const char *op_kind_name(enum tutti_op_kind op);
+
+/* Seconds of a clock that only goes forward. */
+double clock_seconds(void);
+
+#endif
