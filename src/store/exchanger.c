@@ -1,0 +1,133 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * All-gather and barrier over any store. Rank r writes PREFIX/SEQUENCE/r and waits for the others.
+ * No key is written twice, so whoever finds it finds its one value.
+ */
+#include "store/store.h"
+
+#include "error.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct round {
+    const char **keys; /* one a rank */
+    size_t *sizes;     /* of their values */
+};
+
+static enum tutti_status check(const struct tutti_exchanger *exchanger, const void *value,
+                               size_t bytes, const void *all)
+{
+    if (!exchanger)
+        return error_set(TUTTI_ERR_INVALID, "exchanger is NULL");
+    if (exchanger->struct_size != sizeof *exchanger)
+        return error_set(TUTTI_ERR_INVALID,
+                         "struct_size is %zu, expected %zu: set it to sizeof(struct "
+                         "tutti_exchanger)",
+                         exchanger->struct_size, sizeof *exchanger);
+    if (!exchanger->store || !exchanger->prefix)
+        return error_set(TUTTI_ERR_INVALID, "the exchanger's %s is NULL",
+                         exchanger->store ? "prefix" : "store");
+    if (exchanger->size < 1 || exchanger->rank < 0 || exchanger->rank >= exchanger->size)
+        return error_set(TUTTI_ERR_INVALID, "rank %d of %d ranks: expected 0 <= rank < size",
+                         exchanger->rank, exchanger->size);
+    if (bytes > 0 && (!value || !all))
+        return error_set(TUTTI_ERR_INVALID, "%s is NULL", value ? "all" : "value");
+    return TUTTI_OK;
+}
+
+/* Rows, sizes and texts in one block: free(round->keys). */
+static enum tutti_status round_init(struct round *round, const struct tutti_exchanger *exchanger)
+{
+    size_t size = (size_t)exchanger->size;
+    size_t each = strlen(exchanger->prefix) + sizeof "/18446744073709551615/2147483647";
+    round->keys = malloc(size * (sizeof *round->keys + sizeof *round->sizes + each));
+    if (!round->keys)
+        return error_errno("keys of %d ranks", exchanger->size);
+    round->sizes = (size_t *)(round->keys + size);
+    char *text = (char *)(round->sizes + size);
+    for (size_t rank = 0; rank < size; rank++, text += each) {
+        round->keys[rank] = text;
+        snprintf(text, each, "%s/%" PRIu64 "/%zu", exchanger->prefix, exchanger->sequence, rank);
+    }
+    return TUTTI_OK;
+}
+
+/* After a time-out: which ranks did not write? */
+static enum tutti_status name_missing(const struct tutti_exchanger *exchanger,
+                                      const struct round *round)
+{
+    char names[200] = "";
+    size_t length = 0;
+    int count = 0;
+    for (int rank = 0; rank < exchanger->size; rank++) {
+        bool exists = true;
+        if (tutti_store_check(exchanger->store, &round->keys[rank], 1, &exists) != TUTTI_OK ||
+            exists)
+            continue;
+        count++;
+        if (length < sizeof names - 16)
+            length += (size_t)snprintf(names + length, sizeof names - length, "%s%d",
+                                       count > 1 ? ", " : "", rank);
+    }
+    if (count == 0)
+        return error_set(TUTTI_ERR_TIMEOUT,
+                         "rank %d: all %d ranks came to \"%s\", round %" PRIu64
+                         ", but only after the time-out",
+                         exchanger->rank, exchanger->size, exchanger->prefix, exchanger->sequence);
+    return error_set(TUTTI_ERR_TIMEOUT,
+                     "rank %d: %d of %d ranks did not come to \"%s\", round %" PRIu64
+                     ": %s%s; see whether they run and use the same store",
+                     exchanger->rank, count, exchanger->size, exchanger->prefix,
+                     exchanger->sequence, names, length >= sizeof names - 16 ? "..." : "");
+}
+
+static enum tutti_status check_sizes(const struct tutti_exchanger *exchanger,
+                                     const struct round *round, size_t bytes)
+{
+    for (int rank = 0; rank < exchanger->size; rank++)
+        if (round->sizes[rank] != bytes)
+            return error_set(TUTTI_ERR_MISMATCH,
+                             "rank %d gave %zu bytes to \"%s\", round %" PRIu64 ", rank %d gave "
+                             "%zu: all ranks make the same calls in the same order",
+                             rank, round->sizes[rank], exchanger->prefix, exchanger->sequence,
+                             exchanger->rank, bytes);
+    return TUTTI_OK;
+}
+
+static enum tutti_status all_gather(struct tutti_exchanger *exchanger, const void *value,
+                                    size_t bytes, void *all, int64_t timeout_ms)
+{
+    struct round round = {0};
+    enum tutti_status status = check(exchanger, value, bytes, all);
+    if (status == TUTTI_OK)
+        status = round_init(&round, exchanger);
+    if (status != TUTTI_OK)
+        return status;
+    status = tutti_store_set(exchanger->store, round.keys[exchanger->rank], value, bytes);
+    if (status == TUTTI_OK)
+        status = store_multi_get(exchanger->store, round.keys, (size_t)exchanger->size, timeout_ms,
+                                 all, bytes, round.sizes);
+    if (status == TUTTI_OK)
+        status = check_sizes(exchanger, &round, bytes);
+    else if (status == TUTTI_ERR_TIMEOUT)
+        status = name_missing(exchanger, &round);
+    exchanger->sequence++;
+    free(round.keys);
+    return status;
+}
+
+enum tutti_status tutti_store_all_gather(struct tutti_exchanger *exchanger, const void *value,
+                                         size_t bytes, void *all, int64_t timeout_ms)
+{
+    enum tutti_status status = all_gather(exchanger, value, bytes, all, timeout_ms);
+    return status == TUTTI_OK ? status : error_context(status, "tutti_store_all_gather");
+}
+
+enum tutti_status tutti_store_barrier(struct tutti_exchanger *exchanger, int64_t timeout_ms)
+{
+    enum tutti_status status = all_gather(exchanger, NULL, 0, NULL, timeout_ms);
+    return status == TUTTI_OK ? status : error_context(status, "tutti_store_barrier");
+}

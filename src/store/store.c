@@ -1,0 +1,308 @@
+/* SPDX-License-Identifier: MIT */
+/* The public calls: they check what the caller gave and hand on to the store's kind. */
+#include "store/store.h"
+
+#include "error.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define DEFAULT_TIMEOUT_MS 600000
+
+bool store_parse_number(const char *text, long long least, long long most, long long *number)
+{
+    const char *digits = text + (*text == '-');
+    if (*digits < '0' || *digits > '9')
+        return false;
+    char *end;
+    errno = 0;
+    *number = strtoll(text, &end, 10);
+    return errno == 0 && *end == 0 && *number >= least && *number <= most;
+}
+
+enum tutti_status store_default_timeout(int64_t *timeout_ms)
+{
+    const char *text = getenv("TUTTI_TIMEOUT_MS");
+    long long number = DEFAULT_TIMEOUT_MS;
+    if (*timeout_ms != 0)
+        return TUTTI_OK;
+    if (text && *text && !store_parse_number(text, INT64_MIN, INT64_MAX, &number))
+        return error_set(TUTTI_ERR_INVALID,
+                         "TUTTI_TIMEOUT_MS=%s is no number of milliseconds: set it to one such as "
+                         "600000, or unset it",
+                         text);
+    *timeout_ms = number ? number : DEFAULT_TIMEOUT_MS;
+    return TUTTI_OK;
+}
+
+enum tutti_status store_timed_out(const char *call, const char *key, size_t count,
+                                  int64_t timeout_ms)
+{
+    return error_set(TUTTI_ERR_TIMEOUT,
+                     "%s: key \"%.200s\" (of %zu) does not exist after %lld ms: the rank that sets "
+                     "it is late, has ended or uses another store",
+                     call, key, count, (long long)timeout_ms);
+}
+
+enum tutti_status store_create(const struct store_ops *ops, void *context, int64_t timeout_ms,
+                               char *url, tutti_store_t **store)
+{
+    tutti_store_t *handle = malloc(sizeof *handle);
+    if (!handle) {
+        if (ops->base.close)
+            ops->base.close(context);
+        free(url);
+        return error_errno("opening a store");
+    }
+    *handle = (struct tutti_store){
+        .ops = *ops, .context = context, .timeout_ms = timeout_ms, .owner = getpid(), .url = url};
+    *store = handle;
+    return TUTTI_OK;
+}
+
+enum tutti_status tutti_store_open(const char *url, int64_t timeout_ms, tutti_store_t **store)
+{
+    static enum tutti_status (*const openers[])(const struct store_url *, int64_t,
+                                                tutti_store_t **) = {
+        [STORE_MEMORY] = memory_open,
+        [STORE_FILE] = file_open,
+        [STORE_TCP] = tcp_open,
+        [STORE_ENV] = env_open,
+    };
+    if (!url || !store)
+        return error_set(TUTTI_ERR_INVALID, "tutti_store_open: %s is NULL", url ? "store" : "url");
+    *store = NULL;
+    struct store_url *parsed = malloc(sizeof *parsed);
+    if (!parsed)
+        return error_errno("tutti_store_open(%s)", url);
+    enum tutti_status status = store_url_parse(url, parsed);
+    if (status == TUTTI_OK)
+        status = store_default_timeout(&timeout_ms);
+    if (status == TUTTI_OK)
+        status = openers[parsed->kind](parsed, timeout_ms, store);
+    free(parsed);
+    return status == TUTTI_OK ? status : error_context(status, "tutti_store_open(%s)", url);
+}
+
+enum tutti_status tutti_store_from_ops(const struct tutti_store_ops *ops, void *context,
+                                       tutti_store_t **store)
+{
+    if (!ops || !store)
+        return error_set(TUTTI_ERR_INVALID, "tutti_store_from_ops: %s is NULL",
+                         ops ? "store" : "ops");
+    *store = NULL;
+    if (ops->struct_size != sizeof *ops)
+        return error_set(TUTTI_ERR_INVALID,
+                         "tutti_store_from_ops: struct_size is %zu, expected %zu: set it to "
+                         "sizeof(struct tutti_store_ops)",
+                         ops->struct_size, sizeof *ops);
+    if (!ops->set || !ops->get || !ops->wait || !ops->add || !ops->check || !ops->compare_set ||
+        !ops->delete_key || !ops->num_keys)
+        return error_set(TUTTI_ERR_INVALID,
+                         "tutti_store_from_ops: an operation is NULL; all but close are required");
+    int64_t timeout_ms = 0;
+    enum tutti_status status = store_default_timeout(&timeout_ms);
+    if (status != TUTTI_OK)
+        return status;
+    /* On failure the context stays the caller's: its close must not run. */
+    struct store_ops table = {.base = *ops};
+    table.base.close = NULL;
+    status = store_create(&table, context, timeout_ms, NULL, store);
+    if (status == TUTTI_OK)
+        (*store)->ops.base.close = ops->close;
+    return status;
+}
+
+void tutti_store_close(tutti_store_t *store)
+{
+    if (!store)
+        return;
+    /* A forked child has no server thread to end and no place in the store to give up. */
+    if (store->ops.base.close && store->owner == getpid())
+        store->ops.base.close(store->context);
+    free(store->url);
+    free(store);
+}
+
+const char *tutti_store_url(const tutti_store_t *store)
+{
+    return store ? store->url : NULL;
+}
+
+static enum tutti_status check_handle(const tutti_store_t *store, const char *call)
+{
+    if (!store)
+        return error_set(TUTTI_ERR_INVALID, "%s: store is NULL", call);
+    if (store->owner != getpid())
+        return error_set(TUTTI_ERR_INVALID,
+                         "%s: process %d opened this store and forked process %d; open it again "
+                         "in the child",
+                         call, (int)store->owner, (int)getpid());
+    return TUTTI_OK;
+}
+
+static enum tutti_status check_keys(const tutti_store_t *store, const char *call,
+                                    const char *const *keys, size_t count)
+{
+    enum tutti_status status = check_handle(store, call);
+    if (status != TUTTI_OK)
+        return status;
+    if (!keys && count > 0)
+        return error_set(TUTTI_ERR_INVALID, "%s: keys is NULL", call);
+    if (count > STORE_MAX_KEYS)
+        return error_set(TUTTI_ERR_INVALID, "%s: %zu keys are more than %zu", call, count,
+                         STORE_MAX_KEYS);
+    for (size_t i = 0; i < count; i++) {
+        if (!keys[i])
+            return error_set(TUTTI_ERR_INVALID, "%s: key %zu is NULL", call, i);
+        if (strnlen(keys[i], STORE_KEY_BYTES + 1) > STORE_KEY_BYTES)
+            return error_set(TUTTI_ERR_INVALID, "%s: key %.40s... is longer than %zu bytes", call,
+                             keys[i], STORE_KEY_BYTES);
+    }
+    return TUTTI_OK;
+}
+
+static enum tutti_status check_value(const char *call, const void *value, size_t size)
+{
+    if (!value && size > 0)
+        return error_set(TUTTI_ERR_INVALID, "%s: %zu bytes at NULL", call, size);
+    if (size > STORE_VALUE_BYTES)
+        return error_set(TUTTI_ERR_INVALID,
+                         "%s: a value of %zu bytes is longer than %zu: split it over keys", call,
+                         size, STORE_VALUE_BYTES);
+    return TUTTI_OK;
+}
+
+static enum tutti_status check_fits(const char *call, const char *key, size_t size, size_t capacity)
+{
+    if (size <= capacity)
+        return TUTTI_OK;
+    return error_set(TUTTI_ERR_INVALID,
+                     "%s(%.200s): the value has %zu bytes, the buffer %zu: give a larger one", call,
+                     key, size, capacity);
+}
+
+static enum tutti_status check_out(const char *call, const void *out)
+{
+    return out ? TUTTI_OK : error_set(TUTTI_ERR_INVALID, "%s: the result is NULL", call);
+}
+
+static int64_t resolve(const tutti_store_t *store, int64_t timeout_ms)
+{
+    return timeout_ms ? timeout_ms : store->timeout_ms;
+}
+
+enum tutti_status tutti_store_set(tutti_store_t *store, const char *key, const void *value,
+                                  size_t size)
+{
+    enum tutti_status status = check_keys(store, "tutti_store_set", &key, 1);
+    if (status == TUTTI_OK)
+        status = check_value("tutti_store_set", value, size);
+    return status == TUTTI_OK ? store->ops.base.set(store->context, key, value, size) : status;
+}
+
+enum tutti_status tutti_store_get(tutti_store_t *store, const char *key, int64_t timeout_ms,
+                                  void *value, size_t capacity, size_t *size)
+{
+    size_t unused;
+    if (!size)
+        size = &unused;
+    *size = 0;
+    enum tutti_status status = check_keys(store, "tutti_store_get", &key, 1);
+    if (status == TUTTI_OK && !value)
+        capacity = 0;
+    if (status == TUTTI_OK)
+        status = store->ops.base.get(store->context, key, resolve(store, timeout_ms), value,
+                                     capacity, size);
+    return status == TUTTI_OK ? check_fits("tutti_store_get", key, *size, capacity) : status;
+}
+
+enum tutti_status tutti_store_wait(tutti_store_t *store, const char *const *keys, size_t count,
+                                   int64_t timeout_ms)
+{
+    enum tutti_status status = check_keys(store, "tutti_store_wait", keys, count);
+    if (status != TUTTI_OK || count == 0)
+        return status;
+    return store->ops.base.wait(store->context, keys, count, resolve(store, timeout_ms));
+}
+
+enum tutti_status tutti_store_add(tutti_store_t *store, const char *key, int64_t amount,
+                                  int64_t *result)
+{
+    int64_t unused;
+    enum tutti_status status = check_keys(store, "tutti_store_add", &key, 1);
+    if (status != TUTTI_OK)
+        return status;
+    return store->ops.base.add(store->context, key, amount, result ? result : &unused);
+}
+
+enum tutti_status tutti_store_check(tutti_store_t *store, const char *const *keys, size_t count,
+                                    bool *exists)
+{
+    enum tutti_status status = check_keys(store, "tutti_store_check", keys, count);
+    if (status == TUTTI_OK)
+        status = check_out("tutti_store_check", exists);
+    if (status != TUTTI_OK)
+        return status;
+    *exists = count == 0;
+    return count ? store->ops.base.check(store->context, keys, count, exists) : TUTTI_OK;
+}
+
+enum tutti_status tutti_store_compare_set(tutti_store_t *store, const char *key,
+                                          const void *expected, size_t expected_size,
+                                          const void *desired, size_t desired_size, void *value,
+                                          size_t capacity, size_t *size)
+{
+    static const char call[] = "tutti_store_compare_set";
+    size_t unused;
+    if (!size)
+        size = &unused;
+    *size = 0;
+    enum tutti_status status = check_keys(store, call, &key, 1);
+    if (status == TUTTI_OK)
+        status = check_value(call, expected, expected_size);
+    if (status == TUTTI_OK)
+        status = check_value(call, desired, desired_size);
+    if (status == TUTTI_OK && !value)
+        capacity = 0;
+    if (status == TUTTI_OK)
+        status = store->ops.base.compare_set(store->context, key, expected, expected_size, desired,
+                                             desired_size, value, capacity, size);
+    return status == TUTTI_OK && value ? check_fits(call, key, *size, capacity) : status;
+}
+
+enum tutti_status tutti_store_delete(tutti_store_t *store, const char *key, bool *deleted)
+{
+    bool unused;
+    enum tutti_status status = check_keys(store, "tutti_store_delete", &key, 1);
+    if (status != TUTTI_OK)
+        return status;
+    return store->ops.base.delete_key(store->context, key, deleted ? deleted : &unused);
+}
+
+enum tutti_status tutti_store_num_keys(tutti_store_t *store, int64_t *count)
+{
+    enum tutti_status status = check_handle(store, "tutti_store_num_keys");
+    if (status == TUTTI_OK)
+        status = check_out("tutti_store_num_keys", count);
+    return status == TUTTI_OK ? store->ops.base.num_keys(store->context, count) : status;
+}
+
+enum tutti_status store_multi_get(tutti_store_t *store, const char *const *keys, size_t count,
+                                  int64_t timeout_ms, void *values, size_t each, size_t *sizes)
+{
+    enum tutti_status status = check_keys(store, "multi_get", keys, count);
+    if (status != TUTTI_OK || count == 0)
+        return status;
+    timeout_ms = resolve(store, timeout_ms);
+    if (store->ops.multi_get)
+        return store->ops.multi_get(store->context, keys, count, timeout_ms, values, each, sizes);
+
+    status = store->ops.base.wait(store->context, keys, count, timeout_ms);
+    for (size_t i = 0; i < count && status == TUTTI_OK; i++)
+        status = store->ops.base.get(store->context, keys[i], timeout_ms,
+                                     each ? (char *)values + i * each : NULL, each, &sizes[i]);
+    return status;
+}

@@ -1,0 +1,98 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The bytes of PyTorch's TCPStore protocol, and of our extension to it.
+ *
+ * A request is one opcode byte and its arguments in the byte order of the machine; a string is a
+ * u64 length and its bytes. A client first sends VALIDATE and, to see that the server answers,
+ * PING. Keys of users begin with "/"; "init/" counts the ranks that have joined. VALIDATE, SET,
+ * APPEND, MULTI_SET and QUEUE_PUSH have no reply.
+ *
+ * With a shared secret (TUTTI_STORE_SECRET) the client sends AUTH in place of PING, and each side
+ * proves that it knows the secret without showing it:
+ *   client  VALIDATE magic, AUTH client_nonce
+ *   server  u8 0, server_nonce, HMAC(secret, "tutti store server" client_nonce server_nonce)
+ *           (or u8 1: no secret here; the connection closes)
+ *   client  PROOF HMAC(secret, "tutti store client" client_nonce server_nonce)
+ *   server  u8 0 (or u8 1: wrong; the connection closes)
+ * A server with a secret answers the PING of a client without one with the complement of its nonce
+ * and closes. The proofs cover the meeting, not the traffic after it.
+ */
+#ifndef TUTTI_STORE_TCP_H
+#define TUTTI_STORE_TCP_H
+
+#include "store/hmac.h"
+#include "tutti/tutti.h"
+
+#include <sys/socket.h>
+
+#define TCP_MAGIC       UINT32_C(0x3C85F7CE)
+#define TCP_KEY_BYTES   ((size_t)8 * 1024)
+#define TCP_VALUE_BYTES ((size_t)8 * 1024 * 1024)
+#define TCP_MAX_KEYS    ((uint64_t)128 * 1024)
+#define TCP_JOIN_KEY    "init/" /* the one key of clients without a leading "/" */
+
+enum { TCP_NONCE_BYTES = 32 };
+
+/*
+ * X(NAME, opcode, arguments): w a u32, i an i64, k a key, v a value, n 32 bytes; * a u64 count and
+ * so many times what follows.
+ */
+#define TCP_OP_MAP(X)                                                                              \
+    X(VALIDATE, 0, "w")                                                                            \
+    X(SET, 1, "kv")                                                                                \
+    X(COMPARE_SET, 2, "kvv")                                                                       \
+    X(GET, 3, "k")                                                                                 \
+    X(ADD, 4, "ki")                                                                                \
+    X(CHECK, 5, "*k")                                                                              \
+    X(WAIT, 6, "*k")                                                                               \
+    X(NUM_KEYS, 7, "")                                                                             \
+    X(DELETE, 8, "k")                                                                              \
+    X(APPEND, 9, "kv")                                                                             \
+    X(MULTI_GET, 10, "*k")                                                                         \
+    X(MULTI_SET, 11, "*kv")                                                                        \
+    X(CANCEL_WAIT, 12, "")                                                                         \
+    X(PING, 13, "w")                                                                               \
+    X(QUEUE_PUSH, 14, "kv")                                                                        \
+    X(QUEUE_POP, 15, "k")                                                                          \
+    X(QUEUE_LEN, 16, "k")                                                                          \
+    X(LIST_KEYS, 17, "")                                                                           \
+    X(BARRIER, 18, "ki")                                                                           \
+    X(AUTH, 200, "n")                                                                              \
+    X(PROOF, 201, "n")
+
+enum tcp_op {
+#define TCP_OP_ENUM(name, code, arguments) TCP_##name = code,
+    TCP_OP_MAP(TCP_OP_ENUM)
+#undef TCP_OP_ENUM
+};
+
+enum tcp_check { TCP_READY = 0, TCP_NOT_READY = 1 };
+enum tcp_wait { TCP_STOP_WAITING = 0, TCP_WAIT_CANCELED = 1 };
+enum tcp_auth { TCP_AUTH_GOES_ON = 0, TCP_AUTH_REFUSED = 1 };
+
+/* HMAC(secret, label client_nonce server_nonce), the label being that of the one who proves. */
+#define TCP_LABEL_BYTES  18
+#define TCP_SERVER_LABEL "tutti store server"
+#define TCP_CLIENT_LABEL "tutti store client"
+void tcp_proof(const char *secret, const char *label, const uint8_t *client_nonce,
+               const uint8_t *server_nonce, uint8_t proof[SHA256_BYTES]);
+
+/* The server: one thread that owns its sockets and contents. */
+struct tcp_server;
+
+struct tcp_server_config {
+    const char *bind;   /* NULL or "" is loopback */
+    uint16_t port;      /* 0 is any free one */
+    const char *secret; /* NULL or "" is none; copied */
+};
+
+/* Returns INVALID, NO_MEMORY, SYSTEM. When it returns, connections are accepted. */
+enum tutti_status tcp_server_start(const struct tcp_server_config *config,
+                                   struct tcp_server **server);
+/* Where this process reaches it. */
+const struct sockaddr_storage *tcp_server_address(const struct tcp_server *server);
+uint16_t tcp_server_port(const struct tcp_server *server);
+/* Serves until all clients have gone, at most linger_ms, then ends the thread. Takes NULL. */
+void tcp_server_stop(struct tcp_server *server, int64_t linger_ms);
+
+#endif

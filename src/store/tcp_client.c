@@ -1,0 +1,660 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * tcp://HOST:PORT, a client of PyTorch's TCPStore protocol.
+ *
+ * A handle keeps a few idle connections. A call takes one, or opens another when all are taken, so
+ * that a caller that waits blocks nobody; it gives the connection back when both sides agree that
+ * the exchange is over and closes it after any failure. A reply is read into the caller's memory;
+ * the server's word for its length never becomes an allocation.
+ */
+#include "store/store.h"
+
+#include "error.h"
+#include "store/buffer.h"
+#include "store/deadline.h"
+#include "store/tcp.h"
+#include "store/tcp_client.h"
+
+#include <errno.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+enum {
+    MAX_IDLE = 4,
+    MAX_ADDRESSES = 8,
+    CANCEL_MS = 2000,   /* for the answer to CANCEL_WAIT */
+    STRANGER_MS = 1000, /* how long to try again where somebody else seems to answer */
+    LINGER_MS = 2000,   /* how long a server waits for its clients' leave */
+    RETRY_NS = 50000000,
+};
+/* The longest value that is read, the caller's part and the rest. */
+#define REPLY_BYTES ((uint64_t)64 * 1024 * 1024)
+
+struct tcp_store {
+    struct sockaddr_storage addresses[MAX_ADDRESSES];
+    int address_count;
+    char name[300]; /* HOST:PORT, for messages */
+    char *secret;   /* NULL is none */
+    int64_t timeout_ms;
+    bool met; /* a connection has worked before */
+    struct tcp_server *server;
+    pthread_mutex_t lock; /* over idle */
+    int idle[MAX_IDLE];
+    int idle_count;
+};
+
+/* ---- bytes ------------------------------------------------------------------------------------
+ */
+
+static enum tutti_status await_socket(const struct tcp_connection *connection, short events,
+                                      const char *what)
+{
+    for (;;) {
+        struct pollfd one = {.fd = connection->fd, .events = events};
+        int ready = poll(&one, 1, deadline_poll_ms(connection->deadline_ns));
+        if (ready > 0)
+            return TUTTI_OK;
+        if (ready == 0)
+            return error_set(TUTTI_ERR_TIMEOUT, "the store at %s did not %s in time",
+                             connection->name, what);
+        if (errno != EINTR)
+            return error_errno("poll on the store's connection");
+    }
+}
+
+static enum tutti_status lost(const struct tcp_connection *connection)
+{
+    if (errno == 0 || errno == ECONNRESET || errno == EPIPE)
+        return error_set(TUTTI_ERR_SYSTEM,
+                         "the store at %s closed the connection: its process has ended or it "
+                         "refused the request (add on a value that is no number?)",
+                         connection->name);
+    return error_errno("the connection to the store at %s", connection->name);
+}
+
+static enum tutti_status send_all(const struct tcp_connection *connection,
+                                  const struct buffer *request)
+{
+    if (request->failed)
+        return error_set(TUTTI_ERR_NO_MEMORY, "no memory for a request to the store");
+    for (size_t sent = 0; sent < request->size;) {
+        ssize_t bytes = send(connection->fd, request->data + sent, request->size - sent,
+                             MSG_NOSIGNAL | MSG_DONTWAIT);
+        if (bytes >= 0) {
+            sent += (size_t)bytes;
+            continue;
+        }
+        if (errno == EINTR)
+            continue;
+        if (errno != EAGAIN && errno != EWOULDBLOCK)
+            return lost(connection);
+        enum tutti_status status = await_socket(connection, POLLOUT, "take a request");
+        if (status != TUTTI_OK)
+            return status;
+    }
+    return TUTTI_OK;
+}
+
+static enum tutti_status receive(const struct tcp_connection *connection, void *to, size_t size)
+{
+    for (size_t got = 0; got < size;) {
+        enum tutti_status status = await_socket(connection, POLLIN, "answer");
+        if (status != TUTTI_OK)
+            return status;
+        ssize_t bytes = recv(connection->fd, (char *)to + got, size - got, MSG_DONTWAIT);
+        if (bytes > 0) {
+            got += (size_t)bytes;
+        } else if (bytes == 0 || (errno != EINTR && errno != EAGAIN && errno != EWOULDBLOCK)) {
+            if (bytes == 0)
+                errno = 0;
+            return lost(connection);
+        }
+    }
+    return TUTTI_OK;
+}
+
+enum tutti_status tcp_receive_value(const struct tcp_connection *connection, void *value,
+                                    size_t capacity, size_t *size)
+{
+    uint64_t length;
+    enum tutti_status status = receive(connection, &length, sizeof length);
+    if (status != TUTTI_OK)
+        return status;
+    if (length > REPLY_BYTES)
+        return error_set(TUTTI_ERR_SYSTEM,
+                         "the store at %s announced a value of %llu bytes, more than %llu: is it a "
+                         "TCPStore?",
+                         connection->name, (unsigned long long)length,
+                         (unsigned long long)REPLY_BYTES);
+    *size = length;
+    status = receive(connection, value, length < capacity ? length : capacity);
+    uint64_t rest = length < capacity ? 0 : length - capacity;
+    while (rest > 0 && status == TUTTI_OK) {
+        char unused[4096];
+        size_t part = rest < sizeof unused ? rest : sizeof unused;
+        status = receive(connection, unused, part);
+        rest -= part;
+    }
+    return status;
+}
+
+/* ---- meeting the server -----------------------------------------------------------------------
+ */
+
+/* A server that knows no secret, or another one, or is no store at all. */
+static enum tutti_status stranger(const struct tcp_connection *connection, const char *what)
+{
+    return error_set(TUTTI_ERR_SYSTEM, "the store at %s %s", connection->name, what);
+}
+
+static enum tutti_status meet_plainly(const struct tcp_connection *connection)
+{
+    struct buffer request = {0};
+    uint32_t nonce = (uint32_t)getpid(), answer;
+    buffer_put_u8(&request, TCP_VALIDATE);
+    buffer_put_u32(&request, TCP_MAGIC);
+    buffer_put_u8(&request, TCP_PING);
+    buffer_put_u32(&request, nonce);
+    enum tutti_status status = send_all(connection, &request);
+    buffer_fini(&request);
+    if (status == TUTTI_OK)
+        status = receive(connection, &answer, sizeof answer);
+    if (status != TUTTI_OK)
+        return status;
+    if (answer == ~nonce)
+        return error_set(TUTTI_ERR_INVALID,
+                         "the store at %s wants a secret: set TUTTI_STORE_SECRET to that of its "
+                         "server",
+                         connection->name);
+    return answer == nonce ? TUTTI_OK : stranger(connection, "gave a wrong answer: no TCPStore?");
+}
+
+static enum tutti_status meet_secretly(const struct tcp_connection *connection, const char *secret)
+{
+    uint8_t nonces[2][TCP_NONCE_BYTES], proof[SHA256_BYTES], expected[SHA256_BYTES], answer;
+    struct buffer request = {0};
+    if (getrandom(nonces[0], TCP_NONCE_BYTES, 0) != TCP_NONCE_BYTES)
+        return error_errno("getrandom");
+    buffer_put_u8(&request, TCP_VALIDATE);
+    buffer_put_u32(&request, TCP_MAGIC);
+    buffer_put_u8(&request, TCP_AUTH);
+    buffer_put(&request, nonces[0], TCP_NONCE_BYTES);
+    enum tutti_status status = send_all(connection, &request);
+    if (status == TUTTI_OK)
+        status = receive(connection, &answer, sizeof answer);
+    if (status == TUTTI_OK && answer == TCP_AUTH_REFUSED)
+        status = error_set(TUTTI_ERR_INVALID,
+                           "the store at %s has no secret but TUTTI_STORE_SECRET is set here: set "
+                           "it for all ranks or none",
+                           connection->name);
+    if (status == TUTTI_OK)
+        status = receive(connection, nonces[1], TCP_NONCE_BYTES);
+    if (status == TUTTI_OK)
+        status = receive(connection, proof, sizeof proof);
+    if (status == TUTTI_OK) {
+        tcp_proof(secret, TCP_SERVER_LABEL, nonces[0], nonces[1], expected);
+        if (!hmac_equal(proof, expected))
+            status = error_set(TUTTI_ERR_INVALID,
+                               "the store at %s has another secret: TUTTI_STORE_SECRET must be "
+                               "the same for all ranks",
+                               connection->name);
+    }
+    if (status == TUTTI_OK) {
+        tcp_proof(secret, TCP_CLIENT_LABEL, nonces[0], nonces[1], proof);
+        request.size = 0;
+        buffer_put_u8(&request, TCP_PROOF);
+        buffer_put(&request, proof, sizeof proof);
+        status = send_all(connection, &request);
+    }
+    buffer_fini(&request);
+    if (status == TUTTI_OK)
+        status = receive(connection, &answer, sizeof answer);
+    if (status == TUTTI_OK && answer != TCP_AUTH_GOES_ON)
+        status = stranger(connection, "refused our proof of the secret");
+    return status;
+}
+
+/* ---- connecting -------------------------------------------------------------------------------
+ */
+
+static int connect_once(const struct sockaddr_storage *address, int64_t deadline_ns)
+{
+    int on = 1, code = 0;
+    socklen_t size = sizeof code;
+    int fd = socket(address->ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd < 0)
+        return -1;
+    size_t bytes =
+        address->ss_family == AF_INET6 ? sizeof(struct sockaddr_in6) : sizeof(struct sockaddr_in);
+    if (connect(fd, (const struct sockaddr *)address, (socklen_t)bytes) < 0)
+        code = errno;
+    while (code == EINPROGRESS || code == EINTR) {
+        struct pollfd one = {.fd = fd, .events = POLLOUT};
+        int ready = poll(&one, 1, deadline_poll_ms(deadline_ns));
+        if (ready < 0 && errno == EINTR)
+            continue;
+        code = ETIMEDOUT;
+        if (ready > 0)
+            getsockopt(fd, SOL_SOCKET, SO_ERROR, &code, &size);
+    }
+    if (code == 0) {
+        setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+        return fd;
+    }
+    close(fd);
+    errno = code;
+    return -1;
+}
+
+/* Any of the addresses. */
+static enum tutti_status connect_any(struct tcp_store *store, struct tcp_connection *connection)
+{
+    for (int i = 0; i < store->address_count; i++) {
+        connection->fd = connect_once(&store->addresses[i], connection->deadline_ns);
+        if (connection->fd >= 0)
+            return TUTTI_OK;
+    }
+    return error_errno("connecting to the store at %s", store->name);
+}
+
+/* A new connection that has been introduced. While the server has never been met it may not be up
+ * yet: that is tried until the deadline. */
+static enum tutti_status connection_open(struct tcp_store *store, struct tcp_connection *connection)
+{
+    int64_t stranger_ns = deadline_after_ms(STRANGER_MS), nap_ns = 1000000;
+    for (;;) {
+        enum tutti_status status = connect_any(store, connection);
+        bool reached = status == TUTTI_OK;
+        if (reached) {
+            status =
+                store->secret ? meet_secretly(connection, store->secret) : meet_plainly(connection);
+            if (status == TUTTI_OK)
+                return status;
+            close(connection->fd);
+            connection->fd = -1;
+        }
+        if (status != TUTTI_ERR_SYSTEM || store->met)
+            return status;
+        if (reached && deadline_passed(stranger_ns))
+            return error_context(status, "no meeting (is TUTTI_STORE_SECRET the same everywhere?)");
+        if (deadline_passed(connection->deadline_ns)) {
+            error_context(status, "no store came up in time; is rank 0 running?");
+            return TUTTI_ERR_TIMEOUT;
+        }
+        deadline_nap(connection->deadline_ns, &nap_ns, RETRY_NS);
+    }
+}
+
+static enum tutti_status take(struct tcp_store *store, int64_t timeout_ms,
+                              struct tcp_connection *connection)
+{
+    *connection = (struct tcp_connection){
+        .fd = -1, .deadline_ns = deadline_after_ms(timeout_ms), .name = store->name};
+    pthread_mutex_lock(&store->lock);
+    if (store->idle_count > 0)
+        connection->fd = store->idle[--store->idle_count];
+    pthread_mutex_unlock(&store->lock);
+    return connection->fd >= 0 ? TUTTI_OK : connection_open(store, connection);
+}
+
+/* After a failure nobody knows where in the protocol the connection stands. */
+static void give(struct tcp_store *store, struct tcp_connection *connection, bool keep)
+{
+    if (connection->fd < 0)
+        return;
+    pthread_mutex_lock(&store->lock);
+    if (keep && store->idle_count < MAX_IDLE) {
+        store->idle[store->idle_count++] = connection->fd;
+        connection->fd = -1;
+    }
+    pthread_mutex_unlock(&store->lock);
+    if (connection->fd >= 0)
+        close(connection->fd);
+}
+
+/* ---- requests ---------------------------------------------------------------------------------
+ */
+
+static void put_key(struct buffer *request, const char *key)
+{
+    size_t bytes = strlen(key);
+    buffer_put_u64(request, bytes + 1);
+    buffer_put_u8(request, '/');
+    buffer_put(request, key, bytes);
+}
+
+static void put_keys(struct buffer *request, enum tcp_op op, const char *const *keys, size_t count)
+{
+    buffer_put_u8(request, (uint8_t)op);
+    buffer_put_u64(request, count);
+    for (size_t i = 0; i < count; i++)
+        put_key(request, keys[i]);
+}
+
+/* One request with a reply of fixed size. */
+static enum tutti_status ask(struct tcp_store *store, struct buffer *request, void *reply,
+                             size_t bytes)
+{
+    struct tcp_connection connection;
+    enum tutti_status status = take(store, store->timeout_ms, &connection);
+    if (status == TUTTI_OK)
+        status = send_all(&connection, request);
+    if (status == TUTTI_OK)
+        status = receive(&connection, reply, bytes);
+    give(store, &connection, status == TUTTI_OK);
+    buffer_fini(request);
+    return status;
+}
+
+/* After a time-out: ends the wait, so that the connection can be used again. A reply that crossed
+ * the cancellation comes before its answer. */
+static bool cancel_wait(struct tcp_connection *connection)
+{
+    struct buffer request = {0};
+    uint8_t answer = TCP_STOP_WAITING;
+    connection->deadline_ns = deadline_after_ms(CANCEL_MS);
+    buffer_put_u8(&request, TCP_CANCEL_WAIT);
+    enum tutti_status status = send_all(connection, &request);
+    for (int i = 0; i < 2 && status == TUTTI_OK && answer != TCP_WAIT_CANCELED; i++)
+        status = receive(connection, &answer, sizeof answer);
+    buffer_fini(&request);
+    return status == TUTTI_OK && answer == TCP_WAIT_CANCELED;
+}
+
+/* Waits for all keys on a connection, which the caller gives back if this succeeds. */
+static enum tutti_status wait_on(struct tcp_store *store, struct tcp_connection *connection,
+                                 const char *call, const char *const *keys, size_t count,
+                                 int64_t timeout_ms)
+{
+    uint8_t answer;
+    struct buffer request = {0};
+    put_keys(&request, TCP_WAIT, keys, count);
+    enum tutti_status status = send_all(connection, &request);
+    buffer_fini(&request);
+    if (status == TUTTI_OK)
+        status = receive(connection, &answer, sizeof answer);
+    if (status == TUTTI_OK && answer != TCP_STOP_WAITING)
+        status = stranger(connection, "answered a wait with nonsense");
+    if (status == TUTTI_OK)
+        return status;
+    give(store, connection, status == TUTTI_ERR_TIMEOUT && cancel_wait(connection));
+    return status == TUTTI_ERR_TIMEOUT ? store_timed_out(call, keys[0], count, timeout_ms) : status;
+}
+
+/* Acknowledged, so that every connection sees what a caller set before: SET has no reply, the PING
+ * after it has. */
+static enum tutti_status tcp_set(void *context, const char *key, const void *value, size_t size)
+{
+    struct buffer request = {0};
+    uint32_t answer;
+    buffer_put_u8(&request, TCP_SET);
+    put_key(&request, key);
+    buffer_put_string(&request, value, size);
+    buffer_put_u8(&request, TCP_PING);
+    buffer_put_u32(&request, 0);
+    return ask(context, &request, &answer, sizeof answer);
+}
+
+static enum tutti_status tcp_multi_get(void *context, const char *const *keys, size_t count,
+                                       int64_t timeout_ms, void *values, size_t each, size_t *sizes)
+{
+    struct tcp_store *store = context;
+    struct tcp_connection connection;
+    struct buffer request = {0};
+    enum tutti_status status = take(store, timeout_ms, &connection);
+    if (status == TUTTI_OK)
+        status = wait_on(store, &connection, "multi_get", keys, count, timeout_ms);
+    if (status != TUTTI_OK)
+        return status;
+    put_keys(&request, TCP_MULTI_GET, keys, count);
+    status = send_all(&connection, &request);
+    for (size_t i = 0; i < count && status == TUTTI_OK; i++)
+        status = tcp_receive_value(&connection, each ? (char *)values + i * each : NULL, each,
+                                   &sizes[i]);
+    buffer_fini(&request);
+    give(store, &connection, status == TUTTI_OK);
+    return status;
+}
+
+static enum tutti_status tcp_get(void *context, const char *key, int64_t timeout_ms, void *value,
+                                 size_t capacity, size_t *size)
+{
+    struct tcp_store *store = context;
+    struct tcp_connection connection;
+    struct buffer request = {0};
+    enum tutti_status status = take(store, timeout_ms, &connection);
+    if (status == TUTTI_OK)
+        status = wait_on(store, &connection, "tutti_store_get", &key, 1, timeout_ms);
+    if (status != TUTTI_OK)
+        return status;
+    buffer_put_u8(&request, TCP_GET);
+    put_key(&request, key);
+    status = send_all(&connection, &request);
+    if (status == TUTTI_OK)
+        status = tcp_receive_value(&connection, value, capacity, size);
+    buffer_fini(&request);
+    give(store, &connection, status == TUTTI_OK);
+    return status;
+}
+
+static enum tutti_status tcp_wait(void *context, const char *const *keys, size_t count,
+                                  int64_t timeout_ms)
+{
+    struct tcp_store *store = context;
+    struct tcp_connection connection;
+    enum tutti_status status = take(store, timeout_ms, &connection);
+    if (status == TUTTI_OK)
+        status = wait_on(store, &connection, "tutti_store_wait", keys, count, timeout_ms);
+    if (status == TUTTI_OK)
+        give(store, &connection, true);
+    return status;
+}
+
+static enum tutti_status add_to(struct tcp_store *store, struct buffer *request, int64_t amount,
+                                int64_t *result)
+{
+    buffer_put_u64(request, (uint64_t)amount);
+    return ask(store, request, result, sizeof *result);
+}
+
+static enum tutti_status tcp_add(void *context, const char *key, int64_t amount, int64_t *result)
+{
+    struct buffer request = {0};
+    buffer_put_u8(&request, TCP_ADD);
+    put_key(&request, key);
+    return add_to(context, &request, amount, result);
+}
+
+static enum tutti_status tcp_check(void *context, const char *const *keys, size_t count,
+                                   bool *exists)
+{
+    struct buffer request = {0};
+    uint8_t answer;
+    put_keys(&request, TCP_CHECK, keys, count);
+    enum tutti_status status = ask(context, &request, &answer, sizeof answer);
+    if (status == TUTTI_OK)
+        *exists = answer == TCP_READY;
+    return status;
+}
+
+static enum tutti_status tcp_compare_set(void *context, const char *key, const void *expected,
+                                         size_t expected_size, const void *desired,
+                                         size_t desired_size, void *value, size_t capacity,
+                                         size_t *size)
+{
+    struct tcp_store *store = context;
+    struct tcp_connection connection;
+    struct buffer request = {0};
+    buffer_put_u8(&request, TCP_COMPARE_SET);
+    put_key(&request, key);
+    buffer_put_string(&request, expected, expected_size);
+    buffer_put_string(&request, desired, desired_size);
+    enum tutti_status status = take(store, store->timeout_ms, &connection);
+    if (status == TUTTI_OK)
+        status = send_all(&connection, &request);
+    if (status == TUTTI_OK)
+        status = tcp_receive_value(&connection, value, capacity, size);
+    give(store, &connection, status == TUTTI_OK);
+    buffer_fini(&request);
+    return status;
+}
+
+static enum tutti_status tcp_delete(void *context, const char *key, bool *deleted)
+{
+    struct buffer request = {0};
+    int64_t count;
+    buffer_put_u8(&request, TCP_DELETE);
+    put_key(&request, key);
+    enum tutti_status status = ask(context, &request, &count, sizeof count);
+    if (status == TUTTI_OK)
+        *deleted = count > 0;
+    return status;
+}
+
+static enum tutti_status tcp_num_keys(void *context, int64_t *count)
+{
+    struct buffer request = {0};
+    buffer_put_u8(&request, TCP_NUM_KEYS);
+    return ask(context, &request, count, sizeof *count);
+}
+
+/* ---- opening and closing ----------------------------------------------------------------------
+ */
+
+/* Clients first, then the server that they talk to. */
+static void tcp_close(void *context)
+{
+    struct tcp_store *store = context;
+    while (store->idle_count > 0)
+        close(store->idle[--store->idle_count]);
+    tcp_server_stop(store->server, LINGER_MS);
+    pthread_mutex_destroy(&store->lock);
+    if (store->secret)
+        explicit_bzero(store->secret, strlen(store->secret));
+    free(store->secret);
+    free(store);
+}
+
+static enum tutti_status resolve(struct tcp_store *store, const struct store_url *url)
+{
+    struct addrinfo hints = {.ai_socktype = SOCK_STREAM}, *found;
+    char port[8];
+    if (store->server) {
+        store->addresses[store->address_count++] = *tcp_server_address(store->server);
+        return TUTTI_OK;
+    }
+    snprintf(port, sizeof port, "%u", url->port);
+    int code = getaddrinfo(url->text, port, &hints, &found);
+    if (code != 0)
+        return error_set(TUTTI_ERR_INVALID, "host %s: %s", url->text, gai_strerror(code));
+    for (struct addrinfo *one = found; one && store->address_count < MAX_ADDRESSES;
+         one = one->ai_next)
+        memcpy(&store->addresses[store->address_count++], one->ai_addr, one->ai_addrlen);
+    freeaddrinfo(found);
+    return TUTTI_OK;
+}
+
+/* PyTorch's way: each rank counts itself under one key, and the server's rank waits until all have
+ * come, so that it does not end before they met. */
+static enum tutti_status join(struct tcp_store *store, int world_size)
+{
+    int64_t joined, nap_ns = 100000, deadline_ns = deadline_after_ms(store->timeout_ms);
+    for (int64_t amount = 1;; amount = 0) {
+        struct buffer request = {0};
+        buffer_put_u8(&request, TCP_ADD);
+        buffer_put_string(&request, TCP_JOIN_KEY, strlen(TCP_JOIN_KEY));
+        enum tutti_status status = add_to(store, &request, amount, &joined);
+        if (status != TUTTI_OK || !store->server || joined >= world_size)
+            return status;
+        if (deadline_passed(deadline_ns))
+            return error_set(TUTTI_ERR_TIMEOUT,
+                             "%lld of %d ranks joined the store at %s in time: see whether all "
+                             "run and have its address",
+                             (long long)joined, world_size, store->name);
+        deadline_nap(deadline_ns, &nap_ns, RETRY_NS / 10);
+    }
+}
+
+/* How another process opens the same store: at the host that was given if it is served there, else
+ * at the loopback address that it is served on. */
+static char *make_url(const struct tcp_store *store, const struct store_url *url)
+{
+    char *text, size[32] = "";
+    uint16_t port = store->server ? tcp_server_port(store->server) : url->port;
+    const char *host = url->text;
+    if (store->server && !*url->bind)
+        host = store->addresses[0].ss_family == AF_INET6 ? "::1" : "127.0.0.1";
+    bool brackets = strchr(host, ':') != NULL;
+    if (url->world_size)
+        snprintf(size, sizeof size, "?world_size=%d", url->world_size);
+    return asprintf(&text, "tcp://%s%s%s:%u%s", brackets ? "[" : "", host, brackets ? "]" : "",
+                    port, size) < 0
+               ? NULL
+               : text;
+}
+
+enum tutti_status tcp_open_with(const struct store_url *url, const char *secret, int64_t timeout_ms,
+                                tutti_store_t **store)
+{
+    static const struct store_ops ops = {
+        .base =
+            {
+                .struct_size = sizeof ops.base,
+                .set = tcp_set,
+                .get = tcp_get,
+                .wait = tcp_wait,
+                .add = tcp_add,
+                .check = tcp_check,
+                .compare_set = tcp_compare_set,
+                .delete_key = tcp_delete,
+                .num_keys = tcp_num_keys,
+                .close = tcp_close,
+            },
+        .multi_get = tcp_multi_get,
+    };
+    struct tcp_server_config config = {.bind = url->bind, .port = url->port, .secret = secret};
+    struct tcp_store *self = calloc(1, sizeof *self);
+    if (!self)
+        return error_errno("opening a tcp store");
+    pthread_mutex_init(&self->lock, NULL);
+    self->timeout_ms = timeout_ms;
+
+    enum tutti_status status = TUTTI_OK;
+    if (secret && *secret && !(self->secret = strdup(secret)))
+        status = error_errno("opening a tcp store");
+    if (status == TUTTI_OK && url->server)
+        status = tcp_server_start(&config, &self->server);
+    if (status == TUTTI_OK)
+        status = resolve(self, url);
+    if (status == TUTTI_OK) {
+        snprintf(self->name, sizeof self->name, "%.255s:%u", url->text,
+                 self->server ? tcp_server_port(self->server) : url->port);
+        struct tcp_connection connection;
+        status = take(self, timeout_ms, &connection);
+        self->met = true;
+        give(self, &connection, status == TUTTI_OK);
+    }
+    if (status == TUTTI_OK && url->world_size)
+        status = join(self, url->world_size);
+    char *text = status == TUTTI_OK ? make_url(self, url) : NULL;
+    if (status == TUTTI_OK && !text)
+        status = error_errno("opening a tcp store");
+    if (status != TUTTI_OK) {
+        tcp_close(self);
+        return status;
+    }
+    return store_create(&ops, self, timeout_ms, text, store);
+}
+
+enum tutti_status tcp_open(const struct store_url *url, int64_t timeout_ms, tutti_store_t **store)
+{
+    return tcp_open_with(url, getenv("TUTTI_STORE_SECRET"), timeout_ms, store);
+}

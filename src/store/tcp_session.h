@@ -1,0 +1,65 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * What the server does with the bytes of its clients, without a socket in sight: a space is the
+ * contents, a session one client's side of the conversation. One thread uses both.
+ */
+#ifndef TUTTI_STORE_TCP_SESSION_H
+#define TUTTI_STORE_TCP_SESSION_H
+
+#include "store/buffer.h"
+#include "store/map.h"
+#include "store/tcp_request.h"
+
+/* What a space holds at most: contents, queues and the sessions' buffers together. A client that
+ * asks for more is cut off. */
+#define TCP_SPACE_BYTES ((size_t)1 << 30)
+/* What one reply holds at most. */
+#define TCP_REPLY_BYTES ((size_t)64 * 1024 * 1024)
+
+struct tcp_session;
+
+struct tcp_space {
+    struct map values;
+    struct map queues;         /* key to struct queue */
+    struct map waiting;        /* kind and key to the head of a list of struct waiter */
+    size_t buffered_bytes;     /* of queues and sessions */
+    const char *secret;        /* NULL is none */
+    struct tcp_session *ready; /* sessions that got output, linked by next_ready */
+};
+
+struct tcp_session {
+    struct tcp_space *space;
+    enum tcp_session_state {
+        SESSION_NEW,
+        SESSION_UNPROVEN,
+        SESSION_CHALLENGED,
+        SESSION_OPEN,
+        SESSION_CLOSING
+    } state;
+    struct buffer in, out;
+    size_t counted_bytes; /* of both buffers, as added to the space's */
+    struct tcp_request request;
+    struct waiter *waiters; /* of the WAIT or BARRIER under way, waiter_count of them */
+    size_t waiter_count;
+    size_t awaited; /* keys that it still misses */
+    bool is_ready;
+    struct tcp_session *next_ready;
+    uint8_t client_nonce[TCP_NONCE_BYTES], server_nonce[TCP_NONCE_BYTES];
+};
+
+void tcp_space_fini(struct tcp_space *space);
+
+void tcp_session_init(struct tcp_session *session, struct tcp_space *space);
+void tcp_session_fini(struct tcp_session *session);
+
+/* Where the next bytes from the client go: room for *size of them; NULL when there is no memory. */
+uint8_t *tcp_session_room(struct tcp_session *session, size_t *size);
+/* `size` bytes have been put there: serves the requests that are complete. False if the connection
+ * must be closed now; in state SESSION_CLOSING, once the output has been sent. */
+bool tcp_session_feed(struct tcp_session *session, size_t size);
+/* Sessions with fresh output, one after the other; NULL when there is none left. */
+struct tcp_session *tcp_space_next_ready(struct tcp_space *space);
+/* `size` bytes of the output have been sent. */
+void tcp_session_sent(struct tcp_session *session, size_t size);
+
+#endif

@@ -1,0 +1,125 @@
+/* SPDX-License-Identifier: MIT */
+/* The URLs of tutti_store_open(). */
+#include "store/store.h"
+
+#include "error.h"
+
+#include <limits.h>
+#include <stdio.h>
+#include <string.h>
+
+static bool copy(char *to, size_t capacity, const char *from, size_t bytes)
+{
+    if (bytes >= capacity)
+        return false;
+    memcpy(to, from, bytes);
+    to[bytes] = 0;
+    return true;
+}
+
+/* HOST:PORT or [HOST]:PORT, up to `end`. */
+static enum tutti_status parse_address(const char *text, const char *end, struct store_url *url)
+{
+    const char *host = text, *colon = memrchr(text, ':', (size_t)(end - text));
+    if (!colon)
+        return error_set(TUTTI_ERR_INVALID, "the port is missing: write tcp://HOST:PORT");
+    const char *host_end = colon;
+    if (*host == '[') {
+        host++;
+        if (host_end == host || *--host_end != ']')
+            return error_set(TUTTI_ERR_INVALID, "an IPv6 address is written tcp://[::1]:PORT");
+    }
+    if (host_end <= host || !copy(url->text, 256, host, (size_t)(host_end - host)))
+        return error_set(TUTTI_ERR_INVALID, "the host is missing or too long");
+    char port[8];
+    long long number;
+    if (!copy(port, sizeof port, colon + 1, (size_t)(end - colon - 1)) ||
+        !store_parse_number(port, 0, 65535, &number))
+        return error_set(TUTTI_ERR_INVALID, "the port is no number from 0 to 65535");
+    url->port = (uint16_t)number;
+    return TUTTI_OK;
+}
+
+static enum tutti_status parse_option(const char *text, size_t bytes, struct store_url *url)
+{
+    char option[300];
+    long long number;
+    if (!copy(option, sizeof option, text, bytes))
+        return error_set(TUTTI_ERR_INVALID, "option %.40s... is too long", text);
+    char *value = strchr(option, '=');
+    if (value)
+        *value++ = 0;
+    if (value && strcmp(option, "server") == 0 && store_parse_number(value, 0, 1, &number))
+        url->server = number == 1;
+    else if (value && strcmp(option, "world_size") == 0 &&
+             store_parse_number(value, 1, INT_MAX, &number))
+        url->world_size = (int)number;
+    else if (value && strcmp(option, "bind") == 0 && *value &&
+             copy(url->bind, sizeof url->bind, value, strlen(value)))
+        ;
+    else
+        return error_set(TUTTI_ERR_INVALID,
+                         "option \"%s\" is not known or its value is wrong: server=0 or 1, "
+                         "bind=ADDRESS, world_size=N",
+                         option);
+    return TUTTI_OK;
+}
+
+static enum tutti_status parse_tcp(const char *text, struct store_url *url)
+{
+    const char *end = strchrnul(text, '?');
+    enum tutti_status status = parse_address(text, end, url);
+    while (status == TUTTI_OK && *end) {
+        const char *option = end + 1;
+        end = strchrnul(option, '&');
+        status = parse_option(option, (size_t)(end - option), url);
+    }
+    if (status == TUTTI_OK && !url->server && url->port == 0)
+        status = error_set(TUTTI_ERR_INVALID, "port 0 is for a server: add ?server=1");
+    if (status == TUTTI_OK && !url->server && *url->bind)
+        status = error_set(TUTTI_ERR_INVALID, "bind= is for a server: add server=1");
+    return status;
+}
+
+static enum tutti_status parse_text(const char *text, struct store_url *url)
+{
+    if (!*text)
+        return error_set(TUTTI_ERR_INVALID, "the %s is missing",
+                         url->kind == STORE_MEMORY ? "name" : "path");
+    if (!copy(url->text, sizeof url->text, text, strlen(text)))
+        return error_set(TUTTI_ERR_INVALID, "the %s is longer than %zu bytes",
+                         url->kind == STORE_MEMORY ? "name" : "path", sizeof url->text - 1);
+    return TUTTI_OK;
+}
+
+static enum tutti_status parse_empty(const char *text, struct store_url *url)
+{
+    (void)url;
+    return *text && strcmp(text, "//") != 0
+               ? error_set(TUTTI_ERR_INVALID, "env: takes nothing after it, not \"%.40s\"", text)
+               : TUTTI_OK;
+}
+
+enum tutti_status store_url_parse(const char *text, struct store_url *url)
+{
+    static const struct {
+        const char *scheme;
+        enum store_kind kind;
+        enum tutti_status (*parse)(const char *text, struct store_url *url);
+    } rows[] = {
+        {"memory:", STORE_MEMORY, parse_text},
+        {"file:", STORE_FILE, parse_text},
+        {"tcp://", STORE_TCP, parse_tcp},
+        {"env:", STORE_ENV, parse_empty},
+    };
+    memset(url, 0, sizeof *url);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        size_t bytes = strlen(rows[i].scheme);
+        if (strncmp(text, rows[i].scheme, bytes) == 0) {
+            url->kind = rows[i].kind;
+            return rows[i].parse(text + bytes, url);
+        }
+    }
+    return error_set(TUTTI_ERR_INVALID,
+                     "no such kind of store: memory:NAME, file:PATH, tcp://HOST:PORT or env:");
+}
