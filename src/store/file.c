@@ -15,8 +15,8 @@
 
 #include "error.h"
 #include "store/buffer.h"
-#include "store/deadline.h"
 #include "store/file_log.h"
+#include "store/nap.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -111,7 +111,7 @@ enum file_log_result file_log_apply(struct map *map, const uint8_t *data, size_t
 /* ---- the file ---------------------------------------------------------------------------------
  */
 
-static enum tutti_status lock_file(struct file *file, int how, int64_t deadline_ns)
+static enum tutti_status lock_file(struct file *file, int how, int64_t deadline)
 {
     int64_t nap_ns = 20000;
     while (flock(file->fd, how | LOCK_NB) < 0) {
@@ -119,10 +119,10 @@ static enum tutti_status lock_file(struct file *file, int how, int64_t deadline_
             continue;
         if (errno != EWOULDBLOCK)
             return error_errno("flock(%s)", file->path);
-        if (deadline_passed(deadline_ns))
+        if (deadline_passed(deadline))
             return error_set(TUTTI_ERR_TIMEOUT,
                              "another process holds the lock of %s: is it stopped?", file->path);
-        deadline_nap(deadline_ns, &nap_ns, LONGEST_NAP_NS);
+        nap(deadline, &nap_ns, LONGEST_NAP_NS);
     }
     return TUTTI_OK;
 }
@@ -182,7 +182,7 @@ static enum tutti_status refresh(struct file *file, bool writable)
 static enum tutti_status begin(struct file *file, int how, int64_t timeout_ms)
 {
     pthread_mutex_lock(&file->lock);
-    enum tutti_status status = lock_file(file, how, deadline_after_ms(timeout_ms));
+    enum tutti_status status = lock_file(file, how, deadline_after(timeout_ms));
     if (status == TUTTI_OK) {
         status = refresh(file, how == LOCK_EX);
         if (status != TUTTI_OK)
@@ -277,7 +277,7 @@ static bool has_news(struct file *file)
 static enum tutti_status await(struct file *file, const char *call, const char *const *keys,
                                size_t count, int64_t timeout_ms)
 {
-    int64_t deadline_ns = deadline_after_ms(timeout_ms), nap_ns = 20000;
+    int64_t deadline = deadline_after(timeout_ms), nap_ns = 20000;
     for (;;) {
         enum tutti_status status = begin(file, LOCK_SH, timeout_ms);
         if (status != TUTTI_OK)
@@ -287,9 +287,9 @@ static enum tutti_status await(struct file *file, const char *call, const char *
             return TUTTI_OK;
         end(file);
         do {
-            if (deadline_passed(deadline_ns))
+            if (deadline_passed(deadline))
                 return store_timed_out(call, key, count, timeout_ms);
-            deadline_nap(deadline_ns, &nap_ns, LONGEST_NAP_NS);
+            nap(deadline, &nap_ns, LONGEST_NAP_NS);
         } while (!has_news(file));
     }
 }

@@ -1,2 +1,244 @@
 /* SPDX-License-Identifier: MIT */
 #include "store/launcher.h"
+
+#include "error.h"
+#include "store/store.h"
+
+#include <ctype.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { ENVIRON_BYTES = 1 << 20, STAT_BYTES = 4096 };
+
+struct row {
+    const char *name;
+    const char *rank, *world_size;       /* variables; both set recognise the launcher */
+    const char *local_rank, *local_size; /* may be unset */
+    bool per_node;                       /* local_size is a list, an entry a node */
+    const char *job[2];                  /* what names the job, up to two variables */
+};
+
+/* The first match wins: a launcher that others start inside theirs comes before those. */
+static const struct row rows[] = {
+    {"torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", false, {NULL, NULL}},
+    {"openmpi",
+     "OMPI_COMM_WORLD_RANK",
+     "OMPI_COMM_WORLD_SIZE",
+     "OMPI_COMM_WORLD_LOCAL_RANK",
+     "OMPI_COMM_WORLD_LOCAL_SIZE",
+     false,
+     {"PMIX_NAMESPACE", NULL}},
+    {"hydra", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", false, {NULL, NULL}},
+    {"slurm",
+     "SLURM_PROCID",
+     "SLURM_NTASKS",
+     "SLURM_LOCALID",
+     "SLURM_STEP_TASKS_PER_NODE",
+     true,
+     {"SLURM_JOB_ID", "SLURM_STEP_ID"}},
+};
+enum { ROWS = sizeof rows / sizeof *rows };
+
+static const char *variable(const char *name)
+{
+    const char *text = getenv(name);
+    return text && *text ? text : NULL;
+}
+
+/* A number from least to most; *value is left alone when the variable is unset. */
+static enum tutti_status read_number(const char *name, int least, int most, int *value)
+{
+    long long number;
+    const char *text = variable(name);
+    if (!text)
+        return TUTTI_OK;
+    if (!store_parse_number(text, least, most, &number))
+        return error_set(TUTTI_ERR_INVALID, "%s=%.80s: expected a whole number from %d to %d", name,
+                         text, least, most);
+    *value = (int)number;
+    return TUTTI_OK;
+}
+
+/* Slurm's list of tasks by node, such as "4(x2),3": the entry of this node. */
+static enum tutti_status read_per_node(const char *name, int *value)
+{
+    const char *text = variable(name), *next = text;
+    int node = -1;
+    enum tutti_status status = read_number("SLURM_NODEID", 0, INT_MAX, &node);
+    if (status != TUTTI_OK || !text || node < 0)
+        return status;
+    for (long nodes = 0;;) {
+        char *end;
+        long tasks = isdigit((unsigned char)*next) ? strtol(next, &end, 10) : 0;
+        if (tasks < 1 || tasks > INT_MAX)
+            break;
+        long times = 1;
+        if (strncmp(end, "(x", 2) == 0 && isdigit((unsigned char)end[2])) {
+            times = strtol(end + 2, &end, 10);
+            if (*end++ != ')')
+                break;
+        }
+        if (times < 1 || times > INT_MAX || (*end && *end != ','))
+            break;
+        nodes += times;
+        if (node < nodes) {
+            *value = (int)tasks;
+            return TUTTI_OK;
+        }
+        if (!*end)
+            break;
+        next = end + 1;
+    }
+    return error_set(
+        TUTTI_ERR_INVALID,
+        "%s=%.80s: expected counts such as 4(x2),3, one for node %d (SLURM_NODEID) too", name, text,
+        node);
+}
+
+static const struct row *recognise(void)
+{
+    for (int i = 0; i < ROWS; i++)
+        if (variable(rows[i].rank) && variable(rows[i].world_size))
+            return &rows[i];
+    return NULL;
+}
+
+static enum tutti_status not_recognised(void)
+{
+    char looked_for[512];
+    size_t length = 0;
+    for (int i = 0; i < ROWS; i++)
+        length +=
+            (size_t)snprintf(looked_for + length, sizeof looked_for - length, "%s%s and %s (%s)",
+                             i ? ", " : "", rows[i].rank, rows[i].world_size, rows[i].name);
+    return error_set(TUTTI_ERR_INVALID,
+                     "no launcher recognised: looked for %s; start the program with one, or open "
+                     "another store",
+                     looked_for);
+}
+
+static enum tutti_status read_row(const struct row *row, struct tutti_launcher *launcher)
+{
+    launcher->name = row->name;
+    launcher->local_rank = launcher->local_size = -1;
+    enum tutti_status status = read_number(row->world_size, 1, INT_MAX, &launcher->world_size);
+    if (status == TUTTI_OK)
+        status = read_number(row->rank, 0, launcher->world_size - 1, &launcher->rank);
+    if (status == TUTTI_OK && row->per_node)
+        status = read_per_node(row->local_size, &launcher->local_size);
+    else if (status == TUTTI_OK)
+        status = read_number(row->local_size, 1, launcher->world_size, &launcher->local_size);
+    int most = launcher->local_size > 0 ? launcher->local_size - 1 : INT_MAX - 1;
+    if (status == TUTTI_OK)
+        status = read_number(row->local_rank, 0, most, &launcher->local_rank);
+    return status;
+}
+
+enum tutti_status tutti_info_launcher(struct tutti_launcher *launcher)
+{
+    if (!launcher)
+        return error_set(TUTTI_ERR_INVALID, "tutti_info_launcher: launcher is NULL");
+    if (launcher->struct_size != sizeof *launcher)
+        return error_set(TUTTI_ERR_INVALID,
+                         "tutti_info_launcher: struct_size is %zu, expected %zu: set it to "
+                         "sizeof(struct tutti_launcher)",
+                         launcher->struct_size, sizeof *launcher);
+    const struct row *row = recognise();
+    if (!row)
+        return not_recognised();
+    struct tutti_launcher found = {.struct_size = sizeof found};
+    enum tutti_status status = read_row(row, &found);
+    if (status == TUTTI_OK)
+        *launcher = found;
+    return status;
+}
+
+/* ---- the job's name ---------------------------------------------------------------------------
+ */
+
+/* Reads /proc/PID/NAME; the bytes read, 0 if it cannot be read. NUL-terminated. */
+static size_t read_proc(pid_t pid, const char *name, char *text, size_t size)
+{
+    char path[64];
+    size_t got = 0;
+    snprintf(path, sizeof path, "/proc/%d/%s", (int)pid, name);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return 0;
+    for (ssize_t bytes = 1; bytes > 0 && got<size - 1; got += bytes> 0 ? (size_t)bytes : 0)
+        bytes = read(fd, text + got, size - 1 - got);
+    close(fd);
+    text[got] = 0;
+    return got;
+}
+
+/* A process' parent and the time at which it started, in ticks since boot. */
+static bool read_stat(pid_t pid, pid_t *parent, unsigned long long *start)
+{
+    char text[STAT_BYTES];
+    int ppid;
+    if (!read_proc(pid, "stat", text, sizeof text))
+        return false;
+    /* The name in parentheses may hold anything; the last one closes it. */
+    const char *rest = strrchr(text, ')');
+    if (!rest || sscanf(rest + 1,
+                        " %*c %d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %*d "
+                        "%*d %llu",
+                        &ppid, start) != 2)
+        return false;
+    *parent = ppid;
+    return true;
+}
+
+/* Whether a process was started with the variable set. */
+static bool has_variable(pid_t pid, const char *name, char *text)
+{
+    size_t length = strlen(name), size = read_proc(pid, "environ", text, ENVIRON_BYTES);
+    for (const char *one = text; one < text + size; one += strlen(one) + 1)
+        if (strncmp(one, name, length) == 0 && one[length] == '=')
+            return true;
+    return false;
+}
+
+/* The launcher's process is the nearest ancestor that has no rank: between it and us there may be
+ * shells and wrappers, which differ by rank. */
+static enum tutti_status name_by_ancestor(const struct row *row, char *job, size_t size)
+{
+    pid_t pid = getppid(), parent;
+    unsigned long long start;
+    char *text = malloc(ENVIRON_BYTES);
+    if (!text)
+        return error_errno("finding the launcher");
+    bool known = read_stat(pid, &parent, &start);
+    while (known && parent > 1 && has_variable(pid, row->rank, text)) {
+        pid = parent;
+        known = read_stat(pid, &parent, &start);
+    }
+    free(text);
+    if (!known)
+        return error_set(TUTTI_ERR_SYSTEM,
+                         "/proc does not show the launcher's process: set MASTER_ADDR and "
+                         "MASTER_PORT for all ranks");
+    snprintf(job, size, "%s-%d-%llu", row->name, (int)pid, start);
+    return TUTTI_OK;
+}
+
+enum tutti_status launcher_job(const struct tutti_launcher *launcher, char *job, size_t size)
+{
+    const struct row *row = rows;
+    while (strcmp(row->name, launcher->name) != 0)
+        row++;
+    const char *first = row->job[0] ? variable(row->job[0]) : NULL;
+    const char *second = row->job[1] ? variable(row->job[1]) : "";
+    if (!first || !second)
+        return name_by_ancestor(row, job, size);
+    snprintf(job, size, "%s-%.80s-%.40s", row->name, first, second);
+    for (char *one = job; *one; one++)
+        if (!isalnum((unsigned char)*one) && !strchr(".-", *one))
+            *one = '_';
+    return TUTTI_OK;
+}

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 #include "store/map.h"
 
+#include "ipc/random.h"
+
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
 
 /* FNV-1a from a random start, so that a peer cannot choose keys that share a bucket. */
 static uint64_t hash_key(const struct map *map, const void *key, size_t bytes)
@@ -24,8 +25,8 @@ static bool grow(struct map *map)
 {
     if (map->count < map->bucket_count)
         return true;
-    if (!map->seed && getrandom(&map->seed, sizeof map->seed, GRND_NONBLOCK) < 0)
-        map->seed = (uintptr_t)map;
+    if (!map->seed && random_fill(&map->seed, sizeof map->seed) != TUTTI_OK)
+        return false;
     struct map larger = *map;
     larger.bucket_count = map->bucket_count ? map->bucket_count * 2 : 16;
     larger.buckets = calloc(larger.bucket_count, sizeof(struct map_entry *));

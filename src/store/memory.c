@@ -3,8 +3,8 @@
 #include "store/store.h"
 
 #include "error.h"
-#include "store/deadline.h"
 #include "store/map.h"
+#include "store/nap.h"
 
 #include <inttypes.h>
 #include <pthread.h>
@@ -46,15 +46,15 @@ static const char *missing(const struct memory *memory, const char *const *keys,
 static enum tutti_status await(struct memory *memory, const char *call, const char *const *keys,
                                size_t count, int64_t timeout_ms)
 {
-    int64_t deadline_ns = deadline_after_ms(timeout_ms);
-    struct timespec until = deadline_timespec(deadline_ns);
+    int64_t deadline = deadline_after(timeout_ms);
+    struct timespec until = deadline_timespec(deadline);
     for (;;) {
         const char *key = missing(memory, keys, count);
         if (!key)
             return TUTTI_OK;
-        if (deadline_passed(deadline_ns))
+        if (deadline_passed(deadline))
             return store_timed_out(call, key, count, timeout_ms);
-        if (deadline_ns == DEADLINE_NEVER)
+        if (deadline == DEADLINE_NEVER)
             pthread_cond_wait(&memory->grown, &memory->lock);
         else
             pthread_cond_timedwait(&memory->grown, &memory->lock, &until);

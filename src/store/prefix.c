@@ -9,6 +9,7 @@
 
 struct prefix {
     tutti_store_t *base;
+    bool owns;    /* closes the base with the view */
     size_t bytes; /* of text, the "/" counted */
     char text[];
 };
@@ -136,7 +137,16 @@ static enum tutti_status prefix_multi_get(void *context, const char *const *keys
     return status;
 }
 
-enum tutti_status tutti_store_prefix(tutti_store_t *store, const char *prefix, tutti_store_t **view)
+static void prefix_close(void *context)
+{
+    struct prefix *self = context;
+    if (self->owns)
+        tutti_store_close(self->base);
+    free(self);
+}
+
+static enum tutti_status open_view(tutti_store_t *store, const char *prefix, bool owns,
+                                   tutti_store_t **view)
 {
     static const struct store_ops ops = {
         .base =
@@ -150,16 +160,10 @@ enum tutti_status tutti_store_prefix(tutti_store_t *store, const char *prefix, t
                 .compare_set = prefix_compare_set,
                 .delete_key = prefix_delete,
                 .num_keys = prefix_num_keys,
-                .close = free,
+                .close = prefix_close,
             },
         .multi_get = prefix_multi_get,
     };
-    if (!store || !prefix || !view)
-        return error_set(TUTTI_ERR_INVALID, "tutti_store_prefix: %s is NULL",
-                         !store    ? "store"
-                         : !prefix ? "prefix"
-                                   : "view");
-    *view = NULL;
     size_t bytes = strlen(prefix);
     if (bytes >= STORE_KEY_BYTES)
         return error_set(TUTTI_ERR_INVALID,
@@ -170,8 +174,28 @@ enum tutti_status tutti_store_prefix(tutti_store_t *store, const char *prefix, t
     if (!self)
         return error_errno("tutti_store_prefix(%s)", prefix);
     self->base = store;
+    self->owns = false;
     self->bytes = bytes + 1;
     memcpy(self->text, prefix, bytes);
     memcpy(self->text + bytes, "/", 2);
-    return store_create(&ops, self, store->timeout_ms, NULL, view);
+    enum tutti_status status = store_create(&ops, self, store->timeout_ms, NULL, view);
+    if (status == TUTTI_OK)
+        self->owns = owns;
+    return status;
+}
+
+enum tutti_status tutti_store_prefix(tutti_store_t *store, const char *prefix, tutti_store_t **view)
+{
+    if (!store || !prefix || !view)
+        return error_set(TUTTI_ERR_INVALID, "tutti_store_prefix: %s is NULL",
+                         !store    ? "store"
+                         : !prefix ? "prefix"
+                                   : "view");
+    *view = NULL;
+    return open_view(store, prefix, false, view);
+}
+
+enum tutti_status prefix_open(tutti_store_t *store, const char *prefix, tutti_store_t **view)
+{
+    return open_view(store, prefix, true, view);
 }

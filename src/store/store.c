@@ -3,11 +3,11 @@
 #include "store/store.h"
 
 #include "error.h"
+#include "ipc/fork.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #define DEFAULT_TIMEOUT_MS 600000
 
@@ -49,15 +49,19 @@ enum tutti_status store_timed_out(const char *call, const char *key, size_t coun
 enum tutti_status store_create(const struct store_ops *ops, void *context, int64_t timeout_ms,
                                char *url, tutti_store_t **store)
 {
-    tutti_store_t *handle = malloc(sizeof *handle);
+    uint32_t epoch;
+    enum tutti_status status = fork_epoch(&epoch);
+    tutti_store_t *handle = status == TUTTI_OK ? malloc(sizeof *handle) : NULL;
+    if (status == TUTTI_OK && !handle)
+        status = error_errno("opening a store");
     if (!handle) {
         if (ops->base.close)
             ops->base.close(context);
         free(url);
-        return error_errno("opening a store");
+        return status;
     }
     *handle = (struct tutti_store){
-        .ops = *ops, .context = context, .timeout_ms = timeout_ms, .owner = getpid(), .url = url};
+        .ops = *ops, .context = context, .timeout_ms = timeout_ms, .epoch = epoch, .url = url};
     *store = handle;
     return TUTTI_OK;
 }
@@ -120,7 +124,7 @@ void tutti_store_close(tutti_store_t *store)
     if (!store)
         return;
     /* A forked child has no server thread to end and no place in the store to give up. */
-    if (store->ops.base.close && store->owner == getpid())
+    if (store->ops.base.close && !fork_detected(store->epoch))
         store->ops.base.close(store->context);
     free(store->url);
     free(store);
@@ -135,11 +139,10 @@ static enum tutti_status check_handle(const tutti_store_t *store, const char *ca
 {
     if (!store)
         return error_set(TUTTI_ERR_INVALID, "%s: store is NULL", call);
-    if (store->owner != getpid())
+    if (fork_detected(store->epoch))
         return error_set(TUTTI_ERR_INVALID,
-                         "%s: process %d opened this store and forked process %d; open it again "
-                         "in the child",
-                         call, (int)store->owner, (int)getpid());
+                         "%s: this store was opened before fork(): open it again in the child",
+                         call);
     return TUTTI_OK;
 }
 

@@ -11,8 +11,6 @@
 
 #include "tutti/tutti.h"
 
-#include <sys/types.h>
-
 /* The limits of PyTorch's server; the key loses one byte to the "/" that goes before it. */
 #define STORE_KEY_BYTES   ((size_t)8 * 1024 - 1)
 #define STORE_VALUE_BYTES ((size_t)8 * 1024 * 1024)
@@ -32,7 +30,7 @@ struct tutti_store {
     struct store_ops ops;
     void *context;      /* the kind's own; freed by its close */
     int64_t timeout_ms; /* what 0 means on this handle */
-    pid_t owner;        /* a child of fork() owns nothing */
+    uint32_t epoch;     /* of the process: a child of fork() owns nothing */
     char *url;          /* NULL if no other process can open the store */
 };
 
@@ -69,6 +67,9 @@ enum tutti_status store_timed_out(const char *call, const char *key, size_t coun
 
 /* Text to a number within bounds; false for anything but plain decimal digits. */
 bool store_parse_number(const char *text, long long least, long long most, long long *number);
+
+/* tutti_store_prefix(), but the view closes the base with itself; not on failure. */
+enum tutti_status prefix_open(tutti_store_t *store, const char *prefix, tutti_store_t **view);
 
 /* The kinds. Each returns what tutti_store_open() does. */
 enum tutti_status memory_open(const struct store_url *url, int64_t timeout_ms,

@@ -92,7 +92,8 @@ enum tutti_status tcp_server_start(const struct tcp_server_config *config,
 /* Where this process reaches it. */
 const struct sockaddr_storage *tcp_server_address(const struct tcp_server *server);
 uint16_t tcp_server_port(const struct tcp_server *server);
-/* Serves until all clients have gone, at most linger_ms, then ends the thread. Takes NULL. */
+/* Accepts nobody any more, serves those that are there until they have gone, at most linger_ms,
+ * then ends the thread. Takes NULL. */
 void tcp_server_stop(struct tcp_server *server, int64_t linger_ms);
 
 #endif

@@ -10,8 +10,9 @@
 #include "store/store.h"
 
 #include "error.h"
+#include "ipc/random.h"
 #include "store/buffer.h"
-#include "store/deadline.h"
+#include "store/nap.h"
 #include "store/tcp.h"
 #include "store/tcp_client.h"
 
@@ -24,7 +25,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
 #include <unistd.h>
 
 enum {
@@ -59,7 +59,7 @@ static enum tutti_status await_socket(const struct tcp_connection *connection, s
 {
     for (;;) {
         struct pollfd one = {.fd = connection->fd, .events = events};
-        int ready = poll(&one, 1, deadline_poll_ms(connection->deadline_ns));
+        int ready = poll(&one, 1, deadline_poll_ms(connection->deadline));
         if (ready > 0)
             return TUTTI_OK;
         if (ready == 0)
@@ -181,13 +181,14 @@ static enum tutti_status meet_secretly(const struct tcp_connection *connection, 
 {
     uint8_t nonces[2][TCP_NONCE_BYTES], proof[SHA256_BYTES], expected[SHA256_BYTES], answer;
     struct buffer request = {0};
-    if (getrandom(nonces[0], TCP_NONCE_BYTES, 0) != TCP_NONCE_BYTES)
-        return error_errno("getrandom");
+    enum tutti_status status = random_fill(nonces[0], TCP_NONCE_BYTES);
+    if (status != TUTTI_OK)
+        return status;
     buffer_put_u8(&request, TCP_VALIDATE);
     buffer_put_u32(&request, TCP_MAGIC);
     buffer_put_u8(&request, TCP_AUTH);
     buffer_put(&request, nonces[0], TCP_NONCE_BYTES);
-    enum tutti_status status = send_all(connection, &request);
+    status = send_all(connection, &request);
     if (status == TUTTI_OK)
         status = receive(connection, &answer, sizeof answer);
     if (status == TUTTI_OK && answer == TCP_AUTH_REFUSED)
@@ -225,7 +226,7 @@ static enum tutti_status meet_secretly(const struct tcp_connection *connection, 
 /* ---- connecting -------------------------------------------------------------------------------
  */
 
-static int connect_once(const struct sockaddr_storage *address, int64_t deadline_ns)
+static int connect_once(const struct sockaddr_storage *address, int64_t deadline)
 {
     int on = 1, code = 0;
     socklen_t size = sizeof code;
@@ -238,7 +239,7 @@ static int connect_once(const struct sockaddr_storage *address, int64_t deadline
         code = errno;
     while (code == EINPROGRESS || code == EINTR) {
         struct pollfd one = {.fd = fd, .events = POLLOUT};
-        int ready = poll(&one, 1, deadline_poll_ms(deadline_ns));
+        int ready = poll(&one, 1, deadline_poll_ms(deadline));
         if (ready < 0 && errno == EINTR)
             continue;
         code = ETIMEDOUT;
@@ -258,7 +259,7 @@ static int connect_once(const struct sockaddr_storage *address, int64_t deadline
 static enum tutti_status connect_any(struct tcp_store *store, struct tcp_connection *connection)
 {
     for (int i = 0; i < store->address_count; i++) {
-        connection->fd = connect_once(&store->addresses[i], connection->deadline_ns);
+        connection->fd = connect_once(&store->addresses[i], connection->deadline);
         if (connection->fd >= 0)
             return TUTTI_OK;
     }
@@ -269,7 +270,7 @@ static enum tutti_status connect_any(struct tcp_store *store, struct tcp_connect
  * yet: that is tried until the deadline. */
 static enum tutti_status connection_open(struct tcp_store *store, struct tcp_connection *connection)
 {
-    int64_t stranger_ns = deadline_after_ms(STRANGER_MS), nap_ns = 1000000;
+    int64_t stranger_ns = deadline_after(STRANGER_MS), nap_ns = 1000000;
     for (;;) {
         enum tutti_status status = connect_any(store, connection);
         bool reached = status == TUTTI_OK;
@@ -285,11 +286,11 @@ static enum tutti_status connection_open(struct tcp_store *store, struct tcp_con
             return status;
         if (reached && deadline_passed(stranger_ns))
             return error_context(status, "no meeting (is TUTTI_STORE_SECRET the same everywhere?)");
-        if (deadline_passed(connection->deadline_ns)) {
+        if (deadline_passed(connection->deadline)) {
             error_context(status, "no store came up in time; is rank 0 running?");
             return TUTTI_ERR_TIMEOUT;
         }
-        deadline_nap(connection->deadline_ns, &nap_ns, RETRY_NS);
+        nap(connection->deadline, &nap_ns, RETRY_NS);
     }
 }
 
@@ -297,7 +298,7 @@ static enum tutti_status take(struct tcp_store *store, int64_t timeout_ms,
                               struct tcp_connection *connection)
 {
     *connection = (struct tcp_connection){
-        .fd = -1, .deadline_ns = deadline_after_ms(timeout_ms), .name = store->name};
+        .fd = -1, .deadline = deadline_after(timeout_ms), .name = store->name};
     pthread_mutex_lock(&store->lock);
     if (store->idle_count > 0)
         connection->fd = store->idle[--store->idle_count];
@@ -360,7 +361,7 @@ static bool cancel_wait(struct tcp_connection *connection)
 {
     struct buffer request = {0};
     uint8_t answer = TCP_STOP_WAITING;
-    connection->deadline_ns = deadline_after_ms(CANCEL_MS);
+    connection->deadline = deadline_after(CANCEL_MS);
     buffer_put_u8(&request, TCP_CANCEL_WAIT);
     enum tutti_status status = send_all(connection, &request);
     for (int i = 0; i < 2 && status == TUTTI_OK && answer != TCP_WAIT_CANCELED; i++)
@@ -564,22 +565,25 @@ static enum tutti_status resolve(struct tcp_store *store, const struct store_url
 
 /* PyTorch's way: each rank counts itself under one key, and the server's rank waits until all have
  * come, so that it does not end before they met. */
-static enum tutti_status join(struct tcp_store *store, int world_size)
+static enum tutti_status join(struct tcp_store *store, int world_size, bool exclusive)
 {
-    int64_t joined, nap_ns = 100000, deadline_ns = deadline_after_ms(store->timeout_ms);
+    int64_t joined, nap_ns = 100000, deadline = deadline_after(store->timeout_ms);
     for (int64_t amount = 1;; amount = 0) {
         struct buffer request = {0};
         buffer_put_u8(&request, TCP_ADD);
         buffer_put_string(&request, TCP_JOIN_KEY, strlen(TCP_JOIN_KEY));
         enum tutti_status status = add_to(store, &request, amount, &joined);
+        if (status == TUTTI_OK && exclusive && !store->server && joined > world_size)
+            return error_set(TUTTI_ERR_SYSTEM, "all %d ranks have joined the store at %s already",
+                             world_size, store->name);
         if (status != TUTTI_OK || !store->server || joined >= world_size)
             return status;
-        if (deadline_passed(deadline_ns))
+        if (deadline_passed(deadline))
             return error_set(TUTTI_ERR_TIMEOUT,
                              "%lld of %d ranks joined the store at %s in time: see whether all "
                              "run and have its address",
                              (long long)joined, world_size, store->name);
-        deadline_nap(deadline_ns, &nap_ns, RETRY_NS / 10);
+        nap(deadline, &nap_ns, RETRY_NS / 10);
     }
 }
 
@@ -601,7 +605,31 @@ static char *make_url(const struct tcp_store *store, const struct store_url *url
                : text;
 }
 
-enum tutti_status tcp_open_with(const struct store_url *url, const char *secret, int64_t timeout_ms,
+/* The server, if it is to be here, and the first connection. */
+static enum tutti_status start(struct tcp_store *store, const struct store_url *url,
+                               const struct tcp_options *options)
+{
+    struct tcp_server_config config = {
+        .bind = url->bind, .port = url->port, .secret = options->secret};
+    struct tcp_connection connection;
+    enum tutti_status status = TUTTI_OK;
+    if (options->secret && *options->secret && !(store->secret = strdup(options->secret)))
+        return error_errno("opening a tcp store");
+    if (url->server)
+        status = tcp_server_start(&config, &store->server);
+    if (status == TUTTI_OK)
+        status = resolve(store, url);
+    if (status != TUTTI_OK)
+        return status;
+    snprintf(store->name, sizeof store->name, "%.255s:%u", url->text,
+             url->server ? tcp_server_port(store->server) : url->port);
+    status = take(store, options->connect_ms, &connection);
+    store->met = status == TUTTI_OK;
+    give(store, &connection, status == TUTTI_OK);
+    return status;
+}
+
+enum tutti_status tcp_open_with(const struct store_url *url, const struct tcp_options *options,
                                 tutti_store_t **store)
 {
     static const struct store_ops ops = {
@@ -620,30 +648,16 @@ enum tutti_status tcp_open_with(const struct store_url *url, const char *secret,
             },
         .multi_get = tcp_multi_get,
     };
-    struct tcp_server_config config = {.bind = url->bind, .port = url->port, .secret = secret};
     struct tcp_store *self = calloc(1, sizeof *self);
     if (!self)
         return error_errno("opening a tcp store");
     pthread_mutex_init(&self->lock, NULL);
-    self->timeout_ms = timeout_ms;
-
-    enum tutti_status status = TUTTI_OK;
-    if (secret && *secret && !(self->secret = strdup(secret)))
-        status = error_errno("opening a tcp store");
-    if (status == TUTTI_OK && url->server)
-        status = tcp_server_start(&config, &self->server);
-    if (status == TUTTI_OK)
-        status = resolve(self, url);
-    if (status == TUTTI_OK) {
-        snprintf(self->name, sizeof self->name, "%.255s:%u", url->text,
-                 self->server ? tcp_server_port(self->server) : url->port);
-        struct tcp_connection connection;
-        status = take(self, timeout_ms, &connection);
-        self->met = true;
-        give(self, &connection, status == TUTTI_OK);
-    }
+    self->timeout_ms = options->timeout_ms;
+    enum tutti_status status = start(self, url, options);
+    if (status == TUTTI_OK && options->announce)
+        status = options->announce(options->context, tcp_server_port(self->server));
     if (status == TUTTI_OK && url->world_size)
-        status = join(self, url->world_size);
+        status = join(self, url->world_size, options->exclusive);
     char *text = status == TUTTI_OK ? make_url(self, url) : NULL;
     if (status == TUTTI_OK && !text)
         status = error_errno("opening a tcp store");
@@ -651,10 +665,12 @@ enum tutti_status tcp_open_with(const struct store_url *url, const char *secret,
         tcp_close(self);
         return status;
     }
-    return store_create(&ops, self, timeout_ms, text, store);
+    return store_create(&ops, self, options->timeout_ms, text, store);
 }
 
 enum tutti_status tcp_open(const struct store_url *url, int64_t timeout_ms, tutti_store_t **store)
 {
-    return tcp_open_with(url, getenv("TUTTI_STORE_SECRET"), timeout_ms, store);
+    struct tcp_options options = {
+        .secret = getenv("TUTTI_STORE_SECRET"), .connect_ms = timeout_ms, .timeout_ms = timeout_ms};
+    return tcp_open_with(url, &options, store);
 }

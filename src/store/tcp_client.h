@@ -7,8 +7,8 @@
 
 struct tcp_connection {
     int fd;
-    int64_t deadline_ns; /* of the exchange under way */
-    const char *name;    /* HOST:PORT */
+    int64_t deadline; /* of the exchange under way */
+    const char *name; /* HOST:PORT */
 };
 
 /* Reads a value: min(its length, capacity) bytes go to value, the rest nowhere, *size is its
@@ -16,8 +16,19 @@ struct tcp_connection {
 enum tutti_status tcp_receive_value(const struct tcp_connection *connection, void *value,
                                     size_t capacity, size_t *size);
 
-/* tcp_open() with a given secret in place of TUTTI_STORE_SECRET; NULL is none. */
-enum tutti_status tcp_open_with(const struct store_url *url, const char *secret, int64_t timeout_ms,
+struct tcp_options {
+    const char *secret; /* NULL or "" is none */
+    int64_t connect_ms; /* for reaching the server */
+    int64_t timeout_ms; /* for joining, and the default of later waits */
+    /* A client refuses (SYSTEM) to join where world_size ranks have joined: it is their last store.
+     */
+    bool exclusive;
+    /* Called once this process serves, before it waits for others to join; may be NULL. */
+    enum tutti_status (*announce)(void *context, uint16_t port);
+    void *context;
+};
+
+enum tutti_status tcp_open_with(const struct store_url *url, const struct tcp_options *options,
                                 tutti_store_t **store);
 
 #endif

@@ -8,7 +8,7 @@
 
 #include "error.h"
 #include "log.h"
-#include "store/deadline.h"
+#include "store/nap.h"
 #include "store/tcp_session.h"
 
 #include <arpa/inet.h>
@@ -115,7 +115,7 @@ static bool connection_create(struct tcp_server *server, int fd)
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
     setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
     connection->source = (struct source){SOURCE_CONNECTION, fd};
-    connection->introduced_by_ns = deadline_after_ms(INTRODUCTION_MS);
+    connection->introduced_by_ns = deadline_after(INTRODUCTION_MS);
     tcp_session_init(&connection->session, &server->space);
     if (!watch(server, connection, EPOLLIN)) {
         free(connection);
@@ -183,7 +183,17 @@ static void listen_again(struct tcp_server *server, bool on)
         struct epoll_event event = {.events = on ? EPOLLIN : 0, .data.ptr = &server->listeners[i]};
         epoll_ctl(server->epoll, EPOLL_CTL_MOD, server->listeners[i].fd, &event);
     }
-    server->accept_again_ns = on ? DEADLINE_NEVER : deadline_after_ms(ACCEPT_PAUSE_MS);
+    server->accept_again_ns = on ? DEADLINE_NEVER : deadline_after(ACCEPT_PAUSE_MS);
+}
+
+/* Shut down as well as closed, because a forked child may hold the same sockets. */
+static void close_listeners(struct tcp_server *server)
+{
+    for (int i = 0; i < server->listener_count; i++) {
+        shutdown(server->listeners[i].fd, SHUT_RDWR);
+        close(server->listeners[i].fd);
+    }
+    server->listener_count = 0;
 }
 
 static void accept_all(struct tcp_server *server, int listener)
@@ -213,9 +223,9 @@ static void accept_all(struct tcp_server *server, int listener)
 
 static int64_t next_deadline(const struct tcp_server *server)
 {
-    int64_t deadline_ns = deadline_min(server->accept_again_ns, server->end_ns);
+    int64_t deadline = deadline_min(server->accept_again_ns, server->end_ns);
     struct connection *oldest = server->strangers.first;
-    return oldest ? deadline_min(deadline_ns, oldest->introduced_by_ns) : deadline_ns;
+    return oldest ? deadline_min(deadline, oldest->introduced_by_ns) : deadline;
 }
 
 static void expire(struct tcp_server *server)
@@ -258,7 +268,8 @@ static void serve_event(struct tcp_server *server, struct source *source, uint32
         break;
     case SOURCE_STOP:
         epoll_ctl(server->epoll, EPOLL_CTL_DEL, source->fd, NULL);
-        server->end_ns = deadline_after_ms(server->linger_ms);
+        close_listeners(server);
+        server->end_ns = deadline_after(server->linger_ms);
         break;
     }
 }
@@ -338,16 +349,6 @@ static int listen_on(struct tcp_server *server, const struct addrinfo *addresses
         server->listeners[server->listener_count++] = (struct source){SOURCE_LISTENER, fd};
     }
     return server->listener_count > 0 ? 0 : code;
-}
-
-/* Shut down as well as closed, because a forked child may hold the same sockets. */
-static void close_listeners(struct tcp_server *server)
-{
-    for (int i = 0; i < server->listener_count; i++) {
-        shutdown(server->listeners[i].fd, SHUT_RDWR);
-        close(server->listeners[i].fd);
-    }
-    server->listener_count = 0;
 }
 
 static enum tutti_status open_listeners(struct tcp_server *server,

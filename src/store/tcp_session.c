@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: MIT */
 #include "store/tcp_session.h"
 
+#include "ipc/random.h"
+
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
 
 enum { READ_BYTES = 64 * 1024 };
 
@@ -220,7 +221,7 @@ static bool serve_auth(struct tcp_session *session)
         session->state = SESSION_CLOSING;
         return true;
     }
-    if (getrandom(session->server_nonce, TCP_NONCE_BYTES, 0) != TCP_NONCE_BYTES)
+    if (random_fill(session->server_nonce, TCP_NONCE_BYTES) != TUTTI_OK)
         return false;
     memcpy(session->client_nonce, field(session, 0).data, TCP_NONCE_BYTES);
     tcp_proof(session->space->secret, TCP_SERVER_LABEL, session->client_nonce,
