@@ -106,8 +106,11 @@ static void sample(struct comparison *comparison, int size, int which, bool chec
     cell->estimate_ns = block.nanoseconds;
     memcpy(cell->algo, block.algo, sizeof(cell->algo));
     comparison->discarded += !kept;
-    if (kept && !calibrating)
-        samples_add(&cell->samples[placement], block.nanoseconds);
+    if (!kept || calibrating)
+        return;
+    samples_add(&cell->samples[placement], block.nanoseconds);
+    if (!block.preempted)
+        samples_add(&cell->quiet[placement], block.nanoseconds);
 }
 
 static bool takes_part(const struct comparison *comparison, int size, int which)
@@ -191,8 +194,10 @@ void comparison_fini(struct comparison *comparison)
 {
     for (int size = 0; size < comparison->size_count; size++) {
         for (int i = 0; i < comparison->instance_count; i++) {
-            for (int placement = 0; placement < PLACEMENT_COUNT; placement++)
+            for (int placement = 0; placement < PLACEMENT_COUNT; placement++) {
                 samples_fini(&comparison->cells[size][i].samples[placement]);
+                samples_fini(&comparison->cells[size][i].quiet[placement]);
+            }
         }
     }
 }

@@ -12,6 +12,7 @@
 
 struct cell {
     struct samples samples[PLACEMENT_COUNT]; /* ns per operation, one a block */
+    struct samples quiet[PLACEMENT_COUNT];   /* those of blocks that nobody else disturbed */
     double estimate_ns;                      /* of the last block */
     uint32_t blocks;                         /* so far, the first ones for calibration only */
     char algo[24];

@@ -19,39 +19,56 @@
 #include <gloo/math.h>
 #include <gloo/rendezvous/context.h>
 #include <gloo/rendezvous/file_store.h>
+#include <gloo/rendezvous/prefix_store.h>
 #include <gloo/transport/tcp/device.h>
 
 namespace
 {
 
+std::shared_ptr<gloo::transport::Device> device;
+std::unique_ptr<gloo::rendezvous::FileStore> store;
 std::shared_ptr<gloo::rendezvous::Context> context;
 std::unique_ptr<gloo::Algorithm> algorithm;
 std::string variant;
+int own_rank;
+int world_size;
 
 int init(int *, char ***, int *rank, int *size)
 {
     if (bench_env_rank(rank, size) != 0)
         return -1;
+    own_rank = *rank;
+    world_size = *size;
+    variant = bench_env(BENCH_ENV_VARIANT, "new");
     try {
         std::string path = bench_env(BENCH_ENV_STORE, "");
         gloo::transport::tcp::attr attributes;
 
-        variant = bench_env(BENCH_ENV_VARIANT, "new");
         mkdir(path.c_str(), 0700); /* by whichever rank comes first */
-        gloo::rendezvous::FileStore store(path);
+        store.reset(new gloo::rendezvous::FileStore(path));
         attributes.iface = "lo";
-        context = std::make_shared<gloo::rendezvous::Context>(*rank, *size);
-        context->setTimeout(std::chrono::seconds(BENCH_COMMAND_LIMIT_S));
-        auto device = gloo::transport::tcp::CreateDevice(attributes);
-        context->connectFullMesh(store, device);
-        for (int peer = 0; variant != "new" && peer < *size; peer++) {
-            if (peer != *rank)
-                context->getPair(peer)->setSync(true, true);
-        }
+        device = gloo::transport::tcp::CreateDevice(attributes);
     } catch (const std::exception &error) {
         return bench_error("%s", error.what());
     }
     return 0;
+}
+
+/* Connects all ranks anew: a pair's socket buffer keeps the size that its first message asked for,
+ * and larger ones then wait for acknowledgements, 40 ms each. */
+void connect()
+{
+    static int generation;
+    gloo::rendezvous::PrefixStore fresh(std::to_string(generation++), *store);
+
+    algorithm.reset();
+    context = std::make_shared<gloo::rendezvous::Context>(own_rank, world_size);
+    context->setTimeout(std::chrono::seconds(BENCH_COMMAND_LIMIT_S));
+    context->connectFullMesh(fresh, device);
+    for (int peer = 0; variant != "new" && peer < world_size; peer++) {
+        if (peer != own_rank)
+            context->getPair(peer)->setSync(true, true);
+    }
 }
 
 int prepare(float *buffer, size_t count)
@@ -59,7 +76,7 @@ int prepare(float *buffer, size_t count)
     std::vector<float *> buffers{buffer};
 
     try {
-        algorithm.reset();
+        connect();
         if (variant == "halving_doubling")
             algorithm.reset(new gloo::AllreduceHalvingDoubling<float>(context, buffers, count));
         else if (variant == "ring_chunked")
@@ -94,6 +111,8 @@ void fini()
 {
     algorithm.reset();
     context.reset();
+    device.reset();
+    store.reset();
 }
 
 } // namespace

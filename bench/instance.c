@@ -254,6 +254,7 @@ int instance_run(struct instance *instance, const struct bench_command *command,
     int64_t deadline = now_ms() + COMMAND_LIMIT_MS;
     uint64_t slowest = 0;
 
+    *block = (struct instance_block){0};
     for (int rank = 0; rank < instance->ranks; rank++) {
         if (send(instance->sockets[rank], command, sizeof(*command), MSG_NOSIGNAL) < 0) {
             fprintf(stderr, "compare: %s: rank %d has ended\n", instance->setting->name, rank);
@@ -268,6 +269,7 @@ int instance_run(struct instance *instance, const struct bench_command *command,
             return -1;
         if (result.nanoseconds > slowest)
             slowest = result.nanoseconds;
+        block->preempted |= result.preempted > 0;
         memcpy(block->algo, result.algo, sizeof(block->algo));
     }
     block->nanoseconds = (double)slowest / command->iterations;

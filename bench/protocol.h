@@ -40,6 +40,7 @@ struct bench_command {
 
 struct bench_result {
     uint64_t nanoseconds; /* of the timed operations together, on this rank */
+    uint64_t preempted;   /* how often another process took this rank's core meanwhile */
     uint64_t wrong;       /* elements that a check found wrong */
     uint32_t failed;      /* the engine gave an error: `text` has it; the worker ends */
     char algo[24];        /* what the engine ran, if it says */

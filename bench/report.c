@@ -40,15 +40,30 @@ static int fastest(const struct comparison *comparison, const struct row *row, c
     return smallest(candidates, (size_t)comparison->instance_count);
 }
 
+/*
+ * The cell's median in microseconds, NaN if there are too few samples. With a core for each rank,
+ * blocks during which another process took a core away tell of that process; they count only if
+ * there are hardly any others.
+ */
+static double median_us(const struct cell *cell, int placement)
+{
+    const struct samples *all = &cell->samples[placement];
+    const struct samples *quiet = &cell->quiet[placement];
+
+    if (all->count < MIN_SAMPLES)
+        return NAN;
+    if (placement != PLACEMENT_OVERSUBSCRIBED && quiet->count >= MIN_SAMPLES)
+        return samples_median(quiet) / 1000;
+    return samples_median(all) / 1000;
+}
+
 /* Returns whether there is anything to report. */
 static bool make_row(const struct comparison *comparison, int size, int placement, struct row *row)
 {
     bool any = false;
 
     for (int i = 0; i < comparison->instance_count; i++) {
-        const struct samples *samples = &comparison->cells[size][i].samples[placement];
-
-        row->medians[i] = samples->count < MIN_SAMPLES ? NAN : samples_median(samples) / 1000;
+        row->medians[i] = median_us(&comparison->cells[size][i], placement);
         any |= !isnan(row->medians[i]);
     }
     for (int i = 0; i < RIVAL_COUNT; i++)

@@ -12,6 +12,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <time.h>
@@ -120,6 +121,15 @@ static uint64_t now_ns(void)
     return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
+/* How often this thread has lost its core to another one. */
+static uint64_t preemptions(void)
+{
+    struct rusage usage;
+
+    getrusage(RUSAGE_THREAD, &usage);
+    return (uint64_t)usage.ru_nivcsw;
+}
+
 static int run_block(const struct bench_command *command, float *buffer, int rank, int size,
                      struct bench_result *result)
 {
@@ -131,10 +141,12 @@ static int run_block(const struct bench_command *command, float *buffer, int ran
         error = check(buffer, count, rank, size, &result->wrong);
     for (uint32_t i = 0; error == 0 && i < command->warmup; i++)
         error = bench_engine.all_reduce(buffer, count);
+    result->preempted = preemptions();
     start = now_ns();
     for (uint32_t i = 0; error == 0 && i < command->iterations; i++)
         error = bench_engine.all_reduce(buffer, count);
     result->nanoseconds = now_ns() - start;
+    result->preempted = preemptions() - result->preempted;
     if (error == 0 && command->flags & BENCH_CHECK)
         error = check(buffer, count, rank, size, &result->wrong);
     if (bench_engine.algorithm != NULL)
