@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "tool.h"
 
+#include <ctype.h>
 #include <errno.h>
 #include <math.h>
 #include <stdarg.h>
@@ -49,7 +50,7 @@ bool parse_size(const char *text, size_t *bytes)
     double value = strtod(text, &end);
     if (errno || strpbrk(text, "xXpPeE"))
         return false;
-    const char *unit = *end ? strchr(units, *end & ~0x20) : NULL;
+    const char *unit = isalpha((unsigned char)*end) ? strchr(units, *end & ~0x20) : NULL;
     if (unit) {
         value = ldexp(value, 10 * (int)(unit - units + 1));
         end++;

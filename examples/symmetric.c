@@ -1,0 +1,108 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Symmetric memory: buffers that every rank has mapped. Three uses of them: an all-reduce that
+ * copies nothing, a message written straight into the neighbour's buffer and announced by a signal,
+ * and a look into a peer's buffer.
+ *
+ *     tutti run -n 3 build/examples/symmetric
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <tutti/tutti.h>
+
+enum { COUNT = 1 << 16, CHANNEL = 0 };
+
+static void must(enum tutti_status status)
+{
+    if (status == TUTTI_OK)
+        return;
+    fprintf(stderr, "%s\n", tutti_last_error());
+    exit(1);
+}
+
+static void expect(bool condition, const char *what)
+{
+    if (condition)
+        return;
+    fprintf(stderr, "wrong: %s\n", what);
+    exit(1);
+}
+
+static float *allocate(tutti_symm_group_t *group, size_t count)
+{
+    void *buffer;
+    must(tutti_symm_alloc(group, count * sizeof(float), &buffer));
+    must(tutti_symm_rendezvous(buffer, 0, NULL));
+    return buffer;
+}
+
+/* The peers read `in` and write `out` directly: no rank copies into an arena first. */
+static void all_reduce(tutti_comm_t *comm, float *in, float *out)
+{
+    int rank = tutti_comm_rank(comm), size = tutti_comm_world_size(comm);
+    for (int i = 0; i < COUNT; i++)
+        in[i] = (float)(rank + i % 10);
+    must(tutti_all_reduce(in, out, COUNT, TUTTI_FLOAT32, TUTTI_SUM, comm, TUTTI_STREAM_DEFAULT));
+    for (int i = 0; i < COUNT; i++)
+        expect(out[i] == (float)(size * (size - 1) / 2 + size * (i % 10)), "a sum");
+}
+
+/* Each rank puts a number into its right neighbour's mailbox. The signal releases it, the wait
+ * acquires it: no other synchronisation is needed. */
+static void pass_on(float *mailbox, int rank, int size)
+{
+    int right = (rank + 1) % size, left = (rank + size - 1) % size;
+    const int64_t shape[] = {1};
+    void *view;
+    must(tutti_symm_buffer(mailbox, right, shape, 1, TUTTI_FLOAT32, 0, &view));
+    *(float *)view = (float)rank;
+    if (size > 1) {
+        must(tutti_symm_put_signal(mailbox, right, CHANNEL, 0));
+        must(tutti_symm_wait_signal(mailbox, left, CHANNEL, 0));
+    }
+    expect(*mailbox == (float)left, "the neighbour's message");
+}
+
+/* Every rank reads the last number of every rank's buffer, between two barriers: the first waits
+ * until all have written, the second until all have read. */
+static void look_around(float *buffer, int rank, int size)
+{
+    const int64_t shape[] = {1};
+    buffer[COUNT - 1] = (float)(100 + rank);
+    must(tutti_symm_barrier(buffer, CHANNEL, 0));
+    for (int peer = 0; peer < size; peer++) {
+        void *view;
+        must(tutti_symm_buffer(buffer, peer, shape, 1, TUTTI_FLOAT32, COUNT - 1, &view));
+        expect(*(const float *)view == (float)(100 + peer), "a peer's number");
+    }
+    must(tutti_symm_barrier(buffer, CHANNEL, 0));
+}
+
+int main(void)
+{
+    struct tutti_launcher me = {.struct_size = sizeof me};
+    tutti_store_t *store = NULL;
+    tutti_comm_t *comm = NULL;
+    tutti_symm_group_t *group = NULL;
+    must(tutti_info_launcher(&me));
+    must(tutti_store_open("env:", 0, &store));
+    must(tutti_comm_create(store, me.rank, me.world_size, NULL, &comm));
+    must(tutti_symm_group("example", me.rank, me.world_size, store, &group));
+
+    float *in = allocate(group, COUNT), *out = allocate(group, COUNT),
+          *mailbox = allocate(group, 1);
+    all_reduce(comm, in, out);
+    pass_on(mailbox, me.rank, me.world_size);
+    look_around(out, me.rank, me.world_size);
+    printf("rank %d of %d: sums, messages and views are right\n", me.rank, me.world_size);
+
+    /* Freeing is local: nobody does it while a peer still looks. */
+    must(tutti_barrier(comm, NULL, 0, TUTTI_STREAM_DEFAULT));
+    must(tutti_symm_free(mailbox));
+    must(tutti_symm_free(out));
+    must(tutti_symm_free(in));
+    tutti_symm_group_destroy(group);
+    tutti_comm_destroy(comm);
+    tutti_store_close(store);
+    return 0;
+}

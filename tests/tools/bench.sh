@@ -1,0 +1,134 @@
+#!/bin/bash
+# tutti bench: columns, flags, every kind of rank and buffer, JSON, and ends of all kinds.
+# shellcheck source=tests/tools/common.sh
+. "$(dirname "$0")/common.sh"
+tutti=$1
+quick=(--iters 10 -w 1)
+
+# rows EXPECTED: as many rows, each with all columns and, checked, nothing wrong.
+rows() {
+    local got
+    got=$(grep -vc '^#' "$work/out")
+    [[ $got == "$1" ]] || { complain "$got rows instead of $1"; cat "$work/out"; }
+    awk '!/^#/ && (NF != 17 || $9 != 0 || $13 != 0) { exit 1 }' "$work/out" ||
+        { complain "a row lacks columns or is wrong"; cat "$work/out"; }
+    out '^# Out of bounds values : 0 OK$'
+    out '^# Avg bus bandwidth    : [0-9]'
+}
+
+# ---- columns
+status 0 "$tutti" bench -n 2 -b 8 -e 64K -f 4 -c 1 "${quick[@]}"
+rows 7
+out '^# +size +count +type +redop +root +time +algbw +busbw +#wrong +time +algbw +busbw +#wrong'
+out '^ +8 +2 +float32 +sum +-1 '
+out '^ +32768 +8192 +float32 +sum +-1 '
+[[ ! -s $work/err ]] || { complain "progress in a pipe"; cat "$work/err"; }
+
+# ---- every operation on every type, by processes and by threads
+status 0 "$tutti" bench -n 2 -b 40 -e 40 -d all -o all "${quick[@]}"
+rows 93
+status 0 "$tutti" bench -n 3 --threads -b 4000 -e 4000 -d all -o all "${quick[@]}"
+rows 93
+status 0 "$tutti" bench -n 2 -b 1K -e 1K -d half,int64 -o sum,max "${quick[@]}"
+rows 4
+
+# ---- sizes and ranks
+status 0 "$tutti" bench -n 1 -b 4 -e 1K -i 340 "${quick[@]}"
+rows 4
+status 0 "$tutti" bench -n 5 -b 1M -e 1M "${quick[@]}"
+rows 1
+status 0 "$tutti" bench -n 2 -b 0 -e 0 "${quick[@]}"
+rows 1
+status 0 "$tutti" bench -n 2 -b 7 -e 7 -d int16 "${quick[@]}"
+out '^ +6 +3 +int16 '
+
+# ---- algorithms and buffers
+for algo in none one_shot two_shot; do
+    status 0 "$tutti" bench -n 3 --algo "$algo" -b 8 -e 1M -f 32 "${quick[@]}"
+    rows 4
+done
+status 0 env TUTTI_ALGO=two_shot "$tutti" bench -n 3 -b 8 -e 4K -f 8 "${quick[@]}" --json "$work/two.json"
+rows 4
+status 0 "$tutti" bench -n 2 --cold -b 8 -e 2M -f 64 "${quick[@]}"
+rows 4
+status 0 "$tutti" bench -n 2 --symmetric -b 8 -e 2M -f 64 "${quick[@]}"
+rows 4
+status 0 "$tutti" bench -n 2 --symmetric --cold --threads -b 8 -e 2M -f 64 "${quick[@]}"
+rows 4
+status 0 "$tutti" bench -n 2 --no-bind --timeout 60 -c 0 -b 8 -e 8 "${quick[@]}"
+out '^# Out of bounds values : 0 \(not checked\)$'
+out ' N/A '
+status 0 "$tutti" bench -n 3 --collective barrier "${quick[@]}"
+out '^ +0 +0 +- +- +-1 +[0-9.]+ '
+
+# ---- JSON
+status 0 "$tutti" bench -n 2 -b 8 -e 1M -f 64 "${quick[@]}" --json "$work/bench.json"
+python3 - "$work/bench.json" "$work/two.json" <<'PYTHON' || complain "JSON"
+import datetime, json, sys
+bench, two = (json.load(open(name)) for name in sys.argv[1:])
+assert set(bench) == {"machine", "commit", "date", "command", "rows"}, set(bench)
+assert all(isinstance(bench[key], str) and bench[key] for key in ("machine", "commit", "command"))
+datetime.datetime.strptime(bench["date"], "%Y-%m-%dT%H:%M:%SZ")
+assert bench["command"].startswith("tutti bench -n 2"), bench["command"]
+assert [row["bytes"] for row in bench["rows"]] == [8, 8, 512, 512, 32768, 32768]
+for row in bench["rows"]:
+    assert row["collective"] == "all_reduce" and row["dtype"] == "float32" and row["op"] == "sum"
+    assert row["ranks"] == 2 and row["rivals"] == {} and row["ratio"] is None and row["wrong"] == 0
+    assert row["placement"] in ("near", "far", "moved", "oversubscribed", "unknown")
+    assert row["algo"] in ("one_shot", "two_shot"), row["algo"]
+    assert 0 < row["p50_us"] <= row["p99_us"] and row["mean_us"] > 0
+    assert row["tutti_us"] == row["p50_us"] and row["iterations"] == 10
+assert [row["in_place"] for row in bench["rows"][:2]] == [False, True]
+assert {row["algo"] for row in two["rows"]} == {"two_shot"}
+PYTHON
+
+# ---- what is refused, by value and with what is expected
+refused() {
+    local pattern=$1
+    shift
+    status 64 "$tutti" bench "$@"
+    err "$pattern"
+}
+refused "-b: '3Q'.*such as 64M" -b 3Q
+refused "-e: '-1'" -e -1
+refused '-b 64 .*-e 8' -b 64 -e 8
+refused "-n: '0'.*1 to 64" -n 0
+refused "-f: '1'.*2 to" -f 1
+refused "-d: 'float31'.*float32" -d float32,float31
+refused "-o: 'plus'.*sum" -o plus
+refused "-c: '2'.*0 to 1" -c 2
+refused "--algo: 'ring'.*one_shot" --algo ring
+refused "--collective: 'gather'.*barrier" --collective gather
+refused "--json: '/nonexistent/x'.*No such file" --json /nonexistent/x
+refused "'8'.*options only" 8
+status 1 "$tutti" bench -d float32 -o band
+err 'band'
+
+# ---- strict mode has no algorithm for what the roots do not know
+status 1 env TUTTI_STRICT=1 "$tutti" bench -n 2 -d int32 -b 8 -e 8 "${quick[@]}"
+err 'TUTTI_ERR_DECLINED'
+
+# ---- a rank is killed: all end, and it is named
+"$tutti" bench -n 3 -b 1K -e 1K --iters 100000000 -w 0 >"$work/out" 2>"$work/err" &
+bench=$!
+until_true 60 grep -q 'Rank  2 pid' "$work/out" || complain "the ranks did not start"
+mapfile -t all < <(awk '/Rank/ { print $5 }' "$work/out")
+kill -KILL "${all[1]}"
+got=0
+wait "$bench" || got=$?
+[[ $got == 1 ]] || complain "a rank was killed: exit status $got instead of 1"
+err "rank 1 \(pid ${all[1]}\) was killed by signal 9"
+ended "${all[@]}" || complain "ranks outlived a killed one"
+
+# ---- the parent is killed: so are the ranks
+for kind in --no-bind --threads; do
+    "$tutti" bench "$kind" -n 2 -b 1K -e 1K --iters 100000000 -w 0 >"$work/out" 2>"$work/err" &
+    bench=$!
+    until_true 60 grep -q 'Rank  1 pid' "$work/out" || complain "the ranks did not start"
+    mapfile -t all < <(awk '/Rank/ { print $5 }' "$work/out")
+    kill -KILL "$bench"
+    wait "$bench" 2>/dev/null
+    until_true 30 ended "${all[@]}" || complain "ranks outlived the parent ($kind)"
+done
+
+finish

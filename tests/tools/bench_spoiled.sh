@@ -1,0 +1,26 @@
+#!/bin/bash
+# tutti bench counts what is wrong: with results that a preloaded library spoils, #wrong is what it spoiled
+# and the exit status is 1.
+# shellcheck source=tests/tools/common.sh
+. "$(dirname "$0")/common.sh"
+tutti=$1
+spoiler=$2
+
+# spoiled HOW OUT IN: #wrong out of place and in place.
+spoiled() {
+    local how=$1 total=$(($2 + $3))
+    status $((total > 0)) env SPOIL="$how" LD_PRELOAD="$spoiler" \
+        "$tutti" bench -n 2 -b 64K -e 64K -w 1 --iters 2 -d float32 --json "$work/spoiled.json"
+    awk -v out="$2" -v in_="$3" '!/^#/ { found = $9 == out && $13 == in_ } END { exit !found }' \
+        "$work/out" || { complain "$how: not $2 and $3 wrong"; cat "$work/out"; }
+    out "^# Out of bounds values : $total "
+    [[ $(python3 -c 'import json, sys
+print(sum(row["wrong"] for row in json.load(open(sys.argv[1]))["rows"]))' "$work/spoiled.json") == "$total" ]] ||
+        complain "$how: JSON has another number"
+}
+
+spoiled nothing 0 0
+spoiled bit 1 1
+spoiled past 1 1
+spoiled input 1 0
+finish

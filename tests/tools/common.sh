@@ -1,0 +1,57 @@
+# Helpers of the scripts in this folder; to be sourced. Every check that fails says so and makes the
+# script fail at its end.
+set -uo pipefail
+failed=0
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+unset ${!TUTTI_@}
+
+complain() {
+    echo "FAILED: $*"
+    failed=1
+}
+
+# status EXPECTED COMMAND...: runs it, output in $work/out and $work/err, and compares the exit status.
+status() {
+    local expected=$1 got=0
+    shift
+    "$@" >"$work/out" 2>"$work/err" </dev/null || got=$?
+    [[ $got == "$expected" ]] && return 0
+    complain "exit status $got instead of $expected: $*"
+    cat "$work/out" "$work/err"
+}
+
+# out PATTERN, err PATTERN: a line of the last output matches the extended regular expression.
+out() {
+    grep -qE -- "$1" "$work/out" || { complain "stdout lacks: $1"; cat "$work/out"; }
+}
+err() {
+    grep -qE -- "$1" "$work/err" || { complain "stderr lacks: $1"; cat "$work/err"; }
+}
+
+# until_true SECONDS COMMAND...: repeats it until it succeeds.
+until_true() {
+    local end=$((SECONDS + $1))
+    shift
+    until "$@"; do
+        [[ $SECONDS -lt $end ]] || return 1
+        sleep 0.05
+    done
+}
+
+# ended PID...: none of them runs any more (a zombie that init has yet to reap does not run).
+ended() {
+    local pid state
+    for pid; do
+        state=$(awk '/^State:/ { print $2 }' "/proc/$pid/status" 2>/dev/null) || continue
+        [[ -z $state || $state == [ZX] ]] || return 1
+    done
+}
+
+lines() {
+    [[ -e $1 && $(wc -l <"$1") -ge $2 ]]
+}
+
+finish() {
+    exit "$failed"
+}

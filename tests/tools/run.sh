@@ -1,0 +1,114 @@
+#!/bin/bash
+# tutti run: what the ranks find in their environment, exit statuses, signals, and that nobody stays.
+# shellcheck source=tests/tools/common.sh
+. "$(dirname "$0")/common.sh"
+tutti=$1
+pids=$work/pids
+export pids
+
+# ---- environment
+# shellcheck disable=SC2016
+status 0 "$tutti" run -n 3 sh -c 'echo $RANK/$WORLD_SIZE $LOCAL_RANK/$LOCAL_WORLD_SIZE $MASTER_ADDR:$MASTER_PORT'
+for rank in 0 1 2; do
+    out "^$rank/3 $rank/3 127\.0\.0\.1:[1-9][0-9]+$"
+done
+[[ $(awk '{ print $3 }' "$work/out" | sort -u | wc -l) == 1 ]] || complain "the ranks have different ports"
+status 0 "$tutti" run -n 2 env
+out '^TORCHELASTIC_USE_AGENT_STORE=True$'
+status 0 "$tutti" run -n 1 printf '%s|' -n 2 --tag 'a b'
+out '^-n\|2\|--tag\|a b\|$'
+
+# ---- placement
+cpus() { "$tutti" run "$@" sh -c 'awk "/^Cpus_allowed_list/ { print \$2 }" /proc/self/status' | sort; }
+ours=$(awk '/^Cpus_allowed_list/ { print $2 }' /proc/self/status)
+if [[ $(nproc) -ge 2 && $(lscpu -p=core | grep -v '#' | sort -u | wc -l) -ge 2 ]]; then
+    [[ $(cpus -n 2 | uniq | wc -l) == 2 ]] || complain "two ranks share a core: $(cpus -n 2)"
+fi
+[[ $(cpus -n 2 --no-bind | uniq) == "$ours" ]] || complain "--no-bind bound the ranks"
+if [[ $(nproc) -lt 64 ]]; then
+    [[ $(cpus -n 64 | uniq) == "$ours" ]] || complain "64 ranks on $(nproc) cores were bound"
+fi
+
+# ---- exit statuses
+status 0 "$tutti" run -n 2 true
+status 7 "$tutti" run -n 2 sh -c 'exit 7'
+status 137 "$tutti" run -n 2 sh -c 'kill -KILL $$'
+err 'rank [01] \(pid [0-9]+\) was killed by signal 9'
+status 126 "$tutti" run -n 2 "$work"
+status 127 "$tutti" run -n 2 "$work/no such program"
+[[ $(grep -c 'no such program' "$work/err") == 1 ]] || complain "said more than once that the program is missing"
+status 64 "$tutti" run -n 65 true
+err "'65'.* 1 to 64"
+status 64 "$tutti" run
+err 'program'
+status 64 "$tutti" walk
+err "'walk'"
+
+# ---- one fails: the others end, with TERM, or with KILL if they do not care
+rm -f "$pids"
+# shellcheck disable=SC2016
+status 5 "$tutti" run -n 3 sh -c 'echo $$ >>"$pids"
+    if [ $RANK = 1 ]; then while [ $(wc -l <"$pids") -lt 3 ]; do sleep 0.05; done; exit 5; fi
+    exec sleep 600'
+err 'rank 1 .*exited with status 5; ending the others'
+mapfile -t all <"$pids"
+ended "${all[@]}" || complain "ranks outlived a failed one"
+rm -f "$pids"
+# shellcheck disable=SC2016
+status 6 "$tutti" run --grace 1 -n 2 sh -c 'trap "" TERM; echo $$ >>"$pids"
+    if [ $RANK = 1 ]; then while [ $(wc -l <"$pids") -lt 2 ]; do sleep 0.05; done; exit 6; fi
+    exec sleep 600'
+mapfile -t all <"$pids"
+ended "${all[@]}" || complain "a rank that ignores SIGTERM outlived a failed one"
+
+# ---- signals are passed on
+for signal in HUP INT QUIT TERM USR1 USR2; do
+    rm -f "$pids" "$work/got"
+    # bash lets its background jobs ignore INT and QUIT: python gives them back.
+    # shellcheck disable=SC2016
+    python3 -c 'import os, signal, sys
+signal.signal(signal.SIGINT, signal.SIG_DFL)
+signal.signal(signal.SIGQUIT, signal.SIG_DFL)
+os.execv(sys.argv[1], sys.argv[1:])' "$tutti" run -n 2 sh -c '
+        trap "echo got >>$0.got; exit 9" '$signal'
+        echo $$ >>"$pids"
+        while :; do sleep 0.05; done' "$work/" 2>/dev/null &
+    launcher=$!
+    until_true 30 lines "$pids" 2 || complain "the ranks did not start"
+    kill -s "$signal" "$launcher"
+    got=0
+    wait "$launcher" || got=$?
+    [[ $got == 9 ]] || complain "SIG$signal: exit status $got instead of 9"
+    [[ -e $work/.got ]] || complain "SIG$signal did not arrive"
+    rm -f "$work/.got"
+done
+
+# ---- the launcher is killed: so are the ranks
+rm -f "$pids"
+# shellcheck disable=SC2016
+"$tutti" run -n 3 sh -c 'echo $$ >>"$pids"; exec sleep 600' &
+launcher=$!
+until_true 30 lines "$pids" 3 || complain "the ranks did not start"
+kill -KILL "$launcher"
+wait "$launcher" 2>/dev/null
+mapfile -t all <"$pids"
+until_true 30 ended "${all[@]}" || complain "ranks outlived the launcher"
+
+# ---- what a rank leaves behind ends with the last rank
+rm -f "$pids"
+# shellcheck disable=SC2016
+status 0 "$tutti" run -n 2 sh -c 'setsid sleep 600 & echo $! >>"$pids"'
+mapfile -t all <"$pids"
+ended "${all[@]}" || complain "a background process outlived the ranks"
+
+# ---- tagged output
+# shellcheck disable=SC2016
+status 0 "$tutti" run --tag -n 2 sh -c 'echo "out $RANK"; echo "err $RANK" >&2; printf "no newline"'
+out '^\[0\] out 0$'
+out '^\[1\] out 1$'
+out '^\[1\] no newline$'
+err '^\[0\] err 0$'
+status 0 "$tutti" run --tag -n 1 sh -c 'yes 0123456789 | head -n 100000'
+[[ $(grep -cx '\[0\] 0123456789' "$work/out") == 100000 ]] || complain "tagged lines are lost"
+
+finish

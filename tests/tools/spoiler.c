@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * To be preloaded: lets tutti_all_reduce() do its work on the last rank and then spoils it, as
+ * SPOIL says: "bit" of the last element, a byte "past" the end, a byte of the "input". That the
+ * benchmark notices shows that its check is one.
+ */
+#include "tutti/tutti.h"
+
+#include <dlfcn.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef enum tutti_status all_reduce_fn(const void *, void *, size_t, enum tutti_dtype, tutti_op_t,
+                                        tutti_comm_t *, tutti_stream_t);
+
+enum tutti_status tutti_all_reduce(const void *send, void *recv, size_t count,
+                                   enum tutti_dtype dtype, tutti_op_t op, tutti_comm_t *comm,
+                                   tutti_stream_t stream)
+{
+    void *symbol = dlsym(RTLD_NEXT, "tutti_all_reduce");
+    all_reduce_fn *next;
+    memcpy(&next, &symbol, sizeof next);
+    enum tutti_status status = next(send, recv, count, dtype, op, comm, stream);
+    const char *spoil = getenv("SPOIL");
+    size_t bytes = count * tutti_dtype_size(dtype);
+    if (status || !spoil || !bytes || tutti_comm_rank(comm) != tutti_comm_world_size(comm) - 1)
+        return status;
+    if (strcmp(spoil, "bit") == 0)
+        ((char *)recv)[bytes - 1] ^= 1;
+    if (strcmp(spoil, "past") == 0)
+        ((char *)recv)[bytes] ^= 1;
+    if (strcmp(spoil, "input") == 0 && send != recv)
+        *(char *)(uintptr_t)send ^= 1;
+    return status;
+}

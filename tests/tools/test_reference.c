@@ -1,0 +1,136 @@
+/* SPDX-License-Identifier: MIT */
+/* The benchmark's reference: agrees with that of the tests, which shares no line with it, and its
+ * comparison counts every element that is wrong. */
+#include "../reference.h"
+#include <reference.h>
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static const double scalar = 1.0 / 3;
+
+/* A table of one period of the widest element. */
+static void *table_create(void)
+{
+    void *table = calloc(REFERENCE_PERIOD, sizeof(uint64_t));
+    assert_non_null(table);
+    return table;
+}
+
+static void agree(enum tutti_dtype dtype, enum tutti_op_kind op, int ranks)
+{
+    struct reference reference = {
+        .dtype = dtype, .op = op, .scalar = scalar, .ranks = ranks, .seed = 42};
+    void *inputs[TUTTI_MAX_RANKS], *expected = table_create(), *theirs = table_create();
+    for (int rank = 0; rank < ranks; rank++) {
+        inputs[rank] = table_create();
+        reference_input(&reference, rank, inputs[rank]);
+    }
+    reference_expected(&reference, expected);
+    reference_reduce(theirs, (const void *const *)inputs, ranks, REFERENCE_PERIOD, dtype, op,
+                     scalar);
+    uint64_t differ =
+        reference_differences(theirs, REFERENCE_PERIOD, tutti_dtype_size(dtype), expected);
+    if (differ)
+        fail_msg("%s, operation %d, %d ranks: %llu differ", tutti_dtype_name(dtype), (int)op, ranks,
+                 (unsigned long long)differ);
+    for (int rank = 0; rank < ranks; rank++)
+        free(inputs[rank]);
+    free(expected);
+    free(theirs);
+}
+
+static void both_references_agree(void **state)
+{
+    static const int ranks[] = {1, 2, 3, 7, 8, 64};
+    (void)state;
+    for (int dtype = 0; dtype < TUTTI_DTYPE_COUNT; dtype++)
+        for (int op = 1; op < TUTTI_OP_COUNT; op++) {
+            bool has = reference_has((enum tutti_dtype)dtype, (enum tutti_op_kind)op);
+            assert_int_equal(has,
+                             reference_defined((enum tutti_dtype)dtype, (enum tutti_op_kind)op));
+            for (size_t i = 0; has && i < sizeof ranks / sizeof *ranks; i++)
+                agree((enum tutti_dtype)dtype, (enum tutti_op_kind)op, ranks[i]);
+        }
+}
+
+/* The tree is (0+1)+2, never 0+(1+2): with these inputs the two differ somewhere. */
+static void order_shows(void **state)
+{
+    struct reference reference = {.dtype = TUTTI_FLOAT32, .op = TUTTI_OP_SUM, .ranks = 3};
+    float *in[3], *expected = table_create();
+    int other = 0;
+    (void)state;
+    for (int rank = 0; rank < 3; rank++) {
+        in[rank] = table_create();
+        reference_input(&reference, rank, in[rank]);
+    }
+    reference_expected(&reference, expected);
+    for (int i = 0; i < REFERENCE_PERIOD; i++) {
+        assert_true(expected[i] == (in[0][i] + in[1][i]) + in[2][i]);
+        other += expected[i] != in[0][i] + (in[1][i] + in[2][i]);
+    }
+    assert_true(other > REFERENCE_PERIOD / 100);
+    for (int rank = 0; rank < 3; rank++)
+        free(in[rank]);
+    free(expected);
+}
+
+static void seeds_and_ranks_differ(void **state)
+{
+    struct reference reference = {.dtype = TUTTI_INT64, .op = TUTTI_OP_SUM, .ranks = 2};
+    void *a = table_create(), *b = table_create();
+    (void)state;
+    reference_input(&reference, 0, a);
+    reference_input(&reference, 1, b);
+    assert_true(reference_differences(a, REFERENCE_PERIOD, 8, b) > REFERENCE_PERIOD - 10);
+    reference.seed = 1;
+    reference_input(&reference, 0, b);
+    assert_true(reference_differences(a, REFERENCE_PERIOD, 8, b) > REFERENCE_PERIOD - 10);
+    free(a);
+    free(b);
+}
+
+static void every_wrong_element_counts(void **state)
+{
+    enum { COUNT = 3 * REFERENCE_PERIOD + 17 };
+    struct reference reference = {.dtype = TUTTI_FLOAT16, .op = TUTTI_OP_SUM, .ranks = 2};
+    uint16_t *table = table_create(), *buffer = malloc(COUNT * sizeof *buffer);
+    (void)state;
+    assert_non_null(buffer);
+    reference_expected(&reference, table);
+    reference_fill(buffer, COUNT, sizeof *buffer, table);
+    assert_int_equal(reference_differences(buffer, COUNT, sizeof *buffer, table), 0);
+    for (int i = 0; i < COUNT; i += 13) {
+        buffer[i] ^= (uint16_t)(1 << i % 16);
+        assert_int_equal(reference_differences(buffer, COUNT, sizeof *buffer, table), 1);
+        buffer[i] ^= (uint16_t)(1 << i % 16);
+    }
+    buffer[0]++, buffer[REFERENCE_PERIOD]++, buffer[COUNT - 1]++;
+    assert_int_equal(reference_differences(buffer, COUNT, sizeof *buffer, table), 3);
+    assert_int_equal(reference_differences(buffer, COUNT - 1, sizeof *buffer, table), 2);
+    assert_int_equal(reference_differences(buffer, 0, sizeof *buffer, table), 0);
+    /* A chunk in the place of another one. */
+    reference_fill(buffer, COUNT, sizeof *buffer, table);
+    memmove(buffer + 4096, buffer, 4096 * sizeof *buffer);
+    assert_true(reference_differences(buffer, COUNT, sizeof *buffer, table) > 4000);
+    free(table);
+    free(buffer);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(both_references_agree),
+        cmocka_unit_test(order_shows),
+        cmocka_unit_test(seeds_and_ranks_differ),
+        cmocka_unit_test(every_wrong_element_counts),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
