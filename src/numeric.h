@@ -143,17 +143,27 @@ NUMERIC_FN float numeric_f16_load(uint16_t element)
     return numeric_f32_from_bits(numeric_widen(code, 10, 15) | special | sign);
 }
 
-NUMERIC_FN float numeric_e4m3_load(uint8_t element)
+/* The float16 that has the value of an e4m3 / 256, and the one of an e5m2, which is its upper half.
+ */
+NUMERIC_FN uint16_t numeric_e4m3_half(uint8_t element)
 {
-    const uint32_t code = element & UINT32_C(0x7f), sign = (uint32_t)(element >> 7) << 31;
-    const uint32_t special = code == 0x7f ? UINT32_C(0x7fc00000) : 0;
-    return numeric_f32_from_bits(numeric_widen(code, 3, 7) | special | sign);
+    const uint32_t code = element & UINT32_C(0x7f), sign = element & UINT32_C(0x80);
+    return (uint16_t)((code == 0x7f ? UINT32_C(0x7e00) : code << 7) | sign << 8);
 }
 
-/* e5m2 is the upper half of a float16. */
+NUMERIC_FN uint16_t numeric_e5m2_half(uint8_t element)
+{
+    return (uint16_t)(element << 8);
+}
+
+NUMERIC_FN float numeric_e4m3_load(uint8_t element)
+{
+    return numeric_f16_load(numeric_e4m3_half(element)) * 256;
+}
+
 NUMERIC_FN float numeric_e5m2_load(uint8_t element)
 {
-    return numeric_f16_load((uint16_t)(element << 8));
+    return numeric_f16_load(numeric_e5m2_half(element));
 }
 
 /* ---- store: round, canonical NaN ------------------------------------------------------------- */

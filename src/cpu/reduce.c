@@ -50,7 +50,7 @@ typedef void tree_fn(void *to, const void *const *in, int n, size_t at, size_t c
 struct loops {
     int group;
     size_t element_bytes;
-    size_t accumulator_bytes;
+    size_t block;    /* accumulators in a block */
     tree_fn *direct; /* inputs to result */
     tree_fn *fold;   /* inputs to accumulator */
     /* left = left op right */
@@ -217,11 +217,11 @@ static void reduce_blocks(const struct reduce_call *call, const struct loops *lo
 {
     _Alignas(LINE_BYTES) block stage;
     const size_t size = format ? format->element_bytes : loops->element_bytes;
-    const size_t most = BLOCK_BYTES / loops->accumulator_bytes;
-    /* A short first block puts the others on whole lines of the output. */
-    const size_t head = bytes_to_line(call->out) / size;
-    struct part part = {call, loops, format, 0, head > 0 ? head : most};
-    for (; part.at < call->count; part.at += part.count, part.count = most) {
+    struct part part = {call, loops, format, 0, loops->block};
+    /* Of several blocks the first ends with a line of the output, and so do the others. */
+    if (call->count > loops->block)
+        part.count -= (loops->block - bytes_to_line(call->out) / size) % (LINE_BYTES / size);
+    for (; part.at < call->count; part.at += part.count, part.count = loops->block) {
         if (part.count > call->count - part.at)
             part.count = call->count - part.at;
         const size_t offset = part.at * size, bytes = part.count * size;
@@ -307,7 +307,7 @@ static void reduce_blocks(const struct reduce_call *call, const struct loops *lo
     static const struct loops T##_##name##_loops = {                                               \
         group,                                                                                     \
         sizeof(element),                                                                           \
-        sizeof(accumulator),                                                                       \
+        BLOCK_BYTES / sizeof(accumulator),                                                         \
         T##_##name##_direct,                                                                       \
         T##_##name##_fold,                                                                         \
         A##_##op##_merge,                                                                          \
@@ -357,9 +357,7 @@ DEFINE_REDUCTION(bf16, avg, uint16_t, f32, float, LOAD, sum, MEAN, WIDE)
     }
 DEFINE_WIDEN(bf16, uint16_t)
 DEFINE_NARROW(bf16, uint16_t)
-DEFINE_WIDEN(e4m3, uint8_t)
 DEFINE_NARROW(e4m3, uint8_t)
-DEFINE_WIDEN(e5m2, uint8_t)
 DEFINE_NARROW(e5m2, uint8_t)
 
 /* Processors convert float16 themselves, exactly as numeric.h does: subnormals are kept, and the
@@ -370,7 +368,11 @@ static void f16_widen(float *to, const void *elements, size_t count)
     const uint16_t *from = elements;
     size_t i = 0;
     for (; i + 8 <= count; i += 8)
-        _mm256_storeu_ps(to + i, _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(from + i))));
+        _mm256_storeu_ps(to + i, _mm256_cvtph_ps(_mm_loadu_si128((const void *)(from + i))));
+    if (i + 4 <= count) {
+        _mm_storeu_ps(to + i, _mm_cvtph_ps(_mm_loadl_epi64((const void *)(from + i))));
+        i += 4;
+    }
     for (; i < count; i++)
         to[i] = _cvtsh_ss(from[i]);
 }
@@ -380,8 +382,13 @@ static void f16_narrow(void *elements, const float *from, size_t count)
     uint16_t *to = elements;
     size_t i = 0;
     for (; i + 8 <= count; i += 8)
-        _mm_storeu_si128((__m128i *)(to + i),
+        _mm_storeu_si128((void *)(to + i),
                          _mm256_cvtps_ph(_mm256_loadu_ps(from + i), _MM_FROUND_TO_NEAREST_INT));
+    if (i + 4 <= count) {
+        _mm_storel_epi64((void *)(to + i),
+                         _mm_cvtps_ph(_mm_loadu_ps(from + i), _MM_FROUND_TO_NEAREST_INT));
+        i += 4;
+    }
     for (; i < count; i++)
         to[i] = _cvtss_sh(from[i], _MM_FROUND_TO_NEAREST_INT);
 }
@@ -409,6 +416,30 @@ static void f16_narrow(void *elements, const float *from, size_t count)
 DEFINE_WIDEN(f16, uint16_t)
 DEFINE_NARROW(f16, uint16_t)
 #endif
+
+/* A block of float8 is widened to float16 first, which is but a shift. */
+#define DEFINE_HALF(T)                                                                             \
+    static void T##_half(uint16_t *to, const uint8_t *from, size_t count)                          \
+    {                                                                                              \
+        LOOP(numeric_##T##_half(from[i]))                                                          \
+    }
+DEFINE_HALF(e4m3)
+DEFINE_HALF(e5m2)
+
+static void e4m3_widen(float *to, const void *elements, size_t count)
+{
+    uint16_t half[BLOCK_BYTES / sizeof(float)];
+    e4m3_half(half, elements, count);
+    f16_widen(to, half, count);
+    LOOP(to[i] * 256)
+}
+
+static void e5m2_widen(float *to, const void *elements, size_t count)
+{
+    uint16_t half[BLOCK_BYTES / sizeof(float)];
+    e5m2_half(half, elements, count);
+    f16_widen(to, half, count);
+}
 
 #define DEFINE_WIDENED(T, name)                                                                    \
     static void T##_##name(const struct reduce_call *call)                                         \
