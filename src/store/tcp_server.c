@@ -92,6 +92,8 @@ static void connection_destroy(struct tcp_server *server, struct connection *con
     list_remove(connection);
     server->connection_count--;
     tcp_session_fini(&connection->session);
+    /* close() alone would leave it watched while a child of fork() holds a copy. */
+    epoll_ctl(server->epoll, EPOLL_CTL_DEL, connection->source.fd, NULL);
     close(connection->source.fd);
     free(connection);
 }
