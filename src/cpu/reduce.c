@@ -24,7 +24,8 @@
 #define QUOTE(x)         #x
 #define QUOTED(x)        QUOTE(x)
 
-/* The output is an input or disjoint from it, so that iterations never depend on each other. */
+/* The output is an input or disjoint from it, so that iterations never depend on each other. clang
+ * then fails to build a loop that it cannot vectorise. */
 #if defined(__clang__)
 #define INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
 #else
@@ -78,8 +79,7 @@ struct part {
 
 /* ---- copies ---------------------------------------------------------------------------------- */
 
-/* The widest vector: load and store anywhere, stream (past the caches) to a multiple of its size.
- */
+/* The widest vector. Streamed stores go past the caches, to a multiple of its size. */
 #if defined(__AVX512F__)
 typedef __m512i vector;
 #define vector_load(from)        _mm512_loadu_si512(from)

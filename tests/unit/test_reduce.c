@@ -9,6 +9,7 @@
 #include "reference.h"
 
 #include <fenv.h>
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -208,10 +209,12 @@ static const struct reduce_isa *found[ISAS];
 
 static void check_operation(enum tutti_dtype dtype, enum tutti_op_kind op)
 {
+    /* The third is infinite and the fourth zero once rounded to float32. */
+    static const double scalars[] = {1 / 3., -0.017, 1e39, 1e-60, 0x1.000001p-3, NAN, 1024};
     const void *in[TUTTI_MAX_RANKS];
     for (size_t which = 0; which < sizeof input_counts / sizeof *input_counts; which++) {
         const int n = input_counts[which];
-        const double scalar = random_below(3) ? 1 / 3. : -1e-3 * random_below(1000);
+        const double scalar = scalars[which % (sizeof scalars / sizeof *scalars)];
         fill_inputs(dtype, n);
         for (int k = 0; k < n; k++)
             in[k] = inputs[k];
