@@ -19,10 +19,12 @@ enum {
     LAYOUT_VERSION = 1,
     LAYOUT_LINE = 64,
     LAYOUT_RANKS = 64,
-    LAYOUT_MAILS = 2,               /* see docs/ordering.md: M1 */
-    LAYOUT_MAIL_BYTES = 32768 + 64, /* header and payload of one one-shot message */
-    LAYOUT_SLOTS = 4,               /* see docs/ordering.md: P1 */
-    LAYOUT_SLOT_BYTES = 1 << 20,    /* of the ring */
+    LAYOUT_MAILS = 2, /* see docs/ordering.md: M1 */
+    LAYOUT_INLINE_BYTES = 48,
+    LAYOUT_BODY_BYTES = 32768,
+    LAYOUT_MAIL_BYTES = LAYOUT_LINE + LAYOUT_BODY_BYTES,
+    LAYOUT_SLOTS = 4,            /* see docs/ordering.md: P1 */
+    LAYOUT_SLOT_BYTES = 1 << 20, /* of the ring */
 };
 
 #define LAYOUT_MAGIC UINT64_C(0x74757474692d6331)
@@ -43,13 +45,15 @@ struct layout_operands {
     uint64_t recv;
 };
 
-/* One message. A payload of up to 48 bytes travels in the flag's own line. */
+/* One message. A payload of up to 48 bytes travels in the flag's own line, a longer one in lines of
+ * its own. */
 struct layout_mail {
     struct layout_header header;
     union {
-        unsigned char payload[LAYOUT_MAIL_BYTES - sizeof(struct layout_header)];
+        unsigned char payload[LAYOUT_INLINE_BYTES];
         struct layout_operands operands;
     } u;
+    unsigned char body[LAYOUT_BODY_BYTES];
 };
 
 /* A header alone in its line: "the ring holds this step". */
@@ -114,7 +118,7 @@ struct layout_arena {
 
 static_assert(sizeof(struct layout_header) == 16, "header");
 static_assert(sizeof(struct layout_mail) == LAYOUT_MAIL_BYTES, "mail");
-static_assert(LAYOUT_MAIL_BYTES % LAYOUT_LINE == 0, "mails start on a line");
+static_assert(offsetof(struct layout_mail, body) == LAYOUT_LINE, "body");
 static_assert(sizeof(struct layout_flag) == LAYOUT_LINE, "flag");
 static_assert(sizeof(struct layout_fault) == LAYOUT_LINE, "fault");
 static_assert(offsetof(struct layout_arena, fault) == 64, "fault");

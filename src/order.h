@@ -82,6 +82,12 @@ static inline void order_drain_streams(void)
 #endif
 }
 
+/* Keeps the compiler from moving memory accesses across; the processor may. */
+static inline void order_compiler(void)
+{
+    __atomic_signal_fence(__ATOMIC_SEQ_CST);
+}
+
 /* Tells the core that this is a spin. */
 static inline void order_pause(void)
 {

@@ -17,7 +17,7 @@ enum tutti_status cpu_all_reduce(struct cpu_group *group, enum tutti_algo algo,
                                  const struct request *request)
 {
     struct layout_mail *mail = &group->own->mails[group->sequence % LAYOUT_MAILS];
-    if (algo == TUTTI_ALGO_ONE_SHOT && request->bytes <= sizeof mail->u.payload)
+    if (algo == TUTTI_ALGO_ONE_SHOT && request->bytes <= LAYOUT_BODY_BYTES)
         return mail_all_reduce(group, request);
 
     mail->u.operands = request->operands;

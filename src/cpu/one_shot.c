@@ -3,7 +3,7 @@
  * One-shot all-reduce: every rank publishes its whole input once and reduces all inputs itself. One
  * hop.
  *
- * Up to a mail's payload the input travels behind its header, in the flag's own line while it fits.
+ * Up to a mail's body the input travels with its header, in the flag's own line while it fits.
  * A mail is free again two operations later: my operation e ended => all peers entered e => all
  * have left e - 1 and its mail. Longer inputs go through the ring of slots, piece by piece. In a
  * step each rank fills its slot, then reads everybody's; so when all flags say k, all have left
@@ -14,6 +14,8 @@
 #include "cpu/wait.h"
 #include "point.h"
 
+#include <string.h>
+
 enum tutti_status one_shot_mail(struct cpu_group *group, const struct request *request)
 {
     uint32_t sequence = (uint32_t)group->sequence;
@@ -21,7 +23,11 @@ enum tutti_status one_shot_mail(struct cpu_group *group, const struct request *r
     struct layout_mail *own = &group->own->mails[index];
     const void *in[TUTTI_MAX_RANKS];
 
-    copy_in(group, own->u.payload, request->send, request->bytes);
+    bool fits = request->bytes <= LAYOUT_INLINE_BYTES;
+    if (fits)
+        memcpy(own->u.payload, request->send, request->bytes);
+    else
+        copy_in(group, own->body, request->send, request->bytes);
     POINT("mail.written");
     wait_publish(group, &own->header, sequence, request);
     POINT("mail.published");
@@ -29,7 +35,7 @@ enum tutti_status one_shot_mail(struct cpu_group *group, const struct request *r
     for (int leaf = 0; leaf < group->size; leaf++) {
         int r = group->order[leaf];
         const struct layout_mail *mail = &group->arenas[r]->mails[index];
-        in[leaf] = mail->u.payload;
+        in[leaf] = fits ? mail->u.payload : mail->body;
         if (r == group->rank)
             continue;
         enum tutti_status status = wait_header(group, r, &mail->header, sequence, request);

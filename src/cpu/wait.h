@@ -53,6 +53,7 @@ static inline enum tutti_status wait_header(struct cpu_group *group, int peer,
 /* After a release: the owner's bell. The load needs no order of its own, see wait_slowly(). */
 static inline void wait_wake(struct cpu_group *group)
 {
+    order_compiler(); /* the sleeper's membarrier() relies on program order */
     if (__builtin_expect(order_load_relaxed_u32(&group->own->sleepers) != 0, 0))
         wait_ring(group);
 }
