@@ -7,12 +7,12 @@ layers='
 0 public  include/tutti/*
 1 base    src/error.? src/fault.? src/log.? src/names.? src/env.? src/op.? src/clock.? src/deadline.?
 1 base    src/order.? src/point.? src/numeric.? src/layout.? src/signature.?
-2 store   src/store/*
 2 ipc     src/ipc/*
-3 backend src/cpu/* src/cuda/* src/algo.? src/launch.? src/backend.?
-4 comm    src/comm.? src/meet.? src/host.? src/plan.? src/symm.? src/topology.? src/recorder.? src/work.? src/info.?
-5 above   src/pg/* src/fabric/*
-6 api     src/api.?
+3 store   src/store/*
+4 backend src/cpu/* src/cuda/* src/algo.? src/launch.? src/backend.?
+5 comm    src/comm.? src/meet.? src/host.? src/plan.? src/symm.? src/topology.? src/recorder.? src/work.? src/info.?
+6 above   src/pg/* src/fabric/*
+7 api     src/api.?
 '
 
 # Prints "LAYER NAME" of a file.
