@@ -54,9 +54,12 @@ int init(int *, char ***, int *rank, int *size)
     return 0;
 }
 
+/* Synchronous pairs block in writing; beyond this, all ranks do so at once, for ever. */
+constexpr size_t max_synchronous_bytes = 8 << 20;
+
 /* Connects all ranks anew: a pair's socket buffer keeps the size that its first message asked for,
  * and larger ones then wait for acknowledgements, 40 ms each. */
-void connect()
+void connect(bool synchronous)
 {
     static int generation;
     gloo::rendezvous::PrefixStore fresh(std::to_string(generation++), *store);
@@ -65,7 +68,7 @@ void connect()
     context = std::make_shared<gloo::rendezvous::Context>(own_rank, world_size);
     context->setTimeout(std::chrono::seconds(BENCH_COMMAND_LIMIT_S));
     context->connectFullMesh(fresh, device);
-    for (int peer = 0; variant != "new" && peer < world_size; peer++) {
+    for (int peer = 0; synchronous && peer < world_size; peer++) {
         if (peer != own_rank)
             context->getPair(peer)->setSync(true, true);
     }
@@ -76,7 +79,7 @@ int prepare(float *buffer, size_t count)
     std::vector<float *> buffers{buffer};
 
     try {
-        connect();
+        connect(variant != "new" && count * sizeof(float) <= max_synchronous_bytes);
         if (variant == "halving_doubling")
             algorithm.reset(new gloo::AllreduceHalvingDoubling<float>(context, buffers, count));
         else if (variant == "ring_chunked")
