@@ -34,7 +34,8 @@ struct bench {
 
     double trouble_at; /* when the first bad news came; 0 for none */
     struct bench_record error;
-    char death[160];
+    char death[160]; /* how a rank ended badly */
+    bool killed;     /* by a signal: what the others say follows from it */
 };
 
 /* ---- in the children ------------------------------------------------------------------------- */
@@ -203,15 +204,15 @@ static void look_at_children(struct bench *bench)
         if (status == 0)
             continue;
         note_trouble(bench);
-        if (!*bench->death || WIFSIGNALED(status)) {
+        /* A rank that exits has said why, one that was killed has not: that is the news. */
+        if (!*bench->death || (WIFSIGNALED(status) && !bench->killed)) {
             char how[96];
             ranks_describe_exit(status, how, sizeof how);
             snprintf(bench->death, sizeof bench->death, "%s %d (pid %d) %s",
                      bench->config.threads ? "the process of thread rank" : "rank", i, (int)pid,
                      how);
         }
-        if (WIFSIGNALED(status))
-            bench->error.status = TUTTI_OK; /* what the others say follows from this */
+        bench->killed |= WIFSIGNALED(status);
     }
 }
 
@@ -219,7 +220,7 @@ static bool report_trouble(struct bench *bench)
 {
     const struct bench_record *error = &bench->error;
     clear_progress(bench);
-    if (!error->status)
+    if (bench->killed || !error->status)
         return tool_fail("%s", bench->death);
     return tool_fail("rank %d: %s: %s", error->rank, tutti_status_name(error->status),
                      error->message);

@@ -26,9 +26,9 @@ out '^ +32768 +8192 +float32 +sum +-1 '
 
 # ---- every operation on every type, by processes and by threads
 status 0 "$tutti" bench -n 2 -b 40 -e 40 -d all -o all "${quick[@]}"
-rows 93
+rows 99
 status 0 "$tutti" bench -n 3 --threads -b 4000 -e 4000 -d all -o all "${quick[@]}"
-rows 93
+rows 99
 status 0 "$tutti" bench -n 2 -b 1K -e 1K -d half,int64 -o sum,max "${quick[@]}"
 rows 4
 
@@ -112,7 +112,7 @@ err 'TUTTI_ERR_DECLINED'
 "$tutti" bench -n 3 -b 1K -e 1K --iters 100000000 -w 0 >"$work/out" 2>"$work/err" &
 bench=$!
 until_true 60 grep -q 'Rank  2 pid' "$work/out" || complain "the ranks did not start"
-mapfile -t all < <(awk '/Rank/ { print $5 }' "$work/out")
+mapfile -t all < <(awk '/ Rank / { print $5 }' "$work/out")
 kill -KILL "${all[1]}"
 got=0
 wait "$bench" || got=$?
@@ -125,7 +125,7 @@ for kind in --no-bind --threads; do
     "$tutti" bench "$kind" -n 2 -b 1K -e 1K --iters 100000000 -w 0 >"$work/out" 2>"$work/err" &
     bench=$!
     until_true 60 grep -q 'Rank  1 pid' "$work/out" || complain "the ranks did not start"
-    mapfile -t all < <(awk '/Rank/ { print $5 }' "$work/out")
+    mapfile -t all < <(awk '/ Rank / { print $5 }' "$work/out")
     kill -KILL "$bench"
     wait "$bench" 2>/dev/null
     until_true 30 ended "${all[@]}" || complain "ranks outlived the parent ($kind)"

@@ -12,7 +12,7 @@ torchrun)
         python=
     done
     [[ -n $python ]] || { echo "SKIPPED: no PyTorch here"; exit 77; }
-    command=("$python" -m torch.distributed.run --no-python --nproc-per-node 2 --master-port 0)
+    command=("$python" -m torch.distributed.run --no-python --standalone --nproc-per-node 2)
     ;;
 *)
     command -v "$launcher" >/dev/null || { echo "SKIPPED: no $launcher here"; exit 77; }
