@@ -68,4 +68,14 @@ static inline void wait_publish(struct cpu_group *group, struct layout_header *h
     wait_wake(group);
 }
 
+/*
+ * Empties the flag that this step's transport does not use, so that an old turn in it never comes
+ * round again, 2^32 steps later: nobody awaits the step before in the same slot. Relaxed: peers
+ * meet this value or the old one, and await neither.
+ */
+static inline void wait_void(struct layout_header *header, uint32_t step)
+{
+    order_store_relaxed_u32(&header->turn, step - 1);
+}
+
 #endif

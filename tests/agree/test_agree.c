@@ -1,0 +1,249 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Every all-reduce gives the bits of the scalar reference on every rank: algorithm x dtype x
+ * operation x count, in place, out of place or some ranks so and some so, at any address that the
+ * dtype allows, and touches nothing else.
+ *
+ * usage: test_agree threads|processes|isa WORLD_SIZE...
+ * isa: processes that reduce with different instruction sets.
+ */
+#include "cpu/reduce.h"
+#include "layout.h"
+#include "pool.h"
+#include "ranks.h"
+#include "reference.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    GUARD = 64,
+    POISON = 0xa5,
+    FEW_RANKS = 9,                          /* more do a smaller round */
+    MOST_BYTES = 5 * LAYOUT_SLOT_BYTES / 2, /* two whole pieces of a ring and a part */
+};
+
+/* How an operation is asked for. */
+struct way {
+    enum tutti_algo algo;
+    enum { COPIES_NEVER, COPIES_ALWAYS, COPIES_RANK_0 } copies; /* rather than zero-copy */
+};
+
+static const struct way ways[] = {
+    {TUTTI_ALGO_NONE, COPIES_NEVER},      {TUTTI_ALGO_ONE_SHOT, COPIES_NEVER},
+    {TUTTI_ALGO_TWO_SHOT, COPIES_NEVER},  {TUTTI_ALGO_ONE_SHOT, COPIES_ALWAYS},
+    {TUTTI_ALGO_TWO_SHOT, COPIES_ALWAYS}, {TUTTI_ALGO_TWO_SHOT, COPIES_RANK_0},
+};
+
+enum { WAYS = sizeof ways / sizeof *ways };
+
+struct context {
+    const struct pool *pool;
+    const int *leaf_order;
+    tutti_op_t premul_sum;
+    bool mixed_isa;
+};
+
+struct operation {
+    const struct way *way;
+    enum tutti_dtype dtype;
+    enum tutti_op_kind op;
+    size_t count;
+    uint64_t random; /* the same on all ranks: where the operands lie */
+};
+
+/* One rank's side. */
+struct side {
+    struct ranks *ranks;
+    const struct context *context;
+    tutti_comm_t *comm;
+    int rank;
+    uint64_t random; /* state, the same on all ranks */
+    unsigned char *send_memory;
+    unsigned char *recv_memory;
+};
+
+static int complain(const struct side *side, const struct operation *o, const char *what,
+                    size_t index)
+{
+    char text[256];
+    snprintf(text, sizeof text, "%s of %zu %s, %s (way %d, random %llx): %s at %zu",
+             tutti_op_name((tutti_op_t)(uintptr_t)o->op), o->count, tutti_dtype_name(o->dtype),
+             tutti_algo_name(o->way->algo), (int)(o->way - ways), (unsigned long long)o->random,
+             what, index);
+    return ranks_fail(side->ranks, side->rank, __FILE__, __LINE__, text);
+}
+
+static bool is_poison(const unsigned char *bytes, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        if (bytes[i] != POISON)
+            return false;
+    return true;
+}
+
+/* In place on all ranks, on none, or on every other one. */
+static bool is_in_place(const struct side *side, const struct operation *o)
+{
+    uint64_t choice = o->random % 3;
+    return choice == 2 ? (side->rank + (int)(o->random >> 8)) % 2 : choice == 1;
+}
+
+static int operation_run(const struct side *side, const struct operation *o)
+{
+    const struct pool *pool = side->context->pool;
+    size_t width = tutti_dtype_size(o->dtype), bytes = o->count * width, index;
+    size_t offset = o->random >> 32;
+    uint64_t here = o->random + (uint64_t)side->rank * 7;
+    unsigned char *send = side->send_memory + GUARD + (here >> 12) % (GUARD / width) * width;
+    unsigned char *recv = side->recv_memory + GUARD + (here >> 18) % (GUARD / width) * width;
+    bool in_place = is_in_place(side, o);
+    if (in_place)
+        recv = send;
+    memset(recv - GUARD, POISON, bytes + 2 * GUARD);
+    pool_input(pool, side->rank, o->dtype, offset, o->count, send);
+
+    bool copies =
+        o->way->copies == COPIES_ALWAYS || (o->way->copies == COPIES_RANK_0 && side->rank == 0);
+    struct tutti_call_options options = {.struct_size = sizeof options,
+                                         .algo = o->way->algo,
+                                         .flags = copies ? TUTTI_CALL_NO_ZERO_COPY : 0};
+    tutti_op_t op =
+        o->op == TUTTI_OP_PREMUL_SUM ? side->context->premul_sum : (tutti_op_t)(uintptr_t)o->op;
+    if (tutti_all_reduce_with(send, recv, o->count, o->dtype, op, side->comm, TUTTI_STREAM_DEFAULT,
+                              &options) != TUTTI_OK)
+        return complain(side, o, "failed", 0);
+    if (!pool_is_result(pool, o->dtype, o->op, offset, o->count, recv, &index))
+        return complain(side, o, "another result", index);
+    if (!in_place && !pool_is_input(pool, side->rank, o->dtype, offset, o->count, send))
+        return complain(side, o, "the input was written", 0);
+    if (!is_poison(recv - GUARD, GUARD) || !is_poison(recv + bytes, GUARD))
+        return complain(side, o, "written beside the output", 0);
+    return 0;
+}
+
+/* All ways of one operation. */
+static int ways_run(struct side *side, enum tutti_dtype dtype, enum tutti_op_kind op, size_t count)
+{
+    for (int w = 0; w < WAYS; w++) {
+        struct operation operation = {.way = &ways[w],
+                                      .dtype = dtype,
+                                      .op = op,
+                                      .count = count,
+                                      .random = pool_random(&side->random)};
+        /* Under sanitizers, and with many ranks, a sample. */
+        if ((ranks_short() || side->ranks->size > FEW_RANKS) && operation.random >> 20 & 3)
+            continue;
+        int failed = operation_run(side, &operation);
+        if (failed)
+            return failed;
+    }
+    return 0;
+}
+
+static int counts_run(struct side *side, enum tutti_dtype dtype, enum tutti_op_kind op)
+{
+    static const size_t small[] = {0, 1, 2, 3, 7, 12, 13, 31, 64, 129, 1000};
+    size_t width = tutti_dtype_size(dtype);
+    size_t mail = (LAYOUT_MAIL_BYTES - sizeof(struct layout_header)) / width;
+    const size_t large[] = {mail, mail + 1, LAYOUT_SLOT_BYTES / width,
+                            LAYOUT_SLOT_BYTES / width + 1, MOST_BYTES / width};
+    int failed = 0;
+    for (size_t i = 0; !failed && i < sizeof small / sizeof *small; i++)
+        failed = ways_run(side, dtype, op, small[i]);
+    /* Where the bytes go does not depend on the operation. */
+    if (op != TUTTI_OP_SUM || side->ranks->size > FEW_RANKS)
+        return failed;
+    for (size_t i = 0; !failed && i < sizeof large / sizeof *large; i++)
+        failed = ways_run(side, dtype, op, large[i]);
+    return failed;
+}
+
+static int side_run(struct side *side)
+{
+    for (int d = 0; d < TUTTI_DTYPE_COUNT; d++) {
+        for (int op = 1; op < TUTTI_OP_COUNT; op++) {
+            if (!reference_has((enum tutti_dtype)d, (enum tutti_op_kind)op))
+                continue;
+            int failed = counts_run(side, (enum tutti_dtype)d, (enum tutti_op_kind)op);
+            if (failed)
+                return failed;
+        }
+    }
+    return 0;
+}
+
+/* Instruction sets that this processor has, in turn. */
+static const char *isa_of(int rank)
+{
+    static const char *const names[] = {"baseline", "avx2", "avx512", "neon"};
+    const char *have[4];
+    int count = 0;
+    for (int i = 0; i < 4; i++)
+        if (reduce_isa_named(names[i]))
+            have[count++] = names[i];
+    return have[rank % count];
+}
+
+static int agree(struct ranks *ranks, int rank, tutti_store_t *store)
+{
+    const struct context *context = ranks->context;
+    struct tutti_comm_options options = {.struct_size = sizeof options,
+                                         .leaf_order = context->leaf_order};
+    size_t bytes = MOST_BYTES + 4 * GUARD;
+    struct side side = {.ranks = ranks,
+                        .context = context,
+                        .rank = rank,
+                        .random = 42,
+                        .send_memory = aligned_alloc(GUARD, bytes),
+                        .recv_memory = aligned_alloc(GUARD, bytes)};
+    RANKS_CHECK(side.send_memory && side.recv_memory);
+    if (context->mixed_isa) {
+        setenv("TUTTI_ISA", isa_of(rank), 1);
+        RANKS_CHECK(strcmp(tutti_info_isa(), isa_of(rank)) == 0);
+    }
+    RANKS_CHECK(ranks_join(ranks, rank, store, &options, &side.comm) == TUTTI_OK);
+    int failed = side_run(&side);
+    tutti_comm_destroy(side.comm);
+    free(side.send_memory);
+    free(side.recv_memory);
+    return failed;
+}
+
+static int world_run(const char *kind, int size, const int *leaf_order)
+{
+    bool threads = strcmp(kind, "threads") == 0;
+    struct context context = {.leaf_order = leaf_order, .mixed_isa = strcmp(kind, "isa") == 0};
+    struct pool *pool = pool_create(size, leaf_order, (uint64_t)size);
+    if (tutti_op_create_premul_sum(POOL_SCALAR, &context.premul_sum) != TUTTI_OK)
+        return 1;
+    context.pool = pool;
+    struct ranks *ranks = ranks_create(size, threads ? 0 : size, 0);
+    ranks->context = &context;
+    int failures = ranks_run(ranks, agree);
+    ranks_destroy(ranks);
+    tutti_op_destroy(context.premul_sum);
+    pool_destroy(pool);
+    return failures;
+}
+
+int main(int argc, char **argv)
+{
+    int failures = 0;
+    if (argc < 3)
+        return 2;
+    if (strcmp(argv[1], "isa") == 0 && strcmp(isa_of(0), isa_of(1)) == 0) {
+        puts("skipped: this processor has one instruction set only");
+        return 77;
+    }
+    for (int i = 2; i < argc && !failures; i++) {
+        int size = atoi(argv[i]), leaf_order[TUTTI_MAX_RANKS];
+        for (int leaf = 0; leaf < size; leaf++) /* 5 has no divisor in common with most sizes */
+            leaf_order[leaf] = size % 5 ? (leaf * 5 + 2) % size : size - 1 - leaf;
+        failures += world_run(argv[1], size, NULL);
+        if (size == 4 || size == 5 || size == 7)
+            failures += world_run(argv[1], size, leaf_order);
+    }
+    return failures ? 1 : 0;
+}

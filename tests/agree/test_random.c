@@ -1,0 +1,153 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * A long random life of one communicator: operations of random size, dtype, operation, algorithm
+ * and placement, with barriers among them, that begin just before the sequence and the step wrap.
+ * Every element of every result is compared with the scalar reference.
+ *
+ * usage: test_random threads|processes WORLD_SIZE
+ */
+#include "comm.h"
+#include "pool.h"
+#include "ranks.h"
+#include "reference.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    OPERATIONS = 100000,
+    OPERATIONS_SHORT = 4000,
+    MOST_BYTES = 300 * 1024,
+    SMALL_BYTES = 4096, /* nine of ten are smaller */
+    LINE = 64,
+};
+
+struct context {
+    const struct pool *pool;
+    const int *leaf_order;
+    tutti_op_t premul_sum;
+};
+
+/* Equal on all ranks. */
+struct operation {
+    enum tutti_dtype dtype;
+    enum tutti_op_kind op;
+    enum tutti_algo algo;
+    size_t count;
+    size_t offset;
+    bool copies;   /* rather than zero-copy */
+    uint64_t bits; /* for whatever else differs */
+};
+
+static uint64_t below(uint64_t *random, uint64_t bound)
+{
+    return pool_random(random) % bound;
+}
+
+/* 0 to most, each binary order of magnitude as likely as the next. */
+static size_t bytes_make(uint64_t *random)
+{
+    uint64_t most = below(random, 10) ? SMALL_BYTES : MOST_BYTES;
+    uint64_t bytes = below(random, UINT64_C(1) << (1 + below(random, 20)));
+    return bytes % (most + 1);
+}
+
+static struct operation operation_make(uint64_t *random)
+{
+    struct operation o;
+    do {
+        o.dtype = (enum tutti_dtype)below(random, TUTTI_DTYPE_COUNT);
+        o.op = (enum tutti_op_kind)(1 + below(random, TUTTI_OP_COUNT - 1));
+    } while (!reference_has(o.dtype, o.op));
+    o.algo = (enum tutti_algo)below(random, TUTTI_ALGO_TWO_SHOT + 1);
+    o.count = bytes_make(random) / tutti_dtype_size(o.dtype);
+    o.offset = below(random, POOL_PERIOD);
+    o.copies = below(random, 2);
+    o.bits = pool_random(random);
+    return o;
+}
+
+static bool operation_run(const struct context *context, const struct operation *o, int rank,
+                          tutti_comm_t *comm, unsigned char *memory)
+{
+    size_t width = tutti_dtype_size(o->dtype), index;
+    uint64_t own = o->bits + (uint64_t)rank * 5;
+    unsigned char *send = memory + own % LINE / width * width;
+    bool in_place = (o->bits >> 62 == 3 ? (uint64_t)rank : o->bits >> 63) & 1;
+    unsigned char *recv = in_place ? send : send + MOST_BYTES + LINE;
+    pool_input(context->pool, rank, o->dtype, o->offset, o->count, send);
+    if (!in_place)
+        memset(recv, 0x5a, o->count * width);
+
+    struct tutti_call_options options = {.struct_size = sizeof options,
+                                         .algo = o->algo,
+                                         .flags = o->copies ? TUTTI_CALL_NO_ZERO_COPY : 0};
+    tutti_op_t op =
+        o->op == TUTTI_OP_PREMUL_SUM ? context->premul_sum : (tutti_op_t)(uintptr_t)o->op;
+    return tutti_all_reduce_with(send, recv, o->count, o->dtype, op, comm, TUTTI_STREAM_DEFAULT,
+                                 &options) == TUTTI_OK &&
+           pool_is_result(context->pool, o->dtype, o->op, o->offset, o->count, recv, &index);
+}
+
+/* Now and then all ranks meet, or two of them. */
+static bool barrier_run(const struct operation *o, int rank, tutti_comm_t *comm)
+{
+    int size = tutti_comm_world_size(comm);
+    int pair[] = {(int)(o->bits >> 8) & 1, 2};
+    if (o->bits % 16 == 0)
+        return tutti_barrier(comm, NULL, 0, TUTTI_STREAM_DEFAULT) == TUTTI_OK;
+    if (o->bits % 16 == 1 && size > 2 && (rank == pair[0] || rank == pair[1]))
+        return tutti_barrier(comm, pair, 2, TUTTI_STREAM_DEFAULT) == TUTTI_OK;
+    return true;
+}
+
+static int live(struct ranks *ranks, int rank, tutti_store_t *store)
+{
+    const struct context *context = ranks->context;
+    struct tutti_comm_options options = {.struct_size = sizeof options,
+                                         .leaf_order = context->leaf_order};
+    tutti_comm_t *comm;
+    unsigned char *memory = malloc(2 * (MOST_BYTES + 2 * LINE));
+    uint64_t random = 20;
+    RANKS_CHECK(memory);
+    RANKS_CHECK(ranks_join(ranks, rank, store, &options, &comm) == TUTTI_OK);
+    comm->cpu.sequence = UINT32_MAX - 200;
+    comm->cpu.step = UINT32_MAX - 50;
+
+    int operations = ranks_short() ? OPERATIONS_SHORT : OPERATIONS;
+    for (int i = 0; i < operations; i++) {
+        struct operation o = operation_make(&random);
+        if (operation_run(context, &o, rank, comm, memory) && barrier_run(&o, rank, comm))
+            continue;
+        char text[128];
+        snprintf(text, sizeof text, "operation %d: %s of %zu %s, %s%s", i,
+                 tutti_op_name((tutti_op_t)(uintptr_t)o.op), o.count, tutti_dtype_name(o.dtype),
+                 tutti_algo_name(o.algo), o.copies ? ", copying" : "");
+        return ranks_fail(ranks, rank, __FILE__, __LINE__, text);
+    }
+    RANKS_CHECK(comm->cpu.sequence > UINT32_MAX && comm->cpu.step < UINT32_MAX / 2);
+    tutti_comm_destroy(comm);
+    free(memory);
+    return 0;
+}
+
+int main(int argc, char **argv)
+{
+    static const int leaf_order[] = {2, 0, 3, 1};
+    if (argc != 3)
+        return 2;
+    int size = atoi(argv[2]);
+    struct context context = {.leaf_order = size == 4 ? leaf_order : NULL};
+    struct pool *pool = pool_create(size, context.leaf_order, 7);
+    context.pool = pool;
+    if (tutti_op_create_premul_sum(POOL_SCALAR, &context.premul_sum) != TUTTI_OK)
+        return 1;
+    struct ranks *ranks = ranks_create(size, strcmp(argv[1], "threads") == 0 ? 0 : size, 0);
+    ranks->context = &context;
+    int failures = ranks_run(ranks, live);
+    ranks_destroy(ranks);
+    tutti_op_destroy(context.premul_sum);
+    pool_destroy(pool);
+    return failures ? 1 : 0;
+}

@@ -1,0 +1,140 @@
+/* SPDX-License-Identifier: MIT */
+#include "pool.h"
+
+#include "reference.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { WIDEST = 8 };
+
+struct pool {
+    int size;
+    /* One period each. */
+    unsigned char inputs[TUTTI_DTYPE_COUNT][TUTTI_MAX_RANKS][POOL_PERIOD * WIDEST];
+    unsigned char results[TUTTI_DTYPE_COUNT][TUTTI_OP_COUNT][POOL_PERIOD * WIDEST];
+};
+
+uint64_t pool_random(uint64_t *state)
+{
+    uint64_t z = *state += UINT64_C(0x9e3779b97f4a7c15);
+    z = (z ^ z >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
+    z = (z ^ z >> 27) * UINT64_C(0x94d049bb133111eb);
+    return z ^ z >> 31;
+}
+
+/* Mostly plain numbers, whose sums need rounding, and a few of every odd kind. */
+static double real_make(uint64_t *state)
+{
+    static const double odd[] = {0.0,    -0.0,  INFINITY, -INFINITY, NAN,   1e-40,
+                                 -3e-42, 1e-45, 3e38,     -448,      60000, 6e-8};
+    uint64_t random = pool_random(state);
+    if (random % 16 == 0)
+        return odd[(random >> 8) % (sizeof odd / sizeof *odd)];
+    double unit = (double)(random >> 11) / (double)(UINT64_C(1) << 53);
+    return ldexp(unit - 0.5, (int)(random % 7));
+}
+
+static void element_make(enum tutti_dtype dtype, uint64_t *state, unsigned char *to)
+{
+    uint64_t bits = pool_random(state);
+    double value = real_make(state);
+    float single = (float)value;
+    if (dtype == TUTTI_FLOAT64)
+        memcpy(&bits, &value, sizeof bits);
+    else if (dtype == TUTTI_FLOAT32)
+        memcpy(&bits, &single, sizeof single);
+    else if (dtype <= TUTTI_FLOAT8_E5M2)
+        bits = reference_encode(dtype, value);
+    else if (dtype == TUTTI_BOOL)
+        bits = bits % 8 == 0 ? bits >> 8 : bits & 1; /* any byte but 0 is true */
+    memcpy(to, &bits, tutti_dtype_size(dtype));
+}
+
+static void results_make(struct pool *pool, const int *leaf_order, enum tutti_dtype dtype)
+{
+    const void *in[TUTTI_MAX_RANKS];
+    for (int leaf = 0; leaf < pool->size; leaf++)
+        in[leaf] = pool->inputs[dtype][leaf_order ? leaf_order[leaf] : leaf];
+    for (int op = 1; op < TUTTI_OP_COUNT; op++)
+        if (reference_has(dtype, (enum tutti_op_kind)op))
+            reference_reduce(pool->results[dtype][op], in, pool->size, POOL_PERIOD, dtype,
+                             (enum tutti_op_kind)op, POOL_SCALAR);
+}
+
+struct pool *pool_create(int size, const int *leaf_order, uint64_t seed)
+{
+    struct pool *pool = calloc(1, sizeof *pool);
+    if (!pool)
+        abort();
+    pool->size = size;
+    for (int d = 0; d < TUTTI_DTYPE_COUNT; d++) {
+        size_t width = tutti_dtype_size((enum tutti_dtype)d);
+        for (int r = 0; r < size; r++)
+            for (size_t i = 0; i < POOL_PERIOD; i++)
+                element_make((enum tutti_dtype)d, &seed, pool->inputs[d][r] + i * width);
+        results_make(pool, leaf_order, (enum tutti_dtype)d);
+    }
+    return pool;
+}
+
+void pool_destroy(struct pool *pool)
+{
+    free(pool);
+}
+
+/* Bytes of the run from byte `at` of an operand to the end of the period or of the operand. */
+static size_t run_of(size_t at, size_t start, size_t bytes, size_t period, size_t *phase)
+{
+    *phase = (start + at) % period;
+    return bytes - at < period - *phase ? bytes - at : period - *phase;
+}
+
+void pool_input(const struct pool *pool, int rank, enum tutti_dtype dtype, size_t offset,
+                size_t count, void *operand)
+{
+    size_t width = tutti_dtype_size(dtype), bytes = count * width, run, phase;
+    for (size_t at = 0; at < bytes; at += run) {
+        run = run_of(at, offset * width, bytes, POOL_PERIOD * width, &phase);
+        memcpy((char *)operand + at, pool->inputs[dtype][rank] + phase, run);
+    }
+}
+
+/* Whether `bytes` bytes repeat the period from byte `start` on; *wrong is the first that does not.
+ */
+static bool repeats(const void *got, const unsigned char *period, size_t period_bytes, size_t start,
+                    size_t bytes, size_t *wrong)
+{
+    size_t run, phase;
+    for (size_t at = 0; at < bytes; at += run) {
+        run = run_of(at, start, bytes, period_bytes, &phase);
+        const unsigned char *bytes_got = (const unsigned char *)got + at;
+        if (memcmp(bytes_got, period + phase, run) == 0)
+            continue;
+        size_t i = 0;
+        while (bytes_got[i] == period[phase + i])
+            i++;
+        *wrong = at + i;
+        return false;
+    }
+    return true;
+}
+
+bool pool_is_input(const struct pool *pool, int rank, enum tutti_dtype dtype, size_t offset,
+                   size_t count, const void *operand)
+{
+    size_t width = tutti_dtype_size(dtype), wrong;
+    return repeats(operand, pool->inputs[dtype][rank], POOL_PERIOD * width, offset * width,
+                   count * width, &wrong);
+}
+
+bool pool_is_result(const struct pool *pool, enum tutti_dtype dtype, enum tutti_op_kind op,
+                    size_t offset, size_t count, const void *result, size_t *index)
+{
+    size_t width = tutti_dtype_size(dtype), wrong = 0;
+    bool is = repeats(result, pool->results[dtype][op], POOL_PERIOD * width, offset * width,
+                      count * width, &wrong);
+    *index = wrong / width;
+    return is;
+}

@@ -1,0 +1,39 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Inputs and expected results of reductions, made once a group. A pool is periodic: element i of an
+ * operand that begins at `offset` is element (offset + i) mod POOL_PERIOD, so that a few expected
+ * results, made by the scalar reference, serve operands of any length and no two operations need
+ * to look alike.
+ */
+#ifndef TESTS_POOL_H
+#define TESTS_POOL_H
+
+#include "tutti/tutti.h"
+
+#include <sys/types.h>
+
+enum { POOL_PERIOD = 1021 }; /* a prime: no line, chunk or slot is a multiple of it */
+
+/* The scalar of all premultiplied sums. */
+#define POOL_SCALAR 0.37128906254
+
+struct pool;
+
+/* leaf_order may be NULL. Constant once made. */
+struct pool *pool_create(int size, const int *leaf_order, uint64_t seed);
+void pool_destroy(struct pool *pool);
+
+/* Writes the rank's operand. */
+void pool_input(const struct pool *pool, int rank, enum tutti_dtype dtype, size_t offset,
+                size_t count, void *operand);
+/* Whether these bytes are that operand, or the result for it. *index is the first element that
+ * differs. */
+bool pool_is_input(const struct pool *pool, int rank, enum tutti_dtype dtype, size_t offset,
+                   size_t count, const void *operand);
+bool pool_is_result(const struct pool *pool, enum tutti_dtype dtype, enum tutti_op_kind op,
+                    size_t offset, size_t count, const void *result, size_t *index);
+
+/* The next random number (splitmix64). */
+uint64_t pool_random(uint64_t *state);
+
+#endif

@@ -1,0 +1,214 @@
+/* SPDX-License-Identifier: MIT */
+#include "ranks.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static void give_up(const char *what)
+{
+    fprintf(stderr, "ranks: %s: %s (%s)\n", what, strerror(errno), tutti_last_error());
+    exit(1);
+}
+
+struct ranks *ranks_create(int size, int processes, size_t shared_bytes)
+{
+    static int count;
+    struct ranks *ranks = mmap(NULL, sizeof *ranks + shared_bytes, PROT_READ | PROT_WRITE,
+                               MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (ranks == MAP_FAILED)
+        give_up("mmap");
+    ranks->size = size;
+    ranks->processes = processes;
+    ranks->shared_bytes = shared_bytes;
+    char url[64] = "tcp://127.0.0.1:0?server=1";
+    if (!processes)
+        snprintf(url, sizeof url, "memory:ranks-%d", count++);
+    if (tutti_store_open(url, RANKS_TIMEOUT_MS, &ranks->server) != TUTTI_OK)
+        give_up(url);
+    snprintf(ranks->url, sizeof ranks->url, "%s", processes ? tutti_store_url(ranks->server) : url);
+    return ranks;
+}
+
+void ranks_destroy(struct ranks *ranks)
+{
+    if (!ranks)
+        return;
+    tutti_store_close(ranks->server);
+    munmap(ranks, sizeof *ranks + ranks->shared_bytes);
+}
+
+/* ---- watchdog -------------------------------------------------------------------------------- */
+
+/* The children of the run that is on, for the signal handler. */
+static pid_t children[TUTTI_MAX_RANKS];
+static volatile sig_atomic_t child_count;
+
+static void bark(int number)
+{
+    static const char text[] = "ranks: the run did not end by its deadline: killed\n";
+    (void)number;
+    for (int i = 0; i < child_count; i++)
+        if (children[i] > 0)
+            kill(children[i], SIGKILL);
+    if (write(STDERR_FILENO, text, sizeof text - 1) < 0)
+        _exit(2);
+    _exit(1);
+}
+
+static void watch(void)
+{
+    struct sigaction action = {.sa_handler = bark, .sa_flags = SA_RESTART};
+    sigaction(SIGALRM, &action, NULL);
+    alarm(RANKS_DEADLINE_S);
+}
+
+/* ---- ranks ----------------------------------------------------------------------------------- */
+
+struct rank_thread {
+    pthread_t thread;
+    struct ranks *ranks;
+    ranks_fn *fn;
+    int rank;
+};
+
+static void *rank_main(void *argument)
+{
+    const struct rank_thread *self = argument;
+    struct ranks *ranks = self->ranks;
+    tutti_store_t *store;
+    ranks->pids[self->rank] = getpid();
+    if (tutti_store_open(ranks->url, RANKS_TIMEOUT_MS, &store) != TUTTI_OK) {
+        ranks_fail(ranks, self->rank, __FILE__, __LINE__, "tutti_store_open");
+        return NULL;
+    }
+    int line = self->fn(ranks, self->rank, store);
+    if (line && !ranks->results[self->rank].line)
+        ranks_fail(ranks, self->rank, "returned", line, "");
+    tutti_store_close(store);
+    return NULL;
+}
+
+/* Ranks first to last - 1 as threads. One alone needs none: then the process has no other. */
+static void run_threads(struct ranks *ranks, ranks_fn *fn, int first, int last)
+{
+    struct rank_thread threads[TUTTI_MAX_RANKS];
+    for (int r = first; r < last; r++) {
+        threads[r] = (struct rank_thread){.ranks = ranks, .fn = fn, .rank = r};
+        if (last - first == 1)
+            rank_main(&threads[r]);
+        else if (pthread_create(&threads[r].thread, NULL, rank_main, &threads[r]) != 0)
+            give_up("pthread_create");
+    }
+    for (int r = first; last - first > 1 && r < last; r++)
+        pthread_join(threads[r].thread, NULL);
+}
+
+static int first_rank_of(const struct ranks *ranks, int process)
+{
+    return process * ranks->size / ranks->processes;
+}
+
+static void run_processes(struct ranks *ranks, ranks_fn *fn)
+{
+    pid_t parent = getpid();
+    fflush(NULL);
+    child_count = 0;
+    for (int p = 0; p < ranks->processes; p++) {
+        pid_t child = fork();
+        if (child < 0)
+            give_up("fork");
+        if (child == 0) {
+            prctl(PR_SET_PDEATHSIG, SIGKILL);
+            if (getppid() != parent)
+                _exit(1);
+            run_threads(ranks, fn, first_rank_of(ranks, p), first_rank_of(ranks, p + 1));
+            fflush(NULL);
+            _exit(0);
+        }
+        children[p] = child;
+        child_count = p + 1;
+    }
+    for (int p = 0; p < ranks->processes; p++) {
+        int how = 0;
+        while (waitpid(children[p], &how, 0) < 0 && errno == EINTR)
+            ;
+        children[p] = 0;
+        for (int r = first_rank_of(ranks, p); r < first_rank_of(ranks, p + 1); r++)
+            ranks->results[r].signal = WIFSIGNALED(how) ? WTERMSIG(how) : 0;
+    }
+    child_count = 0;
+}
+
+int ranks_run(struct ranks *ranks, ranks_fn *fn)
+{
+    int failures = 0;
+    memset(ranks->results, 0, sizeof ranks->results);
+    memset(ranks->flags, 0, sizeof ranks->flags);
+    watch();
+    if (ranks->processes)
+        run_processes(ranks, fn);
+    else
+        run_threads(ranks, fn, 0, ranks->size);
+    alarm(0);
+    for (int r = 0; r < ranks->size; r++) {
+        const struct ranks_result *result = &ranks->results[r];
+        bool killed = result->signal && !(ranks->expendable >> r & 1);
+        if (killed)
+            fprintf(stderr, "rank %d of %d ended by signal %d\n", r, ranks->size, result->signal);
+        if (result->line)
+            fprintf(stderr, "rank %d of %d failed: %s\n", r, ranks->size, result->text);
+        failures += killed || result->line;
+    }
+    return failures;
+}
+
+/* ---- for the ranks' parts -------------------------------------------------------------------- */
+
+void ranks_raise(struct ranks *ranks, int flag)
+{
+    __atomic_fetch_add(&ranks->flags[flag], 1, __ATOMIC_ACQ_REL);
+}
+
+bool ranks_await(struct ranks *ranks, int flag, uint32_t times)
+{
+    for (int waited = 0; waited < RANKS_TIMEOUT_MS * 5; waited++) {
+        if (__atomic_load_n(&ranks->flags[flag], __ATOMIC_ACQUIRE) >= times)
+            return true;
+        usleep(200);
+    }
+    return false;
+}
+
+enum tutti_status ranks_join(const struct ranks *ranks, int rank, tutti_store_t *store,
+                             const struct tutti_comm_options *options, tutti_comm_t **comm)
+{
+    struct tutti_comm_options own = {.struct_size = sizeof own};
+    if (options)
+        own = *options;
+    if (!own.timeout_ms)
+        own.timeout_ms = RANKS_TIMEOUT_MS;
+    return tutti_comm_create(store, rank, ranks->size, &own, comm);
+}
+
+int ranks_fail(struct ranks *ranks, int rank, const char *file, int line, const char *what)
+{
+    struct ranks_result *result = &ranks->results[rank];
+    snprintf(result->text, sizeof result->text, "%s:%d: %s [%s]", file, line, what,
+             tutti_last_error());
+    result->line = line;
+    return line;
+}
+
+bool ranks_short(void)
+{
+    const char *text = getenv("TUTTI_TEST_SHORT");
+    return text && *text && strcmp(text, "0") != 0;
+}
