@@ -18,16 +18,10 @@
  */
 enum { SYMMETRIC_BYTES = 16 * 1024 };
 
-static uint64_t calls;
-
-uint64_t tutti_call_count(void)
+/* Why a caller may not enter. */
+static enum tutti_status refuse(struct tutti_comm *comm, const char *call)
 {
-    return order_load_relaxed_u64(&calls);
-}
-
-/* Entering and leaving: one caller at a time, on a communicator that has met and still works. */
-static enum tutti_status enter(struct tutti_comm *comm, const char *call)
-{
+    comm_count_refused();
     if (!comm)
         return error_set(TUTTI_ERR_INVALID, "%s: comm is NULL", call);
     if (fork_detected(comm->epoch))
@@ -36,12 +30,20 @@ static enum tutti_status enter(struct tutti_comm *comm, const char *call)
         return error_set(TUTTI_ERR_INVALID,
                          "%s: communicator \"%s\" has not met: call tutti_comm_rendezvous()%s%s",
                          call, comm->name, comm->reason[0] ? "; it failed: " : "", comm->reason);
-    if (order_exchange_u32(&comm->busy, 1)) /* C1: pairs leave() */
-        return error_set(
-            TUTTI_ERR_CONCURRENT,
-            "%s: another thread is inside communicator \"%s\": one caller at a time, or "
-            "a communicator for each thread",
-            call, comm->name);
+    return error_set(TUTTI_ERR_CONCURRENT,
+                     "%s: another thread is inside communicator \"%s\": one caller at a time, or a "
+                     "communicator for each thread",
+                     call, comm->name);
+}
+
+/* One caller at a time, on a communicator that has met. Counts the call. */
+static enum tutti_status enter(struct tutti_comm *comm, const char *call)
+{
+    if (__builtin_expect(!comm || fork_detected(comm->epoch) || !comm->ready ||
+                             order_exchange_u32(&comm->busy, 1), /* C1: pairs leave() */
+                         0))
+        return refuse(comm, call);
+    order_store_relaxed_u64(&comm->calls, comm->calls + 1);
     return TUTTI_OK;
 }
 
@@ -80,10 +82,8 @@ static enum tutti_status options_read(const struct tutti_call_options *from, con
     return TUTTI_OK;
 }
 
-static enum tutti_status stream_check(tutti_stream_t stream, const char *call)
+static enum tutti_status refuse_stream(tutti_stream_t stream, const char *call)
 {
-    if (stream == TUTTI_STREAM_DEFAULT)
-        return TUTTI_OK;
     return error_set(TUTTI_ERR_INVALID,
                      "%s: stream %p: a CPU communicator takes TUTTI_STREAM_DEFAULT "
                      "only",
@@ -252,15 +252,15 @@ enum tutti_status tutti_all_reduce_with(const void *send, void *recv, size_t cou
 {
     static const char call[] = "tutti_all_reduce";
     struct tutti_call_options options;
-    order_fetch_add_relaxed_u64(&calls, 1);
-    enum tutti_status status = stream_check(stream, call);
-    if (status == TUTTI_OK && given)
-        status = options_read(given, call, &options);
-    if (status == TUTTI_OK)
-        status = enter(comm, call);
+    enum tutti_status status = enter(comm, call);
     if (status != TUTTI_OK)
         return status;
-    status = all_reduce(send, recv, count, dtype, op, comm, given ? &options : NULL);
+    if (stream != TUTTI_STREAM_DEFAULT)
+        status = refuse_stream(stream, call);
+    else if (given)
+        status = options_read(given, call, &options);
+    if (status == TUTTI_OK)
+        status = all_reduce(send, recv, count, dtype, op, comm, given ? &options : NULL);
     leave(comm);
     return status;
 }
@@ -330,15 +330,15 @@ enum tutti_status tutti_barrier_with(tutti_comm_t *comm, const int *ranks, int c
 {
     static const char call[] = "tutti_barrier";
     struct tutti_call_options options;
-    order_fetch_add_relaxed_u64(&calls, 1);
-    enum tutti_status status = stream_check(stream, call);
-    if (status == TUTTI_OK && given)
-        status = options_read(given, call, &options);
-    if (status == TUTTI_OK)
-        status = enter(comm, call);
+    enum tutti_status status = enter(comm, call);
     if (status != TUTTI_OK)
         return status;
-    status = barrier(comm, ranks, count, given ? &options : NULL);
+    if (stream != TUTTI_STREAM_DEFAULT)
+        status = refuse_stream(stream, call);
+    else if (given)
+        status = options_read(given, call, &options);
+    if (status == TUTTI_OK)
+        status = barrier(comm, ranks, count, given ? &options : NULL);
     leave(comm);
     return status;
 }

@@ -12,6 +12,7 @@
 #include "order.h"
 
 #include <inttypes.h>
+#include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -156,6 +157,48 @@ static enum tutti_status host_check(int world_size)
     return TUTTI_OK;
 }
 
+/* Each communicator counts its own calls, so that the hot path shares no counter; this is where
+ * they add up. */
+static pthread_mutex_t list_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct tutti_comm *list;
+static uint64_t other_calls; /* of destroyed communicators, and refused ones */
+
+static void list_add(struct tutti_comm *comm)
+{
+    pthread_mutex_lock(&list_lock);
+    comm->next = list;
+    list = comm;
+    pthread_mutex_unlock(&list_lock);
+}
+
+static void list_remove(struct tutti_comm *comm)
+{
+    pthread_mutex_lock(&list_lock);
+    for (struct tutti_comm **link = &list; *link; link = &(*link)->next) {
+        if (*link != comm)
+            continue;
+        *link = comm->next;
+        order_fetch_add_relaxed_u64(&other_calls, comm->calls);
+        break;
+    }
+    pthread_mutex_unlock(&list_lock);
+}
+
+void comm_count_refused(void)
+{
+    order_fetch_add_relaxed_u64(&other_calls, 1);
+}
+
+uint64_t tutti_call_count(void)
+{
+    pthread_mutex_lock(&list_lock);
+    uint64_t count = order_load_relaxed_u64(&other_calls);
+    for (struct tutti_comm *comm = list; comm; comm = comm->next)
+        count += order_load_relaxed_u64(&comm->calls);
+    pthread_mutex_unlock(&list_lock);
+    return count;
+}
+
 enum tutti_status tutti_comm_create(tutti_store_t *store, int rank, int world_size,
                                     const struct tutti_comm_options *given, tutti_comm_t **comm)
 {
@@ -187,6 +230,7 @@ enum tutti_status tutti_comm_create(tutti_store_t *store, int rank, int world_si
     created->world_size = world_size;
     created->isa = reduce_isa_best();
     created->store = store;
+    list_add(created);
     snprintf(created->name, sizeof created->name, "%s", options.name ? options.name : "default");
 
     status = config_read(&options, world_size, created);
@@ -305,6 +349,7 @@ void tutti_comm_destroy(tutti_comm_t *comm)
     /* A child of fork() has neither arenas nor descriptors, only a copy of the handle. */
     if (comm->ready && !fork_detected(comm->epoch))
         cpu_group_close(&comm->cpu);
+    list_remove(comm);
     comm->allocator.free(comm->allocator.context, comm, sizeof *comm);
 }
 

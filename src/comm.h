@@ -20,6 +20,7 @@ struct tutti_comm {
     struct cpu_group cpu;
     uint32_t busy;  /* a caller is inside */
     uint32_t epoch; /* of the process that created it: ipc/fork.h */
+    uint64_t calls; /* of collectives; written by the caller that holds busy */
     bool ready;     /* the rendezvous has succeeded */
     int rank;
     int world_size;
@@ -34,7 +35,11 @@ struct tutti_comm {
     int cores;            /* that the ranks may run on, together */
     tutti_store_t *store; /* borrowed until the rendezvous has ended, then NULL */
     struct tutti_allocator allocator;
+    struct tutti_comm *next; /* in the process's list, for the count of calls */
 };
+
+/* Counts a call that was refused before it got hold of a communicator. */
+void comm_count_refused(void);
 
 /* The error of a child of fork() that uses its parent's communicator. */
 enum tutti_status comm_refuse_child(const struct tutti_comm *comm);

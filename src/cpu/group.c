@@ -173,7 +173,6 @@ enum tutti_status cpu_group_open(const struct cpu_group_config *config, struct c
     group->size = config->size;
     group->remote = config->remote;
     group->one_process = config->remote == 0;
-    group->sleeping_on = -1;
     group->isa = config->isa;
     group->oversubscribed = config->oversubscribed;
     group->spin = config->oversubscribed ? 1 : SPIN_POLLS;

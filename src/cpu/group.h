@@ -41,7 +41,6 @@ struct cpu_group {
     uint32_t failed;  /* `fault` is written: release F4 pairs A4 */
     uint32_t claimed; /* the first to fail writes `fault` */
     uint32_t aborted; /* by tutti_comm_abort() in this process */
-    int sleeping_on;  /* the rank whose bell we wait for, or -1: abort rings it */
     struct tutti_fault fault;
     uint32_t life_lock;      /* holds channel_peer_alive() to one thread at a time */
     struct channel *channel; /* NULL when one_process */

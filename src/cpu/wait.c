@@ -106,7 +106,6 @@ static void sleep_slice(struct cpu_group *group, int peer, const uint32_t *word,
         slice = left_ms;
     struct timespec timeout = {.tv_sec = 0, .tv_nsec = (long)slice * 1000000};
 
-    __atomic_store_n(&group->sleeping_on, peer, __ATOMIC_RELAXED);
     uint32_t bell = order_load_acquire_u32(&arena->bell);
     order_fetch_add_u32(&arena->sleepers, 1);
     if (group->membarrier)
@@ -114,7 +113,6 @@ static void sleep_slice(struct cpu_group *group, int peer, const uint32_t *word,
     if (order_load_acquire_u32(word) != value && !order_load_relaxed_u32(&group->aborted))
         futex(&arena->bell, FUTEX_WAIT, bell, &timeout);
     order_fetch_add_u32(&arena->sleepers, (uint32_t)-1);
-    __atomic_store_n(&group->sleeping_on, -1, __ATOMIC_RELAXED);
 }
 
 enum tutti_status wait_slowly(struct cpu_group *group, int peer, const uint32_t *word,
