@@ -20,9 +20,12 @@ struct request {
     uint32_t parameter; /* hash of the scalar, 0 if none */
     uint32_t flags;     /* enum tutti_call_flags */
     uint32_t element_bytes;
-    /* Symmetric memory: where the operands lie in their allocation, and every rank's base of it. */
-    struct layout_operands operands; /* id 0: private memory */
-    void *const *buffers;            /* NULL: offsets are addresses of this process */
+    enum tutti_algo algo;
+    /* Symmetric memory: where the operands lie in their allocations, and every rank's base of
+     * those. */
+    struct layout_operands operands;
+    void *const *send_buffers; /* NULL: offsets are addresses of this process */
+    void *const *recv_buffers;
 };
 
 #endif

@@ -3,6 +3,7 @@
  * call on it. */
 #include "algo.h"
 #include "comm.h"
+#include "dtype.h"
 #include "error.h"
 #include "ipc/fork.h"
 #include "op.h"
@@ -17,6 +18,8 @@
 /* Operations up to here travel by mail: looking for symmetric memory would cost more than it saves.
  */
 enum { SYMMETRIC_BYTES = 16 * 1024 };
+
+static const struct tutti_call_options no_options;
 
 /* Why a caller may not enter. */
 static enum tutti_status refuse(struct tutti_comm *comm, const char *call)
@@ -94,7 +97,7 @@ static enum tutti_status refuse_stream(tutti_stream_t stream, const char *call)
 static enum tutti_status kind_check(size_t count, enum tutti_dtype dtype, tutti_op_t op,
                                     const struct tutti_comm *comm)
 {
-    size_t width = tutti_dtype_size(dtype);
+    size_t width = dtype_bytes(dtype);
     if (!width)
         return error_set(TUTTI_ERR_INVALID,
                          "tutti_all_reduce: dtype %d: expected a value of enum tutti_dtype",
@@ -116,7 +119,7 @@ static enum tutti_status kind_check(size_t count, enum tutti_dtype dtype, tutti_
 static enum tutti_status operands_check(const void *send, const void *recv, size_t count,
                                         enum tutti_dtype dtype)
 {
-    size_t width = tutti_dtype_size(dtype), bytes = count * width;
+    size_t width = dtype_bytes(dtype), bytes = count * width;
     uintptr_t from = (uintptr_t)send, to = (uintptr_t)recv;
     if (!send || !recv)
         return error_set(TUTTI_ERR_INVALID, "tutti_all_reduce: %s is NULL with count %zu",
@@ -145,55 +148,66 @@ static void op_read(tutti_op_t op, enum tutti_op_kind kind, struct request *requ
     request->parameter = signature_hash(bits);
 }
 
-/* Where peers can find the operands, if they can. */
-static void operands_find(const struct tutti_comm *comm, struct request *request)
-{
-    if (request->flags & TUTTI_CALL_NO_ZERO_COPY)
-        return;
-    if (comm->cpu.one_process) {
-        request->operands = (struct layout_operands){
-            .id = 1, .send = (uintptr_t)request->send, .recv = (uintptr_t)request->recv};
-        return;
-    }
-    struct symm_view send, recv;
-    if (!symm_find(request->send, request->bytes, &send) ||
-        !symm_find(request->recv, request->bytes, &recv))
-        return;
-    /* Both in one allocation, of a group with our ranks. */
-    if (send.id != recv.id || send.rank != comm->rank || send.world_size != comm->world_size)
-        return;
-    request->operands =
-        (struct layout_operands){.id = send.id, .send = send.offset, .recv = recv.offset};
-    request->buffers = send.buffers;
-}
-
-static struct plan_input plan_input_of(const struct tutti_comm *comm, size_t bytes,
-                                       enum tutti_dtype dtype,
-                                       const struct tutti_call_options *options)
-{
-    enum tutti_algo forced = (enum tutti_algo)comm->config.algo;
-    return (struct plan_input){
-        .bytes = bytes,
-        .dtype = dtype,
-        .forced = options && options->algo ? options->algo : forced,
-        .strict = comm->config.strict,
-        .storage_offset_bytes = options ? options->storage_offset * tutti_dtype_size(dtype) : 0,
-        .buffer_size = (size_t)comm->config.buffer_size,
-        .world_size = comm->world_size,
-        .oversubscribed = comm->world_size > comm->cores,
-    };
-}
-
 static bool is_float(enum tutti_dtype dtype)
 {
     return dtype <= TUTTI_FLOAT8_E5M2;
+}
+
+/* Where peers can find the operands, if they can: both in allocations of a group with our ranks. */
+static void operands_find(const struct tutti_comm *comm, struct request *request)
+{
+    struct symm_view send, recv;
+    if (request->flags & TUTTI_CALL_NO_ZERO_COPY)
+        return;
+    if (comm->cpu.one_process) {
+        request->operands = (struct layout_operands){.send_id = LAYOUT_THIS_PROCESS,
+                                                     .send = (uintptr_t)request->send,
+                                                     .recv_id = LAYOUT_THIS_PROCESS,
+                                                     .recv = (uintptr_t)request->recv};
+        return;
+    }
+    if (!symm_find(request->send, request->bytes, &send) ||
+        !symm_find(request->recv, request->bytes, &recv) || send.rank != comm->rank ||
+        send.world_size != comm->world_size || recv.rank != comm->rank ||
+        recv.world_size != comm->world_size)
+        return;
+    request->operands = (struct layout_operands){
+        .send_id = send.id, .send = send.offset, .recv_id = recv.id, .recv = recv.offset};
+    request->send_buffers = send.buffers;
+    request->recv_buffers = recv.buffers;
+}
+
+static enum tutti_algo algorithm_pick(const struct tutti_comm *comm, size_t bytes,
+                                      enum tutti_dtype dtype,
+                                      const struct tutti_call_options *options, const char **reason)
+{
+    const struct plan_input input = {
+        .bytes = bytes,
+        .dtype = dtype,
+        .forced = options->algo ? options->algo : (enum tutti_algo)comm->config.algo,
+        .strict = comm->config.strict,
+        .storage_offset_bytes = options->storage_offset * dtype_bytes(dtype),
+        .buffer_size = (size_t)comm->config.buffer_size,
+        .world_size = comm->world_size,
+        .oversubscribed = comm->cpu.oversubscribed,
+    };
+    return plan_pick(&input, reason);
+}
+
+/* An operation of the whole group begins: it takes a number, unless the group has failed. */
+static enum tutti_status operation_begin(struct cpu_group *group)
+{
+    if (__builtin_expect(order_load_acquire_u32(&group->failed), 0)) /* A4 pairs F4 */
+        return cpu_group_status(group, NULL);
+    group->sequence++;
+    group->mailed = true;
+    return TUTTI_OK;
 }
 
 static enum tutti_status all_reduce(const void *send, void *recv, size_t count,
                                     enum tutti_dtype dtype, tutti_op_t op, struct tutti_comm *comm,
                                     const struct tutti_call_options *options)
 {
-    struct cpu_group *group = &comm->cpu;
     const char *reason;
     enum tutti_status status = kind_check(count, dtype, op, comm);
     if (status == TUTTI_OK && count)
@@ -202,38 +216,44 @@ static enum tutti_status all_reduce(const void *send, void *recv, size_t count,
         return status;
 
     enum tutti_op_kind kind = op_kind(op);
+    size_t bytes = count * dtype_bytes(dtype);
+    enum tutti_algo algo = algorithm_pick(comm, bytes, dtype, options, &reason);
+    if (algo == TUTTI_ALGO_NONE)
+        return error_set(TUTTI_ERR_DECLINED,
+                         "tutti_all_reduce: %s: fall back to another library, or switch strict "
+                         "mode off",
+                         reason);
+    /* Every field by name: what is left out would be cleared first, the whole struct with it. */
     struct request request = {
         .send = send,
         .recv = recv,
         .count = count,
-        .bytes = count * tutti_dtype_size(dtype),
+        .bytes = bytes,
         .reduce = comm->isa->fn[dtype][kind],
-        .timeout_ms = options && options->timeout_ms ? options->timeout_ms : comm->timeout_ms,
-        .flags = options ? options->flags : 0,
-        .element_bytes = (uint32_t)tutti_dtype_size(dtype),
+        .scalar = 0,
+        .signature = signature_pack(TUTTI_COLLECTIVE_ALL_REDUCE, dtype, kind, algo, count),
+        .timeout_ms = options->timeout_ms ? options->timeout_ms : comm->timeout_ms,
+        .parameter = 0,
+        .flags = options->flags,
+        .element_bytes = (uint32_t)dtype_bytes(dtype),
+        .algo = algo,
+        .operands = {.send_id = LAYOUT_PRIVATE, .send = 0, .recv_id = LAYOUT_PRIVATE, .recv = 0},
+        .send_buffers = NULL,
+        .recv_buffers = NULL,
     };
     op_read(op, kind, &request);
-    struct plan_input input = plan_input_of(comm, request.bytes, dtype, options);
-    enum tutti_algo algo = plan_pick(&input, &reason);
-    if (algo == TUTTI_ALGO_NONE)
-        return error_set(TUTTI_ERR_DECLINED,
-                         "tutti_all_reduce: %s: fall back to another library, or "
-                         "switch strict mode off",
-                         reason);
-    request.signature = signature_pack(TUTTI_COLLECTIVE_ALL_REDUCE, dtype, kind, algo, count);
-    if (request.bytes > SYMMETRIC_BYTES)
+    if (bytes > SYMMETRIC_BYTES)
         operands_find(comm, &request);
 
-    if (order_load_acquire_u32(&group->failed))
-        return cpu_group_status(group, NULL);
-    group->sequence++;
-    group->mailed = true;
+    status = operation_begin(&comm->cpu);
+    if (status != TUTTI_OK)
+        return status;
     if (count == 0)
-        return cpu_barrier(group, &request);
+        return cpu_barrier(&comm->cpu, &request);
     if (!is_float(dtype))
-        return cpu_all_reduce(group, algo, &request);
+        return cpu_all_reduce(&comm->cpu, &request);
     uint64_t environment = reduce_env_begin();
-    status = cpu_all_reduce(group, algo, &request);
+    status = cpu_all_reduce(&comm->cpu, &request);
     reduce_env_end(environment);
     return status;
 }
@@ -260,7 +280,7 @@ enum tutti_status tutti_all_reduce_with(const void *send, void *recv, size_t cou
     else if (given)
         status = options_read(given, call, &options);
     if (status == TUTTI_OK)
-        status = all_reduce(send, recv, count, dtype, op, comm, given ? &options : NULL);
+        status = all_reduce(send, recv, count, dtype, op, comm, given ? &options : &no_options);
     leave(comm);
     return status;
 }
@@ -298,25 +318,25 @@ static enum tutti_status subset_read(const struct tutti_comm *comm, const int *r
 static enum tutti_status barrier(struct tutti_comm *comm, const int *ranks, int count,
                                  const struct tutti_call_options *options)
 {
-    struct cpu_group *group = &comm->cpu;
     uint64_t subset;
     enum tutti_status status = subset_read(comm, ranks, count, &subset);
     if (status != TUTTI_OK)
         return status;
     bool all = __builtin_popcountll(subset) == comm->world_size;
-    struct request request = {
+    const struct request request = {
         .signature = signature_pack(TUTTI_COLLECTIVE_BARRIER, (enum tutti_dtype)0,
                                     (enum tutti_op_kind)0, TUTTI_ALGO_NONE, 0),
-        .timeout_ms = options && options->timeout_ms ? options->timeout_ms : comm->timeout_ms,
+        .timeout_ms = options->timeout_ms ? options->timeout_ms : comm->timeout_ms,
         .parameter = all ? 0 : signature_hash(subset),
     };
-    if (order_load_acquire_u32(&group->failed))
-        return cpu_group_status(group, NULL);
-    group->mailed = all;
-    if (!all)
-        return cpu_barrier_subset(group, subset, &request);
-    group->sequence++;
-    return cpu_barrier(group, &request);
+    if (all) {
+        status = operation_begin(&comm->cpu);
+        return status == TUTTI_OK ? cpu_barrier(&comm->cpu, &request) : status;
+    }
+    if (order_load_acquire_u32(&comm->cpu.failed)) /* A4 pairs F4 */
+        return cpu_group_status(&comm->cpu, NULL);
+    comm->cpu.mailed = false;
+    return cpu_barrier_subset(&comm->cpu, subset, &request);
 }
 
 enum tutti_status tutti_barrier(tutti_comm_t *comm, const int *ranks, int count,
@@ -358,9 +378,8 @@ enum tutti_status tutti_comm_algorithm(tutti_comm_t *comm, size_t count, enum tu
         status = kind_check(count, dtype, op, comm);
     if (status != TUTTI_OK)
         return status;
-    struct plan_input input =
-        plan_input_of(comm, count * tutti_dtype_size(dtype), dtype, given ? &options : NULL);
-    *algo = plan_pick(&input, &why);
+    *algo = algorithm_pick(comm, count * dtype_bytes(dtype), dtype, given ? &options : &no_options,
+                           &why);
     if (reason)
         *reason = why;
     return TUTTI_OK;

@@ -39,11 +39,13 @@ struct layout_header {
 /* Where the operands lie, for peers that can reach them: follows the header of a large operation's
  * mail. */
 struct layout_operands {
-    uint64_t id; /* of the rendezvoused allocation, 1 for addresses of this process, 0 for private
-                    memory */
-    uint64_t send;
+    uint64_t send_id; /* of the rendezvoused allocation, or one of the two below */
+    uint64_t send;    /* offset in it */
+    uint64_t recv_id;
     uint64_t recv;
 };
+
+enum { LAYOUT_PRIVATE = 0, LAYOUT_THIS_PROCESS = 1 };
 
 /* One message. A payload of up to 48 bytes travels in the flag's own line, a longer one in lines of
  * its own. */

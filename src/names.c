@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* The texts of the public maps. */
-#include "tutti/tutti.h"
+#include "dtype.h"
 
 #define ROW(name, value, text) [value] = text,
 #define LOOKUP(table, index, other)                                                                \
@@ -27,10 +27,7 @@ const char *tutti_status_text(enum tutti_status status)
 
 size_t tutti_dtype_size(enum tutti_dtype dtype)
 {
-#define SIZE(name, value, size, text) [value] = size,
-    static const uint8_t sizes[] = {TUTTI_DTYPE_MAP(SIZE)};
-#undef SIZE
-    return (size_t)dtype < sizeof sizes ? sizes[dtype] : 0;
+    return dtype_bytes(dtype);
 }
 
 const char *tutti_dtype_name(enum tutti_dtype dtype)

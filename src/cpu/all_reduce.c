@@ -13,11 +13,10 @@ static enum tutti_status mail_all_reduce(struct cpu_group *group, const struct r
     return distance_due(group, request->bytes) ? distance_probe(group, request) : TUTTI_OK;
 }
 
-enum tutti_status cpu_all_reduce(struct cpu_group *group, enum tutti_algo algo,
-                                 const struct request *request)
+enum tutti_status cpu_all_reduce(struct cpu_group *group, const struct request *request)
 {
     struct layout_mail *mail = &group->own->mails[group->sequence % LAYOUT_MAILS];
-    if (algo == TUTTI_ALGO_ONE_SHOT && request->bytes <= LAYOUT_BODY_BYTES)
+    if (request->algo == TUTTI_ALGO_ONE_SHOT && request->bytes <= LAYOUT_BODY_BYTES)
         return mail_all_reduce(group, request);
 
     mail->u.operands = request->operands;
@@ -25,7 +24,7 @@ enum tutti_status cpu_all_reduce(struct cpu_group *group, enum tutti_algo algo,
     enum tutti_status status = TUTTI_OK;
     if (distance_due(group, request->bytes))
         status = distance_probe(group, request);
-    if (request->operands.id && status == TUTTI_OK) {
+    if (request->operands.send_id && status == TUTTI_OK) {
         bool done;
         status = direct_all_reduce(group, request, &done);
         if (done)
@@ -33,6 +32,6 @@ enum tutti_status cpu_all_reduce(struct cpu_group *group, enum tutti_algo algo,
     }
     if (status != TUTTI_OK)
         return status;
-    return algo == TUTTI_ALGO_ONE_SHOT ? one_shot_pieces(group, request)
-                                       : two_shot_pieces(group, request);
+    return request->algo == TUTTI_ALGO_ONE_SHOT ? one_shot_pieces(group, request)
+                                                : two_shot_pieces(group, request);
 }

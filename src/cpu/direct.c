@@ -16,9 +16,9 @@
 /* Copies for further ranks come from a block that is still in the cache. */
 enum { BLOCK_BYTES = 128 * 1024 };
 
-static unsigned char *address(const struct request *request, int rank, uint64_t offset)
+static unsigned char *address(void *const *buffers, int rank, uint64_t offset)
 {
-    unsigned char *base = request->buffers ? request->buffers[rank] : NULL;
+    unsigned char *base = buffers ? buffers[rank] : NULL;
     return base ? base + offset : (unsigned char *)(uintptr_t)offset;
 }
 
@@ -36,10 +36,11 @@ static enum tutti_status operands_gather(struct cpu_group *group, const struct r
                 return status;
         }
         const struct layout_operands *operands = &mail->u.operands;
-        *all &= operands->id == request->operands.id;
+        *all &= operands->send_id == request->operands.send_id &&
+                operands->recv_id == request->operands.recv_id;
         if (*all) {
-            send[r] = address(request, r, operands->send);
-            recv[r] = address(request, r, operands->recv);
+            send[r] = address(request->send_buffers, r, operands->send);
+            recv[r] = address(request->recv_buffers, r, operands->recv);
         }
     }
     return TUTTI_OK;

@@ -81,8 +81,7 @@ enum tutti_status cpu_group_status(struct cpu_group *group, struct tutti_fault *
  * All-reduce of one or more elements. Takes the given algorithm (one-shot or two-shot) and one of
  * its transports: mail, slots, or, where all ranks can reach all operands, none at all.
  */
-enum tutti_status cpu_all_reduce(struct cpu_group *group, enum tutti_algo algo,
-                                 const struct request *request);
+enum tutti_status cpu_all_reduce(struct cpu_group *group, const struct request *request);
 /* Of all ranks. */
 enum tutti_status cpu_barrier(struct cpu_group *group, const struct request *request);
 /* Of the ranks whose bits are set, the own one among them. */
