@@ -1,0 +1,371 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The rendezvous.
+ *   The group, once: the ranks agree on a generation and a nonce (meet.h), show their passports
+ *   (version, size, host, process), and open a channel to the ranks of other processes.
+ *   Each allocation: 1. every rank publishes its mapping within its process, under a random key,
+ * and tells the others size and key; 2. thread ranks look up each other's mapping, others send a
+ *   descriptor; 3. all hear whether everybody could, so that nobody frees what a peer still seeks.
+ * Sizes that differ leave the group in step: the call may be repeated with another allocation. Any
+ * other failure does not, and the group stays failed.
+ */
+#include "cpu/local.h"
+#include "deadline.h"
+#include "error.h"
+#include "ipc/channel.h"
+#include "ipc/fork.h"
+#include "ipc/random.h"
+#include "meet.h"
+#include "order.h"
+#include "point.h"
+#include "symm_internal.h"
+
+#include <inttypes.h>
+#include <sched.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+static const uint64_t PASSPORT_MAGIC = UINT64_C(0x74757474692d736d);
+enum {
+    BOOT_ID_BYTES = 40,
+    CPU_BYTES = 128, /* a mask of 1024 processors */
+    SPIN_POLLS = 2000,
+};
+
+struct passport {
+    uint64_t magic;
+    uint32_t version;
+    int32_t world_size;
+    char boot_id[BOOT_ID_BYTES];
+    uint8_t process[FORK_NONCE_BYTES];
+    uint8_t cpus[CPU_BYTES]; /* that the rank may run on; all 0 is unknown */
+};
+static_assert(sizeof(struct passport) == 200, "read by all ranks");
+
+/* What a rank says of its allocation. */
+struct offer {
+    uint64_t bytes;
+    uint64_t id;     /* rank 0's counts */
+    uint8_t key[16]; /* of the mapping, for thread ranks */
+};
+
+/* Whether a rank could. */
+struct verdict {
+    int32_t status;
+    char text[252];
+};
+
+/* A wait of 0 would mean the default. */
+static int64_t left_ms(int64_t deadline)
+{
+    int64_t left = deadline_left_ms(deadline);
+    return left == 0 ? 1 : left;
+}
+
+/* ---- the group ------------------------------------------------------------------------------ */
+
+static void read_boot_id(char text[BOOT_ID_BYTES])
+{
+    FILE *file = fopen("/proc/sys/kernel/random/boot_id", "re");
+    if (!file)
+        return; /* all ranks of one host fail alike, and their channel decides */
+    if (!fgets(text, BOOT_ID_BYTES, file))
+        text[0] = 0;
+    fclose(file);
+}
+
+static enum tutti_status compare_passports(const struct tutti_symm_group *group,
+                                           const struct passport *all)
+{
+    const struct passport *mine = &all[group->rank];
+    for (int r = 0; r < group->world_size; r++) {
+        if (all[r].magic != PASSPORT_MAGIC || all[r].version != mine->version)
+            return error_set(TUTTI_ERR_VERSION,
+                             "rank %d runs version %u of the library, rank %d version %u: use one "
+                             "version on all ranks",
+                             group->rank, mine->version, r, all[r].version);
+        if (all[r].world_size != mine->world_size)
+            return error_set(TUTTI_ERR_MISMATCH,
+                             "ranks disagree about the size of the group: rank %d has %d, rank %d "
+                             "has %d",
+                             group->rank, (int)mine->world_size, r, (int)all[r].world_size);
+        if (memcmp(all[r].boot_id, mine->boot_id, BOOT_ID_BYTES) != 0)
+            return error_set(TUTTI_ERR_DECLINED,
+                             "ranks %d and %d run on different hosts: symmetric memory joins the "
+                             "ranks of one",
+                             group->rank, r);
+    }
+    return TUTTI_OK;
+}
+
+/* How many processors the ranks have together; plenty if one does not know. */
+static int count_cores(const struct passport *all, int size)
+{
+    uint8_t together[CPU_BYTES] = {0};
+    int cores = 0;
+    for (int r = 0; r < size; r++) {
+        bool known = false;
+        for (int i = 0; i < CPU_BYTES; i++) {
+            together[i] |= all[r].cpus[i];
+            known |= all[r].cpus[i] != 0;
+        }
+        if (!known)
+            return size;
+    }
+    for (int i = 0; i < CPU_BYTES; i++)
+        cores += __builtin_popcount(together[i]);
+    return cores;
+}
+
+static enum tutti_status show_passports(struct tutti_symm_group *group, int64_t deadline)
+{
+    struct passport mine = {.magic = PASSPORT_MAGIC,
+                            .version = TUTTI_VERSION,
+                            .world_size = group->world_size},
+                    all[TUTTI_MAX_RANKS];
+    cpu_set_t set;
+    static_assert(sizeof set == CPU_BYTES, "1024 processors");
+    if (sched_getaffinity(0, sizeof set, &set) == 0)
+        memcpy(mine.cpus, &set, sizeof mine.cpus);
+    memcpy(mine.process, fork_process_nonce(), sizeof mine.process);
+    read_boot_id(mine.boot_id);
+    enum tutti_status status =
+        tutti_store_all_gather(&group->exchanger, &mine, sizeof mine, all, left_ms(deadline));
+    if (status == TUTTI_OK)
+        status = compare_passports(group, all);
+    if (status != TUTTI_OK)
+        return status;
+    group->remote = 0;
+    for (int r = 0; r < group->world_size; r++)
+        if (memcmp(all[r].process, mine.process, sizeof mine.process) != 0)
+            group->remote |= UINT64_C(1) << r;
+    /* A waiter that spins would keep the peer from the core that it needs. */
+    group->spin = group->world_size > count_cores(all, group->world_size) ? 0 : SPIN_POLLS;
+    return TUTTI_OK;
+}
+
+static enum tutti_status meet_group(struct tutti_symm_group *group, int64_t deadline)
+{
+    char name[SYMM_NAME_BYTES + 8];
+    struct meeting meeting;
+    snprintf(name, sizeof name, "symm/%s", group->name);
+    enum tutti_status status =
+        meet(group->store, name, group->rank, group->world_size, left_ms(deadline), &meeting);
+    if (status != TUTTI_OK)
+        return status;
+    memcpy(group->nonce, meeting.nonce, sizeof group->nonce);
+    snprintf(group->prefix, sizeof group->prefix, "tutti/%s/%" PRId64, name, meeting.generation);
+    group->exchanger = (struct tutti_exchanger){.struct_size = sizeof group->exchanger,
+                                                .store = group->store,
+                                                .prefix = group->prefix,
+                                                .rank = group->rank,
+                                                .size = group->world_size};
+    status = show_passports(group, deadline);
+    POINT("symm.passports");
+    /* Either every rank has a peer in another process, or none has. */
+    if (status != TUTTI_OK || !group->remote)
+        return status;
+    struct channel_config channel = {.rank = group->rank,
+                                     .size = group->world_size,
+                                     .peers = group->remote,
+                                     .exchanger = &group->exchanger,
+                                     .timeout_ms = deadline_left_ms(deadline)};
+    memcpy(channel.nonce, group->nonce, sizeof channel.nonce);
+    return channel_open(&channel, &group->channel);
+}
+
+/* ---- an allocation -------------------------------------------------------------------------- */
+
+static enum tutti_status publish(struct symm_allocation *allocation)
+{
+    if (allocation->published) /* in a rendezvous that found other sizes */
+        return TUTTI_OK;
+    enum tutti_status status = random_fill(allocation->key, sizeof allocation->key);
+    if (status == TUTTI_OK)
+        status = local_publish(allocation->key, allocation->group->rank, &allocation->segment);
+    allocation->published = status == TUTTI_OK;
+    return status;
+}
+
+static enum tutti_status exchange_offers(struct symm_allocation *allocation, struct offer *all,
+                                         int64_t deadline)
+{
+    struct tutti_symm_group *group = allocation->group;
+    struct offer mine = {.bytes = allocation->bytes};
+    memcpy(mine.key, allocation->key, sizeof mine.key);
+    enum tutti_status status = random_fill(&mine.id, sizeof mine.id);
+    if (status == TUTTI_OK)
+        status =
+            tutti_store_all_gather(&group->exchanger, &mine, sizeof mine, all, left_ms(deadline));
+    if (status == TUTTI_OK)
+        allocation->id = all[0].id < 2 ? 2 : all[0].id;
+    return status;
+}
+
+/* With rank 0's first, so that either all ranks find a difference or none does. */
+static enum tutti_status compare_sizes(const struct symm_allocation *allocation,
+                                       const struct offer *all)
+{
+    const struct tutti_symm_group *group = allocation->group;
+    for (int r = 0; r < group->world_size; r++) {
+        if (all[r].bytes == all[0].bytes)
+            continue;
+        int other = all[r].bytes != allocation->bytes ? r : 0;
+        return error_set(TUTTI_ERR_MISMATCH,
+                         "ranks disagree about the size of the allocation: rank %d has %zu bytes, "
+                         "rank %d has %" PRIu64
+                         ": all ranks meet for their allocations in the same order and with the "
+                         "same size",
+                         group->rank, allocation->bytes, other, all[other].bytes);
+    }
+    return TUTTI_OK;
+}
+
+static bool is_remote(const struct tutti_symm_group *group, int rank)
+{
+    return group->remote >> rank & 1;
+}
+
+static enum tutti_status map_remote(struct symm_allocation *allocation, int64_t deadline)
+{
+    struct tutti_symm_group *group = allocation->group;
+    int fds[TUTTI_MAX_RANKS];
+    enum tutti_status status =
+        channel_all_gather_fds(group->channel, allocation->fd, fds, left_ms(deadline));
+    if (status != TUTTI_OK)
+        return status;
+    for (int r = 0; r < group->world_size; r++) {
+        struct segment segment;
+        if (is_remote(group, r) && status == TUTTI_OK) {
+            status = segment_map(fds[r], allocation->segment.bytes, &segment);
+            allocation->buffers[r] = segment.base;
+            if (status != TUTTI_OK)
+                status = error_context(status, "the segment of rank %d", r);
+        }
+        if (fds[r] >= 0)
+            close(fds[r]);
+    }
+    return status;
+}
+
+static enum tutti_status find_local(struct symm_allocation *allocation, const struct offer *all)
+{
+    const struct tutti_symm_group *group = allocation->group;
+    for (int r = 0; r < group->world_size; r++) {
+        if (r == group->rank || is_remote(group, r))
+            continue;
+        allocation->buffers[r] = local_acquire(all[r].key, r);
+        if (!allocation->buffers[r])
+            return error_set(TUTTI_ERR_SYSTEM,
+                             "rank %d is a thread of this process but has no buffer here", r);
+    }
+    return TUTTI_OK;
+}
+
+/* Everybody hears whether everybody could. */
+static enum tutti_status hear_verdicts(struct symm_allocation *allocation, enum tutti_status mine,
+                                       int64_t deadline)
+{
+    struct tutti_symm_group *group = allocation->group;
+    struct verdict own = {.status = (int32_t)mine}, all[TUTTI_MAX_RANKS];
+    if (mine != TUTTI_OK)
+        snprintf(own.text, sizeof own.text, "%s", tutti_last_error());
+    enum tutti_status status =
+        tutti_store_all_gather(&group->exchanger, &own, sizeof own, all, left_ms(deadline));
+    if (mine != TUTTI_OK)
+        return error_set(mine, "%s", own.text);
+    for (int r = 0; r < group->world_size && status == TUTTI_OK; r++)
+        if (all[r].status != TUTTI_OK)
+            status = error_set((enum tutti_status)all[r].status, "rank %d: %.*s", r,
+                               (int)sizeof all[r].text - 1, all[r].text);
+    return status;
+}
+
+void symm_unmap(struct symm_allocation *allocation)
+{
+    struct tutti_symm_group *group = allocation->group;
+    for (int r = 0; r < group->world_size; r++) {
+        if (r == group->rank || !allocation->buffers[r])
+            continue;
+        if (is_remote(group, r))
+            segment_unmap(&(struct segment){.base = allocation->buffers[r],
+                                            .bytes = allocation->segment.bytes});
+        else
+            local_release(allocation->buffers[r]);
+        allocation->buffers[r] = NULL;
+    }
+    if (allocation->published)
+        local_release(allocation->segment.base);
+    else
+        segment_unmap(&allocation->segment);
+}
+
+static enum tutti_status meet_allocation(struct symm_allocation *allocation, int64_t deadline,
+                                         bool *in_step)
+{
+    struct tutti_symm_group *group = allocation->group;
+    struct offer all[TUTTI_MAX_RANKS];
+    enum tutti_status mine = publish(allocation);
+    enum tutti_status status = exchange_offers(allocation, all, deadline);
+    if (status != TUTTI_OK)
+        return status;
+    POINT("symm.offers");
+    status = compare_sizes(allocation, all);
+    *in_step = status != TUTTI_OK;
+    if (status != TUTTI_OK)
+        return status;
+    if (mine == TUTTI_OK)
+        mine = find_local(allocation, all);
+    if (mine == TUTTI_OK && group->remote)
+        mine = map_remote(allocation, deadline);
+    POINT("symm.segments");
+    status = hear_verdicts(allocation, mine, deadline);
+    if (status != TUTTI_OK)
+        return status;
+
+    allocation->buffers[group->rank] = allocation->segment.base;
+    for (int r = 0; r < group->world_size; r++)
+        allocation->pads[r] =
+            (uint32_t *)(void *)((char *)allocation->buffers[r] + allocation->pad_offset);
+    close(allocation->fd);
+    allocation->fd = -1;
+    order_store_release_u32(&allocation->ready, 1); /* Y4 pairs Y4a: the addresses are constant */
+    return TUTTI_OK;
+}
+
+enum tutti_status symm_meet(struct symm_allocation *allocation, int64_t timeout_ms)
+{
+    struct tutti_symm_group *group = allocation->group;
+    int64_t deadline = deadline_after(timeout_ms ? timeout_ms : group->timeout_ms);
+    if (pthread_mutex_trylock(&group->meeting) != 0)
+        return error_set(TUTTI_ERR_CONCURRENT,
+                         "tutti_symm_rendezvous: another thread is at it in group \"%s\": make one "
+                         "call after the other, in the same order on all ranks",
+                         group->name);
+    bool in_step = false;
+    enum tutti_status status = TUTTI_OK;
+    if (allocation->ready)
+        goto out; /* while we came here */
+    if (group->failed) {
+        status =
+            error_set(group->failed, "group \"%s\" failed before: %s", group->name, group->reason);
+        goto out;
+    }
+    if (!group->met)
+        status = meet_group(group, deadline);
+    group->met = true;
+    if (status == TUTTI_OK)
+        status = meet_allocation(allocation, deadline, &in_step);
+    if (status != TUTTI_OK) {
+        status = error_context(status, "tutti_symm_rendezvous of group \"%s\"", group->name);
+        if (!in_step) {
+            group->failed = status;
+            snprintf(group->reason, sizeof group->reason, "%.*s", (int)sizeof group->reason - 1,
+                     tutti_last_error());
+        }
+    }
+out:
+    pthread_mutex_unlock(&group->meeting);
+    return status;
+}

@@ -1,0 +1,537 @@
+/* SPDX-License-Identifier: MIT */
+/* Symmetric memory among threads of this process. */
+#include "symm.h"
+
+#include "group.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+enum { BYTES = 10000 };
+
+/* Each test has a store of its own. */
+static char url[64];
+
+static void new_store(void)
+{
+    static int count;
+    snprintf(url, sizeof url, "memory:test-symm-%d", count++);
+}
+
+static tutti_store_t *open_store(void)
+{
+    tutti_store_t *store = NULL;
+    if (tutti_store_open(url, GROUP_TIMEOUT_MS, &store) != TUTTI_OK)
+        abort();
+    return store;
+}
+
+static void run_threads(int size, group_fn *fn)
+{
+    new_store();
+    tutti_store_t *keep = open_store(); /* a memory store lives while somebody has it open */
+    struct group *group = group_create(size);
+    assert_int_equal(group_run_threads(group, fn), 0);
+    group_destroy(group);
+    tutti_store_close(keep);
+}
+
+/* One rank's store, group and a buffer that has met its peers. */
+struct rank {
+    tutti_store_t *store;
+    tutti_symm_group_t *group;
+    void *buffer;
+    struct tutti_symm_info info;
+};
+
+static enum tutti_status rank_open(struct group *group, int rank, size_t bytes, struct rank *self)
+{
+    *self = (struct rank){.store = open_store(), .info.struct_size = sizeof self->info};
+    enum tutti_status status =
+        tutti_symm_group("test", rank, group->size, self->store, &self->group);
+    if (status == TUTTI_OK)
+        status = tutti_symm_alloc(self->group, bytes, &self->buffer);
+    if (status == TUTTI_OK)
+        status = tutti_symm_rendezvous(self->buffer, GROUP_TIMEOUT_MS, &self->info);
+    return status;
+}
+
+static void rank_close(struct rank *self)
+{
+    tutti_symm_group_destroy(self->group);
+    tutti_store_close(self->store);
+}
+
+/* ---- rendezvous ----------------------------------------------------------------------------- */
+
+static int see_each_other(struct group *group, int rank)
+{
+    struct rank self;
+    GROUP_CHECK(rank_open(group, rank, BYTES, &self) == TUTTI_OK);
+    const struct tutti_symm_info *info = &self.info;
+    GROUP_CHECK(info->rank == rank && info->world_size == group->size);
+    GROUP_CHECK(info->buffer_bytes == BYTES && info->signal_pad_bytes >= 2048);
+    GROUP_CHECK(info->channels > 0 && info->buffers[rank] == self.buffer);
+    GROUP_CHECK((uintptr_t)self.buffer % 4096 == 0);
+    for (int i = 0; i < BYTES; i++)
+        GROUP_CHECK(((char *)self.buffer)[i] == 0);
+    memset(self.buffer, rank + 1, BYTES);
+    GROUP_CHECK(tutti_symm_barrier(self.buffer, 0, GROUP_TIMEOUT_MS) == TUTTI_OK);
+    for (int r = 0; r < group->size; r++) {
+        const unsigned char *theirs = info->buffers[r];
+        GROUP_CHECK(theirs[0] == r + 1 && theirs[BYTES - 1] == r + 1);
+    }
+    struct tutti_symm_info again = {.struct_size = sizeof again};
+    GROUP_CHECK(tutti_symm_rendezvous(self.buffer, GROUP_TIMEOUT_MS, &again) == TUTTI_OK);
+    GROUP_CHECK(again.buffers == info->buffers && again.signal_pads == info->signal_pads);
+    GROUP_CHECK(again.buffer_bytes == BYTES && again.rank == rank);
+    GROUP_CHECK(tutti_symm_rendezvous(self.buffer, GROUP_TIMEOUT_MS, NULL) == TUTTI_OK);
+    GROUP_CHECK(tutti_symm_barrier(self.buffer, 1, GROUP_TIMEOUT_MS) == TUTTI_OK);
+    rank_close(&self);
+    return 0;
+}
+
+static void every_rank_sees_every_buffer(void **state)
+{
+    (void)state;
+    for (int size = 1; size <= 5; size++)
+        run_threads(size, see_each_other);
+    run_threads(64, see_each_other);
+}
+
+/* Groups come and go under one name on one store. */
+static int come_and_go(struct group *group, int rank)
+{
+    for (int round = 0; round < 10; round++) {
+        struct rank self;
+        GROUP_CHECK(rank_open(group, rank, BYTES, &self) == TUTTI_OK);
+        *(int *)self.buffer = round;
+        GROUP_CHECK(tutti_symm_barrier(self.buffer, 0, GROUP_TIMEOUT_MS) == TUTTI_OK);
+        for (int r = 0; r < group->size; r++)
+            GROUP_CHECK(*(int *)self.info.buffers[r] == round);
+        GROUP_CHECK(tutti_symm_barrier(self.buffer, 0, GROUP_TIMEOUT_MS) == TUTTI_OK);
+        rank_close(&self);
+    }
+    return 0;
+}
+
+static void a_name_serves_again(void **state)
+{
+    (void)state;
+    run_threads(3, come_and_go);
+}
+
+static int several_buffers(struct group *group, int rank)
+{
+    enum { COUNT = 5 };
+    struct rank self;
+    void *buffers[COUNT];
+    struct tutti_symm_info infos[COUNT];
+    GROUP_CHECK(rank_open(group, rank, 1, &self) == TUTTI_OK);
+    for (int i = 0; i < COUNT; i++) {
+        infos[i].struct_size = sizeof *infos;
+        GROUP_CHECK(tutti_symm_alloc(self.group, 100 * (size_t)(i + 1), &buffers[i]) == TUTTI_OK);
+    }
+    for (int i = COUNT - 1; i >= 0; i--) { /* the order of meeting counts, not that of making */
+        GROUP_CHECK(tutti_symm_rendezvous(buffers[i], GROUP_TIMEOUT_MS, &infos[i]) == TUTTI_OK);
+        *(int *)buffers[i] = 10 * rank + i;
+    }
+    GROUP_CHECK(tutti_symm_barrier(buffers[0], 0, GROUP_TIMEOUT_MS) == TUTTI_OK);
+    for (int i = 0; i < COUNT; i++)
+        for (int r = 0; r < group->size; r++)
+            GROUP_CHECK(*(int *)infos[i].buffers[r] == 10 * r + i);
+    GROUP_CHECK(tutti_symm_barrier(buffers[1], 0, GROUP_TIMEOUT_MS) == TUTTI_OK);
+    GROUP_CHECK(tutti_symm_free(buffers[2]) == TUTTI_OK);
+    /* The others stay, those whose peers freed theirs, too. */
+    GROUP_CHECK(*(int *)infos[3].buffers[0] == 3);
+    rank_close(&self);
+    return 0;
+}
+
+static void buffers_are_independent(void **state)
+{
+    (void)state;
+    run_threads(3, several_buffers);
+}
+
+static int disagree_about_bytes(struct group *group, int rank)
+{
+    struct rank self;
+    enum tutti_status status = rank_open(group, rank, rank == 1 ? 5000 : 4000, &self);
+    GROUP_CHECK(status == TUTTI_ERR_MISMATCH);
+    GROUP_CHECK(strstr(tutti_last_error(), "4000") && strstr(tutti_last_error(), "5000"));
+    /* The group is in step still. */
+    void *buffer;
+    GROUP_CHECK(tutti_symm_alloc(self.group, 8, &buffer) == TUTTI_OK);
+    GROUP_CHECK(tutti_symm_rendezvous(buffer, GROUP_TIMEOUT_MS, NULL) == TUTTI_OK);
+    GROUP_CHECK(tutti_symm_barrier(buffer, 0, GROUP_TIMEOUT_MS) == TUTTI_OK);
+    rank_close(&self);
+    return 0;
+}
+
+static void different_sizes_are_a_mismatch(void **state)
+{
+    (void)state;
+    run_threads(3, disagree_about_bytes);
+}
+
+static int lonely(struct group *group, int rank)
+{
+    struct rank self = {.store = open_store()};
+    (void)rank;
+    GROUP_CHECK(tutti_symm_group("lonely", 0, 2, self.store, &self.group) == TUTTI_OK);
+    GROUP_CHECK(tutti_symm_alloc(self.group, 8, &self.buffer) == TUTTI_OK);
+    GROUP_CHECK(tutti_symm_rendezvous(self.buffer, 50, NULL) == TUTTI_ERR_TIMEOUT);
+    GROUP_CHECK(strstr(tutti_last_error(), "rank 1"));
+    GROUP_CHECK(tutti_symm_rendezvous(self.buffer, 50, NULL) == TUTTI_ERR_TIMEOUT);
+    GROUP_CHECK(strstr(tutti_last_error(), "failed before"));
+    GROUP_CHECK(tutti_symm_barrier(self.buffer, 0, 50) == TUTTI_ERR_INVALID);
+    GROUP_CHECK(strstr(tutti_last_error(), "tutti_symm_rendezvous"));
+    rank_close(&self);
+    (void)group;
+    return 0;
+}
+
+static void absent_rank_is_a_timeout(void **state)
+{
+    (void)state;
+    run_threads(1, lonely);
+}
+
+/* ---- signals -------------------------------------------------------------------------------- */
+
+static int pass_a_ball(struct group *group, int rank)
+{
+    enum { ROUNDS = 200 };
+    struct rank self;
+    GROUP_CHECK(rank_open(group, rank, 8, &self) == TUTTI_OK);
+    int next = (rank + 1) % group->size, previous = (rank + group->size - 1) % group->size;
+    uint64_t *ball = self.buffer;
+    for (int i = 0; i < ROUNDS; i++) {
+        int channel = i % self.info.channels;
+        if (rank != 0 || i > 0)
+            GROUP_CHECK(tutti_symm_wait_signal(ball, previous, channel, GROUP_TIMEOUT_MS) ==
+                        TUTTI_OK);
+        *(uint64_t *)self.info.buffers[next] = *ball + 1; /* plain: the signals order it */
+        GROUP_CHECK(
+            tutti_symm_put_signal(ball, next,
+                                  rank == group->size - 1 ? (i + 1) % self.info.channels : channel,
+                                  GROUP_TIMEOUT_MS) == TUTTI_OK);
+    }
+    if (rank == 0) {
+        GROUP_CHECK(tutti_symm_wait_signal(ball, previous, ROUNDS % self.info.channels,
+                                           GROUP_TIMEOUT_MS) == TUTTI_OK);
+        GROUP_CHECK(*ball == (uint64_t)ROUNDS * (uint64_t)group->size);
+    }
+    GROUP_CHECK(tutti_symm_barrier(ball, 0, GROUP_TIMEOUT_MS) == TUTTI_OK);
+    rank_close(&self);
+    return 0;
+}
+
+static void signals_order_plain_memory(void **state)
+{
+    (void)state;
+    run_threads(2, pass_a_ball);
+    run_threads(4, pass_a_ball);
+}
+
+static int signal_limits(struct group *group, int rank)
+{
+    struct rank self;
+    GROUP_CHECK(rank_open(group, rank, 8, &self) == TUTTI_OK);
+    if (rank == 0) {
+        void *buffer = self.buffer;
+        GROUP_CHECK(tutti_symm_wait_signal(buffer, 1, 0, 20) == TUTTI_ERR_TIMEOUT);
+        GROUP_CHECK(strstr(tutti_last_error(), "rank 1") && strstr(tutti_last_error(), "raised"));
+        GROUP_CHECK(tutti_symm_put_signal(buffer, 1, 7, 20) == TUTTI_OK);
+        GROUP_CHECK(tutti_symm_put_signal(buffer, 1, 7, 20) == TUTTI_ERR_TIMEOUT);
+        GROUP_CHECK(strstr(tutti_last_error(), "rank 1") && strstr(tutti_last_error(), "taken"));
+        GROUP_CHECK(tutti_symm_barrier(buffer, 3, 20) == TUTTI_ERR_TIMEOUT);
+        GROUP_CHECK(strstr(tutti_last_error(), "rank 1"));
+        /* with itself */
+        GROUP_CHECK(tutti_symm_put_signal(buffer, 0, 1, 20) == TUTTI_OK);
+        GROUP_CHECK(tutti_symm_wait_signal(buffer, 0, 1, 20) == TUTTI_OK);
+        GROUP_CHECK(tutti_symm_put_signal(buffer, 2, 0, 20) == TUTTI_ERR_INVALID);
+        GROUP_CHECK(tutti_symm_put_signal(buffer, -1, 0, 20) == TUTTI_ERR_INVALID);
+        GROUP_CHECK(tutti_symm_put_signal(buffer, 1, -1, 20) == TUTTI_ERR_INVALID);
+        GROUP_CHECK(tutti_symm_wait_signal(buffer, 1, self.info.channels, 20) == TUTTI_ERR_INVALID);
+        GROUP_CHECK(tutti_symm_barrier(buffer, self.info.channels, 20) == TUTTI_ERR_INVALID);
+        GROUP_CHECK(tutti_symm_barrier((char *)buffer + 1, 0, 20) == TUTTI_ERR_INVALID);
+        GROUP_CHECK(tutti_symm_barrier(NULL, 0, 20) == TUTTI_ERR_INVALID);
+    }
+    group_raise(group, 0);
+    GROUP_CHECK(group_await(group, 0, 2));
+    rank_close(&self);
+    return 0;
+}
+
+static void late_and_wrong_signals_are_named(void **state)
+{
+    (void)state;
+    run_threads(2, signal_limits);
+}
+
+static int leave_early(struct group *group, int rank)
+{
+    struct rank self;
+    GROUP_CHECK(rank_open(group, rank, 8, &self) == TUTTI_OK);
+    if (rank == 1) {
+        GROUP_CHECK(tutti_symm_put_signal(self.buffer, 0, 0, GROUP_TIMEOUT_MS) == TUTTI_OK);
+        GROUP_CHECK(tutti_symm_free(self.buffer) == TUTTI_OK);
+    } else {
+        GROUP_CHECK(tutti_symm_wait_signal(self.buffer, 1, 1, GROUP_TIMEOUT_MS) ==
+                    TUTTI_ERR_PEER_DEAD);
+        GROUP_CHECK(strstr(tutti_last_error(), "rank 1"));
+        /* Its signal still counts, its memory is still there. */
+        GROUP_CHECK(tutti_symm_wait_signal(self.buffer, 1, 0, GROUP_TIMEOUT_MS) == TUTTI_OK);
+        memset(self.info.buffers[1], 1, 8);
+    }
+    rank_close(&self);
+    return 0;
+}
+
+static void who_frees_is_gone(void **state)
+{
+    (void)state;
+    run_threads(2, leave_early);
+}
+
+/* ---- views ---------------------------------------------------------------------------------- */
+
+static int take_views(struct group *group, int rank)
+{
+    struct rank self;
+    GROUP_CHECK(rank_open(group, rank, 1002, &self) == TUTTI_OK); /* 250 float32 and a half */
+    void *buffer = self.buffer, *view;
+    char *base = self.info.buffers[1];
+#define VIEW(dtype, offset, dims, ...)                                                             \
+    tutti_symm_buffer(buffer, 1, (const int64_t[]){__VA_ARGS__}, dims, TUTTI_##dtype, offset, &view)
+    GROUP_CHECK(VIEW(FLOAT32, 0, 2, 25, 10) == TUTTI_OK && view == base);
+    GROUP_CHECK(VIEW(FLOAT32, 240, 2, 5, 2) == TUTTI_OK && view == base + 960);
+    GROUP_CHECK(VIEW(FLOAT32, 249, 0, 0) == TUTTI_OK && view == base + 996); /* a scalar */
+    GROUP_CHECK(VIEW(UINT8, 1001, 1, 1) == TUTTI_OK && view == base + 1001);
+    GROUP_CHECK(VIEW(FLOAT64, 125, 3, 5, 0, INT64_MAX) == TUTTI_OK && view == base + 1000);
+
+    GROUP_CHECK(VIEW(FLOAT32, 250, 0, 0) == TUTTI_ERR_INVALID && !view);
+    GROUP_CHECK(strstr(tutti_last_error(), "rank 1's buffer, which holds 250"));
+    GROUP_CHECK(VIEW(FLOAT32, 1, 2, 25, 10) == TUTTI_ERR_INVALID && !view);
+    GROUP_CHECK(VIEW(FLOAT64, 126, 1, 0) == TUTTI_ERR_INVALID);
+    GROUP_CHECK(VIEW(UINT8, -1, 1, 1) == TUTTI_ERR_INVALID);
+    GROUP_CHECK(strstr(tutti_last_error(), "offset -1 is negative"));
+    GROUP_CHECK(VIEW(UINT8, 0, 2, 1, -7) == TUTTI_ERR_INVALID);
+    GROUP_CHECK(strstr(tutti_last_error(), "sizes[1] is -7"));
+    GROUP_CHECK(VIEW(UINT8, 0, 2, INT64_C(1) << 32, INT64_C(1) << 31) == TUTTI_ERR_INVALID);
+    GROUP_CHECK(strstr(tutti_last_error(), "sizes[1]"));
+    GROUP_CHECK(VIEW(FLOAT64, 0, 1, INT64_MAX) == TUTTI_ERR_INVALID);
+    GROUP_CHECK(VIEW(FLOAT64, INT64_MAX, 1, INT64_MAX) == TUTTI_ERR_INVALID);
+    GROUP_CHECK(VIEW(FLOAT64, 0, -1, 1) == TUTTI_ERR_INVALID);
+#undef VIEW
+    int64_t one = 1;
+    GROUP_CHECK(tutti_symm_buffer(buffer, 2, &one, 1, TUTTI_INT8, 0, &view) == TUTTI_ERR_INVALID);
+    GROUP_CHECK(tutti_symm_buffer(buffer, -1, &one, 1, TUTTI_INT8, 0, &view) == TUTTI_ERR_INVALID);
+    GROUP_CHECK(tutti_symm_buffer(buffer, 0, NULL, 1, TUTTI_INT8, 0, &view) == TUTTI_ERR_INVALID);
+    GROUP_CHECK(tutti_symm_buffer(buffer, 0, NULL, 0, TUTTI_INT8, 0, NULL) == TUTTI_ERR_INVALID);
+    GROUP_CHECK(tutti_symm_buffer(buffer, 0, &one, 1, (enum tutti_dtype)99, 0, &view) ==
+                TUTTI_ERR_INVALID);
+
+    uint32_t *words;
+    int64_t limit = (int64_t)self.info.signal_pad_bytes / 4;
+    GROUP_CHECK(tutti_symm_signal_pad(buffer, 1, limit - 3, 3, &words) == TUTTI_OK);
+    GROUP_CHECK(words == self.info.signal_pads[1] + limit - 3);
+    GROUP_CHECK(tutti_symm_signal_pad(buffer, 1, limit, 0, &words) == TUTTI_OK);
+    GROUP_CHECK(tutti_symm_signal_pad(buffer, 1, limit - 3, 4, &words) == TUTTI_ERR_INVALID);
+    GROUP_CHECK(!words && strstr(tutti_last_error(), "signal pad"));
+    GROUP_CHECK(tutti_symm_signal_pad(buffer, 1, 0, -1, &words) == TUTTI_ERR_INVALID);
+    GROUP_CHECK(tutti_symm_signal_pad(buffer, 1, -1, 1, &words) == TUTTI_ERR_INVALID);
+    GROUP_CHECK(tutti_symm_signal_pad(buffer, 2, 0, 1, &words) == TUTTI_ERR_INVALID);
+    GROUP_CHECK(tutti_symm_signal_pad(buffer, 1, INT64_MAX, INT64_MAX, &words) ==
+                TUTTI_ERR_INVALID);
+    group_raise(group, 0);
+    GROUP_CHECK(group_await(group, 0, 2));
+    rank_close(&self);
+    return 0;
+}
+
+static void views_are_checked(void **state)
+{
+    (void)state;
+    run_threads(2, take_views);
+}
+
+static uint64_t ids[4];
+
+static int find(struct group *group, int rank)
+{
+    struct rank self;
+    struct symm_view view;
+    char *alone;
+    GROUP_CHECK(rank_open(group, rank, BYTES, &self) == TUTTI_OK);
+    char *base = self.buffer;
+    GROUP_CHECK(tutti_symm_alloc(self.group, 100, (void **)&alone) == TUTTI_OK);
+    GROUP_CHECK(!symm_find(alone, 1, &view)); /* has not met */
+    GROUP_CHECK(symm_find(base, BYTES, &view) && view.offset == 0);
+    GROUP_CHECK(view.rank == rank && view.world_size == group->size && view.id >= 2);
+    GROUP_CHECK(view.buffers == self.info.buffers && view.buffer_bytes == BYTES);
+    ids[rank] = view.id;
+    GROUP_CHECK(symm_find(base + 77, BYTES - 77, &view) && view.offset == 77);
+    GROUP_CHECK(symm_find(base + BYTES, 0, &view));
+    GROUP_CHECK(!symm_find(base + 77, BYTES - 76, &view));
+    GROUP_CHECK(!symm_find(base + 1, SIZE_MAX, &view));
+    GROUP_CHECK(!symm_find(base - 1, 2, &view));
+    GROUP_CHECK(!symm_find(&self, 8, &view) && !symm_find(NULL, 0, &view));
+    GROUP_CHECK(tutti_symm_barrier(base, 0, GROUP_TIMEOUT_MS) == TUTTI_OK);
+    GROUP_CHECK(ids[0] == view.id && ids[1] == view.id && ids[2] == view.id);
+    GROUP_CHECK(tutti_symm_barrier(base, 0, GROUP_TIMEOUT_MS) == TUTTI_OK);
+    GROUP_CHECK(tutti_symm_free(base) == TUTTI_OK && !symm_find(base, 1, &view));
+    rank_close(&self);
+    return 0;
+}
+
+static void operands_are_found(void **state)
+{
+    (void)state;
+    struct symm_view view = {0};
+    assert_false(symm_find(&view, 1, &view));
+    run_threads(3, find);
+    assert_false(symm_find(&view, 1, &view));
+}
+
+/* ---- arguments and processes ---------------------------------------------------------------- */
+
+static void arguments_are_checked(void **state)
+{
+    (void)state;
+    tutti_symm_group_t *group, *other;
+    char long_name[100];
+    void *buffer;
+    new_store();
+    tutti_store_t *store = open_store();
+    memset(long_name, 'x', sizeof long_name - 1);
+    long_name[sizeof long_name - 1] = 0;
+    assert_int_equal(tutti_symm_group(NULL, 0, 1, store, &group), TUTTI_ERR_INVALID);
+    assert_int_equal(tutti_symm_group("", 0, 1, store, &group), TUTTI_ERR_INVALID);
+    assert_int_equal(tutti_symm_group(long_name, 0, 1, store, &group), TUTTI_ERR_INVALID);
+    assert_int_equal(tutti_symm_group("a", 0, 0, store, &group), TUTTI_ERR_INVALID);
+    assert_int_equal(tutti_symm_group("a", 0, 65, store, &group), TUTTI_ERR_INVALID);
+    assert_int_equal(tutti_symm_group("a", 2, 2, store, &group), TUTTI_ERR_INVALID);
+    assert_int_equal(tutti_symm_group("a", -1, 2, store, &group), TUTTI_ERR_INVALID);
+    assert_int_equal(tutti_symm_group("a", 0, 1, NULL, &group), TUTTI_ERR_INVALID);
+    assert_int_equal(tutti_symm_group("a", 0, 1, store, NULL), TUTTI_ERR_INVALID);
+    setenv("TUTTI_TIMEOUT_MS", "soon", 1);
+    assert_int_equal(tutti_symm_group("a", 0, 1, store, &group), TUTTI_ERR_INVALID);
+    unsetenv("TUTTI_TIMEOUT_MS");
+
+    assert_int_equal(tutti_symm_group("a", 0, 2, store, &group), TUTTI_OK);
+    assert_int_equal(tutti_symm_group("a", 0, 2, store, &other), TUTTI_ERR_INVALID);
+    assert_null(other);
+    assert_non_null(strstr(tutti_last_error(), "registered"));
+    assert_int_equal(tutti_symm_group("a", 1, 2, store, &other), TUTTI_OK);
+    tutti_symm_group_destroy(other);
+
+    assert_int_equal(tutti_symm_alloc(NULL, 1, &buffer), TUTTI_ERR_INVALID);
+    assert_int_equal(tutti_symm_alloc(group, 1, NULL), TUTTI_ERR_INVALID);
+    assert_int_equal(tutti_symm_alloc(group, 0, &buffer), TUTTI_ERR_INVALID);
+    assert_int_equal(tutti_symm_alloc(group, SIZE_MAX, &buffer), TUTTI_ERR_NO_MEMORY);
+    assert_int_equal(tutti_symm_alloc(group, (size_t)1 << 50, &buffer), TUTTI_ERR_NO_MEMORY);
+    assert_null(buffer);
+    assert_int_equal(tutti_symm_free(NULL), TUTTI_OK);
+    assert_int_equal(tutti_symm_free(&buffer), TUTTI_ERR_INVALID);
+    assert_int_equal(tutti_symm_alloc(group, 1, &buffer), TUTTI_OK);
+    assert_int_equal(tutti_symm_rendezvous(buffer, 50, &(struct tutti_symm_info){.struct_size = 1}),
+                     TUTTI_ERR_INVALID);
+    assert_int_equal(tutti_symm_free(buffer), TUTTI_OK);
+    assert_int_equal(tutti_symm_free(buffer), TUTTI_ERR_INVALID);
+    tutti_symm_group_destroy(group);
+    tutti_symm_group_destroy(NULL);
+    tutti_store_close(store);
+}
+
+static void a_process_has_limited_buffers(void **state)
+{
+    (void)state;
+    tutti_symm_group_t *group;
+    void *buffers[1025];
+    int count = 0;
+    new_store();
+    tutti_store_t *store = open_store();
+    assert_int_equal(tutti_symm_group("many", 0, 1, store, &group), TUTTI_OK);
+    enum tutti_status status = TUTTI_OK;
+    while (count < 1025 && (status = tutti_symm_alloc(group, 1, &buffers[count])) == TUTTI_OK)
+        count++;
+    if (count < 1024 && strstr(tutti_last_error(), "EMFILE")) {
+        tutti_symm_group_destroy(group);
+        tutti_store_close(store);
+        skip();
+    }
+    assert_int_equal(count, 1024);
+    assert_int_equal(status, TUTTI_ERR_NO_MEMORY);
+    assert_int_equal(tutti_symm_free(buffers[500]), TUTTI_OK);
+    assert_int_equal(tutti_symm_alloc(group, 1, &buffers[500]), TUTTI_OK);
+    tutti_symm_group_destroy(group);
+    assert_int_equal(tutti_symm_free(buffers[0]), TUTTI_ERR_INVALID);
+    tutti_store_close(store);
+}
+
+static void a_child_owns_nothing(void **state)
+{
+    (void)state;
+    struct rank self;
+    struct group *one = group_create(1);
+    new_store();
+    assert_int_equal(rank_open(one, 0, 100, &self), TUTTI_OK);
+    pid_t child = fork();
+    if (child == 0) {
+        struct symm_view view;
+        void *buffer;
+        int result = 0;
+        if (symm_find(self.buffer, 1, &view))
+            result = 1;
+        if (tutti_symm_barrier(self.buffer, 0, 10) != TUTTI_ERR_INVALID)
+            result = 2;
+        if (tutti_symm_alloc(self.group, 1, &buffer) != TUTTI_ERR_INVALID)
+            result = 3;
+        if (tutti_symm_free(self.buffer) != TUTTI_ERR_INVALID)
+            result = 4;
+        tutti_symm_group_destroy(self.group);
+        /* Under the same name it may have one of its own, at the same address perhaps. */
+        tutti_symm_group_t *own;
+        if (tutti_symm_group("test", 0, 1, self.store, &own) != TUTTI_OK)
+            result = 5;
+        else if (tutti_symm_alloc(own, 100, &buffer) != TUTTI_OK)
+            result = 6;
+        else if (tutti_symm_free(buffer) != TUTTI_OK)
+            result = 7;
+        _exit(result);
+    }
+    int how;
+    assert_int_equal(waitpid(child, &how, 0), child);
+    assert_true(WIFEXITED(how));
+    assert_int_equal(WEXITSTATUS(how), 0);
+    assert_int_equal(tutti_symm_barrier(self.buffer, 0, GROUP_TIMEOUT_MS), TUTTI_OK);
+    rank_close(&self);
+    group_destroy(one);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_rank_sees_every_buffer),
+        cmocka_unit_test(a_name_serves_again),
+        cmocka_unit_test(buffers_are_independent),
+        cmocka_unit_test(different_sizes_are_a_mismatch),
+        cmocka_unit_test(absent_rank_is_a_timeout),
+        cmocka_unit_test(signals_order_plain_memory),
+        cmocka_unit_test(late_and_wrong_signals_are_named),
+        cmocka_unit_test(who_frees_is_gone),
+        cmocka_unit_test(views_are_checked),
+        cmocka_unit_test(operands_are_found),
+        cmocka_unit_test(arguments_are_checked),
+        cmocka_unit_test(a_process_has_limited_buffers),
+        cmocka_unit_test(a_child_owns_nothing),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
