@@ -163,7 +163,21 @@ static bool enough(const struct comparison *comparison, int size)
     return comparison->both ? near && far : near || far;
 }
 
-void comparison_run(struct comparison *comparison, const volatile int *interrupted)
+/* A line that replaces itself, on terminals only. */
+static void show_progress(const struct comparison *comparison, double left_s)
+{
+    int done = 0;
+
+    if (!isatty(STDERR_FILENO))
+        return;
+    for (int size = 0; size < comparison->size_count; size++)
+        done += enough(comparison, size);
+    fprintf(stderr, "\rsampled %d of %d sizes, at most %.0f s left \033[K", done,
+            comparison->size_count, left_s > 0 ? left_s : 0);
+}
+
+/* Visits the sizes over and over. */
+static void sample_all(struct comparison *comparison, const volatile int *interrupted)
 {
     double deadline = now_s() + comparison->budget_s;
     bool done = false;
@@ -174,11 +188,19 @@ void comparison_run(struct comparison *comparison, const volatile int *interrupt
             if (enough(comparison, size))
                 continue;
             done = false;
+            show_progress(comparison, deadline - now_s());
             visit(comparison, size, interrupted);
             if (now_s() > deadline)
                 return;
         }
     }
+}
+
+void comparison_run(struct comparison *comparison, const volatile int *interrupted)
+{
+    sample_all(comparison, interrupted);
+    if (isatty(STDERR_FILENO))
+        fprintf(stderr, "\r\033[K");
 }
 
 void comparison_stop(struct comparison *comparison)

@@ -12,7 +12,7 @@
 #include <time.h>
 
 #define BATCHES 5
-#define TRIPS   24 /* a batch; a multiple of nothing in particular, 80 to 350 ns each */
+#define TRIPS   24 /* a batch, of 80 to 350 ns each */
 
 struct probe {
     _Alignas(64) uint32_t ball; /* odd: the other thread's turn; in one line with nothing else */
@@ -45,7 +45,7 @@ static int await(const uint32_t *ball, uint32_t value)
 {
     double deadline = 0;
 
-    /* PR2 pairs PA1, PA2 pairs PR1: nothing but the ball itself is passed. */
+    /* PA pairs PR: nothing but the ball itself is passed. */
     for (uint32_t spin = 1; order_load_acquire_u32(ball) != value; spin++) {
         order_pause();
         if (spin % 4096 != 0)
@@ -72,7 +72,7 @@ static void *partner(void *context)
         for (uint32_t trip = 0; trip < BATCHES * TRIPS; trip++) {
             if (await(&probe->ball, 2 * trip + 1) != 0)
                 break;
-            order_store_release_u32(&probe->ball, 2 * trip + 2);
+            order_store_release_u32(&probe->ball, 2 * trip + 2); /* PR pairs PA in await() */
         }
     }
 }
@@ -94,7 +94,7 @@ double probe_round_trip(struct probe *probe)
         double mean;
 
         for (uint32_t end = trip + TRIPS; trip < end; trip++) {
-            order_store_release_u32(&probe->ball, 2 * trip + 1);
+            order_store_release_u32(&probe->ball, 2 * trip + 1); /* PR pairs PA in await() */
             if (await(&probe->ball, 2 * trip + 2) != 0)
                 return NAN;
         }

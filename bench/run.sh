@@ -5,7 +5,7 @@
 set -eu
 cd "$(dirname "$0")/.."
 programs=${1:-build/gcc}/bench
-budget=${2:-240}
+budget=${2:-180}
 results=bench/results
 
 if [ ! -x "$programs/compare" ]; then
