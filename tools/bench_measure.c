@@ -152,7 +152,9 @@ static enum tutti_status time_row(struct measure *measure, const struct bench_ro
     timing->mean_us = (last - begin) / (double)done * 1e6;
     timing->p50_us = stats.p50;
     timing->p99_us = stats.p99;
-    return status;
+    /* A rank that goes on to compute would take the core of one that has yet to be told of its last
+     * operation's end. */
+    return status ? status : tutti_barrier(measure->comm, NULL, 0, TUTTI_STREAM_DEFAULT);
 }
 
 /* ---- where the cores are --------------------------------------------------------------------- */

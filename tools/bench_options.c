@@ -273,6 +273,21 @@ static bool make_rows(struct bench_config *config)
     return true;
 }
 
+/* Better here than by the kernel, which would end some process for want of memory. */
+static bool fits_memory(const struct bench_config *config)
+{
+    size_t most = 0;
+    for (int i = 0; i < config->row_count; i++)
+        most = config->rows[i].bytes > most ? config->rows[i].bytes : most;
+    double need = 2.0 * (double)most * config->ranks;
+    double have = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
+    if (need <= have)
+        return true;
+    return tool_fail("-e %zu: the buffers of %d ranks need %.0f bytes, this machine has %.0f: give "
+                     "a smaller size or fewer ranks",
+                     most, config->ranks, need, have);
+}
+
 /* The words as they were given, for the JSON file; argp reorders argv. */
 static void join_command(struct bench_config *config, int argc, char **argv)
 {
@@ -304,7 +319,8 @@ bool bench_config_init(struct bench_config *config, int argc, char **argv)
         config->ranks = config->placement.cores < 2 ? 2 : config->placement.cores;
         config->ranks = config->ranks < TUTTI_MAX_RANKS ? config->ranks : TUTTI_MAX_RANKS;
     }
-    return place_ranks(&config->placement, config->ranks, config->bind) && make_rows(config);
+    return place_ranks(&config->placement, config->ranks, config->bind) && make_rows(config) &&
+           fits_memory(config);
 }
 
 void bench_config_fini(struct bench_config *config)

@@ -103,6 +103,8 @@ refused "--json: '/nonexistent/x'.*No such file" --json /nonexistent/x
 refused "'8'.*options only" 8
 status 1 "$tutti" bench -d float32 -o band
 err 'band'
+status 1 "$tutti" bench -n 2 -b 1000T -e 1000T
+err 'this machine has'
 
 # ---- strict mode has no algorithm for what the roots do not know
 status 1 env TUTTI_STRICT=1 "$tutti" bench -n 2 -d int32 -b 8 -e 8 "${quick[@]}"

@@ -48,7 +48,7 @@ static void agree(enum tutti_dtype dtype, enum tutti_op_kind op, int ranks)
 
 static void both_references_agree(void **state)
 {
-    static const int ranks[] = {1, 2, 3, 7, 8, 64};
+    static const int ranks[] = {1, 2, 3, 8};
     (void)state;
     for (int dtype = 0; dtype < TUTTI_DTYPE_COUNT; dtype++)
         for (int op = 1; op < TUTTI_OP_COUNT; op++) {
@@ -58,6 +58,8 @@ static void both_references_agree(void **state)
             for (size_t i = 0; has && i < sizeof ranks / sizeof *ranks; i++)
                 agree((enum tutti_dtype)dtype, (enum tutti_op_kind)op, ranks[i]);
         }
+    for (int dtype = 0; dtype < TUTTI_DTYPE_COUNT; dtype++)
+        agree((enum tutti_dtype)dtype, TUTTI_OP_SUM, TUTTI_MAX_RANKS - 1);
 }
 
 /* The tree is (0+1)+2, never 0+(1+2): with these inputs the two differ somewhere. */
