@@ -124,8 +124,7 @@ static void other_files_are_refused_and_left_alone(void **state)
 {
     static const char *const texts[] = {
         "root:x:0:0:root:/root:/bin/bash\n",
-        "\x7f"
-        "ELF and so on, longer than a record's head",
+        "\177ELF and so on, longer than a record's head",
         "\x05\0\0\0hello\x01\0\0\0x",
     };
     static const size_t sizes[] = {32, 47, 14};
