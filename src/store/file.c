@@ -263,14 +263,12 @@ static void copy_out(const void *from, size_t bytes, void *value, size_t capacit
         memcpy(value, from, bytes < capacity ? bytes : capacity);
 }
 
-/* Whether the file has grown since it was read: cheap, and takes no lock. */
-static bool has_news(struct file *file)
+/* Whether the file is no longer as long as it was when somebody looked for his keys: cheap, and
+ * takes no lock. */
+static bool has_news(const struct file *file, off_t seen_bytes)
 {
     struct stat about;
-    pthread_mutex_lock(&file->lock);
-    bool news = fstat(file->fd, &about) < 0 || about.st_size != file->read_bytes;
-    pthread_mutex_unlock(&file->lock);
-    return news;
+    return fstat(file->fd, &about) < 0 || about.st_size != seen_bytes;
 }
 
 /* Returns with the file in use (see begin()) and all keys there, or with an error. */
@@ -285,12 +283,13 @@ static enum tutti_status await(struct file *file, const char *call, const char *
         const char *key = missing(file, keys, count);
         if (!key)
             return TUTTI_OK;
+        off_t seen_bytes = file->read_bytes;
         end(file);
         do {
             if (deadline_passed(deadline))
                 return store_timed_out(call, key, count, timeout_ms);
             nap(deadline, &nap_ns, LONGEST_NAP_NS);
-        } while (!has_news(file));
+        } while (!has_news(file, seen_bytes));
     }
 }
 

@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: MIT */
+/* The records of a FileStore: never more is used than there is, and what was used is whole. */
+#include "fuzz.h"
+#include "store/file_log.h"
+
+const struct fuzz_seed fuzz_seeds[] = {
+    FUZZ_SEED("\x09\0\0\0refcount/\x01\0\0\0"
+              "1"),
+    FUZZ_SEED("\x02\0\0\0/a\x02\0\0\0vv\x02\0\0\0/c\x01\0\0\0"
+              "5\x03\0\0\0-/a\0\0\0\0"),
+    FUZZ_SEED("\x01\0\0\0/\0\0\0\0\x02\0\0\0-/\0\0\0\0\x08\0\0\0cleanup/\x01\0\0\0"
+              "1"),
+    FUZZ_SEED("root:x:0:0:root:/root:/bin/bash\n"),
+    FUZZ_SEED("\xff\xff\xff\xff\xff\xff\xff\xff"),
+};
+const size_t fuzz_seed_count = sizeof fuzz_seeds / sizeof *fuzz_seeds;
+
+int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
+{
+    struct map map = {0}, again = {0};
+    size_t used, used_again;
+    enum file_log_result result = file_log_apply(&map, bytes, size, &used);
+    fuzz_check(used <= size && (result != FILE_LOG_WHOLE || used == size));
+    fuzz_check(file_log_apply(&again, bytes, used, &used_again) == FILE_LOG_WHOLE);
+    fuzz_check(used_again == used && again.count == map.count && again.bytes == map.bytes);
+    size_t entries = 0;
+    for (struct map_entry *entry = map_next(&map, NULL); entry; entry = map_next(&map, entry)) {
+        int64_t number;
+        entries++;
+        map_number(entry, &number);
+        fuzz_check(file_log_key_known(entry->key, entry->key_bytes));
+    }
+    fuzz_check(entries == map.count);
+    map_fini(&map);
+    map_fini(&again);
+    return 0;
+}

@@ -1,0 +1,73 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The server's input: two clients talk in turns, in pieces of any size. The first byte says whether
+ * there is a secret, whether the clients are introduced already, and how large the pieces are.
+ */
+#include "fuzz.h"
+#include "store/tcp_session.h"
+
+#include <string.h>
+
+#define L(n) n "\0\0\0\0\0\0\0"
+
+const struct fuzz_seed fuzz_seeds[] = {
+    FUZZ_SEED("\x20\x00\xce\xf7\x85\x3c\x0dnonc"),
+    FUZZ_SEED(
+        "\x21\x01" L("\x02") "/a" L("\x01") "1\x03" L("\x02") "/a\x04" L("\x02") "/a" L("\x03")),
+    FUZZ_SEED("\x05\x02" L("\x02") "/a" L("\0") L("\x01") "7\x07\x08" L("\x02") "/a\x11"),
+    FUZZ_SEED("\x41\x06" L("\x02") L("\x02") "/a" L("\x02") "/b\x01" L("\x02") "/a" L(
+        "\0") "\x01" L("\x02") "/b" L("\0")),
+    FUZZ_SEED("\x11\x0b" L("\x02") L("\x01") "k" L("\x01") "v" L("\x01") "l" L("\0") "\x0a" L(
+        "\x02") L("\x01") "k" L("\x01") "l\x05" L("\x01") L("\x01") "k"),
+    FUZZ_SEED("\x09\x0e" L("\x01") "q" L("\x01") "1\x0e" L("\x01") "q" L("\0") "\x10" L(
+        "\x01") "q\x0f" L("\x01") "q\x0f" L("\x01") "q\x0f" L("\x01") "q"),
+    FUZZ_SEED("\x81\x12" L("\x01") "b" L("\x02") "\x12" L("\x01") "b" L("\x02") "\x0c"),
+    FUZZ_SEED("\x31\x06" L("\x01") L("\x01") "w\x0c\x09" L("\x01") "w" L("\x01") "x"),
+    FUZZ_SEED("\x22\x00\xce\xf7\x85\x3c\xc8"
+              "0123456789abcdef0123456789abcdef\xc9"
+              "0123456789abcdef0123456789abcdef"),
+};
+const size_t fuzz_seed_count = sizeof fuzz_seeds / sizeof *fuzz_seeds;
+
+static void feed(struct tcp_session *session, int *open, const uint8_t *bytes, size_t size)
+{
+    size_t room;
+    if (!*open)
+        return;
+    uint8_t *to = tcp_session_room(session, &room);
+    fuzz_check(to != NULL && room >= size);
+    memcpy(to, bytes, size);
+    *open = tcp_session_feed(session, size);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
+{
+    static const uint8_t hello[] = {0, 0xce, 0xf7, 0x85, 0x3c};
+    struct tcp_space space = {0};
+    struct tcp_session sessions[2], *ready;
+    int open[2] = {1, 1};
+    uint8_t head = size ? *bytes++ : 0;
+    size -= size ? 1 : 0;
+    space.secret = head & 2 ? "secret" : NULL;
+    for (int i = 0; i < 2; i++) {
+        tcp_session_init(&sessions[i], &space);
+        if (head & 1)
+            feed(&sessions[i], &open[i], hello, sizeof hello);
+    }
+    size_t piece = (size_t)(head >> 2) + 1;
+    for (int turn = 0; size > 0; turn ^= 1) {
+        size_t part = piece < size ? piece : size;
+        feed(&sessions[turn], &open[turn], bytes, part);
+        /* Half of the output is sent at once, the rest later. */
+        while ((ready = tcp_space_next_ready(&space)))
+            tcp_session_sent(ready, (ready->out.size + 1) / 2);
+        bytes += part;
+        size -= part;
+    }
+    tcp_session_fini(&sessions[0]);
+    tcp_session_fini(&sessions[1]);
+    fuzz_check(space.waiting.count == 0 && space.ready == NULL);
+    tcp_space_fini(&space);
+    fuzz_check(space.buffered_bytes == 0 && space.values.count == 0);
+    return 0;
+}

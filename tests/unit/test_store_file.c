@@ -1,0 +1,175 @@
+/* SPDX-License-Identifier: MIT */
+/* file:PATH: the suite, the bytes of the log, and logs that are damaged or something else. */
+#include "store_suite.h"
+
+#include <fcntl.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+static char directory[64], path[96], url[128];
+
+static void begin(void)
+{
+    strcpy(directory, "/tmp/tutti-test-XXXXXX");
+    if (!mkdtemp(directory))
+        abort();
+    snprintf(path, sizeof path, "%s/store", directory);
+    snprintf(url, sizeof url, "file:%s", path);
+}
+
+static void end(void)
+{
+    unlink(path);
+    rmdir(directory);
+}
+
+static tutti_store_t *open_one(void)
+{
+    tutti_store_t *store;
+    return tutti_store_open(url, 30000, &store) == TUTTI_OK ? store : NULL;
+}
+
+static int setup(void **state)
+{
+    (void)state;
+    begin();
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    end();
+    return 0;
+}
+
+static void put_file(const void *bytes, size_t size)
+{
+    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC, 0600);
+    assert_int_equal(write(fd, bytes, size), size);
+    close(fd);
+}
+
+static size_t get_file(char *bytes, size_t size)
+{
+    int fd = open(path, O_RDONLY);
+    ssize_t got = read(fd, bytes, size);
+    close(fd);
+    return got < 0 ? 0 : (size_t)got;
+}
+
+/* As PyTorch 2.13 writes it. */
+static void the_log_is_pytorchs(void **state)
+{
+    static const char expected[] = "\x09\0\0\0refcount/\x01\0\0\0"
+                                   "1"
+                                   "\x02\0\0\0/a\x02\0\0\0vv"
+                                   "\x02\0\0\0/c\x01\0\0\0"
+                                   "5"
+                                   "\x02\0\0\0/b\0\0\0\0"
+                                   "\x03\0\0\0-/a\0\0\0\0";
+    char bytes[512];
+    struct stat about;
+    (void)state;
+    tutti_store_t *store = open_one();
+    assert_non_null(store);
+    tutti_store_set(store, "a", "vv", 2);
+    tutti_store_add(store, "c", 5, NULL);
+    tutti_store_set(store, "b", "", 0);
+    tutti_store_delete(store, "a", NULL);
+    tutti_store_delete(store, "a", NULL);
+    assert_int_equal(get_file(bytes, sizeof bytes), sizeof expected - 1);
+    assert_memory_equal(bytes, expected, sizeof expected - 1);
+    assert_int_equal(stat(path, &about), 0);
+    assert_int_equal(about.st_mode & 07777, 0600);
+    assert_string_equal(tutti_store_url(store), url);
+    tutti_store_close(store);
+}
+
+static void a_dead_writers_record_is_cut_off(void **state)
+{
+    static const char cut[] = "\x02\0\0\0/a\x02\0\0\0vv\x02\0\0\0/b\x09\0\0\0four";
+    (void)state;
+    /* Whatever part of the last record is there. */
+    for (size_t size = 12; size < sizeof cut; size++) {
+        char value[8];
+        bool exists = true;
+        const char *key = "b";
+        put_file(cut, size);
+        tutti_store_t *store = open_one();
+        assert_non_null(store);
+        assert_int_equal(tutti_store_get(store, "a", 1000, value, 8, NULL), TUTTI_OK);
+        assert_int_equal(tutti_store_check(store, &key, 1, &exists), TUTTI_OK);
+        assert_false(exists);
+        assert_int_equal(tutti_store_set(store, "b", "w", 1), TUTTI_OK);
+        tutti_store_close(store);
+        store = open_one();
+        assert_int_equal(tutti_store_get(store, "b", 1000, value, 8, NULL), TUTTI_OK);
+        assert_int_equal(value[0], 'w');
+        tutti_store_close(store);
+    }
+}
+
+static void other_files_are_refused_and_left_alone(void **state)
+{
+    static const char *const texts[] = {
+        "root:x:0:0:root:/root:/bin/bash\n",
+        "\177ELF and so on, longer than a record's head",
+        "\x05\0\0\0hello\x01\0\0\0x",
+    };
+    static const size_t sizes[] = {32, 47, 14};
+    (void)state;
+    for (int i = 0; i < 3; i++) {
+        char bytes[128];
+        tutti_store_t *store;
+        put_file(texts[i], sizes[i]);
+        assert_int_equal(tutti_store_open(url, 1000, &store), TUTTI_ERR_INVALID);
+        assert_null(store);
+        assert_int_equal(get_file(bytes, sizeof bytes), sizes[i]);
+        assert_memory_equal(bytes, texts[i], sizes[i]);
+    }
+    tutti_store_t *store;
+    char other[128];
+    snprintf(other, sizeof other, "file:%s", directory);
+    assert_int_not_equal(tutti_store_open(other, 1000, &store), TUTTI_OK);
+    assert_int_equal(tutti_store_open("file:/dev/null", 1000, &store), TUTTI_ERR_INVALID);
+    assert_int_equal(tutti_store_open("file:", 1000, &store), TUTTI_ERR_INVALID);
+    snprintf(other, sizeof other, "file:%s/no/such/folder", directory);
+    assert_int_equal(tutti_store_open(other, 1000, &store), TUTTI_ERR_SYSTEM);
+}
+
+static void a_held_lock_ends_in_a_time_out(void **state)
+{
+    tutti_store_t *store;
+    (void)state;
+    int fd = open(path, O_RDWR | O_CREAT, 0600);
+    assert_int_equal(flock(fd, LOCK_EX), 0);
+    assert_int_equal(tutti_store_open(url, 20, &store), TUTTI_ERR_TIMEOUT);
+    close(fd);
+    assert_int_equal(tutti_store_open(url, 1000, &store), TUTTI_OK);
+    tutti_store_close(store);
+}
+
+int main(void)
+{
+    static const struct suite_kind kind = {begin, open_one, end, true};
+#define TEST(fn) cmocka_unit_test_setup_teardown(fn, setup, teardown)
+    const struct CMUnitTest tests[] = {
+        TEST(the_log_is_pytorchs),
+        TEST(a_dead_writers_record_is_cut_off),
+        TEST(other_files_are_refused_and_left_alone),
+        TEST(a_held_lock_ends_in_a_time_out),
+    };
+#undef TEST
+    return store_suite_run("file", &kind) + cmocka_run_group_tests(tests, NULL, NULL);
+}
