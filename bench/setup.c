@@ -69,6 +69,7 @@ static double measure(const char *path, int ranks)
     int64_t begun;
     int64_t last = 0;
     int met = 0;
+    int status;
 
     if (pipe(start) != 0 || pipe(ends) != 0) {
         fprintf(stderr, "setup: pipe: %s\n", strerror(errno));
@@ -91,7 +92,9 @@ static double measure(const char *path, int ranks)
             last = end;
     }
     close(ends[0]);
-    while (wait(NULL) > 0) {
+    while (wait(&status) > 0) {
+        if (WIFSIGNALED(status))
+            fprintf(stderr, "setup: a rank was ended by signal %d\n", WTERMSIG(status));
     }
     unlink(path);
     return met == ranks ? (double)(last - begun) * 1e-6 : -1;
