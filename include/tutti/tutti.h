@@ -247,18 +247,31 @@ struct tutti_store_ops {
 };
 
 /*
- * Opens a store by URL:
+ * Opens a store by URL. Options follow '?', joined by '&':
  *   memory:NAME        shared by the threads of this process that open the same name
- *   file:PATH          an append-only log in PyTorch's FileStore format, created with mode 0600
- *   tcp://HOST:PORT    a client of PyTorch's TCPStore protocol. Options after '?', joined by '&':
- * server=1 also serves the store in this process (port 0 picks a free one, see tutti_store_url());
+ *   file:PATH          an append-only log in PyTorch's FileStore format, created with mode 0600.
+ *                      world_size=N: whoever closes last, once N have, removes it
+ *   tcp://HOST:PORT    a client of PyTorch's TCPStore protocol.
+ *                      server=1 also serves the store in this process (port 0 picks a free one, see
+ *                      tutti_store_url());
  *                      bind=ADDRESS is what the server listens on (loopback unless given);
  *                      world_size=N joins as PyTorch does: the server waits until N have come
- *   env:               what the launcher's environment says (torchrun, Slurm, Open MPI, Hydra); see
- *                      tutti_info_launcher()
+ *   env:               what the launcher's environment says (see tutti_info_launcher()). With
+ *                      MASTER_ADDR and MASTER_PORT as PyTorch does: rank 0 serves there, or
+ *                      torchrun's agent (then keys begin with "attempt_N/" after its Nth restart).
+ *                      Without them, but for torchrun, rank 0 serves on loopback with a random
+ *                      secret that only this user's ranks on this host can learn. Every opening is
+ *                      collective and makes a new store, unless an agent serves
+ * A key has at most 8191 bytes, its prefixes included, a value at most 8 MiB.
+ * TUTTI_STORE_SECRET, if set, is a secret that server and clients of a tcp store must share: both
+ * prove at each connection that they know it (HMAC-SHA256, our extension of the protocol), so that
+ * who does not know it, PyTorch's clients included, stays out. It does not encrypt: who can read or
+ * alter the traffic of the network still can. Without it a tcp store is as private as the network
+ * that it listens on.
  * [in] timeout_ms  for connecting and joining, and the default of this store's later waits.
  * [out] store      to be closed with tutti_store_close(). Handles are thread-safe: a caller that
- * waits never blocks another one. Returns INVALID, TIMEOUT, NO_MEMORY, SYSTEM.
+ * waits never blocks another one. In a child of fork() every call on them is INVALID.
+ * Returns INVALID, TIMEOUT, NO_MEMORY, SYSTEM.
  */
 TUTTI_API enum tutti_status tutti_store_open(const char *url, int64_t timeout_ms,
                                              tutti_store_t **store);
@@ -269,15 +282,16 @@ TUTTI_API enum tutti_status tutti_store_from_ops(const struct tutti_store_ops *o
 /* A view of store whose keys all begin with "PREFIX/". The base must outlive it. */
 TUTTI_API enum tutti_status tutti_store_prefix(tutti_store_t *store, const char *prefix,
                                                tutti_store_t **view);
-/* Closes a handle; takes NULL. A server ends with the handle that started it. No other call may be
- * using it. */
+/* Closes a handle; takes NULL. A server ends with the handle that started it: the close waits until
+ * the clients that are connected have closed theirs, at most 2 s. No other call may be using it. */
 TUTTI_API void tutti_store_close(tutti_store_t *store);
-/* The URL with which another process can open the same store; NULL for memory and callers' stores.
- */
+/* The URL with which another process can open the same store; NULL for memory and callers' stores,
+ * views, and what env: keeps private. */
 TUTTI_API const char *tutti_store_url(const tutti_store_t *store);
 
 /* The operations of struct tutti_store_ops on a store. A get whose value is longer than capacity
- * returns INVALID with *size set to the length needed. */
+ * returns INVALID with *size set to the length needed. num_keys counts all keys of the store, those
+ * outside a view and those that PyTorch's stores keep for themselves included. */
 TUTTI_API enum tutti_status tutti_store_set(tutti_store_t *store, const char *key,
                                             const void *value, size_t size);
 TUTTI_API enum tutti_status tutti_store_get(tutti_store_t *store, const char *key,

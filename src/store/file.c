@@ -40,6 +40,7 @@ struct file {
     off_t read_bytes; /* how much of the file the map knows */
     struct map map;   /* keys as the file has them */
     int64_t timeout_ms;
+    int world_size; /* 0: nobody removes the file */
     char path[];
 };
 
@@ -426,13 +427,16 @@ static void file_free(struct file *file)
     free(file);
 }
 
-/* Gives the place back as PyTorch's handles do. Best effort: a file that is gone needs nothing. */
+/* Gives the place back as PyTorch's handles do; the last of all ranks removes the file. Best
+ * effort: a file that is gone needs nothing. */
 static void file_close(void *context)
 {
     struct file *file = context;
-    int64_t count;
-    if (add_under(file, "", "cleanup/", 1, CLOSE_MS, &count) == TUTTI_OK)
-        add_under(file, "", "refcount/", -1, CLOSE_MS, &count);
+    int64_t closed, open = 1;
+    if (add_under(file, "", "cleanup/", 1, CLOSE_MS, &closed) == TUTTI_OK &&
+        add_under(file, "", "refcount/", -1, CLOSE_MS, &open) == TUTTI_OK && file->world_size > 0 &&
+        closed >= file->world_size && open == 0)
+        unlink(file->path);
     file_free(file);
 }
 
@@ -461,6 +465,7 @@ enum tutti_status file_open(const struct store_url *url, int64_t timeout_ms, tut
         return error_errno("opening a file store");
     strcpy(self->path, url->text);
     self->timeout_ms = timeout_ms;
+    self->world_size = url->world_size;
     pthread_mutex_init(&self->lock, NULL);
     self->fd = open(self->path, O_RDWR | O_CREAT | O_CLOEXEC | O_NONBLOCK | O_NOCTTY, 0600);
     enum tutti_status status = TUTTI_OK;
@@ -471,8 +476,10 @@ enum tutti_status file_open(const struct store_url *url, int64_t timeout_ms, tut
     if (status == TUTTI_OK)
         status = add_under(self, "", "refcount/", 1, timeout_ms, &handles);
     if (status == TUTTI_OK) {
-        char *path = realpath(self->path, NULL);
-        if (!path || asprintf(&text, "file:%s", path) < 0) {
+        char *path = realpath(self->path, NULL), size[32] = "";
+        if (self->world_size)
+            snprintf(size, sizeof size, "?world_size=%d", self->world_size);
+        if (!path || asprintf(&text, "file:%s%s", path, size) < 0) {
             text = NULL;
             status = error_errno("the absolute path of %s", self->path);
         }

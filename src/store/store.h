@@ -41,7 +41,7 @@ struct store_url {
     uint16_t port;   /* 0 is any free one */
     bool server;
     char bind[256]; /* "" is loopback */
-    int world_size; /* 0: do not join */
+    int world_size; /* 0: do not join (tcp), leave the file (file) */
 };
 
 /* Returns INVALID, saying what of the URL is wrong. Parses bytes from outside: has a fuzzer. */

@@ -51,6 +51,13 @@ struct tcp_store {
     int idle_count;
 };
 
+/* A forked child may hold the same socket, which keeps a connection open that is only closed. */
+static void hang_up(int fd)
+{
+    shutdown(fd, SHUT_RDWR);
+    close(fd);
+}
+
 /* ---- bytes ------------------------------------------------------------------------------------
  */
 
@@ -279,7 +286,7 @@ static enum tutti_status connection_open(struct tcp_store *store, struct tcp_con
                 store->secret ? meet_secretly(connection, store->secret) : meet_plainly(connection);
             if (status == TUTTI_OK)
                 return status;
-            close(connection->fd);
+            hang_up(connection->fd);
             connection->fd = -1;
         }
         if (status != TUTTI_ERR_SYSTEM || store->met)
@@ -318,7 +325,7 @@ static void give(struct tcp_store *store, struct tcp_connection *connection, boo
     }
     pthread_mutex_unlock(&store->lock);
     if (connection->fd >= 0)
-        close(connection->fd);
+        hang_up(connection->fd);
 }
 
 /* ---- requests ---------------------------------------------------------------------------------
@@ -535,7 +542,7 @@ static void tcp_close(void *context)
 {
     struct tcp_store *store = context;
     while (store->idle_count > 0)
-        close(store->idle[--store->idle_count]);
+        hang_up(store->idle[--store->idle_count]);
     tcp_server_stop(store->server, LINGER_MS);
     pthread_mutex_destroy(&store->lock);
     if (store->secret)

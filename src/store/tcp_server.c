@@ -87,14 +87,21 @@ static void list_add(struct list *list, struct connection *connection)
     list->last = connection;
 }
 
+/* A forked child may hold the same socket: then close() alone ends neither its events nor the
+ * connection. */
+static void close_watched(struct tcp_server *server, int fd)
+{
+    epoll_ctl(server->epoll, EPOLL_CTL_DEL, fd, NULL);
+    shutdown(fd, SHUT_RDWR);
+    close(fd);
+}
+
 static void connection_destroy(struct tcp_server *server, struct connection *connection)
 {
     list_remove(connection);
     server->connection_count--;
     tcp_session_fini(&connection->session);
-    /* close() alone would leave it watched while a child of fork() holds a copy. */
-    epoll_ctl(server->epoll, EPOLL_CTL_DEL, connection->source.fd, NULL);
-    close(connection->source.fd);
+    close_watched(server, connection->source.fd);
     free(connection);
 }
 
@@ -188,13 +195,10 @@ static void listen_again(struct tcp_server *server, bool on)
     server->accept_again_ns = on ? DEADLINE_NEVER : deadline_after(ACCEPT_PAUSE_MS);
 }
 
-/* Shut down as well as closed, because a forked child may hold the same sockets. */
 static void close_listeners(struct tcp_server *server)
 {
-    for (int i = 0; i < server->listener_count; i++) {
-        shutdown(server->listeners[i].fd, SHUT_RDWR);
-        close(server->listeners[i].fd);
-    }
+    for (int i = 0; i < server->listener_count; i++)
+        close_watched(server, server->listeners[i].fd);
     server->listener_count = 0;
 }
 
@@ -261,6 +265,7 @@ static void serve_connection(struct tcp_server *server, struct connection *conne
 
 static void serve_event(struct tcp_server *server, struct source *source, uint32_t events)
 {
+    uint64_t count;
     switch (source->kind) {
     case SOURCE_CONNECTION:
         serve_connection(server, (struct connection *)(void *)source, events);
@@ -269,7 +274,8 @@ static void serve_event(struct tcp_server *server, struct source *source, uint32
         accept_all(server, source->fd);
         break;
     case SOURCE_STOP:
-        epoll_ctl(server->epoll, EPOLL_CTL_DEL, source->fd, NULL);
+        if (read(source->fd, &count, sizeof count) < 0)
+            break;
         close_listeners(server);
         server->end_ns = deadline_after(server->linger_ms);
         break;
@@ -483,10 +489,12 @@ uint16_t tcp_server_port(const struct tcp_server *server)
 
 void tcp_server_stop(struct tcp_server *server, int64_t linger_ms)
 {
+    uint64_t one = 1;
     if (!server)
         return;
     server->linger_ms = linger_ms;
-    eventfd_write(server->stop.fd, 1);
+    ssize_t written = write(server->stop.fd, &one, sizeof one);
+    (void)written; /* cannot fail: the counter is 0 and there is room */
     pthread_join(server->thread, NULL);
     server_free(server);
 }

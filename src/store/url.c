@@ -92,6 +92,22 @@ static enum tutti_status parse_text(const char *text, struct store_url *url)
     return TUTTI_OK;
 }
 
+/* A path may hold anything, so only what is exactly the option at its end is taken for one. */
+static enum tutti_status parse_file(const char *text, struct store_url *url)
+{
+    static const char option[] = "?world_size=";
+    long long number;
+    enum tutti_status status = parse_text(text, url);
+    char *last = strrchr(url->text, '?');
+    if (status == TUTTI_OK && last && last != url->text &&
+        strncmp(last, option, sizeof option - 1) == 0 &&
+        store_parse_number(last + sizeof option - 1, 1, INT_MAX, &number)) {
+        url->world_size = (int)number;
+        *last = 0;
+    }
+    return status;
+}
+
 static enum tutti_status parse_empty(const char *text, struct store_url *url)
 {
     (void)url;
@@ -108,7 +124,7 @@ enum tutti_status store_url_parse(const char *text, struct store_url *url)
         enum tutti_status (*parse)(const char *text, struct store_url *url);
     } rows[] = {
         {"memory:", STORE_MEMORY, parse_text},
-        {"file:", STORE_FILE, parse_text},
+        {"file:", STORE_FILE, parse_file},
         {"tcp://", STORE_TCP, parse_tcp},
         {"env:", STORE_ENV, parse_empty},
     };

@@ -122,21 +122,25 @@ static void a_dead_writers_record_is_cut_off(void **state)
 
 static void other_files_are_refused_and_left_alone(void **state)
 {
-    static const char *const texts[] = {
-        "root:x:0:0:root:/root:/bin/bash\n",
-        "\177ELF and so on, longer than a record's head",
-        "\x05\0\0\0hello\x01\0\0\0x",
+    static const struct {
+        const char *bytes;
+        size_t size;
+    } rows[] = {
+#define ROW(text) {text, sizeof(text) - 1}
+        ROW("root:x:0:0:root:/root:/bin/bash\n"),
+        ROW("\177ELF and so on, longer than a record's head"),
+        ROW("\x05\0\0\0hello\x01\0\0\0x"),
+#undef ROW
     };
-    static const size_t sizes[] = {32, 47, 14};
     (void)state;
-    for (int i = 0; i < 3; i++) {
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         char bytes[128];
         tutti_store_t *store;
-        put_file(texts[i], sizes[i]);
+        put_file(rows[i].bytes, rows[i].size);
         assert_int_equal(tutti_store_open(url, 1000, &store), TUTTI_ERR_INVALID);
         assert_null(store);
-        assert_int_equal(get_file(bytes, sizeof bytes), sizes[i]);
-        assert_memory_equal(bytes, texts[i], sizes[i]);
+        assert_int_equal(get_file(bytes, sizeof bytes), rows[i].size);
+        assert_memory_equal(bytes, rows[i].bytes, rows[i].size);
     }
     tutti_store_t *store;
     char other[128];
@@ -160,6 +164,22 @@ static void a_held_lock_ends_in_a_time_out(void **state)
     tutti_store_close(store);
 }
 
+static void the_last_of_all_ranks_removes_the_file(void **state)
+{
+    tutti_store_t *stores[3];
+    char text[160];
+    (void)state;
+    snprintf(text, sizeof text, "%s?world_size=3", url);
+    for (int i = 0; i < 3; i++)
+        assert_int_equal(tutti_store_open(text, 1000, &stores[i]), TUTTI_OK);
+    assert_string_equal(tutti_store_url(stores[0]), text);
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(access(path, F_OK), 0);
+        tutti_store_close(stores[i]);
+    }
+    assert_int_equal(access(path, F_OK), -1);
+}
+
 int main(void)
 {
     static const struct suite_kind kind = {begin, open_one, end, true};
@@ -169,6 +189,7 @@ int main(void)
         TEST(a_dead_writers_record_is_cut_off),
         TEST(other_files_are_refused_and_left_alone),
         TEST(a_held_lock_ends_in_a_time_out),
+        TEST(the_last_of_all_ranks_removes_the_file),
     };
 #undef TEST
     return store_suite_run("file", &kind) + cmocka_run_group_tests(tests, NULL, NULL);
