@@ -17,7 +17,7 @@
 /* ---- waiting -------------------------------------------------------------------------------- */
 
 static const int64_t LOOK_NS = 5000000;    /* between two looks at the peer's life and the clock */
-static const int64_t YIELD_NS = 200000;    /* how long a waiter yields before it sleeps */
+static const int64_t YIELD_NS = 1000000;   /* how long a waiter yields before it sleeps */
 static const int64_t FIRST_NAP_NS = 20000; /* the naps double up to ... */
 static const int64_t LONGEST_NAP_NS = 1000000;
 

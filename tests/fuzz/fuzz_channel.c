@@ -1,0 +1,118 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Hostile bytes to a channel. The first byte chooses: a hello to a rank that opens, an announcement
+ * from the store, or a parcel with some descriptors to a rank at work. Whatever comes, nothing is
+ * taken for good but the one hello that is, and no descriptor stays open.
+ */
+#include "../../src/ipc/channel_open.c" /* its parsers are static */
+
+#include <stdlib.h>
+#include <sys/uio.h>
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+static const uint8_t NONCE[CHANNEL_NONCE_BYTES] = "fuzzed nonce 16";
+
+static void require(bool condition)
+{
+    if (!condition)
+        abort();
+}
+
+/* The lowest free number: it moves up when a descriptor leaks. */
+static int lowest_free(void)
+{
+    int fd = dup(0);
+    close(fd);
+    return fd;
+}
+
+static void make_pair(int sockets[2])
+{
+    require(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, sockets) == 0);
+}
+
+static void fuzz_hello(const uint8_t *data, size_t size)
+{
+    struct channel_config config = {.rank = 0, .size = 4};
+    struct opening opening = {.config = &config, .to_accept = 2 | 4 | 8};
+    int sockets[2];
+    memcpy(config.nonce, NONCE, sizeof config.nonce);
+    require(channel_create(0, 4, &opening.channel) == TUTTI_OK);
+    make_pair(sockets);
+    opening.channel->pending[0] = sockets[0];
+    require(send(sockets[1], data, size, 0) == (ssize_t)size);
+    require(on_pending(&opening, 0) == TUTTI_OK);
+
+    struct hello hello;
+    bool good = size == sizeof hello;
+    if (good) {
+        memcpy(&hello, data, sizeof hello);
+        good = hello.magic == MAGIC && hello.version == VERSION && hello.to == 0 &&
+               hello.from >= 1 && hello.from <= 3 &&
+               memcmp(hello.nonce, NONCE, sizeof hello.nonce) == 0;
+    }
+    require(good == (opening.channel->connected != 0));
+    require(opening.channel->pending[0] == -1);
+    close(sockets[1]);
+    channel_close(opening.channel);
+}
+
+static void fuzz_announcement(const uint8_t *data, size_t size)
+{
+    struct channel_config config = {.rank = 0, .size = 2};
+    struct opening opening = {.config = &config};
+    opening.all[0] = (struct announcement){.magic = MAGIC, .version = VERSION, .peers = 2};
+    if (size > sizeof opening.all[1])
+        size = sizeof opening.all[1];
+    memcpy(&opening.all[1], data, size);
+    if (check_announcement(&opening, 1) == TUTTI_OK)
+        require(opening.all[1].magic == MAGIC && (opening.all[1].peers & 1));
+}
+
+static void fuzz_parcel(const uint8_t *data, size_t size)
+{
+    struct channel *channel;
+    int sockets[2], fd, fds[32];
+    require(channel_create(0, 2, &channel) == TUTTI_OK);
+    make_pair(sockets);
+    channel->links[1].socket = sockets[0];
+    channel->connected = 2;
+
+    size_t count = data[0] % 32;
+    union {
+        char bytes[CMSG_SPACE(sizeof fds)];
+        struct cmsghdr align;
+    } control = {{0}};
+    struct iovec payload = {.iov_base = (void *)(uintptr_t)(data + 1), .iov_len = size - 1};
+    struct msghdr message = {.msg_iov = &payload, .msg_iovlen = 1};
+    if (count) {
+        message.msg_control = control.bytes;
+        message.msg_controllen = CMSG_SPACE(count * sizeof *fds);
+        struct cmsghdr *rights = CMSG_FIRSTHDR(&message);
+        *rights = (struct cmsghdr){.cmsg_len = CMSG_LEN(count * sizeof *fds),
+                                   .cmsg_level = SOL_SOCKET,
+                                   .cmsg_type = SCM_RIGHTS};
+        memset(fds, 0, sizeof fds); /* standard input, many times */
+        memcpy(CMSG_DATA(rights), fds, count * sizeof *fds);
+    }
+    require(sendmsg(sockets[1], &message, 0) == (ssize_t)(size - 1));
+    enum tutti_status status = channel_recv_fd(channel, 1, &fd, 0);
+    require((status == TUTTI_OK) == (fd >= 0));
+    require(status != TUTTI_OK || count == 1);
+    channel_drop(&fd);
+    close(sockets[1]);
+    channel_close(channel);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    static void (*const targets[])(const uint8_t *, size_t) = {fuzz_hello, fuzz_announcement,
+                                                               fuzz_parcel};
+    if (size < 3 || size > 4096)
+        return 0;
+    int before = lowest_free();
+    targets[data[0] % 3](data + 1, size - 1);
+    require(lowest_free() == before);
+    return 0;
+}
