@@ -30,20 +30,14 @@ static size_t arena_bytes(const struct bench_buffers *buffers, const struct benc
     return (GUARD_BYTES + most + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
 }
 
-static enum tutti_status allocate(struct bench_buffers *buffers, size_t bytes, char **arena)
+static enum tutti_status allocate(struct bench_buffers *buffers, size_t bytes, void **memory)
 {
-    void *memory = NULL;
-    enum tutti_status status = TUTTI_OK;
     if (!buffers->group) {
-        memory = aligned_alloc(ALIGNMENT, bytes);
-        status = memory ? TUTTI_OK : TUTTI_ERR_NO_MEMORY;
-    } else {
-        status = tutti_symm_alloc(buffers->group, bytes, &memory);
-        if (!status)
-            status = tutti_symm_rendezvous(memory, 0, NULL);
+        *memory = aligned_alloc(ALIGNMENT, bytes);
+        return *memory ? TUTTI_OK : TUTTI_ERR_NO_MEMORY;
     }
-    *arena = memory;
-    return status;
+    enum tutti_status status = tutti_symm_alloc(buffers->group, bytes, memory);
+    return status ? status : tutti_symm_rendezvous(*memory, 0, NULL);
 }
 
 enum tutti_status bench_buffers_init(struct bench_buffers *buffers,
@@ -54,16 +48,16 @@ enum tutti_status bench_buffers_init(struct bench_buffers *buffers,
         .cold = config->cold, .cache_bytes = config->placement.cache_bytes, .slots = 1};
     size_t bytes = arena_bytes(buffers, config);
     enum tutti_status status = TUTTI_OK;
+    void *memory = NULL;
     if (config->symmetric)
         status = tutti_symm_group("bench", rank, config->ranks, store, &buffers->group);
     if (!status)
-        status = allocate(buffers, bytes, &buffers->send);
-    if (!status)
-        status = allocate(buffers, bytes, &buffers->recv);
+        status = allocate(buffers, 2 * bytes, &memory);
+    buffers->send = memory;
     if (status)
         return status;
-    memset(buffers->send, 0, bytes);
-    memset(buffers->recv, 0, bytes);
+    buffers->recv = buffers->send + bytes;
+    memset(memory, 0, 2 * bytes);
     return TUTTI_OK;
 }
 
@@ -131,13 +125,9 @@ void bench_buffers_chill(const struct bench_buffers *buffers)
 
 void bench_buffers_fini(struct bench_buffers *buffers)
 {
-    if (!buffers->group) {
+    if (buffers->group)
+        tutti_symm_group_destroy(buffers->group); /* frees the arenas, too */
+    else
         free(buffers->send);
-        free(buffers->recv);
-    } else {
-        tutti_symm_free(buffers->recv);
-        tutti_symm_free(buffers->send);
-        tutti_symm_group_destroy(buffers->group);
-    }
     *buffers = (struct bench_buffers){0};
 }

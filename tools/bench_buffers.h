@@ -13,7 +13,7 @@ struct bench_buffers {
     bool cold;
     size_t cache_bytes;
     tutti_symm_group_t *group; /* NULL: ordinary memory */
-    char *send, *recv;         /* the arenas */
+    char *send, *recv;         /* the arenas, in one allocation */
     size_t bytes;              /* of a slot's buffer */
     size_t stride;             /* from one slot to the next */
     size_t slots;              /* a power of two */
