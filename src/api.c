@@ -365,7 +365,7 @@ enum tutti_status tutti_barrier_with(tutti_comm_t *comm, const int *ranks, int c
     else if (given)
         status = options_read(given, call, &options);
     if (status == TUTTI_OK)
-        status = barrier(comm, ranks, count, given ? &options : NULL);
+        status = barrier(comm, ranks, count, given ? &options : &no_options);
     leave(comm);
     return status;
 }
