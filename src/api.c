@@ -194,10 +194,17 @@ static enum tutti_algo algorithm_pick(const struct tutti_comm *comm, size_t byte
     return plan_pick(&input, reason);
 }
 
+/* An abort ends the next operation too, whether or not it would have had to wait. */
+static bool is_over(const struct cpu_group *group)
+{
+    return order_load_acquire_u32(&group->failed) || /* A4 pairs F4 */
+           order_load_relaxed_u32(&group->aborted);
+}
+
 /* An operation of the whole group begins: it takes a number, unless the group has failed. */
 static enum tutti_status operation_begin(struct cpu_group *group)
 {
-    if (__builtin_expect(order_load_acquire_u32(&group->failed), 0)) /* A4 pairs F4 */
+    if (__builtin_expect(is_over(group), 0))
         return cpu_group_status(group, NULL);
     group->sequence++;
     group->mailed = true;
@@ -333,7 +340,7 @@ static enum tutti_status barrier(struct tutti_comm *comm, const int *ranks, int 
         status = operation_begin(&comm->cpu);
         return status == TUTTI_OK ? cpu_barrier(&comm->cpu, &request) : status;
     }
-    if (order_load_acquire_u32(&comm->cpu.failed)) /* A4 pairs F4 */
+    if (is_over(&comm->cpu))
         return cpu_group_status(&comm->cpu, NULL);
     comm->cpu.mailed = false;
     return cpu_barrier_subset(&comm->cpu, subset, &request);

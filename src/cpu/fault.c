@@ -102,9 +102,9 @@ bool cpu_group_look(struct cpu_group *group, int peer, bool life, struct tutti_f
             fault->peer = r;
             return true;
         }
-        /* A fault in a later operation does not stand in the way of this one. */
+        /* A fault in a later operation does not stand in the way of one that waits for a peer. */
         if (r != group->rank && arena_read_fault(&arena->fault, &theirs) &&
-            (int64_t)(theirs.sequence - group->sequence) <= 0) {
+            (peer == group->rank || (int64_t)(theirs.sequence - group->sequence) <= 0)) {
             *fault = theirs;
             return true;
         }

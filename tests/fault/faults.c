@@ -1,0 +1,317 @@
+/* SPDX-License-Identifier: MIT */
+#include "faults.h"
+
+#include "deadline.h"
+#include "point.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { MEMORY_BYTES = 3 << 20 };
+
+/* The operation passes these; those that are passed once a piece lie in several pieces. */
+const struct faults_point faults_points[] = {
+    {"mail.written", CALL_MAIL, 1, false},           {"mail.published", CALL_MAIL, 1, true},
+    {"mail.received", CALL_MAIL, 1, true},           {"one_shot.filled", CALL_ONE_SHOT, 1, false},
+    {"one_shot.published", CALL_ONE_SHOT, 1, false}, {"one_shot.filled", CALL_ONE_SHOT, 3, false},
+    {"one_shot.published", CALL_ONE_SHOT, 3, true},  {"two_shot.filled", CALL_TWO_SHOT, 1, false},
+    {"two_shot.reduced", CALL_TWO_SHOT, 1, false},   {"two_shot.filled", CALL_TWO_SHOT, 3, false},
+    {"two_shot.collected", CALL_TWO_SHOT, 1, false}, {"two_shot.reduced", CALL_TWO_SHOT, 3, false},
+    {"two_shot.collected", CALL_TWO_SHOT, 3, true},  {"direct.entered", CALL_DIRECT, 1, false},
+    {"direct.reduced", CALL_DIRECT, 1, false},       {"barrier.entered", CALL_BARRIER, 1, false},
+    {"subset.published", CALL_SUBSET, 1, true},
+};
+const int faults_point_count = sizeof faults_points / sizeof *faults_points;
+
+/* ---- the point ------------------------------------------------------------------------------- */
+
+void (*point_hook)(const char *name);
+
+/* What the calling thread is up to. */
+static _Thread_local struct {
+    struct faults_rank *self;
+    void (*action)(struct faults_rank *self);
+    int operation;
+    int passage;
+} plan;
+
+static void hook(const char *name)
+{
+    if (!plan.self || plan.operation != FAULT_AT)
+        return;
+    const struct faults_point *point = plan.self->scenario->point;
+    if (strcmp(name, point->name) == 0 && ++plan.passage == point->passage)
+        plan.action(plan.self);
+}
+
+void faults_arm(struct faults_rank *self, void (*action)(struct faults_rank *self))
+{
+    plan.self = self;
+    plan.action = action;
+    plan.operation = 0;
+    plan.passage = 0;
+}
+
+void faults_happened(struct ranks *ranks)
+{
+    struct faults_shared *shared = (struct faults_shared *)(void *)ranks->shared;
+    shared->happened_ns = deadline_now();
+    __atomic_store_n(&shared->reached, 1, __ATOMIC_RELEASE);
+}
+
+/* ---- a rank ---------------------------------------------------------------------------------- */
+
+/* A communicator of all but the victim. */
+static enum tutti_status join_others(const struct faults_rank *self, const char *name,
+                                     tutti_comm_t **comm)
+{
+    int victim = self->scenario->victim, rank = self->rank - (self->rank > victim);
+    struct tutti_comm_options options = {
+        .struct_size = sizeof options, .name = name, .timeout_ms = RANKS_TIMEOUT_MS};
+    return tutti_comm_create(self->store, rank, self->ranks->size - 1, &options, comm);
+}
+
+int faults_open(struct faults_rank *self, struct ranks *ranks, int rank, tutti_store_t *store)
+{
+    *self = (struct faults_rank){
+        .ranks = ranks, .scenario = ranks->context, .rank = rank, .store = store};
+    self->memory = calloc(1, MEMORY_BYTES);
+    RANKS_CHECK(self->memory);
+    RANKS_CHECK(ranks_join(ranks, rank, store, NULL, &self->comm) == TUTTI_OK);
+    if (rank != self->scenario->victim)
+        RANKS_CHECK(join_others(self, "others", &self->others) == TUTTI_OK);
+    return 0;
+}
+
+void faults_close(struct faults_rank *self)
+{
+    plan.self = NULL;
+    tutti_comm_destroy(self->comm);
+    tutti_comm_destroy(self->others);
+    free(self->memory);
+}
+
+static enum tutti_status all_reduce(struct faults_rank *self, enum tutti_algo algo, size_t bytes,
+                                    uint32_t flags, int64_t timeout_ms)
+{
+    struct tutti_call_options options = {
+        .struct_size = sizeof options, .algo = algo, .flags = flags, .timeout_ms = timeout_ms};
+    return tutti_all_reduce_with(self->memory, self->memory, bytes, TUTTI_UINT8, TUTTI_SUM,
+                                 self->comm, TUTTI_STREAM_DEFAULT, &options);
+}
+
+enum tutti_status faults_call(struct faults_rank *self, int64_t timeout_ms)
+{
+    const int size = self->ranks->size, victim = self->scenario->victim;
+    const int pair[] = {victim, (victim + 1) % size};
+    struct tutti_call_options options = {.struct_size = sizeof options, .timeout_ms = timeout_ms};
+    plan.operation++;
+    switch (self->scenario->point->call) {
+    case CALL_MAIL:
+        return all_reduce(self, TUTTI_ALGO_ONE_SHOT, 100, 0, timeout_ms);
+    case CALL_ONE_SHOT:
+        return all_reduce(self, TUTTI_ALGO_ONE_SHOT, MEMORY_BYTES, TUTTI_CALL_NO_ZERO_COPY,
+                          timeout_ms);
+    case CALL_TWO_SHOT:
+        return all_reduce(self, TUTTI_ALGO_TWO_SHOT, MEMORY_BYTES - 4096, TUTTI_CALL_NO_ZERO_COPY,
+                          timeout_ms);
+    case CALL_DIRECT:
+        return all_reduce(self, TUTTI_ALGO_TWO_SHOT, MEMORY_BYTES, 0, timeout_ms);
+    case CALL_BARRIER:
+        break;
+    case CALL_SUBSET:
+        if (self->rank != pair[0] && self->rank != pair[1])
+            return TUTTI_OK;
+        if (size > 2)
+            return tutti_barrier_with(self->comm, pair, 2, TUTTI_STREAM_DEFAULT, &options);
+        break;
+    }
+    return tutti_barrier_with(self->comm, NULL, 0, TUTTI_STREAM_DEFAULT, &options);
+}
+
+/* ---- what must follow ------------------------------------------------------------------------ */
+
+static void note_time(struct ranks *ranks)
+{
+    struct faults_shared *shared = (struct faults_shared *)(void *)ranks->shared;
+    int64_t took = deadline_now() - shared->happened_ns;
+    int64_t longest = __atomic_load_n(&shared->noticed_ns, __ATOMIC_RELAXED);
+    while (took > longest &&
+           !__atomic_compare_exchange_n(&shared->noticed_ns, &longest, took, false,
+                                        __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+        ;
+}
+
+/* The fault as the communicator tells it, first noticed in an operation from `first` to `last`. */
+static int check_fault(struct faults_rank *self, enum tutti_status expected, int first, int last)
+{
+    struct ranks *ranks = self->ranks;
+    const int rank = self->rank, victim = self->scenario->victim;
+    struct tutti_fault fault = {.struct_size = sizeof fault};
+    char name[16], text[512];
+    snprintf(name, sizeof name, "rank %d", victim);
+    RANKS_CHECK(strstr(tutti_last_error(), name));
+    RANKS_CHECK(tutti_comm_status(self->comm, &fault) == expected);
+    RANKS_CHECK(fault.status == expected && fault.peer == victim);
+    RANKS_CHECK(fault.rank >= 0 && fault.rank < ranks->size);
+    if (self->scenario->point->call != CALL_SUBSET)
+        RANKS_CHECK(fault.sequence >= (uint64_t)first && fault.sequence <= (uint64_t)last);
+    RANKS_CHECK(tutti_fault_format(&fault, text, sizeof text) > 0 && strstr(text, name));
+    return 0;
+}
+
+int faults_contributed(const struct faults_rank *self)
+{
+    return self->scenario->point->contributed ? 1 : 0;
+}
+
+/* Whether the operations pass this rank by. */
+static bool is_apart(const struct faults_rank *self)
+{
+    const int victim = self->scenario->victim;
+    return self->scenario->point->call == CALL_SUBSET && self->rank != victim &&
+           self->rank != (victim + 1) % self->ranks->size;
+}
+
+int faults_suffer(struct faults_rank *self, enum tutti_status expected, int first, int last,
+                  int64_t timeout_ms)
+{
+    struct ranks *ranks = self->ranks;
+    const int rank = self->rank;
+    enum tutti_status status = TUTTI_OK;
+    int operation = 1;
+    for (; operation < first && !is_apart(self); operation++)
+        RANKS_CHECK(faults_call(self, RANKS_TIMEOUT_MS) == TUTTI_OK);
+    if (rank != self->scenario->victim) {
+        ranks_raise(ranks, FAULTS_FLAG);
+        RANKS_CHECK(ranks_await(ranks, FAULTS_FLAG, (uint32_t)ranks->size - 1));
+    }
+    for (; status == TUTTI_OK && operation <= last && !is_apart(self); operation++)
+        status = faults_call(self, timeout_ms);
+    if (is_apart(self))
+        status = tutti_barrier(self->comm, NULL, 0, TUTTI_STREAM_DEFAULT);
+    note_time(ranks);
+    RANKS_CHECK(status == expected);
+    return check_fault(self, expected, first, last);
+}
+
+int faults_survive(struct faults_rank *self, enum tutti_status expected)
+{
+    struct ranks *ranks = self->ranks;
+    const int rank = self->rank;
+    tutti_comm_t *comm;
+    int64_t start = deadline_now();
+    float one = 1, sum;
+    RANKS_CHECK(tutti_barrier(self->comm, NULL, 0, TUTTI_STREAM_DEFAULT) == expected);
+    RANKS_CHECK(tutti_all_reduce(&one, &sum, 1, TUTTI_FLOAT32, TUTTI_SUM, self->comm,
+                                 TUTTI_STREAM_DEFAULT) == expected);
+    RANKS_CHECK(deadline_now() - start < (int64_t)FAULT_SOON_MS * 1000000);
+
+    RANKS_CHECK(tutti_all_reduce(&one, &sum, 1, TUTTI_FLOAT32, TUTTI_SUM, self->others,
+                                 TUTTI_STREAM_DEFAULT) == TUTTI_OK);
+    RANKS_CHECK(sum == (float)(ranks->size - 1));
+    tutti_comm_destroy(self->comm);
+    self->comm = NULL;
+    RANKS_CHECK(join_others(self, "anew", &comm) == TUTTI_OK);
+    RANKS_CHECK(tutti_all_reduce(&one, &sum, 1, TUTTI_FLOAT32, TUTTI_SUM, comm,
+                                 TUTTI_STREAM_DEFAULT) == TUTTI_OK);
+    RANKS_CHECK(sum == (float)(ranks->size - 1));
+    tutti_comm_destroy(comm);
+    return 0;
+}
+
+/* ---- all of them ----------------------------------------------------------------------------- */
+
+static int run_one(const struct faults_scenario *scenario, int size, bool processes, ranks_fn *fn,
+                   int64_t *noticed_ns)
+{
+    struct ranks *ranks = ranks_create(size, processes ? size : 0, sizeof(struct faults_shared));
+    const struct faults_shared *shared = (const struct faults_shared *)(void *)ranks->shared;
+    ranks->context = scenario;
+    ranks->expendable = UINT64_C(1) << scenario->victim;
+    int failed = ranks_run(ranks, fn);
+    if (!shared->reached)
+        failed = printf("the point was not reached\n");
+    if (shared->noticed_ns > *noticed_ns)
+        *noticed_ns = shared->noticed_ns;
+    if (failed)
+        printf("failed: rank %d of %d at %s, passage %d\n", scenario->victim, size,
+               scenario->point->name, scenario->point->passage);
+    ranks_destroy(ranks);
+    return failed ? 1 : 0;
+}
+
+int faults_run_all(const char *title, bool processes, int most, ranks_fn *fn,
+                   bool (*takes)(const struct faults_point *point))
+{
+    int failures = 0, runs = 0;
+    int64_t noticed_ns = 0;
+    point_hook = hook;
+    faults_directory_create();
+    if (ranks_short() && most > 3)
+        most = 3;
+    for (int p = 0; p < faults_point_count; p++) {
+        const struct faults_point *point = &faults_points[p];
+        /* The only subset of two ranks is all of them. */
+        int least = point->call == CALL_SUBSET ? 3 : 2;
+        for (int size = least; size <= most && takes(point); size++) {
+            for (int victim = 0; victim < size; victim += size - 1, runs++) {
+                struct faults_scenario scenario = {point, victim};
+                failures += run_one(&scenario, size, processes, fn, &noticed_ns);
+            }
+        }
+    }
+    failures += faults_directory_check();
+    printf("%s: %d runs, %d failed, noticed within %.1f ms\n", title, runs, failures,
+           (double)noticed_ns / 1e6);
+    return failures || !runs ? 1 : 0;
+}
+
+bool faults_first_of_call(const struct faults_point *point)
+{
+    return point == faults_points || point[-1].call != point->call;
+}
+
+bool faults_of_processes(const struct faults_point *point)
+{
+    return point->call != CALL_DIRECT;
+}
+
+/* ---- nothing left ---------------------------------------------------------------------------- */
+
+static char directory[32];
+
+void faults_directory_create(void)
+{
+    strcpy(directory, "/tmp/tutti-fault-XXXXXX");
+    if (!mkdtemp(directory) || setenv("TUTTI_DIR", directory, 1) != 0)
+        abort();
+}
+
+/* Entries of a directory that begin so. */
+static int count_entries(const char *path, const char *beginning)
+{
+    int count = 0;
+    DIR *stream = opendir(path);
+    for (struct dirent *entry; stream && (entry = readdir(stream));)
+        if (entry->d_name[0] != '.' && strncmp(entry->d_name, beginning, strlen(beginning)) == 0)
+            count += printf("left behind: %s/%s\n", path, entry->d_name) > 0;
+    if (stream)
+        closedir(stream);
+    return count;
+}
+
+int faults_directory_check(void)
+{
+    int left = count_entries(directory, "") + count_entries("/dev/shm", "tutti");
+    if (waitpid(-1, NULL, WNOHANG) >= 0 || errno != ECHILD)
+        left += printf("left behind: a process\n") > 0;
+    if (rmdir(directory) != 0)
+        perror(directory);
+    return left;
+}

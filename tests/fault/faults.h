@@ -1,0 +1,100 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * What the fault tests share: operations that pass known points, something that happens to one rank
+ * at one of them, and what the others must then see.
+ */
+#ifndef TESTS_FAULTS_H
+#define TESTS_FAULTS_H
+
+#include "ranks.h"
+
+enum {
+    FAULT_AT = 3,         /* the operation, counted from 1, in which it happens */
+    FAULT_SOON_MS = 2000, /* an error that came later was not prompt; usual is 0 to 60 */
+    FAULTS_FLAG = 8,      /* flags from here on are for faults.c */
+};
+
+/* Ways through the library. */
+enum faults_call {
+    CALL_MAIL,
+    CALL_ONE_SHOT,
+    CALL_TWO_SHOT,
+    CALL_DIRECT, /* thread ranks only */
+    CALL_BARRIER,
+    CALL_SUBSET, /* of the victim and the next rank */
+};
+
+/* A point inside an operation. */
+struct faults_point {
+    const char *name;
+    enum faults_call call;
+    int passage;      /* which time that the operation passes it */
+    bool contributed; /* nobody needs the rank any more in this operation */
+};
+
+extern const struct faults_point faults_points[];
+extern const int faults_point_count;
+
+struct faults_scenario {
+    const struct faults_point *point;
+    int victim;
+};
+
+/* One rank's communicators and operands. */
+struct faults_rank {
+    struct ranks *ranks;
+    const struct faults_scenario *scenario;
+    int rank;
+    tutti_store_t *store;
+    tutti_comm_t *comm;
+    tutti_comm_t *others; /* all ranks but the victim; NULL on the victim */
+    unsigned char *memory;
+};
+
+/* Lies in the shared bytes. */
+struct faults_shared {
+    uint32_t reached;    /* the victim was at its point */
+    int64_t happened_ns; /* when */
+    int64_t noticed_ns;  /* the longest that a rank took to notice */
+};
+
+/* Both communicators. Returns 0 or the failing line, as all that follow. */
+int faults_open(struct faults_rank *self, struct ranks *ranks, int rank, tutti_store_t *store);
+void faults_close(struct faults_rank *self);
+/* The scenario's operation once. */
+enum tutti_status faults_call(struct faults_rank *self, int64_t timeout_ms);
+/* From now on the calling thread does action() at the scenario's point of its FAULT_AT-th
+ * operation. */
+void faults_arm(struct faults_rank *self, void (*action)(struct faults_rank *self));
+/* Notes the time and that the point was reached. */
+void faults_happened(struct ranks *ranks);
+/*
+ * Calls until an operation fails: one from `first` to `last`, with this status and the victim
+ * named. From `first` on, which all but the victim begin together, operations have the time-out. A
+ * rank that takes no part in the subset hears of it in a barrier of all.
+ */
+int faults_suffer(struct faults_rank *self, enum tutti_status expected, int first, int last,
+                  int64_t timeout_ms);
+/* After the fault: it stays, and the survivors go on in the old communicator without the victim and
+ * in a new one. */
+int faults_survive(struct faults_rank *self, enum tutti_status expected);
+/* 1 if the point comes after the victim's part in its operation. */
+int faults_contributed(const struct faults_rank *self);
+
+/*
+ * Runs fn for every point that the filter takes, from 2 to `most` ranks, the first and the last
+ * rank as the victim; returns what main() does. Nothing may be left behind.
+ */
+int faults_run_all(const char *title, bool processes, int most, ranks_fn *fn,
+                   bool (*takes)(const struct faults_point *point));
+/* Of points with the same operation, the first: for what does not happen at points. */
+bool faults_first_of_call(const struct faults_point *point);
+/* Every point that processes pass. */
+bool faults_of_processes(const struct faults_point *point);
+
+/* A private directory for the library's sockets (TUTTI_DIR); how much is left in it or elsewhere.
+ */
+void faults_directory_create(void);
+int faults_directory_check(void);
+
+#endif
