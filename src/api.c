@@ -224,7 +224,7 @@ static enum tutti_status all_reduce(const void *send, void *recv, size_t count,
     if (request.bytes > SYMMETRIC_BYTES)
         operands_find(comm, &request);
 
-    if (order_load_acquire_u32(&group->failed))
+    if (order_load_acquire_u32(&group->failed)) /* A4 pairs F4 */
         return cpu_group_status(group, NULL);
     group->sequence++;
     group->mailed = true;
@@ -310,7 +310,7 @@ static enum tutti_status barrier(struct tutti_comm *comm, const int *ranks, int 
         .timeout_ms = options && options->timeout_ms ? options->timeout_ms : comm->timeout_ms,
         .parameter = all ? 0 : signature_hash(subset),
     };
-    if (order_load_acquire_u32(&group->failed))
+    if (order_load_acquire_u32(&group->failed)) /* A4 pairs F4 */
         return cpu_group_status(group, NULL);
     group->mailed = all;
     if (!all)
