@@ -95,10 +95,10 @@ struct layout_arena {
 
     /* The owner's life. */
     uint32_t left;    /* release F2: the owner destroyed its communicator */
-    uint32_t aborted; /* release F3: the owner was aborted */
+    uint32_t aborted; /* the owner was aborted; relaxed: it carries nothing but itself */
     unsigned char pad1[LAYOUT_LINE - 8];
 
-    /* Sleep: the only words that peers write. */
+    /* Sleep. `sleepers` is the only word that peers write. */
     uint32_t
         sleepers;  /* peers that sleep on `bell`: added to and subtracted from by each of them */
     uint32_t bell; /* futex: advanced by the owner, who wakes all sleepers */

@@ -78,7 +78,7 @@ static bool peer_alive(struct cpu_group *group, int peer)
     if (!(group->remote >> peer & 1) || order_exchange_u32(&group->life_lock, 1))
         return true;
     bool alive = channel_peer_alive(group->channel, peer);
-    order_store_release_u32(&group->life_lock, 0);
+    order_store_release_u32(&group->life_lock, 0); /* L1 pairs the exchange above */
     return alive;
 }
 

@@ -31,7 +31,7 @@ static long futex(uint32_t *word, int operation, uint32_t value, const struct ti
 
 void wait_ring(struct cpu_group *group)
 {
-    order_fetch_add_u32(&group->own->bell, 1);
+    order_fetch_add_u32(&group->own->bell, 1); /* W1 pairs A5 */
     futex(&group->own->bell, FUTEX_WAKE, INT_MAX, NULL);
 }
 
@@ -106,7 +106,7 @@ static void sleep_slice(struct cpu_group *group, int peer, const uint32_t *word,
         slice = left_ms;
     struct timespec timeout = {.tv_sec = 0, .tv_nsec = (long)slice * 1000000};
 
-    uint32_t bell = order_load_acquire_u32(&arena->bell);
+    uint32_t bell = order_load_acquire_u32(&arena->bell); /* A5 pairs W1 */
     order_fetch_add_u32(&arena->sleepers, 1);
     if (group->membarrier)
         syscall(SYS_membarrier, MEMBARRIER_CMD_GLOBAL_EXPEDITED, 0, 0);

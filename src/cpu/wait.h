@@ -58,13 +58,13 @@ static inline void wait_wake(struct cpu_group *group)
         wait_ring(group);
 }
 
-/* Publishes a header: release M1, P1, Q1 (docs/ordering.md), then the bell. */
+/* Publishes a header, then rings the bell. */
 static inline void wait_publish(struct cpu_group *group, struct layout_header *header,
                                 uint32_t turn, const struct request *request)
 {
     header->signature = request->signature;
     header->parameter = request->parameter;
-    order_store_release_u32(&header->turn, turn);
+    order_store_release_u32(&header->turn, turn); /* M1, P1, Q1 pair A1 */
     wait_wake(group);
 }
 

@@ -40,6 +40,7 @@ done
 
 # The tool, where it was built, finds the library beside it.
 if [[ -x $prefix/bin/tutti ]]; then
-    ldd "$prefix/bin/tutti" | grep -F "$library_dir/libtutti.so" || { echo "the tool finds another library"; exit 1; }
+    found=$(realpath "$(ldd "$prefix/bin/tutti" | awk '/libtutti.so/ { print $3 }')")
+    [[ $found == "$(realpath "$library_dir/libtutti.so")" ]] || { echo "the tool finds $found"; exit 1; }
     "$prefix/bin/tutti" --version
 fi
