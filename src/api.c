@@ -252,16 +252,9 @@ static enum tutti_status all_reduce(const void *send, void *recv, size_t count,
     if (bytes > SYMMETRIC_BYTES)
         operands_find(comm, &request);
 
-<<<<<<< HEAD
     status = operation_begin(&comm->cpu);
     if (status != TUTTI_OK)
         return status;
-=======
-    if (order_load_acquire_u32(&group->failed)) /* A4 pairs F4 */
-        return cpu_group_status(group, NULL);
-    group->sequence++;
-    group->mailed = true;
->>>>>>> refs/heads/docs
     if (count == 0)
         return cpu_barrier(&comm->cpu, &request);
     if (!is_float(dtype))
@@ -343,7 +336,6 @@ static enum tutti_status barrier(struct tutti_comm *comm, const int *ranks, int 
         .timeout_ms = options->timeout_ms ? options->timeout_ms : comm->timeout_ms,
         .parameter = all ? 0 : signature_hash(subset),
     };
-<<<<<<< HEAD
     if (all) {
         status = operation_begin(&comm->cpu);
         return status == TUTTI_OK ? cpu_barrier(&comm->cpu, &request) : status;
@@ -352,15 +344,6 @@ static enum tutti_status barrier(struct tutti_comm *comm, const int *ranks, int 
         return cpu_group_status(&comm->cpu, NULL);
     comm->cpu.mailed = false;
     return cpu_barrier_subset(&comm->cpu, subset, &request);
-=======
-    if (order_load_acquire_u32(&group->failed)) /* A4 pairs F4 */
-        return cpu_group_status(group, NULL);
-    group->mailed = all;
-    if (!all)
-        return cpu_barrier_subset(group, subset, &request);
-    group->sequence++;
-    return cpu_barrier(group, &request);
->>>>>>> refs/heads/docs
 }
 
 enum tutti_status tutti_barrier(tutti_comm_t *comm, const int *ranks, int count,
