@@ -2,6 +2,7 @@
 /* The public calls: they check what the caller gave and hand on to the store's kind. */
 #include "store/store.h"
 
+#include "env.h"
 #include "error.h"
 #include "ipc/fork.h"
 
@@ -24,17 +25,13 @@ bool store_parse_number(const char *text, long long least, long long most, long 
 
 enum tutti_status store_default_timeout(int64_t *timeout_ms)
 {
-    const char *text = getenv("TUTTI_TIMEOUT_MS");
-    long long number = DEFAULT_TIMEOUT_MS;
-    if (*timeout_ms != 0)
-        return TUTTI_OK;
-    if (text && *text && !store_parse_number(text, INT64_MIN, INT64_MAX, &number))
-        return error_set(TUTTI_ERR_INVALID,
-                         "TUTTI_TIMEOUT_MS=%s is no number of milliseconds: set it to one such as "
-                         "600000, or unset it",
-                         text);
-    *timeout_ms = number ? number : DEFAULT_TIMEOUT_MS;
-    return TUTTI_OK;
+    int64_t number = 0;
+    enum tutti_status status = TUTTI_OK;
+    if (*timeout_ms == 0) {
+        status = env_int64("TUTTI_TIMEOUT_MS", INT64_MIN, &number);
+        *timeout_ms = number ? number : DEFAULT_TIMEOUT_MS;
+    }
+    return status;
 }
 
 enum tutti_status store_timed_out(const char *call, const char *key, size_t count,
