@@ -21,10 +21,11 @@ enum {
     LAYOUT_RANKS = 64,
     LAYOUT_MAILS = 2, /* see docs/ordering.md: M1 */
     LAYOUT_INLINE_BYTES = 48,
-    LAYOUT_BODY_BYTES = 32768,
+    LAYOUT_BODY_BYTES = 4096,
     LAYOUT_MAIL_BYTES = LAYOUT_LINE + LAYOUT_BODY_BYTES,
-    LAYOUT_SLOTS = 4,            /* see docs/ordering.md: P1 */
-    LAYOUT_SLOT_BYTES = 1 << 20, /* of the ring */
+    LAYOUT_SLOTS = 4, /* of flags; see docs/ordering.md: P1 */
+    LAYOUT_RING_BYTES = 4 << 20,
+    LAYOUT_PIECE_BYTES = LAYOUT_RING_BYTES / 8, /* see docs/ordering.md: P1 */
 };
 
 #define LAYOUT_MAGIC UINT64_C(0x74757474692d6331)
@@ -58,7 +59,7 @@ struct layout_mail {
     unsigned char body[LAYOUT_BODY_BYTES];
 };
 
-/* A header alone in its line: "the ring holds this step". */
+/* A header alone in its line: "the piece of this step is in the ring". */
 struct layout_flag {
     struct layout_header header;
     unsigned char pad[LAYOUT_LINE - sizeof(struct layout_header)];
@@ -111,11 +112,10 @@ struct layout_arena {
     struct layout_flag in_flags[LAYOUT_SLOTS];
     struct layout_flag out_flags[LAYOUT_SLOTS];
     struct layout_mail mails[LAYOUT_MAILS];
-    unsigned char pad3[128 * 1024 - 8 * LAYOUT_LINE - LAYOUT_RANKS * 16 -
+    unsigned char pad3[16 * 1024 - 8 * LAYOUT_LINE - LAYOUT_RANKS * 16 -
                        2 * LAYOUT_SLOTS * LAYOUT_LINE - LAYOUT_MAILS * LAYOUT_MAIL_BYTES];
 
-    unsigned char in[LAYOUT_SLOTS]
-                    [LAYOUT_SLOT_BYTES]; /* inputs for the peers; the own chunk: results */
+    unsigned char ring[LAYOUT_RING_BYTES]; /* inputs for the peers; own chunk: results; ring.h */
 };
 
 static_assert(sizeof(struct layout_header) == 16, "header");
@@ -130,6 +130,6 @@ static_assert(offsetof(struct layout_arena, meetings) == 512, "meetings");
 static_assert(offsetof(struct layout_arena, in_flags) == 1536, "in flags");
 static_assert(offsetof(struct layout_arena, out_flags) == 1792, "out flags");
 static_assert(offsetof(struct layout_arena, mails) == 2048, "mails");
-static_assert(offsetof(struct layout_arena, in) == 128 * 1024, "rings start on a page");
+static_assert(offsetof(struct layout_arena, ring) == 16 * 1024, "the ring starts on a page");
 
 #endif

@@ -19,6 +19,7 @@ struct cpu_group {
     struct layout_arena *arenas[TUTTI_MAX_RANKS]; /* [rank] is own */
     uint64_t sequence; /* of the operation that runs, or of the last one */
     uint32_t step;     /* the last one taken: layout.h */
+    size_t cursor;     /* ring.h */
     bool mailed;       /* the operation that runs announces itself in mails */
     int rank;
     int size;

@@ -5,12 +5,16 @@
  *
  * Up to a mail's body the input travels with its header, in the flag's own line while it fits.
  * A mail is free again two operations later: my operation e ended => all peers entered e => all
- * have left e - 1 and its mail. Longer inputs go through the ring of slots, piece by piece. In a
- * step each rank fills its slot, then reads everybody's; so when all flags say k, all have left
- * step k - 1 and its slots.
+ * have left e - 1 and its mail. Longer inputs go through the ring, piece by piece. In a step each
+ * rank puts its piece there, then reads everybody's; so when all flags say k, all have left step
+ * k - 1 and its pieces.
+ *
+ * The own input is read where it lies: a copy made a moment ago may still wait in the store buffer
+ * for its line to come back from the peers.
  */
 #include "cpu/all_reduce.h"
 #include "cpu/copy.h"
+#include "cpu/ring.h"
 #include "cpu/wait.h"
 #include "point.h"
 
@@ -35,9 +39,11 @@ enum tutti_status one_shot_mail(struct cpu_group *group, const struct request *r
     for (int leaf = 0; leaf < group->size; leaf++) {
         int r = group->order[leaf];
         const struct layout_mail *mail = &group->arenas[r]->mails[index];
-        in[leaf] = fits ? mail->u.payload : mail->body;
-        if (r == group->rank)
+        if (r == group->rank) {
+            in[leaf] = request->send;
             continue;
+        }
+        in[leaf] = fits ? mail->u.payload : mail->body;
         enum tutti_status status = wait_header(group, r, &mail->header, sequence, request);
         if (status != TUTTI_OK)
             return status;
@@ -60,11 +66,12 @@ static enum tutti_status piece_reduce(struct cpu_group *group, const struct requ
 {
     uint32_t step = ++group->step;
     size_t slot = step % LAYOUT_SLOTS;
+    size_t at = ring_take(group, count * request->element_bytes);
     const unsigned char *send =
         (const unsigned char *)request->send + first * request->element_bytes;
     const void *in[TUTTI_MAX_RANKS];
 
-    copy_in(group, group->own->in[slot], send, count * request->element_bytes);
+    copy_in(group, group->own->ring + at, send, count * request->element_bytes);
     POINT("one_shot.filled");
     wait_void(&group->own->out_flags[slot].header, step);
     wait_publish(group, &group->own->in_flags[slot].header, step, request);
@@ -72,7 +79,7 @@ static enum tutti_status piece_reduce(struct cpu_group *group, const struct requ
 
     for (int leaf = 0; leaf < group->size; leaf++) {
         int r = group->order[leaf];
-        in[leaf] = r == group->rank ? send : group->arenas[r]->in[slot];
+        in[leaf] = r == group->rank ? send : group->arenas[r]->ring + at;
         if (r == group->rank)
             continue;
         enum tutti_status status =
@@ -93,7 +100,7 @@ static enum tutti_status piece_reduce(struct cpu_group *group, const struct requ
 
 enum tutti_status one_shot_pieces(struct cpu_group *group, const struct request *request)
 {
-    size_t most = LAYOUT_SLOT_BYTES / request->element_bytes;
+    size_t most = LAYOUT_PIECE_BYTES / request->element_bytes;
     for (size_t first = 0; first < request->count; first += most) {
         size_t left = request->count - first;
         enum tutti_status status = piece_reduce(group, request, first, left < most ? left : most);

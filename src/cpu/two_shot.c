@@ -3,19 +3,21 @@
  * Two-shot all-reduce: reduce-scatter, then all-gather, in pipelined pieces. Two hops.
  *
  * A piece is one chunk a rank. In a step every rank
- *   fills     its slot with its inputs of the others' chunks (flag P1) reduces   its own chunk from
- * its input and everybody's slot, into its output and into the hole that its own chunk left in its
- * slot                                                        (flag Q1) collects  the other chunks
- * of its output from their owners' slots. Turn t fills piece t, collects piece t - 2, reduces piece
- * t - 1, so that a peer that is a little late costs nothing.
+ *   fills     its ring with its inputs of the others' chunks                               (flag
+ * P1) reduces   its own chunk from its input and everybody's ring, into its output and into the
+ * hole that its own chunk left in its ring                                          (flag Q1)
+ *   collects  the other chunks of its output from their owners' rings.
+ * Turn t fills piece t, collects piece t - 2, reduces piece t - 1, so that a peer that is a little
+ * late costs nothing.
  *
- * A slot is free after four steps. Before it fills piece t a rank has collected t - 3: everybody
+ * A piece is over after four steps. Before it fills piece t a rank has collected t - 3: everybody
  * has reduced t - 3, which they do after collecting t - 4. Across operations the same holds: who
  * ends an operation has seen all ranks reduce its last piece, and whoever fills a fourth piece has
  * seen all ranks in this operation.
  */
 #include "cpu/all_reduce.h"
 #include "cpu/copy.h"
+#include "cpu/ring.h"
 #include "cpu/wait.h"
 #include "point.h"
 
@@ -32,13 +34,16 @@ struct piece {
     size_t count;
     size_t chunk; /* elements */
     uint32_t step;
-    size_t slot;
+    size_t slot; /* of flags */
+    size_t at;   /* offset in the ring */
 };
+
+enum { IN_FLIGHT = 4 }; /* pieces between their fill and their collect, and one */
 
 static struct cut cut_request(const struct cpu_group *group, const struct request *request)
 {
     size_t line = LAYOUT_LINE / request->element_bytes;
-    size_t most = LAYOUT_SLOT_BYTES / request->element_bytes;
+    size_t most = LAYOUT_PIECE_BYTES / request->element_bytes;
     /* A piece is whole lines for each rank. */
     most -= most % (line * (size_t)group->size);
     size_t pieces = (request->count + most - 1) / most;
@@ -52,14 +57,16 @@ static struct cut cut_request(const struct cpu_group *group, const struct reques
     };
 }
 
-static struct piece piece_of(const struct cpu_group *group, const struct request *request,
-                             const struct cut *cut, size_t k)
+/* Takes its place in the ring: once a piece, in their order. */
+static struct piece piece_take(struct cpu_group *group, const struct request *request,
+                               const struct cut *cut, size_t k)
 {
     struct piece piece = {.first = k * cut->piece, .step = cut->first_step + (uint32_t)k};
     size_t left = request->count - piece.first;
     piece.count = left < cut->piece ? left : cut->piece;
     piece.chunk = chunk_elements(piece.count, group->size, request->element_bytes);
     piece.slot = piece.step % LAYOUT_SLOTS;
+    piece.at = ring_take(group, piece.count * request->element_bytes);
     return piece;
 }
 
@@ -68,9 +75,9 @@ static void fill(struct cpu_group *group, const struct request *request, const s
     size_t width = request->element_bytes, own;
     size_t owned = chunk_of(piece->count, piece->chunk, group->rank, &own);
     const unsigned char *send = (const unsigned char *)request->send + piece->first * width;
-    unsigned char *slot = group->own->in[piece->slot];
-    copy_in(group, slot, send, own * width);
-    copy_in(group, slot + (own + owned) * width, send + (own + owned) * width,
+    unsigned char *ring = group->own->ring + piece->at;
+    copy_in(group, ring, send, own * width);
+    copy_in(group, ring + (own + owned) * width, send + (own + owned) * width,
             (piece->count - own - owned) * width);
     POINT("two_shot.filled");
     wait_publish(group, &group->own->in_flags[piece->slot].header, piece->step, request); /* P1 */
@@ -87,7 +94,7 @@ static enum tutti_status reduce(struct cpu_group *group, const struct request *r
         const struct layout_arena *arena = group->arenas[r];
         in[leaf] = r == group->rank
                        ? (const unsigned char *)request->send + (piece->first + own) * width
-                       : arena->in[piece->slot] + own * width;
+                       : arena->ring + piece->at + own * width;
         if (r == group->rank)
             continue;
         enum tutti_status status =
@@ -97,7 +104,7 @@ static enum tutti_status reduce(struct cpu_group *group, const struct request *r
     }
     request->reduce(&(struct reduce_call){
         .out = (unsigned char *)request->recv + (piece->first + own) * width,
-        .copy = group->own->in[piece->slot] + own * width,
+        .copy = group->own->ring + piece->at + own * width,
         .stream_copy = group->far,
         .in = in,
         .n = group->size,
@@ -125,7 +132,7 @@ static enum tutti_status collect(struct cpu_group *group, const struct request *
         if (status != TUTTI_OK)
             return status;
         size_t first, count = chunk_of(piece->count, piece->chunk, r, &first);
-        group->isa->copy(recv + first * width, arena->in[piece->slot] + first * width,
+        group->isa->copy(recv + first * width, arena->ring + piece->at + first * width,
                          count * width);
     }
     POINT("two_shot.collected");
@@ -135,21 +142,18 @@ static enum tutti_status collect(struct cpu_group *group, const struct request *
 enum tutti_status two_shot_pieces(struct cpu_group *group, const struct request *request)
 {
     struct cut cut = cut_request(group, request);
+    struct piece pieces[IN_FLIGHT];
     for (size_t turn = 0; turn < cut.pieces + 2; turn++) {
         enum tutti_status status = TUTTI_OK;
-        struct piece piece;
         if (turn < cut.pieces) {
-            piece = piece_of(group, request, &cut, turn);
-            fill(group, request, &piece);
+            struct piece *piece = &pieces[turn % IN_FLIGHT];
+            *piece = piece_take(group, request, &cut, turn);
+            fill(group, request, piece);
         }
-        if (turn >= 2) {
-            piece = piece_of(group, request, &cut, turn - 2);
-            status = collect(group, request, &piece);
-        }
-        if (status == TUTTI_OK && turn >= 1 && turn <= cut.pieces) {
-            piece = piece_of(group, request, &cut, turn - 1);
-            status = reduce(group, request, &piece);
-        }
+        if (turn >= 2)
+            status = collect(group, request, &pieces[(turn - 2) % IN_FLIGHT]);
+        if (status == TUTTI_OK && turn >= 1 && turn <= cut.pieces)
+            status = reduce(group, request, &pieces[(turn - 1) % IN_FLIGHT]);
         if (status != TUTTI_OK)
             return status;
     }

@@ -21,7 +21,7 @@ enum {
     GUARD = 64,
     POISON = 0xa5,
     FEW_RANKS = 9,                          /* more do a smaller round */
-    MOST_BYTES = 5 * LAYOUT_SLOT_BYTES / 2, /* two whole pieces of a ring and a part */
+    MOST_BYTES = 5 * LAYOUT_PIECE_BYTES / 2, /* two whole pieces of a ring and a part */
 };
 
 /* How an operation is asked for. */
@@ -147,8 +147,8 @@ static int counts_run(struct side *side, enum tutti_dtype dtype, enum tutti_op_k
     static const size_t small[] = {0, 1, 2, 3, 7, 12, 13, 31, 64, 129, 1000};
     size_t width = tutti_dtype_size(dtype);
     size_t mail = (LAYOUT_MAIL_BYTES - sizeof(struct layout_header)) / width;
-    const size_t large[] = {mail, mail + 1, LAYOUT_SLOT_BYTES / width,
-                            LAYOUT_SLOT_BYTES / width + 1, MOST_BYTES / width};
+    const size_t large[] = {mail, mail + 1, LAYOUT_PIECE_BYTES / width,
+                            LAYOUT_PIECE_BYTES / width + 1, MOST_BYTES / width};
     int failed = 0;
     for (size_t i = 0; !failed && i < sizeof small / sizeof *small; i++)
         failed = ways_run(side, dtype, op, small[i]);
