@@ -59,8 +59,8 @@ enum tutti_status channel_broadcast_fd(struct channel *channel, int root, int fd
 /*
  * Whether a connected peer's process still lives: false once its channel is closed or its process
  * has ended, whichever the kernel tells first (a child that inherited the socket hides the former,
- * a foreign pid namespace the latter). True for ranks that are not connected. No wait; safe from
- * any one thread at a time.
+ * a foreign pid namespace the latter). True for ranks that are not connected. No wait; any number
+ * of threads may ask.
  */
 bool channel_peer_alive(struct channel *channel, int peer);
 

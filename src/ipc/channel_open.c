@@ -37,7 +37,7 @@ struct announcement {
     uint64_t pid_namespace; /* process numbers compare within one only; 0 is unknown */
     int64_t pid;
     struct socket_path path; /* empty when it has no peers */
-    uint8_t reserved[4];
+    int32_t status;          /* enum tutti_status: why it cannot take part, so that nobody waits */
 };
 static_assert(sizeof(struct announcement) == 144, "read by all ranks");
 
@@ -101,6 +101,10 @@ static enum tutti_status check_announcement(const struct opening *opening, int r
                          "rank %d: rank %d speaks version %u of the channel (magic %#x), this one "
                          "version %u: use one version of the library",
                          rank, r, theirs->version, theirs->magic, (unsigned)VERSION);
+    if (r != rank && theirs->status != TUTTI_OK)
+        return error_set(TUTTI_ERR_SYSTEM,
+                         "rank %d: rank %d could not listen (%s): see its own message", rank, r,
+                         tutti_status_name((enum tutti_status)theirs->status));
     bool we_do = (opening->all[rank].peers & bit(r)) != 0;
     bool they_do = (theirs->peers & bit(rank)) != 0;
     if (r != rank && we_do != they_do)
@@ -109,7 +113,8 @@ static enum tutti_status check_announcement(const struct opening *opening, int r
     return TUTTI_OK;
 }
 
-static enum tutti_status exchange(struct opening *opening)
+/* `listening` is how that went. */
+static enum tutti_status exchange(struct opening *opening, enum tutti_status listening)
 {
     const struct channel_config *config = opening->config;
     uint64_t everyone = config->size == 64 ? UINT64_MAX : bit(config->size) - 1;
@@ -119,7 +124,8 @@ static enum tutti_status exchange(struct opening *opening)
                                 .peers = peers,
                                 .pid_namespace = pid_namespace(),
                                 .pid = getpid(),
-                                .path = opening->path};
+                                .path = opening->path,
+                                .status = (int32_t)listening};
     int64_t left = deadline_left_ms(opening->deadline);
     enum tutti_status status = tutti_store_all_gather(config->exchanger, &mine, sizeof mine,
                                                       opening->all, left == 0 ? 1 : left);
@@ -454,10 +460,13 @@ enum tutti_status channel_open(const struct channel_config *config, struct chann
     status = channel_create(config->rank, config->size, &opening.channel);
     if (status != TUTTI_OK)
         return status;
-    status = start_listening(&opening);
-    if (status != TUTTI_OK)
-        goto err_close;
-    status = exchange(&opening);
+    enum tutti_status listening = start_listening(&opening);
+    char reason[512] = "";
+    if (listening != TUTTI_OK)
+        snprintf(reason, sizeof reason, "%.*s", (int)sizeof reason - 1, tutti_last_error());
+    status = exchange(&opening, listening);
+    if (listening != TUTTI_OK)
+        status = error_set(listening, "%s", reason);
     if (status == TUTTI_OK) {
         watch_missing(&opening);
         status = connect_all(&opening);

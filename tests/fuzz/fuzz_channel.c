@@ -4,32 +4,40 @@
  * from the store, or a parcel with some descriptors to a rank at work. Whatever comes, nothing is
  * taken for good but the one hello that is, and no descriptor stays open.
  */
-#include "../../src/ipc/channel_open.c" /* its parsers are static */
+#include "ipc/channel_open.c" /* its parsers are static */
 
-#include <stdlib.h>
+#include "fuzz.h"
+
+#include <fcntl.h>
 #include <sys/uio.h>
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static const uint8_t NONCE[CHANNEL_NONCE_BYTES] = "fuzzed nonce 16";
 
-static void require(bool condition)
-{
-    if (!condition)
-        abort();
-}
+/* As little-endian machines write them. */
+const struct fuzz_seed fuzz_seeds[] = {
+    FUZZ_SEED("\0"
+              "ttut\1\0\0\0\1\0\0\0\0\0\0\0fuzzed nonce 16\0"),
+    FUZZ_SEED("\1"
+              "ttut\1\0\0\0\1\0\0\0\0\0\0\0\5\0\0\0\0\0\0\0\7\0\0\0\0\0\0\0/tmp/x"),
+    FUZZ_SEED("\2\1"
+              "dfut\1\0\0\0"),
+    FUZZ_SEED("\2\37"
+              "dfut\1\0\0\0"),
+};
+const size_t fuzz_seed_count = sizeof fuzz_seeds / sizeof *fuzz_seeds;
 
 /* The lowest free number: it moves up when a descriptor leaks. */
 static int lowest_free(void)
 {
-    int fd = dup(0);
+    int fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    fuzz_check(fd >= 0);
     close(fd);
     return fd;
 }
 
 static void make_pair(int sockets[2])
 {
-    require(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, sockets) == 0);
+    fuzz_check(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, sockets) == 0);
 }
 
 static void fuzz_hello(const uint8_t *data, size_t size)
@@ -38,11 +46,11 @@ static void fuzz_hello(const uint8_t *data, size_t size)
     struct opening opening = {.config = &config, .to_accept = 2 | 4 | 8};
     int sockets[2];
     memcpy(config.nonce, NONCE, sizeof config.nonce);
-    require(channel_create(0, 4, &opening.channel) == TUTTI_OK);
+    fuzz_check(channel_create(0, 4, &opening.channel) == TUTTI_OK);
     make_pair(sockets);
     opening.channel->pending[0] = sockets[0];
-    require(send(sockets[1], data, size, 0) == (ssize_t)size);
-    require(on_pending(&opening, 0) == TUTTI_OK);
+    fuzz_check(send(sockets[1], data, size, 0) == (ssize_t)size);
+    fuzz_check(on_pending(&opening, 0) == TUTTI_OK);
 
     struct hello hello;
     bool good = size == sizeof hello;
@@ -52,8 +60,8 @@ static void fuzz_hello(const uint8_t *data, size_t size)
                hello.from >= 1 && hello.from <= 3 &&
                memcmp(hello.nonce, NONCE, sizeof hello.nonce) == 0;
     }
-    require(good == (opening.channel->connected != 0));
-    require(opening.channel->pending[0] == -1);
+    fuzz_check(good == (opening.channel->connected != 0));
+    fuzz_check(opening.channel->pending[0] == -1);
     close(sockets[1]);
     channel_close(opening.channel);
 }
@@ -67,14 +75,14 @@ static void fuzz_announcement(const uint8_t *data, size_t size)
         size = sizeof opening.all[1];
     memcpy(&opening.all[1], data, size);
     if (check_announcement(&opening, 1) == TUTTI_OK)
-        require(opening.all[1].magic == MAGIC && (opening.all[1].peers & 1));
+        fuzz_check(opening.all[1].magic == MAGIC && (opening.all[1].peers & 1));
 }
 
 static void fuzz_parcel(const uint8_t *data, size_t size)
 {
     struct channel *channel;
     int sockets[2], fd, fds[32];
-    require(channel_create(0, 2, &channel) == TUTTI_OK);
+    fuzz_check(channel_create(0, 2, &channel) == TUTTI_OK);
     make_pair(sockets);
     channel->links[1].socket = sockets[0];
     channel->connected = 2;
@@ -93,13 +101,14 @@ static void fuzz_parcel(const uint8_t *data, size_t size)
         *rights = (struct cmsghdr){.cmsg_len = CMSG_LEN(count * sizeof *fds),
                                    .cmsg_level = SOL_SOCKET,
                                    .cmsg_type = SCM_RIGHTS};
-        memset(fds, 0, sizeof fds); /* standard input, many times */
+        for (size_t i = 0; i < count; i++)
+            fds[i] = sockets[1];
         memcpy(CMSG_DATA(rights), fds, count * sizeof *fds);
     }
-    require(sendmsg(sockets[1], &message, 0) == (ssize_t)(size - 1));
+    fuzz_check(sendmsg(sockets[1], &message, 0) == (ssize_t)(size - 1));
     enum tutti_status status = channel_recv_fd(channel, 1, &fd, 0);
-    require((status == TUTTI_OK) == (fd >= 0));
-    require(status != TUTTI_OK || count == 1);
+    fuzz_check((status == TUTTI_OK) == (fd >= 0));
+    fuzz_check(status != TUTTI_OK || count == 1);
     channel_drop(&fd);
     close(sockets[1]);
     channel_close(channel);
@@ -113,6 +122,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         return 0;
     int before = lowest_free();
     targets[data[0] % 3](data + 1, size - 1);
-    require(lowest_free() == before);
+    fuzz_check(lowest_free() == before);
     return 0;
 }

@@ -514,6 +514,24 @@ static void child_has_no_descriptors(void **state)
     group_destroy(group);
 }
 
+static int one_cannot_listen(struct group *group, int rank)
+{
+    struct tutti_exchanger exchanger = group_exchanger(group, rank);
+    struct channel_config config = config_of(&exchanger);
+    struct channel *channel;
+    if (rank == 1)
+        config.directory = "/proc/self";
+    GROUP_CHECK(channel_open(&config, &channel) == TUTTI_ERR_SYSTEM && !channel);
+    GROUP_CHECK(strstr(tutti_last_error(), rank == 1 ? "/proc/self" : "rank 1 could not listen"));
+    return 0;
+}
+
+static void nobody_waits_for_who_cannot_listen(void **state)
+{
+    (void)state;
+    run_both(3, one_cannot_listen);
+}
+
 static void wrong_configuration_is_refused(void **state)
 {
     (void)state;
@@ -560,6 +578,7 @@ int main(void)
         cmocka_unit_test(closing_is_seen_as_death),
         cmocka_unit_test(intruders_do_not_matter),
         cmocka_unit_test(child_has_no_descriptors),
+        cmocka_unit_test(nobody_waits_for_who_cannot_listen),
         cmocka_unit_test(wrong_configuration_is_refused),
     };
     return cmocka_run_group_tests(tests, make_directory, remove_directory);
