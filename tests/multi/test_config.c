@@ -1,0 +1,91 @@
+/* SPDX-License-Identifier: MIT */
+/* Ranks that were set up differently do not become a communicator: every one of them learns which
+ * setting differs and how. */
+#include "ranks.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* The last rank has `odd`, the others `even`. */
+struct difference {
+    const char *what;      /* part of every rank's reason */
+    const char *values[2]; /* likewise */
+    struct tutti_comm_options even, odd;
+    int odd_world_size; /* 0: the others' */
+};
+
+#define SIZE .struct_size = sizeof(struct tutti_comm_options)
+
+static const struct difference differences[] = {
+    {"buffer size",
+     {"1048576", "2097152"},
+     {SIZE, .buffer_size = 1 << 20},
+     {SIZE, .buffer_size = 2 << 20},
+     0},
+    {"buffer size", {"10485760", "4096"}, {SIZE}, {SIZE, .buffer_size = 4096}, 0},
+    {"strict mode",
+     {"0", "1"},
+     {SIZE, .strict = TUTTI_STRICT_OFF},
+     {SIZE, .strict = TUTTI_STRICT_ON},
+     0},
+    {"forced algorithm",
+     {"1", "2"},
+     {SIZE, .algo = TUTTI_ALGO_ONE_SHOT},
+     {SIZE, .algo = TUTTI_ALGO_TWO_SHOT},
+     0},
+    {"leaf order",
+     {"has 1", "has 2"},
+     {SIZE, .leaf_order = (int[]){0, 1, 2}},
+     {SIZE, .leaf_order = (int[]){0, 2, 1}},
+     0},
+    {"world size", {"3", "4"}, {SIZE}, {SIZE}, 4},
+};
+
+static int join(struct ranks *ranks, int rank, tutti_store_t *store)
+{
+    const struct difference *difference = ranks->context;
+    bool is_odd = rank == ranks->size - 1;
+    struct tutti_comm_options options = is_odd ? difference->odd : difference->even;
+    int size = is_odd && difference->odd_world_size ? difference->odd_world_size : ranks->size;
+    tutti_comm_t *comm, *after;
+    options.defer = true;
+    /* A rank of another world size may have to wait for ranks that do not exist. */
+    options.timeout_ms = difference->odd_world_size ? 2000 : RANKS_TIMEOUT_MS;
+    RANKS_CHECK(tutti_comm_create(store, rank, size, &options, &comm) == TUTTI_OK);
+    enum tutti_status status = tutti_comm_rendezvous(comm);
+    RANKS_CHECK(status == TUTTI_ERR_MISMATCH ||
+                (difference->odd_world_size && is_odd && status == TUTTI_ERR_TIMEOUT));
+    if (status == TUTTI_ERR_MISMATCH) {
+        RANKS_CHECK(strstr(tutti_last_error(), difference->what));
+        RANKS_CHECK(strstr(tutti_last_error(), difference->values[0]));
+        RANKS_CHECK(strstr(tutti_last_error(), difference->values[1]));
+    }
+    /* It holds its reason and no more: it is not tried again. */
+    char first[512];
+    snprintf(first, sizeof first, "%s", tutti_last_error());
+    RANKS_CHECK(tutti_comm_rendezvous(comm) == status);
+    RANKS_CHECK(strcmp(tutti_last_error(), first) == 0);
+    RANKS_CHECK(tutti_comm_status(comm, NULL) == status);
+    RANKS_CHECK(tutti_barrier(comm, NULL, 0, TUTTI_STREAM_DEFAULT) == TUTTI_ERR_INVALID);
+    RANKS_CHECK(tutti_comm_topology(comm) == TUTTI_TOPOLOGY_UNKNOWN);
+    tutti_comm_destroy(comm);
+
+    RANKS_CHECK(ranks_join(ranks, rank, store, NULL, &after) == TUTTI_OK);
+    RANKS_CHECK(tutti_barrier(after, NULL, 0, TUTTI_STREAM_DEFAULT) == TUTTI_OK);
+    tutti_comm_destroy(after);
+    return 0;
+}
+
+int main(void)
+{
+    int failures = 0;
+    for (size_t i = 0; i < sizeof differences / sizeof *differences; i++) {
+        for (int processes = 0; processes <= 3; processes += 3) {
+            struct ranks *ranks = ranks_create(3, processes, 0);
+            ranks->context = &differences[i];
+            failures += ranks_run(ranks, join);
+            ranks_destroy(ranks);
+        }
+    }
+    return failures ? 1 : 0;
+}

@@ -1,0 +1,276 @@
+/* SPDX-License-Identifier: MIT */
+/* What a communicator refuses before it touches the store, and why, in words. */
+#include "tutti/tutti.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+/* A store that counts every call and serves none. */
+static int touched;
+
+static enum tutti_status touch(void)
+{
+    touched++;
+    return TUTTI_ERR_SYSTEM;
+}
+
+static enum tutti_status count_set(void *context, const char *key, const void *value, size_t size)
+{
+    (void)context, (void)key, (void)value, (void)size;
+    return touch();
+}
+
+static enum tutti_status count_get(void *context, const char *key, int64_t timeout_ms, void *value,
+                                   size_t capacity, size_t *size)
+{
+    (void)context, (void)key, (void)timeout_ms, (void)value, (void)capacity, (void)size;
+    return touch();
+}
+
+static enum tutti_status count_wait(void *context, const char *const *keys, size_t count,
+                                    int64_t timeout_ms)
+{
+    (void)context, (void)keys, (void)count, (void)timeout_ms;
+    return touch();
+}
+
+static enum tutti_status count_add(void *context, const char *key, int64_t amount, int64_t *result)
+{
+    (void)context, (void)key, (void)amount, (void)result;
+    return touch();
+}
+
+static enum tutti_status count_check(void *context, const char *const *keys, size_t count,
+                                     bool *exists)
+{
+    (void)context, (void)keys, (void)count, (void)exists;
+    return touch();
+}
+
+static enum tutti_status count_compare_set(void *context, const char *key, const void *expected,
+                                           size_t expected_size, const void *desired,
+                                           size_t desired_size, void *value, size_t capacity,
+                                           size_t *size)
+{
+    (void)context, (void)key, (void)expected, (void)expected_size, (void)desired;
+    (void)desired_size, (void)value, (void)capacity, (void)size;
+    return touch();
+}
+
+static enum tutti_status count_delete(void *context, const char *key, bool *deleted)
+{
+    (void)context, (void)key, (void)deleted;
+    return touch();
+}
+
+static enum tutti_status count_num_keys(void *context, int64_t *count)
+{
+    (void)context, (void)count;
+    return touch();
+}
+
+static tutti_store_t *store;
+
+static int open_store(void **state)
+{
+    static const struct tutti_store_ops ops = {
+        .struct_size = sizeof ops,
+        .set = count_set,
+        .get = count_get,
+        .wait = count_wait,
+        .add = count_add,
+        .check = count_check,
+        .compare_set = count_compare_set,
+        .delete_key = count_delete,
+        .num_keys = count_num_keys,
+    };
+    (void)state;
+    return tutti_store_from_ops(&ops, NULL, &store) == TUTTI_OK ? 0 : -1;
+}
+
+static int close_store(void **state)
+{
+    (void)state;
+    tutti_store_close(store);
+    return 0;
+}
+
+/* A word is part of the reason; words end with NULL. */
+static void assert_reason(const char *first, ...)
+{
+    va_list words;
+    va_start(words, first);
+    for (const char *word = first; word; word = va_arg(words, const char *))
+        if (!strstr(tutti_last_error(), word))
+            fail_msg("\"%s\" is not in \"%s\"", word, tutti_last_error());
+    va_end(words);
+}
+
+static enum tutti_status create(int rank, int size, const struct tutti_comm_options *options)
+{
+    tutti_comm_t *comm = (tutti_comm_t *)(uintptr_t)1;
+    int before = touched;
+    enum tutti_status status = tutti_comm_create(store, rank, size, options, &comm);
+    assert_null(comm);
+    assert_int_equal(touched, before);
+    return status;
+}
+
+#define OPTIONS(...)                                                                               \
+    (&(struct tutti_comm_options){.struct_size = sizeof(struct tutti_comm_options), __VA_ARGS__})
+
+static void test_ranks(void **state)
+{
+    (void)state;
+    assert_int_equal(create(0, 65, NULL), TUTTI_ERR_DECLINED);
+    assert_reason("world size 65", "1 to 64", NULL);
+    assert_int_equal(create(0, 0, NULL), TUTTI_ERR_INVALID);
+    assert_reason("world size 0", NULL);
+    assert_int_equal(create(-1, 4, NULL), TUTTI_ERR_INVALID);
+    assert_reason("rank -1", "world size 4", NULL);
+    assert_int_equal(create(4, 4, NULL), TUTTI_ERR_INVALID);
+    assert_reason("rank 4", "world size 4", NULL);
+}
+
+static void test_pointers(void **state)
+{
+    tutti_comm_t *comm;
+    (void)state;
+    assert_int_equal(tutti_comm_create(NULL, 0, 1, NULL, &comm), TUTTI_ERR_INVALID);
+    assert_null(comm);
+    assert_reason("store is NULL", "tutti_store_open", NULL);
+    assert_int_equal(tutti_comm_create(store, 0, 1, NULL, NULL), TUTTI_ERR_INVALID);
+    assert_reason("comm is NULL", NULL);
+    assert_int_equal(tutti_comm_rendezvous(NULL), TUTTI_ERR_INVALID);
+    assert_int_equal(tutti_comm_status(NULL, NULL), TUTTI_ERR_INVALID);
+    assert_int_equal(tutti_barrier(NULL, NULL, 0, TUTTI_STREAM_DEFAULT), TUTTI_ERR_INVALID);
+    assert_reason("comm is NULL", NULL);
+    tutti_comm_destroy(NULL);
+    tutti_comm_abort(NULL);
+    assert_int_equal(tutti_comm_describe(NULL, NULL, 0), 0);
+    assert_int_equal(touched, 0);
+}
+
+static void test_disable(void **state)
+{
+    (void)state;
+    assert_true(tutti_comm_is_enabled());
+    setenv("TUTTI_DISABLE", "1", 1);
+    assert_false(tutti_comm_is_enabled());
+    assert_int_equal(create(0, 2, NULL), TUTTI_ERR_DECLINED);
+    assert_reason("TUTTI_DISABLE", NULL);
+    setenv("TUTTI_DISABLE", "perhaps", 1);
+    assert_false(tutti_comm_is_enabled());
+    assert_int_equal(create(0, 2, NULL), TUTTI_ERR_DECLINED);
+    setenv("TUTTI_DISABLE", "0", 1);
+    assert_true(tutti_comm_is_enabled());
+    unsetenv("TUTTI_DISABLE");
+}
+
+static void test_options(void **state)
+{
+    static const struct tutti_allocator half = {.alloc = NULL};
+    char long_name[80];
+    int arena;
+    (void)state;
+    memset(long_name, 'n', sizeof long_name);
+    long_name[sizeof long_name - 1] = 0;
+    assert_int_equal(create(0, 1, OPTIONS(.name = "")), TUTTI_ERR_INVALID);
+    assert_reason("name", "1 to 63 bytes", NULL);
+    assert_int_equal(create(0, 1, OPTIONS(.name = long_name)), TUTTI_ERR_INVALID);
+    assert_int_equal(create(0, 1, OPTIONS(.device = (enum tutti_device)7)), TUTTI_ERR_INVALID);
+    assert_reason("device 7", NULL);
+    assert_int_equal(create(0, 1, OPTIONS(.strict = (enum tutti_strict)3)), TUTTI_ERR_INVALID);
+    assert_reason("strict 3", NULL);
+    assert_int_equal(create(0, 1, OPTIONS(.algo = TUTTI_ALGO_HYBRID_CUBE_MESH)), TUTTI_ERR_INVALID);
+    assert_reason("hybrid_cube_mesh", "one_shot", NULL);
+    assert_int_equal(create(0, 1, OPTIONS(.algo = (enum tutti_algo)9)), TUTTI_ERR_INVALID);
+    assert_int_equal(create(0, 1, OPTIONS(.allocator = &half)), TUTTI_ERR_INVALID);
+    assert_reason("allocator", NULL);
+    assert_int_equal(create(0, 1, OPTIONS(.device_arena = &arena)), TUTTI_ERR_INVALID);
+    assert_reason("device_arena", "CUDA", NULL);
+    assert_int_equal(create(0, 1, OPTIONS(.device_arena_bytes = 1)), TUTTI_ERR_INVALID);
+    assert_int_equal(create(0, 1, OPTIONS(.stream_priority = 1)), TUTTI_ERR_INVALID);
+    assert_int_equal(create(0, 2, OPTIONS(.leaf_order = (int[]){0, 0})), TUTTI_ERR_INVALID);
+    assert_reason("leaf_order[1] is 0", NULL);
+    assert_int_equal(create(0, 2, OPTIONS(.leaf_order = (int[]){0, 2})), TUTTI_ERR_INVALID);
+    assert_int_equal(create(0, 2, OPTIONS(.leaf_order = (int[]){-1, 0})), TUTTI_ERR_INVALID);
+}
+
+static void test_struct_size(void **state)
+{
+    struct {
+        struct tutti_comm_options known;
+        unsigned char unknown[16];
+    } options = {.known.struct_size = 0};
+    (void)state;
+    assert_int_equal(create(0, 1, &options.known), TUTTI_ERR_INVALID);
+    assert_reason("struct_size is 0", "sizeof", NULL);
+    options.known.struct_size = sizeof options;
+    options.unknown[3] = 1;
+    assert_int_equal(create(0, 1, &options.known), TUTTI_ERR_VERSION);
+    assert_reason("does not know", NULL);
+    /* An older program's, shorter struct, and a newer one's whose new fields are zero. */
+    tutti_store_t *memory;
+    tutti_comm_t *comm;
+    assert_int_equal(tutti_store_open("memory:sizes", 1000, &memory), TUTTI_OK);
+    options.unknown[3] = 0;
+    assert_int_equal(tutti_comm_create(memory, 0, 1, &options.known, &comm), TUTTI_OK);
+    tutti_comm_destroy(comm);
+    options.known.struct_size = offsetof(struct tutti_comm_options, buffer_size);
+    options.known.buffer_size = 12345; /* beyond its end */
+    assert_int_equal(tutti_comm_create(memory, 0, 1, &options.known, &comm), TUTTI_OK);
+    assert_int_equal(tutti_comm_buffer_size(comm), TUTTI_DEFAULT_BUFFER_SIZE);
+    tutti_comm_destroy(comm);
+    tutti_store_close(memory);
+}
+
+static void test_environment(void **state)
+{
+    static const struct {
+        const char *name, *value;
+    } wrong[] = {
+        {"TUTTI_BUFFER_SIZE", "ten"}, {"TUTTI_BUFFER_SIZE", "-1"}, {"TUTTI_BUFFER_SIZE", "0"},
+        {"TUTTI_BUFFER_SIZE", "10X"}, {"TUTTI_STRICT", "maybe"},   {"TUTTI_ALGO", "three_shot"},
+        {"TUTTI_TIMEOUT_MS", "1s"},   {"TUTTI_TIMEOUT_MS", "-2"},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        setenv(wrong[i].name, wrong[i].value, 1);
+        assert_int_equal(create(0, 1, NULL), TUTTI_ERR_INVALID);
+        assert_reason(wrong[i].name, wrong[i].value, "expected", NULL);
+        unsetenv(wrong[i].name);
+    }
+    setenv("TUTTI_ALGO", "hybrid_cube_mesh", 1);
+    assert_int_equal(create(0, 1, NULL), TUTTI_ERR_INVALID);
+    unsetenv("TUTTI_ALGO");
+}
+
+/* Only a communicator that passes all checks reaches the store, whose failure it reports. */
+static void test_touches(void **state)
+{
+    tutti_comm_t *comm;
+    (void)state;
+    assert_int_equal(touched, 0);
+    assert_int_equal(tutti_comm_create(store, 0, 2, OPTIONS(.timeout_ms = 1000), &comm),
+                     TUTTI_ERR_SYSTEM);
+    assert_null(comm);
+    assert_int_not_equal(touched, 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_ranks),       cmocka_unit_test(test_pointers),
+        cmocka_unit_test(test_disable),     cmocka_unit_test(test_options),
+        cmocka_unit_test(test_struct_size), cmocka_unit_test(test_environment),
+        cmocka_unit_test(test_touches),
+    };
+    return cmocka_run_group_tests(tests, open_store, close_store);
+}
