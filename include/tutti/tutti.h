@@ -452,9 +452,9 @@ TUTTI_API enum tutti_status tutti_comm_rendezvous(tutti_comm_t *comm);
 /* Local and bounded: waits for no peer, takes NULL. Peers that still need this rank get PEER_DEAD,
  * others are not disturbed. In the child of a fork() it frees the copy of the handle. */
 TUTTI_API void tutti_comm_destroy(tutti_comm_t *comm);
-/* Ends all waits of operations on all ranks with ABORTED, and this rank's later operations; a peer's
- * that needs no wait may still succeed. From any thread or a signal handler; never blocks. Takes
- * NULL. Without effect before the ranks have met: a rendezvous ends at its time-out. */
+/* Ends all waits of operations on all ranks with ABORTED, and this rank's later operations; a
+ * peer's that needs no wait may still succeed. From any thread or a signal handler; never blocks.
+ * Takes NULL. Without effect before the ranks have met: a rendezvous ends at its time-out. */
 TUTTI_API void tutti_comm_abort(tutti_comm_t *comm);
 /* OK, or why the communicator has failed, with the details in *fault (may be NULL; struct_size is
  * the caller's). Looks, without waiting, for aborts, for peers' faults and for dead processes, so
