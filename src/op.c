@@ -9,6 +9,7 @@ enum tutti_status tutti_op_create_premul_sum(double scalar, tutti_op_t *op)
 {
     if (!op)
         return error_set(TUTTI_ERR_INVALID, "tutti_op_create_premul_sum: op is NULL");
+    *op = NULL;
     struct tutti_op *created = malloc(sizeof *created);
     if (!created)
         return error_set(TUTTI_ERR_NO_MEMORY, "no memory for %zu bytes", sizeof *created);

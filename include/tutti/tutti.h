@@ -4,12 +4,16 @@
  *
  * Conventions of the whole interface
  *   - A fallible function returns enum tutti_status; TUTTI_OK is 0. The text of the calling
- * thread's last error is tutti_last_error().
- *   - Structs that the caller fills begin with struct_size; set it to sizeof the struct and zero
- * the rest. Zero is the default of every field. A field unknown to the library must be zero.
+ *     thread's last error is tutti_last_error(). Besides what a function lists, NULL where an
+ *     object is needed is INVALID, and so is what a parent made in its child of fork().
+ *   - An [out] handle is NULL after a failure.
+ *   - Structs that the caller fills begin with struct_size: set it to sizeof the struct and zero
+ *     the rest. Zero is the default of every field. A field unknown to the library must be zero.
  *   - A time-out in milliseconds: 0 is the default (600 s unless TUTTI_TIMEOUT_MS says otherwise),
  *     negative never ends.
- *   - Strings are UTF-8, NUL-terminated, copied by the callee.
+ *   - Strings are UTF-8, NUL-terminated, and copied by the callee unless it says "borrowed".
+ *   - A function may be called from any thread at any time, unless it or its object says less; no
+ *     call may use an object that another one destroys or closes.
  */
 #ifndef TUTTI_TUTTI_H
 #define TUTTI_TUTTI_H
@@ -60,13 +64,12 @@ enum tutti_status {
 #undef TUTTI_STATUS_ENUM
 };
 
-/* The constant's name, such as "TUTTI_ERR_TIMEOUT"; "TUTTI_UNKNOWN" for another value. Never NULL.
- */
+/* Static: the constant's name, such as "TUTTI_ERR_TIMEOUT"; "TUTTI_UNKNOWN" for another value. */
 TUTTI_API const char *tutti_status_name(enum tutti_status status);
-/* One sentence on what the status means. Never NULL. */
+/* Static: what the status means; "unknown status" for another value. */
 TUTTI_API const char *tutti_status_text(enum tutti_status status);
 /* The calling thread's last error: what failed, what was expected, what to do. "" before the first
- * one. Valid until the thread's next failing call. */
+ * one; success does not clear it. Valid until the thread's next failing call. */
 TUTTI_API const char *tutti_last_error(void);
 /* TUTTI_VERSION of the library that is loaded. */
 TUTTI_API int tutti_version(void);
@@ -100,7 +103,7 @@ enum tutti_dtype {
 
 /* Size of one element in bytes, 0 for a value that is no dtype. */
 TUTTI_API size_t tutti_dtype_size(enum tutti_dtype dtype);
-/* "float32"; "unknown" for a value that is no dtype. */
+/* Static: "float32"; "unknown" for a value that is no dtype. */
 TUTTI_API const char *tutti_dtype_name(enum tutti_dtype dtype);
 
 /* X(name, value, text). The kind of a reduction. */
@@ -124,10 +127,14 @@ enum tutti_op_kind {
 
 /*
  * A reduction: one of the constants below or made by tutti_op_create_premul_sum(). Opaque.
- * Floats accumulate in float32 (float64 in float64) in one canonical order and are rounded once;
- * integers wrap; min and max propagate NaN and order -0 below +0; float8 saturates; bool sums are
- * or, products and; average divides in the accumulation type (truncating on integers, refused for
- * bool); band, bor and bxor take integers and bool.
+ *   floats    accumulate in float32 (float64 in float64), in the order of one balanced tree over
+ *             the ranks, and are rounded once; min and max propagate NaN and order -0 below +0; a
+ *             NaN result is canonical; float8 saturates
+ *   integers  accumulate in themselves and wrap
+ *   bool      sum and max are or, product and min are and
+ *   avg       the sum, divided in the accumulation type before it is rounded; truncated on
+ *             integers; not for bool
+ *   band, bor, bxor    integers and bool
  */
 typedef const struct tutti_op *tutti_op_t;
 #define TUTTI_SUM  ((tutti_op_t)(uintptr_t)TUTTI_OP_SUM)
@@ -141,14 +148,16 @@ typedef const struct tutti_op *tutti_op_t;
 
 /*
  * Makes an operation that multiplies every input by one scalar in the accumulation type, then sums.
- * [in] scalar  the same on every rank, else the call fails with TUTTI_ERR_MISMATCH; float dtypes
- * only. [out] op     to be destroyed with tutti_op_destroy() after the last call that uses it.
- * Returns INVALID (op is NULL), NO_MEMORY.
+ * For float dtypes. Any communicators and threads may use it at once.
+ * [in] scalar  the same on every rank, else the collective fails with MISMATCH (31 bits of a hash
+ *              are compared); rounded to the accumulation type
+ * [out] op     to be destroyed with tutti_op_destroy() after the last call that uses it
+ * Returns INVALID, NO_MEMORY.
  */
 TUTTI_API enum tutti_status tutti_op_create_premul_sum(double scalar, tutti_op_t *op);
 /* Destroys a created operation; a constant or NULL is left alone. */
 TUTTI_API void tutti_op_destroy(tutti_op_t op);
-/* "sum"; "unknown" for no operation. */
+/* Static: "sum"; "unknown" for no operation. */
 TUTTI_API const char *tutti_op_name(tutti_op_t op);
 
 /* X(name, value, text) */
@@ -161,9 +170,11 @@ enum tutti_collective {
     TUTTI_COLLECTIVE_MAP(TUTTI_COLLECTIVE_ENUM)
 #undef TUTTI_COLLECTIVE_ENUM
 };
+/* Static: "all_reduce"; "unknown" for another value. */
 TUTTI_API const char *tutti_collective_name(enum tutti_collective collective);
 
-/* X(name, value, text). NONE asks for the measured choice, or says that strict mode has none. */
+/* X(name, value, text). NONE asks for the measured choice, or says that strict mode has none;
+ * HYBRID_CUBE_MESH is not for CPU ranks. */
 #define TUTTI_ALGO_MAP(X)                                                                          \
     X(NONE, 0, "none")                                                                             \
     X(ONE_SHOT, 1, "one_shot")                                                                     \
@@ -175,6 +186,7 @@ enum tutti_algo {
     TUTTI_ALGO_MAP(TUTTI_ALGO_ENUM)
 #undef TUTTI_ALGO_ENUM
 };
+/* Static: "one_shot"; "unknown" for another value. */
 TUTTI_API const char *tutti_algo_name(enum tutti_algo algo);
 
 /* What a communicator's links look like. CPU ranks are always fully connected. */
@@ -201,11 +213,11 @@ enum tutti_log_level {
     TUTTI_LOG_TRACE = 3,
 };
 
-/* Receives one line without its newline. Called from any thread, also concurrently; must not call
- * Tutti. */
+/* Receives one line, without its newline, which is valid during the call. Called from any thread,
+ * one line at a time; must not call Tutti. */
 typedef void tutti_log_fn(void *context, enum tutti_log_level level, const char *line);
 /* Sends the library's log to fn instead of stderr; NULL restores stderr. TUTTI_DEBUG sets the
- * level. */
+ * level. The former fn is not called any more once this returns. */
 TUTTI_API void tutti_log_set(tutti_log_fn *fn, void *context);
 
 /* ---- store: rendezvous by keys -----------------------------------------------------------------
@@ -215,8 +227,9 @@ typedef struct tutti_store tutti_store_t;
 
 /*
  * A caller's own store. Each function gets the context given to tutti_store_from_ops() and returns
- * a status; keys are NUL-terminated, values any bytes. They may be called from several threads at
- * once.
+ * a status, which the library hands on; keys are NUL-terminated, values any bytes, time-outs
+ * positive or, for never, negative. They may be called from several threads at once, and one that
+ * waits must not keep others from being served.
  */
 struct tutti_store_ops {
     size_t struct_size;
@@ -241,6 +254,7 @@ struct tutti_store_ops {
                                      void *value, size_t capacity, size_t *size);
     /* *deleted says whether the key existed. */
     enum tutti_status (*delete_key)(void *context, const char *key, bool *deleted);
+    /* *count is the number of keys. */
     enum tutti_status (*num_keys)(void *context, int64_t *count);
     /* Called once by tutti_store_close(); may be NULL. */
     void (*close)(void *context);
@@ -268,30 +282,37 @@ struct tutti_store_ops {
  * who does not know it, PyTorch's clients included, stays out. It does not encrypt: who can read or
  * alter the traffic of the network still can. Without it a tcp store is as private as the network
  * that it listens on.
- * [in] timeout_ms  for connecting and joining, and the default of this store's later waits.
- * [out] store      to be closed with tutti_store_close(). Handles are thread-safe: a caller that
- * waits never blocks another one. In a child of fork() every call on them is INVALID.
+ * [in] timeout_ms  for connecting and joining, and the default of this store's later waits
+ * [out] store      to be closed with tutti_store_close(). Any threads may use it at once: a caller
+ *                  that waits never blocks another one.
  * Returns INVALID, TIMEOUT, NO_MEMORY, SYSTEM.
  */
 TUTTI_API enum tutti_status tutti_store_open(const char *url, int64_t timeout_ms,
                                              tutti_store_t **store);
 /* Wraps a caller's operations; all but close are required. The table is copied, the context is
- * kept. */
+ * borrowed until tutti_store_close(); on failure close is not called. Returns INVALID (a
+ * struct_size other than this header's, too), NO_MEMORY, SYSTEM. */
 TUTTI_API enum tutti_status tutti_store_from_ops(const struct tutti_store_ops *ops, void *context,
                                                  tutti_store_t **store);
-/* A view of store whose keys all begin with "PREFIX/". The base must outlive it. */
+/* A view of store whose keys all begin with "PREFIX/". To be closed before the base. Returns
+ * INVALID, NO_MEMORY, SYSTEM. */
 TUTTI_API enum tutti_status tutti_store_prefix(tutti_store_t *store, const char *prefix,
                                                tutti_store_t **view);
 /* Closes a handle; takes NULL. A server ends with the handle that started it: the close waits until
  * the clients that are connected have closed theirs, at most 2 s. No other call may be using it. */
 TUTTI_API void tutti_store_close(tutti_store_t *store);
-/* The URL with which another process can open the same store; NULL for memory and callers' stores,
- * views, and what env: keeps private. */
+/* The URL with which another process can open the same store, valid until the close; NULL for
+ * memory, callers' stores, views, and what env: keeps private. */
 TUTTI_API const char *tutti_store_url(const tutti_store_t *store);
 
-/* The operations of struct tutti_store_ops on a store. A get whose value is longer than capacity
+/*
+ * The operations of struct tutti_store_ops on a store. Out-arguments may be NULL, but for exists
+ * and count. A get (or compare_set, if value is not NULL) whose value is longer than capacity
  * returns INVALID with *size set to the length needed. num_keys counts all keys of the store, those
- * outside a view and those that PyTorch's stores keep for themselves included. */
+ * outside a view and those that PyTorch's stores keep for themselves included. Return INVALID (add:
+ * also if the value is no decimal number), TIMEOUT (get and wait: names a missing key), NO_MEMORY,
+ * SYSTEM (also when the server is gone).
+ */
 TUTTI_API enum tutti_status tutti_store_set(tutti_store_t *store, const char *key,
                                             const void *value, size_t size);
 TUTTI_API enum tutti_status tutti_store_get(tutti_store_t *store, const char *key,
@@ -314,12 +335,13 @@ TUTTI_API enum tutti_status tutti_store_num_keys(tutti_store_t *store, int64_t *
 /*
  * An exchanger: collective calls of `size` ranks over a store. The caller fills store, prefix, rank
  * and size and leaves sequence 0; every call advances it, so all ranks make the same calls in the
- * same order. The prefix names the group and its generation: two exchangers never share one.
+ * same order. The prefix names the group and its generation: two exchangers never share one. One
+ * caller at a time. Its keys stay in the store.
  */
 struct tutti_exchanger {
     size_t struct_size;
-    tutti_store_t *store;
-    const char *prefix; /* borrowed */
+    tutti_store_t *store; /* borrowed, as is prefix */
+    const char *prefix;
     int rank;
     int size;
     uint64_t sequence;
@@ -327,12 +349,12 @@ struct tutti_exchanger {
 /*
  * Gathers one value of `bytes` bytes from each rank; all holds size * bytes, in rank order.
  * Returns INVALID, TIMEOUT (naming the ranks that did not come), MISMATCH (a rank wrote another
- * length).
+ * length), NO_MEMORY, or what the store returns.
  */
 TUTTI_API enum tutti_status tutti_store_all_gather(struct tutti_exchanger *exchanger,
                                                    const void *value, size_t bytes, void *all,
                                                    int64_t timeout_ms);
-/* Returns when every rank has called it. */
+/* Returns when every rank has called it. Fails as tutti_store_all_gather() does. */
 TUTTI_API enum tutti_status tutti_store_barrier(struct tutti_exchanger *exchanger,
                                                 int64_t timeout_ms);
 
@@ -354,38 +376,48 @@ enum tutti_strict {
     TUTTI_STRICT_ON = 2, /* the roots' rule: see tutti_comm_algorithm() */
 };
 
-/* Host memory of handles and tables. Never called on the path of an operation. */
+/* Host memory of a communicator's handle and of its rendezvous' table; small things besides come
+ * from malloc(). Called within create, rendezvous and destroy alone, by their thread. */
 struct tutti_allocator {
-    void *(*alloc)(void *context, size_t size, size_t alignment);
-    void (*free)(void *context, void *pointer, size_t size);
-    void *context;
+    void *(*alloc)(void *context, size_t size, size_t alignment); /* NULL if there is none */
+    void (*free)(void *context, void *pointer, size_t size);      /* the size that was asked for */
+    void *context; /* borrowed until tutti_comm_destroy() */
 };
 
+/* An option comes before the environment, which is read by tutti_comm_create(). What is "compared"
+ * is equal on all ranks, else the rendezvous returns MISMATCH. */
 struct tutti_comm_options {
     size_t struct_size;
-    const char *name; /* equal on all ranks; "default" */
+    /* 1 to 63 bytes, "default" if NULL: ranks that give another name do not meet. */
+    const char *name;
     enum tutti_device device;
-    size_t buffer_size; /* strict mode's limit, bytes; TUTTI_BUFFER_SIZE, else 10 MiB; equal on all
-                           ranks */
-    int64_t timeout_ms; /* of set-up and of each operation; TUTTI_TIMEOUT_MS, else 600 s */
-    enum tutti_strict strict;
-    enum tutti_algo algo; /* forced for every call; TUTTI_ALGO, else the measured choice */
-    bool defer;           /* create does not meet; call tutti_comm_rendezvous() */
-    const int *
-        leaf_order; /* world_size ranks, a permutation; the reduction's order; NULL is rank order */
-    const struct tutti_allocator *allocator; /* NULL is malloc */
-    void *device_arena;                      /* CUDA only: refused on CPU */
+    /* Strict mode's limit in bytes; else TUTTI_BUFFER_SIZE, else 10 MiB. Compared. */
+    size_t buffer_size;
+    /* Of the rendezvous, and of each wait for a peer in an operation; else TUTTI_TIMEOUT_MS. */
+    int64_t timeout_ms;
+    enum tutti_strict strict; /* compared */
+    /* Forced for every call that forces none; else TUTTI_ALGO, else the measured choice. Compared.
+     */
+    enum tutti_algo algo;
+    /* create does not meet the others: call tutti_comm_rendezvous(). */
+    bool defer;
+    /* world_size ranks, a permutation: the order of the reduction's leaves. NULL is rank order.
+     * Copied, compared. */
+    const int *leaf_order;
+    const struct tutti_allocator *allocator; /* copied; NULL is malloc */
+    void *device_arena;                      /* CUDA only, as are the next two: refused on CPU */
     size_t device_arena_bytes;
-    int stream_priority; /* CUDA only: refused on CPU */
+    int stream_priority;
 };
 
-/* What made a communicator fail. Its text is tutti_fault_format(). */
+/* What made a communicator fail: the same on all ranks that take it over. Its text is
+ * tutti_fault_format(). */
 struct tutti_fault {
     size_t struct_size;
     enum tutti_status status;
     int rank;          /* that noticed it */
     int peer;          /* that caused it, -1 if none */
-    uint64_t sequence; /* of the operation, 0 outside one */
+    uint64_t sequence; /* of rank's operation, counted from 1; 0 before the first one */
     struct tutti_signature {
         enum tutti_collective collective;
         enum tutti_dtype dtype;
@@ -393,68 +425,87 @@ struct tutti_fault {
         enum tutti_algo algo;
         uint64_t count;
         uint32_t parameter; /* hash of the scalar or of the subset of ranks, 0 if none */
-    } expected, seen;       /* of a mismatch: this rank's side, the peer's side */
+    } expected, seen;       /* of a mismatch: rank's side, peer's side */
 };
 
 /*
  * Creates a communicator of world_size ranks (CPU: 1 to 64; processes, or threads that each call
- * this) and, unless options->defer, meets the others: every rank calls this with the same store
- * contents and world_size. Checked in this order: host and world size, before the store is touched;
- * version and configuration of all ranks (MISMATCH names the difference); same host. [in] options
- * NULL is all defaults; copied. [out] comm    NULL on failure. The store is needed until the
- * rendezvous has ended, not after. Returns INVALID, DECLINED, TIMEOUT, PEER_DEAD, MISMATCH,
- * NO_MEMORY, SYSTEM, VERSION.
+ * this) and, unless options->defer, meets the others: every rank calls this with a store of the
+ * same contents and the same world_size, and creates the communicators of one name in the same
+ * order. Checked in this order: arguments, options, environment and world size, before the store is
+ * touched; that all ranks come; version and configuration of all ranks (MISMATCH names the
+ * difference); same host; that processes reach each other. A rank that fails in the last makes all
+ * fail. Allocates an arena of a few MiB a rank.
+ * [in] store    borrowed until the rendezvous has ended
+ * [in] options  NULL is all defaults; copied
+ * [out] comm    to be destroyed with tutti_comm_destroy()
+ * Returns INVALID, DECLINED, TIMEOUT, PEER_DEAD, MISMATCH, ABORTED, NO_MEMORY, SYSTEM, VERSION (an
+ * unknown option, too), or what a caller's own store returns.
  */
 TUTTI_API enum tutti_status tutti_comm_create(tutti_store_t *store, int rank, int world_size,
                                               const struct tutti_comm_options *options,
                                               tutti_comm_t **comm);
-/* Meets the other ranks; idempotent. A communicator that failed to meet holds its handle only. */
+/* Meets the other ranks; idempotent: OK if they have met, the first failure again if they did not.
+ * A communicator that failed to meet holds its handle only. One caller at a time. Fails as
+ * tutti_comm_create() does. */
 TUTTI_API enum tutti_status tutti_comm_rendezvous(tutti_comm_t *comm);
-/* Local and bounded: waits for no peer, takes NULL. Peers that still need this rank get PEER_DEAD.
- */
+/* Local and bounded: waits for no peer, takes NULL. Peers that still need this rank get PEER_DEAD,
+ * others are not disturbed. In the child of a fork() it frees the copy of the handle. */
 TUTTI_API void tutti_comm_destroy(tutti_comm_t *comm);
-/* Ends all waits on all ranks with ABORTED. From any thread or a signal handler; never blocks. */
+/* Ends all waits of operations on all ranks with ABORTED, and this rank's later operations; a
+ * peer's that needs no wait may still succeed. From any thread or a signal handler; never blocks.
+ * Takes NULL. Without effect before the ranks have met: a rendezvous ends at its time-out. */
 TUTTI_API void tutti_comm_abort(tutti_comm_t *comm);
-/* OK, or why the communicator has failed, with the details in *fault (may be NULL). From any
- * thread. */
+/* OK, or why the communicator has failed, with the details in *fault (may be NULL; struct_size is
+ * the caller's). Looks, without waiting, for aborts, for peers' faults and for dead processes, so
+ * that it may be what makes the communicator fail. From any thread. Returns INVALID or the fault's
+ * status. */
 TUTTI_API enum tutti_status tutti_comm_status(tutti_comm_t *comm, struct tutti_fault *fault);
-/* Writes the fault as one sentence; returns the length that it has, as snprintf does. */
+/* Writes the fault as one sentence; returns the length that it has, as snprintf does. Text may be
+ * NULL if size is 0, here and below. */
 TUTTI_API int tutti_fault_format(const struct tutti_fault *fault, char *text, size_t size);
-/* Writes a description (name, generation, ranks, device, leaf order, algorithms, memory) as lines
- * of "key: value"; returns the length that it has, as snprintf does. */
+/* Writes a description (name, state, rank, world size, device, leaf order, algorithm, generation,
+ * memory) as lines of "key: value"; returns the length that it has, as snprintf does, 0 for NULL.
+ * Not during a rendezvous. */
 TUTTI_API int tutti_comm_describe(const tutti_comm_t *comm, char *text, size_t size);
-/* Whether the library may be used at all: false when TUTTI_DISABLE is set to other than 0. */
+/* Whether the library may be used at all: false when TUTTI_DISABLE is set to other than 0, off,
+ * false or no. */
 TUTTI_API bool tutti_comm_is_enabled(void);
+/* UNKNOWN before the ranks have met, and for NULL. */
 TUTTI_API enum tutti_topology tutti_comm_topology(const tutti_comm_t *comm);
-/* Bytes, as agreed by the ranks. */
+/* Bytes, as agreed by the ranks; 0 for NULL. */
 TUTTI_API size_t tutti_comm_buffer_size(const tutti_comm_t *comm);
+/* -1 for NULL. */
 TUTTI_API int tutti_comm_rank(const tutti_comm_t *comm);
+/* 0 for NULL. */
 TUTTI_API int tutti_comm_world_size(const tutti_comm_t *comm);
 
 /* ---- collectives -------------------------------------------------------------------------------
  */
 
 enum tutti_call_flags {
-    TUTTI_CALL_NO_ZERO_COPY = 1, /* take the copying path also for symmetric buffers */
+    /* Take the copying path also for symmetric buffers; any rank's flag decides for all. */
+    TUTTI_CALL_NO_ZERO_COPY = 1,
 };
 
 struct tutti_call_options {
     size_t struct_size;
     enum tutti_algo algo;    /* NONE: the communicator's choice; equal on all ranks */
-    int64_t timeout_ms;      /* 0: the communicator's */
+    int64_t timeout_ms;      /* of each wait for a peer; 0: the communicator's */
     uint32_t flags;          /* enum tutti_call_flags */
-    uint64_t storage_offset; /* elements before send in its storage; strict mode looks at its
-                                alignment */
+    uint64_t storage_offset; /* elements before send in its storage: for strict mode */
 };
 
 /*
  * recv[i] on every rank = op over all ranks' send[i], for count elements; the same bits on every
  * rank. Any count from 0, any address that the dtype allows, nothing to register. send == recv is
- * in place; any other overlap is refused. Blocks until recv is written and send may be reused. One
- * caller per communicator at a time. dtype, op, count and algorithm are equal on all ranks, else
- * all get MISMATCH. Returns INVALID, DECLINED (strict mode has no algorithm), TIMEOUT, PEER_DEAD,
- * MISMATCH, CONCURRENT, ABORTED. After any of the last five but CONCURRENT the communicator stays
- * failed, on every rank.
+ * in place; any other overlap is refused; meanwhile nobody writes to send or touches recv. Blocks
+ * until recv is written and send may be reused. One caller per communicator at a time; all ranks
+ * make their calls in the same order. dtype, op, count and algorithm are equal on all ranks, else
+ * all get MISMATCH. options may be NULL.
+ * Returns INVALID, VERSION (an unknown option), DECLINED (strict mode has no algorithm) or
+ * CONCURRENT, having done nothing; or TIMEOUT, PEER_DEAD, MISMATCH or ABORTED, after which recv is
+ * undefined and the communicator stays failed, on every rank.
  */
 TUTTI_API enum tutti_status tutti_all_reduce(const void *send, void *recv, size_t count,
                                              enum tutti_dtype dtype, tutti_op_t op,
@@ -465,7 +516,10 @@ TUTTI_API enum tutti_status tutti_all_reduce_with(const void *send, void *recv, 
                                                   const struct tutti_call_options *options);
 /*
  * Returns once every rank of the subset has called it. ranks == NULL and count == 0 mean all ranks.
- * A subset that lacks the caller, names a rank twice or out of range is INVALID.
+ * A subset that lacks the caller, names a rank twice or out of range is INVALID; ranks outside take
+ * no part. What a rank wrote before is visible after. One caller per communicator at a time. Of
+ * options, which may be NULL, the time-out counts. Returns what tutti_all_reduce() does but
+ * DECLINED.
  */
 TUTTI_API enum tutti_status tutti_barrier(tutti_comm_t *comm, const int *ranks, int count,
                                           tutti_stream_t stream);
@@ -474,15 +528,16 @@ TUTTI_API enum tutti_status tutti_barrier_with(tutti_comm_t *comm, const int *ra
                                                const struct tutti_call_options *options);
 /*
  * The algorithm that tutti_all_reduce_with() would take; *reason (may be NULL) is a static
- * sentence. Strict mode knows the roots' rule only: float32 and bfloat16, the smaller alignment of
- * storage offset and byte count at least 4, one-shot up to 256 KiB, two-shot up to 10 MiB, both at
- * most the buffer size; else NONE.
+ * sentence. A forced one goes first. Strict mode knows the roots' rule only: float32 and bfloat16,
+ * storage offset and count both multiples of 4 bytes, one-shot up to 256 KiB, two-shot up to 10
+ * MiB, both at most the buffer size; else NONE. Local; from any thread once the ranks have met.
+ * Returns INVALID, VERSION.
  */
 TUTTI_API enum tutti_status tutti_comm_algorithm(tutti_comm_t *comm, size_t count,
                                                  enum tutti_dtype dtype, tutti_op_t op,
                                                  const struct tutti_call_options *options,
                                                  enum tutti_algo *algo, const char **reason);
-/* Calls of collectives in this process so far, refused ones too. */
+/* Calls of all-reduce and barrier in this process so far, refused ones too. */
 TUTTI_API uint64_t tutti_call_count(void);
 
 /* ---- symmetric memory --------------------------------------------------------------------------
@@ -490,8 +545,8 @@ TUTTI_API uint64_t tutti_call_count(void);
 
 typedef struct tutti_symm_group tutti_symm_group_t;
 
-/* One rank's view of a rendezvoused allocation. Addresses are valid in this process until the free.
- */
+/* One rank's view of a rendezvoused allocation. The arrays and the addresses in them are valid in
+ * this process until the free. */
 struct tutti_symm_info {
     size_t struct_size;
     int rank;
@@ -500,47 +555,64 @@ struct tutti_symm_info {
     size_t signal_pad_bytes;      /* of each rank, at least 2048 */
     void *const *buffers;         /* world_size addresses, in rank order */
     uint32_t *const *signal_pads; /* likewise */
-    int channels;                 /* how many channels the pad serves */
+    int channels;                 /* of barrier, put and wait: 0 to channels - 1 */
 };
 
 /*
- * Registers a group under a name that is unique in the process (per rank, for thread ranks) and
- * equal on all its ranks. Local. The store must stay open until tutti_symm_group_destroy().
+ * Registers a group of 1 to 64 ranks under a name that is unique in the process (per rank, for
+ * thread ranks) and equal on all its ranks, of at most 63 bytes. Local.
+ * [in] store   borrowed until tutti_symm_group_destroy()
+ * [out] group  to be destroyed with tutti_symm_group_destroy()
+ * Returns INVALID (the name is taken, too), NO_MEMORY, SYSTEM.
  */
 TUTTI_API enum tutti_status tutti_symm_group(const char *name, int rank, int world_size,
                                              tutti_store_t *store, tutti_symm_group_t **group);
-/* Frees the group and what was allocated in it; local; takes NULL. */
+/* Frees the group and what was allocated in it; local; takes NULL. Peers' waits for this rank get
+ * PEER_DEAD. */
 TUTTI_API void tutti_symm_group_destroy(tutti_symm_group_t *group);
-/* Allocates bytes (more than 0) of shared memory, zeroed, 4096-byte aligned. Local. */
+/* Allocates bytes (more than 0) of shared memory, zeroed, 4096-byte aligned. Local. To be freed
+ * with tutti_symm_free() or with its group. Returns INVALID, NO_MEMORY (what limits it is named),
+ * SYSTEM.
+ */
 TUTTI_API enum tutti_status tutti_symm_alloc(tutti_symm_group_t *group, size_t bytes,
                                              void **buffer);
-/* Frees this rank's allocation and its views of the peers' ones. Local; takes NULL. */
+/* Frees this rank's allocation and its views of the peers' ones. Local; takes NULL. Peers keep
+ * their views; their waits for this rank get PEER_DEAD. Returns INVALID. */
 TUTTI_API enum tutti_status tutti_symm_free(void *buffer);
 /*
  * Collective over the group, idempotent: maps every peer's allocation. All ranks call it for their
- * allocations in the same order and with the same size (else MISMATCH).
- * [out] info  may be NULL.
+ * allocations in the same order, one call at a time, and with the same size (else MISMATCH, after
+ * which the group works on; any other failure of the meeting stays).
+ * [in] buffer  as tutti_symm_alloc() gave it, here and below
+ * [out] info   may be NULL; struct_size is the caller's
+ * Returns INVALID, DECLINED (another host), TIMEOUT, PEER_DEAD, MISMATCH, CONCURRENT, NO_MEMORY,
+ * SYSTEM, VERSION.
  */
 TUTTI_API enum tutti_status tutti_symm_rendezvous(void *buffer, int64_t timeout_ms,
                                                   struct tutti_symm_info *info);
 /*
  * The address of element storage_offset in rank's buffer, checked to hold a dense tensor of the
- * given sizes. [in] sizes  dims extents, each at least 0; dims 0 is one element. Returns INVALID
- * for a negative or overflowing extent, or one that reaches past the end.
+ * given sizes. After the rendezvous; valid until the free.
+ * [in] sizes  dims extents, each at least 0; dims 0 is one element
+ * Returns INVALID, also for a negative or overflowing extent, or one that reaches past the end.
  */
 TUTTI_API enum tutti_status tutti_symm_buffer(void *buffer, int rank, const int64_t *sizes,
                                               int dims, enum tutti_dtype dtype,
                                               int64_t storage_offset, void **view);
-/* The same for words of rank's signal pad; an offset in words. */
+/* The same for count words of rank's signal pad from word offset. The channels' words come first.
+ */
 TUTTI_API enum tutti_status tutti_symm_signal_pad(void *buffer, int rank, int64_t offset,
                                                   int64_t count, uint32_t **view);
-/* All ranks of the allocation's group meet on a channel. */
+/* All ranks of the allocation's group meet on a channel: what one wrote before, all see after. One
+ * caller a channel; not mixed with signals that are still raised on it. Returns INVALID, TIMEOUT,
+ * PEER_DEAD; after a failure the channel may hold signals of ranks that came. */
 TUTTI_API enum tutti_status tutti_symm_barrier(void *buffer, int channel, int64_t timeout_ms);
 /* Waits until the peer has taken the previous signal on this channel, then raises it. Releases
- * earlier writes. */
+ * earlier writes. One caller a peer and channel. Returns INVALID, TIMEOUT, PEER_DEAD. */
 TUTTI_API enum tutti_status tutti_symm_put_signal(void *buffer, int peer, int channel,
                                                   int64_t timeout_ms);
-/* Waits for the peer's signal on this channel and takes it. Acquires the peer's earlier writes. */
+/* Waits for the peer's signal on this channel and takes it. Acquires the peer's earlier writes. One
+ * caller a peer and channel. Returns INVALID, TIMEOUT, PEER_DEAD. */
 TUTTI_API enum tutti_status tutti_symm_wait_signal(void *buffer, int peer, int channel,
                                                    int64_t timeout_ms);
 
@@ -550,20 +622,20 @@ TUTTI_API enum tutti_status tutti_symm_wait_signal(void *buffer, int peer, int c
 /* What the launcher's environment says of this process. */
 struct tutti_launcher {
     size_t struct_size;
-    const char *name; /* "torchrun", "slurm", "openmpi", "hydra" */
+    const char *name; /* static: "torchrun", "openmpi", "hydra", "slurm" */
     int rank;
     int world_size;
     int local_rank; /* -1 if it does not say */
     int local_size; /* -1 if it does not say */
 };
-/* Returns INVALID, naming the variables looked for, when no launcher is recognised or one is
- * malformed. */
+/* Looks for the launchers in the order above. Returns INVALID: no launcher is recognised (the
+ * variables looked for are named), a variable is malformed, struct_size is not this header's. */
 TUTTI_API enum tutti_status tutti_info_launcher(struct tutti_launcher *launcher);
-/* The instruction set of the CPU reductions: "baseline", "avx2", "avx512" or "neon". TUTTI_ISA
- * restricts it. */
+/* Static: the instruction set of the CPU reductions, "baseline", "avx2", "avx512" or "neon": the
+ * best one, or the one that TUTTI_ISA names if the processor has it. */
 TUTTI_API const char *tutti_info_isa(void);
-/* The symmetric-memory back end asked for by TUTTI_SYMM_BACKEND ("cpu" or unset); another name is
- * INVALID. */
+/* Static: the symmetric-memory back end that TUTTI_SYMM_BACKEND asks for, "cpu" if unset. Another
+ * name is INVALID. */
 TUTTI_API enum tutti_status tutti_info_symm_backend(const char **name);
 /* Whether the device supports NVLink multicast objects: a query only, false on CPU. */
 TUTTI_API bool tutti_info_multicast(enum tutti_device device);
