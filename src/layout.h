@@ -95,9 +95,10 @@ struct layout_arena {
     struct layout_fault fault;
 
     /* The owner's life. */
-    uint32_t left;    /* release F2: the owner destroyed its communicator */
-    uint32_t aborted; /* the owner was aborted; relaxed: it carries nothing but itself */
-    unsigned char pad1[LAYOUT_LINE - 8];
+    uint32_t left;     /* release F2: the owner destroyed its communicator */
+    uint32_t aborted;  /* the owner was aborted; relaxed: it carries nothing but itself */
+    uint32_t touching; /* release T1: the owner is inside its peers' operands: direct.c */
+    unsigned char pad1[LAYOUT_LINE - 12];
 
     /* Sleep. `sleepers` is the only word that peers write. */
     uint32_t

@@ -73,6 +73,12 @@ static inline bool order_compare_exchange_u32(uint32_t *word, uint32_t expected,
                                        __ATOMIC_ACQUIRE);
 }
 
+/* Orders an earlier store before a later load, which nothing else does. */
+static inline void order_fence(void)
+{
+    __atomic_thread_fence(__ATOMIC_SEQ_CST);
+}
+
 /* Orders earlier non-temporal stores before a later release: those stores are outside the memory
  * model. */
 static inline void order_drain_streams(void)

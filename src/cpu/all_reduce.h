@@ -14,6 +14,9 @@ enum tutti_status two_shot_pieces(struct cpu_group *group, const struct request 
 /* *done says whether all ranks had operands that all can reach; if not, nothing has happened. */
 enum tutti_status direct_all_reduce(struct cpu_group *group, const struct request *request,
                                     bool *done);
+/* After a failed operation whose operands are addresses of this process: returns when no thread is
+ * inside them. They touch without waiting, so this ends. */
+void direct_leave_failed(struct cpu_group *group);
 
 /* Elements of the chunk that one of `size` ranks owns of `count` elements: whole lines, so that no
  * line has two writers. */

@@ -7,11 +7,17 @@
  * everybody's recv in chunk r, so in place is as safe as out of place. A mail tells that its rank
  * has entered, so that its operands may be touched; the flag at the end tells that its chunk is
  * written, so that a rank may leave.
+ *
+ * A rank that fails must not leave earlier either: its caller may free the operands at once, and
+ * for a thread of the same process that is memory gone. Who is about to touch says so, then looks
+ * for faults; who fails says so, then awaits all who touch. Of two such, one sees the other.
  */
 #include "cpu/all_reduce.h"
 #include "cpu/copy.h"
 #include "cpu/wait.h"
 #include "point.h"
+
+#include <sched.h>
 
 /* Copies for further ranks come from a block that is still in the cache. */
 enum { BLOCK_BYTES = 128 * 1024 };
@@ -75,6 +81,31 @@ static void chunk_reduce(struct cpu_group *group, const struct request *request,
     }
 }
 
+/* Into the peers' operands, unless some rank has failed and may be gone. */
+static enum tutti_status touch_begin(struct cpu_group *group)
+{
+    struct tutti_fault fault;
+    order_store_relaxed_u32(&group->own->touching, 1);
+    order_fence();
+    if (!cpu_group_look(group, group->rank, false, &fault))
+        return TUTTI_OK;
+    order_store_release_u32(&group->own->touching, 0); /* T1 */
+    return cpu_group_fail(group, &fault);
+}
+
+static void touch_end(struct cpu_group *group)
+{
+    order_store_release_u32(&group->own->touching, 0); /* T1 pairs A6 */
+}
+
+void direct_leave_failed(struct cpu_group *group)
+{
+    order_fence();
+    for (int r = 0; r < group->size; r++)
+        while (order_load_acquire_u32(&group->arenas[r]->touching)) /* A6 pairs T1 */
+            sched_yield();
+}
+
 enum tutti_status direct_all_reduce(struct cpu_group *group, const struct request *request,
                                     bool *done)
 {
@@ -84,7 +115,11 @@ enum tutti_status direct_all_reduce(struct cpu_group *group, const struct reques
         return status;
 
     POINT("direct.entered");
+    status = touch_begin(group);
+    if (status != TUTTI_OK)
+        return status;
     chunk_reduce(group, request, send, recv);
+    touch_end(group);
     POINT("direct.reduced");
     uint32_t step = ++group->step;
     size_t slot = step % LAYOUT_SLOTS;

@@ -71,15 +71,10 @@ enum tutti_status cpu_group_fail(struct cpu_group *group, const struct tutti_fau
     return tell(&group->fault);
 }
 
-/* The kernel's word on a peer's life; one thread at a time asks, another one takes it as alive for
- * now. */
+/* The kernel's word on a peer's life. */
 static bool peer_alive(struct cpu_group *group, int peer)
 {
-    if (!(group->remote >> peer & 1) || order_exchange_u32(&group->life_lock, 1))
-        return true;
-    bool alive = channel_peer_alive(group->channel, peer);
-    order_store_release_u32(&group->life_lock, 0); /* L1 pairs the exchange above */
-    return alive;
+    return !(group->remote >> peer & 1) || channel_peer_alive(group->channel, peer);
 }
 
 bool cpu_group_look(struct cpu_group *group, int peer, bool life, struct tutti_fault *fault)

@@ -43,7 +43,6 @@ struct cpu_group {
     uint32_t claimed; /* the first to fail writes `fault` */
     uint32_t aborted; /* by tutti_comm_abort() in this process */
     struct tutti_fault fault;
-    uint32_t life_lock;      /* holds channel_peer_alive() to one thread at a time */
     struct channel *channel; /* NULL when one_process */
     uint64_t remote;         /* bit r: rank r is of another process */
     bool membarrier;         /* see wait.c */

@@ -18,8 +18,26 @@ struct shared {
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct shared *list;
 
+static void lock_list(void)
+{
+    pthread_mutex_lock(&lock);
+}
+
+static void unlock_list(void)
+{
+    pthread_mutex_unlock(&lock);
+}
+
+/* A child of fork() must not find the lock in the hands of a thread that it does not have. */
+static void install_fork_handlers(void)
+{
+    (void)pthread_atfork(lock_list, unlock_list, unlock_list);
+}
+
 enum tutti_status local_publish(const uint8_t *nonce, int rank, const struct segment *segment)
 {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, install_fork_handlers);
     struct shared *entry = malloc(sizeof *entry);
     if (!entry)
         return error_set(TUTTI_ERR_NO_MEMORY, "no memory for %zu bytes", sizeof *entry);

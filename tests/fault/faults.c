@@ -2,6 +2,7 @@
 #include "faults.h"
 
 #include "deadline.h"
+#include "layout.h"
 #include "point.h"
 
 #include <dirent.h>
@@ -12,7 +13,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { MEMORY_BYTES = 3 << 20 };
+enum { MEMORY_BYTES = 5 * LAYOUT_PIECE_BYTES / 2 };
 
 /* The operation passes these; those that are passed once a piece lie in several pieces. */
 const struct faults_point faults_points[] = {
