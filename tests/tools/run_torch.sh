@@ -17,8 +17,9 @@ dist.all_reduce(x)
 print(f"rank {dist.get_rank()} of {dist.get_world_size()}: {x.item():g}", flush=True)
 dist.destroy_process_group()
 PYTHON
-status 0 "$tutti" run -n 3 "$python" "$work/ranks.py"
+# Python writes a line and its end apart: --tag keeps the ranks' lines whole.
+status 0 "$tutti" run --tag -n 3 "$python" "$work/ranks.py"
 for rank in 0 1 2; do
-    out "^rank $rank of 3: 6$"
+    out "^\\[$rank\\] rank $rank of 3: 6$"
 done
 finish
