@@ -275,8 +275,8 @@ static enum tutti_status rendezvous(struct tutti_comm *comm, struct host_record 
         .size = comm->world_size,
     };
     comm->generation = meeting.generation;
-    status =
-        tutti_store_all_gather(&exchanger, &own, sizeof own, records, deadline_left_ms(deadline));
+    status = tutti_store_all_gather(&exchanger, &own, sizeof own, records,
+                                    deadline_timeout_ms(deadline));
     if (status == TUTTI_OK)
         status = host_records_compare(records, comm->rank, comm->world_size);
     if (status != TUTTI_OK)
@@ -295,7 +295,7 @@ static enum tutti_status rendezvous(struct tutti_comm *comm, struct host_record 
         .nonce = meeting.nonce,
         .isa = comm->isa,
         .exchanger = &exchanger,
-        .timeout_ms = deadline_left_ms(deadline),
+        .timeout_ms = deadline_timeout_ms(deadline),
     };
     return cpu_group_open(&config, &comm->cpu);
 }

@@ -39,4 +39,11 @@ static inline int64_t deadline_left_ms(int64_t deadline)
     return left > 0 ? (left + 999999) / 1000000 : 0;
 }
 
+/* The same as a time-out argument, where 0 would be the default: at least 1. */
+static inline int64_t deadline_timeout_ms(int64_t deadline)
+{
+    int64_t left = deadline_left_ms(deadline);
+    return left ? left : 1;
+}
+
 #endif

@@ -52,7 +52,7 @@ static enum tutti_status follow(tutti_store_t *store, const char *name, int rank
     POINT("meet.joined");
     key_make(key, name, "invite", token);
     status =
-        tutti_store_get(store, key, deadline_left_ms(deadline), meeting, sizeof *meeting, &size);
+        tutti_store_get(store, key, deadline_timeout_ms(deadline), meeting, sizeof *meeting, &size);
     if (status == TUTTI_ERR_TIMEOUT)
         return error_set(
             status,
@@ -84,7 +84,7 @@ static enum tutti_status invite(tutti_store_t *store, const char *name, int rank
     bool there, deleted;
     rank_key_make(join, name, rank);
     for (;;) {
-        int64_t left = deadline_left_ms(deadline);
+        int64_t left = deadline_timeout_ms(deadline);
         enum tutti_status status;
         if (!*answered) {
             status = tutti_store_get(store, join, left, token, sizeof token, &size);
@@ -109,7 +109,7 @@ static enum tutti_status invite(tutti_store_t *store, const char *name, int rank
                 return status;
         }
         key_make(key, name, "thanks", answered);
-        left = deadline_left_ms(deadline);
+        left = deadline_timeout_ms(deadline);
         status = tutti_store_wait(store, keys, 1, left < 0 || left > RETRY_MS ? RETRY_MS : left);
         if (status == TUTTI_OK) {
             (void)tutti_store_delete(store, key, &deleted);

@@ -136,12 +136,12 @@ static enum tutti_status verdict(struct cpu_group *group, const struct cpu_group
 {
     struct {
         int32_t status;
-        char text[124];
+        char text[380];
     } own = {.status = (int32_t)mine}, all[TUTTI_MAX_RANKS];
     if (mine != TUTTI_OK)
         snprintf(own.text, sizeof own.text, "%s", tutti_last_error());
     enum tutti_status status = tutti_store_all_gather(config->exchanger, &own, sizeof own, all,
-                                                      deadline_left_ms(deadline));
+                                                      deadline_timeout_ms(deadline));
     if (mine != TUTTI_OK)
         return error_set(mine, "%s", own.text);
     for (int r = 0; status == TUTTI_OK && r < group->size; r++) {

@@ -1,0 +1,101 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Ranks that die while a communicator is set up: the others give up in time, and when all start
+ * anew on the same store, which still holds the keys of the life before, they meet.
+ */
+#include "deadline.h"
+#include "faults.h"
+#include "point.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { PATIENCE_MS = 600, SLACK_MS = 5000 };
+
+/* Who dies where in the first life. */
+struct crash {
+    const char *point;
+    uint64_t victims;
+};
+
+static const char *deadly_point;
+
+static void hook(const char *name)
+{
+    if (deadly_point && strcmp(name, deadly_point) == 0)
+        raise(SIGKILL);
+}
+
+static int first_life(struct ranks *ranks, int rank, tutti_store_t *store)
+{
+    const struct crash *crash = ranks->context;
+    struct tutti_comm_options options = {.struct_size = sizeof options, .timeout_ms = PATIENCE_MS};
+    tutti_comm_t *comm;
+    deadly_point = crash->victims >> rank & 1 ? crash->point : NULL;
+    int64_t start = deadline_now();
+    enum tutti_status status = ranks_join(ranks, rank, store, &options, &comm);
+    RANKS_CHECK(!deadly_point);
+    RANKS_CHECK(!comm && (status == TUTTI_ERR_TIMEOUT || status == TUTTI_ERR_PEER_DEAD));
+    RANKS_CHECK(strstr(tutti_last_error(), "rank "));
+    RANKS_CHECK(deadline_now() - start < (int64_t)(PATIENCE_MS + SLACK_MS) * 1000000);
+    return 0;
+}
+
+static int second_life(struct ranks *ranks, int rank, tutti_store_t *store)
+{
+    tutti_comm_t *comm;
+    float one = 1, sum;
+    deadly_point = NULL;
+    RANKS_CHECK(ranks_join(ranks, rank, store, NULL, &comm) == TUTTI_OK);
+    RANKS_CHECK(tutti_all_reduce(&one, &sum, 1, TUTTI_FLOAT32, TUTTI_SUM, comm, 0) == TUTTI_OK);
+    RANKS_CHECK(sum == (float)ranks->size);
+    RANKS_CHECK(tutti_barrier(comm, NULL, 0, 0) == TUTTI_OK);
+    tutti_comm_destroy(comm);
+    return 0;
+}
+
+/* A path of NULL is the tcp server of this process. */
+static int run(const char *path, int size, const struct crash *crash)
+{
+    struct ranks *ranks = ranks_create(size, size, 0);
+    int failures = 0;
+    if (path)
+        snprintf(ranks->url, sizeof ranks->url, "file:%s", path);
+    ranks->context = crash;
+    ranks->expendable = crash->victims;
+    for (int life = 0; life < 2; life++) {
+        failures += ranks_run(ranks, first_life);
+        for (int r = 0; r < size; r++)
+            if (crash->victims >> r & 1 && ranks->results[r].signal != SIGKILL)
+                failures += printf("rank %d was not at its point\n", r) > 0;
+        failures += ranks_run(ranks, second_life);
+    }
+    if (failures)
+        printf("failed: %s, victims %x of %d, %s\n", crash->point, (unsigned)crash->victims, size,
+               ranks->url);
+    ranks_destroy(ranks);
+    if (path)
+        unlink(path);
+    return failures;
+}
+
+int main(void)
+{
+    static const struct crash crashes[] = {
+        {"meet.joined", 2}, {"meet.joined", 6},  {"open.arena", 1},   {"open.arena", 2},
+        {"open.arena", 7},  {"open.handles", 1}, {"open.handles", 4}, {"open.handles", 7},
+    };
+    char path[64];
+    int failures = 0;
+    point_hook = hook;
+    faults_directory_create();
+    snprintf(path, sizeof path, "%s-store", getenv("TUTTI_DIR"));
+    for (size_t i = 0; i < sizeof crashes / sizeof *crashes; i++) {
+        failures += run(NULL, 3, &crashes[i]);
+        failures += run(path, 3, &crashes[i]);
+    }
+    return failures + faults_directory_check() ? 1 : 0;
+}
