@@ -206,7 +206,8 @@ static enum tutti_status operation_begin(struct cpu_group *group)
 {
     if (__builtin_expect(is_over(group), 0))
         return cpu_group_status(group, NULL);
-    group->sequence++;
+    /* Relaxed: tutti_comm_status() reads it from other threads, for its reports. */
+    order_store_relaxed_u64(&group->sequence, group->sequence + 1);
     group->mailed = true;
     return TUTTI_OK;
 }

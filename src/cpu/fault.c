@@ -79,11 +79,12 @@ static bool peer_alive(struct cpu_group *group, int peer)
 
 bool cpu_group_look(struct cpu_group *group, int peer, bool life, struct tutti_fault *fault)
 {
+    uint64_t sequence = order_load_relaxed_u64(&group->sequence);
     *fault = (struct tutti_fault){
         .struct_size = sizeof *fault,
         .rank = group->rank,
         .peer = group->rank,
-        .sequence = group->sequence,
+        .sequence = sequence,
     };
     if (order_load_relaxed_u32(&group->aborted)) {
         fault->status = TUTTI_ERR_ABORTED;
@@ -99,7 +100,7 @@ bool cpu_group_look(struct cpu_group *group, int peer, bool life, struct tutti_f
         }
         /* A fault in a later operation does not stand in the way of one that waits for a peer. */
         if (r != group->rank && arena_read_fault(&arena->fault, &theirs) &&
-            (peer == group->rank || (int64_t)(theirs.sequence - group->sequence) <= 0)) {
+            (peer == group->rank || (int64_t)(theirs.sequence - sequence) <= 0)) {
             *fault = theirs;
             return true;
         }

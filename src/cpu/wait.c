@@ -22,7 +22,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { SLICE_MS = 50, SHORT_SLICE_MS = 1, LOOK_EVERY = 64 };
+enum { SLICE_MS = 50, SHORT_SLICE_MS = 1, LOOK_EVERY = 64, LOOK_NS = 20000000 };
 
 static long futex(uint32_t *word, int operation, uint32_t value, const struct timespec *timeout)
 {
@@ -118,15 +118,21 @@ static void sleep_slice(struct cpu_group *group, int peer, const uint32_t *word,
 enum tutti_status wait_slowly(struct cpu_group *group, int peer, const uint32_t *word,
                               uint32_t value, const struct request *request)
 {
-    int64_t deadline = deadline_after(request->timeout_ms);
+    int64_t deadline = deadline_after(request->timeout_ms), looked = deadline_now();
     for (int turn = 0;; turn++) {
         if (order_load_acquire_u32(word) == value)
             return TUTTI_OK;
 
+        /* Where others want the core too a yield may take milliseconds: the clock counts, not
+         * the turns. */
         bool sleeps = turn >= group->yields;
+        int64_t now = deadline_now();
+        bool life = sleeps || now - looked > LOOK_NS;
         struct tutti_fault fault;
-        if ((sleeps || turn % LOOK_EVERY == LOOK_EVERY - 1) &&
-            trouble(group, peer, request, deadline, sleeps, &fault)) {
+        if (life)
+            looked = now;
+        if ((life || turn % LOOK_EVERY == LOOK_EVERY - 1) &&
+            trouble(group, peer, request, deadline, life, &fault)) {
             /* A peer that wrote the word and then left, or died, has done its part. */
             if (order_load_acquire_u32(word) == value)
                 return TUTTI_OK;

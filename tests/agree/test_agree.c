@@ -20,7 +20,7 @@
 enum {
     GUARD = 64,
     POISON = 0xa5,
-    FEW_RANKS = 9,                          /* more do a smaller round */
+    FEW_RANKS = 9,                           /* more do a smaller round */
     MOST_BYTES = 5 * LAYOUT_PIECE_BYTES / 2, /* two whole pieces of a ring and a part */
 };
 
