@@ -209,6 +209,7 @@ static enum tutti_status operation_begin(struct cpu_group *group)
     /* Relaxed: tutti_comm_status() reads it from other threads, for its reports. */
     order_store_relaxed_u64(&group->sequence, group->sequence + 1);
     group->mailed = true;
+    group->deadline = 0;
     return TUTTI_OK;
 }
 
@@ -344,6 +345,7 @@ static enum tutti_status barrier(struct tutti_comm *comm, const int *ranks, int 
     if (is_over(&comm->cpu))
         return cpu_group_status(&comm->cpu, NULL);
     comm->cpu.mailed = false;
+    comm->cpu.deadline = 0;
     return cpu_barrier_subset(&comm->cpu, subset, &request);
 }
 

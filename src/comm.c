@@ -10,6 +10,7 @@
 #include "log.h"
 #include "meet.h"
 #include "order.h"
+#include "store/store.h"
 
 #include <inttypes.h>
 #include <pthread.h>
@@ -94,7 +95,7 @@ static enum tutti_status config_read(const struct tutti_comm_options *options, i
     if (status == TUTTI_OK)
         status = env_algo("TUTTI_ALGO", &algo);
     if (status == TUTTI_OK)
-        status = env_int64("TUTTI_TIMEOUT_MS", -1, &comm->timeout_ms);
+        status = env_int64("TUTTI_TIMEOUT_MS", INT64_MIN, &comm->timeout_ms);
     if (status == TUTTI_OK)
         status = leaf_order_read(options->leaf_order, world_size, comm->config.leaf_order);
     if (status != TUTTI_OK)
@@ -138,9 +139,10 @@ static enum tutti_status arguments_check(tutti_store_t *store, int rank, int wor
     if ((unsigned)options->strict > TUTTI_STRICT_ON)
         return error_set(TUTTI_ERR_INVALID, "strict %d: expected a value of enum tutti_strict",
                          (int)options->strict);
-    if (options->name && (!*options->name || strlen(options->name) >= COMM_NAME_BYTES))
-        return error_set(TUTTI_ERR_INVALID, "name \"%.80s\": expected 1 to %d bytes", options->name,
-                         COMM_NAME_BYTES - 1);
+    if (options->name &&
+        (!*options->name || strlen(options->name) >= COMM_NAME_BYTES || strchr(options->name, '/')))
+        return error_set(TUTTI_ERR_INVALID, "name \"%.80s\": expected 1 to %d bytes without '/'",
+                         options->name, COMM_NAME_BYTES - 1);
     if (options->allocator && (!options->allocator->alloc || !options->allocator->free))
         return error_set(TUTTI_ERR_INVALID, "allocator lacks alloc or free: set both");
     return TUTTI_OK;
@@ -163,8 +165,26 @@ static pthread_mutex_t list_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct tutti_comm *list;
 static uint64_t other_calls; /* of destroyed communicators, and refused ones */
 
+static void list_hold(void)
+{
+    pthread_mutex_lock(&list_lock);
+}
+
+static void list_release(void)
+{
+    pthread_mutex_unlock(&list_lock);
+}
+
+/* A child of fork() must not find the lock in the hands of a thread that it does not have. */
+static void list_survive_fork(void)
+{
+    (void)pthread_atfork(list_hold, list_release, list_release);
+}
+
 static void list_add(struct tutti_comm *comm)
 {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, list_survive_fork);
     pthread_mutex_lock(&list_lock);
     comm->next = list;
     list = comm;
@@ -256,12 +276,12 @@ static uint64_t remote_ranks(const struct host_record *records, int rank, int si
 static enum tutti_status rendezvous(struct tutti_comm *comm, struct host_record *records)
 {
     int64_t deadline = deadline_after(comm->timeout_ms);
+    struct tutti_store store = store_abortable(comm->store, &comm->cpu.aborted);
     struct meeting meeting;
     struct host_record own;
     enum tutti_status status = host_record_make(comm, &own);
     if (status == TUTTI_OK)
-        status =
-            meet(comm->store, comm->name, comm->rank, comm->world_size, comm->timeout_ms, &meeting);
+        status = meet(&store, comm->name, comm->rank, comm->world_size, comm->timeout_ms, &meeting);
     if (status != TUTTI_OK)
         return status;
 
@@ -269,7 +289,7 @@ static enum tutti_status rendezvous(struct tutti_comm *comm, struct host_record 
     snprintf(prefix, sizeof prefix, "tutti/%s/%" PRId64, comm->name, meeting.generation);
     struct tutti_exchanger exchanger = {
         .struct_size = sizeof exchanger,
-        .store = comm->store,
+        .store = &store,
         .prefix = prefix,
         .rank = comm->rank,
         .size = comm->world_size,

@@ -16,9 +16,21 @@ static pthread_once_t once = PTHREAD_ONCE_INIT;
 
 static const char *const level_names[] = {"NONE", "WARN", "INFO", "TRACE"};
 
+static void hold(void)
+{
+    pthread_mutex_lock(&lock);
+}
+
+static void release(void)
+{
+    pthread_mutex_unlock(&lock);
+}
+
 static void read_level(void)
 {
     const char *text = getenv("TUTTI_DEBUG");
+    /* A child of fork() must not find the lock in the hands of a thread that it does not have. */
+    (void)pthread_atfork(hold, release, release);
     threshold = TUTTI_LOG_NONE;
     if (!text || !*text)
         return;

@@ -3,24 +3,39 @@
 
 #include "deadline.h"
 #include "error.h"
+#include "ipc/random.h"
 #include "point.h"
 
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/random.h>
+#include <time.h>
 
-enum { KEY_BYTES = 192, TOKEN_BYTES = 33, RETRY_MS = 20 };
+enum {
+    KEY_BYTES = 192,
+    TOKEN_BYTES = 36, /* 32 hexadecimal digits, so that any store takes it in a key */
+    RETRY_MS = 20,    /* between two looks for a newer token */
+    LINGER_MS = 2000, /* for ranks that come after a disagreement was found */
+};
 
-/* A random token, as text so that any store takes it. */
-static enum tutti_status token_make(char token[TOKEN_BYTES])
+/* What a rank leaves under its number. */
+struct join {
+    char token[TOKEN_BYTES];
+    int32_t size;
+};
+
+/* What rank 0 has to say once all have come. */
+struct verdict {
+    int32_t rank; /* that has another world size than rank 0, or -1 */
+    int32_t size; /* its world size */
+    int32_t ours; /* rank 0's */
+};
+
+static void token_make(const uint8_t bytes[16], char token[TOKEN_BYTES])
 {
-    uint8_t bytes[16];
-    if (getrandom(bytes, sizeof bytes, 0) != (ssize_t)sizeof bytes)
-        return error_errno("getrandom");
-    for (size_t i = 0; i < sizeof bytes; i++)
+    memset(token, 0, TOKEN_BYTES);
+    for (size_t i = 0; i < 16; i++)
         snprintf(token + 2 * i, 3, "%02x", bytes[i]);
-    return TUTTI_OK;
 }
 
 static void key_make(char key[KEY_BYTES], const char *name, const char *what, const char *detail)
@@ -28,31 +43,55 @@ static void key_make(char key[KEY_BYTES], const char *name, const char *what, co
     snprintf(key, KEY_BYTES, "tutti/%s/%s/%s", name, what, detail);
 }
 
-static void rank_key_make(char key[KEY_BYTES], const char *name, int rank)
+static void join_key_make(char key[KEY_BYTES], const char *name, int rank)
 {
     char detail[16];
     snprintf(detail, sizeof detail, "%d", rank);
     key_make(key, name, "join", detail);
 }
 
-static enum tutti_status follow(tutti_store_t *store, const char *name, int rank, int64_t deadline,
-                                struct meeting *meeting)
+/* A get of exactly so many bytes. */
+static enum tutti_status get_exactly(tutti_store_t *store, const char *key, int64_t timeout_ms,
+                                     void *value, size_t bytes)
 {
-    char token[TOKEN_BYTES], key[KEY_BYTES];
     size_t size;
+    enum tutti_status status = tutti_store_get(store, key, timeout_ms, value, bytes, &size);
+    if (status == TUTTI_OK && size != bytes)
+        status = error_set(TUTTI_ERR_VERSION,
+                           "key %s has %zu bytes instead of %zu: run one version of Tutti on all "
+                           "ranks",
+                           key, size, bytes);
+    return status;
+}
+
+static enum tutti_status disagreement(const struct verdict *verdict)
+{
+    return error_set(TUTTI_ERR_MISMATCH,
+                     "ranks disagree about the world size: rank 0 has %d, rank %d has %d: set the "
+                     "same on all ranks",
+                     verdict->ours, verdict->rank, verdict->size);
+}
+
+static enum tutti_status follow(tutti_store_t *store, const char *name, int rank, int size,
+                                int64_t deadline, struct meeting *meeting)
+{
+    struct join join = {.size = size};
+    struct verdict verdict;
+    uint8_t random[16];
+    char key[KEY_BYTES], nonce[TOKEN_BYTES];
     bool deleted;
-    enum tutti_status status = token_make(token);
+    enum tutti_status status = random_fill(random, sizeof random);
     if (status != TUTTI_OK)
         return status;
-    rank_key_make(key, name, rank);
-    status = tutti_store_set(store, key, token, TOKEN_BYTES);
+    token_make(random, join.token);
+    join_key_make(key, name, rank);
+    status = tutti_store_set(store, key, &join, sizeof join);
     if (status != TUTTI_OK)
         return status;
 
     POINT("meet.joined");
-    key_make(key, name, "invite", token);
-    status =
-        tutti_store_get(store, key, deadline_timeout_ms(deadline), meeting, sizeof *meeting, &size);
+    key_make(key, name, "invite", join.token);
+    status = get_exactly(store, key, deadline_timeout_ms(deadline), meeting, sizeof *meeting);
     if (status == TUTTI_ERR_TIMEOUT)
         return error_set(
             status,
@@ -61,84 +100,131 @@ static enum tutti_status follow(tutti_store_t *store, const char *name, int rank
             rank, name);
     if (status != TUTTI_OK)
         return status;
-    if (size != sizeof *meeting)
-        return error_set(TUTTI_ERR_VERSION,
-                         "rank 0's invitation has %zu bytes instead of %zu: run "
-                         "one version of Tutti on all ranks",
-                         size, sizeof *meeting);
-    /* Stores need not be able to delete; stale keys harm nobody. */
+    /* Stores need not be able to delete: old keys carry tokens that nobody waits for. */
     (void)tutti_store_delete(store, key, &deleted);
-    rank_key_make(key, name, rank);
+    join_key_make(key, name, rank);
     (void)tutti_store_delete(store, key, &deleted);
-    key_make(key, name, "thanks", token);
-    return tutti_store_set(store, key, "1", 1);
+    key_make(key, name, "thanks", join.token);
+    status = tutti_store_set(store, key, meeting->nonce, sizeof meeting->nonce);
+    if (status != TUTTI_OK)
+        return status;
+
+    token_make(meeting->nonce, nonce);
+    key_make(key, name, "go", nonce);
+    status = get_exactly(store, key, deadline_timeout_ms(deadline), &verdict, sizeof verdict);
+    if (status == TUTTI_ERR_TIMEOUT)
+        return error_set(status,
+                         "rank %d and rank 0 wait for other ranks of communicator \"%s\": do all "
+                         "run, with the same store, name and world size?",
+                         rank, name);
+    if (status == TUTTI_OK && verdict.rank >= 0)
+        status = disagreement(&verdict);
+    return status;
 }
 
-/* Rank 0's side of one other rank; returns TIMEOUT at the deadline. */
-static enum tutti_status invite(tutti_store_t *store, const char *name, int rank, int64_t deadline,
-                                const struct meeting *meeting)
+/* The newest token of a rank, or the one that is answered already if there is none now. */
+static enum tutti_status join_read(tutti_store_t *store, const char *key, int64_t timeout_ms,
+                                   const struct join *answered, struct join *join)
 {
-    char answered[TOKEN_BYTES] = "", token[TOKEN_BYTES], join[KEY_BYTES], key[KEY_BYTES];
     const char *keys[] = {key};
-    size_t size;
-    bool there, deleted;
-    rank_key_make(join, name, rank);
+    bool there = true;
+    enum tutti_status status = TUTTI_OK;
+    if (*answered->token)
+        status = tutti_store_check(store, keys, 1, &there);
+    *join = *answered;
+    if (status == TUTTI_OK && there)
+        status = get_exactly(store, key, timeout_ms, join, sizeof *join);
+    join->token[TOKEN_BYTES - 1] = 0;
+    return status;
+}
+
+/* Whether the thanks are for this meeting: a store that cannot delete may hold those of an earlier
+ * one. */
+static enum tutti_status thanked(tutti_store_t *store, const char *key, int64_t timeout_ms,
+                                 const struct meeting *meeting)
+{
+    uint8_t nonce[sizeof meeting->nonce];
+    bool deleted;
+    enum tutti_status status = get_exactly(store, key, timeout_ms, nonce, sizeof nonce);
+    if (status != TUTTI_OK)
+        return status;
+    if (memcmp(nonce, meeting->nonce, sizeof nonce) != 0) {
+        nanosleep(&(struct timespec){.tv_nsec = timeout_ms * 1000000}, NULL);
+        return TUTTI_ERR_TIMEOUT;
+    }
+    (void)tutti_store_delete(store, key, &deleted);
+    return TUTTI_OK;
+}
+
+/* Rank 0's side of one other rank, whose world size it tells; returns TIMEOUT at the deadline. */
+static enum tutti_status invite(tutti_store_t *store, const char *name, int rank, int64_t deadline,
+                                const struct meeting *meeting, int32_t *their_size)
+{
+    struct join answered = {.token = ""}, join;
+    char join_key[KEY_BYTES], key[KEY_BYTES];
+    join_key_make(join_key, name, rank);
     for (;;) {
         int64_t left = deadline_timeout_ms(deadline);
-        enum tutti_status status;
-        if (!*answered) {
-            status = tutti_store_get(store, join, left, token, sizeof token, &size);
-        } else {
-            const char *joins[] = {join};
-            status = tutti_store_check(store, joins, 1, &there);
-            if (status == TUTTI_OK && there)
-                status = tutti_store_get(store, join, RETRY_MS, token, sizeof token, &size);
-            else if (status == TUTTI_OK)
-                memcpy(token, answered, sizeof token);
-        }
-        if (status == TUTTI_ERR_TIMEOUT && (left < 0 || deadline_left_ms(deadline) > 0))
-            continue; /* deleted between check and get */
-        if (status != TUTTI_OK)
-            return status;
-        token[TOKEN_BYTES - 1] = 0;
-        if (strcmp(token, answered) != 0) {
-            memcpy(answered, token, sizeof answered);
-            key_make(key, name, "invite", token);
+        int64_t slice = left < 0 || left > RETRY_MS ? RETRY_MS : left;
+        enum tutti_status status =
+            join_read(store, join_key, *answered.token ? slice : left, &answered, &join);
+        if (status == TUTTI_OK && strcmp(join.token, answered.token) != 0) {
+            key_make(key, name, "invite", join.token);
             status = tutti_store_set(store, key, meeting, sizeof *meeting);
-            if (status != TUTTI_OK)
-                return status;
+            answered = join;
         }
-        key_make(key, name, "thanks", answered);
-        left = deadline_timeout_ms(deadline);
-        status = tutti_store_wait(store, keys, 1, left < 0 || left > RETRY_MS ? RETRY_MS : left);
         if (status == TUTTI_OK) {
-            (void)tutti_store_delete(store, key, &deleted);
-            return TUTTI_OK;
+            key_make(key, name, "thanks", answered.token);
+            status = thanked(store, key, slice, meeting);
         }
-        if (status != TUTTI_ERR_TIMEOUT || deadline_left_ms(deadline) == 0)
+        *their_size = answered.size;
+        /* A time-out before the deadline: a token of an earlier life, or one deleted meanwhile. */
+        if (status != TUTTI_ERR_TIMEOUT || deadline_passed(deadline))
             return status;
     }
+}
+
+/* Tells those who have not heard yet, as far as they come soon. */
+static void spread(tutti_store_t *store, const char *name, int first, int size,
+                   const struct meeting *meeting)
+{
+    int64_t deadline = deadline_after(LINGER_MS);
+    int32_t ignored;
+    for (int r = first; r < size && !deadline_passed(deadline); r++)
+        (void)invite(store, name, r, deadline, meeting, &ignored);
 }
 
 static enum tutti_status lead(tutti_store_t *store, const char *name, int size, int64_t deadline,
                               struct meeting *meeting)
 {
-    char key[KEY_BYTES];
+    struct verdict verdict = {.rank = -1, .size = size, .ours = size};
+    char key[KEY_BYTES], nonce[TOKEN_BYTES];
+    int r = 1;
     memset(meeting, 0, sizeof *meeting);
-    if (getrandom(meeting->nonce, sizeof meeting->nonce, 0) != (ssize_t)sizeof meeting->nonce)
-        return error_errno("getrandom");
+    enum tutti_status status = random_fill(meeting->nonce, sizeof meeting->nonce);
     key_make(key, name, "generation", "count");
-    enum tutti_status status = tutti_store_add(store, key, 1, &meeting->generation);
-    for (int r = 1; status == TUTTI_OK && r < size; r++) {
-        status = invite(store, name, r, deadline, meeting);
+    if (status == TUTTI_OK)
+        status = tutti_store_add(store, key, 1, &meeting->generation);
+    for (; r < size && status == TUTTI_OK && verdict.rank < 0; r++) {
+        status = invite(store, name, r, deadline, meeting, &verdict.size);
         if (status == TUTTI_ERR_TIMEOUT)
-            status =
-                error_set(status,
-                          "rank %d did not come to communicator \"%s\": is it running, with the "
-                          "same store, name and world size?",
-                          r, name);
+            return error_set(status,
+                             "rank %d did not come to communicator \"%s\": is it running, with the "
+                             "same store, name and world size?",
+                             r, name);
+        if (status == TUTTI_OK && verdict.size != size)
+            verdict.rank = r;
     }
-    return status;
+    if (status != TUTTI_OK)
+        return status;
+
+    token_make(meeting->nonce, nonce);
+    key_make(key, name, "go", nonce);
+    status = tutti_store_set(store, key, &verdict, sizeof verdict);
+    if (status != TUTTI_OK || verdict.rank < 0)
+        return status;
+    spread(store, name, r, verdict.size > size ? verdict.size : size, meeting);
+    return disagreement(&verdict);
 }
 
 enum tutti_status meet(tutti_store_t *store, const char *name, int rank, int size,
@@ -146,5 +232,5 @@ enum tutti_status meet(tutti_store_t *store, const char *name, int rank, int siz
 {
     int64_t deadline = deadline_after(timeout_ms);
     return rank == 0 ? lead(store, name, size, deadline, meeting)
-                     : follow(store, name, rank, deadline, meeting);
+                     : follow(store, name, rank, size, deadline, meeting);
 }

@@ -13,8 +13,10 @@ struct meeting {
 
 /*
  * Collective. Rank 0 leads: every rank leaves a fresh random token under its rank, rank 0 answers
- * each token with the generation, and goes on looking for newer tokens until all have thanked it. A
- * key of an earlier life can thus only carry a token that nobody waits for.
+ * each token with the generation and a fresh nonce, and goes on looking for newer tokens until all
+ * have thanked it with that nonce; then it gives the word to go. A key of an earlier life can thus
+ * only carry a token that nobody waits for, or thanks for another meeting. World sizes are compared
+ * on the way: MISMATCH, on all ranks that come within two seconds of the first that differs.
  */
 enum tutti_status meet(tutti_store_t *store, const char *name, int rank, int size,
                        int64_t timeout_ms, struct meeting *meeting);

@@ -167,7 +167,6 @@ enum tutti_status cpu_group_open(const struct cpu_group_config *config, struct c
 {
     int64_t deadline = deadline_after(config->timeout_ms);
     int own_fd = -1, fds[TUTTI_MAX_RANKS];
-    memset(group, 0, sizeof *group);
     memset(fds, -1, sizeof fds);
     group->rank = config->rank;
     group->size = config->size;

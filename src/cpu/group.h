@@ -19,6 +19,7 @@ struct cpu_group {
     struct layout_arena *arenas[TUTTI_MAX_RANKS]; /* [rank] is own */
     uint64_t sequence; /* of the operation that runs, or of the last one */
     uint32_t step;     /* the last one taken: layout.h */
+    int64_t deadline;  /* of the operation; 0 until it first has to wait slowly */
     size_t cursor;     /* ring.h */
     bool mailed;       /* the operation that runs announces itself in mails */
     int rank;
@@ -60,7 +61,8 @@ struct cpu_group_config {
     int64_t timeout_ms;
 };
 
-/* Collective. On failure, also another rank's, nothing is held. */
+/* Collective. *group is all zero, but that an abort may come at any time. On failure, also another
+ * rank's, nothing is held. */
 enum tutti_status cpu_group_open(const struct cpu_group_config *config, struct cpu_group *group);
 /* Local. Peers that still need this rank are told. */
 void cpu_group_close(struct cpu_group *group);

@@ -3,10 +3,14 @@
  * Two-shot all-reduce: reduce-scatter, then all-gather, in pipelined pieces. Two hops.
  *
  * A piece is one chunk a rank. In a step every rank
- *   fills     its ring with its inputs of the others' chunks                               (flag
- * P1) reduces   its own chunk from its input and everybody's ring, into its output and into the
- * hole that its own chunk left in its ring                                          (flag Q1)
- *   collects  the other chunks of its output from their owners' rings.
+ *
+ *   fills its ring with its inputs of the others' chunks (flag P1),
+ *
+ *   reduces its own chunk from its input and everybody's ring, into its output and into the hole
+ *   that its own chunk left in its ring (flag Q1),
+ *
+ *   collects the other chunks of its output from their owners' rings.
+ *
  * Turn t fills piece t, collects piece t - 2, reduces piece t - 1, so that a peer that is a little
  * late costs nothing.
  *

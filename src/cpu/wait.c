@@ -118,7 +118,10 @@ static void sleep_slice(struct cpu_group *group, int peer, const uint32_t *word,
 enum tutti_status wait_slowly(struct cpu_group *group, int peer, const uint32_t *word,
                               uint32_t value, const struct request *request)
 {
-    int64_t deadline = deadline_after(request->timeout_ms), looked = deadline_now();
+    /* The time-out is the operation's: it counts from its first wait that is no short one. */
+    if (!group->deadline)
+        group->deadline = deadline_after(request->timeout_ms);
+    int64_t deadline = group->deadline, looked = deadline_now();
     for (int turn = 0;; turn++) {
         if (order_load_acquire_u32(word) == value)
             return TUTTI_OK;

@@ -49,17 +49,13 @@ static int join(struct ranks *ranks, int rank, tutti_store_t *store)
     int size = is_odd && difference->odd_world_size ? difference->odd_world_size : ranks->size;
     tutti_comm_t *comm, *after;
     options.defer = true;
-    /* A rank of another world size may have to wait for ranks that do not exist. */
-    options.timeout_ms = difference->odd_world_size ? 2000 : RANKS_TIMEOUT_MS;
+    options.timeout_ms = RANKS_TIMEOUT_MS;
     RANKS_CHECK(tutti_comm_create(store, rank, size, &options, &comm) == TUTTI_OK);
     enum tutti_status status = tutti_comm_rendezvous(comm);
-    RANKS_CHECK(status == TUTTI_ERR_MISMATCH ||
-                (difference->odd_world_size && is_odd && status == TUTTI_ERR_TIMEOUT));
-    if (status == TUTTI_ERR_MISMATCH) {
-        RANKS_CHECK(strstr(tutti_last_error(), difference->what));
-        RANKS_CHECK(strstr(tutti_last_error(), difference->values[0]));
-        RANKS_CHECK(strstr(tutti_last_error(), difference->values[1]));
-    }
+    RANKS_CHECK(status == TUTTI_ERR_MISMATCH);
+    RANKS_CHECK(strstr(tutti_last_error(), difference->what));
+    RANKS_CHECK(strstr(tutti_last_error(), difference->values[0]));
+    RANKS_CHECK(strstr(tutti_last_error(), difference->values[1]));
     /* It holds its reason and no more: it is not tried again. */
     char first[512];
     snprintf(first, sizeof first, "%s", tutti_last_error());
