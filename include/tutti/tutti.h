@@ -393,7 +393,7 @@ struct tutti_comm_options {
     enum tutti_device device;
     /* Strict mode's limit in bytes; else TUTTI_BUFFER_SIZE, else 10 MiB. Compared. */
     size_t buffer_size;
-    /* Of the rendezvous, and of each wait for a peer in an operation; else TUTTI_TIMEOUT_MS. */
+    /* Of the rendezvous, and of each operation; else TUTTI_TIMEOUT_MS. */
     int64_t timeout_ms;
     enum tutti_strict strict; /* compared */
     /* Forced for every call that forces none; else TUTTI_ALGO, else the measured choice. Compared.
@@ -454,7 +454,8 @@ TUTTI_API enum tutti_status tutti_comm_rendezvous(tutti_comm_t *comm);
 TUTTI_API void tutti_comm_destroy(tutti_comm_t *comm);
 /* Ends all waits of operations on all ranks with ABORTED, and this rank's later operations; a
  * peer's that needs no wait may still succeed. From any thread or a signal handler; never blocks.
- * Takes NULL. Without effect before the ranks have met: a rendezvous ends at its time-out. */
+ * Takes NULL. Before the ranks have met it ends this rank's wait for them; the others' ends at its
+ * time-out. */
 TUTTI_API void tutti_comm_abort(tutti_comm_t *comm);
 /* OK, or why the communicator has failed, with the details in *fault (may be NULL; struct_size is
  * the caller's). Looks, without waiting, for aborts, for peers' faults and for dead processes, so
@@ -491,7 +492,7 @@ enum tutti_call_flags {
 struct tutti_call_options {
     size_t struct_size;
     enum tutti_algo algo;    /* NONE: the communicator's choice; equal on all ranks */
-    int64_t timeout_ms;      /* of each wait for a peer; 0: the communicator's */
+    int64_t timeout_ms;      /* of the operation, from its first wait on; 0: the communicator's */
     uint32_t flags;          /* enum tutti_call_flags */
     uint64_t storage_offset; /* elements before send in its storage: for strict mode */
 };

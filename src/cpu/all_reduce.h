@@ -18,21 +18,4 @@ enum tutti_status direct_all_reduce(struct cpu_group *group, const struct reques
  * inside them. They touch without waiting, so this ends. */
 void direct_leave_failed(struct cpu_group *group);
 
-/* Elements of the chunk that one of `size` ranks owns of `count` elements: whole lines, so that no
- * line has two writers. */
-static inline size_t chunk_elements(size_t count, int size, size_t element_bytes)
-{
-    size_t line = LAYOUT_LINE / element_bytes;
-    size_t lines = (count + line - 1) / line;
-    return (lines + (size_t)size - 1) / (size_t)size * line;
-}
-
-/* A rank's part of `count` elements cut into chunks: its first element in *first, its length
- * returned. */
-static inline size_t chunk_of(size_t count, size_t chunk, int rank, size_t *first)
-{
-    *first = chunk * (size_t)rank < count ? chunk * (size_t)rank : count;
-    return count - *first < chunk ? count - *first : chunk;
-}
-
 #endif

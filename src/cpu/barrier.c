@@ -36,7 +36,7 @@ enum tutti_status cpu_barrier_subset(struct cpu_group *group, uint64_t subset,
         order_store_release_u32(&own->count, count); /* B1 pairs A1 in wait_for() */
     }
     POINT("subset.published");
-    wait_wake(group);
+    bell_ring_if_heard(group);
 
     for (uint64_t rest = others; rest; rest &= rest - 1) {
         int peer = __builtin_ctzll(rest);

@@ -13,6 +13,7 @@
  * for faults; who fails says so, then awaits all who touch. Of two such, one sees the other.
  */
 #include "cpu/all_reduce.h"
+#include "cpu/chunk.h"
 #include "cpu/copy.h"
 #include "cpu/wait.h"
 #include "point.h"

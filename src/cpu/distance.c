@@ -31,7 +31,7 @@ static enum tutti_status throw(struct cpu_group * group, int partner,
     if (group->rank < partner) order_store_release_u32(ours, ball); /* D1 pairs A1 in wait_for() */
     enum tutti_status status = wait_for(group, partner, theirs, ball, request);
     if (group->rank > partner) order_store_release_u32(ours, ball); /* D1 */
-    wait_wake(group);
+    bell_ring_if_heard(group);
     return status;
 }
 

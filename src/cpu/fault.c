@@ -5,7 +5,7 @@
  */
 #include "cpu/group.h"
 
-#include "cpu/wait.h"
+#include "cpu/bell.h"
 #include "error.h"
 #include "ipc/channel.h"
 #include "log.h"
@@ -60,8 +60,7 @@ enum tutti_status cpu_group_fail(struct cpu_group *group, const struct tutti_fau
         group->fault = *fault;
         arena_write_fault(&group->own->fault, fault);
         order_store_release_u32(&group->failed, 1); /* F4 pairs A4 */
-        wait_ring(group);
-        wait_ring_all(group);
+        bell_ring_all(group);
         enum tutti_status status = tell(fault);
         log_write(TUTTI_LOG_WARN, group->rank, "%s", tutti_last_error());
         return status;
@@ -122,8 +121,7 @@ void cpu_group_abort(struct cpu_group *group)
     if (!group->own)
         return;
     order_store_relaxed_u32(&group->own->aborted, 1);
-    wait_ring(group);
-    wait_ring_all(group);
+    bell_ring_all(group);
 }
 
 enum tutti_status cpu_group_status(struct cpu_group *group, struct tutti_fault *fault)

@@ -176,7 +176,7 @@ enum tutti_status cpu_group_open(const struct cpu_group_config *config, struct c
     group->oversubscribed = config->oversubscribed;
     group->spin = config->oversubscribed ? 1 : SPIN_POLLS;
     group->yields = config->oversubscribed ? YIELDS_OVERSUBSCRIBED : YIELDS;
-    group->membarrier = wait_prepare();
+    group->membarrier = bell_prepare();
     group->ordered = true;
     for (int leaf = 0; leaf < config->size; leaf++) {
         group->order[leaf] = config->order[leaf];
@@ -219,7 +219,7 @@ void cpu_group_close(struct cpu_group *group)
     if (!group->own)
         return;
     order_store_release_u32(&group->own->left, 1); /* F2 pairs A2 */
-    wait_ring(group);
+    bell_ring(group);
     channel_close(group->channel);
     group->channel = NULL;
     arenas_release(group);

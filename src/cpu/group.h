@@ -46,7 +46,7 @@ struct cpu_group {
     struct tutti_fault fault;
     struct channel *channel; /* NULL when one_process */
     uint64_t remote;         /* bit r: rank r is of another process */
-    bool membarrier;         /* see wait.c */
+    bool membarrier;         /* see bell.c */
 };
 
 struct cpu_group_config {

@@ -20,6 +20,7 @@
  * seen all ranks in this operation.
  */
 #include "cpu/all_reduce.h"
+#include "cpu/chunk.h"
 #include "cpu/copy.h"
 #include "cpu/ring.h"
 #include "cpu/wait.h"

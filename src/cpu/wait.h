@@ -9,17 +9,13 @@
 #define TUTTI_CPU_WAIT_H
 
 #include "algo.h"
+#include "cpu/bell.h"
 #include "cpu/group.h"
 #include "order.h"
 
 /* The rest of wait_for(), out of line: yields, sleeps, looks for trouble, ends at the deadline. */
 enum tutti_status wait_slowly(struct cpu_group *group, int peer, const uint32_t *word,
                               uint32_t value, const struct request *request);
-/* Wakes whoever sleeps on our bell; on anybody's. */
-void wait_ring(struct cpu_group *group);
-void wait_ring_all(struct cpu_group *group);
-/* Once a process, before anybody waits: whether sleepers can fence the wakers (wait.c). */
-bool wait_prepare(void);
 /* Compares a peer's header with the request; MISMATCH, recorded, with both sides' values. */
 enum tutti_status wait_mismatch(struct cpu_group *group, int peer,
                                 const struct layout_header *header, const struct request *request);
@@ -50,14 +46,6 @@ static inline enum tutti_status wait_header(struct cpu_group *group, int peer,
     return TUTTI_OK;
 }
 
-/* After a release: the owner's bell. The load needs no order of its own, see wait_slowly(). */
-static inline void wait_wake(struct cpu_group *group)
-{
-    order_compiler(); /* the sleeper's membarrier() relies on program order */
-    if (__builtin_expect(order_load_relaxed_u32(&group->own->sleepers) != 0, 0))
-        wait_ring(group);
-}
-
 /* Publishes a header, then rings the bell. */
 static inline void wait_publish(struct cpu_group *group, struct layout_header *header,
                                 uint32_t turn, const struct request *request)
@@ -65,7 +53,7 @@ static inline void wait_publish(struct cpu_group *group, struct layout_header *h
     header->signature = request->signature;
     header->parameter = request->parameter;
     order_store_release_u32(&header->turn, turn); /* M1, P1, Q1 pair A1 */
-    wait_wake(group);
+    bell_ring_if_heard(group);
 }
 
 /*

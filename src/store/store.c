@@ -16,17 +16,6 @@ enum { SLICE_MS = 50 }; /* of a wait that may be aborted */
 
 #define DEFAULT_TIMEOUT_MS 600000
 
-bool store_parse_number(const char *text, long long least, long long most, long long *number)
-{
-    const char *digits = text + (*text == '-');
-    if (*digits < '0' || *digits > '9')
-        return false;
-    char *end;
-    errno = 0;
-    *number = strtoll(text, &end, 10);
-    return errno == 0 && *end == 0 && *number >= least && *number <= most;
-}
-
 enum tutti_status store_default_timeout(int64_t *timeout_ms)
 {
     int64_t number = 0;

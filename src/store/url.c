@@ -4,9 +4,22 @@
 
 #include "error.h"
 
+#include <errno.h>
 #include <limits.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+
+bool store_parse_number(const char *text, long long least, long long most, long long *number)
+{
+    const char *digits = text + (*text == '-');
+    if (*digits < '0' || *digits > '9')
+        return false;
+    char *end;
+    errno = 0;
+    *number = strtoll(text, &end, 10);
+    return errno == 0 && *end == 0 && *number >= least && *number <= most;
+}
 
 static bool copy(char *to, size_t capacity, const char *from, size_t bytes)
 {
