@@ -4,8 +4,9 @@
  * operation x count, in place, out of place or some ranks so and some so, at any address that the
  * dtype allows, and touches nothing else.
  *
- * usage: test_agree threads|processes|isa WORLD_SIZE...
+ * usage: test_agree threads|processes|isa|symmetric WORLD_SIZE...
  * isa: processes that reduce with different instruction sets.
+ * symmetric: processes whose operands lie in symmetric memory.
  */
 #include "cpu/reduce.h"
 #include "layout.h"
@@ -43,6 +44,7 @@ struct context {
     const int *leaf_order;
     tutti_op_t premul_sum;
     bool mixed_isa;
+    bool symmetric;
 };
 
 struct operation {
@@ -62,6 +64,7 @@ struct side {
     uint64_t random; /* state, the same on all ranks */
     unsigned char *send_memory;
     unsigned char *recv_memory;
+    tutti_symm_group_t *group; /* that owns both, or NULL */
 };
 
 static int complain(const struct side *side, const struct operation *o, const char *what,
@@ -186,35 +189,67 @@ static const char *isa_of(int rank)
     return have[rank % count];
 }
 
+/* Private memory, or one symmetric allocation for both, or one for each. */
+static int memory_open(struct side *side, tutti_store_t *store)
+{
+    const size_t bytes = MOST_BYTES + 4 * GUARD;
+    struct ranks *ranks = side->ranks;
+    const int rank = side->rank;
+    void *send, *recv = NULL;
+    if (!side->context->symmetric) {
+        side->send_memory = aligned_alloc(GUARD, bytes);
+        side->recv_memory = aligned_alloc(GUARD, bytes);
+        RANKS_CHECK(side->send_memory && side->recv_memory);
+        return 0;
+    }
+    bool two = ranks->size % 2;
+    RANKS_CHECK(tutti_symm_group("agree", rank, ranks->size, store, &side->group) == TUTTI_OK);
+    RANKS_CHECK(tutti_symm_alloc(side->group, two ? bytes : 2 * bytes, &send) == TUTTI_OK);
+    RANKS_CHECK(tutti_symm_rendezvous(send, RANKS_TIMEOUT_MS, NULL) == TUTTI_OK);
+    if (two) {
+        RANKS_CHECK(tutti_symm_alloc(side->group, bytes, &recv) == TUTTI_OK);
+        RANKS_CHECK(tutti_symm_rendezvous(recv, RANKS_TIMEOUT_MS, NULL) == TUTTI_OK);
+    }
+    side->send_memory = send;
+    side->recv_memory = two ? recv : side->send_memory + bytes;
+    return 0;
+}
+
+static void memory_close(struct side *side)
+{
+    if (!side->group) {
+        free(side->send_memory);
+        free(side->recv_memory);
+    }
+    tutti_symm_group_destroy(side->group);
+}
+
 static int agree(struct ranks *ranks, int rank, tutti_store_t *store)
 {
     const struct context *context = ranks->context;
     struct tutti_comm_options options = {.struct_size = sizeof options,
                                          .leaf_order = context->leaf_order};
-    size_t bytes = MOST_BYTES + 4 * GUARD;
-    struct side side = {.ranks = ranks,
-                        .context = context,
-                        .rank = rank,
-                        .random = 42,
-                        .send_memory = aligned_alloc(GUARD, bytes),
-                        .recv_memory = aligned_alloc(GUARD, bytes)};
-    RANKS_CHECK(side.send_memory && side.recv_memory);
+    struct side side = {.ranks = ranks, .context = context, .rank = rank, .random = 42};
     if (context->mixed_isa) {
         setenv("TUTTI_ISA", isa_of(rank), 1);
         RANKS_CHECK(strcmp(tutti_info_isa(), isa_of(rank)) == 0);
     }
+    int failed = memory_open(&side, store);
+    if (failed)
+        return failed;
     RANKS_CHECK(ranks_join(ranks, rank, store, &options, &side.comm) == TUTTI_OK);
-    int failed = side_run(&side);
+    failed = side_run(&side);
     tutti_comm_destroy(side.comm);
-    free(side.send_memory);
-    free(side.recv_memory);
+    memory_close(&side);
     return failed;
 }
 
 static int world_run(const char *kind, int size, const int *leaf_order)
 {
     bool threads = strcmp(kind, "threads") == 0;
-    struct context context = {.leaf_order = leaf_order, .mixed_isa = strcmp(kind, "isa") == 0};
+    struct context context = {.leaf_order = leaf_order,
+                              .mixed_isa = strcmp(kind, "isa") == 0,
+                              .symmetric = strcmp(kind, "symmetric") == 0};
     struct pool *pool = pool_create(size, leaf_order, (uint64_t)size);
     if (tutti_op_create_premul_sum(POOL_SCALAR, &context.premul_sum) != TUTTI_OK)
         return 1;

@@ -4,7 +4,8 @@
  * and placement, with barriers among them, that begin just before the sequence and the step wrap.
  * Every element of every result is compared with the scalar reference.
  *
- * usage: test_random threads|processes WORLD_SIZE
+ * usage: test_random threads|processes|symmetric WORLD_SIZE
+ * symmetric: processes whose operands lie in symmetric memory.
  */
 #include "comm.h"
 #include "pool.h"
@@ -27,6 +28,7 @@ struct context {
     const struct pool *pool;
     const int *leaf_order;
     tutti_op_t premul_sum;
+    bool symmetric;
 };
 
 /* Equal on all ranks. */
@@ -107,10 +109,19 @@ static int live(struct ranks *ranks, int rank, tutti_store_t *store)
     const struct context *context = ranks->context;
     struct tutti_comm_options options = {.struct_size = sizeof options,
                                          .leaf_order = context->leaf_order};
+    const size_t bytes = 2 * (MOST_BYTES + 2 * LINE);
+    tutti_symm_group_t *group = NULL;
     tutti_comm_t *comm;
-    unsigned char *memory = malloc(2 * (MOST_BYTES + 2 * LINE));
+    void *memory;
     uint64_t random = 20;
-    RANKS_CHECK(memory);
+    if (context->symmetric) {
+        RANKS_CHECK(tutti_symm_group("random", rank, ranks->size, store, &group) == TUTTI_OK);
+        RANKS_CHECK(tutti_symm_alloc(group, bytes, &memory) == TUTTI_OK);
+        RANKS_CHECK(tutti_symm_rendezvous(memory, RANKS_TIMEOUT_MS, NULL) == TUTTI_OK);
+    } else {
+        memory = malloc(bytes);
+        RANKS_CHECK(memory);
+    }
     RANKS_CHECK(ranks_join(ranks, rank, store, &options, &comm) == TUTTI_OK);
     comm->cpu.sequence = UINT32_MAX - 200;
     comm->cpu.step = UINT32_MAX - 50;
@@ -128,7 +139,9 @@ static int live(struct ranks *ranks, int rank, tutti_store_t *store)
     }
     RANKS_CHECK(comm->cpu.sequence > UINT32_MAX && comm->cpu.step < UINT32_MAX / 2);
     tutti_comm_destroy(comm);
-    free(memory);
+    if (!group)
+        free(memory);
+    tutti_symm_group_destroy(group);
     return 0;
 }
 
@@ -138,7 +151,8 @@ int main(int argc, char **argv)
     if (argc != 3)
         return 2;
     int size = atoi(argv[2]);
-    struct context context = {.leaf_order = size == 4 ? leaf_order : NULL};
+    struct context context = {.leaf_order = size == 4 ? leaf_order : NULL,
+                              .symmetric = strcmp(argv[1], "symmetric") == 0};
     struct pool *pool = pool_create(size, context.leaf_order, 7);
     context.pool = pool;
     if (tutti_op_create_premul_sum(POOL_SCALAR, &context.premul_sum) != TUTTI_OK)

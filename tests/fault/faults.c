@@ -61,7 +61,7 @@ void faults_arm(struct faults_rank *self, void (*action)(struct faults_rank *sel
 void faults_happened(struct ranks *ranks)
 {
     struct faults_shared *shared = (struct faults_shared *)(void *)ranks->shared;
-    shared->happened_ns = deadline_now();
+    __atomic_store_n(&shared->happened_ns, deadline_now(), __ATOMIC_RELEASE);
     __atomic_store_n(&shared->reached, 1, __ATOMIC_RELEASE);
 }
 
@@ -140,7 +140,7 @@ enum tutti_status faults_call(struct faults_rank *self, int64_t timeout_ms)
 static void note_time(struct ranks *ranks)
 {
     struct faults_shared *shared = (struct faults_shared *)(void *)ranks->shared;
-    int64_t took = deadline_now() - shared->happened_ns;
+    int64_t took = deadline_now() - __atomic_load_n(&shared->happened_ns, __ATOMIC_ACQUIRE);
     int64_t longest = __atomic_load_n(&shared->noticed_ns, __ATOMIC_RELAXED);
     while (took > longest &&
            !__atomic_compare_exchange_n(&shared->noticed_ns, &longest, took, false,

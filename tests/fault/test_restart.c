@@ -13,7 +13,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { PATIENCE_MS = 600, SLACK_MS = 5000 };
+enum { PATIENCE_MS = 1000, SLACK_MS = 5000 };
 
 /* Who dies where in the first life. */
 struct crash {
