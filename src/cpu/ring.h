@@ -13,11 +13,18 @@
 
 #include "cpu/group.h"
 
-/* The offset of a piece of up to LAYOUT_PIECE_BYTES bytes. */
+/* The most that a piece may have: pieces that can be in use at once must not overlap
+ * (docs/ordering.md: P1). */
+static inline size_t ring_piece_bytes(const struct cpu_group *group)
+{
+    return group->ring_bytes / LAYOUT_RING_PIECES;
+}
+
+/* The offset of a piece of up to ring_piece_bytes(). */
 static inline size_t ring_take(struct cpu_group *group, size_t bytes)
 {
     size_t lines = (bytes + LAYOUT_LINE - 1) / LAYOUT_LINE * LAYOUT_LINE;
-    size_t at = group->cursor + lines <= LAYOUT_RING_BYTES ? group->cursor : 0;
+    size_t at = group->cursor + lines <= group->ring_bytes ? group->cursor : 0;
     group->cursor = at + lines;
     return at;
 }
