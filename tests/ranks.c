@@ -18,9 +18,41 @@ static void give_up(const char *what)
     exit(1);
 }
 
-struct ranks *ranks_create(int size, int processes, size_t shared_bytes)
+/* Serves until it is killed. */
+static void serve(struct ranks *ranks, pid_t parent)
+{
+    tutti_store_t *store;
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() != parent ||
+        tutti_store_open("tcp://127.0.0.1:0?server=1", RANKS_TIMEOUT_MS, &store) != TUTTI_OK)
+        _exit(1);
+    snprintf(ranks->url, sizeof ranks->url, "%s", tutti_store_url(store));
+    ranks_raise(ranks, 0);
+    for (;;)
+        pause();
+}
+
+static void store_start(struct ranks *ranks)
 {
     static int count;
+    pid_t parent = getpid();
+    if (!ranks->processes) {
+        snprintf(ranks->url, sizeof ranks->url, "memory:ranks-%d", count++);
+        if (tutti_store_open(ranks->url, RANKS_TIMEOUT_MS, &ranks->memory) != TUTTI_OK)
+            give_up(ranks->url);
+        return;
+    }
+    fflush(NULL);
+    pid_t child = fork();
+    if (child == 0)
+        serve(ranks, parent);
+    ranks->server = child; /* shared: the child must not write it */
+    if (child < 0 || !ranks_await(ranks, 0, 1))
+        give_up("store server");
+}
+
+struct ranks *ranks_create(int size, int processes, size_t shared_bytes)
+{
     struct ranks *ranks = mmap(NULL, sizeof *ranks + shared_bytes, PROT_READ | PROT_WRITE,
                                MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (ranks == MAP_FAILED)
@@ -28,12 +60,7 @@ struct ranks *ranks_create(int size, int processes, size_t shared_bytes)
     ranks->size = size;
     ranks->processes = processes;
     ranks->shared_bytes = shared_bytes;
-    char url[64] = "tcp://127.0.0.1:0?server=1";
-    if (!processes)
-        snprintf(url, sizeof url, "memory:ranks-%d", count++);
-    if (tutti_store_open(url, RANKS_TIMEOUT_MS, &ranks->server) != TUTTI_OK)
-        give_up(url);
-    snprintf(ranks->url, sizeof ranks->url, "%s", processes ? tutti_store_url(ranks->server) : url);
+    store_start(ranks);
     return ranks;
 }
 
@@ -41,7 +68,11 @@ void ranks_destroy(struct ranks *ranks)
 {
     if (!ranks)
         return;
-    tutti_store_close(ranks->server);
+    tutti_store_close(ranks->memory);
+    if (ranks->server > 0) {
+        kill(ranks->server, SIGKILL);
+        waitpid(ranks->server, NULL, 0);
+    }
     munmap(ranks, sizeof *ranks + ranks->shared_bytes);
 }
 

@@ -34,7 +34,8 @@ struct ranks {
     pid_t pids[TUTTI_MAX_RANKS]; /* of the process that rank r lives in */
     struct ranks_result results[TUTTI_MAX_RANKS];
     char url[128];         /* of the store */
-    tutti_store_t *server; /* in the creating process */
+    tutti_store_t *memory; /* keeps a store of threads */
+    pid_t server;          /* serves a store of processes */
     size_t shared_bytes;
     _Alignas(64) unsigned char shared[]; /* the test's own, zeroed */
 };
@@ -42,8 +43,9 @@ struct ranks {
 /* A rank's part; 0 is success. See RANKS_CHECK(). */
 typedef int ranks_fn(struct ranks *ranks, int rank, tutti_store_t *store);
 
-/* Makes the group and its store: `memory:` for threads, a tcp server in this process for others.
- * Ends the test on failure. */
+/* Makes the group and its store: `memory:` for threads, a tcp server for others, in a process of
+ * its own: this one forks, and must have no other thread that may hold a lock then. Ends the test
+ * on failure. */
 struct ranks *ranks_create(int size, int processes, size_t shared_bytes);
 /* Takes NULL. */
 void ranks_destroy(struct ranks *ranks);

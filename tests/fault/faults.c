@@ -81,8 +81,14 @@ int faults_open(struct faults_rank *self, struct ranks *ranks, int rank, tutti_s
 {
     *self = (struct faults_rank){
         .ranks = ranks, .scenario = ranks->context, .rank = rank, .store = store};
-    self->memory = calloc(1, MEMORY_BYTES);
-    RANKS_CHECK(self->memory);
+    if (ranks->processes && self->scenario->point->call == CALL_DIRECT) {
+        RANKS_CHECK(tutti_symm_group("faults", rank, ranks->size, store, &self->group) == TUTTI_OK);
+        RANKS_CHECK(tutti_symm_alloc(self->group, MEMORY_BYTES, &self->memory) == TUTTI_OK);
+        RANKS_CHECK(tutti_symm_rendezvous(self->memory, RANKS_TIMEOUT_MS, NULL) == TUTTI_OK);
+    } else {
+        self->memory = calloc(1, MEMORY_BYTES);
+        RANKS_CHECK(self->memory);
+    }
     RANKS_CHECK(ranks_join(ranks, rank, store, NULL, &self->comm) == TUTTI_OK);
     if (rank != self->scenario->victim)
         RANKS_CHECK(join_others(self, "others", &self->others) == TUTTI_OK);
@@ -94,7 +100,9 @@ void faults_close(struct faults_rank *self)
     plan.self = NULL;
     tutti_comm_destroy(self->comm);
     tutti_comm_destroy(self->others);
-    free(self->memory);
+    if (!self->group)
+        free(self->memory);
+    tutti_symm_group_destroy(self->group);
 }
 
 static enum tutti_status all_reduce(struct faults_rank *self, enum tutti_algo algo, size_t bytes,
@@ -278,9 +286,10 @@ bool faults_first_of_call(const struct faults_point *point)
     return point == faults_points || point[-1].call != point->call;
 }
 
-bool faults_of_processes(const struct faults_point *point)
+bool faults_all(const struct faults_point *point)
 {
-    return point->call != CALL_DIRECT;
+    (void)point;
+    return true;
 }
 
 /* ---- nothing left ---------------------------------------------------------------------------- */

@@ -19,7 +19,7 @@ enum faults_call {
     CALL_MAIL,
     CALL_ONE_SHOT,
     CALL_TWO_SHOT,
-    CALL_DIRECT, /* thread ranks only */
+    CALL_DIRECT, /* zero-copy: thread ranks, or processes on symmetric memory */
     CALL_BARRIER,
     CALL_SUBSET, /* of the victim and the next rank */
 };
@@ -48,7 +48,8 @@ struct faults_rank {
     tutti_store_t *store;
     tutti_comm_t *comm;
     tutti_comm_t *others; /* all ranks but the victim; NULL on the victim */
-    unsigned char *memory;
+    void *memory;
+    tutti_symm_group_t *group; /* that owns the memory, or NULL */
 };
 
 /* Lies in the shared bytes. */
@@ -89,8 +90,7 @@ int faults_run_all(const char *title, bool processes, int most, ranks_fn *fn,
                    bool (*takes)(const struct faults_point *point));
 /* Of points with the same operation, the first: for what does not happen at points. */
 bool faults_first_of_call(const struct faults_point *point);
-/* Every point that processes pass. */
-bool faults_of_processes(const struct faults_point *point);
+bool faults_all(const struct faults_point *point);
 
 /* A private directory for the library's sockets (TUTTI_DIR); how much is left in it or elsewhere.
  */

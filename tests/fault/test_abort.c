@@ -76,19 +76,12 @@ static int live_thread(struct ranks *ranks, int rank, tutti_store_t *store)
     return failed;
 }
 
-static bool any(const struct faults_point *point)
-{
-    (void)point;
-    return true;
-}
-
 int main(int argc, char **argv)
 {
     bool processes = argc == 2 && strcmp(argv[1], "processes") == 0;
     struct sigaction action = {.sa_handler = on_signal};
     sigaction(SIGUSR1, &action, NULL);
-    int failed = faults_run_all("abort in a handler", processes, 4, live_signal,
-                                processes ? faults_of_processes : any);
+    int failed = faults_run_all("abort in a handler", processes, 4, live_signal, faults_all);
     return faults_run_all("abort from a thread", processes, 4, live_thread, faults_first_of_call) ||
            failed;
 }

@@ -37,5 +37,5 @@ static int live(struct ranks *ranks, int rank, tutti_store_t *store)
 
 int main(void)
 {
-    return faults_run_all("kill", true, 5, live, faults_of_processes);
+    return faults_run_all("kill", true, 5, live, faults_all);
 }

@@ -57,7 +57,7 @@ static int second_life(struct ranks *ranks, int rank, tutti_store_t *store)
     return 0;
 }
 
-/* A path of NULL is the tcp server of this process. */
+/* A path of NULL is the tcp server. */
 static int run(const char *path, int size, const struct crash *crash)
 {
     struct ranks *ranks = ranks_create(size, size, 0);
