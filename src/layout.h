@@ -24,9 +24,8 @@ enum {
     LAYOUT_BODY_BYTES = 4096,
     LAYOUT_MAIL_BYTES = LAYOUT_LINE + LAYOUT_BODY_BYTES,
     LAYOUT_SLOTS = 4, /* of flags; see docs/ordering.md: P1 */
-    LAYOUT_RING_BYTES = 4 << 20,
-    LAYOUT_RING_PIECES = 8,                                      /* see docs/ordering.md: P1 */
-    LAYOUT_PIECE_BYTES = LAYOUT_RING_BYTES / LAYOUT_RING_PIECES, /* at most */
+    LAYOUT_RING_BYTES = 2 << 20,
+    LAYOUT_PIECE_BYTES = LAYOUT_RING_BYTES / 8, /* see docs/ordering.md: P1 */
 };
 
 #define LAYOUT_MAGIC UINT64_C(0x74757474692d6331)

@@ -11,10 +11,27 @@
 /* Shorter copies go through the caches however far the cores are. */
 enum { COPY_FAR_BYTES = 1024 };
 
+/* Results of operations from here on would leave the caches before anybody reads them (16 MiB on 2
+ * near ranks: 1.44 ms through the caches, 1.30 past them; on far ones it is the other way round).
+ */
+enum { COPY_OUT_BYTES = 8 << 20 };
+
 /* Into the own arena, for peers to read. Complete before a later release. */
 static inline void copy_in(struct cpu_group *group, void *to, const void *from, size_t bytes)
 {
     if (group->far && bytes >= COPY_FAR_BYTES) {
+        group->isa->copy_stream(to, from, bytes);
+        order_drain_streams();
+    } else {
+        group->isa->copy(to, from, bytes);
+    }
+}
+
+/* From a peer's arena to user memory. Complete before a later release. */
+static inline void copy_out(struct cpu_group *group, void *to, const void *from, size_t bytes,
+                            size_t operation_bytes)
+{
+    if (operation_bytes >= COPY_OUT_BYTES && !group->far) {
         group->isa->copy_stream(to, from, bytes);
         order_drain_streams();
     } else {

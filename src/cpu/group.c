@@ -31,8 +31,6 @@ enum {
     /* With more ranks than cores a peer needs our core to make progress: a turn each, several times
        over. */
     YIELDS_OVERSUBSCRIBED = 4000,
-    /* Ranks that share a core share its cache: 256 KiB on 4 ranks and 2 cores 48 us, 56 in all. */
-    RING_BYTES_OVERSUBSCRIBED = LAYOUT_RING_BYTES / 2,
 };
 
 static bool is_remote(const struct cpu_group *group, int rank)
@@ -181,7 +179,6 @@ enum tutti_status cpu_group_open(const struct cpu_group_config *config, struct c
     group->oversubscribed = config->oversubscribed;
     group->spin = config->oversubscribed ? 1 : SPIN_POLLS;
     group->spin_small = config->oversubscribed ? SPIN_POLLS_SMALL : SPIN_POLLS;
-    group->ring_bytes = config->oversubscribed ? RING_BYTES_OVERSUBSCRIBED : LAYOUT_RING_BYTES;
     group->yields = config->oversubscribed ? YIELDS_OVERSUBSCRIBED : YIELDS;
     group->membarrier = bell_prepare();
     group->ordered = true;

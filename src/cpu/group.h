@@ -24,13 +24,12 @@ struct cpu_group {
     bool mailed;       /* the operation that runs announces itself in mails */
     int rank;
     int size;
-    int spin;          /* polls before a waiter yields */
-    int spin_small;    /* the same in an operation of up to WAIT_SMALL_BYTES */
-    int yields;        /* before it sleeps */
-    size_t ring_bytes; /* of LAYOUT_RING_BYTES, those in use: the same on all ranks */
-    bool one_process;  /* all ranks are threads of this process */
-    bool ordered;      /* the leaf order is the rank order */
-    bool far;          /* copies go past the caches: copy.h */
+    int spin;         /* polls before a waiter yields */
+    int spin_small;   /* the same in an operation of up to WAIT_SMALL_BYTES */
+    int yields;       /* before it sleeps */
+    bool one_process; /* all ranks are threads of this process */
+    bool ordered;     /* the leaf order is the rank order */
+    bool far;         /* copies go past the caches: copy.h */
     const struct reduce_isa *isa;
     int order[TUTTI_MAX_RANKS];         /* order[leaf] is a rank */
     uint32_t meetings[TUTTI_MAX_RANKS]; /* of subset barriers, with each peer */

@@ -100,7 +100,7 @@ static enum tutti_status piece_reduce(struct cpu_group *group, const struct requ
 
 enum tutti_status one_shot_pieces(struct cpu_group *group, const struct request *request)
 {
-    size_t most = ring_piece_bytes(group) / request->element_bytes;
+    size_t most = LAYOUT_PIECE_BYTES / request->element_bytes;
     for (size_t first = 0; first < request->count; first += most) {
         size_t left = request->count - first;
         enum tutti_status status = piece_reduce(group, request, first, left < most ? left : most);

@@ -29,21 +29,35 @@ enum tutti_status wait_mismatch(struct cpu_group *group, int peer,
     return cpu_group_fail(group, &fault);
 }
 
-/* A peer that means another operation says so in its mail and never writes the word that we wait
- * for. */
+/* The peer's mail of that sequence, NULL if it has written none. */
+static const struct layout_header *mail_of(const struct cpu_group *group, int peer,
+                                           uint32_t sequence)
+{
+    const struct layout_header *header =
+        &group->arenas[peer]->mails[sequence % LAYOUT_MAILS].header;
+    return order_load_acquire_u32(&header->turn) == sequence ? header : NULL; /* A1 pairs M1 */
+}
+
+/* A peer that means another operation says so, and never writes the word that we wait for: in its
+ * mail, or, for a barrier of a subset, by entering its next meeting with us. */
 static bool means_another(struct cpu_group *group, int peer, const struct request *request,
                           struct tutti_fault *fault)
 {
-    uint32_t sequence = (uint32_t)group->sequence;
-    const struct layout_header *header =
-        &group->arenas[peer]->mails[sequence % LAYOUT_MAILS].header;
-    if (!group->mailed || order_load_acquire_u32(&header->turn) != sequence)
-        return false;
-    if (header->signature == request->signature && header->parameter == request->parameter)
-        return false;
+    uint32_t sequence = (uint32_t)group->sequence, next = group->meetings[peer] + 1;
+    const struct layout_meeting *meeting = &group->arenas[peer]->meetings[group->rank][next % 2];
+    const struct layout_header *header = mail_of(group, peer, sequence + !group->mailed);
     *fault = fault_of(group, TUTTI_ERR_MISMATCH, peer, request);
-    fault->seen = signature_unpack(header->signature, header->parameter);
-    return true;
+    if (header &&
+        (header->signature != request->signature || header->parameter != request->parameter)) {
+        fault->seen = signature_unpack(header->signature, header->parameter);
+        return true;
+    }
+    if (!header && group->mailed && order_load_acquire_u32(&meeting->count) == next) { /* A1: B1 */
+        fault->seen.collective = TUTTI_COLLECTIVE_BARRIER;
+        fault->seen.parameter = meeting->subset;
+        return true;
+    }
+    return false;
 }
 
 /* One look at everything but the word. */
