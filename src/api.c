@@ -226,7 +226,9 @@ static enum tutti_status all_reduce(const void *send, void *recv, size_t count,
 
     enum tutti_op_kind kind = op_kind(op);
     size_t bytes = count * dtype_bytes(dtype);
-    enum tutti_algo algo = algorithm_pick(comm, bytes, dtype, options, &reason);
+    enum tutti_algo algo = TUTTI_ALGO_ONE_SHOT;
+    if (bytes > comm->small_bytes || options->algo)
+        algo = algorithm_pick(comm, bytes, dtype, options, &reason);
     if (algo == TUTTI_ALGO_NONE)
         return error_set(TUTTI_ERR_DECLINED,
                          "tutti_all_reduce: %s: fall back to another library, or switch strict "

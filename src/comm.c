@@ -10,6 +10,7 @@
 #include "log.h"
 #include "meet.h"
 #include "order.h"
+#include "plan.h"
 #include "store/store.h"
 
 #include <inttypes.h>
@@ -317,6 +318,12 @@ static enum tutti_status rendezvous(struct tutti_comm *comm, struct host_record 
         .exchanger = &exchanger,
         .timeout_ms = deadline_timeout_ms(deadline),
     };
+    comm->small_bytes = plan_small_bytes(&(struct plan_input){
+        .forced = (enum tutti_algo)comm->config.algo,
+        .strict = comm->config.strict,
+        .world_size = comm->world_size,
+        .oversubscribed = config.oversubscribed,
+    });
     return cpu_group_open(&config, &comm->cpu);
 }
 

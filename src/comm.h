@@ -18,10 +18,11 @@ struct comm_config {
 
 struct tutti_comm {
     struct cpu_group cpu;
-    uint32_t busy;  /* a caller is inside */
-    uint32_t epoch; /* of the process that created it: ipc/fork.h */
-    uint64_t calls; /* of collectives; written by the caller that holds busy */
-    bool ready;     /* the rendezvous has succeeded */
+    uint32_t busy;      /* a caller is inside */
+    uint32_t epoch;     /* of the process that created it: ipc/fork.h */
+    uint64_t calls;     /* of collectives; written by the caller that holds busy */
+    size_t small_bytes; /* plan_small_bytes() */
+    bool ready;         /* the rendezvous has succeeded */
     int rank;
     int world_size;
     const struct reduce_isa *isa;

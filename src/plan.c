@@ -48,6 +48,11 @@ static size_t one_shot_bytes(const struct plan_input *input)
     return input->world_size <= 8 ? (size_t)16 << 10 : (size_t)4 << 10;
 }
 
+size_t plan_small_bytes(const struct plan_input *input)
+{
+    return input->strict || input->forced != TUTTI_ALGO_NONE ? 0 : one_shot_bytes(input);
+}
+
 enum tutti_algo plan_pick(const struct plan_input *input, const char **reason)
 {
     if (input->forced != TUTTI_ALGO_NONE) {

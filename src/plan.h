@@ -16,6 +16,11 @@ struct plan_input {
     bool oversubscribed;
 };
 
+/* Up to how many bytes plan_pick() says one-shot whatever the call, but for its own choice of
+ * algorithm: 0 in strict mode and where one is forced. Looked up at set-up, so that small
+ * operations need not ask. */
+size_t plan_small_bytes(const struct plan_input *input);
+
 /* NONE only in strict mode. *reason is a static sentence. */
 enum tutti_algo plan_pick(const struct plan_input *input, const char **reason);
 
