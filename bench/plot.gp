@@ -33,5 +33,6 @@ do for [i = 1:words(panels)] {
          rows(panel, "any") using 4:($6 * 1e-6) title "Open MPI, best setting" with lines lw 1.5 lc rgb "#3f8fd0", \
          rows(panel, "any") using 4:($5 * 1e-6) title "Tutti" with linespoints lw 2.5 pt 7 ps 0.4 lc rgb "#e05a2b", \
          rows(panel, "symmetric") using 4:($5 * 1e-6) title "Tutti, symmetric buffers" with linespoints dt 2 lw 2 pt 7 ps 0.3 lc rgb "#2fa36b"
+    unset key # one legend is enough, and the others' lines need the room
 }
 unset multiplot
