@@ -9,7 +9,9 @@ run=${TUTTI_TEST_RUN:-}
 unset TUTTI_TEST_RUN # what this script starts is not of the run
 
 files() {
-    find /dev/shm /tmp/tutti-* "${XDG_RUNTIME_DIR:-/nonexistent}/tutti" -mindepth 1 2>/dev/null || true
+    find /dev/shm "${XDG_RUNTIME_DIR:-/nonexistent}/tutti" -mindepth 1 2>/dev/null || true
+    # The private directory itself may stay.
+    find /tmp -path '/tmp/tutti-*' ! -path "/tmp/tutti-$(id -u)" 2>/dev/null || true
 }
 
 # Processes of this run, but neither this one nor those that it descends from.

@@ -250,7 +250,7 @@ static int disagree_about_the_world(struct group *group, int rank)
 static void different_world_sizes_are_a_mismatch(void **state)
 {
     (void)state;
-    run(2, disagree_about_the_world);
+    run_alone(2, disagree_about_the_world);
 }
 
 int main(void)
