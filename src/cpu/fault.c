@@ -118,7 +118,8 @@ bool cpu_group_look(struct cpu_group *group, int peer, bool life, struct tutti_f
 void cpu_group_abort(struct cpu_group *group)
 {
     order_store_relaxed_u32(&group->aborted, 1);
-    if (!group->own)
+    /* Before, the rank itself finds the word in its waits, and its arena may come and go. */
+    if (!order_load_acquire_u32(&group->open)) /* A7 pairs G1 */
         return;
     order_store_relaxed_u32(&group->own->aborted, 1);
     bell_ring_all(group);

@@ -210,11 +210,10 @@ enum tutti_status cpu_group_open(const struct cpu_group_config *config, struct c
     for (int r = 0; r < config->size; r++)
         if (fds[r] >= 0)
             close(fds[r]);
-    if (status != TUTTI_OK) {
-        channel_close(group->channel);
-        group->channel = NULL;
-        arenas_release(group);
-    }
+    if (status == TUTTI_OK)
+        order_store_release_u32(&group->open, 1); /* G1 pairs A7 */
+    else
+        cpu_group_close(group);
     return status;
 }
 
@@ -224,6 +223,7 @@ void cpu_group_close(struct cpu_group *group)
         return;
     order_store_release_u32(&group->own->left, 1); /* F2 pairs A2 */
     bell_ring(group);
+    order_store_relaxed_u32(&group->open, 0);
     channel_close(group->channel);
     group->channel = NULL;
     arenas_release(group);

@@ -43,6 +43,7 @@ struct cpu_group {
 
     uint32_t failed;  /* `fault` is written: release F4 pairs A4 */
     uint32_t claimed; /* the first to fail writes `fault` */
+    uint32_t open;    /* the arenas are there: release G1 pairs A7 */
     uint32_t aborted; /* by tutti_comm_abort() in this process */
     struct tutti_fault fault;
     struct channel *channel; /* NULL when one_process */

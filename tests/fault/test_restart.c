@@ -32,15 +32,21 @@ static void hook(const char *name)
 static int first_life(struct ranks *ranks, int rank, tutti_store_t *store)
 {
     const struct crash *crash = ranks->context;
-    struct tutti_comm_options options = {.struct_size = sizeof options, .timeout_ms = PATIENCE_MS};
+    struct tutti_comm_options options = {
+        .struct_size = sizeof options, .timeout_ms = PATIENCE_MS, .defer = true};
     tutti_comm_t *comm;
     deadly_point = crash->victims >> rank & 1 ? crash->point : NULL;
     int64_t start = deadline_now();
-    enum tutti_status status = ranks_join(ranks, rank, store, &options, &comm);
+    RANKS_CHECK(ranks_join(ranks, rank, store, &options, &comm) == TUTTI_OK);
+    enum tutti_status status = tutti_comm_rendezvous(comm);
     RANKS_CHECK(!deadly_point);
-    RANKS_CHECK(!comm && (status == TUTTI_ERR_TIMEOUT || status == TUTTI_ERR_PEER_DEAD));
+    RANKS_CHECK(status == TUTTI_ERR_TIMEOUT || status == TUTTI_ERR_PEER_DEAD);
     RANKS_CHECK(strstr(tutti_last_error(), "rank "));
     RANKS_CHECK(deadline_now() - start < (int64_t)(PATIENCE_MS + SLACK_MS) * 1000000);
+    /* It holds its handle and its reason, nothing that an abort could touch. */
+    tutti_comm_abort(comm);
+    RANKS_CHECK(tutti_comm_status(comm, NULL) == status);
+    tutti_comm_destroy(comm);
     return 0;
 }
 
