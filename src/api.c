@@ -7,6 +7,7 @@
 #include "error.h"
 #include "ipc/fork.h"
 #include "op.h"
+#include "options.h"
 #include "order.h"
 #include "plan.h"
 #include "signature.h"
@@ -58,20 +59,10 @@ static void leave(struct tutti_comm *comm)
 static enum tutti_status options_read(const struct tutti_call_options *from, const char *call,
                                       struct tutti_call_options *options)
 {
-    memset(options, 0, sizeof *options);
-    if (from->struct_size < sizeof from->struct_size)
-        return error_set(TUTTI_ERR_INVALID,
-                         "%s: options->struct_size is %zu: set it to "
-                         "sizeof(struct tutti_call_options), %zu",
-                         call, from->struct_size, sizeof *from);
-    size_t known = from->struct_size < sizeof *from ? from->struct_size : sizeof *from;
-    for (size_t i = known; i < from->struct_size; i++)
-        if (((const unsigned char *)from)[i])
-            return error_set(TUTTI_ERR_VERSION,
-                             "%s: options hold a field at byte %zu that this library "
-                             "does not know",
-                             call, i);
-    memcpy(options, from, known);
+    enum tutti_status status =
+        options_copy(call, "tutti_call_options", from, options, sizeof *options);
+    if (status != TUTTI_OK)
+        return status;
     if (options->flags & ~(uint32_t)TUTTI_CALL_NO_ZERO_COPY)
         return error_set(TUTTI_ERR_INVALID,
                          "%s: flags 0x%" PRIx32 ": expected TUTTI_CALL_NO_ZERO_COPY "
@@ -91,6 +82,26 @@ static enum tutti_status refuse_stream(tutti_stream_t stream, const char *call)
                      "%s: stream %p: a CPU communicator takes TUTTI_STREAM_DEFAULT "
                      "only",
                      call, (const void *)stream);
+}
+
+/* Enters with the options that hold: the caller's, read into *copy, or none. Has left again on
+ * failure. */
+static inline enum tutti_status begin(struct tutti_comm *comm, const char *call,
+                                      tutti_stream_t stream, const struct tutti_call_options *given,
+                                      struct tutti_call_options *copy,
+                                      const struct tutti_call_options **options)
+{
+    enum tutti_status status = enter(comm, call);
+    if (status != TUTTI_OK)
+        return status;
+    if (stream != TUTTI_STREAM_DEFAULT)
+        status = refuse_stream(stream, call);
+    else if (given)
+        status = options_read(given, call, copy);
+    *options = given ? copy : &no_options;
+    if (status != TUTTI_OK)
+        leave(comm);
+    return status;
 }
 
 /* dtype, op and count. */
@@ -281,17 +292,12 @@ enum tutti_status tutti_all_reduce_with(const void *send, void *recv, size_t cou
                                         tutti_stream_t stream,
                                         const struct tutti_call_options *given)
 {
-    static const char call[] = "tutti_all_reduce";
-    struct tutti_call_options options;
-    enum tutti_status status = enter(comm, call);
+    struct tutti_call_options copy;
+    const struct tutti_call_options *options;
+    enum tutti_status status = begin(comm, "tutti_all_reduce", stream, given, &copy, &options);
     if (status != TUTTI_OK)
         return status;
-    if (stream != TUTTI_STREAM_DEFAULT)
-        status = refuse_stream(stream, call);
-    else if (given)
-        status = options_read(given, call, &options);
-    if (status == TUTTI_OK)
-        status = all_reduce(send, recv, count, dtype, op, comm, given ? &options : &no_options);
+    status = all_reduce(send, recv, count, dtype, op, comm, options);
     leave(comm);
     return status;
 }
@@ -360,17 +366,12 @@ enum tutti_status tutti_barrier(tutti_comm_t *comm, const int *ranks, int count,
 enum tutti_status tutti_barrier_with(tutti_comm_t *comm, const int *ranks, int count,
                                      tutti_stream_t stream, const struct tutti_call_options *given)
 {
-    static const char call[] = "tutti_barrier";
-    struct tutti_call_options options;
-    enum tutti_status status = enter(comm, call);
+    struct tutti_call_options copy;
+    const struct tutti_call_options *options;
+    enum tutti_status status = begin(comm, "tutti_barrier", stream, given, &copy, &options);
     if (status != TUTTI_OK)
         return status;
-    if (stream != TUTTI_STREAM_DEFAULT)
-        status = refuse_stream(stream, call);
-    else if (given)
-        status = options_read(given, call, &options);
-    if (status == TUTTI_OK)
-        status = barrier(comm, ranks, count, given ? &options : &no_options);
+    status = barrier(comm, ranks, count, options);
     leave(comm);
     return status;
 }

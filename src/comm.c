@@ -9,6 +9,7 @@
 #include "ipc/fork.h"
 #include "log.h"
 #include "meet.h"
+#include "options.h"
 #include "order.h"
 #include "plan.h"
 #include "store/store.h"
@@ -40,31 +41,6 @@ bool tutti_comm_is_enabled(void)
     bool disabled = false;
     /* What we cannot read was meant to switch something off. */
     return env_bool("TUTTI_DISABLE", &disabled) == TUTTI_OK && !disabled;
-}
-
-/* The caller's struct, however old or new, as this library's; fields that we do not know must be
- * zero. */
-static enum tutti_status options_read(const struct tutti_comm_options *from,
-                                      struct tutti_comm_options *options)
-{
-    memset(options, 0, sizeof *options);
-    if (!from)
-        return TUTTI_OK;
-    if (from->struct_size < sizeof from->struct_size)
-        return error_set(TUTTI_ERR_INVALID,
-                         "options->struct_size is %zu: set it to sizeof(struct "
-                         "tutti_comm_options), %zu",
-                         from->struct_size, sizeof *from);
-    size_t known = from->struct_size < sizeof *from ? from->struct_size : sizeof *from;
-    for (size_t i = known; i < from->struct_size; i++)
-        if (((const unsigned char *)from)[i])
-            return error_set(
-                TUTTI_ERR_VERSION,
-                "options hold a field at byte %zu that this library, %d.%d.%d, does not "
-                "know",
-                i, TUTTI_VERSION_MAJOR, TUTTI_VERSION_MINOR, TUTTI_VERSION_PATCH);
-    memcpy(options, from, known);
-    return TUTTI_OK;
 }
 
 static enum tutti_status leaf_order_read(const int *order, int size, int32_t *leaf_order)
@@ -223,11 +199,14 @@ uint64_t tutti_call_count(void)
 enum tutti_status tutti_comm_create(tutti_store_t *store, int rank, int world_size,
                                     const struct tutti_comm_options *given, tutti_comm_t **comm)
 {
-    struct tutti_comm_options options;
+    struct tutti_comm_options options = {.struct_size = sizeof options};
     if (!comm)
         return error_set(TUTTI_ERR_INVALID, "tutti_comm_create: comm is NULL");
     *comm = NULL;
-    enum tutti_status status = options_read(given, &options);
+    enum tutti_status status = TUTTI_OK;
+    if (given)
+        status = options_copy("tutti_comm_create", "tutti_comm_options", given, &options,
+                              sizeof options);
     if (status == TUTTI_OK)
         status = arguments_check(store, rank, world_size, &options);
     if (status == TUTTI_OK)

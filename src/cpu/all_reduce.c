@@ -10,15 +10,13 @@ static enum tutti_status mail_all_reduce(struct cpu_group *group, const struct r
     enum tutti_status status = one_shot_mail(group, request);
     if (status != TUTTI_OK || request->bytes < COPY_FAR_BYTES)
         return status;
-    return distance_due(group, request->bytes) ? distance_probe(group, request) : TUTTI_OK;
+    return distance_update(group, request);
 }
 
 /* The operation has announced itself. */
 static enum tutti_status by_reach(struct cpu_group *group, const struct request *request)
 {
-    enum tutti_status status = TUTTI_OK;
-    if (distance_due(group, request->bytes))
-        status = distance_probe(group, request);
+    enum tutti_status status = distance_update(group, request);
     if (request->operands.send_id != LAYOUT_PRIVATE && status == TUTTI_OK) {
         bool done;
         status = direct_all_reduce(group, request, &done);

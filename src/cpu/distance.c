@@ -25,17 +25,21 @@ enum {
 
 /* One throw: whoever has the lower rank serves. *caught says whether polling was enough: a partner
  * that shares our core, or has none now, does not come while we poll. */
-static enum tutti_status throw(struct cpu_group * group, int partner, const struct request *request,
-                               bool *caught) {
+static enum tutti_status throw_ball(struct cpu_group *group, int partner,
+                                    const struct request *request, bool *caught)
+{
     uint32_t ball = ++group->balls[partner];
     const uint32_t *theirs = &group->arenas[partner]->probes[group->rank];
     uint32_t *ours = &group->own->probes[partner];
-    if (group->rank < partner) order_store_release_u32(ours, ball); /* D1 pairs A1 in wait_for() */
+    if (group->rank < partner)
+        order_store_release_u32(ours, ball); /* D1 pairs A1 in wait_for() */
     for (int polls = *caught ? POLLS : 0; polls > 0 && order_load_acquire_u32(theirs) != ball;
-         polls--) order_pause();
+         polls--)
+        order_pause();
     *caught = *caught && order_load_acquire_u32(theirs) == ball;
     enum tutti_status status = wait_for(group, partner, theirs, ball, request);
-    if (group->rank > partner) order_store_release_u32(ours, ball); /* D1 */
+    if (group->rank > partner)
+        order_store_release_u32(ours, ball); /* D1 */
     bell_ring_if_heard(group);
     return status;
 }
@@ -45,13 +49,13 @@ static enum tutti_status measure(struct cpu_group *group, int partner,
                                  const struct request *request, int64_t *round_trip_ns)
 {
     bool caught = false; /* the first throw only waits until both are here */
-    enum tutti_status status = throw(group, partner, request, &caught);
+    enum tutti_status status = throw_ball(group, partner, request, &caught);
     int64_t best = INT64_MAX;
     caught = true;
     for (int done = 0; done < THROWS && status == TUTTI_OK; done += RUN) {
         int64_t start = deadline_now();
         for (int i = 0; i < RUN && status == TUTTI_OK; i++)
-            status = throw(group, partner, request, &caught);
+            status = throw_ball(group, partner, request, &caught);
         int64_t time = (deadline_now() - start) / RUN;
         if (caught && time < best)
             best = time;
@@ -82,8 +86,8 @@ enum tutti_status distance_probe(struct cpu_group *group, const struct request *
     return status;
 }
 
-bool distance_due(struct cpu_group *group, size_t bytes)
+enum tutti_status distance_update(struct cpu_group *group, const struct request *request)
 {
-    group->work += bytes + OPERATION_BYTES;
-    return group->work >= WORK_BYTES;
+    group->work += request->bytes + OPERATION_BYTES;
+    return group->work >= WORK_BYTES ? distance_probe(group, request) : TUTTI_OK;
 }

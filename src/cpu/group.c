@@ -181,11 +181,8 @@ enum tutti_status cpu_group_open(const struct cpu_group_config *config, struct c
     group->spin_small = config->oversubscribed ? SPIN_POLLS_SMALL : SPIN_POLLS;
     group->yields = config->oversubscribed ? YIELDS_OVERSUBSCRIBED : YIELDS;
     group->membarrier = bell_prepare();
-    group->ordered = true;
-    for (int leaf = 0; leaf < config->size; leaf++) {
+    for (int leaf = 0; leaf < config->size; leaf++)
         group->order[leaf] = config->order[leaf];
-        group->ordered &= config->order[leaf] == leaf;
-    }
 
     /* Thread ranks look for each other's arena once all have made theirs: the handshake and this
      * barrier see to that. A rank that failed goes on to the verdict, so that nobody waits for it.

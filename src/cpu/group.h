@@ -28,7 +28,6 @@ struct cpu_group {
     int spin_small;   /* the same in an operation of up to WAIT_SMALL_BYTES */
     int yields;       /* before it sleeps */
     bool one_process; /* all ranks are threads of this process */
-    bool ordered;     /* the leaf order is the rank order */
     bool far;         /* copies go past the caches: copy.h */
     const struct reduce_isa *isa;
     int order[TUTTI_MAX_RANKS];         /* order[leaf] is a rank */
@@ -83,7 +82,7 @@ enum tutti_status cpu_group_status(struct cpu_group *group, struct tutti_fault *
 
 /*
  * All-reduce of one or more elements. Takes the given algorithm (one-shot or two-shot) and one of
- * its transports: mail, slots, or, where all ranks can reach all operands, none at all.
+ * its transports: mail, ring, or, where all ranks can reach all operands, none at all.
  */
 enum tutti_status cpu_all_reduce(struct cpu_group *group, const struct request *request);
 /* Of all ranks. */

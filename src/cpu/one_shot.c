@@ -20,6 +20,19 @@
 
 #include <string.h>
 
+static void reduce_all(const struct cpu_group *group, const struct request *request, void *out,
+                       const void *const *in, size_t count)
+{
+    request->reduce(&(struct reduce_call){
+        .out = out,
+        .in = in,
+        .n = group->size,
+        .count = count,
+        .scalar = request->scalar,
+        .divisor = group->size,
+    });
+}
+
 enum tutti_status one_shot_mail(struct cpu_group *group, const struct request *request)
 {
     uint32_t sequence = (uint32_t)group->sequence;
@@ -49,14 +62,7 @@ enum tutti_status one_shot_mail(struct cpu_group *group, const struct request *r
             return status;
     }
     POINT("mail.received");
-    request->reduce(&(struct reduce_call){
-        .out = request->recv,
-        .in = in,
-        .n = group->size,
-        .count = request->count,
-        .scalar = request->scalar,
-        .divisor = group->size,
-    });
+    reduce_all(group, request, request->recv, in, request->count);
     return TUTTI_OK;
 }
 
@@ -87,14 +93,8 @@ static enum tutti_status piece_reduce(struct cpu_group *group, const struct requ
         if (status != TUTTI_OK)
             return status;
     }
-    request->reduce(&(struct reduce_call){
-        .out = (unsigned char *)request->recv + first * request->element_bytes,
-        .in = in,
-        .n = group->size,
-        .count = count,
-        .scalar = request->scalar,
-        .divisor = group->size,
-    });
+    reduce_all(group, request, (unsigned char *)request->recv + first * request->element_bytes, in,
+               count);
     return TUTTI_OK;
 }
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The one way to wait for a peer. A waiter polls for a while (not at all when ranks outnumber
+ * The one way to wait for a peer. A waiter polls for a while (hardly when ranks outnumber
  * cores), then yields, then sleeps on the bell of the peer that it waits for, in slices, looking
  * for trouble at each. Who releases a word rings its own bell if somebody sleeps on it: one load
  * when nobody does.

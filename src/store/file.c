@@ -377,10 +377,7 @@ static enum tutti_status file_compare_set(void *context, const char *key, const 
     if (status != TUTTI_OK)
         return status;
     struct map_entry *entry = find(file, "/", key);
-    bool same = entry ? entry->value_bytes == expected_size &&
-                            (!expected_size || !memcmp(entry->value, expected, expected_size))
-                      : expected_size == 0;
-    if (same)
+    if (map_entry_is(entry, expected, expected_size))
         status = append(file, "/", key, desired, desired_size);
     entry = find(file, "/", key);
     if (entry)

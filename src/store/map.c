@@ -72,6 +72,14 @@ struct map_entry *map_find(const struct map *map, const void *key, size_t key_by
     return NULL;
 }
 
+bool map_entry_is(const struct map_entry *entry, const void *value, size_t value_bytes)
+{
+    if (!entry)
+        return value_bytes == 0;
+    return entry->value_bytes == value_bytes &&
+           (value_bytes == 0 || memcmp(entry->value, value, value_bytes) == 0);
+}
+
 /* A new entry with an empty value. */
 static struct map_entry *insert(struct map *map, const void *key, size_t key_bytes)
 {

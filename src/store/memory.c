@@ -142,10 +142,7 @@ static enum tutti_status memory_compare_set(void *context, const char *key, cons
     enum tutti_status status = TUTTI_OK;
     pthread_mutex_lock(&memory->lock);
     struct map_entry *entry = map_find(&memory->map, key, strlen(key));
-    bool same = entry ? entry->value_bytes == expected_size &&
-                            (!expected_size || !memcmp(entry->value, expected, expected_size))
-                      : expected_size == 0;
-    if (same)
+    if (map_entry_is(entry, expected, expected_size))
         status = put(memory, key, desired, desired_size);
     entry = map_find(&memory->map, key, strlen(key));
     if (entry) {

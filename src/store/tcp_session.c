@@ -257,10 +257,8 @@ static bool serve_compare_set(struct tcp_session *session)
     struct tcp_space *space = session->space;
     struct text key = field(session, 0), expected = field(session, 1);
     struct map_entry *entry = map_find(&space->values, key.data, key.bytes);
-    bool same = entry ? entry->value_bytes == expected.bytes &&
-                            memcmp(entry->value, expected.data, expected.bytes) == 0
-                      : expected.bytes == 0;
-    if (same && !put_value(space, key, field(session, 2)))
+    if (map_entry_is(entry, expected.data, expected.bytes) &&
+        !put_value(space, key, field(session, 2)))
         return false;
     entry = map_find(&space->values, key.data, key.bytes);
     if (entry)

@@ -5,7 +5,7 @@ set -euo pipefail
 # Layer, name, files. Two names on one layer do not see each other.
 layers='
 0 public  include/tutti/*
-1 base    src/error.? src/fault.? src/log.? src/names.? src/env.? src/op.? src/deadline.? src/dtype.h
+1 base    src/error.? src/fault.? src/log.? src/names.? src/env.? src/op.? src/options.? src/deadline.? src/dtype.h
 1 base    src/order.? src/point.? src/numeric.? src/layout.? src/signature.?
 2 ipc     src/ipc/*
 3 store   src/store/*

@@ -1,0 +1,28 @@
+/* SPDX-License-Identifier: MIT */
+#include "options.h"
+
+#include "error.h"
+
+#include <string.h>
+
+enum tutti_status options_copy(const char *call, const char *type, const void *from, void *to,
+                               size_t size)
+{
+    size_t given;
+    memcpy(&given, from, sizeof given);
+    if (given < sizeof given)
+        return error_set(TUTTI_ERR_INVALID,
+                         "%s: options->struct_size is %zu: set it to sizeof(struct %s), %zu", call,
+                         given, type, size);
+    size_t known = given < size ? given : size;
+    for (size_t i = known; i < given; i++)
+        if (((const unsigned char *)from)[i])
+            return error_set(TUTTI_ERR_VERSION,
+                             "%s: options hold a field at byte %zu that this library, %d.%d.%d, "
+                             "does not know",
+                             call, i, TUTTI_VERSION_MAJOR, TUTTI_VERSION_MINOR,
+                             TUTTI_VERSION_PATCH);
+    memset(to, 0, size);
+    memcpy(to, from, known);
+    return TUTTI_OK;
+}

@@ -1,0 +1,16 @@
+/* SPDX-License-Identifier: MIT */
+/* The structs that callers fill, of whatever version of the interface. */
+#ifndef TUTTI_OPTIONS_H
+#define TUTTI_OPTIONS_H
+
+#include "tutti/tutti.h"
+
+/*
+ * Copies a caller's struct, which begins with struct_size, to one of `size` bytes: what the
+ * caller's lacks is zero, what it has beyond must be zero, else VERSION. INVALID if struct_size was
+ * not set. call and type go into the message.
+ */
+enum tutti_status options_copy(const char *call, const char *type, const void *from, void *to,
+                               size_t size);
+
+#endif
