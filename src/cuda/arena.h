@@ -1,0 +1,133 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Every byte that two ranks of a CUDA communicator share: one arena per rank, one physical
+ * allocation, mapped by all. Pushes only: a peer writes here, the owner alone reads. docs/layout.md
+ * explains it; docs/ordering.md says why each word is free when it is written. Compiles as C11 and
+ * as CUDA.
+ *
+ * Operations of a communicator have a 64-bit sequence, equal on all ranks, kept in device memory so
+ * that a replayed graph advances it. What is left in a region by an operation never equals what a
+ * later one waits for: flags hold the sequence, and lines are emptied after use.
+ */
+#ifndef TUTTI_CUDA_ARENA_H
+#define TUTTI_CUDA_ARENA_H
+
+#include <assert.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum {
+    CUDA_ARENA_VERSION = 1,
+    CUDA_RANKS = 8,
+    CUDA_ROWS = 1024,           /* the most blocks that a launch may have */
+    CUDA_LINE = 16,             /* bytes: one store, one poll */
+    CUDA_HALVES = 2,            /* of the flagged region, by parity of the sequence */
+    CUDA_FLAGGED_BYTES = 2 << 20,
+    CUDA_BUFFERS = 3,           /* of lines, by use mod 3 */
+    CUDA_BUFFER_BYTES = 8 << 20,
+    CUDA_PIPES = 128,           /* blocks of the pipelined algorithm, at most */
+    CUDA_PIPE_SLOTS = 3,
+    CUDA_PIPE_BYTES = 12 << 20, /* of each of its two hops */
+};
+
+#define CUDA_ARENA_MAGIC UINT64_C(0x7475747469637561)
+
+/* {data, flag}: written by one 16-byte store, read by one 16-byte load. The flag is
+ * cuda_flag_pack() of the operation. */
+struct cuda_flagged {
+    uint64_t data;
+    uint64_t flag;
+};
+
+/* What travels with every operation (promise 4): the last two per source, by parity. */
+struct cuda_header {
+    uint64_t signature; /* signature.h */
+    uint32_t parameter;
+    uint32_t sequence; /* its low 32 bits */
+};
+
+/* "This many tiles have come": the pipelined algorithm, per block and source. */
+struct cuda_tally {
+    uint64_t tiles;
+    uint64_t flag;
+};
+
+/* Meetings of subset barriers. */
+struct cuda_meeting {
+    uint64_t count;
+    uint64_t subset; /* hash of the subset's ranks */
+};
+
+/*
+ * The state of the next operation: one row per possible block, all alike between launches. Block b
+ * of a launch reads row b and writes rows b, b + grid, ...: no block reads what another writes.
+ */
+struct cuda_row {
+    uint64_t sequence; /* of the last operation */
+    uint32_t uses;     /* of the lines */
+    uint32_t dirty;    /* lines that the last use has filled from the start of its buffer */
+};
+
+/* The owner's own words: no peer touches them. */
+struct cuda_control {
+    struct cuda_row rows[CUDA_ROWS];
+    uint64_t signatures[2]; /* what the owner's last two operations were, by parity */
+    uint32_t parameters[2];
+    uint64_t meetings[CUDA_RANKS];
+    uint32_t claimed; /* the first to fail writes the record in struct cuda_host */
+    uint32_t failed;  /* every wait looks here; never cleared */
+    uint64_t look_ns; /* when a waiter may next look at the host's words: over PCIe, so one for all */
+    unsigned char pad[256 - 104];
+};
+
+struct cuda_arena {
+    /* Written before the handshake, constant afterwards. */
+    uint64_t magic;
+    uint32_t version;
+    int32_t rank;
+    unsigned char pad[256 - 16];
+
+    struct cuda_control control;
+    struct cuda_header headers[2][CUDA_RANKS]; /* [sequence mod 2][source] */
+    struct cuda_meeting meetings[CUDA_RANKS][2]; /* [source][meeting mod 2] */
+    struct cuda_tally tallies[2][CUDA_PIPES][CUDA_RANKS]; /* [hop][block][source] */
+    unsigned char pad2[65536 - 256 - sizeof(struct cuda_control) - 2 * CUDA_RANKS * 16 -
+                       2 * CUDA_RANKS * 16 - 2 * CUDA_PIPES * CUDA_RANKS * 16];
+
+    /* [half][source][line]: as many lines a source as fit; one-shot with flags in band */
+    unsigned char flagged[CUDA_FLAGGED_BYTES];
+    /* [use mod 3]; inside it what the algorithm lays out, from the start. Empty is all ones. */
+    unsigned char lines[CUDA_BUFFERS][CUDA_BUFFER_BYTES];
+    /* [hop]: [block][source][slot][tile] */
+    unsigned char pipes[2][CUDA_PIPE_BYTES];
+};
+
+/* Pinned host memory of one rank, mapped on its device alone. */
+struct cuda_host {
+    /* The host writes, the device polls while it waits. */
+    uint32_t stop; /* enum tutti_status: end every wait with it */
+    int32_t stop_peer;
+    uint64_t timeout_ns; /* of operations that name none; 0 never ends */
+    unsigned char pad[64 - 16];
+    /* The device writes, once. */
+    uint32_t failed; /* the rest is there */
+    int32_t status;
+    int32_t peer;
+    uint32_t parameters[2]; /* expected, seen */
+    uint32_t reserved;
+    uint64_t sequence;
+    uint64_t signatures[2]; /* expected, seen */
+    unsigned char pad2[64 - 48];
+};
+
+static_assert(sizeof(struct cuda_flagged) == CUDA_LINE, "flagged line");
+static_assert(sizeof(struct cuda_header) == 16, "header");
+static_assert(sizeof(struct cuda_tally) == 16, "tally");
+static_assert(sizeof(struct cuda_row) == 16, "row");
+static_assert(sizeof(struct cuda_control) == CUDA_ROWS * 16 + 256, "control");
+static_assert(offsetof(struct cuda_arena, control) == 256, "control");
+static_assert(offsetof(struct cuda_arena, flagged) == 65536, "flagged");
+static_assert(offsetof(struct cuda_host, failed) == 64, "host");
+static_assert(sizeof(struct cuda_host) == 128, "host");
+
+#endif

@@ -1,0 +1,84 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * libcuda, opened at run time: the one place that knows it by name. A machine without it keeps the
+ * CPU back end.
+ */
+#ifndef TUTTI_CUDA_DRIVER_H
+#define TUTTI_CUDA_DRIVER_H
+
+#include "tutti/tutti.h"
+
+#include <cuda.h>
+
+/* X(member, symbol): what the library calls, as cuda.h declares it, versions included. */
+#define CUDA_DRIVER_MAP(X)                                                                         \
+    X(init, cuInit)                                                                                \
+    X(driver_version, cuDriverGetVersion)                                                          \
+    X(error_name, cuGetErrorName)                                                                  \
+    X(error_string, cuGetErrorString)                                                              \
+    X(device_count, cuDeviceGetCount)                                                              \
+    X(device_get, cuDeviceGet)                                                                     \
+    X(device_attribute, cuDeviceGetAttribute)                                                      \
+    X(device_name, cuDeviceGetName)                                                                \
+    X(device_uuid, cuDeviceGetUuid)                                                                \
+    X(device_pci_bus_id, cuDeviceGetPCIBusId)                                                      \
+    X(device_can_access_peer, cuDeviceCanAccessPeer)                                               \
+    X(ctx_current, cuCtxGetCurrent)                                                                \
+    X(ctx_device, cuCtxGetDevice)                                                                  \
+    X(ctx_push, cuCtxPushCurrent)                                                                  \
+    X(ctx_pop, cuCtxPopCurrent)                                                                    \
+    X(pointer_attributes, cuPointerGetAttributes)                                                  \
+    X(mem_granularity, cuMemGetAllocationGranularity)                                              \
+    X(mem_create, cuMemCreate)                                                                     \
+    X(mem_release, cuMemRelease)                                                                   \
+    X(mem_export, cuMemExportToShareableHandle)                                                    \
+    X(mem_import, cuMemImportFromShareableHandle)                                                  \
+    X(mem_reserve, cuMemAddressReserve)                                                            \
+    X(mem_unreserve, cuMemAddressFree)                                                             \
+    X(mem_map, cuMemMap)                                                                           \
+    X(mem_unmap, cuMemUnmap)                                                                       \
+    X(mem_set_access, cuMemSetAccess)                                                              \
+    X(mem_host_alloc, cuMemHostAlloc)                                                              \
+    X(mem_host_free, cuMemFreeHost)                                                                \
+    X(mem_host_device_pointer, cuMemHostGetDevicePointer)                                          \
+    X(memset_d8_async, cuMemsetD8Async)                                                            \
+    X(memcpy_async, cuMemcpyAsync)                                                                 \
+    X(module_load, cuModuleLoadData)                                                               \
+    X(module_unload, cuModuleUnload)                                                               \
+    X(module_function, cuModuleGetFunction)                                                        \
+    X(function_load, cuFuncLoad)                                                                   \
+    X(occupancy, cuOccupancyMaxActiveBlocksPerMultiprocessor)                                      \
+    X(launch, cuLaunchKernelEx)                                                                    \
+    X(stream_create, cuStreamCreateWithPriority)                                                   \
+    X(stream_destroy, cuStreamDestroy)                                                             \
+    X(stream_synchronize, cuStreamSynchronize)                                                     \
+    X(stream_wait_event, cuStreamWaitEvent)                                                        \
+    X(stream_capture_info, cuStreamGetCaptureInfo)                                                 \
+    X(event_create, cuEventCreate)                                                                 \
+    X(event_destroy, cuEventDestroy)                                                               \
+    X(event_record, cuEventRecord)                                                                 \
+    X(event_query, cuEventQuery)                                                                   \
+    X(event_synchronize, cuEventSynchronize)                                                       \
+    X(user_object_create, cuUserObjectCreate)                                                      \
+    X(user_object_release, cuUserObjectRelease)                                                    \
+    X(graph_retain_user_object, cuGraphRetainUserObject)
+
+struct cuda_driver {
+#define CUDA_DRIVER_MEMBER(member, symbol) __typeof__(symbol) *member;
+    CUDA_DRIVER_MAP(CUDA_DRIVER_MEMBER)
+#undef CUDA_DRIVER_MEMBER
+};
+
+/*
+ * The functions, once libcuda is open and initialised; opened by the first caller, never closed,
+ * from any thread. TUTTI_CUDA_LIBRARY names another file than libcuda.so.1. Returns DECLINED with
+ * what is missing (no library, no device, a driver too old: named with what it lacks). The child of
+ * a fork() after the first success gets DECLINED: CUDA does not survive one.
+ */
+enum tutti_status cuda_driver_open(const struct cuda_driver **driver);
+
+/* TUTTI_OK for CUDA_SUCCESS, else CUDA with "call: NAME (text)" as the thread's last error;
+ * CUDA_ERROR_OUT_OF_MEMORY is NO_MEMORY. */
+enum tutti_status cuda_check(const struct cuda_driver *driver, CUresult result, const char *call);
+
+#endif

@@ -1,0 +1,27 @@
+/* SPDX-License-Identifier: MIT */
+/* The kernels of one context: embedded fatbins, loaded whole at creation, so that no launch loads
+ * anything. */
+#ifndef TUTTI_CUDA_KERNELS_H
+#define TUTTI_CUDA_KERNELS_H
+
+#include "cuda/driver.h"
+#include "cuda/launch.h"
+
+/* Made for any op and 2 to 8 ranks, or for the sum of 2, 4 or 8 ranks. */
+enum cuda_variant { CUDA_ANY, CUDA_SUM_2, CUDA_SUM_4, CUDA_SUM_8, CUDA_VARIANTS };
+
+/* Function names in the fatbins: KERNEL_DTYPE ("one_shot_ll_bfloat16") for CUDA_ANY,
+ * KERNEL_DTYPE_sum_N for the others; "barrier" of its own. The full-line kernels exist for floats
+ * only, the sums for float32, float16 and bfloat16: others are NULL. */
+struct cuda_kernels {
+    CUmodule modules[CUDA_KERNELS + 1];
+    CUfunction all_reduce[CUDA_KERNELS][TUTTI_DTYPE_COUNT][CUDA_VARIANTS];
+    CUfunction barrier;
+};
+
+/* Loads into the current context. Returns CUDA (with the device's capability, if no fatbin serves
+ * it), NO_MEMORY, DECLINED (the library was built without nvcc). */
+enum tutti_status cuda_kernels_load(const struct cuda_driver *driver, struct cuda_kernels *kernels);
+void cuda_kernels_unload(const struct cuda_driver *driver, struct cuda_kernels *kernels);
+
+#endif

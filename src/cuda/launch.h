@@ -1,0 +1,40 @@
+/* SPDX-License-Identifier: MIT */
+/* What a launcher hands to a kernel, by value: valid for every replay. Compiles as C11 and as
+ * CUDA. */
+#ifndef TUTTI_CUDA_LAUNCH_H
+#define TUTTI_CUDA_LAUNCH_H
+
+#include "cuda/arena.h"
+
+struct cuda_launch {
+    struct cuda_arena *arenas[CUDA_RANKS]; /* as this rank's device sees them; [rank] is its own */
+    struct cuda_host *host;
+    const void *send;
+    void *recv;
+    uint64_t count; /* elements */
+    uint64_t signature;
+    uint64_t timeout_ns; /* 0: what host->timeout_ns says */
+    double scalar;       /* of a premultiplied sum */
+    uint32_t parameter;
+    int32_t op; /* enum tutti_op_kind; kernels made for one ignore it */
+    int32_t rank;
+    int32_t size;
+    uint32_t subset;           /* of a subset barrier: bit r is rank r; 0: all ranks */
+    uint8_t order[CUDA_RANKS]; /* order[leaf] is a rank */
+};
+
+/* X(enum name, kernel's name, what it is for) */
+#define CUDA_KERNEL_MAP(X)                                                                         \
+    X(ONE_SHOT_LL, one_shot_ll, "one-shot, flags in band")                                         \
+    X(ONE_SHOT_LINES, one_shot_lines, "one-shot, full lines")                                      \
+    X(TWO_SHOT_LINES, two_shot_lines, "two-shot, full lines")                                      \
+    X(TWO_SHOT_PIPELINED, two_shot_pipelined, "two-shot, pipelined")
+
+enum cuda_kernel {
+#define CUDA_KERNEL_ENUM(NAME, name, text) CUDA_##NAME,
+    CUDA_KERNEL_MAP(CUDA_KERNEL_ENUM)
+#undef CUDA_KERNEL_ENUM
+    CUDA_KERNELS
+};
+
+#endif
