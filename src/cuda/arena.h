@@ -19,15 +19,19 @@
 enum {
     CUDA_ARENA_VERSION = 1,
     CUDA_RANKS = 8,
-    CUDA_ROWS = 1024,           /* the most blocks that a launch may have */
-    CUDA_LINE = 16,             /* bytes: one store, one poll */
-    CUDA_HALVES = 2,            /* of the flagged region, by parity of the sequence */
+    CUDA_BLOCKS = 512,       /* the most of a launch */
+    CUDA_CLERKS = 32,        /* of the threads of a block: operation.cuh */
+    CUDA_THREADS = 512 + 32, /* the most of a block */
+    CUDA_LINE = 16,          /* bytes: one store, one poll */
+    CUDA_HALVES = 2,         /* of the flagged region, by parity of the sequence */
     CUDA_FLAGGED_BYTES = 2 << 20,
-    CUDA_BUFFERS = 3,           /* of lines, by use mod 3 */
-    CUDA_BUFFER_BYTES = 8 << 20,
-    CUDA_PIPES = 128,           /* blocks of the pipelined algorithm, at most */
-    CUDA_PIPE_SLOTS = 3,
-    CUDA_PIPE_BYTES = 12 << 20, /* of each of its two hops */
+    CUDA_BUFFERS = 3, /* of lines, by use mod 3 */
+    CUDA_ONE_SHOT_BYTES = 2 << 20,
+    CUDA_TWO_SHOT_BYTES = 8 << 20,
+    CUDA_TILE_BLOCKS = 128, /* of a launch that goes by tiles, at most */
+    CUDA_TILE_SLOTS = 3,
+    CUDA_TILES_BYTES = 6 << 20, /* of each hop */
+    CUDA_PIPE_BYTES = 4 << 20,  /* of each of its two hops */
 };
 
 #define CUDA_ARENA_MAGIC UINT64_C(0x7475747469637561)
@@ -58,26 +62,31 @@ struct cuda_meeting {
     uint64_t subset; /* hash of the subset's ranks */
 };
 
+/* Of the lines of one algorithm. */
+struct cuda_uses {
+    uint32_t count; /* so far */
+    uint32_t dirty; /* lines that the last use has filled, from the start of its buffer */
+};
+
 /*
- * The state of the next operation: one row per possible block, all alike between launches. Block b
- * of a launch reads row b and writes rows b, b + grid, ...: no block reads what another writes.
+ * The state between operations: one row per possible block, all alike between launches. Block b of
+ * a launch reads row b and writes rows b, b + grid, ...: no block reads what another one writes.
  */
 struct cuda_row {
-    uint64_t sequence; /* of the last operation */
-    uint32_t uses;     /* of the lines */
-    uint32_t dirty;    /* lines that the last use has filled from the start of its buffer */
+    uint64_t sequence;        /* of the last operation */
+    uint64_t failed;          /* never cleared: later launches return at once */
+    struct cuda_uses uses[2]; /* one-shot, two-shot */
 };
 
 /* The owner's own words: no peer touches them. */
 struct cuda_control {
-    struct cuda_row rows[CUDA_ROWS];
-    uint64_t signatures[2]; /* what the owner's last two operations were, by parity */
-    uint32_t parameters[2];
+    struct cuda_row rows[CUDA_BLOCKS];
+    struct cuda_header former[2]; /* what the owner's last two operations were, by parity */
     uint64_t meetings[CUDA_RANKS];
     uint32_t claimed; /* the first to fail writes the record in struct cuda_host */
     uint32_t failed;  /* every wait looks here; never cleared */
-    uint64_t look_ns; /* when a waiter may next look at the host's words: over PCIe, so one for all */
-    unsigned char pad[256 - 104];
+    uint64_t look_ns; /* when a waiter may next look at the host's words: one for all, over PCIe */
+    unsigned char pad[256 - 112];
 };
 
 struct cuda_arena {
@@ -88,18 +97,19 @@ struct cuda_arena {
     unsigned char pad[256 - 16];
 
     struct cuda_control control;
-    struct cuda_header headers[2][CUDA_RANKS]; /* [sequence mod 2][source] */
-    struct cuda_meeting meetings[CUDA_RANKS][2]; /* [source][meeting mod 2] */
-    struct cuda_tally tallies[2][CUDA_PIPES][CUDA_RANKS]; /* [hop][block][source] */
+    struct cuda_header headers[2][CUDA_RANKS];                  /* [sequence mod 2][source] */
+    struct cuda_meeting meetings[CUDA_RANKS][2];                /* [source][meeting mod 2] */
+    struct cuda_tally tallies[2][CUDA_TILE_BLOCKS][CUDA_RANKS]; /* [hop][block][source] */
     unsigned char pad2[65536 - 256 - sizeof(struct cuda_control) - 2 * CUDA_RANKS * 16 -
-                       2 * CUDA_RANKS * 16 - 2 * CUDA_PIPES * CUDA_RANKS * 16];
+                       2 * CUDA_RANKS * 16 - 2 * CUDA_TILE_BLOCKS * CUDA_RANKS * 16];
 
     /* [half][source][line]: as many lines a source as fit; one-shot with flags in band */
     unsigned char flagged[CUDA_FLAGGED_BYTES];
-    /* [use mod 3]; inside it what the algorithm lays out, from the start. Empty is all ones. */
-    unsigned char lines[CUDA_BUFFERS][CUDA_BUFFER_BYTES];
-    /* [hop]: [block][source][slot][tile] */
-    unsigned char pipes[2][CUDA_PIPE_BYTES];
+    /* [use mod 3]: full lines, packed from the start of the buffer. An empty line is all ones. */
+    unsigned char one_shot[CUDA_BUFFERS][CUDA_ONE_SHOT_BYTES]; /* [source][line] */
+    unsigned char two_shot[CUDA_BUFFERS][CUDA_TWO_SHOT_BYTES]; /* [hop][source][line of a chunk] */
+    unsigned char pipes[2][2][CUDA_PIPE_BYTES]; /* [piece mod 2][hop]: [source][unit]; emptied */
+    unsigned char tiles[2][CUDA_TILES_BYTES];   /* [hop]: [block][source][slot][tile] */
 };
 
 /* Pinned host memory of one rank, mapped on its device alone. */
@@ -123,8 +133,8 @@ struct cuda_host {
 static_assert(sizeof(struct cuda_flagged) == CUDA_LINE, "flagged line");
 static_assert(sizeof(struct cuda_header) == 16, "header");
 static_assert(sizeof(struct cuda_tally) == 16, "tally");
-static_assert(sizeof(struct cuda_row) == 16, "row");
-static_assert(sizeof(struct cuda_control) == CUDA_ROWS * 16 + 256, "control");
+static_assert(sizeof(struct cuda_row) == 32, "row");
+static_assert(sizeof(struct cuda_control) == CUDA_BLOCKS * 32 + 256, "control");
 static_assert(offsetof(struct cuda_arena, control) == 256, "control");
 static_assert(offsetof(struct cuda_arena, flagged) == 65536, "flagged");
 static_assert(offsetof(struct cuda_host, failed) == 64, "host");

@@ -30,9 +30,9 @@ struct cuda_group_config {
     const int *order;
     uint64_t remote;   /* bit r: rank r is of another process */
     bool programmatic; /* launch kernels programmatically: their start overlaps what ran before */
-    int64_t default_timeout_ms;           /* of an operation */
-    const struct cuda_device *devices;    /* of all ranks, in rank order */
-    struct cpu_group *host;               /* met: channel, faults and aborts between the processes */
+    int64_t default_timeout_ms;        /* of an operation */
+    const struct cuda_device *devices; /* of all ranks, in rank order */
+    struct cpu_group *host;            /* met: channel, faults and aborts between the processes */
     struct tutti_exchanger *exchanger;
     const uint8_t *nonce;
     int64_t timeout_ms; /* of the opening */

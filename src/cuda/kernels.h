@@ -7,8 +7,8 @@
 #include "cuda/driver.h"
 #include "cuda/launch.h"
 
-/* Made for any op and 2 to 8 ranks, or for the sum of 2, 4 or 8 ranks. */
-enum cuda_variant { CUDA_ANY, CUDA_SUM_2, CUDA_SUM_4, CUDA_SUM_8, CUDA_VARIANTS };
+/* Made for any op and 2 to 8 ranks, or for the sum of 2, 3, 4 or 8 ranks. */
+enum cuda_variant { CUDA_ANY, CUDA_SUM_2, CUDA_SUM_3, CUDA_SUM_4, CUDA_SUM_8, CUDA_VARIANTS };
 
 /* Function names in the fatbins: KERNEL_DTYPE ("one_shot_ll_bfloat16") for CUDA_ANY,
  * KERNEL_DTYPE_sum_N for the others; "barrier" of its own. The full-line kernels exist for floats

@@ -7,7 +7,9 @@
 #include "cuda/arena.h"
 
 struct cuda_launch {
-    struct cuda_arena *arenas[CUDA_RANKS]; /* as this rank's device sees them; [rank] is its own */
+    struct cuda_arena *own;
+    struct cuda_arena *peers[CUDA_RANKS];  /* [i] is rank + i's, mod size, so [0] is the own one */
+    struct cuda_arena *arenas[CUDA_RANKS]; /* in rank order; all as this rank's device sees them */
     struct cuda_host *host;
     const void *send;
     void *recv;
@@ -34,7 +36,7 @@ enum cuda_kernel {
 #define CUDA_KERNEL_ENUM(NAME, name, text) CUDA_##NAME,
     CUDA_KERNEL_MAP(CUDA_KERNEL_ENUM)
 #undef CUDA_KERNEL_ENUM
-    CUDA_KERNELS
+        CUDA_KERNELS
 };
 
 #endif

@@ -1,0 +1,87 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Barriers, in one block of clerks (operation.cuh), one for each peer. Of all ranks: an operation
+ * whose headers are all that travels, so they are waited for. Of a subset: each pair of ranks
+ * counts its meetings; the ranks outside take no part, so the operation's sequence stays.
+ *
+ * A header is stored behind a fence (release B1) and polled before one (acquire B2): what a rank
+ * wrote before the barrier is visible behind it.
+ */
+#include "cuda/operation.cuh"
+
+namespace
+{
+
+__device__ __forceinline__ void barrier_all(const cuda_launch &launch)
+{
+    const int peer = threadIdx.x;
+    operation op;
+    operation_begin(launch, op);
+    if (!operation_take(op))
+        return;
+    order_grid_trigger();
+    __syncwarp();  /* all lanes have read the row */
+    order_fence(); /* B1 pairs B2 */
+    operation_announce(launch, op);
+    operation_advance(launch, op);
+    operation_compare_former(launch, op.sequence);
+    if (peer >= launch.size || peer == launch.rank)
+        return;
+    uint64_t start_ns = 0;
+    for (unsigned polls = 1;; polls++) {
+        const order_line header = order_load_line(&launch.own->headers[op.sequence & 1][peer]);
+        if (header.low == launch.signature && header.high == (launch.parameter | op.sequence << 32))
+            break;
+        if (polls % 1024 == 0) {
+            start_ns = operation_keep_waiting(launch, op.sequence, peer, start_ns);
+            if (start_ns == 0)
+                return;
+        }
+    }
+    order_fence(); /* B2 pairs B1 */
+}
+
+__device__ __forceinline__ void barrier_subset(const cuda_launch &launch)
+{
+    const int peer = threadIdx.x;
+    order_grid_wait();
+    cuda_arena *own = launch.arenas[launch.rank];
+    if (order_load_u32(&own->control.failed) || !(launch.subset >> peer & 1) ||
+        peer >= launch.size || peer == launch.rank)
+        return;
+    const uint64_t count = order_load_plain_u64(&own->control.meetings[peer]) + 1;
+    order_store_plain_u64(&own->control.meetings[peer], count);
+    order_fence(); /* B1 pairs B2 */
+    order_store_line(&launch.arenas[peer]->meetings[launch.rank][count & 1],
+                     {count, launch.subset});
+    const cuda_meeting *meeting = &own->meetings[peer][count & 1];
+    const order_line ours = {launch.signature, launch.parameter};
+    uint64_t start_ns = 0;
+    for (unsigned polls = 1;; polls++) {
+        const order_line line = order_load_line(meeting);
+        if (line.low == count && line.high == launch.subset)
+            break;
+        if (line.low == count) {
+            operation_fail(launch, TUTTI_ERR_MISMATCH, peer, 0, ours,
+                           {launch.signature, line.high});
+            return;
+        }
+        if (polls % 1024 == 0) {
+            start_ns = operation_keep_waiting(launch, 0, peer, start_ns);
+            if (start_ns == 0)
+                return;
+        }
+    }
+    order_fence(); /* B2 pairs B1 */
+}
+
+} // namespace
+
+extern "C" __global__ void __launch_bounds__(CUDA_CLERKS)
+    barrier(const __grid_constant__ cuda_launch launch)
+{
+    if (launch.subset)
+        barrier_subset(launch);
+    else
+        barrier_all(launch);
+}

@@ -1,0 +1,209 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * What every kernel does around its algorithm: take the operation's number, announce it, keep the
+ * state for the next one, wait with a deadline, fail once and for good.
+ *
+ * The first warp of every block is its clerk: it does all that while the others, the workers, do
+ * the algorithm. A small operation is one hop of some 1500 cycles; every instruction of a worker
+ * before its stores or behind its polls adds to it, the clerk's pass meanwhile.
+ */
+#ifndef TUTTI_CUDA_OPERATION_CUH
+#define TUTTI_CUDA_OPERATION_CUH
+
+#include "cuda/launch.h"
+#include "cuda/order.cuh"
+#include "tutti/tutti.h"
+
+static_assert(CUDA_CLERKS == 32, "one warp");
+
+struct operation {
+    uint64_t sequence;
+    uint64_t flag;    /* in band: the sequence above 16 bits of hash of what the operation is */
+    order_line words; /* struct cuda_row */
+    order_line uses;  /* the next operation's, once added to */
+};
+
+static __device__ __forceinline__ bool is_clerk(void)
+{
+    return threadIdx.x < CUDA_CLERKS;
+}
+
+/* Workers of the launch are numbered through. */
+static __device__ __forceinline__ unsigned worker_index(void)
+{
+    return blockIdx.x * (blockDim.x - CUDA_CLERKS) + threadIdx.x - CUDA_CLERKS;
+}
+
+static __device__ __forceinline__ unsigned worker_count(void)
+{
+    return gridDim.x * (blockDim.x - CUDA_CLERKS);
+}
+
+/* peers[i] is this rank. */
+static __device__ __forceinline__ int peer_at(const cuda_launch &launch, int i)
+{
+    const int peer = launch.rank + i;
+    return peer < launch.size ? peer : peer - launch.size;
+}
+
+/* Passes the grid dependency: nothing was touched before. Asks for this block's row, which
+ * operation_take() waits for, so that the input may be asked for between them. */
+static __device__ __forceinline__ void operation_begin(const cuda_launch &launch, operation &op)
+{
+    order_grid_wait();
+    const cuda_row *row = &launch.own->control.rows[blockIdx.x];
+    op.words = order_load_plain(row);
+    op.uses = order_load_plain(&row->uses);
+    op.flag = ((launch.signature ^ launch.parameter ^ launch.signature >> 31) *
+               UINT64_C(0x9e3779b97f4a7c15)) >>
+              48;
+}
+
+/* False if the communicator has failed. Workers have arrived then. */
+static __device__ __forceinline__ bool operation_take(operation &op)
+{
+    op.sequence = op.words.low + 1;
+    op.flag |= op.sequence << 16;
+    if (op.words.high == 0)
+        return true;
+    if (!is_clerk())
+        order_block_arrive();
+    return false;
+}
+
+/* ---- failure --------------------------------------------------------------------------------- */
+
+/* All waits end, and all launches from now on. */
+static __device__ __forceinline__ void operation_stop(cuda_control *control)
+{
+    order_store_u32(&control->failed, 1);
+    for (int i = 0; i < CUDA_BLOCKS; i++)
+        order_store_plain_u64(&control->rows[i].failed, 1);
+}
+
+/* The first to fail tells the host; all stop. */
+static __device__ __noinline__ void operation_fail(const cuda_launch &launch, tutti_status status,
+                                                   int peer, uint64_t sequence, order_line expected,
+                                                   order_line seen)
+{
+    cuda_host *host = launch.host;
+    cuda_control *control = &launch.own->control;
+    if (atomicCAS(&control->claimed, 0, 1) == 0) {
+        host->status = status;
+        host->peer = peer;
+        host->sequence = sequence;
+        host->signatures[0] = expected.low;
+        host->signatures[1] = seen.low;
+        host->parameters[0] = (uint32_t)expected.high;
+        host->parameters[1] = (uint32_t)seen.high;
+        order_store_release_u32(&host->failed, 1); /* H1 pairs the host's acquire */
+    }
+    operation_stop(control);
+}
+
+/* Whether a peer's header says that it does something else than we do in this operation. */
+static __device__ __forceinline__ bool header_differs(order_line header, uint64_t sequence,
+                                                      order_line ours)
+{
+    const int32_t ahead = (int32_t)((uint32_t)(header.high >> 32) - (uint32_t)sequence);
+    return ahead > 0 ||
+           (ahead == 0 && (header.low != ours.low || (uint32_t)header.high != (uint32_t)ours.high));
+}
+
+/*
+ * A wait for a peer has lasted: looks at everything that may end it. Sequence is 0 where none was
+ * announced. Returns when the wait began, to be handed in again (0 at first), or 0 when it is over
+ * without what it waited for. By value: what is taken by reference would live in memory.
+ */
+static __device__ __noinline__ uint64_t operation_keep_waiting(const cuda_launch &launch,
+                                                               uint64_t sequence, int peer,
+                                                               uint64_t start_ns)
+{
+    cuda_control *control = &launch.own->control;
+    const uint64_t now = order_time_ns();
+    const order_line ours = {launch.signature, launch.parameter};
+    if (order_load_u32(&control->failed))
+        return 0;
+    const order_line header = order_load_line(&launch.own->headers[sequence & 1][peer]);
+    if (sequence && header_differs(header, sequence, ours)) {
+        operation_fail(launch, TUTTI_ERR_MISMATCH, peer, sequence, ours, header);
+        return 0;
+    }
+    if (start_ns == 0)
+        return now;
+    /* One waiter of all looks over PCIe, every 20 us. */
+    const uint64_t look = order_load_u64(&control->look_ns);
+    if (now > look &&
+        atomicCAS((unsigned long long *)&control->look_ns, look, now + 20000) == look &&
+        order_load_u32(&launch.host->stop)) {
+        operation_stop(control); /* the host knows why */
+        return 0;
+    }
+    const uint64_t limit_ns =
+        launch.timeout_ns ? launch.timeout_ns : order_load_u64(&launch.host->timeout_ns);
+    if (limit_ns && now - start_ns > limit_ns) {
+        operation_fail(launch, TUTTI_ERR_TIMEOUT, peer, sequence, ours, {0, 0});
+        return 0;
+    }
+    return start_ns;
+}
+
+/* ---- the clerk ------------------------------------------------------------------------------- */
+
+/* Tells every peer what the operation is, and keeps it for the next one. Not waited for (but by
+ * barriers): data that comes from a peer proves that it has entered. */
+static __device__ __forceinline__ void operation_announce(const cuda_launch &launch,
+                                                          const operation &op)
+{
+    const int peer = threadIdx.x;
+    const unsigned parity = op.sequence & 1;
+    const order_line header = {launch.signature, launch.parameter | op.sequence << 32};
+    if (peer == launch.rank)
+        order_store_plain(&launch.own->control.former[parity], header);
+    else if (peer < launch.size)
+        order_store_line(&launch.arenas[peer]->headers[parity][launch.rank], header);
+}
+
+/* What the peers said of the operation before, all of which has arrived. A peer that is ahead has
+ * compared with ours before it went on. */
+static __device__ __forceinline__ void operation_compare_former(const cuda_launch &launch,
+                                                                uint64_t sequence)
+{
+    const int peer = threadIdx.x;
+    if (peer >= launch.size || peer == launch.rank || sequence == 1)
+        return;
+    const unsigned parity = (sequence - 1) & 1;
+    const order_line ours = order_load_plain(&launch.own->control.former[parity]);
+    const order_line header = order_load_line(&launch.own->headers[parity][peer]);
+    if ((uint32_t)(header.high >> 32) == (uint32_t)(sequence - 1) &&
+        header_differs(header, sequence - 1, ours))
+        operation_fail(launch, TUTTI_ERR_MISMATCH, peer, sequence - 1, ours, header);
+}
+
+/* The state of the next operation, for any grid that it may have. */
+static __device__ __forceinline__ void operation_advance(const cuda_launch &launch,
+                                                         const operation &op)
+{
+    for (unsigned r = blockIdx.x + threadIdx.x * gridDim.x; r < CUDA_BLOCKS;
+         r += CUDA_CLERKS * gridDim.x) {
+        cuda_row *row = &launch.own->control.rows[r];
+        order_store_plain_u64(&row->sequence, op.sequence);
+        order_store_plain(&row->uses, op.uses);
+    }
+}
+
+/* The clerk's whole work; workers arrive at the block's barrier once they have read their row. The
+ * trigger lets the next launch be brought to the cores: it waits for our end all the same. */
+static __device__ __forceinline__ void operation_clerk(const cuda_launch &launch,
+                                                       const operation &op)
+{
+    order_grid_trigger();
+    if (blockIdx.x == 0)
+        operation_announce(launch, op);
+    order_block_sync();
+    operation_advance(launch, op);
+    if (blockIdx.x == 0)
+        operation_compare_former(launch, op.sequence);
+}
+
+#endif

@@ -1,0 +1,217 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Two-shot in tiles, for dtypes in which every line is a value, so that none can mean "not here
+ * yet". The units are cut into one chunk a rank, chunks into tiles; block b of every rank serves
+ * tiles b, b + grid, ... of all chunks. In its k-th turn a block
+ *   1. pushes tile k of every chunk to the chunk's owner,
+ *   2. reduces tile k - 1 of the own chunk, once all sources' have come, and pushes it to all,
+ *   3. writes tile k - 2 of the others' chunks, once their owners' results have come.
+ *
+ * Data lies in tiles[hop][block][source][slot], slot = tile mod 3; a tally says how many tiles have
+ * come: written by one worker of the source's block, polled by one of ours. Tally of hop 1 (release
+ * P1, acquire P2) and of hop 2 (Q1, Q2): a barrier behind the data, a fence, the line; its reader:
+ * the line, a fence, a barrier before the data.
+ *
+ * A slot is free when it is written. Hop 1, tile k: in turn k - 1 this block wrote tile k - 3 out,
+ * so the owner had reduced it. Hop 2, tile k: the tally of hop 1 for tile k, which the owner has
+ * seen, was sent in our turn k, after our turn k - 1 had written tile k - 3 out.
+ */
+#ifndef TUTTI_CUDA_TILES_CUH
+#define TUTTI_CUDA_TILES_CUH
+
+#include "cuda/operation.cuh"
+#include "cuda/reduce.cuh"
+
+struct tiling {
+    uint64_t units, chunk; /* 16-byte units: all, of a chunk */
+    uint64_t source;       /* bytes of a source's slots */
+    unsigned slot;         /* bytes of a slot */
+    unsigned tile, tiles;  /* units of a tile, tiles of this block */
+};
+
+static __device__ __forceinline__ tiling tiling_of(uint64_t units, int size)
+{
+    tiling plan;
+    plan.units = units;
+    plan.chunk = (units + size - 1) / size;
+    plan.tile = CUDA_TILES_BYTES / CUDA_TILE_BLOCKS / CUDA_TILE_SLOTS / CUDA_LINE / size / 32 * 32;
+    const uint64_t all = (plan.chunk + plan.tile - 1) / plan.tile;
+    plan.tiles = all > blockIdx.x ? (all - blockIdx.x - 1) / gridDim.x + 1 : 0;
+    plan.slot = plan.tile * CUDA_LINE;
+    plan.source = plan.slot * CUDA_TILE_SLOTS;
+    return plan;
+}
+
+/* Where the units of a block's k-th tile begin in their chunk. */
+static __device__ __forceinline__ uint64_t tile_start(const tiling &plan, unsigned k)
+{
+    return ((uint64_t)k * gridDim.x + blockIdx.x) * plan.tile;
+}
+
+static __device__ __forceinline__ unsigned char *
+tile_slot(const tiling &plan, cuda_arena *arena, int hop, int source, int size, unsigned k)
+{
+    return arena->tiles[hop] + (blockIdx.x * (uint64_t)size + source) * plan.source +
+           k % CUDA_TILE_SLOTS * plan.slot;
+}
+
+/* Tells every peer that tile k of this hop has come from here: after the whole block's stores. */
+static __device__ __forceinline__ void tile_tell(const cuda_launch &launch, const operation &op,
+                                                 int hop, unsigned k)
+{
+    const int self = (int)threadIdx.x - CUDA_CLERKS;
+    order_workers_all(true);
+    if (self < launch.size && self != launch.rank) {
+        order_fence(); /* P1 pairs P2, Q1 pairs Q2 */
+        order_store_line(&launch.arenas[self]->tallies[hop][blockIdx.x][launch.rank],
+                         {k + 1, op.flag});
+    }
+}
+
+/* Waits until all peers' tile k of this hop has come; the whole block hears whether it did. */
+static __device__ __forceinline__ bool tile_hear(const cuda_launch &launch, const operation &op,
+                                                 int hop, unsigned k)
+{
+    const int self = (int)threadIdx.x - CUDA_CLERKS;
+    bool come = true;
+    if (self < launch.size && self != launch.rank) {
+        const cuda_tally *tally = &launch.own->tallies[hop][blockIdx.x][self];
+        uint64_t start_ns = 0;
+        for (unsigned polls = 1;; polls++) {
+            const order_line line = order_load_line(tally);
+            if (line.high == op.flag && line.low > k)
+                break;
+            if (polls % 1024 == 0) {
+                start_ns = operation_keep_waiting(launch, op.sequence, self, start_ns);
+                if (start_ns == 0) {
+                    come = false;
+                    break;
+                }
+            }
+        }
+        order_fence(); /* P2 pairs P1, Q2 pairs Q1 */
+    }
+    return order_workers_all(come);
+}
+
+/* One tile of every peer's chunk to its owner. */
+template <int LEAVES, typename O>
+static __device__ __forceinline__ void tile_push(const cuda_launch &launch, const O &user,
+                                                 const tiling &plan, int size, unsigned k)
+{
+    const uint64_t start = tile_start(plan, k);
+    for (unsigned i = threadIdx.x - CUDA_CLERKS; i < plan.tile && start + i < plan.chunk;
+         i += blockDim.x - CUDA_CLERKS) {
+        unit<2> u[LEAVES];
+#pragma unroll
+        for (int p = 1; p < LEAVES; p++) {
+            const uint64_t at = peer_at(launch, p) * plan.chunk + start + i;
+            if (p < size && at < plan.units)
+                u[p] = user.load(at);
+        }
+#pragma unroll
+        for (int p = 1; p < LEAVES; p++) {
+            const int peer = peer_at(launch, p);
+            if (p < size && peer * plan.chunk + start + i < plan.units)
+                order_store_plain(tile_slot(plan, launch.peers[p], 0, launch.rank, size, k) +
+                                      (uint64_t)i * CUDA_LINE,
+                                  {u[p].word[0], u[p].word[1]});
+        }
+    }
+}
+
+/* One tile of the own chunk: from the sources to the own output and all peers. */
+template <typename D, int SUM_OF, int LEAVES, typename O>
+static __device__ __forceinline__ void tile_reduce(const cuda_launch &launch, const operation &op,
+                                                   const O &user, const tiling &plan, int size,
+                                                   unsigned k)
+{
+    const uint64_t start = tile_start(plan, k), chunk_start = launch.rank * plan.chunk + start;
+    for (unsigned i = threadIdx.x - CUDA_CLERKS;
+         i < plan.tile && start + i < plan.chunk && chunk_start + i < plan.units;
+         i += blockDim.x - CUDA_CLERKS) {
+        unit<2> leaf[LEAVES];
+#pragma unroll
+        for (int l = 0; l < LEAVES; l++) {
+            const int source = l < size ? launch.order[l] : launch.rank;
+            if (source == launch.rank) {
+                leaf[l] = user.load(chunk_start + i);
+            } else {
+                const order_line line = order_load_plain(
+                    tile_slot(plan, launch.own, 0, source, size, k) + (uint64_t)i * CUDA_LINE);
+                leaf[l] = {line.low, line.high};
+            }
+        }
+        const unit<2> result = reduction<D, SUM_OF, 2>::reduce(leaf, launch);
+#pragma unroll
+        for (int p = 1; p < LEAVES; p++)
+            if (p < size)
+                order_store_plain(tile_slot(plan, launch.peers[p], 1, launch.rank, size, k) +
+                                      (uint64_t)i * CUDA_LINE,
+                                  {result.word[0], result.word[1]});
+        user.store(chunk_start + i, result);
+    }
+}
+
+/* One tile of every peer's chunk to the output. */
+template <int LEAVES, typename O>
+static __device__ __forceinline__ void tile_write(const cuda_launch &launch, const operation &op,
+                                                  const O &user, const tiling &plan, int size,
+                                                  unsigned k)
+{
+    const uint64_t start = tile_start(plan, k);
+    for (unsigned i = threadIdx.x - CUDA_CLERKS; i < plan.tile && start + i < plan.chunk;
+         i += blockDim.x - CUDA_CLERKS) {
+        order_line line[LEAVES];
+#pragma unroll
+        for (int p = 1; p < LEAVES; p++)
+            if (p < size)
+                line[p] =
+                    order_load_plain(tile_slot(plan, launch.own, 1, peer_at(launch, p), size, k) +
+                                     (uint64_t)i * CUDA_LINE);
+#pragma unroll
+        for (int p = 1; p < LEAVES; p++) {
+            const uint64_t at = peer_at(launch, p) * plan.chunk + start + i;
+            if (p < size && at < plan.units)
+                user.store(at, {line[p].low, line[p].high});
+        }
+    }
+}
+
+template <typename D>
+static __device__ __forceinline__ void two_shot_tiles(const cuda_launch &launch)
+{
+    const int size = launch.size;
+    const operands<D, 2> user(launch);
+    const tiling plan = tiling_of(user.units(), size);
+
+    operation op;
+    operation_begin(launch, op);
+    if (is_clerk()) {
+        if (operation_take(op))
+            operation_clerk(launch, op);
+        return;
+    }
+    if (!operation_take(op))
+        return;
+    order_block_arrive();
+    for (unsigned k = 0; k < plan.tiles + 2; k++) {
+        if (k < plan.tiles) {
+            tile_push<CUDA_RANKS>(launch, user, plan, size, k);
+            tile_tell(launch, op, 0, k);
+        }
+        if (k >= 1 && k - 1 < plan.tiles) {
+            if (!tile_hear(launch, op, 0, k - 1))
+                return;
+            tile_reduce<D, 0, CUDA_RANKS>(launch, op, user, plan, size, k - 1);
+            tile_tell(launch, op, 1, k - 1);
+        }
+        if (k >= 2) {
+            if (!tile_hear(launch, op, 1, k - 2))
+                return;
+            tile_write<CUDA_RANKS>(launch, op, user, plan, size, k - 2);
+        }
+    }
+}
+
+#endif
