@@ -29,6 +29,7 @@
     X(ctx_pop, cuCtxPopCurrent)                                                                    \
     X(pointer_attributes, cuPointerGetAttributes)                                                  \
     X(mem_granularity, cuMemGetAllocationGranularity)                                              \
+    X(mem_info, cuMemGetInfo)                                                                      \
     X(mem_create, cuMemCreate)                                                                     \
     X(mem_release, cuMemRelease)                                                                   \
     X(mem_export, cuMemExportToShareableHandle)                                                    \
