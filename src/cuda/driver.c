@@ -99,13 +99,13 @@ static enum tutti_status open_library(struct cuda_driver *driver)
         cuda_check(driver, result, "cuInit");
         return error_context(TUTTI_ERR_DECLINED, "no CUDA");
     }
-    log_write(TUTTI_LOG_INFO, -1, "%s: driver for CUDA %d", file, version_of(driver));
     return TUTTI_OK;
 }
 
 enum tutti_status cuda_driver_open(const struct cuda_driver **driver)
 {
     enum tutti_status status = TUTTI_OK;
+    bool first = false;
     *driver = NULL;
     pthread_once(&once, guard_fork);
     pthread_mutex_lock(&lock);
@@ -113,13 +113,17 @@ enum tutti_status cuda_driver_open(const struct cuda_driver **driver)
         status = fork_epoch(&opener);
         if (status == TUTTI_OK)
             status = open_library(&table);
-        opened = status == TUTTI_OK;
+        opened = first = status == TUTTI_OK;
     } else if (fork_detected(opener)) {
         status = error_set(TUTTI_ERR_DECLINED, "no CUDA: the parent process had opened it before "
                                                "fork(), which CUDA does not survive; exec(), or "
                                                "fork earlier");
     }
     pthread_mutex_unlock(&lock);
+    /* Not under the lock: fork() takes the log's, too, in an order of its own. */
+    if (first)
+        log_write(TUTTI_LOG_INFO, -1, "libcuda is open: a driver for CUDA %d.%d",
+                  version_of(&table) / 1000, version_of(&table) % 1000 / 10);
     if (status == TUTTI_OK)
         *driver = &table;
     return status;
