@@ -7,6 +7,7 @@
 
 #include "cuda/kernels.h"
 #include "cuda/memory.h"
+#include "order.h"
 #include "signature.h"
 
 #include <pthread.h>
@@ -213,14 +214,14 @@ static void barriers_meet(void **state)
 
 static void finish(void *flag)
 {
-    __atomic_store_n((int *)flag, 1, __ATOMIC_RELEASE);
+    order_store_release_u32(flag, 1);
 }
 
 static void graphs_are_replayed_and_own(void **state)
 {
     (void)state;
     CUgraphExec execs[RANKS];
-    int finished[RANKS] = {0};
+    uint32_t finished[RANKS] = {0};
     fill(1000);
     for (int r = 0; r < RANKS; r++) {
         CUgraph graph, seen;
@@ -249,12 +250,12 @@ static void graphs_are_replayed_and_own(void **state)
         synchronize(r);
     assert_sums(1000, 9);
     for (int r = 0; r < RANKS; r++) {
-        assert_int_equal(finished[r], 0);
+        assert_int_equal(order_load_acquire_u32(&finished[r]), 0);
         check(cuGraphExecDestroy(execs[r]));
     }
     standin_settle();
     for (int r = 0; r < RANKS; r++)
-        assert_int_equal(__atomic_load_n(&finished[r], __ATOMIC_ACQUIRE), 1);
+        assert_int_equal(order_load_acquire_u32(&finished[r]), 1);
 }
 
 static void capture_forbids_what_synchronises(void **state)
@@ -333,7 +334,7 @@ static void stop_ends_waits(void **state)
 {
     (void)state;
     submit_sum(0, 10, 0);
-    __atomic_store_n(&ranks[0].host->stop, TUTTI_ERR_ABORTED, __ATOMIC_RELEASE);
+    order_store_release_u32(&ranks[0].host->stop, TUTTI_ERR_ABORTED);
     synchronize(0);
     assert_int_equal(ranks[0].host->failed, 0);
     submit_sum(0, 10, 0); /* returns at once */
@@ -351,7 +352,7 @@ static void lateness_is_told(void **state)
     assert_int_equal(host->status, TUTTI_ERR_TIMEOUT);
     assert_int_equal(host->peer, 2);
     assert_int_equal(host->sequence, 1);
-    __atomic_store_n(&ranks[0].host->stop, TUTTI_ERR_TIMEOUT, __ATOMIC_RELEASE);
+    order_store_release_u32(&ranks[0].host->stop, TUTTI_ERR_TIMEOUT);
     synchronize(0);
 }
 
