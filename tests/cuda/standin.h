@@ -48,6 +48,8 @@ void standin_fail(const char *call, int at, CUresult error);
 uint64_t standin_calls(const char *call);
 /* The last of the launches since then, at most `capacity`; returns how many there were. */
 size_t standin_launches(struct standin_launch *launches, size_t capacity);
+/* The name by which it was looked up. */
+const char *standin_function_name(CUfunction function);
 /* Kernels that were launched before cuFuncLoad(): libcuda would have loaded them then. */
 size_t standin_late_loads(void);
 void standin_forget(void);

@@ -153,6 +153,11 @@ CUresult cuModuleGetFunction(CUfunction *function, CUmodule handle, const char *
     return result;
 }
 
+const char *standin_function_name(CUfunction function)
+{
+    return ((const struct function *)function)->name;
+}
+
 CUresult cuFuncLoad(CUfunction function)
 {
     CUresult result = standin_enter_unsafe(__func__);

@@ -8,6 +8,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -62,6 +63,46 @@ static void those_that_exist_are_loaded(void **state)
     assert_int_equal(standin_left(), 0);
 }
 
+#ifdef NAMES
+/* Whether a line of the file that scripts/fatbin wrote is the name. */
+static bool has_kernel(const char *file, const char *name)
+{
+    char path[512], line[128];
+    bool found = false;
+    snprintf(path, sizeof path, "%s/%s.fatbin.names", NAMES, file);
+    FILE *names = fopen(path, "r");
+    assert_non_null(names);
+    while (!found && fgets(line, sizeof line, names)) {
+        line[strcspn(line, "\n")] = 0;
+        found = strcmp(line, name) == 0;
+    }
+    fclose(names);
+    return found;
+}
+
+static const char *const files[] = {
+#define FILE_ROW(NAME, name, text) #name,
+    CUDA_KERNEL_MAP(FILE_ROW)
+#undef FILE_ROW
+};
+
+static void the_fatbins_have_what_is_looked_up(void **state)
+{
+    (void)state;
+    struct cuda_kernels kernels;
+    assert_int_equal(cuda_kernels_load(driver, &kernels), TUTTI_OK);
+    for (int kernel = 0; kernel < CUDA_KERNELS; kernel++)
+        for (int dtype = 0; dtype < TUTTI_DTYPE_COUNT; dtype++)
+            for (int variant = 0; variant < CUDA_VARIANTS; variant++) {
+                CUfunction function = kernels.all_reduce[kernel][dtype][variant];
+                if (function && !has_kernel(files[kernel], standin_function_name(function)))
+                    fail_msg("%s.cu has no %s", files[kernel], standin_function_name(function));
+            }
+    assert_true(has_kernel("barrier", standin_function_name(kernels.barrier)));
+    cuda_kernels_unload(driver, &kernels);
+}
+#endif
+
 /* Makes the Nth call fail and returns what loading does; nothing may be left. */
 static enum tutti_status load_failing(const char *call, int at, CUresult error)
 {
@@ -104,6 +145,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(those_that_exist_are_loaded),
+#ifdef NAMES
+        cmocka_unit_test(the_fatbins_have_what_is_looked_up),
+#endif
         cmocka_unit_test(failures_name_the_kernel),
         cmocka_unit_test(other_devices_are_named),
     };
