@@ -30,9 +30,10 @@ struct slot {
 
 /* What the region holds; its bytes are 0 at first. */
 struct board {
+    uint64_t sequence;         /* of the owner's last operation */
     uint64_t turn;             /* the owner's last */
     uint64_t read[CUDA_RANKS]; /* the last turn of the owner's that a peer has read */
-    unsigned char pad[128 - 72];
+    unsigned char pad[128 - 80];
     struct slot slots[2][CUDA_RANKS]; /* [turn mod 2][source] */
 };
 
@@ -390,12 +391,10 @@ static bool run_all(struct run *run, enum tutti_dtype dtype, size_t count)
     return true;
 }
 
-/* The next operation's state, as the kernels leave it. */
-static void advance(struct run *run)
+/* As the kernels do, for whoever looks. */
+static void announce(struct run *run)
 {
     const struct cuda_launch *launch = run->launch;
-    for (int row = 0; row < CUDA_ROWS; row++)
-        run->own->control.rows[row].sequence = run->sequence;
     for (int peer = 0; peer < launch->size; peer++)
         if (peer != launch->rank)
             launch->arenas[peer]->headers[run->sequence % 2][launch->rank] = header_of(run);
@@ -436,8 +435,8 @@ void standin_run(const struct function *function, const struct cuda_launch *laun
         run_subset(&run);
         return;
     }
-    run.sequence = run.own->control.rows[0].sequence + 1;
-    advance(&run);
+    run.sequence = ++board_of(run.own)->sequence;
+    announce(&run);
     if (function->barrier)
         run_all(&run, TUTTI_UINT8, 0);
     else
