@@ -173,13 +173,18 @@ enum tutti_collective {
 /* Static: "all_reduce"; "unknown" for another value. */
 TUTTI_API const char *tutti_collective_name(enum tutti_collective collective);
 
-/* X(name, value, text). NONE asks for the measured choice, or says that strict mode has none;
- * HYBRID_CUBE_MESH is not for CPU ranks. */
+/* X(name, value, text). NONE asks for the measured choice, or says that strict mode has none. From
+ * 4 on are CUDA's transports: ONE_SHOT and TWO_SHOT leave the choice among theirs to the table.
+ * HYBRID_CUBE_MESH serves no communicator yet. */
 #define TUTTI_ALGO_MAP(X)                                                                          \
     X(NONE, 0, "none")                                                                             \
     X(ONE_SHOT, 1, "one_shot")                                                                     \
     X(TWO_SHOT, 2, "two_shot")                                                                     \
-    X(HYBRID_CUBE_MESH, 3, "hybrid_cube_mesh")
+    X(HYBRID_CUBE_MESH, 3, "hybrid_cube_mesh")                                                     \
+    X(ONE_SHOT_LL, 4, "one_shot_ll")                                                               \
+    X(ONE_SHOT_LINES, 5, "one_shot_lines")                                                         \
+    X(TWO_SHOT_LINES, 6, "two_shot_lines")                                                         \
+    X(TWO_SHOT_PIPELINED, 7, "two_shot_pipelined")
 
 enum tutti_algo {
 #define TUTTI_ALGO_ENUM(name, value, text) TUTTI_ALGO_##name = value,
@@ -196,8 +201,19 @@ enum tutti_topology {
     TUTTI_TOPOLOGY_HYBRID_CUBE_MESH = 2,
 };
 
-/* The stream that orders a call on a device. CPU communicators complete before they return and take
- * TUTTI_STREAM_DEFAULT only. */
+/*
+ * The stream that orders a call on a device: a CUstream or cudaStream_t, cast. DEFAULT and LEGACY
+ * are both the legacy default stream of the communicator's device, PER_THREAD is the calling
+ * thread's. CPU communicators complete before they return and take DEFAULT only.
+ *
+ * Calls on several streams of one CUDA communicator are ordered as they were made: eager ones by an
+ * event, those of one capture by an edge of its graph. So a stream lives until the communicator's
+ * next call on another one, or its destroy. CONCURRENT is what neither can order: an eager call
+ * after one on a stream that is being captured by now, and a call of a capture that the calls of
+ * eight later ones have overtaken. A captured call does nothing until it is replayed; a replay
+ * counts as a call on the stream that it is launched on, which the library does not see: the caller
+ * orders it with other calls and replays of the communicator, in the same order on all ranks.
+ */
 typedef struct tutti_stream *tutti_stream_t;
 #define TUTTI_STREAM_DEFAULT    ((tutti_stream_t)(uintptr_t)0)
 #define TUTTI_STREAM_LEGACY     ((tutti_stream_t)(uintptr_t)1)
@@ -368,6 +384,7 @@ typedef struct tutti_comm tutti_comm_t;
 
 enum tutti_device {
     TUTTI_DEVICE_CPU = 0,
+    TUTTI_DEVICE_CUDA = 1,
 };
 
 enum tutti_strict {
@@ -405,9 +422,13 @@ struct tutti_comm_options {
      * Copied, compared. */
     const int *leaf_order;
     const struct tutti_allocator *allocator; /* copied; NULL is malloc */
-    void *device_arena;                      /* CUDA only, as are the next two: refused on CPU */
+    /* CUDA only, as are all that follow: refused on CPU. For now DECLINED unless 0, both: */
+    void *device_arena; /* peers cannot map what was not made to be exported */
     size_t device_arena_bytes;
-    int stream_priority;
+    int stream_priority; /* operations run on the caller's streams: give those the priority */
+    /* A kernel's start may overlap the end of what ran before it on its stream (programmatic stream
+     * serialization): faster, if what runs before ends by triggering, or is Tutti's. */
+    bool programmatic_launch;
 };
 
 /* What made a communicator fail: the same on all ranks that take it over. Its text is

@@ -55,6 +55,8 @@
     X(stream_synchronize, cuStreamSynchronize)                                                     \
     X(stream_wait_event, cuStreamWaitEvent)                                                        \
     X(stream_capture_info, cuStreamGetCaptureInfo)                                                 \
+    X(stream_capture_depend, cuStreamUpdateCaptureDependencies)                                    \
+    X(capture_mode_exchange, cuThreadExchangeStreamCaptureMode)                                    \
     X(event_create, cuEventCreate)                                                                 \
     X(event_destroy, cuEventDestroy)                                                               \
     X(event_record, cuEventRecord)                                                                 \

@@ -29,6 +29,11 @@ void cuda_group_close(struct cuda_group *group)
     (void)group;
 }
 
+void cuda_group_forget(struct cuda_group *group)
+{
+    (void)group;
+}
+
 enum tutti_status cuda_all_reduce(struct cuda_group *group, const struct request *request,
                                   tutti_stream_t stream)
 {
@@ -48,6 +53,19 @@ enum tutti_status cuda_barrier(struct cuda_group *group, uint64_t subset,
     return decline();
 }
 
+enum tutti_status cuda_algorithm(const struct cuda_group *group, enum tutti_algo asked,
+                                 enum tutti_dtype dtype, size_t bytes, enum tutti_algo *algo,
+                                 const char **reason)
+{
+    (void)group;
+    (void)asked;
+    (void)dtype;
+    (void)bytes;
+    (void)algo;
+    (void)reason;
+    return decline();
+}
+
 enum tutti_status cuda_group_status(struct cuda_group *group, struct tutti_fault *fault)
 {
     (void)group;
@@ -55,7 +73,10 @@ enum tutti_status cuda_group_status(struct cuda_group *group, struct tutti_fault
     return decline();
 }
 
-void cuda_group_abort(struct cuda_group *group)
+int cuda_group_describe(const struct cuda_group *group, char *text, size_t size)
 {
     (void)group;
+    (void)text;
+    (void)size;
+    return 0;
 }
