@@ -22,7 +22,7 @@ static bool number_read(const char *word, uint64_t least, uint64_t most, uint64_
         return false;
     for (; *word; word++) {
         unsigned digit = (unsigned)(*word - '0');
-        if (digit > 9 || value > (most - digit) / 10)
+        if (digit > 9 || digit > most || value > (most - digit) / 10)
             return false;
         value = value * 10 + digit;
     }
