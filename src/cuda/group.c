@@ -302,27 +302,53 @@ static void plan_choose(struct cuda_group *group, const struct cuda_group_config
     cuda_plan_make(config->table, least->major, least->minor, config->size, &group->plan);
 }
 
-enum tutti_status cuda_group_open(const struct cuda_group_config *config, struct cuda_group **group)
+/* A capture that this thread, or another one, has under way is none of ours, and not disturbed. */
+static void captures_ignore(const struct cuda_driver *driver, CUstreamCaptureMode *mode)
+{
+    *mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+    if (driver->capture_mode_exchange(mode) != CUDA_SUCCESS)
+        *mode = CU_STREAM_CAPTURE_MODE_GLOBAL; /* every thread's at first */
+}
+
+static void captures_heed(const struct cuda_driver *driver, CUstreamCaptureMode *mode)
+{
+    driver->capture_mode_exchange(mode);
+}
+
+static enum tutti_status open_in(struct cuda_group *group, const struct cuda_group_config *config,
+                                 enum tutti_status status)
 {
     int64_t deadline = deadline_after(config->timeout_ms);
     int own_fd = -1, fds[TUTTI_MAX_RANKS];
     memset(fds, -1, sizeof fds);
-    enum tutti_status status = group_make(config, group);
     if (status == TUTTI_OK) {
-        cuda_keep_sweep();
-        plan_choose(*group, config);
-        status = prepare(*group, deadline, &own_fd);
+        plan_choose(group, config);
+        status = prepare(group, deadline, &own_fd);
     }
     POINT("cuda.prepared");
     status = verdict_exchange(config->exchanger, status, deadline_timeout_ms(deadline));
     if (status == TUTTI_OK)
-        status = verdict_exchange(config->exchanger, join(*group, config, own_fd, deadline, fds),
+        status = verdict_exchange(config->exchanger, join(group, config, own_fd, deadline, fds),
                                   deadline_timeout_ms(deadline));
     if (own_fd >= 0)
         close(own_fd);
     for (int r = 0; r < config->size; r++)
         if (fds[r] >= 0)
             close(fds[r]);
+    return status;
+}
+
+enum tutti_status cuda_group_open(const struct cuda_group_config *config, struct cuda_group **group)
+{
+    CUstreamCaptureMode mode;
+    enum tutti_status status = group_make(config, group);
+    if (status != TUTTI_OK) /* the others hear of it */
+        return open_in(NULL, config, status);
+    const struct cuda_driver *driver = (*group)->driver;
+    cuda_keep_sweep();
+    captures_ignore(driver, &mode);
+    status = open_in(*group, config, status);
+    captures_heed(driver, &mode);
     if (status != TUTTI_OK) {
         cuda_group_close(*group);
         *group = NULL;
@@ -361,15 +387,14 @@ static void poison(struct cuda_group *group)
 
 void cuda_group_close(struct cuda_group *group)
 {
-    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+    CUstreamCaptureMode mode;
     bool pushed, stuck = false;
     if (!group)
         return;
     const struct cuda_driver *driver = group->driver;
     cuda_watch_stop(group);
     cuda_enter(group, &pushed);
-    /* A capture that this thread, or another one, has under way is none of ours. */
-    driver->capture_mode_exchange(&mode);
+    captures_ignore(driver, &mode);
     if (group->event) {
         bool marked = group->enqueued;
         bool idle = drain(group);
@@ -385,7 +410,7 @@ void cuda_group_close(struct cuda_group *group)
     if (group->own)
         driver->stream_destroy(group->own);
     cuda_keep_release(group->keep, group->event, stuck);
-    driver->capture_mode_exchange(&mode);
+    captures_heed(driver, &mode);
     cuda_leave(group, pushed);
     free(group);
 }

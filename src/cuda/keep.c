@@ -5,6 +5,10 @@
 
 #include <pthread.h>
 #include <stdlib.h>
+#include <time.h>
+
+/* For the destructor of a user object whose graphs are gone: 10 ms. */
+enum { AWAIT_TURNS = 100, AWAIT_NS = 100000 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct cuda_keep *list; /* of what no communicator holds any more */
@@ -109,20 +113,25 @@ void cuda_keep_sweep(void)
     pthread_mutex_unlock(&lock);
 }
 
+/* If the graphs are gone already the destructor runs now, in a thread of the driver. */
+static void await_destructor(struct cuda_keep *keep)
+{
+    for (int i = 0; i < AWAIT_TURNS && !order_load_acquire_u32(&keep->graphless); i++) /* K2a */
+        nanosleep(&(struct timespec){.tv_nsec = AWAIT_NS}, NULL);
+}
+
 void cuda_keep_release(struct cuda_keep *keep, CUevent pending, bool stuck)
 {
     if (!keep)
         return;
-    /* Once it is on the list another thread may free it, unless a user object holds it. */
-    const struct cuda_driver *driver = keep->driver;
-    CUuserObject object = keep->object;
     keep->pending = pending;
     keep->stuck = stuck;
+    if (keep->object && keep->driver->user_object_release(keep->object, 1) == CUDA_SUCCESS)
+        await_destructor(keep);
+    /* From here on another thread may free it. */
     pthread_mutex_lock(&lock);
     keep->next = list;
     list = keep;
     pthread_mutex_unlock(&lock);
-    if (object)
-        driver->user_object_release(object, 1);
     cuda_keep_sweep();
 }

@@ -207,14 +207,31 @@ CUresult standin_capture_join(struct stream *stream, const struct event *event)
     return CUDA_ERROR_CAPTURED_EVENT;
 }
 
+/* What the thread wants to be kept from. */
+static _Thread_local CUstreamCaptureMode caution = CU_STREAM_CAPTURE_MODE_GLOBAL;
+
+CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode *mode)
+{
+    CUresult result = standin_enter(__func__);
+    CUstreamCaptureMode before = caution;
+    if (result != CUDA_SUCCESS)
+        return result;
+    caution = *mode;
+    *mode = before;
+    return CUDA_SUCCESS;
+}
+
 bool standin_captures_allow(void)
 {
     bool allowed = true;
+    if (caution == CU_STREAM_CAPTURE_MODE_RELAXED)
+        return true;
     for (struct object *object = standin_objects(); object; object = object->next) {
         struct graph *graph = (struct graph *)object;
         if (object->kind != OBJECT_GRAPH || !graph->capturing ||
             graph->mode == CU_STREAM_CAPTURE_MODE_RELAXED ||
-            (graph->mode == CU_STREAM_CAPTURE_MODE_THREAD_LOCAL &&
+            ((graph->mode == CU_STREAM_CAPTURE_MODE_THREAD_LOCAL ||
+              caution == CU_STREAM_CAPTURE_MODE_THREAD_LOCAL) &&
              !pthread_equal(graph->thread, pthread_self())))
             continue;
         graph->spoiled = true;

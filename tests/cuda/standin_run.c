@@ -280,6 +280,12 @@ static bool await(struct run *run, const uint64_t *word, uint64_t value, int pee
             poison(run); /* the host knows why */
             return false;
         }
+        if (order_load_relaxed_u32(&host->gone) >> peer & 1) {
+            if (order_load_acquire_u64(word) >= value)
+                return true;
+            fail(run, TUTTI_ERR_PEER_DEAD, peer, NULL);
+            return false;
+        }
         int64_t now = now_ns();
         start = start ? start : now;
         uint64_t limit = run->launch->timeout_ns ? run->launch->timeout_ns
