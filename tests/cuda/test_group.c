@@ -79,7 +79,7 @@ static int replay(struct rank *self)
     CUgraphExec execs[2];
     float *data = (float *)(void *)self->recv;
     for (int g = 0; g < 2; g++) {
-        RANKS_CHECK(cuStreamBeginCapture(self->stream, CU_STREAM_CAPTURE_MODE_GLOBAL) ==
+        RANKS_CHECK(cuStreamBeginCapture(self->stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL) ==
                     CUDA_SUCCESS);
         for (int i = 0; i <= g; i++)
             RANKS_CHECK(tutti_all_reduce(data, data, (size_t)(100 + 30000 * g), TUTTI_FLOAT32,
