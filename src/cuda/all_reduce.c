@@ -6,7 +6,7 @@
 #include "order.h"
 #include "signature.h"
 
-enum { BARRIER_THREADS = 256 };
+enum { BARRIER_THREADS = 32 };
 
 /* A group that has failed or was aborted enqueues nothing more. */
 static enum tutti_status group_check(struct cuda_group *group)

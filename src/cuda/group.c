@@ -104,7 +104,7 @@ static enum tutti_status arena_create(struct cuda_group *group, int64_t deadline
                                                  sizeof header, group->own),
                             "cuMemcpyAsync");
     /* Also after an error: the copy is not to read `header` later than this. */
-    enum tutti_status finished = cuda_stream_finish(group, group->own, deadline);
+    enum tutti_status finished = cuda_own_finish(group, deadline);
     return status == TUTTI_OK ? finished : status;
 }
 
@@ -191,7 +191,7 @@ static enum tutti_status arena_check(struct cuda_group *group, int peer, int64_t
         group->driver->memcpy_async((CUdeviceptr)(uintptr_t)&header, group->keep->arenas[peer].base,
                                     sizeof header, group->own),
         "cuMemcpyAsync");
-    enum tutti_status finished = cuda_stream_finish(group, group->own, deadline);
+    enum tutti_status finished = cuda_own_finish(group, deadline);
     if (status == TUTTI_OK)
         status = finished;
     if (status != TUTTI_OK)

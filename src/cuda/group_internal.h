@@ -91,8 +91,8 @@ enum tutti_status cuda_enqueue(struct cuda_group *group, tutti_stream_t stream, 
 /* Has the context in which the communicator lives current until cuda_leave(). */
 enum tutti_status cuda_enter(struct cuda_group *group, bool *pushed);
 void cuda_leave(struct cuda_group *group, bool pushed);
-/* Waits for what is on a stream so far. Returns TIMEOUT, CUDA. */
-enum tutti_status cuda_stream_finish(struct cuda_group *group, CUstream stream, int64_t deadline);
+/* Waits for what is on the own stream. Returns TIMEOUT, CUDA. */
+enum tutti_status cuda_own_finish(struct cuda_group *group, int64_t deadline);
 /* Puts the event behind the last eager operation, unless it is. */
 enum tutti_status cuda_stream_mark(struct cuda_group *group);
 /* Waits for the event. Returns TIMEOUT, CUDA. */

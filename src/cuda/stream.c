@@ -51,11 +51,16 @@ enum tutti_status cuda_event_wait(struct cuda_group *group, int64_t deadline)
     }
 }
 
-enum tutti_status cuda_stream_finish(struct cuda_group *group, CUstream stream, int64_t deadline)
+enum tutti_status cuda_own_finish(struct cuda_group *group, int64_t deadline)
 {
+    CUstream stream = group->own;
     enum tutti_status status = cuda_check(
         group->driver, group->driver->event_record(group->event, stream), "cuEventRecord");
-    return status == TUTTI_OK ? cuda_event_wait(group, deadline) : status;
+    if (status == TUTTI_OK)
+        return cuda_event_wait(group, deadline);
+    /* What is on it must be over before its memory goes. It is short, being ours. */
+    group->driver->stream_synchronize(stream);
+    return status;
 }
 
 static enum tutti_status capture_of(struct cuda_group *group, CUstream stream, cuuint64_t *id,
