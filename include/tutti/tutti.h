@@ -438,7 +438,8 @@ struct tutti_fault {
     enum tutti_status status;
     int rank;          /* that noticed it */
     int peer;          /* that caused it, -1 if none */
-    uint64_t sequence; /* of rank's operation, counted from 1; 0 before the first one */
+    uint64_t sequence; /* of rank's operation, counted from 1; 0 before the first one. On CUDA
+                        * replays count in what a device notices, not in what a host does. */
     struct tutti_signature {
         enum tutti_collective collective;
         enum tutti_dtype dtype;
@@ -450,18 +451,19 @@ struct tutti_fault {
 };
 
 /*
- * Creates a communicator of world_size ranks (CPU: 1 to 64; processes, or threads that each call
- * this) and, unless options->defer, meets the others: every rank calls this with a store of the
- * same contents and the same world_size, and creates the communicators of one name in the same
- * order. Checked in this order: arguments, options, environment and world size, before the store is
- * touched; that all ranks come; version and configuration of all ranks (MISMATCH names the
- * difference); same host; that processes reach each other. A rank that fails in the last makes all
- * fail. Allocates an arena of a few MiB a rank.
- * [in] store    borrowed until the rendezvous has ended
- * [in] options  NULL is all defaults; copied
- * [out] comm    to be destroyed with tutti_comm_destroy()
- * Returns INVALID, DECLINED, TIMEOUT, PEER_DEAD, MISMATCH, ABORTED, NO_MEMORY, SYSTEM, VERSION (an
- * unknown option, too), or what a caller's own store returns.
+ * Creates a communicator of world_size ranks (CPU: 1 to 64, CUDA: 2 to 8; processes, or threads
+ * that each call this) and, unless options->defer, meets the others: every rank calls this with a
+ * store of the same contents and the same world_size, and creates the communicators of one name in
+ * the same order. Checked in this order: arguments, options, environment, world size and, on CUDA,
+ * driver, device (compute capability 8.0 or newer) and tuning file, before the store is touched;
+ * that all ranks come; version and configuration of all ranks (MISMATCH names the difference); same
+ * host; on CUDA, a device of its own for each rank, by UUID; that processes, and devices, reach
+ * each other. A rank that fails in the last makes all fail. Allocates an arena of a few MiB a rank;
+ * on CUDA besides one of some 50 MiB on the device whose context is current during the meeting,
+ * which outlives the communicator, and a thread that watches. [in] store    borrowed until the
+ * rendezvous has ended [in] options  NULL is all defaults; copied [out] comm    to be destroyed
+ * with tutti_comm_destroy() Returns INVALID, DECLINED, TIMEOUT, PEER_DEAD, MISMATCH, ABORTED,
+ * NO_MEMORY, SYSTEM, VERSION (an unknown option, too), or what a caller's own store returns.
  */
 TUTTI_API enum tutti_status tutti_comm_create(tutti_store_t *store, int rank, int world_size,
                                               const struct tutti_comm_options *options,
@@ -471,7 +473,10 @@ TUTTI_API enum tutti_status tutti_comm_create(tutti_store_t *store, int rank, in
  * tutti_comm_create() does. */
 TUTTI_API enum tutti_status tutti_comm_rendezvous(tutti_comm_t *comm);
 /* Local and bounded: waits for no peer, takes NULL. Peers that still need this rank get PEER_DEAD,
- * others are not disturbed. In the child of a fork() it frees the copy of the handle. */
+ * others are not disturbed. In the child of a fork() it frees the copy of the handle. On CUDA,
+ * operations under way get 0.1 s to end; then their waits do, and what they write is undefined. A
+ * graph that captured operations may be replayed afterwards: they do nothing; it holds the device's
+ * memory until it is gone and another communicator of the process is created or destroyed. */
 TUTTI_API void tutti_comm_destroy(tutti_comm_t *comm);
 /* Ends all waits of operations on all ranks with ABORTED, and this rank's later operations; a
  * peer's that needs no wait may still succeed. From any thread or a signal handler; never blocks.
@@ -525,9 +530,18 @@ struct tutti_call_options {
  * until recv is written and send may be reused. One caller per communicator at a time; all ranks
  * make their calls in the same order. dtype, op, count and algorithm are equal on all ranks, else
  * all get MISMATCH. options may be NULL.
- * Returns INVALID, VERSION (an unknown option), DECLINED (strict mode has no algorithm) or
- * CONCURRENT, having done nothing; or TIMEOUT, PEER_DEAD, MISMATCH or ABORTED, after which recv is
- * undefined and the communicator stays failed, on every rank.
+ *
+ * On CUDA it returns once the operation is enqueued on the stream, and "blocks" is what the stream
+ * does; send and recv are memory of the communicator's device (ordinary, managed or mapped), which
+ * lives until the stream has passed the operation. INVALID names a host pointer, or both devices of
+ * a pointer elsewhere. The call may be captured in a graph. What goes wrong later (TIMEOUT,
+ * PEER_DEAD, MISMATCH, ABORTED) ends the kernels that wait, on all ranks, without an error of CUDA:
+ * recv is undefined, and tutti_comm_status() and every later call return it. A mismatch is noticed
+ * at the latest by the next operation.
+ *
+ * Returns INVALID, VERSION (an unknown option), DECLINED (strict mode has no algorithm), CONCURRENT
+ * or CUDA (the launch failed), having done nothing; or TIMEOUT, PEER_DEAD, MISMATCH or ABORTED,
+ * after which recv is undefined and the communicator stays failed, on every rank.
  */
 TUTTI_API enum tutti_status tutti_all_reduce(const void *send, void *recv, size_t count,
                                              enum tutti_dtype dtype, tutti_op_t op,
@@ -540,8 +554,8 @@ TUTTI_API enum tutti_status tutti_all_reduce_with(const void *send, void *recv, 
  * Returns once every rank of the subset has called it. ranks == NULL and count == 0 mean all ranks.
  * A subset that lacks the caller, names a rank twice or out of range is INVALID; ranks outside take
  * no part. What a rank wrote before is visible after. One caller per communicator at a time. Of
- * options, which may be NULL, the time-out counts. Returns what tutti_all_reduce() does but
- * DECLINED.
+ * options, which may be NULL, the time-out counts. On CUDA it is enqueued, as tutti_all_reduce()
+ * is. Returns what tutti_all_reduce() does but DECLINED.
  */
 TUTTI_API enum tutti_status tutti_barrier(tutti_comm_t *comm, const int *ranks, int count,
                                           tutti_stream_t stream);
@@ -550,10 +564,10 @@ TUTTI_API enum tutti_status tutti_barrier_with(tutti_comm_t *comm, const int *ra
                                                const struct tutti_call_options *options);
 /*
  * The algorithm that tutti_all_reduce_with() would take; *reason (may be NULL) is a static
- * sentence. A forced one goes first. Strict mode knows the roots' rule only: float32 and bfloat16,
- * storage offset and count both multiples of 4 bytes, one-shot up to 256 KiB, two-shot up to 10
- * MiB, both at most the buffer size; else NONE. Local; from any thread once the ranks have met.
- * Returns INVALID, VERSION.
+ * sentence. A forced one goes first. On CUDA it is the transport (but in strict mode). Strict mode
+ * knows the roots' rule only: float32 and bfloat16, storage offset and count both multiples of 4
+ * bytes, one-shot up to 256 KiB, two-shot up to 10 MiB, both at most the buffer size; else NONE.
+ * Local; from any thread once the ranks have met. Returns INVALID, VERSION.
  */
 TUTTI_API enum tutti_status tutti_comm_algorithm(tutti_comm_t *comm, size_t count,
                                                  enum tutti_dtype dtype, tutti_op_t op,

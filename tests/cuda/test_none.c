@@ -29,7 +29,9 @@ static void everything_declines(void **state)
     assert_declined(cuda_all_reduce(NULL, NULL, TUTTI_STREAM_DEFAULT));
     assert_declined(cuda_barrier(NULL, 3, NULL, TUTTI_STREAM_DEFAULT));
     assert_declined(cuda_group_status(NULL, NULL));
-    cuda_group_abort(NULL);
+    assert_declined(cuda_algorithm(NULL, TUTTI_ALGO_NONE, TUTTI_INT8, 1, NULL, NULL));
+    assert_int_equal(cuda_group_describe(NULL, NULL, 0), 0);
+    cuda_group_forget(NULL);
     cuda_group_close(NULL);
 }
 
