@@ -108,7 +108,7 @@ struct cuda_host {
     uint32_t stop; /* enum tutti_status: end every wait with it */
     int32_t stop_peer;
     uint64_t timeout_ns; /* of operations that name none; 0 never ends */
-    uint32_t gone; /* bit r: rank r is gone: a wait for it ends with PEER_DEAD after one more look */
+    uint32_t gone; /* bit r: rank r is gone: a wait for it looks once more, then PEER_DEAD */
     unsigned char pad[64 - 20];
     /* The device writes, once. */
     uint32_t failed; /* the rest is there */

@@ -199,52 +199,46 @@ static void test_file(void **state)
     assert_true(table.hash == hash);
 }
 
+static const struct {
+    const char *text, *word;
+} wrong[] = {
+    {"", "tutti-tuning 1"},
+    {"tutti-tuning 2\n", "line 1"},
+    {LL_ROW REST_ROW, "line 1"},
+    {HEAD LL_ROW, "rest"},
+    {HEAD REST_ROW REST_ROW, "line 5"},
+    {HEAD LL_ROW REST_ROW LL_ROW REST_ROW, "together"},
+    {HEAD LL_ROW LL_ROW REST_ROW, "not more"},
+    {HEAD LL_ROW "any ranks 4 bytes rest kernel two_shot_pipelined threads 32 blocks 1 units 1",
+     "lack"},
+    {HEAD "sm_90 ranks 4 bytes rest kernel two_shot_pipelined threads 32 blocks 1", "13"},
+    {HEAD "sm_90 ranks 4 bytes rest kernel two_shot_pipelined threads 32 blocks 1 units 1 x", "13"},
+    {HEAD "sm_90 ranks 4 bytes rest kernel two_shot_pipelined blocks 1 threads 32 units 1",
+     "order"},
+    {HEAD "sm_75 ranks 4 bytes rest kernel two_shot_pipelined threads 32 blocks 1 units 1",
+     "sm_80"},
+    {HEAD "sm_9000 ranks 4 bytes rest kernel two_shot_pipelined threads 32 blocks 1 units 1",
+     "sm_80"},
+    {HEAD "any ranks 1 bytes rest kernel two_shot_pipelined threads 32 blocks 1 units 1", "2 to 8"},
+    {HEAD "any ranks 9 bytes rest kernel two_shot_pipelined threads 32 blocks 1 units 1", "2 to 8"},
+    {HEAD "any ranks 2 bytes -1 kernel two_shot_pipelined threads 32 blocks 1 units 1", "bytes"},
+    {HEAD "any ranks 2 bytes 01 kernel two_shot_pipelined threads 32 blocks 1 units 1", "bytes"},
+    {HEAD "any ranks 2 bytes 99999999999999999999 kernel two_shot_pipelined threads 32 blocks 1 "
+          "units 1",
+     "bytes"},
+    {HEAD "any ranks 2 bytes rest kernel three_shot threads 32 blocks 1 units 1", "kernel"},
+    {HEAD "any ranks 2 bytes rest kernel one_shot_ll threads 32 blocks 1 units 1", "more than"},
+    {HEAD "any ranks 2 bytes rest kernel two_shot_pipelined threads 33 blocks 1 units 1",
+     "threads"},
+    {HEAD "any ranks 2 bytes rest kernel two_shot_pipelined threads 1024 blocks 1 units 1",
+     "threads"},
+    {HEAD "any ranks 2 bytes rest kernel two_shot_pipelined threads 32 blocks 129 units 1",
+     "blocks"},
+    {HEAD "any ranks 2 bytes rest kernel two_shot_pipelined threads 32 blocks 1 units 0", "units"},
+};
+
 static void test_file_wrong(void **state)
 {
-    static const struct {
-        const char *text, *word;
-    } wrong[] = {
-        {"", "tutti-tuning 1"},
-        {"tutti-tuning 2\n", "line 1"},
-        {LL_ROW REST_ROW, "line 1"},
-        {HEAD LL_ROW, "rest"},
-        {HEAD REST_ROW REST_ROW, "line 5"},
-        {HEAD LL_ROW REST_ROW LL_ROW REST_ROW, "together"},
-        {HEAD LL_ROW LL_ROW REST_ROW, "not more"},
-        {HEAD LL_ROW "any ranks 4 bytes rest kernel two_shot_pipelined threads 32 blocks 1 units 1",
-         "lack"},
-        {HEAD "sm_90 ranks 4 bytes rest kernel two_shot_pipelined threads 32 blocks 1", "13"},
-        {HEAD "sm_90 ranks 4 bytes rest kernel two_shot_pipelined threads 32 blocks 1 units 1 x",
-         "13"},
-        {HEAD "sm_90 ranks 4 bytes rest kernel two_shot_pipelined blocks 1 threads 32 units 1",
-         "order"},
-        {HEAD "sm_75 ranks 4 bytes rest kernel two_shot_pipelined threads 32 blocks 1 units 1",
-         "sm_80"},
-        {HEAD "sm_9000 ranks 4 bytes rest kernel two_shot_pipelined threads 32 blocks 1 units 1",
-         "sm_80"},
-        {HEAD "any ranks 1 bytes rest kernel two_shot_pipelined threads 32 blocks 1 units 1",
-         "2 to 8"},
-        {HEAD "any ranks 9 bytes rest kernel two_shot_pipelined threads 32 blocks 1 units 1",
-         "2 to 8"},
-        {HEAD "any ranks 2 bytes -1 kernel two_shot_pipelined threads 32 blocks 1 units 1",
-         "bytes"},
-        {HEAD "any ranks 2 bytes 01 kernel two_shot_pipelined threads 32 blocks 1 units 1",
-         "bytes"},
-        {HEAD
-         "any ranks 2 bytes 99999999999999999999 kernel two_shot_pipelined threads 32 blocks 1 "
-         "units 1",
-         "bytes"},
-        {HEAD "any ranks 2 bytes rest kernel three_shot threads 32 blocks 1 units 1", "kernel"},
-        {HEAD "any ranks 2 bytes rest kernel one_shot_ll threads 32 blocks 1 units 1", "more than"},
-        {HEAD "any ranks 2 bytes rest kernel two_shot_pipelined threads 33 blocks 1 units 1",
-         "threads"},
-        {HEAD "any ranks 2 bytes rest kernel two_shot_pipelined threads 1024 blocks 1 units 1",
-         "threads"},
-        {HEAD "any ranks 2 bytes rest kernel two_shot_pipelined threads 32 blocks 129 units 1",
-         "blocks"},
-        {HEAD "any ranks 2 bytes rest kernel two_shot_pipelined threads 32 blocks 1 units 0",
-         "units"},
-    };
     static const char zero[] = HEAD "any\0ranks";
     char row[400];
     (void)state;
