@@ -59,6 +59,7 @@ struct cuda_group {
     /* watch.c */
     pthread_t watcher;
     bool watched;
+    struct cuda_group *next_watched;
     uint32_t quit;     /* release K1 pairs K1a */
     uint32_t stopping; /* whoever takes it writes the stop words */
     uint64_t dead;     /* seen by the last look: the watcher's own */

@@ -13,11 +13,13 @@
 #include "cpu/bell.h"
 #include "cuda/group_internal.h"
 #include "error.h"
+#include "ipc/fork.h"
 #include "order.h"
 #include "signature.h"
 
 #include <errno.h>
 #include <signal.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum { LOOK_MS = 20, STACK_BYTES = 256 << 10 };
@@ -86,6 +88,75 @@ static void *watch(void *argument)
     }
 }
 
+/*
+ * A program that exits without having destroyed its communicators must not have watchers that read
+ * pinned pages when the driver takes those away: its own exit handlers run after ours, which is
+ * installed later.
+ */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct cuda_group *watched; /* all that have a watcher */
+static uint32_t epoch;             /* of the process whose they are */
+
+static void hold(void)
+{
+    pthread_mutex_lock(&lock);
+}
+
+static void release(void)
+{
+    pthread_mutex_unlock(&lock);
+}
+
+static void end(struct cuda_group *group)
+{
+    order_store_release_u32(&group->quit, 1); /* K1 pairs K1a */
+    bell_ring(group->host);
+    pthread_join(group->watcher, NULL);
+}
+
+static void end_all(void)
+{
+    if (fork_detected(epoch)) /* a child has no watchers */
+        return;
+    pthread_mutex_lock(&lock);
+    for (; watched; watched = watched->next_watched)
+        end(watched);
+    pthread_mutex_unlock(&lock);
+}
+
+static void install_handlers(void)
+{
+    (void)fork_epoch(&epoch); /* it has one, or there would be no communicator */
+    (void)pthread_atfork(hold, release, release);
+    (void)atexit(end_all);
+}
+
+static void list_add(struct cuda_group *group)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, install_handlers);
+    pthread_mutex_lock(&lock);
+    group->next_watched = watched;
+    watched = group;
+    pthread_mutex_unlock(&lock);
+}
+
+/* False if the program's exit has been faster. */
+static bool list_remove(struct cuda_group *group)
+{
+    bool found = false;
+    pthread_mutex_lock(&lock);
+    for (struct cuda_group **link = &watched; *link; link = &(*link)->next_watched) {
+        if (*link != group)
+            continue;
+        *link = group->next_watched;
+        found = true;
+        break;
+    }
+    pthread_mutex_unlock(&lock);
+    return found;
+}
+
 enum tutti_status cuda_watch_start(struct cuda_group *group)
 {
     pthread_attr_t attributes;
@@ -98,19 +169,18 @@ enum tutti_status cuda_watch_start(struct cuda_group *group)
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     pthread_attr_destroy(&attributes);
     group->watched = result == 0;
-    if (group->watched)
+    if (group->watched) {
+        list_add(group);
         return TUTTI_OK;
+    }
     errno = result;
     return error_errno("pthread_create of the communicator's watcher");
 }
 
 void cuda_watch_stop(struct cuda_group *group)
 {
-    if (!group->watched)
-        return;
-    order_store_release_u32(&group->quit, 1); /* K1 pairs K1a */
-    bell_ring(group->host);
-    pthread_join(group->watcher, NULL);
+    if (group->watched && list_remove(group))
+        end(group);
     group->watched = false;
 }
 
