@@ -3,6 +3,7 @@
 SHELL := /bin/bash
 PREFIX ?= /usr/local
 DESTDIR ?=
+CUDA ?=
 
 .PHONY: all demo test bench deps install format check-format clean help
 
@@ -17,6 +18,7 @@ demo: ## set up what is missing, build, then time and check an all-reduce among 
 test: ## set up what is missing, build every preset, run every test that this machine can run
 	@scripts/deps build rivals test
 	@scripts/venv || true
+	@scripts/nvcc || true
 	@scripts/test
 
 bench: ## compare with Open MPI, MPICH and Gloo (minutes); results go to bench/results, a picture to docs
@@ -24,8 +26,9 @@ bench: ## compare with Open MPI, MPICH and Gloo (minutes); results go to bench/r
 	@scripts/build gcc
 	@bench/run.sh
 
-deps: ## install everything that demo, test and bench need
+deps: ## install everything that demo, test and bench need; CUDA=1: nvcc, too, from PyPI where there is none
 	@scripts/deps build rivals test
+	@if [ "$(CUDA)" = 1 ]; then scripts/nvcc; fi
 
 install: all ## install under PREFIX (/usr/local), below DESTDIR if set
 	@DESTDIR="$(DESTDIR)" cmake --install build/gcc --prefix "$(PREFIX)"
@@ -37,7 +40,7 @@ format: ## rewrite the C sources as .clang-format says
 check-format: ## fail if a C source differs from .clang-format
 	@scripts/format --check
 
-clean: ## remove build/ (the Python environment in .venv stays)
+clean: ## remove build/ (the environments in .venv and .cuda stay)
 	@rm -rf build
 
 help:

@@ -21,6 +21,8 @@ struct request {
     uint32_t flags;     /* enum tutti_call_flags */
     uint32_t element_bytes;
     enum tutti_algo algo;
+    enum tutti_dtype dtype;
+    enum tutti_op_kind op;
     /* Symmetric memory: where the operands lie in their allocations, and every rank's base of
      * those. */
     struct layout_operands operands;

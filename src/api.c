@@ -3,6 +3,7 @@
  * call on it. */
 #include "algo.h"
 #include "comm.h"
+#include "cuda/group.h"
 #include "dtype.h"
 #include "error.h"
 #include "ipc/fork.h"
@@ -56,7 +57,24 @@ static void leave(struct tutti_comm *comm)
     order_store_release_u32(&comm->busy, 0); /* C1 */
 }
 
-static enum tutti_status options_read(const struct tutti_call_options *from, const char *call,
+/* Whether there is anything that the algorithm may mean for the communicator's device. */
+static enum tutti_status algo_check(const struct tutti_comm *comm, enum tutti_algo algo,
+                                    const char *call)
+{
+    bool known = comm->cuda ? (unsigned)algo <= TUTTI_ALGO_TWO_SHOT_PIPELINED &&
+                                  algo != TUTTI_ALGO_HYBRID_CUBE_MESH
+                            : (unsigned)algo <= TUTTI_ALGO_TWO_SHOT;
+    if (known)
+        return TUTTI_OK;
+    return error_set(TUTTI_ERR_INVALID,
+                     "%s: algorithm %d (%s) does not serve %s ranks: expected none, one_shot%s or "
+                     "two_shot",
+                     call, (int)algo, tutti_algo_name(algo), comm->cuda ? "CUDA" : "CPU",
+                     comm->cuda ? ", one from one_shot_ll (4) to two_shot_pipelined (7)" : "");
+}
+
+static enum tutti_status options_read(const struct tutti_comm *comm,
+                                      const struct tutti_call_options *from, const char *call,
                                       struct tutti_call_options *options)
 {
     enum tutti_status status =
@@ -68,12 +86,7 @@ static enum tutti_status options_read(const struct tutti_call_options *from, con
                          "%s: flags 0x%" PRIx32 ": expected TUTTI_CALL_NO_ZERO_COPY "
                          "or 0",
                          call, options->flags);
-    if ((unsigned)options->algo > TUTTI_ALGO_TWO_SHOT)
-        return error_set(TUTTI_ERR_INVALID,
-                         "%s: algorithm %d (%s) does not serve CPU ranks: expected "
-                         "none, one_shot or two_shot",
-                         call, (int)options->algo, tutti_algo_name(options->algo));
-    return TUTTI_OK;
+    return algo_check(comm, options->algo, call);
 }
 
 static enum tutti_status refuse_stream(tutti_stream_t stream, const char *call)
@@ -94,10 +107,10 @@ static inline enum tutti_status begin(struct tutti_comm *comm, const char *call,
     enum tutti_status status = enter(comm, call);
     if (status != TUTTI_OK)
         return status;
-    if (stream != TUTTI_STREAM_DEFAULT)
+    if (stream != TUTTI_STREAM_DEFAULT && !comm->cuda)
         status = refuse_stream(stream, call);
     else if (given)
-        status = options_read(given, call, copy);
+        status = options_read(comm, given, call, copy);
     *options = given ? copy : &no_options;
     if (status != TUTTI_OK)
         leave(comm);
@@ -201,6 +214,7 @@ static enum tutti_algo algorithm_pick(const struct tutti_comm *comm, size_t byte
         .buffer_size = (size_t)comm->config.buffer_size,
         .world_size = comm->world_size,
         .oversubscribed = comm->cpu.oversubscribed,
+        .table = comm->cuda != NULL,
     };
     return plan_pick(&input, reason);
 }
@@ -226,7 +240,7 @@ static enum tutti_status operation_begin(struct cpu_group *group)
 
 static enum tutti_status all_reduce(const void *send, void *recv, size_t count,
                                     enum tutti_dtype dtype, tutti_op_t op, struct tutti_comm *comm,
-                                    const struct tutti_call_options *options)
+                                    tutti_stream_t stream, const struct tutti_call_options *options)
 {
     const char *reason;
     enum tutti_status status = kind_check(count, dtype, op, comm);
@@ -238,9 +252,9 @@ static enum tutti_status all_reduce(const void *send, void *recv, size_t count,
     enum tutti_op_kind kind = op_kind(op);
     size_t bytes = count * dtype_bytes(dtype);
     enum tutti_algo algo = TUTTI_ALGO_ONE_SHOT;
-    if (bytes > comm->small_bytes || options->algo)
+    if (bytes > comm->small_bytes || options->algo || comm->cuda)
         algo = algorithm_pick(comm, bytes, dtype, options, &reason);
-    if (algo == TUTTI_ALGO_NONE)
+    if (algo == TUTTI_ALGO_NONE && comm->config.strict)
         return error_set(TUTTI_ERR_DECLINED,
                          "tutti_all_reduce: %s: fall back to another library, or switch strict "
                          "mode off",
@@ -253,17 +267,23 @@ static enum tutti_status all_reduce(const void *send, void *recv, size_t count,
         .bytes = bytes,
         .reduce = comm->isa->fn[dtype][kind],
         .scalar = 0,
-        .signature = signature_pack(TUTTI_COLLECTIVE_ALL_REDUCE, dtype, kind, algo, count),
+        /* On CUDA the launcher adds the transport that it takes. */
+        .signature = signature_pack(TUTTI_COLLECTIVE_ALL_REDUCE, dtype, kind,
+                                    comm->cuda ? TUTTI_ALGO_NONE : algo, count),
         .timeout_ms = options->timeout_ms ? options->timeout_ms : comm->timeout_ms,
         .parameter = 0,
         .flags = options->flags,
         .element_bytes = (uint32_t)dtype_bytes(dtype),
         .algo = algo,
+        .dtype = dtype,
+        .op = kind,
         .operands = {.send_id = LAYOUT_PRIVATE, .send = 0, .recv_id = LAYOUT_PRIVATE, .recv = 0},
         .send_buffers = NULL,
         .recv_buffers = NULL,
     };
     op_read(op, kind, &request);
+    if (comm->cuda)
+        return cuda_all_reduce(comm->cuda, &request, stream);
     if (bytes > SYMMETRIC_BYTES)
         operands_find(comm, &request);
 
@@ -297,7 +317,7 @@ enum tutti_status tutti_all_reduce_with(const void *send, void *recv, size_t cou
     enum tutti_status status = begin(comm, "tutti_all_reduce", stream, given, &copy, &options);
     if (status != TUTTI_OK)
         return status;
-    status = all_reduce(send, recv, count, dtype, op, comm, options);
+    status = all_reduce(send, recv, count, dtype, op, comm, stream, options);
     leave(comm);
     return status;
 }
@@ -333,7 +353,7 @@ static enum tutti_status subset_read(const struct tutti_comm *comm, const int *r
 }
 
 static enum tutti_status barrier(struct tutti_comm *comm, const int *ranks, int count,
-                                 const struct tutti_call_options *options)
+                                 tutti_stream_t stream, const struct tutti_call_options *options)
 {
     uint64_t subset;
     enum tutti_status status = subset_read(comm, ranks, count, &subset);
@@ -346,6 +366,8 @@ static enum tutti_status barrier(struct tutti_comm *comm, const int *ranks, int 
         .timeout_ms = options->timeout_ms ? options->timeout_ms : comm->timeout_ms,
         .parameter = all ? 0 : signature_hash(subset),
     };
+    if (comm->cuda)
+        return cuda_barrier(comm->cuda, all ? 0 : subset, &request, stream);
     if (all) {
         status = operation_begin(&comm->cpu);
         return status == TUTTI_OK ? cpu_barrier(&comm->cpu, &request) : status;
@@ -371,7 +393,7 @@ enum tutti_status tutti_barrier_with(tutti_comm_t *comm, const int *ranks, int c
     enum tutti_status status = begin(comm, "tutti_barrier", stream, given, &copy, &options);
     if (status != TUTTI_OK)
         return status;
-    status = barrier(comm, ranks, count, options);
+    status = barrier(comm, ranks, count, stream, options);
     leave(comm);
     return status;
 }
@@ -386,14 +408,17 @@ enum tutti_status tutti_comm_algorithm(tutti_comm_t *comm, size_t count, enum tu
     if (!comm || !comm->ready || !algo)
         return error_set(TUTTI_ERR_INVALID, "%s: %s", call,
                          algo ? "the communicator has not met" : "algo is NULL");
-    enum tutti_status status = given ? options_read(given, call, &options) : TUTTI_OK;
+    enum tutti_status status = given ? options_read(comm, given, call, &options) : TUTTI_OK;
     if (status == TUTTI_OK)
         status = kind_check(count, dtype, op, comm);
     if (status != TUTTI_OK)
         return status;
-    *algo = algorithm_pick(comm, count * dtype_bytes(dtype), dtype, given ? &options : &no_options,
-                           &why);
+    size_t bytes = count * dtype_bytes(dtype);
+    *algo = algorithm_pick(comm, bytes, dtype, given ? &options : &no_options, &why);
+    /* Strict mode has but the roots' names. */
+    if (comm->cuda && !comm->config.strict)
+        status = cuda_algorithm(comm->cuda, *algo, dtype, bytes ? bytes : 1, algo, &why);
     if (reason)
         *reason = why;
-    return TUTTI_OK;
+    return status;
 }

@@ -2,6 +2,8 @@
 /* A communicator's life: create, meet, tell, end. */
 #include "comm.h"
 
+#include "cuda/group.h"
+#include "cuda/table.h"
 #include "deadline.h"
 #include "env.h"
 #include "error.h"
@@ -87,11 +89,16 @@ static enum tutti_status config_read(const struct tutti_comm_options *options, i
         algo = options->algo;
     if (buffer_size == 0)
         return error_set(TUTTI_ERR_INVALID, "TUTTI_BUFFER_SIZE=0: expected at least 1 byte");
-    if (algo > TUTTI_ALGO_TWO_SHOT)
+    bool cuda = options->device == TUTTI_DEVICE_CUDA;
+    if (algo > (cuda ? TUTTI_ALGO_TWO_SHOT_PIPELINED : TUTTI_ALGO_TWO_SHOT) ||
+        algo == TUTTI_ALGO_HYBRID_CUBE_MESH)
         return error_set(TUTTI_ERR_INVALID,
-                         "algorithm %d (%s) does not serve CPU ranks: expected none, one_shot or "
+                         "algorithm %d (%s) does not serve %s ranks: expected none, one_shot%s or "
                          "two_shot",
-                         (int)algo, tutti_algo_name(algo));
+                         (int)algo, tutti_algo_name(algo), cuda ? "CUDA" : "CPU",
+                         cuda ? ", one from one_shot_ll (4) to two_shot_pipelined (7)" : "");
+    comm->config.device = (int32_t)options->device;
+    comm->programmatic = options->programmatic_launch;
     comm->config.buffer_size = buffer_size;
     comm->config.strict = strict;
     comm->config.algo = (int32_t)algo;
@@ -107,12 +114,25 @@ static enum tutti_status arguments_check(tutti_store_t *store, int rank, int wor
         return error_set(TUTTI_ERR_INVALID,
                          "rank %d of world size %d: expected 0 <= rank < world size", rank,
                          world_size);
-    if (options->device != TUTTI_DEVICE_CPU)
-        return error_set(TUTTI_ERR_INVALID, "device %d: expected TUTTI_DEVICE_CPU (0)",
+    if (options->device != TUTTI_DEVICE_CPU && options->device != TUTTI_DEVICE_CUDA)
+        return error_set(TUTTI_ERR_INVALID,
+                         "device %d: expected TUTTI_DEVICE_CPU (0) or TUTTI_DEVICE_CUDA (1)",
                          (int)options->device);
-    if (options->device_arena || options->device_arena_bytes || options->stream_priority)
-        return error_set(TUTTI_ERR_INVALID, "device_arena and stream_priority belong to CUDA "
-                                            "communicators: leave them 0 on a CPU communicator");
+    if (options->device == TUTTI_DEVICE_CPU &&
+        (options->device_arena || options->device_arena_bytes || options->stream_priority ||
+         options->programmatic_launch))
+        return error_set(TUTTI_ERR_INVALID,
+                         "device_arena, stream_priority and programmatic_launch belong to CUDA "
+                         "communicators: leave them 0 on a CPU communicator");
+    if (options->device_arena || options->device_arena_bytes)
+        return error_set(TUTTI_ERR_DECLINED,
+                         "device_arena: peers cannot map memory that was not made to be exported: "
+                         "leave it 0, and the communicator makes its own");
+    if (options->stream_priority)
+        return error_set(TUTTI_ERR_DECLINED,
+                         "stream_priority %d: operations run on the streams that the calls name: "
+                         "leave it 0 and give those the priority",
+                         options->stream_priority);
     if ((unsigned)options->strict > TUTTI_STRICT_ON)
         return error_set(TUTTI_ERR_INVALID, "strict %d: expected a value of enum tutti_strict",
                          (int)options->strict);
@@ -126,10 +146,13 @@ static enum tutti_status arguments_check(tutti_store_t *store, int rank, int wor
 }
 
 /* Hardware and world size, before the store is touched. */
-static enum tutti_status host_check(int world_size)
+static enum tutti_status host_check(enum tutti_device device, int world_size)
 {
     if (!tutti_comm_is_enabled())
         return error_set(TUTTI_ERR_DECLINED, "TUTTI_DISABLE is set: unset it or set it to 0");
+    if (device == TUTTI_DEVICE_CUDA && (world_size < 2 || world_size > CUDA_RANKS))
+        return error_set(TUTTI_ERR_DECLINED, "world size %d: CUDA communicators have 2 to %d ranks",
+                         world_size, CUDA_RANKS);
     if (world_size > TUTTI_MAX_RANKS)
         return error_set(TUTTI_ERR_DECLINED, "world size %d: CPU communicators have 1 to %d ranks",
                          world_size, TUTTI_MAX_RANKS);
@@ -210,7 +233,7 @@ enum tutti_status tutti_comm_create(tutti_store_t *store, int rank, int world_si
     if (status == TUTTI_OK)
         status = arguments_check(store, rank, world_size, &options);
     if (status == TUTTI_OK)
-        status = host_check(world_size);
+        status = host_check(options.device, world_size);
     uint32_t epoch;
     if (status == TUTTI_OK)
         status = fork_epoch(&epoch);
@@ -253,13 +276,89 @@ static uint64_t remote_ranks(const struct host_record *records, int rank, int si
     return remote;
 }
 
-static enum tutti_status rendezvous(struct tutti_comm *comm, struct host_record *records)
+/* What a rendezvous needs for its length. */
+struct workspace {
+    struct host_record own;
+    struct cuda_device device; /* CUDA only, as are the next two */
+    struct cuda_device devices[CUDA_RANKS];
+    struct cuda_table table;
+    struct host_record records[]; /* of all ranks */
+};
+
+/* The device that is current, and the table: before the store is touched. */
+static enum tutti_status record_make(const struct tutti_comm *comm, struct workspace *work)
+{
+    if (comm->config.device == TUTTI_DEVICE_CPU)
+        return host_record_make(comm, NULL, NULL, &work->own);
+    enum tutti_status status = cuda_device_current(&work->device);
+    if (status == TUTTI_OK)
+        status = cuda_table_load(&work->table);
+    if (status == TUTTI_OK)
+        status = host_record_make(comm, &work->device, &work->table, &work->own);
+    return status;
+}
+
+static enum tutti_status device_open(struct tutti_comm *comm, struct workspace *work,
+                                     const struct cpu_group_config *host, int64_t deadline)
+{
+    for (int r = 0; r < comm->world_size; r++)
+        work->devices[r] = work->records[r].device;
+    struct cuda_group_config config = {
+        .rank = comm->rank,
+        .size = comm->world_size,
+        .order = host->order,
+        .remote = host->remote,
+        .programmatic = comm->programmatic,
+        .default_timeout_ms = comm->timeout_ms,
+        .devices = work->devices,
+        .table = &work->table,
+        .host = &comm->cpu,
+        .exchanger = host->exchanger,
+        .timeout_ms = deadline_timeout_ms(deadline),
+    };
+    enum tutti_status status = cuda_group_open(&config, &comm->cuda);
+    if (status != TUTTI_OK)
+        cpu_group_close(&comm->cpu);
+    return status;
+}
+
+static enum tutti_status groups_open(struct tutti_comm *comm, struct workspace *work,
+                                     const struct meeting *meeting,
+                                     struct tutti_exchanger *exchanger, int64_t deadline)
+{
+    comm->cores = host_cores(work->records, comm->world_size);
+    int order[TUTTI_MAX_RANKS];
+    for (int leaf = 0; leaf < comm->world_size; leaf++)
+        order[leaf] = comm->config.leaf_order[leaf];
+    struct cpu_group_config config = {
+        .rank = comm->rank,
+        .size = comm->world_size,
+        .order = order,
+        .remote = remote_ranks(work->records, comm->rank, comm->world_size),
+        .oversubscribed = comm->world_size > comm->cores,
+        .nonce = meeting->nonce,
+        .isa = comm->isa,
+        .exchanger = exchanger,
+        .timeout_ms = deadline_timeout_ms(deadline),
+    };
+    comm->small_bytes = plan_small_bytes(&(struct plan_input){
+        .forced = (enum tutti_algo)comm->config.algo,
+        .strict = comm->config.strict,
+        .world_size = comm->world_size,
+        .oversubscribed = config.oversubscribed,
+    });
+    enum tutti_status status = cpu_group_open(&config, &comm->cpu);
+    if (status == TUTTI_OK && comm->config.device == TUTTI_DEVICE_CUDA)
+        status = device_open(comm, work, &config, deadline);
+    return status;
+}
+
+static enum tutti_status rendezvous(struct tutti_comm *comm, struct workspace *work)
 {
     int64_t deadline = deadline_after(comm->timeout_ms);
     struct tutti_store store = store_abortable(comm->store, &comm->cpu.aborted);
     struct meeting meeting;
-    struct host_record own;
-    enum tutti_status status = host_record_make(comm, &own);
+    enum tutti_status status = record_make(comm, work);
     if (status == TUTTI_OK)
         status = meet(&store, comm->name, comm->rank, comm->world_size, comm->timeout_ms, &meeting);
     if (status != TUTTI_OK)
@@ -275,35 +374,11 @@ static enum tutti_status rendezvous(struct tutti_comm *comm, struct host_record 
         .size = comm->world_size,
     };
     comm->generation = meeting.generation;
-    status = tutti_store_all_gather(&exchanger, &own, sizeof own, records,
+    status = tutti_store_all_gather(&exchanger, &work->own, sizeof work->own, work->records,
                                     deadline_timeout_ms(deadline));
     if (status == TUTTI_OK)
-        status = host_records_compare(records, comm->rank, comm->world_size);
-    if (status != TUTTI_OK)
-        return status;
-
-    comm->cores = host_cores(records, comm->world_size);
-    int order[TUTTI_MAX_RANKS];
-    for (int leaf = 0; leaf < comm->world_size; leaf++)
-        order[leaf] = comm->config.leaf_order[leaf];
-    struct cpu_group_config config = {
-        .rank = comm->rank,
-        .size = comm->world_size,
-        .order = order,
-        .remote = remote_ranks(records, comm->rank, comm->world_size),
-        .oversubscribed = comm->world_size > comm->cores,
-        .nonce = meeting.nonce,
-        .isa = comm->isa,
-        .exchanger = &exchanger,
-        .timeout_ms = deadline_timeout_ms(deadline),
-    };
-    comm->small_bytes = plan_small_bytes(&(struct plan_input){
-        .forced = (enum tutti_algo)comm->config.algo,
-        .strict = comm->config.strict,
-        .world_size = comm->world_size,
-        .oversubscribed = config.oversubscribed,
-    });
-    return cpu_group_open(&config, &comm->cpu);
+        status = host_records_compare(work->records, comm->rank, comm->world_size);
+    return status == TUTTI_OK ? groups_open(comm, work, &meeting, &exchanger, deadline) : status;
 }
 
 enum tutti_status comm_refuse_child(const struct tutti_comm *comm)
@@ -325,14 +400,13 @@ enum tutti_status tutti_comm_rendezvous(tutti_comm_t *comm)
     if (comm->declined != TUTTI_OK)
         return error_set(comm->declined, "%s", comm->reason);
 
-    size_t bytes = (size_t)comm->world_size * sizeof(struct host_record);
-    struct host_record *records =
-        comm->allocator.alloc(comm->allocator.context, bytes, LAYOUT_LINE);
+    size_t bytes = sizeof(struct workspace) + (size_t)comm->world_size * sizeof(struct host_record);
+    struct workspace *work = comm->allocator.alloc(comm->allocator.context, bytes, LAYOUT_LINE);
     enum tutti_status status =
-        records ? rendezvous(comm, records)
-                : error_set(TUTTI_ERR_NO_MEMORY, "the allocator gave no %zu bytes", bytes);
-    if (records)
-        comm->allocator.free(comm->allocator.context, records, bytes);
+        work ? rendezvous(comm, work)
+             : error_set(TUTTI_ERR_NO_MEMORY, "the allocator gave no %zu bytes", bytes);
+    if (work)
+        comm->allocator.free(comm->allocator.context, work, bytes);
     comm->store = NULL;
     if (status == TUTTI_OK) {
         comm->ready = true;
@@ -353,8 +427,12 @@ void tutti_comm_destroy(tutti_comm_t *comm)
     if (!comm)
         return;
     /* A child of fork() has neither arenas nor descriptors, only a copy of the handle. */
-    if (comm->ready && !fork_detected(comm->epoch))
+    if (fork_detected(comm->epoch)) {
+        cuda_group_forget(comm->cuda);
+    } else if (comm->ready) {
+        cuda_group_close(comm->cuda);
         cpu_group_close(&comm->cpu);
+    }
     list_remove(comm);
     comm->allocator.free(comm->allocator.context, comm, sizeof *comm);
 }
@@ -378,7 +456,9 @@ enum tutti_status tutti_comm_status(tutti_comm_t *comm, struct tutti_fault *faul
                          "tutti_fault), %zu",
                          fault->struct_size, sizeof *fault);
     enum tutti_status status = comm->declined;
-    if (comm->ready)
+    if (comm->ready && comm->cuda)
+        status = cuda_group_status(comm->cuda, &found);
+    else if (comm->ready)
         status = cpu_group_status(&comm->cpu, &found);
     else if (status != TUTTI_OK)
         error_set(status, "%s", comm->reason);

@@ -6,6 +6,8 @@
 #include "cpu/group.h"
 #include "tutti/tutti.h"
 
+struct cuda_group;
+
 enum { COMM_NAME_BYTES = 64 };
 
 /* What all ranks have in common, compared in the handshake. */
@@ -13,16 +15,20 @@ struct comm_config {
     uint64_t buffer_size;
     int32_t strict;
     int32_t algo;
+    int32_t device; /* enum tutti_device */
+    int32_t reserved;
     int32_t leaf_order[TUTTI_MAX_RANKS];
 };
 
 struct tutti_comm {
     struct cpu_group cpu;
-    uint32_t busy;      /* a caller is inside */
-    uint32_t epoch;     /* of the process that created it: ipc/fork.h */
-    uint64_t calls;     /* of collectives; written by the caller that holds busy */
-    size_t small_bytes; /* plan_small_bytes() */
-    bool ready;         /* the rendezvous has succeeded */
+    uint32_t busy;           /* a caller is inside */
+    uint32_t epoch;          /* of the process that created it: ipc/fork.h */
+    uint64_t calls;          /* of collectives; written by the caller that holds busy */
+    size_t small_bytes;      /* plan_small_bytes() */
+    struct cuda_group *cuda; /* NULL on CPU; its hosts talk through `cpu` */
+    bool ready;              /* the rendezvous has succeeded */
+    bool programmatic;       /* launches: CUDA only */
     int rank;
     int world_size;
     const struct reduce_isa *isa;

@@ -30,7 +30,8 @@ static enum tutti_status boot_id_read(char *text, size_t size)
     return TUTTI_OK;
 }
 
-enum tutti_status host_record_make(const struct tutti_comm *comm, struct host_record *record)
+enum tutti_status host_record_make(const struct tutti_comm *comm, const struct cuda_device *device,
+                                   const struct cuda_table *table, struct host_record *record)
 {
     cpu_set_t *set = (cpu_set_t *)(void *)record->cpus;
     static_assert(sizeof(cpu_set_t) == HOST_CPU_BYTES, "1024 processors");
@@ -43,6 +44,12 @@ enum tutti_status host_record_make(const struct tutti_comm *comm, struct host_re
     record->config = comm->config;
     gethostname(record->name, sizeof record->name - 1);
     memcpy(record->process, fork_process_nonce(), sizeof record->process);
+    if (device)
+        record->device = *device;
+    if (table) {
+        record->table_hash = table->hash;
+        memcpy(record->table_source, table->source, sizeof record->table_source);
+    }
     /* Fails with more than 1024 processors: an empty mask then counts as plenty. */
     if (sched_getaffinity(0, sizeof record->cpus, set) != 0)
         memset(record->cpus, 0, sizeof record->cpus);
@@ -58,6 +65,7 @@ static enum tutti_status config_compare(const struct host_record *mine, int rank
         int64_t mine, theirs;
     } fields[] = {
         {"world size", mine->world_size, theirs->world_size},
+        {"device (0 is CPU, 1 CUDA)", mine->config.device, theirs->config.device},
         {"buffer size", (int64_t)mine->config.buffer_size, (int64_t)theirs->config.buffer_size},
         {"strict mode", mine->config.strict, theirs->config.strict},
         {"forced algorithm", mine->config.algo, theirs->config.algo},
@@ -76,6 +84,33 @@ static enum tutti_status config_compare(const struct host_record *mine, int rank
                              "%d has %d: set the same on all ranks",
                              leaf, rank, (int)mine->config.leaf_order[leaf], peer,
                              (int)theirs->config.leaf_order[leaf]);
+    }
+    if (mine->table_hash != theirs->table_hash)
+        return error_set(TUTTI_ERR_MISMATCH,
+                         "ranks disagree about the tuning table: rank %d has %.95s (%016" PRIx64
+                         "), rank %d has %.95s (%016" PRIx64 "): give all ranks the same file in "
+                         "TUTTI_TUNING_FILE, or none in the cache",
+                         rank, mine->table_source, mine->table_hash, peer, theirs->table_source,
+                         theirs->table_hash);
+    return TUTTI_OK;
+}
+
+/* By UUID, never by ordinal: CUDA_VISIBLE_DEVICES renumbers. */
+static enum tutti_status devices_compare(const struct host_record *records, int size)
+{
+    for (int r = 0; r < size; r++) {
+        for (int other = 0; other < r; other++) {
+            const uint8_t *uuid = records[r].device.uuid;
+            char text[2 * CUDA_UUID_BYTES + 1];
+            if (memcmp(uuid, records[other].device.uuid, CUDA_UUID_BYTES) != 0)
+                continue;
+            for (int i = 0; i < CUDA_UUID_BYTES; i++)
+                snprintf(text + 2 * i, 3, "%02x", uuid[i]);
+            return error_set(TUTTI_ERR_DECLINED,
+                             "ranks %d and %d are on one device, %.63s with UUID %s: give each "
+                             "rank a device of its own",
+                             other, r, records[r].device.name, text);
+        }
     }
     return TUTTI_OK;
 }
@@ -116,6 +151,8 @@ enum tutti_status host_records_compare(const struct host_record *records, int ra
                           "%.39s): Tutti joins the ranks of one host",
                           rank, mine->name, mine->boot_id, r, records[r].name, records[r].boot_id);
     }
+    if (status == TUTTI_OK && mine->config.device == TUTTI_DEVICE_CUDA)
+        status = devices_compare(records, size);
     return status;
 }
 

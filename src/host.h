@@ -4,6 +4,8 @@
 #define TUTTI_HOST_H
 
 #include "comm.h"
+#include "cuda/group.h"
+#include "cuda/table.h"
 
 enum { HOST_CPU_BYTES = 128 }; /* a bit mask of 1024 processors */
 
@@ -19,12 +21,18 @@ struct host_record {
     int32_t pid;
     uint8_t cpus[HOST_CPU_BYTES]; /* that the rank may run on */
     struct comm_config config;
+    /* CUDA only, else zero. */
+    struct cuda_device device;
+    uint64_t table_hash;
+    char table_source[CUDA_TABLE_SOURCE_BYTES];
 };
 
-enum tutti_status host_record_make(const struct tutti_comm *comm, struct host_record *record);
+/* device and table: NULL on CPU. */
+enum tutti_status host_record_make(const struct tutti_comm *comm, const struct cuda_device *device,
+                                   const struct cuda_table *table, struct host_record *record);
 
-/* Compares all ranks' records: VERSION, MISMATCH (the difference is named), DECLINED (another
- * host). */
+/* Compares all ranks' records: VERSION, MISMATCH (the difference is named), DECLINED (another host,
+ * then: one CUDA device twice). */
 enum tutti_status host_records_compare(const struct host_record *records, int rank, int size);
 
 /* How many processors the ranks have together. */

@@ -50,7 +50,9 @@ static size_t one_shot_bytes(const struct plan_input *input)
 
 size_t plan_small_bytes(const struct plan_input *input)
 {
-    return input->strict || input->forced != TUTTI_ALGO_NONE ? 0 : one_shot_bytes(input);
+    if (input->strict || input->forced != TUTTI_ALGO_NONE || input->table)
+        return 0;
+    return one_shot_bytes(input);
 }
 
 enum tutti_algo plan_pick(const struct plan_input *input, const char **reason)
@@ -61,6 +63,10 @@ enum tutti_algo plan_pick(const struct plan_input *input, const char **reason)
     }
     if (input->strict)
         return plan_strict(input, reason);
+    if (input->table) {
+        *reason = "the tuning table";
+        return TUTTI_ALGO_NONE;
+    }
     if (input->bytes <= one_shot_bytes(input)) {
         *reason = "one hop is faster up to here";
         return TUTTI_ALGO_ONE_SHOT;

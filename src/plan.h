@@ -14,6 +14,7 @@ struct plan_input {
     size_t buffer_size;
     int world_size;
     bool oversubscribed;
+    bool table; /* the back end has one: what is measured is left to it */
 };
 
 /* Up to how many bytes plan_pick() says one-shot whatever the call, but for its own choice of
@@ -21,7 +22,7 @@ struct plan_input {
  * operations need not ask. */
 size_t plan_small_bytes(const struct plan_input *input);
 
-/* NONE only in strict mode. *reason is a static sentence. */
+/* NONE only in strict mode, and for the back end's table. *reason is a static sentence. */
 enum tutti_algo plan_pick(const struct plan_input *input, const char **reason);
 
 #endif

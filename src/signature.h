@@ -15,6 +15,12 @@ static inline uint64_t signature_pack(enum tutti_collective collective, enum tut
            (uint64_t)algo << 48 | count;
 }
 
+/* The algorithm of a word that was packed without one. */
+static inline uint64_t signature_set_algo(uint64_t word, enum tutti_algo algo)
+{
+    return word | (uint64_t)algo << 48;
+}
+
 static inline struct tutti_signature signature_unpack(uint64_t word, uint32_t parameter)
 {
     return (struct tutti_signature){

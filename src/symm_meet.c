@@ -18,6 +18,7 @@
 #include "meet.h"
 #include "order.h"
 #include "point.h"
+#include "store/verdict.h"
 #include "symm_internal.h"
 
 #include <inttypes.h>
@@ -49,19 +50,6 @@ struct offer {
     uint64_t id;     /* rank 0's counts */
     uint8_t key[16]; /* of the mapping, for thread ranks */
 };
-
-/* Whether a rank could. */
-struct verdict {
-    int32_t status;
-    char text[252];
-};
-
-/* A wait of 0 would mean the default. */
-static int64_t left_ms(int64_t deadline)
-{
-    int64_t left = deadline_left_ms(deadline);
-    return left == 0 ? 1 : left;
-}
 
 /* ---- the group ------------------------------------------------------------------------------ */
 
@@ -130,8 +118,8 @@ static enum tutti_status show_passports(struct tutti_symm_group *group, int64_t 
         memcpy(mine.cpus, &set, sizeof mine.cpus);
     memcpy(mine.process, fork_process_nonce(), sizeof mine.process);
     read_boot_id(mine.boot_id);
-    enum tutti_status status =
-        tutti_store_all_gather(&group->exchanger, &mine, sizeof mine, all, left_ms(deadline));
+    enum tutti_status status = tutti_store_all_gather(&group->exchanger, &mine, sizeof mine, all,
+                                                      deadline_timeout_ms(deadline));
     if (status == TUTTI_OK)
         status = compare_passports(group, all);
     if (status != TUTTI_OK)
@@ -150,8 +138,8 @@ static enum tutti_status meet_group(struct tutti_symm_group *group, int64_t dead
     char name[SYMM_NAME_BYTES + 8];
     struct meeting meeting;
     snprintf(name, sizeof name, "symm/%s", group->name);
-    enum tutti_status status =
-        meet(group->store, name, group->rank, group->world_size, left_ms(deadline), &meeting);
+    enum tutti_status status = meet(group->store, name, group->rank, group->world_size,
+                                    deadline_timeout_ms(deadline), &meeting);
     if (status != TUTTI_OK)
         return status;
     memcpy(group->nonce, meeting.nonce, sizeof group->nonce);
@@ -196,8 +184,8 @@ static enum tutti_status exchange_offers(struct symm_allocation *allocation, str
     memcpy(mine.key, allocation->key, sizeof mine.key);
     enum tutti_status status = random_fill(&mine.id, sizeof mine.id);
     if (status == TUTTI_OK)
-        status =
-            tutti_store_all_gather(&group->exchanger, &mine, sizeof mine, all, left_ms(deadline));
+        status = tutti_store_all_gather(&group->exchanger, &mine, sizeof mine, all,
+                                        deadline_timeout_ms(deadline));
     if (status == TUTTI_OK)
         allocation->id = all[0].id < 2 ? 2 : all[0].id;
     return status;
@@ -232,7 +220,7 @@ static enum tutti_status map_remote(struct symm_allocation *allocation, int64_t 
     struct tutti_symm_group *group = allocation->group;
     int fds[TUTTI_MAX_RANKS];
     enum tutti_status status =
-        channel_all_gather_fds(group->channel, allocation->fd, fds, left_ms(deadline));
+        channel_all_gather_fds(group->channel, allocation->fd, fds, deadline_timeout_ms(deadline));
     if (status != TUTTI_OK)
         return status;
     for (int r = 0; r < group->world_size; r++) {
@@ -261,25 +249,6 @@ static enum tutti_status find_local(struct symm_allocation *allocation, const st
                              "rank %d is a thread of this process but has no buffer here", r);
     }
     return TUTTI_OK;
-}
-
-/* Everybody hears whether everybody could. */
-static enum tutti_status hear_verdicts(struct symm_allocation *allocation, enum tutti_status mine,
-                                       int64_t deadline)
-{
-    struct tutti_symm_group *group = allocation->group;
-    struct verdict own = {.status = (int32_t)mine}, all[TUTTI_MAX_RANKS];
-    if (mine != TUTTI_OK)
-        snprintf(own.text, sizeof own.text, "%s", tutti_last_error());
-    enum tutti_status status =
-        tutti_store_all_gather(&group->exchanger, &own, sizeof own, all, left_ms(deadline));
-    if (mine != TUTTI_OK)
-        return error_set(mine, "%s", own.text);
-    for (int r = 0; r < group->world_size && status == TUTTI_OK; r++)
-        if (all[r].status != TUTTI_OK)
-            status = error_set((enum tutti_status)all[r].status, "rank %d: %.*s", r,
-                               (int)sizeof all[r].text - 1, all[r].text);
-    return status;
 }
 
 void symm_unmap(struct symm_allocation *allocation)
@@ -320,7 +289,7 @@ static enum tutti_status meet_allocation(struct symm_allocation *allocation, int
     if (mine == TUTTI_OK && group->remote)
         mine = map_remote(allocation, deadline);
     POINT("symm.segments");
-    status = hear_verdicts(allocation, mine, deadline);
+    status = verdict_exchange(&group->exchanger, mine, deadline_timeout_ms(deadline));
     if (status != TUTTI_OK)
         return status;
 

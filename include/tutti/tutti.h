@@ -173,13 +173,18 @@ enum tutti_collective {
 /* Static: "all_reduce"; "unknown" for another value. */
 TUTTI_API const char *tutti_collective_name(enum tutti_collective collective);
 
-/* X(name, value, text). NONE asks for the measured choice, or says that strict mode has none;
- * HYBRID_CUBE_MESH is not for CPU ranks. */
+/* X(name, value, text). NONE asks for the measured choice, or says that strict mode has none. From
+ * 4 on are CUDA's transports: ONE_SHOT and TWO_SHOT leave the choice among theirs to the table.
+ * HYBRID_CUBE_MESH serves no communicator yet. */
 #define TUTTI_ALGO_MAP(X)                                                                          \
     X(NONE, 0, "none")                                                                             \
     X(ONE_SHOT, 1, "one_shot")                                                                     \
     X(TWO_SHOT, 2, "two_shot")                                                                     \
-    X(HYBRID_CUBE_MESH, 3, "hybrid_cube_mesh")
+    X(HYBRID_CUBE_MESH, 3, "hybrid_cube_mesh")                                                     \
+    X(ONE_SHOT_LL, 4, "one_shot_ll")                                                               \
+    X(ONE_SHOT_LINES, 5, "one_shot_lines")                                                         \
+    X(TWO_SHOT_LINES, 6, "two_shot_lines")                                                         \
+    X(TWO_SHOT_PIPELINED, 7, "two_shot_pipelined")
 
 enum tutti_algo {
 #define TUTTI_ALGO_ENUM(name, value, text) TUTTI_ALGO_##name = value,
@@ -196,8 +201,19 @@ enum tutti_topology {
     TUTTI_TOPOLOGY_HYBRID_CUBE_MESH = 2,
 };
 
-/* The stream that orders a call on a device. CPU communicators complete before they return and take
- * TUTTI_STREAM_DEFAULT only. */
+/*
+ * The stream that orders a call on a device: a CUstream or cudaStream_t, cast. DEFAULT and LEGACY
+ * are both the legacy default stream of the communicator's device, PER_THREAD is the calling
+ * thread's. CPU communicators complete before they return and take DEFAULT only.
+ *
+ * Calls on several streams of one CUDA communicator are ordered as they were made: eager ones by an
+ * event, those of one capture by an edge of its graph. So a stream lives until the communicator's
+ * next call on another one, or its destroy. CONCURRENT is what neither can order: an eager call
+ * after one on a stream that is being captured by now, and a call of a capture that the calls of
+ * eight later ones have overtaken. A captured call does nothing until it is replayed; a replay
+ * counts as a call on the stream that it is launched on, which the library does not see: the caller
+ * orders it with other calls and replays of the communicator, in the same order on all ranks.
+ */
 typedef struct tutti_stream *tutti_stream_t;
 #define TUTTI_STREAM_DEFAULT    ((tutti_stream_t)(uintptr_t)0)
 #define TUTTI_STREAM_LEGACY     ((tutti_stream_t)(uintptr_t)1)
@@ -368,6 +384,7 @@ typedef struct tutti_comm tutti_comm_t;
 
 enum tutti_device {
     TUTTI_DEVICE_CPU = 0,
+    TUTTI_DEVICE_CUDA = 1,
 };
 
 enum tutti_strict {
@@ -405,9 +422,13 @@ struct tutti_comm_options {
      * Copied, compared. */
     const int *leaf_order;
     const struct tutti_allocator *allocator; /* copied; NULL is malloc */
-    void *device_arena;                      /* CUDA only, as are the next two: refused on CPU */
+    /* CUDA only, as are all that follow: refused on CPU. For now DECLINED unless 0, both: */
+    void *device_arena; /* peers cannot map what was not made to be exported */
     size_t device_arena_bytes;
-    int stream_priority;
+    int stream_priority; /* operations run on the caller's streams: give those the priority */
+    /* A kernel's start may overlap the end of what ran before it on its stream (programmatic stream
+     * serialization): faster, if what runs before ends by triggering, or is Tutti's. */
+    bool programmatic_launch;
 };
 
 /* What made a communicator fail: the same on all ranks that take it over. Its text is
@@ -417,7 +438,8 @@ struct tutti_fault {
     enum tutti_status status;
     int rank;          /* that noticed it */
     int peer;          /* that caused it, -1 if none */
-    uint64_t sequence; /* of rank's operation, counted from 1; 0 before the first one */
+    uint64_t sequence; /* of rank's operation, counted from 1; 0 before the first one. On CUDA
+                        * replays count in what a device notices, not in what a host does. */
     struct tutti_signature {
         enum tutti_collective collective;
         enum tutti_dtype dtype;
@@ -429,18 +451,19 @@ struct tutti_fault {
 };
 
 /*
- * Creates a communicator of world_size ranks (CPU: 1 to 64; processes, or threads that each call
- * this) and, unless options->defer, meets the others: every rank calls this with a store of the
- * same contents and the same world_size, and creates the communicators of one name in the same
- * order. Checked in this order: arguments, options, environment and world size, before the store is
- * touched; that all ranks come; version and configuration of all ranks (MISMATCH names the
- * difference); same host; that processes reach each other. A rank that fails in the last makes all
- * fail. Allocates an arena of a few MiB a rank.
- * [in] store    borrowed until the rendezvous has ended
- * [in] options  NULL is all defaults; copied
- * [out] comm    to be destroyed with tutti_comm_destroy()
- * Returns INVALID, DECLINED, TIMEOUT, PEER_DEAD, MISMATCH, ABORTED, NO_MEMORY, SYSTEM, VERSION (an
- * unknown option, too), or what a caller's own store returns.
+ * Creates a communicator of world_size ranks (CPU: 1 to 64, CUDA: 2 to 8; processes, or threads
+ * that each call this) and, unless options->defer, meets the others: every rank calls this with a
+ * store of the same contents and the same world_size, and creates the communicators of one name in
+ * the same order. Checked in this order: arguments, options, environment, world size and, on CUDA,
+ * driver, device (compute capability 8.0 or newer) and tuning file, before the store is touched;
+ * that all ranks come; version and configuration of all ranks (MISMATCH names the difference); same
+ * host; on CUDA, a device of its own for each rank, by UUID; that processes, and devices, reach
+ * each other. A rank that fails in the last makes all fail. Allocates an arena of a few MiB a rank;
+ * on CUDA besides one of some 50 MiB on the device whose context is current during the meeting,
+ * which outlives the communicator, and a thread that watches. [in] store    borrowed until the
+ * rendezvous has ended [in] options  NULL is all defaults; copied [out] comm    to be destroyed
+ * with tutti_comm_destroy() Returns INVALID, DECLINED, TIMEOUT, PEER_DEAD, MISMATCH, ABORTED,
+ * NO_MEMORY, SYSTEM, VERSION (an unknown option, too), or what a caller's own store returns.
  */
 TUTTI_API enum tutti_status tutti_comm_create(tutti_store_t *store, int rank, int world_size,
                                               const struct tutti_comm_options *options,
@@ -450,7 +473,10 @@ TUTTI_API enum tutti_status tutti_comm_create(tutti_store_t *store, int rank, in
  * tutti_comm_create() does. */
 TUTTI_API enum tutti_status tutti_comm_rendezvous(tutti_comm_t *comm);
 /* Local and bounded: waits for no peer, takes NULL. Peers that still need this rank get PEER_DEAD,
- * others are not disturbed. In the child of a fork() it frees the copy of the handle. */
+ * others are not disturbed. In the child of a fork() it frees the copy of the handle. On CUDA,
+ * operations under way get 0.1 s to end; then their waits do, and what they write is undefined. A
+ * graph that captured operations may be replayed afterwards: they do nothing; it holds the device's
+ * memory until it is gone and another communicator of the process is created or destroyed. */
 TUTTI_API void tutti_comm_destroy(tutti_comm_t *comm);
 /* Ends all waits of operations on all ranks with ABORTED, and this rank's later operations; a
  * peer's that needs no wait may still succeed. From any thread or a signal handler; never blocks.
@@ -504,9 +530,18 @@ struct tutti_call_options {
  * until recv is written and send may be reused. One caller per communicator at a time; all ranks
  * make their calls in the same order. dtype, op, count and algorithm are equal on all ranks, else
  * all get MISMATCH. options may be NULL.
- * Returns INVALID, VERSION (an unknown option), DECLINED (strict mode has no algorithm) or
- * CONCURRENT, having done nothing; or TIMEOUT, PEER_DEAD, MISMATCH or ABORTED, after which recv is
- * undefined and the communicator stays failed, on every rank.
+ *
+ * On CUDA it returns once the operation is enqueued on the stream, and "blocks" is what the stream
+ * does; send and recv are memory of the communicator's device (ordinary, managed or mapped), which
+ * lives until the stream has passed the operation. INVALID names a host pointer, or both devices of
+ * a pointer elsewhere. The call may be captured in a graph. What goes wrong later (TIMEOUT,
+ * PEER_DEAD, MISMATCH, ABORTED) ends the kernels that wait, on all ranks, without an error of CUDA:
+ * recv is undefined, and tutti_comm_status() and every later call return it. A mismatch is noticed
+ * at the latest by the next operation.
+ *
+ * Returns INVALID, VERSION (an unknown option), DECLINED (strict mode has no algorithm), CONCURRENT
+ * or CUDA (the launch failed), having done nothing; or TIMEOUT, PEER_DEAD, MISMATCH or ABORTED,
+ * after which recv is undefined and the communicator stays failed, on every rank.
  */
 TUTTI_API enum tutti_status tutti_all_reduce(const void *send, void *recv, size_t count,
                                              enum tutti_dtype dtype, tutti_op_t op,
@@ -519,8 +554,8 @@ TUTTI_API enum tutti_status tutti_all_reduce_with(const void *send, void *recv, 
  * Returns once every rank of the subset has called it. ranks == NULL and count == 0 mean all ranks.
  * A subset that lacks the caller, names a rank twice or out of range is INVALID; ranks outside take
  * no part. What a rank wrote before is visible after. One caller per communicator at a time. Of
- * options, which may be NULL, the time-out counts. Returns what tutti_all_reduce() does but
- * DECLINED.
+ * options, which may be NULL, the time-out counts. On CUDA it is enqueued, as tutti_all_reduce()
+ * is. Returns what tutti_all_reduce() does but DECLINED.
  */
 TUTTI_API enum tutti_status tutti_barrier(tutti_comm_t *comm, const int *ranks, int count,
                                           tutti_stream_t stream);
@@ -529,10 +564,10 @@ TUTTI_API enum tutti_status tutti_barrier_with(tutti_comm_t *comm, const int *ra
                                                const struct tutti_call_options *options);
 /*
  * The algorithm that tutti_all_reduce_with() would take; *reason (may be NULL) is a static
- * sentence. A forced one goes first. Strict mode knows the roots' rule only: float32 and bfloat16,
- * storage offset and count both multiples of 4 bytes, one-shot up to 256 KiB, two-shot up to 10
- * MiB, both at most the buffer size; else NONE. Local; from any thread once the ranks have met.
- * Returns INVALID, VERSION.
+ * sentence. A forced one goes first. On CUDA it is the transport (but in strict mode). Strict mode
+ * knows the roots' rule only: float32 and bfloat16, storage offset and count both multiples of 4
+ * bytes, one-shot up to 256 KiB, two-shot up to 10 MiB, both at most the buffer size; else NONE.
+ * Local; from any thread once the ranks have met. Returns INVALID, VERSION.
  */
 TUTTI_API enum tutti_status tutti_comm_algorithm(tutti_comm_t *comm, size_t count,
                                                  enum tutti_dtype dtype, tutti_op_t op,

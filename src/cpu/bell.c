@@ -60,3 +60,9 @@ void bell_sleep(struct cpu_group *group, int peer, const uint32_t *word, uint32_
         futex(&arena->bell, FUTEX_WAIT, bell, &timeout);
     order_fetch_add_u32(&arena->sleepers, (uint32_t)-1);
 }
+
+void bell_nap(struct cpu_group *group, uint32_t bell, int64_t ms)
+{
+    struct timespec timeout = {.tv_sec = ms / 1000, .tv_nsec = (long)(ms % 1000) * 1000000};
+    futex(&group->own->bell, FUTEX_WAIT, bell, &timeout);
+}

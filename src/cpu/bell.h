@@ -16,6 +16,9 @@ void bell_ring_all(struct cpu_group *group);
  * at all once *word is value. */
 void bell_sleep(struct cpu_group *group, int peer, const uint32_t *word, uint32_t value,
                 int64_t left_ms);
+/* For a watcher that looks at everything in turn: sleeps until our own bell, which stood at `bell`
+ * before the look, rings, or a peer rings all, or ms have passed. May miss a peer's. */
+void bell_nap(struct cpu_group *group, uint32_t bell, int64_t ms);
 
 /* After a release: our bell, for one relaxed load when nobody sleeps. bell_sleep()'s membarrier()
  * relies on the program order of the two. */

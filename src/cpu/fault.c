@@ -115,6 +115,20 @@ bool cpu_group_look(struct cpu_group *group, int peer, bool life, struct tutti_f
     return false;
 }
 
+void cpu_group_gone(struct cpu_group *group, uint64_t *left, uint64_t *dead)
+{
+    *left = *dead = 0;
+    for (int r = 0; r < group->size; r++) {
+        if (r == group->rank)
+            continue;
+        bool alive = peer_alive(group, r); /* first: who leaves says so before its channel closes */
+        if (order_load_acquire_u32(&group->arenas[r]->left)) /* A2 pairs F2 */
+            *left |= UINT64_C(1) << r;
+        else if (!alive)
+            *dead |= UINT64_C(1) << r;
+    }
+}
+
 void cpu_group_abort(struct cpu_group *group)
 {
     order_store_relaxed_u32(&group->aborted, 1);
@@ -129,16 +143,14 @@ enum tutti_status cpu_group_status(struct cpu_group *group, struct tutti_fault *
 {
     struct tutti_fault found;
     if (!order_load_acquire_u32(&group->failed)) { /* A4 pairs F4 */
-        bool any = cpu_group_look(group, group->rank, false, &found);
-        for (int r = 0; r < group->size && !any; r++) {
-            if (peer_alive(group, r) || order_load_acquire_u32(&group->arenas[r]->left))
-                continue;
+        if (!cpu_group_look(group, group->rank, false, &found)) {
+            uint64_t left, dead;
+            cpu_group_gone(group, &left, &dead);
+            if (!dead)
+                return TUTTI_OK;
             found.status = TUTTI_ERR_PEER_DEAD;
-            found.peer = r;
-            any = true;
+            found.peer = __builtin_ctzll(dead);
         }
-        if (!any)
-            return TUTTI_OK;
         cpu_group_fail(group, &found);
     }
     if (fault)

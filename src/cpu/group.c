@@ -13,10 +13,9 @@
 #include "error.h"
 #include "ipc/channel.h"
 #include "ipc/segment.h"
-#include "log.h"
 #include "point.h"
+#include "store/verdict.h"
 
-#include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -133,28 +132,6 @@ static enum tutti_status handles_exchange(struct cpu_group *group,
     return channel_all_gather_fds(group->channel, own_fd, fds, deadline_left_ms(deadline));
 }
 
-/* Everybody hears whether everybody could. */
-static enum tutti_status verdict(struct cpu_group *group, const struct cpu_group_config *config,
-                                 enum tutti_status mine, int64_t deadline)
-{
-    struct {
-        int32_t status;
-        char text[380];
-    } own = {.status = (int32_t)mine}, all[TUTTI_MAX_RANKS];
-    if (mine != TUTTI_OK)
-        snprintf(own.text, sizeof own.text, "%s", tutti_last_error());
-    enum tutti_status status = tutti_store_all_gather(config->exchanger, &own, sizeof own, all,
-                                                      deadline_timeout_ms(deadline));
-    if (mine != TUTTI_OK)
-        return error_set(mine, "%s", own.text);
-    for (int r = 0; status == TUTTI_OK && r < group->size; r++) {
-        if (all[r].status != TUTTI_OK)
-            status = error_set((enum tutti_status)all[r].status, "rank %d: %.*s", r,
-                               (int)sizeof all[r].text - 1, all[r].text);
-    }
-    return status;
-}
-
 /* Every partner once, before the first operation. */
 static enum tutti_status distances_measure(struct cpu_group *group, int64_t deadline)
 {
@@ -193,11 +170,10 @@ enum tutti_status cpu_group_open(const struct cpu_group_config *config, struct c
         status =
             status == TUTTI_OK ? handles_exchange(group, config, own_fd, deadline, fds) : status;
     POINT("open.handles");
-    enum tutti_status first = verdict(group, config, status, deadline);
-    if (first == TUTTI_OK)
-        status = verdict(group, config, arenas_join(group, config->nonce, fds), deadline);
-    else
-        status = first;
+    status = verdict_exchange(config->exchanger, status, deadline_timeout_ms(deadline));
+    if (status == TUTTI_OK)
+        status = verdict_exchange(config->exchanger, arenas_join(group, config->nonce, fds),
+                                  deadline_timeout_ms(deadline));
 
     if (status == TUTTI_OK)
         status = distances_measure(group, deadline);

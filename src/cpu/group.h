@@ -75,6 +75,9 @@ enum tutti_status cpu_group_fail(struct cpu_group *group, const struct tutti_fau
  * operation; `life` also asks the kernel whether the peer lives. True when there is some, described
  * in *fault, not recorded. */
 bool cpu_group_look(struct cpu_group *group, int peer, bool life, struct tutti_fault *fault);
+/* The ranks that are gone, as bits: *left have destroyed their communicators, *dead have ended
+ * without. No wait. */
+void cpu_group_gone(struct cpu_group *group, uint64_t *left, uint64_t *dead);
 /* From any thread or signal handler. */
 void cpu_group_abort(struct cpu_group *group);
 /* The fault that stands: OK when there is none. Writes its text as the thread's last error. */

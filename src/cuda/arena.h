@@ -86,7 +86,8 @@ struct cuda_control {
     uint32_t claimed; /* the first to fail writes the record in struct cuda_host */
     uint32_t failed;  /* every wait looks here; never cleared */
     uint64_t look_ns; /* when a waiter may next look at the host's words: one for all, over PCIe */
-    unsigned char pad[256 - 112];
+    uint32_t gone;    /* as the host last said: struct cuda_host */
+    unsigned char pad[256 - 116];
 };
 
 struct cuda_arena {
@@ -118,7 +119,8 @@ struct cuda_host {
     uint32_t stop; /* enum tutti_status: end every wait with it */
     int32_t stop_peer;
     uint64_t timeout_ns; /* of operations that name none; 0 never ends */
-    unsigned char pad[64 - 16];
+    uint32_t gone;       /* bit r: rank r is gone: a wait for it looks once more, then PEER_DEAD */
+    unsigned char pad[64 - 20];
     /* The device writes, once. */
     uint32_t failed; /* the rest is there */
     int32_t status;

@@ -4,7 +4,7 @@
  * whose headers are all that travels, so they are waited for. Of a subset: each pair of ranks
  * counts its meetings; the ranks outside take no part, so the operation's sequence stays.
  *
- * A header is stored behind a fence (release B1) and polled before one (acquire B2): what a rank
+ * A header is stored behind a fence (release V1) and polled before one (acquire V1a): what a rank
  * wrote before the barrier is visible behind it.
  */
 #include "cuda/operation.cuh"
@@ -21,7 +21,7 @@ __device__ __forceinline__ void barrier_all(const cuda_launch &launch)
         return;
     order_grid_trigger();
     __syncwarp();  /* all lanes have read the row */
-    order_fence(); /* B1 pairs B2 */
+    order_fence(); /* V1 pairs V1a */
     operation_announce(launch, op);
     operation_advance(launch, op);
     operation_compare_former(launch, op.sequence);
@@ -38,7 +38,7 @@ __device__ __forceinline__ void barrier_all(const cuda_launch &launch)
                 return;
         }
     }
-    order_fence(); /* B2 pairs B1 */
+    order_fence(); /* V1a pairs V1 */
 }
 
 __device__ __forceinline__ void barrier_subset(const cuda_launch &launch)
@@ -51,7 +51,7 @@ __device__ __forceinline__ void barrier_subset(const cuda_launch &launch)
         return;
     const uint64_t count = order_load_plain_u64(&own->control.meetings[peer]) + 1;
     order_store_plain_u64(&own->control.meetings[peer], count);
-    order_fence(); /* B1 pairs B2 */
+    order_fence(); /* V1 pairs V1a */
     order_store_line(&launch.arenas[peer]->meetings[launch.rank][count & 1],
                      {count, launch.subset});
     const cuda_meeting *meeting = &own->meetings[peer][count & 1];
@@ -72,7 +72,7 @@ __device__ __forceinline__ void barrier_subset(const cuda_launch &launch)
                 return;
         }
     }
-    order_fence(); /* B2 pairs B1 */
+    order_fence(); /* V1a pairs V1 */
 }
 
 } // namespace

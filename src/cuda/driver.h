@@ -29,6 +29,7 @@
     X(ctx_pop, cuCtxPopCurrent)                                                                    \
     X(pointer_attributes, cuPointerGetAttributes)                                                  \
     X(mem_granularity, cuMemGetAllocationGranularity)                                              \
+    X(mem_info, cuMemGetInfo)                                                                      \
     X(mem_create, cuMemCreate)                                                                     \
     X(mem_release, cuMemRelease)                                                                   \
     X(mem_export, cuMemExportToShareableHandle)                                                    \
@@ -54,6 +55,8 @@
     X(stream_synchronize, cuStreamSynchronize)                                                     \
     X(stream_wait_event, cuStreamWaitEvent)                                                        \
     X(stream_capture_info, cuStreamGetCaptureInfo)                                                 \
+    X(stream_capture_depend, cuStreamUpdateCaptureDependencies)                                    \
+    X(capture_mode_exchange, cuThreadExchangeStreamCaptureMode)                                    \
     X(event_create, cuEventCreate)                                                                 \
     X(event_destroy, cuEventDestroy)                                                               \
     X(event_record, cuEventRecord)                                                                 \

@@ -2,7 +2,7 @@
 /*
  * The ranks of a CUDA communicator as comm.c and api.c see them; shows no CUDA type, so that a
  * library built without nvcc has the same interface, whose calls decline (none.c). One caller at a
- * time, which api.c sees to; abort and status come from anywhere.
+ * time, which api.c sees to; status comes from anywhere.
  */
 #ifndef TUTTI_CUDA_GROUP_H
 #define TUTTI_CUDA_GROUP_H
@@ -12,6 +12,7 @@
 #include "tutti/tutti.h"
 
 struct cuda_group;
+struct cuda_table;
 
 enum { CUDA_UUID_BYTES = 16, CUDA_DEVICE_NAME_BYTES = 64 };
 
@@ -21,7 +22,8 @@ struct cuda_device {
     char name[CUDA_DEVICE_NAME_BYTES];
     int32_t major, minor; /* compute capability */
     int32_t multiprocessors;
-    int32_t ordinal; /* in this process */
+    int32_t ordinal;   /* in this process */
+    int32_t multicast; /* it supports NVLink multicast objects, which Tutti does not use */
 };
 
 struct cuda_group_config {
@@ -32,14 +34,16 @@ struct cuda_group_config {
     bool programmatic; /* launch kernels programmatically: their start overlaps what ran before */
     int64_t default_timeout_ms;        /* of an operation */
     const struct cuda_device *devices; /* of all ranks, in rank order */
+    const struct cuda_table *table;    /* equal on all ranks: table.h */
     struct cpu_group *host;            /* met: channel, faults and aborts between the processes */
     struct tutti_exchanger *exchanger;
     const uint8_t *nonce;
     int64_t timeout_ms; /* of the opening */
 };
 
-/* The current context's device, checked: compute capability 8.0 or newer. Local, before the store
- * is touched. Returns DECLINED (no driver, no device, no current context, too old), CUDA. */
+/* The current context's device, checked: compute capability 8.0 or newer, memory that can be
+ * exported. Local, before the store is touched. Returns DECLINED (no driver, no device, no current
+ * context, too old), CUDA. */
 enum tutti_status cuda_device_current(struct cuda_device *device);
 
 /* Collective, in the context that is current. On failure, also another rank's, nothing is held. */
@@ -49,18 +53,29 @@ enum tutti_status cuda_group_open(const struct cuda_group_config *config,
  * the graph is gone. Takes NULL. */
 void cuda_group_close(struct cuda_group *group);
 
-/* Enqueue; no host synchronisation. Checks what concerns pointers and streams. Returns INVALID (a
- * host pointer, a pointer on another device: both ordinals named), CONCURRENT, CUDA, or the fault
- * that stands. */
+/* In a child of fork(): frees the handle alone, for the rest is its parent's. */
+void cuda_group_forget(struct cuda_group *group);
+
+/*
+ * Enqueue; no host synchronisation. Check what concerns pointers and streams; request->algo is what
+ * is asked for (NONE: the table's), request->signature lacks the algorithm. Return INVALID (a host
+ * pointer, a pointer on another device: both ordinals named; an algorithm that does not serve),
+ * CONCURRENT, CUDA, or the fault that stands.
+ */
 enum tutti_status cuda_all_reduce(struct cuda_group *group, const struct request *request,
                                   tutti_stream_t stream);
-/* Of the ranks whose bits are set, the own one among them. */
+/* Of the ranks whose bits are set, the own one among them; 0 is all. */
 enum tutti_status cuda_barrier(struct cuda_group *group, uint64_t subset,
                                const struct request *request, tutti_stream_t stream);
+/* The transport that an all-reduce takes. Returns INVALID. */
+enum tutti_status cuda_algorithm(const struct cuda_group *group, enum tutti_algo asked,
+                                 enum tutti_dtype dtype, size_t bytes, enum tutti_algo *algo,
+                                 const char **reason);
 
-/* The fault that stands on the device or between the hosts: OK when there is none. */
+/* The fault that stands on the device or between the hosts: OK when there is none. From any thread.
+ * An abort needs no call of its own: who aborts the host group wakes the watchers of all ranks. */
 enum tutti_status cuda_group_status(struct cuda_group *group, struct tutti_fault *fault);
-/* Ends the waits of kernels, on all ranks. From any thread or signal handler. */
-void cuda_group_abort(struct cuda_group *group);
+/* Writes lines of "key: value" about device, memory and plan, as snprintf does. */
+int cuda_group_describe(const struct cuda_group *group, char *text, size_t size);
 
 #endif

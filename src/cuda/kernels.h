@@ -20,7 +20,7 @@ struct cuda_kernels {
 };
 
 /* Loads into the current context. Returns CUDA (with the device's capability, if no fatbin serves
- * it), NO_MEMORY, DECLINED (the library was built without nvcc). */
+ * it), NO_MEMORY. */
 enum tutti_status cuda_kernels_load(const struct cuda_driver *driver, struct cuda_kernels *kernels);
 void cuda_kernels_unload(const struct cuda_driver *driver, struct cuda_kernels *kernels);
 

@@ -96,7 +96,7 @@ static __device__ __noinline__ void operation_fail(const cuda_launch &launch, tu
         host->signatures[1] = seen.low;
         host->parameters[0] = (uint32_t)expected.high;
         host->parameters[1] = (uint32_t)seen.high;
-        order_store_release_u32(&host->failed, 1); /* H1 pairs the host's acquire */
+        order_store_release_u32(&host->failed, 1); /* K4 pairs K4a */
     }
     operation_stop(control);
 }
@@ -110,9 +110,13 @@ static __device__ __forceinline__ bool header_differs(order_line header, uint64_
            (ahead == 0 && (header.low != ours.low || (uint32_t)header.high != (uint32_t)ours.high));
 }
 
+/* What waiters remember from one look to the next, in the lowest bit of the time: that the peer is
+ * gone, so that one more look at the word itself is the last. */
+enum : uint64_t { WAIT_LAST_LOOK = 1 };
+
 /*
  * A wait for a peer has lasted: looks at everything that may end it. Sequence is 0 where none was
- * announced. Returns when the wait began, to be handed in again (0 at first), or 0 when it is over
+ * announced. Returns what is to be handed in the next time (0 at first), or 0 when it is over
  * without what it waited for. By value: what is taken by reference would live in memory.
  */
 static __device__ __noinline__ uint64_t operation_keep_waiting(const cuda_launch &launch,
@@ -120,7 +124,7 @@ static __device__ __noinline__ uint64_t operation_keep_waiting(const cuda_launch
                                                                uint64_t start_ns)
 {
     cuda_control *control = &launch.own->control;
-    const uint64_t now = order_time_ns();
+    const uint64_t now = order_time_ns() | WAIT_LAST_LOOK;
     const order_line ours = {launch.signature, launch.parameter};
     if (order_load_u32(&control->failed))
         return 0;
@@ -130,15 +134,23 @@ static __device__ __noinline__ uint64_t operation_keep_waiting(const cuda_launch
         return 0;
     }
     if (start_ns == 0)
-        return now;
+        return now & ~WAIT_LAST_LOOK;
     /* One waiter of all looks over PCIe, every 20 us. */
     const uint64_t look = order_load_u64(&control->look_ns);
     if (now > look &&
-        atomicCAS((unsigned long long *)&control->look_ns, look, now + 20000) == look &&
-        order_load_u32(&launch.host->stop)) {
-        operation_stop(control); /* the host knows why */
+        atomicCAS((unsigned long long *)&control->look_ns, look, now + 20000) == look) {
+        if (order_load_u32(&launch.host->stop)) { /* K3d; the host knows why */
+            operation_stop(control);
+            return 0;
+        }
+        order_store_u32(&control->gone, order_load_u32(&launch.host->gone));
+    }
+    if (start_ns & WAIT_LAST_LOOK) {
+        operation_fail(launch, TUTTI_ERR_PEER_DEAD, peer, sequence, ours, {0, 0});
         return 0;
     }
+    if (order_load_u32(&control->gone) >> peer & 1)
+        return start_ns | WAIT_LAST_LOOK;
     const uint64_t limit_ns =
         launch.timeout_ns ? launch.timeout_ns : order_load_u64(&launch.host->timeout_ns);
     if (limit_ns && now - start_ns > limit_ns) {

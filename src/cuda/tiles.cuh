@@ -9,8 +9,8 @@
  *
  * Data lies in tiles[hop][block][source][slot], slot = tile mod 3; a tally says how many tiles have
  * come: written by one worker of the source's block, polled by one of ours. Tally of hop 1 (release
- * P1, acquire P2) and of hop 2 (Q1, Q2): a barrier behind the data, a fence, the line; its reader:
- * the line, a fence, a barrier before the data.
+ * U1, acquire U1a) and of hop 2 (U2, U2a): a barrier behind the data, a fence, the line; its
+ * reader: the line, a fence, a barrier before the data.
  *
  * A slot is free when it is written. Hop 1, tile k: in turn k - 1 this block wrote tile k - 3 out,
  * so the owner had reduced it. Hop 2, tile k: the tally of hop 1 for tile k, which the owner has
@@ -62,7 +62,7 @@ static __device__ __forceinline__ void tile_tell(const cuda_launch &launch, cons
     const int self = (int)threadIdx.x - CUDA_CLERKS;
     order_workers_all(true);
     if (self < launch.size && self != launch.rank) {
-        order_fence(); /* P1 pairs P2, Q1 pairs Q2 */
+        order_fence(); /* U1 pairs U1a, U2 pairs U2a */
         order_store_line(&launch.arenas[self]->tallies[hop][blockIdx.x][launch.rank],
                          {k + 1, op.flag});
     }
@@ -89,7 +89,7 @@ static __device__ __forceinline__ bool tile_hear(const cuda_launch &launch, cons
                 }
             }
         }
-        order_fence(); /* P2 pairs P1, Q2 pairs Q1 */
+        order_fence(); /* U1a pairs U1, U2a pairs U2 */
     }
     return order_workers_all(come);
 }

@@ -13,9 +13,9 @@
  * reader (the owner's worker of the same number), who empties a line as soon as it has read it. A
  * line is empty when it is written:
  *   hop 1, piece q + 1: the pusher had our result of q - 1 in its turn before, and we had emptied
- *     hop 1 of q - 1 before we pushed that result (release Z1, acquire Z2);
+ *     hop 1 of q - 1 before we pushed that result (release Z1, acquire Z1a);
  *   hop 2, piece q: the owner had our line of q, which we pushed in turn q - 1, and we had emptied
- *     hop 2 of q - 2 in the turn before (Z1, Z2);
+ *     hop 2 of q - 2 in the turn before (Z1, Z1a);
  *   and of the operation before, of any geometry: what hop 1 held of it was emptied before our last
  *     result went out, what hop 2 held before our first line of this one does.
  * One fence a turn and block, between two barriers, serves as both: one for each warp took a fifth
@@ -89,7 +89,7 @@ __device__ __forceinline__ void two_shot_pipelined(const cuda_launch &launch)
         if (!order_workers_all(well))
             return;
         if (threadIdx.x == CUDA_CLERKS)
-            order_fence(); /* Z1 and Z2 */
+            order_fence(); /* Z1 and Z1a */
         order_workers_all(true);
 #pragma unroll
         for (int d = 0; d < DEPTH; d++) {

@@ -55,7 +55,8 @@ while read -r place names; do
 done < <(releases)
 
 # What stands in the page is in the sources.
-comments=$(find src -name '*.[ch]' -exec grep -hE '/\*|^ *\*|\*/' {} + | grep -owE "$name" | sort -u)
+comments=$(find src \( -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh' \) \
+    -exec grep -hE '/\*|^ *\*|\*/' {} + | grep -owE "$name" | sort -u)
 for one in $documented; do
     grep -qx "$one" <<<"$comments" || complain "$page: $one stands in no comment of src/"
 done

@@ -1,6 +1,6 @@
 #!/bin/bash
-# Rules of the sources that no compiler checks: length of files and lines, the licence line, and that
-# memory orders, atomics and fences are named in src/order.h alone.
+# Rules of the sources that no compiler checks: length of files, functions and lines, the licence line, and
+# that memory orders, atomics and fences are named in src/order.h and src/cuda/order.cuh alone.
 set -euo pipefail
 
 bad=0
@@ -25,6 +25,17 @@ for file in "${files[@]}"; do
         complain "$file:1: begin with /* SPDX-License-Identifier: MIT */"
 done
 
+# A function's braces stand alone at the start of their lines, those of a namespace around it as well.
+long=$(awk '
+    FNR == 1 { start = 0 }
+    /^\{$/ { start = FNR }
+    /^\}/ && start {
+        most = FILENAME ~ /\.cuh?$/ ? 120 : 60
+        if (FNR - start - 1 > most) print FILENAME ":" start ": " FNR - start - 1 " lines, more than " most
+        start = 0
+    }' "${files[@]}")
+[[ -z $long ]] || complain "functions to split:"$'\n'"$long"
+
 long=$(grep -nHE '^.{101,}$' "${files[@]}" | cut -d: -f1,2 || true)
 [[ -z $long ]] || complain "longer than 100 columns:"$'\n'"$long"
 
@@ -32,6 +43,11 @@ mapfile -t library < <(find src -name '*.[ch]' ! -path src/order.h | sort)
 orders='__atomic_|__sync_|_Atomic|stdatomic|memory_order|_mm_[lms]fence|__ATOMIC_|"[^"]*\<(mfence|sfence|lfence|dmb|dsb)\>'
 found=$(lines_with "$orders" "${library[@]}")
 [[ -z $found ]] || complain "memory order named outside src/order.h:"$'\n'"$found"
+
+mapfile -t kernels < <(find src -name '*.cu' -o -name '*.cuh' ! -path src/cuda/order.cuh | sort)
+orders='asm volatile|__threadfence|__nv_atomic|cuda/atomic|__ld(g|cg|cv|acquire)|__st(wt|cg|release)'
+found=$(lines_with "$orders" "${kernels[@]}" /dev/null)
+[[ -z $found ]] || complain "memory order named outside src/cuda/order.cuh:"$'\n'"$found"
 
 found=$(lines_with '\<(_Thread_local|__thread)\>|__attribute__\(\((constructor|destructor)' "${library[@]}")
 [[ -z $found ]] || complain "thread-local storage or a constructor:"$'\n'"$found"

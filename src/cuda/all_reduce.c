@@ -1,0 +1,99 @@
+/* SPDX-License-Identifier: MIT */
+/* What becomes of a request: a choice from the plan, a launch. No call of the driver that waits,
+ * allocates or frees. */
+#include "algo.h"
+#include "cuda/group_internal.h"
+#include "order.h"
+#include "signature.h"
+
+/* A group that has failed or was aborted enqueues nothing more. */
+static enum tutti_status group_check(struct cuda_group *group)
+{
+    if (__builtin_expect(order_load_acquire_u32(&group->host->failed) || /* A4 pairs F4 */
+                             order_load_relaxed_u32(&group->host->aborted) ||
+                             order_load_relaxed_u32(&group->keep->host->failed),
+                         0))
+        return cuda_group_status(group, NULL);
+    return TUTTI_OK;
+}
+
+/* What the template lacks. A time-out that is the communicator's own is left to the page, so that
+ * it is none of the graph's. */
+static struct cuda_launch launch_make(const struct cuda_group *group, const struct request *request)
+{
+    struct cuda_launch launch = group->launch;
+    launch.send = request->send;
+    launch.recv = request->recv;
+    launch.count = request->count;
+    launch.signature = request->signature;
+    launch.scalar = request->scalar;
+    launch.parameter = request->parameter;
+    launch.op = (int32_t)request->op;
+    if (__builtin_expect(request->timeout_ms != group->default_timeout_ms, 0))
+        launch.timeout_ns = cuda_timeout_ns(request->timeout_ms);
+    return launch;
+}
+
+static enum tutti_status barrier_enqueue(struct cuda_group *group, struct cuda_launch *launch,
+                                         tutti_stream_t stream)
+{
+    return cuda_enqueue(group, stream, group->keep->kernels.barrier, 1, CUDA_CLERKS, launch,
+                        launch->subset == 0);
+}
+
+static CUfunction function_of(const struct cuda_group *group, const struct cuda_choice *choice,
+                              const struct request *request)
+{
+    const CUfunction *functions = group->keep->kernels.all_reduce[choice->kernel][request->dtype];
+    CUfunction sum = functions[group->variant];
+    return request->op == TUTTI_OP_SUM && sum ? sum : functions[CUDA_ANY];
+}
+
+enum tutti_status cuda_all_reduce(struct cuda_group *group, const struct request *request,
+                                  tutti_stream_t stream)
+{
+    const struct cuda_choice *choice;
+    const char *reason;
+    enum tutti_status status = group_check(group);
+    if (status != TUTTI_OK)
+        return status;
+    struct cuda_launch launch = launch_make(group, request);
+    if (request->count == 0) /* of what nobody has all ranks still are to have come */
+        return barrier_enqueue(group, &launch, stream);
+
+    status = cuda_operand_check(group, "send", request->send, request->bytes);
+    if (status == TUTTI_OK && request->recv != request->send)
+        status = cuda_operand_check(group, "recv", request->recv, request->bytes);
+    if (status == TUTTI_OK)
+        status = cuda_plan_pick(&group->plan, request->algo, request->dtype, request->bytes,
+                                &choice, &reason);
+    if (status != TUTTI_OK)
+        return status;
+    launch.signature =
+        signature_set_algo(request->signature, cuda_kernel_algo((enum cuda_kernel)choice->kernel));
+    return cuda_enqueue(group, stream, function_of(group, choice, request),
+                        cuda_choice_blocks(choice, group->plan.size, request->bytes),
+                        choice->threads + CUDA_CLERKS, &launch, true);
+}
+
+enum tutti_status cuda_barrier(struct cuda_group *group, uint64_t subset,
+                               const struct request *request, tutti_stream_t stream)
+{
+    enum tutti_status status = group_check(group);
+    if (status != TUTTI_OK)
+        return status;
+    struct cuda_launch launch = launch_make(group, request);
+    launch.subset = (uint32_t)subset;
+    return barrier_enqueue(group, &launch, stream);
+}
+
+enum tutti_status cuda_algorithm(const struct cuda_group *group, enum tutti_algo asked,
+                                 enum tutti_dtype dtype, size_t bytes, enum tutti_algo *algo,
+                                 const char **reason)
+{
+    const struct cuda_choice *choice;
+    enum tutti_status status = cuda_plan_pick(&group->plan, asked, dtype, bytes, &choice, reason);
+    if (status == TUTTI_OK)
+        *algo = cuda_kernel_algo((enum cuda_kernel)choice->kernel);
+    return status;
+}

@@ -1,0 +1,462 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Opening: every rank makes its arena, empties it and loads its kernels; once all have, arenas are
+ * exchanged as descriptors and mapped, and a peer's header is read through each mapping, so that a
+ * link that only claims to work is found here. Grids are agreed on: a block that waits for a peer's
+ * must have it running, so all are to fit at once on the least of the devices. Verdicts end both
+ * steps.
+ */
+#include "cuda/group_internal.h"
+#include "deadline.h"
+#include "error.h"
+#include "ipc/channel.h"
+#include "log.h"
+#include "point.h"
+#include "store/verdict.h"
+#include "text.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum {
+    PAGE_BYTES = 4096,
+    GRACE_MS = 100,  /* for operations under way when the communicator is destroyed */
+    LINGER_MS = 2000 /* for them to notice that they are to end */
+};
+
+/* What a rank tells the others once it is ready. */
+struct offer {
+    int32_t fd;                      /* of its arena, for ranks of the same process */
+    uint16_t blocks[CUDA_PLAN_ROWS]; /* that fit at once, within the plan's */
+    uint16_t forced[CUDA_KERNELS];
+};
+
+static bool is_remote(const struct cuda_group *group, int rank)
+{
+    return group->host->remote >> rank & 1;
+}
+
+/* ---- alone ----------------------------------------------------------------------------------- */
+
+static enum tutti_status context_bind(struct cuda_group *group)
+{
+    const struct cuda_driver *driver = group->driver;
+    enum tutti_status status =
+        cuda_check(driver, driver->ctx_current(&group->keep->context), "cuCtxGetCurrent");
+    if (status == TUTTI_OK)
+        status = cuda_check(driver, driver->stream_create(&group->own, CU_STREAM_NON_BLOCKING, 0),
+                            "cuStreamCreateWithPriority");
+    if (status == TUTTI_OK)
+        status = cuda_check(driver, driver->event_create(&group->event, CU_EVENT_DISABLE_TIMING),
+                            "cuEventCreate");
+    return status;
+}
+
+/* The pinned page: of this rank alone. */
+static enum tutti_status page_create(struct cuda_group *group)
+{
+    const struct cuda_driver *driver = group->driver;
+    CUdeviceptr address = 0;
+    void *page = NULL;
+    enum tutti_status status =
+        cuda_check(driver, driver->mem_host_alloc(&page, PAGE_BYTES, CU_MEMHOSTALLOC_DEVICEMAP),
+                   "cuMemHostAlloc");
+    if (status != TUTTI_OK)
+        return status;
+    group->keep->host = page;
+    memset(page, 0, PAGE_BYTES);
+    group->keep->host->timeout_ns = cuda_timeout_ns(group->default_timeout_ms);
+    if (group->keep->host->timeout_ns == UINT64_MAX)
+        group->keep->host->timeout_ns = 0; /* the page's word for never */
+    status = cuda_check(driver, driver->mem_host_device_pointer(&address, page, 0),
+                        "cuMemHostGetDevicePointer");
+    group->launch.host = (struct cuda_host *)(uintptr_t)address;
+    return status;
+}
+
+/* Peers may push from the moment that they have all verdicts: by then it is empty. */
+static enum tutti_status arena_create(struct cuda_group *group, int64_t deadline, int *fd)
+{
+    const struct cuda_driver *driver = group->driver;
+    struct cuda_memory *memory = &group->keep->arenas[group->launch.rank];
+    const struct {
+        uint64_t magic;
+        uint32_t version;
+        int32_t rank;
+    } header = {CUDA_ARENA_MAGIC, CUDA_ARENA_VERSION, group->launch.rank};
+    static_assert(sizeof header == offsetof(struct cuda_arena, pad), "header");
+    enum tutti_status status =
+        cuda_memory_create(driver, group->device.ordinal, sizeof(struct cuda_arena), memory, fd);
+    if (status == TUTTI_OK)
+        status = cuda_check(
+            driver, driver->memset_d8_async(memory->base, 0, sizeof(struct cuda_arena), group->own),
+            "cuMemsetD8Async");
+    if (status == TUTTI_OK)
+        status = cuda_check(
+            driver,
+            driver->memset_d8_async(memory->base + offsetof(struct cuda_arena, one_shot), 0xff,
+                                    offsetof(struct cuda_arena, tiles) -
+                                        offsetof(struct cuda_arena, one_shot),
+                                    group->own),
+            "cuMemsetD8Async");
+    if (status == TUTTI_OK)
+        status = cuda_check(driver,
+                            driver->memcpy_async(memory->base, (CUdeviceptr)(uintptr_t)&header,
+                                                 sizeof header, group->own),
+                            "cuMemcpyAsync");
+    /* Also after an error: the copy is not to read `header` later than this. */
+    enum tutti_status finished = cuda_own_finish(group, deadline);
+    return status == TUTTI_OK ? finished : status;
+}
+
+/* How many blocks of so many threads fit at once, of the hungriest function that may be launched.
+ */
+static enum tutti_status blocks_limit(struct cuda_group *group, struct cuda_choice *choice)
+{
+    const struct cuda_driver *driver = group->driver;
+    int least = choice->blocks;
+    for (int dtype = 0; dtype < TUTTI_DTYPE_COUNT; dtype++) {
+        for (int variant = 0; variant < CUDA_VARIANTS; variant++) {
+            CUfunction function = group->keep->kernels.all_reduce[choice->kernel][dtype][variant];
+            int blocks = 0;
+            if (!function || (variant != CUDA_ANY && variant != (int)group->variant))
+                continue;
+            enum tutti_status status = cuda_check(
+                driver, driver->occupancy(&blocks, function, choice->threads + CUDA_CLERKS, 0),
+                "cuOccupancyMaxActiveBlocksPerMultiprocessor");
+            if (status != TUTTI_OK)
+                return status;
+            blocks *= group->device.multiprocessors;
+            least = blocks < least ? blocks : least;
+        }
+    }
+    if (least < 1)
+        return error_set(TUTTI_ERR_INVALID,
+                         "device %d cannot run %s in blocks of %d threads, as the tuning table "
+                         "has it: measure anew with `tutti tune`",
+                         group->device.ordinal,
+                         tutti_algo_name(cuda_kernel_algo((enum cuda_kernel)choice->kernel)),
+                         (int)choice->threads);
+    choice->blocks = (uint16_t)least;
+    return TUTTI_OK;
+}
+
+static enum tutti_status plan_limit(struct cuda_group *group)
+{
+    enum tutti_status status = TUTTI_OK;
+    for (int i = 0; i < group->plan.count && status == TUTTI_OK; i++)
+        status = blocks_limit(group, &group->plan.choices[i]);
+    for (int k = 0; k < CUDA_KERNELS && status == TUTTI_OK; k++)
+        status = blocks_limit(group, &group->plan.forced[k]);
+    return status;
+}
+
+static enum tutti_status prepare(struct cuda_group *group, int64_t deadline, int *fd)
+{
+    enum tutti_status status = context_bind(group);
+    if (status == TUTTI_OK)
+        status = page_create(group);
+    if (status == TUTTI_OK)
+        status = cuda_kernels_load(group->driver, &group->keep->kernels);
+    if (status == TUTTI_OK)
+        status = plan_limit(group);
+    if (status == TUTTI_OK)
+        status = arena_create(group, deadline, fd);
+    return status;
+}
+
+/* ---- together -------------------------------------------------------------------------------- */
+
+static void grids_agree(struct cuda_group *group, const struct offer *offers)
+{
+    for (int r = 0; r < group->launch.size; r++) {
+        for (int i = 0; i < group->plan.count; i++)
+            if (offers[r].blocks[i] < group->plan.choices[i].blocks)
+                group->plan.choices[i].blocks = offers[r].blocks[i];
+        for (int k = 0; k < CUDA_KERNELS; k++)
+            if (offers[r].forced[k] < group->plan.forced[k].blocks)
+                group->plan.forced[k].blocks = offers[r].forced[k];
+    }
+}
+
+/* Reads a peer's header the way that kernels will go. */
+static enum tutti_status arena_check(struct cuda_group *group, int peer, int64_t deadline)
+{
+    struct {
+        uint64_t magic;
+        uint32_t version;
+        int32_t rank;
+    } header = {.magic = 0};
+    enum tutti_status status = cuda_check(
+        group->driver,
+        group->driver->memcpy_async((CUdeviceptr)(uintptr_t)&header, group->keep->arenas[peer].base,
+                                    sizeof header, group->own),
+        "cuMemcpyAsync");
+    enum tutti_status finished = cuda_own_finish(group, deadline);
+    if (status == TUTTI_OK)
+        status = finished;
+    if (status != TUTTI_OK)
+        return error_context(status, "device %d reads the arena of rank %d", group->device.ordinal,
+                             peer);
+    if (header.magic != CUDA_ARENA_MAGIC || header.version != CUDA_ARENA_VERSION ||
+        header.rank != peer)
+        return error_set(TUTTI_ERR_CUDA,
+                         "device %d does not read what rank %d wrote into its arena (magic %llx, "
+                         "version %u, rank %d): the link between the devices does not work",
+                         group->device.ordinal, peer, (unsigned long long)header.magic,
+                         (unsigned)header.version, (int)header.rank);
+    return TUTTI_OK;
+}
+
+static enum tutti_status arenas_map(struct cuda_group *group, const struct offer *offers,
+                                    const int *fds, int64_t deadline)
+{
+    enum tutti_status status = TUTTI_OK;
+    for (int r = 0; r < group->launch.size && status == TUTTI_OK; r++) {
+        if (r == group->launch.rank)
+            continue;
+        status = cuda_memory_map(group->driver, group->device.ordinal,
+                                 is_remote(group, r) ? fds[r] : offers[r].fd,
+                                 sizeof(struct cuda_arena), &group->keep->arenas[r]);
+        if (status == TUTTI_OK)
+            status = arena_check(group, r, deadline);
+        else
+            status = error_context(status, "arena of rank %d", r);
+    }
+    struct cuda_launch *launch = &group->launch;
+    for (int r = 0; r < launch->size; r++) {
+        struct cuda_arena *arena = (struct cuda_arena *)(uintptr_t)group->keep->arenas[r].base;
+        launch->arenas[r] = arena;
+        launch->peers[(r - launch->rank + launch->size) % launch->size] = arena;
+    }
+    launch->own = launch->arenas[launch->rank];
+    return status;
+}
+
+static enum tutti_status join(struct cuda_group *group, const struct cuda_group_config *config,
+                              int own_fd, int64_t deadline, int *fds)
+{
+    struct offer own = {.fd = own_fd}, all[CUDA_RANKS];
+    for (int i = 0; i < group->plan.count; i++)
+        own.blocks[i] = group->plan.choices[i].blocks;
+    for (int k = 0; k < CUDA_KERNELS; k++)
+        own.forced[k] = group->plan.forced[k].blocks;
+    enum tutti_status status = tutti_store_all_gather(config->exchanger, &own, sizeof own, all,
+                                                      deadline_timeout_ms(deadline));
+    if (status != TUTTI_OK)
+        return status;
+    grids_agree(group, all);
+    if (config->remote)
+        status =
+            channel_all_gather_fds(group->host->channel, own_fd, fds, deadline_left_ms(deadline));
+    POINT("cuda.handles");
+    if (status == TUTTI_OK)
+        status = arenas_map(group, all, fds, deadline);
+    if (status == TUTTI_OK)
+        status = cuda_watch_start(group);
+    return status;
+}
+
+static enum tutti_status group_make(const struct cuda_group_config *config,
+                                    struct cuda_group **group)
+{
+    static const enum cuda_variant variants[CUDA_RANKS + 1] = {
+        [2] = CUDA_SUM_2, [3] = CUDA_SUM_3, [4] = CUDA_SUM_4, [8] = CUDA_SUM_8};
+    struct cuda_group *made = calloc(1, sizeof *made);
+    struct cuda_keep *keep = calloc(1, sizeof *keep);
+    *group = NULL;
+    if (!made || !keep) {
+        free(made);
+        free(keep);
+        return error_set(TUTTI_ERR_NO_MEMORY, "no memory for %zu bytes",
+                         sizeof *made + sizeof *keep);
+    }
+    enum tutti_status status = cuda_driver_open(&made->driver);
+    if (status != TUTTI_OK) {
+        free(made);
+        free(keep);
+        return status;
+    }
+    keep->driver = made->driver;
+    made->keep = keep;
+    made->host = config->host;
+    made->device = config->devices[config->rank];
+    made->default_timeout_ms = config->default_timeout_ms;
+    made->variant = variants[config->size];
+    made->launch.rank = config->rank;
+    made->launch.size = config->size;
+    for (int leaf = 0; leaf < config->size; leaf++)
+        made->launch.order[leaf] = (uint8_t)config->order[leaf];
+    made->attribute = (CUlaunchAttribute){
+        .id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
+        .value = {.programmaticStreamSerializationAllowed = 1},
+    };
+    made->attributes = config->programmatic;
+    *group = made;
+    return TUTTI_OK;
+}
+
+/* All devices take the rows of the least of them. */
+static void plan_choose(struct cuda_group *group, const struct cuda_group_config *config)
+{
+    const struct cuda_device *least = &config->devices[0];
+    for (int r = 1; r < config->size; r++) {
+        const struct cuda_device *device = &config->devices[r];
+        if (10 * device->major + device->minor < 10 * least->major + least->minor)
+            least = device;
+    }
+    cuda_plan_make(config->table, least->major, least->minor, config->size, &group->plan);
+}
+
+/* A capture that this thread, or another one, has under way is none of ours, and not disturbed. */
+static void captures_ignore(const struct cuda_driver *driver, CUstreamCaptureMode *mode)
+{
+    *mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+    if (driver->capture_mode_exchange(mode) != CUDA_SUCCESS)
+        *mode = CU_STREAM_CAPTURE_MODE_GLOBAL; /* every thread's at first */
+}
+
+static void captures_heed(const struct cuda_driver *driver, CUstreamCaptureMode *mode)
+{
+    driver->capture_mode_exchange(mode);
+}
+
+static enum tutti_status open_in(struct cuda_group *group, const struct cuda_group_config *config,
+                                 enum tutti_status status)
+{
+    int64_t deadline = deadline_after(config->timeout_ms);
+    int own_fd = -1, fds[TUTTI_MAX_RANKS];
+    memset(fds, -1, sizeof fds);
+    if (status == TUTTI_OK) {
+        plan_choose(group, config);
+        status = prepare(group, deadline, &own_fd);
+    }
+    POINT("cuda.prepared");
+    status = verdict_exchange(config->exchanger, status, deadline_timeout_ms(deadline));
+    if (status == TUTTI_OK)
+        status = verdict_exchange(config->exchanger, join(group, config, own_fd, deadline, fds),
+                                  deadline_timeout_ms(deadline));
+    if (own_fd >= 0)
+        close(own_fd);
+    for (int r = 0; r < config->size; r++)
+        if (fds[r] >= 0)
+            close(fds[r]);
+    return status;
+}
+
+enum tutti_status cuda_group_open(const struct cuda_group_config *config, struct cuda_group **group)
+{
+    CUstreamCaptureMode mode;
+    enum tutti_status status = group_make(config, group);
+    if (status != TUTTI_OK) /* the others hear of it */
+        return open_in(NULL, config, status);
+    const struct cuda_driver *driver = (*group)->driver;
+    cuda_keep_sweep();
+    captures_ignore(driver, &mode);
+    status = open_in(*group, config, status);
+    captures_heed(driver, &mode);
+    if (status != TUTTI_OK) {
+        cuda_group_close(*group);
+        *group = NULL;
+    }
+    return status;
+}
+
+/* ---- end ------------------------------------------------------------------------------------- */
+
+/* Ends what runs; false if it may run on. Operations that need nobody any more get a moment. */
+static bool drain(struct cuda_group *group)
+{
+    if (group->enqueued && cuda_stream_mark(group) != TUTTI_OK)
+        return false;
+    if (cuda_event_wait(group, deadline_after(GRACE_MS)) != TUTTI_ERR_TIMEOUT)
+        return true;
+    cuda_stop(group, TUTTI_ERR_ABORTED, group->launch.rank);
+    return cuda_event_wait(group, deadline_after(LINGER_MS)) != TUTTI_ERR_TIMEOUT;
+}
+
+/* Has every launch of ours from now on return at once, and puts the event behind this. */
+static void poison(struct cuda_group *group)
+{
+    const struct cuda_driver *driver = group->driver;
+    CUdeviceptr failed = group->keep->arenas[group->launch.rank].base +
+                         offsetof(struct cuda_arena, control) +
+                         offsetof(struct cuda_control, failed);
+    cuda_stop(group, TUTTI_ERR_ABORTED, group->launch.rank);
+    if (group->keep->arenas[group->launch.rank].base)
+        driver->memset_d8_async(failed, 1, sizeof(uint32_t), group->own);
+    if (group->enqueued)
+        driver->stream_wait_event(group->own, group->event, 0);
+    driver->event_record(group->event, group->own);
+    cuda_event_wait(group, deadline_after(GRACE_MS));
+}
+
+void cuda_group_close(struct cuda_group *group)
+{
+    CUstreamCaptureMode mode;
+    bool pushed, stuck = false;
+    if (!group)
+        return;
+    const struct cuda_driver *driver = group->driver;
+    cuda_watch_stop(group);
+    cuda_enter(group, &pushed);
+    captures_ignore(driver, &mode);
+    if (group->event) {
+        bool marked = group->enqueued;
+        bool idle = drain(group);
+        stuck = marked && !group->recorded;
+        if (!idle || group->keep->object)
+            poison(group);
+    }
+    if (stuck)
+        log_write(TUTTI_LOG_WARN, group->launch.rank,
+                  "the stream of the last operation is gone or captured: %zu bytes of device "
+                  "memory are not freed, for it may still run",
+                  sizeof(struct cuda_arena));
+    if (group->own)
+        driver->stream_destroy(group->own);
+    cuda_keep_release(group->keep, group->event, stuck);
+    captures_heed(driver, &mode);
+    cuda_leave(group, pushed);
+    free(group);
+}
+
+void cuda_group_forget(struct cuda_group *group)
+{
+    if (!group)
+        return;
+    free(group->keep);
+    free(group);
+}
+
+/* ---- words ----------------------------------------------------------------------------------- */
+
+int cuda_group_describe(const struct cuda_group *group, char *text, size_t size)
+{
+    const struct cuda_device *device = &group->device;
+    int length = 0;
+    text_append(text, size, &length,
+                "device_name: %s\ndevice_ordinal: %d\ndevice_uuid: ", device->name,
+                device->ordinal);
+    for (int i = 0; i < CUDA_UUID_BYTES; i++)
+        text_append(text, size, &length, i == 4 || i == 6 || i == 8 || i == 10 ? "-%02x" : "%02x",
+                    device->uuid[i]);
+    text_append(text, size, &length,
+                "\ncompute_capability: %d.%d\ndevice_arena_bytes: %zu\nprogrammatic_launch: %s\n",
+                device->major, device->minor, group->keep->arenas[group->launch.rank].bytes,
+                group->attributes ? "on" : "off");
+    for (int i = 0; i < group->plan.count; i++) {
+        const struct cuda_choice *choice = &group->plan.choices[i];
+        text_append(text, size, &length, "plan: %s up to ",
+                    tutti_algo_name(cuda_kernel_algo((enum cuda_kernel)choice->kernel)));
+        if (group->plan.bytes[i] == CUDA_TABLE_REST)
+            text_append(text, size, &length, "any size");
+        else
+            text_append(text, size, &length, "%llu bytes",
+                        (unsigned long long)group->plan.bytes[i]);
+        text_append(text, size, &length, ", %d threads, %d blocks, %d units\n",
+                    (int)choice->threads, (int)choice->blocks, (int)choice->units);
+    }
+    return length;
+}

@@ -1,0 +1,102 @@
+/* SPDX-License-Identifier: MIT */
+/* The inside of a CUDA communicator, for the files of this directory. */
+#ifndef TUTTI_CUDA_GROUP_INTERNAL_H
+#define TUTTI_CUDA_GROUP_INTERNAL_H
+
+#include "cuda/driver.h"
+#include "cuda/group.h"
+#include "cuda/keep.h"
+#include "cuda/launch.h"
+#include "cuda/table.h"
+
+#include <pthread.h>
+
+enum {
+    CUDA_CAPTURES = 8, /* of one communicator that may be under way at once */
+    CUDA_RANGES = 8,   /* allocations whose check is remembered */
+};
+
+/* The last operation of one stream capture. */
+struct cuda_capture {
+    uint64_t id; /* 0: none */
+    uint64_t used;
+    CUstream stream;
+    CUgraphNode node;
+};
+
+/* Addresses that are known to be memory of our device. */
+struct cuda_range {
+    CUdeviceptr base;
+    size_t bytes;
+};
+
+struct cuda_group {
+    const struct cuda_driver *driver;
+    struct cuda_keep *keep;    /* all that a captured graph needs as well */
+    struct cuda_launch launch; /* what every launch has in common */
+    struct cuda_plan plan;     /* its blocks are within what fits at once on every rank */
+    struct cpu_group *host;    /* borrowed from the communicator */
+    enum cuda_variant variant; /* of sums in this world size; CUDA_ANY if there is none */
+    CUlaunchAttribute attribute;
+    unsigned attributes; /* 0 or 1 */
+    int64_t default_timeout_ms;
+    struct cuda_device device;
+
+    /* stream.c */
+    CUstream last; /* of the last eager operation */
+    bool enqueued; /* there was one */
+    bool recorded; /* `event` is behind it */
+    CUevent event;
+    CUstream own;       /* for set-up and end; not ordered with any other stream */
+    uint64_t forgotten; /* the latest capture that lost its place in the table */
+    uint64_t uses;
+    struct cuda_capture captures[CUDA_CAPTURES];
+
+    /* operand.c */
+    struct cuda_range ranges[CUDA_RANGES];
+    unsigned next_range;
+
+    /* watch.c */
+    pthread_t watcher;
+    bool watched;
+    struct cuda_group *next_watched;
+    uint32_t quit;     /* release K1 pairs K1a */
+    uint32_t stopping; /* whoever takes it writes the stop words */
+    uint64_t dead;     /* seen by the last look: the watcher's own */
+};
+
+/* A time-out as kernels read it: UINT64_MAX never ends. */
+static inline uint64_t cuda_timeout_ns(int64_t timeout_ms)
+{
+    return timeout_ms < 0 || timeout_ms > INT64_MAX / 1000000 ? UINT64_MAX
+                                                              : (uint64_t)timeout_ms * 1000000;
+}
+
+/* watch.c: carries faults between device and hosts until cuda_watch_stop(). */
+enum tutti_status cuda_watch_start(struct cuda_group *group);
+void cuda_watch_stop(struct cuda_group *group);
+/* Ends all waits of this rank's kernels, now and later; the first one counts. */
+void cuda_stop(struct cuda_group *group, enum tutti_status status, int peer);
+/* The fault that the device has recorded; false if there is none. */
+bool cuda_fault_read(const struct cuda_group *group, struct tutti_fault *fault);
+
+/* operand.c: whether [pointer, pointer + bytes), not empty, is memory of our device. */
+enum tutti_status cuda_operand_check(struct cuda_group *group, const char *what,
+                                     const void *pointer, size_t bytes);
+
+/* stream.c: launches behind the communicator's earlier operations. `counts` says that the operation
+ * is of all ranks, so that it takes a number. */
+enum tutti_status cuda_enqueue(struct cuda_group *group, tutti_stream_t stream, CUfunction function,
+                               unsigned blocks, unsigned threads, struct cuda_launch *launch,
+                               bool counts);
+/* Has the context in which the communicator lives current until cuda_leave(). */
+enum tutti_status cuda_enter(struct cuda_group *group, bool *pushed);
+void cuda_leave(struct cuda_group *group, bool pushed);
+/* Waits for what is on the own stream. Returns TIMEOUT, CUDA. */
+enum tutti_status cuda_own_finish(struct cuda_group *group, int64_t deadline);
+/* Puts the event behind the last eager operation, unless it is. */
+enum tutti_status cuda_stream_mark(struct cuda_group *group);
+/* Waits for the event. Returns TIMEOUT, CUDA. */
+enum tutti_status cuda_event_wait(struct cuda_group *group, int64_t deadline);
+
+#endif

@@ -1,0 +1,137 @@
+/* SPDX-License-Identifier: MIT */
+#include "cuda/keep.h"
+
+#include "order.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <time.h>
+
+/* For the destructor of a user object whose graphs are gone: 10 ms. */
+enum { AWAIT_TURNS = 100, AWAIT_NS = 100000 };
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct cuda_keep *list; /* of what no communicator holds any more */
+
+static void hold(void)
+{
+    pthread_mutex_lock(&lock);
+}
+
+static void release(void)
+{
+    pthread_mutex_unlock(&lock);
+}
+
+/* A child of fork() must not find the lock in the hands of a thread that it does not have. What is
+ * on the list is its parent's. */
+static void release_in_child(void)
+{
+    list = NULL;
+    pthread_mutex_unlock(&lock);
+}
+
+static void install_fork_handlers(void)
+{
+    (void)pthread_atfork(hold, release, release_in_child);
+}
+
+/* The user object's destructor: the last graph is gone, and the communicator. */
+static void CUDA_CB graphs_gone(void *argument)
+{
+    struct cuda_keep *keep = argument;
+    order_store_release_u32(&keep->graphless, 1); /* K2 pairs K2a */
+}
+
+enum tutti_status cuda_keep_retain(struct cuda_keep *keep, CUgraph graph)
+{
+    const struct cuda_driver *driver = keep->driver;
+    enum tutti_status status = TUTTI_OK;
+    if (!keep->object)
+        status = cuda_check(driver,
+                            driver->user_object_create(&keep->object, keep, graphs_gone, 1,
+                                                       CU_USER_OBJECT_NO_DESTRUCTOR_SYNC),
+                            "cuUserObjectCreate");
+    if (status == TUTTI_OK)
+        status = cuda_check(driver, driver->graph_retain_user_object(graph, keep->object, 1, 0),
+                            "cuGraphRetainUserObject");
+    return status;
+}
+
+static bool is_due(struct cuda_keep *keep)
+{
+    if (keep->stuck || (keep->object && !order_load_acquire_u32(&keep->graphless))) /* K2a */
+        return false;
+    /* Any other result than "not ready" says that nothing runs: done, or the context is broken. */
+    return !keep->pending || keep->driver->event_query(keep->pending) != CUDA_ERROR_NOT_READY;
+}
+
+/* Errors are of no interest: the context may be gone, and all of this with it. */
+static void dispose(struct cuda_keep *keep)
+{
+    const struct cuda_driver *driver = keep->driver;
+    for (int r = 0; r < CUDA_RANKS; r++)
+        cuda_memory_unmap(driver, &keep->arenas[r]);
+    cuda_kernels_unload(driver, &keep->kernels);
+    if (keep->host)
+        driver->mem_host_free(keep->host);
+    if (keep->pending)
+        driver->event_destroy(keep->pending);
+    free(keep);
+}
+
+static void sweep(void)
+{
+    struct cuda_keep **link = &list;
+    while (*link) {
+        struct cuda_keep *keep = *link;
+        const struct cuda_driver *driver = keep->driver;
+        CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+        CUcontext context;
+        bool entered = driver->ctx_push(keep->context) == CUDA_SUCCESS;
+        /* Whoever captures elsewhere meanwhile is not disturbed by what we free. */
+        driver->capture_mode_exchange(&mode);
+        bool due = is_due(keep);
+        if (due) {
+            *link = keep->next;
+            dispose(keep);
+        } else {
+            link = &keep->next;
+        }
+        driver->capture_mode_exchange(&mode);
+        if (entered)
+            driver->ctx_pop(&context);
+    }
+}
+
+void cuda_keep_sweep(void)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, install_fork_handlers);
+    pthread_mutex_lock(&lock);
+    sweep();
+    pthread_mutex_unlock(&lock);
+}
+
+/* If the graphs are gone already the destructor runs now, in a thread of the driver. */
+static void await_destructor(struct cuda_keep *keep)
+{
+    for (int i = 0; i < AWAIT_TURNS && !order_load_acquire_u32(&keep->graphless); i++) /* K2a */
+        nanosleep(&(struct timespec){.tv_nsec = AWAIT_NS}, NULL);
+}
+
+void cuda_keep_release(struct cuda_keep *keep, CUevent pending, bool stuck)
+{
+    if (!keep)
+        return;
+    keep->pending = pending;
+    keep->stuck = stuck;
+    if (keep->object && keep->driver->user_object_release(keep->object, 1) == CUDA_SUCCESS)
+        await_destructor(keep);
+    /* From here on another thread may free it. */
+    pthread_mutex_lock(&lock);
+    keep->next = list;
+    list = keep;
+    pthread_mutex_unlock(&lock);
+    cuda_keep_sweep();
+}

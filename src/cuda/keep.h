@@ -1,0 +1,40 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * What kernels of a communicator touch: arenas, the pinned page, their own code. Captured graphs
+ * may be replayed after the communicator is gone, so each graph that captures an operation holds
+ * this through a CUDA user object, and it is freed when the last of them is gone and nothing runs.
+ *
+ * The user object's destructor may call no CUDA function, and may run in any thread. So it only
+ * says that it ran, and what is due is freed by the next opening or closing of a communicator.
+ */
+#ifndef TUTTI_CUDA_KEEP_H
+#define TUTTI_CUDA_KEEP_H
+
+#include "cuda/arena.h"
+#include "cuda/driver.h"
+#include "cuda/kernels.h"
+#include "cuda/memory.h"
+
+struct cuda_keep {
+    const struct cuda_driver *driver;
+    CUcontext context;
+    struct cuda_memory arenas[CUDA_RANKS];
+    struct cuda_host *host; /* pinned */
+    struct cuda_kernels kernels;
+
+    CUuserObject object; /* NULL until an operation is captured */
+    uint32_t graphless;  /* its destructor has run: release K2 pairs K2a */
+    CUevent pending;     /* behind operations that may still run; NULL if none can */
+    bool stuck;          /* nobody knows what still runs: never freed */
+    struct cuda_keep *next;
+};
+
+/* Makes it hold `graph`'s replays. Within a capture. */
+enum tutti_status cuda_keep_retain(struct cuda_keep *keep, CUgraph graph);
+/* Gives up the communicator's hold; `pending`, which it takes, is behind its last operation. Within
+ * the context. Frees at once what can be. Takes NULL. */
+void cuda_keep_release(struct cuda_keep *keep, CUevent pending, bool stuck);
+/* Frees what is due. */
+void cuda_keep_sweep(void);
+
+#endif

@@ -1,0 +1,145 @@
+/* SPDX-License-Identifier: MIT */
+#include "cuda/kernels.h"
+
+#include "error.h"
+#include "numeric.h"
+
+#include <stdio.h>
+
+enum { NAME_BYTES = 64 };
+
+/* fatbins.S */
+#define DECLARE_FATBIN(NAME, name, text) extern const unsigned char cuda_fatbin_##name[];
+CUDA_KERNEL_MAP(DECLARE_FATBIN)
+DECLARE_FATBIN(, barrier, )
+#undef DECLARE_FATBIN
+
+static const struct {
+    const char *name;
+    const unsigned char *fatbin;
+} kernel_rows[CUDA_KERNELS + 1] = {
+#define KERNEL_ROW(NAME, name, text) [CUDA_##NAME] = {#name, cuda_fatbin_##name},
+    CUDA_KERNEL_MAP(KERNEL_ROW)
+#undef KERNEL_ROW
+        [CUDA_KERNELS] = {"barrier", cuda_fatbin_barrier},
+};
+
+static const char *const variant_suffixes[CUDA_VARIANTS] = {
+    [CUDA_ANY] = "",         [CUDA_SUM_2] = "_sum_2", [CUDA_SUM_3] = "_sum_3",
+    [CUDA_SUM_4] = "_sum_4", [CUDA_SUM_8] = "_sum_8",
+};
+
+static const char *const dtype_names[TUTTI_DTYPE_COUNT] = {
+#define DTYPE_NAME(name, value, size, text) [value] = text,
+    TUTTI_DTYPE_MAP(DTYPE_NAME)
+#undef DTYPE_NAME
+};
+
+/* Full lines mark what is not there yet with a NaN, which only floats have. */
+static bool is_float(enum tutti_dtype dtype)
+{
+    static const bool floats[TUTTI_DTYPE_COUNT] = {
+#define FLOAT_ROW(dtype, T, element, A, type) [TUTTI_##dtype] = true,
+        NUMERIC_FLOAT_MAP(FLOAT_ROW)
+#undef FLOAT_ROW
+    };
+    return floats[dtype];
+}
+
+static bool kernel_exists(enum cuda_kernel kernel, enum tutti_dtype dtype,
+                          enum cuda_variant variant)
+{
+    if ((kernel == CUDA_ONE_SHOT_LINES || kernel == CUDA_TWO_SHOT_LINES) && !is_float(dtype))
+        return false;
+    return variant == CUDA_ANY || dtype == TUTTI_FLOAT32 || dtype == TUTTI_FLOAT16 ||
+           dtype == TUTTI_BFLOAT16;
+}
+
+/* Says which device no fatbin serves. */
+static enum tutti_status refuse_device(const struct cuda_driver *driver, const char *name)
+{
+    CUdevice device = -1;
+    int major = 0, minor = 0;
+    if (driver->ctx_device(&device) == CUDA_SUCCESS) {
+        driver->device_attribute(&major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, device);
+        driver->device_attribute(&minor, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, device);
+    }
+    return error_context(TUTTI_ERR_CUDA,
+                         "no kernel \"%s\" for device %d of compute capability %d.%d; this library "
+                         "has those for " TUTTI_CUDA_ARCHS_TEXT ", made for drivers of CUDA %d or "
+                         "newer",
+                         name, device, major, minor, CUDA_VERSION / 1000);
+}
+
+static enum tutti_status load_module(const struct cuda_driver *driver, struct cuda_kernels *kernels,
+                                     int row)
+{
+    CUresult result = driver->module_load(&kernels->modules[row], kernel_rows[row].fatbin);
+    enum tutti_status status = cuda_check(driver, result, "cuModuleLoadData");
+    if (result == CUDA_ERROR_NO_BINARY_FOR_GPU || result == CUDA_ERROR_UNSUPPORTED_PTX_VERSION)
+        return refuse_device(driver, kernel_rows[row].name);
+    if (status != TUTTI_OK)
+        return error_context(status, "the kernels \"%s\"", kernel_rows[row].name);
+    return TUTTI_OK;
+}
+
+/* Also has the driver load the code now: by itself it waits for the first launch, and then
+ * allocates and synchronises. */
+static enum tutti_status load_function(const struct cuda_driver *driver, CUmodule module,
+                                       const char *name, CUfunction *function)
+{
+    CUfunction found = NULL;
+    enum tutti_status status =
+        cuda_check(driver, driver->module_function(&found, module, name), "cuModuleGetFunction");
+    if (status == TUTTI_OK)
+        status = cuda_check(driver, driver->function_load(found), "cuFuncLoad");
+    if (status != TUTTI_OK)
+        return error_context(status, "kernel \"%s\"", name);
+    *function = found;
+    return TUTTI_OK;
+}
+
+/* All dtypes and variants of one algorithm. */
+static enum tutti_status load_functions(const struct cuda_driver *driver,
+                                        struct cuda_kernels *kernels, enum cuda_kernel kernel)
+{
+    for (int dtype = 0; dtype < TUTTI_DTYPE_COUNT; dtype++) {
+        for (int variant = 0; variant < CUDA_VARIANTS; variant++) {
+            char name[NAME_BYTES];
+            enum tutti_status status;
+            if (!kernel_exists(kernel, (enum tutti_dtype)dtype, (enum cuda_variant)variant))
+                continue;
+            snprintf(name, sizeof name, "%s_%s%s", kernel_rows[kernel].name, dtype_names[dtype],
+                     variant_suffixes[variant]);
+            status = load_function(driver, kernels->modules[kernel], name,
+                                   &kernels->all_reduce[kernel][dtype][variant]);
+            if (status != TUTTI_OK)
+                return status;
+        }
+    }
+    return TUTTI_OK;
+}
+
+enum tutti_status cuda_kernels_load(const struct cuda_driver *driver, struct cuda_kernels *kernels)
+{
+    enum tutti_status status = TUTTI_OK;
+    *kernels = (struct cuda_kernels){0};
+    for (int row = 0; row <= CUDA_KERNELS && status == TUTTI_OK; row++)
+        status = load_module(driver, kernels, row);
+    for (int kernel = 0; kernel < CUDA_KERNELS && status == TUTTI_OK; kernel++)
+        status = load_functions(driver, kernels, (enum cuda_kernel)kernel);
+    if (status == TUTTI_OK)
+        status =
+            load_function(driver, kernels->modules[CUDA_KERNELS], "barrier", &kernels->barrier);
+    if (status != TUTTI_OK)
+        cuda_kernels_unload(driver, kernels);
+    return status;
+}
+
+void cuda_kernels_unload(const struct cuda_driver *driver, struct cuda_kernels *kernels)
+{
+    for (int row = 0; row <= CUDA_KERNELS; row++)
+        if (kernels->modules[row])
+            driver->module_unload(kernels->modules[row]);
+    *kernels = (struct cuda_kernels){0};
+}

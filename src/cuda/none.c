@@ -1,0 +1,82 @@
+/* SPDX-License-Identifier: MIT */
+/* group.h of a library that was built without CUDA. Whoever asks for a device is told so; the rest
+ * cannot be reached. */
+#include "cuda/group.h"
+
+#include "error.h"
+
+static enum tutti_status decline(void)
+{
+    return error_set(TUTTI_ERR_DECLINED,
+                     "this library was built without CUDA: " TUTTI_CUDA_WHY_TEXT);
+}
+
+enum tutti_status cuda_device_current(struct cuda_device *device)
+{
+    *device = (struct cuda_device){0};
+    return decline();
+}
+
+enum tutti_status cuda_group_open(const struct cuda_group_config *config, struct cuda_group **group)
+{
+    (void)config;
+    *group = NULL;
+    return decline();
+}
+
+void cuda_group_close(struct cuda_group *group)
+{
+    (void)group;
+}
+
+void cuda_group_forget(struct cuda_group *group)
+{
+    (void)group;
+}
+
+enum tutti_status cuda_all_reduce(struct cuda_group *group, const struct request *request,
+                                  tutti_stream_t stream)
+{
+    (void)group;
+    (void)request;
+    (void)stream;
+    return decline();
+}
+
+enum tutti_status cuda_barrier(struct cuda_group *group, uint64_t subset,
+                               const struct request *request, tutti_stream_t stream)
+{
+    (void)group;
+    (void)subset;
+    (void)request;
+    (void)stream;
+    return decline();
+}
+
+enum tutti_status cuda_algorithm(const struct cuda_group *group, enum tutti_algo asked,
+                                 enum tutti_dtype dtype, size_t bytes, enum tutti_algo *algo,
+                                 const char **reason)
+{
+    (void)group;
+    (void)asked;
+    (void)dtype;
+    (void)bytes;
+    (void)algo;
+    (void)reason;
+    return decline();
+}
+
+enum tutti_status cuda_group_status(struct cuda_group *group, struct tutti_fault *fault)
+{
+    (void)group;
+    (void)fault;
+    return decline();
+}
+
+int cuda_group_describe(const struct cuda_group *group, char *text, size_t size)
+{
+    (void)group;
+    (void)text;
+    (void)size;
+    return 0;
+}

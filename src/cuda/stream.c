@@ -1,0 +1,258 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Launches, and their order. Operations of one communicator share its arena, so that each must be
+ * over before the next begins, whatever their streams:
+ *   eager      the stream that the former one was on gets an event, which the new stream awaits. It
+ *              is recorded only when the stream changes (for the per-thread stream, whose value
+ * means another one in every thread: behind each operation) captured   an edge from the former
+ * operation of the same capture, where the stream differs. A table holds the last operation of each
+ * capture under way; an operation of a capture that has lost its place there is refused, for its
+ * predecessor is unknown Between an eager operation and a captured one there is no order to make:
+ * the graph runs later, where and when its launcher says.
+ */
+#include "cuda/group_internal.h"
+#include "deadline.h"
+#include "error.h"
+#include "order.h"
+
+/* How often a bounded wait asks. */
+enum { POLL_NS = 50000 };
+
+enum tutti_status cuda_enter(struct cuda_group *group, bool *pushed)
+{
+    CUcontext current = NULL;
+    *pushed = false;
+    group->driver->ctx_current(&current);
+    if (__builtin_expect(current == group->keep->context, 1))
+        return TUTTI_OK;
+    enum tutti_status status = cuda_check(
+        group->driver, group->driver->ctx_push(group->keep->context), "cuCtxPushCurrent");
+    *pushed = status == TUTTI_OK;
+    return status;
+}
+
+void cuda_leave(struct cuda_group *group, bool pushed)
+{
+    CUcontext context;
+    if (__builtin_expect(pushed, 0))
+        group->driver->ctx_pop(&context);
+}
+
+enum tutti_status cuda_event_wait(struct cuda_group *group, int64_t deadline)
+{
+    for (;;) {
+        CUresult result = group->driver->event_query(group->event);
+        if (result != CUDA_ERROR_NOT_READY)
+            return cuda_check(group->driver, result, "cuEventQuery");
+        if (deadline_passed(deadline))
+            return error_set(TUTTI_ERR_TIMEOUT, "device %d did not end its work in time",
+                             group->device.ordinal);
+        nanosleep(&(struct timespec){.tv_nsec = POLL_NS}, NULL);
+    }
+}
+
+enum tutti_status cuda_own_finish(struct cuda_group *group, int64_t deadline)
+{
+    CUstream stream = group->own;
+    enum tutti_status status = cuda_check(
+        group->driver, group->driver->event_record(group->event, stream), "cuEventRecord");
+    if (status == TUTTI_OK)
+        return cuda_event_wait(group, deadline);
+    /* What is on it must be over before its memory goes. It is short, being ours. */
+    group->driver->stream_synchronize(stream);
+    return status;
+}
+
+static enum tutti_status capture_of(struct cuda_group *group, CUstream stream, cuuint64_t *id,
+                                    CUgraph *graph)
+{
+    CUstreamCaptureStatus state = CU_STREAM_CAPTURE_STATUS_NONE;
+    enum tutti_status status =
+        cuda_check(group->driver,
+                   group->driver->stream_capture_info(stream, &state, id, graph, NULL, NULL, NULL),
+                   "cuStreamGetCaptureInfo");
+    if (status == TUTTI_OK && state == CU_STREAM_CAPTURE_STATUS_INVALIDATED)
+        status = error_set(TUTTI_ERR_CUDA,
+                           "the capture of stream %p was invalidated by an earlier "
+                           "call: end it and begin another one",
+                           (void *)stream);
+    if (state != CU_STREAM_CAPTURE_STATUS_ACTIVE)
+        *id = 0;
+    return status;
+}
+
+/* ---- eager ----------------------------------------------------------------------------------- */
+
+enum tutti_status cuda_stream_mark(struct cuda_group *group)
+{
+    cuuint64_t capture = 0;
+    enum tutti_status status = TUTTI_OK;
+    if (group->recorded)
+        return TUTTI_OK;
+    /* An event recorded on a stream that is being captured would pull its waiter into the graph. */
+    if (group->last != CU_STREAM_LEGACY)
+        status = capture_of(group, group->last, &capture, NULL);
+    if (status == TUTTI_OK && capture)
+        status = error_set(TUTTI_ERR_CONCURRENT,
+                           "the communicator's last operation was on stream %p, which is being "
+                           "captured by now, so that none on another stream can be ordered behind "
+                           "it: call on that other stream before the capture begins, or after it",
+                           (void *)group->last);
+    if (status == TUTTI_OK)
+        status = cuda_check(group->driver, group->driver->event_record(group->event, group->last),
+                            "cuEventRecord");
+    group->recorded = status == TUTTI_OK;
+    return status;
+}
+
+static enum tutti_status order_eager(struct cuda_group *group, CUstream stream)
+{
+    if (!group->enqueued || (group->last == stream && stream != CU_STREAM_PER_THREAD))
+        return TUTTI_OK;
+    enum tutti_status status = cuda_stream_mark(group);
+    if (status == TUTTI_OK)
+        status =
+            cuda_check(group->driver, group->driver->stream_wait_event(stream, group->event, 0),
+                       "cuStreamWaitEvent");
+    return status;
+}
+
+static enum tutti_status note_eager(struct cuda_group *group, CUstream stream)
+{
+    group->last = stream;
+    group->enqueued = true;
+    group->recorded = false;
+    return stream == CU_STREAM_PER_THREAD ? cuda_stream_mark(group) : TUTTI_OK;
+}
+
+/* ---- captured -------------------------------------------------------------------------------- */
+
+static struct cuda_capture *capture_find(struct cuda_group *group, cuuint64_t id)
+{
+    for (int i = 0; i < CUDA_CAPTURES; i++)
+        if (group->captures[i].id == id)
+            return &group->captures[i];
+    return NULL;
+}
+
+/* A place for a capture's first operation: that of the one that was used longest ago. */
+static enum tutti_status capture_begin(struct cuda_group *group, cuuint64_t id, CUgraph graph,
+                                       struct cuda_capture **capture)
+{
+    struct cuda_capture *oldest = &group->captures[0];
+    /* Ids count up: this one may have been here. */
+    if (id <= group->forgotten)
+        return error_set(TUTTI_ERR_CONCURRENT,
+                         "operations of %d later captures of the communicator came between those "
+                         "of this one: end a capture before so many others begin",
+                         CUDA_CAPTURES);
+    enum tutti_status status = cuda_keep_retain(group->keep, graph);
+    if (status != TUTTI_OK)
+        return status;
+    for (int i = 1; i < CUDA_CAPTURES; i++)
+        if (group->captures[i].used < oldest->used)
+            oldest = &group->captures[i];
+    if (oldest->id > group->forgotten)
+        group->forgotten = oldest->id;
+    *oldest = (struct cuda_capture){.id = id};
+    *capture = oldest;
+    return TUTTI_OK;
+}
+
+static enum tutti_status order_captured(struct cuda_group *group, CUstream stream, cuuint64_t id,
+                                        CUgraph graph, struct cuda_capture **capture)
+{
+    *capture = capture_find(group, id);
+    if (!*capture)
+        return capture_begin(group, id, graph, capture);
+    if (!(*capture)->node || (*capture)->stream == stream)
+        return TUTTI_OK;
+    return cuda_check(group->driver,
+                      group->driver->stream_capture_depend(stream, &(*capture)->node, NULL, 1,
+                                                           CU_STREAM_ADD_CAPTURE_DEPENDENCIES),
+                      "cuStreamUpdateCaptureDependencies");
+}
+
+/* The stream depends on the operation's node alone now. */
+static enum tutti_status note_captured(struct cuda_group *group, CUstream stream,
+                                       struct cuda_capture *capture)
+{
+    CUstreamCaptureStatus state;
+    const CUgraphNode *nodes = NULL;
+    const CUgraphEdgeData *edges = NULL;
+    size_t count = 0;
+    cuuint64_t id;
+    enum tutti_status status = cuda_check(
+        group->driver,
+        group->driver->stream_capture_info(stream, &state, &id, NULL, &nodes, &edges, &count),
+        "cuStreamGetCaptureInfo");
+    if (status == TUTTI_OK && count != 1)
+        status = error_set(TUTTI_ERR_CUDA,
+                           "a captured operation left %zu nodes on its stream instead of 1", count);
+    if (status != TUTTI_OK)
+        return status;
+    capture->node = nodes[0];
+    capture->stream = stream;
+    capture->used = ++group->uses;
+    return TUTTI_OK;
+}
+
+/* ---- launch ---------------------------------------------------------------------------------- */
+
+static enum tutti_status launch_on(struct cuda_group *group, CUstream stream, CUfunction function,
+                                   unsigned blocks, unsigned threads, struct cuda_launch *launch)
+{
+    void *parameters[] = {launch};
+    const CUlaunchConfig config = {
+        .gridDimX = blocks,
+        .gridDimY = 1,
+        .gridDimZ = 1,
+        .blockDimX = threads,
+        .blockDimY = 1,
+        .blockDimZ = 1,
+        .hStream = stream,
+        .attrs = &group->attribute,
+        .numAttrs = group->attributes,
+    };
+    CUresult result = group->driver->launch(&config, function, parameters, NULL);
+    return __builtin_expect(result == CUDA_SUCCESS, 1)
+               ? TUTTI_OK
+               : cuda_check(group->driver, result, "cuLaunchKernelEx");
+}
+
+static enum tutti_status enqueue(struct cuda_group *group, CUstream stream, CUfunction function,
+                                 unsigned blocks, unsigned threads, struct cuda_launch *launch,
+                                 bool counts)
+{
+    struct cuda_capture *capture = NULL;
+    CUgraph graph = NULL;
+    cuuint64_t id = 0;
+    enum tutti_status status = capture_of(group, stream, &id, &graph);
+    if (status == TUTTI_OK)
+        status =
+            id ? order_captured(group, stream, id, graph, &capture) : order_eager(group, stream);
+    if (status == TUTTI_OK)
+        status = launch_on(group, stream, function, blocks, threads, launch);
+    if (status != TUTTI_OK)
+        return status;
+    if (capture)
+        return note_captured(group, stream, capture);
+    /* Relaxed: other threads read it for their reports. */
+    if (counts)
+        order_store_relaxed_u64(&group->host->sequence, group->host->sequence + 1);
+    return note_eager(group, stream);
+}
+
+enum tutti_status cuda_enqueue(struct cuda_group *group, tutti_stream_t stream, CUfunction function,
+                               unsigned blocks, unsigned threads, struct cuda_launch *launch,
+                               bool counts)
+{
+    CUstream on = stream == TUTTI_STREAM_DEFAULT ? CU_STREAM_LEGACY : (CUstream)(void *)stream;
+    bool pushed;
+    enum tutti_status status = cuda_enter(group, &pushed);
+    if (status != TUTTI_OK)
+        return status;
+    status = enqueue(group, on, function, blocks, threads, launch, counts);
+    cuda_leave(group, pushed);
+    return status;
+}

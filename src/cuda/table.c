@@ -1,0 +1,256 @@
+/* SPDX-License-Identifier: MIT */
+#include "cuda/table.h"
+
+#include "error.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define KIB ((uint64_t)1 << 10)
+#define MIB ((uint64_t)1 << 20)
+
+/* What is launched where a kernel is forced outside its range: 8 bytes a thread in many small
+ * blocks; a line a thread; as many blocks as tiles allow, which loop. */
+static const struct cuda_choice usual[CUDA_KERNELS] = {
+    [CUDA_ONE_SHOT_LL] = {CUDA_ONE_SHOT_LL, 1, 64, 512},
+    [CUDA_ONE_SHOT_LINES] = {CUDA_ONE_SHOT_LINES, 1, 128, 512},
+    [CUDA_TWO_SHOT_LINES] = {CUDA_TWO_SHOT_LINES, 1, 128, 512},
+    [CUDA_TWO_SHOT_PIPELINED] = {CUDA_TWO_SHOT_PIPELINED, 1, 512, CUDA_TILE_BLOCKS},
+};
+
+/* {capability, ranks, {kernel, units, threads, blocks}, bytes}: measured on 2, 3 and 4 H200; what
+ * follows from that elsewhere. */
+static const struct cuda_table_row built_in[] = {
+    {90, 2, {CUDA_ONE_SHOT_LL, 1, 32, 512}, 4 * KIB},
+    {90, 2, {CUDA_ONE_SHOT_LL, 1, 64, 512}, 16 * KIB},
+    {90, 2, {CUDA_ONE_SHOT_LINES, 1, 64, 512}, 512 * KIB},
+    {90, 2, {CUDA_TWO_SHOT_LINES, 1, 128, 512}, 1 * MIB},
+    {90, 2, {CUDA_TWO_SHOT_LINES, 1, 256, 512}, 4 * MIB},
+    {90, 2, {CUDA_TWO_SHOT_PIPELINED, 2, 512, CUDA_TILE_BLOCKS}, CUDA_TABLE_REST},
+    {90, 3, {CUDA_ONE_SHOT_LL, 1, 64, 512}, 4 * KIB},
+    {90, 3, {CUDA_ONE_SHOT_LL, 1, 64, 512}, 16 * KIB},
+    {90, 3, {CUDA_ONE_SHOT_LINES, 1, 64, 512}, 256 * KIB},
+    {90, 3, {CUDA_TWO_SHOT_LINES, 1, 64, 512}, 512 * KIB},
+    {90, 3, {CUDA_TWO_SHOT_LINES, 1, 256, 512}, 4 * MIB},
+    {90, 3, {CUDA_TWO_SHOT_PIPELINED, 1, 512, CUDA_TILE_BLOCKS}, CUDA_TABLE_REST},
+    {90, 4, {CUDA_ONE_SHOT_LL, 1, 64, 512}, 4 * KIB},
+    {90, 4, {CUDA_ONE_SHOT_LL, 1, 64, 512}, 16 * KIB},
+    {90, 4, {CUDA_ONE_SHOT_LINES, 1, 64, 512}, 128 * KIB},
+    {90, 4, {CUDA_TWO_SHOT_LINES, 1, 64, 512}, 512 * KIB},
+    {90, 4, {CUDA_TWO_SHOT_LINES, 1, 256, 512}, 4 * MIB},
+    {90, 4, {CUDA_TWO_SHOT_PIPELINED, 1, 512, CUDA_TILE_BLOCKS}, CUDA_TABLE_REST},
+    {0, 2, {CUDA_ONE_SHOT_LL, 1, 32, 512}, 4 * KIB},
+    {0, 2, {CUDA_ONE_SHOT_LL, 1, 64, 512}, 16 * KIB},
+    {0, 2, {CUDA_ONE_SHOT_LINES, 1, 64, 512}, 512 * KIB},
+    {0, 2, {CUDA_TWO_SHOT_LINES, 1, 128, 512}, 1 * MIB},
+    {0, 2, {CUDA_TWO_SHOT_LINES, 1, 256, 512}, 4 * MIB},
+    {0, 2, {CUDA_TWO_SHOT_PIPELINED, 2, 512, CUDA_TILE_BLOCKS}, CUDA_TABLE_REST},
+    {0, 3, {CUDA_ONE_SHOT_LL, 1, 64, 512}, 4 * KIB},
+    {0, 3, {CUDA_ONE_SHOT_LL, 1, 64, 512}, 16 * KIB},
+    {0, 3, {CUDA_ONE_SHOT_LINES, 1, 64, 512}, 256 * KIB},
+    {0, 3, {CUDA_TWO_SHOT_LINES, 1, 64, 512}, 512 * KIB},
+    {0, 3, {CUDA_TWO_SHOT_LINES, 1, 256, 512}, 4 * MIB},
+    {0, 3, {CUDA_TWO_SHOT_PIPELINED, 1, 512, CUDA_TILE_BLOCKS}, CUDA_TABLE_REST},
+    {0, 4, {CUDA_ONE_SHOT_LL, 1, 64, 512}, 4 * KIB},
+    {0, 4, {CUDA_ONE_SHOT_LL, 1, 64, 512}, 16 * KIB},
+    {0, 4, {CUDA_ONE_SHOT_LINES, 1, 64, 512}, 128 * KIB},
+    {0, 4, {CUDA_TWO_SHOT_LINES, 1, 64, 512}, 512 * KIB},
+    {0, 4, {CUDA_TWO_SHOT_LINES, 1, 256, 512}, 4 * MIB},
+    {0, 4, {CUDA_TWO_SHOT_PIPELINED, 1, 512, CUDA_TILE_BLOCKS}, CUDA_TABLE_REST},
+    {0, 5, {CUDA_ONE_SHOT_LL, 1, 64, 512}, 4 * KIB},
+    {0, 5, {CUDA_ONE_SHOT_LL, 1, 64, 512}, 16 * KIB},
+    {0, 5, {CUDA_ONE_SHOT_LINES, 1, 64, 512}, 128 * KIB},
+    {0, 5, {CUDA_TWO_SHOT_LINES, 1, 64, 512}, 512 * KIB},
+    {0, 5, {CUDA_TWO_SHOT_LINES, 1, 256, 512}, 4 * MIB},
+    {0, 5, {CUDA_TWO_SHOT_PIPELINED, 1, 512, CUDA_TILE_BLOCKS}, CUDA_TABLE_REST},
+    {0, 6, {CUDA_ONE_SHOT_LL, 1, 64, 512}, 4 * KIB},
+    {0, 6, {CUDA_ONE_SHOT_LL, 1, 64, 512}, 16 * KIB},
+    {0, 6, {CUDA_ONE_SHOT_LINES, 1, 64, 512}, 64 * KIB},
+    {0, 6, {CUDA_TWO_SHOT_LINES, 1, 64, 512}, 512 * KIB},
+    {0, 6, {CUDA_TWO_SHOT_LINES, 1, 256, 512}, 4 * MIB},
+    {0, 6, {CUDA_TWO_SHOT_PIPELINED, 1, 512, CUDA_TILE_BLOCKS}, CUDA_TABLE_REST},
+    {0, 7, {CUDA_ONE_SHOT_LL, 1, 64, 512}, 4 * KIB},
+    {0, 7, {CUDA_ONE_SHOT_LL, 1, 64, 512}, 16 * KIB},
+    {0, 7, {CUDA_ONE_SHOT_LINES, 1, 64, 512}, 64 * KIB},
+    {0, 7, {CUDA_TWO_SHOT_LINES, 1, 64, 512}, 512 * KIB},
+    {0, 7, {CUDA_TWO_SHOT_LINES, 1, 256, 512}, 4 * MIB},
+    {0, 7, {CUDA_TWO_SHOT_PIPELINED, 1, 512, CUDA_TILE_BLOCKS}, CUDA_TABLE_REST},
+    {0, 8, {CUDA_ONE_SHOT_LL, 1, 64, 512}, 4 * KIB},
+    {0, 8, {CUDA_ONE_SHOT_LL, 1, 64, 512}, 16 * KIB},
+    {0, 8, {CUDA_ONE_SHOT_LINES, 1, 64, 512}, 64 * KIB},
+    {0, 8, {CUDA_TWO_SHOT_LINES, 1, 64, 512}, 512 * KIB},
+    {0, 8, {CUDA_TWO_SHOT_LINES, 1, 256, 512}, 4 * MIB},
+    {0, 8, {CUDA_TWO_SHOT_PIPELINED, 1, 512, CUDA_TILE_BLOCKS}, CUDA_TABLE_REST},
+};
+
+/* Rows differ by no padding: field by field (FNV-1a). */
+void cuda_table_hash(struct cuda_table *table)
+{
+    uint64_t hash = UINT64_C(0xcbf29ce484222325);
+    for (int i = 0; i < table->count; i++) {
+        const struct cuda_table_row *row = &table->rows[i];
+        const uint64_t fields[] = {
+            (uint64_t)row->capability, (uint64_t)row->size, row->choice.kernel, row->choice.units,
+            row->choice.threads,       row->choice.blocks,  row->bytes};
+        for (size_t f = 0; f < sizeof fields / sizeof *fields; f++)
+            for (int shift = 0; shift < 64; shift += 8)
+                hash = (hash ^ (fields[f] >> shift & 255)) * UINT64_C(0x100000001b3);
+    }
+    table->hash = hash;
+}
+
+void cuda_table_built_in(struct cuda_table *table)
+{
+    static_assert(sizeof built_in / sizeof *built_in <= CUDA_TABLE_ROWS, "rows");
+    memset(table, 0, sizeof *table);
+    table->count = sizeof built_in / sizeof *built_in;
+    memcpy(table->rows, built_in, sizeof built_in);
+    snprintf(table->source, sizeof table->source, "built in");
+    cuda_table_hash(table);
+}
+
+/* ---- a communicator's plan ------------------------------------------------------------------- */
+
+void cuda_plan_make(const struct cuda_table *table, int major, int minor, int size,
+                    struct cuda_plan *plan)
+{
+    int capability = 0;
+    for (int i = 0; i < table->count; i++)
+        if (table->rows[i].size == size && table->rows[i].capability == 10 * major + minor)
+            capability = table->rows[i].capability;
+    memset(plan, 0, sizeof *plan);
+    plan->size = size;
+    memcpy(plan->forced, usual, sizeof plan->forced);
+    for (int i = 0; i < table->count && plan->count < CUDA_PLAN_ROWS; i++) {
+        const struct cuda_table_row *row = &table->rows[i];
+        if (row->size != size || row->capability != capability)
+            continue;
+        plan->choices[plan->count] = row->choice;
+        plan->bytes[plan->count++] = row->bytes;
+    }
+}
+
+uint64_t cuda_kernel_capacity(enum cuda_kernel kernel, int size)
+{
+    const uint64_t ranks = (uint64_t)size;
+    switch (kernel) {
+    case CUDA_ONE_SHOT_LL:
+        return CUDA_FLAGGED_BYTES / CUDA_HALVES / ranks / CUDA_LINE * 8;
+    case CUDA_ONE_SHOT_LINES:
+        return CUDA_ONE_SHOT_BYTES / ranks / CUDA_LINE * CUDA_LINE;
+    case CUDA_TWO_SHOT_LINES:
+        return CUDA_TWO_SHOT_BYTES / 2 / ranks / CUDA_LINE * CUDA_LINE * ranks;
+    case CUDA_TWO_SHOT_PIPELINED:
+    case CUDA_KERNELS:
+        break;
+    }
+    return CUDA_TABLE_REST;
+}
+
+static bool is_float(enum tutti_dtype dtype)
+{
+    return dtype <= TUTTI_FLOAT8_E5M2;
+}
+
+/* Full lines are told from empty ones by a NaN that no result has, so they are for floats alone. */
+static bool serves(enum cuda_kernel kernel, int size, enum tutti_dtype dtype, size_t bytes)
+{
+    bool lines = kernel == CUDA_ONE_SHOT_LINES || kernel == CUDA_TWO_SHOT_LINES;
+    return (is_float(dtype) || !lines) && bytes <= cuda_kernel_capacity(kernel, size);
+}
+
+static bool is_one_shot(enum cuda_kernel kernel)
+{
+    return kernel == CUDA_ONE_SHOT_LL || kernel == CUDA_ONE_SHOT_LINES;
+}
+
+static enum tutti_status refuse(const struct cuda_plan *plan, enum tutti_algo asked,
+                                enum tutti_dtype dtype, size_t bytes)
+{
+    char served[256];
+    int length = 0;
+    for (int k = 0; k < CUDA_KERNELS && length < (int)sizeof served; k++)
+        if (serves((enum cuda_kernel)k, plan->size, dtype, bytes))
+            length += snprintf(served + length, sizeof served - (size_t)length, "%s%s",
+                               length ? ", " : "",
+                               tutti_algo_name(cuda_kernel_algo((enum cuda_kernel)k)));
+    if (asked == TUTTI_ALGO_ONE_SHOT_LINES || asked == TUTTI_ALGO_TWO_SHOT_LINES)
+        return error_set(TUTTI_ERR_INVALID,
+                         "%s serves floats of up to %llu bytes among %d ranks, not %zu bytes of "
+                         "%s: what does is %s",
+                         tutti_algo_name(asked),
+                         (unsigned long long)cuda_kernel_capacity(
+                             (enum cuda_kernel)(asked - TUTTI_ALGO_ONE_SHOT_LL), plan->size),
+                         plan->size, bytes, tutti_dtype_name(dtype), served);
+    return error_set(TUTTI_ERR_INVALID,
+                     "%s serves up to %llu bytes of %s among %d ranks, not %zu: what does is %s",
+                     tutti_algo_name(asked),
+                     (unsigned long long)cuda_kernel_capacity(
+                         asked == TUTTI_ALGO_ONE_SHOT && is_float(dtype) ? CUDA_ONE_SHOT_LINES
+                                                                         : CUDA_ONE_SHOT_LL,
+                         plan->size),
+                     tutti_dtype_name(dtype), plan->size, bytes, served);
+}
+
+/* The first of the family that serves: in both, the quicker one for few bytes comes first. */
+static const struct cuda_choice *first_that_serves(const struct cuda_plan *plan, bool one_shot,
+                                                   enum tutti_dtype dtype, size_t bytes)
+{
+    for (int k = 0; k < CUDA_KERNELS; k++)
+        if (is_one_shot((enum cuda_kernel)k) == one_shot &&
+            serves((enum cuda_kernel)k, plan->size, dtype, bytes))
+            return &plan->forced[k];
+    return NULL;
+}
+
+enum tutti_status cuda_plan_pick(const struct cuda_plan *plan, enum tutti_algo asked,
+                                 enum tutti_dtype dtype, size_t bytes,
+                                 const struct cuda_choice **choice, const char **reason)
+{
+    int i = 0;
+    while (bytes > plan->bytes[i])
+        i++;
+    const struct cuda_choice *row = &plan->choices[i];
+    bool fits = serves((enum cuda_kernel)row->kernel, plan->size, dtype, bytes);
+    bool one_shot = is_one_shot((enum cuda_kernel)row->kernel);
+    *choice = row;
+    *reason = "the tuning table";
+    if (asked == TUTTI_ALGO_NONE) {
+        if (__builtin_expect(fits, 1))
+            return TUTTI_OK;
+        *reason = "the tuning table's is for floats only";
+        *choice = first_that_serves(plan, true, dtype, bytes);
+        if (!*choice)
+            *choice = &plan->forced[CUDA_TWO_SHOT_PIPELINED];
+        return TUTTI_OK;
+    }
+    *reason = "forced by the call, the options or TUTTI_ALGO";
+    if (asked == TUTTI_ALGO_ONE_SHOT || asked == TUTTI_ALGO_TWO_SHOT) {
+        if (fits && one_shot == (asked == TUTTI_ALGO_ONE_SHOT))
+            return TUTTI_OK;
+        *choice = first_that_serves(plan, asked == TUTTI_ALGO_ONE_SHOT, dtype, bytes);
+        return *choice ? TUTTI_OK : refuse(plan, asked, dtype, bytes);
+    }
+    if (asked < TUTTI_ALGO_ONE_SHOT_LL || asked > TUTTI_ALGO_TWO_SHOT_PIPELINED)
+        return error_set(TUTTI_ERR_INVALID,
+                         "algorithm %d (%s) does not serve CUDA ranks: expected none, one_shot, "
+                         "two_shot, or one from one_shot_ll (4) to two_shot_pipelined (7)",
+                         (int)asked, tutti_algo_name(asked));
+    enum cuda_kernel kernel = (enum cuda_kernel)(asked - TUTTI_ALGO_ONE_SHOT_LL);
+    if (!serves(kernel, plan->size, dtype, bytes))
+        return refuse(plan, asked, dtype, bytes);
+    if (row->kernel != kernel)
+        *choice = &plan->forced[kernel];
+    return TUTTI_OK;
+}
+
+unsigned cuda_choice_blocks(const struct cuda_choice *choice, int size, size_t bytes)
+{
+    size_t units =
+        choice->kernel == CUDA_ONE_SHOT_LL ? (bytes + 7) / 8 : (bytes + CUDA_LINE - 1) / CUDA_LINE;
+    if (!is_one_shot((enum cuda_kernel)choice->kernel))
+        units = (units + (size_t)size - 1) / (size_t)size;
+    size_t each = (size_t)choice->threads * choice->units;
+    size_t blocks = (units + each - 1) / each;
+    return blocks < choice->blocks ? (unsigned)blocks : choice->blocks;
+}

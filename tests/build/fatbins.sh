@@ -1,0 +1,24 @@
+#!/bin/bash
+# fatbins.sh SHARED KERNEL...
+# The shared library embeds a fatbin of each kernel, read-only, and they take 20 MB of it at most.
+set -euo pipefail
+library=$1
+shift
+
+bad=0
+total=0
+for kernel in "$@"; do
+    read -r size type < <(nm -S --defined-only "$library" |
+        awk -v name="cuda_fatbin_$kernel" '$4 == name { print $2, $3 }') || true
+    if [[ -z ${size:-} || $((16#$size)) -eq 0 ]]; then
+        echo "$library: no kernels \"$kernel\""
+        bad=1
+        continue
+    fi
+    [[ $type == r ]] || { echo "$library: cuda_fatbin_$kernel is of type $type, not read-only"; bad=1; }
+    total=$((total + 16#$size))
+done
+echo "fatbins: $total bytes"
+[[ $total -le 20000000 ]] || { echo "$library: more than 20 MB of kernels"; bad=1; }
+readelf -lW "$library" | grep -q 'GNU_STACK .* RW ' || { echo "$library: wants an executable stack"; bad=1; }
+exit "$bad"

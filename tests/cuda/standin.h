@@ -1,0 +1,62 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * A stand-in for libcuda, on host memory: what the library calls of the driver, and what tests call
+ * besides. Device memory is a memfd, so that processes and threads really share what they map; a
+ * stream is a thread that does its work in order; a kernel is a host function (standin_run.c) that
+ * does the operation through the arenas. It is a shared library that is chosen by
+ * TUTTI_CUDA_LIBRARY; a test that is linked with it as well calls the driver by name, and looks
+ * behind the scenes with the functions below.
+ *
+ * Environment, read by cuInit():
+ *   TUTTI_STANDIN_DEVICES     how many devices there are; 8 unless set. CUDA_VISIBLE_DEVICES
+ *                             chooses and renumbers (ordinals only)
+ *   TUTTI_STANDIN_CAPABILITY  of all devices; 9.0 unless set
+ *   TUTTI_STANDIN_VERSION     of the driver; CUDA_VERSION unless set
+ *   TUTTI_STANDIN_NO_PEER     A-B,C-D: devices without access to each other's memory
+ *   TUTTI_STANDIN_FAIL        CALL:N[:ERROR],...: the Nth call of CALL (0: every one) in this
+ *                             process returns ERROR, a number; CUDA_ERROR_UNKNOWN (999) unless
+ *                             given
+ *
+ * Stricter than libcuda where that finds mistakes: handles are looked up, a call in a child of
+ * fork() or without a context fails, and so does every call that may synchronise while a thread
+ * captures in global mode, which also spoils the capture.
+ */
+#ifndef TESTS_CUDA_STANDIN_H
+#define TESTS_CUDA_STANDIN_H
+
+#include "cuda/launch.h"
+
+#include <cuda.h>
+#include <stdbool.h>
+
+enum { STANDIN_ATTRIBUTES = 4, STANDIN_NAME_BYTES = 64 };
+
+/* One launch as it came, eager or captured; replays are not launches. */
+struct standin_launch {
+    char name[STANDIN_NAME_BYTES];
+    CUstream stream;
+    unsigned grid, block;
+    unsigned attribute_count;
+    CUlaunchAttribute attributes[STANDIN_ATTRIBUTES];
+    struct cuda_launch parameters;
+    bool captured;
+};
+
+/* As TUTTI_STANDIN_FAIL's; NULL: nothing fails any more. Counting begins anew. */
+void standin_fail(const char *call, int at, CUresult error);
+/* How often a call ("cuMemMap", without its version) was made since the last standin_forget(). */
+uint64_t standin_calls(const char *call);
+/* The last of the launches since then, at most `capacity`; returns how many there were. */
+size_t standin_launches(struct standin_launch *launches, size_t capacity);
+/* The name by which it was looked up. */
+const char *standin_function_name(CUfunction function);
+/* Kernels that were launched before cuFuncLoad(): libcuda would have loaded them then. */
+size_t standin_late_loads(void);
+void standin_forget(void);
+/* Waits until the destructors of user objects that are due have run. */
+void standin_settle(void);
+/* Objects that live, after that: allocations, mappings, modules, streams, events, graphs ... Says
+ * which on stderr if there are any. */
+size_t standin_left(void);
+
+#endif

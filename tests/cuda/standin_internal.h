@@ -1,0 +1,154 @@
+/* SPDX-License-Identifier: MIT */
+/* What the files of the stand-in share. One lock guards everything but the run of a kernel. */
+#ifndef TESTS_CUDA_STANDIN_INTERNAL_H
+#define TESTS_CUDA_STANDIN_INTERNAL_H
+
+#include "standin.h"
+
+#include "tutti/tutti.h"
+
+#include <pthread.h>
+
+enum { STANDIN_DEVICES_MAX = 16, STANDIN_DEPENDENCIES = 16 };
+
+/* X(KIND, what standin_left() calls it) */
+#define STANDIN_OBJECT_MAP(X)                                                                      \
+    X(ALLOCATION, "allocation")                                                                    \
+    X(RESERVATION, "address range")                                                                \
+    X(BUFFER, "cuMemAlloc buffer")                                                                 \
+    X(PINNED, "pinned host buffer")                                                                \
+    X(MODULE, "module")                                                                            \
+    X(STREAM, "stream")                                                                            \
+    X(EVENT, "event")                                                                              \
+    X(GRAPH, "graph")                                                                              \
+    X(EXEC, "executable graph")                                                                    \
+    X(USER_OBJECT, "user object")
+
+enum object_kind {
+#define OBJECT_ENUM(KIND, text) OBJECT_##KIND,
+    STANDIN_OBJECT_MAP(OBJECT_ENUM)
+#undef OBJECT_ENUM
+        OBJECT_KINDS
+};
+
+/* Every handle but contexts and functions begins with this. */
+struct object {
+    struct object *next;
+    enum object_kind kind;
+    bool hidden; /* not the caller's: default streams */
+};
+
+struct device {
+    int physical; /* before CUDA_VISIBLE_DEVICES */
+    int retained; /* of its primary context */
+    struct stream *legacy, *per_thread;
+};
+
+/* The primary context of a device is the device's address. */
+struct device *standin_device_of(CUcontext context);
+CUcontext standin_context(void);
+
+/* A CUfunction. */
+struct function {
+    char name[STANDIN_NAME_BYTES];
+    struct function *next;
+    struct device *device;
+    enum tutti_dtype dtype;
+    bool barrier;
+    bool loaded;
+};
+
+/* Something that a stream does, or a node of a graph. */
+struct work {
+    enum work_kind {
+        WORK_KERNEL,
+        WORK_COPY,
+        WORK_SET,
+        WORK_RECORD,
+        WORK_WAIT,
+        WORK_CALL,
+        WORK_END
+    } kind;
+    const struct function *function;
+    struct cuda_launch launch;
+    void *to;
+    const void *from;
+    size_t bytes;
+    unsigned char value;
+    struct event *event;
+    uint64_t turn; /* of the event; the stream's when the work was enqueued */
+    CUhostFn call;
+    void *argument;
+    struct exec *exec; /* that has run: WORK_END */
+};
+
+struct node {
+    struct node *next;
+    struct work work;
+    struct node *dependencies[STANDIN_DEPENDENCIES];
+    size_t dependency_count;
+};
+
+struct stream {
+    struct object object;
+    struct device *device;
+    struct task *first, **last;
+    bool busy, closing;
+    int priority;
+    unsigned flags;
+    struct graph *capture;                   /* NULL: not capturing */
+    struct node *tips[STANDIN_DEPENDENCIES]; /* what the next node depends on */
+    size_t tip_count;
+};
+
+struct event {
+    struct object object;
+    struct device *device;
+    uint64_t recorded, completed;
+    unsigned pending; /* works that name it */
+    bool destroyed;
+    uint64_t capture; /* graph that its last record was captured into, 0 if none */
+    struct node *tips[STANDIN_DEPENDENCIES];
+    size_t tip_count;
+};
+
+extern pthread_mutex_t standin_lock;
+extern pthread_cond_t standin_changed;
+extern unsigned standin_destructors; /* that run */
+
+/* Counts the call and returns what it has to fail with. Takes the lock itself. */
+CUresult standin_enter(const char *function);
+/* The same for a call that may synchronise: not while a capture forbids it. */
+CUresult standin_enter_unsafe(const char *function);
+
+/* All with the lock held. */
+void *standin_object_create(enum object_kind kind, size_t bytes);
+bool standin_object_is(const void *handle, enum object_kind kind);
+void standin_object_forget(void *handle); /* takes it off the list; not freed */
+void standin_object_destroy(void *handle);
+struct object *standin_objects(void);
+struct device *standin_device(CUdevice ordinal); /* NULL: no such */
+int standin_ordinal(const struct device *device);
+bool standin_peers(int physical, int other);
+
+/* NULL with *result set when the handle or the context is wrong. */
+struct stream *standin_stream(CUstream handle, CUresult *result);
+/* To the stream, or into the graph that it captures. */
+CUresult standin_submit(struct stream *stream, const struct work *work);
+/* To the stream, capturing or not. */
+void standin_enqueue(struct stream *stream, const struct work *work);
+void standin_capture_into(struct graph *graph, struct stream *stream, const struct work *work);
+/* Whether the calling thread may make an unsafe call; spoils the captures that forbid it. */
+bool standin_captures_allow(void);
+void standin_capture_spoil(struct graph *graph);
+uint64_t standin_capture_id(const struct graph *graph); /* 0: NULL */
+/* The stream goes on behind a captured event, and so is captured too. */
+CUresult standin_capture_join(struct stream *stream, const struct event *event);
+void standin_exec_ran(struct exec *exec);
+
+/* standin_run.c: without the lock. */
+void standin_run(const struct function *function, const struct cuda_launch *launch);
+void standin_note_launch(const CUlaunchConfig *config, const struct work *work, bool captured);
+size_t standin_forget_launches(void);
+
+#endif

@@ -1,0 +1,450 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The stand-in's kernels: modules, look-up, and one host function that does every operation as
+ * arena.h has it, with the library's reductions, by an algorithm of its own that is simple.
+ *
+ * Turns count the pieces of all operations and are equal on all ranks. A rank copies each piece of
+ * its input into its place in every peer's arena (in the region of the pipelined kernels), waits
+ * for the peers' pieces in its own arena, reduces, writes, and tells each peer that its piece was
+ * read, which is what the piece after the next one waits for.
+ */
+#include "standin_internal.h"
+
+#include "cpu/reduce.h"
+#include "order.h"
+
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+enum { PIECE_BYTES = 64 << 10, LOG_ENTRIES = 1024, THREADS_OF_MULTIPROCESSOR = 2048 };
+
+struct slot {
+    uint64_t turn; /* written last */
+    struct cuda_header header;
+    unsigned char pad[64 - 24];
+    unsigned char data[PIECE_BYTES];
+};
+
+/* What the region holds; its bytes are 0 at first. */
+struct board {
+    uint64_t sequence;         /* of the owner's last operation */
+    uint64_t turn;             /* the owner's last */
+    uint64_t read[CUDA_RANKS]; /* the last turn of the owner's that a peer has read */
+    unsigned char pad[128 - 80];
+    struct slot slots[2][CUDA_RANKS]; /* [turn mod 2][source] */
+};
+
+static_assert(sizeof(struct board) <= CUDA_TILES_BYTES, "fits");
+
+static struct standin_launch launches[LOG_ENTRIES];
+static size_t launch_count, late_loads;
+
+/* ---- what is known of the library's kernels -------------------------------------------------- */
+
+struct module {
+    struct object object;
+    struct device *device;
+    struct function *functions;
+};
+
+static const char *const kernel_names[] = {
+#define KERNEL_NAME(NAME, name, text) #name,
+    CUDA_KERNEL_MAP(KERNEL_NAME)
+#undef KERNEL_NAME
+};
+
+static const char *const dtype_names[TUTTI_DTYPE_COUNT] = {
+#define DTYPE_NAME(name, value, size, text) [value] = text,
+    TUTTI_DTYPE_MAP(DTYPE_NAME)
+#undef DTYPE_NAME
+};
+
+static const size_t dtype_sizes[TUTTI_DTYPE_COUNT] = {
+#define DTYPE_SIZE(name, value, size, text) [value] = size,
+    TUTTI_DTYPE_MAP(DTYPE_SIZE)
+#undef DTYPE_SIZE
+};
+
+/* Any name that the library could ask for. */
+static bool known_function(const char *name, struct function *function)
+{
+    static const char *const suffixes[] = {"", "_sum_2", "_sum_4", "_sum_8"};
+    snprintf(function->name, sizeof function->name, "%s", name);
+    function->barrier = strcmp(name, "barrier") == 0;
+    if (function->barrier)
+        return true;
+    for (size_t k = 0; k < sizeof kernel_names / sizeof *kernel_names; k++)
+        for (int dtype = 0; dtype < TUTTI_DTYPE_COUNT; dtype++)
+            for (size_t s = 0; s < sizeof suffixes / sizeof *suffixes; s++) {
+                char full[STANDIN_NAME_BYTES];
+                snprintf(full, sizeof full, "%s_%s%s", kernel_names[k], dtype_names[dtype],
+                         suffixes[s]);
+                function->dtype = (enum tutti_dtype)dtype;
+                if (strcmp(full, name) == 0)
+                    return true;
+            }
+    return false;
+}
+
+CUresult cuModuleLoadData(CUmodule *module, const void *image)
+{
+    CUresult result = standin_enter_unsafe(__func__);
+    struct device *device = standin_device_of(standin_context());
+    int major = 0;
+    if (result == CUDA_SUCCESS && !device)
+        result = CUDA_ERROR_INVALID_CONTEXT;
+    if (result == CUDA_SUCCESS && !image)
+        result = CUDA_ERROR_INVALID_IMAGE;
+    if (result != CUDA_SUCCESS)
+        return result;
+    cuDeviceGetAttribute(&major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR,
+                         standin_ordinal(device));
+    if (major < 8)
+        return CUDA_ERROR_NO_BINARY_FOR_GPU;
+    pthread_mutex_lock(&standin_lock);
+    struct module *loaded = standin_object_create(OBJECT_MODULE, sizeof *loaded);
+    loaded->device = device;
+    pthread_mutex_unlock(&standin_lock);
+    *module = (CUmodule)loaded;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuModuleUnload(CUmodule handle)
+{
+    CUresult result = standin_enter_unsafe(__func__);
+    pthread_mutex_lock(&standin_lock);
+    if (result == CUDA_SUCCESS && !standin_object_is(handle, OBJECT_MODULE))
+        result = CUDA_ERROR_INVALID_HANDLE;
+    if (result == CUDA_SUCCESS) {
+        struct module *module = (struct module *)handle;
+        for (struct function *at = module->functions, *next; at; at = next) {
+            next = at->next;
+            free(at);
+        }
+        standin_object_destroy(module);
+    }
+    pthread_mutex_unlock(&standin_lock);
+    return result;
+}
+
+CUresult cuModuleGetFunction(CUfunction *function, CUmodule handle, const char *name)
+{
+    CUresult result = standin_enter(__func__);
+    struct function found = {0};
+    pthread_mutex_lock(&standin_lock);
+    if (result == CUDA_SUCCESS && !standin_object_is(handle, OBJECT_MODULE))
+        result = CUDA_ERROR_INVALID_HANDLE;
+    if (result == CUDA_SUCCESS && !known_function(name, &found))
+        result = CUDA_ERROR_NOT_FOUND;
+    if (result == CUDA_SUCCESS) {
+        struct module *module = (struct module *)handle;
+        struct function *kept = malloc(sizeof *kept);
+        if (!kept)
+            abort();
+        found.device = module->device;
+        found.next = module->functions;
+        *kept = found;
+        module->functions = kept;
+        *function = (CUfunction)kept;
+    }
+    pthread_mutex_unlock(&standin_lock);
+    return result;
+}
+
+const char *standin_function_name(CUfunction function)
+{
+    return ((const struct function *)function)->name;
+}
+
+CUresult cuFuncLoad(CUfunction function)
+{
+    CUresult result = standin_enter_unsafe(__func__);
+    if (result == CUDA_SUCCESS)
+        ((struct function *)function)->loaded = true;
+    return result;
+}
+
+CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, CUfunction function, int threads,
+                                                     size_t shared_bytes)
+{
+    CUresult result = standin_enter(__func__);
+    (void)function;
+    (void)shared_bytes;
+    if (result == CUDA_SUCCESS && (threads < 1 || threads > 1024))
+        result = CUDA_ERROR_INVALID_VALUE;
+    if (result == CUDA_SUCCESS)
+        *blocks = THREADS_OF_MULTIPROCESSOR / threads;
+    return result;
+}
+
+/* ---- the log --------------------------------------------------------------------------------- */
+
+void standin_note_launch(const CUlaunchConfig *config, const struct work *work, bool captured)
+{
+    struct standin_launch *entry = &launches[launch_count++ % LOG_ENTRIES];
+    *entry = (struct standin_launch){
+        .stream = config->hStream,
+        .grid = config->gridDimX,
+        .block = config->blockDimX,
+        .attribute_count = config->numAttrs,
+        .parameters = work->launch,
+        .captured = captured,
+    };
+    memcpy(entry->name, work->function->name, sizeof entry->name);
+    for (unsigned i = 0; i < config->numAttrs; i++)
+        entry->attributes[i] = config->attrs[i];
+    late_loads += !work->function->loaded;
+}
+
+size_t standin_forget_launches(void)
+{
+    size_t count = launch_count;
+    launch_count = 0;
+    late_loads = 0;
+    return count;
+}
+
+size_t standin_launches(struct standin_launch *out, size_t capacity)
+{
+    pthread_mutex_lock(&standin_lock);
+    size_t count = launch_count, kept = count < LOG_ENTRIES ? count : LOG_ENTRIES;
+    if (capacity > kept)
+        capacity = kept;
+    for (size_t i = 0; i < capacity; i++)
+        out[i] = launches[(count - capacity + i) % LOG_ENTRIES];
+    pthread_mutex_unlock(&standin_lock);
+    return count;
+}
+
+size_t standin_late_loads(void)
+{
+    pthread_mutex_lock(&standin_lock);
+    size_t count = late_loads;
+    pthread_mutex_unlock(&standin_lock);
+    return count;
+}
+
+/* ---- waiting and failing --------------------------------------------------------------------- */
+
+struct run {
+    const struct cuda_launch *launch;
+    struct cuda_arena *own;
+    uint64_t sequence; /* 0 in a subset barrier, which has none */
+};
+
+static int64_t now_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+}
+
+/* Failed here: later launches return at once. */
+static void poison(struct run *run)
+{
+    order_store_release_u32(&run->own->control.failed, 1);
+}
+
+/* Tells the host, once. */
+static void fail(struct run *run, enum tutti_status status, int peer,
+                 const struct cuda_header *seen)
+{
+    struct cuda_host *host = run->launch->host;
+    if (run->own->control.claimed++ == 0) {
+        host->status = (int32_t)status;
+        host->peer = peer;
+        host->sequence = run->sequence;
+        host->signatures[0] = run->launch->signature;
+        host->parameters[0] = run->launch->parameter;
+        host->signatures[1] = seen ? seen->signature : 0;
+        host->parameters[1] = seen ? seen->parameter : 0;
+        order_store_release_u32(&host->failed, 1);
+    }
+    poison(run);
+}
+
+/* Waits until the word is `value` or beyond. False: it never came, and that was told. */
+static bool await(struct run *run, const uint64_t *word, uint64_t value, int peer)
+{
+    struct cuda_host *host = run->launch->host;
+    int64_t start = 0;
+    for (unsigned polls = 0; order_load_acquire_u64(word) < value; polls++) {
+        if (polls < 100)
+            continue;
+        if (order_load_acquire_u32(&run->own->control.failed))
+            return false;
+        if (order_load_acquire_u32(&host->stop)) {
+            poison(run); /* the host knows why */
+            return false;
+        }
+        if (order_load_relaxed_u32(&host->gone) >> peer & 1) {
+            if (order_load_acquire_u64(word) >= value)
+                return true;
+            fail(run, TUTTI_ERR_PEER_DEAD, peer, NULL);
+            return false;
+        }
+        int64_t now = now_ns();
+        start = start ? start : now;
+        uint64_t limit = run->launch->timeout_ns ? run->launch->timeout_ns
+                                                 : order_load_relaxed_u64(&host->timeout_ns);
+        if (limit && (uint64_t)(now - start) > limit) {
+            fail(run, TUTTI_ERR_TIMEOUT, peer, NULL);
+            return false;
+        }
+        if (polls < 1000)
+            sched_yield();
+        else
+            nanosleep(&(struct timespec){.tv_nsec = 50000}, NULL);
+    }
+    return true;
+}
+
+/* ---- operations ------------------------------------------------------------------------------ */
+
+static struct board *board_of(struct cuda_arena *arena)
+{
+    return (struct board *)arena->tiles;
+}
+
+static struct cuda_header header_of(const struct run *run)
+{
+    return (struct cuda_header){run->launch->signature, run->launch->parameter,
+                                (uint32_t)run->sequence};
+}
+
+/* The piece into every peer's arena, once the peer has read the one before the last. */
+static bool push(struct run *run, uint64_t turn, const void *data, size_t bytes)
+{
+    const struct cuda_launch *launch = run->launch;
+    for (int peer = 0; peer < launch->size; peer++) {
+        if (peer == launch->rank)
+            continue;
+        if (turn > 2 && !await(run, &board_of(run->own)->read[peer], turn - 2, peer))
+            return false;
+        struct slot *slot = &board_of(launch->arenas[peer])->slots[turn % 2][launch->rank];
+        slot->header = header_of(run);
+        memcpy(slot->data, data, bytes);
+        order_store_release_u64(&slot->turn, turn);
+    }
+    return true;
+}
+
+static bool collect(struct run *run, uint64_t turn)
+{
+    const struct cuda_launch *launch = run->launch;
+    for (int peer = 0; peer < launch->size; peer++) {
+        const struct slot *slot = &board_of(run->own)->slots[turn % 2][peer];
+        if (peer == launch->rank)
+            continue;
+        if (!await(run, &slot->turn, turn, peer))
+            return false;
+        if (slot->header.signature != launch->signature ||
+            slot->header.parameter != launch->parameter ||
+            slot->header.sequence != (uint32_t)run->sequence) {
+            fail(run, TUTTI_ERR_MISMATCH, peer, &slot->header);
+            return false;
+        }
+    }
+    return true;
+}
+
+static void reduce(struct run *run, uint64_t turn, enum tutti_dtype dtype, size_t at, size_t count)
+{
+    const struct cuda_launch *launch = run->launch;
+    const struct reduce_isa *isa = reduce_isa_named("baseline");
+    size_t offset = at * dtype_sizes[dtype];
+    const void *in[CUDA_RANKS];
+    for (int leaf = 0; leaf < launch->size; leaf++) {
+        int rank = launch->order[leaf];
+        in[leaf] = rank == launch->rank ? (const char *)launch->send + offset
+                                        : (void *)board_of(run->own)->slots[turn % 2][rank].data;
+    }
+    struct reduce_call call = {
+        .out = (char *)launch->recv + offset,
+        .in = in,
+        .n = launch->size,
+        .count = count,
+        .scalar = launch->scalar,
+        .divisor = launch->size,
+    };
+    uint64_t environment = reduce_env_begin();
+    (isa ? isa : reduce_isa_best())->fn[dtype][launch->op](&call);
+    reduce_env_end(environment);
+}
+
+/* One operation of all ranks; without elements it is a barrier. */
+static bool run_all(struct run *run, enum tutti_dtype dtype, size_t count)
+{
+    const struct cuda_launch *launch = run->launch;
+    struct board *own = board_of(run->own);
+    size_t size = dtype_sizes[dtype], most = PIECE_BYTES / size, at = 0;
+    do {
+        size_t piece = count - at < most ? count - at : most;
+        uint64_t turn = ++own->turn;
+        const void *data = piece ? (const char *)launch->send + at * size : "";
+        if (!push(run, turn, data, piece * size) || !collect(run, turn))
+            return false;
+        if (piece)
+            reduce(run, turn, dtype, at, piece);
+        for (int peer = 0; peer < launch->size; peer++)
+            if (peer != launch->rank)
+                order_store_release_u64(&board_of(launch->arenas[peer])->read[launch->rank], turn);
+        at += piece;
+    } while (at < count);
+    return true;
+}
+
+/* As the kernels do, for whoever looks. */
+static void announce(struct run *run)
+{
+    const struct cuda_launch *launch = run->launch;
+    for (int peer = 0; peer < launch->size; peer++)
+        if (peer != launch->rank)
+            launch->arenas[peer]->headers[run->sequence % 2][launch->rank] = header_of(run);
+}
+
+static void run_subset(struct run *run)
+{
+    const struct cuda_launch *launch = run->launch;
+    for (int peer = 0; peer < launch->size; peer++) {
+        if (peer == launch->rank || !(launch->subset >> peer & 1))
+            continue;
+        uint64_t count = ++run->own->control.meetings[peer];
+        struct cuda_meeting *theirs = &launch->arenas[peer]->meetings[launch->rank][count % 2];
+        theirs->subset = launch->subset;
+        order_store_release_u64(&theirs->count, count);
+    }
+    for (int peer = 0; peer < launch->size; peer++) {
+        if (peer == launch->rank || !(launch->subset >> peer & 1))
+            continue;
+        uint64_t count = run->own->control.meetings[peer];
+        const struct cuda_meeting *meeting = &run->own->meetings[peer][count % 2];
+        if (!await(run, &meeting->count, count, peer))
+            return;
+        if (meeting->subset != launch->subset) {
+            fail(run, TUTTI_ERR_MISMATCH, peer,
+                 &(struct cuda_header){launch->signature, (uint32_t)meeting->subset, 0});
+            return;
+        }
+    }
+}
+
+void standin_run(const struct function *function, const struct cuda_launch *launch)
+{
+    struct run run = {.launch = launch, .own = launch->arenas[launch->rank]};
+    if (order_load_acquire_u32(&run.own->control.failed))
+        return;
+    if (launch->subset) {
+        run_subset(&run);
+        return;
+    }
+    run.sequence = ++board_of(run.own)->sequence;
+    announce(&run);
+    if (function->barrier)
+        run_all(&run, TUTTI_UINT8, 0);
+    else
+        run_all(&run, function->dtype, launch->count);
+}

@@ -1,0 +1,422 @@
+/* SPDX-License-Identifier: MIT */
+/* The stand-in's streams, each a thread that does its work in order, and events. */
+#include "standin_internal.h"
+
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct task {
+    struct task *next;
+    struct work work;
+};
+
+/* ---- the thread ------------------------------------------------------------------------------ */
+
+static void release_event(struct event *event)
+{
+    event->pending--;
+    if (event->destroyed && event->pending == 0)
+        free(event);
+}
+
+/* With the lock held, which the long ones give up. */
+static void do_work(const struct work *work)
+{
+    switch (work->kind) {
+    case WORK_RECORD:
+        if (work->event->completed < work->turn)
+            work->event->completed = work->turn;
+        release_event(work->event);
+        return;
+    case WORK_WAIT:
+        while (work->event->completed < work->turn)
+            pthread_cond_wait(&standin_changed, &standin_lock);
+        release_event(work->event);
+        return;
+    case WORK_END:
+        standin_exec_ran(work->exec);
+        return;
+    case WORK_KERNEL:
+    case WORK_COPY:
+    case WORK_SET:
+    case WORK_CALL:
+        break;
+    }
+    pthread_mutex_unlock(&standin_lock);
+    if (work->kind == WORK_KERNEL)
+        standin_run(work->function, &work->launch);
+    else if (work->kind == WORK_COPY)
+        memmove(work->to, work->from, work->bytes);
+    else if (work->kind == WORK_SET)
+        memset(work->to, work->value, work->bytes);
+    else
+        work->call(work->argument);
+    pthread_mutex_lock(&standin_lock);
+}
+
+static void *serve(void *argument)
+{
+    struct stream *stream = argument;
+    pthread_mutex_lock(&standin_lock);
+    for (;;) {
+        struct task *task = stream->first;
+        if (!task && stream->closing)
+            break;
+        if (!task) {
+            pthread_cond_wait(&standin_changed, &standin_lock);
+            continue;
+        }
+        stream->first = task->next;
+        if (!stream->first)
+            stream->last = &stream->first;
+        stream->busy = true;
+        do_work(&task->work);
+        free(task);
+        stream->busy = false;
+        pthread_cond_broadcast(&standin_changed);
+    }
+    free(stream);
+    pthread_mutex_unlock(&standin_lock);
+    return NULL;
+}
+
+static struct stream *create_stream(struct device *device)
+{
+    struct stream *stream = standin_object_create(OBJECT_STREAM, sizeof *stream);
+    sigset_t all, old;
+    pthread_t thread;
+    stream->device = device;
+    stream->last = &stream->first;
+    /* Signals are for the caller's threads. */
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &old);
+    if (pthread_create(&thread, NULL, serve, stream) != 0)
+        abort();
+    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    pthread_detach(thread);
+    return stream;
+}
+
+static struct stream *default_stream(struct stream **stream, struct device *device)
+{
+    if (!*stream) {
+        *stream = create_stream(device);
+        (*stream)->object.hidden = true;
+    }
+    return *stream;
+}
+
+struct stream *standin_stream(CUstream handle, CUresult *result)
+{
+    struct device *device = standin_device_of(standin_context());
+    struct stream *stream = NULL;
+    if (!device)
+        *result = CUDA_ERROR_INVALID_CONTEXT;
+    else if (handle == NULL || handle == CU_STREAM_LEGACY)
+        stream = default_stream(&device->legacy, device);
+    else if (handle == CU_STREAM_PER_THREAD)
+        stream = default_stream(&device->per_thread, device);
+    else if (standin_object_is(handle, OBJECT_STREAM))
+        stream = (struct stream *)handle;
+    if (device && (!stream || stream->device != device)) {
+        *result = CUDA_ERROR_INVALID_HANDLE;
+        return NULL;
+    }
+    return stream;
+}
+
+void standin_enqueue(struct stream *stream, const struct work *work)
+{
+    struct task *task = calloc(1, sizeof *task);
+    if (!task)
+        abort();
+    task->work = *work;
+    *stream->last = task;
+    stream->last = &task->next;
+    pthread_cond_broadcast(&standin_changed);
+}
+
+CUresult standin_submit(struct stream *stream, const struct work *work)
+{
+    if (stream->capture)
+        standin_capture_into(stream->capture, stream, work);
+    else
+        standin_enqueue(stream, work);
+    return CUDA_SUCCESS;
+}
+
+/* ---- streams --------------------------------------------------------------------------------- */
+
+CUresult cuStreamCreateWithPriority(CUstream *stream, unsigned flags, int priority)
+{
+    CUresult result = standin_enter_unsafe(__func__);
+    struct device *device = standin_device_of(standin_context());
+    if (result == CUDA_SUCCESS && !device)
+        result = CUDA_ERROR_INVALID_CONTEXT;
+    if (result != CUDA_SUCCESS)
+        return result;
+    pthread_mutex_lock(&standin_lock);
+    struct stream *created = create_stream(device);
+    created->flags = flags;
+    created->priority = priority;
+    pthread_mutex_unlock(&standin_lock);
+    *stream = (CUstream)created;
+    return CUDA_SUCCESS;
+}
+
+/* What is in the stream is still done. */
+CUresult cuStreamDestroy(CUstream handle)
+{
+    CUresult result = standin_enter_unsafe(__func__);
+    pthread_mutex_lock(&standin_lock);
+    if (result == CUDA_SUCCESS && !standin_object_is(handle, OBJECT_STREAM))
+        result = CUDA_ERROR_INVALID_HANDLE;
+    if (result == CUDA_SUCCESS) {
+        standin_object_forget(handle);
+        ((struct stream *)handle)->closing = true;
+        pthread_cond_broadcast(&standin_changed);
+    }
+    pthread_mutex_unlock(&standin_lock);
+    return result;
+}
+
+static CUresult await_stream(CUstream handle, bool wait)
+{
+    CUresult result = CUDA_SUCCESS;
+    pthread_mutex_lock(&standin_lock);
+    struct stream *stream = standin_stream(handle, &result);
+    if (stream && stream->capture) {
+        standin_capture_spoil(stream->capture);
+        result = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    } else if (stream && !wait) {
+        result = stream->first || stream->busy ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS;
+    }
+    while (stream && result == CUDA_SUCCESS && (stream->first || stream->busy))
+        pthread_cond_wait(&standin_changed, &standin_lock);
+    pthread_mutex_unlock(&standin_lock);
+    return result;
+}
+
+CUresult cuStreamSynchronize(CUstream stream)
+{
+    CUresult result = standin_enter_unsafe(__func__);
+    return result == CUDA_SUCCESS ? await_stream(stream, true) : result;
+}
+
+CUresult cuStreamQuery(CUstream stream)
+{
+    CUresult result = standin_enter_unsafe(__func__);
+    return result == CUDA_SUCCESS ? await_stream(stream, false) : result;
+}
+
+static struct stream *busy_stream(const struct device *device)
+{
+    for (struct object *object = standin_objects(); object; object = object->next) {
+        struct stream *stream = (struct stream *)object;
+        if (object->kind == OBJECT_STREAM && stream->device == device &&
+            (stream->first || stream->busy))
+            return stream;
+    }
+    return NULL;
+}
+
+CUresult cuCtxSynchronize(void)
+{
+    CUresult result = standin_enter_unsafe(__func__);
+    const struct device *device = standin_device_of(standin_context());
+    if (result == CUDA_SUCCESS && !device)
+        result = CUDA_ERROR_INVALID_CONTEXT;
+    pthread_mutex_lock(&standin_lock);
+    while (result == CUDA_SUCCESS && busy_stream(device))
+        pthread_cond_wait(&standin_changed, &standin_lock);
+    pthread_mutex_unlock(&standin_lock);
+    return result;
+}
+
+/* Submits work to a stream of the current context. */
+static CUresult submit(CUstream handle, const struct work *work)
+{
+    CUresult result = CUDA_SUCCESS;
+    pthread_mutex_lock(&standin_lock);
+    struct stream *stream = standin_stream(handle, &result);
+    if (stream)
+        result = standin_submit(stream, work);
+    pthread_mutex_unlock(&standin_lock);
+    return result;
+}
+
+CUresult cuMemcpyAsync(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream)
+{
+    CUresult result = standin_enter(__func__);
+    struct work work = {.kind = WORK_COPY,
+                        .to = (void *)(uintptr_t)to,
+                        .from = (const void *)(uintptr_t)from,
+                        .bytes = bytes};
+    return result == CUDA_SUCCESS ? submit(stream, &work) : result;
+}
+
+CUresult cuMemsetD8Async(CUdeviceptr to, unsigned char value, size_t bytes, CUstream stream)
+{
+    CUresult result = standin_enter(__func__);
+    struct work work = {
+        .kind = WORK_SET, .to = (void *)(uintptr_t)to, .value = value, .bytes = bytes};
+    return result == CUDA_SUCCESS ? submit(stream, &work) : result;
+}
+
+CUresult cuLaunchHostFunc(CUstream stream, CUhostFn call, void *argument)
+{
+    CUresult result = standin_enter(__func__);
+    struct work work = {.kind = WORK_CALL, .call = call, .argument = argument};
+    return result == CUDA_SUCCESS ? submit(stream, &work) : result;
+}
+
+/* The parameter is the library's: one struct cuda_launch. */
+CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction function, void **parameters,
+                          void **extra)
+{
+    CUresult result = standin_enter(__func__);
+    if (result == CUDA_SUCCESS &&
+        (!config->gridDimX || config->gridDimY != 1 || config->gridDimZ != 1 ||
+         !config->blockDimX || config->blockDimX > 1024 || config->blockDimY != 1 ||
+         config->blockDimZ != 1 || !parameters || extra || config->numAttrs > STANDIN_ATTRIBUTES))
+        result = CUDA_ERROR_INVALID_VALUE;
+    if (result != CUDA_SUCCESS)
+        return result;
+    struct work work = {.kind = WORK_KERNEL, .function = (const struct function *)function};
+    memcpy(&work.launch, parameters[0], sizeof work.launch);
+    pthread_mutex_lock(&standin_lock);
+    struct stream *stream = standin_stream(config->hStream, &result);
+    if (stream && work.function->device != stream->device)
+        result = CUDA_ERROR_INVALID_HANDLE;
+    if (stream && result == CUDA_SUCCESS) {
+        standin_note_launch(config, &work, stream->capture != NULL);
+        result = standin_submit(stream, &work);
+    }
+    pthread_mutex_unlock(&standin_lock);
+    return result;
+}
+
+/* ---- events ---------------------------------------------------------------------------------- */
+
+CUresult cuEventCreate(CUevent *event, unsigned flags)
+{
+    CUresult result = standin_enter_unsafe(__func__);
+    struct device *device = standin_device_of(standin_context());
+    (void)flags;
+    if (result == CUDA_SUCCESS && !device)
+        result = CUDA_ERROR_INVALID_CONTEXT;
+    if (result != CUDA_SUCCESS)
+        return result;
+    pthread_mutex_lock(&standin_lock);
+    struct event *created = standin_object_create(OBJECT_EVENT, sizeof *created);
+    created->device = device;
+    pthread_mutex_unlock(&standin_lock);
+    *event = (CUevent)created;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuEventDestroy(CUevent handle)
+{
+    CUresult result = standin_enter_unsafe(__func__);
+    struct event *event = (struct event *)handle;
+    pthread_mutex_lock(&standin_lock);
+    if (result == CUDA_SUCCESS && !standin_object_is(handle, OBJECT_EVENT))
+        result = CUDA_ERROR_INVALID_HANDLE;
+    if (result == CUDA_SUCCESS) {
+        standin_object_forget(event);
+        event->destroyed = true;
+        if (event->pending == 0)
+            free(event);
+    }
+    pthread_mutex_unlock(&standin_lock);
+    return result;
+}
+
+/* In a capture the event stands for what the stream's next node would depend on. */
+static void record(struct stream *stream, struct event *event)
+{
+    event->capture = standin_capture_id(stream->capture);
+    memcpy(event->tips, stream->tips, sizeof event->tips);
+    event->tip_count = stream->tip_count;
+    if (stream->capture)
+        return;
+    event->pending++;
+    standin_enqueue(stream,
+                    &(struct work){.kind = WORK_RECORD, .event = event, .turn = ++event->recorded});
+}
+
+CUresult cuEventRecord(CUevent handle, CUstream stream_handle)
+{
+    CUresult result = standin_enter(__func__);
+    struct event *event = (struct event *)handle;
+    if (result != CUDA_SUCCESS)
+        return result;
+    pthread_mutex_lock(&standin_lock);
+    struct stream *stream = standin_stream(stream_handle, &result);
+    if (stream && (!standin_object_is(event, OBJECT_EVENT) || event->device != stream->device))
+        result = CUDA_ERROR_INVALID_HANDLE;
+    else if (stream)
+        record(stream, event);
+    pthread_mutex_unlock(&standin_lock);
+    return result;
+}
+
+static CUresult wait_event(struct stream *stream, struct event *event)
+{
+    if (event->capture)
+        return standin_capture_join(stream, event);
+    if (stream->capture) {
+        standin_capture_spoil(stream->capture);
+        return CUDA_ERROR_STREAM_CAPTURE_ISOLATION;
+    }
+    event->pending++;
+    standin_enqueue(stream,
+                    &(struct work){.kind = WORK_WAIT, .event = event, .turn = event->recorded});
+    return CUDA_SUCCESS;
+}
+
+CUresult cuStreamWaitEvent(CUstream stream_handle, CUevent handle, unsigned flags)
+{
+    CUresult result = standin_enter(__func__);
+    struct event *event = (struct event *)handle;
+    (void)flags;
+    if (result != CUDA_SUCCESS)
+        return result;
+    pthread_mutex_lock(&standin_lock);
+    struct stream *stream = standin_stream(stream_handle, &result);
+    if (stream && !standin_object_is(event, OBJECT_EVENT))
+        result = CUDA_ERROR_INVALID_HANDLE;
+    else if (stream)
+        result = wait_event(stream, event);
+    pthread_mutex_unlock(&standin_lock);
+    return result;
+}
+
+static CUresult await_event(struct event *event, bool wait)
+{
+    CUresult result = CUDA_SUCCESS;
+    pthread_mutex_lock(&standin_lock);
+    if (!standin_object_is(event, OBJECT_EVENT))
+        result = CUDA_ERROR_INVALID_HANDLE;
+    else if (event->capture)
+        result = CUDA_ERROR_CAPTURED_EVENT;
+    else if (!wait && event->completed < event->recorded)
+        result = CUDA_ERROR_NOT_READY;
+    while (result == CUDA_SUCCESS && event->completed < event->recorded)
+        pthread_cond_wait(&standin_changed, &standin_lock);
+    pthread_mutex_unlock(&standin_lock);
+    return result;
+}
+
+CUresult cuEventQuery(CUevent event)
+{
+    CUresult result = standin_enter_unsafe(__func__);
+    return result == CUDA_SUCCESS ? await_event((struct event *)event, false) : result;
+}
+
+CUresult cuEventSynchronize(CUevent event)
+{
+    CUresult result = standin_enter_unsafe(__func__);
+    return result == CUDA_SUCCESS ? await_event((struct event *)event, true) : result;
+}

@@ -1,0 +1,315 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * What a CUDA communicator refuses, in which order, in words; and every driver call that fails
+ * during its creation, one after the other: both ranks hear of it, and nothing is left.
+ */
+#include "device.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define CHECK(condition)                                                                           \
+    do {                                                                                           \
+        if (!(condition)) {                                                                        \
+            fprintf(stderr, "%s:%d: %s [%s]\n", __FILE__, __LINE__, #condition,                    \
+                    tutti_last_error());                                                           \
+            return 1;                                                                              \
+        }                                                                                          \
+    } while (0)
+
+/* ---- before the store is touched, each in a process of its own --------------------------------
+ */
+
+struct refusal {
+    const char *name, *value; /* of a variable, or NULL */
+    struct tutti_comm_options options;
+    int size;
+    bool context;
+    enum tutti_status status;
+    const char *first, *second; /* words of the message */
+    bool touches;
+};
+
+static int refuse(const struct refusal *refusal)
+{
+    struct tutti_comm_options options = refusal->options;
+    tutti_comm_t *comm;
+    int64_t keys = 0;
+    tutti_store_t *store;
+    if (refusal->name)
+        setenv(refusal->name, refusal->value, 1);
+    if (refusal->context)
+        CHECK(device_enter(0));
+    CHECK(tutti_store_open("memory:refuse", 1000, &store) == TUTTI_OK);
+    options.struct_size = sizeof options;
+    options.device = TUTTI_DEVICE_CUDA;
+    options.timeout_ms = 200;
+    CHECK(tutti_comm_create(store, 0, refusal->size, &options, &comm) == refusal->status);
+    CHECK(!comm);
+    CHECK(strstr(tutti_last_error(), refusal->first) &&
+          strstr(tutti_last_error(), refusal->second));
+    CHECK(tutti_store_num_keys(store, &keys) == TUTTI_OK && (keys != 0) == refusal->touches);
+    tutti_store_close(store);
+    return 0;
+}
+
+static int arena;
+static const struct refusal rows[] = {
+    {NULL, NULL, {0}, 2, true, TUTTI_ERR_TIMEOUT, "", "", true}, /* nothing to refuse */
+    {"TUTTI_DISABLE", "1", {0}, 2, true, TUTTI_ERR_DECLINED, "TUTTI_DISABLE", "", false},
+    {NULL, NULL, {0}, 1, true, TUTTI_ERR_DECLINED, "world size 1", "2 to 8", false},
+    {NULL, NULL, {0}, 9, true, TUTTI_ERR_DECLINED, "world size 9", "2 to 8", false},
+    {NULL,
+     NULL,
+     {0},
+     2,
+     false,
+     TUTTI_ERR_DECLINED,
+     "no current CUDA context",
+     "cudaSetDevice",
+     false},
+    {"TUTTI_CUDA_LIBRARY",
+     "/nonexistent/libcuda.so",
+     {0},
+     2,
+     false,
+     TUTTI_ERR_DECLINED,
+     "no CUDA",
+     "nonexistent",
+     false},
+    {"TUTTI_STANDIN_CAPABILITY", "7.5", {0}, 2, true, TUTTI_ERR_DECLINED, "7.5", "8.0", false},
+    {NULL,
+     NULL,
+     {.device_arena = &arena},
+     2,
+     true,
+     TUTTI_ERR_DECLINED,
+     "device_arena",
+     "exported",
+     false},
+    {NULL,
+     NULL,
+     {.stream_priority = -1},
+     2,
+     true,
+     TUTTI_ERR_DECLINED,
+     "stream_priority -1",
+     "streams",
+     false},
+    {NULL,
+     NULL,
+     {.algo = TUTTI_ALGO_HYBRID_CUBE_MESH},
+     2,
+     true,
+     TUTTI_ERR_INVALID,
+     "hybrid_cube_mesh",
+     "two_shot_pipelined",
+     false},
+    {"TUTTI_ALGO",
+     "hybrid_cube_mesh",
+     {0},
+     2,
+     true,
+     TUTTI_ERR_INVALID,
+     "hybrid_cube_mesh",
+     "two_shot_pipelined",
+     false},
+    {"TUTTI_TUNING_FILE",
+     "/nonexistent/table",
+     {0},
+     2,
+     true,
+     TUTTI_ERR_SYSTEM,
+     "/nonexistent/table",
+     "TUTTI_TUNING_FILE",
+     false},
+    {"TUTTI_STANDIN_FAIL",
+     "cuDeviceGetName:1:1",
+     {0},
+     2,
+     true,
+     TUTTI_ERR_CUDA,
+     "cuDeviceGetName",
+     "CUDA_ERROR_INVALID_VALUE",
+     false},
+};
+
+static int refusals(void)
+{
+    int failures = 0;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        int how = 0;
+        fflush(NULL);
+        pid_t child = fork();
+        if (child == 0)
+            _exit(refuse(&rows[i]));
+        if (child < 0 || waitpid(child, &how, 0) != child || how != 0) {
+            fprintf(stderr, "refusal %zu failed\n", i);
+            failures++;
+        }
+    }
+    return failures;
+}
+
+/* ---- between the ranks ----------------------------------------------------------------------- */
+
+/* The file of a rank's own, that says something else. */
+static int write_table(const char *path, int threads)
+{
+    FILE *file = fopen(path, "w");
+    CHECK(file);
+    fprintf(file,
+            "tutti-tuning 1\nany ranks 2 bytes rest kernel two_shot_pipelined threads %d blocks 8 "
+            "units 1\n",
+            threads);
+    return fclose(file) ? 1 : 0;
+}
+
+static int disagree(struct ranks *ranks, int rank, tutti_store_t *store)
+{
+    struct tutti_comm_options options = {.struct_size = sizeof options,
+                                         .timeout_ms = RANKS_TIMEOUT_MS};
+    char path[64], words[96];
+    tutti_comm_t *comm;
+    /* Both on device 0: by whatever number. */
+    RANKS_CHECK(device_enter(0));
+    options.device = TUTTI_DEVICE_CUDA;
+    RANKS_CHECK(tutti_comm_create(store, rank, 2, &options, &comm) == TUTTI_ERR_DECLINED);
+    RANKS_CHECK(strstr(tutti_last_error(), "ranks 0 and 1") &&
+                strstr(tutti_last_error(), "00102030405060708090a0b0c0d0e0f0"));
+
+    RANKS_CHECK(device_enter(rank));
+    options.name = "mixed";
+    options.device = rank ? TUTTI_DEVICE_CUDA : TUTTI_DEVICE_CPU;
+    RANKS_CHECK(tutti_comm_create(store, rank, 2, &options, &comm) == TUTTI_ERR_MISMATCH);
+    RANKS_CHECK(strstr(tutti_last_error(), "device"));
+
+    snprintf(path, sizeof path, "/tmp/tutti-test-%d-%d", (int)getpid(), rank);
+    RANKS_CHECK(write_table(path, 64 + 32 * rank) == 0);
+    setenv("TUTTI_TUNING_FILE", path, 1); /* of this process */
+    options.name = "tables";
+    options.device = TUTTI_DEVICE_CUDA;
+    enum tutti_status status = tutti_comm_create(store, rank, 2, &options, &comm);
+    snprintf(words, sizeof words, "rank %d has %s", rank, path);
+    unlink(path);
+    RANKS_CHECK(status == TUTTI_ERR_MISMATCH && strstr(tutti_last_error(), "tuning table") &&
+                strstr(tutti_last_error(), words));
+    RANKS_CHECK(standin_left() == 0);
+    unsetenv("TUTTI_TUNING_FILE");
+    return 0;
+}
+
+/* Devices that cannot reach each other's memory. */
+static int separate(struct ranks *ranks, int rank, tutti_store_t *store)
+{
+    tutti_comm_t *comm;
+    setenv("TUTTI_STANDIN_NO_PEER", "0-1", 1);
+    RANKS_CHECK(device_join(ranks, rank, store, NULL, &comm) == TUTTI_ERR_CUDA);
+    RANKS_CHECK(strstr(tutti_last_error(), "peer access"));
+    RANKS_CHECK(standin_left() == 0);
+    return 0;
+}
+
+/* ---- every call fails in turn ---------------------------------------------------------------- */
+
+/* Without their versions. Those before the store is touched are the refusals' above; destroying and
+ * freeing cannot fail a creation. */
+static const char *const calls[] = {
+    "cuMemGetAllocationGranularity",
+    "cuMemCreate",
+    "cuMemExportToShareableHandle",
+    "cuMemImportFromShareableHandle",
+    "cuMemAddressReserve",
+    "cuMemMap",
+    "cuMemSetAccess",
+    "cuMemHostAlloc",
+    "cuMemHostGetDevicePointer",
+    "cuMemsetD8Async",
+    "cuMemcpyAsync",
+    "cuModuleLoadData",
+    "cuModuleGetFunction",
+    "cuFuncLoad",
+    "cuOccupancyMaxActiveBlocksPerMultiprocessor",
+    "cuStreamCreateWithPriority",
+    "cuEventCreate",
+    "cuEventRecord",
+    "cuEventQuery",
+    "cuThreadExchangeStreamCaptureMode",
+};
+
+struct outcome {
+    int created[2];
+};
+
+/* Creates, and uses what was created. */
+static int create_once(struct ranks *ranks, int rank, tutti_store_t *store)
+{
+    struct outcome *outcome = (struct outcome *)(void *)ranks->shared;
+    tutti_comm_t *comm;
+    RANKS_CHECK(device_enter(rank));
+    outcome->created[rank] = 0;
+    if (device_join(ranks, rank, store, NULL, &comm) == TUTTI_OK) {
+        outcome->created[rank] = 1;
+        tutti_comm_destroy(comm);
+    } else {
+        RANKS_CHECK(!comm);
+    }
+    return 0;
+}
+
+static int fail_at(const char *call, int at, bool *reached)
+{
+    int descriptors = device_count("/proc/self/fd"), threads = device_count("/proc/self/task");
+    struct ranks *ranks = ranks_create(2, 0, sizeof(struct outcome));
+    const struct outcome *outcome = (const struct outcome *)(void *)ranks->shared;
+    standin_forget();
+    standin_fail(call, at, CUDA_ERROR_INVALID_VALUE);
+    int failures = ranks_run(ranks, create_once);
+    standin_fail(NULL, 0, CUDA_SUCCESS);
+    *reached = standin_calls(call) >= (uint64_t)at;
+    /* Either both have it or neither; with nothing to fail, both. */
+    bool agreed = outcome->created[0] == outcome->created[1] && (*reached || outcome->created[0]);
+    ranks_destroy(ranks);
+    CHECK(failures == 0);
+    CHECK(agreed);
+    CHECK(standin_left() == 0);
+    CHECK(device_count("/proc/self/fd") == descriptors);
+    for (int i = 0; i < 1000 && device_count("/proc/self/task") != threads; i++)
+        usleep(1000); /* the streams' threads, of the stand-in */
+    CHECK(device_count("/proc/self/task") == threads);
+    return 0;
+}
+
+static int fail_in_turn(void)
+{
+    bool reached = true;
+    CHECK(device_enter(0));
+    CHECK(fail_at("cuInit", 1000000, &reached) == 0); /* warm up: nothing fails */
+    for (size_t i = 0; i < sizeof calls / sizeof *calls; i++) {
+        reached = true;
+        for (int at = 1; reached; at += at < 4 ? 1 : at)
+            if (fail_at(calls[i], at, &reached) != 0) {
+                fprintf(stderr, "%s, call %d\n", calls[i], at);
+                return 1;
+            }
+    }
+    return 0;
+}
+
+static int run(ranks_fn *fn)
+{
+    struct ranks *ranks = ranks_create(2, 2, 0);
+    int failures = ranks_run(ranks, fn);
+    ranks_destroy(ranks);
+    return failures;
+}
+
+int main(void)
+{
+    device_setup();
+    int failures = refusals() + run(disagree) + run(separate);
+    return failures + fail_in_turn() ? 1 : 0;
+}

@@ -1,0 +1,155 @@
+/* SPDX-License-Identifier: MIT */
+/* All kernels are there before the first launch, or it is said which is not. */
+#include "cuda/kernels.h"
+
+#include "standin.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static const struct cuda_driver *driver;
+
+static int open_driver(void **state)
+{
+    CUcontext context;
+    (void)state;
+    setenv("TUTTI_CUDA_LIBRARY", STANDIN, 1);
+    return cuda_driver_open(&driver) != TUTTI_OK || cuDevicePrimaryCtxRetain(&context, 3) ||
+           cuCtxSetCurrent(context);
+}
+
+static bool is_float(int dtype)
+{
+    return dtype <= TUTTI_FLOAT8_E5M2;
+}
+
+static bool has_sums(int dtype)
+{
+    return dtype == TUTTI_FLOAT32 || dtype == TUTTI_FLOAT16 || dtype == TUTTI_BFLOAT16;
+}
+
+static void those_that_exist_are_loaded(void **state)
+{
+    (void)state;
+    struct cuda_kernels kernels;
+    uint64_t count = 1;
+    standin_forget();
+    assert_int_equal(cuda_kernels_load(driver, &kernels), TUTTI_OK);
+    for (int kernel = 0; kernel < CUDA_KERNELS; kernel++) {
+        bool lines = kernel == CUDA_ONE_SHOT_LINES || kernel == CUDA_TWO_SHOT_LINES;
+        for (int dtype = 0; dtype < TUTTI_DTYPE_COUNT; dtype++) {
+            CUfunction *row = kernels.all_reduce[kernel][dtype];
+            bool there = is_float(dtype) || !lines;
+            assert_true((row[CUDA_ANY] != NULL) == there);
+            for (int variant = CUDA_SUM_2; variant < CUDA_VARIANTS; variant++)
+                assert_true((row[variant] != NULL) == has_sums(dtype));
+            count += there + 3 * has_sums(dtype);
+        }
+    }
+    assert_non_null(kernels.barrier);
+    /* Nothing is left for a launch to load. */
+    assert_int_equal(standin_calls("cuModuleGetFunction"), count);
+    assert_int_equal(standin_calls("cuFuncLoad"), count);
+    cuda_kernels_unload(driver, &kernels);
+    assert_null(kernels.barrier);
+    cuda_kernels_unload(driver, &kernels);
+    assert_int_equal(standin_left(), 0);
+}
+
+#ifdef NAMES
+/* Whether a line of the file that scripts/fatbin wrote is the name. */
+static bool has_kernel(const char *file, const char *name)
+{
+    char path[512], line[128];
+    bool found = false;
+    snprintf(path, sizeof path, "%s/%s.fatbin.names", NAMES, file);
+    FILE *names = fopen(path, "r");
+    assert_non_null(names);
+    while (!found && fgets(line, sizeof line, names)) {
+        line[strcspn(line, "\n")] = 0;
+        found = strcmp(line, name) == 0;
+    }
+    fclose(names);
+    return found;
+}
+
+static const char *const files[] = {
+#define FILE_ROW(NAME, name, text) #name,
+    CUDA_KERNEL_MAP(FILE_ROW)
+#undef FILE_ROW
+};
+
+static void the_fatbins_have_what_is_looked_up(void **state)
+{
+    (void)state;
+    struct cuda_kernels kernels;
+    assert_int_equal(cuda_kernels_load(driver, &kernels), TUTTI_OK);
+    for (int kernel = 0; kernel < CUDA_KERNELS; kernel++)
+        for (int dtype = 0; dtype < TUTTI_DTYPE_COUNT; dtype++)
+            for (int variant = 0; variant < CUDA_VARIANTS; variant++) {
+                CUfunction function = kernels.all_reduce[kernel][dtype][variant];
+                if (function && !has_kernel(files[kernel], standin_function_name(function)))
+                    fail_msg("%s.cu has no %s", files[kernel], standin_function_name(function));
+            }
+    assert_true(has_kernel("barrier", standin_function_name(kernels.barrier)));
+    cuda_kernels_unload(driver, &kernels);
+}
+#endif
+
+/* Makes the Nth call fail and returns what loading does; nothing may be left. */
+static enum tutti_status load_failing(const char *call, int at, CUresult error)
+{
+    struct cuda_kernels kernels;
+    standin_fail(call, at, error);
+    enum tutti_status status = cuda_kernels_load(driver, &kernels);
+    standin_fail(NULL, 0, CUDA_SUCCESS);
+    for (int i = 0; i <= CUDA_KERNELS; i++)
+        assert_null(kernels.modules[i]);
+    assert_null(kernels.barrier);
+    assert_int_equal(standin_left(), 0);
+    return status;
+}
+
+static void failures_name_the_kernel(void **state)
+{
+    (void)state;
+    assert_int_equal(load_failing("cuModuleLoadData", 2, CUDA_ERROR_INVALID_IMAGE), TUTTI_ERR_CUDA);
+    assert_non_null(strstr(tutti_last_error(), "\"one_shot_lines\""));
+    assert_non_null(strstr(tutti_last_error(), "CUDA_ERROR_INVALID_IMAGE"));
+    assert_int_equal(load_failing("cuModuleLoadData", 5, CUDA_ERROR_OUT_OF_MEMORY),
+                     TUTTI_ERR_NO_MEMORY);
+    assert_int_equal(load_failing("cuModuleGetFunction", 2, CUDA_ERROR_NOT_FOUND), TUTTI_ERR_CUDA);
+    assert_non_null(strstr(tutti_last_error(), "\"one_shot_ll_float32_sum_2\""));
+    assert_int_equal(load_failing("cuFuncLoad", 5, CUDA_ERROR_OUT_OF_MEMORY), TUTTI_ERR_NO_MEMORY);
+    assert_non_null(strstr(tutti_last_error(), "\"one_shot_ll_float64\""));
+}
+
+static void other_devices_are_named(void **state)
+{
+    (void)state;
+    assert_int_equal(load_failing("cuModuleLoadData", 1, CUDA_ERROR_NO_BINARY_FOR_GPU),
+                     TUTTI_ERR_CUDA);
+    assert_non_null(strstr(tutti_last_error(), "device 3 of compute capability 9.0"));
+    assert_non_null(strstr(tutti_last_error(), "sm_90"));
+    assert_non_null(strstr(tutti_last_error(), "CUDA_ERROR_NO_BINARY_FOR_GPU"));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(those_that_exist_are_loaded),
+#ifdef NAMES
+        cmocka_unit_test(the_fatbins_have_what_is_looked_up),
+#endif
+        cmocka_unit_test(failures_name_the_kernel),
+        cmocka_unit_test(other_devices_are_named),
+    };
+    return cmocka_run_group_tests(tests, open_driver, NULL);
+}

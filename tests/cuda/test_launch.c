@@ -1,0 +1,240 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * What is launched: kernel, geometry within what fits at once, parameters, attributes; what the
+ * call costs in calls of the driver; strict mode; a child of fork(), and a program that exits.
+ */
+#include "device.h"
+
+#include "cuda/table.h"
+#include "signature.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { BYTES = 4 << 20 };
+
+static struct standin_launch last_launch(void)
+{
+    struct standin_launch launch = {.grid = 0};
+    (void)standin_launches(&launch, 1);
+    return launch;
+}
+
+static enum tutti_status reduce(tutti_comm_t *comm, void *data, size_t bytes, int64_t timeout_ms,
+                                enum tutti_algo algo)
+{
+    struct tutti_call_options options = {
+        .struct_size = sizeof options, .timeout_ms = timeout_ms, .algo = algo};
+    enum tutti_status status = tutti_all_reduce_with(
+        data, data, bytes / 2, TUTTI_BFLOAT16, TUTTI_SUM, comm, TUTTI_STREAM_LEGACY, &options);
+    return cuCtxSynchronize() == CUDA_SUCCESS ? status : TUTTI_ERR_CUDA;
+}
+
+/* Each rank is a process here, so that the log of launches is its own. */
+static int parameters(struct ranks *ranks, int rank, tutti_store_t *store)
+{
+    struct tutti_comm_options options = {.struct_size = sizeof options, .timeout_ms = 45000};
+    tutti_comm_t *comm;
+    RANKS_CHECK(device_join(ranks, rank, store, &options, &comm) == TUTTI_OK);
+    void *data = device_alloc(BYTES);
+    RANKS_CHECK(reduce(comm, data, 1024, 0, TUTTI_ALGO_NONE) == TUTTI_OK);
+    struct standin_launch launch = last_launch();
+    const char *name = ranks->size == 3 ? "one_shot_ll_bfloat16" : "one_shot_ll_bfloat16_sum_2";
+    RANKS_CHECK(strcmp(launch.name, name) == 0);
+    RANKS_CHECK(launch.grid * launch.block == 1024 / 8 && launch.attribute_count == 0);
+    RANKS_CHECK(launch.stream == CU_STREAM_LEGACY && !launch.captured);
+    RANKS_CHECK(launch.parameters.send == data && launch.parameters.recv == data);
+    RANKS_CHECK(launch.parameters.count == 512 && launch.parameters.rank == rank &&
+                launch.parameters.size == ranks->size && launch.parameters.op == TUTTI_OP_SUM);
+    RANKS_CHECK(launch.parameters.signature == signature_pack(TUTTI_COLLECTIVE_ALL_REDUCE,
+                                                              TUTTI_BFLOAT16, TUTTI_OP_SUM,
+                                                              TUTTI_ALGO_ONE_SHOT_LL, 512));
+    /* Deadlines are in the page, but for those of the call. */
+    RANKS_CHECK(launch.parameters.timeout_ns == 0);
+    RANKS_CHECK(launch.parameters.host->timeout_ns == UINT64_C(45000000000));
+    RANKS_CHECK(reduce(comm, data, 8, 1234, TUTTI_ALGO_NONE) == TUTTI_OK);
+    RANKS_CHECK(last_launch().parameters.timeout_ns == 1234000000);
+    RANKS_CHECK(reduce(comm, data, 8, -1, TUTTI_ALGO_NONE) == TUTTI_OK);
+    RANKS_CHECK(last_launch().parameters.timeout_ns == UINT64_MAX);
+    /* The largest of a one-shot, and what only the pipeline serves. */
+    RANKS_CHECK(reduce(comm, data, BYTES, 0, TUTTI_ALGO_TWO_SHOT_PIPELINED) == TUTTI_OK);
+    RANKS_CHECK(strncmp(last_launch().name, "two_shot_pipelined", 18) == 0);
+    RANKS_CHECK(last_launch().grid <= CUDA_TILE_BLOCKS);
+    RANKS_CHECK(tutti_barrier(comm, NULL, 0, TUTTI_STREAM_DEFAULT) == TUTTI_OK);
+    RANKS_CHECK(cuCtxSynchronize() == CUDA_SUCCESS);
+    RANKS_CHECK(strcmp(last_launch().name, "barrier") == 0 && last_launch().grid == 1);
+    device_free(data);
+    tutti_comm_destroy(comm);
+    return 0;
+}
+
+static int programmatic(struct ranks *ranks, int rank, tutti_store_t *store)
+{
+    struct tutti_comm_options options = {.struct_size = sizeof options,
+                                         .programmatic_launch = true};
+    char text[2048];
+    tutti_comm_t *comm;
+    RANKS_CHECK(device_join(ranks, rank, store, &options, &comm) == TUTTI_OK);
+    void *data = device_alloc(64);
+    RANKS_CHECK(reduce(comm, data, 64, 0, TUTTI_ALGO_NONE) == TUTTI_OK);
+    struct standin_launch launch = last_launch();
+    RANKS_CHECK(launch.attribute_count == 1 &&
+                launch.attributes[0].id == CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION &&
+                launch.attributes[0].value.programmaticStreamSerializationAllowed == 1);
+    tutti_comm_describe(comm, text, sizeof text);
+    RANKS_CHECK(strstr(text, "programmatic_launch: on"));
+    device_free(data);
+    tutti_comm_destroy(comm);
+    return 0;
+}
+
+/* One launch, one look at the stream, one at the context: nothing else once the operands are known.
+ */
+static int cost(struct ranks *ranks, int rank, tutti_store_t *store)
+{
+    static const char *const once[] = {"cuLaunchKernelEx", "cuStreamGetCaptureInfo",
+                                       "cuCtxGetCurrent"};
+    static const char *const never[] = {"cuPointerGetAttributes", "cuEventRecord",
+                                        "cuStreamWaitEvent", "cuCtxPushCurrent"};
+    tutti_comm_t *comm;
+    RANKS_CHECK(device_join(ranks, rank, store, NULL, &comm) == TUTTI_OK);
+    char *data = device_alloc(BYTES);
+    RANKS_CHECK(reduce(comm, data, 1024, 0, TUTTI_ALGO_NONE) == TUTTI_OK);
+    standin_forget();
+    for (int i = 0; i < 10; i++)
+        RANKS_CHECK(tutti_all_reduce(data + 64 * i, data + 8192, 32, TUTTI_BFLOAT16, TUTTI_SUM,
+                                     comm, TUTTI_STREAM_LEGACY) == TUTTI_OK);
+    for (size_t i = 0; i < sizeof once / sizeof *once; i++)
+        RANKS_CHECK(standin_calls(once[i]) == 10);
+    for (size_t i = 0; i < sizeof never / sizeof *never; i++)
+        RANKS_CHECK(standin_calls(never[i]) == 0);
+    RANKS_CHECK(cuCtxSynchronize() == CUDA_SUCCESS);
+    device_free(data);
+    tutti_comm_destroy(comm);
+    return 0;
+}
+
+/* A table that asks for more than fits: 2048 threads a multiprocessor, 132 of those. */
+static int residency(struct ranks *ranks, int rank, tutti_store_t *store)
+{
+    tutti_comm_t *comm;
+    char path[64], text[4096];
+    snprintf(path, sizeof path, "/tmp/tutti-test-%d", (int)getpid());
+    FILE *file = fopen(path, "w");
+    RANKS_CHECK(file);
+    fputs("tutti-tuning 1\n"
+          "any ranks 2 bytes 100000 kernel one_shot_ll threads 512 blocks 512 units 1\n"
+          "any ranks 2 bytes rest kernel two_shot_pipelined threads 512 blocks 128 units 1\n"
+          "sm_90 ranks 2 bytes 100000 kernel one_shot_ll threads 512 blocks 512 units 1\n"
+          "sm_90 ranks 2 bytes rest kernel two_shot_pipelined threads 512 blocks 128 units 1\n",
+          file);
+    fclose(file);
+    setenv("TUTTI_TUNING_FILE", path, 1);
+    enum tutti_status status = device_join(ranks, rank, store, NULL, &comm);
+    unlink(path);
+    RANKS_CHECK(status == TUTTI_OK);
+    tutti_comm_describe(comm, text, sizeof text);
+    RANKS_CHECK(strstr(text, "plan: one_shot_ll up to 100000 bytes, 1024 threads, 264 blocks"));
+    tutti_comm_destroy(comm);
+    return 0;
+}
+
+static int strict(struct ranks *ranks, int rank, tutti_store_t *store)
+{
+    static const struct {
+        enum tutti_dtype dtype;
+        size_t count;
+        enum tutti_algo algo;
+    } rows[] = {{TUTTI_FLOAT32, 65536, TUTTI_ALGO_ONE_SHOT},
+                {TUTTI_FLOAT32, 65537, TUTTI_ALGO_TWO_SHOT},
+                {TUTTI_BFLOAT16, 3, TUTTI_ALGO_NONE},
+                {TUTTI_FLOAT16, 64, TUTTI_ALGO_NONE}};
+    struct tutti_comm_options options = {.struct_size = sizeof options, .strict = TUTTI_STRICT_ON};
+    enum tutti_algo algo;
+    tutti_comm_t *comm;
+    RANKS_CHECK(device_join(ranks, rank, store, &options, &comm) == TUTTI_OK);
+    void *data = device_alloc(BYTES);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        RANKS_CHECK(tutti_comm_algorithm(comm, rows[i].count, rows[i].dtype, TUTTI_SUM, NULL, &algo,
+                                         NULL) == TUTTI_OK &&
+                    algo == rows[i].algo);
+        enum tutti_status status = tutti_all_reduce(data, data, rows[i].count, rows[i].dtype,
+                                                    TUTTI_SUM, comm, TUTTI_STREAM_DEFAULT);
+        RANKS_CHECK(status == (algo == TUTTI_ALGO_NONE ? TUTTI_ERR_DECLINED : TUTTI_OK));
+        RANKS_CHECK(cuCtxSynchronize() == CUDA_SUCCESS);
+        RANKS_CHECK(algo != TUTTI_ALGO_ONE_SHOT || strncmp(last_launch().name, "one_shot", 8) == 0);
+        RANKS_CHECK(algo != TUTTI_ALGO_TWO_SHOT || strncmp(last_launch().name, "two_shot", 8) == 0);
+    }
+    device_free(data);
+    tutti_comm_destroy(comm);
+    return 0;
+}
+
+/* The child owns nothing: its calls are refused, its destroy frees the handle, its exit ends. */
+static int forks(struct ranks *ranks, int rank, tutti_store_t *store)
+{
+    tutti_comm_t *comm, *another;
+    int how = 0;
+    RANKS_CHECK(device_join(ranks, rank, store, NULL, &comm) == TUTTI_OK);
+    void *data = device_alloc(64);
+    pid_t child = fork();
+    if (child == 0) {
+        struct tutti_comm_options options = {.struct_size = sizeof options,
+                                             .device = TUTTI_DEVICE_CUDA};
+        int wrong = tutti_all_reduce(data, data, 1, TUTTI_INT8, TUTTI_SUM, comm,
+                                     TUTTI_STREAM_DEFAULT) != TUTTI_ERR_INVALID;
+        wrong += tutti_comm_status(comm, NULL) != TUTTI_ERR_INVALID;
+        tutti_comm_abort(comm);
+        tutti_comm_destroy(comm);
+        wrong += tutti_comm_create(store, rank, ranks->size, &options, &another) == TUTTI_OK;
+        exit(wrong);
+    }
+    RANKS_CHECK(child > 0 && waitpid(child, &how, 0) == child && how == 0);
+    RANKS_CHECK(reduce(comm, data, 64, 0, TUTTI_ALGO_NONE) == TUTTI_OK);
+    RANKS_CHECK(tutti_comm_status(comm, NULL) == TUTTI_OK);
+    device_free(data);
+    tutti_comm_destroy(comm);
+    return 0;
+}
+
+/* A communicator that nobody destroys: its watcher is gone before the driver's exit handlers. */
+static int exits(struct ranks *ranks, int rank, tutti_store_t *store)
+{
+    tutti_comm_t *comm;
+    RANKS_CHECK(device_join(ranks, rank, store, NULL, &comm) == TUTTI_OK);
+    ranks_raise(ranks, 1);
+    RANKS_CHECK(ranks_await(ranks, 1, (uint32_t)ranks->size));
+    if (rank == 0)
+        exit(0);
+    return 0;
+}
+
+int main(void)
+{
+    static const struct {
+        const char *name;
+        ranks_fn *fn;
+        int most;
+    } parts[] = {{"parameters", parameters, 3},
+                 {"programmatic", programmatic, 2},
+                 {"cost", cost, 2},
+                 {"residency", residency, 2},
+                 {"strict", strict, 2},
+                 {"forks", forks, 2},
+                 {"exits", exits, 2}};
+    int failures = 0;
+    device_setup();
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
+        for (int size = 2; size <= parts[i].most; size++) {
+            struct ranks *ranks = ranks_create(size, size, 0);
+            int failed = ranks_run(ranks, parts[i].fn);
+            ranks_destroy(ranks);
+            if (failed)
+                fprintf(stderr, "%s failed\n", parts[i].name);
+            failures += failed;
+        }
+    }
+    return failures ? 1 : 0;
+}

@@ -1,0 +1,135 @@
+/* SPDX-License-Identifier: MIT */
+/* docs/layout.md says of every word of a CUDA arena where it lies: what the compiler says. */
+#include "cuda/arena.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+/* Every member but padding: of the arena by its name, of others as the page calls them. */
+#define MEMBER_MAP(X)                                                                              \
+    X("", cuda_arena, magic)                                                                       \
+    X("", cuda_arena, version)                                                                     \
+    X("", cuda_arena, rank)                                                                        \
+    X("", cuda_arena, control)                                                                     \
+    X("", cuda_arena, headers)                                                                     \
+    X("", cuda_arena, meetings)                                                                    \
+    X("", cuda_arena, tallies)                                                                     \
+    X("", cuda_arena, flagged)                                                                     \
+    X("", cuda_arena, one_shot)                                                                    \
+    X("", cuda_arena, two_shot)                                                                    \
+    X("", cuda_arena, pipes)                                                                       \
+    X("", cuda_arena, tiles)                                                                       \
+    X("header.", cuda_header, signature)                                                           \
+    X("header.", cuda_header, parameter)                                                           \
+    X("header.", cuda_header, sequence)                                                            \
+    X("flagged.", cuda_flagged, data)                                                              \
+    X("flagged.", cuda_flagged, flag)                                                              \
+    X("tally.", cuda_tally, tiles)                                                                 \
+    X("tally.", cuda_tally, flag)                                                                  \
+    X("meeting.", cuda_meeting, count)                                                             \
+    X("meeting.", cuda_meeting, subset)                                                            \
+    X("row.", cuda_row, sequence)                                                                  \
+    X("row.", cuda_row, failed)                                                                    \
+    X("row.", cuda_row, uses)                                                                      \
+    X("uses.", cuda_uses, count)                                                                   \
+    X("uses.", cuda_uses, dirty)                                                                   \
+    X("control.", cuda_control, rows)                                                              \
+    X("control.", cuda_control, former)                                                            \
+    X("control.", cuda_control, meetings)                                                          \
+    X("control.", cuda_control, claimed)                                                           \
+    X("control.", cuda_control, failed)                                                            \
+    X("control.", cuda_control, look_ns)                                                           \
+    X("control.", cuda_control, gone)                                                              \
+    X("host.", cuda_host, stop)                                                                    \
+    X("host.", cuda_host, stop_peer)                                                               \
+    X("host.", cuda_host, timeout_ns)                                                              \
+    X("host.", cuda_host, failed)                                                                  \
+    X("host.", cuda_host, status)                                                                  \
+    X("host.", cuda_host, peer)                                                                    \
+    X("host.", cuda_host, parameters)                                                              \
+    X("host.", cuda_host, sequence)                                                                \
+    X("host.", cuda_host, signatures)
+
+static struct member {
+    const char *name;
+    uint64_t offset, size;
+    bool seen;
+} members[] = {
+#define MEMBER_ROW(prefix, type, member)                                                           \
+    {prefix #member, offsetof(struct type, member), sizeof(((struct type *)NULL)->member), false},
+    MEMBER_MAP(MEMBER_ROW)
+#undef MEMBER_ROW
+};
+enum { MEMBERS = sizeof members / sizeof *members };
+
+/* "2 x 12 Mi" */
+static uint64_t product(const char *text)
+{
+    uint64_t value = 1;
+    for (char *end; *text; text = end) {
+        value *= strtoull(text, &end, 10);
+        while (*end == ' ' || *end == 'x' || *end == 'K' || *end == 'M' || *end == 'i') {
+            value *= *end == 'K' ? 1024 : *end == 'M' ? 1048576 : 1;
+            end++;
+        }
+        if (end == text || *end == '|')
+            break;
+    }
+    return value;
+}
+
+static struct member *member_named(const char *name)
+{
+    for (int i = 0; i < MEMBERS; i++)
+        if (strcmp(members[i].name, name) == 0)
+            return &members[i];
+    fail_msg("docs/layout.md: arena.h has no %s", name);
+    return NULL;
+}
+
+static void compare_row(const char *line)
+{
+    char offset[32], size[32], name[64];
+    if (sscanf(line, "| %31[0-9] | %31[0-9 xKMi] | `%63[a-z_.]", offset, size, name) != 3)
+        return;
+    struct member *member = member_named(name);
+    member->seen = true;
+    if (product(offset) != member->offset || product(size) != member->size)
+        fail_msg("docs/layout.md: %s: is at %llu and has %llu bytes", name,
+                 (unsigned long long)member->offset, (unsigned long long)member->size);
+}
+
+static void the_page_is_true(void **state)
+{
+    (void)state;
+    FILE *page = fopen(LAYOUT, "r");
+    char line[512];
+    bool ours = false;
+    assert_non_null(page);
+    while (fgets(line, sizeof line, page)) {
+        if (strncmp(line, "## ", 3) == 0)
+            ours = strstr(line, "CUDA") != NULL;
+        else if (ours)
+            compare_row(line);
+    }
+    fclose(page);
+    for (int i = 0; i < MEMBERS; i++)
+        if (!members[i].seen)
+            fail_msg("docs/layout.md: does not have %s", members[i].name);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_page_is_true),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

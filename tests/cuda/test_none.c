@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: MIT */
+/* A library without CUDA says so, and why. Linked with src/cuda/none.c, whatever this build has. */
+#include "cuda/group.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static void assert_declined(enum tutti_status status)
+{
+    assert_int_equal(status, TUTTI_ERR_DECLINED);
+    assert_string_equal(tutti_last_error(), "this library was built without CUDA: a test's reason");
+}
+
+static void everything_declines(void **state)
+{
+    (void)state;
+    struct cuda_device device;
+    struct cuda_group *group = (struct cuda_group *)1;
+    memset(&device, 1, sizeof device);
+    assert_declined(cuda_device_current(&device));
+    assert_int_equal(device.major, 0);
+    assert_declined(cuda_group_open(NULL, &group));
+    assert_null(group);
+    assert_declined(cuda_all_reduce(NULL, NULL, TUTTI_STREAM_DEFAULT));
+    assert_declined(cuda_barrier(NULL, 3, NULL, TUTTI_STREAM_DEFAULT));
+    assert_declined(cuda_group_status(NULL, NULL));
+    assert_declined(cuda_algorithm(NULL, TUTTI_ALGO_NONE, TUTTI_INT8, 1, NULL, NULL));
+    assert_int_equal(cuda_group_describe(NULL, NULL, 0), 0);
+    cuda_group_forget(NULL);
+    cuda_group_close(NULL);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(everything_declines),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

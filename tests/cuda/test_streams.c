@@ -1,0 +1,306 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Several streams and captures of one communicator: what is ordered, by what, and what is refused.
+ * Replays after the end of the communicator do nothing, and hold its memory until their graph goes.
+ */
+#include "device.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { COUNT = 1000, TURNS = 30 };
+
+struct rank {
+    struct ranks *ranks;
+    int rank;
+    tutti_comm_t *comm;
+    CUstream a, b;
+    int32_t *data;
+};
+
+static enum tutti_status reduce(struct rank *self, CUstream stream)
+{
+    return tutti_all_reduce(self->data, self->data, COUNT, TUTTI_INT32, TUTTI_SUM, self->comm,
+                            device_stream(stream));
+}
+
+static int open_rank(struct rank *self, struct ranks *ranks, int rank, tutti_store_t *store)
+{
+    *self = (struct rank){.ranks = ranks, .rank = rank};
+    RANKS_CHECK(device_join(ranks, rank, store, NULL, &self->comm) == TUTTI_OK);
+    RANKS_CHECK(cuStreamCreateWithPriority(&self->a, CU_STREAM_NON_BLOCKING, 0) == CUDA_SUCCESS);
+    RANKS_CHECK(cuStreamCreateWithPriority(&self->b, CU_STREAM_NON_BLOCKING, 0) == CUDA_SUCCESS);
+    self->data = device_alloc(COUNT * sizeof *self->data);
+    for (int i = 0; i < COUNT; i++)
+        self->data[i] = 1;
+    return 0;
+}
+
+static void close_rank(struct rank *self)
+{
+    tutti_comm_destroy(self->comm);
+    cuStreamDestroy(self->a);
+    cuStreamDestroy(self->b);
+    device_free(self->data);
+}
+
+/* The sum of ones, `turns` times over, wraps alike everywhere. */
+static int check_data(struct rank *self, int turns)
+{
+    struct ranks *ranks = self->ranks;
+    const int rank = self->rank;
+    uint32_t expected = 1;
+    for (int i = 0; i < turns; i++)
+        expected *= (uint32_t)ranks->size;
+    for (int i = 0; i < COUNT; i++)
+        RANKS_CHECK((uint32_t)self->data[i] == expected);
+    return 0;
+}
+
+/* Every call works on the former one's result, whatever their streams. */
+static int alternate(struct ranks *ranks, int rank, tutti_store_t *store)
+{
+    struct rank self;
+    int failed = open_rank(&self, ranks, rank, store);
+    if (failed)
+        return failed;
+    CUstream streams[] = {self.a, self.b, CU_STREAM_PER_THREAD, CU_STREAM_LEGACY, NULL};
+    for (int i = 0; i < TURNS; i++)
+        RANKS_CHECK(reduce(&self, streams[(i / 2 + rank) % 5]) == TUTTI_OK);
+    RANKS_CHECK(cuCtxSynchronize() == CUDA_SUCCESS);
+    failed = check_data(&self, TURNS);
+    close_rank(&self);
+    return failed;
+}
+
+/* A rank by itself must not wait for its peer here: the other rank does the same calls. */
+static int one_stream(struct ranks *ranks, int rank, tutti_store_t *store)
+{
+    struct rank self;
+    int failed = open_rank(&self, ranks, rank, store);
+    if (failed)
+        return failed;
+    ranks_raise(ranks, 1);
+    RANKS_CHECK(ranks_await(ranks, 1, (uint32_t)ranks->size));
+    uint64_t waits = standin_calls("cuStreamWaitEvent"), records = standin_calls("cuEventRecord");
+    for (int i = 0; i < 5; i++)
+        RANKS_CHECK(reduce(&self, self.a) == TUTTI_OK);
+    RANKS_CHECK(cuStreamSynchronize(self.a) == CUDA_SUCCESS);
+    ranks_raise(ranks, 2);
+    RANKS_CHECK(ranks_await(ranks, 2, (uint32_t)ranks->size));
+    /* Nothing is recorded while the stream stays. */
+    RANKS_CHECK(standin_calls("cuStreamWaitEvent") == waits);
+    RANKS_CHECK(standin_calls("cuEventRecord") == records);
+    ranks_raise(ranks, 3);
+    RANKS_CHECK(ranks_await(ranks, 3, (uint32_t)ranks->size));
+    close_rank(&self);
+    return 0;
+}
+
+/* Begins a capture on stream a that stream b takes part in from the start. */
+static int begin(struct rank *self)
+{
+    struct ranks *ranks = self->ranks;
+    const int rank = self->rank;
+    CUevent fork;
+    RANKS_CHECK(cuEventCreate(&fork, CU_EVENT_DISABLE_TIMING) == CUDA_SUCCESS);
+    RANKS_CHECK(cuStreamBeginCapture(self->a, CU_STREAM_CAPTURE_MODE_RELAXED) == CUDA_SUCCESS);
+    RANKS_CHECK(cuEventRecord(fork, self->a) == CUDA_SUCCESS);
+    RANKS_CHECK(cuStreamWaitEvent(self->b, fork, 0) == CUDA_SUCCESS);
+    RANKS_CHECK(cuEventDestroy(fork) == CUDA_SUCCESS);
+    return 0;
+}
+
+/* How many nodes the stream's last one depends on; the stream has one tip. */
+static size_t dependencies_of(CUstream stream)
+{
+    CUstreamCaptureStatus state;
+    const CUgraphNode *nodes;
+    const CUgraphEdgeData *edges;
+    size_t tips = 0, count = 0;
+    cuuint64_t id;
+    if (cuStreamGetCaptureInfo(stream, &state, &id, NULL, &nodes, &edges, &tips) != CUDA_SUCCESS ||
+        tips != 1 || cuGraphNodeGetDependencies(nodes[0], NULL, NULL, &count) != CUDA_SUCCESS)
+        abort();
+    return count;
+}
+
+static int capture(struct ranks *ranks, int rank, tutti_store_t *store)
+{
+    struct rank self;
+    CUgraph graph;
+    CUgraphExec exec;
+    int failed = open_rank(&self, ranks, rank, store);
+    if (failed || (failed = begin(&self)))
+        return failed;
+    /* a, b, a, a: an edge from each to the next, across streams too. */
+    RANKS_CHECK(reduce(&self, self.a) == TUTTI_OK && dependencies_of(self.a) == 0);
+    RANKS_CHECK(reduce(&self, self.b) == TUTTI_OK && dependencies_of(self.b) == 1);
+    RANKS_CHECK(reduce(&self, self.a) == TUTTI_OK && dependencies_of(self.a) == 2);
+    RANKS_CHECK(reduce(&self, self.a) == TUTTI_OK && dependencies_of(self.a) == 1);
+    RANKS_CHECK(cuStreamEndCapture(self.a, &graph) == CUDA_SUCCESS);
+    RANKS_CHECK(cuGraphInstantiate(&exec, graph, 0) == CUDA_SUCCESS);
+    RANKS_CHECK(cuGraphDestroy(graph) == CUDA_SUCCESS);
+    failed = check_data(&self, 0);
+    for (int i = 0; i < 3 && !failed; i++) {
+        RANKS_CHECK(cuGraphLaunch(exec, self.a) == CUDA_SUCCESS);
+        RANKS_CHECK(reduce(&self, self.a) == TUTTI_OK);
+        RANKS_CHECK(cuStreamSynchronize(self.a) == CUDA_SUCCESS);
+        failed = check_data(&self, 5 * (i + 1));
+    }
+    RANKS_CHECK(cuGraphExecDestroy(exec) == CUDA_SUCCESS);
+    close_rank(&self);
+    return failed;
+}
+
+/* What neither an event nor an edge can order. */
+static int refuse(struct ranks *ranks, int rank, tutti_store_t *store)
+{
+    enum { STREAMS = 10 };
+    struct rank self;
+    CUstream streams[STREAMS];
+    CUgraph graph;
+    int failed = open_rank(&self, ranks, rank, store);
+    if (failed)
+        return failed;
+    /* Eager on a, whose capture begins, then eager on b. */
+    RANKS_CHECK(reduce(&self, self.a) == TUTTI_OK);
+    RANKS_CHECK(cuStreamBeginCapture(self.a, CU_STREAM_CAPTURE_MODE_RELAXED) == CUDA_SUCCESS);
+    RANKS_CHECK(reduce(&self, self.b) == TUTTI_ERR_CONCURRENT);
+    RANKS_CHECK(strstr(tutti_last_error(), "captured by now"));
+    RANKS_CHECK(reduce(&self, self.a) == TUTTI_OK); /* this one is captured */
+    RANKS_CHECK(cuStreamEndCapture(self.a, &graph) == CUDA_SUCCESS);
+    RANKS_CHECK(cuGraphDestroy(graph) == CUDA_SUCCESS);
+    RANKS_CHECK(reduce(&self, self.b) == TUTTI_OK);
+    RANKS_CHECK(cuStreamSynchronize(self.b) == CUDA_SUCCESS);
+    failed = check_data(&self, 2);
+
+    /* Ten captures at once, the first of which comes back last. */
+    for (int i = 0; i < STREAMS; i++) {
+        RANKS_CHECK(cuStreamCreateWithPriority(&streams[i], CU_STREAM_NON_BLOCKING, 0) ==
+                    CUDA_SUCCESS);
+        RANKS_CHECK(cuStreamBeginCapture(streams[i], CU_STREAM_CAPTURE_MODE_RELAXED) ==
+                    CUDA_SUCCESS);
+        RANKS_CHECK(reduce(&self, streams[i]) == TUTTI_OK);
+    }
+    RANKS_CHECK(reduce(&self, streams[STREAMS - 1]) == TUTTI_OK);
+    RANKS_CHECK(reduce(&self, streams[2]) == TUTTI_OK);
+    RANKS_CHECK(reduce(&self, streams[0]) == TUTTI_ERR_CONCURRENT);
+    RANKS_CHECK(strstr(tutti_last_error(), "capture"));
+    for (int i = 0; i < STREAMS; i++) {
+        RANKS_CHECK(cuStreamEndCapture(streams[i], &graph) == CUDA_SUCCESS);
+        RANKS_CHECK(cuGraphDestroy(graph) == CUDA_SUCCESS);
+        RANKS_CHECK(cuStreamDestroy(streams[i]) == CUDA_SUCCESS);
+    }
+    close_rank(&self);
+    return failed;
+}
+
+/* A graph that outlives its communicator. Also: the communicator goes while a capture is on. */
+static int outlive(struct ranks *ranks, int rank, tutti_store_t *store)
+{
+    struct rank self;
+    CUgraph graph;
+    CUgraphExec exec;
+    int failed = open_rank(&self, ranks, rank, store);
+    if (failed)
+        return failed;
+    RANKS_CHECK(cuStreamBeginCapture(self.a, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL) == CUDA_SUCCESS);
+    RANKS_CHECK(reduce(&self, self.a) == TUTTI_OK);
+    RANKS_CHECK(cuStreamEndCapture(self.a, &graph) == CUDA_SUCCESS);
+    RANKS_CHECK(cuGraphInstantiate(&exec, graph, 0) == CUDA_SUCCESS);
+    RANKS_CHECK(cuGraphDestroy(graph) == CUDA_SUCCESS);
+    RANKS_CHECK(cuGraphLaunch(exec, self.a) == CUDA_SUCCESS);
+    RANKS_CHECK(cuStreamSynchronize(self.a) == CUDA_SUCCESS);
+    failed = check_data(&self, 1);
+
+    RANKS_CHECK(cuStreamBeginCapture(self.b, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL) == CUDA_SUCCESS);
+    tutti_comm_destroy(self.comm);
+    self.comm = NULL;
+    RANKS_CHECK(cuStreamEndCapture(self.b, &graph) == CUDA_SUCCESS);
+    RANKS_CHECK(cuGraphDestroy(graph) == CUDA_SUCCESS);
+
+    /* One rank alone: it would hang if it waited for the other, and crash without the arenas. */
+    for (int i = 0; i < 3 && rank == 0; i++) {
+        RANKS_CHECK(cuGraphLaunch(exec, self.a) == CUDA_SUCCESS);
+        RANKS_CHECK(cuStreamSynchronize(self.a) == CUDA_SUCCESS);
+        failed = failed ? failed : check_data(&self, 1);
+    }
+    RANKS_CHECK(cuGraphExecDestroy(exec) == CUDA_SUCCESS);
+    /* What was due is freed by the next one that opens or closes. */
+    RANKS_CHECK(device_join(ranks, rank, store, NULL, &self.comm) == TUTTI_OK);
+    close_rank(&self);
+    return failed;
+}
+
+/* Destroyed with an operation under way that no peer will join: bounded, and the stream goes on. */
+static int abandon(struct ranks *ranks, int rank, tutti_store_t *store)
+{
+    struct rank self;
+    int failed = open_rank(&self, ranks, rank, store);
+    if (failed)
+        return failed;
+    if (rank == 0)
+        RANKS_CHECK(reduce(&self, self.a) == TUTTI_OK);
+    tutti_comm_destroy(self.comm);
+    self.comm = NULL;
+    RANKS_CHECK(cuStreamSynchronize(self.a) == CUDA_SUCCESS);
+    close_rank(&self);
+    return 0;
+}
+
+/* Calls from another thread, whose per-thread stream is another one, and which has no context. */
+static void *call_elsewhere(void *argument)
+{
+    struct rank *self = argument;
+    enum tutti_status status = reduce(self, self->a);
+    CUcontext context = NULL;
+    cuCtxGetCurrent(&context);
+    if (status == TUTTI_OK && !context && device_enter(self->rank))
+        status = reduce(self, CU_STREAM_PER_THREAD);
+    return status == TUTTI_OK && !context ? self : NULL;
+}
+
+static int elsewhere(struct ranks *ranks, int rank, tutti_store_t *store)
+{
+    struct rank self;
+    pthread_t thread;
+    void *result = NULL;
+    int failed = open_rank(&self, ranks, rank, store);
+    if (failed)
+        return failed;
+    RANKS_CHECK(reduce(&self, CU_STREAM_PER_THREAD) == TUTTI_OK);
+    RANKS_CHECK(pthread_create(&thread, NULL, call_elsewhere, &self) == 0);
+    pthread_join(thread, &result);
+    RANKS_CHECK(result);
+    RANKS_CHECK(reduce(&self, CU_STREAM_PER_THREAD) == TUTTI_OK);
+    RANKS_CHECK(cuStreamSynchronize(CU_STREAM_PER_THREAD) == CUDA_SUCCESS);
+    failed = check_data(&self, 4);
+    close_rank(&self);
+    return failed;
+}
+
+int main(void)
+{
+    static const struct {
+        const char *name;
+        ranks_fn *fn;
+    } parts[] = {{"alternate", alternate}, {"one_stream", one_stream}, {"capture", capture},
+                 {"refuse", refuse},       {"outlive", outlive},       {"abandon", abandon},
+                 {"elsewhere", elsewhere}};
+    int failures = 0;
+    device_setup();
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
+        struct ranks *ranks = ranks_create(2, 0, 0);
+        int failed = ranks_run(ranks, parts[i].fn);
+        ranks_destroy(ranks);
+        if (standin_left() != 0)
+            failed++;
+        if (failed)
+            fprintf(stderr, "%s failed\n", parts[i].name);
+        failures += failed;
+    }
+    return failures ? 1 : 0;
+}

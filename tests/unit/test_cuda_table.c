@@ -1,0 +1,324 @@
+/* SPDX-License-Identifier: MIT */
+/* The tuning table: what it chooses, what a forced algorithm may do, grids, and the file. */
+#include "cuda/table.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+static struct cuda_table table;
+
+static struct cuda_plan plan_of(int major, int minor, int size)
+{
+    struct cuda_plan plan;
+    cuda_table_built_in(&table);
+    cuda_plan_make(&table, major, minor, size, &plan);
+    return plan;
+}
+
+static const struct cuda_choice *pick(const struct cuda_plan *plan, enum tutti_algo asked,
+                                      enum tutti_dtype dtype, size_t bytes)
+{
+    const struct cuda_choice *choice = NULL;
+    const char *reason = NULL;
+    enum tutti_status status = cuda_plan_pick(plan, asked, dtype, bytes, &choice, &reason);
+    if (status != TUTTI_OK)
+        return NULL;
+    assert_non_null(reason);
+    assert_non_null(choice);
+    return choice;
+}
+
+/* Every capability and world size has rows, in order, that fit, and a last one for the rest. */
+static void test_built_in(void **state)
+{
+    static const int capabilities[][2] = {{8, 0}, {8, 9}, {9, 0}, {10, 0}, {12, 0}, {99, 1}};
+    (void)state;
+    for (size_t c = 0; c < sizeof capabilities / sizeof *capabilities; c++) {
+        for (int size = 2; size <= CUDA_RANKS; size++) {
+            struct cuda_plan plan = plan_of(capabilities[c][0], capabilities[c][1], size);
+            assert_true(plan.count > 0);
+            assert_true(plan.bytes[plan.count - 1] == CUDA_TABLE_REST);
+            assert_int_equal(plan.choices[plan.count - 1].kernel, CUDA_TWO_SHOT_PIPELINED);
+            for (int i = 0; i < plan.count; i++) {
+                const struct cuda_choice *choice = &plan.choices[i];
+                assert_true(i == 0 || plan.bytes[i] > plan.bytes[i - 1]);
+                assert_true(plan.bytes[i] <= cuda_kernel_capacity(choice->kernel, size));
+                assert_true(choice->threads >= 32 && choice->threads % 32 == 0);
+                assert_true(choice->blocks >= 1 && choice->blocks <= CUDA_BLOCKS);
+                assert_true(choice->units >= 1);
+            }
+            for (int k = 0; k < CUDA_KERNELS; k++)
+                assert_int_equal(plan.forced[k].kernel, k);
+        }
+    }
+}
+
+/* At every size around a border: the row's kernel for floats, what serves for the others. */
+static void test_choice(void **state)
+{
+    (void)state;
+    for (int size = 2; size <= CUDA_RANKS; size++) {
+        struct cuda_plan plan = plan_of(9, 0, size);
+        uint64_t ll = cuda_kernel_capacity(CUDA_ONE_SHOT_LL, size);
+        for (int i = 0; i < plan.count; i++) {
+            uint64_t border = plan.bytes[i] == CUDA_TABLE_REST ? (uint64_t)1 << 33 : plan.bytes[i];
+            for (uint64_t bytes = border - 1; bytes <= border + 1; bytes++) {
+                int row = bytes <= plan.bytes[i] ? i : i + 1;
+                assert_ptr_equal(pick(&plan, TUTTI_ALGO_NONE, TUTTI_BFLOAT16, bytes),
+                                 &plan.choices[row]);
+                const struct cuda_choice *integer =
+                    pick(&plan, TUTTI_ALGO_NONE, TUTTI_INT32, bytes);
+                assert_int_equal(integer->kernel,
+                                 bytes <= ll ? CUDA_ONE_SHOT_LL : CUDA_TWO_SHOT_PIPELINED);
+            }
+        }
+    }
+}
+
+static void refuses(const struct cuda_plan *plan, enum tutti_algo asked, enum tutti_dtype dtype,
+                    uint64_t bytes, const char *first, const char *second)
+{
+    const struct cuda_choice *choice;
+    const char *reason;
+    assert_int_equal(cuda_plan_pick(plan, asked, dtype, bytes, &choice, &reason),
+                     TUTTI_ERR_INVALID);
+    if (!strstr(tutti_last_error(), first) || !strstr(tutti_last_error(), second))
+        fail_msg("\"%s\" and \"%s\" are not in \"%s\"", first, second, tutti_last_error());
+}
+
+static void test_forced(void **state)
+{
+    (void)state;
+    for (int size = 2; size <= CUDA_RANKS; size++) {
+        struct cuda_plan plan = plan_of(9, 0, size);
+        for (int k = 0; k < CUDA_KERNELS; k++) {
+            enum tutti_algo algo = cuda_kernel_algo((enum cuda_kernel)k);
+            uint64_t most = cuda_kernel_capacity((enum cuda_kernel)k, size);
+            assert_int_equal(pick(&plan, algo, TUTTI_FLOAT32, 1)->kernel, k);
+            if (most == CUDA_TABLE_REST) {
+                assert_int_equal(pick(&plan, algo, TUTTI_BOOL, (size_t)1 << 40)->kernel, k);
+                continue;
+            }
+            assert_int_equal(pick(&plan, algo, TUTTI_FLOAT32, most)->kernel, k);
+            refuses(&plan, algo, TUTTI_FLOAT32, most + 1, tutti_algo_name(algo),
+                    "two_shot_pipelined");
+        }
+        refuses(&plan, TUTTI_ALGO_ONE_SHOT_LINES, TUTTI_INT8, 8, "int8", "one_shot_ll");
+        refuses(&plan, TUTTI_ALGO_TWO_SHOT_LINES, TUTTI_BOOL, 8, "bool", "one_shot_ll");
+    }
+}
+
+/* one_shot and two_shot leave the transport to the table, as far as its row is one of theirs. */
+static void test_family(void **state)
+{
+    struct cuda_plan plan = plan_of(9, 0, 4);
+    (void)state;
+    for (uint64_t bytes = 1; bytes <= (uint64_t)64 << 20; bytes *= 2) {
+        const struct cuda_choice *free = pick(&plan, TUTTI_ALGO_NONE, TUTTI_FLOAT16, bytes);
+        const struct cuda_choice *one = pick(&plan, TUTTI_ALGO_ONE_SHOT, TUTTI_FLOAT16, bytes);
+        const struct cuda_choice *two = pick(&plan, TUTTI_ALGO_TWO_SHOT, TUTTI_FLOAT16, bytes);
+        bool free_is_one = free->kernel <= CUDA_ONE_SHOT_LINES;
+        assert_ptr_equal(free_is_one ? one : two, free);
+        assert_true(!one || one->kernel <= CUDA_ONE_SHOT_LINES);
+        assert_true(two && two->kernel >= CUDA_TWO_SHOT_LINES);
+        if (bytes > cuda_kernel_capacity(CUDA_ONE_SHOT_LINES, 4))
+            assert_null(one);
+        else
+            assert_non_null(one);
+    }
+    assert_int_equal(pick(&plan, TUTTI_ALGO_TWO_SHOT, TUTTI_INT32, 64)->kernel,
+                     CUDA_TWO_SHOT_PIPELINED);
+    refuses(&plan, TUTTI_ALGO_ONE_SHOT, TUTTI_INT32, 1 << 20, "one_shot", "two_shot_pipelined");
+    refuses(&plan, TUTTI_ALGO_HYBRID_CUBE_MESH, TUTTI_FLOAT32, 8, "hybrid_cube_mesh", "two_shot");
+    refuses(&plan, (enum tutti_algo)8, TUTTI_FLOAT32, 8, "algorithm 8", "two_shot_pipelined");
+}
+
+static void test_grid(void **state)
+{
+    const struct cuda_choice ll = {CUDA_ONE_SHOT_LL, 1, 64, 512};
+    const struct cuda_choice lines = {CUDA_ONE_SHOT_LINES, 2, 128, 512};
+    const struct cuda_choice two = {CUDA_TWO_SHOT_LINES, 1, 128, 512};
+    const struct cuda_choice pipelined = {CUDA_TWO_SHOT_PIPELINED, 1, 512, 128};
+    (void)state;
+    assert_int_equal(cuda_choice_blocks(&ll, 4, 1), 1);
+    assert_int_equal(cuda_choice_blocks(&ll, 4, 512), 1);
+    assert_int_equal(cuda_choice_blocks(&ll, 4, 513), 2);
+    assert_int_equal(cuda_choice_blocks(&ll, 4, 1024), 2);
+    assert_int_equal(cuda_choice_blocks(&ll, 4, 64 << 10), 128);
+    assert_int_equal(cuda_choice_blocks(&ll, 4, 16 << 20), 512);
+    assert_int_equal(cuda_choice_blocks(&lines, 4, 4096), 1);
+    assert_int_equal(cuda_choice_blocks(&lines, 4, 4097), 2);
+    assert_int_equal(cuda_choice_blocks(&two, 4, 8192), 1);
+    assert_int_equal(cuda_choice_blocks(&two, 4, 8193), 2);
+    assert_int_equal(cuda_choice_blocks(&two, 3, 1), 1);
+    assert_int_equal(cuda_choice_blocks(&pipelined, 2, (size_t)1 << 40), 128);
+}
+
+/* ---- the file -------------------------------------------------------------------------------- */
+
+static enum tutti_status parse(const char *text)
+{
+    cuda_table_built_in(&table);
+    return cuda_table_parse(text, strlen(text), "test.tuning", &table);
+}
+
+#define HEAD   "# made by hand\n\ntutti-tuning 1 # the first\n"
+#define LL_ROW "sm_90 ranks 4 bytes 1000 kernel one_shot_ll threads 32 blocks 7 units 2 # why not\n"
+#define REST_ROW                                                                                   \
+    "sm_90\tranks 4 bytes rest kernel two_shot_pipelined threads 256 blocks 64 units 1\n"
+
+static void test_file(void **state)
+{
+    struct cuda_plan plan, built_in = plan_of(9, 0, 3);
+    uint64_t hash = table.hash;
+    (void)state;
+    assert_int_equal(parse(HEAD LL_ROW REST_ROW), TUTTI_OK);
+    assert_true(table.hash != hash);
+    assert_string_equal(table.source, "test.tuning");
+    cuda_plan_make(&table, 9, 0, 4, &plan);
+    assert_int_equal(plan.count, 2);
+    assert_true(plan.bytes[0] == 1000 && plan.choices[0].threads == 32 &&
+                plan.choices[0].blocks == 7 && plan.choices[0].units == 2);
+    assert_int_equal(pick(&plan, TUTTI_ALGO_NONE, TUTTI_FLOAT32, 1001)->threads, 256);
+    /* The rest is as it was. */
+    cuda_plan_make(&table, 9, 0, 3, &plan);
+    assert_memory_equal(&plan, &built_in, sizeof plan);
+    cuda_plan_make(&table, 8, 0, 4, &plan);
+    assert_true(plan.count > 2);
+    /* A file without rows changes nothing. */
+    assert_int_equal(parse("tutti-tuning 1"), TUTTI_OK);
+    assert_true(table.hash == hash);
+}
+
+static const struct {
+    const char *text, *word;
+} wrong[] = {
+    {"", "tutti-tuning 1"},
+    {"tutti-tuning 2\n", "line 1"},
+    {LL_ROW REST_ROW, "line 1"},
+    {HEAD LL_ROW, "rest"},
+    {HEAD REST_ROW REST_ROW, "line 5"},
+    {HEAD LL_ROW REST_ROW LL_ROW REST_ROW, "together"},
+    {HEAD LL_ROW LL_ROW REST_ROW, "not more"},
+    {HEAD LL_ROW "any ranks 4 bytes rest kernel two_shot_pipelined threads 32 blocks 1 units 1",
+     "lack"},
+    {HEAD "sm_90 ranks 4 bytes rest kernel two_shot_pipelined threads 32 blocks 1", "13"},
+    {HEAD "sm_90 ranks 4 bytes rest kernel two_shot_pipelined threads 32 blocks 1 units 1 x", "13"},
+    {HEAD "sm_90 ranks 4 bytes rest kernel two_shot_pipelined blocks 1 threads 32 units 1",
+     "order"},
+    {HEAD "sm_75 ranks 4 bytes rest kernel two_shot_pipelined threads 32 blocks 1 units 1",
+     "sm_80"},
+    {HEAD "sm_9000 ranks 4 bytes rest kernel two_shot_pipelined threads 32 blocks 1 units 1",
+     "sm_80"},
+    {HEAD "any ranks 1 bytes rest kernel two_shot_pipelined threads 32 blocks 1 units 1", "2 to 8"},
+    {HEAD "any ranks 9 bytes rest kernel two_shot_pipelined threads 32 blocks 1 units 1", "2 to 8"},
+    {HEAD "any ranks 2 bytes -1 kernel two_shot_pipelined threads 32 blocks 1 units 1", "bytes"},
+    {HEAD "any ranks 2 bytes 01 kernel two_shot_pipelined threads 32 blocks 1 units 1", "bytes"},
+    {HEAD "any ranks 2 bytes 99999999999999999999 kernel two_shot_pipelined threads 32 blocks 1 "
+          "units 1",
+     "bytes"},
+    {HEAD "any ranks 2 bytes rest kernel three_shot threads 32 blocks 1 units 1", "kernel"},
+    {HEAD "any ranks 2 bytes rest kernel one_shot_ll threads 32 blocks 1 units 1", "more than"},
+    {HEAD "any ranks 2 bytes rest kernel two_shot_pipelined threads 33 blocks 1 units 1",
+     "threads"},
+    {HEAD "any ranks 2 bytes rest kernel two_shot_pipelined threads 512 blocks 1 units 1",
+     "threads"},
+    {HEAD "any ranks 2 bytes rest kernel two_shot_pipelined threads 32 blocks 129 units 1",
+     "blocks"},
+    {HEAD "any ranks 2 bytes rest kernel two_shot_pipelined threads 32 blocks 1 units 0", "units"},
+};
+
+static void test_file_wrong(void **state)
+{
+    static const char zero[] = HEAD "any\0ranks";
+    char row[400];
+    (void)state;
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        if (parse(wrong[i].text) != TUTTI_ERR_INVALID)
+            fail_msg("%zu is accepted: %s", i, wrong[i].text);
+        if (!strstr(tutti_last_error(), wrong[i].word) ||
+            !strstr(tutti_last_error(), "test.tuning"))
+            fail_msg("%zu: \"%s\" is not in \"%s\"", i, wrong[i].word, tutti_last_error());
+    }
+    cuda_table_built_in(&table);
+    assert_int_equal(cuda_table_parse(zero, sizeof zero - 1, "test.tuning", &table),
+                     TUTTI_ERR_INVALID);
+    memset(row, 'x', sizeof row - 1);
+    row[sizeof row - 1] = 0;
+    assert_int_equal(parse(row), TUTTI_ERR_INVALID);
+    assert_non_null(strstr(tutti_last_error(), "too long"));
+}
+
+static void write_file(const char *path, const char *text)
+{
+    FILE *file = fopen(path, "w");
+    assert_non_null(file);
+    fputs(text, file);
+    fclose(file);
+}
+
+static void test_paths(void **state)
+{
+    char folder[] = "/tmp/tutti-table-XXXXXX", path[256], expected[256];
+    (void)state;
+    assert_non_null(mkdtemp(folder));
+    unsetenv("TUTTI_TUNING_FILE");
+    setenv("XDG_CACHE_HOME", folder, 1);
+    snprintf(expected, sizeof expected, "%s/tutti/tuning", folder);
+    cuda_table_cache_path(path, sizeof path);
+    assert_string_equal(path, expected);
+    assert_int_equal(cuda_table_load(&table), TUTTI_OK); /* there is none */
+    assert_string_equal(table.source, "built in");
+
+    snprintf(path, sizeof path, "%s/tutti", folder);
+    assert_int_equal(mkdir(path, 0700), 0);
+    write_file(expected, HEAD LL_ROW REST_ROW);
+    assert_int_equal(cuda_table_load(&table), TUTTI_OK);
+    assert_non_null(strstr(table.source, "tutti/tuning"));
+    write_file(expected, "nonsense\n");
+    assert_int_equal(cuda_table_load(&table), TUTTI_ERR_INVALID);
+    assert_non_null(strstr(tutti_last_error(), expected));
+
+    /* What is named comes before the cache, and must be there. */
+    snprintf(path, sizeof path, "%s/mine", folder);
+    setenv("TUTTI_TUNING_FILE", path, 1);
+    assert_int_equal(cuda_table_load(&table), TUTTI_ERR_SYSTEM);
+    assert_non_null(strstr(tutti_last_error(), path));
+    write_file(path, HEAD REST_ROW);
+    assert_int_equal(cuda_table_load(&table), TUTTI_OK);
+    assert_string_equal(table.source, path);
+
+    unsetenv("TUTTI_TUNING_FILE");
+    setenv("XDG_CACHE_HOME", "not/absolute", 1);
+    setenv("HOME", folder, 1);
+    snprintf(expected, sizeof expected, "%s/.cache/tutti/tuning", folder);
+    cuda_table_cache_path(path, sizeof path);
+    assert_string_equal(path, expected);
+    unsetenv("HOME");
+    cuda_table_cache_path(path, sizeof path);
+    assert_string_equal(path, "");
+    assert_int_equal(cuda_table_load(&table), TUTTI_OK);
+
+    snprintf(path, sizeof path, "rm -r %s", folder);
+    assert_int_equal(system(path), 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_built_in),   cmocka_unit_test(test_choice),
+        cmocka_unit_test(test_forced),     cmocka_unit_test(test_family),
+        cmocka_unit_test(test_grid),       cmocka_unit_test(test_file),
+        cmocka_unit_test(test_file_wrong), cmocka_unit_test(test_paths),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
