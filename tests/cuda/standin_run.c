@@ -4,7 +4,7 @@
  * arena.h has it, with the library's reductions, by an algorithm of its own that is simple.
  *
  * Turns count the pieces of all operations and are equal on all ranks. A rank copies each piece of
- * its input into its place in every peer's arena (in the region of the pipelined kernels), waits
+ * its input into its place in every peer's arena (in the region of the tiles), waits
  * for the peers' pieces in its own arena, reduces, writes, and tells each peer that its piece was
  * read, which is what the piece after the next one waits for.
  */
@@ -71,7 +71,7 @@ static const size_t dtype_sizes[TUTTI_DTYPE_COUNT] = {
 /* Any name that the library could ask for. */
 static bool known_function(const char *name, struct function *function)
 {
-    static const char *const suffixes[] = {"", "_sum_2", "_sum_4", "_sum_8"};
+    static const char *const suffixes[] = {"", "_sum_2", "_sum_3", "_sum_4", "_sum_8"};
     snprintf(function->name, sizeof function->name, "%s", name);
     function->barrier = strcmp(name, "barrier") == 0;
     if (function->barrier)
@@ -96,8 +96,8 @@ CUresult cuModuleLoadData(CUmodule *module, const void *image)
     int major = 0;
     if (result == CUDA_SUCCESS && !device)
         result = CUDA_ERROR_INVALID_CONTEXT;
-    if (result == CUDA_SUCCESS && !image)
-        result = CUDA_ERROR_INVALID_IMAGE;
+    if (result == CUDA_SUCCESS && memcmp(image, "\x50\xed\x55\xba", 4) != 0)
+        result = CUDA_ERROR_INVALID_IMAGE; /* no fatbin */
     if (result != CUDA_SUCCESS)
         return result;
     cuDeviceGetAttribute(&major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR,
