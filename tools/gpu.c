@@ -6,11 +6,14 @@
 #include "tool.h"
 
 #include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 typedef int result_t;     /* CUresult; 0 is success */
@@ -145,6 +148,43 @@ bool gpu_open(void)
     bool ok = opened;
     pthread_mutex_unlock(&opening);
     return ok;
+}
+
+/* What the child finds. */
+struct probe {
+    int count;
+    char error[sizeof error];
+};
+
+static void probe_child(int end)
+{
+    struct probe probe = {0};
+    if (gpu_open() && (probe.count = gpu_count()) == 0)
+        fail("there is no GPU");
+    memcpy(probe.error, error, sizeof error);
+    _exit(write(end, &probe, sizeof probe) < 0);
+}
+
+int gpu_probe(void)
+{
+    struct probe probe = {0};
+    int ends[2];
+    if (pipe2(ends, O_CLOEXEC) < 0) {
+        fail("cannot make a pipe");
+        return 0;
+    }
+    pid_t child = fork();
+    if (child == 0)
+        probe_child(ends[1]);
+    close(ends[1]);
+    if (child < 0 || read(ends[0], &probe, sizeof probe) != (ssize_t)sizeof probe)
+        fail("the process that looks for GPUs ended early");
+    else
+        memcpy(error, probe.error, sizeof error);
+    close(ends[0]);
+    while (child > 0 && waitpid(child, NULL, 0) < 0 && errno == EINTR)
+        ;
+    return probe.count;
 }
 
 /* ---- devices --------------------------------------------------------------------------------- */

@@ -28,6 +28,8 @@ const char *gpu_error(void);
 /* Opens and initialises libcuda, or TUTTI_CUDA_LIBRARY; again and from any thread. False: what is
  * missing. The functions below come after it. */
 bool gpu_open(void);
+/* The number of GPUs, as a child process finds it: the caller may still fork. 0: gpu_error(). */
+int gpu_probe(void);
 /* As CUDA numbers it: 13000 is 13.0; 0 when the driver does not say. */
 int gpu_driver_version(void);
 int gpu_count(void);
