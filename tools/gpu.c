@@ -54,7 +54,8 @@ enum {
     X(mem_info, cuMemGetInfo_v2, (size_t * free_bytes, size_t * total_bytes))                      \
     X(mem_fill, cuMemsetD8Async, (where_t to, unsigned char byte, size_t bytes, handle_t stream))  \
     X(mem_copy, cuMemcpyAsync, (where_t to, where_t from, size_t bytes, handle_t stream))          \
-    X(stream_create, cuStreamCreate, (handle_t * stream, unsigned flags))                          \
+    X(stream_create, cuStreamCreateWithPriority,                                                   \
+      (handle_t * stream, unsigned flags, int priority))                                           \
     X(stream_destroy, cuStreamDestroy_v2, (handle_t stream))                                       \
     X(stream_synchronize, cuStreamSynchronize, (handle_t stream))                                  \
     X(stream_query, cuStreamQuery, (handle_t stream))                                              \
@@ -69,7 +70,7 @@ enum {
     X(event_create, cuEventCreate, (handle_t * event, unsigned flags))                             \
     X(event_destroy, cuEventDestroy_v2, (handle_t event))                                          \
     X(event_record, cuEventRecord, (handle_t event, handle_t stream))                              \
-    X(event_elapsed, cuEventElapsedTime, (float *ms, handle_t from, handle_t to))
+    X(event_elapsed, cuEventElapsedTime_v2, (float *ms, handle_t from, handle_t to))
 
 static struct {
 #define GPU_MEMBER(member, symbol, arguments) result_t(*member) arguments;
@@ -307,7 +308,7 @@ bool gpu_memory(size_t *free_bytes, size_t *total_bytes)
 bool gpu_stream_create(tutti_stream_t *stream)
 {
     handle_t made = NULL;
-    bool ok = check(cuda.stream_create(&made, STREAM_NON_BLOCKING), "cuStreamCreate");
+    bool ok = check(cuda.stream_create(&made, STREAM_NON_BLOCKING, 0), "cuStreamCreate");
     *stream = made;
     return ok;
 }
