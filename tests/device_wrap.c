@@ -7,6 +7,9 @@
 
 #include "../tools/gpu.h"
 #include "comm.h"
+#ifdef TESTS_CUDA
+#include "cuda/group_internal.h"
+#endif
 #include "error.h"
 
 #include <pthread.h>
@@ -350,8 +353,33 @@ enum tutti_status device_barrier(tutti_comm_t *comm, tutti_stream_t stream)
     return __real_tutti_barrier_with(comm, NULL, 0, stream, NULL);
 }
 
+#ifdef TESTS_CUDA
+/* The rows of the rank's own arena: what its next kernel begins from, whatever its grid. */
+static bool rows_set(const tutti_comm_t *comm, uint64_t sequence)
+{
+    static _Thread_local struct cuda_row rows[CUDA_ROWS];
+    struct cuda_arena *arena = comm->cuda->launch.arenas[comm->rank];
+    unsigned char *there =
+        (unsigned char *)arena + offsetof(struct cuda_arena, control) +
+        offsetof(struct cuda_control, rows); /* on the device: not to be read through */
+    if (!gpu_copy(rows, there, sizeof rows))
+        return false;
+    for (int i = 0; i < CUDA_ROWS; i++)
+        rows[i].sequence = sequence;
+    return gpu_copy(there, rows, sizeof rows);
+}
+#else
+static bool rows_set(const tutti_comm_t *comm, uint64_t sequence)
+{
+    (void)comm, (void)sequence;
+    return false;
+}
+#endif
+
 bool device_sequence_set(tutti_comm_t *comm, uint64_t sequence)
 {
+    if (comm->cuda)
+        return rows_set(comm, sequence);
     comm->cpu.sequence = sequence;
-    return !device_is_cuda();
+    return true;
 }

@@ -73,15 +73,22 @@ static struct operation operation_make(uint64_t *random)
     return o;
 }
 
-/* A transport has its dtypes and sizes. */
+/* A transport of GPUs has its dtypes and sizes. */
+static bool is_taken(const struct operation *o, tutti_comm_t *comm, enum tutti_algo asked)
+{
+    struct tutti_call_options options = {.struct_size = sizeof options, .algo = asked};
+    enum tutti_algo algo;
+    return tutti_comm_algorithm(comm, o->count, o->dtype, TUTTI_MAX, &options, &algo, NULL) ==
+           TUTTI_OK;
+}
+
 static enum tutti_algo algo_of(const struct operation *o, tutti_comm_t *comm)
 {
-    struct tutti_call_options options = {.struct_size = sizeof options, .algo = o->transport};
-    enum tutti_algo algo;
-    if (!device_is_cuda() || o->bits >> 61 & 1 ||
-        tutti_comm_algorithm(comm, o->count, o->dtype, TUTTI_MAX, &options, &algo, NULL))
+    if (!device_is_cuda())
         return o->algo;
-    return o->transport;
+    if (o->bits >> 61 & 1 && is_taken(o, comm, o->transport))
+        return o->transport;
+    return is_taken(o, comm, o->algo) ? o->algo : TUTTI_ALGO_NONE;
 }
 
 static bool operation_run(const struct context *context, const struct operation *o, int rank,
