@@ -71,8 +71,12 @@ static void hook(const char *name)
     if (!plan.self || plan.operation != FAULT_AT)
         return;
     const struct faults_point *point = plan.self->scenario->point;
-    if (strcmp(name, point->name) == 0 && ++plan.passage == point->passage)
-        plan.action(plan.self);
+    if (strcmp(name, point->name) != 0 || ++plan.passage != point->passage)
+        return;
+    /* On a GPU others may still be in the operation before, which must succeed. */
+    if (device_is_cuda())
+        ranks_await(plan.self->ranks, FAULTS_FLAG, (uint32_t)plan.self->ranks->size - 1);
+    plan.action(plan.self);
 }
 
 static void hook_enqueued(void)
@@ -217,6 +221,8 @@ static int check_fault(struct faults_rank *self, enum tutti_status expected, int
     RANKS_CHECK(tutti_comm_status(self->comm, &fault) == expected);
     RANKS_CHECK(fault.status == expected && fault.peer == victim);
     RANKS_CHECK(fault.rank >= 0 && fault.rank < ranks->size);
+    if (device_is_cuda() && expected == TUTTI_ERR_ABORTED)
+        first--; /* between two operations it is the former that is named */
     if (self->scenario->point->call != CALL_SUBSET)
         RANKS_CHECK(fault.sequence >= (uint64_t)first && fault.sequence <= (uint64_t)last);
     RANKS_CHECK(tutti_fault_format(&fault, text, sizeof text) > 0 && strstr(text, name));
