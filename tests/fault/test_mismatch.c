@@ -151,6 +151,9 @@ static int disagree(struct ranks *ranks, int rank, tutti_store_t *store)
     RANKS_CHECK(ranks_join(ranks, rank, store, &options, &other) == TUTTI_OK);
     for (int i = 0; i < BEFORE; i++)
         RANKS_CHECK(call_run(&mismatch->right, comm, context->copies, memory) == TUTTI_OK);
+    /* On a GPU a rank that is late would hear of the fault before it looks at these. */
+    ranks_raise(ranks, 0);
+    RANKS_CHECK(ranks_await(ranks, 0, (uint32_t)ranks->size));
 
     bool is_victim = rank == context->victim;
     const struct call *own = is_victim ? &mismatch->wrong : &mismatch->right;

@@ -25,6 +25,8 @@ static int disagree(struct ranks *ranks, int rank, tutti_store_t *store)
     RANKS_CHECK(tutti_barrier(comm, (int[]){0, 1, 2}, 3, TUTTI_STREAM_DEFAULT) == TUTTI_OK);
     if (rank < 2) /* one good meeting before */
         RANKS_CHECK(tutti_barrier(comm, (int[]){0, 1}, 2, TUTTI_STREAM_DEFAULT) == TUTTI_OK);
+    ranks_raise(ranks, 0);
+    RANKS_CHECK(ranks_await(ranks, 0, (uint32_t)ranks->size));
 
     enum tutti_status status;
     if (rank == 0)
