@@ -22,6 +22,8 @@ struct bench_row {
     size_t bytes;
 };
 
+enum { BENCH_COUNTS = 64 };
+
 struct bench_config {
     enum tutti_collective collective;
     int ranks;
@@ -31,6 +33,8 @@ struct bench_config {
     bool max_given;
     size_t step_bytes; /* 0: multiply by factor */
     int factor;
+    size_t counts[BENCH_COUNTS]; /* elements, instead of sizes; how many there are */
+    int count_count;
     bool dtypes[TUTTI_DTYPE_COUNT];
     bool ops[TUTTI_OP_COUNT];
     enum tutti_algo algo;

@@ -26,6 +26,7 @@ enum {
     OPTION_VS,
     OPTION_STREAMS,
     OPTION_RANKS_AS,
+    OPTION_COUNTS,
 };
 
 static const struct argp_option options[] = {
@@ -36,6 +37,8 @@ static const struct argp_option options[] = {
      0},
     {"stepfactor", 'f', "FACTOR", 0, "Multiply by FACTOR from one size to the next (default 2)", 0},
     {"stepbytes", 'i', "SIZE", 0, "Add SIZE instead", 0},
+    {"counts", OPTION_COUNTS, "COUNTS", 0,
+     "Numbers of elements, joined by commas, instead of sizes: odd or prime ones, say", 0},
     {"datatype", 'd', "TYPES", 0, "Names joined by commas, or all (default float32)", 0},
     {"op", 'o', "OPS", 0,
      "sum prod min max avg band bor bxor premul_sum, joined by commas, or all (default sum)", 0},
@@ -149,6 +152,17 @@ static void ops_argument(struct argp_state *state, char *text, bool *chosen)
     }
 }
 
+static void counts_argument(struct argp_state *state, char *text, struct bench_config *config)
+{
+    char *rest = NULL;
+    config->count_count = 0;
+    for (char *word = strtok_r(text, ",", &rest); word; word = strtok_r(NULL, ",", &rest)) {
+        if (config->count_count == BENCH_COUNTS)
+            argp_error(state, "--counts: more than %d numbers", BENCH_COUNTS);
+        config->counts[config->count_count++] = size_argument(state, "--counts", word);
+    }
+}
+
 static error_t parse_gpu_option(int key, char *text, struct argp_state *state)
 {
     struct bench_config *config = state->input;
@@ -202,6 +216,9 @@ static error_t parse_long_option(int key, char *text, struct argp_state *state)
         if (!parse_collective(text, &config->collective))
             argp_error(state, "--collective: '%s' is no collective: give all_reduce or barrier",
                        text);
+        return 0;
+    case OPTION_COUNTS:
+        counts_argument(state, text, config);
         return 0;
     case OPTION_TIMEOUT:
         config->timeout_ms = 1000 * (int64_t)integer_argument(state, "--timeout", text, 1, 86400);
@@ -258,7 +275,8 @@ static void check_together(struct argp_state *state)
         config->max_bytes = config->min_bytes > (64u << 20) ? config->min_bytes : 64u << 20;
     if (config->min_bytes > config->max_bytes)
         argp_error(state, "-b %zu is larger than -e %zu", config->min_bytes, config->max_bytes);
-    if (config->min_bytes == 0 && config->max_bytes > 0 && !config->step_bytes)
+    if (!config->count_count && config->min_bytes == 0 && config->max_bytes > 0 &&
+        !config->step_bytes)
         argp_error(state, "-b 0: no factor leads on from 0 bytes; give -i SIZE, or -e 0");
 }
 
@@ -319,6 +337,14 @@ static int add_sizes(const struct bench_config *config, enum tutti_dtype dtype,
 {
     size_t element = tutti_dtype_size(dtype);
     int count = 0;
+    for (; count < config->count_count; count++)
+        if (rows)
+            rows[count] = (struct bench_row){.dtype = dtype,
+                                             .op = op,
+                                             .count = config->counts[count],
+                                             .bytes = config->counts[count] * element};
+    if (config->count_count)
+        return count;
     for (size_t bytes = config->min_bytes; bytes <= config->max_bytes;
          bytes = next_size(config, bytes), count++)
         if (rows)
