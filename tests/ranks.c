@@ -34,13 +34,21 @@ static void serve(struct ranks *ranks, pid_t parent)
         pause();
 }
 
+/* CUDA survives no fork(): its threads have a process of their own, too, so that this one can start
+ * others. TUTTI_TEST_IN_PROCESS, for tools that look at one process, keeps them here: for tests
+ * that run once. */
+static bool in_child(const struct ranks *ranks)
+{
+    return ranks->processes || (device_is_cuda() && !getenv("TUTTI_TEST_IN_PROCESS"));
+}
+
 static void store_start(struct ranks *ranks)
 {
     static int count;
     pid_t parent = getpid();
     if (!ranks->processes) {
         snprintf(ranks->url, sizeof ranks->url, "memory:ranks-%d", count++);
-        if (device_is_cuda()) /* the threads' process opens it */
+        if (in_child(ranks)) /* which opens it */
             return;
         if (tutti_store_open(ranks->url, RANKS_TIMEOUT_MS, &ranks->memory) != TUTTI_OK)
             give_up(ranks->url);
@@ -150,7 +158,6 @@ static void run_threads(struct ranks *ranks, ranks_fn *fn, int first, int last)
         pthread_join(threads[r].thread, NULL);
 }
 
-/* With CUDA, which survives no fork(), threads too have a process of their own. */
 static int processes_of(const struct ranks *ranks)
 {
     return ranks->processes ? ranks->processes : 1;
@@ -208,7 +215,7 @@ int ranks_run(struct ranks *ranks, ranks_fn *fn)
     memset(ranks->results, 0, sizeof ranks->results);
     memset(ranks->flags, 0, sizeof ranks->flags);
     watch();
-    if (ranks->processes || device_is_cuda())
+    if (in_child(ranks))
         run_processes(ranks, fn);
     else
         run_threads(ranks, fn, 0, ranks->size);
