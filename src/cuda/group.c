@@ -387,12 +387,16 @@ static bool drain(struct cuda_group *group)
 static void poison(struct cuda_group *group)
 {
     const struct cuda_driver *driver = group->driver;
-    CUdeviceptr failed = group->keep->arenas[group->launch.rank].base +
-                         offsetof(struct cuda_arena, control) +
-                         offsetof(struct cuda_control, failed);
+    CUdeviceptr control = group->keep->arenas[group->launch.rank].base;
     cuda_stop(group, TUTTI_ERR_ABORTED, group->launch.rank);
-    if (group->keep->arenas[group->launch.rank].base)
-        driver->memset_d8_async(failed, 1, sizeof(uint32_t), group->own);
+    if (control) {
+        /* Rows whole: of those of a communicator that has failed nothing else is read. */
+        control += offsetof(struct cuda_arena, control);
+        driver->memset_d8_async(control + offsetof(struct cuda_control, rows), 1,
+                                sizeof(((struct cuda_control *)0)->rows), group->own);
+        driver->memset_d8_async(control + offsetof(struct cuda_control, failed), 1,
+                                sizeof(uint32_t), group->own);
+    }
     if (group->enqueued)
         driver->stream_wait_event(group->own, group->event, 0);
     driver->event_record(group->event, group->own);
