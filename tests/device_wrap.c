@@ -357,14 +357,14 @@ enum tutti_status device_barrier(tutti_comm_t *comm, tutti_stream_t stream)
 /* The rows of the rank's own arena: what its next kernel begins from, whatever its grid. */
 static bool rows_set(const tutti_comm_t *comm, uint64_t sequence)
 {
-    static _Thread_local struct cuda_row rows[CUDA_ROWS];
+    static _Thread_local struct cuda_row rows[CUDA_BLOCKS];
     struct cuda_arena *arena = comm->cuda->launch.arenas[comm->rank];
     unsigned char *there =
         (unsigned char *)arena + offsetof(struct cuda_arena, control) +
         offsetof(struct cuda_control, rows); /* on the device: not to be read through */
     if (!gpu_copy(rows, there, sizeof rows))
         return false;
-    for (int i = 0; i < CUDA_ROWS; i++)
+    for (int i = 0; i < CUDA_BLOCKS; i++)
         rows[i].sequence = sequence;
     return gpu_copy(there, rows, sizeof rows);
 }
