@@ -2,6 +2,7 @@
 /* What can be asked without doing anything. */
 #include "comm.h"
 #include "cuda/group.h"
+#include "cuda/nvml.h"
 #include "error.h"
 #include "text.h"
 
@@ -20,6 +21,17 @@ bool tutti_info_multicast(enum tutti_device device)
     if (device != TUTTI_DEVICE_CUDA) /* no CPU has multicast objects */
         return false;
     return cuda_device_current(&current) == TUTTI_OK && current.multicast;
+}
+
+enum tutti_status tutti_info_links(const char *const *bus_ids, int count, int *links)
+{
+    if (!bus_ids || !links || count < 1)
+        return error_set(TUTTI_ERR_INVALID,
+                         "tutti_info_links: %s: expected the bus ids of at least one device",
+                         !bus_ids ? "bus_ids is NULL"
+                         : !links ? "links is NULL"
+                                  : "count is less than 1");
+    return nvml_links(bus_ids, count, links);
 }
 
 enum tutti_status tutti_info_symm_backend(const char **name)

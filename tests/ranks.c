@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 #include "ranks.h"
 
+#include "device.h"
+
 #include <errno.h>
 #include <pthread.h>
 #include <signal.h>
@@ -32,12 +34,22 @@ static void serve(struct ranks *ranks, pid_t parent)
         pause();
 }
 
+/* CUDA survives no fork(): its threads have a process of their own, too, so that this one can start
+ * others. TUTTI_TEST_IN_PROCESS, for tools that look at one process, keeps them here: for tests
+ * that run once. */
+static bool in_child(const struct ranks *ranks)
+{
+    return ranks->processes || (device_is_cuda() && !getenv("TUTTI_TEST_IN_PROCESS"));
+}
+
 static void store_start(struct ranks *ranks)
 {
     static int count;
     pid_t parent = getpid();
     if (!ranks->processes) {
         snprintf(ranks->url, sizeof ranks->url, "memory:ranks-%d", count++);
+        if (in_child(ranks)) /* which opens it */
+            return;
         if (tutti_store_open(ranks->url, RANKS_TIMEOUT_MS, &ranks->memory) != TUTTI_OK)
             give_up(ranks->url);
         return;
@@ -116,6 +128,10 @@ static void *rank_main(void *argument)
     struct ranks *ranks = self->ranks;
     tutti_store_t *store;
     ranks->pids[self->rank] = getpid();
+    if (device_is_cuda() && !device_bind(self->rank)) {
+        ranks_fail(ranks, self->rank, __FILE__, __LINE__, "device_bind");
+        return NULL;
+    }
     if (tutti_store_open(ranks->url, RANKS_TIMEOUT_MS, &store) != TUTTI_OK) {
         ranks_fail(ranks, self->rank, __FILE__, __LINE__, "tutti_store_open");
         return NULL;
@@ -142,9 +158,24 @@ static void run_threads(struct ranks *ranks, ranks_fn *fn, int first, int last)
         pthread_join(threads[r].thread, NULL);
 }
 
+static int processes_of(const struct ranks *ranks)
+{
+    return ranks->processes ? ranks->processes : 1;
+}
+
 static int first_rank_of(const struct ranks *ranks, int process)
 {
-    return process * ranks->size / ranks->processes;
+    return process * ranks->size / processes_of(ranks);
+}
+
+/* A process's ranks; a store of threads lives as long as it has a handle. */
+static void run_process(struct ranks *ranks, ranks_fn *fn, int process)
+{
+    tutti_store_t *keeper = NULL;
+    if (!ranks->processes && tutti_store_open(ranks->url, RANKS_TIMEOUT_MS, &keeper) != TUTTI_OK)
+        give_up(ranks->url);
+    run_threads(ranks, fn, first_rank_of(ranks, process), first_rank_of(ranks, process + 1));
+    tutti_store_close(keeper);
 }
 
 static void run_processes(struct ranks *ranks, ranks_fn *fn)
@@ -152,7 +183,7 @@ static void run_processes(struct ranks *ranks, ranks_fn *fn)
     pid_t parent = getpid();
     fflush(NULL);
     child_count = 0;
-    for (int p = 0; p < ranks->processes; p++) {
+    for (int p = 0; p < processes_of(ranks); p++) {
         pid_t child = fork();
         if (child < 0)
             give_up("fork");
@@ -160,14 +191,14 @@ static void run_processes(struct ranks *ranks, ranks_fn *fn)
             prctl(PR_SET_PDEATHSIG, SIGKILL);
             if (getppid() != parent)
                 _exit(1);
-            run_threads(ranks, fn, first_rank_of(ranks, p), first_rank_of(ranks, p + 1));
+            run_process(ranks, fn, p);
             fflush(NULL);
             _exit(0);
         }
         children[p] = child;
         child_count = p + 1;
     }
-    for (int p = 0; p < ranks->processes; p++) {
+    for (int p = 0; p < processes_of(ranks); p++) {
         int how = 0;
         while (waitpid(children[p], &how, 0) < 0 && errno == EINTR)
             ;
@@ -184,7 +215,7 @@ int ranks_run(struct ranks *ranks, ranks_fn *fn)
     memset(ranks->results, 0, sizeof ranks->results);
     memset(ranks->flags, 0, sizeof ranks->flags);
     watch();
-    if (ranks->processes)
+    if (in_child(ranks))
         run_processes(ranks, fn);
     else
         run_threads(ranks, fn, 0, ranks->size);
@@ -242,4 +273,29 @@ bool ranks_short(void)
 {
     const char *text = getenv("TUTTI_TEST_SHORT");
     return text && *text && strcmp(text, "0") != 0;
+}
+
+bool ranks_fit(int size)
+{
+    return !device_is_cuda() || (size >= 2 && size <= device_count(NULL));
+}
+
+int ranks_skip(int least)
+{
+    const char *reason;
+    if (!device_is_cuda() || device_count(&reason) >= least)
+        return 0;
+    if (*reason)
+        printf("skipped: TUTTI_TEST_DEVICE=cuda: %s\n", reason);
+    else
+        printf("skipped: needs %d GPUs, this machine has %d\n", least, device_count(NULL));
+    return 77;
+}
+
+int ranks_skip_cuda(const char *why)
+{
+    if (!device_is_cuda())
+        return 0;
+    printf("skipped: TUTTI_TEST_DEVICE=cuda: %s\n", why);
+    return 77;
 }

@@ -67,6 +67,14 @@ int ranks_fail(struct ranks *ranks, int rank, const char *file, int line, const 
 /* Whether the tests should be quick: under sanitizers. */
 bool ranks_short(void);
 
+/* Whether this machine has what a group of so many ranks needs: with TUTTI_TEST_DEVICE=cuda, a GPU
+ * for each of at least two. */
+bool ranks_fit(int size);
+/* What main() begins with: 77, after saying why, if no group of `least` ranks fits; else 0. */
+int ranks_skip(int least);
+/* The same of a test that knows the CPU alone. */
+int ranks_skip_cuda(const char *why);
+
 /* In a ranks_fn with arguments `ranks` and `rank`: ends it with the line unless the condition
  * holds. */
 #define RANKS_CHECK(condition)                                                                     \

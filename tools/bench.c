@@ -40,6 +40,11 @@ struct bench {
 
 /* ---- in the children ------------------------------------------------------------------------- */
 
+static bool run_rank(const struct bench_rank *rank)
+{
+    return rank->config->device == TUTTI_DEVICE_CUDA ? bench_gpu_run(rank) : bench_rank_run(rank);
+}
+
 static int process_main(int index, const char *url, void *context)
 {
     const struct bench *bench = context;
@@ -49,12 +54,12 @@ static int process_main(int index, const char *url, void *context)
                               .rank = index,
                               .pipe = bench->pipe[1]};
     close(bench->pipe[0]);
-    return bench_rank_run(&rank) ? TOOL_OK : TOOL_FAILED;
+    return run_rank(&rank) ? TOOL_OK : TOOL_FAILED;
 }
 
 static void *thread_main(void *argument)
 {
-    return bench_rank_run(argument) ? argument : NULL;
+    return run_rank(argument) ? argument : NULL;
 }
 
 static int threads_main(int index, const char *url, void *context)
@@ -116,6 +121,8 @@ static void show_progress(struct bench *bench)
 static const char *placement_name(const struct bench *bench)
 {
     const struct bench_record *first = &bench->records[0];
+    if (bench->config.device == TUTTI_DEVICE_CUDA)
+        return "gpu";
     if (bench->config.ranks > bench->config.placement.cores)
         return "oversubscribed";
     if (first->round_trip_ns <= 0)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * tutti bench: bench_options.c reads the command line, bench.c starts the ranks and watches over
- * them, bench_measure.c is what a rank does, bench_report.c prints.
+ * them, bench_measure.c is what a rank does (bench_gpu.c with a GPU), bench_report.c prints.
  *
  * The ranks are children of the tool (or, with --threads, threads of one child). All of them walk
  * through the same list of rows; after each, a rank writes one record to the pipe that they share.
@@ -22,6 +22,8 @@ struct bench_row {
     size_t bytes;
 };
 
+enum { BENCH_COUNTS = 64 };
+
 struct bench_config {
     enum tutti_collective collective;
     int ranks;
@@ -31,6 +33,8 @@ struct bench_config {
     bool max_given;
     size_t step_bytes; /* 0: multiply by factor */
     int factor;
+    size_t counts[BENCH_COUNTS]; /* elements, instead of sizes; how many there are */
+    int count_count;
     bool dtypes[TUTTI_DTYPE_COUNT];
     bool ops[TUTTI_OP_COUNT];
     enum tutti_algo algo;
@@ -41,6 +45,13 @@ struct bench_config {
     bool symmetric;
     int64_t timeout_ms;
     const char *json_path;
+    enum tutti_device device;
+    /* The rest with a GPU alone. */
+    bool graph;         /* the operations of a round are captured in one */
+    int batch;          /* operations of a round; 0: chosen by size */
+    bool pdl;           /* programmatic launch */
+    bool vs_nccl;       /* measure NCCL in turn */
+    int streams;        /* that operations take in turn */
     char command[1024]; /* the command line, for the record */
 
     struct placement placement;
@@ -57,8 +68,22 @@ void bench_config_fini(struct bench_config *config);
 
 enum bench_place { BENCH_OUT_OF_PLACE, BENCH_IN_PLACE, BENCH_PLACES };
 
+/* X(name, text): what is measured beside the library. */
+#define BENCH_RIVAL_MAP(X)                                                                         \
+    X(NCCL, "nccl")                                                                                \
+    X(NCCL_SYMMETRIC, "nccl_symmetric")
+
+enum bench_rival {
+#define BENCH_RIVAL_ENUM(name, text) BENCH_##name,
+    BENCH_RIVAL_MAP(BENCH_RIVAL_ENUM)
+#undef BENCH_RIVAL_ENUM
+        BENCH_RIVALS
+};
+
 struct bench_timing {
     double mean_us, p50_us, p99_us;
+    double host_us;                /* of a call, on a GPU without a graph; else 0 */
+    double rival_us[BENCH_RIVALS]; /* medians; 0: not measured */
     uint64_t wrong;
 };
 
@@ -71,6 +96,7 @@ struct bench_record {
     int row;
     enum tutti_status status; /* BENCH_ERROR */
     int pid;                  /* BENCH_READY */
+    char device[128];         /* BENCH_READY, of a GPU */
     double setup_ms;          /* BENCH_READY */
     double round_trip_ns;     /* rank 0's BENCH_ROW: the farther of before and after, 0 unknown */
     bool moved;               /* rank 0's BENCH_ROW: near before, far after, or the reverse */
@@ -82,9 +108,18 @@ struct bench_record {
 _Static_assert(sizeof(struct bench_record) <= PIPE_BUF, "records are written in one piece");
 
 /* Memory that all ranks share, whether processes or threads. */
+enum {
+    BENCH_GPU_RANKS = 8,
+    BENCH_REPLAYS = 400,
+    BENCH_SERIES = BENCH_RIVALS + 2, /* the library, its rivals, its host time */
+    BENCH_STREAMS = 8,
+};
+
 struct bench_board {
     struct ping pings[TUTTI_MAX_RANKS]; /* between rank 0 and each other one */
-    atomic_int iterations; /* rank 0 writes it before a barrier, the others read it after */
+    atomic_int iterations;  /* rank 0 writes it before a barrier, the others read it after */
+    atomic_ullong arrivals; /* GPU ranks' meetings on the host, all of them together */
+    float samples[BENCH_SERIES][BENCH_REPLAYS][BENCH_GPU_RANKS]; /* us; each rank writes its own */
 };
 
 /* What a rank needs to begin. */
@@ -98,6 +133,12 @@ struct bench_rank {
 
 /* Runs all rows as one rank; errors have been reported through the pipe when it returns false. */
 bool bench_rank_run(const struct bench_rank *self);
+/* The same with a GPU. */
+bool bench_gpu_run(const struct bench_rank *self);
+/* Reports through the pipe. */
+bool bench_send_record(const struct bench_rank *self, const struct bench_record *record);
+void bench_send_error(const struct bench_rank *self, int row, enum tutti_status status,
+                      const char *message);
 
 /* One row as the table shows it: of the slowest rank. */
 struct bench_result {

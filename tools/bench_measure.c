@@ -221,20 +221,19 @@ static enum tutti_status run_row_probed(struct measure *measure, int index,
     return TUTTI_OK;
 }
 
-static bool send_record(const struct bench_rank *self, const struct bench_record *record)
+bool bench_send_record(const struct bench_rank *self, const struct bench_record *record)
 {
     return write(self->pipe, record, sizeof *record) == (ssize_t)sizeof *record;
 }
 
-/* The library has written the message, unless the memory was lacking here. */
-static void send_error(const struct bench_rank *self, int row, enum tutti_status status)
+void bench_send_error(const struct bench_rank *self, int row, enum tutti_status status,
+                      const char *message)
 {
-    const char *message = tutti_last_error();
     struct bench_record record = {
         .kind = BENCH_ERROR, .rank = self->rank, .row = row, .status = status};
     snprintf(record.message, sizeof record.message, "%s",
              *message ? message : tutti_status_text(status));
-    send_record(self, &record);
+    bench_send_record(self, &record);
 }
 
 static enum tutti_status meet(struct measure *measure)
@@ -297,7 +296,7 @@ static bool run_rows(struct measure *measure, enum tutti_status *status, int *ro
     for (*row = 0; *row < self->config->row_count; (*row)++) {
         struct bench_record record = {.kind = BENCH_ROW, .rank = self->rank, .row = *row};
         *status = run_row_probed(measure, *row, &record);
-        if (*status || !send_record(self, &record))
+        if (*status || !bench_send_record(self, &record))
             return false;
     }
     /* Nobody leaves while another one is still in its last operation. */
@@ -317,11 +316,11 @@ bool bench_rank_run(const struct bench_rank *self)
     status = TUTTI_ERR_NO_MEMORY;
     if (allocate(&measure))
         status = prepare_rank(&measure, &ready.setup_ms);
-    ok = status == TUTTI_OK && send_record(self, &ready) && run_rows(&measure, &status, &row);
+    ok = status == TUTTI_OK && bench_send_record(self, &ready) && run_rows(&measure, &status, &row);
 
 err_release:
-    if (!ok)
-        send_error(self, row, status);
+    if (!ok) /* the library has written the message, unless the memory was lacking here */
+        bench_send_error(self, row, status, tutti_last_error());
     release(&measure);
     return ok;
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* The command line of tutti bench, and the list of rows that it asks for. */
 #include "bench.h"
+#include "gpu.h"
 #include "reference.h"
 #include "tool.h"
 
@@ -19,6 +20,13 @@ enum {
     OPTION_TIMEOUT,
     OPTION_THREADS,
     OPTION_NO_BIND,
+    OPTION_DEVICE,
+    OPTION_GRAPH,
+    OPTION_PDL,
+    OPTION_VS,
+    OPTION_STREAMS,
+    OPTION_RANKS_AS,
+    OPTION_COUNTS,
 };
 
 static const struct argp_option options[] = {
@@ -29,17 +37,24 @@ static const struct argp_option options[] = {
      0},
     {"stepfactor", 'f', "FACTOR", 0, "Multiply by FACTOR from one size to the next (default 2)", 0},
     {"stepbytes", 'i', "SIZE", 0, "Add SIZE instead", 0},
+    {"counts", OPTION_COUNTS, "COUNTS", 0,
+     "Numbers of elements, joined by commas, instead of sizes: odd or prime ones, say", 0},
     {"datatype", 'd', "TYPES", 0, "Names joined by commas, or all (default float32)", 0},
     {"op", 'o', "OPS", 0,
      "sum prod min max avg band bor bxor premul_sum, joined by commas, or all (default sum)", 0},
     {"collective", OPTION_COLLECTIVE, "NAME", 0, "all_reduce (default) or barrier", 0},
-    {"algo", OPTION_ALGO, "NAME", 0, "none (default: the library's choice), one_shot or two_shot",
+    {"algo", OPTION_ALGO, "NAME", 0,
+     "none (default: the library's choice), one_shot or two_shot; with a GPU also one_shot_ll, "
+     "one_shot_lines, two_shot_lines or two_shot_pipelined",
      0},
     {"cold", OPTION_COLD, 0, 0, "Give every operation buffers that are in no cache", 0},
     {"symmetric", OPTION_SYMMETRIC, 0, 0, "Take the buffers from tutti_symm_alloc()", 0},
     {0, 0, 0, 0, "Who takes part:", 2},
-    {"ranks", 'n', "N", 0, "Ranks, 1 to 64 (default: one for each core, at least 2)", 0},
-    {"threads", OPTION_THREADS, 0, 0, "Ranks are threads of one process (default: processes)", 0},
+    {"ranks", 'n', "N", 0,
+     "Ranks, 1 to 64 (default: one for each core, at least 2; or one for each GPU)", 0},
+    {"device", OPTION_DEVICE, "NAME", 0, "cpu (default) or cuda: one GPU a rank, 2 to 8", 0},
+    {"ranks-as", OPTION_RANKS_AS, "KIND", 0, "processes (default), or threads of one process", 0},
+    {"threads", OPTION_THREADS, 0, 0, "The same as --ranks-as threads", 0},
     {"no-bind", OPTION_NO_BIND, 0, 0,
      "Do not bind each rank to a core of its own (never done when ranks outnumber the cores)", 0},
     {0, 0, 0, 0, "How it is measured:", 3},
@@ -49,7 +64,15 @@ static const struct argp_option options[] = {
     {"check", 'c', "0|1", 0, "Compare every element of every rank, bit for bit (default 1)", 0},
     {"timeout", OPTION_TIMEOUT, "SECONDS", 0,
      "Time limit of set-up and of each operation (default: the library's)", 0},
-    {0, 0, 0, 0, "Output:", 4},
+    {0, 0, 0, 0, "With --device cuda:", 4},
+    {"graph", OPTION_GRAPH, "N", OPTION_ARG_OPTIONAL,
+     "Capture N operations in one CUDA graph and time its replays (default 50, from 64M on 10)", 0},
+    {"pdl", OPTION_PDL, 0, 0, "Launch programmatically: a kernel's start overlaps the last end", 0},
+    {"vs", OPTION_VS, "NAME", 0,
+     "nccl: measure it beside the library, in turn, with ordinary and with symmetric buffers", 0},
+    {"streams", OPTION_STREAMS, "N", 0, "Operations take turns on N streams, 1 to 8 (default 1)",
+     0},
+    {0, 0, 0, 0, "Output:", 5},
     {"json", OPTION_JSON, "FILE", 0, "Write the results to FILE as well", 0},
     {0},
 };
@@ -64,6 +87,10 @@ static const char doc[] =
     "when "
     "ranks outnumber the cores), so that the clock does not dominate: a percentile is then one of "
     "batch means.\n\n"
+    "With a GPU a round is a replay of the graph, or a batch of 20 calls, between two events: time "
+    "is "
+    "the median of the rounds, and host what a call took the host. --iters counts rounds, -w "
+    "too.\n\n"
     "#wrong counts, over all ranks, the elements of the result that differ in any bit from a "
     "reference computed one by one, elements of the input that changed, and bytes written "
     "around either. The exit status is 1 if there is any, or if a rank failed.";
@@ -125,6 +152,51 @@ static void ops_argument(struct argp_state *state, char *text, bool *chosen)
     }
 }
 
+static void counts_argument(struct argp_state *state, char *text, struct bench_config *config)
+{
+    char *rest = NULL;
+    config->count_count = 0;
+    for (char *word = strtok_r(text, ",", &rest); word; word = strtok_r(NULL, ",", &rest)) {
+        if (config->count_count == BENCH_COUNTS)
+            argp_error(state, "--counts: more than %d numbers", BENCH_COUNTS);
+        config->counts[config->count_count++] = size_argument(state, "--counts", word);
+    }
+}
+
+static error_t parse_gpu_option(int key, char *text, struct argp_state *state)
+{
+    struct bench_config *config = state->input;
+    switch (key) {
+    case OPTION_DEVICE:
+        if (strcmp(text, "cuda") != 0 && strcmp(text, "cpu") != 0)
+            argp_error(state, "--device: '%s' is no device: give cpu or cuda", text);
+        config->device = strcmp(text, "cuda") == 0 ? TUTTI_DEVICE_CUDA : TUTTI_DEVICE_CPU;
+        return 0;
+    case OPTION_RANKS_AS:
+        if (strcmp(text, "threads") != 0 && strcmp(text, "processes") != 0)
+            argp_error(state, "--ranks-as: '%s' is no kind: give threads or processes", text);
+        config->threads = strcmp(text, "threads") == 0;
+        return 0;
+    case OPTION_GRAPH:
+        config->graph = true;
+        config->batch = text ? integer_argument(state, "--graph", text, 1, 10000) : 0;
+        return 0;
+    case OPTION_PDL:
+        config->pdl = true;
+        return 0;
+    case OPTION_VS:
+        if (strcmp(text, "nccl") != 0)
+            argp_error(state, "--vs: '%s' is no rival: give nccl", text);
+        config->vs_nccl = true;
+        return 0;
+    case OPTION_STREAMS:
+        config->streams = integer_argument(state, "--streams", text, 1, BENCH_STREAMS);
+        return 0;
+    default:
+        return ARGP_ERR_UNKNOWN;
+    }
+}
+
 /* Options whose value is a name of a map or a flag. */
 static error_t parse_long_option(int key, char *text, struct argp_state *state)
 {
@@ -134,14 +206,19 @@ static error_t parse_long_option(int key, char *text, struct argp_state *state)
         config->iterations = integer_argument(state, "--iters", text, 1, 1000000000);
         return 0;
     case OPTION_ALGO:
-        if (!parse_algo(text, &config->algo) || config->algo > TUTTI_ALGO_TWO_SHOT)
-            argp_error(state, "--algo: '%s' is no algorithm: give none, one_shot or two_shot",
+        if (!parse_algo(text, &config->algo) || config->algo == TUTTI_ALGO_HYBRID_CUBE_MESH)
+            argp_error(state,
+                       "--algo: '%s' is no algorithm: give none, one_shot or two_shot, or with a "
+                       "GPU one of its transports",
                        text);
         return 0;
     case OPTION_COLLECTIVE:
         if (!parse_collective(text, &config->collective))
             argp_error(state, "--collective: '%s' is no collective: give all_reduce or barrier",
                        text);
+        return 0;
+    case OPTION_COUNTS:
+        counts_argument(state, text, config);
         return 0;
     case OPTION_TIMEOUT:
         config->timeout_ms = 1000 * (int64_t)integer_argument(state, "--timeout", text, 1, 86400);
@@ -164,18 +241,42 @@ static error_t parse_long_option(int key, char *text, struct argp_state *state)
         config->bind = false;
         return 0;
     default:
-        return ARGP_ERR_UNKNOWN;
+        return parse_gpu_option(key, text, state);
     }
+}
+
+static void check_device(struct argp_state *state, const struct bench_config *config)
+{
+    bool cuda = config->device == TUTTI_DEVICE_CUDA;
+    const struct {
+        bool wrong;
+        const char *text;
+    } rules[] = {
+        {!cuda && config->graph, "--graph"},
+        {!cuda && config->pdl, "--pdl"},
+        {!cuda && config->vs_nccl, "--vs"},
+        {!cuda && config->streams > 1, "--streams"},
+        {!cuda && config->algo > TUTTI_ALGO_TWO_SHOT, "--algo with a transport of GPUs"},
+    };
+    for (size_t i = 0; i < sizeof rules / sizeof *rules; i++)
+        if (rules[i].wrong)
+            argp_error(state, "%s needs --device cuda", rules[i].text);
+    if (cuda && (config->cold || config->symmetric))
+        argp_error(state, "%s is for CPU ranks", config->cold ? "--cold" : "--symmetric");
+    if (cuda && config->ranks && (config->ranks < 2 || config->ranks > BENCH_GPU_RANKS))
+        argp_error(state, "-n: '%d': with --device cuda give 2 to 8 ranks", config->ranks);
 }
 
 static void check_together(struct argp_state *state)
 {
     struct bench_config *config = state->input;
+    check_device(state, config);
     if (!config->max_given)
         config->max_bytes = config->min_bytes > (64u << 20) ? config->min_bytes : 64u << 20;
     if (config->min_bytes > config->max_bytes)
         argp_error(state, "-b %zu is larger than -e %zu", config->min_bytes, config->max_bytes);
-    if (config->min_bytes == 0 && config->max_bytes > 0 && !config->step_bytes)
+    if (!config->count_count && config->min_bytes == 0 && config->max_bytes > 0 &&
+        !config->step_bytes)
         argp_error(state, "-b 0: no factor leads on from 0 bytes; give -i SIZE, or -e 0");
 }
 
@@ -236,6 +337,14 @@ static int add_sizes(const struct bench_config *config, enum tutti_dtype dtype,
 {
     size_t element = tutti_dtype_size(dtype);
     int count = 0;
+    for (; count < config->count_count; count++)
+        if (rows)
+            rows[count] = (struct bench_row){.dtype = dtype,
+                                             .op = op,
+                                             .count = config->counts[count],
+                                             .bytes = config->counts[count] * element};
+    if (config->count_count)
+        return count;
     for (size_t bytes = config->min_bytes; bytes <= config->max_bytes;
          bytes = next_size(config, bytes), count++)
         if (rows)
@@ -277,6 +386,8 @@ static bool make_rows(struct bench_config *config)
 static bool fits_memory(const struct bench_config *config)
 {
     size_t most = 0;
+    if (config->device == TUTTI_DEVICE_CUDA)
+        return true; /* the ranks will see */
     for (int i = 0; i < config->row_count; i++)
         most = config->rows[i].bytes > most ? config->rows[i].bytes : most;
     double need = 2.0 * (double)most * config->ranks;
@@ -297,6 +408,21 @@ static void join_command(struct bench_config *config, int argc, char **argv)
                                    "%s%s", i ? " " : "", argv[i]);
 }
 
+/* A rank a GPU; not bound to a core. */
+static bool count_gpus(struct bench_config *config)
+{
+    int count = gpu_probe();
+    config->bind = false;
+    if (count == 0)
+        return tool_fail("--device cuda: %s", gpu_error());
+    if (config->ranks > count)
+        return tool_fail("-n %d: each rank needs a GPU of its own, and this machine has %d",
+                         config->ranks, count);
+    if (config->ranks == 0)
+        config->ranks = count < BENCH_GPU_RANKS ? count : BENCH_GPU_RANKS;
+    return config->ranks >= 2 || tool_fail("--device cuda: needs two GPUs, this machine has one");
+}
+
 bool bench_config_init(struct bench_config *config, int argc, char **argv)
 {
     static const struct argp argp = {.options = options, .parser = parse_option, .doc = doc};
@@ -307,11 +433,14 @@ bool bench_config_init(struct bench_config *config, int argc, char **argv)
         .factor = 2,
         .warmup = 5,
         .check = true,
+        .streams = 1,
     };
     config->dtypes[TUTTI_FLOAT32] = true;
     config->ops[TUTTI_OP_SUM] = true;
     join_command(config, argc, argv);
     if (argp_parse(&argp, argc, argv, 0, NULL, config))
+        return false;
+    if (config->device == TUTTI_DEVICE_CUDA && !count_gpus(config))
         return false;
     if (config->ranks == 0) {
         if (!place_ranks(&config->placement, 1, false))

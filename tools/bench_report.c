@@ -12,12 +12,18 @@
 struct bench_report {
     const struct bench_config *config;
     json_t *rows;
+    char gpus[128]; /* "4 H200" */
     uint64_t wrong;
     double busbw_sum;
     int busbw_count;
 };
 
 /* ---- the table ------------------------------------------------------------------------------- */
+
+static bool is_gpu(const struct bench_config *config)
+{
+    return config->device == TUTTI_DEVICE_CUDA;
+}
 
 static void print_parameters(const struct bench_config *config)
 {
@@ -36,8 +42,18 @@ static void print_parameters(const struct bench_config *config)
         printf("%d", config->iterations);
     else
         printf("auto");
-    printf(" validation: %d caches: %s buffers: %s\n", config->check, config->cold ? "cold" : "hot",
-           config->symmetric ? "symmetric" : "ordinary");
+    printf(" validation: %d", config->check);
+    if (!is_gpu(config)) {
+        printf(" caches: %s buffers: %s\n", config->cold ? "cold" : "hot",
+               config->symmetric ? "symmetric" : "ordinary");
+        return;
+    }
+    printf(" device: cuda graph: ");
+    if (config->graph && config->batch)
+        printf("%d", config->batch);
+    else
+        printf("%s", config->graph ? "auto" : "no");
+    printf(" pdl: %d streams: %d\n", config->pdl, config->streams);
 }
 
 static void print_ranks(const struct bench_config *config, const struct bench_record *ready)
@@ -46,7 +62,9 @@ static void print_ranks(const struct bench_config *config, const struct bench_re
     printf("#\n# Using ranks\n");
     for (int rank = 0; rank < config->ranks; rank++) {
         printf("#  Rank %2d pid %6d ", rank, ready[rank].pid);
-        if (config->placement.bound)
+        if (is_gpu(config))
+            printf("%s\n", ready[rank].device);
+        else if (config->placement.bound)
             printf("on CPU %d\n", config->placement.cpus[rank]);
         else
             printf("not bound (%d cores)\n", config->placement.cores);
@@ -55,18 +73,32 @@ static void print_ranks(const struct bench_config *config, const struct bench_re
     printf("# Set-up of the communicator: %.3f ms (slowest rank)\n#\n", setup_ms);
 }
 
-static void print_columns(void)
+/* Of a GPU: what stands behind the columns that all have. */
+static void print_gpu_columns(const struct bench_config *config, bool units)
+{
+    if (is_gpu(config) && !config->graph)
+        printf(" %9s %9s", units ? "(us)" : "host(out)", units ? "(us)" : "host(in)");
+    if (config->vs_nccl)
+        printf(" %9s %9s %6s %9s %9s %6s", units ? "(us,out)" : "nccl", units ? "(us,out)" : "symm",
+               units ? "" : "ratio", units ? "(us,in)" : "nccl", units ? "(us,in)" : "symm",
+               units ? "" : "ratio");
+    printf("\n");
+}
+
+static void print_columns(const struct bench_config *config)
 {
     const char *quantities = " %8s %7s %7s %6s ";
     printf("# %46s %36s %36s\n", "", "out-of-place", "in-place");
     printf("# %10s %12s %11s %10s %6s", "size", "count", "type", "redop", "root");
     for (int place = 0; place < BENCH_PLACES; place++)
         printf(quantities, "time", "algbw", "busbw", "#wrong");
-    printf("%9s %9s %9s %9s\n", "p50(out)", "p99(out)", "p50(in)", "p99(in)");
+    printf("%9s %9s %9s %9s", "p50(out)", "p99(out)", "p50(in)", "p99(in)");
+    print_gpu_columns(config, false);
     printf("# %10s %12s %11s %10s %6s", "(B)", "(elements)", "", "", "");
     for (int place = 0; place < BENCH_PLACES; place++)
         printf(quantities, "(us)", "(GB/s)", "(GB/s)", "");
-    printf("%9s %9s %9s %9s\n", "(us)", "(us)", "(us)", "(us)");
+    printf("%9s %9s %9s %9s", "(us)", "(us)", "(us)", "(us)");
+    print_gpu_columns(config, true);
 }
 
 /* Five significant digits whatever the size. */
@@ -80,27 +112,71 @@ static void format_us(double us, char *text, size_t capacity)
              us);
 }
 
-/* algbw in GB/s: 1e9 bytes a second. */
-static double algbw(const struct bench_row *row, const struct bench_timing *timing)
+/* Rounds on a GPU have outliers that say nothing: their median counts. */
+static double time_us(const struct bench_config *config, const struct bench_timing *timing)
 {
-    return timing->mean_us > 0 ? (double)row->bytes / timing->mean_us * 1e-3 : 0;
+    return is_gpu(config) ? timing->p50_us : timing->mean_us;
+}
+
+/* algbw in GB/s: 1e9 bytes a second. */
+static double algbw(const struct bench_report *report, const struct bench_row *row,
+                    const struct bench_timing *timing)
+{
+    double us = time_us(report->config, timing);
+    return us > 0 ? (double)row->bytes / us * 1e-3 : 0;
 }
 
 static double busbw(const struct bench_report *report, const struct bench_row *row,
                     const struct bench_timing *timing)
 {
     int ranks = report->config->ranks;
-    return algbw(row, timing) * 2 * (ranks - 1) / ranks;
+    return algbw(report, row, timing) * 2 * (ranks - 1) / ranks;
 }
 
 static void print_timing(const struct bench_report *report, const struct bench_row *row,
                          const struct bench_timing *timing)
 {
     char time[32], wrong[32] = "N/A";
-    format_us(timing->mean_us, time, sizeof time);
+    format_us(time_us(report->config, timing), time, sizeof time);
     if (report->config->check)
         snprintf(wrong, sizeof wrong, "%llu", (unsigned long long)timing->wrong);
-    printf(" %8s %7.2f %7.2f %6s ", time, algbw(row, timing), busbw(report, row, timing), wrong);
+    printf(" %8s %7.2f %7.2f %6s ", time, algbw(report, row, timing), busbw(report, row, timing),
+           wrong);
+}
+
+/* To the fastest rival; 0 if there is none. */
+static double ratio(const struct bench_timing *timing)
+{
+    double best = 0;
+    for (int rival = 0; rival < BENCH_RIVALS; rival++)
+        if (timing->rival_us[rival] > 0 && (best <= 0 || timing->rival_us[rival] < best))
+            best = timing->rival_us[rival];
+    return best > 0 ? timing->p50_us / best : 0;
+}
+
+static void print_us(double us)
+{
+    char text[32] = "-";
+    if (us > 0)
+        format_us(us, text, sizeof text);
+    printf(" %9s", text);
+}
+
+static void print_gpu_cells(const struct bench_config *config, const struct bench_result *result)
+{
+    for (int place = 0; place < BENCH_PLACES && is_gpu(config) && !config->graph; place++)
+        print_us(result->timing[place].host_us);
+    for (int place = 0; place < BENCH_PLACES && config->vs_nccl; place++) {
+        const struct bench_timing *timing = &result->timing[place];
+        for (int rival = 0; rival < BENCH_RIVALS; rival++)
+            print_us(timing->rival_us[rival]);
+        if (ratio(timing) > 0)
+            printf(" %6.2f", ratio(timing));
+        else
+            printf(" %6s", "-");
+    }
+    printf("\n");
+    fflush(stdout);
 }
 
 static void print_row(struct bench_report *report, const struct bench_result *result)
@@ -123,11 +199,33 @@ static void print_row(struct bench_report *report, const struct bench_result *re
         }
         printf("%9s %9s ", p50, p99);
     }
-    printf("\n");
-    fflush(stdout);
+    print_gpu_cells(report->config, result);
 }
 
 /* ---- JSON ------------------------------------------------------------------------------------ */
+
+static json_t *rivals_of(const struct bench_timing *timing)
+{
+#define BENCH_RIVAL_NAME(name, text) [BENCH_##name] = text,
+    static const char *const names[] = {BENCH_RIVAL_MAP(BENCH_RIVAL_NAME)};
+#undef BENCH_RIVAL_NAME
+    json_t *object = json_object();
+    for (int rival = 0; rival < BENCH_RIVALS; rival++)
+        if (timing->rival_us[rival] > 0)
+            json_object_set_new(object, names[rival], json_real(timing->rival_us[rival]));
+    return object;
+}
+
+/* What only a row of a GPU has. */
+static void add_gpu(json_t *object, const struct bench_config *config,
+                    const struct bench_timing *timing)
+{
+    json_object_set_new(object, "graph", json_boolean(config->graph));
+    json_object_set_new(object, "programmatic_launch", json_boolean(config->pdl));
+    json_object_set_new(object, "streams", json_integer(config->streams));
+    json_object_set_new(object, "host_us",
+                        timing->host_us > 0 ? json_real(timing->host_us) : json_null());
+}
 
 static bool append_row(struct bench_report *report, const struct bench_result *result,
                        enum bench_place place)
@@ -137,19 +235,23 @@ static bool append_row(struct bench_report *report, const struct bench_result *r
     const struct bench_timing *timing = &result->timing[place];
     bool barrier = config->collective == TUTTI_COLLECTIVE_BARRIER;
     json_t *object = json_pack(
-        "{s:s, s:s?, s:s?, s:i, s:I, s:s, s:s?, s:f, s:{}, s:n, s:f, s:f, s:f, s:b, s:b, s:b, "
+        "{s:s, s:s?, s:s?, s:i, s:I, s:s, s:s?, s:f, s:o, s:o, s:f, s:f, s:f, s:b, s:b, s:b, "
         "s:b, s:i}",
         "collective", tutti_collective_name(config->collective), "dtype",
         barrier ? NULL : tutti_dtype_name(row->dtype), "op", barrier ? NULL : op_kind_name(row->op),
         "ranks", config->ranks, "bytes", (json_int_t)row->bytes, "placement", result->placement,
         "algo", barrier ? NULL : tutti_algo_name(result->algo), "tutti_us", timing->p50_us,
-        "rivals", "ratio", "mean_us", timing->mean_us, "p50_us", timing->p50_us, "p99_us",
-        timing->p99_us, "in_place", place == BENCH_IN_PLACE, "cold", config->cold, "symmetric",
-        config->symmetric, "threads", config->threads, "iterations", result->iterations);
+        "rivals", rivals_of(timing), "ratio",
+        ratio(timing) > 0 ? json_real(ratio(timing)) : json_null(), "mean_us", timing->mean_us,
+        "p50_us", timing->p50_us, "p99_us", timing->p99_us, "in_place", place == BENCH_IN_PLACE,
+        "cold", config->cold, "symmetric", config->symmetric, "threads", config->threads,
+        "iterations", result->iterations);
     if (object)
         json_object_set_new(object, "wrong",
                             config->check && !barrier ? json_integer((json_int_t)timing->wrong)
                                                       : json_null());
+    if (object && is_gpu(config))
+        add_gpu(object, config, timing);
     return json_array_append_new(report->rows, object) == 0;
 }
 
@@ -162,8 +264,12 @@ static bool write_json(const struct bench_report *report)
     struct tm utc;
     uname(&host);
     strftime(date, sizeof date, "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&now, &utc));
-    snprintf(machine, sizeof machine, "%s, %d cores, %s %s", config->placement.cpu_model,
-             config->placement.cores, host.sysname, host.release);
+    if (is_gpu(config))
+        snprintf(machine, sizeof machine, "%s, %s, %d cores", report->gpus,
+                 config->placement.cpu_model, config->placement.cores);
+    else
+        snprintf(machine, sizeof machine, "%s, %d cores, %s %s", config->placement.cpu_model,
+                 config->placement.cores, host.sysname, host.release);
     json_t *file = json_pack("{s:s, s:s, s:s, s:s, s:O}", "machine", machine, "commit", TOOL_COMMIT,
                              "date", date, "command", config->command, "rows", report->rows);
     bool ok = file && json_dump_file(file, config->json_path, JSON_INDENT(1)) == 0;
@@ -172,6 +278,14 @@ static bool write_json(const struct bench_report *report)
 }
 
 /* ---- the report ------------------------------------------------------------------------------ */
+
+/* "device 0 0000:01:00.0 NVIDIA H200": the name without its maker. */
+static void name_gpus(struct bench_report *report, const struct bench_record *ready)
+{
+    const char *name = strstr(ready->device, "NVIDIA ");
+    snprintf(report->gpus, sizeof report->gpus, "%d %s", report->config->ranks,
+             name ? name + strlen("NVIDIA ") : "GPUs");
+}
 
 struct bench_report *bench_report_begin(const struct bench_config *config,
                                         const struct bench_record *ready)
@@ -186,9 +300,10 @@ struct bench_report *bench_report_begin(const struct bench_config *config,
     }
     report->config = config;
     report->rows = rows;
+    name_gpus(report, ready);
     print_parameters(config);
     print_ranks(config, ready);
-    print_columns();
+    print_columns(config);
     fflush(stdout);
     return report;
 }

@@ -240,11 +240,11 @@ int command_info(int argc, char **argv)
                         : placement.cores > TUTTI_MAX_RANKS ? TUTTI_MAX_RANKS
                                                             : placement.cores;
     json_t *tree = json_pack(
-        "{s:o, s:o, s:o, s:o, s:o, s:o*, s:o*, s:o*, s:o*}", "library", describe_library(), "host",
-        describe_host(), "processors", place_describe(), "limits", describe_limits(), "namespaces",
-        describe_namespaces(), "core_distances", selftest_distances(), "stores",
+        "{s:o, s:o, s:o, s:o, s:o, s:o*, s:o*, s:o*, s:o*, s:o*}", "library", describe_library(),
+        "host", describe_host(), "processors", place_describe(), "limits", describe_limits(),
+        "namespaces", describe_namespaces(), "core_distances", selftest_distances(), "stores",
         selftest_stores(&failed), "communicators", selftest_comms(request.ranks, &failed),
-        "algorithms", selftest_algorithms(request.ranks));
+        "algorithms", selftest_algorithms(request.ranks), "cuda", describe_cuda(&failed));
     if (!tree) {
         tool_fail("no memory for the description");
         return TOOL_FAILED;

@@ -16,5 +16,10 @@ json_t *selftest_distances(void);
 /* What the communicator would choose: [{"ranks", "choices": [{"from_bytes", "to_bytes", ...}]}],
  * for 2 and for `ranks` ranks. */
 json_t *selftest_algorithms(int ranks);
+/* The same of one communicator: the array of choices alone. */
+json_t *selftest_choices(tutti_comm_t *comm, enum tutti_dtype dtype);
+/* Driver, devices, links, peers tried with data, a communicator of as many GPUs as there are (at
+ * most 8); or {"missing"}. Runs in a child process. */
+json_t *describe_cuda(bool *failed);
 
 #endif

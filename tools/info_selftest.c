@@ -208,36 +208,59 @@ static enum tutti_status reduce_and_check(tutti_comm_t *comm, int rank, int rank
     return status;
 }
 
-static bool same_choice(tutti_comm_t *comm, size_t count, const struct choice *choice)
+static bool same_choice(tutti_comm_t *comm, enum tutti_dtype dtype, size_t count,
+                        const struct choice *choice)
 {
     enum tutti_algo algo = TUTTI_ALGO_NONE;
     const char *reason = "";
-    tutti_comm_algorithm(comm, count, TUTTI_FLOAT32, TUTTI_SUM, NULL, &algo, &reason);
+    tutti_comm_algorithm(comm, count, dtype, TUTTI_SUM, NULL, &algo, &reason);
     return algo == choice->algo && strcmp(reason, choice->reason) == 0;
 }
 
-/* From each first size doubles until the choice changes, then halves the step to find the last. */
-static void list_choices(struct trial *trial, tutti_comm_t *comm)
+/* From each first size doubles until the choice changes, then halves the step to find the last.
+ * Returns how many there are. */
+static int list_choices(tutti_comm_t *comm, enum tutti_dtype dtype, struct choice *choices)
 {
-    static const size_t most = (size_t)1 << 30;
+    const size_t width = tutti_dtype_size(dtype), most = ((size_t)1 << 32) / width;
     size_t first = 1;
-    while (first <= most && trial->choices < CHOICES) {
-        struct choice *choice = &trial->choice[trial->choices++];
+    int count = 0;
+    while (first <= most && count < CHOICES) {
+        struct choice *choice = &choices[count++];
         const char *reason = "";
-        tutti_comm_algorithm(comm, first, TUTTI_FLOAT32, TUTTI_SUM, NULL, &choice->algo, &reason);
+        tutti_comm_algorithm(comm, first, dtype, TUTTI_SUM, NULL, &choice->algo, &reason);
         snprintf(choice->reason, sizeof choice->reason, "%s", reason);
         size_t last = first, step = first;
-        while (last < most && same_choice(comm, last + step, choice)) {
+        while (last < most && same_choice(comm, dtype, last + step, choice)) {
             last += step;
             step = last;
         }
         for (; step > 0 && last < most; step /= 2)
-            if (same_choice(comm, last + step, choice))
+            if (same_choice(comm, dtype, last + step, choice))
                 last += step;
-        choice->from_bytes = first * sizeof(float);
-        choice->to_bytes = last < most ? last * sizeof(float) : 0;
+        choice->from_bytes = first * width;
+        choice->to_bytes = last < most ? last * width : 0;
         first = last + 1;
     }
+    return count;
+}
+
+static json_t *describe_choices(const struct choice *choices, int count)
+{
+    json_t *array = json_array();
+    for (int i = 0; i < count; i++)
+        json_array_append_new(
+            array, json_pack("{s:I, s:o, s:s, s:s}", "from_bytes",
+                             (json_int_t)choices[i].from_bytes, "to_bytes",
+                             choices[i].to_bytes ? json_integer((json_int_t)choices[i].to_bytes)
+                                                 : json_string("any"),
+                             "algo", tutti_algo_name(choices[i].algo), "why", choices[i].reason));
+    return array;
+}
+
+json_t *selftest_choices(tutti_comm_t *comm, enum tutti_dtype dtype)
+{
+    struct choice choices[CHOICES];
+    return describe_choices(choices, list_choices(comm, dtype, choices));
 }
 
 struct trial_rank {
@@ -261,7 +284,7 @@ static void comm_rank(const struct trial_rank *self)
         status = tutti_comm_create(store, self->rank, trial->ranks, &options, &comm);
     trial->setup_ms[self->rank] = (clock_seconds() - begin) * 1e3;
     if (!status && trial->choose && self->rank == 0)
-        list_choices(trial, comm);
+        trial->choices = list_choices(comm, TUTTI_FLOAT32, trial->choice);
     if (!status && !trial->choose)
         status = reduce_and_check(comm, self->rank, trial->ranks, &same);
     if (!status)
@@ -349,17 +372,8 @@ static void add_choices(json_t *results, int ranks)
     if (!trial)
         return;
     trial->choose = true;
-    json_t *choices = json_array();
-    if (trial_run(trial, comm_threads))
-        for (int i = 0; i < trial->choices; i++) {
-            const struct choice *choice = &trial->choice[i];
-            json_array_append_new(
-                choices, json_pack("{s:I, s:o, s:s, s:s}", "from_bytes",
-                                   (json_int_t)choice->from_bytes, "to_bytes",
-                                   choice->to_bytes ? json_integer((json_int_t)choice->to_bytes)
-                                                    : json_string("any"),
-                                   "algo", tutti_algo_name(choice->algo), "why", choice->reason));
-        }
+    json_t *choices =
+        describe_choices(trial->choice, trial_run(trial, comm_threads) ? trial->choices : 0);
     json_array_append_new(results, json_pack("{s:i, s:s, s:s, s:o}", "ranks", ranks, "dtype",
                                              "float32", "op", "sum", "choices", choices));
     trial_destroy(trial);

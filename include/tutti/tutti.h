@@ -675,6 +675,13 @@ TUTTI_API const char *tutti_info_isa(void);
 TUTTI_API enum tutti_status tutti_info_symm_backend(const char **name);
 /* Whether the device supports NVLink multicast objects: a query only, false on CPU. */
 TUTTI_API bool tutti_info_multicast(enum tutti_device device);
+/*
+ * links[i * count + j] = NVLinks from device i to device j, through NVML; a link that ends in an
+ * NVSwitch counts as one to every device on it. 0 on the diagonal.
+ * [in] bus_ids  PCI bus ids of count devices, as CUDA writes them: "0000:01:00.0"
+ * Returns INVALID, DECLINED (no NVML here), NO_MEMORY, SYSTEM (NVML's error).
+ */
+TUTTI_API enum tutti_status tutti_info_links(const char *const *bus_ids, int count, int *links);
 
 #ifdef __cplusplus
 }

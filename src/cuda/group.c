@@ -21,9 +21,18 @@
 
 enum {
     PAGE_BYTES = 4096,
-    GRACE_MS = 100,  /* for operations under way when the communicator is destroyed */
-    LINGER_MS = 2000 /* for them to notice that they are to end */
+    HEADER_AT = 2048, /* in the page: where copies of arenas' headers start or end */
+    GRACE_MS = 100,   /* for operations under way when the communicator is destroyed */
+    LINGER_MS = 2000  /* for them to notice that they are to end */
 };
+
+/* How an arena begins. */
+struct header {
+    uint64_t magic;
+    uint32_t version;
+    int32_t rank;
+};
+static_assert(sizeof(struct header) == offsetof(struct cuda_arena, pad), "header");
 
 /* What a rank tells the others once it is ready. */
 struct offer {
@@ -75,17 +84,19 @@ static enum tutti_status page_create(struct cuda_group *group)
     return status;
 }
 
+/* Not on the stack: what is copied may be so later than whoever asked for it waits. */
+static struct header *header_place(struct cuda_group *group)
+{
+    return (struct header *)(void *)((char *)(void *)group->keep->host + HEADER_AT);
+}
+
 /* Peers may push from the moment that they have all verdicts: by then it is empty. */
 static enum tutti_status arena_create(struct cuda_group *group, int64_t deadline, int *fd)
 {
     const struct cuda_driver *driver = group->driver;
     struct cuda_memory *memory = &group->keep->arenas[group->launch.rank];
-    const struct {
-        uint64_t magic;
-        uint32_t version;
-        int32_t rank;
-    } header = {CUDA_ARENA_MAGIC, CUDA_ARENA_VERSION, group->launch.rank};
-    static_assert(sizeof header == offsetof(struct cuda_arena, pad), "header");
+    struct header *header = header_place(group);
+    *header = (struct header){CUDA_ARENA_MAGIC, CUDA_ARENA_VERSION, group->launch.rank};
     enum tutti_status status =
         cuda_memory_create(driver, group->device.ordinal, sizeof(struct cuda_arena), memory, fd);
     if (status == TUTTI_OK)
@@ -102,10 +113,10 @@ static enum tutti_status arena_create(struct cuda_group *group, int64_t deadline
             "cuMemsetD8Async");
     if (status == TUTTI_OK)
         status = cuda_check(driver,
-                            driver->memcpy_async(memory->base, (CUdeviceptr)(uintptr_t)&header,
-                                                 sizeof header, group->own),
+                            driver->memcpy_async(memory->base, (CUdeviceptr)(uintptr_t)header,
+                                                 sizeof *header, group->own),
                             "cuMemcpyAsync");
-    /* Also after an error: the copy is not to read `header` later than this. */
+    /* Also after an error: what came before it is on the stream. */
     enum tutti_status finished = cuda_own_finish(group, deadline);
     return status == TUTTI_OK ? finished : status;
 }
@@ -183,29 +194,25 @@ static void grids_agree(struct cuda_group *group, const struct offer *offers)
 /* Reads a peer's header the way that kernels will go. */
 static enum tutti_status arena_check(struct cuda_group *group, int peer, int64_t deadline)
 {
-    struct {
-        uint64_t magic;
-        uint32_t version;
-        int32_t rank;
-    } header = {.magic = 0};
+    struct header *header = header_place(group);
+    *header = (struct header){0, 0, -1};
     enum tutti_status status = cuda_check(
         group->driver,
-        group->driver->memcpy_async((CUdeviceptr)(uintptr_t)&header, group->keep->arenas[peer].base,
-                                    sizeof header, group->own),
+        group->driver->memcpy_async((CUdeviceptr)(uintptr_t)header, group->keep->arenas[peer].base,
+                                    sizeof *header, group->own),
         "cuMemcpyAsync");
-    enum tutti_status finished = cuda_own_finish(group, deadline);
     if (status == TUTTI_OK)
-        status = finished;
+        status = cuda_own_finish(group, deadline);
     if (status != TUTTI_OK)
         return error_context(status, "device %d reads the arena of rank %d", group->device.ordinal,
                              peer);
-    if (header.magic != CUDA_ARENA_MAGIC || header.version != CUDA_ARENA_VERSION ||
-        header.rank != peer)
+    if (header->magic != CUDA_ARENA_MAGIC || header->version != CUDA_ARENA_VERSION ||
+        header->rank != peer)
         return error_set(TUTTI_ERR_CUDA,
                          "device %d does not read what rank %d wrote into its arena (magic %llx, "
                          "version %u, rank %d): the link between the devices does not work",
-                         group->device.ordinal, peer, (unsigned long long)header.magic,
-                         (unsigned)header.version, (int)header.rank);
+                         group->device.ordinal, peer, (unsigned long long)header->magic,
+                         (unsigned)header->version, (int)header->rank);
     return TUTTI_OK;
 }
 
@@ -380,12 +387,16 @@ static bool drain(struct cuda_group *group)
 static void poison(struct cuda_group *group)
 {
     const struct cuda_driver *driver = group->driver;
-    CUdeviceptr failed = group->keep->arenas[group->launch.rank].base +
-                         offsetof(struct cuda_arena, control) +
-                         offsetof(struct cuda_control, failed);
+    CUdeviceptr control = group->keep->arenas[group->launch.rank].base;
     cuda_stop(group, TUTTI_ERR_ABORTED, group->launch.rank);
-    if (group->keep->arenas[group->launch.rank].base)
-        driver->memset_d8_async(failed, 1, sizeof(uint32_t), group->own);
+    if (control) {
+        /* Rows whole: of those of a communicator that has failed nothing else is read. */
+        control += offsetof(struct cuda_arena, control);
+        driver->memset_d8_async(control + offsetof(struct cuda_control, rows), 1,
+                                sizeof(((struct cuda_control *)0)->rows), group->own);
+        driver->memset_d8_async(control + offsetof(struct cuda_control, failed), 1,
+                                sizeof(uint32_t), group->own);
+    }
     if (group->enqueued)
         driver->stream_wait_event(group->own, group->event, 0);
     driver->event_record(group->event, group->own);

@@ -57,9 +57,10 @@ enum tutti_status cuda_own_finish(struct cuda_group *group, int64_t deadline)
     enum tutti_status status = cuda_check(
         group->driver, group->driver->event_record(group->event, stream), "cuEventRecord");
     if (status == TUTTI_OK)
-        return cuda_event_wait(group, deadline);
+        status = cuda_event_wait(group, deadline);
     /* What is on it must be over before its memory goes. It is short, being ours. */
-    group->driver->stream_synchronize(stream);
+    if (status != TUTTI_OK && status != TUTTI_ERR_TIMEOUT)
+        group->driver->stream_synchronize(stream);
     return status;
 }
 

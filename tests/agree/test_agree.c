@@ -9,6 +9,7 @@
  * symmetric: processes whose operands lie in symmetric memory.
  */
 #include "cpu/reduce.h"
+#include "device.h"
 #include "layout.h"
 #include "pool.h"
 #include "ranks.h"
@@ -23,6 +24,7 @@ enum {
     POISON = 0xa5,
     FEW_RANKS = 9,                           /* more do a smaller round */
     MOST_BYTES = 5 * LAYOUT_PIECE_BYTES / 2, /* two whole pieces of a ring and a part */
+    CUDA_MOST_BYTES = 20 << 20,              /* a pipeline turns over several times */
 };
 
 /* How an operation is asked for. */
@@ -37,7 +39,22 @@ static const struct way ways[] = {
     {TUTTI_ALGO_TWO_SHOT, COPIES_ALWAYS}, {TUTTI_ALGO_TWO_SHOT, COPIES_RANK_0},
 };
 
-enum { WAYS = sizeof ways / sizeof *ways };
+/* On a GPU: by the table, by its rows for one and two hops, and each transport. */
+static const struct way cuda_ways[] = {
+    {TUTTI_ALGO_NONE, COPIES_NEVER},
+    {TUTTI_ALGO_ONE_SHOT, COPIES_NEVER},
+    {TUTTI_ALGO_TWO_SHOT, COPIES_NEVER},
+    {TUTTI_ALGO_ONE_SHOT_LL, COPIES_NEVER},
+    {TUTTI_ALGO_ONE_SHOT_LINES, COPIES_NEVER},
+    {TUTTI_ALGO_TWO_SHOT_LINES, COPIES_NEVER},
+    {TUTTI_ALGO_TWO_SHOT_PIPELINED, COPIES_NEVER},
+};
+
+enum {
+    WAYS = sizeof ways / sizeof *ways,
+    CUDA_WAYS = sizeof cuda_ways / sizeof *cuda_ways,
+    MOST_WAYS = CUDA_WAYS,
+};
 
 struct context {
     const struct pool *pool;
@@ -49,6 +66,7 @@ struct context {
 
 struct operation {
     const struct way *way;
+    int way_index;
     enum tutti_dtype dtype;
     enum tutti_op_kind op;
     size_t count;
@@ -65,6 +83,7 @@ struct side {
     unsigned char *send_memory;
     unsigned char *recv_memory;
     tutti_symm_group_t *group; /* that owns both, or NULL */
+    size_t done[MOST_WAYS];    /* operations of each way */
 };
 
 static int complain(const struct side *side, const struct operation *o, const char *what,
@@ -73,8 +92,8 @@ static int complain(const struct side *side, const struct operation *o, const ch
     char text[256];
     snprintf(text, sizeof text, "%s of %zu %s, %s (way %d, random %llx): %s at %zu",
              tutti_op_name((tutti_op_t)(uintptr_t)o->op), o->count, tutti_dtype_name(o->dtype),
-             tutti_algo_name(o->way->algo), (int)(o->way - ways), (unsigned long long)o->random,
-             what, index);
+             tutti_algo_name(o->way->algo), o->way_index, (unsigned long long)o->random, what,
+             index);
     return ranks_fail(side->ranks, side->rank, __FILE__, __LINE__, text);
 }
 
@@ -126,11 +145,22 @@ static int operation_run(const struct side *side, const struct operation *o)
     return 0;
 }
 
+/* Whether the communicator takes the operation that way: a transport has its dtypes and sizes. */
+static bool is_taken(const struct side *side, const struct operation *o)
+{
+    struct tutti_call_options options = {.struct_size = sizeof options, .algo = o->way->algo};
+    enum tutti_algo algo;
+    return tutti_comm_algorithm(side->comm, o->count, o->dtype, (tutti_op_t)(uintptr_t)o->op,
+                                &options, &algo, NULL) == TUTTI_OK;
+}
+
 /* All ways of one operation. */
 static int ways_run(struct side *side, enum tutti_dtype dtype, enum tutti_op_kind op, size_t count)
 {
-    for (int w = 0; w < WAYS; w++) {
-        struct operation operation = {.way = &ways[w],
+    bool cuda = device_is_cuda();
+    for (int w = 0; w < (cuda ? CUDA_WAYS : WAYS); w++) {
+        struct operation operation = {.way = cuda ? &cuda_ways[w] : &ways[w],
+                                      .way_index = w,
                                       .dtype = dtype,
                                       .op = op,
                                       .count = count,
@@ -138,11 +168,28 @@ static int ways_run(struct side *side, enum tutti_dtype dtype, enum tutti_op_kin
         /* Under sanitizers, and with many ranks, a sample. */
         if ((ranks_short() || side->ranks->size > FEW_RANKS) && operation.random >> 20 & 3)
             continue;
+        if (cuda && op != TUTTI_OP_PREMUL_SUM && !is_taken(side, &operation))
+            continue;
+        side->done[w]++;
         int failed = operation_run(side, &operation);
         if (failed)
             return failed;
     }
     return 0;
+}
+
+/* Around what fits one unit of each transport, and far beyond. */
+static int cuda_counts_run(struct side *side, enum tutti_dtype dtype)
+{
+    static const size_t bytes[] = {16384, 65536, 131072, 262144, 1 << 20, 2 << 20, 6 << 20};
+    size_t width = tutti_dtype_size(dtype);
+    int failed = 0;
+    for (size_t i = 0; !failed && i < sizeof bytes / sizeof *bytes; i++) {
+        failed = ways_run(side, dtype, TUTTI_OP_SUM, bytes[i] / width);
+        if (!failed)
+            failed = ways_run(side, dtype, TUTTI_OP_SUM, bytes[i] / width + 1 + i * 2);
+    }
+    return failed ? failed : ways_run(side, dtype, TUTTI_OP_SUM, CUDA_MOST_BYTES / width - 1);
 }
 
 static int counts_run(struct side *side, enum tutti_dtype dtype, enum tutti_op_kind op)
@@ -160,11 +207,15 @@ static int counts_run(struct side *side, enum tutti_dtype dtype, enum tutti_op_k
         return failed;
     for (size_t i = 0; !failed && i < sizeof large / sizeof *large; i++)
         failed = ways_run(side, dtype, op, large[i]);
+    if (device_is_cuda() && !failed)
+        failed = cuda_counts_run(side, dtype);
     return failed;
 }
 
 static int side_run(struct side *side)
 {
+    struct ranks *ranks = side->ranks;
+    const int rank = side->rank;
     for (int d = 0; d < TUTTI_DTYPE_COUNT; d++) {
         for (int op = 1; op < TUTTI_OP_COUNT; op++) {
             if (!reference_has((enum tutti_dtype)d, (enum tutti_op_kind)op))
@@ -174,6 +225,8 @@ static int side_run(struct side *side)
                 return failed;
         }
     }
+    for (int w = 0; w < (device_is_cuda() ? CUDA_WAYS : WAYS); w++)
+        RANKS_CHECK(side->done[w] > 0);
     return 0;
 }
 
@@ -192,7 +245,7 @@ static const char *isa_of(int rank)
 /* Private memory, or one symmetric allocation for both, or one for each. */
 static int memory_open(struct side *side, tutti_store_t *store)
 {
-    const size_t bytes = MOST_BYTES + 4 * GUARD;
+    const size_t bytes = (device_is_cuda() ? CUDA_MOST_BYTES : MOST_BYTES) + 4 * GUARD;
     struct ranks *ranks = side->ranks;
     const int rank = side->rank;
     void *send, *recv = NULL;
@@ -265,15 +318,23 @@ static int world_run(const char *kind, int size, const int *leaf_order)
 
 int main(int argc, char **argv)
 {
-    int failures = 0;
+    int failures = 0, skip = ranks_skip(2);
     if (argc < 3)
         return 2;
+    if (skip)
+        return skip;
+    if (strcmp(argv[1], "isa") == 0 || strcmp(argv[1], "symmetric") == 0)
+        skip = ranks_skip_cuda("of CPU ranks");
+    if (skip)
+        return skip;
     if (strcmp(argv[1], "isa") == 0 && strcmp(isa_of(0), isa_of(1)) == 0) {
         puts("skipped: this processor has one instruction set only");
         return 77;
     }
     for (int i = 2; i < argc && !failures; i++) {
         int size = atoi(argv[i]), leaf_order[TUTTI_MAX_RANKS];
+        if (!ranks_fit(size))
+            continue;
         for (int leaf = 0; leaf < size; leaf++) /* 5 has no divisor in common with most sizes */
             leaf_order[leaf] = size % 5 ? (leaf * 5 + 2) % size : size - 1 - leaf;
         failures += world_run(argv[1], size, NULL);

@@ -8,6 +8,7 @@
  * symmetric: processes whose operands lie in symmetric memory.
  */
 #include "comm.h"
+#include "device.h"
 #include "pool.h"
 #include "ranks.h"
 #include "reference.h"
@@ -36,6 +37,7 @@ struct operation {
     enum tutti_dtype dtype;
     enum tutti_op_kind op;
     enum tutti_algo algo;
+    enum tutti_algo transport; /* forced half of the time on a GPU */
     size_t count;
     size_t offset;
     bool copies;   /* rather than zero-copy */
@@ -63,11 +65,30 @@ static struct operation operation_make(uint64_t *random)
         o.op = (enum tutti_op_kind)(1 + below(random, TUTTI_OP_COUNT - 1));
     } while (!reference_has(o.dtype, o.op));
     o.algo = (enum tutti_algo)below(random, TUTTI_ALGO_TWO_SHOT + 1);
+    o.transport = (enum tutti_algo)(TUTTI_ALGO_ONE_SHOT_LL + below(random, 4));
     o.count = bytes_make(random) / tutti_dtype_size(o.dtype);
     o.offset = below(random, POOL_PERIOD);
     o.copies = below(random, 2);
     o.bits = pool_random(random);
     return o;
+}
+
+/* A transport of GPUs has its dtypes and sizes. */
+static bool is_taken(const struct operation *o, tutti_comm_t *comm, enum tutti_algo asked)
+{
+    struct tutti_call_options options = {.struct_size = sizeof options, .algo = asked};
+    enum tutti_algo algo;
+    return tutti_comm_algorithm(comm, o->count, o->dtype, TUTTI_MAX, &options, &algo, NULL) ==
+           TUTTI_OK;
+}
+
+static enum tutti_algo algo_of(const struct operation *o, tutti_comm_t *comm)
+{
+    if (!device_is_cuda())
+        return o->algo;
+    if (o->bits >> 61 & 1 && is_taken(o, comm, o->transport))
+        return o->transport;
+    return is_taken(o, comm, o->algo) ? o->algo : TUTTI_ALGO_NONE;
 }
 
 static bool operation_run(const struct context *context, const struct operation *o, int rank,
@@ -83,7 +104,7 @@ static bool operation_run(const struct context *context, const struct operation 
         memset(recv, 0x5a, o->count * width);
 
     struct tutti_call_options options = {.struct_size = sizeof options,
-                                         .algo = o->algo,
+                                         .algo = algo_of(o, comm),
                                          .flags = o->copies ? TUTTI_CALL_NO_ZERO_COPY : 0};
     tutti_op_t op =
         o->op == TUTTI_OP_PREMUL_SUM ? context->premul_sum : (tutti_op_t)(uintptr_t)o->op;
@@ -123,7 +144,7 @@ static int live(struct ranks *ranks, int rank, tutti_store_t *store)
         RANKS_CHECK(memory);
     }
     RANKS_CHECK(ranks_join(ranks, rank, store, &options, &comm) == TUTTI_OK);
-    comm->cpu.sequence = UINT32_MAX - 200;
+    RANKS_CHECK(device_sequence_set(comm, UINT32_MAX - 200));
     comm->cpu.step = UINT32_MAX - 50;
 
     int operations = ranks_short() ? OPERATIONS_SHORT : OPERATIONS;
@@ -137,7 +158,8 @@ static int live(struct ranks *ranks, int rank, tutti_store_t *store)
                  tutti_algo_name(o.algo), o.copies ? ", copying" : "");
         return ranks_fail(ranks, rank, __FILE__, __LINE__, text);
     }
-    RANKS_CHECK(comm->cpu.sequence > UINT32_MAX && comm->cpu.step < UINT32_MAX / 2);
+    RANKS_CHECK(device_is_cuda() ||
+                (comm->cpu.sequence > UINT32_MAX && comm->cpu.step < UINT32_MAX / 2));
     tutti_comm_destroy(comm);
     if (!group)
         free(memory);
@@ -151,6 +173,11 @@ int main(int argc, char **argv)
     if (argc != 3)
         return 2;
     int size = atoi(argv[2]);
+    int skip = ranks_skip(size);
+    if (!skip && strcmp(argv[1], "symmetric") == 0)
+        skip = ranks_skip_cuda("of CPU ranks");
+    if (skip)
+        return skip;
     struct context context = {.leaf_order = size == 4 ? leaf_order : NULL,
                               .symmetric = strcmp(argv[1], "symmetric") == 0};
     struct pool *pool = pool_create(size, context.leaf_order, 7);

@@ -63,6 +63,9 @@ static int wrap(struct ranks *ranks, int rank, tutti_store_t *store)
 
 int main(void)
 {
+    int skip = ranks_skip_cuda("the counts of CPU ranks");
+    if (skip)
+        return skip;
     struct pool *pool = pool_create(2, NULL, 9);
     const struct wrap wraps[] = {
         {pool, ZERO_COPY, ONE_SHOT}, {pool, ZERO_COPY, TWO_SHOT}, {pool, ONE_SHOT, TWO_SHOT},

@@ -105,7 +105,8 @@ struct event {
     struct object object;
     struct device *device;
     uint64_t recorded, completed;
-    unsigned pending; /* works that name it */
+    int64_t completed_ns; /* when, by CLOCK_MONOTONIC */
+    unsigned pending;     /* works that name it */
     bool destroyed;
     uint64_t capture; /* graph that its last record was captured into, 0 if none */
     struct node *tips[STANDIN_DEPENDENCIES];

@@ -369,6 +369,25 @@ CUresult cuMemGetInfo(size_t *left, size_t *all)
     return CUDA_SUCCESS;
 }
 
+CUresult cuDeviceTotalMem(size_t *bytes, CUdevice device)
+{
+    CUresult result = standin_enter(__func__);
+    if (result == CUDA_SUCCESS && !standin_device(device))
+        result = CUDA_ERROR_INVALID_DEVICE;
+    if (result == CUDA_SUCCESS)
+        *bytes = DEVICE_BYTES;
+    return result;
+}
+
+/* Host memory is within everybody's reach: what a device may not touch is refused elsewhere. */
+CUresult cuCtxEnablePeerAccess(CUcontext peer, unsigned flags)
+{
+    CUresult result = standin_enter(__func__);
+    if (result == CUDA_SUCCESS && (!peer || flags))
+        result = CUDA_ERROR_INVALID_VALUE;
+    return result;
+}
+
 /* ---- what a pointer is ----------------------------------------------------------------------- */
 
 struct pointer_facts {

@@ -2,6 +2,8 @@
 /* The stand-in's streams, each a thread that does its work in order, and events. */
 #include "standin_internal.h"
 
+#include "deadline.h"
+
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -27,6 +29,7 @@ static void do_work(const struct work *work)
     case WORK_RECORD:
         if (work->event->completed < work->turn)
             work->event->completed = work->turn;
+        work->event->completed_ns = deadline_now();
         release_event(work->event);
         return;
     case WORK_WAIT:
@@ -419,4 +422,21 @@ CUresult cuEventSynchronize(CUevent event)
 {
     CUresult result = standin_enter_unsafe(__func__);
     return result == CUDA_SUCCESS ? await_event((struct event *)event, true) : result;
+}
+
+CUresult cuEventElapsedTime(float *ms, CUevent from_handle, CUevent to_handle)
+{
+    CUresult result = standin_enter(__func__);
+    struct event *from = (struct event *)from_handle, *to = (struct event *)to_handle;
+    if (result != CUDA_SUCCESS)
+        return result;
+    pthread_mutex_lock(&standin_lock);
+    if (!standin_object_is(from, OBJECT_EVENT) || !standin_object_is(to, OBJECT_EVENT))
+        result = CUDA_ERROR_INVALID_HANDLE;
+    else if (from->completed < from->recorded || to->completed < to->recorded)
+        result = CUDA_ERROR_NOT_READY;
+    else
+        *ms = (float)(to->completed_ns - from->completed_ns) * 1e-6F;
+    pthread_mutex_unlock(&standin_lock);
+    return result;
 }

@@ -51,6 +51,7 @@
     X("host.", cuda_host, stop)                                                                    \
     X("host.", cuda_host, stop_peer)                                                               \
     X("host.", cuda_host, timeout_ns)                                                              \
+    X("host.", cuda_host, gone)                                                                    \
     X("host.", cuda_host, failed)                                                                  \
     X("host.", cuda_host, status)                                                                  \
     X("host.", cuda_host, peer)                                                                    \

@@ -2,6 +2,7 @@
 #include "faults.h"
 
 #include "deadline.h"
+#include "device.h"
 #include "layout.h"
 #include "point.h"
 
@@ -13,21 +14,45 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { MEMORY_BYTES = 5 * LAYOUT_PIECE_BYTES / 2 };
+enum { MEMORY_BYTES = 5 * LAYOUT_PIECE_BYTES / 2, CUDA_MEMORY_BYTES = 16 << 20 };
 
 /* The operation passes these; those that are passed once a piece lie in several pieces. */
-const struct faults_point faults_points[] = {
-    {"mail.written", CALL_MAIL, 1, false},           {"mail.published", CALL_MAIL, 1, true},
-    {"mail.received", CALL_MAIL, 1, true},           {"one_shot.filled", CALL_ONE_SHOT, 1, false},
-    {"one_shot.published", CALL_ONE_SHOT, 1, false}, {"one_shot.filled", CALL_ONE_SHOT, 3, false},
-    {"one_shot.published", CALL_ONE_SHOT, 3, true},  {"two_shot.filled", CALL_TWO_SHOT, 1, false},
-    {"two_shot.reduced", CALL_TWO_SHOT, 1, false},   {"two_shot.filled", CALL_TWO_SHOT, 3, false},
-    {"two_shot.collected", CALL_TWO_SHOT, 1, false}, {"two_shot.reduced", CALL_TWO_SHOT, 3, false},
-    {"two_shot.collected", CALL_TWO_SHOT, 3, true},  {"direct.entered", CALL_DIRECT, 1, false},
-    {"direct.reduced", CALL_DIRECT, 1, false},       {"barrier.entered", CALL_BARRIER, 1, false},
-    {"subset.published", CALL_SUBSET, 1, true},
+static const struct faults_point cpu_points[] = {
+    {"mail.written", CALL_MAIL, 1, PART_MISSING},
+    {"mail.published", CALL_MAIL, 1, PART_GIVEN},
+    {"mail.received", CALL_MAIL, 1, PART_GIVEN},
+    {"one_shot.filled", CALL_ONE_SHOT, 1, PART_MISSING},
+    {"one_shot.published", CALL_ONE_SHOT, 1, PART_MISSING},
+    {"one_shot.filled", CALL_ONE_SHOT, 3, PART_MISSING},
+    {"one_shot.published", CALL_ONE_SHOT, 3, PART_GIVEN},
+    {"two_shot.filled", CALL_TWO_SHOT, 1, PART_MISSING},
+    {"two_shot.reduced", CALL_TWO_SHOT, 1, PART_MISSING},
+    {"two_shot.filled", CALL_TWO_SHOT, 3, PART_MISSING},
+    {"two_shot.collected", CALL_TWO_SHOT, 1, PART_MISSING},
+    {"two_shot.reduced", CALL_TWO_SHOT, 3, PART_MISSING},
+    {"two_shot.collected", CALL_TWO_SHOT, 3, PART_GIVEN},
+    {"direct.entered", CALL_DIRECT, 1, PART_MISSING},
+    {"direct.reduced", CALL_DIRECT, 1, PART_MISSING},
+    {"barrier.entered", CALL_BARRIER, 1, PART_MISSING},
+    {"subset.published", CALL_SUBSET, 1, PART_GIVEN},
 };
-const int faults_point_count = sizeof faults_points / sizeof *faults_points;
+
+/* On a GPU the points are this file's own: kernels have none. */
+static const struct faults_point cuda_points[] = {
+    {"call.before", CALL_MAIL, 1, PART_MISSING},
+    {"call.enqueued", CALL_MAIL, 1, PART_UNSURE},
+    {"call.before", CALL_LINES, 1, PART_MISSING},
+    {"call.before", CALL_TWO_SHOT, 1, PART_MISSING},
+    {"call.before", CALL_PIPELINED, 1, PART_MISSING},
+    {"call.enqueued", CALL_PIPELINED, 1, PART_UNSURE},
+    {"call.before", CALL_BARRIER, 1, PART_MISSING},
+    {"call.before", CALL_SUBSET, 1, PART_MISSING},
+};
+
+enum {
+    CPU_POINTS = sizeof cpu_points / sizeof *cpu_points,
+    CUDA_POINTS = sizeof cuda_points / sizeof *cuda_points,
+};
 
 /* ---- the point ------------------------------------------------------------------------------- */
 
@@ -46,8 +71,17 @@ static void hook(const char *name)
     if (!plan.self || plan.operation != FAULT_AT)
         return;
     const struct faults_point *point = plan.self->scenario->point;
-    if (strcmp(name, point->name) == 0 && ++plan.passage == point->passage)
-        plan.action(plan.self);
+    if (strcmp(name, point->name) != 0 || ++plan.passage != point->passage)
+        return;
+    /* On a GPU others may still be in the operation before, which must succeed. */
+    if (device_is_cuda())
+        ranks_await(plan.self->ranks, FAULTS_FLAG, (uint32_t)plan.self->ranks->size - 1);
+    plan.action(plan.self);
+}
+
+static void hook_enqueued(void)
+{
+    hook("call.enqueued");
 }
 
 void faults_arm(struct faults_rank *self, void (*action)(struct faults_rank *self))
@@ -86,11 +120,11 @@ int faults_open(struct faults_rank *self, struct ranks *ranks, int rank, tutti_s
         RANKS_CHECK(tutti_symm_alloc(self->group, MEMORY_BYTES, &self->memory) == TUTTI_OK);
         RANKS_CHECK(tutti_symm_rendezvous(self->memory, RANKS_TIMEOUT_MS, NULL) == TUTTI_OK);
     } else {
-        self->memory = calloc(1, MEMORY_BYTES);
+        self->memory = calloc(1, device_is_cuda() ? CUDA_MEMORY_BYTES : MEMORY_BYTES);
         RANKS_CHECK(self->memory);
     }
     RANKS_CHECK(ranks_join(ranks, rank, store, NULL, &self->comm) == TUTTI_OK);
-    if (rank != self->scenario->victim)
+    if (rank != self->scenario->victim && ranks_fit(ranks->size - 1))
         RANKS_CHECK(join_others(self, "others", &self->others) == TUTTI_OK);
     return 0;
 }
@@ -103,6 +137,16 @@ void faults_close(struct faults_rank *self)
     if (!self->group)
         free(self->memory);
     tutti_symm_group_destroy(self->group);
+}
+
+/* Of floats: some transports know nothing else. */
+static enum tutti_status all_reduce_cuda(struct faults_rank *self, enum tutti_algo algo,
+                                         size_t bytes, int64_t timeout_ms)
+{
+    struct tutti_call_options options = {
+        .struct_size = sizeof options, .algo = algo, .timeout_ms = timeout_ms};
+    return tutti_all_reduce_with(self->memory, self->memory, bytes / sizeof(float), TUTTI_FLOAT32,
+                                 TUTTI_SUM, self->comm, TUTTI_STREAM_DEFAULT, &options);
 }
 
 static enum tutti_status all_reduce(struct faults_rank *self, enum tutti_algo algo, size_t bytes,
@@ -119,14 +163,23 @@ enum tutti_status faults_call(struct faults_rank *self, int64_t timeout_ms)
     const int size = self->ranks->size, victim = self->scenario->victim;
     const int pair[] = {victim, (victim + 1) % size};
     struct tutti_call_options options = {.struct_size = sizeof options, .timeout_ms = timeout_ms};
+    const bool cuda = device_is_cuda();
     plan.operation++;
+    if (cuda)
+        hook("call.before");
     switch (self->scenario->point->call) {
+    case CALL_PIPELINED:
+        return all_reduce_cuda(self, TUTTI_ALGO_TWO_SHOT_PIPELINED, CUDA_MEMORY_BYTES, timeout_ms);
+    case CALL_LINES:
+        return all_reduce_cuda(self, TUTTI_ALGO_ONE_SHOT_LINES, 64 * 1024, timeout_ms);
     case CALL_MAIL:
         return all_reduce(self, TUTTI_ALGO_ONE_SHOT, 100, 0, timeout_ms);
     case CALL_ONE_SHOT:
         return all_reduce(self, TUTTI_ALGO_ONE_SHOT, MEMORY_BYTES, TUTTI_CALL_NO_ZERO_COPY,
                           timeout_ms);
     case CALL_TWO_SHOT:
+        if (cuda)
+            return all_reduce_cuda(self, TUTTI_ALGO_TWO_SHOT_LINES, 512 * 1024, timeout_ms);
         return all_reduce(self, TUTTI_ALGO_TWO_SHOT, MEMORY_BYTES - 4096, TUTTI_CALL_NO_ZERO_COPY,
                           timeout_ms);
     case CALL_DIRECT:
@@ -168,15 +221,22 @@ static int check_fault(struct faults_rank *self, enum tutti_status expected, int
     RANKS_CHECK(tutti_comm_status(self->comm, &fault) == expected);
     RANKS_CHECK(fault.status == expected && fault.peer == victim);
     RANKS_CHECK(fault.rank >= 0 && fault.rank < ranks->size);
+    if (device_is_cuda() && expected == TUTTI_ERR_ABORTED)
+        first--; /* between two operations it is the former that is named */
     if (self->scenario->point->call != CALL_SUBSET)
         RANKS_CHECK(fault.sequence >= (uint64_t)first && fault.sequence <= (uint64_t)last);
     RANKS_CHECK(tutti_fault_format(&fault, text, sizeof text) > 0 && strstr(text, name));
     return 0;
 }
 
-int faults_contributed(const struct faults_rank *self)
+int faults_first(const struct faults_rank *self)
 {
-    return self->scenario->point->contributed ? 1 : 0;
+    return FAULT_AT + (self->scenario->point->part == PART_GIVEN);
+}
+
+int faults_last(const struct faults_rank *self)
+{
+    return self->scenario->point->part == PART_UNSURE ? FAULT_AT + 1 : faults_first(self);
 }
 
 /* Whether the operations pass this rank by. */
@@ -220,6 +280,8 @@ int faults_survive(struct faults_rank *self, enum tutti_status expected)
     RANKS_CHECK(tutti_all_reduce(&one, &sum, 1, TUTTI_FLOAT32, TUTTI_SUM, self->comm,
                                  TUTTI_STREAM_DEFAULT) == expected);
     RANKS_CHECK(deadline_now() - start < (int64_t)FAULT_SOON_MS * 1000000);
+    if (!self->others)
+        return 0;
 
     RANKS_CHECK(tutti_all_reduce(&one, &sum, 1, TUTTI_FLOAT32, TUTTI_SUM, self->others,
                                  TUTTI_STREAM_DEFAULT) == TUTTI_OK);
@@ -255,22 +317,41 @@ static int run_one(const struct faults_scenario *scenario, int size, bool proces
     return failed ? 1 : 0;
 }
 
+/* From `least` ranks, unless they are GPUs, whose processes take seconds to start: then as many as
+ * fit.
+ */
+static int least_of(const struct faults_point *point, int *most)
+{
+    /* The only subset of two ranks is all of them. */
+    int least = point->call == CALL_SUBSET ? 3 : 2;
+    if (!device_is_cuda())
+        return least;
+    while (*most >= least && !ranks_fit(*most))
+        --*most;
+    return *most > least ? *most : least;
+}
+
 int faults_run_all(const char *title, bool processes, int most, ranks_fn *fn,
                    bool (*takes)(const struct faults_point *point))
 {
+    const struct faults_point *points = device_is_cuda() ? cuda_points : cpu_points;
     int failures = 0, runs = 0;
     int64_t noticed_ns = 0;
     point_hook = hook;
+    device_enqueued = hook_enqueued;
     faults_directory_create();
     if (ranks_short() && most > 3)
         most = 3;
-    for (int p = 0; p < faults_point_count; p++) {
-        const struct faults_point *point = &faults_points[p];
-        /* The only subset of two ranks is all of them. */
-        int least = point->call == CALL_SUBSET ? 3 : 2;
+    for (int p = 0; p < (device_is_cuda() ? CUDA_POINTS : CPU_POINTS); p++) {
+        const struct faults_point *point = &points[p];
+        int least = least_of(point, &most);
         for (int size = least; size <= most && takes(point); size++) {
-            for (int victim = 0; victim < size; victim += size - 1, runs++) {
+            for (int victim = 0; victim < size; victim += size - 1) {
+                /* On GPUs the first or the last in turn, if it should be quick. */
+                if (device_is_cuda() && ranks_short() && (victim == 0) != (p % 2 == 0))
+                    continue;
                 struct faults_scenario scenario = {point, victim};
+                runs++;
                 failures += run_one(&scenario, size, processes, fn, &noticed_ns);
             }
         }
@@ -283,7 +364,7 @@ int faults_run_all(const char *title, bool processes, int most, ranks_fn *fn,
 
 bool faults_first_of_call(const struct faults_point *point)
 {
-    return point == faults_points || point[-1].call != point->call;
+    return point == cpu_points || point == cuda_points || point[-1].call != point->call;
 }
 
 bool faults_all(const struct faults_point *point)

@@ -21,19 +21,25 @@ enum faults_call {
     CALL_TWO_SHOT,
     CALL_DIRECT, /* zero-copy: thread ranks, or processes on symmetric memory */
     CALL_BARRIER,
-    CALL_SUBSET, /* of the victim and the next rank */
+    CALL_SUBSET,    /* of the victim and the next rank */
+    CALL_PIPELINED, /* on a GPU, as the next is */
+    CALL_LINES,
+};
+
+/* What the victim has given to its operation at a point. */
+enum faults_part {
+    PART_MISSING, /* the others need it */
+    PART_GIVEN,   /* nobody needs it any more in this operation */
+    PART_UNSURE,  /* its kernel was on its way */
 };
 
 /* A point inside an operation. */
 struct faults_point {
     const char *name;
     enum faults_call call;
-    int passage;      /* which time that the operation passes it */
-    bool contributed; /* nobody needs the rank any more in this operation */
+    int passage; /* which time that the operation passes it */
+    enum faults_part part;
 };
-
-extern const struct faults_point faults_points[];
-extern const int faults_point_count;
 
 struct faults_scenario {
     const struct faults_point *point;
@@ -79,8 +85,10 @@ int faults_suffer(struct faults_rank *self, enum tutti_status expected, int firs
 /* After the fault: it stays, and the survivors go on in the old communicator without the victim and
  * in a new one. */
 int faults_survive(struct faults_rank *self, enum tutti_status expected);
-/* 1 if the point comes after the victim's part in its operation. */
-int faults_contributed(const struct faults_rank *self);
+/* The first and the last operation that may fail on the others: FAULT_AT or, if the point comes
+ * after the victim's part in its operation, the next one. */
+int faults_first(const struct faults_rank *self);
+int faults_last(const struct faults_rank *self);
 
 /*
  * Runs fn for every point that the filter takes, from 2 to `most` ranks, the first and the last

@@ -78,6 +78,9 @@ static int live_thread(struct ranks *ranks, int rank, tutti_store_t *store)
 
 int main(int argc, char **argv)
 {
+    int skip = ranks_skip(2);
+    if (skip)
+        return skip;
     bool processes = argc == 2 && strcmp(argv[1], "processes") == 0;
     struct sigaction action = {.sa_handler = on_signal};
     sigaction(SIGUSR1, &action, NULL);

@@ -87,6 +87,9 @@ static int live_late(struct ranks *ranks, int rank, tutti_store_t *store)
 
 int main(int argc, char **argv)
 {
+    int skip = ranks_skip(2);
+    if (skip)
+        return skip;
     bool processes = argc == 2 && strcmp(argv[1], "processes") == 0;
     int failures = faults_run_all("destroy", processes, 5, live_destroy, faults_first_of_call);
     failures += faults_run_all("absent", processes, 3, live_absent, faults_first_of_call);

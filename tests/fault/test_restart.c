@@ -96,6 +96,9 @@ int main(void)
     };
     char path[64];
     int failures = 0;
+    int skip = ranks_skip(3);
+    if (skip)
+        return skip;
     point_hook = hook;
     faults_directory_create();
     snprintf(path, sizeof path, "%s-store", getenv("TUTTI_DIR"));

@@ -157,6 +157,8 @@ static int beside(struct ranks *ranks, int rank, tutti_store_t *store)
 static int world_run(const char *kind, int size, ranks_fn *fn)
 {
     int processes = strcmp(kind, "threads") == 0 ? 0 : size;
+    if (!ranks_fit(size))
+        return 0;
     if (strcmp(kind, "mixed") == 0)
         processes = (size + 1) / 2;
     struct ranks *ranks = ranks_create(size, processes, 0);
@@ -172,6 +174,9 @@ int main(int argc, char **argv)
     int failures = 0;
     if (argc != 2)
         return 2;
+    int skip = ranks_skip(2);
+    if (skip)
+        return skip;
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes - (ranks_short() ? 2 : 0); i++)
         failures += world_run(argv[1], sizes[i], live);
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)

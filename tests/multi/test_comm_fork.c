@@ -97,7 +97,9 @@ static int live(struct ranks *ranks, int rank, tutti_store_t *store)
 
 int main(void)
 {
-    int failures = 0;
+    int failures = 0, skip = ranks_skip_cuda("CUDA survives no fork()");
+    if (skip)
+        return skip;
     for (int size = 1; size <= 3; size++) {
         struct ranks *ranks = ranks_create(size, size, 0);
         failures += ranks_run(ranks, live);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Threads around one communicator: a second caller is turned away, status and describe come from
  * anywhere at any time. */
+#include "device.h"
 #include "ranks.h"
 
 #include <pthread.h>
@@ -108,8 +109,11 @@ static int watched(struct ranks *ranks, int rank, tutti_store_t *store)
 int main(void)
 {
     static ranks_fn *const parts[] = {second_caller, watched};
-    int failures = 0;
-    for (int i = 0; i < 2; i++) {
+    int failures = 0, skip = ranks_skip(2);
+    if (skip)
+        return skip;
+    /* On a GPU the first caller does not stay inside. */
+    for (int i = device_is_cuda() ? 1 : 0; i < 2; i++) {
         struct ranks *ranks = ranks_create(2, 0, 0);
         failures += ranks_run(ranks, parts[i]);
         ranks_destroy(ranks);

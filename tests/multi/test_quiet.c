@@ -150,6 +150,9 @@ static int quiet(struct ranks *ranks, int rank, tutti_store_t *store)
 int main(int argc, char **argv)
 {
     cpu_set_t set;
+    int skip = ranks_skip_cuda("launching takes system calls of the driver");
+    if (skip)
+        return skip;
     int processes = argc == 2 && strcmp(argv[1], "processes") == 0 ? SIZE : 0;
     if (sched_getaffinity(0, sizeof set, &set) != 0 || CPU_COUNT(&set) < SIZE) {
         puts("skipped: needs two cores");

@@ -230,7 +230,7 @@ static const struct {
     {HEAD "any ranks 2 bytes rest kernel one_shot_ll threads 32 blocks 1 units 1", "more than"},
     {HEAD "any ranks 2 bytes rest kernel two_shot_pipelined threads 33 blocks 1 units 1",
      "threads"},
-    {HEAD "any ranks 2 bytes rest kernel two_shot_pipelined threads 512 blocks 1 units 1",
+    {HEAD "any ranks 2 bytes rest kernel two_shot_pipelined threads 544 blocks 1 units 1",
      "threads"},
     {HEAD "any ranks 2 bytes rest kernel two_shot_pipelined threads 32 blocks 129 units 1",
      "blocks"},

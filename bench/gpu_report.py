@@ -1,0 +1,143 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""What scripts/gpu-bench found: joins PyTorch's times to the rows of `tutti bench --json` and prints tables.
+
+usage: gpu_report.py join OUT.json TUTTI.json... [--torch TORCH.json]...
+       gpu_report.py table RESULT.json...
+"""
+import json
+import sys
+
+# Issue "The GPU": bfloat16 sum in a CUDA graph, slowest rank, microseconds, by ranks and bytes.
+KIB, MIB = 1 << 10, 1 << 20
+GOAL_BYTES = [KIB, 4 * KIB, 8 * KIB, 16 * KIB, 32 * KIB, 64 * KIB, 128 * KIB, 256 * KIB, 512 * KIB,
+              MIB, 2 * MIB, 4 * MIB, 8 * MIB, 16 * MIB, 32 * MIB, 64 * MIB]
+GOALS = {
+    4: dict(zip(GOAL_BYTES, [1.9, 2.0, 2.05, 2.2, 2.4, 2.6, 3.2, 4.0, 5.0, 6.9, 11.8, 21, 39.5, 77,
+                             150, 292])),
+    2: dict(zip(GOAL_BYTES, [1.6, 1.7, 1.75, 1.8, 1.9, 2.0, 2.2, 2.6, 3.4, 5.0, 8.3, 14.3, 26.5,
+                             51.5, 101, 200])),
+}
+RIVALS = {"nccl": "NCCL", "nccl_symmetric": "NCCL symmetric", "torch_one_shot": "PyTorch one-shot",
+          "torch_two_shot": "PyTorch two-shot"}
+
+
+def load(path):
+    with open(path, encoding="utf-8") as file:
+        return json.load(file)
+
+
+def size_text(size):
+    for unit, text in ((1 << 30, "GiB"), (MIB, "MiB"), (KIB, "KiB")):
+        if size >= unit and size % unit == 0:
+            return f"{size // unit} {text}"
+    return f"{size} B"
+
+
+def us_text(us):
+    """Three digits that matter."""
+    if us is None:
+        return ""
+    return f"{us:.2f}" if us < 10 else f"{us:.1f}" if us < 100 else f"{us:.0f}"
+
+
+def join(out, paths, torch_paths):
+    """One result of several, PyTorch's times among the rivals of rows with a graph and out of place."""
+    torch = {}
+    for path in torch_paths:
+        for row in load(path)["rows"]:
+            torch[row["dtype"], row["ranks"], row["bytes"]] = row
+    results = [load(path) for path in paths]
+    rows = [row for result in results for row in result["rows"]]
+    for row in rows:
+        if row["graph"] and not row["in_place"]:
+            theirs = torch.get((row["dtype"], row["ranks"], row["bytes"]), {})
+            row["rivals"].update({name: theirs[name] for name in RIVALS if name in theirs})
+        best = min(row["rivals"].values(), default=None)
+        row["ratio"] = round(row["tutti_us"] / best, 3) if best else None
+    joined = {key: results[0][key] for key in ("machine", "commit", "date")}
+    joined["command"] = "; ".join(result["command"] for result in results)
+    joined["rows"] = rows
+    with open(out, "w", encoding="utf-8") as file:
+        json.dump(joined, file, indent=1)
+        file.write("\n")
+
+
+def forms(rows):
+    """(plain, programmatic) rows of a graph, out of place, by dtype, ranks and bytes."""
+    table = {}
+    for row in rows:
+        if row["graph"] and not row["in_place"] and row["collective"] == "all_reduce":
+            key = row["dtype"], row["ranks"], row["bytes"]
+            table.setdefault(key, [None, None])[row["programmatic_launch"]] = row
+    return table
+
+
+def print_block(dtype, ranks, block):
+    """A table in Markdown; returns (goals met, goals, sizes slower than a rival, sizes with one)."""
+    names = [name for name in RIVALS if any(name in row["rivals"] for pair in block.values()
+                                            for row in pair if row)]
+    goals = GOALS.get(ranks, {}) if dtype == "bfloat16" else {}
+    print(f"\n{ranks} ranks, {dtype} sum, microseconds\n")
+    print("| bytes | algorithm | Tutti | programmatic | " + "".join(f"{RIVALS[n]} | " for n in names) +
+          "ratio |" + (" goal | |" if goals else ""))
+    print("|---" * (5 + len(names) + (2 if goals else 0)) + "|")
+    met = slower = compared = 0
+    for size in sorted(block):
+        pair = [row for row in block[size] if row]
+        ours = min(row["tutti_us"] for row in pair)
+        rivals = {n: min((r["rivals"][n] for r in pair if n in r["rivals"]), default=None)
+                  for n in names}
+        best = min((us for us in rivals.values() if us), default=None)
+        ratio = ours / best if best else None
+        compared += best is not None
+        slower += ratio is not None and ratio > 1
+        cells = [size_text(size), pair[0]["algo"] or ""]
+        cells += [us_text(row["tutti_us"]) if row else "" for row in block[size]]
+        cells += [us_text(rivals[n]) for n in names]
+        cells.append(f"{ratio:.2f}" + (" **slower**" if ratio > 1 else "") if ratio else "")
+        if goals:
+            goal = goals.get(size)
+            met += goal is not None and ours <= goal
+            cells += [f"{goal:g}", "met" if ours <= goal else "**missed**"] if goal else ["", ""]
+        print("| " + " | ".join(cells) + " |")
+    return met, sum(size in goals for size in block), slower, compared
+
+
+def table(paths):
+    """All tables, then a line that says how many goals are met; returns whether all is well."""
+    rows, wrong = [], 0
+    for path in paths:
+        result = load(path)
+        rows += result["rows"]
+        print(f"{path}: {result['machine']}, commit {result['commit']}, {result['date']}")
+    totals = [0] * 4
+    blocks = {}
+    for (dtype, ranks, size), pair in forms(rows).items():
+        blocks.setdefault((dtype, ranks), {})[size] = pair
+    for (dtype, ranks), block in blocks.items():
+        totals = [a + b for a, b in zip(totals, print_block(dtype, ranks, block))]
+    hosts = [row["host_us"] for row in rows if row.get("host_us") and not row["in_place"]]
+    wrong = sum(row["wrong"] or 0 for row in rows)
+    print(f"\ngoals met: {totals[0]} of {totals[1]}; slower than the best rival: {totals[2]} of "
+          f"{totals[3]} sizes; wrong elements: {wrong}")
+    if hosts:
+        print(f"host cost of an eager call: {min(hosts):.2f} to {max(hosts):.2f} us")
+    return not wrong
+
+
+def main():
+    if len(sys.argv) < 3 or sys.argv[1] not in ("join", "table"):
+        sys.exit(__doc__)
+    if sys.argv[1] == "table":
+        sys.exit(0 if table(sys.argv[2:]) else 1)
+    words, torch, paths = iter(sys.argv[3:]), [], []
+    for word in words:
+        if word == "--torch":
+            torch.append(next(words))
+        else:
+            paths.append(word)
+    join(sys.argv[2], paths, torch)
+
+
+main()

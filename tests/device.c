@@ -1,0 +1,39 @@
+/* SPDX-License-Identifier: MIT */
+#include "device.h"
+
+#include "../tools/gpu.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+bool device_is_cuda(void)
+{
+    const char *text = getenv("TUTTI_TEST_DEVICE");
+    return text && strcmp(text, "cuda") == 0;
+}
+
+int device_count(const char **reason)
+{
+    static int count = -1;
+    static char text[400];
+    if (count < 0) {
+        count = gpu_probe();
+        snprintf(text, sizeof text, "%s", count ? "" : gpu_error());
+    }
+    if (reason)
+        *reason = text;
+    return count;
+}
+
+bool device_bind(int rank)
+{
+    static _Thread_local bool bound;
+    if (bound)
+        return true;
+    if (!gpu_open() || gpu_count() == 0 || !gpu_bind(rank % gpu_count())) {
+        fprintf(stderr, "device: rank %d has no GPU: %s\n", rank, gpu_error());
+        return false;
+    }
+    return bound = true;
+}

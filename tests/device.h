@@ -1,0 +1,38 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The device of the tests' communicators: the CPU, or, with TUTTI_TEST_DEVICE=cuda, one GPU a rank.
+ *
+ * Tests stay as they are. The linker turns their calls of tutti_comm_create(), tutti_all_reduce(),
+ * tutti_barrier() and so on to device_wrap.c, which makes CUDA communicators, copies host operands
+ * to the rank's GPU and back, and returns what the operation came to once its stream is empty: a
+ * fault of the kernel is then the status of the call that met it. With TUTTI_TEST_GRAPH=1 each call
+ * is captured and its graph launched.
+ */
+#ifndef TESTS_DEVICE_H
+#define TESTS_DEVICE_H
+
+#include "tutti/tutti.h"
+
+/* Whether communicators are CUDA ones. */
+bool device_is_cuda(void);
+/* GPUs that tests can use, as a child process finds them: this one may still fork. 0, and why in
+ * *reason (may be NULL), where there are none. */
+int device_count(const char **reason);
+/* The rank's GPU is the calling thread's from now on; its first call counts. */
+bool device_bind(int rank);
+
+/* Between the enqueueing of a call and the wait for its end; for the fault tests. */
+extern void (*device_enqueued)(void);
+
+/* Lets the communicator's next operation be the first one after `sequence`: on every rank, before
+ * any has begun. */
+bool device_sequence_set(tutti_comm_t *comm, uint64_t sequence);
+
+/* The library's own functions, for tests that have device operands. */
+enum tutti_status device_all_reduce(const void *send, void *recv, size_t count,
+                                    enum tutti_dtype dtype, tutti_op_t op, tutti_comm_t *comm,
+                                    tutti_stream_t stream,
+                                    const struct tutti_call_options *options);
+enum tutti_status device_barrier(tutti_comm_t *comm, tutti_stream_t stream);
+
+#endif

@@ -1,0 +1,385 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Between a test and the library: see device.h. Each CUDA communicator has a stage, device memory
+ * for one operation's operands, at the same place in a line as the host's, with guards around.
+ */
+#include "device.h"
+
+#include "../tools/gpu.h"
+#include "comm.h"
+#ifdef TESTS_CUDA
+#include "cuda/group_internal.h"
+#endif
+#include "error.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { GUARD_BYTES = 256, POISON = 0xa5, LINE = 256, MOST_STAGES = 256 };
+
+struct stage {
+    tutti_comm_t *comm;
+    tutti_stream_t stream;
+    unsigned char *send, *recv; /* on the device, `bytes` each */
+    unsigned char *host;        /* what comes back */
+    size_t bytes;
+};
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct stage *stages[MOST_STAGES];
+
+void (*device_enqueued)(void);
+
+/* The library's, by the linker's --wrap. */
+enum tutti_status __real_tutti_comm_create(tutti_store_t *store, int rank, int world_size,
+                                           const struct tutti_comm_options *options,
+                                           tutti_comm_t **comm);
+enum tutti_status __real_tutti_comm_rendezvous(tutti_comm_t *comm);
+void __real_tutti_comm_destroy(tutti_comm_t *comm);
+enum tutti_status __real_tutti_all_reduce_with(const void *send, void *recv, size_t count,
+                                               enum tutti_dtype dtype, tutti_op_t op,
+                                               tutti_comm_t *comm, tutti_stream_t stream,
+                                               const struct tutti_call_options *options);
+enum tutti_status __real_tutti_barrier_with(tutti_comm_t *comm, const int *ranks, int count,
+                                            tutti_stream_t stream,
+                                            const struct tutti_call_options *options);
+/* What the tests call. */
+enum tutti_status __wrap_tutti_comm_create(tutti_store_t *store, int rank, int world_size,
+                                           const struct tutti_comm_options *options,
+                                           tutti_comm_t **comm);
+enum tutti_status __wrap_tutti_comm_rendezvous(tutti_comm_t *comm);
+void __wrap_tutti_comm_destroy(tutti_comm_t *comm);
+enum tutti_status __wrap_tutti_all_reduce(const void *send, void *recv, size_t count,
+                                          enum tutti_dtype dtype, tutti_op_t op, tutti_comm_t *comm,
+                                          tutti_stream_t stream);
+enum tutti_status __wrap_tutti_all_reduce_with(const void *send, void *recv, size_t count,
+                                               enum tutti_dtype dtype, tutti_op_t op,
+                                               tutti_comm_t *comm, tutti_stream_t stream,
+                                               const struct tutti_call_options *options);
+enum tutti_status __wrap_tutti_barrier(tutti_comm_t *comm, const int *ranks, int count,
+                                       tutti_stream_t stream);
+enum tutti_status __wrap_tutti_barrier_with(tutti_comm_t *comm, const int *ranks, int count,
+                                            tutti_stream_t stream,
+                                            const struct tutti_call_options *options);
+
+/* ---- stages ---------------------------------------------------------------------------------- */
+
+static enum tutti_status broken(void)
+{
+    return error_set(TUTTI_ERR_CUDA, "device_wrap: %s", gpu_error());
+}
+
+static bool captures(void)
+{
+    const char *text = getenv("TUTTI_TEST_GRAPH");
+    return text && strcmp(text, "1") == 0;
+}
+
+/* The communicator's, NULL if it has none: it is no CUDA one. */
+static struct stage *stage_of(const tutti_comm_t *comm)
+{
+    struct stage *found = NULL;
+    pthread_mutex_lock(&lock);
+    for (int i = 0; i < MOST_STAGES && comm; i++)
+        if (stages[i] && stages[i]->comm == comm)
+            found = stages[i];
+    pthread_mutex_unlock(&lock);
+    return found;
+}
+
+static void stage_open(tutti_comm_t *comm)
+{
+    struct stage *stage = calloc(1, sizeof *stage);
+    int i = 0;
+    if (!stage || !gpu_stream_create(&stage->stream)) {
+        fprintf(stderr, "device_wrap: %s\n", gpu_error());
+        abort();
+    }
+    stage->comm = comm;
+    pthread_mutex_lock(&lock);
+    while (i < MOST_STAGES && stages[i])
+        i++;
+    if (i == MOST_STAGES)
+        abort();
+    stages[i] = stage;
+    pthread_mutex_unlock(&lock);
+}
+
+static void stage_free(struct stage *stage)
+{
+    gpu_free(stage->send);
+    gpu_free(stage->recv);
+    free(stage->host);
+    stage->send = stage->recv = stage->host = NULL;
+    stage->bytes = 0;
+}
+
+static void stage_close(struct stage *stage)
+{
+    pthread_mutex_lock(&lock);
+    for (int i = 0; i < MOST_STAGES; i++)
+        if (stages[i] == stage)
+            stages[i] = NULL;
+    pthread_mutex_unlock(&lock);
+    gpu_stream_destroy(stage->stream);
+    stage_free(stage);
+    free(stage);
+}
+
+static bool stage_reserve(struct stage *stage, size_t bytes)
+{
+    bytes += 2 * GUARD_BYTES + LINE;
+    if (bytes <= stage->bytes)
+        return true;
+    stage_free(stage);
+    bytes = bytes < 65536 ? 65536 : bytes;
+    stage->send = gpu_alloc(bytes);
+    stage->recv = gpu_alloc(bytes);
+    stage->host = malloc(bytes);
+    stage->bytes = bytes;
+    return stage->send && stage->recv && stage->host;
+}
+
+/* ---- one operation --------------------------------------------------------------------------- */
+
+/* A call of the library, to be captured or not. */
+struct call {
+    tutti_comm_t *comm;
+    const struct tutti_call_options *options;
+    const int *ranks; /* of a barrier */
+    bool barrier;
+    const void *send;
+    void *recv;
+    size_t count;
+    enum tutti_dtype dtype;
+    tutti_op_t op;
+};
+
+static enum tutti_status call_make(const struct call *call, tutti_stream_t stream)
+{
+    if (call->barrier)
+        return __real_tutti_barrier_with(call->comm, call->ranks, (int)call->count, stream,
+                                         call->options);
+    return __real_tutti_all_reduce_with(call->send, call->recv, call->count, call->dtype, call->op,
+                                        call->comm, stream, call->options);
+}
+
+static enum tutti_status call_capture(const struct call *call, tutti_stream_t stream, void **graph)
+{
+    if (!gpu_capture_begin(stream))
+        return broken();
+    enum tutti_status status = call_make(call, stream);
+    *graph = gpu_capture_end(stream);
+    if (status)
+        return status;
+    return *graph && gpu_graph_launch(*graph, stream) ? TUTTI_OK : broken();
+}
+
+/* The fault that stands, as the thread's last error. */
+static enum tutti_status fault_of(tutti_comm_t *comm)
+{
+    struct tutti_fault fault = {.struct_size = sizeof fault};
+    char text[512];
+    enum tutti_status status = tutti_comm_status(comm, &fault);
+    if (!status)
+        return TUTTI_OK;
+    tutti_fault_format(&fault, text, sizeof text);
+    return error_set(status, "%s", text);
+}
+
+/* To the end of the stream, and what came of it. */
+static enum tutti_status call_run(const struct call *call, struct stage *stage)
+{
+    void *graph = NULL;
+    enum tutti_status status =
+        captures() ? call_capture(call, stage->stream, &graph) : call_make(call, stage->stream);
+    if (device_enqueued && !status)
+        device_enqueued();
+    if (!gpu_stream_synchronize(stage->stream) && !status)
+        status = broken();
+    gpu_graph_destroy(graph);
+    return status ? status : fault_of(call->comm);
+}
+
+static bool is_poison(const unsigned char *bytes, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        if (bytes[i] != POISON)
+            return false;
+    return true;
+}
+
+/* Brings the result to the host and looks at what must not have changed. */
+static enum tutti_status fetch(struct stage *stage, const unsigned char *device, size_t bytes,
+                               void *result)
+{
+    if (!gpu_copy(stage->host, device - GUARD_BYTES, bytes + 2 * GUARD_BYTES))
+        return broken();
+    if (!is_poison(stage->host, GUARD_BYTES) ||
+        !is_poison(stage->host + GUARD_BYTES + bytes, GUARD_BYTES))
+        return error_set(TUTTI_ERR_CUDA, "device_wrap: written beside the output");
+    memcpy(result, stage->host + GUARD_BYTES, bytes);
+    return TUTTI_OK;
+}
+
+static enum tutti_status unchanged(struct stage *stage, const unsigned char *device, size_t bytes,
+                                   const void *send)
+{
+    if (!gpu_copy(stage->host, device, bytes))
+        return broken();
+    if (memcmp(stage->host, send, bytes) != 0)
+        return error_set(TUTTI_ERR_CUDA, "device_wrap: the input was written");
+    return TUTTI_OK;
+}
+
+static enum tutti_status all_reduce_staged(struct stage *stage, struct call *call)
+{
+    const void *send = call->send;
+    void *recv = call->recv;
+    size_t bytes = call->count * tutti_dtype_size(call->dtype);
+    bool in_place = send == recv;
+    if (!stage_reserve(stage, bytes))
+        return broken();
+    unsigned char *to = stage->recv + GUARD_BYTES + (uintptr_t)recv % LINE;
+    unsigned char *from = in_place ? to : stage->send + GUARD_BYTES + (uintptr_t)send % LINE;
+    if (!gpu_fill(to - GUARD_BYTES, POISON, bytes + 2 * GUARD_BYTES) ||
+        !gpu_copy(from, send, bytes))
+        return broken();
+    call->send = from;
+    call->recv = to;
+    enum tutti_status status = call_run(call, stage);
+    if (!status)
+        status = fetch(stage, to, bytes, recv);
+    if (!status && !in_place)
+        status = unchanged(stage, from, bytes, send);
+    return status;
+}
+
+/* ---- what the tests call --------------------------------------------------------------------- */
+
+enum tutti_status __wrap_tutti_comm_create(tutti_store_t *store, int rank, int world_size,
+                                           const struct tutti_comm_options *options,
+                                           tutti_comm_t **comm)
+{
+    struct tutti_comm_options own = {.struct_size = sizeof own};
+    if (!device_is_cuda())
+        return __real_tutti_comm_create(store, rank, world_size, options, comm);
+    if (!device_bind(rank)) /* threads that a test starts itself come here unbound */
+        return broken();
+    if (options)
+        own = *options;
+    own.device = TUTTI_DEVICE_CUDA;
+    enum tutti_status status = __real_tutti_comm_create(store, rank, world_size, &own, comm);
+    if (!status)
+        stage_open(*comm);
+    return status;
+}
+
+enum tutti_status __wrap_tutti_comm_rendezvous(tutti_comm_t *comm)
+{
+    if (stage_of(comm) && !device_bind(tutti_comm_rank(comm)))
+        return broken();
+    return __real_tutti_comm_rendezvous(comm);
+}
+
+void __wrap_tutti_comm_destroy(tutti_comm_t *comm)
+{
+    struct stage *stage = stage_of(comm);
+    if (stage && device_bind(tutti_comm_rank(comm)))
+        stage_close(stage);
+    __real_tutti_comm_destroy(comm);
+}
+
+enum tutti_status __wrap_tutti_all_reduce_with(const void *send, void *recv, size_t count,
+                                               enum tutti_dtype dtype, tutti_op_t op,
+                                               tutti_comm_t *comm, tutti_stream_t stream,
+                                               const struct tutti_call_options *options)
+{
+    struct stage *stage = stage_of(comm);
+    struct call call = {.comm = comm,
+                        .options = options,
+                        .send = send,
+                        .recv = recv,
+                        .count = count,
+                        .dtype = dtype,
+                        .op = op};
+    if (!stage)
+        return __real_tutti_all_reduce_with(send, recv, count, dtype, op, comm, stream, options);
+    if (!device_bind(tutti_comm_rank(comm)))
+        return broken();
+    if (!send || !recv || !count)
+        return call_run(&call, stage);
+    return all_reduce_staged(stage, &call);
+}
+
+enum tutti_status __wrap_tutti_all_reduce(const void *send, void *recv, size_t count,
+                                          enum tutti_dtype dtype, tutti_op_t op, tutti_comm_t *comm,
+                                          tutti_stream_t stream)
+{
+    return __wrap_tutti_all_reduce_with(send, recv, count, dtype, op, comm, stream, NULL);
+}
+
+enum tutti_status __wrap_tutti_barrier_with(tutti_comm_t *comm, const int *ranks, int count,
+                                            tutti_stream_t stream,
+                                            const struct tutti_call_options *options)
+{
+    struct stage *stage = stage_of(comm);
+    struct call call = {
+        .comm = comm, .options = options, .barrier = true, .ranks = ranks, .count = (size_t)count};
+    if (!stage)
+        return __real_tutti_barrier_with(comm, ranks, count, stream, options);
+    return device_bind(tutti_comm_rank(comm)) ? call_run(&call, stage) : broken();
+}
+
+enum tutti_status __wrap_tutti_barrier(tutti_comm_t *comm, const int *ranks, int count,
+                                       tutti_stream_t stream)
+{
+    return __wrap_tutti_barrier_with(comm, ranks, count, stream, NULL);
+}
+
+/* ---- for tests that know of devices ---------------------------------------------------------- */
+
+enum tutti_status device_all_reduce(const void *send, void *recv, size_t count,
+                                    enum tutti_dtype dtype, tutti_op_t op, tutti_comm_t *comm,
+                                    tutti_stream_t stream, const struct tutti_call_options *options)
+{
+    return __real_tutti_all_reduce_with(send, recv, count, dtype, op, comm, stream, options);
+}
+
+enum tutti_status device_barrier(tutti_comm_t *comm, tutti_stream_t stream)
+{
+    return __real_tutti_barrier_with(comm, NULL, 0, stream, NULL);
+}
+
+#ifdef TESTS_CUDA
+/* The rows of the rank's own arena: what its next kernel begins from, whatever its grid. */
+static bool rows_set(const tutti_comm_t *comm, uint64_t sequence)
+{
+    static _Thread_local struct cuda_row rows[CUDA_BLOCKS];
+    struct cuda_arena *arena = comm->cuda->launch.arenas[comm->rank];
+    unsigned char *there =
+        (unsigned char *)arena + offsetof(struct cuda_arena, control) +
+        offsetof(struct cuda_control, rows); /* on the device: not to be read through */
+    if (!gpu_copy(rows, there, sizeof rows))
+        return false;
+    for (int i = 0; i < CUDA_BLOCKS; i++)
+        rows[i].sequence = sequence;
+    return gpu_copy(there, rows, sizeof rows);
+}
+#else
+static bool rows_set(const tutti_comm_t *comm, uint64_t sequence)
+{
+    (void)comm, (void)sequence;
+    return false;
+}
+#endif
+
+bool device_sequence_set(tutti_comm_t *comm, uint64_t sequence)
+{
+    if (comm->cuda)
+        return rows_set(comm, sequence);
+    comm->cpu.sequence = sequence;
+    return true;
+}

@@ -1,0 +1,104 @@
+#!/bin/bash
+# The tool on GPUs, over stand-ins: tutti bench --device cuda in every form, and tutti info's section; what is
+# said where something is missing.
+# shellcheck source=tests/tools/common.sh
+. "$(dirname "$0")/common.sh"
+tutti=$1 cuda=$2 nvml=$3 nccl=$4
+quick=(--device cuda --iters 2 -w 1 -b 8 -e 8K -f 32)
+export TUTTI_CUDA_LIBRARY=$cuda TUTTI_NVML_LIBRARY=$nvml TUTTI_STANDIN_DEVICES=3
+
+# rows EXPECTED COLUMNS: as many rows, each with all columns and nothing wrong.
+rows() {
+    local got
+    got=$(grep -vc '^#' "$work/out")
+    [[ $got == "$1" ]] || { complain "$got rows instead of $1"; cat "$work/out"; }
+    awk -v columns="$2" '!/^#/ && (NF != columns || $9 != 0 || $13 != 0) { exit 1 }' "$work/out" ||
+        { complain "a row lacks columns or is wrong"; cat "$work/out"; }
+    out '^# Out of bounds values : 0 OK$'
+}
+
+# ---- forms
+status 0 "$tutti" bench "${quick[@]}" -n 2
+rows 3 19
+out 'device: cuda graph: no pdl: 0 streams: 1$'
+out 'Rank  1 pid +[0-9]+ device 1 0000:11:00.0 Stand-in'
+out 'p50\(in\) +p99\(in\) +host\(out\) +host\(in\)$'
+status 0 "$tutti" bench "${quick[@]}" --graph=3 --pdl -d bfloat16,int8 -o sum,max --json "$work/graph"
+rows 12 17
+out 'nRanks 3 processes .* graph: 3 pdl: 1'
+status 0 env TUTTI_NCCL_LIBRARY="$nccl" "$tutti" bench "${quick[@]}" --graph=4 --streams 3 \
+    --ranks-as threads --vs nccl -n 2 --json "$work/nccl"
+rows 3 23
+out ' nccl +symm +ratio +nccl +symm +ratio$'
+status 0 env TUTTI_NCCL_LIBRARY="$nccl" "$tutti" bench "${quick[@]}" --vs nccl -n 2 -d int16
+rows 3 25
+status 0 "$tutti" bench --device cuda --iters 2 -n 2 --counts 1,7,65537 -d float16 --algo two_shot
+rows 3 19
+status 0 "$tutti" bench --device cuda --iters 2 -n 2 --collective barrier --graph=5
+python3 - "$work/graph" "$work/nccl" <<'PYTHON' || complain "JSON"
+import json, sys
+graph, nccl = (json.load(open(path)) for path in sys.argv[1:])
+assert graph["machine"].startswith("3 GPUs, "), graph["machine"]
+for row in graph["rows"]:
+    assert row["placement"] == "gpu" and row["ranks"] == 3 and row["wrong"] == 0
+    assert row["graph"] and row["programmatic_launch"] and row["host_us"] is None
+    assert row["rivals"] == {} and row["ratio"] is None and row["tutti_us"] == row["p50_us"] > 0
+for row in nccl["rows"]:
+    assert row["threads"] and row["streams"] == 3
+    assert set(row["rivals"]) == {"nccl", "nccl_symmetric"}, row
+    assert abs(row["ratio"] * min(row["rivals"].values()) - row["tutti_us"]) < 1e-3 * row["tutti_us"]
+PYTHON
+
+# ---- what is refused, and what is missing
+refused() {
+    local pattern=$1
+    shift
+    status 64 "$tutti" bench "$@"
+    err "$pattern"
+}
+refused '--graph needs --device cuda' --graph
+refused '--pdl needs --device cuda' --pdl
+refused '--vs needs --device cuda' --vs nccl
+refused '--streams needs --device cuda' --streams 2
+refused 'transport of GPUs needs --device cuda' --algo one_shot_ll
+refused "--device: 'tpu'.*cpu or cuda" --device tpu
+refused "--vs: 'gloo'.*nccl" --device cuda --vs gloo
+refused "--ranks-as: 'fibres'.*threads or processes" --ranks-as fibres
+refused "--graph: '0'.*from 1" --device cuda --graph=0
+refused "--streams: '9'.*from 1 to 8" --device cuda --streams 9
+refused "--counts: 'x'" --counts 1,x
+refused '--cold is for CPU ranks' --device cuda --cold
+refused "-n: '9'.*2 to 8" --device cuda -n 9
+status 1 "$tutti" bench --device cuda -n 4
+err '-n 4: each rank needs a GPU of its own, and this machine has 3'
+status 1 env TUTTI_STANDIN_DEVICES=1 "$tutti" bench --device cuda
+err 'needs two GPUs'
+status 1 env TUTTI_CUDA_LIBRARY=/nonexistent/cuda "$tutti" bench --device cuda
+err '/nonexistent/cuda cannot be opened: is there an NVIDIA driver'
+status 1 env TUTTI_NCCL_LIBRARY=/nonexistent/nccl "$tutti" bench "${quick[@]}" --vs nccl
+err 'rank .*--vs nccl: /nonexistent/nccl cannot be opened'
+status 1 env TUTTI_STANDIN_FAIL=cuStreamBeginCapture:1 "$tutti" bench "${quick[@]}" --graph
+err 'rank [0-2]: TUTTI_ERR_CUDA: cuStreamBeginCapture: CUDA_ERROR_UNKNOWN'
+
+# ---- tutti info
+status 0 env TUTTI_STANDIN_LINKS=ss,sss,ss2 "$tutti" info --json -n 2
+python3 - "$work/out" <<'PYTHON' || complain "info"
+import json, sys
+cuda = json.load(open(sys.argv[1]))["cuda"]
+assert cuda["driver"].startswith("CUDA 13") and [d["ordinal"] for d in cuda["devices"]] == [0, 1, 2]
+assert cuda["devices"][1]["uuid"].startswith("GPU-") and cuda["devices"][0]["capability"] == "9.0"
+assert [pair["links"] for pair in cuda["nvlinks"]] == [2, 2, 3, 3, 2, 2], cuda["nvlinks"]
+assert len(cuda["peers"]) == 6 and all(pair["result"] == "ok" for pair in cuda["peers"])
+one = cuda["communicator"]
+assert one["test"] == "all-reduce of 3 threads" and one["result"] == "ok", one
+assert int(one["describe"]["device_arena_bytes"]) <= 64 << 20
+assert one["choices"][0]["from_bytes"] == 2 and one["choices"][-1]["to_bytes"] == "any"
+PYTHON
+status 1 env TUTTI_STANDIN_NO_PEER=0-1 TUTTI_NVML_LIBRARY=/nonexistent/nvml "$tutti" info -n 2
+out 'nvlinks: no NVML: /nonexistent/nvml cannot be opened'
+out 'from 0, to 1, result the driver says that device 0 cannot reach device 1'
+status 0 env TUTTI_CUDA_LIBRARY=/nonexistent/cuda "$tutti" info -n 2
+out 'missing: /nonexistent/cuda cannot be opened: is there an NVIDIA driver'
+status 0 env TUTTI_STANDIN_DEVICES=1 "$tutti" info -n 2
+out 'missing: a second GPU'
+finish

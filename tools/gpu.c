@@ -1,0 +1,466 @@
+/* SPDX-License-Identifier: MIT */
+/* The few types and numbers of libcuda's binary interface that are needed stand here, so that the
+ * tool builds, and says what is missing, where there is no cuda.h. */
+#include "gpu.h"
+
+#include "tool.h"
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+typedef int result_t;     /* CUresult; 0 is success */
+typedef int device_t;     /* CUdevice */
+typedef uint64_t where_t; /* CUdeviceptr */
+typedef void *handle_t;   /* CUcontext, CUstream, CUevent, CUgraph, CUgraphExec */
+
+enum {
+    NOT_READY = 600, /* of result_t */
+    PEER_ACCESS_ALREADY_ENABLED = 704,
+    ATTRIBUTE_MULTIPROCESSORS = 16,
+    ATTRIBUTE_MAJOR = 75,
+    ATTRIBUTE_MINOR = 76,
+    ATTRIBUTE_MULTICAST = 132,
+    STREAM_NON_BLOCKING = 1,
+    CAPTURE_THREAD_LOCAL = 1, /* other threads' calls do not spoil a capture */
+};
+
+/* X(member, symbol, arguments), versions included. */
+#define GPU_MAP(X)                                                                                 \
+    X(init, cuInit, (unsigned flags))                                                              \
+    X(driver_version, cuDriverGetVersion, (int *version))                                          \
+    X(error_name, cuGetErrorName, (result_t result, const char **text))                            \
+    X(error_string, cuGetErrorString, (result_t result, const char **text))                        \
+    X(device_count, cuDeviceGetCount, (int *count))                                                \
+    X(device_get, cuDeviceGet, (device_t * device, int ordinal))                                   \
+    X(device_attribute, cuDeviceGetAttribute, (int *value, int attribute, device_t device))        \
+    X(device_name, cuDeviceGetName, (char *name, int bytes, device_t device))                      \
+    X(device_uuid, cuDeviceGetUuid_v2, (unsigned char *uuid, device_t device))                     \
+    X(device_bus_id, cuDeviceGetPCIBusId, (char *text, int bytes, device_t device))                \
+    X(device_memory, cuDeviceTotalMem_v2, (size_t * bytes, device_t device))                       \
+    X(context_retain, cuDevicePrimaryCtxRetain, (handle_t * context, device_t device))             \
+    X(context_set, cuCtxSetCurrent, (handle_t context))                                            \
+    X(peer_enable, cuCtxEnablePeerAccess, (handle_t peer, unsigned flags))                         \
+    X(peer_can_access, cuDeviceCanAccessPeer, (int *can, device_t device, device_t peer))          \
+    X(mem_alloc, cuMemAlloc_v2, (where_t * memory, size_t bytes))                                  \
+    X(mem_free, cuMemFree_v2, (where_t memory))                                                    \
+    X(mem_info, cuMemGetInfo_v2, (size_t * free_bytes, size_t * total_bytes))                      \
+    X(mem_fill, cuMemsetD8Async, (where_t to, unsigned char byte, size_t bytes, handle_t stream))  \
+    X(mem_copy, cuMemcpyAsync, (where_t to, where_t from, size_t bytes, handle_t stream))          \
+    X(stream_create, cuStreamCreateWithPriority,                                                   \
+      (handle_t * stream, unsigned flags, int priority))                                           \
+    X(stream_destroy, cuStreamDestroy_v2, (handle_t stream))                                       \
+    X(stream_synchronize, cuStreamSynchronize, (handle_t stream))                                  \
+    X(stream_query, cuStreamQuery, (handle_t stream))                                              \
+    X(stream_wait_event, cuStreamWaitEvent, (handle_t stream, handle_t event, unsigned flags))     \
+    X(capture_begin, cuStreamBeginCapture_v2, (handle_t stream, int mode))                         \
+    X(capture_end, cuStreamEndCapture, (handle_t stream, handle_t * graph))                        \
+    X(graph_instantiate, cuGraphInstantiateWithFlags,                                              \
+      (handle_t * executable, handle_t graph, unsigned long long flags))                           \
+    X(graph_destroy, cuGraphDestroy, (handle_t graph))                                             \
+    X(graph_launch, cuGraphLaunch, (handle_t executable, handle_t stream))                         \
+    X(graph_free, cuGraphExecDestroy, (handle_t executable))                                       \
+    X(event_create, cuEventCreate, (handle_t * event, unsigned flags))                             \
+    X(event_destroy, cuEventDestroy_v2, (handle_t event))                                          \
+    X(event_record, cuEventRecord, (handle_t event, handle_t stream))                              \
+    X(event_elapsed, cuEventElapsedTime_v2, (float *ms, handle_t from, handle_t to))
+
+static struct {
+#define GPU_MEMBER(member, symbol, arguments) result_t(*member) arguments;
+    GPU_MAP(GPU_MEMBER)
+#undef GPU_MEMBER
+} cuda;
+
+enum { MOST_DEVICES = 64 };
+
+static pthread_mutex_t opening = PTHREAD_MUTEX_INITIALIZER;
+static bool opened;
+static handle_t contexts[MOST_DEVICES];
+
+/* ---- errors ---------------------------------------------------------------------------------- */
+
+static _Thread_local char error[512];
+
+const char *gpu_error(void)
+{
+    return error;
+}
+
+static bool fail(const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    vsnprintf(error, sizeof error, format, args);
+    va_end(args);
+    return false;
+}
+
+static bool check(result_t result, const char *call)
+{
+    const char *name = NULL, *text = NULL;
+    if (!result)
+        return true;
+    cuda.error_name(result, &name);
+    cuda.error_string(result, &text);
+    return fail("%s: %s (%s)", call, name ? name : "unknown", text ? text : "no text");
+}
+
+/* ---- opening --------------------------------------------------------------------------------- */
+
+static bool open_library(void)
+{
+    const char *name = getenv("TUTTI_CUDA_LIBRARY");
+    name = name && *name ? name : "libcuda.so.1";
+    void *library = dlopen(name, RTLD_NOW | RTLD_LOCAL);
+    if (!library)
+        return fail("%s cannot be opened: is there an NVIDIA driver? (%s)", name, dlerror());
+    static const struct {
+        const char *symbol;
+        size_t offset;
+    } symbols[] = {
+#define GPU_SYMBOL(member, symbol, arguments)                                                      \
+    {#symbol, (size_t)((char *)&cuda.member - (char *)&cuda)},
+        GPU_MAP(GPU_SYMBOL)
+#undef GPU_SYMBOL
+    };
+    for (size_t i = 0; i < sizeof symbols / sizeof *symbols; i++) {
+        void *address = dlsym(library, symbols[i].symbol);
+        if (!address) {
+            fail("%s has no %s: the driver is too old", name, symbols[i].symbol);
+            dlclose(library);
+            return false;
+        }
+        memcpy((char *)&cuda + symbols[i].offset, &address, sizeof address);
+    }
+    return check(cuda.init(0), "cuInit");
+}
+
+bool gpu_open(void)
+{
+    pthread_mutex_lock(&opening);
+    opened = opened || open_library();
+    bool ok = opened;
+    pthread_mutex_unlock(&opening);
+    return ok;
+}
+
+/* What the child finds. */
+struct probe {
+    int count;
+    char error[sizeof error];
+};
+
+static void probe_child(int end)
+{
+    struct probe probe = {0};
+    if (gpu_open() && (probe.count = gpu_count()) == 0)
+        fail("there is no GPU");
+    memcpy(probe.error, error, sizeof error);
+    _exit(write(end, &probe, sizeof probe) < 0);
+}
+
+int gpu_probe(void)
+{
+    struct probe probe = {0};
+    int ends[2];
+    if (pipe2(ends, O_CLOEXEC) < 0) {
+        fail("cannot make a pipe");
+        return 0;
+    }
+    pid_t child = fork();
+    if (child == 0)
+        probe_child(ends[1]);
+    close(ends[1]);
+    if (child < 0 || read(ends[0], &probe, sizeof probe) != (ssize_t)sizeof probe)
+        fail("the process that looks for GPUs ended early");
+    else
+        memcpy(error, probe.error, sizeof error);
+    close(ends[0]);
+    while (child > 0 && waitpid(child, NULL, 0) < 0 && errno == EINTR)
+        ;
+    return probe.count;
+}
+
+/* ---- devices --------------------------------------------------------------------------------- */
+
+int gpu_driver_version(void)
+{
+    int version = 0;
+    return check(cuda.driver_version(&version), "cuDriverGetVersion") ? version : 0;
+}
+
+int gpu_count(void)
+{
+    int count = 0;
+    if (!check(cuda.device_count(&count), "cuDeviceGetCount"))
+        return 0;
+    return count < MOST_DEVICES ? count : MOST_DEVICES;
+}
+
+static void write_uuid(const unsigned char *uuid, char *text)
+{
+    char *to = text + sprintf(text, "GPU-");
+    for (int i = 0; i < 16; i++)
+        to += sprintf(to, "%s%02x", i == 4 || i == 6 || i == 8 || i == 10 ? "-" : "", uuid[i]);
+}
+
+static int attribute(device_t device, int which)
+{
+    int value = 0;
+    return cuda.device_attribute(&value, which, device) ? 0 : value;
+}
+
+bool gpu_facts(int ordinal, struct gpu_facts *facts)
+{
+    device_t device;
+    unsigned char uuid[16] = {0};
+    *facts = (struct gpu_facts){0};
+    if (!check(cuda.device_get(&device, ordinal), "cuDeviceGet") ||
+        !check(cuda.device_name(facts->name, sizeof facts->name, device), "cuDeviceGetName") ||
+        !check(cuda.device_uuid(uuid, device), "cuDeviceGetUuid") ||
+        !check(cuda.device_bus_id(facts->bus_id, sizeof facts->bus_id, device),
+               "cuDeviceGetPCIBusId") ||
+        !check(cuda.device_memory(&facts->memory_bytes, device), "cuDeviceTotalMem"))
+        return false;
+    write_uuid(uuid, facts->uuid);
+    facts->major = attribute(device, ATTRIBUTE_MAJOR);
+    facts->minor = attribute(device, ATTRIBUTE_MINOR);
+    facts->multiprocessors = attribute(device, ATTRIBUTE_MULTIPROCESSORS);
+    facts->multicast = attribute(device, ATTRIBUTE_MULTICAST);
+    return true;
+}
+
+/* The primary context is made once a process and device. */
+static bool retain(int ordinal, handle_t *context)
+{
+    device_t device;
+    bool ok = true;
+    if (ordinal < 0 || ordinal >= MOST_DEVICES)
+        return fail("there is no device %d", ordinal);
+    pthread_mutex_lock(&opening);
+    if (!contexts[ordinal])
+        ok = check(cuda.device_get(&device, ordinal), "cuDeviceGet") &&
+             check(cuda.context_retain(&contexts[ordinal], device), "cuDevicePrimaryCtxRetain");
+    *context = contexts[ordinal];
+    pthread_mutex_unlock(&opening);
+    return ok;
+}
+
+bool gpu_bind(int ordinal)
+{
+    handle_t context = NULL;
+    return retain(ordinal, &context) && check(cuda.context_set(context), "cuCtxSetCurrent");
+}
+
+/* ---- memory ---------------------------------------------------------------------------------- */
+
+static where_t where(const void *memory)
+{
+    return (where_t)(uintptr_t)memory;
+}
+
+void *gpu_alloc(size_t bytes)
+{
+    where_t memory = 0;
+    if (!check(cuda.mem_alloc(&memory, bytes), "cuMemAlloc"))
+        return NULL;
+    return (void *)(uintptr_t)memory;
+}
+
+void gpu_free(void *memory)
+{
+    if (memory)
+        cuda.mem_free(where(memory));
+}
+
+bool gpu_copy_async(void *to, const void *from, size_t bytes, tutti_stream_t stream)
+{
+    return check(cuda.mem_copy(where(to), where(from), bytes, stream), "cuMemcpyAsync");
+}
+
+bool gpu_copy(void *to, const void *from, size_t bytes)
+{
+    return gpu_copy_async(to, from, bytes, TUTTI_STREAM_PER_THREAD) &&
+           gpu_stream_synchronize(TUTTI_STREAM_PER_THREAD);
+}
+
+bool gpu_fill(void *memory, unsigned char byte, size_t bytes)
+{
+    return check(cuda.mem_fill(where(memory), byte, bytes, TUTTI_STREAM_PER_THREAD),
+                 "cuMemsetD8Async") &&
+           gpu_stream_synchronize(TUTTI_STREAM_PER_THREAD);
+}
+
+bool gpu_memory(size_t *free_bytes, size_t *total_bytes)
+{
+    return check(cuda.mem_info(free_bytes, total_bytes), "cuMemGetInfo");
+}
+
+/* ---- streams, graphs, events ----------------------------------------------------------------- */
+
+bool gpu_stream_create(tutti_stream_t *stream)
+{
+    handle_t made = NULL;
+    bool ok = check(cuda.stream_create(&made, STREAM_NON_BLOCKING, 0), "cuStreamCreate");
+    *stream = made;
+    return ok;
+}
+
+void gpu_stream_destroy(tutti_stream_t stream)
+{
+    if (stream)
+        cuda.stream_destroy(stream);
+}
+
+bool gpu_stream_synchronize(tutti_stream_t stream)
+{
+    return check(cuda.stream_synchronize(stream), "cuStreamSynchronize");
+}
+
+bool gpu_capture_begin(tutti_stream_t stream)
+{
+    return check(cuda.capture_begin(stream, CAPTURE_THREAD_LOCAL), "cuStreamBeginCapture");
+}
+
+void *gpu_capture_end(tutti_stream_t stream)
+{
+    handle_t graph = NULL, executable = NULL;
+    if (!check(cuda.capture_end(stream, &graph), "cuStreamEndCapture"))
+        return NULL;
+    check(cuda.graph_instantiate(&executable, graph, 0), "cuGraphInstantiate");
+    cuda.graph_destroy(graph);
+    return executable;
+}
+
+bool gpu_graph_launch(void *graph, tutti_stream_t stream)
+{
+    return check(cuda.graph_launch(graph, stream), "cuGraphLaunch");
+}
+
+void gpu_graph_destroy(void *graph)
+{
+    if (graph)
+        cuda.graph_free(graph);
+}
+
+void *gpu_event_create(void)
+{
+    handle_t event = NULL;
+    return check(cuda.event_create(&event, 0), "cuEventCreate") ? event : NULL;
+}
+
+void gpu_event_destroy(void *event)
+{
+    if (event)
+        cuda.event_destroy(event);
+}
+
+bool gpu_event_record(void *event, tutti_stream_t stream)
+{
+    return check(cuda.event_record(event, stream), "cuEventRecord");
+}
+
+bool gpu_event_await(void *event, tutti_stream_t stream)
+{
+    return check(cuda.stream_wait_event(stream, event, 0), "cuStreamWaitEvent");
+}
+
+bool gpu_event_elapsed(void *from, void *to, double *us)
+{
+    float ms = 0;
+    bool ok = check(cuda.event_elapsed(&ms, from, to), "cuEventElapsedTime");
+    *us = (double)ms * 1e3;
+    return ok;
+}
+
+/* ---- peers ----------------------------------------------------------------------------------- */
+
+enum { PATTERN_WORDS = 1 << 16, PEER_DEADLINE_S = 10 };
+
+/* One trial: `mine` on the bound device, `theirs` on the peer, and the stream between them. */
+struct peer_trial {
+    uint32_t words[2][PATTERN_WORDS]; /* what is sent, what has come */
+    void *mine, *theirs;
+    tutti_stream_t stream;
+};
+
+/* A link that lies may not answer at all. */
+static bool stream_ends(tutti_stream_t stream)
+{
+    double deadline = clock_seconds() + PEER_DEADLINE_S;
+    result_t result;
+    while ((result = cuda.stream_query(stream)) == NOT_READY && clock_seconds() < deadline)
+        usleep(100);
+    if (result == NOT_READY)
+        return fail("no answer within %d s", PEER_DEADLINE_S);
+    return check(result, "cuStreamQuery");
+}
+
+/* Sends a pattern through `first`, then `second`, and looks at what comes back. */
+static bool round_trip(struct peer_trial *trial, void *first, void *second, uint32_t seed)
+{
+    const size_t bytes = sizeof trial->words[0];
+    for (uint32_t i = 0; i < PATTERN_WORDS; i++) {
+        trial->words[0][i] = (i ^ seed) * 2654435761u;
+        trial->words[1][i] = 0;
+    }
+    if (!gpu_copy_async(first, trial->words[0], bytes, trial->stream) ||
+        !gpu_copy_async(second, first, bytes, trial->stream) ||
+        !gpu_copy_async(trial->words[1], second, bytes, trial->stream) ||
+        !stream_ends(trial->stream))
+        return false;
+    for (uint32_t i = 0; i < PATTERN_WORDS; i++)
+        if (trial->words[0][i] != trial->words[1][i])
+            return fail("word %u came as %08x instead of %08x", i, trial->words[1][i],
+                        trial->words[0][i]);
+    return true;
+}
+
+static bool enable_peer(int from, int to)
+{
+    handle_t peer = NULL;
+    int can = 0;
+    device_t devices[2];
+    if (!check(cuda.device_get(&devices[0], from), "cuDeviceGet") ||
+        !check(cuda.device_get(&devices[1], to), "cuDeviceGet") ||
+        !check(cuda.peer_can_access(&can, devices[0], devices[1]), "cuDeviceCanAccessPeer"))
+        return false;
+    if (!can)
+        return fail("the driver says that device %d cannot reach device %d", from, to);
+    if (!retain(to, &peer) || !gpu_bind(from))
+        return false;
+    result_t result = cuda.peer_enable(peer, 0);
+    return result == PEER_ACCESS_ALREADY_ENABLED || check(result, "cuCtxEnablePeerAccess");
+}
+
+bool gpu_try_peer(int from, int to)
+{
+    struct peer_trial *trial = calloc(1, sizeof *trial);
+    bool ok = false;
+    if (!trial)
+        return fail("no memory");
+    if (gpu_bind(to))
+        trial->theirs = gpu_alloc(sizeof trial->words[0]);
+    if (!trial->theirs || !enable_peer(from, to))
+        goto err_free;
+    trial->mine = gpu_alloc(sizeof trial->words[0]);
+    if (!trial->mine || !gpu_stream_create(&trial->stream))
+        goto err_free;
+    /* Written there and read from there, by this device. */
+    ok = round_trip(trial, trial->mine, trial->theirs, 1) &&
+         round_trip(trial, trial->theirs, trial->mine, 2);
+
+err_free:
+    gpu_stream_destroy(trial->stream);
+    gpu_free(trial->mine);
+    gpu_free(trial->theirs); /* addresses are unified: any context will do */
+    free(trial);
+    return ok;
+}
