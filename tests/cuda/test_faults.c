@@ -367,7 +367,7 @@ int main(int argc, char **argv)
             ranks->expendable = parts[i].kills ? UINT64_C(1) << 1 : 0;
             int failed = ranks_run(ranks, parts[i].fn);
             ranks_destroy(ranks);
-            if (threads && standin_left() != 0)
+            if (threads && device_left() != 0)
                 failed++;
             if (failed)
                 fprintf(stderr, "%s failed with %d ranks\n", parts[i].name, size);

@@ -170,7 +170,7 @@ static int live(struct ranks *ranks, int rank, tutti_store_t *store)
     device_free(self.recv);
     device_free(self.golden);
     pool_destroy(self.pool);
-    RANKS_CHECK(failed || ranks->processes == 0 || standin_left() == 0);
+    RANKS_CHECK(failed || ranks->processes == 0 || device_left() == 0);
     return failed;
 }
 
@@ -216,7 +216,7 @@ int main(int argc, char **argv)
         failures += run(size, threads ? 0 : size, many);
     }
     failures += run(8, threads ? 0 : 4, many);
-    if (threads && standin_left() != 0)
+    if (threads && device_left() != 0)
         failures++;
     return failures ? 1 : 0;
 }

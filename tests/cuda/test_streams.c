@@ -296,7 +296,7 @@ int main(void)
         struct ranks *ranks = ranks_create(2, 0, 0);
         int failed = ranks_run(ranks, parts[i].fn);
         ranks_destroy(ranks);
-        if (standin_left() != 0)
+        if (device_left() != 0)
             failed++;
         if (failed)
             fprintf(stderr, "%s failed\n", parts[i].name);
