@@ -56,6 +56,8 @@ def join(out, paths, torch_paths):
         best = min(row["rivals"].values(), default=None)
         row["ratio"] = round(row["tutti_us"] / best, 3) if best else None
     joined = {key: results[0][key] for key in ("machine", "commit", "date")}
+    joined.update({"nccl": result["nccl"] for result in results if "nccl" in result})
+    joined.update({"torch": load(path)["torch"] for path in torch_paths})
     joined["command"] = "; ".join(result["command"] for result in results)
     joined["rows"] = rows
     with open(out, "w", encoding="utf-8") as file:
@@ -110,7 +112,9 @@ def table(paths):
     for path in paths:
         result = load(path)
         rows += result["rows"]
-        print(f"{path}: {result['machine']}, commit {result['commit']}, {result['date']}")
+        versions = "".join(f", {name} {result[key]}" for key, name in
+                           (("nccl", "NCCL"), ("torch", "PyTorch")) if key in result)
+        print(f"{path}: {result['machine']}{versions}, commit {result['commit']}, {result['date']}")
     totals = [0] * 4
     blocks = {}
     for (dtype, ranks, size), pair in forms(rows).items():

@@ -97,6 +97,7 @@ struct bench_record {
     enum tutti_status status; /* BENCH_ERROR */
     int pid;                  /* BENCH_READY */
     char device[128];         /* BENCH_READY, of a GPU */
+    int nccl;                 /* BENCH_READY: the version measured beside, 0 if none is */
     double setup_ms;          /* BENCH_READY */
     double round_trip_ns;     /* rank 0's BENCH_ROW: the farther of before and after, 0 unknown */
     bool moved;               /* rank 0's BENCH_ROW: near before, far after, or the reverse */

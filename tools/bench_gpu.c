@@ -543,7 +543,9 @@ bool bench_gpu_run(const struct bench_rank *self)
     double begin = clock_seconds();
     ok = ok && create_comm(&bench);
     ready.setup_ms = (clock_seconds() - begin) * 1e3;
-    ok = ok && allocate(&bench) && bench_send_record(self, &ready) && run_rows(&bench, &row);
+    ok = ok && allocate(&bench);
+    ready.nccl = bench.nccl ? nccl_version() : 0;
+    ok = ok && bench_send_record(self, &ready) && run_rows(&bench, &row);
     if (!ok)
         bench_send_error(self, row, bench.status, bench.message);
     release(&bench);

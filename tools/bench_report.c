@@ -13,6 +13,7 @@ struct bench_report {
     const struct bench_config *config;
     json_t *rows;
     char gpus[128]; /* "4 H200" */
+    char nccl[32];  /* "2.28.9", or "" */
     uint64_t wrong;
     double busbw_sum;
     int busbw_count;
@@ -56,7 +57,8 @@ static void print_parameters(const struct bench_config *config)
     printf(" pdl: %d streams: %d\n", config->pdl, config->streams);
 }
 
-static void print_ranks(const struct bench_config *config, const struct bench_record *ready)
+static void print_ranks(const struct bench_config *config, const struct bench_record *ready,
+                        const char *nccl)
 {
     double setup_ms = 0;
     printf("#\n# Using ranks\n");
@@ -70,7 +72,10 @@ static void print_ranks(const struct bench_config *config, const struct bench_re
             printf("not bound (%d cores)\n", config->placement.cores);
         setup_ms = ready[rank].setup_ms > setup_ms ? ready[rank].setup_ms : setup_ms;
     }
-    printf("# Set-up of the communicator: %.3f ms (slowest rank)\n#\n", setup_ms);
+    printf("# Set-up of the communicator: %.3f ms (slowest rank)\n", setup_ms);
+    if (*nccl)
+        printf("# NCCL %s\n", nccl);
+    printf("#\n");
 }
 
 /* Of a GPU: what stands behind the columns that all have. */
@@ -272,6 +277,8 @@ static bool write_json(const struct bench_report *report)
                  config->placement.cores, host.sysname, host.release);
     json_t *file = json_pack("{s:s, s:s, s:s, s:s, s:O}", "machine", machine, "commit", TOOL_COMMIT,
                              "date", date, "command", config->command, "rows", report->rows);
+    if (file && *report->nccl)
+        json_object_set_new(file, "nccl", json_string(report->nccl));
     bool ok = file && json_dump_file(file, config->json_path, JSON_INDENT(1)) == 0;
     json_decref(file);
     return ok ? ok : tool_fail_errno("--json: cannot write '%s'", config->json_path);
@@ -279,12 +286,15 @@ static bool write_json(const struct bench_report *report)
 
 /* ---- the report ------------------------------------------------------------------------------ */
 
-/* "device 0 0000:01:00.0 NVIDIA H200": the name without its maker. */
+/* "device 0 0000:01:00.0 NVIDIA H200": the name without its maker; and the rival's version. */
 static void name_gpus(struct bench_report *report, const struct bench_record *ready)
 {
     const char *name = strstr(ready->device, "NVIDIA ");
     snprintf(report->gpus, sizeof report->gpus, "%d %s", report->config->ranks,
              name ? name + strlen("NVIDIA ") : "GPUs");
+    if (ready->nccl)
+        snprintf(report->nccl, sizeof report->nccl, "%d.%d.%d", ready->nccl / 10000,
+                 ready->nccl / 100 % 100, ready->nccl % 100);
 }
 
 struct bench_report *bench_report_begin(const struct bench_config *config,
@@ -302,7 +312,7 @@ struct bench_report *bench_report_begin(const struct bench_config *config,
     report->rows = rows;
     name_gpus(report, ready);
     print_parameters(config);
-    print_ranks(config, ready);
+    print_ranks(config, ready, report->nccl);
     print_columns(config);
     fflush(stdout);
     return report;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* An all-reduce of more than 2^31 bytes. Skipped where memory is short. */
+#include "device.h"
 #include "pool.h"
 #include "ranks.h"
 
@@ -35,6 +36,8 @@ static int reduce(struct ranks *ranks, int rank, tutti_store_t *store)
         struct tutti_call_options options = {.struct_size = sizeof options,
                                              .algo = (enum tutti_algo)algo};
         size_t offset = (size_t)algo * 17;
+        if (device_is_cuda() && algo == TUTTI_ALGO_ONE_SHOT) /* which reaches less far there */
+            options.algo = TUTTI_ALGO_NONE;
         pool_input(pool, rank, TUTTI_INT8, offset, count, data);
         RANKS_CHECK(tutti_all_reduce_with(data, data, count, TUTTI_INT8, TUTTI_SUM, comm,
                                           TUTTI_STREAM_DEFAULT, &options) == TUTTI_OK);

@@ -29,6 +29,7 @@ out 'nRanks 3 processes .* graph: 3 pdl: 1'
 status 0 env TUTTI_NCCL_LIBRARY="$nccl" "$tutti" bench "${quick[@]}" --graph=4 --streams 3 \
     --ranks-as threads --vs nccl -n 2 --json "$work/nccl"
 rows 3 23
+out '^# NCCL 2\.28\.9$'
 out ' nccl +symm +ratio +nccl +symm +ratio$'
 status 0 env TUTTI_NCCL_LIBRARY="$nccl" "$tutti" bench "${quick[@]}" --vs nccl -n 2 -d int16
 rows 3 25
@@ -43,6 +44,7 @@ for row in graph["rows"]:
     assert row["placement"] == "gpu" and row["ranks"] == 3 and row["wrong"] == 0
     assert row["graph"] and row["programmatic_launch"] and row["host_us"] is None
     assert row["rivals"] == {} and row["ratio"] is None and row["tutti_us"] == row["p50_us"] > 0
+assert nccl["nccl"] == "2.28.9" and "nccl" not in graph
 for row in nccl["rows"]:
     assert row["threads"] and row["streams"] == 3
     assert set(row["rivals"]) == {"nccl", "nccl_symmetric"}, row
