@@ -355,26 +355,18 @@ enum tutti_status device_barrier(tutti_comm_t *comm, tutti_stream_t stream)
 }
 
 #ifdef TESTS_CUDA
-/* In the rank's own arena: the rows, which are what its next kernel begins from, whatever its grid,
- * and the peers' headers, which then must not look as if their ranks were ahead. */
+/* The rows of the rank's own arena: what its next kernel begins from, whatever its grid. */
 static bool rows_set(const tutti_comm_t *comm, uint64_t sequence)
 {
     static _Thread_local struct cuda_row rows[CUDA_BLOCKS];
-    struct cuda_header headers[2][CUDA_RANKS];
-    /* On the device: not to be read through. */
-    unsigned char *arena = (unsigned char *)comm->cuda->launch.own;
-    unsigned char *rows_there =
-        arena + offsetof(struct cuda_arena, control) + offsetof(struct cuda_control, rows);
-    unsigned char *headers_there = arena + offsetof(struct cuda_arena, headers);
-    if (!gpu_copy(rows, rows_there, sizeof rows) ||
-        !gpu_copy(headers, headers_there, sizeof headers))
+    unsigned char *there =
+        (unsigned char *)comm->cuda->launch.own + offsetof(struct cuda_arena, control) +
+        offsetof(struct cuda_control, rows); /* on the device: not to be read through */
+    if (!gpu_copy(rows, there, sizeof rows))
         return false;
     for (int i = 0; i < CUDA_BLOCKS; i++)
         rows[i].sequence = sequence;
-    for (int i = 0; i < 2 * CUDA_RANKS; i++)
-        headers[i / CUDA_RANKS][i % CUDA_RANKS].sequence = (uint32_t)sequence - 1;
-    return gpu_copy(rows_there, rows, sizeof rows) &&
-           gpu_copy(headers_there, headers, sizeof headers);
+    return gpu_copy(there, rows, sizeof rows);
 }
 #else
 static bool rows_set(const tutti_comm_t *comm, uint64_t sequence)

@@ -53,13 +53,13 @@ __device__ __forceinline__ void barrier_subset(const cuda_launch &launch)
     order_store_plain_u64(&own->control.meetings[peer], count);
     order_fence(); /* V1 pairs V1a */
     order_store_line(&launch.arenas[peer]->meetings[launch.rank][count & 1],
-                     {count, launch.subset});
+                     {count, launch.parameter});
     const cuda_meeting *meeting = &own->meetings[peer][count & 1];
     const order_line ours = {launch.signature, launch.parameter};
     uint64_t start_ns = 0;
     for (unsigned polls = 1;; polls++) {
         const order_line line = order_load_line(meeting);
-        if (line.low == count && line.high == launch.subset)
+        if (line.low == count && line.high == launch.parameter)
             break;
         if (line.low == count) {
             operation_fail(launch, TUTTI_ERR_MISMATCH, peer, 0, ours,

@@ -101,10 +101,13 @@ static __device__ __noinline__ void operation_fail(const cuda_launch &launch, tu
     operation_stop(control);
 }
 
-/* Whether a peer's header says that it does something else than we do in this operation. */
+/* Whether a peer's header says that it does something else than we do in this operation. An empty
+ * one says nothing. */
 static __device__ __forceinline__ bool header_differs(order_line header, uint64_t sequence,
                                                       order_line ours)
 {
+    if (header.low == 0)
+        return false;
     const int32_t ahead = (int32_t)((uint32_t)(header.high >> 32) - (uint32_t)sequence);
     return ahead > 0 ||
            (ahead == 0 && (header.low != ours.low || (uint32_t)header.high != (uint32_t)ours.high));
