@@ -532,7 +532,7 @@ struct tutti_call_options {
  * all get MISMATCH. options may be NULL.
  *
  * On CUDA it returns once the operation is enqueued on the stream, and "blocks" is what the stream
- * does; send and recv are memory of the communicator's device (ordinary, managed or mapped), which
+ * does; send and recv are memory of the communicator's device (allocated there, or managed), which
  * lives until the stream has passed the operation. INVALID names a host pointer, or both devices of
  * a pointer elsewhere. The call may be captured in a graph. What goes wrong later (TIMEOUT,
  * PEER_DEAD, MISMATCH, ABORTED) ends the kernels that wait, on all ranks, without an error of CUDA:
