@@ -9,8 +9,8 @@ enum {
     MOVE_NS = 10000000,   /* between two moves, of some 50 us each */
     CROWDED_NS = 1000000, /* ranks that wait give the core back within microseconds */
     TRIAL_NS = 20000000,  /* after a move */
-    LEAST_REST_MS = 1000, /* after one that was taken back; doubles each time */
-    MOST_REST_MS = 64000,
+    LEAST_REST_MS = 100,  /* after one that was taken back; doubles until one lasts */
+    MOST_REST_MS = 51200,
 };
 
 int balance_target(const int *cores, int size, int rank, const cpu_set_t *allowed)
@@ -88,8 +88,14 @@ void balance_look(struct cpu_group *group, int64_t now, int64_t yielded_ns)
     bool fresh = now < group->look_at + FRESH_NS && core == group->core;
     publish(group, core);
     group->look_at = now + LOOK_NS;
-    if (yielded_ns > CROWDED_NS && now < group->trial_ends)
+    if (yielded_ns > CROWDED_NS && now - yielded_ns < group->trial_ends) {
         go_back(group, now);
-    else if (fresh && now >= group->move_at)
+        return;
+    }
+    if (group->trial_ends != 0 && now >= group->trial_ends) {
+        group->trial_ends = 0;
+        group->rest_ms = 0;
+    }
+    if (fresh && now >= group->move_at)
         spread(group, now);
 }

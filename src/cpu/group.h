@@ -44,7 +44,7 @@ struct cpu_group {
     int core;           /* where the rank was at the last look */
     int came_from;      /* by the last move */
     int rest_ms;        /* after the last move that was taken back */
-    int64_t trial_ends; /* of the last move */
+    int64_t trial_ends; /* of the last move; 0 when it has ended */
     int64_t look_at;    /* again */
     int64_t move_at;    /* not before */
 

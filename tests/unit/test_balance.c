@@ -158,10 +158,14 @@ static void test_back(void **state)
         now = group.move_at;
     }
 
-    /* Later it is no fault of the move. */
+    /* Later it is no fault of the move, which lasted: the next one that does not costs less. */
     now = move_away(&group, now) + 100 * MS;
     balance(&group, now, 5 * MS);
     assert_true(group.move_at <= now);
+    now = move_away(&group, now) + 5 * MS;
+    balance(&group, now, 5 * MS);
+    assert_true(group.move_at > now);
+    assert_true(group.move_at - now < rest);
     group_free(&group);
 }
 
