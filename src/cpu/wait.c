@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "cpu/wait.h"
 
+#include "cpu/balance.h"
 #include "deadline.h"
 #include "signature.h"
 
@@ -78,7 +79,7 @@ enum tutti_status wait_slowly(struct cpu_group *group, int peer, const uint32_t 
     /* The time-out is the operation's: it counts from its first wait that is no short one. */
     if (!group->deadline)
         group->deadline = deadline_after(request->timeout_ms);
-    int64_t deadline = group->deadline, looked = deadline_now();
+    int64_t deadline = group->deadline, now = deadline_now(), looked = now;
     for (int turn = 0;; turn++) {
         if (order_load_acquire_u32(word) == value)
             return TUTTI_OK;
@@ -86,7 +87,6 @@ enum tutti_status wait_slowly(struct cpu_group *group, int peer, const uint32_t 
         /* Where others want the core too a yield may take milliseconds: the clock counts, not
          * the turns. */
         bool sleeps = turn >= group->yields;
-        int64_t now = deadline_now();
         bool life = sleeps || now - looked > LOOK_NS;
         struct tutti_fault fault;
         if (life)
@@ -102,5 +102,9 @@ enum tutti_status wait_slowly(struct cpu_group *group, int peer, const uint32_t 
             bell_sleep(group, peer, word, value, deadline_left_ms(deadline));
         else
             sched_yield();
+        int64_t before = now;
+        now = deadline_now();
+        if (!sleeps)
+            balance(group, now, now - before);
     }
 }

@@ -165,6 +165,53 @@ static void file_size_limit_is_an_error(void **state)
     assert_int_equal(setrlimit(RLIMIT_FSIZE, &old), 0);
 }
 
+/* Neither two segments nor two maps of one are alike in the bits of the address that a first cache
+ * may look them up by; all leave room for huge pages. */
+static void places_differ(void **state)
+{
+    (void)state;
+    enum { SEGMENTS = 6, MAPS = 2 * SEGMENTS };
+    struct segment maps[MAPS];
+    for (int i = 0; i < MAPS; i += 2) {
+        int fd;
+        assert_int_equal(segment_create("tutti-test", (size_t)i << 20, &maps[i], &fd), TUTTI_OK);
+        assert_int_equal(segment_map(fd, (size_t)i << 20, &maps[i + 1]), TUTTI_OK);
+        close(fd);
+    }
+    for (int i = 0; i < MAPS; i++) {
+        assert_int_equal((uintptr_t)maps[i].base % (2 << 20), 0);
+        for (int j = 0; j < i; j++)
+            assert_int_not_equal((uintptr_t)maps[i].base % (256 << 20),
+                                 (uintptr_t)maps[j].base % (256 << 20));
+    }
+    for (int i = 0; i < MAPS; i++)
+        segment_unmap(&maps[i]);
+}
+
+/* Where addresses are short a segment still gets those that it needs. */
+static void few_addresses_are_enough(void **state)
+{
+    (void)state;
+    size_t pages = 0;
+    FILE *file = fopen("/proc/self/statm", "r");
+    assert_non_null(file);
+    assert_int_equal(fscanf(file, "%zu", &pages), 1);
+    fclose(file);
+    struct rlimit old, low;
+    assert_int_equal(getrlimit(RLIMIT_AS, &old), 0);
+    low = old;
+    low.rlim_cur = (rlim_t)pages * (rlim_t)sysconf(_SC_PAGESIZE) + (64 << 20);
+    assert_int_equal(setrlimit(RLIMIT_AS, &low), 0);
+    struct segment segment;
+    int fd;
+    enum tutti_status status = segment_create("tutti-test", 1 << 20, &segment, &fd);
+    assert_int_equal(setrlimit(RLIMIT_AS, &old), 0);
+    assert_int_equal(status, TUTTI_OK);
+    memset(segment.base, 1, segment.bytes);
+    close(fd);
+    segment_unmap(&segment);
+}
+
 static void full_descriptor_table_is_an_error(void **state)
 {
     (void)state;
@@ -189,6 +236,8 @@ int main(void)
         cmocka_unit_test(child_does_not_inherit),
         cmocka_unit_test(too_much_is_an_error),
         cmocka_unit_test(file_size_limit_is_an_error),
+        cmocka_unit_test(places_differ),
+        cmocka_unit_test(few_addresses_are_enough),
         cmocka_unit_test(full_descriptor_table_is_an_error),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
