@@ -81,10 +81,11 @@ static bool captures(void)
 static struct stage *stage_of(const tutti_comm_t *comm)
 {
     struct stage *found = NULL;
-    if (!device_is_cuda()) /* and no lock: test_quiet counts those */
+    /* Before the lock: tests count those on the way of a CPU operation. */
+    if (!comm || comm->config.device != TUTTI_DEVICE_CUDA)
         return NULL;
     pthread_mutex_lock(&lock);
-    for (int i = 0; i < MOST_STAGES && comm; i++)
+    for (int i = 0; i < MOST_STAGES; i++)
         if (stages[i] && stages[i]->comm == comm)
             found = stages[i];
     pthread_mutex_unlock(&lock);
