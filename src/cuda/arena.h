@@ -25,7 +25,7 @@ enum {
     CUDA_LINE = 16,          /* bytes: one store, one poll */
     CUDA_HALVES = 2,         /* of the flagged region, by parity of the sequence */
     CUDA_FLAGGED_BYTES = 2 << 20,
-    CUDA_BUFFERS = 3, /* of lines, by use mod 3 */
+    CUDA_BUFFERS = 3, /* of lines, in turn */
     CUDA_ONE_SHOT_BYTES = 2 << 20,
     CUDA_TWO_SHOT_BYTES = 8 << 20,
     CUDA_TILE_BLOCKS = 128, /* of a launch that goes by tiles, at most */
@@ -64,8 +64,8 @@ struct cuda_meeting {
 
 /* Of the lines of one algorithm. */
 struct cuda_uses {
-    uint32_t count; /* so far */
-    uint32_t dirty; /* lines that the last use has filled, from the start of its buffer */
+    uint32_t buffer; /* of the last use */
+    uint32_t dirty;  /* lines that it has filled, from the buffer's start */
 };
 
 /*
@@ -106,7 +106,7 @@ struct cuda_arena {
 
     /* [half][source][line]: as many lines a source as fit; one-shot with flags in band */
     unsigned char flagged[CUDA_FLAGGED_BYTES];
-    /* [use mod 3]: full lines, packed from the start of the buffer. An empty line is all ones. */
+    /* [buffer]: full lines, packed from the start of the buffer. An empty line is all ones. */
     unsigned char one_shot[CUDA_BUFFERS][CUDA_ONE_SHOT_BYTES]; /* [source][line] */
     unsigned char two_shot[CUDA_BUFFERS][CUDA_TWO_SHOT_BYTES]; /* [hop][source][line of a chunk] */
     unsigned char pipes[2][2][CUDA_PIPE_BYTES]; /* [piece mod 2][hop]: [source][unit]; emptied */

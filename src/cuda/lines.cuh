@@ -4,9 +4,9 @@
  * dtype, means "not here yet"; a unit of the caller's that happens to be that travels as other
  * NaNs, with the same result, since a NaN result is canonical.
  *
- * Lines lie packed from the start of one of three buffers, by the count of uses mod 3. Use u fills
- * buffer u, and empties what use u - 1 filled of its own. A peer that writes here in use u has data
- * of ours of use u - 1, so we had ended use u - 2, in which this buffer was emptied.
+ * Lines lie packed from the start of one of three buffers, which take turns. Use u fills one, and
+ * empties what use u - 1 filled of its own. A peer that writes here in use u has data of ours of use
+ * u - 1, so we had ended use u - 2, in which this buffer was emptied.
  */
 #ifndef TUTTI_CUDA_LINES_CUH
 #define TUTTI_CUDA_LINES_CUH
@@ -39,10 +39,9 @@ struct lines_use {
 
 static __device__ __forceinline__ lines_use lines_take(uint64_t *uses, unsigned lines)
 {
-    const unsigned count = (unsigned)*uses;
-    const lines_use use = {(count + 1) % CUDA_BUFFERS, count % CUDA_BUFFERS,
-                           (unsigned)(*uses >> 32)};
-    *uses = (uint32_t)(count + 1) | (uint64_t)lines << 32;
+    const unsigned last = (unsigned)*uses;
+    const lines_use use = {last + 1 < CUDA_BUFFERS ? last + 1 : 0, last, (unsigned)(*uses >> 32)};
+    *uses = use.buffer | (uint64_t)lines << 32;
     return use;
 }
 

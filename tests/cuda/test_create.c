@@ -277,17 +277,28 @@ static int fail_at(const char *call, int at, bool *reached)
     CHECK(agreed);
     CHECK(standin_left() == 0);
     CHECK(device_count("/proc/self/fd") == descriptors);
-    for (int i = 0; i < 1000 && device_count("/proc/self/task") != threads; i++)
-        usleep(1000); /* the streams' threads, of the stand-in */
-    CHECK(device_count("/proc/self/task") == threads);
+    /* The streams' threads, of the stand-in, take a moment to end: now, and before we counted. */
+    for (int i = 0; i < 1000 && device_count("/proc/self/task") > threads; i++)
+        usleep(1000);
+    CHECK(device_count("/proc/self/task") <= threads);
     return 0;
+}
+
+/* Nothing fails. Threads that a first thread brings with it, a sanitizer's, are there from now on.
+ */
+static int warm_up(void)
+{
+    struct ranks *ranks = ranks_create(2, 0, sizeof(struct outcome));
+    int failures = ranks_run(ranks, create_once);
+    ranks_destroy(ranks);
+    return failures;
 }
 
 static int fail_in_turn(void)
 {
     bool reached = true;
     CHECK(device_enter(0));
-    CHECK(fail_at("cuInit", 1000000, &reached) == 0); /* warm up: nothing fails */
+    CHECK(warm_up() == 0);
     for (size_t i = 0; i < sizeof calls / sizeof *calls; i++) {
         reached = true;
         for (int at = 1; reached; at += at < 4 ? 1 : at)
