@@ -5,8 +5,8 @@
  * NaNs, with the same result, since a NaN result is canonical.
  *
  * Lines lie packed from the start of one of three buffers, which take turns. Use u fills one, and
- * empties what use u - 1 filled of its own. A peer that writes here in use u has data of ours of use
- * u - 1, so we had ended use u - 2, in which this buffer was emptied.
+ * empties what use u - 1 filled of its own. A peer that writes here in use u has data of ours of
+ * use u - 1, so we had ended use u - 2, in which this buffer was emptied.
  */
 #ifndef TUTTI_CUDA_LINES_CUH
 #define TUTTI_CUDA_LINES_CUH
