@@ -7,7 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/utsname.h>
-#include <time.h>
 
 struct bench_report {
     const struct bench_config *config;
@@ -265,10 +264,8 @@ static bool write_json(const struct bench_report *report)
     const struct bench_config *config = report->config;
     struct utsname host = {0};
     char machine[512], date[32];
-    time_t now = time(NULL);
-    struct tm utc;
     uname(&host);
-    strftime(date, sizeof date, "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&now, &utc));
+    format_date(date, sizeof date);
     if (is_gpu(config))
         snprintf(machine, sizeof machine, "%s, %s, %d cores", report->gpus,
                  config->placement.cpu_model, config->placement.cores);
