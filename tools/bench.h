@@ -176,6 +176,11 @@ struct bench_listener {
  * and CUDA is not open in it. False after a message. */
 bool bench_run(const struct bench_config *config, const struct bench_listener *listener);
 
+/* "4 H200": the ranks' GPUs without their maker, from a ready rank's "device 0 0000:01:00.0 NVIDIA
+ * H200". */
+void bench_name_gpus(const struct bench_config *config, const struct bench_record *ready,
+                     char *text, size_t capacity);
+
 struct bench_report;
 /* Prints the head of the table; ready are the ranks' first records. NULL after a message. */
 struct bench_report *bench_report_begin(const struct bench_config *config,

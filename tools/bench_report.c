@@ -283,12 +283,16 @@ static bool write_json(const struct bench_report *report)
 
 /* ---- the report ------------------------------------------------------------------------------ */
 
-/* "device 0 0000:01:00.0 NVIDIA H200": the name without its maker; and the rival's version. */
-static void name_gpus(struct bench_report *report, const struct bench_record *ready)
+void bench_name_gpus(const struct bench_config *config, const struct bench_record *ready,
+                     char *text, size_t capacity)
 {
     const char *name = strstr(ready->device, "NVIDIA ");
-    snprintf(report->gpus, sizeof report->gpus, "%d %s", report->config->ranks,
-             name ? name + strlen("NVIDIA ") : "GPUs");
+    snprintf(text, capacity, "%d %s", config->ranks, name ? name + strlen("NVIDIA ") : "GPUs");
+}
+
+static void name_machine(struct bench_report *report, const struct bench_record *ready)
+{
+    bench_name_gpus(report->config, ready, report->gpus, sizeof report->gpus);
     if (ready->nccl)
         snprintf(report->nccl, sizeof report->nccl, "%d.%d.%d", ready->nccl / 10000,
                  ready->nccl / 100 % 100, ready->nccl % 100);
@@ -307,7 +311,7 @@ struct bench_report *bench_report_begin(const struct bench_config *config,
     }
     report->config = config;
     report->rows = rows;
-    name_gpus(report, ready);
+    name_machine(report, ready);
     print_parameters(config);
     print_ranks(config, ready, report->nccl);
     print_columns(config);

@@ -39,7 +39,7 @@ struct size {
 struct tune {
     struct tune_options options;
     struct bench_config config;
-    char gpu[TUNE_NAME_BYTES];
+    char gpus[128];
     struct tune_plan built_in, chosen;
     struct size sizes[SIZES];
     int first;                  /* candidate of each size, of those that are measured now */
@@ -130,9 +130,7 @@ static bool hear_of_plan(void *context, const struct bench_record *ready)
     }
     tune->built_in.capability = capability;
     tune->built_in.ranks = tune->config.ranks;
-    const char *name = strchr(ready->device, ':'); /* "device 0 0000:01:00.0 NVIDIA H200" */
-    name = name ? strchr(name, ' ') : NULL;
-    snprintf(tune->gpu, sizeof tune->gpu, "%s", name ? name + 1 : "GPU");
+    bench_name_gpus(&tune->config, ready, tune->gpus, sizeof tune->gpus);
     return true;
 }
 
@@ -263,10 +261,15 @@ static void choose(struct size *size)
  * a little longer than the look did. */
 static bool measure(struct tune *tune)
 {
-    int most = 0;
+    int most = 0, all = 0;
     double longest = clock_seconds() - tune->began;
-    for (int i = 0; i < tune->config.row_count; i++)
+    for (int i = 0; i < tune->config.row_count; i++) {
         most = tune->sizes[i].count > most ? tune->sizes[i].count : most;
+        all += tune->sizes[i].count;
+    }
+    printf("# %s: %d candidates for %d sizes, at most %g s\n", tune->gpus, all,
+           tune->config.row_count, tune->options.seconds);
+    fflush(stdout);
     for (; tune->first < most; tune->first += BENCH_TUNINGS) {
         double begin = clock_seconds();
         if (begin + 2 * longest - tune->began > tune->options.seconds)
@@ -366,11 +369,10 @@ static bool write_json(const struct tune *tune, const char *date)
         return true;
     for (int i = 0; i < tune->config.row_count; i++)
         json_array_append_new(rows, pack_size(&tune->sizes[i]));
-    json_t *file =
-        json_pack("{s:o, s:s, s:s, s:s, s:i, s:i, s:i, s:o}", "machine",
-                  json_sprintf("%d %s", tune->config.ranks, tune->gpu), "commit", TOOL_COMMIT,
-                  "date", date, "command", tune->config.command, "ranks", tune->config.ranks,
-                  "capability", tune->built_in.capability, "not_reached", tune->left, "rows", rows);
+    json_t *file = json_pack("{s:s, s:s, s:s, s:s, s:i, s:i, s:i, s:o}", "machine", tune->gpus,
+                             "commit", TOOL_COMMIT, "date", date, "command", tune->config.command,
+                             "ranks", tune->config.ranks, "capability", tune->built_in.capability,
+                             "not_reached", tune->left, "rows", rows);
     bool ok = file && json_dump_file(file, tune->options.json_path, JSON_INDENT(1)) == 0;
     json_decref(file);
     return ok || tool_fail_errno("--json: cannot write '%s'", tune->options.json_path);
@@ -381,9 +383,9 @@ static bool report(const struct tune *tune)
     char date[32], comment[2048];
     int version = tutti_version();
     format_date(date, sizeof date);
-    snprintf(comment, sizeof comment, "%d %s, %s\ntutti %d.%d.%d, commit %s: %s",
-             tune->config.ranks, tune->gpu, date, version / 10000, version / 100 % 100,
-             version % 100, TOOL_COMMIT, tune->config.command);
+    snprintf(comment, sizeof comment, "%s, %s\ntutti %d.%d.%d, commit %s: %s", tune->gpus, date,
+             version / 10000, version / 100 % 100, version % 100, TOOL_COMMIT,
+             tune->config.command);
     print_table(tune);
     if (!write_json(tune, date))
         return false;

@@ -8,7 +8,7 @@
 
 #include "bench.h"
 
-enum { TUNE_ROWS = 32, TUNE_NAME_BYTES = 64 };
+enum { TUNE_ROWS = 32 };
 #define TUNE_REST SIZE_MAX /* bytes of the row for all larger sizes */
 
 struct tune_options {

@@ -26,6 +26,7 @@ export XDG_CACHE_HOME=$work/cache
 file=$work/cache/tutti/tuning
 status 0 "$tutti" tune "${small[@]}" --json "$work/json"
 out "^# written: $file\$"
+out '^# 3 GPUs: [0-9]+ candidates for 2 sizes, at most 120 s$'
 out '^ +1024  one_shot_ll 512x64/1 +[0-9.]+  '
 [[ $(head -n 1 "$file") == "tutti-tuning 1" ]] || complain "the first line"
 cat >"$file" <<'END'
@@ -38,7 +39,7 @@ sm_90 ranks 2 bytes rest kernel two_shot_pipelined threads 96 blocks 7 units 3
 END
 status 0 "$tutti" tune "${small[@]}" -n 3
 for line in '^# by hand$' '^any ranks 2 bytes rest .*# others$' '^sm_90 ranks 2 bytes rest .* blocks 7 units 3$' \
-    '^# sm_90 ranks 3: 3 Stand-in, 20' '^# sm_90 ranks 3: tutti 0.* commit .*: tutti tune --quick'; do
+    '^# sm_90 ranks 3: 3 GPUs, 20' '^# sm_90 ranks 3: tutti 0.* commit .*: tutti tune --quick'; do
     grep -qE -- "$line" "$file" || { complain "the file lacks: $line"; cat "$file"; }
 done
 grep -q 'former\|blocks 1 ' "$file" && complain "rows of the former run are still there"
@@ -51,7 +52,7 @@ grep '^sm_90 ranks 3' "$file" | diff - "$work/loaded" || complain "the communica
 python3 - "$work/json" <<'PYTHON' || complain "JSON"
 import json, sys
 tune = json.load(open(sys.argv[1]))
-assert tune["machine"] == "3 Stand-in" and tune["capability"] == 90 and tune["ranks"] == 3
+assert tune["machine"] == "3 GPUs" and tune["capability"] == 90 and tune["ranks"] == 3
 assert tune["not_reached"] == 0 and tune["commit"] and tune["command"].startswith("tutti tune --quick")
 assert [row["bytes"] for row in tune["rows"]] == [1024, 2048]
 for row in tune["rows"]:
