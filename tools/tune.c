@@ -364,9 +364,9 @@ static json_t *pack_size(const struct size *size)
 
 static bool write_json(const struct tune *tune, const char *date)
 {
-    json_t *rows = json_array();
     if (!tune->options.json_path)
         return true;
+    json_t *rows = json_array();
     for (int i = 0; i < tune->config.row_count; i++)
         json_array_append_new(rows, pack_size(&tune->sizes[i]));
     json_t *file = json_pack("{s:s, s:s, s:s, s:s, s:i, s:i, s:i, s:o}", "machine", tune->gpus,

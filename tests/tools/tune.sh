@@ -1,6 +1,7 @@
 #!/bin/bash
 # tutti tune over the stand-in for libcuda: the file that it writes, what it keeps of a former one, that a
-# communicator loads it, and what is refused. What is quicker on a stand-in says nothing: it is not looked at.
+# communicator loads it, and what is refused. Which of two is quicker on a stand-in says nothing, unless one is
+# made slow.
 # shellcheck source=tests/tools/common.sh
 . "$(dirname "$0")/common.sh"
 tutti=$1 cuda=$2 nvml=$3
@@ -37,7 +38,12 @@ sm_90 ranks 3 bytes rest kernel two_shot_pipelined threads 32 blocks 1 units 1
 any ranks 2 bytes rest kernel two_shot_pipelined threads 256 blocks 4 units 1 # others
 sm_90 ranks 2 bytes rest kernel two_shot_pipelined threads 96 blocks 7 units 3
 END
-status 0 "$tutti" tune "${small[@]}" -n 3
+status 0 env TUTTI_STANDIN_SLOW=one_shot_ll "$tutti" tune "${small[@]}" -n 3
+for bytes in 1024 2048; do
+    out "^ +$bytes  one_shot_ll 512x64/1 +[0-9.]+  (one_shot_lines|two_shot_(lines|pipelined)) .*%\$"
+done
+grep -qE '^sm_90 ranks 3 bytes 2048 kernel (one_shot_lines|two_shot)' "$file" || complain "2048 bytes: not the quicker"
+grep -qE '^sm_90 ranks 3 bytes 16384 kernel one_shot_ll' "$file" || complain "16384 bytes: not what is built in"
 for line in '^# by hand$' '^any ranks 2 bytes rest .*# others$' '^sm_90 ranks 2 bytes rest .* blocks 7 units 3$' \
     '^# sm_90 ranks 3: 3 GPUs, 20' '^# sm_90 ranks 3: tutti 0.* commit .*: tutti tune --quick'; do
     grep -qE -- "$line" "$file" || { complain "the file lacks: $line"; cat "$file"; }
@@ -102,5 +108,14 @@ err "tuning file $work/bad, line 2: expected 13 words"
 before=$(cat "$file")
 status 1 env TUTTI_STANDIN_FAIL=cuStreamBeginCapture:1 "$tutti" tune "${small[@]}"
 err 'rank [0-2]: TUTTI_ERR_CUDA: cuStreamBeginCapture: CUDA_ERROR_UNKNOWN'
+status 1 env TUTTI_STANDIN_WRONG=one_shot_lines "$tutti" tune "${small[@]}" --json "$work/json"
+err "elements were wrong: $file is left as it is"
+python3 - "$work/json" <<'PYTHON' || complain "JSON of a kernel that is wrong"
+import json, sys
+for row in json.load(open(sys.argv[1]))["rows"]:
+    assert not row["chosen"] or row["chosen"]["kernel"] != "one_shot_lines", row
+    for candidate in row["candidates"]:
+        assert candidate["wrong"] == (1 if candidate["kernel"] == "one_shot_lines" else 0), candidate
+PYTHON
 [[ $before == "$(cat "$file")" ]] || complain "a run that failed has changed the file"
 finish
