@@ -20,9 +20,10 @@ enum { LOOK_MS = 100 };
 static const double settle_seconds = 0.3, progress_seconds = 0.5;
 
 struct bench {
-    struct bench_config config;
+    const struct bench_config *config;
+    const struct bench_listener *listener;
     struct bench_board *board;
-    struct bench_report *report;
+    bool begun;
     tutti_store_t *store;
     struct ranks ranks;
     int pipe[2];
@@ -48,7 +49,7 @@ static bool run_rank(const struct bench_rank *rank)
 static int process_main(int index, const char *url, void *context)
 {
     const struct bench *bench = context;
-    struct bench_rank rank = {.config = &bench->config,
+    struct bench_rank rank = {.config = bench->config,
                               .board = bench->board,
                               .store_url = url,
                               .rank = index,
@@ -70,8 +71,8 @@ static int threads_main(int index, const char *url, void *context)
     int started = 0, status = TOOL_OK;
     (void)index;
     close(bench->pipe[0]);
-    for (; started < bench->config.ranks; started++) {
-        self[started] = (struct bench_rank){.config = &bench->config,
+    for (; started < bench->config->ranks; started++) {
+        self[started] = (struct bench_rank){.config = bench->config,
                                             .board = bench->board,
                                             .store_url = url,
                                             .rank = started,
@@ -105,13 +106,13 @@ static void show_progress(struct bench *bench)
 {
     double elapsed = clock_seconds() - bench->row_began;
     if (!isatty(STDERR_FILENO) || elapsed < progress_seconds ||
-        bench->rows_done == bench->config.row_count)
+        bench->rows_done == bench->config->row_count)
         return;
-    const struct bench_row *row = &bench->config.rows[bench->rows_done];
+    const struct bench_row *row = &bench->config->rows[bench->rows_done];
     char size[32];
     format_size(row->bytes, size, sizeof size);
     fprintf(stderr, "\r\033[K[%d/%d] %s %s %s, %.0f s", bench->rows_done + 1,
-            bench->config.row_count, size, tutti_dtype_name(row->dtype), op_kind_name(row->op),
+            bench->config->row_count, size, tutti_dtype_name(row->dtype), op_kind_name(row->op),
             elapsed);
     bench->progress = true;
 }
@@ -121,36 +122,40 @@ static void show_progress(struct bench *bench)
 static const char *placement_name(const struct bench *bench)
 {
     const struct bench_record *first = &bench->records[0];
-    if (bench->config.device == TUTTI_DEVICE_CUDA)
+    if (bench->config->device == TUTTI_DEVICE_CUDA)
         return "gpu";
-    if (bench->config.ranks > bench->config.placement.cores)
+    if (bench->config->ranks > bench->config->placement.cores)
         return "oversubscribed";
     if (first->round_trip_ns <= 0)
-        return bench->config.ranks == 1 ? "near" : "unknown";
+        return bench->config->ranks == 1 ? "near" : "unknown";
     return first->moved ? "moved" : ping_name(first->round_trip_ns);
 }
 
 static bool finish_row(struct bench *bench)
 {
     struct bench_result result = {
-        .row = &bench->config.rows[bench->rows_done],
+        .row = &bench->config->rows[bench->rows_done],
         .algo = bench->records[0].algo,
+        .serving = bench->records[0].serving,
         .placement = placement_name(bench),
         .iterations = bench->records[0].iterations,
     };
     for (int place = 0; place < BENCH_PLACES; place++) {
         struct bench_timing *slowest = &result.timing[place];
-        uint64_t wrong = 0;
-        for (int rank = 0; rank < bench->config.ranks; rank++) {
+        uint64_t wrong = 0, tuning_wrong[BENCH_TUNINGS] = {0};
+        for (int rank = 0; rank < bench->config->ranks; rank++) {
             const struct bench_timing *timing = &bench->records[rank].timing[place];
             wrong += timing->wrong;
+            for (int t = 0; t < BENCH_TUNINGS; t++)
+                tuning_wrong[t] += timing->tuning_wrong[t];
             if (timing->mean_us >= slowest->mean_us)
                 *slowest = *timing;
         }
         slowest->wrong = wrong;
+        memcpy(slowest->tuning_wrong, tuning_wrong, sizeof tuning_wrong);
     }
     bench->rows_done++;
-    return bench_report_row(bench->report, &result);
+    return bench->listener->row(bench->listener->context, &result);
 }
 
 /* All ranks have reported their set-up, or the same row: a barrier parts the rows, so that the
@@ -159,12 +164,10 @@ static bool finish_round(struct bench *bench)
 {
     bool ok = true;
     clear_progress(bench);
-    if (bench->report) {
+    if (bench->begun)
         ok = finish_row(bench);
-    } else {
-        bench->report = bench_report_begin(&bench->config, bench->records);
-        ok = bench->report != NULL;
-    }
+    else
+        ok = bench->begun = bench->listener->begin(bench->listener->context, bench->records);
     bench->received = 0;
     bench->row_began = clock_seconds();
     return ok;
@@ -186,7 +189,7 @@ static bool take_record(struct bench *bench, const struct bench_record *record)
         return true;
     }
     bench->records[record->rank] = *record;
-    return ++bench->received < bench->config.ranks || finish_round(bench);
+    return ++bench->received < bench->config->ranks || finish_round(bench);
 }
 
 static bool read_records(struct bench *bench)
@@ -216,7 +219,7 @@ static void look_at_children(struct bench *bench)
             char how[96];
             ranks_describe_exit(status, how, sizeof how);
             snprintf(bench->death, sizeof bench->death, "%s %d (pid %d) %s",
-                     bench->config.threads ? "the process of thread rank" : "rank", i, (int)pid,
+                     bench->config->threads ? "the process of thread rank" : "rank", i, (int)pid,
                      how);
         }
         bench->killed |= WIFSIGNALED(status);
@@ -256,7 +259,7 @@ static bool watch(struct bench *bench)
 
 static bool prepare(struct bench *bench)
 {
-    bench->records = calloc((size_t)bench->config.ranks, sizeof *bench->records);
+    bench->records = calloc((size_t)bench->config->ranks, sizeof *bench->records);
     if (!bench->records)
         return tool_fail("no memory for the ranks' records");
     void *board =
@@ -274,15 +277,15 @@ static bool prepare(struct bench *bench)
 /* Processes meet at a store of the parent, which outlives every rank; threads in memory. */
 static bool start(struct bench *bench)
 {
-    bool threads = bench->config.threads;
-    if (!ranks_fork(&bench->ranks, threads ? 1 : bench->config.ranks,
+    bool threads = bench->config->threads;
+    if (!ranks_fork(&bench->ranks, threads ? 1 : bench->config->ranks,
                     threads ? threads_main : process_main, bench))
         return false;
     close(bench->pipe[1]);
     bench->pipe[1] = -1;
     if (threads)
         return ranks_start(&bench->ranks, "memory:bench");
-    if (tutti_store_open("tcp://127.0.0.1:0?server=1", bench->config.timeout_ms, &bench->store))
+    if (tutti_store_open("tcp://127.0.0.1:0?server=1", bench->config->timeout_ms, &bench->store))
         return tool_fail("%s", tutti_last_error());
     return ranks_start(&bench->ranks, tutti_store_url(bench->store));
 }
@@ -297,20 +300,48 @@ static void finish(struct bench *bench)
     if (bench->board)
         munmap(bench->board, sizeof *bench->board);
     free(bench->records);
-    bench_config_fini(&bench->config);
+}
+
+bool bench_run(const struct bench_config *config, const struct bench_listener *listener)
+{
+    struct bench bench = {.config = config, .listener = listener, .pipe = {-1, -1}};
+    bool ok = prepare(&bench) && start(&bench) && watch(&bench);
+    finish(&bench);
+    return ok;
+}
+
+/* ---- the command ----------------------------------------------------------------------------- */
+
+struct command {
+    struct bench_config config;
+    struct bench_report *report;
+};
+
+static bool report_begin(void *context, const struct bench_record *ready)
+{
+    struct command *command = context;
+    command->report = bench_report_begin(&command->config, ready);
+    return command->report != NULL;
+}
+
+static bool report_row(void *context, const struct bench_result *result)
+{
+    struct command *command = context;
+    return bench_report_row(command->report, result);
 }
 
 int command_bench(int argc, char **argv)
 {
-    struct bench bench = {.pipe = {-1, -1}};
-    bool ok = bench_config_init(&bench.config, argc, argv) && prepare(&bench) && start(&bench) &&
-              watch(&bench);
-    if (bench.report) {
+    struct command command = {.report = NULL};
+    struct bench_listener listener = {&command, report_begin, report_row};
+    bool ok =
+        bench_config_init(&command.config, argc, argv) && bench_run(&command.config, &listener);
+    if (command.report) {
         if (ok)
-            ok = bench_report_end(bench.report);
+            ok = bench_report_end(command.report);
         else
-            bench_report_abandon(bench.report);
+            bench_report_abandon(command.report);
     }
-    finish(&bench);
+    bench_config_fini(&command.config);
     return ok ? TOOL_OK : TOOL_FAILED;
 }

@@ -2,6 +2,7 @@
 /*
  * tutti bench: bench_options.c reads the command line, bench.c starts the ranks and watches over
  * them, bench_measure.c is what a rank does (bench_gpu.c with a GPU), bench_report.c prints.
+ * tutti tune has the same ranks measure tuning files in turn, and listens instead of the report.
  *
  * The ranks are children of the tool (or, with --threads, threads of one child). All of them walk
  * through the same list of rows; after each, a rank writes one record to the pipe that they share.
@@ -20,9 +21,10 @@ struct bench_row {
     enum tutti_op_kind op;
     size_t count;
     size_t bytes;
+    unsigned tunings; /* bit t: measure with config's tuning t as well */
 };
 
-enum { BENCH_COUNTS = 64 };
+enum { BENCH_COUNTS = 64, BENCH_TUNINGS = 8 };
 
 struct bench_config {
     enum tutti_collective collective;
@@ -47,21 +49,29 @@ struct bench_config {
     const char *json_path;
     enum tutti_device device;
     /* The rest with a GPU alone. */
-    bool graph;         /* the operations of a round are captured in one */
-    int batch;          /* operations of a round; 0: chosen by size */
-    bool pdl;           /* programmatic launch */
-    bool vs_nccl;       /* measure NCCL in turn */
-    int streams;        /* that operations take in turn */
-    char command[1024]; /* the command line, for the record */
+    bool graph;       /* the operations of a round are captured in one */
+    int batch;        /* operations of a round; 0: chosen by size */
+    bool pdl;         /* programmatic launch */
+    bool vs_nccl;     /* measure NCCL in turn */
+    int streams;      /* that operations take in turn */
+    bool one_place;   /* out of place alone */
+    int tuning_count; /* communicators with a tuning file each, measured in turn */
+    const char *tunings[BENCH_TUNINGS]; /* their paths */
+    char command[1024];                 /* the command line, for the record */
 
     struct placement placement;
     struct bench_row *rows;
     int row_count;
 };
 
-/* Reads the command line (and ends the program when it is wrong), looks at the machine, lists the
- * rows. */
+/* Reads the command line (and ends the program when it is wrong) and completes. */
 bool bench_config_init(struct bench_config *config, int argc, char **argv);
+/* What holds where no option is given. */
+void bench_config_default(struct bench_config *config);
+/* Notes the words as they were given; before argp reorders them. */
+void bench_config_command(struct bench_config *config, int argc, char **argv);
+/* Looks at the machine, lists the rows. False after a message. */
+bool bench_config_complete(struct bench_config *config);
 void bench_config_fini(struct bench_config *config);
 
 #define BENCH_PREMUL_SCALAR (1.0 / 3)
@@ -84,7 +94,9 @@ struct bench_timing {
     double mean_us, p50_us, p99_us;
     double host_us;                /* of a call, on a GPU without a graph; else 0 */
     double rival_us[BENCH_RIVALS]; /* medians; 0: not measured */
+    double tuning_us[BENCH_TUNINGS];
     uint64_t wrong;
+    uint64_t tuning_wrong[BENCH_TUNINGS];
 };
 
 enum bench_record_kind { BENCH_READY, BENCH_ROW, BENCH_ERROR };
@@ -102,9 +114,10 @@ struct bench_record {
     double round_trip_ns;     /* rank 0's BENCH_ROW: the farther of before and after, 0 unknown */
     bool moved;               /* rank 0's BENCH_ROW: near before, far after, or the reverse */
     enum tutti_algo algo;     /* rank 0's BENCH_ROW */
+    unsigned serving;         /* rank 0's BENCH_ROW on a GPU: bit a: transport a serves it */
     int iterations;
     struct bench_timing timing[BENCH_PLACES];
-    char message[1024]; /* BENCH_ERROR */
+    char message[2048]; /* BENCH_ERROR; BENCH_READY on a GPU: the communicator in words */
 };
 _Static_assert(sizeof(struct bench_record) <= PIPE_BUF, "records are written in one piece");
 
@@ -112,7 +125,8 @@ _Static_assert(sizeof(struct bench_record) <= PIPE_BUF, "records are written in 
 enum {
     BENCH_GPU_RANKS = 8,
     BENCH_REPLAYS = 400,
-    BENCH_SERIES = BENCH_RIVALS + 2, /* the library, its rivals, its host time */
+    /* the library, its rivals, it with other tunings, its host time */
+    BENCH_SERIES = BENCH_RIVALS + BENCH_TUNINGS + 2,
     BENCH_STREAMS = 8,
 };
 
@@ -145,10 +159,27 @@ void bench_send_error(const struct bench_rank *self, int row, enum tutti_status 
 struct bench_result {
     const struct bench_row *row;
     enum tutti_algo algo;
+    unsigned serving;
     const char *placement; /* "near", "far", "moved", "oversubscribed", "unknown" */
     int iterations;
     struct bench_timing timing[BENCH_PLACES];
 };
+
+/* Who hears of what is measured: either returns false, after a message, to end it. */
+struct bench_listener {
+    void *context;
+    bool (*begin)(void *context, const struct bench_record *ready); /* by rank */
+    bool (*row)(void *context, const struct bench_result *result);
+};
+
+/* Starts the ranks, watches over them and gathers what they report. The caller has no other thread,
+ * and CUDA is not open in it. False after a message. */
+bool bench_run(const struct bench_config *config, const struct bench_listener *listener);
+
+/* "4 H200": the ranks' GPUs without their maker, from a ready rank's "device 0 0000:01:00.0 NVIDIA
+ * H200". */
+void bench_name_gpus(const struct bench_config *config, const struct bench_record *ready,
+                     char *text, size_t capacity);
 
 struct bench_report;
 /* Prints the head of the table; ready are the ranks' first records. NULL after a message. */

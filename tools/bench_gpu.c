@@ -18,7 +18,13 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { LIBRARY, FIRST_RIVAL, ENGINES = FIRST_RIVAL + BENCH_RIVALS, HOST_TIME = ENGINES };
+enum {
+    LIBRARY,
+    FIRST_RIVAL,
+    FIRST_TUNING = FIRST_RIVAL + BENCH_RIVALS, /* the library with another tuning file */
+    ENGINES = FIRST_TUNING + BENCH_TUNINGS,
+    HOST_TIME = ENGINES,
+};
 
 enum {
     GUARD_BYTES = 256,
@@ -38,7 +44,7 @@ struct gpu_bench {
     const struct bench_rank *self;
     const struct bench_config *config;
     tutti_store_t *store;
-    tutti_comm_t *comm;
+    tutti_comm_t *comm, *tuned[BENCH_TUNINGS];
     tutti_op_t premul;
     struct nccl_comm *nccl;
     tutti_stream_t streams[BENCH_STREAMS];
@@ -95,6 +101,8 @@ static bool synchronize(struct gpu_bench *bench)
     struct tutti_fault fault = {.struct_size = sizeof fault};
     bool ok = check_gpu(bench, gpu_stream_synchronize(bench->streams[0]));
     enum tutti_status status = tutti_comm_status(bench->comm, &fault);
+    for (int i = 0; i < bench->config->tuning_count && !status; i++)
+        status = tutti_comm_status(bench->tuned[i], &fault);
     if (status) {
         tutti_fault_format(&fault, bench->message, sizeof bench->message);
         bench->status = status;
@@ -133,6 +141,16 @@ static unsigned char *recv_of(const struct gpu_bench *bench, int engine)
     return send_of(bench, engine, BENCH_IN_PLACE);
 }
 
+static bool is_rival(int engine)
+{
+    return engine >= FIRST_RIVAL && engine < FIRST_TUNING;
+}
+
+static tutti_comm_t *comm_of(const struct gpu_bench *bench, int engine)
+{
+    return engine < FIRST_TUNING ? bench->comm : bench->tuned[engine - FIRST_TUNING];
+}
+
 static tutti_op_t operation(const struct gpu_bench *bench, enum tutti_op_kind kind)
 {
     return kind == TUTTI_OP_PREMUL_SUM ? bench->premul : (tutti_op_t)(uintptr_t)kind;
@@ -148,13 +166,14 @@ static bool enqueue(struct gpu_bench *bench, int engine, const struct trial *tri
 {
     const struct bench_row *row = trial->row;
     unsigned char *send = send_of(bench, engine, trial->place), *recv = recv_of(bench, engine);
-    if (engine != LIBRARY)
+    if (is_rival(engine))
         return nccl_all_reduce(bench->nccl, send, recv, row->count, row->dtype, row->op, stream) ||
                fail(bench, TUTTI_ERR_CUDA, "NCCL: %s", nccl_error());
     if (is_barrier(bench))
         return check_status(bench, tutti_barrier(bench->comm, NULL, 0, stream));
     return check_status(bench, tutti_all_reduce(send, recv, row->count, row->dtype,
-                                                operation(bench, row->op), bench->comm, stream));
+                                                operation(bench, row->op), comm_of(bench, engine),
+                                                stream));
 }
 
 /* A batch on the streams in turn, which begin and end with the first one. */
@@ -193,6 +212,8 @@ static bool takes_part(const struct gpu_bench *bench, int engine, const struct b
 {
     if (engine == LIBRARY)
         return true;
+    if (!is_rival(engine))
+        return row->tunings >> (engine - FIRST_TUNING) & 1;
     if (!bench->nccl || is_barrier(bench) || !row->count || !nccl_serves(row->dtype, row->op))
         return false;
     return engine == FIRST_RIVAL + BENCH_NCCL || bench->memory[1];
@@ -263,14 +284,14 @@ static bool fill_inputs(struct gpu_bench *bench, int index, const struct trial *
 }
 
 /* One operation in place, or the whole batch, which repeats the same one. */
-static bool check(struct gpu_bench *bench, struct trial *trial, uint64_t *wrong)
+static bool check(struct gpu_bench *bench, int engine, struct trial *trial, uint64_t *wrong)
 {
     unsigned char *recv = recv_of(bench, LIBRARY);
     bool out = trial->place == BENCH_OUT_OF_PLACE;
     if (out && !check_gpu(bench, gpu_fill(recv, 0xa5, trial->row->bytes)))
         return false;
     if (!meet(bench) ||
-        !(out ? launch(bench, LIBRARY, trial) : enqueue(bench, LIBRARY, trial, bench->streams[0])))
+        !(out ? launch(bench, engine, trial) : enqueue(bench, engine, trial, bench->streams[0])))
         return false;
     return synchronize(bench) && compare(bench, recv, trial->row, bench->expected, wrong) &&
            compare(bench, send_of(bench, LIBRARY, BENCH_OUT_OF_PLACE), trial->row, bench->input,
@@ -343,6 +364,9 @@ static void summarize(struct gpu_bench *bench, const struct trial *trial, int ro
     for (int rival = 0; rival < BENCH_RIVALS; rival++)
         if (takes_part(bench, FIRST_RIVAL + rival, trial->row))
             timing->rival_us[rival] = stats_of_series(bench, FIRST_RIVAL + rival, rounds).p50;
+    for (int i = 0; i < BENCH_TUNINGS; i++)
+        if (takes_part(bench, FIRST_TUNING + i, trial->row))
+            timing->tuning_us[i] = stats_of_series(bench, FIRST_TUNING + i, rounds).p50;
 }
 
 static bool time_rounds(struct gpu_bench *bench, struct trial *trial, int rounds)
@@ -383,6 +407,16 @@ static bool prepare(struct gpu_bench *bench, struct trial *trial, double *each_u
     return true;
 }
 
+static bool check_all(struct gpu_bench *bench, int index, struct trial *trial,
+                      struct bench_timing *timing)
+{
+    bool ok = fill_inputs(bench, index, trial) && check(bench, LIBRARY, trial, &timing->wrong);
+    for (int i = 0; i < BENCH_TUNINGS && ok; i++)
+        if (takes_part(bench, FIRST_TUNING + i, trial->row))
+            ok = check(bench, FIRST_TUNING + i, trial, &timing->tuning_wrong[i]);
+    return ok;
+}
+
 static bool run_place(struct gpu_bench *bench, int index, struct trial *trial,
                       struct bench_record *record)
 {
@@ -391,7 +425,7 @@ static bool run_place(struct gpu_bench *bench, int index, struct trial *trial,
     bool checked = bench->config->check && !is_barrier(bench);
     if (!fill_inputs(bench, index, trial) || !prepare(bench, trial, &each_us))
         return false;
-    if (checked && (!fill_inputs(bench, index, trial) || !check(bench, trial, &timing->wrong)))
+    if (checked && !check_all(bench, index, trial, timing))
         return false;
     if (!agree_on_rounds(bench, trial, each_us, &record->iterations) ||
         !time_rounds(bench, trial, record->iterations))
@@ -411,6 +445,21 @@ static int batch_of(const struct bench_config *config, const struct bench_row *r
     return row->bytes < LARGE_BYTES ? batch : LARGE_BATCH;
 }
 
+/* Which transports could be forced. */
+static unsigned serving(struct gpu_bench *bench, const struct bench_row *row)
+{
+    unsigned mask = 0;
+    for (int algo = TUTTI_ALGO_ONE_SHOT_LL; algo <= TUTTI_ALGO_TWO_SHOT_PIPELINED; algo++) {
+        struct tutti_call_options options = {.struct_size = sizeof options,
+                                             .algo = (enum tutti_algo)algo};
+        enum tutti_algo chosen;
+        if (!tutti_comm_algorithm(bench->comm, row->count, row->dtype, operation(bench, row->op),
+                                  &options, &chosen, NULL))
+            mask |= 1u << algo;
+    }
+    return mask;
+}
+
 static bool run_row(struct gpu_bench *bench, int index, struct bench_record *record)
 {
     const struct bench_row *row = &bench->config->rows[index];
@@ -418,7 +467,9 @@ static bool run_row(struct gpu_bench *bench, int index, struct bench_record *rec
               check_status(bench, tutti_comm_algorithm(bench->comm, row->count, row->dtype,
                                                        operation(bench, row->op), NULL,
                                                        &record->algo, NULL));
-    for (int place = 0; place < (is_barrier(bench) ? 1 : BENCH_PLACES) && ok; place++) {
+    const int places = is_barrier(bench) || bench->config->one_place ? 1 : BENCH_PLACES;
+    record->serving = ok && !is_barrier(bench) ? serving(bench, row) : 0;
+    for (int place = 0; place < places && ok; place++) {
         struct trial trial = {
             .row = row, .place = (enum bench_place)place, .batch = batch_of(bench->config, row)};
         ok = run_place(bench, index, &trial, record);
@@ -452,22 +503,40 @@ static bool open_device(struct gpu_bench *bench, char *text, size_t capacity)
     return check_gpu(bench, ok);
 }
 
-static bool create_comm(struct gpu_bench *bench)
+static bool create_comm(struct gpu_bench *bench, const char *name, tutti_comm_t **comm)
 {
     const struct bench_config *config = bench->config;
     struct tutti_comm_options options = {
         .struct_size = sizeof options,
-        .name = "bench",
+        .name = name,
         .device = TUTTI_DEVICE_CUDA,
         .timeout_ms = config->timeout_ms,
         .algo = config->algo,
         .programmatic_launch = config->pdl,
     };
-    return check_status(bench, tutti_store_open(bench->self->store_url, config->timeout_ms,
+    return check_status(
+        bench, tutti_comm_create(bench->store, bench->self->rank, config->ranks, &options, comm));
+}
+
+static bool create_library(struct gpu_bench *bench)
+{
+    return check_status(bench, tutti_store_open(bench->self->store_url, bench->config->timeout_ms,
                                                 &bench->store)) &&
-           check_status(bench, tutti_comm_create(bench->store, bench->self->rank, config->ranks,
-                                                 &options, &bench->comm)) &&
+           create_comm(bench, "bench", &bench->comm) &&
            check_status(bench, tutti_op_create_premul_sum(BENCH_PREMUL_SCALAR, &bench->premul));
+}
+
+/* Create reads the variable; what else runs in this process by now reads none. */
+static bool create_tuned(struct gpu_bench *bench)
+{
+    bool ok = true;
+    for (int i = 0; i < bench->config->tuning_count && ok; i++) {
+        char name[32];
+        snprintf(name, sizeof name, "bench-tuned-%d", i);
+        setenv("TUTTI_TUNING_FILE", bench->config->tunings[i], 1);
+        ok = create_comm(bench, name, &bench->tuned[i]);
+    }
+    return ok;
 }
 
 static bool create_rival(struct gpu_bench *bench, size_t bytes)
@@ -506,6 +575,8 @@ static void release(struct gpu_bench *bench)
     nccl_comm_destroy(bench->nccl);
     gpu_free(bench->memory[0]);
     tutti_op_destroy(bench->premul);
+    for (int i = 0; i < bench->config->tuning_count; i++)
+        tutti_comm_destroy(bench->tuned[i]);
     tutti_comm_destroy(bench->comm);
     tutti_store_close(bench->store);
     for (int i = 0; i < BENCH_STREAMS; i++) {
@@ -541,9 +612,10 @@ bool bench_gpu_run(const struct bench_rank *self)
     int row = -1;
     bool ok = open_device(&bench, ready.device, sizeof ready.device);
     double begin = clock_seconds();
-    ok = ok && create_comm(&bench);
+    ok = ok && create_library(&bench);
     ready.setup_ms = (clock_seconds() - begin) * 1e3;
-    ok = ok && allocate(&bench);
+    ok = ok && create_tuned(&bench) && allocate(&bench);
+    tutti_comm_describe(bench.comm, ready.message, sizeof ready.message);
     ready.nccl = bench.nccl ? nccl_version() : 0;
     ok = ok && bench_send_record(self, &ready) && run_rows(&bench, &row);
     if (!ok)

@@ -95,27 +95,6 @@ static const char doc[] =
     "reference computed one by one, elements of the input that changed, and bytes written "
     "around either. The exit status is 1 if there is any, or if a rank failed.";
 
-static bool access_for_writing(const char *path)
-{
-    if (access(path, F_OK) == 0)
-        return access(path, W_OK) == 0;
-    const char *slash = strrchr(path, '/');
-    char *folder = slash ? strndup(path, (size_t)(slash - path + 1)) : strdup(".");
-    bool ok = folder && access(folder, W_OK | X_OK) == 0;
-    free(folder);
-    return ok;
-}
-
-static size_t size_argument(struct argp_state *state, const char *option, const char *text)
-{
-    size_t bytes = 0;
-    if (!parse_size(text, &bytes))
-        argp_error(state,
-                   "%s: '%s' is no size: give bytes, or a number with K, M or G, such as 64M",
-                   option, text);
-    return bytes;
-}
-
 static void dtypes_argument(struct argp_state *state, char *text, bool *chosen)
 {
     memset(chosen, 0, TUTTI_DTYPE_COUNT);
@@ -399,15 +378,6 @@ static bool fits_memory(const struct bench_config *config)
                      most, config->ranks, need, have);
 }
 
-/* The words as they were given, for the JSON file; argp reorders argv. */
-static void join_command(struct bench_config *config, int argc, char **argv)
-{
-    size_t length = 0;
-    for (int i = 0; i < argc && length < sizeof config->command; i++)
-        length += (size_t)snprintf(config->command + length, sizeof config->command - length,
-                                   "%s%s", i ? " " : "", argv[i]);
-}
-
 /* A rank a GPU; not bound to a core. */
 static bool count_gpus(struct bench_config *config)
 {
@@ -423,9 +393,8 @@ static bool count_gpus(struct bench_config *config)
     return config->ranks >= 2 || tool_fail("--device cuda: needs two GPUs, this machine has one");
 }
 
-bool bench_config_init(struct bench_config *config, int argc, char **argv)
+void bench_config_default(struct bench_config *config)
 {
-    static const struct argp argp = {.options = options, .parser = parse_option, .doc = doc};
     *config = (struct bench_config){
         .collective = TUTTI_COLLECTIVE_ALL_REDUCE,
         .bind = true,
@@ -435,11 +404,18 @@ bool bench_config_init(struct bench_config *config, int argc, char **argv)
         .check = true,
         .streams = 1,
     };
-    config->dtypes[TUTTI_FLOAT32] = true;
-    config->ops[TUTTI_OP_SUM] = true;
-    join_command(config, argc, argv);
-    if (argp_parse(&argp, argc, argv, 0, NULL, config))
-        return false;
+}
+
+void bench_config_command(struct bench_config *config, int argc, char **argv)
+{
+    size_t length = 0;
+    for (int i = 0; i < argc && length < sizeof config->command; i++)
+        length += (size_t)snprintf(config->command + length, sizeof config->command - length,
+                                   "%s%s", i ? " " : "", argv[i]);
+}
+
+bool bench_config_complete(struct bench_config *config)
+{
     if (config->device == TUTTI_DEVICE_CUDA && !count_gpus(config))
         return false;
     if (config->ranks == 0) {
@@ -450,6 +426,16 @@ bool bench_config_init(struct bench_config *config, int argc, char **argv)
     }
     return place_ranks(&config->placement, config->ranks, config->bind) && make_rows(config) &&
            fits_memory(config);
+}
+
+bool bench_config_init(struct bench_config *config, int argc, char **argv)
+{
+    static const struct argp argp = {.options = options, .parser = parse_option, .doc = doc};
+    bench_config_default(config);
+    config->dtypes[TUTTI_FLOAT32] = true;
+    config->ops[TUTTI_OP_SUM] = true;
+    bench_config_command(config, argc, argv);
+    return !argp_parse(&argp, argc, argv, 0, NULL, config) && bench_config_complete(config);
 }
 
 void bench_config_fini(struct bench_config *config)

@@ -7,7 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/utsname.h>
-#include <time.h>
 
 struct bench_report {
     const struct bench_config *config;
@@ -265,10 +264,8 @@ static bool write_json(const struct bench_report *report)
     const struct bench_config *config = report->config;
     struct utsname host = {0};
     char machine[512], date[32];
-    time_t now = time(NULL);
-    struct tm utc;
     uname(&host);
-    strftime(date, sizeof date, "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&now, &utc));
+    format_date(date, sizeof date);
     if (is_gpu(config))
         snprintf(machine, sizeof machine, "%s, %s, %d cores", report->gpus,
                  config->placement.cpu_model, config->placement.cores);
@@ -286,12 +283,16 @@ static bool write_json(const struct bench_report *report)
 
 /* ---- the report ------------------------------------------------------------------------------ */
 
-/* "device 0 0000:01:00.0 NVIDIA H200": the name without its maker; and the rival's version. */
-static void name_gpus(struct bench_report *report, const struct bench_record *ready)
+void bench_name_gpus(const struct bench_config *config, const struct bench_record *ready,
+                     char *text, size_t capacity)
 {
     const char *name = strstr(ready->device, "NVIDIA ");
-    snprintf(report->gpus, sizeof report->gpus, "%d %s", report->config->ranks,
-             name ? name + strlen("NVIDIA ") : "GPUs");
+    snprintf(text, capacity, "%d %s", config->ranks, name ? name + strlen("NVIDIA ") : "GPUs");
+}
+
+static void name_machine(struct bench_report *report, const struct bench_record *ready)
+{
+    bench_name_gpus(report->config, ready, report->gpus, sizeof report->gpus);
     if (ready->nccl)
         snprintf(report->nccl, sizeof report->nccl, "%d.%d.%d", ready->nccl / 10000,
                  ready->nccl / 100 % 100, ready->nccl % 100);
@@ -310,7 +311,7 @@ struct bench_report *bench_report_begin(const struct bench_config *config,
     }
     report->config = config;
     report->rows = rows;
-    name_gpus(report, ready);
+    name_machine(report, ready);
     print_parameters(config);
     print_ranks(config, ready, report->nccl);
     print_columns(config);

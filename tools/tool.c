@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 static bool fail(int code, const char *format, va_list args)
 {
@@ -85,6 +86,27 @@ int integer_argument(struct argp_state *state, const char *option, const char *t
     return (int)value;
 }
 
+bool access_for_writing(const char *path)
+{
+    if (access(path, F_OK) == 0)
+        return access(path, W_OK) == 0;
+    const char *slash = strrchr(path, '/');
+    char *folder = slash ? strndup(path, (size_t)(slash - path + 1)) : strdup(".");
+    bool ok = folder && access(folder, W_OK | X_OK) == 0;
+    free(folder);
+    return ok;
+}
+
+size_t size_argument(struct argp_state *state, const char *option, const char *text)
+{
+    size_t bytes = 0;
+    if (!parse_size(text, &bytes))
+        argp_error(state,
+                   "%s: '%s' is no size: give bytes, or a number with K, M or G, such as 64M",
+                   option, text);
+    return bytes;
+}
+
 bool parse_dtype(const char *text, enum tutti_dtype *dtype)
 {
     static const struct {
@@ -156,6 +178,13 @@ void format_size(size_t bytes, char *text, size_t capacity)
     for (; value >= 1024 && unit + 1 < sizeof units / sizeof *units; unit++)
         value /= 1024;
     snprintf(text, capacity, "%.4g %s", value, units[unit]);
+}
+
+void format_date(char *text, size_t capacity)
+{
+    time_t now = time(NULL);
+    struct tm utc;
+    strftime(text, capacity, "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&now, &utc));
 }
 
 double clock_seconds(void)

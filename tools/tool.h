@@ -18,6 +18,7 @@ enum {
 int command_bench(int argc, char **argv);
 int command_run(int argc, char **argv);
 int command_info(int argc, char **argv);
+int command_tune(int argc, char **argv);
 
 /* Writes "tutti COMMAND: text" and a newline to stderr in one piece. Returns false. */
 bool tool_fail(const char *format, ...) TUTTI_PRINTF(1, 2);
@@ -32,6 +33,9 @@ bool parse_integer(const char *text, long low, long high, long *value);
 /* The same for an argp option: ends the program with a message when it is not. */
 int integer_argument(struct argp_state *state, const char *option, const char *text, long low,
                      long high);
+size_t size_argument(struct argp_state *state, const char *option, const char *text);
+/* Whether a file may be written, or made. */
+bool access_for_writing(const char *path);
 /* Names of tutti.h's maps; float, half and double are taken for float32, float16 and float64. */
 bool parse_dtype(const char *text, enum tutti_dtype *dtype);
 bool parse_op(const char *text, enum tutti_op_kind *op);
@@ -40,6 +44,8 @@ bool parse_collective(const char *text, enum tutti_collective *collective);
 
 /* "64 MiB", "1.5 KiB", "100 B". */
 void format_size(size_t bytes, char *text, size_t capacity);
+/* Now, as 2026-01-31T12:00:00Z. */
+void format_date(char *text, size_t capacity);
 const char *op_kind_name(enum tutti_op_kind op);
 
 /* Seconds of a clock that only goes forward. */

@@ -16,6 +16,9 @@
  *   TUTTI_STANDIN_FAIL        CALL:N[:ERROR],...: the Nth call of CALL (0: every one) in this
  *                             process returns ERROR, a number; CUDA_ERROR_UNKNOWN (999) unless
  *                             given
+ * and by cuModuleGetFunction():
+ *   TUTTI_STANDIN_SLOW        kernels whose name begins so take 20 ms more
+ *   TUTTI_STANDIN_WRONG       kernels whose name begins so spoil a bit of the last rank's result
  *
  * Stricter than libcuda where that finds mistakes: handles are looked up, a call in a child of
  * fork() or without a context fails, and so does every call that may synchronise while a thread

@@ -55,6 +55,7 @@ struct function {
     struct device *device;
     enum tutti_dtype dtype;
     bool barrier;
+    bool slow, wrong; /* as the environment asks for */
     bool loaded;
 };
 

@@ -130,6 +130,12 @@ CUresult cuModuleUnload(CUmodule handle)
     return result;
 }
 
+static bool is_named(const struct function *function, const char *variable)
+{
+    const char *start = getenv(variable);
+    return start && strncmp(function->name, start, strlen(start)) == 0;
+}
+
 CUresult cuModuleGetFunction(CUfunction *function, CUmodule handle, const char *name)
 {
     CUresult result = standin_enter(__func__);
@@ -145,6 +151,8 @@ CUresult cuModuleGetFunction(CUfunction *function, CUmodule handle, const char *
         if (!kept)
             abort();
         found.device = module->device;
+        found.slow = is_named(&found, "TUTTI_STANDIN_SLOW");
+        found.wrong = is_named(&found, "TUTTI_STANDIN_WRONG");
         found.next = module->functions;
         *kept = found;
         module->functions = kept;
@@ -443,8 +451,12 @@ void standin_run(const struct function *function, const struct cuda_launch *laun
     }
     run.sequence = ++board_of(run.own)->sequence;
     announce(&run);
+    if (function->slow)
+        nanosleep(&(struct timespec){.tv_nsec = 20000000}, NULL);
     if (function->barrier)
         run_all(&run, TUTTI_UINT8, 0);
     else
         run_all(&run, function->dtype, launch->count);
+    if (function->wrong && launch->count && launch->rank == launch->size - 1)
+        *(unsigned char *)launch->recv ^= 1;
 }

@@ -1,0 +1,202 @@
+/* SPDX-License-Identifier: MIT */
+/* A plan's rows: read from a communicator's description, written as a tuning file. */
+#include "tool.h"
+#include "tune.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static const char head[] = "tutti-tuning 1";
+
+/* ---- plans ----------------------------------------------------------------------------------- */
+
+bool tune_choice_equal(const struct tune_choice *a, const struct tune_choice *b)
+{
+    return a->kernel == b->kernel && a->threads == b->threads && a->blocks == b->blocks &&
+           a->units == b->units;
+}
+
+bool tune_plan_append(struct tune_plan *plan, size_t bytes, const struct tune_choice *choice)
+{
+    int last = plan->count - 1;
+    if (last >= 0 && tune_choice_equal(&plan->choices[last], choice)) {
+        plan->bytes[last] = bytes;
+        return true;
+    }
+    if (plan->count == TUNE_ROWS)
+        return tool_fail("more than %d rows: give fewer sizes (-b, -e)", TUNE_ROWS);
+    plan->choices[plan->count] = *choice;
+    plan->bytes[plan->count++] = bytes;
+    return true;
+}
+
+bool tune_plan_append_part(struct tune_plan *plan, const struct tune_plan *from, size_t low,
+                           size_t high)
+{
+    bool ok = true;
+    for (int i = 0; i < from->count && ok; i++) {
+        if (from->bytes[i] <= low || (i && from->bytes[i - 1] >= high))
+            continue;
+        ok = tune_plan_append(plan, from->bytes[i] < high ? from->bytes[i] : high,
+                              &from->choices[i]);
+    }
+    return ok;
+}
+
+bool tune_plan_read(struct tune_plan *plan, const char *description)
+{
+    const char *line = description;
+    int major = 0, minor = 0;
+    plan->count = 0;
+    for (; line; line = strchr(line, '\n') ? strchr(line, '\n') + 1 : NULL) {
+        char kernel[32], size[32];
+        struct tune_choice choice;
+        sscanf(line, "compute_capability: %d.%d", &major, &minor);
+        if (sscanf(line, "plan: %31s up to %31[^,], %d threads, %d blocks, %d units", kernel, size,
+                   &choice.threads, &choice.blocks, &choice.units) != 5)
+            continue;
+        bool rest = strncmp(size, "any", 3) == 0;
+        if (!parse_algo(kernel, &choice.kernel) ||
+            !tune_plan_append(plan, rest ? TUNE_REST : (size_t)strtoull(size, NULL, 10), &choice))
+            return false;
+    }
+    plan->capability = 10 * major + minor;
+    return (plan->count > 0 && plan->bytes[plan->count - 1] == TUNE_REST) ||
+           tool_fail("the communicator does not describe its plan");
+}
+
+/* ---- text ------------------------------------------------------------------------------------ */
+
+static void write_rows(FILE *file, const struct tune_plan *plan)
+{
+    for (int i = 0; i < plan->count; i++) {
+        const struct tune_choice *choice = &plan->choices[i];
+        char bytes[32] = "rest";
+        if (plan->bytes[i] != TUNE_REST)
+            snprintf(bytes, sizeof bytes, "%zu", plan->bytes[i]);
+        fprintf(file, "sm_%d ranks %d bytes %s kernel %s threads %d blocks %d units %d\n",
+                plan->capability, plan->ranks, bytes, tutti_algo_name(choice->kernel),
+                choice->threads, choice->blocks, choice->units);
+    }
+}
+
+int tune_scratch_open(char *path, size_t capacity)
+{
+    int fd = memfd_create("tutti-tuning", MFD_CLOEXEC);
+    if (fd < 0)
+        tool_fail_errno("cannot make a file in memory");
+    snprintf(path, capacity, "/proc/self/fd/%d", fd);
+    return fd;
+}
+
+bool tune_scratch_write(int fd, const struct tune_plan *plan)
+{
+    char *text = NULL;
+    size_t length = 0;
+    FILE *file = open_memstream(&text, &length);
+    if (!file)
+        return tool_fail("no memory for a tuning file");
+    fprintf(file, "%s\n", head);
+    if (plan)
+        write_rows(file, plan);
+    bool ok = fclose(file) == 0 && ftruncate(fd, 0) == 0 &&
+              pwrite(fd, text, length, 0) == (ssize_t)length;
+    free(text);
+    return ok || tool_fail_errno("cannot write a file in memory");
+}
+
+/* ---- the file -------------------------------------------------------------------------------- */
+
+void tune_cache_path(char *path, size_t capacity)
+{
+    const char *folder = getenv("XDG_CACHE_HOME"), *below = "";
+    if (!folder || *folder != '/') {
+        folder = getenv("HOME");
+        below = "/.cache";
+    }
+    *path = 0;
+    if (folder && *folder == '/' &&
+        snprintf(path, capacity, "%s%s/tutti/tuning", folder, below) >= (int)capacity)
+        *path = 0;
+}
+
+static bool make_folders(const char *path)
+{
+    char *part = strdup(path);
+    bool ok = part != NULL;
+    for (char *slash = part ? strchr(part + 1, '/') : NULL; slash && ok;
+         slash = strchr(slash + 1, '/')) {
+        *slash = 0;
+        ok = mkdir(part, 0777) == 0 || errno == EEXIST;
+        if (!ok)
+            tool_fail_errno("cannot make the folder %s", part);
+        *slash = '/';
+    }
+    free(part);
+    return ok;
+}
+
+/* What a former run, or a hand, has written for others: neither the head nor the plan's own rows
+ * and comments, which begin with the words of its rows. */
+static bool is_kept(const char *line, const struct tune_plan *plan)
+{
+    char capability[16] = "", expected[16];
+    int ranks = 0;
+    snprintf(expected, sizeof expected, "sm_%d", plan->capability);
+    line += strspn(line, " \t");
+    bool is_head = strncmp(line, head, strlen("tutti-tuning")) == 0;
+    line += strspn(line, "# \t");
+    bool own = sscanf(line, "%15s ranks %d", capability, &ranks) == 2 &&
+               strcmp(capability, expected) == 0 && ranks == plan->ranks;
+    return !is_head && !own;
+}
+
+static void copy_others(const char *path, const struct tune_plan *plan, FILE *to)
+{
+    FILE *from = fopen(path, "re");
+    char *line = NULL;
+    size_t capacity = 0;
+    if (!from)
+        return;
+    while (getline(&line, &capacity, from) > 0)
+        if (is_kept(line, plan))
+            fprintf(to, "%s%s", line, strchr(line, '\n') ? "" : "\n");
+    free(line);
+    fclose(from);
+}
+
+static void write_comment(FILE *file, const struct tune_plan *plan, const char *comment)
+{
+    for (const char *line = comment; *line;) {
+        size_t length = strcspn(line, "\n");
+        fprintf(file, "# sm_%d ranks %d: %.*s\n", plan->capability, plan->ranks, (int)length, line);
+        line += length + (line[length] == '\n');
+    }
+}
+
+bool tune_file_write(const char *path, const struct tune_plan *plan, const char *comment)
+{
+    char fresh[4096];
+    if (snprintf(fresh, sizeof fresh, "%s.%d", path, (int)getpid()) >= (int)sizeof fresh)
+        return tool_fail("%s: the path is too long", path);
+    if (!make_folders(path))
+        return false;
+    FILE *file = fopen(fresh, "wxe");
+    if (!file)
+        return tool_fail_errno("cannot write %s", fresh);
+    fprintf(file, "%s\n", head);
+    copy_others(path, plan, file);
+    write_comment(file, plan, comment);
+    write_rows(file, plan);
+    bool ok = !ferror(file);
+    ok = fclose(file) == 0 && ok && rename(fresh, path) == 0;
+    if (ok)
+        return true;
+    tool_fail_errno("cannot write %s", path);
+    unlink(fresh);
+    return false;
+}
