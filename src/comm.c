@@ -15,6 +15,7 @@
 #include "order.h"
 #include "plan.h"
 #include "store/store.h"
+#include "work.h"
 
 #include <inttypes.h>
 #include <pthread.h>
@@ -257,6 +258,8 @@ enum tutti_status tutti_comm_create(tutti_store_t *store, int rank, int world_si
     snprintf(created->name, sizeof created->name, "%s", options.name ? options.name : "default");
 
     status = config_read(&options, world_size, created);
+    if (status == TUTTI_OK)
+        status = work_pool_create(created, &created->works);
     if (status == TUTTI_OK && !options.defer)
         status = tutti_comm_rendezvous(created);
     if (status != TUTTI_OK) {
@@ -424,14 +427,20 @@ enum tutti_status tutti_comm_rendezvous(tutti_comm_t *comm)
 
 void tutti_comm_destroy(tutti_comm_t *comm)
 {
+    struct tutti_fault fault = {.struct_size = sizeof fault, .peer = -1};
     if (!comm)
         return;
     /* A child of fork() has neither arenas nor descriptors, only a copy of the handle. */
     if (fork_detected(comm->epoch)) {
         cuda_group_forget(comm->cuda);
-    } else if (comm->ready) {
-        cuda_group_close(comm->cuda);
-        cpu_group_close(&comm->cpu);
+        work_pool_forget(comm->works);
+    } else {
+        work_pool_suspend(comm->works);
+        if (comm->ready) {
+            cuda_group_close(comm->cuda, &fault);
+            cpu_group_close(&comm->cpu);
+        }
+        work_pool_end(comm->works, &fault);
     }
     list_remove(comm);
     comm->allocator.free(comm->allocator.context, comm, sizeof *comm);

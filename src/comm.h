@@ -7,6 +7,7 @@
 #include "tutti/tutti.h"
 
 struct cuda_group;
+struct work_pool;
 
 enum { COMM_NAME_BYTES = 64 };
 
@@ -42,6 +43,7 @@ struct tutti_comm {
     int cores;            /* that the ranks may run on, together */
     tutti_store_t *store; /* borrowed until the rendezvous has ended, then NULL */
     struct tutti_allocator allocator;
+    struct work_pool *works; /* work.c */
     struct tutti_comm *next; /* in the process's list, for the count of calls */
 };
 

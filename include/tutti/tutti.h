@@ -576,6 +576,56 @@ TUTTI_API enum tutti_status tutti_comm_algorithm(tutti_comm_t *comm, size_t coun
 /* Calls of all-reduce and barrier in this process so far, refused ones too. */
 TUTTI_API uint64_t tutti_call_count(void);
 
+/* ---- work --------------------------------------------------------------------------------------
+ */
+
+/*
+ * A point on a stream, behind what was on it when the work was recorded. Any number of threads may
+ * use one at once. It holds none of the operations' operands: those live until the stream has
+ * passed them. It may be used and destroyed after its communicator.
+ *
+ * In a capture a work is edges of the graph: recorded on a stream that is being captured, it can be
+ * awaited by streams of the same capture, and nothing else. Another work than one of the same
+ * capture is not awaited by a stream that is being captured.
+ */
+typedef struct tutti_work tutti_work_t;
+
+/*
+ * Records a work on the stream, one that comm's operations may be on. Costs about an event; up to
+ * 32 destroyed works a communicator are kept for use again. On CPU it is done at once. Unlike
+ * operations it may be called by several threads of one communicator.
+ * [out] work  to be destroyed with tutti_work_destroy()
+ * Returns INVALID, CUDA, NO_MEMORY, or the fault with which the communicator has failed.
+ */
+TUTTI_API enum tutti_status tutti_work_record(tutti_comm_t *comm, tutti_stream_t stream,
+                                              tutti_work_t **work);
+/*
+ * Whether the stream has passed the work; does not wait. If so, *done is true and the status is
+ * that of the operations before it: OK, or the fault of the communicator, also one that came
+ * between the work's end and the first call that found it done. OK stays OK. If the communicator
+ * was destroyed with such operations under way it is ABORTED, unless another fault came first.
+ * Returns INVALID (recorded in a capture, too), CUDA, both with *done false; TIMEOUT, PEER_DEAD,
+ * MISMATCH, ABORTED.
+ */
+TUTTI_API enum tutti_status tutti_work_test(tutti_work_t *work, bool *done);
+/*
+ * Has the stream wait until the work is done; the host does not wait, and there is no time-out but
+ * that of the operations before the work. Says nothing of how those end: ask tutti_work_result().
+ * [in] stream  of any device; DEFAULT, LEGACY and PER_THREAD are those of the communicator's
+ *              device. Work of a CPU communicator, being done, takes DEFAULT only.
+ * Returns INVALID (a capture that is not the work's, too), CUDA.
+ */
+TUTTI_API enum tutti_status tutti_work_wait(tutti_work_t *work, tutti_stream_t stream);
+/*
+ * Waits on the host until the work is done, and returns what tutti_work_test() then does.
+ * [in] timeout_ms  0 is the communicator's time-out. TIMEOUT that comes of it, where
+ *                  tutti_work_test() says that the work is not done, changes nothing: wait again.
+ */
+TUTTI_API enum tutti_status tutti_work_result(tutti_work_t *work, int64_t timeout_ms);
+/* Done or not, before or after the communicator; what waits for it goes on waiting. Takes NULL. In
+ * the child of a fork() it frees the copy of the handle. */
+TUTTI_API void tutti_work_destroy(tutti_work_t *work);
+
 /* ---- symmetric memory --------------------------------------------------------------------------
  */
 

@@ -7,7 +7,7 @@
 #include "signature.h"
 
 /* A group that has failed or was aborted enqueues nothing more. */
-static enum tutti_status group_check(struct cuda_group *group)
+enum tutti_status cuda_group_check(struct cuda_group *group)
 {
     if (__builtin_expect(order_load_acquire_u32(&group->host->failed) || /* A4 pairs F4 */
                              order_load_relaxed_u32(&group->host->aborted) ||
@@ -54,7 +54,7 @@ enum tutti_status cuda_all_reduce(struct cuda_group *group, const struct request
 {
     const struct cuda_choice *choice;
     const char *reason;
-    enum tutti_status status = group_check(group);
+    enum tutti_status status = cuda_group_check(group);
     if (status != TUTTI_OK)
         return status;
     struct cuda_launch launch = launch_make(group, request);
@@ -79,7 +79,7 @@ enum tutti_status cuda_all_reduce(struct cuda_group *group, const struct request
 enum tutti_status cuda_barrier(struct cuda_group *group, uint64_t subset,
                                const struct request *request, tutti_stream_t stream)
 {
-    enum tutti_status status = group_check(group);
+    enum tutti_status status = cuda_group_check(group);
     if (status != TUTTI_OK)
         return status;
     struct cuda_launch launch = launch_make(group, request);

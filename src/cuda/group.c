@@ -11,6 +11,7 @@
 #include "error.h"
 #include "ipc/channel.h"
 #include "log.h"
+#include "order.h"
 #include "point.h"
 #include "store/verdict.h"
 #include "text.h"
@@ -316,15 +317,14 @@ static void plan_choose(struct cuda_group *group, const struct cuda_group_config
     cuda_plan_make(config->table, least->major, least->minor, config->size, &group->plan);
 }
 
-/* A capture that this thread, or another one, has under way is none of ours, and not disturbed. */
-static void captures_ignore(const struct cuda_driver *driver, CUstreamCaptureMode *mode)
+void cuda_captures_ignore(const struct cuda_driver *driver, CUstreamCaptureMode *mode)
 {
     *mode = CU_STREAM_CAPTURE_MODE_RELAXED;
     if (driver->capture_mode_exchange(mode) != CUDA_SUCCESS)
         *mode = CU_STREAM_CAPTURE_MODE_GLOBAL; /* every thread's at first */
 }
 
-static void captures_heed(const struct cuda_driver *driver, CUstreamCaptureMode *mode)
+void cuda_captures_heed(const struct cuda_driver *driver, CUstreamCaptureMode *mode)
 {
     driver->capture_mode_exchange(mode);
 }
@@ -360,11 +360,11 @@ enum tutti_status cuda_group_open(const struct cuda_group_config *config, struct
         return open_in(NULL, config, status);
     const struct cuda_driver *driver = (*group)->driver;
     cuda_keep_sweep();
-    captures_ignore(driver, &mode);
+    cuda_captures_ignore(driver, &mode);
     status = open_in(*group, config, status);
-    captures_heed(driver, &mode);
+    cuda_captures_heed(driver, &mode);
     if (status != TUTTI_OK) {
-        cuda_group_close(*group);
+        cuda_group_close(*group, NULL);
         *group = NULL;
     }
     return status;
@@ -403,7 +403,24 @@ static void poison(struct cuda_group *group)
     cuda_event_wait(group, deadline_after(GRACE_MS));
 }
 
-void cuda_group_close(struct cuda_group *group)
+/* How the group ends. Peers are not told: what the end itself has done to operations under way is
+ * nothing of theirs. */
+static void last_words(const struct cuda_group *group, bool idle, struct tutti_fault *fault)
+{
+    const struct cpu_group *host = group->host;
+    if (order_load_acquire_u32(&host->failed)) /* A4 pairs F4 */
+        *fault = host->fault;
+    else if (!cuda_fault_read(group, fault) &&
+             (!idle || order_load_relaxed_u32(&group->stopping) || /* relaxed: by this thread */
+              order_load_relaxed_u32(&host->aborted)))
+        *fault = (struct tutti_fault){.struct_size = sizeof *fault,
+                                      .status = TUTTI_ERR_ABORTED,
+                                      .rank = group->launch.rank,
+                                      .peer = group->launch.rank,
+                                      .sequence = order_load_relaxed_u64(&host->sequence)};
+}
+
+void cuda_group_close(struct cuda_group *group, struct tutti_fault *fault)
 {
     CUstreamCaptureMode mode;
     bool pushed, stuck = false;
@@ -412,11 +429,13 @@ void cuda_group_close(struct cuda_group *group)
     const struct cuda_driver *driver = group->driver;
     cuda_watch_stop(group);
     cuda_enter(group, &pushed);
-    captures_ignore(driver, &mode);
+    cuda_captures_ignore(driver, &mode);
     if (group->event) {
         bool marked = group->enqueued;
         bool idle = drain(group);
         stuck = marked && !group->recorded;
+        if (fault)
+            last_words(group, idle, fault);
         if (!idle || group->keep->object)
             poison(group);
     }
@@ -428,7 +447,7 @@ void cuda_group_close(struct cuda_group *group)
     if (group->own)
         driver->stream_destroy(group->own);
     cuda_keep_release(group->keep, group->event, stuck);
-    captures_heed(driver, &mode);
+    cuda_captures_heed(driver, &mode);
     cuda_leave(group, pushed);
     free(group);
 }

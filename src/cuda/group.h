@@ -50,8 +50,9 @@ enum tutti_status cuda_device_current(struct cuda_device *device);
 enum tutti_status cuda_group_open(const struct cuda_group_config *config,
                                   struct cuda_group **group);
 /* Local and bounded: ends this rank's kernels first. What a captured graph still needs lives until
- * the graph is gone. Takes NULL. */
-void cuda_group_close(struct cuda_group *group);
+ * the graph is gone. Takes NULL. *fault (may be NULL; left alone if all is well) is how operations
+ * ended that nobody has asked about. */
+void cuda_group_close(struct cuda_group *group, struct tutti_fault *fault);
 
 /* In a child of fork(): frees the handle alone, for the rest is its parent's. */
 void cuda_group_forget(struct cuda_group *group);
@@ -75,6 +76,27 @@ enum tutti_status cuda_algorithm(const struct cuda_group *group, enum tutti_algo
 /* The fault that stands on the device or between the hosts: OK when there is none. From any thread.
  * An abort needs no call of its own: who aborts the host group wakes the watchers of all ranks. */
 enum tutti_status cuda_group_status(struct cuda_group *group, struct tutti_fault *fault);
+
+/*
+ * A point on a stream: may be recorded again and again, outlives the group, and is asked, awaited
+ * and destroyed from any thread. The time between the creation and the first record is its maker's
+ * alone.
+ */
+struct cuda_work;
+/* Returns NO_MEMORY, CUDA. */
+enum tutti_status cuda_work_create(struct cuda_group *group, struct cuda_work **work);
+/* Puts it behind what is on the stream now. Returns CUDA, or the fault of the group that stands. */
+enum tutti_status cuda_work_record(struct cuda_group *group, struct cuda_work *work,
+                                   tutti_stream_t stream);
+/* Whether the stream has passed it. Returns INVALID (it is part of a capture), CUDA. */
+enum tutti_status cuda_work_test(const struct cuda_work *work, bool *done);
+/* Has the stream, of any device, wait for it. Returns INVALID (one of the two is part of a capture
+ * that the other is not), CUDA. */
+enum tutti_status cuda_work_wait(const struct cuda_work *work, tutti_stream_t stream);
+void cuda_work_destroy(struct cuda_work *work);
+/* In a child of fork(). */
+void cuda_work_forget(struct cuda_work *work);
+
 /* Writes lines of "key: value" about device, memory and plan, as snprintf does. */
 int cuda_group_describe(const struct cuda_group *group, char *text, size_t size);
 

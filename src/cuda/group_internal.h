@@ -72,6 +72,20 @@ static inline uint64_t cuda_timeout_ns(int64_t timeout_ms)
                                                               : (uint64_t)timeout_ms * 1000000;
 }
 
+/* A stream as the driver has it. */
+static inline CUstream cuda_stream_of(tutti_stream_t stream)
+{
+    return stream == TUTTI_STREAM_DEFAULT ? CU_STREAM_LEGACY : (CUstream)(void *)stream;
+}
+
+/* all_reduce.c: the fault that stands, as far as a caller can see without a call of any system. */
+enum tutti_status cuda_group_check(struct cuda_group *group);
+
+/* group.c: a capture that this thread, or another one, has under way is none of ours, and not
+ * disturbed by what is called in between. */
+void cuda_captures_ignore(const struct cuda_driver *driver, CUstreamCaptureMode *mode);
+void cuda_captures_heed(const struct cuda_driver *driver, CUstreamCaptureMode *mode);
+
 /* watch.c: carries faults between device and hosts until cuda_watch_stop(). */
 enum tutti_status cuda_watch_start(struct cuda_group *group);
 void cuda_watch_stop(struct cuda_group *group);
@@ -92,6 +106,14 @@ enum tutti_status cuda_enqueue(struct cuda_group *group, tutti_stream_t stream, 
 /* Has the context in which the communicator lives current until cuda_leave(). */
 enum tutti_status cuda_enter(struct cuda_group *group, bool *pushed);
 void cuda_leave(struct cuda_group *group, bool pushed);
+/* The same for what outlives the communicator. */
+enum tutti_status cuda_context_enter(const struct cuda_driver *driver, CUcontext context,
+                                     bool *pushed);
+void cuda_context_leave(const struct cuda_driver *driver, bool pushed);
+/* The capture that the stream is part of, and its graph (may be NULL); *id is 0 if there is none.
+ * Returns CUDA, also for a capture that an error has spoiled. */
+enum tutti_status cuda_capture_of(const struct cuda_driver *driver, CUstream stream, cuuint64_t *id,
+                                  CUgraph *graph);
 /* Waits for what is on the own stream. Returns TIMEOUT, CUDA. */
 enum tutti_status cuda_own_finish(struct cuda_group *group, int64_t deadline);
 /* Puts the event behind the last eager operation, unless it is. */

@@ -24,9 +24,10 @@ enum tutti_status cuda_group_open(const struct cuda_group_config *config, struct
     return decline();
 }
 
-void cuda_group_close(struct cuda_group *group)
+void cuda_group_close(struct cuda_group *group, struct tutti_fault *fault)
 {
     (void)group;
+    (void)fault;
 }
 
 void cuda_group_forget(struct cuda_group *group)
@@ -71,6 +72,46 @@ enum tutti_status cuda_group_status(struct cuda_group *group, struct tutti_fault
     (void)group;
     (void)fault;
     return decline();
+}
+
+enum tutti_status cuda_work_create(struct cuda_group *group, struct cuda_work **work)
+{
+    (void)group;
+    *work = NULL;
+    return decline();
+}
+
+enum tutti_status cuda_work_record(struct cuda_group *group, struct cuda_work *work,
+                                   tutti_stream_t stream)
+{
+    (void)group;
+    (void)work;
+    (void)stream;
+    return decline();
+}
+
+enum tutti_status cuda_work_test(const struct cuda_work *work, bool *done)
+{
+    (void)work;
+    *done = false;
+    return decline();
+}
+
+enum tutti_status cuda_work_wait(const struct cuda_work *work, tutti_stream_t stream)
+{
+    (void)work;
+    (void)stream;
+    return decline();
+}
+
+void cuda_work_destroy(struct cuda_work *work)
+{
+    (void)work;
+}
+
+void cuda_work_forget(struct cuda_work *work)
+{
+    (void)work;
 }
 
 int cuda_group_describe(const struct cuda_group *group, char *text, size_t size)

@@ -18,24 +18,34 @@
 /* How often a bounded wait asks. */
 enum { POLL_NS = 50000 };
 
-enum tutti_status cuda_enter(struct cuda_group *group, bool *pushed)
+enum tutti_status cuda_context_enter(const struct cuda_driver *driver, CUcontext context,
+                                     bool *pushed)
 {
     CUcontext current = NULL;
     *pushed = false;
-    group->driver->ctx_current(&current);
-    if (__builtin_expect(current == group->keep->context, 1))
+    driver->ctx_current(&current);
+    if (__builtin_expect(current == context, 1))
         return TUTTI_OK;
-    enum tutti_status status = cuda_check(
-        group->driver, group->driver->ctx_push(group->keep->context), "cuCtxPushCurrent");
+    enum tutti_status status = cuda_check(driver, driver->ctx_push(context), "cuCtxPushCurrent");
     *pushed = status == TUTTI_OK;
     return status;
 }
 
-void cuda_leave(struct cuda_group *group, bool pushed)
+void cuda_context_leave(const struct cuda_driver *driver, bool pushed)
 {
     CUcontext context;
     if (__builtin_expect(pushed, 0))
-        group->driver->ctx_pop(&context);
+        driver->ctx_pop(&context);
+}
+
+enum tutti_status cuda_enter(struct cuda_group *group, bool *pushed)
+{
+    return cuda_context_enter(group->driver, group->keep->context, pushed);
+}
+
+void cuda_leave(struct cuda_group *group, bool pushed)
+{
+    cuda_context_leave(group->driver, pushed);
 }
 
 enum tutti_status cuda_event_wait(struct cuda_group *group, int64_t deadline)
@@ -64,13 +74,12 @@ enum tutti_status cuda_own_finish(struct cuda_group *group, int64_t deadline)
     return status;
 }
 
-static enum tutti_status capture_of(struct cuda_group *group, CUstream stream, cuuint64_t *id,
-                                    CUgraph *graph)
+enum tutti_status cuda_capture_of(const struct cuda_driver *driver, CUstream stream, cuuint64_t *id,
+                                  CUgraph *graph)
 {
     CUstreamCaptureStatus state = CU_STREAM_CAPTURE_STATUS_NONE;
     enum tutti_status status =
-        cuda_check(group->driver,
-                   group->driver->stream_capture_info(stream, &state, id, graph, NULL, NULL, NULL),
+        cuda_check(driver, driver->stream_capture_info(stream, &state, id, graph, NULL, NULL, NULL),
                    "cuStreamGetCaptureInfo");
     if (status == TUTTI_OK && state == CU_STREAM_CAPTURE_STATUS_INVALIDATED)
         status = error_set(TUTTI_ERR_CUDA,
@@ -92,7 +101,7 @@ enum tutti_status cuda_stream_mark(struct cuda_group *group)
         return TUTTI_OK;
     /* An event recorded on a stream that is being captured would pull its waiter into the graph. */
     if (group->last != CU_STREAM_LEGACY)
-        status = capture_of(group, group->last, &capture, NULL);
+        status = cuda_capture_of(group->driver, group->last, &capture, NULL);
     if (status == TUTTI_OK && capture)
         status = error_set(TUTTI_ERR_CONCURRENT,
                            "the communicator's last operation was on stream %p, which is being "
@@ -228,7 +237,7 @@ static enum tutti_status enqueue(struct cuda_group *group, CUstream stream, CUfu
     struct cuda_capture *capture = NULL;
     CUgraph graph = NULL;
     cuuint64_t id = 0;
-    enum tutti_status status = capture_of(group, stream, &id, &graph);
+    enum tutti_status status = cuda_capture_of(group->driver, stream, &id, &graph);
     if (status == TUTTI_OK)
         status =
             id ? order_captured(group, stream, id, graph, &capture) : order_eager(group, stream);
@@ -248,12 +257,11 @@ enum tutti_status cuda_enqueue(struct cuda_group *group, tutti_stream_t stream, 
                                unsigned blocks, unsigned threads, struct cuda_launch *launch,
                                bool counts)
 {
-    CUstream on = stream == TUTTI_STREAM_DEFAULT ? CU_STREAM_LEGACY : (CUstream)(void *)stream;
     bool pushed;
     enum tutti_status status = cuda_enter(group, &pushed);
     if (status != TUTTI_OK)
         return status;
-    status = enqueue(group, on, function, blocks, threads, launch, counts);
+    status = enqueue(group, cuda_stream_of(stream), function, blocks, threads, launch, counts);
     cuda_leave(group, pushed);
     return status;
 }

@@ -321,7 +321,7 @@ CUresult cuStreamGetCaptureInfo(CUstream handle, CUstreamCaptureStatus *status, 
     if (result != CUDA_SUCCESS)
         return result;
     pthread_mutex_lock(&standin_lock);
-    struct stream *stream = standin_stream(handle, &result);
+    struct stream *stream = standin_stream_anywhere(handle, &result);
     struct graph *capture = stream ? stream->capture : NULL;
     *status = !capture           ? CU_STREAM_CAPTURE_STATUS_NONE
               : capture->spoiled ? CU_STREAM_CAPTURE_STATUS_INVALIDATED

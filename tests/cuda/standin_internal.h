@@ -135,6 +135,8 @@ bool standin_peers(int physical, int other);
 
 /* NULL with *result set when the handle or the context is wrong. */
 struct stream *standin_stream(CUstream handle, CUresult *result);
+/* The same of calls that take a stream of another context than the current one, too. */
+struct stream *standin_stream_anywhere(CUstream handle, CUresult *result);
 /* To the stream, or into the graph that it captures. */
 CUresult standin_submit(struct stream *stream, const struct work *work);
 /* To the stream, capturing or not. */

@@ -110,7 +110,7 @@ static struct stream *default_stream(struct stream **stream, struct device *devi
     return *stream;
 }
 
-struct stream *standin_stream(CUstream handle, CUresult *result)
+struct stream *standin_stream_anywhere(CUstream handle, CUresult *result)
 {
     struct device *device = standin_device_of(standin_context());
     struct stream *stream = NULL;
@@ -122,11 +122,18 @@ struct stream *standin_stream(CUstream handle, CUresult *result)
         stream = default_stream(&device->per_thread, device);
     else if (standin_object_is(handle, OBJECT_STREAM))
         stream = (struct stream *)handle;
-    if (device && (!stream || stream->device != device)) {
+    if (device && !stream)
         *result = CUDA_ERROR_INVALID_HANDLE;
-        return NULL;
-    }
     return stream;
+}
+
+struct stream *standin_stream(CUstream handle, CUresult *result)
+{
+    struct stream *stream = standin_stream_anywhere(handle, result);
+    if (!stream || stream->device == standin_device_of(standin_context()))
+        return stream;
+    *result = CUDA_ERROR_INVALID_HANDLE;
+    return NULL;
 }
 
 void standin_enqueue(struct stream *stream, const struct work *work)
@@ -387,7 +394,7 @@ CUresult cuStreamWaitEvent(CUstream stream_handle, CUevent handle, unsigned flag
     if (result != CUDA_SUCCESS)
         return result;
     pthread_mutex_lock(&standin_lock);
-    struct stream *stream = standin_stream(stream_handle, &result);
+    struct stream *stream = standin_stream_anywhere(stream_handle, &result);
     if (stream && !standin_object_is(event, OBJECT_EVENT))
         result = CUDA_ERROR_INVALID_HANDLE;
     else if (stream)

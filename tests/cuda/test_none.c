@@ -21,6 +21,8 @@ static void everything_declines(void **state)
     (void)state;
     struct cuda_device device;
     struct cuda_group *group = (struct cuda_group *)1;
+    struct cuda_work *work = (struct cuda_work *)1;
+    bool done = true;
     memset(&device, 1, sizeof device);
     assert_declined(cuda_device_current(&device));
     assert_int_equal(device.major, 0);
@@ -32,7 +34,15 @@ static void everything_declines(void **state)
     assert_declined(cuda_algorithm(NULL, TUTTI_ALGO_NONE, TUTTI_INT8, 1, NULL, NULL));
     assert_int_equal(cuda_group_describe(NULL, NULL, 0), 0);
     cuda_group_forget(NULL);
-    cuda_group_close(NULL);
+    cuda_group_close(NULL, NULL);
+    assert_declined(cuda_work_create(NULL, &work));
+    assert_null(work);
+    assert_declined(cuda_work_record(NULL, NULL, TUTTI_STREAM_DEFAULT));
+    assert_declined(cuda_work_test(NULL, &done));
+    assert_false(done);
+    assert_declined(cuda_work_wait(NULL, TUTTI_STREAM_DEFAULT));
+    cuda_work_destroy(NULL);
+    cuda_work_forget(NULL);
 }
 
 int main(void)

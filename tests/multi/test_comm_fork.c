@@ -41,16 +41,22 @@ static bool refuses(enum tutti_status status)
 }
 
 /* Returns the line that failed. */
-static int child(tutti_comm_t *comm)
+static int child(tutti_comm_t *comm, tutti_work_t *work)
 {
     float one = 1, sum = 0;
     tutti_store_t *store;
     tutti_comm_t *own;
+    tutti_work_t *recorded;
+    bool done;
     if (holds_any())
         return __LINE__;
     if (!refuses(tutti_all_reduce(&one, &sum, 1, TUTTI_FLOAT32, TUTTI_SUM, comm, 0)) ||
         !refuses(tutti_barrier(comm, NULL, 0, 0)) || !refuses(tutti_comm_rendezvous(comm)) ||
         !refuses(tutti_comm_status(comm, NULL)))
+        return __LINE__;
+    if (!refuses(tutti_work_record(comm, 0, &recorded)) || recorded ||
+        !refuses(tutti_work_test(work, &done)) || done || !refuses(tutti_work_wait(work, 0)) ||
+        !refuses(tutti_work_result(work, 0)))
         return __LINE__;
     tutti_comm_abort(comm); /* nothing to the parent */
     if (tutti_store_open("memory:child", 1000, &store) != TUTTI_OK)
@@ -60,6 +66,7 @@ static int child(tutti_comm_t *comm)
     if (tutti_all_reduce(&one, &sum, 1, TUTTI_FLOAT32, TUTTI_SUM, own, 0) != TUTTI_OK || sum != 1)
         return __LINE__;
     tutti_comm_destroy(comm);
+    tutti_work_destroy(work);
     tutti_comm_destroy(own);
     tutti_store_close(store);
     return holds_any() ? __LINE__ : 0;
@@ -68,14 +75,16 @@ static int child(tutti_comm_t *comm)
 static int live(struct ranks *ranks, int rank, tutti_store_t *store)
 {
     tutti_comm_t *comm;
+    tutti_work_t *work;
     float one = 1, sum;
     RANKS_CHECK(ranks_join(ranks, rank, store, NULL, &comm) == TUTTI_OK);
+    RANKS_CHECK(tutti_work_record(comm, 0, &work) == TUTTI_OK);
     RANKS_CHECK(holds_any());
     for (int i = 0; i < 3; i++) {
         pid_t pid = fork();
         RANKS_CHECK(pid >= 0);
         if (pid == 0) {
-            int line = child(comm);
+            int line = child(comm, work);
             if (line)
                 fprintf(stderr, "child: line %d: %s\n", line, tutti_last_error());
             _exit(line ? 1 : 0);
@@ -91,6 +100,8 @@ static int live(struct ranks *ranks, int rank, tutti_store_t *store)
         RANKS_CHECK(tutti_comm_status(comm, NULL) == TUTTI_OK);
     }
     RANKS_CHECK(tutti_barrier(comm, NULL, 0, 0) == TUTTI_OK);
+    RANKS_CHECK(tutti_work_result(work, 0) == TUTTI_OK);
+    tutti_work_destroy(work);
     tutti_comm_destroy(comm);
     return 0;
 }
