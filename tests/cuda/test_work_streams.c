@@ -240,6 +240,53 @@ static int aborted(struct ranks *ranks, int rank, tutti_store_t *store)
     return 0;
 }
 
+/* The peer goes instead of coming. */
+static int left(struct ranks *ranks, int rank, tutti_store_t *store)
+{
+    struct rank self;
+    tutti_work_t *work;
+    int failed = open_rank(&self, ranks, rank, store);
+    if (failed)
+        return failed;
+    if (rank == 0) {
+        RANKS_CHECK(reduce(&self, self.a, 0) == TUTTI_OK);
+        RANKS_CHECK(record(&self, self.a, &work) == TUTTI_OK);
+    }
+    if ((failed = meet(&self, 1)))
+        return failed;
+    if (rank == 0) {
+        RANKS_CHECK(has_failed(work, TUTTI_ERR_PEER_DEAD, "rank 1 is gone"));
+        tutti_work_destroy(work);
+    }
+    close_rank(&self);
+    return 0;
+}
+
+/* All hear of it at the latest by the next operation. */
+static int mismatch(struct ranks *ranks, int rank, tutti_store_t *store)
+{
+    struct rank self;
+    tutti_work_t *work;
+    int failed = open_rank(&self, ranks, rank, store);
+    if (failed)
+        return failed;
+    RANKS_CHECK(tutti_all_reduce(self.data, self.data, COUNT, TUTTI_INT32,
+                                 rank ? TUTTI_MAX : TUTTI_SUM, self.comm,
+                                 device_stream(self.a)) == TUTTI_OK);
+    RANKS_CHECK(reduce(&self, self.a, 0) == TUTTI_OK ||
+                tutti_comm_status(self.comm, NULL) == TUTTI_ERR_MISMATCH);
+    enum tutti_status status = record(&self, self.a, &work);
+    if (status == TUTTI_OK)
+        RANKS_CHECK(has_failed(work, TUTTI_ERR_MISMATCH, "ranks disagree"));
+    else
+        RANKS_CHECK(status == TUTTI_ERR_MISMATCH);
+    tutti_work_destroy(work);
+    if ((failed = meet(&self, 1)))
+        return failed;
+    close_rank(&self);
+    return 0;
+}
+
 /* Before completion, after it, after the communicator, which has one of them under way. */
 static int ends(struct ranks *ranks, int rank, tutti_store_t *store)
 {
@@ -448,8 +495,9 @@ int main(void)
     static const struct {
         const char *name;
         ranks_fn *fn;
-    } parts[] = {{"follow", follow},     {"fault", fault}, {"aborted", aborted}, {"ends", ends},
-                 {"captured", captured}, {"calls", calls}, {"threads", threads}};
+    } parts[] = {{"follow", follow},     {"fault", fault},       {"aborted", aborted},
+                 {"left", left},         {"mismatch", mismatch}, {"ends", ends},
+                 {"captured", captured}, {"calls", calls},       {"threads", threads}};
     int failures = 0;
     device_setup();
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
