@@ -57,22 +57,6 @@ static void leave(struct tutti_comm *comm)
     order_store_release_u32(&comm->busy, 0); /* C1 */
 }
 
-/* Whether there is anything that the algorithm may mean for the communicator's device. */
-static enum tutti_status algo_check(const struct tutti_comm *comm, enum tutti_algo algo,
-                                    const char *call)
-{
-    bool known = comm->cuda ? (unsigned)algo <= TUTTI_ALGO_TWO_SHOT_PIPELINED &&
-                                  algo != TUTTI_ALGO_HYBRID_CUBE_MESH
-                            : (unsigned)algo <= TUTTI_ALGO_TWO_SHOT;
-    if (known)
-        return TUTTI_OK;
-    return error_set(TUTTI_ERR_INVALID,
-                     "%s: algorithm %d (%s) does not serve %s ranks: expected none, one_shot%s or "
-                     "two_shot",
-                     call, (int)algo, tutti_algo_name(algo), comm->cuda ? "CUDA" : "CPU",
-                     comm->cuda ? ", one from one_shot_ll (4) to two_shot_pipelined (7)" : "");
-}
-
 static enum tutti_status options_read(const struct tutti_comm *comm,
                                       const struct tutti_call_options *from, const char *call,
                                       struct tutti_call_options *options)
@@ -86,7 +70,8 @@ static enum tutti_status options_read(const struct tutti_comm *comm,
                          "%s: flags 0x%" PRIx32 ": expected TUTTI_CALL_NO_ZERO_COPY "
                          "or 0",
                          call, options->flags);
-    return algo_check(comm, options->algo, call);
+    status = options_algo_check(options->algo, comm->cuda != NULL);
+    return status == TUTTI_OK ? TUTTI_OK : error_context(status, "%s", call);
 }
 
 static enum tutti_status refuse_stream(tutti_stream_t stream, const char *call)

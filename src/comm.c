@@ -90,14 +90,9 @@ static enum tutti_status config_read(const struct tutti_comm_options *options, i
         algo = options->algo;
     if (buffer_size == 0)
         return error_set(TUTTI_ERR_INVALID, "TUTTI_BUFFER_SIZE=0: expected at least 1 byte");
-    bool cuda = options->device == TUTTI_DEVICE_CUDA;
-    if (algo > (cuda ? TUTTI_ALGO_TWO_SHOT_PIPELINED : TUTTI_ALGO_TWO_SHOT) ||
-        algo == TUTTI_ALGO_HYBRID_CUBE_MESH)
-        return error_set(TUTTI_ERR_INVALID,
-                         "algorithm %d (%s) does not serve %s ranks: expected none, one_shot%s or "
-                         "two_shot",
-                         (int)algo, tutti_algo_name(algo), cuda ? "CUDA" : "CPU",
-                         cuda ? ", one from one_shot_ll (4) to two_shot_pipelined (7)" : "");
+    status = options_algo_check(algo, options->device == TUTTI_DEVICE_CUDA);
+    if (status != TUTTI_OK)
+        return status;
     comm->config.device = (int32_t)options->device;
     comm->programmatic = options->programmatic_launch;
     comm->config.buffer_size = buffer_size;

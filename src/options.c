@@ -26,3 +26,15 @@ enum tutti_status options_copy(const char *call, const char *type, const void *f
     memcpy(to, from, known);
     return TUTTI_OK;
 }
+
+enum tutti_status options_algo_check(enum tutti_algo algo, bool cuda)
+{
+    enum tutti_algo last = cuda ? TUTTI_ALGO_TWO_SHOT_PIPELINED : TUTTI_ALGO_TWO_SHOT;
+    if ((unsigned)algo <= (unsigned)last && algo != TUTTI_ALGO_HYBRID_CUBE_MESH)
+        return TUTTI_OK;
+    return error_set(TUTTI_ERR_INVALID,
+                     "algorithm %d (%s) does not serve %s ranks: expected none, one_shot%s or "
+                     "two_shot",
+                     (int)algo, tutti_algo_name(algo), cuda ? "CUDA" : "CPU",
+                     cuda ? ", one from one_shot_ll (4) to two_shot_pipelined (7)" : "");
+}

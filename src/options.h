@@ -13,4 +13,8 @@
 enum tutti_status options_copy(const char *call, const char *type, const void *from, void *to,
                                size_t size);
 
+/* Whether an algorithm that a caller or the environment names can mean anything on CPU or CUDA
+ * ranks; else INVALID. */
+enum tutti_status options_algo_check(enum tutti_algo algo, bool cuda);
+
 #endif

@@ -3,9 +3,9 @@
  * tool builds, and says what is missing, where there is no cuda.h. */
 #include "gpu.h"
 
+#include "library.h"
 #include "tool.h"
 
-#include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -116,30 +116,21 @@ static bool check(result_t result, const char *call)
 
 static bool open_library(void)
 {
-    const char *name = getenv("TUTTI_CUDA_LIBRARY");
-    name = name && *name ? name : "libcuda.so.1";
-    void *library = dlopen(name, RTLD_NOW | RTLD_LOCAL);
-    if (!library)
-        return fail("%s cannot be opened: is there an NVIDIA driver? (%s)", name, dlerror());
-    static const struct {
-        const char *symbol;
-        size_t offset;
-    } symbols[] = {
+    static const struct library_symbol symbols[] = {
 #define GPU_SYMBOL(member, symbol, arguments)                                                      \
-    {#symbol, (size_t)((char *)&cuda.member - (char *)&cuda)},
+    {#symbol, (size_t)((char *)&cuda.member - (char *)&cuda), false},
         GPU_MAP(GPU_SYMBOL)
 #undef GPU_SYMBOL
     };
-    for (size_t i = 0; i < sizeof symbols / sizeof *symbols; i++) {
-        void *address = dlsym(library, symbols[i].symbol);
-        if (!address) {
-            fail("%s has no %s: the driver is too old", name, symbols[i].symbol);
-            dlclose(library);
-            return false;
-        }
-        memcpy((char *)&cuda + symbols[i].offset, &address, sizeof address);
-    }
-    return check(cuda.init(0), "cuInit");
+    static const struct library library = {
+        .variable = "TUTTI_CUDA_LIBRARY",
+        .file = "libcuda.so.1",
+        .absent = "is there an NVIDIA driver?",
+        .lacking = ": the driver is too old",
+        .symbols = symbols,
+        .count = sizeof symbols / sizeof *symbols,
+    };
+    return library_open(&library, &cuda, error, sizeof error) && check(cuda.init(0), "cuInit");
 }
 
 bool gpu_open(void)

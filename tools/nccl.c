@@ -2,7 +2,8 @@
 /* The few types and numbers of NCCL's binary interface that are needed stand here. */
 #include "nccl.h"
 
-#include <dlfcn.h>
+#include "library.h"
+
 #include <pthread.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -98,39 +99,27 @@ static bool check(result_t result, const char *call)
 
 /* ---- opening --------------------------------------------------------------------------------- */
 
-struct symbol {
-    const char *name;
-    size_t offset;
-    bool optional;
-};
-
 static bool open_library(void)
 {
-    const char *name = getenv("TUTTI_NCCL_LIBRARY");
-    name = name && *name ? name : "libnccl.so.2";
-    void *library = dlopen(name, RTLD_NOW | RTLD_LOCAL);
-    if (!library)
-        return fail("%s cannot be opened: name the file in TUTTI_NCCL_LIBRARY (%s)", name,
-                    dlerror());
-    static const struct symbol symbols[] = {{"ncclGetErrorString", 0, false},
+    static const struct library_symbol symbols[] = {{"ncclGetErrorString", 0, false},
 #define NCCL_SYMBOL(member, symbol, arguments)                                                     \
     {#symbol, (size_t)((char *)&nccl.member - (char *)&nccl), false},
 #define NCCL_OPTIONAL(member, symbol, arguments)                                                   \
     {#symbol, (size_t)((char *)&nccl.member - (char *)&nccl), true},
-                                            NCCL_MAP(NCCL_SYMBOL) NCCL_WINDOW_MAP(NCCL_OPTIONAL)
+                                                    NCCL_MAP(NCCL_SYMBOL)
+                                                        NCCL_WINDOW_MAP(NCCL_OPTIONAL)
 #undef NCCL_SYMBOL
 #undef NCCL_OPTIONAL
     };
-    for (size_t i = 0; i < sizeof symbols / sizeof *symbols; i++) {
-        void *address = dlsym(library, symbols[i].name);
-        if (!address && !symbols[i].optional) {
-            fail("%s has no %s", name, symbols[i].name);
-            dlclose(library);
-            return false;
-        }
-        memcpy((char *)&nccl + symbols[i].offset, &address, sizeof address);
-    }
-    return true;
+    static const struct library library = {
+        .variable = "TUTTI_NCCL_LIBRARY",
+        .file = "libnccl.so.2",
+        .absent = "name the file in TUTTI_NCCL_LIBRARY",
+        .lacking = "",
+        .symbols = symbols,
+        .count = sizeof symbols / sizeof *symbols,
+    };
+    return library_open(&library, &nccl, error, sizeof error);
 }
 
 bool nccl_open(void)

@@ -459,11 +459,15 @@ struct tutti_fault {
  * that all ranks come; version and configuration of all ranks (MISMATCH names the difference); same
  * host; on CUDA, a device of its own for each rank, by UUID; that processes, and devices, reach
  * each other. A rank that fails in the last makes all fail. Allocates an arena of a few MiB a rank;
- * on CUDA besides one of some 50 MiB on the device whose context is current during the meeting,
- * which outlives the communicator, and a thread that watches. [in] store    borrowed until the
- * rendezvous has ended [in] options  NULL is all defaults; copied [out] comm    to be destroyed
- * with tutti_comm_destroy() Returns INVALID, DECLINED, TIMEOUT, PEER_DEAD, MISMATCH, ABORTED,
- * NO_MEMORY, SYSTEM, VERSION (an unknown option, too), or what a caller's own store returns.
+ * on CUDA besides one of 62 MiB on the device whose context is current during the meeting, which
+ * outlives the communicator, and a thread that watches.
+ *
+ * - [in] store: borrowed until the rendezvous has ended
+ * - [in] options: NULL is all defaults; copied
+ * - [out] comm: to be destroyed with tutti_comm_destroy()
+ *
+ * Returns INVALID, DECLINED, TIMEOUT, PEER_DEAD, MISMATCH, ABORTED, NO_MEMORY, SYSTEM, CUDA,
+ * VERSION (an unknown option, too), or what a caller's own store returns.
  */
 TUTTI_API enum tutti_status tutti_comm_create(tutti_store_t *store, int rank, int world_size,
                                               const struct tutti_comm_options *options,

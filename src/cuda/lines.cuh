@@ -53,8 +53,7 @@ static __device__ __forceinline__ void lines_empty(unsigned char *buffer, unsign
 }
 
 /* Polls until the line of every peer has come: `slots` is the own arena's line of source 0, sources
- * are `stride` bytes apart. Leaves in the communicator's order; the own one is `mine`, whose slot
- * is polled like the others, without being looked at, since a branch would cost more. */
+ * are `stride` bytes apart. Leaves in the communicator's order; the own one is `mine`. */
 template <int LEAVES>
 static __device__ __forceinline__ bool lines_wait(const cuda_launch &launch, const operation &op,
                                                   const unsigned char *slots, unsigned stride,

@@ -19,8 +19,7 @@ namespace
 {
 
 /* Polls until all peers' lines of a unit have come: `slots` is source 0's. Leaves in the
- * communicator's order; the own one is `mine`, whose slot is polled like the others, without being
- * looked at, since a branch would cost more. */
+ * communicator's order; the own one is `mine`. */
 template <int LEAVES>
 __device__ __forceinline__ bool flagged_wait(const cuda_launch &launch, const operation &op,
                                              const unsigned char *slots, unsigned stride, int size,

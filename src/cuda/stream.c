@@ -1,14 +1,18 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * Launches, and their order. Operations of one communicator share its arena, so that each must be
- * over before the next begins, whatever their streams:
- *   eager      the stream that the former one was on gets an event, which the new stream awaits. It
- *              is recorded only when the stream changes (for the per-thread stream, whose value
- * means another one in every thread: behind each operation) captured   an edge from the former
- * operation of the same capture, where the stream differs. A table holds the last operation of each
- * capture under way; an operation of a capture that has lost its place there is refused, for its
- * predecessor is unknown Between an eager operation and a captured one there is no order to make:
- * the graph runs later, where and when its launcher says.
+ * over before the next begins, whatever their streams.
+ *
+ * Eager: the stream that the former one was on gets an event, which the new stream awaits. It is
+ * recorded only when the stream changes (for the per-thread stream, whose value means another one
+ * in every thread: behind each operation).
+ *
+ * Captured: an edge from the former operation of the same capture, where the stream differs. A
+ * table holds the last operation of each capture under way; an operation of a capture that has lost
+ * its place there is refused, for its predecessor is unknown.
+ *
+ * Between an eager operation and a captured one there is no order to make: the graph runs later,
+ * where and when its launcher says.
  */
 #include "cuda/group_internal.h"
 #include "deadline.h"

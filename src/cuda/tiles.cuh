@@ -95,22 +95,22 @@ static __device__ __forceinline__ bool tile_hear(const cuda_launch &launch, cons
 }
 
 /* One tile of every peer's chunk to its owner. */
-template <int LEAVES, typename O>
+template <typename O>
 static __device__ __forceinline__ void tile_push(const cuda_launch &launch, const O &user,
                                                  const tiling &plan, int size, unsigned k)
 {
     const uint64_t start = tile_start(plan, k);
     for (unsigned i = threadIdx.x - CUDA_CLERKS; i < plan.tile && start + i < plan.chunk;
          i += blockDim.x - CUDA_CLERKS) {
-        unit<2> u[LEAVES];
+        unit<2> u[CUDA_RANKS];
 #pragma unroll
-        for (int p = 1; p < LEAVES; p++) {
+        for (int p = 1; p < CUDA_RANKS; p++) {
             const uint64_t at = peer_at(launch, p) * plan.chunk + start + i;
             if (p < size && at < plan.units)
                 u[p] = user.load(at);
         }
 #pragma unroll
-        for (int p = 1; p < LEAVES; p++) {
+        for (int p = 1; p < CUDA_RANKS; p++) {
             const int peer = peer_at(launch, p);
             if (p < size && peer * plan.chunk + start + i < plan.units)
                 order_store_plain(tile_slot(plan, launch.peers[p], 0, launch.rank, size, k) +
@@ -121,7 +121,7 @@ static __device__ __forceinline__ void tile_push(const cuda_launch &launch, cons
 }
 
 /* One tile of the own chunk: from the sources to the own output and all peers. */
-template <typename D, int SUM_OF, int LEAVES, typename O>
+template <typename D, typename O>
 static __device__ __forceinline__ void tile_reduce(const cuda_launch &launch, const operation &op,
                                                    const O &user, const tiling &plan, int size,
                                                    unsigned k)
@@ -130,9 +130,9 @@ static __device__ __forceinline__ void tile_reduce(const cuda_launch &launch, co
     for (unsigned i = threadIdx.x - CUDA_CLERKS;
          i < plan.tile && start + i < plan.chunk && chunk_start + i < plan.units;
          i += blockDim.x - CUDA_CLERKS) {
-        unit<2> leaf[LEAVES];
+        unit<2> leaf[CUDA_RANKS];
 #pragma unroll
-        for (int l = 0; l < LEAVES; l++) {
+        for (int l = 0; l < CUDA_RANKS; l++) {
             const int source = l < size ? launch.order[l] : launch.rank;
             if (source == launch.rank) {
                 leaf[l] = user.load(chunk_start + i);
@@ -142,9 +142,9 @@ static __device__ __forceinline__ void tile_reduce(const cuda_launch &launch, co
                 leaf[l] = {line.low, line.high};
             }
         }
-        const unit<2> result = reduction<D, SUM_OF, 2>::reduce(leaf, launch);
+        const unit<2> result = reduction<D, 0, 2>::reduce(leaf, launch);
 #pragma unroll
-        for (int p = 1; p < LEAVES; p++)
+        for (int p = 1; p < CUDA_RANKS; p++)
             if (p < size)
                 order_store_plain(tile_slot(plan, launch.peers[p], 1, launch.rank, size, k) +
                                       (uint64_t)i * CUDA_LINE,
@@ -154,7 +154,7 @@ static __device__ __forceinline__ void tile_reduce(const cuda_launch &launch, co
 }
 
 /* One tile of every peer's chunk to the output. */
-template <int LEAVES, typename O>
+template <typename O>
 static __device__ __forceinline__ void tile_write(const cuda_launch &launch, const operation &op,
                                                   const O &user, const tiling &plan, int size,
                                                   unsigned k)
@@ -162,15 +162,15 @@ static __device__ __forceinline__ void tile_write(const cuda_launch &launch, con
     const uint64_t start = tile_start(plan, k);
     for (unsigned i = threadIdx.x - CUDA_CLERKS; i < plan.tile && start + i < plan.chunk;
          i += blockDim.x - CUDA_CLERKS) {
-        order_line line[LEAVES];
+        order_line line[CUDA_RANKS];
 #pragma unroll
-        for (int p = 1; p < LEAVES; p++)
+        for (int p = 1; p < CUDA_RANKS; p++)
             if (p < size)
                 line[p] =
                     order_load_plain(tile_slot(plan, launch.own, 1, peer_at(launch, p), size, k) +
                                      (uint64_t)i * CUDA_LINE);
 #pragma unroll
-        for (int p = 1; p < LEAVES; p++) {
+        for (int p = 1; p < CUDA_RANKS; p++) {
             const uint64_t at = peer_at(launch, p) * plan.chunk + start + i;
             if (p < size && at < plan.units)
                 user.store(at, {line[p].low, line[p].high});
@@ -197,19 +197,19 @@ static __device__ __forceinline__ void two_shot_tiles(const cuda_launch &launch)
     order_block_arrive();
     for (unsigned k = 0; k < plan.tiles + 2; k++) {
         if (k < plan.tiles) {
-            tile_push<CUDA_RANKS>(launch, user, plan, size, k);
+            tile_push(launch, user, plan, size, k);
             tile_tell(launch, op, 0, k);
         }
         if (k >= 1 && k - 1 < plan.tiles) {
             if (!tile_hear(launch, op, 0, k - 1))
                 return;
-            tile_reduce<D, 0, CUDA_RANKS>(launch, op, user, plan, size, k - 1);
+            tile_reduce<D>(launch, op, user, plan, size, k - 1);
             tile_tell(launch, op, 1, k - 1);
         }
         if (k >= 2) {
             if (!tile_hear(launch, op, 1, k - 2))
                 return;
-            tile_write<CUDA_RANKS>(launch, op, user, plan, size, k - 2);
+            tile_write(launch, op, user, plan, size, k - 2);
         }
     }
 }

@@ -49,8 +49,8 @@ __device__ __forceinline__ void two_shot_pipelined(const cuda_launch &launch)
     const unsigned worker = worker_index();
     /* A worker too many has no units, but meets the others at the barriers. */
     uint64_t at = worker < width ? worker : chunk;
-    unit<2> u[DEPTH]
-             [LEAVES]; /* of this piece's own chunk in [0], of the next one's others in [p] */
+    /* Of this piece's own chunk in [0], of the next one's others in [p]. */
+    unit<2> u[DEPTH][LEAVES];
 #pragma unroll
     for (int d = 0; d < DEPTH; d++)
         lines_load<LEAVES>(launch, user, units, chunk, size, at + d * width, u[d]);

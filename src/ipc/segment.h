@@ -13,9 +13,12 @@ struct segment {
 /*
  * Creates, allocates (so that a full machine is an error here and not a SIGBUS later), seals
  * (shrink, grow, seal) and maps zeroed shared memory of at least `bytes` bytes. A child of fork()
- * does not inherit the map. [in] label  shows in /proc/PID/maps; no uniqueness needed. [out] fd
- * close-on-exec; the caller closes it, the mapping stays. Returns NO_MEMORY (naming the bytes asked
- * for and what limits them), SYSTEM.
+ * does not inherit the map.
+ *
+ * - [in] label: shows in /proc/PID/maps; no uniqueness needed
+ * - [out] fd: close-on-exec; the caller closes it, the mapping stays
+ *
+ * Returns NO_MEMORY (naming the bytes asked for and what limits them), SYSTEM.
  */
 enum tutti_status segment_create(const char *label, size_t bytes, struct segment *segment, int *fd);
 
