@@ -3,47 +3,19 @@
  * Several streams and captures of one communicator: what is ordered, by what, and what is refused.
  * Replays after the end of the communicator do nothing, and hold its memory until their graph goes.
  */
-#include "device.h"
+#include "streams.h"
 
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
-enum { COUNT = 1000, TURNS = 30 };
-
-struct rank {
-    struct ranks *ranks;
-    int rank;
-    tutti_comm_t *comm;
-    CUstream a, b;
-    int32_t *data;
-};
+enum { TURNS = 30 };
 
 static enum tutti_status reduce(struct rank *self, CUstream stream)
 {
     return tutti_all_reduce(self->data, self->data, COUNT, TUTTI_INT32, TUTTI_SUM, self->comm,
                             device_stream(stream));
-}
-
-static int open_rank(struct rank *self, struct ranks *ranks, int rank, tutti_store_t *store)
-{
-    *self = (struct rank){.ranks = ranks, .rank = rank};
-    RANKS_CHECK(device_join(ranks, rank, store, NULL, &self->comm) == TUTTI_OK);
-    RANKS_CHECK(cuStreamCreateWithPriority(&self->a, CU_STREAM_NON_BLOCKING, 0) == CUDA_SUCCESS);
-    RANKS_CHECK(cuStreamCreateWithPriority(&self->b, CU_STREAM_NON_BLOCKING, 0) == CUDA_SUCCESS);
-    self->data = device_alloc(COUNT * sizeof *self->data);
-    for (int i = 0; i < COUNT; i++)
-        self->data[i] = 1;
-    return 0;
-}
-
-static void close_rank(struct rank *self)
-{
-    tutti_comm_destroy(self->comm);
-    cuStreamDestroy(self->a);
-    cuStreamDestroy(self->b);
-    device_free(self->data);
 }
 
 /* The sum of ones, `turns` times over, wraps alike everywhere. */

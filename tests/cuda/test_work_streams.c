@@ -3,22 +3,14 @@
  * Work objects on streams: what waits for them and what does not, faults, captures, any order of
  * ends, and driver calls that fail.
  */
-#include "device.h"
+#include "streams.h"
 
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
 
-enum { COUNT = 1000, SOON_MS = 20, TURNS = 50, MANY = 40 };
-
-struct rank {
-    struct ranks *ranks;
-    int rank;
-    tutti_comm_t *comm;
-    CUstream a, b;
-    int32_t *data;
-};
+enum { SOON_MS = 20, TURNS = 50, MANY = 40 };
 
 /* A stream stands at a gate until it is opened. */
 struct gate {
@@ -89,26 +81,6 @@ static bool has_failed(tutti_work_t *work, enum tutti_status expected, const cha
 static bool is_refused(enum tutti_status status, const char *text)
 {
     return status == TUTTI_ERR_INVALID && strstr(tutti_last_error(), text);
-}
-
-static int open_rank(struct rank *self, struct ranks *ranks, int rank, tutti_store_t *store)
-{
-    *self = (struct rank){.ranks = ranks, .rank = rank};
-    RANKS_CHECK(device_join(ranks, rank, store, NULL, &self->comm) == TUTTI_OK);
-    RANKS_CHECK(cuStreamCreateWithPriority(&self->a, CU_STREAM_NON_BLOCKING, 0) == CUDA_SUCCESS);
-    RANKS_CHECK(cuStreamCreateWithPriority(&self->b, CU_STREAM_NON_BLOCKING, 0) == CUDA_SUCCESS);
-    self->data = device_alloc(COUNT * sizeof *self->data);
-    for (int i = 0; i < COUNT; i++)
-        self->data[i] = 1;
-    return 0;
-}
-
-static void close_rank(struct rank *self)
-{
-    tutti_comm_destroy(self->comm);
-    cuStreamDestroy(self->a);
-    cuStreamDestroy(self->b);
-    device_free(self->data);
 }
 
 static int check_data(struct rank *self, int32_t expected)
