@@ -31,6 +31,7 @@ enum {
     CUDA_TILE_BLOCKS = 128, /* of a launch that goes by tiles, at most */
     CUDA_TILE_SLOTS = 3,
     CUDA_TILES_BYTES = 6 << 20, /* of each hop */
+    CUDA_PIPES = 3,             /* of pieces, in turn */
     CUDA_PIPE_BYTES = 4 << 20,  /* of each of its two hops */
 };
 
@@ -109,7 +110,7 @@ struct cuda_arena {
     /* [buffer]: full lines, packed from the start of the buffer. An empty line is all ones. */
     unsigned char one_shot[CUDA_BUFFERS][CUDA_ONE_SHOT_BYTES]; /* [source][line] */
     unsigned char two_shot[CUDA_BUFFERS][CUDA_TWO_SHOT_BYTES]; /* [hop][source][line of a chunk] */
-    unsigned char pipes[2][2][CUDA_PIPE_BYTES]; /* [piece mod 2][hop]: [source][unit]; emptied */
+    unsigned char pipes[CUDA_PIPES][2][CUDA_PIPE_BYTES]; /* [piece][hop]: [source][unit]; emptied */
     unsigned char tiles[2][CUDA_TILES_BYTES];   /* [hop]: [block][source][slot][tile] */
 };
 

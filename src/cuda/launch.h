@@ -8,7 +8,7 @@
 
 struct cuda_launch {
     struct cuda_arena *own;
-    struct cuda_arena *peers[CUDA_RANKS];  /* [i] is rank + i's, mod size, so [0] is the own one */
+    struct cuda_arena *peers[CUDA_RANKS];  /* [p] is of rank ranks[p], so [0] is the own one */
     struct cuda_arena *arenas[CUDA_RANKS]; /* in rank order; all as this rank's device sees them */
     struct cuda_host *host;
     const void *send;
@@ -22,7 +22,12 @@ struct cuda_launch {
     int32_t rank;
     int32_t size;
     uint32_t subset;           /* of a subset barrier: bit r is rank r; 0: all ranks */
+    uint32_t tag;              /* 16 bits of hash of signature and parameter */
     uint8_t order[CUDA_RANKS]; /* order[leaf] is a rank */
+    /* The ranks as this one sees them: [0] itself, then, where the size is a power of two, the one
+     * whose leaf differs in the bits of p, else the others in leaf order. */
+    uint8_t ranks[CUDA_RANKS];
+    int32_t place; /* the leaf of ranks[0], the others in their order around it: reduce.cuh */
 };
 
 /* X(enum name, kernel's name, what it is for) */
