@@ -268,19 +268,15 @@ static enum tutti_status join(struct cuda_group *group, const struct cuda_group_
 }
 
 /* See launch.h. */
-static void ranks_order(struct cuda_launch *launch, const struct cuda_group_config *config)
+static void ranks_order(const struct cuda_group_config *config, struct cuda_launch *launch)
 {
     int own = 0;
-    for (int leaf = 0; leaf < config->size; leaf++) {
-        launch->order[leaf] = (uint8_t)config->order[leaf];
-        if (config->order[leaf] == config->rank)
-            own = leaf;
-    }
+    while (config->order[own] != config->rank)
+        own++;
     bool power_of_two = (config->size & (config->size - 1)) == 0;
-    for (int p = 0; p < config->size; p++) {
-        int around = p == 0 ? own : p <= own ? p - 1 : p;
-        launch->ranks[p] = launch->order[power_of_two ? own ^ p : around];
-    }
+    for (int leaf = 0; leaf < config->size; leaf++)
+        launch->ranks[power_of_two ? own ^ leaf : launch_leaf(leaf, own)] =
+            (uint8_t)config->order[leaf];
     launch->place = power_of_two ? 0 : own;
 }
 
@@ -312,7 +308,7 @@ static enum tutti_status group_make(const struct cuda_group_config *config,
     made->variant = variants[config->size];
     made->launch.rank = config->rank;
     made->launch.size = config->size;
-    ranks_order(&made->launch, config);
+    ranks_order(config, &made->launch);
     made->attribute = (CUlaunchAttribute){
         .id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
         .value = {.programmaticStreamSerializationAllowed = 1},

@@ -39,9 +39,9 @@ struct lines_use {
 
 static __device__ __forceinline__ lines_use lines_take(uint64_t *uses, unsigned lines)
 {
-    const unsigned last = (unsigned)*uses;
+    const unsigned last = *uses & 0xffff, pipe = *uses & 0xffff0000;
     const lines_use use = {last + 1 < CUDA_BUFFERS ? last + 1 : 0, last, (unsigned)(*uses >> 32)};
-    *uses = use.buffer | (uint64_t)lines << 32;
+    *uses = use.buffer | pipe | (uint64_t)lines << 32;
     return use;
 }
 

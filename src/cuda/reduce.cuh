@@ -402,22 +402,19 @@ template <> __device__ __forceinline__ uint64_t word_of<dtype_half>(const float 
     return word_of_pairs<dtype_half>(result);
 }
 
-/*
- * The unit that all ranks' make, x[p] being of rank launch.ranks[p]. SUM_OF is the world size of a
- * sum, or 0 for any. Where the size is a power of two, that order has the same pairs at every level
- * of the tree as the leaves' own, each the one way or the other round: the same bits, for all
- * operations commute.
- */
+/* The unit that all ranks' make, x[p] being of rank launch.ranks[p]. SUM_OF is the world size of a
+ * sum, or 0 for any. */
 template <typename D, int SUM_OF, int WORDS> struct reduction {
     static constexpr int LEAVES = SUM_OF ? SUM_OF : CUDA_RANKS;
     static constexpr int BITS = 8 * sizeof(typename D::element);
 
-    static constexpr bool POWER_OF_TWO = SUM_OF && (SUM_OF & (SUM_OF - 1)) == 0;
+    static constexpr bool IN_PLACE = SUM_OF && (SUM_OF & (SUM_OF - 1)) == 0;
 
-    static __device__ __forceinline__ uint64_t leaf_of(const unit<WORDS> (&x)[LEAVES], int l, int w,
-                                                       int place)
+    /* As launch_leaf() says, of registers. */
+    static __device__ __forceinline__ uint64_t leaf_word(const unit<WORDS> (&x)[LEAVES], int l,
+                                                         int w, int place)
     {
-        if (POWER_OF_TWO || l > place)
+        if (l > place)
             return x[l].word[w];
         return l == place ? x[0].word[w] : x[l + 1 < LEAVES ? l + 1 : l].word[w];
     }
@@ -430,7 +427,7 @@ template <typename D, int SUM_OF, int WORDS> struct reduction {
         for (int l = 0; l < LEAVES; l++)
 #pragma unroll
             for (int w = 0; w < WORDS; w++)
-                leaf[l].word[w] = leaf_of(x, l, w, launch.place);
+                leaf[l].word[w] = leaf_word(x, l, w, IN_PLACE ? 0 : launch.place);
         return reduce_leaves(leaf, launch);
     }
 

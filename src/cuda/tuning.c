@@ -82,9 +82,10 @@ static const char *row_read(char *words[WORDS + 1], int count, struct cuda_table
     if (!kernel_read(words[6], &row->choice.kernel))
         return "kernel: expected one_shot_ll, one_shot_lines, two_shot_lines or "
                "two_shot_pipelined";
+    bool pipelined = row->choice.kernel == CUDA_TWO_SHOT_PIPELINED;
     if (!number_read(words[8], 32, 512, &threads) || threads % 32)
         return "threads: expected a multiple of 32 up to 512";
-    if (!number_read(words[10], 1, CUDA_BLOCKS, &blocks))
+    if (!number_read(words[10], 1, pipelined ? CUDA_TILE_BLOCKS : CUDA_BLOCKS, &blocks))
         return "blocks: expected 1 to 1024 (two_shot_pipelined: 128)";
     if (!number_read(words[12], 1, 64, &units))
         return "units: expected 1 to 64";

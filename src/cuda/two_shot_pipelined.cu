@@ -16,15 +16,22 @@
  *     pushed behind the fence for turn q - 2, in which hop 1 of q - 2 was emptied (Z1, Z1a);
  *   hop 2, piece q: the owner had our line of q, which we pushed in turn q - 1, behind the fence
  *     for turn q - 2, before which hop 2 of q - 3 was emptied (Z1, Z1a);
- *   and of the operation before, of any geometry: the last turn waits for its own fence, so what
- *     hop 1 held was emptied before our last result went out; what hop 2 held before our first line
- *     of this operation does.
+ *   and likewise from one operation to the next, of any geometry: the pipes go on in turn, and
+ *     what an operation's last turn has emptied is behind the kernel's end for the next one.
  */
 #include "cuda/lines.cuh"
 #include "cuda/tiles.cuh"
 
 namespace
 {
+
+/* Where an operation of so many turns begins; `uses` is the word of the state for the next one. */
+__device__ __forceinline__ unsigned pipes_take(uint64_t *uses, unsigned turns)
+{
+    const unsigned pipe = *uses >> 16 & 0xffff;
+    *uses = (*uses & ~UINT64_C(0xffff0000)) | (uint64_t)((pipe + turns) % CUDA_PIPES) << 16;
+    return pipe;
+}
 
 template <typename D, int SUM_OF, int DEPTH>
 __device__ __forceinline__ void two_shot_pipelined(const cuda_launch &launch)
@@ -43,8 +50,10 @@ __device__ __forceinline__ void two_shot_pipelined(const cuda_launch &launch)
         operation_begin(launch, op);
         if (!operation_take(launch, op))
             return;
+        const unsigned turns = (unsigned)((chunk + piece - 1) / piece);
+        pipes_take(&op.uses.high, turns);
         operation_clerk(launch, op);
-        for (uint64_t start = 0; start < chunk; start += piece) {
+        for (unsigned turn = 0; turn + 1 < turns; turn++) {
             order_block_sync(ORDER_EMPTIED);
             order_fence(); /* Z1 */
             order_block_arrive(ORDER_FENCED);
@@ -69,14 +78,14 @@ __device__ __forceinline__ void two_shot_pipelined(const cuda_launch &launch)
     }
     if (!operation_take(launch, op))
         return;
+    unsigned pipe = pipes_take(&op.uses.high, 0);
 #pragma unroll
     for (int d = 0; d < DEPTH; d++)
-        chunks_push(targets, d * width * CUDA_LINE, chunks[d], u[d]);
+        chunks_push(targets, pipe * 2 * CUDA_PIPE_BYTES + d * width * CUDA_LINE, chunks[d], u[d]);
     order_block_arrive(ORDER_ROW);
 
     const unsigned char *const slots = launch.own->pipes[0][0] + worker * CUDA_LINE;
     const uint64_t own_chunk = launch.rank * chunk;
-    unsigned pipe = 0;
     bool well = true;
     for (uint64_t start = 0; start < chunk; start += piece, at += piece) {
         const unsigned offset = pipe * 2 * CUDA_PIPE_BYTES;
@@ -106,9 +115,8 @@ __device__ __forceinline__ void two_shot_pipelined(const cuda_launch &launch)
         }
         if (start > 0)
             order_block_sync(ORDER_FENCED);
-        order_block_arrive(ORDER_EMPTIED);
-        if (start + piece >= chunk)
-            order_block_sync(ORDER_FENCED);
+        if (start + piece < chunk)
+            order_block_arrive(ORDER_EMPTIED);
 #pragma unroll
         for (int d = 0; d < DEPTH; d++) {
             const order_line line = line_of(result[d]);

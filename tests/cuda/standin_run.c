@@ -366,7 +366,7 @@ static void reduce(struct run *run, uint64_t turn, enum tutti_dtype dtype, size_
     size_t offset = at * dtype_sizes[dtype];
     const void *in[CUDA_RANKS];
     for (int leaf = 0; leaf < launch->size; leaf++) {
-        int rank = launch->order[leaf];
+        int rank = launch->ranks[launch_leaf(leaf, launch->place)];
         in[leaf] = rank == launch->rank ? (const char *)launch->send + offset
                                         : (void *)board_of(run->own)->slots[turn % 2][rank].data;
     }

@@ -40,6 +40,7 @@
     X("row.", cuda_row, failed)                                                                    \
     X("row.", cuda_row, uses)                                                                      \
     X("uses.", cuda_uses, buffer)                                                                  \
+    X("uses.", cuda_uses, pipe)                                                                    \
     X("uses.", cuda_uses, dirty)                                                                   \
     X("control.", cuda_control, rows)                                                              \
     X("control.", cuda_control, former)                                                            \
