@@ -8,8 +8,7 @@
 #include "cuda/keep.h"
 #include "cuda/launch.h"
 #include "cuda/table.h"
-
-#include <pthread.h>
+#include "cuda/watcher.h"
 
 enum {
     CUDA_CAPTURES = 8, /* of one communicator that may be under way at once */
@@ -57,10 +56,7 @@ struct cuda_group {
     unsigned next_range;
 
     /* watch.c */
-    pthread_t watcher;
-    bool watched;
-    struct cuda_group *next_watched;
-    uint32_t quit;     /* release K1 pairs K1a */
+    struct cuda_watcher watcher;
     uint32_t stopping; /* whoever takes it writes the stop words */
     uint64_t dead;     /* seen by the last look: the watcher's own */
 };
