@@ -246,6 +246,18 @@ static void signals_order_plain_memory(void **state)
     run_threads(4, pass_a_ball);
 }
 
+/* Whatever went wrong: in host memory nothing stays. */
+static bool status_is_ok(void *buffer, int rank)
+{
+    struct tutti_fault fault = {.struct_size = sizeof fault, .status = TUTTI_ERR_TIMEOUT};
+    struct tutti_fault small = {.struct_size = 1};
+    return tutti_symm_status(buffer, NULL) == TUTTI_OK &&
+           tutti_symm_status(buffer, &fault) == TUTTI_OK && fault.status == TUTTI_OK &&
+           fault.struct_size == sizeof fault && fault.rank == rank && fault.peer == -1 &&
+           tutti_symm_status(buffer, &small) == TUTTI_ERR_INVALID &&
+           tutti_symm_status((char *)buffer + 1, &fault) == TUTTI_ERR_INVALID;
+}
+
 static int signal_limits(struct group *group, int rank)
 {
     struct rank self;
@@ -277,6 +289,9 @@ static int signal_limits(struct group *group, int rank)
         GROUP_CHECK(tutti_symm_barrier((char *)buffer + 1, 0, 20, TUTTI_STREAM_DEFAULT) ==
                     TUTTI_ERR_INVALID);
         GROUP_CHECK(tutti_symm_barrier(NULL, 0, 20, TUTTI_STREAM_DEFAULT) == TUTTI_ERR_INVALID);
+        GROUP_CHECK(tutti_symm_barrier(buffer, 0, 20, TUTTI_STREAM_LEGACY) == TUTTI_ERR_INVALID);
+        GROUP_CHECK(strstr(tutti_last_error(), "TUTTI_STREAM_DEFAULT"));
+        GROUP_CHECK(status_is_ok(buffer, rank));
     }
     group_raise(group, 0);
     GROUP_CHECK(group_await(group, 0, 2));
@@ -537,9 +552,30 @@ static void a_child_owns_nothing(void **state)
     group_destroy(one);
 }
 
+static void back_ends_have_names(void **state)
+{
+    static const char *const names[] = {"cpu", "cuda"};
+    const char *name;
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        setenv("TUTTI_SYMM_BACKEND", names[i], 1);
+        assert_int_equal(tutti_info_symm_backend(&name), TUTTI_OK);
+        assert_string_equal(name, names[i]);
+    }
+    setenv("TUTTI_SYMM_BACKEND", "nvshmem", 1);
+    assert_int_equal(tutti_info_symm_backend(&name), TUTTI_ERR_INVALID);
+    assert_non_null(strstr(tutti_last_error(), "expected cpu or cuda"));
+    setenv("TUTTI_SYMM_BACKEND", "", 1);
+    assert_int_equal(tutti_info_symm_backend(&name), TUTTI_OK);
+    assert_string_equal(name, "cpu");
+    unsetenv("TUTTI_SYMM_BACKEND");
+    assert_int_equal(tutti_info_symm_backend(NULL), TUTTI_ERR_INVALID);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(back_ends_have_names),
         cmocka_unit_test(every_rank_sees_every_buffer),
         cmocka_unit_test(a_name_serves_again),
         cmocka_unit_test(buffers_are_independent),
