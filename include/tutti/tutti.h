@@ -667,10 +667,13 @@ TUTTI_API void tutti_symm_group_destroy(tutti_symm_group_t *group);
 /*
  * Allocates bytes (more than 0) of memory to be shared, zeroed, 4096-byte aligned. Local. To be
  * freed with tutti_symm_free() or with its group.
- * [in] device   CUDA: memory of the device whose context is current in the calling thread, for
- *               groups of at most 8 ranks, a device each. The context outlives the buffer
- * [out] buffer  an address of that device. Collectives of a CUDA communicator take it as any other
- *               memory of the device; those of a CPU one refuse it
+ *
+ * - [in] device: CUDA is memory of the device whose context is current in the calling thread, in
+ *   whole pages of it (2 MiB), for groups of at most 8 ranks, a device each. The context outlives
+ *   the buffer
+ * - [out] buffer: an address of that device. Collectives of a CUDA communicator take it as any
+ * other memory of the device; those of a CPU one refuse it
+ *
  * Returns INVALID, NO_MEMORY (what limits it is named), SYSTEM; on CUDA also DECLINED (built
  * without it; no driver, device or current context, a device too old, too many ranks), CUDA.
  */
@@ -691,10 +694,13 @@ TUTTI_API enum tutti_status tutti_symm_free(void *buffer);
  * (else MISMATCH, after which the group works on, as it does after two ranks' memory was found to
  * be of one device, by UUID; any other failure of the meeting stays). On CUDA a rank reads
  * something of each peer's memory, so that a link that does not work is found here; in a group of
- * several processes its first such meeting starts a thread that watches whether they live. [in]
- * buffer  as tutti_symm_alloc() gave it, here and below [out] info   may be NULL; struct_size is
- * the caller's Returns INVALID, DECLINED (another host, one device for two), TIMEOUT, PEER_DEAD,
- * MISMATCH, CONCURRENT, NO_MEMORY, SYSTEM, VERSION, CUDA (a peer's memory cannot be mapped, too).
+ * several processes its first such meeting starts a thread that watches whether they live.
+ *
+ * - [in] buffer: as tutti_symm_alloc() gave it, here and below
+ * - [out] info: may be NULL; struct_size is the caller's
+ *
+ * Returns INVALID, DECLINED (another host, one device for two), TIMEOUT, PEER_DEAD, MISMATCH,
+ * CONCURRENT, NO_MEMORY, SYSTEM, VERSION, CUDA (a peer's memory cannot be mapped, too).
  */
 TUTTI_API enum tutti_status tutti_symm_rendezvous(void *buffer, int64_t timeout_ms,
                                                   struct tutti_symm_info *info);
@@ -724,8 +730,8 @@ TUTTI_API enum tutti_status tutti_symm_signal_pad(void *buffer, int rank, int64_
  * tutti_symm_status() and these three return that error. Peers hear nothing of it; the memory and
  * its views stay.
  *
- * - [in] timeout_ms: of the call's waits, from the first one on; on CUDA 0 is what the group's
- *   default was at the allocation, and no part of a graph
+ * - [in] timeout_ms: of the call, on CUDA from its first wait on; there 0, the group's default, is
+ *   no part of a graph
  */
 /* All ranks of the allocation's group meet on a channel: what one wrote before, all see after. One
  * caller a channel; not mixed with signals that are still raised on it. Returns INVALID, TIMEOUT,
@@ -743,8 +749,9 @@ TUTTI_API enum tutti_status tutti_symm_wait_signal(void *buffer, int peer, int c
 /*
  * OK, or how this rank's buffer has failed, with the details in *fault (may be NULL; struct_size is
  * the caller's): rank is this one, peer the one that was waited for, expected.parameter the
- * channel; what the call was is in tutti_last_error(). In host memory nothing fails for good: OK.
- * Does not wait; from any thread. Returns INVALID, TIMEOUT, PEER_DEAD.
+ * channel. Its text, with the call and what to do, is tutti_last_error(), not tutti_fault_format().
+ * In host memory nothing fails for good: OK. Does not wait; from any thread. Returns INVALID,
+ * TIMEOUT, PEER_DEAD.
  */
 TUTTI_API enum tutti_status tutti_symm_status(void *buffer, struct tutti_fault *fault);
 

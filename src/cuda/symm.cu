@@ -74,13 +74,12 @@ __device__ __noinline__ uint64_t keep_waiting(const cuda_symm_launch &launch, in
 }
 
 /* Turns the signal of rank `from` in the pad of `owner`, one of which is the peer. False: it was
- * not to be turned, and that was told. */
+ * not to be turned, and that was told. start_ns is of the call, 0 before it has waited. */
 __device__ __forceinline__ bool turn(const cuda_symm_launch &launch, int owner, int from, int peer,
-                                     uint32_t awaited)
+                                     uint32_t awaited, uint64_t &start_ns)
 {
     uint32_t *word =
         launch.pads[owner] + (launch.channel * launch.size + from) * CUDA_SYMM_LINE_WORDS;
-    uint64_t start_ns = 0;
     for (unsigned polls = 1; order_load_u32(word) != awaited; polls++) {
         if (polls % LOOK_POLLS != 0)
             continue;
@@ -115,9 +114,11 @@ extern "C" __global__ void __launch_bounds__(CUDA_SYMM_THREADS)
         if (thread == 0)
             leave(own);
     } else if (serves && !order_load_u32(&own->failed)) {
-        const bool put = launch.call == CUDA_SYMM_WAIT || turn(launch, peer, rank, peer, 0);
+        uint64_t start_ns = 0;
+        const bool put =
+            launch.call == CUDA_SYMM_WAIT || turn(launch, peer, rank, peer, 0, start_ns);
         if (put && launch.call != CUDA_SYMM_PUT)
-            turn(launch, rank, peer, peer, 1);
+            turn(launch, rank, peer, peer, 1, start_ns);
     }
     if (!launch.counted)
         return;

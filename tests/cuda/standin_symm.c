@@ -61,11 +61,10 @@ static bool keep_waiting(const struct cuda_symm_launch *launch, int peer, uint32
 }
 
 static bool turn(const struct cuda_symm_launch *launch, int owner, int from, int peer,
-                 uint32_t awaited)
+                 uint32_t awaited, int64_t start)
 {
     uint32_t *word =
         launch->pads[owner] + (launch->channel * launch->size + from) * CUDA_SYMM_LINE_WORDS;
-    int64_t start = deadline_now();
     bool last = false;
     for (int polls = 0; order_load_acquire_u32(word) != awaited; polls++) {
         if (polls >= SPINS && !keep_waiting(launch, peer, awaited, start, &last))
@@ -81,14 +80,15 @@ static bool turn(const struct cuda_symm_launch *launch, int owner, int from, int
 
 static void meet(const struct cuda_symm_launch *launch)
 {
+    int64_t start = deadline_now();
     bool well = true;
     for (int i = 1; i < launch->size && well; i++) {
         int peer = (launch->rank + i) % launch->size;
-        well = turn(launch, peer, launch->rank, peer, 0);
+        well = turn(launch, peer, launch->rank, peer, 0, start);
     }
     for (int i = 1; i < launch->size && well; i++) {
         int peer = (launch->rank + i) % launch->size;
-        well = turn(launch, launch->rank, peer, peer, 1);
+        well = turn(launch, launch->rank, peer, peer, 1, start);
     }
 }
 
@@ -102,9 +102,9 @@ void standin_run_symm(const struct cuda_symm_launch *launch)
         if (launch->call == CUDA_SYMM_BARRIER)
             meet(launch);
         else if (launch->call == CUDA_SYMM_PUT)
-            turn(launch, launch->peer, launch->rank, launch->peer, 0);
+            turn(launch, launch->peer, launch->rank, launch->peer, 0, deadline_now());
         else
-            turn(launch, launch->rank, launch->peer, launch->peer, 1);
+            turn(launch, launch->rank, launch->peer, launch->peer, 1, deadline_now());
     }
     if (launch->counted)
         order_fetch_add_relaxed_u64(&own->ended, 1);

@@ -80,20 +80,49 @@ static int refuse(const struct refusal *refusal)
     return 0;
 }
 
+/* A group of one rank signals itself. */
+static int alone(void)
+{
+    tutti_symm_group_t *group;
+    tutti_store_t *store;
+    void *buffer, *theirs = NULL;
+    CHECK(device_enter(2));
+    CHECK(tutti_store_open("memory:alone", 1000, &store) == TUTTI_OK);
+    CHECK(tutti_symm_group("alone", 0, 1, store, &group) == TUTTI_OK);
+    CHECK(tutti_symm_alloc(group, TUTTI_DEVICE_CUDA, BYTES, &buffer) == TUTTI_OK);
+    CHECK(tutti_symm_rendezvous(buffer, 0, NULL) == TUTTI_OK);
+    CHECK(tutti_symm_barrier(buffer, 0, 0, TUTTI_STREAM_DEFAULT) == TUTTI_OK);
+    CHECK(tutti_symm_put_signal(buffer, 0, 1, 0, TUTTI_STREAM_LEGACY) == TUTTI_OK);
+    CHECK(tutti_symm_wait_signal(buffer, 0, 1, 0, TUTTI_STREAM_LEGACY) == TUTTI_OK);
+    CHECK(cuCtxSynchronize() == CUDA_SUCCESS);
+    CHECK(tutti_symm_status(buffer, NULL) == TUTTI_OK);
+    CHECK(tutti_symm_buffer(buffer, 0, NULL, 0, TUTTI_INT8, BYTES, &theirs) == TUTTI_ERR_INVALID);
+    CHECK(tutti_symm_buffer(buffer, 0, NULL, 0, TUTTI_INT8, 7, &theirs) == TUTTI_OK);
+    CHECK(theirs == (char *)buffer + 7);
+    tutti_symm_group_destroy(group);
+    tutti_store_close(store);
+    CHECK(standin_left() == 0);
+    return 0;
+}
+
+static int in_child(const struct refusal *refusal)
+{
+    int how = 0;
+    fflush(NULL);
+    pid_t child = fork();
+    if (child == 0)
+        _exit(refusal ? refuse(refusal) : alone());
+    return child < 0 || waitpid(child, &how, 0) != child || how != 0;
+}
+
 static int refusals(void)
 {
-    int failures = 0;
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        int how = 0;
-        fflush(NULL);
-        pid_t child = fork();
-        if (child == 0)
-            _exit(refuse(&rows[i]));
-        if (child < 0 || waitpid(child, &how, 0) != child || how != 0) {
+    int failures = in_child(NULL);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        if (in_child(&rows[i])) {
             fprintf(stderr, "refusal %zu failed\n", i);
             failures++;
         }
-    }
     return failures;
 }
 

@@ -18,6 +18,7 @@ enum {
     RINGS = 1000,
     RINGS_SHORT = 60,
     RINGS_CAPTURED = 10,
+    RINGS_QUEUED = 100, /* on a stream: a full one would have the host wait inside the driver */
     REPLAYS = 20,
     SOON_MS = 50,
 };
@@ -213,8 +214,10 @@ static int ring(struct side *side)
     struct ranks *ranks = side->ranks;
     const int rank = side->rank, count = ranks_short() ? RINGS_SHORT : RINGS;
     RANKS_CHECK(values_set(side, 1, count));
-    for (int i = 0; i < count; i++)
+    for (int i = 0; i < count; i++) {
         RANKS_CHECK(ring_once(side, i, 2));
+        RANKS_CHECK(i % RINGS_QUEUED != 0 || settle(side));
+    }
     RANKS_CHECK(log_is(side, 1, count));
     RANKS_CHECK(tutti_symm_status(side->buffer, NULL) == TUTTI_OK);
     return 0;
@@ -458,6 +461,11 @@ int main(int argc, char **argv)
     int failures = 0, skip = ranks_skip(2);
     if (skip)
         return skip;
+    if (processes && ranks_fit(4)) { /* two of two threads each */
+        struct ranks *ranks = ranks_create(4, 2, 0);
+        failures += ranks_run(ranks, live);
+        ranks_destroy(ranks);
+    }
     for (int size = 2; size <= 4 && ranks_fit(size); size++) {
         struct ranks *ranks = ranks_create(size, processes ? size : 0, 0);
         failures += ranks_run(ranks, live);
