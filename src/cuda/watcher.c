@@ -11,7 +11,11 @@
 
 enum { STACK_BYTES = 256 << 10 };
 
-/* The program's own exit handlers run after ours, which is installed later than the driver's. */
+/*
+ * All that have a thread. A program that exits without having stopped them must not have threads
+ * that use pinned pages when the driver takes those away: its exit handlers run after ours, which
+ * is installed later.
+ */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct cuda_watcher *watchers;
 static uint32_t epoch; /* of the process whose they are */

@@ -283,6 +283,7 @@ static int graph_holds(struct ranks *ranks, int rank, tutti_store_t *store)
     struct side side;
     CUgraph graph;
     CUgraphExec exec;
+    void *other;
     int failed = side_open(&side, ranks, rank, store);
     RANKS_CHECK(!failed);
     RANKS_CHECK(cuStreamBeginCapture(side.stream, CU_STREAM_CAPTURE_MODE_GLOBAL) == CUDA_SUCCESS);
@@ -291,6 +292,11 @@ static int graph_holds(struct ranks *ranks, int rank, tutti_store_t *store)
         RANKS_CHECK(tutti_symm_barrier(side.buffer, 0, 0, device_stream(side.stream)) == TUTTI_OK);
     RANKS_CHECK(standin_calls("cuGraphRetainUserObject") == 1);
     RANKS_CHECK(last_launch().captured && !last_launch().symm.counted);
+    /* Other buffers come and go meanwhile, and do not disturb the capture. */
+    RANKS_CHECK(tutti_symm_alloc(side.group, TUTTI_DEVICE_CUDA, BYTES, &other) == TUTTI_OK);
+    RANKS_CHECK(tutti_symm_rendezvous(other, RANKS_TIMEOUT_MS, NULL) == TUTTI_OK);
+    RANKS_CHECK(tutti_symm_barrier(other, 0, 0, TUTTI_STREAM_PER_THREAD) == TUTTI_OK);
+    RANKS_CHECK(tutti_symm_free(other) == TUTTI_OK);
     RANKS_CHECK(cuStreamEndCapture(side.stream, &graph) == CUDA_SUCCESS);
     RANKS_CHECK(cuGraphInstantiate(&exec, graph, 0) == CUDA_SUCCESS);
     RANKS_CHECK(cuGraphDestroy(graph) == CUDA_SUCCESS);
