@@ -49,7 +49,7 @@ static int engine_alloc(size_t bytes, float **buffer)
         return 0;
     if (tutti_symm_group("bench", own_rank, world_size, store, &group) != TUTTI_OK)
         return failed("tutti_symm_group");
-    if (tutti_symm_alloc(group, bytes, &memory) != TUTTI_OK)
+    if (tutti_symm_alloc(group, TUTTI_DEVICE_CPU, bytes, &memory) != TUTTI_OK)
         return failed("tutti_symm_alloc");
     if (tutti_symm_rendezvous(memory, BENCH_COMMAND_LIMIT_S * 1000, NULL) != TUTTI_OK)
         return failed("tutti_symm_rendezvous");

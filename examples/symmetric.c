@@ -31,7 +31,7 @@ static void expect(bool condition, const char *what)
 static float *allocate(tutti_symm_group_t *group, size_t count)
 {
     void *buffer;
-    must(tutti_symm_alloc(group, count * sizeof(float), &buffer));
+    must(tutti_symm_alloc(group, TUTTI_DEVICE_CPU, count * sizeof(float), &buffer));
     must(tutti_symm_rendezvous(buffer, 0, NULL));
     return buffer;
 }
@@ -57,8 +57,8 @@ static void pass_on(float *mailbox, int rank, int size)
     must(tutti_symm_buffer(mailbox, right, shape, 1, TUTTI_FLOAT32, 0, &view));
     *(float *)view = (float)rank;
     if (size > 1) {
-        must(tutti_symm_put_signal(mailbox, right, CHANNEL, 0));
-        must(tutti_symm_wait_signal(mailbox, left, CHANNEL, 0));
+        must(tutti_symm_put_signal(mailbox, right, CHANNEL, 0, TUTTI_STREAM_DEFAULT));
+        must(tutti_symm_wait_signal(mailbox, left, CHANNEL, 0, TUTTI_STREAM_DEFAULT));
     }
     expect(*mailbox == (float)left, "the neighbour's message");
 }
@@ -69,13 +69,13 @@ static void look_around(float *buffer, int rank, int size)
 {
     const int64_t shape[] = {1};
     buffer[COUNT - 1] = (float)(100 + rank);
-    must(tutti_symm_barrier(buffer, CHANNEL, 0));
+    must(tutti_symm_barrier(buffer, CHANNEL, 0, TUTTI_STREAM_DEFAULT));
     for (int peer = 0; peer < size; peer++) {
         void *view;
         must(tutti_symm_buffer(buffer, peer, shape, 1, TUTTI_FLOAT32, COUNT - 1, &view));
         expect(*(const float *)view == (float)(100 + peer), "a peer's number");
     }
-    must(tutti_symm_barrier(buffer, CHANNEL, 0));
+    must(tutti_symm_barrier(buffer, CHANNEL, 0, TUTTI_STREAM_DEFAULT));
 }
 
 int main(void)

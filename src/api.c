@@ -146,6 +146,19 @@ static enum tutti_status operands_check(const void *send, const void *recv, size
     return TUTTI_OK;
 }
 
+/* Of a CPU communicator: other memory of devices is not known here. */
+static enum tutti_status host_check(const void *send, const void *recv)
+{
+    int ordinal;
+    bool from = symm_on_device(send, &ordinal);
+    if (!from && !symm_on_device(recv, &ordinal))
+        return TUTTI_OK;
+    return error_set(TUTTI_ERR_INVALID,
+                     "tutti_all_reduce: %s %p is symmetric memory of device %d: a CPU communicator "
+                     "takes memory of the host",
+                     from ? "send" : "recv", from ? send : recv, ordinal);
+}
+
 /* The scalar of a premultiplied sum is part of what the ranks must agree on. */
 static void op_read(tutti_op_t op, enum tutti_op_kind kind, struct request *request)
 {
@@ -231,6 +244,8 @@ static enum tutti_status all_reduce(const void *send, void *recv, size_t count,
     enum tutti_status status = kind_check(count, dtype, op, comm);
     if (status == TUTTI_OK && count)
         status = operands_check(send, recv, count, dtype);
+    if (status == TUTTI_OK && count && !comm->cuda)
+        status = host_check(send, recv);
     if (status != TUTTI_OK)
         return status;
 

@@ -36,14 +36,19 @@ enum tutti_status tutti_info_links(const char *const *bus_ids, int count, int *l
 
 enum tutti_status tutti_info_symm_backend(const char **name)
 {
+    static const char *const names[] = {"cpu", "cuda"};
     const char *text = getenv("TUTTI_SYMM_BACKEND");
     if (!name)
         return error_set(TUTTI_ERR_INVALID, "tutti_info_symm_backend: name is NULL");
-    if (text && *text && strcmp(text, "cpu") != 0)
-        return error_set(TUTTI_ERR_INVALID,
-                         "TUTTI_SYMM_BACKEND=%s is not known: expected cpu, or unset", text);
-    *name = "cpu";
-    return TUTTI_OK;
+    if (!text || !*text)
+        text = names[0];
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (strcmp(text, names[i]) == 0) {
+            *name = names[i];
+            return TUTTI_OK;
+        }
+    return error_set(TUTTI_ERR_INVALID,
+                     "TUTTI_SYMM_BACKEND=%s is not known: expected cpu or cuda, or unset", text);
 }
 
 static size_t least(size_t size, int length)

@@ -36,7 +36,8 @@ struct slot {
     uint64_t allocation;
 };
 static struct slot slots[SYMM_MAX_ALLOCATIONS];
-static uint32_t slots_used; /* none behind has ever been taken */
+static uint32_t slots_used;   /* none behind has ever been taken */
+static uint32_t device_slots; /* of allocations on devices; also of a parent's before fork() */
 
 static void slot_write(struct slot *slot, struct symm_allocation *allocation)
 {
@@ -85,6 +86,8 @@ static bool slot_take(struct symm_allocation *allocation)
         if (slots[i].bytes != 0 && !fork_detected((uint32_t)slots[i].epoch))
             continue;
         slot_write(&slots[i], allocation);
+        if (allocation->cuda)
+            order_store_relaxed_u32(&device_slots, device_slots + 1);
         if (i >= slots_used)
             order_store_release_u32(&slots_used, i + 1); /* Y5: by whichever way the pointer goes */
         return true;
@@ -96,8 +99,11 @@ static bool slot_take(struct symm_allocation *allocation)
 static void slot_give_back(const struct symm_allocation *allocation)
 {
     for (uint32_t i = 0; i < slots_used; i++)
-        if (slots[i].allocation == (uintptr_t)allocation)
+        if (slots[i].allocation == (uintptr_t)allocation) {
             slot_write(&slots[i], NULL);
+            if (allocation->cuda)
+                order_store_relaxed_u32(&device_slots, device_slots - 1);
+        }
     while (slots_used > 0 && slots[slots_used - 1].bytes == 0)
         order_store_relaxed_u32(&slots_used, slots_used - 1);
 }
@@ -121,7 +127,7 @@ bool symm_find(const void *pointer, size_t bytes, struct symm_view *view)
 {
     struct symm_allocation *allocation = lookup(pointer, bytes);
     /* Y4a: pairs the release at the end of the rendezvous. */
-    if (!allocation || !order_load_acquire_u32(&allocation->ready))
+    if (!allocation || allocation->cuda || !order_load_acquire_u32(&allocation->ready))
         return false;
     *view = (struct symm_view){
         .id = allocation->id,
@@ -131,6 +137,18 @@ bool symm_find(const void *pointer, size_t bytes, struct symm_view *view)
         .buffers = allocation->buffers,
         .buffer_bytes = allocation->bytes,
     };
+    return true;
+}
+
+bool symm_on_device(const void *pointer, int *ordinal)
+{
+    /* Relaxed, as slots_used. */
+    if (__builtin_expect(order_load_relaxed_u32(&device_slots) == 0, 1))
+        return false;
+    const struct symm_allocation *allocation = lookup(pointer, 1);
+    if (!allocation || !allocation->cuda)
+        return false;
+    *ordinal = allocation->ordinal;
     return true;
 }
 
@@ -238,7 +256,8 @@ enum tutti_status tutti_symm_group(const char *name, int rank, int world_size, t
 /* What the registry no longer knows. */
 static void allocation_end(struct symm_allocation *allocation)
 {
-    order_store_release_u32(&symm_tail(allocation, allocation->segment.base)->left, 1); /* Y6 */
+    if (!allocation->cuda)
+        order_store_release_u32(&symm_tail(allocation, allocation->segment.base)->left, 1); /* Y6 */
     symm_unmap(allocation);
     if (allocation->fd >= 0)
         close(allocation->fd);
@@ -265,6 +284,7 @@ void tutti_symm_group_destroy(tutti_symm_group_t *group)
         group->allocations = first->next;
         allocation_end(first);
     }
+    cuda_symm_watch_close(group->watch);
     channel_close(group->channel);
     pthread_mutex_destroy(&group->meeting);
     free(group);
@@ -284,7 +304,8 @@ struct symm_tail *symm_tail(const struct symm_allocation *allocation, void *buff
                                         allocation->pad_bytes);
 }
 
-static enum tutti_status alloc_check(const tutti_symm_group_t *group, size_t bytes, void **buffer)
+static enum tutti_status alloc_check(const tutti_symm_group_t *group, enum tutti_device device,
+                                     size_t bytes, void **buffer)
 {
     if (!group || !buffer)
         return error_set(TUTTI_ERR_INVALID, "tutti_symm_alloc: %s is NULL",
@@ -294,6 +315,10 @@ static enum tutti_status alloc_check(const tutti_symm_group_t *group, size_t byt
                          "tutti_symm_alloc: group \"%s\" belongs to the parent process: register "
                          "one after fork()",
                          group->name);
+    if (device != TUTTI_DEVICE_CPU && device != TUTTI_DEVICE_CUDA)
+        return error_set(TUTTI_ERR_INVALID,
+                         "tutti_symm_alloc: device %d: expected a value of enum tutti_device",
+                         (int)device);
     if (bytes == 0)
         return error_set(TUTTI_ERR_INVALID, "tutti_symm_alloc: 0 bytes: ask for at least 1");
     if (bytes > INT64_MAX / 2)
@@ -301,29 +326,41 @@ static enum tutti_status alloc_check(const tutti_symm_group_t *group, size_t byt
     return TUTTI_OK;
 }
 
-enum tutti_status tutti_symm_alloc(tutti_symm_group_t *group, size_t bytes, void **buffer)
+/* Lays out, and makes, a segment that nobody knows of. */
+static enum tutti_status allocation_begin(tutti_symm_group_t *group, enum tutti_device device,
+                                          size_t bytes, struct symm_allocation *new)
+{
+    size_t signal_bytes =
+        (size_t)SYMM_CHANNELS * (size_t)group->world_size * SYMM_LINE_WORDS * sizeof(uint32_t);
+    new->group = group;
+    new->device = device;
+    new->ordinal = -1;
+    new->bytes = bytes;
+    new->pad_offset = round_up(bytes);
+    new->pad_bytes = round_up(signal_bytes + SYMM_FREE_PAD_BYTES);
+    size_t total = new->pad_offset + new->pad_bytes + sizeof(struct symm_tail);
+    enum tutti_status status = device == TUTTI_DEVICE_CUDA
+                                   ? symm_device_create(new)
+                                   : segment_create("tutti-symm", total, &new->segment, &new->fd);
+    return status == TUTTI_OK ? status
+                              : error_context(status, "tutti_symm_alloc of %zu bytes", bytes);
+}
+
+enum tutti_status tutti_symm_alloc(tutti_symm_group_t *group, enum tutti_device device,
+                                   size_t bytes, void **buffer)
 {
     if (buffer)
         *buffer = NULL;
-    enum tutti_status status = alloc_check(group, bytes, buffer);
+    enum tutti_status status = alloc_check(group, device, bytes, buffer);
     if (status != TUTTI_OK)
         return status;
     struct symm_allocation *new = calloc(1, sizeof *new);
     if (!new)
         return error_set(TUTTI_ERR_NO_MEMORY, "tutti_symm_alloc: no memory for %zu bytes",
                          sizeof *new);
-    size_t signal_bytes =
-        (size_t)SYMM_CHANNELS * (size_t)group->world_size * SYMM_LINE_WORDS * sizeof(uint32_t);
-    new->group = group;
-    new->bytes = bytes;
-    new->pad_offset = round_up(bytes);
-    new->pad_bytes = round_up(signal_bytes + SYMM_FREE_PAD_BYTES);
-    size_t total = new->pad_offset + new->pad_bytes + sizeof(struct symm_tail);
-    status = segment_create("tutti-symm", total, &new->segment, &new->fd);
-    if (status != TUTTI_OK) {
-        status = error_context(status, "tutti_symm_alloc of %zu bytes", bytes);
+    status = allocation_begin(group, device, bytes, new);
+    if (status != TUTTI_OK)
         goto err_free;
-    }
 
     lock_registry();
     bool taken = slot_take(new);
@@ -343,7 +380,7 @@ enum tutti_status tutti_symm_alloc(tutti_symm_group_t *group, size_t bytes, void
     return TUTTI_OK;
 
 err_unmap:
-    segment_unmap(&new->segment);
+    symm_unmap(new);
     close(new->fd);
 err_free:
     free(new);
@@ -385,6 +422,9 @@ static enum tutti_status info_write(const struct symm_allocation *allocation,
         .buffers = allocation->buffers,
         .signal_pads = allocation->pads,
         .channels = SYMM_CHANNELS,
+        .device = allocation->device,
+        .device_buffers = allocation->device_buffers,
+        .device_signal_pads = allocation->device_pads,
     };
     size_t known = info->struct_size < sizeof own ? info->struct_size : sizeof own;
     memcpy(info, &own, known);

@@ -3,6 +3,7 @@
  * Symmetric memory as the collectives see it: is an operand in memory that every rank has mapped?
  *
  * symm.c         groups, allocations, views
+ * symm_device.c  allocations on a device
  * symm_meet.c    the rendezvous
  * symm_signal.c  signals and the barrier
  */
@@ -23,8 +24,13 @@ struct symm_view {
 
 /*
  * Whether [pointer, pointer + bytes) lies in a buffer of this process that was allocated with
- * tutti_symm_alloc() and has met its peers. No lock; one load when there is no allocation.
+ * tutti_symm_alloc() in host memory and has met its peers. No lock; one load when there is no
+ * allocation.
  */
 bool symm_find(const void *pointer, size_t bytes, struct symm_view *view);
+
+/* Whether the pointer lies in such a buffer on a device, which the host cannot read. No lock; one
+ * load when there is none. */
+bool symm_on_device(const void *pointer, int *ordinal);
 
 #endif

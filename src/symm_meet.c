@@ -6,8 +6,9 @@
  *   Each allocation: 1. every rank publishes its mapping within its process, under a random key,
  * and tells the others size and key; 2. thread ranks look up each other's mapping, others send a
  *   descriptor; 3. all hear whether everybody could, so that nobody frees what a peer still seeks.
- * Sizes that differ leave the group in step: the call may be repeated with another allocation. Any
- * other failure does not, and the group stays failed.
+ * Memory of devices is exported, so that thread ranks hand over descriptors, too, as numbers.
+ * Kinds of device or sizes that differ leave the group in step: the call may be repeated with
+ * another allocation. Any other failure does not, and the group stays failed.
  */
 #include "cpu/local.h"
 #include "deadline.h"
@@ -49,6 +50,9 @@ struct offer {
     uint64_t bytes;
     uint64_t id;     /* rank 0's counts */
     uint8_t key[16]; /* of the mapping, for thread ranks */
+    int32_t device;  /* enum tutti_device */
+    int32_t fd;      /* on a device: of the memory, for thread ranks */
+    uint8_t uuid[CUDA_UUID_BYTES];
 };
 
 /* ---- the group ------------------------------------------------------------------------------ */
@@ -167,7 +171,8 @@ static enum tutti_status meet_group(struct tutti_symm_group *group, int64_t dead
 
 static enum tutti_status publish(struct symm_allocation *allocation)
 {
-    if (allocation->published) /* in a rendezvous that found other sizes */
+    /* It may have been, in a rendezvous that found other sizes. */
+    if (allocation->published || allocation->cuda)
         return TUTTI_OK;
     enum tutti_status status = random_fill(allocation->key, sizeof allocation->key);
     if (status == TUTTI_OK)
@@ -180,7 +185,9 @@ static enum tutti_status exchange_offers(struct symm_allocation *allocation, str
                                          int64_t deadline)
 {
     struct tutti_symm_group *group = allocation->group;
-    struct offer mine = {.bytes = allocation->bytes};
+    struct offer mine = {
+        .bytes = allocation->bytes, .device = allocation->device, .fd = allocation->fd};
+    memcpy(mine.uuid, allocation->uuid, sizeof mine.uuid);
     memcpy(mine.key, allocation->key, sizeof mine.key);
     enum tutti_status status = random_fill(&mine.id, sizeof mine.id);
     if (status == TUTTI_OK)
@@ -191,7 +198,29 @@ static enum tutti_status exchange_offers(struct symm_allocation *allocation, str
     return status;
 }
 
-/* With rank 0's first, so that either all ranks find a difference or none does. */
+static const char *device_name(int32_t device)
+{
+    return device == TUTTI_DEVICE_CUDA ? "of a CUDA device" : "of the host";
+}
+
+/* Each of these with rank 0's first, so that either all ranks find a difference or none does. */
+static enum tutti_status compare_kinds(const struct symm_allocation *allocation,
+                                       const struct offer *all)
+{
+    const struct tutti_symm_group *group = allocation->group;
+    for (int r = 0; r < group->world_size; r++) {
+        if (all[r].device == all[0].device)
+            continue;
+        int other = all[r].device != (int32_t)allocation->device ? r : 0;
+        return error_set(TUTTI_ERR_MISMATCH,
+                         "ranks disagree about the device: rank %d has memory %s, rank %d %s: all "
+                         "ranks allocate on the same kind of device",
+                         group->rank, device_name(allocation->device), other,
+                         device_name(all[other].device));
+    }
+    return TUTTI_OK;
+}
+
 static enum tutti_status compare_sizes(const struct symm_allocation *allocation,
                                        const struct offer *all)
 {
@@ -208,6 +237,30 @@ static enum tutti_status compare_sizes(const struct symm_allocation *allocation,
                          group->rank, allocation->bytes, other, all[other].bytes);
     }
     return TUTTI_OK;
+}
+
+/* A kernel that waits for another one of its own device may keep that from running. */
+static enum tutti_status compare_devices(const struct symm_allocation *allocation,
+                                         const struct offer *all)
+{
+    const struct tutti_symm_group *group = allocation->group;
+    for (int r = 0; r < group->world_size && allocation->cuda; r++)
+        for (int other = 0; other < r; other++)
+            if (memcmp(all[r].uuid, all[other].uuid, CUDA_UUID_BYTES) == 0)
+                return error_set(TUTTI_ERR_DECLINED,
+                                 "ranks %d and %d have memory of one device: give each rank a "
+                                 "device of its own",
+                                 other, r);
+    return TUTTI_OK;
+}
+
+static enum tutti_status compare_offers(const struct symm_allocation *allocation,
+                                        const struct offer *all)
+{
+    enum tutti_status status = compare_kinds(allocation, all);
+    if (status == TUTTI_OK)
+        status = compare_sizes(allocation, all);
+    return status == TUTTI_OK ? compare_devices(allocation, all) : status;
 }
 
 static bool is_remote(const struct tutti_symm_group *group, int rank)
@@ -251,9 +304,30 @@ static enum tutti_status find_local(struct symm_allocation *allocation, const st
     return TUTTI_OK;
 }
 
+static enum tutti_status map_peers(struct symm_allocation *allocation, const struct offer *all,
+                                   int64_t deadline)
+{
+    const struct tutti_symm_group *group = allocation->group;
+    int fds[TUTTI_MAX_RANKS];
+    if (allocation->cuda) {
+        /* One process, one table of descriptors. */
+        for (int r = 0; r < group->world_size; r++)
+            fds[r] = all[r].fd;
+        return symm_device_map(allocation, fds, deadline);
+    }
+    enum tutti_status status = find_local(allocation, all);
+    if (status == TUTTI_OK && group->remote)
+        status = map_remote(allocation, deadline);
+    return status;
+}
+
 void symm_unmap(struct symm_allocation *allocation)
 {
     struct tutti_symm_group *group = allocation->group;
+    if (allocation->cuda) {
+        cuda_symm_destroy(allocation->cuda);
+        return;
+    }
     for (int r = 0; r < group->world_size; r++) {
         if (r == group->rank || !allocation->buffers[r])
             continue;
@@ -280,14 +354,12 @@ static enum tutti_status meet_allocation(struct symm_allocation *allocation, int
     if (status != TUTTI_OK)
         return status;
     POINT("symm.offers");
-    status = compare_sizes(allocation, all);
+    status = compare_offers(allocation, all);
     *in_step = status != TUTTI_OK;
     if (status != TUTTI_OK)
         return status;
     if (mine == TUTTI_OK)
-        mine = find_local(allocation, all);
-    if (mine == TUTTI_OK && group->remote)
-        mine = map_remote(allocation, deadline);
+        mine = map_peers(allocation, all, deadline);
     POINT("symm.segments");
     status = verdict_exchange(&group->exchanger, mine, deadline_timeout_ms(deadline));
     if (status != TUTTI_OK)

@@ -12,6 +12,7 @@
 
 #include <inttypes.h>
 #include <sched.h>
+#include <string.h>
 #include <time.h>
 
 /* ---- waiting -------------------------------------------------------------------------------- */
@@ -117,8 +118,9 @@ static enum tutti_status take_turn(const struct symm_allocation *allocation, int
 
 /* ---- calls ---------------------------------------------------------------------------------- */
 
-/* NULL, with a message, if the buffer or the channel is wrong. */
-static struct symm_allocation *check_channel(const void *buffer, int channel, const char *call)
+/* NULL, with a message, if the buffer, the channel or the stream is wrong. */
+static struct symm_allocation *check_call(const void *buffer, int channel, tutti_stream_t stream,
+                                          const char *call)
 {
     struct symm_allocation *allocation = symm_allocation_met(buffer, call);
     if (allocation && (channel < 0 || channel >= SYMM_CHANNELS)) {
@@ -126,38 +128,52 @@ static struct symm_allocation *check_channel(const void *buffer, int channel, co
                   SYMM_CHANNELS - 1);
         return NULL;
     }
+    if (allocation && !allocation->cuda && stream != TUTTI_STREAM_DEFAULT) {
+        error_set(TUTTI_ERR_INVALID,
+                  "%s: stream %p: a buffer of host memory takes TUTTI_STREAM_DEFAULT only", call,
+                  (const void *)stream);
+        return NULL;
+    }
     return allocation;
 }
 
 static enum tutti_status signal_call(const void *buffer, int peer, int channel, int64_t timeout_ms,
-                                     const struct turn *turn)
+                                     tutti_stream_t stream, const struct turn *turn)
 {
-    struct symm_allocation *allocation = check_channel(buffer, channel, turn->call);
+    struct symm_allocation *allocation = check_call(buffer, channel, stream, turn->call);
     if (!allocation)
         return TUTTI_ERR_INVALID;
     const struct tutti_symm_group *group = allocation->group;
     if (peer < 0 || peer >= group->world_size)
         return error_set(TUTTI_ERR_INVALID, "%s: peer %d: expected 0 to %d", turn->call, peer,
                          group->world_size - 1);
+    if (allocation->cuda)
+        return symm_device_call(allocation, turn == &PUT ? CUDA_SYMM_PUT : CUDA_SYMM_WAIT, peer,
+                                channel, timeout_ms, stream);
     return take_turn(allocation, peer, channel, turn,
                      deadline_after(timeout_ms ? timeout_ms : group->timeout_ms));
 }
 
-enum tutti_status tutti_symm_put_signal(void *buffer, int peer, int channel, int64_t timeout_ms)
+enum tutti_status tutti_symm_put_signal(void *buffer, int peer, int channel, int64_t timeout_ms,
+                                        tutti_stream_t stream)
 {
-    return signal_call(buffer, peer, channel, timeout_ms, &PUT);
+    return signal_call(buffer, peer, channel, timeout_ms, stream, &PUT);
 }
 
-enum tutti_status tutti_symm_wait_signal(void *buffer, int peer, int channel, int64_t timeout_ms)
+enum tutti_status tutti_symm_wait_signal(void *buffer, int peer, int channel, int64_t timeout_ms,
+                                         tutti_stream_t stream)
 {
-    return signal_call(buffer, peer, channel, timeout_ms, &TAKE);
+    return signal_call(buffer, peer, channel, timeout_ms, stream, &TAKE);
 }
 
-enum tutti_status tutti_symm_barrier(void *buffer, int channel, int64_t timeout_ms)
+enum tutti_status tutti_symm_barrier(void *buffer, int channel, int64_t timeout_ms,
+                                     tutti_stream_t stream)
 {
-    struct symm_allocation *allocation = check_channel(buffer, channel, "tutti_symm_barrier");
+    struct symm_allocation *allocation = check_call(buffer, channel, stream, "tutti_symm_barrier");
     if (!allocation)
         return TUTTI_ERR_INVALID;
+    if (allocation->cuda)
+        return symm_device_call(allocation, CUDA_SYMM_BARRIER, 0, channel, timeout_ms, stream);
     const struct tutti_symm_group *group = allocation->group;
     int64_t deadline = deadline_after(timeout_ms ? timeout_ms : group->timeout_ms);
     enum tutti_status status = TUTTI_OK;
@@ -169,4 +185,27 @@ enum tutti_status tutti_symm_barrier(void *buffer, int channel, int64_t timeout_
         status =
             take_turn(allocation, (group->rank + i) % group->world_size, channel, &TAKE, deadline);
     return status == TUTTI_OK ? status : error_context(status, "tutti_symm_barrier");
+}
+
+enum tutti_status tutti_symm_status(void *buffer, struct tutti_fault *fault)
+{
+    static const char call[] = "tutti_symm_status";
+    struct tutti_fault found = {.peer = -1};
+    const struct symm_allocation *allocation = symm_allocation_get(buffer, call);
+    if (!allocation)
+        return TUTTI_ERR_INVALID;
+    if (fault && fault->struct_size < sizeof fault->struct_size)
+        return error_set(TUTTI_ERR_INVALID,
+                         "%s: fault->struct_size is %zu: set it to sizeof(struct tutti_fault), %zu",
+                         call, fault->struct_size, sizeof *fault);
+    if (allocation->cuda)
+        found.status = symm_device_status(allocation, &found);
+    if (!fault)
+        return found.status;
+    size_t size = fault->struct_size;
+    found.struct_size = size;
+    found.rank = allocation->group->rank;
+    memset(fault, 0, size);
+    memcpy(fault, &found, size < sizeof found ? size : sizeof found);
+    return found.status;
 }

@@ -36,7 +36,7 @@ static enum tutti_status allocate(struct bench_buffers *buffers, size_t bytes, v
         *memory = aligned_alloc(ALIGNMENT, bytes);
         return *memory ? TUTTI_OK : TUTTI_ERR_NO_MEMORY;
     }
-    enum tutti_status status = tutti_symm_alloc(buffers->group, bytes, memory);
+    enum tutti_status status = tutti_symm_alloc(buffers->group, TUTTI_DEVICE_CPU, bytes, memory);
     return status ? status : tutti_symm_rendezvous(*memory, 0, NULL);
 }
 

@@ -29,9 +29,9 @@ enum {
 enum {
     GUARD_BYTES = 256,
     GUARD = 0x5a,
-    CHUNK_PERIODS = 64, /* of the inputs, that are copied and compared at a time */
-    GRAPH_BATCH = 50,   /* operations of a round */
-    EAGER_BATCH = 20,
+    CHUNK_PERIODS = 64,     /* of the inputs, that are copied and compared at a time */
+    GRAPH_BATCH = 50,       /* operations of a round */
+    EAGER_BATCH = 200,      /* below the 1024 launches that a stream holds */
     LARGE_BYTES = 64 << 20, /* from here on */
     LARGE_BATCH = 10,
     LEAST_ROUNDS = 10,

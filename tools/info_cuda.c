@@ -179,6 +179,88 @@ static json_t *try_comm(int ranks)
     return object;
 }
 
+/* ---- symmetric memory ------------------------------------------------------------------------ */
+
+struct symm_rank {
+    int rank, ranks;
+    enum tutti_status status;
+    char message[512]; /* "" for success */
+};
+
+/* Writes to the right neighbour, meets the others, reads what the left one wrote. */
+static bool pass_on(struct symm_rank *self, void *buffer)
+{
+    const int64_t shape[] = {ELEMENTS};
+    int right = (self->rank + 1) % self->ranks, left = (self->rank + self->ranks - 1) % self->ranks;
+    unsigned char *data = malloc(ELEMENTS);
+    void *theirs = NULL;
+    bool same = false;
+    if (!data) {
+        snprintf(self->message, sizeof self->message, "no memory");
+        return false;
+    }
+    memset(data, 'a' + self->rank, ELEMENTS);
+    self->status = tutti_symm_buffer(buffer, right, shape, 1, TUTTI_UINT8, 0, &theirs);
+    bool ok = !self->status && gpu_copy(theirs, data, ELEMENTS);
+    if (ok)
+        self->status = tutti_symm_barrier(buffer, 0, TIMEOUT_MS, TUTTI_STREAM_PER_THREAD);
+    ok = ok && !self->status && gpu_stream_synchronize(TUTTI_STREAM_PER_THREAD) &&
+         !(self->status = tutti_symm_status(buffer, NULL)) && gpu_copy(data, buffer, ELEMENTS);
+    for (int i = 0; i < ELEMENTS && ok; i++)
+        same = data[i] == 'a' + left && (same || i == 0);
+    if (ok && !same)
+        snprintf(self->message, sizeof self->message, "rank %d reads other data than rank %d wrote",
+                 self->rank, left);
+    free(data);
+    return ok;
+}
+
+static void *symm_main(void *argument)
+{
+    struct symm_rank *self = argument;
+    tutti_store_t *store = NULL;
+    tutti_symm_group_t *group = NULL;
+    void *buffer = NULL;
+    bool ok = gpu_bind(self->rank);
+    if (ok)
+        self->status = tutti_store_open("memory:info-symm", TIMEOUT_MS, &store);
+    if (store)
+        self->status = tutti_symm_group("info", self->rank, self->ranks, store, &group);
+    if (group)
+        self->status = tutti_symm_alloc(group, TUTTI_DEVICE_CUDA, ELEMENTS, &buffer);
+    if (buffer)
+        self->status = tutti_symm_rendezvous(buffer, TIMEOUT_MS, NULL);
+    if (buffer && !self->status)
+        ok = pass_on(self, buffer);
+    if (self->status)
+        snprintf(self->message, sizeof self->message, "%s", tutti_last_error());
+    else if (!ok && !*self->message)
+        snprintf(self->message, sizeof self->message, "%s", gpu_error());
+    tutti_symm_group_destroy(group);
+    tutti_store_close(store);
+    return NULL;
+}
+
+static json_t *try_symm(int ranks)
+{
+    struct symm_rank self[RANKS_MOST] = {{0}};
+    pthread_t threads[RANKS_MOST];
+    const char *result = "ok";
+    for (int rank = 0; rank < ranks; rank++) {
+        self[rank] = (struct symm_rank){.rank = rank, .ranks = ranks};
+        if (pthread_create(&threads[rank], NULL, symm_main, &self[rank]))
+            return json_pack("{s:s, s:s}", "test", "threads", "result", "cannot start a thread");
+    }
+    for (int rank = 0; rank < ranks; rank++)
+        pthread_join(threads[rank], NULL);
+    for (int rank = ranks - 1; rank >= 0; rank--)
+        if (*self[rank].message)
+            result = self[rank].message;
+    return json_pack("{s:o, s:s, s:b}", "test",
+                     json_sprintf("writes to peers, a barrier, %d threads", ranks), "result",
+                     result, "declined", self[0].status == TUTTI_ERR_DECLINED);
+}
+
 /* ---- the child, the section ------------------------------------------------------------------ */
 
 static json_t *look(void)
@@ -203,7 +285,9 @@ static json_t *look(void)
     }
     json_object_set_new(section, "nvlinks", describe_links(facts, count));
     json_object_set_new(section, "peers", try_peers(count));
-    json_object_set_new(section, "communicator", try_comm(count < RANKS_MOST ? count : RANKS_MOST));
+    count = count < RANKS_MOST ? count : RANKS_MOST;
+    json_object_set_new(section, "communicator", try_comm(count));
+    json_object_set_new(section, "symmetric_memory", try_symm(count));
     return section;
 }
 
@@ -228,11 +312,16 @@ static bool is_ok(const json_t *object)
     return result && strcmp(result, "ok") == 0;
 }
 
+static bool trial_failed(const json_t *trial)
+{
+    return trial && !is_ok(trial) && !json_is_true(json_object_get(trial, "declined"));
+}
+
 /* What a sound machine has not: peers that answer wrongly or not at all, though the driver calls
- * them within reach; an all-reduce that fails where it is not declined. */
+ * them within reach; a trial that fails where it is not declined. */
 static bool section_failed(const json_t *section)
 {
-    const json_t *communicator = json_object_get(section, "communicator"), *peer;
+    const json_t *peer;
     size_t index;
     json_array_foreach(json_object_get(section, "peers"), index, peer)
     {
@@ -240,8 +329,8 @@ static bool section_failed(const json_t *section)
         if (!is_ok(peer) && (!result || strncmp(result, "the driver says", 15) != 0))
             return true;
     }
-    return communicator && !is_ok(communicator) &&
-           !json_is_true(json_object_get(communicator, "declined"));
+    return trial_failed(json_object_get(section, "communicator")) ||
+           trial_failed(json_object_get(section, "symmetric_memory"));
 }
 
 json_t *describe_cuda(bool *failed)

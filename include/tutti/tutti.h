@@ -646,6 +646,10 @@ struct tutti_symm_info {
     void *const *buffers;         /* world_size addresses, in rank order */
     uint32_t *const *signal_pads; /* likewise */
     int channels;                 /* of barrier, put and wait: 0 to channels - 1 */
+    enum tutti_device device;     /* whose addresses these are */
+    /* The two tables again as arrays in device memory, for kernels; NULL on CPU. */
+    void *const *device_buffers;
+    uint32_t *const *device_signal_pads;
 };
 
 /*
@@ -657,26 +661,46 @@ struct tutti_symm_info {
  */
 TUTTI_API enum tutti_status tutti_symm_group(const char *name, int rank, int world_size,
                                              tutti_store_t *store, tutti_symm_group_t **group);
-/* Frees the group and what was allocated in it; local; takes NULL. Peers' waits for this rank get
- * PEER_DEAD. */
+/* Frees the group and what was allocated in it, as tutti_symm_free() does; local; takes NULL.
+ * Peers' waits for this rank get PEER_DEAD. */
 TUTTI_API void tutti_symm_group_destroy(tutti_symm_group_t *group);
-/* Allocates bytes (more than 0) of shared memory, zeroed, 4096-byte aligned. Local. To be freed
- * with tutti_symm_free() or with its group. Returns INVALID, NO_MEMORY (what limits it is named),
- * SYSTEM.
+/*
+ * Allocates bytes (more than 0) of memory to be shared, zeroed, 4096-byte aligned. Local. To be
+ * freed with tutti_symm_free() or with its group.
+ *
+ * - [in] device: CUDA is memory of the device whose context is current in the calling thread, in
+ *   whole pages of it (2 MiB), for groups of at most 8 ranks, a device each. The context outlives
+ *   the buffer
+ * - [out] buffer: an address of that device. Collectives of a CUDA communicator take it as any
+ * other memory of the device; those of a CPU one refuse it
+ *
+ * Returns INVALID, NO_MEMORY (what limits it is named), SYSTEM; on CUDA also DECLINED (built
+ * without it; no driver, device or current context, a device too old, too many ranks), CUDA.
  */
-TUTTI_API enum tutti_status tutti_symm_alloc(tutti_symm_group_t *group, size_t bytes,
-                                             void **buffer);
-/* Frees this rank's allocation and its views of the peers' ones. Local; takes NULL. Peers keep
- * their views; their waits for this rank get PEER_DEAD. Returns INVALID. */
+TUTTI_API enum tutti_status tutti_symm_alloc(tutti_symm_group_t *group, enum tutti_device device,
+                                             size_t bytes, void **buffer);
+/*
+ * Frees this rank's allocation and its views of the peers' ones. Local; takes NULL. Peers keep
+ * their views; their waits for this rank get PEER_DEAD. On CUDA it is bounded: calls under way on
+ * streams get 0.1 s to end, then their waits are ended; whoever launches a graph of such calls has
+ * waited for it. The graph may be launched again afterwards: those calls do nothing; it holds the
+ * device's memory until it is gone and another communicator or allocation of the process comes or
+ * goes. Returns INVALID.
+ */
 TUTTI_API enum tutti_status tutti_symm_free(void *buffer);
 /*
  * Collective over the group, idempotent: maps every peer's allocation. All ranks call it for their
- * allocations in the same order, one call at a time, and with the same size (else MISMATCH, after
- * which the group works on; any other failure of the meeting stays).
- * [in] buffer  as tutti_symm_alloc() gave it, here and below
- * [out] info   may be NULL; struct_size is the caller's
- * Returns INVALID, DECLINED (another host), TIMEOUT, PEER_DEAD, MISMATCH, CONCURRENT, NO_MEMORY,
- * SYSTEM, VERSION.
+ * allocations in the same order, one call at a time, and with the same kind of device and size
+ * (else MISMATCH, after which the group works on, as it does after two ranks' memory was found to
+ * be of one device, by UUID; any other failure of the meeting stays). On CUDA a rank reads
+ * something of each peer's memory, so that a link that does not work is found here; in a group of
+ * several processes its first such meeting starts a thread that watches whether they live.
+ *
+ * - [in] buffer: as tutti_symm_alloc() gave it, here and below
+ * - [out] info: may be NULL; struct_size is the caller's
+ *
+ * Returns INVALID, DECLINED (another host, one device for two), TIMEOUT, PEER_DEAD, MISMATCH,
+ * CONCURRENT, NO_MEMORY, SYSTEM, VERSION, CUDA (a peer's memory cannot be mapped, too).
  */
 TUTTI_API enum tutti_status tutti_symm_rendezvous(void *buffer, int64_t timeout_ms,
                                                   struct tutti_symm_info *info);
@@ -693,18 +717,43 @@ TUTTI_API enum tutti_status tutti_symm_buffer(void *buffer, int rank, const int6
  */
 TUTTI_API enum tutti_status tutti_symm_signal_pad(void *buffer, int rank, int64_t offset,
                                                   int64_t count, uint32_t **view);
+/*
+ * Signals. In host memory the three calls block, take TUTTI_STREAM_DEFAULT only, and return TIMEOUT
+ * or PEER_DEAD themselves.
+ *
+ * On CUDA they enqueue on the stream, any one of the buffer's device, and return at once: it is the
+ * stream that waits. They may be captured in graphs, which may be launched any number of times.
+ * Calls on one channel are made in the order in which the streams come to them; Tutti does not
+ * order streams here. A call whose wait ends with TIMEOUT or PEER_DEAD (within 0.1 s of the death,
+ * or of the peer's free) lets its stream go on, without an error of CUDA, and fails this rank's
+ * buffer for good: all waits under way end, later calls, replays too, do nothing, and
+ * tutti_symm_status() and these three return that error. Peers hear nothing of it; the memory and
+ * its views stay.
+ *
+ * - [in] timeout_ms: of the call, on CUDA from its first wait on; there 0, the group's default, is
+ *   no part of a graph
+ */
 /* All ranks of the allocation's group meet on a channel: what one wrote before, all see after. One
  * caller a channel; not mixed with signals that are still raised on it. Returns INVALID, TIMEOUT,
- * PEER_DEAD; after a failure the channel may hold signals of ranks that came. */
-TUTTI_API enum tutti_status tutti_symm_barrier(void *buffer, int channel, int64_t timeout_ms);
+ * PEER_DEAD, CUDA; after a failure the channel may hold signals of ranks that came. */
+TUTTI_API enum tutti_status tutti_symm_barrier(void *buffer, int channel, int64_t timeout_ms,
+                                               tutti_stream_t stream);
 /* Waits until the peer has taken the previous signal on this channel, then raises it. Releases
- * earlier writes. One caller a peer and channel. Returns INVALID, TIMEOUT, PEER_DEAD. */
+ * earlier writes. One caller a peer and channel. Returns INVALID, TIMEOUT, PEER_DEAD, CUDA. */
 TUTTI_API enum tutti_status tutti_symm_put_signal(void *buffer, int peer, int channel,
-                                                  int64_t timeout_ms);
+                                                  int64_t timeout_ms, tutti_stream_t stream);
 /* Waits for the peer's signal on this channel and takes it. Acquires the peer's earlier writes. One
- * caller a peer and channel. Returns INVALID, TIMEOUT, PEER_DEAD. */
+ * caller a peer and channel. Returns INVALID, TIMEOUT, PEER_DEAD, CUDA. */
 TUTTI_API enum tutti_status tutti_symm_wait_signal(void *buffer, int peer, int channel,
-                                                   int64_t timeout_ms);
+                                                   int64_t timeout_ms, tutti_stream_t stream);
+/*
+ * OK, or how this rank's buffer has failed, with the details in *fault (may be NULL; struct_size is
+ * the caller's): rank is this one, peer the one that was waited for, expected.parameter the
+ * channel. Its text, with the call and what to do, is tutti_last_error(), not tutti_fault_format().
+ * In host memory nothing fails for good: OK. Does not wait; from any thread. Returns INVALID,
+ * TIMEOUT, PEER_DEAD.
+ */
+TUTTI_API enum tutti_status tutti_symm_status(void *buffer, struct tutti_fault *fault);
 
 /* ---- information -------------------------------------------------------------------------------
  */
@@ -724,8 +773,8 @@ TUTTI_API enum tutti_status tutti_info_launcher(struct tutti_launcher *launcher)
 /* Static: the instruction set of the CPU reductions, "baseline", "avx2", "avx512" or "neon": the
  * best one, or the one that TUTTI_ISA names if the processor has it. */
 TUTTI_API const char *tutti_info_isa(void);
-/* Static: the symmetric-memory back end that TUTTI_SYMM_BACKEND asks for, "cpu" if unset. Another
- * name is INVALID. */
+/* Static: the symmetric-memory back end that TUTTI_SYMM_BACKEND asks for, "cpu" or "cuda"; "cpu" if
+ * unset. A query only: tutti_symm_alloc() is told the device. Another name is INVALID. */
 TUTTI_API enum tutti_status tutti_info_symm_backend(const char **name);
 /* Whether the device supports NVLink multicast objects: a query only, false on CPU. */
 TUTTI_API bool tutti_info_multicast(enum tutti_device device);

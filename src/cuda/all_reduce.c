@@ -71,6 +71,7 @@ enum tutti_status cuda_all_reduce(struct cuda_group *group, const struct request
         return status;
     launch.signature =
         signature_set_algo(request->signature, cuda_kernel_algo((enum cuda_kernel)choice->kernel));
+    launch.tag = signature_hash(launch.signature ^ launch.parameter) >> 16;
     return cuda_enqueue(group, stream, function_of(group, choice, request),
                         cuda_choice_blocks(choice, group->plan.size, request->bytes),
                         choice->threads + CUDA_CLERKS, &launch, true);

@@ -26,11 +26,12 @@ enum {
     CUDA_HALVES = 2,         /* of the flagged region, by parity of the sequence */
     CUDA_FLAGGED_BYTES = 2 << 20,
     CUDA_BUFFERS = 3, /* of lines, in turn */
-    CUDA_ONE_SHOT_BYTES = 2 << 20,
+    CUDA_ONE_SHOT_BYTES = 3 << 19,
     CUDA_TWO_SHOT_BYTES = 8 << 20,
     CUDA_TILE_BLOCKS = 128, /* of a launch that goes by tiles, at most */
     CUDA_TILE_SLOTS = 3,
-    CUDA_TILES_BYTES = 6 << 20, /* of each hop */
+    CUDA_TILES_BYTES = 9 << 19, /* of each hop */
+    CUDA_PIPES = 3,             /* of pieces, in turn */
     CUDA_PIPE_BYTES = 4 << 20,  /* of each of its two hops */
 };
 
@@ -64,8 +65,9 @@ struct cuda_meeting {
 
 /* Of the lines of one algorithm. */
 struct cuda_uses {
-    uint32_t buffer; /* of the last use */
-    uint32_t dirty;  /* lines that it has filled, from the buffer's start */
+    uint16_t buffer; /* of the last use */
+    uint16_t pipe;   /* two-shot: where the next pipelined use begins */
+    uint32_t dirty;  /* lines that the last use has filled, from the buffer's start */
 };
 
 /*
@@ -109,8 +111,8 @@ struct cuda_arena {
     /* [buffer]: full lines, packed from the start of the buffer. An empty line is all ones. */
     unsigned char one_shot[CUDA_BUFFERS][CUDA_ONE_SHOT_BYTES]; /* [source][line] */
     unsigned char two_shot[CUDA_BUFFERS][CUDA_TWO_SHOT_BYTES]; /* [hop][source][line of a chunk] */
-    unsigned char pipes[2][2][CUDA_PIPE_BYTES]; /* [piece mod 2][hop]: [source][unit]; emptied */
-    unsigned char tiles[2][CUDA_TILES_BYTES];   /* [hop]: [block][source][slot][tile] */
+    unsigned char pipes[CUDA_PIPES][2][CUDA_PIPE_BYTES]; /* [piece][hop]: [source][unit]; emptied */
+    unsigned char tiles[2][CUDA_TILES_BYTES];            /* [hop]: [block][source][slot][tile] */
 };
 
 /* Pinned host memory of one rank, mapped on its device alone. */

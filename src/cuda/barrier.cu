@@ -17,7 +17,7 @@ __device__ __forceinline__ void barrier_all(const cuda_launch &launch)
     const int peer = threadIdx.x;
     operation op;
     operation_begin(launch, op);
-    if (!operation_take(op))
+    if (!operation_take(launch, op))
         return;
     order_grid_trigger();
     __syncwarp();  /* all lanes have read the row */

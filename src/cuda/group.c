@@ -236,8 +236,9 @@ static enum tutti_status arenas_map(struct cuda_group *group, const struct offer
     for (int r = 0; r < launch->size; r++) {
         struct cuda_arena *arena = (struct cuda_arena *)(uintptr_t)group->keep->arenas[r].base;
         launch->arenas[r] = arena;
-        launch->peers[(r - launch->rank + launch->size) % launch->size] = arena;
     }
+    for (int p = 0; p < launch->size; p++)
+        launch->peers[p] = launch->arenas[launch->ranks[p]];
     launch->own = launch->arenas[launch->rank];
     return status;
 }
@@ -264,6 +265,19 @@ static enum tutti_status join(struct cuda_group *group, const struct cuda_group_
     if (status == TUTTI_OK)
         status = cuda_watch_start(group);
     return status;
+}
+
+/* See launch.h. */
+static void ranks_order(const struct cuda_group_config *config, struct cuda_launch *launch)
+{
+    int own = 0;
+    while (config->order[own] != config->rank)
+        own++;
+    bool power_of_two = (config->size & (config->size - 1)) == 0;
+    for (int leaf = 0; leaf < config->size; leaf++)
+        launch->ranks[power_of_two ? own ^ leaf : launch_leaf(leaf, own)] =
+            (uint8_t)config->order[leaf];
+    launch->place = power_of_two ? 0 : own;
 }
 
 static enum tutti_status group_make(const struct cuda_group_config *config,
@@ -294,8 +308,7 @@ static enum tutti_status group_make(const struct cuda_group_config *config,
     made->variant = variants[config->size];
     made->launch.rank = config->rank;
     made->launch.size = config->size;
-    for (int leaf = 0; leaf < config->size; leaf++)
-        made->launch.order[leaf] = (uint8_t)config->order[leaf];
+    ranks_order(config, &made->launch);
     made->attribute = (CUlaunchAttribute){
         .id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
         .value = {.programmaticStreamSerializationAllowed = 1},

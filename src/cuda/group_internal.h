@@ -8,8 +8,7 @@
 #include "cuda/keep.h"
 #include "cuda/launch.h"
 #include "cuda/table.h"
-
-#include <pthread.h>
+#include "cuda/watcher.h"
 
 enum {
     CUDA_CAPTURES = 8, /* of one communicator that may be under way at once */
@@ -57,10 +56,7 @@ struct cuda_group {
     unsigned next_range;
 
     /* watch.c */
-    pthread_t watcher;
-    bool watched;
-    struct cuda_group *next_watched;
-    uint32_t quit;     /* release K1 pairs K1a */
+    struct cuda_watcher watcher;
     uint32_t stopping; /* whoever takes it writes the stop words */
     uint64_t dead;     /* seen by the last look: the watcher's own */
 };
@@ -114,7 +110,10 @@ void cuda_context_leave(const struct cuda_driver *driver, bool pushed);
  * Returns CUDA, also for a capture that an error has spoiled. */
 enum tutti_status cuda_capture_of(const struct cuda_driver *driver, CUstream stream, cuuint64_t *id,
                                   CUgraph *graph);
-/* Waits for what is on the own stream. Returns TIMEOUT, CUDA. */
+/* Waits for what is on a stream of ours, by an event of ours. Returns TIMEOUT, CUDA. */
+enum tutti_status cuda_stream_finish(const struct cuda_driver *driver, CUstream stream,
+                                     CUevent event, CUdevice device, int64_t deadline);
+/* The same of the own stream. */
 enum tutti_status cuda_own_finish(struct cuda_group *group, int64_t deadline);
 /* Puts the event behind the last eager operation, unless it is. */
 enum tutti_status cuda_stream_mark(struct cuda_group *group);

@@ -11,7 +11,7 @@
 enum { AWAIT_TURNS = 100, AWAIT_NS = 100000 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static struct cuda_keep *list; /* of what no communicator holds any more */
+static struct cuda_keep *list; /* of what no owner holds any more */
 
 static void hold(void)
 {
@@ -36,7 +36,7 @@ static void install_fork_handlers(void)
     (void)pthread_atfork(hold, release, release_in_child);
 }
 
-/* The user object's destructor: the last graph is gone, and the communicator. */
+/* The user object's destructor: the last graph is gone, and the owner. */
 static void CUDA_CB graphs_gone(void *argument)
 {
     struct cuda_keep *keep = argument;
@@ -62,6 +62,8 @@ static bool is_due(struct cuda_keep *keep)
 {
     if (keep->stuck || (keep->object && !order_load_acquire_u32(&keep->graphless))) /* K2a */
         return false;
+    if (keep->idle && !keep->idle(keep->owner))
+        return false;
     /* Any other result than "not ready" says that nothing runs: done, or the context is broken. */
     return !keep->pending || keep->driver->event_query(keep->pending) != CUDA_ERROR_NOT_READY;
 }
@@ -70,11 +72,15 @@ static bool is_due(struct cuda_keep *keep)
 static void dispose(struct cuda_keep *keep)
 {
     const struct cuda_driver *driver = keep->driver;
+    if (keep->end)
+        keep->end(keep->owner);
     for (int r = 0; r < CUDA_RANKS; r++)
         cuda_memory_unmap(driver, &keep->arenas[r]);
     cuda_kernels_unload(driver, &keep->kernels);
     if (keep->host)
         driver->mem_host_free(keep->host);
+    if (keep->symm_page)
+        driver->mem_host_free(keep->symm_page);
     if (keep->pending)
         driver->event_destroy(keep->pending);
     free(keep);

@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * What kernels of a communicator touch: arenas, the pinned page, their own code. Captured graphs
- * may be replayed after the communicator is gone, so each graph that captures an operation holds
- * this through a CUDA user object, and it is freed when the last of them is gone and nothing runs.
+ * What kernels of a communicator, or of a symmetric allocation, touch: device memory, the pinned
+ * page, their own code. Captured graphs may be replayed after their owner is gone, so each graph
+ * that captures an operation holds this through a CUDA user object, and it is freed when the last
+ * of them is gone and nothing runs.
  *
  * The user object's destructor may call no CUDA function, and may run in any thread. So it only
- * says that it ran, and what is due is freed by the next opening or closing of a communicator.
+ * says that it ran, and what is due is freed by the next opening or closing of a communicator or of
+ * an allocation.
  */
 #ifndef TUTTI_CUDA_KEEP_H
 #define TUTTI_CUDA_KEEP_H
@@ -14,13 +16,20 @@
 #include "cuda/driver.h"
 #include "cuda/kernels.h"
 #include "cuda/memory.h"
+#include "cuda/symm_launch.h"
 
 struct cuda_keep {
     const struct cuda_driver *driver;
     CUcontext context;
-    struct cuda_memory arenas[CUDA_RANKS];
-    struct cuda_host *host; /* pinned */
+    struct cuda_memory arenas[CUDA_RANKS]; /* or the segments of an allocation */
+    struct cuda_host *host;                /* pinned, of a communicator */
+    struct cuda_symm_page *symm_page;      /* pinned, of an allocation */
     struct cuda_kernels kernels;
+
+    /* May be NULL, both. */
+    bool (*idle)(void *owner); /* whether nothing runs; asked in the context, does not wait long */
+    void (*end)(void *owner);  /* frees the owner, in the context, before the rest */
+    void *owner;
 
     CUuserObject object; /* NULL until an operation is captured */
     uint32_t graphless;  /* its destructor has run: release K2 pairs K2a */
@@ -31,8 +40,8 @@ struct cuda_keep {
 
 /* Makes it hold `graph`'s replays. Within a capture. */
 enum tutti_status cuda_keep_retain(struct cuda_keep *keep, CUgraph graph);
-/* Gives up the communicator's hold; `pending`, which it takes, is behind its last operation. Within
- * the context. Frees at once what can be. Takes NULL. */
+/* Gives up the owner's hold; `pending`, which it takes, is behind its last operation. Within the
+ * context. Frees at once what can be. Takes NULL. */
 void cuda_keep_release(struct cuda_keep *keep, CUevent pending, bool stuck);
 /* Frees what is due. */
 void cuda_keep_sweep(void);

@@ -6,22 +6,30 @@
 
 #include <stdio.h>
 
-enum { NAME_BYTES = 64 };
+enum {
+    NAME_BYTES = 64,
+    BARRIER_ROW = CUDA_KERNELS, /* behind those of CUDA_KERNEL_MAP */
+    SYMM_ROW,
+    ROWS,
+};
+static_assert(sizeof(((struct cuda_kernels *)0)->modules) == ROWS * sizeof(CUmodule), "modules");
 
 /* fatbins.S */
 #define DECLARE_FATBIN(NAME, name, text) extern const unsigned char cuda_fatbin_##name[];
 CUDA_KERNEL_MAP(DECLARE_FATBIN)
 DECLARE_FATBIN(, barrier, )
+DECLARE_FATBIN(, symm, )
 #undef DECLARE_FATBIN
 
 static const struct {
     const char *name;
     const unsigned char *fatbin;
-} kernel_rows[CUDA_KERNELS + 1] = {
+} kernel_rows[ROWS] = {
 #define KERNEL_ROW(NAME, name, text) [CUDA_##NAME] = {#name, cuda_fatbin_##name},
     CUDA_KERNEL_MAP(KERNEL_ROW)
 #undef KERNEL_ROW
-        [CUDA_KERNELS] = {"barrier", cuda_fatbin_barrier},
+        [BARRIER_ROW] = {"barrier", cuda_fatbin_barrier},
+    [SYMM_ROW] = {"symm", cuda_fatbin_symm},
 };
 
 static const char *const variant_suffixes[CUDA_VARIANTS] = {
@@ -124,13 +132,24 @@ enum tutti_status cuda_kernels_load(const struct cuda_driver *driver, struct cud
 {
     enum tutti_status status = TUTTI_OK;
     *kernels = (struct cuda_kernels){0};
-    for (int row = 0; row <= CUDA_KERNELS && status == TUTTI_OK; row++)
+    for (int row = 0; row <= BARRIER_ROW && status == TUTTI_OK; row++)
         status = load_module(driver, kernels, row);
     for (int kernel = 0; kernel < CUDA_KERNELS && status == TUTTI_OK; kernel++)
         status = load_functions(driver, kernels, (enum cuda_kernel)kernel);
     if (status == TUTTI_OK)
-        status =
-            load_function(driver, kernels->modules[CUDA_KERNELS], "barrier", &kernels->barrier);
+        status = load_function(driver, kernels->modules[BARRIER_ROW], "barrier", &kernels->barrier);
+    if (status != TUTTI_OK)
+        cuda_kernels_unload(driver, kernels);
+    return status;
+}
+
+enum tutti_status cuda_kernels_load_symm(const struct cuda_driver *driver,
+                                         struct cuda_kernels *kernels)
+{
+    *kernels = (struct cuda_kernels){0};
+    enum tutti_status status = load_module(driver, kernels, SYMM_ROW);
+    if (status == TUTTI_OK)
+        status = load_function(driver, kernels->modules[SYMM_ROW], "symm", &kernels->symm);
     if (status != TUTTI_OK)
         cuda_kernels_unload(driver, kernels);
     return status;
@@ -138,7 +157,7 @@ enum tutti_status cuda_kernels_load(const struct cuda_driver *driver, struct cud
 
 void cuda_kernels_unload(const struct cuda_driver *driver, struct cuda_kernels *kernels)
 {
-    for (int row = 0; row <= CUDA_KERNELS; row++)
+    for (int row = 0; row < ROWS; row++)
         if (kernels->modules[row])
             driver->module_unload(kernels->modules[row]);
     *kernels = (struct cuda_kernels){0};

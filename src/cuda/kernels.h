@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* The kernels of one context: embedded fatbins, loaded whole at creation, so that no launch loads
- * anything. */
+ * anything. A communicator's are all but that of symmetric memory. */
 #ifndef TUTTI_CUDA_KERNELS_H
 #define TUTTI_CUDA_KERNELS_H
 
@@ -11,17 +11,21 @@
 enum cuda_variant { CUDA_ANY, CUDA_SUM_2, CUDA_SUM_3, CUDA_SUM_4, CUDA_SUM_8, CUDA_VARIANTS };
 
 /* Function names in the fatbins: KERNEL_DTYPE ("one_shot_ll_bfloat16") for CUDA_ANY,
- * KERNEL_DTYPE_sum_N for the others; "barrier" of its own. The full-line kernels exist for floats
- * only, the sums for float32, float16 and bfloat16: others are NULL. */
+ * KERNEL_DTYPE_sum_N for the others; "barrier" and "symm" of their own. The full-line kernels exist
+ * for floats only, the sums for float32, float16 and bfloat16: others are NULL. */
 struct cuda_kernels {
-    CUmodule modules[CUDA_KERNELS + 1];
+    CUmodule modules[CUDA_KERNELS + 2];
     CUfunction all_reduce[CUDA_KERNELS][TUTTI_DTYPE_COUNT][CUDA_VARIANTS];
     CUfunction barrier;
+    CUfunction symm;
 };
 
 /* Loads into the current context. Returns CUDA (with the device's capability, if no fatbin serves
  * it), NO_MEMORY. */
 enum tutti_status cuda_kernels_load(const struct cuda_driver *driver, struct cuda_kernels *kernels);
+/* The same of the kernel of symmetric memory alone. */
+enum tutti_status cuda_kernels_load_symm(const struct cuda_driver *driver,
+                                         struct cuda_kernels *kernels);
 void cuda_kernels_unload(const struct cuda_driver *driver, struct cuda_kernels *kernels);
 
 #endif

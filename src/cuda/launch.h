@@ -6,9 +6,15 @@
 
 #include "cuda/arena.h"
 
+#ifdef __CUDACC__
+#define LAUNCH_FN static __device__ __forceinline__
+#else
+#define LAUNCH_FN static inline
+#endif
+
 struct cuda_launch {
     struct cuda_arena *own;
-    struct cuda_arena *peers[CUDA_RANKS];  /* [i] is rank + i's, mod size, so [0] is the own one */
+    struct cuda_arena *peers[CUDA_RANKS];  /* [p] is of rank ranks[p], so [0] is the own one */
     struct cuda_arena *arenas[CUDA_RANKS]; /* in rank order; all as this rank's device sees them */
     struct cuda_host *host;
     const void *send;
@@ -21,9 +27,21 @@ struct cuda_launch {
     int32_t op; /* enum tutti_op_kind; kernels made for one ignore it */
     int32_t rank;
     int32_t size;
-    uint32_t subset;           /* of a subset barrier: bit r is rank r; 0: all ranks */
-    uint8_t order[CUDA_RANKS]; /* order[leaf] is a rank */
+    uint32_t subset; /* of a subset barrier: bit r is rank r; 0: all ranks */
+    uint32_t tag;    /* 16 bits of hash of signature and parameter */
+    /* The ranks as this one sees them: [0] is itself. Where the size is a power of two, the leaf of
+     * [p] is its own leaf with the bits of p turned; else the others follow in leaf order. */
+    uint8_t ranks[CUDA_RANKS];
+    int32_t place; /* how many of the others come before it in the tree: launch_leaf() */
 };
+
+/* Which of ranks[] is put at leaf l of the tree. Where the size is a power of two, that is another
+ * order than the communicator's, with the same pairs at every level, each the one way or the other
+ * round: the same bits, for all operations commute. */
+LAUNCH_FN int launch_leaf(int l, int place)
+{
+    return l < place ? l + 1 : l == place ? 0 : l;
+}
 
 /* X(enum name, kernel's name, what it is for) */
 #define CUDA_KERNEL_MAP(X)                                                                         \

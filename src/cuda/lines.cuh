@@ -39,9 +39,9 @@ struct lines_use {
 
 static __device__ __forceinline__ lines_use lines_take(uint64_t *uses, unsigned lines)
 {
-    const unsigned last = (unsigned)*uses;
+    const unsigned last = *uses & 0xffff, pipe = *uses & 0xffff0000;
     const lines_use use = {last + 1 < CUDA_BUFFERS ? last + 1 : 0, last, (unsigned)(*uses >> 32)};
-    *uses = use.buffer | (uint64_t)lines << 32;
+    *uses = use.buffer | pipe | (uint64_t)lines << 32;
     return use;
 }
 
@@ -52,101 +52,98 @@ static __device__ __forceinline__ void lines_empty(unsigned char *buffer, unsign
         line_empty(buffer + at * CUDA_LINE);
 }
 
-/* Polls until the line of every peer has come: `slots` is the own arena's line of source 0, sources
- * are `stride` bytes apart. Leaves in the communicator's order; the own one is `mine`. */
+/* Waits for the lines of the wanted peers. x[p] is the p-th peer's, x[0] `mine`. */
 template <int LEAVES>
-static __device__ __forceinline__ bool lines_wait(const cuda_launch &launch, const operation &op,
-                                                  const unsigned char *slots, unsigned stride,
-                                                  int size, unit<2> mine, unit<2> (&leaf)[LEAVES])
-{
-    uint64_t start_ns = 0;
-    for (unsigned polls = 1;; polls++) {
-        order_line line[LEAVES];
-        int missing = -1;
-#pragma unroll
-        for (int l = 0; l < LEAVES; l++)
-            line[l] = order_load_line_if(l < size && launch.order[l] != launch.rank,
-                                         slots + (unsigned)launch.order[l] * stride);
-#pragma unroll
-        for (int l = 0; l < LEAVES; l++) {
-            const bool own = l >= size || launch.order[l] == launch.rank;
-            leaf[l] = own ? mine : unit<2>{line[l].low, line[l].high};
-            if (!own && line_is_empty(line[l]))
-                missing = launch.order[l];
-        }
-        if (missing < 0)
-            return true;
-        if (polls % 1024 == 0) {
-            start_ns = operation_keep_waiting(launch, op.sequence, missing, start_ns);
-            if (start_ns == 0)
-                return false;
-        }
-    }
-}
-
-/* Two-shot: unit i of every chunk, [0] the own one, [p] the p-th peer's; all loads before the first
- * use. */
-template <int LEAVES, typename O, typename INDEX>
-static __device__ __forceinline__ void lines_load(const cuda_launch &launch, const O &user,
-                                                  INDEX units, INDEX chunk, int size, INDEX i,
-                                                  unit<2> (&u)[LEAVES])
-{
-#pragma unroll
-    for (int p = 0; p < LEAVES; p++) {
-        const INDEX at = peer_at(launch, p) * chunk + i;
-        u[p] = p < size && i < chunk && at < units ? user.load(at) : unit<2>{};
-    }
-}
-
-/* Pipelined: pushes unit i of the others' chunks to their owners. */
-template <int LEAVES>
-static __device__ __forceinline__ void
-lines_push(const cuda_launch &launch, uint64_t units, uint64_t chunk, int size, uint64_t i,
-           const unit<2> (&u)[LEAVES], unsigned parity, unsigned slot)
-{
-#pragma unroll
-    for (int p = 1; p < LEAVES; p++)
-        if (p < size && i < chunk && peer_at(launch, p) * chunk + i < units)
-            order_store_line(launch.peers[p]->pipes[parity][0] + slot, line_of(u[p]));
-}
-
-/* Two-shot: waits for the results of unit i of the others' chunks, and writes each as it comes.
- * EMPTY: empties the lines at once. */
-template <int LEAVES, bool EMPTY, typename O, typename INDEX>
 static __device__ __forceinline__ bool
-lines_collect(const cuda_launch &launch, const operation &op, const O &user, INDEX units,
-              INDEX chunk, int size, INDEX i, unsigned char *slots, unsigned stride)
+lines_await(const cuda_launch &launch, const operation &op, const unsigned char *slots,
+            uint64_t stride, int size, unsigned wanted, unit<2> mine, unit<2> (&x)[LEAVES])
 {
-    uint64_t start_ns = 0;
-    unsigned left = 0;
+    order_line line[LEAVES];
+    if (!operation_await(launch, op, slots, stride, size, wanted, line,
+                         [](const order_line &l) { return !line_is_empty(l); }))
+        return false;
+    x[0] = mine;
 #pragma unroll
     for (int p = 1; p < LEAVES; p++)
-        if (p < size && i < chunk && peer_at(launch, p) * chunk + i < units)
-            left |= 1u << p;
-    for (unsigned polls = 1; left; polls++) {
-        int missing = 0;
-        order_line line[LEAVES];
+        x[p] = {line[p].low, line[p].high};
+    return true;
+}
+
+/* ---- two-shot -------------------------------------------------------------------------------- */
+
+enum : unsigned { CHUNKS_LOAD = 1u << 16, CHUNKS_STORE = 1u << 17 };
+
+/* Which chunks have a unit i, bit p for that of rank launch.ranks[p]: all do but at the end. And
+ * whether all can be loaded, or stored, at once. */
+template <int LEAVES, typename O>
+static __device__ __forceinline__ unsigned chunks_of(const cuda_launch &launch, const O &user,
+                                                     uint64_t chunk, int size, uint64_t i)
+{
+    const uint64_t units = user.units();
+    unsigned chunks = 0;
+    if (i < chunk && ((size - 1) * chunk + i + 1) * O::ELEMENTS <= user.count)
+        return ((1u << size) - 1) | (user.whole_send ? CHUNKS_LOAD : 0) |
+               (user.whole_recv ? CHUNKS_STORE : 0);
+#pragma unroll
+    for (int p = 0; p < LEAVES; p++)
+        if (p < size && i < chunk && launch.ranks[p] * chunk + i < units)
+            chunks |= 1u << p;
+    return chunks;
+}
+
+/* Unit i of each. */
+template <int LEAVES, typename O>
+static __device__ __forceinline__ void chunks_load(const cuda_launch &launch, const O &user,
+                                                   uint64_t chunk, int size, unsigned chunks,
+                                                   uint64_t i, unit<2> (&u)[LEAVES])
+{
+    if (chunks & CHUNKS_LOAD) {
+#pragma unroll
+        for (int p = 0; p < LEAVES; p++)
+            if (p < size)
+                u[p] = user.load_at_once((launch.ranks[p] * chunk + i) * CUDA_LINE);
+        return;
+    }
+#pragma unroll
+    for (int p = 0; p < LEAVES; p++)
+        u[p] = chunks >> p & 1 ? user.load(launch.ranks[p] * chunk + i) : unit<2>{};
+}
+
+/* Pushes those of the others to their owners. */
+template <int LEAVES>
+static __device__ __forceinline__ void chunks_push(unsigned char *const (&targets)[LEAVES],
+                                                   uint64_t offset, unsigned chunks,
+                                                   const unit<2> (&u)[LEAVES])
+{
+#pragma unroll
+    for (int p = 1; p < LEAVES; p++)
+        if (chunks >> p & 1)
+            order_store_line(targets[p] + offset, line_of(u[p]));
+}
+
+/* Writes unit i of the others, once it has come. */
+template <int LEAVES, typename O>
+static __device__ __forceinline__ bool
+chunks_collect(const cuda_launch &launch, const operation &op, const O &user, uint64_t chunk,
+               const unsigned char *slots, uint64_t stride, int size, unsigned chunks, uint64_t i)
+{
+    const unsigned wanted = chunks & all_peers(size);
+    unit<2> x[LEAVES];
+    if (!wanted)
+        return true;
+    if (!lines_await(launch, op, slots, stride, size, wanted, {0, 0}, x))
+        return false;
+    if (chunks & CHUNKS_STORE) {
 #pragma unroll
         for (int p = 1; p < LEAVES; p++)
-            line[p] = order_load_line_if(left >> p & 1, slots + peer_at(launch, p) * stride);
-#pragma unroll
-        for (int p = 1; p < LEAVES; p++) {
-            if (!(left >> p & 1))
-                continue;
-            missing = peer_at(launch, p);
-            if (line_is_empty(line[p]))
-                continue;
-            user.store(missing * chunk + i, {line[p].low, line[p].high});
-            if (EMPTY)
-                line_empty(slots + missing * stride);
-            left &= ~(1u << p);
-        }
-        if (left && polls % 1024 == 0) {
-            start_ns = operation_keep_waiting(launch, op.sequence, missing, start_ns);
-            if (start_ns == 0)
-                return false;
-        }
+            if (p < size)
+                user.store_at_once((launch.ranks[p] * chunk + i) * CUDA_LINE, x[p]);
+        return true;
     }
+#pragma unroll
+    for (int p = 1; p < LEAVES; p++)
+        if (wanted >> p & 1)
+            user.store(launch.ranks[p] * chunk + i, x[p]);
     return true;
 }
 

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* group.h of a library that was built without CUDA. Whoever asks for a device is told so; the rest
- * cannot be reached. */
+/* group.h and symm.h of a library that was built without CUDA. Whoever asks for a device is told
+ * so; the rest cannot be reached. */
 #include "cuda/group.h"
+#include "cuda/symm.h"
 
 #include "error.h"
 
@@ -120,4 +121,70 @@ int cuda_group_describe(const struct cuda_group *group, char *text, size_t size)
     (void)text;
     (void)size;
     return 0;
+}
+
+enum tutti_status cuda_symm_create(const struct cuda_symm_config *config,
+                                   struct cuda_device *device, struct cuda_symm **symm, void **base,
+                                   int *fd)
+{
+    (void)config;
+    (void)base;
+    *device = (struct cuda_device){0};
+    *symm = NULL;
+    *fd = -1;
+    return decline();
+}
+
+enum tutti_status cuda_symm_join(struct cuda_symm *symm, const int *fds, int64_t deadline,
+                                 struct cuda_symm_places *places)
+{
+    (void)symm;
+    (void)fds;
+    (void)deadline;
+    (void)places;
+    return decline();
+}
+
+enum tutti_status cuda_symm_enqueue(struct cuda_symm *symm, enum cuda_symm_call call, int peer,
+                                    int channel, int64_t timeout_ms, tutti_stream_t stream)
+{
+    (void)symm;
+    (void)call;
+    (void)peer;
+    (void)channel;
+    (void)timeout_ms;
+    (void)stream;
+    return decline();
+}
+
+bool cuda_symm_failed(const struct cuda_symm *symm, struct cuda_symm_fault *fault)
+{
+    (void)symm;
+    (void)fault;
+    return false;
+}
+
+void cuda_symm_destroy(struct cuda_symm *symm)
+{
+    (void)symm;
+}
+
+enum tutti_status cuda_symm_watch_open(struct channel *channel, uint64_t peers,
+                                       struct cuda_symm_watch **watch)
+{
+    (void)channel;
+    (void)peers;
+    *watch = NULL;
+    return decline();
+}
+
+void cuda_symm_watch_add(struct cuda_symm_watch *watch, struct cuda_symm *symm)
+{
+    (void)watch;
+    (void)symm;
+}
+
+void cuda_symm_watch_close(struct cuda_symm_watch *watch)
+{
+    (void)watch;
 }

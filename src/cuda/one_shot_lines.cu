@@ -16,46 +16,60 @@ __device__ __forceinline__ void one_shot_lines(const cuda_launch &launch)
     constexpr int LEAVES = SUM_OF ? SUM_OF : CUDA_RANKS;
     const int size = SUM_OF ? SUM_OF : launch.size;
     const operands<D, 2> user(launch);
-    const unsigned units = (unsigned)user.units();
-    const unsigned first = worker_index();
-    const unsigned step = worker_count();
+    const unsigned units = (unsigned)user.units(), first = worker_index(), step = worker_count();
 
     operation op;
-    operation_begin(launch, op);
     if (is_clerk()) {
-        if (operation_take(op)) {
+        operation_begin(launch, op);
+        if (operation_take(launch, op)) {
             lines_take(&op.uses.low, units * size);
             operation_clerk(launch, op);
         }
         return;
     }
-    const unit<2> kept = first < units ? user.load(first) : unit<2>{};
-    if (!operation_take(op))
+    const unsigned stride = units * CUDA_LINE;
+    unsigned char *targets[LEAVES];
+    auto spot = user.spot_of(first);
+    uint64_t ready = spot.offset | spot.elements;
+    operation_targets(launch, size, offsetof(cuda_arena, one_shot), stride, first * CUDA_LINE,
+                      targets, ready);
+    operation_begin(launch, op, ready);
+    const unit<2> kept = user.load(spot);
+    if (!operation_take(launch, op))
         return;
     const lines_use use = lines_take(&op.uses.low, units * size);
-    const unsigned stride = units * CUDA_LINE;
+    const unsigned buffer = use.buffer * CUDA_ONE_SHOT_BYTES;
 
     /* 1. Push. */
-    for (unsigned at = first; at < units; at += step) {
-        const unit<2> u = at == first ? kept : user.load(at);
+    unit<2> u = kept;
+    unsigned offset = buffer;
+    for (unsigned at = first; at < units; offset += step * CUDA_LINE) {
         const order_line line = line_of(u);
-        const unsigned slot = launch.rank * stride + at * CUDA_LINE;
 #pragma unroll
-        for (int i = 1; i < LEAVES; i++)
-            if (i < size)
-                order_store_line(launch.peers[i]->one_shot[use.buffer] + slot, line);
+        for (int p = 1; p < LEAVES; p++)
+            if (p < size)
+                order_store_line(targets[p] + offset, line);
+        at += step;
+        if (at < units)
+            u = user.load(at);
     }
-    order_block_arrive();
+    order_block_arrive(ORDER_ROW);
     lines_empty(launch.own->one_shot[use.last], use.dirty);
 
     /* 2. Collect, reduce, write. */
-    for (unsigned at = first; at < units; at += step) {
-        unit<2> leaf[LEAVES];
-        const unit<2> mine = at == first ? kept : user.load(at);
-        if (!lines_wait<LEAVES>(launch, op, launch.own->one_shot[use.buffer] + at * CUDA_LINE,
-                                stride, size, mine, leaf))
+    u = kept;
+    offset = buffer + first * CUDA_LINE;
+    for (unsigned at = first; at < units; offset += step * CUDA_LINE) {
+        unit<2> x[LEAVES];
+        if (!lines_await(launch, op, launch.own->one_shot[0] + offset, stride, size,
+                         all_peers(size), u, x))
             return;
-        user.store(at, reduction<D, SUM_OF, 2>::reduce(leaf, launch));
+        user.store(spot, reduction<D, SUM_OF, 2>::reduce(x, launch));
+        at += step;
+        if (at < units) {
+            spot = user.spot_of(at);
+            u = user.load(spot);
+        }
     }
 }
 

@@ -18,38 +18,6 @@
 namespace
 {
 
-/* Polls until all peers' lines of a unit have come: `slots` is source 0's. Leaves in the
- * communicator's order; the own one is `mine`. */
-template <int LEAVES>
-__device__ __forceinline__ bool flagged_wait(const cuda_launch &launch, const operation &op,
-                                             const unsigned char *slots, unsigned stride, int size,
-                                             unit<1> mine, unit<1> (&leaf)[LEAVES])
-{
-    uint64_t start_ns = 0;
-    for (unsigned polls = 1;; polls++) {
-        order_line line[LEAVES];
-        int missing = -1;
-#pragma unroll
-        for (int l = 0; l < LEAVES; l++)
-            line[l] = order_load_line_if(l < size && launch.order[l] != launch.rank,
-                                         slots + launch.order[l] * stride);
-#pragma unroll
-        for (int l = 0; l < LEAVES; l++) {
-            const bool own = l >= size || launch.order[l] == launch.rank;
-            leaf[l] = own ? mine : unit<1>{line[l].low};
-            if (!own && line[l].high != op.flag)
-                missing = launch.order[l];
-        }
-        if (missing < 0)
-            return true;
-        if (polls % 1024 == 0) {
-            start_ns = operation_keep_waiting(launch, op.sequence, missing, start_ns);
-            if (start_ns == 0)
-                return false;
-        }
-    }
-}
-
 template <typename D, int SUM_OF>
 __device__ __forceinline__ void one_shot_ll(const cuda_launch &launch)
 {
@@ -60,36 +28,57 @@ __device__ __forceinline__ void one_shot_ll(const cuda_launch &launch)
     const unsigned stride = CUDA_FLAGGED_BYTES / CUDA_HALVES / size / CUDA_LINE * CUDA_LINE;
 
     operation op;
-    operation_begin(launch, op);
     if (is_clerk()) {
-        if (operation_take(op))
+        operation_begin(launch, op);
+        if (operation_take(launch, op))
             operation_clerk(launch, op);
         return;
     }
-    const unit<1> kept = first < units ? user.load(first) : unit<1>{};
-    if (!operation_take(op))
+    unsigned char *targets[LEAVES];
+    auto spot = user.spot_of(first);
+    uint64_t ready = spot.offset | spot.elements;
+    operation_targets(launch, size, offsetof(cuda_arena, flagged), stride, first * CUDA_LINE,
+                      targets, ready);
+    operation_begin(launch, op, ready);
+    const unit<1> kept = user.load(spot);
+    if (!operation_take(launch, op))
         return;
     const unsigned half = (op.sequence & 1) * (CUDA_FLAGGED_BYTES / CUDA_HALVES);
 
     /* 1. Push. */
-    unsigned slot = half + launch.rank * stride + first * CUDA_LINE;
-    for (unsigned at = first; at < units; at += step, slot += step * CUDA_LINE) {
-        const unit<1> u = at == first ? kept : user.load(at);
+    unit<1> u = kept;
+    unsigned offset = half;
+    for (unsigned at = first; at < units; offset += step * CUDA_LINE) {
 #pragma unroll
-        for (int i = 1; i < LEAVES; i++)
-            if (i < size)
-                order_store_line(launch.peers[i]->flagged + slot, {u.word[0], op.flag});
+        for (int p = 1; p < LEAVES; p++)
+            if (p < size)
+                order_store_line(targets[p] + offset, {u.word[0], op.flag});
+        at += step;
+        if (at < units)
+            u = user.load(at);
     }
-    order_block_arrive();
+    order_block_arrive(ORDER_ROW);
 
     /* 2. Collect, reduce, write. */
-    slot = half + first * CUDA_LINE;
-    for (unsigned at = first; at < units; at += step, slot += step * CUDA_LINE) {
-        const unit<1> mine = at == first ? kept : user.load(at);
-        unit<1> leaf[LEAVES];
-        if (!flagged_wait<LEAVES>(launch, op, launch.own->flagged + slot, stride, size, mine, leaf))
+    u = kept;
+    offset = half + first * CUDA_LINE;
+    for (unsigned at = first; at < units; offset += step * CUDA_LINE) {
+        order_line line[LEAVES];
+        unit<1> x[LEAVES];
+        if (!operation_await(launch, op, launch.own->flagged + offset, stride, size,
+                             all_peers(size), line,
+                             [&](const order_line &l) { return l.high == op.flag; }))
             return;
-        user.store(at, reduction<D, SUM_OF, 1>::reduce(leaf, launch));
+        x[0] = u;
+#pragma unroll
+        for (int p = 1; p < LEAVES; p++)
+            x[p] = {line[p].low};
+        user.store(spot, reduction<D, SUM_OF, 1>::reduce(x, launch));
+        at += step;
+        if (at < units) {
+            spot = user.spot_of(at);
+            u = user.load(spot);
+        }
     }
 }
 

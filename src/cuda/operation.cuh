@@ -39,35 +39,27 @@ static __device__ __forceinline__ unsigned worker_count(void)
     return gridDim.x * (blockDim.x - CUDA_CLERKS);
 }
 
-/* peers[i] is this rank. */
-static __device__ __forceinline__ int peer_at(const cuda_launch &launch, int i)
+/* Passes the grid dependency: nothing was touched before, and `ready` is known. Asks for this
+ * block's row, which operation_take() waits for, so that the input may be asked for between them.
+ */
+static __device__ __forceinline__ void operation_begin(const cuda_launch &launch, operation &op,
+                                                       uint64_t ready = 0)
 {
-    const int peer = launch.rank + i;
-    return peer < launch.size ? peer : peer - launch.size;
-}
-
-/* Passes the grid dependency: nothing was touched before. Asks for this block's row, which
- * operation_take() waits for, so that the input may be asked for between them. */
-static __device__ __forceinline__ void operation_begin(const cuda_launch &launch, operation &op)
-{
-    order_grid_wait();
     const cuda_row *row = &launch.own->control.rows[blockIdx.x];
+    order_grid_wait_after((uint64_t)row | ready);
     op.words = order_load_plain(row);
     op.uses = order_load_plain(&row->uses);
-    op.flag = ((launch.signature ^ launch.parameter ^ launch.signature >> 31) *
-               UINT64_C(0x9e3779b97f4a7c15)) >>
-              48;
 }
 
 /* False if the communicator has failed. Workers have arrived then. */
-static __device__ __forceinline__ bool operation_take(operation &op)
+static __device__ __forceinline__ bool operation_take(const cuda_launch &launch, operation &op)
 {
     op.sequence = op.words.low + 1;
-    op.flag |= op.sequence << 16;
+    op.flag = op.sequence << 16 | launch.tag;
     if (op.words.high == 0)
         return true;
     if (!is_clerk())
-        order_block_arrive();
+        order_block_arrive(ORDER_ROW);
     return false;
 }
 
@@ -163,6 +155,71 @@ static __device__ __noinline__ uint64_t operation_keep_waiting(const cuda_launch
     return start_ns;
 }
 
+/* ---- lines of peers -------------------------------------------------------------------------- */
+
+/* All peers, bit p for the p-th (launch.h). */
+static __device__ __forceinline__ unsigned all_peers(int size)
+{
+    return (1u << size) - 2;
+}
+
+/* Where a worker pushes: its line at `at` of this source, in a region of the p-th peer's arena.
+ * Sources are `stride` bytes apart. `ready` is made of them: operation_begin(). */
+template <int LEAVES>
+static __device__ __forceinline__ void
+operation_targets(const cuda_launch &launch, int size, uint64_t region, uint64_t stride,
+                  uint64_t at, unsigned char *(&targets)[LEAVES], uint64_t &ready)
+{
+    targets[0] = nullptr;
+#pragma unroll
+    for (int p = 1; p < LEAVES; p++) {
+        targets[p] =
+            (unsigned char *)launch.peers[p < size ? p : 0] + region + launch.rank * stride + at;
+        ready |= (uint64_t)targets[p];
+    }
+}
+
+/* Polls until the lines of the wanted peers have come, which `has_come` tells from one that has
+ * not. `slots` is the line of rank 0, ranks are `stride` bytes apart. Nothing but loads and
+ * comparing in the loop: what it takes beyond a load's latency delays every line. So a peer that is
+ * not wanted has the line of one that is. */
+template <int LEAVES, typename HAS_COME>
+static __device__ __forceinline__ bool
+operation_await(const cuda_launch &launch, const operation &op, const unsigned char *slots,
+                uint64_t stride, int size, unsigned wanted, order_line (&line)[LEAVES],
+                HAS_COME has_come)
+{
+    const unsigned char *slot[LEAVES];
+    const int any = __ffs(wanted) - 1;
+    uint64_t start_ns = 0;
+#pragma unroll
+    for (int p = 1; p < LEAVES; p++) {
+        slot[p] = slots + launch.ranks[wanted >> p & 1 ? p : any] * stride;
+        order_ready(slot[p]);
+    }
+    for (unsigned polls = 1;; polls++) {
+        bool all = true;
+#pragma unroll
+        for (int p = 1; p < LEAVES; p++)
+            line[p] = order_load_line_if(p < size, slot[p]);
+#pragma unroll
+        for (int p = 1; p < LEAVES; p++)
+            all &= p >= size || has_come(line[p]);
+        if (all)
+            return true;
+        if (polls % 1024 == 0) {
+            int missing = any;
+#pragma unroll
+            for (int p = 1; p < LEAVES; p++)
+                if (wanted >> p & 1 && !has_come(line[p]))
+                    missing = p;
+            start_ns = operation_keep_waiting(launch, op.sequence, launch.ranks[missing], start_ns);
+            if (start_ns == 0)
+                return false;
+        }
+    }
+}
+
 /* ---- the clerk ------------------------------------------------------------------------------- */
 
 /* Tells every peer what the operation is, and keeps it for the next one. Not waited for (but by
@@ -215,7 +272,7 @@ static __device__ __forceinline__ void operation_clerk(const cuda_launch &launch
     order_grid_trigger();
     if (blockIdx.x == 0)
         operation_announce(launch, op);
-    order_block_sync();
+    order_block_sync(ORDER_ROW);
     operation_advance(launch, op);
     if (blockIdx.x == 0)
         operation_compare_former(launch, op.sequence);

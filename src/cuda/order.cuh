@@ -92,15 +92,17 @@ static __device__ __forceinline__ void order_store_u32(uint32_t *to, uint32_t va
     asm volatile("st.relaxed.sys.global.u32 [%0], %1;" ::"l"(to), "r"(value) : "memory");
 }
 
-/* A barrier of the block on which only those who sync wait. */
-static __device__ __forceinline__ void order_block_arrive(void)
+/* Barriers of the block on which only those who sync wait. */
+enum { ORDER_ROW = 1, ORDER_WORKERS, ORDER_EMPTIED, ORDER_FENCED };
+
+static __device__ __forceinline__ void order_block_arrive(int barrier)
 {
-    asm volatile("barrier.cta.arrive 1, %0;" ::"r"(blockDim.x) : "memory");
+    asm volatile("barrier.cta.arrive %0, %1;" ::"r"(barrier), "r"(blockDim.x) : "memory");
 }
 
-static __device__ __forceinline__ void order_block_sync(void)
+static __device__ __forceinline__ void order_block_sync(int barrier)
 {
-    asm volatile("barrier.cta.sync 1, %0;" ::"r"(blockDim.x) : "memory");
+    asm volatile("barrier.cta.sync %0, %1;" ::"r"(barrier), "r"(blockDim.x) : "memory");
 }
 
 /* A barrier of the workers (operation.cuh): all hear whether all are well. */
@@ -137,12 +139,31 @@ static __device__ __forceinline__ void order_grid_wait(void)
 #endif
 }
 
+/* The same, not before `ready`, which is not 0, is known: what it is made of is computed while what
+ * ran before still runs. */
+static __device__ __forceinline__ void order_grid_wait_after(uint64_t ready)
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("{ .reg .pred p; setp.ne.u64 p, %0, 0; @p griddepcontrol.wait; }" ::"l"(ready)
+                 : "memory");
+#endif
+}
+
 /* What runs next may be brought to the cores; it still waits above for our end. */
 static __device__ __forceinline__ void order_grid_trigger(void)
 {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
+}
+
+/* Has x computed before what follows, not where it is used. */
+template <typename T> static __device__ __forceinline__ void order_ready(T &x)
+{
+    if constexpr (sizeof x == 8)
+        asm volatile("" : "+l"(x)::"memory");
+    else
+        asm volatile("" : "+r"(x)::"memory");
 }
 
 static __device__ __forceinline__ uint64_t order_time_ns(void)

@@ -123,8 +123,23 @@ struct dtype_b8 {
 #undef DTYPE_COMMON
 #undef DTYPE_STORE
 
-/* The device converts float16 itself, exactly as numeric.h does. */
+/* The device converts 16-bit floats itself, two at a time, as numeric.h does but for NaN. */
+#define DTYPE_PAIR(cvt, nan)                                                                       \
+    static __device__ __forceinline__ uint32_t store_pair(acc low, acc high)                       \
+    {                                                                                              \
+        uint32_t pair;                                                                             \
+        asm(cvt " %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));                                \
+        pair = low != low ? __byte_perm(pair, nan, 0x3254) : pair;                                 \
+        return high != high ? __byte_perm(pair, nan, 0x5410) : pair;                               \
+    }
+
+struct dtype_bfloat : dtype_bf16 {
+    DTYPE_PAIR("cvt.rn.bf16x2.f32", 0x7fc0)
+};
+
 struct dtype_half : dtype_f16 {
+    DTYPE_PAIR("cvt.rn.f16x2.f32", 0x7e00)
+
     static __device__ __forceinline__ acc load(element x)
     {
         acc value;
@@ -138,13 +153,14 @@ struct dtype_half : dtype_f16 {
         return x != x ? 0x7e00 : value;
     }
 };
+#undef DTYPE_PAIR
 
 /* Which kernels there are: X(the dtype's public name, T, world size of a sum or 0, name's end). */
 #define KERNELS_OF_FLOATS(X)                                                                       \
     X(float32, f32, 0, )                                                                           \
     X(float64, f64, 0, )                                                                           \
     X(float16, half, 0, )                                                                          \
-    X(bfloat16, bf16, 0, )                                                                         \
+    X(bfloat16, bfloat, 0, )                                                                       \
     X(float8_e4m3, e4m3, 0, )                                                                      \
     X(float8_e5m2, e5m2, 0, )
 #define KERNELS_OF_INTEGERS(X)                                                                     \
@@ -164,7 +180,7 @@ struct dtype_half : dtype_f16 {
 #define KERNELS_OF_SUMS(X)                                                                         \
     KERNELS_OF_SUM(X, float32, f32)                                                                \
     KERNELS_OF_SUM(X, float16, half)                                                               \
-    KERNELS_OF_SUM(X, bfloat16, bf16)
+    KERNELS_OF_SUM(X, bfloat16, bfloat)
 
 /* ---- units ----------------------------------------------------------------------------------- */
 
@@ -209,45 +225,79 @@ template <typename D, int WORDS> struct operands {
         return (count + ELEMENTS - 1) / ELEMENTS;
     }
 
+    /* Where a unit is, and how much of it. */
+    struct spot {
+        uint64_t offset;
+        uint32_t elements;      /* 0 where the operands have ended */
+        uint32_t loads, stores; /* at once */
+    };
+
+    __device__ __forceinline__ spot spot_of(uint64_t at) const
+    {
+        const uint64_t first = at * ELEMENTS, left = first < count ? count - first : 0;
+        spot s;
+        s.offset = at * (WORDS * 8);
+        s.elements = left < ELEMENTS ? (uint32_t)left : ELEMENTS;
+        return s;
+    }
+
+    /* Whole and aligned ones. */
+    __device__ __forceinline__ unit<WORDS> load_at_once(uint64_t offset) const
+    {
+        unit<WORDS> u;
+        if (WORDS == 2) {
+            order_line line = order_load_plain(send + offset);
+            u.word[0] = line.low;
+            u.word[WORDS - 1] = line.high;
+        } else {
+            u.word[0] = order_load_plain_u64(send + offset);
+        }
+        return u;
+    }
+
+    __device__ __forceinline__ void store_at_once(uint64_t offset, unit<WORDS> u) const
+    {
+        if (WORDS == 2)
+            order_store_plain(recv + offset, {u.word[0], u.word[WORDS - 1]});
+        else
+            order_store_plain_u64(recv + offset, u.word[0]);
+    }
+
+    __device__ __forceinline__ unit<WORDS> load(const spot &s) const
+    {
+        if (whole_send && s.elements == ELEMENTS)
+            return load_at_once(s.offset);
+        return s.elements ? load_elements(send + s.offset, s.elements) : unit<WORDS>{};
+    }
+
+    __device__ __forceinline__ void store(const spot &s, unit<WORDS> u) const
+    {
+        if (whole_recv && s.elements == ELEMENTS)
+            store_at_once(s.offset, u);
+        else
+            store_elements(recv + s.offset, u, s.elements);
+    }
+
     __device__ __forceinline__ unit<WORDS> load(uint64_t at) const
     {
-        const unsigned char *from = send + at * (WORDS * 8);
-        if (whole_send && (at + 1) * ELEMENTS <= count) {
-            if (WORDS == 2) {
-                order_line line = order_load_plain(from);
-                unit<WORDS> u;
-                u.word[0] = line.low;
-                u.word[WORDS - 1] = line.high;
-                return u;
-            }
-            unit<WORDS> u;
-            u.word[0] = order_load_plain_u64(from);
-            return u;
-        }
-        return load_elements(from, count - at * ELEMENTS);
+        return load(spot_of(at));
     }
 
     __device__ __forceinline__ void store(uint64_t at, unit<WORDS> u) const
     {
-        unsigned char *to = recv + at * (WORDS * 8);
-        if (whole_recv && (at + 1) * ELEMENTS <= count) {
-            if (WORDS == 2)
-                order_store_plain(to, {u.word[0], u.word[WORDS - 1]});
-            else
-                order_store_plain_u64(to, u.word[0]);
-            return;
-        }
-        store_elements(to, u, count - at * ELEMENTS);
+        store(spot_of(at), u);
     }
 
-    static __device__ __noinline__ unit<WORDS> load_elements(const unsigned char *from,
-                                                             uint64_t left)
+    static __device__ __forceinline__ unit<WORDS> load_elements(const unsigned char *from,
+                                                                uint32_t left)
     {
         const volatile typename D::element *element = (const volatile typename D::element *)from;
         constexpr int PER_WORD = 8 / sizeof(typename D::element);
         unit<WORDS> u;
+#pragma unroll
         for (int w = 0; w < WORDS; w++) {
             u.word[w] = 0;
+#pragma unroll 1
             for (int e = 0; e < PER_WORD; e++)
                 if (w * PER_WORD + e < left)
                     u.word[w] |= element_bits<D>(element[w * PER_WORD + e])
@@ -256,12 +306,14 @@ template <typename D, int WORDS> struct operands {
         return u;
     }
 
-    static __device__ __noinline__ void store_elements(unsigned char *to, unit<WORDS> u,
-                                                       uint64_t left)
+    static __device__ __forceinline__ void store_elements(unsigned char *to, unit<WORDS> u,
+                                                          uint32_t left)
     {
         typename D::element *element = (typename D::element *)to;
         constexpr int PER_WORD = 8 / sizeof(typename D::element);
+#pragma unroll
         for (int w = 0; w < WORDS; w++)
+#pragma unroll 1
             for (int e = 0; e < PER_WORD; e++)
                 if (w * PER_WORD + e < left)
                     element[w * PER_WORD + e] =
@@ -322,27 +374,81 @@ static __device__ __forceinline__ typename D::acc tree_any(const typename D::acc
     return size == 3 ? right : size == 4 ? four : D::combine(op, four, right);
 }
 
-/* The unit that all leaves make. SUM_OF is the world size of a sum, or 0 for any. */
+/* A unit's word of results. */
+template <typename D>
+static __device__ __forceinline__ uint64_t word_of(const typename D::acc *result)
+{
+    constexpr int BITS = 8 * sizeof(typename D::element);
+    uint64_t word = 0;
+#pragma unroll
+    for (int e = 0; e < 64 / BITS; e++)
+        word |= element_bits<D>(D::store(result[e])) << (e * BITS);
+    return word;
+}
+
+template <typename D> static __device__ __forceinline__ uint64_t word_of_pairs(const float *result)
+{
+    return D::store_pair(result[0], result[1]) | (uint64_t)D::store_pair(result[2], result[3])
+                                                     << 32;
+}
+
+template <> __device__ __forceinline__ uint64_t word_of<dtype_bfloat>(const float *result)
+{
+    return word_of_pairs<dtype_bfloat>(result);
+}
+
+template <> __device__ __forceinline__ uint64_t word_of<dtype_half>(const float *result)
+{
+    return word_of_pairs<dtype_half>(result);
+}
+
+/* The unit that all ranks' make, x[p] being of rank launch.ranks[p]. SUM_OF is the world size of a
+ * sum, or 0 for any. */
 template <typename D, int SUM_OF, int WORDS> struct reduction {
     static constexpr int LEAVES = SUM_OF ? SUM_OF : CUDA_RANKS;
     static constexpr int BITS = 8 * sizeof(typename D::element);
 
-    static __device__ __forceinline__ unit<WORDS> reduce(unit<WORDS> (&leaf)[LEAVES],
+    static constexpr bool IN_PLACE = SUM_OF && (SUM_OF & (SUM_OF - 1)) == 0;
+
+    /* As launch_leaf() says, of registers. */
+    static __device__ __forceinline__ uint64_t leaf_word(const unit<WORDS> (&x)[LEAVES], int l,
+                                                         int w, int place)
+    {
+        if (l > place)
+            return x[l].word[w];
+        return l == place ? x[0].word[w] : x[l + 1 < LEAVES ? l + 1 : l].word[w];
+    }
+
+    static __device__ __forceinline__ unit<WORDS> reduce(const unit<WORDS> (&x)[LEAVES],
                                                          const cuda_launch &launch)
+    {
+        unit<WORDS> leaf[LEAVES];
+#pragma unroll
+        for (int l = 0; l < LEAVES; l++)
+#pragma unroll
+            for (int w = 0; w < WORDS; w++)
+                leaf[l].word[w] = leaf_word(x, l, w, IN_PLACE ? 0 : launch.place);
+        return reduce_leaves(leaf, launch);
+    }
+
+  private:
+    static __device__ __forceinline__ unit<WORDS> reduce_leaves(const unit<WORDS> (&leaf)[LEAVES],
+                                                                const cuda_launch &launch)
     {
         unit<WORDS> out;
         typename D::acc x[LEAVES];
         if constexpr (SUM_OF) {
 #pragma unroll
             for (int w = 0; w < WORDS; w++) {
-                out.word[w] = 0;
+                typename D::acc result[64 / BITS];
 #pragma unroll
-                for (int shift = 0; shift < 64; shift += BITS) {
+                for (int e = 0; e < 64 / BITS; e++) {
 #pragma unroll
                     for (int l = 0; l < LEAVES; l++)
-                        x[l] = D::load(bits_element<D>(leaf[l].word[w] >> shift));
-                    out.word[w] |= element_bits<D>(D::store(tree_sum<D, 0, LEAVES>(x))) << shift;
+                        x[l] = D::load(bits_element<D>(leaf[l].word[w] >> (e * BITS)));
+                    result[e] = tree_sum<D, 0, LEAVES>(x);
                 }
+                out.word[w] = word_of<D>(result);
             }
         } else {
 #pragma unroll

@@ -52,30 +52,41 @@ void cuda_leave(struct cuda_group *group, bool pushed)
     cuda_context_leave(group->driver, pushed);
 }
 
-enum tutti_status cuda_event_wait(struct cuda_group *group, int64_t deadline)
+static enum tutti_status event_await(const struct cuda_driver *driver, CUevent event,
+                                     CUdevice device, int64_t deadline)
 {
     for (;;) {
-        CUresult result = group->driver->event_query(group->event);
+        CUresult result = driver->event_query(event);
         if (result != CUDA_ERROR_NOT_READY)
-            return cuda_check(group->driver, result, "cuEventQuery");
+            return cuda_check(driver, result, "cuEventQuery");
         if (deadline_passed(deadline))
-            return error_set(TUTTI_ERR_TIMEOUT, "device %d did not end its work in time",
-                             group->device.ordinal);
+            return error_set(TUTTI_ERR_TIMEOUT, "device %d did not end its work in time", device);
         nanosleep(&(struct timespec){.tv_nsec = POLL_NS}, NULL);
     }
 }
 
-enum tutti_status cuda_own_finish(struct cuda_group *group, int64_t deadline)
+enum tutti_status cuda_event_wait(struct cuda_group *group, int64_t deadline)
 {
-    CUstream stream = group->own;
-    enum tutti_status status = cuda_check(
-        group->driver, group->driver->event_record(group->event, stream), "cuEventRecord");
+    return event_await(group->driver, group->event, group->device.ordinal, deadline);
+}
+
+enum tutti_status cuda_stream_finish(const struct cuda_driver *driver, CUstream stream,
+                                     CUevent event, CUdevice device, int64_t deadline)
+{
+    enum tutti_status status =
+        cuda_check(driver, driver->event_record(event, stream), "cuEventRecord");
     if (status == TUTTI_OK)
-        status = cuda_event_wait(group, deadline);
+        status = event_await(driver, event, device, deadline);
     /* What is on it must be over before its memory goes. It is short, being ours. */
     if (status != TUTTI_OK && status != TUTTI_ERR_TIMEOUT)
-        group->driver->stream_synchronize(stream);
+        driver->stream_synchronize(stream);
     return status;
+}
+
+enum tutti_status cuda_own_finish(struct cuda_group *group, int64_t deadline)
+{
+    return cuda_stream_finish(group->driver, group->own, group->event, group->device.ordinal,
+                              deadline);
 }
 
 enum tutti_status cuda_capture_of(const struct cuda_driver *driver, CUstream stream, cuuint64_t *id,

@@ -105,13 +105,13 @@ static __device__ __forceinline__ void tile_push(const cuda_launch &launch, cons
         unit<2> u[CUDA_RANKS];
 #pragma unroll
         for (int p = 1; p < CUDA_RANKS; p++) {
-            const uint64_t at = peer_at(launch, p) * plan.chunk + start + i;
+            const uint64_t at = launch.ranks[p] * plan.chunk + start + i;
             if (p < size && at < plan.units)
                 u[p] = user.load(at);
         }
 #pragma unroll
         for (int p = 1; p < CUDA_RANKS; p++) {
-            const int peer = peer_at(launch, p);
+            const int peer = launch.ranks[p];
             if (p < size && peer * plan.chunk + start + i < plan.units)
                 order_store_plain(tile_slot(plan, launch.peers[p], 0, launch.rank, size, k) +
                                       (uint64_t)i * CUDA_LINE,
@@ -132,14 +132,15 @@ static __device__ __forceinline__ void tile_reduce(const cuda_launch &launch, co
          i += blockDim.x - CUDA_CLERKS) {
         unit<2> leaf[CUDA_RANKS];
 #pragma unroll
-        for (int l = 0; l < CUDA_RANKS; l++) {
-            const int source = l < size ? launch.order[l] : launch.rank;
-            if (source == launch.rank) {
-                leaf[l] = user.load(chunk_start + i);
-            } else {
-                const order_line line = order_load_plain(
-                    tile_slot(plan, launch.own, 0, source, size, k) + (uint64_t)i * CUDA_LINE);
-                leaf[l] = {line.low, line.high};
+        for (int p = 0; p < CUDA_RANKS; p++) {
+            leaf[p] = {0, 0};
+            if (p == 0) {
+                leaf[p] = user.load(chunk_start + i);
+            } else if (p < size) {
+                const order_line line =
+                    order_load_plain(tile_slot(plan, launch.own, 0, launch.ranks[p], size, k) +
+                                     (uint64_t)i * CUDA_LINE);
+                leaf[p] = {line.low, line.high};
             }
         }
         const unit<2> result = reduction<D, 0, 2>::reduce(leaf, launch);
@@ -167,11 +168,11 @@ static __device__ __forceinline__ void tile_write(const cuda_launch &launch, con
         for (int p = 1; p < CUDA_RANKS; p++)
             if (p < size)
                 line[p] =
-                    order_load_plain(tile_slot(plan, launch.own, 1, peer_at(launch, p), size, k) +
+                    order_load_plain(tile_slot(plan, launch.own, 1, launch.ranks[p], size, k) +
                                      (uint64_t)i * CUDA_LINE);
 #pragma unroll
         for (int p = 1; p < CUDA_RANKS; p++) {
-            const uint64_t at = peer_at(launch, p) * plan.chunk + start + i;
+            const uint64_t at = launch.ranks[p] * plan.chunk + start + i;
             if (p < size && at < plan.units)
                 user.store(at, {line[p].low, line[p].high});
         }
@@ -188,13 +189,13 @@ static __device__ __forceinline__ void two_shot_tiles(const cuda_launch &launch)
     operation op;
     operation_begin(launch, op);
     if (is_clerk()) {
-        if (operation_take(op))
+        if (operation_take(launch, op))
             operation_clerk(launch, op);
         return;
     }
-    if (!operation_take(op))
+    if (!operation_take(launch, op))
         return;
-    order_block_arrive();
+    order_block_arrive(ORDER_ROW);
     for (unsigned k = 0; k < plan.tiles + 2; k++) {
         if (k < plan.tiles) {
             tile_push(launch, user, plan, size, k);

@@ -21,67 +21,70 @@ __device__ __forceinline__ void two_shot_lines(const cuda_launch &launch)
     constexpr int LEAVES = SUM_OF ? SUM_OF : CUDA_RANKS;
     const int size = SUM_OF ? SUM_OF : launch.size;
     const operands<D, 2> user(launch);
-    const unsigned units = (unsigned)user.units();
-    const unsigned chunk = (units + size - 1) / size;
-    const unsigned first = worker_index();
-    const unsigned step = worker_count();
+    const unsigned units = (unsigned)user.units(), chunk = (units + size - 1) / size;
+    const unsigned first = worker_index(), step = worker_count();
 
     operation op;
-    operation_begin(launch, op);
     if (is_clerk()) {
-        if (operation_take(op)) {
+        operation_begin(launch, op);
+        if (operation_take(launch, op)) {
             lines_take(&op.uses.high, 2 * size * chunk);
             operation_clerk(launch, op);
         }
         return;
     }
-    unit<2> kept[LEAVES]; /* [0] of the own chunk, [p] of the p-th peer's */
-    lines_load<LEAVES>(launch, user, units, chunk, size, first, kept);
-    if (!operation_take(op))
-        return;
-    const lines_use use = lines_take(&op.uses.high, 2 * size * chunk);
     const unsigned stride = chunk * CUDA_LINE, hop = size * stride;
-    const unsigned own_chunk = launch.rank * chunk;
-    const unit<2> own_first = kept[0];
+    unsigned char *targets[LEAVES];
+    unsigned chunks = chunks_of<LEAVES>(launch, user, chunk, size, first);
+    uint64_t ready = chunks;
+    operation_targets(launch, size, offsetof(cuda_arena, two_shot), stride, first * CUDA_LINE,
+                      targets, ready);
+    operation_begin(launch, op, ready);
+    unit<2> u[LEAVES];
+    chunks_load(launch, user, chunk, size, chunks, first, u);
+    if (!operation_take(launch, op))
+        return;
+    unit<2> mine = u[0];
+    const lines_use use = lines_take(&op.uses.high, 2 * size * chunk);
+    const unsigned buffer = use.buffer * CUDA_TWO_SHOT_BYTES;
+    const unsigned char *const slots = launch.own->two_shot[use.buffer];
 
     /* 1. Push every chunk to its owner. */
-    for (unsigned i = first; i < chunk; i += step) {
-        const unsigned slot = launch.rank * stride + i * CUDA_LINE;
-        if (i != first)
-            lines_load<LEAVES>(launch, user, units, chunk, size, i, kept);
-#pragma unroll
-        for (int p = 1; p < LEAVES; p++) {
-            const int peer = peer_at(launch, p);
-            if (p < size && peer * chunk + i < units)
-                order_store_line(launch.peers[p]->two_shot[use.buffer] + slot, line_of(kept[p]));
+    unsigned offset = buffer;
+    for (unsigned i = first; i < chunk; offset += step * CUDA_LINE) {
+        chunks_push(targets, offset, chunks, u);
+        i += step;
+        if (i < chunk) {
+            chunks = chunks_of<LEAVES>(launch, user, chunk, size, i);
+            chunks_load(launch, user, chunk, size, chunks, i, u);
         }
     }
-    order_block_arrive();
+    order_block_arrive(ORDER_ROW);
     lines_empty(launch.own->two_shot[use.last], use.dirty);
 
     /* 2. Reduce the own chunk and push it to all. */
-    for (unsigned i = first; i < chunk && own_chunk + i < units; i += step) {
-        unit<2> leaf[LEAVES];
-        const unit<2> mine = i == first ? own_first : user.load(own_chunk + i);
-        const unsigned slot = i * CUDA_LINE;
-        if (!lines_wait<LEAVES>(launch, op, launch.own->two_shot[use.buffer] + slot, stride, size,
-                                mine, leaf))
+    const uint64_t own_chunk = launch.rank * chunk;
+    offset = buffer + hop;
+    for (unsigned i = first; i < chunk && own_chunk + i < units; offset += step * CUDA_LINE) {
+        unit<2> x[LEAVES];
+        if (!lines_await(launch, op, slots + i * CUDA_LINE, stride, size, all_peers(size), mine, x))
             return;
-        const unit<2> result = reduction<D, SUM_OF, 2>::reduce(leaf, launch);
+        const unit<2> result = reduction<D, SUM_OF, 2>::reduce(x, launch);
+        const order_line line = line_of(result);
 #pragma unroll
         for (int p = 1; p < LEAVES; p++)
             if (p < size)
-                order_store_line(launch.peers[p]->two_shot[use.buffer] + hop +
-                                     launch.rank * stride + slot,
-                                 line_of(result));
+                order_store_line(targets[p] + offset, line);
         user.store(own_chunk + i, result);
+        i += step;
+        if (i < chunk && own_chunk + i < units)
+            mine = user.load(own_chunk + i);
     }
 
     /* 3. Write the others' results. */
     for (unsigned i = first; i < chunk; i += step)
-        if (!lines_collect<LEAVES, false>(launch, op, user, units, chunk, size, i,
-                                          launch.own->two_shot[use.buffer] + hop + i * CUDA_LINE,
-                                          stride))
+        if (!chunks_collect<LEAVES>(launch, op, user, chunk, slots + hop + i * CUDA_LINE, stride,
+                                    size, chunks_of<LEAVES>(launch, user, chunk, size, i), i))
             return;
 }
 

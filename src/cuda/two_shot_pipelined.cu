@@ -1,31 +1,37 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * Two-shot with full lines, piece by piece, for floats of any size up to what memory holds (other
- * dtypes take tiles.cuh). A worker
- * serves DEPTH units of each piece of each chunk, the same ones on every rank. In its turn for
- * piece q it
+ * dtypes take tiles.cuh). A worker serves DEPTH units of each piece of each chunk, the same ones on
+ * every rank. In its turn for piece q it
  *   1. waits for all sources' lines of q, reduces, pushes the result to all,
  *   2. pushes its lines of q + 1 to their owners,
  *   3. waits for the other owners' results of q, and writes them,
  * so that the link carries q + 1 while the results of q are awaited.
  *
- * Lines lie in pipes[q mod 2][hop][source][unit], with one writer (the source's worker) and one
- * reader (the owner's worker of the same number), who empties a line as soon as it has read it. A
- * line is empty when it is written:
- *   hop 1, piece q + 1: the pusher had our result of q - 1 in its turn before, and we had emptied
- *     hop 1 of q - 1 before we pushed that result (release Z1, acquire Z1a);
- *   hop 2, piece q: the owner had our line of q, which we pushed in turn q - 1, and we had emptied
- *     hop 2 of q - 2 in the turn before (Z1, Z1a);
- *   and of the operation before, of any geometry: what hop 1 held of it was emptied before our last
- *     result went out, what hop 2 held before our first line of this one does.
- * One fence a turn and block, between two barriers, serves as both: one for each warp took a fifth
- * of the bandwidth.
+ * Lines lie in pipes[q mod 3][hop][source][unit], with one writer (the source's worker) and one
+ * reader (the owner's worker of the same number), who empties a line as soon as it has read it. The
+ * clerk fences what a turn has emptied while the workers are in the next one: a fence waits until
+ * all that the block has pushed has arrived. A line is empty when it is written:
+ *   hop 1, piece q + 1: the pusher had the owner's result of q - 1 in its turn before, which was
+ *     pushed behind the fence for turn q - 2, in which hop 1 of q - 2 was emptied (Z1, Z1a);
+ *   hop 2, piece q: the owner had our line of q, which we pushed in turn q - 1, behind the fence
+ *     for turn q - 2, before which hop 2 of q - 3 was emptied (Z1, Z1a);
+ *   and likewise from one operation to the next, of any geometry: the pipes go on in turn, and
+ *     what an operation's last turn has emptied is behind the kernel's end for the next one.
  */
 #include "cuda/lines.cuh"
 #include "cuda/tiles.cuh"
 
 namespace
 {
+
+/* Where an operation of so many turns begins; `uses` is the word of the state for the next one. */
+__device__ __forceinline__ unsigned pipes_take(uint64_t *uses, unsigned turns)
+{
+    const unsigned pipe = *uses >> 16 & 0xffff;
+    *uses = (*uses & ~UINT64_C(0xffff0000)) | (uint64_t)((pipe + turns) % CUDA_PIPES) << 16;
+    return pipe;
+}
 
 template <typename D, int SUM_OF, int DEPTH>
 __device__ __forceinline__ void two_shot_pipelined(const cuda_launch &launch)
@@ -36,85 +42,111 @@ __device__ __forceinline__ void two_shot_pipelined(const cuda_launch &launch)
     const uint64_t units = user.units(), chunk = (units + size - 1) / size;
     const unsigned most = CUDA_PIPE_BYTES / CUDA_LINE / size / DEPTH;
     const unsigned width = worker_count() < most ? worker_count() : most;
+    const uint64_t piece = (uint64_t)width * DEPTH;
     const unsigned stride = width * DEPTH * CUDA_LINE;
-    const uint64_t own_chunk = launch.rank * chunk;
 
     operation op;
-    operation_begin(launch, op);
     if (is_clerk()) {
-        if (operation_take(op))
-            operation_clerk(launch, op);
+        operation_begin(launch, op);
+        if (!operation_take(launch, op))
+            return;
+        const unsigned turns = (unsigned)((chunk + piece - 1) / piece);
+        pipes_take(&op.uses.high, turns);
+        operation_clerk(launch, op);
+        for (unsigned turn = 0; turn + 1 < turns; turn++) {
+            order_block_sync(ORDER_EMPTIED);
+            order_fence(); /* Z1 */
+            order_block_arrive(ORDER_FENCED);
+        }
         return;
     }
     const unsigned worker = worker_index();
+    unsigned char *targets[LEAVES];
+    uint64_t ready = 0;
+    operation_targets(launch, size, offsetof(cuda_arena, pipes), stride, worker * CUDA_LINE,
+                      targets, ready);
     /* A worker too many has no units, but meets the others at the barriers. */
     uint64_t at = worker < width ? worker : chunk;
     /* Of this piece's own chunk in [0], of the next one's others in [p]. */
     unit<2> u[DEPTH][LEAVES];
+    unsigned chunks[DEPTH];
+    operation_begin(launch, op, ready);
 #pragma unroll
-    for (int d = 0; d < DEPTH; d++)
-        lines_load<LEAVES>(launch, user, units, chunk, size, at + d * width, u[d]);
-    if (!operation_take(op))
+    for (int d = 0; d < DEPTH; d++) {
+        chunks[d] = chunks_of<LEAVES>(launch, user, chunk, size, at + d * width);
+        chunks_load(launch, user, chunk, size, chunks[d], at + d * width, u[d]);
+    }
+    if (!operation_take(launch, op))
         return;
-    const unsigned mine = launch.rank * stride + worker * CUDA_LINE;
+    unsigned pipe = pipes_take(&op.uses.high, 0);
 #pragma unroll
     for (int d = 0; d < DEPTH; d++)
-        lines_push<LEAVES>(launch, units, chunk, size, at + d * width, u[d], 0,
-                           mine + d * width * CUDA_LINE);
-    order_block_arrive();
+        chunks_push(targets, pipe * 2 * CUDA_PIPE_BYTES + d * width * CUDA_LINE, chunks[d], u[d]);
+    order_block_arrive(ORDER_ROW);
 
-    unsigned parity = 0;
+    const unsigned char *const slots = launch.own->pipes[0][0] + worker * CUDA_LINE;
+    const uint64_t own_chunk = launch.rank * chunk;
     bool well = true;
-    for (uint64_t start = 0; start < chunk; start += (uint64_t)width * DEPTH, parity ^= 1) {
-        unsigned char *const pipe = launch.own->pipes[parity][0] + worker * CUDA_LINE;
-        const uint64_t next = at + (uint64_t)width * DEPTH;
+    for (uint64_t start = 0; start < chunk; start += piece, at += piece) {
+        const unsigned offset = pipe * 2 * CUDA_PIPE_BYTES;
+        pipe = pipe + 1 < CUDA_PIPES ? pipe + 1 : 0;
+        const unsigned next_offset = pipe * 2 * CUDA_PIPE_BYTES;
+        unsigned next[DEPTH];
         unit<2> result[DEPTH];
 
         /* 1. */
 #pragma unroll
         for (int d = 0; d < DEPTH; d++) {
             const unit<2> own = u[d][0];
-            unsigned char *const slots = pipe + d * width * CUDA_LINE;
-            unit<2> leaf[LEAVES];
-            lines_load<LEAVES>(launch, user, units, chunk, size, next + d * width, u[d]);
-            if (at + d * width >= chunk || own_chunk + at + d * width >= units)
+            const unsigned slot = offset + d * width * CUDA_LINE;
+            const uint64_t i = at + piece + d * width;
+            unit<2> x[LEAVES];
+            next[d] = chunks_of<LEAVES>(launch, user, chunk, size, i);
+            chunks_load(launch, user, chunk, size, next[d], i, u[d]);
+            if (!(chunks[d] & 1))
                 continue;
-            well = well && lines_wait<LEAVES>(launch, op, slots, stride, size, own, leaf);
-            result[d] = reduction<D, SUM_OF, 2>::reduce(leaf, launch);
+            well = well &&
+                   lines_await(launch, op, slots + slot, stride, size, all_peers(size), own, x);
+            result[d] = reduction<D, SUM_OF, 2>::reduce(x, launch);
 #pragma unroll
             for (int p = 1; p < LEAVES; p++)
                 if (p < size)
-                    line_empty(slots + peer_at(launch, p) * stride);
+                    line_empty((void *)(slots + slot + launch.ranks[p] * stride));
         }
-        if (!order_workers_all(well))
-            return;
-        if (threadIdx.x == CUDA_CLERKS)
-            order_fence(); /* Z1 and Z1a */
-        order_workers_all(true);
+        if (start > 0)
+            order_block_sync(ORDER_FENCED);
+        if (start + piece < chunk)
+            order_block_arrive(ORDER_EMPTIED);
 #pragma unroll
         for (int d = 0; d < DEPTH; d++) {
-            if (at + d * width >= chunk || own_chunk + at + d * width >= units)
+            const order_line line = line_of(result[d]);
+            if (!(chunks[d] & 1) || !well)
                 continue;
 #pragma unroll
             for (int p = 1; p < LEAVES; p++)
                 if (p < size)
-                    order_store_line(launch.peers[p]->pipes[parity][1] + mine +
-                                         d * width * CUDA_LINE,
-                                     line_of(result[d]));
+                    order_store_line(targets[p] + offset + CUDA_PIPE_BYTES + d * width * CUDA_LINE,
+                                     line);
             user.store(own_chunk + at + d * width, result[d]);
         }
         /* 2. */
 #pragma unroll
         for (int d = 0; d < DEPTH; d++)
-            lines_push<LEAVES>(launch, units, chunk, size, next + d * width, u[d], parity ^ 1,
-                               mine + d * width * CUDA_LINE);
-            /* 3. */
+            if (well)
+                chunks_push(targets, next_offset + d * width * CUDA_LINE, next[d], u[d]);
+                /* 3. */
 #pragma unroll
-        for (int d = 0; d < DEPTH; d++)
-            well = well && lines_collect<LEAVES, true>(
-                               launch, op, user, units, chunk, size, at + d * width,
-                               pipe + CUDA_PIPE_BYTES + d * width * CUDA_LINE, stride);
-        at = next;
+        for (int d = 0; d < DEPTH; d++) {
+            const unsigned char *const results =
+                slots + offset + CUDA_PIPE_BYTES + d * width * CUDA_LINE;
+            well = well && chunks_collect<LEAVES>(launch, op, user, chunk, results, stride, size,
+                                                  chunks[d], at + d * width);
+#pragma unroll
+            for (int p = 1; p < LEAVES; p++)
+                if (well && chunks[d] >> p & 1)
+                    line_empty((void *)(results + launch.ranks[p] * stride));
+            chunks[d] = next[d];
+        }
     }
 }
 

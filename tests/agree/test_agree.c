@@ -257,10 +257,11 @@ static int memory_open(struct side *side, tutti_store_t *store)
     }
     bool two = ranks->size % 2;
     RANKS_CHECK(tutti_symm_group("agree", rank, ranks->size, store, &side->group) == TUTTI_OK);
-    RANKS_CHECK(tutti_symm_alloc(side->group, two ? bytes : 2 * bytes, &send) == TUTTI_OK);
+    RANKS_CHECK(tutti_symm_alloc(side->group, TUTTI_DEVICE_CPU, two ? bytes : 2 * bytes, &send) ==
+                TUTTI_OK);
     RANKS_CHECK(tutti_symm_rendezvous(send, RANKS_TIMEOUT_MS, NULL) == TUTTI_OK);
     if (two) {
-        RANKS_CHECK(tutti_symm_alloc(side->group, bytes, &recv) == TUTTI_OK);
+        RANKS_CHECK(tutti_symm_alloc(side->group, TUTTI_DEVICE_CPU, bytes, &recv) == TUTTI_OK);
         RANKS_CHECK(tutti_symm_rendezvous(recv, RANKS_TIMEOUT_MS, NULL) == TUTTI_OK);
     }
     side->send_memory = send;

@@ -137,7 +137,7 @@ static int live(struct ranks *ranks, int rank, tutti_store_t *store)
     uint64_t random = 20;
     if (context->symmetric) {
         RANKS_CHECK(tutti_symm_group("random", rank, ranks->size, store, &group) == TUTTI_OK);
-        RANKS_CHECK(tutti_symm_alloc(group, bytes, &memory) == TUTTI_OK);
+        RANKS_CHECK(tutti_symm_alloc(group, TUTTI_DEVICE_CPU, bytes, &memory) == TUTTI_OK);
         RANKS_CHECK(tutti_symm_rendezvous(memory, RANKS_TIMEOUT_MS, NULL) == TUTTI_OK);
     } else {
         memory = malloc(bytes);

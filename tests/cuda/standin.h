@@ -2,9 +2,9 @@
 /*
  * A stand-in for libcuda, on host memory: what the library calls of the driver, and what tests call
  * besides. Device memory is a memfd, so that processes and threads really share what they map; a
- * stream is a thread that does its work in order; a kernel is a host function (standin_run.c) that
- * does the operation through the arenas. It is a shared library that is chosen by
- * TUTTI_CUDA_LIBRARY; a test that is linked with it as well calls the driver by name, and looks
+ * stream is a thread that does its work in order; a kernel is a host function (standin_run.c,
+ * standin_symm.c) that does the operation through the arenas. It is a shared library that is chosen
+ * by TUTTI_CUDA_LIBRARY; a test that is linked with it as well calls the driver by name, and looks
  * behind the scenes with the functions below.
  *
  * Environment, read by cuInit():
@@ -28,6 +28,7 @@
 #define TESTS_CUDA_STANDIN_H
 
 #include "cuda/launch.h"
+#include "cuda/symm_launch.h"
 
 #include <cuda.h>
 #include <stdbool.h>
@@ -42,6 +43,7 @@ struct standin_launch {
     unsigned attribute_count;
     CUlaunchAttribute attributes[STANDIN_ATTRIBUTES];
     struct cuda_launch parameters;
+    struct cuda_symm_launch symm; /* those of that kernel, all 0 of others */
     bool captured;
 };
 

@@ -54,7 +54,7 @@ struct function {
     struct function *next;
     struct device *device;
     enum tutti_dtype dtype;
-    bool barrier;
+    bool barrier, symm;
     bool slow, wrong; /* as the environment asks for */
     bool loaded;
 };
@@ -71,7 +71,10 @@ struct work {
         WORK_END
     } kind;
     const struct function *function;
-    struct cuda_launch launch;
+    union {
+        struct cuda_launch launch;
+        struct cuda_symm_launch symm;
+    };
     void *to;
     const void *from;
     size_t bytes;
@@ -152,6 +155,7 @@ void standin_exec_ran(struct exec *exec);
 
 /* standin_run.c: without the lock. */
 void standin_run(const struct function *function, const struct cuda_launch *launch);
+void standin_run_symm(const struct cuda_symm_launch *launch); /* standin_symm.c */
 void standin_note_launch(const CUlaunchConfig *config, const struct work *work, bool captured);
 size_t standin_forget_launches(void);
 

@@ -74,7 +74,8 @@ static bool known_function(const char *name, struct function *function)
     static const char *const suffixes[] = {"", "_sum_2", "_sum_3", "_sum_4", "_sum_8"};
     snprintf(function->name, sizeof function->name, "%s", name);
     function->barrier = strcmp(name, "barrier") == 0;
-    if (function->barrier)
+    function->symm = strcmp(name, "symm") == 0;
+    if (function->barrier || function->symm)
         return true;
     for (size_t k = 0; k < sizeof kernel_names / sizeof *kernel_names; k++)
         for (int dtype = 0; dtype < TUTTI_DTYPE_COUNT; dtype++)
@@ -198,9 +199,12 @@ void standin_note_launch(const CUlaunchConfig *config, const struct work *work, 
         .grid = config->gridDimX,
         .block = config->blockDimX,
         .attribute_count = config->numAttrs,
-        .parameters = work->launch,
         .captured = captured,
     };
+    if (work->function->symm)
+        entry->symm = work->symm;
+    else
+        entry->parameters = work->launch;
     memcpy(entry->name, work->function->name, sizeof entry->name);
     for (unsigned i = 0; i < config->numAttrs; i++)
         entry->attributes[i] = config->attrs[i];
@@ -366,7 +370,7 @@ static void reduce(struct run *run, uint64_t turn, enum tutti_dtype dtype, size_
     size_t offset = at * dtype_sizes[dtype];
     const void *in[CUDA_RANKS];
     for (int leaf = 0; leaf < launch->size; leaf++) {
-        int rank = launch->order[leaf];
+        int rank = launch->ranks[launch_leaf(leaf, launch->place)];
         in[leaf] = rank == launch->rank ? (const char *)launch->send + offset
                                         : (void *)board_of(run->own)->slots[turn % 2][rank].data;
     }

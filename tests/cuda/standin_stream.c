@@ -3,6 +3,7 @@
 #include "standin_internal.h"
 
 #include "deadline.h"
+#include "order.h"
 
 #include <signal.h>
 #include <stdlib.h>
@@ -20,6 +21,15 @@ static void release_event(struct event *event)
     event->pending--;
     if (event->destroyed && event->pending == 0)
         free(event);
+}
+
+/* Whole, as a device does it, whoever may be writing there. */
+static void copy_word(void *to, const void *from)
+{
+    if (((uintptr_t)to | (uintptr_t)from) % sizeof(uint64_t) == 0)
+        *(uint64_t *)to = order_load_relaxed_u64(from);
+    else
+        memmove(to, from, sizeof(uint64_t));
 }
 
 /* With the lock held, which the long ones give up. */
@@ -47,8 +57,12 @@ static void do_work(const struct work *work)
         break;
     }
     pthread_mutex_unlock(&standin_lock);
-    if (work->kind == WORK_KERNEL)
+    if (work->kind == WORK_KERNEL && work->function->symm)
+        standin_run_symm(&work->symm);
+    else if (work->kind == WORK_KERNEL)
         standin_run(work->function, &work->launch);
+    else if (work->kind == WORK_COPY && work->bytes == sizeof(uint64_t))
+        copy_word(work->to, work->from);
     else if (work->kind == WORK_COPY)
         memmove(work->to, work->from, work->bytes);
     else if (work->kind == WORK_SET)
@@ -281,7 +295,7 @@ CUresult cuLaunchHostFunc(CUstream stream, CUhostFn call, void *argument)
     return result == CUDA_SUCCESS ? submit(stream, &work) : result;
 }
 
-/* The parameter is the library's: one struct cuda_launch. */
+/* The parameter is the library's: one struct cuda_launch, or cuda_symm_launch. */
 CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction function, void **parameters,
                           void **extra)
 {
@@ -294,7 +308,10 @@ CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction function, voi
     if (result != CUDA_SUCCESS)
         return result;
     struct work work = {.kind = WORK_KERNEL, .function = (const struct function *)function};
-    memcpy(&work.launch, parameters[0], sizeof work.launch);
+    if (work.function->symm)
+        work.symm = *(const struct cuda_symm_launch *)parameters[0];
+    else
+        work.launch = *(const struct cuda_launch *)parameters[0];
     pthread_mutex_lock(&standin_lock);
     struct stream *stream = standin_stream(config->hStream, &result);
     if (stream && work.function->device != stream->device)

@@ -17,10 +17,12 @@ enum { ARCH_COUNT = sizeof archs / sizeof *archs };
 #define DECLARE(NAME, name, text) extern const unsigned char cuda_fatbin_##name[];
 CUDA_KERNEL_MAP(DECLARE)
 DECLARE(, barrier, )
+DECLARE(, symm, )
 
 static const unsigned char *const fatbins[] = {
 #define ROW(NAME, name, text) cuda_fatbin_##name,
     CUDA_KERNEL_MAP(ROW) cuda_fatbin_barrier,
+    cuda_fatbin_symm,
 };
 enum { FATBINS = sizeof fatbins / sizeof *fatbins };
 

@@ -101,6 +101,20 @@ static void the_fatbins_have_what_is_looked_up(void **state)
     cuda_kernels_unload(driver, &kernels);
 }
 
+static void symmetric_memory_has_its_own(void **state)
+{
+    (void)state;
+    struct cuda_kernels kernels;
+    standin_forget();
+    assert_int_equal(cuda_kernels_load_symm(driver, &kernels), TUTTI_OK);
+    assert_true(has_kernel("symm", standin_function_name(kernels.symm)));
+    assert_int_equal(standin_calls("cuModuleLoadData"), 1);
+    assert_int_equal(standin_calls("cuFuncLoad"), 1);
+    cuda_kernels_unload(driver, &kernels);
+    assert_null(kernels.symm);
+    assert_int_equal(standin_left(), 0);
+}
+
 /* Makes the Nth call fail and returns what loading does; nothing may be left. */
 static enum tutti_status load_failing(const char *call, int at, CUresult error)
 {
@@ -108,7 +122,7 @@ static enum tutti_status load_failing(const char *call, int at, CUresult error)
     standin_fail(call, at, error);
     enum tutti_status status = cuda_kernels_load(driver, &kernels);
     standin_fail(NULL, 0, CUDA_SUCCESS);
-    for (int i = 0; i <= CUDA_KERNELS; i++)
+    for (size_t i = 0; i < sizeof kernels.modules / sizeof *kernels.modules; i++)
         assert_null(kernels.modules[i]);
     assert_null(kernels.barrier);
     assert_int_equal(standin_left(), 0);
@@ -145,6 +159,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(those_that_exist_are_loaded),
         cmocka_unit_test(the_fatbins_have_what_is_looked_up),
+        cmocka_unit_test(symmetric_memory_has_its_own),
         cmocka_unit_test(failures_name_the_kernel),
         cmocka_unit_test(other_devices_are_named),
     };

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* docs/layout.md says of every word of a CUDA arena where it lies: what the compiler says. */
-#include "cuda/arena.h"
+/* docs/layout.md says of every word of a CUDA arena, and of symmetric memory on a device, where it
+ * lies: what the compiler says. */
+#include "cuda/symm_launch.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -40,6 +41,7 @@
     X("row.", cuda_row, failed)                                                                    \
     X("row.", cuda_row, uses)                                                                      \
     X("uses.", cuda_uses, buffer)                                                                  \
+    X("uses.", cuda_uses, pipe)                                                                    \
     X("uses.", cuda_uses, dirty)                                                                   \
     X("control.", cuda_control, rows)                                                              \
     X("control.", cuda_control, former)                                                            \
@@ -57,7 +59,26 @@
     X("host.", cuda_host, peer)                                                                    \
     X("host.", cuda_host, parameters)                                                              \
     X("host.", cuda_host, sequence)                                                                \
-    X("host.", cuda_host, signatures)
+    X("host.", cuda_host, signatures)                                                              \
+    X("tail.", cuda_symm_tail, left)                                                               \
+    X("tail.", cuda_symm_tail, failed)                                                             \
+    X("tail.", cuda_symm_tail, claimed)                                                            \
+    X("tail.", cuda_symm_tail, rank)                                                               \
+    X("tail.", cuda_symm_tail, magic)                                                              \
+    X("tail.", cuda_symm_tail, ended)                                                              \
+    X("tail.", cuda_symm_tail, buffers)                                                            \
+    X("tail.", cuda_symm_tail, pads)                                                               \
+    X("page.", cuda_symm_page, stop)                                                               \
+    X("page.", cuda_symm_page, gone)                                                               \
+    X("page.", cuda_symm_page, timeout_ns)                                                         \
+    X("page.", cuda_symm_page, failed)                                                             \
+    X("page.", cuda_symm_page, status)                                                             \
+    X("page.", cuda_symm_page, peer)                                                               \
+    X("page.", cuda_symm_page, channel)                                                            \
+    X("page.", cuda_symm_page, call)                                                               \
+    X("page.", cuda_symm_page, awaited)                                                            \
+    X("page.", cuda_symm_page, ended)                                                              \
+    X("page.", cuda_symm_page, tail)
 
 static struct member {
     const char *name;
@@ -92,7 +113,7 @@ static struct member *member_named(const char *name)
     for (int i = 0; i < MEMBERS; i++)
         if (strcmp(members[i].name, name) == 0)
             return &members[i];
-    fail_msg("docs/layout.md: arena.h has no %s", name);
+    fail_msg("docs/layout.md: the headers have no %s", name);
     return NULL;
 }
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* A library without CUDA says so, and why. Linked with src/cuda/none.c, whatever this build has. */
 #include "cuda/group.h"
+#include "cuda/symm.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -43,6 +44,21 @@ static void everything_declines(void **state)
     assert_declined(cuda_work_wait(NULL, TUTTI_STREAM_DEFAULT));
     cuda_work_destroy(NULL);
     cuda_work_forget(NULL);
+    struct cuda_symm *symm = (struct cuda_symm *)1;
+    struct cuda_symm_watch *watch = (struct cuda_symm_watch *)1;
+    void *base = NULL;
+    int fd = 3;
+    assert_declined(cuda_symm_create(NULL, &device, &symm, &base, &fd));
+    assert_null(symm);
+    assert_int_equal(fd, -1);
+    assert_declined(cuda_symm_join(NULL, NULL, 0, NULL));
+    assert_declined(cuda_symm_enqueue(NULL, CUDA_SYMM_PUT, 0, 0, 0, TUTTI_STREAM_DEFAULT));
+    assert_false(cuda_symm_failed(NULL, NULL));
+    cuda_symm_destroy(NULL);
+    assert_declined(cuda_symm_watch_open(NULL, 0, &watch));
+    assert_null(watch);
+    cuda_symm_watch_add(NULL, NULL);
+    cuda_symm_watch_close(NULL);
 }
 
 int main(void)

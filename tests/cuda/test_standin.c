@@ -104,8 +104,10 @@ static struct cuda_launch launch_of(int r, uint64_t count, uint64_t timeout_ms)
         .op = TUTTI_OP_SUM,
         .rank = r,
         .size = RANKS,
-        .order = {0, 1, 2},
+        .place = r,
     };
+    for (int leaf = 0; leaf < RANKS; leaf++)
+        launch.ranks[launch_leaf(leaf, r)] = (uint8_t)leaf;
     for (int peer = 0; peer < RANKS; peer++)
         launch.arenas[peer] = (struct cuda_arena *)(uintptr_t)ranks[r].memory[peer].base;
     return launch;

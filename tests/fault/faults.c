@@ -117,7 +117,8 @@ int faults_open(struct faults_rank *self, struct ranks *ranks, int rank, tutti_s
         .ranks = ranks, .scenario = ranks->context, .rank = rank, .store = store};
     if (ranks->processes && self->scenario->point->call == CALL_DIRECT) {
         RANKS_CHECK(tutti_symm_group("faults", rank, ranks->size, store, &self->group) == TUTTI_OK);
-        RANKS_CHECK(tutti_symm_alloc(self->group, MEMORY_BYTES, &self->memory) == TUTTI_OK);
+        RANKS_CHECK(tutti_symm_alloc(self->group, TUTTI_DEVICE_CPU, MEMORY_BYTES, &self->memory) ==
+                    TUTTI_OK);
         RANKS_CHECK(tutti_symm_rendezvous(self->memory, RANKS_TIMEOUT_MS, NULL) == TUTTI_OK);
     } else {
         self->memory = calloc(1, device_is_cuda() ? CUDA_MEMORY_BYTES : MEMORY_BYTES);

@@ -74,7 +74,7 @@ static enum tutti_status rank_open(int rank, int size, int64_t timeout_ms, struc
     if (status == TUTTI_OK)
         status = tutti_symm_group("test", rank, size, self->store, &self->group);
     if (status == TUTTI_OK)
-        status = tutti_symm_alloc(self->group, BYTES, &self->buffer);
+        status = tutti_symm_alloc(self->group, TUTTI_DEVICE_CPU, BYTES, &self->buffer);
     if (status == TUTTI_OK)
         status = tutti_symm_rendezvous(self->buffer, timeout_ms, &self->info);
     return status;
@@ -98,12 +98,14 @@ static int share(int rank, int size)
     for (int round = 1; round <= 3; round++) {
         for (int r = 0; r < size; r++) /* a byte of everybody's, each */
             ((unsigned char *)self.info.buffers[r])[BYTES - 64 + rank] = (unsigned char)round;
-        GROUP_CHECK(tutti_symm_barrier(self.buffer, 0, GROUP_TIMEOUT_MS) == TUTTI_OK);
+        GROUP_CHECK(tutti_symm_barrier(self.buffer, 0, GROUP_TIMEOUT_MS, TUTTI_STREAM_DEFAULT) ==
+                    TUTTI_OK);
         for (int r = 0; r < size; r++) {
             GROUP_CHECK(((unsigned char *)self.buffer)[BYTES - 64 + r] == round);
             GROUP_CHECK(*(uint64_t *)self.info.buffers[r] == view.id);
         }
-        GROUP_CHECK(tutti_symm_barrier(self.buffer, 1, GROUP_TIMEOUT_MS) == TUTTI_OK);
+        GROUP_CHECK(tutti_symm_barrier(self.buffer, 1, GROUP_TIMEOUT_MS, TUTTI_STREAM_DEFAULT) ==
+                    TUTTI_OK);
     }
     rank_close(&self);
     return 0;
@@ -149,18 +151,23 @@ static int die_after_a_barrier(struct group *group, int rank)
 {
     struct rank self;
     GROUP_CHECK(rank_open(rank, group->size, GROUP_TIMEOUT_MS, &self) == TUTTI_OK);
-    GROUP_CHECK(tutti_symm_barrier(self.buffer, 0, GROUP_TIMEOUT_MS) == TUTTI_OK);
+    GROUP_CHECK(tutti_symm_barrier(self.buffer, 0, GROUP_TIMEOUT_MS, TUTTI_STREAM_DEFAULT) ==
+                TUTTI_OK);
     if (rank == 1)
         raise(SIGKILL);
-    GROUP_CHECK(tutti_symm_barrier(self.buffer, 0, GROUP_TIMEOUT_MS) == TUTTI_ERR_PEER_DEAD);
+    GROUP_CHECK(tutti_symm_barrier(self.buffer, 0, GROUP_TIMEOUT_MS, TUTTI_STREAM_DEFAULT) ==
+                TUTTI_ERR_PEER_DEAD);
     GROUP_CHECK(strstr(tutti_last_error(), "rank 1"));
-    GROUP_CHECK(tutti_symm_wait_signal(self.buffer, 1, 2, GROUP_TIMEOUT_MS) == TUTTI_ERR_PEER_DEAD);
+    GROUP_CHECK(tutti_symm_wait_signal(self.buffer, 1, 2, GROUP_TIMEOUT_MS, TUTTI_STREAM_DEFAULT) ==
+                TUTTI_ERR_PEER_DEAD);
     /* The others go on without it; its memory stays. */
     memset(self.info.buffers[1], 0, BYTES);
     if (rank != 0)
-        GROUP_CHECK(tutti_symm_put_signal(self.buffer, 0, 3, GROUP_TIMEOUT_MS) == TUTTI_OK);
+        GROUP_CHECK(tutti_symm_put_signal(self.buffer, 0, 3, GROUP_TIMEOUT_MS,
+                                          TUTTI_STREAM_DEFAULT) == TUTTI_OK);
     for (int r = 2; rank == 0 && r < group->size; r++)
-        GROUP_CHECK(tutti_symm_wait_signal(self.buffer, r, 3, GROUP_TIMEOUT_MS) == TUTTI_OK);
+        GROUP_CHECK(tutti_symm_wait_signal(self.buffer, r, 3, GROUP_TIMEOUT_MS,
+                                           TUTTI_STREAM_DEFAULT) == TUTTI_OK);
     rank_close(&self);
     return 0;
 }
@@ -179,16 +186,19 @@ static int stop(struct group *group, int rank)
     if (rank == 1) {
         __atomic_store_n(&group->flags[1], getpid(), __ATOMIC_RELEASE);
         GROUP_CHECK(group_await(group, 2, 1));
-        GROUP_CHECK(tutti_symm_barrier(self.buffer, 0, GROUP_TIMEOUT_MS) == TUTTI_OK);
+        GROUP_CHECK(tutti_symm_barrier(self.buffer, 0, GROUP_TIMEOUT_MS, TUTTI_STREAM_DEFAULT) ==
+                    TUTTI_OK);
     } else {
         GROUP_CHECK(group_await(group, 1, 1));
         GROUP_CHECK(kill(group->flags[1], SIGSTOP) == 0);
-        GROUP_CHECK(tutti_symm_barrier(self.buffer, 0, 100) == TUTTI_ERR_TIMEOUT);
+        GROUP_CHECK(tutti_symm_barrier(self.buffer, 0, 100, TUTTI_STREAM_DEFAULT) ==
+                    TUTTI_ERR_TIMEOUT);
         GROUP_CHECK(strstr(tutti_last_error(), "rank 1"));
         group_raise(group, 2);
         GROUP_CHECK(kill(group->flags[1], SIGCONT) == 0);
         /* The signal that the failed barrier raised lies there still, and rank 1 takes it. */
-        GROUP_CHECK(tutti_symm_wait_signal(self.buffer, 1, 0, GROUP_TIMEOUT_MS) == TUTTI_OK);
+        GROUP_CHECK(tutti_symm_wait_signal(self.buffer, 1, 0, GROUP_TIMEOUT_MS,
+                                           TUTTI_STREAM_DEFAULT) == TUTTI_OK);
     }
     rank_close(&self);
     return 0;

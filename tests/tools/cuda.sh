@@ -93,6 +93,8 @@ assert [pair["links"] for pair in cuda["nvlinks"]] == [2, 2, 3, 3, 2, 2], cuda["
 assert len(cuda["peers"]) == 6 and all(pair["result"] == "ok" for pair in cuda["peers"])
 one = cuda["communicator"]
 assert one["test"] == "all-reduce of 3 threads" and one["result"] == "ok", one
+symm = cuda["symmetric_memory"]
+assert symm["test"].endswith("3 threads") and symm["result"] == "ok", symm
 assert int(one["describe"]["device_arena_bytes"]) <= 64 << 20
 assert one["choices"][0]["from_bytes"] == 2 and one["choices"][-1]["to_bytes"] == "any"
 PYTHON

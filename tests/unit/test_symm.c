@@ -54,7 +54,7 @@ static enum tutti_status rank_open(struct group *group, int rank, size_t bytes, 
     enum tutti_status status =
         tutti_symm_group("test", rank, group->size, self->store, &self->group);
     if (status == TUTTI_OK)
-        status = tutti_symm_alloc(self->group, bytes, &self->buffer);
+        status = tutti_symm_alloc(self->group, TUTTI_DEVICE_CPU, bytes, &self->buffer);
     if (status == TUTTI_OK)
         status = tutti_symm_rendezvous(self->buffer, GROUP_TIMEOUT_MS, &self->info);
     return status;
@@ -80,7 +80,8 @@ static int see_each_other(struct group *group, int rank)
     for (int i = 0; i < BYTES; i++)
         GROUP_CHECK(((char *)self.buffer)[i] == 0);
     memset(self.buffer, rank + 1, BYTES);
-    GROUP_CHECK(tutti_symm_barrier(self.buffer, 0, GROUP_TIMEOUT_MS) == TUTTI_OK);
+    GROUP_CHECK(tutti_symm_barrier(self.buffer, 0, GROUP_TIMEOUT_MS, TUTTI_STREAM_DEFAULT) ==
+                TUTTI_OK);
     for (int r = 0; r < group->size; r++) {
         const unsigned char *theirs = info->buffers[r];
         GROUP_CHECK(theirs[0] == r + 1 && theirs[BYTES - 1] == r + 1);
@@ -90,7 +91,8 @@ static int see_each_other(struct group *group, int rank)
     GROUP_CHECK(again.buffers == info->buffers && again.signal_pads == info->signal_pads);
     GROUP_CHECK(again.buffer_bytes == BYTES && again.rank == rank);
     GROUP_CHECK(tutti_symm_rendezvous(self.buffer, GROUP_TIMEOUT_MS, NULL) == TUTTI_OK);
-    GROUP_CHECK(tutti_symm_barrier(self.buffer, 1, GROUP_TIMEOUT_MS) == TUTTI_OK);
+    GROUP_CHECK(tutti_symm_barrier(self.buffer, 1, GROUP_TIMEOUT_MS, TUTTI_STREAM_DEFAULT) ==
+                TUTTI_OK);
     rank_close(&self);
     return 0;
 }
@@ -110,10 +112,12 @@ static int come_and_go(struct group *group, int rank)
         struct rank self;
         GROUP_CHECK(rank_open(group, rank, BYTES, &self) == TUTTI_OK);
         *(int *)self.buffer = round;
-        GROUP_CHECK(tutti_symm_barrier(self.buffer, 0, GROUP_TIMEOUT_MS) == TUTTI_OK);
+        GROUP_CHECK(tutti_symm_barrier(self.buffer, 0, GROUP_TIMEOUT_MS, TUTTI_STREAM_DEFAULT) ==
+                    TUTTI_OK);
         for (int r = 0; r < group->size; r++)
             GROUP_CHECK(*(int *)self.info.buffers[r] == round);
-        GROUP_CHECK(tutti_symm_barrier(self.buffer, 0, GROUP_TIMEOUT_MS) == TUTTI_OK);
+        GROUP_CHECK(tutti_symm_barrier(self.buffer, 0, GROUP_TIMEOUT_MS, TUTTI_STREAM_DEFAULT) ==
+                    TUTTI_OK);
         rank_close(&self);
     }
     return 0;
@@ -134,17 +138,20 @@ static int several_buffers(struct group *group, int rank)
     GROUP_CHECK(rank_open(group, rank, 1, &self) == TUTTI_OK);
     for (int i = 0; i < COUNT; i++) {
         infos[i].struct_size = sizeof *infos;
-        GROUP_CHECK(tutti_symm_alloc(self.group, 100 * (size_t)(i + 1), &buffers[i]) == TUTTI_OK);
+        GROUP_CHECK(tutti_symm_alloc(self.group, TUTTI_DEVICE_CPU, 100 * (size_t)(i + 1),
+                                     &buffers[i]) == TUTTI_OK);
     }
     for (int i = COUNT - 1; i >= 0; i--) { /* the order of meeting counts, not that of making */
         GROUP_CHECK(tutti_symm_rendezvous(buffers[i], GROUP_TIMEOUT_MS, &infos[i]) == TUTTI_OK);
         *(int *)buffers[i] = 10 * rank + i;
     }
-    GROUP_CHECK(tutti_symm_barrier(buffers[0], 0, GROUP_TIMEOUT_MS) == TUTTI_OK);
+    GROUP_CHECK(tutti_symm_barrier(buffers[0], 0, GROUP_TIMEOUT_MS, TUTTI_STREAM_DEFAULT) ==
+                TUTTI_OK);
     for (int i = 0; i < COUNT; i++)
         for (int r = 0; r < group->size; r++)
             GROUP_CHECK(*(int *)infos[i].buffers[r] == 10 * r + i);
-    GROUP_CHECK(tutti_symm_barrier(buffers[1], 0, GROUP_TIMEOUT_MS) == TUTTI_OK);
+    GROUP_CHECK(tutti_symm_barrier(buffers[1], 0, GROUP_TIMEOUT_MS, TUTTI_STREAM_DEFAULT) ==
+                TUTTI_OK);
     GROUP_CHECK(tutti_symm_free(buffers[2]) == TUTTI_OK);
     /* The others stay, those whose peers freed theirs, too. */
     GROUP_CHECK(*(int *)infos[3].buffers[0] == 3);
@@ -166,9 +173,9 @@ static int disagree_about_bytes(struct group *group, int rank)
     GROUP_CHECK(strstr(tutti_last_error(), "4000") && strstr(tutti_last_error(), "5000"));
     /* The group is in step still. */
     void *buffer;
-    GROUP_CHECK(tutti_symm_alloc(self.group, 8, &buffer) == TUTTI_OK);
+    GROUP_CHECK(tutti_symm_alloc(self.group, TUTTI_DEVICE_CPU, 8, &buffer) == TUTTI_OK);
     GROUP_CHECK(tutti_symm_rendezvous(buffer, GROUP_TIMEOUT_MS, NULL) == TUTTI_OK);
-    GROUP_CHECK(tutti_symm_barrier(buffer, 0, GROUP_TIMEOUT_MS) == TUTTI_OK);
+    GROUP_CHECK(tutti_symm_barrier(buffer, 0, GROUP_TIMEOUT_MS, TUTTI_STREAM_DEFAULT) == TUTTI_OK);
     rank_close(&self);
     return 0;
 }
@@ -184,12 +191,12 @@ static int lonely(struct group *group, int rank)
     struct rank self = {.store = open_store()};
     (void)rank;
     GROUP_CHECK(tutti_symm_group("lonely", 0, 2, self.store, &self.group) == TUTTI_OK);
-    GROUP_CHECK(tutti_symm_alloc(self.group, 8, &self.buffer) == TUTTI_OK);
+    GROUP_CHECK(tutti_symm_alloc(self.group, TUTTI_DEVICE_CPU, 8, &self.buffer) == TUTTI_OK);
     GROUP_CHECK(tutti_symm_rendezvous(self.buffer, 50, NULL) == TUTTI_ERR_TIMEOUT);
     GROUP_CHECK(strstr(tutti_last_error(), "rank 1"));
     GROUP_CHECK(tutti_symm_rendezvous(self.buffer, 50, NULL) == TUTTI_ERR_TIMEOUT);
     GROUP_CHECK(strstr(tutti_last_error(), "failed before"));
-    GROUP_CHECK(tutti_symm_barrier(self.buffer, 0, 50) == TUTTI_ERR_INVALID);
+    GROUP_CHECK(tutti_symm_barrier(self.buffer, 0, 50, TUTTI_STREAM_DEFAULT) == TUTTI_ERR_INVALID);
     GROUP_CHECK(strstr(tutti_last_error(), "tutti_symm_rendezvous"));
     rank_close(&self);
     (void)group;
@@ -214,20 +221,20 @@ static int pass_a_ball(struct group *group, int rank)
     for (int i = 0; i < ROUNDS; i++) {
         int channel = i % self.info.channels;
         if (rank != 0 || i > 0)
-            GROUP_CHECK(tutti_symm_wait_signal(ball, previous, channel, GROUP_TIMEOUT_MS) ==
-                        TUTTI_OK);
+            GROUP_CHECK(tutti_symm_wait_signal(ball, previous, channel, GROUP_TIMEOUT_MS,
+                                               TUTTI_STREAM_DEFAULT) == TUTTI_OK);
         *(uint64_t *)self.info.buffers[next] = *ball + 1; /* plain: the signals order it */
         GROUP_CHECK(
             tutti_symm_put_signal(ball, next,
                                   rank == group->size - 1 ? (i + 1) % self.info.channels : channel,
-                                  GROUP_TIMEOUT_MS) == TUTTI_OK);
+                                  GROUP_TIMEOUT_MS, TUTTI_STREAM_DEFAULT) == TUTTI_OK);
     }
     if (rank == 0) {
         GROUP_CHECK(tutti_symm_wait_signal(ball, previous, ROUNDS % self.info.channels,
-                                           GROUP_TIMEOUT_MS) == TUTTI_OK);
+                                           GROUP_TIMEOUT_MS, TUTTI_STREAM_DEFAULT) == TUTTI_OK);
         GROUP_CHECK(*ball == (uint64_t)ROUNDS * (uint64_t)group->size);
     }
-    GROUP_CHECK(tutti_symm_barrier(ball, 0, GROUP_TIMEOUT_MS) == TUTTI_OK);
+    GROUP_CHECK(tutti_symm_barrier(ball, 0, GROUP_TIMEOUT_MS, TUTTI_STREAM_DEFAULT) == TUTTI_OK);
     rank_close(&self);
     return 0;
 }
@@ -239,29 +246,52 @@ static void signals_order_plain_memory(void **state)
     run_threads(4, pass_a_ball);
 }
 
+/* Whatever went wrong: in host memory nothing stays. */
+static bool status_is_ok(void *buffer, int rank)
+{
+    struct tutti_fault fault = {.struct_size = sizeof fault, .status = TUTTI_ERR_TIMEOUT};
+    struct tutti_fault small = {.struct_size = 1};
+    return tutti_symm_status(buffer, NULL) == TUTTI_OK &&
+           tutti_symm_status(buffer, &fault) == TUTTI_OK && fault.status == TUTTI_OK &&
+           fault.struct_size == sizeof fault && fault.rank == rank && fault.peer == -1 &&
+           tutti_symm_status(buffer, &small) == TUTTI_ERR_INVALID &&
+           tutti_symm_status((char *)buffer + 1, &fault) == TUTTI_ERR_INVALID;
+}
+
 static int signal_limits(struct group *group, int rank)
 {
     struct rank self;
     GROUP_CHECK(rank_open(group, rank, 8, &self) == TUTTI_OK);
     if (rank == 0) {
         void *buffer = self.buffer;
-        GROUP_CHECK(tutti_symm_wait_signal(buffer, 1, 0, 20) == TUTTI_ERR_TIMEOUT);
+        GROUP_CHECK(tutti_symm_wait_signal(buffer, 1, 0, 20, TUTTI_STREAM_DEFAULT) ==
+                    TUTTI_ERR_TIMEOUT);
         GROUP_CHECK(strstr(tutti_last_error(), "rank 1") && strstr(tutti_last_error(), "raised"));
-        GROUP_CHECK(tutti_symm_put_signal(buffer, 1, 7, 20) == TUTTI_OK);
-        GROUP_CHECK(tutti_symm_put_signal(buffer, 1, 7, 20) == TUTTI_ERR_TIMEOUT);
+        GROUP_CHECK(tutti_symm_put_signal(buffer, 1, 7, 20, TUTTI_STREAM_DEFAULT) == TUTTI_OK);
+        GROUP_CHECK(tutti_symm_put_signal(buffer, 1, 7, 20, TUTTI_STREAM_DEFAULT) ==
+                    TUTTI_ERR_TIMEOUT);
         GROUP_CHECK(strstr(tutti_last_error(), "rank 1") && strstr(tutti_last_error(), "taken"));
-        GROUP_CHECK(tutti_symm_barrier(buffer, 3, 20) == TUTTI_ERR_TIMEOUT);
+        GROUP_CHECK(tutti_symm_barrier(buffer, 3, 20, TUTTI_STREAM_DEFAULT) == TUTTI_ERR_TIMEOUT);
         GROUP_CHECK(strstr(tutti_last_error(), "rank 1"));
         /* with itself */
-        GROUP_CHECK(tutti_symm_put_signal(buffer, 0, 1, 20) == TUTTI_OK);
-        GROUP_CHECK(tutti_symm_wait_signal(buffer, 0, 1, 20) == TUTTI_OK);
-        GROUP_CHECK(tutti_symm_put_signal(buffer, 2, 0, 20) == TUTTI_ERR_INVALID);
-        GROUP_CHECK(tutti_symm_put_signal(buffer, -1, 0, 20) == TUTTI_ERR_INVALID);
-        GROUP_CHECK(tutti_symm_put_signal(buffer, 1, -1, 20) == TUTTI_ERR_INVALID);
-        GROUP_CHECK(tutti_symm_wait_signal(buffer, 1, self.info.channels, 20) == TUTTI_ERR_INVALID);
-        GROUP_CHECK(tutti_symm_barrier(buffer, self.info.channels, 20) == TUTTI_ERR_INVALID);
-        GROUP_CHECK(tutti_symm_barrier((char *)buffer + 1, 0, 20) == TUTTI_ERR_INVALID);
-        GROUP_CHECK(tutti_symm_barrier(NULL, 0, 20) == TUTTI_ERR_INVALID);
+        GROUP_CHECK(tutti_symm_put_signal(buffer, 0, 1, 20, TUTTI_STREAM_DEFAULT) == TUTTI_OK);
+        GROUP_CHECK(tutti_symm_wait_signal(buffer, 0, 1, 20, TUTTI_STREAM_DEFAULT) == TUTTI_OK);
+        GROUP_CHECK(tutti_symm_put_signal(buffer, 2, 0, 20, TUTTI_STREAM_DEFAULT) ==
+                    TUTTI_ERR_INVALID);
+        GROUP_CHECK(tutti_symm_put_signal(buffer, -1, 0, 20, TUTTI_STREAM_DEFAULT) ==
+                    TUTTI_ERR_INVALID);
+        GROUP_CHECK(tutti_symm_put_signal(buffer, 1, -1, 20, TUTTI_STREAM_DEFAULT) ==
+                    TUTTI_ERR_INVALID);
+        GROUP_CHECK(tutti_symm_wait_signal(buffer, 1, self.info.channels, 20,
+                                           TUTTI_STREAM_DEFAULT) == TUTTI_ERR_INVALID);
+        GROUP_CHECK(tutti_symm_barrier(buffer, self.info.channels, 20, TUTTI_STREAM_DEFAULT) ==
+                    TUTTI_ERR_INVALID);
+        GROUP_CHECK(tutti_symm_barrier((char *)buffer + 1, 0, 20, TUTTI_STREAM_DEFAULT) ==
+                    TUTTI_ERR_INVALID);
+        GROUP_CHECK(tutti_symm_barrier(NULL, 0, 20, TUTTI_STREAM_DEFAULT) == TUTTI_ERR_INVALID);
+        GROUP_CHECK(tutti_symm_barrier(buffer, 0, 20, TUTTI_STREAM_LEGACY) == TUTTI_ERR_INVALID);
+        GROUP_CHECK(strstr(tutti_last_error(), "TUTTI_STREAM_DEFAULT"));
+        GROUP_CHECK(status_is_ok(buffer, rank));
     }
     group_raise(group, 0);
     GROUP_CHECK(group_await(group, 0, 2));
@@ -280,14 +310,16 @@ static int leave_early(struct group *group, int rank)
     struct rank self;
     GROUP_CHECK(rank_open(group, rank, 8, &self) == TUTTI_OK);
     if (rank == 1) {
-        GROUP_CHECK(tutti_symm_put_signal(self.buffer, 0, 0, GROUP_TIMEOUT_MS) == TUTTI_OK);
+        GROUP_CHECK(tutti_symm_put_signal(self.buffer, 0, 0, GROUP_TIMEOUT_MS,
+                                          TUTTI_STREAM_DEFAULT) == TUTTI_OK);
         GROUP_CHECK(tutti_symm_free(self.buffer) == TUTTI_OK);
     } else {
-        GROUP_CHECK(tutti_symm_wait_signal(self.buffer, 1, 1, GROUP_TIMEOUT_MS) ==
-                    TUTTI_ERR_PEER_DEAD);
+        GROUP_CHECK(tutti_symm_wait_signal(self.buffer, 1, 1, GROUP_TIMEOUT_MS,
+                                           TUTTI_STREAM_DEFAULT) == TUTTI_ERR_PEER_DEAD);
         GROUP_CHECK(strstr(tutti_last_error(), "rank 1"));
         /* Its signal still counts, its memory is still there. */
-        GROUP_CHECK(tutti_symm_wait_signal(self.buffer, 1, 0, GROUP_TIMEOUT_MS) == TUTTI_OK);
+        GROUP_CHECK(tutti_symm_wait_signal(self.buffer, 1, 0, GROUP_TIMEOUT_MS,
+                                           TUTTI_STREAM_DEFAULT) == TUTTI_OK);
         memset(self.info.buffers[1], 1, 8);
     }
     rank_close(&self);
@@ -371,7 +403,7 @@ static int find(struct group *group, int rank)
     char *alone;
     GROUP_CHECK(rank_open(group, rank, BYTES, &self) == TUTTI_OK);
     char *base = self.buffer;
-    GROUP_CHECK(tutti_symm_alloc(self.group, 100, (void **)&alone) == TUTTI_OK);
+    GROUP_CHECK(tutti_symm_alloc(self.group, TUTTI_DEVICE_CPU, 100, (void **)&alone) == TUTTI_OK);
     GROUP_CHECK(!symm_find(alone, 1, &view)); /* has not met */
     GROUP_CHECK(symm_find(base, BYTES, &view) && view.offset == 0);
     GROUP_CHECK(view.rank == rank && view.world_size == group->size && view.id >= 2);
@@ -383,9 +415,9 @@ static int find(struct group *group, int rank)
     GROUP_CHECK(!symm_find(base + 1, SIZE_MAX, &view));
     GROUP_CHECK(!symm_find(base - 1, 2, &view));
     GROUP_CHECK(!symm_find(&self, 8, &view) && !symm_find(NULL, 0, &view));
-    GROUP_CHECK(tutti_symm_barrier(base, 0, GROUP_TIMEOUT_MS) == TUTTI_OK);
+    GROUP_CHECK(tutti_symm_barrier(base, 0, GROUP_TIMEOUT_MS, TUTTI_STREAM_DEFAULT) == TUTTI_OK);
     GROUP_CHECK(ids[0] == view.id && ids[1] == view.id && ids[2] == view.id);
-    GROUP_CHECK(tutti_symm_barrier(base, 0, GROUP_TIMEOUT_MS) == TUTTI_OK);
+    GROUP_CHECK(tutti_symm_barrier(base, 0, GROUP_TIMEOUT_MS, TUTTI_STREAM_DEFAULT) == TUTTI_OK);
     GROUP_CHECK(tutti_symm_free(base) == TUTTI_OK && !symm_find(base, 1, &view));
     rank_close(&self);
     return 0;
@@ -432,15 +464,17 @@ static void arguments_are_checked(void **state)
     assert_int_equal(tutti_symm_group("a", 1, 2, store, &other), TUTTI_OK);
     tutti_symm_group_destroy(other);
 
-    assert_int_equal(tutti_symm_alloc(NULL, 1, &buffer), TUTTI_ERR_INVALID);
-    assert_int_equal(tutti_symm_alloc(group, 1, NULL), TUTTI_ERR_INVALID);
-    assert_int_equal(tutti_symm_alloc(group, 0, &buffer), TUTTI_ERR_INVALID);
-    assert_int_equal(tutti_symm_alloc(group, SIZE_MAX, &buffer), TUTTI_ERR_NO_MEMORY);
-    assert_int_equal(tutti_symm_alloc(group, (size_t)1 << 50, &buffer), TUTTI_ERR_NO_MEMORY);
+    assert_int_equal(tutti_symm_alloc(NULL, TUTTI_DEVICE_CPU, 1, &buffer), TUTTI_ERR_INVALID);
+    assert_int_equal(tutti_symm_alloc(group, TUTTI_DEVICE_CPU, 1, NULL), TUTTI_ERR_INVALID);
+    assert_int_equal(tutti_symm_alloc(group, TUTTI_DEVICE_CPU, 0, &buffer), TUTTI_ERR_INVALID);
+    assert_int_equal(tutti_symm_alloc(group, TUTTI_DEVICE_CPU, SIZE_MAX, &buffer),
+                     TUTTI_ERR_NO_MEMORY);
+    assert_int_equal(tutti_symm_alloc(group, TUTTI_DEVICE_CPU, (size_t)1 << 50, &buffer),
+                     TUTTI_ERR_NO_MEMORY);
     assert_null(buffer);
     assert_int_equal(tutti_symm_free(NULL), TUTTI_OK);
     assert_int_equal(tutti_symm_free(&buffer), TUTTI_ERR_INVALID);
-    assert_int_equal(tutti_symm_alloc(group, 1, &buffer), TUTTI_OK);
+    assert_int_equal(tutti_symm_alloc(group, TUTTI_DEVICE_CPU, 1, &buffer), TUTTI_OK);
     assert_int_equal(tutti_symm_rendezvous(buffer, 50, &(struct tutti_symm_info){.struct_size = 1}),
                      TUTTI_ERR_INVALID);
     assert_int_equal(tutti_symm_free(buffer), TUTTI_OK);
@@ -460,7 +494,8 @@ static void a_process_has_limited_buffers(void **state)
     tutti_store_t *store = open_store();
     assert_int_equal(tutti_symm_group("many", 0, 1, store, &group), TUTTI_OK);
     enum tutti_status status = TUTTI_OK;
-    while (count < 1025 && (status = tutti_symm_alloc(group, 1, &buffers[count])) == TUTTI_OK)
+    while (count < 1025 &&
+           (status = tutti_symm_alloc(group, TUTTI_DEVICE_CPU, 1, &buffers[count])) == TUTTI_OK)
         count++;
     if (count < 1024 && strstr(tutti_last_error(), "EMFILE")) {
         tutti_symm_group_destroy(group);
@@ -470,7 +505,7 @@ static void a_process_has_limited_buffers(void **state)
     assert_int_equal(count, 1024);
     assert_int_equal(status, TUTTI_ERR_NO_MEMORY);
     assert_int_equal(tutti_symm_free(buffers[500]), TUTTI_OK);
-    assert_int_equal(tutti_symm_alloc(group, 1, &buffers[500]), TUTTI_OK);
+    assert_int_equal(tutti_symm_alloc(group, TUTTI_DEVICE_CPU, 1, &buffers[500]), TUTTI_OK);
     tutti_symm_group_destroy(group);
     assert_int_equal(tutti_symm_free(buffers[0]), TUTTI_ERR_INVALID);
     tutti_store_close(store);
@@ -490,9 +525,9 @@ static void a_child_owns_nothing(void **state)
         int result = 0;
         if (symm_find(self.buffer, 1, &view))
             result = 1;
-        if (tutti_symm_barrier(self.buffer, 0, 10) != TUTTI_ERR_INVALID)
+        if (tutti_symm_barrier(self.buffer, 0, 10, TUTTI_STREAM_DEFAULT) != TUTTI_ERR_INVALID)
             result = 2;
-        if (tutti_symm_alloc(self.group, 1, &buffer) != TUTTI_ERR_INVALID)
+        if (tutti_symm_alloc(self.group, TUTTI_DEVICE_CPU, 1, &buffer) != TUTTI_ERR_INVALID)
             result = 3;
         if (tutti_symm_free(self.buffer) != TUTTI_ERR_INVALID)
             result = 4;
@@ -501,7 +536,7 @@ static void a_child_owns_nothing(void **state)
         tutti_symm_group_t *own;
         if (tutti_symm_group("test", 0, 1, self.store, &own) != TUTTI_OK)
             result = 5;
-        else if (tutti_symm_alloc(own, 100, &buffer) != TUTTI_OK)
+        else if (tutti_symm_alloc(own, TUTTI_DEVICE_CPU, 100, &buffer) != TUTTI_OK)
             result = 6;
         else if (tutti_symm_free(buffer) != TUTTI_OK)
             result = 7;
@@ -511,14 +546,36 @@ static void a_child_owns_nothing(void **state)
     assert_int_equal(waitpid(child, &how, 0), child);
     assert_true(WIFEXITED(how));
     assert_int_equal(WEXITSTATUS(how), 0);
-    assert_int_equal(tutti_symm_barrier(self.buffer, 0, GROUP_TIMEOUT_MS), TUTTI_OK);
+    assert_int_equal(tutti_symm_barrier(self.buffer, 0, GROUP_TIMEOUT_MS, TUTTI_STREAM_DEFAULT),
+                     TUTTI_OK);
     rank_close(&self);
     group_destroy(one);
+}
+
+static void back_ends_have_names(void **state)
+{
+    static const char *const names[] = {"cpu", "cuda"};
+    const char *name;
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        setenv("TUTTI_SYMM_BACKEND", names[i], 1);
+        assert_int_equal(tutti_info_symm_backend(&name), TUTTI_OK);
+        assert_string_equal(name, names[i]);
+    }
+    setenv("TUTTI_SYMM_BACKEND", "nvshmem", 1);
+    assert_int_equal(tutti_info_symm_backend(&name), TUTTI_ERR_INVALID);
+    assert_non_null(strstr(tutti_last_error(), "expected cpu or cuda"));
+    setenv("TUTTI_SYMM_BACKEND", "", 1);
+    assert_int_equal(tutti_info_symm_backend(&name), TUTTI_OK);
+    assert_string_equal(name, "cpu");
+    unsetenv("TUTTI_SYMM_BACKEND");
+    assert_int_equal(tutti_info_symm_backend(NULL), TUTTI_ERR_INVALID);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(back_ends_have_names),
         cmocka_unit_test(every_rank_sees_every_buffer),
         cmocka_unit_test(a_name_serves_again),
         cmocka_unit_test(buffers_are_independent),
