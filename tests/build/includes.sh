@@ -10,7 +10,7 @@ layers='
 2 ipc     src/ipc/*
 3 store   src/store/*
 4 backend src/cpu/* src/cuda/* src/algo.? src/launch.? src/backend.?
-5 comm    src/comm.? src/meet.? src/host.? src/plan.? src/symm.? src/symm_* src/topology.? src/recorder.? src/work.? src/info.?
+5 comm    src/comm.? src/meet.? src/host.? src/plan.? src/symm.? src/symm_* src/topology* src/links.? src/recorder.? src/work.? src/info.?
 6 above   src/pg/* src/fabric/*
 7 api     src/api.?
 '
