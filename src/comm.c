@@ -9,6 +9,7 @@
 #include "error.h"
 #include "host.h"
 #include "ipc/fork.h"
+#include "links.h"
 #include "log.h"
 #include "meet.h"
 #include "options.h"
@@ -98,7 +99,8 @@ static enum tutti_status config_read(const struct tutti_comm_options *options, i
     comm->config.buffer_size = buffer_size;
     comm->config.strict = strict;
     comm->config.algo = (int32_t)algo;
-    return TUTTI_OK;
+    comm->config.leaf_order_given = options->leaf_order != NULL;
+    return links_read(comm);
 }
 
 static enum tutti_status arguments_check(tutti_store_t *store, int rank, int world_size,
@@ -376,6 +378,8 @@ static enum tutti_status rendezvous(struct tutti_comm *comm, struct workspace *w
                                     deadline_timeout_ms(deadline));
     if (status == TUTTI_OK)
         status = host_records_compare(work->records, comm->rank, comm->world_size);
+    if (status == TUTTI_OK)
+        status = links_agree(comm, work->records, &exchanger, deadline);
     return status == TUTTI_OK ? groups_open(comm, work, &meeting, &exchanger, deadline) : status;
 }
 
@@ -438,6 +442,7 @@ void tutti_comm_destroy(tutti_comm_t *comm)
         work_pool_end(comm->works, &fault);
     }
     list_remove(comm);
+    links_free(comm);
     comm->allocator.free(comm->allocator.context, comm, sizeof *comm);
 }
 
@@ -479,7 +484,7 @@ enum tutti_status tutti_comm_status(tutti_comm_t *comm, struct tutti_fault *faul
 
 enum tutti_topology tutti_comm_topology(const tutti_comm_t *comm)
 {
-    return comm && comm->ready ? TUTTI_TOPOLOGY_FULLY_CONNECTED : TUTTI_TOPOLOGY_UNKNOWN;
+    return comm && comm->ready ? comm->topology.kind : TUTTI_TOPOLOGY_UNKNOWN;
 }
 
 size_t tutti_comm_buffer_size(const tutti_comm_t *comm)

@@ -96,6 +96,30 @@ void topology_quads_order(const struct topology *topology, int *order)
             order[leaf++] = __builtin_ctzll(rest);
 }
 
+bool topology_mesh_place(const struct topology *topology, const int *order, int rank,
+                         struct topology_mesh *mesh)
+{
+    const bool full = topology->kind == TUTTI_TOPOLOGY_FULLY_CONNECTED;
+    uint64_t first = 0;
+    if (topology->size != TOPOLOGY_MESH_RANKS || topology->kind == TUTTI_TOPOLOGY_UNKNOWN)
+        return false;
+    for (int leaf = 0; leaf < 4; leaf++)
+        first |= bit(order[leaf]);
+    if (!full && first != topology->quads[0] && first != topology->quads[1])
+        return false;
+    bool second = !(first & bit(rank));
+    for (int leaf = 0; leaf < 4; leaf++) {
+        int across = full ? order[leaf + 4] : topology->partners[order[leaf]];
+        mesh->leaves[leaf] = order[leaf + 4 * second];
+        mesh->owners[leaf] = second ? across : order[leaf];
+        if (mesh->owners[leaf] != rank)
+            continue;
+        mesh->quarter = leaf;
+        mesh->partner = second ? order[leaf] : across;
+    }
+    return true;
+}
+
 static void mesh_explain(struct topology *topology)
 {
     int order[TOPOLOGY_MESH_RANKS], length = 0;

@@ -46,6 +46,18 @@ void topology_force(int size, const char *reason, struct topology *topology);
  * ten ranks. */
 bool topology_ring_find(const uint64_t *linked, int size, int *ring);
 
+/* How one rank takes part in the algorithm of a hybrid cube mesh. */
+struct topology_mesh {
+    int leaves[4]; /* its quad, in leaf order */
+    int owners[4]; /* its quad, so that owners[q] of one quad is the partner of that of the other */
+    int quarter;   /* owners[quarter] is the rank */
+    int partner;   /* in the other quad */
+};
+/* False unless the first and the last four of 8 leaves are quads whose ranks have a partner each
+ * in the other: those of a hybrid cube mesh, or any of fully connected ranks. */
+bool topology_mesh_place(const struct topology *topology, const int *order, int rank,
+                         struct topology_mesh *mesh);
+
 /* The quads' order: the ranks of the first, then those of the second quad. */
 void topology_quads_order(const struct topology *topology, int *order);
 

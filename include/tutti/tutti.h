@@ -194,7 +194,9 @@ enum tutti_algo {
 /* Static: "one_shot"; "unknown" for another value. */
 TUTTI_API const char *tutti_algo_name(enum tutti_algo algo);
 
-/* What a communicator's links look like. CPU ranks are always fully connected. */
+/* What a communicator's links look like: two fully linked quads, each rank with one partner across,
+ * are a hybrid cube mesh. CPU ranks are fully connected unless TUTTI_TOPOLOGY_FILE says otherwise.
+ */
 enum tutti_topology {
     TUTTI_TOPOLOGY_UNKNOWN = 0,
     TUTTI_TOPOLOGY_FULLY_CONNECTED = 1,
@@ -418,8 +420,8 @@ struct tutti_comm_options {
     enum tutti_algo algo;
     /* create does not meet the others: call tutti_comm_rendezvous(). */
     bool defer;
-    /* world_size ranks, a permutation: the order of the reduction's leaves. NULL is rank order.
-     * Copied, compared. */
+    /* world_size ranks, a permutation: the order of the reduction's leaves. NULL is rank order, on
+     * a hybrid cube mesh the order of its quads. Copied, compared. */
     const int *leaf_order;
     const struct tutti_allocator *allocator; /* copied; NULL is malloc */
     /* CUDA only, as are all that follow: refused on CPU. For now DECLINED unless 0, both: */
@@ -457,10 +459,10 @@ struct tutti_fault {
  * the same order. Checked in this order: arguments, options, environment, world size and, on CUDA,
  * driver, device (compute capability 8.0 or newer) and tuning file, before the store is touched;
  * that all ranks come; version and configuration of all ranks (MISMATCH names the difference); same
- * host; on CUDA, a device of its own for each rank, by UUID; that processes, and devices, reach
- * each other. A rank that fails in the last makes all fail. Allocates an arena of a few MiB a rank;
- * on CUDA besides one of 62 MiB on the device whose context is current during the meeting, which
- * outlives the communicator, and a thread that watches.
+ * host; on CUDA, a device of its own for each rank, by UUID; that their topology files agree; that
+ * processes, and devices, reach each other. A rank that fails in the last makes all fail. Allocates
+ * an arena of a few MiB a rank; on CUDA besides one of 62 MiB on the device whose context is
+ * current during the meeting, which outlives the communicator, and a thread that watches.
  *
  * - [in] store: borrowed until the rendezvous has ended
  * - [in] options: NULL is all defaults; copied
@@ -496,8 +498,8 @@ TUTTI_API enum tutti_status tutti_comm_status(tutti_comm_t *comm, struct tutti_f
  * NULL if size is 0, here and below. */
 TUTTI_API int tutti_fault_format(const struct tutti_fault *fault, char *text, size_t size);
 /* Writes a description (name, state, rank, world size, device, leaf order, algorithm, generation,
- * memory) as lines of "key: value"; returns the length that it has, as snprintf does, 0 for NULL.
- * Not during a rendezvous. */
+ * topology and why, links where they are known, memory) as lines of "key: value"; returns the
+ * length that it has, as snprintf does, 0 for NULL. Not during a rendezvous. */
 TUTTI_API int tutti_comm_describe(const tutti_comm_t *comm, char *text, size_t size);
 /* Whether the library may be used at all: false when TUTTI_DISABLE is set to other than 0, off,
  * false or no. */
