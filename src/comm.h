@@ -4,6 +4,7 @@
 #define TUTTI_COMM_H
 
 #include "cpu/group.h"
+#include "plan.h"
 #include "topology_file.h"
 #include "tutti/tutti.h"
 
@@ -41,6 +42,7 @@ struct tutti_comm {
     struct comm_config config;
     int64_t timeout_ms;
     struct topology topology;
+    struct plan_paths paths;     /* that it allows */
     struct topology_file *links; /* NULL where nothing says what they are */
 
     enum tutti_status declined; /* why the rendezvous failed; it is not tried again */

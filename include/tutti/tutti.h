@@ -174,8 +174,9 @@ enum tutti_collective {
 TUTTI_API const char *tutti_collective_name(enum tutti_collective collective);
 
 /* X(name, value, text). NONE asks for the measured choice, or says that strict mode has none. From
- * 4 on are CUDA's transports: ONE_SHOT and TWO_SHOT leave the choice among theirs to the table.
- * HYBRID_CUBE_MESH serves no communicator yet. */
+ * 4 to 7 are CUDA's transports: ONE_SHOT and TWO_SHOT leave the choice among theirs to the table.
+ * They need a link between any two ranks; HYBRID_CUBE_MESH and RING, for now of CPU ranks, do not.
+ */
 #define TUTTI_ALGO_MAP(X)                                                                          \
     X(NONE, 0, "none")                                                                             \
     X(ONE_SHOT, 1, "one_shot")                                                                     \
@@ -184,7 +185,8 @@ TUTTI_API const char *tutti_collective_name(enum tutti_collective collective);
     X(ONE_SHOT_LL, 4, "one_shot_ll")                                                               \
     X(ONE_SHOT_LINES, 5, "one_shot_lines")                                                         \
     X(TWO_SHOT_LINES, 6, "two_shot_lines")                                                         \
-    X(TWO_SHOT_PIPELINED, 7, "two_shot_pipelined")
+    X(TWO_SHOT_PIPELINED, 7, "two_shot_pipelined")                                                 \
+    X(RING, 8, "ring")
 
 enum tutti_algo {
 #define TUTTI_ALGO_ENUM(name, value, text) TUTTI_ALGO_##name = value,
@@ -531,11 +533,11 @@ struct tutti_call_options {
 
 /*
  * recv[i] on every rank = op over all ranks' send[i], for count elements; the same bits on every
- * rank. Any count from 0, any address that the dtype allows, nothing to register. send == recv is
- * in place; any other overlap is refused; meanwhile nobody writes to send or touches recv. Blocks
- * until recv is written and send may be reused. One caller per communicator at a time; all ranks
- * make their calls in the same order. dtype, op, count and algorithm are equal on all ranks, else
- * all get MISMATCH. options may be NULL.
+ * rank, and by every algorithm but RING. Any count from 0, any address that the dtype allows,
+ * nothing to register. send == recv is in place; any other overlap is refused; meanwhile nobody
+ * writes to send or touches recv. Blocks until recv is written and send may be reused. One caller
+ * per communicator at a time; all ranks make their calls in the same order. dtype, op, count and
+ * algorithm are equal on all ranks, else all get MISMATCH. options may be NULL.
  *
  * On CUDA it returns once the operation is enqueued on the stream, and "blocks" is what the stream
  * does; send and recv are memory of the communicator's device (allocated there, or managed), which
@@ -545,9 +547,10 @@ struct tutti_call_options {
  * recv is undefined, and tutti_comm_status() and every later call return it. A mismatch is noticed
  * at the latest by the next operation.
  *
- * Returns INVALID, VERSION (an unknown option), DECLINED (strict mode has no algorithm), CONCURRENT
- * or CUDA (the launch failed), having done nothing; or TIMEOUT, PEER_DEAD, MISMATCH or ABORTED,
- * after which recv is undefined and the communicator stays failed, on every rank.
+ * Returns INVALID (an algorithm that the links do not allow, too), VERSION (an unknown option),
+ * DECLINED (strict mode has no algorithm), CONCURRENT or CUDA (the launch failed), having done
+ * nothing; or TIMEOUT, PEER_DEAD, MISMATCH or ABORTED, after which recv is undefined and the
+ * communicator stays failed, on every rank.
  */
 TUTTI_API enum tutti_status tutti_all_reduce(const void *send, void *recv, size_t count,
                                              enum tutti_dtype dtype, tutti_op_t op,
@@ -572,8 +575,10 @@ TUTTI_API enum tutti_status tutti_barrier_with(tutti_comm_t *comm, const int *ra
  * The algorithm that tutti_all_reduce_with() would take; *reason (may be NULL) is a static
  * sentence. A forced one goes first. On CUDA it is the transport (but in strict mode). Strict mode
  * knows the roots' rule only: float32 and bfloat16, storage offset and count both multiples of 4
- * bytes, one-shot up to 256 KiB, two-shot up to 10 MiB, both at most the buffer size; else NONE.
- * Local; from any thread once the ranks have met. Returns INVALID, VERSION.
+ * bytes; among fully connected ranks one-shot up to 256 KiB, two-shot up to 10 MiB, on a hybrid
+ * cube mesh that up to 256 KiB, all at most the buffer size; else NONE. Outside strict mode it is
+ * never NONE, whatever the links. Local; from any thread once the ranks have met. Returns INVALID,
+ * VERSION.
  */
 TUTTI_API enum tutti_status tutti_comm_algorithm(tutti_comm_t *comm, size_t count,
                                                  enum tutti_dtype dtype, tutti_op_t op,

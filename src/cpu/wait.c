@@ -30,23 +30,22 @@ enum tutti_status wait_mismatch(struct cpu_group *group, int peer,
     return cpu_group_fail(group, &fault);
 }
 
-/* The peer's mail of that sequence, NULL if it has written none. */
-static const struct layout_header *mail_of(const struct cpu_group *group, int peer,
-                                           uint32_t sequence)
+/* The peer's announcement of that sequence, NULL if it has written none. */
+static const struct layout_header *announcement_of(const struct cpu_group *group, int peer,
+                                                   uint32_t sequence)
 {
-    const struct layout_header *header =
-        &group->arenas[peer]->mails[sequence % LAYOUT_MAILS].header;
+    const struct layout_header *header = wait_announcement(group, peer, sequence);
     return order_load_acquire_u32(&header->turn) == sequence ? header : NULL; /* A1 pairs M1 */
 }
 
 /* A peer that means another operation says so, and never writes the word that we wait for: in its
- * mail, or, for a barrier of a subset, by entering its next meeting with us. */
+ * announcement, or, for a barrier of a subset, by entering its next meeting with us. */
 static bool means_another(struct cpu_group *group, int peer, const struct request *request,
                           struct tutti_fault *fault)
 {
     uint32_t sequence = (uint32_t)group->sequence, next = group->meetings[peer] + 1;
     const struct layout_meeting *meeting = &group->arenas[peer]->meetings[group->rank][next % 2];
-    const struct layout_header *header = mail_of(group, peer, sequence + !group->mailed);
+    const struct layout_header *header = announcement_of(group, peer, sequence + !group->mailed);
     *fault = fault_of(group, TUTTI_ERR_MISMATCH, peer, request);
     if (header &&
         (header->signature != request->signature || header->parameter != request->parameter)) {

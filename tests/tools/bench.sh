@@ -43,7 +43,7 @@ status 0 "$tutti" bench -n 2 -b 7 -e 7 -d int16 "${quick[@]}"
 out '^ +6 +3 +int16 '
 
 # ---- algorithms and buffers
-for algo in none one_shot two_shot; do
+for algo in none one_shot two_shot ring; do
     status 0 "$tutti" bench -n 3 --algo "$algo" -b 8 -e 1M -f 32 "${quick[@]}"
     rows 4
 done
@@ -97,7 +97,7 @@ refused "-f: '1'.*2 to" -f 1
 refused "-d: 'float31'.*float32" -d float32,float31
 refused "-o: 'plus'.*sum" -o plus
 refused "-c: '2'.*0 to 1" -c 2
-refused "--algo: 'ring'.*one_shot" --algo ring
+refused "--algo: 'tree'.*one_shot" --algo tree
 refused "--collective: 'gather'.*barrier" --collective gather
 refused "--json: '/nonexistent/x'.*No such file" --json /nonexistent/x
 refused "'8'.*options only" 8
