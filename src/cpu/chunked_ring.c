@@ -101,6 +101,7 @@ static void combine(struct course *course, int c, const void *partial, bool ends
     request->reduce(&(struct reduce_call){
         .out = ends ? (unsigned char *)request->recv + (course->first + first) * width : ring,
         .copy = ends ? ring : NULL,
+        .stream_out = !ends && group->far,
         .stream_copy = ends && group->far,
         .in = in,
         .n = partial ? 2 : 1,

@@ -33,8 +33,9 @@
 
 enum {
     QUAD = 4,
-    IN_FLIGHT = 4,           /* pieces between their fill and their collect */
-    WHOLE_BYTES = 16 * 1024, /* measured (bench/README.md): up to here a hop costs more than work */
+    IN_FLIGHT = 4, /* pieces between their fill and their collect */
+    WHOLE_BYTES = 4 * 1024,
+    PIECE_BYTES = 3 * LAYOUT_PIECE_BYTES / 2,
 };
 
 /* One operation cut into pieces. */
@@ -104,6 +105,16 @@ static void fill(struct cpu_group *group, const struct request *request, const s
     wait_publish(group, &group->own->in_flags[piece->slot].header, piece->step, request); /* P1 */
 }
 
+/* Where this rank keeps its own partial sums: in the ring, whence the partner reads them; but if
+ * they went there past the caches, and fit, where the result will be. */
+static unsigned char *sums_of(const struct cpu_group *group, const struct request *request,
+                              const struct piece *piece)
+{
+    if (!group->far || request->partial_bytes != request->element_bytes)
+        return group->own->ring + piece->partials;
+    return (unsigned char *)request->recv + (piece->first + piece->own) * request->element_bytes;
+}
+
 static enum tutti_status fold(struct cpu_group *group, const struct request *request,
                               const struct piece *piece)
 {
@@ -122,14 +133,21 @@ static enum tutti_status fold(struct cpu_group *group, const struct request *req
         if (status != TUTTI_OK)
             return status;
     }
+    unsigned char *sums = sums_of(group, request, piece);
+    unsigned char *ring = group->own->ring + piece->partials;
     request->reduce(&(struct reduce_call){
-        .out = group->own->ring + piece->partials,
+        .out = sums,
+        .copy = sums == ring ? NULL : ring,
         .in = in,
         .n = QUAD,
         .count = piece->owned,
         .scalar = request->scalar,
+        .stream_out = sums == ring && group->far,
+        .stream_copy = group->far,
         .out_partial = true,
     });
+    if (group->far)
+        order_drain_streams();
     POINT("mesh.folded");
     wait_publish(group, &group->own->part_flags[piece->slot].header, piece->step, request); /* P2 */
     return TUTTI_OK;
@@ -141,7 +159,7 @@ static enum tutti_status cross(struct cpu_group *group, const struct request *re
     size_t width = request->element_bytes;
     const struct layout_arena *theirs = group->arenas[group->mesh.partner];
     struct layout_header *out = &group->own->out_flags[piece->slot].header;
-    const void *const in[] = {group->own->ring + piece->partials, theirs->ring + piece->partials};
+    const void *const in[] = {sums_of(group, request, piece), theirs->ring + piece->partials};
     enum tutti_status status = wait_header(
         group, group->mesh.partner, &theirs->part_flags[piece->slot].header, piece->step, request);
     if (status != TUTTI_OK)

@@ -257,13 +257,21 @@ static void reduce_part(void *out, const struct part *part)
 static void reduce_partial(const struct reduce_call *call, const struct loops *loops,
                            const struct format *format)
 {
+    _Alignas(LINE_BYTES) block stage;
     const size_t width = BLOCK_BYTES / loops->block;
     struct part part = {call, loops, format, 0, loops->block};
     for (; part.at < call->count; part.at += part.count) {
         if (part.count > call->count - part.at)
             part.count = call->count - part.at;
-        unsigned char *to = (unsigned char *)call->out + part.at * width;
-        (call->partials ? reduce_on : reduce_fold)(to, &part);
+        const size_t offset = part.at * width, bytes = part.count * width;
+        unsigned char *out = (unsigned char *)call->out + offset;
+        unsigned char *result = call->stream_out ? stage : out;
+        (call->partials ? reduce_on : reduce_fold)(result, &part);
+        if (call->copy)
+            (call->stream_copy ? stream_copy : plain_copy)((unsigned char *)call->copy + offset,
+                                                           result, bytes);
+        if (call->stream_out)
+            stream_copy(out, stage, bytes);
     }
 }
 

@@ -26,8 +26,8 @@ struct reduce_call {
     double scalar;    /* PREMUL_SUM: factor of each input, rounded to the accumulation type first */
     int divisor;      /* AVG: the world size */
     int partials;     /* of n inputs, the first so many: 0, 1, or 2 of 2; elements else */
-    bool out_partial; /* neither rounded nor divided; then no copy and no stream, and partial
-                         inputs and output are aligned to the accumulation type */
+    bool out_partial; /* neither rounded nor divided; partial inputs and outputs are aligned to the
+                         accumulation type */
     bool stream_out;  /* non-temporal stores to out (the caller drains: order_drain_streams()) */
     bool stream_copy; /* likewise to copy */
 };
