@@ -243,6 +243,9 @@ static void check_device(struct argp_state *state, const struct bench_config *co
     for (size_t i = 0; i < sizeof rules / sizeof *rules; i++)
         if (rules[i].wrong)
             argp_error(state, "%s needs --device cuda", rules[i].text);
+    if (config->algo == TUTTI_ALGO_RING && config->check)
+        argp_error(state, "--algo ring needs -c 0: its bits are a chain's, what is compared are "
+                          "those of a tree");
     if (cuda && by_links)
         argp_error(state, "--algo %s is for CPU ranks", tutti_algo_name(config->algo));
     if (cuda && (config->cold || config->symmetric))

@@ -43,7 +43,7 @@ status 0 "$tutti" bench -n 2 -b 7 -e 7 -d int16 "${quick[@]}"
 out '^ +6 +3 +int16 '
 
 # ---- algorithms and buffers
-for algo in none one_shot two_shot ring; do
+for algo in none one_shot two_shot; do
     status 0 "$tutti" bench -n 3 --algo "$algo" -b 8 -e 1M -f 32 "${quick[@]}"
     rows 4
 done
@@ -98,6 +98,8 @@ refused "-d: 'float31'.*float32" -d float32,float31
 refused "-o: 'plus'.*sum" -o plus
 refused "-c: '2'.*0 to 1" -c 2
 refused "--algo: 'tree'.*one_shot" --algo tree
+refused "--algo ring needs -c 0" --algo ring
+status 0 "$tutti" bench -n 3 --algo ring -c 0 -b 8 -e 64K -f 32 "${quick[@]}"
 refused "--collective: 'gather'.*barrier" --collective gather
 refused "--json: '/nonexistent/x'.*No such file" --json /nonexistent/x
 refused "'8'.*options only" 8
