@@ -94,6 +94,28 @@ static void check_ring(const struct topology_matrix *matrix, const struct topolo
     assert_int_equal(__builtin_popcountll(seen), matrix->size);
 }
 
+/* A rank's neighbours in the algorithm are linked with it, and see it as their own. */
+static void check_places(const struct topology_matrix *matrix, const struct topology *topology,
+                         const int *order)
+{
+    struct topology_mesh places[MESH];
+    for (int r = 0; r < MESH; r++)
+        assert_true(topology_mesh_place(topology, order, r, &places[r]));
+    for (int r = 0; r < MESH; r++) {
+        const struct topology_mesh *own = &places[r], *theirs = &places[own->partner];
+        assert_int_equal(own->owners[own->quarter], r);
+        assert_true(matrix->links[r][own->partner] > 0);
+        assert_int_equal(theirs->partner, r);
+        assert_int_equal(theirs->quarter, own->quarter);
+        for (int i = 0; i < 4; i++) {
+            assert_true(own->leaves[i] == r || matrix->links[r][own->leaves[i]] > 0);
+            assert_true(own->leaves[i] == order[i] || own->leaves[i] == order[i + 4]);
+            assert_memory_equal(places[own->owners[i]].leaves, own->leaves, sizeof own->leaves);
+            assert_memory_equal(places[own->owners[i]].owners, own->owners, sizeof own->owners);
+        }
+    }
+}
+
 static void check_mesh(const struct topology_matrix *matrix)
 {
     struct topology topology = recognise(matrix);
@@ -113,6 +135,11 @@ static void check_mesh(const struct topology_matrix *matrix)
     assert_int_equal(seen, 255);
     assert_true(topology.has_ring);
     check_ring(matrix, &topology);
+    check_places(matrix, &topology, order);
+    int across[MESH] = {order[0], order[4], order[1], order[5],
+                        order[2], order[6], order[3], order[7]};
+    struct topology_mesh place;
+    assert_false(topology_mesh_place(&topology, across, 0, &place));
 }
 
 static void test_mesh(void **unused)
@@ -179,6 +206,12 @@ static void test_fully_connected(void **unused)
         assert_int_equal(topology.has_ring, size > 3);
     }
     struct topology topology;
+    struct topology_matrix eight = {.size = 8};
+    for (int i = 0; i < 8; i++)
+        for (int j = 0; j < 8; j++)
+            eight.links[i][j] = 18;
+    topology = recognise(&eight);
+    check_places(&eight, &topology, (const int[]){3, 1, 7, 0, 2, 6, 5, 4});
     topology_force(64, "because", &topology);
     assert_int_equal(topology.kind, TUTTI_TOPOLOGY_FULLY_CONNECTED);
     assert_string_equal(topology.reason, "because");
