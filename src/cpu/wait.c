@@ -60,6 +60,20 @@ static bool means_another(struct cpu_group *group, int peer, const struct reques
     return false;
 }
 
+/* Who keeps us from going on: the peer, or whom that waits for itself, and so on. A guess, for a
+ * report: where they wait in a circle it is the peer. */
+static int culprit(const struct cpu_group *group, int peer)
+{
+    int rank = peer;
+    for (int i = 0; i < group->size; i++) {
+        uint32_t next = order_load_relaxed_u32(&group->arenas[rank]->awaits);
+        if (next == 0 || next > (uint32_t)group->size)
+            return rank;
+        rank = (int)next - 1;
+    }
+    return peer;
+}
+
 /* One look at everything but the word. */
 static bool trouble(struct cpu_group *group, int peer, const struct request *request,
                     int64_t deadline, bool life, struct tutti_fault *fault)
@@ -68,12 +82,12 @@ static bool trouble(struct cpu_group *group, int peer, const struct request *req
         return true;
     if (!deadline_passed(deadline))
         return false;
-    *fault = fault_of(group, TUTTI_ERR_TIMEOUT, peer, request);
+    *fault = fault_of(group, TUTTI_ERR_TIMEOUT, culprit(group, peer), request);
     return true;
 }
 
-enum tutti_status wait_slowly(struct cpu_group *group, int peer, const uint32_t *word,
-                              uint32_t value, const struct request *request)
+static enum tutti_status wait_long(struct cpu_group *group, int peer, const uint32_t *word,
+                                   uint32_t value, const struct request *request)
 {
     /* The time-out is the operation's: it counts from its first wait that is no short one. */
     if (!group->deadline)
@@ -88,8 +102,10 @@ enum tutti_status wait_slowly(struct cpu_group *group, int peer, const uint32_t 
         bool sleeps = turn >= group->yields;
         bool life = sleeps || now - looked > LOOK_NS;
         struct tutti_fault fault;
-        if (life)
+        if (life) {
             looked = now;
+            order_store_relaxed_u32(&group->own->awaits, (uint32_t)peer + 1);
+        }
         if ((life || turn % LOOK_EVERY == LOOK_EVERY - 1) &&
             trouble(group, peer, request, deadline, life, &fault)) {
             /* A peer that wrote the word and then left, or died, has done its part. */
@@ -106,4 +122,13 @@ enum tutti_status wait_slowly(struct cpu_group *group, int peer, const uint32_t 
         if (!sleeps)
             balance(group, now, now - before);
     }
+}
+
+enum tutti_status wait_slowly(struct cpu_group *group, int peer, const uint32_t *word,
+                              uint32_t value, const struct request *request)
+{
+    enum tutti_status status = wait_long(group, peer, word, value, request);
+    if (order_load_relaxed_u32(&group->own->awaits))
+        order_store_relaxed_u32(&group->own->awaits, 0);
+    return status;
 }
