@@ -175,8 +175,7 @@ TUTTI_API const char *tutti_collective_name(enum tutti_collective collective);
 
 /* X(name, value, text). NONE asks for the measured choice, or says that strict mode has none. From
  * 4 to 7 are CUDA's transports: ONE_SHOT and TWO_SHOT leave the choice among theirs to the table.
- * They need a link between any two ranks; HYBRID_CUBE_MESH and RING, for now of CPU ranks, do not.
- */
+ * They need a link between any two ranks; HYBRID_CUBE_MESH and RING, of CPU ranks, do not. */
 #define TUTTI_ALGO_MAP(X)                                                                          \
     X(NONE, 0, "none")                                                                             \
     X(ONE_SHOT, 1, "one_shot")                                                                     \
@@ -197,8 +196,7 @@ enum tutti_algo {
 TUTTI_API const char *tutti_algo_name(enum tutti_algo algo);
 
 /* What a communicator's links look like: two fully linked quads, each rank with one partner across,
- * are a hybrid cube mesh. CPU ranks are fully connected unless TUTTI_TOPOLOGY_FILE says otherwise.
- */
+ * are a hybrid cube mesh. CPU ranks are fully connected unless TUTTI_TOPOLOGY_FILE is set. */
 enum tutti_topology {
     TUTTI_TOPOLOGY_UNKNOWN = 0,
     TUTTI_TOPOLOGY_FULLY_CONNECTED = 1,
@@ -576,9 +574,8 @@ TUTTI_API enum tutti_status tutti_barrier_with(tutti_comm_t *comm, const int *ra
  * sentence. A forced one goes first. On CUDA it is the transport (but in strict mode). Strict mode
  * knows the roots' rule only: float32 and bfloat16, storage offset and count both multiples of 4
  * bytes; among fully connected ranks one-shot up to 256 KiB, two-shot up to 10 MiB, on a hybrid
- * cube mesh that up to 256 KiB, all at most the buffer size; else NONE. Outside strict mode it is
- * never NONE, whatever the links. Local; from any thread once the ranks have met. Returns INVALID,
- * VERSION.
+ * cube mesh that up to 256 KiB, all at most the buffer size; else NONE. It is NONE in no other
+ * mode. Local; from any thread once the ranks have met. Returns INVALID, VERSION.
  */
 TUTTI_API enum tutti_status tutti_comm_algorithm(tutti_comm_t *comm, size_t count,
                                                  enum tutti_dtype dtype, tutti_op_t op,
