@@ -242,14 +242,16 @@ static error_t parse_option(int key, char *text, struct argp_state *state)
 static json_t *describe_all(const struct request *request, bool *failed)
 {
     if (request->plan)
-        return json_pack("{s:o*, s:o*}", "algorithms", selftest_algorithms(request->ranks, true),
-                         "cuda", describe_cuda(failed));
+        return json_pack("{s:o*, s:o*}", "algorithms",
+                         selftest_algorithms(request->ranks, true, failed), "cuda",
+                         describe_cuda(failed));
     return json_pack("{s:o, s:o, s:o, s:o, s:o, s:o*, s:o*, s:o*, s:o*, s:o*}", "library",
                      describe_library(), "host", describe_host(), "processors", place_describe(),
                      "limits", describe_limits(), "namespaces", describe_namespaces(),
                      "core_distances", selftest_distances(), "stores", selftest_stores(failed),
                      "communicators", selftest_comms(request->ranks, failed), "algorithms",
-                     selftest_algorithms(request->ranks, false), "cuda", describe_cuda(failed));
+                     selftest_algorithms(request->ranks, false, failed), "cuda",
+                     describe_cuda(failed));
 }
 
 int command_info(int argc, char **argv)

@@ -17,7 +17,7 @@ json_t *selftest_distances(void);
  * "choices": [{"from_bytes", "to_bytes", ...}]}], for float32 among 2 and among `ranks` ranks;
  * whole is for every dtype among 2 to at least 8 ranks. TUTTI_TOPOLOGY_FILE leaves `ranks` alone.
  */
-json_t *selftest_algorithms(int ranks, bool whole);
+json_t *selftest_algorithms(int ranks, bool whole, bool *failed);
 /* The same of one communicator: the array of choices alone. */
 json_t *selftest_choices(tutti_comm_t *comm, enum tutti_dtype dtype);
 /* What a communicator says of itself: {"key": "value"}, and "links" as an array of rows. */

@@ -423,7 +423,7 @@ static json_t *choices_of(const struct trial *trial, int dtype, bool whole, bool
     return object;
 }
 
-static void add_choices(json_t *results, int ranks, bool whole)
+static void add_choices(json_t *results, int ranks, bool whole, bool *failed)
 {
     bool done[TUTTI_DTYPE_COUNT] = {false};
     struct trial *trial = trial_create(ranks, true);
@@ -435,15 +435,15 @@ static void add_choices(json_t *results, int ranks, bool whole)
         if (!done[dtype])
             json_array_append_new(results, choices_of(trial, dtype, whole, done));
     if (!trial->choices[0])
-        tool_fail("no choices among %d ranks: %s", ranks, trial->message[0]);
+        *failed = !tool_fail("no choices among %d ranks: %s", ranks, trial->message[0]);
     trial_destroy(trial);
 }
 
-json_t *selftest_algorithms(int ranks, bool whole)
+json_t *selftest_algorithms(int ranks, bool whole, bool *failed)
 {
     json_t *results = json_array();
     for (int n = 2; n < (whole && ranks < 8 ? 9 : ranks + 1); n++)
         if (n == ranks || (!has_topology_file() && (whole || n == 2)))
-            add_choices(results, n, whole);
+            add_choices(results, n, whole, failed);
     return results;
 }

@@ -33,9 +33,9 @@
 
 enum {
     QUAD = 4,
-    IN_FLIGHT = 4, /* pieces between their fill and their collect */
-    WHOLE_BYTES = 4 * 1024,
-    PIECE_BYTES = 3 * LAYOUT_PIECE_BYTES / 2,
+    IN_FLIGHT = 4,          /* pieces between their fill and their collect */
+    WHOLE_BYTES = 4 * 1024, /* up to here a third hop costs more than four times the work */
+    PIECE_BYTES = 3 * LAYOUT_PIECE_BYTES / 2, /* see docs/ordering.md: P1 */
 };
 
 /* One operation cut into pieces. */

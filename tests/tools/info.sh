@@ -74,6 +74,8 @@ table = json.load(open(sys.argv[1]))["algorithms"]
 assert [one["ranks"] for one in table] == list(range(2, 9))
 assert all(choice["algo"] != "none" for one in table for choice in one["choices"])
 PYTHON
+status 1 env TUTTI_TOPOLOGY_FILE="$work/mesh" "$tutti" info --plan -n 3
+err 'is of 8 ranks, the world size is 3'
 status 64 "$tutti" info -n 1
 err "'1'.*2 to 64"
 finish
