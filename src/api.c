@@ -71,6 +71,8 @@ static enum tutti_status options_read(const struct tutti_comm *comm,
                          "or 0",
                          call, options->flags);
     status = options_algo_check(options->algo, comm->cuda != NULL);
+    if (status == TUTTI_OK && !comm->cuda)
+        status = plan_check(&comm->paths, &comm->topology, options->algo);
     return status == TUTTI_OK ? TUTTI_OK : error_context(status, "%s", call);
 }
 
@@ -175,6 +177,13 @@ static bool is_float(enum tutti_dtype dtype)
     return dtype <= TUTTI_FLOAT8_E5M2;
 }
 
+/* Of an element in the accumulation type. */
+static size_t partial_bytes(enum tutti_dtype dtype)
+{
+    size_t bytes = dtype_bytes(dtype);
+    return is_float(dtype) && bytes < sizeof(float) ? sizeof(float) : bytes;
+}
+
 /* Where peers can find the operands, if they can: both in allocations of a group with our ranks. */
 static void operands_find(const struct tutti_comm *comm, struct request *request)
 {
@@ -211,6 +220,8 @@ static enum tutti_algo algorithm_pick(const struct tutti_comm *comm, size_t byte
         .storage_offset_bytes = options->storage_offset * dtype_bytes(dtype),
         .buffer_size = (size_t)comm->config.buffer_size,
         .world_size = comm->world_size,
+        .topology = comm->topology.kind,
+        .paths = comm->paths,
         .oversubscribed = comm->cpu.oversubscribed,
         .table = comm->cuda != NULL,
     };
@@ -274,6 +285,7 @@ static enum tutti_status all_reduce(const void *send, void *recv, size_t count,
         .parameter = 0,
         .flags = options->flags,
         .element_bytes = (uint32_t)dtype_bytes(dtype),
+        .partial_bytes = (uint32_t)partial_bytes(dtype),
         .algo = algo,
         .dtype = dtype,
         .op = kind,
@@ -284,7 +296,7 @@ static enum tutti_status all_reduce(const void *send, void *recv, size_t count,
     op_read(op, kind, &request);
     if (comm->cuda)
         return cuda_all_reduce(comm->cuda, &request, stream);
-    if (bytes > SYMMETRIC_BYTES)
+    if (bytes > SYMMETRIC_BYTES && algo <= TUTTI_ALGO_TWO_SHOT)
         operands_find(comm, &request);
 
     status = operation_begin(&comm->cpu);

@@ -9,6 +9,7 @@
 #include "error.h"
 #include "host.h"
 #include "ipc/fork.h"
+#include "links.h"
 #include "log.h"
 #include "meet.h"
 #include "options.h"
@@ -91,6 +92,12 @@ static enum tutti_status config_read(const struct tutti_comm_options *options, i
     if (buffer_size == 0)
         return error_set(TUTTI_ERR_INVALID, "TUTTI_BUFFER_SIZE=0: expected at least 1 byte");
     status = options_algo_check(algo, options->device == TUTTI_DEVICE_CUDA);
+    if (status == TUTTI_OK && algo == TUTTI_ALGO_HYBRID_CUBE_MESH &&
+        world_size != TOPOLOGY_MESH_RANKS)
+        status = error_set(TUTTI_ERR_INVALID,
+                           "algorithm %d (%s) serves 8 ranks, not %d: expected none, one_shot, "
+                           "two_shot or ring",
+                           (int)algo, tutti_algo_name(algo), world_size);
     if (status != TUTTI_OK)
         return status;
     comm->config.device = (int32_t)options->device;
@@ -98,7 +105,8 @@ static enum tutti_status config_read(const struct tutti_comm_options *options, i
     comm->config.buffer_size = buffer_size;
     comm->config.strict = strict;
     comm->config.algo = (int32_t)algo;
-    return TUTTI_OK;
+    comm->config.leaf_order_given = options->leaf_order != NULL;
+    return links_read(comm);
 }
 
 static enum tutti_status arguments_check(tutti_store_t *store, int rank, int world_size,
@@ -320,6 +328,26 @@ static enum tutti_status device_open(struct tutti_comm *comm, struct workspace *
     return status;
 }
 
+/* Ranks that links join exchange data with their neighbours alone. */
+static struct cpu_links links_make(const struct tutti_comm *comm, const int *order)
+{
+    const struct topology *topology = &comm->topology;
+    const int size = comm->world_size;
+    struct cpu_links links = {.reach = topology->linked[comm->rank], .sparse = !comm->paths.all};
+    if (comm->paths.all)
+        links.reach = UINT64_MAX;
+    if (comm->paths.mesh)
+        topology_mesh_place(topology, order, comm->rank, &links.mesh);
+    for (int place = 0; place < size && comm->paths.ring; place++) {
+        if (topology->ring[place] != comm->rank)
+            continue;
+        links.place = place;
+        links.before = topology->ring[(place + size - 1) % size];
+        links.after = topology->ring[(place + 1) % size];
+    }
+    return links;
+}
+
 static enum tutti_status groups_open(struct tutti_comm *comm, struct workspace *work,
                                      const struct meeting *meeting,
                                      struct tutti_exchanger *exchanger, int64_t deadline)
@@ -328,10 +356,19 @@ static enum tutti_status groups_open(struct tutti_comm *comm, struct workspace *
     int order[TUTTI_MAX_RANKS];
     for (int leaf = 0; leaf < comm->world_size; leaf++)
         order[leaf] = comm->config.leaf_order[leaf];
+    plan_paths_make(&comm->topology, order, comm->config.device == TUTTI_DEVICE_CUDA, &comm->paths);
+    enum tutti_status status =
+        comm->config.device == TUTTI_DEVICE_CUDA
+            ? TUTTI_OK
+            : plan_check(&comm->paths, &comm->topology, (enum tutti_algo)comm->config.algo);
+    if (status != TUTTI_OK)
+        return status;
+    const struct cpu_links links = links_make(comm, order);
     struct cpu_group_config config = {
         .rank = comm->rank,
         .size = comm->world_size,
         .order = order,
+        .links = &links,
         .remote = remote_ranks(work->records, comm->rank, comm->world_size),
         .oversubscribed = comm->world_size > comm->cores,
         .nonce = meeting->nonce,
@@ -343,9 +380,10 @@ static enum tutti_status groups_open(struct tutti_comm *comm, struct workspace *
         .forced = (enum tutti_algo)comm->config.algo,
         .strict = comm->config.strict,
         .world_size = comm->world_size,
+        .paths = comm->paths,
         .oversubscribed = config.oversubscribed,
     });
-    enum tutti_status status = cpu_group_open(&config, &comm->cpu);
+    status = cpu_group_open(&config, &comm->cpu);
     if (status == TUTTI_OK && comm->config.device == TUTTI_DEVICE_CUDA)
         status = device_open(comm, work, &config, deadline);
     return status;
@@ -376,6 +414,8 @@ static enum tutti_status rendezvous(struct tutti_comm *comm, struct workspace *w
                                     deadline_timeout_ms(deadline));
     if (status == TUTTI_OK)
         status = host_records_compare(work->records, comm->rank, comm->world_size);
+    if (status == TUTTI_OK)
+        status = links_agree(comm, work->records, &exchanger, deadline);
     return status == TUTTI_OK ? groups_open(comm, work, &meeting, &exchanger, deadline) : status;
 }
 
@@ -438,6 +478,7 @@ void tutti_comm_destroy(tutti_comm_t *comm)
         work_pool_end(comm->works, &fault);
     }
     list_remove(comm);
+    links_free(comm);
     comm->allocator.free(comm->allocator.context, comm, sizeof *comm);
 }
 
@@ -479,7 +520,7 @@ enum tutti_status tutti_comm_status(tutti_comm_t *comm, struct tutti_fault *faul
 
 enum tutti_topology tutti_comm_topology(const tutti_comm_t *comm)
 {
-    return comm && comm->ready ? TUTTI_TOPOLOGY_FULLY_CONNECTED : TUTTI_TOPOLOGY_UNKNOWN;
+    return comm && comm->ready ? comm->topology.kind : TUTTI_TOPOLOGY_UNKNOWN;
 }
 
 size_t tutti_comm_buffer_size(const tutti_comm_t *comm)

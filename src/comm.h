@@ -4,6 +4,8 @@
 #define TUTTI_COMM_H
 
 #include "cpu/group.h"
+#include "plan.h"
+#include "topology_file.h"
 #include "tutti/tutti.h"
 
 struct cuda_group;
@@ -16,7 +18,11 @@ struct comm_config {
     uint64_t buffer_size;
     int32_t strict;
     int32_t algo;
-    int32_t device; /* enum tutti_device */
+    int32_t device;          /* enum tutti_device */
+    int32_t fully_connected; /* whatever the links: TUTTI_FORCE_FULLY_CONNECTED */
+    int32_t topology_size;   /* of the matrix in TUTTI_TOPOLOGY_FILE; 0: there is none */
+    int32_t topology_named;  /* it is of devices */
+    int32_t leaf_order_given;
     int32_t reserved;
     int32_t leaf_order[TUTTI_MAX_RANKS];
 };
@@ -35,6 +41,9 @@ struct tutti_comm {
     const struct reduce_isa *isa;
     struct comm_config config;
     int64_t timeout_ms;
+    struct topology topology;
+    struct plan_paths paths;     /* that it allows */
+    struct topology_file *links; /* NULL where nothing says what they are */
 
     enum tutti_status declined; /* why the rendezvous failed; it is not tried again */
     char reason[512];

@@ -72,14 +72,14 @@ enum tutti_status env_algo(const char *name, enum tutti_algo *value)
     const char *text = text_of(name);
     if (!text)
         return TUTTI_OK;
-    for (int algo = TUTTI_ALGO_NONE; algo <= TUTTI_ALGO_TWO_SHOT_PIPELINED; algo++) {
+    for (int algo = TUTTI_ALGO_NONE; algo <= TUTTI_ALGO_RING; algo++) {
         if (strcasecmp(text, tutti_algo_name((enum tutti_algo)algo)) == 0) {
             *value = (enum tutti_algo)algo;
             return TUTTI_OK;
         }
     }
     return error_set(TUTTI_ERR_INVALID,
-                     "%s=%s: expected none, one_shot, two_shot, one_shot_ll, one_shot_lines, "
-                     "two_shot_lines or two_shot_pipelined",
+                     "%s=%s: expected none, one_shot, two_shot, hybrid_cube_mesh, ring, or on CUDA "
+                     "one_shot_ll, one_shot_lines, two_shot_lines, two_shot_pipelined",
                      name, text);
 }

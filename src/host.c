@@ -69,6 +69,12 @@ static enum tutti_status config_compare(const struct host_record *mine, int rank
         {"buffer size", (int64_t)mine->config.buffer_size, (int64_t)theirs->config.buffer_size},
         {"strict mode", mine->config.strict, theirs->config.strict},
         {"forced algorithm", mine->config.algo, theirs->config.algo},
+        {"TUTTI_FORCE_FULLY_CONNECTED", mine->config.fully_connected,
+         theirs->config.fully_connected},
+        {"topology: the size of the matrix in TUTTI_TOPOLOGY_FILE, 0 if there is none",
+         mine->config.topology_size, theirs->config.topology_size},
+        {"topology: whether TUTTI_TOPOLOGY_FILE names devices", mine->config.topology_named,
+         theirs->config.topology_named},
     };
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
         if (fields[i].mine != fields[i].theirs)

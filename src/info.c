@@ -56,6 +56,32 @@ static size_t least(size_t size, int length)
     return (size_t)length < size ? (size_t)length : size;
 }
 
+static void topology_describe(const struct tutti_comm *comm, char *text, size_t size, int *length)
+{
+    static const char *const names[] = {
+        [TUTTI_TOPOLOGY_UNKNOWN] = "unknown",
+        [TUTTI_TOPOLOGY_FULLY_CONNECTED] = "fully_connected",
+        [TUTTI_TOPOLOGY_HYBRID_CUBE_MESH] = "hybrid_cube_mesh",
+    };
+    text_append(text, size, length, "topology: %s\ntopology_reason: %s\n",
+                names[comm->topology.kind], comm->topology.reason);
+    if (!comm->links)
+        return;
+    const struct topology_matrix *matrix = &comm->links->matrix;
+    text_append(text, size, length, "topology_source: %s\n", comm->links->source);
+    for (int i = 0; i < matrix->size; i++) {
+        text_append(text, size, length, "links:");
+        for (int j = 0; j < matrix->size; j++)
+            if (i == j)
+                text_append(text, size, length, " X");
+            else if (matrix->links[i][j] < 0)
+                text_append(text, size, length, " ?");
+            else
+                text_append(text, size, length, " %d", matrix->links[i][j]);
+        text_append(text, size, length, "\n");
+    }
+}
+
 int tutti_comm_describe(const tutti_comm_t *comm, char *text, size_t size)
 {
     int length = 0;
@@ -83,9 +109,9 @@ int tutti_comm_describe(const tutti_comm_t *comm, char *text, size_t size)
                 comm->isa->name);
     if (!comm->ready)
         return length;
-    text_append(text, size, &length,
-                "generation: %" PRId64 "\ncores: %d\ntopology: fully_connected\n", comm->generation,
+    text_append(text, size, &length, "generation: %" PRId64 "\ncores: %d\n", comm->generation,
                 comm->cores);
+    topology_describe(comm, text, size, &length);
     text_append(text, size, &length, "ranks_share_process: %s\narena_bytes: %zu\n",
                 comm->cpu.one_process ? "yes" : "no", sizeof(struct layout_arena));
     if (comm->cuda)

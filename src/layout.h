@@ -6,7 +6,11 @@
  *
  * Two 32-bit counts, equal on all ranks and starting at 1, say what a header speaks of: the
  * sequence of an operation (mails; mail = sequence mod 2), and the step of the rings (flags; slot =
- * step mod 4). An operation takes no step or as many as it has pieces.
+ * step mod 4). An operation takes no step, or as many as it has pieces, or, among ranks in a
+ * ring, 2 (N - 1) a piece.
+ *
+ * Every peer maps the first LAYOUT_CONTROL_BYTES. The rest is data, which only those map whose
+ * links reach it: for others there are addresses, and nothing at them.
  */
 #ifndef TUTTI_LAYOUT_H
 #define TUTTI_LAYOUT_H
@@ -16,8 +20,9 @@
 #include <stdint.h>
 
 enum {
-    LAYOUT_VERSION = 1,
+    LAYOUT_VERSION = 2,
     LAYOUT_LINE = 64,
+    LAYOUT_CONTROL_BYTES = 4096,
     LAYOUT_RANKS = 64,
     LAYOUT_MAILS = 2, /* see docs/ordering.md: M1 */
     LAYOUT_INLINE_BYTES = 48,
@@ -34,7 +39,7 @@ enum {
 struct layout_header {
     uint64_t signature; /* collective, dtype, op, algorithm, count: signature.h */
     uint32_t parameter; /* hash of the scalar */
-    uint32_t turn;      /* sequence or step, written last: release M1, P1, Q1 */
+    uint32_t turn;      /* sequence or step, written last: release M1, P1, P2, Q1, Q2 */
 };
 
 /* Where the operands lie, for peers that can reach them: follows the header of a large operation's
@@ -99,7 +104,8 @@ struct layout_arena {
     uint32_t aborted;  /* the owner was aborted; relaxed: it carries nothing but itself */
     uint32_t touching; /* release T1: the owner is inside its peers' operands: direct.c */
     uint32_t core;     /* 1 + where the owner last found itself; relaxed: balance.c */
-    unsigned char pad1[LAYOUT_LINE - 16];
+    uint32_t awaits;   /* 1 + the rank that the owner has long waited for; relaxed: wait.c */
+    unsigned char pad1[LAYOUT_LINE - 20];
 
     /* Sleep. `sleepers` is the only word that peers write. */
     uint32_t
@@ -111,11 +117,17 @@ struct layout_arena {
     uint32_t probes[LAYOUT_RANKS]; /* release D1 */
 
     struct layout_meeting meetings[LAYOUT_RANKS][2]; /* [peer][meeting mod 2] */
+    struct layout_flag notices[LAYOUT_MAILS]; /* instead of mails where not all peers map those */
+    unsigned char pad3[LAYOUT_CONTROL_BYTES - 8 * LAYOUT_LINE - LAYOUT_RANKS * 16 -
+                       LAYOUT_MAILS * LAYOUT_LINE];
+
+    /* Data from here on. */
     struct layout_flag in_flags[LAYOUT_SLOTS];
+    struct layout_flag part_flags[LAYOUT_SLOTS];
     struct layout_flag out_flags[LAYOUT_SLOTS];
     struct layout_mail mails[LAYOUT_MAILS];
-    unsigned char pad3[16 * 1024 - 8 * LAYOUT_LINE - LAYOUT_RANKS * 16 -
-                       2 * LAYOUT_SLOTS * LAYOUT_LINE - LAYOUT_MAILS * LAYOUT_MAIL_BYTES];
+    unsigned char pad4[16 * 1024 - LAYOUT_CONTROL_BYTES - 3 * LAYOUT_SLOTS * LAYOUT_LINE -
+                       LAYOUT_MAILS * LAYOUT_MAIL_BYTES];
 
     unsigned char ring[LAYOUT_RING_BYTES]; /* inputs for the peers; own chunk: results; ring.h */
 };
@@ -129,9 +141,11 @@ static_assert(offsetof(struct layout_arena, fault) == 64, "fault");
 static_assert(offsetof(struct layout_arena, left) == 128, "life");
 static_assert(offsetof(struct layout_arena, sleepers) == 192, "sleep");
 static_assert(offsetof(struct layout_arena, meetings) == 512, "meetings");
-static_assert(offsetof(struct layout_arena, in_flags) == 1536, "in flags");
-static_assert(offsetof(struct layout_arena, out_flags) == 1792, "out flags");
-static_assert(offsetof(struct layout_arena, mails) == 2048, "mails");
+static_assert(offsetof(struct layout_arena, notices) == 1536, "notices");
+static_assert(offsetof(struct layout_arena, in_flags) == LAYOUT_CONTROL_BYTES, "in flags");
+static_assert(offsetof(struct layout_arena, part_flags) == 4352, "part flags");
+static_assert(offsetof(struct layout_arena, out_flags) == 4608, "out flags");
+static_assert(offsetof(struct layout_arena, mails) == 4864, "mails");
 static_assert(offsetof(struct layout_arena, ring) == 16 * 1024, "the ring starts on a page");
 
 #endif

@@ -29,12 +29,14 @@ enum tutti_status options_copy(const char *call, const char *type, const void *f
 
 enum tutti_status options_algo_check(enum tutti_algo algo, bool cuda)
 {
-    enum tutti_algo last = cuda ? TUTTI_ALGO_TWO_SHOT_PIPELINED : TUTTI_ALGO_TWO_SHOT;
-    if ((unsigned)algo <= (unsigned)last && algo != TUTTI_ALGO_HYBRID_CUBE_MESH)
+    bool transport = algo >= TUTTI_ALGO_ONE_SHOT_LL && algo <= TUTTI_ALGO_TWO_SHOT_PIPELINED;
+    bool by_links = algo == TUTTI_ALGO_HYBRID_CUBE_MESH || algo == TUTTI_ALGO_RING;
+    if ((unsigned)algo <= TUTTI_ALGO_TWO_SHOT || (cuda ? transport : by_links))
         return TUTTI_OK;
-    return error_set(TUTTI_ERR_INVALID,
-                     "algorithm %d (%s) does not serve %s ranks: expected none, one_shot%s or "
-                     "two_shot",
-                     (int)algo, tutti_algo_name(algo), cuda ? "CUDA" : "CPU",
-                     cuda ? ", one from one_shot_ll (4) to two_shot_pipelined (7)" : "");
+    return error_set(
+        TUTTI_ERR_INVALID,
+        "algorithm %d (%s) does not serve %s ranks: expected none, one_shot, two_shot%s", (int)algo,
+        tutti_algo_name(algo), cuda ? "CUDA" : "CPU",
+        cuda ? ", or one from one_shot_ll (4) to two_shot_pipelined (7)"
+             : ", hybrid_cube_mesh or ring");
 }

@@ -14,7 +14,7 @@ enum tutti_status options_copy(const char *call, const char *type, const void *f
                                size_t size);
 
 /* Whether an algorithm that a caller or the environment names can mean anything on CPU or CUDA
- * ranks; else INVALID. */
+ * ranks, whatever their number and links; else INVALID. */
 enum tutti_status options_algo_check(enum tutti_algo algo, bool cuda);
 
 #endif

@@ -3,7 +3,23 @@
 #ifndef TUTTI_PLAN_H
 #define TUTTI_PLAN_H
 
+#include "topology.h"
 #include "tutti/tutti.h"
+
+/* What the links of a communicator allow. */
+struct plan_paths {
+    bool all;    /* one-shot and two-shot: every rank reaches every other one */
+    bool staged; /* all, through the host's memory, for no path of links joins the ranks */
+    bool mesh;
+    bool ring;
+};
+
+/* order is the leaf order. Ranks with devices reach each other without regard to links. */
+void plan_paths_make(const struct topology *topology, const int *order, bool devices,
+                     struct plan_paths *paths);
+/* Whether an algorithm of CPU ranks can run: INVALID says why not. */
+enum tutti_status plan_check(const struct plan_paths *paths, const struct topology *topology,
+                             enum tutti_algo algo);
 
 struct plan_input {
     size_t bytes;
@@ -13,13 +29,15 @@ struct plan_input {
     uint64_t storage_offset_bytes;
     size_t buffer_size;
     int world_size;
+    enum tutti_topology topology;
+    struct plan_paths paths;
     bool oversubscribed;
     bool table; /* the back end has one: what is measured is left to it */
 };
 
 /* Up to how many bytes plan_pick() says one-shot whatever the call, but for its own choice of
- * algorithm: 0 in strict mode and where one is forced. Looked up at set-up, so that small
- * operations need not ask. */
+ * algorithm: 0 in strict mode, where one is forced, and where one-shot has no way. Looked up at
+ * set-up, so that small operations need not ask. */
 size_t plan_small_bytes(const struct plan_input *input);
 
 /* NONE only in strict mode, and for the back end's table. *reason is a static sentence. */

@@ -228,6 +228,15 @@ static uint64_t integer_combine(const struct problem *p, uint64_t a, uint64_t b)
     return 0;
 }
 
+static struct number combined(const struct problem *p, struct number a, struct number b)
+{
+    if (is_float(p->dtype))
+        a.real = real_combine(p, a.real, b.real);
+    else
+        a.bits = integer_combine(p, a.bits, b.bits);
+    return a;
+}
+
 /* Inputs first to first + n - 1: the largest power of two below n on the left. */
 static struct number tree(const struct problem *p, int first, int n)
 {
@@ -236,12 +245,7 @@ static struct number tree(const struct problem *p, int first, int n)
     int left = 1;
     while (left * 2 < n)
         left *= 2;
-    struct number a = tree(p, first, left), b = tree(p, first + left, n - left);
-    if (is_float(p->dtype))
-        a.real = real_combine(p, a.real, b.real);
-    else
-        a.bits = integer_combine(p, a.bits, b.bits);
-    return a;
+    return combined(p, tree(p, first, left), tree(p, first + left, n - left));
 }
 
 static struct number divided(const struct problem *p, struct number sum, int n)
@@ -265,4 +269,16 @@ void reference_reduce(void *out, const void *const *in, int n, size_t count, enu
             result = divided(&p, result, n);
         number_store((unsigned char *)out + p.at * tutti_dtype_size(dtype), dtype, result);
     }
+}
+
+void reference_chain(void *out, const void *const *in, int n, enum tutti_dtype dtype,
+                     enum tutti_op_kind op, double scalar)
+{
+    struct problem p = {in, 0, dtype, op, scalar};
+    struct number result = number_load(&p, 0);
+    for (int i = 1; i < n; i++)
+        result = combined(&p, result, number_load(&p, i));
+    if (op == TUTTI_OP_AVG)
+        result = divided(&p, result, n);
+    number_store(out, dtype, result);
 }

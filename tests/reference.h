@@ -16,6 +16,11 @@ bool reference_has(enum tutti_dtype dtype, enum tutti_op_kind op);
 void reference_reduce(void *out, const void *const *in, int n, size_t count, enum tutti_dtype dtype,
                       enum tutti_op_kind op, double scalar);
 
+/* One element: the inputs from left to right, (((0 1) 2) 3), rounded once at the end, as a ring of
+ * ranks does it. AVG divides by n. */
+void reference_chain(void *out, const void *const *in, int n, enum tutti_dtype dtype,
+                     enum tutti_op_kind op, double scalar);
+
 /* The value of element `code` of a float dtype of at most 16 bits. */
 double reference_decode(enum tutti_dtype dtype, uint32_t code);
 /* The element of such a dtype that is nearest to value, ties to even. */

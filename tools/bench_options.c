@@ -44,8 +44,9 @@ static const struct argp_option options[] = {
      "sum prod min max avg band bor bxor premul_sum, joined by commas, or all (default sum)", 0},
     {"collective", OPTION_COLLECTIVE, "NAME", 0, "all_reduce (default) or barrier", 0},
     {"algo", OPTION_ALGO, "NAME", 0,
-     "none (default: the library's choice), one_shot or two_shot; with a GPU also one_shot_ll, "
-     "one_shot_lines, two_shot_lines or two_shot_pipelined",
+     "none (default: the library's choice), one_shot or two_shot; for CPU ranks also "
+     "hybrid_cube_mesh (8 of them) or ring, with a GPU also one_shot_ll, one_shot_lines, "
+     "two_shot_lines or two_shot_pipelined",
      0},
     {"cold", OPTION_COLD, 0, 0, "Give every operation buffers that are in no cache", 0},
     {"symmetric", OPTION_SYMMETRIC, 0, 0, "Take the buffers from tutti_symm_alloc()", 0},
@@ -185,10 +186,10 @@ static error_t parse_long_option(int key, char *text, struct argp_state *state)
         config->iterations = integer_argument(state, "--iters", text, 1, 1000000000);
         return 0;
     case OPTION_ALGO:
-        if (!parse_algo(text, &config->algo) || config->algo == TUTTI_ALGO_HYBRID_CUBE_MESH)
+        if (!parse_algo(text, &config->algo))
             argp_error(state,
-                       "--algo: '%s' is no algorithm: give none, one_shot or two_shot, or with a "
-                       "GPU one of its transports",
+                       "--algo: '%s' is no algorithm: give none, one_shot or two_shot, for CPU "
+                       "ranks hybrid_cube_mesh or ring, for GPUs one of their transports",
                        text);
         return 0;
     case OPTION_COLLECTIVE:
@@ -227,6 +228,7 @@ static error_t parse_long_option(int key, char *text, struct argp_state *state)
 static void check_device(struct argp_state *state, const struct bench_config *config)
 {
     bool cuda = config->device == TUTTI_DEVICE_CUDA;
+    bool by_links = config->algo == TUTTI_ALGO_HYBRID_CUBE_MESH || config->algo == TUTTI_ALGO_RING;
     const struct {
         bool wrong;
         const char *text;
@@ -235,11 +237,17 @@ static void check_device(struct argp_state *state, const struct bench_config *co
         {!cuda && config->pdl, "--pdl"},
         {!cuda && config->vs_nccl, "--vs"},
         {!cuda && config->streams > 1, "--streams"},
-        {!cuda && config->algo > TUTTI_ALGO_TWO_SHOT, "--algo with a transport of GPUs"},
+        {!cuda && config->algo > TUTTI_ALGO_TWO_SHOT && !by_links,
+         "--algo with a transport of GPUs"},
     };
     for (size_t i = 0; i < sizeof rules / sizeof *rules; i++)
         if (rules[i].wrong)
             argp_error(state, "%s needs --device cuda", rules[i].text);
+    if (config->algo == TUTTI_ALGO_RING && config->check)
+        argp_error(state, "--algo ring needs -c 0: its bits are a chain's, what is compared are "
+                          "those of a tree");
+    if (cuda && by_links)
+        argp_error(state, "--algo %s is for CPU ranks", tutti_algo_name(config->algo));
     if (cuda && (config->cold || config->symmetric))
         argp_error(state, "%s is for CPU ranks", config->cold ? "--cold" : "--symmetric");
     if (cuda && config->ranks && (config->ranks < 2 || config->ranks > BENCH_GPU_RANKS))

@@ -179,6 +179,9 @@ static void print_tree(json_t *object, int depth, bool in_array)
         if (json_is_object(value) && json_object_size(value)) {
             printf("%*s%s:\n", 2 * depth, "", key);
             print_tree(value, depth + 1, false);
+        } else if (json_is_array(value) && strcmp(key, "links") == 0) {
+            printf("%*s%s:\n", 2 * depth, "", key);
+            print_links(value, 2 * depth + 2);
         } else if (json_is_array(value)) {
             printf("%*s%s:\n", 2 * depth, "", key);
             json_array_foreach(value, index, element) print_tree(element, depth + 2, true);
@@ -191,14 +194,20 @@ static void print_tree(json_t *object, int depth, bool in_array)
 struct request {
     int ranks;
     bool json;
+    bool plan;
 };
 
-enum { OPTION_JSON = 256 };
+enum { OPTION_JSON = 256, OPTION_PLAN };
 
 static const struct argp_option options[] = {
     {"ranks", 'n', "N", 0,
      "Show and test a communicator of N ranks, 2 to 64, besides that of 2 (default: one rank for "
      "each core)",
+     0},
+    {"plan", OPTION_PLAN, 0, 0,
+     "Show nothing but which algorithm is chosen, for every dtype and size, among 2 to 8 ranks (to "
+     "N, "
+     "if that is more), and on the GPUs",
      0},
     {"json", OPTION_JSON, 0, 0, "Print JSON", 0},
     {0},
@@ -216,6 +225,9 @@ static error_t parse_option(int key, char *text, struct argp_state *state)
     case 'n':
         request->ranks = integer_argument(state, "-n", text, 2, TUTTI_MAX_RANKS);
         return 0;
+    case OPTION_PLAN:
+        request->plan = true;
+        return 0;
     case OPTION_JSON:
         request->json = true;
         return 0;
@@ -225,6 +237,21 @@ static error_t parse_option(int key, char *text, struct argp_state *state)
     default:
         return ARGP_ERR_UNKNOWN;
     }
+}
+
+static json_t *describe_all(const struct request *request, bool *failed)
+{
+    if (request->plan)
+        return json_pack("{s:o*, s:o*}", "algorithms",
+                         selftest_algorithms(request->ranks, true, failed), "cuda",
+                         describe_cuda(failed));
+    return json_pack("{s:o, s:o, s:o, s:o, s:o, s:o*, s:o*, s:o*, s:o*, s:o*}", "library",
+                     describe_library(), "host", describe_host(), "processors", place_describe(),
+                     "limits", describe_limits(), "namespaces", describe_namespaces(),
+                     "core_distances", selftest_distances(), "stores", selftest_stores(failed),
+                     "communicators", selftest_comms(request->ranks, failed), "algorithms",
+                     selftest_algorithms(request->ranks, false, failed), "cuda",
+                     describe_cuda(failed));
 }
 
 int command_info(int argc, char **argv)
@@ -239,12 +266,7 @@ int command_info(int argc, char **argv)
         request.ranks = placement.cores < 2                 ? 2
                         : placement.cores > TUTTI_MAX_RANKS ? TUTTI_MAX_RANKS
                                                             : placement.cores;
-    json_t *tree = json_pack(
-        "{s:o, s:o, s:o, s:o, s:o, s:o*, s:o*, s:o*, s:o*, s:o*}", "library", describe_library(),
-        "host", describe_host(), "processors", place_describe(), "limits", describe_limits(),
-        "namespaces", describe_namespaces(), "core_distances", selftest_distances(), "stores",
-        selftest_stores(&failed), "communicators", selftest_comms(request.ranks, &failed),
-        "algorithms", selftest_algorithms(request.ranks), "cuda", describe_cuda(&failed));
+    json_t *tree = describe_all(&request, &failed);
     if (!tree) {
         tool_fail("no memory for the description");
         return TOOL_FAILED;

@@ -13,11 +13,19 @@ json_t *selftest_stores(bool *failed);
 json_t *selftest_comms(int ranks, bool *failed);
 /* [{"cpu", "round_trip_ns", "distance"}]: from the first core to every other one. */
 json_t *selftest_distances(void);
-/* What the communicator would choose: [{"ranks", "choices": [{"from_bytes", "to_bytes", ...}]}],
- * for 2 and for `ranks` ranks. */
-json_t *selftest_algorithms(int ranks);
+/* What the communicator would choose: [{"ranks", "dtypes", "topology", "topology_reason", "links",
+ * "choices": [{"from_bytes", "to_bytes", ...}]}], for float32 among 2 and among `ranks` ranks;
+ * whole is for every dtype among 2 to at least 8 ranks. TUTTI_TOPOLOGY_FILE leaves `ranks` alone.
+ */
+json_t *selftest_algorithms(int ranks, bool whole, bool *failed);
 /* The same of one communicator: the array of choices alone. */
 json_t *selftest_choices(tutti_comm_t *comm, enum tutti_dtype dtype);
+/* What a communicator says of itself: {"key": "value"}, and "links" as an array of rows. */
+json_t *describe_comm(const tutti_comm_t *comm);
+/* Those rows, as text. */
+void print_links(const json_t *rows, int indent);
+/* Whether TUTTI_TOPOLOGY_FILE is set: it fits but one number of ranks. */
+bool has_topology_file(void);
 /* Driver, devices, links, peers tried with data, a communicator of as many GPUs as there are (at
  * most 8); or {"missing"}. Runs in a child process. */
 json_t *describe_cuda(bool *failed);

@@ -75,25 +75,6 @@ struct trial_rank {
     char message[512]; /* "" for success */
 };
 
-/* "key: value" lines as an object. */
-static json_t *describe_comm(const tutti_comm_t *comm)
-{
-    char text[4096], *rest = NULL;
-    json_t *object = json_object();
-    tutti_comm_describe(comm, text, sizeof text);
-    for (char *line = strtok_r(text, "\n", &rest); line; line = strtok_r(NULL, "\n", &rest)) {
-        char *value = strstr(line, ": ");
-        if (!value)
-            continue;
-        *value = 0;
-        const char *former = json_string_value(json_object_get(object, line));
-        json_object_set_new(object, line,
-                            former ? json_sprintf("%s; %s", former, value + 2)
-                                   : json_string(value + 2));
-    }
-    return object;
-}
-
 /* An all-reduce of device memory, compared with the reference. */
 static bool reduce_and_check(struct trial_rank *self, tutti_comm_t *comm, char *table, float *data)
 {

@@ -18,7 +18,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { TIMEOUT_MS = 20000, CHOICES = 32, ELEMENTS = 10000 };
+enum { TIMEOUT_MS = 20000, CHOICES = 32, ELEMENTS = 10000, DESCRIPTION_BYTES = 64 * 1024 };
 
 struct choice {
     size_t from_bytes, to_bytes;
@@ -37,8 +37,9 @@ struct trial {
     double setup_ms[TUTTI_MAX_RANKS];
     bool passed[TUTTI_MAX_RANKS];
     char message[TUTTI_MAX_RANKS][512];
-    int choices;
-    struct choice choice[CHOICES];
+    int choices[TUTTI_DTYPE_COUNT];
+    struct choice choice[TUTTI_DTYPE_COUNT][CHOICES];
+    char description[DESCRIPTION_BYTES]; /* JSON */
 };
 
 /* ---- trials ---------------------------------------------------------------------------------- */
@@ -263,6 +264,16 @@ json_t *selftest_choices(tutti_comm_t *comm, enum tutti_dtype dtype)
     return describe_choices(choices, list_choices(comm, dtype, choices));
 }
 
+/* For every dtype, with what there is to say of the links. */
+static void note_choices(tutti_comm_t *comm, struct trial *trial)
+{
+    json_t *description = describe_comm(comm);
+    for (int dtype = 0; dtype < TUTTI_DTYPE_COUNT; dtype++)
+        trial->choices[dtype] = list_choices(comm, (enum tutti_dtype)dtype, trial->choice[dtype]);
+    json_dumpb(description, trial->description, sizeof trial->description - 1, 0);
+    json_decref(description);
+}
+
 struct trial_rank {
     struct trial *trial;
     const char *url;
@@ -284,7 +295,7 @@ static void comm_rank(const struct trial_rank *self)
         status = tutti_comm_create(store, self->rank, trial->ranks, &options, &comm);
     trial->setup_ms[self->rank] = (clock_seconds() - begin) * 1e3;
     if (!status && trial->choose && self->rank == 0)
-        trial->choices = list_choices(comm, TUTTI_FLOAT32, trial->choice);
+        note_choices(comm, trial);
     if (!status && !trial->choose)
         status = reduce_and_check(comm, self->rank, trial->ranks, &same);
     if (!status)
@@ -357,7 +368,8 @@ json_t *selftest_comms(int ranks, bool *failed)
 {
     json_t *results = json_array();
     for (int threads = 1; threads >= 0; threads--) {
-        add_comm(results, 2, threads, failed);
+        if (ranks == 2 || !has_topology_file())
+            add_comm(results, 2, threads, failed);
         if (ranks != 2)
             add_comm(results, ranks, threads, failed);
     }
@@ -366,24 +378,72 @@ json_t *selftest_comms(int ranks, bool *failed)
 
 /* ---- algorithms ------------------------------------------------------------------------------ */
 
-static void add_choices(json_t *results, int ranks)
+bool has_topology_file(void)
 {
+    const char *path = getenv("TUTTI_TOPOLOGY_FILE");
+    return path && *path;
+}
+
+static bool same_choices(const struct trial *trial, int a, int b)
+{
+    if (trial->choices[a] != trial->choices[b])
+        return false;
+    for (int i = 0; i < trial->choices[a]; i++) {
+        const struct choice *one = &trial->choice[a][i], *other = &trial->choice[b][i];
+        /* Sizes are multiples of the element's. */
+        if (one->algo != other->algo || strcmp(one->reason, other->reason) != 0 ||
+            one->to_bytes / sizeof(double) != other->to_bytes / sizeof(double))
+            return false;
+    }
+    return true;
+}
+
+/* The choices for a dtype and for the later ones that share them, which are struck off. */
+static json_t *choices_of(const struct trial *trial, int dtype, bool whole, bool *done)
+{
+    json_error_t error;
+    json_t *object = json_pack("{s:i}", "ranks", trial->ranks);
+    json_t *description = json_loads(trial->description, 0, &error);
+    static const char *const keys[] = {"topology", "topology_reason", "topology_source", "links"};
+    char names[256] = "";
+    for (int other = dtype; other < TUTTI_DTYPE_COUNT; other++) {
+        if (done[other] || !same_choices(trial, dtype, other) || (!whole && other != dtype))
+            continue;
+        done[other] = true;
+        snprintf(names + strlen(names), sizeof names - strlen(names), "%s%s", *names ? " " : "",
+                 tutti_dtype_name((enum tutti_dtype)other));
+    }
+    json_object_set_new(object, "dtype", json_string(names));
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
+        if (json_object_get(description, keys[i]))
+            json_object_set(object, keys[i], json_object_get(description, keys[i]));
+    json_object_set_new(object, "choices",
+                        describe_choices(trial->choice[dtype], trial->choices[dtype]));
+    json_decref(description);
+    return object;
+}
+
+static void add_choices(json_t *results, int ranks, bool whole, bool *failed)
+{
+    bool done[TUTTI_DTYPE_COUNT] = {false};
     struct trial *trial = trial_create(ranks, true);
     if (!trial)
         return;
     trial->choose = true;
-    json_t *choices =
-        describe_choices(trial->choice, trial_run(trial, comm_threads) ? trial->choices : 0);
-    json_array_append_new(results, json_pack("{s:i, s:s, s:s, s:o}", "ranks", ranks, "dtype",
-                                             "float32", "op", "sum", "choices", choices));
+    trial_run(trial, comm_threads);
+    for (int dtype = 0; dtype < (whole ? TUTTI_DTYPE_COUNT : 1); dtype++)
+        if (!done[dtype])
+            json_array_append_new(results, choices_of(trial, dtype, whole, done));
+    if (!trial->choices[0])
+        *failed = !tool_fail("no choices among %d ranks: %s", ranks, trial->message[0]);
     trial_destroy(trial);
 }
 
-json_t *selftest_algorithms(int ranks)
+json_t *selftest_algorithms(int ranks, bool whole, bool *failed)
 {
     json_t *results = json_array();
-    add_choices(results, 2);
-    if (ranks != 2)
-        add_choices(results, ranks);
+    for (int n = 2; n < (whole && ranks < 8 ? 9 : ranks + 1); n++)
+        if (n == ranks || (!has_topology_file() && (whole || n == 2)))
+            add_choices(results, n, whole, failed);
     return results;
 }

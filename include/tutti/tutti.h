@@ -174,8 +174,8 @@ enum tutti_collective {
 TUTTI_API const char *tutti_collective_name(enum tutti_collective collective);
 
 /* X(name, value, text). NONE asks for the measured choice, or says that strict mode has none. From
- * 4 on are CUDA's transports: ONE_SHOT and TWO_SHOT leave the choice among theirs to the table.
- * HYBRID_CUBE_MESH serves no communicator yet. */
+ * 4 to 7 are CUDA's transports: ONE_SHOT and TWO_SHOT leave the choice among theirs to the table.
+ * They need a link between any two ranks; HYBRID_CUBE_MESH and RING, of CPU ranks, do not. */
 #define TUTTI_ALGO_MAP(X)                                                                          \
     X(NONE, 0, "none")                                                                             \
     X(ONE_SHOT, 1, "one_shot")                                                                     \
@@ -184,7 +184,8 @@ TUTTI_API const char *tutti_collective_name(enum tutti_collective collective);
     X(ONE_SHOT_LL, 4, "one_shot_ll")                                                               \
     X(ONE_SHOT_LINES, 5, "one_shot_lines")                                                         \
     X(TWO_SHOT_LINES, 6, "two_shot_lines")                                                         \
-    X(TWO_SHOT_PIPELINED, 7, "two_shot_pipelined")
+    X(TWO_SHOT_PIPELINED, 7, "two_shot_pipelined")                                                 \
+    X(RING, 8, "ring")
 
 enum tutti_algo {
 #define TUTTI_ALGO_ENUM(name, value, text) TUTTI_ALGO_##name = value,
@@ -194,7 +195,8 @@ enum tutti_algo {
 /* Static: "one_shot"; "unknown" for another value. */
 TUTTI_API const char *tutti_algo_name(enum tutti_algo algo);
 
-/* What a communicator's links look like. CPU ranks are always fully connected. */
+/* What a communicator's links look like: two fully linked quads, each rank with one partner across,
+ * are a hybrid cube mesh. CPU ranks are fully connected unless TUTTI_TOPOLOGY_FILE is set. */
 enum tutti_topology {
     TUTTI_TOPOLOGY_UNKNOWN = 0,
     TUTTI_TOPOLOGY_FULLY_CONNECTED = 1,
@@ -418,8 +420,8 @@ struct tutti_comm_options {
     enum tutti_algo algo;
     /* create does not meet the others: call tutti_comm_rendezvous(). */
     bool defer;
-    /* world_size ranks, a permutation: the order of the reduction's leaves. NULL is rank order.
-     * Copied, compared. */
+    /* world_size ranks, a permutation: the order of the reduction's leaves. NULL is rank order, on
+     * a hybrid cube mesh the order of its quads. Copied, compared. */
     const int *leaf_order;
     const struct tutti_allocator *allocator; /* copied; NULL is malloc */
     /* CUDA only, as are all that follow: refused on CPU. For now DECLINED unless 0, both: */
@@ -457,10 +459,10 @@ struct tutti_fault {
  * the same order. Checked in this order: arguments, options, environment, world size and, on CUDA,
  * driver, device (compute capability 8.0 or newer) and tuning file, before the store is touched;
  * that all ranks come; version and configuration of all ranks (MISMATCH names the difference); same
- * host; on CUDA, a device of its own for each rank, by UUID; that processes, and devices, reach
- * each other. A rank that fails in the last makes all fail. Allocates an arena of a few MiB a rank;
- * on CUDA besides one of 62 MiB on the device whose context is current during the meeting, which
- * outlives the communicator, and a thread that watches.
+ * host; on CUDA, a device of its own for each rank, by UUID; that their topology files agree; that
+ * processes, and devices, reach each other. A rank that fails in the last makes all fail. Allocates
+ * an arena of a few MiB a rank; on CUDA besides one of 62 MiB on the device whose context is
+ * current during the meeting, which outlives the communicator, and a thread that watches.
  *
  * - [in] store: borrowed until the rendezvous has ended
  * - [in] options: NULL is all defaults; copied
@@ -496,8 +498,8 @@ TUTTI_API enum tutti_status tutti_comm_status(tutti_comm_t *comm, struct tutti_f
  * NULL if size is 0, here and below. */
 TUTTI_API int tutti_fault_format(const struct tutti_fault *fault, char *text, size_t size);
 /* Writes a description (name, state, rank, world size, device, leaf order, algorithm, generation,
- * memory) as lines of "key: value"; returns the length that it has, as snprintf does, 0 for NULL.
- * Not during a rendezvous. */
+ * topology and why, links where they are known, memory) as lines of "key: value"; returns the
+ * length that it has, as snprintf does, 0 for NULL. Not during a rendezvous. */
 TUTTI_API int tutti_comm_describe(const tutti_comm_t *comm, char *text, size_t size);
 /* Whether the library may be used at all: false when TUTTI_DISABLE is set to other than 0, off,
  * false or no. */
@@ -529,11 +531,11 @@ struct tutti_call_options {
 
 /*
  * recv[i] on every rank = op over all ranks' send[i], for count elements; the same bits on every
- * rank. Any count from 0, any address that the dtype allows, nothing to register. send == recv is
- * in place; any other overlap is refused; meanwhile nobody writes to send or touches recv. Blocks
- * until recv is written and send may be reused. One caller per communicator at a time; all ranks
- * make their calls in the same order. dtype, op, count and algorithm are equal on all ranks, else
- * all get MISMATCH. options may be NULL.
+ * rank, and by every algorithm but RING. Any count from 0, any address that the dtype allows,
+ * nothing to register. send == recv is in place; any other overlap is refused; meanwhile nobody
+ * writes to send or touches recv. Blocks until recv is written and send may be reused. One caller
+ * per communicator at a time; all ranks make their calls in the same order. dtype, op, count and
+ * algorithm are equal on all ranks, else all get MISMATCH. options may be NULL.
  *
  * On CUDA it returns once the operation is enqueued on the stream, and "blocks" is what the stream
  * does; send and recv are memory of the communicator's device (allocated there, or managed), which
@@ -543,9 +545,10 @@ struct tutti_call_options {
  * recv is undefined, and tutti_comm_status() and every later call return it. A mismatch is noticed
  * at the latest by the next operation.
  *
- * Returns INVALID, VERSION (an unknown option), DECLINED (strict mode has no algorithm), CONCURRENT
- * or CUDA (the launch failed), having done nothing; or TIMEOUT, PEER_DEAD, MISMATCH or ABORTED,
- * after which recv is undefined and the communicator stays failed, on every rank.
+ * Returns INVALID (an algorithm that the links do not allow, too), VERSION (an unknown option),
+ * DECLINED (strict mode has no algorithm), CONCURRENT or CUDA (the launch failed), having done
+ * nothing; or TIMEOUT, PEER_DEAD, MISMATCH or ABORTED, after which recv is undefined and the
+ * communicator stays failed, on every rank.
  */
 TUTTI_API enum tutti_status tutti_all_reduce(const void *send, void *recv, size_t count,
                                              enum tutti_dtype dtype, tutti_op_t op,
@@ -570,8 +573,9 @@ TUTTI_API enum tutti_status tutti_barrier_with(tutti_comm_t *comm, const int *ra
  * The algorithm that tutti_all_reduce_with() would take; *reason (may be NULL) is a static
  * sentence. A forced one goes first. On CUDA it is the transport (but in strict mode). Strict mode
  * knows the roots' rule only: float32 and bfloat16, storage offset and count both multiples of 4
- * bytes, one-shot up to 256 KiB, two-shot up to 10 MiB, both at most the buffer size; else NONE.
- * Local; from any thread once the ranks have met. Returns INVALID, VERSION.
+ * bytes; among fully connected ranks one-shot up to 256 KiB, two-shot up to 10 MiB, on a hybrid
+ * cube mesh that up to 256 KiB, all at most the buffer size; else NONE. It is NONE in no other
+ * mode. Local; from any thread once the ranks have met. Returns INVALID, VERSION.
  */
 TUTTI_API enum tutti_status tutti_comm_algorithm(tutti_comm_t *comm, size_t count,
                                                  enum tutti_dtype dtype, tutti_op_t op,

@@ -29,11 +29,25 @@ static enum tutti_status by_reach(struct cpu_group *group, const struct request 
                                                 : two_shot_pieces(group, request);
 }
 
+static enum tutti_status by_links(struct cpu_group *group, const struct request *request)
+{
+    uint32_t sequence = (uint32_t)group->sequence;
+    wait_publish(group, wait_announcement(group, group->rank, sequence), sequence,
+                 request); /* M1 */
+    enum tutti_status status = distance_update(group, request);
+    if (status != TUTTI_OK)
+        return status;
+    return request->algo == TUTTI_ALGO_RING ? chunked_ring_pieces(group, request)
+                                            : mesh_pieces(group, request);
+}
+
 enum tutti_status cpu_all_reduce(struct cpu_group *group, const struct request *request)
 {
     struct layout_mail *mail = &group->own->mails[group->sequence % LAYOUT_MAILS];
     if (request->algo == TUTTI_ALGO_ONE_SHOT && request->bytes <= LAYOUT_BODY_BYTES)
         return mail_all_reduce(group, request);
+    if (request->algo == TUTTI_ALGO_HYBRID_CUBE_MESH || request->algo == TUTTI_ALGO_RING)
+        return by_links(group, request);
 
     mail->u.operands = request->operands;
     wait_publish(group, &mail->header, (uint32_t)group->sequence, request);

@@ -11,6 +11,10 @@ enum tutti_status one_shot_mail(struct cpu_group *group, const struct request *r
 /* Any size; announced by the caller. */
 enum tutti_status one_shot_pieces(struct cpu_group *group, const struct request *request);
 enum tutti_status two_shot_pieces(struct cpu_group *group, const struct request *request);
+/* The same for ranks that not all reach each other: by the links of a hybrid cube mesh, or of a
+ * ring of ranks. */
+enum tutti_status mesh_pieces(struct cpu_group *group, const struct request *request);
+enum tutti_status chunked_ring_pieces(struct cpu_group *group, const struct request *request);
 /* *done says whether all ranks had operands that all can reach; if not, nothing has happened. */
 enum tutti_status direct_all_reduce(struct cpu_group *group, const struct request *request,
                                     bool *done);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Barriers. Of all ranks: a header in every mail, one hop. Of a subset: ranks outside take no part,
- * so the sequence stands still, and each pair of ranks counts its own meetings. Two entries in
- * turn: who enters meeting m + 2 has seen the peer enter m + 1, so the peer has left m.
+ * Barriers. Of all ranks: everybody's announcement, one hop. Of a subset: ranks outside take no
+ * part, so the sequence stands still, and each pair of ranks counts its own meetings. Two entries
+ * in turn: who enters meeting m + 2 has seen the peer enter m + 1, so the peer has left m.
  */
 #include "cpu/wait.h"
 #include "point.h"
@@ -10,14 +10,13 @@
 enum tutti_status cpu_barrier(struct cpu_group *group, const struct request *request)
 {
     uint32_t sequence = (uint32_t)group->sequence;
-    size_t index = sequence % LAYOUT_MAILS;
     POINT("barrier.entered");
-    wait_publish(group, &group->own->mails[index].header, sequence, request);
+    wait_publish(group, wait_announcement(group, group->rank, sequence), sequence, request);
     for (int r = 0; r < group->size; r++) {
         if (r == group->rank)
             continue;
         enum tutti_status status =
-            wait_header(group, r, &group->arenas[r]->mails[index].header, sequence, request);
+            wait_header(group, r, wait_announcement(group, r, sequence), sequence, request);
         if (status != TUTTI_OK)
             return status;
     }

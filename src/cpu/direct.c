@@ -125,6 +125,7 @@ enum tutti_status direct_all_reduce(struct cpu_group *group, const struct reques
     uint32_t step = ++group->step;
     size_t slot = step % LAYOUT_SLOTS;
     wait_void(&group->own->in_flags[slot].header, step);
+    wait_void(&group->own->part_flags[slot].header, step);
     wait_publish(group, &group->own->out_flags[slot].header, step, request); /* Q1 */
     for (int r = 0; r < group->size; r++) {
         if (r == group->rank)

@@ -60,10 +60,14 @@ static enum tutti_status arena_create(struct cpu_group *group, const uint8_t *no
     return TUTTI_OK;
 }
 
-static enum tutti_status arena_map(struct cpu_group *group, int peer, int fd)
+/* Of a peer that exchanges no data with us the data are not there: an algorithm that strays faults.
+ */
+static enum tutti_status arena_map(struct cpu_group *group, int peer, bool data, int fd)
 {
     struct segment segment;
-    enum tutti_status status = segment_map(fd, sizeof(struct layout_arena), &segment);
+    enum tutti_status status =
+        segment_map_part(fd, sizeof(struct layout_arena),
+                         data ? sizeof(struct layout_arena) : LAYOUT_CONTROL_BYTES, &segment);
     if (status != TUTTI_OK)
         return error_context(status, "arena of rank %d", peer);
     const struct layout_arena *arena = segment.base;
@@ -80,16 +84,17 @@ static enum tutti_status arena_map(struct cpu_group *group, int peer, int fd)
 }
 
 /* Thread ranks find the pointer, others map the descriptor. */
-static enum tutti_status arenas_join(struct cpu_group *group, const uint8_t *nonce, const int *fds)
+static enum tutti_status arenas_join(struct cpu_group *group, const struct cpu_group_config *config,
+                                     const int *fds)
 {
     for (int r = 0; r < group->size; r++) {
         enum tutti_status status = TUTTI_OK;
         if (r == group->rank)
             continue;
         if (is_remote(group, r)) {
-            status = arena_map(group, r, fds[r]);
+            status = arena_map(group, r, config->links->reach >> r & 1, fds[r]);
         } else {
-            group->arenas[r] = local_acquire(nonce, r);
+            group->arenas[r] = local_acquire(config->nonce, r);
             if (!group->arenas[r])
                 status = error_set(TUTTI_ERR_SYSTEM,
                                    "rank %d is of this process but has no arena here", r);
@@ -143,15 +148,18 @@ static enum tutti_status distances_measure(struct cpu_group *group, int64_t dead
     return status;
 }
 
-enum tutti_status cpu_group_open(const struct cpu_group_config *config, struct cpu_group *group)
+static void group_init(struct cpu_group *group, const struct cpu_group_config *config)
 {
-    int64_t deadline = deadline_after(config->timeout_ms);
-    int own_fd = -1, fds[TUTTI_MAX_RANKS];
-    memset(fds, -1, sizeof fds);
+    const struct cpu_links *links = config->links;
     group->rank = config->rank;
     group->size = config->size;
     group->remote = config->remote;
     group->one_process = config->remote == 0;
+    group->sparse = links->sparse;
+    group->mesh = links->mesh;
+    group->place = links->place;
+    group->before = links->before;
+    group->after = links->after;
     group->isa = config->isa;
     group->oversubscribed = config->oversubscribed;
     group->spin = config->oversubscribed ? 1 : SPIN_POLLS;
@@ -160,6 +168,14 @@ enum tutti_status cpu_group_open(const struct cpu_group_config *config, struct c
     group->membarrier = bell_prepare();
     for (int leaf = 0; leaf < config->size; leaf++)
         group->order[leaf] = config->order[leaf];
+}
+
+enum tutti_status cpu_group_open(const struct cpu_group_config *config, struct cpu_group *group)
+{
+    int64_t deadline = deadline_after(config->timeout_ms);
+    int own_fd = -1, fds[TUTTI_MAX_RANKS];
+    memset(fds, -1, sizeof fds);
+    group_init(group, config);
 
     /* Thread ranks look for each other's arena once all have made theirs: the handshake and this
      * barrier see to that. A rank that failed goes on to the verdict, so that nobody waits for it.
@@ -172,7 +188,7 @@ enum tutti_status cpu_group_open(const struct cpu_group_config *config, struct c
     POINT("open.handles");
     status = verdict_exchange(config->exchanger, status, deadline_timeout_ms(deadline));
     if (status == TUTTI_OK)
-        status = verdict_exchange(config->exchanger, arenas_join(group, config->nonce, fds),
+        status = verdict_exchange(config->exchanger, arenas_join(group, config, fds),
                                   deadline_timeout_ms(deadline));
 
     if (status == TUTTI_OK)

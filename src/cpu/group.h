@@ -9,14 +9,25 @@
 
 #include "cpu/reduce.h"
 #include "layout.h"
+#include "topology.h"
 #include "tutti/tutti.h"
 
 struct channel;
 struct request;
 
+/* Which ranks exchange data, and how this one stands in the algorithms that go by links. */
+struct cpu_links {
+    uint64_t reach; /* bit r: the data in rank r's arena are for this rank, and its own for r */
+    bool sparse;    /* some pair of ranks exchanges none, be it this one's or not */
+    struct topology_mesh mesh; /* if that is one of the algorithms */
+    /* In a ring, if that is one. */
+    int place;
+    int before, after; /* ranks */
+};
+
 struct cpu_group {
     struct layout_arena *own;
-    struct layout_arena *arenas[TUTTI_MAX_RANKS]; /* [rank] is own */
+    struct layout_arena *arenas[TUTTI_MAX_RANKS]; /* [rank] is own; of others the data may lack */
     uint64_t sequence; /* of the operation that runs, or of the last one */
     uint32_t step;     /* the last one taken: layout.h */
     int64_t deadline;  /* of the operation; 0 until it first has to wait slowly */
@@ -28,9 +39,12 @@ struct cpu_group {
     int spin_small;   /* the same in an operation of up to WAIT_SMALL_BYTES */
     int yields;       /* before it sleeps */
     bool one_process; /* all ranks are threads of this process */
+    bool sparse;      /* not all ranks exchange data */
     bool far;         /* copies go past the caches: copy.h */
     const struct reduce_isa *isa;
-    int order[TUTTI_MAX_RANKS];         /* order[leaf] is a rank */
+    int order[TUTTI_MAX_RANKS]; /* order[leaf] is a rank */
+    struct topology_mesh mesh;
+    int place, before, after;           /* struct cpu_links */
     uint32_t meetings[TUTTI_MAX_RANKS]; /* of subset barriers, with each peer */
 
     /* distance.c */
@@ -62,6 +76,7 @@ struct cpu_group_config {
     int rank;
     int size;
     const int *order;
+    const struct cpu_links *links;
     uint64_t remote;
     bool oversubscribed;
     const uint8_t *nonce; /* 16 bytes, the same on all ranks, fresh */
@@ -92,8 +107,9 @@ void cpu_group_abort(struct cpu_group *group);
 enum tutti_status cpu_group_status(struct cpu_group *group, struct tutti_fault *fault);
 
 /*
- * All-reduce of one or more elements. Takes the given algorithm (one-shot or two-shot) and one of
- * its transports: mail, ring, or, where all ranks can reach all operands, none at all.
+ * All-reduce of one or more elements. Takes the given algorithm, one that the links allow. One-shot
+ * and two-shot have several transports: mail, ring, or, where all ranks can reach all operands,
+ * none at all.
  */
 enum tutti_status cpu_all_reduce(struct cpu_group *group, const struct request *request);
 /* Of all ranks. */

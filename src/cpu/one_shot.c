@@ -79,6 +79,7 @@ static enum tutti_status piece_reduce(struct cpu_group *group, const struct requ
 
     copy_in(group, group->own->ring + at, send, count * request->element_bytes);
     POINT("one_shot.filled");
+    wait_void(&group->own->part_flags[slot].header, step);
     wait_void(&group->own->out_flags[slot].header, step);
     wait_publish(group, &group->own->in_flags[slot].header, step, request);
     POINT("one_shot.published");

@@ -180,13 +180,13 @@ static void reduce_group(void *to, const struct part *part, tree_fn *loop, int f
     loop(to, widened, n, 0, part->count, part->call);
 }
 
-/* The canonical tree of more inputs than a group. */
-static void reduce_tree(void *to, const struct part *part)
+/* The canonical tree of more inputs than a group, but for its root: of that the two sides, in the
+ * first two places of the stack. */
+static void reduce_sides(block *stack, const struct part *part)
 {
-    _Alignas(LINE_BYTES) block stack[DEPTH];
     const struct loops *loops = part->loops;
     const int group = loops->group, n = part->call->n;
-    int depth = 0, first = 0;
+    int depth = 0, first = part->call->partials;
     /* All groups but the last are whole: as many equal subtrees merge as the counter carries. */
     for (unsigned groups = 1; first + group < n; first += group, groups++) {
         reduce_group(stack[depth++], part, loops->fold, first, group);
@@ -196,19 +196,83 @@ static void reduce_tree(void *to, const struct part *part)
     reduce_group(stack[depth++], part, loops->fold, first, n - first);
     for (; depth > 2; depth--)
         loops->merge(stack[depth - 2], stack[depth - 1], part->count);
-    loops->finish(to, stack[0], stack[1], part->count, part->call);
+}
+
+static void reduce_tree(void *to, const struct part *part)
+{
+    _Alignas(LINE_BYTES) block stack[DEPTH];
+    reduce_sides(stack, part);
+    part->loops->finish(to, stack[0], stack[1], part->count, part->call);
+}
+
+/* The tree of the elements, as accumulators. */
+static void reduce_fold(void *to, const struct part *part)
+{
+    _Alignas(LINE_BYTES) block stack[DEPTH];
+    const int first = part->call->partials, n = part->call->n - first;
+    if (n <= part->loops->group) {
+        reduce_group(to, part, part->loops->fold, first, n);
+        return;
+    }
+    reduce_sides(stack, part);
+    part->loops->merge(stack[0], stack[1], part->count);
+    memcpy(to, stack[0], part->count * (BLOCK_BYTES / part->loops->block));
+}
+
+/* From partial results to one, or to the result. */
+static void reduce_on(void *to, const struct part *part)
+{
+    _Alignas(LINE_BYTES) block tree;
+    const struct reduce_call *call = part->call;
+    const size_t width = BLOCK_BYTES / part->loops->block;
+    const unsigned char *left = (const unsigned char *)call->in[0] + part->at * width;
+    const void *right = tree;
+    if (call->n > call->partials)
+        reduce_fold(tree, part);
+    else
+        right = (const unsigned char *)call->in[1] + part->at * width;
+    if (!call->out_partial) {
+        part->loops->finish(to, left, right, part->count, call);
+        return;
+    }
+    memcpy(to, left, part->count * width);
+    part->loops->merge(to, right, part->count);
 }
 
 static void reduce_part(void *out, const struct part *part)
 {
     _Alignas(LINE_BYTES) block wide;
     void *to = part->format ? wide : out;
-    if (part->call->n <= part->loops->group)
+    if (part->call->partials)
+        reduce_on(to, part);
+    else if (part->call->n <= part->loops->group)
         reduce_group(to, part, part->loops->direct, 0, part->call->n);
     else
         reduce_tree(to, part);
     if (part->format)
         part->format->narrow(out, (const void *)wide, part->count);
+}
+
+/* A call that ends in a partial result, block by block. */
+static void reduce_partial(const struct reduce_call *call, const struct loops *loops,
+                           const struct format *format)
+{
+    _Alignas(LINE_BYTES) block stage;
+    const size_t width = BLOCK_BYTES / loops->block;
+    struct part part = {call, loops, format, 0, loops->block};
+    for (; part.at < call->count; part.at += part.count) {
+        if (part.count > call->count - part.at)
+            part.count = call->count - part.at;
+        const size_t offset = part.at * width, bytes = part.count * width;
+        unsigned char *out = (unsigned char *)call->out + offset;
+        unsigned char *result = call->stream_out ? stage : out;
+        (call->partials ? reduce_on : reduce_fold)(result, &part);
+        if (call->copy)
+            (call->stream_copy ? stream_copy : plain_copy)((unsigned char *)call->copy + offset,
+                                                           result, bytes);
+        if (call->stream_out)
+            stream_copy(out, stage, bytes);
+    }
 }
 
 /* A whole call block by block, to one or two places. */
@@ -218,6 +282,10 @@ static void reduce_blocks(const struct reduce_call *call, const struct loops *lo
     _Alignas(LINE_BYTES) block stage;
     const size_t size = format ? format->element_bytes : loops->element_bytes;
     struct part part = {call, loops, format, 0, loops->block};
+    if (call->out_partial) {
+        reduce_partial(call, loops, format);
+        return;
+    }
     /* Of several blocks the first ends with a line of the output, and so do the others. */
     if (call->count > loops->block)
         part.count -= (loops->block - bytes_to_line(call->out) / size) % (LINE_BYTES / size);
@@ -315,7 +383,8 @@ static void reduce_blocks(const struct reduce_call *call, const struct loops *lo
     };                                                                                             \
     static void T##_##name(const struct reduce_call *call)                                         \
     {                                                                                              \
-        if (call->n <= (group) && !call->copy && !call->stream_out)                                \
+        if (call->n <= (group) && !call->copy && !call->stream_out && !call->partials &&           \
+            !call->out_partial)                                                                    \
             T##_##name##_direct(call->out, call->in, call->n, 0, call->count, call);               \
         else                                                                                       \
             reduce_blocks(call, &T##_##name##_loops, NULL);                                        \

@@ -7,6 +7,10 @@
  * on the left, in the accumulation type (float32 for 8-, 16- and 32-bit floats, float64 for
  * float64, the integer itself, wrapping), rounded once at the end. The caller has put `in` in leaf
  * order.
+ *
+ * A reduction may end early, with a partial result in the accumulation type, and go on from partial
+ * results: the first `partials` inputs are such, and combine with each other and with the tree of
+ * the other inputs from left to right.
  */
 #ifndef TUTTI_CPU_REDUCE_H
 #define TUTTI_CPU_REDUCE_H
@@ -21,6 +25,9 @@ struct reduce_call {
     size_t count;     /* elements, from 0 */
     double scalar;    /* PREMUL_SUM: factor of each input, rounded to the accumulation type first */
     int divisor;      /* AVG: the world size */
+    int partials;     /* of n inputs, the first so many: 0, 1, or 2 of 2; elements else */
+    bool out_partial; /* neither rounded nor divided; partial inputs and outputs are aligned to the
+                         accumulation type */
     bool stream_out;  /* non-temporal stores to out (the caller drains: order_drain_streams()) */
     bool stream_copy; /* likewise to copy */
 };

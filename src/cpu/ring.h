@@ -14,7 +14,8 @@
 
 #include "cpu/group.h"
 
-/* The offset of a piece of up to LAYOUT_PIECE_BYTES bytes. */
+/* The offset of a piece of up to LAYOUT_PIECE_BYTES bytes, or, with partial sums, half as many
+ * more: no other one overlaps it for three steps. */
 static inline size_t ring_take(struct cpu_group *group, size_t bytes)
 {
     size_t lines = (bytes + LAYOUT_LINE - 1) / LAYOUT_LINE * LAYOUT_LINE;

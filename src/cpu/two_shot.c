@@ -85,6 +85,7 @@ static void fill(struct cpu_group *group, const struct request *request, const s
     copy_in(group, ring + (own + owned) * width, send + (own + owned) * width,
             (piece->count - own - owned) * width);
     POINT("two_shot.filled");
+    wait_void(&group->own->part_flags[piece->slot].header, piece->step);
     wait_publish(group, &group->own->in_flags[piece->slot].header, piece->step, request); /* P1 */
 }
 

@@ -30,23 +30,22 @@ enum tutti_status wait_mismatch(struct cpu_group *group, int peer,
     return cpu_group_fail(group, &fault);
 }
 
-/* The peer's mail of that sequence, NULL if it has written none. */
-static const struct layout_header *mail_of(const struct cpu_group *group, int peer,
-                                           uint32_t sequence)
+/* The peer's announcement of that sequence, NULL if it has written none. */
+static const struct layout_header *announcement_of(const struct cpu_group *group, int peer,
+                                                   uint32_t sequence)
 {
-    const struct layout_header *header =
-        &group->arenas[peer]->mails[sequence % LAYOUT_MAILS].header;
+    const struct layout_header *header = wait_announcement(group, peer, sequence);
     return order_load_acquire_u32(&header->turn) == sequence ? header : NULL; /* A1 pairs M1 */
 }
 
 /* A peer that means another operation says so, and never writes the word that we wait for: in its
- * mail, or, for a barrier of a subset, by entering its next meeting with us. */
+ * announcement, or, for a barrier of a subset, by entering its next meeting with us. */
 static bool means_another(struct cpu_group *group, int peer, const struct request *request,
                           struct tutti_fault *fault)
 {
     uint32_t sequence = (uint32_t)group->sequence, next = group->meetings[peer] + 1;
     const struct layout_meeting *meeting = &group->arenas[peer]->meetings[group->rank][next % 2];
-    const struct layout_header *header = mail_of(group, peer, sequence + !group->mailed);
+    const struct layout_header *header = announcement_of(group, peer, sequence + !group->mailed);
     *fault = fault_of(group, TUTTI_ERR_MISMATCH, peer, request);
     if (header &&
         (header->signature != request->signature || header->parameter != request->parameter)) {
@@ -61,6 +60,20 @@ static bool means_another(struct cpu_group *group, int peer, const struct reques
     return false;
 }
 
+/* Who keeps us from going on: the peer, or whom that waits for itself, and so on. A guess, for a
+ * report: where they wait in a circle it is the peer. */
+static int culprit(const struct cpu_group *group, int peer)
+{
+    int rank = peer;
+    for (int i = 0; i < group->size; i++) {
+        uint32_t next = order_load_relaxed_u32(&group->arenas[rank]->awaits);
+        if (next == 0 || next > (uint32_t)group->size)
+            return rank;
+        rank = (int)next - 1;
+    }
+    return peer;
+}
+
 /* One look at everything but the word. */
 static bool trouble(struct cpu_group *group, int peer, const struct request *request,
                     int64_t deadline, bool life, struct tutti_fault *fault)
@@ -69,12 +82,12 @@ static bool trouble(struct cpu_group *group, int peer, const struct request *req
         return true;
     if (!deadline_passed(deadline))
         return false;
-    *fault = fault_of(group, TUTTI_ERR_TIMEOUT, peer, request);
+    *fault = fault_of(group, TUTTI_ERR_TIMEOUT, culprit(group, peer), request);
     return true;
 }
 
-enum tutti_status wait_slowly(struct cpu_group *group, int peer, const uint32_t *word,
-                              uint32_t value, const struct request *request)
+static enum tutti_status wait_long(struct cpu_group *group, int peer, const uint32_t *word,
+                                   uint32_t value, const struct request *request)
 {
     /* The time-out is the operation's: it counts from its first wait that is no short one. */
     if (!group->deadline)
@@ -89,8 +102,10 @@ enum tutti_status wait_slowly(struct cpu_group *group, int peer, const uint32_t 
         bool sleeps = turn >= group->yields;
         bool life = sleeps || now - looked > LOOK_NS;
         struct tutti_fault fault;
-        if (life)
+        if (life) {
             looked = now;
+            order_store_relaxed_u32(&group->own->awaits, (uint32_t)peer + 1);
+        }
         if ((life || turn % LOOK_EVERY == LOOK_EVERY - 1) &&
             trouble(group, peer, request, deadline, life, &fault)) {
             /* A peer that wrote the word and then left, or died, has done its part. */
@@ -107,4 +122,13 @@ enum tutti_status wait_slowly(struct cpu_group *group, int peer, const uint32_t 
         if (!sleeps)
             balance(group, now, now - before);
     }
+}
+
+enum tutti_status wait_slowly(struct cpu_group *group, int peer, const uint32_t *word,
+                              uint32_t value, const struct request *request)
+{
+    enum tutti_status status = wait_long(group, peer, word, value, request);
+    if (order_load_relaxed_u32(&group->own->awaits))
+        order_store_relaxed_u32(&group->own->awaits, 0);
+    return status;
 }

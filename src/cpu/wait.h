@@ -49,13 +49,23 @@ static inline enum tutti_status wait_header(struct cpu_group *group, int peer,
     return TUTTI_OK;
 }
 
+/* Where a rank announces the operation of that sequence to all others: in its mail, or, where not
+ * all of them map that, in its notice. */
+static inline struct layout_header *wait_announcement(const struct cpu_group *group, int rank,
+                                                      uint32_t sequence)
+{
+    struct layout_arena *arena = group->arenas[rank];
+    return group->sparse ? &arena->notices[sequence % LAYOUT_MAILS].header
+                         : &arena->mails[sequence % LAYOUT_MAILS].header;
+}
+
 /* Publishes a header, then rings the bell. */
 static inline void wait_publish(struct cpu_group *group, struct layout_header *header,
                                 uint32_t turn, const struct request *request)
 {
     header->signature = request->signature;
     header->parameter = request->parameter;
-    order_store_release_u32(&header->turn, turn); /* M1, P1, Q1 pair A1 */
+    order_store_release_u32(&header->turn, turn); /* M1, P1, P2, Q1, Q2 pair A1 */
     bell_ring_if_heard(group);
 }
 

@@ -50,6 +50,10 @@ static enum tutti_status device_read(const struct cuda_driver *driver, CUdevice 
     if (status == TUTTI_OK)
         status = cuda_check(driver, driver->device_name(out->name, sizeof out->name, device),
                             "cuDeviceGetName");
+    if (status == TUTTI_OK)
+        status =
+            cuda_check(driver, driver->device_pci_bus_id(out->bus_id, sizeof out->bus_id, device),
+                       "cuDeviceGetPCIBusId");
     for (size_t i = 0; i < sizeof reads / sizeof *reads && status == TUTTI_OK; i++)
         status = attribute_get(driver, device, reads[i].attribute, reads[i].value);
     if (status == TUTTI_OK)

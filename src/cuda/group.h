@@ -23,6 +23,7 @@ struct cuda_device {
     int32_t major, minor; /* compute capability */
     int32_t multiprocessors;
     int32_t ordinal;   /* in this process */
+    char bus_id[16];   /* on the PCI bus, as CUDA writes it */
     int32_t multicast; /* it supports NVLink multicast objects, which Tutti does not use */
 };
 

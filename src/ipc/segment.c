@@ -61,11 +61,15 @@ static void *reserve(size_t bytes)
     return all + before;
 }
 
-static enum tutti_status map_shared(int fd, size_t bytes, struct segment *segment)
+/* The first `part` of `bytes` bytes, at addresses for all of them. */
+static enum tutti_status map_shared(int fd, size_t bytes, size_t part, struct segment *segment)
 {
     void *place = reserve(bytes);
+    if (!place && part < bytes)
+        return error_errno("cannot reserve addresses for %zu bytes of shared memory; see ulimit -v",
+                           bytes);
     void *base =
-        mmap(place, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | (place ? MAP_FIXED : 0), fd, 0);
+        mmap(place, part, PROT_READ | PROT_WRITE, MAP_SHARED | (place ? MAP_FIXED : 0), fd, 0);
     if (base == MAP_FAILED) {
         enum tutti_status status =
             error_errno("cannot map %zu bytes of shared memory; see ulimit -v", bytes);
@@ -139,7 +143,7 @@ enum tutti_status segment_create(const char *label, size_t bytes, struct segment
         status = error_errno("cannot seal shared memory \"%s\"", label);
         goto err_close;
     }
-    status = map_shared(file, rounded, segment);
+    status = map_shared(file, rounded, rounded, segment);
     if (status != TUTTI_OK)
         goto err_close;
     *fd = file;
@@ -151,6 +155,11 @@ err_close:
 }
 
 enum tutti_status segment_map(int fd, size_t bytes, struct segment *segment)
+{
+    return segment_map_part(fd, bytes, bytes, segment);
+}
+
+enum tutti_status segment_map_part(int fd, size_t bytes, size_t part, struct segment *segment)
 {
     size_t rounded = round_to_pages(bytes);
     *segment = (struct segment){0};
@@ -174,7 +183,7 @@ enum tutti_status segment_map(int fd, size_t bytes, struct segment *segment)
     if (rounded == 0 || (uint64_t)info.st_size != rounded)
         return error_set(TUTTI_ERR_INVALID, "a peer's segment has %" PRIi64 " bytes, expected %zu",
                          (int64_t)info.st_size, rounded);
-    return map_shared(fd, rounded, segment);
+    return map_shared(fd, rounded, round_to_pages(part), segment);
 }
 
 void segment_unmap(struct segment *segment)

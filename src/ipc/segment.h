@@ -28,6 +28,12 @@ enum tutti_status segment_create(const char *label, size_t bytes, struct segment
  */
 enum tutti_status segment_map(int fd, size_t bytes, struct segment *segment);
 
+/*
+ * The same, but only the first `part` bytes are there (rounded up to pages): at the addresses of
+ * the others is nothing, and whoever touches them faults.
+ */
+enum tutti_status segment_map_part(int fd, size_t bytes, size_t part, struct segment *segment);
+
 /* Takes a segment that is not mapped, too. */
 void segment_unmap(struct segment *segment);
 

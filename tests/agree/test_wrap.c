@@ -36,6 +36,21 @@ struct wrap {
         .flags = TUTTI_CALL_NO_ZERO_COPY                                                           \
     }
 
+#define RING                                                                                       \
+    {                                                                                              \
+        .struct_size = sizeof(struct tutti_call_options), .algo = TUTTI_ALGO_RING                  \
+    }
+#define MESH                                                                                       \
+    {                                                                                              \
+        .struct_size = sizeof(struct tutti_call_options), .algo = TUTTI_ALGO_HYBRID_CUBE_MESH      \
+    }
+
+/* Steps of one operation: of a ring 2 (N - 1), of others one a piece. */
+static uint32_t steps_of(const struct tutti_call_options *options, int size)
+{
+    return options->algo == TUTTI_ALGO_RING ? 2 * (uint32_t)size - 2 : 1;
+}
+
 static int wrap(struct ranks *ranks, int rank, tutti_store_t *store)
 {
     const struct wrap *w = ranks->context;
@@ -44,7 +59,8 @@ static int wrap(struct ranks *ranks, int rank, tutti_store_t *store)
     unsigned char *data = malloc(BYTES);
     RANKS_CHECK(data);
     RANKS_CHECK(ranks_join(ranks, rank, store, NULL, &comm) == TUTTI_OK);
-    comm->cpu.step = UINT32_MAX - BEFORE; /* one step an operation */
+    uint32_t steps = UINT32_MAX - BEFORE * steps_of(&w->before, ranks->size);
+    comm->cpu.step = steps;
     for (uint32_t i = 0; i < 2 * BEFORE; i++) {
         bool first = i < BEFORE;
         pool_input(w->pool, rank, TUTTI_UINT8, i, BYTES, data);
@@ -54,7 +70,8 @@ static int wrap(struct ranks *ranks, int rank, tutti_store_t *store)
                                           TUTTI_STREAM_DEFAULT,
                                           first ? &w->before : &w->at) == TUTTI_OK);
         RANKS_CHECK(pool_is_result(w->pool, TUTTI_UINT8, TUTTI_OP_SUM, i, BYTES, data, &index));
-        RANKS_CHECK(comm->cpu.step == UINT32_MAX - BEFORE + 1 + i);
+        steps += steps_of(first ? &w->before : &w->at, ranks->size);
+        RANKS_CHECK(comm->cpu.step == steps);
     }
     tutti_comm_destroy(comm);
     free(data);
@@ -66,18 +83,21 @@ int main(void)
     int skip = ranks_skip_cuda("the counts of CPU ranks");
     if (skip)
         return skip;
-    struct pool *pool = pool_create(2, NULL, 9);
+    struct pool *pool = pool_create(2, NULL, 9), *eight = pool_create(8, NULL, 9);
     const struct wrap wraps[] = {
         {pool, ZERO_COPY, ONE_SHOT}, {pool, ZERO_COPY, TWO_SHOT}, {pool, ONE_SHOT, TWO_SHOT},
-        {pool, ONE_SHOT, ZERO_COPY}, {pool, TWO_SHOT, ONE_SHOT},
+        {pool, ONE_SHOT, ZERO_COPY}, {pool, TWO_SHOT, ONE_SHOT},  {pool, RING, TWO_SHOT},
+        {pool, TWO_SHOT, RING},      {eight, TWO_SHOT, MESH},     {eight, MESH, ONE_SHOT},
+        {eight, ONE_SHOT, MESH},     {eight, RING, MESH},         {eight, MESH, RING},
     };
     int failures = 0;
     for (size_t i = 0; i < sizeof wraps / sizeof *wraps; i++) {
-        struct ranks *ranks = ranks_create(2, 0, 0);
+        struct ranks *ranks = ranks_create(wraps[i].pool == pool ? 2 : 8, 0, 0);
         ranks->context = &wraps[i];
         failures += ranks_run(ranks, wrap);
         ranks_destroy(ranks);
     }
     pool_destroy(pool);
+    pool_destroy(eight);
     return failures ? 1 : 0;
 }

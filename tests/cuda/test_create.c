@@ -213,6 +213,28 @@ static int separate(struct ranks *ranks, int rank, tutti_store_t *store)
     return 0;
 }
 
+/* A file that names devices is read in the ranks' order. */
+static int links(struct ranks *ranks, int rank, tutti_store_t *store)
+{
+    static const char file[] = "tutti-topology 1\ndevices 0000:11:00.0 0000:13:00.0 "
+                               "00102030-4050-6070-8090-a0b0c0d0e0f0\nX 0 5\n0 X 0\n6 0 X\n";
+    char path[64], text[4096];
+    tutti_comm_t *comm;
+    RANKS_CHECK(device_enter(rank));
+    snprintf(path, sizeof path, "/tmp/tutti-test-links-%d-%d", (int)getpid(), rank);
+    FILE *stream = fopen(path, "w");
+    RANKS_CHECK(stream && fputs(file, stream) >= 0 && fclose(stream) == 0);
+    setenv("TUTTI_TOPOLOGY_FILE", path, 1);
+    enum tutti_status status = device_join(ranks, rank, store, NULL, &comm);
+    unlink(path);
+    unsetenv("TUTTI_TOPOLOGY_FILE");
+    RANKS_CHECK(status == TUTTI_OK && tutti_comm_topology(comm) == TUTTI_TOPOLOGY_FULLY_CONNECTED);
+    tutti_comm_describe(comm, text, sizeof text);
+    RANKS_CHECK(strstr(text, "every pair is linked") && strstr(text, "links: X 6\nlinks: 5 X\n"));
+    tutti_comm_destroy(comm);
+    return 0;
+}
+
 /* ---- every call fails in turn ---------------------------------------------------------------- */
 
 /* Without their versions. Those before the store is touched are the refusals' above; destroying and
@@ -321,6 +343,6 @@ static int run(ranks_fn *fn)
 int main(void)
 {
     device_setup();
-    int failures = refusals() + run(disagree) + run(separate);
+    int failures = refusals() + run(disagree) + run(separate) + run(links);
     return failures + fail_in_turn() ? 1 : 0;
 }

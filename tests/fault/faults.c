@@ -33,6 +33,9 @@ static const struct faults_point cpu_points[] = {
     {"two_shot.collected", CALL_TWO_SHOT, 3, PART_GIVEN},
     {"direct.entered", CALL_DIRECT, 1, PART_MISSING},
     {"direct.reduced", CALL_DIRECT, 1, PART_MISSING},
+    {"ring.filled", CALL_RING, 1, PART_MISSING},
+    {"ring.published", CALL_RING, 1, PART_MISSING},
+    {"ring.filled", CALL_RING, 2, PART_MISSING},
     {"barrier.entered", CALL_BARRIER, 1, PART_MISSING},
     {"subset.published", CALL_SUBSET, 1, PART_GIVEN},
 };
@@ -185,6 +188,8 @@ enum tutti_status faults_call(struct faults_rank *self, int64_t timeout_ms)
                           timeout_ms);
     case CALL_DIRECT:
         return all_reduce(self, TUTTI_ALGO_TWO_SHOT, MEMORY_BYTES, 0, timeout_ms);
+    case CALL_RING:
+        return all_reduce(self, TUTTI_ALGO_RING, 20000, 0, timeout_ms);
     case CALL_BARRIER:
         break;
     case CALL_SUBSET:

@@ -97,7 +97,9 @@ refused "-f: '1'.*2 to" -f 1
 refused "-d: 'float31'.*float32" -d float32,float31
 refused "-o: 'plus'.*sum" -o plus
 refused "-c: '2'.*0 to 1" -c 2
-refused "--algo: 'ring'.*one_shot" --algo ring
+refused "--algo: 'tree'.*one_shot" --algo tree
+refused "--algo ring needs -c 0" --algo ring
+status 0 "$tutti" bench -n 3 --algo ring -c 0 -b 8 -e 64K -f 32 "${quick[@]}"
 refused "--collective: 'gather'.*barrier" --collective gather
 refused "--json: '/nonexistent/x'.*No such file" --json /nonexistent/x
 refused "'8'.*options only" 8

@@ -32,6 +32,50 @@ for one in info["algorithms"]:
     strict = [(choice["to_bytes"], choice["algo"]) for choice in one["choices"]]
     assert strict == [(256 << 10, "one_shot"), (10 << 20, "two_shot"), ("any", "none")], strict
 PYTHON
+
+# A topology file: matrix, verdict, reason; what is chosen, by strict mode too.
+cat >"$work/mesh" <<'TEXT'
+tutti-topology 1
+ranks 8
+X 1 1 2 2 0 0 0
+1 X 2 1 0 2 0 0
+1 2 X 2 0 0 1 0
+2 1 2 X 0 0 0 1
+2 0 0 0 X 1 1 2
+0 2 0 0 1 X 2 1
+0 0 1 0 1 2 X 2
+0 0 0 1 2 1 2 X
+TEXT
+status 0 env TUTTI_TOPOLOGY_FILE="$work/mesh" "$tutti" info -n 8
+for pattern in 'topology hybrid_cube_mesh, topology_reason quads 0 1 2 3 and 4 5 6 7' \
+    'R2 +NV1 +NV2 +X +NV2 +- +- +NV1 +-' 'to_bytes any, algo hybrid_cube_mesh, why .' \
+    'test all-reduce of 8 processes, result ok'; do
+    out "$pattern"
+done
+status 0 env TUTTI_TOPOLOGY_FILE="$work/mesh" TUTTI_STRICT=1 "$tutti" info --plan --json -n 8
+python3 - "$work/out" <<'PYTHON' || complain "plan of a cube mesh"
+import json, sys
+table = json.load(open(sys.argv[1]))["algorithms"]
+assert len(table) == 3 and all(len(one["links"]) == 8 for one in table)
+assert sum(len(one["dtype"].split()) for one in table) == 14
+for one in table:
+    rows = [(choice["to_bytes"], choice["algo"]) for choice in one["choices"]]
+    if one["dtype"] == "float32":
+        assert rows == [(256 << 10, "hybrid_cube_mesh"), ("any", "none")], rows
+    elif one["dtype"] == "bfloat16": # odd counts are not aligned
+        assert rows[1] == (256 << 10, "hybrid_cube_mesh") and rows[-1] == ("any", "none"), rows
+    else:
+        assert rows == [("any", "none")], rows
+PYTHON
+status 0 "$tutti" info --plan --json -n 2
+python3 - "$work/out" <<'PYTHON' || complain "plan"
+import json, sys
+table = json.load(open(sys.argv[1]))["algorithms"]
+assert [one["ranks"] for one in table] == list(range(2, 9))
+assert all(choice["algo"] != "none" for one in table for choice in one["choices"])
+PYTHON
+status 1 env TUTTI_TOPOLOGY_FILE="$work/mesh" "$tutti" info --plan -n 3
+err 'is of 8 ranks, the world size is 3'
 status 64 "$tutti" info -n 1
 err "'1'.*2 to 64"
 finish

@@ -72,7 +72,9 @@ static void names_are_parsed(void **state)
     assert_false(parse_op("unknown", &op));
     assert_true(parse_algo("two_shot", &algo));
     assert_int_equal(algo, TUTTI_ALGO_TWO_SHOT);
-    assert_false(parse_algo("ring", &algo));
+    assert_true(parse_algo("ring", &algo));
+    assert_int_equal(algo, TUTTI_ALGO_RING);
+    assert_false(parse_algo("tree", &algo));
     assert_true(parse_collective("barrier", &collective));
     assert_int_equal(collective, TUTTI_COLLECTIVE_BARRIER);
     assert_false(parse_collective("gather", &collective));

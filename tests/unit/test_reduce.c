@@ -205,6 +205,63 @@ static void check_counts(const struct reduce_isa *isa, enum tutti_dtype dtype,
     }
 }
 
+/* The tree by way of partial results: its left side, then, in two steps, the right one; or both
+ * sides, then their root. */
+static void check_partials(const struct reduce_isa *isa, enum tutti_dtype dtype,
+                           enum tutti_op_kind op, int n, double scalar)
+{
+    static _Alignas(64) unsigned char sums[3][MOST * 8];
+    const size_t size = tutti_dtype_size(dtype);
+    for (int round = 0; round < 20; round++) {
+        struct variant v = random_variant(n, (size_t)random_below(round < 10 ? 70 : MOST));
+        v.first = (size_t)random_below((int)(MOST - v.count) + 1);
+        const size_t begin = GUARD + (size_t)v.shift * size, bytes = v.count * size;
+        const void *in[TUTTI_MAX_RANKS], *rest[TUTTI_MAX_RANKS + 1] = {sums[0]};
+        int left = 1;
+        while (left * 2 < n)
+            left *= 2;
+        for (int k = 0; k < n; k++)
+            in[k] = inputs[k] + v.first * size;
+        struct reduce_call call = {.out = sums[0],
+                                   .copy = v.copy ? sums[2] : NULL,
+                                   .in = in,
+                                   .n = left,
+                                   .count = v.count,
+                                   .scalar = scalar,
+                                   .divisor = n,
+                                   .stream_out = v.stream_out,
+                                   .stream_copy = v.stream_copy,
+                                   .out_partial = true};
+        isa->fn[dtype][op](&call);
+        if (v.copy)
+            rest[0] = sums[2];
+        memcpy(rest + 1, in + left, (size_t)(n - left) * sizeof *in);
+        const void *const sides[] = {rest[0], sums[1]};
+        call.copy = NULL;
+        call.in = rest;
+        call.n = n - left + 1;
+        call.partials = 1;
+        call.out = out + begin;
+        call.out_partial = false;
+        if (round % 2) { /* the right side, then both */
+            call.in = in + left;
+            call.n = n - left;
+            call.partials = 0;
+            call.out = sums[1];
+            call.out_partial = true;
+            isa->fn[dtype][op](&call);
+            call.in = sides;
+            call.n = call.partials = 2;
+            call.out = out + begin;
+            call.out_partial = false;
+        }
+        paint(out, begin, bytes);
+        isa->fn[dtype][op](&call);
+        same_elements(isa, dtype, op, &v, out + begin);
+        guards_intact(out, begin, bytes, "out");
+    }
+}
+
 static const struct reduce_isa *found[ISAS];
 
 static void check_operation(enum tutti_dtype dtype, enum tutti_op_kind op)
@@ -222,6 +279,9 @@ static void check_operation(enum tutti_dtype dtype, enum tutti_op_kind op)
         for (int i = 0; i < ISAS; i++)
             if (found[i])
                 check_counts(found[i], dtype, op, n, scalar);
+        for (int i = 0; i < ISAS && n > 1; i++)
+            if (found[i])
+                check_partials(found[i], dtype, op, n, scalar);
     }
 }
 

@@ -2,6 +2,7 @@
 /* Shared memory without a name: what is created, what is refused, who inherits it. */
 #include "ipc/segment.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -165,6 +166,33 @@ static void file_size_limit_is_an_error(void **state)
     assert_int_equal(setrlimit(RLIMIT_FSIZE, &old), 0);
 }
 
+/* Of a map in part the rest is addresses alone, which nobody else gets. */
+static void a_part_is_mapped(void **state)
+{
+    (void)state;
+    const size_t page = (size_t)sysconf(_SC_PAGESIZE), bytes = 64 * page;
+    struct segment whole, part;
+    int fd, ends[2];
+    assert_int_equal(segment_create("tutti-test", bytes, &whole, &fd), TUTTI_OK);
+    assert_int_equal(segment_map_part(fd, bytes, 1, &part), TUTTI_OK);
+    assert_int_equal(part.bytes, bytes);
+    memset(whole.base, 7, bytes);
+    const unsigned char *seen = part.base;
+    assert_int_equal(seen[page - 1], 7);
+    assert_int_equal(pipe(ends), 0);
+    for (size_t at = page; at < bytes; at += page) {
+        assert_int_equal(write(ends[1], seen + at, 1), -1);
+        assert_int_equal(errno, EFAULT);
+    }
+    assert_int_equal(segment_map_part(fd, bytes - page, 1, &part), TUTTI_ERR_INVALID);
+    segment_unmap(&(struct segment){.base = (void *)(uintptr_t)seen, .bytes = bytes});
+    assert_int_equal(write(ends[1], seen, 1), -1);
+    close(ends[0]);
+    close(ends[1]);
+    close(fd);
+    segment_unmap(&whole);
+}
+
 /* Neither two segments nor two maps of one are alike in the bits of the address that a first cache
  * may look them up by; all leave room for huge pages. */
 static void places_differ(void **state)
@@ -237,6 +265,7 @@ int main(void)
         cmocka_unit_test(too_much_is_an_error),
         cmocka_unit_test(file_size_limit_is_an_error),
         cmocka_unit_test(places_differ),
+        cmocka_unit_test(a_part_is_mapped),
         cmocka_unit_test(few_addresses_are_enough),
         cmocka_unit_test(full_descriptor_table_is_an_error),
     };

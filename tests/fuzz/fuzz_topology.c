@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: MIT */
+/* The topology file: what is accepted is a whole matrix, which has a verdict; what is refused says
+ * where. */
+#include "fuzz.h"
+#include "topology_file.h"
+
+#include <string.h>
+
+const struct fuzz_seed fuzz_seeds[] = {
+    FUZZ_SEED("tutti-topology 1\nranks 1\nX\n"),
+    FUZZ_SEED("# DGX-1V\ntutti-topology 1\nranks 8\n"
+              "X 1 1 2 2 0 0 0\n1 X 2 1 0 2 0 0\n1 2 X 2 0 0 1 0\n2 1 2 X 0 0 0 1\n"
+              "2 0 0 0 X 1 1 2\n0 2 0 0 1 X 2 1\n0 0 1 0 1 2 X 2\n0 0 0 1 2 1 2 X\n"),
+    FUZZ_SEED("tutti-topology 1 # c\r\n\nranks 3\n0 1 ?\n1 0 999\n\t? 0 X"),
+    FUZZ_SEED("tutti-topology 1\ndevices GPU-01234567-89ab-cdef-0123-456789abcdef 0000:01:00.0\n"
+              "X 18\n18 X\n"),
+    FUZZ_SEED("tutti-topology 1\ndevices 00000000:0A:1f.7\nX\n"),
+};
+const size_t fuzz_seed_count = sizeof fuzz_seeds / sizeof *fuzz_seeds;
+
+static void check_matrix(const struct topology_file *file)
+{
+    static struct topology topology;
+    const struct topology_matrix *matrix = &file->matrix;
+    fuzz_check(matrix->size >= 1 && matrix->size <= TUTTI_MAX_RANKS);
+    for (int i = 0; i < matrix->size; i++)
+        for (int j = 0; j < matrix->size; j++)
+            fuzz_check(matrix->links[i][j] >= TOPOLOGY_UNKNOWN_LINKS &&
+                       matrix->links[i][j] <= TOPOLOGY_LINKS_MOST);
+    if (matrix->size > 8) /* the search for a ring may take its time */
+        return;
+    topology_recognise(matrix, &topology);
+    fuzz_check(memchr(topology.reason, 0, sizeof topology.reason) != NULL && topology.reason[0]);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
+{
+    static struct topology_file file;
+    char *text = malloc(size ? size : 1); /* exact, so that a read past the end is seen */
+    if (!text)
+        return 0;
+    memcpy(text, bytes, size);
+    if (topology_parse(text, size, "fuzz", &file) == TUTTI_OK)
+        check_matrix(&file);
+    else
+        fuzz_check(strncmp(tutti_last_error(), "topology file fuzz, line ", 25) == 0);
+    free(text);
+    return 0;
+}

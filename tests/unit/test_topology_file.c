@@ -1,0 +1,136 @@
+/* SPDX-License-Identifier: MIT */
+/* The topology file: what it may say, and where it is wrong, to the column. */
+#include "topology_file.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#define UUID "GPU-01234567-89ab-cdef-0123-456789ABCDEF"
+
+static struct topology_file file;
+
+static enum tutti_status parse(const char *text)
+{
+    return topology_parse(text, strlen(text), "here", &file);
+}
+
+static void test_ranks(void **state)
+{
+    (void)state;
+    assert_int_equal(parse("# a box\n\ntutti-topology 1 # version\r\n ranks\t3\nX 1 ?\n"
+                           "0 7 999 # what the diagonal says does not matter\n\n? 0 X"),
+                     TUTTI_OK);
+    static const int16_t expected[3][3] = {{0, 1, -1}, {0, 0, 999}, {-1, 0, 0}};
+    assert_int_equal(file.matrix.size, 3);
+    assert_false(file.named);
+    assert_string_equal(file.source, "here");
+    for (int i = 0; i < 3; i++)
+        for (int j = 0; j < 3; j++)
+            assert_int_equal(file.matrix.links[i][j], expected[i][j]);
+}
+
+static void test_devices(void **state)
+{
+    struct topology_device place;
+    (void)state;
+    assert_int_equal(parse("tutti-topology 1\ndevices " UUID " 00000000:1A:1f.0\nX 18\n18 X\n"),
+                     TUTTI_OK);
+    assert_int_equal(file.matrix.size, 2);
+    assert_true(file.named);
+    assert_false(file.devices[0].is_place);
+    assert_memory_equal(file.devices[0].uuid,
+                        "\x01\x23\x45\x67\x89\xab\xcd\xef\x01\x23\x45\x67\x89\xab\xcd\xef", 16);
+    assert_true(topology_place_read("0000:1a:1F.0", 12, &place));
+    assert_memory_equal(&file.devices[1], &place, sizeof place);
+    assert_int_equal(place.bus, 26);
+    assert_int_equal(place.slot, 31);
+}
+
+static void test_wrong(void **state)
+{
+    static const struct {
+        const char *text;
+        int line, column;
+        const char *what;
+    } rows[] = {
+        {"", 1, 1, "tutti-topology 1"},
+        {"\n# nothing\n", 3, 1, "tutti-topology 1"},
+        {"tutti-tuning 1\n", 1, 1, "tutti-topology 1"},
+        {"tutti-topology 2\n", 1, 1, "tutti-topology 1"},
+        {"tutti-topology 1 2\n", 1, 18, "nothing behind"},
+        {"tutti-topology 1\n", 2, 1, "ranks N"},
+        {"tutti-topology 1\n\n  rows 2\n", 3, 3, "ranks N"},
+        {"tutti-topology 1\nranks\n", 2, 6, "1 to 64"},
+        {"tutti-topology 1\nranks 0\n", 2, 7, "1 to 64"},
+        {"tutti-topology 1\nranks 65\n", 2, 7, "1 to 64"},
+        {"tutti-topology 1\nranks 02\n", 2, 7, "1 to 64"},
+        {"tutti-topology 1\nranks 2 2\n", 2, 9, "nothing behind"},
+        {"tutti-topology 1\nranks 2\nX 1\n", 4, 1, "rows are missing"},
+        {"tutti-topology 1\nranks 2\nX 1\n1", 4, 2, "too short"},
+        {"tutti-topology 1\nranks 2\nX 1\n1 X 0\n", 4, 5, "too long"},
+        {"tutti-topology 1\nranks 2\nX X\n1 X\n", 3, 3, "0 to 999"},
+        {"tutti-topology 1\nranks 2\nX 1000\n1 X\n", 3, 3, "0 to 999"},
+        {"tutti-topology 1\nranks 2\nX -1\n1 X\n", 3, 3, "0 to 999"},
+        {"tutti-topology 1\nranks 2\nX 1\n1 X\n0 0\n", 5, 1, "nothing behind"},
+        {"tutti-topology 1\ndevices\n", 2, 8, "at least one"},
+        {"tutti-topology 1\ndevices GPU-0123\n", 2, 9, "UUID"},
+        {"tutti-topology 1\ndevices " UUID "0\n", 2, 9, "UUID"},
+        {"tutti-topology 1\ndevices 0:1:2\n", 2, 9, "PCI bus id"},
+        {"tutti-topology 1\ndevices 0:100:2.0\n", 2, 9, "PCI bus id"},
+        {"tutti-topology 1\ndevices 0:1:2.0 00:01:02.0\n", 2, 17, "twice"},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        char where[64];
+        snprintf(where, sizeof where, "file here, line %d, column %d: ", rows[i].line,
+                 rows[i].column);
+        assert_int_equal(parse(rows[i].text), TUTTI_ERR_INVALID);
+        if (!strstr(tutti_last_error(), where) || !strstr(tutti_last_error(), rows[i].what))
+            fail_msg("row %zu: \"%s\" lacks \"%s\" or \"%s\"", i, tutti_last_error(), where,
+                     rows[i].what);
+    }
+}
+
+static void test_load(void **state)
+{
+    char path[] = "/tmp/tutti-test-topology-XXXXXX";
+    int fd = mkstemp(path);
+    FILE *out = fdopen(fd, "w");
+    (void)state;
+    assert_non_null(out);
+    fputs("tutti-topology 1\nranks 64\n", out);
+    for (int i = 0; i < 64; i++) {
+        for (int j = 0; j < 64; j++)
+            fprintf(out, "%d ", i == j ? 0 : 999);
+        fputs("\n", out);
+    }
+    fclose(out);
+    assert_int_equal(topology_file_load(path, &file), TUTTI_OK);
+    assert_int_equal(file.matrix.size, 64);
+    assert_int_equal(file.matrix.links[63][62], 999);
+    unlink(path);
+    assert_int_equal(topology_file_load(path, &file), TUTTI_ERR_SYSTEM);
+    assert_non_null(strstr(tutti_last_error(), path));
+    assert_non_null(strstr(tutti_last_error(), "TUTTI_TOPOLOGY_FILE"));
+    assert_int_equal(topology_file_load("/dev/zero", &file), TUTTI_ERR_INVALID);
+    assert_int_equal(topology_file_load("/dev", &file), TUTTI_ERR_SYSTEM);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_ranks),
+        cmocka_unit_test(test_devices),
+        cmocka_unit_test(test_wrong),
+        cmocka_unit_test(test_load),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
