@@ -21,15 +21,16 @@ struct reduce_call {
     void *out;  /* may equal one of `in`, or be disjoint from all */
     void *copy; /* NULL, or a second place for the same result, disjoint from everything */
     const void *const *in;
-    int n;            /* 1 to TUTTI_MAX_RANKS inputs, each aligned to the dtype alone */
-    size_t count;     /* elements, from 0 */
-    double scalar;    /* PREMUL_SUM: factor of each input, rounded to the accumulation type first */
-    int divisor;      /* AVG: the world size */
-    int partials;     /* of n inputs, the first so many: 0, 1, or 2 of 2; elements else */
-    bool out_partial; /* neither rounded nor divided; partial inputs and outputs are aligned to the
-                         accumulation type */
-    bool stream_out;  /* non-temporal stores to out (the caller drains: order_drain_streams()) */
-    bool stream_copy; /* likewise to copy */
+    int n;         /* 1 to TUTTI_MAX_RANKS inputs, each aligned to the dtype alone */
+    size_t count;  /* elements, from 0 */
+    double scalar; /* PREMUL_SUM: factor of each input, rounded to the accumulation type first */
+    int divisor;   /* AVG: the world size */
+    /* Bits of one word: the shortest way asks for none of them, in one test. */
+    unsigned partials : 2; /* of n inputs, the first so many: 0, 1, or 2 of 2; elements else */
+    bool out_partial : 1;  /* neither rounded nor divided; partial inputs and outputs are aligned to
+                              the accumulation type */
+    bool stream_out : 1;   /* non-temporal stores to out (the caller: order_drain_streams()) */
+    bool stream_copy : 1;  /* likewise to copy */
 };
 
 /* To be called between reduce_env_begin() and reduce_env_end() if the dtype is a float. A few
