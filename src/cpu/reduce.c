@@ -383,8 +383,8 @@ static void reduce_blocks(const struct reduce_call *call, const struct loops *lo
     };                                                                                             \
     static void T##_##name(const struct reduce_call *call)                                         \
     {                                                                                              \
-        if (call->n <= (group) && !call->copy && !call->stream_out && !call->partials &&           \
-            !call->out_partial)                                                                    \
+        if (call->n <= (group) && !call->copy &&                                                   \
+            !(call->stream_out | call->partials | call->out_partial))                              \
             T##_##name##_direct(call->out, call->in, call->n, 0, call->count, call);               \
         else                                                                                       \
             reduce_blocks(call, &T##_##name##_loops, NULL);                                        \
