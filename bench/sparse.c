@@ -81,12 +81,9 @@ static const struct {
     const char *name;
     step_fn *step;
 } steps[] = {
-    {"check indices", check},
-    {"recognise a coalesced tensor", recognise},
-    {"coalesce", coalesce},
-    {"union, fresh memory", unite_afresh},
-    {"union", unite},
-    {"copy all rows (for comparison)", copy_rows},
+    {"check indices", check}, {"recognise a coalesced tensor", recognise},
+    {"coalesce", coalesce},   {"union, fresh memory", unite_afresh},
+    {"union", unite},         {"copy all rows (for comparison)", copy_rows},
 };
 
 static int fill(struct problem *p, int rank)
