@@ -8,10 +8,10 @@
  * before..., which keeps the order of the former sorts, and their distinct indices numbered: these
  * numbers are the keys. Nothing else knows the difference.
  *
- * Coalescing sorts {key, position} by radix, which also keeps the order of appearance, and adds the
- * rows of each key. The union does not sort: it merges lists of {key, set of leaves that have it},
- * two at a time, and then walks through all parts at once, each row handed to the loops of
- * cpu/reduce.c as the tree that the absent ones leave of it.
+ * Coalescing and union are one walk: all entries as {key, place}, sorted by radix, which keeps
+ * equal keys in the order of the inputs and within them; then group by group of one key, the sum of
+ * whose rows is a chain or a tree. (Merging the ranks' lists, which are sorted already, was slower
+ * even of two: its steps wait for each other.)
  */
 #include "pg/sparse.h"
 
@@ -23,28 +23,37 @@
 
 enum {
     LINE_BYTES = 64,
-    FEW = 40,          /* pairs that are sorted by insertion */
-    DIGIT_BITS = 11,   /* of the radix, at most */
+    FEW = 64,    /* pairs that are sorted by insertion */
+    SOME = 1024, /* pairs whose digits have FEW_BITS at most */
+    FEW_BITS = 8,
+    DIGIT_BITS = 11,   /* else: the counters of a digit stay in the first cache */
     CHAIN_BLOCK = 512, /* accumulators that stay in the first cache */
     CHAIN_SHORT = 3,   /* rows whose balanced tree adds them one by one */
+    AT_BITS = 48,      /* of a place */
 };
+_Static_assert(SPARSE_INPUTS == 1 << (64 - AT_BITS), "an input's number is the rest of a place");
 
-/* What is sorted and merged: the value is a position among all entries, or a set of leaves. */
+/* What is sorted. The place of an entry is its input's number and its own number in there. */
 struct pair {
     uint64_t key;
-    uint64_t value;
+    uint64_t place;
 };
 
-/* Several inputs as one list, whose positions go on from each to the next. */
+/* Several inputs as one list. */
 struct list {
     const struct sparse_shape *shape;
     const struct sparse_entries *inputs;
     int count;
-    size_t nnz;
+    size_t nnz; /* together */
+    size_t row_bytes;
+    const void *neutral; /* the row of who is absent, of a union */
 };
 
-/* ---- memory -----------------------------------------------------------------------------------
- */
+/* to = the sum of the rows of entries that have one key; each row has a byte at least. */
+typedef void sum_fn(const struct sparse_worker *worker, const struct list *list,
+                    const struct pair *group, size_t n, void *to);
+
+/* ---- memory ---------------------------------------------------------------------------------- */
 
 void sparse_memory_fini(struct sparse_memory *memory)
 {
@@ -86,14 +95,14 @@ static enum tutti_status no_such_size(size_t nnz)
 }
 
 /* Room for nnz entries, to be written through *indices and *values. */
-static enum tutti_status result_reserve(const struct sparse_shape *shape, size_t nnz,
+static enum tutti_status result_reserve(const struct list *list, size_t nnz,
                                         struct sparse_result *result, int64_t **indices,
                                         unsigned char **values)
 {
     size_t size = 0;
-    bool fits = plan(&size, nnz, (size_t)shape->sparse_dim * sizeof **indices);
+    bool fits = plan(&size, nnz, (size_t)list->shape->sparse_dim * sizeof **indices);
     const size_t values_at = size;
-    fits = fits && plan(&size, nnz, sparse_row_bytes(shape));
+    fits = fits && plan(&size, nnz, list->row_bytes);
     enum tutti_status status = fits ? reserve(&result->memory, size) : no_such_size(nnz);
     if (status != TUTTI_OK) {
         result->entries = (struct sparse_entries){0};
@@ -105,47 +114,49 @@ static enum tutti_status result_reserve(const struct sparse_shape *shape, size_t
     return TUTTI_OK;
 }
 
-/* ---- lists of entries -------------------------------------------------------------------------
- */
+/* ---- lists of entries ------------------------------------------------------------------------ */
 
 static struct list list_of(const struct sparse_shape *shape, const struct sparse_entries *inputs,
                            int count)
 {
-    struct list list = {shape, inputs, count, 0};
+    struct list list = {shape, inputs, count, 0, sparse_row_bytes(shape), NULL};
     for (int i = 0; i < count; i++)
         if (__builtin_add_overflow(list.nnz, inputs[i].nnz, &list.nnz))
             list.nnz = SIZE_MAX; /* for which there is no memory */
     return list;
 }
 
-/* The input in which a position lies; *position becomes the one in there. */
-static const struct sparse_entries *find(const struct list *list, uint64_t *position)
+static int input_of(uint64_t place)
 {
-    const struct sparse_entries *input = list->inputs;
-    while (*position >= input->nnz)
-        *position -= input++->nnz;
-    return input;
+    return (int)(place >> AT_BITS);
+}
+
+static size_t at_of(uint64_t place)
+{
+    return place & ((UINT64_C(1) << AT_BITS) - 1);
+}
+
+static const void *row_of(const struct list *list, uint64_t place)
+{
+    return (const unsigned char *)list->inputs[input_of(place)].values +
+           at_of(place) * list->row_bytes;
+}
+
+static int64_t index_of(const struct list *list, uint64_t place, int dim)
+{
+    const struct sparse_entries *input = &list->inputs[input_of(place)];
+    return input->indices[(size_t)dim * input->nnz + at_of(place)];
 }
 
 static bool same_index(const struct list *list, uint64_t a, uint64_t b)
 {
-    const struct sparse_entries *of_a = find(list, &a), *of_b = find(list, &b);
-    for (size_t dim = 0; dim < (size_t)list->shape->sparse_dim; dim++)
-        if (of_a->indices[dim * of_a->nnz + a] != of_b->indices[dim * of_b->nnz + b])
+    for (int dim = 0; dim < list->shape->sparse_dim; dim++)
+        if (index_of(list, a, dim) != index_of(list, b, dim))
             return false;
     return true;
 }
 
-/* Writes the index of an entry as number i of nnz. */
-static void index_copy(const struct sparse_shape *shape, int64_t *indices, size_t nnz, size_t i,
-                       const struct sparse_entries *from, size_t at)
-{
-    for (size_t dim = 0; dim < (size_t)shape->sparse_dim; dim++)
-        indices[dim * nnz + i] = from->indices[dim * from->nnz + at];
-}
-
-/* ---- keys -------------------------------------------------------------------------------------
- */
+/* ---- keys ------------------------------------------------------------------------------------ */
 
 /* The first dimension of the longest word that ends before dimension `end`, and how many values the
  * word has. An index of no dimensions is a word of one value. */
@@ -160,18 +171,31 @@ static int word_begin(const struct sparse_shape *shape, int end, uint64_t *value
     return end;
 }
 
-/* Sets the keys of pairs to the words, dimensions first to end - 1, of the entries in order. */
-static void keys_fill(const struct sparse_shape *shape, const struct sparse_entries *entries,
-                      int first, int end, struct pair *pairs)
+/* Makes pairs of all entries in order, their keys the words of dimensions first to end - 1. */
+static void pairs_make(const struct list *list, int first, int end, struct pair *pairs)
 {
-    const size_t nnz = entries->nnz;
-    for (size_t i = 0; i < nnz; i++)
-        pairs[i].key = 0;
-    for (int dim = first; dim < end && nnz > 0; dim++) {
-        const uint64_t size = (uint64_t)shape->sizes[dim];
-        const int64_t *indices = entries->indices + (size_t)dim * nnz;
+    for (int input = 0; input < list->count; input++) {
+        const size_t nnz = list->inputs[input].nnz;
         for (size_t i = 0; i < nnz; i++)
-            pairs[i].key = pairs[i].key * size + (uint64_t)indices[i];
+            pairs[i] = (struct pair){0, (uint64_t)input << AT_BITS | i};
+        for (int dim = first; dim < end && nnz > 0; dim++) {
+            const uint64_t size = (uint64_t)list->shape->sizes[dim];
+            const int64_t *indices = list->inputs[input].indices + (size_t)dim * nnz;
+            for (size_t i = 0; i < nnz; i++)
+                pairs[i].key = pairs[i].key * size + (uint64_t)indices[i];
+        }
+        pairs += nnz;
+    }
+}
+
+/* Sets the keys of pairs in any order to other words. */
+static void pairs_rekey(const struct list *list, int first, int end, struct pair *pairs)
+{
+    for (size_t i = 0; i < list->nnz; i++) {
+        pairs[i].key = 0;
+        for (int dim = first; dim < end; dim++)
+            pairs[i].key = pairs[i].key * (uint64_t)list->shape->sizes[dim] +
+                           (uint64_t)index_of(list, pairs[i].place, dim);
     }
 }
 
@@ -212,7 +236,7 @@ static struct pair *keys_sort(struct pair *pairs, struct pair *spare, size_t cou
         return pairs;
     }
     const int bits = values > 1 ? 64 - __builtin_clzll(values - 1) : 0;
-    const int passes = (bits + DIGIT_BITS - 1) / DIGIT_BITS;
+    const int most = count < SOME ? FEW_BITS : DIGIT_BITS, passes = (bits + most - 1) / most;
     for (int pass = 0; pass < passes; pass++) {
         const int shift = bits * pass / passes, end = bits * (pass + 1) / passes;
         digit_sort(spare, pairs, count, shift, end - shift);
@@ -223,51 +247,48 @@ static struct pair *keys_sort(struct pair *pairs, struct pair *spare, size_t cou
     return pairs;
 }
 
-/* All entries of a list as {key, position}, sorted; equal indices in the order of the list. Returns
- * which of a and b has them. */
-static struct pair *list_sort(const struct list *list, struct pair *a, struct pair *b)
+/* All entries of a list, sorted; equal indices in the order of the list. Returns which of the two
+ * has them. */
+static struct pair *list_sort(const struct list *list, struct pair *pairs, struct pair *spare)
 {
-    int end = list->shape->sparse_dim;
     uint64_t values;
-    for (size_t i = 0; i < list->nnz; i++)
-        a[i].value = i;
-    do {
-        const int first = word_begin(list->shape, end, &values);
-        struct pair *words = b;
-        for (int i = 0; i < list->count; words += list->inputs[i++].nnz)
-            keys_fill(list->shape, &list->inputs[i], first, end, words);
-        for (size_t i = 0; i < list->nnz; i++)
-            a[i].key = b[a[i].value].key;
-        struct pair *sorted = keys_sort(a, b, list->nnz, values);
-        b = sorted == a ? b : a;
-        a = sorted;
-        end = first;
-    } while (end > 0);
-    if (word_begin(list->shape, list->shape->sparse_dim, &values) == 0)
-        return a;
-    for (size_t i = 0, key = 0; i < list->nnz; i++) {
-        key += i > 0 && !same_index(list, a[i - 1].value, a[i].value);
-        a[i].key = key;
+    int first = word_begin(list->shape, list->shape->sparse_dim, &values);
+    pairs_make(list, first, list->shape->sparse_dim, pairs);
+    struct pair *sorted = keys_sort(pairs, spare, list->nnz, values);
+    if (first == 0)
+        return sorted;
+    while (first > 0) {
+        const int end = first;
+        first = word_begin(list->shape, end, &values);
+        pairs_rekey(list, first, end, sorted);
+        sorted = keys_sort(sorted, sorted == pairs ? spare : pairs, list->nnz, values);
     }
-    return a;
+    uint64_t key = 0, place = list->nnz > 0 ? sorted[0].place : 0;
+    for (size_t i = 0; i < list->nnz; i++) {
+        key += !same_index(list, place, sorted[i].place);
+        place = sorted[i].place;
+        sorted[i].key = key;
+    }
+    return sorted;
 }
 
-/* ---- chains: rows added one by one ------------------------------------------------------------
- */
+/* ---- chains: rows added one by one ----------------------------------------------------------- */
 
-/* to = round(rows[0] + rows[1] + ...), elements at to at + count - 1, count up to CHAIN_BLOCK. */
-typedef void chain_fn(void *to, const void *const *rows, size_t n, size_t at, size_t count);
+/* to = round(row + row + ...), elements at to at + count - 1, count up to CHAIN_BLOCK. */
+typedef void chain_fn(void *to, const struct list *list, const struct pair *group, size_t n,
+                      size_t at, size_t count);
 
 #define DEFINE_CHAIN(T, element, accumulator, sum, store)                                          \
-    static void T##_chain(void *to, const void *const *rows, size_t n, size_t at, size_t count)    \
+    static void T##_chain(void *to, const struct list *list, const struct pair *group, size_t n,   \
+                          size_t at, size_t count)                                                 \
     {                                                                                              \
         accumulator sums[CHAIN_BLOCK];                                                             \
-        const element *row = (const element *)rows[0] + at;                                        \
+        const element *row = (const element *)row_of(list, group[0].place) + at;                   \
         element *result = (element *)to + at;                                                      \
         for (size_t i = 0; i < count; i++)                                                         \
             sums[i] = numeric_##T##_load(row[i]);                                                  \
         for (size_t k = 1; k < n; k++) {                                                           \
-            row = (const element *)rows[k] + at;                                                   \
+            row = (const element *)row_of(list, group[k].place) + at;                              \
             for (size_t i = 0; i < count; i++)                                                     \
                 sums[i] = sum(sums[i], numeric_##T##_load(row[i]));                                \
         }                                                                                          \
@@ -300,166 +321,28 @@ static chain_fn *const chains[TUTTI_DTYPE_COUNT] = {
 };
 /* clang-format on */
 
-/* The sum of n rows of `count` elements, in order. */
-static void rows_add(const struct sparse_worker *worker, enum tutti_dtype dtype, void *to,
-                     const void *const *rows, size_t n, size_t count)
+/* A rank's own entries: one by one, and what is alone as it is. */
+static void chain_sum(const struct sparse_worker *worker, const struct list *list,
+                      const struct pair *group, size_t n, void *to)
 {
+    const enum tutti_dtype dtype = list->shape->dtype;
+    const size_t count = list->row_bytes / dtype_bytes(dtype);
     if (n == 1) {
-        worker->isa->copy(to, rows[0], count * dtype_bytes(dtype));
+        worker->isa->copy(to, row_of(list, group->place), list->row_bytes);
     } else if (n <= CHAIN_SHORT) {
-        const struct reduce_call call = {.out = to, .in = rows, .n = (int)n, .count = count};
+        const void *in[CHAIN_SHORT];
+        for (size_t i = 0; i < n; i++)
+            in[i] = row_of(list, group[i].place);
+        const struct reduce_call call = {.out = to, .in = in, .n = (int)n, .count = count};
         worker->isa->fn[dtype][TUTTI_OP_SUM](&call);
     } else {
         for (size_t at = 0; at < count; at += CHAIN_BLOCK)
-            chains[dtype](to, rows, n, at, count - at < CHAIN_BLOCK ? count - at : CHAIN_BLOCK);
+            chains[dtype](to, list, group, n, at,
+                          count - at < CHAIN_BLOCK ? count - at : CHAIN_BLOCK);
     }
 }
 
-/* ---- coalescing -------------------------------------------------------------------------------
- */
-
-/* The rows of sorted entries, in their order. Returns how many distinct keys there are. */
-static size_t rows_find(const struct list *list, const struct pair *sorted, const void **rows)
-{
-    const size_t row_bytes = sparse_row_bytes(list->shape);
-    size_t distinct = 0;
-    for (size_t i = 0; i < list->nnz; i++) {
-        uint64_t at = sorted[i].value;
-        const struct sparse_entries *input = find(list, &at);
-        rows[i] = row_bytes > 0 ? (const unsigned char *)input->values + at * row_bytes : NULL;
-        distinct += i == 0 || sorted[i].key != sorted[i - 1].key;
-    }
-    return distinct;
-}
-
-/* Writes each distinct index and the sum of its rows. */
-static void groups_add(const struct sparse_worker *worker, const struct list *list,
-                       const struct pair *sorted, const void *const *rows, size_t distinct,
-                       int64_t *indices, unsigned char *values)
-{
-    const enum tutti_dtype dtype = list->shape->dtype;
-    const size_t row_bytes = sparse_row_bytes(list->shape);
-    size_t first = 0, end;
-    for (size_t i = 0; i < distinct; i++, first = end) {
-        uint64_t at = sorted[first].value;
-        const struct sparse_entries *input = find(list, &at);
-        index_copy(list->shape, indices, distinct, i, input, at);
-        for (end = first + 1; end < list->nnz && sorted[end].key == sorted[first].key; end++)
-            ;
-        if (row_bytes > 0)
-            rows_add(worker, dtype, values + i * row_bytes, rows + first, end - first,
-                     row_bytes / dtype_bytes(dtype));
-    }
-}
-
-enum tutti_status sparse_coalesce(struct sparse_worker *worker, const struct sparse_shape *shape,
-                                  const struct sparse_entries *inputs, int count,
-                                  struct sparse_result *result)
-{
-    if (count == 1 && sparse_is_coalesced(shape, inputs)) {
-        result->entries = inputs[0];
-        return TUTTI_OK;
-    }
-    const struct list list = list_of(shape, inputs, count);
-    size_t size = 0;
-    bool fits = plan(&size, list.nnz, sizeof(struct pair));
-    const size_t spare_at = size;
-    fits = fits && plan(&size, list.nnz, sizeof(struct pair));
-    const size_t rows_at = size;
-    fits = fits && plan(&size, list.nnz, sizeof(void *));
-    enum tutti_status status = fits ? reserve(&worker->scratch, size) : no_such_size(list.nnz);
-    if (status != TUTTI_OK)
-        return status;
-
-    unsigned char *scratch = worker->scratch.bytes, *values;
-    int64_t *indices;
-    struct pair *sorted = list_sort(&list, (void *)scratch, (void *)(scratch + spare_at));
-    const void **rows = (void *)(scratch + rows_at);
-    const size_t distinct = rows_find(&list, sorted, rows);
-    status = result_reserve(shape, distinct, result, &indices, &values);
-    if (status != TUTTI_OK)
-        return status;
-    const uint64_t environment = reduce_env_begin();
-    groups_add(worker, &list, sorted, rows, distinct, indices, values);
-    reduce_env_end(environment);
-    return TUTTI_OK;
-}
-
-/* ---- union ------------------------------------------------------------------------------------
- */
-
-/* Merges two lists of {key, leaves} that ascend. Returns the end of what it wrote. Without branches
- * but for the ends: which list comes next cannot be predicted. */
-static struct pair *merge(struct pair *to, const struct pair *a, const struct pair *a_end,
-                          const struct pair *b, const struct pair *b_end)
-{
-    while (a < a_end && b < b_end) {
-        const uint64_t from_a = a->key <= b->key, from_b = b->key <= a->key;
-        to->key = from_a ? a->key : b->key;
-        to->value = (a->value & -from_a) | (b->value & -from_b);
-        a += from_a;
-        b += from_b;
-        to++;
-    }
-    while (a < a_end)
-        *to++ = *a++;
-    while (b < b_end)
-        *to++ = *b++;
-    return to;
-}
-
-/* Sets pairs to {key, leaf} of all entries of all parts, part after part. */
-static void leaves_fill(const struct list *list, struct pair *pairs, struct pair *spare)
-{
-    const struct sparse_shape *shape = list->shape;
-    uint64_t values;
-    const bool one_word = word_begin(shape, shape->sparse_dim, &values) == 0;
-    if (!one_word) {
-        struct pair *sorted = list_sort(list, pairs, spare);
-        struct pair *other = sorted == pairs ? spare : pairs;
-        for (size_t i = 0; i < list->nnz; i++)
-            other[sorted[i].value].key = sorted[i].key;
-        for (size_t i = 0; i < list->nnz; i++)
-            pairs[i].key = other[i].key;
-    }
-    for (int leaf = 0; leaf < list->count; leaf++) {
-        const size_t nnz = list->inputs[leaf].nnz;
-        if (one_word)
-            keys_fill(shape, &list->inputs[leaf], 0, shape->sparse_dim, pairs);
-        for (size_t i = 0; i < nnz; i++)
-            pairs[i].value = UINT64_C(1) << leaf;
-        pairs += nnz;
-    }
-}
-
-/* Every distinct key of the parts with the leaves that have it, ascending. Returns which of a and b
- * has them, and how many they are. */
-static struct pair *leaves_merge(const struct list *list, struct pair *a, struct pair *b,
-                                 size_t *distinct)
-{
-    size_t begins[TUTTI_MAX_RANKS], counts[TUTTI_MAX_RANKS], next = 0;
-    leaves_fill(list, a, b);
-    for (int i = 0; i < list->count; i++) {
-        begins[i] = next;
-        counts[i] = list->inputs[i].nnz;
-        next += counts[i];
-    }
-    /* List i and the one `step` on become one, in the room of the first and more. */
-    for (int step = 1; step < list->count; step *= 2) {
-        for (int i = 0; i < list->count; i += 2 * step) {
-            const int j = i + step;
-            const struct pair *left = a + begins[i], *right = j < list->count ? a + begins[j] : a;
-            const size_t more = j < list->count ? counts[j] : 0;
-            struct pair *to = b + begins[i];
-            counts[i] = (size_t)(merge(to, left, left + counts[i], right, right + more) - to);
-        }
-        struct pair *merged = b;
-        b = a;
-        a = merged;
-    }
-    *distinct = counts[0];
-    return a;
-}
+/* ---- trees: the rows of several leaves ------------------------------------------------------- */
 
 /* The leaf without the bits of the levels that are not in `levels`. */
 static int slot_of(int leaf, uint64_t levels)
@@ -477,8 +360,7 @@ static int slot_of(int leaf, uint64_t levels)
  * both sides reach. Levels without such a node only pass rows on and are left out; what is still
  * missing then is the neutral row. Returns the number of inputs.
  */
-static int tree_of(uint64_t present, const unsigned char *const *rows, const void *neutral,
-                   const void **in)
+static int tree_of(uint64_t present, const void *const *rows, const void *neutral, const void **in)
 {
     uint64_t levels = 0;
     int last = __builtin_ctzll(present);
@@ -506,63 +388,97 @@ static void neutral_fill(enum tutti_dtype dtype, unsigned char *row, size_t row_
         row[i] = 0x80;
 }
 
-/* Walks through all parts: row by row of the result, the next row of each leaf that has it. */
-static void leaves_add(const struct sparse_worker *worker, const struct list *list,
-                       const struct pair *merged, size_t distinct, const void *neutral,
-                       int64_t *indices, unsigned char *values)
+/* The entries of several ranks. A rank that has an index twice misbehaves: its last one counts. */
+static void tree_sum(const struct sparse_worker *worker, const struct list *list,
+                     const struct pair *group, size_t n, void *to)
 {
-    const struct sparse_shape *shape = list->shape;
-    const size_t row_bytes = sparse_row_bytes(shape);
-    reduce_fn *const reduce = worker->isa->fn[shape->dtype][TUTTI_OP_SUM];
-    const unsigned char *rows[TUTTI_MAX_RANKS];
-    size_t at[TUTTI_MAX_RANKS] = {0};
-    const void *in[TUTTI_MAX_RANKS];
-    struct reduce_call call = {.in = in, .count = row_bytes / dtype_bytes(shape->dtype)};
-    for (int leaf = 0; leaf < list->count; leaf++)
-        rows[leaf] = row_bytes > 0 ? list->inputs[leaf].values : neutral;
-    for (size_t i = 0; i < distinct; i++) {
-        const uint64_t present = merged[i].value;
-        const int first = __builtin_ctzll(present);
-        index_copy(shape, indices, distinct, i, &list->inputs[first], at[first]);
-        if (row_bytes > 0) {
-            call.out = values + i * row_bytes;
-            call.n = tree_of(present, rows, neutral, in);
-            reduce(&call);
+    const enum tutti_dtype dtype = list->shape->dtype;
+    const void *rows[TUTTI_MAX_RANKS], *in[TUTTI_MAX_RANKS];
+    struct reduce_call call = {
+        .out = to, .in = in, .n = 1, .count = list->row_bytes / dtype_bytes(dtype)};
+    in[0] = row_of(list, group[0].place);
+    if (n > 1) {
+        uint64_t present = 0;
+        for (size_t i = 0; i < n; i++) {
+            const int leaf = input_of(group[i].place);
+            present |= UINT64_C(1) << leaf;
+            rows[leaf] = row_of(list, group[i].place);
         }
-        for (uint64_t rest = present; rest; rest &= rest - 1) {
-            const int leaf = __builtin_ctzll(rest);
-            at[leaf]++;
-            rows[leaf] += row_bytes;
-        }
+        call.n = tree_of(present, rows, list->neutral, in);
     }
+    worker->isa->fn[dtype][TUTTI_OP_SUM](&call);
+}
+
+/* ---- both ------------------------------------------------------------------------------------ */
+
+static size_t count_distinct(const struct pair *sorted, size_t count)
+{
+    size_t distinct = count > 0;
+    for (size_t i = 1; i < count; i++)
+        distinct += sorted[i].key != sorted[i - 1].key;
+    return distinct;
+}
+
+/* Writes each distinct index and the sum of its rows. */
+static void groups_sum(const struct sparse_worker *worker, const struct list *list,
+                       const struct pair *sorted, size_t distinct, sum_fn *sum, int64_t *indices,
+                       unsigned char *values)
+{
+    const uint64_t environment = reduce_env_begin();
+    const struct pair *group = sorted, *next, *const end = sorted + list->nnz;
+    for (size_t i = 0; i < distinct; i++, group = next) {
+        for (next = group + 1; next < end && next->key == group->key; next++)
+            ;
+        for (int dim = 0; dim < list->shape->sparse_dim; dim++)
+            indices[(size_t)dim * distinct + i] = index_of(list, group->place, dim);
+        if (list->row_bytes > 0)
+            sum(worker, list, group, (size_t)(next - group), values + i * list->row_bytes);
+    }
+    reduce_env_end(environment);
+}
+
+/* The sum of a list, with a neutral row for those sums that want one. */
+static enum tutti_status list_sum(struct sparse_worker *worker, struct list *list, sum_fn *sum,
+                                  size_t neutral_bytes, struct sparse_result *result)
+{
+    size_t size = 0;
+    bool fits = list->nnz >> AT_BITS == 0 && plan(&size, list->nnz, sizeof(struct pair));
+    const size_t spare_at = size;
+    fits = fits && plan(&size, list->nnz, sizeof(struct pair));
+    const size_t neutral_at = size;
+    fits = fits && plan(&size, 1, neutral_bytes);
+    enum tutti_status status = fits ? reserve(&worker->scratch, size) : no_such_size(list->nnz);
+    if (status != TUTTI_OK)
+        return status;
+
+    unsigned char *scratch = worker->scratch.bytes, *values;
+    int64_t *indices;
+    list->neutral = scratch + neutral_at;
+    neutral_fill(list->shape->dtype, scratch + neutral_at, neutral_bytes);
+    const struct pair *sorted = list_sort(list, (void *)scratch, (void *)(scratch + spare_at));
+    const size_t distinct = count_distinct(sorted, list->nnz);
+    status = result_reserve(list, distinct, result, &indices, &values);
+    if (status == TUTTI_OK)
+        groups_sum(worker, list, sorted, distinct, sum, indices, values);
+    return status;
+}
+
+enum tutti_status sparse_coalesce(struct sparse_worker *worker, const struct sparse_shape *shape,
+                                  const struct sparse_entries *inputs, int count,
+                                  struct sparse_result *result)
+{
+    if (count == 1 && sparse_is_coalesced(shape, inputs)) {
+        result->entries = inputs[0];
+        return TUTTI_OK;
+    }
+    struct list list = list_of(shape, inputs, count);
+    return list_sum(worker, &list, chain_sum, 0, result);
 }
 
 enum tutti_status sparse_union(struct sparse_worker *worker, const struct sparse_shape *shape,
                                const struct sparse_entries *parts, int n,
                                struct sparse_result *result)
 {
-    const struct list list = list_of(shape, parts, n);
-    const size_t row_bytes = sparse_row_bytes(shape);
-    size_t size = 0, distinct;
-    bool fits = plan(&size, list.nnz, sizeof(struct pair));
-    const size_t spare_at = size;
-    fits = fits && plan(&size, list.nnz, sizeof(struct pair));
-    const size_t neutral_at = size;
-    fits = fits && plan(&size, 1, row_bytes);
-    enum tutti_status status = fits ? reserve(&worker->scratch, size) : no_such_size(list.nnz);
-    if (status != TUTTI_OK)
-        return status;
-
-    unsigned char *scratch = worker->scratch.bytes, *neutral = scratch + neutral_at, *values;
-    int64_t *indices;
-    struct pair *merged =
-        leaves_merge(&list, (void *)scratch, (void *)(scratch + spare_at), &distinct);
-    status = result_reserve(shape, distinct, result, &indices, &values);
-    if (status != TUTTI_OK)
-        return status;
-    neutral_fill(shape->dtype, neutral, row_bytes);
-    const uint64_t environment = reduce_env_begin();
-    leaves_add(worker, &list, merged, distinct, neutral, indices, values);
-    reduce_env_end(environment);
-    return TUTTI_OK;
+    struct list list = list_of(shape, parts, n);
+    return list_sum(worker, &list, tree_sum, list.row_bytes, result);
 }

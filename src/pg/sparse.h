@@ -25,7 +25,8 @@
  *   nothing or more of -0 alone, whichever ranks have it and however many do not. A dense
  *   all-reduce, where a rank without the entry holds +0, gives +0 there; in all else the two give
  *   the same bits.
- * - For integers and bool any order gives the same.
+ * - What several entries of several ranks make is so rounded twice: in each rank's own sum, and in
+ *   the union. For integers and bool any order gives the same.
  */
 #ifndef TUTTI_PG_SPARSE_H
 #define TUTTI_PG_SPARSE_H
@@ -53,8 +54,8 @@ struct sparse_memory {
     size_t size;
 };
 
-/* A tensor and, unless they are someone else's, where its entries lie. Zero is empty; a new result
- * in it overwrites the old one. */
+/* A tensor and, unless they are someone else's, where its entries lie. Zero is empty. A new result
+ * overwrites the old one, so no input of its sum may lie there. */
 struct sparse_result {
     struct sparse_entries entries;
     struct sparse_memory memory;
@@ -65,6 +66,8 @@ struct sparse_worker {
     const struct reduce_isa *isa;
     struct sparse_memory scratch;
 };
+
+enum { SPARSE_INPUTS = 1 << 16 }; /* tensors of one sum, at most */
 
 void sparse_memory_fini(struct sparse_memory *memory);
 
@@ -84,9 +87,9 @@ enum tutti_status sparse_check(const struct sparse_shape *shape,
 bool sparse_is_coalesced(const struct sparse_shape *shape, const struct sparse_entries *entries);
 
 /*
- * The sum of `count` inputs, coalesced. Shape and inputs have been checked. A single input that is
- * coalesced already is not copied: then result->entries is that input.
- * Returns NO_MEMORY.
+ * The sum of `count` inputs (1 to SPARSE_INPUTS), coalesced. Shape and inputs have been checked. A
+ * single input that is coalesced already is not copied: then result->entries is that input. Returns
+ * NO_MEMORY.
  */
 enum tutti_status sparse_coalesce(struct sparse_worker *worker, const struct sparse_shape *shape,
                                   const struct sparse_entries *inputs, int count,
@@ -102,8 +105,7 @@ enum tutti_status sparse_union(struct sparse_worker *worker, const struct sparse
                                const struct sparse_entries *parts, int n,
                                struct sparse_result *result);
 
-/* ---- metadata: what the ranks tell each other before their entries ----------------------------
- */
+/* ---- metadata: what the ranks tell each other before their entries --------------------------- */
 
 /* A block is this and then the sizes, int64_t each. Both are aligned to 8 bytes. */
 struct sparse_meta {

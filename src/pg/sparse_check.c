@@ -36,8 +36,7 @@ static bool product(const struct sparse_shape *shape, int first, int end, uint64
     return true;
 }
 
-/* ---- shape and entries ------------------------------------------------------------------------
- */
+/* ---- shape and entries ----------------------------------------------------------------------- */
 
 size_t sparse_row_bytes(const struct sparse_shape *shape)
 {
@@ -160,8 +159,7 @@ bool sparse_is_coalesced(const struct sparse_shape *shape, const struct sparse_e
     return true;
 }
 
-/* ---- metadata ---------------------------------------------------------------------------------
- */
+/* ---- metadata -------------------------------------------------------------------------------- */
 
 size_t sparse_meta_bytes(const struct sparse_shape *shape)
 {

@@ -11,8 +11,7 @@
 
 #include <cmocka.h>
 
-/* ---- what is refused --------------------------------------------------------------------------
- */
+/* ---- what is refused ------------------------------------------------------------------------- */
 
 static void said(const char *text)
 {
@@ -91,15 +90,14 @@ static void entries_are_checked(void **state)
     }
 }
 
-/* ---- metadata ---------------------------------------------------------------------------------
- */
+/* ---- metadata -------------------------------------------------------------------------------- */
 
 enum { SIZES = 3, BLOCK = (int)sizeof(struct sparse_meta) + SIZES * 8 };
 #define SIZE(dim) (sizeof(struct sparse_meta) + 8 * (dim))
 
 union block {
     struct sparse_meta meta;
-    int64_t words[BLOCK / 8];
+    int64_t words[BLOCK / 8 + 1];
 };
 
 static void metadata_comes_back(void **state)
@@ -177,14 +175,31 @@ static void metadata_is_not_trusted(void **state)
         said(spoilers[i].says);
         said("rank 4");
     }
-    sparse_meta_encode(&shape, 6, &block);
-    for (size_t bytes = 0; bytes < BLOCK; bytes++) {
-        void *shorter = malloc(bytes ? bytes : 1); /* exact, for the sanitizers */
-        assert_non_null(shorter);
-        memcpy(shorter, &block, bytes);
-        assert_int_equal(sparse_meta_decode(shorter, bytes, 4, &got, &nnz), TUTTI_ERR_MISMATCH);
-        said("rank 4");
-        free(shorter);
+}
+
+/* Cut short or longer by less than a size, with and without saying so. */
+static void metadata_of_other_lengths(void **state)
+{
+    static const int64_t sizes[] = {2, 3, 5};
+    static const struct sparse_shape shape = {TUTTI_FLOAT32, 2, 1, sizes};
+    struct sparse_shape got;
+    size_t nnz;
+    (void)state;
+    for (size_t bytes = 0; bytes < BLOCK + 8; bytes++) {
+        if (bytes == BLOCK)
+            continue;
+        for (int says = 0; says < 2; says++) {
+            union block block = {.words = {0}};
+            void *other = malloc(bytes ? bytes : 1); /* exact, for the sanitizers */
+            assert_non_null(other);
+            sparse_meta_encode(&shape, 6, &block);
+            if (says)
+                block.meta.bytes = (uint32_t)bytes;
+            memcpy(other, &block, bytes);
+            assert_int_equal(sparse_meta_decode(other, bytes, 4, &got, &nnz), TUTTI_ERR_MISMATCH);
+            said("rank 4");
+            free(other);
+        }
     }
 }
 
@@ -214,9 +229,9 @@ static void differences_are_named(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(shapes_are_checked),    cmocka_unit_test(entries_are_checked),
-        cmocka_unit_test(metadata_comes_back),   cmocka_unit_test(metadata_is_not_trusted),
-        cmocka_unit_test(differences_are_named),
+        cmocka_unit_test(shapes_are_checked),        cmocka_unit_test(entries_are_checked),
+        cmocka_unit_test(metadata_comes_back),       cmocka_unit_test(metadata_is_not_trusted),
+        cmocka_unit_test(metadata_of_other_lengths), cmocka_unit_test(differences_are_named),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
