@@ -13,7 +13,8 @@ enum {
     DIMS_MOST = (INT32_MAX - (int)sizeof(struct sparse_meta)) / (int)sizeof(int64_t),
 };
 
-_Static_assert(sizeof(struct sparse_meta) == 32, "the sizes follow at 32");
+_Static_assert(sizeof(struct sparse_meta) == 32 && offsetof(struct sparse_meta, nnz) == 24,
+               "docs/layout.md says so");
 
 static int dims_of(const struct sparse_shape *shape)
 {
