@@ -1,0 +1,484 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Sparse tensors, coalesced and united.
+ *
+ * Everything goes by keys: numbers of 64 bits in the order of the indices. Where the product of the
+ * sparse sizes fits, the key of an index is its place among all of them. Where it does not, the
+ * index is cut into words that do fit, entries are sorted by the last word, then by the one
+ * before..., which keeps the order of the former sorts, and their distinct indices numbered: these
+ * numbers are the keys. Nothing else knows the difference.
+ *
+ * Coalescing and union are one walk: all entries as {key, place}, sorted by radix, which keeps
+ * equal keys in the order of the inputs and within them; then group by group of one key, the sum of
+ * whose rows is a chain or a tree. (Merging the ranks' lists, which are sorted already, was slower
+ * even of two: its steps wait for each other.)
+ */
+#include "pg/sparse.h"
+
+#include "dtype.h"
+#include "error.h"
+#include "numeric.h"
+
+#include <stdlib.h>
+
+enum {
+    LINE_BYTES = 64,
+    FEW = 64,    /* pairs that are sorted by insertion */
+    SOME = 1024, /* pairs whose digits have FEW_BITS at most */
+    FEW_BITS = 8,
+    DIGIT_BITS = 11,   /* else: the counters of a digit stay in the first cache */
+    CHAIN_BLOCK = 512, /* accumulators that stay in the first cache */
+    CHAIN_SHORT = 3,   /* rows whose balanced tree adds them one by one */
+    AT_BITS = 48,      /* of a place */
+};
+_Static_assert(SPARSE_INPUTS == 1 << (64 - AT_BITS), "an input's number is the rest of a place");
+
+/* What is sorted. The place of an entry is its input's number and its own number in there. */
+struct pair {
+    uint64_t key;
+    uint64_t place;
+};
+
+/* Several inputs as one list. */
+struct list {
+    const struct sparse_shape *shape;
+    const struct sparse_entries *inputs;
+    int count;
+    size_t nnz; /* together */
+    size_t row_bytes;
+    const void *neutral; /* the row of who is absent, of a union */
+};
+
+/* to = the sum of the rows of entries that have one key; each row has a byte at least. */
+typedef void sum_fn(const struct sparse_worker *worker, const struct list *list,
+                    const struct pair *group, size_t n, void *to);
+
+/* ---- memory ---------------------------------------------------------------------------------- */
+
+void sparse_memory_fini(struct sparse_memory *memory)
+{
+    free(memory->bytes);
+    *memory = (struct sparse_memory){0};
+}
+
+/* Appends `count` things of `each` bytes to a plan of memory, on a line of their own: their offset
+ * is what *size was. False if there is no such size. */
+static bool plan(size_t *size, size_t count, size_t each)
+{
+    size_t bytes;
+    return !__builtin_mul_overflow(count, each, &bytes) &&
+           !__builtin_add_overflow(*size, bytes, size) &&
+           !__builtin_add_overflow(*size, LINE_BYTES - 1 - (*size + LINE_BYTES - 1) % LINE_BYTES,
+                                   size) &&
+           *size <= PTRDIFF_MAX;
+}
+
+/* What was in it is lost. */
+static enum tutti_status reserve(struct sparse_memory *memory, size_t size)
+{
+    if (size < LINE_BYTES)
+        size = LINE_BYTES; /* never NULL */
+    if (size <= memory->size)
+        return TUTTI_OK;
+    sparse_memory_fini(memory);
+    memory->bytes = aligned_alloc(LINE_BYTES, size);
+    if (!memory->bytes)
+        return error_errno("aligned_alloc of %zu bytes for a sparse sum", size);
+    memory->size = size;
+    return TUTTI_OK;
+}
+
+static enum tutti_status no_such_size(size_t nnz)
+{
+    return error_set(TUTTI_ERR_NO_MEMORY,
+                     "the sum of %zu entries of sparse tensors is more than can be addressed", nnz);
+}
+
+/* Room for nnz entries, to be written through *indices and *values. */
+static enum tutti_status result_reserve(const struct list *list, size_t nnz,
+                                        struct sparse_result *result, int64_t **indices,
+                                        unsigned char **values)
+{
+    size_t size = 0;
+    bool fits = plan(&size, nnz, (size_t)list->shape->sparse_dim * sizeof **indices);
+    const size_t values_at = size;
+    fits = fits && plan(&size, nnz, list->row_bytes);
+    enum tutti_status status = fits ? reserve(&result->memory, size) : no_such_size(nnz);
+    if (status != TUTTI_OK) {
+        result->entries = (struct sparse_entries){0};
+        return status;
+    }
+    *indices = result->memory.bytes;
+    *values = (unsigned char *)result->memory.bytes + values_at;
+    result->entries = (struct sparse_entries){*indices, *values, nnz};
+    return TUTTI_OK;
+}
+
+/* ---- lists of entries ------------------------------------------------------------------------ */
+
+static struct list list_of(const struct sparse_shape *shape, const struct sparse_entries *inputs,
+                           int count)
+{
+    struct list list = {shape, inputs, count, 0, sparse_row_bytes(shape), NULL};
+    for (int i = 0; i < count; i++)
+        if (__builtin_add_overflow(list.nnz, inputs[i].nnz, &list.nnz))
+            list.nnz = SIZE_MAX; /* for which there is no memory */
+    return list;
+}
+
+static int input_of(uint64_t place)
+{
+    return (int)(place >> AT_BITS);
+}
+
+static size_t at_of(uint64_t place)
+{
+    return place & ((UINT64_C(1) << AT_BITS) - 1);
+}
+
+static const void *row_of(const struct list *list, uint64_t place)
+{
+    return (const unsigned char *)list->inputs[input_of(place)].values +
+           at_of(place) * list->row_bytes;
+}
+
+static int64_t index_of(const struct list *list, uint64_t place, int dim)
+{
+    const struct sparse_entries *input = &list->inputs[input_of(place)];
+    return input->indices[(size_t)dim * input->nnz + at_of(place)];
+}
+
+static bool same_index(const struct list *list, uint64_t a, uint64_t b)
+{
+    for (int dim = 0; dim < list->shape->sparse_dim; dim++)
+        if (index_of(list, a, dim) != index_of(list, b, dim))
+            return false;
+    return true;
+}
+
+/* ---- keys ------------------------------------------------------------------------------------ */
+
+/* The first dimension of the longest word that ends before dimension `end`, and how many values the
+ * word has. An index of no dimensions is a word of one value. */
+static int word_begin(const struct sparse_shape *shape, int end, uint64_t *values)
+{
+    uint64_t longer = 1;
+    *values = 1;
+    while (end > 0 && !__builtin_mul_overflow(longer, (uint64_t)shape->sizes[end - 1], &longer)) {
+        *values = longer;
+        end--;
+    }
+    return end;
+}
+
+/* Makes pairs of all entries in order, their keys the words of dimensions first to end - 1. */
+static void pairs_make(const struct list *list, int first, int end, struct pair *pairs)
+{
+    for (int input = 0; input < list->count; input++) {
+        const size_t nnz = list->inputs[input].nnz;
+        for (size_t i = 0; i < nnz; i++)
+            pairs[i] = (struct pair){0, (uint64_t)input << AT_BITS | i};
+        for (int dim = first; dim < end && nnz > 0; dim++) {
+            const uint64_t size = (uint64_t)list->shape->sizes[dim];
+            const int64_t *indices = list->inputs[input].indices + (size_t)dim * nnz;
+            for (size_t i = 0; i < nnz; i++)
+                pairs[i].key = pairs[i].key * size + (uint64_t)indices[i];
+        }
+        pairs += nnz;
+    }
+}
+
+/* Sets the keys of pairs in any order to other words. */
+static void pairs_rekey(const struct list *list, int first, int end, struct pair *pairs)
+{
+    for (size_t i = 0; i < list->nnz; i++) {
+        pairs[i].key = 0;
+        for (int dim = first; dim < end; dim++)
+            pairs[i].key = pairs[i].key * (uint64_t)list->shape->sizes[dim] +
+                           (uint64_t)index_of(list, pairs[i].place, dim);
+    }
+}
+
+static void insertion_sort(struct pair *pairs, size_t count)
+{
+    for (size_t i = 1; i < count; i++) {
+        const struct pair pair = pairs[i];
+        size_t at = i;
+        for (; at > 0 && pairs[at - 1].key > pair.key; at--)
+            pairs[at] = pairs[at - 1];
+        pairs[at] = pair;
+    }
+}
+
+/* One pass of the radix: by `bits` bits from `shift` on, equal ones in the order that they have. */
+static void digit_sort(struct pair *to, const struct pair *from, size_t count, int shift, int bits)
+{
+    size_t place[1 << DIGIT_BITS], next = 0;
+    const uint64_t digits = UINT64_C(1) << bits;
+    for (uint64_t digit = 0; digit < digits; digit++)
+        place[digit] = 0;
+    for (size_t i = 0; i < count; i++)
+        place[from[i].key >> shift & (digits - 1)]++;
+    for (uint64_t digit = 0; digit < digits; digit++) {
+        const size_t those = place[digit];
+        place[digit] = next;
+        next += those;
+    }
+    for (size_t i = 0; i < count; i++)
+        to[place[from[i].key >> shift & (digits - 1)]++] = from[i];
+}
+
+/* Sorts keys below `values`, stable. Returns which of the two has the result. */
+static struct pair *keys_sort(struct pair *pairs, struct pair *spare, size_t count, uint64_t values)
+{
+    if (count <= FEW) {
+        insertion_sort(pairs, count);
+        return pairs;
+    }
+    const int bits = values > 1 ? 64 - __builtin_clzll(values - 1) : 0;
+    const int most = count < SOME ? FEW_BITS : DIGIT_BITS, passes = (bits + most - 1) / most;
+    for (int pass = 0; pass < passes; pass++) {
+        const int shift = bits * pass / passes, end = bits * (pass + 1) / passes;
+        digit_sort(spare, pairs, count, shift, end - shift);
+        struct pair *sorted = spare;
+        spare = pairs;
+        pairs = sorted;
+    }
+    return pairs;
+}
+
+/* All entries of a list, sorted; equal indices in the order of the list. Returns which of the two
+ * has them. */
+static struct pair *list_sort(const struct list *list, struct pair *pairs, struct pair *spare)
+{
+    uint64_t values;
+    int first = word_begin(list->shape, list->shape->sparse_dim, &values);
+    pairs_make(list, first, list->shape->sparse_dim, pairs);
+    struct pair *sorted = keys_sort(pairs, spare, list->nnz, values);
+    if (first == 0)
+        return sorted;
+    while (first > 0) {
+        const int end = first;
+        first = word_begin(list->shape, end, &values);
+        pairs_rekey(list, first, end, sorted);
+        sorted = keys_sort(sorted, sorted == pairs ? spare : pairs, list->nnz, values);
+    }
+    uint64_t key = 0, place = list->nnz > 0 ? sorted[0].place : 0;
+    for (size_t i = 0; i < list->nnz; i++) {
+        key += !same_index(list, place, sorted[i].place);
+        place = sorted[i].place;
+        sorted[i].key = key;
+    }
+    return sorted;
+}
+
+/* ---- chains: rows added one by one ----------------------------------------------------------- */
+
+/* to = round(row + row + ...), elements at to at + count - 1, count up to CHAIN_BLOCK. */
+typedef void chain_fn(void *to, const struct list *list, const struct pair *group, size_t n,
+                      size_t at, size_t count);
+
+#define DEFINE_CHAIN(T, element, accumulator, sum, store)                                          \
+    static void T##_chain(void *to, const struct list *list, const struct pair *group, size_t n,   \
+                          size_t at, size_t count)                                                 \
+    {                                                                                              \
+        accumulator sums[CHAIN_BLOCK];                                                             \
+        const element *row = (const element *)row_of(list, group[0].place) + at;                   \
+        element *result = (element *)to + at;                                                      \
+        for (size_t i = 0; i < count; i++)                                                         \
+            sums[i] = numeric_##T##_load(row[i]);                                                  \
+        for (size_t k = 1; k < n; k++) {                                                           \
+            row = (const element *)row_of(list, group[k].place) + at;                              \
+            for (size_t i = 0; i < count; i++)                                                     \
+                sums[i] = sum(sums[i], numeric_##T##_load(row[i]));                                \
+        }                                                                                          \
+        for (size_t i = 0; i < count; i++)                                                         \
+            result[i] = store(sums[i]);                                                            \
+    }
+#define DEFINE_FLOAT_CHAIN(dtype, T, element, A, accumulator)                                      \
+    DEFINE_CHAIN(T, element, accumulator, numeric_##A##_sum, numeric_##T##_store)
+#define DEFINE_INTEGER_CHAIN(dtype, T, element)                                                    \
+    DEFINE_CHAIN(T, element, element, numeric_##T##_sum, numeric_##T##_store)
+/* X(dtype, T, element) */
+#define INTEGER_MAP(X)                                                                             \
+    X(INT8, i8, int8_t)                                                                            \
+    X(UINT8, u8, uint8_t)                                                                          \
+    X(INT16, i16, int16_t)                                                                         \
+    X(INT32, i32, int32_t)                                                                         \
+    X(INT64, i64, int64_t)                                                                         \
+    X(UINT32, u32, uint32_t)                                                                       \
+    X(UINT64, u64, uint64_t)
+NUMERIC_FLOAT_MAP(DEFINE_FLOAT_CHAIN)
+INTEGER_MAP(DEFINE_INTEGER_CHAIN)
+DEFINE_CHAIN(b8, uint8_t, uint8_t, numeric_u8_bor, numeric_u8_store)
+
+/* clang-format off */
+#define CHAIN_ROW(dtype, T, ...) [TUTTI_##dtype] = T##_chain,
+static chain_fn *const chains[TUTTI_DTYPE_COUNT] = {
+    NUMERIC_FLOAT_MAP(CHAIN_ROW)
+    INTEGER_MAP(CHAIN_ROW)
+    [TUTTI_BOOL] = b8_chain,
+};
+/* clang-format on */
+
+/* A rank's own entries: one by one, and what is alone as it is. */
+static void chain_sum(const struct sparse_worker *worker, const struct list *list,
+                      const struct pair *group, size_t n, void *to)
+{
+    const enum tutti_dtype dtype = list->shape->dtype;
+    const size_t count = list->row_bytes / dtype_bytes(dtype);
+    if (n == 1) {
+        worker->isa->copy(to, row_of(list, group->place), list->row_bytes);
+    } else if (n <= CHAIN_SHORT) {
+        const void *in[CHAIN_SHORT];
+        for (size_t i = 0; i < n; i++)
+            in[i] = row_of(list, group[i].place);
+        const struct reduce_call call = {.out = to, .in = in, .n = (int)n, .count = count};
+        worker->isa->fn[dtype][TUTTI_OP_SUM](&call);
+    } else {
+        for (size_t at = 0; at < count; at += CHAIN_BLOCK)
+            chains[dtype](to, list, group, n, at,
+                          count - at < CHAIN_BLOCK ? count - at : CHAIN_BLOCK);
+    }
+}
+
+/* ---- trees: the rows of several leaves ------------------------------------------------------- */
+
+/* The leaf without the bits of the levels that are not in `levels`. */
+static int slot_of(int leaf, uint64_t levels)
+{
+    int slot = 0;
+    for (int bit = 1; levels; levels &= levels - 1, bit <<= 1)
+        if ((uint64_t)leaf & levels & -levels)
+            slot |= bit;
+    return slot;
+}
+
+/*
+ * The canonical tree that is left of the leaves `present`, as inputs of a reduction. A leaf's bits
+ * are its way through the tree; where two present neighbours differ first, the tree has a node that
+ * both sides reach. Levels without such a node only pass rows on and are left out; what is still
+ * missing then is the neutral row. Returns the number of inputs.
+ */
+static int tree_of(uint64_t present, const void *const *rows, const void *neutral, const void **in)
+{
+    uint64_t levels = 0;
+    int last = __builtin_ctzll(present);
+    for (uint64_t rest = present & (present - 1); rest; rest &= rest - 1) {
+        const int leaf = __builtin_ctzll(rest);
+        levels |= UINT64_C(1) << (31 - __builtin_clz((unsigned)(leaf ^ last)));
+        last = leaf;
+    }
+    const int n = slot_of(last, levels) + 1;
+    for (int i = 0; i < n; i++)
+        in[i] = neutral;
+    for (uint64_t rest = present; rest; rest &= rest - 1) {
+        const int leaf = __builtin_ctzll(rest);
+        in[slot_of(leaf, levels)] = rows[leaf];
+    }
+    return n;
+}
+
+/* The row that changes no sum: -0 for floats, which are the first dtypes, else 0. */
+static void neutral_fill(enum tutti_dtype dtype, unsigned char *row, size_t row_bytes)
+{
+    const size_t size = dtype_bytes(dtype);
+    memset(row, 0, row_bytes);
+    for (size_t i = size - 1; dtype <= TUTTI_FLOAT8_E5M2 && i < row_bytes; i += size)
+        row[i] = 0x80;
+}
+
+/* The entries of several ranks. A rank that has an index twice misbehaves: its last one counts. */
+static void tree_sum(const struct sparse_worker *worker, const struct list *list,
+                     const struct pair *group, size_t n, void *to)
+{
+    const enum tutti_dtype dtype = list->shape->dtype;
+    const void *rows[TUTTI_MAX_RANKS], *in[TUTTI_MAX_RANKS];
+    struct reduce_call call = {
+        .out = to, .in = in, .n = 1, .count = list->row_bytes / dtype_bytes(dtype)};
+    in[0] = row_of(list, group[0].place);
+    if (n > 1) {
+        uint64_t present = 0;
+        for (size_t i = 0; i < n; i++) {
+            const int leaf = input_of(group[i].place);
+            present |= UINT64_C(1) << leaf;
+            rows[leaf] = row_of(list, group[i].place);
+        }
+        call.n = tree_of(present, rows, list->neutral, in);
+    }
+    worker->isa->fn[dtype][TUTTI_OP_SUM](&call);
+}
+
+/* ---- both ------------------------------------------------------------------------------------ */
+
+static size_t count_distinct(const struct pair *sorted, size_t count)
+{
+    size_t distinct = count > 0;
+    for (size_t i = 1; i < count; i++)
+        distinct += sorted[i].key != sorted[i - 1].key;
+    return distinct;
+}
+
+/* Writes each distinct index and the sum of its rows. */
+static void groups_sum(const struct sparse_worker *worker, const struct list *list,
+                       const struct pair *sorted, size_t distinct, sum_fn *sum, int64_t *indices,
+                       unsigned char *values)
+{
+    const uint64_t environment = reduce_env_begin();
+    const struct pair *group = sorted, *next, *const end = sorted + list->nnz;
+    for (size_t i = 0; i < distinct; i++, group = next) {
+        for (next = group + 1; next < end && next->key == group->key; next++)
+            ;
+        for (int dim = 0; dim < list->shape->sparse_dim; dim++)
+            indices[(size_t)dim * distinct + i] = index_of(list, group->place, dim);
+        if (list->row_bytes > 0)
+            sum(worker, list, group, (size_t)(next - group), values + i * list->row_bytes);
+    }
+    reduce_env_end(environment);
+}
+
+/* The sum of a list, with a neutral row for those sums that want one. */
+static enum tutti_status list_sum(struct sparse_worker *worker, struct list *list, sum_fn *sum,
+                                  size_t neutral_bytes, struct sparse_result *result)
+{
+    size_t size = 0;
+    bool fits = list->nnz >> AT_BITS == 0 && plan(&size, list->nnz, sizeof(struct pair));
+    const size_t spare_at = size;
+    fits = fits && plan(&size, list->nnz, sizeof(struct pair));
+    const size_t neutral_at = size;
+    fits = fits && plan(&size, 1, neutral_bytes);
+    enum tutti_status status = fits ? reserve(&worker->scratch, size) : no_such_size(list->nnz);
+    if (status != TUTTI_OK)
+        return status;
+
+    unsigned char *scratch = worker->scratch.bytes, *values;
+    int64_t *indices;
+    list->neutral = scratch + neutral_at;
+    neutral_fill(list->shape->dtype, scratch + neutral_at, neutral_bytes);
+    const struct pair *sorted = list_sort(list, (void *)scratch, (void *)(scratch + spare_at));
+    const size_t distinct = count_distinct(sorted, list->nnz);
+    status = result_reserve(list, distinct, result, &indices, &values);
+    if (status == TUTTI_OK)
+        groups_sum(worker, list, sorted, distinct, sum, indices, values);
+    return status;
+}
+
+enum tutti_status sparse_coalesce(struct sparse_worker *worker, const struct sparse_shape *shape,
+                                  const struct sparse_entries *inputs, int count,
+                                  struct sparse_result *result)
+{
+    if (count == 1 && sparse_is_coalesced(shape, inputs)) {
+        result->entries = inputs[0];
+        return TUTTI_OK;
+    }
+    struct list list = list_of(shape, inputs, count);
+    return list_sum(worker, &list, chain_sum, 0, result);
+}
+
+enum tutti_status sparse_union(struct sparse_worker *worker, const struct sparse_shape *shape,
+                               const struct sparse_entries *parts, int n,
+                               struct sparse_result *result)
+{
+    struct list list = list_of(shape, parts, n);
+    return list_sum(worker, &list, tree_sum, list.row_bytes, result);
+}
