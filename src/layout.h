@@ -135,7 +135,7 @@ struct layout_board {
     uint32_t bell;   /* futex: advanced by whoever has news for the owner */
     uint32_t asleep; /* the owner may sleep on it */
     unsigned char pad0[LAYOUT_LINE - 8];
-    uint32_t left;  /* release H4: the owner has destroyed its group */
+    uint32_t left;  /* release H4: the owner has destroyed its group; 1 + the rank that caused it */
     uint32_t heard; /* release H3: verdicts that the owner has taken */
     unsigned char pad1[LAYOUT_LINE - 8];
     uint32_t taken[LAYOUT_RANKS]; /* release H3: the leader's, announcements of each rank */

@@ -135,16 +135,19 @@ bool pg_board_hear(struct pg_boards *boards, struct layout_verdict *verdict)
     return true;
 }
 
-void pg_board_leave(struct pg_boards *boards)
+void pg_board_leave(struct pg_boards *boards, int cause)
 {
-    order_store_release_u32(&boards->own->left, 1); /* H4 pairs H4a: what it said before */
+    /* H4 pairs H4a: what it said before */
+    order_store_release_u32(&boards->own->left, 1 + (uint32_t)cause);
     pg_board_ring_all(boards);
 }
 
 int pg_board_left(const struct pg_boards *boards)
 {
-    for (int r = 0; r < boards->size; r++)
-        if (r != boards->rank && order_load_acquire_u32(&boards->of[r]->left)) /* H4a pairs H4 */
-            return r;
+    for (int r = 0; r < boards->size; r++) {
+        uint32_t left = order_load_acquire_u32(&boards->of[r]->left); /* H4a pairs H4 */
+        if (r != boards->rank && left)
+            return (int)left - 1;
+    }
     return -1;
 }

@@ -5,9 +5,7 @@
  */
 #include "cpu/group.h"
 #include "deadline.h"
-#include "error.h"
 #include "ipc/futex.h"
-#include "log.h"
 #include "order.h"
 #include "pg/pg.h"
 
@@ -23,32 +21,33 @@ static struct pg_op *op_of(struct pg_key *key)
     return (struct pg_op *)(void *)((char *)key - offsetof(struct pg_op, key));
 }
 
+/* Whether anything is under way. */
+static bool is_busy(const struct tutti_pg *pg)
+{
+    return pg->open.count || pg->waiting.first;
+}
+
 /* ---- the end --------------------------------------------------------------------------------- */
 
-/* The group has ended: so has everything in it. Peers find out by themselves, or were told. */
+/* The group has ended, and everything in it does. The first fault stands. */
 static void fail(struct tutti_pg *pg, const struct pg_outcome *fault)
 {
     struct pg_op *op;
     struct pg_key *key;
     pthread_mutex_lock(&pg->lock);
-    bool news = !pg->over && !pg->stopping;
-    bool first = !pg->over;
-    if (first)
+    if (!pg->over)
         pg->fault = *fault;
     pg->over = true;
+    const struct pg_outcome stands = pg->fault;
     struct pg_list queue = pg->queue;
     pg->queue = (struct pg_list){NULL, NULL};
     pthread_mutex_unlock(&pg->lock);
-    if (news) {
-        pg_outcome_tell(fault, NULL);
-        log_write(TUTTI_LOG_WARN, pg->boards.rank, "%s", tutti_last_error());
-    }
     while ((key = pg_table_take_any(&pg->open)))
-        pg_op_complete(op_of(key), fault);
+        pg_op_complete(op_of(key), &stands);
     while ((op = pg_list_take(&pg->waiting)))
-        pg_op_complete(op, fault);
+        pg_op_complete(op, &stands);
     while ((op = pg_list_take(&queue)))
-        pg_op_complete(op, fault);
+        pg_op_complete(op, &stands);
 }
 
 static void fail_as_communicator(struct tutti_pg *pg)
@@ -186,7 +185,7 @@ static int64_t times(struct tutti_pg *pg)
         look.no_answer = true;
     if (look.no_answer)
         fail_communicator(pg, TUTTI_ERR_TIMEOUT, 0); /* which the next look finds */
-    int64_t slice = pg->open.count || head || pg->stop_at ? LOOK_MS : IDLE_MS;
+    int64_t slice = is_busy(pg) ? LOOK_MS : IDLE_MS;
     int64_t left = deadline_left_ms(pg->due_at);
     return left < 0 || left > slice ? slice : left;
 }
@@ -216,7 +215,7 @@ static int missing_rank(struct tutti_pg *pg)
 static bool stopped(struct tutti_pg *pg)
 {
     int64_t now = deadline_now();
-    if (!pg->open.count && !pg->waiting.first)
+    if (!is_busy(pg))
         return true;
     if (!pg->stop_at)
         pg->stop_at = now + (int64_t)LINGER_MS * 1000000;
@@ -248,6 +247,10 @@ static bool turn(struct tutti_pg *pg)
     if (missing >= 0) {
         const struct pg_outcome gone = {
             .status = TUTTI_ERR_PEER_DEAD, .rank = pg->boards.rank, .peer = missing, .over = true};
+        /* Whose departure ends nothing is not to be complained of; else peers that are amid data,
+         * and wait for this rank, are told whose fault it is. */
+        if (is_busy(pg))
+            fail_communicator(pg, TUTTI_ERR_PEER_DEAD, missing);
         fail(pg, &gone);
     } else if (cpu_group_look(&pg->comm->cpu, pg->boards.rank, false, &fault)) {
         fail_as_communicator(pg);
@@ -264,7 +267,8 @@ void *pg_engine(void *argument)
     struct tutti_pg *pg = argument;
     while (turn(pg))
         ;
-    pg_board_leave(&pg->boards);
+    bool caused = pg->over && pg->fault.peer >= 0; /* nobody else writes these */
+    pg_board_leave(&pg->boards, caused ? pg->fault.peer : pg->boards.rank);
     order_store_release_u32(&pg->ended, 1); /* H6 pairs H6a: the thread is as good as gone */
     futex_wake_all(&pg->ended);
     return NULL;
