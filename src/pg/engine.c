@@ -73,6 +73,17 @@ static void fail_communicator(struct tutti_pg *pg, enum tutti_status status, int
     cpu_group_fail(&pg->comm->cpu, &fault);
 }
 
+/* Whose departure ends nothing is not to be complained of; else peers that are amid data, and wait
+ * for this rank, are told whose fault it is. */
+static void fail_missing(struct tutti_pg *pg, int missing)
+{
+    const struct pg_outcome gone = {
+        .status = TUTTI_ERR_PEER_DEAD, .rank = pg->boards.rank, .peer = missing, .over = true};
+    if (is_busy(pg))
+        fail_communicator(pg, TUTTI_ERR_PEER_DEAD, missing);
+    fail(pg, &gone);
+}
+
 /* ---- one thing after the other --------------------------------------------------------------- */
 
 /* Takes what callers have submitted. */
@@ -183,8 +194,10 @@ static int64_t times(struct tutti_pg *pg)
         pg->blocked_at = look.now;
     else if (look.now > head->deadline && look.now - pg->blocked_at > answer_ns)
         look.no_answer = true;
-    if (look.no_answer)
-        fail_communicator(pg, TUTTI_ERR_TIMEOUT, 0); /* which the next look finds */
+    if (look.no_answer) {
+        fail_communicator(pg, TUTTI_ERR_TIMEOUT, 0);
+        fail_as_communicator(pg);
+    }
     int64_t slice = is_busy(pg) ? LOOK_MS : IDLE_MS;
     int64_t left = deadline_left_ms(pg->due_at);
     return left < 0 || left > slice ? slice : left;
@@ -244,17 +257,11 @@ static bool turn(struct tutti_pg *pg)
     if (any)
         return true;
 
-    if (missing >= 0) {
-        const struct pg_outcome gone = {
-            .status = TUTTI_ERR_PEER_DEAD, .rank = pg->boards.rank, .peer = missing, .over = true};
-        /* Whose departure ends nothing is not to be complained of; else peers that are amid data,
-         * and wait for this rank, are told whose fault it is. */
-        if (is_busy(pg))
-            fail_communicator(pg, TUTTI_ERR_PEER_DEAD, missing);
-        fail(pg, &gone);
-    } else if (cpu_group_look(&pg->comm->cpu, pg->boards.rank, false, &fault)) {
+    /* The communicator's fault first: who left because of it says no more than it does. */
+    if (cpu_group_look(&pg->comm->cpu, pg->boards.rank, false, &fault))
         fail_as_communicator(pg);
-    }
+    else if (missing >= 0)
+        fail_missing(pg, missing);
     int64_t ms = times(pg);
     if (stopping && stopped(pg))
         return false;
