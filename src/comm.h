@@ -59,6 +59,15 @@ struct tutti_comm {
 /* Counts a call that was refused before it got hold of a communicator. */
 void comm_count_refused(void);
 
+/*
+ * An all-reduce for who holds `busy` for good (pg/): check, which changes nothing, then run, which
+ * is tutti_all_reduce() from there on. In api.c, whose way they share.
+ */
+enum tutti_status comm_all_reduce_check(const struct tutti_comm *comm, const void *data,
+                                        size_t count, enum tutti_dtype dtype, tutti_op_t op);
+enum tutti_status comm_all_reduce(struct tutti_comm *comm, void *data, size_t count,
+                                  enum tutti_dtype dtype, tutti_op_t op, int64_t timeout_ms);
+
 /* The error of a child of fork() that uses its parent's communicator. */
 enum tutti_status comm_refuse_child(const struct tutti_comm *comm);
 

@@ -20,9 +20,9 @@
 #include <stdint.h>
 
 enum {
-    LAYOUT_VERSION = 2,
+    LAYOUT_VERSION = 3,
     LAYOUT_LINE = 64,
-    LAYOUT_CONTROL_BYTES = 4096,
+    LAYOUT_CONTROL_BYTES = 24 * 1024,
     LAYOUT_RANKS = 64,
     LAYOUT_MAILS = 2, /* see docs/ordering.md: M1 */
     LAYOUT_INLINE_BYTES = 48,
@@ -31,6 +31,9 @@ enum {
     LAYOUT_SLOTS = 4, /* of flags; see docs/ordering.md: P1 */
     LAYOUT_RING_BYTES = 2 << 20,
     LAYOUT_PIECE_BYTES = LAYOUT_RING_BYTES / 8, /* see docs/ordering.md: P1 */
+    LAYOUT_RING_OFFSET = 40 * 1024,
+    LAYOUT_DIMS = 16,
+    LAYOUT_POSTS = 32, /* announcements a rank, and verdicts, that may be under way */
 };
 
 #define LAYOUT_MAGIC UINT64_C(0x74757474692d6331)
@@ -90,6 +93,56 @@ struct layout_meeting {
     uint32_t subset; /* hash of the subset's ranks */
 };
 
+/* What an operation of a process group is: the ranks' must be equal, but for `inputs`. */
+struct layout_operation {
+    uint64_t signature; /* signature.h, without an algorithm */
+    uint32_t parameter; /* hash of the scalar, 0 if none */
+    uint16_t inputs;    /* of this rank */
+    uint16_t dims;
+    uint8_t order[LAYOUT_DIMS]; /* place of each dimension in memory, 0 the fastest; else below */
+    int64_t sizes[LAYOUT_DIMS];
+};
+
+enum { LAYOUT_NO_PLACE = 255 }; /* of a dimension of extent 1 */
+
+/* "I have this operation", or "my time for it is over": a rank to the leader, rank 0. */
+struct layout_announcement {
+    uint32_t turn; /* counts from 1; written last: release H1 */
+    uint32_t withdrawn;
+    uint32_t tag;
+    uint32_t reserved;
+    uint64_t sequence; /* of the tag */
+    struct layout_operation operation;
+    unsigned char pad[8];
+};
+
+/* "All have it: do it now", or why it ends: the leader to all. */
+struct layout_verdict {
+    uint32_t turn; /* counts from 1; written last: release H2 */
+    int32_t status;
+    int32_t rank;
+    int32_t peer;
+    uint32_t tag;
+    uint32_t inputs; /* the most of any rank */
+    uint64_t sequence;
+    struct layout_operation expected; /* of a mismatch: rank's side, peer's side */
+    struct layout_operation seen;
+    unsigned char pad[32];
+};
+
+/* A rank's part of its process group: pg/board.h. */
+struct layout_board {
+    uint32_t bell;   /* futex: advanced by whoever has news for the owner */
+    uint32_t asleep; /* the owner may sleep on it */
+    unsigned char pad0[LAYOUT_LINE - 8];
+    uint32_t left;  /* release H4: the owner has destroyed its group; 1 + the rank that caused it */
+    uint32_t heard; /* release H3: verdicts that the owner has taken */
+    unsigned char pad1[LAYOUT_LINE - 8];
+    uint32_t taken[LAYOUT_RANKS]; /* release H3: the leader's, announcements of each rank */
+    struct layout_announcement announcements[LAYOUT_POSTS];
+    struct layout_verdict verdicts[LAYOUT_POSTS]; /* the leader's */
+};
+
 struct layout_arena {
     /* Written before the handshake, constant afterwards. */
     uint64_t magic;
@@ -118,15 +171,16 @@ struct layout_arena {
 
     struct layout_meeting meetings[LAYOUT_RANKS][2]; /* [peer][meeting mod 2] */
     struct layout_flag notices[LAYOUT_MAILS]; /* instead of mails where not all peers map those */
+    struct layout_board board;
     unsigned char pad3[LAYOUT_CONTROL_BYTES - 8 * LAYOUT_LINE - LAYOUT_RANKS * 16 -
-                       LAYOUT_MAILS * LAYOUT_LINE];
+                       LAYOUT_MAILS * LAYOUT_LINE - sizeof(struct layout_board)];
 
     /* Data from here on. */
     struct layout_flag in_flags[LAYOUT_SLOTS];
     struct layout_flag part_flags[LAYOUT_SLOTS];
     struct layout_flag out_flags[LAYOUT_SLOTS];
     struct layout_mail mails[LAYOUT_MAILS];
-    unsigned char pad4[16 * 1024 - LAYOUT_CONTROL_BYTES - 3 * LAYOUT_SLOTS * LAYOUT_LINE -
+    unsigned char pad4[LAYOUT_RING_OFFSET - LAYOUT_CONTROL_BYTES - 3 * LAYOUT_SLOTS * LAYOUT_LINE -
                        LAYOUT_MAILS * LAYOUT_MAIL_BYTES];
 
     unsigned char ring[LAYOUT_RING_BYTES]; /* inputs for the peers; own chunk: results; ring.h */
@@ -143,9 +197,14 @@ static_assert(offsetof(struct layout_arena, sleepers) == 192, "sleep");
 static_assert(offsetof(struct layout_arena, meetings) == 512, "meetings");
 static_assert(offsetof(struct layout_arena, notices) == 1536, "notices");
 static_assert(offsetof(struct layout_arena, in_flags) == LAYOUT_CONTROL_BYTES, "in flags");
-static_assert(offsetof(struct layout_arena, part_flags) == 4352, "part flags");
-static_assert(offsetof(struct layout_arena, out_flags) == 4608, "out flags");
-static_assert(offsetof(struct layout_arena, mails) == 4864, "mails");
-static_assert(offsetof(struct layout_arena, ring) == 16 * 1024, "the ring starts on a page");
+static_assert(offsetof(struct layout_arena, part_flags) == 24832, "part flags");
+static_assert(offsetof(struct layout_arena, out_flags) == 25088, "out flags");
+static_assert(offsetof(struct layout_arena, mails) == 25344, "mails");
+static_assert(sizeof(struct layout_announcement) == 3 * LAYOUT_LINE, "announcement");
+static_assert(sizeof(struct layout_verdict) == 6 * LAYOUT_LINE, "verdict");
+static_assert(offsetof(struct layout_board, taken) == 2 * LAYOUT_LINE, "taken");
+static_assert(offsetof(struct layout_arena, board) == 1664, "board");
+static_assert(sizeof(struct layout_board) == 18816, "board");
+static_assert(offsetof(struct layout_arena, ring) == LAYOUT_RING_OFFSET, "ring starts on a page");
 
 #endif

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Work objects: points on a stream, and whether what lies before them ended well. On CUDA a point
+ * Work objects. Here are the points on a stream, and whether what lies before them ended well;
+ * pg/work.c has the operations of process groups. On CUDA a point
  * is an event; CPU communicators complete before they return, so that theirs is passed at once.
  *
  * An event only says that the stream has passed it, and a kernel that gave up lets it pass too. So
@@ -24,6 +25,7 @@
 #include <inttypes.h>
 #include <pthread.h>
 #include <stdlib.h>
+#include <string.h>
 
 enum {
     IDLE_MAX = 32,
@@ -31,12 +33,13 @@ enum {
     NAP_NS = 50000, /* then */
 };
 
-struct tutti_work {
+struct point {
+    struct tutti_work work;
     struct work_pool *pool;
     struct cuda_work *cuda; /* NULL on CPU */
     int64_t timeout_ms;     /* the communicator's */
     uint32_t good;          /* passed, without a fault: release J1 pairs J1a */
-    struct tutti_work *next;
+    struct point *next;
 };
 
 struct work_pool {
@@ -47,7 +50,7 @@ struct work_pool {
     struct tutti_comm *comm; /* NULL once it is about to end */
     bool ending;             /* `fault` is not known yet */
     struct tutti_fault fault;
-    struct tutti_work *idle;
+    struct point *idle;
     int idle_count;
 };
 
@@ -63,10 +66,10 @@ enum tutti_status work_pool_create(struct tutti_comm *comm, struct work_pool **p
     return TUTTI_OK;
 }
 
-static void works_free(struct tutti_work *list, bool child)
+static void works_free(struct point *list, bool child)
 {
     while (list) {
-        struct tutti_work *work = list;
+        struct point *work = list;
         list = work->next;
         if (child)
             cuda_work_forget(work->cuda);
@@ -92,7 +95,7 @@ void work_pool_suspend(struct work_pool *pool)
     if (!pool)
         return;
     pthread_mutex_lock(&pool->lock);
-    struct tutti_work *idle = pool->idle;
+    struct point *idle = pool->idle;
     pool->idle = NULL;
     pool->comm = NULL;
     pool->ending = true;
@@ -118,10 +121,10 @@ void work_pool_forget(struct work_pool *pool)
 }
 
 /* An idle one, NULL if there is none. */
-static struct tutti_work *pool_take(struct work_pool *pool)
+static struct point *pool_take(struct work_pool *pool)
 {
     pthread_mutex_lock(&pool->lock);
-    struct tutti_work *work = pool->idle;
+    struct point *work = pool->idle;
     if (work) {
         pool->idle = work->next;
         pool->idle_count--;
@@ -130,7 +133,7 @@ static struct tutti_work *pool_take(struct work_pool *pool)
     return work;
 }
 
-static void pool_give(struct work_pool *pool, struct tutti_work *work)
+static void pool_give(struct work_pool *pool, struct point *work)
 {
     pthread_mutex_lock(&pool->lock);
     bool keep = pool->comm && pool->idle_count < IDLE_MAX;
@@ -145,23 +148,27 @@ static void pool_give(struct work_pool *pool, struct tutti_work *work)
 }
 
 /* The fault that stands; *known is false while that is being found out. */
-static enum tutti_status pool_verdict(struct work_pool *pool, bool *known)
+static enum tutti_status pool_verdict(struct work_pool *pool, bool *known,
+                                      struct tutti_fault *fault)
 {
     enum tutti_status status = TUTTI_OK;
     char text[512];
     pthread_mutex_lock(&pool->lock);
     *known = !pool->ending;
     if (pool->comm) {
-        status = tutti_comm_status(pool->comm, NULL);
+        status = tutti_comm_status(pool->comm, fault);
     } else if (!pool->ending && pool->fault.status != TUTTI_OK) {
         tutti_fault_format(&pool->fault, text, sizeof text);
         status = error_set(pool->fault.status, "%s", text);
+        *fault = pool->fault;
     }
     pthread_mutex_unlock(&pool->lock);
     return status;
 }
 
 /* ---- record ---------------------------------------------------------------------------------- */
+
+static const struct work_class point_class;
 
 static enum tutti_status record_check(struct tutti_comm *comm, tutti_stream_t stream)
 {
@@ -185,13 +192,13 @@ static enum tutti_status record_check(struct tutti_comm *comm, tutti_stream_t st
     return TUTTI_OK;
 }
 
-static enum tutti_status work_make(struct tutti_comm *comm, struct tutti_work **work)
+static enum tutti_status work_make(struct tutti_comm *comm, struct point **work)
 {
     enum tutti_status status = TUTTI_OK;
     *work = pool_take(comm->works);
     if (*work)
         return TUTTI_OK;
-    struct tutti_work *made = calloc(1, sizeof *made);
+    struct point *made = calloc(1, sizeof *made);
     if (!made)
         return error_errno("calloc of a work");
     if (comm->cuda)
@@ -206,7 +213,7 @@ static enum tutti_status work_make(struct tutti_comm *comm, struct tutti_work **
 
 enum tutti_status tutti_work_record(tutti_comm_t *comm, tutti_stream_t stream, tutti_work_t **work)
 {
-    struct tutti_work *made;
+    struct point *made;
     if (!work)
         return error_set(TUTTI_ERR_INVALID, "tutti_work_record: work is NULL");
     *work = NULL;
@@ -221,60 +228,71 @@ enum tutti_status tutti_work_record(tutti_comm_t *comm, tutti_stream_t stream, t
         pool_give(comm->works, made);
         return error_context(status, "tutti_work_record");
     }
+    made->work = (struct tutti_work){.class = &point_class, .title = "point"};
     made->pool = comm->works;
     made->timeout_ms = comm->timeout_ms;
     made->good = !comm->cuda;
     order_fetch_add_u32(&made->pool->references, 1);
-    *work = made;
+    *work = &made->work;
     return TUTTI_OK;
 }
 
-/* ---- ask, wait ------------------------------------------------------------------------------- */
+/* ---- points: ask, wait ----------------------------------------------------------------------- */
 
-static enum tutti_status work_check(const struct tutti_work *work, const char *call)
+static enum tutti_status point_check(const struct point *point, const char *call)
 {
-    if (!work)
-        return error_set(TUTTI_ERR_INVALID, "%s: work is NULL", call);
-    if (fork_detected(work->pool->epoch))
+    if (fork_detected(point->pool->epoch))
         return error_set(TUTTI_ERR_INVALID,
                          "%s: the work belongs to the process that recorded it, not to its fork",
                          call);
     return TUTTI_OK;
 }
 
-static enum tutti_status look(struct tutti_work *work, const char *call, bool *done)
+static enum tutti_status look(struct point *point, const char *call, bool *done,
+                              struct tutti_fault *fault)
 {
     *done = true;
-    if (order_load_acquire_u32(&work->good)) /* J1a pairs J1 */
+    if (order_load_acquire_u32(&point->good)) /* J1a pairs J1 */
         return TUTTI_OK;
-    enum tutti_status status = cuda_work_test(work->cuda, done);
+    enum tutti_status status = cuda_work_test(point->cuda, done);
     if (status != TUTTI_OK)
         return error_context(status, "%s", call);
     if (*done)
-        status = pool_verdict(work->pool, done);
+        status = pool_verdict(point->pool, done, fault);
     if (status == TUTTI_OK && *done)
-        order_store_release_u32(&work->good, 1); /* J1 pairs J1a: what the stream had written */
+        order_store_release_u32(&point->good, 1); /* J1 pairs J1a: what the stream had written */
     return status;
 }
 
-enum tutti_status tutti_work_test(tutti_work_t *work, bool *done)
+static enum tutti_status point_fault(struct tutti_work *work, const char *call,
+                                     struct tutti_fault *fault)
 {
-    static const char call[] = "tutti_work_test";
-    if (!done)
-        return error_set(TUTTI_ERR_INVALID, "%s: done is NULL", call);
-    *done = false;
-    enum tutti_status status = work_check(work, call);
-    return status == TUTTI_OK ? look(work, call, done) : status;
+    struct point *point = (struct point *)work;
+    bool done;
+    enum tutti_status status = point_check(point, call);
+    if (status == TUTTI_OK)
+        status = look(point, call, &done, fault);
+    fault->status = status;
+    return status;
 }
 
-enum tutti_status tutti_work_wait(tutti_work_t *work, tutti_stream_t stream)
+static enum tutti_status point_test(struct tutti_work *work, const char *call, bool *done)
 {
-    static const char call[] = "tutti_work_wait";
-    enum tutti_status status = work_check(work, call);
+    struct point *point = (struct point *)work;
+    struct tutti_fault fault = {.struct_size = sizeof fault};
+    enum tutti_status status = point_check(point, call);
+    return status == TUTTI_OK ? look(point, call, done, &fault) : status;
+}
+
+static enum tutti_status point_wait(struct tutti_work *work, const char *call,
+                                    tutti_stream_t stream)
+{
+    struct point *point = (struct point *)work;
+    enum tutti_status status = point_check(point, call);
     if (status != TUTTI_OK)
         return status;
-    if (work->cuda) {
-        status = cuda_work_wait(work->cuda, stream);
+    if (point->cuda) {
+        status = cuda_work_wait(point->cuda, stream);
         return status == TUTTI_OK ? TUTTI_OK : error_context(status, "%s", call);
     }
     if (stream != TUTTI_STREAM_DEFAULT)
@@ -285,17 +303,18 @@ enum tutti_status tutti_work_wait(tutti_work_t *work, tutti_stream_t stream)
     return TUTTI_OK;
 }
 
-enum tutti_status tutti_work_result(tutti_work_t *work, int64_t timeout_ms)
+static enum tutti_status point_result(struct tutti_work *work, const char *call, int64_t timeout_ms)
 {
-    static const char call[] = "tutti_work_result";
-    enum tutti_status status = work_check(work, call);
+    struct point *point = (struct point *)work;
+    struct tutti_fault fault = {.struct_size = sizeof fault};
+    enum tutti_status status = point_check(point, call);
     if (status != TUTTI_OK)
         return status;
-    timeout_ms = timeout_ms ? timeout_ms : work->timeout_ms;
+    timeout_ms = timeout_ms ? timeout_ms : point->timeout_ms;
     int64_t deadline = deadline_after(timeout_ms);
     for (int turn = 0;; turn++) {
         bool done;
-        status = look(work, call, &done);
+        status = look(point, call, &done, &fault);
         if (status != TUTTI_OK || done)
             return status;
         if (deadline_passed(deadline))
@@ -310,16 +329,108 @@ enum tutti_status tutti_work_result(tutti_work_t *work, int64_t timeout_ms)
     }
 }
 
-void tutti_work_destroy(tutti_work_t *work)
+static void point_destroy(struct tutti_work *work)
 {
-    if (!work)
-        return;
-    struct work_pool *pool = work->pool;
+    struct point *point = (struct point *)work;
+    struct work_pool *pool = point->pool;
     if (fork_detected(pool->epoch)) {
-        work->next = NULL;
-        works_free(work, true);
+        point->next = NULL;
+        works_free(point, true);
     } else {
-        pool_give(pool, work);
+        pool_give(pool, point);
     }
     pool_release(pool);
+}
+
+static const struct work_class point_class = {
+    .test = point_test,
+    .wait = point_wait,
+    .result = point_result,
+    .fault = point_fault,
+    .destroy = point_destroy,
+};
+
+/* ---- any work -------------------------------------------------------------------------------- */
+
+static enum tutti_status refuse_null(const char *call, const char *what)
+{
+    return error_set(TUTTI_ERR_INVALID, "%s: %s is NULL", call, what);
+}
+
+enum tutti_status tutti_work_test(tutti_work_t *work, bool *done)
+{
+    static const char call[] = "tutti_work_test";
+    if (!done)
+        return refuse_null(call, "done");
+    *done = false;
+    return work ? work->class->test(work, call, done) : refuse_null(call, "work");
+}
+
+enum tutti_status tutti_work_wait(tutti_work_t *work, tutti_stream_t stream)
+{
+    static const char call[] = "tutti_work_wait";
+    return work ? work->class->wait(work, call, stream) : refuse_null(call, "work");
+}
+
+enum tutti_status tutti_work_result(tutti_work_t *work, int64_t timeout_ms)
+{
+    static const char call[] = "tutti_work_result";
+    return work ? work->class->result(work, call, timeout_ms) : refuse_null(call, "work");
+}
+
+enum tutti_status tutti_work_fault(tutti_work_t *work, struct tutti_fault *fault)
+{
+    static const char call[] = "tutti_work_fault";
+    struct tutti_fault found = {.struct_size = sizeof found, .peer = -1};
+    if (!work)
+        return refuse_null(call, "work");
+    if (fault && fault->struct_size < sizeof fault->struct_size)
+        return error_set(TUTTI_ERR_INVALID,
+                         "%s: fault->struct_size is %zu: set it to sizeof(struct tutti_fault), %zu",
+                         call, fault->struct_size, sizeof *fault);
+    enum tutti_status status = work->class->fault(work, call, &found);
+    if (fault) {
+        size_t size = fault->struct_size;
+        memset(fault, 0, size);
+        memcpy(fault, &found, size < sizeof found ? size : sizeof found);
+        fault->struct_size = size;
+    }
+    return status;
+}
+
+const char *tutti_work_title(const tutti_work_t *work)
+{
+    return work ? work->title : NULL;
+}
+
+enum tutti_collective tutti_work_collective(const tutti_work_t *work)
+{
+    return work ? work->collective : (enum tutti_collective)0;
+}
+
+uint32_t tutti_work_tag(const tutti_work_t *work)
+{
+    return work ? work->tag : 0;
+}
+
+uint64_t tutti_work_sequence(const tutti_work_t *work)
+{
+    return work ? work->sequence : 0;
+}
+
+enum tutti_status tutti_work_tensors(const tutti_work_t *work, const struct tutti_tensor **tensors,
+                                     int *count)
+{
+    static const char call[] = "tutti_work_tensors";
+    if (!work || !tensors || !count)
+        return refuse_null(call, !work ? "work" : !tensors ? "tensors" : "count");
+    *tensors = work->tensors;
+    *count = work->tensor_count;
+    return TUTTI_OK;
+}
+
+void tutti_work_destroy(tutti_work_t *work)
+{
+    if (work)
+        work->class->destroy(work);
 }

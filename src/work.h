@@ -4,10 +4,34 @@
 #ifndef TUTTI_WORK_H
 #define TUTTI_WORK_H
 
-#include "tutti/tutti.h"
+#include "tutti/pg.h"
 
 struct tutti_comm;
 struct work_pool;
+
+/* What a kind of work does; `call` is the public function, for its messages. The contracts are
+ * those of the public functions; all but destroy are called in the process that made the work or in
+ * a child of it, which they refuse. */
+struct work_class {
+    enum tutti_status (*test)(struct tutti_work *work, const char *call, bool *done);
+    enum tutti_status (*wait)(struct tutti_work *work, const char *call, tutti_stream_t stream);
+    enum tutti_status (*result)(struct tutti_work *work, const char *call, int64_t timeout_ms);
+    /* Fills all of *fault but struct_size; OK while the work is not done. */
+    enum tutti_status (*fault)(struct tutti_work *work, const char *call,
+                               struct tutti_fault *fault);
+    void (*destroy)(struct tutti_work *work);
+};
+
+/* What every work begins with; constant. */
+struct tutti_work {
+    const struct work_class *class;
+    const char *title;
+    enum tutti_collective collective;
+    uint32_t tag;
+    uint64_t sequence;
+    const struct tutti_tensor *tensors;
+    int tensor_count;
+};
 
 /* Returns NO_MEMORY. */
 enum tutti_status work_pool_create(struct tutti_comm *comm, struct work_pool **pool);

@@ -588,9 +588,10 @@ TUTTI_API uint64_t tutti_call_count(void);
  */
 
 /*
- * A point on a stream, behind what was on it when the work was recorded. Any number of threads may
- * use one at once. It holds none of the operations' operands: those live until the stream has
- * passed them. It may be used and destroyed after its communicator.
+ * A point on a stream, behind what was on it when the work was recorded, or an operation of a
+ * process group (tutti/pg.h; what differs is said). Any number of threads may use one at once. It
+ * holds no operands: those live until it is done. It may be used and destroyed after its
+ * communicator or group.
  *
  * In a capture a work is edges of the graph: recorded on a stream that is being captured, it can be
  * awaited by streams of the same capture, and nothing else. Another work than one of the same
@@ -619,14 +620,15 @@ TUTTI_API enum tutti_status tutti_work_test(tutti_work_t *work, bool *done);
 /*
  * Has the stream wait until the work is done; the host does not wait, and there is no time-out but
  * that of the operations before the work. Says nothing of how those end: ask tutti_work_result().
+ * For an operation of a group on CPU tensors it is the host that waits, and gets its status.
  * [in] stream  of any device; DEFAULT, LEGACY and PER_THREAD are those of the communicator's
- *              device. Work of a CPU communicator, being done, takes DEFAULT only.
+ *              device. Work of a CPU communicator or group takes DEFAULT only.
  * Returns INVALID (a capture that is not the work's, too), CUDA.
  */
 TUTTI_API enum tutti_status tutti_work_wait(tutti_work_t *work, tutti_stream_t stream);
 /*
  * Waits on the host until the work is done, and returns what tutti_work_test() then does.
- * [in] timeout_ms  0 is the communicator's time-out. TIMEOUT that comes of it, where
+ * [in] timeout_ms  0 is the communicator's or group's time-out. TIMEOUT that comes of it, where
  *                  tutti_work_test() says that the work is not done, changes nothing: wait again.
  */
 TUTTI_API enum tutti_status tutti_work_result(tutti_work_t *work, int64_t timeout_ms);

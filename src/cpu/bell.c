@@ -10,19 +10,11 @@
  */
 #include "cpu/bell.h"
 
-#include <limits.h>
-#include <linux/futex.h>
+#include "ipc/futex.h"
+
 #include <linux/membarrier.h>
-#include <sys/syscall.h>
-#include <time.h>
-#include <unistd.h>
 
 enum { SLICE_MS = 50, SHORT_SLICE_MS = 1 };
-
-static long futex(uint32_t *word, int operation, uint32_t value, const struct timespec *timeout)
-{
-    return syscall(SYS_futex, word, operation, value, timeout, NULL, 0);
-}
 
 bool bell_prepare(void)
 {
@@ -32,7 +24,7 @@ bool bell_prepare(void)
 void bell_ring(struct cpu_group *group)
 {
     order_fetch_add_u32(&group->own->bell, 1); /* W1 pairs A5 */
-    futex(&group->own->bell, FUTEX_WAKE, INT_MAX, NULL);
+    futex_wake_all(&group->own->bell);
 }
 
 void bell_ring_all(struct cpu_group *group)
@@ -40,7 +32,7 @@ void bell_ring_all(struct cpu_group *group)
     bell_ring(group);
     for (int r = 0; r < group->size; r++)
         if (r != group->rank)
-            futex(&group->arenas[r]->bell, FUTEX_WAKE, INT_MAX, NULL);
+            futex_wake_all(&group->arenas[r]->bell);
 }
 
 void bell_sleep(struct cpu_group *group, int peer, const uint32_t *word, uint32_t value,
@@ -50,19 +42,17 @@ void bell_sleep(struct cpu_group *group, int peer, const uint32_t *word, uint32_
     int64_t slice = group->membarrier ? SLICE_MS : SHORT_SLICE_MS;
     if (left_ms >= 0 && left_ms < slice)
         slice = left_ms;
-    struct timespec timeout = {.tv_sec = 0, .tv_nsec = (long)slice * 1000000};
 
     uint32_t bell = order_load_acquire_u32(&arena->bell); /* A5 pairs W1 */
     order_fetch_add_u32(&arena->sleepers, 1);
     if (group->membarrier)
         syscall(SYS_membarrier, MEMBARRIER_CMD_GLOBAL_EXPEDITED, 0, 0);
     if (order_load_acquire_u32(word) != value && !order_load_relaxed_u32(&group->aborted))
-        futex(&arena->bell, FUTEX_WAIT, bell, &timeout);
+        futex_sleep(&arena->bell, bell, slice);
     order_fetch_add_u32(&arena->sleepers, (uint32_t)-1);
 }
 
 void bell_nap(struct cpu_group *group, uint32_t bell, int64_t ms)
 {
-    struct timespec timeout = {.tv_sec = ms / 1000, .tv_nsec = (long)(ms % 1000) * 1000000};
-    futex(&group->own->bell, FUTEX_WAIT, bell, &timeout);
+    futex_sleep(&group->own->bell, bell, ms);
 }

@@ -1,6 +1,6 @@
 #!/bin/bash
 # headers.sh CC [CUDA_INCLUDE]
-# Each header compiles alone: the public one as C11 and as C++11, the library's own as C11. Those that need
+# Each header compiles alone: the public ones as C11 and as C++11, the library's own as C11. Those that need
 # cuda.h are left out where the CUDA back end is.
 set -euo pipefail
 cc=$1 cuda=${2:-}
@@ -14,8 +14,10 @@ check() {
     text=$(cat)
     "$@" - <<<"$text" || { echo "failed: $*, of:"; echo "$text"; bad=1; }
 }
-check "$cc" -std=c11 "${strict[@]}" -Wstrict-prototypes -Iinclude -x c <<<'#include <tutti/tutti.h>'
-check "$cxx" -std=c++11 "${strict[@]}" -Iinclude -x c++ <<<'#include <tutti/tutti.h>'
+for header in include/tutti/*.h; do
+    check "$cc" -std=c11 "${strict[@]}" -Wstrict-prototypes -Iinclude -x c <<<"#include <${header#include/}>"
+    check "$cxx" -std=c++11 "${strict[@]}" -Iinclude -x c++ <<<"#include <${header#include/}>"
+done
 needs_cuda='#include (<cuda\.h>|"cuda/driver\.h")'
 while read -r header; do
     [[ -n $cuda ]] || ! grep -qE "$needs_cuda" "src/$header" || continue

@@ -1,0 +1,160 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Process groups: asynchronous operations on tensors, with tags. The conventions are those of
+ * tutti.h; docs/design.md says how it is done.
+ */
+#ifndef TUTTI_PG_H
+#define TUTTI_PG_H
+
+#include "tutti/tutti.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- tensors -----------------------------------------------------------------------------------
+ */
+
+#define TUTTI_MAX_DIMS 16
+
+/*
+ * A dense tensor in the caller's memory: `dims` extents and, in elements, strides. Element (i, j,
+ * ...) is data[i * strides[0] + j * strides[1] + ...]. Dense and not overlapping: the dimensions in
+ * any order, without holes. Where an extent is 1 the stride does not matter, where one is 0 none
+ * does.
+ */
+struct tutti_tensor {
+    size_t struct_size; /* of this header */
+    void *data;         /* may be NULL if there is no element */
+    enum tutti_dtype dtype;
+    enum tutti_device device;
+    int dims; /* 0 to TUTTI_MAX_DIMS; 0 is one element */
+    const int64_t *sizes;
+    const int64_t *strides; /* NULL: the last dimension is the fastest */
+};
+
+/* ---- process group -----------------------------------------------------------------------------
+ */
+
+/*
+ * Asynchronous operations of a communicator's ranks. Operations of one tag happen in the order in
+ * which they were submitted; those of different tags as soon as all ranks have submitted them, in
+ * whatever order each rank did.
+ */
+typedef struct tutti_pg tutti_pg_t;
+
+#define TUTTI_MAX_TENSORS 64
+
+struct tutti_pg_options {
+    size_t struct_size;
+    int64_t timeout_ms; /* of each operation; 0: the communicator's */
+};
+
+/*
+ * Called once, by the group's thread, when the operation has ended, and before anybody else finds
+ * it done: so what the callback uses may go once the work is done. The work is valid during the
+ * call, even if its handle was destroyed; tutti_work_test() says that it is not done. The callback
+ * may submit to the group; it must neither wait for one of its works nor destroy it, and keeps
+ * later operations waiting.
+ */
+typedef void tutti_pg_callback(void *context, tutti_work_t *work, enum tutti_status status);
+
+struct tutti_pg_call_options {
+    size_t struct_size;
+    uint32_t tag;
+    int64_t timeout_ms;          /* 0: the group's */
+    tutti_pg_callback *callback; /* may be NULL */
+    void *context;               /* borrowed until the callback has returned */
+};
+
+/*
+ * Makes the process group of the communicator's ranks. Local: each rank does it once in the life of
+ * its communicator, which from now on serves the group alone (others get CONCURRENT), and is
+ * destroyed after it. Several groups are several communicators, of all ranks or of some. Starts a
+ * thread.
+ *
+ * - [in] comm: has met; CPU, not in strict mode
+ * - [in] options: may be NULL; copied
+ * - [out] pg: to be destroyed with tutti_pg_destroy()
+ *
+ * Returns INVALID, DECLINED (a CUDA communicator, for now, or a strict one), CONCURRENT (the
+ * communicator is in use, or has had its group), NO_MEMORY, SYSTEM, VERSION (an unknown option), or
+ * the fault with which the communicator has failed.
+ */
+TUTTI_API enum tutti_status
+tutti_pg_create(tutti_comm_t *comm, const struct tutti_pg_options *options, tutti_pg_t **pg);
+/*
+ * Local and bounded, takes NULL. Operations that all ranks have submitted get 0.1 s to end; an
+ * operation amid its data 1 s more. The others end with ABORTED; peers that wait for this rank get
+ * PEER_DEAD. When it returns all works are done and all callbacks have returned. In the child of a
+ * fork() it frees the copy of the handle.
+ */
+TUTTI_API void tutti_pg_destroy(tutti_pg_t *pg);
+/*
+ * Reduces the tensors of all ranks, each rank's own first, in list order, then across ranks; every
+ * tensor receives the result, element by element in memory order. Returns at once: the group's
+ * thread does it. Until the work is done the tensors live, and nobody else touches them. From any
+ * thread.
+ *
+ * The same bits on every rank. With one tensor a rank they are those of tutti_all_reduce(). With
+ * more the ranks' own sums, too, are made in the accumulation type, as balanced trees in list
+ * order, and rounded once, at the very end. An average is divided by the number of ranks, not of
+ * tensors.
+ *
+ * All is checked before the operation takes its place in its tag; what is refused has taken none.
+ * Ranks may have different numbers of tensors; dtype, op and layout (sizes, and order in memory)
+ * are equal on all, else the operation ends with MISMATCH, which names two ranks and what they
+ * have.
+ *
+ * The work has a status of its own: once it is done it stays as it is, whatever becomes of the
+ * group. tutti_work_wait() and tutti_work_result() with a negative time-out wait no longer than the
+ * operation's own time-outs let it take.
+ *
+ * The time-out counts from now on. If it ends before all ranks have submitted the operation, that
+ * ends with TIMEOUT on all ranks, on one that submits it later as well, which names one that had
+ * not; tensors are as they were, and the group goes on. A rank that stops amid the data, or a
+ * leader (rank 0) whose group's thread does not answer for 5 s, ends the group: TIMEOUT for all
+ * that is under way or comes later, as does PEER_DEAD. Then tensors of operations whose data was on
+ * its way are undefined.
+ *
+ * - [in] tensors: 1 to TUTTI_MAX_TENSORS, of equal dtype, sizes and strides, disjoint; the structs
+ *   are copied. CUDA tensors: DECLINED for now
+ * - [in] op: a created one may be destroyed after the call
+ * - [in] options: NULL is tag 0, the group's time-out, no callback
+ * - [out] work: to be destroyed with tutti_work_destroy(), done or not. May be NULL
+ *
+ * Returns INVALID (an empty list, tensors that differ, overlap or are not dense, an op that the
+ * dtype lacks; also after tutti_pg_destroy() began), DECLINED, NO_MEMORY, VERSION (an unknown
+ * option), or the fault with which the group has ended.
+ */
+TUTTI_API enum tutti_status tutti_pg_all_reduce(tutti_pg_t *pg, const struct tutti_tensor *tensors,
+                                                int count, tutti_op_t op,
+                                                const struct tutti_pg_call_options *options,
+                                                tutti_work_t **work);
+
+/* ---- what a work says of itself ----------------------------------------------------------------
+ */
+
+/* OK while the work is not done, or if it ended well; else its status, with the ranks in *fault
+ * (may be NULL; struct_size is the caller's): `peer` is the one that failed, or disagrees, `rank`
+ * the one that noticed, `sequence` of a group's operation counts within its tag. The sentence is
+ * tutti_last_error(). Does not wait. Returns INVALID, TIMEOUT, PEER_DEAD, MISMATCH, ABORTED. */
+TUTTI_API enum tutti_status tutti_work_fault(tutti_work_t *work, struct tutti_fault *fault);
+/* Valid until the destroy: what the work is, "all_reduce of 2 x 12 float32, sum", or "point". NULL
+ * for NULL, here and below. */
+TUTTI_API const char *tutti_work_title(const tutti_work_t *work);
+/* Which operation it is; 0 for a point. */
+TUTTI_API enum tutti_collective tutti_work_collective(const tutti_work_t *work);
+/* The tag, and the operation's number among those of the tag, from 1; 0 for a point, both. */
+TUTTI_API uint32_t tutti_work_tag(const tutti_work_t *work);
+TUTTI_API uint64_t tutti_work_sequence(const tutti_work_t *work);
+/* The work's tensors, in list order, with copies of their sizes and strides, valid until the
+ * destroy; none for a point. Returns INVALID. */
+TUTTI_API enum tutti_status tutti_work_tensors(const tutti_work_t *work,
+                                               const struct tutti_tensor **tensors, int *count);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

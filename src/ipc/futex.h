@@ -1,0 +1,26 @@
+/* SPDX-License-Identifier: MIT */
+/* Sleeping on a word that other threads or processes change. */
+#ifndef TUTTI_IPC_FUTEX_H
+#define TUTTI_IPC_FUTEX_H
+
+#include <limits.h>
+#include <linux/futex.h>
+#include <stdint.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+/* Sleeps while *word is value, for at most ms; may return early. */
+static inline void futex_sleep(uint32_t *word, uint32_t value, int64_t ms)
+{
+    struct timespec timeout = {.tv_sec = ms / 1000, .tv_nsec = (long)(ms % 1000) * 1000000};
+    (void)syscall(SYS_futex, word, FUTEX_WAIT, value, &timeout, NULL, 0);
+}
+
+/* Wakes all who sleep on it. */
+static inline void futex_wake_all(uint32_t *word)
+{
+    (void)syscall(SYS_futex, word, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+}
+
+#endif

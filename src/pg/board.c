@@ -1,0 +1,153 @@
+/* SPDX-License-Identifier: MIT */
+#include "pg/board.h"
+
+#include "ipc/futex.h"
+#include "order.h"
+#include "tutti/tutti.h"
+
+#include <sched.h>
+#include <stddef.h>
+#include <string.h>
+
+enum {
+    /* Readers tell a writer that may wait for room twice a round. */
+    TELL_EVERY = LAYOUT_POSTS / 2,
+    SPINS = 300,  /* looks at the own bell, some us, */
+    YIELDS = 100, /* then looks with others let run, then sleep */
+};
+
+uint32_t pg_board_bell(const struct pg_boards *boards)
+{
+    return order_load_acquire_u32(&boards->own->bell);
+}
+
+/*
+ * The sleeper says that it may sleep, then (the kernel does) looks at the bell; who rings advances
+ * the bell, then looks for a sleeper. With full fences on both sides one of them sees the other.
+ */
+void pg_board_sleep(struct pg_boards *boards, uint32_t bell, int64_t ms)
+{
+    for (int turn = 0; turn < SPINS + YIELDS; turn++) {
+        if (pg_board_bell(boards) != bell)
+            return;
+        if (turn < SPINS)
+            order_pause();
+        else
+            sched_yield();
+    }
+    order_store_relaxed_u32(&boards->own->asleep, 1);
+    order_fence();
+    futex_sleep(&boards->own->bell, bell, ms);
+    order_store_relaxed_u32(&boards->own->asleep, 0);
+}
+
+void pg_board_ring(struct layout_board *board)
+{
+    order_fetch_add_u32(&board->bell, 1);
+    order_fence();
+    if (order_load_relaxed_u32(&board->asleep))
+        futex_wake_all(&board->bell);
+}
+
+void pg_board_ring_all(const struct pg_boards *boards)
+{
+    for (int r = 0; r < boards->size; r++)
+        pg_board_ring(boards->of[r]);
+}
+
+/* Extents beyond `dims` are nobody's business. */
+static void operation_copy(struct layout_operation *to, const struct layout_operation *from)
+{
+    memcpy(to, from, offsetof(struct layout_operation, sizes));
+    size_t dims = from->dims < LAYOUT_DIMS ? from->dims : LAYOUT_DIMS;
+    memcpy(to->sizes, from->sizes, dims * sizeof *to->sizes);
+}
+
+bool pg_board_announce(struct pg_boards *boards, const struct layout_announcement *announcement)
+{
+    /* H3a pairs H3 */
+    uint32_t taken = order_load_acquire_u32(&boards->of[0]->taken[boards->rank]);
+    if (boards->announced - taken >= LAYOUT_POSTS)
+        return false;
+    uint32_t turn = ++boards->announced;
+    struct layout_announcement *post = &boards->own->announcements[turn % LAYOUT_POSTS];
+    post->withdrawn = announcement->withdrawn;
+    post->tag = announcement->tag;
+    post->sequence = announcement->sequence;
+    if (!announcement->withdrawn)
+        operation_copy(&post->operation, &announcement->operation);
+    order_store_release_u32(&post->turn, turn); /* H1 pairs H1a: the announcement */
+    pg_board_ring(boards->of[0]);
+    return true;
+}
+
+const struct layout_announcement *pg_board_next(const struct pg_boards *boards, int rank)
+{
+    uint32_t turn = boards->taken[rank] + 1;
+    const struct layout_announcement *post = &boards->of[rank]->announcements[turn % LAYOUT_POSTS];
+    return order_load_acquire_u32(&post->turn) == turn ? post : NULL; /* H1a pairs H1 */
+}
+
+void pg_board_took(struct pg_boards *boards, int rank)
+{
+    uint32_t taken = ++boards->taken[rank];
+    /* H3 pairs H3a: the place may be written again */
+    order_store_release_u32(&boards->own->taken[rank], taken);
+    if (taken % TELL_EVERY == 0)
+        pg_board_ring(boards->of[rank]);
+}
+
+bool pg_board_rule(struct pg_boards *boards, const struct layout_verdict *verdict)
+{
+    for (int r = 0; r < boards->size; r++) {
+        uint32_t heard = order_load_acquire_u32(&boards->of[r]->heard); /* H3a pairs H3 */
+        if (boards->ruled - heard >= LAYOUT_POSTS)
+            return false;
+    }
+    uint32_t turn = ++boards->ruled;
+    struct layout_verdict *post = &boards->own->verdicts[turn % LAYOUT_POSTS];
+    post->status = verdict->status;
+    post->rank = verdict->rank;
+    post->peer = verdict->peer;
+    post->tag = verdict->tag;
+    post->inputs = verdict->inputs;
+    post->sequence = verdict->sequence;
+    if (verdict->status == TUTTI_ERR_MISMATCH) {
+        operation_copy(&post->expected, &verdict->expected);
+        operation_copy(&post->seen, &verdict->seen);
+    }
+    order_store_release_u32(&post->turn, turn); /* H2 pairs H2a: the verdict */
+    pg_board_ring_all(boards);
+    return true;
+}
+
+bool pg_board_hear(struct pg_boards *boards, struct layout_verdict *verdict)
+{
+    uint32_t turn = boards->heard + 1;
+    const struct layout_verdict *post = &boards->of[0]->verdicts[turn % LAYOUT_POSTS];
+    if (order_load_acquire_u32(&post->turn) != turn) /* H2a pairs H2 */
+        return false;
+    memcpy(verdict, post, sizeof *verdict);
+    boards->heard = turn;
+    order_store_release_u32(&boards->own->heard, turn); /* H3 pairs H3a */
+    if (turn % TELL_EVERY == 0)
+        pg_board_ring(boards->of[0]);
+    return true;
+}
+
+void pg_board_leave(struct pg_boards *boards, int cause)
+{
+    /* H4 pairs H4a: what it said before */
+    order_store_release_u32(&boards->own->left, 1 + (uint32_t)cause);
+    pg_board_ring_all(boards);
+}
+
+int pg_board_left(const struct pg_boards *boards)
+{
+    for (int r = 0; r < boards->size; r++) {
+        uint32_t left = order_load_acquire_u32(&boards->of[r]->left); /* H4a pairs H4 */
+        if (r != boards->rank && left)
+            return (int)left - 1;
+    }
+    return -1;
+}

@@ -1,0 +1,51 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * What the ranks' threads say to each other, in the arenas: layout.h has the bytes. A rank
+ * announces its operations to the leader, rank 0; the leader's verdicts go to all. Both are rings
+ * of posts with one writer; who has read one says so, and only then is it written again. Whoever
+ * has news for a rank rings its bell.
+ */
+#ifndef TUTTI_PG_BOARD_H
+#define TUTTI_PG_BOARD_H
+
+#include "layout.h"
+
+#include <stdbool.h>
+
+/* A rank's view of all boards, for its own thread; but pg_board_ring() is for any. */
+struct pg_boards {
+    struct layout_board *of[LAYOUT_RANKS];
+    struct layout_board *own;
+    int rank;
+    int size;
+    uint32_t announced;           /* posts of this rank */
+    uint32_t heard;               /* verdicts */
+    uint32_t ruled;               /* the leader's: verdicts posted */
+    uint32_t taken[LAYOUT_RANKS]; /* the leader's: announcements of each rank */
+};
+
+/* What the own bell has rung so far: to be read before one looks for news. */
+uint32_t pg_board_bell(const struct pg_boards *boards);
+/* Returns once the own bell has rung since then, or after ms. */
+void pg_board_sleep(struct pg_boards *boards, uint32_t bell, int64_t ms);
+/* There is news for the owner of the board. */
+void pg_board_ring(struct layout_board *board);
+void pg_board_ring_all(const struct pg_boards *boards);
+
+/* All but the turn is the caller's. False, and nothing done, while there is no room. */
+bool pg_board_announce(struct pg_boards *boards, const struct layout_announcement *announcement);
+/* The leader: the next announcement of a rank, NULL if there is none; then, that it has been
+ * taken. */
+const struct layout_announcement *pg_board_next(const struct pg_boards *boards, int rank);
+void pg_board_took(struct pg_boards *boards, int rank);
+/* The leader, as pg_board_announce(). */
+bool pg_board_rule(struct pg_boards *boards, const struct layout_verdict *verdict);
+/* The next verdict, taken; false if there is none. */
+bool pg_board_hear(struct pg_boards *boards, struct layout_verdict *verdict);
+/* This rank takes no part any more, because of the rank `cause`: itself, or one that had left. */
+void pg_board_leave(struct pg_boards *boards, int cause);
+/* Because of which rank another one has left, -1 if all are there. What who left said before can be
+ * read by now. */
+int pg_board_left(const struct pg_boards *boards);
+
+#endif

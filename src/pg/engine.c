@@ -1,0 +1,282 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The group's thread. It never waits but for its bell, or amid an operation that all ranks have
+ * begun: an operation that some rank has not submitted lies in a table, and keeps nothing up.
+ */
+#include "cpu/group.h"
+#include "deadline.h"
+#include "ipc/futex.h"
+#include "order.h"
+#include "pg/pg.h"
+
+enum {
+    LOOK_MS = 50,     /* between looks at the peers' lives, while there is something to do */
+    IDLE_MS = 1000,   /* while there is nothing */
+    LINGER_MS = 100,  /* of a group that stops */
+    ANSWER_MS = 5000, /* that the leader has to answer in */
+};
+
+static struct pg_op *op_of(struct pg_key *key)
+{
+    return (struct pg_op *)(void *)((char *)key - offsetof(struct pg_op, key));
+}
+
+/* Whether anything is under way. */
+static bool is_busy(const struct tutti_pg *pg)
+{
+    return pg->open.count || pg->waiting.first;
+}
+
+/* ---- the end --------------------------------------------------------------------------------- */
+
+/* The group has ended, and everything in it does. The first fault stands. */
+static void fail(struct tutti_pg *pg, const struct pg_outcome *fault)
+{
+    struct pg_op *op;
+    struct pg_key *key;
+    pthread_mutex_lock(&pg->lock);
+    if (!pg->over)
+        pg->fault = *fault;
+    pg->over = true;
+    const struct pg_outcome stands = pg->fault;
+    struct pg_list queue = pg->queue;
+    pg->queue = (struct pg_list){NULL, NULL};
+    pthread_mutex_unlock(&pg->lock);
+    while ((key = pg_table_take_any(&pg->open)))
+        pg_op_complete(op_of(key), &stands);
+    while ((op = pg_list_take(&pg->waiting)))
+        pg_op_complete(op, &stands);
+    while ((op = pg_list_take(&queue)))
+        pg_op_complete(op, &stands);
+}
+
+static void fail_as_communicator(struct tutti_pg *pg)
+{
+    struct tutti_fault fault = {.struct_size = sizeof fault};
+    if (cpu_group_status(&pg->comm->cpu, &fault) == TUTTI_OK)
+        return;
+    const struct pg_outcome outcome = {
+        .status = fault.status, .rank = fault.rank, .peer = fault.peer, .over = true};
+    fail(pg, &outcome);
+}
+
+/* Ends the operations amid which the others' threads may be. */
+static void fail_communicator(struct tutti_pg *pg, enum tutti_status status, int peer)
+{
+    const struct tutti_fault fault = {
+        .struct_size = sizeof fault,
+        .status = status,
+        .rank = pg->boards.rank,
+        .peer = peer,
+        .sequence = order_load_relaxed_u64(&pg->comm->cpu.sequence),
+    };
+    cpu_group_fail(&pg->comm->cpu, &fault);
+}
+
+/* Whose departure ends nothing is not to be complained of; else peers that are amid data, and wait
+ * for this rank, are told whose fault it is. */
+static void fail_missing(struct tutti_pg *pg, int missing)
+{
+    const struct pg_outcome gone = {
+        .status = TUTTI_ERR_PEER_DEAD, .rank = pg->boards.rank, .peer = missing, .over = true};
+    if (is_busy(pg))
+        fail_communicator(pg, TUTTI_ERR_PEER_DEAD, missing);
+    fail(pg, &gone);
+}
+
+/* ---- one thing after the other --------------------------------------------------------------- */
+
+/* Takes what callers have submitted. */
+static void intake(struct tutti_pg *pg, bool *stopping)
+{
+    struct pg_op *op;
+    pthread_mutex_lock(&pg->lock);
+    struct pg_list queue = pg->queue;
+    pg->queue = (struct pg_list){NULL, NULL};
+    *stopping = pg->stopping;
+    pthread_mutex_unlock(&pg->lock);
+    while ((op = pg_list_take(&queue)))
+        pg_list_append(&pg->waiting, op);
+}
+
+static bool announce(struct tutti_pg *pg)
+{
+    bool any = false;
+    for (struct pg_op *op; (op = pg->waiting.first); any = true) {
+        const struct layout_announcement announcement = {
+            .tag = op->key.tag, .sequence = op->key.sequence, .operation = op->operation};
+        if (!pg_board_announce(&pg->boards, &announcement))
+            break;
+        pg_list_take(&pg->waiting);
+        pg_table_insert(&pg->open, &op->key);
+        if (op->deadline < pg->due_at)
+            pg->due_at = op->deadline;
+    }
+    return any;
+}
+
+static void run(struct tutti_pg *pg, struct pg_op *op, uint32_t inputs)
+{
+    struct pg_outcome outcome = {.rank = pg->boards.rank, .peer = -1};
+    outcome.status = pg_run(pg, op, inputs);
+    pg->blocked_at = 0; /* all ranks were busy */
+    if (outcome.status == TUTTI_OK || tutti_comm_status(pg->comm, NULL) == TUTTI_OK) {
+        pg_op_complete(op, &outcome);
+        return;
+    }
+    pg_table_insert(&pg->open, &op->key); /* ends with the others */
+    fail_as_communicator(pg);
+}
+
+/* The next verdict, if there is one. */
+static bool hear(struct tutti_pg *pg)
+{
+    struct layout_verdict verdict;
+    if (!pg_board_hear(&pg->boards, &verdict))
+        return false;
+    struct pg_key *key = pg_table_take(&pg->open, verdict.tag, verdict.sequence);
+    if (key && verdict.status == TUTTI_OK) {
+        run(pg, op_of(key), verdict.inputs);
+    } else if (key) {
+        const struct pg_outcome outcome = {.status = (enum tutti_status)verdict.status,
+                                           .rank = verdict.rank,
+                                           .peer = verdict.peer,
+                                           .expected = verdict.expected,
+                                           .seen = verdict.seen};
+        pg_op_complete(op_of(key), &outcome);
+    }
+    return true;
+}
+
+/* ---- time ------------------------------------------------------------------------------------ */
+
+/* One look at all deadlines. */
+struct look {
+    struct tutti_pg *pg;
+    int64_t now;
+    bool no_answer;
+};
+
+static const int64_t answer_ns = (int64_t)ANSWER_MS * 1000000;
+
+/* Past its deadline an operation is withdrawn, which the leader answers with a verdict. */
+static void expire(void *context, struct pg_key *key)
+{
+    struct look *look = context;
+    struct tutti_pg *pg = look->pg;
+    struct pg_op *op = op_of(key);
+    int64_t due_at = op->deadline;
+    if (due_at <= look->now) {
+        const struct layout_announcement withdrawal = {
+            .withdrawn = 1, .tag = key->tag, .sequence = key->sequence};
+        if (!op->withdrawn_at && pg_board_announce(&pg->boards, &withdrawal))
+            op->withdrawn_at = look->now;
+        look->no_answer |= op->withdrawn_at && look->now - op->withdrawn_at > answer_ns;
+        due_at = look->now + (int64_t)LOOK_MS * 1000000;
+    }
+    if (due_at < pg->due_at)
+        pg->due_at = due_at;
+}
+
+/* Milliseconds to sleep; ends the group if the leader owes an answer. */
+static int64_t times(struct tutti_pg *pg)
+{
+    struct look look = {.pg = pg, .now = deadline_now()};
+    if (pg->due_at <= look.now) {
+        pg->due_at = DEADLINE_NEVER;
+        pg_table_each(&pg->open, expire, &look);
+    }
+    /* What waits for room to be announced hears nothing at all if the leader does not answer. */
+    const struct pg_op *head = pg->waiting.first;
+    if (!head)
+        pg->blocked_at = 0;
+    else if (!pg->blocked_at)
+        pg->blocked_at = look.now;
+    else if (look.now > head->deadline && look.now - pg->blocked_at > answer_ns)
+        look.no_answer = true;
+    if (look.no_answer) {
+        fail_communicator(pg, TUTTI_ERR_TIMEOUT, 0);
+        fail_as_communicator(pg);
+    }
+    int64_t slice = is_busy(pg) ? LOOK_MS : IDLE_MS;
+    int64_t left = deadline_left_ms(pg->due_at);
+    return left < 0 || left > slice ? slice : left;
+}
+
+/* A process that has ended, -1 if all live. Asks the kernel, now and then. */
+static int dead_rank(struct tutti_pg *pg)
+{
+    uint64_t left, dead;
+    int64_t now = deadline_now();
+    if (now - pg->looked_at < (int64_t)LOOK_MS * 1000000)
+        return -1;
+    pg->looked_at = now;
+    cpu_group_gone(&pg->comm->cpu, &left, &dead);
+    return left | dead ? __builtin_ctzll(left | dead) : -1;
+}
+
+/* The rank without which the group cannot go on, -1 if there is none. */
+static int missing_rank(struct tutti_pg *pg)
+{
+    int left = pg_board_left(&pg->boards);
+    return left >= 0 ? left : dead_rank(pg);
+}
+
+/* ---- the thread ------------------------------------------------------------------------------ */
+
+/* Whether the group, which stops, has nothing left to do. What remains after a while ends. */
+static bool stopped(struct tutti_pg *pg)
+{
+    int64_t now = deadline_now();
+    if (!is_busy(pg))
+        return true;
+    if (!pg->stop_at)
+        pg->stop_at = now + (int64_t)LINGER_MS * 1000000;
+    if (now < pg->stop_at)
+        return false;
+    /* The leader may have begun an operation meanwhile, for which we shall not come. */
+    int own = pg->boards.rank;
+    const struct pg_outcome aborted = {
+        .status = TUTTI_ERR_ABORTED, .rank = own, .peer = own, .over = true};
+    fail_communicator(pg, TUTTI_ERR_PEER_DEAD, own);
+    fail(pg, &aborted);
+    return true;
+}
+
+static bool turn(struct tutti_pg *pg)
+{
+    struct tutti_fault fault;
+    bool stopping;
+    uint32_t bell = pg_board_bell(&pg->boards);
+    int missing = missing_rank(pg); /* before what it has said is heard */
+    intake(pg, &stopping);
+    bool any = announce(pg);
+    if (pg->leader)
+        any |= pg_leader_turn(pg->leader);
+    any |= hear(pg);
+    if (any)
+        return true;
+
+    /* The communicator's fault first: who left because of it says no more than it does. */
+    if (cpu_group_look(&pg->comm->cpu, pg->boards.rank, false, &fault))
+        fail_as_communicator(pg);
+    else if (missing >= 0)
+        fail_missing(pg, missing);
+    int64_t ms = times(pg);
+    if (stopping && stopped(pg))
+        return false;
+    pg_board_sleep(&pg->boards, bell, ms);
+    return true;
+}
+
+void *pg_engine(void *argument)
+{
+    struct tutti_pg *pg = argument;
+    while (turn(pg))
+        ;
+    bool caused = pg->over && pg->fault.peer >= 0; /* nobody else writes these */
+    pg_board_leave(&pg->boards, caused ? pg->fault.peer : pg->boards.rank);
+    order_store_release_u32(&pg->ended, 1); /* H6 pairs H6a: the thread is as good as gone */
+    futex_wake_all(&pg->ended);
+    return NULL;
+}

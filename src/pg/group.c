@@ -1,0 +1,148 @@
+/* SPDX-License-Identifier: MIT */
+/* A group's life. */
+#include "deadline.h"
+#include "error.h"
+#include "ipc/fork.h"
+#include "ipc/futex.h"
+#include "options.h"
+#include "order.h"
+#include "pg/pg.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdlib.h>
+
+enum { STOP_MS = 1100 }; /* that the thread has to end in, by itself */
+
+static const char call[] = "tutti_pg_create";
+
+static enum tutti_status comm_check(struct tutti_comm *comm)
+{
+    if (!comm)
+        return error_set(TUTTI_ERR_INVALID, "%s: comm is NULL", call);
+    if (fork_detected(comm->epoch))
+        return comm_refuse_child(comm);
+    if (!comm->ready)
+        return error_set(TUTTI_ERR_INVALID,
+                         "%s: communicator \"%s\" has not met: call tutti_comm_rendezvous()", call,
+                         comm->name);
+    if (comm->cuda)
+        return error_set(TUTTI_ERR_DECLINED,
+                         "%s: communicator \"%s\" is of CUDA devices: process groups have CPU "
+                         "communicators only, yet",
+                         call, comm->name);
+    if (comm->config.strict)
+        return error_set(TUTTI_ERR_DECLINED,
+                         "%s: communicator \"%s\" is in strict mode, which a process group lacks: "
+                         "switch it off",
+                         call, comm->name);
+    return tutti_comm_status(comm, NULL);
+}
+
+static enum tutti_status pg_make(struct tutti_comm *comm, int64_t timeout_ms, struct tutti_pg **pg)
+{
+    struct tutti_pg *made = calloc(1, sizeof *made);
+    if (!made)
+        return error_errno("%s: calloc of a group", call);
+    made->comm = comm;
+    made->epoch = comm->epoch;
+    made->due_at = DEADLINE_NEVER;
+    made->timeout_ms = timeout_ms ? timeout_ms : comm->timeout_ms;
+    made->boards.rank = comm->rank;
+    made->boards.size = comm->world_size;
+    for (int r = 0; r < comm->world_size; r++)
+        made->boards.of[r] = &comm->cpu.arenas[r]->board;
+    made->boards.own = made->boards.of[comm->rank];
+    made->wide = malloc(PG_WIDE_ELEMENTS * sizeof *made->wide);
+    if (comm->rank == 0)
+        made->leader = pg_leader_create(&made->boards);
+    pthread_mutex_init(&made->lock, NULL);
+    *pg = made;
+    if (made->wide && (made->leader || comm->rank != 0))
+        return TUTTI_OK;
+    return error_set(TUTTI_ERR_NO_MEMORY, "%s: no memory for a group", call);
+}
+
+/* What the handle holds but for operations, of which there are none. */
+static void pg_free(struct tutti_pg *pg)
+{
+    struct pg_key *key;
+    while ((key = pg_table_take_any(&pg->tags)))
+        free(key); /* begins a struct tag */
+    pg_leader_destroy(pg->leader);
+    free(pg->wide);
+    free(pg);
+}
+
+static enum tutti_status thread_start(struct tutti_pg *pg)
+{
+    sigset_t all, before;
+    sigfillset(&all); /* signals are for the program's own threads */
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    int result = pthread_create(&pg->thread, NULL, pg_engine, pg);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (result == 0)
+        return TUTTI_OK;
+    errno = result;
+    return error_errno("%s: pthread_create", call);
+}
+
+enum tutti_status tutti_pg_create(tutti_comm_t *comm, const struct tutti_pg_options *given,
+                                  tutti_pg_t **pg)
+{
+    struct tutti_pg_options options = {.struct_size = sizeof options};
+    struct tutti_pg *made = NULL;
+    if (!pg)
+        return error_set(TUTTI_ERR_INVALID, "%s: pg is NULL", call);
+    *pg = NULL;
+    enum tutti_status status = comm_check(comm);
+    if (status == TUTTI_OK && given)
+        status = options_copy(call, "tutti_pg_options", given, &options, sizeof options);
+    if (status != TUTTI_OK)
+        return status;
+    if (order_exchange_u32(&comm->busy, 1)) /* C1; never given back, but on failure */
+        return error_set(TUTTI_ERR_CONCURRENT,
+                         "%s: communicator \"%s\" is in use, or has had its group: make another "
+                         "communicator for each group",
+                         call, comm->name);
+    status = pg_make(comm, options.timeout_ms, &made);
+    if (status == TUTTI_OK)
+        status = thread_start(made);
+    if (status == TUTTI_OK) {
+        *pg = made;
+        return TUTTI_OK;
+    }
+    if (made) {
+        pthread_mutex_destroy(&made->lock);
+        pg_free(made);
+    }
+    order_store_release_u32(&comm->busy, 0); /* C1 */
+    return status;
+}
+
+void tutti_pg_destroy(tutti_pg_t *pg)
+{
+    if (!pg)
+        return;
+    if (fork_detected(pg->epoch)) {
+        pg_free(pg);
+        return;
+    }
+    pthread_mutex_lock(&pg->lock);
+    pg->stopping = true;
+    pthread_mutex_unlock(&pg->lock);
+    pg_board_ring(pg->boards.own);
+
+    int64_t deadline = deadline_after(STOP_MS);
+    while (!order_load_acquire_u32(&pg->ended)) { /* H6a pairs H6 */
+        int64_t left = deadline_left_ms(deadline);
+        if (left == 0)
+            break;
+        futex_sleep(&pg->ended, 0, left);
+    }
+    if (!order_load_acquire_u32(&pg->ended)) /* H6a: it is amid data that does not come */
+        tutti_comm_abort(pg->comm);
+    pthread_join(pg->thread, NULL);
+    pthread_mutex_destroy(&pg->lock);
+    pg_free(pg);
+}

@@ -1,0 +1,115 @@
+/* SPDX-License-Identifier: MIT */
+/* The sentences that outcomes make. */
+#include "error.h"
+#include "pg/pg.h"
+#include "signature.h"
+
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+
+enum { TEXT_BYTES = 640 };
+
+struct text {
+    size_t length;
+    char bytes[TEXT_BYTES];
+};
+
+static void append(struct text *text, const char *format, ...) TUTTI_PRINTF(2, 3);
+
+static void append(struct text *text, const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    size_t room = sizeof text->bytes - text->length;
+    int length = vsnprintf(text->bytes + text->length, room, format, arguments);
+    va_end(arguments);
+    if (length > 0)
+        text->length += (size_t)length < room ? (size_t)length : room - 1;
+}
+
+/* The stride that a dimension's place gives it. */
+static int64_t stride_of(const struct layout_operation *operation, int dims, int dim)
+{
+    int64_t stride = 1;
+    for (int d = 0; d < dims; d++)
+        if (operation->order[d] < operation->order[dim])
+            stride *= operation->sizes[d];
+    return stride;
+}
+
+/* Comes from another process: what it says of itself is not trusted. */
+static void append_operation(struct text *text, const struct layout_operation *operation)
+{
+    struct tutti_signature what = signature_unpack(operation->signature, operation->parameter);
+    int dims = operation->dims < LAYOUT_DIMS ? operation->dims : LAYOUT_DIMS;
+    append(text, "%s of %" PRIu64 " %s, %s", tutti_collective_name(what.collective), what.count,
+           tutti_dtype_name(what.dtype), tutti_op_name((tutti_op_t)(uintptr_t)what.op));
+    if (what.parameter)
+        append(text, " (scalar hash %08" PRIx32 ")", what.parameter);
+    append(text, ", sizes [");
+    for (int d = 0; d < dims; d++)
+        append(text, "%s%" PRId64, d ? ", " : "", operation->sizes[d]);
+    append(text, "], strides [");
+    for (int d = 0; d < dims; d++)
+        append(text, operation->order[d] == LAYOUT_NO_PLACE ? "%s-" : "%s%" PRId64, d ? ", " : "",
+               stride_of(operation, dims, d));
+    append(text, "]");
+}
+
+static void append_reason(struct text *text, const struct pg_outcome *outcome)
+{
+    switch (outcome->status) {
+    case TUTTI_ERR_TIMEOUT:
+        if (outcome->over)
+            append(text,
+                   "rank %d does not go on, noticed by rank %d at its time-out: look at what rank "
+                   "%d does; then create a new communicator and group",
+                   outcome->peer, outcome->rank, outcome->peer);
+        else
+            append(text,
+                   "rank %d had not submitted it when its time ended on rank %d: look at what rank "
+                   "%d does, or raise the time-out; the group goes on",
+                   outcome->peer, outcome->rank, outcome->peer);
+        return;
+    case TUTTI_ERR_PEER_DEAD:
+        append(text,
+               "rank %d is gone (its process ended or it destroyed its group), noticed by rank "
+               "%d: look at rank %d's log; create a new communicator and group without it",
+               outcome->peer, outcome->rank, outcome->peer);
+        return;
+    case TUTTI_ERR_MISMATCH:
+        append(text, "ranks disagree: rank %d has ", outcome->rank);
+        append_operation(text, &outcome->expected);
+        append(text, "; rank %d has ", outcome->peer);
+        append_operation(text, &outcome->seen);
+        append(text, ": submit the same on all ranks, in the same order in each tag");
+        return;
+    case TUTTI_ERR_ABORTED:
+        append(text, "rank %d aborted the communicator or destroyed its group, noticed by rank %d",
+               outcome->peer, outcome->rank);
+        return;
+    case TUTTI_OK:
+    case TUTTI_ERR_INVALID:
+    case TUTTI_ERR_DECLINED:
+    case TUTTI_ERR_CONCURRENT:
+    case TUTTI_ERR_NO_MEMORY:
+    case TUTTI_ERR_SYSTEM:
+    case TUTTI_ERR_CUDA:
+    case TUTTI_ERR_VERSION:
+        break;
+    }
+    append(text, "%s", tutti_status_text(outcome->status));
+}
+
+enum tutti_status pg_outcome_tell(const struct pg_outcome *outcome, const struct pg_op *op)
+{
+    struct text text = {.length = 0};
+    if (op)
+        append(&text, "all_reduce %" PRIu64 " of tag %" PRIu32, op->work.sequence, op->work.tag);
+    else
+        append(&text, "the process group has ended");
+    append(&text, ": ");
+    append_reason(&text, outcome);
+    return error_set(outcome->status, "%s", text.bytes);
+}

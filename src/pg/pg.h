@@ -1,0 +1,152 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * A process group from inside. A caller puts an operation into the queue (queue.c) and has done;
+ * the group's thread (engine.c) announces it to the leader (leader.c), which says "now" to all
+ * ranks once all have announced it, or why it ends; the thread does it (run.c) over the
+ * communicator, and completes the work (work.c).
+ */
+#ifndef TUTTI_PG_PG_H
+#define TUTTI_PG_PG_H
+
+#include "comm.h"
+#include "op.h"
+#include "pg/board.h"
+#include "pg/table.h"
+#include "tutti/pg.h"
+#include "work.h"
+
+#include <pthread.h>
+
+enum { PG_TITLE_BYTES = 80 };
+
+/* How an operation, or the group, ended. */
+struct pg_outcome {
+    enum tutti_status status;
+    int rank;                               /* that noticed it */
+    int peer;                               /* that caused it, -1 if none */
+    bool over;                              /* the whole group has ended with it */
+    struct layout_operation expected, seen; /* of a mismatch: rank's side, peer's side */
+};
+
+/* An operation, which is a work. It has a reference of the engine's and one of the handle's. */
+struct pg_op {
+    struct tutti_work work; /* first: a work is cast to what it begins */
+    struct pg_key key;      /* in the engine's table */
+    struct pg_op *next;     /* in a list */
+    uint32_t references;
+    uint32_t state;       /* enum pg_state: release H5 */
+    uint32_t epoch;       /* of the process: ipc/fork.h */
+    int64_t withdrawn_at; /* when the leader was told that the time is over; 0: not yet */
+    int64_t patience_ms;  /* the group's time-out, for those who wait */
+    int64_t timeout_ms;
+    int64_t deadline;
+    tutti_pg_callback *callback;
+    void *context;
+    struct tutti_op op; /* a copy: the caller's may go */
+    enum tutti_dtype dtype;
+    size_t count; /* elements of a tensor */
+    struct layout_operation operation;
+    struct pg_outcome outcome; /* once it is done */
+    char title[PG_TITLE_BYTES];
+    struct tutti_tensor tensors[];
+};
+
+enum pg_state { PG_OPEN, PG_AWAITED, PG_DONE };
+
+struct pg_list {
+    struct pg_op *first, *last;
+};
+
+struct pg_leader;
+
+struct tutti_pg {
+    struct tutti_comm *comm;
+    uint32_t epoch;
+    int64_t timeout_ms;
+    struct pg_boards boards;
+    pthread_t thread;
+    uint32_t ended; /* the thread has, or nearly: futex; release H6 */
+
+    pthread_mutex_t lock;
+    /* Under the lock: */
+    struct pg_list queue;
+    struct pg_table tags;
+    bool stopping;
+    bool over; /* `fault` is how */
+    struct pg_outcome fault;
+
+    /* The thread's: */
+    struct pg_list waiting;   /* for room to be announced */
+    struct pg_table open;     /* announced, without a verdict */
+    struct pg_leader *leader; /* rank 0's */
+    int64_t due_at;           /* the first deadline of those in the table */
+    int64_t looked_at;        /* that all processes live */
+    int64_t blocked_at;       /* since when there is no room to announce; 0: there is */
+    int64_t stop_at;          /* 0 until the group stops */
+    float *wide;              /* run.c */
+};
+
+/* ---- list ------------------------------------------------------------------------------------ */
+
+static inline void pg_list_append(struct pg_list *list, struct pg_op *op)
+{
+    op->next = NULL;
+    if (list->last)
+        list->last->next = op;
+    else
+        list->first = op;
+    list->last = op;
+}
+
+/* NULL if it is empty. */
+static inline struct pg_op *pg_list_take(struct pg_list *list)
+{
+    struct pg_op *op = list->first;
+    if (op)
+        list->first = op->next;
+    if (!list->first)
+        list->last = NULL;
+    return op;
+}
+
+/* ---- tensor.c -------------------------------------------------------------------------------- */
+
+/* Checks the list, and says what it is: dtype, count and layout of *op and its operation. */
+enum tutti_status pg_tensors_check(const struct tutti_pg *pg, const struct tutti_tensor *tensors,
+                                   int count, tutti_op_t op, struct pg_op *what);
+
+/* ---- outcome.c ------------------------------------------------------------------------------- */
+
+/* Writes the thread's last error: of an operation, or, if op is NULL, of the group. */
+enum tutti_status pg_outcome_tell(const struct pg_outcome *outcome, const struct pg_op *op);
+
+/* ---- work.c ---------------------------------------------------------------------------------- */
+
+extern const struct work_class pg_work_class;
+
+/* The engine's last word on it. Calls back, then wakes who waits. */
+void pg_op_complete(struct pg_op *op, const struct pg_outcome *outcome);
+void pg_op_release(struct pg_op *op);
+
+/* ---- leader.c -------------------------------------------------------------------------------- */
+
+/* NULL if there is no memory. */
+struct pg_leader *pg_leader_create(struct pg_boards *boards);
+void pg_leader_destroy(struct pg_leader *leader);
+/* Takes announcements, gives verdicts; whether there were any. */
+bool pg_leader_turn(struct pg_leader *leader);
+
+/* ---- run.c ----------------------------------------------------------------------------------- */
+
+/* Elements that travel at once where inputs are widened: 256 KiB. */
+enum { PG_WIDE_ELEMENTS = 1 << 16 };
+
+/* The operation itself; `inputs` is the most of any rank. A failure is the communicator's. */
+enum tutti_status pg_run(struct tutti_pg *pg, struct pg_op *op, uint32_t inputs);
+
+/* ---- engine.c -------------------------------------------------------------------------------- */
+
+/* The group's thread; its argument is the group. Ends once the group stops. */
+void *pg_engine(void *argument);
+
+#endif

@@ -1,0 +1,141 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Submitting: check all, make the work, and only then, under the group's lock, take the tag's next
+ * number and a place in the queue. The lock is held for a few instructions on either side, so that
+ * nobody waits here.
+ */
+#include "deadline.h"
+#include "error.h"
+#include "ipc/fork.h"
+#include "options.h"
+#include "pg/pg.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char call[] = "tutti_pg_all_reduce";
+
+/* A tag that has been used: its key's sequence is 0. */
+struct tag {
+    struct pg_key key; /* first: a key is cast to what it begins */
+    uint64_t sequence; /* of its last operation */
+};
+
+/* Behind the tensors lie their sizes and strides. */
+static void tensors_copy(struct pg_op *op, const struct tutti_tensor *tensors, int count)
+{
+    size_t dims = op->operation.dims;
+    int64_t *sizes = (int64_t *)(void *)&op->tensors[count];
+    int64_t *strides = sizes + dims, stride = 1;
+    for (size_t d = dims; d-- > 0; stride *= tensors[0].sizes[d]) {
+        sizes[d] = tensors[0].sizes[d];
+        strides[d] = tensors[0].strides ? tensors[0].strides[d] : stride;
+    }
+    memcpy(op->tensors, tensors, (size_t)count * sizeof *tensors);
+    for (int i = 0; i < count; i++) {
+        op->tensors[i].sizes = sizes;
+        op->tensors[i].strides = strides;
+    }
+}
+
+static void title_make(struct pg_op *op, int count)
+{
+    const char *dtype = tutti_dtype_name(op->dtype);
+    const char *kind = tutti_op_name((tutti_op_t)(uintptr_t)op->op.kind);
+    if (count == 1)
+        snprintf(op->title, sizeof op->title, "all_reduce of %zu %s, %s", op->count, dtype, kind);
+    else
+        snprintf(op->title, sizeof op->title, "all_reduce of %d x %zu %s, %s", count, op->count,
+                 dtype, kind);
+}
+
+static enum tutti_status op_make(const struct tutti_pg *pg, const struct tutti_tensor *tensors,
+                                 int count, const struct pg_op *checked,
+                                 const struct tutti_pg_call_options *options, struct pg_op **made)
+{
+    size_t bytes = sizeof **made + (size_t)count * sizeof *tensors +
+                   2 * checked->operation.dims * sizeof *tensors->sizes;
+    struct pg_op *op = malloc(bytes);
+    if (!op)
+        return error_errno("%s: malloc of %zu bytes", call, bytes);
+    *op = *checked;
+    op->references = 2;
+    op->epoch = pg->epoch;
+    op->patience_ms = pg->timeout_ms;
+    op->timeout_ms = options->timeout_ms ? options->timeout_ms : pg->timeout_ms;
+    op->deadline = deadline_after(op->timeout_ms);
+    op->callback = options->callback;
+    op->context = options->context;
+    op->key.tag = options->tag;
+    tensors_copy(op, tensors, count);
+    title_make(op, count);
+    op->work = (struct tutti_work){.class = &pg_work_class,
+                                   .title = op->title,
+                                   .collective = TUTTI_COLLECTIVE_ALL_REDUCE,
+                                   .tag = options->tag,
+                                   .tensors = op->tensors,
+                                   .tensor_count = count};
+    *made = op;
+    return TUTTI_OK;
+}
+
+/* Under the lock. */
+static enum tutti_status enqueue(struct tutti_pg *pg, struct pg_op *op)
+{
+    if (pg->over)
+        return pg_outcome_tell(&pg->fault, NULL);
+    if (pg->stopping)
+        return error_set(TUTTI_ERR_INVALID, "%s: the group is being destroyed", call);
+    struct tag *tag = (struct tag *)pg_table_find(&pg->tags, op->key.tag, 0);
+    if (!tag) {
+        tag = calloc(1, sizeof *tag);
+        if (!tag)
+            return error_errno("%s: calloc of a tag", call);
+        tag->key.tag = op->key.tag;
+        pg_table_insert(&pg->tags, &tag->key);
+    }
+    op->key.sequence = op->work.sequence = ++tag->sequence;
+    pg_list_append(&pg->queue, op);
+    return TUTTI_OK;
+}
+
+enum tutti_status tutti_pg_all_reduce(tutti_pg_t *pg, const struct tutti_tensor *tensors, int count,
+                                      tutti_op_t reduction,
+                                      const struct tutti_pg_call_options *given,
+                                      tutti_work_t **work)
+{
+    struct tutti_pg_call_options options = {.struct_size = sizeof options};
+    struct pg_op checked = {.epoch = 0}, *op = NULL;
+    enum tutti_status status = TUTTI_OK;
+    if (work)
+        *work = NULL;
+    if (!pg)
+        return error_set(TUTTI_ERR_INVALID, "%s: pg is NULL", call);
+    if (fork_detected(pg->epoch))
+        return error_set(TUTTI_ERR_INVALID,
+                         "%s: the group belongs to the process that created it, not to its fork",
+                         call);
+    if (given)
+        status = options_copy(call, "tutti_pg_call_options", given, &options, sizeof options);
+    if (status == TUTTI_OK)
+        status = pg_tensors_check(pg, tensors, count, reduction, &checked);
+    if (status == TUTTI_OK)
+        status = op_make(pg, tensors, count, &checked, &options, &op);
+    if (status != TUTTI_OK)
+        return status;
+
+    pthread_mutex_lock(&pg->lock);
+    status = enqueue(pg, op);
+    pthread_mutex_unlock(&pg->lock);
+    if (status != TUTTI_OK) {
+        free(op);
+        return status;
+    }
+    if (work)
+        *work = &op->work;
+    else
+        pg_op_release(op);
+    pg_board_ring(pg->boards.own);
+    return TUTTI_OK;
+}

@@ -1,0 +1,138 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The operation itself, over the communicator, in the tensors' memory, element by element in memory
+ * order.
+ *
+ * Where some rank has several inputs, each rank first makes one of its own, in the accumulation
+ * type. Floats of 8 and 16 bits have another one than their own: they are widened, travel as
+ * float32, block by block, and are rounded when they are back. The others are summed up in the
+ * first tensor. Either way each element is rounded once.
+ */
+#include "numeric.h"
+#include "pg/pg.h"
+
+enum { BLOCK = 256 }; /* elements of an input that are widened at once */
+
+/* X(dtype, type that the functions of numeric.h go by, element) */
+#define NARROW_MAP(X)                                                                              \
+    X(FLOAT16, f16, uint16_t)                                                                      \
+    X(BFLOAT16, bf16, uint16_t)                                                                    \
+    X(FLOAT8_E4M3, e4m3, uint8_t)                                                                  \
+    X(FLOAT8_E5M2, e5m2, uint8_t)
+
+#define NARROW_FUNCTIONS(dtype, T, element)                                                        \
+    static void widen_##T(float *to, const void *from, size_t first, size_t count)                 \
+    {                                                                                              \
+        const element *in = (const element *)from + first;                                         \
+        for (size_t i = 0; i < count; i++)                                                         \
+            to[i] = numeric_##T##_load(in[i]);                                                     \
+    }                                                                                              \
+    static void narrow_##T(void *to, const float *from, size_t first, size_t count)                \
+    {                                                                                              \
+        element *out = (element *)to + first;                                                      \
+        for (size_t i = 0; i < count; i++)                                                         \
+            out[i] = numeric_##T##_store(from[i]);                                                 \
+    }
+NARROW_MAP(NARROW_FUNCTIONS)
+#undef NARROW_FUNCTIONS
+
+/* Of dtypes that accumulate in float32 and are none. */
+static const struct narrow {
+    void (*widen)(float *to, const void *from, size_t first, size_t count);
+    void (*narrow)(void *to, const float *from, size_t first, size_t count);
+} narrows[TUTTI_DTYPE_COUNT] = {
+#define NARROW_ROW(dtype, T, element) [TUTTI_##dtype] = {widen_##T, narrow_##T},
+    NARROW_MAP(NARROW_ROW)
+#undef NARROW_ROW
+};
+
+/* What a rank does with its own inputs; averages are divided where all come together. */
+static enum tutti_op_kind own_kind(enum tutti_op_kind kind)
+{
+    return kind == TUTTI_OP_AVG ? TUTTI_OP_SUM : kind;
+}
+
+/* What is then done across ranks: the scalar has been applied. */
+static tutti_op_t cross_op(enum tutti_op_kind kind)
+{
+    return (tutti_op_t)(uintptr_t)(kind == TUTTI_OP_PREMUL_SUM ? TUTTI_OP_SUM : kind);
+}
+
+/* out = the own inputs' reduction. */
+static void own_reduce(const struct tutti_pg *pg, const struct pg_op *op, enum tutti_dtype dtype,
+                       void *out, const void *const *in, size_t count)
+{
+    pg->comm->isa->fn[dtype][own_kind(op->op.kind)](&(struct reduce_call){
+        .out = out,
+        .in = in,
+        .n = op->work.tensor_count,
+        .count = count,
+        .scalar = op->op.scalar,
+    });
+}
+
+/* `count` elements from `first` on into pg->wide. */
+static void own_widen(const struct tutti_pg *pg, const struct pg_op *op, size_t first, size_t count)
+{
+    float blocks[TUTTI_MAX_TENSORS][BLOCK];
+    const void *in[TUTTI_MAX_TENSORS];
+    for (size_t done = 0; done < count; done += BLOCK) {
+        size_t length = count - done < BLOCK ? count - done : BLOCK;
+        for (int i = 0; i < op->work.tensor_count; i++) {
+            narrows[op->dtype].widen(blocks[i], op->tensors[i].data, first + done, length);
+            in[i] = blocks[i];
+        }
+        own_reduce(pg, op, TUTTI_FLOAT32, pg->wide + done, in, length);
+    }
+}
+
+static void spread(const struct tutti_pg *pg, const struct pg_op *op)
+{
+    for (int i = 1; i < op->work.tensor_count; i++)
+        pg->comm->isa->copy(op->tensors[i].data, op->tensors[0].data,
+                            op->count * tutti_dtype_size(op->dtype));
+}
+
+static enum tutti_status run_wide(struct tutti_pg *pg, struct pg_op *op)
+{
+    for (size_t first = 0; first < op->count; first += PG_WIDE_ELEMENTS) {
+        size_t left = op->count - first;
+        size_t count = left < PG_WIDE_ELEMENTS ? left : PG_WIDE_ELEMENTS;
+        uint64_t environment = reduce_env_begin();
+        own_widen(pg, op, first, count);
+        reduce_env_end(environment);
+        enum tutti_status status = comm_all_reduce(pg->comm, pg->wide, count, TUTTI_FLOAT32,
+                                                   cross_op(op->op.kind), op->timeout_ms);
+        if (status != TUTTI_OK)
+            return status;
+        environment = reduce_env_begin();
+        narrows[op->dtype].narrow(op->tensors[0].data, pg->wide, first, count);
+        reduce_env_end(environment);
+    }
+    return TUTTI_OK;
+}
+
+static enum tutti_status run_own(struct tutti_pg *pg, struct pg_op *op)
+{
+    const void *in[TUTTI_MAX_TENSORS];
+    for (int i = 0; i < op->work.tensor_count; i++)
+        in[i] = op->tensors[i].data;
+    uint64_t environment = reduce_env_begin();
+    own_reduce(pg, op, op->dtype, op->tensors[0].data, in, op->count);
+    reduce_env_end(environment);
+    return comm_all_reduce(pg->comm, op->tensors[0].data, op->count, op->dtype,
+                           cross_op(op->op.kind), op->timeout_ms);
+}
+
+enum tutti_status pg_run(struct tutti_pg *pg, struct pg_op *op, uint32_t inputs)
+{
+    tutti_op_t as_given =
+        op->op.kind == TUTTI_OP_PREMUL_SUM ? &op->op : (tutti_op_t)(uintptr_t)op->op.kind;
+    if (inputs <= 1 || op->count == 0)
+        return comm_all_reduce(pg->comm, op->tensors[0].data, op->count, op->dtype, as_given,
+                               op->timeout_ms);
+    enum tutti_status status = narrows[op->dtype].widen ? run_wide(pg, op) : run_own(pg, op);
+    if (status == TUTTI_OK)
+        spread(pg, op);
+    return status;
+}

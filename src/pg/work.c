@@ -1,0 +1,138 @@
+/* SPDX-License-Identifier: MIT */
+/* An operation as a work: all that its handle can be asked lies in it, so that it outlives its
+ * group. */
+#include "deadline.h"
+#include "error.h"
+#include "ipc/fork.h"
+#include "ipc/futex.h"
+#include "order.h"
+#include "pg/pg.h"
+#include "signature.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+
+enum {
+    SPINS = 300, /* looks of a waiter before it sleeps */
+    SLICE_MS = 60000,
+};
+
+void pg_op_release(struct pg_op *op)
+{
+    if (order_fetch_add_u32(&op->references, UINT32_MAX) == 1)
+        free(op);
+}
+
+void pg_op_complete(struct pg_op *op, const struct pg_outcome *outcome)
+{
+    op->outcome = *outcome;
+    if (op->callback)
+        op->callback(op->context, &op->work, outcome->status);
+    /* H5 pairs H5a: outcome and tensors. An exchange, so that no waiter between is missed. */
+    if (order_exchange_u32(&op->state, PG_DONE) == PG_AWAITED)
+        futex_wake_all(&op->state);
+    pg_op_release(op);
+}
+
+static enum tutti_status op_check(const struct pg_op *op, const char *call)
+{
+    if (fork_detected(op->epoch))
+        return error_set(TUTTI_ERR_INVALID,
+                         "%s: the work belongs to the process that submitted it, not to its fork",
+                         call);
+    return TUTTI_OK;
+}
+
+static enum tutti_status op_status(const struct pg_op *op)
+{
+    return op->outcome.status == TUTTI_OK ? TUTTI_OK : pg_outcome_tell(&op->outcome, op);
+}
+
+static bool is_done(const struct pg_op *op)
+{
+    return order_load_acquire_u32(&op->state) == PG_DONE; /* H5a pairs H5 */
+}
+
+static enum tutti_status op_test(struct tutti_work *work, const char *call, bool *done)
+{
+    const struct pg_op *op = (const struct pg_op *)work;
+    enum tutti_status status = op_check(op, call);
+    if (status != TUTTI_OK)
+        return status;
+    *done = is_done(op);
+    return *done ? op_status(op) : TUTTI_OK;
+}
+
+static enum tutti_status op_result(struct tutti_work *work, const char *call, int64_t timeout_ms)
+{
+    struct pg_op *op = (struct pg_op *)work;
+    enum tutti_status status = op_check(op, call);
+    if (status != TUTTI_OK)
+        return status;
+    for (int turn = 0; turn < SPINS; turn++) {
+        if (is_done(op))
+            return op_status(op);
+        order_pause();
+    }
+    timeout_ms = timeout_ms ? timeout_ms : op->patience_ms;
+    int64_t deadline = deadline_after(timeout_ms);
+    while (!is_done(op)) {
+        int64_t left = deadline_left_ms(deadline);
+        if (left == 0)
+            return error_set(TUTTI_ERR_TIMEOUT,
+                             "%s: all_reduce %" PRIu64 " of tag %" PRIu32
+                             " has not ended within %" PRId64 " ms: wait again",
+                             call, work->sequence, work->tag, timeout_ms);
+        (void)order_compare_exchange_u32(&op->state, PG_OPEN, PG_AWAITED);
+        futex_sleep(&op->state, PG_AWAITED, left < 0 || left > SLICE_MS ? SLICE_MS : left);
+    }
+    return op_status(op);
+}
+
+static enum tutti_status op_wait(struct tutti_work *work, const char *call, tutti_stream_t stream)
+{
+    if (stream != TUTTI_STREAM_DEFAULT)
+        return error_set(TUTTI_ERR_INVALID,
+                         "%s: stream %p: the work of a group on CPU tensors takes "
+                         "TUTTI_STREAM_DEFAULT only",
+                         call, (const void *)stream);
+    return op_result(work, call, -1);
+}
+
+static enum tutti_status op_fault(struct tutti_work *work, const char *call,
+                                  struct tutti_fault *fault)
+{
+    const struct pg_op *op = (const struct pg_op *)work;
+    const struct pg_outcome *outcome = &op->outcome;
+    fault->status = op_check(op, call);
+    if (fault->status != TUTTI_OK || !is_done(op) || outcome->status == TUTTI_OK)
+        return fault->status;
+    fault->status = op_status(op);
+    fault->rank = outcome->rank;
+    fault->peer = outcome->peer;
+    fault->sequence = work->sequence;
+    fault->expected = signature_unpack(op->operation.signature, op->operation.parameter);
+    if (outcome->status == TUTTI_ERR_MISMATCH) {
+        fault->expected =
+            signature_unpack(outcome->expected.signature, outcome->expected.parameter);
+        fault->seen = signature_unpack(outcome->seen.signature, outcome->seen.parameter);
+    }
+    return fault->status;
+}
+
+static void op_destroy(struct tutti_work *work)
+{
+    struct pg_op *op = (struct pg_op *)work;
+    if (fork_detected(op->epoch))
+        free(op); /* the engine, which may hold it too, did not come along */
+    else
+        pg_op_release(op);
+}
+
+const struct work_class pg_work_class = {
+    .test = op_test,
+    .wait = op_wait,
+    .result = op_result,
+    .fault = op_fault,
+    .destroy = op_destroy,
+};

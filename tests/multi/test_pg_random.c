@@ -1,0 +1,355 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * A process group's all-reduces against a scalar reference: random dtypes, operations, shapes and
+ * strides, one or several tensors a rank, hundreds in flight on several tags from several threads,
+ * which every rank submits in an order of its own.
+ *
+ * usage: test_pg_random processes|threads
+ */
+#include "pg.h"
+#include "reference.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    THREADS = 3,
+    TAGS = 9,
+    ROUNDS = 4,
+    OPERATIONS = 360, /* a round */
+    OPERATIONS_SHORT = 90,
+    MOST_DIMS = 5,
+    MOST_TENSORS = 3,
+    LONG_ELEMENTS = 70000, /* more than travel at once where inputs are widened */
+};
+
+static const double scalar = 0.37128906254;
+
+/* Equal on all ranks but for the tensors' number and memory. */
+struct operation {
+    uint64_t seed;
+    enum tutti_dtype dtype;
+    enum tutti_op_kind kind;
+    bool several; /* tensors, on some ranks */
+    int dims;
+    int64_t sizes[MOST_DIMS];
+    int64_t strides[MOST_DIMS];
+    size_t count;
+    uint32_t tag;
+    unsigned char *memory; /* of all tensors of this rank */
+    tutti_work_t *work;
+};
+
+/* One rank's. */
+struct life {
+    struct ranks *ranks;
+    int rank;
+    tutti_pg_t *pg;
+    tutti_op_t premul_sum;
+    struct operation *operations;
+    int count;
+    int failures[THREADS];
+};
+
+struct submitter {
+    struct life *life;
+    int index;
+};
+
+static uint64_t next(uint64_t *random)
+{
+    *random += UINT64_C(0x9e3779b97f4a7c15);
+    uint64_t z = *random;
+    z = (z ^ z >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
+    z = (z ^ z >> 27) * UINT64_C(0x94d049bb133111eb);
+    return z ^ z >> 31;
+}
+
+static int below(uint64_t *random, int bound)
+{
+    return (int)(next(random) % (uint64_t)bound);
+}
+
+/* Random extents, in a random order in memory. */
+static void shape_make(uint64_t *random, struct operation *operation)
+{
+    int order[MOST_DIMS];
+    operation->dims = below(random, MOST_DIMS + 1);
+    operation->count = 1;
+    for (int d = 0; d < operation->dims; d++) {
+        int place = below(random, d + 1);
+        operation->sizes[d] = below(random, 20) ? 1 + below(random, 6) : 0;
+        operation->count *= (size_t)operation->sizes[d];
+        order[d] = order[place];
+        order[place] = d;
+    }
+    if (operation->dims && !below(random, 40)) {
+        operation->dims = 1;
+        operation->sizes[0] = LONG_ELEMENTS;
+        operation->count = LONG_ELEMENTS;
+        order[0] = 0;
+    }
+    int64_t stride = 1;
+    for (int i = 0; i < operation->dims; i++) {
+        int64_t size = operation->sizes[order[i]];
+        operation->strides[order[i]] = size == 1 ? -7 : stride; /* where it does not matter */
+        stride *= size;
+    }
+}
+
+static void operation_make(uint64_t *random, struct operation *operation)
+{
+    *operation = (struct operation){.seed = next(random)};
+    do {
+        operation->dtype = (enum tutti_dtype)below(random, TUTTI_DTYPE_COUNT);
+        operation->kind = (enum tutti_op_kind)(1 + below(random, TUTTI_OP_COUNT - 1));
+    } while (!reference_has(operation->dtype, operation->kind));
+    operation->several = below(random, 2);
+    operation->tag = (uint32_t)below(random, TAGS);
+    shape_make(random, operation);
+}
+
+static int tensors_of(const struct operation *operation, int rank)
+{
+    uint64_t random = operation->seed + (uint64_t)rank;
+    return operation->several ? 1 + below(&random, MOST_TENSORS) : 1;
+}
+
+/* One element: numbers that the dtype can hold, or any bits of an integer. */
+static void element_make(uint64_t *random, enum tutti_dtype dtype, void *element)
+{
+    uint64_t bits = next(random);
+    double value = (double)((int64_t)(bits % 4001) - 2000) / 500;
+    float single = (float)value;
+    uint32_t code;
+    switch (dtype) {
+    case TUTTI_FLOAT32:
+        memcpy(element, &single, sizeof single);
+        return;
+    case TUTTI_FLOAT64:
+        memcpy(element, &value, sizeof value);
+        return;
+    case TUTTI_FLOAT16:
+    case TUTTI_BFLOAT16:
+    case TUTTI_FLOAT8_E4M3:
+    case TUTTI_FLOAT8_E5M2:
+        code = reference_encode(dtype, value);
+        memcpy(element, &code, tutti_dtype_size(dtype));
+        return;
+    case TUTTI_BOOL:
+        bits &= 1;
+        break;
+    case TUTTI_INT8:
+    case TUTTI_UINT8:
+    case TUTTI_INT16:
+    case TUTTI_INT32:
+    case TUTTI_INT64:
+    case TUTTI_UINT32:
+    case TUTTI_UINT64:
+        break;
+    }
+    memcpy(element, &bits, tutti_dtype_size(dtype));
+}
+
+/* A rank's tensor, in memory order. */
+static void input_make(const struct operation *operation, int rank, int tensor, void *memory)
+{
+    uint64_t random = operation->seed ^ (uint64_t)(rank * MOST_TENSORS + tensor + 1) << 32;
+    size_t width = tutti_dtype_size(operation->dtype);
+    for (size_t i = 0; i < operation->count; i++)
+        element_make(&random, operation->dtype, (unsigned char *)memory + i * width);
+}
+
+/* To float32 and back, for what accumulates in it and is not float32. */
+static bool is_narrow(enum tutti_dtype dtype)
+{
+    return dtype >= TUTTI_FLOAT16 && dtype <= TUTTI_FLOAT8_E5M2;
+}
+
+static void widen(const struct operation *operation, const void *from, float *to)
+{
+    size_t width = tutti_dtype_size(operation->dtype);
+    for (size_t i = 0; i < operation->count; i++) {
+        uint32_t code = 0;
+        memcpy(&code, (const unsigned char *)from + i * width, width);
+        to[i] = (float)reference_decode(operation->dtype, code);
+    }
+}
+
+static void narrow(const struct operation *operation, const float *from, void *to)
+{
+    size_t width = tutti_dtype_size(operation->dtype);
+    for (size_t i = 0; i < operation->count; i++) {
+        uint32_t code = reference_encode(operation->dtype, from[i]);
+        memcpy((unsigned char *)to + i * width, &code, width);
+    }
+}
+
+/* The inputs of a rank, reduced in the type that is accumulated in. */
+static void *partial_make(const struct operation *operation, int rank, enum tutti_dtype wide)
+{
+    size_t width = tutti_dtype_size(operation->dtype);
+    void *tensors[MOST_TENSORS];
+    int count = tensors_of(operation, rank);
+    for (int i = 0; i < count; i++) {
+        tensors[i] = malloc(operation->count * 8 + 8);
+        input_make(operation, rank, i, tensors[i]);
+        if (wide == operation->dtype)
+            continue;
+        void *wider = malloc(operation->count * sizeof(float) + width);
+        widen(operation, tensors[i], wider);
+        free(tensors[i]);
+        tensors[i] = wider;
+    }
+    enum tutti_op_kind kind = operation->kind == TUTTI_OP_AVG ? TUTTI_OP_SUM : operation->kind;
+    reference_reduce(tensors[0], (const void *const *)tensors, count, operation->count, wide, kind,
+                     scalar);
+    for (int i = 1; i < count; i++)
+        free(tensors[i]);
+    return tensors[0];
+}
+
+/* The result, in memory order. */
+static void *expected_make(const struct operation *operation, int size)
+{
+    void *parts[TUTTI_MAX_RANKS];
+    bool several = false;
+    for (int r = 0; r < size; r++)
+        several |= tensors_of(operation, r) > 1;
+    enum tutti_dtype wide =
+        several && is_narrow(operation->dtype) ? TUTTI_FLOAT32 : operation->dtype;
+    enum tutti_op_kind kind = operation->kind;
+    for (int r = 0; r < size; r++) {
+        if (several) {
+            parts[r] = partial_make(operation, r, wide);
+            continue;
+        }
+        parts[r] = malloc(operation->count * 8 + 8);
+        input_make(operation, r, 0, parts[r]);
+    }
+    if (several && kind == TUTTI_OP_PREMUL_SUM)
+        kind = TUTTI_OP_SUM;
+    reference_reduce(parts[0], (const void *const *)parts, size, operation->count, wide, kind,
+                     scalar);
+    for (int r = 1; r < size; r++)
+        free(parts[r]);
+    if (wide != operation->dtype) {
+        void *result = malloc(operation->count * 8 + 8);
+        narrow(operation, parts[0], result);
+        free(parts[0]);
+        return result;
+    }
+    return parts[0];
+}
+
+static enum tutti_status submit(struct life *life, struct operation *operation)
+{
+    struct tutti_tensor tensors[MOST_TENSORS];
+    size_t bytes = operation->count * tutti_dtype_size(operation->dtype);
+    int count = tensors_of(operation, life->rank);
+    const struct tutti_pg_call_options options = {.struct_size = sizeof options,
+                                                  .tag = operation->tag};
+    operation->memory = malloc((size_t)count * bytes + 1);
+    for (int i = 0; i < count; i++) {
+        tensors[i] = (struct tutti_tensor){
+            .struct_size = sizeof tensors[i],
+            .data = operation->memory + (size_t)i * bytes,
+            .dtype = operation->dtype,
+            .dims = operation->dims,
+            .sizes = operation->sizes,
+            .strides = operation->strides,
+        };
+        input_make(operation, life->rank, i, tensors[i].data);
+    }
+    tutti_op_t op = operation->kind == TUTTI_OP_PREMUL_SUM ? life->premul_sum
+                                                           : (tutti_op_t)(uintptr_t)operation->kind;
+    return tutti_pg_all_reduce(life->pg, tensors, count, op, &options, &operation->work);
+}
+
+/* Its tags one after the other, beginning with another one on each rank. */
+static void *submit_some(void *argument)
+{
+    const struct submitter *submitter = argument;
+    struct life *life = submitter->life;
+    for (int i = 0; i < TAGS; i++) {
+        uint32_t tag = (uint32_t)((i + life->rank * THREADS) % TAGS);
+        if (tag % THREADS != (uint32_t)submitter->index)
+            continue;
+        for (int k = 0; k < life->count; k++)
+            if (life->operations[k].tag == tag && submit(life, &life->operations[k]) != TUTTI_OK)
+                life->failures[submitter->index]++;
+    }
+    return NULL;
+}
+
+static int check(struct ranks *ranks, int rank, struct operation *operation)
+{
+    size_t bytes = operation->count * tutti_dtype_size(operation->dtype);
+    RANKS_CHECK(tutti_work_result(operation->work, RANKS_TIMEOUT_MS) == TUTTI_OK);
+    void *expected = expected_make(operation, ranks->size);
+    bool same = true;
+    for (int i = 0; i < tensors_of(operation, rank); i++)
+        same &= memcmp(operation->memory + (size_t)i * bytes, expected, bytes) == 0;
+    free(expected);
+    RANKS_CHECK(same || !tutti_work_title(operation->work));
+    tutti_work_destroy(operation->work);
+    free(operation->memory);
+    return 0;
+}
+
+static int round_of(struct life *life, uint64_t *random)
+{
+    struct ranks *ranks = life->ranks;
+    int rank = life->rank;
+    pthread_t threads[THREADS];
+    struct submitter submitters[THREADS];
+    for (int k = 0; k < life->count; k++)
+        operation_make(random, &life->operations[k]);
+    for (int t = 0; t < THREADS; t++) {
+        submitters[t] = (struct submitter){life, t};
+        RANKS_CHECK(pthread_create(&threads[t], NULL, submit_some, &submitters[t]) == 0);
+    }
+    for (int t = 0; t < THREADS; t++)
+        pthread_join(threads[t], NULL);
+    for (int t = 0; t < THREADS; t++)
+        RANKS_CHECK(life->failures[t] == 0);
+    for (int k = 0; k < life->count; k++) {
+        int failed = check(ranks, rank, &life->operations[k]);
+        if (failed)
+            return failed;
+    }
+    return 0;
+}
+
+static int live(struct ranks *ranks, int rank, tutti_store_t *store)
+{
+    struct life life = {
+        .ranks = ranks, .rank = rank, .count = ranks_short() ? OPERATIONS_SHORT : OPERATIONS};
+    tutti_comm_t *comm;
+    uint64_t random = 20;
+    int failed = 0;
+    RANKS_CHECK(pg_join(ranks, rank, store, &comm, &life.pg) == TUTTI_OK);
+    RANKS_CHECK(tutti_op_create_premul_sum(scalar, &life.premul_sum) == TUTTI_OK);
+    life.operations = calloc((size_t)life.count, sizeof *life.operations);
+    for (int i = 0; i < ROUNDS && !failed; i++)
+        failed = round_of(&life, &random);
+    tutti_op_destroy(life.premul_sum);
+    free(life.operations);
+    pg_part(comm, life.pg);
+    return failed;
+}
+
+int main(int argc, char **argv)
+{
+    bool processes = argc > 1 && strcmp(argv[1], "processes") == 0;
+    int failures = 0, skip = ranks_skip_cuda("process groups have CPU ranks only");
+    if (skip)
+        return skip;
+    for (int size = 1; size <= 4; size++) {
+        struct ranks *ranks = ranks_create(size, processes ? size : 0, 0);
+        failures += ranks_run(ranks, live);
+        ranks_destroy(ranks);
+    }
+    return failures ? 1 : 0;
+}

@@ -1,0 +1,62 @@
+/* SPDX-License-Identifier: MIT */
+/* Small change of the tests of process groups. */
+#ifndef TESTS_PG_H
+#define TESTS_PG_H
+
+#include "ranks.h"
+#include "tutti/pg.h"
+
+/* A one-dimensional float32 tensor; *size holds its length. */
+static inline struct tutti_tensor pg_vector(float *data, const int64_t *size)
+{
+    return (struct tutti_tensor){.struct_size = sizeof(struct tutti_tensor),
+                                 .data = data,
+                                 .dtype = TUTTI_FLOAT32,
+                                 .dims = 1,
+                                 .sizes = size};
+}
+
+/* Submits the sum of one float. */
+static inline enum tutti_status pg_sum(tutti_pg_t *pg, float *data, uint32_t tag,
+                                       int64_t timeout_ms, tutti_work_t **work)
+{
+    static const int64_t one = 1;
+    const struct tutti_tensor tensor = pg_vector(data, &one);
+    const struct tutti_pg_call_options options = {
+        .struct_size = sizeof options, .tag = tag, .timeout_ms = timeout_ms};
+    return tutti_pg_all_reduce(pg, &tensor, 1, TUTTI_SUM, &options, work);
+}
+
+/* Waits for the work and destroys it. */
+static inline enum tutti_status pg_end(tutti_work_t *work)
+{
+    enum tutti_status status = tutti_work_result(work, RANKS_TIMEOUT_MS);
+    tutti_work_destroy(work);
+    return status;
+}
+
+/* A sum of 1 of each rank works. */
+static inline bool pg_goes_on(tutti_pg_t *pg, uint32_t tag, int size)
+{
+    float x = 1;
+    tutti_work_t *work;
+    return pg_sum(pg, &x, tag, 0, &work) == TUTTI_OK && pg_end(work) == TUTTI_OK &&
+           x == (float)size;
+}
+
+/* Communicator and group. */
+static inline enum tutti_status pg_join(struct ranks *ranks, int rank, tutti_store_t *store,
+                                        tutti_comm_t **comm, tutti_pg_t **pg)
+{
+    *pg = NULL;
+    enum tutti_status status = ranks_join(ranks, rank, store, NULL, comm);
+    return status == TUTTI_OK ? tutti_pg_create(*comm, NULL, pg) : status;
+}
+
+static inline void pg_part(tutti_comm_t *comm, tutti_pg_t *pg)
+{
+    tutti_pg_destroy(pg);
+    tutti_comm_destroy(comm);
+}
+
+#endif
