@@ -461,7 +461,7 @@ struct tutti_fault {
  * that all ranks come; version and configuration of all ranks (MISMATCH names the difference); same
  * host; on CUDA, a device of its own for each rank, by UUID; that their topology files agree; that
  * processes, and devices, reach each other. A rank that fails in the last makes all fail. Allocates
- * an arena of a few MiB a rank; on CUDA besides one of 62 MiB on the device whose context is
+ * an arena of a few MiB a rank; on CUDA besides one of 64 MiB on the device whose context is
  * current during the meeting, which outlives the communicator, and a thread that watches.
  *
  * - [in] store: borrowed until the rendezvous has ended
