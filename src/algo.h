@@ -20,7 +20,6 @@ struct request {
     uint32_t parameter; /* hash of the scalar, 0 if none */
     uint32_t flags;     /* enum tutti_call_flags */
     uint32_t element_bytes;
-    uint32_t partial_bytes; /* of an element in the accumulation type */
     enum tutti_algo algo;
     enum tutti_dtype dtype;
     enum tutti_op_kind op;

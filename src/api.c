@@ -177,13 +177,6 @@ static bool is_float(enum tutti_dtype dtype)
     return dtype <= TUTTI_FLOAT8_E5M2;
 }
 
-/* Of an element in the accumulation type. */
-static size_t partial_bytes(enum tutti_dtype dtype)
-{
-    size_t bytes = dtype_bytes(dtype);
-    return is_float(dtype) && bytes < sizeof(float) ? sizeof(float) : bytes;
-}
-
 /* Where peers can find the operands, if they can: both in allocations of a group with our ranks. */
 static void operands_find(const struct tutti_comm *comm, struct request *request)
 {
@@ -285,7 +278,6 @@ static enum tutti_status all_reduce(const void *send, void *recv, size_t count,
         .parameter = 0,
         .flags = options->flags,
         .element_bytes = (uint32_t)dtype_bytes(dtype),
-        .partial_bytes = (uint32_t)partial_bytes(dtype),
         .algo = algo,
         .dtype = dtype,
         .op = kind,

@@ -73,7 +73,8 @@ static enum tutti_status read_await(const struct course *course, uint32_t k)
 /* A place for what is published next. */
 static enum tutti_status place_take(struct course *course)
 {
-    course->place = ring_take(course->group, course->chunk * course->request->partial_bytes);
+    course->place =
+        ring_take(course->group, course->chunk * reduce_partial_bytes(course->request->dtype));
     return course->next < AHEAD ? TUTTI_OK : read_await(course, course->next - AHEAD);
 }
 
@@ -186,7 +187,7 @@ enum tutti_status chunked_ring_pieces(struct cpu_group *group, const struct requ
 {
     const size_t size = (size_t)group->size;
     size_t line = LAYOUT_LINE / request->element_bytes;
-    size_t most = CHUNK_BYTES / request->partial_bytes / line * line * size;
+    size_t most = CHUNK_BYTES / reduce_partial_bytes(request->dtype) / line * line * size;
     size_t pieces = (request->count + most - 1) / most;
     size_t piece = size * chunk_elements((request->count + pieces - 1) / pieces, group->size,
                                          request->element_bytes);

@@ -64,7 +64,8 @@ static struct cut cut_request(const struct cpu_group *group, const struct reques
     if (request->bytes <= WHOLE_BYTES)
         return (struct cut){1, request->count, true, group->step + 1};
     /* A quarter in whole lines, its inputs and its partial sums. */
-    size_t most = LAYOUT_PIECE_BYTES / (QUAD * width + request->partial_bytes) / line * line * QUAD;
+    size_t most = LAYOUT_PIECE_BYTES / (QUAD * width + reduce_partial_bytes(request->dtype)) /
+                  line * line * QUAD;
     size_t pieces = (request->count + most - 1) / most;
     size_t piece = chunk_elements((request->count + pieces - 1) / pieces, QUAD, width) * QUAD;
     return (struct cut){(request->count + piece - 1) / piece, piece, false, group->step + 1};
@@ -82,7 +83,7 @@ static struct piece piece_take(struct cpu_group *group, const struct request *re
         chunk_of(piece.count, piece.chunk, cut->whole ? 0 : group->mesh.quarter, &piece.own);
     piece.slot = piece.step % LAYOUT_SLOTS;
     size_t inputs = piece.chunk * width * (cut->whole ? 1 : QUAD);
-    piece.at = ring_take(group, inputs + piece.chunk * request->partial_bytes);
+    piece.at = ring_take(group, inputs + piece.chunk * reduce_partial_bytes(request->dtype));
     piece.partials = piece.at + inputs;
     return piece;
 }
@@ -110,7 +111,7 @@ static void fill(struct cpu_group *group, const struct request *request, const s
 static unsigned char *sums_of(const struct cpu_group *group, const struct request *request,
                               const struct piece *piece)
 {
-    if (!group->far || request->partial_bytes != request->element_bytes)
+    if (!group->far || reduce_partial_bytes(request->dtype) != request->element_bytes)
         return group->own->ring + piece->partials;
     return (unsigned char *)request->recv + (piece->first + piece->own) * request->element_bytes;
 }

@@ -64,4 +64,11 @@ const struct reduce_isa *reduce_isa_named(const char *name);
 uint64_t reduce_env_begin(void);
 void reduce_env_end(uint64_t saved);
 
+/* Of an element of a partial result. */
+static inline size_t reduce_partial_bytes(enum tutti_dtype dtype)
+{
+    const size_t bytes = tutti_dtype_size(dtype);
+    return dtype <= TUTTI_FLOAT8_E5M2 && bytes < sizeof(float) ? sizeof(float) : bytes;
+}
+
 #endif
