@@ -12,15 +12,7 @@ enum tutti_status cpu_barrier(struct cpu_group *group, const struct request *req
     uint32_t sequence = (uint32_t)group->sequence;
     POINT("barrier.entered");
     wait_publish(group, wait_announcement(group, group->rank, sequence), sequence, request);
-    for (int r = 0; r < group->size; r++) {
-        if (r == group->rank)
-            continue;
-        enum tutti_status status =
-            wait_header(group, r, wait_announcement(group, r, sequence), sequence, request);
-        if (status != TUTTI_OK)
-            return status;
-    }
-    return TUTTI_OK;
+    return wait_all_enter(group, request);
 }
 
 enum tutti_status cpu_barrier_subset(struct cpu_group *group, uint64_t subset,

@@ -45,21 +45,6 @@ static int chunk_back(const struct cpu_group *group, int places)
     return (group->place + 2 * group->size - places) % group->size;
 }
 
-/* Everybody has entered, and means the same. */
-static enum tutti_status all_enter(struct cpu_group *group, const struct request *request)
-{
-    uint32_t sequence = (uint32_t)group->sequence;
-    for (int r = 0; r < group->size; r++) {
-        if (r == group->rank)
-            continue;
-        enum tutti_status status =
-            wait_header(group, r, wait_announcement(group, r, sequence), sequence, request);
-        if (status != TUTTI_OK)
-            return status;
-    }
-    return TUTTI_OK;
-}
-
 /* The rank behind has read step k. */
 static enum tutti_status read_await(const struct course *course, uint32_t k)
 {
@@ -196,7 +181,7 @@ enum tutti_status chunked_ring_pieces(struct cpu_group *group, const struct requ
         alone(request);
         return TUTTI_OK;
     }
-    enum tutti_status status = all_enter(group, request);
+    enum tutti_status status = wait_all_enter(group, request);
     for (; course.first < request->count && status == TUTTI_OK; course.first += piece) {
         size_t left = request->count - course.first;
         course.count = left < piece ? left : piece;

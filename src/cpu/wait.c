@@ -132,3 +132,17 @@ enum tutti_status wait_slowly(struct cpu_group *group, int peer, const uint32_t 
         order_store_relaxed_u32(&group->own->awaits, 0);
     return status;
 }
+
+enum tutti_status wait_all_enter(struct cpu_group *group, const struct request *request)
+{
+    uint32_t sequence = (uint32_t)group->sequence;
+    for (int r = 0; r < group->size; r++) {
+        if (r == group->rank)
+            continue;
+        enum tutti_status status =
+            wait_header(group, r, wait_announcement(group, r, sequence), sequence, request);
+        if (status != TUTTI_OK)
+            return status;
+    }
+    return TUTTI_OK;
+}

@@ -59,6 +59,9 @@ static inline struct layout_header *wait_announcement(const struct cpu_group *gr
                          : &arena->mails[sequence % LAYOUT_MAILS].header;
 }
 
+/* Waits until every rank has announced the operation that runs, and means the same. */
+enum tutti_status wait_all_enter(struct cpu_group *group, const struct request *request);
+
 /* Publishes a header, then rings the bell. */
 static inline void wait_publish(struct cpu_group *group, struct layout_header *header,
                                 uint32_t turn, const struct request *request)
