@@ -38,7 +38,7 @@ enum {
 #define CUDA_ARENA_MAGIC UINT64_C(0x7475747469637561)
 
 /* {data, flag}: written by one 16-byte store, read by one 16-byte load. The flag is
- * cuda_flag_pack() of the operation. */
+ * the operation's sequence above 16 bits of hash of what it is. */
 struct cuda_flagged {
     uint64_t data;
     uint64_t flag;

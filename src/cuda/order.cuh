@@ -157,13 +157,10 @@ static __device__ __forceinline__ void order_grid_trigger(void)
 #endif
 }
 
-/* Has x computed before what follows, not where it is used. */
-template <typename T> static __device__ __forceinline__ void order_ready(T &x)
+/* Has an address computed before what follows, not where it is used. */
+template <typename T> static __device__ __forceinline__ void order_ready(T *&address)
 {
-    if constexpr (sizeof x == 8)
-        asm volatile("" : "+l"(x)::"memory");
-    else
-        asm volatile("" : "+r"(x)::"memory");
+    asm volatile("" : "+l"(address)::"memory");
 }
 
 static __device__ __forceinline__ uint64_t order_time_ns(void)
