@@ -6,6 +6,8 @@
 #include "ranks.h"
 #include "tutti/pg.h"
 
+#include <string.h>
+
 /* A one-dimensional float32 tensor; *size holds its length. */
 static inline struct tutti_tensor pg_vector(float *data, const int64_t *size)
 {
@@ -57,6 +59,23 @@ static inline void pg_part(tutti_comm_t *comm, tutti_pg_t *pg)
 {
     tutti_pg_destroy(pg);
     tutti_comm_destroy(comm);
+}
+
+/* A main(): runs the parts, one after the other, of groups of `least` to 4 ranks, as threads or,
+ * with the argument "processes", as processes. */
+static inline int pg_main(int argc, char **argv, int least, ranks_fn *const *parts, int count)
+{
+    bool processes = argc > 1 && strcmp(argv[1], "processes") == 0;
+    int failures = 0, skip = ranks_skip_cuda("process groups have CPU ranks only");
+    if (skip)
+        return skip;
+    for (int size = least; size <= 4; size++) {
+        struct ranks *ranks = ranks_create(size, processes ? size : 0, 0);
+        for (int i = 0; i < count; i++)
+            failures += ranks_run(ranks, parts[i]);
+        ranks_destroy(ranks);
+    }
+    return failures ? 1 : 0;
 }
 
 #endif

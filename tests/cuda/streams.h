@@ -5,6 +5,8 @@
 
 #include "device.h"
 
+#include <stdio.h>
+
 enum { COUNT = 1000 };
 
 struct rank {
@@ -33,6 +35,29 @@ static inline void close_rank(struct rank *self)
     cuStreamDestroy(self->a);
     cuStreamDestroy(self->b);
     device_free(self->data);
+}
+
+struct streams_part {
+    const char *name;
+    ranks_fn *fn;
+};
+
+/* A main(): each part with two ranks, threads of this process, behind which nothing is left. */
+static inline int streams_main(const struct streams_part *parts, size_t count)
+{
+    int failures = 0;
+    device_setup();
+    for (size_t i = 0; i < count; i++) {
+        struct ranks *ranks = ranks_create(2, 0, 0);
+        int failed = ranks_run(ranks, parts[i].fn);
+        ranks_destroy(ranks);
+        if (device_left() != 0)
+            failed++;
+        if (failed)
+            fprintf(stderr, "%s failed\n", parts[i].name);
+        failures += failed;
+    }
+    return failures ? 1 : 0;
 }
 
 #endif

@@ -3,22 +3,13 @@
  * What a CUDA communicator refuses, in which order, in words; and every driver call that fails
  * during its creation, one after the other: both ranks hear of it, and nothing is left.
  */
-#include "device.h"
+#include "turns.h"
 
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
-
-#define CHECK(condition)                                                                           \
-    do {                                                                                           \
-        if (!(condition)) {                                                                        \
-            fprintf(stderr, "%s:%d: %s [%s]\n", __FILE__, __LINE__, #condition,                    \
-                    tutti_last_error());                                                           \
-            return 1;                                                                              \
-        }                                                                                          \
-    } while (0)
 
 /* ---- before the store is touched, each in a process of its own --------------------------------
  */
@@ -262,19 +253,15 @@ static const char *const calls[] = {
     "cuThreadExchangeStreamCaptureMode",
 };
 
-struct outcome {
-    int created[2];
-};
-
 /* Creates, and uses what was created. */
 static int create_once(struct ranks *ranks, int rank, tutti_store_t *store)
 {
-    struct outcome *outcome = (struct outcome *)(void *)ranks->shared;
+    struct turns_outcome *outcome = (struct turns_outcome *)(void *)ranks->shared;
     tutti_comm_t *comm;
     RANKS_CHECK(device_enter(rank));
-    outcome->created[rank] = 0;
+    outcome->whole[rank] = 0;
     if (device_join(ranks, rank, store, NULL, &comm) == TUTTI_OK) {
-        outcome->created[rank] = 1;
+        outcome->whole[rank] = 1;
         tutti_comm_destroy(comm);
     } else {
         RANKS_CHECK(!comm);
@@ -282,54 +269,14 @@ static int create_once(struct ranks *ranks, int rank, tutti_store_t *store)
     return 0;
 }
 
-static int fail_at(const char *call, int at, bool *reached)
-{
-    int descriptors = device_count("/proc/self/fd"), threads = device_count("/proc/self/task");
-    struct ranks *ranks = ranks_create(2, 0, sizeof(struct outcome));
-    const struct outcome *outcome = (const struct outcome *)(void *)ranks->shared;
-    standin_forget();
-    standin_fail(call, at, CUDA_ERROR_INVALID_VALUE);
-    int failures = ranks_run(ranks, create_once);
-    standin_fail(NULL, 0, CUDA_SUCCESS);
-    *reached = standin_calls(call) >= (uint64_t)at;
-    /* Either both have it or neither; with nothing to fail, both. */
-    bool agreed = outcome->created[0] == outcome->created[1] && (*reached || outcome->created[0]);
-    ranks_destroy(ranks);
-    CHECK(failures == 0);
-    CHECK(agreed);
-    CHECK(standin_left() == 0);
-    CHECK(device_count("/proc/self/fd") == descriptors);
-    /* The streams' threads, of the stand-in, take a moment to end: now, and before we counted. */
-    for (int i = 0; i < 1000 && device_count("/proc/self/task") > threads; i++)
-        usleep(1000);
-    CHECK(device_count("/proc/self/task") <= threads);
-    return 0;
-}
-
-/* Nothing fails. Threads that a first thread brings with it, a sanitizer's, are there from now on.
- */
-static int warm_up(void)
-{
-    struct ranks *ranks = ranks_create(2, 0, sizeof(struct outcome));
-    int failures = ranks_run(ranks, create_once);
-    ranks_destroy(ranks);
-    return failures;
-}
-
 static int fail_in_turn(void)
 {
-    bool reached = true;
-    CHECK(device_enter(0));
-    CHECK(warm_up() == 0);
-    for (size_t i = 0; i < sizeof calls / sizeof *calls; i++) {
-        reached = true;
-        for (int at = 1; reached; at += at < 4 ? 1 : at)
-            if (fail_at(calls[i], at, &reached) != 0) {
-                fprintf(stderr, "%s, call %d\n", calls[i], at);
-                return 1;
-            }
-    }
-    return 0;
+    return turns_run(&(struct turns){.once = create_once,
+                                     .shared_bytes = sizeof(struct turns_outcome),
+                                     .calls = calls,
+                                     .count = sizeof calls / sizeof *calls,
+                                     .doubling = true,
+                                     .left = standin_left});
 }
 
 static int run(ranks_fn *fn)

@@ -256,23 +256,9 @@ static int elsewhere(struct ranks *ranks, int rank, tutti_store_t *store)
 
 int main(void)
 {
-    static const struct {
-        const char *name;
-        ranks_fn *fn;
-    } parts[] = {{"alternate", alternate}, {"one_stream", one_stream}, {"capture", capture},
-                 {"refuse", refuse},       {"outlive", outlive},       {"abandon", abandon},
-                 {"elsewhere", elsewhere}};
-    int failures = 0;
-    device_setup();
-    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
-        struct ranks *ranks = ranks_create(2, 0, 0);
-        int failed = ranks_run(ranks, parts[i].fn);
-        ranks_destroy(ranks);
-        if (device_left() != 0)
-            failed++;
-        if (failed)
-            fprintf(stderr, "%s failed\n", parts[i].name);
-        failures += failed;
-    }
-    return failures ? 1 : 0;
+    static const struct streams_part parts[] = {
+        {"alternate", alternate}, {"one_stream", one_stream}, {"capture", capture},
+        {"refuse", refuse},       {"outlive", outlive},       {"abandon", abandon},
+        {"elsewhere", elsewhere}};
+    return streams_main(parts, sizeof parts / sizeof *parts);
 }

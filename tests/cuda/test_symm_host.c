@@ -4,7 +4,7 @@
  * a call costs; what a captured graph holds, and what a stream that is behind; every driver call
  * that fails, one after the other: all ranks hear of it, and nothing is left.
  */
-#include "device.h"
+#include "turns.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -12,15 +12,6 @@
 #include <unistd.h>
 
 enum { BYTES = 5000 };
-
-#define CHECK(condition)                                                                           \
-    do {                                                                                           \
-        if (!(condition)) {                                                                        \
-            fprintf(stderr, "%s:%d: %s [%s]\n", __FILE__, __LINE__, #condition,                    \
-                    tutti_last_error());                                                           \
-            return 1;                                                                              \
-        }                                                                                          \
-    } while (0)
 
 static bool says(const char *words)
 {
@@ -432,8 +423,8 @@ static const char *const calls[] = {
 };
 
 struct outcome {
+    struct turns_outcome turns; /* whole: has met */
     int allocated[2];
-    int met[2];
 };
 
 static int create_once(struct ranks *ranks, int rank, tutti_store_t *store)
@@ -449,60 +440,20 @@ static int create_once(struct ranks *ranks, int rank, tutti_store_t *store)
     /* A rank that has none would be waited for. */
     RANKS_CHECK(meet(ranks, 1));
     if (outcome->allocated[0] && outcome->allocated[1])
-        outcome->met[rank] = tutti_symm_rendezvous(buffer, RANKS_TIMEOUT_MS, NULL) == TUTTI_OK;
+        outcome->turns.whole[rank] =
+            tutti_symm_rendezvous(buffer, RANKS_TIMEOUT_MS, NULL) == TUTTI_OK;
     RANKS_CHECK(meet(ranks, 2));
     tutti_symm_group_destroy(group);
     return 0;
 }
 
-static int fail_at(const char *call, int at, bool *reached)
-{
-    int descriptors = device_count("/proc/self/fd"), threads = device_count("/proc/self/task");
-    struct ranks *ranks = ranks_create(2, 0, sizeof(struct outcome));
-    const struct outcome *outcome = (const struct outcome *)(void *)ranks->shared;
-    standin_forget();
-    standin_fail(call, at, CUDA_ERROR_INVALID_VALUE);
-    int failures = ranks_run(ranks, create_once);
-    standin_fail(NULL, 0, CUDA_SUCCESS);
-    *reached = standin_calls(call) >= (uint64_t)at;
-    /* Either both have it or neither; with nothing to fail, both. */
-    bool agreed = outcome->met[0] == outcome->met[1] && (*reached || outcome->met[0]);
-    ranks_destroy(ranks);
-    CHECK(failures == 0);
-    CHECK(agreed);
-    CHECK(device_left() == 0);
-    CHECK(device_count("/proc/self/fd") == descriptors);
-    /* The streams' threads, of the stand-in, take a moment to end: now, and before we counted. */
-    for (int i = 0; i < 1000 && device_count("/proc/self/task") > threads; i++)
-        usleep(1000);
-    CHECK(device_count("/proc/self/task") <= threads);
-    return 0;
-}
-
-/* Nothing fails. Threads that a first thread brings with it, a sanitizer's, are there from now on.
- */
-static int warm_up(void)
-{
-    struct ranks *ranks = ranks_create(2, 0, sizeof(struct outcome));
-    int failures = ranks_run(ranks, create_once);
-    ranks_destroy(ranks);
-    return failures;
-}
-
 static int fail_in_turn(void)
 {
-    bool reached = true;
-    CHECK(device_enter(0));
-    CHECK(warm_up() == 0);
-    for (size_t i = 0; i < sizeof calls / sizeof *calls; i++) {
-        reached = true;
-        for (int at = 1; reached; at++)
-            if (fail_at(calls[i], at, &reached) != 0) {
-                fprintf(stderr, "%s, call %d\n", calls[i], at);
-                return 1;
-            }
-    }
-    return 0;
+    return turns_run(&(struct turns){.once = create_once,
+                                     .shared_bytes = sizeof(struct outcome),
+                                     .calls = calls,
+                                     .count = sizeof calls / sizeof *calls,
+                                     .left = device_left});
 }
 
 /* ---- all ------------------------------------------------------------------------------------- */

@@ -464,23 +464,9 @@ static int threads(struct ranks *ranks, int rank, tutti_store_t *store)
 
 int main(void)
 {
-    static const struct {
-        const char *name;
-        ranks_fn *fn;
-    } parts[] = {{"follow", follow},     {"fault", fault},       {"aborted", aborted},
-                 {"left", left},         {"mismatch", mismatch}, {"ends", ends},
-                 {"captured", captured}, {"calls", calls},       {"threads", threads}};
-    int failures = 0;
-    device_setup();
-    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
-        struct ranks *ranks = ranks_create(2, 0, 0);
-        int failed = ranks_run(ranks, parts[i].fn);
-        ranks_destroy(ranks);
-        if (device_left() != 0)
-            failed++;
-        if (failed)
-            fprintf(stderr, "%s failed\n", parts[i].name);
-        failures += failed;
-    }
-    return failures ? 1 : 0;
+    static const struct streams_part parts[] = {
+        {"follow", follow},     {"fault", fault},       {"aborted", aborted},
+        {"left", left},         {"mismatch", mismatch}, {"ends", ends},
+        {"captured", captured}, {"calls", calls},       {"threads", threads}};
+    return streams_main(parts, sizeof parts / sizeof *parts);
 }

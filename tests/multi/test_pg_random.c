@@ -342,14 +342,5 @@ static int live(struct ranks *ranks, int rank, tutti_store_t *store)
 
 int main(int argc, char **argv)
 {
-    bool processes = argc > 1 && strcmp(argv[1], "processes") == 0;
-    int failures = 0, skip = ranks_skip_cuda("process groups have CPU ranks only");
-    if (skip)
-        return skip;
-    for (int size = 1; size <= 4; size++) {
-        struct ranks *ranks = ranks_create(size, processes ? size : 0, 0);
-        failures += ranks_run(ranks, live);
-        ranks_destroy(ranks);
-    }
-    return failures ? 1 : 0;
+    return pg_main(argc, argv, 1, (ranks_fn *const[]){live}, 1);
 }

@@ -1,0 +1,84 @@
+/* SPDX-License-Identifier: MIT */
+/* Each call of the driver fails in turn, while two ranks, threads of this process, set something up
+ * and end it: they agree on how that went, and nothing is left. */
+#ifndef TESTS_CUDA_TURNS_H
+#define TESTS_CUDA_TURNS_H
+
+#include "device.h"
+
+#include <stdio.h>
+#include <unistd.h>
+
+#define CHECK(condition)                                                                           \
+    do {                                                                                           \
+        if (!(condition)) {                                                                        \
+            fprintf(stderr, "%s:%d: %s [%s]\n", __FILE__, __LINE__, #condition,                    \
+                    tutti_last_error());                                                           \
+            return 1;                                                                              \
+        }                                                                                          \
+    } while (0)
+
+/* What the ranks' shared bytes begin with: 1 of a rank that has set all up. */
+struct turns_outcome {
+    int whole[2];
+};
+
+struct turns {
+    ranks_fn *once;
+    size_t shared_bytes;
+    const char *const *calls; /* functions of the driver */
+    size_t count;
+    bool doubling;        /* from the fourth on, of one function, the 8th, the 16th... */
+    size_t (*left)(void); /* what the stand-in still has: standin_left() or device_left() */
+};
+
+/* Nothing fails. Threads that a first thread brings with it, a sanitizer's, are there from now on.
+ */
+static inline int turns_warm_up(const struct turns *turns)
+{
+    struct ranks *ranks = ranks_create(2, 0, turns->shared_bytes);
+    int failures = ranks_run(ranks, turns->once);
+    ranks_destroy(ranks);
+    return failures;
+}
+
+static inline int turns_fail_at(const struct turns *turns, const char *call, int at, bool *reached)
+{
+    int descriptors = device_count("/proc/self/fd"), threads = device_count("/proc/self/task");
+    struct ranks *ranks = ranks_create(2, 0, turns->shared_bytes);
+    const struct turns_outcome *outcome = (const struct turns_outcome *)(void *)ranks->shared;
+    standin_forget();
+    standin_fail(call, at, CUDA_ERROR_INVALID_VALUE);
+    int failures = ranks_run(ranks, turns->once);
+    standin_fail(NULL, 0, CUDA_SUCCESS);
+    *reached = standin_calls(call) >= (uint64_t)at;
+    /* Either both have it or neither; with nothing to fail, both. */
+    bool agreed = outcome->whole[0] == outcome->whole[1] && (*reached || outcome->whole[0]);
+    ranks_destroy(ranks);
+    CHECK(failures == 0);
+    CHECK(agreed);
+    CHECK(turns->left() == 0);
+    CHECK(device_count("/proc/self/fd") == descriptors);
+    /* The streams' threads, of the stand-in, take a moment to end: now, and before we counted. */
+    for (int i = 0; i < 1000 && device_count("/proc/self/task") > threads; i++)
+        usleep(1000);
+    CHECK(device_count("/proc/self/task") <= threads);
+    return 0;
+}
+
+static inline int turns_run(const struct turns *turns)
+{
+    CHECK(device_enter(0));
+    CHECK(turns_warm_up(turns) == 0);
+    for (size_t i = 0; i < turns->count; i++) {
+        bool reached = true;
+        for (int at = 1; reached; at += turns->doubling && at >= 4 ? at : 1)
+            if (turns_fail_at(turns, turns->calls[i], at, &reached) != 0) {
+                fprintf(stderr, "%s, call %d\n", turns->calls[i], at);
+                return 1;
+            }
+    }
+    return 0;
+}
+
+#endif
