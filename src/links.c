@@ -137,6 +137,31 @@ static enum tutti_status devices_to_ranks(struct tutti_comm *comm,
     return TUTTI_OK;
 }
 
+/* ---- from the devices ------------------------------------------------------------------------ */
+
+/* Each rank says what leads from its device to the others: it is the one that would use it. */
+static enum tutti_status devices_ask(struct tutti_comm *comm, const struct host_record *records,
+                                     struct tutti_exchanger *exchanger, int64_t deadline)
+{
+    struct cuda_device devices[CUDA_RANKS];
+    int16_t own[CUDA_RANKS] = {0}, all[CUDA_RANKS][CUDA_RANKS];
+    const char *source = "";
+    enum tutti_status status = links_alloc(comm);
+    if (status != TUTTI_OK)
+        return status;
+    for (int r = 0; r < comm->world_size; r++)
+        devices[r] = records[r].device;
+    cuda_links(devices, comm->world_size, comm->rank, own, &source);
+    status = tutti_store_all_gather(exchanger, own, sizeof own, all, deadline_timeout_ms(deadline));
+    if (status != TUTTI_OK)
+        return status;
+    comm->links->matrix.size = comm->world_size;
+    memcpy(comm->links->source, source, strlen(source));
+    for (int i = 0; i < comm->world_size; i++)
+        memcpy(comm->links->matrix.links[i], all[i], sizeof all[i]);
+    return TUTTI_OK;
+}
+
 /* ---- together -------------------------------------------------------------------------------- */
 
 /* The order given, or the quads' on a hybrid cube mesh, or rank order. */
@@ -194,12 +219,10 @@ static enum tutti_status matrix_agree(struct tutti_comm *comm, const struct host
         status = files_compare(comm, exchanger, deadline);
         if (status == TUTTI_OK && comm->links->named)
             status = devices_to_ranks(comm, records);
+    } else if (comm->config.device == TUTTI_DEVICE_CUDA) {
+        status = devices_ask(comm, records, exchanger, deadline);
     } else {
-        topology_force(comm->world_size,
-                       comm->config.device == TUTTI_DEVICE_CUDA
-                           ? "devices that do not map each other's memory do not meet"
-                           : "CPU ranks share their memory",
-                       &comm->topology);
+        topology_force(comm->world_size, "CPU ranks share their memory", &comm->topology);
         return TUTTI_OK;
     }
     if (status != TUTTI_OK)

@@ -9,6 +9,7 @@
 
 #include "algo.h"
 #include "cpu/group.h"
+#include "topology.h"
 #include "tutti/tutti.h"
 
 struct cuda_group;
@@ -26,6 +27,11 @@ struct cuda_device {
     char bus_id[16];   /* on the PCI bus, as CUDA writes it */
     int32_t multicast; /* it supports NVLink multicast objects, which Tutti does not use */
 };
+
+/* links[r]: NVLinks from the rank's device to rank r's, through NVML; else 1 or 0 for peer access;
+ * TOPOLOGY_UNKNOWN_LINKS where that is not known either. *source is a static text. */
+void cuda_links(const struct cuda_device *devices, int size, int rank, int16_t *links,
+                const char **source);
 
 struct cuda_group_config {
     int rank;

@@ -18,6 +18,16 @@ enum tutti_status cuda_device_current(struct cuda_device *device)
     return decline();
 }
 
+void cuda_links(const struct cuda_device *devices, int size, int rank, int16_t *links,
+                const char **source)
+{
+    (void)devices;
+    (void)rank;
+    *source = "";
+    for (int r = 0; r < size; r++)
+        links[r] = TOPOLOGY_UNKNOWN_LINKS;
+}
+
 enum tutti_status cuda_group_open(const struct cuda_group_config *config, struct cuda_group **group)
 {
     (void)config;

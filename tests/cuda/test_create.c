@@ -204,25 +204,62 @@ static int separate(struct ranks *ranks, int rank, tutti_store_t *store)
     return 0;
 }
 
-/* A file that names devices is read in the ranks' order. */
-static int links(struct ranks *ranks, int rank, tutti_store_t *store)
+/* The links are counted by NVML, or, without it, those who access each other are asked; a file that
+ * names devices comes before both. */
+static int detect(struct ranks *ranks, int rank, tutti_store_t *store)
 {
-    static const char file[] = "tutti-topology 1\ndevices 0000:11:00.0 0000:13:00.0 "
-                               "00102030-4050-6070-8090-a0b0c0d0e0f0\nX 0 5\n0 X 0\n6 0 X\n";
+    static const struct {
+        const char *library, *links, *file;
+        enum tutti_topology topology;
+        const char *words[2];
+    } matrices[] = {
+        {NVML_STANDIN,
+         "11,0",
+         NULL,
+         TUTTI_TOPOLOGY_FULLY_CONNECTED,
+         {"topology_source: NVLinks", "links: X 2\nlinks: 1 X\n"}},
+        {NVML_STANDIN,
+         "ss,ss",
+         NULL,
+         TUTTI_TOPOLOGY_FULLY_CONNECTED,
+         {"topology_source: NVLinks", "links: X 2\nlinks: 2 X\n"}},
+        {NVML_STANDIN,
+         "1,",
+         NULL,
+         TUTTI_TOPOLOGY_UNKNOWN,
+         {"rank 0 is linked to rank 1, but not back", "links: X 1\nlinks: 0 X\n"}},
+        {"/nonexistent/nvml",
+         NULL,
+         NULL,
+         TUTTI_TOPOLOGY_FULLY_CONNECTED,
+         {"topology_source: peer access", "links: X 1\nlinks: 1 X\n"}},
+        {"/nonexistent/nvml",
+         NULL,
+         "tutti-topology 1\ndevices 0000:11:00.0 0000:13:00.0 "
+         "00102030-4050-6070-8090-a0b0c0d0e0f0\nX 0 5\n0 X 0\n6 0 X\n",
+         TUTTI_TOPOLOGY_FULLY_CONNECTED,
+         {"every pair is linked", "links: X 6\nlinks: 5 X\n"}},
+    };
     char path[64], text[4096];
     tutti_comm_t *comm;
     RANKS_CHECK(device_enter(rank));
-    snprintf(path, sizeof path, "/tmp/tutti-test-links-%d-%d", (int)getpid(), rank);
-    FILE *stream = fopen(path, "w");
-    RANKS_CHECK(stream && fputs(file, stream) >= 0 && fclose(stream) == 0);
-    setenv("TUTTI_TOPOLOGY_FILE", path, 1);
-    enum tutti_status status = device_join(ranks, rank, store, NULL, &comm);
-    unlink(path);
-    unsetenv("TUTTI_TOPOLOGY_FILE");
-    RANKS_CHECK(status == TUTTI_OK && tutti_comm_topology(comm) == TUTTI_TOPOLOGY_FULLY_CONNECTED);
-    tutti_comm_describe(comm, text, sizeof text);
-    RANKS_CHECK(strstr(text, "every pair is linked") && strstr(text, "links: X 6\nlinks: 5 X\n"));
-    tutti_comm_destroy(comm);
+    snprintf(path, sizeof path, "/tmp/tutti-test-detect-%d-%d", (int)getpid(), rank);
+    for (size_t i = 0; i < sizeof matrices / sizeof *matrices; i++) {
+        setenv("TUTTI_NVML_LIBRARY", matrices[i].library, 1);
+        setenv("TUTTI_STANDIN_LINKS", matrices[i].links ? matrices[i].links : "", 1);
+        if (matrices[i].file) {
+            FILE *file = fopen(path, "w");
+            RANKS_CHECK(file && fputs(matrices[i].file, file) >= 0 && fclose(file) == 0);
+            setenv("TUTTI_TOPOLOGY_FILE", path, 1);
+        }
+        enum tutti_status status = device_join(ranks, rank, store, NULL, &comm);
+        unlink(path);
+        unsetenv("TUTTI_TOPOLOGY_FILE");
+        RANKS_CHECK(status == TUTTI_OK && tutti_comm_topology(comm) == matrices[i].topology);
+        tutti_comm_describe(comm, text, sizeof text);
+        RANKS_CHECK(strstr(text, matrices[i].words[0]) && strstr(text, matrices[i].words[1]));
+        tutti_comm_destroy(comm);
+    }
     return 0;
 }
 
@@ -290,6 +327,6 @@ static int run(ranks_fn *fn)
 int main(void)
 {
     device_setup();
-    int failures = refusals() + run(disagree) + run(separate) + run(links);
+    int failures = refusals() + run(disagree) + run(separate) + run(detect);
     return failures + fail_in_turn() ? 1 : 0;
 }

@@ -1,0 +1,57 @@
+/* SPDX-License-Identifier: MIT */
+/* What leads from a rank's device to the others'. */
+#include "cuda/driver.h"
+#include "cuda/group.h"
+#include "cuda/launch.h"
+#include "cuda/nvml.h"
+#include "error.h"
+#include "log.h"
+
+#include <string.h>
+
+/* The ordinal that a device has in this process; -1 if it is hidden from it. */
+static int ordinal_of(const struct cuda_driver *driver, const struct cuda_device *device)
+{
+    int count = 0;
+    CUuuid uuid;
+    if (driver->device_count(&count) != CUDA_SUCCESS)
+        return -1;
+    for (int ordinal = 0; ordinal < count; ordinal++)
+        if (driver->device_uuid(&uuid, ordinal) == CUDA_SUCCESS &&
+            memcmp(&uuid, device->uuid, sizeof uuid) == 0)
+            return ordinal;
+    return -1;
+}
+
+static int16_t peer_access(const struct cuda_driver *driver, const struct cuda_device *from,
+                           const struct cuda_device *to)
+{
+    int can = 0, ordinal = ordinal_of(driver, to);
+    if (ordinal < 0 || driver->device_can_access_peer(&can, from->ordinal, ordinal) != CUDA_SUCCESS)
+        return TOPOLOGY_UNKNOWN_LINKS;
+    return can != 0;
+}
+
+void cuda_links(const struct cuda_device *devices, int size, int rank, int16_t *links,
+                const char **source)
+{
+    const struct cuda_driver *driver;
+    const char *bus_ids[CUDA_RANKS];
+    int counts[CUDA_RANKS * CUDA_RANKS];
+    for (int r = 0; r < CUDA_RANKS; r++)
+        bus_ids[r] = devices[r < size ? r : 0].bus_id;
+    *source = "NVLinks, counted by NVML";
+    if (nvml_links(bus_ids, size, counts) == TUTTI_OK) {
+        for (int r = 0; r < size; r++)
+            links[r] = (int16_t)counts[rank * size + r];
+        return;
+    }
+    log_write(TUTTI_LOG_INFO, rank, "links cannot be counted (%s): asking for peer access",
+              tutti_last_error());
+    *source = "peer access";
+    bool open = cuda_driver_open(&driver) == TUTTI_OK;
+    for (int r = 0; r < size; r++)
+        links[r] = r == rank ? 0
+                   : open    ? peer_access(driver, &devices[rank], &devices[r])
+                             : TOPOLOGY_UNKNOWN_LINKS;
+}
