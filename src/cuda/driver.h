@@ -23,6 +23,7 @@
     X(device_uuid, cuDeviceGetUuid)                                                                \
     X(device_pci_bus_id, cuDeviceGetPCIBusId)                                                      \
     X(device_can_access_peer, cuDeviceCanAccessPeer)                                               \
+    X(device_p2p_attribute, cuDeviceGetP2PAttribute)                                               \
     X(ctx_current, cuCtxGetCurrent)                                                                \
     X(ctx_device, cuCtxGetDevice)                                                                  \
     X(ctx_push, cuCtxPushCurrent)                                                                  \

@@ -28,8 +28,9 @@ struct cuda_device {
     int32_t multicast; /* it supports NVLink multicast objects, which Tutti does not use */
 };
 
-/* links[r]: NVLinks from the rank's device to rank r's, through NVML; else 1 or 0 for peer access;
- * TOPOLOGY_UNKNOWN_LINKS where that is not known either. *source is a static text. */
+/* links[r] of rank's device to rank r's: 1 where CUDA says that NVLink leads to all of them, else
+ * how many, counted by NVML, else 1 or 0 for peer access; TOPOLOGY_UNKNOWN_LINKS where that is not
+ * known either. *source is a static text. */
 void cuda_links(const struct cuda_device *devices, int size, int rank, int16_t *links,
                 const char **source);
 

@@ -398,6 +398,20 @@ CUresult cuDeviceGetPCIBusId(char *text, int size, CUdevice device)
     return result;
 }
 
+/* Atomics are native where TUTTI_STANDIN_NVLINK is set. */
+CUresult cuDeviceGetP2PAttribute(int *value, CUdevice_P2PAttribute attribute, CUdevice from,
+                                 CUdevice to)
+{
+    CUresult result = standin_enter(__func__);
+    if (result == CUDA_SUCCESS && (!standin_device(from) || !standin_device(to) || from == to))
+        result = CUDA_ERROR_INVALID_DEVICE;
+    if (result == CUDA_SUCCESS)
+        *value = attribute == CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED &&
+                 getenv("TUTTI_STANDIN_NVLINK") &&
+                 standin_peers(devices[from].physical, devices[to].physical);
+    return result;
+}
+
 CUresult cuDeviceCanAccessPeer(int *can, CUdevice device, CUdevice peer)
 {
     CUresult result = standin_enter(__func__);

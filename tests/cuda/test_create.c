@@ -204,15 +204,22 @@ static int separate(struct ranks *ranks, int rank, tutti_store_t *store)
     return 0;
 }
 
-/* The links are counted by NVML, or, without it, those who access each other are asked; a file that
- * names devices comes before both. */
+/* CUDA says whether NVLink leads to all; else NVML counts the links; without it those who access
+ * each other are asked. A file that names devices comes before all of these. */
 static int detect(struct ranks *ranks, int rank, tutti_store_t *store)
 {
     static const struct {
         const char *library, *links, *file;
         enum tutti_topology topology;
         const char *words[2];
+        bool nvlink;
     } matrices[] = {
+        {"/nonexistent/nvml",
+         NULL,
+         NULL,
+         TUTTI_TOPOLOGY_FULLY_CONNECTED,
+         {"topology_source: NVLink to all", "links: X 1\nlinks: 1 X\n"},
+         true},
         {NVML_STANDIN,
          "11,0",
          NULL,
@@ -247,6 +254,10 @@ static int detect(struct ranks *ranks, int rank, tutti_store_t *store)
     for (size_t i = 0; i < sizeof matrices / sizeof *matrices; i++) {
         setenv("TUTTI_NVML_LIBRARY", matrices[i].library, 1);
         setenv("TUTTI_STANDIN_LINKS", matrices[i].links ? matrices[i].links : "", 1);
+        if (matrices[i].nvlink)
+            setenv("TUTTI_STANDIN_NVLINK", "1", 1);
+        else
+            unsetenv("TUTTI_STANDIN_NVLINK");
         if (matrices[i].file) {
             FILE *file = fopen(path, "w");
             RANKS_CHECK(file && fputs(matrices[i].file, file) >= 0 && fclose(file) == 0);
