@@ -67,7 +67,7 @@ static enum tutti_status config_read(const struct tutti_comm_options *options, i
                                      struct tutti_comm *comm)
 {
     size_t buffer_size = TUTTI_DEFAULT_BUFFER_SIZE;
-    bool strict = false;
+    bool strict = false, overlapping = false;
     enum tutti_algo algo = TUTTI_ALGO_NONE;
     comm->timeout_ms = DEFAULT_TIMEOUT_MS;
     enum tutti_status status = env_bytes("TUTTI_BUFFER_SIZE", &buffer_size);
@@ -75,6 +75,8 @@ static enum tutti_status config_read(const struct tutti_comm_options *options, i
         status = env_bool("TUTTI_STRICT", &strict);
     if (status == TUTTI_OK)
         status = env_algo("TUTTI_ALGO", &algo);
+    if (status == TUTTI_OK)
+        status = env_bool("TUTTI_ALLOW_OVERLAPPING_DEVICES", &overlapping);
     if (status == TUTTI_OK)
         status = env_int64("TUTTI_TIMEOUT_MS", INT64_MIN, &comm->timeout_ms);
     if (status == TUTTI_OK)
@@ -105,6 +107,7 @@ static enum tutti_status config_read(const struct tutti_comm_options *options, i
     comm->config.buffer_size = buffer_size;
     comm->config.strict = strict;
     comm->config.algo = (int32_t)algo;
+    comm->config.overlapping = overlapping;
     comm->config.leaf_order_given = options->leaf_order != NULL;
     return links_read(comm);
 }
@@ -304,9 +307,24 @@ static enum tutti_status record_make(const struct tutti_comm *comm, struct works
     return status;
 }
 
+/* Kernels of several processes that wait for each other on one device take turns of milliseconds,
+ * whoever works, so nobody gets them there who has not asked for them. */
+static enum cuda_place place_choose(const struct tutti_comm *comm,
+                                    const struct host_record *records, const char **why)
+{
+    const enum tutti_algo algo = (enum tutti_algo)comm->config.algo;
+    *why = algo == TUTTI_ALGO_HOST_STAGED ? "asked for" : "ranks share a device";
+    if (algo == TUTTI_ALGO_HOST_STAGED ||
+        (algo == TUTTI_ALGO_NONE && host_devices_overlap(records, comm->world_size)))
+        return CUDA_PLACE_HOST;
+    return algo == TUTTI_ALGO_NONE ? CUDA_PLACE_FOUND : CUDA_PLACE_DEVICE;
+}
+
 static enum tutti_status device_open(struct tutti_comm *comm, struct workspace *work,
                                      const struct cpu_group_config *host, int64_t deadline)
 {
+    const char *why;
+    enum cuda_place place = place_choose(comm, work->records, &why);
     for (int r = 0; r < comm->world_size; r++)
         work->devices[r] = work->records[r].device;
     struct cuda_group_config config = {
@@ -317,6 +335,8 @@ static enum tutti_status device_open(struct tutti_comm *comm, struct workspace *
         .programmatic = comm->programmatic,
         .default_timeout_ms = comm->timeout_ms,
         .devices = work->devices,
+        .place = place,
+        .why = why,
         .table = &work->table,
         .host = &comm->cpu,
         .exchanger = host->exchanger,

@@ -23,7 +23,7 @@ struct comm_config {
     int32_t topology_size;   /* of the matrix in TUTTI_TOPOLOGY_FILE; 0: there is none */
     int32_t topology_named;  /* it is of devices */
     int32_t leaf_order_given;
-    int32_t reserved;
+    int32_t overlapping; /* ranks may share a device: TUTTI_ALLOW_OVERLAPPING_DEVICES */
     int32_t leaf_order[TUTTI_MAX_RANKS];
 };
 

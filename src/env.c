@@ -72,7 +72,7 @@ enum tutti_status env_algo(const char *name, enum tutti_algo *value)
     const char *text = text_of(name);
     if (!text)
         return TUTTI_OK;
-    for (int algo = TUTTI_ALGO_NONE; algo <= TUTTI_ALGO_RING; algo++) {
+    for (int algo = TUTTI_ALGO_NONE; algo <= TUTTI_ALGO_HOST_STAGED; algo++) {
         if (strcasecmp(text, tutti_algo_name((enum tutti_algo)algo)) == 0) {
             *value = (enum tutti_algo)algo;
             return TUTTI_OK;
@@ -80,6 +80,7 @@ enum tutti_status env_algo(const char *name, enum tutti_algo *value)
     }
     return error_set(TUTTI_ERR_INVALID,
                      "%s=%s: expected none, one_shot, two_shot, hybrid_cube_mesh, ring, or on CUDA "
-                     "one_shot_ll, one_shot_lines, two_shot_lines, two_shot_pipelined",
+                     "one_shot_ll, one_shot_lines, two_shot_lines, two_shot_pipelined, "
+                     "host_staged",
                      name, text);
 }

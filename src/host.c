@@ -101,24 +101,37 @@ static enum tutti_status config_compare(const struct host_record *mine, int rank
     return TUTTI_OK;
 }
 
-/* By UUID, never by ordinal: CUDA_VISIBLE_DEVICES renumbers. */
+/* Two ranks of one device, by UUID, never by ordinal: CUDA_VISIBLE_DEVICES renumbers. */
+static bool pair_find(const struct host_record *records, int size, int *low, int *high)
+{
+    for (*high = 0; *high < size; ++*high)
+        for (*low = 0; *low < *high; ++*low)
+            if (memcmp(records[*low].device.uuid, records[*high].device.uuid, CUDA_UUID_BYTES) == 0)
+                return true;
+    return false;
+}
+
+bool host_devices_overlap(const struct host_record *records, int size)
+{
+    int low, high;
+    return pair_find(records, size, &low, &high);
+}
+
 static enum tutti_status devices_compare(const struct host_record *records, int size)
 {
-    for (int r = 0; r < size; r++) {
-        for (int other = 0; other < r; other++) {
-            const uint8_t *uuid = records[r].device.uuid;
-            char text[2 * CUDA_UUID_BYTES + 1];
-            if (memcmp(uuid, records[other].device.uuid, CUDA_UUID_BYTES) != 0)
-                continue;
-            for (int i = 0; i < CUDA_UUID_BYTES; i++)
-                snprintf(text + 2 * i, 3, "%02x", uuid[i]);
-            return error_set(TUTTI_ERR_DECLINED,
-                             "ranks %d and %d are on one device, %.63s with UUID %s: give each "
-                             "rank a device of its own",
-                             other, r, records[r].device.name, text);
-        }
-    }
-    return TUTTI_OK;
+    int low, high, strict = 0;
+    char text[2 * CUDA_UUID_BYTES + 1];
+    while (strict < size && records[strict].config.overlapping)
+        strict++;
+    if (strict == size || !pair_find(records, size, &low, &high))
+        return TUTTI_OK;
+    for (int i = 0; i < CUDA_UUID_BYTES; i++)
+        snprintf(text + 2 * i, 3, "%02x", records[high].device.uuid[i]);
+    return error_set(TUTTI_ERR_DECLINED,
+                     "ranks %d and %d are on one device, %.63s with UUID %s: give each rank a "
+                     "device of its own, or set TUTTI_ALLOW_OVERLAPPING_DEVICES on all ranks (rank "
+                     "%d has not)",
+                     low, high, records[high].device.name, text, strict);
 }
 
 static void version_text(uint32_t version, char *text, size_t size)

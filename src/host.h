@@ -32,8 +32,11 @@ enum tutti_status host_record_make(const struct tutti_comm *comm, const struct c
                                    const struct cuda_table *table, struct host_record *record);
 
 /* Compares all ranks' records: VERSION, MISMATCH (the difference is named), DECLINED (another host,
- * then: one CUDA device twice). */
+ * then: one CUDA device twice, which some rank does not allow). */
 enum tutti_status host_records_compare(const struct host_record *records, int rank, int size);
+
+/* Whether a device is that of several ranks. */
+bool host_devices_overlap(const struct host_record *records, int size);
 
 /* How many processors the ranks have together. */
 int host_cores(const struct host_record *records, int size);

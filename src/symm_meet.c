@@ -12,6 +12,7 @@
  */
 #include "cpu/local.h"
 #include "deadline.h"
+#include "env.h"
 #include "error.h"
 #include "ipc/channel.h"
 #include "ipc/fork.h"
@@ -48,10 +49,11 @@ static_assert(sizeof(struct passport) == 200, "read by all ranks");
 /* What a rank says of its allocation. */
 struct offer {
     uint64_t bytes;
-    uint64_t id;     /* rank 0's counts */
-    uint8_t key[16]; /* of the mapping, for thread ranks */
-    int32_t device;  /* enum tutti_device */
-    int32_t fd;      /* on a device: of the memory, for thread ranks */
+    uint64_t id;         /* rank 0's counts */
+    uint8_t key[16];     /* of the mapping, for thread ranks */
+    int32_t device;      /* enum tutti_device */
+    int32_t fd;          /* on a device: of the memory, for thread ranks */
+    int32_t overlapping; /* TUTTI_ALLOW_OVERLAPPING_DEVICES is set */
     uint8_t uuid[CUDA_UUID_BYTES];
 };
 
@@ -189,7 +191,11 @@ static enum tutti_status exchange_offers(struct symm_allocation *allocation, str
         .bytes = allocation->bytes, .device = allocation->device, .fd = allocation->fd};
     memcpy(mine.uuid, allocation->uuid, sizeof mine.uuid);
     memcpy(mine.key, allocation->key, sizeof mine.key);
-    enum tutti_status status = random_fill(&mine.id, sizeof mine.id);
+    bool overlapping = false;
+    enum tutti_status status = env_bool("TUTTI_ALLOW_OVERLAPPING_DEVICES", &overlapping);
+    mine.overlapping = overlapping;
+    if (status == TUTTI_OK)
+        status = random_fill(&mine.id, sizeof mine.id);
     if (status == TUTTI_OK)
         status = tutti_store_all_gather(&group->exchanger, &mine, sizeof mine, all,
                                         deadline_timeout_ms(deadline));
@@ -239,18 +245,24 @@ static enum tutti_status compare_sizes(const struct symm_allocation *allocation,
     return TUTTI_OK;
 }
 
-/* A kernel that waits for another one of its own device may keep that from running. */
+/* A kernel that waits for another one of its own device may keep that from running for long. */
 static enum tutti_status compare_devices(const struct symm_allocation *allocation,
                                          const struct offer *all)
 {
     const struct tutti_symm_group *group = allocation->group;
-    for (int r = 0; r < group->world_size && allocation->cuda; r++)
+    int strict = 0;
+    while (strict < group->world_size && all[strict].overlapping)
+        strict++;
+    if (strict == group->world_size || !allocation->cuda)
+        return TUTTI_OK;
+    for (int r = 0; r < group->world_size; r++)
         for (int other = 0; other < r; other++)
             if (memcmp(all[r].uuid, all[other].uuid, CUDA_UUID_BYTES) == 0)
                 return error_set(TUTTI_ERR_DECLINED,
                                  "ranks %d and %d have memory of one device: give each rank a "
-                                 "device of its own",
-                                 other, r);
+                                 "device of its own, or set TUTTI_ALLOW_OVERLAPPING_DEVICES on all "
+                                 "ranks (rank %d has not)",
+                                 other, r, strict);
     return TUTTI_OK;
 }
 

@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { MOST_RANKS = 8 };
+
 bool device_is_cuda(void)
 {
     const char *text = getenv("TUTTI_TEST_DEVICE");
@@ -19,6 +21,8 @@ int device_count(const char **reason)
     static char text[400];
     if (count < 0) {
         count = gpu_probe();
+        if (count > 0 && getenv("TUTTI_ALLOW_OVERLAPPING_DEVICES"))
+            count = MOST_RANKS;
         snprintf(text, sizeof text, "%s", count ? "" : gpu_error());
     }
     if (reason)

@@ -15,8 +15,9 @@
 
 /* Whether communicators are CUDA ones. */
 bool device_is_cuda(void);
-/* GPUs that tests can use, as a child process finds them: this one may still fork. 0, and why in
- * *reason (may be NULL), where there are none. */
+/* How many ranks GPUs can be had for, as a child process finds them: this one may still fork. 0,
+ * and why in *reason (may be NULL), where there are none. With TUTTI_ALLOW_OVERLAPPING_DEVICES in
+ * the environment ranks share them, and it is the most that a communicator has. */
 int device_count(const char **reason);
 /* The rank's GPU is the calling thread's from now on; its first call counts. */
 bool device_bind(int rank);

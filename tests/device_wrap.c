@@ -363,8 +363,8 @@ static bool rows_set(const tutti_comm_t *comm, uint64_t sequence)
 {
     static _Thread_local struct cuda_row rows[CUDA_BLOCKS];
     unsigned char *there =
-        (unsigned char *)comm->cuda->launch.own + offsetof(struct cuda_arena, control) +
-        offsetof(struct cuda_control, rows); /* on the device: not to be read through */
+        /* On the device: not to be read through. */
+        (unsigned char *)comm->cuda->launch.control + offsetof(struct cuda_control, rows);
     if (!gpu_copy(rows, there, sizeof rows))
         return false;
     for (int i = 0; i < CUDA_BLOCKS; i++)

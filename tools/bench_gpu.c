@@ -488,9 +488,6 @@ static bool open_device(struct gpu_bench *bench, char *text, size_t capacity)
     if (!check_gpu(bench, gpu_open()))
         return false;
     int count = gpu_count();
-    if (count < bench->config->ranks)
-        return fail(bench, TUTTI_ERR_DECLINED, "%d ranks need as many GPUs: there are %d",
-                    bench->config->ranks, count);
     if (!check_gpu(bench, gpu_bind(rank % count) && gpu_facts(rank % count, &facts)))
         return false;
     snprintf(text, capacity, "device %d %.20s %.63s", rank % count, facts.bus_id, facts.name);

@@ -46,7 +46,7 @@ static const struct argp_option options[] = {
     {"algo", OPTION_ALGO, "NAME", 0,
      "none (default: the library's choice), one_shot or two_shot; for CPU ranks also "
      "hybrid_cube_mesh (8 of them) or ring, with a GPU also one_shot_ll, one_shot_lines, "
-     "two_shot_lines or two_shot_pipelined",
+     "two_shot_lines, two_shot_pipelined or host_staged (of the communicator)",
      0},
     {"cold", OPTION_COLD, 0, 0, "Give every operation buffers that are in no cache", 0},
     {"symmetric", OPTION_SYMMETRIC, 0, 0, "Take the buffers from tutti_symm_alloc()", 0},
@@ -393,8 +393,9 @@ static bool count_gpus(struct bench_config *config)
     config->bind = false;
     if (count == 0)
         return tool_fail("--device cuda: %s", gpu_error());
-    if (config->ranks > count)
-        return tool_fail("-n %d: each rank needs a GPU of its own, and this machine has %d",
+    if (config->ranks > count && !getenv("TUTTI_ALLOW_OVERLAPPING_DEVICES"))
+        return tool_fail("-n %d: each rank needs a GPU of its own, and this machine has %d; set "
+                         "TUTTI_ALLOW_OVERLAPPING_DEVICES to have them share",
                          config->ranks, count);
     if (config->ranks == 0)
         config->ranks = count < BENCH_GPU_RANKS ? count : BENCH_GPU_RANKS;

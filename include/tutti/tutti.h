@@ -173,9 +173,8 @@ enum tutti_collective {
 /* Static: "all_reduce"; "unknown" for another value. */
 TUTTI_API const char *tutti_collective_name(enum tutti_collective collective);
 
-/* X(name, value, text). NONE asks for the measured choice, or says that strict mode has none. From
- * 4 to 7 are CUDA's transports: ONE_SHOT and TWO_SHOT leave the choice among theirs to the table.
- * They need a link between any two ranks; HYBRID_CUBE_MESH and RING, of CPU ranks, do not. */
+/* NONE: the measured choice, or none in strict mode. CUDA's are 4 to 7, of which ONE_SHOT and
+ * TWO_SHOT leave the choice to the table, and, as an option, 9. Few links: 3, 8, 9. */
 #define TUTTI_ALGO_MAP(X)                                                                          \
     X(NONE, 0, "none")                                                                             \
     X(ONE_SHOT, 1, "one_shot")                                                                     \
@@ -185,7 +184,8 @@ TUTTI_API const char *tutti_collective_name(enum tutti_collective collective);
     X(ONE_SHOT_LINES, 5, "one_shot_lines")                                                         \
     X(TWO_SHOT_LINES, 6, "two_shot_lines")                                                         \
     X(TWO_SHOT_PIPELINED, 7, "two_shot_pipelined")                                                 \
-    X(RING, 8, "ring")
+    X(RING, 8, "ring")                                                                             \
+    X(HOST_STAGED, 9, "host_staged")
 
 enum tutti_algo {
 #define TUTTI_ALGO_ENUM(name, value, text) TUTTI_ALGO_##name = value,

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * Every byte that two ranks of a CUDA communicator share: one arena per rank, one physical
- * allocation, mapped by all. Pushes only: a peer writes here, the owner alone reads. docs/layout.md
- * explains it; docs/ordering.md says why each word is free when it is written. Compiles as C11 and
- * as CUDA.
+ * allocation, mapped by all. Pushes only: a peer writes here, the owner alone reads. Where devices
+ * do not reach each other it is the host's memory, and ends behind the tiles; the owner's control
+ * words are on its device all the same. docs/layout.md explains it; docs/ordering.md says why each
+ * word is free when it is written. Compiles as C11 and as CUDA.
  *
  * Operations of a communicator have a 64-bit sequence, equal on all ranks, kept in device memory so
  * that a replayed graph advances it. What is left in a region by an operation never equals what a
@@ -17,13 +18,14 @@
 #include <stdint.h>
 
 enum {
-    CUDA_ARENA_VERSION = 1,
+    CUDA_ARENA_VERSION = 2,
     CUDA_RANKS = 8,
-    CUDA_BLOCKS = 512,       /* the most of a launch */
-    CUDA_CLERKS = 32,        /* of the threads of a block: operation.cuh */
-    CUDA_THREADS = 512 + 32, /* the most of a block */
-    CUDA_LINE = 16,          /* bytes: one store, one poll */
-    CUDA_HALVES = 2,         /* of the flagged region, by parity of the sequence */
+    CUDA_BLOCKS = 512,                    /* the most of a launch */
+    CUDA_CLERKS = 32,                     /* of the threads of a block: operation.cuh */
+    CUDA_THREADS = 512 + 32,              /* the most of a block */
+    CUDA_LINE = 16,                       /* bytes: one store, one poll */
+    CUDA_PROBE_THREADS = 32 * CUDA_RANKS, /* a warp a peer, a line a thread */
+    CUDA_HALVES = 2,                      /* of the flagged region, by parity of the sequence */
     CUDA_FLAGGED_BYTES = 2 << 20,
     CUDA_BUFFERS = 3, /* of lines, in turn */
     CUDA_ONE_SHOT_BYTES = 3 << 19,
@@ -108,12 +110,15 @@ struct cuda_arena {
 
     /* [half][source][line]: as many lines a source as fit; one-shot with flags in band */
     unsigned char flagged[CUDA_FLAGGED_BYTES];
+    unsigned char tiles[2][CUDA_TILES_BYTES]; /* [hop]: [block][source][slot][tile] */
     /* [buffer]: full lines, packed from the start of the buffer. An empty line is all ones. */
     unsigned char one_shot[CUDA_BUFFERS][CUDA_ONE_SHOT_BYTES]; /* [source][line] */
     unsigned char two_shot[CUDA_BUFFERS][CUDA_TWO_SHOT_BYTES]; /* [hop][source][line of a chunk] */
     unsigned char pipes[CUDA_PIPES][2][CUDA_PIPE_BYTES]; /* [piece][hop]: [source][unit]; emptied */
-    unsigned char tiles[2][CUDA_TILES_BYTES];            /* [hop]: [block][source][slot][tile] */
 };
+
+/* Of an arena in the host's memory. */
+#define CUDA_STAGED_BYTES offsetof(struct cuda_arena, one_shot)
 
 /* Pinned host memory of one rank, mapped on its device alone. */
 struct cuda_host {

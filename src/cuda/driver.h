@@ -43,6 +43,8 @@
     X(mem_host_alloc, cuMemHostAlloc)                                                              \
     X(mem_host_free, cuMemFreeHost)                                                                \
     X(mem_host_device_pointer, cuMemHostGetDevicePointer)                                          \
+    X(mem_host_register, cuMemHostRegister)                                                        \
+    X(mem_host_unregister, cuMemHostUnregister)                                                    \
     X(memset_d8_async, cuMemsetD8Async)                                                            \
     X(memcpy_async, cuMemcpyAsync)                                                                 \
     X(module_load, cuModuleLoadData)                                                               \

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * Opening: every rank makes its arena, empties it and loads its kernels; once all have, arenas are
- * exchanged as descriptors and mapped, and a peer's header is read through each mapping, so that a
- * link that only claims to work is found here. Grids are agreed on: a block that waits for a peer's
- * must have it running, so all are to fit at once on the least of the devices. Verdicts end both
- * steps.
+ * exchanged as descriptors and mapped. Then each rank reads the peers' headers through the mappings
+ * and pushes a pattern to every peer, which waits for it, so that a link that only claims to work
+ * is found here; if there is one, all ranks begin anew with arenas in the host's memory. Grids are
+ * agreed on: a block that waits for a peer's must have it running, so all are to fit at once on the
+ * least of the devices. A verdict ends each step.
  */
 #include "cuda/group_internal.h"
 #include "deadline.h"
@@ -16,6 +17,7 @@
 #include "store/verdict.h"
 #include "text.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -23,6 +25,7 @@
 enum {
     PAGE_BYTES = 4096,
     HEADER_AT = 2048, /* in the page: where copies of arenas' headers start or end */
+    PROBE_MS = 2000,  /* for a pattern to come from a peer that is there */
     GRACE_MS = 100,   /* for operations under way when the communicator is destroyed */
     LINGER_MS = 2000  /* for them to notice that they are to end */
 };
@@ -91,6 +94,52 @@ static struct header *header_place(struct cuda_group *group)
     return (struct header *)(void *)((char *)(void *)group->keep->host + HEADER_AT);
 }
 
+static size_t arena_bytes(const struct cuda_group *group)
+{
+    return group->staged ? CUDA_STAGED_BYTES : sizeof(struct cuda_arena);
+}
+
+static enum tutti_status fill(struct cuda_group *group, CUdeviceptr from, CUdeviceptr to,
+                              unsigned char value)
+{
+    return cuda_check(group->driver,
+                      group->driver->memset_d8_async(from, value, to - from, group->own),
+                      "cuMemsetD8Async");
+}
+
+/* On the device, all its lines empty. */
+static enum tutti_status arena_on_device(struct cuda_group *group, struct cuda_memory *memory,
+                                         int *fd)
+{
+    enum tutti_status status = cuda_memory_create(group->driver, group->device.ordinal,
+                                                  sizeof(struct cuda_arena), memory, fd);
+    CUdeviceptr lines = memory->base + offsetof(struct cuda_arena, one_shot);
+    if (status == TUTTI_OK)
+        status = fill(group, memory->base, lines, 0);
+    if (status == TUTTI_OK)
+        status = fill(group, lines, memory->base + sizeof(struct cuda_arena), 0xff);
+    return status;
+}
+
+/* The host's memory, which comes zeroed. Control words are of no use to peers: reading them over
+ * PCIe would cost each operation a microsecond. */
+static enum tutti_status arena_on_host(struct cuda_group *group, struct cuda_memory *memory,
+                                       int *fd)
+{
+    struct cuda_memory *control = &group->keep->control;
+    int control_fd = -1;
+    enum tutti_status status =
+        cuda_memory_create_host(group->driver, CUDA_STAGED_BYTES, memory, fd);
+    if (status == TUTTI_OK)
+        status = cuda_memory_create(group->driver, group->device.ordinal,
+                                    sizeof(struct cuda_control), control, &control_fd);
+    if (status == TUTTI_OK)
+        status = fill(group, control->base, control->base + sizeof(struct cuda_control), 0);
+    if (control_fd >= 0)
+        close(control_fd);
+    return status;
+}
+
 /* Peers may push from the moment that they have all verdicts: by then it is empty. */
 static enum tutti_status arena_create(struct cuda_group *group, int64_t deadline, int *fd)
 {
@@ -99,19 +148,7 @@ static enum tutti_status arena_create(struct cuda_group *group, int64_t deadline
     struct header *header = header_place(group);
     *header = (struct header){CUDA_ARENA_MAGIC, CUDA_ARENA_VERSION, group->launch.rank};
     enum tutti_status status =
-        cuda_memory_create(driver, group->device.ordinal, sizeof(struct cuda_arena), memory, fd);
-    if (status == TUTTI_OK)
-        status = cuda_check(
-            driver, driver->memset_d8_async(memory->base, 0, sizeof(struct cuda_arena), group->own),
-            "cuMemsetD8Async");
-    if (status == TUTTI_OK)
-        status = cuda_check(
-            driver,
-            driver->memset_d8_async(memory->base + offsetof(struct cuda_arena, one_shot), 0xff,
-                                    offsetof(struct cuda_arena, tiles) -
-                                        offsetof(struct cuda_arena, one_shot),
-                                    group->own),
-            "cuMemsetD8Async");
+        group->staged ? arena_on_host(group, memory, fd) : arena_on_device(group, memory, fd);
     if (status == TUTTI_OK)
         status = cuda_check(driver,
                             driver->memcpy_async(memory->base, (CUdeviceptr)(uintptr_t)header,
@@ -122,12 +159,14 @@ static enum tutti_status arena_create(struct cuda_group *group, int64_t deadline
     return status == TUTTI_OK ? finished : status;
 }
 
-/* How many blocks of so many threads fit at once, of the hungriest function that may be launched.
- */
+/* How many blocks of so many threads fit at once, of the hungriest function that may be launched,
+ * beside those of the ranks that share the device. */
 static enum tutti_status blocks_limit(struct cuda_group *group, struct cuda_choice *choice)
 {
     const struct cuda_driver *driver = group->driver;
     int least = choice->blocks;
+    if (!cuda_plan_has(&group->plan, (enum cuda_kernel)choice->kernel))
+        return TUTTI_OK;
     for (int dtype = 0; dtype < TUTTI_DTYPE_COUNT; dtype++) {
         for (int variant = 0; variant < CUDA_VARIANTS; variant++) {
             CUfunction function = group->keep->kernels.all_reduce[choice->kernel][dtype][variant];
@@ -139,7 +178,7 @@ static enum tutti_status blocks_limit(struct cuda_group *group, struct cuda_choi
                 "cuOccupancyMaxActiveBlocksPerMultiprocessor");
             if (status != TUTTI_OK)
                 return status;
-            blocks *= group->device.multiprocessors;
+            blocks = blocks * group->device.multiprocessors / group->sharing;
             least = blocks < least ? blocks : least;
         }
     }
@@ -170,7 +209,7 @@ static enum tutti_status prepare(struct cuda_group *group, int64_t deadline, int
     if (status == TUTTI_OK)
         status = page_create(group);
     if (status == TUTTI_OK)
-        status = cuda_kernels_load(group->driver, &group->keep->kernels);
+        status = cuda_kernels_load(group->driver, group->staged, &group->keep->kernels);
     if (status == TUTTI_OK)
         status = plan_limit(group);
     if (status == TUTTI_OK)
@@ -192,7 +231,7 @@ static void grids_agree(struct cuda_group *group, const struct offer *offers)
     }
 }
 
-/* Reads a peer's header the way that kernels will go. */
+/* Reads a peer's header through the mapping. */
 static enum tutti_status arena_check(struct cuda_group *group, int peer, int64_t deadline)
 {
     struct header *header = header_place(group);
@@ -209,7 +248,7 @@ static enum tutti_status arena_check(struct cuda_group *group, int peer, int64_t
                              peer);
     if (header->magic != CUDA_ARENA_MAGIC || header->version != CUDA_ARENA_VERSION ||
         header->rank != peer)
-        return error_set(TUTTI_ERR_CUDA,
+        return error_set(TUTTI_ERR_DECLINED,
                          "device %d does not read what rank %d wrote into its arena (magic %llx, "
                          "version %u, rank %d): the link between the devices does not work",
                          group->device.ordinal, peer, (unsigned long long)header->magic,
@@ -217,29 +256,69 @@ static enum tutti_status arena_check(struct cuda_group *group, int peer, int64_t
     return TUTTI_OK;
 }
 
+/* All peers' at once, the way that kernels will go: each pushes and waits. What does not come has
+ * no number yet, so it fails nothing but this opening. */
+static enum tutti_status links_probe(struct cuda_group *group, int64_t deadline)
+{
+    struct cuda_launch launch = group->launch;
+    int64_t limit_ms = deadline_left_ms(deadline);
+    void *parameters[] = {&launch};
+    const CUlaunchConfig config = {
+        .gridDimX = 1,
+        .gridDimY = 1,
+        .gridDimZ = 1,
+        .blockDimX = CUDA_PROBE_THREADS,
+        .blockDimY = 1,
+        .blockDimZ = 1,
+        .hStream = group->own,
+    };
+    struct tutti_fault fault = {.struct_size = sizeof fault};
+    launch.timeout_ns = cuda_timeout_ns(limit_ms < PROBE_MS ? limit_ms : PROBE_MS);
+    enum tutti_status status = cuda_check(
+        group->driver, group->driver->launch(&config, group->keep->kernels.probe, parameters, NULL),
+        "cuLaunchKernelEx");
+    if (status == TUTTI_OK)
+        status = cuda_own_finish(group, deadline);
+    if (status != TUTTI_OK)
+        return error_context(status, "device %d pushes to its peers", group->device.ordinal);
+    if (cuda_fault_read(group, &fault))
+        return error_set(TUTTI_ERR_DECLINED,
+                         "device %d did not receive within %lld ms what rank %d's device pushed to "
+                         "it: the link between the devices does not work",
+                         group->device.ordinal, (long long)(launch.timeout_ns / 1000000),
+                         fault.peer);
+    return TUTTI_OK;
+}
+
+static enum tutti_status arena_map(struct cuda_group *group, int rank, int fd, int64_t deadline)
+{
+    struct cuda_memory *memory = &group->keep->arenas[rank];
+    enum tutti_status status =
+        group->staged ? cuda_memory_map_host(group->driver, fd, CUDA_STAGED_BYTES, memory)
+                      : cuda_memory_map(group->driver, group->device.ordinal, fd,
+                                        sizeof(struct cuda_arena), memory);
+    if (status == TUTTI_OK)
+        return arena_check(group, rank, deadline);
+    /* The host's memory is in reach of all. */
+    bool unreachable = status == TUTTI_ERR_CUDA && !group->staged;
+    return error_context(unreachable ? TUTTI_ERR_DECLINED : status, "arena of rank %d", rank);
+}
+
 static enum tutti_status arenas_map(struct cuda_group *group, const struct offer *offers,
                                     const int *fds, int64_t deadline)
 {
-    enum tutti_status status = TUTTI_OK;
-    for (int r = 0; r < group->launch.size && status == TUTTI_OK; r++) {
-        if (r == group->launch.rank)
-            continue;
-        status = cuda_memory_map(group->driver, group->device.ordinal,
-                                 is_remote(group, r) ? fds[r] : offers[r].fd,
-                                 sizeof(struct cuda_arena), &group->keep->arenas[r]);
-        if (status == TUTTI_OK)
-            status = arena_check(group, r, deadline);
-        else
-            status = error_context(status, "arena of rank %d", r);
-    }
     struct cuda_launch *launch = &group->launch;
-    for (int r = 0; r < launch->size; r++) {
-        struct cuda_arena *arena = (struct cuda_arena *)(uintptr_t)group->keep->arenas[r].base;
-        launch->arenas[r] = arena;
-    }
+    enum tutti_status status = TUTTI_OK;
+    for (int r = 0; r < launch->size && status == TUTTI_OK; r++)
+        if (r != launch->rank)
+            status = arena_map(group, r, is_remote(group, r) ? fds[r] : offers[r].fd, deadline);
+    for (int r = 0; r < launch->size; r++)
+        launch->arenas[r] = (struct cuda_arena *)(uintptr_t)group->keep->arenas[r].base;
     for (int p = 0; p < launch->size; p++)
         launch->peers[p] = launch->arenas[launch->ranks[p]];
     launch->own = launch->arenas[launch->rank];
+    launch->control = group->staged ? (struct cuda_control *)(uintptr_t)group->keep->control.base
+                                    : &launch->own->control;
     return status;
 }
 
@@ -260,11 +339,13 @@ static enum tutti_status join(struct cuda_group *group, const struct cuda_group_
         status =
             channel_all_gather_fds(group->host->channel, own_fd, fds, deadline_left_ms(deadline));
     POINT("cuda.handles");
-    if (status == TUTTI_OK)
-        status = arenas_map(group, all, fds, deadline);
-    if (status == TUTTI_OK)
-        status = cuda_watch_start(group);
-    return status;
+    return status == TUTTI_OK ? arenas_map(group, all, fds, deadline) : status;
+}
+
+static enum tutti_status begin(struct cuda_group *group, int64_t deadline)
+{
+    enum tutti_status status = links_probe(group, deadline);
+    return status == TUTTI_OK ? cuda_watch_start(group) : status;
 }
 
 /* See launch.h. */
@@ -306,6 +387,11 @@ static enum tutti_status group_make(const struct cuda_group_config *config,
     made->device = config->devices[config->rank];
     made->default_timeout_ms = config->default_timeout_ms;
     made->variant = variants[config->size];
+    made->staged = config->place == CUDA_PLACE_HOST;
+    if (made->staged)
+        snprintf(made->why, sizeof made->why, "%s", config->why);
+    for (int r = 0; r < config->size; r++)
+        made->sharing += memcmp(config->devices[r].uuid, made->device.uuid, CUDA_UUID_BYTES) == 0;
     made->launch.rank = config->rank;
     made->launch.size = config->size;
     ranks_order(config, &made->launch);
@@ -327,7 +413,8 @@ static void plan_choose(struct cuda_group *group, const struct cuda_group_config
         if (10 * device->major + device->minor < 10 * least->major + least->minor)
             least = device;
     }
-    cuda_plan_make(config->table, least->major, least->minor, config->size, &group->plan);
+    cuda_plan_make(config->table, least->major, least->minor, config->size, group->staged,
+                   &group->plan);
 }
 
 void cuda_captures_ignore(const struct cuda_driver *driver, CUstreamCaptureMode *mode)
@@ -343,9 +430,8 @@ void cuda_captures_heed(const struct cuda_driver *driver, CUstreamCaptureMode *m
 }
 
 static enum tutti_status open_in(struct cuda_group *group, const struct cuda_group_config *config,
-                                 enum tutti_status status)
+                                 enum tutti_status status, int64_t deadline)
 {
-    int64_t deadline = deadline_after(config->timeout_ms);
     int own_fd = -1, fds[TUTTI_MAX_RANKS];
     memset(fds, -1, sizeof fds);
     if (status == TUTTI_OK) {
@@ -357,6 +443,9 @@ static enum tutti_status open_in(struct cuda_group *group, const struct cuda_gro
     if (status == TUTTI_OK)
         status = verdict_exchange(config->exchanger, join(group, config, own_fd, deadline, fds),
                                   deadline_timeout_ms(deadline));
+    if (status == TUTTI_OK)
+        status = verdict_exchange(config->exchanger, begin(group, deadline),
+                                  deadline_timeout_ms(deadline));
     if (own_fd >= 0)
         close(own_fd);
     for (int r = 0; r < config->size; r++)
@@ -365,22 +454,54 @@ static enum tutti_status open_in(struct cuda_group *group, const struct cuda_gro
     return status;
 }
 
-enum tutti_status cuda_group_open(const struct cuda_group_config *config, struct cuda_group **group)
+static enum tutti_status open_at(const struct cuda_group_config *config, int64_t deadline,
+                                 struct cuda_group **group)
 {
     CUstreamCaptureMode mode;
     enum tutti_status status = group_make(config, group);
     if (status != TUTTI_OK) /* the others hear of it */
-        return open_in(NULL, config, status);
+        return open_in(NULL, config, status, deadline);
     const struct cuda_driver *driver = (*group)->driver;
     cuda_keep_sweep();
     cuda_captures_ignore(driver, &mode);
-    status = open_in(*group, config, status);
+    status = open_in(*group, config, status, deadline);
     cuda_captures_heed(driver, &mode);
     if (status != TUTTI_OK) {
         cuda_group_close(*group, NULL);
         *group = NULL;
     }
     return status;
+}
+
+/* Whether that is all that is wrong, on any rank: some have failed with another's error. */
+static bool only_links(const struct cuda_group_config *config, enum tutti_status status,
+                       int64_t deadline)
+{
+    int32_t own = (int32_t)status, all[TUTTI_MAX_RANKS];
+    bool only = tutti_store_all_gather(config->exchanger, &own, sizeof own, all,
+                                       deadline_timeout_ms(deadline)) == TUTTI_OK;
+    for (int r = 0; only && r < config->size; r++)
+        only = all[r] == TUTTI_ERR_DECLINED;
+    return only;
+}
+
+enum tutti_status cuda_group_open(const struct cuda_group_config *config, struct cuda_group **group)
+{
+    char why[sizeof((*group)->why)];
+    struct cuda_group_config staged = *config;
+    int64_t deadline = deadline_after(config->timeout_ms);
+    enum tutti_status status = open_at(config, deadline, group);
+    if (status == TUTTI_OK || config->place != CUDA_PLACE_FOUND)
+        return status;
+    snprintf(why, sizeof why, "%s", tutti_last_error());
+    if (!only_links(config, status, deadline))
+        return error_set(status, "%s", why);
+    log_write(TUTTI_LOG_WARN, config->rank,
+              "the devices do not reach each other, so all goes through the host's memory: %s",
+              why);
+    staged.place = CUDA_PLACE_HOST;
+    staged.why = why;
+    return open_at(&staged, deadline, group);
 }
 
 /* ---- end ------------------------------------------------------------------------------------- */
@@ -400,11 +521,10 @@ static bool drain(struct cuda_group *group)
 static void poison(struct cuda_group *group)
 {
     const struct cuda_driver *driver = group->driver;
-    CUdeviceptr control = group->keep->arenas[group->launch.rank].base;
+    CUdeviceptr control = (CUdeviceptr)(uintptr_t)group->launch.control;
     cuda_stop(group, TUTTI_ERR_ABORTED, group->launch.rank);
     if (control) {
         /* Rows whole: of those of a communicator that has failed nothing else is read. */
-        control += offsetof(struct cuda_arena, control);
         driver->memset_d8_async(control + offsetof(struct cuda_control, rows), 1,
                                 sizeof(((struct cuda_control *)0)->rows), group->own);
         driver->memset_d8_async(control + offsetof(struct cuda_control, failed), 1,
@@ -454,9 +574,9 @@ void cuda_group_close(struct cuda_group *group, struct tutti_fault *fault)
     }
     if (stuck)
         log_write(TUTTI_LOG_WARN, group->launch.rank,
-                  "the stream of the last operation is gone or captured: %zu bytes of device "
-                  "memory are not freed, for it may still run",
-                  sizeof(struct cuda_arena));
+                  "the stream of the last operation is gone or captured: %zu bytes of memory are "
+                  "not freed, for it may still run",
+                  arena_bytes(group));
     if (group->own)
         driver->stream_destroy(group->own);
     cuda_keep_release(group->keep, group->event, stuck);
@@ -486,9 +606,11 @@ int cuda_group_describe(const struct cuda_group *group, char *text, size_t size)
         text_append(text, size, &length, i == 4 || i == 6 || i == 8 || i == 10 ? "-%02x" : "%02x",
                     device->uuid[i]);
     text_append(text, size, &length,
-                "\ncompute_capability: %d.%d\ndevice_arena_bytes: %zu\nprogrammatic_launch: %s\n",
-                device->major, device->minor, group->keep->arenas[group->launch.rank].bytes,
-                group->attributes ? "on" : "off");
+                "\ncompute_capability: %d.%d\narena: %s%s\ndevice_arena_bytes: %zu\n"
+                "programmatic_launch: %s\n",
+                device->major, device->minor,
+                group->staged ? "in the host's memory: " : "on the device", group->why,
+                group->keep->arenas[group->launch.rank].bytes, group->attributes ? "on" : "off");
     for (int i = 0; i < group->plan.count; i++) {
         const struct cuda_choice *choice = &group->plan.choices[i];
         text_append(text, size, &length, "plan: %s up to ",

@@ -34,6 +34,13 @@ struct cuda_device {
 void cuda_links(const struct cuda_device *devices, int size, int rank, int16_t *links,
                 const char **source);
 
+/* Where arenas are. */
+enum cuda_place {
+    CUDA_PLACE_FOUND,  /* on the devices if all of them reach each other, else the host's memory */
+    CUDA_PLACE_DEVICE, /* it is an error if they do not */
+    CUDA_PLACE_HOST,
+};
+
 struct cuda_group_config {
     int rank;
     int size;
@@ -41,7 +48,9 @@ struct cuda_group_config {
     uint64_t remote;   /* bit r: rank r is of another process */
     bool programmatic; /* launch kernels programmatically: their start overlaps what ran before */
     int64_t default_timeout_ms;        /* of an operation */
-    const struct cuda_device *devices; /* of all ranks, in rank order */
+    const struct cuda_device *devices; /* of all ranks, in rank order; one may be several ranks' */
+    enum cuda_place place;             /* equal on all ranks */
+    const char *why;                   /* HOST: in words */
     const struct cuda_table *table;    /* equal on all ranks: table.h */
     struct cpu_group *host;            /* met: channel, faults and aborts between the processes */
     struct tutti_exchanger *exchanger;
@@ -54,7 +63,8 @@ struct cuda_group_config {
  * context, too old), CUDA. */
 enum tutti_status cuda_device_current(struct cuda_device *device);
 
-/* Collective, in the context that is current. On failure, also another rank's, nothing is held. */
+/* Collective, in the context that is current. On failure, also another rank's, nothing is held.
+ * Returns DECLINED if the devices do not reach each other and are to. */
 enum tutti_status cuda_group_open(const struct cuda_group_config *config,
                                   struct cuda_group **group);
 /* Local and bounded: ends this rank's kernels first. What a captured graph still needs lives until

@@ -40,6 +40,9 @@ struct cuda_group {
     unsigned attributes; /* 0 or 1 */
     int64_t default_timeout_ms;
     struct cuda_device device;
+    int sharing;   /* how many ranks have this device */
+    bool staged;   /* arenas are the host's memory */
+    char why[320]; /* they are, in words */
 
     /* stream.c */
     CUstream last; /* of the last eager operation */

@@ -76,6 +76,7 @@ static void dispose(struct cuda_keep *keep)
         keep->end(keep->owner);
     for (int r = 0; r < CUDA_RANKS; r++)
         cuda_memory_unmap(driver, &keep->arenas[r]);
+    cuda_memory_unmap(driver, &keep->control);
     cuda_kernels_unload(driver, &keep->kernels);
     if (keep->host)
         driver->mem_host_free(keep->host);

@@ -22,6 +22,7 @@ struct cuda_keep {
     const struct cuda_driver *driver;
     CUcontext context;
     struct cuda_memory arenas[CUDA_RANKS]; /* or the segments of an allocation */
+    struct cuda_memory control;            /* where arenas are the host's memory */
     struct cuda_host *host;                /* pinned, of a communicator */
     struct cuda_symm_page *symm_page;      /* pinned, of an allocation */
     struct cuda_kernels kernels;

@@ -54,10 +54,17 @@ static bool is_float(enum tutti_dtype dtype)
     return floats[dtype];
 }
 
-static bool kernel_exists(enum cuda_kernel kernel, enum tutti_dtype dtype,
+static bool goes_by_tiles(enum cuda_kernel kernel, bool staged, enum tutti_dtype dtype)
+{
+    return kernel == CUDA_TWO_SHOT_PIPELINED && (staged || !is_float(dtype));
+}
+
+static bool kernel_exists(enum cuda_kernel kernel, bool staged, enum tutti_dtype dtype,
                           enum cuda_variant variant)
 {
-    if ((kernel == CUDA_ONE_SHOT_LINES || kernel == CUDA_TWO_SHOT_LINES) && !is_float(dtype))
+    bool lines = kernel == CUDA_ONE_SHOT_LINES || kernel == CUDA_TWO_SHOT_LINES;
+    if ((lines && (staged || !is_float(dtype))) ||
+        (variant != CUDA_ANY && goes_by_tiles(kernel, staged, dtype)))
         return false;
     return variant == CUDA_ANY || dtype == TUTTI_FLOAT32 || dtype == TUTTI_FLOAT16 ||
            dtype == TUTTI_BFLOAT16;
@@ -108,16 +115,18 @@ static enum tutti_status load_function(const struct cuda_driver *driver, CUmodul
 }
 
 /* All dtypes and variants of one algorithm. */
-static enum tutti_status load_functions(const struct cuda_driver *driver,
+static enum tutti_status load_functions(const struct cuda_driver *driver, bool staged,
                                         struct cuda_kernels *kernels, enum cuda_kernel kernel)
 {
     for (int dtype = 0; dtype < TUTTI_DTYPE_COUNT; dtype++) {
         for (int variant = 0; variant < CUDA_VARIANTS; variant++) {
             char name[NAME_BYTES];
             enum tutti_status status;
-            if (!kernel_exists(kernel, (enum tutti_dtype)dtype, (enum cuda_variant)variant))
+            if (!kernel_exists(kernel, staged, (enum tutti_dtype)dtype, (enum cuda_variant)variant))
                 continue;
-            snprintf(name, sizeof name, "%s_%s%s", kernel_rows[kernel].name, dtype_names[dtype],
+            bool tiles = goes_by_tiles(kernel, staged, (enum tutti_dtype)dtype);
+            snprintf(name, sizeof name, "%s_%s%s",
+                     tiles ? "two_shot_tiles" : kernel_rows[kernel].name, dtype_names[dtype],
                      variant_suffixes[variant]);
             status = load_function(driver, kernels->modules[kernel], name,
                                    &kernels->all_reduce[kernel][dtype][variant]);
@@ -128,16 +137,19 @@ static enum tutti_status load_functions(const struct cuda_driver *driver,
     return TUTTI_OK;
 }
 
-enum tutti_status cuda_kernels_load(const struct cuda_driver *driver, struct cuda_kernels *kernels)
+enum tutti_status cuda_kernels_load(const struct cuda_driver *driver, bool staged,
+                                    struct cuda_kernels *kernels)
 {
     enum tutti_status status = TUTTI_OK;
     *kernels = (struct cuda_kernels){0};
     for (int row = 0; row <= BARRIER_ROW && status == TUTTI_OK; row++)
         status = load_module(driver, kernels, row);
     for (int kernel = 0; kernel < CUDA_KERNELS && status == TUTTI_OK; kernel++)
-        status = load_functions(driver, kernels, (enum cuda_kernel)kernel);
+        status = load_functions(driver, staged, kernels, (enum cuda_kernel)kernel);
     if (status == TUTTI_OK)
         status = load_function(driver, kernels->modules[BARRIER_ROW], "barrier", &kernels->barrier);
+    if (status == TUTTI_OK)
+        status = load_function(driver, kernels->modules[BARRIER_ROW], "probe", &kernels->probe);
     if (status != TUTTI_OK)
         cuda_kernels_unload(driver, kernels);
     return status;

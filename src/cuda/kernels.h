@@ -11,18 +11,22 @@
 enum cuda_variant { CUDA_ANY, CUDA_SUM_2, CUDA_SUM_3, CUDA_SUM_4, CUDA_SUM_8, CUDA_VARIANTS };
 
 /* Function names in the fatbins: KERNEL_DTYPE ("one_shot_ll_bfloat16") for CUDA_ANY,
- * KERNEL_DTYPE_sum_N for the others; "barrier" and "symm" of their own. The full-line kernels exist
- * for floats only, the sums for float32, float16 and bfloat16: others are NULL. */
+ * KERNEL_DTYPE_sum_N for the others; "barrier", "probe" and "symm" of their own. The full-line
+ * kernels exist for floats only, the sums for float32, float16 and bfloat16: others are NULL. What
+ * is two_shot_pipelined of other dtypes, and of all in the host's memory, is two_shot_tiles_DTYPE;
+ * the full-line kernels are not for that memory. */
 struct cuda_kernels {
     CUmodule modules[CUDA_KERNELS + 2];
     CUfunction all_reduce[CUDA_KERNELS][TUTTI_DTYPE_COUNT][CUDA_VARIANTS];
     CUfunction barrier;
+    CUfunction probe;
     CUfunction symm;
 };
 
-/* Loads into the current context. Returns CUDA (with the device's capability, if no fatbin serves
- * it), NO_MEMORY. */
-enum tutti_status cuda_kernels_load(const struct cuda_driver *driver, struct cuda_kernels *kernels);
+/* Loads into the current context; `staged` are those for the host's memory. Returns CUDA (with the
+ * device's capability, if no fatbin serves it), NO_MEMORY. */
+enum tutti_status cuda_kernels_load(const struct cuda_driver *driver, bool staged,
+                                    struct cuda_kernels *kernels);
 /* The same of the kernel of symmetric memory alone. */
 enum tutti_status cuda_kernels_load_symm(const struct cuda_driver *driver,
                                          struct cuda_kernels *kernels);

@@ -14,6 +14,7 @@
 
 struct cuda_launch {
     struct cuda_arena *own;
+    struct cuda_control *control; /* on the device, also where arenas are the host's memory */
     struct cuda_arena *peers[CUDA_RANKS];  /* [p] is of rank ranks[p], so [0] is the own one */
     struct cuda_arena *arenas[CUDA_RANKS]; /* in rank order; all as this rank's device sees them */
     struct cuda_host *host;

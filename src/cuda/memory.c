@@ -159,9 +159,61 @@ enum tutti_status cuda_memory_map(const struct cuda_driver *driver, CUdevice dev
     return status;
 }
 
+/* Has the device map a segment, which is memory's from here on: unmapped on failure. */
+static enum tutti_status register_segment(const struct cuda_driver *driver,
+                                          struct cuda_memory *memory)
+{
+    struct segment *segment = &memory->segment;
+    enum tutti_status status = cuda_check(
+        driver,
+        driver->mem_host_register(segment->base, segment->bytes, CU_MEMHOSTREGISTER_DEVICEMAP),
+        "cuMemHostRegister");
+    if (status != TUTTI_OK)
+        goto err_unmap;
+    status = cuda_check(driver, driver->mem_host_device_pointer(&memory->base, segment->base, 0),
+                        "cuMemHostGetDevicePointer");
+    if (status != TUTTI_OK)
+        goto err_unregister;
+    memory->bytes = segment->bytes;
+    return TUTTI_OK;
+
+err_unregister:
+    driver->mem_host_unregister(segment->base);
+err_unmap:
+    segment_unmap(segment);
+    *memory = (struct cuda_memory){0};
+    return error_context(status, "the device cannot map memory of the host");
+}
+
+enum tutti_status cuda_memory_create_host(const struct cuda_driver *driver, size_t bytes,
+                                          struct cuda_memory *memory, int *fd)
+{
+    *memory = (struct cuda_memory){0};
+    enum tutti_status status = segment_create("tutti-staged", bytes, &memory->segment, fd);
+    if (status != TUTTI_OK)
+        return status;
+    status = register_segment(driver, memory);
+    if (status != TUTTI_OK) {
+        close(*fd);
+        *fd = -1;
+    }
+    return status;
+}
+
+enum tutti_status cuda_memory_map_host(const struct cuda_driver *driver, int fd, size_t bytes,
+                                       struct cuda_memory *memory)
+{
+    *memory = (struct cuda_memory){0};
+    enum tutti_status status = segment_map(fd, bytes, &memory->segment);
+    return status == TUTTI_OK ? register_segment(driver, memory) : status;
+}
+
 void cuda_memory_unmap(const struct cuda_driver *driver, struct cuda_memory *memory)
 {
-    if (memory->base) {
+    if (memory->segment.base) {
+        driver->mem_host_unregister(memory->segment.base);
+        segment_unmap(&memory->segment);
+    } else if (memory->base) {
         driver->mem_unmap(memory->base, memory->bytes);
         driver->mem_unreserve(memory->base, memory->bytes);
     }

@@ -45,7 +45,7 @@ static __device__ __forceinline__ unsigned worker_count(void)
 static __device__ __forceinline__ void operation_begin(const cuda_launch &launch, operation &op,
                                                        uint64_t ready = 0)
 {
-    const cuda_row *row = &launch.own->control.rows[blockIdx.x];
+    const cuda_row *row = &launch.control->rows[blockIdx.x];
     order_grid_wait_after((uint64_t)row | ready);
     op.words = order_load_plain(row);
     op.uses = order_load_plain(&row->uses);
@@ -79,7 +79,7 @@ static __device__ __noinline__ void operation_fail(const cuda_launch &launch, tu
                                                    order_line seen)
 {
     cuda_host *host = launch.host;
-    cuda_control *control = &launch.own->control;
+    cuda_control *control = launch.control;
     if (atomicCAS(&control->claimed, 0, 1) == 0) {
         host->status = status;
         host->peer = peer;
@@ -118,7 +118,7 @@ static __device__ __noinline__ uint64_t operation_keep_waiting(const cuda_launch
                                                                uint64_t sequence, int peer,
                                                                uint64_t start_ns)
 {
-    cuda_control *control = &launch.own->control;
+    cuda_control *control = launch.control;
     const uint64_t now = order_time_ns() | WAIT_LAST_LOOK;
     const order_line ours = {launch.signature, launch.parameter};
     if (order_load_u32(&control->failed))
@@ -231,7 +231,7 @@ static __device__ __forceinline__ void operation_announce(const cuda_launch &lau
     const unsigned parity = op.sequence & 1;
     const order_line header = {launch.signature, launch.parameter | op.sequence << 32};
     if (peer == launch.rank)
-        order_store_plain(&launch.own->control.former[parity], header);
+        order_store_plain(&launch.control->former[parity], header);
     else if (peer < launch.size)
         order_store_line(&launch.arenas[peer]->headers[parity][launch.rank], header);
 }
@@ -245,7 +245,7 @@ static __device__ __forceinline__ void operation_compare_former(const cuda_launc
     if (peer >= launch.size || peer == launch.rank || sequence == 1)
         return;
     const unsigned parity = (sequence - 1) & 1;
-    const order_line ours = order_load_plain(&launch.own->control.former[parity]);
+    const order_line ours = order_load_plain(&launch.control->former[parity]);
     const order_line header = order_load_line(&launch.own->headers[parity][peer]);
     if ((uint32_t)(header.high >> 32) == (uint32_t)(sequence - 1) &&
         header_differs(header, sequence - 1, ours))
@@ -258,7 +258,7 @@ static __device__ __forceinline__ void operation_advance(const cuda_launch &laun
 {
     for (unsigned r = blockIdx.x + threadIdx.x * gridDim.x; r < CUDA_BLOCKS;
          r += CUDA_CLERKS * gridDim.x) {
-        cuda_row *row = &launch.own->control.rows[r];
+        cuda_row *row = &launch.control->rows[r];
         order_store_plain_u64(&row->sequence, op.sequence);
         order_store_plain(&row->uses, op.uses);
     }

@@ -85,7 +85,7 @@ static enum tutti_status tail_read(struct cuda_symm *symm, int rank)
                       "cuMemcpyAsync");
 }
 
-static enum tutti_status segment_create(struct cuda_symm *symm, int *fd)
+static enum tutti_status memory_create(struct cuda_symm *symm, int *fd)
 {
     const struct cuda_driver *driver = symm->driver;
     struct cuda_memory *memory = &symm->keep->arenas[symm->config.rank];
@@ -118,7 +118,7 @@ static enum tutti_status prepare(struct cuda_symm *symm, int *fd)
     if (status == TUTTI_OK)
         status = cuda_kernels_load_symm(driver, &symm->keep->kernels);
     if (status == TUTTI_OK)
-        status = segment_create(symm, fd);
+        status = memory_create(symm, fd);
     return status;
 }
 

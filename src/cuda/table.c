@@ -121,7 +121,26 @@ void cuda_table_built_in(struct cuda_table *table)
 
 /* ---- a communicator's plan ------------------------------------------------------------------- */
 
-void cuda_plan_make(const struct cuda_table *table, int major, int minor, int size,
+bool cuda_plan_has(const struct cuda_plan *plan, enum cuda_kernel kernel)
+{
+    return !plan->staged || (kernel != CUDA_ONE_SHOT_LINES && kernel != CUDA_TWO_SHOT_LINES);
+}
+
+static void plan_add(struct cuda_plan *plan, const struct cuda_choice *choice, uint64_t bytes)
+{
+    plan->choices[plan->count] = *choice;
+    plan->bytes[plan->count++] = bytes;
+}
+
+/* Over PCIe the tallies of tiles cost more than the flags in band do where those reach: 4 H200, 128
+ * KiB, 49 us and about 40. */
+static void plan_add_staged(struct cuda_plan *plan)
+{
+    plan_add(plan, &usual[CUDA_ONE_SHOT_LL], cuda_kernel_capacity(CUDA_ONE_SHOT_LL, plan->size));
+    plan_add(plan, &usual[CUDA_TWO_SHOT_PIPELINED], CUDA_TABLE_REST);
+}
+
+void cuda_plan_make(const struct cuda_table *table, int major, int minor, int size, bool staged,
                     struct cuda_plan *plan)
 {
     int capability = 0;
@@ -130,13 +149,17 @@ void cuda_plan_make(const struct cuda_table *table, int major, int minor, int si
             capability = table->rows[i].capability;
     memset(plan, 0, sizeof *plan);
     plan->size = size;
+    plan->staged = staged;
     memcpy(plan->forced, usual, sizeof plan->forced);
+    if (staged) {
+        plan_add_staged(plan);
+        return;
+    }
     for (int i = 0; i < table->count && plan->count < CUDA_PLAN_ROWS; i++) {
         const struct cuda_table_row *row = &table->rows[i];
         if (row->size != size || row->capability != capability)
             continue;
-        plan->choices[plan->count] = row->choice;
-        plan->bytes[plan->count++] = row->bytes;
+        plan_add(plan, &row->choice, row->bytes);
     }
 }
 
@@ -163,10 +186,12 @@ static bool is_float(enum tutti_dtype dtype)
 }
 
 /* Full lines are told from empty ones by a NaN that no result has, so they are for floats alone. */
-static bool serves(enum cuda_kernel kernel, int size, enum tutti_dtype dtype, size_t bytes)
+static bool serves(const struct cuda_plan *plan, enum cuda_kernel kernel, enum tutti_dtype dtype,
+                   size_t bytes)
 {
     bool lines = kernel == CUDA_ONE_SHOT_LINES || kernel == CUDA_TWO_SHOT_LINES;
-    return (is_float(dtype) || !lines) && bytes <= cuda_kernel_capacity(kernel, size);
+    return (is_float(dtype) || !lines) && cuda_plan_has(plan, kernel) &&
+           bytes <= cuda_kernel_capacity(kernel, plan->size);
 }
 
 static bool is_one_shot(enum cuda_kernel kernel)
@@ -180,10 +205,15 @@ static enum tutti_status refuse(const struct cuda_plan *plan, enum tutti_algo as
     char served[256];
     int length = 0;
     for (int k = 0; k < CUDA_KERNELS && length < (int)sizeof served; k++)
-        if (serves((enum cuda_kernel)k, plan->size, dtype, bytes))
+        if (serves(plan, (enum cuda_kernel)k, dtype, bytes))
             length += snprintf(served + length, sizeof served - (size_t)length, "%s%s",
                                length ? ", " : "",
                                tutti_algo_name(cuda_kernel_algo((enum cuda_kernel)k)));
+    if (asked >= TUTTI_ALGO_ONE_SHOT_LL && asked <= TUTTI_ALGO_TWO_SHOT_PIPELINED &&
+        !cuda_plan_has(plan, (enum cuda_kernel)(asked - TUTTI_ALGO_ONE_SHOT_LL)))
+        return error_set(TUTTI_ERR_INVALID,
+                         "%s does not serve arenas in the host's memory: what does is %s",
+                         tutti_algo_name(asked), served);
     if (asked == TUTTI_ALGO_ONE_SHOT_LINES || asked == TUTTI_ALGO_TWO_SHOT_LINES)
         return error_set(TUTTI_ERR_INVALID,
                          "%s serves floats of up to %llu bytes among %d ranks, not %zu bytes of "
@@ -208,7 +238,7 @@ static const struct cuda_choice *first_that_serves(const struct cuda_plan *plan,
 {
     for (int k = 0; k < CUDA_KERNELS; k++)
         if (is_one_shot((enum cuda_kernel)k) == one_shot &&
-            serves((enum cuda_kernel)k, plan->size, dtype, bytes))
+            serves(plan, (enum cuda_kernel)k, dtype, bytes))
             return &plan->forced[k];
     return NULL;
 }
@@ -221,11 +251,17 @@ enum tutti_status cuda_plan_pick(const struct cuda_plan *plan, enum tutti_algo a
     while (bytes > plan->bytes[i])
         i++;
     const struct cuda_choice *row = &plan->choices[i];
-    bool fits = serves((enum cuda_kernel)row->kernel, plan->size, dtype, bytes);
+    bool fits = serves(plan, (enum cuda_kernel)row->kernel, dtype, bytes);
     bool one_shot = is_one_shot((enum cuda_kernel)row->kernel);
     *choice = row;
-    *reason = "the tuning table";
-    if (asked == TUTTI_ALGO_NONE) {
+    *reason = plan->staged ? "staged through the host's memory" : "the tuning table";
+    if (asked == TUTTI_ALGO_HOST_STAGED && !plan->staged)
+        return error_set(
+            TUTTI_ERR_INVALID,
+            "algorithm %d (%s): this communicator's arenas are on its devices: ask for "
+            "it in the options or TUTTI_ALGO when a communicator is created",
+            (int)asked, tutti_algo_name(asked));
+    if (asked == TUTTI_ALGO_NONE || asked == TUTTI_ALGO_HOST_STAGED) {
         if (__builtin_expect(fits, 1))
             return TUTTI_OK;
         *reason = "the tuning table's is for floats only";
@@ -247,7 +283,7 @@ enum tutti_status cuda_plan_pick(const struct cuda_plan *plan, enum tutti_algo a
                          "two_shot, or one from one_shot_ll (4) to two_shot_pipelined (7)",
                          (int)asked, tutti_algo_name(asked));
     enum cuda_kernel kernel = (enum cuda_kernel)(asked - TUTTI_ALGO_ONE_SHOT_LL);
-    if (!serves(kernel, plan->size, dtype, bytes))
+    if (!serves(plan, kernel, dtype, bytes))
         return refuse(plan, asked, dtype, bytes);
     if (row->kernel != kernel)
         *choice = &plan->forced[kernel];

@@ -9,6 +9,8 @@
 #include "cuda/launch.h"
 #include "tutti/tutti.h"
 
+#include <stdbool.h>
+
 enum {
     CUDA_TABLE_ROWS = 512,
     CUDA_PLAN_ROWS = 32, /* of one capability and world size */
@@ -44,6 +46,7 @@ struct cuda_table {
 /* The rows of one communicator, and what is launched where a kernel is forced. */
 struct cuda_plan {
     int size;
+    bool staged; /* in the host's memory, which has no room for full lines */
     int count;
     struct cuda_choice forced[CUDA_KERNELS];
     struct cuda_choice choices[CUDA_PLAN_ROWS];
@@ -72,9 +75,12 @@ void cuda_table_built_in(struct cuda_table *table);
 /* Notes the hash of the rows as they are now. */
 void cuda_table_hash(struct cuda_table *table);
 
-/* The rows for a world size of 2 to 8 on devices of that capability. */
-void cuda_plan_make(const struct cuda_table *table, int major, int minor, int size,
+/* The rows for a world size of 2 to 8 on devices of that capability. Arenas in the host's memory
+ * have rows of their own, which no table alters. */
+void cuda_plan_make(const struct cuda_table *table, int major, int minor, int size, bool staged,
                     struct cuda_plan *plan);
+/* Whether it may ever choose a kernel. */
+bool cuda_plan_has(const struct cuda_plan *plan, enum cuda_kernel kernel);
 /*
  * The choice for an operation of 1 or more bytes: what `asked` leaves open. *choice points into the
  * plan; *reason is a static sentence. Returns INVALID if what is asked for does not serve the dtype

@@ -166,6 +166,7 @@ static bool may_run(const struct scenario *scenario, enum tutti_algo algo)
     case TUTTI_ALGO_ONE_SHOT_LINES:
     case TUTTI_ALGO_TWO_SHOT_LINES:
     case TUTTI_ALGO_TWO_SHOT_PIPELINED:
+    case TUTTI_ALGO_HOST_STAGED:
         break;
     }
     return false;

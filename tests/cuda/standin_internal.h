@@ -17,6 +17,7 @@ enum { STANDIN_DEVICES_MAX = 16, STANDIN_DEPENDENCIES = 16 };
     X(RESERVATION, "address range")                                                                \
     X(BUFFER, "cuMemAlloc buffer")                                                                 \
     X(PINNED, "pinned host buffer")                                                                \
+    X(REGISTERED, "registered host memory")                                                        \
     X(MODULE, "module")                                                                            \
     X(STREAM, "stream")                                                                            \
     X(EVENT, "event")                                                                              \
@@ -54,7 +55,7 @@ struct function {
     struct function *next;
     struct device *device;
     enum tutti_dtype dtype;
-    bool barrier, symm;
+    bool barrier, probe, symm;
     bool slow, wrong; /* as the environment asks for */
     bool loaded;
 };

@@ -305,7 +305,8 @@ static CUresult remove_buffer(enum object_kind kind, void *base)
         struct buffer *buffer = (struct buffer *)object;
         if (object->kind != kind || buffer->base != base)
             continue;
-        free(base);
+        if (kind != OBJECT_REGISTERED)
+            free(base);
         standin_object_destroy(buffer);
         result = CUDA_SUCCESS;
         break;
@@ -342,6 +343,32 @@ CUresult cuMemFreeHost(void *pointer)
 {
     CUresult result = standin_enter_unsafe(__func__);
     return result == CUDA_SUCCESS ? remove_buffer(OBJECT_PINNED, pointer) : result;
+}
+
+/* The caller's memory: named like pinned memory, not freed. */
+CUresult cuMemHostRegister(void *pointer, size_t bytes, unsigned flags)
+{
+    CUresult result = standin_enter_unsafe(__func__);
+    (void)flags;
+    if (result == CUDA_SUCCESS && !standin_context())
+        result = CUDA_ERROR_INVALID_CONTEXT;
+    if (result == CUDA_SUCCESS && (!pointer || !bytes))
+        result = CUDA_ERROR_INVALID_VALUE;
+    if (result != CUDA_SUCCESS)
+        return result;
+    pthread_mutex_lock(&standin_lock);
+    struct buffer *buffer = standin_object_create(OBJECT_REGISTERED, sizeof *buffer);
+    buffer->base = pointer;
+    buffer->bytes = bytes;
+    buffer->device = standin_device_of(standin_context());
+    pthread_mutex_unlock(&standin_lock);
+    return CUDA_SUCCESS;
+}
+
+CUresult cuMemHostUnregister(void *pointer)
+{
+    CUresult result = standin_enter_unsafe(__func__);
+    return result == CUDA_SUCCESS ? remove_buffer(OBJECT_REGISTERED, pointer) : result;
 }
 
 CUresult cuMemHostGetDevicePointer(CUdeviceptr *address, void *pointer, unsigned flags)
@@ -417,7 +444,8 @@ static bool facts_of(const struct object *object, struct pointer_facts *facts)
                                    ordinal_of_physical(reservation->allocation->physical), NULL};
         return true;
     }
-    if (object->kind == OBJECT_BUFFER || object->kind == OBJECT_PINNED) {
+    if (object->kind == OBJECT_BUFFER || object->kind == OBJECT_PINNED ||
+        object->kind == OBJECT_REGISTERED) {
         const struct buffer *buffer = (const struct buffer *)object;
         *facts = (struct pointer_facts){
             object->kind == OBJECT_BUFFER ? CU_MEMORYTYPE_DEVICE : CU_MEMORYTYPE_HOST, buffer->base,

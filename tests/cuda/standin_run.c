@@ -75,8 +75,14 @@ static bool known_function(const char *name, struct function *function)
     snprintf(function->name, sizeof function->name, "%s", name);
     function->barrier = strcmp(name, "barrier") == 0;
     function->symm = strcmp(name, "symm") == 0;
-    if (function->barrier || function->symm)
+    function->probe = strcmp(name, "probe") == 0;
+    if (function->barrier || function->symm || function->probe)
         return true;
+    for (int dtype = 0; dtype < TUTTI_DTYPE_COUNT; dtype++) {
+        function->dtype = (enum tutti_dtype)dtype;
+        if (strncmp(name, "two_shot_tiles_", 15) == 0 && strcmp(name + 15, dtype_names[dtype]) == 0)
+            return true;
+    }
     for (size_t k = 0; k < sizeof kernel_names / sizeof *kernel_names; k++)
         for (int dtype = 0; dtype < TUTTI_DTYPE_COUNT; dtype++)
             for (size_t s = 0; s < sizeof suffixes / sizeof *suffixes; s++) {
@@ -193,6 +199,9 @@ CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, CUfunction fun
 
 void standin_note_launch(const CUlaunchConfig *config, const struct work *work, bool captured)
 {
+    late_loads += !work->function->loaded;
+    if (work->function->probe) /* of set-up */
+        return;
     struct standin_launch *entry = &launches[launch_count++ % LOG_ENTRIES];
     *entry = (struct standin_launch){
         .stream = config->hStream,
@@ -208,7 +217,6 @@ void standin_note_launch(const CUlaunchConfig *config, const struct work *work, 
     memcpy(entry->name, work->function->name, sizeof entry->name);
     for (unsigned i = 0; i < config->numAttrs; i++)
         entry->attributes[i] = config->attrs[i];
-    late_loads += !work->function->loaded;
 }
 
 size_t standin_forget_launches(void)
@@ -257,7 +265,7 @@ static int64_t now_ns(void)
 /* Failed here: later launches return at once. */
 static void poison(struct run *run)
 {
-    order_store_release_u32(&run->own->control.failed, 1);
+    order_store_release_u32(&run->launch->control->failed, 1);
 }
 
 /* Tells the host, once. */
@@ -265,7 +273,7 @@ static void fail(struct run *run, enum tutti_status status, int peer,
                  const struct cuda_header *seen)
 {
     struct cuda_host *host = run->launch->host;
-    if (run->own->control.claimed++ == 0) {
+    if (run->launch->control->claimed++ == 0) {
         host->status = (int32_t)status;
         host->peer = peer;
         host->sequence = run->sequence;
@@ -286,7 +294,7 @@ static bool await(struct run *run, const uint64_t *word, uint64_t value, int pee
     for (unsigned polls = 0; order_load_acquire_u64(word) < value; polls++) {
         if (polls < 100)
             continue;
-        if (order_load_acquire_u32(&run->own->control.failed))
+        if (order_load_acquire_u32(&run->launch->control->failed))
             return false;
         if (order_load_acquire_u32(&host->stop)) {
             poison(run); /* the host knows why */
@@ -424,7 +432,7 @@ static void run_subset(struct run *run)
     for (int peer = 0; peer < launch->size; peer++) {
         if (peer == launch->rank || !(launch->subset >> peer & 1))
             continue;
-        uint64_t count = ++run->own->control.meetings[peer];
+        uint64_t count = ++run->launch->control->meetings[peer];
         struct cuda_meeting *theirs = &launch->arenas[peer]->meetings[launch->rank][count % 2];
         theirs->subset = launch->subset;
         order_store_release_u64(&theirs->count, count);
@@ -432,7 +440,7 @@ static void run_subset(struct run *run)
     for (int peer = 0; peer < launch->size; peer++) {
         if (peer == launch->rank || !(launch->subset >> peer & 1))
             continue;
-        uint64_t count = run->own->control.meetings[peer];
+        uint64_t count = run->launch->control->meetings[peer];
         const struct cuda_meeting *meeting = &run->own->meetings[peer][count % 2];
         if (!await(run, &meeting->count, count, peer))
             return;
@@ -444,13 +452,34 @@ static void run_subset(struct run *run)
     }
 }
 
+/* A pattern to and from every peer. What rank a pushes to rank b's device gets lost where
+ * TUTTI_STANDIN_LOST is "a b". */
+static void run_probe(struct run *run)
+{
+    const struct cuda_launch *launch = run->launch;
+    const char *lost = getenv("TUTTI_STANDIN_LOST");
+    int from = -1, to = -1;
+    if (lost && launch->control == &run->own->control)
+        sscanf(lost, "%d %d", &from, &to);
+    for (int peer = 0; peer < launch->size; peer++)
+        if (peer != launch->rank && !(launch->rank == from && peer == to))
+            order_store_release_u64((uint64_t *)launch->arenas[peer]->flagged + launch->rank, 1);
+    for (int peer = 0; peer < launch->size; peer++)
+        if (peer != launch->rank && !await(run, (uint64_t *)run->own->flagged + peer, 1, peer))
+            return;
+}
+
 void standin_run(const struct function *function, const struct cuda_launch *launch)
 {
     struct run run = {.launch = launch, .own = launch->arenas[launch->rank]};
-    if (order_load_acquire_u32(&run.own->control.failed))
+    if (order_load_acquire_u32(&launch->control->failed))
         return;
     if (launch->subset) {
         run_subset(&run);
+        return;
+    }
+    if (function->probe) {
+        run_probe(&run);
         return;
     }
     run.sequence = ++board_of(run.own)->sequence;

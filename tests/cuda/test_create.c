@@ -193,60 +193,122 @@ static int disagree(struct ranks *ranks, int rank, tutti_store_t *store)
     return 0;
 }
 
-/* Devices that cannot reach each other's memory. */
+/* What goes wrong with the links, or is asked for, in words; then all goes through the host's
+ * memory, unless an algorithm is asked for that goes between devices. */
+static int go_staged(struct ranks *ranks, int rank, tutti_store_t *store, const char *why)
+{
+    const struct tutti_comm_options direct = {.struct_size = sizeof direct,
+                                              .algo = TUTTI_ALGO_TWO_SHOT};
+    char text[4096];
+    tutti_comm_t *comm;
+    RANKS_CHECK(device_join(ranks, rank, store, NULL, &comm) == TUTTI_OK);
+    tutti_comm_describe(comm, text, sizeof text);
+    RANKS_CHECK(strstr(text, "arena: in the host's memory: ") && strstr(text, why));
+    RANKS_CHECK(tutti_barrier(comm, NULL, 0, TUTTI_STREAM_DEFAULT) == TUTTI_OK);
+    RANKS_CHECK(cuStreamSynchronize(0) == CUDA_SUCCESS);
+    RANKS_CHECK(tutti_comm_status(comm, NULL) == TUTTI_OK);
+    tutti_comm_destroy(comm);
+    if (!getenv("TUTTI_ALGO")) {
+        RANKS_CHECK(device_join(ranks, rank, store, &direct, &comm) == TUTTI_ERR_DECLINED);
+        RANKS_CHECK(strstr(tutti_last_error(), why));
+    }
+    RANKS_CHECK(standin_left() == 0);
+    return 0;
+}
+
 static int separate(struct ranks *ranks, int rank, tutti_store_t *store)
 {
+    setenv("TUTTI_STANDIN_NO_PEER", "0-1", 1); /* read when the driver is opened */
+    return go_staged(ranks, rank, store, "peer access");
+}
+
+/* A link that loses what is pushed. */
+static int lossy(struct ranks *ranks, int rank, tutti_store_t *store)
+{
+    setenv("TUTTI_STANDIN_LOST", "1 0", 1);
+    return go_staged(ranks, rank, store, "device 0 did not receive within 2000 ms what rank 1's");
+}
+
+static int staged(struct ranks *ranks, int rank, tutti_store_t *store)
+{
+    setenv("TUTTI_ALGO", "host_staged", 1);
+    return go_staged(ranks, rank, store, "asked for");
+}
+
+/* Two ranks of one device, which both have to allow. */
+static int share(struct ranks *ranks, int rank, tutti_store_t *store)
+{
+    const struct tutti_comm_options options = {.struct_size = sizeof options,
+                                               .device = TUTTI_DEVICE_CUDA};
+    char text[4096];
     tutti_comm_t *comm;
-    setenv("TUTTI_STANDIN_NO_PEER", "0-1", 1);
-    RANKS_CHECK(device_join(ranks, rank, store, NULL, &comm) == TUTTI_ERR_CUDA);
-    RANKS_CHECK(strstr(tutti_last_error(), "peer access"));
+    RANKS_CHECK(device_enter(0));
+    setenv("TUTTI_ALLOW_OVERLAPPING_DEVICES", rank ? "0" : "1", 1);
+    RANKS_CHECK(ranks_join(ranks, rank, store, &options, &comm) == TUTTI_ERR_DECLINED);
+    RANKS_CHECK(strstr(tutti_last_error(), "(rank 1 has not)"));
+    setenv("TUTTI_ALLOW_OVERLAPPING_DEVICES", "1", 1);
+    RANKS_CHECK(ranks_join(ranks, rank, store, &options, &comm) == TUTTI_OK);
+    tutti_comm_describe(comm, text, sizeof text);
+    RANKS_CHECK(strstr(text, "arena: in the host's memory: ranks share a device"));
+    tutti_comm_destroy(comm);
+    setenv("TUTTI_ALGO", "two_shot", 1);
+    RANKS_CHECK(ranks_join(ranks, rank, store, &options, &comm) == TUTTI_OK);
+    tutti_comm_describe(comm, text, sizeof text);
+    RANKS_CHECK(strstr(text, "arena: on the device"));
+    tutti_comm_destroy(comm);
     RANKS_CHECK(standin_left() == 0);
     return 0;
 }
 
 /* CUDA says whether NVLink leads to all; else NVML counts the links; without it those who access
  * each other are asked. A file that names devices comes before all of these. */
+static const struct {
+    const char *library, *links, *file;
+    enum tutti_topology topology;
+    const char *words[2];
+    bool nvlink;
+} matrices[] = {
+    {"/nonexistent/nvml",
+     NULL,
+     NULL,
+     TUTTI_TOPOLOGY_FULLY_CONNECTED,
+     {"topology_source: NVLink to all", "links: X 1\nlinks: 1 X\n"},
+     true},
+    {NVML_STANDIN,
+     "11,0",
+     NULL,
+     TUTTI_TOPOLOGY_FULLY_CONNECTED,
+     {"topology_source: NVLinks", "links: X 2\nlinks: 1 X\n"},
+     false},
+    {NVML_STANDIN,
+     "ss,ss",
+     NULL,
+     TUTTI_TOPOLOGY_FULLY_CONNECTED,
+     {"topology_source: NVLinks", "links: X 2\nlinks: 2 X\n"},
+     false},
+    {NVML_STANDIN,
+     "1,",
+     NULL,
+     TUTTI_TOPOLOGY_UNKNOWN,
+     {"rank 0 is linked to rank 1, but not back", "links: X 1\nlinks: 0 X\n"},
+     false},
+    {"/nonexistent/nvml",
+     NULL,
+     NULL,
+     TUTTI_TOPOLOGY_FULLY_CONNECTED,
+     {"topology_source: peer access", "links: X 1\nlinks: 1 X\n"},
+     false},
+    {"/nonexistent/nvml",
+     NULL,
+     "tutti-topology 1\ndevices 0000:11:00.0 0000:13:00.0 "
+     "00102030-4050-6070-8090-a0b0c0d0e0f0\nX 0 5\n0 X 0\n6 0 X\n",
+     TUTTI_TOPOLOGY_FULLY_CONNECTED,
+     {"every pair is linked", "links: X 6\nlinks: 5 X\n"},
+     false},
+};
+
 static int detect(struct ranks *ranks, int rank, tutti_store_t *store)
 {
-    static const struct {
-        const char *library, *links, *file;
-        enum tutti_topology topology;
-        const char *words[2];
-        bool nvlink;
-    } matrices[] = {
-        {"/nonexistent/nvml",
-         NULL,
-         NULL,
-         TUTTI_TOPOLOGY_FULLY_CONNECTED,
-         {"topology_source: NVLink to all", "links: X 1\nlinks: 1 X\n"},
-         true},
-        {NVML_STANDIN,
-         "11,0",
-         NULL,
-         TUTTI_TOPOLOGY_FULLY_CONNECTED,
-         {"topology_source: NVLinks", "links: X 2\nlinks: 1 X\n"}},
-        {NVML_STANDIN,
-         "ss,ss",
-         NULL,
-         TUTTI_TOPOLOGY_FULLY_CONNECTED,
-         {"topology_source: NVLinks", "links: X 2\nlinks: 2 X\n"}},
-        {NVML_STANDIN,
-         "1,",
-         NULL,
-         TUTTI_TOPOLOGY_UNKNOWN,
-         {"rank 0 is linked to rank 1, but not back", "links: X 1\nlinks: 0 X\n"}},
-        {"/nonexistent/nvml",
-         NULL,
-         NULL,
-         TUTTI_TOPOLOGY_FULLY_CONNECTED,
-         {"topology_source: peer access", "links: X 1\nlinks: 1 X\n"}},
-        {"/nonexistent/nvml",
-         NULL,
-         "tutti-topology 1\ndevices 0000:11:00.0 0000:13:00.0 "
-         "00102030-4050-6070-8090-a0b0c0d0e0f0\nX 0 5\n0 X 0\n6 0 X\n",
-         TUTTI_TOPOLOGY_FULLY_CONNECTED,
-         {"every pair is linked", "links: X 6\nlinks: 5 X\n"}},
-    };
     char path[64], text[4096];
     tutti_comm_t *comm;
     RANKS_CHECK(device_enter(rank));
@@ -288,6 +350,7 @@ static const char *const calls[] = {
     "cuMemSetAccess",
     "cuMemHostAlloc",
     "cuMemHostGetDevicePointer",
+    "cuLaunchKernelEx",
     "cuMemsetD8Async",
     "cuMemcpyAsync",
     "cuModuleLoadData",
@@ -338,6 +401,7 @@ static int run(ranks_fn *fn)
 int main(void)
 {
     device_setup();
-    int failures = refusals() + run(disagree) + run(separate) + run(detect);
+    int failures = refusals() + run(disagree) + run(separate) + run(lossy) + run(staged) +
+                   run(share) + run(detect);
     return failures + fail_in_turn() ? 1 : 0;
 }

@@ -39,9 +39,9 @@ static void those_that_exist_are_loaded(void **state)
 {
     (void)state;
     struct cuda_kernels kernels;
-    uint64_t count = 1;
+    uint64_t count = 2;
     standin_forget();
-    assert_int_equal(cuda_kernels_load(driver, &kernels), TUTTI_OK);
+    assert_int_equal(cuda_kernels_load(driver, false, &kernels), TUTTI_OK);
     for (int kernel = 0; kernel < CUDA_KERNELS; kernel++) {
         bool lines = kernel == CUDA_ONE_SHOT_LINES || kernel == CUDA_TWO_SHOT_LINES;
         for (int dtype = 0; dtype < TUTTI_DTYPE_COUNT; dtype++) {
@@ -89,7 +89,7 @@ static void the_fatbins_have_what_is_looked_up(void **state)
 {
     (void)state;
     struct cuda_kernels kernels;
-    assert_int_equal(cuda_kernels_load(driver, &kernels), TUTTI_OK);
+    assert_int_equal(cuda_kernels_load(driver, false, &kernels), TUTTI_OK);
     for (int kernel = 0; kernel < CUDA_KERNELS; kernel++)
         for (int dtype = 0; dtype < TUTTI_DTYPE_COUNT; dtype++)
             for (int variant = 0; variant < CUDA_VARIANTS; variant++) {
@@ -120,7 +120,7 @@ static enum tutti_status load_failing(const char *call, int at, CUresult error)
 {
     struct cuda_kernels kernels;
     standin_fail(call, at, error);
-    enum tutti_status status = cuda_kernels_load(driver, &kernels);
+    enum tutti_status status = cuda_kernels_load(driver, false, &kernels);
     standin_fail(NULL, 0, CUDA_SUCCESS);
     for (size_t i = 0; i < sizeof kernels.modules / sizeof *kernels.modules; i++)
         assert_null(kernels.modules[i]);

@@ -57,7 +57,7 @@ static int open_ranks(void **state)
         check(cuMemHostAlloc((void **)&rank->host, sizeof *rank->host, CU_MEMHOSTALLOC_DEVICEMAP));
         memset(rank->host, 0, sizeof *rank->host);
         check(cuMemAlloc(&rank->data, COUNT_MAX * sizeof(float)));
-        assert_int_equal(cuda_kernels_load(driver, &rank->kernels), TUTTI_OK);
+        assert_int_equal(cuda_kernels_load(driver, false, &rank->kernels), TUTTI_OK);
     }
     for (int r = 0; r < RANKS; r++)
         for (int peer = 0; peer < RANKS; peer++)
@@ -110,6 +110,7 @@ static struct cuda_launch launch_of(int r, uint64_t count, uint64_t timeout_ms)
         launch.ranks[launch_leaf(leaf, r)] = (uint8_t)leaf;
     for (int peer = 0; peer < RANKS; peer++)
         launch.arenas[peer] = (struct cuda_arena *)(uintptr_t)ranks[r].memory[peer].base;
+    launch.control = &launch.arenas[r]->control;
     return launch;
 }
 

@@ -45,9 +45,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
     if (cuda_table_parse(text, size, "fuzz", &table) == TUTTI_OK) {
         fuzz_check(table.count > 0 && table.count <= CUDA_TABLE_ROWS);
         for (int ranks = 2; ranks <= CUDA_RANKS; ranks++) {
-            cuda_plan_make(&table, 9, 0, ranks, &plan);
+            cuda_plan_make(&table, 9, 0, ranks, false, &plan);
             check_plan(&plan, ranks);
-            cuda_plan_make(&table, 8, 6, ranks, &plan);
+            cuda_plan_make(&table, 8, 6, ranks, false, &plan);
             check_plan(&plan, ranks);
         }
     }

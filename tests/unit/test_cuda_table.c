@@ -20,7 +20,7 @@ static struct cuda_plan plan_of(int major, int minor, int size)
 {
     struct cuda_plan plan;
     cuda_table_built_in(&table);
-    cuda_plan_make(&table, major, minor, size, &plan);
+    cuda_plan_make(&table, major, minor, size, false, &plan);
     return plan;
 }
 
@@ -184,15 +184,15 @@ static void test_file(void **state)
     assert_int_equal(parse(HEAD LL_ROW REST_ROW), TUTTI_OK);
     assert_true(table.hash != hash);
     assert_string_equal(table.source, "test.tuning");
-    cuda_plan_make(&table, 9, 0, 4, &plan);
+    cuda_plan_make(&table, 9, 0, 4, false, &plan);
     assert_int_equal(plan.count, 2);
     assert_true(plan.bytes[0] == 1000 && plan.choices[0].threads == 32 &&
                 plan.choices[0].blocks == 7 && plan.choices[0].units == 2);
     assert_int_equal(pick(&plan, TUTTI_ALGO_NONE, TUTTI_FLOAT32, 1001)->threads, 256);
     /* The rest is as it was. */
-    cuda_plan_make(&table, 9, 0, 3, &plan);
+    cuda_plan_make(&table, 9, 0, 3, false, &plan);
     assert_memory_equal(&plan, &built_in, sizeof plan);
-    cuda_plan_make(&table, 8, 0, 4, &plan);
+    cuda_plan_make(&table, 8, 0, 4, false, &plan);
     assert_true(plan.count > 2);
     /* A file without rows changes nothing. */
     assert_int_equal(parse("tutti-tuning 1"), TUTTI_OK);
