@@ -391,6 +391,7 @@ static enum tutti_status groups_open(struct tutti_comm *comm, struct workspace *
         .links = &links,
         .remote = remote_ranks(work->records, comm->rank, comm->world_size),
         .oversubscribed = comm->world_size > comm->cores,
+        .idle = comm->config.device == TUTTI_DEVICE_CUDA,
         .nonce = meeting->nonce,
         .isa = comm->isa,
         .exchanger = exchanger,

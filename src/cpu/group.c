@@ -165,7 +165,8 @@ static void group_init(struct cpu_group *group, const struct cpu_group_config *c
     group->spin = config->oversubscribed ? 1 : SPIN_POLLS;
     group->spin_small = config->oversubscribed ? SPIN_POLLS_SMALL : SPIN_POLLS;
     group->yields = config->oversubscribed ? YIELDS_OVERSUBSCRIBED : YIELDS;
-    group->membarrier = bell_prepare();
+    /* Registering takes 20 ms where many cores are to hear of it. */
+    group->membarrier = !config->idle && bell_prepare();
     for (int leaf = 0; leaf < config->size; leaf++)
         group->order[leaf] = config->order[leaf];
 }
@@ -191,7 +192,7 @@ enum tutti_status cpu_group_open(const struct cpu_group_config *config, struct c
         status = verdict_exchange(config->exchanger, arenas_join(group, config, fds),
                                   deadline_timeout_ms(deadline));
 
-    if (status == TUTTI_OK)
+    if (status == TUTTI_OK && !config->idle)
         status = distances_measure(group, deadline);
 
     if (own_fd >= 0)

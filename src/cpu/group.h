@@ -79,6 +79,7 @@ struct cpu_group_config {
     const struct cpu_links *links;
     uint64_t remote;
     bool oversubscribed;
+    bool idle;            /* runs no operations: nothing is prepared for quick ones */
     const uint8_t *nonce; /* 16 bytes, the same on all ranks, fresh */
     const struct reduce_isa *isa;
     struct tutti_exchanger *exchanger;

@@ -21,7 +21,7 @@ static const struct cuda_choice usual[CUDA_KERNELS] = {
 /* {capability, ranks, {kernel, units, threads, blocks}, bytes}: measured on 2, 3 and 4 H200; what
  * follows from that elsewhere. */
 static const struct cuda_table_row built_in[] = {
-    {90, 2, {CUDA_ONE_SHOT_LL, 1, 96, 512}, 32 * KIB},
+    {90, 2, {CUDA_ONE_SHOT_LL, 1, 96, 512}, 1 * KIB},
     {90, 2, {CUDA_ONE_SHOT_LINES, 1, 128, 512}, 768 * KIB},
     {90, 2, {CUDA_TWO_SHOT_LINES, 1, 512, 132}, 1 * MIB},
     {90, 2, {CUDA_TWO_SHOT_LINES, 1, 256, 512}, 4 * MIB},
@@ -42,7 +42,7 @@ static const struct cuda_table_row built_in[] = {
     {90, 4, {CUDA_TWO_SHOT_LINES, 1, 512, 132}, 2 * MIB},
     {90, 4, {CUDA_TWO_SHOT_LINES, 1, 256, 512}, 4 * MIB},
     {90, 4, {CUDA_TWO_SHOT_PIPELINED, 1, 512, CUDA_TILE_BLOCKS}, CUDA_TABLE_REST},
-    {0, 2, {CUDA_ONE_SHOT_LL, 1, 96, 512}, 32 * KIB},
+    {0, 2, {CUDA_ONE_SHOT_LL, 1, 96, 512}, 1 * KIB},
     {0, 2, {CUDA_ONE_SHOT_LINES, 1, 128, 512}, 768 * KIB},
     {0, 2, {CUDA_TWO_SHOT_LINES, 1, 512, 132}, 1 * MIB},
     {0, 2, {CUDA_TWO_SHOT_LINES, 1, 256, 512}, 4 * MIB},
