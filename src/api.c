@@ -71,7 +71,7 @@ static enum tutti_status options_read(const struct tutti_comm *comm,
                          "or 0",
                          call, options->flags);
     status = options_algo_check(options->algo, comm->cuda != NULL);
-    if (status == TUTTI_OK && !comm->cuda)
+    if (status == TUTTI_OK)
         status = plan_check(&comm->paths, &comm->topology, options->algo);
     return status == TUTTI_OK ? TUTTI_OK : error_context(status, "%s", call);
 }
@@ -426,7 +426,7 @@ enum tutti_status tutti_comm_algorithm(tutti_comm_t *comm, size_t count, enum tu
 {
     static const char call[] = "tutti_comm_algorithm";
     struct tutti_call_options options;
-    const char *why;
+    const char *why, *table_why;
     if (!comm || !comm->ready || !algo)
         return error_set(TUTTI_ERR_INVALID, "%s: %s", call,
                          algo ? "the communicator has not met" : "algo is NULL");
@@ -439,7 +439,8 @@ enum tutti_status tutti_comm_algorithm(tutti_comm_t *comm, size_t count, enum tu
     *algo = algorithm_pick(comm, bytes, dtype, given ? &options : &no_options, &why);
     /* Strict mode has but the roots' names. */
     if (comm->cuda && !comm->config.strict)
-        status = cuda_algorithm(comm->cuda, *algo, dtype, bytes ? bytes : 1, algo, &why);
+        status = cuda_algorithm(comm->cuda, *algo, dtype, bytes ? bytes : 1, algo,
+                                *algo == TUTTI_ALGO_NONE ? &why : &table_why);
     if (reason)
         *reason = why;
     return status;

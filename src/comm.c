@@ -338,6 +338,7 @@ static enum tutti_status device_open(struct tutti_comm *comm, struct workspace *
         .place = place,
         .why = why,
         .table = &work->table,
+        .by_links = plan_by_links(&comm->paths),
         .host = &comm->cpu,
         .exchanger = host->exchanger,
         .timeout_ms = deadline_timeout_ms(deadline),
@@ -345,16 +346,20 @@ static enum tutti_status device_open(struct tutti_comm *comm, struct workspace *
     enum tutti_status status = cuda_group_open(&config, &comm->cuda);
     if (status != TUTTI_OK)
         cpu_group_close(&comm->cpu);
+    else if (cuda_group_is_staged(comm->cuda))
+        comm->paths.all = comm->paths.staged = true;
     return status;
 }
 
-/* Ranks that links join exchange data with their neighbours alone. */
+/* Ranks that links join exchange data with their neighbours alone; those of devices have their
+ * hosts' memory in common all the same. */
 static struct cpu_links links_make(const struct tutti_comm *comm, const int *order)
 {
     const struct topology *topology = &comm->topology;
     const int size = comm->world_size;
-    struct cpu_links links = {.reach = topology->linked[comm->rank], .sparse = !comm->paths.all};
-    if (comm->paths.all)
+    const bool sparse = !comm->paths.all && comm->config.device == TUTTI_DEVICE_CPU;
+    struct cpu_links links = {.reach = topology->linked[comm->rank], .sparse = sparse};
+    if (!sparse)
         links.reach = UINT64_MAX;
     if (comm->paths.mesh)
         topology_mesh_place(topology, order, comm->rank, &links.mesh);
@@ -376,11 +381,9 @@ static enum tutti_status groups_open(struct tutti_comm *comm, struct workspace *
     int order[TUTTI_MAX_RANKS];
     for (int leaf = 0; leaf < comm->world_size; leaf++)
         order[leaf] = comm->config.leaf_order[leaf];
-    plan_paths_make(&comm->topology, order, comm->config.device == TUTTI_DEVICE_CUDA, &comm->paths);
+    plan_paths_make(&comm->topology, order, &comm->paths);
     enum tutti_status status =
-        comm->config.device == TUTTI_DEVICE_CUDA
-            ? TUTTI_OK
-            : plan_check(&comm->paths, &comm->topology, (enum tutti_algo)comm->config.algo);
+        plan_check(&comm->paths, &comm->topology, (enum tutti_algo)comm->config.algo);
     if (status != TUTTI_OK)
         return status;
     const struct cpu_links links = links_make(comm, order);

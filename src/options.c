@@ -31,13 +31,13 @@ enum tutti_status options_algo_check(enum tutti_algo algo, bool cuda)
 {
     bool transport = (algo >= TUTTI_ALGO_ONE_SHOT_LL && algo <= TUTTI_ALGO_TWO_SHOT_PIPELINED) ||
                      algo == TUTTI_ALGO_HOST_STAGED;
-    bool by_links = algo == TUTTI_ALGO_HYBRID_CUBE_MESH || algo == TUTTI_ALGO_RING;
-    if ((unsigned)algo <= TUTTI_ALGO_TWO_SHOT || (cuda ? transport : by_links))
+    if ((unsigned)algo <= TUTTI_ALGO_HOST_STAGED && (cuda || !transport))
         return TUTTI_OK;
-    return error_set(
-        TUTTI_ERR_INVALID,
-        "algorithm %d (%s) does not serve %s ranks: expected none, one_shot, two_shot%s", (int)algo,
-        tutti_algo_name(algo), cuda ? "CUDA" : "CPU",
-        cuda ? ", one from one_shot_ll (4) to two_shot_pipelined (7), or host_staged"
-             : ", hybrid_cube_mesh or ring");
+    return error_set(TUTTI_ERR_INVALID,
+                     "algorithm %d (%s) does not serve %s ranks: expected none, one_shot, "
+                     "two_shot, hybrid_cube_mesh%s",
+                     (int)algo, tutti_algo_name(algo), cuda ? "CUDA" : "CPU",
+                     cuda ? ", ring, one from one_shot_ll (4) to two_shot_pipelined (7), or "
+                            "host_staged"
+                          : " or ring");
 }

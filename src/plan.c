@@ -12,13 +12,10 @@ static size_t least(size_t a, size_t b)
     return a < b ? a : b;
 }
 
-void plan_paths_make(const struct topology *topology, const int *order, bool devices,
-                     struct plan_paths *paths)
+void plan_paths_make(const struct topology *topology, const int *order, struct plan_paths *paths)
 {
     struct topology_mesh mesh;
     *paths = (struct plan_paths){.all = true};
-    if (devices)
-        return;
     paths->mesh = topology_mesh_place(topology, order, 0, &mesh);
     paths->ring = topology->has_ring;
     paths->staged =
@@ -30,7 +27,9 @@ enum tutti_status plan_check(const struct plan_paths *paths, const struct topolo
                              enum tutti_algo algo)
 {
     const char *needs = NULL;
-    if ((algo == TUTTI_ALGO_ONE_SHOT || algo == TUTTI_ALGO_TWO_SHOT) && !paths->all)
+    const bool reaches_all = algo != TUTTI_ALGO_RING && algo != TUTTI_ALGO_HYBRID_CUBE_MESH &&
+                             algo != TUTTI_ALGO_NONE && algo != TUTTI_ALGO_HOST_STAGED;
+    if (reaches_all && !paths->all)
         needs = "it needs a link between any two of them";
     else if (algo == TUTTI_ALGO_RING && !paths->ring)
         needs = "it needs a ring of links that joins them all, and there is none";
@@ -122,14 +121,14 @@ enum tutti_algo plan_pick(const struct plan_input *input, const char **reason)
     }
     if (input->strict)
         return plan_strict(input, reason);
-    if (input->table) {
-        *reason = "the tuning table";
-        return TUTTI_ALGO_NONE;
-    }
     if (!input->paths.all) {
         *reason = input->paths.mesh ? "the links are those of a hybrid cube mesh"
                                     : "only the links of a ring join all ranks";
-        return input->paths.mesh ? TUTTI_ALGO_HYBRID_CUBE_MESH : TUTTI_ALGO_RING;
+        return plan_by_links(&input->paths);
+    }
+    if (input->table) {
+        *reason = "the tuning table";
+        return TUTTI_ALGO_NONE;
     }
     if (input->bytes <= one_shot_bytes(input)) {
         *reason = input->paths.staged

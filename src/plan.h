@@ -9,17 +9,24 @@
 /* What the links of a communicator allow. */
 struct plan_paths {
     bool all;    /* one-shot and two-shot: every rank reaches every other one */
-    bool staged; /* all, through the host's memory, for no path of links joins the ranks */
+    bool staged; /* all, though no path of links joins the ranks: CPU ranks share their memory */
     bool mesh;
     bool ring;
 };
 
-/* order is the leaf order. Ranks with devices reach each other without regard to links. */
-void plan_paths_make(const struct topology *topology, const int *order, bool devices,
-                     struct plan_paths *paths);
-/* Whether an algorithm of CPU ranks can run: INVALID says why not. */
+/* order is the leaf order. */
+void plan_paths_make(const struct topology *topology, const int *order, struct plan_paths *paths);
+/* Whether an algorithm can run: INVALID says why not. */
 enum tutti_status plan_check(const struct plan_paths *paths, const struct topology *topology,
                              enum tutti_algo algo);
+
+/* What is chosen where not all ranks reach each other; else NONE. */
+static inline enum tutti_algo plan_by_links(const struct plan_paths *paths)
+{
+    if (paths->all)
+        return TUTTI_ALGO_NONE;
+    return paths->mesh ? TUTTI_ALGO_HYBRID_CUBE_MESH : TUTTI_ALGO_RING;
+}
 
 struct plan_input {
     size_t bytes;

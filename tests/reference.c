@@ -117,6 +117,11 @@ bool reference_has(enum tutti_dtype dtype, enum tutti_op_kind op)
     return op != TUTTI_OP_PREMUL_SUM && !(dtype == TUTTI_BOOL && op == TUTTI_OP_AVG);
 }
 
+bool reference_has_order(enum tutti_dtype dtype, enum tutti_op_kind op)
+{
+    return is_float(dtype) && op != TUTTI_OP_MIN && op != TUTTI_OP_MAX;
+}
+
 /* To the accumulation type. */
 static double rounded(enum tutti_dtype dtype, double value)
 {

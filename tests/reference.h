@@ -11,6 +11,9 @@
 /* Whether the operation exists for the dtype. */
 bool reference_has(enum tutti_dtype dtype, enum tutti_op_kind op);
 
+/* Whether the bits of its result depend on the order of the inputs. */
+bool reference_has_order(enum tutti_dtype dtype, enum tutti_op_kind op);
+
 /* out[i] = the reduction of in[0][i] to in[n - 1][i], in leaf order. AVG divides by n. out may
  * equal an input. */
 void reference_reduce(void *out, const void *const *in, int n, size_t count, enum tutti_dtype dtype,

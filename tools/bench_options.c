@@ -44,9 +44,9 @@ static const struct argp_option options[] = {
      "sum prod min max avg band bor bxor premul_sum, joined by commas, or all (default sum)", 0},
     {"collective", OPTION_COLLECTIVE, "NAME", 0, "all_reduce (default) or barrier", 0},
     {"algo", OPTION_ALGO, "NAME", 0,
-     "none (default: the library's choice), one_shot or two_shot; for CPU ranks also "
-     "hybrid_cube_mesh (8 of them) or ring, with a GPU also one_shot_ll, one_shot_lines, "
-     "two_shot_lines, two_shot_pipelined or host_staged (of the communicator)",
+     "none (default: the library's choice), one_shot, two_shot, hybrid_cube_mesh (8 ranks) or "
+     "ring; with a GPU also one_shot_ll, one_shot_lines, two_shot_lines, two_shot_pipelined or "
+     "host_staged (of the communicator)",
      0},
     {"cold", OPTION_COLD, 0, 0, "Give every operation buffers that are in no cache", 0},
     {"symmetric", OPTION_SYMMETRIC, 0, 0, "Take the buffers from tutti_symm_alloc()", 0},
@@ -188,8 +188,8 @@ static error_t parse_long_option(int key, char *text, struct argp_state *state)
     case OPTION_ALGO:
         if (!parse_algo(text, &config->algo))
             argp_error(state,
-                       "--algo: '%s' is no algorithm: give none, one_shot or two_shot, for CPU "
-                       "ranks hybrid_cube_mesh or ring, for GPUs one of their transports",
+                       "--algo: '%s' is no algorithm: give none, one_shot, two_shot, "
+                       "hybrid_cube_mesh or ring, for GPUs one of their transports",
                        text);
         return 0;
     case OPTION_COLLECTIVE:
@@ -246,8 +246,6 @@ static void check_device(struct argp_state *state, const struct bench_config *co
     if (config->algo == TUTTI_ALGO_RING && config->check)
         argp_error(state, "--algo ring needs -c 0: its bits are a chain's, what is compared are "
                           "those of a tree");
-    if (cuda && by_links)
-        argp_error(state, "--algo %s is for CPU ranks", tutti_algo_name(config->algo));
     if (cuda && (config->cold || config->symmetric))
         argp_error(state, "%s is for CPU ranks", config->cold ? "--cold" : "--symmetric");
     if (cuda && config->ranks && (config->ranks < 2 || config->ranks > BENCH_GPU_RANKS))

@@ -21,9 +21,9 @@
 #include "cpu/ring.h"
 #include "cpu/wait.h"
 #include "point.h"
+#include "ring_cut.h"
 
 enum {
-    CHUNK_BYTES = 64 * 1024,
     AHEAD = 3, /* steps that are published and need not have been read */
 };
 
@@ -170,14 +170,13 @@ static void alone(const struct request *request)
 
 enum tutti_status chunked_ring_pieces(struct cpu_group *group, const struct request *request)
 {
-    const size_t size = (size_t)group->size;
-    size_t line = LAYOUT_LINE / request->element_bytes;
-    size_t most = CHUNK_BYTES / reduce_partial_bytes(request->dtype) / line * line * size;
-    size_t pieces = (request->count + most - 1) / most;
-    size_t piece = size * chunk_elements((request->count + pieces - 1) / pieces, group->size,
-                                         request->element_bytes);
+    static_assert((int)RING_CUT_LINE_BYTES == (int)LAYOUT_LINE, "chunks are whole lines");
+    const size_t piece =
+        (size_t)ring_cut_make(request->count, (uint64_t)group->size, request->element_bytes,
+                              reduce_partial_bytes(request->dtype))
+            .piece;
     struct course course = {.group = group, .request = request, .first_step = group->step + 1};
-    if (size == 1) {
+    if (group->size == 1) {
         alone(request);
         return TUTTI_OK;
     }

@@ -16,6 +16,8 @@ cuda_fatbin_\name:
     fatbin one_shot_lines
     fatbin two_shot_lines
     fatbin two_shot_pipelined
+    fatbin mesh
+    fatbin ring
     fatbin barrier
     fatbin symm
 

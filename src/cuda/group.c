@@ -361,6 +361,18 @@ static void ranks_order(const struct cuda_group_config *config, struct cuda_laun
     launch->place = power_of_two ? 0 : own;
 }
 
+/* How the rank takes part in what goes by links alone, as its host's group has it. */
+static void links_place(const struct cpu_group *host, struct cuda_launch *launch)
+{
+    launch->mesh.partner = (uint8_t)host->mesh.partner;
+    for (int p = 0; p < 4 && p < launch->size; p++)
+        for (int quarter = 0; quarter < 4; quarter++)
+            if (host->mesh.owners[quarter] == launch->ranks[p])
+                launch->mesh.quarters[p] = (uint8_t)quarter;
+    launch->ring =
+        (struct cuda_ring){(uint8_t)host->place, (uint8_t)host->before, (uint8_t)host->after};
+}
+
 static enum tutti_status group_make(const struct cuda_group_config *config,
                                     struct cuda_group **group)
 {
@@ -386,6 +398,7 @@ static enum tutti_status group_make(const struct cuda_group_config *config,
     made->host = config->host;
     made->device = config->devices[config->rank];
     made->default_timeout_ms = config->default_timeout_ms;
+    made->by_links = config->by_links;
     made->variant = variants[config->size];
     made->staged = config->place == CUDA_PLACE_HOST;
     if (made->staged)
@@ -395,6 +408,7 @@ static enum tutti_status group_make(const struct cuda_group_config *config,
     made->launch.rank = config->rank;
     made->launch.size = config->size;
     ranks_order(config, &made->launch);
+    links_place(config->host, &made->launch);
     made->attribute = (CUlaunchAttribute){
         .id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
         .value = {.programmaticStreamSerializationAllowed = 1},
@@ -585,6 +599,11 @@ void cuda_group_close(struct cuda_group *group, struct tutti_fault *fault)
     free(group);
 }
 
+bool cuda_group_is_staged(const struct cuda_group *group)
+{
+    return group->staged;
+}
+
 void cuda_group_forget(struct cuda_group *group)
 {
     if (!group)
@@ -595,9 +614,23 @@ void cuda_group_forget(struct cuda_group *group)
 
 /* ---- words ----------------------------------------------------------------------------------- */
 
+static void choice_describe(const struct cuda_choice *choice, uint64_t bytes, char *text,
+                            size_t size, int *length)
+{
+    text_append(text, size, length, "plan: %s up to ",
+                tutti_algo_name(cuda_kernel_algo((enum cuda_kernel)choice->kernel)));
+    if (bytes == CUDA_TABLE_REST)
+        text_append(text, size, length, "any size");
+    else
+        text_append(text, size, length, "%llu bytes", (unsigned long long)bytes);
+    text_append(text, size, length, ", %d threads, %d blocks, %d units\n", (int)choice->threads,
+                (int)choice->blocks, (int)choice->units);
+}
+
 int cuda_group_describe(const struct cuda_group *group, char *text, size_t size)
 {
     const struct cuda_device *device = &group->device;
+    const bool by_links = group->by_links != TUTTI_ALGO_NONE && !group->staged;
     int length = 0;
     text_append(text, size, &length,
                 "device_name: %s\ndevice_ordinal: %d\ndevice_uuid: ", device->name,
@@ -611,17 +644,10 @@ int cuda_group_describe(const struct cuda_group *group, char *text, size_t size)
                 device->major, device->minor,
                 group->staged ? "in the host's memory: " : "on the device", group->why,
                 group->keep->arenas[group->launch.rank].bytes, group->attributes ? "on" : "off");
-    for (int i = 0; i < group->plan.count; i++) {
-        const struct cuda_choice *choice = &group->plan.choices[i];
-        text_append(text, size, &length, "plan: %s up to ",
-                    tutti_algo_name(cuda_kernel_algo((enum cuda_kernel)choice->kernel)));
-        if (group->plan.bytes[i] == CUDA_TABLE_REST)
-            text_append(text, size, &length, "any size");
-        else
-            text_append(text, size, &length, "%llu bytes",
-                        (unsigned long long)group->plan.bytes[i]);
-        text_append(text, size, &length, ", %d threads, %d blocks, %d units\n",
-                    (int)choice->threads, (int)choice->blocks, (int)choice->units);
-    }
+    for (int k = CUDA_TABLE_KERNELS; k < CUDA_KERNELS; k++)
+        if (by_links && group->by_links == cuda_kernel_algo((enum cuda_kernel)k))
+            choice_describe(&group->plan.forced[k], CUDA_TABLE_REST, text, size, &length);
+    for (int i = 0; i < group->plan.count && !by_links; i++)
+        choice_describe(&group->plan.choices[i], group->plan.bytes[i], text, size, &length);
     return length;
 }

@@ -52,6 +52,7 @@ struct cuda_group_config {
     enum cuda_place place;             /* equal on all ranks */
     const char *why;                   /* HOST: in words */
     const struct cuda_table *table;    /* equal on all ranks: table.h */
+    enum tutti_algo by_links;          /* what goes instead of the table's; NONE: nothing */
     struct cpu_group *host;            /* met: channel, faults and aborts between the processes */
     struct tutti_exchanger *exchanger;
     const uint8_t *nonce;
@@ -71,6 +72,9 @@ enum tutti_status cuda_group_open(const struct cuda_group_config *config,
  * the graph is gone. Takes NULL. *fault (may be NULL; left alone if all is well) is how operations
  * ended that nobody has asked about. */
 void cuda_group_close(struct cuda_group *group, struct tutti_fault *fault);
+
+/* Whether its arenas are in the host's memory, so that links are nothing to it. */
+bool cuda_group_is_staged(const struct cuda_group *group);
 
 /* In a child of fork(): frees the handle alone, for the rest is its parent's. */
 void cuda_group_forget(struct cuda_group *group);

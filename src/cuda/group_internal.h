@@ -34,6 +34,7 @@ struct cuda_group {
     struct cuda_keep *keep;    /* all that a captured graph needs as well */
     struct cuda_launch launch; /* what every launch has in common */
     struct cuda_plan plan;     /* its blocks are within what fits at once on every rank */
+    enum tutti_algo by_links;  /* for cuda_group_describe() */
     struct cpu_group *host;    /* borrowed from the communicator */
     enum cuda_variant variant; /* of sums in this world size; CUDA_ANY if there is none */
     CUlaunchAttribute attribute;

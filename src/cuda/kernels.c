@@ -66,6 +66,8 @@ static bool kernel_exists(enum cuda_kernel kernel, bool staged, enum tutti_dtype
     if ((lines && (staged || !is_float(dtype))) ||
         (variant != CUDA_ANY && goes_by_tiles(kernel, staged, dtype)))
         return false;
+    if (kernel == CUDA_HYBRID_CUBE_MESH || kernel == CUDA_RING)
+        return variant == CUDA_ANY;
     return variant == CUDA_ANY || dtype == TUTTI_FLOAT32 || dtype == TUTTI_FLOAT16 ||
            dtype == TUTTI_BFLOAT16;
 }

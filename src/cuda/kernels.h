@@ -12,9 +12,9 @@ enum cuda_variant { CUDA_ANY, CUDA_SUM_2, CUDA_SUM_3, CUDA_SUM_4, CUDA_SUM_8, CU
 
 /* Function names in the fatbins: KERNEL_DTYPE ("one_shot_ll_bfloat16") for CUDA_ANY,
  * KERNEL_DTYPE_sum_N for the others; "barrier", "probe" and "symm" of their own. The full-line
- * kernels exist for floats only, the sums for float32, float16 and bfloat16: others are NULL. What
- * is two_shot_pipelined of other dtypes, and of all in the host's memory, is two_shot_tiles_DTYPE;
- * the full-line kernels are not for that memory. */
+ * kernels exist for floats only, the sums for float32, float16 and bfloat16 and not by the links of
+ * a mesh or a ring: others are NULL. What is two_shot_pipelined of other dtypes, and of all in the
+ * host's memory, is two_shot_tiles_DTYPE; the full-line kernels are not for that memory. */
 struct cuda_kernels {
     CUmodule modules[CUDA_KERNELS + 2];
     CUfunction all_reduce[CUDA_KERNELS][TUTTI_DTYPE_COUNT][CUDA_VARIANTS];

@@ -12,6 +12,19 @@
 #define LAUNCH_FN static inline
 #endif
 
+/* The rank in a hybrid cube mesh (mesh.cu), if its communicator has one: its quad is ranks[0] to
+ * ranks[3] of the launch, its partner is across. */
+struct cuda_mesh {
+    uint8_t quarters[4]; /* which quarter of its quad's sums each of them makes */
+    uint8_t partner;     /* makes the same quarter as the rank */
+};
+
+/* The rank in a ring (ring.cu), if its communicator has one. */
+struct cuda_ring {
+    uint8_t place;
+    uint8_t before, after; /* ranks */
+};
+
 struct cuda_launch {
     struct cuda_arena *own;
     struct cuda_control *control; /* on the device, also where arenas are the host's memory */
@@ -34,6 +47,8 @@ struct cuda_launch {
      * [p] is its own leaf with the bits of p turned; else the others follow in leaf order. */
     uint8_t ranks[CUDA_RANKS];
     int32_t place; /* how many of the others come before it in the tree: launch_leaf() */
+    struct cuda_mesh mesh;
+    struct cuda_ring ring;
 };
 
 /* Which of ranks[] is put at leaf l of the tree. Where the size is a power of two, that is another
@@ -44,12 +59,15 @@ LAUNCH_FN int launch_leaf(int l, int place)
     return l < place ? l + 1 : l == place ? 0 : l;
 }
 
-/* X(enum name, kernel's name, what it is for) */
+/* X(name of its algorithm, kernel's name, what it is for). Tables are of the first four; the others
+ * are chosen, or forced, where links are as they ask for. */
 #define CUDA_KERNEL_MAP(X)                                                                         \
     X(ONE_SHOT_LL, one_shot_ll, "one-shot, flags in band")                                         \
     X(ONE_SHOT_LINES, one_shot_lines, "one-shot, full lines")                                      \
     X(TWO_SHOT_LINES, two_shot_lines, "two-shot, full lines")                                      \
-    X(TWO_SHOT_PIPELINED, two_shot_pipelined, "two-shot, pipelined")
+    X(TWO_SHOT_PIPELINED, two_shot_pipelined, "two-shot, pipelined")                               \
+    X(HYBRID_CUBE_MESH, mesh, "hybrid cube mesh")                                                  \
+    X(RING, ring, "chunked ring")
 
 enum cuda_kernel {
 #define CUDA_KERNEL_ENUM(NAME, name, text) CUDA_##NAME,

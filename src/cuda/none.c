@@ -65,6 +65,12 @@ enum tutti_status cuda_barrier(struct cuda_group *group, uint64_t subset,
     return decline();
 }
 
+bool cuda_group_is_staged(const struct cuda_group *group)
+{
+    (void)group;
+    return false;
+}
+
 enum tutti_status cuda_algorithm(const struct cuda_group *group, enum tutti_algo asked,
                                  enum tutti_dtype dtype, size_t bytes, enum tutti_algo *algo,
                                  const char **reason)

@@ -109,6 +109,23 @@ static __device__ __forceinline__ bool header_differs(order_line header, uint64_
  * gone, so that one more look at the word itself is the last. */
 enum : uint64_t { WAIT_LAST_LOOK = 1 };
 
+/* Whose lateness a wait for a peer has met: another rank's, if that has not even entered the
+ * operation and the peer has, for the peer may wait for it, too. */
+static __device__ __forceinline__ int operation_late(const cuda_launch &launch, uint64_t sequence,
+                                                     int peer)
+{
+    int late = peer;
+    for (int rank = 0; rank < launch.size && sequence; rank++) {
+        const order_line header = order_load_line(&launch.own->headers[sequence & 1][rank]);
+        if (rank == launch.rank || (uint32_t)(header.high >> 32) == (uint32_t)sequence)
+            continue;
+        if (rank == peer)
+            return peer;
+        late = rank;
+    }
+    return late;
+}
+
 /*
  * A wait for a peer has lasted: looks at everything that may end it. Sequence is 0 where none was
  * announced. Returns what is to be handed in the next time (0 at first), or 0 when it is over
@@ -149,7 +166,8 @@ static __device__ __noinline__ uint64_t operation_keep_waiting(const cuda_launch
     const uint64_t limit_ns =
         launch.timeout_ns ? launch.timeout_ns : order_load_u64(&launch.host->timeout_ns);
     if (limit_ns && now - start_ns > limit_ns) {
-        operation_fail(launch, TUTTI_ERR_TIMEOUT, peer, sequence, ours, {0, 0});
+        operation_fail(launch, TUTTI_ERR_TIMEOUT, operation_late(launch, sequence, peer), sequence,
+                       ours, {0, 0});
         return 0;
     }
     return start_ns;
@@ -214,6 +232,25 @@ operation_await(const cuda_launch &launch, const operation &op, const unsigned c
                 if (wanted >> p & 1 && !has_come(line[p]))
                     missing = p;
             start_ns = operation_keep_waiting(launch, op.sequence, launch.ranks[missing], start_ns);
+            if (start_ns == 0)
+                return false;
+        }
+    }
+}
+
+/* Polls one line of a peer until it has come, which `has_come` tells. */
+template <typename HAS_COME>
+static __device__ __forceinline__ bool
+operation_await_line(const cuda_launch &launch, const operation &op, const void *from, int peer,
+                     order_line &line, HAS_COME has_come)
+{
+    uint64_t start_ns = 0;
+    for (unsigned polls = 1;; polls++) {
+        line = order_load_line(from);
+        if (has_come(line))
+            return true;
+        if (polls % 1024 == 0) {
+            start_ns = operation_keep_waiting(launch, op.sequence, peer, start_ns);
             if (start_ns == 0)
                 return false;
         }

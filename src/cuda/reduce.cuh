@@ -495,4 +495,80 @@ template <typename D, int SUM_OF, int WORDS> struct reduction {
     }
 };
 
+/* ---- partial results ------------------------------------------------------------------------- */
+
+/* What a unit's elements are on their way, in the accumulation type: as many units as that is
+ * wider. */
+template <typename D, int WORDS> struct partial {
+    static constexpr int WIDER = sizeof(typename D::acc) / sizeof(typename D::element);
+    unit<WORDS> part[WIDER];
+};
+
+/* One element: in a word of the unit, and in one of its partial result. */
+struct place {
+    int word, shift;
+    int partial_word, partial_shift;
+};
+
+/* Calls for every element: each word of the partial result with a place and a sum of bits. */
+template <typename D, int WORDS, typename EACH>
+static __device__ __forceinline__ void for_elements(EACH each)
+{
+    constexpr int WIDER = partial<D, WORDS>::WIDER;
+    constexpr int BITS = 8 * sizeof(typename D::element), ACC_BITS = BITS * WIDER;
+#pragma unroll
+    for (int w = 0; w < WORDS * WIDER; w++)
+#pragma unroll 1
+        for (int e = 0; e < 64 / ACC_BITS; e++)
+            each(place{w / WIDER, w % WIDER * (64 / WIDER) + e * BITS, w, e * ACC_BITS});
+}
+
+template <typename D, int WORDS>
+static __device__ __forceinline__ typename D::acc partial_at(const partial<D, WORDS> &from,
+                                                             const place &at)
+{
+    typename D::acc value;
+    const uint64_t bits =
+        from.part[at.partial_word / WORDS].word[at.partial_word % WORDS] >> at.partial_shift;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+/* An element of an input, premultiplied. */
+template <typename D, int WORDS>
+static __device__ __forceinline__ typename D::acc input_at(const unit<WORDS> &from, const place &at,
+                                                           const cuda_launch &launch)
+{
+    const typename D::acc value = D::load(bits_element<D>(from.word[at.word] >> at.shift));
+    return launch.op == TUTTI_OP_PREMUL_SUM ? D::scale(value, launch.scalar) : value;
+}
+
+/* The partial result whose elements `value` gives, by their places. */
+template <typename D, int WORDS, typename VALUE>
+static __device__ __forceinline__ partial<D, WORDS> partial_of(VALUE value)
+{
+    partial<D, WORDS> to = {};
+    for_elements<D, WORDS>([&](const place &at) {
+        const typename D::acc acc = value(at);
+        uint64_t bits = 0;
+        memcpy(&bits, &acc, sizeof acc);
+        to.part[at.partial_word / WORDS].word[at.partial_word % WORDS] |= bits << at.partial_shift;
+    });
+    return to;
+}
+
+/* The result: the same, averaged and rounded. */
+template <typename D, int WORDS, typename VALUE>
+static __device__ __forceinline__ unit<WORDS> result_of(const cuda_launch &launch, VALUE value)
+{
+    unit<WORDS> to = {};
+    for_elements<D, WORDS>([&](const place &at) {
+        typename D::acc acc = value(at);
+        if (launch.op == TUTTI_OP_AVG)
+            acc = D::mean(acc, launch.size);
+        to.word[at.word] |= element_bits<D>(D::store(acc)) << at.shift;
+    });
+    return to;
+}
+
 #endif

@@ -9,13 +9,16 @@
 #define KIB ((uint64_t)1 << 10)
 #define MIB ((uint64_t)1 << 20)
 
-/* What is launched where a kernel is forced outside its range: 8 bytes a thread in many small
- * blocks; a line a thread; as many blocks as tiles allow, which loop. */
+/* What is launched where a kernel is forced outside its range, or chosen for the links: 8 bytes a
+ * thread in many small blocks; a line a thread; as many blocks as tiles allow, which loop. The
+ * mesh's tiles have a unit for each thread, at most 192. */
 static const struct cuda_choice usual[CUDA_KERNELS] = {
     [CUDA_ONE_SHOT_LL] = {CUDA_ONE_SHOT_LL, 1, 64, 512},
     [CUDA_ONE_SHOT_LINES] = {CUDA_ONE_SHOT_LINES, 1, 128, 512},
     [CUDA_TWO_SHOT_LINES] = {CUDA_TWO_SHOT_LINES, 1, 128, 512},
     [CUDA_TWO_SHOT_PIPELINED] = {CUDA_TWO_SHOT_PIPELINED, 1, 512, CUDA_TILE_BLOCKS},
+    [CUDA_HYBRID_CUBE_MESH] = {CUDA_HYBRID_CUBE_MESH, 1, 192, CUDA_TILE_BLOCKS},
+    [CUDA_RING] = {CUDA_RING, 1, 512, CUDA_TILE_BLOCKS},
 };
 
 /* {capability, ranks, {kernel, units, threads, blocks}, bytes}: measured on 2, 3 and 4 H200; what
@@ -174,6 +177,8 @@ uint64_t cuda_kernel_capacity(enum cuda_kernel kernel, int size)
     case CUDA_TWO_SHOT_LINES:
         return CUDA_TWO_SHOT_BYTES / 2 / ranks / CUDA_LINE * CUDA_LINE * ranks;
     case CUDA_TWO_SHOT_PIPELINED:
+    case CUDA_HYBRID_CUBE_MESH:
+    case CUDA_RING:
     case CUDA_KERNELS:
         break;
     }
@@ -204,7 +209,7 @@ static enum tutti_status refuse(const struct cuda_plan *plan, enum tutti_algo as
 {
     char served[256];
     int length = 0;
-    for (int k = 0; k < CUDA_KERNELS && length < (int)sizeof served; k++)
+    for (int k = 0; k < CUDA_TABLE_KERNELS && length < (int)sizeof served; k++)
         if (serves(plan, (enum cuda_kernel)k, dtype, bytes))
             length += snprintf(served + length, sizeof served - (size_t)length, "%s%s",
                                length ? ", " : "",
@@ -236,7 +241,7 @@ static enum tutti_status refuse(const struct cuda_plan *plan, enum tutti_algo as
 static const struct cuda_choice *first_that_serves(const struct cuda_plan *plan, bool one_shot,
                                                    enum tutti_dtype dtype, size_t bytes)
 {
-    for (int k = 0; k < CUDA_KERNELS; k++)
+    for (int k = 0; k < CUDA_TABLE_KERNELS; k++)
         if (is_one_shot((enum cuda_kernel)k) == one_shot &&
             serves(plan, (enum cuda_kernel)k, dtype, bytes))
             return &plan->forced[k];
@@ -277,12 +282,14 @@ enum tutti_status cuda_plan_pick(const struct cuda_plan *plan, enum tutti_algo a
         *choice = first_that_serves(plan, asked == TUTTI_ALGO_ONE_SHOT, dtype, bytes);
         return *choice ? TUTTI_OK : refuse(plan, asked, dtype, bytes);
     }
-    if (asked < TUTTI_ALGO_ONE_SHOT_LL || asked > TUTTI_ALGO_TWO_SHOT_PIPELINED)
+    enum cuda_kernel kernel = 0;
+    while (kernel < CUDA_KERNELS && cuda_kernel_algo(kernel) != asked)
+        kernel++;
+    if (kernel == CUDA_KERNELS)
         return error_set(TUTTI_ERR_INVALID,
-                         "algorithm %d (%s) does not serve CUDA ranks: expected none, one_shot, "
-                         "two_shot, or one from one_shot_ll (4) to two_shot_pipelined (7)",
+                         "algorithm %d (%s) does not serve CUDA ranks: expected 0 (none) to 9 "
+                         "(host_staged)",
                          (int)asked, tutti_algo_name(asked));
-    enum cuda_kernel kernel = (enum cuda_kernel)(asked - TUTTI_ALGO_ONE_SHOT_LL);
     if (!serves(plan, kernel, dtype, bytes))
         return refuse(plan, asked, dtype, bytes);
     if (row->kernel != kernel)
@@ -290,13 +297,33 @@ enum tutti_status cuda_plan_pick(const struct cuda_plan *plan, enum tutti_algo a
     return TUTTI_OK;
 }
 
+/* Units of a block of what goes by links, and among how many ranks they are parted: an operation of
+ * the mesh that takes two hops has 8 bytes a thread, as one_shot_ll; a tile of the ring is as large
+ * as its messages' room allows (ring.cu), if partial results are as wide as elements. */
+static size_t links_units(const struct cuda_choice *choice, int size, size_t bytes, size_t *parts)
+{
+    *parts = 4;
+    if (choice->kernel == CUDA_RING) {
+        *parts = (size_t)size;
+        return CUDA_TILES_BYTES / CUDA_TILE_BLOCKS / 2 / CUDA_LINE / (2 * (size_t)size - 2);
+    }
+    if (bytes <= cuda_kernel_capacity(CUDA_ONE_SHOT_LL, size))
+        *parts = 1;
+    return choice->threads;
+}
+
 unsigned cuda_choice_blocks(const struct cuda_choice *choice, int size, size_t bytes)
 {
-    size_t units =
-        choice->kernel == CUDA_ONE_SHOT_LL ? (bytes + 7) / 8 : (bytes + CUDA_LINE - 1) / CUDA_LINE;
-    if (!is_one_shot((enum cuda_kernel)choice->kernel))
-        units = (units + (size_t)size - 1) / (size_t)size;
-    size_t each = (size_t)choice->threads * choice->units;
+    size_t each = (size_t)choice->threads * choice->units, parts = 1;
+    if (choice->kernel >= CUDA_TABLE_KERNELS)
+        each = links_units(choice, size, bytes, &parts);
+    else if (!is_one_shot((enum cuda_kernel)choice->kernel))
+        parts = (size_t)size;
+    const bool half = choice->kernel == CUDA_ONE_SHOT_LL ||
+                      (choice->kernel == CUDA_HYBRID_CUBE_MESH && parts == 1);
+    const size_t line = half ? CUDA_LINE / 2 : CUDA_LINE;
+    size_t units = (bytes + line - 1) / line;
+    units = (units + parts - 1) / parts;
     size_t blocks = (units + each - 1) / each;
     return blocks < choice->blocks ? (unsigned)blocks : choice->blocks;
 }

@@ -15,11 +15,12 @@ enum {
     CUDA_TABLE_ROWS = 512,
     CUDA_PLAN_ROWS = 32, /* of one capability and world size */
     CUDA_TABLE_SOURCE_BYTES = 96,
+    CUDA_TABLE_KERNELS = CUDA_HYBRID_CUBE_MESH, /* before this one: those of tables */
 };
 #define CUDA_TABLE_REST UINT64_MAX /* a last row's bytes: any size */
 
 /* How to launch one kernel. A thread takes `units` units: 8 bytes of the input in one_shot_ll, 16
- * in one_shot_lines, 16 bytes of a rank's chunk in the two-shots. */
+ * in one_shot_lines, 16 bytes of a rank's chunk in the two-shots. What goes by links has tiles. */
 struct cuda_choice {
     uint8_t kernel; /* enum cuda_kernel */
     uint8_t units;
@@ -97,11 +98,10 @@ unsigned cuda_choice_blocks(const struct cuda_choice *choice, int size, size_t b
 
 static inline enum tutti_algo cuda_kernel_algo(enum cuda_kernel kernel)
 {
-    return (enum tutti_algo)((int)TUTTI_ALGO_ONE_SHOT_LL + (int)kernel);
+#define KERNEL_ALGO(NAME, name, text) [CUDA_##NAME] = TUTTI_ALGO_##NAME,
+    static const uint8_t algos[CUDA_KERNELS] = {CUDA_KERNEL_MAP(KERNEL_ALGO)};
+#undef KERNEL_ALGO
+    return (enum tutti_algo)algos[kernel];
 }
-
-static_assert((int)TUTTI_ALGO_TWO_SHOT_PIPELINED ==
-                  (int)TUTTI_ALGO_ONE_SHOT_LL + (int)CUDA_TWO_SHOT_PIPELINED,
-              "transports are in the order of CUDA_KERNEL_MAP");
 
 #endif

@@ -55,44 +55,63 @@ tile_slot(const tiling &plan, cuda_arena *arena, int hop, int source, int size, 
            k % CUDA_TILE_SLOTS * plan.slot;
 }
 
-/* Tells every peer that tile k of this hop has come from here: after the whole block's stores. */
-static __device__ __forceinline__ void tile_tell(const cuda_launch &launch, const operation &op,
-                                                 int hop, unsigned k)
+/* ---- tallies --------------------------------------------------------------------------------- */
+
+/* Tells a rank that tile k of this hop has come from here. */
+static __device__ __forceinline__ void tally_tell(const cuda_launch &launch, const operation &op,
+                                                  int hop, int peer, unsigned k)
 {
-    const int self = (int)threadIdx.x - CUDA_CLERKS;
-    order_workers_all(true);
-    if (self < launch.size && self != launch.rank) {
-        order_fence(); /* U1 pairs U1a, U2 pairs U2a */
-        order_store_line(&launch.arenas[self]->tallies[hop][blockIdx.x][launch.rank],
-                         {k + 1, op.flag});
-    }
+    order_fence(); /* U1 pairs U1a, U2 pairs U2a */
+    order_store_line(&launch.arenas[peer]->tallies[hop][blockIdx.x][launch.rank],
+                     {(uint64_t)k + 1, op.flag});
 }
 
-/* Waits until all peers' tile k of this hop has come; the whole block hears whether it did. */
-static __device__ __forceinline__ bool tile_hear(const cuda_launch &launch, const operation &op,
-                                                 int hop, unsigned k)
+/* Waits until a rank's tile k of this hop has come. A tally of the next operation, whose number
+ * wraps in 48 bits, says the same: whoever speaks of that has ended this one, and of none later
+ * before this rank has, too. */
+static __device__ __forceinline__ bool tally_hear(const cuda_launch &launch, const operation &op,
+                                                  int hop, int peer, unsigned k)
 {
-    const int self = (int)threadIdx.x - CUDA_CLERKS;
+    order_line line;
+    const bool come = operation_await_line(
+        launch, op, &launch.own->tallies[hop][blockIdx.x][peer], peer, line,
+        [&](const order_line &tally) {
+            const uint64_t ahead = (tally.high - (op.sequence << 16)) >> 16;
+            return tally.high == op.flag ? tally.low > k : ahead == 1 && tally.low > 0;
+        });
+    order_fence(); /* U1a pairs U1, U2a pairs U2 */
+    return come;
+}
+
+/* Bit r is rank r. */
+static __device__ __forceinline__ unsigned all_others(const cuda_launch &launch)
+{
+    return ((1u << launch.size) - 1) & ~(1u << launch.rank);
+}
+
+/* Tells all of these ranks that tile k of this hop has come: after the whole block's stores. */
+static __device__ __forceinline__ void tile_tell(const cuda_launch &launch, const operation &op,
+                                                 int hop, unsigned ranks, unsigned k)
+{
+    const unsigned self = threadIdx.x - CUDA_CLERKS;
+    order_workers_all(true);
+    if (self < CUDA_RANKS && ranks >> self & 1)
+        tally_tell(launch, op, hop, (int)self, k);
+}
+
+/* Waits until all of these ranks' tile k of this hop has come; the whole block hears whether it
+ * did. */
+static __device__ __forceinline__ bool tile_hear(const cuda_launch &launch, const operation &op,
+                                                 int hop, unsigned ranks, unsigned k)
+{
+    const unsigned self = threadIdx.x - CUDA_CLERKS;
     bool come = true;
-    if (self < launch.size && self != launch.rank) {
-        const cuda_tally *tally = &launch.own->tallies[hop][blockIdx.x][self];
-        uint64_t start_ns = 0;
-        for (unsigned polls = 1;; polls++) {
-            const order_line line = order_load_line(tally);
-            if (line.high == op.flag && line.low > k)
-                break;
-            if (polls % 1024 == 0) {
-                start_ns = operation_keep_waiting(launch, op.sequence, self, start_ns);
-                if (start_ns == 0) {
-                    come = false;
-                    break;
-                }
-            }
-        }
-        order_fence(); /* U1a pairs U1, U2a pairs U2 */
-    }
+    if (self < CUDA_RANKS && ranks >> self & 1)
+        come = tally_hear(launch, op, hop, (int)self, k);
     return order_workers_all(come);
 }
+
+/* ---- two-shot -------------------------------------------------------------------------------- */
 
 /* One tile of every peer's chunk to its owner. */
 template <typename O>
@@ -183,6 +202,7 @@ template <typename D>
 static __device__ __forceinline__ void two_shot_tiles(const cuda_launch &launch)
 {
     const int size = launch.size;
+    const unsigned others = all_others(launch);
     const operands<D, 2> user(launch);
     const tiling plan = tiling_of(user.units(), size);
 
@@ -199,16 +219,16 @@ static __device__ __forceinline__ void two_shot_tiles(const cuda_launch &launch)
     for (unsigned k = 0; k < plan.tiles + 2; k++) {
         if (k < plan.tiles) {
             tile_push(launch, user, plan, size, k);
-            tile_tell(launch, op, 0, k);
+            tile_tell(launch, op, 0, others, k);
         }
         if (k >= 1 && k - 1 < plan.tiles) {
-            if (!tile_hear(launch, op, 0, k - 1))
+            if (!tile_hear(launch, op, 0, others, k - 1))
                 return;
             tile_reduce<D>(launch, op, user, plan, size, k - 1);
-            tile_tell(launch, op, 1, k - 1);
+            tile_tell(launch, op, 1, others, k - 1);
         }
         if (k >= 2) {
-            if (!tile_hear(launch, op, 1, k - 2))
+            if (!tile_hear(launch, op, 1, others, k - 2))
                 return;
             tile_write(launch, op, user, plan, size, k - 2);
         }

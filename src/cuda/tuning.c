@@ -35,7 +35,7 @@ static bool kernel_read(const char *word, uint8_t *kernel)
 #define KERNEL_NAME(NAME, name, text) [CUDA_##NAME] = #name,
     static const char *const names[CUDA_KERNELS] = {CUDA_KERNEL_MAP(KERNEL_NAME)};
 #undef KERNEL_NAME
-    for (int k = 0; k < CUDA_KERNELS; k++) {
+    for (int k = 0; k < CUDA_TABLE_KERNELS; k++) {
         if (strcmp(word, names[k]) == 0) {
             *kernel = (uint8_t)k;
             return true;

@@ -52,6 +52,8 @@ static const struct way cuda_ways[] = {
     {TUTTI_ALGO_ONE_SHOT_LINES, COPIES_NEVER},
     {TUTTI_ALGO_TWO_SHOT_LINES, COPIES_NEVER},
     {TUTTI_ALGO_TWO_SHOT_PIPELINED, COPIES_NEVER},
+    {TUTTI_ALGO_RING, COPIES_NEVER},
+    {TUTTI_ALGO_HYBRID_CUBE_MESH, COPIES_NEVER}, /* last, as above */
 };
 
 enum {
@@ -152,12 +154,16 @@ static int operation_run(const struct side *side, const struct operation *o)
 /* How many ways the ranks have. */
 static int ways_count(const struct side *side)
 {
-    return device_is_cuda() ? CUDA_WAYS : side->ranks->size == 8 ? WAYS : WAYS - 1;
+    const int all = device_is_cuda() ? CUDA_WAYS : WAYS;
+    return side->ranks->size == 8 ? all : all - 1;
 }
 
-/* Whether the communicator takes the operation that way: a transport has its dtypes and sizes. */
+/* Whether the communicator takes the operation that way, and to the canonical bits: a transport has
+ * its dtypes and sizes, a ring another order. */
 static bool is_taken(const struct side *side, const struct operation *o)
 {
+    if (o->way->algo == TUTTI_ALGO_RING && reference_has_order(o->dtype, o->op))
+        return false;
     struct tutti_call_options options = {.struct_size = sizeof options, .algo = o->way->algo};
     /* A scalar changes nothing about it, and no operation has been created yet. */
     tutti_op_t op = o->op == TUTTI_OP_PREMUL_SUM ? TUTTI_SUM : (tutti_op_t)(uintptr_t)o->op;

@@ -99,12 +99,13 @@ static tutti_op_t op_of(const struct life *life, const struct operation *o)
     return o->op == TUTTI_OP_PREMUL_SUM ? life->context->premul_sum : (tutti_op_t)(uintptr_t)o->op;
 }
 
-/* The table's choice, one hop, two, or a transport that takes the operation. */
+/* The table's choice, one hop, two, or what takes the operation: a ring, too, where the order of
+ * the inputs is nothing to the result. */
 static enum tutti_algo algo_make(struct life *life, const struct operation *o)
 {
-    enum tutti_algo algo = (enum tutti_algo)below(&life->random, TUTTI_ALGO_TWO_SHOT_PIPELINED + 1);
+    enum tutti_algo algo = (enum tutti_algo)below(&life->random, TUTTI_ALGO_RING + 1);
     struct tutti_call_options options = {.struct_size = sizeof options, .algo = algo};
-    if (algo == TUTTI_ALGO_HYBRID_CUBE_MESH ||
+    if ((algo == TUTTI_ALGO_RING && reference_has_order(o->dtype, o->op)) ||
         tutti_comm_algorithm(life->comm, o->count, o->dtype, op_of(life, o), &options, &algo, NULL))
         return TUTTI_ALGO_NONE;
     return options.algo;

@@ -7,9 +7,11 @@
  * usage: test_topologies processes|threads
  */
 #include "comm.h"
+#include "device.h"
 #include "pool.h"
 #include "ranks.h"
 #include "reference.h"
+#include "ring_cut.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,7 +21,8 @@
 enum {
     MOST_RANKS = 12,
     MOST_BYTES = 3 * LAYOUT_PIECE_BYTES + 4096,
-    CHAIN_COUNT = 300, /* elements of which the scalar reference tries every chain */
+    CUDA_MOST_BYTES = 12 << 20, /* several turns of a mesh */
+    CHAIN_COUNT = 300,          /* elements that the scalar reference looks at */
     RANDOM_MATRICES = 12,
 };
 
@@ -31,6 +34,7 @@ struct scenario {
     struct pool *pool;
     tutti_op_t premul_sum;
     bool processes;
+    bool ring; /* is all that joins the ranks */
 };
 
 /* One rank's side. */
@@ -40,6 +44,7 @@ struct side {
     tutti_comm_t *comm;
     int rank;
     unsigned char *send, *recv;
+    bool staged;        /* links are nothing to arenas in the host's memory */
     unsigned char *all; /* shared: [rank][CHAIN_COUNT * 8], results to compare */
 };
 
@@ -147,15 +152,15 @@ static int file_write(const char *path, const struct topology_matrix *matrix)
 
 /* ---- what may run ---------------------------------------------------------------------------- */
 
-static bool may_run(const struct scenario *scenario, enum tutti_algo algo)
+static bool may_run(const struct side *side, enum tutti_algo algo)
 {
-    const struct topology *topology = &scenario->topology;
+    const struct topology *topology = &side->scenario->topology;
     const bool full = topology->kind == TUTTI_TOPOLOGY_FULLY_CONNECTED;
     const bool mesh = topology->kind == TUTTI_TOPOLOGY_HYBRID_CUBE_MESH;
     switch (algo) {
     case TUTTI_ALGO_ONE_SHOT:
     case TUTTI_ALGO_TWO_SHOT:
-        return full || (!mesh && !topology->has_ring);
+        return full || side->staged || (!mesh && !topology->has_ring);
     case TUTTI_ALGO_HYBRID_CUBE_MESH:
         return mesh || (full && topology->size == 8);
     case TUTTI_ALGO_RING:
@@ -166,6 +171,7 @@ static bool may_run(const struct scenario *scenario, enum tutti_algo algo)
     case TUTTI_ALGO_ONE_SHOT_LINES:
     case TUTTI_ALGO_TWO_SHOT_LINES:
     case TUTTI_ALGO_TWO_SHOT_PIPELINED:
+        return device_is_cuda() && may_run(side, TUTTI_ALGO_TWO_SHOT);
     case TUTTI_ALGO_HOST_STAGED:
         break;
     }
@@ -196,25 +202,34 @@ static enum tutti_status reduce(const struct side *side, enum tutti_algo algo,
                                  side->comm, TUTTI_STREAM_DEFAULT, &options);
 }
 
-/* A chain's result for one element, whatever rank of the ring it began with. */
+/* The result for element i: of the chain that begins with the rank at the place of its chunk. */
 static bool is_chain(const struct side *side, enum tutti_dtype dtype, enum tutti_op_kind op,
-                     size_t i, size_t offset, const unsigned char *result)
+                     size_t i, size_t count, size_t offset, const unsigned char *result)
 {
     const struct topology *topology = &side->scenario->topology;
-    size_t width = tutti_dtype_size(dtype);
+    const size_t width = tutti_dtype_size(dtype);
+    const struct ring_cut cut =
+        ring_cut_make(count, (uint64_t)topology->size, width, reduce_partial_bytes(dtype));
+    const bool last = i >= cut.last_first;
+    const size_t from = last ? (i - cut.last_first) / cut.last_chunk : i % cut.piece / cut.chunk;
     unsigned char inputs[TUTTI_MAX_RANKS][8], expected[8];
     const void *in[TUTTI_MAX_RANKS];
-    for (int from = 0; from < topology->size; from++) {
-        for (int k = 0; k < topology->size; k++) {
-            int r = topology->ring[(from + k) % topology->size];
-            pool_input(side->scenario->pool, r, dtype, offset + i, 1, inputs[k]);
-            in[k] = inputs[k];
-        }
-        reference_chain(expected, in, topology->size, dtype, op, POOL_SCALAR);
-        if (memcmp(expected, result, width) == 0)
-            return true;
+    for (int k = 0; k < topology->size; k++) {
+        int r = topology->ring[((int)from + k) % topology->size];
+        pool_input(side->scenario->pool, r, dtype, offset + i, 1, inputs[k]);
+        in[k] = inputs[k];
     }
-    return false;
+    reference_chain(expected, in, topology->size, dtype, op, POOL_SCALAR);
+    return memcmp(expected, result, width) == 0;
+}
+
+/* Which element to look at: all, or some from everywhere and the last ones, where chunks and pieces
+ * end. */
+static size_t sample(size_t i, size_t some, size_t count)
+{
+    if (some == count)
+        return i;
+    return i < some / 2 ? count / some * 2 * i : count - 1 - (i - some / 2);
 }
 
 /* The same bits on all ranks, each of them a chain's. */
@@ -226,21 +241,34 @@ static int ring_check(const struct side *side, enum tutti_dtype dtype, enum tutt
     size_t width = tutti_dtype_size(dtype), some = count < CHAIN_COUNT ? count : CHAIN_COUNT;
     const size_t most = (size_t)CHAIN_COUNT * 8;
     unsigned char *own = side->all + (size_t)rank * most;
-    /* The last elements: where chunks and pieces end. */
-    size_t from = count - some;
-    memcpy(own, result + from * width, some * width);
+    for (size_t i = 0; i < some; i++)
+        memcpy(own + i * width, result + sample(i, some, count) * width, width);
     RANKS_CHECK(tutti_barrier(side->comm, NULL, 0, TUTTI_STREAM_DEFAULT) == TUTTI_OK);
     for (int r = 0; r < ranks->size; r++)
         RANKS_CHECK(memcmp(side->all + (size_t)r * most, own, some * width) == 0);
     RANKS_CHECK(tutti_barrier(side->comm, NULL, 0, TUTTI_STREAM_DEFAULT) == TUTTI_OK);
-    for (size_t i = (size_t)rank; i < some; i += (size_t)ranks->size * 3) /* the ranks share it */
-        RANKS_CHECK(is_chain(side, dtype, op, from + i, offset, own + i * width));
+    for (size_t i = (size_t)rank; i < some; i += (size_t)ranks->size) /* the ranks share it */
+        RANKS_CHECK(
+            is_chain(side, dtype, op, sample(i, some, count), count, offset, own + i * width));
     return 0;
+}
+
+/* What is forced serves any count, but for one-shots on devices. */
+static bool is_served(const struct side *side, enum tutti_algo algo, enum tutti_dtype dtype,
+                      size_t count)
+{
+    const struct tutti_call_options options = {.struct_size = sizeof options, .algo = algo};
+    enum tutti_algo taken;
+    return !device_is_cuda() || algo != TUTTI_ALGO_ONE_SHOT ||
+           tutti_comm_algorithm(side->comm, count, dtype, TUTTI_SUM, &options, &taken, NULL) ==
+               TUTTI_OK;
 }
 
 static int operation_run(const struct side *side, enum tutti_algo algo, enum tutti_dtype dtype,
                          enum tutti_op_kind op, size_t count)
 {
+    if (!is_served(side, algo, dtype, count))
+        return 0;
     struct ranks *ranks = side->ranks;
     const int rank = side->rank;
     const struct pool *pool = side->scenario->pool;
@@ -270,7 +298,10 @@ static int algorithm_run(const struct side *side, enum tutti_algo algo)
     static const size_t counts[] = {1, 13, 130, 1000};
     static const enum tutti_dtype dtypes[] = {TUTTI_FLOAT32, TUTTI_BFLOAT16, TUTTI_FLOAT64,
                                               TUTTI_FLOAT8_E4M3, TUTTI_INT16};
-    static const size_t bytes[] = {16384, 16385, 100000, LAYOUT_PIECE_BYTES + 64, MOST_BYTES};
+    const size_t bytes[] = {
+        16384,      16385,
+        100000,     LAYOUT_PIECE_BYTES + 64,
+        MOST_BYTES, device_is_cuda() && !ranks_short() ? CUDA_MOST_BYTES - 20 : 65536 + 64};
     int failed = operation_run(side, algo, TUTTI_FLOAT32, TUTTI_OP_SUM, 0);
     for (int d = 0; d < TUTTI_DTYPE_COUNT; d++)
         for (int op = 1; op < TUTTI_OP_COUNT; op++)
@@ -308,7 +339,7 @@ static int mixture_run(const struct side *side)
     for (int i = 0; i < 400 && !failed; i++) {
         enum tutti_algo algo = algos[pool_random(&random) % 5];
         size_t count = pool_random(&random) % (1 << pool_random(&random) % 18);
-        if (may_run(side->scenario, algo))
+        if (may_run(side, algo))
             failed = operation_run(side, algo, TUTTI_INT32, TUTTI_OP_SUM, count);
     }
     return failed;
@@ -332,7 +363,7 @@ static int mapping_check(const struct side *side)
 {
     struct ranks *ranks = side->ranks;
     const int rank = side->rank;
-    bool all = may_run(side->scenario, TUTTI_ALGO_ONE_SHOT);
+    bool all = may_run(side, TUTTI_ALGO_ONE_SHOT);
     for (int r = 0; r < ranks->size; r++) {
         struct layout_arena *arena = side->comm->cpu.arenas[r];
         bool reaches = r == rank || all || (side->scenario->topology.linked[rank] >> r & 1);
@@ -354,15 +385,16 @@ static int side_run(const struct side *side)
                                             TUTTI_ALGO_ONE_SHOT};
     struct ranks *ranks = side->ranks;
     const int rank = side->rank;
-    int failed = side->scenario->processes ? mapping_check(side) : 0;
+    bool maps = side->scenario->processes && !device_is_cuda();
+    int failed = maps ? mapping_check(side) : 0;
     if (failed)
         return failed;
     RANKS_CHECK(tutti_comm_topology(side->comm) == side->scenario->topology.kind);
     for (size_t count = 0; count < SIZE_MAX / 16 >> 20; count = count * 2 + 1)
-        RANKS_CHECK(may_run(side->scenario, chosen(side, count)) && chosen(side, count));
+        RANKS_CHECK(may_run(side, chosen(side, count)) && chosen(side, count));
     for (int i = 0; i < 5 && !failed; i++)
-        failed = may_run(side->scenario, algos[i]) ? algorithm_run(side, algos[i])
-                                                   : refusal_check(side, algos[i]);
+        failed =
+            may_run(side, algos[i]) ? algorithm_run(side, algos[i]) : refusal_check(side, algos[i]);
     if (!failed)
         failed = mixture_run(side);
     if (failed || ranks->size < 3 || rank == 1)
@@ -411,16 +443,19 @@ static int live(struct ranks *ranks, int rank, tutti_store_t *store)
     struct side side = {.ranks = ranks,
                         .scenario = scenario,
                         .rank = rank,
-                        .send = malloc(MOST_BYTES),
-                        .recv = malloc(MOST_BYTES),
+                        .send = malloc(CUDA_MOST_BYTES),
+                        .recv = malloc(CUDA_MOST_BYTES),
                         .all = ranks->shared};
     int failed = 0;
     RANKS_CHECK(side.send && side.recv);
     for (int i = 0; i < (scenario->processes ? 3 : 2) && !failed; i++) {
+        char text[8192];
         RANKS_CHECK(ranks_join(ranks, rank, store, NULL, &side.comm) == TUTTI_OK);
+        tutti_comm_describe(side.comm, text, sizeof text);
+        side.staged = strstr(text, "arena: in the host's memory") != NULL;
         /* Only where there are ranks that have no link to the one. */
         if (i == 0 || scenario->topology.kind == TUTTI_TOPOLOGY_HYBRID_CUBE_MESH ||
-            scenario->topology.size == 5)
+            (scenario->ring && scenario->topology.size < 6))
             failed = endings[i](&side);
         tutti_comm_destroy(side.comm);
     }
@@ -433,7 +468,13 @@ static int scenario_run(const char *name, struct topology_matrix matrix, bool pr
 {
     struct scenario scenario = {.name = name, .matrix = matrix, .processes = processes};
     char path[] = "/tmp/tutti-test-topologies-XXXXXX";
+    if (!ranks_fit(matrix.size)) {
+        printf("skipped: %s: %d ranks need as many GPUs, or TUTTI_ALLOW_OVERLAPPING_DEVICES=1\n",
+               name, (int)matrix.size);
+        return 0;
+    }
     topology_recognise(&matrix, &scenario.topology);
+    scenario.ring = scenario.topology.kind == TUTTI_TOPOLOGY_UNKNOWN && scenario.topology.has_ring;
     for (int leaf = 0; leaf < matrix.size; leaf++)
         scenario.order[leaf] = leaf;
     if (scenario.topology.kind == TUTTI_TOPOLOGY_HYBRID_CUBE_MESH)
@@ -458,12 +499,31 @@ static int scenario_run(const char *name, struct topology_matrix matrix, bool pr
     return failures;
 }
 
+/* Of as many devices as there may be, which cost more. */
+static int cuda_run(bool processes)
+{
+    int failures = scenario_run("pair", full_make(2), processes);
+    failures += scenario_run("three", full_make(3), processes);
+    failures += scenario_run("ring of 4", shuffle(ring_make(4)), processes);
+    failures += scenario_run("switch of 4", full_make(4), processes);
+    failures += scenario_run("shuffled cube mesh", shuffle(mesh_make()), processes);
+    if (ranks_short())
+        return failures;
+    failures += scenario_run("cube mesh", mesh_make(), processes);
+    failures += scenario_run("ring of 5", ring_make(5), processes);
+    failures += scenario_run("ring", shuffle(ring_make(8)), processes);
+    failures += scenario_run("switch", full_make(8), processes);
+    return failures;
+}
+
 int main(int argc, char **argv)
 {
-    int skip = ranks_skip_cuda("links of CPU ranks");
+    int skip = ranks_skip(2);
     if (skip)
         return skip;
     bool processes = argc == 2 && strcmp(argv[1], "processes") == 0;
+    if (device_is_cuda())
+        return cuda_run(processes) ? 1 : 0;
     struct topology_matrix missing = mesh_make(), one_way = mesh_make();
     link_pair(&missing, 1, 2, 0);
     one_way.links[6][2] = 0;

@@ -12,6 +12,7 @@
 
 #include "cpu/reduce.h"
 #include "order.h"
+#include "ring_cut.h"
 
 #include <sched.h>
 #include <stdio.h>
@@ -19,12 +20,18 @@
 #include <string.h>
 #include <time.h>
 
-enum { PIECE_BYTES = 64 << 10, LOG_ENTRIES = 1024, THREADS_OF_MULTIPROCESSOR = 2048 };
+enum {
+    PIECE_BYTES = 64 << 10,
+    CHAIN_ELEMENTS = 1024, /* at once */
+    LOG_ENTRIES = 1024,
+    THREADS_OF_MULTIPROCESSOR = 2048
+};
 
 struct slot {
     uint64_t turn; /* written last */
     struct cuda_header header;
-    unsigned char pad[64 - 24];
+    int32_t place; /* of the source in its ring */
+    unsigned char pad[64 - 28];
     unsigned char data[PIECE_BYTES];
 };
 
@@ -253,6 +260,7 @@ struct run {
     const struct cuda_launch *launch;
     struct cuda_arena *own;
     uint64_t sequence; /* 0 in a subset barrier, which has none */
+    bool chains;       /* as a ring has them, instead of the tree */
 };
 
 static int64_t now_ns(void)
@@ -346,6 +354,7 @@ static bool push(struct run *run, uint64_t turn, const void *data, size_t bytes)
             return false;
         struct slot *slot = &board_of(launch->arenas[peer])->slots[turn % 2][launch->rank];
         slot->header = header_of(run);
+        slot->place = launch->ring.place;
         memcpy(slot->data, data, bytes);
         order_store_release_u64(&slot->turn, turn);
     }
@@ -371,27 +380,88 @@ static bool collect(struct run *run, uint64_t turn)
     return true;
 }
 
-static void reduce(struct run *run, uint64_t turn, enum tutti_dtype dtype, size_t at, size_t count)
+/* Some of a rank's elements, from `first` on, of the piece that begins at `at`. */
+static const void *input_of(const struct run *run, const struct slot *slots, int rank, size_t at,
+                            size_t first, size_t size)
+{
+    return rank == run->launch->rank ? (const unsigned char *)run->launch->send + first * size
+                                     : slots[rank].data + (first - at) * size;
+}
+
+static void reduce_tree(const struct run *run, const struct slot *slots, reduce_fn *fn, size_t size,
+                        size_t at, size_t count)
 {
     const struct cuda_launch *launch = run->launch;
-    const struct reduce_isa *isa = reduce_isa_named("baseline");
-    size_t offset = at * dtype_sizes[dtype];
     const void *in[CUDA_RANKS];
-    for (int leaf = 0; leaf < launch->size; leaf++) {
-        int rank = launch->ranks[launch_leaf(leaf, launch->place)];
-        in[leaf] = rank == launch->rank ? (const char *)launch->send + offset
-                                        : (void *)board_of(run->own)->slots[turn % 2][rank].data;
-    }
-    struct reduce_call call = {
-        .out = (char *)launch->recv + offset,
+    for (int leaf = 0; leaf < launch->size; leaf++)
+        in[leaf] =
+            input_of(run, slots, launch->ranks[launch_leaf(leaf, launch->place)], at, at, size);
+    fn(&(struct reduce_call){
+        .out = (char *)launch->recv + at * size,
         .in = in,
         .n = launch->size,
         .count = count,
         .scalar = launch->scalar,
         .divisor = launch->size,
-    };
+    });
+}
+
+/* Elements of one chunk: from the rank at its place in the ring on. */
+static void reduce_chunk(const struct run *run, const struct slot *slots, reduce_fn *fn,
+                         size_t size, size_t at, size_t first, size_t count, int place)
+{
+    const struct cuda_launch *launch = run->launch;
+    double partial[CHAIN_ELEMENTS];
+    int order[CUDA_RANKS];
+    for (int rank = 0; rank < launch->size; rank++)
+        order[rank == launch->rank ? launch->ring.place : slots[rank].place] = rank;
+    for (int k = 0; k < launch->size; k++) {
+        const void *input =
+            input_of(run, slots, order[(place + k) % launch->size], at, first, size);
+        const void *const in[] = {k ? partial : input, input};
+        const bool ends = k == launch->size - 1;
+        fn(&(struct reduce_call){
+            .out = ends ? (char *)launch->recv + first * size : (void *)partial,
+            .in = in,
+            .n = k ? 2 : 1,
+            .partials = k ? 1 : 0,
+            .out_partial = !ends,
+            .count = count,
+            .scalar = launch->scalar,
+            .divisor = launch->size,
+        });
+    }
+}
+
+static void reduce_chains(const struct run *run, const struct slot *slots, reduce_fn *fn,
+                          enum tutti_dtype dtype, size_t at, size_t count)
+{
+    const struct cuda_launch *launch = run->launch;
+    const size_t size = dtype_sizes[dtype];
+    const struct ring_cut cut =
+        ring_cut_make(launch->count, (uint64_t)launch->size, size, reduce_partial_bytes(dtype));
+    for (size_t first = at, some; first < at + count; first += some) {
+        const bool last = first >= cut.last_first;
+        const size_t chunk = last ? cut.last_chunk : cut.chunk;
+        const size_t in_piece = last ? first - cut.last_first : first % cut.piece;
+        some = chunk - in_piece % chunk;
+        some = some < CHAIN_ELEMENTS ? some : CHAIN_ELEMENTS;
+        some = some < at + count - first ? some : at + count - first;
+        reduce_chunk(run, slots, fn, size, at, first, some, (int)(in_piece / chunk));
+    }
+}
+
+static void reduce(const struct run *run, uint64_t turn, enum tutti_dtype dtype, size_t at,
+                   size_t count)
+{
+    const struct reduce_isa *isa = reduce_isa_named("baseline");
+    reduce_fn *fn = (isa ? isa : reduce_isa_best())->fn[dtype][run->launch->op];
+    const struct slot *slots = board_of(run->own)->slots[turn % 2];
     uint64_t environment = reduce_env_begin();
-    (isa ? isa : reduce_isa_best())->fn[dtype][launch->op](&call);
+    if (run->chains)
+        reduce_chains(run, slots, fn, dtype, at, count);
+    else
+        reduce_tree(run, slots, fn, dtype_sizes[dtype], at, count);
     reduce_env_end(environment);
 }
 
@@ -471,7 +541,9 @@ static void run_probe(struct run *run)
 
 void standin_run(const struct function *function, const struct cuda_launch *launch)
 {
-    struct run run = {.launch = launch, .own = launch->arenas[launch->rank]};
+    struct run run = {.launch = launch,
+                      .own = launch->arenas[launch->rank],
+                      .chains = strncmp(function->name, "ring_", 5) == 0};
     if (order_load_acquire_u32(&launch->control->failed))
         return;
     if (launch->subset) {

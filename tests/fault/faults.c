@@ -36,6 +36,10 @@ static const struct faults_point cpu_points[] = {
     {"ring.filled", CALL_RING, 1, PART_MISSING},
     {"ring.published", CALL_RING, 1, PART_MISSING},
     {"ring.filled", CALL_RING, 2, PART_MISSING},
+    {"mesh.filled", CALL_MESH, 1, PART_MISSING},
+    {"mesh.folded", CALL_MESH, 1, PART_MISSING},
+    {"mesh.crossed", CALL_MESH, 1, PART_UNSURE}, /* the other quad has all it needs */
+    {"mesh.collected", CALL_MESH, 1, PART_GIVEN},
     {"barrier.entered", CALL_BARRIER, 1, PART_MISSING},
     {"subset.published", CALL_SUBSET, 1, PART_GIVEN},
 };
@@ -48,6 +52,10 @@ static const struct faults_point cuda_points[] = {
     {"call.before", CALL_TWO_SHOT, 1, PART_MISSING},
     {"call.before", CALL_PIPELINED, 1, PART_MISSING},
     {"call.enqueued", CALL_PIPELINED, 1, PART_UNSURE},
+    {"call.before", CALL_RING, 1, PART_MISSING},
+    {"call.enqueued", CALL_RING, 1, PART_UNSURE},
+    {"call.before", CALL_MESH, 1, PART_MISSING},
+    {"call.enqueued", CALL_MESH, 1, PART_UNSURE},
     {"call.before", CALL_BARRIER, 1, PART_MISSING},
     {"call.before", CALL_SUBSET, 1, PART_MISSING},
 };
@@ -189,7 +197,14 @@ enum tutti_status faults_call(struct faults_rank *self, int64_t timeout_ms)
     case CALL_DIRECT:
         return all_reduce(self, TUTTI_ALGO_TWO_SHOT, MEMORY_BYTES, 0, timeout_ms);
     case CALL_RING:
+        if (cuda)
+            return all_reduce_cuda(self, TUTTI_ALGO_RING, CUDA_MEMORY_BYTES / 4, timeout_ms);
         return all_reduce(self, TUTTI_ALGO_RING, 20000, 0, timeout_ms);
+    case CALL_MESH:
+        if (cuda)
+            return all_reduce_cuda(self, TUTTI_ALGO_HYBRID_CUBE_MESH, CUDA_MEMORY_BYTES / 2,
+                                   timeout_ms);
+        return all_reduce(self, TUTTI_ALGO_HYBRID_CUBE_MESH, 20000, 0, timeout_ms);
     case CALL_BARRIER:
         break;
     case CALL_SUBSET:
@@ -324,12 +339,16 @@ static int run_one(const struct faults_scenario *scenario, int size, bool proces
 }
 
 /* From `least` ranks, unless they are GPUs, whose processes take seconds to start: then as many as
- * fit.
+ * fit. A mesh has 8, or, if it should be quick, is left out.
  */
 static int least_of(const struct faults_point *point, int *most)
 {
     /* The only subset of two ranks is all of them. */
     int least = point->call == CALL_SUBSET ? 3 : 2;
+    if (point->call == CALL_MESH) {
+        *most = ranks_short() || !ranks_fit(8) ? 0 : 8;
+        return 8;
+    }
     if (!device_is_cuda())
         return least;
     while (*most >= least && !ranks_fit(*most))
@@ -350,8 +369,8 @@ int faults_run_all(const char *title, bool processes, int most, ranks_fn *fn,
         most = 3;
     for (int p = 0; p < (device_is_cuda() ? CUDA_POINTS : CPU_POINTS); p++) {
         const struct faults_point *point = &points[p];
-        int least = least_of(point, &most);
-        for (int size = least; size <= most && takes(point); size++) {
+        int largest = most, least = least_of(point, &largest);
+        for (int size = least; size <= largest && takes(point); size++) {
             for (int victim = 0; victim < size; victim += size - 1) {
                 /* On GPUs the first or the last in turn, if it should be quick. */
                 if (device_is_cuda() && ranks_short() && (victim == 0) != (p % 2 == 0))

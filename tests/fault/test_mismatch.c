@@ -61,6 +61,11 @@ static const struct mismatch {
     {REDUCE(BFLOAT16, PREMUL_SUM, TWO_SHOT, 900000, 2),
      REDUCE(BFLOAT16, PREMUL_SUM, TWO_SHOT, 900000, 4)},
     {REDUCE(FLOAT32, SUM, TWO_SHOT, 900000, 0), BARRIER},
+    /* from rank to rank */
+    {REDUCE(FLOAT32, SUM, RING, 900000, 0), REDUCE(FLOAT32, SUM, RING, 900001, 0)},
+    {REDUCE(FLOAT32, SUM, RING, 900000, 0), REDUCE(FLOAT32, SUM, TWO_SHOT, 900000, 0)},
+    {REDUCE(FLOAT32, SUM, ONE_SHOT, 100, 0), REDUCE(FLOAT32, SUM, RING, 100, 0)},
+    {REDUCE(FLOAT32, SUM, RING, 100, 0), BARRIER},
 };
 
 enum { MISMATCHES = sizeof mismatches / sizeof *mismatches };
@@ -98,7 +103,7 @@ static enum tutti_status call_run(const struct call *call, tutti_comm_t *comm, b
 /* On a GPU the transport that the table took for what was asked. */
 static bool is_algo(enum tutti_algo algo, enum tutti_algo asked)
 {
-    if (!device_is_cuda())
+    if (!device_is_cuda() || algo == TUTTI_ALGO_RING || asked == TUTTI_ALGO_RING)
         return algo == asked;
     return (algo >= TUTTI_ALGO_TWO_SHOT_LINES) == (asked == TUTTI_ALGO_TWO_SHOT);
 }

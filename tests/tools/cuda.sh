@@ -35,6 +35,8 @@ status 0 env TUTTI_NCCL_LIBRARY="$nccl" "$tutti" bench "${quick[@]}" --vs nccl -
 rows 3 25
 status 0 "$tutti" bench --device cuda --iters 2 -n 2 --counts 1,7,65537 -d float16 --algo two_shot
 rows 3 19
+status 0 env TUTTI_FORCE_FULLY_CONNECTED=1 "$tutti" bench --device cuda --iters 2 -n 3 --counts 7,65537 -c 0 \
+    --algo ring
 status 0 "$tutti" bench --device cuda --iters 2 -n 2 --collective barrier --graph=5
 python3 - "$work/graph" "$work/nccl" <<'PYTHON' || complain "JSON"
 import json, sys

@@ -112,6 +112,11 @@ static void test_forced(void **state)
             refuses(&plan, algo, TUTTI_FLOAT32, most + 1, tutti_algo_name(algo),
                     "two_shot_pipelined");
         }
+        /* No table has rows of these. */
+        assert_int_equal(pick(&plan, TUTTI_ALGO_HYBRID_CUBE_MESH, TUTTI_INT8, 3)->kernel,
+                         CUDA_HYBRID_CUBE_MESH);
+        assert_int_equal(pick(&plan, TUTTI_ALGO_RING, TUTTI_BOOL, (size_t)1 << 40)->kernel,
+                         CUDA_RING);
         refuses(&plan, TUTTI_ALGO_ONE_SHOT_LINES, TUTTI_INT8, 8, "int8", "one_shot_ll");
         refuses(&plan, TUTTI_ALGO_TWO_SHOT_LINES, TUTTI_BOOL, 8, "bool", "one_shot_ll");
     }
@@ -138,8 +143,7 @@ static void test_family(void **state)
     assert_int_equal(pick(&plan, TUTTI_ALGO_TWO_SHOT, TUTTI_INT32, 64)->kernel,
                      CUDA_TWO_SHOT_PIPELINED);
     refuses(&plan, TUTTI_ALGO_ONE_SHOT, TUTTI_INT32, 1 << 20, "one_shot", "two_shot_pipelined");
-    refuses(&plan, TUTTI_ALGO_HYBRID_CUBE_MESH, TUTTI_FLOAT32, 8, "hybrid_cube_mesh", "two_shot");
-    refuses(&plan, (enum tutti_algo)8, TUTTI_FLOAT32, 8, "algorithm 8", "two_shot_pipelined");
+    refuses(&plan, (enum tutti_algo)10, TUTTI_FLOAT32, 8, "algorithm 10", "host_staged");
 }
 
 static void test_grid(void **state)
@@ -148,6 +152,8 @@ static void test_grid(void **state)
     const struct cuda_choice lines = {CUDA_ONE_SHOT_LINES, 2, 128, 512};
     const struct cuda_choice two = {CUDA_TWO_SHOT_LINES, 1, 128, 512};
     const struct cuda_choice pipelined = {CUDA_TWO_SHOT_PIPELINED, 1, 512, 128};
+    const struct cuda_choice mesh = {CUDA_HYBRID_CUBE_MESH, 1, 192, 128};
+    const struct cuda_choice ring = {CUDA_RING, 1, 512, 128};
     (void)state;
     assert_int_equal(cuda_choice_blocks(&ll, 4, 1), 1);
     assert_int_equal(cuda_choice_blocks(&ll, 4, 512), 1);
@@ -161,6 +167,15 @@ static void test_grid(void **state)
     assert_int_equal(cuda_choice_blocks(&two, 4, 8193), 2);
     assert_int_equal(cuda_choice_blocks(&two, 3, 1), 1);
     assert_int_equal(cuda_choice_blocks(&pipelined, 2, (size_t)1 << 40), 128);
+    assert_int_equal(cuda_choice_blocks(&mesh, 8, 1), 1);
+    assert_int_equal(cuda_choice_blocks(&mesh, 8, 192 * 8 + 1), 2);
+    assert_int_equal(cuda_choice_blocks(&mesh, 8, 65536), 43);     /* 8 bytes a thread */
+    assert_int_equal(cuda_choice_blocks(&mesh, 8, 65536 + 16), 6); /* a line of a quarter */
+    assert_int_equal(cuda_choice_blocks(&mesh, 8, (size_t)1 << 40), 128);
+    assert_int_equal(cuda_choice_blocks(&ring, 2, 2 * 576 * 16), 1);
+    assert_int_equal(cuda_choice_blocks(&ring, 2, 2 * 576 * 16 + 32), 2);
+    assert_int_equal(cuda_choice_blocks(&ring, 8, 8 * 82 * 16), 1);
+    assert_int_equal(cuda_choice_blocks(&ring, 8, (size_t)1 << 40), 128);
 }
 
 /* ---- the file -------------------------------------------------------------------------------- */
@@ -227,6 +242,8 @@ static const struct {
           "units 1",
      "bytes"},
     {HEAD "any ranks 2 bytes rest kernel three_shot threads 32 blocks 1 units 1", "kernel"},
+    {HEAD "any ranks 2 bytes rest kernel ring threads 32 blocks 1 units 1", "kernel"},
+    {HEAD "any ranks 8 bytes rest kernel mesh threads 32 blocks 1 units 1", "kernel"},
     {HEAD "any ranks 2 bytes rest kernel one_shot_ll threads 32 blocks 1 units 1", "more than"},
     {HEAD "any ranks 2 bytes rest kernel two_shot_pipelined threads 33 blocks 1 units 1",
      "threads"},
