@@ -29,8 +29,8 @@ struct cuda_device {
 };
 
 /* links[r] of rank's device to rank r's: 1 where CUDA says that NVLink leads to all of them, else
- * how many, counted by NVML, else 1 or 0 for peer access; TOPOLOGY_UNKNOWN_LINKS where that is not
- * known either. *source is a static text. */
+ * how many, counted by NVML, else 1 or 0 for peer access; 1 to the same device, which ranks may
+ * share; TOPOLOGY_UNKNOWN_LINKS where that is not known either. *source is a static text. */
 void cuda_links(const struct cuda_device *devices, int size, int rank, int16_t *links,
                 const char **source);
 

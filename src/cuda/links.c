@@ -23,6 +23,11 @@ static int ordinal_of(const struct cuda_driver *driver, const struct cuda_device
     return -1;
 }
 
+static bool is_same(const struct cuda_device *a, const struct cuda_device *b)
+{
+    return memcmp(a->uuid, b->uuid, CUDA_UUID_BYTES) == 0;
+}
+
 /* Atomics of one device in the other's memory are native over NVLink, and over nothing else. */
 static bool is_nvlinked(const struct cuda_driver *driver, const struct cuda_device *from,
                         const struct cuda_device *to)
@@ -39,7 +44,8 @@ static bool all_nvlinked(const struct cuda_driver *driver, const struct cuda_dev
 {
     bool all = true;
     for (int r = 0; r < size && all; r++)
-        all = r == rank || is_nvlinked(driver, &devices[rank], &devices[r]);
+        all = is_same(&devices[rank], &devices[r]) ||
+              is_nvlinked(driver, &devices[rank], &devices[r]);
     return all;
 }
 
@@ -47,6 +53,8 @@ static int16_t peer_access(const struct cuda_driver *driver, const struct cuda_d
                            const struct cuda_device *to)
 {
     int can = 0, ordinal = ordinal_of(driver, to);
+    if (is_same(from, to))
+        return 1;
     if (ordinal < 0 || driver->device_can_access_peer(&can, from->ordinal, ordinal) != CUDA_SUCCESS)
         return TOPOLOGY_UNKNOWN_LINKS;
     return can != 0;
@@ -72,7 +80,9 @@ void cuda_links(const struct cuda_device *devices, int size, int rank, int16_t *
     *source = "NVLinks, counted by NVML";
     if (nvml_links(bus_ids, size, counts) == TUTTI_OK) {
         for (int r = 0; r < size; r++)
-            links[r] = (int16_t)counts[rank * size + r];
+            links[r] = r != rank && is_same(&devices[rank], &devices[r])
+                           ? 1
+                           : (int16_t)counts[rank * size + r];
         return;
     }
     log_write(TUTTI_LOG_INFO, rank, "links cannot be counted (%s): asking for peer access",

@@ -4,6 +4,7 @@
 #include "error.h"
 
 #include <dlfcn.h>
+#include <pthread.h>
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
@@ -129,7 +130,7 @@ static enum tutti_status read_links(const struct nvml *nvml, const char *const *
     return status;
 }
 
-enum tutti_status nvml_links(const char *const *bus_ids, int count, int *links)
+static enum tutti_status ask_nvml(const char *const *bus_ids, int count, int *links)
 {
     const char *file = getenv("TUTTI_NVML_LIBRARY");
     struct nvml nvml;
@@ -147,5 +148,15 @@ enum tutti_status nvml_links(const char *const *bus_ids, int count, int *links)
 
 err_close:
     dlclose(library);
+    return status;
+}
+
+/* Thread ranks come all at once, and what one of them shuts down the others still ask. */
+enum tutti_status nvml_links(const char *const *bus_ids, int count, int *links)
+{
+    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    pthread_mutex_lock(&lock);
+    enum tutti_status status = ask_nvml(bus_ids, count, links);
+    pthread_mutex_unlock(&lock);
     return status;
 }

@@ -51,7 +51,7 @@ __device__ __forceinline__ void one_shot_lines(const cuda_launch &launch)
                 order_store_line(targets[p] + offset, line);
         at += step;
         if (at < units)
-            u = user.load(at);
+            u = user.load(user.spot_of(at));
     }
     order_block_arrive(ORDER_ROW);
     lines_empty(launch.own->one_shot[use.last], use.dirty);

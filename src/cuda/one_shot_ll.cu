@@ -55,7 +55,7 @@ __device__ __forceinline__ void one_shot_ll(const cuda_launch &launch)
                 order_store_line(targets[p] + offset, {u.word[0], op.flag});
         at += step;
         if (at < units)
-            u = user.load(at);
+            u = user.load(user.spot_of(at));
     }
     order_block_arrive(ORDER_ROW);
 
