@@ -17,14 +17,14 @@
 enum {
     TAGS = 5,
     ROUNDS = 3,
-    OPERATIONS = 150, /* a round */
-    OPERATIONS_SHORT = 50,
+    OPERATIONS = 100, /* a round */
+    OPERATIONS_SHORT = 40,
     MOST_SPARSE = 4,
     MOST_DENSE = 3,
     MANY_DIMS = 20, /* now and then */
     MOST_TENSORS = 3,
     MOST_NNZ = 40,
-    LARGE_NNZ = 3000, /* now and then: what ranks show grows */
+    LARGE_NNZ = 800, /* now and then: what ranks show grows */
 };
 
 static const char ring[] = "tutti-topology 1\nranks 4\n"
