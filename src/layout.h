@@ -133,10 +133,13 @@ struct layout_verdict {
     unsigned char pad[32];
 };
 
+/* How the owner of a board sleeps: NAPS end soon, by themselves. */
+enum layout_sleep { LAYOUT_AWAKE, LAYOUT_NAPS, LAYOUT_SLEEPS };
+
 /* A rank's part of its process group: pg/board.h. */
 struct layout_board {
     uint32_t bell;   /* futex: advanced by whoever has news for the owner */
-    uint32_t asleep; /* the owner may sleep on it */
+    uint32_t asleep; /* the owner may sleep on it: enum layout_sleep */
     unsigned char pad0[LAYOUT_LINE - 8];
     uint32_t left;  /* release H4: the owner has destroyed its group; 1 + the rank that caused it */
     uint32_t heard; /* release H3: verdicts that the owner has taken */

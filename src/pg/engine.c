@@ -254,8 +254,10 @@ static bool turn(struct tutti_pg *pg)
     if (pg->leader)
         any |= pg_leader_turn(pg->leader);
     any |= hear(pg);
-    if (any)
+    if (any) {
+        pg_board_stir(&pg->boards);
         return true;
+    }
 
     /* The communicator's fault first: who left because of it says no more than it does. */
     if (cpu_group_look(&pg->comm->cpu, pg->boards.rank, false, &fault))

@@ -11,7 +11,7 @@
 #include "comm.h"
 #include "op.h"
 #include "pg/board.h"
-#include "pg/pool.h"
+#include "pg/home.h"
 #include "pg/share.h"
 #include "pg/sparse.h"
 #include "pg/table.h"
@@ -35,7 +35,6 @@ struct pg_outcome {
 struct pg_sparse {
     struct sparse_shape shape;
     struct sparse_result result;
-    struct pg_pool *pool;     /* from which its memory comes */
     uint32_t there;           /* the result: release H7 */
     char text[PG_TEXT_BYTES]; /* how it failed, if nobody else knows that */
     int count;
@@ -46,6 +45,7 @@ struct pg_sparse {
 struct pg_op {
     struct tutti_work work; /* first: a work is cast to what it begins */
     struct pg_key key;      /* in the engine's table */
+    struct pg_home *home;   /* of its group */
     struct pg_op *next;     /* in a list */
     uint32_t references;
     uint32_t state;       /* enum pg_state: release H5 */
@@ -102,7 +102,7 @@ struct tutti_pg {
     struct sparse_worker worker;
     struct pg_share *share;
 
-    struct pg_pool *pool; /* of results of sparse sums: any thread's */
+    struct pg_home *home; /* any thread's */
 };
 
 static inline const char *pg_op_name(const struct pg_op *op)

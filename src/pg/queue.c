@@ -43,6 +43,8 @@ void pg_op_begin(struct pg_op *op, const struct tutti_pg *pg,
 {
     op->references = 2;
     op->epoch = pg->epoch;
+    op->home = pg->home;
+    pg_home_hold(op->home);
     op->patience_ms = pg->timeout_ms;
     op->timeout_ms = options->timeout_ms ? options->timeout_ms : pg->timeout_ms;
     op->deadline = deadline_after(op->timeout_ms);
@@ -136,7 +138,7 @@ enum tutti_status pg_submit(struct tutti_pg *pg, const char *name, struct pg_op 
     else
         pg_op_release(op);
     if (status == TUTTI_OK)
-        pg_board_ring(pg->boards.own);
+        pg_board_hint(pg->boards.own);
     return status;
 }
 

@@ -101,8 +101,7 @@ static enum tutti_status tensors_check(const struct tutti_pg *pg,
 
 /* ---- submit ---------------------------------------------------------------------------------- */
 
-static enum tutti_status sparse_make(const struct tutti_pg *pg,
-                                     const struct tutti_sparse_tensor *tensors, int count,
+static enum tutti_status sparse_make(const struct tutti_sparse_tensor *tensors, int count,
                                      struct pg_sparse **made)
 {
     const size_t dims = (size_t)tensors->sparse_dim + (size_t)tensors->dense_dim;
@@ -118,11 +117,9 @@ static enum tutti_status sparse_make(const struct tutti_pg *pg,
         sparse->tensors[i].sizes = sizes;
     sparse->shape = shape_of(&sparse->tensors[0]);
     sparse->result = (struct sparse_result){0};
-    sparse->pool = pg->pool;
     sparse->there = 0;
     sparse->text[0] = '\0';
     sparse->count = count;
-    pg_pool_hold(sparse->pool);
     *made = sparse;
     return TUTTI_OK;
 }
@@ -145,7 +142,7 @@ static enum tutti_status op_make(const struct tutti_pg *pg,
     struct pg_op *op = calloc(1, sizeof *op);
     if (!op)
         return error_errno("%s: calloc of %zu bytes", call, sizeof *op);
-    enum tutti_status status = sparse_make(pg, tensors, count, &op->sparse);
+    enum tutti_status status = sparse_make(tensors, count, &op->sparse);
     if (status != TUTTI_OK) {
         free(op);
         return status;

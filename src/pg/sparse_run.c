@@ -128,7 +128,7 @@ static enum tutti_status blocks_read(const struct tutti_pg *pg, const struct pg_
 static enum tutti_status unite(struct tutti_pg *pg, struct pg_sparse *sparse,
                                const struct sparse_entries *parts)
 {
-    sparse->result.memory = pg_pool_take(pg->pool);
+    sparse->result.memory = pg_home_take(pg->home);
     enum tutti_status status =
         sparse_union(&pg->worker, &sparse->shape, parts, pg->comm->world_size, &sparse->result);
     if (status != TUTTI_OK)

@@ -17,16 +17,16 @@ enum {
     SLICE_MS = 60000,
 };
 
-/* In a child of fork() the pool's lock may be in the hands of a thread that is not there. */
+/* In a child of fork() the home's lock may be in the hands of a thread that is not there. */
 static void op_free(struct pg_op *op, bool child)
 {
     struct pg_sparse *sparse = op->sparse;
-    if (sparse && child) {
+    if (sparse && child)
         sparse_memory_fini(&sparse->result.memory);
-    } else if (sparse) {
-        pg_pool_give(sparse->pool, sparse->result.memory);
-        pg_pool_release(sparse->pool);
-    }
+    else if (sparse)
+        pg_home_give(op->home, sparse->result.memory);
+    if (!child)
+        pg_home_release(op->home);
     free(sparse);
     free(op);
 }
@@ -79,7 +79,10 @@ static enum tutti_status op_test(struct tutti_work *work, const char *call, bool
     enum tutti_status status = pg_op_check(op, call);
     if (status != TUTTI_OK)
         return status;
-    return pg_op_ended(op, done);
+    status = pg_op_ended(op, done);
+    if (!*done)
+        pg_board_wake(pg_home_board(op->home)); /* who asks is in a hurry */
+    return status;
 }
 
 static enum tutti_status op_result(struct tutti_work *work, const char *call, int64_t timeout_ms)
@@ -91,6 +94,8 @@ static enum tutti_status op_result(struct tutti_work *work, const char *call, in
     for (int turn = 0; turn < SPINS; turn++) {
         if (is_done(op))
             return op_status(op);
+        if (turn == 0)
+            pg_board_wake(pg_home_board(op->home));
         order_pause();
     }
     timeout_ms = timeout_ms ? timeout_ms : op->patience_ms;
