@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * Process groups: asynchronous operations on tensors, with tags. The conventions are those of
- * tutti.h; docs/design.md says how it is done.
+ * tutti.h; docs/streams.md says what is ordered with what, docs/design.md how it is done.
  */
 #ifndef TUTTI_PG_H
 #define TUTTI_PG_H
@@ -93,8 +93,8 @@ TUTTI_API void tutti_pg_destroy(tutti_pg_t *pg);
 /*
  * Reduces the tensors of all ranks, each rank's own first, in list order, then across ranks; every
  * tensor receives the result, element by element in memory order. Returns at once: the group's
- * thread does it. Until the work is done the tensors live, and nobody else touches them. From any
- * thread.
+ * thread does it, at the latest 1 ms later if it naps and nobody waits for a work. Until the work
+ * is done the tensors live, and nobody else touches them. From any thread.
  *
  * The same bits on every rank. With one tensor a rank they are those of tutti_all_reduce(). With
  * more the ranks' own sums, too, are made in the accumulation type, as balanced trees in list
@@ -159,10 +159,10 @@ struct tutti_sparse_tensor {
 
 /*
  * The sum of the sparse tensors of all ranks: of each rank's own first, then across ranks. It is
- * one tensor for all inputs of all ranks, in memory of the work's: tutti_work_sparse_result(). Of
- * any order of its entries, number of entries, and number of tensors a rank has; dtype, number of
- * sparse and of dense dimensions, and sizes are equal on all ranks, else the operation ends with
- * MISMATCH, which names two ranks and what they have, and the group goes on.
+ * one tensor for all inputs, in memory of the work's: tutti_work_sparse_result(). Ranks may have
+ * any numbers of tensors and of entries, none too; dtype, numbers of sparse and of dense
+ * dimensions, and sizes are equal on all, else the operation ends with MISMATCH, which names two
+ * ranks and what they have, and the group goes on.
  *
  * Returns at once but for one pass over the indices, which are checked here (0.5 ns each); the
  * group's thread does the rest. Until the work is done indices and values live, and nobody writes

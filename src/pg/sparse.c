@@ -347,7 +347,8 @@ static void chain_sum(const struct sparse_worker *worker, const struct list *lis
     const enum tutti_dtype dtype = list->shape->dtype;
     const size_t count = list->row_bytes / dtype_bytes(dtype);
     if (n == 1) {
-        worker->isa->copy(to, row_of(list, group->place), list->row_bytes);
+        copy_fn *copy = worker->stream ? worker->isa->copy_stream : worker->isa->copy;
+        copy(to, row_of(list, group->place), list->row_bytes);
     } else if (n <= CHAIN_SHORT) {
         const void *in[CHAIN_SHORT];
         for (size_t i = 0; i < n; i++)

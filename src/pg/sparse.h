@@ -64,6 +64,8 @@ struct sparse_result {
 /* What computes. Zero it and set isa. */
 struct sparse_worker {
     const struct reduce_isa *isa;
+    bool stream; /* what coalesces copies rows past the caches: whole lines, for others to read; the
+                    caller drains */
     struct sparse_memory scratch;
 };
 
