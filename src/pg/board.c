@@ -48,21 +48,26 @@ static bool rings_soon(const struct pg_boards *boards, uint32_t bell)
 /*
  * The sleeper says that it may sleep, then (the kernel does) looks at the bell; who rings advances
  * the bell, then looks for a sleeper. With full fences on both sides one of them sees the other.
+ * Between naps it looks at nothing but the bell, so that who submits finds in its own cache what
+ * else the two share.
  */
 void pg_board_sleep(struct pg_boards *boards, uint32_t bell, int64_t ms)
 {
-    int64_t now = deadline_now(), ns = ms * 1000000;
     if (!boards->quiet_since) {
         if (rings_soon(boards, bell))
             return;
-        boards->quiet_since = now;
+        boards->quiet_since = deadline_now();
     }
-    int64_t quiet = now - boards->quiet_since, nap = quiet / NAP_SHARE;
-    nap = nap < NAP_LEAST_NS ? NAP_LEAST_NS : nap > NAP_MOST_NS ? NAP_MOST_NS : nap;
-    bool naps = quiet < DROWSY_NS && nap < ns;
-    order_store_relaxed_u32(&boards->own->asleep, naps ? LAYOUT_NAPS : LAYOUT_SLEEPS);
-    order_fence();
-    futex_sleep_ns(&boards->own->bell, bell, naps ? nap : ns);
+    int64_t now = deadline_now(), end = now + ms * 1000000;
+    do {
+        int64_t quiet = now - boards->quiet_since, nap = quiet / NAP_SHARE;
+        nap = nap < NAP_LEAST_NS ? NAP_LEAST_NS : nap > NAP_MOST_NS ? NAP_MOST_NS : nap;
+        bool naps = quiet < DROWSY_NS && nap < end - now;
+        order_store_relaxed_u32(&boards->own->asleep, naps ? LAYOUT_NAPS : LAYOUT_SLEEPS);
+        order_fence();
+        futex_sleep_ns(&boards->own->bell, bell, naps ? nap : end - now);
+        now = deadline_now();
+    } while (pg_board_bell(boards) == bell && now < end);
     order_store_relaxed_u32(&boards->own->asleep, LAYOUT_AWAKE);
 }
 
