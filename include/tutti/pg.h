@@ -177,6 +177,9 @@ struct tutti_sparse_tensor {
  * that -0 stays -0 where the ranks that have the entry have nothing else. Sums that come out as
  * zero remain entries.
  *
+ * Until it ends the group keeps memory of the largest sums so far: two segments of 1.25 times this
+ * rank's entries, which all ranks map, 32 bytes an entry of all ranks, and up to four results.
+ *
  * - [in] tensors: 1 to TUTTI_MAX_TENSORS, of equal dtype and sizes; they may share memory. The
  *   structs and sizes are copied. CUDA tensors: DECLINED for now
  * - [in] options, [out] work: as for tutti_pg_all_reduce()
@@ -209,7 +212,8 @@ TUTTI_API enum tutti_status tutti_work_sparse_tensors(const tutti_work_t *work,
 /* OK while the work is not done, or if it ended well; else its status, with the ranks in *fault
  * (may be NULL; struct_size is the caller's): `peer` is the one that failed, or disagrees, `rank`
  * the one that noticed, `sequence` of a group's operation counts within its tag. The sentence is
- * tutti_last_error(). Does not wait. Returns INVALID, TIMEOUT, PEER_DEAD, MISMATCH, ABORTED. */
+ * tutti_last_error(). Does not wait. Returns INVALID, TIMEOUT, PEER_DEAD, MISMATCH, ABORTED; of a
+ * sparse sum NO_MEMORY, SYSTEM, too. */
 TUTTI_API enum tutti_status tutti_work_fault(tutti_work_t *work, struct tutti_fault *fault);
 /* Valid until the destroy: what the work is, "all_reduce of 2 x 12 float32, sum",
  * "all_reduce_sparse of 100 x 64 float32, sum" (entries, and elements of a row), or "point". NULL

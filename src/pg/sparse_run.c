@@ -91,18 +91,23 @@ static enum tutti_status block_make(struct tutti_pg *pg, const struct pg_op *op,
     return TUTTI_OK;
 }
 
-/* One rank's, trusting none of it. */
-static enum tutti_status block_read(const struct pg_shown *shown, int rank,
-                                    struct sparse_shape *shape, struct sparse_entries *entries)
+/* What one rank says of its tensor, trusting none of it. */
+static enum tutti_status meta_read(const struct pg_shown *shown, int rank,
+                                   struct sparse_shape *shape, size_t *nnz)
 {
     struct sparse_meta meta = {.bytes = 0};
-    size_t nnz, needed;
     if (shown->size >= sizeof meta)
         memcpy(&meta, shown->bytes, sizeof meta);
-    enum tutti_status status = sparse_meta_decode(
-        shown->bytes, meta.bytes < shown->size ? meta.bytes : shown->size, rank, shape, &nnz);
-    if (status != TUTTI_OK)
-        return status;
+    return sparse_meta_decode(shown->bytes, meta.bytes < shown->size ? meta.bytes : shown->size,
+                              rank, shape, nnz);
+}
+
+/* One rank's entries, of this rank's shape: so what it says meanwhile does not matter. */
+static enum tutti_status entries_read(const struct pg_shown *shown, int rank,
+                                      const struct sparse_shape *shape, size_t nnz,
+                                      struct sparse_entries *entries)
+{
+    size_t needed;
     if (!block_bytes(shape, nnz, &needed) || needed > shown->size)
         return error_set(TUTTI_ERR_MISMATCH,
                          "rank %d says that it has %zu entries, but shows %zu bytes", rank, nnz,
@@ -113,24 +118,29 @@ static enum tutti_status block_read(const struct pg_shown *shown, int rank,
 }
 
 /* [out] parts in leaf order. */
-static enum tutti_status blocks_read(const struct tutti_pg *pg, const struct pg_shown *shown,
-                                     struct sparse_entries *parts, struct pg_outcome *outcome)
+static enum tutti_status blocks_read(const struct tutti_pg *pg, const struct sparse_shape *own,
+                                     const struct pg_shown *shown, struct sparse_entries *parts,
+                                     struct pg_outcome *outcome)
 {
     struct sparse_shape first, shape;
-    struct sparse_entries of[TUTTI_MAX_RANKS];
-    for (int r = 0; r < pg->comm->world_size; r++) {
-        enum tutti_status status = block_read(&shown[r], r, r ? &shape : &first, &of[r]);
+    size_t nnz[TUTTI_MAX_RANKS];
+    enum tutti_status status = TUTTI_OK;
+    for (int r = 0; r < pg->comm->world_size && status == TUTTI_OK; r++) {
+        status = meta_read(&shown[r], r, r ? &shape : &first, &nnz[r]);
         if (status == TUTTI_OK && r)
             status = sparse_meta_compare(&first, 0, &shape, r);
-        if (status == TUTTI_OK)
-            continue;
-        outcome->rank = 0;
         outcome->peer = r;
-        return status;
     }
-    for (int leaf = 0; leaf < pg->comm->world_size; leaf++)
-        parts[leaf] = of[pg->comm->cpu.order[leaf]];
-    return TUTTI_OK;
+    for (int leaf = 0; leaf < pg->comm->world_size && status == TUTTI_OK; leaf++) {
+        int r = pg->comm->cpu.order[leaf];
+        status = entries_read(&shown[r], r, own, nnz[r], &parts[leaf]);
+        outcome->peer = r;
+    }
+    if (status == TUTTI_OK)
+        outcome->peer = -1;
+    else
+        outcome->rank = 0;
+    return status;
 }
 
 static enum tutti_status unite(struct tutti_pg *pg, struct pg_sparse *sparse,
@@ -158,7 +168,7 @@ void pg_sparse_run(struct tutti_pg *pg, struct pg_op *op, struct pg_outcome *out
         outcome->rank = outcome->peer = culprit;
     POINT("sparse.shown");
     if (status == TUTTI_OK)
-        status = blocks_read(pg, shown, parts, outcome);
+        status = blocks_read(pg, &op->sparse->shape, shown, parts, outcome);
     if (status == TUTTI_OK)
         status = unite(pg, op->sparse, parts);
     outcome->status = status;
