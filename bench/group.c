@@ -2,7 +2,8 @@
 /*
  * What a process group costs: how long a caller is kept by submitting, with the group's thread
  * asleep and with it awake, and how long an operation takes from its submission until its result
- * is there. Rank 0 prints medians; float32 sums, process ranks, left to the scheduler.
+ * is there; then the same of sparse sums. Rank 0 prints medians; float32 sums, process ranks, left
+ * to the scheduler.
  */
 #include "stats.h"
 
@@ -18,6 +19,7 @@
 #include <tutti/pg.h>
 
 enum { MAX_RANKS = 64, LIMIT_S = 120, BATCH = 200, BATCHES = 20, ASLEEP = 200 };
+enum { ROWS = 1000000, WIDTH = 64, TURNS = 50 }; /* of sparse tensors */
 
 struct rank {
     tutti_pg_t *pg;
@@ -109,6 +111,44 @@ static void latency_measure(struct rank *self, int64_t bytes)
     report(self, what);
 }
 
+/* Random rows, not sorted. */
+static void sparse_measure(struct rank *self, size_t nnz)
+{
+    static const int64_t sizes[] = {ROWS, WIDTH};
+    int64_t *indices = malloc(nnz * sizeof(*indices));
+    struct tutti_sparse_tensor tensor = {.struct_size = sizeof(tensor),
+                                         .dtype = TUTTI_FLOAT32,
+                                         .sparse_dim = 1,
+                                         .dense_dim = 1,
+                                         .sizes = sizes,
+                                         .nnz = nnz,
+                                         .indices = indices,
+                                         .values = self->data};
+    struct samples calls = {0};
+    char what[64];
+
+    require(indices != NULL);
+    srand48(self->rank);
+    for (size_t i = 0; i < nnz; i++)
+        indices[i] = lrand48() % ROWS;
+    for (int i = -TURNS / 10; i < TURNS; i++) {
+        tutti_work_t *work;
+        double begun = now_us(), called;
+
+        require(tutti_pg_all_reduce_sparse(self->pg, &tensor, 1, NULL, &work) == TUTTI_OK);
+        called = now_us();
+        await(work);
+        if (i >= 0)
+            require(samples_add(&self->samples, now_us() - begun) == 0 &&
+                    samples_add(&calls, called - begun) == 0);
+    }
+    snprintf(what, sizeof(what), "sparse: %zu of %d x %d", nnz, ROWS, WIDTH);
+    report(self, what);
+    self->samples = calls;
+    report(self, "sparse: submit");
+    free(indices);
+}
+
 static int be_rank(const char *url, int rank, int ranks)
 {
     const struct tutti_pg_options options = {.struct_size = sizeof(options)};
@@ -124,6 +164,7 @@ static int be_rank(const char *url, int rank, int ranks)
     submit_measure(&self);
     for (int64_t bytes = 4; bytes <= 16 << 20; bytes *= bytes < 4096 ? 1024 : 4)
         latency_measure(&self, bytes);
+    sparse_measure(&self, 10000);
     tutti_pg_destroy(self.pg);
     tutti_comm_destroy(comm);
     tutti_store_close(store);

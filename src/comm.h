@@ -31,7 +31,7 @@ struct tutti_comm {
     struct cpu_group cpu;
     uint32_t busy;           /* a caller is inside */
     uint32_t epoch;          /* of the process that created it: ipc/fork.h */
-    uint64_t calls;          /* of collectives; written by the caller that holds busy */
+    uint64_t calls;          /* of collectives; who holds busy writes it, a group under its lock */
     size_t small_bytes;      /* plan_small_bytes() */
     struct cuda_group *cuda; /* NULL on CPU; its hosts talk through `cpu` */
     bool ready;              /* the rendezvous has succeeded */

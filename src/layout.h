@@ -95,15 +95,18 @@ struct layout_meeting {
 
 /* What an operation of a process group is: the ranks' must be equal, but for `inputs`. */
 struct layout_operation {
-    uint64_t signature; /* signature.h, without an algorithm */
-    uint32_t parameter; /* hash of the scalar, 0 if none */
-    uint16_t inputs;    /* of this rank */
-    uint16_t dims;
+    uint64_t signature;         /* signature.h, without an algorithm */
+    uint32_t parameter;         /* hash of the scalar, 0 if none */
+    uint16_t inputs;            /* of this rank */
+    uint16_t dims;              /* of which there are sizes; or LAYOUT_SPARSE */
     uint8_t order[LAYOUT_DIMS]; /* place of each dimension in memory, 0 the fastest; else below */
     int64_t sizes[LAYOUT_DIMS];
 };
 
-enum { LAYOUT_NO_PLACE = 255 }; /* of a dimension of extent 1 */
+enum {
+    LAYOUT_NO_PLACE = 255,  /* of a dimension of extent 1 */
+    LAYOUT_SPARSE = 0xffff, /* dims of a sparse tensor: its sizes travel with its entries */
+};
 
 /* "I have this operation", or "my time for it is over": a rank to the leader, rank 0. */
 struct layout_announcement {
@@ -130,10 +133,13 @@ struct layout_verdict {
     unsigned char pad[32];
 };
 
+/* How the owner of a board sleeps: NAPS end soon, by themselves. */
+enum layout_sleep { LAYOUT_AWAKE, LAYOUT_NAPS, LAYOUT_SLEEPS };
+
 /* A rank's part of its process group: pg/board.h. */
 struct layout_board {
     uint32_t bell;   /* futex: advanced by whoever has news for the owner */
-    uint32_t asleep; /* the owner may sleep on it */
+    uint32_t asleep; /* the owner may sleep on it: enum layout_sleep */
     unsigned char pad0[LAYOUT_LINE - 8];
     uint32_t left;  /* release H4: the owner has destroyed its group; 1 + the rank that caused it */
     uint32_t heard; /* release H3: verdicts that the owner has taken */

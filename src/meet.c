@@ -50,18 +50,22 @@ static void join_key_make(char key[KEY_BYTES], const char *name, int rank)
     key_make(key, name, "join", detail);
 }
 
+static enum tutti_status exactly(const char *key, size_t size, size_t bytes)
+{
+    if (size == bytes)
+        return TUTTI_OK;
+    return error_set(TUTTI_ERR_VERSION,
+                     "key %s has %zu bytes instead of %zu: run one version of Tutti on all ranks",
+                     key, size, bytes);
+}
+
 /* A get of exactly so many bytes. */
 static enum tutti_status get_exactly(tutti_store_t *store, const char *key, int64_t timeout_ms,
                                      void *value, size_t bytes)
 {
     size_t size;
     enum tutti_status status = tutti_store_get(store, key, timeout_ms, value, bytes, &size);
-    if (status == TUTTI_OK && size != bytes)
-        status = error_set(TUTTI_ERR_VERSION,
-                           "key %s has %zu bytes instead of %zu: run one version of Tutti on all "
-                           "ranks",
-                           key, size, bytes);
-    return status;
+    return status == TUTTI_OK ? exactly(key, size, bytes) : status;
 }
 
 static enum tutti_status disagreement(const struct verdict *verdict)
@@ -128,14 +132,23 @@ static enum tutti_status join_read(tutti_store_t *store, const char *key, int64_
 {
     const char *keys[] = {key};
     bool there = true;
+    size_t size = 0;
     enum tutti_status status = TUTTI_OK;
     if (*answered->token)
         status = tutti_store_check(store, keys, 1, &there);
     *join = *answered;
-    if (status == TUTTI_OK && there)
-        status = get_exactly(store, key, timeout_ms, join, sizeof *join);
+    if (status != TUTTI_OK || !there)
+        return status;
+    status = tutti_store_get(store, key, timeout_ms, join, sizeof *join, &size);
+    if (status != TUTTI_OK)
+        return status;
+    /* Its rank has deleted it between the store's wait and its answer. */
+    if (size == 0)
+        *join = *answered;
+    if (size == 0 && !*answered->token)
+        return TUTTI_ERR_TIMEOUT;
     join->token[TOKEN_BYTES - 1] = 0;
-    return status;
+    return size == 0 ? TUTTI_OK : exactly(key, size, sizeof *join);
 }
 
 /* Whether the thanks are for this meeting: a store that cannot delete may hold those of an earlier

@@ -29,6 +29,32 @@ static inline enum tutti_status pg_sum(tutti_pg_t *pg, float *data, uint32_t tag
     return tutti_pg_all_reduce(pg, &tensor, 1, TUTTI_SUM, &options, work);
 }
 
+/* Submits a sum of `nnz` entries, numbers, of a vector of PG_ROWS. */
+enum { PG_ROWS = 1000 };
+
+static inline struct tutti_sparse_tensor pg_entries(const int64_t *indices, const float *values,
+                                                    size_t nnz)
+{
+    static const int64_t rows = PG_ROWS;
+    return (struct tutti_sparse_tensor){.struct_size = sizeof(struct tutti_sparse_tensor),
+                                        .dtype = TUTTI_FLOAT32,
+                                        .sparse_dim = 1,
+                                        .sizes = &rows,
+                                        .nnz = nnz,
+                                        .indices = indices,
+                                        .values = values};
+}
+
+static inline enum tutti_status pg_sparse_sum(tutti_pg_t *pg, const int64_t *indices,
+                                              const float *values, size_t nnz, uint32_t tag,
+                                              int64_t timeout_ms, tutti_work_t **work)
+{
+    const struct tutti_sparse_tensor tensor = pg_entries(indices, values, nnz);
+    const struct tutti_pg_call_options options = {
+        .struct_size = sizeof options, .tag = tag, .timeout_ms = timeout_ms};
+    return tutti_pg_all_reduce_sparse(pg, &tensor, 1, &options, work);
+}
+
 /* Waits for the work and destroys it. */
 static inline enum tutti_status pg_end(tutti_work_t *work)
 {
@@ -44,6 +70,25 @@ static inline bool pg_goes_on(tutti_pg_t *pg, uint32_t tag, int size)
     tutti_work_t *work;
     return pg_sum(pg, &x, tag, 0, &work) == TUTTI_OK && pg_end(work) == TUTTI_OK &&
            x == (float)size;
+}
+
+/* So does a sparse one, of one row that all have and one that is this rank's. */
+static inline bool pg_goes_on_sparse(tutti_pg_t *pg, uint32_t tag, int rank, int size)
+{
+    const int64_t indices[2] = {PG_ROWS - 1, rank};
+    const float values[2] = {1, 2};
+    struct tutti_sparse_tensor result = {.struct_size = sizeof result};
+    tutti_work_t *work;
+    if (pg_sparse_sum(pg, indices, values, 2, tag, 0, &work) != TUTTI_OK)
+        return false;
+    bool good = tutti_work_result(work, RANKS_TIMEOUT_MS) == TUTTI_OK &&
+                tutti_work_sparse_result(work, &result) == TUTTI_OK &&
+                result.nnz == (size_t)size + 1;
+    for (int r = 0; r <= size && good; r++)
+        good = result.indices[r] == (r < size ? r : PG_ROWS - 1) &&
+               ((const float *)result.values)[r] == (r < size ? 2 : (float)size);
+    tutti_work_destroy(work);
+    return good;
 }
 
 /* Communicator and group. */

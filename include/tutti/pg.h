@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * Process groups: asynchronous operations on tensors, with tags. The conventions are those of
- * tutti.h; docs/design.md says how it is done.
+ * tutti.h; docs/streams.md says what is ordered with what, docs/design.md how it is done.
  */
 #ifndef TUTTI_PG_H
 #define TUTTI_PG_H
@@ -93,8 +93,8 @@ TUTTI_API void tutti_pg_destroy(tutti_pg_t *pg);
 /*
  * Reduces the tensors of all ranks, each rank's own first, in list order, then across ranks; every
  * tensor receives the result, element by element in memory order. Returns at once: the group's
- * thread does it. Until the work is done the tensors live, and nobody else touches them. From any
- * thread.
+ * thread does it, at the latest 1 ms later if it naps and nobody waits for a work. Until the work
+ * is done the tensors live, and nobody else touches them. From any thread.
  *
  * The same bits on every rank. With one tensor a rank they are those of tutti_all_reduce(). With
  * more the ranks' own sums, too, are made in the accumulation type, as balanced trees in list
@@ -132,24 +132,100 @@ TUTTI_API enum tutti_status tutti_pg_all_reduce(tutti_pg_t *pg, const struct tut
                                                 const struct tutti_pg_call_options *options,
                                                 tutti_work_t **work);
 
+/* ---- sparse tensors ----------------------------------------------------------------------------
+ */
+
+/*
+ * A tensor of sparse_dim + dense_dim dimensions in coordinate form (COO): nnz entries, each an
+ * index, one number a sparse dimension, and a row, `dense sizes` elements. Entry i has the index
+ * indices[i], indices[nnz + i], indices[2 * nnz + i]... and the row at values + i rows. Entries
+ * come in any order, and several of one index count as their sum; what has none is zero.
+ * *Coalesced*: the indices ascend, lexicographically, each above the one before.
+ *
+ * Any number of dimensions: without sparse ones there is one index, the empty one, without dense
+ * ones a row is one element. Sizes may be 0.
+ */
+struct tutti_sparse_tensor {
+    size_t struct_size; /* of this header */
+    enum tutti_dtype dtype;
+    enum tutti_device device;
+    int sparse_dim;
+    int dense_dim;
+    const int64_t *sizes;   /* of the sparse dimensions, then of the dense ones */
+    size_t nnz;             /* from 0 */
+    const int64_t *indices; /* sparse_dim x nnz; may be NULL if there is none */
+    const void *values;     /* nnz rows; may be NULL if there is no element */
+};
+
+/*
+ * The sum of the sparse tensors of all ranks: of each rank's own first, then across ranks. It is
+ * one tensor for all inputs, in memory of the work's: tutti_work_sparse_result(). Ranks may have
+ * any numbers of tensors and of entries, none too; dtype, numbers of sparse and of dense
+ * dimensions, and sizes are equal on all, else the operation ends with MISMATCH, which names two
+ * ranks and what they have, and the group goes on.
+ *
+ * Returns at once but for one pass over the indices, which are checked here (0.5 ns each); the
+ * group's thread does the rest. Until the work is done indices and values live, and nobody writes
+ * to them; they are not written to. Tags, order, time-outs and failures are those of
+ * tutti_pg_all_reduce(); where a rank lacks memory all ranks' operation ends with its status, but
+ * for the result itself, for want of which it ends on that rank alone.
+ *
+ * The same bits on every rank. A rank's own rows of one index are added one by one, inputs in list
+ * order, then entries in order of appearance, in the accumulation type, and rounded once; a row
+ * that is alone stays as it is. Across ranks it is the tree of tutti_all_reduce() without the ranks
+ * that lack the index, rounded once. So it is what a dense sum of the coalesced tensors gives, but
+ * that -0 stays -0 where the ranks that have the entry have nothing else. Sums that come out as
+ * zero remain entries.
+ *
+ * Until it ends the group keeps memory of the largest sums so far: two segments of 1.25 times this
+ * rank's entries, which all ranks map, 32 bytes an entry of all ranks, and up to four results.
+ *
+ * - [in] tensors: 1 to TUTTI_MAX_TENSORS, of equal dtype and sizes; they may share memory. The
+ *   structs and sizes are copied. CUDA tensors: DECLINED for now
+ * - [in] options, [out] work: as for tutti_pg_all_reduce()
+ *
+ * Returns what tutti_pg_all_reduce() does; INVALID is also an index outside the sizes, by name.
+ */
+TUTTI_API enum tutti_status
+tutti_pg_all_reduce_sparse(tutti_pg_t *pg, const struct tutti_sparse_tensor *tensors, int count,
+                           const struct tutti_pg_call_options *options, tutti_work_t **work);
+/*
+ * The result, coalesced, of a work that ended well; during its callback, too. What it points to
+ * belongs to the work, is valid until the destroy, and may be read by any number of threads: who
+ * wants to keep it keeps the work, or copies it.
+ *
+ * - [out] tensor: struct_size is the caller's
+ *
+ * Returns INVALID (the work is no sparse sum, or not done), or the status with which it ended.
+ */
+TUTTI_API enum tutti_status tutti_work_sparse_result(tutti_work_t *work,
+                                                     struct tutti_sparse_tensor *tensor);
+/* The inputs of a sparse sum, in list order, with copies of their sizes, valid until the destroy;
+ * none of any other work. Returns INVALID. */
+TUTTI_API enum tutti_status tutti_work_sparse_tensors(const tutti_work_t *work,
+                                                      const struct tutti_sparse_tensor **tensors,
+                                                      int *count);
+
 /* ---- what a work says of itself ----------------------------------------------------------------
  */
 
 /* OK while the work is not done, or if it ended well; else its status, with the ranks in *fault
  * (may be NULL; struct_size is the caller's): `peer` is the one that failed, or disagrees, `rank`
  * the one that noticed, `sequence` of a group's operation counts within its tag. The sentence is
- * tutti_last_error(). Does not wait. Returns INVALID, TIMEOUT, PEER_DEAD, MISMATCH, ABORTED. */
+ * tutti_last_error(). Does not wait. Returns INVALID, TIMEOUT, PEER_DEAD, MISMATCH, ABORTED; of a
+ * sparse sum NO_MEMORY, SYSTEM, too. */
 TUTTI_API enum tutti_status tutti_work_fault(tutti_work_t *work, struct tutti_fault *fault);
-/* Valid until the destroy: what the work is, "all_reduce of 2 x 12 float32, sum", or "point". NULL
+/* Valid until the destroy: what the work is, "all_reduce of 2 x 12 float32, sum",
+ * "all_reduce_sparse of 100 x 64 float32, sum" (entries, and elements of a row), or "point". NULL
  * for NULL, here and below. */
 TUTTI_API const char *tutti_work_title(const tutti_work_t *work);
-/* Which operation it is; 0 for a point. */
+/* Which operation it is, of a sparse sum all-reduce as well; 0 for a point. */
 TUTTI_API enum tutti_collective tutti_work_collective(const tutti_work_t *work);
 /* The tag, and the operation's number among those of the tag, from 1; 0 for a point, both. */
 TUTTI_API uint32_t tutti_work_tag(const tutti_work_t *work);
 TUTTI_API uint64_t tutti_work_sequence(const tutti_work_t *work);
-/* The work's tensors, in list order, with copies of their sizes and strides, valid until the
- * destroy; none for a point. Returns INVALID. */
+/* The work's dense tensors, in list order, with copies of their sizes and strides, valid until the
+ * destroy; none for a point or a sparse sum. Returns INVALID. */
 TUTTI_API enum tutti_status tutti_work_tensors(const tutti_work_t *work,
                                                const struct tutti_tensor **tensors, int *count);
 

@@ -581,7 +581,7 @@ TUTTI_API enum tutti_status tutti_comm_algorithm(tutti_comm_t *comm, size_t coun
                                                  enum tutti_dtype dtype, tutti_op_t op,
                                                  const struct tutti_call_options *options,
                                                  enum tutti_algo *algo, const char **reason);
-/* Calls of all-reduce and barrier in this process so far, refused ones too. */
+/* Calls of all-reduce, also of process groups, and barrier in this process, refused ones too. */
 TUTTI_API uint64_t tutti_call_count(void);
 
 /* ---- work --------------------------------------------------------------------------------------
@@ -591,7 +591,7 @@ TUTTI_API uint64_t tutti_call_count(void);
  * A point on a stream, behind what was on it when the work was recorded, or an operation of a
  * process group (tutti/pg.h; what differs is said). Any number of threads may use one at once. It
  * holds no operands: those live until it is done. It may be used and destroyed after its
- * communicator or group.
+ * communicator or group. docs/streams.md says what is ordered with what.
  *
  * In a capture a work is edges of the graph: recorded on a stream that is being captured, it can be
  * awaited by streams of the same capture, and nothing else. Another work than one of the same

@@ -66,6 +66,15 @@ void *local_acquire(const uint8_t *nonce, int rank)
     return base;
 }
 
+void local_hold(void *base)
+{
+    pthread_mutex_lock(&lock);
+    for (struct shared *entry = list; entry; entry = entry->next)
+        if (entry->segment.base == base)
+            entry->holders++;
+    pthread_mutex_unlock(&lock);
+}
+
 void local_release(void *base)
 {
     struct shared *dead = NULL;

@@ -11,6 +11,8 @@
 enum tutti_status local_publish(const uint8_t *nonce, int rank, const struct segment *segment);
 /* The base of a published segment, held once more; NULL if there is none. */
 void *local_acquire(const uint8_t *nonce, int rank);
+/* What is held is held once more. */
+void local_hold(void *base);
 /* Lets go; the last one unmaps. */
 void local_release(void *base);
 

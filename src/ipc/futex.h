@@ -10,11 +10,16 @@
 #include <time.h>
 #include <unistd.h>
 
-/* Sleeps while *word is value, for at most ms; may return early. */
+/* Sleeps while *word is value, for at most ns; may return early. */
+static inline void futex_sleep_ns(uint32_t *word, uint32_t value, int64_t ns)
+{
+    struct timespec timeout = {.tv_sec = ns / 1000000000, .tv_nsec = (long)(ns % 1000000000)};
+    (void)syscall(SYS_futex, word, FUTEX_WAIT, value, &timeout, NULL, 0);
+}
+
 static inline void futex_sleep(uint32_t *word, uint32_t value, int64_t ms)
 {
-    struct timespec timeout = {.tv_sec = ms / 1000, .tv_nsec = (long)(ms % 1000) * 1000000};
-    (void)syscall(SYS_futex, word, FUTEX_WAIT, value, &timeout, NULL, 0);
+    futex_sleep_ns(word, value, ms * 1000000);
 }
 
 /* Wakes all who sleep on it. */

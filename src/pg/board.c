@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "pg/board.h"
 
+#include "deadline.h"
 #include "ipc/futex.h"
 #include "order.h"
 #include "tutti/tutti.h"
@@ -12,8 +13,12 @@
 enum {
     /* Readers tell a writer that may wait for room twice a round. */
     TELL_EVERY = LAYOUT_POSTS / 2,
-    SPINS = 300,  /* looks at the own bell, some us, */
-    YIELDS = 100, /* then looks with others let run, then sleep */
+    SPINS = 300,   /* looks at the own bell, some us, */
+    YIELDS = 100,  /* then looks with others let run, then sleep: */
+    NAP_SHARE = 8, /* naps of an eighth of the time without news, */
+    NAP_LEAST_NS = 50000,
+    NAP_MOST_NS = 1000000,
+    DROWSY_NS = 1000000000, /* until it has been so long */
 };
 
 uint32_t pg_board_bell(const struct pg_boards *boards)
@@ -21,32 +26,71 @@ uint32_t pg_board_bell(const struct pg_boards *boards)
     return order_load_acquire_u32(&boards->own->bell);
 }
 
-/*
- * The sleeper says that it may sleep, then (the kernel does) looks at the bell; who rings advances
- * the bell, then looks for a sleeper. With full fences on both sides one of them sees the other.
- */
-void pg_board_sleep(struct pg_boards *boards, uint32_t bell, int64_t ms)
+void pg_board_stir(struct pg_boards *boards)
+{
+    boards->quiet_since = 0;
+}
+
+/* Polls for a while. */
+static bool rings_soon(const struct pg_boards *boards, uint32_t bell)
 {
     for (int turn = 0; turn < SPINS + YIELDS; turn++) {
         if (pg_board_bell(boards) != bell)
-            return;
+            return true;
         if (turn < SPINS)
             order_pause();
         else
             sched_yield();
     }
-    order_store_relaxed_u32(&boards->own->asleep, 1);
-    order_fence();
-    futex_sleep(&boards->own->bell, bell, ms);
-    order_store_relaxed_u32(&boards->own->asleep, 0);
+    return false;
+}
+
+/*
+ * The sleeper says that it may sleep, then (the kernel does) looks at the bell; who rings advances
+ * the bell, then looks for a sleeper. With full fences on both sides one of them sees the other.
+ * Between naps it looks at nothing but the bell, so that who submits finds in its own cache what
+ * else the two share.
+ */
+void pg_board_sleep(struct pg_boards *boards, uint32_t bell, int64_t ms)
+{
+    if (!boards->quiet_since) {
+        if (rings_soon(boards, bell))
+            return;
+        boards->quiet_since = deadline_now();
+    }
+    int64_t now = deadline_now(), end = now + ms * 1000000;
+    do {
+        int64_t quiet = now - boards->quiet_since, nap = quiet / NAP_SHARE;
+        nap = nap < NAP_LEAST_NS ? NAP_LEAST_NS : nap > NAP_MOST_NS ? NAP_MOST_NS : nap;
+        bool naps = quiet < DROWSY_NS && nap < end - now;
+        order_store_relaxed_u32(&boards->own->asleep, naps ? LAYOUT_NAPS : LAYOUT_SLEEPS);
+        order_fence();
+        futex_sleep_ns(&boards->own->bell, bell, naps ? nap : end - now);
+        now = deadline_now();
+    } while (pg_board_bell(boards) == bell && now < end);
+    order_store_relaxed_u32(&boards->own->asleep, LAYOUT_AWAKE);
+}
+
+/* Of several that find a sleeper one wakes it. */
+void pg_board_wake(struct layout_board *board)
+{
+    if (order_load_relaxed_u32(&board->asleep) && order_exchange_u32(&board->asleep, LAYOUT_AWAKE))
+        futex_wake_all(&board->bell);
 }
 
 void pg_board_ring(struct layout_board *board)
 {
     order_fetch_add_u32(&board->bell, 1);
     order_fence();
-    if (order_load_relaxed_u32(&board->asleep))
-        futex_wake_all(&board->bell);
+    pg_board_wake(board);
+}
+
+void pg_board_hint(struct layout_board *board)
+{
+    order_fetch_add_u32(&board->bell, 1);
+    order_fence();
+    if (order_load_relaxed_u32(&board->asleep) == LAYOUT_SLEEPS)
+        pg_board_wake(board);
 }
 
 void pg_board_ring_all(const struct pg_boards *boards)

@@ -4,6 +4,10 @@
  * announces its operations to the leader, rank 0; the leader's verdicts go to all. Both are rings
  * of posts with one writer; who has read one says so, and only then is it written again. Whoever
  * has news for a rank rings its bell.
+ *
+ * Waking a thread costs more than all the rest of submitting. So a thread without news naps for a
+ * while, an eighth of the time that it has been without, 1 ms at most, before it sleeps; who has
+ * news but is in no hurry leaves it alone then, and who begins to wait wakes it.
  */
 #ifndef TUTTI_PG_BOARD_H
 #define TUTTI_PG_BOARD_H
@@ -12,12 +16,13 @@
 
 #include <stdbool.h>
 
-/* A rank's view of all boards, for its own thread; but pg_board_ring() is for any. */
+/* A rank's view of all boards, for its own thread; but bells are for any. */
 struct pg_boards {
     struct layout_board *of[LAYOUT_RANKS];
     struct layout_board *own;
     int rank;
     int size;
+    int64_t quiet_since;          /* without news for this rank; 0: there has been some */
     uint32_t announced;           /* posts of this rank */
     uint32_t heard;               /* verdicts */
     uint32_t ruled;               /* the leader's: verdicts posted */
@@ -28,8 +33,14 @@ struct pg_boards {
 uint32_t pg_board_bell(const struct pg_boards *boards);
 /* Returns once the own bell has rung since then, or after ms. */
 void pg_board_sleep(struct pg_boards *boards, uint32_t bell, int64_t ms);
+/* There has been news: it may come thick and fast. */
+void pg_board_stir(struct pg_boards *boards);
 /* There is news for the owner of the board. */
 void pg_board_ring(struct layout_board *board);
+/* The same of news that may wait for the end of a nap, if it is one. */
+void pg_board_hint(struct layout_board *board);
+/* Somebody waits for what the owner is to do. */
+void pg_board_wake(struct layout_board *board);
 void pg_board_ring_all(const struct pg_boards *boards);
 
 /* All but the turn is the caller's. False, and nothing done, while there is no room. */

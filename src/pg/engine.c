@@ -118,7 +118,7 @@ static bool announce(struct tutti_pg *pg)
 static void run(struct tutti_pg *pg, struct pg_op *op, uint32_t inputs)
 {
     struct pg_outcome outcome = {.rank = pg->boards.rank, .peer = -1};
-    outcome.status = pg_run(pg, op, inputs);
+    pg_run(pg, op, inputs, &outcome);
     pg->blocked_at = 0; /* all ranks were busy */
     if (outcome.status == TUTTI_OK || tutti_comm_status(pg->comm, NULL) == TUTTI_OK) {
         pg_op_complete(op, &outcome);
@@ -254,8 +254,10 @@ static bool turn(struct tutti_pg *pg)
     if (pg->leader)
         any |= pg_leader_turn(pg->leader);
     any |= hear(pg);
-    if (any)
+    if (any) {
+        pg_board_stir(&pg->boards);
         return true;
+    }
 
     /* The communicator's fault first: who left because of it says no more than it does. */
     if (cpu_group_look(&pg->comm->cpu, pg->boards.rank, false, &fault))

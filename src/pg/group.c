@@ -54,11 +54,14 @@ static enum tutti_status pg_make(struct tutti_comm *comm, int64_t timeout_ms, st
         made->boards.of[r] = &comm->cpu.arenas[r]->board;
     made->boards.own = made->boards.of[comm->rank];
     made->wide = malloc(PG_WIDE_ELEMENTS * sizeof *made->wide);
+    made->worker.isa = comm->isa;
+    made->share = pg_share_create(comm);
+    made->home = pg_home_create(comm->cpu.own);
     if (comm->rank == 0)
         made->leader = pg_leader_create(&made->boards);
     pthread_mutex_init(&made->lock, NULL);
     *pg = made;
-    if (made->wide && (made->leader || comm->rank != 0))
+    if (made->wide && made->share && made->home && (made->leader || comm->rank != 0))
         return TUTTI_OK;
     return error_set(TUTTI_ERR_NO_MEMORY, "%s: no memory for a group", call);
 }
@@ -70,6 +73,9 @@ static void pg_free(struct tutti_pg *pg)
     while ((key = pg_table_take_any(&pg->tags)))
         free(key); /* begins a struct tag */
     pg_leader_destroy(pg->leader);
+    pg_share_destroy(pg->share);
+    pg_home_close(pg->home);
+    sparse_memory_fini(&pg->worker.scratch);
     free(pg->wide);
     free(pg);
 }
@@ -124,7 +130,10 @@ void tutti_pg_destroy(tutti_pg_t *pg)
 {
     if (!pg)
         return;
-    if (fork_detected(pg->epoch)) {
+    if (fork_detected(pg->epoch)) { /* nor has it the segments, or a lock that it may take */
+        pg_share_forget(pg->share);
+        pg->share = NULL;
+        pg->home = NULL;
         pg_free(pg);
         return;
     }

@@ -43,6 +43,10 @@ static void append_operation(struct text *text, const struct layout_operation *o
 {
     struct tutti_signature what = signature_unpack(operation->signature, operation->parameter);
     int dims = operation->dims < LAYOUT_DIMS ? operation->dims : LAYOUT_DIMS;
+    if (operation->dims == LAYOUT_SPARSE) {
+        append(text, "all_reduce_sparse of %s", tutti_dtype_name(what.dtype));
+        return;
+    }
     append(text, "%s of %" PRIu64 " %s, %s", tutti_collective_name(what.collective), what.count,
            tutti_dtype_name(what.dtype), tutti_op_name((tutti_op_t)(uintptr_t)what.op));
     if (what.parameter)
@@ -99,17 +103,21 @@ static void append_reason(struct text *text, const struct pg_outcome *outcome)
     case TUTTI_ERR_VERSION:
         break;
     }
-    append(text, "%s", tutti_status_text(outcome->status));
+    append(text, "rank %d cannot go on: %s", outcome->rank, tutti_status_text(outcome->status));
 }
 
 enum tutti_status pg_outcome_tell(const struct pg_outcome *outcome, const struct pg_op *op)
 {
     struct text text = {.length = 0};
     if (op)
-        append(&text, "all_reduce %" PRIu64 " of tag %" PRIu32, op->work.sequence, op->work.tag);
+        append(&text, "%s %" PRIu64 " of tag %" PRIu32, pg_op_name(op), op->work.sequence,
+               op->work.tag);
     else
         append(&text, "the process group has ended");
     append(&text, ": ");
-    append_reason(&text, outcome);
+    if (op && op->sparse && op->sparse->text[0] && !outcome->over)
+        append(&text, "%s", op->sparse->text);
+    else
+        append_reason(&text, outcome);
     return error_set(outcome->status, "%s", text.bytes);
 }

@@ -2,8 +2,8 @@
 /*
  * A process group from inside. A caller puts an operation into the queue (queue.c) and has done;
  * the group's thread (engine.c) announces it to the leader (leader.c), which says "now" to all
- * ranks once all have announced it, or why it ends; the thread does it (run.c) over the
- * communicator, and completes the work (work.c).
+ * ranks once all have announced it, or why it ends; the thread does it (run.c, sparse_run.c) over
+ * the communicator, and completes the work (work.c).
  */
 #ifndef TUTTI_PG_PG_H
 #define TUTTI_PG_PG_H
@@ -11,13 +11,16 @@
 #include "comm.h"
 #include "op.h"
 #include "pg/board.h"
+#include "pg/home.h"
+#include "pg/share.h"
+#include "pg/sparse.h"
 #include "pg/table.h"
 #include "tutti/pg.h"
 #include "work.h"
 
 #include <pthread.h>
 
-enum { PG_TITLE_BYTES = 80 };
+enum { PG_TITLE_BYTES = 80, PG_TEXT_BYTES = 512 };
 
 /* How an operation, or the group, ended. */
 struct pg_outcome {
@@ -28,10 +31,21 @@ struct pg_outcome {
     struct layout_operation expected, seen; /* of a mismatch: rank's side, peer's side */
 };
 
+/* What an operation on sparse tensors has besides. */
+struct pg_sparse {
+    struct sparse_shape shape;
+    struct sparse_result result;
+    uint32_t there;           /* the result: release H7 */
+    char text[PG_TEXT_BYTES]; /* how it failed, if nobody else knows that */
+    int count;
+    struct tutti_sparse_tensor tensors[]; /* behind them lie the sizes */
+};
+
 /* An operation, which is a work. It has a reference of the engine's and one of the handle's. */
 struct pg_op {
     struct tutti_work work; /* first: a work is cast to what it begins */
     struct pg_key key;      /* in the engine's table */
+    struct pg_home *home;   /* of its group */
     struct pg_op *next;     /* in a list */
     uint32_t references;
     uint32_t state;       /* enum pg_state: release H5 */
@@ -47,6 +61,7 @@ struct pg_op {
     size_t count; /* elements of a tensor */
     struct layout_operation operation;
     struct pg_outcome outcome; /* once it is done */
+    struct pg_sparse *sparse;  /* NULL: its tensors are dense */
     char title[PG_TITLE_BYTES];
     struct tutti_tensor tensors[];
 };
@@ -84,7 +99,16 @@ struct tutti_pg {
     int64_t blocked_at;       /* since when there is no room to announce; 0: there is */
     int64_t stop_at;          /* 0 until the group stops */
     float *wide;              /* run.c */
+    struct sparse_worker worker;
+    struct pg_share *share;
+
+    struct pg_home *home; /* any thread's */
 };
+
+static inline const char *pg_op_name(const struct pg_op *op)
+{
+    return op->sparse ? "all_reduce_sparse" : "all_reduce";
+}
 
 /* ---- list ------------------------------------------------------------------------------------ */
 
@@ -115,6 +139,21 @@ static inline struct pg_op *pg_list_take(struct pg_list *list)
 enum tutti_status pg_tensors_check(const struct tutti_pg *pg, const struct tutti_tensor *tensors,
                                    int count, tutti_op_t op, struct pg_op *what);
 
+/* ---- queue.c --------------------------------------------------------------------------------- */
+
+/* What a call that submits begins with: the group is alive in this process, and *options are those
+ * given, or none. */
+enum tutti_status pg_call_check(const struct tutti_pg *pg, const char *call,
+                                const struct tutti_pg_call_options *given,
+                                struct tutti_pg_call_options *options);
+/* Fills what the options say, and the work, but its tensors. */
+void pg_op_begin(struct pg_op *op, const struct tutti_pg *pg,
+                 const struct tutti_pg_call_options *options);
+/* The operation, which is complete, takes the tag's next number and a place in the queue. [out]
+ * work may be NULL. On failure the operation is released. */
+enum tutti_status pg_submit(struct tutti_pg *pg, const char *call, struct pg_op *op,
+                            tutti_work_t **work);
+
 /* ---- outcome.c ------------------------------------------------------------------------------- */
 
 /* Writes the thread's last error: of an operation, or, if op is NULL, of the group. */
@@ -127,6 +166,10 @@ extern const struct work_class pg_work_class;
 /* The engine's last word on it. Calls back, then wakes who waits. */
 void pg_op_complete(struct pg_op *op, const struct pg_outcome *outcome);
 void pg_op_release(struct pg_op *op);
+/* Whether it may be asked in this process. */
+enum tutti_status pg_op_check(const struct pg_op *op, const char *call);
+/* The status with which it has ended, and its text; OK while it has not. */
+enum tutti_status pg_op_ended(const struct pg_op *op, bool *done);
 
 /* ---- leader.c -------------------------------------------------------------------------------- */
 
@@ -141,8 +184,13 @@ bool pg_leader_turn(struct pg_leader *leader);
 /* Elements that travel at once where inputs are widened: 256 KiB. */
 enum { PG_WIDE_ELEMENTS = 1 << 16 };
 
-/* The operation itself; `inputs` is the most of any rank. A failure is the communicator's. */
-enum tutti_status pg_run(struct tutti_pg *pg, struct pg_op *op, uint32_t inputs);
+/* The operation itself; `inputs` is the most of any rank. A failure is the communicator's, unless
+ * that says that it has none. */
+void pg_run(struct tutti_pg *pg, struct pg_op *op, uint32_t inputs, struct pg_outcome *outcome);
+
+/* ---- sparse_run.c ---------------------------------------------------------------------------- */
+
+void pg_sparse_run(struct tutti_pg *pg, struct pg_op *op, struct pg_outcome *outcome);
 
 /* ---- engine.c -------------------------------------------------------------------------------- */
 

@@ -8,6 +8,7 @@
 #include "error.h"
 #include "ipc/fork.h"
 #include "options.h"
+#include "order.h"
 #include "pg/pg.h"
 
 #include <stdio.h>
@@ -21,6 +22,40 @@ struct tag {
     struct pg_key key; /* first: a key is cast to what it begins */
     uint64_t sequence; /* of its last operation */
 };
+
+enum tutti_status pg_call_check(const struct tutti_pg *pg, const char *name,
+                                const struct tutti_pg_call_options *given,
+                                struct tutti_pg_call_options *options)
+{
+    *options = (struct tutti_pg_call_options){.struct_size = sizeof *options};
+    if (!pg)
+        return error_set(TUTTI_ERR_INVALID, "%s: pg is NULL", name);
+    if (fork_detected(pg->epoch))
+        return error_set(TUTTI_ERR_INVALID,
+                         "%s: the group belongs to the process that created it, not to its fork",
+                         name);
+    return given ? options_copy(name, "tutti_pg_call_options", given, options, sizeof *options)
+                 : TUTTI_OK;
+}
+
+void pg_op_begin(struct pg_op *op, const struct tutti_pg *pg,
+                 const struct tutti_pg_call_options *options)
+{
+    op->references = 2;
+    op->epoch = pg->epoch;
+    op->home = pg->home;
+    pg_home_hold(op->home);
+    op->patience_ms = pg->timeout_ms;
+    op->timeout_ms = options->timeout_ms ? options->timeout_ms : pg->timeout_ms;
+    op->deadline = deadline_after(op->timeout_ms);
+    op->callback = options->callback;
+    op->context = options->context;
+    op->key.tag = options->tag;
+    op->work = (struct tutti_work){.class = &pg_work_class,
+                                   .title = op->title,
+                                   .collective = TUTTI_COLLECTIVE_ALL_REDUCE,
+                                   .tag = options->tag};
+}
 
 /* Behind the tensors lie their sizes and strides. */
 static void tensors_copy(struct pg_op *op, const struct tutti_tensor *tensors, int count)
@@ -60,82 +95,76 @@ static enum tutti_status op_make(const struct tutti_pg *pg, const struct tutti_t
     if (!op)
         return error_errno("%s: malloc of %zu bytes", call, bytes);
     *op = *checked;
-    op->references = 2;
-    op->epoch = pg->epoch;
-    op->patience_ms = pg->timeout_ms;
-    op->timeout_ms = options->timeout_ms ? options->timeout_ms : pg->timeout_ms;
-    op->deadline = deadline_after(op->timeout_ms);
-    op->callback = options->callback;
-    op->context = options->context;
-    op->key.tag = options->tag;
+    pg_op_begin(op, pg, options);
     tensors_copy(op, tensors, count);
     title_make(op, count);
-    op->work = (struct tutti_work){.class = &pg_work_class,
-                                   .title = op->title,
-                                   .collective = TUTTI_COLLECTIVE_ALL_REDUCE,
-                                   .tag = options->tag,
-                                   .tensors = op->tensors,
-                                   .tensor_count = count};
+    op->work.tensors = op->tensors;
+    op->work.tensor_count = count;
     *made = op;
     return TUTTI_OK;
 }
 
 /* Under the lock. */
-static enum tutti_status enqueue(struct tutti_pg *pg, struct pg_op *op)
+static enum tutti_status enqueue(struct tutti_pg *pg, const char *name, struct pg_op *op)
 {
     if (pg->over)
         return pg_outcome_tell(&pg->fault, NULL);
     if (pg->stopping)
-        return error_set(TUTTI_ERR_INVALID, "%s: the group is being destroyed", call);
+        return error_set(TUTTI_ERR_INVALID, "%s: the group is being destroyed", name);
     struct tag *tag = (struct tag *)pg_table_find(&pg->tags, op->key.tag, 0);
     if (!tag) {
         tag = calloc(1, sizeof *tag);
         if (!tag)
-            return error_errno("%s: calloc of a tag", call);
+            return error_errno("%s: calloc of a tag", name);
         tag->key.tag = op->key.tag;
         pg_table_insert(&pg->tags, &tag->key);
     }
     op->key.sequence = op->work.sequence = ++tag->sequence;
     pg_list_append(&pg->queue, op);
+    order_store_relaxed_u64(&pg->comm->calls, pg->comm->calls + 1);
     return TUTTI_OK;
 }
 
-enum tutti_status tutti_pg_all_reduce(tutti_pg_t *pg, const struct tutti_tensor *tensors, int count,
-                                      tutti_op_t reduction,
-                                      const struct tutti_pg_call_options *given,
-                                      tutti_work_t **work)
+enum tutti_status pg_submit(struct tutti_pg *pg, const char *name, struct pg_op *op,
+                            tutti_work_t **work)
 {
-    struct tutti_pg_call_options options = {.struct_size = sizeof options};
+    pthread_mutex_lock(&pg->lock);
+    enum tutti_status status = enqueue(pg, name, op);
+    pthread_mutex_unlock(&pg->lock);
+    if (status != TUTTI_OK)
+        pg_op_release(op); /* the engine's reference */
+    if (status == TUTTI_OK && work)
+        *work = &op->work;
+    else
+        pg_op_release(op);
+    if (status == TUTTI_OK)
+        pg_board_hint(pg->boards.own);
+    return status;
+}
+
+static enum tutti_status all_reduce(struct tutti_pg *pg, const struct tutti_tensor *tensors,
+                                    int count, tutti_op_t reduction,
+                                    const struct tutti_pg_call_options *given, tutti_work_t **work)
+{
+    struct tutti_pg_call_options options;
     struct pg_op checked = {.epoch = 0}, *op = NULL;
-    enum tutti_status status = TUTTI_OK;
-    if (work)
-        *work = NULL;
-    if (!pg)
-        return error_set(TUTTI_ERR_INVALID, "%s: pg is NULL", call);
-    if (fork_detected(pg->epoch))
-        return error_set(TUTTI_ERR_INVALID,
-                         "%s: the group belongs to the process that created it, not to its fork",
-                         call);
-    if (given)
-        status = options_copy(call, "tutti_pg_call_options", given, &options, sizeof options);
+    enum tutti_status status = pg_call_check(pg, call, given, &options);
     if (status == TUTTI_OK)
         status = pg_tensors_check(pg, tensors, count, reduction, &checked);
     if (status == TUTTI_OK)
         status = op_make(pg, tensors, count, &checked, &options, &op);
-    if (status != TUTTI_OK)
-        return status;
+    return status == TUTTI_OK ? pg_submit(pg, call, op, work) : status;
+}
 
-    pthread_mutex_lock(&pg->lock);
-    status = enqueue(pg, op);
-    pthread_mutex_unlock(&pg->lock);
-    if (status != TUTTI_OK) {
-        free(op);
-        return status;
-    }
+enum tutti_status tutti_pg_all_reduce(tutti_pg_t *pg, const struct tutti_tensor *tensors, int count,
+                                      tutti_op_t reduction,
+                                      const struct tutti_pg_call_options *options,
+                                      tutti_work_t **work)
+{
     if (work)
-        *work = &op->work;
-    else
-        pg_op_release(op);
-    pg_board_ring(pg->boards.own);
-    return TUTTI_OK;
+        *work = NULL;
+    enum tutti_status status = all_reduce(pg, tensors, count, reduction, options, work);
+    if (status != TUTTI_OK)
+        comm_count_refused();
+    return status;
 }

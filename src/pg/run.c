@@ -124,7 +124,7 @@ static enum tutti_status run_own(struct tutti_pg *pg, struct pg_op *op)
                            cross_op(op->op.kind), op->timeout_ms);
 }
 
-enum tutti_status pg_run(struct tutti_pg *pg, struct pg_op *op, uint32_t inputs)
+static enum tutti_status run_dense(struct tutti_pg *pg, struct pg_op *op, uint32_t inputs)
 {
     tutti_op_t as_given =
         op->op.kind == TUTTI_OP_PREMUL_SUM ? &op->op : (tutti_op_t)(uintptr_t)op->op.kind;
@@ -135,4 +135,12 @@ enum tutti_status pg_run(struct tutti_pg *pg, struct pg_op *op, uint32_t inputs)
     if (status == TUTTI_OK)
         spread(pg, op);
     return status;
+}
+
+void pg_run(struct tutti_pg *pg, struct pg_op *op, uint32_t inputs, struct pg_outcome *outcome)
+{
+    if (op->sparse)
+        pg_sparse_run(pg, op, outcome);
+    else
+        outcome->status = run_dense(pg, op, inputs);
 }

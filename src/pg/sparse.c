@@ -94,20 +94,39 @@ static enum tutti_status no_such_size(size_t nnz)
                      "the sum of %zu entries of sparse tensors is more than can be addressed", nnz);
 }
 
+/* Where the values of nnz entries lie, behind their indices. */
+static bool values_offset(const struct sparse_shape *shape, size_t nnz, size_t *offset)
+{
+    *offset = 0;
+    return plan(offset, nnz, (size_t)shape->sparse_dim * sizeof(int64_t));
+}
+
+bool sparse_bytes(const struct sparse_shape *shape, size_t nnz, size_t *bytes)
+{
+    return values_offset(shape, nnz, bytes) && plan(bytes, nnz, sparse_row_bytes(shape));
+}
+
+struct sparse_entries sparse_entries_at(const struct sparse_shape *shape, const void *memory,
+                                        size_t nnz)
+{
+    size_t values_at;
+    values_offset(shape, nnz, &values_at);
+    return (struct sparse_entries){memory, (const unsigned char *)memory + values_at, nnz};
+}
+
 /* Room for nnz entries, to be written through *indices and *values. */
 static enum tutti_status result_reserve(const struct list *list, size_t nnz,
                                         struct sparse_result *result, int64_t **indices,
                                         unsigned char **values)
 {
-    size_t size = 0;
-    bool fits = plan(&size, nnz, (size_t)list->shape->sparse_dim * sizeof **indices);
-    const size_t values_at = size;
-    fits = fits && plan(&size, nnz, list->row_bytes);
+    size_t size, values_at;
+    bool fits = sparse_bytes(list->shape, nnz, &size);
     enum tutti_status status = fits ? reserve(&result->memory, size) : no_such_size(nnz);
     if (status != TUTTI_OK) {
         result->entries = (struct sparse_entries){0};
         return status;
     }
+    values_offset(list->shape, nnz, &values_at);
     *indices = result->memory.bytes;
     *values = (unsigned char *)result->memory.bytes + values_at;
     result->entries = (struct sparse_entries){*indices, *values, nnz};
@@ -328,7 +347,8 @@ static void chain_sum(const struct sparse_worker *worker, const struct list *lis
     const enum tutti_dtype dtype = list->shape->dtype;
     const size_t count = list->row_bytes / dtype_bytes(dtype);
     if (n == 1) {
-        worker->isa->copy(to, row_of(list, group->place), list->row_bytes);
+        copy_fn *copy = worker->stream ? worker->isa->copy_stream : worker->isa->copy;
+        copy(to, row_of(list, group->place), list->row_bytes);
     } else if (n <= CHAIN_SHORT) {
         const void *in[CHAIN_SHORT];
         for (size_t i = 0; i < n; i++)

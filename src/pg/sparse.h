@@ -64,6 +64,8 @@ struct sparse_result {
 /* What computes. Zero it and set isa. */
 struct sparse_worker {
     const struct reduce_isa *isa;
+    bool stream; /* what coalesces copies rows past the caches: whole lines, for others to read; the
+                    caller drains */
     struct sparse_memory scratch;
 };
 
@@ -73,6 +75,13 @@ void sparse_memory_fini(struct sparse_memory *memory);
 
 /* Bytes of one row of a shape that was checked. */
 size_t sparse_row_bytes(const struct sparse_shape *shape);
+
+/* Bytes of nnz entries as results have them: indices, then values on a line of their own; whole
+ * lines. False if there is no such size. */
+bool sparse_bytes(const struct sparse_shape *shape, size_t nnz, size_t *bytes);
+/* They, in memory that begins with a line. */
+struct sparse_entries sparse_entries_at(const struct sparse_shape *shape, const void *memory,
+                                        size_t nnz);
 
 /* The dtype exists, no number of dimensions or size is negative, and a row can be addressed.
  * INVALID names what is wrong. */

@@ -17,10 +17,24 @@ enum {
     SLICE_MS = 60000,
 };
 
+/* In a child of fork() the home's lock may be in the hands of a thread that is not there. */
+static void op_free(struct pg_op *op, bool child)
+{
+    struct pg_sparse *sparse = op->sparse;
+    if (sparse && child)
+        sparse_memory_fini(&sparse->result.memory);
+    else if (sparse)
+        pg_home_give(op->home, sparse->result.memory);
+    if (!child)
+        pg_home_release(op->home);
+    free(sparse);
+    free(op);
+}
+
 void pg_op_release(struct pg_op *op)
 {
     if (order_fetch_add_u32(&op->references, UINT32_MAX) == 1)
-        free(op);
+        op_free(op, false);
 }
 
 void pg_op_complete(struct pg_op *op, const struct pg_outcome *outcome)
@@ -34,7 +48,7 @@ void pg_op_complete(struct pg_op *op, const struct pg_outcome *outcome)
     pg_op_release(op);
 }
 
-static enum tutti_status op_check(const struct pg_op *op, const char *call)
+enum tutti_status pg_op_check(const struct pg_op *op, const char *call)
 {
     if (fork_detected(op->epoch))
         return error_set(TUTTI_ERR_INVALID,
@@ -53,25 +67,35 @@ static bool is_done(const struct pg_op *op)
     return order_load_acquire_u32(&op->state) == PG_DONE; /* H5a pairs H5 */
 }
 
+enum tutti_status pg_op_ended(const struct pg_op *op, bool *done)
+{
+    *done = is_done(op);
+    return *done ? op_status(op) : TUTTI_OK;
+}
+
 static enum tutti_status op_test(struct tutti_work *work, const char *call, bool *done)
 {
     const struct pg_op *op = (const struct pg_op *)work;
-    enum tutti_status status = op_check(op, call);
+    enum tutti_status status = pg_op_check(op, call);
     if (status != TUTTI_OK)
         return status;
-    *done = is_done(op);
-    return *done ? op_status(op) : TUTTI_OK;
+    status = pg_op_ended(op, done);
+    if (!*done)
+        pg_board_wake(pg_home_board(op->home)); /* who asks is in a hurry */
+    return status;
 }
 
 static enum tutti_status op_result(struct tutti_work *work, const char *call, int64_t timeout_ms)
 {
     struct pg_op *op = (struct pg_op *)work;
-    enum tutti_status status = op_check(op, call);
+    enum tutti_status status = pg_op_check(op, call);
     if (status != TUTTI_OK)
         return status;
     for (int turn = 0; turn < SPINS; turn++) {
         if (is_done(op))
             return op_status(op);
+        if (turn == 0)
+            pg_board_wake(pg_home_board(op->home));
         order_pause();
     }
     timeout_ms = timeout_ms ? timeout_ms : op->patience_ms;
@@ -80,9 +104,9 @@ static enum tutti_status op_result(struct tutti_work *work, const char *call, in
         int64_t left = deadline_left_ms(deadline);
         if (left == 0)
             return error_set(TUTTI_ERR_TIMEOUT,
-                             "%s: all_reduce %" PRIu64 " of tag %" PRIu32
-                             " has not ended within %" PRId64 " ms: wait again",
-                             call, work->sequence, work->tag, timeout_ms);
+                             "%s: %s %" PRIu64 " of tag %" PRIu32 " has not ended within %" PRId64
+                             " ms: wait again",
+                             call, pg_op_name(op), work->sequence, work->tag, timeout_ms);
         (void)order_compare_exchange_u32(&op->state, PG_OPEN, PG_AWAITED);
         futex_sleep(&op->state, PG_AWAITED, left < 0 || left > SLICE_MS ? SLICE_MS : left);
     }
@@ -104,7 +128,7 @@ static enum tutti_status op_fault(struct tutti_work *work, const char *call,
 {
     const struct pg_op *op = (const struct pg_op *)work;
     const struct pg_outcome *outcome = &op->outcome;
-    fault->status = op_check(op, call);
+    fault->status = pg_op_check(op, call);
     if (fault->status != TUTTI_OK || !is_done(op) || outcome->status == TUTTI_OK)
         return fault->status;
     fault->status = op_status(op);
@@ -124,7 +148,7 @@ static void op_destroy(struct tutti_work *work)
 {
     struct pg_op *op = (struct pg_op *)work;
     if (fork_detected(op->epoch))
-        free(op); /* the engine, which may hold it too, did not come along */
+        op_free(op, true); /* the engine, which may hold it too, did not come along */
     else
         pg_op_release(op);
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* A process group of one rank: what it refuses, before anything is taken, and what a work of it
  * says of itself. */
+#include "order.h"
 #include "tutti/pg.h"
 
 #include <setjmp.h>
@@ -215,6 +216,31 @@ static void tells_of_itself(void **state)
     tutti_work_destroy(work);
 }
 
+static void raise_flag(void *context, tutti_work_t *work, enum tutti_status status)
+{
+    (void)work;
+    order_store_release_u32(context, status == TUTTI_OK ? 1 : 2);
+}
+
+/* Nobody waits for the work: the group's thread comes to it out of a nap, and out of its sleep. */
+static void begins_by_itself(void **state)
+{
+    (void)state;
+    static const int idle_ms[] = {0, 5, 100, 1200};
+    for (int i = 0; i < 4; i++) {
+        float x = 1;
+        uint32_t flag = 0;
+        const struct tutti_tensor tensor = tensor_of(&x, 0, NULL, NULL);
+        const struct tutti_pg_call_options options = {
+            .struct_size = sizeof options, .callback = raise_flag, .context = &flag};
+        usleep((useconds_t)idle_ms[i] * 1000);
+        assert_int_equal(tutti_pg_all_reduce(pg, &tensor, 1, TUTTI_SUM, &options, NULL), TUTTI_OK);
+        for (int ms = 0; ms < 60000 && !order_load_acquire_u32(&flag); ms++)
+            usleep(1000);
+        assert_int_equal(order_load_acquire_u32(&flag), 1);
+    }
+}
+
 static void accessors_refuse(void **state)
 {
     (void)state;
@@ -282,13 +308,10 @@ static void survives_fork(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(refuses),
-        cmocka_unit_test(takes_any_dense_layout),
-        cmocka_unit_test(tells_of_itself),
-        cmocka_unit_test(accessors_refuse),
-        cmocka_unit_test(owns_the_communicator),
-        cmocka_unit_test(declines_strict),
-        cmocka_unit_test(survives_fork),
+        cmocka_unit_test(refuses),          cmocka_unit_test(takes_any_dense_layout),
+        cmocka_unit_test(tells_of_itself),  cmocka_unit_test(begins_by_itself),
+        cmocka_unit_test(accessors_refuse), cmocka_unit_test(owns_the_communicator),
+        cmocka_unit_test(declines_strict),  cmocka_unit_test(survives_fork),
     };
     return cmocka_run_group_tests(tests, open_group, close_group);
 }

@@ -6,6 +6,7 @@
  */
 #include "pg/sparse.h"
 #include "reference.h"
+#include "sparse_reference.h"
 
 #include <fenv.h>
 #include <math.h>
@@ -121,148 +122,21 @@ static size_t nnz_random(const struct sparse_shape *shape, int most)
 
 /* ---- the reference --------------------------------------------------------------------------- */
 
-/* One entry of one of several tensors. */
-struct entry {
-    const struct sparse_shape *shape;
-    const struct sparse_entries *of;
-    size_t at;    /* in it */
-    size_t order; /* among all */
-    int tensor;
-};
-
-static int index_compare(const struct entry *a, const struct entry *b)
-{
-    for (int dim = 0; dim < a->shape->sparse_dim; dim++) {
-        const int64_t left = a->of->indices[(size_t)dim * a->of->nnz + a->at];
-        const int64_t right = b->of->indices[(size_t)dim * b->of->nnz + b->at];
-        if (left != right)
-            return left < right ? -1 : 1;
-    }
-    return 0;
-}
-
-static int entry_compare(const void *left, const void *right)
-{
-    const struct entry *a = left, *b = right;
-    const int order = index_compare(a, b);
-    return order != 0 ? order : a->order < b->order ? -1 : a->order > b->order;
-}
-
-static const void *row_of(const struct entry *entry)
-{
-    const size_t bytes = sparse_row_bytes(entry->shape);
-    return bytes > 0 ? (const unsigned char *)entry->of->values + entry->at * bytes : NULL;
-}
-
-/* Small floats as float32 and back; the others as they are. */
-static bool is_small(enum tutti_dtype dtype)
-{
-    return dtype >= TUTTI_FLOAT16 && dtype <= TUTTI_FLOAT8_E5M2;
-}
-
-static void widen(void *to, const unsigned char *from, enum tutti_dtype dtype, size_t count)
-{
-    const size_t size = tutti_dtype_size(dtype);
-    if (!is_small(dtype))
-        memcpy(to, from, count * size);
-    for (size_t i = 0; is_small(dtype) && i < count; i++) {
-        uint32_t code = 0;
-        memcpy(&code, from + i * size, size);
-        ((float *)to)[i] = (float)reference_decode(dtype, code);
-    }
-}
-
-static void narrow(unsigned char *to, const void *from, enum tutti_dtype dtype, size_t count)
-{
-    const size_t size = tutti_dtype_size(dtype);
-    if (!is_small(dtype))
-        memcpy(to, from, count * size);
-    for (size_t i = 0; is_small(dtype) && i < count; i++) {
-        const uint32_t code = reference_encode(dtype, ((const float *)from)[i]);
-        memcpy(to + i * size, &code, size);
-    }
-}
-
-/* One by one, in the accumulation type. */
-static void group_chain(unsigned char *to, const struct entry *group, size_t n)
-{
-    static double sums[ROW], row[ROW];
-    const enum tutti_dtype dtype = group->shape->dtype, wide = is_small(dtype) ? 0 : dtype;
-    const size_t count = sparse_row_bytes(group->shape) / tutti_dtype_size(dtype);
-    const void *in[] = {sums, row};
-    assert_true(count <= ROW);
-    if (n == 1) {
-        memcpy(to, row_of(group), sparse_row_bytes(group->shape));
-        return;
-    }
-    widen(sums, row_of(group), dtype, count);
-    for (size_t i = 1; i < n; i++) {
-        widen(row, row_of(&group[i]), dtype, count);
-        reference_reduce(sums, in, 2, count, wide, TUTTI_OP_SUM, 0);
-    }
-    narrow(to, sums, dtype, count);
-}
-
-static size_t leaves; /* of group_tree() */
-
-/* By the whole tree, with -0 or 0 for who is absent. */
-static void group_tree(unsigned char *to, const struct entry *group, size_t n)
-{
-    static unsigned char absent[ROW * 8];
-    const enum tutti_dtype dtype = group->shape->dtype;
-    const size_t size = tutti_dtype_size(dtype), bytes = sparse_row_bytes(group->shape);
-    const float single = -0.0f;
-    const double real = -0.0;
-    uint64_t bits = 0;
-    if (is_small(dtype))
-        bits = reference_encode(dtype, -0.0);
-    else if (dtype == TUTTI_FLOAT32)
-        memcpy(&bits, &single, sizeof single);
-    else if (dtype == TUTTI_FLOAT64)
-        memcpy(&bits, &real, sizeof real);
-    assert_true(bytes <= sizeof absent);
-    for (size_t at = 0; at < bytes; at += size)
-        memcpy(absent + at, &bits, size);
-    const void *in[INPUTS];
-    for (size_t leaf = 0; leaf < leaves; leaf++)
-        in[leaf] = absent;
-    for (size_t i = 0; i < n; i++)
-        in[group[i].tensor] = row_of(&group[i]);
-    reference_reduce(to, in, (int)leaves, bytes / size, dtype, TUTTI_OP_SUM, 0);
-}
-
-typedef void group_fn(unsigned char *to, const struct entry *group, size_t n);
-
-/* The result has the inputs' distinct indices in order, and what `sum` makes of their rows. */
-static void same_as_reference(const struct sparse_shape *shape, const struct sparse_entries *inputs,
-                              int count, group_fn *sum, const struct sparse_entries *result)
+static void assert_same(const struct sparse_shape *shape, const struct sparse_reference *expected,
+                        const struct sparse_entries *result)
 {
     const size_t bytes = sparse_row_bytes(shape);
-    size_t total = 0, distinct = 0, end;
-    for (int i = 0; i < count; i++)
-        total += inputs[i].nnz;
-    struct entry *entries = allocated(total * sizeof *entries), *next = entries;
-    unsigned char *row = allocated(bytes);
-    for (int i = 0; i < count; i++)
-        for (size_t at = 0; at < inputs[i].nnz; at++, next++)
-            *next = (struct entry){shape, &inputs[i], at, (size_t)(next - entries), i};
-    qsort(entries, total, sizeof *entries, entry_compare);
-    for (size_t first = 0; first < total; first = end, distinct++) {
-        for (end = first; end < total && index_compare(&entries[first], &entries[end]) == 0; end++)
-            ;
-        assert_true(distinct < result->nnz);
-        const struct entry got = {shape, result, distinct, 0, 0};
-        assert_int_equal(index_compare(&got, &entries[first]), 0);
-        if (bytes == 0)
-            continue;
-        sum(row, &entries[first], end - first);
-        if (memcmp(row, row_of(&got), bytes) != 0)
-            fail_msg("%s: entry %zu of %zu (%d inputs, %zu rows) differs",
-                     tutti_dtype_name(shape->dtype), distinct, result->nnz, count, end - first);
-    }
-    assert_int_equal(distinct, result->nnz);
-    free(entries);
-    free(row);
+    assert_int_equal(result->nnz, expected->entries.nnz);
+    if (result->nnz == 0)
+        return;
+    if (shape->sparse_dim > 0)
+        assert_memory_equal(result->indices, expected->entries.indices,
+                            result->nnz * (size_t)shape->sparse_dim * sizeof *result->indices);
+    for (size_t at = 0; bytes > 0 && at < result->nnz; at++)
+        if (memcmp((const unsigned char *)result->values + at * bytes,
+                   (const unsigned char *)expected->entries.values + at * bytes, bytes) != 0)
+            fail_msg("%s: entry %zu of %zu differs", tutti_dtype_name(shape->dtype), at,
+                     result->nnz);
 }
 
 /* ---- sums ------------------------------------------------------------------------------------ */
@@ -275,7 +149,9 @@ static void check_coalesce(const struct sparse_shape *shape, const struct sparse
         assert_int_equal(sparse_check(shape, &inputs[i]), TUTTI_OK);
     assert_int_equal(sparse_coalesce(&worker, shape, inputs, count, result), TUTTI_OK);
     assert_true(sparse_is_coalesced(shape, &result->entries));
-    same_as_reference(shape, inputs, count, group_chain, &result->entries);
+    struct sparse_reference expected = sparse_reference_coalesce(shape, inputs, count);
+    assert_same(shape, &expected, &result->entries);
+    sparse_reference_free(&expected);
 }
 
 /* Coalesces each of n tensors, then unites them. */
@@ -290,8 +166,9 @@ static void check_union(const struct sparse_shape *shape, const struct tensor *t
     }
     assert_int_equal(sparse_union(&worker, shape, entries, n, result), TUTTI_OK);
     assert_true(sparse_is_coalesced(shape, &result->entries));
-    leaves = (size_t)n;
-    same_as_reference(shape, entries, n, group_tree, &result->entries);
+    struct sparse_reference expected = sparse_reference_unite(shape, entries, n);
+    assert_same(shape, &expected, &result->entries);
+    sparse_reference_free(&expected);
     for (int i = 0; i < INPUTS; i++) {
         sparse_memory_fini(&parts[i].memory);
         parts[i] = (struct sparse_result){0};

@@ -1,0 +1,247 @@
+/* SPDX-License-Identifier: MIT */
+/* Sparse sums as callers see them: what is checked before one takes its place, and its result. */
+#include "dtype.h"
+#include "error.h"
+#include "order.h"
+#include "pg/pg.h"
+#include "signature.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char call[] = "tutti_pg_all_reduce_sparse";
+
+static struct sparse_shape shape_of(const struct tutti_sparse_tensor *tensor)
+{
+    return (struct sparse_shape){tensor->dtype, tensor->sparse_dim, tensor->dense_dim,
+                                 tensor->sizes};
+}
+
+/* ---- check ----------------------------------------------------------------------------------- */
+
+static enum tutti_status header_check(const struct tutti_sparse_tensor *tensor)
+{
+    if (tensor->struct_size != sizeof *tensor)
+        return error_set(TUTTI_ERR_INVALID,
+                         "its struct_size is %zu: set it to sizeof(struct tutti_sparse_tensor), "
+                         "%zu",
+                         tensor->struct_size, sizeof *tensor);
+    if (tensor->device == TUTTI_DEVICE_CUDA)
+        return error_set(TUTTI_ERR_DECLINED,
+                         "it is of a CUDA device: process groups take CPU tensors only, yet; copy "
+                         "its entries to the host");
+    if (tensor->device != TUTTI_DEVICE_CPU)
+        return error_set(TUTTI_ERR_INVALID, "its device is %d: expected TUTTI_DEVICE_CPU (0)",
+                         (int)tensor->device);
+    const struct sparse_shape shape = shape_of(tensor);
+    return sparse_shape_check(&shape);
+}
+
+/* Of one of the list, compared with the first one. */
+static enum tutti_status same_check(const struct tutti_sparse_tensor *tensor,
+                                    const struct tutti_sparse_tensor *first)
+{
+    if (tensor->dtype != first->dtype)
+        return error_set(TUTTI_ERR_INVALID, "it is of %s, tensors[0] of %s: expected one dtype",
+                         tutti_dtype_name(tensor->dtype), tutti_dtype_name(first->dtype));
+    if (tensor->sparse_dim != first->sparse_dim || tensor->dense_dim != first->dense_dim)
+        return error_set(TUTTI_ERR_INVALID,
+                         "it has %d sparse and %d dense dimensions, tensors[0] %d and %d: expected "
+                         "the same",
+                         tensor->sparse_dim, tensor->dense_dim, first->sparse_dim,
+                         first->dense_dim);
+    for (int d = 0; d < tensor->sparse_dim + tensor->dense_dim; d++)
+        if (tensor->sizes[d] != first->sizes[d])
+            return error_set(TUTTI_ERR_INVALID,
+                             "its sizes[%d] is %" PRId64 ", tensors[0] has %" PRId64
+                             ": expected the same",
+                             d, tensor->sizes[d], first->sizes[d]);
+    return TUTTI_OK;
+}
+
+/* Memory of the host, aligned, before a byte of it is read; then the indices. */
+static enum tutti_status entries_check(const struct tutti_pg *pg,
+                                       const struct tutti_sparse_tensor *tensor)
+{
+    const struct sparse_shape shape = shape_of(tensor);
+    const struct sparse_entries entries = {tensor->indices, tensor->values, tensor->nnz};
+    enum tutti_status status = TUTTI_OK;
+    if (tensor->indices && tensor->nnz && tensor->sparse_dim) {
+        status = comm_all_reduce_check(pg->comm, tensor->indices, 1, TUTTI_INT64, TUTTI_SUM);
+        if (status != TUTTI_OK)
+            return error_context(status, "its indices");
+    }
+    if (tensor->values && tensor->nnz && sparse_row_bytes(&shape)) {
+        status = comm_all_reduce_check(pg->comm, tensor->values, 1, tensor->dtype, TUTTI_SUM);
+        if (status != TUTTI_OK)
+            return error_context(status, "its values");
+    }
+    return sparse_check(&shape, &entries);
+}
+
+static enum tutti_status tensors_check(const struct tutti_pg *pg,
+                                       const struct tutti_sparse_tensor *tensors, int count)
+{
+    if (!tensors || count < 1 || count > TUTTI_MAX_TENSORS)
+        return error_set(TUTTI_ERR_INVALID, "%s: %d tensors at %p: expected 1 to %d", call, count,
+                         (const void *)tensors, TUTTI_MAX_TENSORS);
+    for (int i = 0; i < count; i++) {
+        enum tutti_status status = header_check(&tensors[i]);
+        if (status == TUTTI_OK && i)
+            status = same_check(&tensors[i], &tensors[0]);
+        if (status == TUTTI_OK)
+            status = entries_check(pg, &tensors[i]);
+        if (status != TUTTI_OK)
+            return error_context(status, "%s: tensors[%d]", call, i);
+    }
+    return TUTTI_OK;
+}
+
+/* ---- submit ---------------------------------------------------------------------------------- */
+
+static enum tutti_status sparse_make(const struct tutti_sparse_tensor *tensors, int count,
+                                     struct pg_sparse **made)
+{
+    const size_t dims = (size_t)tensors->sparse_dim + (size_t)tensors->dense_dim;
+    const size_t before = sizeof **made + (size_t)count * sizeof *tensors;
+    struct pg_sparse *sparse = malloc(before + dims * sizeof *tensors->sizes);
+    if (!sparse)
+        return error_errno("%s: malloc of %zu bytes", call, before + dims * sizeof(int64_t));
+    int64_t *sizes = (int64_t *)(void *)&sparse->tensors[count];
+    if (dims)
+        memcpy(sizes, tensors->sizes, dims * sizeof *sizes);
+    memcpy(sparse->tensors, tensors, (size_t)count * sizeof *tensors);
+    for (int i = 0; i < count; i++)
+        sparse->tensors[i].sizes = sizes;
+    sparse->shape = shape_of(&sparse->tensors[0]);
+    sparse->result = (struct sparse_result){0};
+    sparse->there = 0;
+    sparse->text[0] = '\0';
+    sparse->count = count;
+    *made = sparse;
+    return TUTTI_OK;
+}
+
+static void title_make(struct pg_op *op)
+{
+    const struct pg_sparse *sparse = op->sparse;
+    const size_t width = sparse_row_bytes(&sparse->shape) / dtype_bytes(op->dtype);
+    size_t nnz = 0;
+    for (int i = 0; i < sparse->count; i++)
+        nnz += sparse->tensors[i].nnz;
+    snprintf(op->title, sizeof op->title, "all_reduce_sparse of %zu x %zu %s, sum", nnz, width,
+             tutti_dtype_name(op->dtype));
+}
+
+static enum tutti_status op_make(const struct tutti_pg *pg,
+                                 const struct tutti_sparse_tensor *tensors, int count,
+                                 const struct tutti_pg_call_options *options, struct pg_op **made)
+{
+    struct pg_op *op = calloc(1, sizeof *op);
+    if (!op)
+        return error_errno("%s: calloc of %zu bytes", call, sizeof *op);
+    enum tutti_status status = sparse_make(tensors, count, &op->sparse);
+    if (status != TUTTI_OK) {
+        free(op);
+        return status;
+    }
+    op->dtype = tensors->dtype;
+    op->op.kind = TUTTI_OP_SUM;
+    op->operation = (struct layout_operation){
+        .signature = signature_pack(TUTTI_COLLECTIVE_ALL_REDUCE, tensors->dtype, TUTTI_OP_SUM,
+                                    TUTTI_ALGO_NONE, 0),
+        .inputs = (uint16_t)count,
+        .dims = LAYOUT_SPARSE,
+    };
+    pg_op_begin(op, pg, options);
+    title_make(op);
+    *made = op;
+    return TUTTI_OK;
+}
+
+static enum tutti_status all_reduce_sparse(struct tutti_pg *pg,
+                                           const struct tutti_sparse_tensor *tensors, int count,
+                                           const struct tutti_pg_call_options *given,
+                                           tutti_work_t **work)
+{
+    struct tutti_pg_call_options options;
+    struct pg_op *op = NULL;
+    enum tutti_status status = pg_call_check(pg, call, given, &options);
+    if (status == TUTTI_OK)
+        status = tensors_check(pg, tensors, count);
+    if (status == TUTTI_OK)
+        status = op_make(pg, tensors, count, &options, &op);
+    return status == TUTTI_OK ? pg_submit(pg, call, op, work) : status;
+}
+
+enum tutti_status tutti_pg_all_reduce_sparse(tutti_pg_t *pg,
+                                             const struct tutti_sparse_tensor *tensors, int count,
+                                             const struct tutti_pg_call_options *options,
+                                             tutti_work_t **work)
+{
+    if (work)
+        *work = NULL;
+    enum tutti_status status = all_reduce_sparse(pg, tensors, count, options, work);
+    if (status != TUTTI_OK)
+        comm_count_refused();
+    return status;
+}
+
+/* ---- the work -------------------------------------------------------------------------------- */
+
+enum tutti_status tutti_work_sparse_result(tutti_work_t *work, struct tutti_sparse_tensor *tensor)
+{
+    static const char name[] = "tutti_work_sparse_result";
+    const struct pg_op *op = (const struct pg_op *)work;
+    bool done;
+    if (!work || work->class != &pg_work_class || !op->sparse)
+        return error_set(TUTTI_ERR_INVALID, "%s: the work is %s, no sparse sum", name,
+                         work ? work->title : "NULL");
+    if (!tensor || tensor->struct_size < sizeof tensor->struct_size)
+        return error_set(TUTTI_ERR_INVALID,
+                         "%s: tensor is NULL or its struct_size 0: set that to sizeof(struct "
+                         "tutti_sparse_tensor), %zu",
+                         name, sizeof *tensor);
+    enum tutti_status status = pg_op_check(op, name);
+    if (status != TUTTI_OK)
+        return status;
+    const struct pg_sparse *sparse = op->sparse;
+    if (!order_load_acquire_u32(&sparse->there)) { /* H7a pairs H7 */
+        status = pg_op_ended(op, &done);
+        return done ? status
+                    : error_set(TUTTI_ERR_INVALID, "%s: %s is not done: wait for it first", name,
+                                work->title);
+    }
+    const struct tutti_sparse_tensor result = {
+        .struct_size = tensor->struct_size,
+        .dtype = sparse->shape.dtype,
+        .device = TUTTI_DEVICE_CPU,
+        .sparse_dim = sparse->shape.sparse_dim,
+        .dense_dim = sparse->shape.dense_dim,
+        .sizes = sparse->shape.sizes,
+        .nnz = sparse->result.entries.nnz,
+        .indices = sparse->result.entries.indices,
+        .values = sparse->result.entries.values,
+    };
+    size_t size = tensor->struct_size;
+    memset(tensor, 0, size);
+    memcpy(tensor, &result, size < sizeof result ? size : sizeof result);
+    return TUTTI_OK;
+}
+
+enum tutti_status tutti_work_sparse_tensors(const tutti_work_t *work,
+                                            const struct tutti_sparse_tensor **tensors, int *count)
+{
+    if (!work || !tensors || !count)
+        return error_set(TUTTI_ERR_INVALID, "tutti_work_sparse_tensors: %s is NULL",
+                         !work      ? "work"
+                         : !tensors ? "tensors"
+                                    : "count");
+    const struct pg_sparse *sparse =
+        work->class == &pg_work_class ? ((const struct pg_op *)work)->sparse : NULL;
+    *tensors = sparse ? sparse->tensors : NULL;
+    *count = sparse ? sparse->count : 0;
+    return TUTTI_OK;
+}
