@@ -115,7 +115,7 @@ static int64_t last_of(const struct evidence *evidence, int64_t lane, int rank)
         if (own->operations[i].lane == lane && own->operations[i].sequence > last)
             last = own->operations[i].sequence;
     for (size_t d = 0; d < evidence->count && lane == DIAGNOSE_CALLS; d++)
-        if (evidence->dumps[d]->entered[rank] > last)
+        if (evidence->dumps[d]->entered[rank] > 0 && evidence->dumps[d]->entered[rank] > last)
             last = evidence->dumps[d]->entered[rank];
     return last;
 }
