@@ -49,7 +49,9 @@ stopped() {
     local pid
     read -r -a pids <"/proc/$launcher/task/$launcher/children" 2>/dev/null || true
     for pid in "${pids[@]}"; do
-        grep -qs '^State:.T' "/proc/$pid/status" && return 0
+        grep -qs '^State:.T' "/proc/$pid/status" || continue
+        victim=$pid
+        return 0
     done
     return 1
 }
@@ -65,7 +67,7 @@ status 0 "$tutti" dump --output="$dumps" "${pids[0]}"
 out "^$dumps/tutti-default-1-r[012]-p${pids[0]}.json\$"
 status 0 "$tutti" diagnose "$dumps/0" # the others have not been asked
 out '^  no dump of rank 1$'
-kill -CONT "${pids[@]}" 2>/dev/null # once one goes on, the others may end
+kill -CONT "$victim" # alone: leak detectors of ranks that end already mind signals
 wait "$launcher"
 
 # ---- who has none
