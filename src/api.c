@@ -11,6 +11,7 @@
 #include "options.h"
 #include "order.h"
 #include "plan.h"
+#include "recorder.h"
 #include "signature.h"
 #include "symm.h"
 
@@ -84,25 +85,83 @@ static enum tutti_status refuse_stream(tutti_stream_t stream, const char *call)
                      call, (const void *)stream);
 }
 
-/* Enters with the options that hold: the caller's, read into *copy, or none. Has left again on
- * failure. */
-static inline enum tutti_status begin(struct tutti_comm *comm, const char *call,
-                                      tutti_stream_t stream, const struct tutti_call_options *given,
-                                      struct tutti_call_options *copy,
-                                      const struct tutti_call_options **options)
+/* The options that hold: the caller's, read into *copy, or none. */
+static inline enum tutti_status settle(struct tutti_comm *comm, const char *call,
+                                       tutti_stream_t stream,
+                                       const struct tutti_call_options *given,
+                                       struct tutti_call_options *copy,
+                                       const struct tutti_call_options **options)
 {
-    enum tutti_status status = enter(comm, call);
-    if (status != TUTTI_OK)
-        return status;
-    if (stream != TUTTI_STREAM_DEFAULT && !comm->cuda)
-        status = refuse_stream(stream, call);
-    else if (given)
-        status = options_read(comm, given, call, copy);
     *options = given ? copy : &no_options;
-    if (status != TUTTI_OK)
-        leave(comm);
+    if (stream != TUTTI_STREAM_DEFAULT && !comm->cuda)
+        return refuse_stream(stream, call);
+    return given ? options_read(comm, given, call, copy) : TUTTI_OK;
+}
+
+/* ---- what is recorded ------------------------------------------------------------------------ */
+
+/* An operation that nothing came of. */
+static __attribute__((cold, noinline)) enum tutti_status
+refused(struct tutti_comm *comm, uint64_t signature, enum tutti_status status)
+{
+    const struct recorder_operation operation = {.sequence = comm->cpu.sequence,
+                                                 .signature = signature};
+    recorder_end(recorder_start(&comm->recorder, &operation, RECORD_REFUSED, ticks_now()),
+                 RECORD_REFUSED, status, RECORD_CALL, 0);
     return status;
 }
+
+/* Of a call that may be nonsense. */
+static uint64_t signature_of(size_t count, enum tutti_dtype dtype, tutti_op_t op)
+{
+    const enum tutti_dtype none = (enum tutti_dtype)15;
+    bool known = dtype_bytes(dtype) != 0;
+    return signature_pack(TUTTI_COLLECTIVE_ALL_REDUCE, known ? dtype : none,
+                          known ? op_kind(op) : (enum tutti_op_kind)0, TUTTI_ALGO_NONE,
+                          count < SIGNATURE_COUNT_MAX ? count : SIGNATURE_COUNT_MAX);
+}
+
+static inline struct record_entry *started(struct tutti_comm *comm, const struct request *request,
+                                           enum record_kind kind)
+{
+    const struct recorder_operation operation = {.sequence = comm->cpu.sequence,
+                                                 .signature = request->signature,
+                                                 .parameter = request->parameter,
+                                                 .kind = kind};
+    return recorder_start(&comm->recorder, &operation, RECORD_RUNNING, ticks_now());
+}
+
+/* The clock is asked once more only where that is little beside the operation: one that was quick
+ * ended when its last rank had started. */
+static inline enum tutti_status ended(const struct tutti_comm *comm, struct record_entry *entry,
+                                      const struct request *request, enum record_kind kind,
+                                      enum tutti_status status)
+{
+    bool quick = status == TUTTI_OK && !comm->cpu.deadline && request->bytes <= LAYOUT_BODY_BYTES;
+    recorder_end(entry, status == TUTTI_OK ? RECORD_DONE : RECORD_FAILED, status, kind,
+                 quick ? 0 : ticks_now());
+    return status;
+}
+
+/* Of a CUDA communicator: the stream has it, or it was refused. `former` is the sequence before. */
+static enum tutti_status enqueued(struct tutti_comm *comm, const struct request *request,
+                                  uint64_t former, bool subset, enum tutti_status status)
+{
+    if (status != TUTTI_OK)
+        return refused(comm, request->signature, status);
+    const struct recorder_operation operation = {
+        .sequence = comm->cpu.sequence,
+        .signature = request->signature,
+        .parameter = request->parameter,
+        .kind = subset                         ? RECORD_SUBSET
+                : comm->cpu.sequence == former ? RECORD_CAPTURED
+                                               : RECORD_CALL,
+    };
+    recorder_start(&comm->recorder, &operation, RECORD_ENQUEUED, ticks_now());
+    return TUTTI_OK;
+}
+
+/* ---- all-reduce ------------------------------------------------------------------------------ */
 
 /* dtype, op and count. */
 static enum tutti_status kind_check(size_t count, enum tutti_dtype dtype, tutti_op_t op,
@@ -240,9 +299,11 @@ static enum tutti_status operation_begin(struct cpu_group *group)
     return TUTTI_OK;
 }
 
-static enum tutti_status all_reduce(const void *send, void *recv, size_t count,
-                                    enum tutti_dtype dtype, tutti_op_t op, struct tutti_comm *comm,
-                                    tutti_stream_t stream, const struct tutti_call_options *options)
+static inline enum tutti_status request_make(const void *send, void *recv, size_t count,
+                                             enum tutti_dtype dtype, tutti_op_t op,
+                                             const struct tutti_comm *comm,
+                                             const struct tutti_call_options *options,
+                                             struct request *request)
 {
     const char *reason;
     enum tutti_status status = kind_check(count, dtype, op, comm);
@@ -264,7 +325,7 @@ static enum tutti_status all_reduce(const void *send, void *recv, size_t count,
                          "mode off",
                          reason);
     /* Every field by name: what is left out would be cleared first, the whole struct with it. */
-    struct request request = {
+    *request = (struct request){
         .send = send,
         .recv = recv,
         .count = count,
@@ -285,23 +346,42 @@ static enum tutti_status all_reduce(const void *send, void *recv, size_t count,
         .send_buffers = NULL,
         .recv_buffers = NULL,
     };
-    op_read(op, kind, &request);
-    if (comm->cuda)
-        return cuda_all_reduce(comm->cuda, &request, stream);
-    if (bytes > SYMMETRIC_BYTES && algo <= TUTTI_ALGO_TWO_SHOT)
-        operands_find(comm, &request);
+    op_read(op, kind, request);
+    return TUTTI_OK;
+}
 
-    status = operation_begin(&comm->cpu);
-    if (status != TUTTI_OK)
-        return status;
-    if (count == 0)
-        return cpu_barrier(&comm->cpu, &request);
-    if (!is_float(dtype))
-        return cpu_all_reduce(&comm->cpu, &request);
+static inline enum tutti_status run(struct tutti_comm *comm, const struct request *request)
+{
+    if (request->count == 0)
+        return cpu_barrier(&comm->cpu, request);
+    if (!is_float(request->dtype))
+        return cpu_all_reduce(&comm->cpu, request);
     uint64_t environment = reduce_env_begin();
-    status = cpu_all_reduce(&comm->cpu, &request);
+    enum tutti_status status = cpu_all_reduce(&comm->cpu, request);
     reduce_env_end(environment);
     return status;
+}
+
+static enum tutti_status all_reduce(const void *send, void *recv, size_t count,
+                                    enum tutti_dtype dtype, tutti_op_t op, struct tutti_comm *comm,
+                                    tutti_stream_t stream, const struct tutti_call_options *options)
+{
+    struct request request;
+    enum tutti_status status = request_make(send, recv, count, dtype, op, comm, options, &request);
+    if (status != TUTTI_OK)
+        return refused(comm, signature_of(count, dtype, op), status);
+    if (comm->cuda) {
+        uint64_t former = comm->cpu.sequence;
+        status = cuda_all_reduce(comm->cuda, &request, stream);
+        return enqueued(comm, &request, former, false, status);
+    }
+    if (request.bytes > SYMMETRIC_BYTES && request.algo <= TUTTI_ALGO_TWO_SHOT)
+        operands_find(comm, &request);
+    status = operation_begin(&comm->cpu);
+    if (status != TUTTI_OK)
+        return refused(comm, request.signature, status);
+    struct record_entry *entry = started(comm, &request, RECORD_CALL);
+    return ended(comm, entry, &request, RECORD_CALL, run(comm, &request));
 }
 
 enum tutti_status comm_all_reduce_check(const struct tutti_comm *comm, const void *data,
@@ -336,10 +416,13 @@ enum tutti_status tutti_all_reduce_with(const void *send, void *recv, size_t cou
 {
     struct tutti_call_options copy;
     const struct tutti_call_options *options;
-    enum tutti_status status = begin(comm, "tutti_all_reduce", stream, given, &copy, &options);
+    static const char call[] = "tutti_all_reduce";
+    enum tutti_status status = enter(comm, call);
     if (status != TUTTI_OK)
         return status;
-    status = all_reduce(send, recv, count, dtype, op, comm, stream, options);
+    status = settle(comm, call, stream, given, &copy, &options);
+    status = status == TUTTI_OK ? all_reduce(send, recv, count, dtype, op, comm, stream, options)
+                                : refused(comm, signature_of(count, dtype, op), status);
     leave(comm);
     return status;
 }
@@ -374,31 +457,48 @@ static enum tutti_status subset_read(const struct tutti_comm *comm, const int *r
     return TUTTI_OK;
 }
 
+static const uint64_t barrier_signature = (uint64_t)TUTTI_COLLECTIVE_BARRIER << 60;
+
+static enum tutti_status barrier_run(struct tutti_comm *comm, uint64_t subset,
+                                     const struct request *request)
+{
+    enum tutti_status status = TUTTI_OK;
+    if (!subset)
+        status = operation_begin(&comm->cpu);
+    else if (is_over(&comm->cpu))
+        status = cpu_group_status(&comm->cpu, NULL);
+    if (status != TUTTI_OK)
+        return refused(comm, request->signature, status);
+    enum record_kind kind = subset ? RECORD_SUBSET : RECORD_CALL;
+    if (subset) {
+        comm->cpu.mailed = false;
+        comm->cpu.deadline = 0;
+    }
+    struct record_entry *entry = started(comm, request, kind);
+    status =
+        subset ? cpu_barrier_subset(&comm->cpu, subset, request) : cpu_barrier(&comm->cpu, request);
+    return ended(comm, entry, request, kind, status);
+}
+
 static enum tutti_status barrier(struct tutti_comm *comm, const int *ranks, int count,
                                  tutti_stream_t stream, const struct tutti_call_options *options)
 {
     uint64_t subset;
     enum tutti_status status = subset_read(comm, ranks, count, &subset);
     if (status != TUTTI_OK)
-        return status;
-    bool all = __builtin_popcountll(subset) == comm->world_size;
+        return refused(comm, barrier_signature, status);
+    if (__builtin_popcountll(subset) == comm->world_size)
+        subset = 0;
     const struct request request = {
-        .signature = signature_pack(TUTTI_COLLECTIVE_BARRIER, (enum tutti_dtype)0,
-                                    (enum tutti_op_kind)0, TUTTI_ALGO_NONE, 0),
+        .signature = barrier_signature,
         .timeout_ms = options->timeout_ms ? options->timeout_ms : comm->timeout_ms,
-        .parameter = all ? 0 : signature_hash(subset),
+        .parameter = subset ? signature_hash(subset) : 0,
     };
-    if (comm->cuda)
-        return cuda_barrier(comm->cuda, all ? 0 : subset, &request, stream);
-    if (all) {
-        status = operation_begin(&comm->cpu);
-        return status == TUTTI_OK ? cpu_barrier(&comm->cpu, &request) : status;
-    }
-    if (is_over(&comm->cpu))
-        return cpu_group_status(&comm->cpu, NULL);
-    comm->cpu.mailed = false;
-    comm->cpu.deadline = 0;
-    return cpu_barrier_subset(&comm->cpu, subset, &request);
+    if (!comm->cuda)
+        return barrier_run(comm, subset, &request);
+    uint64_t former = comm->cpu.sequence;
+    status = cuda_barrier(comm->cuda, subset, &request, stream);
+    return enqueued(comm, &request, former, subset != 0, status);
 }
 
 enum tutti_status tutti_barrier(tutti_comm_t *comm, const int *ranks, int count,
@@ -412,10 +512,13 @@ enum tutti_status tutti_barrier_with(tutti_comm_t *comm, const int *ranks, int c
 {
     struct tutti_call_options copy;
     const struct tutti_call_options *options;
-    enum tutti_status status = begin(comm, "tutti_barrier", stream, given, &copy, &options);
+    static const char call[] = "tutti_barrier";
+    enum tutti_status status = enter(comm, call);
     if (status != TUTTI_OK)
         return status;
-    status = barrier(comm, ranks, count, stream, options);
+    status = settle(comm, call, stream, given, &copy, &options);
+    status = status == TUTTI_OK ? barrier(comm, ranks, count, stream, options)
+                                : refused(comm, barrier_signature, status);
     leave(comm);
     return status;
 }

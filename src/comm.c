@@ -182,10 +182,17 @@ static void list_release(void)
     pthread_mutex_unlock(&list_lock);
 }
 
+static void list_release_in_child(void)
+{
+    for (struct tutti_comm *comm = list; comm; comm = comm->next)
+        recorder_forget(&comm->recorder);
+    pthread_mutex_unlock(&list_lock);
+}
+
 /* A child of fork() must not find the lock in the hands of a thread that it does not have. */
 static void list_survive_fork(void)
 {
-    (void)pthread_atfork(list_hold, list_release, list_release);
+    (void)pthread_atfork(list_hold, list_release, list_release_in_child);
 }
 
 static void list_add(struct tutti_comm *comm)
@@ -260,10 +267,13 @@ enum tutti_status tutti_comm_create(tutti_store_t *store, int rank, int world_si
     created->world_size = world_size;
     created->isa = reduce_isa_best();
     created->store = store;
+    created->recorder.fd = -1;
     list_add(created);
     snprintf(created->name, sizeof created->name, "%s", options.name ? options.name : "default");
 
     status = config_read(&options, world_size, created);
+    if (status == TUTTI_OK)
+        status = recorder_open(created);
     if (status == TUTTI_OK)
         status = work_pool_create(created, &created->works);
     if (status == TUTTI_OK && !options.defer)
@@ -399,6 +409,9 @@ static enum tutti_status groups_open(struct tutti_comm *comm, struct workspace *
         .isa = comm->isa,
         .exchanger = exchanger,
         .timeout_ms = deadline_timeout_ms(deadline),
+        .record = comm->recorder.page,
+        .on_failure = recorder_failed,
+        .context = comm,
     };
     comm->small_bytes = plan_small_bytes(&(struct plan_input){
         .forced = (enum tutti_algo)comm->config.algo,
@@ -419,6 +432,7 @@ static enum tutti_status rendezvous(struct tutti_comm *comm, struct workspace *w
     struct tutti_store store = store_abortable(comm->store, &comm->cpu.aborted);
     struct meeting meeting;
     enum tutti_status status = record_make(comm, work);
+    comm->table_hash = work->own.table_hash;
     if (status == TUTTI_OK)
         status = meet(&store, comm->name, comm->rank, comm->world_size, comm->timeout_ms, &meeting);
     if (status != TUTTI_OK)
@@ -472,6 +486,7 @@ enum tutti_status tutti_comm_rendezvous(tutti_comm_t *comm)
     comm->store = NULL;
     if (status == TUTTI_OK) {
         comm->ready = true;
+        recorder_describe(comm);
         log_write(TUTTI_LOG_INFO, comm->rank,
                   "communicator \"%s\" generation %" PRId64 ": %d ranks, %d cores, %s", comm->name,
                   comm->generation, comm->world_size, comm->cores, comm->isa->name);
@@ -480,6 +495,8 @@ enum tutti_status tutti_comm_rendezvous(tutti_comm_t *comm)
     snprintf(comm->reason, sizeof comm->reason, "communicator \"%s\", rank %d: %s", comm->name,
              comm->rank, tutti_last_error());
     comm->declined = status;
+    recorder_describe(comm);
+    recorder_failed(comm);
     log_write(TUTTI_LOG_WARN, comm->rank, "%s", comm->reason);
     return error_set(status, "%s", comm->reason);
 }
@@ -493,6 +510,7 @@ void tutti_comm_destroy(tutti_comm_t *comm)
     if (fork_detected(comm->epoch)) {
         cuda_group_forget(comm->cuda);
         work_pool_forget(comm->works);
+        recorder_forget(&comm->recorder);
     } else {
         work_pool_suspend(comm->works);
         if (comm->ready) {
@@ -501,6 +519,7 @@ void tutti_comm_destroy(tutti_comm_t *comm)
         }
         work_pool_end(comm->works, &fault);
     }
+    recorder_close(comm);
     list_remove(comm);
     links_free(comm);
     comm->allocator.free(comm->allocator.context, comm, sizeof *comm);

@@ -5,6 +5,7 @@
 
 #include "cpu/group.h"
 #include "plan.h"
+#include "recorder.h"
 #include "topology_file.h"
 #include "tutti/tutti.h"
 
@@ -29,10 +30,11 @@ struct comm_config {
 
 struct tutti_comm {
     struct cpu_group cpu;
-    uint32_t busy;           /* a caller is inside */
-    uint32_t epoch;          /* of the process that created it: ipc/fork.h */
-    uint64_t calls;          /* of collectives; who holds busy writes it, a group under its lock */
-    size_t small_bytes;      /* plan_small_bytes() */
+    uint32_t busy;      /* a caller is inside */
+    uint32_t epoch;     /* of the process that created it: ipc/fork.h */
+    uint64_t calls;     /* of collectives; who holds busy writes it, a group under its lock */
+    size_t small_bytes; /* plan_small_bytes() */
+    struct recorder recorder;
     struct cuda_group *cuda; /* NULL on CPU; its hosts talk through `cpu` */
     bool ready;              /* the rendezvous has succeeded */
     bool programmatic;       /* launches: CUDA only */
@@ -49,6 +51,7 @@ struct tutti_comm {
     char reason[512];
     char name[COMM_NAME_BYTES];
     int64_t generation;
+    uint64_t table_hash;  /* of CUDA's tuning table; 0: there is none */
     int cores;            /* that the ranks may run on, together */
     tutti_store_t *store; /* borrowed until the rendezvous has ended, then NULL */
     struct tutti_allocator allocator;

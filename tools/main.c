@@ -11,19 +11,20 @@ static const struct command {
     const char *name;
     int (*run)(int argc, char **argv);
 } commands[] = {
-    {"bench", command_bench},
-    {"info", command_info},
-    {"run", command_run},
-    {"tune", command_tune},
+    {"bench", command_bench}, {"diagnose", command_diagnose}, {"dump", command_dump},
+    {"info", command_info},   {"run", command_run},           {"tune", command_tune},
 };
 
-static const char doc[] = "Collective operations between the ranks of one node.\v"
-                          "Commands:\n"
-                          "  bench   measure and check collectives between ranks of this machine\n"
-                          "  info    show the machine, the library's choices and a self-test\n"
-                          "  run     start a program as several ranks\n"
-                          "  tune    measure kernels on GPUs, and write a tuning file\n\n"
-                          "'tutti COMMAND --help' tells more of each.";
+static const char doc[] =
+    "Collective operations between the ranks of one node.\v"
+    "Commands:\n"
+    "  bench     measure and check collectives between ranks of this machine\n"
+    "  diagnose  say from dumps of the ranks which one is to blame\n"
+    "  dump      write what the communicators of a process have done\n"
+    "  info      show the machine, the library's choices and a self-test\n"
+    "  run       start a program as several ranks\n"
+    "  tune      measure kernels on GPUs, and write a tuning file\n\n"
+    "'tutti COMMAND --help' tells more of each.";
 
 struct chosen {
     const struct command *command;
@@ -39,12 +40,13 @@ static error_t parse_option(int key, char *text, struct argp_state *state)
             if (strcmp(text, commands[i].name) == 0)
                 chosen->command = &commands[i];
         if (!chosen->command)
-            argp_error(state, "'%s' is no command: give bench, info, run or tune", text);
+            argp_error(state, "'%s' is no command: give bench, diagnose, dump, info, run or tune",
+                       text);
         chosen->first = state->next - 1;
         state->next = state->argc; /* the rest is the command's */
         return 0;
     case ARGP_KEY_NO_ARGS:
-        argp_error(state, "a command is missing: give bench, info, run or tune");
+        argp_error(state, "a command is missing: give bench, diagnose, dump, info, run or tune");
         return 0;
     default:
         return ARGP_ERR_UNKNOWN;

@@ -16,6 +16,8 @@ enum {
 
 /* Each takes its own name as argv[0] and returns the exit status. */
 int command_bench(int argc, char **argv);
+int command_diagnose(int argc, char **argv);
+int command_dump(int argc, char **argv);
 int command_run(int argc, char **argv);
 int command_info(int argc, char **argv);
 int command_tune(int argc, char **argv);

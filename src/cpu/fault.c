@@ -9,6 +9,7 @@
 #include "error.h"
 #include "ipc/channel.h"
 #include "log.h"
+#include "record.h"
 #include "signature.h"
 
 /* Signatures travel packed, as they do in headers. */
@@ -18,6 +19,7 @@ static uint64_t pack(const struct tutti_signature *signature)
                           signature->count);
 }
 
+/* In an arena, or in the recorder. */
 static void arena_write_fault(struct layout_fault *out, const struct tutti_fault *fault)
 {
     out->status = (int32_t)fault->status;
@@ -59,8 +61,12 @@ enum tutti_status cpu_group_fail(struct cpu_group *group, const struct tutti_fau
     if (order_exchange_u32(&group->claimed, 1) == 0) {
         group->fault = *fault;
         arena_write_fault(&group->own->fault, fault);
+        if (group->record)
+            arena_write_fault(&group->record->fault, fault);
         order_store_release_u32(&group->failed, 1); /* F4 pairs A4 */
         bell_ring_all(group);
+        if (group->on_failure)
+            group->on_failure(group->context);
         enum tutti_status status = tell(fault);
         log_write(TUTTI_LOG_WARN, group->rank, "%s", tutti_last_error());
         return status;

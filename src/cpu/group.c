@@ -161,6 +161,9 @@ static void group_init(struct cpu_group *group, const struct cpu_group_config *c
     group->before = links->before;
     group->after = links->after;
     group->isa = config->isa;
+    group->record = config->record;
+    group->on_failure = config->on_failure;
+    group->context = config->context;
     group->oversubscribed = config->oversubscribed;
     group->spin = config->oversubscribed ? 1 : SPIN_POLLS;
     group->spin_small = config->oversubscribed ? SPIN_POLLS_SMALL : SPIN_POLLS;

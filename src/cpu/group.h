@@ -13,6 +13,7 @@
 #include "tutti/tutti.h"
 
 struct channel;
+struct record_page;
 struct request;
 
 /* Which ranks exchange data, and how this one stands in the algorithms that go by links. */
@@ -67,6 +68,9 @@ struct cpu_group {
     uint32_t open;    /* the arenas are there: release G1 pairs A7 */
     uint32_t aborted; /* by tutti_comm_abort() in this process */
     struct tutti_fault fault;
+    struct record_page *record;        /* the communicator's recorder; NULL if it has none */
+    void (*on_failure)(void *context); /* the fault stands; NULL if nobody asks */
+    void *context;
     struct channel *channel; /* NULL when one_process */
     uint64_t remote;         /* bit r: rank r is of another process */
     bool membarrier;         /* see bell.c */
@@ -84,6 +88,11 @@ struct cpu_group_config {
     const struct reduce_isa *isa;
     struct tutti_exchanger *exchanger;
     int64_t timeout_ms;
+    /* Borrowed until the close; may be NULL. The call comes once at most, from any thread, and may
+     * take its time. */
+    struct record_page *record;
+    void (*on_failure)(void *context);
+    void *context;
 };
 
 /* Collective. *group is all zero, but that an abort may come at any time. On failure, also another
@@ -102,6 +111,11 @@ bool cpu_group_look(struct cpu_group *group, int peer, bool life, struct tutti_f
 /* The ranks that are gone, as bits: *left have destroyed their communicators, *dead have ended
  * without. No wait. */
 void cpu_group_gone(struct cpu_group *group, uint64_t *left, uint64_t *dead);
+/* Writes into the recorder what the other ranks do, as far as this one sees it. From any thread. */
+void cpu_group_survey(struct cpu_group *group);
+/* The same, and that this rank waits for the peer; that it waits no more. */
+void cpu_group_awaits(struct cpu_group *group, int peer);
+void cpu_group_awaits_none(struct cpu_group *group);
 /* From any thread or signal handler. */
 void cpu_group_abort(struct cpu_group *group);
 /* The fault that stands: OK when there is none. Writes its text as the thread's last error. */

@@ -92,7 +92,7 @@ static enum tutti_status wait_long(struct cpu_group *group, int peer, const uint
     /* The time-out is the operation's: it counts from its first wait that is no short one. */
     if (!group->deadline)
         group->deadline = deadline_after(request->timeout_ms);
-    int64_t deadline = group->deadline, now = deadline_now(), looked = now;
+    int64_t deadline = group->deadline, now = deadline_now(), looked = now, surveyed = 0;
     for (int turn = 0;; turn++) {
         if (order_load_acquire_u32(word) == value)
             return TUTTI_OK;
@@ -105,6 +105,10 @@ static enum tutti_status wait_long(struct cpu_group *group, int peer, const uint
         if (life) {
             looked = now;
             order_store_relaxed_u32(&group->own->awaits, (uint32_t)peer + 1);
+        }
+        if (life && now - surveyed > LOOK_NS) {
+            surveyed = now;
+            cpu_group_awaits(group, peer);
         }
         if ((life || turn % LOOK_EVERY == LOOK_EVERY - 1) &&
             trouble(group, peer, request, deadline, life, &fault)) {
@@ -128,8 +132,10 @@ enum tutti_status wait_slowly(struct cpu_group *group, int peer, const uint32_t 
                               uint32_t value, const struct request *request)
 {
     enum tutti_status status = wait_long(group, peer, word, value, request);
-    if (order_load_relaxed_u32(&group->own->awaits))
+    if (order_load_relaxed_u32(&group->own->awaits)) {
         order_store_relaxed_u32(&group->own->awaits, 0);
+        cpu_group_awaits_none(group);
+    }
     return status;
 }
 

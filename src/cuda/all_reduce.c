@@ -49,7 +49,7 @@ static CUfunction function_of(const struct cuda_group *group, const struct cuda_
     return request->op == TUTTI_OP_SUM && sum ? sum : functions[CUDA_ANY];
 }
 
-enum tutti_status cuda_all_reduce(struct cuda_group *group, const struct request *request,
+enum tutti_status cuda_all_reduce(struct cuda_group *group, struct request *request,
                                   tutti_stream_t stream)
 {
     const struct cuda_choice *choice;
@@ -69,8 +69,9 @@ enum tutti_status cuda_all_reduce(struct cuda_group *group, const struct request
                                 &choice, &reason);
     if (status != TUTTI_OK)
         return status;
-    launch.signature =
+    request->signature =
         signature_set_algo(request->signature, cuda_kernel_algo((enum cuda_kernel)choice->kernel));
+    launch.signature = request->signature;
     launch.tag = signature_hash(launch.signature ^ launch.parameter) >> 16;
     return cuda_enqueue(group, stream, function_of(group, choice, request),
                         cuda_choice_blocks(choice, group->plan.size, request->bytes),

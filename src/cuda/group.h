@@ -81,11 +81,11 @@ void cuda_group_forget(struct cuda_group *group);
 
 /*
  * Enqueue; no host synchronisation. Check what concerns pointers and streams; request->algo is what
- * is asked for (NONE: the table's), request->signature lacks the algorithm. Return INVALID (a host
- * pointer, a pointer on another device: both ordinals named; an algorithm that does not serve),
- * CONCURRENT, CUDA, or the fault that stands.
+ * is asked for (NONE: the table's), request->signature gets the transport that is taken. Return
+ * INVALID (a host pointer, a pointer on another device: both ordinals named; an algorithm that does
+ * not serve), CONCURRENT, CUDA, or the fault that stands.
  */
-enum tutti_status cuda_all_reduce(struct cuda_group *group, const struct request *request,
+enum tutti_status cuda_all_reduce(struct cuda_group *group, struct request *request,
                                   tutti_stream_t stream);
 /* Of the ranks whose bits are set, the own one among them; 0 is all. */
 enum tutti_status cuda_barrier(struct cuda_group *group, uint64_t subset,

@@ -46,7 +46,7 @@ void cuda_group_forget(struct cuda_group *group)
     (void)group;
 }
 
-enum tutti_status cuda_all_reduce(struct cuda_group *group, const struct request *request,
+enum tutti_status cuda_all_reduce(struct cuda_group *group, struct request *request,
                                   tutti_stream_t stream)
 {
     (void)group;

@@ -27,6 +27,26 @@ static bool is_busy(const struct tutti_pg *pg)
     return pg->open.count || pg->waiting.first;
 }
 
+/* ---- what is recorded ------------------------------------------------------------------------ */
+
+/* The thread is the communicator's one caller. */
+static void record(struct tutti_pg *pg, struct pg_op *op)
+{
+    const struct recorder_operation operation = {.sequence = op->key.sequence,
+                                                 .signature = op->operation.signature,
+                                                 .parameter = op->operation.parameter,
+                                                 .tag = op->key.tag,
+                                                 .kind = RECORD_GROUP};
+    recorder_start(&pg->comm->recorder, &operation, RECORD_SUBMITTED, ticks_now());
+    op->record = pg->comm->recorder.number;
+}
+
+static void complete(struct tutti_pg *pg, struct pg_op *op, const struct pg_outcome *outcome)
+{
+    recorder_end_later(&pg->comm->recorder, op->record, outcome->status);
+    pg_op_complete(op, outcome);
+}
+
 /* ---- the end --------------------------------------------------------------------------------- */
 
 /* The group has ended, and everything in it does. The first fault stands. */
@@ -43,11 +63,11 @@ static void fail(struct tutti_pg *pg, const struct pg_outcome *fault)
     pg->queue = (struct pg_list){NULL, NULL};
     pthread_mutex_unlock(&pg->lock);
     while ((key = pg_table_take_any(&pg->open)))
-        pg_op_complete(op_of(key), &stands);
+        complete(pg, op_of(key), &stands);
     while ((op = pg_list_take(&pg->waiting)))
-        pg_op_complete(op, &stands);
+        complete(pg, op, &stands);
     while ((op = pg_list_take(&queue)))
-        pg_op_complete(op, &stands);
+        complete(pg, op, &stands);
 }
 
 static void fail_as_communicator(struct tutti_pg *pg)
@@ -108,6 +128,7 @@ static bool announce(struct tutti_pg *pg)
         if (!pg_board_announce(&pg->boards, &announcement))
             break;
         pg_list_take(&pg->waiting);
+        record(pg, op);
         pg_table_insert(&pg->open, &op->key);
         if (op->deadline < pg->due_at)
             pg->due_at = op->deadline;
@@ -121,7 +142,7 @@ static void run(struct tutti_pg *pg, struct pg_op *op, uint32_t inputs)
     pg_run(pg, op, inputs, &outcome);
     pg->blocked_at = 0; /* all ranks were busy */
     if (outcome.status == TUTTI_OK || tutti_comm_status(pg->comm, NULL) == TUTTI_OK) {
-        pg_op_complete(op, &outcome);
+        complete(pg, op, &outcome);
         return;
     }
     pg_table_insert(&pg->open, &op->key); /* ends with the others */
@@ -143,7 +164,7 @@ static bool hear(struct tutti_pg *pg)
                                            .peer = verdict.peer,
                                            .expected = verdict.expected,
                                            .seen = verdict.seen};
-        pg_op_complete(op_of(key), &outcome);
+        complete(pg, op_of(key), &outcome);
     }
     return true;
 }

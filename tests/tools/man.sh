@@ -4,7 +4,7 @@
 . "$(dirname "$0")/common.sh"
 tutti=$1
 
-for command in bench run info tune; do
+for command in bench diagnose dump info run tune; do
     page=man/tutti-$command.1
     "$tutti" "$command" --help | grep -oE '^ +(-[a-zA-Z?], )?(--[a-z_-]+)' | grep -oE -- '--[a-z_-]+' |
         grep -vxE -- '--(help|usage|version)' | sort -u >"$work/help"

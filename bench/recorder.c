@@ -1,0 +1,54 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * What recording an operation costs its caller: both ends of a quick one, and of one whose end has
+ * a time of its own, back to back on one core. In an operation some of it is hidden behind the wait
+ * for the peers' lines: `tutti bench -n 2 -b 8 -e 64` says how much.
+ */
+#include "recorder.h"
+#include "stats.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+enum { BATCH = 1000, BATCHES = 4001 }; /* a batch is shorter than a quantum */
+
+static double now_ns(void)
+{
+    struct timespec now;
+
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec * 1e9 + (double)now.tv_nsec;
+}
+
+static void record(struct recorder *recorder, uint64_t sequence, bool stamped)
+{
+    const struct recorder_operation operation = {.sequence = sequence, .signature = sequence};
+    struct record_entry *entry = recorder_start(recorder, &operation, RECORD_RUNNING, ticks_now());
+    order_compiler(); /* the operation */
+    recorder_end(entry, RECORD_DONE, TUTTI_OK, RECORD_CALL, stamped ? ticks_now() : 0);
+}
+
+int main(void)
+{
+    struct recorder recorder = {.page = aligned_alloc(64, sizeof *recorder.page)};
+
+    if (!recorder.page)
+        return EXIT_FAILURE;
+    memset(recorder.page, 0, sizeof *recorder.page);
+    for (int stamped = 0; stamped < 2; stamped++) {
+        struct samples samples = {0};
+        for (int b = 0; b < BATCHES; b++) {
+            double begin = now_ns();
+            for (uint64_t i = 0; i < BATCH; i++)
+                record(&recorder, i, stamped);
+            samples_add(&samples, (now_ns() - begin) / BATCH);
+        }
+        printf("%-28s %5.1f ns\n", stamped ? "with a time of its end" : "quick",
+               samples_median(&samples));
+        samples_fini(&samples);
+    }
+    free(recorder.page);
+    return EXIT_SUCCESS;
+}

@@ -1,0 +1,87 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Recorders of another process, through its table of descriptors. The kernel lets in who could
+ * trace that process, its own user as a rule, and needs nothing from it: it may be stopped, or
+ * stuck inside a system call.
+ */
+#include "recorder_internal.h"
+
+#include "error.h"
+#include "tutti/recorder.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* Whether a descriptor of that name in the directory is a recorder's. */
+static bool is_recorder(int directory, const char *name)
+{
+    static const char link[] = "/memfd:" RECORD_LABEL " (deleted)";
+    char target[sizeof link + 1] = "";
+    ssize_t length = readlinkat(directory, name, target, sizeof target - 1);
+    return length == sizeof link - 1 && memcmp(target, link, sizeof link - 1) == 0;
+}
+
+/* Maps a recorder to read it. What cannot shrink does not fault; NULL if it might, or is none. */
+static struct record_page *page_map(int directory, const char *name)
+{
+    struct stat info;
+    void *page = MAP_FAILED;
+    int fd = openat(directory, name, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return NULL;
+    int seals = fcntl(fd, F_GET_SEALS);
+    if (seals >= 0 && (seals & F_SEAL_SHRINK) && fstat(fd, &info) == 0 &&
+        info.st_size >= (off_t)sizeof(struct record_page))
+        page = mmap(NULL, sizeof(struct record_page), PROT_READ, MAP_SHARED, fd, 0);
+    close(fd);
+    return page == MAP_FAILED ? NULL : page;
+}
+
+static enum tutti_status process_open(int pid, DIR **fds)
+{
+    char path[32];
+    snprintf(path, sizeof path, "/proc/%d/fd", pid);
+    *fds = opendir(path);
+    if (*fds)
+        return TUTTI_OK;
+    if (errno == ENOENT)
+        return error_set(TUTTI_ERR_INVALID, "there is no process %d", pid);
+    return error_errno("process %d cannot be looked into: it has ended, or is not yours, or has "
+                       "made itself undumpable",
+                       pid);
+}
+
+enum tutti_status tutti_dump_process(int pid, const char *pattern, tutti_dump_fn *fn, void *context,
+                                     int *count)
+{
+    static const char call[] = "tutti_dump_process";
+    const struct dirent *entry;
+    char path[RECORDER_PATH_BYTES];
+    DIR *fds;
+    if (!pattern || !count)
+        return error_set(TUTTI_ERR_INVALID, "%s: %s is NULL", call, pattern ? "count" : "pattern");
+    *count = 0;
+    enum tutti_status status = process_open(pid, &fds);
+    if (status != TUTTI_OK)
+        return error_context(status, "%s", call);
+    while (status == TUTTI_OK && (entry = readdir(fds)) != NULL) {
+        if (!is_recorder(dirfd(fds), entry->d_name))
+            continue;
+        struct record_page *page = page_map(dirfd(fds), entry->d_name);
+        if (!page)
+            continue; /* closed meanwhile */
+        status = recorder_dump(page, "outside", pattern, path, sizeof path);
+        munmap(page, sizeof *page);
+        if (status == TUTTI_OK && fn)
+            fn(context, path);
+        *count += status == TUTTI_OK;
+    }
+    closedir(fds);
+    return status == TUTTI_OK ? TUTTI_OK : error_context(status, "%s", call);
+}

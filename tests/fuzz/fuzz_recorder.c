@@ -1,0 +1,59 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * A recorder's page as another process may have filled it, and the text that is made of it:
+ * refused, or JSON. The input lies over a sound page: its first part over the head, the rest over
+ * entries.
+ */
+#include "fuzz.h"
+#include "recorder_internal.h"
+
+#include <jansson.h>
+#include <string.h>
+
+enum { HEAD_BYTES = 320 };
+
+const struct fuzz_seed fuzz_seeds[] = {
+    FUZZ_SEED("rf-ittut\1\0\0\0\x64\0\0\0\7\0\0\0\1\0\0\0\3\0\0\0"),
+    FUZZ_SEED("rf-ittut\2\0\0\0\x64\0\0\0\7\0\0\0\1\0\0\0\3\0\0\0"),
+    FUZZ_SEED("rf-ittut\1\0\0\0\x64\0\0\0\7\0\0\0\1\0\0\0\3\0\0\0\0\0\0\0"
+              "\1\1\1\1\1\1\1\1\2\2\2\2\2\2\2\2\3\3\3\3\3\3\3\3\0\0\0\0\0\0\0\0"
+              "\"name\\\xc3\xa9\n"),
+};
+const size_t fuzz_seed_count = sizeof fuzz_seeds / sizeof *fuzz_seeds;
+
+/* jansson's numbers have a sign: the values, which are anything, are halved. */
+static void page_halve(struct record_page *page)
+{
+    for (size_t i = 0; i < RECORD_ENTRIES; i++) {
+        page->entries[i].number >>= 1;
+        page->entries[i].sequence >>= 1;
+    }
+    page->fault.sequence >>= 1;
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
+{
+    static struct record_page page;
+    const struct fuzz_seed *sound = &fuzz_seeds[0];
+    struct recorder_snapshot *snapshot;
+    char *text;
+    size_t length, head = size < HEAD_BYTES ? size : HEAD_BYTES;
+    memset(&page, 0, sizeof page);
+    memcpy(&page, sound->bytes, sound->size);
+    memcpy(&page, bytes, head);
+    memcpy(page.entries, bytes + head, size - head);
+    memcpy(&page.fault, bytes, head < sizeof page.fault ? head : sizeof page.fault);
+    page_halve(&page);
+    if (recorder_read(&page, "call", &snapshot) != TUTTI_OK) {
+        fuzz_check(!snapshot);
+        return 0;
+    }
+    fuzz_check(snapshot->count >= 0 && snapshot->count <= RECORD_ENTRIES);
+    fuzz_check(recorder_json(snapshot, &text, &length) == TUTTI_OK);
+    json_t *root = json_loadb(text, length, JSON_REJECT_DUPLICATES, NULL);
+    fuzz_check(root != NULL);
+    json_decref(root);
+    free(text);
+    free(snapshot);
+    return 0;
+}

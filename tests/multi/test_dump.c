@@ -1,0 +1,334 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Dumps of ranks of which one misbehaves, and what `tutti diagnose` makes of them: that rank, and
+ * the operation. Dumps come of the failure itself, from outside while ranks wait, and of a rank
+ * that is stopped.
+ *
+ * usage: test_dump threads|processes
+ */
+#include "diagnose.h"
+#include "pg.h"
+#include "tutti/recorder.h"
+
+#include <dirent.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { SIZE = 3, VICTIM = 1, BEFORE = 2, AT = BEFORE + 1, PATIENCE_MS = 400, READY = 0, DONE = 1 };
+
+static char folder[] = "/tmp/tutti-dumps-XXXXXX";
+
+/* ---- dumps ----------------------------------------------------------------------------------- */
+
+struct dumps {
+    struct dump all[2 * SIZE];
+    struct dump *members[2 * SIZE];
+    size_t count;
+    bool sound; /* all files were dumps */
+};
+
+static char *text_read(const char *path, size_t *bytes)
+{
+    enum { MOST = 1 << 20 };
+    char *text = malloc(MOST);
+    FILE *file = fopen(path, "re");
+    if (!text || !file)
+        abort();
+    *bytes = fread(text, 1, MOST, file);
+    fclose(file);
+    return text;
+}
+
+/* Reads and removes what lies in the folder. */
+static void dumps_take(struct dumps *dumps)
+{
+    const struct dirent *entry;
+    DIR *stream = opendir(folder);
+    *dumps = (struct dumps){.sound = stream != NULL};
+    while (stream && (entry = readdir(stream)) != NULL) {
+        char path[512], problem[256];
+        size_t bytes;
+        if (entry->d_name[0] == '.')
+            continue;
+        snprintf(path, sizeof path, "%s/%s", folder, entry->d_name);
+        char *text = text_read(path, &bytes);
+        unlink(path);
+        struct dump *dump = &dumps->all[dumps->count];
+        if (dumps->count < 2 * SIZE && dump_parse(text, bytes, dump, problem, sizeof problem)) {
+            dumps->members[dumps->count++] = dump;
+        } else {
+            fprintf(stderr, "%s: %s\n", path, problem);
+            dumps->sound = false;
+        }
+        free(text);
+    }
+    if (stream)
+        closedir(stream);
+}
+
+static void dumps_free(struct dumps *dumps)
+{
+    for (size_t i = 0; i < dumps->count; i++)
+        dump_free(&dumps->all[i]);
+}
+
+/* Whether the dumps in the folder, of so many ranks, blame the victim, for this and in that
+ * operation, and nobody else. */
+static bool blame(size_t ranks, enum culprit_reason reason, int64_t lane, int64_t sequence)
+{
+    struct dumps dumps;
+    struct verdict verdict = {0};
+    const struct culprit *culprit = &verdict.culprits[0];
+    dumps_take(&dumps);
+    bool good = dumps.sound && dumps.count == ranks &&
+                diagnose_judge(dumps.members, dumps.count, &verdict) && verdict.count == 1 &&
+                culprit->rank == VICTIM && culprit->reason == reason && culprit->lane == lane &&
+                culprit->sequence == sequence;
+    dumps_free(&dumps);
+    return good;
+}
+
+/* Says more than blame() where it is the last word. */
+static int expect(const char *what, size_t ranks, enum culprit_reason reason, int64_t sequence)
+{
+    if (blame(ranks, reason, DIAGNOSE_CALLS, sequence))
+        return 0;
+    fprintf(stderr, "%s: expected %zu dumps that blame rank %d alone: %s\n", what, ranks, VICTIM,
+            culprit_reason_text(reason));
+    return 1;
+}
+
+/* From outside, or, of thread ranks, of the own process. */
+static bool dump_all(const struct ranks *ranks)
+{
+    int count, total = 0;
+    for (int r = 0; r < (ranks->processes ? ranks->size : 1); r++) {
+        int pid = ranks->processes ? ranks->pids[r] : getpid();
+        if (tutti_dump_process(pid, folder, NULL, NULL, &count) != TUTTI_OK)
+            return false;
+        total += count;
+    }
+    return total == ranks->size;
+}
+
+/* ---- ranks ----------------------------------------------------------------------------------- */
+
+static enum tutti_status sum(tutti_comm_t *comm, size_t count, int64_t timeout_ms)
+{
+    float x[8] = {1};
+    const struct tutti_call_options options = {.struct_size = sizeof options,
+                                               .timeout_ms = timeout_ms};
+    return tutti_all_reduce_with(x, x, count, TUTTI_FLOAT32, TUTTI_SUM, comm, TUTTI_STREAM_DEFAULT,
+                                 &options);
+}
+
+static int join(struct ranks *ranks, int rank, tutti_store_t *store, tutti_comm_t **comm)
+{
+    RANKS_CHECK(ranks_join(ranks, rank, store, NULL, comm) == TUTTI_OK);
+    for (int i = 0; i < BEFORE; i++)
+        RANKS_CHECK(sum(*comm, 4, 0) == TUTTI_OK);
+    return 0;
+}
+
+static int part(struct ranks *ranks, tutti_comm_t *comm, int failed)
+{
+    ranks_raise(ranks, DONE);
+    ranks_await(ranks, DONE, (uint32_t)ranks->size);
+    tutti_comm_destroy(comm);
+    return failed;
+}
+
+/* Another count. Who fails dumps by itself. */
+static int count(struct ranks *ranks, int rank, tutti_store_t *store)
+{
+    tutti_comm_t *comm;
+    int failed = join(ranks, rank, store, &comm);
+    if (!failed)
+        RANKS_CHECK(sum(comm, rank == VICTIM ? 5 : 4, 0) == TUTTI_ERR_MISMATCH);
+    return failed ? failed : part(ranks, comm, 0);
+}
+
+/* Another order. */
+static int order(struct ranks *ranks, int rank, tutti_store_t *store)
+{
+    tutti_comm_t *comm;
+    int failed = join(ranks, rank, store, &comm);
+    if (failed)
+        return failed;
+    enum tutti_status status =
+        rank == VICTIM ? tutti_barrier(comm, NULL, 0, TUTTI_STREAM_DEFAULT) : sum(comm, 4, 0);
+    RANKS_CHECK(status == TUTTI_ERR_MISMATCH);
+    return part(ranks, comm, 0);
+}
+
+/* Leaves, or is killed. The others notice in the operation in which they need it. */
+static int leave(struct ranks *ranks, int rank, tutti_store_t *store)
+{
+    tutti_comm_t *comm;
+    int failed = join(ranks, rank, store, &comm);
+    if (failed)
+        return failed;
+    if (rank == VICTIM && ranks->expendable)
+        raise(SIGKILL);
+    if (rank == VICTIM) {
+        tutti_comm_destroy(comm);
+        return 0;
+    }
+    RANKS_CHECK(sum(comm, 4, 0) == TUTTI_ERR_PEER_DEAD);
+    tutti_comm_destroy(comm);
+    return 0;
+}
+
+/* Stops; the others time out. The last of them has it dumped before it goes on. */
+static int stop(struct ranks *ranks, int rank, tutti_store_t *store)
+{
+    tutti_comm_t *comm;
+    int number;
+    int failed = join(ranks, rank, store, &comm);
+    if (failed)
+        return failed;
+    if (rank == VICTIM) {
+        raise(SIGSTOP);
+        return part(ranks, comm, 0);
+    }
+    RANKS_CHECK(sum(comm, 4, PATIENCE_MS) == TUTTI_ERR_TIMEOUT);
+    ranks_raise(ranks, READY);
+    RANKS_CHECK(ranks_await(ranks, READY, SIZE - 1));
+    if (rank == 0) {
+        RANKS_CHECK(tutti_dump_process(ranks->pids[VICTIM], folder, NULL, NULL, &number) ==
+                    TUTTI_OK);
+        RANKS_CHECK(number == 1);
+        kill(ranks->pids[VICTIM], SIGCONT);
+    }
+    return part(ranks, comm, 0);
+}
+
+/* The victim, while the others wait for it, has all of them dumped until these say so. */
+static bool dump_until(struct ranks *ranks, int64_t lane, int64_t sequence)
+{
+    for (int i = 0; i < RANKS_TIMEOUT_MS / 20; i++) {
+        if (!dump_all(ranks))
+            return false;
+        if (blame(SIZE, CULPRIT_BEHIND, lane, sequence))
+            return true;
+        nanosleep(&(struct timespec){.tv_nsec = 20000000}, NULL);
+    }
+    return false;
+}
+
+/* Comes late: meanwhile nothing has failed, and nothing fails later. */
+static int hang(struct ranks *ranks, int rank, tutti_store_t *store)
+{
+    tutti_comm_t *comm;
+    int failed = join(ranks, rank, store, &comm);
+    if (failed)
+        return failed;
+    if (rank == VICTIM)
+        RANKS_CHECK(dump_until(ranks, DIAGNOSE_CALLS, AT));
+    RANKS_CHECK(sum(comm, 4, 0) == TUTTI_OK);
+    return part(ranks, comm, 0);
+}
+
+/* Does not submit what the others have submitted, under one of two tags. */
+static int group(struct ranks *ranks, int rank, tutti_store_t *store)
+{
+    enum { TAG = 7 };
+    tutti_comm_t *comm;
+    tutti_pg_t *pg;
+    tutti_work_t *work;
+    float x = 1;
+    RANKS_CHECK(pg_join(ranks, rank, store, &comm, &pg) == TUTTI_OK);
+    RANKS_CHECK(pg_goes_on(pg, TAG, ranks->size));
+    if (rank == VICTIM)
+        RANKS_CHECK(dump_until(ranks, TAG, 2));
+    RANKS_CHECK(pg_sum(pg, &x, TAG, 0, &work) == TUTTI_OK && pg_end(work) == TUTTI_OK);
+    ranks_raise(ranks, DONE);
+    RANKS_CHECK(ranks_await(ranks, DONE, (uint32_t)ranks->size));
+    pg_part(comm, pg);
+    return 0;
+}
+
+/* What is refused stands in a rank's own dump, with why; and where dumps cannot go. */
+static int refuse(struct ranks *ranks, int rank, tutti_store_t *store)
+{
+    tutti_comm_t *comm;
+    char path[256];
+    size_t bytes;
+    int failed = join(ranks, rank, store, &comm);
+    if (failed)
+        return failed;
+    RANKS_CHECK(tutti_all_reduce(NULL, NULL, 4, TUTTI_FLOAT32, TUTTI_SUM, comm,
+                                 TUTTI_STREAM_DEFAULT) == TUTTI_ERR_INVALID);
+    snprintf(path, sizeof path, "%s/own-%d", folder, rank);
+    RANKS_CHECK(tutti_comm_dump(comm, path) == TUTTI_OK);
+    char *text = text_read(path, &bytes);
+    unlink(path);
+    json_t *root = json_loadb(text, bytes, 0, NULL);
+    json_t *operations = json_object_get(root, "operations");
+    const json_t *last = json_array_get(operations, BEFORE);
+    RANKS_CHECK(json_array_size(operations) == AT);
+    RANKS_CHECK(!strcmp(json_string_value(json_object_get(last, "state")), "refused"));
+    RANKS_CHECK(!strcmp(json_string_value(json_object_get(last, "status")), "TUTTI_ERR_INVALID"));
+    RANKS_CHECK(json_integer_value(json_object_get(last, "count")) == 4);
+    RANKS_CHECK(json_is_null(json_object_get(root, "fault")));
+    json_decref(root);
+    free(text);
+    RANKS_CHECK(tutti_comm_dump(comm, "/no/such/directory/x") == TUTTI_ERR_SYSTEM);
+    RANKS_CHECK(tutti_comm_dump(comm, "%x") == TUTTI_ERR_INVALID);
+    RANKS_CHECK(tutti_comm_dump(NULL, folder) == TUTTI_ERR_INVALID);
+    return part(ranks, comm, 0);
+}
+
+/* A rank that never comes to the meeting. */
+static int absent(struct ranks *ranks, int rank, tutti_store_t *store)
+{
+    tutti_comm_t *comm;
+    const struct tutti_comm_options options = {.struct_size = sizeof options,
+                                               .timeout_ms = PATIENCE_MS};
+    if (rank == VICTIM)
+        return 0;
+    RANKS_CHECK(tutti_comm_create(store, rank, ranks->size, &options, &comm) == TUTTI_ERR_TIMEOUT);
+    return 0;
+}
+
+static int run(ranks_fn *fn, bool processes, bool expendable)
+{
+    struct ranks *ranks = ranks_create(SIZE, processes ? SIZE : 0, 0);
+    ranks->expendable = expendable ? 1 << VICTIM : 0;
+    int failures = ranks_run(ranks, fn);
+    ranks_destroy(ranks);
+    return failures;
+}
+
+int main(int argc, char **argv)
+{
+    bool processes = argc == 2 && strcmp(argv[1], "processes") == 0;
+    int failures = 0, skip = ranks_skip_cuda("the host does not hear when a kernel waits");
+    if (skip)
+        return skip;
+    if (!mkdtemp(folder))
+        return 1;
+    failures += run(hang, processes, false);
+    failures += run(group, processes, false);
+    failures += run(refuse, processes, false);
+    setenv("TUTTI_DUMP", folder, 1);
+    failures += run(count, processes, false);
+    failures += expect("another count", SIZE, CULPRIT_MISMATCH, AT);
+    failures += run(order, processes, false);
+    failures += expect("another order", SIZE, CULPRIT_MISMATCH, AT);
+    failures += run(leave, processes, false);
+    failures += expect("left", SIZE - 1, CULPRIT_GONE, AT);
+    failures += run(absent, processes, false);
+    failures += expect("did not come", SIZE - 1, CULPRIT_MISSING, 0);
+    if (processes) {
+        failures += run(leave, processes, true);
+        failures += expect("killed", SIZE - 1, CULPRIT_GONE, AT);
+        failures += run(stop, processes, false);
+        /* The victim, which goes on, hears of the fault at its end alone. */
+        failures += expect("stopped", SIZE, CULPRIT_BEHIND, AT);
+    }
+    return rmdir(folder) != 0 || failures ? 1 : 0;
+}

@@ -1,0 +1,83 @@
+#!/bin/bash
+# tutti dump and tutti diagnose: a rank that calls something else, one that is stopped, files that are no
+# dumps.
+# shellcheck source=tests/tools/common.sh
+. "$(dirname "$0")/common.sh"
+tutti=$1 misfit=$2
+dumps=$work/dumps
+mkdir "$dumps"
+
+# ---- another count: every rank dumps as it fails
+status 0 env TUTTI_DUMP="$dumps" "$tutti" run -n 3 "$misfit" count
+[[ $(find "$dumps" -name 'tutti-default-1-r[012]-p*.json' -perm 600 | wc -l) == 3 ]] ||
+    complain "not three private dumps: $(ls -l "$dumps")"
+for dump in "$dumps"/*; do
+    python3 -m json.tool "$dump" /dev/null || complain "$dump is no JSON"
+done
+status 0 "$tutti" diagnose "$dumps"/*
+out '^communicator "default", generation 1: dumps of 3 of 3 ranks$'
+out '^  failed first: ranks disagree in operation 3: '
+out '^  rank 1 called something else: operation 3$'
+out '^    its call:   all_reduce of 5 float32, sum, one_shot$'
+out '^    the others: all_reduce of 4 float32, sum, one_shot$'
+[[ $(grep -c '^  rank' "$work/out") == 1 ]] || complain "blames more than one"
+status 0 "$tutti" diagnose --json "$dumps"/*
+python3 - "$work/out" <<'PYTHON' || complain "JSON"
+import json, sys
+(one,) = json.load(open(sys.argv[1]))["communicators"]
+assert (one["name"], one["generation"], one["world_size"], one["no_dump"]) == ("default", 1, 3, [])
+assert one["first_fault"]["status"] == "TUTTI_ERR_MISMATCH"
+(culprit,) = one["culprits"]
+assert (culprit["rank"], culprit["reason"], culprit["sequence"]) == (1, "MISMATCH", 3)
+PYTHON
+
+# ---- files that are no dumps do not hide the others
+printf '{"tutti_dump": 1' >"$work/cut"
+head -c 1000 /dev/zero >"$work/zeros"
+status 1 "$tutti" diagnose "$work/cut" "$dumps"/* "$work/zeros" "$work/absent" "$work"
+out '^  rank 1 called something else'
+for name in cut zeros absent; do
+    err "$work/$name"
+done
+status 64 "$tutti" diagnose
+rm -f "$dumps"/*
+
+# ---- a stopped rank, dumped from outside
+"$tutti" run --no-bind -n 3 "$misfit" stop >"$work/run" 2>&1 &
+launcher=$!
+stopped() {
+    local pid
+    read -r -a pids <"/proc/$launcher/task/$launcher/children" 2>/dev/null || true
+    for pid in "${pids[@]}"; do
+        grep -qs '^State:.T' "/proc/$pid/status" || continue
+        victim=$pid
+        return 0
+    done
+    return 1
+}
+blamed() {
+    "$tutti" dump -o "$dumps/%r" "${pids[@]}" >"$work/out" 2>"$work/err" &&
+        "$tutti" diagnose "$dumps"/* >"$work/out" &&
+        grep -q '^  rank 1 has not come to operation 3$' "$work/out"
+}
+until_true 60 stopped || complain "no rank has stopped"
+until_true 60 blamed || { complain "the stopped rank is not blamed"; cat "$work/out" "$work/err"; }
+out '^    its last:   operation 2$'
+status 0 "$tutti" dump --output="$dumps" "${pids[0]}"
+out "^$dumps/tutti-default-1-r[012]-p${pids[0]}.json\$"
+status 0 "$tutti" diagnose "$dumps/0" # the others have not been asked
+out '^  no dump of rank 1$'
+kill -CONT "$victim" # alone: leak detectors of ranks that end already mind signals
+wait "$launcher"
+
+# ---- who has none
+status 1 "$tutti" dump $$
+err 'has no communicator'
+status 1 "$tutti" dump 2147483647
+err 'no process 2147483647'
+status 64 "$tutti" dump
+status 64 "$tutti" dump walk
+rm -f "$dumps"/*
+status 1 env TUTTI_DUMP="$work/absent" "$tutti" run -n 2 "$misfit" count
+err 'TUTTI_DUMP: .*absent'
+finish

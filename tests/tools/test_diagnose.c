@@ -1,0 +1,306 @@
+/* SPDX-License-Identifier: MIT */
+/* Verdicts of `tutti diagnose`: each kind of evidence, and which goes before which; and files that
+ * are no dumps. */
+#include "diagnose.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+enum { RANKS = 4, CALLS = DIAGNOSE_CALLS, ANY = -2 };
+
+struct op {
+    int sequence;
+    int count; /* of elements, which tells operations apart here */
+    const char *state;
+    int lane; /* CALLS, or a tag */
+};
+
+/* A rank's dump in a few words; sequence 0 ends the operations. */
+struct story {
+    bool absent; /* there is none */
+    int awaits;  /* 1 + that rank */
+    const char *fault;
+    int peer, at;     /* of the fault */
+    const char *life; /* that it ascribes to the last rank */
+    int entered;      /* likewise */
+    struct op operations[8];
+};
+
+static json_t *operation_pack(const struct op *op)
+{
+    json_t *object =
+        json_pack("{s:s, s:i, s:s, s:i, s:s, s:s, s:s, s:i, s:s}", "kind",
+                  op->lane == CALLS ? "call" : "group", "sequence", op->sequence, "collective",
+                  "all_reduce", "count", op->count, "dtype", "float32", "op", "sum", "algorithm",
+                  "one_shot", "parameter", 0, "state", op->state);
+    if (op->lane != CALLS)
+        json_object_set_new(object, "tag", json_integer(op->lane));
+    return object;
+}
+
+static json_t *fault_pack(const struct story *story, int rank)
+{
+    if (!story->fault)
+        return json_null();
+    json_t *expected = operation_pack(&(struct op){1, 4, "", CALLS});
+    json_t *seen = operation_pack(&(struct op){1, 5, "", CALLS});
+    return json_pack("{s:s, s:s, s:i, s:i, s:i, s:o, s:o}", "status", story->fault, "text", "why",
+                     "rank", rank, "peer", story->peer, "sequence", story->at, "expected", expected,
+                     "seen", seen);
+}
+
+static json_t *dump_pack(const struct story *story, int rank)
+{
+    json_t *operations = json_array(), *peers = json_array();
+    for (const struct op *op = story->operations; op->sequence; op++)
+        json_array_append_new(operations, operation_pack(op));
+    if (story->life && rank != RANKS - 1)
+        json_array_append_new(peers, json_pack("{s:i, s:s, s:i}", "rank", RANKS - 1, "life",
+                                               story->life, "entered", story->entered));
+    json_t *waits = story->awaits
+                        ? json_pack("{s:i, s:i}", "rank", story->awaits - 1, "sequence", 1)
+                        : json_null();
+    return json_pack("{s:i, s:s, s:i, s:i, s:i, s:i, s:i, s:s, s:o, s:o, s:o, s:o}", "tutti_dump",
+                     1, "name", "story", "generation", 1, "rank", rank, "world_size", RANKS, "pid",
+                     100 + rank, "taken_ns", 5, "phase", "met", "waits", waits, "fault",
+                     fault_pack(story, rank), "peers", peers, "operations", operations);
+}
+
+static void judge(const struct story stories[RANKS], struct verdict *verdict)
+{
+    static struct dump dumps[RANKS];
+    struct dump *members[RANKS];
+    size_t count = 0;
+    for (int rank = 0; rank < RANKS; rank++) {
+        char problem[256] = "";
+        if (stories[rank].absent)
+            continue;
+        json_t *root = dump_pack(&stories[rank], rank);
+        char *text = json_dumps(root, 0);
+        assert_non_null(text);
+        if (!dump_parse(text, strlen(text), &dumps[count], problem, sizeof problem))
+            fail_msg("%s: %s", problem, text);
+        members[count] = &dumps[count];
+        count++;
+        free(text);
+        json_decref(root);
+    }
+    assert_true(diagnose_judge(members, count, verdict));
+    for (size_t i = 0; i < count; i++)
+        dump_free(&dumps[i]);
+    verdict->first = NULL; /* has gone with its dump */
+}
+
+#define DONE(sequence, count)                                                                      \
+    {                                                                                              \
+        sequence, count, "done", CALLS                                                             \
+    }
+#define RUNNING(sequence, count)                                                                   \
+    {                                                                                              \
+        sequence, count, "running", CALLS                                                          \
+    }
+#define TAGGED(tag, sequence, count, state)                                                        \
+    {                                                                                              \
+        sequence, count, state, tag                                                                \
+    }
+
+static const struct row {
+    const char *title;
+    struct story stories[RANKS];
+    struct {
+        uint64_t culprits; /* bit r */
+        enum culprit_reason reason;
+        int lane, sequence, last;
+    } expected;
+} rows[] = {
+    {"all is well",
+     {{.operations = {DONE(1, 4)}},
+      {.operations = {DONE(1, 4)}},
+      {.operations = {DONE(1, 4)}},
+      {.operations = {DONE(1, 4)}}},
+     {0, CULPRIT_MISSING, CALLS, 0, 0}},
+    {"dumps taken one after the other, while all goes on",
+     {{.operations = {DONE(1, 4)}},
+      {.operations = {DONE(1, 4), DONE(2, 4)}},
+      {.operations = {DONE(1, 4)}},
+      {.operations = {DONE(1, 4), DONE(2, 4)}}},
+     {0, CULPRIT_MISSING, CALLS, 0, 0}},
+    {"one against three; later ones do not count",
+     {{.operations = {DONE(1, 4), RUNNING(2, 5)}},
+      {.operations = {DONE(1, 4), RUNNING(2, 5)}},
+      {.operations = {DONE(1, 4), RUNNING(2, 6), RUNNING(3, 7)}},
+      {.operations = {DONE(1, 4), RUNNING(2, 5), RUNNING(3, 8)}}},
+     {1 << 2, CULPRIT_MISMATCH, CALLS, 2, 3}},
+    {"two against two",
+     {{.operations = {RUNNING(2, 5)}},
+      {.operations = {RUNNING(2, 6)}},
+      {.operations = {RUNNING(2, 6)}},
+      {.operations = {RUNNING(2, 5)}}},
+     {15, CULPRIT_DISAGREE, CALLS, 2, 2}},
+    {"a disagreement goes before the death that came of it",
+     {{.fault = "TUTTI_ERR_PEER_DEAD", .peer = 3, .at = 2, .operations = {RUNNING(2, 5)}},
+      {.operations = {RUNNING(2, 6)}},
+      {.operations = {RUNNING(2, 5)}},
+      {.absent = true}},
+     {1 << 1, CULPRIT_MISMATCH, CALLS, 2, 2}},
+    {"a mismatch that only the fault knows of: both sides",
+     {{.fault = "TUTTI_ERR_MISMATCH", .peer = 3, .at = 9},
+      {.absent = true},
+      {.absent = true},
+      {.absent = true}},
+     {9, CULPRIT_DISAGREE, CALLS, 9, ANY}},
+    {"the first fault, not a later one",
+     {{.fault = "TUTTI_ERR_TIMEOUT", .peer = 1, .at = 7, .operations = {RUNNING(7, 4)}},
+      {.fault = "TUTTI_ERR_PEER_DEAD", .peer = 3, .at = 6, .operations = {RUNNING(6, 4)}},
+      {.operations = {RUNNING(6, 4)}},
+      {.absent = true}},
+     {1 << 3, CULPRIT_GONE, CALLS, 6, -1}},
+    {"an abort",
+     {{.fault = "TUTTI_ERR_ABORTED", .peer = 2, .at = 6, .operations = {RUNNING(6, 4)}},
+      {.operations = {RUNNING(6, 4)}},
+      {.operations = {RUNNING(6, 4)}},
+      {.operations = {RUNNING(6, 4)}}},
+     {1 << 2, CULPRIT_ABORTED, CALLS, 6, 6}},
+    {"awaited, and its process has ended",
+     {{.awaits = 4, .life = "dead", .entered = 1, .operations = {RUNNING(2, 4)}},
+      {.operations = {RUNNING(2, 4)}},
+      {.operations = {RUNNING(2, 4)}},
+      {.absent = true}},
+     {1 << 3, CULPRIT_GONE, CALLS, 0, 1}},
+    {"two have not come, one of them without a dump",
+     {{.awaits = 2, .life = "alive", .entered = 1, .operations = {DONE(1, 4), RUNNING(2, 4)}},
+      {.operations = {DONE(1, 4)}},
+      {.operations = {DONE(1, 4), RUNNING(2, 4)}},
+      {.absent = true}},
+     {1 << 1 | 1 << 3, CULPRIT_BEHIND, CALLS, 2, 1}},
+    {"has not come under one tag; calls go on",
+     {{.operations = {DONE(1, 4), TAGGED(7, 3, 8, "submitted")}},
+      {.operations = {DONE(1, 4), TAGGED(7, 3, 8, "submitted")}},
+      {.operations = {DONE(1, 4), TAGGED(7, 2, 8, "done"), TAGGED(8, 9, 8, "done")}},
+      {.operations = {DONE(1, 4), TAGGED(7, 3, 8, "submitted")}}},
+     {1 << 2, CULPRIT_BEHIND, 7, 3, 2}},
+    {"another tensor under a tag",
+     {{.operations = {TAGGED(7, 3, 8, "failed")}},
+      {.operations = {TAGGED(7, 3, 8, "failed")}},
+      {.operations = {TAGGED(7, 3, 9, "failed")}},
+      {.operations = {TAGGED(7, 3, 8, "failed")}}},
+     {1 << 2, CULPRIT_MISMATCH, 7, 3, 3}},
+    {"all are amid it; one waits for nobody, the others for each other",
+     {{.awaits = 2, .operations = {RUNNING(2, 4)}},
+      {.awaits = 4, .operations = {RUNNING(2, 4)}},
+      {.awaits = 1, .operations = {RUNNING(2, 4)}},
+      {.operations = {RUNNING(2, 4)}}},
+     {1 << 3, CULPRIT_STUCK, CALLS, 2, 2}},
+    {"all wait in a circle",
+     {{.awaits = 2, .operations = {RUNNING(2, 4)}},
+      {.awaits = 3, .operations = {RUNNING(2, 4)}},
+      {.awaits = 4, .operations = {RUNNING(2, 4)}},
+      {.awaits = 1, .operations = {RUNNING(2, 4)}}},
+     {0, CULPRIT_MISSING, CALLS, 0, 0}},
+    {"was late, and has come since",
+     {{.fault = "TUTTI_ERR_TIMEOUT", .peer = 3, .at = 2, .operations = {RUNNING(2, 4)}},
+      {.operations = {RUNNING(2, 4)}},
+      {.operations = {RUNNING(2, 4)}},
+      {.operations = {RUNNING(2, 4)}}},
+     {1 << 3, CULPRIT_LATE, CALLS, 2, 2}},
+    {"nothing but dumps that lack",
+     {{.operations = {DONE(1, 4)}},
+      {.absent = true},
+      {.operations = {DONE(1, 4)}},
+      {.absent = true}},
+     {1 << 1 | 1 << 3, CULPRIT_MISSING, CALLS, 0, -1}},
+};
+
+static void evidence_names_the_culprit(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        const struct row *row = &rows[i];
+        struct verdict verdict;
+        uint64_t found = 0;
+        judge(row->stories, &verdict);
+        for (int c = 0; c < verdict.count; c++) {
+            const struct culprit *culprit = &verdict.culprits[c];
+            found |= UINT64_C(1) << culprit->rank;
+            if (culprit->reason != row->expected.reason || culprit->lane != row->expected.lane ||
+                culprit->sequence != row->expected.sequence ||
+                (row->expected.last != ANY && culprit->last != row->expected.last))
+                fail_msg("%s: rank %d %s, operation %d of lane %d, last %d", row->title,
+                         culprit->rank, culprit_reason_text(culprit->reason),
+                         (int)culprit->sequence, (int)culprit->lane, (int)culprit->last);
+        }
+        if (found != row->expected.culprits)
+            fail_msg("%s: culprits %#x instead of %#x", row->title, (unsigned)found,
+                     (unsigned)row->expected.culprits);
+    }
+}
+
+static void both_sides_are_told(void **state)
+{
+    (void)state;
+    struct verdict verdict;
+    judge(rows[2].stories, &verdict);
+    assert_string_equal(verdict.culprits[0].own, "all_reduce of 6 float32, sum, one_shot");
+    assert_string_equal(verdict.culprits[0].others, "all_reduce of 5 float32, sum, one_shot");
+}
+
+/* A dump with one member changed, or, with NULL, taken away. */
+static bool parses_with(const char *key, json_t *value)
+{
+    const struct story story = {.operations = {DONE(1, 4)}};
+    struct dump dump;
+    char problem[256] = "";
+    json_t *root = dump_pack(&story, 0);
+    if (value)
+        json_object_set_new(root, key, value);
+    else
+        json_object_del(root, key);
+    char *text = json_dumps(root, 0);
+    bool parses = dump_parse(text, strlen(text), &dump, problem, sizeof problem);
+    if (parses)
+        dump_free(&dump);
+    else if (!strstr(problem, key))
+        fail_msg("\"%s\" does not name %s", problem, key);
+    free(text);
+    json_decref(root);
+    return parses;
+}
+
+static void what_is_no_dump_is_refused(void **state)
+{
+    (void)state;
+    static const char *const keys[] = {"tutti_dump", "name",  "generation", "rank",
+                                       "world_size", "phase", "peers",      "operations"};
+    assert_true(parses_with("more", json_true()));
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
+        assert_false(parses_with(keys[i], NULL));
+        assert_false(parses_with(keys[i], json_real(1.5)));
+    }
+    assert_false(parses_with("tutti_dump", json_integer(2)));
+    assert_false(parses_with("rank", json_integer(RANKS)));
+    assert_false(parses_with("world_size", json_integer(TUTTI_MAX_RANKS + 1)));
+    static const char *const texts[] = {"", "[]", "{", "null", "{\"tutti_dump\": 1}", "\xff"};
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        struct dump dump;
+        char problem[256] = "";
+        assert_false(dump_parse(texts[i], strlen(texts[i]), &dump, problem, sizeof problem));
+        assert_true(problem[0]);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(evidence_names_the_culprit),
+        cmocka_unit_test(both_sides_are_told),
+        cmocka_unit_test(what_is_no_dump_is_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

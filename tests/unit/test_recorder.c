@@ -1,0 +1,350 @@
+/* SPDX-License-Identifier: MIT */
+/* The flight recorder's page: a ring that wraps, copies that stand still while it is written, a
+ * text that is JSON whatever it holds, and where dumps go. */
+#include "comm.h"
+#include "recorder_internal.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <jansson.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+enum { RANK = 3, WORLD_SIZE = 5, COPIES = 40 };
+
+static char folder[] = "/tmp/tutti-recorder-XXXXXX";
+
+static void path_make(char path[256], const char *name)
+{
+    snprintf(path, 256, "%s/%s", folder, name);
+}
+
+static int folder_create(void **state)
+{
+    (void)state;
+    return mkdtemp(folder) ? 0 : -1;
+}
+
+static int folder_remove(void **state)
+{
+    (void)state;
+    return rmdir(folder); /* fails if a test has left anything */
+}
+
+static struct tutti_comm *comm_make(void)
+{
+    struct tutti_comm *comm = aligned_alloc(64, (sizeof *comm + 63) / 64 * 64);
+    assert_non_null(comm);
+    memset(comm, 0, sizeof *comm);
+    comm->rank = RANK;
+    comm->world_size = WORLD_SIZE;
+    comm->recorder.fd = -1;
+    comm->isa = reduce_isa_best();
+    snprintf(comm->name, sizeof comm->name, "unit");
+    assert_int_equal(recorder_open(comm), TUTTI_OK);
+    return comm;
+}
+
+static void comm_free(struct tutti_comm *comm)
+{
+    recorder_close(comm);
+    free(comm);
+}
+
+/* An entry whose fields all follow from its number. */
+static void record(struct recorder *recorder)
+{
+    uint64_t number = recorder->number + 1;
+    const struct recorder_operation operation = {.sequence = number * 3,
+                                                 .signature = number * 5,
+                                                 .parameter = (uint32_t)number,
+                                                 .tag = (uint32_t)number + 1};
+    struct record_entry *entry = recorder_start(recorder, &operation, RECORD_RUNNING, number * 7);
+    recorder_end(entry, RECORD_DONE, TUTTI_OK, RECORD_CALL, number * 11);
+}
+
+static void check_entry(const struct record_entry *entry)
+{
+    uint64_t number = entry->number, state = entry->outcome & 0xff;
+    assert_int_equal(entry->sequence, number * 3);
+    assert_int_equal(entry->signature, number * 5);
+    assert_int_equal((uint32_t)entry->detail, (uint32_t)number);
+    assert_int_equal(entry->detail >> 32, (uint32_t)number + 1);
+    assert_int_equal(entry->started, number * 7);
+    assert_true(state == RECORD_RUNNING || state == RECORD_DONE);
+    if (state == RECORD_DONE)
+        assert_int_equal(entry->ended, number * 11);
+}
+
+static void the_last_1024_are_kept(void **state)
+{
+    (void)state;
+    struct tutti_comm *comm = comm_make();
+    struct recorder_snapshot *snapshot;
+    for (int round = 0; round < 3; round++) {
+        assert_int_equal(recorder_read(comm->recorder.page, "call", &snapshot), TUTTI_OK);
+        uint64_t all = comm->recorder.number;
+        assert_int_equal(snapshot->count, all < RECORD_ENTRIES ? all : RECORD_ENTRIES);
+        for (int i = 0; i < snapshot->count; i++) {
+            check_entry(&snapshot->page.entries[i]);
+            assert_int_equal(snapshot->page.entries[i].number,
+                             all - (uint64_t)(snapshot->count - 1 - i));
+        }
+        free(snapshot);
+        for (int i = 0; i < 1000; i++)
+            record(&comm->recorder);
+    }
+    comm_free(comm);
+}
+
+static void an_end_finds_its_entry_or_none(void **state)
+{
+    (void)state;
+    struct tutti_comm *comm = comm_make();
+    record(&comm->recorder);
+    recorder_end_later(&comm->recorder, 0, TUTTI_ERR_TIMEOUT);
+    recorder_end_later(&comm->recorder, 1, TUTTI_ERR_TIMEOUT);
+    const struct record_entry *entry = &comm->recorder.page->entries[1];
+    assert_int_equal(entry->outcome,
+                     record_outcome(RECORD_FAILED, TUTTI_ERR_TIMEOUT, RECORD_GROUP));
+    for (int i = 0; i < RECORD_ENTRIES; i++)
+        record(&comm->recorder);
+    assert_int_equal(entry->number, RECORD_ENTRIES + 1);
+    recorder_end_later(&comm->recorder, 1, TUTTI_ERR_TIMEOUT);
+    check_entry(entry);
+    comm_free(comm);
+}
+
+static uint32_t enough;
+
+static void *write_on(void *argument)
+{
+    while (!__atomic_load_n(&enough, __ATOMIC_RELAXED))
+        record(argument);
+    return NULL;
+}
+
+static void copies_stand_still_while_it_is_written(void **state)
+{
+    (void)state;
+    struct tutti_comm *comm = comm_make();
+    pthread_t writer;
+    assert_int_equal(pthread_create(&writer, NULL, write_on, &comm->recorder), 0);
+    for (int i = 0; i < COPIES; i++) {
+        struct recorder_snapshot *snapshot;
+        assert_int_equal(recorder_read(comm->recorder.page, "call", &snapshot), TUTTI_OK);
+        for (int e = 0; e < snapshot->count; e++) {
+            check_entry(&snapshot->page.entries[e]);
+            assert_true(e == 0 ||
+                        snapshot->page.entries[e].number > snapshot->page.entries[e - 1].number);
+        }
+        free(snapshot);
+    }
+    __atomic_store_n(&enough, 1, __ATOMIC_RELAXED);
+    pthread_join(writer, NULL);
+    comm_free(comm);
+}
+
+static json_t *to_json(const struct record_page *page)
+{
+    struct recorder_snapshot *snapshot;
+    char *text;
+    size_t bytes;
+    json_error_t error;
+    assert_int_equal(recorder_read(page, "call", &snapshot), TUTTI_OK);
+    assert_int_equal(recorder_json(snapshot, &text, &bytes), TUTTI_OK);
+    json_t *root = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &error);
+    if (!root)
+        fail_msg("line %d, column %d: %s", error.line, error.column, error.text);
+    free(text);
+    free(snapshot);
+    return root;
+}
+
+static void the_text_says_what_is_there(void **state)
+{
+    (void)state;
+    struct tutti_comm *comm = comm_make();
+    const char *name, *phase, *what, *first, *outcome;
+    json_int_t created, started, ended, taken, number;
+    const struct recorder_operation operation = {
+        .sequence = 9,
+        .signature = (uint64_t)TUTTI_COLLECTIVE_ALL_REDUCE << 60 | (uint64_t)TUTTI_BFLOAT16 << 56 |
+                     (uint64_t)TUTTI_OP_MAX << 52 | (uint64_t)TUTTI_ALGO_TWO_SHOT << 48 | 100,
+    };
+    struct record_entry *entry =
+        recorder_start(&comm->recorder, &operation, RECORD_RUNNING, ticks_now());
+    recorder_end(entry, RECORD_FAILED, TUTTI_ERR_TIMEOUT, RECORD_CALL, ticks_now());
+    comm->ready = true;
+    comm->generation = 17;
+    recorder_describe(comm);
+    json_t *root = to_json(comm->recorder.page);
+    assert_int_equal(json_unpack(root, "{s:s, s:s, s:I, s:I, s:[s], s:[{s:I, s:s, s:s, s:I, s:I}]}",
+                                 "name", &name, "phase", &phase, "created_ns", &created, "taken_ns",
+                                 &taken, "description", &first, "operations", "bytes", &number,
+                                 "dtype", &what, "status", &outcome, "started_ns", &started,
+                                 "ended_ns", &ended),
+                     0);
+    assert_string_equal(name, "unit");
+    assert_string_equal(phase, "met");
+    assert_string_equal(first, "name: unit");
+    assert_int_equal(number, 200);
+    assert_string_equal(what, "bfloat16");
+    assert_string_equal(outcome, "TUTTI_ERR_TIMEOUT");
+    /* Clocks of different cores may differ a little. */
+    const json_int_t second = 1000000000;
+    assert_true(started > created - second && ended > started - second && taken > ended - second);
+    json_decref(root);
+    comm_free(comm);
+}
+
+static void the_text_is_json_whatever_the_page_holds(void **state)
+{
+    (void)state;
+    struct tutti_comm *comm = comm_make();
+    struct record_page *page = comm->recorder.page;
+    static const char odd[] = "\"\\\n\t\x01\x7f\xff\xc3\xa9\xed\xa0\x80\xf4\x90\x80\x80\xe2\x82";
+    const struct record_page sound = *page;
+    json_t *root;
+    unsigned seed = 1;
+    memcpy(page->name, odd, sizeof odd);
+    memset(page->host, 0xe2, sizeof page->host); /* no end */
+    root = to_json(page);
+    assert_string_equal(json_string_value(json_object_get(root, "name")),
+                        "\"\\\n\t\x01\x7f\xc3\xbf\xc3\xa9\xc3\xad\xc2\xa0\xc2\x80\xc3\xb4\xc2\x90"
+                        "\xc2\x80\xc2\x80\xc3\xa2\xc2\x82");
+    json_decref(root);
+    for (int round = 0; round < 20; round++) {
+        unsigned char *bytes = (unsigned char *)page;
+        for (size_t i = offsetof(struct record_page, ticks); i < sizeof *page; i++) {
+            seed = seed * 1103515245 + 12345;
+            bytes[i] = (unsigned char)(seed >> 16);
+        }
+        for (size_t i = 0; i < RECORD_ENTRIES; i++) {
+            page->entries[i].number = i + RECORD_ENTRIES;
+            page->entries[i].sequence >>= 1; /* jansson's numbers have a sign */
+        }
+        for (int r = 0; r < LAYOUT_RANKS; r++)
+            page->peers[r].entered >>= 1;
+        page->fault.sequence >>= 1;
+        json_decref(to_json(page));
+    }
+    *page = sound;
+    comm_free(comm);
+}
+
+static void nonsense_is_refused(void **state)
+{
+    (void)state;
+    struct tutti_comm *comm = comm_make();
+    struct record_page *page = comm->recorder.page;
+    struct recorder_snapshot *snapshot;
+    page->rank = WORLD_SIZE;
+    assert_int_equal(recorder_read(page, "call", &snapshot), TUTTI_ERR_INVALID);
+    assert_null(snapshot);
+    page->world_size = LAYOUT_RANKS + 1;
+    assert_int_equal(recorder_read(page, "call", &snapshot), TUTTI_ERR_INVALID);
+    page->version++;
+    assert_int_equal(recorder_read(page, "call", &snapshot), TUTTI_ERR_VERSION);
+    page->magic++;
+    assert_int_equal(recorder_read(page, "call", &snapshot), TUTTI_ERR_INVALID);
+    comm_free(comm);
+}
+
+/* ---- files ----------------------------------------------------------------------------------- */
+
+static void patterns_are_paths(void **state)
+{
+    (void)state;
+    struct tutti_comm *comm = comm_make();
+    struct record_page *page = comm->recorder.page;
+    char path[RECORDER_PATH_BYTES], expected[256];
+    memcpy(page->name, "a b/c", 6);
+    page->generation = 4;
+    assert_int_equal(recorder_path(folder, page, path, sizeof path), TUTTI_OK);
+    snprintf(expected, sizeof expected, "%s/tutti-a_b_c-4-r3-p%d.json", folder, (int)getpid());
+    assert_string_equal(path, expected);
+    assert_int_equal(recorder_path("x%r.%g%%", page, path, sizeof path), TUTTI_OK);
+    assert_string_equal(path, "x3.4%");
+    assert_int_equal(recorder_path("x%q", page, path, sizeof path), TUTTI_ERR_INVALID);
+    assert_int_equal(recorder_path("x%", page, path, sizeof path), TUTTI_ERR_INVALID);
+    assert_int_equal(recorder_path("x%r", page, path, 2), TUTTI_ERR_INVALID);
+    assert_int_equal(recorder_path("x%r", page, path, 3), TUTTI_OK);
+
+    assert_int_equal(recorder_pattern_check(folder, page), TUTTI_OK);
+    path_make(expected, "%r");
+    assert_int_equal(recorder_pattern_check(expected, page), TUTTI_OK);
+    path_make(expected, "one file");
+    assert_int_equal(recorder_pattern_check(expected, page), TUTTI_ERR_INVALID);
+    path_make(expected, "absent/%r");
+    assert_int_equal(recorder_pattern_check(expected, page), TUTTI_ERR_INVALID);
+    comm_free(comm);
+}
+
+static void a_wrong_variable_is_an_error_at_once(void **state)
+{
+    (void)state;
+    struct tutti_comm *comm = comm_make();
+    recorder_close(comm);
+    setenv("TUTTI_DUMP", "/no/such/directory/%r", 1);
+    assert_int_equal(recorder_open(comm), TUTTI_ERR_INVALID);
+    assert_non_null(strstr(tutti_last_error(), "TUTTI_DUMP: "));
+    unsetenv("TUTTI_DUMP");
+    comm_free(comm);
+}
+
+static void files_are_private_and_replace_links(void **state)
+{
+    (void)state;
+    char path[256], other[256], text[16] = "";
+    struct stat info;
+    path_make(path, "dump");
+    path_make(other, "other");
+    int fd = open(other, O_WRONLY | O_CREAT, 0644);
+    assert_int_equal(write(fd, "mine", 4), 4);
+    close(fd);
+    assert_int_equal(symlink(other, path), 0);
+    mode_t mask = umask(0);
+    assert_int_equal(recorder_save(path, "{}", 2), TUTTI_OK);
+    umask(mask);
+    assert_int_equal(lstat(path, &info), 0);
+    assert_true(S_ISREG(info.st_mode));
+    assert_int_equal(info.st_mode & 07777, 0600);
+    assert_int_equal(info.st_size, 2);
+    fd = open(other, O_RDONLY);
+    assert_int_equal(read(fd, text, sizeof text), 4);
+    close(fd);
+    assert_string_equal(text, "mine");
+    assert_int_equal(unlink(path), 0);
+    assert_int_equal(unlink(other), 0);
+
+    assert_int_equal(mkdir(path, 0700), 0);
+    assert_int_equal(recorder_save(path, "{}", 2), TUTTI_ERR_SYSTEM); /* and leaves nothing */
+    assert_int_equal(rmdir(path), 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_last_1024_are_kept),
+        cmocka_unit_test(an_end_finds_its_entry_or_none),
+        cmocka_unit_test(copies_stand_still_while_it_is_written),
+        cmocka_unit_test(the_text_says_what_is_there),
+        cmocka_unit_test(the_text_is_json_whatever_the_page_holds),
+        cmocka_unit_test(nonsense_is_refused),
+        cmocka_unit_test(patterns_are_paths),
+        cmocka_unit_test(a_wrong_variable_is_an_error_at_once),
+        cmocka_unit_test(files_are_private_and_replace_links),
+    };
+    return cmocka_run_group_tests(tests, folder_create, folder_remove);
+}

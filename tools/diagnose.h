@@ -1,0 +1,95 @@
+/* SPDX-License-Identifier: MIT */
+/* tutti diagnose: dumps as they are read, and what follows from them together. */
+#ifndef TUTTI_DIAGNOSE_H
+#define TUTTI_DIAGNOSE_H
+
+#include "tutti/tutti.h"
+
+#include <jansson.h>
+
+enum { DIAGNOSE_TEXT_BYTES = 160, DIAGNOSE_OPERATIONS_MOST = 65536 };
+
+/* Operations that follow each other by a sequence of their own: calls (-1), or a tag's. */
+#define DIAGNOSE_CALLS (-1)
+
+struct dump_operation {
+    int64_t lane;
+    int64_t sequence;
+    bool pending;                   /* waits for the others, or failed while it did */
+    bool inside;                    /* its caller is in it */
+    char what[DIAGNOSE_TEXT_BYTES]; /* all that ranks must agree on */
+};
+
+struct dump_fault {
+    const char *status; /* NULL: there is none */
+    int rank, peer;     /* -1: none */
+    int64_t sequence;
+    const char *text;
+    char expected[DIAGNOSE_TEXT_BYTES], seen[DIAGNOSE_TEXT_BYTES]; /* of a mismatch */
+};
+
+/* One file. Strings are the root's. */
+struct dump {
+    json_t *root;
+    const char *name;
+    int64_t generation; /* 0: the ranks have not met */
+    int64_t taken_ns;
+    int rank, world_size, pid;
+    int awaits; /* the rank that it waits for, -1 if none */
+    struct dump_fault fault;
+    const char *lives[TUTTI_MAX_RANKS]; /* of its peers, NULL where it does not say */
+    int64_t entered[TUTTI_MAX_RANKS];   /* 0: not known */
+    struct dump_operation *operations;  /* that count: refused ones, and subsets', do not */
+    size_t count;
+};
+
+/* diagnose_read.c: a dump of a text; false, with what is wrong in `problem`, if it is none. */
+bool dump_parse(const char *text, size_t bytes, struct dump *dump, char *problem, size_t size);
+void dump_free(struct dump *dump);
+
+/* Why a rank is to blame. X(name, text) */
+#define CULPRIT_MAP(X)                                                                             \
+    X(MISMATCH, "called something else")                                                           \
+    X(DISAGREE, "disagrees with another rank, and no third one tells who is right")                \
+    X(GONE, "is gone")                                                                             \
+    X(ABORTED, "aborted")                                                                          \
+    X(BEHIND, "has not come")                                                                      \
+    X(STUCK, "is awaited, and awaits nobody")                                                      \
+    X(LATE, "kept the others waiting until their time-out")                                        \
+    X(MISSING, "has left no dump")
+
+enum culprit_reason {
+#define CULPRIT_ENUM(name, text) CULPRIT_##name,
+    CULPRIT_MAP(CULPRIT_ENUM)
+#undef CULPRIT_ENUM
+};
+
+struct culprit {
+    int rank;
+    enum culprit_reason reason;
+    int64_t lane, sequence;           /* of the operation that is in question; 0: none is known */
+    int64_t last;                     /* the last one that the rank came to; -1: not known */
+    char own[DIAGNOSE_TEXT_BYTES];    /* what it called; "" if it is not known */
+    char others[DIAGNOSE_TEXT_BYTES]; /* what they called */
+};
+
+/* Of one communicator. */
+struct verdict {
+    const char *name;
+    int64_t generation;
+    int world_size;
+    uint64_t dumped;                /* bit r: there is a dump of rank r */
+    const struct dump_fault *first; /* to fail, NULL if nobody did */
+    struct culprit culprits[TUTTI_MAX_RANKS];
+    int count;
+};
+
+/* diagnose_judge.c: of dumps of one communicator (same_communicator()), one a rank at most. */
+bool same_communicator(const struct dump *a, const struct dump *b);
+/* Returns false if there is no memory. */
+bool diagnose_judge(struct dump *const *dumps, size_t count, struct verdict *verdict);
+
+const char *culprit_reason_text(enum culprit_reason reason);
+const char *culprit_reason_name(enum culprit_reason reason);
+
+#endif

@@ -1,0 +1,185 @@
+/* SPDX-License-Identifier: MIT */
+/* Reads a dump, and trusts nothing in it: files come from anywhere. */
+#include "diagnose.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Where reading stopped, and why. */
+struct reader {
+    char *problem;
+    size_t size;
+    bool failed;
+};
+
+static void complain(struct reader *reader, const char *key, const char *expected)
+{
+    if (!reader->failed)
+        snprintf(reader->problem, reader->size, "\"%s\": expected %s", key, expected);
+    reader->failed = true;
+}
+
+static int64_t get_integer(struct reader *reader, const json_t *object, const char *key,
+                           int64_t low, int64_t high)
+{
+    const json_t *value = json_object_get(object, key);
+    if (json_is_integer(value) && json_integer_value(value) >= low &&
+        json_integer_value(value) <= high)
+        return json_integer_value(value);
+    complain(reader, key, "a whole number in its range");
+    return low;
+}
+
+static const char *get_string(struct reader *reader, const json_t *object, const char *key)
+{
+    const char *text = json_string_value(json_object_get(object, key));
+    if (text)
+        return text;
+    complain(reader, key, "a text");
+    return "";
+}
+
+/* All of it that travels with the operation, as a text. */
+static void what_read(struct reader *reader, const json_t *object, char what[DIAGNOSE_TEXT_BYTES])
+{
+    const char *collective = get_string(reader, object, "collective");
+    int64_t parameter = get_integer(reader, object, "parameter", 0, UINT32_MAX);
+    int length;
+    if (json_object_get(object, "count"))
+        length = snprintf(what, DIAGNOSE_TEXT_BYTES, "%.20s of %lld %.20s, %.20s, %.20s",
+                          collective, (long long)get_integer(reader, object, "count", 0, INT64_MAX),
+                          get_string(reader, object, "dtype"), get_string(reader, object, "op"),
+                          get_string(reader, object, "algorithm"));
+    else
+        length = snprintf(what, DIAGNOSE_TEXT_BYTES, "%.20s", collective);
+    if (parameter && length > 0 && length < DIAGNOSE_TEXT_BYTES)
+        snprintf(what + length, DIAGNOSE_TEXT_BYTES - (size_t)length, " (hash %08llx)",
+                 (unsigned long long)parameter);
+}
+
+static bool is_one_of(const char *text, const char *const *words)
+{
+    for (; *words; words++)
+        if (strcmp(text, *words) == 0)
+            return true;
+    return false;
+}
+
+/* False of one that does not count. */
+static bool operation_read(struct reader *reader, const json_t *object,
+                           struct dump_operation *operation)
+{
+    static const char *const pending[] = {"running", "submitted", "failed", NULL};
+    const char *kind = get_string(reader, object, "kind");
+    const char *state = get_string(reader, object, "state");
+    operation->sequence = get_integer(reader, object, "sequence", 0, INT64_MAX);
+    operation->lane = DIAGNOSE_CALLS;
+    operation->pending = is_one_of(state, pending);
+    operation->inside = strcmp(state, "running") == 0;
+    what_read(reader, object, operation->what);
+    if (strcmp(kind, "group") == 0)
+        operation->lane = get_integer(reader, object, "tag", 0, UINT32_MAX);
+    else if (strcmp(kind, "call") != 0)
+        return false;
+    return strcmp(state, "refused") != 0;
+}
+
+static void operations_read(struct reader *reader, struct dump *dump)
+{
+    const json_t *array = json_object_get(dump->root, "operations"), *object;
+    size_t index, size = json_array_size(array);
+    if (!json_is_array(array) || size > DIAGNOSE_OPERATIONS_MOST) {
+        complain(reader, "operations", "an array of at most 65536 operations");
+        return;
+    }
+    dump->operations = calloc(size ? size : 1, sizeof *dump->operations);
+    if (!dump->operations) {
+        complain(reader, "operations", "less than fills the memory");
+        return;
+    }
+    json_array_foreach(array, index, object)
+    {
+        if (operation_read(reader, object, &dump->operations[dump->count]) && !reader->failed)
+            dump->count++;
+    }
+}
+
+static void peers_read(struct reader *reader, struct dump *dump)
+{
+    const json_t *array = json_object_get(dump->root, "peers"), *object;
+    size_t index;
+    if (!json_is_array(array))
+        complain(reader, "peers", "an array");
+    json_array_foreach(array, index, object)
+    {
+        int64_t rank = get_integer(reader, object, "rank", 0, dump->world_size - 1);
+        dump->lives[rank] = get_string(reader, object, "life");
+        dump->entered[rank] = get_integer(reader, object, "entered", 0, INT64_MAX);
+    }
+}
+
+static void fault_read(struct reader *reader, struct dump *dump)
+{
+    const json_t *object = json_object_get(dump->root, "fault");
+    const json_t *expected = json_object_get(object, "expected");
+    const json_t *seen = json_object_get(object, "seen");
+    struct dump_fault *fault = &dump->fault;
+    fault->rank = fault->peer = -1;
+    if (json_is_null(object))
+        return;
+    fault->status = get_string(reader, object, "status");
+    fault->text = get_string(reader, object, "text");
+    fault->rank = (int)get_integer(reader, object, "rank", -1, dump->world_size - 1);
+    fault->peer = (int)get_integer(reader, object, "peer", -1, dump->world_size - 1);
+    fault->sequence = get_integer(reader, object, "sequence", 0, INT64_MAX);
+    if (expected && seen) {
+        what_read(reader, expected, fault->expected);
+        what_read(reader, seen, fault->seen);
+    }
+}
+
+static void dump_read(struct reader *reader, struct dump *dump)
+{
+    const json_t *root = dump->root;
+    get_integer(reader, root, "tutti_dump", 1, 1);
+    dump->world_size = (int)get_integer(reader, root, "world_size", 1, TUTTI_MAX_RANKS);
+    dump->rank = (int)get_integer(reader, root, "rank", 0, dump->world_size - 1);
+    dump->pid = (int)get_integer(reader, root, "pid", 0, INT32_MAX);
+    dump->name = get_string(reader, root, "name");
+    dump->taken_ns = get_integer(reader, root, "taken_ns", INT64_MIN, INT64_MAX);
+    dump->generation = get_integer(reader, root, "generation", INT64_MIN, INT64_MAX);
+    if (strcmp(get_string(reader, root, "phase"), "met") != 0)
+        dump->generation = 0;
+    dump->awaits = -1;
+    const json_t *waits = json_object_get(root, "waits");
+    if (json_is_object(waits))
+        dump->awaits = (int)get_integer(reader, waits, "rank", 0, dump->world_size - 1);
+    if (reader->failed)
+        return;
+    peers_read(reader, dump);
+    fault_read(reader, dump);
+    operations_read(reader, dump);
+}
+
+bool dump_parse(const char *text, size_t bytes, struct dump *dump, char *problem, size_t size)
+{
+    struct reader reader = {.problem = problem, .size = size};
+    json_error_t error;
+    *dump = (struct dump){.root = json_loadb(text, bytes, 0, &error)};
+    if (!dump->root) {
+        snprintf(problem, size, "line %d, column %d: %s", error.line, error.column, error.text);
+        return false;
+    }
+    dump_read(&reader, dump);
+    if (reader.failed)
+        dump_free(dump);
+    return !reader.failed;
+}
+
+void dump_free(struct dump *dump)
+{
+    json_decref(dump->root);
+    free(dump->operations);
+    *dump = (struct dump){0};
+}
