@@ -240,6 +240,14 @@ static enum tutti_status operation_begin(struct cpu_group *group)
     return TUTTI_OK;
 }
 
+/* An operation that took a number and failed is not the last that completed. */
+static enum tutti_status operation_end(struct tutti_comm *comm, enum tutti_status status)
+{
+    if (__builtin_expect(status != TUTTI_OK, 0))
+        comm->unfinished = true;
+    return status;
+}
+
 static enum tutti_status all_reduce(const void *send, void *recv, size_t count,
                                     enum tutti_dtype dtype, tutti_op_t op, struct tutti_comm *comm,
                                     tutti_stream_t stream, const struct tutti_call_options *options)
@@ -295,13 +303,13 @@ static enum tutti_status all_reduce(const void *send, void *recv, size_t count,
     if (status != TUTTI_OK)
         return status;
     if (count == 0)
-        return cpu_barrier(&comm->cpu, &request);
+        return operation_end(comm, cpu_barrier(&comm->cpu, &request));
     if (!is_float(dtype))
-        return cpu_all_reduce(&comm->cpu, &request);
+        return operation_end(comm, cpu_all_reduce(&comm->cpu, &request));
     uint64_t environment = reduce_env_begin();
     status = cpu_all_reduce(&comm->cpu, &request);
     reduce_env_end(environment);
-    return status;
+    return operation_end(comm, status);
 }
 
 enum tutti_status comm_all_reduce_check(const struct tutti_comm *comm, const void *data,
@@ -392,7 +400,7 @@ static enum tutti_status barrier(struct tutti_comm *comm, const int *ranks, int 
         return cuda_barrier(comm->cuda, all ? 0 : subset, &request, stream);
     if (all) {
         status = operation_begin(&comm->cpu);
-        return status == TUTTI_OK ? cpu_barrier(&comm->cpu, &request) : status;
+        return status == TUTTI_OK ? operation_end(comm, cpu_barrier(&comm->cpu, &request)) : status;
     }
     if (is_over(&comm->cpu))
         return cpu_group_status(&comm->cpu, NULL);
