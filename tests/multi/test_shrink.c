@@ -6,6 +6,7 @@
  *
  * usage: test_shrink threads|processes
  */
+#include "device.h"
 #include "shrink.h"
 
 #include <stdio.h>
