@@ -135,6 +135,7 @@ static enum tutti_status handles_exchange(struct cpu_group *group,
     enum tutti_status status = channel_open(&channel, &group->channel);
     if (status != TUTTI_OK)
         return status;
+    POINT("channel.opened");
     return channel_all_gather_fds(group->channel, own_fd, fds, deadline_left_ms(deadline));
 }
 
@@ -194,6 +195,7 @@ enum tutti_status cpu_group_open(const struct cpu_group_config *config, struct c
         status = verdict_exchange(config->exchanger, arenas_join(group, config, fds),
                                   deadline_timeout_ms(deadline));
 
+    POINT("open.joined");
     if (status == TUTTI_OK && !config->idle)
         status = distances_measure(group, deadline);
 

@@ -15,6 +15,7 @@
 #include "ipc/directory.h"
 #include "ipc/fork.h"
 #include "log.h"
+#include "point.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -470,6 +471,7 @@ enum tutti_status channel_open(const struct channel_config *config, struct chann
     status = exchange(&opening, listening);
     if (listening != TUTTI_OK)
         status = error_set(listening, "%s", reason);
+    POINT("channel.announced");
     if (status == TUTTI_OK) {
         watch_missing(&opening);
         status = connect_all(&opening);
