@@ -79,7 +79,8 @@ static enum tutti_status store_failed(const struct survivors *self, enum tutti_s
                          (left | dead) & 1 ? " (rank 0, which may have served it, is gone)" : "");
 }
 
-/* *there says whether the key exists; a value has exactly so many bytes. */
+/* *there says whether the key exists; a value has exactly so many bytes. The store's own time-out:
+ * what is there is also read after the deadline. */
 static enum tutti_status look_up(const struct survivors *self, const char *key, void *value,
                                  size_t bytes, bool *there)
 {
@@ -87,8 +88,7 @@ static enum tutti_status look_up(const struct survivors *self, const char *key, 
     size_t size = bytes;
     enum tutti_status status = tutti_store_check(self->store, keys, 1, there);
     if (status == TUTTI_OK && *there)
-        status = tutti_store_get(self->store, key, deadline_timeout_ms(self->deadline), value,
-                                 bytes, &size);
+        status = tutti_store_get(self->store, key, 0, value, bytes, &size);
     if (status != TUTTI_OK)
         return store_failed(self, status);
     if (size != bytes)
@@ -232,9 +232,7 @@ static enum tutti_status entries_await(const struct survivors *self, uint64_t mi
         entry_key_make(self, __builtin_ctzll(rest), texts[count]);
         keys[count] = texts[count];
     }
-    int64_t left = deadline_timeout_ms(self->deadline);
-    int64_t slice = left < 0 || left > INTERRUPT_MS ? INTERRUPT_MS : left;
-    enum tutti_status status = tutti_store_wait(self->store, keys, count, slice);
+    enum tutti_status status = tutti_store_wait(self->store, keys, count, INTERRUPT_MS);
     return status == TUTTI_OK || status == TUTTI_ERR_TIMEOUT ? TUTTI_OK
                                                              : store_failed(self, status);
 }

@@ -10,12 +10,7 @@
 
 enum { SHRINK_MOST_FLOATS = 5000 };
 
-/* Operations of a new communicator that are checked: fewer where a call takes its time. */
-static inline int shrink_operations(void)
-{
-    const bool on_gpus = !ranks_fit(1);
-    return on_gpus || ranks_short() ? 60 : 1000;
-}
+enum { SHRINK_FEW = 50, SHRINK_MANY = 1000 }; /* operations of a new communicator */
 
 /* Sums of numbers that only these ranks of this operation can have made. */
 static inline bool shrink_check_one(tutti_comm_t *comm, int operation)
@@ -35,9 +30,13 @@ static inline bool shrink_check_one(tutti_comm_t *comm, int operation)
     return true;
 }
 
-/* Whether the communicator does its work. */
+/* Whether the communicator does its work, in so many operations, or fewer where each takes its
+ * time. */
 static inline bool shrink_check(tutti_comm_t *comm, int operations)
 {
+    const bool on_gpus = !ranks_fit(1);
+    if ((on_gpus || ranks_short()) && operations > SHRINK_FEW)
+        operations = SHRINK_FEW;
     for (int i = 0; i < operations; i++)
         if (!shrink_check_one(comm, i))
             return false;

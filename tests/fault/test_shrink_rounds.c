@@ -64,7 +64,7 @@ static int live_twice(struct ranks *ranks, int rank, tutti_store_t *store)
     RANKS_CHECK(shrink_is(&result, shrunk, rank, 5));
     RANKS_CHECK(result.rounds == 1 || result.rounds == 2);
     tutti_comm_destroy(comm);
-    RANKS_CHECK(shrink_check(shrunk, shrink_operations()));
+    RANKS_CHECK(shrink_check(shrunk, SHRINK_FEW));
     tutti_comm_destroy(shrunk);
     return 0;
 }
@@ -78,7 +78,7 @@ static int live_down(struct ranks *ranks, int rank, tutti_store_t *store)
     if (failed)
         return failed;
     for (int size = SIZE; size > 2; size--) {
-        for (int i = 0; i < shrink_operations(); i++)
+        for (int i = 0; i < SHRINK_FEW; i++)
             RANKS_CHECK(shrink_check_one(comm, i));
         if (rank == size - 1)
             raise(SIGKILL);
@@ -90,7 +90,7 @@ static int live_down(struct ranks *ranks, int rank, tutti_store_t *store)
         tutti_comm_destroy(comm);
         comm = shrunk;
     }
-    RANKS_CHECK(shrink_check(comm, shrink_operations()));
+    RANKS_CHECK(shrink_check(comm, SHRINK_MANY));
     tutti_comm_destroy(comm);
     return 0;
 }
@@ -124,7 +124,7 @@ static int live_stopped(struct ranks *ranks, int rank, tutti_store_t *store)
     ranks_raise(ranks, TOLD);
     if (rank == 0)
         RANKS_CHECK(ranks_await(ranks, TOLD, SIZE - 1) && kill(ranks->pids[1], SIGCONT) == 0);
-    RANKS_CHECK(shrink_check(shrunk, shrink_operations()));
+    RANKS_CHECK(shrink_check(shrunk, SHRINK_FEW));
     tutti_comm_destroy(comm);
     tutti_comm_destroy(shrunk);
     return 0;
@@ -161,7 +161,7 @@ static int live_abort(struct ranks *ranks, int rank, tutti_store_t *store)
     }
     RANKS_CHECK(shrink_without(comm, store, -1, &shrunk, &result) == TUTTI_OK);
     RANKS_CHECK(shrink_is(&result, shrunk, rank, 15));
-    RANKS_CHECK(shrink_check(shrunk, shrink_operations()));
+    RANKS_CHECK(shrink_check(shrunk, SHRINK_FEW));
     tutti_comm_destroy(comm);
     tutti_comm_destroy(shrunk);
     return 0;
@@ -197,7 +197,7 @@ static int live_orphan(struct ranks *ranks, int rank, tutti_store_t *unused)
     RANKS_CHECK(tutti_store_open(url + 128 * rank, RANKS_TIMEOUT_MS, &other) == TUTTI_OK);
     RANKS_CHECK(shrink_without(comm, other, -1, &shrunk, &result) == TUTTI_OK);
     RANKS_CHECK(shrink_is(&result, shrunk, rank, 14));
-    RANKS_CHECK(shrink_check(shrunk, shrink_operations()));
+    RANKS_CHECK(shrink_check(shrunk, SHRINK_FEW));
     tutti_comm_destroy(comm);
     tutti_comm_destroy(shrunk);
     tutti_store_close(store);
