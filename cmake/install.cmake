@@ -5,7 +5,8 @@ install(TARGETS tutti tutti_archive EXPORT tuttiTargets
     LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}
     ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR}
     INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
-install(FILES include/tutti/pg.h include/tutti/recorder.h include/tutti/tutti.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/tutti)
+install(FILES include/tutti/pg.h include/tutti/recorder.h include/tutti/recovery.h include/tutti/tutti.h
+    DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/tutti)
 
 set(config_dir ${CMAKE_INSTALL_LIBDIR}/cmake/tutti)
 install(EXPORT tuttiTargets NAMESPACE tutti:: DESTINATION ${config_dir})

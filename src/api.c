@@ -299,6 +299,14 @@ static enum tutti_status operation_begin(struct cpu_group *group)
     return TUTTI_OK;
 }
 
+/* An operation that took a number and failed is not the last that completed. */
+static enum tutti_status operation_end(struct tutti_comm *comm, enum tutti_status status)
+{
+    if (__builtin_expect(status != TUTTI_OK, 0))
+        comm->unfinished = true;
+    return status;
+}
+
 static inline enum tutti_status request_make(const void *send, void *recv, size_t count,
                                              enum tutti_dtype dtype, tutti_op_t op,
                                              const struct tutti_comm *comm,
@@ -381,7 +389,7 @@ static enum tutti_status all_reduce(const void *send, void *recv, size_t count,
     if (status != TUTTI_OK)
         return refused(comm, request.signature, status);
     struct record_entry *entry = started(comm, &request, RECORD_CALL);
-    return ended(comm, entry, &request, RECORD_CALL, run(comm, &request));
+    return ended(comm, entry, &request, RECORD_CALL, operation_end(comm, run(comm, &request)));
 }
 
 enum tutti_status comm_all_reduce_check(const struct tutti_comm *comm, const void *data,
@@ -475,8 +483,8 @@ static enum tutti_status barrier_run(struct tutti_comm *comm, uint64_t subset,
         comm->cpu.deadline = 0;
     }
     struct record_entry *entry = started(comm, request, kind);
-    status =
-        subset ? cpu_barrier_subset(&comm->cpu, subset, request) : cpu_barrier(&comm->cpu, request);
+    status = subset ? cpu_barrier_subset(&comm->cpu, subset, request)
+                    : operation_end(comm, cpu_barrier(&comm->cpu, request));
     return ended(comm, entry, request, kind, status);
 }
 

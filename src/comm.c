@@ -8,6 +8,8 @@
 #include "env.h"
 #include "error.h"
 #include "host.h"
+#include "interrupt.h"
+#include "ipc/channel.h"
 #include "ipc/fork.h"
 #include "links.h"
 #include "log.h"
@@ -233,6 +235,36 @@ uint64_t tutti_call_count(void)
     return count;
 }
 
+enum tutti_status comm_alloc(const struct tutti_allocator *allocator, const char *name, int rank,
+                             int world_size, struct tutti_comm **comm)
+{
+    uint32_t epoch;
+    enum tutti_status status = fork_epoch(&epoch);
+    if (status != TUTTI_OK)
+        return status;
+    struct tutti_comm *made = allocator->alloc(allocator->context, sizeof *made, LAYOUT_LINE);
+    if (!made)
+        return error_set(TUTTI_ERR_NO_MEMORY, "the allocator gave no %zu bytes", sizeof *made);
+    memset(made, 0, sizeof *made);
+    made->allocator = *allocator;
+    made->epoch = epoch;
+    made->rank = rank;
+    made->world_size = world_size;
+    made->isa = reduce_isa_best();
+    made->recorder.fd = -1;
+    snprintf(made->name, sizeof made->name, "%s", name);
+    list_add(made);
+    status = recorder_open(made);
+    if (status == TUTTI_OK)
+        status = work_pool_create(made, &made->works);
+    if (status != TUTTI_OK) {
+        tutti_comm_destroy(made);
+        return status;
+    }
+    *comm = made;
+    return TUTTI_OK;
+}
+
 enum tutti_status tutti_comm_create(tutti_store_t *store, int rank, int world_size,
                                     const struct tutti_comm_options *given, tutti_comm_t **comm)
 {
@@ -248,34 +280,19 @@ enum tutti_status tutti_comm_create(tutti_store_t *store, int rank, int world_si
         status = arguments_check(store, rank, world_size, &options);
     if (status == TUTTI_OK)
         status = host_check(options.device, world_size);
-    uint32_t epoch;
-    if (status == TUTTI_OK)
-        status = fork_epoch(&epoch);
     if (status != TUTTI_OK)
         return status;
 
     struct tutti_allocator allocator = {.alloc = default_alloc, .free = default_free};
+    struct tutti_comm *created;
     if (options.allocator)
         allocator = *options.allocator;
-    struct tutti_comm *created = allocator.alloc(allocator.context, sizeof *created, LAYOUT_LINE);
-    if (!created)
-        return error_set(TUTTI_ERR_NO_MEMORY, "the allocator gave no %zu bytes", sizeof *created);
-    memset(created, 0, sizeof *created);
-    created->allocator = allocator;
-    created->epoch = epoch;
-    created->rank = rank;
-    created->world_size = world_size;
-    created->isa = reduce_isa_best();
+    status =
+        comm_alloc(&allocator, options.name ? options.name : "default", rank, world_size, &created);
+    if (status != TUTTI_OK)
+        return status;
     created->store = store;
-    created->recorder.fd = -1;
-    list_add(created);
-    snprintf(created->name, sizeof created->name, "%s", options.name ? options.name : "default");
-
     status = config_read(&options, world_size, created);
-    if (status == TUTTI_OK)
-        status = recorder_open(created);
-    if (status == TUTTI_OK)
-        status = work_pool_create(created, &created->works);
     if (status == TUTTI_OK && !options.defer)
         status = tutti_comm_rendezvous(created);
     if (status != TUTTI_OK) {
@@ -383,8 +400,24 @@ static struct cpu_links links_make(const struct tutti_comm *comm, const int *ord
     return links;
 }
 
+/* The algorithm that is forced for all calls. Those who were left by others did not choose their
+ * links: what is forced gives way, on all ranks alike. */
+static enum tutti_status forced_check(struct tutti_comm *comm)
+{
+    enum tutti_algo algo = (enum tutti_algo)comm->config.algo;
+    enum tutti_status status = plan_check(&comm->paths, &comm->topology, algo);
+    if (status == TUTTI_OK || !comm->heir)
+        return status;
+    log_write(TUTTI_LOG_WARN, comm->rank,
+              "%s was forced, which the links of the %d ranks that are left do not allow: the "
+              "measured choice takes its place",
+              tutti_algo_name(algo), comm->world_size);
+    comm->config.algo = TUTTI_ALGO_NONE;
+    return TUTTI_OK;
+}
+
 static enum tutti_status groups_open(struct tutti_comm *comm, struct workspace *work,
-                                     const struct meeting *meeting,
+                                     const struct interrupt *interrupt,
                                      struct tutti_exchanger *exchanger, int64_t deadline)
 {
     comm->cores = host_cores(work->records, comm->world_size);
@@ -392,8 +425,7 @@ static enum tutti_status groups_open(struct tutti_comm *comm, struct workspace *
     for (int leaf = 0; leaf < comm->world_size; leaf++)
         order[leaf] = comm->config.leaf_order[leaf];
     plan_paths_make(&comm->topology, order, &comm->paths);
-    enum tutti_status status =
-        plan_check(&comm->paths, &comm->topology, (enum tutti_algo)comm->config.algo);
+    enum tutti_status status = forced_check(comm);
     if (status != TUTTI_OK)
         return status;
     const struct cpu_links links = links_make(comm, order);
@@ -405,9 +437,10 @@ static enum tutti_status groups_open(struct tutti_comm *comm, struct workspace *
         .remote = remote_ranks(work->records, comm->rank, comm->world_size),
         .oversubscribed = comm->world_size > comm->cores,
         .idle = comm->config.device == TUTTI_DEVICE_CUDA,
-        .nonce = meeting->nonce,
+        .nonce = comm->nonce,
         .isa = comm->isa,
         .exchanger = exchanger,
+        .interrupt = interrupt,
         .timeout_ms = deadline_timeout_ms(deadline),
         .record = comm->recorder.page,
         .on_failure = recorder_failed,
@@ -426,35 +459,95 @@ static enum tutti_status groups_open(struct tutti_comm *comm, struct workspace *
     return status;
 }
 
-static enum tutti_status rendezvous(struct tutti_comm *comm, struct workspace *work)
+/* From the records on. */
+static enum tutti_status join(struct tutti_comm *comm, struct workspace *work, tutti_store_t *store,
+                              const struct meeting *meeting, const struct interrupt *interrupt,
+                              int64_t deadline)
 {
-    int64_t deadline = deadline_after(comm->timeout_ms);
-    struct tutti_store store = store_abortable(comm->store, &comm->cpu.aborted);
-    struct meeting meeting;
-    enum tutti_status status = record_make(comm, work);
-    comm->table_hash = work->own.table_hash;
-    if (status == TUTTI_OK)
-        status = meet(&store, comm->name, comm->rank, comm->world_size, comm->timeout_ms, &meeting);
-    if (status != TUTTI_OK)
-        return status;
-
     char prefix[COMM_NAME_BYTES + 40];
-    snprintf(prefix, sizeof prefix, "tutti/%s/%" PRId64, comm->name, meeting.generation);
+    snprintf(prefix, sizeof prefix, "tutti/%s/%" PRId64, comm->name, meeting->generation);
     struct tutti_exchanger exchanger = {
         .struct_size = sizeof exchanger,
-        .store = &store,
+        .store = store,
         .prefix = prefix,
         .rank = comm->rank,
         .size = comm->world_size,
     };
-    comm->generation = meeting.generation;
-    status = tutti_store_all_gather(&exchanger, &work->own, sizeof work->own, work->records,
-                                    deadline_timeout_ms(deadline));
+    comm->generation = meeting->generation;
+    comm->table_hash = work->own.table_hash;
+    memcpy(comm->nonce, meeting->nonce, sizeof comm->nonce);
+    enum tutti_status status = tutti_store_all_gather(&exchanger, &work->own, sizeof work->own,
+                                                      work->records, deadline_timeout_ms(deadline));
     if (status == TUTTI_OK)
         status = host_records_compare(work->records, comm->rank, comm->world_size);
     if (status == TUTTI_OK)
         status = links_agree(comm, work->records, &exchanger, deadline);
-    return status == TUTTI_OK ? groups_open(comm, work, &meeting, &exchanger, deadline) : status;
+    if (status == TUTTI_OK)
+        status = groups_open(comm, work, interrupt, &exchanger, deadline);
+    if (status != TUTTI_OK)
+        return status;
+    channel_settle(comm->cpu.channel);
+    comm->ready = true;
+    recorder_describe(comm);
+    log_write(TUTTI_LOG_INFO, comm->rank,
+              "communicator \"%s\" generation %" PRId64 ": %d ranks, %d cores, %s", comm->name,
+              comm->generation, comm->world_size, comm->cores, comm->isa->name);
+    return TUTTI_OK;
+}
+
+static enum tutti_status workspace_alloc(struct tutti_comm *comm, struct workspace **work)
+{
+    size_t bytes = sizeof **work + (size_t)comm->world_size * sizeof(struct host_record);
+    *work = comm->allocator.alloc(comm->allocator.context, bytes, LAYOUT_LINE);
+    return *work ? TUTTI_OK
+                 : error_set(TUTTI_ERR_NO_MEMORY, "the allocator gave no %zu bytes", bytes);
+}
+
+static void workspace_free(struct tutti_comm *comm, struct workspace *work)
+{
+    size_t bytes = sizeof *work + (size_t)comm->world_size * sizeof(struct host_record);
+    if (work)
+        comm->allocator.free(comm->allocator.context, work, bytes);
+}
+
+static enum tutti_status ask_aborted(void *context)
+{
+    const struct tutti_comm *comm = context;
+    return order_load_relaxed_u32(&comm->cpu.aborted)
+               ? error_set(TUTTI_ERR_ABORTED, "aborted while the ranks met")
+               : TUTTI_OK;
+}
+
+static enum tutti_status rendezvous(struct tutti_comm *comm)
+{
+    const struct interrupt interrupt = {.ask = ask_aborted, .context = comm};
+    int64_t deadline = deadline_after(comm->timeout_ms);
+    struct tutti_store store = store_interruptible(comm->store, &interrupt);
+    struct meeting meeting;
+    struct workspace *work;
+    enum tutti_status status = workspace_alloc(comm, &work);
+    if (status == TUTTI_OK)
+        status = record_make(comm, work);
+    if (status == TUTTI_OK)
+        status = meet(&store, comm->name, comm->rank, comm->world_size, comm->timeout_ms, &meeting);
+    if (status == TUTTI_OK)
+        status = join(comm, work, &store, &meeting, &interrupt, deadline);
+    workspace_free(comm, work);
+    return status;
+}
+
+enum tutti_status comm_assemble(struct tutti_comm *comm, tutti_store_t *store,
+                                const struct meeting *meeting, const struct interrupt *interrupt,
+                                int64_t deadline)
+{
+    struct workspace *work;
+    enum tutti_status status = workspace_alloc(comm, &work);
+    if (status == TUTTI_OK)
+        status = record_make(comm, work);
+    if (status == TUTTI_OK)
+        status = join(comm, work, store, meeting, interrupt, deadline);
+    workspace_free(comm, work);
+    return status;
 }
 
 enum tutti_status comm_refuse_child(const struct tutti_comm *comm)
@@ -476,22 +569,10 @@ enum tutti_status tutti_comm_rendezvous(tutti_comm_t *comm)
     if (comm->declined != TUTTI_OK)
         return error_set(comm->declined, "%s", comm->reason);
 
-    size_t bytes = sizeof(struct workspace) + (size_t)comm->world_size * sizeof(struct host_record);
-    struct workspace *work = comm->allocator.alloc(comm->allocator.context, bytes, LAYOUT_LINE);
-    enum tutti_status status =
-        work ? rendezvous(comm, work)
-             : error_set(TUTTI_ERR_NO_MEMORY, "the allocator gave no %zu bytes", bytes);
-    if (work)
-        comm->allocator.free(comm->allocator.context, work, bytes);
+    enum tutti_status status = rendezvous(comm);
     comm->store = NULL;
-    if (status == TUTTI_OK) {
-        comm->ready = true;
-        recorder_describe(comm);
-        log_write(TUTTI_LOG_INFO, comm->rank,
-                  "communicator \"%s\" generation %" PRId64 ": %d ranks, %d cores, %s", comm->name,
-                  comm->generation, comm->world_size, comm->cores, comm->isa->name);
+    if (status == TUTTI_OK)
         return TUTTI_OK;
-    }
     snprintf(comm->reason, sizeof comm->reason, "communicator \"%s\", rank %d: %s", comm->name,
              comm->rank, tutti_last_error());
     comm->declined = status;
@@ -527,8 +608,10 @@ void tutti_comm_destroy(tutti_comm_t *comm)
 
 void tutti_comm_abort(tutti_comm_t *comm)
 {
-    if (comm && !fork_detected(comm->epoch))
-        cpu_group_abort(&comm->cpu);
+    if (!comm || fork_detected(comm->epoch))
+        return;
+    order_fetch_add_u32(&comm->aborts, 1);
+    cpu_group_abort(&comm->cpu);
 }
 
 enum tutti_status tutti_comm_status(tutti_comm_t *comm, struct tutti_fault *fault)

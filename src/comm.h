@@ -10,6 +10,8 @@
 #include "tutti/tutti.h"
 
 struct cuda_group;
+struct interrupt;
+struct meeting;
 struct work_pool;
 
 enum { COMM_NAME_BYTES = 64 };
@@ -28,9 +30,12 @@ struct comm_config {
     int32_t leaf_order[TUTTI_MAX_RANKS];
 };
 
+/* Of a communicator and its process group. */
+enum comm_service { COMM_FREE, COMM_SERVES, COMM_SERVED };
+
 struct tutti_comm {
     struct cpu_group cpu;
-    uint32_t busy;      /* a caller is inside */
+    uint32_t busy;      /* a caller is inside, or it has, or had, a process group */
     uint32_t epoch;     /* of the process that created it: ipc/fork.h */
     uint64_t calls;     /* of collectives; who holds busy writes it, a group under its lock */
     size_t small_bytes; /* plan_small_bytes() */
@@ -38,6 +43,11 @@ struct tutti_comm {
     struct cuda_group *cuda; /* NULL on CPU; its hosts talk through `cpu` */
     bool ready;              /* the rendezvous has succeeded */
     bool programmatic;       /* launches: CUDA only */
+    bool unfinished;         /* the operation `cpu.sequence` has failed on this rank */
+    bool heir;               /* of a communicator that has shrunk: what is forced and the remaining
+                              * links do not allow gives way */
+    bool shrunk;             /* it has an heir */
+    enum comm_service service;
     int rank;
     int world_size;
     const struct reduce_isa *isa;
@@ -52,12 +62,24 @@ struct tutti_comm {
     char name[COMM_NAME_BYTES];
     int64_t generation;
     uint64_t table_hash;  /* of CUDA's tuning table; 0: there is none */
+    uint8_t nonce[16];    /* of its meeting: no other communicator has it */
+    uint32_t aborts;      /* how often tutti_comm_abort() was called */
     int cores;            /* that the ranks may run on, together */
     tutti_store_t *store; /* borrowed until the rendezvous has ended, then NULL */
     struct tutti_allocator allocator;
     struct work_pool *works; /* work.c */
     struct tutti_comm *next; /* in the process's list, for the count of calls */
 };
+
+/* An empty communicator, in the process's list, to be destroyed with tutti_comm_destroy(). Returns
+ * NO_MEMORY, SYSTEM. */
+enum tutti_status comm_alloc(const struct tutti_allocator *allocator, const char *name, int rank,
+                             int world_size, struct tutti_comm **comm);
+/* Puts a communicator together, once its ranks are known to come: collective, under the meeting's
+ * generation on this view of the store. The interrupt is for what waits without the store. */
+enum tutti_status comm_assemble(struct tutti_comm *comm, tutti_store_t *store,
+                                const struct meeting *meeting, const struct interrupt *interrupt,
+                                int64_t deadline);
 
 /* Counts a call that was refused before it got hold of a communicator. */
 void comm_count_refused(void);

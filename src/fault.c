@@ -37,7 +37,7 @@ int tutti_fault_format(const struct tutti_fault *fault, char *text, size_t size)
         return snprintf(text, size,
                         "rank %d is gone (its process ended or it destroyed its communicator), "
                         "noticed by rank %d in operation %" PRIu64
-                        ": look at rank %d's log; create a new communicator without it",
+                        ": look at rank %d's log; go on without it by tutti_comm_shrink()",
                         fault->peer, fault->rank, fault->sequence, fault->peer);
     case TUTTI_ERR_MISMATCH:
         signature_format(&fault->expected, mine, sizeof mine);

@@ -24,7 +24,6 @@ static void page_begin(struct record_page *page, const struct tutti_comm *comm)
     page->pid = getpid();
     page->rank = comm->rank;
     page->world_size = comm->world_size;
-    page->device = comm->config.device;
     page->realtime_ns = (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
     page->monotonic_ns = deadline_now();
     page->ticks = ticks_now();
@@ -91,6 +90,7 @@ void recorder_describe(struct tutti_comm *comm)
 {
     struct record_page *page = comm->recorder.page;
     page->declined = (int32_t)comm->declined;
+    page->device = comm->config.device;
     page->generation = comm->generation;
     page->table_hash = comm->table_hash;
     tutti_comm_describe(comm, page->text, sizeof page->text);

@@ -11,6 +11,7 @@
 #include "cuda/group_internal.h"
 #endif
 #include "error.h"
+#include "tutti/recovery.h"
 
 #include <pthread.h>
 #include <stdio.h>
@@ -37,6 +38,10 @@ enum tutti_status __real_tutti_comm_create(tutti_store_t *store, int rank, int w
                                            const struct tutti_comm_options *options,
                                            tutti_comm_t **comm);
 enum tutti_status __real_tutti_comm_rendezvous(tutti_comm_t *comm);
+enum tutti_status __real_tutti_comm_shrink(tutti_comm_t *comm, tutti_store_t *store,
+                                           const struct tutti_shrink_options *options,
+                                           tutti_comm_t **shrunk,
+                                           struct tutti_shrink_result *result);
 void __real_tutti_comm_destroy(tutti_comm_t *comm);
 enum tutti_status __real_tutti_all_reduce_with(const void *send, void *recv, size_t count,
                                                enum tutti_dtype dtype, tutti_op_t op,
@@ -50,6 +55,10 @@ enum tutti_status __wrap_tutti_comm_create(tutti_store_t *store, int rank, int w
                                            const struct tutti_comm_options *options,
                                            tutti_comm_t **comm);
 enum tutti_status __wrap_tutti_comm_rendezvous(tutti_comm_t *comm);
+enum tutti_status __wrap_tutti_comm_shrink(tutti_comm_t *comm, tutti_store_t *store,
+                                           const struct tutti_shrink_options *options,
+                                           tutti_comm_t **shrunk,
+                                           struct tutti_shrink_result *result);
 void __wrap_tutti_comm_destroy(tutti_comm_t *comm);
 enum tutti_status __wrap_tutti_all_reduce(const void *send, void *recv, size_t count,
                                           enum tutti_dtype dtype, tutti_op_t op, tutti_comm_t *comm,
@@ -292,6 +301,20 @@ enum tutti_status __wrap_tutti_comm_rendezvous(tutti_comm_t *comm)
     if (stage_of(comm) && !device_bind(tutti_comm_rank(comm)))
         return broken();
     return __real_tutti_comm_rendezvous(comm);
+}
+
+enum tutti_status __wrap_tutti_comm_shrink(tutti_comm_t *comm, tutti_store_t *store,
+                                           const struct tutti_shrink_options *options,
+                                           tutti_comm_t **shrunk,
+                                           struct tutti_shrink_result *result)
+{
+    bool cuda = stage_of(comm) != NULL;
+    if (cuda && !device_bind(tutti_comm_rank(comm)))
+        return broken();
+    enum tutti_status status = __real_tutti_comm_shrink(comm, store, options, shrunk, result);
+    if (cuda && !status)
+        stage_open(*shrunk);
+    return status;
 }
 
 void __wrap_tutti_comm_destroy(tutti_comm_t *comm)

@@ -91,7 +91,7 @@ bool cpu_group_look(struct cpu_group *group, int peer, bool life, struct tutti_f
         .peer = group->rank,
         .sequence = sequence,
     };
-    if (order_load_relaxed_u32(&group->aborted)) {
+    if (order_load_relaxed_u32(&group->aborted) || interrupt_ask(group->interrupt) != TUTTI_OK) {
         fault->status = TUTTI_ERR_ABORTED;
         return true;
     }

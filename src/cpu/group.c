@@ -129,11 +129,13 @@ static enum tutti_status handles_exchange(struct cpu_group *group,
         .peers = config->remote,
         .exchanger = config->exchanger,
         .timeout_ms = deadline_left_ms(deadline),
+        .interrupt = config->interrupt,
     };
     memcpy(channel.nonce, config->nonce, sizeof channel.nonce);
     enum tutti_status status = channel_open(&channel, &group->channel);
     if (status != TUTTI_OK)
         return status;
+    POINT("channel.opened");
     return channel_all_gather_fds(group->channel, own_fd, fds, deadline_left_ms(deadline));
 }
 
@@ -164,6 +166,7 @@ static void group_init(struct cpu_group *group, const struct cpu_group_config *c
     group->record = config->record;
     group->on_failure = config->on_failure;
     group->context = config->context;
+    group->interrupt = config->interrupt;
     group->oversubscribed = config->oversubscribed;
     group->spin = config->oversubscribed ? 1 : SPIN_POLLS;
     group->spin_small = config->oversubscribed ? SPIN_POLLS_SMALL : SPIN_POLLS;
@@ -195,6 +198,7 @@ enum tutti_status cpu_group_open(const struct cpu_group_config *config, struct c
         status = verdict_exchange(config->exchanger, arenas_join(group, config, fds),
                                   deadline_timeout_ms(deadline));
 
+    POINT("open.joined");
     if (status == TUTTI_OK && !config->idle)
         status = distances_measure(group, deadline);
 
@@ -203,6 +207,7 @@ enum tutti_status cpu_group_open(const struct cpu_group_config *config, struct c
     for (int r = 0; r < config->size; r++)
         if (fds[r] >= 0)
             close(fds[r]);
+    group->interrupt = NULL;
     if (status == TUTTI_OK)
         order_store_release_u32(&group->open, 1); /* G1 pairs A7 */
     else

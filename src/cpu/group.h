@@ -8,6 +8,7 @@
 #define TUTTI_CPU_GROUP_H
 
 #include "cpu/reduce.h"
+#include "interrupt.h"
 #include "layout.h"
 #include "topology.h"
 #include "tutti/tutti.h"
@@ -71,9 +72,10 @@ struct cpu_group {
     struct record_page *record;        /* the communicator's recorder; NULL if it has none */
     void (*on_failure)(void *context); /* the fault stands; NULL if nobody asks */
     void *context;
-    struct channel *channel; /* NULL when one_process */
-    uint64_t remote;         /* bit r: rank r is of another process */
-    bool membarrier;         /* see bell.c */
+    struct channel *channel;           /* NULL when one_process */
+    const struct interrupt *interrupt; /* of its opening; NULL afterwards, or if there is none */
+    uint64_t remote;                   /* bit r: rank r is of another process */
+    bool membarrier;                   /* see bell.c */
 };
 
 struct cpu_group_config {
@@ -87,6 +89,8 @@ struct cpu_group_config {
     const uint8_t *nonce; /* 16 bytes, the same on all ranks, fresh */
     const struct reduce_isa *isa;
     struct tutti_exchanger *exchanger;
+    const struct interrupt *interrupt; /* of what waits without the exchanger; may be NULL. The
+                                        * channel's until channel_settle() */
     int64_t timeout_ms;
     /* Borrowed until the close; may be NULL. The call comes once at most, from any thread, and may
      * take its time. */

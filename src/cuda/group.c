@@ -567,6 +567,95 @@ static void last_words(const struct cuda_group *group, bool idle, struct tutti_f
                                       .sequence = order_load_relaxed_u64(&host->sequence)};
 }
 
+/* Copies some of this rank's control words to the page, whence they are read. */
+static enum tutti_status control_fetch(struct cuda_group *group, size_t offset, size_t bytes,
+                                       const void **words)
+{
+    void *place = header_place(group);
+    CUdeviceptr control = (CUdeviceptr)(uintptr_t)group->launch.control;
+    *words = place;
+    enum tutti_status status =
+        cuda_check(group->driver,
+                   group->driver->memcpy_async((CUdeviceptr)(uintptr_t)place, control + offset,
+                                               bytes, group->own),
+                   "cuMemcpyAsync");
+    return status == TUTTI_OK ? cuda_own_finish(group, deadline_after(LINGER_MS)) : status;
+}
+
+/* The operation that the device has begun last: the first of its blocks to fail stops the others,
+ * some of which may not have taken their rows yet. */
+static enum tutti_status begun_read(struct cuda_group *group, uint64_t *begun)
+{
+    enum { ROWS = (PAGE_BYTES - HEADER_AT) / sizeof(struct cuda_row) };
+    static_assert(CUDA_BLOCKS % ROWS == 0, "whole copies");
+    *begun = 0;
+    for (int first = 0; first < CUDA_BLOCKS; first += ROWS) {
+        const void *words;
+        size_t offset =
+            offsetof(struct cuda_control, rows) + (size_t)first * sizeof(struct cuda_row);
+        enum tutti_status status =
+            control_fetch(group, offset, ROWS * sizeof(struct cuda_row), &words);
+        if (status != TUTTI_OK)
+            return status;
+        for (int i = 0; i < ROWS; i++) {
+            uint64_t sequence = ((const struct cuda_row *)words)[i].sequence;
+            *begun = sequence > *begun ? sequence : *begun;
+        }
+    }
+    return TUTTI_OK;
+}
+
+static enum tutti_status completed_read(struct cuda_group *group, uint64_t *completed)
+{
+    struct tutti_fault fault;
+    const void *failed;
+    uint64_t begun;
+    enum tutti_status status = begun_read(group, &begun);
+    if (status == TUTTI_OK)
+        status =
+            control_fetch(group, offsetof(struct cuda_control, failed), sizeof(uint32_t), &failed);
+    if (status != TUTTI_OK)
+        return status;
+    *completed = begun;
+    if (cuda_fault_read(group, &fault)) /* in a subset's barrier it has no number */
+        *completed = fault.sequence ? fault.sequence - 1 : begun;
+    else if (*(const uint32_t *)failed && begun)
+        *completed = begun - 1;
+    return TUTTI_OK;
+}
+
+enum tutti_status cuda_group_retire(struct cuda_group *group, uint64_t *completed)
+{
+    CUstreamCaptureMode mode;
+    bool pushed;
+    enum tutti_status status = cuda_enter(group, &pushed);
+    if (status != TUTTI_OK)
+        return status;
+    cuda_captures_ignore(group->driver, &mode);
+    if (drain(group))
+        status = completed_read(group, completed);
+    else
+        status = error_set(TUTTI_ERR_TIMEOUT,
+                           "device %d does not end the operations of the old communicator: "
+                           "synchronize the stream of the last one, which must not be in capture",
+                           group->device.ordinal);
+    cuda_captures_heed(group->driver, &mode);
+    cuda_leave(group, pushed);
+    return status;
+}
+
+void cuda_group_bury(struct cuda_group *group)
+{
+    CUstreamCaptureMode mode;
+    bool pushed;
+    if (cuda_enter(group, &pushed) != TUTTI_OK)
+        return;
+    cuda_captures_ignore(group->driver, &mode);
+    poison(group);
+    cuda_captures_heed(group->driver, &mode);
+    cuda_leave(group, pushed);
+}
+
 void cuda_group_close(struct cuda_group *group, struct tutti_fault *fault)
 {
     CUstreamCaptureMode mode;

@@ -76,6 +76,16 @@ void cuda_group_close(struct cuda_group *group, struct tutti_fault *fault);
 /* Whether its arenas are in the host's memory, so that links are nothing to it. */
 bool cuda_group_is_staged(const struct cuda_group *group);
 
+/*
+ * The two steps by which a group ends that others are to succeed, in any context. First, no caller
+ * being inside: operations under way get a moment, then their waits end; *completed is the number
+ * of the last operation that ended well on this device (where a subset's barrier was ended, it may
+ * be the one before). Returns TIMEOUT (the device does not come to an end), CUDA. Then, for good:
+ * every launch from now on, replays too, returns at once.
+ */
+enum tutti_status cuda_group_retire(struct cuda_group *group, uint64_t *completed);
+void cuda_group_bury(struct cuda_group *group);
+
 /* In a child of fork(): frees the handle alone, for the rest is its parent's. */
 void cuda_group_forget(struct cuda_group *group);
 

@@ -41,6 +41,18 @@ void cuda_group_close(struct cuda_group *group, struct tutti_fault *fault)
     (void)fault;
 }
 
+enum tutti_status cuda_group_retire(struct cuda_group *group, uint64_t *completed)
+{
+    (void)group;
+    *completed = 0;
+    return decline();
+}
+
+void cuda_group_bury(struct cuda_group *group)
+{
+    (void)group;
+}
+
 void cuda_group_forget(struct cuda_group *group)
 {
     (void)group;

@@ -157,7 +157,10 @@ static enum tutti_status wait_peer(const struct channel *channel, int peer, shor
         {.fd = channel->links[peer].pidfd, .events = POLLIN},
     };
     for (;;) {
-        int64_t left = deadline_left_ms(deadline);
+        enum tutti_status status = interrupt_ask(channel->interrupt);
+        if (status != TUTTI_OK)
+            return status;
+        int64_t left = interrupt_slice(channel->interrupt, deadline_left_ms(deadline));
         int ready = poll(polls, 2, left < 0 || left > 60000 ? 60000 : (int)left);
         if (ready < 0 && errno != EINTR)
             return error_errno("cannot wait for rank %d", peer);
@@ -182,6 +185,12 @@ bool channel_peer_alive(struct channel *channel, int peer)
         {.fd = channel->links[peer].pidfd, .events = POLLIN},
     };
     return polls[0].fd >= 0 && poll(polls, 2, 0) <= 0;
+}
+
+void channel_settle(struct channel *channel)
+{
+    if (channel)
+        channel->interrupt = NULL;
 }
 
 static enum tutti_status peer_dead(const struct channel *channel, int peer)

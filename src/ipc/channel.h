@@ -11,6 +11,7 @@
 #ifndef TUTTI_IPC_CHANNEL_H
 #define TUTTI_IPC_CHANNEL_H
 
+#include "interrupt.h"
 #include "tutti/tutti.h"
 
 #define CHANNEL_NONCE_BYTES 16
@@ -26,6 +27,7 @@ struct channel_config {
     struct tutti_exchanger *exchanger;  /* tells the ranks of each other's sockets */
     const char *directory;              /* NULL is channel_directory()'s */
     int64_t timeout_ms;                 /* of opening; negative never ends */
+    const struct interrupt *interrupt;  /* of its waits, until channel_settle(); may be NULL */
 };
 
 /*
@@ -38,6 +40,8 @@ enum tutti_status channel_directory(char *path, size_t size);
 /* Collective over the exchanger. Returns INVALID, TIMEOUT (naming the ranks that did not come),
  * PEER_DEAD, MISMATCH, NO_MEMORY, SYSTEM, VERSION. */
 enum tutti_status channel_open(const struct channel_config *config, struct channel **channel);
+/* No interrupt from now on. */
+void channel_settle(struct channel *channel);
 /* Local; peers see it as death. Takes NULL, and in a child of fork() its parent's channel. */
 void channel_close(struct channel *channel);
 

@@ -18,7 +18,8 @@ struct channel {
     int rank;
     int size;
     uint64_t connected; /* bit r: links[r] has passed the handshake */
-    int listener;       /* while opening */
+    const struct interrupt *interrupt;
+    int listener; /* while opening */
     int pending[CHANNEL_PENDING];
     struct channel_link {
         int socket;

@@ -15,6 +15,7 @@
 #include "ipc/directory.h"
 #include "ipc/fork.h"
 #include "log.h"
+#include "point.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -394,7 +395,7 @@ static enum tutti_status serve(struct opening *opening)
         if (missing(opening) & bit(r))
             await(&events, channel->links[r].pidfd, on_death, r);
 
-    int64_t left = deadline_left_ms(opening->deadline);
+    int64_t left = interrupt_slice(channel->interrupt, deadline_left_ms(opening->deadline));
     if (left < 0 || left > 60000)
         left = 60000;
     if (opening->to_connect && left > 1)
@@ -420,6 +421,8 @@ static enum tutti_status connect_all(struct opening *opening)
                 opening->config->rank, list_ranks(missing(opening), ranks, sizeof ranks),
                 opening->config->timeout_ms);
         }
+        if (status == TUTTI_OK)
+            status = interrupt_ask(opening->channel->interrupt);
         if (status == TUTTI_OK)
             status = serve(opening);
     }
@@ -460,6 +463,7 @@ enum tutti_status channel_open(const struct channel_config *config, struct chann
     status = channel_create(config->rank, config->size, &opening.channel);
     if (status != TUTTI_OK)
         return status;
+    opening.channel->interrupt = config->interrupt;
     enum tutti_status listening = start_listening(&opening);
     char reason[512] = "";
     if (listening != TUTTI_OK)
@@ -467,6 +471,7 @@ enum tutti_status channel_open(const struct channel_config *config, struct chann
     status = exchange(&opening, listening);
     if (listening != TUTTI_OK)
         status = error_set(listening, "%s", reason);
+    POINT("channel.announced");
     if (status == TUTTI_OK) {
         watch_missing(&opening);
         status = connect_all(&opening);

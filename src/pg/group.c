@@ -115,6 +115,7 @@ enum tutti_status tutti_pg_create(tutti_comm_t *comm, const struct tutti_pg_opti
     if (status == TUTTI_OK)
         status = thread_start(made);
     if (status == TUTTI_OK) {
+        comm->service = COMM_SERVES;
         *pg = made;
         return TUTTI_OK;
     }
@@ -152,6 +153,7 @@ void tutti_pg_destroy(tutti_pg_t *pg)
     if (!order_load_acquire_u32(&pg->ended)) /* H6a: it is amid data that does not come */
         tutti_comm_abort(pg->comm);
     pthread_join(pg->thread, NULL);
+    pg->comm->service = COMM_SERVED;
     pthread_mutex_destroy(&pg->lock);
     pg_free(pg);
 }

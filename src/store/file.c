@@ -437,6 +437,23 @@ static void file_close(void *context)
     file_free(file);
 }
 
+/* Whoever may write to it may say anything to the ranks. */
+static enum tutti_status file_check_owner(const char *path, const struct stat *about)
+{
+    if (!S_ISREG(about->st_mode))
+        return error_set(TUTTI_ERR_INVALID, "%s is no regular file", path);
+    if (about->st_uid != geteuid() && about->st_uid != 0)
+        return error_set(TUTTI_ERR_SYSTEM,
+                         "%s belongs to user %u, this process runs as user %u: give a path that "
+                         "nobody else can create, or remove the file",
+                         path, (unsigned)about->st_uid, (unsigned)geteuid());
+    if (about->st_mode & S_IWOTH)
+        return error_set(TUTTI_ERR_SYSTEM,
+                         "anybody may write to %s (mode %04o): chmod it to 0600, or remove it",
+                         path, (unsigned)about->st_mode & 07777);
+    return TUTTI_OK;
+}
+
 enum tutti_status file_open(const struct store_url *url, int64_t timeout_ms, tutti_store_t **store)
 {
     static const struct store_ops ops = {
@@ -468,8 +485,8 @@ enum tutti_status file_open(const struct store_url *url, int64_t timeout_ms, tut
     enum tutti_status status = TUTTI_OK;
     if (self->fd < 0 || fstat(self->fd, &about) < 0)
         status = error_errno("open(%s)", self->path);
-    else if (!S_ISREG(about.st_mode))
-        status = error_set(TUTTI_ERR_INVALID, "%s is no regular file", self->path);
+    else
+        status = file_check_owner(self->path, &about);
     if (status == TUTTI_OK)
         status = add_under(self, "", "refcount/", 1, timeout_ms, &handles);
     if (status == TUTTI_OK) {

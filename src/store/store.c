@@ -6,13 +6,10 @@
 #include "env.h"
 #include "error.h"
 #include "ipc/fork.h"
-#include "order.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-
-enum { SLICE_MS = 50 }; /* of a wait that may be aborted */
 
 #define DEFAULT_TIMEOUT_MS 600000
 
@@ -187,26 +184,27 @@ static int64_t resolve(const tutti_store_t *store, int64_t timeout_ms)
     return timeout_ms ? timeout_ms : store->timeout_ms;
 }
 
-struct tutti_store store_abortable(const tutti_store_t *store, const uint32_t *word)
+struct tutti_store store_interruptible(const tutti_store_t *store,
+                                       const struct interrupt *interrupt)
 {
     struct tutti_store view = *store;
-    view.aborted = word;
+    view.interrupt = interrupt;
     return view;
 }
 
-/* Waits for keys; in slices where somebody may abort. */
+/* Waits for keys; in slices where something may interrupt. */
 static enum tutti_status wait_for_keys(tutti_store_t *store, const char *const *keys, size_t count,
                                        int64_t timeout_ms)
 {
-    if (!store->aborted)
+    if (!store->interrupt)
         return store->ops.base.wait(store->context, keys, count, timeout_ms);
     int64_t deadline = deadline_after(timeout_ms);
     for (;;) {
-        if (order_load_relaxed_u32(store->aborted))
-            return error_set(TUTTI_ERR_ABORTED, "aborted while waiting for key %.200s", *keys);
-        int64_t left = deadline_timeout_ms(deadline);
-        int64_t slice = left < 0 || left > SLICE_MS ? SLICE_MS : left;
-        enum tutti_status status = store->ops.base.wait(store->context, keys, count, slice);
+        enum tutti_status status = interrupt_ask(store->interrupt);
+        if (status != TUTTI_OK)
+            return status;
+        int64_t slice = interrupt_slice(store->interrupt, deadline_timeout_ms(deadline));
+        status = store->ops.base.wait(store->context, keys, count, slice);
         if (status != TUTTI_ERR_TIMEOUT)
             return status;
         if (deadline_passed(deadline))
@@ -233,7 +231,7 @@ enum tutti_status tutti_store_get(tutti_store_t *store, const char *key, int64_t
     enum tutti_status status = check_keys(store, "tutti_store_get", &key, 1);
     if (status == TUTTI_OK && !value)
         capacity = 0;
-    if (status == TUTTI_OK && store->aborted)
+    if (status == TUTTI_OK && store->interrupt)
         status = wait_for_keys(store, &key, 1, resolve(store, timeout_ms));
     if (status == TUTTI_OK)
         status = store->ops.base.get(store->context, key, resolve(store, timeout_ms), value,
@@ -319,7 +317,7 @@ enum tutti_status store_multi_get(tutti_store_t *store, const char *const *keys,
     if (status != TUTTI_OK || count == 0)
         return status;
     timeout_ms = resolve(store, timeout_ms);
-    if (store->ops.multi_get && store->aborted)
+    if (store->ops.multi_get && store->interrupt)
         status = wait_for_keys(store, keys, count, timeout_ms);
     if (status != TUTTI_OK)
         return status;

@@ -9,6 +9,7 @@
 #ifndef TUTTI_STORE_STORE_H
 #define TUTTI_STORE_STORE_H
 
+#include "interrupt.h"
 #include "tutti/tutti.h"
 
 /* The limits of PyTorch's server; the key loses one byte to the "/" that goes before it. */
@@ -28,16 +29,16 @@ struct store_ops {
 
 struct tutti_store {
     struct store_ops ops;
-    void *context;           /* the kind's own; freed by its close */
-    int64_t timeout_ms;      /* what 0 means on this handle */
-    uint32_t epoch;          /* of the process: a child of fork() owns nothing */
-    char *url;               /* NULL if no other process can open the store */
-    const uint32_t *aborted; /* NULL, or a word that ends waits once it is not 0 */
+    void *context;                     /* the kind's own; freed by its close */
+    int64_t timeout_ms;                /* what 0 means on this handle */
+    uint32_t epoch;                    /* of the process: a child of fork() owns nothing */
+    char *url;                         /* NULL if no other process can open the store */
+    const struct interrupt *interrupt; /* of waits; may be NULL */
 };
 
-/* A view of a store, on the caller's stack, whose waits also end with ABORTED within 50 ms of *word
- * becoming other than 0. Not to be closed. */
-struct tutti_store store_abortable(const tutti_store_t *store, const uint32_t *word);
+/* A view of a store, on the caller's stack, whose waits the interrupt ends. Not to be closed. */
+struct tutti_store store_interruptible(const tutti_store_t *store,
+                                       const struct interrupt *interrupt);
 
 /* A parsed URL. The strings are bounded copies, so that a URL may be of any length. */
 struct store_url {

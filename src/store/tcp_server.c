@@ -2,7 +2,8 @@
 /*
  * The server's thread: listens, moves bytes between sockets and sessions, and never waits for one
  * client. A client that does not read is not read from either, so that what it can make us keep is
- * bounded; one that does not introduce itself in time is sent away.
+ * bounded; one that does not introduce itself in time is sent away, or sooner, once too many others
+ * have come: whoever can reach the port must not use up this process's descriptors.
  */
 #include "store/tcp.h"
 
@@ -28,6 +29,8 @@
 enum {
     MAX_LISTENERS = 4,
     MAX_CONNECTIONS = 4096,
+    MAX_STRANGERS = 256,     /* the oldest gives way; who means it has introduced itself by then */
+    MAX_ACCEPTS = 64,        /* at once, before others are served */
     INTRODUCTION_MS = 10000, /* for VALIDATE and the proof of the secret */
     ACCEPT_PAUSE_MS = 100,   /* after descriptors ran out */
 };
@@ -49,6 +52,7 @@ struct connection {
 
 struct list {
     struct connection *first, *last; /* newest last */
+    int count;
 };
 
 struct tcp_server {
@@ -76,6 +80,7 @@ static void list_remove(struct connection *connection)
     struct list *list = connection->list;
     *(connection->previous ? &connection->previous->next : &list->first) = connection->next;
     *(connection->next ? &connection->next->previous : &list->last) = connection->previous;
+    list->count--;
 }
 
 static void list_add(struct list *list, struct connection *connection)
@@ -85,6 +90,7 @@ static void list_add(struct list *list, struct connection *connection)
     connection->previous = list->last;
     *(list->last ? &list->last->next : &list->first) = connection;
     list->last = connection;
+    list->count++;
 }
 
 /* A forked child may hold the same socket: then close() alone ends neither its events nor the
@@ -202,15 +208,17 @@ static void close_listeners(struct tcp_server *server)
     server->listener_count = 0;
 }
 
-static void accept_all(struct tcp_server *server, int listener)
+static void accept_some(struct tcp_server *server, int listener)
 {
-    for (;;) {
+    for (int accepted = 0; accepted < MAX_ACCEPTS; accepted++) {
         int fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
         if (fd >= 0) {
             if (server->connection_count >= MAX_CONNECTIONS || !connection_create(server, fd)) {
                 log_write(TUTTI_LOG_WARN, -1, "store server: a connection was turned away (%d)",
                           server->connection_count);
                 close(fd);
+            } else if (server->strangers.count > MAX_STRANGERS) {
+                connection_destroy(server, server->strangers.first);
             }
             continue;
         }
@@ -271,7 +279,7 @@ static void serve_event(struct tcp_server *server, struct source *source, uint32
         serve_connection(server, (struct connection *)(void *)source, events);
         break;
     case SOURCE_LISTENER:
-        accept_all(server, source->fd);
+        accept_some(server, source->fd);
         break;
     case SOURCE_STOP:
         if (read(source->fd, &count, sizeof count) < 0)

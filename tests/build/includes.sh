@@ -5,13 +5,14 @@ set -euo pipefail
 # Layer, name, files. Two names on one layer do not see each other.
 layers='
 0 public  include/tutti/*
-1 base    src/error.? src/fault.? src/log.? src/names.? src/env.? src/op.? src/options.? src/deadline.? src/dtype.h
+1 base    src/error.? src/fault.? src/log.? src/names.? src/env.? src/op.? src/options.? src/deadline.? src/dtype.h src/interrupt.h
 1 base    src/topology.? src/topology_file.? src/order.? src/point.? src/numeric.? src/ring_cut.? src/layout.? src/signature.? src/text.?
 1 base    src/record.? src/ticks.?
 2 ipc     src/ipc/*
 3 store   src/store/*
 4 backend src/cpu/* src/cuda/* src/algo.? src/launch.? src/backend.?
-5 comm    src/comm.? src/meet.? src/host.? src/plan.? src/symm.? src/symm_* src/links.? src/recorder.? src/recorder_* src/work.? src/info.?
+ 5 comm    src/comm.? src/meet.? src/host.? src/shrink.? src/survivors.? src/plan.? src/symm.? src/symm_* src/links.?
+ 5 comm    src/recorder.? src/recorder_* src/work.? src/info.?
 6 above   src/pg/* src/fabric/*
 7 api     src/api.?
 '

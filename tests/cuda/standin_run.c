@@ -555,6 +555,7 @@ void standin_run(const struct function *function, const struct cuda_launch *laun
         return;
     }
     run.sequence = ++board_of(run.own)->sequence;
+    launch->control->rows[0].sequence = run.sequence;
     announce(&run);
     if (function->slow)
         nanosleep(&(struct timespec){.tv_nsec = 20000000}, NULL);

@@ -464,6 +464,68 @@ static int meet_after_intruders(struct group *group, int rank)
     return 0;
 }
 
+/* Another user who has got hold of the socket, and of the nonce: the kernel's word on who he is
+ * does not fit. Returns the child's part: 0 if he was dropped. */
+static int foreigner(struct group *group)
+{
+    struct hello hello = {0x74757474, 1, 1, 0, ""};
+    char byte;
+    int fd;
+    memcpy(hello.nonce, "0123456789abcdef", sizeof hello.nonce);
+    if (setresgid(65534, 65534, 65534) != 0 || setresuid(65534, 65534, 65534) != 0)
+        return 1;
+    if (intrude(&fd, 1, &hello, sizeof hello) != 1)
+        return 2;
+    group_raise(group, 1);
+    return recv(fd, &byte, 1, 0) <= 0 ? 0 : 3;
+}
+
+static void permit(mode_t folder_mode, mode_t socket_mode)
+{
+    DIR *folder = opendir(directory);
+    const struct dirent *entry;
+    while ((entry = readdir(folder)))
+        if (strncmp(entry->d_name, "ch-", 3) == 0)
+            fchmodat(dirfd(folder), entry->d_name, socket_mode, 0);
+    fchmod(dirfd(folder), folder_mode);
+    closedir(folder);
+}
+
+static int meet_after_foreigner(struct group *group, int rank)
+{
+    struct channel *channel;
+    int how = 0, socket;
+    pid_t child = 0;
+    if (rank == 1) {
+        while (intrude(&socket, 1, NULL, 0) == 0)
+            usleep(1000);
+        close(socket);
+        permit(0755, 0777);
+        child = fork();
+        if (child == 0)
+            _exit(foreigner(group));
+        GROUP_CHECK(group_await(group, 1, 1));
+        permit(0700, 0755);
+    }
+    GROUP_CHECK(open_channel(group, rank, &channel) == TUTTI_OK);
+    if (rank == 1)
+        GROUP_CHECK(waitpid(child, &how, 0) == child && how == 0);
+    group_raise(group, 0);
+    GROUP_CHECK(group_await(group, 0, 2));
+    channel_close(channel);
+    return 0;
+}
+
+static void another_user_does_not_get_in(void **state)
+{
+    (void)state;
+    if (geteuid() != 0)
+        skip();
+    struct group *group = group_create(2);
+    assert_int_equal(group_run_processes(group, meet_after_foreigner), 0);
+    group_destroy(group);
+}
+
 static void intruders_do_not_matter(void **state)
 {
     (void)state;
@@ -576,6 +638,7 @@ int main(void)
         cmocka_unit_test(death_is_noticed_behind_a_child),
         cmocka_unit_test(death_while_opening_is_noticed),
         cmocka_unit_test(closing_is_seen_as_death),
+        cmocka_unit_test(another_user_does_not_get_in),
         cmocka_unit_test(intruders_do_not_matter),
         cmocka_unit_test(child_has_no_descriptors),
         cmocka_unit_test(nobody_waits_for_who_cannot_listen),

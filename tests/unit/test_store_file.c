@@ -152,6 +152,26 @@ static void other_files_are_refused_and_left_alone(void **state)
     assert_int_equal(tutti_store_open(other, 1000, &store), TUTTI_ERR_SYSTEM);
 }
 
+/* Whoever can write to the file could lead the ranks astray. */
+static void files_of_others_are_refused(void **state)
+{
+    tutti_store_t *store;
+    (void)state;
+    put_file("", 0);
+    assert_int_equal(chmod(path, 0666), 0);
+    assert_int_equal(tutti_store_open(url, 1000, &store), TUTTI_ERR_SYSTEM);
+    assert_non_null(strstr(tutti_last_error(), "anybody may write"));
+    assert_int_equal(chmod(path, 0644), 0); /* as PyTorch makes them */
+    assert_int_equal(tutti_store_open(url, 1000, &store), TUTTI_OK);
+    tutti_store_close(store);
+    if (chown(path, 65534, (gid_t)-1) == 0 && geteuid() == 0) {
+        assert_int_equal(tutti_store_open(url, 1000, &store), TUTTI_ERR_SYSTEM);
+        assert_non_null(strstr(tutti_last_error(), "belongs to user 65534"));
+        assert_int_equal(chown(path, 0, (gid_t)-1), 0);
+    }
+    unlink(path);
+}
+
 static void a_held_lock_ends_in_a_time_out(void **state)
 {
     tutti_store_t *store;
@@ -188,6 +208,7 @@ int main(void)
         TEST(the_log_is_pytorchs),
         TEST(a_dead_writers_record_is_cut_off),
         TEST(other_files_are_refused_and_left_alone),
+        TEST(files_of_others_are_refused),
         TEST(a_held_lock_ends_in_a_time_out),
         TEST(the_last_of_all_ranks_removes_the_file),
     };

@@ -273,6 +273,26 @@ static void slow_and_silent_clients_block_nobody(void **state)
 
 /* Asks for far more than the sockets hold and does not read: the server keeps one reply and stops
  * reading, others go on. */
+/* More than the server keeps: the first give way, and who introduces himself is let in. */
+static void many_strangers_keep_nobody_out(void **state)
+{
+    enum { MANY = 400 };
+    int fds[MANY], before = dial_and_greet();
+    (void)state;
+    for (int i = 0; i < MANY; i++)
+        fds[i] = dial();
+    tutti_store_t *store = open_one();
+    for (int i = 0; i < 20; i++)
+        assert_int_equal(tutti_store_add(store, "count", 1, NULL), TUTTI_OK);
+    hear_the_end(fds[0]);
+    SAY(before, "\x07"); /* is still there */
+    assert_int_equal(recv(before, (char[8]){0}, 8, MSG_WAITALL), 8);
+    for (int i = 1; i < MANY; i++)
+        close(fds[i]);
+    close(before);
+    tutti_store_close(store);
+}
+
 static void a_client_that_does_not_read_is_not_read(void **state)
 {
     size_t bytes = (size_t)4 << 20;
@@ -544,6 +564,7 @@ int main(void)
         TEST(waits_end_when_the_last_key_comes),
         TEST(broken_clients_are_cut_off),
         TEST(slow_and_silent_clients_block_nobody),
+        TEST(many_strangers_keep_nobody_out),
         TEST(a_client_that_does_not_read_is_not_read),
         TEST(a_port_is_served_once),
         cmocka_unit_test(secrets_must_agree),

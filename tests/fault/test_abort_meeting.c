@@ -1,0 +1,167 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * tutti_comm_abort() while ranks meet, or shrink, and one of them is stuck at a named point: the
+ * waits of those who abort end at once, those of a shrink on all ranks, which may shrink again.
+ * Says how long that took; the bound is ten times what is promised.
+ */
+#include "faults.h"
+
+#include "deadline.h"
+#include "device.h"
+#include "point.h"
+#include "shrink.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <unistd.h>
+
+enum { SIZE = 3, STUCK = 2, PATIENCE_MS = 2000, SOON_MS = 1000 };
+enum { AT_POINT, OVER }; /* flags */
+
+struct shared {
+    int64_t aborted_ns[SIZE];
+    int64_t took_ns[SIZE];
+};
+
+/* Set on the rank that is to be stuck. */
+static struct ranks *stuck;
+
+static void hook(const char *name)
+{
+    struct ranks *ranks = stuck;
+    if (!ranks || strcmp(name, ranks->context) != 0)
+        return;
+    stuck = NULL;
+    ranks_raise(ranks, AT_POINT);
+    ranks_await(ranks, OVER, SIZE - 1);
+}
+
+/* ---- aborting -------------------------------------------------------------------------------- */
+
+struct aborter {
+    pthread_t thread;
+    struct ranks *ranks;
+    int rank;
+    tutti_comm_t *comm;
+};
+
+static void *abort_soon(void *argument)
+{
+    struct aborter *self = argument;
+    struct shared *shared = (struct shared *)(void *)self->ranks->shared;
+    if (!ranks_await(self->ranks, AT_POINT, 1))
+        return NULL;
+    usleep(30000); /* likely, not necessarily, in the wait by now */
+    shared->aborted_ns[self->rank] = deadline_now();
+    tutti_comm_abort(self->comm);
+    return NULL;
+}
+
+static bool aborter_start(struct aborter *self, struct ranks *ranks, int rank, tutti_comm_t *comm)
+{
+    *self = (struct aborter){.ranks = ranks, .rank = rank, .comm = comm};
+    return pthread_create(&self->thread, NULL, abort_soon, self) == 0;
+}
+
+/* After the call that was aborted. */
+static void aborter_end(struct aborter *self)
+{
+    struct shared *shared = (struct shared *)(void *)self->ranks->shared;
+    int64_t now = deadline_now();
+    pthread_join(self->thread, NULL);
+    shared->took_ns[self->rank] = now - shared->aborted_ns[self->rank];
+    ranks_raise(self->ranks, OVER);
+}
+
+/* ---- the two meetings ------------------------------------------------------------------------ */
+
+static int live_meet(struct ranks *ranks, int rank, tutti_store_t *store)
+{
+    struct tutti_comm_options options = {.struct_size = sizeof options, .defer = true};
+    struct aborter aborter;
+    tutti_comm_t *comm;
+    stuck = rank == STUCK ? ranks : NULL;
+    if (rank == STUCK)
+        options.timeout_ms = PATIENCE_MS;
+    RANKS_CHECK(ranks_join(ranks, rank, store, &options, &comm) == TUTTI_OK);
+    if (rank == STUCK) {
+        enum tutti_status status = tutti_comm_rendezvous(comm);
+        if (status == TUTTI_OK) /* the others had done their part */
+            status = tutti_comm_status(comm, NULL);
+        RANKS_CHECK(status != TUTTI_OK && !stuck);
+    } else {
+        RANKS_CHECK(aborter_start(&aborter, ranks, rank, comm));
+        enum tutti_status status = tutti_comm_rendezvous(comm);
+        aborter_end(&aborter);
+        if (status == TUTTI_OK) /* it did not wait for the one that is stuck */
+            status = tutti_comm_status(comm, NULL);
+        /* Or the other one's abort was faster, and shows as its departure. */
+        RANKS_CHECK(status == TUTTI_ERR_ABORTED || status == TUTTI_ERR_PEER_DEAD);
+    }
+    tutti_comm_destroy(comm);
+    return 0;
+}
+
+static int live_shrink(struct ranks *ranks, int rank, tutti_store_t *store)
+{
+    struct tutti_shrink_result result;
+    struct aborter aborter;
+    tutti_comm_t *comm, *shrunk;
+    stuck = NULL;
+    RANKS_CHECK(ranks_join(ranks, rank, store, NULL, &comm) == TUTTI_OK);
+    stuck = rank == STUCK ? ranks : NULL;
+    if (rank == 0)
+        RANKS_CHECK(aborter_start(&aborter, ranks, rank, comm));
+    enum tutti_status status = shrink_without(comm, store, -1, &shrunk, &result);
+    if (rank == 0)
+        aborter_end(&aborter);
+    RANKS_CHECK(status == TUTTI_ERR_ABORTED && !shrunk);
+    RANKS_CHECK(strstr(tutti_last_error(), "rank 0 aborted"));
+    if (rank == 1)
+        ranks_raise(ranks, OVER);
+    RANKS_CHECK(shrink_without(comm, store, -1, &shrunk, &result) == TUTTI_OK);
+    RANKS_CHECK(shrink_is(&result, shrunk, rank, 7) && shrink_check(shrunk, 20));
+    tutti_comm_destroy(comm);
+    tutti_comm_destroy(shrunk);
+    return 0;
+}
+
+/* ---- all of it ------------------------------------------------------------------------------- */
+
+static int run(const char *title, ranks_fn *fn, const char *point)
+{
+    struct ranks *ranks = ranks_create(SIZE, SIZE, sizeof(struct shared));
+    const struct shared *shared = (const struct shared *)(void *)ranks->shared;
+    ranks->context = point;
+    int failures = ranks_run(ranks, fn);
+    int64_t took_ns = 0;
+    for (int r = 0; r < SIZE; r++)
+        took_ns = shared->took_ns[r] > took_ns ? shared->took_ns[r] : took_ns;
+    printf("%s, stuck at %s: within %.2f ms%s\n", title, point, (double)took_ns / 1e6,
+           failures ? ", FAILED" : "");
+    ranks_destroy(ranks);
+    return failures || took_ns > (int64_t)SOON_MS * 1000000 ? 1 : 0;
+}
+
+int main(void)
+{
+    static const char *const points[] = {"meet.joined",    "open.arena",   "channel.announced",
+                                         "channel.opened", "open.handles", "open.joined",
+                                         "cuda.prepared",  "cuda.handles"};
+    static const char *const shrink_points[] = {"shrink.entered", "shrink.agreed",
+                                                "shrink.assembled"};
+    enum { MEET = 1 }; /* that a shrink lacks */
+    const size_t count = device_is_cuda() ? 8 : 6;
+    int failures = 0, skip = ranks_skip(SIZE);
+    if (skip)
+        return skip;
+    point_hook = hook;
+    faults_directory_create();
+    for (size_t i = 0; i < count; i += ranks_short() ? 3 : 1)
+        failures += run("meeting", live_meet, points[i]);
+    for (size_t i = MEET; i < count; i += ranks_short() ? 3 : 1)
+        failures += run("shrinking", live_shrink, points[i]);
+    for (size_t i = 0; i < sizeof shrink_points / sizeof *shrink_points; i++)
+        failures += run("shrinking", live_shrink, shrink_points[i]);
+    return failures + faults_directory_check() ? 1 : 0;
+}
