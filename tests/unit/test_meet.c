@@ -1,0 +1,124 @@
+/* SPDX-License-Identifier: MIT */
+/* Ranks find each other though a key goes between the store's wait for it and its answer. */
+#include "meet.h"
+
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+enum { SIZE = 2, TIMEOUT_MS = 60000 };
+
+static tutti_store_t *memory;
+static int empty_answers; /* that the leader's gets of "join" keys still give: its thread alone */
+static int gets;
+
+static enum tutti_status set(void *context, const char *key, const void *value, size_t size)
+{
+    (void)context;
+    return tutti_store_set(memory, key, value, size);
+}
+
+/* What the tcp store's server says of a key that is deleted behind the client's wait. */
+static enum tutti_status get(void *context, const char *key, int64_t timeout_ms, void *value,
+                             size_t capacity, size_t *size)
+{
+    enum tutti_status status = tutti_store_get(memory, key, timeout_ms, value, capacity, size);
+    (void)context;
+    if (status == TUTTI_OK && strstr(key, "/join/") && gets++ < empty_answers)
+        *size = 0;
+    return status;
+}
+
+static enum tutti_status wait(void *context, const char *const *keys, size_t count,
+                              int64_t timeout_ms)
+{
+    (void)context;
+    return tutti_store_wait(memory, keys, count, timeout_ms);
+}
+
+static enum tutti_status add(void *context, const char *key, int64_t amount, int64_t *result)
+{
+    (void)context;
+    return tutti_store_add(memory, key, amount, result);
+}
+
+static enum tutti_status check(void *context, const char *const *keys, size_t count, bool *exists)
+{
+    (void)context;
+    return tutti_store_check(memory, keys, count, exists);
+}
+
+static enum tutti_status compare_set(void *context, const char *key, const void *expected,
+                                     size_t expected_size, const void *desired, size_t desired_size,
+                                     void *value, size_t capacity, size_t *size)
+{
+    (void)context;
+    return tutti_store_compare_set(memory, key, expected, expected_size, desired, desired_size,
+                                   value, capacity, size);
+}
+
+static enum tutti_status delete_key(void *context, const char *key, bool *deleted)
+{
+    (void)context;
+    return tutti_store_delete(memory, key, deleted);
+}
+
+static enum tutti_status num_keys(void *context, int64_t *count)
+{
+    (void)context;
+    return tutti_store_num_keys(memory, count);
+}
+
+static void *follow(void *argument)
+{
+    static enum tutti_status status;
+    status = meet(memory, "gone", 1, SIZE, TIMEOUT_MS, argument);
+    return &status;
+}
+
+static void a_key_that_is_gone_is_no_other_version(void **state)
+{
+    const struct tutti_store_ops ops = {
+        .struct_size = sizeof ops,
+        .set = set,
+        .get = get,
+        .wait = wait,
+        .add = add,
+        .check = check,
+        .compare_set = compare_set,
+        .delete_key = delete_key,
+        .num_keys = num_keys,
+    };
+    struct meeting mine, theirs;
+    tutti_store_t *store;
+    pthread_t thread;
+    void *result;
+    (void)state;
+    assert_int_equal(tutti_store_open("memory:meet", TIMEOUT_MS, &memory), TUTTI_OK);
+    assert_int_equal(tutti_store_from_ops(&ops, NULL, &store), TUTTI_OK);
+    for (empty_answers = 0; empty_answers < 3; empty_answers++) {
+        gets = 0;
+        assert_int_equal(pthread_create(&thread, NULL, follow, &theirs), 0);
+        assert_int_equal(meet(store, "gone", 0, SIZE, TIMEOUT_MS, &mine), TUTTI_OK);
+        assert_int_equal(pthread_join(thread, &result), 0);
+        assert_int_equal(*(enum tutti_status *)result, TUTTI_OK);
+        assert_int_equal(mine.generation, theirs.generation);
+        assert_memory_equal(mine.nonce, theirs.nonce, sizeof mine.nonce);
+        assert_true(gets > empty_answers);
+    }
+    tutti_store_close(store);
+    tutti_store_close(memory);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_key_that_is_gone_is_no_other_version),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
