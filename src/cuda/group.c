@@ -627,6 +627,10 @@ static enum tutti_status completed_read(struct cuda_group *group, uint64_t *comp
     struct tutti_fault fault;
     const void *failed;
     uint64_t begun;
+    if (group->proxy) {
+        *completed = cuda_proxy_completed(group->proxy);
+        return TUTTI_OK;
+    }
     enum tutti_status status = begun_read(group, &begun);
     if (status == TUTTI_OK)
         status =
@@ -705,6 +709,11 @@ void cuda_group_close(struct cuda_group *group, struct tutti_fault *fault)
     cuda_leave(group, pushed);
     cuda_proxy_free(group->proxy);
     free(group);
+}
+
+uint64_t cuda_group_sequence(const struct cuda_group *group)
+{
+    return group->proxy ? cuda_proxy_enqueued(group->proxy) : group->host->sequence;
 }
 
 bool cuda_group_is_staged(const struct cuda_group *group)

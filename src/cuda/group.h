@@ -75,6 +75,8 @@ enum tutti_status cuda_group_open(const struct cuda_group_config *config,
  * ended that nobody has asked about. */
 void cuda_group_close(struct cuda_group *group, struct tutti_fault *fault);
 
+/* The number of the last operation that was enqueued: the caller's own. */
+uint64_t cuda_group_sequence(const struct cuda_group *group);
 /* Whether all goes through the host's memory, so that links are nothing to it. */
 bool cuda_group_is_staged(const struct cuda_group *group);
 

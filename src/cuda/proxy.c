@@ -45,8 +45,10 @@ struct cuda_proxy {
     struct cuda_proxy_page *page; /* the keep's */
     CUdeviceptr come, done;       /* its words as the device has them */
     size_t one_shot_bytes;
-    uint64_t pieces; /* put on streams: the caller's own */
-    bool sharp;      /* naps are as short as they say: the thread's own */
+    uint64_t pieces;    /* put on streams: the caller's own, as is the next */
+    uint64_t enqueued;  /* operations of all ranks */
+    uint64_t completed; /* ... that ended well: the thread's */
+    bool sharp;         /* naps are as short as they say: the thread's own */
 
     uint64_t put;    /* operations in the ring so far: release E3 pairs E3a */
     uint64_t taken;  /* ... that are over: release E4 pairs E4a */
@@ -151,6 +153,9 @@ static bool operation_run(struct cuda_proxy *proxy, const struct operation *oper
         uint64_t number = operation->first + piece + 1;
         if (!piece_await(proxy, number) || piece_run(proxy, operation, piece) != TUTTI_OK)
             return false;
+        /* Relaxed: read once the stream has come to its end, or the thread to its. */
+        if (piece + 1 == pieces)
+            order_store_relaxed_u64(&proxy->completed, proxy->host->sequence);
         order_store_release_u64(&proxy->page->done, number); /* E2 pairs E2a, the stream's wait */
     }
     return true;
@@ -271,6 +276,16 @@ void cuda_proxy_free(struct cuda_proxy *proxy)
     free(proxy);
 }
 
+uint64_t cuda_proxy_enqueued(const struct cuda_proxy *proxy)
+{
+    return proxy->enqueued;
+}
+
+uint64_t cuda_proxy_completed(const struct cuda_proxy *proxy)
+{
+    return order_load_relaxed_u64(&proxy->completed);
+}
+
 /* ---- the caller ------------------------------------------------------------------------------ */
 
 enum tutti_status cuda_proxy_algorithm(enum tutti_algo asked, enum tutti_algo *algo,
@@ -381,6 +396,7 @@ static void publish(struct cuda_proxy *proxy, const struct operation *operation)
 {
     proxy->ring[proxy->put % CUDA_PROXY_OPERATIONS] = *operation;
     proxy->pieces += pieces_of(&operation->request);
+    proxy->enqueued += operation->subset == 0;
     order_store_release_u64(&proxy->put, proxy->put + 1); /* E3 pairs E3a */
     order_fence(); /* between our word and the look at theirs, as there is in idle() */
     if (order_load_relaxed_u32(&proxy->asleep))

@@ -53,6 +53,11 @@ void cuda_proxy_stop(struct cuda_proxy *proxy);
 /* Frees what is not the keep's; after cuda_proxy_stop(), or in a child of fork(). */
 void cuda_proxy_free(struct cuda_proxy *proxy);
 
+/* The numbers of the last operation of all ranks that was enqueued (the caller's own), and of the
+ * last one that ended well. */
+uint64_t cuda_proxy_enqueued(const struct cuda_proxy *proxy);
+uint64_t cuda_proxy_completed(const struct cuda_proxy *proxy);
+
 /* What an all-reduce is called, and why, or INVALID. */
 enum tutti_status cuda_proxy_algorithm(enum tutti_algo asked, enum tutti_algo *algo,
                                        const char **reason);
