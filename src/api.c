@@ -100,11 +100,18 @@ static inline enum tutti_status settle(struct tutti_comm *comm, const char *call
 
 /* ---- what is recorded ------------------------------------------------------------------------ */
 
+/* Of the last operation that was begun, or enqueued. */
+static inline uint64_t sequence_of(const struct tutti_comm *comm)
+{
+    return __builtin_expect(comm->cuda != NULL, 0) ? cuda_group_sequence(comm->cuda)
+                                                   : comm->cpu.sequence;
+}
+
 /* An operation that nothing came of. */
 static __attribute__((cold, noinline)) enum tutti_status
 refused(struct tutti_comm *comm, uint64_t signature, enum tutti_status status)
 {
-    const struct recorder_operation operation = {.sequence = comm->cpu.sequence,
+    const struct recorder_operation operation = {.sequence = sequence_of(comm),
                                                  .signature = signature};
     recorder_end(recorder_start(&comm->recorder, &operation, RECORD_REFUSED, ticks_now()),
                  RECORD_REFUSED, status, RECORD_CALL, 0);
@@ -150,12 +157,12 @@ static enum tutti_status enqueued(struct tutti_comm *comm, const struct request 
     if (status != TUTTI_OK)
         return refused(comm, request->signature, status);
     const struct recorder_operation operation = {
-        .sequence = comm->cpu.sequence,
+        .sequence = sequence_of(comm),
         .signature = request->signature,
         .parameter = request->parameter,
-        .kind = subset                         ? RECORD_SUBSET
-                : comm->cpu.sequence == former ? RECORD_CAPTURED
-                                               : RECORD_CALL,
+        .kind = subset                        ? RECORD_SUBSET
+                : sequence_of(comm) == former ? RECORD_CAPTURED
+                                              : RECORD_CALL,
     };
     recorder_start(&comm->recorder, &operation, RECORD_ENQUEUED, ticks_now());
     return TUTTI_OK;
@@ -379,7 +386,7 @@ static enum tutti_status all_reduce(const void *send, void *recv, size_t count,
     if (status != TUTTI_OK)
         return refused(comm, signature_of(count, dtype, op), status);
     if (comm->cuda) {
-        uint64_t former = comm->cpu.sequence;
+        uint64_t former = sequence_of(comm);
         status = cuda_all_reduce(comm->cuda, &request, stream);
         return enqueued(comm, &request, former, false, status);
     }
@@ -504,7 +511,7 @@ static enum tutti_status barrier(struct tutti_comm *comm, const int *ranks, int 
     };
     if (!comm->cuda)
         return barrier_run(comm, subset, &request);
-    uint64_t former = comm->cpu.sequence;
+    uint64_t former = sequence_of(comm);
     status = cuda_barrier(comm->cuda, subset, &request, stream);
     return enqueued(comm, &request, former, subset != 0, status);
 }

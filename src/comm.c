@@ -335,11 +335,17 @@ static enum tutti_status record_make(const struct tutti_comm *comm, struct works
 }
 
 /* Kernels of several processes that wait for each other on one device take turns of milliseconds,
- * whoever works, so nobody gets them there who has not asked for them. */
+ * whoever works, so nobody gets them there who has not asked for them: a host thread stages. Those
+ * of threads run side by side. */
 static enum cuda_place place_choose(const struct tutti_comm *comm,
                                     const struct host_record *records, const char **why)
 {
     const enum tutti_algo algo = (enum tutti_algo)comm->config.algo;
+    if ((algo == TUTTI_ALGO_HOST_STAGED || algo == TUTTI_ALGO_NONE) &&
+        host_processes_overlap(records, comm->world_size)) {
+        *why = "processes share a device";
+        return CUDA_PLACE_PROXY;
+    }
     *why = algo == TUTTI_ALGO_HOST_STAGED ? "asked for" : "ranks share a device";
     if (algo == TUTTI_ALGO_HOST_STAGED ||
         (algo == TUTTI_ALGO_NONE && host_devices_overlap(records, comm->world_size)))
@@ -364,6 +370,11 @@ static enum tutti_status device_open(struct tutti_comm *comm, struct workspace *
         .devices = work->devices,
         .place = place,
         .why = why,
+        .one_shot_bytes = plan_small_bytes(&(struct plan_input){
+            .world_size = comm->world_size,
+            .paths = {.all = true},
+            .oversubscribed = host->oversubscribed,
+        }),
         .table = &work->table,
         .by_links = plan_by_links(&comm->paths),
         .host = &comm->cpu,
@@ -424,6 +435,7 @@ static enum tutti_status groups_open(struct tutti_comm *comm, struct workspace *
     int order[TUTTI_MAX_RANKS];
     for (int leaf = 0; leaf < comm->world_size; leaf++)
         order[leaf] = comm->config.leaf_order[leaf];
+    const char *why;
     plan_paths_make(&comm->topology, order, &comm->paths);
     enum tutti_status status = forced_check(comm);
     if (status != TUTTI_OK)
@@ -436,7 +448,8 @@ static enum tutti_status groups_open(struct tutti_comm *comm, struct workspace *
         .links = &links,
         .remote = remote_ranks(work->records, comm->rank, comm->world_size),
         .oversubscribed = comm->world_size > comm->cores,
-        .idle = comm->config.device == TUTTI_DEVICE_CUDA,
+        .idle = comm->config.device == TUTTI_DEVICE_CUDA &&
+                place_choose(comm, work->records, &why) != CUDA_PLACE_PROXY,
         .nonce = comm->nonce,
         .isa = comm->isa,
         .exchanger = exchanger,

@@ -117,6 +117,16 @@ bool host_devices_overlap(const struct host_record *records, int size)
     return pair_find(records, size, &low, &high);
 }
 
+bool host_processes_overlap(const struct host_record *records, int size)
+{
+    for (int high = 0; high < size; high++)
+        for (int low = 0; low < high; low++)
+            if (memcmp(records[low].device.uuid, records[high].device.uuid, CUDA_UUID_BYTES) == 0 &&
+                memcmp(records[low].process, records[high].process, sizeof records->process) != 0)
+                return true;
+    return false;
+}
+
 static enum tutti_status devices_compare(const struct host_record *records, int size)
 {
     int low, high, strict = 0;

@@ -38,6 +38,9 @@ enum tutti_status host_records_compare(const struct host_record *records, int ra
 /* Whether a device is that of several ranks. */
 bool host_devices_overlap(const struct host_record *records, int size);
 
+/* Whether it is that of several processes. */
+bool host_processes_overlap(const struct host_record *records, int size);
+
 /* How many processors the ranks have together. */
 int host_cores(const struct host_record *records, int size);
 

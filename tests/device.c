@@ -30,6 +30,11 @@ int device_count(const char **reason)
     return count;
 }
 
+bool device_is_shared(void)
+{
+    return device_is_cuda() && getenv("TUTTI_ALLOW_OVERLAPPING_DEVICES");
+}
+
 bool device_bind(int rank)
 {
     static _Thread_local bool bound;

@@ -388,9 +388,14 @@ enum tutti_status device_barrier(tutti_comm_t *comm, tutti_stream_t stream)
 }
 
 #ifdef TESTS_CUDA
-/* The rows of the rank's own arena: what its next kernel begins from, whatever its grid. */
-static bool rows_set(const tutti_comm_t *comm, uint64_t sequence)
+/* The rows of the rank's own arena: what its next kernel begins from, whatever its grid. A host
+ * thread counts as CPU ranks do. */
+static bool rows_set(tutti_comm_t *comm, uint64_t sequence)
 {
+    if (comm->cuda->proxy) {
+        comm->cpu.sequence = sequence;
+        return true;
+    }
     static _Thread_local struct cuda_row rows[CUDA_BLOCKS];
     unsigned char *there =
         /* On the device: not to be read through. */
@@ -402,7 +407,7 @@ static bool rows_set(const tutti_comm_t *comm, uint64_t sequence)
     return gpu_copy(there, rows, sizeof rows);
 }
 #else
-static bool rows_set(const tutti_comm_t *comm, uint64_t sequence)
+static bool rows_set(tutti_comm_t *comm, uint64_t sequence)
 {
     (void)comm, (void)sequence;
     return false;

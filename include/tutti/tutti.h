@@ -540,15 +540,15 @@ struct tutti_call_options {
  * On CUDA it returns once the operation is enqueued on the stream, and "blocks" is what the stream
  * does; send and recv are memory of the communicator's device (allocated there, or managed), which
  * lives until the stream has passed the operation. INVALID names a host pointer, or both devices of
- * a pointer elsewhere. The call may be captured in a graph. What goes wrong later (TIMEOUT,
- * PEER_DEAD, MISMATCH, ABORTED) ends the kernels that wait, on all ranks, without an error of CUDA:
- * recv is undefined, and tutti_comm_status() and every later call return it. A mismatch is noticed
- * at the latest by the next operation.
+ * a pointer elsewhere. It may be captured in a graph, but where processes share a device: DECLINED.
+ * What goes wrong later (TIMEOUT, PEER_DEAD, MISMATCH, ABORTED) ends what waits, on all ranks, with
+ * no error of CUDA: recv is undefined, and tutti_comm_status() and every later call return it. A
+ * mismatch is noticed at the latest by the next operation.
  *
  * Returns INVALID (an algorithm that the links do not allow, too), VERSION (an unknown option),
- * DECLINED (strict mode has no algorithm), CONCURRENT or CUDA (the launch failed), having done
- * nothing; or TIMEOUT, PEER_DEAD, MISMATCH or ABORTED, after which recv is undefined and the
- * communicator stays failed, on every rank.
+ * DECLINED (as above; no algorithm in strict mode), CONCURRENT or CUDA (a call of it), having done
+ * nothing; or TIMEOUT, PEER_DEAD, MISMATCH, ABORTED, or, of processes that share a device, CUDA,
+ * after which recv is undefined and the communicator stays failed, on every rank.
  */
 TUTTI_API enum tutti_status tutti_all_reduce(const void *send, void *recv, size_t count,
                                              enum tutti_dtype dtype, tutti_op_t op,
@@ -562,7 +562,7 @@ TUTTI_API enum tutti_status tutti_all_reduce_with(const void *send, void *recv, 
  * A subset that lacks the caller, names a rank twice or out of range is INVALID; ranks outside take
  * no part. What a rank wrote before is visible after. One caller per communicator at a time. Of
  * options, which may be NULL, the time-out counts. On CUDA it is enqueued, as tutti_all_reduce()
- * is. Returns what tutti_all_reduce() does but DECLINED.
+ * is. Returns what tutti_all_reduce() does, DECLINED for a capture alone.
  */
 TUTTI_API enum tutti_status tutti_barrier(tutti_comm_t *comm, const int *ranks, int count,
                                           tutti_stream_t stream);

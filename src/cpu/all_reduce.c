@@ -41,6 +41,13 @@ static enum tutti_status by_links(struct cpu_group *group, const struct request 
                                             : mesh_pieces(group, request);
 }
 
+/* Each takes steps of its own, and a step's flags name the operation: the mails are not needed. */
+enum tutti_status cpu_all_reduce_more(struct cpu_group *group, const struct request *request)
+{
+    return request->algo == TUTTI_ALGO_ONE_SHOT ? one_shot_pieces(group, request)
+                                                : two_shot_pieces(group, request);
+}
+
 enum tutti_status cpu_all_reduce(struct cpu_group *group, const struct request *request)
 {
     struct layout_mail *mail = &group->own->mails[group->sequence % LAYOUT_MAILS];

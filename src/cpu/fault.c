@@ -60,7 +60,8 @@ enum tutti_status cpu_group_fail(struct cpu_group *group, const struct tutti_fau
 {
     if (order_exchange_u32(&group->claimed, 1) == 0) {
         group->fault = *fault;
-        arena_write_fault(&group->own->fault, fault);
+        if (!order_load_relaxed_u32(&group->quit)) /* relaxed: nothing but itself, as `aborted` */
+            arena_write_fault(&group->own->fault, fault);
         if (group->record)
             arena_write_fault(&group->record->fault, fault);
         order_store_release_u32(&group->failed, 1); /* F4 pairs A4 */
@@ -91,7 +92,13 @@ bool cpu_group_look(struct cpu_group *group, int peer, bool life, struct tutti_f
         .peer = group->rank,
         .sequence = sequence,
     };
-    if (order_load_relaxed_u32(&group->aborted) || interrupt_ask(group->interrupt) != TUTTI_OK) {
+    if (order_load_relaxed_u32(&group->quit) &&
+        order_load_acquire_u32(&group->failed)) { /* A4 pairs F4 */
+        *fault = group->fault;
+        return true;
+    }
+    if (order_load_relaxed_u32(&group->aborted) || order_load_relaxed_u32(&group->quit) ||
+        interrupt_ask(group->interrupt) != TUTTI_OK) {
         fault->status = TUTTI_ERR_ABORTED;
         return true;
     }
@@ -143,6 +150,12 @@ void cpu_group_abort(struct cpu_group *group)
         return;
     order_store_relaxed_u32(&group->own->aborted, 1);
     bell_ring_all(group);
+}
+
+void cpu_group_quit(struct cpu_group *group)
+{
+    if (order_exchange_u32(&group->quit, 1) == 0)
+        bell_ring_all(group); /* the peers' bells: it is on those that we sleep */
 }
 
 enum tutti_status cpu_group_status(struct cpu_group *group, struct tutti_fault *fault)

@@ -68,6 +68,7 @@ struct cpu_group {
     uint32_t claimed; /* the first to fail writes `fault` */
     uint32_t open;    /* the arenas are there: release G1 pairs A7 */
     uint32_t aborted; /* by tutti_comm_abort() in this process */
+    uint32_t quit;    /* by cpu_group_quit() */
     struct tutti_fault fault;
     struct record_page *record;        /* the communicator's recorder; NULL if it has none */
     void (*on_failure)(void *context); /* the fault stands; NULL if nobody asks */
@@ -122,6 +123,10 @@ void cpu_group_awaits(struct cpu_group *group, int peer);
 void cpu_group_awaits_none(struct cpu_group *group);
 /* From any thread or signal handler. */
 void cpu_group_abort(struct cpu_group *group);
+/* Ends the operation that another thread runs, and all later ones, here alone: with the fault that
+ * stands or, if none does, with ABORTED, of which the peers hear nothing. What they hear of is that
+ * this rank has left, in the end. */
+void cpu_group_quit(struct cpu_group *group);
 /* The fault that stands: OK when there is none. Writes its text as the thread's last error. */
 enum tutti_status cpu_group_status(struct cpu_group *group, struct tutti_fault *fault);
 
@@ -131,6 +136,9 @@ enum tutti_status cpu_group_status(struct cpu_group *group, struct tutti_fault *
  * none at all.
  */
 enum tutti_status cpu_all_reduce(struct cpu_group *group, const struct request *request);
+/* More elements of the same one, by one-shot or two-shot: under the number and the announcement of
+ * the call before. */
+enum tutti_status cpu_all_reduce_more(struct cpu_group *group, const struct request *request);
 /* Of all ranks. */
 enum tutti_status cpu_barrier(struct cpu_group *group, const struct request *request);
 /* Of the ranks whose bits are set, the own one among them. */

@@ -57,6 +57,8 @@ enum tutti_status cuda_all_reduce(struct cuda_group *group, struct request *requ
     enum tutti_status status = cuda_group_check(group);
     if (status != TUTTI_OK)
         return status;
+    if (group->proxy && request->count == 0)
+        return cuda_proxy_enqueue(group, 0, request, stream);
     struct cuda_launch launch = launch_make(group, request);
     if (request->count == 0) /* of what nobody has all ranks still are to have come */
         return barrier_enqueue(group, &launch, stream);
@@ -64,6 +66,8 @@ enum tutti_status cuda_all_reduce(struct cuda_group *group, struct request *requ
     status = cuda_operand_check(group, "send", request->send, request->bytes);
     if (status == TUTTI_OK && request->recv != request->send)
         status = cuda_operand_check(group, "recv", request->recv, request->bytes);
+    if (status == TUTTI_OK && group->proxy)
+        return cuda_proxy_enqueue(group, 0, request, stream);
     if (status == TUTTI_OK)
         status = cuda_plan_pick(&group->plan, request->algo, request->dtype, request->bytes,
                                 &choice, &reason);
@@ -84,6 +88,8 @@ enum tutti_status cuda_barrier(struct cuda_group *group, uint64_t subset,
     enum tutti_status status = cuda_group_check(group);
     if (status != TUTTI_OK)
         return status;
+    if (group->proxy)
+        return cuda_proxy_enqueue(group, subset, request, stream);
     struct cuda_launch launch = launch_make(group, request);
     launch.subset = (uint32_t)subset;
     return barrier_enqueue(group, &launch, stream);
@@ -94,6 +100,8 @@ enum tutti_status cuda_algorithm(const struct cuda_group *group, enum tutti_algo
                                  const char **reason)
 {
     const struct cuda_choice *choice;
+    if (group->proxy)
+        return cuda_proxy_algorithm(asked, algo, reason);
     enum tutti_status status = cuda_plan_pick(&group->plan, asked, dtype, bytes, &choice, reason);
     if (status == TUTTI_OK)
         *algo = cuda_kernel_algo((enum cuda_kernel)choice->kernel);

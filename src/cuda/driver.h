@@ -57,6 +57,8 @@
     X(stream_destroy, cuStreamDestroy)                                                             \
     X(stream_synchronize, cuStreamSynchronize)                                                     \
     X(stream_wait_event, cuStreamWaitEvent)                                                        \
+    X(stream_write_64, cuStreamWriteValue64)                                                       \
+    X(stream_wait_64, cuStreamWaitValue64)                                                         \
     X(stream_capture_info, cuStreamGetCaptureInfo)                                                 \
     X(stream_capture_depend, cuStreamUpdateCaptureDependencies)                                    \
     X(capture_mode_exchange, cuThreadExchangeStreamCaptureMode)                                    \

@@ -401,7 +401,7 @@ static enum tutti_status group_make(const struct cuda_group_config *config,
     made->by_links = config->by_links;
     made->variant = variants[config->size];
     made->staged = config->place == CUDA_PLACE_HOST;
-    if (made->staged)
+    if (made->staged || config->place == CUDA_PLACE_PROXY)
         snprintf(made->why, sizeof made->why, "%s", config->why);
     for (int r = 0; r < config->size; r++)
         made->sharing += memcmp(config->devices[r].uuid, made->device.uuid, CUDA_UUID_BYTES) == 0;
@@ -443,10 +443,26 @@ void cuda_captures_heed(const struct cuda_driver *driver, CUstreamCaptureMode *m
     driver->capture_mode_exchange(mode);
 }
 
+/* No arenas, kernels or grids: all that ranks share is their hosts'. */
+static enum tutti_status open_proxy(struct cuda_group *group,
+                                    const struct cuda_group_config *config,
+                                    enum tutti_status status, int64_t deadline)
+{
+    if (status == TUTTI_OK)
+        status = context_bind(group);
+    if (status == TUTTI_OK)
+        status = page_create(group);
+    if (status == TUTTI_OK)
+        status = cuda_proxy_open(group, config->one_shot_bytes);
+    return verdict_exchange(config->exchanger, status, deadline_timeout_ms(deadline));
+}
+
 static enum tutti_status open_in(struct cuda_group *group, const struct cuda_group_config *config,
                                  enum tutti_status status, int64_t deadline)
 {
     int own_fd = -1, fds[TUTTI_MAX_RANKS];
+    if (config->place == CUDA_PLACE_PROXY)
+        return open_proxy(group, config, status, deadline);
     memset(fds, -1, sizeof fds);
     if (status == TUTTI_OK) {
         plan_choose(group, config);
@@ -528,6 +544,7 @@ static bool drain(struct cuda_group *group)
     if (cuda_event_wait(group, deadline_after(GRACE_MS)) != TUTTI_ERR_TIMEOUT)
         return true;
     cuda_stop(group, TUTTI_ERR_ABORTED, group->launch.rank);
+    cuda_proxy_stop(group->proxy);
     return cuda_event_wait(group, deadline_after(LINGER_MS)) != TUTTI_ERR_TIMEOUT;
 }
 
@@ -610,6 +627,10 @@ static enum tutti_status completed_read(struct cuda_group *group, uint64_t *comp
     struct tutti_fault fault;
     const void *failed;
     uint64_t begun;
+    if (group->proxy) {
+        *completed = cuda_proxy_completed(group->proxy);
+        return TUTTI_OK;
+    }
     enum tutti_status status = begun_read(group, &begun);
     if (status == TUTTI_OK)
         status =
@@ -669,6 +690,7 @@ void cuda_group_close(struct cuda_group *group, struct tutti_fault *fault)
     if (group->event) {
         bool marked = group->enqueued;
         bool idle = drain(group);
+        cuda_proxy_stop(group->proxy);
         stuck = marked && !group->recorded;
         if (fault)
             last_words(group, idle, fault);
@@ -685,18 +707,25 @@ void cuda_group_close(struct cuda_group *group, struct tutti_fault *fault)
     cuda_keep_release(group->keep, group->event, stuck);
     cuda_captures_heed(driver, &mode);
     cuda_leave(group, pushed);
+    cuda_proxy_free(group->proxy);
     free(group);
+}
+
+uint64_t cuda_group_sequence(const struct cuda_group *group)
+{
+    return group->proxy ? cuda_proxy_enqueued(group->proxy) : group->host->sequence;
 }
 
 bool cuda_group_is_staged(const struct cuda_group *group)
 {
-    return group->staged;
+    return group->staged || group->proxy;
 }
 
 void cuda_group_forget(struct cuda_group *group)
 {
     if (!group)
         return;
+    cuda_proxy_free(group->proxy);
     free(group->keep);
     free(group);
 }
@@ -731,8 +760,19 @@ int cuda_group_describe(const struct cuda_group *group, char *text, size_t size)
                 "\ncompute_capability: %d.%d\narena: %s%s\ndevice_arena_bytes: %zu\n"
                 "programmatic_launch: %s\n",
                 device->major, device->minor,
-                group->staged ? "in the host's memory: " : "on the device", group->why,
-                group->keep->arenas[group->launch.rank].bytes, group->attributes ? "on" : "off");
+                group->proxy    ? "none, for a host thread stages: "
+                : group->staged ? "in the host's memory: "
+                                : "on the device",
+                group->why, group->keep->arenas[group->launch.rank].bytes,
+                group->attributes ? "on" : "off");
+    if (group->proxy) {
+        text_append(
+            text, size, &length,
+            "staging_bytes: %zu\nplan: host_staged up to any size, by a host thread, pieces "
+            "of %d bytes\n",
+            sizeof(struct cuda_proxy_page), CUDA_PROXY_PIECE_BYTES);
+        return length;
+    }
     for (int k = CUDA_TABLE_KERNELS; k < CUDA_KERNELS; k++)
         if (by_links && group->by_links == cuda_kernel_algo((enum cuda_kernel)k))
             choice_describe(&group->plan.forced[k], CUDA_TABLE_REST, text, size, &length);

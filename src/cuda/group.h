@@ -39,6 +39,7 @@ enum cuda_place {
     CUDA_PLACE_FOUND,  /* on the devices if all of them reach each other, else the host's memory */
     CUDA_PLACE_DEVICE, /* it is an error if they do not */
     CUDA_PLACE_HOST,
+    CUDA_PLACE_PROXY, /* there are none: a host thread stages all operations, see proxy.h */
 };
 
 struct cuda_group_config {
@@ -50,7 +51,8 @@ struct cuda_group_config {
     int64_t default_timeout_ms;        /* of an operation */
     const struct cuda_device *devices; /* of all ranks, in rank order; one may be several ranks' */
     enum cuda_place place;             /* equal on all ranks */
-    const char *why;                   /* HOST: in words */
+    const char *why;                   /* HOST, PROXY: in words */
+    size_t one_shot_bytes;             /* PROXY: up to which the hosts take one hop */
     const struct cuda_table *table;    /* equal on all ranks: table.h */
     enum tutti_algo by_links;          /* what goes instead of the table's; NONE: nothing */
     struct cpu_group *host;            /* met: channel, faults and aborts between the processes */
@@ -73,7 +75,9 @@ enum tutti_status cuda_group_open(const struct cuda_group_config *config,
  * ended that nobody has asked about. */
 void cuda_group_close(struct cuda_group *group, struct tutti_fault *fault);
 
-/* Whether its arenas are in the host's memory, so that links are nothing to it. */
+/* The number of the last operation that was enqueued: the caller's own. */
+uint64_t cuda_group_sequence(const struct cuda_group *group);
+/* Whether all goes through the host's memory, so that links are nothing to it. */
 bool cuda_group_is_staged(const struct cuda_group *group);
 
 /*

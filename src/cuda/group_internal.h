@@ -7,6 +7,7 @@
 #include "cuda/group.h"
 #include "cuda/keep.h"
 #include "cuda/launch.h"
+#include "cuda/proxy.h"
 #include "cuda/table.h"
 #include "cuda/watcher.h"
 
@@ -41,9 +42,10 @@ struct cuda_group {
     unsigned attributes; /* 0 or 1 */
     int64_t default_timeout_ms;
     struct cuda_device device;
-    int sharing;   /* how many ranks have this device */
-    bool staged;   /* arenas are the host's memory */
-    char why[320]; /* they are, in words */
+    int sharing;              /* how many ranks have this device */
+    bool staged;              /* arenas are the host's memory */
+    char why[320];            /* they are, or a host thread stages, in words */
+    struct cuda_proxy *proxy; /* that stages all; NULL where kernels run */
 
     /* stream.c */
     CUstream last; /* of the last eager operation */
@@ -103,6 +105,10 @@ enum tutti_status cuda_operand_check(struct cuda_group *group, const char *what,
 enum tutti_status cuda_enqueue(struct cuda_group *group, tutti_stream_t stream, CUfunction function,
                                unsigned blocks, unsigned threads, struct cuda_launch *launch,
                                bool counts);
+/* The order alone, for what goes onto a stream that is not captured: behind the former operation,
+ * then as the former one of the next. Return CONCURRENT, CUDA. */
+enum tutti_status cuda_eager_order(struct cuda_group *group, CUstream stream);
+enum tutti_status cuda_eager_note(struct cuda_group *group, CUstream stream);
 /* Has the context in which the communicator lives current until cuda_leave(). */
 enum tutti_status cuda_enter(struct cuda_group *group, bool *pushed);
 void cuda_leave(struct cuda_group *group, bool pushed);

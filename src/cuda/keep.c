@@ -82,6 +82,8 @@ static void dispose(struct cuda_keep *keep)
         driver->mem_host_free(keep->host);
     if (keep->symm_page)
         driver->mem_host_free(keep->symm_page);
+    if (keep->proxy_page)
+        driver->mem_host_free(keep->proxy_page);
     if (keep->pending)
         driver->event_destroy(keep->pending);
     free(keep);

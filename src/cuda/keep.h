@@ -16,6 +16,7 @@
 #include "cuda/driver.h"
 #include "cuda/kernels.h"
 #include "cuda/memory.h"
+#include "cuda/proxy.h"
 #include "cuda/symm_launch.h"
 
 struct cuda_keep {
@@ -25,6 +26,7 @@ struct cuda_keep {
     struct cuda_memory control;            /* where arenas are the host's memory */
     struct cuda_host *host;                /* pinned, of a communicator */
     struct cuda_symm_page *symm_page;      /* pinned, of an allocation */
+    struct cuda_proxy_page *proxy_page;    /* pinned, where a host thread stages */
     struct cuda_kernels kernels;
 
     /* May be NULL, both. */

@@ -130,7 +130,7 @@ enum tutti_status cuda_stream_mark(struct cuda_group *group)
     return status;
 }
 
-static enum tutti_status order_eager(struct cuda_group *group, CUstream stream)
+enum tutti_status cuda_eager_order(struct cuda_group *group, CUstream stream)
 {
     if (!group->enqueued || (group->last == stream && stream != CU_STREAM_PER_THREAD))
         return TUTTI_OK;
@@ -142,7 +142,7 @@ static enum tutti_status order_eager(struct cuda_group *group, CUstream stream)
     return status;
 }
 
-static enum tutti_status note_eager(struct cuda_group *group, CUstream stream)
+enum tutti_status cuda_eager_note(struct cuda_group *group, CUstream stream)
 {
     group->last = stream;
     group->enqueued = true;
@@ -254,8 +254,8 @@ static enum tutti_status enqueue(struct cuda_group *group, CUstream stream, CUfu
     cuuint64_t id = 0;
     enum tutti_status status = cuda_capture_of(group->driver, stream, &id, &graph);
     if (status == TUTTI_OK)
-        status =
-            id ? order_captured(group, stream, id, graph, &capture) : order_eager(group, stream);
+        status = id ? order_captured(group, stream, id, graph, &capture)
+                    : cuda_eager_order(group, stream);
     if (status == TUTTI_OK)
         status = launch_on(group, stream, function, blocks, threads, launch);
     if (status != TUTTI_OK)
@@ -265,7 +265,7 @@ static enum tutti_status enqueue(struct cuda_group *group, CUstream stream, CUfu
     /* Relaxed: other threads read it for their reports. */
     if (counts)
         order_store_relaxed_u64(&group->host->sequence, group->host->sequence + 1);
-    return note_eager(group, stream);
+    return cuda_eager_note(group, stream);
 }
 
 enum tutti_status cuda_enqueue(struct cuda_group *group, tutti_stream_t stream, CUfunction function,

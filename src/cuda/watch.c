@@ -106,5 +106,9 @@ enum tutti_status cuda_group_status(struct cuda_group *group, struct tutti_fault
     struct tutti_fault found;
     if (cuda_fault_read(group, &found))
         cpu_group_fail(group->host, &found);
-    return cpu_group_status(group->host, fault);
+    enum tutti_status status = cpu_group_status(group->host, fault);
+    /* A thread that stages may wait for a rank that has nothing to do with it. */
+    if (status != TUTTI_OK && group->proxy)
+        cpu_group_quit(group->host);
+    return status;
 }

@@ -230,7 +230,7 @@ static int counts_run(struct side *side, enum tutti_dtype dtype, enum tutti_op_k
     return failed;
 }
 
-/* Arenas in the host's memory have no full lines. */
+/* Arenas in the host's memory have no full lines; a host thread has no transports of devices. */
 static bool has_way(const struct side *side, int w)
 {
     char text[8192];
@@ -238,6 +238,8 @@ static bool has_way(const struct side *side, int w)
         return true;
     const enum tutti_algo algo = cuda_ways[w].algo;
     tutti_comm_describe(side->comm, text, sizeof text);
+    if (strstr(text, "a host thread stages"))
+        return algo <= TUTTI_ALGO_TWO_SHOT;
     return !strstr(text, "arena: in the host's memory") ||
            (algo != TUTTI_ALGO_ONE_SHOT_LINES && algo != TUTTI_ALGO_TWO_SHOT_LINES);
 }

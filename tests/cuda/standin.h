@@ -16,6 +16,7 @@
  *   TUTTI_STANDIN_FAIL        CALL:N[:ERROR],...: the Nth call of CALL (0: every one) in this
  *                             process returns ERROR, a number; CUDA_ERROR_UNKNOWN (999) unless
  *                             given
+ *   TUTTI_STANDIN_NO_WORDS    set: streams cannot wait for words in memory
  * and by cuModuleGetFunction():
  *   TUTTI_STANDIN_SLOW        kernels whose name begins so take 20 ms more
  *   TUTTI_STANDIN_WRONG       kernels whose name begins so spoil a bit of the last rank's result

@@ -69,6 +69,8 @@ struct work {
         WORK_RECORD,
         WORK_WAIT,
         WORK_CALL,
+        WORK_WRITE,
+        WORK_AWAIT,
         WORK_END
     } kind;
     const struct function *function;
@@ -80,6 +82,7 @@ struct work {
     const void *from;
     size_t bytes;
     unsigned char value;
+    uint64_t word; /* that is written, or awaited */
     struct event *event;
     uint64_t turn; /* of the event; the stream's when the work was enqueued */
     CUhostFn call;

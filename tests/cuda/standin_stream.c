@@ -32,6 +32,13 @@ static void copy_word(void *to, const void *from)
         memmove(to, from, sizeof(uint64_t));
 }
 
+/* "At least" as cuda.h has it: cyclic. */
+static void await_word(const uint64_t *at, uint64_t word)
+{
+    while ((int64_t)(order_load_acquire_u64(at) - word) < 0)
+        nanosleep(&(struct timespec){.tv_nsec = 20000}, NULL);
+}
+
 /* With the lock held, which the long ones give up. */
 static void do_work(const struct work *work)
 {
@@ -54,6 +61,8 @@ static void do_work(const struct work *work)
     case WORK_COPY:
     case WORK_SET:
     case WORK_CALL:
+    case WORK_WRITE:
+    case WORK_AWAIT:
         break;
     }
     pthread_mutex_unlock(&standin_lock);
@@ -67,6 +76,10 @@ static void do_work(const struct work *work)
         memmove(work->to, work->from, work->bytes);
     else if (work->kind == WORK_SET)
         memset(work->to, work->value, work->bytes);
+    else if (work->kind == WORK_WRITE)
+        order_store_release_u64(work->to, work->word);
+    else if (work->kind == WORK_AWAIT)
+        await_word(work->from, work->word);
     else
         work->call(work->argument);
     pthread_mutex_lock(&standin_lock);
@@ -286,6 +299,40 @@ CUresult cuMemsetD8Async(CUdeviceptr to, unsigned char value, size_t bytes, CUst
     struct work work = {
         .kind = WORK_SET, .to = (void *)(uintptr_t)to, .value = value, .bytes = bytes};
     return result == CUDA_SUCCESS ? submit(stream, &work) : result;
+}
+
+/* Of a graph such a node would be, but the library has none. */
+static CUresult submit_word(CUstream handle, const struct work *work, CUdeviceptr at)
+{
+    CUresult result = at % sizeof(uint64_t) ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+    pthread_mutex_lock(&standin_lock);
+    struct stream *stream = result == CUDA_SUCCESS ? standin_stream(handle, &result) : NULL;
+    if (stream && stream->capture) {
+        standin_capture_spoil(stream->capture);
+        result = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    } else if (stream) {
+        result = standin_submit(stream, work);
+    }
+    pthread_mutex_unlock(&standin_lock);
+    return result;
+}
+
+CUresult cuStreamWriteValue64(CUstream stream, CUdeviceptr at, cuuint64_t word, unsigned flags)
+{
+    CUresult result = standin_enter(__func__);
+    struct work work = {.kind = WORK_WRITE, .to = (void *)(uintptr_t)at, .word = word};
+    if (result == CUDA_SUCCESS && flags != CU_STREAM_WRITE_VALUE_DEFAULT)
+        result = CUDA_ERROR_INVALID_VALUE;
+    return result == CUDA_SUCCESS ? submit_word(stream, &work, at) : result;
+}
+
+CUresult cuStreamWaitValue64(CUstream stream, CUdeviceptr at, cuuint64_t word, unsigned flags)
+{
+    CUresult result = standin_enter(__func__);
+    struct work work = {.kind = WORK_AWAIT, .from = (const void *)(uintptr_t)at, .word = word};
+    if (result == CUDA_SUCCESS && flags != CU_STREAM_WAIT_VALUE_GEQ)
+        result = CUDA_ERROR_INVALID_VALUE;
+    return result == CUDA_SUCCESS ? submit_word(stream, &work, at) : result;
 }
 
 CUresult cuLaunchHostFunc(CUstream stream, CUhostFn call, void *argument)

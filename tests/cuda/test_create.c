@@ -249,8 +249,13 @@ static int share(struct ranks *ranks, int rank, tutti_store_t *store)
     setenv("TUTTI_ALLOW_OVERLAPPING_DEVICES", "1", 1);
     RANKS_CHECK(ranks_join(ranks, rank, store, &options, &comm) == TUTTI_OK);
     tutti_comm_describe(comm, text, sizeof text);
-    RANKS_CHECK(strstr(text, "arena: in the host's memory: ranks share a device"));
+    RANKS_CHECK(strstr(text, "arena: none, for a host thread stages: processes share a device"));
     tutti_comm_destroy(comm);
+    setenv("TUTTI_STANDIN_NO_WORDS", "1", 1);
+    RANKS_CHECK(ranks_join(ranks, rank, store, &options, &comm) == TUTTI_ERR_DECLINED);
+    RANKS_CHECK(strstr(tutti_last_error(), "wait for a word") &&
+                strstr(tutti_last_error(), "two_shot"));
+    RANKS_CHECK(standin_left() == 0);
     setenv("TUTTI_ALGO", "two_shot", 1);
     RANKS_CHECK(ranks_join(ranks, rank, store, &options, &comm) == TUTTI_OK);
     tutti_comm_describe(comm, text, sizeof text);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* docs/layout.md says of every word of a CUDA arena, and of symmetric memory on a device, where it
  * lies: what the compiler says. */
+#include "cuda/proxy.h"
 #include "cuda/symm_launch.h"
 
 #include <setjmp.h>
@@ -78,7 +79,10 @@
     X("page.", cuda_symm_page, call)                                                               \
     X("page.", cuda_symm_page, awaited)                                                            \
     X("page.", cuda_symm_page, ended)                                                              \
-    X("page.", cuda_symm_page, tail)
+    X("page.", cuda_symm_page, tail)                                                               \
+    X("proxy.", cuda_proxy_page, come)                                                             \
+    X("proxy.", cuda_proxy_page, done)                                                             \
+    X("proxy.", cuda_proxy_page, slots)
 
 static struct member {
     const char *name;

@@ -151,10 +151,12 @@ void faults_close(struct faults_rank *self)
     tutti_symm_group_destroy(self->group);
 }
 
-/* Of floats: some transports know nothing else. */
+/* Of floats: some transports know nothing else. Where a host thread stages there are none. */
 static enum tutti_status all_reduce_cuda(struct faults_rank *self, enum tutti_algo algo,
                                          size_t bytes, int64_t timeout_ms)
 {
+    if (device_is_shared())
+        algo = TUTTI_ALGO_HOST_STAGED;
     struct tutti_call_options options = {
         .struct_size = sizeof options, .algo = algo, .timeout_ms = timeout_ms};
     return tutti_all_reduce_with(self->memory, self->memory, bytes / sizeof(float), TUTTI_FLOAT32,
