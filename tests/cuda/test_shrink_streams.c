@@ -111,6 +111,9 @@ static int captured(struct ranks *ranks, int rank, tutti_store_t *store)
     if (failed)
         return failed;
     RANKS_CHECK(reduce(&self, self.comm, self.a) == TUTTI_OK);
+    /* What the other one still sets up would spoil the capture. */
+    if ((failed = all_come(ranks, rank, 2)))
+        return failed;
     RANKS_CHECK(cuStreamBeginCapture(self.a, CU_STREAM_CAPTURE_MODE_GLOBAL) == CUDA_SUCCESS);
     RANKS_CHECK(shrink_without(self.comm, store, -1, &shrunk, &result) == TUTTI_ERR_TIMEOUT);
     RANKS_CHECK(!shrunk && strstr(tutti_last_error(), "must not be in capture"));

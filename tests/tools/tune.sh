@@ -43,7 +43,7 @@ for bytes in 1024 2048; do
     out "^ +$bytes  one_shot_ll 512x[0-9]+/1 +[0-9.]+  (one_shot_lines|two_shot_(lines|pipelined)) .*%\$"
 done
 grep -qE '^sm_90 ranks 3 bytes 2048 kernel (one_shot_lines|two_shot)' "$file" || complain "2048 bytes: not the quicker"
-grep -qE '^sm_90 ranks 3 bytes 8192 kernel one_shot_ll' "$file" || complain "8192 bytes: not what is built in"
+grep -qE '^sm_90 ranks 3 bytes 32768 kernel one_shot_ll' "$file" || complain "32768 bytes: not what is built in"
 for line in '^# by hand$' '^any ranks 2 bytes rest .*# others$' '^sm_90 ranks 2 bytes rest .* blocks 7 units 3$' \
     '^# sm_90 ranks 3: 3 GPUs, 20' '^# sm_90 ranks 3: tutti 0.* commit .*: tutti tune --quick'; do
     grep -qE -- "$line" "$file" || { complain "the file lacks: $line"; cat "$file"; }
