@@ -354,10 +354,9 @@ static enum cuda_place place_choose(const struct tutti_comm *comm,
 }
 
 static enum tutti_status device_open(struct tutti_comm *comm, struct workspace *work,
-                                     const struct cpu_group_config *host, int64_t deadline)
+                                     const struct cpu_group_config *host, enum cuda_place place,
+                                     const char *why, int64_t deadline)
 {
-    const char *why;
-    enum cuda_place place = place_choose(comm, work->records, &why);
     for (int r = 0; r < comm->world_size; r++)
         work->devices[r] = work->records[r].device;
     struct cuda_group_config config = {
@@ -435,11 +434,13 @@ static enum tutti_status groups_open(struct tutti_comm *comm, struct workspace *
     int order[TUTTI_MAX_RANKS];
     for (int leaf = 0; leaf < comm->world_size; leaf++)
         order[leaf] = comm->config.leaf_order[leaf];
-    const char *why;
     plan_paths_make(&comm->topology, order, &comm->paths);
     enum tutti_status status = forced_check(comm);
     if (status != TUTTI_OK)
         return status;
+    const bool cuda = comm->config.device == TUTTI_DEVICE_CUDA;
+    const char *why = NULL;
+    enum cuda_place place = cuda ? place_choose(comm, work->records, &why) : CUDA_PLACE_FOUND;
     const struct cpu_links links = links_make(comm, order);
     struct cpu_group_config config = {
         .rank = comm->rank,
@@ -448,8 +449,7 @@ static enum tutti_status groups_open(struct tutti_comm *comm, struct workspace *
         .links = &links,
         .remote = remote_ranks(work->records, comm->rank, comm->world_size),
         .oversubscribed = comm->world_size > comm->cores,
-        .idle = comm->config.device == TUTTI_DEVICE_CUDA &&
-                place_choose(comm, work->records, &why) != CUDA_PLACE_PROXY,
+        .idle = cuda && place != CUDA_PLACE_PROXY,
         .nonce = comm->nonce,
         .isa = comm->isa,
         .exchanger = exchanger,
@@ -467,8 +467,8 @@ static enum tutti_status groups_open(struct tutti_comm *comm, struct workspace *
         .oversubscribed = config.oversubscribed,
     });
     status = cpu_group_open(&config, &comm->cpu);
-    if (status == TUTTI_OK && comm->config.device == TUTTI_DEVICE_CUDA)
-        status = device_open(comm, work, &config, deadline);
+    if (status == TUTTI_OK && cuda)
+        status = device_open(comm, work, &config, place, why, deadline);
     return status;
 }
 
@@ -508,19 +508,24 @@ static enum tutti_status join(struct tutti_comm *comm, struct workspace *work, t
     return TUTTI_OK;
 }
 
-static enum tutti_status workspace_alloc(struct tutti_comm *comm, struct workspace **work)
+enum tutti_status comm_assemble(struct tutti_comm *comm, tutti_store_t *store,
+                                const struct meeting *meeting, const struct interrupt *interrupt,
+                                int64_t deadline)
 {
-    size_t bytes = sizeof **work + (size_t)comm->world_size * sizeof(struct host_record);
-    *work = comm->allocator.alloc(comm->allocator.context, bytes, LAYOUT_LINE);
-    return *work ? TUTTI_OK
-                 : error_set(TUTTI_ERR_NO_MEMORY, "the allocator gave no %zu bytes", bytes);
-}
-
-static void workspace_free(struct tutti_comm *comm, struct workspace *work)
-{
-    size_t bytes = sizeof *work + (size_t)comm->world_size * sizeof(struct host_record);
-    if (work)
-        comm->allocator.free(comm->allocator.context, work, bytes);
+    struct meeting met;
+    size_t bytes = sizeof(struct workspace) + (size_t)comm->world_size * sizeof(struct host_record);
+    struct workspace *work = comm->allocator.alloc(comm->allocator.context, bytes, LAYOUT_LINE);
+    if (!work)
+        return error_set(TUTTI_ERR_NO_MEMORY, "the allocator gave no %zu bytes", bytes);
+    enum tutti_status status = record_make(comm, work);
+    if (status == TUTTI_OK && !meeting) {
+        status = meet(store, comm->name, comm->rank, comm->world_size, comm->timeout_ms, &met);
+        meeting = &met;
+    }
+    if (status == TUTTI_OK)
+        status = join(comm, work, store, meeting, interrupt, deadline);
+    comm->allocator.free(comm->allocator.context, work, bytes);
+    return status;
 }
 
 static enum tutti_status ask_aborted(void *context)
@@ -534,33 +539,8 @@ static enum tutti_status ask_aborted(void *context)
 static enum tutti_status rendezvous(struct tutti_comm *comm)
 {
     const struct interrupt interrupt = {.ask = ask_aborted, .context = comm};
-    int64_t deadline = deadline_after(comm->timeout_ms);
     struct tutti_store store = store_interruptible(comm->store, &interrupt);
-    struct meeting meeting;
-    struct workspace *work;
-    enum tutti_status status = workspace_alloc(comm, &work);
-    if (status == TUTTI_OK)
-        status = record_make(comm, work);
-    if (status == TUTTI_OK)
-        status = meet(&store, comm->name, comm->rank, comm->world_size, comm->timeout_ms, &meeting);
-    if (status == TUTTI_OK)
-        status = join(comm, work, &store, &meeting, &interrupt, deadline);
-    workspace_free(comm, work);
-    return status;
-}
-
-enum tutti_status comm_assemble(struct tutti_comm *comm, tutti_store_t *store,
-                                const struct meeting *meeting, const struct interrupt *interrupt,
-                                int64_t deadline)
-{
-    struct workspace *work;
-    enum tutti_status status = workspace_alloc(comm, &work);
-    if (status == TUTTI_OK)
-        status = record_make(comm, work);
-    if (status == TUTTI_OK)
-        status = join(comm, work, store, meeting, interrupt, deadline);
-    workspace_free(comm, work);
-    return status;
+    return comm_assemble(comm, &store, NULL, &interrupt, deadline_after(comm->timeout_ms));
 }
 
 enum tutti_status comm_refuse_child(const struct tutti_comm *comm)

@@ -75,8 +75,9 @@ struct tutti_comm {
  * NO_MEMORY, SYSTEM. */
 enum tutti_status comm_alloc(const struct tutti_allocator *allocator, const char *name, int rank,
                              int world_size, struct tutti_comm **comm);
-/* Puts a communicator together, once its ranks are known to come: collective, under the meeting's
- * generation on this view of the store. The interrupt is for what waits without the store. */
+/* Puts a communicator together: collective, on this view of the store, under the generation of the
+ * meeting, or, for NULL, of one that it holds first. The interrupt is for what waits without the
+ * store. */
 enum tutti_status comm_assemble(struct tutti_comm *comm, tutti_store_t *store,
                                 const struct meeting *meeting, const struct interrupt *interrupt,
                                 int64_t deadline);

@@ -101,30 +101,30 @@ static enum tutti_status config_compare(const struct host_record *mine, int rank
     return TUTTI_OK;
 }
 
-/* Two ranks of one device, by UUID, never by ordinal: CUDA_VISIBLE_DEVICES renumbers. */
-static bool pair_find(const struct host_record *records, int size, int *low, int *high)
+/* Two ranks of one device, by UUID, never by ordinal: CUDA_VISIBLE_DEVICES renumbers. `apart`: of
+ * different processes. */
+static bool pair_find(const struct host_record *records, int size, bool apart, int *low, int *high)
 {
     for (*high = 0; *high < size; ++*high)
-        for (*low = 0; *low < *high; ++*low)
-            if (memcmp(records[*low].device.uuid, records[*high].device.uuid, CUDA_UUID_BYTES) == 0)
+        for (*low = 0; *low < *high; ++*low) {
+            const struct host_record *a = &records[*low], *b = &records[*high];
+            if (memcmp(a->device.uuid, b->device.uuid, CUDA_UUID_BYTES) == 0 &&
+                !(apart && memcmp(a->process, b->process, sizeof a->process) == 0))
                 return true;
+        }
     return false;
 }
 
 bool host_devices_overlap(const struct host_record *records, int size)
 {
     int low, high;
-    return pair_find(records, size, &low, &high);
+    return pair_find(records, size, false, &low, &high);
 }
 
 bool host_processes_overlap(const struct host_record *records, int size)
 {
-    for (int high = 0; high < size; high++)
-        for (int low = 0; low < high; low++)
-            if (memcmp(records[low].device.uuid, records[high].device.uuid, CUDA_UUID_BYTES) == 0 &&
-                memcmp(records[low].process, records[high].process, sizeof records->process) != 0)
-                return true;
-    return false;
+    int low, high;
+    return pair_find(records, size, true, &low, &high);
 }
 
 static enum tutti_status devices_compare(const struct host_record *records, int size)
@@ -133,7 +133,7 @@ static enum tutti_status devices_compare(const struct host_record *records, int 
     char text[2 * CUDA_UUID_BYTES + 1];
     while (strict < size && records[strict].config.overlapping)
         strict++;
-    if (strict == size || !pair_find(records, size, &low, &high))
+    if (strict == size || !pair_find(records, size, false, &low, &high))
         return TUTTI_OK;
     for (int i = 0; i < CUDA_UUID_BYTES; i++)
         snprintf(text + 2 * i, 3, "%02x", records[high].device.uuid[i]);

@@ -5,6 +5,7 @@
 #include "error.h"
 #include "ipc/random.h"
 #include "point.h"
+#include "store/store.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -50,22 +51,13 @@ static void join_key_make(char key[KEY_BYTES], const char *name, int rank)
     key_make(key, name, "join", detail);
 }
 
-static enum tutti_status exactly(const char *key, size_t size, size_t bytes)
-{
-    if (size == bytes)
-        return TUTTI_OK;
-    return error_set(TUTTI_ERR_VERSION,
-                     "key %s has %zu bytes instead of %zu: run one version of Tutti on all ranks",
-                     key, size, bytes);
-}
-
 /* A get of exactly so many bytes. */
 static enum tutti_status get_exactly(tutti_store_t *store, const char *key, int64_t timeout_ms,
                                      void *value, size_t bytes)
 {
     size_t size;
     enum tutti_status status = tutti_store_get(store, key, timeout_ms, value, bytes, &size);
-    return status == TUTTI_OK ? exactly(key, size, bytes) : status;
+    return status == TUTTI_OK ? store_value_check(key, size, bytes) : status;
 }
 
 static enum tutti_status disagreement(const struct verdict *verdict)
@@ -142,13 +134,12 @@ static enum tutti_status join_read(tutti_store_t *store, const char *key, int64_
     status = tutti_store_get(store, key, timeout_ms, join, sizeof *join, &size);
     if (status != TUTTI_OK)
         return status;
-    /* Its rank has deleted it between the store's wait and its answer. */
-    if (size == 0)
+    if (size == 0) { /* its rank has deleted it between the store's wait and its answer */
         *join = *answered;
-    if (size == 0 && !*answered->token)
-        return TUTTI_ERR_TIMEOUT;
+        return *answered->token ? TUTTI_OK : TUTTI_ERR_TIMEOUT;
+    }
     join->token[TOKEN_BYTES - 1] = 0;
-    return size == 0 ? TUTTI_OK : exactly(key, size, sizeof *join);
+    return store_value_check(key, size, sizeof *join);
 }
 
 /* Whether the thanks are for this meeting: a store that cannot delete may hold those of an earlier
@@ -207,6 +198,13 @@ static void spread(tutti_store_t *store, const char *name, int first, int size,
         (void)invite(store, name, r, deadline, meeting, &ignored);
 }
 
+enum tutti_status meet_generation(tutti_store_t *store, const char *name, int64_t *generation)
+{
+    char key[KEY_BYTES];
+    key_make(key, name, "generation", "count");
+    return tutti_store_add(store, key, 1, generation);
+}
+
 static enum tutti_status lead(tutti_store_t *store, const char *name, int size, int64_t deadline,
                               struct meeting *meeting)
 {
@@ -215,9 +213,8 @@ static enum tutti_status lead(tutti_store_t *store, const char *name, int size, 
     int r = 1;
     memset(meeting, 0, sizeof *meeting);
     enum tutti_status status = random_fill(meeting->nonce, sizeof meeting->nonce);
-    key_make(key, name, "generation", "count");
     if (status == TUTTI_OK)
-        status = tutti_store_add(store, key, 1, &meeting->generation);
+        status = meet_generation(store, name, &meeting->generation);
     for (; r < size && status == TUTTI_OK && verdict.rank < 0; r++) {
         status = invite(store, name, r, deadline, meeting, &verdict.size);
         if (status == TUTTI_ERR_TIMEOUT)

@@ -21,4 +21,7 @@ struct meeting {
 enum tutti_status meet(tutti_store_t *store, const char *name, int rank, int size,
                        int64_t timeout_ms, struct meeting *meeting);
 
+/* A number that no communicator of this name has had on the store. */
+enum tutti_status meet_generation(tutti_store_t *store, const char *name, int64_t *generation);
+
 #endif

@@ -6,6 +6,7 @@
 #include "ipc/random.h"
 #include "order.h"
 #include "point.h"
+#include "store/store.h"
 #include "text.h"
 
 #include <assert.h>
@@ -45,6 +46,13 @@ static uint64_t everybody(const struct survivors *self)
     return UINT64_MAX >> (64 - self->comm->world_size);
 }
 
+static uint64_t gone(const struct survivors *self)
+{
+    uint64_t left, dead;
+    cpu_group_gone(&self->comm->cpu, &left, &dead);
+    return left | dead;
+}
+
 /* ---- keys ------------------------------------------------------------------------------------ */
 
 static void key_make(const struct survivors *self, const char *what, char key[KEY_BYTES])
@@ -67,8 +75,6 @@ static void entry_key_make(const struct survivors *self, int rank, char key[KEY_
  */
 static enum tutti_status store_failed(const struct survivors *self, enum tutti_status status)
 {
-    uint64_t left, dead;
-    cpu_group_gone(&self->comm->cpu, &left, &dead);
     if (status != TUTTI_ERR_SYSTEM && status != TUTTI_ERR_TIMEOUT)
         return error_context(status, "the ranks of communicator \"%s\" cannot agree",
                              self->comm->name);
@@ -76,7 +82,7 @@ static enum tutti_status store_failed(const struct survivors *self, enum tutti_s
                          "the ranks of communicator \"%s\" cannot agree, for their store fails%s: "
                          "give one that outlives its ranks",
                          self->comm->name,
-                         (left | dead) & 1 ? " (rank 0, which may have served it, is gone)" : "");
+                         gone(self) & 1 ? " (rank 0, which may have served it, is gone)" : "");
 }
 
 /* *there says whether the key exists; a value has exactly so many bytes. The store's own time-out:
@@ -89,14 +95,7 @@ static enum tutti_status look_up(const struct survivors *self, const char *key, 
     enum tutti_status status = tutti_store_check(self->store, keys, 1, there);
     if (status == TUTTI_OK && *there)
         status = tutti_store_get(self->store, key, 0, value, bytes, &size);
-    if (status != TUTTI_OK)
-        return store_failed(self, status);
-    if (size != bytes)
-        return error_set(TUTTI_ERR_VERSION,
-                         "key %s has %zu bytes instead of %zu: run one version of Tutti on all "
-                         "ranks",
-                         key, size, bytes);
-    return TUTTI_OK;
+    return status == TUTTI_OK ? store_value_check(key, size, bytes) : store_failed(self, status);
 }
 
 /* The first proposal is the answer: *value becomes it. */
@@ -109,15 +108,12 @@ static enum tutti_status propose(const struct survivors *self, const char *what,
     key_make(self, what, key);
     enum tutti_status status =
         tutti_store_compare_set(self->store, key, NULL, 0, value, bytes, answer, bytes, &size);
-    if (status == TUTTI_OK && size != bytes)
-        return error_set(TUTTI_ERR_VERSION,
-                         "key %s has %zu bytes instead of %zu: run one version of Tutti on all "
-                         "ranks",
-                         key, size, bytes);
     if (status != TUTTI_OK)
         return store_failed(self, status);
-    memcpy(value, answer, bytes);
-    return TUTTI_OK;
+    status = store_value_check(key, size, bytes);
+    if (status == TUTTI_OK)
+        memcpy(value, answer, bytes);
+    return status;
 }
 
 /* ---- words ----------------------------------------------------------------------------------- */
@@ -146,13 +142,6 @@ static enum tutti_status ask_abort(const struct survivors *self)
         return TUTTI_OK;
     return error_set(TUTTI_ERR_ABORTED, "rank %d aborted while the ranks agreed who goes on",
                      self->comm->rank);
-}
-
-static uint64_t gone(const struct survivors *self)
-{
-    uint64_t left, dead;
-    cpu_group_gone(&self->comm->cpu, &left, &dead);
-    return left | dead;
 }
 
 static enum tutti_status ask_deaths(const struct survivors *self)
@@ -241,7 +230,6 @@ static enum tutti_status entries_await(const struct survivors *self, uint64_t mi
 static enum tutti_status propose_members(struct survivors *self, const struct table *table)
 {
     struct survivors_decision *decision = &self->decision;
-    char key[KEY_BYTES];
     *decision = (struct survivors_decision){
         .rank = self->comm->rank,
         .members = everybody(self) & ~table->excluded,
@@ -257,8 +245,7 @@ static enum tutti_status propose_members(struct survivors *self, const struct ta
     enum tutti_status status = random_fill(decision->meeting.nonce, sizeof decision->meeting.nonce);
     if (status != TUTTI_OK)
         return status;
-    snprintf(key, sizeof key, "tutti/%s/generation/count", self->comm->name);
-    status = tutti_store_add(self->store, key, 1, &decision->meeting.generation);
+    status = meet_generation(self->store, self->comm->name, &decision->meeting.generation);
     if (status != TUTTI_OK)
         return store_failed(self, status);
     return propose(self, "members", decision, sizeof *decision);

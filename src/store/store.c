@@ -24,6 +24,15 @@ enum tutti_status store_default_timeout(int64_t *timeout_ms)
     return status;
 }
 
+enum tutti_status store_value_check(const char *key, size_t size, size_t bytes)
+{
+    if (size == bytes)
+        return TUTTI_OK;
+    return error_set(TUTTI_ERR_VERSION,
+                     "key %s has %zu bytes instead of %zu: run one version of Tutti on all ranks",
+                     key, size, bytes);
+}
+
 enum tutti_status store_timed_out(const char *call, const char *key, size_t count,
                                   int64_t timeout_ms)
 {

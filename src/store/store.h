@@ -71,6 +71,9 @@ enum tutti_status store_multi_get(tutti_store_t *store, const char *const *keys,
 enum tutti_status store_timed_out(const char *call, const char *key, size_t count,
                                   int64_t timeout_ms);
 
+/* VERSION unless the value of a key of ours has as many bytes as this library gives it. */
+enum tutti_status store_value_check(const char *key, size_t size, size_t bytes);
+
 /* Text to a number within bounds; false for anything but plain decimal digits. */
 bool store_parse_number(const char *text, long long least, long long most, long long *number);
 

@@ -1,39 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /* Sparse sums of a process group of one rank: what is refused, before anything is taken, what
  * counts as a call, and what a work of it says of itself. */
-#include "tutti/pg.h"
+#include "pg_alone.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
-
-#include <cmocka.h>
-
-static tutti_store_t *store;
-static tutti_comm_t *comm;
-static tutti_pg_t *pg;
-
-static int open_group(void **state)
-{
-    (void)state;
-    assert_int_equal(tutti_store_open("memory:pg_sparse", 1000, &store), TUTTI_OK);
-    assert_int_equal(tutti_comm_create(store, 0, 1, NULL, &comm), TUTTI_OK);
-    assert_int_equal(tutti_pg_create(comm, NULL, &pg), TUTTI_OK);
-    return 0;
-}
-
-static int close_group(void **state)
-{
-    (void)state;
-    tutti_pg_destroy(pg);
-    tutti_comm_destroy(comm);
-    tutti_store_close(store);
-    return 0;
-}
 
 static const int64_t sizes[] = {3, 4, 2};
 static const int64_t indices[] = {2, 0, 2, /* second dimension */ 1, 3, 1};
