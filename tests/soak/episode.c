@@ -92,7 +92,7 @@ static void members_make(const struct soak_config *config, uint64_t *random,
 static const int odds[SOAK_FAULTS] = {
     [SOAK_KILL] = 90,         [SOAK_EXIT] = 30,         [SOAK_PAUSE] = 30, [SOAK_STOP] = 8,
     [SOAK_LATE] = 8,          [SOAK_COUNT] = 25,        [SOAK_DTYPE] = 25, [SOAK_OP] = 25,
-    [SOAK_ABORT_THREAD] = 30, [SOAK_ABORT_SIGNAL] = 30, [SOAK_FORK] = 30,  [SOAK_KILL_SETUP] = 12,
+    [SOAK_ABORT_THREAD] = 30, [SOAK_ABORT_SIGNAL] = 30, [SOAK_FORK] = 30,  [SOAK_KILL_SETUP] = 8,
     [SOAK_LATE_SETUP] = 5,
 };
 
@@ -196,24 +196,28 @@ void episode_make(const struct soak_config *config, uint64_t number, struct soak
     pool_random(&random);
     memset(episode, 0, sizeof *episode);
     episode->number = number;
-    episode->size = 2 + (int)soak_below(&random, (uint64_t)config->most_ranks - 1);
+    /* Few ranks more often than many, which take turns on few cores. */
+    int sizes[2];
+    for (int i = 0; i < 2; i++)
+        sizes[i] = 2 + (int)soak_below(&random, (uint64_t)config->most_ranks - 1);
+    episode->size = sizes[0] < sizes[1] ? sizes[0] : sizes[1];
     episode->processes = 1 + (int)soak_below(&random, (uint64_t)episode->size);
     if (soak_below(&random, 2)) /* a rank a process, mostly */
         episode->processes = episode->size;
     if (config->threads)
         episode->processes = 1;
     uint64_t kind = soak_below(&random, 10);
-    if (!config->cuda && kind < 4)
-        episode->kind = kind < 3 ? SOAK_GROUP : SOAK_SYMMETRIC;
+    if (!config->cuda && kind < 5)
+        episode->kind = kind < 4 ? SOAK_GROUP : SOAK_SYMMETRIC;
     deal(&random, episode);
     episode->reversed = soak_below(&random, 3) == 0;
     episode->ring = episode->kind == SOAK_COLLECTIVES && !config->cuda && episode->size > 2 &&
                     soak_below(&random, 6) == 0;
     members_make(config, &random, episode);
-    episode->operations = 1 + (int)soak_below(&random, 1 + soak_bytes(&random, 10));
+    episode->operations = 1 + (int)soak_bytes(&random, 12);
     if (config->communicators) /* they are what counts */
         episode->operations = 1 + episode->operations % 4;
-    episode->graph = (int)soak_below(&random, 4);
+    episode->graph = config->shares ? 0 : (int)soak_below(&random, 4);
     fault_make(config, &random, episode);
     store_make(&random, episode);
     episode->random = pool_random(&random);

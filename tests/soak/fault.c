@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* How a rank comes to its fault, and what it explains. */
 #include "deadline.h"
+#include "device.h"
 #include "soak.h"
 
 #include <errno.h>
@@ -85,16 +86,17 @@ static void *abort_soon(void *argument)
     return NULL;
 }
 
-/* The child may neither use nor disturb what its parent has. */
+/* The child may neither use nor disturb what its parent has; CUDA survives no fork(). */
 static int child_of(const struct soak_rank *self)
 {
     tutti_comm_t *comm = self->comms[0];
-    if (tutti_barrier(comm, NULL, 0, TUTTI_STREAM_DEFAULT) != TUTTI_ERR_INVALID)
+    if (device_barrier(comm, TUTTI_STREAM_DEFAULT) != TUTTI_ERR_INVALID)
         return 2;
     if (tutti_comm_status(comm, NULL) != TUTTI_ERR_INVALID)
         return 3;
     tutti_comm_abort(comm); /* nothing to the parent */
-    tutti_comm_destroy(comm);
+    if (!device_is_cuda())
+        tutti_comm_destroy(comm);
     return 0;
 }
 
@@ -129,6 +131,8 @@ int fault_arm(struct soak_rank *self)
     struct ranks *ranks = self->ranks;
     const int rank = self->rank;
     struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESTART};
+    if (!episode_is_of_setup(self->episode))
+        RANKS_CHECK(ranks_await(ranks, SOAK_MET, (uint32_t)self->episode->size));
     switch (self->episode->fault) {
     case SOAK_KILL:
     case SOAK_KILL_SETUP:

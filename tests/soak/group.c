@@ -9,10 +9,10 @@
 enum {
     TAGS = 5,
     TAG_FAULT = 99, /* of operations that fail and leave the group as it is */
-    BATCH = 24,     /* operations under way at once */
+    BATCH = 48,     /* operations under way at once */
     SMALL_LOG2 = 12,
     LARGE_LOG2 = 20,
-    REGION_BYTES = 48 << 20,
+    REGION_BYTES = 60 << 20,
     ROWS = 60,
     MOST_WIDTH = 4, /* elements of a row */
     MOST_NNZ = 40,

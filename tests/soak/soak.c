@@ -169,6 +169,7 @@ int main(int argc, char **argv)
     }
     command_join(argc, argv, command, sizeof command);
     soak.config.command = command;
+    soak.config.shares = device_is_shared();
     soak.config.most_ranks =
         soak.config.cuda && device_count(NULL) < SOAK_RANKS ? device_count(NULL) : SOAK_RANKS;
     printf("soak: seed %llu, up to %d ranks\n", (unsigned long long)soak.config.seed,

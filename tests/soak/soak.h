@@ -103,6 +103,7 @@ struct soak_config {
     bool threads;   /* all ranks are threads of one process */
     bool faultless; /* nobody dies, nobody is late */
     bool cuda;
+    bool shares; /* processes share GPUs: no graphs */
     int most_ranks;
 };
 
@@ -154,6 +155,7 @@ size_t soak_bytes(uint64_t *random, int most_log2);
 /* Flags of struct ranks, cleared for each episode. */
 enum {
     SOAK_SERVED, /* rank 0 serves the episode's store */
+    SOAK_MET,    /* a rank has its communicators */
     SOAK_READY,  /* for operations of little patience */
     SOAK_FAILED, /* whom the others miss has been given up, by one of them */
     SOAK_WOKEN,  /* who was stopped goes on */
@@ -256,7 +258,8 @@ int life_suffer(struct soak_rank *self, int comm, enum tutti_status status,
  * communicator, or of a work (then *fault is filled). */
 const char *fault_explains(struct soak_rank *self, enum tutti_status status,
                            const struct tutti_fault *fault, int comm);
-/* Lets the victim's fault happen soon: a timer, or a thread, or nothing. */
+/* Lets the victim's fault happen soon: a timer, or a thread, or nothing. Unless it is one of the
+ * set-up all have theirs behind them. */
 int fault_arm(struct soak_rank *self);
 /* Waits for the thread. */
 void fault_disarm(struct soak_rank *self);
