@@ -346,12 +346,15 @@ static void episode_run(struct boss *boss, uint64_t number)
     episode_make(&soak->config, number, &boss->episode);
     if (soak->shared->calm)
         episode_calm(&boss->episode);
+    int64_t begin_ns = deadline_now();
     episode_begin(boss);
     episode_watch(boss);
     children_look(boss);
     if (!boss->failed)
         meters_check(boss);
     totals_add(boss);
+    if (soak->config.verbose)
+        report_episode(soak, &boss->episode, deadline_now() - begin_ns);
     snprintf(path, sizeof path, "%s-store", soak->directory);
     unlink(path);
     if (boss->failed)
@@ -371,24 +374,31 @@ static bool is_enough(const struct boss *boss)
            (config->communicators && totals->communicators >= config->communicators);
 }
 
+/* Waits for a process to end well; one that a late signal has stopped goes on. */
+static bool process_end(pid_t pid, int64_t end)
+{
+    int how;
+    for (; !deadline_passed(end); usleep(2000)) {
+        if (waitpid(pid, &how, WNOHANG | WUNTRACED) != pid)
+            continue;
+        if (!WIFSTOPPED(how))
+            return WIFEXITED(how) && WEXITSTATUS(how) == 0;
+        kill(pid, SIGCONT);
+    }
+    return false;
+}
+
 /* All processes end by themselves, if all went well. */
 static void processes_end(struct boss *boss)
 {
     struct soak_shared *shared = boss->soak->shared;
     int64_t end = deadline_after(END_MS);
-    int how;
     __atomic_store_n(&shared->stop, 1, __ATOMIC_RELEASE);
     __atomic_add_fetch(&shared->turn, 1, __ATOMIC_ACQ_REL);
     futex_wake_all(&shared->turn);
     for (int s = 0; s < SOAK_SLOTS; s++) {
-        pid_t pid = boss->slots[s].pid, got = 0;
-        if (!pid)
-            continue;
-        while (!boss->failed && !(got = waitpid(pid, &how, WNOHANG)) && !deadline_passed(end)) {
-            kill(pid, SIGCONT);
-            usleep(2000);
-        }
-        if (got == pid && WIFEXITED(how) && WEXITSTATUS(how) == 0)
+        pid_t pid = boss->slots[s].pid;
+        if (!pid || (!boss->failed && process_end(pid, end)))
             continue;
         if (!boss->failed)
             complain(boss, "a process did not end well");
@@ -396,7 +406,7 @@ static void processes_end(struct boss *boss)
         waitpid(pid, NULL, 0);
     }
     ranks_destroy(boss->server);
-    if (waitpid(-1, NULL, WNOHANG) != -1 || errno != ECHILD)
+    if (!boss->failed && (waitpid(-1, NULL, WNOHANG) != -1 || errno != ECHILD))
         complain(boss, "a process is left");
 }
 

@@ -5,7 +5,7 @@
  *
  * usage: soak [--seconds N] [--operations N] [--communicators N] [--episodes N] [--seed N]
  *             [--from EPISODE] [--threads] [--faultless] [--json FILE] [--machine TEXT]
- *             [--commit TEXT]
+ *             [--commit TEXT] [--verbose]
  * It ends when the first limit is reached. With --communicators each lives for a few operations and
  * nobody is killed. TUTTI_TEST_DEVICE=cuda takes GPUs.
  */
@@ -17,6 +17,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 enum { SECONDS = 10 }; /* where nothing is said */
@@ -47,6 +48,8 @@ static bool option_take(struct soak_config *config, int option)
         return number >= 0;
     case 't':
         return config->threads = true;
+    case 'v':
+        return config->verbose = true;
     case 'n':
         return config->faultless = true;
     case 'j':
@@ -66,10 +69,19 @@ static bool option_take(struct soak_config *config, int option)
 static bool options_read(int argc, char **argv, struct soak_config *config)
 {
     static const struct option options[] = {
-        {"seconds", 1, NULL, 's'},  {"operations", 1, NULL, 'o'}, {"communicators", 1, NULL, 'c'},
-        {"episodes", 1, NULL, 'e'}, {"seed", 1, NULL, 'r'},       {"from", 1, NULL, 'f'},
-        {"threads", 0, NULL, 't'},  {"faultless", 0, NULL, 'n'},  {"json", 1, NULL, 'j'},
-        {"machine", 1, NULL, 'm'},  {"commit", 1, NULL, 'g'},     {0},
+        {"seconds", 1, NULL, 's'},
+        {"operations", 1, NULL, 'o'},
+        {"communicators", 1, NULL, 'c'},
+        {"episodes", 1, NULL, 'e'},
+        {"seed", 1, NULL, 'r'},
+        {"from", 1, NULL, 'f'},
+        {"threads", 0, NULL, 't'},
+        {"faultless", 0, NULL, 'n'},
+        {"json", 1, NULL, 'j'},
+        {"machine", 1, NULL, 'm'},
+        {"commit", 1, NULL, 'g'},
+        {"verbose", 0, NULL, 'v'},
+        {0},
     };
     for (int option; (option = getopt_long(argc, argv, "", options, NULL)) != -1;)
         if (!option_take(config, option))
@@ -128,9 +140,18 @@ static void ring_write(struct soak *soak, int size)
     fclose(file);
 }
 
+static size_t shared_bytes(void)
+{
+    return sizeof(struct ranks) + sizeof(struct soak_shared);
+}
+
 static void soak_open(struct soak *soak)
 {
-    soak->ranks = ranks_create(SOAK_RANKS, 0, sizeof *soak->shared);
+    /* Not ranks_create(): the supervisor forks, and opens no store. */
+    soak->ranks =
+        mmap(NULL, shared_bytes(), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (soak->ranks == MAP_FAILED)
+        abort();
     soak->shared = (struct soak_shared *)(void *)soak->ranks->shared;
     snprintf(soak->directory, sizeof soak->directory, "/tmp/tutti-soak-XXXXXX");
     if (!mkdtemp(soak->directory) ||
@@ -152,7 +173,7 @@ static void soak_close(struct soak *soak)
     for (int size = 3; size <= SOAK_RANKS; size++)
         unlink(soak->ring_files[size]);
     tutti_op_destroy(soak->premul_sum);
-    ranks_destroy(soak->ranks);
+    munmap(soak->ranks, shared_bytes());
 }
 
 int main(int argc, char **argv)

@@ -101,6 +101,7 @@ struct soak_config {
     const char *commit;
     const char *command;
     bool threads;   /* all ranks are threads of one process */
+    bool verbose;   /* a line an episode */
     bool faultless; /* nobody dies, nobody is late */
     bool cuda;
     bool shares; /* processes share GPUs: no graphs */
@@ -325,6 +326,7 @@ struct soak_totals {
 int boss_run(struct soak *soak, struct soak_totals *totals);
 /* What has grown, "" if nothing has; once all is over. */
 const char *report_growth(const struct soak *soak);
+void report_episode(const struct soak *soak, const struct soak_episode *episode, int64_t ns);
 void report_line(const struct soak *soak, const struct soak_totals *totals);
 /* False, having said why, if it cannot be written. */
 bool report_json(const struct soak *soak, const struct soak_totals *totals);
