@@ -76,6 +76,8 @@ static void members_make(const struct soak_config *config, uint64_t *random,
     uint64_t most = episode->kind == SOAK_COLLECTIVES ? SOAK_COMMS : 1;
     int least = config->cuda ? 2 : 1;
     episode->count = episode->ring ? 1 : 1 + (int)soak_below(random, most);
+    if (config->communicators && most > 1 && !episode->ring)
+        episode->count = SOAK_COMMS;
     for (int c = 0; c < episode->count; c++) {
         struct soak_members *members = &episode->comms[c];
         while (members->size < least) {
@@ -202,13 +204,15 @@ void episode_make(const struct soak_config *config, uint64_t number, struct soak
         sizes[i] = 2 + (int)soak_below(&random, (uint64_t)config->most_ranks - 1);
     episode->size = sizes[0] < sizes[1] ? sizes[0] : sizes[1];
     episode->processes = 1 + (int)soak_below(&random, (uint64_t)episode->size);
-    if (soak_below(&random, 2)) /* a rank a process, mostly */
+    /* A rank a process, mostly; always where they share a GPU: a process' ranks would wait for each
+     * other's kernels to end before memory is freed. */
+    if (soak_below(&random, 2) || config->shares)
         episode->processes = episode->size;
     if (config->threads)
         episode->processes = 1;
     uint64_t kind = soak_below(&random, 10);
-    if (!config->cuda && kind < 5)
-        episode->kind = kind < 4 ? SOAK_GROUP : SOAK_SYMMETRIC;
+    if (!config->cuda && kind < (config->communicators ? 2 : 5))
+        episode->kind = kind % 5 ? SOAK_GROUP : SOAK_SYMMETRIC;
     deal(&random, episode);
     episode->reversed = soak_below(&random, 3) == 0;
     episode->ring = episode->kind == SOAK_COLLECTIVES && !config->cuda && episode->size > 2 &&
