@@ -139,6 +139,7 @@ static void children_look(struct boss *boss)
                 continue;
             }
             boss->slots[s].stopped_ns = deadline_now();
+            boss->totals->faults[SOAK_PAUSE] += boss->episode.fault == SOAK_PAUSE;
             strike_note(boss, s);
         }
 }
@@ -319,7 +320,7 @@ static void totals_add(struct boss *boss)
     struct soak_totals *totals = boss->totals;
     const struct soak_episode *episode = &boss->episode;
     totals->episodes++;
-    totals->faults[episode->fault]++;
+    totals->faults[episode->fault] += episode->fault != SOAK_PAUSE; /* it may come too late */
     for (int r = 0; r < episode->size; r++) {
         const struct soak_progress *progress = &boss->soak->shared->progress[r];
         totals->operations += progress->operations;
