@@ -20,7 +20,7 @@ const char *report_growth(const struct soak *soak)
     static char text[200];
     for (int s = 0; s < SOAK_SLOTS && !*text; s++) {
         const struct soak_meters *meters = &soak->shared->meters[s];
-        if (!meters->warm_descriptors || SOAK_SANITIZED)
+        if (!meters->warm_mappings || SOAK_SANITIZED)
             continue;
         if (meters->rss_kib > meters->warm_rss_kib + SLACK_KIB ||
             meters->mappings > meters->warm_mappings + SLACK_MAPPINGS)
