@@ -36,7 +36,6 @@ struct boss {
     struct ranks *server;
     struct slot slots[SOAK_SLOTS];
     struct soak_episode episode;
-    int64_t died_ns; /* the first victim */
     bool failed;
 };
 
@@ -114,8 +113,6 @@ static void slot_ended(struct boss *boss, int index, int how)
                    WTERMSIG(how) == SIGKILL;
     boss->slots[index].pid = 0;
     boss->soak->shared->meters[index].pid = 0;
-    if (!boss->died_ns)
-        boss->died_ns = deadline_now();
     if (is_victim(boss, index, &progress) && (by_exit || by_kill)) {
         strike_note(boss, index);
         return;
@@ -156,7 +153,7 @@ static void stopped_wake(struct boss *boss)
         struct slot *slot = &boss->slots[s];
         bool waits = episode->fault == SOAK_STOP
                          ? failed < others && !boss->failed
-                         : deadline_now() - slot->stopped_ns < episode->delay_us * 10000;
+                         : deadline_now() - slot->stopped_ns < episode->delay_us * 100000;
         if (!slot->pid || !slot->stopped_ns || waits)
             continue;
         slot->stopped_ns = 0;
@@ -244,7 +241,6 @@ static void episode_begin(struct boss *boss)
     memset(ranks->results, 0, sizeof ranks->results);
     memset(shared->progress, 0, sizeof shared->progress);
     ranks->size = boss->episode.size;
-    boss->died_ns = 0;
     shared->number = boss->episode.number;
     __atomic_add_fetch(&shared->turn, 1, __ATOMIC_ACQ_REL);
     futex_wake_all(&shared->turn);
@@ -315,6 +311,28 @@ static void meters_check(struct boss *boss)
     }
 }
 
+/* How long those who live took to learn of a death, the checks of results before it included. */
+static void notices_add(struct boss *boss)
+{
+    struct soak_totals *totals = boss->totals;
+    const struct soak_progress *progress = boss->soak->shared->progress;
+    uint64_t first = UINT64_MAX;
+    if (boss->episode.fault != SOAK_KILL && boss->episode.fault != SOAK_EXIT)
+        return;
+    for (int r = 0; r < boss->episode.size; r++)
+        if (progress[r].strikes_ns && progress[r].strikes_ns < first)
+            first = progress[r].strikes_ns;
+    for (int r = 0; r < boss->episode.size; r++) {
+        if (boss->episode.victims >> r & 1 || progress[r].noticed_ns <= first)
+            continue;
+        double ms = (double)(progress[r].noticed_ns - first) / 1e6;
+        totals->noticed++;
+        totals->noticed_ms += ms;
+        if (ms > totals->noticed_most_ms)
+            totals->noticed_most_ms = ms;
+    }
+}
+
 static void totals_add(struct boss *boss)
 {
     struct soak_totals *totals = boss->totals;
@@ -328,14 +346,8 @@ static void totals_add(struct boss *boss)
         totals->bytes += progress->bytes;
         totals->communicators += progress->comms;
         totals->starved += progress->starved;
-        if (!boss->died_ns || !progress->noticed_ns || episode->fault == SOAK_KILL_SETUP)
-            continue;
-        double ms = (double)((int64_t)progress->noticed_ns - boss->died_ns) / 1e6;
-        totals->noticed++;
-        totals->noticed_ms += ms > 0 ? ms : 0;
-        if (ms > totals->noticed_most_ms)
-            totals->noticed_most_ms = ms;
     }
+    notices_add(boss);
 }
 
 static void episode_run(struct boss *boss, uint64_t number)

@@ -166,7 +166,7 @@ static void fault_make(const struct soak_config *config, uint64_t *random,
     if (!episode->victims)
         episode->fault = SOAK_NONE;
     episode->fault_at = (int)soak_below(random, (uint64_t)episode->operations);
-    episode->delay_us = (int64_t)soak_bytes(random, episode->fault == SOAK_PAUSE ? 12 : 11);
+    episode->delay_us = (int64_t)soak_bytes(random, 9);
     int left = episode->size;
     bool dies = episode_is_deadly(episode);
     for (int r = 0; r < episode->size; r++)
@@ -222,6 +222,7 @@ void episode_make(const struct soak_config *config, uint64_t number, struct soak
     if (config->communicators) /* they are what counts */
         episode->operations = 1 + episode->operations % 4;
     episode->graph = config->shares ? 0 : (int)soak_below(&random, 4);
+    episode->streams = 1 + (int)soak_below(&random, 2);
     fault_make(config, &random, episode);
     store_make(&random, episode);
     episode->random = pool_random(&random);

@@ -133,6 +133,7 @@ int fault_arm(struct soak_rank *self)
     struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESTART};
     if (!episode_is_of_setup(self->episode))
         RANKS_CHECK(ranks_await(ranks, SOAK_MET, (uint32_t)self->episode->size));
+    self->progress->strikes_ns = (uint64_t)(deadline_now() + self->episode->delay_us * 1000);
     switch (self->episode->fault) {
     case SOAK_KILL:
     case SOAK_KILL_SETUP:

@@ -169,7 +169,9 @@ int life_suffer(struct soak_rank *self, int comm, enum tutti_status status,
                 const struct tutti_fault *fault, const char *what)
 {
     char text[400];
-    const char *why = fault_explains(self, status, fault, comm);
+    /* What ends around a thread while its process ends is nobody's concern. */
+    bool ends = fault_is_victim(self) && episode_is_deadly(self->episode);
+    const char *why = ends ? NULL : fault_explains(self, status, fault, comm);
     if (why) {
         snprintf(text, sizeof text, "%s: %s by rank %d, peer %d, with fault %s of %x at %d: %s",
                  what, tutti_status_name(status), fault->rank, fault->peer,
@@ -197,7 +199,7 @@ static int operation_suffer(struct soak_rank *self, tutti_comm_t *comm,
     operation_format(operation, what, sizeof what);
     tutti_comm_status(comm, &fault);
     int failed = life_suffer(self, operation->comm, status, &fault, what);
-    if (!failed)
+    if (!failed && !(fault_is_victim(self) && episode_is_deadly(self->episode)))
         RANKS_CHECK(tutti_barrier(comm, NULL, 0, TUTTI_STREAM_DEFAULT) == status);
     return failed;
 }

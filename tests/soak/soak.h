@@ -130,6 +130,7 @@ struct soak_episode {
     bool ring;     /* the ranks' links are those of a ring */
     bool known;    /* names of communicators that came and went before, on the same store */
     int graph;     /* on GPUs: launches of each operation's graph; 0: it is called */
+    int streams;   /* on GPUs, of each communicator's operations */
     int operations;
     enum soak_fault fault;
     uint32_t victims; /* ranks: of deaths those of one or two processes, else one */
@@ -170,6 +171,7 @@ struct soak_progress {
     uint64_t barriers;           /* and other operations without a result */
     uint64_t bytes;              /* of their operands, this rank's */
     uint64_t comms;              /* communicators made, each counted by one rank */
+    uint64_t strikes_ns;         /* when its process is to end; 0: it is not */
     uint64_t noticed_ns;         /* when it saw the fault; 0: not */
     uint64_t starved;            /* errors that named a rank whom the machine had not let run */
     uint32_t inside;             /* a call */
@@ -317,7 +319,7 @@ struct soak_totals {
     uint64_t struck;                    /* amid a call: of the signals that end or stop a process */
     uint64_t signals;                   /* those */
     uint64_t noticed;                   /* deaths */
-    double noticed_ms, noticed_most_ms; /* together, and the longest */
+    double noticed_ms, noticed_most_ms; /* from the signal on: together, and the longest */
     uint64_t wrong, hangs;
     int64_t begin_ns;
 };

@@ -126,6 +126,7 @@ static void environment_set(const struct soak *soak, const struct soak_episode *
     char text[16];
     snprintf(text, sizeof text, "%d", episode->graph);
     setenv("TUTTI_TEST_GRAPH", text, 1);
+    setenv("TUTTI_TEST_STREAMS", episode->streams == 2 ? "2" : "1", 1);
     if (episode->ring)
         setenv("TUTTI_TOPOLOGY_FILE", soak->ring_files[episode->size], 1);
     else
