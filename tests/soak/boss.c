@@ -380,7 +380,7 @@ static bool is_enough(const struct boss *boss)
 {
     const struct soak_config *config = &boss->soak->config;
     const struct soak_totals *totals = boss->totals;
-    int64_t seconds = (deadline_now() - totals->begin_ns) / 1000000000;
+    uint64_t seconds = (uint64_t)(deadline_now() - totals->begin_ns) / 1000000000;
     return (config->seconds && seconds >= config->seconds) ||
            (config->episodes && totals->episodes >= config->episodes) ||
            (config->operations && totals->operations >= config->operations) ||

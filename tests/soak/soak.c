@@ -1,19 +1,17 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * Random operations of communicators that come and go, under random faults, every result and every
- * error checked; see soak.h. Repeats what it does from its seed.
- *
- * usage: soak [--seconds N] [--operations N] [--communicators N] [--episodes N] [--seed N]
- *             [--from EPISODE] [--threads] [--faultless] [--json FILE] [--machine TEXT]
- *             [--commit TEXT] [--verbose]
- * It ends when the first limit is reached. With --communicators each lives for a few operations and
- * nobody is killed. TUTTI_TEST_DEVICE=cuda takes GPUs.
+ * error checked; see soak.h. Repeats what it does from its seed;
+ * `soak --help` lists the options.
  */
 #include "soak.h"
 
 #include "device.h"
+#include "tool.h"
 
 #include <getopt.h>
+#include <limits.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,69 +20,66 @@
 
 enum { SECONDS = 10 }; /* where nothing is said */
 
-/* Positive numbers, options of their own letter. */
-static bool option_take(struct soak_config *config, int option)
+static const char usage[] =
+    "usage: soak [OPTION...]\n"
+    "  --seconds N        ends when the first limit is reached (10 s unless one is given)\n"
+    "  --operations N     of reductions that were checked\n"
+    "  --communicators N  each lives for a few operations, and nobody dies or is late\n"
+    "  --episodes N\n"
+    "  --seed N           what happens follows from it (1)\n"
+    "  --from N           the first episode (0)\n"
+    "  --threads          all ranks are threads of one process\n"
+    "  --faultless        nobody dies or is late\n"
+    "  --verbose          a line an episode\n"
+    "  --json FILE        the report; --machine and --commit TEXT stand in it\n"
+    "TUTTI_TEST_DEVICE=cuda takes GPUs.\n";
+
+enum kind { FLAG, NUMBER, TEXT };
+
+static const struct row {
+    const char *name;
+    enum kind kind;
+    size_t field;
+} rows[] = {
+    {"seconds", NUMBER, offsetof(struct soak_config, seconds)},
+    {"operations", NUMBER, offsetof(struct soak_config, operations)},
+    {"communicators", NUMBER, offsetof(struct soak_config, communicators)},
+    {"episodes", NUMBER, offsetof(struct soak_config, episodes)},
+    {"seed", NUMBER, offsetof(struct soak_config, seed)},
+    {"from", NUMBER, offsetof(struct soak_config, from)},
+    {"threads", FLAG, offsetof(struct soak_config, threads)},
+    {"faultless", FLAG, offsetof(struct soak_config, faultless)},
+    {"verbose", FLAG, offsetof(struct soak_config, verbose)},
+    {"help", FLAG, offsetof(struct soak_config, help)},
+    {"json", TEXT, offsetof(struct soak_config, json)},
+    {"machine", TEXT, offsetof(struct soak_config, machine)},
+    {"commit", TEXT, offsetof(struct soak_config, commit)},
+};
+
+enum { ROWS = sizeof rows / sizeof *rows };
+
+static bool option_take(struct soak_config *config, const struct row *row, const char *text)
 {
-    const char *text = optarg;
-    long long number = text ? atoll(text) : 0;
-    switch (option) {
-    case 's':
-        config->seconds = number;
-        return number > 0;
-    case 'o':
-        config->operations = (uint64_t)number;
-        return number > 0;
-    case 'c':
-        config->communicators = (uint64_t)number;
-        return number > 0;
-    case 'e':
-        config->episodes = (uint64_t)number;
-        return number > 0;
-    case 'r':
-        config->seed = (uint64_t)number;
-        return number > 0;
-    case 'f':
-        config->from = (uint64_t)number;
-        return number >= 0;
-    case 't':
-        return config->threads = true;
-    case 'v':
-        return config->verbose = true;
-    case 'n':
-        return config->faultless = true;
-    case 'j':
-        config->json = text;
-        return true;
-    case 'm':
-        config->machine = text;
-        return true;
-    case 'g':
-        config->commit = text;
-        return true;
-    default:
+    void *field = (char *)config + row->field;
+    long number = 0;
+    if (row->kind == NUMBER && !parse_integer(text, 0, LONG_MAX, &number))
         return false;
-    }
+    if (row->kind == NUMBER)
+        *(uint64_t *)field = (uint64_t)number;
+    else if (row->kind == TEXT)
+        *(const char **)field = text;
+    else
+        *(bool *)field = true;
+    return true;
 }
 
 static bool options_read(int argc, char **argv, struct soak_config *config)
 {
-    static const struct option options[] = {
-        {"seconds", 1, NULL, 's'},
-        {"operations", 1, NULL, 'o'},
-        {"communicators", 1, NULL, 'c'},
-        {"episodes", 1, NULL, 'e'},
-        {"seed", 1, NULL, 'r'},
-        {"from", 1, NULL, 'f'},
-        {"threads", 0, NULL, 't'},
-        {"faultless", 0, NULL, 'n'},
-        {"json", 1, NULL, 'j'},
-        {"machine", 1, NULL, 'm'},
-        {"commit", 1, NULL, 'g'},
-        {"verbose", 0, NULL, 'v'},
-        {0},
-    };
-    for (int option; (option = getopt_long(argc, argv, "", options, NULL)) != -1;)
-        if (!option_take(config, option))
+    struct option options[ROWS + 1] = {{0}};
+    for (int i = 0; i < ROWS; i++)
+        options[i] = (struct option){rows[i].name, rows[i].kind != FLAG, NULL, 0};
+    for (int index, got; (got = getopt_long(argc, argv, "", options, &index)) != -1;)
+        if (got != 0 || !option_take(config, &rows[index], optarg))
             return false;
     if (config->communicators)
         config->faultless = true;
@@ -181,13 +176,14 @@ int main(int argc, char **argv)
     struct soak soak = {.config = {.seed = 1, .cuda = device_is_cuda()}};
     struct soak_totals totals = {0};
     char command[1024];
+    bool understood = options_read(argc, argv, &soak.config);
+    if (!understood || soak.config.help) {
+        fputs(usage, understood ? stdout : stderr);
+        return understood ? 0 : 2;
+    }
     int skip = ranks_skip(2);
     if (skip)
         return skip;
-    if (!options_read(argc, argv, &soak.config)) {
-        fprintf(stderr, "soak: see the head of tests/soak/soak.c\n");
-        return 2;
-    }
     command_join(argc, argv, command, sizeof command);
     soak.config.command = command;
     soak.config.shares = device_is_shared();

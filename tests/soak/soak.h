@@ -91,7 +91,7 @@ enum soak_kind {
 /* What was asked for. Zero: no limit. */
 struct soak_config {
     uint64_t seed;
-    int64_t seconds;
+    uint64_t seconds;
     uint64_t operations;
     uint64_t communicators;
     uint64_t from;     /* the first episode */
@@ -103,6 +103,7 @@ struct soak_config {
     bool threads;   /* all ranks are threads of one process */
     bool verbose;   /* a line an episode */
     bool faultless; /* nobody dies, nobody is late */
+    bool help;
     bool cuda;
     bool shares; /* processes share GPUs: no graphs */
     int most_ranks;
