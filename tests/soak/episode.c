@@ -194,8 +194,9 @@ static void store_make(uint64_t *random, struct soak_episode *episode)
 
 void episode_make(const struct soak_config *config, uint64_t number, struct soak_episode *episode)
 {
-    uint64_t random = config->seed ^ (number + 1) * UINT64_C(0x9e3779b97f4a7c15);
-    pool_random(&random);
+    /* Far apart: the sequence of one episode is not that of the next one a step later. */
+    uint64_t seed = config->seed, random = number;
+    random = pool_random(&random) ^ pool_random(&seed);
     memset(episode, 0, sizeof *episode);
     episode->number = number;
     /* Few ranks more often than many, which take turns on few cores. */
