@@ -58,13 +58,16 @@ static void on_signal(int number)
     errno = saved;
 }
 
-/* The kernel sends it, whatever this process is doing. */
+/* The kernel sends it, whatever this process is doing. A handler runs on the calling thread, so
+ * that it has ended when that one destroys what it works on. */
 static bool timer_arm(struct soak_rank *self, int number)
 {
     const int64_t delay_us = self->episode->delay_us;
-    struct sigevent event = {.sigev_notify = SIGEV_SIGNAL, .sigev_signo = number};
+    struct sigevent event = {.sigev_notify = number == SIGUSR1 ? SIGEV_THREAD_ID : SIGEV_SIGNAL,
+                             .sigev_signo = number};
     const struct itimerspec when = {
         .it_value = {.tv_sec = delay_us / 1000000, .tv_nsec = delay_us % 1000000 * 1000 + 1}};
+    event._sigev_un._tid = gettid();
     self->has_timer = timer_create(CLOCK_MONOTONIC, &event, &self->timer) == 0;
     return self->has_timer && timer_settime(self->timer, 0, &when, NULL) == 0;
 }
