@@ -13,19 +13,6 @@
 
 static const uint8_t NONCE[CHANNEL_NONCE_BYTES] = "fuzzed nonce 16";
 
-/* As little-endian machines write them. */
-const struct fuzz_seed fuzz_seeds[] = {
-    FUZZ_SEED("\0"
-              "ttut\1\0\0\0\1\0\0\0\0\0\0\0fuzzed nonce 16\0"),
-    FUZZ_SEED("\1"
-              "ttut\1\0\0\0\1\0\0\0\0\0\0\0\5\0\0\0\0\0\0\0\7\0\0\0\0\0\0\0/tmp/x"),
-    FUZZ_SEED("\2\1"
-              "dfut\1\0\0\0"),
-    FUZZ_SEED("\2\37"
-              "dfut\1\0\0\0"),
-};
-const size_t fuzz_seed_count = sizeof fuzz_seeds / sizeof *fuzz_seeds;
-
 /* The lowest free number: it moves up when a descriptor leaks. */
 static int lowest_free(void)
 {
