@@ -37,14 +37,14 @@
 #include <cmocka.h>
 
 enum {
+    LEAST_PATIENCE_MS = 300,
     MOST_PATIENCE_MS = 60000,
-    EACH = 8,           /* first calls of a function that fail one by one, then ever fewer */
     ELEMENTS = 1 << 15, /* of an operation: too many for one hop */
 };
 
 /* Time-outs of everything. Where a rank does not hear of the call that failed they are waited for;
  * where nothing has failed and they pass, the machine is busy: then they grow. */
-static int64_t patience_ms = 500;
+static int64_t patience_ms;
 
 /* ---- turns ----------------------------------------------------------------------------------- */
 
@@ -385,7 +385,7 @@ static enum tutti_status be_rank(int rank, const char *url)
 }
 
 /* Only this process's calls fail; the other one does not outlive that. */
-static enum tutti_status communicator_of_processes(void)
+static enum tutti_status be_beside_a_process(int rank)
 {
     const char *const name = failing;
     char url[128];
@@ -394,16 +394,27 @@ static enum tutti_status communicator_of_processes(void)
     pid_t child = fork();
     assert_true(child >= 0);
     if (child == 0)
-        _exit(be_rank(1, url) != TUTTI_OK);
+        _exit(be_rank(!rank, url) != TUTTI_OK);
     int at = fails_at;
     turns_begin(name, at);
-    enum tutti_status status = be_rank(0, url);
+    enum tutti_status status = be_rank(rank, url);
     turns_end();
     if (status != TUTTI_OK)
         kill(child, SIGKILL);
     waitpid(child, NULL, 0);
     unlink(url + 5);
     return status;
+}
+
+/* It leads the meeting, and the other one connects to it. */
+static enum tutti_status first_of_two_processes(void)
+{
+    return be_beside_a_process(0);
+}
+
+static enum tutti_status second_of_two_processes(void)
+{
+    return be_beside_a_process(1);
 }
 
 static enum tutti_status symmetric_memory(void)
@@ -477,7 +488,7 @@ typedef enum tutti_status use_fn(void);
 /* With one call that fails, unless it is not made so often: *reached. */
 static enum tutti_status use_with(use_fn *use, const char *call, int at, bool *reached)
 {
-    for (;; patience_ms *= 2) {
+    for (patience_ms = LEAST_PATIENCE_MS;; patience_ms *= 2) {
         turns_begin(call, at);
         enum tutti_status status = use();
         turns_end();
@@ -506,6 +517,8 @@ static void fail_at(use_fn *use, const char *call, int at, bool *reached)
 
 static void take_turns(use_fn *use)
 {
+    /* So many first calls of a function fail one by one, then ever fewer. */
+    const int each = getenv("TUTTI_TEST_SHORT") ? 2 : 8;
     int failures = 0;
     bool reached;
     /* It also makes what lives as long as the process. */
@@ -513,7 +526,7 @@ static void take_turns(use_fn *use)
         fail_msg("nothing failed, yet: %s", tutti_last_error());
     for (size_t i = 0; i < sizeof calls / sizeof *calls; i++) {
         reached = true;
-        for (int at = 1; reached; at += at < EACH ? 1 : at / 2) {
+        for (int at = 1; reached; at += at < each ? 1 : at / 2) {
             fail_at(use, calls[i], at, &reached);
             failures += reached;
         }
@@ -534,7 +547,8 @@ TURNS(tcp_store)
 TURNS(tcp_store_with_secret)
 TURNS(env_store)
 TURNS(communicator_of_threads)
-TURNS(communicator_of_processes)
+TURNS(first_of_two_processes)
+TURNS(second_of_two_processes)
 TURNS(symmetric_memory)
 TURNS(group_and_dump)
 
@@ -566,7 +580,8 @@ int main(void)
         cmocka_unit_test(all_calls_of_tcp_store_with_secret),
         cmocka_unit_test(all_calls_of_env_store),
         cmocka_unit_test(all_calls_of_communicator_of_threads),
-        cmocka_unit_test(all_calls_of_communicator_of_processes),
+        cmocka_unit_test(all_calls_of_first_of_two_processes),
+        cmocka_unit_test(all_calls_of_second_of_two_processes),
         cmocka_unit_test(all_calls_of_symmetric_memory),
         cmocka_unit_test(all_calls_of_group_and_dump),
     };
