@@ -52,11 +52,7 @@ static void check_names(const char *text)
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
 {
-    char *text = malloc(size + 1);
-    if (!text)
-        return 0;
-    memcpy(text, bytes, size);
-    text[size] = 0;
+    char *text = fuzz_text(bytes, size);
     check_size(text);
     check_integer(text);
     check_names(text);

@@ -84,11 +84,7 @@ static void check_readers(const char *text)
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
 {
-    char *text = malloc(size + 1);
-    if (!text)
-        return 0;
-    memcpy(text, bytes, size);
-    text[size] = 0;
+    char *text = fuzz_text(bytes, size);
     if (*text) { /* else it counts as unset */
         setenv(name, text, 1);
         check_int64(text);

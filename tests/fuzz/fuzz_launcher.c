@@ -8,11 +8,7 @@
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
 {
     struct tutti_launcher launcher = {.struct_size = sizeof launcher};
-    char job[64], *rest, *text = malloc(size + 1);
-    if (!text)
-        return 0;
-    memcpy(text, bytes, size);
-    text[size] = 0;
+    char job[64], *rest, *text = fuzz_text(bytes, size);
     clearenv();
     for (char *line = strtok_r(text, "\n", &rest); line; line = strtok_r(NULL, "\n", &rest)) {
         char *equals = strchr(line, '=');

@@ -331,25 +331,17 @@ static void meet_survivors(int rank, int size)
     store_end(handle);
 }
 
-/* The lowest free number: it moves up when a descriptor leaks. */
-static int lowest_free(void)
-{
-    int fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
-    fuzz_check(fd >= 0);
-    close(fd);
-    return fd;
-}
-
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
 {
     static void (*const meetings[])(int rank, int size) = {meet_communicator, meet_with_topology,
                                                            meet_symmetric, meet_survivors};
     if (size < 1)
         return 0;
-    int before = lowest_free(), ranks = 2 + (bytes[0] >> 2 & 1), rank = (bytes[0] >> 3) % ranks;
+    int before = fuzz_lowest_free(), ranks = 2 + (bytes[0] >> 2 & 1),
+        rank = (bytes[0] >> 3) % ranks;
     store.changes = bytes + 1;
     store.change_count = (size - 1) / CHANGE_BYTES;
     meetings[bytes[0] % 4](rank, ranks);
-    fuzz_check(lowest_free() == before);
+    fuzz_check(fuzz_lowest_free() == before);
     return 0;
 }

@@ -8,11 +8,7 @@
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
 {
     struct store_url url;
-    char *text = malloc(size + 1);
-    if (!text)
-        return 0;
-    memcpy(text, bytes, size);
-    text[size] = 0;
+    char *text = fuzz_text(bytes, size);
     if (store_url_parse(text, &url) == TUTTI_OK) {
         fuzz_check(memchr(url.text, 0, sizeof url.text) != NULL);
         fuzz_check(memchr(url.bind, 0, sizeof url.bind) != NULL);
