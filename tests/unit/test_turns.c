@@ -43,7 +43,8 @@ enum {
 };
 
 /* Time-outs of everything. Where a rank does not hear of the call that failed they are waited for;
- * where nothing has failed and they pass, the machine is busy: then they grow. */
+ * where nothing was made to fail and it did not go well, one may have passed on a busy machine:
+ * then they grow. */
 static int64_t patience_ms;
 
 /* ---- turns ----------------------------------------------------------------------------------- */
@@ -493,7 +494,7 @@ static enum tutti_status use_with(use_fn *use, const char *call, int at, bool *r
         enum tutti_status status = use();
         turns_end();
         *reached = made >= at;
-        if (status != TUTTI_ERR_TIMEOUT || *reached || patience_ms >= MOST_PATIENCE_MS)
+        if (status == TUTTI_OK || *reached || patience_ms >= MOST_PATIENCE_MS)
             return status;
     }
 }
