@@ -64,8 +64,8 @@ static struct cut cut_request(const struct cpu_group *group, const struct reques
     if (request->bytes <= WHOLE_BYTES)
         return (struct cut){1, request->count, true, group->step + 1};
     /* A quarter in whole lines, its inputs and its partial sums. */
-    size_t most = LAYOUT_PIECE_BYTES / (QUAD * width + reduce_partial_bytes(request->dtype)) /
-                  line * line * QUAD;
+    size_t most =
+        PIECE_BYTES / (QUAD * width + reduce_partial_bytes(request->dtype)) / line * line * QUAD;
     size_t pieces = (request->count + most - 1) / most;
     size_t piece = chunk_elements((request->count + pieces - 1) / pieces, QUAD, width) * QUAD;
     return (struct cut){(request->count + piece - 1) / piece, piece, false, group->step + 1};
