@@ -89,4 +89,8 @@ enum tutti_status cuda_driver_open(const struct cuda_driver **driver);
  * CUDA_ERROR_OUT_OF_MEMORY is NO_MEMORY. */
 enum tutti_status cuda_check(const struct cuda_driver *driver, CUresult result, const char *call);
 
+/* Launches one block, of a kernel whose one parameter, copied now, is *launch. Returns CUDA. */
+enum tutti_status cuda_launch_block(const struct cuda_driver *driver, CUfunction function,
+                                    unsigned threads, void *launch, CUstream stream);
+
 #endif

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "cuda/kernels.h"
 
+#include "cuda/table.h"
 #include "error.h"
 #include "numeric.h"
 
@@ -43,7 +44,6 @@ static const char *const dtype_names[TUTTI_DTYPE_COUNT] = {
 #undef DTYPE_NAME
 };
 
-/* Full lines mark what is not there yet with a NaN, which only floats have. */
 static bool is_float(enum tutti_dtype dtype)
 {
     static const bool floats[TUTTI_DTYPE_COUNT] = {
@@ -62,8 +62,7 @@ static bool goes_by_tiles(enum cuda_kernel kernel, bool staged, enum tutti_dtype
 static bool kernel_exists(enum cuda_kernel kernel, bool staged, enum tutti_dtype dtype,
                           enum cuda_variant variant)
 {
-    bool lines = kernel == CUDA_ONE_SHOT_LINES || kernel == CUDA_TWO_SHOT_LINES;
-    if ((lines && (staged || !is_float(dtype))) ||
+    if ((cuda_kernel_has_lines(kernel) && (staged || !is_float(dtype))) ||
         (variant != CUDA_ANY && goes_by_tiles(kernel, staged, dtype)))
         return false;
     if (kernel == CUDA_HYBRID_CUBE_MESH || kernel == CUDA_RING)

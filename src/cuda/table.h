@@ -96,6 +96,13 @@ uint64_t cuda_kernel_capacity(enum cuda_kernel kernel, int size);
 /* The grid of an operation of 1 or more bytes: as many blocks as have work, within the choice's. */
 unsigned cuda_choice_blocks(const struct cuda_choice *choice, int size, size_t bytes);
 
+/* Whether it goes in full lines, where a NaN that no result has marks what is not there yet: for
+ * floats alone, and not in the host's memory. */
+static inline bool cuda_kernel_has_lines(enum cuda_kernel kernel)
+{
+    return kernel == CUDA_ONE_SHOT_LINES || kernel == CUDA_TWO_SHOT_LINES;
+}
+
 static inline enum tutti_algo cuda_kernel_algo(enum cuda_kernel kernel)
 {
 #define KERNEL_ALGO(NAME, name, text) [CUDA_##NAME] = TUTTI_ALGO_##NAME,
