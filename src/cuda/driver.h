@@ -47,6 +47,7 @@
     X(mem_host_unregister, cuMemHostUnregister)                                                    \
     X(memset_d8_async, cuMemsetD8Async)                                                            \
     X(memcpy_async, cuMemcpyAsync)                                                                 \
+    X(memcpy_2d_async, cuMemcpy2DAsync)                                                            \
     X(module_load, cuModuleLoadData)                                                               \
     X(module_unload, cuModuleUnload)                                                               \
     X(module_function, cuModuleGetFunction)                                                        \
