@@ -12,7 +12,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 enum {
@@ -194,12 +193,8 @@ static bool run_processes(struct report *reports)
         return false;
     bool ok = tutti_store_open("tcp://127.0.0.1:0?server=1", TIMEOUT_MS, &store) == TUTTI_OK &&
               ranks_start(&ranks, tutti_store_url(store));
-    for (int i = 0; ok && i < ranks.count; i++) {
-        pid_t pid = ranks.pids[i];
-        while (waitpid(pid, NULL, 0) < 0 && errno == EINTR)
-            ;
-        ranks_reaped(&ranks, pid);
-    }
+    if (ok)
+        ranks_await(&ranks);
     ranks_end(&ranks);
     tutti_store_close(store);
     return ok;
