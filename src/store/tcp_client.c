@@ -81,8 +81,8 @@ static enum tutti_status lost(const struct tcp_connection *connection)
 {
     if (errno == 0 || errno == ECONNRESET || errno == EPIPE)
         return error_set(TUTTI_ERR_SYSTEM,
-                         "the store at %s closed the connection: its process has ended or it "
-                         "refused the request (add on a value that is no number?)",
+                         "the store at %s closed the connection: see whether its process runs, "
+                         "or whether it refused the request (add on a value that is no number)",
                          connection->name);
     return error_errno("the connection to the store at %s", connection->name);
 }
