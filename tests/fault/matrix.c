@@ -4,8 +4,10 @@
  * wherever ranks may live. Each run writes a line of JSON, scripts/faults-page makes docs/faults.md
  * of them.
  *
- * usage: matrix [-l] [-q] [-p PLACE] [-f FAULT] [-s STAGE]
- *   -q   one run of one stage of each fault
+ * usage: matrix [-b] [-l] [-o] [-q] [-p PLACE] [-f FAULT] [-s STAGE]
+ *   -o   one run a cell: stages' points, and the first and the last rank, take turns
+ *   -q   the same, and one stage of each fault
+ *   -b   short lines instead of JSON, without the messages
  *   -l   runs nothing: lists the cells, and why others do not exist
  */
 #include "matrix.h"
@@ -21,7 +23,7 @@
 enum { MOST_POINTS = 16 };
 
 struct choice {
-    bool quick, list;
+    bool once, quick, list, brief;
     const char *place, *fault, *stage;
     int runs, failures, skipped;
 };
@@ -62,27 +64,34 @@ static int size_of(enum stage stage)
     return size;
 }
 
+/* Each point with the first and with the last rank as the victim. */
+static int scenarios_make(const struct faults_point *points, int count, int size,
+                          struct faults_scenario *scenarios)
+{
+    int made = 0;
+    for (int p = 0; p < count; p++)
+        for (int victim = 0; victim < size; victim += size - 1)
+            /* Rank 0 leads the meeting, and does not pass the others' point. */
+            if (victim > 0 || strcmp(points[p].name, "meet.joined") != 0)
+                scenarios[made++] = (struct faults_scenario){.point = &points[p], .victim = victim};
+    return made;
+}
+
 static void run_cell(struct choice *choice, int row, enum stage stage, enum place place)
 {
     struct faults_point points[MOST_POINTS];
-    struct cell cell = {.place = place,
-                        .stage = stage,
-                        .fault = &matrix_faults[row],
-                        .scenario.anywhere = stage == SETUP || stage == GROUP || stage == DESTROY,
-                        .size = size_of(stage)};
-    int count = matrix_points(&cell, points, MOST_POINTS);
-    for (int p = 0; p < count; p++) {
-        for (int victim = 0; victim < cell.size; victim += cell.size - 1) {
-            /* Rank 0 leads the meeting, and does not pass the others' point. */
-            if (victim == 0 && strcmp(points[p].name, "meet.joined") == 0)
-                continue;
-            if (choice->quick && (p != row % count || (victim == 0) != (row % 2 == 0)))
-                continue;
-            cell.scenario.point = &points[p];
-            cell.scenario.victim = victim;
-            choice->runs++;
-            choice->failures += matrix_run(&cell) != VERDICT_OK;
-        }
+    struct faults_scenario scenarios[2 * MOST_POINTS];
+    struct cell cell = {
+        .place = place, .stage = stage, .fault = &matrix_faults[row], .size = size_of(stage)};
+    int count =
+        scenarios_make(points, matrix_points(&cell, points, MOST_POINTS), cell.size, scenarios);
+    for (int i = 0; i < count; i++) {
+        if (choice->once && i != (row + (int)stage) % count)
+            continue;
+        cell.scenario = scenarios[i];
+        cell.scenario.anywhere = stage == SETUP || stage == GROUP || stage == DESTROY;
+        choice->runs++;
+        choice->failures += matrix_run(&cell, choice->brief) != VERDICT_OK;
     }
 }
 
@@ -119,9 +128,15 @@ int main(int argc, char **argv)
 {
     struct choice choice = {.quick = false};
     int option;
-    while ((option = getopt(argc, argv, "qlp:f:s:")) != -1) {
+    while ((option = getopt(argc, argv, "oqlbp:f:s:")) != -1) {
+        if (option == 'q' || option == 'o')
+            choice.once = true;
         if (option == 'q')
             choice.quick = true;
+        else if (option == 'o')
+            continue;
+        else if (option == 'b')
+            choice.brief = true;
         else if (option == 'l')
             choice.list = true;
         else if (option == 'p')

@@ -29,6 +29,7 @@ enum {
     MATRIX_RANKS = 8,
     PATIENCE_MS = 400,        /* of operations that are to time out */
     SETUP_PATIENCE_MS = 1000, /* of meetings that are to */
+    CUDA_PATIENCE_MS = 3000,  /* the same, where devices are prepared */
     SLACK_MS = 5000,          /* that a busy machine may add */
     NO_STATUS = -1,           /* the rank did not get that far */
     VICTIM_ENDS = 1 << 30,    /* in place of a status: its process ends */
@@ -148,8 +149,9 @@ enum verdict {
     VERDICT_MISSED
 };
 
-/* Runs the cell in a process of its own, and writes one line of JSON about it. */
-enum verdict matrix_run(const struct cell *cell);
+/* Runs the cell in a process of its own, and writes a line about it: of JSON or, if brief, words
+ * with tabs between. */
+enum verdict matrix_run(const struct cell *cell, bool brief);
 const struct outcome *matrix_outcome(const struct fault *fault, enum stage stage);
 extern const char *const matrix_places[PLACES], *const matrix_stages[STAGES];
 

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* What happens to a rank: the rows of the matrix. */
 #include "matrix.h"
+
+#include "device.h"
 #include "matrix_store.h"
 
 #include <errno.h>
@@ -67,11 +69,11 @@ static void throw(struct faults_rank * rank)
 static int child_calls(const struct faults_rank *rank)
 {
     float one = 1;
-    if (tutti_all_reduce(&one, &one, 1, TUTTI_FLOAT32, TUTTI_SUM, rank->comm,
-                         TUTTI_STREAM_DEFAULT) != TUTTI_ERR_INVALID ||
+    if (device_all_reduce(&one, &one, 1, TUTTI_FLOAT32, TUTTI_SUM, rank->comm, TUTTI_STREAM_DEFAULT,
+                          NULL) != TUTTI_ERR_INVALID ||
         !strstr(tutti_last_error(), "fork"))
         return 1;
-    if (tutti_barrier(rank->comm, NULL, 0, TUTTI_STREAM_DEFAULT) != TUTTI_ERR_INVALID)
+    if (device_barrier(rank->comm, TUTTI_STREAM_DEFAULT) != TUTTI_ERR_INVALID)
         return 2;
     if (tutti_comm_status(rank->comm, NULL) != TUTTI_ERR_INVALID)
         return 3;

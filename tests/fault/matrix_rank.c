@@ -226,9 +226,9 @@ static enum tutti_status set_up(struct matrix_rank *self)
 static int live_setup(struct matrix_rank *self)
 {
     const struct fault *fault = self->cell->fault;
-    self->options.timeout_ms = matrix_outcome(fault, SETUP)->survivors == ONE_OF(OK)
-                                   ? RANKS_TIMEOUT_MS
-                                   : SETUP_PATIENCE_MS;
+    self->options.timeout_ms = self->cell->place == CUDA ? CUDA_PATIENCE_MS : SETUP_PATIENCE_MS;
+    if (matrix_outcome(fault, SETUP)->survivors == ONE_OF(OK))
+        self->options.timeout_ms = RANKS_TIMEOUT_MS;
     if (self->victim && fault->strike && !fault->before)
         faults_arm(&self->base, fault->strike);
     else if (self->victim && !(fault->before && fault->sparse))
