@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { FEW = 100, LAST = FAULT_AT + 1 }; /* elements in a group; the last operation */
 
@@ -188,20 +189,26 @@ static void tell(struct matrix_rank *self, enum tutti_status status)
     int64_t happened = __atomic_load_n(&shared->faults.happened_ns, __ATOMIC_ACQUIRE);
     int64_t took = happened ? deadline_now() - happened : 0;
     self->report->took_ns = took > 0 ? took : 0;
-    self->report->status = (int)status;
     if (status != TUTTI_OK && !self->report->text[0])
         snprintf(self->report->text, sizeof self->report->text, "%s", tutti_last_error());
+    __atomic_store_n(&self->report->status, (int)status, __ATOMIC_RELAXED);
 }
 
-/* All survivors know: a victim that stands still is woken by the last of them. */
+/* All survivors know: a victim that stands still, or is about to, is woken. */
 static void share_news(struct matrix_rank *self)
 {
     struct ranks *ranks = self->base.ranks;
+    const struct matrix_shared *shared = (const struct matrix_shared *)(void *)ranks->shared;
     const int victim = self->base.scenario->victim;
+    const int *status = &shared->reports[victim].status;
     ranks_raise(ranks, HEARD);
-    if (!(matrix_outcome(self->cell->fault, self->cell->stage)->victim & VICTIM_ENDS) &&
-        self->cell->place != THREADS && ranks_await(ranks, HEARD, (uint32_t)ranks->size - 1))
+    if ((matrix_outcome(self->cell->fault, self->cell->stage)->victim & VICTIM_ENDS) ||
+        self->cell->place == THREADS || !ranks_await(ranks, HEARD, (uint32_t)ranks->size - 1))
+        return;
+    for (int i = 0; i < 2000 && __atomic_load_n(status, __ATOMIC_RELAXED) == NO_STATUS; i++) {
         kill(ranks->pids[victim], SIGCONT);
+        usleep(10000);
+    }
 }
 
 /* ---- the set-up ------------------------------------------------------------------------------ */
