@@ -5,7 +5,7 @@ PREFIX ?= /usr/local
 DESTDIR ?=
 CUDA ?=
 
-.PHONY: all demo test bench deps install format check-format clean help
+.PHONY: all demo test bench faults deps install format check-format clean help
 
 all: ## build the library, the tool, the examples and the tests (gcc, in build/gcc)
 	@scripts/build gcc
@@ -25,6 +25,11 @@ bench: ## compare with Open MPI, MPICH and Gloo (minutes); results go to bench/r
 	@scripts/deps build rivals
 	@scripts/build gcc
 	@bench/run.sh
+
+faults: ## every fault at every stage of a communicator's life (half an hour); rewrites docs/faults.md
+	@scripts/deps build test
+	@scripts/build gcc
+	@scripts/faults
 
 deps: ## install everything that demo, test and bench need; CUDA=1: nvcc, too, from PyPI where there is none
 	@scripts/deps build rivals test

@@ -67,8 +67,10 @@ static const char doc[] =
     "Starts PROGRAM as N ranks with torchrun's variables (RANK, WORLD_SIZE, LOCAL_RANK, "
     "LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT) and a store that they meet at, which \"env:\" and "
     "PyTorch's env:// find.\v"
-    "When a rank fails, the others get SIGTERM after the patience, and SIGKILL after the grace. The "
-    "exit status is that of the rank that failed first, 128 + N if signal N ended it; 126 or 127 if PROGRAM cannot be "
+    "When a rank fails, the others get SIGTERM after the patience, and SIGKILL after the grace. "
+    "The "
+    "exit status is that of the rank that failed first, 128 + N if signal N ended it; 126 or 127 "
+    "if PROGRAM cannot be "
     "executed or found; else 0. SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1 and SIGUSR2 are passed "
     "on "
     "to the ranks. Processes that the ranks leave behind are ended too. If the launcher is killed, "
@@ -296,7 +298,11 @@ int command_run(int argc, char **argv)
                                      .parser = parse_option,
                                      .args_doc = "PROGRAM [ARGUMENT...]",
                                      .doc = doc};
-    struct run run = {.bind = true, .patience_seconds = 2, .grace_seconds = 5, .signals = -1, .exec_error = {-1, -1}};
+    struct run run = {.bind = true,
+                      .patience_seconds = 2,
+                      .grace_seconds = 5,
+                      .signals = -1,
+                      .exec_error = {-1, -1}};
     if (argp_parse(&argp, argc, argv, ARGP_IN_ORDER, NULL, &run))
         return TOOL_FAILED;
     if (start(&run))

@@ -165,6 +165,8 @@ static int64_t limit_ms(const struct cell *cell, int status)
     int64_t leader = cell->stage == GROUP && cell->scenario.victim == 0 ? 5000 : 0;
     if (cell->stage == SETUP)
         return SLACK_MS + (cell->place == CUDA ? CUDA_PATIENCE_MS : SETUP_PATIENCE_MS);
+    if (status == TUTTI_OK) /* the operation's own time, not that of hearing of anything */
+        return FAULT_SOON_MS + SLACK_MS;
     return status == TUTTI_ERR_TIMEOUT ? leader + PATIENCE_MS + SLACK_MS : FAULT_SOON_MS;
 }
 
