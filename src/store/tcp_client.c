@@ -270,7 +270,8 @@ static enum tutti_status connect_any(struct tcp_store *store, struct tcp_connect
         if (connection->fd >= 0)
             return TUTTI_OK;
     }
-    return error_errno("connecting to the store at %s", store->name);
+    return error_errno("cannot connect to the store at %s; see whether its process runs",
+                       store->name);
 }
 
 /* A new connection that has been introduced. While the server has never been met it may not be up

@@ -161,15 +161,14 @@ static enum verdict judge_names(const struct cell *cell, const struct page *page
                : VERDICT_OK;
 }
 
+/* Of a machine that is busy with something else; the table has what it took. */
 static int64_t limit_ms(const struct cell *cell, int status)
 {
     /* A group gives its leader 5 s to answer. */
     int64_t leader = cell->stage == GROUP && cell->scenario.victim == 0 ? 5000 : 0;
     if (cell->stage == SETUP)
         return SLACK_MS + (cell->place == CUDA ? CUDA_PATIENCE_MS : SETUP_PATIENCE_MS);
-    if (status == TUTTI_OK) /* the operation's own time, not that of hearing of anything */
-        return FAULT_SOON_MS + SLACK_MS;
-    return status == TUTTI_ERR_TIMEOUT ? leader + PATIENCE_MS + SLACK_MS : FAULT_SOON_MS;
+    return SLACK_MS + (status == TUTTI_ERR_TIMEOUT ? leader + PATIENCE_MS : FAULT_SOON_MS);
 }
 
 static enum verdict judge_rank(const struct cell *cell, const struct page *page, int rank,

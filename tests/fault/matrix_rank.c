@@ -387,6 +387,10 @@ int matrix_live(struct ranks *ranks, int rank, tutti_store_t *store)
         cell->fault->mend(&self);
     RANKS_CHECK(failed || goes_on(&self));
     self.report->anew = true;
+    /* Thread ranks read each other's operands: those of an operation that was left live until the
+     * others have left it, too. */
+    if (!ranks->processes)
+        ranks_await(ranks, HEARD, (uint32_t)ranks->size - 1);
     faults_end(&self.base);
     if (ranks->processes)
         matrix_left(&before, self.report->left, sizeof self.report->left);
