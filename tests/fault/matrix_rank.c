@@ -5,6 +5,7 @@
 
 #include "deadline.h"
 #include "device.h"
+#include "ipc/channel.h"
 #include "pg.h"
 
 #include <setjmp.h>
@@ -348,8 +349,12 @@ static bool goes_on(const struct matrix_rank *self)
     float one = 1, sum = 0;
     tutti_store_t *store;
     tutti_comm_t *comm;
-    if ((self->victim && !lives) || !ranks_fit(size))
+    if (self->victim && !lives)
         return true;
+    /* One GPU makes no communicator; what every start does is to look for what the dead have left.
+     */
+    if (!ranks_fit(size))
+        return channel_directory(url, sizeof url) == TUTTI_OK;
     snprintf(url, sizeof url, "file:%s-anew", getenv("TUTTI_DIR"));
     if (tutti_store_open(url, RANKS_TIMEOUT_MS, &store) != TUTTI_OK)
         return false;
