@@ -5,7 +5,7 @@ PREFIX ?= /usr/local
 DESTDIR ?=
 CUDA ?=
 
-.PHONY: all demo test bench faults deps install format check-format clean help
+.PHONY: all demo test faults fuzz coverage bench soak deps install format check-format clean help
 
 all: ## build the library, the tool, the examples and the tests (gcc, in build/gcc)
 	@scripts/build gcc
@@ -21,6 +21,14 @@ test: ## set up what is missing, build every preset, run every test that this ma
 	@scripts/nvcc || true
 	@scripts/test
 
+fuzz: ## search for inputs that break a parser, for an hour (FUZZ_SECONDS) with libFuzzer; finds are named
+	@scripts/deps build test
+	@nice scripts/fuzz
+
+coverage: ## count which lines the tests run (minutes), and print it by directory
+	@scripts/deps build test
+	@scripts/coverage
+
 bench: ## compare with Open MPI, MPICH and Gloo (minutes); results go to bench/results, a picture to docs
 	@scripts/deps build rivals
 	@scripts/build gcc
@@ -30,6 +38,10 @@ faults: ## every fault at every stage of a communicator's life (half an hour); r
 	@scripts/deps build test
 	@scripts/build gcc
 	@scripts/faults
+
+soak: ## random lives under random faults, checked: SOAK_SECONDS=3600 SOAK_DEVICE=cpu|cuda SOAK_SEED=1
+	@scripts/build gcc
+	@scripts/soak
 
 deps: ## install everything that demo, test and bench need; CUDA=1: nvcc, too, from PyPI where there is none
 	@scripts/deps build rivals test
