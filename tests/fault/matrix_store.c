@@ -37,7 +37,17 @@ static enum tutti_status between_set(void *context, const char *key, const void 
 static enum tutti_status between_get(void *context, const char *key, int64_t timeout_ms,
                                      void *value, size_t capacity, size_t *size)
 {
-    return tutti_store_get(pass(context), key, timeout_ms, value, capacity, size);
+    const struct between *between = context;
+    struct host_record record;
+    enum tutti_status status =
+        tutti_store_get(pass(context), key, timeout_ms, value, capacity, size);
+    if (status != TUTTI_OK || *size != sizeof record || capacity < sizeof record)
+        return status;
+    /* To this rank it is the others who are behind. */
+    memcpy(&record, value, sizeof record);
+    record.version -= (uint32_t)between->manner->version_ahead;
+    memcpy(value, &record, sizeof record);
+    return status;
 }
 
 static enum tutti_status between_wait(void *context, const char *const *keys, size_t count,
