@@ -5,7 +5,7 @@ PREFIX ?= /usr/local
 DESTDIR ?=
 CUDA ?=
 
-.PHONY: all demo test fuzz coverage bench soak deps install format check-format clean help
+.PHONY: all demo test faults fuzz coverage bench soak deps install format check-format clean help
 
 all: ## build the library, the tool, the examples and the tests (gcc, in build/gcc)
 	@scripts/build gcc
@@ -33,6 +33,11 @@ bench: ## compare with Open MPI, MPICH and Gloo (minutes); results go to bench/r
 	@scripts/deps build rivals
 	@scripts/build gcc
 	@bench/run.sh
+
+faults: ## every fault at every stage of a communicator's life (half an hour); rewrites docs/faults.md
+	@scripts/deps build test
+	@scripts/build gcc
+	@scripts/faults
 
 soak: ## random lives under random faults, checked: SOAK_SECONDS=3600 SOAK_DEVICE=cpu|cuda SOAK_SEED=1
 	@scripts/build gcc

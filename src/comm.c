@@ -540,9 +540,23 @@ static enum tutti_status ask_aborted(void *context)
                : TUTTI_OK;
 }
 
+/* Once they have connected, ranks see each other die: whoever is missing then will not come. */
+static enum tutti_status ask_deaths(void *context)
+{
+    const struct tutti_comm *comm = context;
+    for (int r = 0; r < comm->world_size && comm->cpu.channel; r++)
+        if ((comm->cpu.remote >> r & 1) && !channel_peer_alive(comm->cpu.channel, r))
+            return error_set(TUTTI_ERR_PEER_DEAD,
+                             "rank %d ended, or gave up, while the ranks met: look at rank %d's "
+                             "log, then restart the group",
+                             r, r);
+    return TUTTI_OK;
+}
+
 static enum tutti_status rendezvous(struct tutti_comm *comm)
 {
-    const struct interrupt interrupt = {.ask = ask_aborted, .context = comm};
+    const struct interrupt interrupt = {
+        .ask = ask_aborted, .ask_pointless = ask_deaths, .context = comm};
     struct tutti_store store = store_interruptible(comm->store, &interrupt);
     return comm_assemble(comm, &store, NULL, &interrupt, deadline_after(comm->timeout_ms));
 }

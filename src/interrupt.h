@@ -11,6 +11,9 @@ enum { INTERRUPT_MS = 50 }; /* a wait asks at least so often */
 struct interrupt {
     /* OK, or why the wait is over, with its message. */
     enum tutti_status (*ask)(void *context);
+    /* Likewise, of what makes it pointless: asked when nothing has come for a while; what is there
+     * by then counts all the same. May be NULL. */
+    enum tutti_status (*ask_pointless)(void *context);
     void *context;
 };
 
@@ -18,6 +21,11 @@ struct interrupt {
 static inline enum tutti_status interrupt_ask(const struct interrupt *interrupt)
 {
     return interrupt ? interrupt->ask(interrupt->context) : TUTTI_OK;
+}
+
+static inline enum tutti_status interrupt_ask_pointless(const struct interrupt *interrupt)
+{
+    return interrupt->ask_pointless ? interrupt->ask_pointless(interrupt->context) : TUTTI_OK;
 }
 
 /* How long a wait with so many milliseconds left (negative: without end) may last until it asks. */

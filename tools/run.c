@@ -29,6 +29,7 @@ struct run {
     int ranks;
     bool bind;
     bool tag;
+    int patience_seconds;
     int grace_seconds;
     char **program;
 
@@ -40,21 +41,25 @@ struct run {
     int signals;        /* signalfd */
     int exec_error[2];  /* a rank that cannot start its program writes errno here */
     int status;         /* of the first rank that failed, 0 so far */
-    double kill_at;     /* when grace ends, 0 while all is well */
+    double term_at;     /* when patience ends, 0 while all is well or once it has */
+    double kill_at;     /* when grace ends, 0 until it begins */
 };
 
 /* ---- the command line ------------------------------------------------------------------------ */
 
-enum { OPTION_NO_BIND = 256, OPTION_TAG, OPTION_GRACE };
+enum { OPTION_NO_BIND = 256, OPTION_TAG, OPTION_PATIENCE, OPTION_GRACE };
 
 static const struct argp_option options[] = {
     {"ranks", 'n', "N", 0, "Ranks, 1 to 64 (default: one for each core)", 0},
     {"no-bind", OPTION_NO_BIND, 0, 0,
      "Do not bind each rank to a core of its own (never done when ranks outnumber the cores)", 0},
     {"tag", OPTION_TAG, 0, 0, "Write [RANK] before each line of a rank's output", 0},
-    {"grace", OPTION_GRACE, "SECONDS", 0,
-     "Time between SIGTERM and SIGKILL for the ranks that are left when one has failed (default 5)",
+    {"patience", OPTION_PATIENCE, "SECONDS", 0,
+     "Time for the ranks that are left when one has failed to notice, to say so, and to end by "
+     "themselves (default 2)",
      0},
+    {"grace", OPTION_GRACE, "SECONDS", 0,
+     "Time between SIGTERM and SIGKILL for those that are left then (default 5)", 0},
     {0},
 };
 
@@ -62,9 +67,10 @@ static const char doc[] =
     "Starts PROGRAM as N ranks with torchrun's variables (RANK, WORLD_SIZE, LOCAL_RANK, "
     "LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT) and a store that they meet at, which \"env:\" and "
     "PyTorch's env:// find.\v"
-    "When a rank fails, the others get SIGTERM, and SIGKILL after the grace. The exit status is "
-    "that "
-    "of the rank that failed first, 128 + N if signal N ended it; 126 or 127 if PROGRAM cannot be "
+    "When a rank fails, the others get SIGTERM after the patience, and SIGKILL after the grace. "
+    "The "
+    "exit status is that of the rank that failed first, 128 + N if signal N ended it; 126 or 127 "
+    "if PROGRAM cannot be "
     "executed or found; else 0. SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1 and SIGUSR2 are passed "
     "on "
     "to the ranks. Processes that the ranks leave behind are ended too. If the launcher is killed, "
@@ -82,6 +88,9 @@ static error_t parse_option(int key, char *text, struct argp_state *state)
         return 0;
     case OPTION_TAG:
         run->tag = true;
+        return 0;
+    case OPTION_PATIENCE:
+        run->patience_seconds = integer_argument(state, "--patience", text, 0, 86400);
         return 0;
     case OPTION_GRACE:
         run->grace_seconds = integer_argument(state, "--grace", text, 0, 86400);
@@ -170,17 +179,35 @@ static void rank_failed(struct run *run, int rank, pid_t pid, int status)
     if (run->status)
         return;
     run->status = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
-    run->kill_at = clock_seconds() + run->grace_seconds;
+    run->term_at = clock_seconds() + run->patience_seconds;
     if (read(run->exec_error[0], &code, sizeof code) == (ssize_t)sizeof code) {
         errno = code;
         tool_fail_errno("cannot run '%s'", run->program[0]);
+        run->term_at = clock_seconds(); /* nobody can have anything to say of it */
     } else {
         char how[96];
         ranks_describe_exit(status, how, sizeof how);
         tool_fail("rank %d (pid %d) %s%s", rank, (int)pid, how,
                   run->children.running ? "; ending the others" : "");
     }
-    ranks_signal(&run->children, SIGTERM);
+}
+
+/* Survivors of a failed rank hear of it from the library, within a second: they are to say what
+ * they know, and to write their dumps, before they are ended. Returns for how long to wait. */
+static int end_others(struct run *run)
+{
+    double now = clock_seconds();
+    if (run->term_at > 0 && now >= run->term_at) {
+        ranks_signal(&run->children, SIGTERM);
+        run->term_at = 0;
+        run->kill_at = now + run->grace_seconds;
+    }
+    if (run->kill_at > 0 && now >= run->kill_at) {
+        ranks_signal(&run->children, SIGKILL);
+        return 100;
+    }
+    double next = run->term_at > 0 ? run->term_at : run->kill_at;
+    return next > 0 ? (int)((next - now) * 1000) + 1 : -1;
 }
 
 static void reap(struct run *run)
@@ -199,14 +226,8 @@ static void watch(struct run *run)
 {
     while (run->children.running > 0) {
         struct pollfd polls[1 + OUTPUT_MOST] = {{.fd = run->signals, .events = POLLIN}};
-        int count = 1 + output_polls(&run->output, polls + 1), wait_ms = -1;
-        if (run->kill_at > 0) {
-            double left = run->kill_at - clock_seconds();
-            if (left <= 0)
-                ranks_signal(&run->children, SIGKILL);
-            wait_ms = left > 0 ? (int)(left * 1000) + 1 : 100;
-        }
-        poll(polls, (nfds_t)count, wait_ms);
+        int count = 1 + output_polls(&run->output, polls + 1);
+        poll(polls, (nfds_t)count, end_others(run));
         forward_signals(run);
         reap(run);
         output_pump(&run->output);
@@ -277,7 +298,11 @@ int command_run(int argc, char **argv)
                                      .parser = parse_option,
                                      .args_doc = "PROGRAM [ARGUMENT...]",
                                      .doc = doc};
-    struct run run = {.bind = true, .grace_seconds = 5, .signals = -1, .exec_error = {-1, -1}};
+    struct run run = {.bind = true,
+                      .patience_seconds = 2,
+                      .grace_seconds = 5,
+                      .signals = -1,
+                      .exec_error = {-1, -1}};
     if (argp_parse(&argp, argc, argv, ARGP_IN_ORDER, NULL, &run))
         return TOOL_FAILED;
     if (start(&run))

@@ -120,8 +120,9 @@ static void arenas_release(struct cpu_group *group)
 }
 
 static enum tutti_status handles_exchange(struct cpu_group *group,
-                                          const struct cpu_group_config *config, int own_fd,
-                                          int64_t deadline, int *fds)
+                                          const struct cpu_group_config *config,
+                                          enum tutti_status hindrance, int own_fd, int64_t deadline,
+                                          int *fds)
 {
     struct channel_config channel = {
         .rank = config->rank,
@@ -130,6 +131,7 @@ static enum tutti_status handles_exchange(struct cpu_group *group,
         .exchanger = config->exchanger,
         .timeout_ms = deadline_left_ms(deadline),
         .interrupt = config->interrupt,
+        .hindrance = hindrance,
     };
     memcpy(channel.nonce, config->nonce, sizeof channel.nonce);
     enum tutti_status status = channel_open(&channel, &group->channel);
@@ -185,13 +187,11 @@ enum tutti_status cpu_group_open(const struct cpu_group_config *config, struct c
     group_init(group, config);
 
     /* Thread ranks look for each other's arena once all have made theirs: the handshake and this
-     * barrier see to that. A rank that failed goes on to the verdict, so that nobody waits for it.
-     */
+     * barrier see to that. A rank that failed says so there. */
     enum tutti_status status = arena_create(group, config->nonce, &own_fd);
     POINT("open.arena");
     if (config->remote)
-        status =
-            status == TUTTI_OK ? handles_exchange(group, config, own_fd, deadline, fds) : status;
+        status = handles_exchange(group, config, status, own_fd, deadline, fds);
     POINT("open.handles");
     status = verdict_exchange(config->exchanger, status, deadline_timeout_ms(deadline));
     if (status == TUTTI_OK)
@@ -220,6 +220,7 @@ void cpu_group_close(struct cpu_group *group)
     if (!group->own)
         return;
     order_store_release_u32(&group->own->left, 1); /* F2 pairs A2 */
+    POINT("close.left");
     bell_ring(group);
     order_store_relaxed_u32(&group->open, 0);
     channel_close(group->channel);

@@ -516,7 +516,8 @@ enum tutti_status cuda_group_open(const struct cuda_group_config *config, struct
     struct cuda_group_config staged = *config;
     int64_t deadline = deadline_after(config->timeout_ms);
     enum tutti_status status = open_at(config, deadline, group);
-    if (status == TUTTI_OK || config->place != CUDA_PLACE_FOUND)
+    /* Whose time is over asks nobody: who comes late would take the question for another one. */
+    if (status == TUTTI_OK || config->place != CUDA_PLACE_FOUND || status == TUTTI_ERR_TIMEOUT)
         return status;
     snprintf(why, sizeof why, "%s", tutti_last_error());
     if (!only_links(config, status, deadline))

@@ -60,7 +60,11 @@ static enum tutti_status event_await(const struct cuda_driver *driver, CUevent e
         if (result != CUDA_ERROR_NOT_READY)
             return cuda_check(driver, result, "cuEventQuery");
         if (deadline_passed(deadline))
-            return error_set(TUTTI_ERR_TIMEOUT, "device %d did not end its work in time", device);
+            return error_set(
+                TUTTI_ERR_TIMEOUT,
+                "device %d did not end its work in time: look at what else runs on it, "
+                "or raise TUTTI_TIMEOUT_MS",
+                device);
         nanosleep(&(struct timespec){.tv_nsec = POLL_NS}, NULL);
     }
 }

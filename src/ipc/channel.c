@@ -170,8 +170,8 @@ static enum tutti_status wait_peer(const struct channel *channel, int peer, shor
         }
         if (deadline_passed(deadline))
             return error_set(TUTTI_ERR_TIMEOUT,
-                             "rank %d: rank %d did not %s a descriptor in time; is it late or "
-                             "stopped?",
+                             "rank %d: rank %d did not %s a descriptor in time: look at what it "
+                             "does, or raise TUTTI_TIMEOUT_MS",
                              channel->rank, peer, events == POLLIN ? "send" : "take");
     }
 }

@@ -25,9 +25,12 @@ struct channel_config {
         peers; /* bit r: connect to rank r; the own bit is ignored; symmetric among the ranks */
     uint8_t nonce[CHANNEL_NONCE_BYTES]; /* the same secret on all ranks, random per channel */
     struct tutti_exchanger *exchanger;  /* tells the ranks of each other's sockets */
-    const char *directory;              /* NULL is channel_directory()'s */
-    int64_t timeout_ms;                 /* of opening; negative never ends */
-    const struct interrupt *interrupt;  /* of its waits, until channel_settle(); may be NULL */
+    /* Why this rank can have no channel, with its message; OK: it can. All ranks fail then, and
+     * nobody waits. */
+    enum tutti_status hindrance;
+    const char *directory;             /* NULL is channel_directory()'s */
+    int64_t timeout_ms;                /* of opening; negative never ends */
+    const struct interrupt *interrupt; /* of its waits, until channel_settle(); may be NULL */
 };
 
 /*

@@ -103,9 +103,9 @@ static enum tutti_status check_announcement(const struct opening *opening, int r
                          "version %u: use one version of the library",
                          rank, r, theirs->version, theirs->magic, (unsigned)VERSION);
     if (r != rank && theirs->status != TUTTI_OK)
-        return error_set(TUTTI_ERR_SYSTEM,
-                         "rank %d: rank %d could not listen (%s): see its own message", rank, r,
-                         tutti_status_name((enum tutti_status)theirs->status));
+        return error_set((enum tutti_status)theirs->status,
+                         "rank %d: rank %d could not take part (%s): look at its own error", rank,
+                         r, tutti_status_text((enum tutti_status)theirs->status));
     bool we_do = (opening->all[rank].peers & bit(r)) != 0;
     bool they_do = (theirs->peers & bit(rank)) != 0;
     if (r != rank && we_do != they_do)
@@ -228,8 +228,9 @@ static void adopt(struct opening *opening, int peer, int socket, const struct uc
 static enum tutti_status peer_gone(const struct opening *opening, int peer)
 {
     return error_set(TUTTI_ERR_PEER_DEAD,
-                     "rank %d: rank %d ended, or gave up, while the channel was opened",
-                     opening->config->rank, peer);
+                     "rank %d: rank %d ended, or gave up, while the channel was opened: look at "
+                     "rank %d's log, then restart the group",
+                     opening->config->rank, peer, peer);
 }
 
 static enum tutti_status on_pending(struct opening *opening, int slot)
@@ -309,26 +310,50 @@ static enum tutti_status on_death(struct opening *opening, int peer)
 
 /* ---- connecting ----------------------------------------------------------------------------- */
 
-/* Its path as it wrote it, or, where the directory is mounted elsewhere, its name in our own. */
+/* Nobody listens where it did: it has gone, or given up, for want of us if we come late. */
+static enum tutti_status nobody_listens(const struct opening *opening, int peer)
+{
+    return deadline_passed(opening->deadline)
+               ? error_set(TUTTI_ERR_TIMEOUT,
+                           "rank %d came to rank %d after the time-out, and finds it gone: look at "
+                           "what kept it, or raise TUTTI_TIMEOUT_MS",
+                           opening->config->rank, peer)
+               : peer_gone(opening, peer);
+}
+
+/* The name of its socket, in our own directory. Empty if that is the same path. */
+static void path_here(const struct opening *opening, int peer, struct socket_path *here)
+{
+    const struct socket_path *theirs = &opening->all[peer].path;
+    const char *own_end = strrchr(opening->path.text, '/');
+    const char *name = strrchr(theirs->text, '/');
+    here->text[0] = 0;
+    if (own_end && name)
+        snprintf(here->text, sizeof here->text, "%.*s%.64s", (int)(own_end - opening->path.text),
+                 opening->path.text, name);
+    if (strcmp(here->text, theirs->text) == 0)
+        here->text[0] = 0;
+}
+
+/* Its path as it wrote it, or, where the directory is mounted elsewhere, its name in our own. A
+ * socket that is gone from the directory of all is that of a rank that has given up. */
 static enum tutti_status connect_by_path(const struct opening *opening, int peer, int *socket)
 {
     const struct socket_path *theirs = &opening->all[peer].path;
+    struct socket_path here;
+    path_here(opening, peer, &here);
     enum tutti_status status = directory_connect(theirs, socket);
-    if (status == TUTTI_OK || errno != ENOENT)
-        return status;
-    const char *own_end = strrchr(opening->path.text, '/');
-    const char *name = strrchr(theirs->text, '/');
-    struct socket_path here = {{0}};
-    if (own_end && name) {
-        snprintf(here.text, sizeof here.text, "%.*s%.64s", (int)(own_end - opening->path.text),
-                 opening->path.text, name);
+    if (status != TUTTI_OK && errno == ENOENT && here.text[0])
         status = directory_connect(&here, socket);
-    }
-    if (status != TUTTI_OK && errno == ENOENT)
-        return error_set(TUTTI_ERR_SYSTEM,
-                         "rank %d does not find the socket %s of rank %d: all ranks need one "
-                         "directory, see TUTTI_DIR",
-                         opening->config->rank, theirs->text, peer);
+    if (status == TUTTI_OK)
+        return status;
+    if (errno == ECONNREFUSED || (errno == ENOENT && deadline_passed(opening->deadline)))
+        return nobody_listens(opening, peer);
+    if (errno == ENOENT)
+        return error_set(here.text[0] ? TUTTI_ERR_SYSTEM : TUTTI_ERR_PEER_DEAD,
+                         "rank %d does not find the socket %s of rank %d: look at rank %d's own "
+                         "error, or, if it has none, give all ranks one directory (TUTTI_DIR)",
+                         opening->config->rank, theirs->text, peer, peer);
     return status;
 }
 
@@ -416,10 +441,12 @@ static enum tutti_status connect_all(struct opening *opening)
         status = connect_lower(opening);
         if (status == TUTTI_OK && deadline_passed(opening->deadline)) {
             char ranks[256];
-            return error_set(
-                TUTTI_ERR_TIMEOUT, "rank %d: rank %s did not connect within %" PRIi64 " ms",
-                opening->config->rank, list_ranks(missing(opening), ranks, sizeof ranks),
-                opening->config->timeout_ms);
+            return error_set(TUTTI_ERR_TIMEOUT,
+                             "rank %d: rank %s did not connect within %" PRIi64
+                             " ms: look at what it does, or raise TUTTI_TIMEOUT_MS",
+                             opening->config->rank,
+                             list_ranks(missing(opening), ranks, sizeof ranks),
+                             opening->config->timeout_ms);
         }
         if (status == TUTTI_OK)
             status = interrupt_ask(opening->channel->interrupt);
@@ -457,6 +484,9 @@ enum tutti_status channel_open(const struct channel_config *config, struct chann
 {
     struct opening opening = {.config = config, .deadline = deadline_after(config->timeout_ms)};
     *channel = NULL;
+    enum tutti_status listening = config->hindrance;
+    char reason[512];
+    snprintf(reason, sizeof reason, "%.*s", (int)sizeof reason - 1, tutti_last_error());
     enum tutti_status status = check_config(config);
     if (status != TUTTI_OK)
         return status;
@@ -464,10 +494,10 @@ enum tutti_status channel_open(const struct channel_config *config, struct chann
     if (status != TUTTI_OK)
         return status;
     opening.channel->interrupt = config->interrupt;
-    enum tutti_status listening = start_listening(&opening);
-    char reason[512] = "";
-    if (listening != TUTTI_OK)
+    if (listening == TUTTI_OK) {
+        listening = start_listening(&opening);
         snprintf(reason, sizeof reason, "%.*s", (int)sizeof reason - 1, tutti_last_error());
+    }
     status = exchange(&opening, listening);
     if (listening != TUTTI_OK)
         status = error_set(listening, "%s", reason);

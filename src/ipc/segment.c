@@ -111,7 +111,7 @@ static enum tutti_status allocate(int fd, size_t asked, size_t bytes)
             if (errno == ENOSPC || errno == EFBIG)
                 errno = ENOMEM;
             return error_errno("cannot allocate %zu bytes of shared memory; %s has %" PRIu64
-                               " bytes left",
+                               " bytes left; ask for less or free some",
                                asked, name, left + done);
         }
         done += slice;
@@ -135,7 +135,10 @@ enum tutti_status segment_create(const char *label, size_t bytes, struct segment
     if (file < 0 && errno == EINVAL)
         file = memfd_create(label, MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (file < 0)
-        return error_errno("memfd_create(\"%s\")", label);
+        return error_errno(
+            "cannot make the memory file \"%s\"; see ulimit -n, and whether memory is "
+            "left",
+            label);
     status = allocate(file, bytes, rounded);
     if (status != TUTTI_OK)
         goto err_close;

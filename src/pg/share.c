@@ -212,7 +212,7 @@ static enum tutti_status first_failed(struct pg_share *share, const uint64_t *st
             continue;
         *culprit = r;
         if (r != share->comm->rank)
-            (void)error_set(theirs, "rank %d could not do its part: %s", r,
+            (void)error_set(theirs, "rank %d could not do its part (%s): look at its own error", r,
                             tutti_status_text(theirs));
         return theirs;
     }

@@ -69,7 +69,7 @@ static enum tutti_status name_missing(const struct tutti_exchanger *exchanger,
             continue;
         count++;
         if (length < sizeof names - 16)
-            length += (size_t)snprintf(names + length, sizeof names - length, "%s%d",
+            length += (size_t)snprintf(names + length, sizeof names - length, "%srank %d",
                                        count > 1 ? ", " : "", rank);
     }
     if (count == 0)
@@ -78,10 +78,10 @@ static enum tutti_status name_missing(const struct tutti_exchanger *exchanger,
                          ", but only after the time-out",
                          exchanger->rank, exchanger->size, exchanger->prefix, exchanger->sequence);
     return error_set(TUTTI_ERR_TIMEOUT,
-                     "rank %d: %d of %d ranks did not come to \"%s\", round %" PRIu64
-                     ": %s%s; see whether they run and use the same store",
-                     exchanger->rank, count, exchanger->size, exchanger->prefix,
-                     exchanger->sequence, names, length >= sizeof names - 16 ? "..." : "");
+                     "rank %d: %s%s (%d of %d) did not come to \"%s\", round %" PRIu64
+                     ": see whether they run, stand still or use another store",
+                     exchanger->rank, names, length >= sizeof names - 16 ? "..." : "", count,
+                     exchanger->size, exchanger->prefix, exchanger->sequence);
 }
 
 static enum tutti_status check_sizes(const struct tutti_exchanger *exchanger,

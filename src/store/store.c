@@ -218,6 +218,11 @@ static enum tutti_status wait_for_keys(tutti_store_t *store, const char *const *
             return status;
         if (deadline_passed(deadline))
             return store_timed_out("tutti_store_wait", *keys, count, timeout_ms);
+        /* Whoever is gone may have written before it went. */
+        if (interrupt_ask_pointless(store->interrupt) != TUTTI_OK) {
+            status = store->ops.base.wait(store->context, keys, count, 1);
+            return status == TUTTI_ERR_TIMEOUT ? interrupt_ask_pointless(store->interrupt) : status;
+        }
     }
 }
 

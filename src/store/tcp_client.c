@@ -81,8 +81,8 @@ static enum tutti_status lost(const struct tcp_connection *connection)
 {
     if (errno == 0 || errno == ECONNRESET || errno == EPIPE)
         return error_set(TUTTI_ERR_SYSTEM,
-                         "the store at %s closed the connection: its process has ended or it "
-                         "refused the request (add on a value that is no number?)",
+                         "the store at %s closed the connection: see whether its process runs, "
+                         "or whether it refused the request (add on a value that is no number)",
                          connection->name);
     return error_errno("the connection to the store at %s", connection->name);
 }
@@ -270,7 +270,8 @@ static enum tutti_status connect_any(struct tcp_store *store, struct tcp_connect
         if (connection->fd >= 0)
             return TUTTI_OK;
     }
-    return error_errno("connecting to the store at %s", store->name);
+    return error_errno("cannot connect to the store at %s; see whether its process runs",
+                       store->name);
 }
 
 /* A new connection that has been introduced. While the server has never been met it may not be up

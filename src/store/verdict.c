@@ -14,6 +14,9 @@ enum tutti_status verdict_exchange(struct tutti_exchanger *exchanger, enum tutti
     } own = {.status = (int32_t)mine}, all[TUTTI_MAX_RANKS];
     if (mine != TUTTI_OK)
         snprintf(own.text, sizeof own.text, "%s", tutti_last_error());
+    /* The word of a rank that is gone is not waited for; this one's is left for the others. */
+    if (mine == TUTTI_ERR_PEER_DEAD)
+        timeout_ms = 1;
     enum tutti_status status = tutti_store_all_gather(exchanger, &own, sizeof own, all, timeout_ms);
     if (mine != TUTTI_OK)
         return error_set(mine, "%s", own.text);

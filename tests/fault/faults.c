@@ -79,13 +79,14 @@ static _Thread_local struct {
 
 static void hook(const char *name)
 {
-    if (!plan.self || plan.operation != FAULT_AT)
+    const struct faults_scenario *scenario = plan.self ? plan.self->scenario : NULL;
+    if (!scenario || (!scenario->anywhere && plan.operation != FAULT_AT))
         return;
-    const struct faults_point *point = plan.self->scenario->point;
+    const struct faults_point *point = scenario->point;
     if (strcmp(name, point->name) != 0 || ++plan.passage != point->passage)
         return;
     /* On a GPU others may still be in the operation before, which must succeed. */
-    if (device_is_cuda())
+    if (device_is_cuda() && !scenario->anywhere)
         ranks_await(plan.self->ranks, FAULTS_FLAG, (uint32_t)plan.self->ranks->size - 1);
     plan.action(plan.self);
 }
@@ -122,7 +123,7 @@ static enum tutti_status join_others(const struct faults_rank *self, const char 
     return tutti_comm_create(self->store, rank, self->ranks->size - 1, &options, comm);
 }
 
-int faults_open(struct faults_rank *self, struct ranks *ranks, int rank, tutti_store_t *store)
+int faults_begin(struct faults_rank *self, struct ranks *ranks, int rank, tutti_store_t *store)
 {
     *self = (struct faults_rank){
         .ranks = ranks, .scenario = ranks->context, .rank = rank, .store = store};
@@ -135,6 +136,23 @@ int faults_open(struct faults_rank *self, struct ranks *ranks, int rank, tutti_s
         self->memory = calloc(1, device_is_cuda() ? CUDA_MEMORY_BYTES : MEMORY_BYTES);
         RANKS_CHECK(self->memory);
     }
+    return 0;
+}
+
+void faults_end(struct faults_rank *self)
+{
+    if (!self->group)
+        free(self->memory);
+    tutti_symm_group_destroy(self->group);
+    self->memory = NULL;
+    self->group = NULL;
+}
+
+int faults_open(struct faults_rank *self, struct ranks *ranks, int rank, tutti_store_t *store)
+{
+    int failed = faults_begin(self, ranks, rank, store);
+    if (failed)
+        return failed;
     RANKS_CHECK(ranks_join(ranks, rank, store, NULL, &self->comm) == TUTTI_OK);
     if (rank != self->scenario->victim && ranks_fit(ranks->size - 1))
         RANKS_CHECK(join_others(self, "others", &self->others) == TUTTI_OK);
@@ -146,9 +164,22 @@ void faults_close(struct faults_rank *self)
     plan.self = NULL;
     tutti_comm_destroy(self->comm);
     tutti_comm_destroy(self->others);
-    if (!self->group)
-        free(self->memory);
-    tutti_symm_group_destroy(self->group);
+    faults_end(self);
+}
+
+/* Another dtype is one that all transports know. */
+static enum tutti_status reduce(struct faults_rank *self, size_t count, enum tutti_dtype dtype,
+                                const struct tutti_call_options *options)
+{
+    if (self->wrong == WRONG_ORDER)
+        return tutti_barrier_with(self->comm, NULL, 0, TUTTI_STREAM_DEFAULT, options);
+    if (self->wrong == WRONG_COUNT)
+        count--;
+    if (self->wrong == WRONG_DTYPE)
+        dtype = dtype == TUTTI_UINT8 ? TUTTI_INT8 : TUTTI_BFLOAT16;
+    return tutti_all_reduce_with(self->memory, self->memory, count, dtype,
+                                 self->wrong == WRONG_OP ? TUTTI_MAX : TUTTI_SUM, self->comm,
+                                 TUTTI_STREAM_DEFAULT, options);
 }
 
 /* Of floats: some transports know nothing else. Where a host thread stages there are none. */
@@ -159,8 +190,7 @@ static enum tutti_status all_reduce_cuda(struct faults_rank *self, enum tutti_al
         algo = TUTTI_ALGO_HOST_STAGED;
     struct tutti_call_options options = {
         .struct_size = sizeof options, .algo = algo, .timeout_ms = timeout_ms};
-    return tutti_all_reduce_with(self->memory, self->memory, bytes / sizeof(float), TUTTI_FLOAT32,
-                                 TUTTI_SUM, self->comm, TUTTI_STREAM_DEFAULT, &options);
+    return reduce(self, bytes / sizeof(float), TUTTI_FLOAT32, &options);
 }
 
 static enum tutti_status all_reduce(struct faults_rank *self, enum tutti_algo algo, size_t bytes,
@@ -168,8 +198,7 @@ static enum tutti_status all_reduce(struct faults_rank *self, enum tutti_algo al
 {
     struct tutti_call_options options = {
         .struct_size = sizeof options, .algo = algo, .flags = flags, .timeout_ms = timeout_ms};
-    return tutti_all_reduce_with(self->memory, self->memory, bytes, TUTTI_UINT8, TUTTI_SUM,
-                                 self->comm, TUTTI_STREAM_DEFAULT, &options);
+    return reduce(self, bytes, TUTTI_UINT8, &options);
 }
 
 enum tutti_status faults_call(struct faults_rank *self, int64_t timeout_ms)
@@ -179,8 +208,7 @@ enum tutti_status faults_call(struct faults_rank *self, int64_t timeout_ms)
     struct tutti_call_options options = {.struct_size = sizeof options, .timeout_ms = timeout_ms};
     const bool cuda = device_is_cuda();
     plan.operation++;
-    if (cuda)
-        hook("call.before");
+    hook("call.before");
     switch (self->scenario->point->call) {
     case CALL_PIPELINED:
         return all_reduce_cuda(self, TUTTI_ALGO_TWO_SHOT_PIPELINED, CUDA_MEMORY_BYTES, timeout_ms);
@@ -208,6 +236,10 @@ enum tutti_status faults_call(struct faults_rank *self, int64_t timeout_ms)
                                    timeout_ms);
         return all_reduce(self, TUTTI_ALGO_HYBRID_CUBE_MESH, 20000, 0, timeout_ms);
     case CALL_BARRIER:
+        if (self->wrong == WRONG_ORDER) {
+            self->wrong = WRONG_NOTHING;
+            return all_reduce(self, TUTTI_ALGO_NONE, 100, 0, timeout_ms);
+        }
         break;
     case CALL_SUBSET:
         if (self->rank != pair[0] && self->rank != pair[1])
@@ -361,15 +393,14 @@ static int least_of(const struct faults_point *point, int *most)
 int faults_run_all(const char *title, bool processes, int most, ranks_fn *fn,
                    bool (*takes)(const struct faults_point *point))
 {
-    const struct faults_point *points = device_is_cuda() ? cuda_points : cpu_points;
-    int failures = 0, runs = 0;
+    int failures = 0, runs = 0, count;
+    const struct faults_point *points = faults_points(&count);
     int64_t noticed_ns = 0;
-    point_hook = hook;
-    device_enqueued = hook_enqueued;
+    faults_watch();
     faults_directory_create();
     if (ranks_short() && most > 3)
         most = 3;
-    for (int p = 0; p < (device_is_cuda() ? CUDA_POINTS : CPU_POINTS); p++) {
+    for (int p = 0; p < count; p++) {
         const struct faults_point *point = &points[p];
         int largest = most, least = least_of(point, &largest);
         for (int size = least; size <= largest && takes(point); size++) {
@@ -377,7 +408,7 @@ int faults_run_all(const char *title, bool processes, int most, ranks_fn *fn,
                 /* On GPUs the first or the last in turn, if it should be quick. */
                 if (device_is_cuda() && ranks_short() && (victim == 0) != (p % 2 == 0))
                     continue;
-                struct faults_scenario scenario = {point, victim};
+                struct faults_scenario scenario = {.point = point, .victim = victim};
                 runs++;
                 failures += run_one(&scenario, size, processes, fn, &noticed_ns);
             }
@@ -387,6 +418,23 @@ int faults_run_all(const char *title, bool processes, int most, ranks_fn *fn,
     printf("%s: %d runs, %d failed, noticed within %.1f ms\n", title, runs, failures,
            (double)noticed_ns / 1e6);
     return failures || !runs ? 1 : 0;
+}
+
+const struct faults_point *faults_points(int *count)
+{
+    *count = device_is_cuda() ? CUDA_POINTS : CPU_POINTS;
+    return device_is_cuda() ? cuda_points : cpu_points;
+}
+
+void faults_watch(void)
+{
+    point_hook = hook;
+    device_enqueued = hook_enqueued;
+}
+
+void faults_pass(const char *name)
+{
+    hook(name);
 }
 
 bool faults_first_of_call(const struct faults_point *point)

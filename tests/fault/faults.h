@@ -43,9 +43,19 @@ struct faults_point {
     enum faults_part part;
 };
 
+/* What one rank does instead of its operation. */
+enum faults_wrong {
+    WRONG_NOTHING,
+    WRONG_COUNT,
+    WRONG_DTYPE,
+    WRONG_OP,
+    WRONG_ORDER, /* a barrier, or for a barrier an all-reduce */
+};
+
 struct faults_scenario {
     const struct faults_point *point;
     int victim;
+    bool anywhere; /* the point counts from the arming on, in no operation of faults_call()'s */
 };
 
 /* One rank's communicators and operands. */
@@ -58,6 +68,7 @@ struct faults_rank {
     tutti_comm_t *others; /* all ranks but the victim; NULL on the victim */
     void *memory;
     tutti_symm_group_t *group; /* that owns the memory, or NULL */
+    enum faults_wrong wrong;   /* of the next calls; of all-reduces, but for the order */
 };
 
 /* Lies in the shared bytes. */
@@ -67,7 +78,11 @@ struct faults_shared {
     int64_t noticed_ns;  /* the longest that a rank took to notice */
 };
 
-/* Both communicators. Returns 0 or the failing line, as all that follow. */
+/* Fills all but the communicators. Returns 0 or the failing line, as all that follow. */
+int faults_begin(struct faults_rank *self, struct ranks *ranks, int rank, tutti_store_t *store);
+/* What faults_begin() made. */
+void faults_end(struct faults_rank *self);
+/* The same and both communicators. */
 int faults_open(struct faults_rank *self, struct ranks *ranks, int rank, tutti_store_t *store);
 void faults_close(struct faults_rank *self);
 /* The scenario's operation once. */
@@ -98,6 +113,11 @@ int faults_last(const struct faults_rank *self);
  */
 int faults_run_all(const char *title, bool processes, int most, ranks_fn *fn,
                    bool (*takes)(const struct faults_point *point));
+/* All points of the device. */
+const struct faults_point *faults_points(int *count);
+/* From now on points are noticed: the library's, and those that a test passes itself. */
+void faults_watch(void);
+void faults_pass(const char *name);
 /* Of points with the same operation, the first: for what does not happen at points. */
 bool faults_first_of_call(const struct faults_point *point);
 bool faults_all(const struct faults_point *point);

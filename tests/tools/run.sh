@@ -47,7 +47,7 @@ err "'walk'"
 # ---- one fails: the others end, with TERM, or with KILL if they do not care
 rm -f "$pids"
 # shellcheck disable=SC2016
-status 5 "$tutti" run -n 3 sh -c 'echo $$ >>"$pids"
+status 5 "$tutti" run --patience 0 -n 3 sh -c 'echo $$ >>"$pids"
     if [ $RANK = 1 ]; then while [ $(wc -l <"$pids") -lt 3 ]; do sleep 0.05; done; exit 5; fi
     exec sleep 600'
 err 'rank 1 .*exited with status 5; ending the others'
@@ -55,11 +55,20 @@ mapfile -t all <"$pids"
 ended "${all[@]}" || complain "ranks outlived a failed one"
 rm -f "$pids"
 # shellcheck disable=SC2016
-status 6 "$tutti" run --grace 1 -n 2 sh -c 'trap "" TERM; echo $$ >>"$pids"
+status 6 "$tutti" run --patience 0 --grace 1 -n 2 sh -c 'trap "" TERM; echo $$ >>"$pids"
     if [ $RANK = 1 ]; then while [ $(wc -l <"$pids") -lt 2 ]; do sleep 0.05; done; exit 6; fi
     exec sleep 600'
 mapfile -t all <"$pids"
 ended "${all[@]}" || complain "a rank that ignores SIGTERM outlived a failed one"
+
+# ---- but first they may say what they know
+rm -f "$pids"
+# shellcheck disable=SC2016
+status 5 "$tutti" run --patience 60 -n 2 sh -c 'echo $$ >>"$pids"
+    while [ $(wc -l <"$pids") -lt 2 ]; do sleep 0.05; done
+    if [ $RANK = 1 ]; then exit 5; fi
+    sleep 0.3; echo "rank $RANK heard of it"; exit 1'
+out 'rank 0 heard of it'
 
 # ---- signals are passed on
 for signal in HUP INT QUIT TERM USR1 USR2; do

@@ -584,7 +584,8 @@ static int one_cannot_listen(struct group *group, int rank)
     if (rank == 1)
         config.directory = "/proc/self";
     GROUP_CHECK(channel_open(&config, &channel) == TUTTI_ERR_SYSTEM && !channel);
-    GROUP_CHECK(strstr(tutti_last_error(), rank == 1 ? "/proc/self" : "rank 1 could not listen"));
+    GROUP_CHECK(
+        strstr(tutti_last_error(), rank == 1 ? "/proc/self" : "rank 1 could not take part"));
     return 0;
 }
 
