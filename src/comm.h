@@ -105,6 +105,9 @@ void comm_count_refused(void);
  */
 enum tutti_status comm_all_reduce_check(const struct tutti_comm *comm, const void *data,
                                         size_t count, enum tutti_dtype dtype, tutti_op_t op);
+/* The same of data on a device. */
+enum tutti_status comm_all_reduce_check_device(const struct tutti_comm *comm, const void *data,
+                                               size_t count, enum tutti_dtype dtype, tutti_op_t op);
 enum tutti_status comm_all_reduce(struct tutti_comm *comm, void *data, size_t count,
                                   enum tutti_dtype dtype, tutti_op_t op, int64_t timeout_ms);
 

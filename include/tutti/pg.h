@@ -18,7 +18,8 @@ extern "C" {
 #define TUTTI_MAX_DIMS 16
 
 /*
- * A dense tensor in the caller's memory: `dims` extents and, in elements, strides. Element (i, j,
+ * A dense tensor in memory of the host or of a device: `dims` extents and, in elements, strides.
+ * Element (i, j,
  * ...) is data[i * strides[0] + j * strides[1] + ...]. Dense and not overlapping: the dimensions in
  * any order, without holes. Where an extent is 1 the stride does not matter, where one is 0 none
  * does.
@@ -31,6 +32,7 @@ struct tutti_tensor {
     int dims; /* 0 to TUTTI_MAX_DIMS; 0 is one element */
     const int64_t *sizes;
     const int64_t *strides; /* NULL: the last dimension is the fastest */
+    int device_index;       /* of a CUDA tensor: the device's number in this process */
 };
 
 /* ---- process group -----------------------------------------------------------------------------
@@ -71,6 +73,7 @@ struct tutti_pg_call_options {
     int64_t timeout_ms;          /* 0: the group's */
     tutti_pg_callback *callback; /* may be NULL */
     void *context;               /* borrowed until the callback has returned */
+    tutti_stream_t stream;       /* of CUDA tensors: behind what is on it now; see below */
 };
 
 /*
@@ -135,15 +138,26 @@ TUTTI_API void tutti_pg_destroy(tutti_pg_t *pg);
  * that is under way or comes later, as does PEER_DEAD. Then tensors of operations whose data was on
  * its way are undefined.
  *
- * - [in] tensors: 1 to TUTTI_MAX_TENSORS, of equal dtype, sizes and strides, disjoint; the structs
- *   are copied. CUDA tensors: DECLINED for now
+ * CUDA tensors go through pinned memory of the host, whose group it is. The operation begins behind
+ * what is on options->stream at the call; TUTTI_STREAM_DEFAULT and TUTTI_STREAM_PER_THREAD are
+ * those of each tensor's device, any other stream may be of any device. The host waits nowhere:
+ * tutti_work_wait() has the stream that it names wait for all results, at once, whatever becomes of
+ * the operation; there, too, TUTTI_STREAM_DEFAULT is that of each of the tensors' devices. The work
+ * is done once the results are on the devices. An operation whose stream does not come to it within
+ * the time-out ends with TIMEOUT on all ranks, its tensors untouched. A copy that fails, or lacks
+ * memory, ends the group.
+ *
+ * - [in] tensors: 1 to TUTTI_MAX_TENSORS, of equal dtype, sizes and strides, disjoint, on the CPU
+ *   all or on CUDA devices all, at most 16, and so on every rank, else MISMATCH; the structs are
+ *   copied. All kinds of CUDA memory but the host's
  * - [in] op: a created one may be destroyed after the call
  * - [in] options: NULL is tag 0, the group's time-out, no callback
  * - [out] work: to be destroyed with tutti_work_destroy(), done or not. May be NULL
  *
  * Returns INVALID (an empty list, tensors that differ, overlap or are not dense, an op that the
- * dtype lacks; also after tutti_pg_destroy() began), DECLINED, NO_MEMORY, VERSION (an unknown
- * option), or the fault with which the group has ended.
+ * dtype lacks, memory that is not where the tensor is said to be: both devices named; also after
+ * tutti_pg_destroy() began), DECLINED (no CUDA; the stream is being captured), NO_MEMORY, CUDA,
+ * VERSION (an unknown option), or the fault with which the group has ended.
  */
 TUTTI_API enum tutti_status tutti_pg_all_reduce(tutti_pg_t *pg, const struct tutti_tensor *tensors,
                                                 int count, tutti_op_t op,

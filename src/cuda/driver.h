@@ -26,6 +26,8 @@
     X(device_p2p_attribute, cuDeviceGetP2PAttribute)                                               \
     X(ctx_current, cuCtxGetCurrent)                                                                \
     X(ctx_device, cuCtxGetDevice)                                                                  \
+    X(primary_retain, cuDevicePrimaryCtxRetain)                                                    \
+    X(primary_release, cuDevicePrimaryCtxRelease)                                                  \
     X(ctx_push, cuCtxPushCurrent)                                                                  \
     X(ctx_pop, cuCtxPopCurrent)                                                                    \
     X(pointer_attributes, cuPointerGetAttributes)                                                  \
@@ -56,6 +58,7 @@
     X(stream_create, cuStreamCreateWithPriority)                                                   \
     X(stream_destroy, cuStreamDestroy)                                                             \
     X(stream_synchronize, cuStreamSynchronize)                                                     \
+    X(stream_context, cuStreamGetCtx)                                                              \
     X(stream_wait_event, cuStreamWaitEvent)                                                        \
     X(stream_write_64, cuStreamWriteValue64)                                                       \
     X(stream_wait_64, cuStreamWaitValue64)                                                         \

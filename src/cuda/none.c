@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* group.h and symm.h of a library that was built without CUDA. Whoever asks for a device is told
- * so; the rest cannot be reached. */
+/* group.h, symm.h and stage.h of a library that was built without CUDA. Whoever asks for a device
+ * is told so; the rest cannot be reached. */
 #include "cuda/group.h"
+#include "cuda/stage.h"
 #include "cuda/symm.h"
 
 #include "error.h"
@@ -221,4 +222,124 @@ void cuda_symm_watch_add(struct cuda_symm_watch *watch, struct cuda_symm *symm)
 void cuda_symm_watch_close(struct cuda_symm_watch *watch)
 {
     (void)watch;
+}
+
+/* There is a stage, without anything in it: its first call is a check. */
+enum tutti_status cuda_stage_create(struct cuda_stage **stage)
+{
+    *stage = NULL;
+    return TUTTI_OK;
+}
+
+void cuda_stage_close(struct cuda_stage *stage)
+{
+    (void)stage;
+}
+
+void cuda_stage_forget(struct cuda_stage *stage)
+{
+    (void)stage;
+}
+
+void cuda_stage_sweep(void)
+{
+}
+
+enum tutti_status cuda_stage_check(struct cuda_stage *stage, const char *what, int device,
+                                   const void *pointer, size_t bytes)
+{
+    (void)stage;
+    (void)what;
+    (void)device;
+    (void)pointer;
+    (void)bytes;
+    return decline();
+}
+
+enum tutti_status cuda_ticket_take(struct cuda_stage *stage, const int *devices, int count,
+                                   tutti_stream_t stream, struct cuda_ticket **ticket)
+{
+    (void)stage;
+    (void)devices;
+    (void)count;
+    (void)stream;
+    *ticket = NULL;
+    return decline();
+}
+
+bool cuda_ticket_come(const struct cuda_ticket *ticket)
+{
+    (void)ticket;
+    return false;
+}
+
+enum tutti_status cuda_ticket_wait(struct cuda_ticket *ticket, tutti_stream_t stream,
+                                   int64_t timeout_ms, bool *full)
+{
+    (void)ticket;
+    (void)stream;
+    (void)timeout_ms;
+    *full = false;
+    return decline();
+}
+
+void cuda_ticket_open(struct cuda_ticket *ticket)
+{
+    (void)ticket;
+}
+
+void cuda_ticket_give(struct cuda_ticket *ticket)
+{
+    (void)ticket;
+}
+
+enum tutti_status cuda_block_take(struct cuda_stage *stage, size_t bytes, struct cuda_block **block)
+{
+    (void)stage;
+    (void)bytes;
+    *block = NULL;
+    return decline();
+}
+
+void cuda_block_give(struct cuda_stage *stage, struct cuda_block *block)
+{
+    (void)stage;
+    (void)block;
+}
+
+void cuda_block_lose(struct cuda_stage *stage, struct cuda_block *block)
+{
+    (void)stage;
+    (void)block;
+}
+
+enum tutti_status cuda_stage_copy(struct cuda_stage *stage, int device, enum cuda_way way, void *to,
+                                  const void *from, size_t bytes)
+{
+    (void)stage;
+    (void)device;
+    (void)way;
+    (void)to;
+    (void)from;
+    (void)bytes;
+    return decline();
+}
+
+enum tutti_status cuda_stage_mark(struct cuda_stage *stage, int device, enum cuda_way way,
+                                  uint64_t *mark)
+{
+    (void)stage;
+    (void)device;
+    (void)way;
+    *mark = 0;
+    return decline();
+}
+
+bool cuda_stage_passed(const struct cuda_stage *stage, int device, enum cuda_way way, uint64_t mark)
+{
+    (void)stage;
+    (void)device;
+    (void)way;
+    (void)mark;
+    return true;
 }

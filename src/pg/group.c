@@ -57,9 +57,11 @@ static enum tutti_status pg_make(struct tutti_comm *comm, bool owns, int64_t tim
     made->home = pg_home_create(comm->cpu.own, owns ? comm->name : "");
     if (comm->rank == 0)
         made->leader = pg_leader_create(&made->boards);
+    enum tutti_status status = cuda_stage_create(&made->stage);
     pthread_mutex_init(&made->lock, NULL);
     *pg = made;
-    if (made->wide && made->share && made->home && (made->leader || comm->rank != 0))
+    if (status == TUTTI_OK && made->wide && made->share && made->home &&
+        (made->leader || comm->rank != 0))
         return TUTTI_OK;
     return error_set(TUTTI_ERR_NO_MEMORY, "%s: no memory for a group", call);
 }
@@ -69,10 +71,11 @@ static void pg_free(struct tutti_pg *pg)
 {
     struct pg_key *key;
     while ((key = pg_table_take_any(&pg->tags)))
-        free(key); /* begins a struct tag */
+        free(key); /* begins a struct pg_tag */
     pg_leader_destroy(pg->leader);
     pg_share_destroy(pg->share);
     pg_home_close(pg->home);
+    cuda_stage_close(pg->stage);
     sparse_memory_fini(&pg->worker.scratch);
     free(pg->wide);
     free(pg);
@@ -172,8 +175,10 @@ void tutti_pg_destroy(tutti_pg_t *pg)
     struct tutti_comm *own = pg->owns ? pg->comm : NULL;
     if (fork_detected(pg->epoch)) { /* nor has it the segments, or a lock that it may take */
         pg_share_forget(pg->share);
+        cuda_stage_forget(pg->stage);
         pg->share = NULL;
         pg->home = NULL;
+        pg->stage = NULL;
         pg_free(pg);
         tutti_comm_destroy(own);
         return;

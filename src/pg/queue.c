@@ -17,12 +17,6 @@
 
 static const char call[] = "tutti_pg_all_reduce";
 
-/* A tag that has been used: its key's sequence is 0. */
-struct tag {
-    struct pg_key key; /* first: a key is cast to what it begins */
-    uint64_t sequence; /* of its last operation */
-};
-
 enum tutti_status pg_call_check(const struct tutti_pg *pg, const char *name,
                                 const struct tutti_pg_call_options *given,
                                 struct tutti_pg_call_options *options)
@@ -111,7 +105,7 @@ static enum tutti_status enqueue(struct tutti_pg *pg, const char *name, struct p
         return pg_outcome_tell(&pg->fault, NULL, pg->home);
     if (pg->stopping)
         return error_set(TUTTI_ERR_INVALID, "%s: the group is being destroyed", name);
-    struct tag *tag = (struct tag *)pg_table_find(&pg->tags, op->key.tag, 0);
+    struct pg_tag *tag = (struct pg_tag *)pg_table_find(&pg->tags, op->key.tag, 0);
     if (!tag) {
         tag = calloc(1, sizeof *tag);
         if (!tag)
@@ -119,6 +113,7 @@ static enum tutti_status enqueue(struct tutti_pg *pg, const char *name, struct p
         tag->key.tag = op->key.tag;
         pg_table_insert(&pg->tags, &tag->key);
     }
+    op->of = tag;
     op->key.sequence = op->work.sequence = ++tag->sequence;
     pg_list_append(&pg->queue, op);
     order_store_relaxed_u64(&pg->comm->calls, pg->comm->calls + 1);
@@ -142,6 +137,16 @@ enum tutti_status pg_submit(struct tutti_pg *pg, const char *name, struct pg_op 
     return status;
 }
 
+static enum tutti_status stream_check(const struct tutti_pg_call_options *options,
+                                      const struct tutti_tensor *tensors)
+{
+    if (tensors->device == TUTTI_DEVICE_CUDA || options->stream == TUTTI_STREAM_DEFAULT)
+        return TUTTI_OK;
+    return error_set(TUTTI_ERR_INVALID,
+                     "%s: stream %p: CPU tensors are on none: expected TUTTI_STREAM_DEFAULT", call,
+                     (const void *)options->stream);
+}
+
 static enum tutti_status all_reduce(struct tutti_pg *pg, const struct tutti_tensor *tensors,
                                     int count, tutti_op_t reduction,
                                     const struct tutti_pg_call_options *given, tutti_work_t **work)
@@ -152,8 +157,19 @@ static enum tutti_status all_reduce(struct tutti_pg *pg, const struct tutti_tens
     if (status == TUTTI_OK)
         status = pg_tensors_check(pg, tensors, count, reduction, &checked);
     if (status == TUTTI_OK)
+        status = stream_check(&options, tensors);
+    if (status == TUTTI_OK)
         status = op_make(pg, tensors, count, &checked, &options, &op);
-    return status == TUTTI_OK ? pg_submit(pg, call, op, work) : status;
+    if (status == TUTTI_OK && tensors->device == TUTTI_DEVICE_CUDA && op->count)
+        status = pg_stage_begin(pg, op, options.stream);
+    if (status == TUTTI_OK)
+        return pg_submit(pg, call, op, work);
+    if (op) {
+        error_context(status, "%s", call);
+        pg_op_release(op); /* the handle's, then the engine's */
+        pg_op_release(op);
+    }
+    return status;
 }
 
 enum tutti_status tutti_pg_all_reduce(tutti_pg_t *pg, const struct tutti_tensor *tensors, int count,

@@ -152,7 +152,7 @@ static enum tutti_status op_make(const struct tutti_pg *pg,
     op->operation = (struct layout_operation){
         .signature = signature_pack(TUTTI_COLLECTIVE_ALL_REDUCE, tensors->dtype, TUTTI_OP_SUM,
                                     TUTTI_ALGO_NONE, 0),
-        .inputs = (uint16_t)count,
+        .inputs = (uint8_t)count,
         .dims = LAYOUT_SPARSE,
     };
     pg_op_begin(op, pg, options);

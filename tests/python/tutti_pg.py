@@ -16,7 +16,8 @@ OK, TIMEOUT, PEER_DEAD, MISMATCH = 0, 3, 4, 5
 class Tensor(ctypes.Structure):
     _fields_ = [("struct_size", ctypes.c_size_t), ("data", ctypes.c_void_p), ("dtype", ctypes.c_int),
                 ("device", ctypes.c_int), ("dims", ctypes.c_int),
-                ("sizes", ctypes.POINTER(ctypes.c_int64)), ("strides", ctypes.POINTER(ctypes.c_int64))]
+                ("sizes", ctypes.POINTER(ctypes.c_int64)), ("strides", ctypes.POINTER(ctypes.c_int64)),
+                ("device_index", ctypes.c_int)]
 
 
 class SparseTensor(ctypes.Structure):
@@ -28,7 +29,7 @@ class SparseTensor(ctypes.Structure):
 
 class CallOptions(ctypes.Structure):
     _fields_ = [("struct_size", ctypes.c_size_t), ("tag", ctypes.c_uint32), ("timeout_ms", ctypes.c_int64),
-                ("callback", ctypes.c_void_p), ("context", ctypes.c_void_p)]
+                ("callback", ctypes.c_void_p), ("context", ctypes.c_void_p), ("stream", ctypes.c_void_p)]
 
 
 class Error(RuntimeError):

@@ -1,0 +1,50 @@
+/* SPDX-License-Identifier: MIT */
+/* CUDA tensors through the host: what an operation on them has besides. */
+#ifndef TUTTI_PG_STAGE_H
+#define TUTTI_PG_STAGE_H
+
+#include "cuda/stage.h"
+#include "tutti/pg.h"
+
+struct pg_op;
+struct pg_outcome;
+struct tutti_pg;
+
+enum { PG_STAGE_DEVICES = 16 };
+
+struct pg_staging {
+    struct cuda_ticket *ticket;
+    struct cuda_block *block; /* the thread's, as is all below; NULL: none yet */
+    bool ahead;               /* all its tensors are on their way into the block */
+    enum tutti_status status; /* how that went */
+    int device_count;
+    int devices[PG_STAGE_DEVICES];               /* each once */
+    uint64_t marks[CUDA_WAYS][PG_STAGE_DEVICES]; /* of the last copies */
+};
+
+/* Submission: takes a ticket, for what is on the stream now; *op has its tensors. Returns INVALID,
+ * DECLINED, NO_MEMORY, CUDA. */
+enum tutti_status pg_stage_begin(const struct tutti_pg *pg, struct pg_op *op,
+                                 tutti_stream_t stream);
+/* Has the stream wait for the operation's end; the host, if that cannot be. */
+enum tutti_status pg_stage_wait(struct pg_op *op, tutti_stream_t stream, bool *full);
+/* The operation has ended, and all may see it. */
+void pg_stage_open(const struct pg_op *op);
+/* Takes NULL. */
+void pg_stage_free(struct pg_staging *staging, bool child);
+
+/* ---- the thread's ---------------------------------------------------------------------------- */
+
+/* Whether the streams have come to where the operation was submitted. */
+bool pg_stage_come(const struct pg_op *op);
+/* They have: what is small is copied in ahead of the verdict. */
+void pg_stage_ahead(struct tutti_pg *pg, struct pg_op *op);
+/* The operation, amid all ranks: `inputs` is the most of any rank. When it returns OK the last
+ * results are on their way back. */
+enum tutti_status pg_stage_run(struct tutti_pg *pg, struct pg_op *op, uint32_t inputs);
+/* Whether all copies have ended. */
+bool pg_stage_landed(const struct tutti_pg *pg, const struct pg_op *op);
+/* Gives up the memory; waits for copies that still touch it, a second at most. */
+void pg_stage_end(struct tutti_pg *pg, struct pg_op *op);
+
+#endif
