@@ -50,6 +50,12 @@ typedef struct tutti_pg tutti_pg_t;
 struct tutti_pg_options {
     size_t struct_size;
     int64_t timeout_ms; /* of each operation; 0: the communicator's */
+    /* The members, ranks of the communicator; equal on all of them, in any order, which is that of
+     * their numbers in the group, from 0, and of its sums. NULL: all ranks. Read during the call.
+     */
+    const int *ranks;
+    int rank_count;       /* 0 with NULL */
+    tutti_store_t *store; /* on which the members meet, if they do; used during the call */
 };
 
 /*
@@ -71,18 +77,30 @@ struct tutti_pg_call_options {
 };
 
 /*
- * Makes the process group of the communicator's ranks. Local: each rank does it once in the life of
- * its communicator, which from now on serves the group alone (others get CONCURRENT), and is
- * destroyed after it. Several groups are several communicators, of all ranks or of some. Starts a
- * thread.
+ * Makes a process group of the communicator's ranks, or of some. Starts a thread.
  *
- * - [in] comm: has met; CPU, not in strict mode
- * - [in] options: may be NULL; copied
+ * *Without a list, on a CPU communicator:* local. Each rank does it once in the life of its
+ * communicator, which from now on serves the group alone (others get CONCURRENT), and is destroyed
+ * after it.
+ *
+ * *With a list, even of all ranks, or on a CUDA communicator:* collective among the members, who
+ * meet on a store that all of them reach, such as that of the communicator. The group takes nothing
+ * of the communicator: that goes on, may have any number of such groups at once, of the same ranks
+ * too, and may be destroyed before them. A rank makes one at a time (CONCURRENT for other threads),
+ * and members of several make them in the same order. The group's time-out bounds the meeting, and
+ * tutti_comm_abort() of the communicator ends it. Errors of this call name the communicator's
+ * ranks, those of the group's operations, and struct tutti_fault, the group's numbers.
+ *
+ * - [in] comm: has met, and has not failed; not in strict mode
+ * - [in] options: may be NULL without a list on a CPU communicator; copied
  * - [out] pg: to be destroyed with tutti_pg_destroy()
  *
- * Returns INVALID, DECLINED (a CUDA communicator, for now, or a strict one), CONCURRENT (the
- * communicator is in use, or has had its group), NO_MEMORY, SYSTEM, VERSION (an unknown option), or
- * the fault with which the communicator has failed.
+ * Returns INVALID (a list that is empty, has a rank twice, one out of range, or lacks the caller;
+ * no store), DECLINED (a strict communicator), CONCURRENT (the communicator is in use, or has had
+ * its group), MISMATCH (members that wait for each other with different lists: on both), TIMEOUT (a
+ * member did not come), PEER_DEAD (one is gone), ABORTED, NO_MEMORY, SYSTEM, VERSION (an unknown
+ * option), what a store does, the status with which a member has given the group up, or the fault
+ * with which the communicator has failed.
  */
 TUTTI_API enum tutti_status
 tutti_pg_create(tutti_comm_t *comm, const struct tutti_pg_options *options, tutti_pg_t **pg);

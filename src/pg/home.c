@@ -5,13 +5,15 @@
 #include "order.h"
 
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 
-enum { IDLE_MAX = 4 };
+enum { IDLE_MAX = 4, NAME_BYTES = 64 };
 
 struct pg_home {
     uint32_t references;
     struct layout_arena *arena;
+    char name[NAME_BYTES];
     pthread_mutex_t lock;
     /* Under the lock: */
     bool closed;
@@ -19,7 +21,7 @@ struct pg_home {
     struct sparse_memory idle[IDLE_MAX];
 };
 
-struct pg_home *pg_home_create(struct layout_arena *arena)
+struct pg_home *pg_home_create(struct layout_arena *arena, const char *name)
 {
     struct pg_home *home = calloc(1, sizeof *home);
     if (!home)
@@ -27,6 +29,7 @@ struct pg_home *pg_home_create(struct layout_arena *arena)
     local_hold(arena);
     home->arena = arena;
     home->references = 1;
+    snprintf(home->name, sizeof home->name, "%s", name);
     pthread_mutex_init(&home->lock, NULL);
     return home;
 }
@@ -34,6 +37,11 @@ struct pg_home *pg_home_create(struct layout_arena *arena)
 void pg_home_hold(struct pg_home *home)
 {
     order_fetch_add_u32(&home->references, 1);
+}
+
+const char *pg_home_name(const struct pg_home *home)
+{
+    return home->name;
 }
 
 struct layout_board *pg_home_board(struct pg_home *home)

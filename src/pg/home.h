@@ -12,9 +12,11 @@
 
 struct pg_home;
 
-/* Of the rank with this arena, which stays mapped. NULL if there is no memory. */
-struct pg_home *pg_home_create(struct layout_arena *arena);
+/* Of the rank with this arena, which stays mapped. The name, up to 63 bytes, is that of the list of
+ * members by whose places ranks are numbered; "" if there is none. NULL if there is no memory. */
+struct pg_home *pg_home_create(struct layout_arena *arena, const char *name);
 void pg_home_hold(struct pg_home *home);
+const char *pg_home_name(const struct pg_home *home);
 /* Its board. */
 struct layout_board *pg_home_board(struct pg_home *home);
 /* Lets go; the last one frees it. */

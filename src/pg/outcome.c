@@ -112,7 +112,8 @@ static void append_reason(struct text *text, const struct pg_outcome *outcome)
     append(text, "rank %d cannot go on: %s", outcome->rank, tutti_status_text(outcome->status));
 }
 
-enum tutti_status pg_outcome_tell(const struct pg_outcome *outcome, const struct pg_op *op)
+enum tutti_status pg_outcome_tell(const struct pg_outcome *outcome, const struct pg_op *op,
+                                  const struct pg_home *home)
 {
     struct text text = {.length = 0};
     if (op)
@@ -125,5 +126,7 @@ enum tutti_status pg_outcome_tell(const struct pg_outcome *outcome, const struct
         append(&text, "%s", op->sparse->text);
     else
         append_reason(&text, outcome);
+    if (*pg_home_name(home))
+        append(&text, " (rank 0 is the first in the list of %s)", pg_home_name(home));
     return error_set(outcome->status, "%s", text.bytes);
 }

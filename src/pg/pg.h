@@ -90,7 +90,8 @@ struct pg_tag {
 struct pg_leader;
 
 struct tutti_pg {
-    struct tutti_comm *comm;
+    struct tutti_comm *comm; /* of its ranks, on the host */
+    bool owns;               /* it is the group's own (members.h); else the caller's */
     uint32_t epoch;
     int64_t timeout_ms;
     struct pg_boards boards;
@@ -176,7 +177,8 @@ enum tutti_status pg_submit(struct tutti_pg *pg, const char *call, struct pg_op 
 /* ---- outcome.c ------------------------------------------------------------------------------- */
 
 /* Writes the thread's last error: of an operation, or, if op is NULL, of the group. */
-enum tutti_status pg_outcome_tell(const struct pg_outcome *outcome, const struct pg_op *op);
+enum tutti_status pg_outcome_tell(const struct pg_outcome *outcome, const struct pg_op *op,
+                                  const struct pg_home *home);
 
 /* ---- work.c ---------------------------------------------------------------------------------- */
 

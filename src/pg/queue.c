@@ -102,7 +102,7 @@ static enum tutti_status op_make(const struct tutti_pg *pg, const struct tutti_t
 static enum tutti_status enqueue(struct tutti_pg *pg, const char *name, struct pg_op *op)
 {
     if (pg->over)
-        return pg_outcome_tell(&pg->fault, NULL);
+        return pg_outcome_tell(&pg->fault, NULL, pg->home);
     if (pg->stopping)
         return error_set(TUTTI_ERR_INVALID, "%s: the group is being destroyed", name);
     struct pg_tag *tag = (struct pg_tag *)pg_table_find(&pg->tags, op->key.tag, 0);

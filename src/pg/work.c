@@ -62,7 +62,7 @@ enum tutti_status pg_op_check(const struct pg_op *op, const char *call)
 
 static enum tutti_status op_status(const struct pg_op *op)
 {
-    return op->outcome.status == TUTTI_OK ? TUTTI_OK : pg_outcome_tell(&op->outcome, op);
+    return op->outcome.status == TUTTI_OK ? TUTTI_OK : pg_outcome_tell(&op->outcome, op, op->home);
 }
 
 static bool is_done(const struct pg_op *op)
