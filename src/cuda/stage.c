@@ -177,7 +177,8 @@ static enum tutti_status device_open(struct cuda_stage *stage, int device, int *
     enum tutti_status status = cuda_driver_open(&driver);
     if (status != TUTTI_OK)
         return status;
-    stage->driver = driver;
+    if (!stage->driver) /* the thread reads it once there is a place */
+        stage->driver = driver;
     status = cuda_check(driver, driver->device_count(&count), "cuDeviceGetCount");
     if (status == TUTTI_OK && (device < 0 || device >= count))
         status = error_set(TUTTI_ERR_INVALID, "device %d: expected 0 to %d", device, count - 1);
