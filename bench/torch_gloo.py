@@ -6,8 +6,8 @@ Each rank is a process that has both: a group of libtutti and torch.distributed 
 turns, round by round: the ranks meet, then do some operations one after the other, each submitted and waited for;
 the slowest rank's time for one counts, and the median of the rounds is reported. The results of the first rounds and
 the last one are compared. Sums of float32: 5 dense ones in place a round; one sparse one of ROWS x WIDTH with NNZ
-random entries a rank, not sorted. What they begin with is made outside the time. On CUDA devices, one a rank, an
-operation is over when its result is on the device. On the CPU then bench/group, what the same costs a program in C,
+random entries a rank, not sorted. What they begin with is made outside the time. On CUDA devices (which ranks share where there are fewer)
+an operation is over when its result is on the device. On the CPU then bench/group, what the same costs a program in C,
 for as many ranks.
 
 usage: torch_gloo.py [--library PATH] [--group PATH] [--json FILE] [--rounds N] dense [--ranks 2]
@@ -101,7 +101,9 @@ class Sparse:
         indices = torch.randperm(options.rows, generator=generator)[:options.nnz].unsqueeze(0)
         values = torch.randint(-99, 99, (options.nnz, options.width), generator=generator).float()
         self.cuda = options.device == "cuda"
-        self.tensor = torch.sparse_coo_tensor(indices, values, (options.rows, options.width)).to(options.device)
+        self.tensor = torch.sparse_coo_tensor(indices, values, (options.rows, options.width))
+        if self.cuda:
+            self.tensor = self.tensor.cuda()
 
     def again(self):
         self.theirs = self.tensor.clone()
@@ -145,7 +147,7 @@ def measure(group, problem, rounds):
 def be_rank(rank, options, folder, rows):
     torch.set_num_threads(1)
     if options.device == "cuda":
-        torch.cuda.set_device(rank)
+        torch.cuda.set_device(rank % torch.cuda.device_count())
     os.environ.update(GLOO_SOCKET_IFNAME="lo")
     dist.init_process_group("gloo", init_method=f"file://{folder}/gloo", rank=rank, world_size=options.ranks)
     group = tutti_pg.Group(tutti_pg.Library(options.library), f"file:{folder}/tutti", rank, options.ranks)
@@ -164,7 +166,7 @@ def be_rank(rank, options, folder, rows):
 
 def machine(options):
     if options.device == "cuda":
-        return f"{options.ranks} x {torch.cuda.get_device_name(0)}, {os.cpu_count()} cores"
+        return f"{torch.cuda.device_count()} x {torch.cuda.get_device_name(0)}, {os.cpu_count()} cores"
     with open("/proc/cpuinfo", encoding="ascii") as info:
         model = next((line.split(":")[1].strip() for line in info if line.startswith("model name")), "CPU")
     return f"{model}, {os.cpu_count()} cores, Linux {platform.release()}"

@@ -219,10 +219,10 @@ static int time_out(struct life *life)
     RANKS_CHECK(strstr(tutti_last_error(), "stream of rank 0"));
     tutti_work_destroy(late);
     RANKS_CHECK(tutti_work_result(next, RANKS_TIMEOUT_MS) == TUTTI_OK);
-    RANKS_CHECK(result_is_sum(life, next));
-    tutti_work_destroy(next);
     pg_brake_release(&brake);
     RANKS_CHECK(gpu_stream_synchronize(life->a));
+    RANKS_CHECK(result_is_sum(life, next));
+    tutti_work_destroy(next);
     return 0;
 }
 
@@ -286,8 +286,8 @@ static int mismatch(struct life *life)
 
 static int live(struct ranks *ranks, int rank, tutti_store_t *store)
 {
-    static int (*const parts[])(struct life * life) = {refusals,      late_input, many,
-                                                       index_outside, time_out,   mismatch};
+    static int (*const parts[])(struct life * life) = {refusals,      many,     late_input,
+                                                       index_outside, time_out, mismatch};
     const struct tutti_sparse_tensor *none = NULL;
     struct life life;
     tutti_work_t *work;
