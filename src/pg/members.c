@@ -46,7 +46,6 @@ struct attempt {
     const struct pg_members *members;
     int64_t deadline;
     int64_t looked_at;
-    uint32_t aborts; /* of the communicator, before */
     struct whereabouts own;
     struct decision decision;
 };
@@ -231,9 +230,10 @@ static enum tutti_status told(const struct attempt *self)
 
 /* ---- what ends an attempt -------------------------------------------------------------------- */
 
+/* It had not been when the call began. */
 static enum tutti_status ask_abort(const struct attempt *self)
 {
-    if (order_load_relaxed_u32(&self->comm->aborts) == self->aborts)
+    if (!order_load_relaxed_u32(&self->comm->cpu.aborted))
         return TUTTI_OK;
     return error_set(TUTTI_ERR_ABORTED, "%s: rank %d aborted communicator \"%s\"", call,
                      self->comm->rank, self->comm->name);
@@ -486,7 +486,6 @@ enum tutti_status pg_members_meet(struct tutti_comm *comm, tutti_store_t *store,
         .store = store,
         .members = members,
         .deadline = deadline_after(timeout_ms),
-        .aborts = order_load_relaxed_u32(&comm->aborts),
         .own = {.size = members->size},
     };
     for (int i = 0; i < members->size; i++)
