@@ -5,6 +5,7 @@
 #include "error.h"
 #include "interrupt.h"
 #include "links.h"
+#include "log.h"
 #include "order.h"
 #include "point.h"
 #include "store/nap.h"
@@ -338,12 +339,12 @@ static enum tutti_status members_await(struct meeting_of_members *self)
 
 /* ---- their communicator ---------------------------------------------------------------------- */
 
-/* On the host, whatever the communicator's device and links between devices. The order of sums is
+/* That on the host is of no device and knows nothing of links between devices. The order of sums is
  * that of the list; all ranks keep the communicator's. */
-static void config_adapt(const struct tutti_comm *from, const struct pg_members *members,
+static void config_adapt(const struct tutti_comm *from, const struct pg_members *members, bool host,
                          struct tutti_comm *made)
 {
-    if (from->config.device != TUTTI_DEVICE_CPU) {
+    if (host && from->config.device != TUTTI_DEVICE_CPU) {
         links_free(made);
         made->config.device = TUTTI_DEVICE_CPU;
         made->config.algo = TUTTI_ALGO_NONE;
@@ -356,7 +357,8 @@ static void config_adapt(const struct tutti_comm *from, const struct pg_members 
 }
 
 /* Its name says who its ranks are: errors that name a rank name it, too. */
-static enum tutti_status comm_make(const struct meeting_of_members *self, struct tutti_comm **made)
+static enum tutti_status comm_make(const struct meeting_of_members *self, bool host,
+                                   struct tutti_comm **made)
 {
     char list[LIST_BYTES], name[COMM_NAME_BYTES];
     list_format(&self->own, list);
@@ -367,35 +369,57 @@ static enum tutti_status comm_make(const struct meeting_of_members *self, struct
                                            self->members->place, name, made);
     if (status != TUTTI_OK)
         return status;
-    config_adapt(self->comm, self->members, *made);
+    config_adapt(self->comm, self->members, host, *made);
     return TUTTI_OK;
 }
 
 /* The list is the name of the place at which they meet. */
-static enum tutti_status view_open(const struct meeting_of_members *self, tutti_store_t **view)
+static enum tutti_status view_open(const struct meeting_of_members *self, bool host,
+                                   tutti_store_t **view)
 {
     char list[LIST_BYTES], prefix[KEY_BYTES + LIST_BYTES];
     list_format(&self->own, list);
-    prefix_make(self->comm, prefix, "of/");
+    prefix_make(self->comm, prefix, host ? "of/" : "direct/");
     snprintf(prefix + strlen(prefix), LIST_BYTES, "%s", list);
     return tutti_store_prefix(self->store, prefix, view);
 }
 
-static enum tutti_status assemble(struct meeting_of_members *self, struct tutti_comm **made)
+/* Puts one of the members' communicators together. */
+static enum tutti_status assemble(struct meeting_of_members *self, bool host,
+                                  struct tutti_comm **made)
 {
     const struct interrupt interrupt = {.ask = ask, .context = self};
     tutti_store_t *view;
-    enum tutti_status status = view_open(self, &view);
+    enum tutti_status status = view_open(self, host, &view);
     if (status != TUTTI_OK)
         return status;
     struct tutti_store store = store_interruptible(view, &interrupt);
-    status = comm_make(self, made);
+    status = comm_make(self, host, made);
     if (status == TUTTI_OK)
         status = comm_assemble(*made, &store, NULL, &interrupt, self->deadline);
     tutti_store_close(view);
     return status == TUTTI_OK
                ? TUTTI_OK
                : error_context(status, "%s: the communicator of the group's members", call);
+}
+
+/* The one of their devices, beside that of their hosts; none, on all members, if one has none. */
+static enum tutti_status assemble_direct(struct meeting_of_members *self, struct tutti_comm *made,
+                                         struct tutti_comm **direct)
+{
+    if (!self->comm->cuda || self->members->size < 2)
+        return TUTTI_OK;
+    enum tutti_status status = assemble(self, false, direct);
+    uint32_t all = status == TUTTI_OK;
+    if (!all)
+        log_write(TUTTI_LOG_INFO, self->comm->rank,
+                  "a process group goes through the host alone: %s", tutti_last_error());
+    status = comm_all_reduce(made, &all, 1, TUTTI_UINT32, TUTTI_MIN, made->timeout_ms);
+    if (status == TUTTI_OK && all)
+        return TUTTI_OK;
+    tutti_comm_destroy(*direct);
+    *direct = NULL;
+    return status;
 }
 
 static void entry_begin(struct meeting_of_members *self)
@@ -435,9 +459,9 @@ static enum tutti_status conclude(struct meeting_of_members *self, enum tutti_st
 
 enum tutti_status pg_members_meet(struct tutti_comm *comm, tutti_store_t *store,
                                   const struct pg_members *members, int64_t timeout_ms,
-                                  struct tutti_comm **made)
+                                  struct tutti_comm **made, struct tutti_comm **direct)
 {
-    *made = NULL;
+    *made = *direct = NULL;
     if (order_exchange_u32(&comm->grouping, 1)) /* C2: pairs the release below */
         return error_set(TUTTI_ERR_CONCURRENT,
                          "%s: another thread of rank %d is making a group of communicator \"%s\": "
@@ -453,11 +477,14 @@ enum tutti_status pg_members_meet(struct tutti_comm *comm, tutti_store_t *store,
     entry_begin(&self);
     enum tutti_status status = members_await(&self);
     if (status == TUTTI_OK)
-        status = assemble(&self, made);
+        status = assemble(&self, true, made);
+    if (status == TUTTI_OK)
+        status = assemble_direct(&self, *made, direct);
     status = conclude(&self, status);
     if (status != TUTTI_OK) {
+        tutti_comm_destroy(*direct);
         tutti_comm_destroy(*made);
-        *made = NULL;
+        *made = *direct = NULL;
     }
     order_store_release_u32(&comm->grouping, 0); /* C2 */
     return status;

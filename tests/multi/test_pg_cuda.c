@@ -3,7 +3,9 @@
  * CUDA tensors of a process group: when they are read and written, who waits for what, what is
  * refused, how operations end that do not come to their data.
  *
- * usage: test_pg_cuda processes|threads
+ * usage: test_pg_cuda processes|threads [direct]
+ *
+ * With "direct" the group is of a CUDA communicator, whose devices reduce what they can reach.
  */
 #include "pg_cuda.h"
 
@@ -16,6 +18,8 @@ enum {
     MANY = 40,
     NEVER_MS = 30000, /* what takes as long does not come */
 };
+
+static bool direct;
 
 /* One rank's. */
 struct life {
@@ -60,7 +64,7 @@ static int open_life(struct life *life, struct ranks *ranks, int rank, tutti_sto
     *life = (struct life){.ranks = ranks, .rank = rank};
     RANKS_CHECK(pg_cuda_bind(rank));
     life->device = pg_cuda_device(rank, 0);
-    RANKS_CHECK(pg_join(ranks, rank, store, &life->comm, &life->pg) == TUTTI_OK);
+    RANKS_CHECK(pg_cuda_join(ranks, rank, store, direct, &life->comm, &life->pg) == TUTTI_OK);
     RANKS_CHECK(gpu_stream_create(&life->a) && gpu_stream_create(&life->b));
     RANKS_CHECK((life->data = gpu_alloc(LONG * sizeof *life->data)) != NULL);
     RANKS_CHECK((life->copy = gpu_alloc(LONG * sizeof *life->copy)) != NULL);
@@ -323,6 +327,10 @@ static int destroyed(struct ranks *ranks, int rank, tutti_store_t *store)
 
 int main(int argc, char **argv)
 {
+    static ranks_fn *const parts[] = {live, destroyed};
     int skip = pg_cuda_skip();
-    return skip ? skip : pg_main(argc, argv, 1, (ranks_fn *const[]){live, destroyed}, 2);
+    direct = argc > 2 && strcmp(argv[2], "direct") == 0;
+    if (direct && !skip)
+        return pg_cuda_main_direct(strcmp(argv[1], "processes") == 0, parts, 2);
+    return skip ? skip : pg_main(argc, argv, 1, parts, 2);
 }
