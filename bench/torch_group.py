@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Process groups on CUDA tensors, through the host, beside PyTorch's Gloo, in one run.
+"""Process groups on CUDA tensors beside PyTorch's Gloo, in one run.
 
-One process a GPU that has both: a group of libtutti over a CPU communicator, and torch.distributed with Gloo. They
-take turns, call by call: the ranks begin each together, and its time ends when the device has nothing to do any more,
+One process a GPU that has both: a group of libtutti, and torch.distributed with Gloo. The group is of a CPU
+communicator, so that tensors go through pinned memory and the hosts reduce them, or, with --direct, of a CUDA one,
+whose algorithms are TUTTI_ALGO's: host_staged has the devices reduce by way of the host's memory. They take turns, call by call: the ranks begin each together, and its time ends when the device has nothing to do any more,
 the slowest rank's counts, the median of the calls is reported. Tutti's are submitted on the current stream, which then
 waits for the work; the host waits for the device alone. Every result is checked. Then how long a submission keeps the
 caller.
 
-usage: torch_group.py --ranks N [--json FILE] [--library PATH] [--min BYTES] [--max BYTES] [--factor F]
+usage: torch_group.py --ranks N [--direct] [--json FILE] [--library PATH] [--min BYTES] [--max BYTES] [--factor F]
 """
 import argparse
 import ctypes
@@ -31,7 +32,7 @@ sys.path[:0] = [os.path.join(HERE, "../tests/python"), HERE]
 import tutti_pg  # noqa: E402
 
 LARGE = 4 << 20
-FLOAT32, SUM, CUDA = 0, 1, 1
+FLOAT32, SUM = 0, 1
 
 
 def arguments():
@@ -39,6 +40,7 @@ def arguments():
     parser.add_argument("--ranks", type=int, required=True)
     parser.add_argument("--json")
     parser.add_argument("--library", default=os.path.join(HERE, "../build/gcc/src/libtutti.so"))
+    parser.add_argument("--direct", action="store_true", help="the group is of a CUDA communicator")
     parser.add_argument("--min", type=int, default=4 << 10)
     parser.add_argument("--max", type=int, default=64 << 20)
     parser.add_argument("--factor", type=int, default=4)
@@ -53,7 +55,7 @@ class CudaSum:
         self.pg, self.stream = group.pg, torch.cuda.current_stream().cuda_stream
         self.sizes = tutti_pg.numbers([tensor.numel()])
         self.tensor = tutti_pg.Tensor(struct_size=ctypes.sizeof(tutti_pg.Tensor), data=tensor.data_ptr(),
-                                      dtype=FLOAT32, device=CUDA, dims=1, sizes=self.sizes,
+                                      dtype=FLOAT32, device=tutti_pg.CUDA, dims=1, sizes=self.sizes,
                                       device_index=tensor.get_device())
         self.options = tutti_pg.CallOptions(struct_size=ctypes.sizeof(tutti_pg.CallOptions), stream=self.stream)
 
@@ -114,7 +116,8 @@ def run(rank, options, folder):
     torch.cuda.set_device(rank)
     dist.init_process_group("gloo", init_method=f"file://{folder}/gloo", rank=rank, world_size=options.ranks)
     library = tutti_pg.Library(options.library)
-    group = tutti_pg.Group(library, f"file:{folder}/tutti", rank, options.ranks)
+    group = tutti_pg.Group(library, f"file:{folder}/tutti", rank, options.ranks,
+                           tutti_pg.CUDA if options.direct else tutti_pg.CPU)
     rows, size = [], options.min
     while size <= options.max:
         tensor = torch.empty(size // 4, dtype=torch.float32, device="cuda")
@@ -141,7 +144,8 @@ def write(options, rows, us):
     report = {"machine": f"{torch.cuda.device_count()} {torch.cuda.get_device_name()}, {platform.platform()}",
               "commit": commit, "torch": torch.__version__,
               "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
-              "command": f"bench/torch_group.py --ranks {options.ranks}", "unit": "us, median", "rows": rows,
+              "command": f"bench/torch_group.py --ranks {options.ranks}" + " --direct" * options.direct,
+              "TUTTI_ALGO": os.environ.get("TUTTI_ALGO", ""), "unit": "us, median", "rows": rows,
               "submit": round(us, 1)}
     with open(options.json, "w", encoding="utf-8") as out:
         json.dump(report, out, indent=1)

@@ -97,7 +97,7 @@ struct layout_meeting {
 struct layout_operation {
     uint64_t signature;         /* signature.h, without an algorithm */
     uint32_t parameter;         /* hash of the scalar, 0 if none */
-    uint8_t inputs;             /* of this rank */
+    uint8_t inputs;             /* of this rank; LAYOUT_APART if they are not direct's */
     uint8_t device;             /* that its tensors are on: enum tutti_device */
     uint16_t dims;              /* of which there are sizes; or LAYOUT_SPARSE */
     uint8_t order[LAYOUT_DIMS]; /* place of each dimension in memory, 0 the fastest; else below */
@@ -112,6 +112,7 @@ enum layout_withdrawn {
 
 enum {
     LAYOUT_NO_PLACE = 255,  /* of a dimension of extent 1 */
+    LAYOUT_APART = 0x80,    /* beside `inputs`: no device of the group's reaches them directly */
     LAYOUT_SPARSE = 0xffff, /* dims of a sparse tensor: its sizes travel with its entries */
 };
 
@@ -134,7 +135,7 @@ struct layout_verdict {
     int32_t rank;
     int32_t peer;
     uint32_t tag;
-    uint32_t inputs; /* the most of any rank */
+    uint32_t inputs; /* the most of any rank; LAYOUT_APART if any has said so */
     uint64_t sequence;
     struct layout_operation expected; /* of a mismatch: rank's side, peer's side */
     struct layout_operation seen;

@@ -52,6 +52,33 @@ static inline bool pg_cuda_bind(int rank)
     return gpu_open() && gpu_bind(pg_cuda_device(rank, 0));
 }
 
+/* Communicator and group: on the CPU or, if `direct`, a CUDA communicator's. */
+static inline enum tutti_status pg_cuda_join(struct ranks *ranks, int rank, tutti_store_t *store,
+                                             bool direct, tutti_comm_t **comm, tutti_pg_t **pg)
+{
+    const struct tutti_comm_options options = {.struct_size = sizeof options,
+                                               .device = TUTTI_DEVICE_CUDA};
+    const struct tutti_pg_options group = {.struct_size = sizeof group, .store = store};
+    if (!direct)
+        return pg_join(ranks, rank, store, comm, pg);
+    *pg = NULL;
+    enum tutti_status status = ranks_join(ranks, rank, store, &options, comm);
+    return status == TUTTI_OK ? tutti_pg_create(*comm, &group, pg) : status;
+}
+
+/* pg_main() of as many ranks as there are GPUs, of a CUDA communicator, from 2 to 4. */
+static inline int pg_cuda_main_direct(bool processes, ranks_fn *const *parts, int count)
+{
+    int failures = 0, gpus = gpu_probe();
+    for (int size = 2; size <= 4 && size <= gpus; size++) {
+        struct ranks *ranks = ranks_create(size, processes ? size : 0, 0);
+        for (int i = 0; i < count; i++)
+            failures += ranks_run(ranks, parts[i]);
+        ranks_destroy(ranks);
+    }
+    return failures ? 1 : 0;
+}
+
 /* A main() skips with this where there is no GPU. */
 static inline int pg_cuda_skip(void)
 {

@@ -89,7 +89,9 @@ struct tutti_pg_call_options {
  * too, and may be destroyed before them. A rank makes one at a time (CONCURRENT for other threads),
  * and members of several make them in the same order. The group's time-out bounds the meeting, and
  * tutti_comm_abort() of the communicator ends it. Errors of this call name the communicator's
- * ranks, those of the group's operations, and struct tutti_fault, the group's numbers.
+ * ranks, those of the group's operations, and struct tutti_fault, the group's numbers. Of a CUDA
+ * communicator the group has one more of the devices, as large as that, or, where that cannot be
+ * had, goes through the host.
  *
  * - [in] comm: has met, and has not failed; not in strict mode
  * - [in] options: may be NULL without a list on a CPU communicator; copied
@@ -138,7 +140,9 @@ TUTTI_API void tutti_pg_destroy(tutti_pg_t *pg);
  * that is under way or comes later, as does PEER_DEAD. Then tensors of operations whose data was on
  * its way are undefined.
  *
- * CUDA tensors go through pinned memory of the host, whose group it is. The operation begins behind
+ * CUDA tensors go through pinned memory of the host; but in a group of a CUDA communicator what is
+ * one tensor on every rank, on the rank's device, is reduced by the devices, with the algorithms of
+ * tutti_all_reduce(): docs/streams.md has the table. The operation begins behind
  * what is on options->stream at the call; TUTTI_STREAM_DEFAULT and TUTTI_STREAM_PER_THREAD are
  * those of each tensor's device, any other stream may be of any device. The host waits nowhere:
  * tutti_work_wait() has the stream that it names wait for all results, at once, whatever becomes of

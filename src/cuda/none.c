@@ -59,6 +59,25 @@ void cuda_group_forget(struct cuda_group *group)
     (void)group;
 }
 
+enum tutti_status cuda_group_enter(struct cuda_group *group, bool *pushed)
+{
+    (void)group;
+    *pushed = false;
+    return decline();
+}
+
+void cuda_group_leave(struct cuda_group *group, bool pushed)
+{
+    (void)group;
+    (void)pushed;
+}
+
+int cuda_group_device(const struct cuda_group *group)
+{
+    (void)group;
+    return -1;
+}
+
 enum tutti_status cuda_all_reduce(struct cuda_group *group, struct request *request,
                                   tutti_stream_t stream)
 {
@@ -256,14 +275,6 @@ enum tutti_status cuda_stage_check(struct cuda_stage *stage, const char *what, i
     return decline();
 }
 
-enum tutti_status cuda_stage_open(struct cuda_stage *stage, const char *what, int device)
-{
-    (void)stage;
-    (void)what;
-    (void)device;
-    return decline();
-}
-
 enum tutti_status cuda_result_alloc(struct cuda_stage *stage, int device, size_t bytes,
                                     struct cuda_result *result)
 {
@@ -347,6 +358,21 @@ enum tutti_status cuda_stage_copy(struct cuda_stage *stage, int device, enum cud
     (void)from;
     (void)bytes;
     return decline();
+}
+
+enum tutti_status cuda_stage_open(struct cuda_stage *stage, int device)
+{
+    (void)stage;
+    (void)device;
+    return decline();
+}
+
+tutti_stream_t cuda_stage_stream(const struct cuda_stage *stage, int device, enum cuda_way way)
+{
+    (void)stage;
+    (void)device;
+    (void)way;
+    return TUTTI_STREAM_DEFAULT;
 }
 
 enum tutti_status cuda_stage_mark(struct cuda_stage *stage, int device, enum cuda_way way,

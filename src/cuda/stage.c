@@ -344,6 +344,15 @@ static enum tutti_status operand_check(struct cuda_stage *stage, const char *wha
     return TUTTI_OK;
 }
 
+enum tutti_status cuda_stage_open(struct cuda_stage *stage, int device)
+{
+    int place;
+    pthread_mutex_lock(&stage->lock);
+    enum tutti_status status = device_open(stage, device, &place);
+    pthread_mutex_unlock(&stage->lock);
+    return status;
+}
+
 enum tutti_status cuda_stage_check(struct cuda_stage *stage, const char *what, int device,
                                    const void *pointer, size_t bytes)
 {
@@ -365,15 +374,6 @@ enum tutti_status cuda_stage_check(struct cuda_stage *stage, const char *what, i
     }
     pthread_mutex_unlock(&stage->lock);
     return status;
-}
-
-enum tutti_status cuda_stage_open(struct cuda_stage *stage, const char *what, int device)
-{
-    int place;
-    pthread_mutex_lock(&stage->lock);
-    enum tutti_status status = device_open(stage, device, &place);
-    pthread_mutex_unlock(&stage->lock);
-    return status == TUTTI_OK ? status : error_context(status, "%s", what);
 }
 
 /* ---- copies ---------------------------------------------------------------------------------- */
@@ -442,6 +442,12 @@ enum tutti_status cuda_stage_copy(struct cuda_stage *stage, int device, enum cud
                    "cuMemcpyAsync");
     cuda_context_leave(driver, pushed);
     return status;
+}
+
+tutti_stream_t cuda_stage_stream(const struct cuda_stage *stage, int device, enum cuda_way way)
+{
+    const struct cuda_stage_place *place = &stage->places[cuda_place_of_device(stage, device)];
+    return (tutti_stream_t)(void *)place->flows[way].stream;
 }
 
 enum tutti_status cuda_stage_mark(struct cuda_stage *stage, int device, enum cuda_way way,

@@ -6,7 +6,7 @@
  * calls decline (none.c).
  *
  * The group's streams never wait for anything: a copy is enqueued once what it needs is known to be
- * there, so that two streams a device, one for each way, serve any number of operations, and none
+ * there, so that three streams a device, one for each way, serve any number of operations, and none
  * keeps another one up. Devices are numbered as in this process.
  */
 #ifndef TUTTI_CUDA_STAGE_H
@@ -33,15 +33,15 @@ void cuda_stage_forget(struct cuda_stage *stage);
 /* Frees what is left of stages that are closed and that no stream holds up any more. */
 void cuda_stage_sweep(void);
 
+/* Makes what the device needs, in the current context if that is the device's. Returns as
+ * cuda_stage_check(). */
+enum tutti_status cuda_stage_open(struct cuda_stage *stage, int device);
 /* Whether [pointer, pointer + bytes), not empty, is memory of the device; `what` names it. Makes
  * what the device needs, once. Returns INVALID (memory of the host, or of another device: both
  * numbers named; no such device), DECLINED (no CUDA; the device lacks words written by streams),
  * NO_MEMORY, CUDA. */
 enum tutti_status cuda_stage_check(struct cuda_stage *stage, const char *what, int device,
                                    const void *pointer, size_t bytes);
-
-/* The same of a device alone, on which there is nothing yet. */
-enum tutti_status cuda_stage_open(struct cuda_stage *stage, const char *what, int device);
 
 /* ---- results: memory of a device, which may outlive the group, by any thread that has a ticket --
  */
@@ -85,7 +85,8 @@ void cuda_ticket_give(struct cuda_ticket *ticket);
 /* ---- copies: by the group's thread alone -------------------------------------------------------
  */
 
-enum cuda_way { CUDA_WAY_IN, CUDA_WAY_OUT, CUDA_WAYS }; /* into the host's memory; out of it */
+/* Into the host's memory; out of it; or not at all: kernels of the group. */
+enum cuda_way { CUDA_WAY_IN, CUDA_WAY_OUT, CUDA_WAY_ACROSS, CUDA_WAYS };
 
 /* Pinned, for all devices. */
 struct cuda_block {
@@ -107,6 +108,8 @@ void cuda_block_lose(struct cuda_stage *stage, struct cuda_block *block);
  * Return CUDA. */
 enum tutti_status cuda_stage_copy(struct cuda_stage *stage, int device, enum cuda_way way, void *to,
                                   const void *from, size_t bytes);
+/* The stream of a way. */
+tutti_stream_t cuda_stage_stream(const struct cuda_stage *stage, int device, enum cuda_way way);
 /* A mark behind them; marks count up. */
 enum tutti_status cuda_stage_mark(struct cuda_stage *stage, int device, enum cuda_way way,
                                   uint64_t *mark);

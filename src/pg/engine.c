@@ -112,16 +112,6 @@ static bool has_news(const void *context)
     return pg->landing.first && pg_stage_landed(pg, pg->landing.first);
 }
 
-/* Completes those whose results are back. */
-static bool land(struct tutti_pg *pg)
-{
-    const struct pg_outcome good = {.rank = pg->boards.rank, .peer = -1};
-    bool any = false;
-    for (; pg->landing.first && pg_stage_landed(pg, pg->landing.first); any = true)
-        complete(pg, pg_list_take(&pg->landing), &good);
-    return any;
-}
-
 /* ---- the end --------------------------------------------------------------------------------- */
 
 /* The group has ended, and everything in it does. The first fault stands. */
@@ -181,6 +171,26 @@ static void fail_missing(struct tutti_pg *pg, int missing)
     if (is_busy(pg))
         fail_communicator(pg, TUTTI_ERR_PEER_DEAD, missing);
     fail(pg, &gone);
+}
+
+/* Completes those whose results are back. What went by the devices may have failed there. */
+static bool land(struct tutti_pg *pg)
+{
+    bool any = false;
+    for (; pg->landing.first && pg_stage_landed(pg, pg->landing.first); any = true) {
+        struct pg_outcome outcome = {.rank = pg->boards.rank, .peer = -1};
+        struct tutti_fault fault = {.struct_size = sizeof fault};
+        struct pg_op *op = pg_list_take(&pg->landing);
+        if (op->staging->direct && tutti_comm_status(pg->direct, &fault) != TUTTI_OK) {
+            outcome = (struct pg_outcome){
+                .status = fault.status, .rank = fault.rank, .peer = fault.peer, .over = true};
+            fail_communicator(pg, fault.status, fault.peer);
+            fail(pg, &outcome);
+            outcome = pg->fault; /* nobody else writes it: the first one */
+        }
+        complete(pg, op, &outcome);
+    }
+    return any;
 }
 
 /* ---- one thing after the other --------------------------------------------------------------- */
@@ -368,6 +378,8 @@ static bool stopped(struct tutti_pg *pg)
     int own = pg->boards.rank;
     const struct pg_outcome aborted = {
         .status = TUTTI_ERR_ABORTED, .rank = own, .peer = own, .over = true};
+    if (pg->direct)
+        tutti_comm_abort(pg->direct);
     while ((op = pg_list_take(&pg->landing)))
         complete(pg, op, &aborted);
     /* The leader may have begun an operation meanwhile, for which we shall not come. */

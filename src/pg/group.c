@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* A group's life. */
+#include "cuda/group.h"
 #include "deadline.h"
 #include "error.h"
 #include "ipc/fork.h"
@@ -95,11 +96,16 @@ static enum tutti_status thread_start(struct tutti_pg *pg)
 }
 
 /* Of a communicator that nobody else uses from now on. */
-static enum tutti_status pg_start(struct tutti_comm *comm, bool owns, int64_t timeout_ms,
-                                  struct tutti_pg **pg)
+static enum tutti_status pg_start(struct tutti_comm *comm, struct tutti_comm *direct, bool owns,
+                                  int64_t timeout_ms, struct tutti_pg **pg)
 {
     struct tutti_pg *made = NULL;
     enum tutti_status status = pg_make(comm, owns, timeout_ms, &made);
+    if (status == TUTTI_OK && direct) {
+        made->direct = direct;
+        made->device = cuda_group_device(direct->cuda);
+        status = cuda_stage_open(made->stage, made->device);
+    }
     if (status == TUTTI_OK)
         status = thread_start(made);
     if (status == TUTTI_OK) {
@@ -122,7 +128,7 @@ static enum tutti_status create_on(struct tutti_comm *comm, int64_t timeout_ms,
                          "%s: communicator \"%s\" is in use, or has had its group: make another "
                          "communicator for each group, or name the ranks of each in options->ranks",
                          call, comm->name);
-    enum tutti_status status = pg_start(comm, false, timeout_ms, pg);
+    enum tutti_status status = pg_start(comm, NULL, false, timeout_ms, pg);
     if (status != TUTTI_OK)
         order_store_release_u32(&comm->busy, 0); /* C1 */
     return status;
@@ -132,7 +138,8 @@ static enum tutti_status create_apart(struct tutti_comm *comm,
                                       const struct tutti_pg_options *options,
                                       const struct pg_members *members, struct tutti_pg **pg)
 {
-    struct tutti_comm *own;
+    struct tutti_comm *own, *direct;
+    bool pushed = false;
     if (!options->store)
         return error_set(TUTTI_ERR_INVALID,
                          "%s: options->store is NULL: the members of a group of %s meet on a "
@@ -140,12 +147,19 @@ static enum tutti_status create_apart(struct tutti_comm *comm,
                          call, members->listed ? "listed ranks" : "a CUDA communicator",
                          comm->name);
     int64_t timeout_ms = options->timeout_ms ? options->timeout_ms : comm->timeout_ms;
-    enum tutti_status status = pg_members_meet(comm, options->store, members, timeout_ms, &own);
+    enum tutti_status status =
+        comm->cuda ? cuda_group_enter(comm->cuda, &pushed) : TUTTI_OK; /* where `direct` lives */
     if (status != TUTTI_OK)
         return status;
-    status = pg_start(own, true, timeout_ms, pg);
-    if (status != TUTTI_OK)
+    status = pg_members_meet(comm, options->store, members, timeout_ms, &own, &direct);
+    if (status == TUTTI_OK)
+        status = pg_start(own, direct, true, timeout_ms, pg);
+    if (status != TUTTI_OK) {
+        tutti_comm_destroy(direct);
         tutti_comm_destroy(own);
+    }
+    if (comm->cuda)
+        cuda_group_leave(comm->cuda, pushed);
     return status;
 }
 
@@ -172,7 +186,7 @@ void tutti_pg_destroy(tutti_pg_t *pg)
 {
     if (!pg)
         return;
-    struct tutti_comm *own = pg->owns ? pg->comm : NULL;
+    struct tutti_comm *own = pg->owns ? pg->comm : NULL, *direct = pg->direct;
     if (fork_detected(pg->epoch)) { /* nor has it the segments, or a lock that it may take */
         pg_share_forget(pg->share);
         cuda_stage_forget(pg->stage);
@@ -180,6 +194,7 @@ void tutti_pg_destroy(tutti_pg_t *pg)
         pg->home = NULL;
         pg->stage = NULL;
         pg_free(pg);
+        tutti_comm_destroy(direct);
         tutti_comm_destroy(own);
         return;
     }
@@ -201,5 +216,6 @@ void tutti_pg_destroy(tutti_pg_t *pg)
     pg->comm->service = COMM_SERVED;
     pthread_mutex_destroy(&pg->lock);
     pg_free(pg);
+    tutti_comm_destroy(direct);
     tutti_comm_destroy(own);
 }

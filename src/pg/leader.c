@@ -95,6 +95,15 @@ static struct ballot *ballot_make(struct pg_leader *leader,
     return ballot;
 }
 
+/* The most of any rank, and whether one has any that are apart. */
+static void inputs_count(struct layout_verdict *verdict, uint32_t inputs)
+{
+    uint32_t apart = (verdict->inputs | inputs) & LAYOUT_APART;
+    uint32_t most = verdict->inputs & ~(uint32_t)LAYOUT_APART;
+    inputs &= ~(uint32_t)LAYOUT_APART;
+    verdict->inputs = (most < inputs ? inputs : most) | apart;
+}
+
 /* False if there is no memory: try again later. Late is who withdraws at once. */
 static bool count(struct pg_leader *leader, const struct layout_announcement *announcement,
                   int rank, bool late)
@@ -107,8 +116,7 @@ static bool count(struct pg_leader *leader, const struct layout_announcement *an
     if (!ballot)
         return false;
     ballot->announced |= UINT64_C(1) << rank;
-    if (ballot->verdict.inputs < operation->inputs)
-        ballot->verdict.inputs = operation->inputs;
+    inputs_count(&ballot->verdict, operation->inputs);
     if (ballot->ended) {
         post(leader, ballot); /* once more, for this rank */
     } else if (late) {

@@ -6,6 +6,7 @@
 #include "interrupt.h"
 #include "ipc/random.h"
 #include "links.h"
+#include "log.h"
 #include "meet.h"
 #include "order.h"
 #include "point.h"
@@ -23,6 +24,9 @@ enum {
     LOOK_NS = 50000000, /* between two looks at what the others do */
 };
 
+/* What the members make: one of their hosts, and maybe one of their devices. */
+enum { COMM_HOST, COMM_DIRECT, COMMS };
+
 static const char call[] = "tutti_pg_create";
 
 /* Where a rank is, or was last. */
@@ -36,7 +40,7 @@ struct whereabouts {
 struct decision {
     int32_t status; /* enum tutti_status */
     int32_t rank;   /* who says so */
-    struct meeting meeting;
+    struct meeting meetings[COMMS];
     char text[TEXT_BYTES];
 };
 
@@ -199,9 +203,13 @@ static enum tutti_status propose_meeting(struct attempt *self)
 {
     struct decision *decision = &self->decision;
     *decision = (struct decision){.status = TUTTI_OK, .rank = self->comm->rank};
-    enum tutti_status status = random_fill(decision->meeting.nonce, sizeof decision->meeting.nonce);
-    if (status == TUTTI_OK)
-        status = meet_generation(self->store, self->comm->name, &decision->meeting.generation);
+    enum tutti_status status = TUTTI_OK;
+    for (int i = 0; i < COMMS && status == TUTTI_OK; i++) {
+        struct meeting *meeting = &decision->meetings[i];
+        status = random_fill(meeting->nonce, sizeof meeting->nonce);
+        if (status == TUTTI_OK)
+            status = meet_generation(self->store, self->comm->name, &meeting->generation);
+    }
     return status == TUTTI_OK ? propose(self, &self->own, decision) : status;
 }
 
@@ -405,12 +413,12 @@ static enum tutti_status attempt_find(struct attempt *self)
 
 /* ---- their communicator ---------------------------------------------------------------------- */
 
-/* On the host, whatever the communicator's device and links between devices. The order of sums is
+/* That on the host is of no device and knows nothing of links between devices. The order of sums is
  * that of the list; all ranks keep the communicator's. */
-static void config_adapt(const struct tutti_comm *from, const struct pg_members *members,
+static void config_adapt(const struct tutti_comm *from, const struct pg_members *members, int which,
                          struct tutti_comm *made)
 {
-    if (from->config.device != TUTTI_DEVICE_CPU) {
+    if (which == COMM_HOST && from->config.device != TUTTI_DEVICE_CPU) {
         links_free(made);
         made->config.device = TUTTI_DEVICE_CPU;
         made->config.algo = TUTTI_ALGO_NONE;
@@ -423,7 +431,7 @@ static void config_adapt(const struct tutti_comm *from, const struct pg_members 
 }
 
 /* Its name says who its ranks are: errors that name a rank name it, too. */
-static enum tutti_status comm_make(const struct attempt *self, struct tutti_comm **made)
+static enum tutti_status comm_make(const struct attempt *self, int which, struct tutti_comm **made)
 {
     char list[LIST_BYTES], name[COMM_NAME_BYTES];
     list_format(&self->own, list);
@@ -433,49 +441,72 @@ static enum tutti_status comm_make(const struct attempt *self, struct tutti_comm
     enum tutti_status status = comm_derive(self->comm, self->members->ranks, self->members->size,
                                            self->members->place, name, made);
     if (status == TUTTI_OK)
-        config_adapt(self->comm, self->members, *made);
+        config_adapt(self->comm, self->members, which, *made);
     return status;
 }
 
-static enum tutti_status assemble(struct attempt *self, struct tutti_comm **made)
+/* Puts one of the members' communicators together. */
+static enum tutti_status assemble(struct attempt *self, int which, struct tutti_comm **made)
 {
     const struct interrupt interrupt = {.ask = ask, .context = self};
     char key[KEY_BYTES];
     tutti_store_t *view;
-    key_make(self->comm, &self->own, "meeting", -1, key);
+    key_make(self->comm, &self->own, "meeting", which, key);
     enum tutti_status status = tutti_store_prefix(self->store, key, &view);
     if (status != TUTTI_OK)
         return status;
     struct tutti_store store = store_interruptible(view, &interrupt);
-    status = comm_make(self, made);
+    status = comm_make(self, which, made);
     if (status == TUTTI_OK)
-        status = comm_assemble(*made, &store, &self->decision.meeting, &interrupt, self->deadline);
+        status = comm_assemble(*made, &store, &self->decision.meetings[which], &interrupt,
+                               self->deadline);
     tutti_store_close(view);
-    key_make(self->comm, &self->own, "done", self->comm->rank, key);
-    if (status == TUTTI_OK)
-        status = tutti_store_set(self->store, key, "1", 1);
-    if (status == TUTTI_OK)
-        return TUTTI_OK;
-    tutti_comm_destroy(*made);
-    *made = NULL;
-    return error_context(status, "%s: the communicator of the group's members", call);
+    return status == TUTTI_OK
+               ? TUTTI_OK
+               : error_context(status, "%s: the communicator of the group's members", call);
 }
 
-static enum tutti_status meet_members(struct attempt *self, struct tutti_comm **made)
+/* The one of their devices, beside that of their hosts; none, on all members, if one has none. */
+static enum tutti_status assemble_direct(struct attempt *self, struct tutti_comm *made,
+                                         struct tutti_comm **direct)
 {
+    if (!self->comm->cuda || self->members->size < 2)
+        return TUTTI_OK;
+    enum tutti_status status = assemble(self, COMM_DIRECT, direct);
+    uint32_t all = status == TUTTI_OK;
+    if (!all)
+        log_write(TUTTI_LOG_INFO, self->comm->rank,
+                  "a process group goes through the host alone: %s", tutti_last_error());
+    status = comm_all_reduce(made, &all, 1, TUTTI_UINT32, TUTTI_MIN, made->timeout_ms);
+    if (status == TUTTI_OK && all)
+        return TUTTI_OK;
+    tutti_comm_destroy(*direct);
+    *direct = NULL;
+    return status;
+}
+
+static enum tutti_status meet_members(struct attempt *self, struct tutti_comm **made,
+                                      struct tutti_comm **direct)
+{
+    char key[KEY_BYTES];
     enum tutti_status status = attempt_find(self);
     if (status == TUTTI_OK)
         status = take_part(self);
     if (status == TUTTI_OK)
         status = told(self);
-    return status == TUTTI_OK ? assemble(self, made) : status;
+    if (status == TUTTI_OK)
+        status = assemble(self, COMM_HOST, made);
+    if (status == TUTTI_OK)
+        status = assemble_direct(self, *made, direct);
+    key_make(self->comm, &self->own, "done", self->comm->rank, key);
+    return status == TUTTI_OK ? tutti_store_set(self->store, key, "1", 1) : status;
 }
 
 enum tutti_status pg_members_meet(struct tutti_comm *comm, tutti_store_t *store,
                                   const struct pg_members *members, int64_t timeout_ms,
-                                  struct tutti_comm **made)
+                                  struct tutti_comm **made, struct tutti_comm **direct)
 {
-    *made = NULL;
+    *made = *direct = NULL;
     if (order_exchange_u32(&comm->grouping, 1)) /* C2: pairs the release below */
         return error_set(TUTTI_ERR_CONCURRENT,
                          "%s: another thread of rank %d is making a group of communicator \"%s\": "
@@ -490,7 +521,12 @@ enum tutti_status pg_members_meet(struct tutti_comm *comm, tutti_store_t *store,
     };
     for (int i = 0; i < members->size; i++)
         self.own.ranks[i] = members->ranks[i];
-    enum tutti_status status = meet_members(&self, made);
+    enum tutti_status status = meet_members(&self, made, direct);
+    if (status != TUTTI_OK) {
+        tutti_comm_destroy(*direct);
+        tutti_comm_destroy(*made);
+        *made = *direct = NULL;
+    }
     order_store_release_u32(&comm->grouping, 0); /* C2 */
     return status;
 }

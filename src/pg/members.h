@@ -33,14 +33,15 @@ enum tutti_status pg_members_read(const struct tutti_comm *comm,
                                   const struct tutti_pg_options *options,
                                   struct pg_members *members);
 /*
- * Collective among the members: makes their communicator, to be destroyed with
- * tutti_comm_destroy(). Returns CONCURRENT (this rank is making another group), MISMATCH (a member
- * waits for this rank in another group), TIMEOUT, PEER_DEAD, ABORTED, which name the
- * communicator's ranks, the failure of a member that has given up, and what tutti_comm_create()
- * does.
+ * Collective among the members: makes their communicator on the host and, if the communicator is of
+ * CUDA devices, which the caller's context is of, one of those (else, or if that cannot be, *direct
+ * is NULL on all), both to be destroyed with tutti_comm_destroy(). Returns CONCURRENT (this rank is
+ * making another group), MISMATCH (a member waits for this rank in another group), TIMEOUT,
+ * PEER_DEAD, ABORTED, which name the communicator's ranks, the failure of a member that has given
+ * up, and what tutti_comm_create() does.
  */
 enum tutti_status pg_members_meet(struct tutti_comm *comm, tutti_store_t *store,
                                   const struct pg_members *members, int64_t timeout_ms,
-                                  struct tutti_comm **made);
+                                  struct tutti_comm **made, struct tutti_comm **direct);
 
 #endif

@@ -90,8 +90,10 @@ struct pg_tag {
 struct pg_leader;
 
 struct tutti_pg {
-    struct tutti_comm *comm; /* of its ranks, on the host */
-    bool owns;               /* it is the group's own (members.h); else the caller's */
+    struct tutti_comm *comm;   /* of its ranks, on the host */
+    bool owns;                 /* it is the group's own (members.h); else the caller's */
+    struct tutti_comm *direct; /* of its ranks' devices, the group's own; NULL: there is none */
+    int device;                /* of `direct`, in this process */
     uint32_t epoch;
     int64_t timeout_ms;
     struct pg_boards boards;

@@ -91,7 +91,7 @@ static enum tutti_status entries_check(const struct tutti_pg *pg,
     const bool cuda = tensor->device == TUTTI_DEVICE_CUDA;
     enum tutti_status status = TUTTI_OK;
     if (cuda)
-        status = cuda_stage_open(pg->stage, "it", tensor->device_index);
+        status = cuda_stage_open(pg->stage, tensor->device_index);
     if (status == TUTTI_OK)
         status = sparse_entries_check(&shape, &entries);
     if (status == TUTTI_OK)

@@ -71,6 +71,12 @@ static enum tutti_status devices_note(struct pg_staging *staging, const struct p
     return TUTTI_OK;
 }
 
+/* Whether this rank's tensors are where the group's devices take them. */
+static bool is_direct(const struct tutti_pg *pg, const struct pg_op *op)
+{
+    return pg->direct && op->work.tensor_count == 1 && op->tensors[0].device_index == pg->device;
+}
+
 enum tutti_status pg_stage_begin(const struct tutti_pg *pg, struct pg_op *op, tutti_stream_t stream)
 {
     struct pg_staging *staging = calloc(1, sizeof *staging);
@@ -78,6 +84,8 @@ enum tutti_status pg_stage_begin(const struct tutti_pg *pg, struct pg_op *op, tu
         return error_errno("calloc of an operation's staging");
     op->staging = staging;
     staging->stage = pg->stage;
+    if (!is_direct(pg, op))
+        op->operation.inputs |= LAYOUT_APART;
     enum tutti_status status = devices_note(staging, op);
     return status == TUTTI_OK ? cuda_ticket_take(pg->stage, staging->devices, staging->device_count,
                                                  stream, &staging->ticket)
@@ -146,7 +154,7 @@ void pg_stage_ahead(struct tutti_pg *pg, struct pg_op *op)
         pg_sparse_bring(pg, op);
         return;
     }
-    if (bytes > AHEAD_BYTES / (size_t)count)
+    if (bytes > AHEAD_BYTES / (size_t)count || is_direct(pg, op))
         return;
     enum tutti_status status = cuda_block_take(pg->stage, area * (size_t)count, &staging->block);
     for (int i = 0; i < count && status == TUTTI_OK; i++)
@@ -290,14 +298,31 @@ static enum tutti_status pipe_run(struct pipe *pipe)
     return status;
 }
 
+/* By the devices' own algorithms. All ranks launch in the order of the verdicts. */
+static enum tutti_status direct_run(struct tutti_pg *pg, struct pg_op *op)
+{
+    const struct tutti_tensor *tensor = &op->tensors[0];
+    tutti_op_t reduction = op->op.kind == TUTTI_OP_PREMUL_SUM ? (tutti_op_t)(uintptr_t)&op->op
+                                                              : (tutti_op_t)(uintptr_t)op->op.kind;
+    tutti_stream_t stream = cuda_stage_stream(pg->stage, pg->device, CUDA_WAY_ACROSS);
+    op->staging->direct = true;
+    enum tutti_status status = comm_all_reduce_on(pg->direct, tensor->data, op->count, op->dtype,
+                                                  reduction, op->timeout_ms, stream);
+    return status == TUTTI_OK ? pg_stage_mark(pg, op->staging, CUDA_WAY_ACROSS) : status;
+}
+
 enum tutti_status pg_stage_run(struct tutti_pg *pg, struct pg_op *op, uint32_t inputs)
 {
-    struct pipe pipe = {.pg = pg, .op = op, .staging = op->staging, .inputs = inputs};
+    struct pipe pipe = {
+        .pg = pg, .op = op, .staging = op->staging, .inputs = inputs & ~(uint32_t)LAYOUT_APART};
     struct cpu_group *host = &pg->comm->cpu;
-    enum tutti_status status = pipe_run(&pipe);
+    const bool direct = pg->direct && inputs == 1;
+    enum tutti_status status = direct ? direct_run(pg, op) : pipe_run(&pipe);
     if (status == TUTTI_OK || tutti_comm_status(pg->comm, NULL) != TUTTI_OK)
         return status;
     /* The peers are amid it, and wait for us. */
+    if (direct)
+        tutti_comm_abort(pg->direct);
     log_write(TUTTI_LOG_WARN, host->rank, "%s of a process group: %s", op->title,
               tutti_last_error());
     const struct tutti_fault fault = {
@@ -312,21 +337,21 @@ enum tutti_status pg_stage_run(struct tutti_pg *pg, struct pg_op *op, uint32_t i
 
 bool pg_stage_landed(const struct tutti_pg *pg, const struct pg_op *op)
 {
-    return marks_passed(pg, op->staging, CUDA_WAY_IN, op->staging->marks[CUDA_WAY_IN]) &&
-           marks_passed(pg, op->staging, CUDA_WAY_OUT, op->staging->marks[CUDA_WAY_OUT]);
+    for (int way = 0; way < CUDA_WAYS; way++)
+        if (!marks_passed(pg, op->staging, (enum cuda_way)way, op->staging->marks[way]))
+            return false;
+    return true;
 }
 
 void pg_stage_end(struct tutti_pg *pg, struct pg_op *op)
 {
     struct pg_staging *staging = op->staging;
     int64_t deadline = deadline_after(DRAIN_MS);
-    if (!staging->block)
-        return;
     while (!pg_stage_landed(pg, op) && !deadline_passed(deadline))
         nanosleep(&(struct timespec){.tv_nsec = NAP_MOST_NS}, NULL);
     if (pg_stage_landed(pg, op))
         cuda_block_give(pg->stage, staging->block);
-    else
+    else if (staging->block)
         cuda_block_lose(pg->stage, staging->block);
     staging->block = NULL;
 }

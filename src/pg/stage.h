@@ -18,6 +18,7 @@ struct pg_staging {
     struct cuda_result result; /* of a sparse sum */
     struct cuda_block *block;  /* the thread's, as is all below; NULL: none yet */
     bool ahead;                /* all its tensors are on their way into the block */
+    bool direct;               /* it went by the devices */
     enum tutti_status status;  /* how that went */
     int device_count;
     int devices[PG_STAGE_DEVICES];               /* each once */

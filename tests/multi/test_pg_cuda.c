@@ -3,19 +3,25 @@
  * CUDA tensors of a process group: when they are read and written, who waits for what, what is
  * refused, how operations end that do not come to their data.
  *
- * usage: test_pg_cuda processes|threads
+ * usage: test_pg_cuda processes|threads [direct]
+ *
+ * With "direct" the group is of a CUDA communicator, whose devices reduce what they can reach.
  */
 #include "pg_cuda.h"
 
+#include <signal.h>
 #include <string.h>
+#include <unistd.h>
 
 enum {
     SHORT = 1000,
-    LONG = (9 << 20) / 4 + 3, /* several pieces, and a rest */
+    LONG = (5 << 20) / 4 + 3, /* several pieces, and a rest */
     SOON_MS = 50,
     MANY = 40,
     NEVER_MS = 30000, /* what takes as long does not come */
 };
+
+static bool direct;
 
 /* One rank's. */
 struct life {
@@ -60,7 +66,7 @@ static int open_life(struct life *life, struct ranks *ranks, int rank, tutti_sto
     *life = (struct life){.ranks = ranks, .rank = rank};
     RANKS_CHECK(pg_cuda_bind(rank));
     life->device = pg_cuda_device(rank, 0);
-    RANKS_CHECK(pg_join(ranks, rank, store, &life->comm, &life->pg) == TUTTI_OK);
+    RANKS_CHECK(pg_cuda_join(ranks, rank, store, direct, &life->comm, &life->pg) == TUTTI_OK);
     RANKS_CHECK(gpu_stream_create(&life->a) && gpu_stream_create(&life->b));
     RANKS_CHECK((life->data = gpu_alloc(LONG * sizeof *life->data)) != NULL);
     RANKS_CHECK((life->copy = gpu_alloc(LONG * sizeof *life->copy)) != NULL);
@@ -321,8 +327,36 @@ static int destroyed(struct ranks *ranks, int rank, tutti_store_t *store)
     return 0;
 }
 
+/* The last rank is killed; the others' operation ends, and who waits for it is let go. */
+static int killed(struct ranks *ranks, int rank, tutti_store_t *store)
+{
+    struct life life;
+    tutti_work_t *work;
+    if (!ranks->processes || ranks->size == 1)
+        return 0;
+    ranks->expendable = UINT64_C(1) << (ranks->size - 1);
+    int failed = open_life(&life, ranks, rank, store);
+    if (failed)
+        return failed;
+    RANKS_CHECK(submit(&life, life.data, SHORT, 1, 0, life.a, &work) == TUTTI_OK);
+    RANKS_CHECK(pg_end(work) == TUTTI_OK);
+    if (rank == ranks->size - 1)
+        kill(getpid(), SIGKILL);
+    RANKS_CHECK(submit(&life, life.data, SHORT, 1, NEVER_MS, life.a, &work) == TUTTI_OK);
+    RANKS_CHECK(tutti_work_wait(work, life.b) == TUTTI_OK);
+    RANKS_CHECK(tutti_work_result(work, RANKS_TIMEOUT_MS) == TUTTI_ERR_PEER_DEAD);
+    RANKS_CHECK(gpu_stream_synchronize(life.b));
+    tutti_work_destroy(work);
+    close_life(&life);
+    return 0;
+}
+
 int main(int argc, char **argv)
 {
+    static ranks_fn *const parts[] = {live, destroyed, killed};
     int skip = pg_cuda_skip();
-    return skip ? skip : pg_main(argc, argv, 1, (ranks_fn *const[]){live, destroyed}, 2);
+    direct = argc > 2 && strcmp(argv[2], "direct") == 0;
+    if (direct && !skip)
+        return pg_cuda_main_direct(strcmp(argv[1], "processes") == 0, parts, 3);
+    return skip ? skip : pg_main(argc, argv, 1, parts, 3);
 }

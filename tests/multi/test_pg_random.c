@@ -4,9 +4,10 @@
  * strides, one or several tensors a rank, hundreds in flight on several tags from several threads,
  * which every rank submits in an order of its own.
  *
- * usage: test_pg_random processes|threads [cuda]
+ * usage: test_pg_random processes|threads [cuda|direct]
  *
- * With "cuda" the tensors are on GPUs, those of a rank on several, behind streams of their own.
+ * With "cuda" the tensors are on GPUs, those of a rank on several, behind streams of their own;
+ * with "direct" the group is of a CUDA communicator besides.
  */
 #include "pg_cuda.h"
 #include "reference.h"
@@ -44,7 +45,7 @@ struct operation {
     tutti_work_t *work;
 };
 
-static bool on_gpus;
+static bool on_gpus, direct;
 
 /* One rank's. */
 struct life {
@@ -372,9 +373,9 @@ static int live(struct ranks *ranks, int rank, tutti_store_t *store)
     tutti_comm_t *comm;
     uint64_t random = 20;
     int failed = 0;
-    RANKS_CHECK(pg_join(ranks, rank, store, &comm, &life.pg) == TUTTI_OK);
-    RANKS_CHECK(tutti_op_create_premul_sum(scalar, &life.premul_sum) == TUTTI_OK);
     RANKS_CHECK(!on_gpus || pg_cuda_bind(rank));
+    RANKS_CHECK(pg_cuda_join(ranks, rank, store, direct, &comm, &life.pg) == TUTTI_OK);
+    RANKS_CHECK(tutti_op_create_premul_sum(scalar, &life.premul_sum) == TUTTI_OK);
     for (int t = 0; t < THREADS && on_gpus; t++)
         RANKS_CHECK(gpu_stream_create(&life.streams[t]));
     life.operations = calloc((size_t)life.count, sizeof *life.operations);
@@ -390,9 +391,12 @@ static int live(struct ranks *ranks, int rank, tutti_store_t *store)
 
 int main(int argc, char **argv)
 {
-    on_gpus = argc > 2 && strcmp(argv[2], "cuda") == 0;
+    direct = argc > 2 && strcmp(argv[2], "direct") == 0;
+    on_gpus = direct || (argc > 2 && strcmp(argv[2], "cuda") == 0);
     int skip = on_gpus ? pg_cuda_skip() : 0;
     if (skip)
         return skip;
+    if (direct)
+        return pg_cuda_main_direct(strcmp(argv[1], "processes") == 0, (ranks_fn *const[]){live}, 1);
     return pg_main(argc, argv, 1, (ranks_fn *const[]){live}, 1);
 }

@@ -11,6 +11,7 @@ DTYPES = {
 }
 SUM, PROD, MIN, MAX, AVG, BAND, BOR, BXOR = range(1, 9)
 OK, TIMEOUT, PEER_DEAD, MISMATCH = 0, 3, 4, 5
+CPU, CUDA = 0, 1
 
 
 class Tensor(ctypes.Structure):
@@ -32,9 +33,14 @@ class CallOptions(ctypes.Structure):
                 ("callback", ctypes.c_void_p), ("context", ctypes.c_void_p), ("stream", ctypes.c_void_p)]
 
 
-class PgOptions(ctypes.Structure):
-    _fields_ = [("struct_size", ctypes.c_size_t), ("timeout_ms", ctypes.c_int64),
-                ("ranks", ctypes.POINTER(ctypes.c_int)), ("rank_count", ctypes.c_int), ("store", ctypes.c_void_p)]
+class CommOptions(ctypes.Structure):
+    """The first fields: the others are 0."""
+    _fields_ = [("struct_size", ctypes.c_size_t), ("name", ctypes.c_char_p), ("device", ctypes.c_int)]
+
+
+class GroupOptions(ctypes.Structure):
+    _fields_ = [("struct_size", ctypes.c_size_t), ("timeout_ms", ctypes.c_int64), ("ranks", ctypes.c_void_p),
+                ("rank_count", ctypes.c_int), ("store", ctypes.c_void_p)]
 
 
 class DeviceMemory:
@@ -104,21 +110,24 @@ class Work:
 
 
 class Group:
-    def __init__(self, library, url, rank, size):
+    def __init__(self, library, url, rank, size, device=CPU):
         self.library, self.rank = library, rank
         self.store, self.comm, self.pg = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_void_p()
         c, check = library.c, library.check
         check(c.tutti_store_open(url.encode(), ctypes.c_int64(60000), ctypes.byref(self.store)))
-        check(c.tutti_comm_create(self.store, rank, size, None, ctypes.byref(self.comm)))
-        check(c.tutti_pg_create(self.comm, None, ctypes.byref(self.pg)))
+        options = CommOptions(struct_size=ctypes.sizeof(CommOptions), device=device)
+        check(c.tutti_comm_create(self.store, rank, size, ctypes.byref(options), ctypes.byref(self.comm)))
+        options = GroupOptions(struct_size=ctypes.sizeof(GroupOptions), store=self.store)
+        check(c.tutti_pg_create(self.comm, ctypes.byref(options), ctypes.byref(self.pg)))
 
     def of(self, ranks):
         """Another group, of these ranks of the communicator."""
         part = object.__new__(Group)
         part.library, part.rank = self.library, ranks.index(self.rank)
         part.store, part.comm, part.pg = None, None, ctypes.c_void_p()
-        options = PgOptions(struct_size=ctypes.sizeof(PgOptions), ranks=(ctypes.c_int * len(ranks))(*ranks),
-                            rank_count=len(ranks), store=self.store)
+        members = (ctypes.c_int * len(ranks))(*ranks)
+        options = GroupOptions(struct_size=ctypes.sizeof(GroupOptions), rank_count=len(ranks), store=self.store,
+                               ranks=ctypes.cast(members, ctypes.c_void_p))
         self.library.check(self.library.c.tutti_pg_create(self.comm, ctypes.byref(options), ctypes.byref(part.pg)))
         return part
 
