@@ -111,7 +111,7 @@ class Work:
 
 class Group:
     def __init__(self, library, url, rank, size, device=CPU):
-        self.library, self.rank = library, rank
+        self.library = library
         self.store, self.comm, self.pg = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_void_p()
         c, check = library.c, library.check
         check(c.tutti_store_open(url.encode(), ctypes.c_int64(60000), ctypes.byref(self.store)))
@@ -120,21 +120,8 @@ class Group:
         options = GroupOptions(struct_size=ctypes.sizeof(GroupOptions), store=self.store)
         check(c.tutti_pg_create(self.comm, ctypes.byref(options), ctypes.byref(self.pg)))
 
-    def of(self, ranks):
-        """Another group, of these ranks of the communicator."""
-        part = object.__new__(Group)
-        part.library, part.rank = self.library, ranks.index(self.rank)
-        part.store, part.comm, part.pg = None, None, ctypes.c_void_p()
-        members = (ctypes.c_int * len(ranks))(*ranks)
-        options = GroupOptions(struct_size=ctypes.sizeof(GroupOptions), rank_count=len(ranks), store=self.store,
-                               ranks=ctypes.cast(members, ctypes.c_void_p))
-        self.library.check(self.library.c.tutti_pg_create(self.comm, ctypes.byref(options), ctypes.byref(part.pg)))
-        return part
-
     def close(self):
         self.library.c.tutti_pg_destroy(self.pg)
-        if not self.comm:
-            return
         self.library.c.tutti_comm_destroy(self.comm)
         self.library.c.tutti_store_close(self.store)
 
