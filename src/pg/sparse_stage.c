@@ -143,7 +143,9 @@ enum tutti_status pg_sparse_send_back(struct tutti_pg *pg, struct pg_op *op)
                                  staging->block->memory, bytes);
     if (status == TUTTI_OK)
         status = pg_stage_mark(pg, staging, CUDA_WAY_OUT);
-    result->entries =
-        sparse_entries_at(&sparse->shape, staging->result.memory, result->entries.nnz);
+    const size_t nnz = result->entries.nnz;
+    result->entries = (struct sparse_entries){.nnz = nnz};
+    if (staging->result.memory)
+        result->entries = sparse_entries_at(&sparse->shape, staging->result.memory, nnz);
     return status;
 }
