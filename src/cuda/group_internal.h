@@ -30,6 +30,13 @@ struct cuda_range {
     size_t bytes;
 };
 
+/* What the driver says of an address. */
+struct cuda_pointer {
+    bool device, managed; /* neither: memory of the host, or unknown */
+    int ordinal;          /* of the device */
+    struct cuda_range range;
+};
+
 struct cuda_group {
     const struct cuda_driver *driver;
     struct cuda_keep *keep;    /* all that a captured graph needs as well */
@@ -95,7 +102,10 @@ void cuda_stop(struct cuda_group *group, enum tutti_status status, int peer);
 /* The fault that the device has recorded; false if there is none. */
 bool cuda_fault_read(const struct cuda_group *group, struct tutti_fault *fault);
 
-/* operand.c: whether [pointer, pointer + bytes), not empty, is memory of our device. */
+/* operand.c. Returns CUDA. */
+enum tutti_status cuda_pointer_ask(const struct cuda_driver *driver, CUdeviceptr address,
+                                   struct cuda_pointer *facts);
+/* Whether [pointer, pointer + bytes), not empty, is memory of our device. */
 enum tutti_status cuda_operand_check(struct cuda_group *group, const char *what,
                                      const void *pointer, size_t bytes);
 
