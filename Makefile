@@ -5,7 +5,7 @@ PREFIX ?= /usr/local
 DESTDIR ?=
 CUDA ?=
 
-.PHONY: all demo test bench deps install format check-format clean help
+.PHONY: all demo test bench soak deps install format check-format clean help
 
 all: ## build the library, the tool, the examples and the tests (gcc, in build/gcc)
 	@scripts/build gcc
@@ -25,6 +25,10 @@ bench: ## compare with Open MPI, MPICH and Gloo (minutes); results go to bench/r
 	@scripts/deps build rivals
 	@scripts/build gcc
 	@bench/run.sh
+
+soak: ## random lives under random faults, checked: SOAK_SECONDS=3600 SOAK_DEVICE=cpu|cuda SOAK_SEED=1
+	@scripts/build gcc
+	@scripts/soak
 
 deps: ## install everything that demo, test and bench need; CUDA=1: nvcc, too, from PyPI where there is none
 	@scripts/deps build rivals test

@@ -70,11 +70,6 @@ struct tutti_comm {
     struct tutti_allocator allocator;
     struct work_pool *works; /* work.c */
     struct tutti_comm *next; /* in the process's list, for the count of calls */
-
-    /* Of groups of some of its ranks, for who holds `grouping`: pg/members.c. */
-    uint64_t groups, groups_failed, groups_made; /* the last one's number: begun, and of each end */
-    int32_t groups_status;                       /* of the last one that failed */
-    uint64_t groups_over[TUTTI_MAX_RANKS]; /* with a rank: that one's number of the last one */
 };
 
 /* An empty communicator, in the process's list, to be destroyed with tutti_comm_destroy(). Returns

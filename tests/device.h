@@ -5,8 +5,9 @@
  * Tests stay as they are. The linker turns their calls of tutti_comm_create(), tutti_all_reduce(),
  * tutti_barrier() and so on to device_wrap.c, which makes CUDA communicators, copies host operands
  * to the rank's GPU and back, and returns what the operation came to once its stream is empty: a
- * fault of the kernel is then the status of the call that met it. With TUTTI_TEST_GRAPH=1 each call
- * is captured and its graph launched.
+ * fault of the kernel is then the status of the call that met it. With TUTTI_TEST_GRAPH=N each call
+ * is captured and its graph launched N times: more than once only from operands that are apart.
+ * With TUTTI_TEST_STREAMS=2 a communicator's calls come on two streams in turn.
  */
 #ifndef TESTS_DEVICE_H
 #define TESTS_DEVICE_H

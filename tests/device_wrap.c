@@ -22,7 +22,8 @@ enum { GUARD_BYTES = 256, POISON = 0xa5, LINE = 256, MOST_STAGES = 256 };
 
 struct stage {
     tutti_comm_t *comm;
-    tutti_stream_t stream;
+    tutti_stream_t streams[2];
+    unsigned turn;              /* of the streams */
     unsigned char *send, *recv; /* on the device, `bytes` each */
     unsigned char *host;        /* what comes back */
     size_t bytes;
@@ -80,10 +81,18 @@ static enum tutti_status broken(void)
     return error_set(TUTTI_ERR_CUDA, "device_wrap: %s", gpu_error());
 }
 
-static bool captures(void)
+/* Of the graph of each call; 0: it is called. */
+static int launches(void)
 {
     const char *text = getenv("TUTTI_TEST_GRAPH");
-    return text && strcmp(text, "1") == 0;
+    return text ? atoi(text) : 0;
+}
+
+/* Whether two streams do. */
+static bool takes_turns(void)
+{
+    const char *text = getenv("TUTTI_TEST_STREAMS");
+    return text && strcmp(text, "2") == 0;
 }
 
 /* The communicator's, NULL if it has none: it is no CUDA one. */
@@ -105,7 +114,8 @@ static void stage_open(tutti_comm_t *comm)
 {
     struct stage *stage = calloc(1, sizeof *stage);
     int i = 0;
-    if (!stage || !gpu_stream_create(&stage->stream)) {
+    if (!stage || !gpu_stream_create(&stage->streams[0]) ||
+        !gpu_stream_create(&stage->streams[1])) {
         fprintf(stderr, "device_wrap: %s\n", gpu_error());
         abort();
     }
@@ -135,7 +145,8 @@ static void stage_close(struct stage *stage)
         if (stages[i] == stage)
             stages[i] = NULL;
     pthread_mutex_unlock(&lock);
-    gpu_stream_destroy(stage->stream);
+    gpu_stream_destroy(stage->streams[0]);
+    gpu_stream_destroy(stage->streams[1]);
     stage_free(stage);
     free(stage);
 }
@@ -193,7 +204,10 @@ static enum tutti_status call_capture(const struct call *call, tutti_stream_t st
     *graph = gpu_capture_end(stream);
     if (status)
         return status;
-    return *graph && gpu_graph_launch(*graph, stream) ? TUTTI_OK : broken();
+    for (int i = 0, count = launches(); i < count; i++)
+        if (!*graph || !gpu_graph_launch(*graph, stream))
+            return broken();
+    return TUTTI_OK;
 }
 
 /* The fault that stands, as the thread's last error. */
@@ -212,11 +226,12 @@ static enum tutti_status fault_of(tutti_comm_t *comm)
 static enum tutti_status call_run(const struct call *call, struct stage *stage)
 {
     void *graph = NULL;
+    tutti_stream_t stream = stage->streams[takes_turns() ? stage->turn++ % 2 : 0];
     enum tutti_status status =
-        captures() ? call_capture(call, stage->stream, &graph) : call_make(call, stage->stream);
+        launches() ? call_capture(call, stream, &graph) : call_make(call, stream);
     if (device_enqueued && !status)
         device_enqueued();
-    if (!gpu_stream_synchronize(stage->stream) && !status)
+    if (!gpu_stream_synchronize(stream) && !status)
         status = broken();
     gpu_graph_destroy(graph);
     return status ? status : fault_of(call->comm);

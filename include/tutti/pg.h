@@ -101,8 +101,8 @@ struct tutti_pg_call_options {
  * no store), DECLINED (a strict communicator), CONCURRENT (the communicator is in use, or has had
  * its group), MISMATCH (members that wait for each other with different lists: on both), TIMEOUT (a
  * member did not come), PEER_DEAD (one is gone), ABORTED, NO_MEMORY, SYSTEM, VERSION (an unknown
- * option), what a store does, the status with which a member has given the group up, or the fault
- * with which the communicator has failed.
+ * option), what a store does, or the fault with which the communicator has failed. What ends the
+ * meeting ends it on all members that have come; they may call again.
  */
 TUTTI_API enum tutti_status
 tutti_pg_create(tutti_comm_t *comm, const struct tutti_pg_options *options, tutti_pg_t **pg);
@@ -191,6 +191,7 @@ struct tutti_sparse_tensor {
     size_t nnz;             /* from 0 */
     const int64_t *indices; /* sparse_dim x nnz; may be NULL if there is none */
     const void *values;     /* nnz rows; may be NULL if there is no element */
+    int device_index;       /* of a CUDA tensor: the device's number in this process */
 };
 
 /*
@@ -200,9 +201,9 @@ struct tutti_sparse_tensor {
  * dimensions, and sizes are equal on all, else the operation ends with MISMATCH, which names two
  * ranks and what they have, and the group goes on.
  *
- * Returns at once but for one pass over the indices, which are checked here (0.5 ns each); the
- * group's thread does the rest. Until the work is done indices and values live, and nobody writes
- * to them; they are not written to. Tags, order, time-outs and failures are those of
+ * Returns at once but, of CPU tensors, for one pass over the indices, which are checked here (0.5
+ * ns each); the group's thread does the rest. Until the work is done indices and values live, and
+ * nobody writes to them; they are not written to. Tags, order, time-outs and failures are those of
  * tutti_pg_all_reduce(); where a rank lacks memory all ranks' operation ends with its status, but
  * for the result itself, for want of which it ends on that rank alone.
  *
@@ -216,19 +217,29 @@ struct tutti_sparse_tensor {
  * Until it ends the group keeps memory of the largest sums so far: two segments of 1.25 times this
  * rank's entries, which all ranks map, 32 bytes an entry of all ranks, and up to four results.
  *
- * - [in] tensors: 1 to TUTTI_MAX_TENSORS, of equal dtype and sizes; they may share memory. The
- *   structs and sizes are copied. CUDA tensors: DECLINED for now
+ * CUDA tensors go through pinned memory of the host, which the group keeps: behind what is on
+ * options->stream at the call their entries are copied there, and only then are the indices read.
+ * So an index outside the sizes is no refusal, but ends the operation with INVALID, on all ranks,
+ * by name, as does a copy that fails or lacks memory with its status; the group goes on. The result
+ * is memory of the first tensor's device, which the work owns, and which is used again by the group
+ * once the work is destroyed: by then streams that read it have passed it. The work is done once
+ * the result is on the device, and streams wait for it as in tutti_pg_all_reduce().
+ *
+ * - [in] tensors: 1 to TUTTI_MAX_TENSORS, of equal dtype and sizes; they may share memory. On the
+ *   CPU all or on CUDA devices all, at most 16, and so on every rank, else MISMATCH. The structs
+ *   and sizes are copied
  * - [in] options, [out] work: as for tutti_pg_all_reduce()
  *
- * Returns what tutti_pg_all_reduce() does; INVALID is also an index outside the sizes, by name.
+ * Returns what tutti_pg_all_reduce() does; INVALID is also an index outside the sizes of CPU
+ * tensors, by name.
  */
 TUTTI_API enum tutti_status
 tutti_pg_all_reduce_sparse(tutti_pg_t *pg, const struct tutti_sparse_tensor *tensors, int count,
                            const struct tutti_pg_call_options *options, tutti_work_t **work);
 /*
  * The result, coalesced, of a work that ended well; during its callback, too. What it points to
- * belongs to the work, is valid until the destroy, and may be read by any number of threads: who
- * wants to keep it keeps the work, or copies it.
+ * belongs to the work, is valid until the destroy, and may be read by any number of threads, or
+ * streams: who wants to keep it keeps the work, or copies it. `sizes` is the host's in any case.
  *
  * - [out] tensor: struct_size is the caller's
  *
@@ -249,7 +260,7 @@ TUTTI_API enum tutti_status tutti_work_sparse_tensors(const tutti_work_t *work,
  * (may be NULL; struct_size is the caller's): `peer` is the one that failed, or disagrees, `rank`
  * the one that noticed, `sequence` of a group's operation counts within its tag. The sentence is
  * tutti_last_error(). Does not wait. Returns INVALID, TIMEOUT, PEER_DEAD, MISMATCH, ABORTED; of a
- * sparse sum NO_MEMORY, SYSTEM, too. */
+ * sparse sum NO_MEMORY, SYSTEM, CUDA, too. */
 TUTTI_API enum tutti_status tutti_work_fault(tutti_work_t *work, struct tutti_fault *fault);
 /* Valid until the destroy: what the work is, "all_reduce of 2 x 12 float32, sum",
  * "all_reduce_sparse of 100 x 64 float32, sum" (entries, and elements of a row), or "point". NULL

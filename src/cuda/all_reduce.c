@@ -57,11 +57,15 @@ static enum tutti_status barrier_enqueue(struct cuda_group *group, struct cuda_l
 }
 
 static CUfunction function_of(const struct cuda_group *group, const struct cuda_choice *choice,
-                              const struct request *request)
+                              const struct request *request, unsigned blocks)
 {
     const CUfunction *functions = group->keep->kernels.all_reduce[choice->kernel][request->dtype];
-    CUfunction sum = functions[group->variant];
-    return request->op == TUTTI_OP_SUM && sum ? sum : functions[CUDA_ANY];
+    if (request->op != TUTTI_OP_SUM || !functions[CUDA_SUM])
+        return functions[CUDA_ANY];
+    if (functions[CUDA_SUM_ONCE] && cuda_choice_is_once(choice, group->plan.size, request->send,
+                                                        request->recv, request->bytes, blocks))
+        return functions[CUDA_SUM_ONCE];
+    return functions[CUDA_SUM];
 }
 
 enum tutti_status cuda_all_reduce(struct cuda_group *group, struct request *request,
@@ -92,8 +96,8 @@ enum tutti_status cuda_all_reduce(struct cuda_group *group, struct request *requ
         signature_set_algo(request->signature, cuda_kernel_algo((enum cuda_kernel)choice->kernel));
     launch.signature = request->signature;
     launch.tag = signature_hash(launch.signature ^ launch.parameter) >> 16;
-    return cuda_enqueue(group, stream, function_of(group, choice, request),
-                        cuda_choice_blocks(choice, group->plan.size, request->bytes),
+    const unsigned blocks = cuda_choice_blocks(choice, group->plan.size, request->bytes);
+    return cuda_enqueue(group, stream, function_of(group, choice, request, blocks), blocks,
                         choice->threads + CUDA_CLERKS, &launch, true);
 }
 

@@ -18,7 +18,7 @@
 #include <stdint.h>
 
 enum {
-    CUDA_ARENA_VERSION = 2,
+    CUDA_ARENA_VERSION = 3,
     CUDA_RANKS = 8,
     CUDA_BLOCKS = 512,                    /* the most of a launch */
     CUDA_CLERKS = 32,                     /* of the threads of a block: operation.cuh */
@@ -111,7 +111,8 @@ struct cuda_arena {
     /* [half][source][line]: as many lines a source as fit; one-shot with flags in band */
     unsigned char flagged[CUDA_FLAGGED_BYTES];
     unsigned char tiles[2][CUDA_TILES_BYTES]; /* [hop]: [block][source][slot][tile] */
-    /* [buffer]: full lines, packed from the start of the buffer. An empty line is all ones. */
+    /* [buffer]: full lines, packed from the start of the buffer, of all sources but the owner. An
+     * empty line is all ones. */
     unsigned char one_shot[CUDA_BUFFERS][CUDA_ONE_SHOT_BYTES]; /* [source][line] */
     unsigned char two_shot[CUDA_BUFFERS][CUDA_TWO_SHOT_BYTES]; /* [hop][source][line of a chunk] */
     unsigned char pipes[CUDA_PIPES][2][CUDA_PIPE_BYTES]; /* [piece][hop]: [source][unit]; emptied */

@@ -31,6 +31,8 @@
     X(ctx_push, cuCtxPushCurrent)                                                                  \
     X(ctx_pop, cuCtxPopCurrent)                                                                    \
     X(pointer_attributes, cuPointerGetAttributes)                                                  \
+    X(mem_alloc, cuMemAlloc)                                                                       \
+    X(mem_free, cuMemFree)                                                                         \
     X(mem_granularity, cuMemGetAllocationGranularity)                                              \
     X(mem_info, cuMemGetInfo)                                                                      \
     X(mem_create, cuMemCreate)                                                                     \

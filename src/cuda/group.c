@@ -168,10 +168,10 @@ static enum tutti_status blocks_limit(struct cuda_group *group, struct cuda_choi
     if (!cuda_plan_has(&group->plan, (enum cuda_kernel)choice->kernel))
         return TUTTI_OK;
     for (int dtype = 0; dtype < TUTTI_DTYPE_COUNT; dtype++) {
-        for (int variant = 0; variant < CUDA_VARIANTS; variant++) {
-            CUfunction function = group->keep->kernels.all_reduce[choice->kernel][dtype][variant];
+        for (int form = 0; form < CUDA_FORMS; form++) {
+            CUfunction function = group->keep->kernels.all_reduce[choice->kernel][dtype][form];
             int blocks = 0;
-            if (!function || (variant != CUDA_ANY && variant != (int)group->variant))
+            if (!function)
                 continue;
             enum tutti_status status = cuda_check(
                 driver, driver->occupancy(&blocks, function, choice->threads + CUDA_CLERKS, 0),
@@ -209,7 +209,8 @@ static enum tutti_status prepare(struct cuda_group *group, int64_t deadline, int
     if (status == TUTTI_OK)
         status = page_create(group);
     if (status == TUTTI_OK)
-        status = cuda_kernels_load(group->driver, group->staged, &group->keep->kernels);
+        status = cuda_kernels_load(group->driver, group->launch.size, group->staged,
+                                   &group->keep->kernels);
     if (status == TUTTI_OK)
         status = plan_limit(group);
     if (status == TUTTI_OK)
@@ -376,8 +377,6 @@ static void links_place(const struct cpu_group *host, struct cuda_launch *launch
 static enum tutti_status group_make(const struct cuda_group_config *config,
                                     struct cuda_group **group)
 {
-    static const enum cuda_variant variants[CUDA_RANKS + 1] = {
-        [2] = CUDA_SUM_2, [3] = CUDA_SUM_3, [4] = CUDA_SUM_4, [8] = CUDA_SUM_8};
     struct cuda_group *made = calloc(1, sizeof *made);
     struct cuda_keep *keep = calloc(1, sizeof *keep);
     *group = NULL;
@@ -399,7 +398,6 @@ static enum tutti_status group_make(const struct cuda_group_config *config,
     made->device = config->devices[config->rank];
     made->default_timeout_ms = config->default_timeout_ms;
     made->by_links = config->by_links;
-    made->variant = variants[config->size];
     made->staged = config->place == CUDA_PLACE_HOST;
     if (made->staged || config->place == CUDA_PLACE_PROXY)
         snprintf(made->why, sizeof made->why, "%s", config->why);

@@ -44,7 +44,6 @@ struct cuda_group {
     struct cuda_plan plan;     /* its blocks are within what fits at once on every rank */
     enum tutti_algo by_links;  /* for cuda_group_describe() */
     struct cpu_group *host;    /* borrowed from the communicator */
-    enum cuda_variant variant; /* of sums in this world size; CUDA_ANY if there is none */
     CUlaunchAttribute attribute;
     unsigned attributes; /* 0 or 1 */
     int64_t default_timeout_ms;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "cuda/kernels.h"
 
+#include "cuda/table.h"
 #include "error.h"
 #include "numeric.h"
 
@@ -35,11 +36,6 @@ static const struct {
     [GATE_ROW] = {"gate", cuda_fatbin_gate},
 };
 
-static const char *const variant_suffixes[CUDA_VARIANTS] = {
-    [CUDA_ANY] = "",         [CUDA_SUM_2] = "_sum_2", [CUDA_SUM_3] = "_sum_3",
-    [CUDA_SUM_4] = "_sum_4", [CUDA_SUM_8] = "_sum_8",
-};
-
 static const char *const dtype_names[TUTTI_DTYPE_COUNT] = {
 #define DTYPE_NAME(name, value, size, text) [value] = text,
     TUTTI_DTYPE_MAP(DTYPE_NAME)
@@ -62,17 +58,19 @@ static bool goes_by_tiles(enum cuda_kernel kernel, bool staged, enum tutti_dtype
     return kernel == CUDA_TWO_SHOT_PIPELINED && (staged || !is_float(dtype));
 }
 
-static bool kernel_exists(enum cuda_kernel kernel, bool staged, enum tutti_dtype dtype,
-                          enum cuda_variant variant)
+static bool kernel_exists(enum cuda_kernel kernel, int size, bool staged, enum tutti_dtype dtype,
+                          enum cuda_form form)
 {
     bool lines = kernel == CUDA_ONE_SHOT_LINES || kernel == CUDA_TWO_SHOT_LINES;
-    if ((lines && (staged || !is_float(dtype))) ||
-        (variant != CUDA_ANY && goes_by_tiles(kernel, staged, dtype)))
+    if (lines && (staged || !is_float(dtype)))
         return false;
-    if (kernel == CUDA_HYBRID_CUBE_MESH || kernel == CUDA_RING)
-        return variant == CUDA_ANY;
-    return variant == CUDA_ANY || dtype == TUTTI_FLOAT32 || dtype == TUTTI_FLOAT16 ||
-           dtype == TUTTI_BFLOAT16;
+    if (form == CUDA_ANY)
+        return true;
+    if ((int)kernel >= CUDA_TABLE_KERNELS || goes_by_tiles(kernel, staged, dtype) ||
+        (form == CUDA_SUM_ONCE && kernel == CUDA_TWO_SHOT_PIPELINED))
+        return false;
+    return (size <= 4 || size == 8) &&
+           (dtype == TUTTI_FLOAT32 || dtype == TUTTI_FLOAT16 || dtype == TUTTI_BFLOAT16);
 }
 
 /* Says which device no fatbin serves. */
@@ -119,30 +117,34 @@ static enum tutti_status load_function(const struct cuda_driver *driver, CUmodul
     return TUTTI_OK;
 }
 
-/* All dtypes and variants of one algorithm. */
-static enum tutti_status load_functions(const struct cuda_driver *driver, bool staged,
-                                        struct cuda_kernels *kernels, enum cuda_kernel kernel)
+static enum tutti_status load_form(const struct cuda_driver *driver, int size, bool staged,
+                                   struct cuda_kernels *kernels, enum cuda_kernel kernel,
+                                   enum tutti_dtype dtype, enum cuda_form form)
 {
-    for (int dtype = 0; dtype < TUTTI_DTYPE_COUNT; dtype++) {
-        for (int variant = 0; variant < CUDA_VARIANTS; variant++) {
-            char name[NAME_BYTES];
-            enum tutti_status status;
-            if (!kernel_exists(kernel, staged, (enum tutti_dtype)dtype, (enum cuda_variant)variant))
-                continue;
-            bool tiles = goes_by_tiles(kernel, staged, (enum tutti_dtype)dtype);
-            snprintf(name, sizeof name, "%s_%s%s",
-                     tiles ? "two_shot_tiles" : kernel_rows[kernel].name, dtype_names[dtype],
-                     variant_suffixes[variant]);
-            status = load_function(driver, kernels->modules[kernel], name,
-                                   &kernels->all_reduce[kernel][dtype][variant]);
-            if (status != TUTTI_OK)
-                return status;
-        }
-    }
-    return TUTTI_OK;
+    char name[NAME_BYTES], suffix[24] = "";
+    if (form != CUDA_ANY)
+        snprintf(suffix, sizeof suffix, "_sum_%d%s", size, form == CUDA_SUM_ONCE ? "_once" : "");
+    snprintf(name, sizeof name, "%s_%s%s",
+             goes_by_tiles(kernel, staged, dtype) ? "two_shot_tiles" : kernel_rows[kernel].name,
+             dtype_names[dtype], suffix);
+    return load_function(driver, kernels->modules[kernel], name,
+                         &kernels->all_reduce[kernel][dtype][form]);
 }
 
-enum tutti_status cuda_kernels_load(const struct cuda_driver *driver, bool staged,
+/* All dtypes and forms of one algorithm. */
+static enum tutti_status load_functions(const struct cuda_driver *driver, int size, bool staged,
+                                        struct cuda_kernels *kernels, enum cuda_kernel kernel)
+{
+    enum tutti_status status = TUTTI_OK;
+    for (int dtype = 0; dtype < TUTTI_DTYPE_COUNT; dtype++)
+        for (int form = 0; form < CUDA_FORMS && status == TUTTI_OK; form++)
+            if (kernel_exists(kernel, size, staged, (enum tutti_dtype)dtype, (enum cuda_form)form))
+                status = load_form(driver, size, staged, kernels, kernel, (enum tutti_dtype)dtype,
+                                   (enum cuda_form)form);
+    return status;
+}
+
+enum tutti_status cuda_kernels_load(const struct cuda_driver *driver, int size, bool staged,
                                     struct cuda_kernels *kernels)
 {
     enum tutti_status status = TUTTI_OK;
@@ -150,7 +152,7 @@ enum tutti_status cuda_kernels_load(const struct cuda_driver *driver, bool stage
     for (int row = 0; row <= BARRIER_ROW && status == TUTTI_OK; row++)
         status = load_module(driver, kernels, row);
     for (int kernel = 0; kernel < CUDA_KERNELS && status == TUTTI_OK; kernel++)
-        status = load_functions(driver, staged, kernels, (enum cuda_kernel)kernel);
+        status = load_functions(driver, size, staged, kernels, (enum cuda_kernel)kernel);
     if (status == TUTTI_OK)
         status = load_function(driver, kernels->modules[BARRIER_ROW], "barrier", &kernels->barrier);
     if (status == TUTTI_OK)

@@ -7,27 +7,29 @@
 #include "cuda/driver.h"
 #include "cuda/launch.h"
 
-/* Made for any op and 2 to 8 ranks, or for the sum of 2, 3, 4 or 8 ranks. */
-enum cuda_variant { CUDA_ANY, CUDA_SUM_2, CUDA_SUM_3, CUDA_SUM_4, CUDA_SUM_8, CUDA_VARIANTS };
+/* Made for any op and 2 to 8 ranks; for the sum of as many ranks as there are; for that where every
+ * thread has one whole, aligned unit at most (cuda_choice_is_once()). */
+enum cuda_form { CUDA_ANY, CUDA_SUM, CUDA_SUM_ONCE, CUDA_FORMS };
 
 /* Function names in the fatbins: KERNEL_DTYPE ("one_shot_ll_bfloat16") for CUDA_ANY,
- * KERNEL_DTYPE_sum_N for the others; "barrier", "probe", "symm" and "gate" of their own. The
- * full-line kernels exist for floats only, the sums for float32, float16 and bfloat16 and not by
- * the links of a mesh or a ring: others are NULL. What is two_shot_pipelined of other dtypes, and
- * of all in the host's memory, is two_shot_tiles_DTYPE; the full-line kernels are not for that
- * memory. */
+ * KERNEL_DTYPE_sum_N for CUDA_SUM, with _once behind it for the last; "barrier", "probe", "symm"
+ * and "gate" of their own. The full-line kernels exist for floats only; the sums for 2, 3, 4 and 8
+ * ranks, for float32, float16 and bfloat16, and not by the links of a mesh or a ring; those of one
+ * unit not where tiles or pieces go round: others are NULL. What is two_shot_pipelined of other
+ * dtypes, and of all in the host's memory, is two_shot_tiles_DTYPE; the full-line kernels are not
+ * for that memory. */
 struct cuda_kernels {
     CUmodule modules[CUDA_KERNELS + 3];
-    CUfunction all_reduce[CUDA_KERNELS][TUTTI_DTYPE_COUNT][CUDA_VARIANTS];
+    CUfunction all_reduce[CUDA_KERNELS][TUTTI_DTYPE_COUNT][CUDA_FORMS];
     CUfunction barrier;
     CUfunction probe;
     CUfunction symm;
     CUfunction gate;
 };
 
-/* Loads into the current context; `staged` are those for the host's memory. Returns CUDA (with the
- * device's capability, if no fatbin serves it), NO_MEMORY. */
-enum tutti_status cuda_kernels_load(const struct cuda_driver *driver, bool staged,
+/* Loads those of a world size into the current context; `staged` are those for the host's memory.
+ * Returns CUDA (with the device's capability, if no fatbin serves it), NO_MEMORY. */
+enum tutti_status cuda_kernels_load(const struct cuda_driver *driver, int size, bool staged,
                                     struct cuda_kernels *kernels);
 /* The same of the kernel of symmetric memory alone. */
 enum tutti_status cuda_kernels_load_symm(const struct cuda_driver *driver,

@@ -53,14 +53,14 @@ static __device__ __forceinline__ void lines_empty(unsigned char *buffer, unsign
 }
 
 /* Waits for the lines of the wanted peers. x[p] is the p-th peer's, x[0] `mine`. */
-template <int LEAVES>
+template <bool PACKED, int LEAVES>
 static __device__ __forceinline__ bool
 lines_await(const cuda_launch &launch, const operation &op, const unsigned char *slots,
             uint64_t stride, int size, unsigned wanted, unit<2> mine, unit<2> (&x)[LEAVES])
 {
     order_line line[LEAVES];
-    if (!operation_await(launch, op, slots, stride, size, wanted, line,
-                         [](const order_line &l) { return !line_is_empty(l); }))
+    if (!operation_await<PACKED>(launch, op, slots, stride, size, wanted, line,
+                                 [](const order_line &l) { return !line_is_empty(l); }))
         return false;
     x[0] = mine;
 #pragma unroll
@@ -122,7 +122,7 @@ static __device__ __forceinline__ void chunks_push(unsigned char *const (&target
 }
 
 /* Writes unit i of the others, once it has come. */
-template <int LEAVES, typename O>
+template <bool PACKED, int LEAVES, typename O>
 static __device__ __forceinline__ bool
 chunks_collect(const cuda_launch &launch, const operation &op, const O &user, uint64_t chunk,
                const unsigned char *slots, uint64_t stride, int size, unsigned chunks, uint64_t i)
@@ -131,7 +131,7 @@ chunks_collect(const cuda_launch &launch, const operation &op, const O &user, ui
     unit<2> x[LEAVES];
     if (!wanted)
         return true;
-    if (!lines_await(launch, op, slots, stride, size, wanted, {0, 0}, x))
+    if (!lines_await<PACKED>(launch, op, slots, stride, size, wanted, {0, 0}, x))
         return false;
     if (chunks & CHUNKS_STORE) {
 #pragma unroll

@@ -93,8 +93,8 @@ __device__ __forceinline__ void mesh_flagged(const cuda_launch &launch, const op
         order_line line[QUAD], across;
         partial<D, 1> theirs;
         x[0] = user.load(at);
-        if (!operation_await(launch, op, lines_of(launch.own, op, 0, at), LINES * CUDA_LINE, QUAD,
-                             all_peers(QUAD), line, has_come))
+        if (!operation_await<false>(launch, op, lines_of(launch.own, op, 0, at), LINES * CUDA_LINE,
+                                    QUAD, all_peers(QUAD), line, has_come))
             return;
 #pragma unroll
         for (int p = 1; p < QUAD; p++)

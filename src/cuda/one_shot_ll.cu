@@ -37,8 +37,8 @@ __device__ __forceinline__ void one_shot_ll(const cuda_launch &launch)
     unsigned char *targets[LEAVES];
     auto spot = user.spot_of(first);
     uint64_t ready = spot.offset | spot.elements;
-    operation_targets(launch, size, offsetof(cuda_arena, flagged), stride, first * CUDA_LINE,
-                      targets, ready);
+    operation_targets<false>(launch, size, offsetof(cuda_arena, flagged), stride, first * CUDA_LINE,
+                             targets, ready);
     operation_begin(launch, op, ready);
     const unit<1> kept = user.load(spot);
     if (!operation_take(launch, op))
@@ -65,9 +65,9 @@ __device__ __forceinline__ void one_shot_ll(const cuda_launch &launch)
     for (unsigned at = first; at < units; offset += step * CUDA_LINE) {
         order_line line[LEAVES];
         unit<1> x[LEAVES];
-        if (!operation_await(launch, op, launch.own->flagged + offset, stride, size,
-                             all_peers(size), line,
-                             [&](const order_line &l) { return l.high == op.flag; }))
+        if (!operation_await<false>(launch, op, launch.own->flagged + offset, stride, size,
+                                    all_peers(size), line,
+                                    [&](const order_line &l) { return l.high == op.flag; }))
             return;
         x[0] = u;
 #pragma unroll
@@ -82,6 +82,52 @@ __device__ __forceinline__ void one_shot_ll(const cuda_launch &launch)
     }
 }
 
+/* As one_shot_lines_once(). */
+template <typename D, int SUM_OF>
+__device__ __forceinline__ void one_shot_ll_once(const cuda_launch &launch)
+{
+    const operands<D, 1> user(launch);
+    const unsigned units = (unsigned)(user.count / user.ELEMENTS), at = worker_index();
+    constexpr unsigned HALF = CUDA_FLAGGED_BYTES / CUDA_HALVES;
+    constexpr unsigned STRIDE = HALF / SUM_OF / CUDA_LINE * CUDA_LINE;
+    const bool mine = at < units;
+
+    operation op;
+    if (is_clerk()) {
+        operation_begin(launch, op);
+        if (operation_take(launch, op))
+            operation_clerk(launch, op);
+        return;
+    }
+    unsigned char *targets[SUM_OF];
+    const unsigned char *from = user.send + at * sizeof(uint64_t);
+    unsigned char *to = user.recv + at * sizeof(uint64_t);
+    uint64_t ready = (uint64_t)order_ready(from) | (uint64_t)order_ready(to);
+    operation_targets<false>(launch, SUM_OF, offsetof(cuda_arena, flagged), STRIDE, at * CUDA_LINE,
+                             targets, ready);
+    operation_begin(launch, op, ready);
+    unit<1> x[SUM_OF] = {};
+    if (mine)
+        x[0] = unit_load<1>(from);
+    if (!operation_take(launch, op))
+        return;
+    const unsigned half = (op.sequence & 1) * HALF;
+    if (mine)
+#pragma unroll
+        for (int p = 1; p < SUM_OF; p++)
+            order_store_line(targets[p] + half, {x[0].word[0], op.flag});
+    order_block_arrive(ORDER_ROW);
+    order_line line[SUM_OF];
+    if (!mine || !operation_await<false>(launch, op, launch.own->flagged + half + at * CUDA_LINE,
+                                         STRIDE, SUM_OF, all_peers(SUM_OF), line,
+                                         [&](const order_line &l) { return l.high == op.flag; }))
+        return;
+#pragma unroll
+    for (int p = 1; p < SUM_OF; p++)
+        x[p] = {line[p].low};
+    unit_store(to, reduction<D, SUM_OF, 1>::reduce(x, launch));
+}
+
 } // namespace
 
 #define KERNEL(name, T, SUM_OF, suffix)                                                            \
@@ -90,6 +136,13 @@ __device__ __forceinline__ void one_shot_ll(const cuda_launch &launch)
     {                                                                                              \
         one_shot_ll<dtype_##T, SUM_OF>(launch);                                                    \
     }
+#define KERNEL_ONCE(name, T, SUM_OF, suffix)                                                       \
+    extern "C" __global__ void __launch_bounds__(CUDA_THREADS)                                     \
+        one_shot_ll_##name##suffix##_once(const __grid_constant__ cuda_launch launch)              \
+    {                                                                                              \
+        one_shot_ll_once<dtype_##T, SUM_OF>(launch);                                               \
+    }
 KERNELS_OF_FLOATS(KERNEL)
 KERNELS_OF_INTEGERS(KERNEL)
 KERNELS_OF_SUMS(KERNEL)
+KERNELS_OF_SUMS(KERNEL_ONCE)

@@ -181,9 +181,16 @@ static __device__ __forceinline__ unsigned all_peers(int size)
     return (1u << size) - 2;
 }
 
+/* Which place in an owner's region its source has. Packed ones have none for the owner itself. */
+template <bool PACKED>
+static __device__ __forceinline__ unsigned place_of(unsigned source, unsigned owner)
+{
+    return PACKED && source > owner ? source - 1 : source;
+}
+
 /* Where a worker pushes: its line at `at` of this source, in a region of the p-th peer's arena.
  * Sources are `stride` bytes apart. `ready` is made of them: operation_begin(). */
-template <int LEAVES>
+template <bool PACKED, int LEAVES>
 static __device__ __forceinline__ void
 operation_targets(const cuda_launch &launch, int size, uint64_t region, uint64_t stride,
                   uint64_t at, unsigned char *(&targets)[LEAVES], uint64_t &ready)
@@ -191,17 +198,17 @@ operation_targets(const cuda_launch &launch, int size, uint64_t region, uint64_t
     targets[0] = nullptr;
 #pragma unroll
     for (int p = 1; p < LEAVES; p++) {
-        targets[p] =
-            (unsigned char *)launch.peers[p < size ? p : 0] + region + launch.rank * stride + at;
-        ready |= (uint64_t)targets[p];
+        targets[p] = (unsigned char *)launch.peers[p < size ? p : 0] + region +
+                     place_of<PACKED>(launch.rank, launch.ranks[p]) * stride + at;
+        ready |= (uint64_t)order_ready(targets[p]);
     }
 }
 
 /* Polls until the lines of the wanted peers have come, which `has_come` tells from one that has
- * not. `slots` is the line of rank 0, ranks are `stride` bytes apart. Nothing but loads and
- * comparing in the loop: what it takes beyond a load's latency delays every line. So a peer that is
- * not wanted has the line of one that is. */
-template <int LEAVES, typename HAS_COME>
+ * not. `slots` is the line of the first source, sources are `stride` bytes apart. Nothing but loads
+ * and comparing in the loop: what it takes beyond a load's latency delays every line. So a peer
+ * that is not wanted has the line of one that is. */
+template <bool PACKED, int LEAVES, typename HAS_COME>
 static __device__ __forceinline__ bool
 operation_await(const cuda_launch &launch, const operation &op, const unsigned char *slots,
                 uint64_t stride, int size, unsigned wanted, order_line (&line)[LEAVES],
@@ -212,7 +219,8 @@ operation_await(const cuda_launch &launch, const operation &op, const unsigned c
     uint64_t start_ns = 0;
 #pragma unroll
     for (int p = 1; p < LEAVES; p++) {
-        slot[p] = slots + launch.ranks[wanted >> p & 1 ? p : any] * stride;
+        slot[p] =
+            slots + place_of<PACKED>(launch.ranks[wanted >> p & 1 ? p : any], launch.rank) * stride;
         order_ready(slot[p]);
     }
     for (unsigned polls = 1;; polls++) {

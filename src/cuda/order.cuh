@@ -157,10 +157,17 @@ static __device__ __forceinline__ void order_grid_trigger(void)
 #endif
 }
 
-/* Has an address computed before what follows, not where it is used. */
-template <typename T> static __device__ __forceinline__ void order_ready(T *&address)
+/* Has an address, or an offset, computed before what follows, not where it is used. */
+template <typename T> static __device__ __forceinline__ T *order_ready(T *&address)
 {
     asm volatile("" : "+l"(address)::"memory");
+    return address;
+}
+
+static __device__ __forceinline__ uint32_t order_ready(uint32_t &offset)
+{
+    asm volatile("" : "+r"(offset)::"memory");
+    return offset;
 }
 
 static __device__ __forceinline__ uint64_t order_time_ns(void)

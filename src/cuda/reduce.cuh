@@ -204,6 +204,30 @@ static __device__ __forceinline__ uint64_t element_bits(typename D::element elem
     return bits;
 }
 
+/* Whole and aligned ones. */
+template <int WORDS>
+static __device__ __forceinline__ unit<WORDS> unit_load(const unsigned char *from)
+{
+    unit<WORDS> u;
+    if (WORDS == 2) {
+        order_line line = order_load_plain(from);
+        u.word[0] = line.low;
+        u.word[WORDS - 1] = line.high;
+    } else {
+        u.word[0] = order_load_plain_u64(from);
+    }
+    return u;
+}
+
+template <int WORDS>
+static __device__ __forceinline__ void unit_store(unsigned char *to, unit<WORDS> u)
+{
+    if (WORDS == 2)
+        order_store_plain(to, {u.word[0], u.word[WORDS - 1]});
+    else
+        order_store_plain_u64(to, u.word[0]);
+}
+
 /* The caller's operands in units. An address that the width of a unit does not divide, and the last
  * unit of a count that it does not divide, go element by element. */
 template <typename D, int WORDS> struct operands {
@@ -241,26 +265,14 @@ template <typename D, int WORDS> struct operands {
         return s;
     }
 
-    /* Whole and aligned ones. */
     __device__ __forceinline__ unit<WORDS> load_at_once(uint64_t offset) const
     {
-        unit<WORDS> u;
-        if (WORDS == 2) {
-            order_line line = order_load_plain(send + offset);
-            u.word[0] = line.low;
-            u.word[WORDS - 1] = line.high;
-        } else {
-            u.word[0] = order_load_plain_u64(send + offset);
-        }
-        return u;
+        return unit_load<WORDS>(send + offset);
     }
 
     __device__ __forceinline__ void store_at_once(uint64_t offset, unit<WORDS> u) const
     {
-        if (WORDS == 2)
-            order_store_plain(recv + offset, {u.word[0], u.word[WORDS - 1]});
-        else
-            order_store_plain_u64(recv + offset, u.word[0]);
+        unit_store(recv + offset, u);
     }
 
     __device__ __forceinline__ unit<WORDS> load(const spot &s) const

@@ -137,7 +137,7 @@ static enum tutti_status place_open(struct cuda_stage *stage, CUcontext context,
                          "a group has tensors and streams of %d contexts, at "
                          "most: use fewer",
                          CUDA_STAGE_PLACES);
-    *made = (struct cuda_stage_place){.context = context, .device = device};
+    *made = (struct cuda_stage_place){.context = context, .device = device, .copies = copies};
     enum tutti_status status = cuda_visit_begin(driver, context, &visit);
     if (status != TUTTI_OK)
         return status;
@@ -159,7 +159,7 @@ int cuda_place_of_device(const struct cuda_stage *stage, int device)
 {
     const int count = (int)order_load_acquire_u32(&stage->place_count); /* L5a pairs L5 */
     for (int i = 0; i < count; i++)
-        if (stage->places[i].words && stage->places[i].device == device)
+        if (stage->places[i].copies && stage->places[i].device == device)
             return i;
     return -1;
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* The inside of a process group's staging: stage.c, ticket.c. */
+/* The inside of a process group's staging: stage.c, ticket.c, result.c. */
 #ifndef TUTTI_CUDA_STAGE_INTERNAL_H
 #define TUTTI_CUDA_STAGE_INTERNAL_H
 
@@ -28,7 +28,8 @@ struct cuda_stage_place {
     CUdevice device;
     bool retained; /* the primary one, by us */
     struct cuda_kernels kernels;
-    uint64_t *words; /* the flows'; NULL: the place is for gates alone */
+    bool copies;     /* or it is for gates alone */
+    uint64_t *words; /* the flows', until the stage closes */
     struct cuda_flow flows[CUDA_WAYS];
 };
 

@@ -63,8 +63,8 @@ __device__ __forceinline__ void two_shot_pipelined(const cuda_launch &launch)
     const unsigned worker = worker_index();
     unsigned char *targets[LEAVES];
     uint64_t ready = 0;
-    operation_targets(launch, size, offsetof(cuda_arena, pipes), stride, worker * CUDA_LINE,
-                      targets, ready);
+    operation_targets<false>(launch, size, offsetof(cuda_arena, pipes), stride, worker * CUDA_LINE,
+                             targets, ready);
     /* A worker too many has no units, but meets the others at the barriers. */
     uint64_t at = worker < width ? worker : chunk;
     /* Of this piece's own chunk in [0], of the next one's others in [p]. */
@@ -105,8 +105,8 @@ __device__ __forceinline__ void two_shot_pipelined(const cuda_launch &launch)
             chunks_load(launch, user, chunk, size, next[d], i, u[d]);
             if (!(chunks[d] & 1))
                 continue;
-            well = well &&
-                   lines_await(launch, op, slots + slot, stride, size, all_peers(size), own, x);
+            well = well && lines_await<false>(launch, op, slots + slot, stride, size,
+                                              all_peers(size), own, x);
             result[d] = reduction<D, SUM_OF, 2>::reduce(x, launch);
 #pragma unroll
             for (int p = 1; p < LEAVES; p++)
@@ -139,8 +139,8 @@ __device__ __forceinline__ void two_shot_pipelined(const cuda_launch &launch)
         for (int d = 0; d < DEPTH; d++) {
             const unsigned char *const results =
                 slots + offset + CUDA_PIPE_BYTES + d * width * CUDA_LINE;
-            well = well && chunks_collect<LEAVES>(launch, op, user, chunk, results, stride, size,
-                                                  chunks[d], at + d * width);
+            well = well && chunks_collect<false, LEAVES>(launch, op, user, chunk, results, stride,
+                                                         size, chunks[d], at + d * width);
 #pragma unroll
             for (int p = 1; p < LEAVES; p++)
                 if (well && chunks[d] >> p & 1)

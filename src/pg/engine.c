@@ -195,8 +195,8 @@ static bool land(struct tutti_pg *pg)
 
 /* ---- one thing after the other --------------------------------------------------------------- */
 
-/* Takes what callers have submitted. */
-static void intake(struct tutti_pg *pg, bool *stopping)
+/* Takes what callers have submitted; whether there was anything. */
+static bool intake(struct tutti_pg *pg, bool *stopping)
 {
     struct pg_op *op;
     pthread_mutex_lock(&pg->lock);
@@ -204,6 +204,7 @@ static void intake(struct tutti_pg *pg, bool *stopping)
     pg->queue = (struct pg_list){NULL, NULL};
     *stopping = pg->stopping;
     pthread_mutex_unlock(&pg->lock);
+    const bool any = queue.first != NULL;
     while ((op = pg_list_take(&queue))) {
         if (op->staging || op->of->held.first)
             hold(pg, op);
@@ -211,6 +212,7 @@ static void intake(struct tutti_pg *pg, bool *stopping)
             pg_list_append(&pg->waiting, op);
     }
     free_held(pg);
+    return any;
 }
 
 static bool announce(struct tutti_pg *pg)
@@ -391,9 +393,9 @@ static bool turn(struct tutti_pg *pg)
     struct tutti_fault fault;
     bool stopping;
     uint32_t bell = pg_board_bell(&pg->boards);
-    int missing = missing_rank(pg); /* before what it has said is heard */
-    intake(pg, &stopping);
-    bool any = announce(pg);
+    int missing = missing_rank(pg);   /* before what it has said is heard */
+    bool any = intake(pg, &stopping); /* if it is held its input is likely to be here soon */
+    any |= announce(pg);
     any |= land(pg);
     if (pg->leader)
         any |= pg_leader_turn(pg->leader);

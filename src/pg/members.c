@@ -4,48 +4,54 @@
 #include "deadline.h"
 #include "error.h"
 #include "interrupt.h"
+#include "ipc/random.h"
 #include "links.h"
 #include "log.h"
+#include "meet.h"
 #include "order.h"
 #include "point.h"
-#include "store/nap.h"
 #include "store/store.h"
 #include "text.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
 enum {
-    KEY_BYTES = 192,
+    KEY_BYTES = 448,
     LIST_BYTES = 200,
-    TEXT_BYTES = 1024,
-    FIRST_NAP_NS = 500000,
-    LONGEST_NAP_NS = 20000000,
-    LOOK_NS = 50000000, /* between two looks at members that have been seen */
+    TEXT_BYTES = 640,
+    LOOK_NS = 50000000, /* between two looks at what the others do */
 };
+
+/* What the members make: one of their hosts, and maybe one of their devices. */
+enum { COMM_HOST, COMM_DIRECT, COMMS };
 
 static const char call[] = "tutti_pg_create";
 
-/* What a rank tells of its groups; they are numbered, on each rank for itself, from 1. */
-struct entry {
-    uint64_t number;                /* of the group that it is making, or has made last */
-    uint64_t failed;                /* the last one that failed */
-    uint64_t made;                  /* the last one that did not */
-    uint64_t over[TUTTI_MAX_RANKS]; /* by rank: that one's number of the last group which is over */
-    int32_t status;                 /* enum tutti_status with which `failed` did */
+/* Where a rank is, or was last. */
+struct whereabouts {
+    int64_t attempt;
     int32_t size;
     int32_t ranks[TUTTI_MAX_RANKS];
 };
 
-struct meeting_of_members {
+/* What an attempt has come to: the first one to say so has said it for all. */
+struct decision {
+    int32_t status; /* enum tutti_status */
+    int32_t rank;   /* who says so */
+    struct meeting meetings[COMMS];
+    char text[TEXT_BYTES];
+};
+
+struct attempt {
     struct tutti_comm *comm;
     tutti_store_t *store;
     const struct pg_members *members;
     int64_t deadline;
-    int64_t looked_at; /* at all members */
-    uint32_t aborts;   /* of the communicator, before */
-    struct entry own;
-    uint64_t seen[TUTTI_MAX_RANKS]; /* by place: the member's number of this group; 0: not yet */
+    int64_t looked_at;
+    struct whereabouts own;
+    struct decision decision;
 };
 
 /* ---- the list -------------------------------------------------------------------------------- */
@@ -103,77 +109,175 @@ enum tutti_status pg_members_read(const struct tutti_comm *comm,
     return TUTTI_OK;
 }
 
-/* "0,4,2"; comes from another process: what it says of itself is not trusted. */
-static void list_format(const struct entry *entry, char text[LIST_BYTES])
+/* "0,4,2"; may come from another process: what it says of itself is not trusted. */
+static void list_format(const struct whereabouts *at, char text[LIST_BYTES])
 {
     int length = 0;
     text[0] = 0;
-    for (int i = 0; i < entry->size && i < TUTTI_MAX_RANKS; i++)
-        text_append(text, LIST_BYTES, &length, "%s%d", i ? "," : "", entry->ranks[i]);
+    for (int i = 0; i < at->size && i < TUTTI_MAX_RANKS; i++)
+        text_append(text, LIST_BYTES, &length, "%s%d", i ? "," : "", at->ranks[i]);
 }
 
-static bool list_has(const struct entry *entry, int rank)
+static bool list_has(const struct whereabouts *at, int rank)
 {
-    for (int i = 0; i < entry->size && i < TUTTI_MAX_RANKS; i++)
-        if (entry->ranks[i] == rank)
+    for (int i = 0; i < at->size && i < TUTTI_MAX_RANKS; i++)
+        if (at->ranks[i] == rank)
             return true;
     return false;
 }
 
-static bool list_equals(const struct entry *a, const struct entry *b)
+static bool list_equals(const struct whereabouts *a, const struct whereabouts *b)
 {
     return a->size == b->size &&
            memcmp(a->ranks, b->ranks, (size_t)a->size * sizeof *a->ranks) == 0;
 }
 
-/* ---- the store ------------------------------------------------------------------------------- */
+/* ---- keys ------------------------------------------------------------------------------------ */
 
-static void prefix_make(const struct tutti_comm *comm, char key[KEY_BYTES], const char *what)
+static int prefix_make(const struct tutti_comm *comm, char key[KEY_BYTES])
 {
     int length = snprintf(key, KEY_BYTES, "tutti/%s/groups/", comm->name);
     for (size_t i = 0; i < sizeof comm->nonce; i++)
         text_append(key, KEY_BYTES, &length, "%02x", comm->nonce[i]);
-    text_append(key, KEY_BYTES, &length, "/%s", what);
+    return length;
 }
 
-static void entry_key_make(const struct tutti_comm *comm, int rank, char key[KEY_BYTES])
+static void whereabouts_key_make(const struct tutti_comm *comm, int rank, char key[KEY_BYTES])
 {
-    char what[32];
-    snprintf(what, sizeof what, "%d", rank);
-    prefix_make(comm, key, what);
+    int length = prefix_make(comm, key);
+    text_append(key, KEY_BYTES, &length, "/at/%d", rank);
 }
 
-static enum tutti_status entry_write(const struct meeting_of_members *self)
+/* Of an attempt with a list. */
+static void key_make(const struct tutti_comm *comm, const struct whereabouts *at, const char *what,
+                     int rank, char key[KEY_BYTES])
 {
-    char key[KEY_BYTES];
-    entry_key_make(self->comm, self->comm->rank, key);
-    return tutti_store_set(self->store, key, &self->own, sizeof self->own);
+    char list[LIST_BYTES];
+    int length = prefix_make(comm, key);
+    list_format(at, list);
+    text_append(key, KEY_BYTES, &length, "/of/%s/%" PRId64 "/%s", list, at->attempt, what);
+    if (rank >= 0)
+        text_append(key, KEY_BYTES, &length, "/%d", rank);
 }
 
-/* An empty one if there is none. */
-static enum tutti_status entry_read(const struct meeting_of_members *self, int rank,
-                                    struct entry *entry)
+/* A value of exactly so many bytes, if it is there. */
+static enum tutti_status look_up(const struct attempt *self, const char *key, void *value,
+                                 size_t bytes, bool *there)
 {
-    char key[KEY_BYTES];
     const char *keys[] = {key};
-    bool there = false;
-    size_t size = sizeof *entry;
-    memset(entry, 0, sizeof *entry);
-    entry_key_make(self->comm, rank, key);
-    enum tutti_status status = tutti_store_check(self->store, keys, 1, &there);
-    if (status == TUTTI_OK && there)
-        status = tutti_store_get(self->store, key, 0, entry, sizeof *entry, &size);
-    return status == TUTTI_OK ? store_value_check(key, size, sizeof *entry) : status;
+    size_t size = bytes;
+    enum tutti_status status = tutti_store_check(self->store, keys, 1, there);
+    if (status == TUTTI_OK && *there)
+        status = tutti_store_get(self->store, key, 0, value, bytes, &size);
+    return status == TUTTI_OK ? store_value_check(key, size, bytes) : status;
 }
 
-/* ---- one member ------------------------------------------------------------------------------ */
+/* ---- decisions ------------------------------------------------------------------------------- */
 
-static enum tutti_status disagree(const struct meeting_of_members *self, int rank,
-                                  const struct entry *entry)
+static enum tutti_status decision_look(const struct attempt *self, const struct whereabouts *at,
+                                       struct decision *decision, bool *there)
+{
+    char key[KEY_BYTES];
+    key_make(self->comm, at, "decision", -1, key);
+    return look_up(self, key, decision, sizeof *decision, there);
+}
+
+/* The first proposal is the answer: *decision becomes it. */
+static enum tutti_status propose(const struct attempt *self, const struct whereabouts *at,
+                                 struct decision *decision)
+{
+    struct decision answer;
+    char key[KEY_BYTES];
+    size_t size;
+    key_make(self->comm, at, "decision", -1, key);
+    enum tutti_status status = tutti_store_compare_set(
+        self->store, key, NULL, 0, decision, sizeof *decision, &answer, sizeof answer, &size);
+    if (status == TUTTI_OK)
+        status = store_value_check(key, size, sizeof answer);
+    if (status == TUTTI_OK)
+        *decision = answer;
+    return status;
+}
+
+static enum tutti_status propose_meeting(struct attempt *self)
+{
+    struct decision *decision = &self->decision;
+    *decision = (struct decision){.status = TUTTI_OK, .rank = self->comm->rank};
+    enum tutti_status status = TUTTI_OK;
+    for (int i = 0; i < COMMS && status == TUTTI_OK; i++) {
+        struct meeting *meeting = &decision->meetings[i];
+        status = random_fill(meeting->nonce, sizeof meeting->nonce);
+        if (status == TUTTI_OK)
+            status = meet_generation(self->store, self->comm->name, &meeting->generation);
+    }
+    return status == TUTTI_OK ? propose(self, &self->own, decision) : status;
+}
+
+/* The thread's last error is why. */
+static enum tutti_status propose_failure(const struct attempt *self, const struct whereabouts *at,
+                                         enum tutti_status why, struct decision *decision)
+{
+    *decision = (struct decision){.status = (int32_t)why, .rank = self->comm->rank};
+    snprintf(decision->text, sizeof decision->text, "%s", tutti_last_error());
+    return propose(self, at, decision);
+}
+
+static enum tutti_status told(const struct attempt *self)
+{
+    const struct decision *decision = &self->decision;
+    const bool known = decision->status >= TUTTI_OK && decision->status <= TUTTI_ERR_VERSION;
+    const enum tutti_status status = known ? (enum tutti_status)decision->status : TUTTI_ERR_SYSTEM;
+    const int bytes = TEXT_BYTES - 1;
+    if (status == TUTTI_OK)
+        return TUTTI_OK;
+    if (decision->rank == self->comm->rank)
+        return error_set(status, "%.*s", bytes, decision->text);
+    return error_set(status, "rank %d has given the group up: %.*s", (int)decision->rank, bytes,
+                     decision->text);
+}
+
+/* ---- what ends an attempt -------------------------------------------------------------------- */
+
+/* It had not been when the call began. */
+static enum tutti_status ask_abort(const struct attempt *self)
+{
+    if (!order_load_relaxed_u32(&self->comm->cpu.aborted))
+        return TUTTI_OK;
+    return error_set(TUTTI_ERR_ABORTED, "%s: rank %d aborted communicator \"%s\"", call,
+                     self->comm->rank, self->comm->name);
+}
+
+/* A member that is gone; one that has made the group may go where it likes. */
+static enum tutti_status ask_gone(const struct attempt *self)
+{
+    uint64_t left, dead;
+    cpu_group_gone(&self->comm->cpu, &left, &dead); /* before what they have said is read */
+    for (int i = 0; i < self->members->size; i++) {
+        const int rank = self->members->ranks[i];
+        char key[KEY_BYTES];
+        const char *keys[] = {key};
+        bool done = false;
+        if (!((left | dead) >> rank & 1))
+            continue;
+        key_make(self->comm, &self->own, "done", rank, key);
+        enum tutti_status status = tutti_store_check(self->store, keys, 1, &done);
+        if (status == TUTTI_OK && !done)
+            status = error_set(TUTTI_ERR_PEER_DEAD,
+                               "%s: rank %d of communicator \"%s\" is gone (its process ended or "
+                               "it destroyed the communicator): make the group without it",
+                               call, rank, self->comm->name);
+        if (status != TUTTI_OK)
+            return status;
+    }
+    return TUTTI_OK;
+}
+
+static enum tutti_status disagree(const struct attempt *self, int rank,
+                                  const struct whereabouts *other)
 {
     char mine[LIST_BYTES], theirs[LIST_BYTES];
     list_format(&self->own, mine);
-    list_format(entry, theirs);
+    list_format(other, theirs);
     return error_set(TUTTI_ERR_MISMATCH,
                      "%s: ranks disagree about the members of a group of communicator \"%s\": rank "
                      "%d has [%s], rank %d, which waits for it, has [%s]: give the same list, in "
@@ -181,159 +285,129 @@ static enum tutti_status disagree(const struct meeting_of_members *self, int ran
                      call, self->comm->name, self->comm->rank, mine, rank, theirs);
 }
 
-static enum tutti_status has_given_up(const struct meeting_of_members *self, int rank,
-                                      const struct entry *entry)
+/* A member that waits for this rank elsewhere, where no decision has been made, and so never comes:
+ * both attempts are over. */
+static enum tutti_status ask_elsewhere(const struct attempt *self, int rank)
 {
-    bool known = entry->status > TUTTI_OK && entry->status <= TUTTI_ERR_VERSION;
-    enum tutti_status status = known ? (enum tutti_status)entry->status : TUTTI_ERR_SYSTEM;
-    return error_set(status,
-                     "%s: rank %d of communicator \"%s\" has given the group up with %s: its error "
-                     "says why; call again on all members",
-                     call, rank, self->comm->name, tutti_status_name(status));
-}
-
-/* A member that waits for something now: for this group, or, if it waits for this rank elsewhere,
- * neither will ever come. */
-static enum tutti_status waiting_look(struct meeting_of_members *self, int place,
-                                      const struct entry *entry)
-{
-    const int rank = self->members->ranks[place];
-    if (list_equals(entry, &self->own))
-        self->seen[place] = entry->number;
-    else if (list_has(entry, self->comm->rank)) {
-        self->comm->groups_over[rank] = entry->number;
-        return disagree(self, rank, entry);
-    }
-    return TUTTI_OK;
-}
-
-/* One that has failed: who gives up this group gives it up for all, also for those who come later,
- * unless that was when this rank's last one failed, too. */
-static enum tutti_status failed_look(const struct meeting_of_members *self, int rank,
-                                     const struct entry *entry)
-{
-    const struct entry *own = &self->own;
-    const uint64_t last = own->failed == own->number - 1 ? own->failed : 0;
-    if (!list_equals(entry, own))
-        return TUTTI_OK;
-    self->comm->groups_over[rank] = entry->number;
-    return last && entry->over[self->comm->rank] == last ? TUTTI_OK
-                                                         : has_given_up(self, rank, entry);
-}
-
-/* Whether the member, who has not been seen yet, has come. */
-static enum tutti_status member_look(struct meeting_of_members *self, int place,
-                                     const struct entry *entry)
-{
-    const int rank = self->members->ranks[place], me = self->comm->rank;
-    const bool waits = entry->number > entry->failed && entry->number > entry->made;
-    if (entry->number <= self->comm->groups_over[rank])
-        return TUTTI_OK;
-    if (entry->over[me] >= self->own.number) { /* it has met this rank, here or elsewhere */
-        self->comm->groups_over[rank] = waits ? entry->number - 1 : entry->number;
-        return waits || list_equals(entry, &self->own) ? has_given_up(self, rank, entry)
-                                                       : disagree(self, rank, entry);
-    }
-    if (waits)
-        return waiting_look(self, place, entry);
-    return entry->number == entry->failed ? failed_look(self, rank, entry) : TUTTI_OK;
-}
-
-/* ---- what ends it ---------------------------------------------------------------------------- */
-
-static enum tutti_status ask_abort(const struct meeting_of_members *self)
-{
-    if (order_load_relaxed_u32(&self->comm->aborts) == self->aborts)
-        return TUTTI_OK;
-    return error_set(TUTTI_ERR_ABORTED, "%s: rank %d aborted communicator \"%s\"", call,
-                     self->comm->rank, self->comm->name);
-}
-
-/* A member that is gone, or has given up. One that has made the group may go where it likes. */
-static enum tutti_status ask_member(struct meeting_of_members *self, int place, bool gone)
-{
-    const int rank = self->members->ranks[place];
-    struct entry entry;
-    enum tutti_status status = entry_read(self, rank, &entry);
-    if (status != TUTTI_OK)
+    struct whereabouts other;
+    struct decision decision;
+    char key[KEY_BYTES];
+    bool there = false;
+    whereabouts_key_make(self->comm, rank, key);
+    enum tutti_status status = look_up(self, key, &other, sizeof other, &there);
+    if (status != TUTTI_OK || !there || list_equals(&other, &self->own) ||
+        !list_has(&other, self->comm->rank))
         return status;
-    const uint64_t seen = self->seen[place];
-    if (seen && entry.made >= seen)
-        return TUTTI_OK;
-    if (seen && entry.failed >= seen)
-        return has_given_up(self, rank, &entry);
-    if (gone)
-        return error_set(TUTTI_ERR_PEER_DEAD,
-                         "%s: rank %d of communicator \"%s\" is gone (its process ended or it "
-                         "destroyed the communicator): make the group without it",
-                         call, rank, self->comm->name);
-    return seen ? TUTTI_OK : member_look(self, place, &entry);
+    status = decision_look(self, &other, &decision, &there);
+    if (status != TUTTI_OK || there)
+        return status;
+    status = disagree(self, rank, &other);
+    (void)propose_failure(self, &other, status, &decision);
+    return decision.rank == self->comm->rank ? disagree(self, rank, &other) : TUTTI_OK;
 }
 
 static enum tutti_status ask(void *context)
 {
-    struct meeting_of_members *self = context;
-    const struct pg_members *members = self->members;
-    uint64_t left, dead;
+    struct attempt *self = context;
     int64_t now = deadline_now();
     enum tutti_status status = ask_abort(self);
     if (status != TUTTI_OK || now - self->looked_at < LOOK_NS)
         return status;
     self->looked_at = now;
-    cpu_group_gone(&self->comm->cpu, &left, &dead); /* before what they have said is read */
-    for (int i = 0; i < members->size && status == TUTTI_OK; i++)
-        if (i != members->place)
-            status = ask_member(self, i, (left | dead) >> members->ranks[i] & 1);
-    return status;
+    return ask_gone(self);
 }
 
-/* ---- all of them ----------------------------------------------------------------------------- */
+/* ---- an attempt ------------------------------------------------------------------------------ */
 
-/* Looks at those who have not come; *missing is one of them, -1 if all have. */
-static enum tutti_status members_look(struct meeting_of_members *self, int *missing)
+/* The members' entries. */
+struct entries {
+    char texts[TUTTI_MAX_RANKS][KEY_BYTES];
+    const char *keys[TUTTI_MAX_RANKS];
+    size_t count;
+};
+
+static void entries_name(const struct attempt *self, struct entries *entries)
 {
-    const struct pg_members *members = self->members;
-    enum tutti_status status = TUTTI_OK;
-    *missing = -1;
-    for (int i = 0; i < members->size && status == TUTTI_OK; i++) {
-        struct entry entry;
-        if (i == members->place || self->seen[i])
-            continue;
-        status = entry_read(self, members->ranks[i], &entry);
-        if (status == TUTTI_OK)
-            status = member_look(self, i, &entry);
-        if (!self->seen[i])
-            *missing = members->ranks[i];
+    entries->count = (size_t)self->members->size;
+    for (size_t i = 0; i < entries->count; i++) {
+        key_make(self->comm, &self->own, "entry", self->members->ranks[i], entries->texts[i]);
+        entries->keys[i] = entries->texts[i];
     }
-    return status;
 }
 
-static enum tutti_status missing_tell(const struct meeting_of_members *self, int missing)
+/* The first who has not come. */
+static enum tutti_status missing_tell(const struct attempt *self, const struct entries *entries)
 {
     char list[LIST_BYTES];
+    size_t i = 0;
+    bool there = true;
+    enum tutti_status status = TUTTI_OK;
+    for (; i < entries->count && there && status == TUTTI_OK; i++)
+        status = tutti_store_check(self->store, &entries->keys[i], 1, &there);
+    if (status != TUTTI_OK)
+        return status;
     list_format(&self->own, list);
     return error_set(TUTTI_ERR_TIMEOUT,
                      "%s: rank %d did not come to the group of ranks [%s] of communicator \"%s\" "
                      "in time: does it call %s() with this list, on the same store?",
-                     call, missing, list, self->comm->name, call);
+                     call, self->members->ranks[i - 1], list, self->comm->name, call);
 }
 
-static enum tutti_status members_await(struct meeting_of_members *self)
+/* Who has not come may never come. */
+static enum tutti_status doubts(struct attempt *self, const struct entries *entries)
 {
-    int64_t nap_ns = FIRST_NAP_NS;
-    enum tutti_status status = entry_write(self);
+    enum tutti_status status = ask(self);
+    for (size_t i = 0; i < entries->count && status == TUTTI_OK; i++) {
+        bool there = true;
+        status = tutti_store_check(self->store, &entries->keys[i], 1, &there);
+        if (status == TUTTI_OK && !there)
+            status = ask_elsewhere(self, self->members->ranks[i]);
+    }
+    if (status == TUTTI_OK && deadline_passed(self->deadline))
+        status = missing_tell(self, entries);
+    return status;
+}
+
+/* Leaves an entry and waits until the attempt is decided. */
+static enum tutti_status take_part(struct attempt *self)
+{
+    struct entries entries;
+    char key[KEY_BYTES];
+    bool decided = false, complete = false;
+    const int rank = self->comm->rank;
+    entries_name(self, &entries);
+    whereabouts_key_make(self->comm, rank, key);
+    enum tutti_status status = tutti_store_set(self->store, key, &self->own, sizeof self->own);
+    if (status == TUTTI_OK)
+        status = tutti_store_set(self->store, entries.keys[self->members->place], &rank, 1);
     POINT("members.entered");
     while (status == TUTTI_OK) {
-        int missing;
-        status = members_look(self, &missing);
-        if (status != TUTTI_OK || missing < 0)
-            return status;
-        status = ask(self);
-        if (status == TUTTI_OK && deadline_passed(self->deadline))
-            status = missing_tell(self, missing);
+        status = decision_look(self, &self->own, &self->decision, &decided);
+        if (status != TUTTI_OK || decided)
+            break;
+        status = tutti_store_check(self->store, entries.keys, entries.count, &complete);
+        if (status == TUTTI_OK && complete)
+            return propose_meeting(self);
         if (status == TUTTI_OK)
-            nap(self->deadline, &nap_ns, LONGEST_NAP_NS);
+            status = doubts(self, &entries);
+        if (status != TUTTI_OK)
+            return propose_failure(self, &self->own, status, &self->decision);
+        const int64_t left = deadline_timeout_ms(self->deadline);
+        status = tutti_store_wait(self->store, entries.keys, entries.count,
+                                  left < 0 || left > INTERRUPT_MS ? INTERRUPT_MS : left);
+        status = status == TUTTI_ERR_TIMEOUT ? TUTTI_OK : status;
     }
+    return status;
+}
+
+/* The first one with this list that is open: all who wait with it wait there. */
+static enum tutti_status attempt_find(struct attempt *self)
+{
+    enum tutti_status status;
+    bool decided = false;
+    do
+        status = decision_look(self, &self->own, &self->decision, &decided);
+    while (status == TUTTI_OK && decided && ++self->own.attempt);
     return status;
 }
 
@@ -341,10 +415,10 @@ static enum tutti_status members_await(struct meeting_of_members *self)
 
 /* That on the host is of no device and knows nothing of links between devices. The order of sums is
  * that of the list; all ranks keep the communicator's. */
-static void config_adapt(const struct tutti_comm *from, const struct pg_members *members, bool host,
+static void config_adapt(const struct tutti_comm *from, const struct pg_members *members, int which,
                          struct tutti_comm *made)
 {
-    if (host && from->config.device != TUTTI_DEVICE_CPU) {
+    if (which == COMM_HOST && from->config.device != TUTTI_DEVICE_CPU) {
         links_free(made);
         made->config.device = TUTTI_DEVICE_CPU;
         made->config.algo = TUTTI_ALGO_NONE;
@@ -357,8 +431,7 @@ static void config_adapt(const struct tutti_comm *from, const struct pg_members 
 }
 
 /* Its name says who its ranks are: errors that name a rank name it, too. */
-static enum tutti_status comm_make(const struct meeting_of_members *self, bool host,
-                                   struct tutti_comm **made)
+static enum tutti_status comm_make(const struct attempt *self, int which, struct tutti_comm **made)
 {
     char list[LIST_BYTES], name[COMM_NAME_BYTES];
     list_format(&self->own, list);
@@ -367,36 +440,26 @@ static enum tutti_status comm_make(const struct meeting_of_members *self, bool h
         memcpy(name + sizeof name - 5, "...]", 5);
     enum tutti_status status = comm_derive(self->comm, self->members->ranks, self->members->size,
                                            self->members->place, name, made);
-    if (status != TUTTI_OK)
-        return status;
-    config_adapt(self->comm, self->members, host, *made);
-    return TUTTI_OK;
-}
-
-/* The list is the name of the place at which they meet. */
-static enum tutti_status view_open(const struct meeting_of_members *self, bool host,
-                                   tutti_store_t **view)
-{
-    char list[LIST_BYTES], prefix[KEY_BYTES + LIST_BYTES];
-    list_format(&self->own, list);
-    prefix_make(self->comm, prefix, host ? "of/" : "direct/");
-    snprintf(prefix + strlen(prefix), LIST_BYTES, "%s", list);
-    return tutti_store_prefix(self->store, prefix, view);
+    if (status == TUTTI_OK)
+        config_adapt(self->comm, self->members, which, *made);
+    return status;
 }
 
 /* Puts one of the members' communicators together. */
-static enum tutti_status assemble(struct meeting_of_members *self, bool host,
-                                  struct tutti_comm **made)
+static enum tutti_status assemble(struct attempt *self, int which, struct tutti_comm **made)
 {
     const struct interrupt interrupt = {.ask = ask, .context = self};
+    char key[KEY_BYTES];
     tutti_store_t *view;
-    enum tutti_status status = view_open(self, host, &view);
+    key_make(self->comm, &self->own, "meeting", which, key);
+    enum tutti_status status = tutti_store_prefix(self->store, key, &view);
     if (status != TUTTI_OK)
         return status;
     struct tutti_store store = store_interruptible(view, &interrupt);
-    status = comm_make(self, host, made);
+    status = comm_make(self, which, made);
     if (status == TUTTI_OK)
-        status = comm_assemble(*made, &store, NULL, &interrupt, self->deadline);
+        status = comm_assemble(*made, &store, &self->decision.meetings[which], &interrupt,
+                               self->deadline);
     tutti_store_close(view);
     return status == TUTTI_OK
                ? TUTTI_OK
@@ -404,12 +467,12 @@ static enum tutti_status assemble(struct meeting_of_members *self, bool host,
 }
 
 /* The one of their devices, beside that of their hosts; none, on all members, if one has none. */
-static enum tutti_status assemble_direct(struct meeting_of_members *self, struct tutti_comm *made,
+static enum tutti_status assemble_direct(struct attempt *self, struct tutti_comm *made,
                                          struct tutti_comm **direct)
 {
     if (!self->comm->cuda || self->members->size < 2)
         return TUTTI_OK;
-    enum tutti_status status = assemble(self, false, direct);
+    enum tutti_status status = assemble(self, COMM_DIRECT, direct);
     uint32_t all = status == TUTTI_OK;
     if (!all)
         log_write(TUTTI_LOG_INFO, self->comm->rank,
@@ -422,39 +485,21 @@ static enum tutti_status assemble_direct(struct meeting_of_members *self, struct
     return status;
 }
 
-static void entry_begin(struct meeting_of_members *self)
+static enum tutti_status meet_members(struct attempt *self, struct tutti_comm **made,
+                                      struct tutti_comm **direct)
 {
-    struct tutti_comm *comm = self->comm;
-    self->own = (struct entry){
-        .number = ++comm->groups,
-        .failed = comm->groups_failed,
-        .made = comm->groups_made,
-        .status = comm->groups_status,
-        .size = self->members->size,
-    };
-    memcpy(self->own.over, comm->groups_over, sizeof self->own.over);
-    for (int i = 0; i < self->members->size; i++)
-        self->own.ranks[i] = self->members->ranks[i];
-}
-
-/* Tells the others how it came out here. */
-static enum tutti_status conclude(struct meeting_of_members *self, enum tutti_status status)
-{
-    struct tutti_comm *comm = self->comm;
-    char text[TEXT_BYTES];
-    for (int i = 0; i < self->members->size; i++)
-        if (self->seen[i])
-            comm->groups_over[self->members->ranks[i]] = self->seen[i];
-    memcpy(self->own.over, comm->groups_over, sizeof self->own.over);
-    if (status == TUTTI_OK) {
-        self->own.made = comm->groups_made = self->own.number;
-        return entry_write(self);
-    }
-    self->own.failed = comm->groups_failed = self->own.number;
-    self->own.status = comm->groups_status = (int32_t)status;
-    snprintf(text, sizeof text, "%s", tutti_last_error());
-    (void)entry_write(self); /* who does not hear it waits for its own time-out */
-    return error_set(status, "%s", text);
+    char key[KEY_BYTES];
+    enum tutti_status status = attempt_find(self);
+    if (status == TUTTI_OK)
+        status = take_part(self);
+    if (status == TUTTI_OK)
+        status = told(self);
+    if (status == TUTTI_OK)
+        status = assemble(self, COMM_HOST, made);
+    if (status == TUTTI_OK)
+        status = assemble_direct(self, *made, direct);
+    key_make(self->comm, &self->own, "done", self->comm->rank, key);
+    return status == TUTTI_OK ? tutti_store_set(self->store, key, "1", 1) : status;
 }
 
 enum tutti_status pg_members_meet(struct tutti_comm *comm, tutti_store_t *store,
@@ -467,20 +512,16 @@ enum tutti_status pg_members_meet(struct tutti_comm *comm, tutti_store_t *store,
                          "%s: another thread of rank %d is making a group of communicator \"%s\": "
                          "one at a time",
                          call, comm->rank, comm->name);
-    struct meeting_of_members self = {
+    struct attempt self = {
         .comm = comm,
         .store = store,
         .members = members,
         .deadline = deadline_after(timeout_ms),
-        .aborts = order_load_relaxed_u32(&comm->aborts),
+        .own = {.size = members->size},
     };
-    entry_begin(&self);
-    enum tutti_status status = members_await(&self);
-    if (status == TUTTI_OK)
-        status = assemble(&self, true, made);
-    if (status == TUTTI_OK)
-        status = assemble_direct(&self, *made, direct);
-    status = conclude(&self, status);
+    for (int i = 0; i < members->size; i++)
+        self.own.ranks[i] = members->ranks[i];
+    enum tutti_status status = meet_members(&self, made, direct);
     if (status != TUTTI_OK) {
         tutti_comm_destroy(*direct);
         tutti_comm_destroy(*made);

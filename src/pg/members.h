@@ -3,11 +3,13 @@
  * A group that cannot have the caller's communicator for itself, because it is of some ranks only
  * or of CUDA devices, has one of its own, hidden, on the host: this is how its members meet.
  *
- * Each rank of the communicator has an entry in the store: the group that it is making now, and how
- * the ones before came out. A rank makes one group at a time, so two ranks that wait for each other
- * in different groups would do so for ever: that is how a difference is found at once, although
- * nobody is obliged to come to anything. Once all members have been seen in the group, their
- * communicator is met as any other is.
+ * For each list there are attempts, one after the other. In an attempt a member leaves an entry and
+ * waits for those of the others; the first one who has seen all, or cannot wait any longer, decides
+ * for all what it has come to, since the first who sets a key has set it. Who calls again, or comes
+ * late, finds the next attempt.
+ *
+ * A rank makes one group at a time and says where it is. So two that wait for each other with
+ * different lists would do so for ever: whoever sees that ends both attempts.
  *
  * Keys lie under the communicator's nonce, so that no other communicator, and no earlier life, has
  * written them.

@@ -171,10 +171,14 @@ enum tutti_status pg_call_check(const struct tutti_pg *pg, const char *call,
 /* Fills what the options say, and the work, but its tensors. */
 void pg_op_begin(struct pg_op *op, const struct tutti_pg *pg,
                  const struct tutti_pg_call_options *options);
-/* The operation, which is complete, takes the tag's next number and a place in the queue. [out]
- * work may be NULL. On failure the operation is released. */
+/* CPU tensors are on no stream. */
+enum tutti_status pg_stream_check(const char *call, enum tutti_device device,
+                                  const struct tutti_pg_call_options *options);
+/* The operation, which is complete, takes the tag's next number and a place in the queue; if it is
+ * to be staged, behind what is on the stream now, which is else NULL. [out] work may be NULL. On
+ * failure the operation is released. */
 enum tutti_status pg_submit(struct tutti_pg *pg, const char *call, struct pg_op *op,
-                            tutti_work_t **work);
+                            const tutti_stream_t *stream, tutti_work_t **work);
 
 /* ---- outcome.c ------------------------------------------------------------------------------- */
 
@@ -219,6 +223,23 @@ enum tutti_status pg_run_part(struct tutti_pg *pg, const struct pg_op *op,
 /* The operation itself; `inputs` is the most of any rank. A failure is the communicator's, unless
  * that says that it has none. */
 void pg_run(struct tutti_pg *pg, struct pg_op *op, uint32_t inputs, struct pg_outcome *outcome);
+
+/* ---- sparse_stage.c: sums of CUDA tensors -----------------------------------------------------
+ */
+
+/* The streams have come to the call: enqueues the copies of all entries. How that went stands in
+ * op->staging. */
+void pg_sparse_bring(struct tutti_pg *pg, struct pg_op *op);
+/* They, on the host, checked. Returns INVALID (an index outside the sizes), TIMEOUT, how the copies
+ * went, what ends the group's communicator. */
+enum tutti_status pg_sparse_brought(struct tutti_pg *pg, const struct pg_op *op, int64_t deadline,
+                                    struct sparse_entries *inputs);
+/* The inputs have been read: room for the union of the parts in op->sparse->result, so that it does
+ * not grow. Returns NO_MEMORY, CUDA. */
+enum tutti_status pg_sparse_result_block(struct tutti_pg *pg, struct pg_op *op,
+                                         const struct sparse_entries *parts);
+/* The union, which lies there, goes to the device. Returns NO_MEMORY, CUDA. */
+enum tutti_status pg_sparse_send_back(struct tutti_pg *pg, struct pg_op *op);
 
 /* ---- sparse_run.c ---------------------------------------------------------------------------- */
 

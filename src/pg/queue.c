@@ -120,12 +120,29 @@ static enum tutti_status enqueue(struct tutti_pg *pg, const char *name, struct p
     return TUTTI_OK;
 }
 
-enum tutti_status pg_submit(struct tutti_pg *pg, const char *name, struct pg_op *op,
-                            tutti_work_t **work)
+enum tutti_status pg_stream_check(const char *name, enum tutti_device device,
+                                  const struct tutti_pg_call_options *options)
 {
-    pthread_mutex_lock(&pg->lock);
-    enum tutti_status status = enqueue(pg, name, op);
-    pthread_mutex_unlock(&pg->lock);
+    if (device == TUTTI_DEVICE_CUDA || options->stream == TUTTI_STREAM_DEFAULT)
+        return TUTTI_OK;
+    return error_set(TUTTI_ERR_INVALID,
+                     "%s: stream %p: CPU tensors are on none: expected TUTTI_STREAM_DEFAULT", name,
+                     (const void *)options->stream);
+}
+
+enum tutti_status pg_submit(struct tutti_pg *pg, const char *name, struct pg_op *op,
+                            const tutti_stream_t *stream, tutti_work_t **work)
+{
+    enum tutti_status status = TUTTI_OK;
+    if (stream)
+        status = pg_stage_begin(pg, op, *stream);
+    if (status != TUTTI_OK) {
+        error_context(status, "%s", name);
+    } else {
+        pthread_mutex_lock(&pg->lock);
+        status = enqueue(pg, name, op);
+        pthread_mutex_unlock(&pg->lock);
+    }
     if (status != TUTTI_OK)
         pg_op_release(op); /* the engine's reference */
     if (status == TUTTI_OK && work)
@@ -135,16 +152,6 @@ enum tutti_status pg_submit(struct tutti_pg *pg, const char *name, struct pg_op 
     if (status == TUTTI_OK)
         pg_board_hint(pg->boards.own);
     return status;
-}
-
-static enum tutti_status stream_check(const struct tutti_pg_call_options *options,
-                                      const struct tutti_tensor *tensors)
-{
-    if (tensors->device == TUTTI_DEVICE_CUDA || options->stream == TUTTI_STREAM_DEFAULT)
-        return TUTTI_OK;
-    return error_set(TUTTI_ERR_INVALID,
-                     "%s: stream %p: CPU tensors are on none: expected TUTTI_STREAM_DEFAULT", call,
-                     (const void *)options->stream);
 }
 
 static enum tutti_status all_reduce(struct tutti_pg *pg, const struct tutti_tensor *tensors,
@@ -157,19 +164,13 @@ static enum tutti_status all_reduce(struct tutti_pg *pg, const struct tutti_tens
     if (status == TUTTI_OK)
         status = pg_tensors_check(pg, tensors, count, reduction, &checked);
     if (status == TUTTI_OK)
-        status = stream_check(&options, tensors);
+        status = pg_stream_check(call, tensors->device, &options);
     if (status == TUTTI_OK)
         status = op_make(pg, tensors, count, &checked, &options, &op);
-    if (status == TUTTI_OK && tensors->device == TUTTI_DEVICE_CUDA && op->count)
-        status = pg_stage_begin(pg, op, options.stream);
-    if (status == TUTTI_OK)
-        return pg_submit(pg, call, op, work);
-    if (op) {
-        error_context(status, "%s", call);
-        pg_op_release(op); /* the handle's, then the engine's */
-        pg_op_release(op);
-    }
-    return status;
+    if (status != TUTTI_OK)
+        return status;
+    const bool staged = tensors->device == TUTTI_DEVICE_CUDA && op->count;
+    return pg_submit(pg, call, op, staged ? &options.stream : NULL, work);
 }
 
 enum tutti_status tutti_pg_all_reduce(tutti_pg_t *pg, const struct tutti_tensor *tensors, int count,

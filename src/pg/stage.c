@@ -56,8 +56,10 @@ struct pipe {
 
 static enum tutti_status devices_note(struct pg_staging *staging, const struct pg_op *op)
 {
-    for (int i = 0; i < op->work.tensor_count; i++) {
-        int device = op->tensors[i].device_index, known = 0;
+    const int count = op->sparse ? op->sparse->count : op->work.tensor_count;
+    for (int i = 0; i < count; i++) {
+        int device = op->sparse ? op->sparse->tensors[i].device_index : op->tensors[i].device_index;
+        int known = 0;
         while (known < staging->device_count && staging->devices[known] != device)
             known++;
         if (known == PG_STAGE_DEVICES)
@@ -81,6 +83,7 @@ enum tutti_status pg_stage_begin(const struct tutti_pg *pg, struct pg_op *op, tu
     if (!staging)
         return error_errno("calloc of an operation's staging");
     op->staging = staging;
+    staging->stage = pg->stage;
     if (!is_direct(pg, op))
         op->operation.inputs |= LAYOUT_APART;
     enum tutti_status status = devices_note(staging, op);
@@ -104,10 +107,12 @@ void pg_stage_open(const struct pg_op *op)
     cuda_ticket_open(op->staging->ticket);
 }
 
-void pg_stage_free(struct pg_staging *staging, bool child)
+void pg_stage_free(struct pg_staging *staging, struct pg_home *home, bool child)
 {
-    if (staging && !child)
+    if (staging && !child) {
+        pg_home_give_result(home, staging->stage, staging->result);
         cuda_ticket_give(staging->ticket);
+    }
     free(staging);
 }
 
@@ -118,9 +123,7 @@ bool pg_stage_come(const struct pg_op *op)
 
 /* ---- copies ---------------------------------------------------------------------------------- */
 
-/* A mark on each device of the operation. */
-static enum tutti_status marks_put(struct tutti_pg *pg, struct pg_staging *staging,
-                                   enum cuda_way way)
+enum tutti_status pg_stage_mark(struct tutti_pg *pg, struct pg_staging *staging, enum cuda_way way)
 {
     enum tutti_status status = TUTTI_OK;
     for (int d = 0; d < staging->device_count && status == TUTTI_OK; d++)
@@ -147,6 +150,10 @@ void pg_stage_ahead(struct tutti_pg *pg, struct pg_op *op)
     struct pg_staging *staging = op->staging;
     size_t bytes = op->count * tutti_dtype_size(op->dtype), area = area_of(bytes);
     int count = op->work.tensor_count;
+    if (op->sparse) {
+        pg_sparse_bring(pg, op);
+        return;
+    }
     if (bytes > AHEAD_BYTES / (size_t)count || is_direct(pg, op))
         return;
     enum tutti_status status = cuda_block_take(pg->stage, area * (size_t)count, &staging->block);
@@ -155,7 +162,7 @@ void pg_stage_ahead(struct tutti_pg *pg, struct pg_op *op)
             cuda_stage_copy(pg->stage, op->tensors[i].device_index, CUDA_WAY_IN,
                             staging->block->memory + area * (size_t)i, op->tensors[i].data, bytes);
     if (status == TUTTI_OK)
-        status = marks_put(pg, staging, CUDA_WAY_IN);
+        status = pg_stage_mark(pg, staging, CUDA_WAY_IN);
     staging->ahead = true;
     staging->status = status;
 }
@@ -185,31 +192,37 @@ static enum tutti_status piece_copy(struct pipe *pipe, enum cuda_way way, size_t
                                  in ? device : host, piece_count(pipe, piece) * pipe->width);
     }
     if (status == TUTTI_OK)
-        status = marks_put(pipe->pg, staging, way);
+        status = pg_stage_mark(pipe->pg, staging, way);
     memcpy(pipe->marks[way][piece % PIECES], staging->marks[way], sizeof staging->marks[way]);
     return status;
+}
+
+enum tutti_status pg_stage_await(struct tutti_pg *pg, const struct pg_staging *staging,
+                                 enum cuda_way way, const uint64_t *marks, int64_t deadline)
+{
+    struct cpu_group *host = &pg->comm->cpu;
+    struct tutti_fault fault;
+    for (int polls = host->spin; polls > 0; polls--) {
+        if (marks_passed(pg, staging, way, marks))
+            return TUTTI_OK;
+        order_pause();
+    }
+    for (int64_t ns = NAP_FIRST_NS; !marks_passed(pg, staging, way, marks);
+         ns = ns < NAP_MOST_NS / 2 ? 2 * ns : NAP_MOST_NS) {
+        if (cpu_group_look(host, host->rank, false, &fault))
+            return cpu_group_fail(host, &fault);
+        if (deadline_passed(deadline))
+            return error_set(TUTTI_ERR_TIMEOUT, "a copy between device and host did not end");
+        nanosleep(&(struct timespec){.tv_nsec = ns}, NULL);
+    }
+    return TUTTI_OK;
 }
 
 /* Until the piece has been copied. */
 static enum tutti_status piece_await(struct pipe *pipe, enum cuda_way way, size_t piece)
 {
-    struct cpu_group *host = &pipe->pg->comm->cpu;
-    const uint64_t *marks = pipe->marks[way][piece % PIECES];
-    struct tutti_fault fault;
-    for (int polls = host->spin; polls > 0; polls--) {
-        if (marks_passed(pipe->pg, pipe->staging, way, marks))
-            return TUTTI_OK;
-        order_pause();
-    }
-    for (int64_t ns = NAP_FIRST_NS; !marks_passed(pipe->pg, pipe->staging, way, marks);
-         ns = ns < NAP_MOST_NS / 2 ? 2 * ns : NAP_MOST_NS) {
-        if (cpu_group_look(host, host->rank, false, &fault))
-            return cpu_group_fail(host, &fault);
-        if (deadline_passed(pipe->deadline))
-            return error_set(TUTTI_ERR_TIMEOUT, "a copy between device and host did not end");
-        nanosleep(&(struct timespec){.tv_nsec = ns}, NULL);
-    }
-    return TUTTI_OK;
+    return pg_stage_await(pipe->pg, pipe->staging, way, pipe->marks[way][piece % PIECES],
+                          pipe->deadline);
 }
 
 /* ---- the operation --------------------------------------------------------------------------- */
@@ -295,7 +308,7 @@ static enum tutti_status direct_run(struct tutti_pg *pg, struct pg_op *op)
     op->staging->direct = true;
     enum tutti_status status = comm_all_reduce_on(pg->direct, tensor->data, op->count, op->dtype,
                                                   reduction, op->timeout_ms, stream);
-    return status == TUTTI_OK ? marks_put(pg, op->staging, CUDA_WAY_ACROSS) : status;
+    return status == TUTTI_OK ? pg_stage_mark(pg, op->staging, CUDA_WAY_ACROSS) : status;
 }
 
 enum tutti_status pg_stage_run(struct tutti_pg *pg, struct pg_op *op, uint32_t inputs)

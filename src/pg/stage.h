@@ -6,18 +6,20 @@
 #include "cuda/stage.h"
 #include "tutti/pg.h"
 
+struct pg_home;
 struct pg_op;
-struct pg_outcome;
 struct tutti_pg;
 
 enum { PG_STAGE_DEVICES = 16 };
 
 struct pg_staging {
+    struct cuda_stage *stage; /* that the ticket keeps */
     struct cuda_ticket *ticket;
-    struct cuda_block *block; /* the thread's, as is all below; NULL: none yet */
-    bool ahead;               /* all its tensors are on their way into the block */
-    bool direct;              /* it went by the devices */
-    enum tutti_status status; /* how that went */
+    struct cuda_result result; /* of a sparse sum */
+    struct cuda_block *block;  /* the thread's, as is all below; NULL: none yet */
+    bool ahead;                /* all its tensors are on their way into the block */
+    bool direct;               /* it went by the devices */
+    enum tutti_status status;  /* how that went */
     int device_count;
     int devices[PG_STAGE_DEVICES];               /* each once */
     uint64_t marks[CUDA_WAYS][PG_STAGE_DEVICES]; /* of the last copies */
@@ -32,14 +34,19 @@ enum tutti_status pg_stage_wait(struct pg_op *op, tutti_stream_t stream, bool *f
 /* The operation has ended, and all may see it. */
 void pg_stage_open(const struct pg_op *op);
 /* Takes NULL. */
-void pg_stage_free(struct pg_staging *staging, bool child);
+void pg_stage_free(struct pg_staging *staging, struct pg_home *home, bool child);
 
 /* ---- the thread's ---------------------------------------------------------------------------- */
 
 /* Whether the streams have come to where the operation was submitted. */
 bool pg_stage_come(const struct pg_op *op);
-/* They have: what is small is copied in ahead of the verdict. */
+/* They have: what is small, or sparse, is copied in ahead of the verdict. */
 void pg_stage_ahead(struct tutti_pg *pg, struct pg_op *op);
+/* Behind the copies so far. */
+enum tutti_status pg_stage_mark(struct tutti_pg *pg, struct pg_staging *staging, enum cuda_way way);
+/* Until they have ended. Returns TIMEOUT, and what ends the group's communicator. */
+enum tutti_status pg_stage_await(struct tutti_pg *pg, const struct pg_staging *staging,
+                                 enum cuda_way way, const uint64_t *marks, int64_t deadline);
 /* The operation, amid all ranks: `inputs` is the most of any rank. When it returns OK the last
  * results are on their way back. */
 enum tutti_status pg_stage_run(struct tutti_pg *pg, struct pg_op *op, uint32_t inputs);

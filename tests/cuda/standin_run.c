@@ -79,7 +79,10 @@ static const size_t dtype_sizes[TUTTI_DTYPE_COUNT] = {
 /* Any name that the library could ask for. */
 static bool known_function(const char *name, struct function *function)
 {
-    static const char *const suffixes[] = {"", "_sum_2", "_sum_3", "_sum_4", "_sum_8"};
+    static const char *const suffixes[] = {
+        "",           "_sum_2",      "_sum_3",      "_sum_4",
+        "_sum_8",     "_sum_2_once", "_sum_3_once", "_sum_4_once",
+        "_sum_8_once"};
     snprintf(function->name, sizeof function->name, "%s", name);
     function->barrier = strcmp(name, "barrier") == 0;
     function->symm = strcmp(name, "symm") == 0;

@@ -36,23 +36,23 @@ static bool has_sums(int dtype)
     return dtype == TUTTI_FLOAT32 || dtype == TUTTI_FLOAT16 || dtype == TUTTI_BFLOAT16;
 }
 
-static void those_that_exist_are_loaded(void **state)
+static void check_those_of(int size)
 {
-    (void)state;
     struct cuda_kernels kernels;
     uint64_t count = 2;
     standin_forget();
-    assert_int_equal(cuda_kernels_load(driver, false, &kernels), TUTTI_OK);
+    assert_int_equal(cuda_kernels_load(driver, size, false, &kernels), TUTTI_OK);
     for (int kernel = 0; kernel < CUDA_KERNELS; kernel++) {
         bool lines = kernel == CUDA_ONE_SHOT_LINES || kernel == CUDA_TWO_SHOT_LINES;
         for (int dtype = 0; dtype < TUTTI_DTYPE_COUNT; dtype++) {
             CUfunction *row = kernels.all_reduce[kernel][dtype];
             bool there = is_float(dtype) || !lines;
             assert_true((row[CUDA_ANY] != NULL) == there);
-            bool sums = has_sums(dtype) && kernel < CUDA_TABLE_KERNELS;
-            for (int variant = CUDA_SUM_2; variant < CUDA_VARIANTS; variant++)
-                assert_true((row[variant] != NULL) == sums);
-            count += there + (CUDA_VARIANTS - 1) * sums;
+            bool sums = (size <= 4 || size == 8) && has_sums(dtype) && kernel < CUDA_TABLE_KERNELS;
+            bool once = sums && kernel != CUDA_TWO_SHOT_PIPELINED;
+            assert_true((row[CUDA_SUM] != NULL) == sums);
+            assert_true((row[CUDA_SUM_ONCE] != NULL) == once);
+            count += there + sums + once;
         }
     }
     assert_non_null(kernels.barrier);
@@ -63,6 +63,13 @@ static void those_that_exist_are_loaded(void **state)
     assert_null(kernels.barrier);
     cuda_kernels_unload(driver, &kernels);
     assert_int_equal(standin_left(), 0);
+}
+
+static void those_that_exist_are_loaded(void **state)
+{
+    (void)state;
+    for (int size = 2; size <= CUDA_RANKS; size++)
+        check_those_of(size);
 }
 
 /* Whether a line of the file that scripts/fatbin wrote is the name. */
@@ -87,20 +94,26 @@ static const char *const files[] = {
 #undef FILE_ROW
 };
 
-static void the_fatbins_have_what_is_looked_up(void **state)
+static void check_the_fatbins(int size)
 {
-    (void)state;
     struct cuda_kernels kernels;
-    assert_int_equal(cuda_kernels_load(driver, false, &kernels), TUTTI_OK);
+    assert_int_equal(cuda_kernels_load(driver, size, false, &kernels), TUTTI_OK);
     for (int kernel = 0; kernel < CUDA_KERNELS; kernel++)
         for (int dtype = 0; dtype < TUTTI_DTYPE_COUNT; dtype++)
-            for (int variant = 0; variant < CUDA_VARIANTS; variant++) {
-                CUfunction function = kernels.all_reduce[kernel][dtype][variant];
+            for (int form = 0; form < CUDA_FORMS; form++) {
+                CUfunction function = kernels.all_reduce[kernel][dtype][form];
                 if (function && !has_kernel(files[kernel], standin_function_name(function)))
                     fail_msg("%s.cu has no %s", files[kernel], standin_function_name(function));
             }
     assert_true(has_kernel("barrier", standin_function_name(kernels.barrier)));
     cuda_kernels_unload(driver, &kernels);
+}
+
+static void the_fatbins_have_what_is_looked_up(void **state)
+{
+    (void)state;
+    for (int size = 2; size <= CUDA_RANKS; size++)
+        check_the_fatbins(size);
 }
 
 static void those_alone_have_their_own(void **state)
@@ -126,7 +139,7 @@ static enum tutti_status load_failing(const char *call, int at, CUresult error)
 {
     struct cuda_kernels kernels;
     standin_fail(call, at, error);
-    enum tutti_status status = cuda_kernels_load(driver, false, &kernels);
+    enum tutti_status status = cuda_kernels_load(driver, 4, false, &kernels);
     standin_fail(NULL, 0, CUDA_SUCCESS);
     for (size_t i = 0; i < sizeof kernels.modules / sizeof *kernels.modules; i++)
         assert_null(kernels.modules[i]);
@@ -144,8 +157,8 @@ static void failures_name_the_kernel(void **state)
     assert_int_equal(load_failing("cuModuleLoadData", 5, CUDA_ERROR_OUT_OF_MEMORY),
                      TUTTI_ERR_NO_MEMORY);
     assert_int_equal(load_failing("cuModuleGetFunction", 2, CUDA_ERROR_NOT_FOUND), TUTTI_ERR_CUDA);
-    assert_non_null(strstr(tutti_last_error(), "\"one_shot_ll_float32_sum_2\""));
-    assert_int_equal(load_failing("cuFuncLoad", CUDA_VARIANTS + 1, CUDA_ERROR_OUT_OF_MEMORY),
+    assert_non_null(strstr(tutti_last_error(), "\"one_shot_ll_float32_sum_4\""));
+    assert_int_equal(load_failing("cuFuncLoad", CUDA_FORMS + 1, CUDA_ERROR_OUT_OF_MEMORY),
                      TUTTI_ERR_NO_MEMORY);
     assert_non_null(strstr(tutti_last_error(), "\"one_shot_ll_float64\""));
 }

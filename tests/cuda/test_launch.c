@@ -42,7 +42,7 @@ static int parameters(struct ranks *ranks, int rank, tutti_store_t *store)
     RANKS_CHECK(reduce(comm, data, 1024, 0, TUTTI_ALGO_NONE) == TUTTI_OK);
     struct standin_launch launch = last_launch();
     const char *name =
-        ranks->size == 3 ? "one_shot_ll_bfloat16_sum_3" : "one_shot_ll_bfloat16_sum_2";
+        ranks->size == 3 ? "one_shot_ll_bfloat16_sum_3_once" : "one_shot_ll_bfloat16_sum_2_once";
     RANKS_CHECK(strcmp(launch.name, name) == 0);
     const unsigned workers = launch.block - CUDA_CLERKS; /* 8 bytes each, in no block too many */
     RANKS_CHECK(launch.grid == (1024 / 8 + workers - 1) / workers);
@@ -68,6 +68,50 @@ static int parameters(struct ranks *ranks, int rank, tutti_store_t *store)
     RANKS_CHECK(tutti_barrier(comm, NULL, 0, TUTTI_STREAM_DEFAULT) == TUTTI_OK);
     RANKS_CHECK(cuCtxSynchronize() == CUDA_SUCCESS);
     RANKS_CHECK(strcmp(last_launch().name, "barrier") == 0 && last_launch().grid == 1);
+    device_free(data);
+    tutti_comm_destroy(comm);
+    return 0;
+}
+
+/* Without loops where each worker has one whole, aligned unit at most, of each chunk. */
+static int forms(struct ranks *ranks, int rank, tutti_store_t *store)
+{
+    static const struct {
+        size_t from, to, count;
+        tutti_op_t op;
+        enum tutti_algo algo;
+        const char *name;
+    } rows[] = {
+        {0, 64, 4, TUTTI_SUM, TUTTI_ALGO_ONE_SHOT_LL, "one_shot_ll_bfloat16_sum_2_once"},
+        {8, 72, 4, TUTTI_SUM, TUTTI_ALGO_ONE_SHOT_LL, "one_shot_ll_bfloat16_sum_2_once"},
+        {2, 64, 4, TUTTI_SUM, TUTTI_ALGO_ONE_SHOT_LL, "one_shot_ll_bfloat16_sum_2"},
+        {0, 66, 4, TUTTI_SUM, TUTTI_ALGO_ONE_SHOT_LL, "one_shot_ll_bfloat16_sum_2"},
+        {0, 64, 5, TUTTI_SUM, TUTTI_ALGO_ONE_SHOT_LL, "one_shot_ll_bfloat16_sum_2"},
+        {0, 64, 4, TUTTI_MAX, TUTTI_ALGO_ONE_SHOT_LL, "one_shot_ll_bfloat16"},
+        {0, 64, 8, TUTTI_SUM, TUTTI_ALGO_ONE_SHOT_LINES, "one_shot_lines_bfloat16_sum_2_once"},
+        {8, 64, 8, TUTTI_SUM, TUTTI_ALGO_ONE_SHOT_LINES, "one_shot_lines_bfloat16_sum_2"},
+        {0, 64, 12, TUTTI_SUM, TUTTI_ALGO_ONE_SHOT_LINES, "one_shot_lines_bfloat16_sum_2"},
+        {0, 64, 16, TUTTI_SUM, TUTTI_ALGO_TWO_SHOT_LINES, "two_shot_lines_bfloat16_sum_2_once"},
+        {0, 64, 8, TUTTI_SUM, TUTTI_ALGO_TWO_SHOT_LINES, "two_shot_lines_bfloat16_sum_2"},
+        /* 512 blocks of 256 workers */
+        {0, 0, 2 << 20, TUTTI_SUM, TUTTI_ALGO_TWO_SHOT_LINES, "two_shot_lines_bfloat16_sum_2_once"},
+        {0, 0, 4 << 20, TUTTI_SUM, TUTTI_ALGO_TWO_SHOT_LINES, "two_shot_lines_bfloat16_sum_2"},
+    };
+    tutti_comm_t *comm;
+    setenv("TUTTI_TUNING_FILE", "", 1);
+    RANKS_CHECK(device_join(ranks, rank, store, NULL, &comm) == TUTTI_OK);
+    unsigned char *data = device_alloc(2 * BYTES);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct tutti_call_options options = {.struct_size = sizeof options, .algo = rows[i].algo};
+        RANKS_CHECK(tutti_all_reduce_with(data + rows[i].from, data + rows[i].to, rows[i].count,
+                                          TUTTI_BFLOAT16, rows[i].op, comm, TUTTI_STREAM_LEGACY,
+                                          &options) == TUTTI_OK);
+        RANKS_CHECK(cuCtxSynchronize() == CUDA_SUCCESS);
+        bool same = strcmp(last_launch().name, rows[i].name) == 0;
+        if (!same)
+            fprintf(stderr, "row %zu launches %s\n", i, last_launch().name);
+        RANKS_CHECK(same);
+    }
     device_free(data);
     tutti_comm_destroy(comm);
     return 0;
@@ -222,6 +266,7 @@ int main(void)
         ranks_fn *fn;
         int most;
     } parts[] = {{"parameters", parameters, 3},
+                 {"forms", forms, 2},
                  {"programmatic", programmatic, 2},
                  {"cost", cost, 2},
                  {"residency", residency, 2},

@@ -57,7 +57,7 @@ static int open_ranks(void **state)
         check(cuMemHostAlloc((void **)&rank->host, sizeof *rank->host, CU_MEMHOSTALLOC_DEVICEMAP));
         memset(rank->host, 0, sizeof *rank->host);
         check(cuMemAlloc(&rank->data, COUNT_MAX * sizeof(float)));
-        assert_int_equal(cuda_kernels_load(driver, false, &rank->kernels), TUTTI_OK);
+        assert_int_equal(cuda_kernels_load(driver, 4, false, &rank->kernels), TUTTI_OK);
     }
     for (int r = 0; r < RANKS; r++)
         for (int peer = 0; peer < RANKS; peer++)

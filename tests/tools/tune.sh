@@ -75,7 +75,7 @@ PYTHON
 status 0 "$tutti" tune -n 2 -b 64K -e 64K --iters 2 --graph 2 --seconds 1 -o "$work/new/folder/file"
 out '^# [0-9]+ candidates were not reached in 1 s'
 status 0 "$tutti" tune "${small[@]}" -n 2 -o "$work/other"
-for bytes in 32768 1048576 rest; do
+for bytes in 524288 2097152 rest; do
     row=$(grep "^sm_90 ranks 2 bytes $bytes " "$work/new/folder/file") || complain "no row for $bytes"
     grep -qxF -- "$row" "$work/other" || complain "not what is built in: $row"
 done

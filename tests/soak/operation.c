@@ -1,0 +1,155 @@
+/* SPDX-License-Identifier: MIT */
+#include "device.h"
+#include "reference.h"
+#include "soak.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum {
+    SMALL_LOG2 = 15, /* 9 of 10 */
+    LARGE_LOG2 = 22,
+    SYMMETRIC_LOG2 = 19,
+    LARGEST_IN = 20000, /* operations there is one of SOAK_MOST_BYTES */
+    POISON = 0xa5,
+};
+
+/* The most of them have at most this. */
+static size_t bytes_make(const struct soak_episode *episode, uint64_t *random)
+{
+    uint64_t roll = soak_below(random, LARGEST_IN);
+    size_t bytes = soak_bytes(random, roll % 10 ? SMALL_LOG2 : LARGE_LOG2);
+    if (episode->kind == SOAK_SYMMETRIC || device_is_cuda())
+        return bytes % ((1 << SYMMETRIC_LOG2) + 1);
+    return roll ? bytes : SOAK_MOST_BYTES;
+}
+
+void operation_make(const struct soak_episode *episode, uint64_t *random,
+                    struct soak_operation *operation)
+{
+    struct soak_operation o = {.comm = (int)soak_below(random, (uint64_t)episode->count)};
+    o.barrier = soak_below(random, 16) == 0;
+    o.subset = (uint32_t)pool_random(random) & ((1U << episode->comms[o.comm].size) - 1);
+    if (soak_below(random, 2))
+        o.subset = 0;
+    do {
+        o.dtype = (enum tutti_dtype)soak_below(random, TUTTI_DTYPE_COUNT);
+        o.op = (enum tutti_op_kind)(1 + soak_below(random, TUTTI_OP_COUNT - 1));
+    } while (!reference_has(o.dtype, o.op) ||
+             (episode->ring && reference_has_order(o.dtype, o.op)));
+    o.algo = (enum tutti_algo)soak_below(random, TUTTI_ALGO_RING + 1);
+    o.count = bytes_make(episode, random) / tutti_dtype_size(o.dtype);
+    o.offset = soak_below(random, POOL_PERIOD);
+    o.copies = soak_below(random, 2);
+    o.bits = pool_random(random);
+    *operation = o;
+}
+
+/* What was drawn, if the communicator takes it; a ring only where the order of the inputs is
+ * nothing to the result. */
+static enum tutti_algo algo_of(const struct soak_operation *o, tutti_comm_t *comm)
+{
+    const struct tutti_call_options options = {.struct_size = sizeof options, .algo = o->algo};
+    enum tutti_algo algo;
+    if ((o->algo == TUTTI_ALGO_RING && reference_has_order(o->dtype, o->op)) ||
+        tutti_comm_algorithm(comm, o->count, o->dtype, TUTTI_MAX, &options, &algo, NULL))
+        return TUTTI_ALGO_NONE;
+    return o->algo;
+}
+
+/* Where the operands lie: at any address that the dtype allows, in place on all ranks or on some.
+ */
+static unsigned char *send_of(const struct soak_place *place, const struct soak_operation *o)
+{
+    size_t width = tutti_dtype_size(o->dtype);
+    uint64_t own = o->bits + (uint64_t)place->self->rank * 5;
+    return place->self->send + SOAK_GUARD + own % SOAK_GUARD / width * width;
+}
+
+static unsigned char *recv_of(const struct soak_place *place, const struct soak_operation *o)
+{
+    size_t width = tutti_dtype_size(o->dtype);
+    bool mixed = o->bits >> 62 == 3;
+    bool in_place = (mixed ? (uint64_t)place->self->rank : o->bits >> 63) & 1;
+    bool again = device_is_cuda() && place->self->episode->graph > 1; /* from the same input */
+    return in_place && !again
+               ? send_of(place, o)
+               : place->self->recv + SOAK_GUARD + (o->bits >> 20) % SOAK_GUARD / width * width;
+}
+
+static enum tutti_status barrier_run(const struct soak_place *place, const struct soak_operation *o)
+{
+    const struct tutti_call_options options = {.struct_size = sizeof options,
+                                               .timeout_ms = place->timeout_ms};
+    int ranks[SOAK_RANKS], count = 0, size = tutti_comm_world_size(place->comm);
+    bool is_in = false;
+    for (int r = 0; r < size; r++) {
+        if (!(o->subset >> r & 1))
+            continue;
+        is_in |= r == tutti_comm_rank(place->comm);
+        ranks[count++] = r;
+    }
+    if (count && !is_in)
+        return TUTTI_OK;
+    return tutti_barrier_with(place->comm, count ? ranks : NULL, count, TUTTI_STREAM_DEFAULT,
+                              &options);
+}
+
+enum tutti_status operation_run(const struct soak_place *place, const struct soak_operation *o)
+{
+    if (o->barrier)
+        return barrier_run(place, o);
+    size_t bytes = o->count * tutti_dtype_size(o->dtype);
+    unsigned char *send = send_of(place, o), *recv = recv_of(place, o);
+    const struct tutti_call_options options = {
+        .struct_size = sizeof options,
+        .algo = algo_of(o, place->comm),
+        .timeout_ms = place->timeout_ms,
+        .flags = o->copies ? TUTTI_CALL_NO_ZERO_COPY : 0,
+    };
+    tutti_op_t op =
+        o->op == TUTTI_OP_PREMUL_SUM ? place->self->soak->premul_sum : (tutti_op_t)(uintptr_t)o->op;
+    pool_input(place->pool, tutti_comm_rank(place->comm), o->dtype, o->offset, o->count, send);
+    if (send != recv)
+        memset(recv, POISON, bytes);
+    memset(recv - SOAK_GUARD, POISON, SOAK_GUARD);
+    memset(recv + bytes, POISON, SOAK_GUARD);
+    return tutti_all_reduce_with(send, recv, o->count, o->dtype, op, place->comm,
+                                 TUTTI_STREAM_DEFAULT, &options);
+}
+
+static bool is_poison(const unsigned char *bytes)
+{
+    for (int i = 0; i < SOAK_GUARD; i++)
+        if (bytes[i] != POISON)
+            return false;
+    return true;
+}
+
+const char *operation_check(const struct soak_place *place, const struct soak_operation *o,
+                            size_t *index)
+{
+    size_t bytes = o->count * tutti_dtype_size(o->dtype);
+    const unsigned char *send = send_of(place, o), *recv = recv_of(place, o);
+    *index = 0;
+    if (o->barrier)
+        return NULL;
+    if (!pool_is_result(place->pool, o->dtype, o->op, o->offset, o->count, recv, index))
+        return "another result";
+    if (!is_poison(recv - SOAK_GUARD) || !is_poison(recv + bytes))
+        return "written beside the output";
+    if (send != recv && !pool_is_input(place->pool, tutti_comm_rank(place->comm), o->dtype,
+                                       o->offset, o->count, send))
+        return "the input was written";
+    return NULL;
+}
+
+void operation_format(const struct soak_operation *o, char *text, size_t size)
+{
+    if (o->barrier)
+        snprintf(text, size, "barrier of %x, communicator %d", o->subset, o->comm);
+    else
+        snprintf(text, size, "%s of %zu %s, %s%s, communicator %d",
+                 tutti_op_name((tutti_op_t)(uintptr_t)o->op), o->count, tutti_dtype_name(o->dtype),
+                 tutti_algo_name(o->algo), o->copies ? ", copying" : "", o->comm);
+}
