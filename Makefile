@@ -5,7 +5,7 @@ PREFIX ?= /usr/local
 DESTDIR ?=
 CUDA ?=
 
-.PHONY: all demo test bench soak deps install format check-format clean help
+.PHONY: all demo test fuzz coverage bench soak deps install format check-format clean help
 
 all: ## build the library, the tool, the examples and the tests (gcc, in build/gcc)
 	@scripts/build gcc
@@ -20,6 +20,14 @@ test: ## set up what is missing, build every preset, run every test that this ma
 	@scripts/venv || true
 	@scripts/nvcc || true
 	@scripts/test
+
+fuzz: ## search for inputs that break a parser, for an hour (FUZZ_SECONDS) with libFuzzer; finds are named
+	@scripts/deps build test
+	@nice scripts/fuzz
+
+coverage: ## count which lines the tests run (minutes), and print it by directory
+	@scripts/deps build test
+	@scripts/coverage
 
 bench: ## compare with Open MPI, MPICH and Gloo (minutes); results go to bench/results, a picture to docs
 	@scripts/deps build rivals

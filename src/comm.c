@@ -515,6 +515,8 @@ static enum tutti_status join(struct tutti_comm *comm, struct workspace *work, t
     enum tutti_status status = tutti_store_all_gather(&exchanger, &work->own, sizeof work->own,
                                                       work->records, deadline_timeout_ms(deadline));
     if (status == TUTTI_OK)
+        status = host_records_take(work->records, &work->own, comm->rank, comm->world_size);
+    if (status == TUTTI_OK)
         status = host_records_compare(work->records, comm->rank, comm->world_size);
     if (status == TUTTI_OK)
         status = links_agree(comm, work->records, &exchanger, deadline);

@@ -3,6 +3,7 @@
 
 #include "error.h"
 
+#include <ctype.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
@@ -57,9 +58,11 @@ enum tutti_status env_bytes(const char *name, size_t *value)
         return TUTTI_OK;
     errno = 0;
     unsigned long long number = strtoull(text, &end, 10);
-    const char *units = "KMG", *unit = *end ? strchr(units, *end & ~32) : NULL;
+    const char *units = "KMG",
+               *unit = isalpha((unsigned char)*end) ? strchr(units, *end & ~32) : NULL;
     int shift = unit ? 10 * (int)(unit - units + 1) : 0;
-    if (errno || end == text || *text == '-' || (*end && (!unit || end[1])) ||
+    /* strtoull() would take " -1" for the largest number. */
+    if (errno || !isdigit((unsigned char)*text) || (*end && (!unit || end[1])) ||
         number > SIZE_MAX >> shift)
         return error_set(TUTTI_ERR_INVALID, "%s=%s: expected bytes such as 10485760 or 10M", name,
                          text);

@@ -56,6 +56,25 @@ enum tutti_status host_record_make(const struct tutti_comm *comm, const struct c
     return boot_id_read(record->boot_id, sizeof record->boot_id);
 }
 
+enum tutti_status host_records_take(struct host_record *records, const struct host_record *own,
+                                    int rank, int size)
+{
+    if (memcmp(&records[rank], own, sizeof *own) != 0)
+        return error_set(TUTTI_ERR_MISMATCH,
+                         "rank %d finds in the store another record under its number than it set: "
+                         "give each rank a number of its own",
+                         rank);
+    for (int r = 0; r < size; r++) {
+        struct host_record *record = &records[r];
+        record->boot_id[sizeof record->boot_id - 1] = 0;
+        record->name[sizeof record->name - 1] = 0;
+        record->device.name[sizeof record->device.name - 1] = 0;
+        record->device.bus_id[sizeof record->device.bus_id - 1] = 0;
+        record->table_source[sizeof record->table_source - 1] = 0;
+    }
+    return TUTTI_OK;
+}
+
 /* One line a field of the configuration. */
 static enum tutti_status config_compare(const struct host_record *mine, int rank,
                                         const struct host_record *theirs, int peer)

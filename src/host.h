@@ -31,6 +31,11 @@ struct host_record {
 enum tutti_status host_record_make(const struct tutti_comm *comm, const struct cuda_device *device,
                                    const struct cuda_table *table, struct host_record *record);
 
+/* Of records as the store gave them: sees that texts end, and returns MISMATCH if this rank's is
+ * not the one that it set. */
+enum tutti_status host_records_take(struct host_record *records, const struct host_record *own,
+                                    int rank, int size);
+
 /* Compares all ranks' records: VERSION, MISMATCH (the difference is named), DECLINED (another host,
  * then: one CUDA device twice, which some rank does not allow). */
 enum tutti_status host_records_compare(const struct host_record *records, int rank, int size);

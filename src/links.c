@@ -116,8 +116,10 @@ static enum tutti_status files_compare(struct tutti_comm *comm, struct tutti_exc
         return error_set(TUTTI_ERR_NO_MEMORY, "no memory for the ranks' topology files");
     enum tutti_status status = tutti_store_all_gather(exchanger, comm->links, sizeof *comm->links,
                                                       all, deadline_timeout_ms(deadline));
-    for (int r = 0; r < comm->world_size && status == TUTTI_OK; r++)
+    for (int r = 0; r < comm->world_size && status == TUTTI_OK; r++) {
+        all[r].source[sizeof all[r].source - 1] = 0; /* from outside: see that it ends */
         status = files_differ(comm->links, comm->rank, &all[r], r);
+    }
     free(all);
     return status;
 }

@@ -233,7 +233,9 @@ static enum tutti_status lead(tutti_store_t *store, const char *name, int size, 
     status = tutti_store_set(store, key, &verdict, sizeof verdict);
     if (status != TUTTI_OK || verdict.rank < 0)
         return status;
-    spread(store, name, r, verdict.size > size ? verdict.size : size, meeting);
+    /* Of a size that nobody can have, no rank beyond the most comes. */
+    int most = verdict.size < TUTTI_MAX_RANKS ? verdict.size : TUTTI_MAX_RANKS;
+    spread(store, name, r, most > size ? most : size, meeting);
     return disagreement(&verdict);
 }
 

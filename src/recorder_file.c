@@ -68,6 +68,7 @@ enum tutti_status recorder_path(const char *pattern, const struct record_page *p
 {
     int length = 0;
     const char *rest = pattern;
+    *path = 0;
     if (is_directory(pattern)) {
         text_append(path, size, &length, "%s", pattern);
         rest = own_name;
@@ -81,6 +82,10 @@ enum tutti_status recorder_path(const char *pattern, const struct record_page *p
                              "(process), %%n (name), %%g (generation), %%h (host) or %%%%",
                              pattern);
     }
+    if (length == 0)
+        return error_set(TUTTI_ERR_INVALID,
+                         "\"%s\" names no file: expected a directory, or a path with %%r (rank)",
+                         pattern);
     if ((size_t)length < size)
         return TUTTI_OK;
     return error_set(TUTTI_ERR_INVALID, "\"%.200s...\" is longer than a path may be, %zu bytes",

@@ -26,8 +26,8 @@ json_t *describe_comm(const tutti_comm_t *comm);
 void print_links(const json_t *rows, int indent);
 /* Whether TUTTI_TOPOLOGY_FILE is set: it fits but one number of ranks. */
 bool has_topology_file(void);
-/* Driver, devices, links, peers tried with data, a communicator of as many GPUs as there are (at
- * most 8); or {"missing"}. Runs in a child process. */
+/* Driver, devices, links, peers tried with data, ranks that share a device, communicators of as
+ * many GPUs as there are (at most 8); or {"missing"}. Runs in child processes. */
 json_t *describe_cuda(bool *failed);
 
 #endif

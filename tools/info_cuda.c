@@ -5,7 +5,7 @@
  */
 #include "gpu.h"
 #include "info.h"
-#include "reference.h"
+#include "info_trial.h"
 #include "tool.h"
 
 #include <errno.h>
@@ -15,7 +15,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { DEVICES_MOST = 16, RANKS_MOST = 8, PATIENCE_S = 90, TIMEOUT_MS = 20000, ELEMENTS = 100003 };
+enum { DEVICES_MOST = 16, PATIENCE_S = 90, TIMEOUT_MS = 20000, ELEMENTS = 100003 };
 
 /* ---- devices and links ----------------------------------------------------------------------- */
 
@@ -56,108 +56,6 @@ static json_t *try_peers(int count)
                                       json_pack("{s:i, s:i, s:s}", "from", from, "to", to, "result",
                                                 gpu_try_peer(from, to) ? "ok" : gpu_error()));
     return array;
-}
-
-/* ---- a communicator -------------------------------------------------------------------------- */
-
-/* Thread ranks of one trial; rank 0 describes it. */
-struct trial {
-    int ranks;
-    json_t *description, *choices;
-};
-
-struct trial_rank {
-    struct trial *trial;
-    int rank;
-    double setup_ms;
-    bool same;
-    enum tutti_status status;
-    char message[512]; /* "" for success */
-};
-
-/* An all-reduce of device memory, compared with the reference. */
-static bool reduce_and_check(struct trial_rank *self, tutti_comm_t *comm, char *table, float *data)
-{
-    struct reference reference = {
-        .dtype = TUTTI_FLOAT32, .op = TUTTI_OP_SUM, .ranks = self->trial->ranks};
-    const size_t bytes = ELEMENTS * sizeof *data;
-    void *memory = gpu_alloc(bytes);
-    reference_input(&reference, self->rank, table);
-    reference_fill(data, ELEMENTS, sizeof *data, table);
-    bool ok = memory && gpu_copy(memory, data, bytes);
-    if (!ok)
-        snprintf(self->message, sizeof self->message, "%s", gpu_error());
-    if (ok)
-        self->status = tutti_all_reduce(memory, memory, ELEMENTS, TUTTI_FLOAT32, TUTTI_SUM, comm,
-                                        TUTTI_STREAM_PER_THREAD);
-    ok = ok && !self->status && gpu_stream_synchronize(TUTTI_STREAM_PER_THREAD) &&
-         !(self->status = tutti_comm_status(comm, NULL)) && gpu_copy(data, memory, bytes);
-    reference_expected(&reference, table);
-    self->same = ok && reference_differences(data, ELEMENTS, sizeof *data, table) == 0;
-    gpu_free(memory);
-    return ok;
-}
-
-static void *rank_main(void *argument)
-{
-    struct trial_rank *self = argument;
-    struct tutti_comm_options options = {.struct_size = sizeof options,
-                                         .name = "info",
-                                         .device = TUTTI_DEVICE_CUDA,
-                                         .timeout_ms = TIMEOUT_MS};
-    tutti_store_t *store = NULL;
-    tutti_comm_t *comm = NULL;
-    char *table = malloc(REFERENCE_PERIOD * sizeof(float));
-    float *data = malloc(ELEMENTS * sizeof *data);
-    bool ok = table && data && gpu_bind(self->rank);
-    double begin = clock_seconds();
-    if (ok)
-        self->status = tutti_store_open("memory:info-cuda", TIMEOUT_MS, &store);
-    if (ok && !self->status)
-        self->status = tutti_comm_create(store, self->rank, self->trial->ranks, &options, &comm);
-    self->setup_ms = (clock_seconds() - begin) * 1e3;
-    if (comm && self->rank == 0) {
-        self->trial->description = describe_comm(comm);
-        self->trial->choices = selftest_choices(comm, TUTTI_BFLOAT16);
-    }
-    if (comm)
-        ok = reduce_and_check(self, comm, table, data);
-    if (self->status)
-        snprintf(self->message, sizeof self->message, "%s", tutti_last_error());
-    else if (!ok && !*self->message)
-        snprintf(self->message, sizeof self->message, "%s", gpu_error());
-    tutti_comm_destroy(comm);
-    tutti_store_close(store);
-    free(data);
-    free(table);
-    return NULL;
-}
-
-static json_t *try_comm(int ranks)
-{
-    struct trial trial = {.ranks = ranks};
-    struct trial_rank self[RANKS_MOST] = {{0}};
-    pthread_t threads[RANKS_MOST];
-    double setup_ms = 0;
-    const char *result = "ok";
-    for (int rank = 0; rank < ranks; rank++) {
-        self[rank] = (struct trial_rank){.trial = &trial, .rank = rank};
-        if (pthread_create(&threads[rank], NULL, rank_main, &self[rank]))
-            return json_pack("{s:s, s:s}", "test", "threads", "result", "cannot start a thread");
-    }
-    for (int rank = 0; rank < ranks; rank++)
-        pthread_join(threads[rank], NULL);
-    for (int rank = ranks - 1; rank >= 0; rank--) {
-        setup_ms = self[rank].setup_ms > setup_ms ? self[rank].setup_ms : setup_ms;
-        if (*self[rank].message || !self[rank].same)
-            result = *self[rank].message ? self[rank].message : "the result is wrong";
-    }
-    bool declined = self[0].status == TUTTI_ERR_DECLINED;
-    json_t *object = json_pack("{s:o, s:s, s:b, s:f, s:o*, s:o*}", "test",
-                               json_sprintf("all-reduce of %d threads", ranks), "result", result,
-                               "declined", declined, "setup_ms", setup_ms, "describe",
-                               trial.description, "choices", trial.choices);
-    return object;
 }
 
 /* ---- symmetric memory ------------------------------------------------------------------------ */
@@ -224,8 +122,8 @@ static void *symm_main(void *argument)
 
 static json_t *try_symm(int ranks)
 {
-    struct symm_rank self[RANKS_MOST] = {{0}};
-    pthread_t threads[RANKS_MOST];
+    struct symm_rank self[TRIAL_RANKS] = {{0}};
+    pthread_t threads[TRIAL_RANKS];
     const char *result = "ok";
     for (int rank = 0; rank < ranks; rank++) {
         self[rank] = (struct symm_rank){.rank = rank, .ranks = ranks};
@@ -240,6 +138,20 @@ static json_t *try_symm(int ranks)
     return json_pack("{s:o, s:s, s:b}", "test",
                      json_sprintf("writes to peers, a barrier, %d threads", ranks), "result",
                      result, "declined", self[0].status == TUTTI_ERR_DECLINED);
+}
+
+/* ---- ranks that share a device ----------------------------------------------------------------
+ */
+
+/* The thread ranks' part: processes cannot be forked from here. */
+static json_t *try_shared(void)
+{
+    if (has_topology_file()) /* it may fit another number of ranks */
+        return json_array();
+    if (!shares_devices())
+        return json_pack("[{s:s, s:s, s:b}]", "test", "two ranks on device 0", "result",
+                         "refused unless TUTTI_ALLOW_OVERLAPPING_DEVICES is set", "declined", 1);
+    return json_pack("[o]", trial_of_threads(2, true, TUTTI_ALGO_NONE));
 }
 
 /* ---- the child, the section ------------------------------------------------------------------ */
@@ -260,14 +172,17 @@ static json_t *look(void)
     json_t *section = json_pack("{s:o, s:o}", "driver",
                                 json_sprintf("CUDA %d.%d", version / 1000, version % 1000 / 10),
                                 "devices", devices);
+    json_object_set_new(section, "shared_device", try_shared());
     if (count < 2) {
         json_object_set_new(section, "missing", json_string("a second GPU: ranks need one each"));
         return section;
     }
     json_object_set_new(section, "nvlinks", describe_links(facts, count));
     json_object_set_new(section, "peers", try_peers(count));
-    count = count < RANKS_MOST ? count : RANKS_MOST;
-    json_object_set_new(section, "communicator", try_comm(count));
+    count = count < TRIAL_RANKS ? count : TRIAL_RANKS;
+    json_object_set_new(section, "communicator", trial_of_threads(count, false, TUTTI_ALGO_NONE));
+    json_object_set_new(section, "host_staged",
+                        trial_of_threads(count, false, TUTTI_ALGO_HOST_STAGED));
     json_object_set_new(section, "symmetric_memory", try_symm(count));
     return section;
 }
@@ -310,7 +225,13 @@ static bool section_failed(const json_t *section)
         if (!is_ok(peer) && (!result || strncmp(result, "the driver says", 15) != 0))
             return true;
     }
+    json_array_foreach(json_object_get(section, "shared_device"), index, peer)
+    {
+        if (trial_failed(peer))
+            return true;
+    }
     return trial_failed(json_object_get(section, "communicator")) ||
+           trial_failed(json_object_get(section, "host_staged")) ||
            trial_failed(json_object_get(section, "symmetric_memory"));
 }
 
@@ -337,6 +258,9 @@ json_t *describe_cuda(bool *failed)
         *failed = true;
         return json_pack("{s:s}", "missing", "the process that looked for it ended early");
     }
+    json_t *shared = json_object_get(section, "shared_device");
+    if (shares_devices() && json_array_size(shared) > 0)
+        json_array_append_new(shared, trial_of_processes());
     *failed |= section_failed(section);
     return section;
 }

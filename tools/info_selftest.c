@@ -8,14 +8,12 @@
 #include "reference.h"
 #include "tool.h"
 
-#include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 enum { TIMEOUT_MS = 20000, CHOICES = 32, ELEMENTS = 10000, DESCRIPTION_BYTES = 64 * 1024 };
@@ -79,12 +77,8 @@ static bool trial_run(struct trial *trial, ranks_fn *fn)
     if (!ok)
         tool_fail("the self-test's store: %s", tutti_last_error());
     ok = ok && ranks_start(&ranks, store ? tutti_store_url(store) : "memory:info");
-    for (int i = 0; ok && i < ranks.count; i++) {
-        pid_t pid = ranks.pids[i];
-        while (waitpid(pid, NULL, 0) < 0 && errno == EINTR)
-            ;
-        ranks_reaped(&ranks, pid);
-    }
+    if (ok)
+        ranks_await(&ranks);
     ranks_end(&ranks);
     tutti_store_close(store);
     return ok;

@@ -89,6 +89,18 @@ int ranks_reaped(struct ranks *ranks, pid_t pid)
     return -1;
 }
 
+void ranks_await(struct ranks *ranks)
+{
+    for (int i = 0; i < ranks->count; i++) {
+        pid_t pid = ranks->pids[i];
+        if (pid == 0)
+            continue;
+        while (waitpid(pid, NULL, 0) < 0 && errno == EINTR)
+            ;
+        ranks_reaped(ranks, pid);
+    }
+}
+
 void ranks_signal(const struct ranks *ranks, int signal)
 {
     for (int i = 0; i < ranks->count; i++)

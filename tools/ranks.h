@@ -31,6 +31,8 @@ bool ranks_fork(struct ranks *ranks, int count, ranks_fn *fn, void *context);
 bool ranks_start(struct ranks *ranks, const char *start);
 /* The child's index, or -1 for a pid that is none of ours; counts it as reaped. */
 int ranks_reaped(struct ranks *ranks, pid_t pid);
+/* Waits until all have ended. */
+void ranks_await(struct ranks *ranks);
 void ranks_signal(const struct ranks *ranks, int signal);
 /* Kills and reaps what still runs. Takes an all-zero struct. */
 void ranks_end(struct ranks *ranks);

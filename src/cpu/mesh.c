@@ -33,8 +33,9 @@
 
 enum {
     QUAD = 4,
-    IN_FLIGHT = 4,          /* pieces between their fill and their collect */
-    WHOLE_BYTES = 4 * 1024, /* up to here a third hop costs more than four times the work */
+    IN_FLIGHT = 4, /* pieces between their fill and their collect */
+    /* Of partial sums: up to here a third hop costs more than four times the work. */
+    WHOLE_BYTES = 4 * 1024,
     PIECE_BYTES = 3 * LAYOUT_PIECE_BYTES / 2, /* see docs/ordering.md: P1 */
 };
 
@@ -61,11 +62,11 @@ struct piece {
 static struct cut cut_request(const struct cpu_group *group, const struct request *request)
 {
     size_t width = request->element_bytes, line = LAYOUT_LINE / width;
-    if (request->bytes <= WHOLE_BYTES)
+    size_t partial = reduce_partial_bytes(request->dtype);
+    if (request->count * partial <= WHOLE_BYTES)
         return (struct cut){1, request->count, true, group->step + 1};
     /* A quarter in whole lines, its inputs and its partial sums. */
-    size_t most = LAYOUT_PIECE_BYTES / (QUAD * width + reduce_partial_bytes(request->dtype)) /
-                  line * line * QUAD;
+    size_t most = PIECE_BYTES / (QUAD * width + partial) / line * line * QUAD;
     size_t pieces = (request->count + most - 1) / most;
     size_t piece = chunk_elements((request->count + pieces - 1) / pieces, QUAD, width) * QUAD;
     return (struct cut){(request->count + piece - 1) / piece, piece, false, group->step + 1};

@@ -141,3 +141,20 @@ enum tutti_status cuda_check(const struct cuda_driver *driver, CUresult result, 
     return error_set(result == CUDA_ERROR_OUT_OF_MEMORY ? TUTTI_ERR_NO_MEMORY : TUTTI_ERR_CUDA,
                      "%s: %s (%d: %s)", call, name, (int)result, text);
 }
+
+enum tutti_status cuda_launch_block(const struct cuda_driver *driver, CUfunction function,
+                                    unsigned threads, void *launch, CUstream stream)
+{
+    void *parameters[] = {launch};
+    const CUlaunchConfig config = {
+        .gridDimX = 1,
+        .gridDimY = 1,
+        .gridDimZ = 1,
+        .blockDimX = threads,
+        .blockDimY = 1,
+        .blockDimZ = 1,
+        .hStream = stream,
+    };
+    return cuda_check(driver, driver->launch(&config, function, parameters, NULL),
+                      "cuLaunchKernelEx");
+}

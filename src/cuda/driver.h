@@ -51,6 +51,7 @@
     X(mem_host_unregister, cuMemHostUnregister)                                                    \
     X(memset_d8_async, cuMemsetD8Async)                                                            \
     X(memcpy_async, cuMemcpyAsync)                                                                 \
+    X(memcpy_2d_async, cuMemcpy2DAsync)                                                            \
     X(module_load, cuModuleLoadData)                                                               \
     X(module_unload, cuModuleUnload)                                                               \
     X(module_function, cuModuleGetFunction)                                                        \
@@ -93,5 +94,9 @@ enum tutti_status cuda_driver_open(const struct cuda_driver **driver);
 /* TUTTI_OK for CUDA_SUCCESS, else CUDA with "call: NAME (text)" as the thread's last error;
  * CUDA_ERROR_OUT_OF_MEMORY is NO_MEMORY. */
 enum tutti_status cuda_check(const struct cuda_driver *driver, CUresult result, const char *call);
+
+/* Launches one block, of a kernel whose one parameter, copied now, is *launch. Returns CUDA. */
+enum tutti_status cuda_launch_block(const struct cuda_driver *driver, CUfunction function,
+                                    unsigned threads, void *launch, CUstream stream);
 
 #endif

@@ -263,21 +263,10 @@ static enum tutti_status links_probe(struct cuda_group *group, int64_t deadline)
 {
     struct cuda_launch launch = group->launch;
     int64_t limit_ms = deadline_left_ms(deadline);
-    void *parameters[] = {&launch};
-    const CUlaunchConfig config = {
-        .gridDimX = 1,
-        .gridDimY = 1,
-        .gridDimZ = 1,
-        .blockDimX = CUDA_PROBE_THREADS,
-        .blockDimY = 1,
-        .blockDimZ = 1,
-        .hStream = group->own,
-    };
     struct tutti_fault fault = {.struct_size = sizeof fault};
     launch.timeout_ns = cuda_timeout_ns(limit_ms < PROBE_MS ? limit_ms : PROBE_MS);
-    enum tutti_status status = cuda_check(
-        group->driver, group->driver->launch(&config, group->keep->kernels.probe, parameters, NULL),
-        "cuLaunchKernelEx");
+    enum tutti_status status = cuda_launch_block(group->driver, group->keep->kernels.probe,
+                                                 CUDA_PROBE_THREADS, &launch, group->own);
     if (status == TUTTI_OK)
         status = cuda_own_finish(group, deadline);
     if (status != TUTTI_OK)

@@ -42,7 +42,6 @@ static const char *const dtype_names[TUTTI_DTYPE_COUNT] = {
 #undef DTYPE_NAME
 };
 
-/* Full lines mark what is not there yet with a NaN, which only floats have. */
 static bool is_float(enum tutti_dtype dtype)
 {
     static const bool floats[TUTTI_DTYPE_COUNT] = {
@@ -61,8 +60,7 @@ static bool goes_by_tiles(enum cuda_kernel kernel, bool staged, enum tutti_dtype
 static bool kernel_exists(enum cuda_kernel kernel, int size, bool staged, enum tutti_dtype dtype,
                           enum cuda_form form)
 {
-    bool lines = kernel == CUDA_ONE_SHOT_LINES || kernel == CUDA_TWO_SHOT_LINES;
-    if (lines && (staged || !is_float(dtype)))
+    if (cuda_kernel_has_lines(kernel) && (staged || !is_float(dtype)))
         return false;
     if (form == CUDA_ANY)
         return true;

@@ -30,6 +30,7 @@ enum {
     NAP_MOST_NS = 50000,  /* twice as long each time */
     ROOM_NAP_NS = 50000,  /* of a caller that awaits room */
     IDLE_MS = 1000,       /* of a thread that has nothing to do, unless it is woken */
+    SMALL_BYTES = 1024,   /* of a copy; what is more is a copy engine's as it is */
     TIMER_SLACK_NS = 1000 /* by which a nap may be longer; 50 us unless set */
 };
 
@@ -332,6 +333,33 @@ static enum tutti_status piece_in(struct cuda_group *group, const struct operati
     return status;
 }
 
+/*
+ * Into the device's memory. The driver has the device's processors do small copies there, for which
+ * processes take turns: 8 bytes among 8 of them on one H200 took 1.16 ms an operation. Copies of
+ * several rows, be they one behind the other, it leaves to a copy engine, which nobody has to
+ * himself: 0.10 ms. The fewest rows are the quickest; a single byte has none.
+ */
+static enum tutti_status copy_out(const struct cuda_driver *driver, CUdeviceptr to,
+                                  CUdeviceptr from, size_t bytes, CUstream stream)
+{
+    size_t rows = 2;
+    if (bytes > SMALL_BYTES || bytes == 1)
+        return cuda_check(driver, driver->memcpy_async(to, from, bytes, stream), "cuMemcpyAsync");
+    while (bytes % rows)
+        rows++;
+    const CUDA_MEMCPY2D copy = {
+        .srcMemoryType = CU_MEMORYTYPE_UNIFIED,
+        .srcDevice = from,
+        .srcPitch = bytes / rows,
+        .dstMemoryType = CU_MEMORYTYPE_UNIFIED,
+        .dstDevice = to,
+        .dstPitch = bytes / rows,
+        .WidthInBytes = bytes / rows,
+        .Height = rows,
+    };
+    return cuda_check(driver, driver->memcpy_2d_async(&copy, stream), "cuMemcpy2DAsync");
+}
+
 /* Awaits its result and copies that out. */
 static enum tutti_status piece_out(struct cuda_group *group, const struct operation *operation,
                                    uint64_t piece, CUstream stream)
@@ -345,12 +373,10 @@ static enum tutti_status piece_out(struct cuda_group *group, const struct operat
         driver->stream_wait_64(stream, proxy->done, at + 1, CU_STREAM_WAIT_VALUE_GEQ), /* E2a */
         "cuStreamWaitValue64");
     if (status == TUTTI_OK && bytes)
-        status = cuda_check(
+        status = copy_out(
             driver,
-            driver->memcpy_async(
-                (CUdeviceptr)(uintptr_t)operation->request.recv + piece * CUDA_PROXY_PIECE_BYTES,
-                (CUdeviceptr)(uintptr_t)proxy->page->slots[at % CUDA_PROXY_SLOTS], bytes, stream),
-            "cuMemcpyAsync");
+            (CUdeviceptr)(uintptr_t)operation->request.recv + piece * CUDA_PROXY_PIECE_BYTES,
+            (CUdeviceptr)(uintptr_t)proxy->page->slots[at % CUDA_PROXY_SLOTS], bytes, stream);
     return status;
 }
 

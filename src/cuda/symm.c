@@ -166,22 +166,11 @@ static bool drain(struct cuda_symm *symm, int64_t timeout_ms)
 static enum tutti_status launch_on(struct cuda_symm *symm, CUstream stream,
                                    struct cuda_symm_launch *launch)
 {
-    void *parameters[] = {launch};
-    const CUlaunchConfig config = {
-        .gridDimX = 1,
-        .gridDimY = 1,
-        .gridDimZ = 1,
-        .blockDimX = CUDA_SYMM_THREADS,
-        .blockDimY = 1,
-        .blockDimZ = 1,
-        .hStream = stream,
-    };
     /* Relaxed: whoever reads the sum is behind all calls, or no call could use the buffer. */
     if (launch->counted)
         order_fetch_add_relaxed_u64(&symm->launched, 1);
-    enum tutti_status status = cuda_check(
-        symm->driver, symm->driver->launch(&config, symm->keep->kernels.symm, parameters, NULL),
-        "cuLaunchKernelEx");
+    enum tutti_status status = cuda_launch_block(symm->driver, symm->keep->kernels.symm,
+                                                 CUDA_SYMM_THREADS, launch, stream);
     if (status != TUTTI_OK && launch->counted)
         order_fetch_add_relaxed_u64(&symm->launched, UINT64_MAX);
     return status;

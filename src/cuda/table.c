@@ -126,7 +126,7 @@ void cuda_table_built_in(struct cuda_table *table)
 
 bool cuda_plan_has(const struct cuda_plan *plan, enum cuda_kernel kernel)
 {
-    return !plan->staged || (kernel != CUDA_ONE_SHOT_LINES && kernel != CUDA_TWO_SHOT_LINES);
+    return !plan->staged || !cuda_kernel_has_lines(kernel);
 }
 
 static void plan_add(struct cuda_plan *plan, const struct cuda_choice *choice, uint64_t bytes)
@@ -190,12 +190,10 @@ static bool is_float(enum tutti_dtype dtype)
     return dtype <= TUTTI_FLOAT8_E5M2;
 }
 
-/* Full lines are told from empty ones by a NaN that no result has, so they are for floats alone. */
 static bool serves(const struct cuda_plan *plan, enum cuda_kernel kernel, enum tutti_dtype dtype,
                    size_t bytes)
 {
-    bool lines = kernel == CUDA_ONE_SHOT_LINES || kernel == CUDA_TWO_SHOT_LINES;
-    return (is_float(dtype) || !lines) && cuda_plan_has(plan, kernel) &&
+    return (is_float(dtype) || !cuda_kernel_has_lines(kernel)) && cuda_plan_has(plan, kernel) &&
            bytes <= cuda_kernel_capacity(kernel, plan->size);
 }
 

@@ -101,6 +101,13 @@ unsigned cuda_choice_blocks(const struct cuda_choice *choice, int size, size_t b
 bool cuda_choice_is_once(const struct cuda_choice *choice, int size, const void *send,
                          const void *recv, size_t bytes, unsigned blocks);
 
+/* Whether it goes in full lines, where a NaN that no result has marks what is not there yet: for
+ * floats alone, and not in the host's memory. */
+static inline bool cuda_kernel_has_lines(enum cuda_kernel kernel)
+{
+    return kernel == CUDA_ONE_SHOT_LINES || kernel == CUDA_TWO_SHOT_LINES;
+}
+
 static inline enum tutti_algo cuda_kernel_algo(enum cuda_kernel kernel)
 {
 #define KERNEL_ALGO(NAME, name, text) [CUDA_##NAME] = TUTTI_ALGO_##NAME,

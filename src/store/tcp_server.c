@@ -360,7 +360,11 @@ static int listen_on(struct tcp_server *server, const struct addrinfo *addresses
         }
         if (server->listener_count == 0) {
             socklen_t size = sizeof server->address;
-            getsockname(fd, (struct sockaddr *)&server->address, &size);
+            if (getsockname(fd, (struct sockaddr *)&server->address, &size) < 0) {
+                code = errno;
+                close(fd);
+                return code;
+            }
         }
         server->listeners[server->listener_count++] = (struct source){SOURCE_LISTENER, fd};
     }

@@ -307,6 +307,23 @@ CUresult cuMemcpyAsync(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream 
     return result == CUDA_SUCCESS ? submit(stream, &work) : result;
 }
 
+/* Rows one behind the other, which is all that the library copies. */
+CUresult cuMemcpy2DAsync(const CUDA_MEMCPY2D *copy, CUstream stream)
+{
+    CUresult result = standin_enter(__func__);
+    struct work work = {.kind = WORK_COPY,
+                        .to = (void *)(uintptr_t)copy->dstDevice,
+                        .from = (const void *)(uintptr_t)copy->srcDevice,
+                        .bytes = copy->WidthInBytes * copy->Height};
+    if (result == CUDA_SUCCESS &&
+        (copy->srcMemoryType != CU_MEMORYTYPE_UNIFIED ||
+         copy->dstMemoryType != CU_MEMORYTYPE_UNIFIED || copy->srcXInBytes || copy->srcY ||
+         copy->dstXInBytes || copy->dstY || copy->srcPitch != copy->WidthInBytes ||
+         copy->dstPitch != copy->WidthInBytes))
+        result = CUDA_ERROR_INVALID_VALUE;
+    return result == CUDA_SUCCESS ? submit(stream, &work) : result;
+}
+
 CUresult cuMemsetD8Async(CUdeviceptr to, unsigned char value, size_t bytes, CUstream stream)
 {
     CUresult result = standin_enter(__func__);

@@ -175,6 +175,33 @@ static int goes_by_pieces(struct ranks *ranks, int rank, tutti_store_t *store)
     return 0;
 }
 
+/* Few bytes, odd and even ones, none but theirs is written: but for one byte, and for more than
+ * 1024, by copies of rows. */
+static int goes_by_rows(struct ranks *ranks, int rank, tutti_store_t *store)
+{
+    static const size_t counts[] = {1, 2, 3, 6, 255, 1021, 1023, 1024, 1025, 2049};
+    struct rank self;
+    int failed = open_rank(&self, ranks, rank, store);
+    if (failed)
+        return failed;
+    int8_t *send = (int8_t *)self.send, *recv = (int8_t *)self.recv;
+    for (size_t i = 0; i < 4096; i++)
+        send[i] = (int8_t)(i % 3 * (size_t)(rank + 1));
+    for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
+        const uint64_t copies = standin_calls("cuMemcpy2DAsync");
+        memset(recv, 100, 4096);
+        RANKS_CHECK(tutti_all_reduce(send, recv, counts[i], TUTTI_INT8, TUTTI_SUM, self.comm,
+                                     device_stream(self.a)) == TUTTI_OK);
+        bool rows = counts[i] > 1 && counts[i] <= 1024;
+        RANKS_CHECK(!rows || standin_calls("cuMemcpy2DAsync") > copies);
+        RANKS_CHECK(cuStreamSynchronize(self.a) == CUDA_SUCCESS);
+        for (size_t at = 0; at < 4096; at++)
+            RANKS_CHECK(recv[at] == (at < counts[i] ? (int)(at % 3) * ranks_sum(ranks) : 100));
+    }
+    close_rank(&self);
+    return 0;
+}
+
 /* In place, from stream to stream: none before the one before. */
 static int keeps_order(struct ranks *ranks, int rank, tutti_store_t *store)
 {
@@ -395,10 +422,10 @@ static int forks(struct ranks *ranks, int rank, tutti_store_t *store)
 
 /* Not those with which the end asks what still runs: it keeps all memory if they fail. */
 static const char *const calls[] = {
-    "cuMemHostAlloc",      "cuMemHostGetDevicePointer", "cuStreamCreateWithPriority",
-    "cuEventCreate",       "cuPointerGetAttributes",    "cuThreadExchangeStreamCaptureMode",
-    "cuMemcpyAsync",       "cuStreamWaitEvent",         "cuStreamWriteValue64",
-    "cuStreamWaitValue64",
+    "cuMemHostAlloc",       "cuMemHostGetDevicePointer", "cuStreamCreateWithPriority",
+    "cuEventCreate",        "cuPointerGetAttributes",    "cuThreadExchangeStreamCaptureMode",
+    "cuMemcpyAsync",        "cuMemcpy2DAsync",           "cuStreamWaitEvent",
+    "cuStreamWriteValue64", "cuStreamWaitValue64",
 };
 
 static CUstream streams[2][2];
@@ -474,6 +501,7 @@ int main(int argc, char **argv)
     } parts[] = {
         {"speaks", speaks, false, 0},
         {"goes by pieces", goes_by_pieces, false, 0},
+        {"goes by rows", goes_by_rows, false, 0},
         {"keeps order", keeps_order, false, 0},
         {"does many", does_many, false, 0},
         {"has no room", has_no_room, false, 0},

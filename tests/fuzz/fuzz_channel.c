@@ -13,28 +13,6 @@
 
 static const uint8_t NONCE[CHANNEL_NONCE_BYTES] = "fuzzed nonce 16";
 
-/* As little-endian machines write them. */
-const struct fuzz_seed fuzz_seeds[] = {
-    FUZZ_SEED("\0"
-              "ttut\1\0\0\0\1\0\0\0\0\0\0\0fuzzed nonce 16\0"),
-    FUZZ_SEED("\1"
-              "ttut\1\0\0\0\1\0\0\0\0\0\0\0\5\0\0\0\0\0\0\0\7\0\0\0\0\0\0\0/tmp/x"),
-    FUZZ_SEED("\2\1"
-              "dfut\1\0\0\0"),
-    FUZZ_SEED("\2\37"
-              "dfut\1\0\0\0"),
-};
-const size_t fuzz_seed_count = sizeof fuzz_seeds / sizeof *fuzz_seeds;
-
-/* The lowest free number: it moves up when a descriptor leaks. */
-static int lowest_free(void)
-{
-    int fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
-    fuzz_check(fd >= 0);
-    close(fd);
-    return fd;
-}
-
 static void make_pair(int sockets[2])
 {
     fuzz_check(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, sockets) == 0);
@@ -120,8 +98,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
                                                                fuzz_parcel};
     if (size < 3 || size > 4096)
         return 0;
-    int before = lowest_free();
+    int before = fuzz_lowest_free();
     targets[data[0] % 3](data + 1, size - 1);
-    fuzz_check(lowest_free() == before);
+    fuzz_check(fuzz_lowest_free() == before);
     return 0;
 }

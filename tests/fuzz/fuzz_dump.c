@@ -6,30 +6,16 @@
 
 #include <string.h>
 
-#define HEAD                                                                                       \
-    "{\"tutti_dump\":1,\"version\":\"0.1.0\",\"name\":\"a\",\"generation\":1,\"rank\":0,"          \
-    "\"world_size\":3,\"pid\":7,\"taken_ns\":5,\"phase\":\"met\",\"peers\":[{\"rank\":2,"          \
-    "\"life\":\"dead\",\"entered\":4}],"
+/* Rank 1 of the communicator that most inputs are of; waits for rank 2. */
 #define SIGNATURE                                                                                  \
     "\"collective\":\"all_reduce\",\"count\":4,\"dtype\":\"float32\",\"op\":\"sum\","              \
     "\"algorithm\":\"ring\",\"parameter\":9"
-#define OPERATION(kind, sequence, state)                                                           \
-    "{\"kind\":\"" kind "\",\"tag\":3,\"sequence\":" sequence ",\"state\":\"" state                \
-    "\"," SIGNATURE "}"
-
-const struct fuzz_seed fuzz_seeds[] = {
-    FUZZ_SEED(HEAD "\"waits\":null,\"fault\":null,\"operations\":[]}"),
-    FUZZ_SEED(HEAD "\"waits\":{\"rank\":2,\"sequence\":5,\"absent\":[2]},\"fault\":null,"
-                   "\"operations\":[" OPERATION("call", "4", "done") "," //
-              OPERATION("call", "5", "running") "]}"),
-    FUZZ_SEED(HEAD "\"fault\":{\"status\":\"TUTTI_ERR_MISMATCH\",\"text\":\"t\",\"rank\":0,"
-                   "\"peer\":1,\"sequence\":5,\"expected\":{" SIGNATURE "},\"seen\":{" SIGNATURE
-                   "}},\"operations\":[" OPERATION("group", "1", "submitted") "," //
-              OPERATION("subset", "1", "refused") "]}"),
-    FUZZ_SEED(HEAD "\"fault\":{\"status\":\"TUTTI_ERR_TIMEOUT\",\"text\":\"t\",\"rank\":0,"
-                   "\"peer\":-1,\"sequence\":5},\"operations\":[]}"),
-};
-const size_t fuzz_seed_count = sizeof fuzz_seeds / sizeof *fuzz_seeds;
+static const char sound_text[] =
+    "{\"tutti_dump\":1,\"version\":\"0.1.0\",\"name\":\"a\",\"generation\":1,\"rank\":1,"
+    "\"world_size\":3,\"pid\":7,\"taken_ns\":5,\"phase\":\"met\",\"peers\":[{\"rank\":2,"
+    "\"life\":\"dead\",\"entered\":4}],\"waits\":{\"rank\":2,\"sequence\":5,\"absent\":[2]},"
+    "\"fault\":null,\"operations\":[{\"kind\":\"call\",\"tag\":3,\"sequence\":5,"
+    "\"state\":\"running\"," SIGNATURE "}]}";
 
 static void check_dump(const struct dump *dump)
 {
@@ -60,9 +46,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
     struct dump dump, *dumps[] = {&dump, &sound};
     char problem[256];
     if (!sound.root) {
-        fuzz_check(
-            dump_parse(fuzz_seeds[1].bytes, fuzz_seeds[1].size, &sound, problem, sizeof problem));
-        sound.rank = 1;
+        fuzz_check(dump_parse(sound_text, sizeof sound_text - 1, &sound, problem, sizeof problem));
     }
     if (!dump_parse((const char *)bytes, size, &dump, problem, sizeof problem)) {
         fuzz_check(memchr(problem, 0, sizeof problem) && problem[0]);

@@ -3,18 +3,6 @@
 #include "fuzz.h"
 #include "store/file_log.h"
 
-const struct fuzz_seed fuzz_seeds[] = {
-    FUZZ_SEED("\x09\0\0\0refcount/\x01\0\0\0"
-              "1"),
-    FUZZ_SEED("\x02\0\0\0/a\x02\0\0\0vv\x02\0\0\0/c\x01\0\0\0"
-              "5\x03\0\0\0-/a\0\0\0\0"),
-    FUZZ_SEED("\x01\0\0\0/\0\0\0\0\x02\0\0\0-/\0\0\0\0\x08\0\0\0cleanup/\x01\0\0\0"
-              "1"),
-    FUZZ_SEED("root:x:0:0:root:/root:/bin/bash\n"),
-    FUZZ_SEED("\xff\xff\xff\xff\xff\xff\xff\xff"),
-};
-const size_t fuzz_seed_count = sizeof fuzz_seeds / sizeof *fuzz_seeds;
-
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
 {
     struct map map = {0}, again = {0};

@@ -5,24 +5,10 @@
 
 #include <string.h>
 
-const struct fuzz_seed fuzz_seeds[] = {
-    FUZZ_SEED("RANK=3\nWORLD_SIZE=8\nLOCAL_RANK=1\nLOCAL_WORLD_SIZE=4"),
-    FUZZ_SEED("OMPI_COMM_WORLD_RANK=1\nOMPI_COMM_WORLD_SIZE=2\nOMPI_COMM_WORLD_LOCAL_RANK=1\n"
-              "OMPI_COMM_WORLD_LOCAL_SIZE=2\nPMIX_NAMESPACE=prterun-host-1@1"),
-    FUZZ_SEED("PMI_RANK=2\nPMI_SIZE=3\nMPI_LOCALRANKID=2\nMPI_LOCALNRANKS=3"),
-    FUZZ_SEED("SLURM_PROCID=9\nSLURM_NTASKS=11\nSLURM_LOCALID=1\nSLURM_NODEID=2\n"
-              "SLURM_STEP_TASKS_PER_NODE=4(x2),3\nSLURM_JOB_ID=7\nSLURM_STEP_ID=0"),
-};
-const size_t fuzz_seed_count = sizeof fuzz_seeds / sizeof *fuzz_seeds;
-
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
 {
     struct tutti_launcher launcher = {.struct_size = sizeof launcher};
-    char job[64], *rest, *text = malloc(size + 1);
-    if (!text)
-        return 0;
-    memcpy(text, bytes, size);
-    text[size] = 0;
+    char job[64], *rest, *text = fuzz_text(bytes, size);
     clearenv();
     for (char *line = strtok_r(text, "\n", &rest); line; line = strtok_r(NULL, "\n", &rest)) {
         char *equals = strchr(line, '=');

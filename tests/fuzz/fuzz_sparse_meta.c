@@ -6,23 +6,6 @@
 
 #include <string.h>
 
-/* Little-endian: magic and bytes of the block, dtype, dimensions, reserved; entries; sizes. */
-#define HEAD(bytes, dtype, sparse, dense)                                                          \
-    "TTSP" bytes "\0\0\0" dtype "\0\0\0" sparse "\0\0\0" dense "\0\0\0\0\0\0\0"
-#define WORD(low) low "\0\0\0\0\0\0\0"
-#define MOST      "\xff\xff\xff\xff\xff\xff\xff\x7f"
-
-const struct fuzz_seed fuzz_seeds[] = {
-    FUZZ_SEED(HEAD("\x20", "\0", "\0", "\0") WORD("\x01")),
-    FUZZ_SEED(HEAD("\x30", "\x03", "\x01", "\x01") WORD("\x09") WORD("\x20") WORD("\x40")),
-    FUZZ_SEED(HEAD("\x30", "\x0d", "\x02", "\0") WORD("\0") WORD("\x07") WORD("\0")),
-    FUZZ_SEED(HEAD("\x38", "\x06", "\x02", "\x01") WORD("\x05") MOST MOST WORD("\x02")),
-    FUZZ_SEED(HEAD("\x38", "\x01", "\0", "\x03") WORD("\x01") WORD("\0") MOST MOST),
-    FUZZ_SEED(HEAD("\x50", "\x0c", "\x04", "\x02") WORD("\x03") WORD("\x01") WORD("\x02")
-                  WORD("\x03") WORD("\x04") WORD("\x05") WORD("\x06")),
-};
-const size_t fuzz_seed_count = sizeof fuzz_seeds / sizeof *fuzz_seeds;
-
 static void check_accepted(const struct sparse_shape *shape, size_t nnz, const void *block,
                            size_t size)
 {

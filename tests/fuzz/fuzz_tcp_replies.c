@@ -1,48 +1,119 @@
 /* SPDX-License-Identifier: MIT */
-/* What a server answers: a value never runs past its buffer, and nothing is awaited for ever. */
-#include "deadline.h"
+/*
+ * What a server answers. The first byte chooses the call, or the meeting before it; the others are
+ * all that comes: a value never runs past its buffer, nothing is awaited for ever, and what failed
+ * has a message.
+ */
+#include "store/tcp_client.c" /* a connection is static */
+
 #include "fuzz.h"
-#include "store/tcp_client.h"
 
-#include <string.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
-const struct fuzz_seed fuzz_seeds[] = {
-    FUZZ_SEED("\x05\0\0\0\0\0\0\0hello"),
-    FUZZ_SEED("\0\0\0\0\0\0\0\0\x01\0\0\0\0\0\0\0x"),
-    FUZZ_SEED("\x20\0\0\0\0\0\0\0"
-              "a value that is longer than room"),
-    FUZZ_SEED("\xff\xff\xff\xff\xff\xff\xff\xff"),
-    FUZZ_SEED("\0\0\0\x04\0\0\0\0 2^26 and more"),
-};
-const size_t fuzz_seed_count = sizeof fuzz_seeds / sizeof *fuzz_seeds;
+enum { ROOM = 16, GUARD = 8, KEYS = 3 };
+
+/* Whatever is written must stay before the guard. */
+static uint8_t value[KEYS * ROOM + GUARD];
+
+static enum tutti_status call_set(struct tcp_store *store)
+{
+    return tcp_set(store, "key", "value", 5);
+}
+
+static enum tutti_status call_get(struct tcp_store *store)
+{
+    size_t size = 0;
+    return tcp_get(store, "key", 1000, value, KEYS * ROOM, &size);
+}
+
+static enum tutti_status call_multi_get(struct tcp_store *store)
+{
+    const char *const keys[KEYS] = {"a", "b", "c"};
+    size_t sizes[KEYS];
+    return tcp_multi_get(store, keys, KEYS, 1000, value, ROOM, sizes);
+}
+
+static enum tutti_status call_wait(struct tcp_store *store)
+{
+    const char *const keys[] = {"a"};
+    return tcp_wait(store, keys, 1, 1000);
+}
+
+static enum tutti_status call_add(struct tcp_store *store)
+{
+    int64_t result;
+    return tcp_add(store, "key", 1, &result);
+}
+
+static enum tutti_status call_check(struct tcp_store *store)
+{
+    const char *const keys[] = {"a", "b"};
+    bool exists;
+    return tcp_check(store, keys, 2, &exists);
+}
+
+static enum tutti_status call_compare_set(struct tcp_store *store)
+{
+    size_t size = 0;
+    return tcp_compare_set(store, "key", "old", 3, "new", 3, value, KEYS * ROOM, &size);
+}
+
+static enum tutti_status call_delete(struct tcp_store *store)
+{
+    bool deleted;
+    return tcp_delete(store, "key", &deleted);
+}
+
+static enum tutti_status call_num_keys(struct tcp_store *store)
+{
+    int64_t count;
+    return tcp_num_keys(store, &count);
+}
+
+/* A new connection, without a secret: the answer to its PING is known. */
+static enum tutti_status call_meet(struct tcp_store *store)
+{
+    struct tcp_connection connection;
+    enum tutti_status status = take(store, 1000, &connection);
+    if (status == TUTTI_OK)
+        status = meet_plainly(&connection);
+    give(store, &connection, true);
+    return status;
+}
+
+/* With one. Nobody can answer who does not know it. */
+static enum tutti_status call_meet_secretly(struct tcp_store *store)
+{
+    struct tcp_connection connection;
+    enum tutti_status status = take(store, 1000, &connection);
+    if (status == TUTTI_OK)
+        status = meet_secretly(&connection, "secret");
+    fuzz_check(status != TUTTI_OK);
+    give(store, &connection, true);
+    return status;
+}
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
 {
-    enum { ROOM = 16, GUARD = 8 };
-    uint8_t value[ROOM + GUARD];
+    static enum tutti_status (*const calls[])(struct tcp_store *) = {
+        call_set,         call_get,    call_multi_get, call_wait, call_add,          call_check,
+        call_compare_set, call_delete, call_num_keys,  call_meet, call_meet_secretly};
+    struct tcp_store store = {.name = "fuzz", .timeout_ms = 1000, .met = true, .idle_count = 1};
     int fds[2];
-    if (socketpair(AF_UNIX, SOCK_STREAM, 0, fds) != 0)
+    if (size == 0 || size > 65536 || socketpair(AF_UNIX, SOCK_STREAM, 0, fds) != 0)
         return 0;
-    size_t sent = size < 65536 ? size : 65536, got = 0;
-    fuzz_check(send(fds[0], bytes, sent, MSG_NOSIGNAL) == (ssize_t)sent);
+    pthread_mutex_init(&store.lock, NULL);
+    store.idle[0] = fds[1];
+    fuzz_check(send(fds[0], bytes + 1, size - 1, MSG_NOSIGNAL) == (ssize_t)(size - 1));
     shutdown(fds[0], SHUT_WR);
-    struct tcp_connection connection = {
-        .fd = fds[1], .deadline = deadline_after(10000), .name = "fuzz"};
-    enum tutti_status status;
     memset(value, 0x5a, sizeof value);
-    /* One after the other until the bytes end, as multi_get reads them. */
-    do {
-        size_t length = 0;
-        status = tcp_receive_value(&connection, value, ROOM, &length);
-        got += 8 + length;
-        fuzz_check(status != TUTTI_OK || got <= sent);
-        fuzz_check(status == TUTTI_OK || status == TUTTI_ERR_SYSTEM);
-    } while (status == TUTTI_OK);
-    for (int i = ROOM; i < ROOM + GUARD; i++)
+    enum tutti_status status = calls[bytes[0] % (sizeof calls / sizeof *calls)](&store);
+    fuzz_check(status == TUTTI_OK || *tutti_last_error());
+    for (int i = KEYS * ROOM; i < KEYS * ROOM + GUARD; i++)
         fuzz_check(value[i] == 0x5a);
+    while (store.idle_count > 0)
+        hang_up(store.idle[--store.idle_count]);
+    pthread_mutex_destroy(&store.lock);
     close(fds[0]);
-    close(fds[1]);
     return 0;
 }

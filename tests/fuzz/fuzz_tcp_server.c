@@ -8,27 +8,6 @@
 
 #include <string.h>
 
-#define L(n) n "\0\0\0\0\0\0\0"
-
-const struct fuzz_seed fuzz_seeds[] = {
-    FUZZ_SEED("\x20\x00\xce\xf7\x85\x3c\x0dnonc"),
-    FUZZ_SEED(
-        "\x21\x01" L("\x02") "/a" L("\x01") "1\x03" L("\x02") "/a\x04" L("\x02") "/a" L("\x03")),
-    FUZZ_SEED("\x05\x02" L("\x02") "/a" L("\0") L("\x01") "7\x07\x08" L("\x02") "/a\x11"),
-    FUZZ_SEED("\x41\x06" L("\x02") L("\x02") "/a" L("\x02") "/b\x01" L("\x02") "/a" L(
-        "\0") "\x01" L("\x02") "/b" L("\0")),
-    FUZZ_SEED("\x11\x0b" L("\x02") L("\x01") "k" L("\x01") "v" L("\x01") "l" L("\0") "\x0a" L(
-        "\x02") L("\x01") "k" L("\x01") "l\x05" L("\x01") L("\x01") "k"),
-    FUZZ_SEED("\x09\x0e" L("\x01") "q" L("\x01") "1\x0e" L("\x01") "q" L("\0") "\x10" L(
-        "\x01") "q\x0f" L("\x01") "q\x0f" L("\x01") "q\x0f" L("\x01") "q"),
-    FUZZ_SEED("\x81\x12" L("\x01") "b" L("\x02") "\x12" L("\x01") "b" L("\x02") "\x0c"),
-    FUZZ_SEED("\x31\x06" L("\x01") L("\x01") "w\x0c\x09" L("\x01") "w" L("\x01") "x"),
-    FUZZ_SEED("\x22\x00\xce\xf7\x85\x3c\xc8"
-              "0123456789abcdef0123456789abcdef\xc9"
-              "0123456789abcdef0123456789abcdef"),
-};
-const size_t fuzz_seed_count = sizeof fuzz_seeds / sizeof *fuzz_seeds;
-
 static void feed(struct tcp_session *session, int *open, const uint8_t *bytes, size_t size)
 {
     size_t room;

@@ -6,18 +6,6 @@
 
 #include <string.h>
 
-const struct fuzz_seed fuzz_seeds[] = {
-    FUZZ_SEED("tutti-topology 1\nranks 1\nX\n"),
-    FUZZ_SEED("# DGX-1V\ntutti-topology 1\nranks 8\n"
-              "X 1 1 2 2 0 0 0\n1 X 2 1 0 2 0 0\n1 2 X 2 0 0 1 0\n2 1 2 X 0 0 0 1\n"
-              "2 0 0 0 X 1 1 2\n0 2 0 0 1 X 2 1\n0 0 1 0 1 2 X 2\n0 0 0 1 2 1 2 X\n"),
-    FUZZ_SEED("tutti-topology 1 # c\r\n\nranks 3\n0 1 ?\n1 0 999\n\t? 0 X"),
-    FUZZ_SEED("tutti-topology 1\ndevices GPU-01234567-89ab-cdef-0123-456789abcdef 0000:01:00.0\n"
-              "X 18\n18 X\n"),
-    FUZZ_SEED("tutti-topology 1\ndevices 00000000:0A:1f.7\nX\n"),
-};
-const size_t fuzz_seed_count = sizeof fuzz_seeds / sizeof *fuzz_seeds;
-
 static void check_matrix(const struct topology_file *file)
 {
     static struct topology topology;

@@ -5,19 +5,6 @@
 
 #include <string.h>
 
-#define ROW(bytes, kernel)                                                                         \
-    "sm_90 ranks 4 bytes " bytes " kernel " kernel " threads 64 blocks 128 units 1\n"
-
-const struct fuzz_seed fuzz_seeds[] = {
-    FUZZ_SEED("tutti-tuning 1\n"),
-    FUZZ_SEED("tutti-tuning 1\n" ROW("65536", "one_shot_ll") ROW("rest", "two_shot_pipelined")),
-    FUZZ_SEED("# c\ntutti-tuning 1 #\n\n" ROW("4096", "one_shot_lines")
-                  ROW("4097", "two_shot_lines") ROW("rest", "two_shot_pipelined")),
-    FUZZ_SEED("tutti-tuning 1\nany ranks 8 bytes rest kernel two_shot_pipelined threads 512 "
-              "blocks 128 units 64\n"),
-};
-const size_t fuzz_seed_count = sizeof fuzz_seeds / sizeof *fuzz_seeds;
-
 static void check_plan(const struct cuda_plan *plan, int size)
 {
     fuzz_check(plan->size == size && plan->count > 0 && plan->count <= CUDA_PLAN_ROWS);

@@ -5,25 +5,10 @@
 
 #include <string.h>
 
-const struct fuzz_seed fuzz_seeds[] = {
-    FUZZ_SEED("memory:name"),
-    FUZZ_SEED("file:/tmp/a path?with=odd&characters"),
-    FUZZ_SEED("tcp://localhost:29500"),
-    FUZZ_SEED("tcp://[::1]:0?server=1&bind=0.0.0.0&world_size=64"),
-    FUZZ_SEED("tcp://10.0.0.1:65535?world_size=2147483647&server=0"),
-    FUZZ_SEED("env:"),
-    FUZZ_SEED("env://"),
-};
-const size_t fuzz_seed_count = sizeof fuzz_seeds / sizeof *fuzz_seeds;
-
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
 {
     struct store_url url;
-    char *text = malloc(size + 1);
-    if (!text)
-        return 0;
-    memcpy(text, bytes, size);
-    text[size] = 0;
+    char *text = fuzz_text(bytes, size);
     if (store_url_parse(text, &url) == TUTTI_OK) {
         fuzz_check(memchr(url.text, 0, sizeof url.text) != NULL);
         fuzz_check(memchr(url.bind, 0, sizeof url.bind) != NULL);

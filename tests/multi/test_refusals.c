@@ -236,9 +236,10 @@ static void test_environment(void **state)
     static const struct {
         const char *name, *value;
     } wrong[] = {
-        {"TUTTI_BUFFER_SIZE", "ten"}, {"TUTTI_BUFFER_SIZE", "-1"}, {"TUTTI_BUFFER_SIZE", "0"},
-        {"TUTTI_BUFFER_SIZE", "10X"}, {"TUTTI_STRICT", "maybe"},   {"TUTTI_ALGO", "three_shot"},
-        {"TUTTI_TIMEOUT_MS", "1s"},   {"TUTTI_TIMEOUT_MS", "1.5"},
+        {"TUTTI_BUFFER_SIZE", "ten"}, {"TUTTI_BUFFER_SIZE", "-1"},  {"TUTTI_BUFFER_SIZE", "0"},
+        {"TUTTI_BUFFER_SIZE", "10X"}, {"TUTTI_BUFFER_SIZE", "10 "}, {"TUTTI_BUFFER_SIZE", " -1"},
+        {"TUTTI_STRICT", "maybe"},    {"TUTTI_ALGO", "three_shot"}, {"TUTTI_TIMEOUT_MS", "1s"},
+        {"TUTTI_TIMEOUT_MS", "1.5"},
     };
     (void)state;
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {

@@ -100,6 +100,37 @@ assert symm["test"].endswith("3 threads") and symm["result"] == "ok", symm
 assert int(one["describe"]["device_arena_bytes"]) <= 64 << 20
 assert one["choices"][0]["from_bytes"] == 2 and one["choices"][-1]["to_bytes"] == "any"
 PYTHON
+
+# The plan where devices do not reach each other, and where ranks share one.
+staged='why forced by the call, the options or TUTTI_ALGO$'
+status 0 "$tutti" info --plan -n 2
+out 'arena: in the host.s memory: asked for'
+out "to_bytes any, algo two_shot_pipelined, $staged"
+out 'two ranks on device 0, result refused unless TUTTI_ALLOW_OVERLAPPING_DEVICES is set, declined yes'
+status 0 env TUTTI_STANDIN_DEVICES=1 TUTTI_ALLOW_OVERLAPPING_DEVICES=1 "$tutti" info --plan --json -n 2
+python3 - "$work/out" <<'PYTHON' || complain "plan of ranks that share a device"
+import json, sys
+threads, processes = json.load(open(sys.argv[1]))["cuda"]["shared_device"]
+assert threads["test"] == "all-reduce of 2 threads on device 0" and threads["result"] == "ok", threads
+assert threads["describe"]["arena"] == "in the host's memory: ranks share a device", threads
+assert [choice["algo"] for choice in threads["choices"]] == ["one_shot_ll", "two_shot_pipelined"]
+assert processes["test"] == "all-reduce of 2 processes on device 0" and processes["result"] == "ok"
+assert processes["describe"]["arena"] == "none, for a host thread stages: processes share a device"
+assert processes["choices"] == [{"from_bytes": 2, "to_bytes": "any", "algo": "host_staged",
+                                 "why": "staged by a host thread: processes share a device"}]
+PYTHON
+# Forced, an algorithm of devices is what is planned; a trial that fails is said, and fails.
+status 0 env TUTTI_STANDIN_DEVICES=1 TUTTI_ALLOW_OVERLAPPING_DEVICES=1 TUTTI_ALGO=two_shot "$tutti" info \
+    --plan --json -n 2
+python3 - "$work/out" <<'PYTHON' || complain "forced plan of ranks that share a device"
+import json, sys
+for one in json.load(open(sys.argv[1]))["cuda"]["shared_device"]:
+    assert one["result"] == "ok" and one["describe"]["arena"] == "on the device", one
+    assert {choice["algo"] for choice in one["choices"]} == {"two_shot_lines", "two_shot_pipelined"}
+PYTHON
+status 1 env TUTTI_STANDIN_DEVICES=1 TUTTI_ALLOW_OVERLAPPING_DEVICES=1 \
+    TUTTI_STANDIN_FAIL=cuStreamWriteValue64:1 "$tutti" info --plan -n 2
+out 'all-reduce of 2 processes on device 0, result cuStreamWriteValue64'
 status 1 env TUTTI_STANDIN_NO_PEER=0-1 TUTTI_NVML_LIBRARY=/nonexistent/nvml "$tutti" info -n 2
 out 'nvlinks: no NVML: /nonexistent/nvml cannot be opened'
 out 'from 0, to 1, result the driver says that device 0 cannot reach device 1'

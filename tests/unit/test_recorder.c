@@ -276,6 +276,7 @@ static void patterns_are_paths(void **state)
     assert_string_equal(path, expected);
     assert_int_equal(recorder_path("x%r.%g%%", page, path, sizeof path), TUTTI_OK);
     assert_string_equal(path, "x3.4%");
+    assert_int_equal(recorder_path("", page, path, sizeof path), TUTTI_ERR_INVALID);
     assert_int_equal(recorder_path("x%q", page, path, sizeof path), TUTTI_ERR_INVALID);
     assert_int_equal(recorder_path("x%", page, path, sizeof path), TUTTI_ERR_INVALID);
     assert_int_equal(recorder_path("x%r", page, path, 2), TUTTI_ERR_INVALID);
