@@ -342,9 +342,12 @@ static int killed(struct ranks *ranks, int rank, tutti_store_t *store)
         return failed;
     RANKS_CHECK(submit(&life, life.data, SHORT, 1, 0, life.a, &work) == TUTTI_OK);
     RANKS_CHECK(pg_end(work) == TUTTI_OK);
-    if (rank == ranks->size - 1)
+    if (rank == ranks->size - 1) {
+        RANKS_CHECK(ranks_await(ranks, 2, (uint32_t)ranks->size - 1));
         kill(getpid(), SIGKILL);
+    }
     RANKS_CHECK(submit(&life, life.data, SHORT, 1, NEVER_MS, life.a, &work) == TUTTI_OK);
+    ranks_raise(ranks, 2);
     RANKS_CHECK(tutti_work_wait(work, life.b) == TUTTI_OK);
     RANKS_CHECK(tutti_work_result(work, RANKS_TIMEOUT_MS) == TUTTI_ERR_PEER_DEAD);
     RANKS_CHECK(gpu_stream_synchronize(life.b));
