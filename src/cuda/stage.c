@@ -217,9 +217,27 @@ enum tutti_status cuda_context_open(struct cuda_stage *stage, CUcontext context,
 
 /* ---- life ------------------------------------------------------------------------------------ */
 
+static void blocks_free(struct cuda_stage *stage, struct cuda_block **list, bool child)
+{
+    struct cuda_visit visit;
+    bool entered = !child && *list &&
+                   cuda_visit_begin(stage->driver, stage->places[0].context, &visit) == TUTTI_OK;
+    while (*list) {
+        struct cuda_block *block = *list;
+        *list = block->next;
+        if (entered)
+            stage->driver->mem_host_free(block->memory);
+        free(block);
+    }
+    if (entered)
+        cuda_visit_end(stage->driver, &visit);
+}
+
 static void stage_free(struct cuda_stage *stage)
 {
     cuda_tickets_free(stage, false);
+    blocks_free(stage, &stage->idle, false);
+    blocks_free(stage, &stage->lost, false);
     for (uint32_t i = 0; i < stage->place_count; i++)
         place_close(stage->driver, &stage->places[i]);
     pthread_mutex_destroy(&stage->lock);
@@ -230,17 +248,25 @@ void cuda_stage_sweep(void)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     pthread_once(&once, install_fork_handlers);
+    struct cuda_stage *due = NULL;
     pthread_mutex_lock(&ended_lock);
     for (struct cuda_stage **link = &ended; *link;) {
         struct cuda_stage *stage = *link;
-        if (cuda_tickets_quiet(stage)) {
-            *link = stage->next_ended;
-            stage_free(stage);
-        } else {
+        if (!cuda_tickets_quiet(stage)) {
             link = &stage->next_ended;
+            continue;
         }
+        *link = stage->next_ended;
+        stage->next_ended = due;
+        due = stage;
     }
     pthread_mutex_unlock(&ended_lock);
+    /* Freeing may wait for all streams of a context: under no lock. */
+    while (due) {
+        struct cuda_stage *stage = due;
+        due = stage->next_ended;
+        stage_free(stage);
+    }
 }
 
 void cuda_stage_end(struct cuda_stage *stage)
@@ -262,34 +288,20 @@ enum tutti_status cuda_stage_create(struct cuda_stage **stage)
     return TUTTI_OK;
 }
 
-static void blocks_free(struct cuda_stage *stage, struct cuda_block **list, bool child)
-{
-    struct cuda_visit visit;
-    bool entered = !child && *list &&
-                   cuda_visit_begin(stage->driver, stage->places[0].context, &visit) == TUTTI_OK;
-    while (*list) {
-        struct cuda_block *block = *list;
-        *list = block->next;
-        if (entered)
-            stage->driver->mem_host_free(block->memory);
-        free(block);
-    }
-    if (entered)
-        cuda_visit_end(stage->driver, &visit);
-}
-
+/* Freeing waits for all streams of a context. So nothing is freed while one is still to write a
+ * word of ours: it may stand still for a host that waits for us. */
 void cuda_stage_close(struct cuda_stage *stage)
 {
     struct cuda_visit visit;
     if (!stage)
         return;
     for (uint32_t i = 0; i < stage->place_count; i++)
-        if (cuda_visit_begin(stage->driver, stage->places[i].context, &visit) == TUTTI_OK) {
-            flows_close(stage->driver, &stage->places[i]);
+        if (stage->places[i].words &&
+            cuda_visit_begin(stage->driver, stage->places[i].context, &visit) == TUTTI_OK) {
+            for (int way = 0; way < CUDA_WAYS; way++)
+                stage->driver->stream_synchronize(stage->places[i].flows[way].stream);
             cuda_visit_end(stage->driver, &visit);
         }
-    blocks_free(stage, &stage->idle, false);
-    blocks_free(stage, &stage->lost, false);
     pthread_mutex_lock(&stage->lock);
     stage->closed = true;
     bool last = stage->out == 0;

@@ -24,9 +24,9 @@ struct cuda_ticket;
 /* Makes no call of CUDA: what a device needs is made when it is first named. From any thread, as
  * are the calls on tickets. Returns NO_MEMORY. */
 enum tutti_status cuda_stage_create(struct cuda_stage **stage);
-/* The group's end, or that of what it was to be: waits for its copies, frees its memory and its
- * streams. The rest goes with the last ticket, or, if streams still hold that up, later: with
- * another stage, or a call of cuda_stage_sweep(). Takes NULL. */
+/* The group's end, or that of what it was to be: waits for its copies. Memory and streams go with
+ * the last ticket, or, if callers' streams still hold that up, later: with another stage, or a call
+ * of cuda_stage_sweep(). Takes NULL. */
 void cuda_stage_close(struct cuda_stage *stage);
 /* In a child of fork(): all is its parent's. */
 void cuda_stage_forget(struct cuda_stage *stage);

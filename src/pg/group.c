@@ -215,7 +215,7 @@ void tutti_pg_destroy(tutti_pg_t *pg)
     pthread_join(pg->thread, NULL);
     pg->comm->service = COMM_SERVED;
     pthread_mutex_destroy(&pg->lock);
+    tutti_comm_destroy(direct); /* its last operation was on a stream of the stage's */
     pg_free(pg);
-    tutti_comm_destroy(direct);
     tutti_comm_destroy(own);
 }

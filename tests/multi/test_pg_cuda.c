@@ -297,7 +297,8 @@ static int live(struct ranks *ranks, int rank, tutti_store_t *store)
 }
 
 /* Of the operations in flight one waits for its input and one for the other ranks; who waits for
- * them is let go. */
+ * them is let go. A CUDA communicator frees memory, for which CUDA waits until no stream stands
+ * still: there none does. */
 static int destroyed(struct ranks *ranks, int rank, tutti_store_t *store)
 {
     struct pg_brake brake;
@@ -306,8 +307,9 @@ static int destroyed(struct ranks *ranks, int rank, tutti_store_t *store)
     int failed = open_life(&life, ranks, rank, store);
     if (failed)
         return failed;
-    RANKS_CHECK(pg_brake_put(&brake, life.a));
-    RANKS_CHECK(submit(&life, life.data, SHORT, 1, 0, life.a, &held) == TUTTI_OK);
+    RANKS_CHECK(direct || pg_brake_put(&brake, life.a));
+    const uint32_t tag = direct ? 10 + (uint32_t)rank : 1; /* either way it does not begin */
+    RANKS_CHECK(submit(&life, life.data, SHORT, tag, 0, life.a, &held) == TUTTI_OK);
     if (rank == 0)
         RANKS_CHECK(submit(&life, life.copy, SHORT, 2, NEVER_MS, life.b, &alone) == TUTTI_OK);
     RANKS_CHECK(tutti_work_wait(held, life.b) == TUTTI_OK);
@@ -340,9 +342,12 @@ static int killed(struct ranks *ranks, int rank, tutti_store_t *store)
         return failed;
     RANKS_CHECK(submit(&life, life.data, SHORT, 1, 0, life.a, &work) == TUTTI_OK);
     RANKS_CHECK(pg_end(work) == TUTTI_OK);
-    if (rank == ranks->size - 1)
+    if (rank == ranks->size - 1) {
+        RANKS_CHECK(ranks_await(ranks, 2, (uint32_t)ranks->size - 1));
         kill(getpid(), SIGKILL);
+    }
     RANKS_CHECK(submit(&life, life.data, SHORT, 1, NEVER_MS, life.a, &work) == TUTTI_OK);
+    ranks_raise(ranks, 2);
     RANKS_CHECK(tutti_work_wait(work, life.b) == TUTTI_OK);
     RANKS_CHECK(tutti_work_result(work, RANKS_TIMEOUT_MS) == TUTTI_ERR_PEER_DEAD);
     RANKS_CHECK(gpu_stream_synchronize(life.b));

@@ -57,7 +57,11 @@ struct life {
     int count;
     int failures[THREADS];
     tutti_stream_t streams[THREADS];
+    unsigned char *arenas[MOST_TENSORS]; /* on the GPUs of the tensors */
+    size_t used[MOST_TENSORS];
 };
+
+enum { ARENA_BYTES = 32 << 20, ALIGNMENT = 256 };
 
 struct submitter {
     struct life *life;
@@ -250,17 +254,38 @@ static void *expected_make(const struct operation *operation, int size)
     return parts[0];
 }
 
+/* Memory on the GPUs, made before and freed behind all operations: for either CUDA may wait for all
+ * kernels of a process, also for those that wait for a rank that then waits for CUDA. */
+static bool arenas_open(struct life *life)
+{
+    bool good = true;
+    for (int i = 0; i < MOST_TENSORS; i++)
+        good &= gpu_bind(pg_cuda_device(life->rank, i)) &&
+                (life->arenas[i] = gpu_alloc(ARENA_BYTES)) != NULL;
+    return good && pg_cuda_bind(life->rank);
+}
+
+static void arenas_close(const struct life *life)
+{
+    for (int i = 0; i < MOST_TENSORS; i++)
+        if (gpu_bind(pg_cuda_device(life->rank, i)))
+            gpu_free(life->arenas[i]);
+}
+
 /* The tensor's memory on a GPU, with the input in it. */
-static bool to_gpu(const struct life *life, struct operation *operation, int tensor, size_t bytes,
+static bool to_gpu(struct life *life, struct operation *operation, int tensor, size_t bytes,
                    struct tutti_tensor *description)
 {
     description->device = TUTTI_DEVICE_CUDA;
     description->device_index = pg_cuda_device(life->rank, tensor);
     if (!gpu_bind(description->device_index))
         return false;
-    operation->devices[tensor] = gpu_alloc(bytes + 1);
-    bool copied = operation->devices[tensor] &&
-                  (bytes == 0 || gpu_copy(operation->devices[tensor], description->data, bytes));
+    size_t room = (bytes / ALIGNMENT + 1) * ALIGNMENT;
+    size_t at = __atomic_fetch_add(&life->used[tensor], room, __ATOMIC_RELAXED);
+    if (at + room > ARENA_BYTES)
+        return false;
+    operation->devices[tensor] = life->arenas[tensor] + at;
+    bool copied = bytes == 0 || gpu_copy(operation->devices[tensor], description->data, bytes);
     description->data = operation->devices[tensor];
     return copied && pg_cuda_bind(life->rank);
 }
@@ -300,7 +325,6 @@ static bool from_gpus(const struct life *life, const struct operation *operation
         copied &= gpu_bind(pg_cuda_device(life->rank, i)) &&
                   (bytes == 0 ||
                    gpu_copy(operation->memory + (size_t)i * bytes, operation->devices[i], bytes));
-        gpu_free(operation->devices[i]);
     }
     return copied && pg_cuda_bind(life->rank);
 }
@@ -376,14 +400,23 @@ static int live(struct ranks *ranks, int rank, tutti_store_t *store)
     RANKS_CHECK(!on_gpus || pg_cuda_bind(rank));
     RANKS_CHECK(pg_cuda_join(ranks, rank, store, direct, &comm, &life.pg) == TUTTI_OK);
     RANKS_CHECK(tutti_op_create_premul_sum(scalar, &life.premul_sum) == TUTTI_OK);
+    RANKS_CHECK(!on_gpus || arenas_open(&life));
     for (int t = 0; t < THREADS && on_gpus; t++)
         RANKS_CHECK(gpu_stream_create(&life.streams[t]));
     life.operations = calloc((size_t)life.count, sizeof *life.operations);
-    for (int i = 0; i < ROUNDS && !failed; i++)
+    ranks_raise(ranks, 0);
+    RANKS_CHECK(ranks_await(ranks, 0, (uint32_t)ranks->size));
+    for (int i = 0; i < ROUNDS && !failed; i++) {
+        memset(life.used, 0, sizeof life.used);
         failed = round_of(&life, &random);
+    }
+    ranks_raise(ranks, 1);
+    RANKS_CHECK(ranks_await(ranks, 1, (uint32_t)ranks->size));
     tutti_op_destroy(life.premul_sum);
     free(life.operations);
     pg_part(comm, life.pg);
+    if (on_gpus)
+        arenas_close(&life);
     for (int t = 0; t < THREADS; t++)
         gpu_stream_destroy(life.streams[t]);
     return failed;
