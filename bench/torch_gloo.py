@@ -1,16 +1,17 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Process groups beside PyTorch's Gloo, on CPU tensors, in one run.
+"""Process groups beside PyTorch's Gloo in one run: on CPU tensors, sparse ones on CUDA devices as well.
 
 Each rank is a process that has both: a group of libtutti and torch.distributed with Gloo on loopback. They take
 turns, round by round: the ranks meet, then do some operations one after the other, each submitted and waited for;
 the slowest rank's time for one counts, and the median of the rounds is reported. The results of the first rounds and
 the last one are compared. Sums of float32: 5 dense ones in place a round; one sparse one of ROWS x WIDTH with NNZ
-random entries a rank, not sorted. What they begin with is made outside the time. Then bench/group, what the same
-costs a program in C, for as many ranks.
+random entries a rank, not sorted. What they begin with is made outside the time. On CUDA devices (which ranks share where there are fewer)
+an operation is over when its result is on the device. On the CPU then bench/group, what the same costs a program in C,
+for as many ranks.
 
 usage: torch_gloo.py [--library PATH] [--group PATH] [--json FILE] [--rounds N] dense [--ranks 2]
-       torch_gloo.py [...] sparse [--ranks 4] [--rows 1000000] [--width 64] [--nnz 10000]
+       torch_gloo.py [...] sparse [--ranks 4] [--rows 1000000] [--width 64] [--nnz 10000] [--device cuda]
 """
 import argparse
 import datetime
@@ -47,7 +48,10 @@ def arguments():
     parser.add_argument("--rows", type=int, default=1000000)
     parser.add_argument("--width", type=int, default=64)
     parser.add_argument("--nnz", type=int, default=10000)
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     options = parser.parse_args()
+    if options.what == "dense" and options.device != "cpu":
+        parser.error("dense tensors of CUDA devices: see torch_group.py")
     options.ranks = options.ranks or {"dense": 2, "sparse": 4}[options.what]
     return options
 
@@ -96,13 +100,22 @@ class Sparse:
         generator = torch.Generator().manual_seed(rank)
         indices = torch.randperm(options.rows, generator=generator)[:options.nnz].unsqueeze(0)
         values = torch.randint(-99, 99, (options.nnz, options.width), generator=generator).float()
+        self.cuda = options.device == "cuda"
         self.tensor = torch.sparse_coo_tensor(indices, values, (options.rows, options.width))
+        if self.cuda:
+            self.tensor = self.tensor.cuda()
 
     def again(self):
         self.theirs = self.tensor.clone()
+        self.end()
+
+    def end(self):
+        if self.cuda:
+            torch.cuda.synchronize()
 
     def gloo(self):
         dist.all_reduce(self.theirs)
+        self.end()
 
     def tutti(self, group):
         return group.all_reduce_sparse(self.tensor).wait()
@@ -133,6 +146,8 @@ def measure(group, problem, rounds):
 
 def be_rank(rank, options, folder, rows):
     torch.set_num_threads(1)
+    if options.device == "cuda":
+        torch.cuda.set_device(rank % torch.cuda.device_count())
     os.environ.update(GLOO_SOCKET_IFNAME="lo")
     dist.init_process_group("gloo", init_method=f"file://{folder}/gloo", rank=rank, world_size=options.ranks)
     group = tutti_pg.Group(tutti_pg.Library(options.library), f"file:{folder}/tutti", rank, options.ranks)
@@ -142,14 +157,16 @@ def be_rank(rank, options, folder, rows):
             rows.append({"collective": "all_reduce", "bytes": size, **found}) if rank == 0 else None
     else:
         found = measure(group, Sparse(options, rank), options.rounds)
-        shape = {"rows": options.rows, "width": options.width, "nnz": options.nnz}
+        shape = {"device": options.device, "rows": options.rows, "width": options.width, "nnz": options.nnz}
         rows.append({"collective": "all_reduce_sparse", **shape, **found}) if rank == 0 else None
     dist.barrier()
     group.close()
     dist.destroy_process_group()
 
 
-def machine():
+def machine(options):
+    if options.device == "cuda":
+        return f"{torch.cuda.device_count()} x {torch.cuda.get_device_name(0)}, {os.cpu_count()} cores"
     with open("/proc/cpuinfo", encoding="ascii") as info:
         model = next((line.split(":")[1].strip() for line in info if line.startswith("model name")), "CPU")
     return f"{model}, {os.cpu_count()} cores, Linux {platform.release()}"
@@ -177,11 +194,11 @@ def main():
         what = f"{row['bytes']} bytes" if "bytes" in row else f"{row['nnz']} of {row['rows']} x {row['width']}"
         print(f"{row['collective']:18} {row['ranks']} ranks, {what:22} gloo {row['gloo']:10.1f} us  "
               f"tutti {row['tutti']:9.1f} us  {row['gloo'] / row['tutti']:6.1f} times faster")
-    group = in_c(options)
+    group = in_c(options) if options.device == "cpu" else {}
     if options.json:
         scheduler = {os.SCHED_OTHER: "other", os.SCHED_FIFO: "fifo", os.SCHED_RR: "rr"}
         record = {
-            "machine": machine(), "scheduler": scheduler.get(os.sched_getscheduler(0), "unknown"), "commit": commit(), "torch": torch.__version__,
+            "machine": machine(options), "scheduler": scheduler.get(os.sched_getscheduler(0), "unknown"), "commit": commit(), "torch": torch.__version__,
             "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
             "command": "bench/torch_gloo.py " + " ".join(sys.argv[1:]), "unit": "us, median", "rows": rows,
             "group": group,

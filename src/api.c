@@ -399,22 +399,32 @@ static enum tutti_status all_reduce(const void *send, void *recv, size_t count,
     return ended(comm, entry, &request, RECORD_CALL, operation_end(comm, run(comm, &request)));
 }
 
+enum tutti_status comm_all_reduce_check_device(const struct tutti_comm *comm, const void *data,
+                                               size_t count, enum tutti_dtype dtype, tutti_op_t op)
+{
+    enum tutti_status status = kind_check(count, dtype, op, comm);
+    return status == TUTTI_OK && count ? operands_check(data, data, count, dtype) : status;
+}
+
 enum tutti_status comm_all_reduce_check(const struct tutti_comm *comm, const void *data,
                                         size_t count, enum tutti_dtype dtype, tutti_op_t op)
 {
-    enum tutti_status status = kind_check(count, dtype, op, comm);
-    if (status == TUTTI_OK && count)
-        status = operands_check(data, data, count, dtype);
-    if (status == TUTTI_OK && count)
-        status = host_check(data, data);
-    return status;
+    enum tutti_status status = comm_all_reduce_check_device(comm, data, count, dtype, op);
+    return status == TUTTI_OK && count ? host_check(data, data) : status;
+}
+
+enum tutti_status comm_all_reduce_on(struct tutti_comm *comm, void *data, size_t count,
+                                     enum tutti_dtype dtype, tutti_op_t op, int64_t timeout_ms,
+                                     tutti_stream_t stream)
+{
+    const struct tutti_call_options options = {.timeout_ms = timeout_ms};
+    return all_reduce(data, data, count, dtype, op, comm, stream, &options);
 }
 
 enum tutti_status comm_all_reduce(struct tutti_comm *comm, void *data, size_t count,
                                   enum tutti_dtype dtype, tutti_op_t op, int64_t timeout_ms)
 {
-    const struct tutti_call_options options = {.timeout_ms = timeout_ms};
-    return all_reduce(data, data, count, dtype, op, comm, TUTTI_STREAM_DEFAULT, &options);
+    return comm_all_reduce_on(comm, data, count, dtype, op, timeout_ms, TUTTI_STREAM_DEFAULT);
 }
 
 enum tutti_status tutti_all_reduce(const void *send, void *recv, size_t count,

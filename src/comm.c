@@ -265,6 +265,29 @@ enum tutti_status comm_alloc(const struct tutti_allocator *allocator, const char
     return TUTTI_OK;
 }
 
+enum tutti_status comm_derive(const struct tutti_comm *from, const int *ranks, int size, int rank,
+                              const char *name, struct tutti_comm **comm)
+{
+    struct tutti_comm *made;
+    *comm = NULL;
+    enum tutti_status status = comm_alloc(&from->allocator, name, rank, size, &made);
+    if (status != TUTTI_OK)
+        return status;
+    made->config = from->config;
+    made->config.topology_size = made->config.topology_named = 0;
+    memset(made->config.leaf_order, 0, sizeof made->config.leaf_order);
+    made->timeout_ms = from->timeout_ms;
+    made->programmatic = from->programmatic;
+    made->heir = true;
+    status = links_inherit(made, from, ranks);
+    if (status != TUTTI_OK) {
+        tutti_comm_destroy(made);
+        return status;
+    }
+    *comm = made;
+    return TUTTI_OK;
+}
+
 enum tutti_status tutti_comm_create(tutti_store_t *store, int rank, int world_size,
                                     const struct tutti_comm_options *given, tutti_comm_t **comm)
 {
@@ -523,7 +546,8 @@ enum tutti_status comm_assemble(struct tutti_comm *comm, tutti_store_t *store,
         return error_set(TUTTI_ERR_NO_MEMORY, "the allocator gave no %zu bytes", bytes);
     enum tutti_status status = record_make(comm, work);
     if (status == TUTTI_OK && !meeting) {
-        status = meet(store, comm->name, comm->rank, comm->world_size, comm->timeout_ms, &met);
+        status = meet(store, comm->name, comm->rank, comm->world_size,
+                      deadline_timeout_ms(deadline), &met);
         meeting = &met;
     }
     if (status == TUTTI_OK)

@@ -36,6 +36,7 @@ enum comm_service { COMM_FREE, COMM_SERVES, COMM_SERVED };
 struct tutti_comm {
     struct cpu_group cpu;
     uint32_t busy;      /* a caller is inside, or it has, or had, a process group */
+    uint32_t grouping;  /* a caller makes a group of some of its ranks: pg/members.c */
     uint32_t epoch;     /* of the process that created it: ipc/fork.h */
     uint64_t calls;     /* of collectives; who holds busy writes it, a group under its lock */
     size_t small_bytes; /* plan_small_bytes() */
@@ -44,7 +45,7 @@ struct tutti_comm {
     bool ready;              /* the rendezvous has succeeded */
     bool programmatic;       /* launches: CUDA only */
     bool unfinished;         /* the operation `cpu.sequence` has failed on this rank */
-    bool heir;               /* of a communicator that has shrunk: what is forced and the remaining
+    bool heir;               /* of some ranks of another communicator: what is forced and their
                               * links do not allow gives way */
     bool shrunk;             /* it has an heir */
     enum comm_service service;
@@ -75,6 +76,14 @@ struct tutti_comm {
  * NO_MEMORY, SYSTEM. */
 enum tutti_status comm_alloc(const struct tutti_allocator *allocator, const char *name, int rank,
                              int world_size, struct tutti_comm **comm);
+/*
+ * An empty communicator of some of another's ranks, of its device, with its configuration, time-out
+ * and those ranks' links, to be destroyed with tutti_comm_destroy(). The leaf order is the caller's
+ * to fill. Returns NO_MEMORY, SYSTEM.
+ * - [in] ranks: `size` of them, by their new numbers, of which the caller's is `rank`
+ */
+enum tutti_status comm_derive(const struct tutti_comm *from, const int *ranks, int size, int rank,
+                              const char *name, struct tutti_comm **comm);
 /* Puts a communicator together: collective, on this view of the store, under the generation of the
  * meeting, or, for NULL, of one that it holds first. The interrupt is for what waits without the
  * store. */
@@ -91,8 +100,14 @@ void comm_count_refused(void);
  */
 enum tutti_status comm_all_reduce_check(const struct tutti_comm *comm, const void *data,
                                         size_t count, enum tutti_dtype dtype, tutti_op_t op);
+/* The same of data on a device. */
+enum tutti_status comm_all_reduce_check_device(const struct tutti_comm *comm, const void *data,
+                                               size_t count, enum tutti_dtype dtype, tutti_op_t op);
 enum tutti_status comm_all_reduce(struct tutti_comm *comm, void *data, size_t count,
                                   enum tutti_dtype dtype, tutti_op_t op, int64_t timeout_ms);
+enum tutti_status comm_all_reduce_on(struct tutti_comm *comm, void *data, size_t count,
+                                     enum tutti_dtype dtype, tutti_op_t op, int64_t timeout_ms,
+                                     tutti_stream_t stream);
 
 /* The error of a child of fork() that uses its parent's communicator. */
 enum tutti_status comm_refuse_child(const struct tutti_comm *comm);

@@ -97,21 +97,30 @@ struct layout_meeting {
 struct layout_operation {
     uint64_t signature;         /* signature.h, without an algorithm */
     uint32_t parameter;         /* hash of the scalar, 0 if none */
-    uint16_t inputs;            /* of this rank */
+    uint8_t inputs;             /* of this rank; LAYOUT_APART if they are not direct's */
+    uint8_t device;             /* that its tensors are on: enum tutti_device */
     uint16_t dims;              /* of which there are sizes; or LAYOUT_SPARSE */
     uint8_t order[LAYOUT_DIMS]; /* place of each dimension in memory, 0 the fastest; else below */
     int64_t sizes[LAYOUT_DIMS];
 };
 
+enum layout_withdrawn {
+    LAYOUT_OFFERED,
+    LAYOUT_WITHDRAWN,
+    LAYOUT_LATE, /* announced and withdrawn: the input was not there in time */
+};
+
 enum {
     LAYOUT_NO_PLACE = 255,  /* of a dimension of extent 1 */
+    LAYOUT_APART = 0x80,    /* beside `inputs`: no device of the group's reaches them directly */
     LAYOUT_SPARSE = 0xffff, /* dims of a sparse tensor: its sizes travel with its entries */
 };
 
-/* "I have this operation", or "my time for it is over": a rank to the leader, rank 0. */
+/* "I have this operation", or "my time for it is over", or both at once: a rank to the leader, rank
+ * 0. */
 struct layout_announcement {
-    uint32_t turn; /* counts from 1; written last: release H1 */
-    uint32_t withdrawn;
+    uint32_t turn;      /* counts from 1; written last: release H1 */
+    uint32_t withdrawn; /* enum layout_withdrawn */
     uint32_t tag;
     uint32_t reserved;
     uint64_t sequence; /* of the tag */
@@ -126,7 +135,7 @@ struct layout_verdict {
     int32_t rank;
     int32_t peer;
     uint32_t tag;
-    uint32_t inputs; /* the most of any rank */
+    uint32_t inputs; /* the most of any rank; LAYOUT_APART if any has said so */
     uint64_t sequence;
     struct layout_operation expected; /* of a mismatch: rank's side, peer's side */
     struct layout_operation seen;

@@ -65,22 +65,20 @@ enum tutti_status links_read(struct tutti_comm *comm)
 }
 
 enum tutti_status links_inherit(struct tutti_comm *comm, const struct tutti_comm *from,
-                                uint64_t members)
+                                const int *ranks)
 {
-    int of[TUTTI_MAX_RANKS], size = 0;
+    const int size = comm->world_size;
     if (!from->config.topology_size) /* what the devices say is asked for anew */
         return TUTTI_OK;
     enum tutti_status status = links_alloc(comm);
     if (status != TUTTI_OK)
         return status;
-    for (uint64_t rest = members; rest; rest &= rest - 1)
-        of[size++] = __builtin_ctzll(rest);
     /* By now the file's matrix is one of ranks, even if it named devices. */
     memcpy(comm->links->source, from->links->source, sizeof comm->links->source);
     comm->links->matrix.size = size;
     for (int i = 0; i < size; i++)
         for (int j = 0; j < size; j++)
-            comm->links->matrix.links[i][j] = from->links->matrix.links[of[i]][of[j]];
+            comm->links->matrix.links[i][j] = from->links->matrix.links[ranks[i]][ranks[j]];
     comm->config.topology_size = size;
     return TUTTI_OK;
 }

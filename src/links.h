@@ -10,10 +10,10 @@
 /* Reads TUTTI_FORCE_FULLY_CONNECTED and TUTTI_TOPOLOGY_FILE into the configuration and
  * comm->links: local. Returns INVALID, SYSTEM, NO_MEMORY. */
 enum tutti_status links_read(struct tutti_comm *comm);
-/* What the members, bits, of `from` keep of their links, as the ranks of `comm`, in the same order:
- * into the configuration and comm->links, as links_read() does. Returns NO_MEMORY. */
+/* What some ranks of `from` keep of their links, as the ranks of `comm`: ranks[new] is the old one.
+ * Into the configuration and comm->links, as links_read() does. Returns NO_MEMORY. */
 enum tutti_status links_inherit(struct tutti_comm *comm, const struct tutti_comm *from,
-                                uint64_t members);
+                                const int *ranks);
 /* Frees comm->links. */
 void links_free(struct tutti_comm *comm);
 

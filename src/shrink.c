@@ -138,29 +138,16 @@ static enum tutti_status size_check(const struct tutti_comm *comm, int size)
 static enum tutti_status heir_make(const struct tutti_comm *from, uint64_t members,
                                    struct tutti_comm **heir)
 {
-    struct tutti_comm *made;
+    int ranks[TUTTI_MAX_RANKS], size = 0;
     *heir = NULL;
-    int size = __builtin_popcountll(members);
+    for (uint64_t rest = members; rest; rest &= rest - 1)
+        ranks[size++] = __builtin_ctzll(rest);
     enum tutti_status status = size_check(from, size);
     if (status == TUTTI_OK)
-        status =
-            comm_alloc(&from->allocator, from->name, new_rank(members, from->rank), size, &made);
-    if (status != TUTTI_OK)
-        return status;
-    made->config = from->config;
-    made->config.topology_size = made->config.topology_named = 0;
-    memset(made->config.leaf_order, 0, sizeof made->config.leaf_order);
-    leaf_order_inherit(made, from, members);
-    made->timeout_ms = from->timeout_ms;
-    made->programmatic = from->programmatic;
-    made->heir = true;
-    status = links_inherit(made, from, members);
-    if (status != TUTTI_OK) {
-        tutti_comm_destroy(made);
-        return status;
-    }
-    *heir = made;
-    return TUTTI_OK;
+        status = comm_derive(from, ranks, size, new_rank(members, from->rank), from->name, heir);
+    if (status == TUTTI_OK)
+        leaf_order_inherit(*heir, from, members);
+    return status;
 }
 
 /* Puts it together with the other members; OK once all have. */

@@ -18,7 +18,8 @@ extern "C" {
 #define TUTTI_MAX_DIMS 16
 
 /*
- * A dense tensor in the caller's memory: `dims` extents and, in elements, strides. Element (i, j,
+ * A dense tensor in memory of the host or of a device: `dims` extents and, in elements, strides.
+ * Element (i, j,
  * ...) is data[i * strides[0] + j * strides[1] + ...]. Dense and not overlapping: the dimensions in
  * any order, without holes. Where an extent is 1 the stride does not matter, where one is 0 none
  * does.
@@ -31,6 +32,7 @@ struct tutti_tensor {
     int dims; /* 0 to TUTTI_MAX_DIMS; 0 is one element */
     const int64_t *sizes;
     const int64_t *strides; /* NULL: the last dimension is the fastest */
+    int device_index;       /* of a CUDA tensor: the device's number in this process */
 };
 
 /* ---- process group -----------------------------------------------------------------------------
@@ -48,6 +50,12 @@ typedef struct tutti_pg tutti_pg_t;
 struct tutti_pg_options {
     size_t struct_size;
     int64_t timeout_ms; /* of each operation; 0: the communicator's */
+    /* The members, ranks of the communicator; equal on all of them, in any order, which is that of
+     * their numbers in the group, from 0, and of its sums. NULL: all ranks. Read during the call.
+     */
+    const int *ranks;
+    int rank_count;       /* 0 with NULL */
+    tutti_store_t *store; /* on which the members meet, if they do; used during the call */
 };
 
 /*
@@ -65,21 +73,36 @@ struct tutti_pg_call_options {
     int64_t timeout_ms;          /* 0: the group's */
     tutti_pg_callback *callback; /* may be NULL */
     void *context;               /* borrowed until the callback has returned */
+    tutti_stream_t stream;       /* of CUDA tensors: behind what is on it now; see below */
 };
 
 /*
- * Makes the process group of the communicator's ranks. Local: each rank does it once in the life of
- * its communicator, which from now on serves the group alone (others get CONCURRENT), and is
- * destroyed after it. Several groups are several communicators, of all ranks or of some. Starts a
- * thread.
+ * Makes a process group of the communicator's ranks, or of some. Starts a thread.
  *
- * - [in] comm: has met; CPU, not in strict mode
- * - [in] options: may be NULL; copied
+ * *Without a list, on a CPU communicator:* local. Each rank does it once in the life of its
+ * communicator, which from now on serves the group alone (others get CONCURRENT), and is destroyed
+ * after it.
+ *
+ * *With a list, even of all ranks, or on a CUDA communicator:* collective among the members, who
+ * meet on a store that all of them reach, such as that of the communicator. The group takes nothing
+ * of the communicator: that goes on, may have any number of such groups at once, of the same ranks
+ * too, and may be destroyed before them. A rank makes one at a time (CONCURRENT for other threads),
+ * and members of several make them in the same order. The group's time-out bounds the meeting, and
+ * tutti_comm_abort() of the communicator ends it. Errors of this call name the communicator's
+ * ranks, those of the group's operations, and struct tutti_fault, the group's numbers. Of a CUDA
+ * communicator the group has one more of the devices, as large as that, or, where that cannot be
+ * had, goes through the host.
+ *
+ * - [in] comm: has met, and has not failed; not in strict mode
+ * - [in] options: may be NULL without a list on a CPU communicator; copied
  * - [out] pg: to be destroyed with tutti_pg_destroy()
  *
- * Returns INVALID, DECLINED (a CUDA communicator, for now, or a strict one), CONCURRENT (the
- * communicator is in use, or has had its group), NO_MEMORY, SYSTEM, VERSION (an unknown option), or
- * the fault with which the communicator has failed.
+ * Returns INVALID (a list that is empty, has a rank twice, one out of range, or lacks the caller;
+ * no store), DECLINED (a strict communicator), CONCURRENT (the communicator is in use, or has had
+ * its group), MISMATCH (members that wait for each other with different lists: on both), TIMEOUT (a
+ * member did not come), PEER_DEAD (one is gone), ABORTED, NO_MEMORY, SYSTEM, VERSION (an unknown
+ * option), what a store does, or the fault with which the communicator has failed. What ends the
+ * meeting ends it on all members that have come; they may call again.
  */
 TUTTI_API enum tutti_status
 tutti_pg_create(tutti_comm_t *comm, const struct tutti_pg_options *options, tutti_pg_t **pg);
@@ -117,15 +140,28 @@ TUTTI_API void tutti_pg_destroy(tutti_pg_t *pg);
  * that is under way or comes later, as does PEER_DEAD. Then tensors of operations whose data was on
  * its way are undefined.
  *
- * - [in] tensors: 1 to TUTTI_MAX_TENSORS, of equal dtype, sizes and strides, disjoint; the structs
- *   are copied. CUDA tensors: DECLINED for now
+ * CUDA tensors go through pinned memory of the host; but in a group of a CUDA communicator what is
+ * one tensor on every rank, on the rank's device, is reduced by the devices, with the algorithms of
+ * tutti_all_reduce(): docs/streams.md has the table. The operation begins behind
+ * what is on options->stream at the call; TUTTI_STREAM_DEFAULT and TUTTI_STREAM_PER_THREAD are
+ * those of each tensor's device, any other stream may be of any device. The host waits nowhere:
+ * tutti_work_wait() has the stream that it names wait for all results, at once, whatever becomes of
+ * the operation; there, too, TUTTI_STREAM_DEFAULT is that of each of the tensors' devices. The work
+ * is done once the results are on the devices. An operation whose stream does not come to it within
+ * the time-out ends with TIMEOUT on all ranks, its tensors untouched. A copy that fails, or lacks
+ * memory, ends the group.
+ *
+ * - [in] tensors: 1 to TUTTI_MAX_TENSORS, of equal dtype, sizes and strides, disjoint, on the CPU
+ *   all or on CUDA devices all, at most 16, and so on every rank, else MISMATCH; the structs are
+ *   copied. All kinds of CUDA memory but the host's
  * - [in] op: a created one may be destroyed after the call
  * - [in] options: NULL is tag 0, the group's time-out, no callback
  * - [out] work: to be destroyed with tutti_work_destroy(), done or not. May be NULL
  *
  * Returns INVALID (an empty list, tensors that differ, overlap or are not dense, an op that the
- * dtype lacks; also after tutti_pg_destroy() began), DECLINED, NO_MEMORY, VERSION (an unknown
- * option), or the fault with which the group has ended.
+ * dtype lacks, memory that is not where the tensor is said to be: both devices named; also after
+ * tutti_pg_destroy() began), DECLINED (no CUDA; the stream is being captured), NO_MEMORY, CUDA,
+ * VERSION (an unknown option), or the fault with which the group has ended.
  */
 TUTTI_API enum tutti_status tutti_pg_all_reduce(tutti_pg_t *pg, const struct tutti_tensor *tensors,
                                                 int count, tutti_op_t op,
@@ -155,6 +191,7 @@ struct tutti_sparse_tensor {
     size_t nnz;             /* from 0 */
     const int64_t *indices; /* sparse_dim x nnz; may be NULL if there is none */
     const void *values;     /* nnz rows; may be NULL if there is no element */
+    int device_index;       /* of a CUDA tensor: the device's number in this process */
 };
 
 /*
@@ -164,9 +201,9 @@ struct tutti_sparse_tensor {
  * dimensions, and sizes are equal on all, else the operation ends with MISMATCH, which names two
  * ranks and what they have, and the group goes on.
  *
- * Returns at once but for one pass over the indices, which are checked here (0.5 ns each); the
- * group's thread does the rest. Until the work is done indices and values live, and nobody writes
- * to them; they are not written to. Tags, order, time-outs and failures are those of
+ * Returns at once but, of CPU tensors, for one pass over the indices, which are checked here (0.5
+ * ns each); the group's thread does the rest. Until the work is done indices and values live, and
+ * nobody writes to them; they are not written to. Tags, order, time-outs and failures are those of
  * tutti_pg_all_reduce(); where a rank lacks memory all ranks' operation ends with its status, but
  * for the result itself, for want of which it ends on that rank alone.
  *
@@ -180,19 +217,29 @@ struct tutti_sparse_tensor {
  * Until it ends the group keeps memory of the largest sums so far: two segments of 1.25 times this
  * rank's entries, which all ranks map, 32 bytes an entry of all ranks, and up to four results.
  *
- * - [in] tensors: 1 to TUTTI_MAX_TENSORS, of equal dtype and sizes; they may share memory. The
- *   structs and sizes are copied. CUDA tensors: DECLINED for now
+ * CUDA tensors go through pinned memory of the host, which the group keeps: behind what is on
+ * options->stream at the call their entries are copied there, and only then are the indices read.
+ * So an index outside the sizes is no refusal, but ends the operation with INVALID, on all ranks,
+ * by name, as does a copy that fails or lacks memory with its status; the group goes on. The result
+ * is memory of the first tensor's device, which the work owns, and which is used again by the group
+ * once the work is destroyed: by then streams that read it have passed it. The work is done once
+ * the result is on the device, and streams wait for it as in tutti_pg_all_reduce().
+ *
+ * - [in] tensors: 1 to TUTTI_MAX_TENSORS, of equal dtype and sizes; they may share memory. On the
+ *   CPU all or on CUDA devices all, at most 16, and so on every rank, else MISMATCH. The structs
+ *   and sizes are copied
  * - [in] options, [out] work: as for tutti_pg_all_reduce()
  *
- * Returns what tutti_pg_all_reduce() does; INVALID is also an index outside the sizes, by name.
+ * Returns what tutti_pg_all_reduce() does; INVALID is also an index outside the sizes of CPU
+ * tensors, by name.
  */
 TUTTI_API enum tutti_status
 tutti_pg_all_reduce_sparse(tutti_pg_t *pg, const struct tutti_sparse_tensor *tensors, int count,
                            const struct tutti_pg_call_options *options, tutti_work_t **work);
 /*
  * The result, coalesced, of a work that ended well; during its callback, too. What it points to
- * belongs to the work, is valid until the destroy, and may be read by any number of threads: who
- * wants to keep it keeps the work, or copies it.
+ * belongs to the work, is valid until the destroy, and may be read by any number of threads, or
+ * streams: who wants to keep it keeps the work, or copies it. `sizes` is the host's in any case.
  *
  * - [out] tensor: struct_size is the caller's
  *
@@ -213,7 +260,7 @@ TUTTI_API enum tutti_status tutti_work_sparse_tensors(const tutti_work_t *work,
  * (may be NULL; struct_size is the caller's): `peer` is the one that failed, or disagrees, `rank`
  * the one that noticed, `sequence` of a group's operation counts within its tag. The sentence is
  * tutti_last_error(). Does not wait. Returns INVALID, TIMEOUT, PEER_DEAD, MISMATCH, ABORTED; of a
- * sparse sum NO_MEMORY, SYSTEM, too. */
+ * sparse sum NO_MEMORY, SYSTEM, CUDA, too. */
 TUTTI_API enum tutti_status tutti_work_fault(tutti_work_t *work, struct tutti_fault *fault);
 /* Valid until the destroy: what the work is, "all_reduce of 2 x 12 float32, sum",
  * "all_reduce_sparse of 100 x 64 float32, sum" (entries, and elements of a row), or "point". NULL

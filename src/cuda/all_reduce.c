@@ -17,6 +17,21 @@ enum tutti_status cuda_group_check(struct cuda_group *group)
     return TUTTI_OK;
 }
 
+enum tutti_status cuda_group_enter(struct cuda_group *group, bool *pushed)
+{
+    return cuda_enter(group, pushed);
+}
+
+void cuda_group_leave(struct cuda_group *group, bool pushed)
+{
+    cuda_leave(group, pushed);
+}
+
+int cuda_group_device(const struct cuda_group *group)
+{
+    return group->device.ordinal;
+}
+
 /* What the template lacks. A time-out that is the communicator's own is left to the page, so that
  * it is none of the graph's. */
 static struct cuda_launch launch_make(const struct cuda_group *group, const struct request *request)

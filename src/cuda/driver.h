@@ -26,9 +26,13 @@
     X(device_p2p_attribute, cuDeviceGetP2PAttribute)                                               \
     X(ctx_current, cuCtxGetCurrent)                                                                \
     X(ctx_device, cuCtxGetDevice)                                                                  \
+    X(primary_retain, cuDevicePrimaryCtxRetain)                                                    \
+    X(primary_release, cuDevicePrimaryCtxRelease)                                                  \
     X(ctx_push, cuCtxPushCurrent)                                                                  \
     X(ctx_pop, cuCtxPopCurrent)                                                                    \
     X(pointer_attributes, cuPointerGetAttributes)                                                  \
+    X(mem_alloc, cuMemAlloc)                                                                       \
+    X(mem_free, cuMemFree)                                                                         \
     X(mem_granularity, cuMemGetAllocationGranularity)                                              \
     X(mem_info, cuMemGetInfo)                                                                      \
     X(mem_create, cuMemCreate)                                                                     \
@@ -57,6 +61,7 @@
     X(stream_create, cuStreamCreateWithPriority)                                                   \
     X(stream_destroy, cuStreamDestroy)                                                             \
     X(stream_synchronize, cuStreamSynchronize)                                                     \
+    X(stream_context, cuStreamGetCtx)                                                              \
     X(stream_wait_event, cuStreamWaitEvent)                                                        \
     X(stream_write_64, cuStreamWriteValue64)                                                       \
     X(stream_wait_64, cuStreamWaitValue64)                                                         \

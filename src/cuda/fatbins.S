@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* The compiled kernels, one fatbin for each row of CUDA_KERNEL_MAP and one each for the barrier and
- * for symmetric memory, as the read-only bytes cuda_fatbin_NAME. */
+/* The compiled kernels, one fatbin for each row of CUDA_KERNEL_MAP and one each for the barrier, for
+ * symmetric memory and for gates, as the read-only bytes cuda_fatbin_NAME. */
     .macro fatbin name
     .globl cuda_fatbin_\name
     .hidden cuda_fatbin_\name
@@ -20,5 +20,6 @@ cuda_fatbin_\name:
     fatbin ring
     fatbin barrier
     fatbin symm
+    fatbin gate
 
     .section .note.GNU-stack, "", %progbits

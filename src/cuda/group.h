@@ -77,6 +77,12 @@ enum tutti_status cuda_group_open(const struct cuda_group_config *config,
  * ended that nobody has asked about. */
 void cuda_group_close(struct cuda_group *group, struct tutti_fault *fault);
 
+/* Has the context in which the communicator lives current until cuda_group_leave(). Returns
+ * CUDA. */
+enum tutti_status cuda_group_enter(struct cuda_group *group, bool *pushed);
+void cuda_group_leave(struct cuda_group *group, bool pushed);
+/* The device's number in this process. */
+int cuda_group_device(const struct cuda_group *group);
 /* The number of the last operation that was enqueued: the caller's own. */
 uint64_t cuda_group_sequence(const struct cuda_group *group);
 /* Whether all goes through the host's memory, so that links are nothing to it. */

@@ -31,6 +31,13 @@ struct cuda_range {
     size_t bytes;
 };
 
+/* What the driver says of an address. */
+struct cuda_pointer {
+    bool device, managed; /* neither: memory of the host, or unknown */
+    int ordinal;          /* of the device */
+    struct cuda_range range;
+};
+
 struct cuda_group {
     const struct cuda_driver *driver;
     struct cuda_keep *keep;    /* all that a captured graph needs as well */
@@ -108,7 +115,10 @@ void cuda_trail_begin(struct cuda_group *group);
 /* By the watcher, now and then: notes in the recorder whom a kernel waits for. */
 void cuda_trail_look(struct cuda_group *group);
 
-/* operand.c: whether [pointer, pointer + bytes), not empty, is memory of our device. */
+/* operand.c. Returns CUDA. */
+enum tutti_status cuda_pointer_ask(const struct cuda_driver *driver, CUdeviceptr address,
+                                   struct cuda_pointer *facts);
+/* Whether [pointer, pointer + bytes), not empty, is memory of our device. */
 enum tutti_status cuda_operand_check(struct cuda_group *group, const char *what,
                                      const void *pointer, size_t bytes);
 

@@ -11,6 +11,7 @@ enum {
     NAME_BYTES = 64,
     BARRIER_ROW = CUDA_KERNELS, /* behind those of CUDA_KERNEL_MAP */
     SYMM_ROW,
+    GATE_ROW,
     ROWS,
 };
 static_assert(sizeof(((struct cuda_kernels *)0)->modules) == ROWS * sizeof(CUmodule), "modules");
@@ -20,6 +21,7 @@ static_assert(sizeof(((struct cuda_kernels *)0)->modules) == ROWS * sizeof(CUmod
 CUDA_KERNEL_MAP(DECLARE_FATBIN)
 DECLARE_FATBIN(, barrier, )
 DECLARE_FATBIN(, symm, )
+DECLARE_FATBIN(, gate, )
 #undef DECLARE_FATBIN
 
 static const struct {
@@ -31,6 +33,7 @@ static const struct {
 #undef KERNEL_ROW
         [BARRIER_ROW] = {"barrier", cuda_fatbin_barrier},
     [SYMM_ROW] = {"symm", cuda_fatbin_symm},
+    [GATE_ROW] = {"gate", cuda_fatbin_gate},
 };
 
 static const char *const dtype_names[TUTTI_DTYPE_COUNT] = {
@@ -157,16 +160,29 @@ enum tutti_status cuda_kernels_load(const struct cuda_driver *driver, int size, 
     return status;
 }
 
-enum tutti_status cuda_kernels_load_symm(const struct cuda_driver *driver,
-                                         struct cuda_kernels *kernels)
+/* A kernel that is alone in its module, whose name it has. */
+static enum tutti_status load_one(const struct cuda_driver *driver, struct cuda_kernels *kernels,
+                                  int row, CUfunction *function)
 {
     *kernels = (struct cuda_kernels){0};
-    enum tutti_status status = load_module(driver, kernels, SYMM_ROW);
+    enum tutti_status status = load_module(driver, kernels, row);
     if (status == TUTTI_OK)
-        status = load_function(driver, kernels->modules[SYMM_ROW], "symm", &kernels->symm);
+        status = load_function(driver, kernels->modules[row], kernel_rows[row].name, function);
     if (status != TUTTI_OK)
         cuda_kernels_unload(driver, kernels);
     return status;
+}
+
+enum tutti_status cuda_kernels_load_symm(const struct cuda_driver *driver,
+                                         struct cuda_kernels *kernels)
+{
+    return load_one(driver, kernels, SYMM_ROW, &kernels->symm);
+}
+
+enum tutti_status cuda_kernels_load_gate(const struct cuda_driver *driver,
+                                         struct cuda_kernels *kernels)
+{
+    return load_one(driver, kernels, GATE_ROW, &kernels->gate);
 }
 
 void cuda_kernels_unload(const struct cuda_driver *driver, struct cuda_kernels *kernels)

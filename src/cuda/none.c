@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* group.h and symm.h of a library that was built without CUDA. Whoever asks for a device is told
- * so; the rest cannot be reached. */
+/* group.h, symm.h and stage.h of a library that was built without CUDA. Whoever asks for a device
+ * is told so; the rest cannot be reached. */
 #include "cuda/group.h"
+#include "cuda/stage.h"
 #include "cuda/symm.h"
 
 #include "error.h"
@@ -56,6 +57,25 @@ void cuda_group_bury(struct cuda_group *group)
 void cuda_group_forget(struct cuda_group *group)
 {
     (void)group;
+}
+
+enum tutti_status cuda_group_enter(struct cuda_group *group, bool *pushed)
+{
+    (void)group;
+    *pushed = false;
+    return decline();
+}
+
+void cuda_group_leave(struct cuda_group *group, bool pushed)
+{
+    (void)group;
+    (void)pushed;
+}
+
+int cuda_group_device(const struct cuda_group *group)
+{
+    (void)group;
+    return -1;
 }
 
 enum tutti_status cuda_all_reduce(struct cuda_group *group, struct request *request,
@@ -221,4 +241,155 @@ void cuda_symm_watch_add(struct cuda_symm_watch *watch, struct cuda_symm *symm)
 void cuda_symm_watch_close(struct cuda_symm_watch *watch)
 {
     (void)watch;
+}
+
+/* There is a stage, without anything in it: its first call is a check. */
+enum tutti_status cuda_stage_create(struct cuda_stage **stage)
+{
+    *stage = NULL;
+    return TUTTI_OK;
+}
+
+void cuda_stage_close(struct cuda_stage *stage)
+{
+    (void)stage;
+}
+
+void cuda_stage_forget(struct cuda_stage *stage)
+{
+    (void)stage;
+}
+
+void cuda_stage_sweep(void)
+{
+}
+
+enum tutti_status cuda_stage_check(struct cuda_stage *stage, const char *what, int device,
+                                   const void *pointer, size_t bytes)
+{
+    (void)stage;
+    (void)what;
+    (void)device;
+    (void)pointer;
+    (void)bytes;
+    return decline();
+}
+
+enum tutti_status cuda_result_alloc(struct cuda_stage *stage, int device, size_t bytes,
+                                    struct cuda_result *result)
+{
+    (void)stage;
+    (void)device;
+    (void)bytes;
+    *result = (struct cuda_result){0};
+    return decline();
+}
+
+void cuda_result_free(struct cuda_stage *stage, struct cuda_result *result)
+{
+    (void)stage;
+    (void)result;
+}
+
+enum tutti_status cuda_ticket_take(struct cuda_stage *stage, const int *devices, int count,
+                                   tutti_stream_t stream, struct cuda_ticket **ticket)
+{
+    (void)stage;
+    (void)devices;
+    (void)count;
+    (void)stream;
+    *ticket = NULL;
+    return decline();
+}
+
+bool cuda_ticket_come(const struct cuda_ticket *ticket)
+{
+    (void)ticket;
+    return false;
+}
+
+enum tutti_status cuda_ticket_wait(struct cuda_ticket *ticket, tutti_stream_t stream,
+                                   int64_t timeout_ms, bool *full)
+{
+    (void)ticket;
+    (void)stream;
+    (void)timeout_ms;
+    *full = false;
+    return decline();
+}
+
+void cuda_ticket_open(struct cuda_ticket *ticket)
+{
+    (void)ticket;
+}
+
+void cuda_ticket_give(struct cuda_ticket *ticket)
+{
+    (void)ticket;
+}
+
+enum tutti_status cuda_block_take(struct cuda_stage *stage, size_t bytes, struct cuda_block **block)
+{
+    (void)stage;
+    (void)bytes;
+    *block = NULL;
+    return decline();
+}
+
+void cuda_block_give(struct cuda_stage *stage, struct cuda_block *block)
+{
+    (void)stage;
+    (void)block;
+}
+
+void cuda_block_lose(struct cuda_stage *stage, struct cuda_block *block)
+{
+    (void)stage;
+    (void)block;
+}
+
+enum tutti_status cuda_stage_copy(struct cuda_stage *stage, int device, enum cuda_way way, void *to,
+                                  const void *from, size_t bytes)
+{
+    (void)stage;
+    (void)device;
+    (void)way;
+    (void)to;
+    (void)from;
+    (void)bytes;
+    return decline();
+}
+
+enum tutti_status cuda_stage_open(struct cuda_stage *stage, int device)
+{
+    (void)stage;
+    (void)device;
+    return decline();
+}
+
+tutti_stream_t cuda_stage_stream(const struct cuda_stage *stage, int device, enum cuda_way way)
+{
+    (void)stage;
+    (void)device;
+    (void)way;
+    return TUTTI_STREAM_DEFAULT;
+}
+
+enum tutti_status cuda_stage_mark(struct cuda_stage *stage, int device, enum cuda_way way,
+                                  uint64_t *mark)
+{
+    (void)stage;
+    (void)device;
+    (void)way;
+    *mark = 0;
+    return decline();
+}
+
+bool cuda_stage_passed(const struct cuda_stage *stage, int device, enum cuda_way way, uint64_t mark)
+{
+    (void)stage;
+    (void)device;
+    (void)way;
+    (void)mark;
+    return true;
 }

@@ -18,33 +18,48 @@ static bool is_known(const struct cuda_group *group, CUdeviceptr first, CUdevice
     return false;
 }
 
-/* Asks about one address; *range is the allocation that it lies in. */
-static enum tutti_status ask(struct cuda_group *group, const char *what, const void *pointer,
-                             CUdeviceptr address, struct cuda_range *range)
+enum tutti_status cuda_pointer_ask(const struct cuda_driver *driver, CUdeviceptr address,
+                                   struct cuda_pointer *facts)
 {
     unsigned type = 0, managed = 0;
-    int ordinal = -1;
+    *facts = (struct cuda_pointer){.ordinal = -1};
     CUpointer_attribute names[] = {
         CU_POINTER_ATTRIBUTE_MEMORY_TYPE, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL,
         CU_POINTER_ATTRIBUTE_IS_MANAGED,  CU_POINTER_ATTRIBUTE_RANGE_START_ADDR,
         CU_POINTER_ATTRIBUTE_RANGE_SIZE,
     };
-    void *values[] = {&type, &ordinal, &managed, &range->base, &range->bytes};
+    void *values[] = {&type, &facts->ordinal, &managed, &facts->range.base, &facts->range.bytes};
     CUresult result =
-        group->driver->pointer_attributes(sizeof names / sizeof *names, names, values, address);
+        driver->pointer_attributes(sizeof names / sizeof *names, names, values, address);
     /* An address that the driver has never heard of is one of the host's. */
-    if (result != CUDA_SUCCESS && result != CUDA_ERROR_INVALID_VALUE)
-        return cuda_check(group->driver, result, "cuPointerGetAttributes");
-    if (result != CUDA_SUCCESS || (type != CU_MEMORYTYPE_DEVICE && !managed))
+    if (result == CUDA_ERROR_INVALID_VALUE)
+        return TUTTI_OK;
+    if (result != CUDA_SUCCESS)
+        return cuda_check(driver, result, "cuPointerGetAttributes");
+    facts->managed = managed != 0;
+    facts->device = type == CU_MEMORYTYPE_DEVICE;
+    return TUTTI_OK;
+}
+
+/* Asks about one address; *range is the allocation that it lies in. */
+static enum tutti_status ask(struct cuda_group *group, const char *what, const void *pointer,
+                             CUdeviceptr address, struct cuda_range *range)
+{
+    struct cuda_pointer facts;
+    enum tutti_status status = cuda_pointer_ask(group->driver, address, &facts);
+    if (status != TUTTI_OK)
+        return status;
+    *range = facts.range;
+    if (!facts.device && !facts.managed)
         return error_set(TUTTI_ERR_INVALID,
                          "tutti_all_reduce: %s %p is host memory: a CUDA communicator on device %d "
                          "takes memory of that device",
                          what, pointer, group->device.ordinal);
-    if (ordinal != group->device.ordinal && !managed)
+    if (facts.ordinal != group->device.ordinal && !facts.managed)
         return error_set(TUTTI_ERR_INVALID,
                          "tutti_all_reduce: %s %p is memory of device %d, the communicator is on "
                          "device %d",
-                         what, pointer, ordinal, group->device.ordinal);
+                         what, pointer, facts.ordinal, group->device.ordinal);
     return TUTTI_OK;
 }
 

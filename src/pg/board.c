@@ -31,11 +31,16 @@ void pg_board_stir(struct pg_boards *boards)
     boards->quiet_since = 0;
 }
 
+static bool has_news(const struct pg_boards *boards, uint32_t bell, const struct pg_watch *watch)
+{
+    return pg_board_bell(boards) != bell || (watch && watch->news(watch->context));
+}
+
 /* Polls for a while. */
-static bool rings_soon(const struct pg_boards *boards, uint32_t bell)
+static bool comes_soon(const struct pg_boards *boards, uint32_t bell, const struct pg_watch *watch)
 {
     for (int turn = 0; turn < SPINS + YIELDS; turn++) {
-        if (pg_board_bell(boards) != bell)
+        if (has_news(boards, bell, watch))
             return true;
         if (turn < SPINS)
             order_pause();
@@ -48,13 +53,14 @@ static bool rings_soon(const struct pg_boards *boards, uint32_t bell)
 /*
  * The sleeper says that it may sleep, then (the kernel does) looks at the bell; who rings advances
  * the bell, then looks for a sleeper. With full fences on both sides one of them sees the other.
- * Between naps it looks at nothing but the bell, so that who submits finds in its own cache what
- * else the two share.
+ * Between naps it looks at nothing but the bell, and what nobody rings for, so that who submits
+ * finds in its own cache what else the two share.
  */
-void pg_board_sleep(struct pg_boards *boards, uint32_t bell, int64_t ms)
+void pg_board_sleep(struct pg_boards *boards, uint32_t bell, int64_t ms,
+                    const struct pg_watch *watch)
 {
     if (!boards->quiet_since) {
-        if (rings_soon(boards, bell))
+        if (comes_soon(boards, bell, watch))
             return;
         boards->quiet_since = deadline_now();
     }
@@ -62,12 +68,12 @@ void pg_board_sleep(struct pg_boards *boards, uint32_t bell, int64_t ms)
     do {
         int64_t quiet = now - boards->quiet_since, nap = quiet / NAP_SHARE;
         nap = nap < NAP_LEAST_NS ? NAP_LEAST_NS : nap > NAP_MOST_NS ? NAP_MOST_NS : nap;
-        bool naps = quiet < DROWSY_NS && nap < end - now;
+        bool naps = (watch || quiet < DROWSY_NS) && nap < end - now;
         order_store_relaxed_u32(&boards->own->asleep, naps ? LAYOUT_NAPS : LAYOUT_SLEEPS);
         order_fence();
         futex_sleep_ns(&boards->own->bell, bell, naps ? nap : end - now);
         now = deadline_now();
-    } while (pg_board_bell(boards) == bell && now < end);
+    } while (!has_news(boards, bell, watch) && now < end);
     order_store_relaxed_u32(&boards->own->asleep, LAYOUT_AWAKE);
 }
 
@@ -118,7 +124,7 @@ bool pg_board_announce(struct pg_boards *boards, const struct layout_announcemen
     post->withdrawn = announcement->withdrawn;
     post->tag = announcement->tag;
     post->sequence = announcement->sequence;
-    if (!announcement->withdrawn)
+    if (announcement->withdrawn != LAYOUT_WITHDRAWN)
         operation_copy(&post->operation, &announcement->operation);
     order_store_release_u32(&post->turn, turn); /* H1 pairs H1a: the announcement */
     pg_board_ring(boards->of[0]);

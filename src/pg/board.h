@@ -31,8 +31,16 @@ struct pg_boards {
 
 /* What the own bell has rung so far: to be read before one looks for news. */
 uint32_t pg_board_bell(const struct pg_boards *boards);
-/* Returns once the own bell has rung since then, or after ms. */
-void pg_board_sleep(struct pg_boards *boards, uint32_t bell, int64_t ms);
+/* News that nobody rings for, and which so has to be looked for. */
+struct pg_watch {
+    bool (*news)(const void *context);
+    const void *context;
+};
+
+/* Returns once the own bell has rung since then, or there is such news (`watch` may be NULL), or
+ * after ms. */
+void pg_board_sleep(struct pg_boards *boards, uint32_t bell, int64_t ms,
+                    const struct pg_watch *watch);
 /* There has been news: it may come thick and fast. */
 void pg_board_stir(struct pg_boards *boards);
 /* There is news for the owner of the board. */

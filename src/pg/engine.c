@@ -24,7 +24,7 @@ static struct pg_op *op_of(struct pg_key *key)
 /* Whether anything is under way. */
 static bool is_busy(const struct tutti_pg *pg)
 {
-    return pg->open.count || pg->waiting.first;
+    return pg->open.count || pg->waiting.first || pg->held || pg->landing.first;
 }
 
 /* ---- what is recorded ------------------------------------------------------------------------ */
@@ -44,7 +44,72 @@ static void record(struct tutti_pg *pg, struct pg_op *op)
 static void complete(struct tutti_pg *pg, struct pg_op *op, const struct pg_outcome *outcome)
 {
     recorder_end_later(&pg->comm->recorder, op->record, outcome->status);
+    if (op->staging)
+        pg_stage_end(pg, op);
     pg_op_complete(op, outcome);
+}
+
+/* ---- what is held: its input is on the way ----------------------------------------------------
+ */
+
+/* Behind an operation that is held those of its tag are, too. */
+static void hold(struct tutti_pg *pg, struct pg_op *op)
+{
+    struct pg_tag *tag = op->of;
+    if (!tag->held.first) {
+        tag->next = pg->held;
+        pg->held = tag;
+    }
+    pg_list_append(&tag->held, op);
+    if (op->deadline < pg->due_at)
+        pg->due_at = op->deadline;
+}
+
+/* Whether the first operation of a tag need be held no longer. */
+static bool is_free(const struct pg_op *op)
+{
+    return !op->staging || op->late || pg_stage_come(op);
+}
+
+/* Sends on what need not be held: the first ones, in order, and those that are late, for which
+ * order is nothing any more. */
+static void tag_free(struct tutti_pg *pg, struct pg_tag *tag)
+{
+    struct pg_list held = tag->held;
+    struct pg_op *op;
+    tag->held = (struct pg_list){NULL, NULL};
+    while ((op = pg_list_take(&held))) {
+        bool goes = op->late || (!tag->held.first && is_free(op));
+        if (goes && op->staging && !op->late)
+            pg_stage_ahead(pg, op);
+        pg_list_append(goes ? &pg->waiting : &tag->held, op);
+    }
+}
+
+static void free_held(struct tutti_pg *pg)
+{
+    for (struct pg_tag **link = &pg->held; *link;) {
+        struct pg_tag *tag = *link;
+        if (is_free(tag->held.first) || pg->late)
+            tag_free(pg, tag);
+        if (tag->held.first)
+            link = &tag->next;
+        else
+            *link = tag->next;
+    }
+    pg->late = false;
+}
+
+/* Whether any input has come, or result is back, since the thread looked. */
+static bool has_news(const void *context)
+{
+    const struct tutti_pg *pg = context;
+    if (pg->late)
+        return true;
+    for (const struct pg_tag *tag = pg->held; tag; tag = tag->next)
+        if (is_free(tag->held.first))
+            return true;
+    return pg->landing.first && pg_stage_landed(pg, pg->landing.first);
 }
 
 /* ---- the end --------------------------------------------------------------------------------- */
@@ -66,6 +131,10 @@ static void fail(struct tutti_pg *pg, const struct pg_outcome *fault)
         complete(pg, op_of(key), &stands);
     while ((op = pg_list_take(&pg->waiting)))
         complete(pg, op, &stands);
+    for (struct pg_tag *tag = pg->held; tag; tag = tag->next)
+        while ((op = pg_list_take(&tag->held)))
+            complete(pg, op, &stands);
+    pg->held = NULL;
     while ((op = pg_list_take(&queue)))
         complete(pg, op, &stands);
 }
@@ -104,10 +173,30 @@ static void fail_missing(struct tutti_pg *pg, int missing)
     fail(pg, &gone);
 }
 
+/* Completes those whose results are back. What went by the devices may have failed there. */
+static bool land(struct tutti_pg *pg)
+{
+    bool any = false;
+    for (; pg->landing.first && pg_stage_landed(pg, pg->landing.first); any = true) {
+        struct pg_outcome outcome = {.rank = pg->boards.rank, .peer = -1};
+        struct tutti_fault fault = {.struct_size = sizeof fault};
+        struct pg_op *op = pg_list_take(&pg->landing);
+        if (op->staging->direct && tutti_comm_status(pg->direct, &fault) != TUTTI_OK) {
+            outcome = (struct pg_outcome){
+                .status = fault.status, .rank = fault.rank, .peer = fault.peer, .over = true};
+            fail_communicator(pg, fault.status, fault.peer);
+            fail(pg, &outcome);
+            outcome = pg->fault; /* nobody else writes it: the first one */
+        }
+        complete(pg, op, &outcome);
+    }
+    return any;
+}
+
 /* ---- one thing after the other --------------------------------------------------------------- */
 
-/* Takes what callers have submitted. */
-static void intake(struct tutti_pg *pg, bool *stopping)
+/* Takes what callers have submitted; whether there was anything. */
+static bool intake(struct tutti_pg *pg, bool *stopping)
 {
     struct pg_op *op;
     pthread_mutex_lock(&pg->lock);
@@ -115,20 +204,32 @@ static void intake(struct tutti_pg *pg, bool *stopping)
     pg->queue = (struct pg_list){NULL, NULL};
     *stopping = pg->stopping;
     pthread_mutex_unlock(&pg->lock);
-    while ((op = pg_list_take(&queue)))
-        pg_list_append(&pg->waiting, op);
+    const bool any = queue.first != NULL;
+    while ((op = pg_list_take(&queue))) {
+        if (op->staging || op->of->held.first)
+            hold(pg, op);
+        else
+            pg_list_append(&pg->waiting, op);
+    }
+    free_held(pg);
+    return any;
 }
 
 static bool announce(struct tutti_pg *pg)
 {
     bool any = false;
     for (struct pg_op *op; (op = pg->waiting.first); any = true) {
-        const struct layout_announcement announcement = {
-            .tag = op->key.tag, .sequence = op->key.sequence, .operation = op->operation};
+        const struct layout_announcement announcement = {.withdrawn = op->late ? LAYOUT_LATE
+                                                                               : LAYOUT_OFFERED,
+                                                         .tag = op->key.tag,
+                                                         .sequence = op->key.sequence,
+                                                         .operation = op->operation};
         if (!pg_board_announce(&pg->boards, &announcement))
             break;
         pg_list_take(&pg->waiting);
         record(pg, op);
+        if (op->late)
+            op->withdrawn_at = deadline_now();
         pg_table_insert(&pg->open, &op->key);
         if (op->deadline < pg->due_at)
             pg->due_at = op->deadline;
@@ -141,6 +242,10 @@ static void run(struct tutti_pg *pg, struct pg_op *op, uint32_t inputs)
     struct pg_outcome outcome = {.rank = pg->boards.rank, .peer = -1};
     pg_run(pg, op, inputs, &outcome);
     pg->blocked_at = 0; /* all ranks were busy */
+    if (outcome.status == TUTTI_OK && op->staging) {
+        pg_list_append(&pg->landing, op);
+        return;
+    }
     if (outcome.status == TUTTI_OK || tutti_comm_status(pg->comm, NULL) == TUTTI_OK) {
         complete(pg, op, &outcome);
         return;
@@ -189,7 +294,7 @@ static void expire(void *context, struct pg_key *key)
     int64_t due_at = op->deadline;
     if (due_at <= look->now) {
         const struct layout_announcement withdrawal = {
-            .withdrawn = 1, .tag = key->tag, .sequence = key->sequence};
+            .withdrawn = LAYOUT_WITHDRAWN, .tag = key->tag, .sequence = key->sequence};
         if (!op->withdrawn_at && pg_board_announce(&pg->boards, &withdrawal))
             op->withdrawn_at = look->now;
         look->no_answer |= op->withdrawn_at && look->now - op->withdrawn_at > answer_ns;
@@ -199,6 +304,18 @@ static void expire(void *context, struct pg_key *key)
         pg->due_at = due_at;
 }
 
+/* The same of those that are held, but that there is nothing to withdraw: both is said at once. */
+static void expire_held(struct tutti_pg *pg, int64_t now)
+{
+    for (struct pg_tag *tag = pg->held; tag; tag = tag->next)
+        for (struct pg_op *op = tag->held.first; op; op = op->next) {
+            op->late |= op->deadline <= now;
+            pg->late |= op->late;
+            if (!op->late && op->deadline < pg->due_at)
+                pg->due_at = op->deadline;
+        }
+}
+
 /* Milliseconds to sleep; ends the group if the leader owes an answer. */
 static int64_t times(struct tutti_pg *pg)
 {
@@ -206,6 +323,7 @@ static int64_t times(struct tutti_pg *pg)
     if (pg->due_at <= look.now) {
         pg->due_at = DEADLINE_NEVER;
         pg_table_each(&pg->open, expire, &look);
+        expire_held(pg, look.now);
     }
     /* What waits for room to be announced hears nothing at all if the leader does not answer. */
     const struct pg_op *head = pg->waiting.first;
@@ -255,10 +373,16 @@ static bool stopped(struct tutti_pg *pg)
         pg->stop_at = now + (int64_t)LINGER_MS * 1000000;
     if (now < pg->stop_at)
         return false;
-    /* The leader may have begun an operation meanwhile, for which we shall not come. */
+    /* What is still on its way back is so because the device does not go on. */
+    struct pg_op *op;
     int own = pg->boards.rank;
     const struct pg_outcome aborted = {
         .status = TUTTI_ERR_ABORTED, .rank = own, .peer = own, .over = true};
+    if (pg->direct)
+        tutti_comm_abort(pg->direct);
+    while ((op = pg_list_take(&pg->landing)))
+        complete(pg, op, &aborted);
+    /* The leader may have begun an operation meanwhile, for which we shall not come. */
     fail_communicator(pg, TUTTI_ERR_PEER_DEAD, own);
     fail(pg, &aborted);
     return true;
@@ -269,9 +393,10 @@ static bool turn(struct tutti_pg *pg)
     struct tutti_fault fault;
     bool stopping;
     uint32_t bell = pg_board_bell(&pg->boards);
-    int missing = missing_rank(pg); /* before what it has said is heard */
-    intake(pg, &stopping);
-    bool any = announce(pg);
+    int missing = missing_rank(pg);   /* before what it has said is heard */
+    bool any = intake(pg, &stopping); /* if it is held its input is likely to be here soon */
+    any |= announce(pg);
+    any |= land(pg);
     if (pg->leader)
         any |= pg_leader_turn(pg->leader);
     any |= hear(pg);
@@ -288,7 +413,8 @@ static bool turn(struct tutti_pg *pg)
     int64_t ms = times(pg);
     if (stopping && stopped(pg))
         return false;
-    pg_board_sleep(&pg->boards, bell, ms);
+    const struct pg_watch watch = {.news = has_news, .context = pg};
+    pg_board_sleep(&pg->boards, bell, ms, pg->held || pg->landing.first ? &watch : NULL);
     return true;
 }
 

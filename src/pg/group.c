@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: MIT */
 /* A group's life. */
+#include "cuda/group.h"
 #include "deadline.h"
 #include "error.h"
 #include "ipc/fork.h"
 #include "ipc/futex.h"
 #include "options.h"
 #include "order.h"
+#include "pg/members.h"
 #include "pg/pg.h"
 
 #include <errno.h>
@@ -26,11 +28,6 @@ static enum tutti_status comm_check(struct tutti_comm *comm)
         return error_set(TUTTI_ERR_INVALID,
                          "%s: communicator \"%s\" has not met: call tutti_comm_rendezvous()", call,
                          comm->name);
-    if (comm->cuda)
-        return error_set(TUTTI_ERR_DECLINED,
-                         "%s: communicator \"%s\" is of CUDA devices: process groups have CPU "
-                         "communicators only, yet",
-                         call, comm->name);
     if (comm->config.strict)
         return error_set(TUTTI_ERR_DECLINED,
                          "%s: communicator \"%s\" is in strict mode, which a process group lacks: "
@@ -39,12 +36,14 @@ static enum tutti_status comm_check(struct tutti_comm *comm)
     return tutti_comm_status(comm, NULL);
 }
 
-static enum tutti_status pg_make(struct tutti_comm *comm, int64_t timeout_ms, struct tutti_pg **pg)
+static enum tutti_status pg_make(struct tutti_comm *comm, bool owns, int64_t timeout_ms,
+                                 struct tutti_pg **pg)
 {
     struct tutti_pg *made = calloc(1, sizeof *made);
     if (!made)
         return error_errno("%s: calloc of a group", call);
     made->comm = comm;
+    made->owns = owns;
     made->epoch = comm->epoch;
     made->due_at = DEADLINE_NEVER;
     made->timeout_ms = timeout_ms ? timeout_ms : comm->timeout_ms;
@@ -56,12 +55,14 @@ static enum tutti_status pg_make(struct tutti_comm *comm, int64_t timeout_ms, st
     made->wide = malloc(PG_WIDE_ELEMENTS * sizeof *made->wide);
     made->worker.isa = comm->isa;
     made->share = pg_share_create(comm);
-    made->home = pg_home_create(comm->cpu.own);
+    made->home = pg_home_create(comm->cpu.own, owns ? comm->name : "");
     if (comm->rank == 0)
         made->leader = pg_leader_create(&made->boards);
+    enum tutti_status status = cuda_stage_create(&made->stage);
     pthread_mutex_init(&made->lock, NULL);
     *pg = made;
-    if (made->wide && made->share && made->home && (made->leader || comm->rank != 0))
+    if (status == TUTTI_OK && made->wide && made->share && made->home &&
+        (made->leader || comm->rank != 0))
         return TUTTI_OK;
     return error_set(TUTTI_ERR_NO_MEMORY, "%s: no memory for a group", call);
 }
@@ -71,10 +72,11 @@ static void pg_free(struct tutti_pg *pg)
 {
     struct pg_key *key;
     while ((key = pg_table_take_any(&pg->tags)))
-        free(key); /* begins a struct tag */
+        free(key); /* begins a struct pg_tag */
     pg_leader_destroy(pg->leader);
     pg_share_destroy(pg->share);
-    pg_home_close(pg->home);
+    pg_home_close(pg->home, pg->stage);
+    cuda_stage_close(pg->stage);
     sparse_memory_fini(&pg->worker.scratch);
     free(pg->wide);
     free(pg);
@@ -93,25 +95,17 @@ static enum tutti_status thread_start(struct tutti_pg *pg)
     return error_errno("%s: pthread_create", call);
 }
 
-enum tutti_status tutti_pg_create(tutti_comm_t *comm, const struct tutti_pg_options *given,
-                                  tutti_pg_t **pg)
+/* Of a communicator that nobody else uses from now on. */
+static enum tutti_status pg_start(struct tutti_comm *comm, struct tutti_comm *direct, bool owns,
+                                  int64_t timeout_ms, struct tutti_pg **pg)
 {
-    struct tutti_pg_options options = {.struct_size = sizeof options};
     struct tutti_pg *made = NULL;
-    if (!pg)
-        return error_set(TUTTI_ERR_INVALID, "%s: pg is NULL", call);
-    *pg = NULL;
-    enum tutti_status status = comm_check(comm);
-    if (status == TUTTI_OK && given)
-        status = options_copy(call, "tutti_pg_options", given, &options, sizeof options);
-    if (status != TUTTI_OK)
-        return status;
-    if (order_exchange_u32(&comm->busy, 1)) /* C1; never given back, but on failure */
-        return error_set(TUTTI_ERR_CONCURRENT,
-                         "%s: communicator \"%s\" is in use, or has had its group: make another "
-                         "communicator for each group",
-                         call, comm->name);
-    status = pg_make(comm, options.timeout_ms, &made);
+    enum tutti_status status = pg_make(comm, owns, timeout_ms, &made);
+    if (status == TUTTI_OK && direct) {
+        made->direct = direct;
+        made->device = cuda_group_device(direct->cuda);
+        status = cuda_stage_open(made->stage, made->device);
+    }
     if (status == TUTTI_OK)
         status = thread_start(made);
     if (status == TUTTI_OK) {
@@ -123,19 +117,85 @@ enum tutti_status tutti_pg_create(tutti_comm_t *comm, const struct tutti_pg_opti
         pthread_mutex_destroy(&made->lock);
         pg_free(made);
     }
-    order_store_release_u32(&comm->busy, 0); /* C1 */
     return status;
+}
+
+static enum tutti_status create_on(struct tutti_comm *comm, int64_t timeout_ms,
+                                   struct tutti_pg **pg)
+{
+    if (order_exchange_u32(&comm->busy, 1)) /* C1; never given back, but on failure */
+        return error_set(TUTTI_ERR_CONCURRENT,
+                         "%s: communicator \"%s\" is in use, or has had its group: make another "
+                         "communicator for each group, or name the ranks of each in options->ranks",
+                         call, comm->name);
+    enum tutti_status status = pg_start(comm, NULL, false, timeout_ms, pg);
+    if (status != TUTTI_OK)
+        order_store_release_u32(&comm->busy, 0); /* C1 */
+    return status;
+}
+
+static enum tutti_status create_apart(struct tutti_comm *comm,
+                                      const struct tutti_pg_options *options,
+                                      const struct pg_members *members, struct tutti_pg **pg)
+{
+    struct tutti_comm *own, *direct;
+    bool pushed = false;
+    if (!options->store)
+        return error_set(TUTTI_ERR_INVALID,
+                         "%s: options->store is NULL: the members of a group of %s meet on a "
+                         "store: give the one on which communicator \"%s\" has met",
+                         call, members->listed ? "listed ranks" : "a CUDA communicator",
+                         comm->name);
+    int64_t timeout_ms = options->timeout_ms ? options->timeout_ms : comm->timeout_ms;
+    enum tutti_status status =
+        comm->cuda ? cuda_group_enter(comm->cuda, &pushed) : TUTTI_OK; /* where `direct` lives */
+    if (status != TUTTI_OK)
+        return status;
+    status = pg_members_meet(comm, options->store, members, timeout_ms, &own, &direct);
+    if (status == TUTTI_OK)
+        status = pg_start(own, direct, true, timeout_ms, pg);
+    if (status != TUTTI_OK) {
+        tutti_comm_destroy(direct);
+        tutti_comm_destroy(own);
+    }
+    if (comm->cuda)
+        cuda_group_leave(comm->cuda, pushed);
+    return status;
+}
+
+enum tutti_status tutti_pg_create(tutti_comm_t *comm, const struct tutti_pg_options *given,
+                                  tutti_pg_t **pg)
+{
+    struct tutti_pg_options options = {.struct_size = sizeof options};
+    struct pg_members members;
+    if (!pg)
+        return error_set(TUTTI_ERR_INVALID, "%s: pg is NULL", call);
+    *pg = NULL;
+    enum tutti_status status = comm_check(comm);
+    if (status == TUTTI_OK && given)
+        status = options_copy(call, "tutti_pg_options", given, &options, sizeof options);
+    if (status == TUTTI_OK)
+        status = pg_members_read(comm, &options, &members);
+    if (status != TUTTI_OK)
+        return status;
+    return members.listed || comm->cuda ? create_apart(comm, &options, &members, pg)
+                                        : create_on(comm, options.timeout_ms, pg);
 }
 
 void tutti_pg_destroy(tutti_pg_t *pg)
 {
     if (!pg)
         return;
+    struct tutti_comm *own = pg->owns ? pg->comm : NULL, *direct = pg->direct;
     if (fork_detected(pg->epoch)) { /* nor has it the segments, or a lock that it may take */
         pg_share_forget(pg->share);
+        cuda_stage_forget(pg->stage);
         pg->share = NULL;
         pg->home = NULL;
+        pg->stage = NULL;
         pg_free(pg);
+        tutti_comm_destroy(direct);
+        tutti_comm_destroy(own);
         return;
     }
     pthread_mutex_lock(&pg->lock);
@@ -155,5 +215,7 @@ void tutti_pg_destroy(tutti_pg_t *pg)
     pthread_join(pg->thread, NULL);
     pg->comm->service = COMM_SERVED;
     pthread_mutex_destroy(&pg->lock);
+    tutti_comm_destroy(direct); /* its last operation was on a stream of the stage's */
     pg_free(pg);
+    tutti_comm_destroy(own);
 }

@@ -5,21 +5,24 @@
 #include "order.h"
 
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 
-enum { IDLE_MAX = 4 };
+enum { IDLE_MAX = 4, NAME_BYTES = 64 };
 
 struct pg_home {
     uint32_t references;
     struct layout_arena *arena;
+    char name[NAME_BYTES];
     pthread_mutex_t lock;
     /* Under the lock: */
     bool closed;
     int count;
     struct sparse_memory idle[IDLE_MAX];
+    struct cuda_result results[IDLE_MAX]; /* none, or idle */
 };
 
-struct pg_home *pg_home_create(struct layout_arena *arena)
+struct pg_home *pg_home_create(struct layout_arena *arena, const char *name)
 {
     struct pg_home *home = calloc(1, sizeof *home);
     if (!home)
@@ -27,6 +30,7 @@ struct pg_home *pg_home_create(struct layout_arena *arena)
     local_hold(arena);
     home->arena = arena;
     home->references = 1;
+    snprintf(home->name, sizeof home->name, "%s", name);
     pthread_mutex_init(&home->lock, NULL);
     return home;
 }
@@ -34,6 +38,11 @@ struct pg_home *pg_home_create(struct layout_arena *arena)
 void pg_home_hold(struct pg_home *home)
 {
     order_fetch_add_u32(&home->references, 1);
+}
+
+const char *pg_home_name(const struct pg_home *home)
+{
+    return home->name;
 }
 
 struct layout_board *pg_home_board(struct pg_home *home)
@@ -50,7 +59,7 @@ void pg_home_release(struct pg_home *home)
     free(home);
 }
 
-void pg_home_close(struct pg_home *home)
+void pg_home_close(struct pg_home *home, struct cuda_stage *stage)
 {
     if (!home)
         return;
@@ -58,6 +67,8 @@ void pg_home_close(struct pg_home *home)
     home->closed = true;
     while (home->count)
         sparse_memory_fini(&home->idle[--home->count]);
+    for (int i = 0; i < IDLE_MAX; i++)
+        cuda_result_free(stage, &home->results[i]);
     pthread_mutex_unlock(&home->lock);
     pg_home_release(home);
 }
@@ -81,4 +92,42 @@ void pg_home_give(struct pg_home *home, struct sparse_memory memory)
     pthread_mutex_unlock(&home->lock);
     if (!keep)
         sparse_memory_fini(&memory);
+}
+
+/* The smallest that will do. */
+struct cuda_result pg_home_take_result(struct pg_home *home, int device, size_t bytes)
+{
+    struct cuda_result taken = {0}, *best = NULL;
+    pthread_mutex_lock(&home->lock);
+    for (int i = 0; i < IDLE_MAX; i++) {
+        struct cuda_result *idle = &home->results[i];
+        if (idle->memory && idle->device == device && idle->bytes >= bytes &&
+            (!best || idle->bytes < best->bytes))
+            best = idle;
+    }
+    if (best) {
+        taken = *best;
+        *best = (struct cuda_result){0};
+    }
+    pthread_mutex_unlock(&home->lock);
+    return taken;
+}
+
+/* What is kept are the largest ones: in time they do for all. */
+void pg_home_give_result(struct pg_home *home, struct cuda_stage *stage, struct cuda_result result)
+{
+    struct cuda_result *least = &home->results[0];
+    if (!result.memory)
+        return;
+    pthread_mutex_lock(&home->lock);
+    for (int i = 1; i < IDLE_MAX; i++)
+        if (home->results[i].bytes < least->bytes)
+            least = &home->results[i];
+    if (!home->closed && least->bytes < result.bytes) {
+        struct cuda_result other = *least;
+        *least = result;
+        result = other;
+    }
+    pthread_mutex_unlock(&home->lock);
+    cuda_result_free(stage, &result);
 }

@@ -77,7 +77,7 @@ static bool equal(const struct layout_operation *a, const struct layout_operatio
 {
     size_t dims = a->dims < LAYOUT_DIMS ? a->dims : LAYOUT_DIMS;
     return a->signature == b->signature && a->parameter == b->parameter && a->dims == b->dims &&
-           memcmp(a->order, b->order, sizeof a->order) == 0 &&
+           a->device == b->device && memcmp(a->order, b->order, sizeof a->order) == 0 &&
            memcmp(a->sizes, b->sizes, dims * sizeof *a->sizes) == 0;
 }
 
@@ -95,9 +95,18 @@ static struct ballot *ballot_make(struct pg_leader *leader,
     return ballot;
 }
 
-/* False if there is no memory: try again later. */
+/* The most of any rank, and whether one has any that are apart. */
+static void inputs_count(struct layout_verdict *verdict, uint32_t inputs)
+{
+    uint32_t apart = (verdict->inputs | inputs) & LAYOUT_APART;
+    uint32_t most = verdict->inputs & ~(uint32_t)LAYOUT_APART;
+    inputs &= ~(uint32_t)LAYOUT_APART;
+    verdict->inputs = (most < inputs ? inputs : most) | apart;
+}
+
+/* False if there is no memory: try again later. Late is who withdraws at once. */
 static bool count(struct pg_leader *leader, const struct layout_announcement *announcement,
-                  int rank)
+                  int rank, bool late)
 {
     const struct layout_operation *operation = &announcement->operation;
     struct ballot *ballot =
@@ -107,10 +116,11 @@ static bool count(struct pg_leader *leader, const struct layout_announcement *an
     if (!ballot)
         return false;
     ballot->announced |= UINT64_C(1) << rank;
-    if (ballot->verdict.inputs < operation->inputs)
-        ballot->verdict.inputs = operation->inputs;
+    inputs_count(&ballot->verdict, operation->inputs);
     if (ballot->ended) {
         post(leader, ballot); /* once more, for this rank */
+    } else if (late) {
+        end(leader, ballot, TUTTI_ERR_TIMEOUT, rank, rank);
     } else if (!equal(&ballot->verdict.expected, operation)) {
         ballot->verdict.seen = *operation;
         end(leader, ballot, TUTTI_ERR_MISMATCH, ballot->verdict.rank, rank);
@@ -136,9 +146,9 @@ static bool take(struct pg_leader *leader, int rank)
     const struct layout_announcement *next = pg_board_next(leader->boards, rank);
     if (!next)
         return false;
-    if (next->withdrawn)
+    if (next->withdrawn == LAYOUT_WITHDRAWN)
         withdraw(leader, next, rank);
-    else if (!count(leader, next, rank))
+    else if (!count(leader, next, rank, next->withdrawn == LAYOUT_LATE))
         return false;
     pg_board_took(leader->boards, rank);
     return true;

@@ -43,8 +43,9 @@ static void append_operation(struct text *text, const struct layout_operation *o
 {
     struct tutti_signature what = signature_unpack(operation->signature, operation->parameter);
     int dims = operation->dims < LAYOUT_DIMS ? operation->dims : LAYOUT_DIMS;
+    const char *where = operation->device == TUTTI_DEVICE_CUDA ? " on CUDA devices" : "";
     if (operation->dims == LAYOUT_SPARSE) {
-        append(text, "all_reduce_sparse of %s", tutti_dtype_name(what.dtype));
+        append(text, "all_reduce_sparse of %s%s", tutti_dtype_name(what.dtype), where);
         return;
     }
     append(text, "%s of %" PRIu64 " %s, %s", tutti_collective_name(what.collective), what.count,
@@ -58,7 +59,7 @@ static void append_operation(struct text *text, const struct layout_operation *o
     for (int d = 0; d < dims; d++)
         append(text, operation->order[d] == LAYOUT_NO_PLACE ? "%s-" : "%s%" PRId64, d ? ", " : "",
                stride_of(operation, dims, d));
-    append(text, "]");
+    append(text, "]%s", where);
 }
 
 static void append_reason(struct text *text, const struct pg_outcome *outcome)
@@ -70,6 +71,11 @@ static void append_reason(struct text *text, const struct pg_outcome *outcome)
                    "rank %d does not go on, noticed by rank %d at its time-out: look at what rank "
                    "%d does; then create a new communicator and group",
                    outcome->peer, outcome->rank, outcome->peer);
+        else if (outcome->peer == outcome->rank)
+            append(text,
+                   "the stream of rank %d had not come to its input when its time ended there: "
+                   "look at what is on that stream, or raise the time-out; the group goes on",
+                   outcome->rank);
         else
             append(text,
                    "rank %d had not submitted it when its time ended on rank %d: look at what rank "
@@ -106,7 +112,8 @@ static void append_reason(struct text *text, const struct pg_outcome *outcome)
     append(text, "rank %d cannot go on: %s", outcome->rank, tutti_status_text(outcome->status));
 }
 
-enum tutti_status pg_outcome_tell(const struct pg_outcome *outcome, const struct pg_op *op)
+enum tutti_status pg_outcome_tell(const struct pg_outcome *outcome, const struct pg_op *op,
+                                  const struct pg_home *home)
 {
     struct text text = {.length = 0};
     if (op)
@@ -119,5 +126,7 @@ enum tutti_status pg_outcome_tell(const struct pg_outcome *outcome, const struct
         append(&text, "%s", op->sparse->text);
     else
         append_reason(&text, outcome);
+    if (*pg_home_name(home))
+        append(&text, " (rank 0 is the first in the list of %s)", pg_home_name(home));
     return error_set(outcome->status, "%s", text.bytes);
 }

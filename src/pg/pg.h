@@ -3,7 +3,8 @@
  * A process group from inside. A caller puts an operation into the queue (queue.c) and has done;
  * the group's thread (engine.c) announces it to the leader (leader.c), which says "now" to all
  * ranks once all have announced it, or why it ends; the thread does it (run.c, sparse_run.c) over
- * the communicator, and completes the work (work.c).
+ * the communicator, and completes the work (work.c). One on CUDA tensors (stage.c) is announced
+ * once its input is there, and completed once its results are back.
  */
 #ifndef TUTTI_PG_PG_H
 #define TUTTI_PG_PG_H
@@ -14,6 +15,7 @@
 #include "pg/home.h"
 #include "pg/share.h"
 #include "pg/sparse.h"
+#include "pg/stage.h"
 #include "pg/table.h"
 #include "tutti/pg.h"
 #include "work.h"
@@ -61,8 +63,11 @@ struct pg_op {
     enum tutti_dtype dtype;
     size_t count; /* elements of a tensor */
     struct layout_operation operation;
-    struct pg_outcome outcome; /* once it is done */
-    struct pg_sparse *sparse;  /* NULL: its tensors are dense */
+    struct pg_outcome outcome;  /* once it is done */
+    struct pg_sparse *sparse;   /* NULL: its tensors are dense */
+    struct pg_staging *staging; /* NULL: they are the host's, or have no element */
+    struct pg_tag *of;
+    bool late; /* its time ended before its input was there */
     char title[PG_TITLE_BYTES];
     struct tutti_tensor tensors[];
 };
@@ -73,10 +78,22 @@ struct pg_list {
     struct pg_op *first, *last;
 };
 
+/* A tag that has been used: its key's sequence is 0. */
+struct pg_tag {
+    struct pg_key key; /* first: a key is cast to what it begins */
+    uint64_t sequence; /* of its last operation; under the group's lock */
+    /* The thread's: */
+    struct pg_list held; /* the first one's input is awaited, the others follow it */
+    struct pg_tag *next; /* with operations that are held */
+};
+
 struct pg_leader;
 
 struct tutti_pg {
-    struct tutti_comm *comm;
+    struct tutti_comm *comm;   /* of its ranks, on the host */
+    bool owns;                 /* it is the group's own (members.h); else the caller's */
+    struct tutti_comm *direct; /* of its ranks' devices, the group's own; NULL: there is none */
+    int device;                /* of `direct`, in this process */
     uint32_t epoch;
     int64_t timeout_ms;
     struct pg_boards boards;
@@ -92,8 +109,11 @@ struct tutti_pg {
     struct pg_outcome fault;
 
     /* The thread's: */
+    struct pg_tag *held;      /* tags whose first operation's input is awaited */
+    bool late;                /* some of theirs are */
     struct pg_list waiting;   /* for room to be announced */
     struct pg_table open;     /* announced, without a verdict */
+    struct pg_list landing;   /* done, but for copies under way */
     struct pg_leader *leader; /* rank 0's */
     int64_t due_at;           /* the first deadline of those in the table */
     int64_t looked_at;        /* that all processes live */
@@ -104,6 +124,7 @@ struct tutti_pg {
     struct pg_share *share;
 
     struct pg_home *home; /* any thread's */
+    struct cuda_stage *stage;
 };
 
 static inline const char *pg_op_name(const struct pg_op *op)
@@ -150,15 +171,20 @@ enum tutti_status pg_call_check(const struct tutti_pg *pg, const char *call,
 /* Fills what the options say, and the work, but its tensors. */
 void pg_op_begin(struct pg_op *op, const struct tutti_pg *pg,
                  const struct tutti_pg_call_options *options);
-/* The operation, which is complete, takes the tag's next number and a place in the queue. [out]
- * work may be NULL. On failure the operation is released. */
+/* CPU tensors are on no stream. */
+enum tutti_status pg_stream_check(const char *call, enum tutti_device device,
+                                  const struct tutti_pg_call_options *options);
+/* The operation, which is complete, takes the tag's next number and a place in the queue; if it is
+ * to be staged, behind what is on the stream now, which is else NULL. [out] work may be NULL. On
+ * failure the operation is released. */
 enum tutti_status pg_submit(struct tutti_pg *pg, const char *call, struct pg_op *op,
-                            tutti_work_t **work);
+                            const tutti_stream_t *stream, tutti_work_t **work);
 
 /* ---- outcome.c ------------------------------------------------------------------------------- */
 
 /* Writes the thread's last error: of an operation, or, if op is NULL, of the group. */
-enum tutti_status pg_outcome_tell(const struct pg_outcome *outcome, const struct pg_op *op);
+enum tutti_status pg_outcome_tell(const struct pg_outcome *outcome, const struct pg_op *op,
+                                  const struct pg_home *home);
 
 /* ---- work.c ---------------------------------------------------------------------------------- */
 
@@ -185,9 +211,35 @@ bool pg_leader_turn(struct pg_leader *leader);
 /* Elements that travel at once where inputs are widened: 256 KiB. */
 enum { PG_WIDE_ELEMENTS = 1 << 16 };
 
+/* Tensors, or the same piece of each of them, in the host's memory. */
+struct pg_part {
+    void *data[TUTTI_MAX_TENSORS];
+    size_t count; /* elements */
+};
+
+/* Reduces a part of the operation among all ranks, each of which does the same ones. */
+enum tutti_status pg_run_part(struct tutti_pg *pg, const struct pg_op *op,
+                              const struct pg_part *part, uint32_t inputs);
 /* The operation itself; `inputs` is the most of any rank. A failure is the communicator's, unless
  * that says that it has none. */
 void pg_run(struct tutti_pg *pg, struct pg_op *op, uint32_t inputs, struct pg_outcome *outcome);
+
+/* ---- sparse_stage.c: sums of CUDA tensors -----------------------------------------------------
+ */
+
+/* The streams have come to the call: enqueues the copies of all entries. How that went stands in
+ * op->staging. */
+void pg_sparse_bring(struct tutti_pg *pg, struct pg_op *op);
+/* They, on the host, checked. Returns INVALID (an index outside the sizes), TIMEOUT, how the copies
+ * went, what ends the group's communicator. */
+enum tutti_status pg_sparse_brought(struct tutti_pg *pg, const struct pg_op *op, int64_t deadline,
+                                    struct sparse_entries *inputs);
+/* The inputs have been read: room for the union of the parts in op->sparse->result, so that it does
+ * not grow. Returns NO_MEMORY, CUDA. */
+enum tutti_status pg_sparse_result_block(struct tutti_pg *pg, struct pg_op *op,
+                                         const struct sparse_entries *parts);
+/* The union, which lies there, goes to the device. Returns NO_MEMORY, CUDA. */
+enum tutti_status pg_sparse_send_back(struct tutti_pg *pg, struct pg_op *op);
 
 /* ---- sparse_run.c ---------------------------------------------------------------------------- */
 

@@ -17,12 +17,6 @@
 
 static const char call[] = "tutti_pg_all_reduce";
 
-/* A tag that has been used: its key's sequence is 0. */
-struct tag {
-    struct pg_key key; /* first: a key is cast to what it begins */
-    uint64_t sequence; /* of its last operation */
-};
-
 enum tutti_status pg_call_check(const struct tutti_pg *pg, const char *name,
                                 const struct tutti_pg_call_options *given,
                                 struct tutti_pg_call_options *options)
@@ -108,10 +102,10 @@ static enum tutti_status op_make(const struct tutti_pg *pg, const struct tutti_t
 static enum tutti_status enqueue(struct tutti_pg *pg, const char *name, struct pg_op *op)
 {
     if (pg->over)
-        return pg_outcome_tell(&pg->fault, NULL);
+        return pg_outcome_tell(&pg->fault, NULL, pg->home);
     if (pg->stopping)
         return error_set(TUTTI_ERR_INVALID, "%s: the group is being destroyed", name);
-    struct tag *tag = (struct tag *)pg_table_find(&pg->tags, op->key.tag, 0);
+    struct pg_tag *tag = (struct pg_tag *)pg_table_find(&pg->tags, op->key.tag, 0);
     if (!tag) {
         tag = calloc(1, sizeof *tag);
         if (!tag)
@@ -119,18 +113,36 @@ static enum tutti_status enqueue(struct tutti_pg *pg, const char *name, struct p
         tag->key.tag = op->key.tag;
         pg_table_insert(&pg->tags, &tag->key);
     }
+    op->of = tag;
     op->key.sequence = op->work.sequence = ++tag->sequence;
     pg_list_append(&pg->queue, op);
     order_store_relaxed_u64(&pg->comm->calls, pg->comm->calls + 1);
     return TUTTI_OK;
 }
 
-enum tutti_status pg_submit(struct tutti_pg *pg, const char *name, struct pg_op *op,
-                            tutti_work_t **work)
+enum tutti_status pg_stream_check(const char *name, enum tutti_device device,
+                                  const struct tutti_pg_call_options *options)
 {
-    pthread_mutex_lock(&pg->lock);
-    enum tutti_status status = enqueue(pg, name, op);
-    pthread_mutex_unlock(&pg->lock);
+    if (device == TUTTI_DEVICE_CUDA || options->stream == TUTTI_STREAM_DEFAULT)
+        return TUTTI_OK;
+    return error_set(TUTTI_ERR_INVALID,
+                     "%s: stream %p: CPU tensors are on none: expected TUTTI_STREAM_DEFAULT", name,
+                     (const void *)options->stream);
+}
+
+enum tutti_status pg_submit(struct tutti_pg *pg, const char *name, struct pg_op *op,
+                            const tutti_stream_t *stream, tutti_work_t **work)
+{
+    enum tutti_status status = TUTTI_OK;
+    if (stream)
+        status = pg_stage_begin(pg, op, *stream);
+    if (status != TUTTI_OK) {
+        error_context(status, "%s", name);
+    } else {
+        pthread_mutex_lock(&pg->lock);
+        status = enqueue(pg, name, op);
+        pthread_mutex_unlock(&pg->lock);
+    }
     if (status != TUTTI_OK)
         pg_op_release(op); /* the engine's reference */
     if (status == TUTTI_OK && work)
@@ -152,8 +164,13 @@ static enum tutti_status all_reduce(struct tutti_pg *pg, const struct tutti_tens
     if (status == TUTTI_OK)
         status = pg_tensors_check(pg, tensors, count, reduction, &checked);
     if (status == TUTTI_OK)
+        status = pg_stream_check(call, tensors->device, &options);
+    if (status == TUTTI_OK)
         status = op_make(pg, tensors, count, &checked, &options, &op);
-    return status == TUTTI_OK ? pg_submit(pg, call, op, work) : status;
+    if (status != TUTTI_OK)
+        return status;
+    const bool staged = tensors->device == TUTTI_DEVICE_CUDA && op->count;
+    return pg_submit(pg, call, op, staged ? &options.stream : NULL, work);
 }
 
 enum tutti_status tutti_pg_all_reduce(tutti_pg_t *pg, const struct tutti_tensor *tensors, int count,

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The operation itself, over the communicator, in the tensors' memory, element by element in memory
- * order.
+ * The operation itself, over the communicator, in the tensors' memory, or, of CUDA tensors, in
+ * pieces of copies (stage.c), element by element in memory order.
  *
  * Where some rank has several inputs, each rank first makes one of its own, in the accumulation
  * type. Floats of 8 and 16 bits have another one than their own: they are widened, travel as
@@ -72,69 +72,84 @@ static void own_reduce(const struct tutti_pg *pg, const struct pg_op *op, enum t
 }
 
 /* `count` elements from `first` on into pg->wide. */
-static void own_widen(const struct tutti_pg *pg, const struct pg_op *op, size_t first, size_t count)
+static void own_widen(const struct tutti_pg *pg, const struct pg_op *op, const struct pg_part *part,
+                      size_t first, size_t count)
 {
     float blocks[TUTTI_MAX_TENSORS][BLOCK];
     const void *in[TUTTI_MAX_TENSORS];
     for (size_t done = 0; done < count; done += BLOCK) {
         size_t length = count - done < BLOCK ? count - done : BLOCK;
         for (int i = 0; i < op->work.tensor_count; i++) {
-            narrows[op->dtype].widen(blocks[i], op->tensors[i].data, first + done, length);
+            narrows[op->dtype].widen(blocks[i], part->data[i], first + done, length);
             in[i] = blocks[i];
         }
         own_reduce(pg, op, TUTTI_FLOAT32, pg->wide + done, in, length);
     }
 }
 
-static void spread(const struct tutti_pg *pg, const struct pg_op *op)
+static void spread(const struct tutti_pg *pg, const struct pg_op *op, const struct pg_part *part)
 {
     for (int i = 1; i < op->work.tensor_count; i++)
-        pg->comm->isa->copy(op->tensors[i].data, op->tensors[0].data,
-                            op->count * tutti_dtype_size(op->dtype));
+        pg->comm->isa->copy(part->data[i], part->data[0],
+                            part->count * tutti_dtype_size(op->dtype));
 }
 
-static enum tutti_status run_wide(struct tutti_pg *pg, struct pg_op *op)
+static enum tutti_status run_wide(struct tutti_pg *pg, const struct pg_op *op,
+                                  const struct pg_part *part)
 {
-    for (size_t first = 0; first < op->count; first += PG_WIDE_ELEMENTS) {
-        size_t left = op->count - first;
+    for (size_t first = 0; first < part->count; first += PG_WIDE_ELEMENTS) {
+        size_t left = part->count - first;
         size_t count = left < PG_WIDE_ELEMENTS ? left : PG_WIDE_ELEMENTS;
         uint64_t environment = reduce_env_begin();
-        own_widen(pg, op, first, count);
+        own_widen(pg, op, part, first, count);
         reduce_env_end(environment);
         enum tutti_status status = comm_all_reduce(pg->comm, pg->wide, count, TUTTI_FLOAT32,
                                                    cross_op(op->op.kind), op->timeout_ms);
         if (status != TUTTI_OK)
             return status;
         environment = reduce_env_begin();
-        narrows[op->dtype].narrow(op->tensors[0].data, pg->wide, first, count);
+        narrows[op->dtype].narrow(part->data[0], pg->wide, first, count);
         reduce_env_end(environment);
     }
     return TUTTI_OK;
 }
 
-static enum tutti_status run_own(struct tutti_pg *pg, struct pg_op *op)
+static enum tutti_status run_own(struct tutti_pg *pg, const struct pg_op *op,
+                                 const struct pg_part *part)
 {
     const void *in[TUTTI_MAX_TENSORS];
     for (int i = 0; i < op->work.tensor_count; i++)
-        in[i] = op->tensors[i].data;
+        in[i] = part->data[i];
     uint64_t environment = reduce_env_begin();
-    own_reduce(pg, op, op->dtype, op->tensors[0].data, in, op->count);
+    own_reduce(pg, op, op->dtype, part->data[0], in, part->count);
     reduce_env_end(environment);
-    return comm_all_reduce(pg->comm, op->tensors[0].data, op->count, op->dtype,
-                           cross_op(op->op.kind), op->timeout_ms);
+    return comm_all_reduce(pg->comm, part->data[0], part->count, op->dtype, cross_op(op->op.kind),
+                           op->timeout_ms);
+}
+
+enum tutti_status pg_run_part(struct tutti_pg *pg, const struct pg_op *op,
+                              const struct pg_part *part, uint32_t inputs)
+{
+    tutti_op_t as_given = op->op.kind == TUTTI_OP_PREMUL_SUM ? (tutti_op_t)(uintptr_t)&op->op
+                                                             : (tutti_op_t)(uintptr_t)op->op.kind;
+    if (inputs <= 1 || part->count == 0)
+        return comm_all_reduce(pg->comm, part->data[0], part->count, op->dtype, as_given,
+                               op->timeout_ms);
+    enum tutti_status status =
+        narrows[op->dtype].widen ? run_wide(pg, op, part) : run_own(pg, op, part);
+    if (status == TUTTI_OK)
+        spread(pg, op, part);
+    return status;
 }
 
 static enum tutti_status run_dense(struct tutti_pg *pg, struct pg_op *op, uint32_t inputs)
 {
-    tutti_op_t as_given =
-        op->op.kind == TUTTI_OP_PREMUL_SUM ? &op->op : (tutti_op_t)(uintptr_t)op->op.kind;
-    if (inputs <= 1 || op->count == 0)
-        return comm_all_reduce(pg->comm, op->tensors[0].data, op->count, op->dtype, as_given,
-                               op->timeout_ms);
-    enum tutti_status status = narrows[op->dtype].widen ? run_wide(pg, op) : run_own(pg, op);
-    if (status == TUTTI_OK)
-        spread(pg, op);
-    return status;
+    struct pg_part part = {.count = op->count};
+    if (op->staging)
+        return pg_stage_run(pg, op, inputs);
+    for (int i = 0; i < op->work.tensor_count; i++)
+        part.data[i] = op->tensors[i].data;
+    return pg_run_part(pg, op, &part, inputs);
 }
 
 void pg_run(struct tutti_pg *pg, struct pg_op *op, uint32_t inputs, struct pg_outcome *outcome)

@@ -87,8 +87,12 @@ struct sparse_entries sparse_entries_at(const struct sparse_shape *shape, const 
  * INVALID names what is wrong. */
 enum tutti_status sparse_shape_check(const struct sparse_shape *shape);
 
-/* The entries, of a shape that was checked, can be addressed, and each index lies within the sizes.
- * INVALID names dimension, entry and index. One pass. */
+/* The entries, of a shape that was checked, can be addressed, and are not NULL where there are
+ * some. Reads none of them. Returns INVALID. */
+enum tutti_status sparse_entries_check(const struct sparse_shape *shape,
+                                       const struct sparse_entries *entries);
+/* That, and each index lies within the sizes. INVALID names dimension, entry and index. One pass.
+ */
 enum tutti_status sparse_check(const struct sparse_shape *shape,
                                const struct sparse_entries *entries);
 

@@ -28,12 +28,9 @@ static enum tutti_status header_check(const struct tutti_sparse_tensor *tensor)
                          "its struct_size is %zu: set it to sizeof(struct tutti_sparse_tensor), "
                          "%zu",
                          tensor->struct_size, sizeof *tensor);
-    if (tensor->device == TUTTI_DEVICE_CUDA)
-        return error_set(TUTTI_ERR_DECLINED,
-                         "it is of a CUDA device: process groups take CPU tensors only, yet; copy "
-                         "its entries to the host");
-    if (tensor->device != TUTTI_DEVICE_CPU)
-        return error_set(TUTTI_ERR_INVALID, "its device is %d: expected TUTTI_DEVICE_CPU (0)",
+    if (tensor->device != TUTTI_DEVICE_CPU && tensor->device != TUTTI_DEVICE_CUDA)
+        return error_set(TUTTI_ERR_INVALID,
+                         "its device is %d: expected TUTTI_DEVICE_CPU (0) or TUTTI_DEVICE_CUDA (1)",
                          (int)tensor->device);
     const struct sparse_shape shape = shape_of(tensor);
     return sparse_shape_check(&shape);
@@ -46,6 +43,11 @@ static enum tutti_status same_check(const struct tutti_sparse_tensor *tensor,
     if (tensor->dtype != first->dtype)
         return error_set(TUTTI_ERR_INVALID, "it is of %s, tensors[0] of %s: expected one dtype",
                          tutti_dtype_name(tensor->dtype), tutti_dtype_name(first->dtype));
+    if (tensor->device != first->device)
+        return error_set(TUTTI_ERR_INVALID,
+                         "it is of the %s, tensors[0] of the %s: expected all of one kind",
+                         tensor->device == TUTTI_DEVICE_CUDA ? "device" : "host",
+                         first->device == TUTTI_DEVICE_CUDA ? "device" : "host");
     if (tensor->sparse_dim != first->sparse_dim || tensor->dense_dim != first->dense_dim)
         return error_set(TUTTI_ERR_INVALID,
                          "it has %d sparse and %d dense dimensions, tensors[0] %d and %d: expected "
@@ -61,24 +63,45 @@ static enum tutti_status same_check(const struct tutti_sparse_tensor *tensor,
     return TUTTI_OK;
 }
 
-/* Memory of the host, aligned, before a byte of it is read; then the indices. */
+/* One of its arrays: memory of where it says that it is, aligned. */
+static enum tutti_status array_check(const struct tutti_pg *pg,
+                                     const struct tutti_sparse_tensor *tensor, const char *what,
+                                     const void *array, size_t bytes, enum tutti_dtype dtype)
+{
+    enum tutti_status status;
+    if (!array || !bytes)
+        return TUTTI_OK;
+    if (tensor->device == TUTTI_DEVICE_CPU) {
+        status = comm_all_reduce_check(pg->comm, array, 1, dtype, TUTTI_SUM);
+        return status == TUTTI_OK ? status : error_context(status, "%s", what);
+    }
+    status = comm_all_reduce_check_device(pg->comm, array, 1, dtype, TUTTI_SUM);
+    if (status != TUTTI_OK)
+        return error_context(status, "%s", what);
+    return cuda_stage_check(pg->stage, what, tensor->device_index, array, bytes);
+}
+
+/* Before a byte of it is read. Indices of the host then are; those of a device, once they are
+ * here. */
 static enum tutti_status entries_check(const struct tutti_pg *pg,
                                        const struct tutti_sparse_tensor *tensor)
 {
     const struct sparse_shape shape = shape_of(tensor);
     const struct sparse_entries entries = {tensor->indices, tensor->values, tensor->nnz};
+    const bool cuda = tensor->device == TUTTI_DEVICE_CUDA;
     enum tutti_status status = TUTTI_OK;
-    if (tensor->indices && tensor->nnz && tensor->sparse_dim) {
-        status = comm_all_reduce_check(pg->comm, tensor->indices, 1, TUTTI_INT64, TUTTI_SUM);
-        if (status != TUTTI_OK)
-            return error_context(status, "its indices");
-    }
-    if (tensor->values && tensor->nnz && sparse_row_bytes(&shape)) {
-        status = comm_all_reduce_check(pg->comm, tensor->values, 1, tensor->dtype, TUTTI_SUM);
-        if (status != TUTTI_OK)
-            return error_context(status, "its values");
-    }
-    return sparse_check(&shape, &entries);
+    if (cuda)
+        status = cuda_stage_open(pg->stage, tensor->device_index);
+    if (status == TUTTI_OK)
+        status = sparse_entries_check(&shape, &entries);
+    if (status == TUTTI_OK)
+        status = array_check(pg, tensor, "its indices", tensor->indices,
+                             tensor->nnz * (size_t)tensor->sparse_dim * sizeof *tensor->indices,
+                             TUTTI_INT64);
+    if (status == TUTTI_OK)
+        status = array_check(pg, tensor, "its values", tensor->values,
+                             tensor->nnz * sparse_row_bytes(&shape), tensor->dtype);
+    return status == TUTTI_OK && !cuda ? sparse_check(&shape, &entries) : status;
 }
 
 static enum tutti_status tensors_check(const struct tutti_pg *pg,
@@ -152,7 +175,8 @@ static enum tutti_status op_make(const struct tutti_pg *pg,
     op->operation = (struct layout_operation){
         .signature = signature_pack(TUTTI_COLLECTIVE_ALL_REDUCE, tensors->dtype, TUTTI_OP_SUM,
                                     TUTTI_ALGO_NONE, 0),
-        .inputs = (uint16_t)count,
+        .inputs = (uint8_t)count,
+        .device = (uint8_t)tensors->device,
         .dims = LAYOUT_SPARSE,
     };
     pg_op_begin(op, pg, options);
@@ -172,8 +196,13 @@ static enum tutti_status all_reduce_sparse(struct tutti_pg *pg,
     if (status == TUTTI_OK)
         status = tensors_check(pg, tensors, count);
     if (status == TUTTI_OK)
+        status = pg_stream_check(call, tensors->device, &options);
+    if (status == TUTTI_OK)
         status = op_make(pg, tensors, count, &options, &op);
-    return status == TUTTI_OK ? pg_submit(pg, call, op, work) : status;
+    if (status != TUTTI_OK)
+        return status;
+    const bool staged = tensors->device == TUTTI_DEVICE_CUDA;
+    return pg_submit(pg, call, op, staged ? &options.stream : NULL, work);
 }
 
 enum tutti_status tutti_pg_all_reduce_sparse(tutti_pg_t *pg,
@@ -217,7 +246,8 @@ enum tutti_status tutti_work_sparse_result(tutti_work_t *work, struct tutti_spar
     const struct tutti_sparse_tensor result = {
         .struct_size = tensor->struct_size,
         .dtype = sparse->shape.dtype,
-        .device = TUTTI_DEVICE_CPU,
+        .device = sparse->tensors[0].device,
+        .device_index = sparse->tensors[0].device_index,
         .sparse_dim = sparse->shape.sparse_dim,
         .dense_dim = sparse->shape.dense_dim,
         .sizes = sparse->shape.sizes,

@@ -105,8 +105,8 @@ static bool within(const int64_t *indices, size_t nnz, int64_t size)
     return !outside;
 }
 
-enum tutti_status sparse_check(const struct sparse_shape *shape,
-                               const struct sparse_entries *entries)
+enum tutti_status sparse_entries_check(const struct sparse_shape *shape,
+                                       const struct sparse_entries *entries)
 {
     const size_t nnz = entries->nnz;
     enum tutti_status status = nnz_check(shape, nnz);
@@ -118,7 +118,15 @@ enum tutti_status sparse_check(const struct sparse_shape *shape,
     if (nnz > 0 && sparse_row_bytes(shape) > 0 && !entries->values)
         return error_set(TUTTI_ERR_INVALID, "the values of %zu entries of a sparse tensor are NULL",
                          nnz);
-    for (int dim = 0; dim < shape->sparse_dim; dim++) {
+    return TUTTI_OK;
+}
+
+enum tutti_status sparse_check(const struct sparse_shape *shape,
+                               const struct sparse_entries *entries)
+{
+    const size_t nnz = entries->nnz;
+    enum tutti_status status = sparse_entries_check(shape, entries);
+    for (int dim = 0; dim < shape->sparse_dim && status == TUTTI_OK; dim++) {
         const int64_t size = shape->sizes[dim];
         const int64_t *indices = nnz > 0 ? entries->indices + (size_t)dim * nnz : NULL;
         size_t i = 0;
@@ -137,7 +145,7 @@ enum tutti_status sparse_check(const struct sparse_shape *shape,
                          " in dimension %d: expected 0 to %" PRId64,
                          i, indices[i], dim, size - 1);
     }
-    return TUTTI_OK;
+    return status;
 }
 
 /* Whether entry i comes after the one before it. */

@@ -9,8 +9,9 @@
  *
  * A block is the rank's metadata, then, on a line of its own, its entries. All ranks find the same
  * difference, since all compare all blocks with rank 0's in order of ranks. Tensors of devices
- * would be staged before the first step and behind the last one.
+ * are staged before the first step and behind the last one: sparse_stage.c.
  */
+#include "deadline.h"
 #include "error.h"
 #include "order.h"
 #include "pg/pg.h"
@@ -51,6 +52,22 @@ static void entries_copy(const struct tutti_pg *pg, const struct sparse_shape *s
         copy(to + values_at, from->values, from->nnz * sparse_row_bytes(shape));
 }
 
+/* The own inputs' entries, in the host's memory; *nnz of them together. */
+static enum tutti_status inputs_read(struct tutti_pg *pg, const struct pg_op *op,
+                                     struct sparse_entries *inputs, size_t *nnz)
+{
+    const struct pg_sparse *sparse = op->sparse;
+    *nnz = 0;
+    for (int i = 0; i < sparse->count; i++) {
+        const struct tutti_sparse_tensor *tensor = &sparse->tensors[i];
+        inputs[i] = (struct sparse_entries){tensor->indices, tensor->values, tensor->nnz};
+        *nnz = __builtin_add_overflow(*nnz, tensor->nnz, nnz) ? SIZE_MAX : *nnz;
+    }
+    if (!op->staging)
+        return TUTTI_OK;
+    return pg_sparse_brought(pg, op, deadline_after(op->timeout_ms), inputs);
+}
+
 static enum tutti_status block_make(struct tutti_pg *pg, const struct pg_op *op, size_t *bytes)
 {
     const struct pg_sparse *sparse = op->sparse;
@@ -59,15 +76,13 @@ static enum tutti_status block_make(struct tutti_pg *pg, const struct pg_op *op,
     struct sparse_entries inputs[TUTTI_MAX_TENSORS];
     size_t nnz = 0, room;
     void *block;
-    for (int i = 0; i < sparse->count; i++) {
-        const struct tutti_sparse_tensor *tensor = &sparse->tensors[i];
-        inputs[i] = (struct sparse_entries){tensor->indices, tensor->values, tensor->nnz};
-        nnz = __builtin_add_overflow(nnz, tensor->nnz, &nnz) ? SIZE_MAX : nnz;
-    }
+    enum tutti_status status = inputs_read(pg, op, inputs, &nnz);
+    if (status != TUTTI_OK)
+        return status;
     if (!block_bytes(shape, nnz, &room))
         return error_set(TUTTI_ERR_NO_MEMORY,
                          "the inputs' entries together are more than can be addressed");
-    enum tutti_status status = pg_share_reserve(pg->share, room, op->timeout_ms, &block);
+    status = pg_share_reserve(pg->share, room, op->timeout_ms, &block);
     if (status != TUTTI_OK)
         return error_context(status, "rank %d shows its entries to the others", pg->comm->rank);
 
@@ -143,12 +158,23 @@ static enum tutti_status blocks_read(const struct tutti_pg *pg, const struct spa
     return status;
 }
 
-static enum tutti_status unite(struct tutti_pg *pg, struct pg_sparse *sparse,
+static enum tutti_status unite(struct tutti_pg *pg, struct pg_op *op,
                                const struct sparse_entries *parts)
 {
-    sparse->result.memory = pg_home_take(pg->home);
-    enum tutti_status status =
-        sparse_union(&pg->worker, &sparse->shape, parts, pg->comm->world_size, &sparse->result);
+    struct pg_sparse *sparse = op->sparse;
+    enum tutti_status status = TUTTI_OK;
+    if (op->staging)
+        status = pg_sparse_result_block(pg, op, parts);
+    else
+        sparse->result.memory = pg_home_take(pg->home);
+    if (status == TUTTI_OK)
+        status =
+            sparse_union(&pg->worker, &sparse->shape, parts, pg->comm->world_size, &sparse->result);
+    if (op->staging) {
+        sparse->result.memory = (struct sparse_memory){.bytes = NULL}; /* it is the block */
+        if (status == TUTTI_OK)
+            status = pg_sparse_send_back(pg, op);
+    }
     if (status != TUTTI_OK)
         return error_context(status, "rank %d has no room for the result", pg->comm->rank);
     POINT("sparse.united");
@@ -170,7 +196,7 @@ void pg_sparse_run(struct tutti_pg *pg, struct pg_op *op, struct pg_outcome *out
     if (status == TUTTI_OK)
         status = blocks_read(pg, &op->sparse->shape, shown, parts, outcome);
     if (status == TUTTI_OK)
-        status = unite(pg, op->sparse, parts);
+        status = unite(pg, op, parts);
     outcome->status = status;
     if (status == TUTTI_ERR_MISMATCH)
         outcome->expected = outcome->seen = op->operation;

@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: MIT */
 /* What tensors a group takes, and how their layout travels. */
+#include "cuda/stage.h"
 #include "dtype.h"
 #include "error.h"
 #include "pg/pg.h"
 #include "signature.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 
 static_assert(TUTTI_MAX_DIMS == LAYOUT_DIMS, "dimensions of a tensor");
@@ -19,15 +21,11 @@ static enum tutti_status tensor_check(const struct tutti_tensor *tensor, int ind
                          "%s: tensors[%d].struct_size is %zu: set it to sizeof(struct "
                          "tutti_tensor), %zu",
                          call, index, tensor->struct_size, sizeof *tensor);
-    if (tensor->device == TUTTI_DEVICE_CUDA)
-        return error_set(TUTTI_ERR_DECLINED,
-                         "%s: tensors[%d] is of a CUDA device: process groups take CPU tensors "
-                         "only, yet; use tutti_all_reduce() on a CUDA communicator",
-                         call, index);
-    if (tensor->device != TUTTI_DEVICE_CPU)
+    if (tensor->device != TUTTI_DEVICE_CPU && tensor->device != TUTTI_DEVICE_CUDA)
         return error_set(TUTTI_ERR_INVALID,
-                         "%s: tensors[%d].device is %d: expected TUTTI_DEVICE_CPU (0)", call, index,
-                         (int)tensor->device);
+                         "%s: tensors[%d].device is %d: expected TUTTI_DEVICE_CPU (0) or "
+                         "TUTTI_DEVICE_CUDA (1)",
+                         call, index, (int)tensor->device);
     if (tensor->dims < 0 || tensor->dims > TUTTI_MAX_DIMS || (tensor->dims && !tensor->sizes))
         return error_set(TUTTI_ERR_INVALID,
                          "%s: tensors[%d] has %d dimensions, sizes at %p: expected 0 to %d, and "
@@ -103,6 +101,11 @@ static enum tutti_status layout_read(const struct tutti_tensor *tensor, int inde
     return TUTTI_OK;
 }
 
+static const char *device_text(enum tutti_device device)
+{
+    return device == TUTTI_DEVICE_CUDA ? "a CUDA device" : "the CPU";
+}
+
 /* Of one of the list, compared with the first one's. */
 static enum tutti_status same_check(const struct tutti_tensor *tensors, int index,
                                     const struct layout_operation *first,
@@ -110,6 +113,12 @@ static enum tutti_status same_check(const struct tutti_tensor *tensors, int inde
 {
     const char *what = NULL;
     size_t dims = first->dims * sizeof *first->sizes;
+    if (tensors[index].device != tensors[0].device)
+        return error_set(TUTTI_ERR_INVALID,
+                         "%s: tensors[%d] is of %s, tensors[0] of %s: expected one kind of device; "
+                         "copy the one or the other, or make it two calls",
+                         call, index, device_text(tensors[index].device),
+                         device_text(tensors[0].device));
     if (tensors[index].dtype != tensors[0].dtype)
         return error_set(TUTTI_ERR_INVALID,
                          "%s: tensors[%d] is of %s, tensors[0] of %s: expected one dtype", call,
@@ -142,6 +151,24 @@ static enum tutti_status disjoint_check(const struct tutti_tensor *tensors, int 
     return TUTTI_OK;
 }
 
+/* Where its data is. */
+static enum tutti_status data_check(const struct tutti_pg *pg, const struct tutti_tensor *tensor,
+                                    int index, size_t count, tutti_op_t op)
+{
+    char what[80];
+    const bool cuda = tensor->device == TUTTI_DEVICE_CUDA;
+    enum tutti_status status =
+        cuda ? comm_all_reduce_check_device(pg->comm, tensor->data, count, tensor->dtype, op)
+             : comm_all_reduce_check(pg->comm, tensor->data, count, tensor->dtype, op);
+    if (status != TUTTI_OK)
+        return error_context(status, "%s: tensors[%d]", call, index);
+    if (!cuda || count == 0)
+        return TUTTI_OK;
+    snprintf(what, sizeof what, "%s: tensors[%d]", call, index);
+    return cuda_stage_check(pg->stage, what, tensor->device_index, tensor->data,
+                            count * dtype_bytes(tensor->dtype));
+}
+
 enum tutti_status pg_tensors_check(const struct tutti_pg *pg, const struct tutti_tensor *tensors,
                                    int count, tutti_op_t op, struct pg_op *what)
 {
@@ -156,12 +183,8 @@ enum tutti_status pg_tensors_check(const struct tutti_pg *pg, const struct tutti
             status = layout_read(&tensors[i], i, &elements, i ? &other : &what->operation);
         if (status == TUTTI_OK && i)
             status = same_check(tensors, i, &what->operation, &other);
-        if (status == TUTTI_OK) {
-            status =
-                comm_all_reduce_check(pg->comm, tensors[i].data, elements, tensors[i].dtype, op);
-            if (status != TUTTI_OK)
-                error_context(status, "%s: tensors[%d]", call, i);
-        }
+        if (status == TUTTI_OK)
+            status = data_check(pg, &tensors[i], i, elements, op);
         if (status == TUTTI_OK)
             status = disjoint_check(tensors, i, elements * dtype_bytes(tensors[i].dtype));
         if (status != TUTTI_OK)
@@ -170,7 +193,8 @@ enum tutti_status pg_tensors_check(const struct tutti_pg *pg, const struct tutti
     }
     enum tutti_op_kind kind = op_kind(op);
     what->dtype = tensors[0].dtype;
-    what->operation.inputs = (uint16_t)count;
+    what->operation.inputs = (uint8_t)count;
+    what->operation.device = (uint8_t)tensors[0].device;
     what->operation.signature = signature_pack(TUTTI_COLLECTIVE_ALL_REDUCE, what->dtype, kind,
                                                TUTTI_ALGO_NONE, what->count);
     what->op.kind = kind;

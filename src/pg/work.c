@@ -25,6 +25,7 @@ static void op_free(struct pg_op *op, bool child)
         sparse_memory_fini(&sparse->result.memory);
     else if (sparse)
         pg_home_give(op->home, sparse->result.memory);
+    pg_stage_free(op->staging, op->home, child);
     if (!child)
         pg_home_release(op->home);
     free(sparse);
@@ -45,6 +46,8 @@ void pg_op_complete(struct pg_op *op, const struct pg_outcome *outcome)
     /* H5 pairs H5a: outcome and tensors. An exchange, so that no waiter between is missed. */
     if (order_exchange_u32(&op->state, PG_DONE) == PG_AWAITED)
         futex_wake_all(&op->state);
+    if (op->staging)
+        pg_stage_open(op);
     pg_op_release(op);
 }
 
@@ -59,7 +62,7 @@ enum tutti_status pg_op_check(const struct pg_op *op, const char *call)
 
 static enum tutti_status op_status(const struct pg_op *op)
 {
-    return op->outcome.status == TUTTI_OK ? TUTTI_OK : pg_outcome_tell(&op->outcome, op);
+    return op->outcome.status == TUTTI_OK ? TUTTI_OK : pg_outcome_tell(&op->outcome, op, op->home);
 }
 
 static bool is_done(const struct pg_op *op)
@@ -113,9 +116,28 @@ static enum tutti_status op_result(struct tutti_work *work, const char *call, in
     return op_status(op);
 }
 
+/* Whoever finds it done finds the results on the devices: no stream need wait. */
+static enum tutti_status staged_wait(struct pg_op *op, const char *call, tutti_stream_t stream)
+{
+    bool full = false;
+    enum tutti_status status = pg_op_check(op, call);
+    if (status != TUTTI_OK)
+        return status;
+    if (is_done(op))
+        return op_status(op);
+    status = pg_stage_wait(op, stream, &full);
+    if (status != TUTTI_OK)
+        return error_context(status, "%s", call);
+    pg_board_wake(pg_home_board(op->home));
+    return full ? op_result(&op->work, call, -1) : TUTTI_OK;
+}
+
 static enum tutti_status op_wait(struct tutti_work *work, const char *call, tutti_stream_t stream)
 {
-    if (stream != TUTTI_STREAM_DEFAULT)
+    struct pg_op *op = (struct pg_op *)work;
+    if (op->staging)
+        return staged_wait(op, call, stream);
+    if (stream != TUTTI_STREAM_DEFAULT && op->operation.device == TUTTI_DEVICE_CPU)
         return error_set(TUTTI_ERR_INVALID,
                          "%s: stream %p: the work of a group on CPU tensors takes "
                          "TUTTI_STREAM_DEFAULT only",

@@ -28,6 +28,7 @@
 #ifndef TESTS_CUDA_STANDIN_H
 #define TESTS_CUDA_STANDIN_H
 
+#include "cuda/gate_launch.h"
 #include "cuda/launch.h"
 #include "cuda/symm_launch.h"
 

@@ -55,7 +55,7 @@ struct function {
     struct function *next;
     struct device *device;
     enum tutti_dtype dtype;
-    bool barrier, probe, symm;
+    bool barrier, probe, symm, gate;
     bool slow, wrong; /* as the environment asks for */
     bool loaded;
 };
@@ -77,6 +77,7 @@ struct work {
     union {
         struct cuda_launch launch;
         struct cuda_symm_launch symm;
+        struct cuda_gate_launch gate;
     };
     void *to;
     const void *from;
@@ -160,6 +161,7 @@ void standin_exec_ran(struct exec *exec);
 /* standin_run.c: without the lock. */
 void standin_run(const struct function *function, const struct cuda_launch *launch);
 void standin_run_symm(const struct cuda_symm_launch *launch); /* standin_symm.c */
+void standin_run_gate(const struct cuda_gate_launch *launch);
 void standin_note_launch(const CUlaunchConfig *config, const struct work *work, bool captured);
 size_t standin_forget_launches(void);
 

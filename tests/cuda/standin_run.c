@@ -11,6 +11,7 @@
 #include "standin_internal.h"
 
 #include "cpu/reduce.h"
+#include "deadline.h"
 #include "order.h"
 #include "ring_cut.h"
 #include "trail.h"
@@ -87,7 +88,8 @@ static bool known_function(const char *name, struct function *function)
     function->barrier = strcmp(name, "barrier") == 0;
     function->symm = strcmp(name, "symm") == 0;
     function->probe = strcmp(name, "probe") == 0;
-    if (function->barrier || function->symm || function->probe)
+    function->gate = strcmp(name, "gate") == 0;
+    if (function->barrier || function->symm || function->probe || function->gate)
         return true;
     for (int dtype = 0; dtype < TUTTI_DTYPE_COUNT; dtype++) {
         function->dtype = (enum tutti_dtype)dtype;
@@ -206,6 +208,15 @@ CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, CUfunction fun
     return result;
 }
 
+void standin_run_gate(const struct cuda_gate_launch *launch)
+{
+    const int64_t start = deadline_now();
+    while ((int32_t)(order_load_acquire_u32(launch->open) - launch->number) < 0 &&
+           (uint64_t)(deadline_now() - start) < launch->timeout_ns)
+        nanosleep(&(struct timespec){.tv_nsec = 20000}, NULL);
+    order_store_release_u32(launch->ended, launch->number);
+}
+
 /* ---- the log --------------------------------------------------------------------------------- */
 
 void standin_note_launch(const CUlaunchConfig *config, const struct work *work, bool captured)
@@ -223,7 +234,7 @@ void standin_note_launch(const CUlaunchConfig *config, const struct work *work, 
     };
     if (work->function->symm)
         entry->symm = work->symm;
-    else
+    else if (!work->function->gate)
         entry->parameters = work->launch;
     memcpy(entry->name, work->function->name, sizeof entry->name);
     for (unsigned i = 0; i < config->numAttrs; i++)

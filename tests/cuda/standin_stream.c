@@ -68,6 +68,8 @@ static void do_work(const struct work *work)
     pthread_mutex_unlock(&standin_lock);
     if (work->kind == WORK_KERNEL && work->function->symm)
         standin_run_symm(&work->symm);
+    else if (work->kind == WORK_KERNEL && work->function->gate)
+        standin_run_gate(&work->gate);
     else if (work->kind == WORK_KERNEL)
         standin_run(work->function, &work->launch);
     else if (work->kind == WORK_COPY && work->bytes == sizeof(uint64_t))
@@ -200,6 +202,18 @@ CUresult cuStreamCreateWithPriority(CUstream *stream, unsigned flags, int priori
     pthread_mutex_unlock(&standin_lock);
     *stream = (CUstream)created;
     return CUDA_SUCCESS;
+}
+
+CUresult cuStreamGetCtx(CUstream handle, CUcontext *context)
+{
+    CUresult result = standin_enter(__func__);
+    pthread_mutex_lock(&standin_lock);
+    const struct stream *stream =
+        result == CUDA_SUCCESS ? standin_stream_anywhere(handle, &result) : NULL;
+    if (stream)
+        *context = (CUcontext)stream->device;
+    pthread_mutex_unlock(&standin_lock);
+    return result;
 }
 
 /* What is in the stream is still done. */
@@ -359,7 +373,7 @@ CUresult cuLaunchHostFunc(CUstream stream, CUhostFn call, void *argument)
     return result == CUDA_SUCCESS ? submit(stream, &work) : result;
 }
 
-/* The parameter is the library's: one struct cuda_launch, or cuda_symm_launch. */
+/* The parameter is the library's: one struct cuda_launch, cuda_symm_launch or cuda_gate_launch. */
 CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction function, void **parameters,
                           void **extra)
 {
@@ -374,6 +388,8 @@ CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction function, voi
     struct work work = {.kind = WORK_KERNEL, .function = (const struct function *)function};
     if (work.function->symm)
         work.symm = *(const struct cuda_symm_launch *)parameters[0];
+    else if (work.function->gate)
+        work.gate = *(const struct cuda_gate_launch *)parameters[0];
     else
         work.launch = *(const struct cuda_launch *)parameters[0];
     pthread_mutex_lock(&standin_lock);

@@ -116,7 +116,7 @@ static void the_fatbins_have_what_is_looked_up(void **state)
         check_the_fatbins(size);
 }
 
-static void symmetric_memory_has_its_own(void **state)
+static void those_alone_have_their_own(void **state)
 {
     (void)state;
     struct cuda_kernels kernels;
@@ -127,6 +127,10 @@ static void symmetric_memory_has_its_own(void **state)
     assert_int_equal(standin_calls("cuFuncLoad"), 1);
     cuda_kernels_unload(driver, &kernels);
     assert_null(kernels.symm);
+    assert_int_equal(cuda_kernels_load_gate(driver, &kernels), TUTTI_OK);
+    assert_true(has_kernel("gate", standin_function_name(kernels.gate)));
+    assert_int_equal(standin_calls("cuModuleLoadData"), 2);
+    cuda_kernels_unload(driver, &kernels);
     assert_int_equal(standin_left(), 0);
 }
 
@@ -174,7 +178,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(those_that_exist_are_loaded),
         cmocka_unit_test(the_fatbins_have_what_is_looked_up),
-        cmocka_unit_test(symmetric_memory_has_its_own),
+        cmocka_unit_test(those_alone_have_their_own),
         cmocka_unit_test(failures_name_the_kernel),
         cmocka_unit_test(other_devices_are_named),
     };

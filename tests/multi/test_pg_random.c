@@ -4,9 +4,12 @@
  * strides, one or several tensors a rank, hundreds in flight on several tags from several threads,
  * which every rank submits in an order of its own.
  *
- * usage: test_pg_random processes|threads
+ * usage: test_pg_random processes|threads [cuda|direct]
+ *
+ * With "cuda" the tensors are on GPUs, those of a rank on several, behind streams of their own;
+ * with "direct" the group is of a CUDA communicator besides.
  */
-#include "pg.h"
+#include "pg_cuda.h"
 #include "reference.h"
 
 #include <pthread.h>
@@ -37,9 +40,12 @@ struct operation {
     int64_t strides[MOST_DIMS];
     size_t count;
     uint32_t tag;
-    unsigned char *memory; /* of all tensors of this rank */
+    unsigned char *memory;       /* of all tensors of this rank, as they come back */
+    void *devices[MOST_TENSORS]; /* where they are on GPUs */
     tutti_work_t *work;
 };
+
+static bool on_gpus, direct;
 
 /* One rank's. */
 struct life {
@@ -50,7 +56,12 @@ struct life {
     struct operation *operations;
     int count;
     int failures[THREADS];
+    tutti_stream_t streams[THREADS];
+    unsigned char *arenas[MOST_TENSORS]; /* on the GPUs of the tensors */
+    size_t used[MOST_TENSORS];
 };
+
+enum { ARENA_BYTES = 32 << 20, ALIGNMENT = 256 };
 
 struct submitter {
     struct life *life;
@@ -243,13 +254,49 @@ static void *expected_make(const struct operation *operation, int size)
     return parts[0];
 }
 
-static enum tutti_status submit(struct life *life, struct operation *operation)
+/* Memory on the GPUs, made before and freed behind all operations: for either CUDA may wait for all
+ * kernels of a process, also for those that wait for a rank that then waits for CUDA. */
+static bool arenas_open(struct life *life)
+{
+    bool good = true;
+    for (int i = 0; i < MOST_TENSORS; i++)
+        good &= gpu_bind(pg_cuda_device(life->rank, i)) &&
+                (life->arenas[i] = gpu_alloc(ARENA_BYTES)) != NULL;
+    return good && pg_cuda_bind(life->rank);
+}
+
+static void arenas_close(const struct life *life)
+{
+    for (int i = 0; i < MOST_TENSORS; i++)
+        if (gpu_bind(pg_cuda_device(life->rank, i)))
+            gpu_free(life->arenas[i]);
+}
+
+/* The tensor's memory on a GPU, with the input in it. */
+static bool to_gpu(struct life *life, struct operation *operation, int tensor, size_t bytes,
+                   struct tutti_tensor *description)
+{
+    description->device = TUTTI_DEVICE_CUDA;
+    description->device_index = pg_cuda_device(life->rank, tensor);
+    if (!gpu_bind(description->device_index))
+        return false;
+    size_t room = (bytes / ALIGNMENT + 1) * ALIGNMENT;
+    size_t at = __atomic_fetch_add(&life->used[tensor], room, __ATOMIC_RELAXED);
+    if (at + room > ARENA_BYTES)
+        return false;
+    operation->devices[tensor] = life->arenas[tensor] + at;
+    bool copied = bytes == 0 || gpu_copy(operation->devices[tensor], description->data, bytes);
+    description->data = operation->devices[tensor];
+    return copied && pg_cuda_bind(life->rank);
+}
+
+static enum tutti_status submit(struct life *life, int thread, struct operation *operation)
 {
     struct tutti_tensor tensors[MOST_TENSORS];
     size_t bytes = operation->count * tutti_dtype_size(operation->dtype);
     int count = tensors_of(operation, life->rank);
-    const struct tutti_pg_call_options options = {.struct_size = sizeof options,
-                                                  .tag = operation->tag};
+    const struct tutti_pg_call_options options = {
+        .struct_size = sizeof options, .tag = operation->tag, .stream = life->streams[thread]};
     operation->memory = malloc((size_t)count * bytes + 1);
     for (int i = 0; i < count; i++) {
         tensors[i] = (struct tutti_tensor){
@@ -261,10 +308,25 @@ static enum tutti_status submit(struct life *life, struct operation *operation)
             .strides = operation->strides,
         };
         input_make(operation, life->rank, i, tensors[i].data);
+        if (on_gpus && !to_gpu(life, operation, i, bytes, &tensors[i]))
+            return TUTTI_ERR_CUDA;
     }
     tutti_op_t op = operation->kind == TUTTI_OP_PREMUL_SUM ? life->premul_sum
                                                            : (tutti_op_t)(uintptr_t)operation->kind;
     return tutti_pg_all_reduce(life->pg, tensors, count, op, &options, &operation->work);
+}
+
+/* The results, in the host's memory. */
+static bool from_gpus(const struct life *life, const struct operation *operation, int count,
+                      size_t bytes)
+{
+    bool copied = true;
+    for (int i = 0; i < count; i++) {
+        copied &= gpu_bind(pg_cuda_device(life->rank, i)) &&
+                  (bytes == 0 ||
+                   gpu_copy(operation->memory + (size_t)i * bytes, operation->devices[i], bytes));
+    }
+    return copied && pg_cuda_bind(life->rank);
 }
 
 /* Its tags one after the other, beginning with another one on each rank. */
@@ -272,21 +334,27 @@ static void *submit_some(void *argument)
 {
     const struct submitter *submitter = argument;
     struct life *life = submitter->life;
+    if (on_gpus && !pg_cuda_bind(life->rank))
+        life->failures[submitter->index]++;
     for (int i = 0; i < TAGS; i++) {
         uint32_t tag = (uint32_t)((i + life->rank * THREADS) % TAGS);
         if (tag % THREADS != (uint32_t)submitter->index)
             continue;
         for (int k = 0; k < life->count; k++)
-            if (life->operations[k].tag == tag && submit(life, &life->operations[k]) != TUTTI_OK)
+            if (life->operations[k].tag == tag &&
+                submit(life, submitter->index, &life->operations[k]) != TUTTI_OK)
                 life->failures[submitter->index]++;
     }
     return NULL;
 }
 
-static int check(struct ranks *ranks, int rank, struct operation *operation)
+static int check(const struct life *life, struct operation *operation)
 {
+    struct ranks *ranks = life->ranks;
+    const int rank = life->rank;
     size_t bytes = operation->count * tutti_dtype_size(operation->dtype);
     RANKS_CHECK(tutti_work_result(operation->work, RANKS_TIMEOUT_MS) == TUTTI_OK);
+    RANKS_CHECK(!on_gpus || from_gpus(life, operation, tensors_of(operation, rank), bytes));
     void *expected = expected_make(operation, ranks->size);
     bool same = true;
     for (int i = 0; i < tensors_of(operation, rank); i++)
@@ -315,7 +383,7 @@ static int round_of(struct life *life, uint64_t *random)
     for (int t = 0; t < THREADS; t++)
         RANKS_CHECK(life->failures[t] == 0);
     for (int k = 0; k < life->count; k++) {
-        int failed = check(ranks, rank, &life->operations[k]);
+        int failed = check(life, &life->operations[k]);
         if (failed)
             return failed;
     }
@@ -329,18 +397,39 @@ static int live(struct ranks *ranks, int rank, tutti_store_t *store)
     tutti_comm_t *comm;
     uint64_t random = 20;
     int failed = 0;
-    RANKS_CHECK(pg_join(ranks, rank, store, &comm, &life.pg) == TUTTI_OK);
+    RANKS_CHECK(!on_gpus || pg_cuda_bind(rank));
+    RANKS_CHECK(pg_cuda_join(ranks, rank, store, direct, &comm, &life.pg) == TUTTI_OK);
     RANKS_CHECK(tutti_op_create_premul_sum(scalar, &life.premul_sum) == TUTTI_OK);
+    RANKS_CHECK(!on_gpus || arenas_open(&life));
+    for (int t = 0; t < THREADS && on_gpus; t++)
+        RANKS_CHECK(gpu_stream_create(&life.streams[t]));
     life.operations = calloc((size_t)life.count, sizeof *life.operations);
-    for (int i = 0; i < ROUNDS && !failed; i++)
+    ranks_raise(ranks, 0);
+    RANKS_CHECK(ranks_await(ranks, 0, (uint32_t)ranks->size));
+    for (int i = 0; i < ROUNDS && !failed; i++) {
+        memset(life.used, 0, sizeof life.used);
         failed = round_of(&life, &random);
+    }
+    ranks_raise(ranks, 1);
+    RANKS_CHECK(ranks_await(ranks, 1, (uint32_t)ranks->size));
     tutti_op_destroy(life.premul_sum);
     free(life.operations);
     pg_part(comm, life.pg);
+    if (on_gpus)
+        arenas_close(&life);
+    for (int t = 0; t < THREADS; t++)
+        gpu_stream_destroy(life.streams[t]);
     return failed;
 }
 
 int main(int argc, char **argv)
 {
+    direct = argc > 2 && strcmp(argv[2], "direct") == 0;
+    on_gpus = direct || (argc > 2 && strcmp(argv[2], "cuda") == 0);
+    int skip = on_gpus ? pg_cuda_skip() : 0;
+    if (skip)
+        return skip;
+    if (direct)
+        return pg_cuda_main_direct(strcmp(argv[1], "processes") == 0, (ranks_fn *const[]){live}, 1);
     return pg_main(argc, argv, 1, (ranks_fn *const[]){live}, 1);
 }

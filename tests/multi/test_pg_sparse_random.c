@@ -4,9 +4,11 @@
  * shapes, numbers of entries and of tensors a rank, many in flight on several tags, among dense
  * operations, which every rank submits in an order of its own; then along the links of a ring.
  *
- * usage: test_pg_sparse_random processes|threads
+ * usage: test_pg_sparse_random processes|threads [cuda]
+ *
+ * With "cuda" the sparse tensors are on GPUs, those of a rank on several.
  */
-#include "pg.h"
+#include "pg_cuda.h"
 #include "reference.h"
 #include "sparse_reference.h"
 
@@ -42,8 +44,11 @@ struct operation {
     int32_t element; /* of a dense one */
     int count;
     struct sparse_entries inputs[MOST_TENSORS]; /* of this rank */
+    void *devices[2 * MOST_TENSORS];            /* where they are on GPUs */
     tutti_work_t *work;
 };
+
+static bool on_gpus;
 
 static uint64_t next(uint64_t *random)
 {
@@ -146,6 +151,52 @@ static struct sparse_reference expected_make(const struct operation *operation, 
     return result;
 }
 
+/* A copy on the device that is bound, or NULL of what is empty or does not fit. */
+static void *to_gpu(const void *from, size_t bytes)
+{
+    void *memory = bytes ? gpu_alloc(bytes) : NULL;
+    if (memory && !gpu_copy(memory, from, bytes)) {
+        gpu_free(memory);
+        memory = NULL;
+    }
+    return memory;
+}
+
+/* The input's memory on a GPU, on another one for each. */
+static bool input_to_gpu(struct operation *operation, int rank, int input,
+                         struct tutti_sparse_tensor *tensor)
+{
+    const size_t values = tensor->nnz * sparse_row_bytes(&operation->shape);
+    const size_t indices = tensor->nnz * (size_t)tensor->sparse_dim * sizeof *tensor->indices;
+    tensor->device = TUTTI_DEVICE_CUDA;
+    tensor->device_index = pg_cuda_device(rank, input);
+    if (!gpu_bind(tensor->device_index))
+        return false;
+    void **devices = &operation->devices[(size_t)input * 2];
+    tensor->indices = devices[0] = to_gpu(tensor->indices, indices);
+    tensor->values = devices[1] = to_gpu(tensor->values, values);
+    return !devices[0] == !indices && !devices[1] == !values && pg_cuda_bind(rank);
+}
+
+/* The result, in memory of the host's. */
+static bool from_gpu(const struct operation *operation, int rank,
+                     struct tutti_sparse_tensor *result)
+{
+    const size_t values = result->nnz * sparse_row_bytes(&operation->shape);
+    const size_t indices = result->nnz * (size_t)result->sparse_dim * sizeof *result->indices;
+    int64_t *indices_here = malloc(indices + 1);
+    unsigned char *values_here = malloc(values + 1);
+    bool good = result->device == TUTTI_DEVICE_CUDA &&
+                result->device_index == pg_cuda_device(rank, 0) &&
+                (!indices || gpu_copy(indices_here, result->indices, indices)) &&
+                (!values || gpu_copy(values_here, result->values, values));
+    result->indices = indices_here;
+    result->values = values_here;
+    for (size_t i = 0; i < sizeof operation->devices / sizeof *operation->devices; i++)
+        gpu_free(operation->devices[i]);
+    return good;
+}
+
 static enum tutti_status submit(tutti_pg_t *pg, int rank, struct operation *operation)
 {
     static const int64_t one = 1;
@@ -174,6 +225,9 @@ static enum tutti_status submit(tutti_pg_t *pg, int rank, struct operation *oper
             .indices = operation->inputs[i].indices,
             .values = operation->inputs[i].values,
         };
+    for (int i = 0; i < operation->count && on_gpus; i++)
+        if (!input_to_gpu(operation, rank, i, &tensors[i]))
+            return TUTTI_ERR_CUDA;
     return tutti_pg_all_reduce_sparse(pg, tensors, operation->count, &options, &operation->work);
 }
 
@@ -188,6 +242,7 @@ static int check(struct ranks *ranks, int rank, struct operation *operation)
     const struct sparse_shape *shape = &operation->shape;
     struct tutti_sparse_tensor result = {.struct_size = sizeof result};
     RANKS_CHECK(tutti_work_sparse_result(operation->work, &result) == TUTTI_OK);
+    RANKS_CHECK(!on_gpus || from_gpu(operation, rank, &result));
     inputs_free(operation->inputs, operation->count); /* the result does not lie there */
     struct sparse_reference expected = expected_make(operation, ranks->size);
     RANKS_CHECK(result.nnz == expected.entries.nnz);
@@ -199,6 +254,10 @@ static int check(struct ranks *ranks, int rank, struct operation *operation)
                        result.nnz * (size_t)shape->sparse_dim * sizeof *result.indices) == 0);
     RANKS_CHECK(memcmp(result.values, expected.values, result.nnz * sparse_row_bytes(shape)) == 0);
     sparse_reference_free(&expected);
+    if (on_gpus) {
+        free((void *)(uintptr_t)result.indices);
+        free((void *)(uintptr_t)result.values);
+    }
     tutti_work_destroy(operation->work);
     return 0;
 }
@@ -227,6 +286,7 @@ static int live(struct ranks *ranks, int rank, tutti_store_t *store)
     tutti_pg_t *pg;
     uint64_t random = 77;
     int failed = 0;
+    RANKS_CHECK(!on_gpus || pg_cuda_bind(rank));
     RANKS_CHECK(operations && pg_join(ranks, rank, store, &comm, &pg) == TUTTI_OK);
     for (int round = 0; round < ROUNDS && !failed; round++) {
         for (int k = 0; k < count; k++) {
@@ -259,6 +319,10 @@ static int along_links(bool processes)
 
 int main(int argc, char **argv)
 {
+    on_gpus = argc > 2 && strcmp(argv[2], "cuda") == 0;
+    int skip = on_gpus ? pg_cuda_skip() : 0;
+    if (skip)
+        return skip;
     int failed = pg_main(argc, argv, 1, (ranks_fn *const[]){live}, 1);
     return failed ? failed : along_links(argc > 1 && strcmp(argv[1], "processes") == 0) ? 1 : 0;
 }

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Process groups on PyTorch's CPU tensors, as far as tests and benchmarks need them: ctypes on libtutti."""
+"""Process groups on PyTorch's tensors, as far as tests and benchmarks need them: ctypes on libtutti."""
 
 import ctypes
 
@@ -11,24 +11,45 @@ DTYPES = {
 }
 SUM, PROD, MIN, MAX, AVG, BAND, BOR, BXOR = range(1, 9)
 OK, TIMEOUT, PEER_DEAD, MISMATCH = 0, 3, 4, 5
+CPU, CUDA = 0, 1
 
 
 class Tensor(ctypes.Structure):
     _fields_ = [("struct_size", ctypes.c_size_t), ("data", ctypes.c_void_p), ("dtype", ctypes.c_int),
                 ("device", ctypes.c_int), ("dims", ctypes.c_int),
-                ("sizes", ctypes.POINTER(ctypes.c_int64)), ("strides", ctypes.POINTER(ctypes.c_int64))]
+                ("sizes", ctypes.POINTER(ctypes.c_int64)), ("strides", ctypes.POINTER(ctypes.c_int64)),
+                ("device_index", ctypes.c_int)]
 
 
 class SparseTensor(ctypes.Structure):
     _fields_ = [("struct_size", ctypes.c_size_t), ("dtype", ctypes.c_int), ("device", ctypes.c_int),
                 ("sparse_dim", ctypes.c_int), ("dense_dim", ctypes.c_int),
                 ("sizes", ctypes.POINTER(ctypes.c_int64)), ("nnz", ctypes.c_size_t),
-                ("indices", ctypes.c_void_p), ("values", ctypes.c_void_p)]
+                ("indices", ctypes.c_void_p), ("values", ctypes.c_void_p), ("device_index", ctypes.c_int)]
 
 
 class CallOptions(ctypes.Structure):
     _fields_ = [("struct_size", ctypes.c_size_t), ("tag", ctypes.c_uint32), ("timeout_ms", ctypes.c_int64),
-                ("callback", ctypes.c_void_p), ("context", ctypes.c_void_p)]
+                ("callback", ctypes.c_void_p), ("context", ctypes.c_void_p), ("stream", ctypes.c_void_p)]
+
+
+class CommOptions(ctypes.Structure):
+    """The first fields: the others are 0."""
+    _fields_ = [("struct_size", ctypes.c_size_t), ("name", ctypes.c_char_p), ("device", ctypes.c_int)]
+
+
+class GroupOptions(ctypes.Structure):
+    _fields_ = [("struct_size", ctypes.c_size_t), ("timeout_ms", ctypes.c_int64), ("ranks", ctypes.c_void_p),
+                ("rank_count", ctypes.c_int), ("store", ctypes.c_void_p)]
+
+
+class DeviceMemory:
+    """Of somebody else, as PyTorch takes it."""
+
+    def __init__(self, address, shape, dtype):
+        kinds = {torch.float32: "<f4", torch.float64: "<f8", torch.int64: "<i8"}
+        self.__cuda_array_interface__ = {"shape": tuple(shape), "typestr": kinds[dtype], "data": (address or 0, False),
+                                         "version": 3}
 
 
 class Error(RuntimeError):
@@ -72,10 +93,16 @@ class Work:
         self.library.check(self.library.c.tutti_work_sparse_result(self.handle, ctypes.byref(found)))
         dtype = next(dtype for dtype, value in DTYPES.items() if value == found.dtype)
         sizes = found.sizes[:found.sparse_dim + found.dense_dim]
-        indices = torch.empty(found.sparse_dim, found.nnz, dtype=torch.int64)
-        values = torch.empty([found.nnz] + sizes[found.sparse_dim:], dtype=dtype)
-        for to, at in ((indices, found.indices), (values, found.values)):
-            ctypes.memmove(to.data_ptr(), at, to.numel() * to.element_size())
+        shapes = [found.sparse_dim, found.nnz], [found.nnz] + sizes[found.sparse_dim:]
+        if found.device:
+            device = torch.device("cuda", found.device_index)
+            indices, values = (
+                torch.as_tensor(DeviceMemory(at, shape, kind), device=device).clone()
+                for at, shape, kind in zip((found.indices, found.values), shapes, (torch.int64, dtype)))
+        else:
+            indices, values = torch.empty(shapes[0], dtype=torch.int64), torch.empty(shapes[1], dtype=dtype)
+            for to, at in ((indices, found.indices), (values, found.values)):
+                ctypes.memmove(to.data_ptr(), at, to.numel() * to.element_size())
         return torch.sparse_coo_tensor(indices, values, sizes, is_coalesced=True, check_invariants=False)
 
     def __del__(self):
@@ -83,13 +110,15 @@ class Work:
 
 
 class Group:
-    def __init__(self, library, url, rank, size):
+    def __init__(self, library, url, rank, size, device=CPU):
         self.library = library
         self.store, self.comm, self.pg = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_void_p()
         c, check = library.c, library.check
         check(c.tutti_store_open(url.encode(), ctypes.c_int64(60000), ctypes.byref(self.store)))
-        check(c.tutti_comm_create(self.store, rank, size, None, ctypes.byref(self.comm)))
-        check(c.tutti_pg_create(self.comm, None, ctypes.byref(self.pg)))
+        options = CommOptions(struct_size=ctypes.sizeof(CommOptions), device=device)
+        check(c.tutti_comm_create(self.store, rank, size, ctypes.byref(options), ctypes.byref(self.comm)))
+        options = GroupOptions(struct_size=ctypes.sizeof(GroupOptions), store=self.store)
+        check(c.tutti_pg_create(self.comm, ctypes.byref(options), ctypes.byref(self.pg)))
 
     def close(self):
         self.library.c.tutti_pg_destroy(self.pg)
@@ -100,8 +129,10 @@ class Group:
         self.library.check(status)
         return Work(self.library, handle, kept)
 
-    def _options(self, tag, timeout_ms):
-        return CallOptions(struct_size=ctypes.sizeof(CallOptions), tag=tag, timeout_ms=timeout_ms)
+    def _options(self, tag, timeout_ms, tensors=()):
+        cuda = any(tensor.is_cuda for tensor in tensors)
+        return CallOptions(struct_size=ctypes.sizeof(CallOptions), tag=tag, timeout_ms=timeout_ms,
+                           stream=torch.cuda.current_stream().cuda_stream if cuda else None)
 
     def all_reduce(self, tensors, op=SUM, tag=0, timeout_ms=0):
         tensors = tensors if isinstance(tensors, list) else [tensors]
@@ -122,9 +153,11 @@ class Group:
             SparseTensor(struct_size=ctypes.sizeof(SparseTensor), dtype=DTYPES[tensor.dtype],
                          sparse_dim=tensor.sparse_dim(), dense_dim=tensor.dense_dim(),
                          sizes=numbers(tensor.size()), nnz=tensor._nnz(), indices=indices.data_ptr(),
-                         values=values.data_ptr())
+                         values=values.data_ptr(), device=int(tensor.is_cuda),
+                         device_index=tensor.device.index or 0)
             for tensor, indices, values in kept))
         handle = ctypes.c_void_p()
         status = self.library.c.tutti_pg_all_reduce_sparse(
-            self.pg, array, len(tensors), ctypes.byref(self._options(tag, timeout_ms)), ctypes.byref(handle))
+            self.pg, array, len(tensors), ctypes.byref(self._options(tag, timeout_ms, tensors)),
+            ctypes.byref(handle))
         return self._work(status, handle, kept)

@@ -279,6 +279,7 @@ static void survives_fork(void **state)
 
 int main(void)
 {
+    setenv("TUTTI_CUDA_LIBRARY", "/nonexistent/libcuda.so", 1);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(refuses),          cmocka_unit_test(takes_any_dense_layout),
         cmocka_unit_test(tells_of_itself),  cmocka_unit_test(begins_by_itself),

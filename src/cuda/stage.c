@@ -1,0 +1,490 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * What belongs to a device is made in the context that is current when the device is first named
+ * if that is the device's, else in its primary one. Streams that wait may be of other contexts:
+ * those get a place of their own, for the gate's code. Tickets are in ticket.c.
+ */
+#include "cuda/stage.h"
+
+#include "cuda/stage_internal.h"
+#include "error.h"
+#include "order.h"
+
+#include <stdlib.h>
+
+enum { LEAST_BYTES = 1 << 16 }; /* of a block */
+
+/* Stages that are closed and without tickets. */
+static pthread_mutex_t ended_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct cuda_stage *ended;
+
+static void hold(void)
+{
+    pthread_mutex_lock(&ended_lock);
+}
+
+static void release(void)
+{
+    pthread_mutex_unlock(&ended_lock);
+}
+
+/* What is on the list is the parent's. */
+static void release_in_child(void)
+{
+    ended = NULL;
+    pthread_mutex_unlock(&ended_lock);
+}
+
+static void install_fork_handlers(void)
+{
+    (void)pthread_atfork(hold, release, release_in_child);
+}
+
+/* ---- in a context ---------------------------------------------------------------------------- */
+
+enum tutti_status cuda_visit_begin(const struct cuda_driver *driver, CUcontext context,
+                                   struct cuda_visit *visit)
+{
+    enum tutti_status status = cuda_context_enter(driver, context, &visit->pushed);
+    if (status == TUTTI_OK)
+        cuda_captures_ignore(driver, &visit->mode);
+    return status;
+}
+
+void cuda_visit_end(const struct cuda_driver *driver, struct cuda_visit *visit)
+{
+    cuda_captures_heed(driver, &visit->mode);
+    cuda_context_leave(driver, visit->pushed);
+}
+
+enum tutti_status cuda_pinned_alloc(const struct cuda_driver *driver, size_t bytes, void **memory)
+{
+    CUresult result =
+        driver->mem_host_alloc(memory, bytes, CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP);
+    return cuda_check(driver, result, "cuMemHostAlloc");
+}
+
+/* ---- places ---------------------------------------------------------------------------------- */
+
+/* Within the context. Errors are of no interest: the context may be gone, and all of this. */
+static void flows_close(const struct cuda_driver *driver, struct cuda_stage_place *place)
+{
+    for (int way = 0; way < CUDA_WAYS; way++)
+        if (place->flows[way].stream) {
+            driver->stream_synchronize(place->flows[way].stream); /* copies alone: they end */
+            driver->stream_destroy(place->flows[way].stream);
+            place->flows[way].stream = NULL;
+        }
+    if (place->words)
+        driver->mem_host_free(place->words);
+    place->words = NULL;
+}
+
+static void place_close(const struct cuda_driver *driver, struct cuda_stage_place *place)
+{
+    struct cuda_visit visit;
+    if (cuda_visit_begin(driver, place->context, &visit) == TUTTI_OK) {
+        flows_close(driver, place);
+        cuda_kernels_unload(driver, &place->kernels);
+        cuda_visit_end(driver, &visit);
+    }
+    if (place->retained)
+        driver->primary_release(place->device);
+}
+
+static enum tutti_status flows_open(const struct cuda_driver *driver,
+                                    struct cuda_stage_place *place)
+{
+    enum { LINE_WORDS = 8 };
+    int able = 0;
+    void *words = NULL;
+    enum tutti_status status =
+        cuda_check(driver,
+                   driver->device_attribute(
+                       &able, CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS, place->device),
+                   "cuDeviceGetAttribute");
+    if (status == TUTTI_OK && !able)
+        status = error_set(TUTTI_ERR_DECLINED,
+                           "streams of device %d cannot write words in memory, as bringing its "
+                           "tensors through the host needs: copy them to the host yourself",
+                           place->device);
+    if (status == TUTTI_OK)
+        status = cuda_pinned_alloc(driver, CUDA_WAYS * LINE_WORDS * sizeof(uint64_t), &words);
+    if (status != TUTTI_OK)
+        return status;
+    place->words = words;
+    for (int way = 0; way < CUDA_WAYS && status == TUTTI_OK; way++) {
+        struct cuda_flow *flow = &place->flows[way];
+        flow->passed = &place->words[way * LINE_WORDS];
+        *flow->passed = 0;
+        status = cuda_check(driver, driver->stream_create(&flow->stream, CU_STREAM_NON_BLOCKING, 0),
+                            "cuStreamCreateWithPriority");
+    }
+    if (status != TUTTI_OK)
+        flows_close(driver, place);
+    return status;
+}
+
+/* Under the lock; `context` is the place's, and `copies` asks for flows. */
+static enum tutti_status place_open(struct cuda_stage *stage, CUcontext context, CUdevice device,
+                                    bool copies, int *place)
+{
+    const struct cuda_driver *driver = stage->driver;
+    struct cuda_stage_place *made = &stage->places[stage->place_count];
+    struct cuda_visit visit;
+    if (stage->place_count == CUDA_STAGE_PLACES)
+        return error_set(TUTTI_ERR_NO_MEMORY,
+                         "a group has tensors and streams of %d contexts, at "
+                         "most: use fewer",
+                         CUDA_STAGE_PLACES);
+    *made = (struct cuda_stage_place){.context = context, .device = device, .copies = copies};
+    enum tutti_status status = cuda_visit_begin(driver, context, &visit);
+    if (status != TUTTI_OK)
+        return status;
+    status = cuda_kernels_load_gate(driver, &made->kernels);
+    if (status == TUTTI_OK && copies) {
+        status = flows_open(driver, made);
+        if (status != TUTTI_OK)
+            cuda_kernels_unload(driver, &made->kernels);
+    }
+    cuda_visit_end(driver, &visit);
+    if (status != TUTTI_OK)
+        return status;
+    *place = (int)stage->place_count;
+    order_store_release_u32(&stage->place_count, stage->place_count + 1); /* L5 pairs L5a */
+    return TUTTI_OK;
+}
+
+int cuda_place_of_device(const struct cuda_stage *stage, int device)
+{
+    const int count = (int)order_load_acquire_u32(&stage->place_count); /* L5a pairs L5 */
+    for (int i = 0; i < count; i++)
+        if (stage->places[i].copies && stage->places[i].device == device)
+            return i;
+    return -1;
+}
+
+/* Under the lock. */
+static enum tutti_status device_open(struct cuda_stage *stage, int device, int *place)
+{
+    const struct cuda_driver *driver;
+    CUcontext context = NULL;
+    CUdevice current = -1;
+    int count = 0;
+    *place = cuda_place_of_device(stage, device);
+    if (*place >= 0)
+        return TUTTI_OK;
+    enum tutti_status status = cuda_driver_open(&driver);
+    if (status != TUTTI_OK)
+        return status;
+    if (!stage->driver) /* the thread reads it once there is a place */
+        stage->driver = driver;
+    status = cuda_check(driver, driver->device_count(&count), "cuDeviceGetCount");
+    if (status == TUTTI_OK && (device < 0 || device >= count))
+        status = error_set(TUTTI_ERR_INVALID, "device %d: expected 0 to %d", device, count - 1);
+    if (status != TUTTI_OK)
+        return status;
+    driver->ctx_current(&context);
+    if (context && driver->ctx_device(&current) == CUDA_SUCCESS && current == device)
+        return place_open(stage, context, device, true, place);
+    status =
+        cuda_check(driver, driver->primary_retain(&context, device), "cuDevicePrimaryCtxRetain");
+    if (status != TUTTI_OK)
+        return status;
+    status = place_open(stage, context, device, true, place);
+    if (status == TUTTI_OK)
+        stage->places[*place].retained = true;
+    else
+        driver->primary_release(device);
+    return status;
+}
+
+enum tutti_status cuda_context_open(struct cuda_stage *stage, CUcontext context, int *place)
+{
+    const struct cuda_driver *driver = stage->driver;
+    CUdevice device = -1;
+    bool pushed;
+    for (*place = 0; *place < (int)stage->place_count; ++*place)
+        if (stage->places[*place].context == context)
+            return TUTTI_OK;
+    enum tutti_status status = cuda_context_enter(driver, context, &pushed);
+    if (status != TUTTI_OK)
+        return status;
+    status = cuda_check(driver, driver->ctx_device(&device), "cuCtxGetDevice");
+    cuda_context_leave(driver, pushed);
+    return status == TUTTI_OK ? place_open(stage, context, device, false, place) : status;
+}
+
+/* ---- life ------------------------------------------------------------------------------------ */
+
+static void blocks_free(struct cuda_stage *stage, struct cuda_block **list, bool child)
+{
+    struct cuda_visit visit;
+    bool entered = !child && *list &&
+                   cuda_visit_begin(stage->driver, stage->places[0].context, &visit) == TUTTI_OK;
+    while (*list) {
+        struct cuda_block *block = *list;
+        *list = block->next;
+        if (entered)
+            stage->driver->mem_host_free(block->memory);
+        free(block);
+    }
+    if (entered)
+        cuda_visit_end(stage->driver, &visit);
+}
+
+static void stage_free(struct cuda_stage *stage)
+{
+    cuda_tickets_free(stage, false);
+    blocks_free(stage, &stage->idle, false);
+    blocks_free(stage, &stage->lost, false);
+    for (uint32_t i = 0; i < stage->place_count; i++)
+        place_close(stage->driver, &stage->places[i]);
+    pthread_mutex_destroy(&stage->lock);
+    free(stage);
+}
+
+void cuda_stage_sweep(void)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, install_fork_handlers);
+    struct cuda_stage *due = NULL;
+    pthread_mutex_lock(&ended_lock);
+    for (struct cuda_stage **link = &ended; *link;) {
+        struct cuda_stage *stage = *link;
+        if (!cuda_tickets_quiet(stage)) {
+            link = &stage->next_ended;
+            continue;
+        }
+        *link = stage->next_ended;
+        stage->next_ended = due;
+        due = stage;
+    }
+    pthread_mutex_unlock(&ended_lock);
+    /* Freeing may wait for all streams of a context: under no lock. */
+    while (due) {
+        struct cuda_stage *stage = due;
+        due = stage->next_ended;
+        stage_free(stage);
+    }
+}
+
+void cuda_stage_end(struct cuda_stage *stage)
+{
+    pthread_mutex_lock(&ended_lock);
+    stage->next_ended = ended;
+    ended = stage;
+    pthread_mutex_unlock(&ended_lock);
+    cuda_stage_sweep();
+}
+
+enum tutti_status cuda_stage_create(struct cuda_stage **stage)
+{
+    cuda_stage_sweep();
+    *stage = calloc(1, sizeof **stage);
+    if (!*stage)
+        return error_errno("calloc of a group's staging");
+    pthread_mutex_init(&(*stage)->lock, NULL);
+    return TUTTI_OK;
+}
+
+/* Freeing waits for all streams of a context. So nothing is freed while one is still to write a
+ * word of ours: it may stand still for a host that waits for us. */
+void cuda_stage_close(struct cuda_stage *stage)
+{
+    struct cuda_visit visit;
+    if (!stage)
+        return;
+    for (uint32_t i = 0; i < stage->place_count; i++)
+        if (stage->places[i].words &&
+            cuda_visit_begin(stage->driver, stage->places[i].context, &visit) == TUTTI_OK) {
+            for (int way = 0; way < CUDA_WAYS; way++)
+                stage->driver->stream_synchronize(stage->places[i].flows[way].stream);
+            cuda_visit_end(stage->driver, &visit);
+        }
+    pthread_mutex_lock(&stage->lock);
+    stage->closed = true;
+    bool last = stage->out == 0;
+    pthread_mutex_unlock(&stage->lock);
+    if (last)
+        cuda_stage_end(stage);
+}
+
+void cuda_stage_forget(struct cuda_stage *stage)
+{
+    if (!stage)
+        return;
+    cuda_tickets_free(stage, true);
+    blocks_free(stage, &stage->idle, true);
+    blocks_free(stage, &stage->lost, true);
+    free(stage);
+}
+
+/* ---- operands -------------------------------------------------------------------------------- */
+
+/* Under the lock. */
+static bool is_known(const struct cuda_stage *stage, int device, CUdeviceptr first,
+                     CUdeviceptr last)
+{
+    for (int i = 0; i < CUDA_STAGE_RANGES; i++) {
+        const struct cuda_range *range = &stage->ranges[i];
+        if (stage->range_devices[i] == device && first - range->base < range->bytes &&
+            last - range->base < range->bytes)
+            return true;
+    }
+    return false;
+}
+
+static enum tutti_status operand_check(struct cuda_stage *stage, const char *what, int device,
+                                       const void *pointer, CUdeviceptr at,
+                                       struct cuda_range *range)
+{
+    struct cuda_pointer facts;
+    enum tutti_status status = cuda_pointer_ask(stage->driver, at, &facts);
+    if (status != TUTTI_OK)
+        return status;
+    if (!facts.device && !facts.managed)
+        return error_set(TUTTI_ERR_INVALID,
+                         "%s at %p is host memory, and is said to be of CUDA device %d: name it a "
+                         "CPU tensor, or copy it to the device",
+                         what, pointer, device);
+    if (facts.ordinal != device && !facts.managed)
+        return error_set(TUTTI_ERR_INVALID,
+                         "%s at %p is memory of device %d, and is said to be of device %d", what,
+                         pointer, facts.ordinal, device);
+    *range = facts.range;
+    return TUTTI_OK;
+}
+
+enum tutti_status cuda_stage_open(struct cuda_stage *stage, int device)
+{
+    int place;
+    pthread_mutex_lock(&stage->lock);
+    enum tutti_status status = device_open(stage, device, &place);
+    pthread_mutex_unlock(&stage->lock);
+    return status;
+}
+
+enum tutti_status cuda_stage_check(struct cuda_stage *stage, const char *what, int device,
+                                   const void *pointer, size_t bytes)
+{
+    CUdeviceptr first = (CUdeviceptr)(uintptr_t)pointer, last = first + bytes - 1;
+    struct cuda_range range, other;
+    int place;
+    pthread_mutex_lock(&stage->lock);
+    enum tutti_status status = device_open(stage, device, &place);
+    if (status != TUTTI_OK)
+        error_context(status, "%s", what);
+    if (status == TUTTI_OK && !is_known(stage, device, first, last)) {
+        status = operand_check(stage, what, device, pointer, first, &range);
+        if (status == TUTTI_OK && last - range.base >= range.bytes)
+            status = operand_check(stage, what, device, pointer, last, &other);
+        if (status == TUTTI_OK) {
+            stage->ranges[stage->next_range % CUDA_STAGE_RANGES] = range;
+            stage->range_devices[stage->next_range++ % CUDA_STAGE_RANGES] = device;
+        }
+    }
+    pthread_mutex_unlock(&stage->lock);
+    return status;
+}
+
+/* ---- copies ---------------------------------------------------------------------------------- */
+
+enum tutti_status cuda_block_take(struct cuda_stage *stage, size_t bytes, struct cuda_block **block)
+{
+    struct cuda_block **best = NULL;
+    struct cuda_visit visit;
+    void *memory = NULL;
+    size_t size = LEAST_BYTES;
+    *block = NULL;
+    for (struct cuda_block **link = &stage->idle; *link; link = &(*link)->next)
+        if ((*link)->bytes >= bytes && (!best || (*link)->bytes < (*best)->bytes))
+            best = link;
+    if (best) {
+        *block = *best;
+        *best = (*block)->next;
+        return TUTTI_OK;
+    }
+    while (size < bytes && size <= SIZE_MAX / 2)
+        size *= 2;
+    struct cuda_block *made = malloc(sizeof *made);
+    if (!made)
+        return error_errno("malloc of a block of pinned memory");
+    enum tutti_status status = cuda_visit_begin(stage->driver, stage->places[0].context, &visit);
+    if (status == TUTTI_OK) {
+        status = cuda_pinned_alloc(stage->driver, size, &memory);
+        cuda_visit_end(stage->driver, &visit);
+    }
+    if (status != TUTTI_OK) {
+        free(made);
+        return error_context(status, "%zu bytes of pinned memory", size);
+    }
+    *made = (struct cuda_block){.memory = memory, .bytes = size};
+    *block = made;
+    return TUTTI_OK;
+}
+
+void cuda_block_give(struct cuda_stage *stage, struct cuda_block *block)
+{
+    if (!block)
+        return;
+    block->next = stage->idle;
+    stage->idle = block;
+}
+
+void cuda_block_lose(struct cuda_stage *stage, struct cuda_block *block)
+{
+    block->next = stage->lost;
+    stage->lost = block;
+}
+
+enum tutti_status cuda_stage_copy(struct cuda_stage *stage, int device, enum cuda_way way, void *to,
+                                  const void *from, size_t bytes)
+{
+    const struct cuda_driver *driver = stage->driver;
+    const struct cuda_stage_place *place = &stage->places[cuda_place_of_device(stage, device)];
+    bool pushed;
+    enum tutti_status status = cuda_context_enter(driver, place->context, &pushed);
+    if (status != TUTTI_OK)
+        return status;
+    status =
+        cuda_check(driver,
+                   driver->memcpy_async((CUdeviceptr)(uintptr_t)to, (CUdeviceptr)(uintptr_t)from,
+                                        bytes, place->flows[way].stream),
+                   "cuMemcpyAsync");
+    cuda_context_leave(driver, pushed);
+    return status;
+}
+
+tutti_stream_t cuda_stage_stream(const struct cuda_stage *stage, int device, enum cuda_way way)
+{
+    const struct cuda_stage_place *place = &stage->places[cuda_place_of_device(stage, device)];
+    return (tutti_stream_t)(void *)place->flows[way].stream;
+}
+
+enum tutti_status cuda_stage_mark(struct cuda_stage *stage, int device, enum cuda_way way,
+                                  uint64_t *mark)
+{
+    const struct cuda_driver *driver = stage->driver;
+    struct cuda_stage_place *place = &stage->places[cuda_place_of_device(stage, device)];
+    struct cuda_flow *flow = &place->flows[way];
+    bool pushed;
+    enum tutti_status status = cuda_context_enter(driver, place->context, &pushed);
+    if (status != TUTTI_OK)
+        return status;
+    /* L4 pairs L4a: by default the write comes behind a fence for the whole system. */
+    status = cuda_check(driver,
+                        driver->stream_write_64(flow->stream, (CUdeviceptr)(uintptr_t)flow->passed,
+                                                flow->marks + 1, CU_STREAM_WRITE_VALUE_DEFAULT),
+                        "cuStreamWriteValue64");
+    if (status == TUTTI_OK)
+        *mark = ++flow->marks;
+    cuda_context_leave(driver, pushed);
+    return status;
+}
+
+bool cuda_stage_passed(const struct cuda_stage *stage, int device, enum cuda_way way, uint64_t mark)
+{
+    const struct cuda_stage_place *place = &stage->places[cuda_place_of_device(stage, device)];
+    return order_load_acquire_u64(place->flows[way].passed) >= mark; /* L4a pairs L4 */
+}

@@ -1,0 +1,120 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * What a process group needs of CUDA to bring tensors through the host: pinned memory that is used
+ * again, copies on streams of the group's own, tickets by which callers' streams and the group tell
+ * each other how far they are. Shows no CUDA type; of a library that was built without nvcc the
+ * calls decline (none.c).
+ *
+ * The group's streams never wait for anything: a copy is enqueued once what it needs is known to be
+ * there, so that three streams a device, one for each way, serve any number of operations, and none
+ * keeps another one up. Devices are numbered as in this process.
+ */
+#ifndef TUTTI_CUDA_STAGE_H
+#define TUTTI_CUDA_STAGE_H
+
+#include "tutti/tutti.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct cuda_stage;
+struct cuda_ticket;
+
+/* Makes no call of CUDA: what a device needs is made when it is first named. From any thread, as
+ * are the calls on tickets. Returns NO_MEMORY. */
+enum tutti_status cuda_stage_create(struct cuda_stage **stage);
+/* The group's end, or that of what it was to be: waits for its copies. Memory and streams go with
+ * the last ticket, or, if callers' streams still hold that up, later: with another stage, or a call
+ * of cuda_stage_sweep(). Takes NULL. */
+void cuda_stage_close(struct cuda_stage *stage);
+/* In a child of fork(): all is its parent's. */
+void cuda_stage_forget(struct cuda_stage *stage);
+/* Frees what is left of stages that are closed and that no stream holds up any more. */
+void cuda_stage_sweep(void);
+
+/* Makes what the device needs, in the current context if that is the device's. Returns as
+ * cuda_stage_check(). */
+enum tutti_status cuda_stage_open(struct cuda_stage *stage, int device);
+/* Whether [pointer, pointer + bytes), not empty, is memory of the device; `what` names it. Makes
+ * what the device needs, once. Returns INVALID (memory of the host, or of another device: both
+ * numbers named; no such device), DECLINED (no CUDA; the device lacks words written by streams),
+ * NO_MEMORY, CUDA. */
+enum tutti_status cuda_stage_check(struct cuda_stage *stage, const char *what, int device,
+                                   const void *pointer, size_t bytes);
+
+/* ---- results: memory of a device, which may outlive the group, by any thread that has a ticket --
+ */
+
+/* Zero is none. */
+struct cuda_result {
+    void *memory;
+    size_t bytes;
+    int device;
+};
+
+/* Of a device that is open, for at least so many bytes. Returns NO_MEMORY, CUDA. */
+enum tutti_status cuda_result_alloc(struct cuda_stage *stage, int device, size_t bytes,
+                                    struct cuda_result *result);
+/* Takes none. No stream uses it any more. */
+void cuda_result_free(struct cuda_stage *stage, struct cuda_result *result);
+
+/* ---- tickets: of an operation, from its submission on ------------------------------------------
+ */
+
+/* [out] ticket: comes once the stream has passed what is on it now. TUTTI_STREAM_DEFAULT and
+ * TUTTI_STREAM_PER_THREAD are those of each of the devices, which cuda_stage_check() has found
+ * good and of which some may be equal; any other stream may be of any device. Returns INVALID (too
+ * many devices), DECLINED (the stream is being captured), NO_MEMORY, CUDA. */
+enum tutti_status cuda_ticket_take(struct cuda_stage *stage, const int *devices, int count,
+                                   tutti_stream_t stream, struct cuda_ticket **ticket);
+/* Whether it has come: what was on the stream is done, and visible to copies. */
+bool cuda_ticket_come(const struct cuda_ticket *ticket);
+/* Has the stream wait for cuda_ticket_open(), for a while: TUTTI_STREAM_DEFAULT and
+ * TUTTI_STREAM_PER_THREAD are those of each of the ticket's devices. *full says that nothing was
+ * enqueued, since too many streams wait for it. Returns DECLINED (a stream is being captured),
+ * NO_MEMORY, CUDA. */
+enum tutti_status cuda_ticket_wait(struct cuda_ticket *ticket, tutti_stream_t stream,
+                                   int64_t timeout_ms, bool *full);
+/* Lets all who wait pass: what the caller has seen done before, its copies among it, is done for
+ * what follows on those streams. */
+void cuda_ticket_open(struct cuda_ticket *ticket);
+/* Takes NULL. The ticket must be open if anybody may wait for it. */
+void cuda_ticket_give(struct cuda_ticket *ticket);
+
+/* ---- copies: by the group's thread alone -------------------------------------------------------
+ */
+
+/* Into the host's memory; out of it; or not at all: kernels of the group. */
+enum cuda_way { CUDA_WAY_IN, CUDA_WAY_OUT, CUDA_WAY_ACROSS, CUDA_WAYS };
+
+/* Pinned, for all devices. */
+struct cuda_block {
+    unsigned char *memory;
+    size_t bytes;
+    struct cuda_block *next; /* for who holds it */
+};
+
+/* One of at least so many bytes, with whatever is in them; the pool grows where it has none.
+ * Returns NO_MEMORY, CUDA. */
+enum tutti_status cuda_block_take(struct cuda_stage *stage, size_t bytes,
+                                  struct cuda_block **block);
+/* No copy touches it any more. Takes NULL. */
+void cuda_block_give(struct cuda_stage *stage, struct cuda_block *block);
+/* Copies that do not end may: it is not used again. */
+void cuda_block_lose(struct cuda_stage *stage, struct cuda_block *block);
+
+/* Enqueues a copy between a block and memory of the device, behind the former ones of that way.
+ * Return CUDA. */
+enum tutti_status cuda_stage_copy(struct cuda_stage *stage, int device, enum cuda_way way, void *to,
+                                  const void *from, size_t bytes);
+/* The stream of a way. */
+tutti_stream_t cuda_stage_stream(const struct cuda_stage *stage, int device, enum cuda_way way);
+/* A mark behind them; marks count up. */
+enum tutti_status cuda_stage_mark(struct cuda_stage *stage, int device, enum cuda_way way,
+                                  uint64_t *mark);
+/* Whether the copies before the mark are done: no call of CUDA. */
+bool cuda_stage_passed(const struct cuda_stage *stage, int device, enum cuda_way way,
+                       uint64_t mark);
+
+#endif

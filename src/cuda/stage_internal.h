@@ -1,0 +1,98 @@
+/* SPDX-License-Identifier: MIT */
+/* The inside of a process group's staging: stage.c, ticket.c, result.c. */
+#ifndef TUTTI_CUDA_STAGE_INTERNAL_H
+#define TUTTI_CUDA_STAGE_INTERNAL_H
+
+#include "cuda/gate_launch.h"
+#include "cuda/group_internal.h"
+#include "cuda/stage.h"
+
+#include <pthread.h>
+
+enum {
+    CUDA_STAGE_PLACES = 32,
+    CUDA_STAGE_RANGES = 8, /* allocations whose check is remembered */
+    CUDA_PAGE_TICKETS = 256,
+};
+
+/* Of ours, for copies one way. */
+struct cuda_flow {
+    CUstream stream;
+    uint64_t marks;   /* so far */
+    uint64_t *passed; /* pinned: the device writes it: L4 */
+};
+
+/* What there is in a context. */
+struct cuda_stage_place {
+    CUcontext context;
+    CUdevice device;
+    bool retained; /* the primary one, by us */
+    struct cuda_kernels kernels;
+    bool copies;     /* or it is for gates alone */
+    uint64_t *words; /* the flows', until the stage closes */
+    struct cuda_flow flows[CUDA_WAYS];
+};
+
+struct cuda_ticket {
+    struct cuda_stage *stage;
+    struct cuda_ticket_words *words;
+    struct cuda_ticket *next;
+    uint32_t number; /* of the operation that it is, or was, for */
+    int comes;       /* words that streams write */
+    int gates;       /* under the lock */
+    int devices;
+    uint8_t places[CUDA_TICKET_STREAMS]; /* of the devices */
+};
+
+struct cuda_ticket_page {
+    struct cuda_ticket_page *next;
+    struct cuda_ticket_words *words;
+    struct cuda_ticket tickets[CUDA_PAGE_TICKETS];
+};
+
+struct cuda_stage {
+    const struct cuda_driver *driver; /* NULL until a device is named */
+    pthread_mutex_t lock;
+    /* Under the lock; but places, once made, are constant, and their flows the group's thread's: */
+    bool closed;
+    int out;              /* tickets taken */
+    uint32_t place_count; /* release L5 */
+    struct cuda_stage_place places[CUDA_STAGE_PLACES];
+    struct cuda_ticket_page *pages;
+    struct cuda_ticket *first, *last; /* idle, the one that has been so longest first */
+    struct cuda_range ranges[CUDA_STAGE_RANGES];
+    int range_devices[CUDA_STAGE_RANGES];
+    unsigned next_range;
+
+    struct cuda_block *idle;       /* the thread's, as are: */
+    struct cuda_block *lost;       /* that copies may touch until the end */
+    struct cuda_stage *next_ended; /* in the process's list */
+};
+
+/* A call that makes, or frees, something, and so would disturb captures of others. */
+struct cuda_visit {
+    CUstreamCaptureMode mode;
+    bool pushed;
+};
+
+/* ---- stage.c --------------------------------------------------------------------------------- */
+
+enum tutti_status cuda_visit_begin(const struct cuda_driver *driver, CUcontext context,
+                                   struct cuda_visit *visit);
+void cuda_visit_end(const struct cuda_driver *driver, struct cuda_visit *visit);
+/* Within a visit: for all devices. */
+enum tutti_status cuda_pinned_alloc(const struct cuda_driver *driver, size_t bytes, void **memory);
+/* The number of the place, -1 if the device has none. */
+int cuda_place_of_device(const struct cuda_stage *stage, int device);
+/* The place of a context, which is made if need be. Under the lock. */
+enum tutti_status cuda_context_open(struct cuda_stage *stage, CUcontext context, int *place);
+/* Closed, and without tickets: from here on another thread may free it. */
+void cuda_stage_end(struct cuda_stage *stage);
+
+/* ---- ticket.c -------------------------------------------------------------------------------- */
+
+/* Whether no stream touches them any more; none is taken. */
+bool cuda_tickets_quiet(const struct cuda_stage *stage);
+void cuda_tickets_free(struct cuda_stage *stage, bool child);
+
+#endif

@@ -1,0 +1,357 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * CUDA tensors through the host. The thread begins once it sees that the caller's stream has come
+ * to the call: small tensors are copied in at once, others when all ranks have come. Then piece by
+ * piece:
+ *
+ *     copy in k + 2 and k + 3, reduce k among the hosts, copy out k - 1
+ *
+ * all at the same time, for the two ways of the bus have a stream each. Pieces have the same bounds
+ * on all ranks. The block has room for PIECES of them; where the tensors came ahead, for all.
+ *
+ * The hosts reduce in the block, a part at a time, what run.c would reduce in the tensors.
+ */
+#include "pg/stage.h"
+
+#include "cpu/group.h"
+#include "deadline.h"
+#include "error.h"
+#include "log.h"
+#include "order.h"
+#include "pg/pg.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+enum {
+    AHEAD_BYTES = 256 << 10, /* of all tensors: up to here they are copied in ahead */
+    PIECES = 4,              /* of each tensor that a block has room for */
+    PIECE_MOST = 1 << 20,
+    PIECE_LEAST = 256 << 10,
+    PIECE_LEAST_OF_MANY = 64 << 10, /* where ranks have many inputs */
+    PIECE_SHARE = 4,                /* of a tensor that lies between the two */
+    ALIGNMENT = 256,
+    NAP_FIRST_NS = 1000, /* of a thread that awaits a copy, */
+    NAP_MOST_NS = 50000, /* twice as long each time */
+    DRAIN_MS = 1000,
+};
+
+/* An operation under way. */
+struct pipe {
+    struct tutti_pg *pg;
+    struct pg_op *op;
+    struct pg_staging *staging;
+    uint32_t inputs;
+    size_t width; /* of an element */
+    size_t piece; /* elements */
+    size_t count; /* of pieces */
+    size_t room;  /* pieces of a tensor that the block has room for */
+    size_t area;  /* bytes of the block that a tensor has */
+    int64_t deadline;
+    uint64_t marks[CUDA_WAYS][PIECES][PG_STAGE_DEVICES];
+};
+
+/* ---- submission ------------------------------------------------------------------------------ */
+
+static enum tutti_status devices_note(struct pg_staging *staging, const struct pg_op *op)
+{
+    const int count = op->sparse ? op->sparse->count : op->work.tensor_count;
+    for (int i = 0; i < count; i++) {
+        int device = op->sparse ? op->sparse->tensors[i].device_index : op->tensors[i].device_index;
+        int known = 0;
+        while (known < staging->device_count && staging->devices[known] != device)
+            known++;
+        if (known == PG_STAGE_DEVICES)
+            return error_set(TUTTI_ERR_INVALID, "tensors of more than %d devices",
+                             PG_STAGE_DEVICES);
+        staging->devices[known] = device;
+        staging->device_count += known == staging->device_count;
+    }
+    return TUTTI_OK;
+}
+
+/* Whether this rank's tensors are where the group's devices take them. */
+static bool is_direct(const struct tutti_pg *pg, const struct pg_op *op)
+{
+    return pg->direct && op->work.tensor_count == 1 && op->tensors[0].device_index == pg->device;
+}
+
+enum tutti_status pg_stage_begin(const struct tutti_pg *pg, struct pg_op *op, tutti_stream_t stream)
+{
+    struct pg_staging *staging = calloc(1, sizeof *staging);
+    if (!staging)
+        return error_errno("calloc of an operation's staging");
+    op->staging = staging;
+    staging->stage = pg->stage;
+    if (!is_direct(pg, op))
+        op->operation.inputs |= LAYOUT_APART;
+    enum tutti_status status = devices_note(staging, op);
+    return status == TUTTI_OK ? cuda_ticket_take(pg->stage, staging->devices, staging->device_count,
+                                                 stream, &staging->ticket)
+                              : status;
+}
+
+enum tutti_status pg_stage_wait(struct pg_op *op, tutti_stream_t stream, bool *full)
+{
+    /* The thread opens the gate, however the operation ends; this is longer than that may take. */
+    enum { LEAST_MS = 3600 * 1000, TIMES = 100 };
+    int64_t timeout_ms = op->timeout_ms < 0 || op->timeout_ms > INT64_MAX / TIMES - LEAST_MS
+                             ? -1
+                             : LEAST_MS + TIMES * op->timeout_ms;
+    return cuda_ticket_wait(op->staging->ticket, stream, timeout_ms, full);
+}
+
+void pg_stage_open(const struct pg_op *op)
+{
+    cuda_ticket_open(op->staging->ticket);
+}
+
+void pg_stage_free(struct pg_staging *staging, struct pg_home *home, bool child)
+{
+    if (staging && !child) {
+        pg_home_give_result(home, staging->stage, staging->result);
+        cuda_ticket_give(staging->ticket);
+    }
+    free(staging);
+}
+
+bool pg_stage_come(const struct pg_op *op)
+{
+    return cuda_ticket_come(op->staging->ticket);
+}
+
+/* ---- copies ---------------------------------------------------------------------------------- */
+
+enum tutti_status pg_stage_mark(struct tutti_pg *pg, struct pg_staging *staging, enum cuda_way way)
+{
+    enum tutti_status status = TUTTI_OK;
+    for (int d = 0; d < staging->device_count && status == TUTTI_OK; d++)
+        status = cuda_stage_mark(pg->stage, staging->devices[d], way, &staging->marks[way][d]);
+    return status;
+}
+
+static bool marks_passed(const struct tutti_pg *pg, const struct pg_staging *staging,
+                         enum cuda_way way, const uint64_t *marks)
+{
+    for (int d = 0; d < staging->device_count; d++)
+        if (!cuda_stage_passed(pg->stage, staging->devices[d], way, marks[d]))
+            return false;
+    return true;
+}
+
+static size_t area_of(size_t bytes)
+{
+    return (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+}
+
+void pg_stage_ahead(struct tutti_pg *pg, struct pg_op *op)
+{
+    struct pg_staging *staging = op->staging;
+    size_t bytes = op->count * tutti_dtype_size(op->dtype), area = area_of(bytes);
+    int count = op->work.tensor_count;
+    if (op->sparse) {
+        pg_sparse_bring(pg, op);
+        return;
+    }
+    if (bytes > AHEAD_BYTES / (size_t)count || is_direct(pg, op))
+        return;
+    enum tutti_status status = cuda_block_take(pg->stage, area * (size_t)count, &staging->block);
+    for (int i = 0; i < count && status == TUTTI_OK; i++)
+        status =
+            cuda_stage_copy(pg->stage, op->tensors[i].device_index, CUDA_WAY_IN,
+                            staging->block->memory + area * (size_t)i, op->tensors[i].data, bytes);
+    if (status == TUTTI_OK)
+        status = pg_stage_mark(pg, staging, CUDA_WAY_IN);
+    staging->ahead = true;
+    staging->status = status;
+}
+
+static void *piece_at(const struct pipe *pipe, int tensor, size_t piece)
+{
+    return pipe->staging->block->memory + pipe->area * (size_t)tensor +
+           piece % pipe->room * pipe->piece * pipe->width;
+}
+
+static size_t piece_count(const struct pipe *pipe, size_t piece)
+{
+    size_t left = pipe->op->count - piece * pipe->piece;
+    return left < pipe->piece ? left : pipe->piece;
+}
+
+static enum tutti_status piece_copy(struct pipe *pipe, enum cuda_way way, size_t piece)
+{
+    struct pg_staging *staging = pipe->staging;
+    enum tutti_status status = TUTTI_OK;
+    for (int i = 0; i < pipe->op->work.tensor_count && status == TUTTI_OK; i++) {
+        const struct tutti_tensor *tensor = &pipe->op->tensors[i];
+        void *host = piece_at(pipe, i, piece);
+        void *device = (char *)tensor->data + piece * pipe->piece * pipe->width;
+        bool in = way == CUDA_WAY_IN;
+        status = cuda_stage_copy(pipe->pg->stage, tensor->device_index, way, in ? host : device,
+                                 in ? device : host, piece_count(pipe, piece) * pipe->width);
+    }
+    if (status == TUTTI_OK)
+        status = pg_stage_mark(pipe->pg, staging, way);
+    memcpy(pipe->marks[way][piece % PIECES], staging->marks[way], sizeof staging->marks[way]);
+    return status;
+}
+
+enum tutti_status pg_stage_await(struct tutti_pg *pg, const struct pg_staging *staging,
+                                 enum cuda_way way, const uint64_t *marks, int64_t deadline)
+{
+    struct cpu_group *host = &pg->comm->cpu;
+    struct tutti_fault fault;
+    for (int polls = host->spin; polls > 0; polls--) {
+        if (marks_passed(pg, staging, way, marks))
+            return TUTTI_OK;
+        order_pause();
+    }
+    for (int64_t ns = NAP_FIRST_NS; !marks_passed(pg, staging, way, marks);
+         ns = ns < NAP_MOST_NS / 2 ? 2 * ns : NAP_MOST_NS) {
+        if (cpu_group_look(host, host->rank, false, &fault))
+            return cpu_group_fail(host, &fault);
+        if (deadline_passed(deadline))
+            return error_set(TUTTI_ERR_TIMEOUT, "a copy between device and host did not end");
+        nanosleep(&(struct timespec){.tv_nsec = ns}, NULL);
+    }
+    return TUTTI_OK;
+}
+
+/* Until the piece has been copied. */
+static enum tutti_status piece_await(struct pipe *pipe, enum cuda_way way, size_t piece)
+{
+    return pg_stage_await(pipe->pg, pipe->staging, way, pipe->marks[way][piece % PIECES],
+                          pipe->deadline);
+}
+
+/* ---- the operation --------------------------------------------------------------------------- */
+
+/* Elements of a piece, the same on all ranks. */
+static size_t piece_elements(const struct pg_op *op, uint32_t inputs)
+{
+    size_t width = tutti_dtype_size(op->dtype), bytes = op->count * width / PIECE_SHARE;
+    size_t least = PIECE_LEAST, most = PIECE_MOST;
+    for (; inputs > 1; inputs = (inputs + 1) / 2) {
+        least = least / 2 > PIECE_LEAST_OF_MANY ? least / 2 : PIECE_LEAST_OF_MANY;
+        most = most / 2 > PIECE_LEAST_OF_MANY ? most / 2 : PIECE_LEAST_OF_MANY;
+    }
+    bytes = bytes < least ? least : bytes > most ? most : bytes;
+    return bytes / ALIGNMENT * ALIGNMENT / width;
+}
+
+static enum tutti_status pipe_open(struct pipe *pipe)
+{
+    struct pg_staging *staging = pipe->staging;
+    const struct pg_op *op = pipe->op;
+    pipe->width = tutti_dtype_size(op->dtype);
+    pipe->piece = piece_elements(op, pipe->inputs);
+    pipe->count = (op->count + pipe->piece - 1) / pipe->piece;
+    pipe->deadline = deadline_after(op->timeout_ms);
+    if (staging->ahead) {
+        pipe->room = pipe->count;
+        pipe->area = area_of(op->count * pipe->width);
+        for (int p = 0; p < PIECES; p++)
+            memcpy(pipe->marks[CUDA_WAY_IN][p], staging->marks[CUDA_WAY_IN],
+                   sizeof staging->marks[CUDA_WAY_IN]);
+        return staging->status;
+    }
+    pipe->room = pipe->count < PIECES ? pipe->count : PIECES;
+    pipe->area = pipe->room * pipe->piece * pipe->width;
+    enum tutti_status status = cuda_block_take(
+        pipe->pg->stage, pipe->area * (size_t)op->work.tensor_count, &staging->block);
+    for (size_t p = 0; p < pipe->room && status == TUTTI_OK; p++)
+        status = piece_copy(pipe, CUDA_WAY_IN, p);
+    return status;
+}
+
+static enum tutti_status piece_reduce(struct pipe *pipe, size_t piece)
+{
+    struct pg_part part = {.count = piece_count(pipe, piece)};
+    for (int i = 0; i < pipe->op->work.tensor_count; i++)
+        part.data[i] = piece_at(pipe, i, piece);
+    return pg_run_part(pipe->pg, pipe->op, &part, pipe->inputs);
+}
+
+/* Behind `piece`, whose results are on their way back, the one before it makes room. */
+static enum tutti_status room_use(struct pipe *pipe, size_t piece)
+{
+    const size_t next = piece + pipe->room - 1;
+    if (piece == 0 || next >= pipe->count)
+        return TUTTI_OK;
+    enum tutti_status status = piece_await(pipe, CUDA_WAY_OUT, piece - 1);
+    return status == TUTTI_OK ? piece_copy(pipe, CUDA_WAY_IN, next) : status;
+}
+
+static enum tutti_status pipe_run(struct pipe *pipe)
+{
+    enum tutti_status status = pipe_open(pipe);
+    for (size_t piece = 0; piece < pipe->count && status == TUTTI_OK; piece++) {
+        status = piece_await(pipe, CUDA_WAY_IN, piece);
+        if (status == TUTTI_OK)
+            status = piece_reduce(pipe, piece);
+        if (status == TUTTI_OK)
+            status = piece_copy(pipe, CUDA_WAY_OUT, piece);
+        if (status == TUTTI_OK)
+            status = room_use(pipe, piece);
+    }
+    return status;
+}
+
+/* By the devices' own algorithms. All ranks launch in the order of the verdicts. */
+static enum tutti_status direct_run(struct tutti_pg *pg, struct pg_op *op)
+{
+    const struct tutti_tensor *tensor = &op->tensors[0];
+    tutti_op_t reduction = op->op.kind == TUTTI_OP_PREMUL_SUM ? (tutti_op_t)(uintptr_t)&op->op
+                                                              : (tutti_op_t)(uintptr_t)op->op.kind;
+    tutti_stream_t stream = cuda_stage_stream(pg->stage, pg->device, CUDA_WAY_ACROSS);
+    op->staging->direct = true;
+    enum tutti_status status = comm_all_reduce_on(pg->direct, tensor->data, op->count, op->dtype,
+                                                  reduction, op->timeout_ms, stream);
+    return status == TUTTI_OK ? pg_stage_mark(pg, op->staging, CUDA_WAY_ACROSS) : status;
+}
+
+enum tutti_status pg_stage_run(struct tutti_pg *pg, struct pg_op *op, uint32_t inputs)
+{
+    struct pipe pipe = {
+        .pg = pg, .op = op, .staging = op->staging, .inputs = inputs & ~(uint32_t)LAYOUT_APART};
+    struct cpu_group *host = &pg->comm->cpu;
+    const bool direct = pg->direct && inputs == 1;
+    enum tutti_status status = direct ? direct_run(pg, op) : pipe_run(&pipe);
+    if (status == TUTTI_OK || tutti_comm_status(pg->comm, NULL) != TUTTI_OK)
+        return status;
+    /* The peers are amid it, and wait for us. */
+    if (direct)
+        tutti_comm_abort(pg->direct);
+    log_write(TUTTI_LOG_WARN, host->rank, "%s of a process group: %s", op->title,
+              tutti_last_error());
+    const struct tutti_fault fault = {
+        .struct_size = sizeof fault,
+        .status = status,
+        .rank = host->rank,
+        .peer = host->rank,
+        .sequence = order_load_relaxed_u64(&host->sequence),
+    };
+    return cpu_group_fail(host, &fault);
+}
+
+bool pg_stage_landed(const struct tutti_pg *pg, const struct pg_op *op)
+{
+    for (int way = 0; way < CUDA_WAYS; way++)
+        if (!marks_passed(pg, op->staging, (enum cuda_way)way, op->staging->marks[way]))
+            return false;
+    return true;
+}
+
+void pg_stage_end(struct tutti_pg *pg, struct pg_op *op)
+{
+    struct pg_staging *staging = op->staging;
+    int64_t deadline = deadline_after(DRAIN_MS);
+    while (!pg_stage_landed(pg, op) && !deadline_passed(deadline))
+        nanosleep(&(struct timespec){.tv_nsec = NAP_MOST_NS}, NULL);
+    if (pg_stage_landed(pg, op))
+        cuda_block_give(pg->stage, staging->block);
+    else if (staging->block)
+        cuda_block_lose(pg->stage, staging->block);
+    staging->block = NULL;
+}

@@ -1,0 +1,169 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * A process group's staging over the stand-in: each call of the driver fails in turn, and whatever
+ * that makes of the operations, they end, who waits is let go, results that are good are right, and
+ * nothing is left. Then words that streams write late: when work and group are gone.
+ */
+#include "cuda/stage.h"
+#include "pg.h"
+#include "turns.h"
+
+enum {
+    SMALL = 1000,
+    LARGE = (2 << 20) / 4 + 5, /* several pieces */
+    SHORT_MS = 150,            /* for ranks whose peer does not come */
+};
+
+static struct tutti_tensor tensor_of(float *data, const int64_t *size, int device)
+{
+    struct tutti_tensor tensor = pg_vector(data, size);
+    tensor.device = TUTTI_DEVICE_CUDA;
+    tensor.device_index = device;
+    return tensor;
+}
+
+/* Whether an operation that a call of the driver has spoilt may end so. */
+static bool is_end(enum tutti_status status)
+{
+    return status == TUTTI_OK || status == TUTTI_ERR_CUDA || status == TUTTI_ERR_TIMEOUT ||
+           status == TUTTI_ERR_PEER_DEAD || status == TUTTI_ERR_NO_MEMORY ||
+           status == TUTTI_ERR_ABORTED ||
+           status == TUTTI_ERR_INVALID; /* an address that the driver does not know */
+}
+
+/* Sums ones, and has a stream wait. Whether that came out as it may. */
+static bool sum(tutti_pg_t *pg, float *data, int64_t count, int rank, uint32_t tag)
+{
+    const struct tutti_tensor tensor = tensor_of(data, &count, rank);
+    const struct tutti_pg_call_options options = {
+        .struct_size = sizeof options, .tag = tag, .timeout_ms = SHORT_MS};
+    tutti_work_t *work;
+    for (int64_t i = 0; i < count; i++)
+        data[i] = 1;
+    enum tutti_status status = tutti_pg_all_reduce(pg, &tensor, 1, TUTTI_SUM, &options, &work);
+    if (status != TUTTI_OK)
+        return is_end(status) && !work;
+    (void)tutti_work_wait(work, TUTTI_STREAM_DEFAULT);
+    status = tutti_work_result(work, RANKS_TIMEOUT_MS);
+    tutti_work_destroy(work);
+    for (int64_t i = 0; i < count && status == TUTTI_OK; i++)
+        if (data[i] != 2)
+            return false;
+    return is_end(status);
+}
+
+static int once(struct ranks *ranks, int rank, tutti_store_t *store)
+{
+    struct turns_outcome *outcome = (struct turns_outcome *)(void *)ranks->shared;
+    tutti_comm_t *comm;
+    tutti_pg_t *pg;
+    if (!device_enter(rank)) { /* which is no concern of the library */
+        outcome->whole[rank] = 1;
+        return 0;
+    }
+    RANKS_CHECK(pg_join(ranks, rank, store, &comm, &pg) == TUTTI_OK);
+    float *data = device_alloc(LARGE * sizeof *data);
+    bool good = sum(pg, data, SMALL, rank, 1);
+    good &= sum(pg, data, LARGE, rank, 2);
+    good &= sum(pg, data, SMALL, rank, 3);
+    pg_part(comm, pg);
+    device_free(data);
+    outcome->whole[rank] = good;
+    return good ? 0 : ranks_fail(ranks, rank, __FILE__, __LINE__, "an end as it may be");
+}
+
+/* After what streams have still to write. */
+static size_t left(void)
+{
+    size_t count = 1;
+    for (int i = 0; i < 50 && count; i++) {
+        usleep(20000);
+        cuda_stage_sweep();
+        count = device_left();
+    }
+    return count;
+}
+
+static int each_call_fails(void)
+{
+    static const char *const calls[] = {
+        "cuCtxPushCurrent",
+        "cuDeviceGetAttribute",
+        "cuDeviceGetCount",
+        "cuFuncLoad",
+        "cuLaunchKernelEx",
+        "cuMemHostAlloc",
+        "cuMemcpyAsync",
+        "cuModuleGetFunction",
+        "cuModuleLoadData",
+        "cuPointerGetAttributes",
+        "cuStreamCreateWithPriority",
+        "cuStreamGetCaptureInfo",
+        "cuStreamWriteValue64",
+    };
+    const struct turns turns = {
+        .once = once,
+        .shared_bytes = sizeof(struct turns_outcome),
+        .calls = calls,
+        .count = sizeof calls / sizeof *calls,
+        .doubling = true,
+        .left = left,
+    };
+    return turns_run(&turns);
+}
+
+static void CUDA_CB stand_still(void *argument)
+{
+    const uint32_t *go = argument;
+    while (!__atomic_load_n(go, __ATOMIC_ACQUIRE))
+        usleep(100);
+}
+
+/* One rank: the caller's stream comes to the call, and a waiting one to its gate, long after. */
+static int words_come_late(void)
+{
+    static const int64_t size = SMALL;
+    static uint32_t go;
+    tutti_store_t *store;
+    tutti_comm_t *comm;
+    tutti_pg_t *pg;
+    tutti_work_t *work;
+    CUstream streams[2];
+    CHECK(device_enter(0));
+    float *data = device_alloc(SMALL * sizeof *data);
+    const struct tutti_tensor tensor = tensor_of(data, &size, 0);
+    CHECK(tutti_store_open("memory:late", 1000, &store) == TUTTI_OK);
+    CHECK(tutti_comm_create(store, 0, 1, NULL, &comm) == TUTTI_OK);
+    CHECK(tutti_pg_create(comm, NULL, &pg) == TUTTI_OK);
+    for (int i = 0; i < 2; i++) {
+        CHECK(cuStreamCreateWithPriority(&streams[i], CU_STREAM_NON_BLOCKING, 0) == CUDA_SUCCESS);
+        CHECK(cuLaunchHostFunc(streams[i], stand_still, &go) == CUDA_SUCCESS);
+    }
+    const struct tutti_pg_call_options options = {.struct_size = sizeof options,
+                                                  .stream = device_stream(streams[0])};
+    CHECK(tutti_pg_all_reduce(pg, &tensor, 1, TUTTI_SUM, &options, &work) == TUTTI_OK);
+    for (int i = 0; i < 20; i++)
+        CHECK(tutti_work_wait(work, device_stream(streams[1])) == TUTTI_OK);
+    tutti_pg_destroy(pg);
+    tutti_comm_destroy(comm);
+    CHECK(tutti_work_result(work, 0) == TUTTI_ERR_ABORTED);
+    CHECK(tutti_work_wait(work, device_stream(streams[1])) == TUTTI_ERR_ABORTED);
+    tutti_work_destroy(work);
+    cuda_stage_sweep();
+    CHECK(device_left() != 0); /* the words, and the gate's code */
+    __atomic_store_n(&go, 1, __ATOMIC_RELEASE);
+    for (int i = 0; i < 2; i++) {
+        CHECK(cuStreamSynchronize(streams[i]) == CUDA_SUCCESS);
+        cuStreamDestroy(streams[i]);
+    }
+    device_free(data);
+    tutti_store_close(store);
+    CHECK(left() == 0);
+    return 0;
+}
+
+int main(void)
+{
+    device_setup();
+    return words_come_late() || each_call_fails();
+}
