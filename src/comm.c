@@ -400,6 +400,8 @@ static enum tutti_status device_open(struct tutti_comm *comm, struct workspace *
         .table = &work->table,
         .by_links = plan_by_links(&comm->paths),
         .host = &comm->cpu,
+        .marked = comm->recorder.pattern != NULL,
+        .recorder_fd = comm->recorder.fd,
         .exchanger = host->exchanger,
         .timeout_ms = deadline_timeout_ms(deadline),
     };

@@ -2,13 +2,14 @@
 /*
  * Every byte of a flight recorder: what a communicator of one rank has done last, and what it waits
  * for. It lies in a sealed memfd of the rank's process, so that `tutti dump` can read it whatever
- * that process does, stopped ones included. The process alone writes it. docs/layout.md explains
- * it.
+ * that process does, stopped ones included. The process alone writes it, and its device.
+ * docs/layout.md explains it.
  */
 #ifndef TUTTI_RECORD_H
 #define TUTTI_RECORD_H
 
 #include "layout.h"
+#include "trail.h"
 
 #include <assert.h>
 #include <stddef.h>
@@ -19,7 +20,7 @@
 #define RECORD_LABEL "tutti-recorder"
 
 enum {
-    RECORD_VERSION = 1,
+    RECORD_VERSION = 2,
     RECORD_ENTRIES = 1024,
     RECORD_NAME_BYTES = 64,
     RECORD_TEXT_BYTES = 16 * 1024,
@@ -27,14 +28,16 @@ enum {
 
 /* X(name, value, text). How far an operation is: the caller is inside; on CUDA, the stream has it;
  * of a process group, its leader has heard of it; it ended well; it failed, and the communicator
- * with it, or the group's operation alone; nothing was done. */
+ * with it, or the group's operation alone; nothing was done; the device has begun it, and may have
+ * ended it. */
 #define RECORD_STATE_MAP(X)                                                                        \
     X(RUNNING, 1, "running")                                                                       \
     X(ENQUEUED, 2, "enqueued")                                                                     \
     X(SUBMITTED, 3, "submitted")                                                                   \
     X(DONE, 4, "done")                                                                             \
     X(FAILED, 5, "failed")                                                                         \
-    X(REFUSED, 6, "refused")
+    X(REFUSED, 6, "refused")                                                                       \
+    X(BEGUN, 7, "begun")
 
 /* X(name, value, text). What an entry is of: a call of all ranks, which has a sequence; one that
  * was captured in a CUDA graph, which has none; a barrier of a subset, whose sequence is that of
@@ -113,10 +116,13 @@ struct record_page {
     uint64_t looked;        /* ticks */
     uint64_t awaited_since; /* ticks */
     uint32_t awaits;        /* 1 + the rank that is waited for, 0: none */
-    unsigned char pad2[LAYOUT_LINE - 20];
+    uint32_t reserved;
+    int64_t device_ahead_ns; /* the device's clock before CLOCK_MONOTONIC; 0: it writes no trail */
+    unsigned char pad2[LAYOUT_LINE - 32];
     struct record_peer peers[LAYOUT_RANKS];
 
     struct record_entry entries[RECORD_ENTRIES]; /* [number mod RECORD_ENTRIES] */
+    struct trail trail;
 };
 
 static_assert(sizeof(struct record_entry) == LAYOUT_LINE, "entry");
@@ -127,6 +133,7 @@ static_assert(offsetof(struct record_page, fault) == 16640, "fault");
 static_assert(offsetof(struct record_page, looked) == 16704, "look");
 static_assert(offsetof(struct record_page, peers) == 16768, "peers");
 static_assert(offsetof(struct record_page, entries) == 17792, "entries");
+static_assert(offsetof(struct record_page, trail) == 83328, "trail");
 
 static inline uint64_t record_outcome(enum record_state state, int status, enum record_kind kind)
 {

@@ -91,6 +91,17 @@ static void put_time(FILE *out, const char *name, const struct recorder_snapshot
         fprintf(out, ", \"%s\": null", name);
 }
 
+/* The same of a device's clock. */
+static void put_device_time(FILE *out, const char *name, const struct recorder_snapshot *snapshot,
+                            uint64_t device_ns)
+{
+    if (device_ns)
+        fprintf(out, ", \"%s\": %" PRId64, name,
+                (int64_t)(device_ns - (uint64_t)snapshot->page.device_ahead_ns));
+    else
+        fprintf(out, ", \"%s\": null", name);
+}
+
 /* ---- operations ------------------------------------------------------------------------------ */
 
 static void put_signature(FILE *out, const struct tutti_signature *signature)
@@ -144,6 +155,61 @@ static void put_operations(FILE *out, const struct recorder_snapshot *snapshot)
     fprintf(out, "\n  ]\n");
 }
 
+/* ---- operations, as a device saw them -------------------------------------------------------- */
+
+static bool has_trail(const struct recorder_snapshot *snapshot)
+{
+    return snapshot->page.device_ahead_ns != 0;
+}
+
+/* Whether a kernel waits, as the watcher saw it last; for good, once a fault stands. */
+static bool device_waits(const struct recorder_snapshot *snapshot)
+{
+    return has_trail(snapshot) && snapshot->page.awaits;
+}
+
+static uint64_t waits_in(const struct recorder_snapshot *snapshot)
+{
+    return snapshot->page.trail.wait.of >> 8;
+}
+
+/* Operations follow each other: whatever has a successor is done. */
+static enum record_state mark_state(const struct recorder_snapshot *snapshot, int i)
+{
+    const uint64_t sequence = snapshot->page.trail.marks[i].sequence;
+    const bool failed = snapshot->fault.status != TUTTI_OK;
+    if (i < snapshot->marks - 1)
+        return RECORD_DONE;
+    if (device_waits(snapshot) && waits_in(snapshot) == sequence)
+        return failed ? RECORD_FAILED : RECORD_RUNNING;
+    return failed && snapshot->fault.sequence == sequence ? RECORD_FAILED : RECORD_BEGUN;
+}
+
+static void put_mark(FILE *out, const struct recorder_snapshot *snapshot, int i)
+{
+    const struct trail_mark *mark = &snapshot->page.trail.marks[i];
+    const struct tutti_signature signature = signature_unpack(mark->signature, mark->parameter);
+    fprintf(out, "    {\"sequence\": %" PRIu64 ", ", mark->sequence);
+    put_signature(out, &signature);
+    put_device_time(out, "begun_ns", snapshot, mark->begun_ns);
+    put_device_time(out, "ended_by_ns", snapshot, i < snapshot->marks - 1 ? mark[1].begun_ns : 0);
+    fprintf(out, ", \"state\": \"%s\"}", NAME_OF(states, mark_state(snapshot, i)));
+}
+
+static void put_marks(FILE *out, const struct recorder_snapshot *snapshot)
+{
+    if (snapshot->marks == 0) {
+        fprintf(out, "  \"device_operations\": null,\n");
+        return;
+    }
+    fprintf(out, "  \"device_operations\": [");
+    for (int i = 0; i < snapshot->marks; i++) {
+        fprintf(out, "%s\n", i ? "," : "");
+        put_mark(out, snapshot, i);
+    }
+    fprintf(out, "\n  ],\n");
+}
+
 /* ---- what it waits for ----------------------------------------------------------------------- */
 
 /* The operation of all ranks that the caller is inside, NULL if none. */
@@ -157,19 +223,11 @@ static const struct record_entry *running(const struct recorder_snapshot *snapsh
     return NULL;
 }
 
-static void put_wait(FILE *out, const struct recorder_snapshot *snapshot)
+/* Those that have not announced the operation of all ranks that the caller is inside. */
+static void put_absent(FILE *out, const struct record_page *page, const struct record_entry *entry)
 {
-    const struct record_page *page = &snapshot->page;
-    const struct record_entry *entry = running(snapshot);
-    if (!page->awaits || !entry) {
-        fprintf(out, "  \"waits\": null,\n");
-        return;
-    }
-    fprintf(out, "  \"waits\": {\"sequence\": %" PRIu64 ", \"rank\": %d", entry->sequence,
-            (int)page->awaits - 1);
-    put_time(out, "since_ns", snapshot, page->awaited_since);
-    fprintf(out, ", \"absent\": [");
     const char *comma = "";
+    fprintf(out, ", \"absent\": [");
     for (int r = 0; r < page->world_size && kind_of(entry) == RECORD_CALL; r++) {
         if (r == page->rank || page->peers[r].entered >= entry->sequence)
             continue;
@@ -177,6 +235,37 @@ static void put_wait(FILE *out, const struct recorder_snapshot *snapshot)
         comma = ", ";
     }
     fprintf(out, "]},\n");
+}
+
+/* A kernel sees of the others what it waits for, and no more. */
+static void put_device_wait(FILE *out, const struct recorder_snapshot *snapshot)
+{
+    const uint64_t sequence = waits_in(snapshot);
+    const int rank = (int)snapshot->page.awaits - 1;
+    fprintf(out, "  \"waits\": {\"sequence\": %" PRIu64 ", \"rank\": %d", sequence, rank);
+    put_time(out, "since_ns", snapshot, snapshot->page.awaited_since);
+    if (sequence)
+        fprintf(out, ", \"absent\": [%d]},\n", rank);
+    else
+        fprintf(out, ", \"absent\": []},\n");
+}
+
+static void put_wait(FILE *out, const struct recorder_snapshot *snapshot)
+{
+    const struct record_page *page = &snapshot->page;
+    const struct record_entry *entry = running(snapshot);
+    if (device_waits(snapshot) && snapshot->fault.status == TUTTI_OK) {
+        put_device_wait(out, snapshot);
+        return;
+    }
+    if (!page->awaits || !entry) {
+        fprintf(out, "  \"waits\": null,\n");
+        return;
+    }
+    fprintf(out, "  \"waits\": {\"sequence\": %" PRIu64 ", \"rank\": %d", entry->sequence,
+            (int)page->awaits - 1);
+    put_time(out, "since_ns", snapshot, page->awaited_since);
+    put_absent(out, page, entry);
 }
 
 static void put_peers(FILE *out, const struct recorder_snapshot *snapshot)
@@ -271,6 +360,7 @@ enum tutti_status recorder_json(const struct recorder_snapshot *snapshot, char *
     put_wait(out, snapshot);
     put_fault(out, &snapshot->fault);
     put_peers(out, snapshot);
+    put_marks(out, snapshot);
     put_operations(out, snapshot);
     fprintf(out, "}\n");
     bool failed = ferror(out);

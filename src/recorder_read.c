@@ -67,6 +67,49 @@ static void entries_read(const struct record_page *page, struct recorder_snapsho
     qsort(snapshot->page.entries, (size_t)snapshot->count, sizeof *snapshot->page.entries, compare);
 }
 
+/* ---- a device's trail ------------------------------------------------------------------------ */
+
+enum { MARK_WORDS = sizeof(struct trail_mark) / sizeof(uint64_t) };
+
+/* One operation's mark; false if there is none, or it was replaced. The device stores its two lines
+ * in any order, and comes to a place again a thousand operations later: what is the same twice is
+ * not being written. */
+static bool mark_read(const struct trail_mark *from, size_t index, struct trail_mark *to)
+{
+    const uint64_t *words = (const uint64_t *)(const void *)from;
+    uint64_t first[MARK_WORDS], again[MARK_WORDS];
+    for (int i = 0; i < MARK_WORDS; i++)
+        first[i] = order_load_acquire_u64(&words[i]);
+    for (int i = 0; i < MARK_WORDS; i++)
+        again[i] = order_load_acquire_u64(&words[i]);
+    if (memcmp(first, again, sizeof first) != 0)
+        return false;
+    memcpy(to, first, sizeof *to);
+    to->signature = signature_sane(to->signature);
+    return to->sequence && to->sequence <= INT64_MAX && to->sequence % TRAIL_MARKS == index &&
+           (uint32_t)to->sequence == to->low;
+}
+
+static int compare_marks(const void *a, const void *b)
+{
+    const struct trail_mark *left = a, *right = b;
+    return (left->sequence > right->sequence) - (left->sequence < right->sequence);
+}
+
+static void trail_read(const struct record_page *page, struct recorder_snapshot *snapshot)
+{
+    struct record_page *copy = &snapshot->page;
+    const struct trail *trail = &page->trail;
+    copy->device_ahead_ns =
+        (int64_t)order_load_relaxed_u64((const uint64_t *)&page->device_ahead_ns);
+    copy->trail.wait.of = order_load_relaxed_u64(&trail->wait.of);
+    for (size_t i = 0; i < TRAIL_MARKS && copy->device_ahead_ns; i++)
+        snapshot->marks += mark_read(&trail->marks[i], i, &copy->trail.marks[snapshot->marks]);
+    qsort(copy->trail.marks, (size_t)snapshot->marks, sizeof *copy->trail.marks, compare_marks);
+}
+
+/* ---- the rest -------------------------------------------------------------------------------- */
+
 /* What the meeting gave, once it is over. */
 static void meeting_read(const struct record_page *page, struct record_page *copy)
 {
@@ -130,6 +173,7 @@ enum tutti_status recorder_read(const struct record_page *page, const char *caus
     fault_read(&page->fault, &taken->fault);
     look_read(page, copy);
     entries_read(page, taken);
+    trail_read(page, taken);
     *snapshot = taken;
     return TUTTI_OK;
 }

@@ -66,42 +66,65 @@ static bool is_one_of(const char *text, const char *const *words)
     return false;
 }
 
-/* False of one that does not count. */
-static bool operation_read(struct reader *reader, const json_t *object,
-                           struct dump_operation *operation)
+/* One of all ranks, as the host or its device saw it. */
+static void call_read(struct reader *reader, const json_t *object, struct dump_operation *operation)
 {
     static const char *const pending[] = {"running", "submitted", "failed", NULL};
-    const char *kind = get_string(reader, object, "kind");
     const char *state = get_string(reader, object, "state");
     operation->sequence = get_integer(reader, object, "sequence", 0, INT64_MAX);
     operation->lane = DIAGNOSE_CALLS;
     operation->pending = is_one_of(state, pending);
     operation->inside = strcmp(state, "running") == 0;
     what_read(reader, object, operation->what);
+}
+
+/* False of one that does not count: calls, where the device has more to say of them. */
+static bool operation_read(struct reader *reader, const json_t *object, bool device,
+                           struct dump_operation *operation)
+{
+    const char *kind = get_string(reader, object, "kind");
+    call_read(reader, object, operation);
     if (strcmp(kind, "group") == 0)
         operation->lane = get_integer(reader, object, "tag", 0, UINT32_MAX);
-    else if (strcmp(kind, "call") != 0)
+    else if (strcmp(kind, "call") != 0 || device)
         return false;
-    return strcmp(state, "refused") != 0;
+    return strcmp(get_string(reader, object, "state"), "refused") != 0;
+}
+
+/* How many there are; -1 after a complaint. */
+static int64_t array_size(struct reader *reader, const json_t *array, const char *key)
+{
+    size_t size = json_array_size(array);
+    if (json_is_array(array) && size <= DIAGNOSE_OPERATIONS_MOST)
+        return (int64_t)size;
+    complain(reader, key, "an array of at most 65536 operations");
+    return -1;
 }
 
 static void operations_read(struct reader *reader, struct dump *dump)
 {
-    const json_t *array = json_object_get(dump->root, "operations"), *object;
-    size_t index, size = json_array_size(array);
-    if (!json_is_array(array) || size > DIAGNOSE_OPERATIONS_MOST) {
-        complain(reader, "operations", "an array of at most 65536 operations");
+    const json_t *calls = json_object_get(dump->root, "operations"), *object;
+    const json_t *marks = json_object_get(dump->root, "device_operations");
+    const bool device = marks && !json_is_null(marks); /* older dumps lack it */
+    const int64_t size = array_size(reader, calls, "operations");
+    const int64_t more = device ? array_size(reader, marks, "device_operations") : 0;
+    size_t index;
+    if (size < 0 || more < 0)
         return;
-    }
-    dump->operations = calloc(size ? size : 1, sizeof *dump->operations);
+    dump->operations = calloc((size_t)(size + more) + 1, sizeof *dump->operations);
     if (!dump->operations) {
         complain(reader, "operations", "less than fills the memory");
         return;
     }
-    json_array_foreach(array, index, object)
+    json_array_foreach(calls, index, object)
     {
-        if (operation_read(reader, object, &dump->operations[dump->count]) && !reader->failed)
+        if (operation_read(reader, object, device, &dump->operations[dump->count]) &&
+            !reader->failed)
             dump->count++;
+    }
+    for (index = 0; index < (size_t)more; index++) {
+        call_read(reader, json_array_get(marks, index), &dump->operations[dump->count]);
+        dump->count += !reader->failed;
     }
 }
 

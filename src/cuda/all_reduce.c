@@ -110,7 +110,7 @@ enum tutti_status cuda_barrier(struct cuda_group *group, uint64_t subset,
     if (group->proxy)
         return cuda_proxy_enqueue(group, subset, request, stream);
     struct cuda_launch launch = launch_make(group, request);
-    launch.subset = (uint32_t)subset;
+    launch.subset = (uint16_t)subset;
     return barrier_enqueue(group, &launch, stream);
 }
 

@@ -23,6 +23,8 @@ __device__ __forceinline__ void barrier_all(const cuda_launch &launch)
     __syncwarp();  /* all lanes have read the row */
     order_fence(); /* V1 pairs V1a */
     operation_announce(launch, op);
+    if (launch.marked)
+        operation_mark(launch, op);
     operation_advance(launch, op);
     operation_compare_former(launch, op.sequence);
     if (peer >= launch.size || peer == launch.rank)
@@ -111,6 +113,9 @@ extern "C" __global__ void __launch_bounds__(CUDA_PROBE_THREADS)
     probe(const __grid_constant__ cuda_launch launch)
 {
     probe_links(launch);
+    __syncthreads(); /* the end, which is not far from the host's hearing of it */
+    if (threadIdx.x == 0)
+        order_store_line(&operation_trail(launch)->wait, {order_time_ns(), 0});
 }
 
 extern "C" __global__ void __launch_bounds__(CUDA_CLERKS)

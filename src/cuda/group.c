@@ -23,11 +23,11 @@
 #include <unistd.h>
 
 enum {
-    PAGE_BYTES = 4096,
-    HEADER_AT = 2048, /* in the page: where copies of arenas' headers start or end */
-    PROBE_MS = 2000,  /* for a pattern to come from a peer that is there */
-    GRACE_MS = 100,   /* for operations under way when the communicator is destroyed */
-    LINGER_MS = 2000  /* for them to notice that they are to end */
+    PAGE_BYTES = 9 * 4096,
+    HEADER_AT = PAGE_BYTES - 2048, /* in the page: where copies of arenas' headers start or end */
+    PROBE_MS = 2000,               /* for a pattern to come from a peer that is there */
+    GRACE_MS = 100,                /* for operations under way when the communicator is destroyed */
+    LINGER_MS = 2000               /* for them to notice that they are to end */
 };
 
 /* How an arena begins. */
@@ -66,7 +66,7 @@ static enum tutti_status context_bind(struct cuda_group *group)
     return status;
 }
 
-/* The pinned page: of this rank alone. */
+/* The pinned page: of this rank alone. A trail begins it, for want of the recorder's. */
 static enum tutti_status page_create(struct cuda_group *group)
 {
     const struct cuda_driver *driver = group->driver;
@@ -77,7 +77,8 @@ static enum tutti_status page_create(struct cuda_group *group)
                    "cuMemHostAlloc");
     if (status != TUTTI_OK)
         return status;
-    group->keep->host = page;
+    static_assert(sizeof(struct trail) <= HEADER_AT, "both fit");
+    group->keep->page = group->keep->host = page;
     memset(page, 0, PAGE_BYTES);
     group->keep->host->timeout_ns = cuda_timeout_ns(group->default_timeout_ms);
     if (group->keep->host->timeout_ns == UINT64_MAX)
@@ -91,7 +92,7 @@ static enum tutti_status page_create(struct cuda_group *group)
 /* Not on the stack: what is copied may be so later than whoever asked for it waits. */
 static struct header *header_place(struct cuda_group *group)
 {
-    return (struct header *)(void *)((char *)(void *)group->keep->host + HEADER_AT);
+    return (struct header *)(void *)((char *)group->keep->page + HEADER_AT);
 }
 
 static size_t arena_bytes(const struct cuda_group *group)
@@ -203,11 +204,14 @@ static enum tutti_status plan_limit(struct cuda_group *group)
     return status;
 }
 
-static enum tutti_status prepare(struct cuda_group *group, int64_t deadline, int *fd)
+static enum tutti_status prepare(struct cuda_group *group, const struct cuda_group_config *config,
+                                 int64_t deadline, int *fd)
 {
     enum tutti_status status = context_bind(group);
     if (status == TUTTI_OK)
         status = page_create(group);
+    if (status == TUTTI_OK)
+        cuda_trail_open(group, config->recorder_fd);
     if (status == TUTTI_OK)
         status = cuda_kernels_load(group->driver, group->launch.size, group->staged,
                                    &group->keep->kernels);
@@ -335,7 +339,10 @@ static enum tutti_status join(struct cuda_group *group, const struct cuda_group_
 static enum tutti_status begin(struct cuda_group *group, int64_t deadline)
 {
     enum tutti_status status = links_probe(group, deadline);
-    return status == TUTTI_OK ? cuda_watch_start(group) : status;
+    if (status != TUTTI_OK)
+        return status;
+    cuda_trail_begin(group);
+    return cuda_watch_start(group);
 }
 
 /* See launch.h. */
@@ -394,6 +401,7 @@ static enum tutti_status group_make(const struct cuda_group_config *config,
         made->sharing += memcmp(config->devices[r].uuid, made->device.uuid, CUDA_UUID_BYTES) == 0;
     made->launch.rank = config->rank;
     made->launch.size = config->size;
+    made->launch.marked = config->marked;
     ranks_order(config, &made->launch);
     links_place(config->host, &made->launch);
     made->attribute = (CUlaunchAttribute){
@@ -453,7 +461,7 @@ static enum tutti_status open_in(struct cuda_group *group, const struct cuda_gro
     memset(fds, -1, sizeof fds);
     if (status == TUTTI_OK) {
         plan_choose(group, config);
-        status = prepare(group, deadline, &own_fd);
+        status = prepare(group, config, deadline, &own_fd);
     }
     POINT("cuda.prepared");
     status = verdict_exchange(config->exchanger, status, deadline_timeout_ms(deadline));

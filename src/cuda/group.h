@@ -56,6 +56,8 @@ struct cuda_group_config {
     const struct cuda_table *table;    /* equal on all ranks: table.h */
     enum tutti_algo by_links;          /* what goes instead of the table's; NONE: nothing */
     struct cpu_group *host;            /* met: channel, faults and aborts between the processes */
+    bool marked;                       /* kernels mark each operation in the recorder: trail.h */
+    int recorder_fd;                   /* of host->record, -1 where there is none; borrowed */
     struct tutti_exchanger *exchanger;
     const uint8_t *nonce;
     int64_t timeout_ms; /* of the opening */

@@ -10,6 +10,7 @@
 #include "cuda/proxy.h"
 #include "cuda/table.h"
 #include "cuda/watcher.h"
+#include "trail.h"
 
 enum {
     CUDA_CAPTURES = 8, /* of one communicator that may be under way at once */
@@ -71,6 +72,10 @@ struct cuda_group {
     struct cuda_watcher watcher;
     uint32_t stopping; /* whoever takes it writes the stop words */
     uint64_t dead;     /* seen by the last look: the watcher's own */
+
+    /* trail.c */
+    const struct trail *trail; /* NULL where nobody reads it */
+    uint64_t looked_ns;        /* by a kernel's wait, as the watcher saw it last */
 };
 
 /* A time-out as kernels read it: UINT64_MAX never ends. */
@@ -101,6 +106,14 @@ void cuda_watch_stop(struct cuda_group *group);
 void cuda_stop(struct cuda_group *group, enum tutti_status status, int peer);
 /* The fault that the device has recorded; false if there is none. */
 bool cuda_fault_read(const struct cuda_group *group, struct tutti_fault *fault);
+
+/* trail.c: has the kernels' words for the host lie in the recorder behind this descriptor, -1 if
+ * there is none; else they stay in the page. */
+void cuda_trail_open(struct cuda_group *group, int fd);
+/* Once the device has told its time. */
+void cuda_trail_begin(struct cuda_group *group);
+/* By the watcher, now and then: notes in the recorder whom a kernel waits for. */
+void cuda_trail_look(struct cuda_group *group);
 
 /* operand.c. Returns CUDA. */
 enum tutti_status cuda_pointer_ask(const struct cuda_driver *driver, CUdeviceptr address,

@@ -77,9 +77,10 @@ static void dispose(struct cuda_keep *keep)
     for (int r = 0; r < CUDA_RANKS; r++)
         cuda_memory_unmap(driver, &keep->arenas[r]);
     cuda_memory_unmap(driver, &keep->control);
+    cuda_memory_unmap(driver, &keep->recorder);
     cuda_kernels_unload(driver, &keep->kernels);
-    if (keep->host)
-        driver->mem_host_free(keep->host);
+    if (keep->page)
+        driver->mem_host_free(keep->page);
     if (keep->symm_page)
         driver->mem_host_free(keep->symm_page);
     if (keep->proxy_page)

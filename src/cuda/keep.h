@@ -24,7 +24,9 @@ struct cuda_keep {
     CUcontext context;
     struct cuda_memory arenas[CUDA_RANKS]; /* or the segments of an allocation */
     struct cuda_memory control;            /* where arenas are the host's memory */
-    struct cuda_host *host;                /* pinned, of a communicator */
+    void *page;                            /* pinned, of a communicator */
+    struct cuda_host *host;                /* in it, or in `recorder` */
+    struct cuda_memory recorder;           /* into which kernels write, of a communicator */
     struct cuda_symm_page *symm_page;      /* pinned, of an allocation */
     struct cuda_proxy_page *proxy_page;    /* pinned, where a host thread stages */
     struct cuda_kernels kernels;

@@ -41,7 +41,8 @@ struct cuda_launch {
     int32_t op; /* enum tutti_op_kind; kernels made for one ignore it */
     int32_t rank;
     int32_t size;
-    uint32_t subset; /* of a subset barrier: bit r is rank r; 0: all ranks */
+    uint16_t subset; /* of a subset barrier: bit r is rank r; 0: all ranks */
+    uint16_t marked; /* operations leave marks in the recorder: trail.h */
     uint32_t tag;    /* 16 bits of hash of signature and parameter */
     /* The ranks as this one sees them: [0] is itself. Where the size is a power of two, the leaf of
      * [p] is its own leaf with the bits of p turned; else the others follow in leaf order. */

@@ -11,6 +11,8 @@
  *   becomes a fault one look later, so that a kernel that does wait for that rank can say so first,
  *   with its operation's sequence.
  *
+ * - device -> recorder: whom a kernel waits for, once its wait lasts (trail.c).
+ *
  * It looks every 20 ms, and at once when a bell rings. Once a fault stands there is nothing left to
  * carry, and it ends.
  */
@@ -51,6 +53,7 @@ static bool carry(struct cuda_group *group)
     struct cpu_group *host = group->host;
     struct tutti_fault fault;
     uint64_t left, dead;
+    cuda_trail_look(group);
     if (cuda_fault_read(group, &fault) || cpu_group_look(host, host->rank, false, &fault)) {
         cpu_group_fail(host, &fault);
     } else {

@@ -7,7 +7,7 @@ layers='
 0 public  include/tutti/*
 1 base    src/error.? src/fault.? src/log.? src/names.? src/env.? src/op.? src/options.? src/deadline.? src/dtype.h src/interrupt.h
 1 base    src/topology.? src/topology_file.? src/order.? src/point.? src/numeric.? src/ring_cut.? src/layout.? src/signature.? src/text.?
-1 base    src/record.? src/ticks.?
+1 base    src/record.? src/ticks.? src/trail.?
 2 ipc     src/ipc/*
 3 store   src/store/*
 4 backend src/cpu/* src/cuda/* src/algo.? src/launch.? src/backend.?

@@ -14,6 +14,7 @@
 #include "deadline.h"
 #include "order.h"
 #include "ring_cut.h"
+#include "trail.h"
 
 #include <sched.h>
 #include <stdio.h>
@@ -284,6 +285,12 @@ static int64_t now_ns(void)
     return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
 }
 
+/* The devices' clock is another one. */
+static uint64_t device_ns(int64_t ns)
+{
+    return (uint64_t)ns + UINT64_C(1700000000000000000);
+}
+
 /* Failed here: later launches return at once. */
 static void poison(struct run *run)
 {
@@ -308,6 +315,19 @@ static void fail(struct run *run, enum tutti_status status, int peer,
     poison(run);
 }
 
+static struct trail *trail_of(const struct run *run)
+{
+    return (struct trail *)(void *)run->launch->host;
+}
+
+/* As the kernels do, of a wait that lasts. */
+static void tell_wait(const struct run *run, int peer, int64_t now)
+{
+    struct trail_wait *wait = &trail_of(run)->wait;
+    order_store_relaxed_u64(&wait->of, run->sequence << 8 | (uint64_t)peer);
+    order_store_relaxed_u64(&wait->looked_ns, device_ns(now));
+}
+
 /* Waits until the word is `value` or beyond. False: it never came, and that was told. */
 static bool await(struct run *run, const uint64_t *word, uint64_t value, int peer)
 {
@@ -330,6 +350,8 @@ static bool await(struct run *run, const uint64_t *word, uint64_t value, int pee
         }
         int64_t now = now_ns();
         start = start ? start : now;
+        if (now - start > 1000000)
+            tell_wait(run, peer, now);
         uint64_t limit = run->launch->timeout_ns ? run->launch->timeout_ns
                                                  : order_load_relaxed_u64(&host->timeout_ns);
         if (limit && (uint64_t)(now - start) > limit) {
@@ -501,6 +523,17 @@ static bool run_all(struct run *run, enum tutti_dtype dtype, size_t count)
     return true;
 }
 
+/* In the recorder, word by word, since somebody may be reading. */
+static void mark(const struct run *run)
+{
+    const struct cuda_header what = header_of(run);
+    uint64_t *to = (uint64_t *)(void *)&trail_of(run)->marks[run->sequence % TRAIL_MARKS];
+    uint64_t words[4] = {[2] = device_ns(now_ns()), [3] = run->sequence};
+    memcpy(words, &what, sizeof what);
+    for (int i = 0; i < 4; i++)
+        order_store_relaxed_u64(to + i, words[i]);
+}
+
 /* As the kernels do, for whoever looks. */
 static void announce(struct run *run)
 {
@@ -566,11 +599,14 @@ void standin_run(const struct function *function, const struct cuda_launch *laun
     }
     if (function->probe) {
         run_probe(&run);
+        order_store_relaxed_u64(&trail_of(&run)->wait.looked_ns, device_ns(now_ns()));
         return;
     }
     run.sequence = ++board_of(run.own)->sequence;
     launch->control->rows[0].sequence = run.sequence;
     announce(&run);
+    if (launch->marked)
+        mark(&run);
     if (function->slow)
         nanosleep(&(struct timespec){.tv_nsec = 20000000}, NULL);
     if (function->barrier)

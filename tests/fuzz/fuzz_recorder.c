@@ -2,7 +2,7 @@
 /*
  * A recorder's page as another process may have filled it, and the text that is made of it:
  * refused, or JSON. The input lies over a sound page: its first part over the head, the rest over
- * entries.
+ * entries, and over a device's marks.
  */
 #include "fuzz.h"
 #include "recorder_internal.h"
@@ -13,7 +13,7 @@
 enum { HEAD_BYTES = 320 };
 
 /* The beginning of a page: magic, version, library, process, rank, world size. */
-static const char sound[] = "rf-ittut\1\0\0\0\x64\0\0\0\7\0\0\0\1\0\0\0\3\0\0\0";
+static const char sound[] = "rf-ittut\2\0\0\0\x64\0\0\0\7\0\0\0\1\0\0\0\3\0\0\0";
 
 /* jansson's numbers have a sign: the values, which are anything, are halved. */
 static void page_halve(struct record_page *page)
@@ -35,12 +35,15 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
     memcpy(&page, sound, sizeof sound - 1);
     memcpy(&page, bytes, head);
     memcpy(page.entries, bytes + head, size - head);
+    const size_t marks = sizeof page.trail.marks - sizeof page.trail.marks[0];
+    memcpy(&page.trail.marks[1], bytes + head, size - head < marks ? size - head : marks);
     memcpy(&page.fault, bytes, head < sizeof page.fault ? head : sizeof page.fault);
     page_halve(&page);
     if (recorder_read(&page, "call", &snapshot) != TUTTI_OK) {
         fuzz_check(!snapshot);
         return 0;
     }
+    fuzz_check(snapshot->marks >= 0 && snapshot->marks <= TRAIL_MARKS);
     fuzz_check(snapshot->count >= 0 && snapshot->count <= RECORD_ENTRIES);
     fuzz_check(recorder_json(snapshot, &text, &length) == TUTTI_OK);
     json_t *root = json_loadb(text, length, JSON_REJECT_DUPLICATES, NULL);

@@ -2,10 +2,12 @@
 /*
  * Dumps of ranks of which one misbehaves, and what `tutti diagnose` makes of them: that rank, and
  * the operation. Dumps come of the failure itself, from outside while ranks wait, and of a rank
- * that is stopped.
+ * that is stopped; of GPUs also those that have replays, which no host sees.
  *
  * usage: test_dump threads|processes
  */
+#include "../tools/gpu.h"
+#include "device.h"
 #include "diagnose.h"
 #include "pg.h"
 #include "tutti/recorder.h"
@@ -17,7 +19,8 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { SIZE = 3, VICTIM = 1, BEFORE = 2, AT = BEFORE + 1, PATIENCE_MS = 400, READY = 0, DONE = 1 };
+enum { SIZE = 3, VICTIM = 1, BEFORE = 2, AT = BEFORE + 1, PATIENCE_MS = 400 };
+enum { READY, DONE, JOINED }; /* flags */
 
 static char folder[] = "/tmp/tutti-dumps-XXXXXX";
 
@@ -130,6 +133,9 @@ static int join(struct ranks *ranks, int rank, tutti_store_t *store, tutti_comm_
     RANKS_CHECK(ranks_join(ranks, rank, store, NULL, comm) == TUTTI_OK);
     for (int i = 0; i < BEFORE; i++)
         RANKS_CHECK(sum(*comm, 4, 0) == TUTTI_OK);
+    /* On a device a rank asks for faults behind an operation, and may find that of the next one. */
+    ranks_raise(ranks, JOINED);
+    RANKS_CHECK(ranks_await(ranks, JOINED, (uint32_t)ranks->size));
     return 0;
 }
 
@@ -141,14 +147,31 @@ static int part(struct ranks *ranks, tutti_comm_t *comm, int failed)
     return failed;
 }
 
-/* Another count. Who fails dumps by itself. */
+/* The victim, while the others wait for it, has all of them dumped until these say so. */
+static bool dump_until(struct ranks *ranks, int64_t lane, int64_t sequence)
+{
+    for (int i = 0; i < RANKS_TIMEOUT_MS / 20; i++) {
+        if (!dump_all(ranks))
+            return false;
+        if (blame((size_t)ranks->size, CULPRIT_BEHIND, lane, sequence))
+            return true;
+        nanosleep(&(struct timespec){.tv_nsec = 20000000}, NULL);
+    }
+    return false;
+}
+
+/* Another count, once the others are inside: who comes later finds a communicator that has failed,
+ * and tells nothing. Who fails dumps by itself. */
 static int count(struct ranks *ranks, int rank, tutti_store_t *store)
 {
     tutti_comm_t *comm;
     int failed = join(ranks, rank, store, &comm);
-    if (!failed)
-        RANKS_CHECK(sum(comm, rank == VICTIM ? 5 : 4, 0) == TUTTI_ERR_MISMATCH);
-    return failed ? failed : part(ranks, comm, 0);
+    if (failed)
+        return failed;
+    if (rank == VICTIM)
+        RANKS_CHECK(dump_until(ranks, DIAGNOSE_CALLS, AT));
+    RANKS_CHECK(sum(comm, rank == VICTIM ? 5 : 4, 0) == TUTTI_ERR_MISMATCH);
+    return part(ranks, comm, 0);
 }
 
 /* Another order. */
@@ -158,6 +181,8 @@ static int order(struct ranks *ranks, int rank, tutti_store_t *store)
     int failed = join(ranks, rank, store, &comm);
     if (failed)
         return failed;
+    if (rank == VICTIM)
+        RANKS_CHECK(dump_until(ranks, DIAGNOSE_CALLS, AT));
     enum tutti_status status =
         rank == VICTIM ? tutti_barrier(comm, NULL, 0, TUTTI_STREAM_DEFAULT) : sum(comm, 4, 0);
     RANKS_CHECK(status == TUTTI_ERR_MISMATCH);
@@ -204,19 +229,6 @@ static int stop(struct ranks *ranks, int rank, tutti_store_t *store)
         kill(ranks->pids[VICTIM], SIGCONT);
     }
     return part(ranks, comm, 0);
-}
-
-/* The victim, while the others wait for it, has all of them dumped until these say so. */
-static bool dump_until(struct ranks *ranks, int64_t lane, int64_t sequence)
-{
-    for (int i = 0; i < RANKS_TIMEOUT_MS / 20; i++) {
-        if (!dump_all(ranks))
-            return false;
-        if (blame(SIZE, CULPRIT_BEHIND, lane, sequence))
-            return true;
-        nanosleep(&(struct timespec){.tv_nsec = 20000000}, NULL);
-    }
-    return false;
 }
 
 /* Comes late: meanwhile nothing has failed, and nothing fails later. */
@@ -294,6 +306,106 @@ static int absent(struct ranks *ranks, int rank, tutti_store_t *store)
     return 0;
 }
 
+/* ---- replays --------------------------------------------------------------------------------- */
+
+enum { IN_GRAPH = 3, REPLAYS = 400, LAST = IN_GRAPH * REPLAYS };
+
+/* Operations on a stream that is captured. */
+static void *graph_make(tutti_comm_t *comm, float *x, tutti_stream_t stream)
+{
+    enum tutti_status status = TUTTI_OK;
+    if (!gpu_capture_begin(stream))
+        return NULL;
+    for (int i = 0; i < IN_GRAPH && status == TUTTI_OK; i++)
+        status = i == 1 ? device_barrier(comm, stream)
+                        : device_all_reduce(x, x, 4, TUTTI_FLOAT32, TUTTI_MAX, comm, stream, NULL);
+    void *graph = gpu_capture_end(stream);
+    return status == TUTTI_OK ? graph : NULL;
+}
+
+/* Replays a graph more often than the recorder has places. Then the victim does not: all see that
+ * the others wait for it, and it goes. */
+static int replay(struct ranks *ranks, int rank, tutti_store_t *store)
+{
+    tutti_comm_t *comm;
+    tutti_stream_t stream;
+    RANKS_CHECK(ranks_join(ranks, rank, store, NULL, &comm) == TUTTI_OK);
+    RANKS_CHECK(gpu_stream_create(&stream));
+    float *x = gpu_alloc(4 * sizeof *x);
+    RANKS_CHECK(x && gpu_fill(x, 0, 4 * sizeof *x));
+    void *graph = graph_make(comm, x, stream);
+    RANKS_CHECK(graph);
+    for (int i = 0; i < REPLAYS; i++)
+        RANKS_CHECK(gpu_graph_launch(graph, stream));
+    RANKS_CHECK(gpu_stream_synchronize(stream) && tutti_comm_status(comm, NULL) == TUTTI_OK);
+    ranks_raise(ranks, JOINED);
+    RANKS_CHECK(ranks_await(ranks, JOINED, (uint32_t)ranks->size));
+    if (rank == VICTIM) {
+        RANKS_CHECK(dump_until(ranks, DIAGNOSE_CALLS, LAST + 1));
+        if (ranks->expendable)
+            raise(SIGKILL);
+    } else {
+        RANKS_CHECK(gpu_graph_launch(graph, stream) && gpu_stream_synchronize(stream));
+        RANKS_CHECK(tutti_comm_status(comm, NULL) == TUTTI_ERR_PEER_DEAD);
+    }
+    tutti_comm_destroy(comm);
+    gpu_graph_destroy(graph);
+    gpu_free(x);
+    gpu_stream_destroy(stream);
+    return 0;
+}
+
+static bool is_text(const json_t *object, const char *key, const char *expected)
+{
+    const char *text = json_string_value(json_object_get(object, key));
+    return text && strcmp(text, expected) == 0;
+}
+
+/* What a survivor's dump has of its device: the last operations of all, one behind the other, and
+ * under way the one that the victim did not come to. The host has nothing but the capture. */
+static bool marks_are_good(const json_t *root)
+{
+    const json_t *marks = json_object_get(root, "device_operations"), *mark;
+    const size_t count = json_array_size(marks);
+    json_int_t before = json_integer_value(json_object_get(root, "created_ns"));
+    bool good = count == 1024 && json_array_size(json_object_get(root, "operations")) == IN_GRAPH;
+    size_t i;
+    json_array_foreach(marks, i, mark)
+    {
+        const json_int_t sequence = json_integer_value(json_object_get(mark, "sequence"));
+        const json_int_t begun = json_integer_value(json_object_get(mark, "begun_ns"));
+        good = good && sequence == LAST + 2 - (json_int_t)count + (json_int_t)i &&
+               begun >= before && is_text(mark, "state", i == count - 1 ? "failed" : "done") &&
+               is_text(mark, "collective", sequence % IN_GRAPH == 2 ? "barrier" : "all_reduce");
+        before = begun;
+    }
+    return good && before <= json_integer_value(json_object_get(root, "taken_ns"));
+}
+
+static int replays(int size, bool processes)
+{
+    struct dumps dumps;
+    struct ranks *ranks = ranks_create(size, processes ? size : 0, 0);
+    struct verdict verdict = {0};
+    const struct culprit *culprit = &verdict.culprits[0];
+    ranks->expendable = processes ? 1 << VICTIM : 0;
+    int failures = ranks_run(ranks, replay);
+    ranks_destroy(ranks);
+    dumps_take(&dumps);
+    bool good = dumps.sound && dumps.count == (size_t)size - 1 &&
+                diagnose_judge(dumps.members, dumps.count, &verdict) && verdict.count == 1 &&
+                culprit->rank == VICTIM && culprit->reason == CULPRIT_GONE &&
+                culprit->sequence == LAST + 1;
+    for (size_t i = 0; good && i < dumps.count; i++)
+        good = marks_are_good(dumps.all[i].root);
+    dumps_free(&dumps);
+    if (!good)
+        fprintf(stderr, "replays: expected the survivors' dumps to have them, and who is gone\n");
+    return failures + !good;
+}
+
+/* ---- all ------------------------------------------------------------------------------------- */
+
 static int run(ranks_fn *fn, bool processes, bool expendable)
 {
     struct ranks *ranks = ranks_create(SIZE, processes ? SIZE : 0, 0);
@@ -306,13 +418,20 @@ static int run(ranks_fn *fn, bool processes, bool expendable)
 int main(int argc, char **argv)
 {
     bool processes = argc == 2 && strcmp(argv[1], "processes") == 0;
-    int failures = 0, skip = ranks_skip_cuda("the host does not hear when a kernel waits");
+    int failures = 0, skip = ranks_skip(2);
     if (skip)
         return skip;
     if (!mkdtemp(folder))
         return 1;
+    if (device_is_cuda() && !device_is_shared()) { /* whose kernels leave marks if it is set */
+        setenv("TUTTI_DUMP", folder, 1);
+        failures += replays(ranks_fit(SIZE) ? SIZE : 2, processes);
+    }
+    if (!ranks_fit(SIZE))
+        return rmdir(folder) != 0 || failures ? 1 : 0;
     failures += run(hang, processes, false);
-    failures += run(group, processes, false);
+    if (!device_is_cuda()) /* process groups have CPU ranks only */
+        failures += run(group, processes, false);
     failures += run(refuse, processes, false);
     setenv("TUTTI_DUMP", folder, 1);
     failures += run(count, processes, false);

@@ -243,6 +243,118 @@ static void the_text_is_json_whatever_the_page_holds(void **state)
     comm_free(comm);
 }
 
+/* ---- a device's trail ------------------------------------------------------------------------ */
+
+enum { AHEAD_NS = 1000 };
+
+static void mark(struct record_page *page, uint64_t sequence)
+{
+    page->trail.marks[sequence % TRAIL_MARKS] = (struct trail_mark){
+        .signature = (uint64_t)TUTTI_COLLECTIVE_BARRIER << 60,
+        .low = (uint32_t)sequence,
+        .begun_ns = 5000 + sequence,
+        .sequence = sequence,
+    };
+}
+
+/* One of the marks in the page's text; ended_by_ns is 0 where it says null. */
+static void expect_mark(const struct record_page *page, size_t index, json_int_t sequence,
+                        const char *state, json_int_t ended_by_ns)
+{
+    json_t *root = to_json(page);
+    const json_t *at = json_array_get(json_object_get(root, "device_operations"), index);
+    assert_int_equal(json_integer_value(json_object_get(at, "sequence")), sequence);
+    assert_string_equal(json_string_value(json_object_get(at, "state")), state);
+    assert_string_equal(json_string_value(json_object_get(at, "collective")), "barrier");
+    assert_int_equal(json_integer_value(json_object_get(at, "begun_ns")),
+                     5000 + sequence - AHEAD_NS);
+    assert_int_equal(json_integer_value(json_object_get(at, "ended_by_ns")), ended_by_ns);
+    json_decref(root);
+}
+
+static size_t marks_of(const struct record_page *page)
+{
+    json_t *root = to_json(page);
+    const json_t *marks = json_object_get(root, "device_operations");
+    const size_t count = json_is_null(marks) ? SIZE_MAX : json_array_size(marks);
+    json_decref(root);
+    return count;
+}
+
+static void what_a_device_did_is_read(void **state)
+{
+    (void)state;
+    enum { LAST = TRAIL_MARKS + 2 };
+    struct tutti_comm *comm = comm_make();
+    struct record_page *page = comm->recorder.page;
+    mark(page, 1);
+    assert_int_equal(marks_of(page), SIZE_MAX); /* no device */
+    page->device_ahead_ns = AHEAD_NS;
+    for (uint64_t sequence = 1; sequence <= LAST; sequence++)
+        mark(page, sequence);
+    assert_int_equal(marks_of(page), TRAIL_MARKS);
+    expect_mark(page, 0, 3, "done", 4004);
+    expect_mark(page, TRAIL_MARKS - 2, LAST - 1, "done", 4000 + LAST);
+    expect_mark(page, TRAIL_MARKS - 1, LAST, "begun", 0);
+    page->awaits = 1;
+    page->trail.wait.of = (LAST - 1) << 8; /* a former wait */
+    expect_mark(page, TRAIL_MARKS - 1, LAST, "begun", 0);
+    page->trail.wait.of = LAST << 8;
+    expect_mark(page, TRAIL_MARKS - 1, LAST, "running", 0);
+    page->fault = (struct layout_fault){
+        .set = 1, .status = TUTTI_ERR_ABORTED, .rank = RANK, .sequence = LAST - 5};
+    expect_mark(page, TRAIL_MARKS - 1, LAST, "failed", 0);
+    page->awaits = 0;
+    expect_mark(page, TRAIL_MARKS - 1, LAST, "begun", 0);
+    page->fault.sequence = LAST;
+    expect_mark(page, TRAIL_MARKS - 1, LAST, "failed", 0);
+    expect_mark(page, TRAIL_MARKS - 2, LAST - 1, "done", 4000 + LAST);
+    comm_free(comm);
+}
+
+static void a_mark_that_is_being_written_is_none(void **state)
+{
+    (void)state;
+    struct tutti_comm *comm = comm_make();
+    struct record_page *page = comm->recorder.page;
+    page->device_ahead_ns = AHEAD_NS;
+    for (uint64_t sequence = 1; sequence <= 3; sequence++)
+        mark(page, sequence);
+    assert_int_equal(marks_of(page), 3);
+    page->trail.marks[1].low += TRAIL_MARKS; /* its first line alone is the next one's */
+    assert_int_equal(marks_of(page), 2);
+    page->trail.marks[2].sequence += TRAIL_MARKS; /* its second */
+    assert_int_equal(marks_of(page), 1);
+    page->trail.marks[3].sequence++; /* another place's */
+    page->trail.marks[3].low++;
+    assert_int_equal(marks_of(page), SIZE_MAX); /* none is as no trail */
+    comm_free(comm);
+}
+
+static void who_is_waited_for_is_told(void **state)
+{
+    (void)state;
+    struct tutti_comm *comm = comm_make();
+    struct record_page *page = comm->recorder.page;
+    json_int_t sequence, since, rank, absent;
+    page->device_ahead_ns = AHEAD_NS;
+    mark(page, 8);
+    page->trail.wait.of = 8 << 8 | 1;
+    page->awaited_since = ticks_now();
+    page->awaits = 2;
+    json_t *root = to_json(page);
+    assert_int_equal(json_unpack(root, "{s:{s:I, s:I, s:I, s:[I!]}}", "waits", "sequence",
+                                 &sequence, "rank", &rank, "since_ns", &since, "absent", &absent),
+                     0);
+    assert_true(sequence == 8 && rank == 1 && since > 0 && absent == 1);
+    json_decref(root);
+    page->awaits = 0;
+    root = to_json(page);
+    assert_true(json_is_null(json_object_get(root, "waits")));
+    json_decref(root);
+    comm_free(comm);
+}
+
 static void nonsense_is_refused(void **state)
 {
     (void)state;
@@ -342,6 +454,9 @@ int main(void)
         cmocka_unit_test(copies_stand_still_while_it_is_written),
         cmocka_unit_test(the_text_says_what_is_there),
         cmocka_unit_test(the_text_is_json_whatever_the_page_holds),
+        cmocka_unit_test(what_a_device_did_is_read),
+        cmocka_unit_test(a_mark_that_is_being_written_is_none),
+        cmocka_unit_test(who_is_waited_for_is_told),
         cmocka_unit_test(nonsense_is_refused),
         cmocka_unit_test(patterns_are_paths),
         cmocka_unit_test(a_wrong_variable_is_an_error_at_once),
