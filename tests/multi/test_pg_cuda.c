@@ -297,8 +297,9 @@ static int live(struct ranks *ranks, int rank, tutti_store_t *store)
 }
 
 /* Of the operations in flight one waits for its input and one for the other ranks; who waits for
- * them is let go. A CUDA communicator frees memory, for which CUDA waits until no stream stands
- * still: there none does. */
+ * them is let go. The group's first operation, which allocates and loads code, comes before: CUDA
+ * may wait for streams that stand still there. A CUDA communicator frees memory, for which CUDA
+ * waits until no stream stands still: there none does. */
 static int destroyed(struct ranks *ranks, int rank, tutti_store_t *store)
 {
     struct pg_brake brake;
@@ -307,6 +308,8 @@ static int destroyed(struct ranks *ranks, int rank, tutti_store_t *store)
     int failed = open_life(&life, ranks, rank, store);
     if (failed)
         return failed;
+    RANKS_CHECK(submit(&life, life.data, SHORT, 1, 0, life.a, &held) == TUTTI_OK);
+    RANKS_CHECK(pg_end(held) == TUTTI_OK);
     RANKS_CHECK(direct || pg_brake_put(&brake, life.a));
     const uint32_t tag = direct ? 10 + (uint32_t)rank : 1; /* either way it does not begin */
     RANKS_CHECK(submit(&life, life.data, SHORT, tag, 0, life.a, &held) == TUTTI_OK);
