@@ -9,6 +9,7 @@
 #include "error.h"
 #include "ipc/channel.h"
 #include "log.h"
+#include "point.h"
 #include "record.h"
 #include "signature.h"
 
@@ -83,14 +84,33 @@ static bool peer_alive(struct cpu_group *group, int peer)
     return !(group->remote >> peer & 1) || channel_peer_alive(group->channel, peer);
 }
 
+/* Whether another rank tells of an end that is one for a wait for the peer, too: a fault in a later
+ * operation does not stand in its way. */
+static bool is_told(const struct cpu_group *group, int rank, int peer, struct tutti_fault *fault)
+{
+    const struct layout_arena *arena = group->arenas[rank];
+    struct tutti_fault theirs;
+    if (rank == group->rank)
+        return false;
+    if (order_load_relaxed_u32(&arena->aborted)) {
+        fault->status = TUTTI_ERR_ABORTED;
+        fault->peer = rank;
+        return true;
+    }
+    if (!arena_read_fault(&arena->fault, &theirs) ||
+        (peer != group->rank && (int64_t)(theirs.sequence - fault->sequence) > 0))
+        return false;
+    *fault = theirs;
+    return true;
+}
+
 bool cpu_group_look(struct cpu_group *group, int peer, bool life, struct tutti_fault *fault)
 {
-    uint64_t sequence = order_load_relaxed_u64(&group->sequence);
     *fault = (struct tutti_fault){
         .struct_size = sizeof *fault,
         .rank = group->rank,
         .peer = group->rank,
-        .sequence = sequence,
+        .sequence = order_load_relaxed_u64(&group->sequence),
     };
     if (order_load_relaxed_u32(&group->quit) &&
         order_load_acquire_u32(&group->failed)) { /* A4 pairs F4 */
@@ -102,30 +122,20 @@ bool cpu_group_look(struct cpu_group *group, int peer, bool life, struct tutti_f
         fault->status = TUTTI_ERR_ABORTED;
         return true;
     }
-    for (int r = 0; r < group->size; r++) {
-        struct tutti_fault theirs;
-        const struct layout_arena *arena = group->arenas[r];
-        if (r != group->rank && order_load_relaxed_u32(&arena->aborted)) {
-            fault->status = TUTTI_ERR_ABORTED;
-            fault->peer = r;
+    for (int r = 0; r < group->size; r++)
+        if (is_told(group, r, peer, fault))
             return true;
-        }
-        /* A fault in a later operation does not stand in the way of one that waits for a peer. */
-        if (r != group->rank && arena_read_fault(&arena->fault, &theirs) &&
-            (peer == group->rank || (int64_t)(theirs.sequence - sequence) <= 0)) {
-            *fault = theirs;
-            return true;
-        }
-    }
-    if (peer == group->rank)
+    POINT("look.told");
+    if (peer == group->rank ||
+        (!order_load_acquire_u32(&group->arenas[peer]->left) && /* A2 pairs F2 */
+         (!life || peer_alive(group, peer))))
         return false;
-    if (order_load_acquire_u32(&group->arenas[peer]->left) || /* A2 pairs F2 */
-        (life && !peer_alive(group, peer))) {
-        fault->status = TUTTI_ERR_PEER_DEAD;
-        fault->peer = peer;
+    /* It may have told why and gone since we looked. */
+    if (is_told(group, peer, peer, fault))
         return true;
-    }
-    return false;
+    fault->status = TUTTI_ERR_PEER_DEAD;
+    fault->peer = peer;
+    return true;
 }
 
 void cpu_group_gone(struct cpu_group *group, uint64_t *left, uint64_t *dead)
