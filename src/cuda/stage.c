@@ -462,6 +462,17 @@ tutti_stream_t cuda_stage_stream(const struct cuda_stage *stage, int device, enu
     return (tutti_stream_t)(void *)place->flows[way].stream;
 }
 
+/* Nothing tells when what is on it ends: copies alone, which do. */
+static void flow_drain(const struct cuda_driver *driver, const struct cuda_stage_place *place,
+                       const struct cuda_flow *flow)
+{
+    bool pushed;
+    if (cuda_context_enter(driver, place->context, &pushed) != TUTTI_OK)
+        return;
+    driver->stream_synchronize(flow->stream);
+    cuda_context_leave(driver, pushed);
+}
+
 enum tutti_status cuda_stage_mark(struct cuda_stage *stage, int device, enum cuda_way way,
                                   uint64_t *mark)
 {
@@ -470,16 +481,19 @@ enum tutti_status cuda_stage_mark(struct cuda_stage *stage, int device, enum cud
     struct cuda_flow *flow = &place->flows[way];
     bool pushed;
     enum tutti_status status = cuda_context_enter(driver, place->context, &pushed);
-    if (status != TUTTI_OK)
-        return status;
-    /* L4 pairs L4a: by default the write comes behind a fence for the whole system. */
-    status = cuda_check(driver,
-                        driver->stream_write_64(flow->stream, (CUdeviceptr)(uintptr_t)flow->passed,
-                                                flow->marks + 1, CU_STREAM_WRITE_VALUE_DEFAULT),
-                        "cuStreamWriteValue64");
+    if (status == TUTTI_OK) {
+        /* L4 pairs L4a: by default the write comes behind a fence for the whole system. */
+        status =
+            cuda_check(driver,
+                       driver->stream_write_64(flow->stream, (CUdeviceptr)(uintptr_t)flow->passed,
+                                               flow->marks + 1, CU_STREAM_WRITE_VALUE_DEFAULT),
+                       "cuStreamWriteValue64");
+        cuda_context_leave(driver, pushed);
+    }
     if (status == TUTTI_OK)
         *mark = ++flow->marks;
-    cuda_context_leave(driver, pushed);
+    else if (way != CUDA_WAY_ACROSS)
+        flow_drain(driver, place, flow);
     return status;
 }
 

@@ -72,8 +72,7 @@ void pg_sparse_bring(struct tutti_pg *pg, struct pg_op *op)
         status = input_copy(pg, &sparse->tensors[i], indices, values, staging->block->memory + at);
         at += rounded(indices) + rounded(values);
     }
-    if (status == TUTTI_OK)
-        status = pg_stage_mark(pg, staging, CUDA_WAY_IN);
+    status = pg_stage_mark(pg, staging, CUDA_WAY_IN, status);
     staging->status = status;
     if (status != TUTTI_OK)
         log_write(TUTTI_LOG_WARN, pg->comm->rank, "%s: %s", op->title, tutti_last_error());
@@ -141,8 +140,7 @@ enum tutti_status pg_sparse_send_back(struct tutti_pg *pg, struct pg_op *op)
     if (bytes && status == TUTTI_OK)
         status = cuda_stage_copy(pg->stage, device, CUDA_WAY_OUT, staging->result.memory,
                                  staging->block->memory, bytes);
-    if (status == TUTTI_OK)
-        status = pg_stage_mark(pg, staging, CUDA_WAY_OUT);
+    status = pg_stage_mark(pg, staging, CUDA_WAY_OUT, status);
     const size_t nnz = result->entries.nnz;
     result->entries = (struct sparse_entries){.nnz = nnz};
     if (staging->result.memory)

@@ -123,11 +123,15 @@ bool pg_stage_come(const struct pg_op *op)
 
 /* ---- copies ---------------------------------------------------------------------------------- */
 
-enum tutti_status pg_stage_mark(struct tutti_pg *pg, struct pg_staging *staging, enum cuda_way way)
+enum tutti_status pg_stage_mark(struct tutti_pg *pg, struct pg_staging *staging, enum cuda_way way,
+                                enum tutti_status status)
 {
-    enum tutti_status status = TUTTI_OK;
-    for (int d = 0; d < staging->device_count && status == TUTTI_OK; d++)
-        status = cuda_stage_mark(pg->stage, staging->devices[d], way, &staging->marks[way][d]);
+    for (int d = 0; d < staging->device_count; d++) {
+        enum tutti_status marked =
+            cuda_stage_mark(pg->stage, staging->devices[d], way, &staging->marks[way][d]);
+        if (status == TUTTI_OK)
+            status = marked;
+    }
     return status;
 }
 
@@ -161,10 +165,8 @@ void pg_stage_ahead(struct tutti_pg *pg, struct pg_op *op)
         status =
             cuda_stage_copy(pg->stage, op->tensors[i].device_index, CUDA_WAY_IN,
                             staging->block->memory + area * (size_t)i, op->tensors[i].data, bytes);
-    if (status == TUTTI_OK)
-        status = pg_stage_mark(pg, staging, CUDA_WAY_IN);
     staging->ahead = true;
-    staging->status = status;
+    staging->status = pg_stage_mark(pg, staging, CUDA_WAY_IN, status);
 }
 
 static void *piece_at(const struct pipe *pipe, int tensor, size_t piece)
@@ -191,8 +193,7 @@ static enum tutti_status piece_copy(struct pipe *pipe, enum cuda_way way, size_t
         status = cuda_stage_copy(pipe->pg->stage, tensor->device_index, way, in ? host : device,
                                  in ? device : host, piece_count(pipe, piece) * pipe->width);
     }
-    if (status == TUTTI_OK)
-        status = pg_stage_mark(pipe->pg, staging, way);
+    status = pg_stage_mark(pipe->pg, staging, way, status);
     memcpy(pipe->marks[way][piece % PIECES], staging->marks[way], sizeof staging->marks[way]);
     return status;
 }
@@ -308,7 +309,7 @@ static enum tutti_status direct_run(struct tutti_pg *pg, struct pg_op *op)
     op->staging->direct = true;
     enum tutti_status status = comm_all_reduce_on(pg->direct, tensor->data, op->count, op->dtype,
                                                   reduction, op->timeout_ms, stream);
-    return status == TUTTI_OK ? pg_stage_mark(pg, op->staging, CUDA_WAY_ACROSS) : status;
+    return pg_stage_mark(pg, op->staging, CUDA_WAY_ACROSS, status);
 }
 
 enum tutti_status pg_stage_run(struct tutti_pg *pg, struct pg_op *op, uint32_t inputs)

@@ -42,8 +42,10 @@ void pg_stage_free(struct pg_staging *staging, struct pg_home *home, bool child)
 bool pg_stage_come(const struct pg_op *op);
 /* They have: what is small, or sparse, is copied in ahead of the verdict. */
 void pg_stage_ahead(struct tutti_pg *pg, struct pg_op *op);
-/* Behind the copies so far. */
-enum tutti_status pg_stage_mark(struct tutti_pg *pg, struct pg_staging *staging, enum cuda_way way);
+/* Behind the copies so far: also after an error, which it returns, for those before it are on their
+ * way. */
+enum tutti_status pg_stage_mark(struct tutti_pg *pg, struct pg_staging *staging, enum cuda_way way,
+                                enum tutti_status status);
 /* Until they have ended. Returns TIMEOUT, and what ends the group's communicator. */
 enum tutti_status pg_stage_await(struct tutti_pg *pg, const struct pg_staging *staging,
                                  enum cuda_way way, const uint64_t *marks, int64_t deadline);
