@@ -233,16 +233,6 @@ static enum tutti_status gate_launch(struct cuda_ticket *ticket,
                                       .ended = &ticket->words->ended[gate],
                                       .number = ticket->number,
                                       .timeout_ns = cuda_timeout_ns(timeout_ms)};
-    void *parameters[] = {&launch};
-    const CUlaunchConfig config = {
-        .gridDimX = 1,
-        .gridDimY = 1,
-        .gridDimZ = 1,
-        .blockDimX = CUDA_GATE_THREADS,
-        .blockDimY = 1,
-        .blockDimZ = 1,
-        .hStream = stream,
-    };
     bool pushed;
     enum tutti_status status = cuda_context_enter(driver, place->context, &pushed);
     if (status != TUTTI_OK)
@@ -251,8 +241,7 @@ static enum tutti_status gate_launch(struct cuda_ticket *ticket,
                               "the work would be done long before a replay: wait for it before the "
                               "capture begins, or on the stream that the graph is launched on");
     if (status == TUTTI_OK)
-        status = cuda_check(driver, driver->launch(&config, place->kernels.gate, parameters, NULL),
-                            "cuLaunchKernelEx");
+        status = cuda_launch_block(driver, place->kernels.gate, CUDA_GATE_THREADS, &launch, stream);
     cuda_context_leave(driver, pushed);
     return status;
 }

@@ -72,9 +72,8 @@ void pg_sparse_bring(struct tutti_pg *pg, struct pg_op *op)
         status = input_copy(pg, &sparse->tensors[i], indices, values, staging->block->memory + at);
         at += rounded(indices) + rounded(values);
     }
-    status = pg_stage_mark(pg, staging, CUDA_WAY_IN, status);
-    staging->status = status;
-    if (status != TUTTI_OK)
+    staging->status = pg_stage_mark(pg, staging, CUDA_WAY_IN, status);
+    if (staging->status != TUTTI_OK)
         log_write(TUTTI_LOG_WARN, pg->comm->rank, "%s: %s", op->title, tutti_last_error());
 }
 
