@@ -118,9 +118,9 @@ static int captured(struct ranks *ranks, int rank, tutti_store_t *store)
     RANKS_CHECK(shrink_without(self.comm, store, -1, &shrunk, &result) == TUTTI_ERR_TIMEOUT);
     RANKS_CHECK(!shrunk && strstr(tutti_last_error(), "must not be in capture"));
     RANKS_CHECK(cuStreamEndCapture(self.a, &graph) == CUDA_SUCCESS);
-    RANKS_CHECK(cuGraphDestroy(graph) == CUDA_SUCCESS);
-    if ((failed = all_come(ranks, rank, 1)))
+    if ((failed = all_come(ranks, rank, 1))) /* a graph is not destroyed amid the other's capture */
         return failed;
+    RANKS_CHECK(cuGraphDestroy(graph) == CUDA_SUCCESS);
     RANKS_CHECK(shrink_without(self.comm, store, -1, &shrunk, &result) == TUTTI_OK);
     RANKS_CHECK(result.completed_by_all == 1);
     tutti_comm_destroy(self.comm);

@@ -74,14 +74,20 @@ static int live_down(struct ranks *ranks, int rank, tutti_store_t *store)
 {
     struct tutti_shrink_result result;
     tutti_comm_t *comm, *shrunk;
+    uint32_t come = 0;
     int failed = open_comm(ranks, rank, store, &comm);
     if (failed)
         return failed;
     for (int size = SIZE; size > 2; size--) {
         for (int i = 0; i < SHRINK_FEW; i++)
             RANKS_CHECK(shrink_check_one(comm, i));
-        if (rank == size - 1)
+        /* What one rank has noticed ends the operations of all, one that it is through with too. */
+        ranks_raise(ranks, STEP);
+        come += (uint32_t)size;
+        if (rank == size - 1) {
+            RANKS_CHECK(ranks_await(ranks, STEP, come));
             raise(SIGKILL);
+        }
         while (shrink_check_one(comm, 1))
             ;
         RANKS_CHECK(tutti_comm_status(comm, NULL) == TUTTI_ERR_PEER_DEAD);
