@@ -158,6 +158,9 @@ uint64_t standin_capture_id(const struct graph *graph); /* 0: NULL */
 CUresult standin_capture_join(struct stream *stream, const struct event *event);
 void standin_exec_ran(struct exec *exec);
 
+/* memset() without the lock. */
+void standin_fill(void *to, int value, size_t bytes);
+
 /* standin_run.c: without the lock. */
 void standin_run(const struct function *function, const struct cuda_launch *launch);
 void standin_run_symm(const struct cuda_symm_launch *launch); /* standin_symm.c */

@@ -77,7 +77,7 @@ static void do_work(const struct work *work)
     else if (work->kind == WORK_COPY)
         memmove(work->to, work->from, work->bytes);
     else if (work->kind == WORK_SET)
-        memset(work->to, work->value, work->bytes);
+        standin_fill(work->to, work->value, work->bytes);
     else if (work->kind == WORK_WRITE)
         order_store_release_u64(work->to, work->word);
     else if (work->kind == WORK_AWAIT)
