@@ -74,11 +74,32 @@ static int culprit(const struct cpu_group *group, int peer)
     return peer;
 }
 
-/* One look at everything but the word. */
-static bool trouble(struct cpu_group *group, int peer, const struct request *request,
-                    int64_t deadline, bool life, struct tutti_fault *fault)
+/* Whether a rank is gone without having done the operation, whomever we wait for: that one may know
+ * of it by other means, and never call again. Nobody is through before all have announced it. */
+static bool is_short(struct cpu_group *group, int peer, struct tutti_fault *fault)
 {
-    if (means_another(group, peer, request, fault) || cpu_group_look(group, peer, life, fault))
+    uint32_t sequence = (uint32_t)group->sequence;
+    uint64_t left, dead;
+    if (!group->mailed)
+        return false;
+    cpu_group_gone(group, &left, &dead); /* before what anybody has announced is read */
+    for (uint64_t rest = left | dead; rest; rest &= rest - 1) {
+        int rank = __builtin_ctzll(rest);
+        if (!announcement_of(group, rank, sequence) || !announcement_of(group, peer, sequence))
+            return cpu_group_look(group, rank, true, fault);
+    }
+    return false;
+}
+
+/* What a look is at but the word: the others' lives cost a system call each. */
+enum look { LOOK_MEMORY, LOOK_LIFE, LOOK_LIVES };
+
+static bool trouble(struct cpu_group *group, int peer, const struct request *request,
+                    int64_t deadline, enum look look, struct tutti_fault *fault)
+{
+    if (means_another(group, peer, request, fault) ||
+        cpu_group_look(group, peer, look != LOOK_MEMORY, fault) ||
+        (look == LOOK_LIVES && is_short(group, peer, fault)))
         return true;
     if (!deadline_passed(deadline))
         return false;
@@ -100,18 +121,19 @@ static enum tutti_status wait_long(struct cpu_group *group, int peer, const uint
         /* Where others want the core too a yield may take milliseconds: the clock counts, not
          * the turns. */
         bool sleeps = turn >= group->yields;
-        bool life = sleeps || now - looked > LOOK_NS;
+        enum look look = sleeps || now - looked > LOOK_NS ? LOOK_LIFE : LOOK_MEMORY;
         struct tutti_fault fault;
-        if (life) {
+        if (look == LOOK_LIFE) {
             looked = now;
             order_store_relaxed_u32(&group->own->awaits, (uint32_t)peer + 1);
         }
-        if (life && now - surveyed > LOOK_NS) {
+        if (look == LOOK_LIFE && now - surveyed > LOOK_NS) {
+            look = LOOK_LIVES;
             surveyed = now;
             cpu_group_awaits(group, peer);
         }
-        if ((life || turn % LOOK_EVERY == LOOK_EVERY - 1) &&
-            trouble(group, peer, request, deadline, life, &fault)) {
+        if ((look != LOOK_MEMORY || turn % LOOK_EVERY == LOOK_EVERY - 1) &&
+            trouble(group, peer, request, deadline, look, &fault)) {
             /* A peer that wrote the word and then left, or died, has done its part. */
             if (order_load_acquire_u32(word) == value)
                 return TUTTI_OK;

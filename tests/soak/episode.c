@@ -115,10 +115,6 @@ static bool fault_fits(const struct soak_config *config, const struct soak_episo
     if (episode->kind == SOAK_SYMMETRIC && fault >= SOAK_STOP && fault != SOAK_KILL_SETUP &&
         fault != SOAK_FORK)
         return false; /* its signals have long time-outs, and know no mismatch */
-    /* Who learns of a death there never calls in the communicator again, and who waits for him
-     * there looks at his life alone: that wait lasts until its time-out, and names him. */
-    if (episode->kind == SOAK_SYMMETRIC && (fault == SOAK_KILL || fault == SOAK_EXIT))
-        return false;
     if (episode->kind == SOAK_GROUP && (fault == SOAK_STOP || fault == SOAK_ABORT_SIGNAL))
         return false;
     if (fault == SOAK_OP && episode->kind == SOAK_GROUP)
