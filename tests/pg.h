@@ -111,7 +111,7 @@ static inline void pg_part(tutti_comm_t *comm, tutti_pg_t *pg)
 static inline int pg_main(int argc, char **argv, int least, ranks_fn *const *parts, int count)
 {
     bool processes = argc > 1 && strcmp(argv[1], "processes") == 0;
-    int failures = 0, skip = ranks_skip_cuda("process groups have CPU ranks only");
+    int failures = 0, skip = ranks_skip_cuda("this test's tensors are the host's");
     if (skip)
         return skip;
     for (int size = least; size <= 4; size++) {

@@ -19,6 +19,7 @@
 #include "log.h"
 #include "order.h"
 #include "pg/pg.h"
+#include "point.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -307,8 +308,10 @@ static enum tutti_status direct_run(struct tutti_pg *pg, struct pg_op *op)
                                                               : (tutti_op_t)(uintptr_t)op->op.kind;
     tutti_stream_t stream = cuda_stage_stream(pg->stage, pg->device, CUDA_WAY_ACROSS);
     op->staging->direct = true;
+    POINT("group.decided");
     enum tutti_status status = comm_all_reduce_on(pg->direct, tensor->data, op->count, op->dtype,
                                                   reduction, op->timeout_ms, stream);
+    POINT("group.launched");
     return pg_stage_mark(pg, op->staging, CUDA_WAY_ACROSS, status);
 }
 

@@ -103,6 +103,7 @@ struct matrix_rank {
     bool victim;
     tutti_store_t *wrapped; /* around the rank's store, or NULL */
     tutti_pg_t *pg;
+    void *device;        /* a GPU's memory for the group's tensors, or NULL */
     tutti_work_t *work;  /* under way, or NULL */
     int64_t patience_ms; /* of the operation that the fault strikes */
     /* What the fault makes of the set-up. */

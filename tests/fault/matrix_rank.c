@@ -6,7 +6,7 @@
 #include "deadline.h"
 #include "device.h"
 #include "ipc/channel.h"
-#include "pg.h"
+#include "pg_cuda.h"
 
 #include <setjmp.h>
 #include <signal.h>
@@ -62,10 +62,14 @@ static int setup_points(const struct cell *cell, struct faults_point *points, in
     return found;
 }
 
-static int group_points(const struct fault *fault, struct faults_point *points)
+static int group_points(const struct cell *cell, struct faults_point *points)
 {
-    points[0] = (struct faults_point){.name = "mail.written", .passage = 1};
-    points[1] = (struct faults_point){.name = "mail.published", .passage = 1};
+    const struct fault *fault = cell->fault;
+    const bool cuda = cell->place == CUDA;
+    points[0] =
+        (struct faults_point){.name = cuda ? "group.decided" : "mail.written", .passage = 1};
+    points[1] =
+        (struct faults_point){.name = cuda ? "group.launched" : "mail.published", .passage = 1};
     if (fault->sparse)
         points[0].name = "sparse.coalesced";
     else if (fault->caller || !fault->strike)
@@ -82,7 +86,7 @@ int matrix_points(const struct cell *cell, struct faults_point *points, int most
     case BETWEEN:
         return 1;
     case GROUP:
-        return group_points(cell->fault, points);
+        return group_points(cell, points);
     case DESTROY:
         if (cell->fault->strike)
             points[0].name = "close.left";
@@ -109,15 +113,35 @@ static void adopt(void *context, tutti_work_t *work, enum tutti_status status)
     faults_arm(&self->base, self->cell->fault->strike);
 }
 
+/* What the group's tensors are made of, on the host or on the rank's GPU. */
+struct operands {
+    int64_t indices[PG_ROWS];
+    float values[PG_ROWS];
+    float data[FEW];
+};
+
+static struct operands *operands_of(const struct matrix_rank *self)
+{
+    static _Thread_local struct operands host;
+    for (int i = 0; i < PG_ROWS; i++)
+        host.indices[i] = i;
+    if (!self->device)
+        return &host;
+    if (!gpu_copy(self->device, &host, sizeof host))
+        abort();
+    return self->device;
+}
+
 static enum tutti_status submit(struct matrix_rank *self, int number, int64_t timeout_ms,
                                 tutti_work_t **work)
 {
-    static _Thread_local int64_t indices[PG_ROWS];
-    static _Thread_local float values[PG_ROWS];
     const enum faults_wrong wrong = self->base.wrong;
     const int64_t count = FEW - (wrong == WRONG_COUNT);
     const struct fault *fault = self->cell->fault;
-    struct tutti_tensor tensor = pg_vector(self->base.memory, &count);
+    const enum tutti_device device = self->device ? TUTTI_DEVICE_CUDA : TUTTI_DEVICE_CPU;
+    const int index = self->device ? pg_cuda_device(self->rank, 0) : 0;
+    struct operands *operands = operands_of(self);
+    struct tutti_tensor tensor = pg_vector(operands->data, &count);
     struct tutti_pg_call_options options = {.struct_size = sizeof options,
                                             .timeout_ms = timeout_ms};
     if (self->victim && number == FAULT_AT - 1 && fault->strike && !fault->caller) {
@@ -125,12 +149,14 @@ static enum tutti_status submit(struct matrix_rank *self, int number, int64_t ti
         options.context = self;
     }
     if (fault->sparse || wrong == WRONG_ORDER) {
-        for (int i = 0; i < PG_ROWS; i++)
-            indices[i] = i;
         struct tutti_sparse_tensor sparse =
-            pg_entries(indices, values, number < FAULT_AT ? FEW : PG_ROWS);
+            pg_entries(operands->indices, operands->values, number < FAULT_AT ? FEW : PG_ROWS);
+        sparse.device = device;
+        sparse.device_index = index;
         return tutti_pg_all_reduce_sparse(self->pg, &sparse, 1, &options, work);
     }
+    tensor.device = device;
+    tensor.device_index = index;
     if (wrong == WRONG_DTYPE)
         tensor.dtype = TUTTI_INT32;
     return tutti_pg_all_reduce(self->pg, &tensor, 1, wrong == WRONG_OP ? TUTTI_MAX : TUTTI_SUM,
@@ -303,6 +329,17 @@ static bool lives_on(const struct cell *cell)
            !(matrix_outcome(cell->fault, cell->stage)->victim & VICTIM_ENDS);
 }
 
+/* Of a CUDA communicator its operations are on the devices. */
+static enum tutti_status group_create(struct matrix_rank *self)
+{
+    const struct tutti_pg_options options = {.struct_size = sizeof options,
+                                             .store = self->base.store};
+    if (self->cell->place != CUDA)
+        return tutti_pg_create(self->base.comm, NULL, &self->pg);
+    self->device = gpu_alloc(sizeof(struct operands));
+    return self->device ? tutti_pg_create(self->base.comm, &options, &self->pg) : TUTTI_ERR_CUDA;
+}
+
 static int live_operation(struct matrix_rank *self)
 {
     struct ranks *ranks = self->base.ranks;
@@ -312,7 +349,7 @@ static int live_operation(struct matrix_rank *self)
     self->options.timeout_ms = RANKS_TIMEOUT_MS;
     RANKS_CHECK(set_up(self) == TUTTI_OK);
     if (stage == GROUP)
-        RANKS_CHECK(tutti_pg_create(self->base.comm, NULL, &self->pg) == TUTTI_OK);
+        RANKS_CHECK(group_create(self) == TUTTI_OK);
     self->patience_ms = matrix_outcome(fault, stage)->survivors & ONE_OF(ERR_TIMEOUT)
                             ? PATIENCE_MS
                             : RANKS_TIMEOUT_MS;
@@ -387,6 +424,7 @@ int matrix_live(struct ranks *ranks, int rank, tutti_store_t *store)
     failed = cell->stage == SETUP ? live_setup(&self) : live_operation(&self);
     tutti_work_destroy(self.work);
     tutti_pg_destroy(self.pg);
+    gpu_free(self.device);
     tutti_comm_destroy(self.base.comm);
     if (cell->fault->mend)
         cell->fault->mend(&self);

@@ -52,7 +52,7 @@ static int live(struct ranks *ranks, int rank, tutti_store_t *store)
 
 int main(void)
 {
-    int failures = 0, skip = ranks_skip_cuda("process groups have CPU ranks only");
+    int failures = 0, skip = ranks_skip_cuda("this test's tensors are the host's");
     if (skip)
         return skip;
     for (int size = 2; size <= 4; size++)

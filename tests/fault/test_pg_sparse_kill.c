@@ -64,7 +64,7 @@ int main(void)
     static const struct scenario points[] = {{.point = "sparse.coalesced", .given = false},
                                              {.point = "sparse.shown", .given = true},
                                              {.point = "sparse.united", .given = true}};
-    int failures = 0, skip = ranks_skip_cuda("process groups have CPU ranks only");
+    int failures = 0, skip = ranks_skip_cuda("this test's tensors are the host's");
     if (skip)
         return skip;
     for (int size = 2; size <= 3; size++)

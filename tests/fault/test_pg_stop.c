@@ -108,7 +108,7 @@ static int live_amid(struct ranks *ranks, int rank, tutti_store_t *store)
 
 int main(void)
 {
-    int failures = 0, skip = ranks_skip_cuda("process groups have CPU ranks only");
+    int failures = 0, skip = ranks_skip_cuda("this test's tensors are the host's");
     if (skip)
         return skip;
     ranks_fn *const lives[] = {live_last, live_leader, live_amid};

@@ -430,7 +430,7 @@ int main(int argc, char **argv)
     if (!ranks_fit(SIZE))
         return rmdir(folder) != 0 || failures ? 1 : 0;
     failures += run(hang, processes, false);
-    if (!device_is_cuda()) /* process groups have CPU ranks only */
+    if (!device_is_cuda()) /* its tensors are the host's */
         failures += run(group, processes, false);
     failures += run(refuse, processes, false);
     setenv("TUTTI_DUMP", folder, 1);

@@ -6,7 +6,7 @@ accumulation in float32 (float64 in float64); Gloo adds rank by rank and rounds 
 n terms may differ by n roundings of the sum of their magnitudes, and a product by n roundings of itself. Of several
 tensors a rank Gloo averages the first alone; we average all.
 
-usage: test_groups.py LIBTUTTI [dense|layouts|sparse|tags|refusals]...
+usage: test_groups.py LIBTUTTI [dense|layouts|sparse|tags|members|refusals]...
 """
 
 import functools
@@ -62,14 +62,10 @@ def same(ours, theirs, bound):
         assert ((ours.double() - theirs.double()).abs() <= bound).all(), (ours, theirs)
 
 
-def gloo():
-    return dist.group.WORLD._get_backend(torch.device("cpu"))
-
-
-def gloo_reduce(tensors, op=dist.ReduceOp.SUM):
+def gloo_reduce(tensors, op=dist.ReduceOp.SUM, group=None):
     options = dist.AllreduceOptions()
     options.reduceOp = op
-    gloo().allreduce(tensors, options).wait()
+    (group or dist.group.WORLD)._get_backend(torch.device("cpu")).allreduce(tensors, options).wait()
 
 
 def generators(seed):
@@ -217,6 +213,33 @@ def test_tags(group, rank):
     return len(works)
 
 
+def test_members(group, rank):
+    """Groups of some ranks, all of one communicator and at once, against those of new_group()."""
+    lists = [[0, 2], [1, 2], [0, 1, 2], [1]]
+    first = tutti_pg.Group(group.library, group.url, rank, RANKS, ranks=list(range(RANKS)))
+    theirs = [dist.new_group(members) for members in lists]
+    ours = [first.members(members) if rank in members else None for members in lists]
+    for seed, members in enumerate(lists):
+        if rank not in members:
+            continue
+        chooser, mine = random.Random(seed), generators(3000 + seed)
+        for dtype in (torch.float32, torch.bfloat16, torch.int64):
+            inputs = [filled(generator, dtype, (1001,), False) for generator in mine]
+            here, there = inputs[rank].clone(), inputs[rank].clone()
+            ours[seed].all_reduce(here).wait()
+            gloo_reduce([there], group=theirs[seed])
+            same(here, there, tolerance([inputs[member] for member in members], "sum"))
+        sparse = [sparse_make(generator, chooser, [40, 3], 1, torch.int32, True, 20) for generator in mine]
+        there = sparse[rank].clone()
+        gloo_reduce([there], group=theirs[seed])
+        sparse_same(ours[seed].all_reduce_sparse(sparse[rank]).wait().sparse_result(), there, [], True)
+    for one in ours:
+        if one:
+            one.leave()
+    first.close()
+    return len(lists)
+
+
 def refused(status, call):
     try:
         call()
@@ -275,7 +298,7 @@ def be_rank(rank, library, cases, folder):
 
 
 def main():
-    library, cases = sys.argv[1], sys.argv[2:] or ["dense", "layouts", "sparse", "tags", "refusals"]
+    library, cases = sys.argv[1], sys.argv[2:] or ["dense", "layouts", "sparse", "tags", "members", "refusals"]
     with tempfile.TemporaryDirectory() as folder:
         processes.spawn(be_rank, args=(library, cases, folder), nprocs=RANKS)
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 """Process groups on PyTorch's tensors, as far as tests and benchmarks need them: ctypes on libtutti."""
 
+import copy
 import ctypes
 
 import torch
@@ -110,18 +111,36 @@ class Work:
 
 
 class Group:
-    def __init__(self, library, url, rank, size, device=CPU):
-        self.library = library
-        self.store, self.comm, self.pg = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_void_p()
+    """Of all ranks of a communicator of its own; with a list of ranks that has room for more groups."""
+
+    def __init__(self, library, url, rank, size, device=CPU, ranks=None):
+        self.library, self.url = library, url
+        self.store, self.comm = ctypes.c_void_p(), ctypes.c_void_p()
         c, check = library.c, library.check
         check(c.tutti_store_open(url.encode(), ctypes.c_int64(60000), ctypes.byref(self.store)))
         options = CommOptions(struct_size=ctypes.sizeof(CommOptions), device=device)
         check(c.tutti_comm_create(self.store, rank, size, ctypes.byref(options), ctypes.byref(self.comm)))
+        self._create(ranks)
+
+    def _create(self, ranks):
+        self.pg = ctypes.c_void_p()
         options = GroupOptions(struct_size=ctypes.sizeof(GroupOptions), store=self.store)
-        check(c.tutti_pg_create(self.comm, ctypes.byref(options), ctypes.byref(self.pg)))
+        if ranks:
+            options.ranks = ctypes.cast((ctypes.c_int * len(ranks))(*ranks), ctypes.c_void_p)
+            options.rank_count = len(ranks)
+        self.library.check(self.library.c.tutti_pg_create(self.comm, ctypes.byref(options), ctypes.byref(self.pg)))
+
+    def members(self, ranks):
+        """Another group of the communicator, which keeps that."""
+        group = copy.copy(self)
+        group._create(ranks)
+        return group
+
+    def leave(self):
+        self.library.c.tutti_pg_destroy(self.pg)
 
     def close(self):
-        self.library.c.tutti_pg_destroy(self.pg)
+        self.leave()
         self.library.c.tutti_comm_destroy(self.comm)
         self.library.c.tutti_store_close(self.store)
 
