@@ -17,7 +17,7 @@ for document in "${documents[@]}"; do
         elif [[ $link == *#* ]]; then
             # A heading's anchor: lower case, spaces to dashes, other marks dropped.
             grep -E '^#+ ' "$target" | sed -E 's/^#+ //' | tr '[:upper:] ' '[:lower:]-' |
-                sed -E 's/[^a-z0-9_-]//g' | grep -qxF -- "${link#*#}" ||
+                sed -E 's/[^a-z0-9_-]//g' | grep -xF -- "${link#*#}" >/dev/null ||
                 { echo "$document: link to $link: no such heading"; bad=1; }
         fi
     done < <(grep -oE '\]\([^) ]+\)' "$document" | sed -E 's/^\]\((.*)\)$/\1/' || true)

@@ -27,7 +27,7 @@ processes() {
         pid=${environ#/proc/}
         pid=${pid%/environ}
         [[ -z ${ours[$pid]:-} ]] || continue
-        { tr '\0' '\n' <"$environ" | grep -qx "TUTTI_TEST_RUN=$run"; } 2>/dev/null || continue
+        { tr '\0' '\n' <"$environ" | grep -x "TUTTI_TEST_RUN=$run" >/dev/null; } 2>/dev/null || continue
         echo "process $pid $(tr '\0' ' ' 2>/dev/null <"/proc/$pid/cmdline" || true)"
     done
 }

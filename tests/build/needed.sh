@@ -8,8 +8,8 @@ library=$1 static=$2
 bad=0
 others=$(readelf -d "$library" | sed -nE 's/.*\(NEEDED\).*\[(.*)\].*/\1/p' | grep -vE '^lib[cm]\.so\.6$' || true)
 [[ -z $others ]] || { echo "$library needs" $others; bad=1; }
-readelf -d "$library" | grep -q 'SONAME.*\[libtutti\.so\.[0-9]*\]' || { echo "$library: no soname"; bad=1; }
-! readelf -d "$library" | grep -qE 'RPATH|RUNPATH|TEXTREL' || { echo "$library: RPATH or TEXTREL"; bad=1; }
-! readelf -lW "$library" | grep -qE '^ *TLS' || { echo "$library: thread-local storage"; bad=1; }
-! readelf -SW "$static" | grep -qE '\.(init_array|ctors)' || { echo "$static: a constructor"; bad=1; }
+readelf -d "$library" | grep 'SONAME.*\[libtutti\.so\.[0-9]*\]' >/dev/null || { echo "$library: no soname"; bad=1; }
+! readelf -d "$library" | grep -E 'RPATH|RUNPATH|TEXTREL' || { echo "$library: RPATH or TEXTREL"; bad=1; }
+! readelf -lW "$library" | grep -E '^ *TLS' || { echo "$library: thread-local storage"; bad=1; }
+! readelf -SW "$static" | grep -E '\.(init_array|ctors)' || { echo "$static: a constructor"; bad=1; }
 exit "$bad"

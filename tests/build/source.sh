@@ -1,6 +1,7 @@
 #!/bin/bash
-# Rules of the sources that no compiler checks: length of files, functions and lines, the licence line, and
-# that memory orders, atomics and fences are named in src/order.h and src/cuda/order.cuh alone.
+# Rules of the sources that no compiler checks: length of files, functions and lines, the licence line, that
+# memory orders, atomics and fences are named in src/order.h and src/cuda/order.cuh alone, and that no script
+# has a pipe whose reader leaves before its writer: with pipefail that one's SIGPIPE is a failure.
 set -euo pipefail
 
 bad=0
@@ -21,7 +22,8 @@ mapfile -t files < <(find include src tools bench examples tests \
 for file in "${files[@]}"; do
     count=$(wc -l <"$file")
     [[ $count -lt 800 ]] || complain "$file: $count lines; split it (fewer than 800)"
-    head -n 1 "$file" | grep -q 'SPDX-License-Identifier: MIT' ||
+    read -r first <"$file"
+    [[ $first == *"SPDX-License-Identifier: MIT"* ]] ||
         complain "$file:1: begin with /* SPDX-License-Identifier: MIT */"
 done
 
@@ -51,4 +53,9 @@ found=$(lines_with "$orders" "${kernels[@]}" /dev/null)
 
 found=$(lines_with '\<(_Thread_local|__thread)\>|__attribute__\(\((constructor|destructor)' "${library[@]}")
 [[ -z $found ]] || complain "thread-local storage or a constructor:"$'\n'"$found"
+
+mapfile -t scripts < <(grep -rlI pipefail .ci scripts bench tests | sort)
+early='\|[[:space:]]*(grep[[:space:]]+(-[a-zA-Z-]+[[:space:]]+)*-[a-zA-Z]*[qm]|head\>)'
+found=$(grep -nHE -e "$early" "${scripts[@]}" | grep -v 'early=' || true)
+[[ -z $found ]] || complain "a reader that leaves its pipe early:"$'\n'"$found"
 exit "$bad"
