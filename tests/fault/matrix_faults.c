@@ -321,7 +321,9 @@ static void lose_shm(struct faults_rank *rank)
 }
 
 static char directory[128]; /* TUTTI_DIR as it was */
-static bool tmp_covered;
+/* By this thread, which alone has mounts of its own then: another one would unmount the machine's.
+ */
+static _Thread_local bool tmp_covered;
 
 static void cover_tmp(void)
 {

@@ -21,7 +21,8 @@ enum {
     FLAG_GONE = 1,
     FLAG_HEARD = 2,
     FLAG_TURNS = 3,
-    FLAG_ABORTED = 4
+    FLAG_ABORTED = 4,
+    FLAG_JOINED = 5,
 };
 
 /* Refused here, and nowhere else: nobody else is called. */
@@ -154,7 +155,9 @@ static int live_abort(struct ranks *ranks, int rank, tutti_store_t *store)
     tutti_pg_t *pg;
     pthread_t thread;
     RANKS_CHECK(ranks_join(ranks, rank, store, NULL, &comm) == TUTTI_OK);
+    ranks_raise(ranks, FLAG_JOINED); /* an abort would end a meeting that is under way */
     if (rank == 0) {
+        RANKS_CHECK(ranks_await(ranks, FLAG_JOINED, (uint32_t)ranks->size));
         maker.comm = comm;
         maker.store = store;
         RANKS_CHECK(pthread_create(&thread, NULL, make, &maker) == 0);
