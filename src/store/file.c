@@ -463,10 +463,10 @@ static enum tutti_status file_check_owner(const char *path, const struct stat *a
                          "%s belongs to user %u, this process runs as user %u: give a path that "
                          "nobody else can create, or remove the file",
                          path, (unsigned)about->st_uid, (unsigned)geteuid());
-    if (about->st_mode & S_IWOTH)
+    if (about->st_mode & (S_IWGRP | S_IWOTH))
         return error_set(TUTTI_ERR_SYSTEM,
-                         "anybody may write to %s (mode %04o): chmod it to 0600, or remove it",
-                         path, (unsigned)about->st_mode & 07777);
+                         "others may write to %s (mode %04o): chmod it to 0600, or remove it", path,
+                         (unsigned)about->st_mode & 07777);
     return TUTTI_OK;
 }
 
