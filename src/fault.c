@@ -8,8 +8,11 @@
 static void signature_format(const struct tutti_signature *signature, char *text, size_t size)
 {
     if (signature->collective != TUTTI_COLLECTIVE_ALL_REDUCE) {
-        snprintf(text, size, "%s (subset %08" PRIx32 ")",
-                 tutti_collective_name(signature->collective), signature->parameter);
+        const char *name = tutti_collective_name(signature->collective);
+        if (signature->parameter)
+            snprintf(text, size, "%s (subset %08" PRIx32 ")", name, signature->parameter);
+        else
+            snprintf(text, size, "%s", name);
         return;
     }
     int length = snprintf(

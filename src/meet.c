@@ -188,12 +188,14 @@ static enum tutti_status invite(tutti_store_t *store, const char *name, int rank
     }
 }
 
-/* Tells those who have not heard yet, as far as they come soon. */
-static void spread(tutti_store_t *store, const char *name, int first, int size,
+/* Tells those who have not heard yet, as far as they come soon, and before the deadline. */
+static void spread(tutti_store_t *store, const char *name, int first, int size, int64_t deadline,
                    const struct meeting *meeting)
 {
-    int64_t deadline = deadline_after(LINGER_MS);
+    int64_t soon = deadline_after(LINGER_MS);
     int32_t ignored;
+    if (deadline > soon)
+        deadline = soon;
     for (int r = first; r < size && !deadline_passed(deadline); r++)
         (void)invite(store, name, r, deadline, meeting, &ignored);
 }
@@ -235,7 +237,7 @@ static enum tutti_status lead(tutti_store_t *store, const char *name, int size, 
         return status;
     /* Of a size that nobody can have, no rank beyond the most comes. */
     int most = verdict.size < TUTTI_MAX_RANKS ? verdict.size : TUTTI_MAX_RANKS;
-    spread(store, name, r, most > size ? most : size, meeting);
+    spread(store, name, r, most > size ? most : size, deadline, meeting);
     return disagreement(&verdict);
 }
 

@@ -92,13 +92,22 @@ enum tutti_status recorder_path(const char *pattern, const struct record_page *p
                      pattern, size - 1);
 }
 
+/* Whether the rank is in it: "%%r" is a percent sign and a letter. */
+static bool names_rank(const char *pattern)
+{
+    for (const char *at = strchr(pattern, '%'); at && at[1]; at = strchr(at + 2, '%'))
+        if (at[1] == 'r')
+            return true;
+    return false;
+}
+
 enum tutti_status recorder_pattern_check(const char *pattern, const struct record_page *page)
 {
     char path[RECORDER_PATH_BYTES];
     enum tutti_status status = recorder_path(pattern, page, path, sizeof path);
     if (status != TUTTI_OK)
         return status;
-    if (!is_directory(pattern) && !strstr(pattern, "%r"))
+    if (!is_directory(pattern) && !names_rank(pattern))
         return error_set(TUTTI_ERR_INVALID,
                          "\"%s\": all ranks would write to one file: name a directory that "
                          "exists, or a path with %%r, the rank, in it",

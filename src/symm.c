@@ -215,7 +215,7 @@ enum tutti_status tutti_symm_group(const char *name, int rank, int world_size, t
         *group = NULL;
     enum tutti_status status = group_check(name, rank, world_size, store, group);
     if (status == TUTTI_OK)
-        status = env_int64("TUTTI_TIMEOUT_MS", -1, &timeout_ms);
+        status = env_int64("TUTTI_TIMEOUT_MS", INT64_MIN, &timeout_ms);
     if (status == TUTTI_OK)
         status = fork_epoch(&epoch);
     if (status != TUTTI_OK)

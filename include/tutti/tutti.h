@@ -396,11 +396,11 @@ enum tutti_strict {
 };
 
 /* Host memory of a communicator's handle and of its rendezvous' table; small things besides come
- * from malloc(). Called within create, rendezvous and destroy alone, by their thread. */
+ * from malloc(). Called within create, rendezvous, shrink and destroy alone, by their thread. */
 struct tutti_allocator {
     void *(*alloc)(void *context, size_t size, size_t alignment); /* NULL if there is none */
     void (*free)(void *context, void *pointer, size_t size);      /* the size that was asked for */
-    void *context; /* borrowed until tutti_comm_destroy() */
+    void *context; /* borrowed until tutti_comm_destroy(), also of what was shrunk from it */
 };
 
 /* An option comes before the environment, which is read by tutti_comm_create(). What is "compared"

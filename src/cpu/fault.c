@@ -155,6 +155,7 @@ void cpu_group_gone(struct cpu_group *group, uint64_t *left, uint64_t *dead)
 void cpu_group_abort(struct cpu_group *group)
 {
     order_store_relaxed_u32(&group->aborted, 1);
+    order_fence(); /* between our word and the look at `open`, as there is at the opening's end */
     /* Before, the rank itself finds the word in its waits, and its arena may come and go. */
     if (!order_load_acquire_u32(&group->open)) /* A7 pairs G1 */
         return;

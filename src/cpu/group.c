@@ -152,6 +152,16 @@ static enum tutti_status distances_measure(struct cpu_group *group, int64_t dead
     return status;
 }
 
+/* To aborts. One that came too early to find them, and too late for any look of the opening, is
+ * told here: of the two, one sees the other. */
+static void arenas_show(struct cpu_group *group)
+{
+    order_store_release_u32(&group->open, 1); /* G1 pairs A7 */
+    order_fence();
+    if (order_load_relaxed_u32(&group->aborted))
+        cpu_group_abort(group);
+}
+
 static void group_init(struct cpu_group *group, const struct cpu_group_config *config)
 {
     const struct cpu_links *links = config->links;
@@ -201,6 +211,7 @@ enum tutti_status cpu_group_open(const struct cpu_group_config *config, struct c
     POINT("open.joined");
     if (status == TUTTI_OK && !config->idle)
         status = distances_measure(group, deadline);
+    POINT("open.measured");
 
     if (own_fd >= 0)
         close(own_fd);
@@ -209,7 +220,7 @@ enum tutti_status cpu_group_open(const struct cpu_group_config *config, struct c
             close(fds[r]);
     group->interrupt = NULL;
     if (status == TUTTI_OK)
-        order_store_release_u32(&group->open, 1); /* G1 pairs A7 */
+        arenas_show(group);
     else
         cpu_group_close(group);
     return status;

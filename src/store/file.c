@@ -112,6 +112,12 @@ enum file_log_result file_log_apply(struct map *map, const uint8_t *data, size_t
 /* ---- the file ---------------------------------------------------------------------------------
  */
 
+static enum tutti_status lock_timed_out(const struct file *file)
+{
+    return error_set(TUTTI_ERR_TIMEOUT, "another process holds the lock of %s: is it stopped?",
+                     file->path);
+}
+
 static enum tutti_status lock_file(struct file *file, int how, int64_t deadline)
 {
     int64_t nap_ns = 20000;
@@ -121,8 +127,7 @@ static enum tutti_status lock_file(struct file *file, int how, int64_t deadline)
         if (errno != EWOULDBLOCK)
             return error_errno("flock(%s)", file->path);
         if (deadline_passed(deadline))
-            return error_set(TUTTI_ERR_TIMEOUT,
-                             "another process holds the lock of %s: is it stopped?", file->path);
+            return lock_timed_out(file);
         nap(deadline, &nap_ns, LONGEST_NAP_NS);
     }
     return TUTTI_OK;
@@ -179,11 +184,22 @@ static enum tutti_status refresh(struct file *file, bool writable)
     return status;
 }
 
-/* Begins and ends the use of the file: our lock, the file's lock, and the latest contents. */
-static enum tutti_status begin(struct file *file, int how, int64_t timeout_ms)
+/* Our own lock, in which another thread may be waiting for the file's. */
+static enum tutti_status lock_handle(struct file *file, int64_t deadline)
 {
-    pthread_mutex_lock(&file->lock);
-    enum tutti_status status = lock_file(file, how, deadline_after(timeout_ms));
+    const struct timespec until = deadline_timespec(deadline);
+    if (pthread_mutex_clocklock(&file->lock, CLOCK_MONOTONIC, &until) == 0)
+        return TUTTI_OK;
+    return lock_timed_out(file);
+}
+
+/* Begins and ends the use of the file: our lock, the file's lock, and the latest contents. */
+static enum tutti_status begin(struct file *file, int how, int64_t deadline)
+{
+    enum tutti_status status = lock_handle(file, deadline);
+    if (status != TUTTI_OK)
+        return status;
+    status = lock_file(file, how, deadline);
     if (status == TUTTI_OK) {
         status = refresh(file, how == LOCK_EX);
         if (status != TUTTI_OK)
@@ -278,7 +294,7 @@ static enum tutti_status await(struct file *file, const char *call, const char *
 {
     int64_t deadline = deadline_after(timeout_ms), nap_ns = 20000;
     for (;;) {
-        enum tutti_status status = begin(file, LOCK_SH, timeout_ms);
+        enum tutti_status status = begin(file, LOCK_SH, deadline);
         if (status != TUTTI_OK)
             return status;
         const char *key = missing(file, keys, count);
@@ -297,7 +313,7 @@ static enum tutti_status await(struct file *file, const char *call, const char *
 static enum tutti_status file_set(void *context, const char *key, const void *value, size_t size)
 {
     struct file *file = context;
-    enum tutti_status status = begin(file, LOCK_EX, file->timeout_ms);
+    enum tutti_status status = begin(file, LOCK_EX, deadline_after(file->timeout_ms));
     if (status != TUTTI_OK)
         return status;
     status = append(file, "/", key, value, size);
@@ -332,7 +348,7 @@ static enum tutti_status add_under(struct file *file, const char *prefix, const 
 {
     char text[MAP_NUMBER_BYTES];
     int64_t sum;
-    enum tutti_status status = begin(file, LOCK_EX, timeout_ms);
+    enum tutti_status status = begin(file, LOCK_EX, deadline_after(timeout_ms));
     if (status != TUTTI_OK)
         return status;
     if (!map_number(find(file, prefix, key), &sum) || __builtin_add_overflow(sum, amount, &sum)) {
@@ -359,7 +375,7 @@ static enum tutti_status file_check(void *context, const char *const *keys, size
                                     bool *exists)
 {
     struct file *file = context;
-    enum tutti_status status = begin(file, LOCK_SH, file->timeout_ms);
+    enum tutti_status status = begin(file, LOCK_SH, deadline_after(file->timeout_ms));
     if (status != TUTTI_OK)
         return status;
     *exists = !missing(file, keys, count);
@@ -373,7 +389,7 @@ static enum tutti_status file_compare_set(void *context, const char *key, const 
                                           size_t *size)
 {
     struct file *file = context;
-    enum tutti_status status = begin(file, LOCK_EX, file->timeout_ms);
+    enum tutti_status status = begin(file, LOCK_EX, deadline_after(file->timeout_ms));
     if (status != TUTTI_OK)
         return status;
     struct map_entry *entry = find(file, "/", key);
@@ -391,7 +407,7 @@ static enum tutti_status file_compare_set(void *context, const char *key, const 
 static enum tutti_status file_delete(void *context, const char *key, bool *deleted)
 {
     struct file *file = context;
-    enum tutti_status status = begin(file, LOCK_EX, file->timeout_ms);
+    enum tutti_status status = begin(file, LOCK_EX, deadline_after(file->timeout_ms));
     if (status != TUTTI_OK)
         return status;
     *deleted = find(file, "/", key) != NULL;
@@ -404,7 +420,7 @@ static enum tutti_status file_delete(void *context, const char *key, bool *delet
 static enum tutti_status file_num_keys(void *context, int64_t *count)
 {
     struct file *file = context;
-    enum tutti_status status = begin(file, LOCK_SH, file->timeout_ms);
+    enum tutti_status status = begin(file, LOCK_SH, deadline_after(file->timeout_ms));
     if (status != TUTTI_OK)
         return status;
     *count = (int64_t)file->map.count;
@@ -447,10 +463,10 @@ static enum tutti_status file_check_owner(const char *path, const struct stat *a
                          "%s belongs to user %u, this process runs as user %u: give a path that "
                          "nobody else can create, or remove the file",
                          path, (unsigned)about->st_uid, (unsigned)geteuid());
-    if (about->st_mode & S_IWOTH)
+    if (about->st_mode & (S_IWGRP | S_IWOTH))
         return error_set(TUTTI_ERR_SYSTEM,
-                         "anybody may write to %s (mode %04o): chmod it to 0600, or remove it",
-                         path, (unsigned)about->st_mode & 07777);
+                         "others may write to %s (mode %04o): chmod it to 0600, or remove it", path,
+                         (unsigned)about->st_mode & 07777);
     return TUTTI_OK;
 }
 

@@ -142,6 +142,7 @@ static int check_fault(struct ranks *ranks, int rank, tutti_comm_t *comm)
         snprintf(name, sizeof name, "rank %d has", side ? fault.peer : fault.rank);
         RANKS_CHECK(strstr(text, name));
     }
+    RANKS_CHECK(!strstr(text, "subset"));
     return 0;
 }
 

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* Ranks find each other though a key goes between the store's wait for it and its answer. */
+/* Ranks find each other though a key goes between the store's wait for it and its answer; a leader
+ * whose ranks disagree tells those who come, within its time-out. */
+#include "deadline.h"
 #include "meet.h"
 
 #include <pthread.h>
@@ -115,10 +117,36 @@ static void a_key_that_is_gone_is_no_other_version(void **state)
     tutti_store_close(memory);
 }
 
+static void *follow_others(void *argument)
+{
+    static enum tutti_status status;
+    status = meet(memory, "sizes", 1, SIZE + 1, TIMEOUT_MS, argument);
+    return &status;
+}
+
+/* The third rank, of which the second tells, does not come. */
+static void a_disagreement_is_told_within_the_time_out(void **state)
+{
+    enum { SHORT_MS = 500, BOUND_MS = 1500 };
+    struct meeting mine, theirs;
+    pthread_t thread;
+    void *result;
+    (void)state;
+    assert_int_equal(tutti_store_open("memory:sizes", TIMEOUT_MS, &memory), TUTTI_OK);
+    assert_int_equal(pthread_create(&thread, NULL, follow_others, &theirs), 0);
+    int64_t bound = deadline_after(BOUND_MS);
+    assert_int_equal(meet(memory, "sizes", 0, SIZE, SHORT_MS, &mine), TUTTI_ERR_MISMATCH);
+    assert_false(deadline_passed(bound));
+    assert_int_equal(pthread_join(thread, &result), 0);
+    assert_int_equal(*(enum tutti_status *)result, TUTTI_ERR_MISMATCH);
+    tutti_store_close(memory);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_key_that_is_gone_is_no_other_version),
+        cmocka_unit_test(a_disagreement_is_told_within_the_time_out),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -399,6 +399,10 @@ static void patterns_are_paths(void **state)
     assert_int_equal(recorder_pattern_check(expected, page), TUTTI_OK);
     path_make(expected, "one file");
     assert_int_equal(recorder_pattern_check(expected, page), TUTTI_ERR_INVALID);
+    path_make(expected, "%%r");
+    assert_int_equal(recorder_pattern_check(expected, page), TUTTI_ERR_INVALID);
+    path_make(expected, "%%%r");
+    assert_int_equal(recorder_pattern_check(expected, page), TUTTI_OK);
     path_make(expected, "absent/%r");
     assert_int_equal(recorder_pattern_check(expected, page), TUTTI_ERR_INVALID);
     comm_free(comm);

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /* file:PATH: the suite, the bytes of the log, and logs that are damaged or something else. */
+#include "deadline.h"
 #include "store_suite.h"
 
 #include <fcntl.h>
+#include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -160,7 +162,9 @@ static void files_of_others_are_refused(void **state)
     put_file("", 0);
     assert_int_equal(chmod(path, 0666), 0);
     assert_int_equal(tutti_store_open(url, 1000, &store), TUTTI_ERR_SYSTEM);
-    assert_non_null(strstr(tutti_last_error(), "anybody may write"));
+    assert_non_null(strstr(tutti_last_error(), "others may write"));
+    assert_int_equal(chmod(path, 0620), 0);
+    assert_int_equal(tutti_store_open(url, 1000, &store), TUTTI_ERR_SYSTEM);
     assert_int_equal(chmod(path, 0644), 0); /* as PyTorch makes them */
     assert_int_equal(tutti_store_open(url, 1000, &store), TUTTI_OK);
     tutti_store_close(store);
@@ -182,6 +186,39 @@ static void a_held_lock_ends_in_a_time_out(void **state)
     close(fd);
     assert_int_equal(tutti_store_open(url, 1000, &store), TUTTI_OK);
     tutti_store_close(store);
+}
+
+/* One thread waits for the lock for long: another one's time-out holds all the same. */
+struct patient {
+    tutti_store_t *store;
+    enum tutti_status status;
+};
+
+static void *get_patiently(void *argument)
+{
+    struct patient *patient = argument;
+    patient->status = tutti_store_get(patient->store, "key", 30000, NULL, 0, NULL);
+    return NULL;
+}
+
+static void a_waiting_thread_does_not_prolong_a_time_out(void **state)
+{
+    struct patient patient = {0};
+    pthread_t thread;
+    (void)state;
+    assert_int_equal(tutti_store_open(url, 1000, &patient.store), TUTTI_OK);
+    assert_int_equal(tutti_store_set(patient.store, "key", "", 0), TUTTI_OK);
+    int fd = open(path, O_RDWR);
+    assert_int_equal(flock(fd, LOCK_EX), 0);
+    assert_int_equal(pthread_create(&thread, NULL, get_patiently, &patient), 0);
+    usleep(50000); /* likely, not necessarily, in its wait by now */
+    int64_t bound = deadline_after(10000);
+    assert_int_equal(tutti_store_get(patient.store, "key", 20, NULL, 0, NULL), TUTTI_ERR_TIMEOUT);
+    assert_false(deadline_passed(bound));
+    close(fd);
+    pthread_join(thread, NULL);
+    assert_int_equal(patient.status, TUTTI_OK);
+    tutti_store_close(patient.store);
 }
 
 static void the_last_of_all_ranks_removes_the_file(void **state)
@@ -210,6 +247,7 @@ int main(void)
         TEST(other_files_are_refused_and_left_alone),
         TEST(files_of_others_are_refused),
         TEST(a_held_lock_ends_in_a_time_out),
+        TEST(a_waiting_thread_does_not_prolong_a_time_out),
         TEST(the_last_of_all_ranks_removes_the_file),
     };
 #undef TEST

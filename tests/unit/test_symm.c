@@ -455,6 +455,9 @@ static void arguments_are_checked(void **state)
     assert_int_equal(tutti_symm_group("a", 0, 1, store, NULL), TUTTI_ERR_INVALID);
     setenv("TUTTI_TIMEOUT_MS", "soon", 1);
     assert_int_equal(tutti_symm_group("a", 0, 1, store, &group), TUTTI_ERR_INVALID);
+    setenv("TUTTI_TIMEOUT_MS", "-2", 1); /* negative is never, as in communicators */
+    assert_int_equal(tutti_symm_group("a", 0, 1, store, &group), TUTTI_OK);
+    tutti_symm_group_destroy(group);
     unsetenv("TUTTI_TIMEOUT_MS");
 
     assert_int_equal(tutti_symm_group("a", 0, 2, store, &group), TUTTI_OK);
