@@ -120,4 +120,13 @@ err '^\[0\] err 0$'
 status 0 "$tutti" run --tag -n 1 sh -c 'yes 0123456789 | head -n 100000'
 [[ $(grep -cx '\[0\] 0123456789' "$work/out") == 100000 ]] || complain "tagged lines are lost"
 
+# A rank that never stops writing does not keep another's failure from being noticed.
+for _ in 1 2 3; do
+    got=0
+    # shellcheck disable=SC2016
+    timeout -s KILL 20 "$tutti" run --tag --patience 0 -n 2 sh -c \
+        'if [ $RANK = 1 ]; then sleep 0.3; exit 5; fi; exec yes' >/dev/null 2>&1 || got=$?
+    [[ $got == 5 ]] || complain "beside a rank that never stops writing: exit status $got instead of 5"
+done
+
 finish
