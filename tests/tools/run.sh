@@ -129,4 +129,18 @@ for _ in 1 2 3; do
     [[ $got == 5 ]] || complain "beside a rank that never stops writing: exit status $got instead of 5"
 done
 
+# ---- output that cannot be written, of every command: never a success, and a rank's own status comes first
+full() {
+    local expected=$1 got=0
+    shift
+    "$@" >/dev/full 2>"$work/err" </dev/null || got=$?
+    [[ $got == "$expected" ]] || complain "exit status $got instead of $expected with a full disk: $*"
+    err 'cannot write the output'
+}
+full 1 "$tutti" --help
+full 1 "$tutti" info --plan
+full 1 "$tutti" bench -n 2 -b 8 -e 8 --iters 1
+full 1 "$tutti" run --tag -n 1 echo text
+full 9 "$tutti" run --tag -n 1 sh -c 'echo text; exit 9'
+
 finish
