@@ -3,6 +3,7 @@
 #include "tool.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -74,12 +75,27 @@ static void check_output(int status, void *unused)
         _exit(TOOL_FAILED);
 }
 
+/* Where a standard stream is closed the next pipe, socket or memory would get its number, and what
+ * is printed would go there. */
+static bool open_standard_streams(void)
+{
+    int fd;
+    do
+        fd = open("/dev/null", O_RDWR);
+    while (fd >= 0 && fd <= STDERR_FILENO);
+    if (fd >= 0)
+        close(fd);
+    return fd >= 0;
+}
+
 int main(int argc, char **argv)
 {
     static const struct argp argp = {
         .parser = parse_option, .args_doc = "COMMAND [OPTION...]", .doc = doc};
     struct chosen chosen = {0};
     argp_program_version_hook = print_version;
+    if (!open_standard_streams())
+        return TOOL_FAILED;
     on_exit(check_output, NULL);
     if (argp_parse(&argp, argc, argv, ARGP_IN_ORDER, NULL, &chosen) || !chosen.command)
         return TOOL_USAGE;

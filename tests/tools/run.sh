@@ -143,4 +143,14 @@ full 1 "$tutti" bench -n 2 -b 8 -e 8 --iters 1
 full 1 "$tutti" run --tag -n 1 echo text
 full 9 "$tutti" run --tag -n 1 sh -c 'echo text; exit 9'
 
+# ---- standard streams that are closed: no pipe or socket of ours gets their numbers
+closed() {
+    local got=0
+    timeout -s KILL 60 "$@" <&- >&- 2>&- || got=$?
+    [[ $got == 0 ]] || complain "exit status $got with its standard streams closed: $*"
+}
+closed "$tutti" run --tag -n 2 sh -c 'echo text; echo text >&2'
+closed "$tutti" bench -n 2 -b 8 -e 8 --iters 1
+closed "$tutti" info -n 2
+
 finish
