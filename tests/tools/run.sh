@@ -110,6 +110,15 @@ status 0 "$tutti" run -n 2 sh -c 'setsid sleep 600 & echo $! >>"$pids"'
 mapfile -t all <"$pids"
 ended "${all[@]}" || complain "a background process outlived the ranks"
 
+# ---- but not what the shell had started that became the launcher
+rm -f "$pids"
+# shellcheck disable=SC2016
+status 0 bash -c 'sleep 600 >/dev/null 2>&1 & echo $! >"$pids"; exec "$@"' sh "$tutti" run -n 2 sh -c \
+    'setsid sleep 600 & echo $! >>"$pids"'
+mapfile -t all <"$pids"
+kill "${all[0]}" || complain "a process that was there before the ranks was ended"
+ended "${all[@]:1}" || complain "a background process outlived the ranks"
+
 # ---- tagged output
 # shellcheck disable=SC2016
 status 0 "$tutti" run --tag -n 2 sh -c 'echo "out $RANK"; echo "err $RANK" >&2; printf "no newline"'
