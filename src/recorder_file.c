@@ -149,6 +149,11 @@ enum tutti_status recorder_save(const char *path, const char *text, size_t bytes
                          "cannot write %zu bytes to %s: the file size limit (ulimit -f) is %" PRIu64
                          " bytes",
                          bytes, path, (uint64_t)limit.rlim_cur);
+    /* A rename would put a file where /dev/null was; of a link it replaces the link alone. */
+    struct stat there;
+    if (lstat(path, &there) == 0 && !S_ISREG(there.st_mode) && !S_ISLNK(there.st_mode))
+        return error_set(TUTTI_ERR_INVALID,
+                         "%s is there and no ordinary file: name a directory or a file", path);
     snprintf(draft, sizeof draft, "%s.%016" PRIx64, path, random);
     int fd = open(draft, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
     if (fd < 0)

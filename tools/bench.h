@@ -24,7 +24,7 @@ struct bench_row {
     unsigned tunings; /* bit t: measure with config's tuning t as well */
 };
 
-enum { BENCH_COUNTS = 64, BENCH_TUNINGS = 8 };
+enum { BENCH_COUNTS = 64, BENCH_SIZES = 1000000, BENCH_TUNINGS = 8 };
 
 struct bench_config {
     enum tutti_collective collective;

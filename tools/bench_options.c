@@ -141,6 +141,8 @@ static void counts_argument(struct argp_state *state, char *text, struct bench_c
             argp_error(state, "--counts: more than %d numbers", BENCH_COUNTS);
         config->counts[config->count_count++] = size_argument(state, "--counts", word);
     }
+    if (!config->count_count)
+        argp_error(state, "--counts: a number is missing");
 }
 
 static error_t parse_gpu_option(int key, char *text, struct argp_state *state)
@@ -263,6 +265,9 @@ static void check_together(struct argp_state *state)
     if (!config->count_count && config->min_bytes == 0 && config->max_bytes > 0 &&
         !config->step_bytes)
         argp_error(state, "-b 0: no factor leads on from 0 bytes; give -i SIZE, or -e 0");
+    if (!config->count_count && config->step_bytes &&
+        (config->max_bytes - config->min_bytes) / config->step_bytes >= BENCH_SIZES)
+        argp_error(state, "-i %zu: more than %d sizes", config->step_bytes, BENCH_SIZES);
 }
 
 static error_t parse_option(int key, char *text, struct argp_state *state)

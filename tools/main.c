@@ -3,9 +3,11 @@
 #include "tool.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static const struct command {
     const char *name;
@@ -60,12 +62,41 @@ static void print_version(FILE *stream, struct argp_state *state)
     fprintf(stream, "tutti %d.%d.%d\n", version / 10000, version / 100 % 100, version % 100);
 }
 
+/* Output that a full disk has swallowed is no success. Also after --help, which ends the program.
+ */
+static void check_output(int status, void *unused)
+{
+    (void)unused;
+    errno = 0;
+    if (fflush(stdout) == 0 && !ferror(stdout))
+        return;
+    tool_fail_errno("cannot write the output");
+    if (status == TOOL_OK)
+        _exit(TOOL_FAILED);
+}
+
+/* Where a standard stream is closed the next pipe, socket or memory would get its number, and what
+ * is printed would go there. */
+static bool open_standard_streams(void)
+{
+    int fd;
+    do
+        fd = open("/dev/null", O_RDWR);
+    while (fd >= 0 && fd <= STDERR_FILENO);
+    if (fd >= 0)
+        close(fd);
+    return fd >= 0;
+}
+
 int main(int argc, char **argv)
 {
     static const struct argp argp = {
         .parser = parse_option, .args_doc = "COMMAND [OPTION...]", .doc = doc};
     struct chosen chosen = {0};
     argp_program_version_hook = print_version;
+    if (!open_standard_streams())
+        return TOOL_FAILED;
+    on_exit(check_output, NULL);
     if (argp_parse(&argp, argc, argv, ARGP_IN_ORDER, NULL, &chosen) || !chosen.command)
         return TOOL_USAGE;
     char name[64];

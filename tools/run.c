@@ -24,6 +24,7 @@
 #include <unistd.h>
 
 enum { EXIT_CANNOT_EXECUTE = 126, EXIT_NOT_FOUND = 127 }; /* as shells have it */
+enum { BEFORE_MOST = 256 };
 
 struct run {
     int ranks;
@@ -37,12 +38,14 @@ struct run {
     struct ranks children;
     struct output output;
     tutti_store_t *store;
-    sigset_t inherited; /* the mask that the ranks get back */
-    int signals;        /* signalfd */
-    int exec_error[2];  /* a rank that cannot start its program writes errno here */
-    int status;         /* of the first rank that failed, 0 so far */
-    double term_at;     /* when patience ends, 0 while all is well or once it has */
-    double kill_at;     /* when grace ends, 0 until it begins */
+    sigset_t inherited;      /* the mask that the ranks get back */
+    int signals;             /* signalfd */
+    int exec_error[2];       /* a rank that cannot start its program writes errno here */
+    int status;              /* of the first rank that failed, 0 so far */
+    double term_at;          /* when patience ends, 0 while all is well or once it has */
+    double kill_at;          /* when grace ends, 0 until it begins */
+    int before[BEFORE_MOST]; /* children that we had before the ranks */
+    int before_count;
 };
 
 /* ---- the command line ------------------------------------------------------------------------ */
@@ -236,27 +239,43 @@ static void watch(struct run *run)
 
 /* ---- what the ranks leave behind ------------------------------------------------------------- */
 
-static void signal_orphans(int signal)
+/* Children of ours that are no ranks: signals them, if `signal` is not 0, but those that were there
+ * before the ranks. Returns how many there are. */
+static int find_orphans(struct run *run, int signal)
 {
     char path[64];
-    int pid;
+    int pid, found = 0;
     snprintf(path, sizeof path, "/proc/self/task/%d/children", (int)gettid());
     FILE *children = fopen(path, "re");
-    while (children && fscanf(children, "%d", &pid) == 1)
-        kill(pid, signal);
+    while (children && fscanf(children, "%d", &pid) == 1) {
+        bool before = false;
+        for (int i = 0; i < run->before_count; i++)
+            before |= run->before[i] == pid;
+        if (before)
+            continue;
+        if (!signal && run->before_count < BEFORE_MOST)
+            run->before[run->before_count++] = pid;
+        else if (signal)
+            kill(pid, signal);
+        found++;
+    }
     if (children)
         fclose(children);
+    return found;
 }
 
 /* The ranks have gone; their children, adopted by us, get SIGTERM and, after the grace, SIGKILL.
- * Those that come to light when their own parents end are found in the next round. */
+ * Those that come to light when their own parents end are found in the next round. A shell that
+ * became us by exec may have left us children, such as a tee: those stay. */
 static void end_orphans(struct run *run)
 {
     double kill_at = clock_seconds() + run->grace_seconds;
     for (int pid; (pid = waitpid(-1, NULL, WNOHANG)) >= 0;) {
         if (pid > 0)
             continue;
-        signal_orphans(clock_seconds() < kill_at ? SIGTERM : SIGKILL);
+        int left = find_orphans(run, clock_seconds() < kill_at ? SIGTERM : SIGKILL);
+        if (left == 0 && run->before_count > 0)
+            return;
         poll(NULL, 0, 20);
         output_pump(&run->output);
     }
@@ -278,6 +297,7 @@ static bool start(struct run *run)
         return false;
     if (pipe2(run->exec_error, O_CLOEXEC | O_NONBLOCK) < 0)
         return tool_fail_errno("cannot make a pipe");
+    find_orphans(run, 0);
     prctl(PR_SET_CHILD_SUBREAPER, 1);
     /* Signals are blocked before the ranks exist, so that none is missed, and before the store's
      * threads do, which inherit the mask. */

@@ -78,20 +78,26 @@ static void write_lines(struct output_stream *stream, int index)
     memmove(stream->line, begin, stream->used);
 }
 
-static void pump_stream(struct output_stream *stream, int index)
+/* At most about what a pipe holds: one that is filled as fast as it is read must not keep the
+ * launcher from the other ranks, from signals and from its deadlines. Returns whether there may be
+ * more. */
+static bool pump_stream(struct output_stream *stream, int index)
 {
-    while (stream->ends[0] >= 0) {
+    size_t taken = 0;
+    while (stream->ends[0] >= 0 && taken < 65536) {
         ssize_t got =
             read(stream->ends[0], stream->line + stream->used, sizeof stream->line - stream->used);
         if (got < 0 && errno == EINTR)
             continue;
         if (got < 0)
-            return;
+            return false;
         if (got == 0)
             close_end(&stream->ends[0]);
         stream->used += (size_t)got;
+        taken += (size_t)got;
         write_lines(stream, index);
     }
+    return stream->ends[0] >= 0;
 }
 
 void output_pump(struct output *output)
@@ -102,9 +108,10 @@ void output_pump(struct output *output)
 
 void output_close(struct output *output)
 {
-    output_pump(output);
     for (int i = 0; i < output->count; i++) {
         struct output_stream *stream = &output->streams[i];
+        while (pump_stream(stream, i))
+            ;
         if (stream->used)
             write_line(i, stream->line, stream->used);
         close_end(&stream->ends[0]);

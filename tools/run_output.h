@@ -28,7 +28,7 @@ bool output_attach(const struct output *output, int rank);
 void output_forked(struct output *output);
 /* Fills `polls` with what can be read; returns how many. */
 int output_polls(const struct output *output, struct pollfd *polls);
-/* Copies what has come, without waiting. */
+/* Copies what has come, without waiting, and not for long: of more a stream's rest is left. */
 void output_pump(struct output *output);
 /* Copies the rest, a last unfinished line too, and closes. Takes an all-zero struct. */
 void output_close(struct output *output);

@@ -103,6 +103,8 @@ status 0 "$tutti" bench -n 3 --algo ring -c 0 -b 8 -e 64K -f 32 "${quick[@]}"
 refused "--collective: 'gather'.*barrier" --collective gather
 refused "--json: '/nonexistent/x'.*No such file" --json /nonexistent/x
 refused "'8'.*options only" 8
+refused '--counts: a number is missing' --counts ,
+refused '-i 1: more than [0-9]+ sizes' -b 0 -e 3G -i 1
 status 1 "$tutti" bench -d float32 -o band
 err 'band'
 status 1 "$tutti" bench -n 2 -b 1000T -e 1000T

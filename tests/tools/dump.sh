@@ -63,6 +63,10 @@ blamed() {
 until_true 60 stopped || complain "no rank has stopped"
 until_true 60 blamed || { complain "the stopped rank is not blamed"; cat "$work/out" "$work/err"; }
 out '^    its last:   operation 2$'
+mkfifo "$work/device"
+status 1 "$tutti" dump -o "$work/device" "${pids[0]}"
+err 'no ordinary file'
+[[ -p $work/device ]] || complain "a dump has replaced what is no file"
 status 0 "$tutti" dump --output="$dumps" "${pids[0]}"
 out "^$dumps/tutti-default-1-r[012]-p${pids[0]}.json\$"
 status 0 "$tutti" diagnose "$dumps/0" # the others have not been asked

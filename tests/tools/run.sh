@@ -110,6 +110,15 @@ status 0 "$tutti" run -n 2 sh -c 'setsid sleep 600 & echo $! >>"$pids"'
 mapfile -t all <"$pids"
 ended "${all[@]}" || complain "a background process outlived the ranks"
 
+# ---- but not what the shell had started that became the launcher
+rm -f "$pids"
+# shellcheck disable=SC2016
+status 0 bash -c 'sleep 600 >/dev/null 2>&1 & echo $! >"$pids"; exec "$@"' sh "$tutti" run -n 2 sh -c \
+    'setsid sleep 600 & echo $! >>"$pids"'
+mapfile -t all <"$pids"
+kill "${all[0]}" || complain "a process that was there before the ranks was ended"
+ended "${all[@]:1}" || complain "a background process outlived the ranks"
+
 # ---- tagged output
 # shellcheck disable=SC2016
 status 0 "$tutti" run --tag -n 2 sh -c 'echo "out $RANK"; echo "err $RANK" >&2; printf "no newline"'
@@ -119,5 +128,38 @@ out '^\[1\] no newline$'
 err '^\[0\] err 0$'
 status 0 "$tutti" run --tag -n 1 sh -c 'yes 0123456789 | head -n 100000'
 [[ $(grep -cx '\[0\] 0123456789' "$work/out") == 100000 ]] || complain "tagged lines are lost"
+
+# A rank that never stops writing does not keep another's failure from being noticed.
+for _ in 1 2 3; do
+    got=0
+    # shellcheck disable=SC2016
+    timeout -s KILL 20 "$tutti" run --tag --patience 0 -n 2 sh -c \
+        'if [ $RANK = 1 ]; then sleep 0.3; exit 5; fi; exec yes' >/dev/null 2>&1 || got=$?
+    [[ $got == 5 ]] || complain "beside a rank that never stops writing: exit status $got instead of 5"
+done
+
+# ---- output that cannot be written, of every command: never a success, and a rank's own status comes first
+full() {
+    local expected=$1 got=0
+    shift
+    "$@" >/dev/full 2>"$work/err" </dev/null || got=$?
+    [[ $got == "$expected" ]] || complain "exit status $got instead of $expected with a full disk: $*"
+    err 'cannot write the output'
+}
+full 1 "$tutti" --help
+full 1 "$tutti" info --plan
+full 1 "$tutti" bench -n 2 -b 8 -e 8 --iters 1
+full 1 "$tutti" run --tag -n 1 echo text
+full 9 "$tutti" run --tag -n 1 sh -c 'echo text; exit 9'
+
+# ---- standard streams that are closed: no pipe or socket of ours gets their numbers
+closed() {
+    local got=0
+    timeout -s KILL 60 "$@" <&- >&- 2>&- || got=$?
+    [[ $got == 0 ]] || complain "exit status $got with its standard streams closed: $*"
+}
+closed "$tutti" run --tag -n 2 sh -c 'echo text; echo text >&2'
+closed "$tutti" bench -n 2 -b 8 -e 8 --iters 1
+closed "$tutti" info -n 2
 
 finish
