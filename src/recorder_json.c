@@ -77,7 +77,9 @@ static int64_t ns_of(const struct recorder_snapshot *snapshot, uint64_t ticks)
 {
     const struct record_page *page = &snapshot->page;
     double passed = (double)(int64_t)(snapshot->ticks - page->ticks);
-    double rate = passed > 0 ? (double)(snapshot->monotonic_ns - page->monotonic_ns) / passed : 0;
+    double lasted =
+        (double)(int64_t)((uint64_t)snapshot->monotonic_ns - (uint64_t)page->monotonic_ns);
+    double rate = passed > 0 ? lasted / passed : 0;
     double ns = (double)page->monotonic_ns + (double)(int64_t)(ticks - page->ticks) * rate;
     return ns > -9e18 && ns < 9e18 ? (int64_t)ns : 0;
 }

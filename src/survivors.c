@@ -125,13 +125,16 @@ static void ranks_format(uint64_t ranks, char *text, size_t size)
         text_append(text, size, &length, "%s%d", length ? ", " : "", __builtin_ctzll(rest));
 }
 
-static enum tutti_status told(const struct survivors *self, int32_t status, int rank,
+/* Of a failure. What the store holds may be nobody's. */
+static enum tutti_status told(const struct survivors *self, int32_t code, int rank,
                               const char *text)
 {
+    const bool known = code > TUTTI_OK && code <= TUTTI_ERR_VERSION;
+    const enum tutti_status status = known ? (enum tutti_status)code : TUTTI_ERR_SYSTEM;
     int bytes = SURVIVORS_TEXT_BYTES - 1;
-    if (rank == self->comm->rank)
-        return error_set((enum tutti_status)status, "%.*s", bytes, text);
-    return error_set((enum tutti_status)status, "rank %d: %.*s", rank, bytes, text);
+    if (rank == self->comm->rank && *text)
+        return error_set(status, "%.*s", bytes, text);
+    return error_set(status, "rank %d: %.*s", rank, bytes, *text ? text : "no reason given");
 }
 
 /* ---- what ends a wait ------------------------------------------------------------------------ */

@@ -77,11 +77,15 @@ void pg_board_sleep(struct pg_boards *boards, uint32_t bell, int64_t ms,
     order_store_relaxed_u32(&boards->own->asleep, LAYOUT_AWAKE);
 }
 
-/* Of several that find a sleeper one wakes it. */
+/* Of several that find a sleeper one wakes it, even if that has yet to fall asleep: others who ring
+ * until then find it awake. */
 void pg_board_wake(struct layout_board *board)
 {
-    if (order_load_relaxed_u32(&board->asleep) && order_exchange_u32(&board->asleep, LAYOUT_AWAKE))
-        futex_wake_all(&board->bell);
+    if (!order_load_relaxed_u32(&board->asleep) ||
+        !order_exchange_u32(&board->asleep, LAYOUT_AWAKE))
+        return;
+    order_fetch_add_u32(&board->bell, 1);
+    futex_wake_all(&board->bell);
 }
 
 void pg_board_ring(struct layout_board *board)

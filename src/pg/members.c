@@ -344,7 +344,7 @@ static enum tutti_status missing_tell(const struct attempt *self, const struct e
     enum tutti_status status = TUTTI_OK;
     for (; i < entries->count && there && status == TUTTI_OK; i++)
         status = tutti_store_check(self->store, &entries->keys[i], 1, &there);
-    if (status != TUTTI_OK)
+    if (status != TUTTI_OK || there) /* all have come meanwhile */
         return status;
     list_format(&self->own, list);
     return error_set(TUTTI_ERR_TIMEOUT,

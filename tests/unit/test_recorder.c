@@ -446,7 +446,7 @@ static void files_are_private_and_replace_links(void **state)
     assert_int_equal(unlink(other), 0);
 
     assert_int_equal(mkdir(path, 0700), 0);
-    assert_int_equal(recorder_save(path, "{}", 2), TUTTI_ERR_SYSTEM); /* and leaves nothing */
+    assert_int_equal(recorder_save(path, "{}", 2), TUTTI_ERR_INVALID); /* and leaves nothing */
     assert_int_equal(rmdir(path), 0);
 }
 
