@@ -100,7 +100,7 @@ static void change(enum change what, size_t at, uint8_t with, uint8_t *value, si
         *size = place;
         break;
     case LENGTHEN:
-        *size += with;
+        *size = *size + with < MOST_BYTES ? *size + with : MOST_BYTES;
         break;
     case ABSENT:
         *status = TUTTI_ERR_TIMEOUT;
@@ -199,10 +199,14 @@ static enum tutti_status wait(void *context, const char *const *keys, size_t cou
 
 static enum tutti_status add(void *context, const char *key, int64_t amount, int64_t *result)
 {
+    uint8_t bytes[MOST_BYTES] = {0}; /* what is longer than a number */
     size_t size = sizeof *result;
     (void)context, (void)key;
-    *result = store.count += amount;
-    return answer((uint8_t *)result, &size);
+    store.count += amount;
+    memcpy(bytes, &store.count, sizeof store.count);
+    enum tutti_status status = answer(bytes, &size);
+    memcpy(result, bytes, sizeof *result);
+    return status;
 }
 
 static enum tutti_status check(void *context, const char *const *keys, size_t count, bool *exists)
