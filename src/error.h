@@ -17,4 +17,11 @@ enum tutti_status error_errno(const char *format, ...) TUTTI_PRINTF(1, 2);
 enum tutti_status error_context(enum tutti_status status, const char *format, ...)
     TUTTI_PRINTF(2, 3);
 
+/* The status that another process has told: SYSTEM if there is none of that number. */
+static inline enum tutti_status error_told(int32_t code)
+{
+    return code >= TUTTI_OK && code <= TUTTI_ERR_VERSION ? (enum tutti_status)code
+                                                         : TUTTI_ERR_SYSTEM;
+}
+
 #endif

@@ -129,8 +129,7 @@ static void ranks_format(uint64_t ranks, char *text, size_t size)
 static enum tutti_status told(const struct survivors *self, int32_t code, int rank,
                               const char *text)
 {
-    const bool known = code > TUTTI_OK && code <= TUTTI_ERR_VERSION;
-    const enum tutti_status status = known ? (enum tutti_status)code : TUTTI_ERR_SYSTEM;
+    const enum tutti_status status = error_told(code);
     int bytes = SURVIVORS_TEXT_BYTES - 1;
     if (rank == self->comm->rank && *text)
         return error_set(status, "%.*s", bytes, text);

@@ -225,8 +225,7 @@ static enum tutti_status propose_failure(const struct attempt *self, const struc
 static enum tutti_status told(const struct attempt *self)
 {
     const struct decision *decision = &self->decision;
-    const bool known = decision->status >= TUTTI_OK && decision->status <= TUTTI_ERR_VERSION;
-    const enum tutti_status status = known ? (enum tutti_status)decision->status : TUTTI_ERR_SYSTEM;
+    const enum tutti_status status = error_told(decision->status);
     const int bytes = TEXT_BYTES - 1;
     if (status == TUTTI_OK)
         return TUTTI_OK;
