@@ -93,6 +93,9 @@ struct tutti_pg_call_options {
  * communicator the group has one more of the devices, as large as that, or, where that cannot be
  * had, goes through the host.
  *
+ * If a CUDA context is current, what tensors of its device need is made now; else with their first
+ * operation, which may then wait for kernels that run there.
+ *
  * - [in] comm: has met, and has not failed; not in strict mode
  * - [in] options: may be NULL without a list on a CPU communicator; copied
  * - [out] pg: to be destroyed with tutti_pg_destroy()

@@ -78,13 +78,25 @@ static enum tutti_status find_symbols(void *library, const char *file, struct cu
                      CUDA_VERSION % 1000 / 10);
 }
 
-static enum tutti_status open_library(struct cuda_driver *driver)
+static const char *library_file(void)
 {
     const char *file = getenv("TUTTI_CUDA_LIBRARY");
+    return file && *file ? file : "libcuda.so.1";
+}
+
+bool cuda_driver_in_use(void)
+{
+    void *library = dlopen(library_file(), RTLD_NOW | RTLD_LOCAL | RTLD_NOLOAD);
+    if (library)
+        dlclose(library);
+    return library != NULL;
+}
+
+static enum tutti_status open_library(struct cuda_driver *driver)
+{
+    const char *file = library_file();
     enum tutti_status status;
     CUresult result;
-    if (!file || !*file)
-        file = "libcuda.so.1";
     void *library = dlopen(file, RTLD_NOW | RTLD_LOCAL);
     if (!library)
         return error_set(TUTTI_ERR_DECLINED, "no CUDA: %s; is the driver installed?", dlerror());

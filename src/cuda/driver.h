@@ -9,6 +9,7 @@
 #include "tutti/tutti.h"
 
 #include <cuda.h>
+#include <stdbool.h>
 
 /* X(member, symbol): what the library calls, as cuda.h declares it, versions included. */
 #define CUDA_DRIVER_MAP(X)                                                                         \
@@ -26,6 +27,7 @@
     X(device_p2p_attribute, cuDeviceGetP2PAttribute)                                               \
     X(ctx_current, cuCtxGetCurrent)                                                                \
     X(ctx_device, cuCtxGetDevice)                                                                  \
+    X(ctx_id, cuCtxGetId)                                                                          \
     X(primary_retain, cuDevicePrimaryCtxRetain)                                                    \
     X(primary_release, cuDevicePrimaryCtxRelease)                                                  \
     X(ctx_push, cuCtxPushCurrent)                                                                  \
@@ -90,6 +92,9 @@ struct cuda_driver {
  * a fork() after the first success gets DECLINED: CUDA does not survive one.
  */
 enum tutti_status cuda_driver_open(const struct cuda_driver **driver);
+
+/* Whether this process has libcuda open, by us or by the program. */
+bool cuda_driver_in_use(void);
 
 /* TUTTI_OK for CUDA_SUCCESS, else CUDA with "call: NAME (text)" as the thread's last error;
  * CUDA_ERROR_OUT_OF_MEMORY is NO_MEMORY. */

@@ -367,6 +367,11 @@ enum tutti_status cuda_stage_open(struct cuda_stage *stage, int device)
     return decline();
 }
 
+void cuda_stage_open_current(struct cuda_stage *stage)
+{
+    (void)stage;
+}
+
 tutti_stream_t cuda_stage_stream(const struct cuda_stage *stage, int device, enum cuda_way way)
 {
     (void)stage;

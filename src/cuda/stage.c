@@ -85,7 +85,7 @@ static void place_close(const struct cuda_driver *driver, struct cuda_stage_plac
     struct cuda_visit visit;
     if (cuda_visit_begin(driver, place->context, &visit) == TUTTI_OK) {
         flows_close(driver, place);
-        cuda_kernels_unload(driver, &place->kernels);
+        cuda_gate_give(driver, place->gate);
         cuda_visit_end(driver, &visit);
     }
     if (place->retained)
@@ -141,11 +141,11 @@ static enum tutti_status place_open(struct cuda_stage *stage, CUcontext context,
     enum tutti_status status = cuda_visit_begin(driver, context, &visit);
     if (status != TUTTI_OK)
         return status;
-    status = cuda_kernels_load_gate(driver, &made->kernels);
+    status = cuda_gate_take(driver, context, &made->gate);
     if (status == TUTTI_OK && copies) {
         status = flows_open(driver, made);
         if (status != TUTTI_OK)
-            cuda_kernels_unload(driver, &made->kernels);
+            cuda_gate_give(driver, made->gate);
     }
     cuda_visit_end(driver, &visit);
     if (status != TUTTI_OK)
@@ -363,6 +363,15 @@ enum tutti_status cuda_stage_open(struct cuda_stage *stage, int device)
     enum tutti_status status = device_open(stage, device, &place);
     pthread_mutex_unlock(&stage->lock);
     return status;
+}
+
+void cuda_stage_open_current(struct cuda_stage *stage)
+{
+    const struct cuda_driver *driver;
+    CUdevice device = -1;
+    if (cuda_driver_in_use() && cuda_driver_open(&driver) == TUTTI_OK &&
+        driver->ctx_device(&device) == CUDA_SUCCESS)
+        (void)cuda_stage_open(stage, device); /* a call that names the device says why not */
 }
 
 enum tutti_status cuda_stage_check(struct cuda_stage *stage, const char *what, int device,

@@ -33,9 +33,11 @@ void cuda_stage_forget(struct cuda_stage *stage);
 /* Frees what is left of stages that are closed and that no stream holds up any more. */
 void cuda_stage_sweep(void);
 
-/* Makes what the device needs, in the current context if that is the device's. Returns as
- * cuda_stage_check(). */
+/* Makes what the device needs, in the current context if that is the device's. Waits for kernels
+ * that run there if no group has. Returns as cuda_stage_check(). */
 enum tutti_status cuda_stage_open(struct cuda_stage *stage, int device);
+/* The same of the current context's device, as far as it can be had; nothing if there is none. */
+void cuda_stage_open_current(struct cuda_stage *stage);
 /* Whether [pointer, pointer + bytes), not empty, is memory of the device; `what` names it. Makes
  * what the device needs, once. Returns INVALID (memory of the host, or of another device: both
  * numbers named; no such device), DECLINED (no CUDA; the device lacks words written by streams),

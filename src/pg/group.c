@@ -105,6 +105,8 @@ static enum tutti_status pg_start(struct tutti_comm *comm, struct tutti_comm *di
         made->direct = direct;
         made->device = cuda_group_device(direct->cuda);
         status = cuda_stage_open(made->stage, made->device);
+    } else if (status == TUTTI_OK) {
+        cuda_stage_open_current(made->stage);
     }
     if (status == TUTTI_OK)
         status = thread_start(made);

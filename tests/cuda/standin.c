@@ -510,6 +510,16 @@ CUresult cuCtxGetDevice(CUdevice *device)
     return result;
 }
 
+CUresult cuCtxGetId(CUcontext context, unsigned long long *id)
+{
+    CUresult result = standin_enter(__func__);
+    if (result == CUDA_SUCCESS && !standin_device_of(context))
+        result = CUDA_ERROR_INVALID_CONTEXT;
+    if (result == CUDA_SUCCESS)
+        *id = 1 + (unsigned long long)standin_ordinal(standin_device_of(context));
+    return result;
+}
+
 CUresult cuCtxSetCurrent(CUcontext context)
 {
     CUresult result = standin_enter(__func__);

@@ -42,6 +42,7 @@ struct object {
 struct device {
     int physical; /* before CUDA_VISIBLE_DEVICES */
     int retained; /* of its primary context */
+    int kernels;  /* that run */
     struct stream *legacy, *per_thread;
 };
 

@@ -109,6 +109,7 @@ static bool known_function(const char *name, struct function *function)
     return false;
 }
 
+/* Waits, as drivers do, until no kernel runs there. */
 CUresult cuModuleLoadData(CUmodule *module, const void *image)
 {
     CUresult result = standin_enter_unsafe(__func__);
@@ -125,6 +126,8 @@ CUresult cuModuleLoadData(CUmodule *module, const void *image)
     if (major < 8)
         return CUDA_ERROR_NO_BINARY_FOR_GPU;
     pthread_mutex_lock(&standin_lock);
+    while (device->kernels)
+        pthread_cond_wait(&standin_changed, &standin_lock);
     struct module *loaded = standin_object_create(OBJECT_MODULE, sizeof *loaded);
     loaded->device = device;
     pthread_mutex_unlock(&standin_lock);

@@ -40,7 +40,7 @@ static void await_word(const uint64_t *at, uint64_t word)
 }
 
 /* With the lock held, which the long ones give up. */
-static void do_work(const struct work *work)
+static void do_work(struct device *device, const struct work *work)
 {
     switch (work->kind) {
     case WORK_RECORD:
@@ -58,6 +58,8 @@ static void do_work(const struct work *work)
         standin_exec_ran(work->exec);
         return;
     case WORK_KERNEL:
+        device->kernels++;
+        break;
     case WORK_COPY:
     case WORK_SET:
     case WORK_CALL:
@@ -85,6 +87,7 @@ static void do_work(const struct work *work)
     else
         work->call(work->argument);
     pthread_mutex_lock(&standin_lock);
+    device->kernels -= work->kind == WORK_KERNEL;
 }
 
 static void *serve(void *argument)
@@ -103,7 +106,7 @@ static void *serve(void *argument)
         if (!stream->first)
             stream->last = &stream->first;
         stream->busy = true;
-        do_work(&task->work);
+        do_work(stream->device, &task->work);
         free(task);
         stream->busy = false;
         pthread_cond_broadcast(&standin_changed);

@@ -92,6 +92,7 @@ static size_t left(void)
 static int each_call_fails(void)
 {
     static const char *const calls[] = {
+        "cuCtxGetId",
         "cuCtxPushCurrent",
         "cuDeviceGetAttribute",
         "cuDeviceGetCount",
@@ -124,7 +125,7 @@ static void CUDA_CB stand_still(void *argument)
         usleep(100);
 }
 
-/* One rank: the caller's stream comes to the call, and a waiting one to its gate, long after. */
+/* One rank, whose device is current when the group is made: the caller's stream comes to the call, and a waiting one to its gate, long after. */
 static int words_come_late(void)
 {
     static const int64_t size = SMALL;
@@ -140,6 +141,7 @@ static int words_come_late(void)
     CHECK(tutti_store_open("memory:late", 1000, &store) == TUTTI_OK);
     CHECK(tutti_comm_create(store, 0, 1, NULL, &comm) == TUTTI_OK);
     CHECK(tutti_pg_create(comm, NULL, &pg) == TUTTI_OK);
+    const uint64_t loads = standin_calls("cuModuleLoadData");
     for (int i = 0; i < 2; i++) {
         CHECK(cuStreamCreateWithPriority(&streams[i], CU_STREAM_NON_BLOCKING, 0) == CUDA_SUCCESS);
         CHECK(cuLaunchHostFunc(streams[i], stand_still, &go) == CUDA_SUCCESS);
@@ -149,6 +151,7 @@ static int words_come_late(void)
     CHECK(tutti_pg_all_reduce(pg, &tensor, 1, TUTTI_SUM, &options, &work) == TUTTI_OK);
     for (int i = 0; i < 20; i++)
         CHECK(tutti_work_wait(work, device_stream(streams[1])) == TUTTI_OK);
+    CHECK(loads == 1 && standin_calls("cuModuleLoadData") == loads); /* which waits for kernels */
     tutti_pg_destroy(pg);
     tutti_comm_destroy(comm);
     CHECK(tutti_work_result(work, 0) == TUTTI_ERR_ABORTED);
