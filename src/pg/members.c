@@ -465,7 +465,8 @@ static enum tutti_status assemble(struct attempt *self, int which, struct tutti_
                : error_context(status, "%s: the communicator of the group's members", call);
 }
 
-/* The one of their devices, beside that of their hosts; none, on all members, if one has none. */
+/* The one of their devices, beside that of their hosts; none, on all members, if one has none. Who
+ * is told of an abort parts with the others' host, which they find out there. */
 static enum tutti_status assemble_direct(struct attempt *self, struct tutti_comm *made,
                                          struct tutti_comm **direct)
 {
@@ -473,6 +474,8 @@ static enum tutti_status assemble_direct(struct attempt *self, struct tutti_comm
         return TUTTI_OK;
     enum tutti_status status = assemble(self, COMM_DIRECT, direct);
     uint32_t all = status == TUTTI_OK;
+    if (status == TUTTI_ERR_ABORTED)
+        return status;
     if (!all)
         log_write(TUTTI_LOG_INFO, self->comm->rank,
                   "a process group goes through the host alone: %s", tutti_last_error());

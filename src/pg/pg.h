@@ -65,7 +65,7 @@ struct pg_op {
     struct layout_operation operation;
     struct pg_outcome outcome;  /* once it is done */
     struct pg_sparse *sparse;   /* NULL: its tensors are dense */
-    struct pg_staging *staging; /* NULL: they are the host's, or have no element */
+    struct pg_staging *staging; /* NULL: they are the host's */
     struct pg_tag *of;
     bool late; /* its time ended before its input was there */
     char title[PG_TITLE_BYTES];

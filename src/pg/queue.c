@@ -169,7 +169,7 @@ static enum tutti_status all_reduce(struct tutti_pg *pg, const struct tutti_tens
         status = op_make(pg, tensors, count, &checked, &options, &op);
     if (status != TUTTI_OK)
         return status;
-    const bool staged = tensors->device == TUTTI_DEVICE_CUDA && op->count;
+    const bool staged = tensors->device == TUTTI_DEVICE_CUDA;
     return pg_submit(pg, call, op, staged ? &options.stream : NULL, work);
 }
 

@@ -145,7 +145,7 @@ enum tutti_status pg_run_part(struct tutti_pg *pg, const struct pg_op *op,
 static enum tutti_status run_dense(struct tutti_pg *pg, struct pg_op *op, uint32_t inputs)
 {
     struct pg_part part = {.count = op->count};
-    if (op->staging)
+    if (op->staging && op->count)
         return pg_stage_run(pg, op, inputs);
     for (int i = 0; i < op->work.tensor_count; i++)
         part.data[i] = op->tensors[i].data;

@@ -178,7 +178,6 @@ static enum tutti_status unite(struct tutti_pg *pg, struct pg_op *op,
     if (status != TUTTI_OK)
         return error_context(status, "rank %d has no room for the result", pg->comm->rank);
     POINT("sparse.united");
-    order_store_release_u32(&sparse->there, 1); /* H7 pairs H7a: the result */
     return TUTTI_OK;
 }
 

@@ -159,7 +159,7 @@ void pg_stage_ahead(struct tutti_pg *pg, struct pg_op *op)
         pg_sparse_bring(pg, op);
         return;
     }
-    if (bytes > AHEAD_BYTES / (size_t)count || is_direct(pg, op))
+    if (!bytes || bytes > AHEAD_BYTES / (size_t)count || is_direct(pg, op))
         return;
     enum tutti_status status = cuda_block_take(pg->stage, area * (size_t)count, &staging->block);
     for (int i = 0; i < count && status == TUTTI_OK; i++)

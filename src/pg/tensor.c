@@ -162,9 +162,13 @@ static enum tutti_status data_check(const struct tutti_pg *pg, const struct tutt
              : comm_all_reduce_check(pg->comm, tensor->data, count, tensor->dtype, op);
     if (status != TUTTI_OK)
         return error_context(status, "%s: tensors[%d]", call, index);
-    if (!cuda || count == 0)
+    if (!cuda)
         return TUTTI_OK;
     snprintf(what, sizeof what, "%s: tensors[%d]", call, index);
+    if (count == 0) {
+        status = cuda_stage_open(pg->stage, tensor->device_index);
+        return status == TUTTI_OK ? status : error_context(status, "%s", what);
+    }
     return cuda_stage_check(pg->stage, what, tensor->device_index, tensor->data,
                             count * dtype_bytes(tensor->dtype));
 }

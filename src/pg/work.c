@@ -17,13 +17,14 @@ enum {
     SLICE_MS = 60000,
 };
 
-/* In a child of fork() the home's lock may be in the hands of a thread that is not there. */
+/* In a child of fork() the home's lock may be in the hands of a thread that is not there; and what a
+ * staged sum was amid making lies in pinned memory. */
 static void op_free(struct pg_op *op, bool child)
 {
     struct pg_sparse *sparse = op->sparse;
-    if (sparse && child)
+    if (sparse && child && !op->staging)
         sparse_memory_fini(&sparse->result.memory);
-    else if (sparse)
+    else if (sparse && !child)
         pg_home_give(op->home, sparse->result.memory);
     pg_stage_free(op->staging, op->home, child);
     if (!child)
@@ -41,6 +42,8 @@ void pg_op_release(struct pg_op *op)
 void pg_op_complete(struct pg_op *op, const struct pg_outcome *outcome)
 {
     op->outcome = *outcome;
+    if (op->sparse && outcome->status == TUTTI_OK)
+        order_store_release_u32(&op->sparse->there, 1); /* H7 pairs H7a: the result */
     if (op->callback)
         op->callback(op->context, &op->work, outcome->status);
     /* H5 pairs H5a: outcome and tensors. An exchange, so that no waiter between is missed. */

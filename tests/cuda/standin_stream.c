@@ -14,6 +14,28 @@ struct task {
     struct work work;
 };
 
+static int copies_before; /* the one that is held, 0: none is */
+static bool copy_held;
+
+void standin_hold_copy(int at)
+{
+    pthread_mutex_lock(&standin_lock);
+    copies_before = at;
+    copy_held = false;
+    pthread_cond_broadcast(&standin_changed);
+    pthread_mutex_unlock(&standin_lock);
+}
+
+/* With the lock held. */
+static void await_copy(void)
+{
+    if (copies_before == 0 || --copies_before > 0)
+        return;
+    copy_held = true;
+    while (copy_held)
+        pthread_cond_wait(&standin_changed, &standin_lock);
+}
+
 /* ---- the thread ------------------------------------------------------------------------------ */
 
 static void release_event(struct event *event)
@@ -61,6 +83,8 @@ static void do_work(struct device *device, const struct work *work)
         device->kernels++;
         break;
     case WORK_COPY:
+        await_copy();
+        break;
     case WORK_SET:
     case WORK_CALL:
     case WORK_WRITE:

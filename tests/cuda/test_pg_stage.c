@@ -2,11 +2,14 @@
 /*
  * A process group's staging over the stand-in: each call of the driver fails in turn, and whatever
  * that makes of the operations, they end, who waits is let go, results that are good are right, and
- * nothing is left. Then words that streams write late: when work and group are gone.
+ * nothing is left. Then words that streams write late, when work and group are gone, and a result
+ * that comes late.
  */
 #include "cuda/stage.h"
 #include "pg.h"
 #include "turns.h"
+
+#include <pthread.h>
 
 enum {
     SMALL = 1000,
@@ -170,8 +173,75 @@ static int words_come_late(void)
     return 0;
 }
 
+static void *destroy(void *pg)
+{
+    tutti_pg_destroy(pg);
+    return NULL;
+}
+
+/* A sum of one entry of one rank, whose result does not come to the device. */
+static enum tutti_status sum_sparse(tutti_pg_t *pg, int64_t *index, float *value,
+                                    tutti_work_t **work)
+{
+    static const int64_t size = 4;
+    const struct tutti_sparse_tensor tensor = {.struct_size = sizeof tensor,
+                                               .dtype = TUTTI_FLOAT32,
+                                               .device = TUTTI_DEVICE_CUDA,
+                                               .sparse_dim = 1,
+                                               .sizes = &size,
+                                               .nnz = 1,
+                                               .indices = index,
+                                               .values = value};
+    *index = 2;
+    *value = 1;
+    standin_hold_copy(3); /* behind index and value */
+    return tutti_pg_all_reduce_sparse(pg, &tensor, 1, NULL, work);
+}
+
+/* The result of a sparse sum is there once it is on the device, and not at all of one that ended
+ * before. */
+static int result_comes_late(void)
+{
+    tutti_store_t *store;
+    tutti_comm_t *comm;
+    tutti_pg_t *pg;
+    tutti_work_t *work;
+    struct tutti_sparse_tensor result = {.struct_size = sizeof result};
+    pthread_t thread;
+    CHECK(device_enter(0));
+    int64_t *index = device_alloc(sizeof *index);
+    float *value = device_alloc(sizeof *value);
+    CHECK(tutti_store_open("memory:result", 1000, &store) == TUTTI_OK);
+    CHECK(tutti_comm_create(store, 0, 1, NULL, &comm) == TUTTI_OK);
+    CHECK(tutti_pg_create(comm, NULL, &pg) == TUTTI_OK);
+    for (int turn = 0; turn < 2; turn++) {
+        CHECK(sum_sparse(pg, index, value, &work) == TUTTI_OK);
+        CHECK(tutti_work_result(work, SHORT_MS) == TUTTI_ERR_TIMEOUT);
+        CHECK(tutti_work_sparse_result(work, &result) == TUTTI_ERR_INVALID);
+        if (turn == 1)
+            break;
+        standin_hold_copy(0);
+        CHECK(tutti_work_result(work, -1) == TUTTI_OK);
+        CHECK(tutti_work_sparse_result(work, &result) == TUTTI_OK);
+        CHECK(result.nnz == 1 && *result.indices == 2 && *(const float *)result.values == 1);
+        tutti_work_destroy(work);
+    }
+    CHECK(pthread_create(&thread, NULL, destroy, pg) == 0); /* which waits for the copy */
+    CHECK(tutti_work_result(work, -1) == TUTTI_ERR_ABORTED);
+    CHECK(tutti_work_sparse_result(work, &result) == TUTTI_ERR_ABORTED);
+    standin_hold_copy(0);
+    CHECK(pthread_join(thread, NULL) == 0);
+    tutti_work_destroy(work);
+    tutti_comm_destroy(comm);
+    tutti_store_close(store);
+    device_free(index);
+    device_free(value);
+    CHECK(left() == 0);
+    return 0;
+}
+
 int main(void)
 {
     device_setup();
-    return words_come_late() || each_call_fails();
+    return words_come_late() || result_comes_late() || each_call_fails();
 }

@@ -210,6 +210,23 @@ static int several_devices(struct life *life)
     return 0;
 }
 
+/* An operation of no elements is one: the host does not wait for the ranks that come to it. */
+static int empty(struct life *life)
+{
+    struct ranks *ranks = life->ranks;
+    const int rank = life->rank;
+    tutti_work_t *work;
+    if (rank)
+        RANKS_CHECK(ranks_await(ranks, 3, 1));
+    RANKS_CHECK(submit(life, NULL, 0, 50, 0, life->a, &work) == TUTTI_OK);
+    RANKS_CHECK(tutti_work_wait(work, life->b) == TUTTI_OK);
+    if (rank == 0)
+        ranks_raise(ranks, 3);
+    RANKS_CHECK(gpu_stream_synchronize(life->b));
+    RANKS_CHECK(pg_end(work) == TUTTI_OK);
+    return 0;
+}
+
 static int refusals(struct life *life)
 {
     struct ranks *ranks = life->ranks;
@@ -288,6 +305,8 @@ static int live(struct ranks *ranks, int rank, tutti_store_t *store)
         failed = held_tag(&life);
     if (!failed)
         failed = time_out(&life);
+    if (!failed)
+        failed = empty(&life);
     if (!failed)
         failed = several_devices(&life);
     if (!failed)
