@@ -225,7 +225,8 @@ struct tutti_sparse_tensor {
  * So an index outside the sizes is no refusal, but ends the operation with INVALID, on all ranks,
  * by name, as does a copy that fails or lacks memory with its status; the group goes on. The result
  * is memory of the first tensor's device, which the work owns, and which is used again by the group
- * once the work is destroyed: by then streams that read it have passed it. The work is done once
+ * once the work is destroyed: by then streams that read it have passed it. It is freed with the
+ * group: there is as much as works have held at a time. The work is done once
  * the result is on the device, and streams wait for it as in tutti_pg_all_reduce().
  *
  * - [in] tensors: 1 to TUTTI_MAX_TENSORS, of equal dtype and sizes; they may share memory. On the

@@ -275,17 +275,17 @@ enum tutti_status cuda_stage_check(struct cuda_stage *stage, const char *what, i
     return decline();
 }
 
-enum tutti_status cuda_result_alloc(struct cuda_stage *stage, int device, size_t bytes,
-                                    struct cuda_result *result)
+enum tutti_status cuda_result_take(struct cuda_stage *stage, int device, size_t bytes,
+                                   struct cuda_result **result)
 {
     (void)stage;
     (void)device;
     (void)bytes;
-    *result = (struct cuda_result){0};
+    *result = NULL;
     return decline();
 }
 
-void cuda_result_free(struct cuda_stage *stage, struct cuda_result *result)
+void cuda_result_give(struct cuda_stage *stage, struct cuda_result *result)
 {
     (void)stage;
     (void)result;

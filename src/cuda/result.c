@@ -1,46 +1,94 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Memory of a device for results that a process group makes. Whoever gives it back may do so when
- * the group has gone: the contexts stay as long as any ticket is out. Making and freeing it may
- * synchronise the device, so it is used again (pg/home.c).
+ * Memory of a device for results that a process group makes. To free it waits for all streams of
+ * the context, one of which may stand still for a host that waits for us; so it is used again, and
+ * freed with the stage. Whoever gives it back may do so when the group has gone: the stage stays as
+ * long as any ticket is out.
  */
 #include "cuda/stage_internal.h"
 #include "error.h"
 
+#include <stdlib.h>
+
 enum { LEAST_BYTES = 1 << 16 };
 
-enum tutti_status cuda_result_alloc(struct cuda_stage *stage, int device, size_t bytes,
-                                    struct cuda_result *result)
+/* Under the lock: the smallest that will do, NULL if there is none. */
+static struct cuda_result *idle_take(struct cuda_stage *stage, int device, size_t bytes)
+{
+    struct cuda_result **best = NULL, *taken = NULL;
+    for (struct cuda_result **link = &stage->results; *link; link = &(*link)->next)
+        if ((*link)->device == device && (*link)->bytes >= bytes &&
+            (!best || (*link)->bytes < (*best)->bytes))
+            best = link;
+    if (best) {
+        taken = *best;
+        *best = taken->next;
+    }
+    return taken;
+}
+
+static enum tutti_status result_alloc(struct cuda_stage *stage, struct cuda_result *result)
 {
     const struct cuda_driver *driver = stage->driver;
-    const struct cuda_stage_place *place = &stage->places[cuda_place_of_device(stage, device)];
+    const int place = cuda_place_of_device(stage, result->device);
     struct cuda_visit visit;
     CUdeviceptr memory = 0;
-    size_t size = LEAST_BYTES;
-    *result = (struct cuda_result){.memory = NULL};
-    while (size < bytes && size <= SIZE_MAX / 2)
-        size *= 2;
-    enum tutti_status status = cuda_visit_begin(driver, place->context, &visit);
+    enum tutti_status status = cuda_visit_begin(driver, stage->places[place].context, &visit);
     if (status != TUTTI_OK)
         return status;
-    status = cuda_check(driver, driver->mem_alloc(&memory, size), "cuMemAlloc");
+    status = cuda_check(driver, driver->mem_alloc(&memory, result->bytes), "cuMemAlloc");
     cuda_visit_end(driver, &visit);
     if (status != TUTTI_OK)
-        return error_context(status, "%zu bytes of device %d", size, device);
-    *result = (struct cuda_result){(void *)(uintptr_t)memory, size, device};
+        return error_context(status, "%zu bytes of device %d", result->bytes, result->device);
+    result->memory = (void *)(uintptr_t)memory;
     return TUTTI_OK;
 }
 
-void cuda_result_free(struct cuda_stage *stage, struct cuda_result *result)
+enum tutti_status cuda_result_take(struct cuda_stage *stage, int device, size_t bytes,
+                                   struct cuda_result **result)
+{
+    size_t size = LEAST_BYTES;
+    pthread_mutex_lock(&stage->lock);
+    *result = idle_take(stage, device, bytes);
+    pthread_mutex_unlock(&stage->lock);
+    if (*result)
+        return TUTTI_OK;
+    while (size < bytes && size <= SIZE_MAX / 2)
+        size *= 2;
+    struct cuda_result *made = malloc(sizeof *made);
+    if (!made)
+        return error_errno("malloc of a result");
+    *made = (struct cuda_result){.bytes = size, .device = device};
+    enum tutti_status status = result_alloc(stage, made);
+    if (status == TUTTI_OK)
+        *result = made;
+    else
+        free(made);
+    return status;
+}
+
+void cuda_result_give(struct cuda_stage *stage, struct cuda_result *result)
+{
+    if (!result)
+        return;
+    pthread_mutex_lock(&stage->lock);
+    result->next = stage->results;
+    stage->results = result;
+    pthread_mutex_unlock(&stage->lock);
+}
+
+void cuda_results_free(struct cuda_stage *stage, bool child)
 {
     struct cuda_visit visit;
-    if (!result->memory)
-        return;
-    const struct cuda_stage_place *place =
-        &stage->places[cuda_place_of_device(stage, result->device)];
-    if (cuda_visit_begin(stage->driver, place->context, &visit) == TUTTI_OK) {
-        stage->driver->mem_free((CUdeviceptr)(uintptr_t)result->memory);
-        cuda_visit_end(stage->driver, &visit);
+    while (stage->results) {
+        struct cuda_result *result = stage->results;
+        stage->results = result->next;
+        const int place = child ? -1 : cuda_place_of_device(stage, result->device);
+        if (!child &&
+            cuda_visit_begin(stage->driver, stage->places[place].context, &visit) == TUTTI_OK) {
+            stage->driver->mem_free((CUdeviceptr)(uintptr_t)result->memory);
+            cuda_visit_end(stage->driver, &visit);
+        }
+        free(result);
     }
-    *result = (struct cuda_result){.memory = NULL};
 }

@@ -238,6 +238,7 @@ static void stage_free(struct cuda_stage *stage)
     cuda_tickets_free(stage, false);
     blocks_free(stage, &stage->idle, false);
     blocks_free(stage, &stage->lost, false);
+    cuda_results_free(stage, false);
     for (uint32_t i = 0; i < stage->place_count; i++)
         place_close(stage->driver, &stage->places[i]);
     pthread_mutex_destroy(&stage->lock);
@@ -317,6 +318,7 @@ void cuda_stage_forget(struct cuda_stage *stage)
     cuda_tickets_free(stage, true);
     blocks_free(stage, &stage->idle, true);
     blocks_free(stage, &stage->lost, true);
+    cuda_results_free(stage, true);
     free(stage);
 }
 

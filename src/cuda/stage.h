@@ -48,18 +48,19 @@ enum tutti_status cuda_stage_check(struct cuda_stage *stage, const char *what, i
 /* ---- results: memory of a device, which may outlive the group, by any thread that has a ticket --
  */
 
-/* Zero is none. */
 struct cuda_result {
+    struct cuda_result *next; /* idle */
     void *memory;
     size_t bytes;
     int device;
 };
 
-/* Of a device that is open, for at least so many bytes. Returns NO_MEMORY, CUDA. */
-enum tutti_status cuda_result_alloc(struct cuda_stage *stage, int device, size_t bytes,
-                                    struct cuda_result *result);
-/* Takes none. No stream uses it any more. */
-void cuda_result_free(struct cuda_stage *stage, struct cuda_result *result);
+/* Of a device that is open, at least so many bytes, with whatever is in them; the pool grows where
+ * it has none. Returns NO_MEMORY, CUDA. */
+enum tutti_status cuda_result_take(struct cuda_stage *stage, int device, size_t bytes,
+                                   struct cuda_result **result);
+/* Takes NULL. No stream uses it any more. */
+void cuda_result_give(struct cuda_stage *stage, struct cuda_result *result);
 
 /* ---- tickets: of an operation, from its submission on ------------------------------------------
  */

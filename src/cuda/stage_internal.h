@@ -65,6 +65,7 @@ struct cuda_stage {
     struct cuda_range ranges[CUDA_STAGE_RANGES];
     int range_devices[CUDA_STAGE_RANGES];
     unsigned next_range;
+    struct cuda_result *results; /* idle */
 
     struct cuda_block *idle;       /* the thread's, as are: */
     struct cuda_block *lost;       /* that copies may touch until the end */
@@ -106,5 +107,9 @@ void cuda_gate_give(const struct cuda_driver *driver, struct cuda_gate_code *cod
 /* Whether no stream touches them any more; none is taken. */
 bool cuda_tickets_quiet(const struct cuda_stage *stage);
 void cuda_tickets_free(struct cuda_stage *stage, bool child);
+
+/* ---- result.c -------------------------------------------------------------------------------- */
+
+void cuda_results_free(struct cuda_stage *stage, bool child);
 
 #endif

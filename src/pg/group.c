@@ -75,7 +75,7 @@ static void pg_free(struct tutti_pg *pg)
         free(key); /* begins a struct pg_tag */
     pg_leader_destroy(pg->leader);
     pg_share_destroy(pg->share);
-    pg_home_close(pg->home, pg->stage);
+    pg_home_close(pg->home);
     cuda_stage_close(pg->stage);
     sparse_memory_fini(&pg->worker.scratch);
     free(pg->wide);

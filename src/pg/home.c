@@ -19,7 +19,6 @@ struct pg_home {
     bool closed;
     int count;
     struct sparse_memory idle[IDLE_MAX];
-    struct cuda_result results[IDLE_MAX]; /* none, or idle */
 };
 
 struct pg_home *pg_home_create(struct layout_arena *arena, const char *name)
@@ -59,7 +58,7 @@ void pg_home_release(struct pg_home *home)
     free(home);
 }
 
-void pg_home_close(struct pg_home *home, struct cuda_stage *stage)
+void pg_home_close(struct pg_home *home)
 {
     if (!home)
         return;
@@ -67,8 +66,6 @@ void pg_home_close(struct pg_home *home, struct cuda_stage *stage)
     home->closed = true;
     while (home->count)
         sparse_memory_fini(&home->idle[--home->count]);
-    for (int i = 0; i < IDLE_MAX; i++)
-        cuda_result_free(stage, &home->results[i]);
     pthread_mutex_unlock(&home->lock);
     pg_home_release(home);
 }
@@ -92,42 +89,4 @@ void pg_home_give(struct pg_home *home, struct sparse_memory memory)
     pthread_mutex_unlock(&home->lock);
     if (!keep)
         sparse_memory_fini(&memory);
-}
-
-/* The smallest that will do. */
-struct cuda_result pg_home_take_result(struct pg_home *home, int device, size_t bytes)
-{
-    struct cuda_result taken = {0}, *best = NULL;
-    pthread_mutex_lock(&home->lock);
-    for (int i = 0; i < IDLE_MAX; i++) {
-        struct cuda_result *idle = &home->results[i];
-        if (idle->memory && idle->device == device && idle->bytes >= bytes &&
-            (!best || idle->bytes < best->bytes))
-            best = idle;
-    }
-    if (best) {
-        taken = *best;
-        *best = (struct cuda_result){0};
-    }
-    pthread_mutex_unlock(&home->lock);
-    return taken;
-}
-
-/* What is kept are the largest ones: in time they do for all. */
-void pg_home_give_result(struct pg_home *home, struct cuda_stage *stage, struct cuda_result result)
-{
-    struct cuda_result *least = &home->results[0];
-    if (!result.memory)
-        return;
-    pthread_mutex_lock(&home->lock);
-    for (int i = 1; i < IDLE_MAX; i++)
-        if (home->results[i].bytes < least->bytes)
-            least = &home->results[i];
-    if (!home->closed && least->bytes < result.bytes) {
-        struct cuda_result other = *least;
-        *least = result;
-        result = other;
-    }
-    pthread_mutex_unlock(&home->lock);
-    cuda_result_free(stage, &result);
 }

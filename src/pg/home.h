@@ -7,7 +7,6 @@
 #ifndef TUTTI_PG_HOME_H
 #define TUTTI_PG_HOME_H
 
-#include "cuda/stage.h"
 #include "layout.h"
 #include "pg/sparse.h"
 
@@ -23,13 +22,9 @@ struct layout_board *pg_home_board(struct pg_home *home);
 /* Lets go; the last one frees it. */
 void pg_home_release(struct pg_home *home);
 /* The group lets go: from now on nothing is kept. Takes NULL. */
-void pg_home_close(struct pg_home *home, struct cuda_stage *stage);
+void pg_home_close(struct pg_home *home);
 /* Some memory, or none: what is too small grows. */
 struct sparse_memory pg_home_take(struct pg_home *home);
 void pg_home_give(struct pg_home *home, struct sparse_memory memory);
-/* The same of memory of a device: of at least so many bytes, or none, then the caller makes it. */
-struct cuda_result pg_home_take_result(struct pg_home *home, int device, size_t bytes);
-/* Takes none. */
-void pg_home_give_result(struct pg_home *home, struct cuda_stage *stage, struct cuda_result result);
 
 #endif

@@ -133,16 +133,15 @@ enum tutti_status pg_sparse_send_back(struct tutti_pg *pg, struct pg_op *op)
     size_t bytes;
     enum tutti_status status = TUTTI_OK;
     sparse_bytes(&sparse->shape, result->entries.nnz, &bytes);
-    staging->result = pg_home_take_result(pg->home, device, bytes);
-    if (bytes && !staging->result.memory)
-        status = cuda_result_alloc(pg->stage, device, bytes, &staging->result);
+    if (bytes)
+        status = cuda_result_take(pg->stage, device, bytes, &staging->result);
     if (bytes && status == TUTTI_OK)
-        status = cuda_stage_copy(pg->stage, device, CUDA_WAY_OUT, staging->result.memory,
+        status = cuda_stage_copy(pg->stage, device, CUDA_WAY_OUT, staging->result->memory,
                                  staging->block->memory, bytes);
     status = pg_stage_mark(pg, staging, CUDA_WAY_OUT, status);
     const size_t nnz = result->entries.nnz;
     result->entries = (struct sparse_entries){.nnz = nnz};
-    if (staging->result.memory)
-        result->entries = sparse_entries_at(&sparse->shape, staging->result.memory, nnz);
+    if (staging->result)
+        result->entries = sparse_entries_at(&sparse->shape, staging->result->memory, nnz);
     return status;
 }

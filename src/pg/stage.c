@@ -108,10 +108,10 @@ void pg_stage_open(const struct pg_op *op)
     cuda_ticket_open(op->staging->ticket);
 }
 
-void pg_stage_free(struct pg_staging *staging, struct pg_home *home, bool child)
+void pg_stage_free(struct pg_staging *staging, bool child)
 {
     if (staging && !child) {
-        pg_home_give_result(home, staging->stage, staging->result);
+        cuda_result_give(staging->stage, staging->result);
         cuda_ticket_give(staging->ticket);
     }
     free(staging);

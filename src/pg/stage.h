@@ -6,7 +6,6 @@
 #include "cuda/stage.h"
 #include "tutti/pg.h"
 
-struct pg_home;
 struct pg_op;
 struct tutti_pg;
 
@@ -15,11 +14,11 @@ enum { PG_STAGE_DEVICES = 16 };
 struct pg_staging {
     struct cuda_stage *stage; /* that the ticket keeps */
     struct cuda_ticket *ticket;
-    struct cuda_result result; /* of a sparse sum */
-    struct cuda_block *block;  /* the thread's, as is all below; NULL: none yet */
-    bool ahead;                /* all its tensors are on their way into the block */
-    bool direct;               /* it went by the devices */
-    enum tutti_status status;  /* how that went */
+    struct cuda_result *result; /* of a sparse sum; NULL: none */
+    struct cuda_block *block;   /* the thread's, as is all below; NULL: none yet */
+    bool ahead;                 /* all its tensors are on their way into the block */
+    bool direct;                /* it went by the devices */
+    enum tutti_status status;   /* how that went */
     int device_count;
     int devices[PG_STAGE_DEVICES];               /* each once */
     uint64_t marks[CUDA_WAYS][PG_STAGE_DEVICES]; /* of the last copies */
@@ -34,7 +33,7 @@ enum tutti_status pg_stage_wait(struct pg_op *op, tutti_stream_t stream, bool *f
 /* The operation has ended, and all may see it. */
 void pg_stage_open(const struct pg_op *op);
 /* Takes NULL. */
-void pg_stage_free(struct pg_staging *staging, struct pg_home *home, bool child);
+void pg_stage_free(struct pg_staging *staging, bool child);
 
 /* ---- the thread's ---------------------------------------------------------------------------- */
 

@@ -26,7 +26,7 @@ static void op_free(struct pg_op *op, bool child)
         sparse_memory_fini(&sparse->result.memory);
     else if (sparse && !child)
         pg_home_give(op->home, sparse->result.memory);
-    pg_stage_free(op->staging, op->home, child);
+    pg_stage_free(op->staging, child);
     if (!child)
         pg_home_release(op->home);
     free(sparse);

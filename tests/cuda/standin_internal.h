@@ -146,6 +146,8 @@ bool standin_peers(int physical, int other);
 struct stream *standin_stream(CUstream handle, CUresult *result);
 /* The same of calls that take a stream of another context than the current one, too. */
 struct stream *standin_stream_anywhere(CUstream handle, CUresult *result);
+/* Without the lock: until its streams have nothing to do. */
+void standin_await_device(const struct device *device);
 /* To the stream, or into the graph that it captures. */
 CUresult standin_submit(struct stream *stream, const struct work *work);
 /* To the stream, capturing or not. */

@@ -325,9 +325,13 @@ CUresult cuMemAlloc(CUdeviceptr *address, size_t bytes)
     return result;
 }
 
+/* Waits, as drivers do, for all streams of the context. */
 CUresult cuMemFree(CUdeviceptr address)
 {
     CUresult result = standin_enter_unsafe(__func__);
+    const struct device *device = standin_device_of(standin_context());
+    if (result == CUDA_SUCCESS && device)
+        standin_await_device(device);
     return result == CUDA_SUCCESS ? remove_buffer(OBJECT_BUFFER, to_host(address)) : result;
 }
 

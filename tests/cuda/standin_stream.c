@@ -299,16 +299,22 @@ static struct stream *busy_stream(const struct device *device)
     return NULL;
 }
 
+void standin_await_device(const struct device *device)
+{
+    pthread_mutex_lock(&standin_lock);
+    while (busy_stream(device))
+        pthread_cond_wait(&standin_changed, &standin_lock);
+    pthread_mutex_unlock(&standin_lock);
+}
+
 CUresult cuCtxSynchronize(void)
 {
     CUresult result = standin_enter_unsafe(__func__);
     const struct device *device = standin_device_of(standin_context());
     if (result == CUDA_SUCCESS && !device)
         result = CUDA_ERROR_INVALID_CONTEXT;
-    pthread_mutex_lock(&standin_lock);
-    while (result == CUDA_SUCCESS && busy_stream(device))
-        pthread_cond_wait(&standin_changed, &standin_lock);
-    pthread_mutex_unlock(&standin_lock);
+    if (result == CUDA_SUCCESS)
+        standin_await_device(device);
     return result;
 }
 

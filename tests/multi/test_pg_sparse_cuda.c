@@ -286,8 +286,8 @@ static int mismatch(struct life *life)
 
 static int live(struct ranks *ranks, int rank, tutti_store_t *store)
 {
-    static int (*const parts[])(struct life * life) = {refusals,      many,     late_input,
-                                                       index_outside, time_out, mismatch};
+    static int (*const parts[])(struct life * life) = {refusals,      late_input, many,
+                                                       index_outside, time_out,   mismatch};
     const struct tutti_sparse_tensor *none = NULL;
     struct life life;
     tutti_work_t *work;
