@@ -104,8 +104,8 @@ struct tutti_pg_call_options {
  * no store), DECLINED (a strict communicator), CONCURRENT (the communicator is in use, or has had
  * its group), MISMATCH (members that wait for each other with different lists: on both), TIMEOUT (a
  * member did not come), PEER_DEAD (one is gone), ABORTED, NO_MEMORY, SYSTEM, CUDA, VERSION (an
- * unknown option), what a store does, or the fault with which the communicator has failed. What ends the
- * meeting ends it on all members that have come; they may call again.
+ * unknown option), what a store does, or the fault with which the communicator has failed. What
+ * ends the meeting ends it on all members that have come; they may call again.
  */
 TUTTI_API enum tutti_status
 tutti_pg_create(tutti_comm_t *comm, const struct tutti_pg_options *options, tutti_pg_t **pg);

@@ -9,6 +9,8 @@
 #include "order.h"
 #include "pg/pg.h"
 
+#include <sys/prctl.h>
+
 enum {
     LOOK_MS = 50,     /* between looks at the peers' lives, while there is something to do */
     IDLE_MS = 1000,   /* while there is nothing */
@@ -421,6 +423,7 @@ static bool turn(struct tutti_pg *pg)
 void *pg_engine(void *argument)
 {
     struct tutti_pg *pg = argument;
+    (void)prctl(PR_SET_TIMERSLACK, 1UL, 0, 0, 0); /* naps of 50 us are 100 without it */
     while (turn(pg))
         ;
     bool caused = pg->over && pg->fault.peer >= 0; /* nobody else writes these */

@@ -17,8 +17,8 @@ enum {
     SLICE_MS = 60000,
 };
 
-/* In a child of fork() the home's lock may be in the hands of a thread that is not there; and what a
- * staged sum was amid making lies in pinned memory. */
+/* In a child of fork() the home's lock may be in the hands of a thread that is not there; and what
+ * a staged sum was amid making lies in pinned memory. */
 static void op_free(struct pg_op *op, bool child)
 {
     struct pg_sparse *sparse = op->sparse;
@@ -128,10 +128,10 @@ static enum tutti_status staged_wait(struct pg_op *op, const char *call, tutti_s
         return status;
     if (is_done(op))
         return op_status(op);
+    pg_board_wake(pg_home_board(op->home)); /* first: it wakes while the gate is launched */
     status = pg_stage_wait(op, stream, &full);
     if (status != TUTTI_OK)
         return error_context(status, "%s", call);
-    pg_board_wake(pg_home_board(op->home));
     return full ? op_result(&op->work, call, -1) : TUTTI_OK;
 }
 

@@ -60,7 +60,8 @@ const char *standin_function_name(CUfunction function);
 /* Kernels that were launched before cuFuncLoad(): libcuda would have loaded them then. */
 size_t standin_late_loads(void);
 void standin_forget(void);
-/* The Nth asynchronous copy from now on, of any stream, waits until this is called again; 0: none. */
+/* The Nth asynchronous copy from now on, of any stream, waits until this is called again; 0: none.
+ */
 void standin_hold_copy(int at);
 /* Waits until the destructors of user objects that are due have run. */
 void standin_settle(void);

@@ -128,7 +128,8 @@ static void CUDA_CB stand_still(void *argument)
         usleep(100);
 }
 
-/* One rank, whose device is current when the group is made: the caller's stream comes to the call, and a waiting one to its gate, long after. */
+/* One rank, whose device is current when the group is made: the caller's stream comes to the call,
+ * and a waiting one to its gate, long after. */
 static int words_come_late(void)
 {
     static const int64_t size = SMALL;
