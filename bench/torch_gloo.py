@@ -172,11 +172,6 @@ def machine(options):
     return f"{model}, {os.cpu_count()} cores, Linux {platform.release()}"
 
 
-def commit():
-    found = subprocess.run(["git", "-C", HERE, "rev-parse", "--short=12", "HEAD"], capture_output=True, text=True)
-    return found.stdout.strip()
-
-
 def in_c(options):
     """What bench/group prints: microseconds by name."""
     printed = subprocess.run([options.group, str(options.ranks)], capture_output=True, text=True, check=True).stdout
@@ -198,7 +193,7 @@ def main():
     if options.json:
         scheduler = {os.SCHED_OTHER: "other", os.SCHED_FIFO: "fifo", os.SCHED_RR: "rr"}
         record = {
-            "machine": machine(options), "scheduler": scheduler.get(os.sched_getscheduler(0), "unknown"), "commit": commit(), "torch": torch.__version__,
+            "machine": machine(options), "scheduler": scheduler.get(os.sched_getscheduler(0), "unknown"), "commit": tutti_pg.commit_of(options.library), "torch": torch.__version__,
             "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
             "command": "bench/torch_gloo.py " + " ".join(sys.argv[1:]), "unit": "us, median", "rows": rows,
             "group": group,

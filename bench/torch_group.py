@@ -4,8 +4,9 @@
 
 One process a GPU that has both: a group of libtutti, and torch.distributed with Gloo. The group is of a CPU
 communicator, so that tensors go through pinned memory and the hosts reduce them, or, with --direct, of a CUDA one,
-whose algorithms are TUTTI_ALGO's: host_staged has the devices reduce by way of the host's memory. They take turns, call by call: the ranks begin each together, and its time ends when the device has nothing to do any more,
-the slowest rank's counts, the median of the calls is reported. Tutti's are submitted on the current stream, which then
+whose algorithms are TUTTI_ALGO's: host_staged has the devices reduce by way of the host's memory. They take turns, call
+by call: the ranks begin each behind a barrier; its time begins when the last of them has left that, and ends when no
+device has anything to do any more; the median of the calls is reported. Tutti's are submitted on the current stream, which then
 waits for the work; the host waits for the device alone. Every result is checked. Then how long a submission keeps the
 caller.
 
@@ -18,7 +19,6 @@ import json
 import os
 import platform
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -72,18 +72,18 @@ class CudaSum:
 
 
 def timed(tensor, rank, ranks, call):
-    """Microseconds of a call, of the slowest rank."""
+    """Microseconds from the last rank's call to the last rank's end: perf_counter() is the same clock for all."""
     tensor.fill_(rank + 1)
     torch.cuda.synchronize()
     dist.barrier()
     start = time.perf_counter()
     work = call()
     torch.cuda.synchronize()
-    us = torch.tensor([(time.perf_counter() - start) * 1e6], dtype=torch.float64)
-    dist.all_reduce(us, op=dist.ReduceOp.MAX)
+    last = torch.tensor([start, time.perf_counter()], dtype=torch.float64)
+    dist.all_reduce(last, op=dist.ReduceOp.MAX)
     if not bool((tensor == ranks * (ranks + 1) // 2).all()):
         raise SystemExit("torch_group: a wrong result")
-    return us.item(), work
+    return (last[1] - last[0]).item() * 1e6, work
 
 
 def measure(group, tensor, rank, ranks, calls):
@@ -139,10 +139,8 @@ def run(rank, options, folder):
 
 
 def write(options, rows, us):
-    commit = subprocess.run(["git", "-C", HERE, "rev-parse", "--short=12", "HEAD"], capture_output=True, text=True,
-                            check=False).stdout.strip()
     report = {"machine": f"{torch.cuda.device_count()} {torch.cuda.get_device_name()}, {platform.platform()}",
-              "commit": commit, "torch": torch.__version__,
+              "commit": tutti_pg.commit_of(options.library), "torch": torch.__version__,
               "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
               "command": f"bench/torch_group.py --ranks {options.ranks}" + " --direct" * options.direct,
               "TUTTI_ALGO": os.environ.get("TUTTI_ALGO", ""), "unit": "us, median", "rows": rows,

@@ -22,7 +22,6 @@ struct pg_boards {
     struct layout_board *own;
     int rank;
     int size;
-    int64_t poll_ns;              /* without news before the thread naps; from some us on */
     int64_t quiet_since;          /* without news for this rank; 0: there has been some */
     uint32_t announced;           /* posts of this rank */
     uint32_t heard;               /* verdicts */

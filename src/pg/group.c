@@ -14,12 +14,7 @@
 #include <signal.h>
 #include <stdlib.h>
 
-enum {
-    STOP_MS = 1100, /* that the thread has to end in, by itself */
-    /* With so many cores a rank the thread polls so long before it naps. */
-    POLL_CORES = 4,
-    POLL_NS = 4000000,
-};
+enum { STOP_MS = 1100 }; /* that the thread has to end in, by itself */
 
 static const char call[] = "tutti_pg_create";
 
@@ -54,7 +49,6 @@ static enum tutti_status pg_make(struct tutti_comm *comm, bool owns, int64_t tim
     made->timeout_ms = timeout_ms ? timeout_ms : comm->timeout_ms;
     made->boards.rank = comm->rank;
     made->boards.size = comm->world_size;
-    made->boards.poll_ns = comm->cores >= POLL_CORES * comm->world_size ? POLL_NS : 0;
     for (int r = 0; r < comm->world_size; r++)
         made->boards.of[r] = &comm->cpu.arenas[r]->board;
     made->boards.own = made->boards.of[comm->rank];

@@ -3,6 +3,8 @@
 
 import copy
 import ctypes
+import os
+import subprocess
 
 import torch
 
@@ -13,6 +15,17 @@ DTYPES = {
 SUM, PROD, MIN, MAX, AVG, BAND, BOR, BXOR = range(1, 9)
 OK, TIMEOUT, PEER_DEAD, MISMATCH = 0, 3, 4, 5
 CPU, CUDA = 0, 1
+
+
+def commit_of(library):
+    """The commit of a libtutti: of what scripts/gpu-pack packed, or of the tree in which it was built."""
+    folder = os.path.dirname(os.path.abspath(library))
+    packed = os.path.join(folder, "../commit")
+    if os.path.exists(packed):
+        with open(packed, encoding="utf-8") as file:
+            return file.read().strip()
+    return subprocess.run(["git", "-C", folder, "describe", "--always", "--dirty", "--abbrev=12"],
+                          capture_output=True, text=True, check=False).stdout.strip()
 
 
 class Tensor(ctypes.Structure):
