@@ -581,8 +581,9 @@ static enum tutti_status rendezvous(struct tutti_comm *comm)
 {
     const struct interrupt interrupt = {
         .ask = ask_aborted, .ask_pointless = ask_deaths, .context = comm};
-    struct tutti_store store = store_interruptible(comm->store, &interrupt);
-    return comm_assemble(comm, &store, NULL, &interrupt, deadline_after(comm->timeout_ms));
+    const int64_t deadline = deadline_after(comm->timeout_ms);
+    struct tutti_store store = store_bounded(comm->store, deadline, &interrupt);
+    return comm_assemble(comm, &store, NULL, &interrupt, deadline);
 }
 
 enum tutti_status comm_refuse_child(const struct tutti_comm *comm)

@@ -88,9 +88,9 @@ static enum tutti_status follow(tutti_store_t *store, const char *name, int rank
     POINT("meet.joined");
     key_make(key, name, "invite", join.token);
     status = get_exactly(store, key, deadline_timeout_ms(deadline), meeting, sizeof *meeting);
-    if (status == TUTTI_ERR_TIMEOUT)
+    if (status == TUTTI_ERR_TIMEOUT && (status = store_answers(store, key)) == TUTTI_OK)
         return error_set(
-            status,
+            TUTTI_ERR_TIMEOUT,
             "rank %d met no rank 0 of communicator \"%s\": is rank 0 running, with the "
             "same store and name?",
             rank, name);
@@ -108,8 +108,8 @@ static enum tutti_status follow(tutti_store_t *store, const char *name, int rank
     token_make(meeting->nonce, nonce);
     key_make(key, name, "go", nonce);
     status = get_exactly(store, key, deadline_timeout_ms(deadline), &verdict, sizeof verdict);
-    if (status == TUTTI_ERR_TIMEOUT)
-        return error_set(status,
+    if (status == TUTTI_ERR_TIMEOUT && (status = store_answers(store, key)) == TUTTI_OK)
+        return error_set(TUTTI_ERR_TIMEOUT,
                          "rank %d and rank 0 wait for other ranks of communicator \"%s\": do all "
                          "run, with the same store, name and world size?",
                          rank, name);
@@ -219,8 +219,9 @@ static enum tutti_status lead(tutti_store_t *store, const char *name, int size, 
         status = meet_generation(store, name, &meeting->generation);
     for (; r < size && status == TUTTI_OK && verdict.rank < 0; r++) {
         status = invite(store, name, r, deadline, meeting, &verdict.size);
-        if (status == TUTTI_ERR_TIMEOUT)
-            return error_set(status,
+        join_key_make(key, name, r);
+        if (status == TUTTI_ERR_TIMEOUT && (status = store_answers(store, key)) == TUTTI_OK)
+            return error_set(TUTTI_ERR_TIMEOUT,
                              "rank %d did not come to communicator \"%s\": is it running, with the "
                              "same store, name and world size?",
                              r, name);

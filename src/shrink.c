@@ -154,7 +154,7 @@ static enum tutti_status heir_make(const struct tutti_comm *from, uint64_t membe
 static enum tutti_status heir_open(struct survivors *self, struct tutti_comm *heir)
 {
     char prefix[COMM_NAME_BYTES + 48];
-    struct tutti_store store = store_interruptible(self->store, &self->interrupt);
+    struct tutti_store store = store_bounded(self->store, self->deadline, &self->interrupt);
     enum tutti_status status =
         comm_assemble(heir, &store, &self->decision.meeting, &self->interrupt, self->deadline);
     if (status != TUTTI_OK)
@@ -221,9 +221,11 @@ static enum tutti_status shrink_entered(struct tutti_comm *comm, tutti_store_t *
                                         uint64_t excluded, struct tutti_comm **shrunk,
                                         struct tutti_shrink_result *result)
 {
-    struct survivors self = {.comm = comm, .store = store, .excluded = excluded};
+    struct survivors self = {.comm = comm, .excluded = excluded};
     self.deadline = deadline_after(options->timeout_ms ? options->timeout_ms : comm->timeout_ms);
     survivors_begin(&self);
+    struct tutti_store view = store_bounded(store, self.deadline, &self.aborted);
+    self.store = &view;
     enum tutti_status status = retire(comm, &self.completed);
     if (status == TUTTI_OK)
         status = shrink(&self, shrunk);

@@ -85,17 +85,12 @@ static enum tutti_status store_failed(const struct survivors *self, enum tutti_s
                          gone(self) & 1 ? " (rank 0, which may have served it, is gone)" : "");
 }
 
-/* *there says whether the key exists; a value has exactly so many bytes. The store's own time-out:
- * what is there is also read after the deadline. */
+/* What is there is also read after the deadline: see STORE_GRACE_MS. */
 static enum tutti_status look_up(const struct survivors *self, const char *key, void *value,
                                  size_t bytes, bool *there)
 {
-    const char *keys[] = {key};
-    size_t size = bytes;
-    enum tutti_status status = tutti_store_check(self->store, keys, 1, there);
-    if (status == TUTTI_OK && *there)
-        status = tutti_store_get(self->store, key, 0, value, bytes, &size);
-    return status == TUTTI_OK ? store_value_check(key, size, bytes) : store_failed(self, status);
+    enum tutti_status status = store_look_up(self->store, key, value, bytes, there);
+    return status == TUTTI_OK ? status : store_failed(self, status);
 }
 
 /* The first proposal is the answer: *value becomes it. */
@@ -138,8 +133,9 @@ static enum tutti_status told(const struct survivors *self, int32_t code, int ra
 
 /* ---- what ends a wait ------------------------------------------------------------------------ */
 
-static enum tutti_status ask_abort(const struct survivors *self)
+static enum tutti_status ask_abort(void *context)
 {
+    const struct survivors *self = context;
     if (order_load_relaxed_u32(&self->comm->aborts) == self->aborts)
         return TUTTI_OK;
     return error_set(TUTTI_ERR_ABORTED, "rank %d aborted while the ranks agreed who goes on",
@@ -184,6 +180,7 @@ void survivors_begin(struct survivors *self)
     self->aborts = order_load_relaxed_u32(&self->comm->aborts);
     self->round = self->rounds = 0;
     self->interrupt = (struct interrupt){.ask = ask, .context = self};
+    self->aborted = (struct interrupt){.ask = ask_abort, .context = self};
 }
 
 /* ---- a round's members ----------------------------------------------------------------------- */
@@ -213,7 +210,7 @@ static enum tutti_status entries_read(const struct survivors *self, struct table
     return status;
 }
 
-/* A short while for those who are still to come. */
+/* A short while for those who are still to come. Of an abort the caller hears when it asks. */
 static enum tutti_status entries_await(const struct survivors *self, uint64_t missing)
 {
     char texts[TUTTI_MAX_RANKS][KEY_BYTES];
@@ -224,8 +221,9 @@ static enum tutti_status entries_await(const struct survivors *self, uint64_t mi
         keys[count] = texts[count];
     }
     enum tutti_status status = tutti_store_wait(self->store, keys, count, INTERRUPT_MS);
-    return status == TUTTI_OK || status == TUTTI_ERR_TIMEOUT ? TUTTI_OK
-                                                             : store_failed(self, status);
+    if (status == TUTTI_OK || status == TUTTI_ERR_TIMEOUT || status == TUTTI_ERR_ABORTED)
+        return TUTTI_OK;
+    return store_failed(self, status);
 }
 
 /* All have come: who they are, and under which name they meet. */
@@ -291,6 +289,8 @@ static enum tutti_status take_part(struct survivors *self)
         status = entries_read(self, &table);
         if (status == TUTTI_OK)
             status = look_up(self, key, &self->decision, sizeof self->decision, &decided);
+        if (status == TUTTI_ERR_ABORTED) /* the others may still hear of it */
+            return propose_failure(self, status, 0);
         if (status != TUTTI_OK || decided)
             return status;
         table.excluded |= gone(self);
@@ -371,11 +371,13 @@ enum tutti_status survivors_agree(struct survivors *self)
 /* ---- its verdict ----------------------------------------------------------------------------- */
 
 /* A process that ends closes its descriptors one after the other: the new communicator may hear of
- * it before the old one does. */
+ * it before the old one does. Behind the call's deadline there is no next round to hear it for. */
 static uint64_t mourn(const struct survivors *self, enum tutti_status status)
 {
     int64_t deadline = deadline_after(status == TUTTI_ERR_PEER_DEAD ? MOURN_MS : 0);
     uint64_t dead;
+    if (deadline > self->deadline)
+        deadline = self->deadline;
     while (!(dead = gone(self) & self->decision.members) && !deadline_passed(deadline))
         nanosleep(&(struct timespec){.tv_nsec = MOURN_NS}, NULL);
     return dead;

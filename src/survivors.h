@@ -37,7 +37,7 @@ struct survivors_decision {
 struct survivors {
     /* The caller's: */
     struct tutti_comm *comm; /* the old one; `busy` is held */
-    tutti_store_t *store;
+    tutti_store_t *store;    /* a view that the deadline ends, and `aborted` */
     int64_t deadline;
     uint64_t excluded;
     uint64_t completed;
@@ -48,6 +48,7 @@ struct survivors {
     int64_t looked_at;                  /* at the verdict */
     struct survivors_decision decision; /* of the round */
     struct interrupt interrupt;         /* of what the members do: aborts, deaths, bad verdicts */
+    struct interrupt aborted;           /* of the agreement itself */
 };
 
 /* From now on an abort of the communicator ends it all. */

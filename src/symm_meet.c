@@ -20,6 +20,7 @@
 #include "meet.h"
 #include "order.h"
 #include "point.h"
+#include "store/store.h"
 #include "store/verdict.h"
 #include "symm_internal.h"
 
@@ -139,19 +140,20 @@ static enum tutti_status show_passports(struct tutti_symm_group *group, int64_t 
     return TUTTI_OK;
 }
 
-static enum tutti_status meet_group(struct tutti_symm_group *group, int64_t deadline)
+static enum tutti_status meet_group(struct tutti_symm_group *group, tutti_store_t *store,
+                                    int64_t deadline)
 {
     char name[SYMM_NAME_BYTES + 8];
     struct meeting meeting;
     snprintf(name, sizeof name, "symm/%s", group->name);
-    enum tutti_status status = meet(group->store, name, group->rank, group->world_size,
-                                    deadline_timeout_ms(deadline), &meeting);
+    enum tutti_status status =
+        meet(store, name, group->rank, group->world_size, deadline_timeout_ms(deadline), &meeting);
     if (status != TUTTI_OK)
         return status;
     memcpy(group->nonce, meeting.nonce, sizeof group->nonce);
     snprintf(group->prefix, sizeof group->prefix, "tutti/%s/%" PRId64, name, meeting.generation);
     group->exchanger = (struct tutti_exchanger){.struct_size = sizeof group->exchanger,
-                                                .store = group->store,
+                                                .store = store,
                                                 .prefix = group->prefix,
                                                 .rank = group->rank,
                                                 .size = group->world_size};
@@ -391,6 +393,7 @@ enum tutti_status symm_meet(struct symm_allocation *allocation, int64_t timeout_
 {
     struct tutti_symm_group *group = allocation->group;
     int64_t deadline = deadline_after(timeout_ms ? timeout_ms : group->timeout_ms);
+    struct tutti_store store = store_bounded(group->store, deadline, NULL);
     if (pthread_mutex_trylock(&group->meeting) != 0)
         return error_set(TUTTI_ERR_CONCURRENT,
                          "tutti_symm_rendezvous: another thread is at it in group \"%s\": make one "
@@ -405,8 +408,9 @@ enum tutti_status symm_meet(struct symm_allocation *allocation, int64_t timeout_
             error_set(group->failed, "group \"%s\" failed before: %s", group->name, group->reason);
         goto out;
     }
+    group->exchanger.store = &store; /* of this call */
     if (!group->met)
-        status = meet_group(group, deadline);
+        status = meet_group(group, &store, deadline);
     group->met = true;
     if (status == TUTTI_OK)
         status = meet_allocation(allocation, deadline, &in_step);
@@ -419,6 +423,7 @@ enum tutti_status symm_meet(struct symm_allocation *allocation, int64_t timeout_
         }
     }
 out:
+    group->exchanger.store = NULL;
     pthread_mutex_unlock(&group->meeting);
     return status;
 }

@@ -244,10 +244,10 @@ TUTTI_API void tutti_log_set(tutti_log_fn *fn, void *context);
 typedef struct tutti_store tutti_store_t;
 
 /*
- * A caller's own store. Each function gets the context given to tutti_store_from_ops() and returns
- * a status, which the library hands on; keys are NUL-terminated, values any bytes, time-outs
- * positive or, for never, negative. They may be called from several threads at once, and one that
- * waits must not keep others from being served.
+ * A caller's own store. Functions get the context given to tutti_store_from_ops() and return a
+ * status, which is handed on; keys are NUL-terminated, values any bytes, time-outs positive or, for
+ * never, negative. Several threads may call at once: one that waits must not hold up others. What
+ * has no time-out returns soon: neither a time-out nor an abort of the library's ends it.
  */
 struct tutti_store_ops {
     size_t struct_size;
@@ -300,7 +300,7 @@ struct tutti_store_ops {
  * who does not know it, PyTorch's clients included, stays out. It does not encrypt: who can read or
  * alter the traffic of the network still can. Without it a tcp store is as private as the network
  * that it listens on.
- * [in] timeout_ms  for connecting and joining, and the default of this store's later waits
+ * [in] timeout_ms  for connecting and joining, and the default of this store's later operations
  * [out] store      to be closed with tutti_store_close(). Any threads may use it at once: a caller
  *                  that waits never blocks another one.
  * Returns INVALID, TIMEOUT, NO_MEMORY, SYSTEM.
@@ -412,7 +412,7 @@ struct tutti_comm_options {
     enum tutti_device device;
     /* Strict mode's limit in bytes; else TUTTI_BUFFER_SIZE, else 10 MiB. Compared. */
     size_t buffer_size;
-    /* Of the rendezvous, and of each operation; else TUTTI_TIMEOUT_MS. */
+    /* Of the rendezvous, its store included, and of each operation; else TUTTI_TIMEOUT_MS. */
     int64_t timeout_ms;
     enum tutti_strict strict; /* compared */
     /* Forced for every call that forces none; else TUTTI_ALGO, else the measured choice. Compared.

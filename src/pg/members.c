@@ -46,7 +46,7 @@ struct decision {
 
 struct attempt {
     struct tutti_comm *comm;
-    tutti_store_t *store;
+    tutti_store_t *store; /* a view that the deadline ends, and an abort */
     const struct pg_members *members;
     int64_t deadline;
     int64_t looked_at;
@@ -160,18 +160,6 @@ static void key_make(const struct tutti_comm *comm, const struct whereabouts *at
         text_append(key, KEY_BYTES, &length, "/%d", rank);
 }
 
-/* A value of exactly so many bytes, if it is there. */
-static enum tutti_status look_up(const struct attempt *self, const char *key, void *value,
-                                 size_t bytes, bool *there)
-{
-    const char *keys[] = {key};
-    size_t size = bytes;
-    enum tutti_status status = tutti_store_check(self->store, keys, 1, there);
-    if (status == TUTTI_OK && *there)
-        status = tutti_store_get(self->store, key, 0, value, bytes, &size);
-    return status == TUTTI_OK ? store_value_check(key, size, bytes) : status;
-}
-
 /* ---- decisions ------------------------------------------------------------------------------- */
 
 static enum tutti_status decision_look(const struct attempt *self, const struct whereabouts *at,
@@ -179,7 +167,7 @@ static enum tutti_status decision_look(const struct attempt *self, const struct 
 {
     char key[KEY_BYTES];
     key_make(self->comm, at, "decision", -1, key);
-    return look_up(self, key, decision, sizeof *decision, there);
+    return store_look_up(self->store, key, decision, sizeof *decision, there);
 }
 
 /* The first proposal is the answer: *decision becomes it. */
@@ -238,8 +226,9 @@ static enum tutti_status told(const struct attempt *self)
 /* ---- what ends an attempt -------------------------------------------------------------------- */
 
 /* It had not been when the call began. */
-static enum tutti_status ask_abort(const struct attempt *self)
+static enum tutti_status ask_abort(void *context)
 {
+    const struct attempt *self = context;
     if (!order_load_relaxed_u32(&self->comm->cpu.aborted))
         return TUTTI_OK;
     return error_set(TUTTI_ERR_ABORTED, "%s: rank %d aborted communicator \"%s\"", call,
@@ -293,7 +282,7 @@ static enum tutti_status ask_elsewhere(const struct attempt *self, int rank)
     char key[KEY_BYTES];
     bool there = false;
     whereabouts_key_make(self->comm, rank, key);
-    enum tutti_status status = look_up(self, key, &other, sizeof other, &there);
+    enum tutti_status status = store_look_up(self->store, key, &other, sizeof other, &there);
     if (status != TUTTI_OK || !there || list_equals(&other, &self->own) ||
         !list_has(&other, self->comm->rank))
         return status;
@@ -382,9 +371,10 @@ static enum tutti_status take_part(struct attempt *self)
     POINT("members.entered");
     while (status == TUTTI_OK) {
         status = decision_look(self, &self->own, &self->decision, &decided);
-        if (status != TUTTI_OK || decided)
+        if (status == TUTTI_OK && decided)
             break;
-        status = tutti_store_check(self->store, entries.keys, entries.count, &complete);
+        if (status == TUTTI_OK)
+            status = tutti_store_check(self->store, entries.keys, entries.count, &complete);
         if (status == TUTTI_OK && complete)
             return propose_meeting(self);
         if (status == TUTTI_OK)
@@ -394,7 +384,8 @@ static enum tutti_status take_part(struct attempt *self)
         const int64_t left = deadline_timeout_ms(self->deadline);
         status = tutti_store_wait(self->store, entries.keys, entries.count,
                                   left < 0 || left > INTERRUPT_MS ? INTERRUPT_MS : left);
-        status = status == TUTTI_ERR_TIMEOUT ? TUTTI_OK : status;
+        if (status == TUTTI_ERR_TIMEOUT || status == TUTTI_ERR_ABORTED) /* doubts() asks for both */
+            status = TUTTI_OK;
     }
     return status;
 }
@@ -454,7 +445,7 @@ static enum tutti_status assemble(struct attempt *self, int which, struct tutti_
     enum tutti_status status = tutti_store_prefix(self->store, key, &view);
     if (status != TUTTI_OK)
         return status;
-    struct tutti_store store = store_interruptible(view, &interrupt);
+    struct tutti_store store = store_bounded(view, self->deadline, &interrupt);
     status = comm_make(self, which, made);
     if (status == TUTTI_OK)
         status = comm_assemble(*made, &store, &self->decision.meetings[which], &interrupt,
@@ -516,11 +507,13 @@ enum tutti_status pg_members_meet(struct tutti_comm *comm, tutti_store_t *store,
                          call, comm->rank, comm->name);
     struct attempt self = {
         .comm = comm,
-        .store = store,
         .members = members,
         .deadline = deadline_after(timeout_ms),
         .own = {.size = members->size},
     };
+    const struct interrupt aborted = {.ask = ask_abort, .context = &self};
+    struct tutti_store view = store_bounded(store, self.deadline, &aborted);
+    self.store = &view;
     for (int i = 0; i < members->size; i++)
         self.own.ranks[i] = members->ranks[i];
     enum tutti_status status = meet_members(&self, made, direct);

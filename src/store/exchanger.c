@@ -55,7 +55,7 @@ static enum tutti_status round_init(struct round *round, const struct tutti_exch
     return TUTTI_OK;
 }
 
-/* After a time-out: which ranks did not write? */
+/* After a time-out: which ranks did not write? Or is it the store that does not answer? */
 static enum tutti_status name_missing(const struct tutti_exchanger *exchanger,
                                       const struct round *round)
 {
@@ -63,9 +63,12 @@ static enum tutti_status name_missing(const struct tutti_exchanger *exchanger,
     size_t length = 0;
     int count = 0;
     for (int rank = 0; rank < exchanger->size; rank++) {
-        bool exists = true;
-        if (tutti_store_check(exchanger->store, &round->keys[rank], 1, &exists) != TUTTI_OK ||
-            exists)
+        bool exists;
+        enum tutti_status status =
+            tutti_store_check(exchanger->store, &round->keys[rank], 1, &exists);
+        if (status != TUTTI_OK)
+            return status;
+        if (exists)
             continue;
         count++;
         if (length < sizeof names - 16)

@@ -39,8 +39,7 @@ struct file {
     int fd;
     off_t read_bytes; /* how much of the file the map knows */
     struct map map;   /* keys as the file has them */
-    int64_t timeout_ms;
-    int world_size; /* 0: nobody removes the file */
+    int world_size;   /* 0: nobody removes the file */
     char path[];
 };
 
@@ -118,19 +117,48 @@ static enum tutti_status lock_timed_out(const struct file *file)
                      file->path);
 }
 
-static enum tutti_status lock_file(struct file *file, int how, int64_t deadline)
+/* Tries to take our own lock, then the file's: both or none. Not by pthread_mutex_clocklock(),
+ * which older ThreadSanitizers do not know. */
+static enum tutti_status lock_try(struct file *file, int how, bool *taken)
 {
-    int64_t nap_ns = 20000;
+    *taken = pthread_mutex_trylock(&file->lock) == 0;
+    if (!*taken)
+        return TUTTI_OK;
     while (flock(file->fd, how | LOCK_NB) < 0) {
         if (errno == EINTR)
             continue;
-        if (errno != EWOULDBLOCK)
-            return error_errno("flock(%s)", file->path);
-        if (deadline_passed(deadline))
-            return lock_timed_out(file);
-        nap(deadline, &nap_ns, LONGEST_NAP_NS);
+        enum tutti_status status =
+            errno == EWOULDBLOCK ? TUTTI_OK : error_errno("flock(%s)", file->path);
+        pthread_mutex_unlock(&file->lock);
+        *taken = false;
+        return status;
     }
     return TUTTI_OK;
+}
+
+/* Waits with neither lock held, so that others of this handle may ask for theirs, and whoever is to
+ * interrupt the wait may use it, too. */
+static enum tutti_status lock(struct file *file, int how, const struct store_limit *limit)
+{
+    int64_t nap_ns = 20000;
+    for (;;) {
+        bool taken;
+        enum tutti_status status = lock_try(file, how, &taken);
+        if (status != TUTTI_OK || taken)
+            return status;
+        if (deadline_passed(limit->deadline))
+            return lock_timed_out(file);
+        status = store_limit_ask(limit);
+        if (status != TUTTI_OK)
+            return status;
+        nap(limit->deadline, &nap_ns, LONGEST_NAP_NS);
+    }
+}
+
+static void unlock(struct file *file)
+{
+    flock(file->fd, LOCK_UN);
+    pthread_mutex_unlock(&file->lock);
 }
 
 static enum tutti_status read_at(struct file *file, struct buffer *data, size_t size)
@@ -184,40 +212,16 @@ static enum tutti_status refresh(struct file *file, bool writable)
     return status;
 }
 
-/* Our own lock, in which another thread may be waiting for the file's. Not by
- * pthread_mutex_clocklock(), which older ThreadSanitizers do not know. */
-static enum tutti_status lock_handle(struct file *file, int64_t deadline)
+/* Begins the use of the file: both locks, and the latest contents. unlock() ends it. */
+static enum tutti_status begin(struct file *file, int how, const struct store_limit *limit)
 {
-    int64_t nap_ns = 20000;
-    while (pthread_mutex_trylock(&file->lock) != 0) {
-        if (deadline_passed(deadline))
-            return lock_timed_out(file);
-        nap(deadline, &nap_ns, LONGEST_NAP_NS);
-    }
-    return TUTTI_OK;
-}
-
-/* Begins and ends the use of the file: our lock, the file's lock, and the latest contents. */
-static enum tutti_status begin(struct file *file, int how, int64_t deadline)
-{
-    enum tutti_status status = lock_handle(file, deadline);
+    enum tutti_status status = lock(file, how, limit);
     if (status != TUTTI_OK)
         return status;
-    status = lock_file(file, how, deadline);
-    if (status == TUTTI_OK) {
-        status = refresh(file, how == LOCK_EX);
-        if (status != TUTTI_OK)
-            flock(file->fd, LOCK_UN);
-    }
+    status = refresh(file, how == LOCK_EX);
     if (status != TUTTI_OK)
-        pthread_mutex_unlock(&file->lock);
+        unlock(file);
     return status;
-}
-
-static void end(struct file *file)
-{
-    flock(file->fd, LOCK_UN);
-    pthread_mutex_unlock(&file->lock);
 }
 
 /* Appends a record in one write and applies it to the map; the exclusive lock is held. */
@@ -292,49 +296,67 @@ static bool has_news(const struct file *file, off_t seen_bytes)
     return fstat(file->fd, &about) < 0 || about.st_size != seen_bytes;
 }
 
+/* The file of the handle that is called, which is an operation's context. */
+static struct file *file_of(const void *context)
+{
+    return ((const tutti_store_t *)context)->context;
+}
+
+/* Begins an operation that waits for nothing but the locks. */
+static enum tutti_status begin_call(const void *context, int how)
+{
+    const struct store_limit limit = store_limit(context, 0);
+    return begin(file_of(context), how, &limit);
+}
+
 /* Returns with the file in use (see begin()) and all keys there, or with an error. */
-static enum tutti_status await(struct file *file, const char *call, const char *const *keys,
+static enum tutti_status await(const void *context, const char *call, const char *const *keys,
                                size_t count, int64_t timeout_ms)
 {
-    int64_t deadline = deadline_after(timeout_ms), nap_ns = 20000;
+    struct file *file = file_of(context);
+    const struct store_limit limit = store_limit(context, timeout_ms);
+    int64_t nap_ns = 20000;
     for (;;) {
-        enum tutti_status status = begin(file, LOCK_SH, deadline);
+        enum tutti_status status = begin(file, LOCK_SH, &limit);
         if (status != TUTTI_OK)
             return status;
         const char *key = missing(file, keys, count);
         if (!key)
             return TUTTI_OK;
         off_t seen_bytes = file->read_bytes;
-        end(file);
+        unlock(file);
         do {
-            if (deadline_passed(deadline))
+            if (deadline_passed(limit.deadline))
                 return store_timed_out(call, key, count, timeout_ms);
-            nap(deadline, &nap_ns, LONGEST_NAP_NS);
+            status = store_limit_ask(&limit);
+            if (status != TUTTI_OK)
+                return status;
+            nap(limit.deadline, &nap_ns, LONGEST_NAP_NS);
         } while (!has_news(file, seen_bytes));
     }
 }
 
 static enum tutti_status file_set(void *context, const char *key, const void *value, size_t size)
 {
-    struct file *file = context;
-    enum tutti_status status = begin(file, LOCK_EX, deadline_after(file->timeout_ms));
+    struct file *file = file_of(context);
+    enum tutti_status status = begin_call(context, LOCK_EX);
     if (status != TUTTI_OK)
         return status;
     status = append(file, "/", key, value, size);
-    end(file);
+    unlock(file);
     return status;
 }
 
 static enum tutti_status file_get(void *context, const char *key, int64_t timeout_ms, void *value,
                                   size_t capacity, size_t *size)
 {
-    struct file *file = context;
-    enum tutti_status status = await(file, "tutti_store_get", &key, 1, timeout_ms);
+    struct file *file = file_of(context);
+    enum tutti_status status = await(context, "tutti_store_get", &key, 1, timeout_ms);
     if (status != TUTTI_OK)
         return status;
     struct map_entry *entry = find(file, "/", key);
     copy_out(entry->value, entry->value_bytes, value, capacity, size);
-    end(file);
+    unlock(file);
     return status;
 }
 
@@ -343,16 +365,16 @@ static enum tutti_status file_wait(void *context, const char *const *keys, size_
 {
     enum tutti_status status = await(context, "tutti_store_wait", keys, count, timeout_ms);
     if (status == TUTTI_OK)
-        end(context);
+        unlock(file_of(context));
     return status;
 }
 
 static enum tutti_status add_under(struct file *file, const char *prefix, const char *key,
-                                   int64_t amount, int64_t timeout_ms, int64_t *result)
+                                   int64_t amount, const struct store_limit *limit, int64_t *result)
 {
     char text[MAP_NUMBER_BYTES];
     int64_t sum;
-    enum tutti_status status = begin(file, LOCK_EX, deadline_after(timeout_ms));
+    enum tutti_status status = begin(file, LOCK_EX, limit);
     if (status != TUTTI_OK)
         return status;
     if (!map_number(find(file, prefix, key), &sum) || __builtin_add_overflow(sum, amount, &sum)) {
@@ -365,25 +387,25 @@ static enum tutti_status add_under(struct file *file, const char *prefix, const 
         status = append(file, prefix, key, text, (size_t)length);
         *result = sum;
     }
-    end(file);
+    unlock(file);
     return status;
 }
 
 static enum tutti_status file_add(void *context, const char *key, int64_t amount, int64_t *result)
 {
-    struct file *file = context;
-    return add_under(file, "/", key, amount, file->timeout_ms, result);
+    const struct store_limit limit = store_limit(context, 0);
+    return add_under(file_of(context), "/", key, amount, &limit, result);
 }
 
 static enum tutti_status file_check(void *context, const char *const *keys, size_t count,
                                     bool *exists)
 {
-    struct file *file = context;
-    enum tutti_status status = begin(file, LOCK_SH, deadline_after(file->timeout_ms));
+    struct file *file = file_of(context);
+    enum tutti_status status = begin_call(context, LOCK_SH);
     if (status != TUTTI_OK)
         return status;
     *exists = !missing(file, keys, count);
-    end(file);
+    unlock(file);
     return status;
 }
 
@@ -392,8 +414,8 @@ static enum tutti_status file_compare_set(void *context, const char *key, const 
                                           size_t desired_size, void *value, size_t capacity,
                                           size_t *size)
 {
-    struct file *file = context;
-    enum tutti_status status = begin(file, LOCK_EX, deadline_after(file->timeout_ms));
+    struct file *file = file_of(context);
+    enum tutti_status status = begin_call(context, LOCK_EX);
     if (status != TUTTI_OK)
         return status;
     struct map_entry *entry = find(file, "/", key);
@@ -404,31 +426,31 @@ static enum tutti_status file_compare_set(void *context, const char *key, const 
         copy_out(entry->value, entry->value_bytes, value, capacity, size);
     else
         copy_out(expected, expected_size, value, capacity, size);
-    end(file);
+    unlock(file);
     return status;
 }
 
 static enum tutti_status file_delete(void *context, const char *key, bool *deleted)
 {
-    struct file *file = context;
-    enum tutti_status status = begin(file, LOCK_EX, deadline_after(file->timeout_ms));
+    struct file *file = file_of(context);
+    enum tutti_status status = begin_call(context, LOCK_EX);
     if (status != TUTTI_OK)
         return status;
     *deleted = find(file, "/", key) != NULL;
     if (*deleted)
         status = append(file, "-/", key, NULL, 0);
-    end(file);
+    unlock(file);
     return status;
 }
 
 static enum tutti_status file_num_keys(void *context, int64_t *count)
 {
-    struct file *file = context;
-    enum tutti_status status = begin(file, LOCK_SH, deadline_after(file->timeout_ms));
+    struct file *file = file_of(context);
+    enum tutti_status status = begin_call(context, LOCK_SH);
     if (status != TUTTI_OK)
         return status;
     *count = (int64_t)file->map.count;
-    end(file);
+    unlock(file);
     return status;
 }
 
@@ -449,9 +471,10 @@ static void file_free(struct file *file)
 static void file_close(void *context)
 {
     struct file *file = context;
+    const struct store_limit limit = {.deadline = deadline_after(CLOSE_MS)};
     int64_t closed, open = 1;
-    if (add_under(file, "", "cleanup/", 1, CLOSE_MS, &closed) == TUTTI_OK &&
-        add_under(file, "", "refcount/", -1, CLOSE_MS, &open) == TUTTI_OK && file->world_size > 0 &&
+    if (add_under(file, "", "cleanup/", 1, &limit, &closed) == TUTTI_OK &&
+        add_under(file, "", "refcount/", -1, &limit, &open) == TUTTI_OK && file->world_size > 0 &&
         closed >= file->world_size && open == 0)
         unlink(file->path);
     file_free(file);
@@ -490,7 +513,9 @@ enum tutti_status file_open(const struct store_url *url, int64_t timeout_ms, tut
                 .num_keys = file_num_keys,
                 .close = file_close,
             },
+        .bounded = true,
     };
+    const struct store_limit limit = {.deadline = deadline_after(timeout_ms)};
     int64_t handles;
     char *text = NULL;
     struct stat about;
@@ -498,7 +523,6 @@ enum tutti_status file_open(const struct store_url *url, int64_t timeout_ms, tut
     if (!self)
         return error_errno("opening a file store");
     strcpy(self->path, url->text);
-    self->timeout_ms = timeout_ms;
     self->world_size = url->world_size;
     pthread_mutex_init(&self->lock, NULL);
     self->fd = open(self->path, O_RDWR | O_CREAT | O_CLOEXEC | O_NONBLOCK | O_NOCTTY, 0600);
@@ -508,7 +532,7 @@ enum tutti_status file_open(const struct store_url *url, int64_t timeout_ms, tut
     else
         status = file_check_owner(self->path, &about);
     if (status == TUTTI_OK)
-        status = add_under(self, "", "refcount/", 1, timeout_ms, &handles);
+        status = add_under(self, "", "refcount/", 1, &limit, &handles);
     if (status == TUTTI_OK) {
         char *path = realpath(self->path, NULL), size[32] = "";
         if (self->world_size)

@@ -15,8 +15,9 @@ struct prefix {
 };
 
 /* Rows and texts in one block, to be freed by the caller. NULL when there is no memory. */
-static const char **join(const struct prefix *prefix, const char *const *keys, size_t count)
+static const char **join(const void *context, const char *const *keys, size_t count)
 {
+    const struct prefix *prefix = ((const tutti_store_t *)context)->context;
     size_t bytes = count * sizeof *keys;
     for (size_t i = 0; i < count; i++)
         bytes += prefix->bytes + strlen(keys[i]) + 1;
@@ -34,13 +35,21 @@ static const char **join(const struct prefix *prefix, const char *const *keys, s
     return rows;
 }
 
+/* What bounds the view that is called, which is an operation's context, bounds its base. */
+static struct tutti_store base_of(const void *context)
+{
+    const tutti_store_t *view = context;
+    const struct prefix *prefix = view->context;
+    return store_bounded(prefix->base, view->deadline, view->interrupt);
+}
+
 static enum tutti_status prefix_set(void *context, const char *key, const void *value, size_t size)
 {
+    struct tutti_store base = base_of(context);
     const char **joined = join(context, &key, 1);
     if (!joined)
         return TUTTI_ERR_NO_MEMORY;
-    enum tutti_status status =
-        tutti_store_set(((struct prefix *)context)->base, *joined, value, size);
+    enum tutti_status status = tutti_store_set(&base, *joined, value, size);
     free(joined);
     return status;
 }
@@ -48,12 +57,12 @@ static enum tutti_status prefix_set(void *context, const char *key, const void *
 static enum tutti_status prefix_get(void *context, const char *key, int64_t timeout_ms, void *value,
                                     size_t capacity, size_t *size)
 {
+    struct tutti_store base = base_of(context);
     const char **joined = join(context, &key, 1);
     if (!joined)
         return TUTTI_ERR_NO_MEMORY;
     /* multi_get reports a longer value by its size, where the public get makes it an error. */
-    enum tutti_status status = store_multi_get(((struct prefix *)context)->base, joined, 1,
-                                               timeout_ms, value, capacity, size);
+    enum tutti_status status = store_multi_get(&base, joined, 1, timeout_ms, value, capacity, size);
     free(joined);
     return status;
 }
@@ -61,22 +70,22 @@ static enum tutti_status prefix_get(void *context, const char *key, int64_t time
 static enum tutti_status prefix_wait(void *context, const char *const *keys, size_t count,
                                      int64_t timeout_ms)
 {
+    struct tutti_store base = base_of(context);
     const char **joined = join(context, keys, count);
     if (!joined)
         return TUTTI_ERR_NO_MEMORY;
-    enum tutti_status status =
-        tutti_store_wait(((struct prefix *)context)->base, joined, count, timeout_ms);
+    enum tutti_status status = tutti_store_wait(&base, joined, count, timeout_ms);
     free(joined);
     return status;
 }
 
 static enum tutti_status prefix_add(void *context, const char *key, int64_t amount, int64_t *result)
 {
+    struct tutti_store base = base_of(context);
     const char **joined = join(context, &key, 1);
     if (!joined)
         return TUTTI_ERR_NO_MEMORY;
-    enum tutti_status status =
-        tutti_store_add(((struct prefix *)context)->base, *joined, amount, result);
+    enum tutti_status status = tutti_store_add(&base, *joined, amount, result);
     free(joined);
     return status;
 }
@@ -84,11 +93,11 @@ static enum tutti_status prefix_add(void *context, const char *key, int64_t amou
 static enum tutti_status prefix_check(void *context, const char *const *keys, size_t count,
                                       bool *exists)
 {
+    struct tutti_store base = base_of(context);
     const char **joined = join(context, keys, count);
     if (!joined)
         return TUTTI_ERR_NO_MEMORY;
-    enum tutti_status status =
-        tutti_store_check(((struct prefix *)context)->base, joined, count, exists);
+    enum tutti_status status = tutti_store_check(&base, joined, count, exists);
     free(joined);
     return status;
 }
@@ -98,41 +107,43 @@ static enum tutti_status prefix_compare_set(void *context, const char *key, cons
                                             size_t desired_size, void *value, size_t capacity,
                                             size_t *size)
 {
+    struct tutti_store base = base_of(context);
     const char **joined = join(context, &key, 1);
     if (!joined)
         return TUTTI_ERR_NO_MEMORY;
-    enum tutti_status status =
-        tutti_store_compare_set(((struct prefix *)context)->base, *joined, expected, expected_size,
-                                desired, desired_size, value, capacity, size);
+    enum tutti_status status = tutti_store_compare_set(
+        &base, *joined, expected, expected_size, desired, desired_size, value, capacity, size);
     free(joined);
     return status;
 }
 
 static enum tutti_status prefix_delete(void *context, const char *key, bool *deleted)
 {
+    struct tutti_store base = base_of(context);
     const char **joined = join(context, &key, 1);
     if (!joined)
         return TUTTI_ERR_NO_MEMORY;
-    enum tutti_status status =
-        tutti_store_delete(((struct prefix *)context)->base, *joined, deleted);
+    enum tutti_status status = tutti_store_delete(&base, *joined, deleted);
     free(joined);
     return status;
 }
 
 static enum tutti_status prefix_num_keys(void *context, int64_t *count)
 {
-    return tutti_store_num_keys(((struct prefix *)context)->base, count);
+    struct tutti_store base = base_of(context);
+    return tutti_store_num_keys(&base, count);
 }
 
 static enum tutti_status prefix_multi_get(void *context, const char *const *keys, size_t count,
                                           int64_t timeout_ms, void *values, size_t each,
                                           size_t *sizes)
 {
+    struct tutti_store base = base_of(context);
     const char **joined = join(context, keys, count);
     if (!joined)
         return TUTTI_ERR_NO_MEMORY;
-    enum tutti_status status = store_multi_get(((struct prefix *)context)->base, joined, count,
-                                               timeout_ms, values, each, sizes);
+    enum tutti_status status =
+        store_multi_get(&base, joined, count, timeout_ms, values, each, sizes);
     free(joined);
     return status;
 }
@@ -162,6 +173,7 @@ static enum tutti_status open_view(tutti_store_t *store, const char *prefix, boo
                 .num_keys = prefix_num_keys,
                 .close = prefix_close,
             },
+        .bounded = true,
         .multi_get = prefix_multi_get,
     };
     size_t bytes = strlen(prefix);

@@ -6,6 +6,7 @@
 #include "env.h"
 #include "error.h"
 #include "ipc/fork.h"
+#include "store/nap.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -56,8 +57,12 @@ enum tutti_status store_create(const struct store_ops *ops, void *context, int64
         free(url);
         return status;
     }
-    *handle = (struct tutti_store){
-        .ops = *ops, .context = context, .timeout_ms = timeout_ms, .epoch = epoch, .url = url};
+    *handle = (struct tutti_store){.ops = *ops,
+                                   .context = context,
+                                   .timeout_ms = timeout_ms,
+                                   .epoch = epoch,
+                                   .url = url,
+                                   .deadline = DEADLINE_NEVER};
     *store = handle;
     return TUTTI_OK;
 }
@@ -188,17 +193,57 @@ static enum tutti_status check_out(const char *call, const void *out)
     return out ? TUTTI_OK : error_set(TUTTI_ERR_INVALID, "%s: the result is NULL", call);
 }
 
-static int64_t resolve(const tutti_store_t *store, int64_t timeout_ms)
-{
-    return timeout_ms ? timeout_ms : store->timeout_ms;
-}
+/* ---- bounds ----------------------------------------------------------------------------------
+ */
 
-struct tutti_store store_interruptible(const tutti_store_t *store,
-                                       const struct interrupt *interrupt)
+struct tutti_store store_bounded(const tutti_store_t *store, int64_t deadline,
+                                 const struct interrupt *interrupt)
 {
     struct tutti_store view = *store;
+    view.deadline = deadline;
     view.interrupt = interrupt;
     return view;
+}
+
+/* Of an operation that begins now. */
+static int64_t resolve(const tutti_store_t *store, int64_t timeout_ms)
+{
+    if (timeout_ms == 0)
+        timeout_ms = store->timeout_ms;
+    int64_t left_ms = deadline_left_ms(store->deadline);
+    if (left_ms < 0)
+        return timeout_ms;
+    if (left_ms < STORE_GRACE_MS)
+        left_ms = STORE_GRACE_MS;
+    return timeout_ms < 0 || timeout_ms > left_ms ? left_ms : timeout_ms;
+}
+
+struct store_limit store_limit(const tutti_store_t *store, int64_t timeout_ms)
+{
+    return (struct store_limit){
+        .deadline = deadline_after(resolve(store, timeout_ms)),
+        .grace = deadline_after(STORE_GRACE_MS),
+        .interrupt = store->interrupt,
+    };
+}
+
+int64_t store_limit_pause(const struct store_limit *limit)
+{
+    if (!limit->interrupt)
+        return limit->deadline;
+    int64_t soon = deadline_after(INTERRUPT_MS);
+    return deadline_min(limit->deadline, soon > limit->grace ? soon : limit->grace);
+}
+
+enum tutti_status store_limit_ask(const struct store_limit *limit)
+{
+    return deadline_passed(limit->grace) ? interrupt_ask(limit->interrupt) : TUTTI_OK;
+}
+
+/* What an operation gets as its context: see struct store_ops. */
+static void *subject(tutti_store_t *store)
+{
+    return store->ops.bounded ? (void *)store : store->context;
 }
 
 /* Waits for keys; in slices where something may interrupt. */
@@ -206,21 +251,21 @@ static enum tutti_status wait_for_keys(tutti_store_t *store, const char *const *
                                        int64_t timeout_ms)
 {
     if (!store->interrupt)
-        return store->ops.base.wait(store->context, keys, count, timeout_ms);
+        return store->ops.base.wait(subject(store), keys, count, timeout_ms);
     int64_t deadline = deadline_after(timeout_ms);
     for (;;) {
         enum tutti_status status = interrupt_ask(store->interrupt);
         if (status != TUTTI_OK)
             return status;
         int64_t slice = interrupt_slice(store->interrupt, deadline_timeout_ms(deadline));
-        status = store->ops.base.wait(store->context, keys, count, slice);
+        status = store->ops.base.wait(subject(store), keys, count, slice);
         if (status != TUTTI_ERR_TIMEOUT)
             return status;
         if (deadline_passed(deadline))
             return store_timed_out("tutti_store_wait", *keys, count, timeout_ms);
         /* Whoever is gone may have written before it went. */
         if (interrupt_ask_pointless(store->interrupt) != TUTTI_OK) {
-            status = store->ops.base.wait(store->context, keys, count, 1);
+            status = store->ops.base.wait(subject(store), keys, count, 1);
             return status == TUTTI_ERR_TIMEOUT ? interrupt_ask_pointless(store->interrupt) : status;
         }
     }
@@ -232,7 +277,7 @@ enum tutti_status tutti_store_set(tutti_store_t *store, const char *key, const v
     enum tutti_status status = check_keys(store, "tutti_store_set", &key, 1);
     if (status == TUTTI_OK)
         status = check_value("tutti_store_set", value, size);
-    return status == TUTTI_OK ? store->ops.base.set(store->context, key, value, size) : status;
+    return status == TUTTI_OK ? store->ops.base.set(subject(store), key, value, size) : status;
 }
 
 enum tutti_status tutti_store_get(tutti_store_t *store, const char *key, int64_t timeout_ms,
@@ -248,7 +293,7 @@ enum tutti_status tutti_store_get(tutti_store_t *store, const char *key, int64_t
     if (status == TUTTI_OK && store->interrupt)
         status = wait_for_keys(store, &key, 1, resolve(store, timeout_ms));
     if (status == TUTTI_OK)
-        status = store->ops.base.get(store->context, key, resolve(store, timeout_ms), value,
+        status = store->ops.base.get(subject(store), key, resolve(store, timeout_ms), value,
                                      capacity, size);
     return status == TUTTI_OK ? check_fits("tutti_store_get", key, *size, capacity) : status;
 }
@@ -269,7 +314,7 @@ enum tutti_status tutti_store_add(tutti_store_t *store, const char *key, int64_t
     enum tutti_status status = check_keys(store, "tutti_store_add", &key, 1);
     if (status != TUTTI_OK)
         return status;
-    return store->ops.base.add(store->context, key, amount, result ? result : &unused);
+    return store->ops.base.add(subject(store), key, amount, result ? result : &unused);
 }
 
 enum tutti_status tutti_store_check(tutti_store_t *store, const char *const *keys, size_t count,
@@ -281,7 +326,7 @@ enum tutti_status tutti_store_check(tutti_store_t *store, const char *const *key
     if (status != TUTTI_OK)
         return status;
     *exists = count == 0;
-    return count ? store->ops.base.check(store->context, keys, count, exists) : TUTTI_OK;
+    return count ? store->ops.base.check(subject(store), keys, count, exists) : TUTTI_OK;
 }
 
 enum tutti_status tutti_store_compare_set(tutti_store_t *store, const char *key,
@@ -302,7 +347,7 @@ enum tutti_status tutti_store_compare_set(tutti_store_t *store, const char *key,
     if (status == TUTTI_OK && !value)
         capacity = 0;
     if (status == TUTTI_OK)
-        status = store->ops.base.compare_set(store->context, key, expected, expected_size, desired,
+        status = store->ops.base.compare_set(subject(store), key, expected, expected_size, desired,
                                              desired_size, value, capacity, size);
     return status == TUTTI_OK && value ? check_fits(call, key, *size, capacity) : status;
 }
@@ -313,7 +358,7 @@ enum tutti_status tutti_store_delete(tutti_store_t *store, const char *key, bool
     enum tutti_status status = check_keys(store, "tutti_store_delete", &key, 1);
     if (status != TUTTI_OK)
         return status;
-    return store->ops.base.delete_key(store->context, key, deleted ? deleted : &unused);
+    return store->ops.base.delete_key(subject(store), key, deleted ? deleted : &unused);
 }
 
 enum tutti_status tutti_store_num_keys(tutti_store_t *store, int64_t *count)
@@ -321,7 +366,7 @@ enum tutti_status tutti_store_num_keys(tutti_store_t *store, int64_t *count)
     enum tutti_status status = check_handle(store, "tutti_store_num_keys");
     if (status == TUTTI_OK)
         status = check_out("tutti_store_num_keys", count);
-    return status == TUTTI_OK ? store->ops.base.num_keys(store->context, count) : status;
+    return status == TUTTI_OK ? store->ops.base.num_keys(subject(store), count) : status;
 }
 
 enum tutti_status store_multi_get(tutti_store_t *store, const char *const *keys, size_t count,
@@ -336,11 +381,32 @@ enum tutti_status store_multi_get(tutti_store_t *store, const char *const *keys,
     if (status != TUTTI_OK)
         return status;
     if (store->ops.multi_get)
-        return store->ops.multi_get(store->context, keys, count, timeout_ms, values, each, sizes);
+        return store->ops.multi_get(subject(store), keys, count, timeout_ms, values, each, sizes);
 
     status = wait_for_keys(store, keys, count, timeout_ms);
     for (size_t i = 0; i < count && status == TUTTI_OK; i++)
-        status = store->ops.base.get(store->context, keys[i], timeout_ms,
+        status = store->ops.base.get(subject(store), keys[i], timeout_ms,
                                      each ? (char *)values + i * each : NULL, each, &sizes[i]);
     return status;
+}
+
+enum tutti_status store_answers(tutti_store_t *store, const char *key)
+{
+    bool exists;
+    return tutti_store_check(store, &key, 1, &exists);
+}
+
+enum tutti_status store_look_up(tutti_store_t *store, const char *key, void *value, size_t bytes,
+                                bool *there)
+{
+    size_t size = bytes;
+    enum tutti_status status = tutti_store_check(store, &key, 1, there);
+    /* Not a public get, which is a wait: the interrupt would end that before it begins. */
+    if (status == TUTTI_OK && *there)
+        status = store->ops.base.get(subject(store), key, resolve(store, 0), value, bytes, &size);
+    if (status == TUTTI_OK)
+        return store_value_check(key, size, bytes);
+    const enum tutti_status answer =
+        status == TUTTI_ERR_TIMEOUT && *there ? store_answers(store, key) : TUTTI_OK;
+    return answer == TUTTI_OK ? status : answer;
 }

@@ -18,11 +18,15 @@
 #define STORE_MAX_KEYS    ((size_t)128 * 1024)
 
 /*
- * A caller's table and what only our own kinds have. multi_get may be NULL; it waits for all keys,
- * copies min(length, each) bytes of value i to values + i * each, its whole length to sizes[i].
+ * A caller's table and what only our own kinds have.
+ * - bounded: all operations keep the handle's bounds, or the view's. So it is the handle, or view,
+ *   that they get as their context (but close, which gets the kind's own): see store_limit().
+ * - multi_get: may be NULL; waits for all keys, copies min(length, each) bytes of value i to
+ *   values + i * each, its whole length to sizes[i].
  */
 struct store_ops {
     struct tutti_store_ops base;
+    bool bounded;
     enum tutti_status (*multi_get)(void *context, const char *const *keys, size_t count,
                                    int64_t timeout_ms, void *values, size_t each, size_t *sizes);
 };
@@ -33,12 +37,36 @@ struct tutti_store {
     int64_t timeout_ms;                /* what 0 means on this handle */
     uint32_t epoch;                    /* of the process: a child of fork() owns nothing */
     char *url;                         /* NULL if no other process can open the store */
-    const struct interrupt *interrupt; /* of waits; may be NULL */
+    int64_t deadline;                  /* of views, see store_bounded(); else never */
+    const struct interrupt *interrupt; /* of views; may be NULL */
 };
 
-/* A view of a store, on the caller's stack, whose waits the interrupt ends. Not to be closed. */
-struct tutti_store store_interruptible(const tutti_store_t *store,
-                                       const struct interrupt *interrupt);
+/* What an operation may take, though it begins when the view's deadline has passed or the interrupt
+ * would end it: by then a rank still reads what is there and tells the others how it came out. */
+enum { STORE_GRACE_MS = 250 };
+
+/*
+ * A view of a store, on the caller's stack, not to be closed: the deadline or the interrupt, which
+ * may be NULL, ends all that is done with it, even if the store does not answer, or keeps its lock.
+ * Of a caller's table that holds for waits; no time-out bounds its other operations.
+ */
+struct tutti_store store_bounded(const tutti_store_t *store, int64_t deadline,
+                                 const struct interrupt *interrupt);
+
+/* What bounds one operation of a kind. */
+struct store_limit {
+    int64_t deadline;
+    int64_t grace; /* nobody asks the interrupt before */
+    const struct interrupt *interrupt;
+};
+
+/* That of an operation which begins now; the time-out is the caller's, 0 the store's own. */
+struct store_limit store_limit(const tutti_store_t *store, int64_t timeout_ms);
+/* Until when to wait: for the deadline, or else until store_limit_ask(). */
+int64_t store_limit_pause(const struct store_limit *limit);
+/* Before the deadline: OK, or why the interrupt ends the operation. To be called without a lock,
+ * for it may use the store, too. */
+enum tutti_status store_limit_ask(const struct store_limit *limit);
 
 /* A parsed URL. The strings are bounded copies, so that a URL may be of any length. */
 struct store_url {
@@ -66,6 +94,15 @@ enum tutti_status store_default_timeout(int64_t *timeout_ms);
 /* struct store_ops' multi_get on any store. */
 enum tutti_status store_multi_get(tutti_store_t *store, const char *const *keys, size_t count,
                                   int64_t timeout_ms, void *values, size_t each, size_t *sizes);
+
+/* Of a wait for this key that has timed out: OK if it was the key that did not come, and not the
+ * store that does not answer, which this call then says. */
+enum tutti_status store_answers(tutti_store_t *store, const char *key);
+
+/* Reads a key of ours that nobody deletes, if it is there, which *there says: a value of exactly so
+ * many bytes. */
+enum tutti_status store_look_up(tutti_store_t *store, const char *key, void *value, size_t bytes,
+                                bool *there);
 
 /* TIMEOUT that names a key which is missing. */
 enum tutti_status store_timed_out(const char *call, const char *key, size_t count,

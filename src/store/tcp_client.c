@@ -4,8 +4,10 @@
  *
  * A handle keeps a few idle connections. A call takes one, or opens another when all are taken, so
  * that a caller that waits blocks nobody; it gives the connection back when both sides agree that
- * the exchange is over and closes it after any failure. A reply is read into the caller's memory;
- * the server's word for its length never becomes an allocation.
+ * the exchange is over and closes it after any failure. A wait that has timed out is cancelled, and
+ * nobody waits for the answer to that: it is the next one to use the connection who reads it first.
+ * A reply is read into the caller's memory; the server's word for its length never becomes an
+ * allocation.
  */
 #include "store/store.h"
 
@@ -30,7 +32,6 @@
 enum {
     MAX_IDLE = 4,
     MAX_ADDRESSES = 8,
-    CANCEL_MS = 2000,   /* for the answer to CANCEL_WAIT */
     STRANGER_MS = 1000, /* how long to try again where somebody else seems to answer */
     LINGER_MS = 2000,   /* how long a server waits for its clients' leave */
     RETRY_NS = 50000000,
@@ -38,16 +39,20 @@ enum {
 /* The longest value that is read, the caller's part and the rest. */
 #define REPLY_BYTES ((uint64_t)64 * 1024 * 1024)
 
+struct idle {
+    int fd;
+    bool owes; /* see struct tcp_connection */
+};
+
 struct tcp_store {
     struct sockaddr_storage addresses[MAX_ADDRESSES];
     int address_count;
     char name[300]; /* HOST:PORT, for messages */
     char *secret;   /* NULL is none */
-    int64_t timeout_ms;
-    bool met; /* a connection has worked before */
+    bool met;       /* a connection has worked before */
     struct tcp_server *server;
     pthread_mutex_t lock; /* over idle */
-    int idle[MAX_IDLE];
+    struct idle idle[MAX_IDLE];
     int idle_count;
 };
 
@@ -64,16 +69,22 @@ static void hang_up(int fd)
 static enum tutti_status await_socket(const struct tcp_connection *connection, short events,
                                       const char *what)
 {
+    const struct store_limit *limit = &connection->limit;
     for (;;) {
         struct pollfd one = {.fd = connection->fd, .events = events};
-        int ready = poll(&one, 1, deadline_poll_ms(connection->deadline));
+        int ready = poll(&one, 1, deadline_poll_ms(store_limit_pause(limit)));
         if (ready > 0)
             return TUTTI_OK;
-        if (ready == 0)
-            return error_set(TUTTI_ERR_TIMEOUT, "the store at %s did not %s in time",
-                             connection->name, what);
-        if (errno != EINTR)
+        if (ready < 0 && errno != EINTR)
             return error_errno("poll on the store's connection");
+        if (deadline_passed(limit->deadline))
+            return error_set(TUTTI_ERR_TIMEOUT,
+                             "the store at %s did not %s in time: see whether its process is "
+                             "stopped, or its host is overloaded",
+                             connection->name, what);
+        enum tutti_status status = store_limit_ask(limit);
+        if (status != TUTTI_OK)
+            return status;
     }
 }
 
@@ -233,45 +244,52 @@ static enum tutti_status meet_secretly(const struct tcp_connection *connection, 
 /* ---- connecting -------------------------------------------------------------------------------
  */
 
-static int connect_once(const struct sockaddr_storage *address, int64_t deadline)
+static enum tutti_status connect_failed(const struct tcp_connection *connection)
+{
+    return error_errno("cannot connect to the store at %s; see whether its process runs",
+                       connection->name);
+}
+
+/* Sets the connection's descriptor, to -1 on failure. */
+static enum tutti_status connect_once(const struct sockaddr_storage *address,
+                                      struct tcp_connection *connection)
 {
     int on = 1, code = 0;
     socklen_t size = sizeof code;
-    int fd = socket(address->ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    if (fd < 0)
-        return -1;
     size_t bytes =
         address->ss_family == AF_INET6 ? sizeof(struct sockaddr_in6) : sizeof(struct sockaddr_in);
+    int fd = socket(address->ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    connection->fd = fd;
+    if (fd < 0)
+        return connect_failed(connection);
+    enum tutti_status status = TUTTI_OK;
     if (connect(fd, (const struct sockaddr *)address, (socklen_t)bytes) < 0)
         code = errno;
-    while (code == EINPROGRESS || code == EINTR) {
-        struct pollfd one = {.fd = fd, .events = POLLOUT};
-        int ready = poll(&one, 1, deadline_poll_ms(deadline));
-        if (ready < 0 && errno == EINTR)
-            continue;
-        code = ETIMEDOUT;
-        if (ready > 0)
-            getsockopt(fd, SOL_SOCKET, SO_ERROR, &code, &size);
+    if (code == EINPROGRESS || code == EINTR) {
+        status = await_socket(connection, POLLOUT, "take a connection");
+        if (status == TUTTI_OK && getsockopt(fd, SOL_SOCKET, SO_ERROR, &code, &size) < 0)
+            code = errno;
     }
-    if (code == 0) {
+    if (status == TUTTI_OK && code != 0) {
+        errno = code;
+        status = connect_failed(connection);
+    }
+    if (status == TUTTI_OK) {
         setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
-        return fd;
+        return TUTTI_OK;
     }
     close(fd);
-    errno = code;
-    return -1;
+    connection->fd = -1;
+    return status;
 }
 
 /* Any of the addresses. */
 static enum tutti_status connect_any(struct tcp_store *store, struct tcp_connection *connection)
 {
-    for (int i = 0; i < store->address_count; i++) {
-        connection->fd = connect_once(&store->addresses[i], connection->deadline);
-        if (connection->fd >= 0)
-            return TUTTI_OK;
-    }
-    return error_errno("cannot connect to the store at %s; see whether its process runs",
-                       store->name);
+    enum tutti_status status = TUTTI_ERR_SYSTEM;
+    for (int i = 0; i < store->address_count && status == TUTTI_ERR_SYSTEM; i++)
+        status = connect_once(&store->addresses[i], connection);
+    return status;
 }
 
 /* A new connection that has been introduced. While the server has never been met it may not be up
@@ -294,39 +312,63 @@ static enum tutti_status connection_open(struct tcp_store *store, struct tcp_con
             return status;
         if (reached && deadline_passed(stranger_ns))
             return error_context(status, "no meeting (is TUTTI_STORE_SECRET the same everywhere?)");
-        if (deadline_passed(connection->deadline)) {
+        if (deadline_passed(connection->limit.deadline)) {
             error_context(status, "no store came up in time; is rank 0 running?");
             return TUTTI_ERR_TIMEOUT;
         }
-        nap(connection->deadline, &nap_ns, RETRY_NS);
+        nap(connection->limit.deadline, &nap_ns, RETRY_NS);
     }
 }
 
-static enum tutti_status take(struct tcp_store *store, int64_t timeout_ms,
-                              struct tcp_connection *connection)
-{
-    *connection = (struct tcp_connection){
-        .fd = -1, .deadline = deadline_after(timeout_ms), .name = store->name};
-    pthread_mutex_lock(&store->lock);
-    if (store->idle_count > 0)
-        connection->fd = store->idle[--store->idle_count];
-    pthread_mutex_unlock(&store->lock);
-    return connection->fd >= 0 ? TUTTI_OK : connection_open(store, connection);
-}
-
-/* After a failure nobody knows where in the protocol the connection stands. */
+/* Whoever is not given a connection back closes it: after a failure nobody knows where in the
+ * protocol it stands. */
 static void give(struct tcp_store *store, struct tcp_connection *connection, bool keep)
 {
     if (connection->fd < 0)
         return;
     pthread_mutex_lock(&store->lock);
     if (keep && store->idle_count < MAX_IDLE) {
-        store->idle[store->idle_count++] = connection->fd;
+        store->idle[store->idle_count++] = (struct idle){connection->fd, connection->owes};
         connection->fd = -1;
     }
     pthread_mutex_unlock(&store->lock);
     if (connection->fd >= 0)
         hang_up(connection->fd);
+}
+
+/* Reads the answer to a CANCEL_WAIT, behind a reply to the wait that crossed it. Until it has come
+ * the connection stays as it was. */
+static enum tutti_status settle(struct tcp_connection *connection)
+{
+    uint8_t answer;
+    for (int i = 0; i < 2 && connection->owes; i++) {
+        enum tutti_status status = receive(connection, &answer, sizeof answer);
+        if (status != TUTTI_OK)
+            return status;
+        connection->owes = answer != TCP_WAIT_CANCELED;
+    }
+    return connection->owes ? stranger(connection, "ended a wait with nonsense") : TUTTI_OK;
+}
+
+static enum tutti_status take(struct tcp_store *store, struct store_limit limit,
+                              struct tcp_connection *connection)
+{
+    *connection = (struct tcp_connection){.fd = -1, .limit = limit, .name = store->name};
+    pthread_mutex_lock(&store->lock);
+    if (store->idle_count > 0) {
+        const struct idle *idle = &store->idle[--store->idle_count];
+        connection->fd = idle->fd;
+        connection->owes = idle->owes;
+    }
+    pthread_mutex_unlock(&store->lock);
+    if (connection->fd < 0)
+        return connection_open(store, connection);
+    enum tutti_status status = settle(connection);
+    if (status != TUTTI_OK) {
+        give(store, connection, status != TUTTI_ERR_SYSTEM);
+        connection->fd = -1;
+    }
+    return status;
 }
 
 /* ---- requests ---------------------------------------------------------------------------------
@@ -348,12 +390,18 @@ static void put_keys(struct buffer *request, enum tcp_op op, const char *const *
         put_key(request, keys[i]);
 }
 
+/* Of the handle that is called, which is an operation's context. */
+static struct tcp_store *store_of(const void *context)
+{
+    return ((const tutti_store_t *)context)->context;
+}
+
 /* One request with a reply of fixed size. */
-static enum tutti_status ask(struct tcp_store *store, struct buffer *request, void *reply,
-                             size_t bytes)
+static enum tutti_status ask(struct tcp_store *store, struct store_limit limit,
+                             struct buffer *request, void *reply, size_t bytes)
 {
     struct tcp_connection connection;
-    enum tutti_status status = take(store, store->timeout_ms, &connection);
+    enum tutti_status status = take(store, limit, &connection);
     if (status == TUTTI_OK)
         status = send_all(&connection, request);
     if (status == TUTTI_OK)
@@ -363,19 +411,13 @@ static enum tutti_status ask(struct tcp_store *store, struct buffer *request, vo
     return status;
 }
 
-/* After a time-out: ends the wait, so that the connection can be used again. A reply that crossed
- * the cancellation comes before its answer. */
+/* After a time-out: ends the wait, so that the connection can be used again, see settle(). */
 static bool cancel_wait(struct tcp_connection *connection)
 {
-    struct buffer request = {0};
-    uint8_t answer = TCP_STOP_WAITING;
-    connection->deadline = deadline_after(CANCEL_MS);
-    buffer_put_u8(&request, TCP_CANCEL_WAIT);
-    enum tutti_status status = send_all(connection, &request);
-    for (int i = 0; i < 2 && status == TUTTI_OK && answer != TCP_WAIT_CANCELED; i++)
-        status = receive(connection, &answer, sizeof answer);
-    buffer_fini(&request);
-    return status == TUTTI_OK && answer == TCP_WAIT_CANCELED;
+    const uint8_t request = TCP_CANCEL_WAIT;
+    connection->owes = send(connection->fd, &request, sizeof request,
+                            MSG_NOSIGNAL | MSG_DONTWAIT) == sizeof request;
+    return connection->owes;
 }
 
 /* Waits for all keys on a connection, which the caller gives back if this succeeds. */
@@ -387,15 +429,17 @@ static enum tutti_status wait_on(struct tcp_store *store, struct tcp_connection 
     struct buffer request = {0};
     put_keys(&request, TCP_WAIT, keys, count);
     enum tutti_status status = send_all(connection, &request);
+    const bool sent = status == TUTTI_OK;
     buffer_fini(&request);
-    if (status == TUTTI_OK)
+    if (sent)
         status = receive(connection, &answer, sizeof answer);
     if (status == TUTTI_OK && answer != TCP_STOP_WAITING)
         status = stranger(connection, "answered a wait with nonsense");
     if (status == TUTTI_OK)
         return status;
-    give(store, connection, status == TUTTI_ERR_TIMEOUT && cancel_wait(connection));
-    return status == TUTTI_ERR_TIMEOUT ? store_timed_out(call, keys[0], count, timeout_ms) : status;
+    const bool late = sent && status == TUTTI_ERR_TIMEOUT;
+    give(store, connection, late && cancel_wait(connection));
+    return late ? store_timed_out(call, keys[0], count, timeout_ms) : status;
 }
 
 /* Acknowledged, so that every connection sees what a caller set before: SET has no reply, the PING
@@ -409,16 +453,16 @@ static enum tutti_status tcp_set(void *context, const char *key, const void *val
     buffer_put_string(&request, value, size);
     buffer_put_u8(&request, TCP_PING);
     buffer_put_u32(&request, 0);
-    return ask(context, &request, &answer, sizeof answer);
+    return ask(store_of(context), store_limit(context, 0), &request, &answer, sizeof answer);
 }
 
 static enum tutti_status tcp_multi_get(void *context, const char *const *keys, size_t count,
                                        int64_t timeout_ms, void *values, size_t each, size_t *sizes)
 {
-    struct tcp_store *store = context;
+    struct tcp_store *store = store_of(context);
     struct tcp_connection connection;
     struct buffer request = {0};
-    enum tutti_status status = take(store, timeout_ms, &connection);
+    enum tutti_status status = take(store, store_limit(context, timeout_ms), &connection);
     if (status == TUTTI_OK)
         status = wait_on(store, &connection, "multi_get", keys, count, timeout_ms);
     if (status != TUTTI_OK)
@@ -436,10 +480,10 @@ static enum tutti_status tcp_multi_get(void *context, const char *const *keys, s
 static enum tutti_status tcp_get(void *context, const char *key, int64_t timeout_ms, void *value,
                                  size_t capacity, size_t *size)
 {
-    struct tcp_store *store = context;
+    struct tcp_store *store = store_of(context);
     struct tcp_connection connection;
     struct buffer request = {0};
-    enum tutti_status status = take(store, timeout_ms, &connection);
+    enum tutti_status status = take(store, store_limit(context, timeout_ms), &connection);
     if (status == TUTTI_OK)
         status = wait_on(store, &connection, "tutti_store_get", &key, 1, timeout_ms);
     if (status != TUTTI_OK)
@@ -457,9 +501,9 @@ static enum tutti_status tcp_get(void *context, const char *key, int64_t timeout
 static enum tutti_status tcp_wait(void *context, const char *const *keys, size_t count,
                                   int64_t timeout_ms)
 {
-    struct tcp_store *store = context;
+    struct tcp_store *store = store_of(context);
     struct tcp_connection connection;
-    enum tutti_status status = take(store, timeout_ms, &connection);
+    enum tutti_status status = take(store, store_limit(context, timeout_ms), &connection);
     if (status == TUTTI_OK)
         status = wait_on(store, &connection, "tutti_store_wait", keys, count, timeout_ms);
     if (status == TUTTI_OK)
@@ -467,11 +511,11 @@ static enum tutti_status tcp_wait(void *context, const char *const *keys, size_t
     return status;
 }
 
-static enum tutti_status add_to(struct tcp_store *store, struct buffer *request, int64_t amount,
-                                int64_t *result)
+static enum tutti_status add_to(struct tcp_store *store, struct store_limit limit,
+                                struct buffer *request, int64_t amount, int64_t *result)
 {
     buffer_put_u64(request, (uint64_t)amount);
-    return ask(store, request, result, sizeof *result);
+    return ask(store, limit, request, result, sizeof *result);
 }
 
 static enum tutti_status tcp_add(void *context, const char *key, int64_t amount, int64_t *result)
@@ -479,7 +523,7 @@ static enum tutti_status tcp_add(void *context, const char *key, int64_t amount,
     struct buffer request = {0};
     buffer_put_u8(&request, TCP_ADD);
     put_key(&request, key);
-    return add_to(context, &request, amount, result);
+    return add_to(store_of(context), store_limit(context, 0), &request, amount, result);
 }
 
 static enum tutti_status tcp_check(void *context, const char *const *keys, size_t count,
@@ -488,7 +532,8 @@ static enum tutti_status tcp_check(void *context, const char *const *keys, size_
     struct buffer request = {0};
     uint8_t answer;
     put_keys(&request, TCP_CHECK, keys, count);
-    enum tutti_status status = ask(context, &request, &answer, sizeof answer);
+    enum tutti_status status =
+        ask(store_of(context), store_limit(context, 0), &request, &answer, sizeof answer);
     if (status == TUTTI_OK)
         *exists = answer == TCP_READY;
     return status;
@@ -499,14 +544,14 @@ static enum tutti_status tcp_compare_set(void *context, const char *key, const v
                                          size_t desired_size, void *value, size_t capacity,
                                          size_t *size)
 {
-    struct tcp_store *store = context;
+    struct tcp_store *store = store_of(context);
     struct tcp_connection connection;
     struct buffer request = {0};
     buffer_put_u8(&request, TCP_COMPARE_SET);
     put_key(&request, key);
     buffer_put_string(&request, expected, expected_size);
     buffer_put_string(&request, desired, desired_size);
-    enum tutti_status status = take(store, store->timeout_ms, &connection);
+    enum tutti_status status = take(store, store_limit(context, 0), &connection);
     if (status == TUTTI_OK)
         status = send_all(&connection, &request);
     if (status == TUTTI_OK)
@@ -522,7 +567,8 @@ static enum tutti_status tcp_delete(void *context, const char *key, bool *delete
     int64_t count;
     buffer_put_u8(&request, TCP_DELETE);
     put_key(&request, key);
-    enum tutti_status status = ask(context, &request, &count, sizeof count);
+    enum tutti_status status =
+        ask(store_of(context), store_limit(context, 0), &request, &count, sizeof count);
     if (status == TUTTI_OK)
         *deleted = count > 0;
     return status;
@@ -532,7 +578,7 @@ static enum tutti_status tcp_num_keys(void *context, int64_t *count)
 {
     struct buffer request = {0};
     buffer_put_u8(&request, TCP_NUM_KEYS);
-    return ask(context, &request, count, sizeof *count);
+    return ask(store_of(context), store_limit(context, 0), &request, count, sizeof *count);
 }
 
 /* ---- opening and closing ----------------------------------------------------------------------
@@ -543,7 +589,7 @@ static void tcp_close(void *context)
 {
     struct tcp_store *store = context;
     while (store->idle_count > 0)
-        hang_up(store->idle[--store->idle_count]);
+        hang_up(store->idle[--store->idle_count].fd);
     tcp_server_stop(store->server, LINGER_MS);
     pthread_mutex_destroy(&store->lock);
     if (store->secret)
@@ -573,15 +619,17 @@ static enum tutti_status resolve(struct tcp_store *store, const struct store_url
 
 /* PyTorch's way: each rank counts itself under one key, and the server's rank waits until all have
  * come, so that it does not end before they met. */
-static enum tutti_status join(struct tcp_store *store, int world_size, bool exclusive)
+static enum tutti_status join(struct tcp_store *store, int world_size,
+                              const struct tcp_options *options)
 {
-    int64_t joined, nap_ns = 100000, deadline = deadline_after(store->timeout_ms);
+    int64_t joined, nap_ns = 100000, deadline = deadline_after(options->timeout_ms);
     for (int64_t amount = 1;; amount = 0) {
         struct buffer request = {0};
         buffer_put_u8(&request, TCP_ADD);
         buffer_put_string(&request, TCP_JOIN_KEY, strlen(TCP_JOIN_KEY));
-        enum tutti_status status = add_to(store, &request, amount, &joined);
-        if (status == TUTTI_OK && exclusive && !store->server && joined > world_size)
+        const struct store_limit limit = {.deadline = deadline_after(options->timeout_ms)};
+        enum tutti_status status = add_to(store, limit, &request, amount, &joined);
+        if (status == TUTTI_OK && options->exclusive && !store->server && joined > world_size)
             return error_set(TUTTI_ERR_SYSTEM, "all %d ranks have joined the store at %s already",
                              world_size, store->name);
         if (status != TUTTI_OK || !store->server || joined >= world_size)
@@ -631,7 +679,8 @@ static enum tutti_status start(struct tcp_store *store, const struct store_url *
         return status;
     snprintf(store->name, sizeof store->name, "%.255s:%u", url->text,
              url->server ? tcp_server_port(store->server) : url->port);
-    status = take(store, options->connect_ms, &connection);
+    const struct store_limit limit = {.deadline = deadline_after(options->connect_ms)};
+    status = take(store, limit, &connection);
     store->met = status == TUTTI_OK;
     give(store, &connection, status == TUTTI_OK);
     return status;
@@ -654,18 +703,18 @@ enum tutti_status tcp_open_with(const struct store_url *url, const struct tcp_op
                 .num_keys = tcp_num_keys,
                 .close = tcp_close,
             },
+        .bounded = true,
         .multi_get = tcp_multi_get,
     };
     struct tcp_store *self = calloc(1, sizeof *self);
     if (!self)
         return error_errno("opening a tcp store");
     pthread_mutex_init(&self->lock, NULL);
-    self->timeout_ms = options->timeout_ms;
     enum tutti_status status = start(self, url, options);
     if (status == TUTTI_OK && options->announce)
         status = options->announce(options->context, tcp_server_port(self->server));
     if (status == TUTTI_OK && url->world_size)
-        status = join(self, url->world_size, options->exclusive);
+        status = join(self, url->world_size, options);
     char *text = status == TUTTI_OK ? make_url(self, url) : NULL;
     if (status == TUTTI_OK && !text)
         status = error_errno("opening a tcp store");

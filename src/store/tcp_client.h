@@ -7,8 +7,9 @@
 
 struct tcp_connection {
     int fd;
-    int64_t deadline; /* of the exchange under way */
-    const char *name; /* HOST:PORT */
+    bool owes;                /* the answer to a CANCEL_WAIT is still to come */
+    struct store_limit limit; /* of the exchange under way */
+    const char *name;         /* HOST:PORT */
 };
 
 /* Reads a value: min(its length, capacity) bytes go to value, the rest nowhere, *size is its

@@ -271,6 +271,49 @@ static void slow_and_silent_clients_block_nobody(void **state)
     tutti_store_close(store);
 }
 
+enum { CROSSINGS = 200 };
+
+static void *set_slowly(void *store)
+{
+    char key[32];
+    for (int i = 0; i < CROSSINGS; i++) {
+        snprintf(key, sizeof key, "cross-%d", i);
+        usleep(700);
+        if (tutti_store_set(store, key, &i, sizeof i) != TUTTI_OK)
+            break; /* and the test waits in vain */
+    }
+    return NULL;
+}
+
+/* The end of a wait and the key that it waited for may cross: what comes then is read before the
+ * next request's reply. */
+static void a_connection_outlives_its_waits(void **state)
+{
+    pthread_t thread;
+    int64_t asked = 0, count = 0;
+    (void)state;
+    tutti_store_t *store = open_one();
+    assert_non_null(store);
+    assert_int_equal(pthread_create(&thread, NULL, set_slowly, server), 0);
+    for (int i = 0; i < CROSSINGS; i++) {
+        char text[32];
+        const char *key = text;
+        enum tutti_status status;
+        snprintf(text, sizeof text, "cross-%d", i);
+        while ((status = tutti_store_wait(store, &key, 1, 1)) == TUTTI_ERR_TIMEOUT) {
+            assert_true(asked < PLENTY_MS);
+            assert_int_equal(tutti_store_add(store, "count", 1, &count), TUTTI_OK);
+            assert_int_equal(count, ++asked);
+        }
+        int value = -1;
+        assert_int_equal(status, TUTTI_OK);
+        assert_int_equal(tutti_store_get(store, key, PLENTY_MS, &value, sizeof value, NULL), 0);
+        assert_int_equal(value, i);
+    }
+    pthread_join(thread, NULL);
+    tutti_store_close(store);
+}
+
 /* Asks for far more than the sockets hold and does not read: the server keeps one reply and stops
  * reading, others go on. */
 /* More than the server keeps: the first give way, and who introduces himself is let in. */
@@ -566,6 +609,7 @@ int main(void)
         TEST(slow_and_silent_clients_block_nobody),
         TEST(many_strangers_keep_nobody_out),
         TEST(a_client_that_does_not_read_is_not_read),
+        TEST(a_connection_outlives_its_waits),
         TEST(a_port_is_served_once),
         cmocka_unit_test(secrets_must_agree),
         cmocka_unit_test(a_wrong_proof_is_refused),
