@@ -4,7 +4,12 @@
  * asleep and with it awake, and how long an operation takes from its submission until its result
  * is there; then the same of sparse sums. Rank 0 prints medians; float32 sums, process ranks, left
  * to the scheduler.
+ *
+ * Of CUDA tensors, each rank's on a device: what submitting and having a stream wait cost, and how
+ * long it takes from the submission until the host finds the work done, and, where the stream waits
+ * for it, until that has passed. With "direct" the communicator is a CUDA one.
  */
+#include "gpu.h"
 #include "stats.h"
 
 #include <signal.h>
@@ -19,12 +24,17 @@
 #include <tutti/pg.h>
 
 enum { MAX_RANKS = 64, LIMIT_S = 120, BATCH = 200, BATCHES = 20, ASLEEP = 200 };
+enum { ELEMENTS = 4 << 20 };
+enum what { CPU, CUDA, DIRECT };
 enum { ROWS = 1000000, WIDTH = 64, TURNS = 50 }; /* of sparse tensors */
 
 struct rank {
     tutti_pg_t *pg;
     int rank;
-    float *data;
+    float *data; /* of the device, if `stream` is */
+    tutti_stream_t stream;
+    bool cuda;
+    int device;
     struct samples samples;
 };
 
@@ -44,16 +54,28 @@ static void require(int good)
     _exit(EXIT_FAILURE);
 }
 
+static void require_gpu(bool good)
+{
+    if (good)
+        return;
+    fprintf(stderr, "group: %s\n", gpu_error());
+    _exit(EXIT_FAILURE);
+}
+
 static tutti_work_t *submit(const struct rank *self, float *data, int64_t count)
 {
     const struct tutti_tensor tensor = {.struct_size = sizeof(tensor),
                                         .data = data,
                                         .dtype = TUTTI_FLOAT32,
+                                        .device = self->cuda ? TUTTI_DEVICE_CUDA : TUTTI_DEVICE_CPU,
+                                        .device_index = self->device,
                                         .dims = 1,
                                         .sizes = &count};
+    const struct tutti_pg_call_options options = {.struct_size = sizeof(options),
+                                                  .stream = self->stream};
     tutti_work_t *work;
 
-    require(tutti_pg_all_reduce(self->pg, &tensor, 1, TUTTI_SUM, NULL, &work) == TUTTI_OK);
+    require(tutti_pg_all_reduce(self->pg, &tensor, 1, TUTTI_SUM, &options, &work) == TUTTI_OK);
     return work;
 }
 
@@ -149,26 +171,87 @@ static void sparse_measure(struct rank *self, size_t nnz)
     free(indices);
 }
 
-static int be_rank(const char *url, int rank, int ranks)
+static void stream_measure(struct rank *self, int64_t bytes)
 {
-    const struct tutti_pg_options options = {.struct_size = sizeof(options)};
-    struct rank self = {.rank = rank, .data = calloc(4 << 20, sizeof(float))};
+    char what[64];
+    int turns = bytes < 1 << 20 ? 1000 : 100;
+    struct samples waits = {0};
+
+    for (int i = -turns / 10; i < turns; i++) {
+        double begun = now_us(), called, waited;
+        tutti_work_t *work = submit(self, self->data, bytes / (int64_t)sizeof(float));
+
+        called = now_us();
+        require(tutti_work_wait(work, self->stream) == TUTTI_OK);
+        waited = now_us();
+        require_gpu(gpu_stream_synchronize(self->stream));
+        if (i >= 0)
+            require(samples_add(&self->samples, now_us() - begun) == 0 &&
+                    samples_add(&waits, waited - called) == 0);
+        await(work);
+    }
+    snprintf(what, sizeof(what), "%lld bytes, until a stream has passed", (long long)bytes);
+    report(self, what);
+    self->samples = waits;
+    report(self, "  having it wait");
+}
+
+static void cpu_open(struct rank *self)
+{
+    self->data = calloc(ELEMENTS, sizeof(float));
+    require(self->data != NULL);
+}
+
+static void cuda_open(struct rank *self)
+{
+    self->cuda = true;
+    require_gpu(gpu_open() && gpu_count() > 0);
+    self->device = self->rank % gpu_count();
+    require_gpu(gpu_bind(self->device) && gpu_stream_create(&self->stream));
+    self->data = gpu_alloc(ELEMENTS * sizeof(float));
+    require_gpu(self->data && gpu_fill(self->data, 0, ELEMENTS * sizeof(float)));
+}
+
+static void measure(struct rank *self)
+{
+    submit_measure(self);
+    for (int64_t bytes = 4; bytes <= 16 << 20; bytes *= bytes < 4096 ? 1024 : 4) {
+        latency_measure(self, bytes);
+        if (self->cuda)
+            stream_measure(self, bytes);
+    }
+    if (!self->cuda)
+        sparse_measure(self, 10000);
+}
+
+static int be_rank(const char *url, int rank, int ranks, enum what what)
+{
+    const struct tutti_comm_options comm_options = {.struct_size = sizeof(comm_options),
+                                                    .device = what == DIRECT ? TUTTI_DEVICE_CUDA
+                                                                             : TUTTI_DEVICE_CPU};
+    struct tutti_pg_options options = {.struct_size = sizeof(options)};
+    struct rank self = {.rank = rank};
     tutti_store_t *store;
     tutti_comm_t *comm;
 
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     alarm(LIMIT_S);
+    if (what == CPU)
+        cpu_open(&self);
+    else
+        cuda_open(&self);
     require(tutti_store_open(url, 0, &store) == TUTTI_OK);
-    require(tutti_comm_create(store, rank, ranks, NULL, &comm) == TUTTI_OK);
-    require(self.data != NULL && tutti_pg_create(comm, &options, &self.pg) == TUTTI_OK);
-    submit_measure(&self);
-    for (int64_t bytes = 4; bytes <= 16 << 20; bytes *= bytes < 4096 ? 1024 : 4)
-        latency_measure(&self, bytes);
-    sparse_measure(&self, 10000);
+    require(tutti_comm_create(store, rank, ranks, &comm_options, &comm) == TUTTI_OK);
+    options.store = what == DIRECT ? store : NULL;
+    require(tutti_pg_create(comm, &options, &self.pg) == TUTTI_OK);
+    measure(&self);
     tutti_pg_destroy(self.pg);
     tutti_comm_destroy(comm);
     tutti_store_close(store);
-    free(self.data);
+    if (what == CPU)
+        free(self.data);
+    else
+        gpu_free(self.data);
     fflush(stdout);
     return EXIT_SUCCESS;
 }
@@ -179,9 +262,13 @@ int main(int argc, char **argv)
     char directory[] = "/tmp/tutti-group-XXXXXX";
     char url[80];
     int failures = 0, status;
+    enum what what = CPU;
 
-    if (argc > 2 || ranks < 1 || ranks > MAX_RANKS) {
-        fprintf(stderr, "usage: group [RANKS (2)]\n");
+    if (argc > 2)
+        what = strcmp(argv[2], "cuda") == 0 ? CUDA : DIRECT;
+    if (argc > 3 || ranks < 1 || ranks > MAX_RANKS ||
+        (what == DIRECT && strcmp(argv[2], "direct") != 0)) {
+        fprintf(stderr, "usage: group [RANKS (2) [cuda|direct]]\n");
         return EXIT_FAILURE;
     }
     if (mkdtemp(directory) == NULL) {
@@ -191,7 +278,7 @@ int main(int argc, char **argv)
     snprintf(url, sizeof(url), "file:%s/store", directory);
     for (int rank = 0; rank < ranks; rank++)
         if (fork() == 0)
-            _exit(be_rank(url, rank, ranks));
+            _exit(be_rank(url, rank, ranks, what));
     while (wait(&status) > 0)
         failures += status != 0;
     unlink(url + strlen("file:"));
