@@ -2,6 +2,7 @@
 #include "ranks.h"
 
 #include "device.h"
+#include "stacks.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -97,10 +98,15 @@ static volatile sig_atomic_t child_count;
 static void bark(int number)
 {
     static const char text[] = "ranks: the run did not end by its deadline: killed\n";
+    static const int signals[] = {SIGQUIT, SIGKILL};
     (void)number;
-    for (int i = 0; i < child_count; i++)
-        if (children[i] > 0)
-            kill(children[i], SIGKILL);
+    for (int s = 0; s < 2; s++) {
+        for (int i = 0; i < child_count; i++)
+            if (children[i] > 0)
+                kill(children[i], signals[s]);
+        sleep(1); /* for their stacks */
+    }
+    stacks_write();
     if (write(STDERR_FILENO, text, sizeof text - 1) < 0)
         _exit(2);
     _exit(1);
@@ -109,6 +115,7 @@ static void bark(int number)
 static void watch(void)
 {
     struct sigaction action = {.sa_handler = bark, .sa_flags = SA_RESTART};
+    stacks_on_quit();
     sigaction(SIGALRM, &action, NULL);
     alarm(RANKS_DEADLINE_S);
 }

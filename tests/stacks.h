@@ -1,0 +1,12 @@
+/* SPDX-License-Identifier: MIT */
+/* Where the threads of a process are, on stderr. */
+#ifndef TESTS_STACKS_H
+#define TESTS_STACKS_H
+
+/* From here on SIGQUIT, which scripts/gpu-check sends when a test's time is up, has this process,
+ * and the children that it forks, write their stacks before it ends them. */
+void stacks_on_quit(void);
+/* Behind stacks_on_quit(); from a signal handler, too. */
+void stacks_write(void);
+
+#endif
