@@ -198,22 +198,28 @@ static json_t *json_rows(const struct comparison *comparison)
     return rows;
 }
 
-/* "AMD EPYC, 2 cores, Linux 6.1.0" */
+/* "AMD EPYC (family 26, model 2), 2 cores, Linux 6.1.0": the name alone is that of five
+ * generations. */
 static void describe_machine(char *text, size_t size)
 {
     FILE *file = fopen("/proc/cpuinfo", "r");
     struct utsname kernel;
     char model[128] = "unknown CPU";
-    char line[256];
+    char line[256], generation[40] = "";
+    int family = -1, number = -1;
 
     while (file != NULL && fgets(line, sizeof(line), file) != NULL) {
         if (sscanf(line, "model name : %127[^\n]", model) == 1)
             break;
+        if (sscanf(line, "cpu family : %d", &family) != 1)
+            (void)sscanf(line, "model : %d", &number);
     }
     if (file != NULL)
         fclose(file);
     uname(&kernel);
-    snprintf(text, size, "%s, %ld cores, %s %s", model, sysconf(_SC_NPROCESSORS_ONLN),
+    if (family >= 0 && number >= 0)
+        snprintf(generation, sizeof(generation), " (family %d, model %d)", family, number);
+    snprintf(text, size, "%s%s, %ld cores, %s %s", model, generation, sysconf(_SC_NPROCESSORS_ONLN),
              kernel.sysname, kernel.release);
 }
 
