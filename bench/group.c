@@ -31,7 +31,7 @@ enum { ROWS = 1000000, WIDTH = 64, TURNS = 50 }; /* of sparse tensors */
 struct rank {
     tutti_pg_t *pg;
     int rank;
-    float *data; /* of the device, if `stream` is */
+    float *data; /* of the device, if `cuda` */
     tutti_stream_t stream;
     bool cuda;
     int device;

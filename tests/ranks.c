@@ -95,17 +95,20 @@ void ranks_destroy(struct ranks *ranks)
 static pid_t children[TUTTI_MAX_RANKS];
 static volatile sig_atomic_t child_count;
 
+static void signal_children(int number)
+{
+    for (int i = 0; i < child_count; i++)
+        if (children[i] > 0)
+            kill(children[i], number);
+}
+
 static void bark(int number)
 {
     static const char text[] = "ranks: the run did not end by its deadline: killed\n";
-    static const int signals[] = {SIGQUIT, SIGKILL};
     (void)number;
-    for (int s = 0; s < 2; s++) {
-        for (int i = 0; i < child_count; i++)
-            if (children[i] > 0)
-                kill(children[i], signals[s]);
-        sleep(1); /* for their stacks */
-    }
+    signal_children(SIGQUIT);
+    sleep(1); /* for their stacks */
+    signal_children(SIGKILL);
     stacks_write();
     if (write(STDERR_FILENO, text, sizeof text - 1) < 0)
         _exit(2);
