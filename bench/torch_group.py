@@ -4,11 +4,10 @@
 
 One process a GPU that has both: a group of libtutti, and torch.distributed with Gloo. The group is of a CPU
 communicator, so that tensors go through pinned memory and the hosts reduce them, or, with --direct, of a CUDA one,
-whose algorithms are TUTTI_ALGO's: host_staged has the devices reduce by way of the host's memory. They take turns, call
-by call: the ranks begin each behind a barrier; its time begins when the last of them has left that, and ends when no
-device has anything to do any more; the median of the calls is reported. Tutti's are submitted on the current stream, which then
-waits for the work; the host waits for the device alone. Every result is checked. Then how long a submission keeps the
-caller.
+whose algorithms are TUTTI_ALGO's: host_staged has the devices reduce by way of the host's memory. They take turns, block
+by block of calls: a call's time begins when the last rank makes it, and ends when no device has anything to do any
+more; the median of the calls is reported. Tutti's are submitted on the current stream, which then waits for the work;
+the host waits for the device alone. Every result is checked. Then how long a submission keeps the caller.
 
 usage: torch_group.py --ranks N [--direct] [--json FILE] [--library PATH] [--min BYTES] [--max BYTES] [--factor F]
 """
@@ -32,6 +31,7 @@ sys.path[:0] = [os.path.join(HERE, "../tests/python"), HERE]
 import tutti_pg  # noqa: E402
 
 LARGE = 4 << 20
+BLOCKS = 3
 FLOAT32, SUM = 0, 1
 
 
@@ -68,35 +68,40 @@ class CudaSum:
     def __call__(self):
         work = self.submit()
         self.check(self.c.tutti_work_wait(work, ctypes.c_void_p(self.stream)))
-        return work
+        self.c.tutti_work_destroy(work)
 
 
-def timed(tensor, rank, ranks, call):
-    """Microseconds from the last rank's call to the last rank's end: perf_counter() is the same clock for all."""
-    tensor.fill_(rank + 1)
-    torch.cuda.synchronize()
+def block(tensor, rank, ranks, calls, call):
+    """Microseconds of calls in a row, from the last rank's start to the last rank's end: perf_counter() is the same
+    clock for all."""
+    starts, ends, wrong = [], [], torch.zeros((), dtype=torch.int64, device="cuda")
     dist.barrier()
-    start = time.perf_counter()
-    work = call()
-    torch.cuda.synchronize()
-    last = torch.tensor([start, time.perf_counter()], dtype=torch.float64)
+    for _ in range(calls):
+        tensor.fill_(rank + 1)
+        torch.cuda.synchronize()
+        starts.append(time.perf_counter())
+        call()
+        torch.cuda.synchronize()
+        ends.append(time.perf_counter())
+        wrong += (tensor != ranks * (ranks + 1) // 2).sum()
+    last = torch.tensor([starts, ends], dtype=torch.float64)
     dist.all_reduce(last, op=dist.ReduceOp.MAX)
-    if not bool((tensor == ranks * (ranks + 1) // 2).all()):
+    if wrong.item():
         raise SystemExit("torch_group: a wrong result")
-    return (last[1] - last[0]).item() * 1e6, work
+    return ((last[1] - last[0]) * 1e6).tolist()
 
 
 def measure(group, tensor, rank, ranks, calls):
     """The medians of both."""
     ours, theirs = [], []
     own = CudaSum(group, tensor)
-    for call in range(calls + 3):
-        theirs.append(timed(tensor, rank, ranks, lambda: dist.all_reduce(tensor))[0])
-        us, work = timed(tensor, rank, ranks, own)
-        ours.append(us)
-        group.library.check(group.library.c.tutti_work_result(work, 60000))
-        group.library.c.tutti_work_destroy(work)
-    return statistics.median(ours[3:]), statistics.median(theirs[3:])
+    for turn in range(BLOCKS + 1):
+        gloo = block(tensor, rank, ranks, calls, lambda: dist.all_reduce(tensor))
+        tutti = block(tensor, rank, ranks, calls, own)
+        if turn:
+            theirs += gloo
+            ours += tutti
+    return statistics.median(ours), statistics.median(theirs)
 
 
 def submit_us(group):
@@ -121,7 +126,7 @@ def run(rank, options, folder):
     rows, size = [], options.min
     while size <= options.max:
         tensor = torch.empty(size // 4, dtype=torch.float32, device="cuda")
-        tutti, gloo = measure(group, tensor, rank, options.ranks, 20 if size < LARGE else 7)
+        tutti, gloo = measure(group, tensor, rank, options.ranks, 20 if size < LARGE else 5)
         rows.append({"collective": "all_reduce", "bytes": size, "gloo": round(gloo, 1), "tutti": round(tutti, 1),
                      "ratio": round(gloo / tutti, 1), "dtype": "float32", "op": "sum", "ranks": options.ranks})
         if rank == 0:

@@ -30,6 +30,7 @@
     X(ctx_id, cuCtxGetId)                                                                          \
     X(primary_retain, cuDevicePrimaryCtxRetain)                                                    \
     X(primary_release, cuDevicePrimaryCtxRelease)                                                  \
+    X(primary_state, cuDevicePrimaryCtxGetState)                                                   \
     X(ctx_push, cuCtxPushCurrent)                                                                  \
     X(ctx_pop, cuCtxPopCurrent)                                                                    \
     X(pointer_attributes, cuPointerGetAttributes)                                                  \

@@ -89,6 +89,13 @@ CUfunction cuda_gate_function(const struct cuda_gate_code *code)
     return code->kernels.gate;
 }
 
+bool cuda_gate_lives(const struct cuda_driver *driver, CUcontext context,
+                     const struct cuda_gate_code *code)
+{
+    unsigned long long id = 0;
+    return driver->ctx_id(context, &id) == CUDA_SUCCESS && id == code->context;
+}
+
 void cuda_gate_give(const struct cuda_driver *driver, struct cuda_gate_code *code)
 {
     pthread_mutex_lock(&lock);

@@ -260,8 +260,9 @@ void cuda_stage_forget(struct cuda_stage *stage)
     (void)stage;
 }
 
-void cuda_stage_sweep(void)
+void cuda_stage_trim(int most)
 {
+    (void)most;
 }
 
 enum tutti_status cuda_stage_check(struct cuda_stage *stage, const char *what, int device,

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Memory of a device for results that a process group makes. To free it waits for all streams of
- * the context, one of which may stand still for a host that waits for us; so it is used again, and
- * freed with the stage. Whoever gives it back may do so when the group has gone: the stage stays as
- * long as any ticket is out.
+ * Memory of a device for results that a process group makes: used again, as all that a stage has.
+ * Whoever gives it back may do so when the group has gone: no stage is another group's as long as a
+ * ticket is out.
  */
 #include "cuda/stage_internal.h"
 #include "error.h"

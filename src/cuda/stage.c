@@ -11,28 +11,36 @@
 #include "order.h"
 
 #include <stdlib.h>
+#include <string.h>
 
-enum { LEAST_BYTES = 1 << 16 }; /* of a block */
+enum {
+    LEAST_BYTES = 1 << 16, /* of a block */
+    KEPT_MOST = 64,        /* stages */
+};
 
-/* Stages that are closed and without tickets. */
-static pthread_mutex_t ended_lock = PTHREAD_MUTEX_INITIALIZER;
-static struct cuda_stage *ended;
+/*
+ * Stages that have ended, for groups to come. To free what is theirs waits for all streams of all
+ * devices, one of which may stand still for an operation of another rank of this process, which may
+ * need the very thread that frees.
+ */
+static pthread_mutex_t kept_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct cuda_stage *kept;
 
 static void hold(void)
 {
-    pthread_mutex_lock(&ended_lock);
+    pthread_mutex_lock(&kept_lock);
 }
 
 static void release(void)
 {
-    pthread_mutex_unlock(&ended_lock);
+    pthread_mutex_unlock(&kept_lock);
 }
 
 /* What is on the list is the parent's. */
 static void release_in_child(void)
 {
-    ended = NULL;
-    pthread_mutex_unlock(&ended_lock);
+    kept = NULL;
+    pthread_mutex_unlock(&kept_lock);
 }
 
 static void install_fork_handlers(void)
@@ -62,6 +70,16 @@ enum tutti_status cuda_pinned_alloc(const struct cuda_driver *driver, size_t byt
     CUresult result =
         driver->mem_host_alloc(memory, bytes, CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP);
     return cuda_check(driver, result, "cuMemHostAlloc");
+}
+
+static void flow_drain(const struct cuda_driver *driver, const struct cuda_stage_place *place,
+                       const struct cuda_flow *flow)
+{
+    bool pushed;
+    if (cuda_context_enter(driver, place->context, &pushed) != TUTTI_OK)
+        return;
+    driver->stream_synchronize(flow->stream);
+    cuda_context_leave(driver, pushed);
 }
 
 /* ---- places ---------------------------------------------------------------------------------- */
@@ -125,6 +143,20 @@ static enum tutti_status flows_open(const struct cuda_driver *driver,
     return status;
 }
 
+/* Holds the context if it is the device's primary one. */
+static bool primary_hold(const struct cuda_driver *driver, CUdevice device, CUcontext context)
+{
+    CUcontext primary = NULL;
+    unsigned flags;
+    int active = 0;
+    if (driver->primary_state(device, &flags, &active) != CUDA_SUCCESS || !active ||
+        driver->primary_retain(&primary, device) != CUDA_SUCCESS)
+        return false;
+    if (primary != context)
+        driver->primary_release(device);
+    return primary == context;
+}
+
 /* Under the lock; `context` is the place's, and `copies` asks for flows. */
 static enum tutti_status place_open(struct cuda_stage *stage, CUcontext context, CUdevice device,
                                     bool copies, int *place)
@@ -150,6 +182,7 @@ static enum tutti_status place_open(struct cuda_stage *stage, CUcontext context,
     cuda_visit_end(driver, &visit);
     if (status != TUTTI_OK)
         return status;
+    made->retained = primary_hold(driver, device, context);
     *place = (int)stage->place_count;
     order_store_release_u32(&stage->place_count, stage->place_count + 1); /* L5 pairs L5a */
     return TUTTI_OK;
@@ -192,10 +225,7 @@ static enum tutti_status device_open(struct cuda_stage *stage, int device, int *
     if (status != TUTTI_OK)
         return status;
     status = place_open(stage, context, device, true, place);
-    if (status == TUTTI_OK)
-        stage->places[*place].retained = true;
-    else
-        driver->primary_release(device);
+    driver->primary_release(device); /* the place holds it */
     return status;
 }
 
@@ -245,43 +275,107 @@ static void stage_free(struct cuda_stage *stage)
     free(stage);
 }
 
-void cuda_stage_sweep(void)
+/* Off the list. */
+static void stage_drop(struct cuda_stage *stage)
 {
-    static pthread_once_t once = PTHREAD_ONCE_INIT;
-    pthread_once(&once, install_fork_handlers);
+    pthread_mutex_destroy(&stage->lock);
+    cuda_stage_forget(stage);
+}
+
+/* A context other than a device's primary one, which we hold, is its maker's, and may go. */
+static bool is_ours(const struct cuda_stage *stage)
+{
+    for (uint32_t i = 0; i < stage->place_count; i++)
+        if (!stage->places[i].retained)
+            return false;
+    return true;
+}
+
+void cuda_stage_trim(int most)
+{
     struct cuda_stage *due = NULL;
-    pthread_mutex_lock(&ended_lock);
-    for (struct cuda_stage **link = &ended; *link;) {
+    pthread_mutex_lock(&kept_lock);
+    for (struct cuda_stage **link = &kept; *link;) {
         struct cuda_stage *stage = *link;
-        if (!cuda_tickets_quiet(stage)) {
-            link = &stage->next_ended;
+        if ((most > 0 && is_ours(stage)) || !cuda_tickets_quiet(stage)) {
+            most -= is_ours(stage);
+            link = &stage->next;
             continue;
         }
-        *link = stage->next_ended;
-        stage->next_ended = due;
+        *link = stage->next;
+        stage->next = due;
         due = stage;
     }
-    pthread_mutex_unlock(&ended_lock);
-    /* Freeing may wait for all streams of a context: under no lock. */
+    pthread_mutex_unlock(&kept_lock);
     while (due) {
         struct cuda_stage *stage = due;
-        due = stage->next_ended;
+        due = stage->next;
         stage_free(stage);
     }
 }
 
 void cuda_stage_end(struct cuda_stage *stage)
 {
-    pthread_mutex_lock(&ended_lock);
-    stage->next_ended = ended;
-    ended = stage;
-    pthread_mutex_unlock(&ended_lock);
-    cuda_stage_sweep();
+    if (!stage->place_count) {
+        stage_free(stage);
+        return;
+    }
+    pthread_mutex_lock(&kept_lock);
+    stage->next = kept;
+    kept = stage;
+    pthread_mutex_unlock(&kept_lock);
+    cuda_stage_trim(KEPT_MOST);
+}
+
+/* Not if the device has been reset: what was there is gone, and the context may be another one. */
+static bool place_lives(const struct cuda_driver *driver, const struct cuda_stage_place *place)
+{
+    if (!primary_hold(driver, place->device, place->context))
+        return false;
+    bool lives = cuda_gate_lives(driver, place->context, place->gate);
+    driver->primary_release(place->device);
+    return lives;
+}
+
+/* One that no stream writes to any more, NULL if there is none. */
+static struct cuda_stage *kept_take(void)
+{
+    pthread_mutex_lock(&kept_lock);
+    struct cuda_stage **link = &kept;
+    while (*link && !(is_ours(*link) && cuda_tickets_quiet(*link)))
+        link = &(*link)->next;
+    struct cuda_stage *stage = *link;
+    if (stage)
+        *link = stage->next;
+    pthread_mutex_unlock(&kept_lock);
+    return stage;
+}
+
+static struct cuda_stage *kept_revive(void)
+{
+    struct cuda_stage *stage;
+    while ((stage = kept_take())) {
+        uint32_t i = 0;
+        while (i < stage->place_count && place_lives(stage->driver, &stage->places[i]))
+            i++;
+        if (i == stage->place_count)
+            break;
+        stage_drop(stage);
+    }
+    if (!stage)
+        return NULL;
+    stage->closed = false;
+    memset(stage->ranges, 0, sizeof stage->ranges);
+    return stage;
 }
 
 enum tutti_status cuda_stage_create(struct cuda_stage **stage)
 {
-    cuda_stage_sweep();
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, install_fork_handlers);
+    *stage = kept_revive();
+    if (*stage)
+        return TUTTI_OK;
     *stage = calloc(1, sizeof **stage);
     if (!*stage)
         return error_errno("calloc of a group's staging");
@@ -289,20 +383,28 @@ enum tutti_status cuda_stage_create(struct cuda_stage **stage)
     return TUTTI_OK;
 }
 
-/* Freeing waits for all streams of a context. So nothing is freed while one is still to write a
- * word of ours: it may stand still for a host that waits for us. */
+/* Waits for what is on the place's streams, without a call if that is known to have ended. */
+static void flows_drain(const struct cuda_driver *driver, const struct cuda_stage_place *place)
+{
+    for (int way = 0; way < CUDA_WAYS; way++) {
+        const struct cuda_flow *flow = &place->flows[way];
+        if (flow->unmarked || order_load_acquire_u64(flow->passed) != flow->marks) /* L4a */
+            flow_drain(driver, place, flow);
+    }
+}
+
 void cuda_stage_close(struct cuda_stage *stage)
 {
-    struct cuda_visit visit;
     if (!stage)
         return;
     for (uint32_t i = 0; i < stage->place_count; i++)
-        if (stage->places[i].words &&
-            cuda_visit_begin(stage->driver, stage->places[i].context, &visit) == TUTTI_OK) {
-            for (int way = 0; way < CUDA_WAYS; way++)
-                stage->driver->stream_synchronize(stage->places[i].flows[way].stream);
-            cuda_visit_end(stage->driver, &visit);
-        }
+        if (stage->places[i].copies)
+            flows_drain(stage->driver, &stage->places[i]);
+    while (stage->lost) {
+        struct cuda_block *block = stage->lost;
+        stage->lost = block->next;
+        cuda_block_give(stage, block);
+    }
     pthread_mutex_lock(&stage->lock);
     stage->closed = true;
     bool last = stage->out == 0;
@@ -473,17 +575,6 @@ tutti_stream_t cuda_stage_stream(const struct cuda_stage *stage, int device, enu
     return (tutti_stream_t)(void *)place->flows[way].stream;
 }
 
-/* Nothing tells when what is on it ends: copies alone, which do. */
-static void flow_drain(const struct cuda_driver *driver, const struct cuda_stage_place *place,
-                       const struct cuda_flow *flow)
-{
-    bool pushed;
-    if (cuda_context_enter(driver, place->context, &pushed) != TUTTI_OK)
-        return;
-    driver->stream_synchronize(flow->stream);
-    cuda_context_leave(driver, pushed);
-}
-
 enum tutti_status cuda_stage_mark(struct cuda_stage *stage, int device, enum cuda_way way,
                                   uint64_t *mark)
 {
@@ -504,7 +595,9 @@ enum tutti_status cuda_stage_mark(struct cuda_stage *stage, int device, enum cud
     if (status == TUTTI_OK)
         *mark = ++flow->marks;
     else if (way != CUDA_WAY_ACROSS)
-        flow_drain(driver, place, flow);
+        flow_drain(driver, place, flow); /* copies alone, which end */
+    else
+        flow->unmarked = true;
     return status;
 }
 

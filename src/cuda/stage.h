@@ -21,17 +21,18 @@
 struct cuda_stage;
 struct cuda_ticket;
 
-/* Makes no call of CUDA: what a device needs is made when it is first named. From any thread, as
- * are the calls on tickets. Returns NO_MEMORY. */
+/* One that has ended, with all it has, or a new one, without a call of CUDA: what a device needs is
+ * made when it is first named. From any thread, as are the calls on tickets. Returns NO_MEMORY. */
 enum tutti_status cuda_stage_create(struct cuda_stage **stage);
-/* The group's end, or that of what it was to be: waits for its copies. Memory and streams go with
- * the last ticket, or, if callers' streams still hold that up, later: with another stage, or a call
- * of cuda_stage_sweep(). Takes NULL. */
+/* The group's end, or that of what it was to be: waits for its copies. Memory and streams are kept
+ * for groups to come, or, in contexts that are not primary ones, freed with the last ticket; if
+ * callers' streams still hold that up, later. Takes NULL. */
 void cuda_stage_close(struct cuda_stage *stage);
 /* In a child of fork(): all is its parent's. */
 void cuda_stage_forget(struct cuda_stage *stage);
-/* Frees what is left of stages that are closed and that no stream holds up any more. */
-void cuda_stage_sweep(void);
+/* Frees what is kept, but for `most` stages and those that a stream holds up: waits for all streams
+ * of the process. */
+void cuda_stage_trim(int most);
 
 /* Makes what the device needs, in the current context if that is the device's. Waits for kernels
  * that run there if no group has. Returns as cuda_stage_check(). */

@@ -20,6 +20,7 @@ struct cuda_flow {
     CUstream stream;
     uint64_t marks;   /* so far */
     uint64_t *passed; /* pinned: the device writes it: L4 */
+    bool unmarked;    /* there may be something behind the last mark */
 };
 
 struct cuda_gate_code;
@@ -67,9 +68,10 @@ struct cuda_stage {
     unsigned next_range;
     struct cuda_result *results; /* idle */
 
-    struct cuda_block *idle;       /* the thread's, as are: */
-    struct cuda_block *lost;       /* that copies may touch until the end */
-    struct cuda_stage *next_ended; /* in the process's list */
+    struct cuda_block *idle; /* the thread's, as are: */
+    struct cuda_block *lost; /* that copies may touch until the end */
+
+    struct cuda_stage *next; /* that is kept, too */
 };
 
 /* A call that makes, or frees, something, and so would disturb captures of others. */
@@ -99,6 +101,9 @@ void cuda_stage_end(struct cuda_stage *stage);
 enum tutti_status cuda_gate_take(const struct cuda_driver *driver, CUcontext context,
                                  struct cuda_gate_code **code);
 CUfunction cuda_gate_function(const struct cuda_gate_code *code);
+/* Whether the code is that of the context, which may have the handle of one that is gone. */
+bool cuda_gate_lives(const struct cuda_driver *driver, CUcontext context,
+                     const struct cuda_gate_code *code);
 /* No gate of the taker's runs any more. */
 void cuda_gate_give(const struct cuda_driver *driver, struct cuda_gate_code *code);
 

@@ -492,6 +492,35 @@ CUresult cuDevicePrimaryCtxRelease(CUdevice device)
     return CUDA_SUCCESS;
 }
 
+/* What is there stays. */
+CUresult cuDevicePrimaryCtxReset(CUdevice device)
+{
+    CUresult result = standin_enter(__func__);
+    if (result == CUDA_SUCCESS && !standin_device(device))
+        result = CUDA_ERROR_INVALID_DEVICE;
+    if (result != CUDA_SUCCESS)
+        return result;
+    pthread_mutex_lock(&standin_lock);
+    devices[device].retained = 0;
+    devices[device].resets++;
+    pthread_mutex_unlock(&standin_lock);
+    return CUDA_SUCCESS;
+}
+
+CUresult cuDevicePrimaryCtxGetState(CUdevice device, unsigned *flags, int *active)
+{
+    CUresult result = standin_enter(__func__);
+    if (result == CUDA_SUCCESS && !standin_device(device))
+        result = CUDA_ERROR_INVALID_DEVICE;
+    if (result != CUDA_SUCCESS)
+        return result;
+    pthread_mutex_lock(&standin_lock);
+    *flags = 0;
+    *active = devices[device].retained > 0;
+    pthread_mutex_unlock(&standin_lock);
+    return CUDA_SUCCESS;
+}
+
 CUresult cuCtxGetCurrent(CUcontext *context)
 {
     CUresult result = standin_enter(__func__);
@@ -516,7 +545,8 @@ CUresult cuCtxGetId(CUcontext context, unsigned long long *id)
     if (result == CUDA_SUCCESS && !standin_device_of(context))
         result = CUDA_ERROR_INVALID_CONTEXT;
     if (result == CUDA_SUCCESS)
-        *id = 1 + (unsigned long long)standin_ordinal(standin_device_of(context));
+        *id = 1 + (unsigned long long)standin_ordinal(standin_device_of(context)) +
+              STANDIN_DEVICES_MAX * (unsigned long long)standin_device_of(context)->resets;
     return result;
 }
 

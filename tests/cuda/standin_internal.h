@@ -42,7 +42,8 @@ struct object {
 struct device {
     int physical; /* before CUDA_VISIBLE_DEVICES */
     int retained; /* of its primary context */
-    int kernels;  /* that run */
+    int resets;
+    int kernels; /* that run */
     struct stream *legacy, *per_thread;
 };
 

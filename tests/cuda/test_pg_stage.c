@@ -86,7 +86,7 @@ static size_t left(void)
     size_t count = 1;
     for (int i = 0; i < 50 && count; i++) {
         usleep(20000);
-        cuda_stage_sweep();
+        cuda_stage_trim(0);
         count = device_left();
     }
     return count;
@@ -99,6 +99,7 @@ static int each_call_fails(void)
         "cuCtxPushCurrent",
         "cuDeviceGetAttribute",
         "cuDeviceGetCount",
+        "cuDevicePrimaryCtxGetState",
         "cuFuncLoad",
         "cuLaunchKernelEx",
         "cuMemHostAlloc",
@@ -128,23 +129,40 @@ static void CUDA_CB stand_still(void *argument)
         usleep(100);
 }
 
-/* One rank, whose device is current when the group is made: the caller's stream comes to the call,
- * and a waiting one to its gate, long after. */
+/* A group of one rank, whose device is current when it is made. */
+struct alone {
+    tutti_store_t *store;
+    tutti_comm_t *comm;
+    tutti_pg_t *pg;
+};
+
+static int alone_open(struct alone *alone, const char *url)
+{
+    CHECK(tutti_store_open(url, 1000, &alone->store) == TUTTI_OK);
+    CHECK(tutti_comm_create(alone->store, 0, 1, NULL, &alone->comm) == TUTTI_OK);
+    CHECK(tutti_pg_create(alone->comm, NULL, &alone->pg) == TUTTI_OK);
+    return 0;
+}
+
+static void alone_close(const struct alone *alone)
+{
+    tutti_pg_destroy(alone->pg);
+    tutti_comm_destroy(alone->comm);
+    tutti_store_close(alone->store);
+}
+
+/* The caller's stream comes to the call, and a waiting one to its gate, long after. */
 static int words_come_late(void)
 {
     static const int64_t size = SMALL;
     static uint32_t go;
-    tutti_store_t *store;
-    tutti_comm_t *comm;
-    tutti_pg_t *pg;
+    struct alone alone;
     tutti_work_t *work;
     CUstream streams[2];
     CHECK(device_enter(0));
     float *data = device_alloc(SMALL * sizeof *data);
     const struct tutti_tensor tensor = tensor_of(data, &size, 0);
-    CHECK(tutti_store_open("memory:late", 1000, &store) == TUTTI_OK);
-    CHECK(tutti_comm_create(store, 0, 1, NULL, &comm) == TUTTI_OK);
-    CHECK(tutti_pg_create(comm, NULL, &pg) == TUTTI_OK);
+    CHECK(alone_open(&alone, "memory:late") == 0);
     const uint64_t loads = standin_calls("cuModuleLoadData");
     for (int i = 0; i < 2; i++) {
         CHECK(cuStreamCreateWithPriority(&streams[i], CU_STREAM_NON_BLOCKING, 0) == CUDA_SUCCESS);
@@ -152,16 +170,15 @@ static int words_come_late(void)
     }
     const struct tutti_pg_call_options options = {.struct_size = sizeof options,
                                                   .stream = device_stream(streams[0])};
-    CHECK(tutti_pg_all_reduce(pg, &tensor, 1, TUTTI_SUM, &options, &work) == TUTTI_OK);
+    CHECK(tutti_pg_all_reduce(alone.pg, &tensor, 1, TUTTI_SUM, &options, &work) == TUTTI_OK);
     for (int i = 0; i < 20; i++)
         CHECK(tutti_work_wait(work, device_stream(streams[1])) == TUTTI_OK);
     CHECK(loads == 1 && standin_calls("cuModuleLoadData") == loads); /* which waits for kernels */
-    tutti_pg_destroy(pg);
-    tutti_comm_destroy(comm);
+    alone_close(&alone);
     CHECK(tutti_work_result(work, 0) == TUTTI_ERR_ABORTED);
     CHECK(tutti_work_wait(work, device_stream(streams[1])) == TUTTI_ERR_ABORTED);
     tutti_work_destroy(work);
-    cuda_stage_sweep();
+    cuda_stage_trim(0);
     CHECK(device_left() != 0); /* the words, and the gate's code */
     __atomic_store_n(&go, 1, __ATOMIC_RELEASE);
     for (int i = 0; i < 2; i++) {
@@ -169,8 +186,41 @@ static int words_come_late(void)
         cuStreamDestroy(streams[i]);
     }
     device_free(data);
-    tutti_store_close(store);
     CHECK(left() == 0);
+    return 0;
+}
+
+static int sum_alone(const struct alone *alone, float *data)
+{
+    static const int64_t size = SMALL;
+    const struct tutti_tensor tensor = tensor_of(data, &size, 0);
+    tutti_work_t *work;
+    CHECK(tutti_pg_all_reduce(alone->pg, &tensor, 1, TUTTI_SUM, NULL, &work) == TUTTI_OK);
+    CHECK(tutti_work_result(work, -1) == TUTTI_OK);
+    tutti_work_destroy(work);
+    return 0;
+}
+
+/* What one group has made serves the next one, and is not freed, for which libcuda waits for all
+ * streams; but it goes with the device. */
+static int used_again(void)
+{
+    enum { GROUPS = 20 };
+    struct alone alone;
+    CHECK(device_enter(0));
+    float *data = device_alloc(SMALL * sizeof *data);
+    uint64_t allocations = 0, frees = standin_calls("cuMemFreeHost");
+    for (int i = 0; i < GROUPS; i++) {
+        CHECK(alone_open(&alone, "memory:again") == 0 && sum_alone(&alone, data) == 0);
+        alone_close(&alone);
+        CHECK(i == 0 || standin_calls("cuMemHostAlloc") == allocations);
+        allocations = standin_calls("cuMemHostAlloc");
+    }
+    CHECK(standin_calls("cuMemFreeHost") == frees);
+    CHECK(cuDevicePrimaryCtxReset(0) == CUDA_SUCCESS && device_enter(0));
+    CHECK(alone_open(&alone, "memory:reset") == 0 && sum_alone(&alone, data) == 0);
+    CHECK(standin_calls("cuMemHostAlloc") > allocations);
+    alone_close(&alone);
     return 0;
 }
 
@@ -210,33 +260,29 @@ static bool is_under_way(tutti_work_t *work)
  * before. */
 static int result_comes_late(void)
 {
-    tutti_store_t *store;
-    tutti_comm_t *comm;
-    tutti_pg_t *pg;
+    struct alone alone;
     tutti_work_t *work;
     struct tutti_sparse_tensor result = {.struct_size = sizeof result};
     pthread_t thread;
     CHECK(device_enter(0));
     int64_t *index = device_alloc(sizeof *index);
     float *value = device_alloc(sizeof *value);
-    CHECK(tutti_store_open("memory:result", 1000, &store) == TUTTI_OK);
-    CHECK(tutti_comm_create(store, 0, 1, NULL, &comm) == TUTTI_OK);
-    CHECK(tutti_pg_create(comm, NULL, &pg) == TUTTI_OK);
-    CHECK(sum_sparse(pg, index, value, &work) == TUTTI_OK && is_under_way(work));
+    CHECK(alone_open(&alone, "memory:result") == 0);
+    CHECK(sum_sparse(alone.pg, index, value, &work) == TUTTI_OK && is_under_way(work));
     standin_hold_copy(0);
     CHECK(tutti_work_result(work, -1) == TUTTI_OK);
     CHECK(tutti_work_sparse_result(work, &result) == TUTTI_OK);
     CHECK(result.nnz == 1 && *result.indices == 2 && *(const float *)result.values == 1);
     tutti_work_destroy(work);
-    CHECK(sum_sparse(pg, index, value, &work) == TUTTI_OK && is_under_way(work));
-    CHECK(pthread_create(&thread, NULL, destroy, pg) == 0); /* which waits for the copy */
+    CHECK(sum_sparse(alone.pg, index, value, &work) == TUTTI_OK && is_under_way(work));
+    CHECK(pthread_create(&thread, NULL, destroy, alone.pg) == 0); /* which waits for the copy */
     CHECK(tutti_work_result(work, -1) == TUTTI_ERR_ABORTED);
     CHECK(tutti_work_sparse_result(work, &result) == TUTTI_ERR_ABORTED);
     standin_hold_copy(0);
     CHECK(pthread_join(thread, NULL) == 0);
     tutti_work_destroy(work);
-    tutti_comm_destroy(comm);
-    tutti_store_close(store);
+    alone.pg = NULL;
+    alone_close(&alone);
     device_free(index);
     device_free(value);
     CHECK(left() == 0);
@@ -246,5 +292,5 @@ static int result_comes_late(void)
 int main(void)
 {
     device_setup();
-    return words_come_late() || result_comes_late() || each_call_fails();
+    return words_come_late() || result_comes_late() || each_call_fails() || used_again();
 }

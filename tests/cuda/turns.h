@@ -69,7 +69,7 @@ static inline int turns_fail_at(const struct turns *turns, const char *call, int
 static inline int turns_run(const struct turns *turns)
 {
     CHECK(device_enter(0));
-    CHECK(turns_warm_up(turns) == 0);
+    CHECK(turns_warm_up(turns) == 0 && turns->left() == 0);
     for (size_t i = 0; i < turns->count; i++) {
         bool reached = true;
         for (int at = 1; reached; at += turns->doubling && at >= 4 ? at : 1)
