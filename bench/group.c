@@ -7,7 +7,8 @@
  *
  * Of CUDA tensors, each rank's on a device: what submitting and having a stream wait cost, and how
  * long it takes from the submission until the host finds the work done, and, where the stream waits
- * for it, until that has passed. With "direct" the communicator is a CUDA one.
+ * for it, until that has passed. With "direct" the communicator is a CUDA one. THREADS of each rank
+ * share the reduction of large ones by the hosts.
  */
 #include "gpu.h"
 #include "stats.h"
@@ -224,12 +225,12 @@ static void measure(struct rank *self)
         sparse_measure(self, 10000);
 }
 
-static int be_rank(const char *url, int rank, int ranks, enum what what)
+static int be_rank(const char *url, int rank, int ranks, enum what what, int threads)
 {
     const struct tutti_comm_options comm_options = {.struct_size = sizeof(comm_options),
                                                     .device = what == DIRECT ? TUTTI_DEVICE_CUDA
                                                                              : TUTTI_DEVICE_CPU};
-    struct tutti_pg_options options = {.struct_size = sizeof(options)};
+    struct tutti_pg_options options = {.struct_size = sizeof(options), .threads = threads};
     struct rank self = {.rank = rank};
     tutti_store_t *store;
     tutti_comm_t *comm;
@@ -263,12 +264,13 @@ int main(int argc, char **argv)
     char url[80];
     int failures = 0, status;
     enum what what = CPU;
+    int threads = argc > 3 ? atoi(argv[3]) : 0;
 
     if (argc > 2)
         what = strcmp(argv[2], "cuda") == 0 ? CUDA : DIRECT;
-    if (argc > 3 || ranks < 1 || ranks > MAX_RANKS ||
+    if (argc > 4 || ranks < 1 || ranks > MAX_RANKS ||
         (what == DIRECT && strcmp(argv[2], "direct") != 0)) {
-        fprintf(stderr, "usage: group [RANKS (2) [cuda|direct]]\n");
+        fprintf(stderr, "usage: group [RANKS (2) [cuda|direct [THREADS]]]\n");
         return EXIT_FAILURE;
     }
     if (mkdtemp(directory) == NULL) {
@@ -278,7 +280,7 @@ int main(int argc, char **argv)
     snprintf(url, sizeof(url), "file:%s/store", directory);
     for (int rank = 0; rank < ranks; rank++)
         if (fork() == 0)
-            _exit(be_rank(url, rank, ranks, what));
+            _exit(be_rank(url, rank, ranks, what, threads));
     while (wait(&status) > 0)
         failures += status != 0;
     unlink(url + strlen("file:"));

@@ -243,6 +243,20 @@ static bool is_float(enum tutti_dtype dtype)
     return dtype <= TUTTI_FLOAT8_E5M2;
 }
 
+static bool view_find(const struct tutti_comm *comm, const void *pointer, size_t bytes,
+                      struct symm_view *view)
+{
+    const struct symm_view *bounce = comm->bounce;
+    if (!bounce)
+        return symm_find(pointer, bytes, view);
+    const size_t offset = (size_t)((uintptr_t)pointer - (uintptr_t)bounce->buffers[bounce->rank]);
+    if (offset >= bounce->buffer_bytes || bytes > bounce->buffer_bytes - offset)
+        return symm_find(pointer, bytes, view);
+    *view = *bounce;
+    view->offset = offset;
+    return true;
+}
+
 /* Where peers can find the operands, if they can: both in allocations of a group with our ranks. */
 static void operands_find(const struct tutti_comm *comm, struct request *request)
 {
@@ -256,8 +270,8 @@ static void operands_find(const struct tutti_comm *comm, struct request *request
                                                      .recv = (uintptr_t)request->recv};
         return;
     }
-    if (!symm_find(request->send, request->bytes, &send) ||
-        !symm_find(request->recv, request->bytes, &recv) || send.rank != comm->rank ||
+    if (!view_find(comm, request->send, request->bytes, &send) ||
+        !view_find(comm, request->recv, request->bytes, &recv) || send.rank != comm->rank ||
         send.world_size != comm->world_size || recv.rank != comm->rank ||
         recv.world_size != comm->world_size)
         return;

@@ -12,6 +12,7 @@
 struct cuda_group;
 struct interrupt;
 struct meeting;
+struct symm_view;
 struct work_pool;
 
 enum { COMM_NAME_BYTES = 64 };
@@ -41,13 +42,14 @@ struct tutti_comm {
     uint64_t calls;     /* of collectives; who holds busy writes it, a group under its lock */
     size_t small_bytes; /* plan_small_bytes() */
     struct recorder recorder;
-    struct cuda_group *cuda; /* NULL on CPU; its hosts talk through `cpu` */
-    bool ready;              /* the rendezvous has succeeded */
-    bool programmatic;       /* launches: CUDA only */
-    bool unfinished;         /* the operation `cpu.sequence` has failed on this rank */
-    bool heir;               /* of some ranks of another communicator: what is forced and their
-                              * links do not allow gives way */
-    bool shrunk;             /* it has an heir */
+    struct cuda_group *cuda;        /* NULL on CPU; its hosts talk through `cpu` */
+    const struct symm_view *bounce; /* its process group's; NULL: there is none */
+    bool ready;                     /* the rendezvous has succeeded */
+    bool programmatic;              /* launches: CUDA only */
+    bool unfinished;                /* the operation `cpu.sequence` has failed on this rank */
+    bool heir;   /* of some ranks of another communicator: what is forced and their
+                  * links do not allow gives way */
+    bool shrunk; /* it has an heir */
     enum comm_service service;
     int rank;
     int world_size;

@@ -54,7 +54,7 @@ struct layout_operands {
     uint64_t recv;
 };
 
-enum { LAYOUT_PRIVATE = 0, LAYOUT_THIS_PROCESS = 1 };
+enum { LAYOUT_PRIVATE = 0, LAYOUT_THIS_PROCESS = 1, LAYOUT_BOUNCE = 2 };
 
 /* One message. A payload of up to 48 bytes travels in the flag's own line, a longer one in lines of
  * its own. */

@@ -14,7 +14,7 @@
 
 /* Where an operand lies in a rendezvoused allocation. */
 struct symm_view {
-    uint64_t id; /* of the rendezvous, random, the same on all its ranks, at least 2 */
+    uint64_t id; /* of the rendezvous, random, the same on all its ranks, none of layout.h */
     int rank;    /* whose buffer it is: this rank's in the allocation's group */
     int world_size;
     uint64_t offset;      /* of the operand in the buffer, in bytes */

@@ -202,7 +202,7 @@ static enum tutti_status exchange_offers(struct symm_allocation *allocation, str
         status = tutti_store_all_gather(&group->exchanger, &mine, sizeof mine, all,
                                         deadline_timeout_ms(deadline));
     if (status == TUTTI_OK)
-        allocation->id = all[0].id < 2 ? 2 : all[0].id;
+        allocation->id = all[0].id > LAYOUT_BOUNCE ? all[0].id : LAYOUT_BOUNCE + 1;
     return status;
 }
 

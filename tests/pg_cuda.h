@@ -58,11 +58,10 @@ static inline enum tutti_status pg_cuda_join(struct ranks *ranks, int rank, tutt
 {
     const struct tutti_comm_options options = {.struct_size = sizeof options,
                                                .device = TUTTI_DEVICE_CUDA};
-    const struct tutti_pg_options group = {.struct_size = sizeof group, .store = store};
-    if (!direct)
-        return pg_join(ranks, rank, store, comm, pg);
+    const struct tutti_pg_options group = {
+        .struct_size = sizeof group, .store = store, .threads = 1 + rank % 3};
     *pg = NULL;
-    enum tutti_status status = ranks_join(ranks, rank, store, &options, comm);
+    enum tutti_status status = ranks_join(ranks, rank, store, direct ? &options : NULL, comm);
     return status == TUTTI_OK ? tutti_pg_create(*comm, &group, pg) : status;
 }
 

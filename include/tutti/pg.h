@@ -56,6 +56,9 @@ struct tutti_pg_options {
     const int *ranks;
     int rank_count;       /* 0 with NULL */
     tutti_store_t *store; /* on which the members meet, if they do; used during the call */
+    /* Of each rank that share the reduction of large CUDA tensors by the hosts, the group's own
+     * among them, up to 16; 0: up to 8, on half of the cores. Ranks may differ. */
+    int threads;
 };
 
 /*

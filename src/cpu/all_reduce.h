@@ -22,4 +22,7 @@ enum tutti_status direct_all_reduce(struct cpu_group *group, const struct reques
  * inside them. They touch without waiting, so this ends. */
 void direct_leave_failed(struct cpu_group *group);
 
+/* After a failed one of any kind: whether a rank that lives is inside. */
+bool direct_is_touched(struct cpu_group *group);
+
 #endif

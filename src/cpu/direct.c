@@ -15,13 +15,17 @@
 #include "cpu/all_reduce.h"
 #include "cpu/chunk.h"
 #include "cpu/copy.h"
+#include "cpu/team.h"
 #include "cpu/wait.h"
 #include "point.h"
 
 #include <sched.h>
 
-/* Copies for further ranks come from a block that is still in the cache. */
-enum { BLOCK_BYTES = 128 * 1024 };
+enum {
+    BLOCK_BYTES =
+        128 * 1024,         /* copies for further ranks come from one that is still in the cache */
+    TEAM_BYTES = 32 * 1024, /* below, sharing the work costs more than it saves */
+};
 
 static unsigned char *address(void *const *buffers, int rank, uint64_t offset)
 {
@@ -53,12 +57,21 @@ static enum tutti_status operands_gather(struct cpu_group *group, const struct r
     return TUTTI_OK;
 }
 
-static void chunk_reduce(struct cpu_group *group, const struct request *request,
-                         unsigned char *const *send, unsigned char *const *recv)
+/* What a rank does for all: its chunk. */
+struct job {
+    const struct cpu_group *group;
+    const struct request *request;
+    unsigned char *const *send;
+    unsigned char *const *recv;
+    size_t first, count; /* elements */
+};
+
+static void elements_reduce(const struct job *job, size_t first, size_t count)
 {
-    size_t width = request->element_bytes, first;
-    size_t chunk = chunk_elements(request->count, group->size, width);
-    size_t count = chunk_of(request->count, chunk, group->rank, &first);
+    const struct cpu_group *group = job->group;
+    const struct request *request = job->request;
+    unsigned char *const *send = job->send, *const *recv = job->recv;
+    size_t width = request->element_bytes;
     size_t block = BLOCK_BYTES / width;
     int next = (group->rank + 1) % group->size;
 
@@ -80,6 +93,31 @@ static void chunk_reduce(struct cpu_group *group, const struct request *request,
         for (int r = (next + 1) % group->size; r != group->rank; r = (r + 1) % group->size)
             group->isa->copy(recv[r] + offset, recv[group->rank] + offset, elements * width);
     }
+}
+
+static void part_reduce(const void *context, int part)
+{
+    const struct job *job = context;
+    size_t first;
+    size_t share =
+        chunk_elements(job->count, cpu_team_size(job->group->team), job->request->element_bytes);
+    size_t count = chunk_of(job->count, share, part, &first);
+    uint64_t environment = reduce_env_begin();
+    elements_reduce(job, job->first + first, count);
+    reduce_env_end(environment);
+}
+
+static void chunk_reduce(const struct cpu_group *group, const struct request *request,
+                         unsigned char *const *send, unsigned char *const *recv)
+{
+    struct job job = {.group = group, .request = request, .send = send, .recv = recv};
+    size_t width = request->element_bytes;
+    size_t chunk = chunk_elements(request->count, group->size, width);
+    job.count = chunk_of(request->count, chunk, group->rank, &job.first);
+    if (group->team && job.count * width >= TEAM_BYTES)
+        cpu_team_run(group->team, part_reduce, &job);
+    else
+        elements_reduce(&job, job.first, job.count);
 }
 
 /* Into the peers' operands, unless some rank has failed and may be gone. */
@@ -105,6 +143,17 @@ void direct_leave_failed(struct cpu_group *group)
     for (int r = 0; r < group->size; r++)
         while (order_load_acquire_u32(&group->arenas[r]->touching)) /* A6 pairs T1 */
             sched_yield();
+}
+
+bool direct_is_touched(struct cpu_group *group)
+{
+    uint64_t left, dead;
+    order_fence();
+    cpu_group_gone(group, &left, &dead);
+    for (int r = 0; r < group->size; r++)
+        if (!(dead >> r & 1) && order_load_acquire_u32(&group->arenas[r]->touching)) /* A6 */
+            return true;
+    return false;
 }
 
 enum tutti_status direct_all_reduce(struct cpu_group *group, const struct request *request,

@@ -15,6 +15,7 @@
 
 struct channel;
 struct record_page;
+struct cpu_team;
 struct request;
 
 /* Which ranks exchange data, and how this one stands in the algorithms that go by links. */
@@ -44,6 +45,7 @@ struct cpu_group {
     bool sparse;      /* not all ranks exchange data */
     bool far;         /* copies go past the caches: copy.h */
     const struct reduce_isa *isa;
+    struct cpu_team *team;      /* of zero-copy operations, the caller's; NULL: there is none */
     int order[TUTTI_MAX_RANKS]; /* order[leaf] is a rank */
     struct topology_mesh mesh;
     int place, before, after;           /* struct cpu_links */

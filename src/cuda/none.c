@@ -337,6 +337,12 @@ enum tutti_status cuda_block_take(struct cuda_stage *stage, size_t bytes, struct
     return decline();
 }
 
+enum tutti_status cuda_block_take_shared(struct cuda_stage *stage, size_t bytes,
+                                         struct cuda_block **block)
+{
+    return cuda_block_take(stage, bytes, block);
+}
+
 void cuda_block_give(struct cuda_stage *stage, struct cuda_block *block)
 {
     (void)stage;

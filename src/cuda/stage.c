@@ -13,10 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum {
-    LEAST_BYTES = 1 << 16, /* of a block */
-    KEPT_MOST = 64,        /* stages */
-};
+enum { KEPT_MOST = 64 }; /* stages */
 
 /*
  * Stages that have ended, for groups to come. To free what is theirs waits for all streams of all
@@ -247,27 +244,10 @@ enum tutti_status cuda_context_open(struct cuda_stage *stage, CUcontext context,
 
 /* ---- life ------------------------------------------------------------------------------------ */
 
-static void blocks_free(struct cuda_stage *stage, struct cuda_block **list, bool child)
-{
-    struct cuda_visit visit;
-    bool entered = !child && *list &&
-                   cuda_visit_begin(stage->driver, stage->places[0].context, &visit) == TUTTI_OK;
-    while (*list) {
-        struct cuda_block *block = *list;
-        *list = block->next;
-        if (entered)
-            stage->driver->mem_host_free(block->memory);
-        free(block);
-    }
-    if (entered)
-        cuda_visit_end(stage->driver, &visit);
-}
-
 static void stage_free(struct cuda_stage *stage)
 {
     cuda_tickets_free(stage, false);
-    blocks_free(stage, &stage->idle, false);
-    blocks_free(stage, &stage->lost, false);
+    cuda_blocks_free(stage, false);
     cuda_results_free(stage, false);
     for (uint32_t i = 0; i < stage->place_count; i++)
         place_close(stage->driver, &stage->places[i]);
@@ -400,11 +380,7 @@ void cuda_stage_close(struct cuda_stage *stage)
     for (uint32_t i = 0; i < stage->place_count; i++)
         if (stage->places[i].copies)
             flows_drain(stage->driver, &stage->places[i]);
-    while (stage->lost) {
-        struct cuda_block *block = stage->lost;
-        stage->lost = block->next;
-        cuda_block_give(stage, block);
-    }
+    cuda_blocks_find(stage);
     pthread_mutex_lock(&stage->lock);
     stage->closed = true;
     bool last = stage->out == 0;
@@ -418,8 +394,7 @@ void cuda_stage_forget(struct cuda_stage *stage)
     if (!stage)
         return;
     cuda_tickets_free(stage, true);
-    blocks_free(stage, &stage->idle, true);
-    blocks_free(stage, &stage->lost, true);
+    cuda_blocks_free(stage, true);
     cuda_results_free(stage, true);
     free(stage);
 }
@@ -502,54 +477,6 @@ enum tutti_status cuda_stage_check(struct cuda_stage *stage, const char *what, i
 }
 
 /* ---- copies ---------------------------------------------------------------------------------- */
-
-enum tutti_status cuda_block_take(struct cuda_stage *stage, size_t bytes, struct cuda_block **block)
-{
-    struct cuda_block **best = NULL;
-    struct cuda_visit visit;
-    void *memory = NULL;
-    size_t size = LEAST_BYTES;
-    *block = NULL;
-    for (struct cuda_block **link = &stage->idle; *link; link = &(*link)->next)
-        if ((*link)->bytes >= bytes && (!best || (*link)->bytes < (*best)->bytes))
-            best = link;
-    if (best) {
-        *block = *best;
-        *best = (*block)->next;
-        return TUTTI_OK;
-    }
-    while (size < bytes && size <= SIZE_MAX / 2)
-        size *= 2;
-    struct cuda_block *made = malloc(sizeof *made);
-    if (!made)
-        return error_errno("malloc of a block of pinned memory");
-    enum tutti_status status = cuda_visit_begin(stage->driver, stage->places[0].context, &visit);
-    if (status == TUTTI_OK) {
-        status = cuda_pinned_alloc(stage->driver, size, &memory);
-        cuda_visit_end(stage->driver, &visit);
-    }
-    if (status != TUTTI_OK) {
-        free(made);
-        return error_context(status, "%zu bytes of pinned memory", size);
-    }
-    *made = (struct cuda_block){.memory = memory, .bytes = size};
-    *block = made;
-    return TUTTI_OK;
-}
-
-void cuda_block_give(struct cuda_stage *stage, struct cuda_block *block)
-{
-    if (!block)
-        return;
-    block->next = stage->idle;
-    stage->idle = block;
-}
-
-void cuda_block_lose(struct cuda_stage *stage, struct cuda_block *block)
-{
-    block->next = stage->lost;
-    stage->lost = block;
-}
 
 enum tutti_status cuda_stage_copy(struct cuda_stage *stage, int device, enum cuda_way way, void *to,
                                   const void *from, size_t bytes)

@@ -96,6 +96,7 @@ enum cuda_way { CUDA_WAY_IN, CUDA_WAY_OUT, CUDA_WAY_ACROSS, CUDA_WAYS };
 struct cuda_block {
     unsigned char *memory;
     size_t bytes;
+    int fd;                  /* of the segment that it is, else -1 */
     struct cuda_block *next; /* for who holds it */
 };
 
@@ -103,9 +104,13 @@ struct cuda_block {
  * Returns NO_MEMORY, CUDA. */
 enum tutti_status cuda_block_take(struct cuda_stage *stage, size_t bytes,
                                   struct cuda_block **block);
+/* The same of a segment. Returns NO_MEMORY, SYSTEM, CUDA. */
+enum tutti_status cuda_block_take_shared(struct cuda_stage *stage, size_t bytes,
+                                         struct cuda_block **block);
 /* No copy touches it any more. Takes NULL. */
 void cuda_block_give(struct cuda_stage *stage, struct cuda_block *block);
-/* Copies that do not end may: it is not used again. */
+/* Copies that do not end may: it is not used again before the group's end; a segment, which a peer
+ * may touch, not at all. */
 void cuda_block_lose(struct cuda_stage *stage, struct cuda_block *block);
 
 /* Enqueues a copy between a block and memory of the device, behind the former ones of that way.

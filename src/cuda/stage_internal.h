@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: MIT */
-/* The inside of a process group's staging: stage.c, ticket.c, result.c. */
+/* The inside of a process group's staging: stage.c, ticket.c, block.c, result.c. */
 #ifndef TUTTI_CUDA_STAGE_INTERNAL_H
 #define TUTTI_CUDA_STAGE_INTERNAL_H
 
 #include "cuda/gate_launch.h"
 #include "cuda/group_internal.h"
 #include "cuda/stage.h"
+#include "ipc/segment.h"
 
 #include <pthread.h>
 
@@ -112,6 +113,12 @@ void cuda_gate_give(const struct cuda_driver *driver, struct cuda_gate_code *cod
 /* Whether no stream touches them any more; none is taken. */
 bool cuda_tickets_quiet(const struct cuda_stage *stage);
 void cuda_tickets_free(struct cuda_stage *stage, bool child);
+
+/* ---- block.c --------------------------------------------------------------------------------- */
+
+/* No copy is under way any more. */
+void cuda_blocks_find(struct cuda_stage *stage);
+void cuda_blocks_free(struct cuda_stage *stage, bool child);
 
 /* ---- result.c -------------------------------------------------------------------------------- */
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* A group's life. */
 #include "cuda/group.h"
+#include "cpu/team.h"
 #include "deadline.h"
 #include "error.h"
 #include "ipc/fork.h"
@@ -36,8 +37,16 @@ static enum tutti_status comm_check(struct tutti_comm *comm)
     return tutti_comm_status(comm, NULL);
 }
 
-static enum tutti_status pg_make(struct tutti_comm *comm, bool owns, int64_t timeout_ms,
-                                 struct tutti_pg **pg)
+/* Half of the cores that a rank has to itself. */
+static int threads_of(const struct tutti_comm *comm, int asked)
+{
+    enum { THREADS_MOST = 8 };
+    int spare = comm->cores / comm->world_size / 2;
+    return asked ? asked : spare < THREADS_MOST ? spare : THREADS_MOST;
+}
+
+static enum tutti_status pg_make(struct tutti_comm *comm, bool owns,
+                                 const struct tutti_pg_options *options, struct tutti_pg **pg)
 {
     struct tutti_pg *made = calloc(1, sizeof *made);
     if (!made)
@@ -46,7 +55,8 @@ static enum tutti_status pg_make(struct tutti_comm *comm, bool owns, int64_t tim
     made->owns = owns;
     made->epoch = comm->epoch;
     made->due_at = DEADLINE_NEVER;
-    made->timeout_ms = timeout_ms ? timeout_ms : comm->timeout_ms;
+    made->timeout_ms = options->timeout_ms ? options->timeout_ms : comm->timeout_ms;
+    made->threads = threads_of(comm, options->threads);
     made->boards.rank = comm->rank;
     made->boards.size = comm->world_size;
     for (int r = 0; r < comm->world_size; r++)
@@ -55,13 +65,14 @@ static enum tutti_status pg_make(struct tutti_comm *comm, bool owns, int64_t tim
     made->wide = malloc(PG_WIDE_ELEMENTS * sizeof *made->wide);
     made->worker.isa = comm->isa;
     made->share = pg_share_create(comm);
+    made->bounce.share = pg_share_create(comm);
     made->home = pg_home_create(comm->cpu.own, owns ? comm->name : "");
     if (comm->rank == 0)
         made->leader = pg_leader_create(&made->boards);
     enum tutti_status status = cuda_stage_create(&made->stage);
     pthread_mutex_init(&made->lock, NULL);
     *pg = made;
-    if (status == TUTTI_OK && made->wide && made->share && made->home &&
+    if (status == TUTTI_OK && made->wide && made->share && made->bounce.share && made->home &&
         (made->leader || comm->rank != 0))
         return TUTTI_OK;
     return error_set(TUTTI_ERR_NO_MEMORY, "%s: no memory for a group", call);
@@ -73,8 +84,11 @@ static void pg_free(struct tutti_pg *pg)
     struct pg_key *key;
     while ((key = pg_table_take_any(&pg->tags)))
         free(key); /* begins a struct pg_tag */
+    cpu_team_destroy(pg->comm->cpu.team);
+    pg->comm->cpu.team = NULL;
     pg_leader_destroy(pg->leader);
     pg_share_destroy(pg->share);
+    pg_bounce_close(pg);
     pg_home_close(pg->home);
     cuda_stage_close(pg->stage);
     sparse_memory_fini(&pg->worker.scratch);
@@ -97,10 +111,10 @@ static enum tutti_status thread_start(struct tutti_pg *pg)
 
 /* Of a communicator that nobody else uses from now on. */
 static enum tutti_status pg_start(struct tutti_comm *comm, struct tutti_comm *direct, bool owns,
-                                  int64_t timeout_ms, struct tutti_pg **pg)
+                                  const struct tutti_pg_options *options, struct tutti_pg **pg)
 {
     struct tutti_pg *made = NULL;
-    enum tutti_status status = pg_make(comm, owns, timeout_ms, &made);
+    enum tutti_status status = pg_make(comm, owns, options, &made);
     if (status == TUTTI_OK && direct) {
         made->direct = direct;
         made->device = cuda_group_device(direct->cuda);
@@ -122,7 +136,7 @@ static enum tutti_status pg_start(struct tutti_comm *comm, struct tutti_comm *di
     return status;
 }
 
-static enum tutti_status create_on(struct tutti_comm *comm, int64_t timeout_ms,
+static enum tutti_status create_on(struct tutti_comm *comm, const struct tutti_pg_options *options,
                                    struct tutti_pg **pg)
 {
     if (order_exchange_u32(&comm->busy, 1)) /* C1; never given back, but on failure */
@@ -130,7 +144,7 @@ static enum tutti_status create_on(struct tutti_comm *comm, int64_t timeout_ms,
                          "%s: communicator \"%s\" is in use, or has had its group: make another "
                          "communicator for each group, or name the ranks of each in options->ranks",
                          call, comm->name);
-    enum tutti_status status = pg_start(comm, NULL, false, timeout_ms, pg);
+    enum tutti_status status = pg_start(comm, NULL, false, options, pg);
     if (status != TUTTI_OK)
         order_store_release_u32(&comm->busy, 0); /* C1 */
     return status;
@@ -155,7 +169,7 @@ static enum tutti_status create_apart(struct tutti_comm *comm,
         return status;
     status = pg_members_meet(comm, options->store, members, timeout_ms, &own, &direct);
     if (status == TUTTI_OK)
-        status = pg_start(own, direct, true, timeout_ms, pg);
+        status = pg_start(own, direct, true, options, pg);
     if (status != TUTTI_OK) {
         tutti_comm_destroy(direct);
         tutti_comm_destroy(own);
@@ -176,12 +190,15 @@ enum tutti_status tutti_pg_create(tutti_comm_t *comm, const struct tutti_pg_opti
     enum tutti_status status = comm_check(comm);
     if (status == TUTTI_OK && given)
         status = options_copy(call, "tutti_pg_options", given, &options, sizeof options);
+    if (status == TUTTI_OK && (options.threads < 0 || options.threads > CPU_TEAM_MOST))
+        status = error_set(TUTTI_ERR_INVALID, "%s: options->threads is %d: expected 0 to %d", call,
+                           options.threads, CPU_TEAM_MOST);
     if (status == TUTTI_OK)
         status = pg_members_read(comm, &options, &members);
     if (status != TUTTI_OK)
         return status;
     return members.listed || comm->cuda ? create_apart(comm, &options, &members, pg)
-                                        : create_on(comm, options.timeout_ms, pg);
+                                        : create_on(comm, &options, pg);
 }
 
 void tutti_pg_destroy(tutti_pg_t *pg)
@@ -191,7 +208,9 @@ void tutti_pg_destroy(tutti_pg_t *pg)
     struct tutti_comm *own = pg->owns ? pg->comm : NULL, *direct = pg->direct;
     if (fork_detected(pg->epoch)) { /* nor has it the segments, or a lock that it may take */
         pg_share_forget(pg->share);
+        pg_bounce_forget(pg);
         cuda_stage_forget(pg->stage);
+        pg->comm->cpu.team = NULL;
         pg->share = NULL;
         pg->home = NULL;
         pg->stage = NULL;

@@ -12,6 +12,7 @@
 #include "comm.h"
 #include "op.h"
 #include "pg/board.h"
+#include "pg/bounce.h"
 #include "pg/home.h"
 #include "pg/share.h"
 #include "pg/sparse.h"
@@ -96,6 +97,7 @@ struct tutti_pg {
     int device;                /* of `direct`, in this process */
     uint32_t epoch;
     int64_t timeout_ms;
+    int threads; /* that reduce staged tensors */
     struct pg_boards boards;
     pthread_t thread;
     uint32_t ended; /* the thread has, or nearly: futex; release H6 */
@@ -122,6 +124,7 @@ struct tutti_pg {
     float *wide;              /* run.c */
     struct sparse_worker worker;
     struct pg_share *share;
+    struct pg_bounce bounce;
 
     struct pg_home *home; /* any thread's */
     struct cuda_stage *stage;

@@ -118,13 +118,28 @@ static enum tutti_status hand_out(struct pg_share *share, int fd, int64_t timeou
     return TUTTI_OK;
 }
 
+/* The segment is the share's from here on. */
+static enum tutti_status lend(struct pg_share *share, struct segment *segment, int fd,
+                              int64_t timeout_ms)
+{
+    const int rank = share->comm->rank;
+    uint8_t key[16];
+    key_make(share, rank, ++share->made, key);
+    enum tutti_status status = local_publish(key, rank, segment);
+    if (status != TUTTI_OK) {
+        segment_unmap(segment);
+        return status;
+    }
+    share->lent[rank][share->turn] = (struct lent){segment->base, segment->bytes, share->made};
+    return hand_out(share, fd, timeout_ms);
+}
+
 enum tutti_status pg_share_reserve(struct pg_share *share, size_t bytes, int64_t timeout_ms,
                                    void **memory)
 {
     const int rank = share->comm->rank;
     struct lent *own = &share->lent[rank][share->turn];
     struct segment segment;
-    uint8_t key[16];
     int fd;
     *memory = own->base;
     if (own->base && bytes <= own->bytes)
@@ -135,18 +150,17 @@ enum tutti_status pg_share_reserve(struct pg_share *share, size_t bytes, int64_t
     enum tutti_status status = segment_create("tutti-share", room, &segment, &fd);
     if (status != TUTTI_OK)
         return status;
-    key_make(share, rank, ++share->made, key);
-    status = local_publish(key, rank, &segment);
-    if (status != TUTTI_OK) {
-        segment_unmap(&segment);
-        goto err_close;
-    }
-    *own = (struct lent){segment.base, segment.bytes, share->made};
+    status = lend(share, &segment, fd, timeout_ms);
     *memory = own->base;
-    status = hand_out(share, fd, timeout_ms);
-err_close:
     close(fd);
     return status;
+}
+
+enum tutti_status pg_share_offer(struct pg_share *share, int fd, size_t bytes, int64_t timeout_ms)
+{
+    struct segment segment;
+    enum tutti_status status = segment_map(fd, bytes, &segment);
+    return status == TUTTI_OK ? lend(share, &segment, fd, timeout_ms) : status;
 }
 
 /* Takes what a rank has made anew. */

@@ -35,6 +35,8 @@ void pg_share_forget(struct pg_share *share);
  * SYSTEM; then pg_share_show() is called with it all the same. */
 enum tutti_status pg_share_reserve(struct pg_share *share, size_t bytes, int64_t timeout_ms,
                                    void **memory);
+/* The same of a segment, which is mapped once more; the descriptor stays the caller's. */
+enum tutti_status pg_share_offer(struct pg_share *share, int fd, size_t bytes, int64_t timeout_ms);
 /*
  * Collective: the first `bytes` of it, or, if `status` is not OK, that this rank has nothing and
  * why. [out] shown, of each rank. If any has nothing, or cannot take what the others have, all get

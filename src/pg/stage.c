@@ -4,16 +4,18 @@
  * to the call: small tensors are copied in at once, others when all ranks have come. Then piece by
  * piece:
  *
- *     copy in k + 2 and k + 3, reduce k among the hosts, copy out k - 1
+ *     copy in k + 1 and k + 2, reduce k among the hosts, copy out k - 1
  *
  * all at the same time, for the two ways of the bus have a stream each. Pieces have the same bounds
  * on all ranks. The block has room for PIECES of them; where the tensors came ahead, for all.
  *
- * The hosts reduce in the block, a part at a time, what run.c would reduce in the tensors.
+ * The hosts reduce in the block, or the bounce buffer, a piece at a time, what run.c would reduce
+ * in the tensors.
  */
 #include "pg/stage.h"
 
 #include "cpu/group.h"
+#include "cpu/team.h"
 #include "deadline.h"
 #include "error.h"
 #include "log.h"
@@ -26,12 +28,11 @@
 #include <time.h>
 
 enum {
-    AHEAD_BYTES = 256 << 10, /* of all tensors: up to here they are copied in ahead */
-    PIECES = 4,              /* of each tensor that a block has room for */
-    PIECE_MOST = 1 << 20,
-    PIECE_LEAST = 256 << 10,
-    PIECE_LEAST_OF_MANY = 64 << 10, /* where ranks have many inputs */
-    PIECE_SHARE = 4,                /* of a tensor that lies between the two */
+    AHEAD_BYTES = 64 << 10, /* of all tensors: up to here they are copied in ahead */
+    PIECES = PG_SLOTS,      /* of each tensor that a block has room for, or the bounce buffer */
+    PIECES_OUT = 2,         /* of them on their way back while the next one is copied in */
+    PIECE_BYTES = PG_SLOT_BYTES,
+    PIECE_LEAST = 64 << 10, /* where ranks have many inputs */
     ALIGNMENT = 256,
     NAP_FIRST_NS = 1000, /* of a thread that awaits a copy, */
     NAP_MOST_NS = 50000, /* twice as long each time */
@@ -44,11 +45,13 @@ struct pipe {
     struct pg_op *op;
     struct pg_staging *staging;
     uint32_t inputs;
-    size_t width; /* of an element */
-    size_t piece; /* elements */
-    size_t count; /* of pieces */
-    size_t room;  /* pieces of a tensor that the block has room for */
-    size_t area;  /* bytes of the block that a tensor has */
+    size_t width;             /* of an element */
+    size_t piece;             /* elements */
+    size_t count;             /* of pieces */
+    size_t room;              /* pieces of a tensor that the block has room for */
+    size_t area;              /* bytes of the block that a tensor has */
+    struct pg_bounce *bounce; /* NULL: it goes through a block */
+    uint64_t first;           /* slot of the first piece */
     int64_t deadline;
     uint64_t marks[CUDA_WAYS][PIECES][PG_STAGE_DEVICES];
 };
@@ -136,6 +139,11 @@ enum tutti_status pg_stage_mark(struct tutti_pg *pg, struct pg_staging *staging,
     return status;
 }
 
+static bool slot_passed(const struct tutti_pg *pg, const struct pg_slot *slot)
+{
+    return !slot->mark || cuda_stage_passed(pg->stage, slot->device, CUDA_WAY_OUT, slot->mark);
+}
+
 static bool marks_passed(const struct tutti_pg *pg, const struct pg_staging *staging,
                          enum cuda_way way, const uint64_t *marks)
 {
@@ -170,8 +178,11 @@ void pg_stage_ahead(struct tutti_pg *pg, struct pg_op *op)
     staging->status = pg_stage_mark(pg, staging, CUDA_WAY_IN, status);
 }
 
+/* For copies. */
 static void *piece_at(const struct pipe *pipe, int tensor, size_t piece)
 {
+    if (pipe->bounce)
+        return pg_bounce_pinned(pipe->bounce, pipe->first + piece);
     return pipe->staging->block->memory + pipe->area * (size_t)tensor +
            piece % pipe->room * pipe->piece * pipe->width;
 }
@@ -195,21 +206,38 @@ static enum tutti_status piece_copy(struct pipe *pipe, enum cuda_way way, size_t
                                  in ? device : host, piece_count(pipe, piece) * pipe->width);
     }
     status = pg_stage_mark(pipe->pg, staging, way, status);
+    if (pipe->bounce && way == CUDA_WAY_OUT)
+        pipe->bounce->slots[(pipe->first + piece) % PG_SLOTS] =
+            (struct pg_slot){staging->devices[0], staging->marks[way][0]};
     memcpy(pipe->marks[way][piece % PIECES], staging->marks[way], sizeof staging->marks[way]);
     return status;
 }
 
-enum tutti_status pg_stage_await(struct tutti_pg *pg, const struct pg_staging *staging,
-                                 enum cuda_way way, const uint64_t *marks, int64_t deadline)
+/* A copy, or several, that the thread waits for. */
+struct copies {
+    const struct pg_staging *staging;
+    enum cuda_way way;
+    const uint64_t *marks;
+    const struct pg_slot *slot; /* or NULL */
+};
+
+static bool copies_passed(const struct tutti_pg *pg, const struct copies *copies)
+{
+    return copies->slot ? slot_passed(pg, copies->slot)
+                        : marks_passed(pg, copies->staging, copies->way, copies->marks);
+}
+
+static enum tutti_status copies_await(struct tutti_pg *pg, const struct copies *copies,
+                                      int64_t deadline)
 {
     struct cpu_group *host = &pg->comm->cpu;
     struct tutti_fault fault;
     for (int polls = host->spin; polls > 0; polls--) {
-        if (marks_passed(pg, staging, way, marks))
+        if (copies_passed(pg, copies))
             return TUTTI_OK;
         order_pause();
     }
-    for (int64_t ns = NAP_FIRST_NS; !marks_passed(pg, staging, way, marks);
+    for (int64_t ns = NAP_FIRST_NS; !copies_passed(pg, copies);
          ns = ns < NAP_MOST_NS / 2 ? 2 * ns : NAP_MOST_NS) {
         if (cpu_group_look(host, host->rank, false, &fault))
             return cpu_group_fail(host, &fault);
@@ -220,6 +248,12 @@ enum tutti_status pg_stage_await(struct tutti_pg *pg, const struct pg_staging *s
     return TUTTI_OK;
 }
 
+enum tutti_status pg_stage_await(struct tutti_pg *pg, const struct pg_staging *staging,
+                                 enum cuda_way way, const uint64_t *marks, int64_t deadline)
+{
+    return copies_await(pg, &(struct copies){staging, way, marks, NULL}, deadline);
+}
+
 /* Until the piece has been copied. */
 static enum tutti_status piece_await(struct pipe *pipe, enum cuda_way way, size_t piece)
 {
@@ -227,19 +261,72 @@ static enum tutti_status piece_await(struct pipe *pipe, enum cuda_way way, size_
                           pipe->deadline);
 }
 
+static enum tutti_status slot_await(struct pipe *pipe, uint64_t slot)
+{
+    const struct copies copies = {.slot = &pipe->bounce->slots[slot % PG_SLOTS]};
+    return copies_await(pipe->pg, &copies, pipe->deadline);
+}
+
 /* ---- the operation --------------------------------------------------------------------------- */
 
 /* Elements of a piece, the same on all ranks. */
 static size_t piece_elements(const struct pg_op *op, uint32_t inputs)
 {
-    size_t width = tutti_dtype_size(op->dtype), bytes = op->count * width / PIECE_SHARE;
-    size_t least = PIECE_LEAST, most = PIECE_MOST;
-    for (; inputs > 1; inputs = (inputs + 1) / 2) {
-        least = least / 2 > PIECE_LEAST_OF_MANY ? least / 2 : PIECE_LEAST_OF_MANY;
-        most = most / 2 > PIECE_LEAST_OF_MANY ? most / 2 : PIECE_LEAST_OF_MANY;
-    }
-    bytes = bytes < least ? least : bytes > most ? most : bytes;
-    return bytes / ALIGNMENT * ALIGNMENT / width;
+    size_t bytes = PIECE_BYTES;
+    for (; inputs > 1; inputs = (inputs + 1) / 2)
+        bytes = bytes / 2 > PIECE_LEAST ? bytes / 2 : PIECE_LEAST;
+    return bytes / tutti_dtype_size(op->dtype);
+}
+
+/* Copies a piece in, once what was in its place is out. */
+static enum tutti_status piece_bring(struct pipe *pipe, size_t piece)
+{
+    enum tutti_status status = TUTTI_OK;
+    if (pipe->bounce)
+        status = slot_await(pipe, pipe->first + piece);
+    else if (piece >= pipe->room)
+        status = piece_await(pipe, CUDA_WAY_OUT, piece - pipe->room);
+    return status == TUTTI_OK ? piece_copy(pipe, CUDA_WAY_IN, piece) : status;
+}
+
+/* Threads that help, once there is something to help with; none if there are none to be had. */
+static void team_gather(struct tutti_pg *pg)
+{
+    if (pg->threads > 1 && !pg->comm->cpu.team)
+        pg->comm->cpu.team = cpu_team_create(pg->threads);
+    if (!pg->comm->cpu.team)
+        pg->threads = 1;
+}
+
+/* Whether the pieces go through memory that all ranks share: the same answer on all of them. */
+static enum tutti_status bounce_try(struct pipe *pipe)
+{
+    struct tutti_pg *pg = pipe->pg;
+    const struct cpu_group *host = &pg->comm->cpu;
+    if (pipe->inputs > 1 || host->size == 1 || host->sparse)
+        return TUTTI_OK;
+    team_gather(pg);
+    if (host->one_process) /* where ranks reach each other's blocks */
+        return TUTTI_OK;
+    enum tutti_status status = pg_bounce_open(pg, pipe->op->timeout_ms);
+    if (status != TUTTI_OK || !pg->bounce.ready)
+        return status;
+    pipe->bounce = &pg->bounce;
+    pipe->first = pg->bounce.taken;
+    pg->bounce.taken += pipe->count;
+    return TUTTI_OK;
+}
+
+static enum tutti_status room_take(struct pipe *pipe)
+{
+    const struct pg_op *op = pipe->op;
+    pipe->room = pipe->count < PIECES ? pipe->count : PIECES;
+    pipe->area = pipe->room * pipe->piece * pipe->width;
+    enum tutti_status status = bounce_try(pipe);
+    if (status != TUTTI_OK || pipe->bounce)
+        return status;
+    return cuda_block_take(pipe->pg->stage, pipe->area * (size_t)op->work.tensor_count,
+                           &pipe->staging->block);
 }
 
 static enum tutti_status pipe_open(struct pipe *pipe)
@@ -258,12 +345,9 @@ static enum tutti_status pipe_open(struct pipe *pipe)
                    sizeof staging->marks[CUDA_WAY_IN]);
         return staging->status;
     }
-    pipe->room = pipe->count < PIECES ? pipe->count : PIECES;
-    pipe->area = pipe->room * pipe->piece * pipe->width;
-    enum tutti_status status = cuda_block_take(
-        pipe->pg->stage, pipe->area * (size_t)op->work.tensor_count, &staging->block);
+    enum tutti_status status = room_take(pipe);
     for (size_t p = 0; p < pipe->room && status == TUTTI_OK; p++)
-        status = piece_copy(pipe, CUDA_WAY_IN, p);
+        status = piece_bring(pipe, p);
     return status;
 }
 
@@ -271,18 +355,9 @@ static enum tutti_status piece_reduce(struct pipe *pipe, size_t piece)
 {
     struct pg_part part = {.count = piece_count(pipe, piece)};
     for (int i = 0; i < pipe->op->work.tensor_count; i++)
-        part.data[i] = piece_at(pipe, i, piece);
+        part.data[i] = pipe->bounce ? pg_bounce_shared(pipe->bounce, pipe->first + piece)
+                                    : piece_at(pipe, i, piece);
     return pg_run_part(pipe->pg, pipe->op, &part, pipe->inputs);
-}
-
-/* Behind `piece`, whose results are on their way back, the one before it makes room. */
-static enum tutti_status room_use(struct pipe *pipe, size_t piece)
-{
-    const size_t next = piece + pipe->room - 1;
-    if (piece == 0 || next >= pipe->count)
-        return TUTTI_OK;
-    enum tutti_status status = piece_await(pipe, CUDA_WAY_OUT, piece - 1);
-    return status == TUTTI_OK ? piece_copy(pipe, CUDA_WAY_IN, next) : status;
 }
 
 static enum tutti_status pipe_run(struct pipe *pipe)
@@ -294,8 +369,9 @@ static enum tutti_status pipe_run(struct pipe *pipe)
             status = piece_reduce(pipe, piece);
         if (status == TUTTI_OK)
             status = piece_copy(pipe, CUDA_WAY_OUT, piece);
-        if (status == TUTTI_OK)
-            status = room_use(pipe, piece);
+        const size_t next = piece + pipe->room - PIECES_OUT;
+        if (status == TUTTI_OK && piece >= PIECES_OUT && next < pipe->count)
+            status = piece_bring(pipe, next);
     }
     return status;
 }

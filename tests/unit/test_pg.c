@@ -251,6 +251,20 @@ static void declines_strict(void **state)
     tutti_comm_destroy(strict);
 }
 
+static void refuses_threads(void **state)
+{
+    (void)state;
+    static const int counts[] = {-1, 17};
+    for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
+        const struct tutti_pg_options options = {.struct_size = sizeof options,
+                                                 .threads = counts[i]};
+        tutti_pg_t *group;
+        assert_int_equal(tutti_pg_create(comm, &options, &group), TUTTI_ERR_INVALID);
+        assert_null(group);
+        assert_non_null(strstr(tutti_last_error(), "options->threads"));
+    }
+}
+
 /* A child of fork() may only free what it has a copy of. */
 static void survives_fork(void **state)
 {
@@ -284,7 +298,8 @@ int main(void)
         cmocka_unit_test(refuses),          cmocka_unit_test(takes_any_dense_layout),
         cmocka_unit_test(tells_of_itself),  cmocka_unit_test(begins_by_itself),
         cmocka_unit_test(accessors_refuse), cmocka_unit_test(owns_the_communicator),
-        cmocka_unit_test(declines_strict),  cmocka_unit_test(survives_fork),
+        cmocka_unit_test(declines_strict),  cmocka_unit_test(refuses_threads),
+        cmocka_unit_test(survives_fork),
     };
     return cmocka_run_group_tests(tests, open_group, close_group);
 }

@@ -1,0 +1,23 @@
+/* SPDX-License-Identifier: MIT */
+/* Threads that share the work of one: a rank's, where it has cores to spare. */
+#ifndef TUTTI_CPU_TEAM_H
+#define TUTTI_CPU_TEAM_H
+
+#include "tutti/tutti.h"
+
+struct cpu_team;
+
+enum { CPU_TEAM_MOST = 16 };
+
+/* `size` threads, 2 to CPU_TEAM_MOST, the caller of cpu_team_run() among them. NULL if the system
+ * has no memory or threads. */
+struct cpu_team *cpu_team_create(int size);
+/* Takes NULL. Not in a child of fork(). */
+void cpu_team_destroy(struct cpu_team *team);
+int cpu_team_size(const struct cpu_team *team);
+/* Calls part(context, i) for each i below cpu_team_size(), each in a thread of its own, 0 in the
+ * caller's; returns when all have returned. By one thread at a time. */
+void cpu_team_run(struct cpu_team *team, void (*part)(const void *context, int i),
+                  const void *context);
+
+#endif
