@@ -403,6 +403,7 @@ static enum tutti_status device_open(struct tutti_comm *comm, struct workspace *
         .marked = comm->recorder.pattern != NULL,
         .recorder_fd = comm->recorder.fd,
         .exchanger = host->exchanger,
+        .interrupt = host->interrupt,
         .timeout_ms = deadline_timeout_ms(deadline),
     };
     enum tutti_status status = cuda_group_open(&config, &comm->cuda);

@@ -172,7 +172,7 @@ struct layout_arena {
     uint32_t aborted;  /* the owner was aborted; relaxed: it carries nothing but itself */
     uint32_t touching; /* release T1: the owner is inside its peers' operands: direct.c */
     uint32_t core;     /* 1 + where the owner last found itself; relaxed: balance.c */
-    uint32_t awaits;   /* 1 + the rank that the owner has long waited for; relaxed: wait.c */
+    uint32_t awaits;   /* 1 + the rank that the owner has long waited for; relaxed: survey.c */
     unsigned char pad1[LAYOUT_LINE - 20];
 
     /* Sleep. `sleepers` is the only word that peers write. */

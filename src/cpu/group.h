@@ -123,6 +123,9 @@ void cpu_group_survey(struct cpu_group *group);
 /* The same, and that this rank waits for the peer; that it waits no more. */
 void cpu_group_awaits(struct cpu_group *group, int peer);
 void cpu_group_awaits_none(struct cpu_group *group);
+/* Who keeps a rank that waits for the peer from going on: the peer, or whom that waits for itself,
+ * and so on. A guess, for a report: where they wait in a circle it is the peer. */
+int cpu_group_culprit(const struct cpu_group *group, int peer);
 /* From any thread or signal handler. */
 void cpu_group_abort(struct cpu_group *group);
 /* Ends the operation that another thread runs, and all later ones, here alone: with the fault that

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * What a rank sees of the others, written into its recorder: who has come to which operation, who
- * lives, whom it waits for. Only while a wait lasts, or for a dump. All of it is relaxed: each word
- * is for reports, and carries nothing but itself.
+ * lives, whom it waits for; the last in its arena, too. Only while a wait lasts, or for a dump. All
+ * of it is relaxed: each word is for reports, and carries nothing but itself.
  */
 #include "cpu/group.h"
 #include "cpu/wait.h"
@@ -44,6 +44,7 @@ void cpu_group_awaits(struct cpu_group *group, int peer)
 {
     struct record_page *record = group->record;
     uint32_t awaits = (uint32_t)peer + 1;
+    order_store_relaxed_u32(&group->own->awaits, awaits);
     if (!record)
         return;
     if (order_load_relaxed_u32(&record->awaits) != awaits) {
@@ -55,6 +56,19 @@ void cpu_group_awaits(struct cpu_group *group, int peer)
 
 void cpu_group_awaits_none(struct cpu_group *group)
 {
+    order_store_relaxed_u32(&group->own->awaits, 0);
     if (group->record)
         order_store_relaxed_u32(&group->record->awaits, 0);
+}
+
+int cpu_group_culprit(const struct cpu_group *group, int peer)
+{
+    int rank = peer;
+    for (int i = 0; i < group->size && rank != group->rank; i++) {
+        uint32_t next = order_load_relaxed_u32(&group->arenas[rank]->awaits);
+        if (next == 0 || next > (uint32_t)group->size)
+            return rank;
+        rank = (int)next - 1;
+    }
+    return peer;
 }

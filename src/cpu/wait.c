@@ -60,20 +60,6 @@ static bool means_another(struct cpu_group *group, int peer, const struct reques
     return false;
 }
 
-/* Who keeps us from going on: the peer, or whom that waits for itself, and so on. A guess, for a
- * report: where they wait in a circle it is the peer. */
-static int culprit(const struct cpu_group *group, int peer)
-{
-    int rank = peer;
-    for (int i = 0; i < group->size; i++) {
-        uint32_t next = order_load_relaxed_u32(&group->arenas[rank]->awaits);
-        if (next == 0 || next > (uint32_t)group->size)
-            return rank;
-        rank = (int)next - 1;
-    }
-    return peer;
-}
-
 /* Whether a rank is gone without having done the operation, whomever we wait for: that one may know
  * of it by other means, and never call again. Nobody is through before all have announced it. */
 static bool is_short(struct cpu_group *group, int peer, struct tutti_fault *fault)
@@ -103,7 +89,7 @@ static bool trouble(struct cpu_group *group, int peer, const struct request *req
         return true;
     if (!deadline_passed(deadline))
         return false;
-    *fault = fault_of(group, TUTTI_ERR_TIMEOUT, culprit(group, peer), request);
+    *fault = fault_of(group, TUTTI_ERR_TIMEOUT, cpu_group_culprit(group, peer), request);
     return true;
 }
 
@@ -123,10 +109,8 @@ static enum tutti_status wait_long(struct cpu_group *group, int peer, const uint
         bool sleeps = turn >= group->yields;
         enum look look = sleeps || now - looked > LOOK_NS ? LOOK_LIFE : LOOK_MEMORY;
         struct tutti_fault fault;
-        if (look == LOOK_LIFE) {
+        if (look == LOOK_LIFE)
             looked = now;
-            order_store_relaxed_u32(&group->own->awaits, (uint32_t)peer + 1);
-        }
         if (look == LOOK_LIFE && now - surveyed > LOOK_NS) {
             look = LOOK_LIVES;
             surveyed = now;
@@ -154,10 +138,8 @@ enum tutti_status wait_slowly(struct cpu_group *group, int peer, const uint32_t 
                               uint32_t value, const struct request *request)
 {
     enum tutti_status status = wait_long(group, peer, word, value, request);
-    if (order_load_relaxed_u32(&group->own->awaits)) {
-        order_store_relaxed_u32(&group->own->awaits, 0);
+    if (order_load_relaxed_u32(&group->own->awaits))
         cpu_group_awaits_none(group);
-    }
     return status;
 }
 

@@ -273,8 +273,10 @@ static enum tutti_status links_probe(struct cuda_group *group, int64_t deadline)
                                                  CUDA_PROBE_THREADS, &launch, group->own);
     if (status == TUTTI_OK)
         status = cuda_own_finish(group, deadline);
-    if (status != TUTTI_OK)
+    if (status != TUTTI_OK) {
+        cuda_stop(group, status, launch.rank); /* the watcher does not run yet */
         return error_context(status, "device %d pushes to its peers", group->device.ordinal);
+    }
     if (cuda_fault_read(group, &fault))
         return error_set(TUTTI_ERR_DECLINED,
                          "device %d did not receive within %lld ms what rank %d's device pushed to "
@@ -394,6 +396,7 @@ static enum tutti_status group_make(const struct cuda_group_config *config,
     made->device = config->devices[config->rank];
     made->default_timeout_ms = config->default_timeout_ms;
     made->by_links = config->by_links;
+    made->interrupt = config->interrupt;
     made->staged = config->place == CUDA_PLACE_HOST;
     if (made->staged || config->place == CUDA_PLACE_PROXY)
         snprintf(made->why, sizeof made->why, "%s", config->why);
@@ -468,6 +471,7 @@ static enum tutti_status open_in(struct cuda_group *group, const struct cuda_gro
     if (status == TUTTI_OK)
         status = verdict_exchange(config->exchanger, join(group, config, own_fd, deadline, fds),
                                   deadline_timeout_ms(deadline));
+    POINT("cuda.joined");
     if (status == TUTTI_OK)
         status = verdict_exchange(config->exchanger, begin(group, deadline),
                                   deadline_timeout_ms(deadline));
@@ -491,6 +495,7 @@ static enum tutti_status open_at(const struct cuda_group_config *config, int64_t
     cuda_captures_ignore(driver, &mode);
     status = open_in(*group, config, status, deadline);
     cuda_captures_heed(driver, &mode);
+    (*group)->interrupt = NULL;
     if (status != TUTTI_OK) {
         cuda_group_close(*group, NULL);
         *group = NULL;

@@ -60,7 +60,8 @@ struct cuda_group_config {
     int recorder_fd;                   /* of host->record, -1 where there is none; borrowed */
     struct tutti_exchanger *exchanger;
     const uint8_t *nonce;
-    int64_t timeout_ms; /* of the opening */
+    const struct interrupt *interrupt; /* of the opening's waits; may be NULL */
+    int64_t timeout_ms;                /* of the opening */
 };
 
 /* The current context's device, checked: compute capability 8.0 or newer, memory that can be

@@ -59,8 +59,9 @@ struct cuda_group {
     bool enqueued; /* there was one */
     bool recorded; /* `event` is behind it */
     CUevent event;
-    CUstream own;       /* for set-up and end; not ordered with any other stream */
-    uint64_t forgotten; /* the latest capture that lost its place in the table */
+    CUstream own;                      /* for set-up and end; not ordered with any other stream */
+    const struct interrupt *interrupt; /* of waits for it, while the group opens; else NULL */
+    uint64_t forgotten;                /* the latest capture that lost its place in the table */
     uint64_t uses;
     struct cuda_capture captures[CUDA_CAPTURES];
 
@@ -145,7 +146,7 @@ enum tutti_status cuda_capture_of(const struct cuda_driver *driver, CUstream str
 /* Waits for what is on a stream of ours, by an event of ours. Returns TIMEOUT, CUDA. */
 enum tutti_status cuda_stream_finish(const struct cuda_driver *driver, CUstream stream,
                                      CUevent event, CUdevice device, int64_t deadline);
-/* The same of the own stream. */
+/* The same of the own stream. Returns what the interrupt says as well: something may still run. */
 enum tutti_status cuda_own_finish(struct cuda_group *group, int64_t deadline);
 /* Puts the event behind the last eager operation, unless it is. */
 enum tutti_status cuda_stream_mark(struct cuda_group *group);

@@ -17,6 +17,7 @@
 #include "cuda/group_internal.h"
 #include "deadline.h"
 #include "error.h"
+#include "interrupt.h"
 #include "order.h"
 
 /* How often a bounded wait asks. */
@@ -89,8 +90,17 @@ enum tutti_status cuda_stream_finish(const struct cuda_driver *driver, CUstream 
 
 enum tutti_status cuda_own_finish(struct cuda_group *group, int64_t deadline)
 {
-    return cuda_stream_finish(group->driver, group->own, group->event, group->device.ordinal,
-                              deadline);
+    for (;;) {
+        int64_t slice_ms = interrupt_slice(group->interrupt, deadline_left_ms(deadline));
+        enum tutti_status status =
+            cuda_stream_finish(group->driver, group->own, group->event, group->device.ordinal,
+                               deadline_after(slice_ms));
+        if (status != TUTTI_ERR_TIMEOUT || deadline_passed(deadline))
+            return status;
+        status = interrupt_ask(group->interrupt);
+        if (status != TUTTI_OK)
+            return status;
+    }
 }
 
 enum tutti_status cuda_capture_of(const struct cuda_driver *driver, CUstream stream, cuuint64_t *id,

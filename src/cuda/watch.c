@@ -11,7 +11,8 @@
  *   becomes a fault one look later, so that a kernel that does wait for that rank can say so first,
  *   with its operation's sequence.
  *
- * - device -> recorder: whom a kernel waits for, once its wait lasts (trail.c).
+ * - device -> recorder and arena: whom a kernel waits for, once its wait lasts (trail.c). By that a
+ *   time-out names who keeps all waiting, though a kernel knows only whom it waits for itself.
  *
  * It looks every 20 ms, and at once when a bell rings. Once a fault stands there is nothing left to
  * carry, and it ends.
@@ -39,7 +40,8 @@ bool cuda_fault_read(const struct cuda_group *group, struct tutti_fault *fault)
         .struct_size = sizeof *fault,
         .status = (enum tutti_status)page->status,
         .rank = group->launch.rank,
-        .peer = page->peer,
+        .peer = page->status == TUTTI_ERR_TIMEOUT ? cpu_group_culprit(group->host, page->peer)
+                                                  : page->peer,
         .sequence = page->sequence,
         .expected = signature_unpack(page->signatures[0], page->parameters[0]),
         .seen = signature_unpack(page->signatures[1], page->parameters[1]),

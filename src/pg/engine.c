@@ -8,6 +8,7 @@
 #include "ipc/futex.h"
 #include "order.h"
 #include "pg/pg.h"
+#include "point.h"
 
 #include <sys/prctl.h>
 
@@ -243,7 +244,7 @@ static void run(struct tutti_pg *pg, struct pg_op *op, uint32_t inputs)
 {
     struct pg_outcome outcome = {.rank = pg->boards.rank, .peer = -1};
     pg_run(pg, op, inputs, &outcome);
-    pg->blocked_at = 0; /* all ranks were busy */
+    pg->idle_at = 0; /* it has just ended */
     if (outcome.status == TUTTI_OK && op->staging) {
         pg_list_append(&pg->landing, op);
         return;
@@ -285,7 +286,13 @@ struct look {
     bool no_answer;
 };
 
-static const int64_t answer_ns = (int64_t)ANSWER_MS * 1000000;
+/* Whether the leader, asked at that time, should have answered by now. While all ranks are busy
+ * with an operation it is, too. */
+static bool is_owed(const struct look *look, int64_t asked_at)
+{
+    int64_t since = asked_at > look->pg->idle_at ? asked_at : look->pg->idle_at;
+    return look->now - since > (int64_t)ANSWER_MS * 1000000;
+}
 
 /* Past its deadline an operation is withdrawn, which the leader answers with a verdict. */
 static void expire(void *context, struct pg_key *key)
@@ -295,11 +302,12 @@ static void expire(void *context, struct pg_key *key)
     struct pg_op *op = op_of(key);
     int64_t due_at = op->deadline;
     if (due_at <= look->now) {
+        POINT("group.overdue");
         const struct layout_announcement withdrawal = {
             .withdrawn = LAYOUT_WITHDRAWN, .tag = key->tag, .sequence = key->sequence};
         if (!op->withdrawn_at && pg_board_announce(&pg->boards, &withdrawal))
             op->withdrawn_at = look->now;
-        look->no_answer |= op->withdrawn_at && look->now - op->withdrawn_at > answer_ns;
+        look->no_answer |= op->withdrawn_at && is_owed(look, op->withdrawn_at);
         due_at = look->now + (int64_t)LOOK_MS * 1000000;
     }
     if (due_at < pg->due_at)
@@ -322,6 +330,8 @@ static void expire_held(struct tutti_pg *pg, int64_t now)
 static int64_t times(struct tutti_pg *pg)
 {
     struct look look = {.pg = pg, .now = deadline_now()};
+    if (!pg->idle_at)
+        pg->idle_at = look.now;
     if (pg->due_at <= look.now) {
         pg->due_at = DEADLINE_NEVER;
         pg_table_each(&pg->open, expire, &look);
@@ -333,7 +343,7 @@ static int64_t times(struct tutti_pg *pg)
         pg->blocked_at = 0;
     else if (!pg->blocked_at)
         pg->blocked_at = look.now;
-    else if (look.now > head->deadline && look.now - pg->blocked_at > answer_ns)
+    else if (look.now > head->deadline && is_owed(&look, pg->blocked_at))
         look.no_answer = true;
     if (look.no_answer) {
         fail_communicator(pg, TUTTI_ERR_TIMEOUT, 0);

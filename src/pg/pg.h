@@ -120,6 +120,7 @@ struct tutti_pg {
     int64_t due_at;           /* the first deadline of those in the table */
     int64_t looked_at;        /* that all processes live */
     int64_t blocked_at;       /* since when there is no room to announce; 0: there is */
+    int64_t idle_at;          /* first look at the time behind the last operation; 0: none yet */
     int64_t stop_at;          /* 0 until the group stops */
     float *wide;              /* run.c */
     struct sparse_worker worker;

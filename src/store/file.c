@@ -31,7 +31,7 @@
 
 enum {
     LONGEST_NAP_NS = 5000000, /* between two looks at the file; a look is one fstat() */
-    CLOSE_MS = 2000,          /* for the lock, when closing */
+    CLOSE_MS = 2000,          /* for the lock, when closing, while others write */
 };
 
 struct file {
@@ -466,15 +466,31 @@ static void file_free(struct file *file)
     free(file);
 }
 
+/* Counts as a handle closes. Whoever holds the lock of a file that stays as it is has stopped, and
+ * is not waited for. */
+static enum tutti_status close_count(struct file *file, const char *key, int64_t amount,
+                                     int64_t deadline, int64_t *result)
+{
+    enum tutti_status status;
+    struct stat before;
+    do {
+        const struct store_limit limit = {.deadline = deadline_after(STORE_GRACE_MS)};
+        if (fstat(file->fd, &before) < 0)
+            return error_errno("fstat(%s)", file->path);
+        status = add_under(file, "", key, amount, &limit, result);
+    } while (status == TUTTI_ERR_TIMEOUT && has_news(file, before.st_size) &&
+             !deadline_passed(deadline));
+    return status;
+}
+
 /* Gives the place back as PyTorch's handles do; the last of all ranks removes the file. Best
  * effort: a file that is gone needs nothing. */
 static void file_close(void *context)
 {
     struct file *file = context;
-    const struct store_limit limit = {.deadline = deadline_after(CLOSE_MS)};
-    int64_t closed, open = 1;
-    if (add_under(file, "", "cleanup/", 1, &limit, &closed) == TUTTI_OK &&
-        add_under(file, "", "refcount/", -1, &limit, &open) == TUTTI_OK && file->world_size > 0 &&
+    int64_t deadline = deadline_after(CLOSE_MS), closed, open = 1;
+    if (close_count(file, "cleanup/", 1, deadline, &closed) == TUTTI_OK &&
+        close_count(file, "refcount/", -1, deadline, &open) == TUTTI_OK && file->world_size > 0 &&
         closed >= file->world_size && open == 0)
         unlink(file->path);
     file_free(file);

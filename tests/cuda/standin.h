@@ -63,6 +63,9 @@ void standin_forget(void);
 /* The Nth asynchronous copy from now on, of any stream, waits until this is called again; 0: none.
  */
 void standin_hold_copy(int at);
+/* From now on this rank's kernels stand still once they have pushed to their first peer, until they
+ * are stopped; -1: no rank's. */
+void standin_stand_still(int rank);
 /* Waits until the destructors of user objects that are due have run. */
 void standin_settle(void);
 /* Objects that live, after that: allocations, mappings, modules, streams, events, graphs ... Says

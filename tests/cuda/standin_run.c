@@ -369,6 +369,25 @@ static bool await(struct run *run, const uint64_t *word, uint64_t value, int pee
     return true;
 }
 
+static uint32_t still = (uint32_t)-1; /* the rank */
+
+void standin_stand_still(int rank)
+{
+    order_store_relaxed_u32(&still, (uint32_t)rank);
+}
+
+/* Whether this rank has done so, and has been stopped. */
+static bool stands_still(struct run *run)
+{
+    const struct cuda_launch *launch = run->launch;
+    if (order_load_relaxed_u32(&still) != (uint32_t)launch->rank)
+        return false;
+    while (!order_load_acquire_u32(&launch->host->stop))
+        nanosleep(&(struct timespec){.tv_nsec = 50000}, NULL);
+    poison(run);
+    return true;
+}
+
 /* ---- operations ------------------------------------------------------------------------------ */
 
 static struct board *board_of(struct cuda_arena *arena)
@@ -396,6 +415,8 @@ static bool push(struct run *run, uint64_t turn, const void *data, size_t bytes)
         slot->place = launch->ring.place;
         memcpy(slot->data, data, bytes);
         order_store_release_u64(&slot->turn, turn);
+        if (stands_still(run))
+            return false;
     }
     return true;
 }

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * What goes wrong with CUDA communicators: a rank aborts, dies, leaves, is late, or means something
- * else. Every rank's work ends, every rank names the same cause, the context and other
- * communicators are used afterwards. Wrong pointers and calls are refused and change nothing.
- * Arguments: processes or threads.
+ * What goes wrong with CUDA communicators: a rank aborts, dies, leaves, is late, stands still amid
+ * an operation, or means something else. Every rank's work ends, every rank names the same cause,
+ * the context and other communicators are used afterwards. Wrong pointers and calls are refused and
+ * change nothing. Arguments: processes or threads.
  */
 #include "device.h"
 
@@ -214,7 +214,28 @@ static int is_late(struct ranks *ranks, int rank, tutti_store_t *store)
         return failed;
     if (rank != self.victim)
         RANKS_CHECK(reduce(&self, COUNT, 500) == TUTTI_OK);
-    failed = suffer(&self, TUTTI_ERR_TIMEOUT, ranks->size == 2 ? self.victim : -1);
+    failed = suffer(&self, TUTTI_ERR_TIMEOUT, self.victim);
+    if (!failed && rank != self.victim)
+        failed = survive(&self);
+    close_rank(&self);
+    return failed;
+}
+
+/* The last rank's device, amid the operation: rank 0 has its part, the others wait for it. Rank 0,
+ * whose time is up first, waits for rank 1. */
+static int stands_still(struct ranks *ranks, int rank, tutti_store_t *store)
+{
+    struct rank self;
+    const int last = ranks->size - 1;
+    int failed = open_rank(&self, ranks, rank, store);
+    if (failed)
+        return failed;
+    standin_stand_still(last);
+    /* Another rank's operation may have failed already. */
+    enum tutti_status status = reduce(&self, COUNT, rank == 0 ? 500 : 0);
+    RANKS_CHECK(status == TUTTI_OK || status == TUTTI_ERR_TIMEOUT);
+    failed = suffer(&self, TUTTI_ERR_TIMEOUT, last);
+    standin_stand_still(-1);
     if (!failed && rank != self.victim)
         failed = survive(&self);
     close_rank(&self);
@@ -352,9 +373,13 @@ int main(int argc, char **argv)
         const char *name;
         ranks_fn *fn;
         bool kills;
-    } parts[] = {{"aborts", aborts, false},   {"dies", dies, true},
-                 {"leaves", leaves, false},   {"is late", is_late, false},
-                 {"differs", differs, false}, {"replays", replays, false},
+    } parts[] = {{"aborts", aborts, false},
+                 {"dies", dies, true},
+                 {"leaves", leaves, false},
+                 {"is late", is_late, false},
+                 {"stands still", stands_still, false},
+                 {"differs", differs, false},
+                 {"replays", replays, false},
                  {"refuses", refuses, false}};
     int failures = 0;
     if (argc != 2)

@@ -131,10 +131,7 @@ static enum verdict judge_text(const struct cell *cell, const struct page *page,
         return because(VERDICT_WRONG, reason, "rank %d: no remedy: %s", rank, report->text);
     if (cell->fault->nameless)
         return VERDICT_OK;
-    /* A device waits for its neighbour in the ring, and knows no more when its time is over. */
-    bool knows = is_operation(cell) && !(cell->place == CUDA && cell->stage == RING &&
-                                         report->status == TUTTI_ERR_TIMEOUT);
-    if (!strstr(report->text, knows ? name : "rank "))
+    if (!strstr(report->text, is_operation(cell) ? name : "rank "))
         return because(VERDICT_WRONG, reason, "rank %d: no rank: %s", rank, report->text);
     /* What a group that has ended refuses has no number. */
     bool numbered = is_operation(cell) &&

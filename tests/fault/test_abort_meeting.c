@@ -176,19 +176,20 @@ int main(void)
 {
     static const char *const points[] = {"meet.joined",    "open.arena",   "channel.announced",
                                          "channel.opened", "open.handles", "open.joined",
-                                         "cuda.prepared",  "cuda.handles"};
+                                         "cuda.prepared",  "cuda.handles", "cuda.joined"};
     static const char *const shrink_points[] = {"shrink.entered", "shrink.agreed",
                                                 "shrink.assembled"};
-    enum { MEET = 1 }; /* that a shrink lacks */
-    const size_t count = device_is_cuda() ? 8 : 6;
+    enum { MEET = 1, CPU_POINTS = 6 }; /* that a shrink lacks; of any device */
+    const size_t count = device_is_cuda() ? sizeof points / sizeof *points : CPU_POINTS;
+    const size_t stride = ranks_short() ? 3 : 1; /* over points of any device */
     int failures = 0, skip = ranks_skip(SIZE);
     if (skip)
         return skip;
     point_hook = hook;
     faults_directory_create();
-    for (size_t i = 0; i < count; i += ranks_short() ? 3 : 1)
+    for (size_t i = 0; i < count; i += i < CPU_POINTS ? stride : 1)
         failures += run("meeting", live_meet, points[i]);
-    for (size_t i = MEET; i < count; i += ranks_short() ? 3 : 1)
+    for (size_t i = MEET; i < count; i += i < CPU_POINTS ? stride : 1)
         failures += run("shrinking", live_shrink, points[i]);
     for (size_t i = 0; i < sizeof shrink_points / sizeof *shrink_points; i++)
         failures += run("shrinking", live_shrink, shrink_points[i]);

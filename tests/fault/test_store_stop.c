@@ -27,6 +27,7 @@ enum {
     BOUND_MS = 20000,
     WAITS = 12,
     WAIT_MS = 50,
+    CLOSE_MS = 1500, /* much more than a close gives a lock that nobody seems to use */
 };
 enum { READY, STOPPED, OVER, ON_AGAIN }; /* flags */
 
@@ -254,6 +255,23 @@ static int live_wait(struct ranks *ranks, int rank, tutti_store_t *store)
     return failed ? failed : recover(ranks, rank, store);
 }
 
+/* Another handle is closed, due at once, though its place in the file cannot be given back. */
+static int live_close(struct ranks *ranks, int rank, tutti_store_t *store)
+{
+    struct shared *shared = (struct shared *)(void *)ranks->shared;
+    struct ending ending;
+    tutti_store_t *other;
+    RANKS_CHECK(tutti_store_open(tutti_store_url(store), RANKS_TIMEOUT_MS, &other) == TUTTI_OK);
+    RANKS_CHECK(ending_begin(&ending, ranks, rank, NULL));
+    hook("a close");
+    RANKS_CHECK(ranks_await(ranks, STOPPED, 1));
+    ending.due_ns = deadline_now();
+    tutti_store_close(other);
+    int failed = ending_check(&ending, rank, TUTTI_ERR_TIMEOUT);
+    RANKS_CHECK(failed || shared->late_ns[rank] < CLOSE_MS * INT64_C(1000000));
+    return failed ? failed : recover(ranks, rank, store);
+}
+
 /* ---- all of it ------------------------------------------------------------------------------- */
 
 static int live(struct ranks *ranks, int rank, tutti_store_t *store)
@@ -298,6 +316,7 @@ int main(void)
     static const struct scenario scenarios[] = {
         {"waiting", live_wait, "a wait", false, false},
         {"waiting", live_wait, "a wait", true, false},
+        {"closing", live_close, "a close", true, false},
         {"meeting", live_meet, "meet.joined", false, false},
         {"meeting", live_meet, "meet.joined", false, true},
         {"meeting", live_meet, "meet.joined", true, false},

@@ -1,0 +1,101 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * What counts as the leader's silence. The last rank withdraws an operation when the leader has
+ * begun another one, which takes all ranks longer than the leader has to answer in: the group goes
+ * on, for it was busy. No time passes here, the last rank's clock is put forward.
+ */
+#include "pg.h"
+#include "point.h"
+
+#include <time.h>
+
+enum { SOON_MS = 50, LONG_S = 6 };
+enum { LATE = 1, BEGUN, LOOKED }; /* flags */
+
+int __real_clock_gettime(clockid_t clock, struct timespec *now);
+int __wrap_clock_gettime(clockid_t clock, struct timespec *now);
+
+void (*point_hook)(const char *name);
+
+/* One rank of this process. */
+static struct ranks *ours;
+static bool leads;
+static int forward_s; /* atomic */
+static int looks;
+
+int __wrap_clock_gettime(clockid_t clock, struct timespec *now)
+{
+    int failed = __real_clock_gettime(clock, now);
+    now->tv_sec += __atomic_load_n(&forward_s, __ATOMIC_RELAXED);
+    return failed;
+}
+
+/* On the group's threads. */
+static void hook(const char *name)
+{
+    if (ours && leads && strcmp(name, "mail.written") == 0)
+        ranks_raise(ours, BEGUN);
+    if (!ours || leads || strcmp(name, "group.overdue") != 0)
+        return;
+    looks++;
+    if (looks == 1) { /* now, and no sooner, the withdrawal may go to the leader */
+        ranks_raise(ours, LATE);
+        ranks_await(ours, BEGUN, 1);
+    } else if (looks == 3) { /* the second look was behind the other operation */
+        ranks_raise(ours, LOOKED);
+    }
+}
+
+/* Behind the operation that all were busy with: its end is late, and the leader has yet to turn to
+ * the withdrawal. */
+static void end_late(void *context, tutti_work_t *work, enum tutti_status status)
+{
+    (void)context;
+    (void)work;
+    (void)status;
+    if (leads)
+        ranks_await(ours, LOOKED, 1);
+    else
+        __atomic_store_n(&forward_s, LONG_S, __ATOMIC_RELAXED);
+}
+
+static int live(struct ranks *ranks, int rank, tutti_store_t *store)
+{
+    static const int64_t one = 1;
+    tutti_comm_t *comm;
+    tutti_pg_t *pg;
+    tutti_work_t *withdrawn, *busy;
+    float x = 1, y = 1;
+    const struct tutti_tensor tensor = pg_vector(&y, &one);
+    const struct tutti_pg_call_options options = {
+        .struct_size = sizeof options, .tag = 2, .callback = end_late};
+    RANKS_CHECK(pg_join(ranks, rank, store, &comm, &pg) == TUTTI_OK);
+    RANKS_CHECK(pg_goes_on(pg, 0, ranks->size));
+    ours = ranks;
+    leads = rank == 0;
+    if (leads)
+        RANKS_CHECK(ranks_await(ranks, LATE, 1));
+    RANKS_CHECK(tutti_pg_all_reduce(pg, &tensor, 1, TUTTI_SUM, &options, &busy) == TUTTI_OK);
+    if (!leads) {
+        RANKS_CHECK(pg_sum(pg, &x, 1, SOON_MS, &withdrawn) == TUTTI_OK);
+        RANKS_CHECK(pg_end(withdrawn) == TUTTI_ERR_TIMEOUT);
+        ranks_raise(ranks, LOOKED);
+    }
+    RANKS_CHECK(pg_end(busy) == TUTTI_OK && y == (float)ranks->size);
+    ours = NULL;
+    RANKS_CHECK(pg_goes_on(pg, 0, ranks->size));
+    pg_part(comm, pg);
+    return 0;
+}
+
+int main(void)
+{
+    int skip = ranks_skip_cuda("this test's tensors are the host's");
+    if (skip)
+        return skip;
+    point_hook = hook;
+    struct ranks *ranks = ranks_create(2, 2, 0);
+    int failures = ranks_run(ranks, live);
+    ranks_destroy(ranks);
+    return failures ? 1 : 0;
+}
