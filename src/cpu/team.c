@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Members spin for a while after a job, since the next piece of an operation is not far, then
- * sleep. A caller that finds one asleep wakes all; it awaits them without sleeping: they are amid a
- * part as long as its own.
+ * Members spin for a while after a job, since the next piece of an operation is not far, then sleep
+ * on the bell. A caller awaits them without sleeping: they are amid a part as long as its own.
  */
 #include "cpu/team.h"
 
@@ -30,9 +29,10 @@ struct member {
 };
 
 struct cpu_team {
-    uint32_t turn; /* jobs so far: release S1, futex */
+    uint32_t turn; /* jobs so far: release S1 */
     uint32_t asleep;
-    int size; /* members[0] is whoever calls */
+    uint32_t bell; /* futex */
+    int size;      /* members[0] is whoever calls */
     bool stop;
     void (*part)(const void *context, int i);
     const void *context;
@@ -44,20 +44,28 @@ static uint32_t turn_of(const struct cpu_team *team)
     return order_load_acquire_u32(&team->turn); /* S1a pairs S1 */
 }
 
-/* Until there is another turn. Who sleeps says so first; who begins a turn looks for that behind
- * it. */
-static uint32_t turn_await(struct cpu_team *team, uint32_t turn)
+static bool comes_soon(const struct cpu_team *team, uint32_t turn)
 {
     for (int i = 0; i < SPINS; i++) {
         if (turn_of(team) != turn)
-            return turn_of(team);
+            return true;
         order_pause();
     }
-    order_fetch_add_u32(&team->asleep, 1);
-    order_fence();
-    while (turn_of(team) == turn)
-        futex_sleep(&team->turn, turn, SLEEP_MS);
-    order_fetch_add_u32(&team->asleep, UINT32_MAX);
+    return false;
+}
+
+/* Until there is another turn. Who sleeps says so, then looks at the turn; who begins one looks for
+ * sleepers behind it. */
+static uint32_t turn_await(struct cpu_team *team, uint32_t turn)
+{
+    while (!comes_soon(team, turn)) {
+        const uint32_t bell = order_load_relaxed_u32(&team->bell);
+        order_fetch_add_u32(&team->asleep, 1);
+        order_fence();
+        if (turn_of(team) == turn)
+            futex_sleep(&team->bell, bell, SLEEP_MS);
+        order_fetch_add_u32(&team->asleep, UINT32_MAX);
+    }
     return turn_of(team);
 }
 
@@ -73,12 +81,19 @@ static void *member_main(void *argument)
     return NULL;
 }
 
+void cpu_team_rouse(struct cpu_team *team)
+{
+    if (!order_load_relaxed_u32(&team->asleep))
+        return;
+    order_fetch_add_u32(&team->bell, 1);
+    futex_wake_all(&team->bell);
+}
+
 static void turn_begin(struct cpu_team *team)
 {
     order_store_release_u32(&team->turn, team->turn + 1); /* S1 pairs S1a: the job */
     order_fence();
-    if (order_load_relaxed_u32(&team->asleep))
-        futex_wake_all(&team->turn);
+    cpu_team_rouse(team);
 }
 
 struct cpu_team *cpu_team_create(int size)

@@ -15,6 +15,8 @@ struct cpu_team *cpu_team_create(int size);
 /* Takes NULL. Not in a child of fork(). */
 void cpu_team_destroy(struct cpu_team *team);
 int cpu_team_size(const struct cpu_team *team);
+/* There will be something to do soon: wakes who sleeps. */
+void cpu_team_rouse(struct cpu_team *team);
 /* Calls part(context, i) for each i below cpu_team_size(), each in a thread of its own, 0 in the
  * caller's; returns when all have returned. By one thread at a time. */
 void cpu_team_run(struct cpu_team *team, void (*part)(const void *context, int i),

@@ -289,12 +289,15 @@ static enum tutti_status piece_bring(struct pipe *pipe, size_t piece)
     return status == TUTTI_OK ? piece_copy(pipe, CUDA_WAY_IN, piece) : status;
 }
 
-/* Threads that help, once there is something to help with; none if there are none to be had. */
+/* Threads that help, once there is something to help with; none if there are none to be had. They
+ * wake up while the first piece is on its way. */
 static void team_gather(struct tutti_pg *pg)
 {
     if (pg->threads > 1 && !pg->comm->cpu.team)
         pg->comm->cpu.team = cpu_team_create(pg->threads);
-    if (!pg->comm->cpu.team)
+    if (pg->comm->cpu.team)
+        cpu_team_rouse(pg->comm->cpu.team);
+    else
         pg->threads = 1;
 }
 
