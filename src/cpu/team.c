@@ -15,7 +15,7 @@
 
 enum {
     LINE_BYTES = 64,
-    SPINS = 4000, /* looks at the turn, some 100 us */
+    SPINS = 20000, /* looks at the turn, up to a millisecond */
     SLEEP_MS = 60000,
     POLLS = 1000, /* of a caller, before it lets others run */
 };

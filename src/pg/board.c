@@ -13,7 +13,8 @@
 enum {
     /* Readers tell a writer that may wait for room twice a round. */
     TELL_EVERY = LAYOUT_POSTS / 2,
-    SPINS = 300,   /* looks at the own bell, some us, */
+    SPINS = 300, /* looks at the own bell, some us, or, with cores to spare, */
+    SPINS_SPARE = 10000,
     YIELDS = 100,  /* then looks with others let run, then sleep: */
     NAP_SHARE = 8, /* naps of an eighth of the time without news, */
     NAP_LEAST_NS = 50000,
@@ -39,10 +40,11 @@ static bool has_news(const struct pg_boards *boards, uint32_t bell, const struct
 /* Polls for a while. */
 static bool comes_soon(const struct pg_boards *boards, uint32_t bell, const struct pg_watch *watch)
 {
-    for (int turn = 0; turn < SPINS + YIELDS; turn++) {
+    const int spins = boards->spare ? SPINS_SPARE : SPINS;
+    for (int turn = 0; turn < spins + YIELDS; turn++) {
         if (has_news(boards, bell, watch))
             return true;
-        if (turn < SPINS)
+        if (turn < spins)
             order_pause();
         else
             sched_yield();

@@ -57,6 +57,7 @@ static enum tutti_status pg_make(struct tutti_comm *comm, bool owns,
     made->due_at = DEADLINE_NEVER;
     made->timeout_ms = options->timeout_ms ? options->timeout_ms : comm->timeout_ms;
     made->threads = threads_of(comm, options->threads);
+    made->boards.spare = threads_of(comm, 0) > 1;
     made->boards.rank = comm->rank;
     made->boards.size = comm->world_size;
     for (int r = 0; r < comm->world_size; r++)
