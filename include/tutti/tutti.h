@@ -354,7 +354,7 @@ TUTTI_API enum tutti_status tutti_store_num_keys(tutti_store_t *store, int64_t *
  * An exchanger: collective calls of `size` ranks over a store. The caller fills store, prefix, rank
  * and size and leaves sequence 0; every call advances it, so all ranks make the same calls in the
  * same order. The prefix names the group and its generation: two exchangers never share one. One
- * caller at a time. Its keys stay in the store.
+ * caller at a time. The keys of its last round stay in the store.
  */
 struct tutti_exchanger {
     size_t struct_size;

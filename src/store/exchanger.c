@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * All-gather and barrier over any store. Rank r writes PREFIX/SEQUENCE/r and waits for the others.
- * No key is written twice, so whoever finds it finds its one value.
+ * No key is written twice, so whoever finds it finds its one value. Once all have come to a round
+ * nobody reads the one before: each rank deletes what it wrote there.
  */
 #include "store/store.h"
 
@@ -15,6 +16,8 @@
 struct round {
     const char **keys; /* one a rank */
     size_t *sizes;     /* of their values */
+    char *own;         /* this rank's key */
+    size_t each;       /* bytes that a key may have */
 };
 
 static enum tutti_status check(const struct tutti_exchanger *exchanger, const void *value,
@@ -38,6 +41,12 @@ static enum tutti_status check(const struct tutti_exchanger *exchanger, const vo
     return TUTTI_OK;
 }
 
+static void key_write(const struct tutti_exchanger *exchanger, uint64_t sequence, int rank,
+                      char *text, size_t room)
+{
+    snprintf(text, room, "%s/%" PRIu64 "/%d", exchanger->prefix, sequence, rank);
+}
+
 /* Rows, sizes and texts in one block: free(round->keys). */
 static enum tutti_status round_init(struct round *round, const struct tutti_exchanger *exchanger)
 {
@@ -47,10 +56,13 @@ static enum tutti_status round_init(struct round *round, const struct tutti_exch
     if (!round->keys)
         return error_errno("keys of %d ranks", exchanger->size);
     round->sizes = (size_t *)(round->keys + size);
+    round->each = each;
     char *text = (char *)(round->sizes + size);
-    for (size_t rank = 0; rank < size; rank++, text += each) {
+    for (int rank = 0; rank < exchanger->size; rank++, text += each) {
         round->keys[rank] = text;
-        snprintf(text, each, "%s/%" PRIu64 "/%zu", exchanger->prefix, exchanger->sequence, rank);
+        key_write(exchanger, exchanger->sequence, rank, text, each);
+        if (rank == exchanger->rank)
+            round->own = text;
     }
     return TUTTI_OK;
 }
@@ -100,6 +112,17 @@ static enum tutti_status check_sizes(const struct tutti_exchanger *exchanger,
     return TUTTI_OK;
 }
 
+/* This rank's key of the round before, in the place of its own of this one. Best effort: what is
+ * left over harms nobody. */
+static void former_delete(const struct tutti_exchanger *exchanger, const struct round *round)
+{
+    bool deleted;
+    if (exchanger->sequence == 0)
+        return;
+    key_write(exchanger, exchanger->sequence - 1, exchanger->rank, round->own, round->each);
+    (void)tutti_store_delete(exchanger->store, round->own, &deleted);
+}
+
 static enum tutti_status all_gather(struct tutti_exchanger *exchanger, const void *value,
                                     size_t bytes, void *all, int64_t timeout_ms)
 {
@@ -113,10 +136,12 @@ static enum tutti_status all_gather(struct tutti_exchanger *exchanger, const voi
     if (status == TUTTI_OK)
         status = store_multi_get(exchanger->store, round.keys, (size_t)exchanger->size, timeout_ms,
                                  all, bytes, round.sizes);
-    if (status == TUTTI_OK)
+    if (status == TUTTI_OK) {
+        former_delete(exchanger, &round);
         status = check_sizes(exchanger, &round, bytes);
-    else if (status == TUTTI_ERR_TIMEOUT)
+    } else if (status == TUTTI_ERR_TIMEOUT) {
         status = name_missing(exchanger, &round);
+    }
     exchanger->sequence++;
     free(round.keys);
     return status;
