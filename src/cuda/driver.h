@@ -55,9 +55,9 @@
     X(memset_d8_async, cuMemsetD8Async)                                                            \
     X(memcpy_async, cuMemcpyAsync)                                                                 \
     X(memcpy_2d_async, cuMemcpy2DAsync)                                                            \
-    X(module_load, cuModuleLoadData)                                                               \
-    X(module_unload, cuModuleUnload)                                                               \
-    X(module_function, cuModuleGetFunction)                                                        \
+    X(library_load, cuLibraryLoadData)                                                             \
+    X(library_kernel, cuLibraryGetKernel)                                                          \
+    X(kernel_function, cuKernelGetFunction)                                                        \
     X(function_load, cuFuncLoad)                                                                   \
     X(occupancy, cuOccupancyMaxActiveBlocksPerMultiprocessor)                                      \
     X(launch, cuLaunchKernelEx)                                                                    \

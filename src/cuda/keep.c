@@ -78,7 +78,6 @@ static void dispose(struct cuda_keep *keep)
         cuda_memory_unmap(driver, &keep->arenas[r]);
     cuda_memory_unmap(driver, &keep->control);
     cuda_memory_unmap(driver, &keep->recorder);
-    cuda_kernels_unload(driver, &keep->kernels);
     if (keep->page)
         driver->mem_host_free(keep->page);
     if (keep->symm_page)

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * What kernels of a communicator, or of a symmetric allocation, touch: device memory, the pinned
- * page, their own code. Captured graphs may be replayed after their owner is gone, so each graph
- * that captures an operation holds this through a CUDA user object, and it is freed when the last
- * of them is gone and nothing runs.
+ * page. Captured graphs may be replayed after their owner is gone, so each graph that captures an
+ * operation holds this through a CUDA user object, and it is freed when the last of them is gone
+ * and nothing runs.
  *
  * The user object's destructor may call no CUDA function, and may run in any thread. So it only
  * says that it ran, and what is due is freed by the next opening or closing of a communicator or of
@@ -29,7 +29,8 @@ struct cuda_keep {
     struct cuda_memory recorder;           /* into which kernels write, of a communicator */
     struct cuda_symm_page *symm_page;      /* pinned, of an allocation */
     struct cuda_proxy_page *proxy_page;    /* pinned, where a host thread stages */
-    struct cuda_kernels kernels;
+    struct cuda_kernels kernels;           /* of a communicator */
+    CUfunction symm;                       /* of an allocation */
 
     /* May be NULL, both. */
     bool (*idle)(void *owner); /* whether nothing runs; asked in the context, does not wait long */

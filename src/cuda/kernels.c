@@ -4,7 +4,9 @@
 #include "cuda/table.h"
 #include "error.h"
 #include "numeric.h"
+#include "order.h"
 
+#include <pthread.h>
 #include <stdio.h>
 
 enum {
@@ -14,7 +16,13 @@ enum {
     GATE_ROW,
     ROWS,
 };
-static_assert(sizeof(((struct cuda_kernels *)0)->modules) == ROWS * sizeof(CUmodule), "modules");
+
+/* One a fatbin, for the whole process and for good, loaded by the first who needs it. */
+static struct library {
+    CUlibrary handle;  /* under the lock until: */
+    uint32_t is_there; /* release K7 */
+} libraries[ROWS];
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
 /* fatbins.S */
 #define DECLARE_FATBIN(NAME, name, text) extern const unsigned char cuda_fatbin_##name[];
@@ -87,32 +95,67 @@ static enum tutti_status refuse_device(const struct cuda_driver *driver, const c
                          name, device, major, minor, CUDA_VERSION / 1000);
 }
 
-static enum tutti_status load_module(const struct cuda_driver *driver, struct cuda_kernels *kernels,
-                                     int row)
+static enum tutti_status kernel_check(const struct cuda_driver *driver, CUresult result,
+                                      const char *call, const char *name)
 {
-    CUresult result = driver->module_load(&kernels->modules[row], kernel_rows[row].fatbin);
-    enum tutti_status status = cuda_check(driver, result, "cuModuleLoadData");
-    if (result == CUDA_ERROR_NO_BINARY_FOR_GPU || result == CUDA_ERROR_UNSUPPORTED_PTX_VERSION)
-        return refuse_device(driver, kernel_rows[row].name);
-    if (status != TUTTI_OK)
-        return error_context(status, "the kernels \"%s\"", kernel_rows[row].name);
+    if (result == CUDA_ERROR_NO_BINARY_FOR_GPU || result == CUDA_ERROR_UNSUPPORTED_PTX_VERSION) {
+        cuda_check(driver, result, call);
+        return refuse_device(driver, name);
+    }
+    enum tutti_status status = cuda_check(driver, result, call);
+    return status == TUTTI_OK ? TUTTI_OK : error_context(status, "kernel \"%s\"", name);
+}
+
+/* Under the lock. */
+static CUresult library_load(const struct cuda_driver *driver, int row)
+{
+    CUlibraryOption options[] = {CU_LIBRARY_BINARY_IS_PRESERVED}; /* no copy is needed */
+    void *values[] = {(void *)(uintptr_t) true};
+    CUlibrary loaded = NULL;
+    CUresult result =
+        driver->library_load(&loaded, kernel_rows[row].fatbin, NULL, NULL, 0, options, values, 1);
+    if (result == CUDA_SUCCESS) {
+        libraries[row].handle = loaded;
+        order_store_release_u32(&libraries[row].is_there, 1); /* K7 pairs K7a */
+    }
+    return result;
+}
+
+static enum tutti_status library_open(const struct cuda_driver *driver, int row, CUlibrary *library)
+{
+    struct library *its = &libraries[row];
+    if (!order_load_acquire_u32(&its->is_there)) { /* K7a pairs K7 */
+        pthread_mutex_lock(&lock);
+        CUresult result = its->handle ? CUDA_SUCCESS : library_load(driver, row);
+        pthread_mutex_unlock(&lock);
+        if (result != CUDA_SUCCESS)
+            return kernel_check(driver, result, "cuLibraryLoadData", kernel_rows[row].name);
+    }
+    *library = its->handle;
     return TUTTI_OK;
 }
 
 /* Also has the driver load the code now: by itself it waits for the first launch, and then
  * allocates and synchronises. */
-static enum tutti_status load_function(const struct cuda_driver *driver, CUmodule module,
-                                       const char *name, CUfunction *function)
+static enum tutti_status load_function(const struct cuda_driver *driver, int row, const char *name,
+                                       CUfunction *function)
 {
+    CUlibrary library = NULL;
+    CUkernel kernel = NULL;
     CUfunction found = NULL;
-    enum tutti_status status =
-        cuda_check(driver, driver->module_function(&found, module, name), "cuModuleGetFunction");
-    if (status == TUTTI_OK)
-        status = cuda_check(driver, driver->function_load(found), "cuFuncLoad");
+    enum tutti_status status = library_open(driver, row, &library);
     if (status != TUTTI_OK)
-        return error_context(status, "kernel \"%s\"", name);
-    *function = found;
-    return TUTTI_OK;
+        return status;
+    status = kernel_check(driver, driver->library_kernel(&kernel, library, name),
+                          "cuLibraryGetKernel", name);
+    if (status == TUTTI_OK)
+        status = kernel_check(driver, driver->kernel_function(&found, kernel),
+                              "cuKernelGetFunction", name);
+    if (status == TUTTI_OK)
+        status = kernel_check(driver, driver->function_load(found), "cuFuncLoad", name);
+    if (status == TUTTI_OK)
+        *function = found;
+    return status;
 }
 
 static enum tutti_status load_form(const struct cuda_driver *driver, int size, bool staged,
@@ -125,8 +168,7 @@ static enum tutti_status load_form(const struct cuda_driver *driver, int size, b
     snprintf(name, sizeof name, "%s_%s%s",
              goes_by_tiles(kernel, staged, dtype) ? "two_shot_tiles" : kernel_rows[kernel].name,
              dtype_names[dtype], suffix);
-    return load_function(driver, kernels->modules[kernel], name,
-                         &kernels->all_reduce[kernel][dtype][form]);
+    return load_function(driver, kernel, name, &kernels->all_reduce[kernel][dtype][form]);
 }
 
 /* All dtypes and forms of one algorithm. */
@@ -147,48 +189,21 @@ enum tutti_status cuda_kernels_load(const struct cuda_driver *driver, int size, 
 {
     enum tutti_status status = TUTTI_OK;
     *kernels = (struct cuda_kernels){0};
-    for (int row = 0; row <= BARRIER_ROW && status == TUTTI_OK; row++)
-        status = load_module(driver, kernels, row);
     for (int kernel = 0; kernel < CUDA_KERNELS && status == TUTTI_OK; kernel++)
         status = load_functions(driver, size, staged, kernels, (enum cuda_kernel)kernel);
     if (status == TUTTI_OK)
-        status = load_function(driver, kernels->modules[BARRIER_ROW], "barrier", &kernels->barrier);
+        status = load_function(driver, BARRIER_ROW, "barrier", &kernels->barrier);
     if (status == TUTTI_OK)
-        status = load_function(driver, kernels->modules[BARRIER_ROW], "probe", &kernels->probe);
-    if (status != TUTTI_OK)
-        cuda_kernels_unload(driver, kernels);
+        status = load_function(driver, BARRIER_ROW, "probe", &kernels->probe);
     return status;
 }
 
-/* A kernel that is alone in its module, whose name it has. */
-static enum tutti_status load_one(const struct cuda_driver *driver, struct cuda_kernels *kernels,
-                                  int row, CUfunction *function)
+enum tutti_status cuda_kernel_load_symm(const struct cuda_driver *driver, CUfunction *function)
 {
-    *kernels = (struct cuda_kernels){0};
-    enum tutti_status status = load_module(driver, kernels, row);
-    if (status == TUTTI_OK)
-        status = load_function(driver, kernels->modules[row], kernel_rows[row].name, function);
-    if (status != TUTTI_OK)
-        cuda_kernels_unload(driver, kernels);
-    return status;
+    return load_function(driver, SYMM_ROW, "symm", function);
 }
 
-enum tutti_status cuda_kernels_load_symm(const struct cuda_driver *driver,
-                                         struct cuda_kernels *kernels)
+enum tutti_status cuda_kernel_load_gate(const struct cuda_driver *driver, CUfunction *function)
 {
-    return load_one(driver, kernels, SYMM_ROW, &kernels->symm);
-}
-
-enum tutti_status cuda_kernels_load_gate(const struct cuda_driver *driver,
-                                         struct cuda_kernels *kernels)
-{
-    return load_one(driver, kernels, GATE_ROW, &kernels->gate);
-}
-
-void cuda_kernels_unload(const struct cuda_driver *driver, struct cuda_kernels *kernels)
-{
-    for (int row = 0; row < ROWS; row++)
-        if (kernels->modules[row])
-            driver->module_unload(kernels->modules[row]);
-    *kernels = (struct cuda_kernels){0};
+    return load_function(driver, GATE_ROW, "gate", function);
 }

@@ -100,7 +100,6 @@ static void place_close(const struct cuda_driver *driver, struct cuda_stage_plac
     struct cuda_visit visit;
     if (cuda_visit_begin(driver, place->context, &visit) == TUTTI_OK) {
         flows_close(driver, place);
-        cuda_gate_give(driver, place->gate);
         cuda_visit_end(driver, &visit);
     }
     if (place->retained)
@@ -170,12 +169,11 @@ static enum tutti_status place_open(struct cuda_stage *stage, CUcontext context,
     enum tutti_status status = cuda_visit_begin(driver, context, &visit);
     if (status != TUTTI_OK)
         return status;
-    status = cuda_gate_take(driver, context, &made->gate);
-    if (status == TUTTI_OK && copies) {
+    status = cuda_check(driver, driver->ctx_id(context, &made->id), "cuCtxGetId");
+    if (status == TUTTI_OK)
+        status = cuda_kernel_load_gate(driver, &made->gate);
+    if (status == TUTTI_OK && copies)
         status = flows_open(driver, made);
-        if (status != TUTTI_OK)
-            cuda_gate_give(driver, made->gate);
-    }
     cuda_visit_end(driver, &visit);
     if (status != TUTTI_OK)
         return status;
@@ -310,9 +308,10 @@ void cuda_stage_end(struct cuda_stage *stage)
 /* Not if the device has been reset: what was there is gone, and the context may be another one. */
 static bool place_lives(const struct cuda_driver *driver, const struct cuda_stage_place *place)
 {
+    unsigned long long id = 0;
     if (!primary_hold(driver, place->device, place->context))
         return false;
-    bool lives = cuda_gate_lives(driver, place->context, place->gate);
+    bool lives = driver->ctx_id(place->context, &id) == CUDA_SUCCESS && id == place->id;
     driver->primary_release(place->device);
     return lives;
 }

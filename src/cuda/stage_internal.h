@@ -24,14 +24,13 @@ struct cuda_flow {
     bool unmarked;    /* there may be something behind the last mark */
 };
 
-struct cuda_gate_code;
-
 /* What there is in a context. */
 struct cuda_stage_place {
     CUcontext context;
     CUdevice device;
-    bool retained; /* the primary one, by us */
-    struct cuda_gate_code *gate;
+    bool retained;         /* the primary one, by us */
+    unsigned long long id; /* the context's: handles may be used again */
+    CUfunction gate;
     bool copies;     /* or it is for gates alone */
     uint64_t *words; /* the flows', until the stage closes */
     struct cuda_flow flows[CUDA_WAYS];
@@ -94,19 +93,6 @@ int cuda_place_of_device(const struct cuda_stage *stage, int device);
 enum tutti_status cuda_context_open(struct cuda_stage *stage, CUcontext context, int *place);
 /* Closed, and without tickets: from here on another thread may free it. */
 void cuda_stage_end(struct cuda_stage *stage);
-
-/* ---- gate.c ---------------------------------------------------------------------------------- */
-
-/* The gate's code in the context, which is current; loads it if no place has it. Returns CUDA,
- * NO_MEMORY. */
-enum tutti_status cuda_gate_take(const struct cuda_driver *driver, CUcontext context,
-                                 struct cuda_gate_code **code);
-CUfunction cuda_gate_function(const struct cuda_gate_code *code);
-/* Whether the code is that of the context, which may have the handle of one that is gone. */
-bool cuda_gate_lives(const struct cuda_driver *driver, CUcontext context,
-                     const struct cuda_gate_code *code);
-/* No gate of the taker's runs any more. */
-void cuda_gate_give(const struct cuda_driver *driver, struct cuda_gate_code *code);
 
 /* ---- ticket.c -------------------------------------------------------------------------------- */
 

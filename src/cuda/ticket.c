@@ -241,8 +241,7 @@ static enum tutti_status gate_launch(struct cuda_ticket *ticket,
                               "the work would be done long before a replay: wait for it before the "
                               "capture begins, or on the stream that the graph is launched on");
     if (status == TUTTI_OK)
-        status = cuda_launch_block(driver, cuda_gate_function(place->gate), CUDA_GATE_THREADS,
-                                   &launch, stream);
+        status = cuda_launch_block(driver, place->gate, CUDA_GATE_THREADS, &launch, stream);
     cuda_context_leave(driver, pushed);
     return status;
 }

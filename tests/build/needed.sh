@@ -1,7 +1,8 @@
 #!/bin/bash
 # needed.sh SHARED STATIC
-# The shared library needs libc and libm only and has no thread-local storage; nothing of ours is a
-# constructor (the compiler's own start-up code may be: __builtin_cpu_supports() brings one).
+# The shared library needs libc and libm only, has no thread-local storage and stays where it was
+# loaded; nothing of ours is a constructor (the compiler's own start-up code may be:
+# __builtin_cpu_supports() brings one).
 set -euo pipefail
 library=$1 static=$2
 
@@ -9,6 +10,7 @@ bad=0
 others=$(readelf -d "$library" | sed -nE 's/.*\(NEEDED\).*\[(.*)\].*/\1/p' | grep -vE '^lib[cm]\.so\.6$' || true)
 [[ -z $others ]] || { echo "$library needs" $others; bad=1; }
 readelf -d "$library" | grep 'SONAME.*\[libtutti\.so\.[0-9]*\]' >/dev/null || { echo "$library: no soname"; bad=1; }
+readelf -d "$library" | grep 'FLAGS_1.*NODELETE' >/dev/null || { echo "$library: can be unloaded"; bad=1; }
 ! readelf -d "$library" | grep -E 'RPATH|RUNPATH|TEXTREL' || { echo "$library: RPATH or TEXTREL"; bad=1; }
 ! readelf -lW "$library" | grep -E '^ *TLS' || { echo "$library: thread-local storage"; bad=1; }
 ! readelf -SW "$static" | grep -E '\.(init_array|ctors)' || { echo "$static: a constructor"; bad=1; }

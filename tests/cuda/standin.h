@@ -17,7 +17,7 @@
  *                             process returns ERROR, a number; CUDA_ERROR_UNKNOWN (999) unless
  *                             given
  *   TUTTI_STANDIN_NO_WORDS    set: streams cannot wait for words in memory
- * and by cuModuleGetFunction():
+ * and by cuKernelGetFunction():
  *   TUTTI_STANDIN_SLOW        kernels whose name begins so take 20 ms more
  *   TUTTI_STANDIN_WRONG       kernels whose name begins so spoil a bit of the last rank's result
  *
@@ -68,7 +68,7 @@ void standin_hold_copy(int at);
 void standin_stand_still(int rank);
 /* Waits until the destructors of user objects that are due have run. */
 void standin_settle(void);
-/* Objects that live, after that: allocations, mappings, modules, streams, events, graphs ... Says
+/* Objects that live, after that: allocations, mappings, streams, events, graphs ... Says
  * which on stderr if there are any. */
 size_t standin_left(void);
 

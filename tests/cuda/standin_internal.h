@@ -18,7 +18,6 @@ enum { STANDIN_DEVICES_MAX = 16, STANDIN_DEPENDENCIES = 16 };
     X(BUFFER, "cuMemAlloc buffer")                                                                 \
     X(PINNED, "pinned host buffer")                                                                \
     X(REGISTERED, "registered host memory")                                                        \
-    X(MODULE, "module")                                                                            \
     X(STREAM, "stream")                                                                            \
     X(EVENT, "event")                                                                              \
     X(GRAPH, "graph")                                                                              \
@@ -32,7 +31,7 @@ enum object_kind {
         OBJECT_KINDS
 };
 
-/* Every handle but contexts and functions begins with this. */
+/* Every handle but contexts, libraries, kernels and functions begins with this. */
 struct object {
     struct object *next;
     enum object_kind kind;
@@ -56,6 +55,7 @@ struct function {
     char name[STANDIN_NAME_BYTES];
     struct function *next;
     struct device *device;
+    int resets; /* of the device: its context is that one */
     enum tutti_dtype dtype;
     bool barrier, probe, symm, gate;
     bool slow, wrong; /* as the environment asks for */

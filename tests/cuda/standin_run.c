@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The stand-in's kernels: modules, look-up, and one host function that does every operation as
+ * The stand-in's kernels: libraries, look-up, and one host function that does every operation as
  * arena.h has it, with the library's reductions, by an algorithm of its own that is simple.
  *
  * Turns count the pieces of all operations and are equal on all ranks. A rank copies each piece of
@@ -53,11 +53,19 @@ static size_t launch_count, late_loads;
 
 /* ---- what is known of the library's kernels -------------------------------------------------- */
 
-struct module {
-    struct object object;
-    struct device *device;
-    struct function *functions;
+/* Both are there for good, as are functions: nobody unloads a library. */
+struct library {
+    struct library *next;
+    struct kernel *kernels;
 };
+
+struct kernel {
+    struct kernel *next;
+    struct function *functions; /* of the contexts that asked */
+    struct function known;
+};
+
+static struct library *libraries; /* under the lock */
 
 static const char *const kernel_names[] = {
 #define KERNEL_NAME(NAME, name, text) #name,
@@ -109,48 +117,44 @@ static bool known_function(const char *name, struct function *function)
     return false;
 }
 
-/* Waits, as drivers do, until no kernel runs there. */
-CUresult cuModuleLoadData(CUmodule *module, const void *image)
+static struct library *library_of(CUlibrary handle)
 {
-    CUresult result = standin_enter_unsafe(__func__);
-    struct device *device = standin_device_of(standin_context());
-    int major = 0;
-    if (result == CUDA_SUCCESS && !device)
-        result = CUDA_ERROR_INVALID_CONTEXT;
-    if (result == CUDA_SUCCESS && memcmp(image, "\x50\xed\x55\xba", 4) != 0)
-        result = CUDA_ERROR_INVALID_IMAGE; /* no fatbin */
-    if (result != CUDA_SUCCESS)
-        return result;
-    cuDeviceGetAttribute(&major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR,
-                         standin_ordinal(device));
-    if (major < 8)
-        return CUDA_ERROR_NO_BINARY_FOR_GPU;
-    pthread_mutex_lock(&standin_lock);
-    while (device->kernels)
-        pthread_cond_wait(&standin_changed, &standin_lock);
-    struct module *loaded = standin_object_create(OBJECT_MODULE, sizeof *loaded);
-    loaded->device = device;
-    pthread_mutex_unlock(&standin_lock);
-    *module = (CUmodule)loaded;
-    return CUDA_SUCCESS;
+    struct library *library = libraries;
+    while (library && library != (struct library *)handle)
+        library = library->next;
+    return library;
 }
 
-CUresult cuModuleUnload(CUmodule handle)
+static struct kernel *kernel_of(CUkernel handle)
+{
+    for (struct library *library = libraries; library; library = library->next)
+        for (struct kernel *kernel = library->kernels; kernel; kernel = kernel->next)
+            if (kernel == (struct kernel *)handle)
+                return kernel;
+    return NULL;
+}
+
+CUresult cuLibraryLoadData(CUlibrary *library, const void *code, CUjit_option *jit_options,
+                           void **jit_values, unsigned jit_count, CUlibraryOption *options,
+                           void **values, unsigned count)
 {
     CUresult result = standin_enter_unsafe(__func__);
+    if (result == CUDA_SUCCESS && memcmp(code, "\x50\xed\x55\xba", 4) != 0)
+        result = CUDA_ERROR_INVALID_IMAGE; /* no fatbin */
+    if (result == CUDA_SUCCESS && (jit_options || jit_values || jit_count || count != 1 ||
+                                   *options != CU_LIBRARY_BINARY_IS_PRESERVED || !*values))
+        result = CUDA_ERROR_INVALID_VALUE;
+    if (result != CUDA_SUCCESS)
+        return result;
+    struct library *loaded = calloc(1, sizeof *loaded);
+    if (!loaded)
+        abort();
     pthread_mutex_lock(&standin_lock);
-    if (result == CUDA_SUCCESS && !standin_object_is(handle, OBJECT_MODULE))
-        result = CUDA_ERROR_INVALID_HANDLE;
-    if (result == CUDA_SUCCESS) {
-        struct module *module = (struct module *)handle;
-        for (struct function *at = module->functions, *next; at; at = next) {
-            next = at->next;
-            free(at);
-        }
-        standin_object_destroy(module);
-    }
+    loaded->next = libraries;
+    libraries = loaded;
     pthread_mutex_unlock(&standin_lock);
-    return result;
+    *library = (CUlibrary)loaded;
+    return CUDA_SUCCESS;
 }
 
 static bool is_named(const struct function *function, const char *variable)
@@ -159,30 +163,69 @@ static bool is_named(const struct function *function, const char *variable)
     return start && strncmp(function->name, start, strlen(start)) == 0;
 }
 
-CUresult cuModuleGetFunction(CUfunction *function, CUmodule handle, const char *name)
+CUresult cuLibraryGetKernel(CUkernel *kernel, CUlibrary handle, const char *name)
 {
     CUresult result = standin_enter(__func__);
-    struct function found = {0};
+    struct function known = {0};
     pthread_mutex_lock(&standin_lock);
-    if (result == CUDA_SUCCESS && !standin_object_is(handle, OBJECT_MODULE))
+    struct library *library = library_of(handle);
+    if (result == CUDA_SUCCESS && !library)
         result = CUDA_ERROR_INVALID_HANDLE;
-    if (result == CUDA_SUCCESS && !known_function(name, &found))
+    if (result == CUDA_SUCCESS && !known_function(name, &known))
         result = CUDA_ERROR_NOT_FOUND;
     if (result == CUDA_SUCCESS) {
-        struct module *module = (struct module *)handle;
-        struct function *kept = malloc(sizeof *kept);
-        if (!kept)
-            abort();
-        found.device = module->device;
-        found.slow = is_named(&found, "TUTTI_STANDIN_SLOW");
-        found.wrong = is_named(&found, "TUTTI_STANDIN_WRONG");
-        found.next = module->functions;
-        *kept = found;
-        module->functions = kept;
-        *function = (CUfunction)kept;
+        struct kernel *found = library->kernels;
+        while (found && strcmp(found->known.name, name) != 0)
+            found = found->next;
+        if (!found) {
+            found = calloc(1, sizeof *found);
+            if (!found)
+                abort();
+            found->known = known;
+            found->next = library->kernels;
+            library->kernels = found;
+        }
+        *kernel = (CUkernel)found;
     }
     pthread_mutex_unlock(&standin_lock);
     return result;
+}
+
+CUresult cuKernelGetFunction(CUfunction *function, CUkernel handle)
+{
+    CUresult result = standin_enter_unsafe(__func__);
+    struct device *device = standin_device_of(standin_context());
+    int major = 0;
+    if (result == CUDA_SUCCESS && !device)
+        result = CUDA_ERROR_INVALID_CONTEXT;
+    if (result != CUDA_SUCCESS)
+        return result;
+    cuDeviceGetAttribute(&major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR,
+                         standin_ordinal(device));
+    if (major < 8)
+        return CUDA_ERROR_NO_BINARY_FOR_GPU;
+    pthread_mutex_lock(&standin_lock);
+    struct kernel *kernel = kernel_of(handle);
+    if (kernel) {
+        struct function *found = kernel->functions;
+        while (found && (found->device != device || found->resets != device->resets))
+            found = found->next;
+        if (!found) {
+            found = malloc(sizeof *found);
+            if (!found)
+                abort();
+            *found = kernel->known;
+            found->device = device;
+            found->resets = device->resets;
+            found->next = kernel->functions;
+            kernel->functions = found;
+        }
+        found->slow = is_named(found, "TUTTI_STANDIN_SLOW");
+        found->wrong = is_named(found, "TUTTI_STANDIN_WRONG");
+        *function = (CUfunction)found;
+    }
+    pthread_mutex_unlock(&standin_lock);
+    return kernel ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
 }
 
 const char *standin_function_name(CUfunction function)
@@ -190,11 +233,16 @@ const char *standin_function_name(CUfunction function)
     return ((const struct function *)function)->name;
 }
 
-CUresult cuFuncLoad(CUfunction function)
+/* For the first time it waits, as drivers do, until no kernel runs there. */
+CUresult cuFuncLoad(CUfunction handle)
 {
     CUresult result = standin_enter_unsafe(__func__);
-    if (result == CUDA_SUCCESS)
-        ((struct function *)function)->loaded = true;
+    struct function *function = (struct function *)handle;
+    pthread_mutex_lock(&standin_lock);
+    while (result == CUDA_SUCCESS && !function->loaded && function->device->kernels)
+        pthread_cond_wait(&standin_changed, &standin_lock);
+    function->loaded |= result == CUDA_SUCCESS;
+    pthread_mutex_unlock(&standin_lock);
     return result;
 }
 

@@ -17,6 +17,11 @@
 
 static const struct cuda_driver *driver;
 
+static void check(CUresult result)
+{
+    assert_int_equal(result, CUDA_SUCCESS);
+}
+
 static int open_driver(void **state)
 {
     CUcontext context;
@@ -57,12 +62,8 @@ static void check_those_of(int size)
     }
     assert_non_null(kernels.barrier);
     /* Nothing is left for a launch to load. */
-    assert_int_equal(standin_calls("cuModuleGetFunction"), count);
+    assert_int_equal(standin_calls("cuKernelGetFunction"), count);
     assert_int_equal(standin_calls("cuFuncLoad"), count);
-    cuda_kernels_unload(driver, &kernels);
-    assert_null(kernels.barrier);
-    cuda_kernels_unload(driver, &kernels);
-    assert_int_equal(standin_left(), 0);
 }
 
 static void those_that_exist_are_loaded(void **state)
@@ -106,7 +107,6 @@ static void check_the_fatbins(int size)
                     fail_msg("%s.cu has no %s", files[kernel], standin_function_name(function));
             }
     assert_true(has_kernel("barrier", standin_function_name(kernels.barrier)));
-    cuda_kernels_unload(driver, &kernels);
 }
 
 static void the_fatbins_have_what_is_looked_up(void **state)
@@ -119,68 +119,97 @@ static void the_fatbins_have_what_is_looked_up(void **state)
 static void those_alone_have_their_own(void **state)
 {
     (void)state;
-    struct cuda_kernels kernels;
+    CUfunction symm, gate, again;
     standin_forget();
-    assert_int_equal(cuda_kernels_load_symm(driver, &kernels), TUTTI_OK);
-    assert_true(has_kernel("symm", standin_function_name(kernels.symm)));
-    assert_int_equal(standin_calls("cuModuleLoadData"), 1);
+    assert_int_equal(cuda_kernel_load_symm(driver, &symm), TUTTI_OK);
+    assert_true(has_kernel("symm", standin_function_name(symm)));
+    assert_int_equal(standin_calls("cuLibraryLoadData"), 1);
     assert_int_equal(standin_calls("cuFuncLoad"), 1);
-    cuda_kernels_unload(driver, &kernels);
-    assert_null(kernels.symm);
-    assert_int_equal(cuda_kernels_load_gate(driver, &kernels), TUTTI_OK);
-    assert_true(has_kernel("gate", standin_function_name(kernels.gate)));
-    assert_int_equal(standin_calls("cuModuleLoadData"), 2);
-    cuda_kernels_unload(driver, &kernels);
-    assert_int_equal(standin_left(), 0);
+    assert_int_equal(cuda_kernel_load_gate(driver, &gate), TUTTI_OK);
+    assert_true(has_kernel("gate", standin_function_name(gate)));
+    assert_int_equal(cuda_kernel_load_gate(driver, &again), TUTTI_OK);
+    assert_ptr_equal(again, gate);
+    assert_int_equal(standin_calls("cuLibraryLoadData"), 2);
 }
 
-/* Makes the Nth call fail and returns what loading does; nothing may be left. */
+/* Makes the Nth call fail and returns what loading does. */
 static enum tutti_status load_failing(const char *call, int at, CUresult error)
 {
     struct cuda_kernels kernels;
     standin_fail(call, at, error);
     enum tutti_status status = cuda_kernels_load(driver, 4, false, &kernels);
     standin_fail(NULL, 0, CUDA_SUCCESS);
-    for (size_t i = 0; i < sizeof kernels.modules / sizeof *kernels.modules; i++)
-        assert_null(kernels.modules[i]);
     assert_null(kernels.barrier);
-    assert_int_equal(standin_left(), 0);
     return status;
 }
 
+static void assert_said(const char *text)
+{
+    if (!strstr(tutti_last_error(), text))
+        fail_msg("expected \"%s\" in \"%s\"", text, tutti_last_error());
+}
+
+/* Before anything else has: what is loaded is so for the whole process. */
 static void failures_name_the_kernel(void **state)
 {
     (void)state;
-    assert_int_equal(load_failing("cuModuleLoadData", 2, CUDA_ERROR_INVALID_IMAGE), TUTTI_ERR_CUDA);
-    assert_non_null(strstr(tutti_last_error(), "\"one_shot_lines\""));
-    assert_non_null(strstr(tutti_last_error(), "CUDA_ERROR_INVALID_IMAGE"));
-    assert_int_equal(load_failing("cuModuleLoadData", 5, CUDA_ERROR_OUT_OF_MEMORY),
+    assert_int_equal(load_failing("cuLibraryLoadData", 2, CUDA_ERROR_INVALID_IMAGE),
+                     TUTTI_ERR_CUDA);
+    assert_said("\"one_shot_lines\"");
+    assert_said("CUDA_ERROR_INVALID_IMAGE");
+    assert_int_equal(load_failing("cuLibraryLoadData", 1, CUDA_ERROR_OUT_OF_MEMORY),
                      TUTTI_ERR_NO_MEMORY);
-    assert_int_equal(load_failing("cuModuleGetFunction", 2, CUDA_ERROR_NOT_FOUND), TUTTI_ERR_CUDA);
-    assert_non_null(strstr(tutti_last_error(), "\"one_shot_ll_float32_sum_4\""));
+    assert_said("\"one_shot_lines\""); /* the first one was there */
+    assert_int_equal(load_failing("cuLibraryGetKernel", 2, CUDA_ERROR_NOT_FOUND), TUTTI_ERR_CUDA);
+    assert_said("\"one_shot_ll_float32_sum_4\"");
+    assert_int_equal(load_failing("cuKernelGetFunction", 1, CUDA_ERROR_OUT_OF_MEMORY),
+                     TUTTI_ERR_NO_MEMORY);
+    assert_said("\"one_shot_ll_float32\"");
     assert_int_equal(load_failing("cuFuncLoad", CUDA_FORMS + 1, CUDA_ERROR_OUT_OF_MEMORY),
                      TUTTI_ERR_NO_MEMORY);
-    assert_non_null(strstr(tutti_last_error(), "\"one_shot_ll_float64\""));
+    assert_said("\"one_shot_ll_float64\"");
 }
 
 static void other_devices_are_named(void **state)
 {
+    static const char *const calls[] = {"cuLibraryLoadData", "cuKernelGetFunction", "cuFuncLoad"};
     (void)state;
-    assert_int_equal(load_failing("cuModuleLoadData", 1, CUDA_ERROR_NO_BINARY_FOR_GPU),
-                     TUTTI_ERR_CUDA);
-    assert_non_null(strstr(tutti_last_error(), "device 3 of compute capability 9.0"));
-    assert_non_null(strstr(tutti_last_error(), "sm_90"));
-    assert_non_null(strstr(tutti_last_error(), "CUDA_ERROR_NO_BINARY_FOR_GPU"));
+    for (size_t i = 0; i < sizeof calls / sizeof *calls; i++) {
+        assert_int_equal(load_failing(calls[i], 1, CUDA_ERROR_NO_BINARY_FOR_GPU), TUTTI_ERR_CUDA);
+        assert_said("device 3 of compute capability 9.0");
+        assert_said("sm_90");
+        assert_said("CUDA_ERROR_NO_BINARY_FOR_GPU");
+    }
+}
+
+/* What a context has stays there; another one has its own. */
+static void nothing_is_loaded_again(void **state)
+{
+    (void)state;
+    struct cuda_kernels first, second;
+    CUcontext context;
+    assert_int_equal(cuda_kernels_load(driver, 4, false, &first), TUTTI_OK);
+    standin_forget();
+    assert_int_equal(cuda_kernels_load(driver, 4, false, &second), TUTTI_OK);
+    assert_memory_equal(&first, &second, sizeof first);
+    check(cuDevicePrimaryCtxRetain(&context, 2));
+    check(cuCtxPushCurrent(context));
+    assert_int_equal(cuda_kernels_load(driver, 4, false, &second), TUTTI_OK);
+    assert_ptr_not_equal(first.barrier, second.barrier);
+    assert_int_equal(standin_calls("cuLibraryLoadData"), 0);
+    check(cuCtxPopCurrent(&context));
+    check(cuDevicePrimaryCtxRelease(2));
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(failures_name_the_kernel),
+        cmocka_unit_test(other_devices_are_named),
         cmocka_unit_test(those_that_exist_are_loaded),
         cmocka_unit_test(the_fatbins_have_what_is_looked_up),
         cmocka_unit_test(those_alone_have_their_own),
-        cmocka_unit_test(failures_name_the_kernel),
-        cmocka_unit_test(other_devices_are_named),
+        cmocka_unit_test(nothing_is_loaded_again),
     };
     return cmocka_run_group_tests(tests, open_driver, NULL);
 }

@@ -81,7 +81,6 @@ static int close_ranks(void **state)
         check(cuStreamDestroy(rank->stream));
         check(cuMemFreeHost(rank->host));
         check(cuMemFree(rank->data));
-        cuda_kernels_unload(driver, &rank->kernels);
         for (int peer = 0; peer < RANKS; peer++)
             cuda_memory_unmap(driver, &rank->memory[peer]);
         check(cuDevicePrimaryCtxRelease(r));
