@@ -5,9 +5,9 @@
 One process a GPU that has both: a group of libtutti, and torch.distributed with Gloo. The group is of a CPU
 communicator, so that tensors go through pinned memory and the hosts reduce them, or, with --direct, of a CUDA one,
 whose algorithms are TUTTI_ALGO's: host_staged has the devices reduce by way of the host's memory. They take turns, block
-by block of calls: a call's time begins when the last rank makes it, and ends when no device has anything to do any
-more; the median of the calls is reported. Tutti's are submitted on the current stream, which then waits for the work;
-the host waits for the device alone. Every result is checked. Then how long a submission keeps the caller.
+by block of calls: a call's time begins when the last rank makes it, and ends when the last host knows that the result is
+on its device; the median of the calls is reported. tutti_work_result() tells so; Gloo's wait does not, so the host
+synchronises behind it. Every result is checked. Then how long a submission keeps the caller.
 
 usage: torch_group.py --ranks N [--direct] [--json FILE] [--library PATH] [--min BYTES] [--max BYTES] [--factor F]
 """
@@ -30,8 +30,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path[:0] = [os.path.join(HERE, "../tests/python"), HERE]
 import tutti_pg  # noqa: E402
 
-LARGE = 4 << 20
-BLOCKS = 3
+BLOCKS, CALLS = 3, 20
 FLOAT32, SUM = 0, 1
 
 
@@ -67,21 +66,20 @@ class CudaSum:
 
     def __call__(self):
         work = self.submit()
-        self.check(self.c.tutti_work_wait(work, ctypes.c_void_p(self.stream)))
+        self.check(self.c.tutti_work_result(work, 60000))
         self.c.tutti_work_destroy(work)
 
 
-def block(tensor, rank, ranks, calls, call):
+def block(tensor, rank, ranks, call):
     """Microseconds of calls in a row, from the last rank's start to the last rank's end: perf_counter() is the same
     clock for all."""
     starts, ends, wrong = [], [], torch.zeros((), dtype=torch.int64, device="cuda")
     dist.barrier()
-    for _ in range(calls):
+    for _ in range(CALLS):
         tensor.fill_(rank + 1)
         torch.cuda.synchronize()
         starts.append(time.perf_counter())
         call()
-        torch.cuda.synchronize()
         ends.append(time.perf_counter())
         wrong += (tensor != ranks * (ranks + 1) // 2).sum()
     last = torch.tensor([starts, ends], dtype=torch.float64)
@@ -91,13 +89,17 @@ def block(tensor, rank, ranks, calls, call):
     return ((last[1] - last[0]) * 1e6).tolist()
 
 
-def measure(group, tensor, rank, ranks, calls):
+def measure(group, tensor, rank, ranks):
     """The medians of both."""
+    def all_reduce():
+        dist.all_reduce(tensor)
+        torch.cuda.synchronize()
+
     ours, theirs = [], []
     own = CudaSum(group, tensor)
     for turn in range(BLOCKS + 1):
-        gloo = block(tensor, rank, ranks, calls, lambda: dist.all_reduce(tensor))
-        tutti = block(tensor, rank, ranks, calls, own)
+        gloo = block(tensor, rank, ranks, all_reduce)
+        tutti = block(tensor, rank, ranks, own)
         if turn:
             theirs += gloo
             ours += tutti
@@ -126,7 +128,7 @@ def run(rank, options, folder):
     rows, size = [], options.min
     while size <= options.max:
         tensor = torch.empty(size // 4, dtype=torch.float32, device="cuda")
-        tutti, gloo = measure(group, tensor, rank, options.ranks, 20 if size < LARGE else 5)
+        tutti, gloo = measure(group, tensor, rank, options.ranks)
         rows.append({"collective": "all_reduce", "bytes": size, "gloo": round(gloo, 1), "tutti": round(tutti, 1),
                      "ratio": round(gloo / tutti, 1), "dtype": "float32", "op": "sum", "ranks": options.ranks})
         if rank == 0:

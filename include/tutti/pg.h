@@ -57,7 +57,8 @@ struct tutti_pg_options {
     int rank_count;       /* 0 with NULL */
     tutti_store_t *store; /* on which the members meet, if they do; used during the call */
     /* Of each rank that share the reduction of large CUDA tensors by the hosts, the group's own
-     * among them, up to 16; 0: up to 8, on half of the cores. Ranks may differ. */
+     * among them, up to 16; 0: up to 8, on half of the cores. Where there are several one more has
+     * the copies done. Ranks may differ. */
     int threads;
 };
 

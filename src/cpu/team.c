@@ -15,7 +15,8 @@
 
 enum {
     LINE_BYTES = 64,
-    SPINS = 20000, /* looks at the turn, up to a millisecond */
+    SPINS = 20000,    /* looks at the turn, up to a millisecond, */
+    YIELD_EVERY = 64, /* with others let run now and then: one that works may be on the same core */
     SLEEP_MS = 60000,
     POLLS = 1000, /* of a caller, before it lets others run */
 };
@@ -49,7 +50,10 @@ static bool comes_soon(const struct cpu_team *team, uint32_t turn)
     for (int i = 0; i < SPINS; i++) {
         if (turn_of(team) != turn)
             return true;
-        order_pause();
+        if (i % YIELD_EVERY == YIELD_EVERY - 1)
+            sched_yield();
+        else
+            order_pause();
     }
     return false;
 }
@@ -134,17 +138,28 @@ int cpu_team_size(const struct cpu_team *team)
     return team->size;
 }
 
-void cpu_team_run(struct cpu_team *team, void (*part)(const void *context, int i),
-                  const void *context)
+void cpu_team_begin(struct cpu_team *team, void (*part)(const void *context, int i),
+                    const void *context)
 {
     team->part = part;
     team->context = context;
     turn_begin(team);
-    part(context, 0);
+}
+
+void cpu_team_await(struct cpu_team *team)
+{
     for (int i = 1; i < team->size; i++)
         for (int polls = 0; order_load_acquire_u32(&team->members[i].done) != team->turn; polls++) {
             order_pause(); /* S2a pairs S2 */
             if (polls > POLLS)
                 sched_yield();
         }
+}
+
+void cpu_team_run(struct cpu_team *team, void (*part)(const void *context, int i),
+                  const void *context)
+{
+    cpu_team_begin(team, part, context);
+    part(context, 0);
+    cpu_team_await(team);
 }

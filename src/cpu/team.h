@@ -21,5 +21,9 @@ void cpu_team_rouse(struct cpu_team *team);
  * caller's; returns when all have returned. By one thread at a time. */
 void cpu_team_run(struct cpu_team *team, void (*part)(const void *context, int i),
                   const void *context);
+/* The same of all but part 0: the caller does something else between the two. */
+void cpu_team_begin(struct cpu_team *team, void (*part)(const void *context, int i),
+                    const void *context);
+void cpu_team_await(struct cpu_team *team);
 
 #endif

@@ -85,6 +85,7 @@ static void pg_free(struct tutti_pg *pg)
     struct pg_key *key;
     while ((key = pg_table_take_any(&pg->tags)))
         free(key); /* begins a struct pg_tag */
+    cpu_team_destroy(pg->courier);
     cpu_team_destroy(pg->comm->cpu.team);
     pg->comm->cpu.team = NULL;
     pg_leader_destroy(pg->leader);

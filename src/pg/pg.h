@@ -68,7 +68,8 @@ struct pg_op {
     struct pg_sparse *sparse;   /* NULL: its tensors are dense */
     struct pg_staging *staging; /* NULL: they are the host's */
     struct pg_tag *of;
-    bool late; /* its time ended before its input was there */
+    bool late;  /* its time ended before its input was there */
+    bool spare; /* there are cores that a waiter who spins keeps from nobody */
     char title[PG_TITLE_BYTES];
     struct tutti_tensor tensors[];
 };
@@ -97,7 +98,8 @@ struct tutti_pg {
     int device;                /* of `direct`, in this process */
     uint32_t epoch;
     int64_t timeout_ms;
-    int threads; /* that reduce staged tensors */
+    int threads;              /* that reduce staged tensors */
+    struct cpu_team *courier; /* stage.c; NULL: there is none */
     struct pg_boards boards;
     pthread_t thread;
     uint32_t ended; /* the thread has, or nearly: futex; release H6 */

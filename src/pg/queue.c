@@ -40,6 +40,7 @@ void pg_op_begin(struct pg_op *op, const struct tutti_pg *pg,
     op->home = pg->home;
     pg_home_hold(op->home);
     op->patience_ms = pg->timeout_ms;
+    op->spare = pg->boards.spare;
     op->timeout_ms = options->timeout_ms ? options->timeout_ms : pg->timeout_ms;
     op->deadline = deadline_after(op->timeout_ms);
     op->callback = options->callback;

@@ -6,8 +6,10 @@
  *
  *     copy in k + 1 and k + 2, reduce k among the hosts, copy out k - 1
  *
- * all at the same time, for the two ways of the bus have a stream each. Pieces have the same bounds
- * on all ranks. The block has room for PIECES of them; where the tensors came ahead, for all.
+ * all at the same time, for the two ways of the bus have a stream each, and where there are cores
+ * to spare another thread, the courier, makes the calls that have the copies done. Pieces have the
+ * same bounds on all ranks. The block has room for PIECES of them; where the tensors came ahead,
+ * for all.
  *
  * The hosts reduce in the block, or the bounce buffer, a piece at a time, what run.c would reduce
  * in the tensors.
@@ -23,6 +25,7 @@
 #include "pg/pg.h"
 #include "point.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -37,6 +40,14 @@ enum {
     NAP_FIRST_NS = 1000, /* of a thread that awaits a copy, */
     NAP_MOST_NS = 50000, /* twice as long each time */
     DRAIN_MS = 1000,
+    TEXT_BYTES = 256,
+};
+
+/* To have a piece copied in, if it brings one, and one out. */
+struct errand {
+    struct pipe *pipe;
+    size_t in, out;
+    bool brings;
 };
 
 /* An operation under way. */
@@ -54,6 +65,10 @@ struct pipe {
     uint64_t first;           /* slot of the first piece */
     int64_t deadline;
     uint64_t marks[CUDA_WAYS][PIECES][PG_STAGE_DEVICES];
+    struct cpu_team *courier; /* NULL: there is none */
+    struct errand errand;     /* the last one */
+    enum tutti_status sent;   /* how it went */
+    char why[TEXT_BYTES];     /* it failed: errors are a thread's own */
 };
 
 /* ---- submission ------------------------------------------------------------------------------ */
@@ -278,15 +293,51 @@ static size_t piece_elements(const struct pg_op *op, uint32_t inputs)
     return bytes / tutti_dtype_size(op->dtype);
 }
 
-/* Copies a piece in, once what was in its place is out. */
-static enum tutti_status piece_bring(struct pipe *pipe, size_t piece)
+/* Until what was in the piece's place is out. */
+static enum tutti_status place_await(struct pipe *pipe, size_t piece)
 {
-    enum tutti_status status = TUTTI_OK;
     if (pipe->bounce)
-        status = slot_await(pipe, pipe->first + piece);
-    else if (piece >= pipe->room)
-        status = piece_await(pipe, CUDA_WAY_OUT, piece - pipe->room);
-    return status == TUTTI_OK ? piece_copy(pipe, CUDA_WAY_IN, piece) : status;
+        return slot_await(pipe, pipe->first + piece);
+    return piece >= pipe->room ? piece_await(pipe, CUDA_WAY_OUT, piece - pipe->room) : TUTTI_OK;
+}
+
+static void errand_run(const void *context, int i)
+{
+    const struct errand *errand = context;
+    struct pipe *pipe = errand->pipe;
+    (void)i;
+    /* First the one for which the hosts wait sooner. */
+    pipe->sent = errand->brings ? piece_copy(pipe, CUDA_WAY_IN, errand->in) : TUTTI_OK;
+    if (pipe->sent == TUTTI_OK)
+        pipe->sent = piece_copy(pipe, CUDA_WAY_OUT, errand->out);
+    if (pipe->sent != TUTTI_OK)
+        snprintf(pipe->why, sizeof pipe->why, "%s", tutti_last_error());
+}
+
+/* Until the last errand has been run. */
+static enum tutti_status errand_await(struct pipe *pipe)
+{
+    if (pipe->courier)
+        cpu_team_await(pipe->courier);
+    return pipe->sent == TUTTI_OK ? TUTTI_OK : error_set(pipe->sent, "%s", pipe->why);
+}
+
+/* Sends a piece back, and for the one that is to follow those that are here, or on their way. */
+static enum tutti_status piece_send(struct pipe *pipe, size_t piece)
+{
+    const size_t next = piece + pipe->room - PIECES_OUT;
+    const bool brings = piece >= PIECES_OUT && next < pipe->count;
+    enum tutti_status status = errand_await(pipe);
+    if (status == TUTTI_OK && brings)
+        status = place_await(pipe, next);
+    if (status != TUTTI_OK)
+        return status;
+    pipe->errand = (struct errand){.pipe = pipe, .out = piece, .in = next, .brings = brings};
+    if (pipe->courier)
+        cpu_team_begin(pipe->courier, errand_run, &pipe->errand);
+    else
+        errand_run(&pipe->errand, 0);
+    return TUTTI_OK;
 }
 
 /* Threads that help, once there is something to help with; none if there are none to be had. They
@@ -295,10 +346,14 @@ static void team_gather(struct tutti_pg *pg)
 {
     if (pg->threads > 1 && !pg->comm->cpu.team)
         pg->comm->cpu.team = cpu_team_create(pg->threads);
+    if (pg->threads > 1 && !pg->courier)
+        pg->courier = cpu_team_create(2);
     if (pg->comm->cpu.team)
         cpu_team_rouse(pg->comm->cpu.team);
     else
         pg->threads = 1;
+    if (pg->courier)
+        cpu_team_rouse(pg->courier);
 }
 
 /* Whether the pieces go through memory that all ranks share: the same answer on all of them. */
@@ -349,8 +404,13 @@ static enum tutti_status pipe_open(struct pipe *pipe)
         return staging->status;
     }
     enum tutti_status status = room_take(pipe);
-    for (size_t p = 0; p < pipe->room && status == TUTTI_OK; p++)
-        status = piece_bring(pipe, p);
+    for (size_t p = 0; p < pipe->room && status == TUTTI_OK; p++) {
+        status = place_await(pipe, p);
+        if (status == TUTTI_OK)
+            status = piece_copy(pipe, CUDA_WAY_IN, p);
+    }
+    if (pipe->count > 1)
+        pipe->courier = pipe->pg->courier;
     return status;
 }
 
@@ -371,12 +431,10 @@ static enum tutti_status pipe_run(struct pipe *pipe)
         if (status == TUTTI_OK)
             status = piece_reduce(pipe, piece);
         if (status == TUTTI_OK)
-            status = piece_copy(pipe, CUDA_WAY_OUT, piece);
-        const size_t next = piece + pipe->room - PIECES_OUT;
-        if (status == TUTTI_OK && piece >= PIECES_OUT && next < pipe->count)
-            status = piece_bring(pipe, next);
+            status = piece_send(pipe, piece);
     }
-    return status;
+    enum tutti_status sent = errand_await(pipe);
+    return status == TUTTI_OK ? sent : status;
 }
 
 /* By the devices' own algorithms. All ranks launch in the order of the verdicts. */

@@ -10,10 +10,13 @@
 #include "signature.h"
 
 #include <inttypes.h>
+#include <sched.h>
 #include <stdlib.h>
 
 enum {
-    SPINS = 300, /* looks of a waiter before it sleeps */
+    SPINS = 300, /* looks of a waiter before it sleeps, or, with cores to spare: */
+    SPINS_SPARE = 4000,
+    YIELD_EVERY = 64,
     SLICE_MS = 60000,
 };
 
@@ -97,12 +100,16 @@ static enum tutti_status op_result(struct tutti_work *work, const char *call, in
     enum tutti_status status = pg_op_check(op, call);
     if (status != TUTTI_OK)
         return status;
-    for (int turn = 0; turn < SPINS; turn++) {
+    const int spins = op->spare ? SPINS_SPARE : SPINS;
+    for (int turn = 0; turn < spins; turn++) {
         if (is_done(op))
             return op_status(op);
         if (turn == 0)
             pg_board_wake(pg_home_board(op->home));
-        order_pause();
+        if (turn % YIELD_EVERY == YIELD_EVERY - 1)
+            sched_yield();
+        else
+            order_pause();
     }
     timeout_ms = timeout_ms ? timeout_ms : op->patience_ms;
     int64_t deadline = deadline_after(timeout_ms);

@@ -166,7 +166,14 @@ static bool is_named(const struct function *function, const char *variable)
 CUresult cuLibraryGetKernel(CUkernel *kernel, CUlibrary handle, const char *name)
 {
     CUresult result = standin_enter(__func__);
+    struct device *device = standin_device_of(standin_context());
     struct function known = {0};
+    int major = 0;
+    if (device)
+        cuDeviceGetAttribute(&major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR,
+                             standin_ordinal(device));
+    if (result == CUDA_SUCCESS && device && major < 8)
+        result = CUDA_ERROR_NO_BINARY_FOR_GPU;
     pthread_mutex_lock(&standin_lock);
     struct library *library = library_of(handle);
     if (result == CUDA_SUCCESS && !library)
@@ -195,15 +202,10 @@ CUresult cuKernelGetFunction(CUfunction *function, CUkernel handle)
 {
     CUresult result = standin_enter_unsafe(__func__);
     struct device *device = standin_device_of(standin_context());
-    int major = 0;
     if (result == CUDA_SUCCESS && !device)
         result = CUDA_ERROR_INVALID_CONTEXT;
     if (result != CUDA_SUCCESS)
         return result;
-    cuDeviceGetAttribute(&major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR,
-                         standin_ordinal(device));
-    if (major < 8)
-        return CUDA_ERROR_NO_BINARY_FOR_GPU;
     pthread_mutex_lock(&standin_lock);
     struct kernel *kernel = kernel_of(handle);
     if (kernel) {

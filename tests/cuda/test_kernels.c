@@ -172,7 +172,8 @@ static void failures_name_the_kernel(void **state)
 
 static void other_devices_are_named(void **state)
 {
-    static const char *const calls[] = {"cuLibraryLoadData", "cuKernelGetFunction", "cuFuncLoad"};
+    static const char *const calls[] = {"cuLibraryLoadData", "cuLibraryGetKernel",
+                                        "cuKernelGetFunction", "cuFuncLoad"};
     (void)state;
     for (size_t i = 0; i < sizeof calls / sizeof *calls; i++) {
         assert_int_equal(load_failing(calls[i], 1, CUDA_ERROR_NO_BINARY_FOR_GPU), TUTTI_ERR_CUDA);
