@@ -96,6 +96,8 @@ static void meters_write(FILE *file, const struct soak_meters *meters)
 {
     fprintf(file, " \"rss_kib\": {\"warm\": %lld, \"end\": %lld},\n",
             (long long)meters->warm_rss_kib, (long long)meters->rss_kib);
+    fprintf(file, " \"heap_kib\": {\"warm\": %lld, \"end\": %lld},\n",
+            (long long)meters->warm_heap_kib, (long long)meters->heap_kib);
     fprintf(file, " \"descriptors\": {\"warm\": %d, \"end\": %d},\n", meters->warm_descriptors,
             meters->descriptors);
     fprintf(file, " \"mappings\": {\"warm\": %d, \"end\": %d},\n", meters->warm_mappings,

@@ -183,12 +183,12 @@ struct soak_progress {
 /* What a process holds between episodes. Written by it alone. */
 struct soak_meters {
     int32_t pid;                              /* 0: it is none */
-    uint64_t episodes;                        /* that it has seen */
+    uint64_t episodes;                        /* that it has seen on these devices */
     uint32_t turn;                            /* the last one that it has ended */
     int32_t descriptors, mappings, leftovers; /* leftovers: of the library, which must be none */
-    int64_t rss_kib;
+    int64_t rss_kib, heap_kib;
     int32_t warm_descriptors, warm_mappings; /* once it had warmed up; 0: not yet */
-    int64_t warm_rss_kib;
+    int64_t warm_rss_kib, warm_heap_kib;
 };
 
 struct soak_shared {

@@ -21,6 +21,8 @@ enum {
     MMAP_BYTES = 128 << 10,
 };
 
+static uint32_t devices; /* bit i: a rank of this process has used device i */
+
 /* What a rank of this process has, from episode to episode. */
 struct seat {
     pthread_t thread;
@@ -61,6 +63,13 @@ static int mappings_count(int *all)
     return ours;
 }
 
+/* In the allocator's callers' hands. */
+static int64_t heap_kib(void)
+{
+    struct mallinfo2 heap = mallinfo2();
+    return (int64_t)((heap.uordblks + heap.hblkhd) >> 10);
+}
+
 static int64_t rss_kib(void)
 {
     long pages = 0, resident = 0;
@@ -70,6 +79,18 @@ static int64_t rss_kib(void)
     if (file)
         fclose(file);
     return (int64_t)resident * (sysconf(_SC_PAGESIZE) / 1024);
+}
+
+/* A driver opens descriptors, and takes memory, for each device that a process comes to use. */
+static void meters_renew(struct soak_meters *meters)
+{
+    static uint32_t known;
+    const uint32_t used = __atomic_load_n(&devices, __ATOMIC_RELAXED);
+    if (used == known)
+        return;
+    known = used;
+    meters->episodes = 0;
+    meters->warm_descriptors = meters->warm_mappings = 0;
 }
 
 /* Between episodes, when this process has no communicator. */
@@ -85,17 +106,20 @@ static void meters_read(struct soak_meters *meters)
             break;
         usleep(NAP_US);
     }
+    meters_renew(meters);
     meters->descriptors = all_descriptors;
     meters->mappings = all_mappings;
     meters->leftovers = ours;
     meters->rss_kib = rss_kib();
-    /* The library opens none for good; a driver of GPUs may open some as it gets to know them. */
+    meters->heap_kib = heap_kib();
+    /* The library opens none for good; a driver of GPUs may open some as it gets to know one. */
     if (++meters->episodes == (device_is_cuda() ? WARM_EPISODES : 1))
         meters->warm_descriptors = all_descriptors;
     if (meters->episodes != WARM_EPISODES)
         return;
     meters->warm_mappings = all_mappings;
     meters->warm_rss_kib = meters->rss_kib;
+    meters->warm_heap_kib = meters->heap_kib;
 }
 
 /* ---- ranks ----------------------------------------------------------------------------------- */
@@ -110,6 +134,8 @@ static void *rank_main(void *argument)
         device += episode->slot_of[r] <= episode->slot_of[self->rank];
     for (int r = self->rank + 1; r < episode->size; r++)
         device += episode->slot_of[r] < episode->slot_of[self->rank];
+    if (device_is_cuda())
+        __atomic_fetch_or(&devices, UINT32_C(1) << device, __ATOMIC_RELAXED);
     int line = device_is_cuda() && !device_bind(device)
                    ? ranks_fail(self->ranks, self->rank, __FILE__, __LINE__, "device_bind")
                    : life_run(self);
