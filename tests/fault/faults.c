@@ -302,19 +302,37 @@ static bool is_apart(const struct faults_rank *self)
            self->rank != (victim + 1) % self->ranks->size;
 }
 
+/* Where one of the others has yet to come after 20 ms it may never do so, having heard of the
+ * victim's end: then the operation to which the victim gave its part fails nevertheless. */
+static bool is_late(const struct faults_rank *self, int operation, int64_t begun)
+{
+    enum { LATE_NS = 20000000 };
+    return self->scenario->point->part == PART_GIVEN && operation == FAULT_AT &&
+           deadline_now() - begun >= LATE_NS;
+}
+
 int faults_suffer(struct faults_rank *self, enum tutti_status expected, int first, int last,
                   int64_t timeout_ms)
 {
     struct ranks *ranks = self->ranks;
+    struct faults_shared *shared = (struct faults_shared *)(void *)ranks->shared;
     const int rank = self->rank;
     enum tutti_status status = TUTTI_OK;
     int operation = 1;
-    for (; operation < first && !is_apart(self); operation++)
-        RANKS_CHECK(faults_call(self, RANKS_TIMEOUT_MS) == TUTTI_OK);
+    for (; status == TUTTI_OK && operation < first && !is_apart(self); operation++) {
+        const int64_t begun = deadline_now();
+        status = faults_call(self, RANKS_TIMEOUT_MS);
+        if (status != TUTTI_OK && status == expected && is_late(self, operation, begun))
+            __atomic_store_n(&shared->late, 1, __ATOMIC_RELEASE);
+        else
+            RANKS_CHECK(status == TUTTI_OK);
+    }
     if (rank != self->scenario->victim) {
         ranks_raise(ranks, FAULTS_FLAG);
         RANKS_CHECK(ranks_await(ranks, FAULTS_FLAG, (uint32_t)ranks->size - 1));
     }
+    if (__atomic_load_n(&shared->late, __ATOMIC_ACQUIRE))
+        first = FAULT_AT;
     for (; status == TUTTI_OK && operation <= last && !is_apart(self); operation++)
         status = faults_call(self, timeout_ms);
     if (is_apart(self))
