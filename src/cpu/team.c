@@ -7,6 +7,7 @@
 
 #include "ipc/futex.h"
 #include "order.h"
+#include "spin.h"
 
 #include <pthread.h>
 #include <sched.h>
@@ -15,8 +16,7 @@
 
 enum {
     LINE_BYTES = 64,
-    SPINS = 20000,    /* looks at the turn, up to a millisecond, */
-    YIELD_EVERY = 64, /* with others let run now and then: one that works may be on the same core */
+    SPINS = 20000, /* looks at the turn, up to a millisecond */
     SLEEP_MS = 60000,
     POLLS = 1000, /* of a caller, before it lets others run */
 };
@@ -50,10 +50,7 @@ static bool comes_soon(const struct cpu_team *team, uint32_t turn)
     for (int i = 0; i < SPINS; i++) {
         if (turn_of(team) != turn)
             return true;
-        if (i % YIELD_EVERY == YIELD_EVERY - 1)
-            sched_yield();
-        else
-            order_pause();
+        spin_rest(i);
     }
     return false;
 }

@@ -4,6 +4,7 @@
 #include "deadline.h"
 #include "ipc/futex.h"
 #include "order.h"
+#include "spin.h"
 #include "tutti/tutti.h"
 
 #include <sched.h>
@@ -15,9 +16,8 @@ enum {
     TELL_EVERY = LAYOUT_POSTS / 2,
     SPINS = 300, /* looks at the own bell, some us, or, with cores to spare, */
     SPINS_SPARE = 10000,
-    YIELD_EVERY = 64, /* of those looks, for a thread that shares the core all the same */
-    YIELDS = 100,     /* then looks with others let run, then sleep: */
-    NAP_SHARE = 8,    /* naps of an eighth of the time without news, */
+    YIELDS = 100,  /* then looks with others let run, then sleep: */
+    NAP_SHARE = 8, /* naps of an eighth of the time without news, */
     NAP_LEAST_NS = 50000,
     NAP_MOST_NS = 1000000,
     DROWSY_NS = 1000000000, /* until it has been so long */
@@ -45,8 +45,8 @@ static bool comes_soon(const struct pg_boards *boards, uint32_t bell, const stru
     for (int turn = 0; turn < spins + YIELDS; turn++) {
         if (has_news(boards, bell, watch))
             return true;
-        if (turn < spins && turn % YIELD_EVERY != YIELD_EVERY - 1)
-            order_pause();
+        if (turn < spins)
+            spin_rest(turn);
         else
             sched_yield();
     }

@@ -8,15 +8,14 @@
 #include "order.h"
 #include "pg/pg.h"
 #include "signature.h"
+#include "spin.h"
 
 #include <inttypes.h>
-#include <sched.h>
 #include <stdlib.h>
 
 enum {
     SPINS = 300, /* looks of a waiter before it sleeps, or, with cores to spare: */
     SPINS_SPARE = 4000,
-    YIELD_EVERY = 64,
     SLICE_MS = 60000,
 };
 
@@ -106,10 +105,7 @@ static enum tutti_status op_result(struct tutti_work *work, const char *call, in
             return op_status(op);
         if (turn == 0)
             pg_board_wake(pg_home_board(op->home));
-        if (turn % YIELD_EVERY == YIELD_EVERY - 1)
-            sched_yield();
-        else
-            order_pause();
+        spin_rest(turn);
     }
     timeout_ms = timeout_ms ? timeout_ms : op->patience_ms;
     int64_t deadline = deadline_after(timeout_ms);

@@ -104,6 +104,13 @@ CUresult standin_enter_unsafe(const char *function)
     return result;
 }
 
+CUresult standin_enter_context(const char *function, struct device **device)
+{
+    CUresult result = standin_enter_unsafe(function);
+    *device = standin_device_of(standin_context());
+    return result == CUDA_SUCCESS && !*device ? CUDA_ERROR_INVALID_CONTEXT : result;
+}
+
 void standin_fail(const char *call, int at, CUresult error)
 {
     pthread_mutex_lock(&standin_lock);

@@ -132,6 +132,8 @@ extern unsigned standin_destructors; /* that run */
 CUresult standin_enter(const char *function);
 /* The same for a call that may synchronise: not while a capture forbids it. */
 CUresult standin_enter_unsafe(const char *function);
+/* The same for a call that needs a context: the device whose it is. */
+CUresult standin_enter_context(const char *function, struct device **device);
 
 /* All with the lock held. */
 void *standin_object_create(enum object_kind kind, size_t bytes);

@@ -200,10 +200,8 @@ CUresult cuLibraryGetKernel(CUkernel *kernel, CUlibrary handle, const char *name
 
 CUresult cuKernelGetFunction(CUfunction *function, CUkernel handle)
 {
-    CUresult result = standin_enter_unsafe(__func__);
-    struct device *device = standin_device_of(standin_context());
-    if (result == CUDA_SUCCESS && !device)
-        result = CUDA_ERROR_INVALID_CONTEXT;
+    struct device *device;
+    CUresult result = standin_enter_context(__func__, &device);
     if (result != CUDA_SUCCESS)
         return result;
     pthread_mutex_lock(&standin_lock);

@@ -216,10 +216,8 @@ CUresult standin_submit(struct stream *stream, const struct work *work)
 
 CUresult cuStreamCreateWithPriority(CUstream *stream, unsigned flags, int priority)
 {
-    CUresult result = standin_enter_unsafe(__func__);
-    struct device *device = standin_device_of(standin_context());
-    if (result == CUDA_SUCCESS && !device)
-        result = CUDA_ERROR_INVALID_CONTEXT;
+    struct device *device;
+    CUresult result = standin_enter_context(__func__, &device);
     if (result != CUDA_SUCCESS)
         return result;
     pthread_mutex_lock(&standin_lock);
@@ -441,11 +439,9 @@ CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction function, voi
 
 CUresult cuEventCreate(CUevent *event, unsigned flags)
 {
-    CUresult result = standin_enter_unsafe(__func__);
-    struct device *device = standin_device_of(standin_context());
+    struct device *device;
+    CUresult result = standin_enter_context(__func__, &device);
     (void)flags;
-    if (result == CUDA_SUCCESS && !device)
-        result = CUDA_ERROR_INVALID_CONTEXT;
     if (result != CUDA_SUCCESS)
         return result;
     pthread_mutex_lock(&standin_lock);
