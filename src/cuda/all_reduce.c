@@ -52,14 +52,14 @@ static struct cuda_launch launch_make(const struct cuda_group *group, const stru
 static enum tutti_status barrier_enqueue(struct cuda_group *group, struct cuda_launch *launch,
                                          tutti_stream_t stream)
 {
-    return cuda_enqueue(group, stream, group->keep->kernels.barrier, 1, CUDA_CLERKS, launch,
+    return cuda_enqueue(group, stream, group->kernels.barrier, 1, CUDA_CLERKS, launch,
                         launch->subset == 0);
 }
 
 static CUfunction function_of(const struct cuda_group *group, const struct cuda_choice *choice,
                               const struct request *request, unsigned blocks)
 {
-    const CUfunction *functions = group->keep->kernels.all_reduce[choice->kernel][request->dtype];
+    const CUfunction *functions = group->kernels.all_reduce[choice->kernel][request->dtype];
     if (request->op != TUTTI_OP_SUM || !functions[CUDA_SUM])
         return functions[CUDA_ANY];
     if (functions[CUDA_SUM_ONCE] && cuda_choice_is_once(choice, group->plan.size, request->send,

@@ -170,7 +170,7 @@ static enum tutti_status blocks_limit(struct cuda_group *group, struct cuda_choi
         return TUTTI_OK;
     for (int dtype = 0; dtype < TUTTI_DTYPE_COUNT; dtype++) {
         for (int form = 0; form < CUDA_FORMS; form++) {
-            CUfunction function = group->keep->kernels.all_reduce[choice->kernel][dtype][form];
+            CUfunction function = group->kernels.all_reduce[choice->kernel][dtype][form];
             int blocks = 0;
             if (!function)
                 continue;
@@ -213,8 +213,8 @@ static enum tutti_status prepare(struct cuda_group *group, const struct cuda_gro
     if (status == TUTTI_OK)
         cuda_trail_open(group, config->recorder_fd);
     if (status == TUTTI_OK)
-        status = cuda_kernels_load(group->driver, group->launch.size, group->staged,
-                                   &group->keep->kernels);
+        status =
+            cuda_kernels_load(group->driver, group->launch.size, group->staged, &group->kernels);
     if (status == TUTTI_OK)
         status = plan_limit(group);
     if (status == TUTTI_OK)
@@ -269,7 +269,7 @@ static enum tutti_status links_probe(struct cuda_group *group, int64_t deadline)
     int64_t limit_ms = deadline_left_ms(deadline);
     struct tutti_fault fault = {.struct_size = sizeof fault};
     launch.timeout_ns = cuda_timeout_ns(limit_ms < PROBE_MS ? limit_ms : PROBE_MS);
-    enum tutti_status status = cuda_launch_block(group->driver, group->keep->kernels.probe,
+    enum tutti_status status = cuda_launch_block(group->driver, group->kernels.probe,
                                                  CUDA_PROBE_THREADS, &launch, group->own);
     if (status == TUTTI_OK)
         status = cuda_own_finish(group, deadline);

@@ -59,7 +59,6 @@ struct cuda_group_config {
     bool marked;                       /* kernels mark each operation in the recorder: trail.h */
     int recorder_fd;                   /* of host->record, -1 where there is none; borrowed */
     struct tutti_exchanger *exchanger;
-    const uint8_t *nonce;
     const struct interrupt *interrupt; /* of the opening's waits; may be NULL */
     int64_t timeout_ms;                /* of the opening */
 };

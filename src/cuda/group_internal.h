@@ -6,6 +6,7 @@
 #include "cuda/driver.h"
 #include "cuda/group.h"
 #include "cuda/keep.h"
+#include "cuda/kernels.h"
 #include "cuda/launch.h"
 #include "cuda/proxy.h"
 #include "cuda/table.h"
@@ -40,7 +41,8 @@ struct cuda_pointer {
 
 struct cuda_group {
     const struct cuda_driver *driver;
-    struct cuda_keep *keep;    /* all that a captured graph needs as well */
+    struct cuda_keep *keep; /* all that a captured graph needs as well */
+    struct cuda_kernels kernels;
     struct cuda_launch launch; /* what every launch has in common */
     struct cuda_plan plan;     /* its blocks are within what fits at once on every rank */
     enum tutti_algo by_links;  /* for cuda_group_describe() */

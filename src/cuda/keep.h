@@ -14,7 +14,6 @@
 
 #include "cuda/arena.h"
 #include "cuda/driver.h"
-#include "cuda/kernels.h"
 #include "cuda/memory.h"
 #include "cuda/proxy.h"
 #include "cuda/symm_launch.h"
@@ -29,8 +28,6 @@ struct cuda_keep {
     struct cuda_memory recorder;           /* into which kernels write, of a communicator */
     struct cuda_symm_page *symm_page;      /* pinned, of an allocation */
     struct cuda_proxy_page *proxy_page;    /* pinned, where a host thread stages */
-    struct cuda_kernels kernels;           /* of a communicator */
-    CUfunction symm;                       /* of an allocation */
 
     /* May be NULL, both. */
     bool (*idle)(void *owner); /* whether nothing runs; asked in the context, does not wait long */

@@ -116,7 +116,7 @@ static enum tutti_status prepare(struct cuda_symm *symm, int *fd)
     if (status == TUTTI_OK)
         status = page_create(symm);
     if (status == TUTTI_OK)
-        status = cuda_kernel_load_symm(driver, &symm->keep->symm);
+        status = cuda_kernel_load_symm(driver, &symm->kernel);
     if (status == TUTTI_OK)
         status = memory_create(symm, fd);
     return status;
@@ -170,7 +170,7 @@ static enum tutti_status launch_on(struct cuda_symm *symm, CUstream stream,
     if (launch->counted)
         order_fetch_add_relaxed_u64(&symm->launched, 1);
     enum tutti_status status =
-        cuda_launch_block(symm->driver, symm->keep->symm, CUDA_SYMM_THREADS, launch, stream);
+        cuda_launch_block(symm->driver, symm->kernel, CUDA_SYMM_THREADS, launch, stream);
     if (status != TUTTI_OK && launch->counted)
         order_fetch_add_relaxed_u64(&symm->launched, UINT64_MAX);
     return status;

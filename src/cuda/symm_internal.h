@@ -13,6 +13,7 @@ struct cuda_symm {
     const struct cuda_driver *driver;
     struct cuda_keep *keep; /* all that a captured graph needs; ends this struct, too */
     struct cuda_symm_config config;
+    CUfunction kernel;
     struct cuda_symm_launch launch; /* what every launch has in common */
     CUdevice device;
     CUstream own; /* for set-up and end; not ordered with any other stream */
