@@ -25,6 +25,9 @@ bool device_is_shared(void);
 /* The rank's GPU is the calling thread's from now on; its first call counts. */
 bool device_bind(int rank);
 
+/* How many graphs of calls this process has launched, each counted once. */
+uint64_t device_graphs(void);
+
 /* Between the enqueueing of a call and the wait for its end; for the fault tests. */
 extern void (*device_enqueued)(void);
 

@@ -31,6 +31,7 @@ struct stage {
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct stage *stages[MOST_STAGES];
+static uint64_t graphs;
 
 void (*device_enqueued)(void);
 
@@ -207,7 +208,13 @@ static enum tutti_status call_capture(const struct call *call, tutti_stream_t st
     for (int i = 0, count = launches(); i < count; i++)
         if (!*graph || !gpu_graph_launch(*graph, stream))
             return broken();
+    __atomic_add_fetch(&graphs, 1, __ATOMIC_RELAXED);
     return TUTTI_OK;
+}
+
+uint64_t device_graphs(void)
+{
+    return __atomic_load_n(&graphs, __ATOMIC_RELAXED);
 }
 
 /* The fault that stands, as the thread's last error. */

@@ -187,8 +187,10 @@ struct soak_meters {
     uint32_t turn;                            /* the last one that it has ended */
     int32_t descriptors, mappings, leftovers; /* leftovers: of the library, which must be none */
     int64_t rss_kib, heap_kib;
+    uint64_t graphs;                         /* that it has launched */
     int32_t warm_descriptors, warm_mappings; /* once it had warmed up; 0: not yet */
     int64_t warm_rss_kib, warm_heap_kib;
+    uint64_t warm_graphs;
 };
 
 struct soak_shared {

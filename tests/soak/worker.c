@@ -112,6 +112,7 @@ static void meters_read(struct soak_meters *meters)
     meters->leftovers = ours;
     meters->rss_kib = rss_kib();
     meters->heap_kib = heap_kib();
+    meters->graphs = device_graphs();
     /* The library opens none for good; a driver of GPUs may open some as it gets to know one. */
     if (++meters->episodes == (device_is_cuda() ? WARM_EPISODES : 1))
         meters->warm_descriptors = all_descriptors;
@@ -120,6 +121,7 @@ static void meters_read(struct soak_meters *meters)
     meters->warm_mappings = all_mappings;
     meters->warm_rss_kib = meters->rss_kib;
     meters->warm_heap_kib = meters->heap_kib;
+    meters->warm_graphs = meters->graphs;
 }
 
 /* ---- ranks ----------------------------------------------------------------------------------- */
