@@ -57,6 +57,11 @@ static inline uint32_t order_fetch_add_u32(uint32_t *word, uint32_t value)
     return __atomic_fetch_add(word, value, __ATOMIC_ACQ_REL);
 }
 
+static inline uint32_t order_fetch_add_relaxed_u32(uint32_t *word, uint32_t value)
+{
+    return __atomic_fetch_add(word, value, __ATOMIC_RELAXED);
+}
+
 static inline uint64_t order_fetch_add_relaxed_u64(uint64_t *word, uint64_t value)
 {
     return __atomic_fetch_add(word, value, __ATOMIC_RELAXED);

@@ -66,8 +66,8 @@ struct tutti_pg_options {
  * Called once, by the group's thread, when the operation has ended, and before anybody else finds
  * it done: so what the callback uses may go once the work is done. The work is valid during the
  * call, even if its handle was destroyed; tutti_work_test() says that it is not done. The callback
- * may submit to the group; it must neither wait for one of its works nor destroy it, and keeps
- * later operations waiting.
+ * may submit to the group; it must neither wait for one of its works, nor have CUDA wait for a
+ * stream, nor destroy the group, and keeps later operations waiting.
  */
 typedef void tutti_pg_callback(void *context, tutti_work_t *work, enum tutti_status status);
 
@@ -156,7 +156,9 @@ TUTTI_API void tutti_pg_destroy(tutti_pg_t *pg);
  * the operation; there, too, TUTTI_STREAM_DEFAULT is that of each of the tensors' devices. The work
  * is done once the results are on the devices. An operation whose stream does not come to it within
  * the time-out ends with TIMEOUT on all ranks, its tensors untouched. A copy that fails, or lacks
- * memory, ends the group.
+ * memory, ends the group. While a stream waits for a work nobody should call what has CUDA wait for
+ * all streams (cuMemFree, the first use of a kernel): CUDA begins no copies then, and if that lasts
+ * for the time-out the stream goes on without the result, and the work ends with TIMEOUT.
  *
  * - [in] tensors: 1 to TUTTI_MAX_TENSORS, of equal dtype, sizes and strides, disjoint, on the CPU
  *   all or on CUDA devices all, at most 16, and so on every rank, else MISMATCH; the structs are

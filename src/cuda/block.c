@@ -50,7 +50,9 @@ static enum tutti_status block_make(const struct cuda_stage *stage, size_t bytes
     *made = (struct cuda_block){.bytes = bytes, .fd = -1};
     enum tutti_status status = cuda_visit_begin(stage->driver, stage->places[0].context, &visit);
     if (status == TUTTI_OK) {
+        cuda_stage_call_begin(stage);
         status = shared ? segment_pin(stage->driver, made) : pinned_alloc(stage->driver, made);
+        cuda_stage_call_end(stage);
         cuda_visit_end(stage->driver, &visit);
     }
     if (status == TUTTI_OK)

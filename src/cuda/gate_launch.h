@@ -4,6 +4,7 @@
 #define TUTTI_CUDA_GATE_LAUNCH_H
 
 #include <assert.h>
+#include <stdalign.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -18,19 +19,28 @@ enum {
 struct cuda_ticket_words {
     uint64_t come[CUDA_TICKET_STREAMS]; /* the caller's streams have passed the call: L1 */
     uint32_t open;                      /* the host: gates let pass: release L2 */
-    uint32_t pad;
-    uint32_t ended[CUDA_TICKET_GATES]; /* the gates: they touch nothing any more: L3 */
+    uint32_t forsaken;                  /* a gate: it let pass unopened: L6 */
+    uint32_t ended[CUDA_TICKET_GATES];  /* the gates: they touch nothing any more: L3 */
     unsigned char pad2[24];
 };
 static_assert(sizeof(struct cuda_ticket_words) == 256, "words");
 
-/* By value. */
+/* Pinned: calls of CUDA by threads that gates wait for. */
+struct cuda_calls {
+    alignas(8) uint32_t begun;
+    uint32_t ended;
+};
+
+/* By value. Times are UINT64_MAX if they never end. */
 struct cuda_gate_launch {
     const uint32_t *open;
     uint32_t *ended;
+    uint32_t *forsaken;
+    const struct cuda_calls *calls;
     uint32_t number; /* compared cyclically */
     uint32_t reserved;
-    uint64_t timeout_ns; /* UINT64_MAX never ends */
+    uint64_t timeout_ns;
+    uint64_t patience_ns; /* with one call of the group's that does not end */
 };
 
 #endif

@@ -310,13 +310,29 @@ bool cuda_ticket_come(const struct cuda_ticket *ticket)
 }
 
 enum tutti_status cuda_ticket_wait(struct cuda_ticket *ticket, tutti_stream_t stream,
-                                   int64_t timeout_ms, bool *full)
+                                   const struct cuda_patience *patience, bool *full)
 {
     (void)ticket;
     (void)stream;
-    (void)timeout_ms;
+    (void)patience;
     *full = false;
     return decline();
+}
+
+bool cuda_ticket_forsaken(const struct cuda_ticket *ticket)
+{
+    (void)ticket;
+    return false;
+}
+
+void cuda_stage_call_begin(const struct cuda_stage *stage)
+{
+    (void)stage;
+}
+
+void cuda_stage_call_end(const struct cuda_stage *stage)
+{
+    (void)stage;
 }
 
 void cuda_ticket_open(struct cuda_ticket *ticket)

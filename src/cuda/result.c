@@ -35,7 +35,9 @@ static enum tutti_status result_alloc(struct cuda_stage *stage, struct cuda_resu
     enum tutti_status status = cuda_visit_begin(driver, stage->places[place].context, &visit);
     if (status != TUTTI_OK)
         return status;
+    cuda_stage_call_begin(stage);
     status = cuda_check(driver, driver->mem_alloc(&memory, result->bytes), "cuMemAlloc");
+    cuda_stage_call_end(stage);
     cuda_visit_end(driver, &visit);
     if (status != TUTTI_OK)
         return error_context(status, "%zu bytes of device %d", result->bytes, result->device);

@@ -477,6 +477,18 @@ enum tutti_status cuda_stage_check(struct cuda_stage *stage, const char *what, i
 
 /* ---- copies ---------------------------------------------------------------------------------- */
 
+void cuda_stage_call_begin(const struct cuda_stage *stage)
+{
+    if (stage->calls) /* before the first ticket nobody waits */
+        order_fetch_add_relaxed_u32(&stage->calls->begun, 1);
+}
+
+void cuda_stage_call_end(const struct cuda_stage *stage)
+{
+    if (stage->calls)
+        order_fetch_add_relaxed_u32(&stage->calls->ended, 1);
+}
+
 enum tutti_status cuda_stage_copy(struct cuda_stage *stage, int device, enum cuda_way way, void *to,
                                   const void *from, size_t bytes)
 {
@@ -486,11 +498,13 @@ enum tutti_status cuda_stage_copy(struct cuda_stage *stage, int device, enum cud
     enum tutti_status status = cuda_context_enter(driver, place->context, &pushed);
     if (status != TUTTI_OK)
         return status;
+    cuda_stage_call_begin(stage);
     status =
         cuda_check(driver,
                    driver->memcpy_async((CUdeviceptr)(uintptr_t)to, (CUdeviceptr)(uintptr_t)from,
                                         bytes, place->flows[way].stream),
                    "cuMemcpyAsync");
+    cuda_stage_call_end(stage);
     cuda_context_leave(driver, pushed);
     return status;
 }

@@ -74,17 +74,29 @@ enum tutti_status cuda_ticket_take(struct cuda_stage *stage, const int *devices,
                                    tutti_stream_t stream, struct cuda_ticket **ticket);
 /* Whether it has come: what was on the stream is done, and visible to copies. */
 bool cuda_ticket_come(const struct cuda_ticket *ticket);
+/* Of a stream that waits: with all, and with one call of CUDA by the group that does not end. */
+struct cuda_patience {
+    int64_t all_ms, call_ms;
+};
+
 /* Has the stream wait for cuda_ticket_open(), for a while: TUTTI_STREAM_DEFAULT and
  * TUTTI_STREAM_PER_THREAD are those of each of the ticket's devices. *full says that nothing was
  * enqueued, since too many streams wait for it. Returns DECLINED (a stream is being captured),
  * NO_MEMORY, CUDA. */
 enum tutti_status cuda_ticket_wait(struct cuda_ticket *ticket, tutti_stream_t stream,
-                                   int64_t timeout_ms, bool *full);
+                                   const struct cuda_patience *patience, bool *full);
+/* Whether a stream has gone on without cuda_ticket_open(). */
+bool cuda_ticket_forsaken(const struct cuda_ticket *ticket);
 /* Lets all who wait pass: what the caller has seen done before, its copies among it, is done for
  * what follows on those streams. */
 void cuda_ticket_open(struct cuda_ticket *ticket);
 /* Takes NULL. The ticket must be open if anybody may wait for it. */
 void cuda_ticket_give(struct cuda_ticket *ticket);
+
+/* Around what may be kept up by a call of CUDA that waits for streams: those that wait for tickets
+ * look at how long it takes. */
+void cuda_stage_call_begin(const struct cuda_stage *stage);
+void cuda_stage_call_end(const struct cuda_stage *stage);
 
 /* ---- copies: by the group's thread alone -------------------------------------------------------
  */

@@ -62,6 +62,7 @@ struct cuda_stage {
     uint32_t place_count; /* release L5 */
     struct cuda_stage_place places[CUDA_STAGE_PLACES];
     struct cuda_ticket_page *pages;
+    struct cuda_calls *calls;         /* behind the words of the first page; NULL: there is none */
     struct cuda_ticket *first, *last; /* idle, the one that has been so longest first */
     struct cuda_range ranges[CUDA_STAGE_RANGES];
     int range_devices[CUDA_STAGE_RANGES];

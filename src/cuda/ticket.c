@@ -47,6 +47,7 @@ void cuda_tickets_free(struct cuda_stage *stage, bool child)
             stage->driver->mem_host_free(page->words);
         free(page);
     }
+    stage->calls = NULL;
     if (entered)
         cuda_visit_end(stage->driver, &visit);
 }
@@ -71,7 +72,8 @@ static enum tutti_status page_add(struct cuda_stage *stage)
         return error_errno("calloc of tickets");
     enum tutti_status status = cuda_visit_begin(driver, stage->places[0].context, &visit);
     if (status == TUTTI_OK) {
-        status = cuda_pinned_alloc(driver, CUDA_PAGE_TICKETS * sizeof *page->words, &words);
+        status = cuda_pinned_alloc(
+            driver, CUDA_PAGE_TICKETS * sizeof *page->words + sizeof *stage->calls, &words);
         cuda_visit_end(driver, &visit);
     }
     if (status != TUTTI_OK) {
@@ -81,6 +83,10 @@ static enum tutti_status page_add(struct cuda_stage *stage)
     page->words = words;
     page->next = stage->pages;
     stage->pages = page;
+    if (!stage->calls) {
+        stage->calls = (struct cuda_calls *)(void *)&page->words[CUDA_PAGE_TICKETS];
+        *stage->calls = (struct cuda_calls){.begun = 0};
+    }
     for (int i = 0; i < CUDA_PAGE_TICKETS; i++) {
         page->words[i] = (struct cuda_ticket_words){.open = 0};
         page->tickets[i] = (struct cuda_ticket){.stage = stage, .words = &page->words[i]};
@@ -226,13 +232,16 @@ bool cuda_ticket_come(const struct cuda_ticket *ticket)
 
 static enum tutti_status gate_launch(struct cuda_ticket *ticket,
                                      const struct cuda_stage_place *place, CUstream stream,
-                                     int gate, int64_t timeout_ms)
+                                     const struct cuda_patience *patience)
 {
     const struct cuda_driver *driver = ticket->stage->driver;
     struct cuda_gate_launch launch = {.open = &ticket->words->open,
-                                      .ended = &ticket->words->ended[gate],
+                                      .ended = &ticket->words->ended[ticket->gates],
+                                      .forsaken = &ticket->words->forsaken,
+                                      .calls = ticket->stage->calls,
                                       .number = ticket->number,
-                                      .timeout_ns = cuda_timeout_ns(timeout_ms)};
+                                      .timeout_ns = cuda_timeout_ns(patience->all_ms),
+                                      .patience_ns = cuda_timeout_ns(patience->call_ms)};
     bool pushed;
     enum tutti_status status = cuda_context_enter(driver, place->context, &pushed);
     if (status != TUTTI_OK)
@@ -248,7 +257,7 @@ static enum tutti_status gate_launch(struct cuda_ticket *ticket,
 
 /* Under the lock: gates of one ticket are counted. */
 static enum tutti_status gates_launch(struct cuda_ticket *ticket, tutti_stream_t stream,
-                                      int64_t timeout_ms, bool *full)
+                                      const struct cuda_patience *patience, bool *full)
 {
     struct cuda_stage *stage = ticket->stage;
     const bool each = is_each_devices(stream);
@@ -266,20 +275,26 @@ static enum tutti_status gates_launch(struct cuda_ticket *ticket, tutti_stream_t
     for (int i = 0; i < count && status == TUTTI_OK; i++) {
         if (each)
             place = ticket->places[i];
-        status = gate_launch(ticket, &stage->places[place], cuda_stream_of(stream), ticket->gates,
-                             timeout_ms);
+        status = gate_launch(ticket, &stage->places[place], cuda_stream_of(stream), patience);
         ticket->gates += status == TUTTI_OK;
     }
     return status;
 }
 
 enum tutti_status cuda_ticket_wait(struct cuda_ticket *ticket, tutti_stream_t stream,
-                                   int64_t timeout_ms, bool *full)
+                                   const struct cuda_patience *patience, bool *full)
 {
-    pthread_mutex_lock(&ticket->stage->lock);
-    enum tutti_status status = gates_launch(ticket, stream, timeout_ms, full);
+    pthread_mutex_lock(&ticket->stage->lock); /* which the group's thread may need */
+    cuda_stage_call_begin(ticket->stage);
+    enum tutti_status status = gates_launch(ticket, stream, patience, full);
+    cuda_stage_call_end(ticket->stage);
     pthread_mutex_unlock(&ticket->stage->lock);
     return status;
+}
+
+bool cuda_ticket_forsaken(const struct cuda_ticket *ticket)
+{
+    return order_load_acquire_u32(&ticket->words->forsaken) == ticket->number; /* L6a pairs L6 */
 }
 
 void cuda_ticket_open(struct cuda_ticket *ticket)

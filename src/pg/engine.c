@@ -46,10 +46,16 @@ static void record(struct tutti_pg *pg, struct pg_op *op)
 
 static void complete(struct tutti_pg *pg, struct pg_op *op, const struct pg_outcome *outcome)
 {
-    recorder_end_later(&pg->comm->recorder, op->record, outcome->status);
+    struct pg_outcome its = *outcome;
     if (op->staging)
         pg_stage_end(pg, op);
-    pg_op_complete(op, outcome);
+    if (op->staging && pg_stage_forsaken(op)) {
+        its.status = TUTTI_ERR_TIMEOUT;
+        its.rank = its.peer = pg->boards.rank;
+        its.forsaken = true;
+    }
+    recorder_end_later(&pg->comm->recorder, op->record, its.status);
+    pg_op_complete(op, &its);
 }
 
 /* ---- what is held: its input is on the way ----------------------------------------------------

@@ -66,7 +66,14 @@ static void append_reason(struct text *text, const struct pg_outcome *outcome)
 {
     switch (outcome->status) {
     case TUTTI_ERR_TIMEOUT:
-        if (outcome->over)
+        if (outcome->forsaken)
+            append(text,
+                   "CUDA kept it up on rank %d until its time ended there, and the streams that "
+                   "waited for it went on without the result: another call of that process, such "
+                   "as cuMemFree or the first use of a kernel, waits for a stream that waits for "
+                   "this work (docs/streams.md): wait on the host before such a call",
+                   outcome->rank);
+        else if (outcome->over)
             append(text,
                    "rank %d does not go on, noticed by rank %d at its time-out: look at what rank "
                    "%d does; then create a new communicator and group",

@@ -31,6 +31,7 @@ struct pg_outcome {
     int rank;                               /* that noticed it */
     int peer;                               /* that caused it, -1 if none */
     bool over;                              /* the whole group has ended with it */
+    bool forsaken;                          /* streams went on without it: CUDA kept it up */
     struct layout_operation expected, seen; /* of a mismatch: rank's side, peer's side */
 };
 

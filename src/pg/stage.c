@@ -115,10 +115,10 @@ enum tutti_status pg_stage_wait(struct pg_op *op, tutti_stream_t stream, bool *f
 {
     /* The thread opens the gate, however the operation ends; this is longer than that may take. */
     enum { LEAST_MS = 3600 * 1000, TIMES = 100 };
-    int64_t timeout_ms = op->timeout_ms < 0 || op->timeout_ms > INT64_MAX / TIMES - LEAST_MS
-                             ? -1
-                             : LEAST_MS + TIMES * op->timeout_ms;
-    return cuda_ticket_wait(op->staging->ticket, stream, timeout_ms, full);
+    struct cuda_patience patience = {.all_ms = -1, .call_ms = op->timeout_ms};
+    if (op->timeout_ms >= 0 && op->timeout_ms <= INT64_MAX / TIMES - LEAST_MS)
+        patience.all_ms = LEAST_MS + TIMES * op->timeout_ms;
+    return cuda_ticket_wait(op->staging->ticket, stream, &patience, full);
 }
 
 void pg_stage_open(const struct pg_op *op)
@@ -446,8 +446,10 @@ static enum tutti_status direct_run(struct tutti_pg *pg, struct pg_op *op)
     tutti_stream_t stream = cuda_stage_stream(pg->stage, pg->device, CUDA_WAY_ACROSS);
     op->staging->direct = true;
     POINT("group.decided");
+    cuda_stage_call_begin(pg->stage);
     enum tutti_status status = comm_all_reduce_on(pg->direct, tensor->data, op->count, op->dtype,
                                                   reduction, op->timeout_ms, stream);
+    cuda_stage_call_end(pg->stage);
     POINT("group.launched");
     return pg_stage_mark(pg, op->staging, CUDA_WAY_ACROSS, status);
 }
@@ -474,6 +476,11 @@ enum tutti_status pg_stage_run(struct tutti_pg *pg, struct pg_op *op, uint32_t i
         .sequence = order_load_relaxed_u64(&host->sequence),
     };
     return cpu_group_fail(host, &fault);
+}
+
+bool pg_stage_forsaken(const struct pg_op *op)
+{
+    return cuda_ticket_forsaken(op->staging->ticket);
 }
 
 bool pg_stage_landed(const struct tutti_pg *pg, const struct pg_op *op)

@@ -51,6 +51,8 @@ enum tutti_status pg_stage_await(struct tutti_pg *pg, const struct pg_staging *s
 /* The operation, amid all ranks: `inputs` is the most of any rank. When it returns OK the last
  * results are on their way back. */
 enum tutti_status pg_stage_run(struct tutti_pg *pg, struct pg_op *op, uint32_t inputs);
+/* Whether a stream that waited for the operation has gone on without it. */
+bool pg_stage_forsaken(const struct pg_op *op);
 /* Whether all copies have ended. */
 bool pg_stage_landed(const struct tutti_pg *pg, const struct pg_op *op);
 /* Gives up the memory; waits for copies that still touch it, a second at most. */

@@ -419,6 +419,7 @@ CUresult cuGraphLaunch(CUgraphExec handle, CUstream stream_handle)
     if (stream && (!standin_object_is(exec, OBJECT_EXEC) || stream->capture))
         result = CUDA_ERROR_INVALID_VALUE;
     if (stream && result == CUDA_SUCCESS) {
+        standin_await_drains(stream);
         for (size_t i = 0; i < exec->count; i++)
             standin_enqueue(stream, &exec->works[i]);
         exec->running++;

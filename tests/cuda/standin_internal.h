@@ -43,6 +43,7 @@ struct device {
     int retained; /* of its primary context */
     int resets;
     int kernels; /* that run */
+    int drains;  /* calls that wait for its streams, and let nothing be enqueued meanwhile */
     struct stream *legacy, *per_thread;
 };
 
@@ -151,6 +152,8 @@ struct stream *standin_stream(CUstream handle, CUresult *result);
 struct stream *standin_stream_anywhere(CUstream handle, CUresult *result);
 /* Without the lock: until its streams have nothing to do. */
 void standin_await_device(const struct device *device);
+/* With the lock held: until no call keeps work off the stream. */
+void standin_await_drains(const struct stream *stream);
 /* To the stream, or into the graph that it captures. */
 CUresult standin_submit(struct stream *stream, const struct work *work);
 /* To the stream, capturing or not. */

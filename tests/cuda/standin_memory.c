@@ -325,13 +325,24 @@ CUresult cuMemAlloc(CUdeviceptr *address, size_t bytes)
     return result;
 }
 
-/* Waits, as drivers do, for all streams of the context. */
+static void drain(struct device *device, int change)
+{
+    pthread_mutex_lock(&standin_lock);
+    device->drains += change;
+    pthread_cond_broadcast(&standin_changed);
+    pthread_mutex_unlock(&standin_lock);
+}
+
+/* Waits, as drivers do, for all streams of the context, which take nothing meanwhile. */
 CUresult cuMemFree(CUdeviceptr address)
 {
     CUresult result = standin_enter_unsafe(__func__);
-    const struct device *device = standin_device_of(standin_context());
-    if (result == CUDA_SUCCESS && device)
+    struct device *device = standin_device_of(standin_context());
+    if (result == CUDA_SUCCESS && device) {
+        drain(device, 1);
         standin_await_device(device);
+        drain(device, -1);
+    }
     return result == CUDA_SUCCESS ? remove_buffer(OBJECT_BUFFER, to_host(address)) : result;
 }
 

@@ -262,9 +262,23 @@ CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, CUfunction fun
 void standin_run_gate(const struct cuda_gate_launch *launch)
 {
     const int64_t start = deadline_now();
-    while ((int32_t)(order_load_acquire_u32(launch->open) - launch->number) < 0 &&
-           (uint64_t)(deadline_now() - start) < launch->timeout_ns)
+    struct cuda_calls seen = {.begun = 0};
+    int64_t seen_at = start;
+    while ((int32_t)(order_load_acquire_u32(launch->open) - launch->number) < 0) {
+        const struct cuda_calls calls = {order_load_relaxed_u32(&launch->calls->begun),
+                                         order_load_relaxed_u32(&launch->calls->ended)};
+        const int64_t now = deadline_now();
+        if (calls.begun == calls.ended || calls.begun != seen.begun || calls.ended != seen.ended) {
+            seen = calls;
+            seen_at = now;
+        }
+        if ((uint64_t)(now - start) >= launch->timeout_ns ||
+            (uint64_t)(now - seen_at) >= launch->patience_ns) {
+            order_store_release_u32(launch->forsaken, launch->number);
+            break;
+        }
         nanosleep(&(struct timespec){.tv_nsec = 20000}, NULL);
+    }
     order_store_release_u32(launch->ended, launch->number);
 }
 

@@ -305,6 +305,12 @@ void standin_await_device(const struct device *device)
     pthread_mutex_unlock(&standin_lock);
 }
 
+void standin_await_drains(const struct stream *stream)
+{
+    while (!stream->capture && stream->device->drains)
+        pthread_cond_wait(&standin_changed, &standin_lock);
+}
+
 CUresult cuCtxSynchronize(void)
 {
     CUresult result = standin_enter_unsafe(__func__);
@@ -322,8 +328,10 @@ static CUresult submit(CUstream handle, const struct work *work)
     CUresult result = CUDA_SUCCESS;
     pthread_mutex_lock(&standin_lock);
     struct stream *stream = standin_stream(handle, &result);
-    if (stream)
+    if (stream) {
+        standin_await_drains(stream);
         result = standin_submit(stream, work);
+    }
     pthread_mutex_unlock(&standin_lock);
     return result;
 }
@@ -428,6 +436,7 @@ CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction function, voi
     if (stream && work.function->device != stream->device)
         result = CUDA_ERROR_INVALID_HANDLE;
     if (stream && result == CUDA_SUCCESS) {
+        standin_await_drains(stream);
         standin_note_launch(config, &work, stream->capture != NULL);
         result = standin_submit(stream, &work);
     }
@@ -492,8 +501,10 @@ CUresult cuEventRecord(CUevent handle, CUstream stream_handle)
     struct stream *stream = standin_stream(stream_handle, &result);
     if (stream && (!standin_object_is(event, OBJECT_EVENT) || event->device != stream->device))
         result = CUDA_ERROR_INVALID_HANDLE;
-    else if (stream)
+    if (stream && result == CUDA_SUCCESS) {
+        standin_await_drains(stream);
         record(stream, event);
+    }
     pthread_mutex_unlock(&standin_lock);
     return result;
 }

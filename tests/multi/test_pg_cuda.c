@@ -378,12 +378,48 @@ static int killed(struct ranks *ranks, int rank, tutti_store_t *store)
     return 0;
 }
 
+/* Rank 0 frees memory while a stream waits for its work: CUDA waits for that stream, and meanwhile
+ * for nothing else, so that the copies cannot be begun for which the stream waits. It goes on at
+ * the operation's time-out, and the work says why; the others', whose peer came late, may end well.
+ */
+static int freed(struct ranks *ranks, int rank, tutti_store_t *store)
+{
+    enum { PATIENCE_MS = 4000, AHEAD_US = 500000 };
+    struct life life;
+    tutti_work_t *work;
+    if (ranks->size != 2)
+        return 0;
+    int failed = open_life(&life, ranks, rank, store);
+    if (failed)
+        return failed;
+    void *spare = gpu_alloc(LONG);
+    RANKS_CHECK(submit(&life, life.data, LONG, 1, 0, life.a, &work) == TUTTI_OK);
+    RANKS_CHECK(spare && pg_end(work) == TUTTI_OK);
+    if (rank > 0) {
+        RANKS_CHECK(ranks_await(ranks, 3, 1));
+        usleep(AHEAD_US);
+    }
+    const int64_t patience_ms = rank ? NEVER_MS : PATIENCE_MS;
+    RANKS_CHECK(submit(&life, life.data, LONG, 1, patience_ms, life.a, &work) == TUTTI_OK);
+    if (rank == 0) {
+        RANKS_CHECK(tutti_work_wait(work, life.b) == TUTTI_OK);
+        ranks_raise(ranks, 3);
+    }
+    gpu_free(spare);
+    enum tutti_status status = tutti_work_result(work, RANKS_TIMEOUT_MS);
+    RANKS_CHECK(status == TUTTI_ERR_TIMEOUT || (rank && status == TUTTI_OK));
+    RANKS_CHECK(rank || strstr(tutti_last_error(), "cuMemFree"));
+    tutti_work_destroy(work);
+    close_life(&life);
+    return 0;
+}
+
 int main(int argc, char **argv)
 {
-    static ranks_fn *const parts[] = {live, destroyed, killed};
+    static ranks_fn *const parts[] = {live, destroyed, killed, freed};
     int skip = pg_cuda_skip();
     direct = argc > 2 && strcmp(argv[2], "direct") == 0;
     if (direct && !skip)
-        return pg_cuda_main_direct(strcmp(argv[1], "processes") == 0, parts, 3);
-    return skip ? skip : pg_main(argc, argv, 1, parts, 3);
+        return pg_cuda_main_direct(strcmp(argv[1], "processes") == 0, parts, 4);
+    return skip ? skip : pg_main(argc, argv, 1, parts, 4);
 }
