@@ -47,8 +47,8 @@ static int setup_points(const struct cell *cell, struct faults_point *points, in
 {
     static const char *const names[] = {"meet.joined",    "open.arena",   "channel.announced",
                                         "channel.opened", "open.handles", "open.joined",
-                                        "cuda.prepared",  "cuda.handles"};
-    int count = cell->place == CUDA ? 8 : 6, found = 0;
+                                        "cuda.prepared",  "cuda.handles", "cuda.joined"};
+    int count = cell->place == CUDA ? 9 : 6, found = 0;
     if (!cell->fault->strike || cell->fault->before) {
         /* How many files or descriptors are to be had. */
         count = cell->fault->sparse ? 4 : 1;
