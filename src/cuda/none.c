@@ -265,11 +265,10 @@ void cuda_stage_trim(int most)
     (void)most;
 }
 
-enum tutti_status cuda_stage_check(struct cuda_stage *stage, const char *what, int device,
-                                   const void *pointer, size_t bytes)
+enum tutti_status cuda_stage_check(struct cuda_stage *stage, int device, const void *pointer,
+                                   size_t bytes)
 {
     (void)stage;
-    (void)what;
     (void)device;
     (void)pointer;
     (void)bytes;

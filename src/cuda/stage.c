@@ -413,9 +413,8 @@ static bool is_known(const struct cuda_stage *stage, int device, CUdeviceptr fir
     return false;
 }
 
-static enum tutti_status operand_check(struct cuda_stage *stage, const char *what, int device,
-                                       const void *pointer, CUdeviceptr at,
-                                       struct cuda_range *range)
+static enum tutti_status operand_check(struct cuda_stage *stage, int device, const void *pointer,
+                                       CUdeviceptr at, struct cuda_range *range)
 {
     struct cuda_pointer facts;
     enum tutti_status status = cuda_pointer_ask(stage->driver, at, &facts);
@@ -423,13 +422,13 @@ static enum tutti_status operand_check(struct cuda_stage *stage, const char *wha
         return status;
     if (!facts.device && !facts.managed)
         return error_set(TUTTI_ERR_INVALID,
-                         "%s at %p is host memory, and is said to be of CUDA device %d: name it a "
-                         "CPU tensor, or copy it to the device",
-                         what, pointer, device);
+                         "%p is host memory, and is said to be of CUDA device %d: name it a CPU "
+                         "tensor, or copy it to the device",
+                         pointer, device);
     if (facts.ordinal != device && !facts.managed)
         return error_set(TUTTI_ERR_INVALID,
-                         "%s at %p is memory of device %d, and is said to be of device %d", what,
-                         pointer, facts.ordinal, device);
+                         "%p is memory of device %d, and is said to be of device %d", pointer,
+                         facts.ordinal, device);
     *range = facts.range;
     return TUTTI_OK;
 }
@@ -452,20 +451,18 @@ void cuda_stage_open_current(struct cuda_stage *stage)
         (void)cuda_stage_open(stage, device); /* a call that names the device says why not */
 }
 
-enum tutti_status cuda_stage_check(struct cuda_stage *stage, const char *what, int device,
-                                   const void *pointer, size_t bytes)
+enum tutti_status cuda_stage_check(struct cuda_stage *stage, int device, const void *pointer,
+                                   size_t bytes)
 {
     CUdeviceptr first = (CUdeviceptr)(uintptr_t)pointer, last = first + bytes - 1;
     struct cuda_range range, other;
     int place;
     pthread_mutex_lock(&stage->lock);
     enum tutti_status status = device_open(stage, device, &place);
-    if (status != TUTTI_OK)
-        error_context(status, "%s", what);
-    if (status == TUTTI_OK && !is_known(stage, device, first, last)) {
-        status = operand_check(stage, what, device, pointer, first, &range);
+    if (status == TUTTI_OK && bytes && !is_known(stage, device, first, last)) {
+        status = operand_check(stage, device, pointer, first, &range);
         if (status == TUTTI_OK && last - range.base >= range.bytes)
-            status = operand_check(stage, what, device, pointer, last, &other);
+            status = operand_check(stage, device, pointer, last, &other);
         if (status == TUTTI_OK) {
             stage->ranges[stage->next_range % CUDA_STAGE_RANGES] = range;
             stage->range_devices[stage->next_range++ % CUDA_STAGE_RANGES] = device;

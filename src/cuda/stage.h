@@ -39,12 +39,12 @@ void cuda_stage_trim(int most);
 enum tutti_status cuda_stage_open(struct cuda_stage *stage, int device);
 /* The same of the current context's device, as far as it can be had; nothing if there is none. */
 void cuda_stage_open_current(struct cuda_stage *stage);
-/* Whether [pointer, pointer + bytes), not empty, is memory of the device; `what` names it. Makes
- * what the device needs, once. Returns INVALID (memory of the host, or of another device: both
+/* Whether [pointer, pointer + bytes), which may be empty, is memory of the device. Makes what the
+ * device needs, once. Returns INVALID (memory of the host, or of another device: both
  * numbers named; no such device), DECLINED (no CUDA; the device lacks words written by streams),
  * NO_MEMORY, CUDA. */
-enum tutti_status cuda_stage_check(struct cuda_stage *stage, const char *what, int device,
-                                   const void *pointer, size_t bytes);
+enum tutti_status cuda_stage_check(struct cuda_stage *stage, int device, const void *pointer,
+                                   size_t bytes);
 
 /* ---- results: memory of a device, which may outlive the group, by any thread that has a ticket --
  */

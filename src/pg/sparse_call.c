@@ -68,17 +68,15 @@ static enum tutti_status array_check(const struct tutti_pg *pg,
                                      const struct tutti_sparse_tensor *tensor, const char *what,
                                      const void *array, size_t bytes, enum tutti_dtype dtype)
 {
-    enum tutti_status status;
+    const bool cuda = tensor->device == TUTTI_DEVICE_CUDA;
     if (!array || !bytes)
         return TUTTI_OK;
-    if (tensor->device == TUTTI_DEVICE_CPU) {
-        status = comm_all_reduce_check(pg->comm, array, 1, dtype, TUTTI_SUM);
-        return status == TUTTI_OK ? status : error_context(status, "%s", what);
-    }
-    status = comm_all_reduce_check_device(pg->comm, array, 1, dtype, TUTTI_SUM);
-    if (status != TUTTI_OK)
-        return error_context(status, "%s", what);
-    return cuda_stage_check(pg->stage, what, tensor->device_index, array, bytes);
+    enum tutti_status status =
+        cuda ? comm_all_reduce_check_device(pg->comm, array, 1, dtype, TUTTI_SUM)
+             : comm_all_reduce_check(pg->comm, array, 1, dtype, TUTTI_SUM);
+    if (status == TUTTI_OK && cuda)
+        status = cuda_stage_check(pg->stage, tensor->device_index, array, bytes);
+    return status == TUTTI_OK ? status : error_context(status, "%s", what);
 }
 
 /* Before a byte of it is read. Indices of the host then are; those of a device, once they are

@@ -7,7 +7,6 @@
 #include "signature.h"
 
 #include <inttypes.h>
-#include <stdio.h>
 #include <string.h>
 
 static_assert(TUTTI_MAX_DIMS == LAYOUT_DIMS, "dimensions of a tensor");
@@ -155,22 +154,14 @@ static enum tutti_status disjoint_check(const struct tutti_tensor *tensors, int 
 static enum tutti_status data_check(const struct tutti_pg *pg, const struct tutti_tensor *tensor,
                                     int index, size_t count, tutti_op_t op)
 {
-    char what[80];
     const bool cuda = tensor->device == TUTTI_DEVICE_CUDA;
     enum tutti_status status =
         cuda ? comm_all_reduce_check_device(pg->comm, tensor->data, count, tensor->dtype, op)
              : comm_all_reduce_check(pg->comm, tensor->data, count, tensor->dtype, op);
-    if (status != TUTTI_OK)
-        return error_context(status, "%s: tensors[%d]", call, index);
-    if (!cuda)
-        return TUTTI_OK;
-    snprintf(what, sizeof what, "%s: tensors[%d]", call, index);
-    if (count == 0) {
-        status = cuda_stage_open(pg->stage, tensor->device_index);
-        return status == TUTTI_OK ? status : error_context(status, "%s", what);
-    }
-    return cuda_stage_check(pg->stage, what, tensor->device_index, tensor->data,
-                            count * dtype_bytes(tensor->dtype));
+    if (status == TUTTI_OK && cuda)
+        status = cuda_stage_check(pg->stage, tensor->device_index, tensor->data,
+                                  count * dtype_bytes(tensor->dtype));
+    return status == TUTTI_OK ? status : error_context(status, "%s: tensors[%d]", call, index);
 }
 
 enum tutti_status pg_tensors_check(const struct tutti_pg *pg, const struct tutti_tensor *tensors,

@@ -245,9 +245,9 @@ static int refusals(struct life *life)
     tutti_work_t *work;
     void *graph;
     tensors[0].indices = &index;
-    RANKS_CHECK(refuses(life, tensors, 1, "its indices at"));
+    RANKS_CHECK(refuses(life, tensors, 1, "its indices: 0x"));
     tensors[0] = good, tensors[0].values = row;
-    RANKS_CHECK(refuses(life, tensors, 1, "its values at") &&
+    RANKS_CHECK(refuses(life, tensors, 1, "its values: 0x") &&
                 strstr(tutti_last_error(), "is host memory"));
     tensors[0] = good, tensors[0].device_index = 1000;
     RANKS_CHECK(refuses(life, tensors, 1, "device 1000"));
