@@ -302,13 +302,22 @@ static bool is_apart(const struct faults_rank *self)
            self->rank != (victim + 1) % self->ranks->size;
 }
 
-/* Where one of the others has yet to come after 20 ms it may never do so, having heard of the
- * victim's end: then the operation to which the victim gave its part fails nevertheless. */
-static bool is_late(const struct faults_rank *self, int operation, int64_t begun)
+/* Where one of the others has yet to come 20 ms after the first it may never do so, having heard of
+ * the victim's end: then the operation to which the victim gave its part fails nevertheless. */
+static bool is_late(const struct faults_rank *self, int operation,
+                    const struct faults_shared *shared)
 {
     enum { LATE_NS = 20000000 };
     return self->scenario->point->part == PART_GIVEN && operation == FAULT_AT &&
-           deadline_now() - begun >= LATE_NS;
+           deadline_now() - __atomic_load_n(&shared->begun_ns, __ATOMIC_RELAXED) >= LATE_NS;
+}
+
+static void note_begin(const struct faults_rank *self, int operation, struct faults_shared *shared)
+{
+    int64_t none = 0;
+    if (operation == FAULT_AT && self->rank != self->scenario->victim)
+        __atomic_compare_exchange_n(&shared->begun_ns, &none, deadline_now(), false,
+                                    __ATOMIC_RELAXED, __ATOMIC_RELAXED);
 }
 
 int faults_suffer(struct faults_rank *self, enum tutti_status expected, int first, int last,
@@ -320,9 +329,9 @@ int faults_suffer(struct faults_rank *self, enum tutti_status expected, int firs
     enum tutti_status status = TUTTI_OK;
     int operation = 1;
     for (; status == TUTTI_OK && operation < first && !is_apart(self); operation++) {
-        const int64_t begun = deadline_now();
+        note_begin(self, operation, shared);
         status = faults_call(self, RANKS_TIMEOUT_MS);
-        if (status != TUTTI_OK && status == expected && is_late(self, operation, begun))
+        if (status != TUTTI_OK && status == expected && is_late(self, operation, shared))
             __atomic_store_n(&shared->late, 1, __ATOMIC_RELEASE);
         else
             RANKS_CHECK(status == TUTTI_OK);

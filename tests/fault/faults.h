@@ -75,6 +75,7 @@ struct faults_rank {
 struct faults_shared {
     uint32_t reached;    /* the victim was at its point */
     uint32_t late;       /* another rank came so late to that operation that it failed */
+    int64_t begun_ns;    /* when the first of the others came to it */
     int64_t happened_ns; /* when */
     int64_t noticed_ns;  /* the longest that a rank took to notice */
 };
