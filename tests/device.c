@@ -15,6 +15,11 @@ bool device_is_cuda(void)
     return text && strcmp(text, "cuda") == 0;
 }
 
+bool device_is_gpu(void)
+{
+    return device_is_cuda() && !getenv("TUTTI_CUDA_LIBRARY");
+}
+
 int device_count(const char **reason)
 {
     static int count = -1;

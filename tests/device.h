@@ -16,6 +16,8 @@
 
 /* Whether communicators are CUDA ones. */
 bool device_is_cuda(void);
+/* The same, and it is GPUs, not a stand-in for libcuda. */
+bool device_is_gpu(void);
 /* How many ranks GPUs can be had for, as a child process finds them: this one may still fork. 0,
  * and why in *reason (may be NULL), where there are none. With TUTTI_ALLOW_OVERLAPPING_DEVICES in
  * the environment ranks share them, and it is the most that a communicator has. */

@@ -46,16 +46,18 @@ static void record(struct tutti_pg *pg, struct pg_op *op)
 
 static void complete(struct tutti_pg *pg, struct pg_op *op, const struct pg_outcome *outcome)
 {
-    struct pg_outcome its = *outcome;
+    struct pg_outcome forsaken;
     if (op->staging)
         pg_stage_end(pg, op);
     if (op->staging && pg_stage_forsaken(op)) {
-        its.status = TUTTI_ERR_TIMEOUT;
-        its.rank = its.peer = pg->boards.rank;
-        its.forsaken = true;
+        forsaken = *outcome;
+        forsaken.status = TUTTI_ERR_TIMEOUT;
+        forsaken.rank = forsaken.peer = pg->boards.rank;
+        forsaken.forsaken = true;
+        outcome = &forsaken;
     }
-    recorder_end_later(&pg->comm->recorder, op->record, its.status);
-    pg_op_complete(op, &its);
+    recorder_end_later(&pg->comm->recorder, op->record, outcome->status);
+    pg_op_complete(op, outcome);
 }
 
 /* ---- what is held: its input is on the way ----------------------------------------------------

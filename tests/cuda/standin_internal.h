@@ -43,7 +43,7 @@ struct device {
     int retained; /* of its primary context */
     int resets;
     int kernels; /* that run */
-    int drains;  /* calls that wait for its streams, and let nothing be enqueued meanwhile */
+    int drains;  /* that are under way: standin_drain() */
     struct stream *legacy, *per_thread;
 };
 
@@ -150,9 +150,9 @@ bool standin_peers(int physical, int other);
 struct stream *standin_stream(CUstream handle, CUresult *result);
 /* The same of calls that take a stream of another context than the current one, too. */
 struct stream *standin_stream_anywhere(CUstream handle, CUresult *result);
-/* Without the lock: until its streams have nothing to do. */
-void standin_await_device(const struct device *device);
-/* With the lock held: until no call keeps work off the stream. */
+/* Without the lock: until its streams have nothing to do, and take nothing meanwhile. */
+void standin_drain(struct device *device);
+/* With the lock held: until nobody does that to the stream's. */
 void standin_await_drains(const struct stream *stream);
 /* To the stream, or into the graph that it captures. */
 CUresult standin_submit(struct stream *stream, const struct work *work);

@@ -325,24 +325,13 @@ CUresult cuMemAlloc(CUdeviceptr *address, size_t bytes)
     return result;
 }
 
-static void drain(struct device *device, int change)
-{
-    pthread_mutex_lock(&standin_lock);
-    device->drains += change;
-    pthread_cond_broadcast(&standin_changed);
-    pthread_mutex_unlock(&standin_lock);
-}
-
 /* Waits, as drivers do, for all streams of the context, which take nothing meanwhile. */
 CUresult cuMemFree(CUdeviceptr address)
 {
     CUresult result = standin_enter_unsafe(__func__);
     struct device *device = standin_device_of(standin_context());
-    if (result == CUDA_SUCCESS && device) {
-        drain(device, 1);
-        standin_await_device(device);
-        drain(device, -1);
-    }
+    if (result == CUDA_SUCCESS && device)
+        standin_drain(device);
     return result == CUDA_SUCCESS ? remove_buffer(OBJECT_BUFFER, to_host(address)) : result;
 }
 
@@ -363,10 +352,9 @@ CUresult cuMemFreeHost(void *pointer)
 /* The caller's memory: named like pinned memory, not freed. */
 CUresult cuMemHostRegister(void *pointer, size_t bytes, unsigned flags)
 {
-    CUresult result = standin_enter_unsafe(__func__);
+    struct device *device;
+    CUresult result = standin_enter_context(__func__, &device);
     (void)flags;
-    if (result == CUDA_SUCCESS && !standin_context())
-        result = CUDA_ERROR_INVALID_CONTEXT;
     if (result == CUDA_SUCCESS && (!pointer || !bytes))
         result = CUDA_ERROR_INVALID_VALUE;
     if (result != CUDA_SUCCESS)
@@ -375,7 +363,7 @@ CUresult cuMemHostRegister(void *pointer, size_t bytes, unsigned flags)
     struct buffer *buffer = standin_object_create(OBJECT_REGISTERED, sizeof *buffer);
     buffer->base = pointer;
     buffer->bytes = bytes;
-    buffer->device = standin_device_of(standin_context());
+    buffer->device = device;
     pthread_mutex_unlock(&standin_lock);
     return CUDA_SUCCESS;
 }

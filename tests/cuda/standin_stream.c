@@ -297,11 +297,20 @@ static struct stream *busy_stream(const struct device *device)
     return NULL;
 }
 
-void standin_await_device(const struct device *device)
+/* With the lock held. */
+static void await_device(const struct device *device)
 {
-    pthread_mutex_lock(&standin_lock);
     while (busy_stream(device))
         pthread_cond_wait(&standin_changed, &standin_lock);
+}
+
+void standin_drain(struct device *device)
+{
+    pthread_mutex_lock(&standin_lock);
+    device->drains++;
+    await_device(device);
+    device->drains--;
+    pthread_cond_broadcast(&standin_changed);
     pthread_mutex_unlock(&standin_lock);
 }
 
@@ -313,13 +322,14 @@ void standin_await_drains(const struct stream *stream)
 
 CUresult cuCtxSynchronize(void)
 {
-    CUresult result = standin_enter_unsafe(__func__);
-    const struct device *device = standin_device_of(standin_context());
-    if (result == CUDA_SUCCESS && !device)
-        result = CUDA_ERROR_INVALID_CONTEXT;
-    if (result == CUDA_SUCCESS)
-        standin_await_device(device);
-    return result;
+    struct device *device;
+    CUresult result = standin_enter_context(__func__, &device);
+    if (result != CUDA_SUCCESS)
+        return result;
+    pthread_mutex_lock(&standin_lock);
+    await_device(device);
+    pthread_mutex_unlock(&standin_lock);
+    return CUDA_SUCCESS;
 }
 
 /* Submits work to a stream of the current context. */

@@ -102,7 +102,7 @@ static void fork_once(struct faults_rank *rank, bool calls)
     /* In exit() the driver's own handler dies of signal 11, where the parent has but a context,
      * some memory and a stream (580; four of four, and as many with a communicator, at the same
      * place). */
-    if (child == 0 && (sanitized || (device_is_cuda() && !getenv("TUTTI_CUDA_LIBRARY"))))
+    if (child == 0 && (sanitized || device_is_gpu()))
         _exit(0);
     if (child == 0)
         exit(0); /* with all handlers of exit() */

@@ -6,7 +6,6 @@
 
 #include <dirent.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -14,8 +13,7 @@
  * files, pidfds and sockets. */
 static bool counts(const char *target)
 {
-    bool real = device_is_cuda() && !getenv("TUTTI_CUDA_LIBRARY");
-    return !real || strstr(target, "tutti") || strstr(target, "pidfd") ||
+    return !device_is_gpu() || strstr(target, "tutti") || strstr(target, "pidfd") ||
            strncmp(target, "socket:", 7) == 0;
 }
 

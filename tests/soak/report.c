@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 #include "deadline.h"
+#include "device.h"
 #include "soak.h"
 #include "tool.h"
 
 #include <errno.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 /* What the allocator of memory may keep, and how many mappings of its own it may make. */
@@ -22,7 +22,7 @@ static double seconds_of(const struct soak_totals *totals)
 
 static int64_t lost_kib(const struct soak_meters *meters)
 {
-    if (getenv("TUTTI_CUDA_LIBRARY"))
+    if (!device_is_gpu())
         return 0;
     return (int64_t)((meters->graphs - meters->warm_graphs) * GRAPH_BYTES >> 10);
 }
