@@ -56,7 +56,9 @@ void cpu_group_awaits(struct cpu_group *group, int peer)
 
 void cpu_group_awaits_none(struct cpu_group *group)
 {
-    order_store_relaxed_u32(&group->own->awaits, 0);
+    /* Who has failed goes on telling, for those whose time ends a moment later. */
+    if (!order_load_relaxed_u32(&group->failed))
+        order_store_relaxed_u32(&group->own->awaits, 0);
     if (group->record)
         order_store_relaxed_u32(&group->record->awaits, 0);
 }

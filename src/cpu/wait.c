@@ -89,6 +89,7 @@ static bool trouble(struct cpu_group *group, int peer, const struct request *req
         return true;
     if (!deadline_passed(deadline))
         return false;
+    cpu_group_awaits(group, peer); /* it may not have been long in this wait */
     *fault = fault_of(group, TUTTI_ERR_TIMEOUT, cpu_group_culprit(group, peer), request);
     return true;
 }
