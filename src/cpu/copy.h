@@ -27,6 +27,22 @@ static inline void copy_in(struct cpu_group *group, void *to, const void *from, 
     }
 }
 
+/* Operations up to here find their operands in the private caches or not far from them. */
+enum { COPY_AHEAD_BYTES = 2 << 20 };
+
+/* Before a far peer's lines are worked on: they come sooner while nothing else is read or written
+ * (256 KiB on 2 far ranks: 26 us without, 20 with). Near ones do not (12 and 17), nor where the
+ * operands come from farther away as well (16 MiB on far ones: 1.56 and 1.77 ms). */
+static inline void copy_ahead(const struct cpu_group *group, const void *from, size_t bytes,
+                              size_t operation_bytes)
+{
+    const volatile unsigned char *lines = from;
+    if (!group->far || operation_bytes > COPY_AHEAD_BYTES)
+        return;
+    for (size_t at = 0; at < bytes; at += LAYOUT_LINE)
+        (void)lines[at];
+}
+
 /* From a peer's arena to user memory. Complete before a later release. */
 static inline void copy_out(struct cpu_group *group, void *to, const void *from, size_t bytes,
                             size_t operation_bytes)
@@ -35,6 +51,7 @@ static inline void copy_out(struct cpu_group *group, void *to, const void *from,
         group->isa->copy_stream(to, from, bytes);
         order_drain_streams();
     } else {
+        copy_ahead(group, from, bytes, operation_bytes);
         group->isa->copy(to, from, bytes);
     }
 }

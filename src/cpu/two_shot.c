@@ -107,6 +107,7 @@ static enum tutti_status reduce(struct cpu_group *group, const struct request *r
             wait_header(group, r, &arena->in_flags[piece->slot].header, piece->step, request);
         if (status != TUTTI_OK)
             return status;
+        copy_ahead(group, in[leaf], owned * width, request->bytes);
     }
     request->reduce(&(struct reduce_call){
         .out = (unsigned char *)request->recv + (piece->first + own) * width,

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * A long random life of one communicator: operations of random size, dtype, operation, algorithm
- * and placement, with barriers among them, that begin just before the sequence and the step wrap.
- * Every element of every result is compared with the scalar reference.
+ * and placement, with cores far apart and near, with barriers among them, that begin just before
+ * the sequence and the step wrap. Every element of every result is compared with the scalar
+ * reference.
  *
  * usage: test_random threads|processes|symmetric WORLD_SIZE
  * symmetric: processes whose operands lie in symmetric memory.
@@ -99,6 +100,8 @@ static bool operation_run(const struct context *context, const struct operation 
     unsigned char *send = memory + own % LINE / width * width;
     bool in_place = (o->bits >> 62 == 3 ? (uint64_t)rank : o->bits >> 63) & 1;
     unsigned char *recv = in_place ? send : send + MOST_BYTES + LINE;
+    if (!device_is_cuda())
+        comm->cpu.far = ((o->bits >> 20) + (uint64_t)rank) & 1; /* ranks need not agree */
     pool_input(context->pool, rank, o->dtype, o->offset, o->count, send);
     if (!in_place)
         memset(recv, 0x5a, o->count * width);

@@ -198,6 +198,8 @@ static enum tutti_status reduce(const struct side *side, enum tutti_algo algo,
     struct tutti_call_options options = {.struct_size = sizeof options, .algo = algo};
     tutti_op_t op =
         kind == TUTTI_OP_PREMUL_SUM ? side->scenario->premul_sum : (tutti_op_t)(uintptr_t)kind;
+    if (!device_is_cuda())
+        side->comm->cpu.far = (count + (unsigned)side->rank) & 1; /* ranks need not agree */
     return tutti_all_reduce_with(side->send, in_place ? side->send : side->recv, count, dtype, op,
                                  side->comm, TUTTI_STREAM_DEFAULT, &options);
 }
