@@ -198,12 +198,13 @@ static enum tutti_status open_view(tutti_store_t *store, const char *prefix, boo
 
 enum tutti_status tutti_store_prefix(tutti_store_t *store, const char *prefix, tutti_store_t **view)
 {
+    if (view)
+        *view = NULL;
     if (!store || !prefix || !view)
         return error_set(TUTTI_ERR_INVALID, "tutti_store_prefix: %s is NULL",
                          !store    ? "store"
                          : !prefix ? "prefix"
                                    : "view");
-    *view = NULL;
     return open_view(store, prefix, false, view);
 }
 

@@ -76,9 +76,10 @@ enum tutti_status tutti_store_open(const char *url, int64_t timeout_ms, tutti_st
         [STORE_TCP] = tcp_open,
         [STORE_ENV] = env_open,
     };
+    if (store)
+        *store = NULL;
     if (!url || !store)
         return error_set(TUTTI_ERR_INVALID, "tutti_store_open: %s is NULL", url ? "store" : "url");
-    *store = NULL;
     struct store_url *parsed = malloc(sizeof *parsed);
     if (!parsed)
         return error_errno("tutti_store_open(%s)", url);
@@ -94,10 +95,11 @@ enum tutti_status tutti_store_open(const char *url, int64_t timeout_ms, tutti_st
 enum tutti_status tutti_store_from_ops(const struct tutti_store_ops *ops, void *context,
                                        tutti_store_t **store)
 {
+    if (store)
+        *store = NULL;
     if (!ops || !store)
         return error_set(TUTTI_ERR_INVALID, "tutti_store_from_ops: %s is NULL",
                          ops ? "store" : "ops");
-    *store = NULL;
     if (ops->struct_size != sizeof *ops)
         return error_set(TUTTI_ERR_INVALID,
                          "tutti_store_from_ops: struct_size is %zu, expected %zu: set it to "

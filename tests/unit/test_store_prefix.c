@@ -93,7 +93,7 @@ static tutti_store_t *open_own(void)
 static void incomplete_tables_are_refused(void **state)
 {
     struct tutti_store_ops ops = own_ops;
-    tutti_store_t *store;
+    tutti_store_t *const garbage = (tutti_store_t *)&ops, *store = garbage;
     (void)state;
     ops.check = NULL;
     closed = 0;
@@ -101,7 +101,9 @@ static void incomplete_tables_are_refused(void **state)
     ops = own_ops;
     ops.struct_size--;
     assert_int_equal(tutti_store_from_ops(&ops, NULL, &store), TUTTI_ERR_INVALID);
+    store = garbage;
     assert_int_equal(tutti_store_from_ops(NULL, NULL, &store), TUTTI_ERR_INVALID);
+    assert_null(store);
     assert_int_equal(closed, 0);
     ops = own_ops;
     ops.close = NULL;
@@ -153,8 +155,15 @@ static void a_view_puts_its_prefix_before_each_key(void **state)
     assert_int_equal(tutti_store_check(b, &key, 1, &exists), TUTTI_OK);
     assert_false(exists);
     assert_int_equal(tutti_store_prefix(base, long_prefix, &none), TUTTI_ERR_INVALID);
+    none = a;
     assert_int_equal(tutti_store_prefix(base, NULL, &none), TUTTI_ERR_INVALID);
+    assert_null(none);
+    none = a;
     assert_int_equal(tutti_store_prefix(NULL, "x", &none), TUTTI_ERR_INVALID);
+    assert_null(none);
+    none = a;
+    assert_int_equal(tutti_store_open(NULL, 0, &none), TUTTI_ERR_INVALID);
+    assert_null(none);
     tutti_store_close(inner);
     tutti_store_close(a);
     tutti_store_close(b);
