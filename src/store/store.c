@@ -374,7 +374,7 @@ enum tutti_status tutti_store_num_keys(tutti_store_t *store, int64_t *count)
 enum tutti_status store_multi_get(tutti_store_t *store, const char *const *keys, size_t count,
                                   int64_t timeout_ms, void *values, size_t each, size_t *sizes)
 {
-    enum tutti_status status = check_keys(store, "multi_get", keys, count);
+    enum tutti_status status = check_keys(store, "tutti_store_get", keys, count);
     if (status != TUTTI_OK || count == 0)
         return status;
     timeout_ms = resolve(store, timeout_ms);
@@ -385,7 +385,9 @@ enum tutti_status store_multi_get(tutti_store_t *store, const char *const *keys,
     if (store->ops.multi_get)
         return store->ops.multi_get(subject(store), keys, count, timeout_ms, values, each, sizes);
 
-    status = wait_for_keys(store, keys, count, timeout_ms);
+    /* Of one key the get is the wait. */
+    if (count > 1 || store->interrupt)
+        status = wait_for_keys(store, keys, count, timeout_ms);
     for (size_t i = 0; i < count && status == TUTTI_OK; i++)
         status = store->ops.base.get(subject(store), keys[i], timeout_ms,
                                      each ? (char *)values + i * each : NULL, each, &sizes[i]);

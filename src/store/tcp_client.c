@@ -420,10 +420,35 @@ static bool cancel_wait(struct tcp_connection *connection)
     return connection->owes;
 }
 
+static enum tutti_status tcp_check(void *context, const char *const *keys, size_t count,
+                                   bool *exists)
+{
+    struct buffer request = {0};
+    uint8_t answer;
+    put_keys(&request, TCP_CHECK, keys, count);
+    enum tutti_status status =
+        ask(store_of(context), store_limit(context, 0), &request, &answer, sizeof answer);
+    if (status == TUTTI_OK)
+        *exists = answer == TCP_READY;
+    return status;
+}
+
+/* Of a wait that has timed out: the server does not say for which key. One check that fails is the
+ * last one. Where the wait was a slice of a longer one nobody reads the name. */
+static const char *first_missing(const tutti_store_t *store, const char *const *keys, size_t count)
+{
+    struct tutti_store view = store_bounded(store, deadline_after(STORE_GRACE_MS), NULL);
+    bool exists = true;
+    size_t i = 0;
+    if (!store->interrupt)
+        while (i < count - 1 && tcp_check(&view, &keys[i], 1, &exists) == TUTTI_OK && exists)
+            i++;
+    return keys[i];
+}
+
 /* Waits for all keys on a connection, which the caller gives back if this succeeds. */
-static enum tutti_status wait_on(struct tcp_store *store, struct tcp_connection *connection,
-                                 const char *call, const char *const *keys, size_t count,
-                                 int64_t timeout_ms)
+static enum tutti_status wait_on(void *context, struct tcp_connection *connection, const char *call,
+                                 const char *const *keys, size_t count, int64_t timeout_ms)
 {
     uint8_t answer;
     struct buffer request = {0};
@@ -438,8 +463,10 @@ static enum tutti_status wait_on(struct tcp_store *store, struct tcp_connection 
     if (status == TUTTI_OK)
         return status;
     const bool late = sent && status == TUTTI_ERR_TIMEOUT;
-    give(store, connection, late && cancel_wait(connection));
-    return late ? store_timed_out(call, keys[0], count, timeout_ms) : status;
+    give(store_of(context), connection, late && cancel_wait(connection));
+    if (!late)
+        return status;
+    return store_timed_out(call, first_missing(context, keys, count), count, timeout_ms);
 }
 
 /* Acknowledged, so that every connection sees what a caller set before: SET has no reply, the PING
@@ -464,7 +491,7 @@ static enum tutti_status tcp_multi_get(void *context, const char *const *keys, s
     struct buffer request = {0};
     enum tutti_status status = take(store, store_limit(context, timeout_ms), &connection);
     if (status == TUTTI_OK)
-        status = wait_on(store, &connection, "multi_get", keys, count, timeout_ms);
+        status = wait_on(context, &connection, "tutti_store_get", keys, count, timeout_ms);
     if (status != TUTTI_OK)
         return status;
     put_keys(&request, TCP_MULTI_GET, keys, count);
@@ -485,7 +512,7 @@ static enum tutti_status tcp_get(void *context, const char *key, int64_t timeout
     struct buffer request = {0};
     enum tutti_status status = take(store, store_limit(context, timeout_ms), &connection);
     if (status == TUTTI_OK)
-        status = wait_on(store, &connection, "tutti_store_get", &key, 1, timeout_ms);
+        status = wait_on(context, &connection, "tutti_store_get", &key, 1, timeout_ms);
     if (status != TUTTI_OK)
         return status;
     buffer_put_u8(&request, TCP_GET);
@@ -505,7 +532,7 @@ static enum tutti_status tcp_wait(void *context, const char *const *keys, size_t
     struct tcp_connection connection;
     enum tutti_status status = take(store, store_limit(context, timeout_ms), &connection);
     if (status == TUTTI_OK)
-        status = wait_on(store, &connection, "tutti_store_wait", keys, count, timeout_ms);
+        status = wait_on(context, &connection, "tutti_store_wait", keys, count, timeout_ms);
     if (status == TUTTI_OK)
         give(store, &connection, true);
     return status;
@@ -524,19 +551,6 @@ static enum tutti_status tcp_add(void *context, const char *key, int64_t amount,
     buffer_put_u8(&request, TCP_ADD);
     put_key(&request, key);
     return add_to(store_of(context), store_limit(context, 0), &request, amount, result);
-}
-
-static enum tutti_status tcp_check(void *context, const char *const *keys, size_t count,
-                                   bool *exists)
-{
-    struct buffer request = {0};
-    uint8_t answer;
-    put_keys(&request, TCP_CHECK, keys, count);
-    enum tutti_status status =
-        ask(store_of(context), store_limit(context, 0), &request, &answer, sizeof answer);
-    if (status == TUTTI_OK)
-        *exists = answer == TCP_READY;
-    return status;
 }
 
 static enum tutti_status tcp_compare_set(void *context, const char *key, const void *expected,

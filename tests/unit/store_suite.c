@@ -178,10 +178,13 @@ static void an_absent_key_times_out_and_is_named(void **state)
     struct handles *h = *state;
     char value[4];
     assert_int_equal(tutti_store_get(h->a, "absent", 10, value, 4, NULL), TUTTI_ERR_TIMEOUT);
+    assert_non_null(strstr(tutti_last_error(), "tutti_store_get: key"));
     assert_non_null(strstr(tutti_last_error(), "absent"));
     const char *keys[] = {"there", "absent"};
     ok(tutti_store_set(h->a, "there", "", 0));
     assert_int_equal(tutti_store_wait(h->b, keys, 2, 10), TUTTI_ERR_TIMEOUT);
+    assert_non_null(strstr(tutti_last_error(), "tutti_store_wait: key"));
+    assert_non_null(strstr(tutti_last_error(), "absent\" (of 2)"));
     /* A handle whose wait timed out still works, and the wait is not left behind. */
     ok(tutti_store_set(h->b, "absent", "", 0));
     ok(tutti_store_wait(h->b, keys, 2, PLENTY_MS));
