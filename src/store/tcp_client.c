@@ -14,11 +14,13 @@
 #include "error.h"
 #include "ipc/random.h"
 #include "store/buffer.h"
+#include "store/map.h"
 #include "store/nap.h"
 #include "store/tcp.h"
 #include "store/tcp_client.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -92,8 +94,7 @@ static enum tutti_status lost(const struct tcp_connection *connection)
 {
     if (errno == 0 || errno == ECONNRESET || errno == EPIPE)
         return error_set(TUTTI_ERR_SYSTEM,
-                         "the store at %s closed the connection: see whether its process runs, "
-                         "or whether it refused the request (add on a value that is no number)",
+                         "the store at %s closed the connection: see whether its process runs",
                          connection->name);
     return error_errno("the connection to the store at %s", connection->name);
 }
@@ -545,12 +546,39 @@ static enum tutti_status add_to(struct tcp_store *store, struct store_limit limi
     return ask(store, limit, request, result, sizeof *result);
 }
 
+/* PyTorch's protocol has no word for it: a server closes the connection on which somebody adds to
+ * what is no number. So another connection asks what the value is; if that fails, too, the server
+ * has gone. */
+static enum tutti_status why_not_added(void *context, const char *key, int64_t amount,
+                                       enum tutti_status status)
+{
+    char text[MAP_NUMBER_BYTES] = "";
+    size_t size = 0;
+    long long number = 0;
+    bool exists = false;
+    enum tutti_status answer = tcp_check(context, &key, 1, &exists);
+    if (answer == TUTTI_OK && exists)
+        answer = tcp_get(context, key, STORE_GRACE_MS, text, sizeof text - 1, &size);
+    if (answer != TUTTI_OK)
+        return answer;
+    bool plain = size == strlen(text) &&
+                 (size == 0 || store_parse_number(text, LLONG_MIN, LLONG_MAX, &number));
+    if (plain && !__builtin_add_overflow(number, amount, &number))
+        return error_set(status, "tutti_store_add(%s): the store closed the connection", key);
+    return error_set(TUTTI_ERR_INVALID,
+                     "tutti_store_add(%s): the value is no 64-bit decimal number, or the sum "
+                     "would not be",
+                     key);
+}
+
 static enum tutti_status tcp_add(void *context, const char *key, int64_t amount, int64_t *result)
 {
     struct buffer request = {0};
     buffer_put_u8(&request, TCP_ADD);
     put_key(&request, key);
-    return add_to(store_of(context), store_limit(context, 0), &request, amount, result);
+    enum tutti_status status =
+        add_to(store_of(context), store_limit(context, 0), &request, amount, result);
+    return status == TUTTI_ERR_SYSTEM ? why_not_added(context, key, amount, status) : status;
 }
 
 static enum tutti_status tcp_compare_set(void *context, const char *key, const void *expected,
