@@ -3,6 +3,7 @@
 #include "store/store.h"
 
 #include "error.h"
+#include "ipc/fork.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -205,6 +206,10 @@ enum tutti_status tutti_store_prefix(tutti_store_t *store, const char *prefix, t
                          !store    ? "store"
                          : !prefix ? "prefix"
                                    : "view");
+    if (fork_detected(store->epoch))
+        return error_set(TUTTI_ERR_INVALID,
+                         "tutti_store_prefix: this store was opened before fork(): open it again "
+                         "in the child");
     return open_view(store, prefix, false, view);
 }
 

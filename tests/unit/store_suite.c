@@ -408,8 +408,10 @@ static void wrong_arguments_are_refused(void **state)
 static int use_inherited(void *context, int index)
 {
     struct handles *h = context;
+    tutti_store_t *view;
     (void)index;
-    if (tutti_store_set(h->a, "x", "", 0) != TUTTI_ERR_INVALID)
+    if (tutti_store_set(h->a, "x", "", 0) != TUTTI_ERR_INVALID ||
+        tutti_store_prefix(h->a, "x", &view) != TUTTI_ERR_INVALID)
         return 1;
     tutti_store_close(h->a); /* frees the child's copy and nothing else */
     return 0;
