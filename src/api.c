@@ -37,8 +37,8 @@ static enum tutti_status refuse(struct tutti_comm *comm, const char *call)
                          "%s: communicator \"%s\" has not met: call tutti_comm_rendezvous()%s%s",
                          call, comm->name, comm->reason[0] ? "; it failed: " : "", comm->reason);
     return error_set(TUTTI_ERR_CONCURRENT,
-                     "%s: another thread is inside communicator \"%s\": one caller at a time, or a "
-                     "communicator for each thread",
+                     "%s: another thread is inside communicator \"%s\", or it serves a process "
+                     "group: one caller at a time, or a communicator for each thread and group",
                      call, comm->name);
 }
 
@@ -170,46 +170,43 @@ static enum tutti_status enqueued(struct tutti_comm *comm, const struct request 
 
 /* ---- all-reduce ------------------------------------------------------------------------------ */
 
-/* dtype, op and count. */
+/* dtype, op and count. Who calls this and the two below puts the call before what they say. */
 static enum tutti_status kind_check(size_t count, enum tutti_dtype dtype, tutti_op_t op,
                                     const struct tutti_comm *comm)
 {
     size_t width = dtype_bytes(dtype);
     if (!width)
-        return error_set(TUTTI_ERR_INVALID,
-                         "tutti_all_reduce: dtype %d: expected a value of enum tutti_dtype",
+        return error_set(TUTTI_ERR_INVALID, "dtype %d: expected a value of enum tutti_dtype",
                          (int)dtype);
     enum tutti_op_kind kind = op_kind(op);
     if (!kind)
-        return error_set(TUTTI_ERR_INVALID, "tutti_all_reduce: op is none: expected TUTTI_SUM or "
-                                            "another constant, or a created one");
-    if (!comm->isa->fn[dtype][kind])
-        return error_set(TUTTI_ERR_INVALID, "tutti_all_reduce: %s is not defined for %s",
-                         tutti_op_name(op), tutti_dtype_name(dtype));
-    if (count > SIGNATURE_COUNT_MAX || count > SIZE_MAX / width)
         return error_set(TUTTI_ERR_INVALID,
-                         "tutti_all_reduce: count %zu is more than memory can hold", count);
+                         "op is none: expected TUTTI_SUM or another constant, or a created one");
+    if (!comm->isa->fn[dtype][kind])
+        return error_set(TUTTI_ERR_INVALID, "%s is not defined for %s", tutti_op_name(op),
+                         tutti_dtype_name(dtype));
+    if (count > SIGNATURE_COUNT_MAX || count > SIZE_MAX / width)
+        return error_set(TUTTI_ERR_INVALID, "count %zu is more than memory can hold", count);
     return TUTTI_OK;
 }
 
-/* Both operands of one or more elements. */
+/* Both operands of one or more elements; `mine` is what the caller knows the first one as. */
 static enum tutti_status operands_check(const void *send, const void *recv, size_t count,
-                                        enum tutti_dtype dtype)
+                                        enum tutti_dtype dtype, const char *mine)
 {
     size_t width = dtype_bytes(dtype), bytes = count * width;
     uintptr_t from = (uintptr_t)send, to = (uintptr_t)recv;
     if (!send || !recv)
-        return error_set(TUTTI_ERR_INVALID, "tutti_all_reduce: %s is NULL with count %zu",
-                         send ? "recv" : "send", count);
+        return error_set(TUTTI_ERR_INVALID, "%s is NULL with count %zu", send ? "recv" : mine,
+                         count);
     if ((from | to) & (width - 1))
-        return error_set(TUTTI_ERR_INVALID,
-                         "tutti_all_reduce: %s %p is not aligned to the %zu bytes of %s",
-                         from & (width - 1) ? "send" : "recv", from & (width - 1) ? send : recv,
+        return error_set(TUTTI_ERR_INVALID, "%s %p is not aligned to the %zu bytes of %s",
+                         from & (width - 1) ? mine : "recv", from & (width - 1) ? send : recv,
                          width, tutti_dtype_name(dtype));
     if (from != to && from < to + bytes && to < from + bytes)
         return error_set(TUTTI_ERR_INVALID,
-                         "tutti_all_reduce: send %p and recv %p of %zu bytes overlap in part: use "
-                         "the same address or disjoint ones",
+                         "send %p and recv %p of %zu bytes overlap in part: use the same address "
+                         "or disjoint ones",
                          send, recv, bytes);
     return TUTTI_OK;
 }
@@ -222,8 +219,8 @@ static enum tutti_status host_check(const void *send, const void *recv)
     if (!from && !symm_on_device(recv, &ordinal))
         return TUTTI_OK;
     return error_set(TUTTI_ERR_INVALID,
-                     "tutti_all_reduce: %s %p is symmetric memory of device %d: a CPU communicator "
-                     "takes memory of the host",
+                     "%s %p is symmetric memory of device %d: a CPU communicator takes memory of "
+                     "the host",
                      from ? "send" : "recv", from ? send : recv, ordinal);
 }
 
@@ -337,11 +334,11 @@ static inline enum tutti_status request_make(const void *send, void *recv, size_
     const char *reason;
     enum tutti_status status = kind_check(count, dtype, op, comm);
     if (status == TUTTI_OK && count)
-        status = operands_check(send, recv, count, dtype);
+        status = operands_check(send, recv, count, dtype, "send");
     if (status == TUTTI_OK && count && !comm->cuda)
         status = host_check(send, recv);
     if (status != TUTTI_OK)
-        return status;
+        return error_context(status, "tutti_all_reduce");
 
     enum tutti_op_kind kind = op_kind(op);
     size_t bytes = count * dtype_bytes(dtype);
@@ -417,7 +414,7 @@ enum tutti_status comm_all_reduce_check_device(const struct tutti_comm *comm, co
                                                size_t count, enum tutti_dtype dtype, tutti_op_t op)
 {
     enum tutti_status status = kind_check(count, dtype, op, comm);
-    return status == TUTTI_OK && count ? operands_check(data, data, count, dtype) : status;
+    return status == TUTTI_OK && count ? operands_check(data, data, count, dtype, "data") : status;
 }
 
 enum tutti_status comm_all_reduce_check(const struct tutti_comm *comm, const void *data,
@@ -569,14 +566,20 @@ enum tutti_status tutti_comm_algorithm(tutti_comm_t *comm, size_t count, enum tu
     static const char call[] = "tutti_comm_algorithm";
     struct tutti_call_options options;
     const char *why, *table_why;
-    if (!comm || !comm->ready || !algo)
-        return error_set(TUTTI_ERR_INVALID, "%s: %s", call,
-                         algo ? "the communicator has not met" : "algo is NULL");
+    if (!comm || !algo)
+        return error_set(TUTTI_ERR_INVALID, "%s: %s is NULL", call, comm ? "algo" : "comm");
+    if (fork_detected(comm->epoch))
+        return comm_refuse_child(comm);
+    if (!comm->ready)
+        return error_set(TUTTI_ERR_INVALID,
+                         "%s: communicator \"%s\" has not met: call tutti_comm_rendezvous()", call,
+                         comm->name);
     enum tutti_status status = given ? options_read(comm, given, call, &options) : TUTTI_OK;
-    if (status == TUTTI_OK)
-        status = kind_check(count, dtype, op, comm);
     if (status != TUTTI_OK)
         return status;
+    status = kind_check(count, dtype, op, comm);
+    if (status != TUTTI_OK)
+        return error_context(status, "%s", call);
     size_t bytes = count * dtype_bytes(dtype);
     *algo = algorithm_pick(comm, bytes, dtype, given ? &options : &no_options, &why);
     /* Strict mode has but the roots' names. */

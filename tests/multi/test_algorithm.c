@@ -229,13 +229,37 @@ static void test_refused(void **state)
     tutti_comm_destroy(comm);
 }
 
+/* An error names the call that was made. */
+static void test_names(void **state)
+{
+    (void)state;
+    enum tutti_algo algo;
+    float x = 1;
+    tutti_comm_t *comm = create((struct tutti_comm_options){.defer = true});
+    assert_int_equal(tutti_comm_algorithm(NULL, 1, TUTTI_FLOAT32, TUTTI_SUM, NULL, &algo, NULL),
+                     TUTTI_ERR_INVALID);
+    assert_string_equal(tutti_last_error(), "tutti_comm_algorithm: comm is NULL");
+    assert_int_equal(tutti_comm_algorithm(comm, 1, TUTTI_FLOAT32, TUTTI_SUM, NULL, &algo, NULL),
+                     TUTTI_ERR_INVALID);
+    assert_non_null(strstr(tutti_last_error(), "call tutti_comm_rendezvous()"));
+    assert_int_equal(tutti_comm_rendezvous(comm), TUTTI_OK);
+    assert_int_equal(tutti_comm_algorithm(comm, 1, TUTTI_FLOAT32, NULL, NULL, &algo, NULL),
+                     TUTTI_ERR_INVALID);
+    assert_ptr_equal(strstr(tutti_last_error(), "tutti_comm_algorithm: op is none"),
+                     tutti_last_error());
+    assert_int_equal(tutti_all_reduce(&x, &x, 1, TUTTI_FLOAT32, NULL, comm, NULL),
+                     TUTTI_ERR_INVALID);
+    assert_ptr_equal(strstr(tutti_last_error(), "tutti_all_reduce: op is none"),
+                     tutti_last_error());
+    tutti_comm_destroy(comm);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_strict),
-        cmocka_unit_test(test_strict_buffer),
-        cmocka_unit_test(test_forced),
-        cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_strict), cmocka_unit_test(test_strict_buffer),
+        cmocka_unit_test(test_forced), cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_names),
     };
     return cmocka_run_group_tests(tests, open_store, close_store);
 }

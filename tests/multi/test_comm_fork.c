@@ -44,6 +44,7 @@ static bool refuses(enum tutti_status status)
 static int child(tutti_comm_t *comm, tutti_work_t *work)
 {
     float one = 1, sum = 0;
+    enum tutti_algo algo;
     tutti_store_t *store;
     tutti_comm_t *own;
     tutti_work_t *recorded;
@@ -52,7 +53,8 @@ static int child(tutti_comm_t *comm, tutti_work_t *work)
         return __LINE__;
     if (!refuses(tutti_all_reduce(&one, &sum, 1, TUTTI_FLOAT32, TUTTI_SUM, comm, 0)) ||
         !refuses(tutti_barrier(comm, NULL, 0, 0)) || !refuses(tutti_comm_rendezvous(comm)) ||
-        !refuses(tutti_comm_status(comm, NULL)))
+        !refuses(tutti_comm_status(comm, NULL)) ||
+        !refuses(tutti_comm_algorithm(comm, 1, TUTTI_FLOAT32, TUTTI_SUM, NULL, &algo, NULL)))
         return __LINE__;
     if (!refuses(tutti_work_record(comm, 0, &recorded)) || recorded ||
         !refuses(tutti_work_test(work, &done)) || done || !refuses(tutti_work_wait(work, 0)) ||

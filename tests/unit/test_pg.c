@@ -69,7 +69,7 @@ static void refuses(void **state)
     one = good, one.dims = TUTTI_MAX_DIMS + 1;
     assert_refused(&one, 1, TUTTI_SUM, TUTTI_ERR_INVALID, "17 dimensions");
     one = good, one.data = NULL;
-    assert_refused(&one, 1, TUTTI_SUM, TUTTI_ERR_INVALID, "NULL");
+    assert_refused(&one, 1, TUTTI_SUM, TUTTI_ERR_INVALID, "tensors[0]: data is NULL");
     one = good, one.data = (char *)data[0] + 2;
     assert_refused(&one, 1, TUTTI_SUM, TUTTI_ERR_INVALID, "not aligned");
     one = tensor_of(data[0], 2, sizes, holes);
@@ -233,6 +233,7 @@ static void owns_the_communicator(void **state)
     assert_null(second);
     assert_int_equal(tutti_all_reduce(&x, &x, 1, TUTTI_FLOAT32, TUTTI_SUM, comm, 0),
                      TUTTI_ERR_CONCURRENT);
+    assert_non_null(strstr(tutti_last_error(), "process group"));
 }
 
 static void declines_strict(void **state)
