@@ -24,9 +24,27 @@ static void signature_format(const struct tutti_signature *signature, char *text
                  signature->parameter);
 }
 
+/* No rank is to blame by name, as of ranks that did not meet: the call that failed has said why. */
+static int format_nameless(const struct tutti_fault *fault, char *text, size_t size)
+{
+    char when[48] = "before the first operation";
+    if (fault->sequence)
+        snprintf(when, sizeof when, "in operation %" PRIu64, fault->sequence);
+    return snprintf(text, size,
+                    "rank %d failed %s: %s; the error of the call that failed says more",
+                    fault->rank, when, tutti_status_text(fault->status));
+}
+
 int tutti_fault_format(const struct tutti_fault *fault, char *text, size_t size)
 {
     char mine[160], theirs[160];
+    if (!fault) {
+        if (size)
+            *text = 0;
+        return 0;
+    }
+    if (fault->peer < 0 && fault->status != TUTTI_OK)
+        return format_nameless(fault, text, size);
     switch (fault->status) {
     case TUTTI_OK:
         return snprintf(text, size, "no fault");

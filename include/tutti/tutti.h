@@ -494,8 +494,8 @@ TUTTI_API void tutti_comm_abort(tutti_comm_t *comm);
  * that it may be what makes the communicator fail. From any thread. Returns INVALID or the fault's
  * status. */
 TUTTI_API enum tutti_status tutti_comm_status(tutti_comm_t *comm, struct tutti_fault *fault);
-/* Writes the fault as one sentence; returns the length that it has, as snprintf does. Text may be
- * NULL if size is 0, here and below. */
+/* Writes the fault as one sentence; returns the length that it has, as snprintf does, 0 for NULL.
+ * Text may be NULL if size is 0, here and below. */
 TUTTI_API int tutti_fault_format(const struct tutti_fault *fault, char *text, size_t size);
 /* Writes a description (name, state, rank, world size, device, leaf order, algorithm, generation,
  * topology and why, links where they are known, memory) as lines of "key: value"; returns the

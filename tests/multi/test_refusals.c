@@ -154,7 +154,30 @@ static void test_pointers(void **state)
     tutti_comm_destroy(NULL);
     tutti_comm_abort(NULL);
     assert_int_equal(tutti_comm_describe(NULL, NULL, 0), 0);
+    assert_int_equal(tutti_fault_format(NULL, NULL, 0), 0);
     assert_int_equal(touched, 0);
+}
+
+/* A fault names nobody whom it does not know. */
+static void test_nameless_fault(void **state)
+{
+    (void)state;
+    tutti_store_t *own;
+    tutti_comm_t *comm;
+    char text[512] = "";
+    struct tutti_fault fault = {.struct_size = sizeof fault};
+    assert_int_equal(tutti_store_open("memory:nameless", 0, &own), TUTTI_OK);
+    assert_int_equal(tutti_comm_create(own, 0, 2, OPTIONS(.defer = true, .timeout_ms = 20), &comm),
+                     TUTTI_OK);
+    assert_int_equal(tutti_comm_rendezvous(comm), TUTTI_ERR_TIMEOUT);
+    assert_int_equal(tutti_comm_status(comm, &fault), TUTTI_ERR_TIMEOUT);
+    assert_int_equal(fault.peer, -1);
+    assert_true(tutti_fault_format(&fault, text, sizeof text) > 0);
+    assert_non_null(strstr(text, "rank 0 failed before the first operation"));
+    assert_null(strstr(text, "-1"));
+    assert_true(tutti_fault_format(NULL, text, sizeof text) == 0 && !*text);
+    tutti_comm_destroy(comm);
+    tutti_store_close(own);
 }
 
 static void test_disable(void **state)
@@ -271,7 +294,7 @@ int main(void)
         cmocka_unit_test(test_ranks),       cmocka_unit_test(test_pointers),
         cmocka_unit_test(test_disable),     cmocka_unit_test(test_options),
         cmocka_unit_test(test_struct_size), cmocka_unit_test(test_environment),
-        cmocka_unit_test(test_touches),
+        cmocka_unit_test(test_touches),     cmocka_unit_test(test_nameless_fault),
     };
     return cmocka_run_group_tests(tests, open_store, close_store);
 }
