@@ -24,7 +24,11 @@ enum tutti_status env_int64(const char *name, int64_t least, int64_t *value)
         return TUTTI_OK;
     errno = 0;
     long long number = strtoll(text, &end, 10);
-    if (errno || *end || end == text || number < least)
+    bool wrong = errno || *end || end == text || number < least;
+    if (wrong && least == INT64_MIN)
+        return error_set(TUTTI_ERR_INVALID, "%s=%s: expected a whole number of 64 bits", name,
+                         text);
+    if (wrong)
         return error_set(TUTTI_ERR_INVALID, "%s=%s: expected a whole number of at least %" PRId64,
                          name, text, least);
     *value = number;
