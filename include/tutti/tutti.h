@@ -407,7 +407,7 @@ struct tutti_allocator {
  * is equal on all ranks, else the rendezvous returns MISMATCH. */
 struct tutti_comm_options {
     size_t struct_size;
-    /* 1 to 63 bytes, "default" if NULL: ranks that give another name do not meet. */
+    /* 1 to 63 bytes without '/', "default" if NULL: ranks that give another name do not meet. */
     const char *name;
     enum tutti_device device;
     /* Strict mode's limit in bytes; else TUTTI_BUFFER_SIZE, else 10 MiB. Compared. */

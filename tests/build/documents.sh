@@ -1,7 +1,7 @@
 #!/bin/bash
 # Links between the documents lead somewhere, every variable of the environment that the library reads
-# stands in the README, the README's program is the one in examples/, and man has nothing to say about the
-# man pages.
+# stands in the README and in tutti(7), every public function has a man page, the README's program is the
+# one in examples/, and man has nothing to say about the man pages.
 set -euo pipefail
 
 bad=0
@@ -24,8 +24,15 @@ for document in "${documents[@]}"; do
 done
 
 while read -r variable; do
-    grep -qw "$variable" README.md || { echo "README.md: does not name $variable"; bad=1; }
+    for document in README.md man/tutti.7; do
+        grep -qw "$variable" "$document" || { echo "$document: does not name $variable"; bad=1; }
+    done
 done < <(grep -rhoE '"TUTTI_[A-Z_]+"' src | grep -vE '"TUTTI_(OK|ERR_[A-Z_]+|UNKNOWN)"' | tr -d '"' | sort -u)
+
+names=$(for page in man/*.3; do sed -n '/^\.SH NAME/,/^\.SH SYNOPSIS/p' "$page"; done)
+while read -r function; do
+    grep -qw "$function" <<<"$names" || { echo "man: no page for $function()"; bad=1; }
+done < <(grep -hoE '^(TUTTI_API .*)?tutti_[a-z0-9_]+\(' include/tutti/*.h | grep -oE 'tutti_[a-z0-9_]+\($' | tr -d '(' | sort -u)
 
 if [[ -e examples/all_reduce.c ]]; then
     program=$(sed -n '/^```c$/,/^```$/p' README.md | sed '/^```/d')
