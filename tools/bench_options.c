@@ -100,6 +100,8 @@ static void dtypes_argument(struct argp_state *state, char *text, bool *chosen)
 {
     memset(chosen, 0, TUTTI_DTYPE_COUNT);
     bool all = strcmp(text, "all") == 0;
+    if (!*text)
+        argp_error(state, "-d: a data type is missing: give names such as float32, or all");
     for (int dtype = 0; dtype < TUTTI_DTYPE_COUNT; dtype++)
         chosen[dtype] = all;
     char *rest = NULL;
@@ -119,6 +121,8 @@ static void ops_argument(struct argp_state *state, char *text, bool *chosen)
 {
     memset(chosen, 0, TUTTI_OP_COUNT);
     bool all = strcmp(text, "all") == 0;
+    if (!*text)
+        argp_error(state, "-o: an operation is missing: give names such as sum, or all");
     for (int op = 1; op < TUTTI_OP_COUNT; op++)
         chosen[op] = all;
     char *rest = NULL;
@@ -254,10 +258,24 @@ static void check_device(struct argp_state *state, const struct bench_config *co
         argp_error(state, "-n: '%d': with --device cuda give 2 to 8 ranks", config->ranks);
 }
 
+/* Whether any operation that is asked for exists for any data type that is. */
+static bool any_defined(const struct bench_config *config)
+{
+    for (int dtype = 0; dtype < TUTTI_DTYPE_COUNT; dtype++)
+        for (int op = 1; op < TUTTI_OP_COUNT; op++)
+            if (config->dtypes[dtype] && config->ops[op] &&
+                reference_defined((enum tutti_dtype)dtype, (enum tutti_op_kind)op))
+                return true;
+    return false;
+}
+
 static void check_together(struct argp_state *state)
 {
     struct bench_config *config = state->input;
     check_device(state, config);
+    if (config->collective == TUTTI_COLLECTIVE_ALL_REDUCE && !any_defined(config))
+        argp_error(state, "none of the operations of -o exists for any data type of -d: averages "
+                          "need numbers, band, bor and bxor integers, premul_sum floats");
     if (!config->max_given)
         config->max_bytes = config->min_bytes > (64u << 20) ? config->min_bytes : 64u << 20;
     if (config->min_bytes > config->max_bytes)
@@ -361,9 +379,6 @@ static bool make_rows(struct bench_config *config)
 {
     bool barrier = config->collective == TUTTI_COLLECTIVE_BARRIER;
     config->row_count = barrier ? 1 : add_rows(config, NULL);
-    if (config->row_count == 0)
-        return tool_fail("none of the operations of -o exists for any data type of -d: averages "
-                         "need numbers, band, bor and bxor integers, premul_sum floats");
     config->rows = calloc((size_t)config->row_count, sizeof *config->rows);
     if (!config->rows)
         return tool_fail("no memory for %d rows", config->row_count);

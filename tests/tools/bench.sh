@@ -96,6 +96,9 @@ refused "-n: '0'.*1 to 64" -n 0
 refused "-f: '1'.*2 to" -f 1
 refused "-d: 'float31'.*float32" -d float32,float31
 refused "-o: 'plus'.*sum" -o plus
+refused "-d: a data type is missing" -d ''
+refused "-o: an operation is missing" -o ''
+refused "none of the operations of -o" -d float32,bool -o band -d float16
 refused "-c: '2'.*0 to 1" -c 2
 refused "--algo: 'tree'.*one_shot" --algo tree
 refused "--algo ring needs -c 0" --algo ring
@@ -105,8 +108,6 @@ refused "--json: '/nonexistent/x'.*No such file" --json /nonexistent/x
 refused "'8'.*options only" 8
 refused '--counts: a number is missing' --counts ,
 refused '-i 1: more than [0-9]+ sizes' -b 0 -e 3G -i 1
-status 1 "$tutti" bench -d float32 -o band
-err 'band'
 status 1 "$tutti" bench -n 2 -b 1000T -e 1000T
 err 'this machine has'
 
