@@ -105,20 +105,29 @@ static enum tutti_status parse_text(const char *text, struct store_url *url)
     return TUTTI_OK;
 }
 
-/* A path may hold anything, so only what is exactly the option at its end is taken for one. */
+/* A path may hold anything, so what follows its last '?' is an option only if it looks like one.
+ * Then it has to be one that is known: ranks that pass their own number, say, would each get a file
+ * of that name, and never meet. */
 static enum tutti_status parse_file(const char *text, struct store_url *url)
 {
     static const char option[] = "?world_size=";
     long long number;
     enum tutti_status status = parse_text(text, url);
     char *last = strrchr(url->text, '?');
-    if (status == TUTTI_OK && last && last != url->text &&
-        strncmp(last, option, sizeof option - 1) == 0 &&
-        store_parse_number(last + sizeof option - 1, 1, INT_MAX, &number)) {
-        url->world_size = (int)number;
-        *last = 0;
-    }
-    return status;
+    if (status != TUTTI_OK || !last || last == url->text)
+        return status;
+    size_t letters = strspn(last + 1, "abcdefghijklmnopqrstuvwxyz_");
+    if (letters == 0 || last[1 + letters] != '=')
+        return TUTTI_OK;
+    if (strncmp(last, option, sizeof option - 1) != 0 ||
+        !store_parse_number(last + sizeof option - 1, 1, INT_MAX, &number))
+        return error_set(TUTTI_ERR_INVALID,
+                         "\"%.80s\" is not known or its value is wrong: ?world_size=N is all that "
+                         "may follow the path",
+                         last);
+    url->world_size = (int)number;
+    *last = 0;
+    return TUTTI_OK;
 }
 
 static enum tutti_status parse_empty(const char *text, struct store_url *url)

@@ -519,6 +519,11 @@ static void urls_are_parsed(void **state)
         "tcp://[]:1",
         "udp://h:1",
         "memory:",
+        "file:",
+        "file:/x?world_size=0",
+        "file:/x?world_size=two",
+        "file:/x?rank=1&world_size=2",
+        "file:/x?world_size=2&rank=1",
         "env:x",
     };
     struct store_url parsed;
@@ -533,6 +538,11 @@ static void urls_are_parsed(void **state)
     assert_int_equal(parsed.port, 0);
     assert_int_equal(parsed.world_size, 4);
     assert_true(parsed.server);
+    assert_int_equal(store_url_parse("file:/x?y?world_size=3", &parsed), TUTTI_OK);
+    assert_string_equal(parsed.text, "/x?y");
+    assert_int_equal(parsed.world_size, 3);
+    assert_int_equal(store_url_parse("file:/why?", &parsed), TUTTI_OK);
+    assert_string_equal(parsed.text, "/why?");
 }
 
 static int join_one(void *context, int index)
