@@ -14,6 +14,7 @@
 #include "deadline.h"
 #include "env.h"
 #include "error.h"
+#include "interrupt.h"
 #include "ipc/channel.h"
 #include "ipc/fork.h"
 #include "ipc/random.h"
@@ -389,10 +390,38 @@ static enum tutti_status meet_allocation(struct symm_allocation *allocation, int
     return TUTTI_OK;
 }
 
+/* ---- who will not come ---------------------------------------------------------------------- */
+
+static enum tutti_status never(void *context)
+{
+    (void)context;
+    return TUTTI_OK;
+}
+
+/* Once the group has met, its channel tells of ranks of other processes that have ended. All are
+ * named: who lost the first may have left by now. */
+static enum tutti_status ask_alive(void *context)
+{
+    const struct tutti_symm_group *group = context;
+    char names[TUTTI_MAX_RANKS * 9] = "";
+    size_t length = 0;
+    for (int r = 0; r < group->world_size; r++)
+        if (is_remote(group, r) && !channel_peer_alive(group->channel, r))
+            length += (size_t)snprintf(names + length, sizeof names - length, "%srank %d",
+                                       length ? ", " : "", r);
+    if (length == 0)
+        return TUTTI_OK;
+    return error_set(TUTTI_ERR_PEER_DEAD,
+                     "%s: gone (the process ended or it destroyed its group): look at its log; the "
+                     "ranks that are left register a new group",
+                     names);
+}
+
 enum tutti_status symm_meet(struct symm_allocation *allocation, int64_t timeout_ms)
 {
     struct tutti_symm_group *group = allocation->group;
     int64_t deadline = deadline_after(timeout_ms ? timeout_ms : group->timeout_ms);
+    const struct interrupt alive = {.ask = never, .ask_pointless = ask_alive, .context = group};
     struct tutti_store store = store_bounded(group->store, deadline, NULL);
     if (pthread_mutex_trylock(&group->meeting) != 0)
         return error_set(TUTTI_ERR_CONCURRENT,
@@ -412,6 +441,8 @@ enum tutti_status symm_meet(struct symm_allocation *allocation, int64_t timeout_
     if (!group->met)
         status = meet_group(group, &store, deadline);
     group->met = true;
+    if (group->channel)
+        store.interrupt = &alive;
     if (status == TUTTI_OK)
         status = meet_allocation(allocation, deadline, &in_step);
     if (status != TUTTI_OK) {

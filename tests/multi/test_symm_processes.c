@@ -179,6 +179,28 @@ static void death_is_named(void **state)
     run_alone(4, die_after_a_barrier);
 }
 
+/* Before the time-out of the meeting, which would be a failure here. */
+static int die_before_another_meeting(struct group *group, int rank)
+{
+    struct rank self;
+    void *buffer;
+    GROUP_CHECK(rank_open(rank, group->size, GROUP_TIMEOUT_MS, &self) == TUTTI_OK);
+    if (rank == 1)
+        raise(SIGKILL);
+    GROUP_CHECK(tutti_symm_alloc(self.group, TUTTI_DEVICE_CPU, 1, &buffer) == TUTTI_OK);
+    GROUP_CHECK(tutti_symm_rendezvous(buffer, GROUP_TIMEOUT_MS, NULL) == TUTTI_ERR_PEER_DEAD);
+    GROUP_CHECK(strstr(tutti_last_error(), "rank 1"));
+    rank_close(&self);
+    return 0;
+}
+
+static void death_ends_a_meeting(void **state)
+{
+    (void)state;
+    run_alone(2, die_before_another_meeting);
+    run_alone(4, die_before_another_meeting);
+}
+
 static int stop(struct group *group, int rank)
 {
     struct rank self;
@@ -269,6 +291,7 @@ int main(void)
         cmocka_unit_test(memory_is_shared),
         cmocka_unit_test(threads_and_processes_mix),
         cmocka_unit_test(death_is_named),
+        cmocka_unit_test(death_ends_a_meeting),
         cmocka_unit_test(a_stopped_rank_is_late_not_dead),
         cmocka_unit_test(a_restart_meets_no_stale_keys),
         cmocka_unit_test(different_world_sizes_are_a_mismatch),
