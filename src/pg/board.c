@@ -192,6 +192,16 @@ bool pg_board_hear(struct pg_boards *boards, struct layout_verdict *verdict)
     return true;
 }
 
+int pg_board_silent(const struct pg_boards *boards)
+{
+    for (int r = 0; r < boards->size; r++) {
+        /* Relaxed: the count is all that is read. */
+        if (boards->heard - order_load_relaxed_u32(&boards->of[r]->heard) == LAYOUT_POSTS)
+            return r;
+    }
+    return 0;
+}
+
 void pg_board_leave(struct pg_boards *boards, int cause)
 {
     /* H4 pairs H4a: what it said before */

@@ -62,6 +62,9 @@ void pg_board_took(struct pg_boards *boards, int rank);
 bool pg_board_rule(struct pg_boards *boards, const struct layout_verdict *verdict);
 /* The next verdict, taken; false if there is none. */
 bool pg_board_hear(struct pg_boards *boards, struct layout_verdict *verdict);
+/* Who keeps the leader from answering a rank that has heard all so far: one that does not hear, for
+ * which there is no room for more; else the leader itself. */
+int pg_board_silent(const struct pg_boards *boards);
 /* This rank takes no part any more, because of the rank `cause`: itself, or one that had left. */
 void pg_board_leave(struct pg_boards *boards, int cause);
 /* Because of which rank another one has left, -1 if all are there. What who left said before can be

@@ -354,7 +354,7 @@ static int64_t times(struct tutti_pg *pg)
     else if (look.now > head->deadline && is_owed(&look, pg->blocked_at))
         look.no_answer = true;
     if (look.no_answer) {
-        fail_communicator(pg, TUTTI_ERR_TIMEOUT, 0);
+        fail_communicator(pg, TUTTI_ERR_TIMEOUT, pg_board_silent(&pg->boards));
         fail_as_communicator(pg);
     }
     int64_t slice = is_busy(pg) ? LOOK_MS : IDLE_MS;

@@ -3,6 +3,7 @@
  * A rank of a process group that does not go on. Stopped while it has nothing to do: an operation
  * of the others ends by its time-out, alone, and the group goes on with the rank. Stopped as the
  * leader, or amid an operation that all have begun: the group ends by the time-out, on all ranks.
+ * Stopped so long that there is no room for what it has yet to hear: the group ends, too.
  */
 #include "pg.h"
 
@@ -11,7 +12,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { SOON_MS = 100, STALL_MS = 1500, STOPPED = 1, CONTINUED = 2, DONE = 3 };
+enum { SOON_MS = 100, STALL_MS = 1500, STOPPED = 1, CONTINUED = 2, DONE = 3, MANY = 48 };
 
 /* Rank `victim` stops itself; the next rank sees to what follows. */
 static int stop(struct ranks *ranks, int rank, tutti_store_t *store, int victim)
@@ -71,6 +72,51 @@ static int live_leader(struct ranks *ranks, int rank, tutti_store_t *store)
     return stop(ranks, rank, store, 0);
 }
 
+/* More operations than there is room for verdicts that the last rank, which is stopped, has yet to
+ * hear. Who waits in vain for those that have none names that rank, and not the leader. */
+static int live_full(struct ranks *ranks, int rank, tutti_store_t *store)
+{
+    tutti_comm_t *comm;
+    tutti_pg_t *pg;
+    tutti_work_t *works[MANY];
+    float data[MANY] = {0}, x = 1;
+    struct tutti_fault fault = {.struct_size = sizeof fault};
+    const int victim = ranks->size - 1;
+    int named = 0;
+    RANKS_CHECK(pg_join(ranks, rank, store, &comm, &pg) == TUTTI_OK);
+    RANKS_CHECK(pg_goes_on(pg, 0, ranks->size));
+    if (rank == victim) {
+        ranks_raise(ranks, STOPPED);
+        raise(SIGSTOP);
+        RANKS_CHECK(ranks_await(ranks, DONE, (uint32_t)ranks->size - 1));
+    } else {
+        RANKS_CHECK(ranks_await(ranks, STOPPED, 1));
+        usleep(SOON_MS * 1000);
+        for (int i = 0; i < MANY; i++)
+            RANKS_CHECK(pg_sum(pg, &data[i], 1, SOON_MS, &works[i]) == TUTTI_OK);
+        for (int i = 0; i < MANY; i++) {
+            named += tutti_work_result(works[i], RANKS_TIMEOUT_MS) == TUTTI_ERR_TIMEOUT &&
+                     tutti_work_fault(works[i], &fault) == TUTTI_ERR_TIMEOUT &&
+                     fault.peer == victim;
+            tutti_work_destroy(works[i]);
+        }
+        ranks_raise(ranks, CONTINUED);
+        RANKS_CHECK(ranks_await(ranks, CONTINUED, (uint32_t)victim));
+        RANKS_CHECK(kill(ranks->pids[victim], SIGCONT) == 0);
+        ranks_raise(ranks, DONE);
+        RANKS_CHECK(named == MANY);
+    }
+    enum tutti_status status = TUTTI_OK;
+    while (status == TUTTI_OK) {
+        status = pg_sum(pg, &x, 2, 0, &works[0]);
+        if (status == TUTTI_OK)
+            RANKS_CHECK(pg_end(works[0]) == TUTTI_ERR_TIMEOUT);
+    }
+    RANKS_CHECK(status == TUTTI_ERR_TIMEOUT);
+    pg_part(comm, pg);
+    return 0;
+}
+
 static void stall(void *context, tutti_work_t *work, enum tutti_status status)
 {
     (void)context;
@@ -111,7 +157,7 @@ int main(void)
     int failures = 0, skip = ranks_skip_cuda("this test's tensors are the host's");
     if (skip)
         return skip;
-    ranks_fn *const lives[] = {live_last, live_leader, live_amid};
+    ranks_fn *const lives[] = {live_last, live_leader, live_full, live_amid};
     for (int size = 2; size <= 3; size++)
         for (size_t i = 0; i < sizeof lives / sizeof *lives; i++) {
             struct ranks *ranks = ranks_create(size, size, 0);
