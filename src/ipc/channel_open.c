@@ -7,6 +7,9 @@
  *      process, and the store's word on its rank agree. Then it gets a hello in return, which it
  *      judges in the same way. Whoever fails, or stays silent, is dropped and delays nobody.
  *   4. Once all peers are connected the socket's file is unlinked.
+ *   5. Who gives up before that says hello to those whom it has not been to, and hangs up: who
+ *      finds a hello with nobody behind it knows that its peer will not come.
+ *
  * One poll() waits for everything at once, also for the death of those who are still missing.
  */
 #include "deadline.h"
@@ -248,7 +251,7 @@ static enum tutti_status on_pending(struct opening *opening, int slot)
     if (!wrong)
         wrong = judge_process(opening, socket, from, &credentials);
     if (!wrong && !send_hello(opening, socket, from))
-        wrong = "no ear for our hello";
+        return peer_gone(opening, from); /* it has come, and gone again */
     if (wrong) {
         /* Who says nothing at all and leaves is another start that looked whether we live. */
         if (bytes > 0)
@@ -277,7 +280,9 @@ static enum tutti_status on_listener(struct opening *opening, int unused)
         int slot = opening->oldest++ % CHANNEL_PENDING;
         channel_drop(&channel->pending[slot]);
         channel->pending[slot] = socket;
-        (void)on_pending(opening, slot); /* never fails: it drops */
+        enum tutti_status status = on_pending(opening, slot);
+        if (status != TUTTI_OK)
+            return status;
     }
 }
 
@@ -380,6 +385,20 @@ static enum tutti_status connect_lower(struct opening *opening)
         opening->to_reply |= bit(r);
     }
     return TUTTI_OK;
+}
+
+/* After a failure, to those whom it has not been to, and who would wait for it: they find its
+ * hello, and nobody behind it. Best effort. */
+static void take_leave(const struct opening *opening)
+{
+    for (int r = 0; r < opening->config->rank; r++) {
+        int socket = -1;
+        if (!(opening->to_connect & bit(r)) || connect_by_path(opening, r, &socket) != TUTTI_OK ||
+            socket < 0)
+            continue;
+        (void)send_hello(opening, socket, r);
+        close(socket);
+    }
 }
 
 typedef enum tutti_status event_fn(struct opening *opening, int index);
@@ -517,6 +536,8 @@ enum tutti_status channel_open(const struct channel_config *config, struct chann
     return TUTTI_OK;
 
 err_close:
-    channel_close(opening.channel);
-    return status;
+    snprintf(reason, sizeof reason, "%.*s", (int)sizeof reason - 1, tutti_last_error());
+    channel_close(opening.channel); /* first: there may be no descriptor left */
+    take_leave(&opening);
+    return error_set(status, "%s", reason);
 }

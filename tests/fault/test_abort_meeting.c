@@ -14,10 +14,11 @@
 
 #include <pthread.h>
 #include <stdio.h>
+#include <string.h>
 #include <unistd.h>
 
 enum { SIZE = 3, STUCK = 2, PATIENCE_MS = 2000, SOON_MS = 1000 };
-enum { AT_POINT, OVER }; /* flags */
+enum { AT_POINT, OVER, HEARD }; /* flags */
 
 struct shared {
     int64_t aborted_ns[SIZE];
@@ -30,11 +31,20 @@ static struct ranks *stuck;
 /* Set on the rank that is to abort when it has met. */
 static tutti_comm_t *hasty;
 
+/* Set on the rank that aborts when it has told the others where it listens, and on those that go on
+ * from there when it has given up. */
+static tutti_comm_t *alone;
+static struct ranks *behind;
+
 static void hook(const char *name)
 {
     struct ranks *ranks = stuck;
     if (hasty && strcmp(name, "open.measured") == 0)
         tutti_comm_abort(hasty);
+    if (alone && strcmp(name, "channel.announced") == 0)
+        tutti_comm_abort(alone);
+    if (behind && strcmp(name, "channel.announced") == 0)
+        ranks_await(behind, OVER, 1);
     if (!ranks || strcmp(name, ranks->context) != 0)
         return;
     stuck = NULL;
@@ -155,6 +165,29 @@ static int live_late(struct ranks *ranks, int rank, tutti_store_t *store)
     return 0;
 }
 
+/* One rank alone aborts. It has been to the others' sockets by then, who find it gone. */
+static int live_alone(struct ranks *ranks, int rank, tutti_store_t *store)
+{
+    struct shared *shared = (struct shared *)(void *)ranks->shared;
+    const struct tutti_comm_options options = {.struct_size = sizeof options, .defer = true};
+    char text[512];
+    tutti_comm_t *comm;
+    RANKS_CHECK(ranks_join(ranks, rank, store, &options, &comm) == TUTTI_OK);
+    alone = rank == STUCK ? comm : NULL;
+    behind = rank == STUCK ? NULL : ranks;
+    int64_t began = deadline_now();
+    enum tutti_status status = tutti_comm_rendezvous(comm);
+    snprintf(text, sizeof text, "%s", tutti_last_error());
+    shared->took_ns[rank] = deadline_now() - began;
+    ranks_raise(ranks, rank == STUCK ? OVER : HEARD);
+    if (rank == STUCK) /* a process that ends is noticed anyway */
+        RANKS_CHECK(ranks_await(ranks, HEARD, SIZE - 1));
+    RANKS_CHECK(status == (rank == STUCK ? TUTTI_ERR_ABORTED : TUTTI_ERR_PEER_DEAD));
+    RANKS_CHECK(strstr(text, rank == STUCK ? "aborted" : "rank 2"));
+    tutti_comm_destroy(comm);
+    return 0;
+}
+
 /* ---- all of it ------------------------------------------------------------------------------- */
 
 static int run(const char *title, ranks_fn *fn, const char *point)
@@ -193,6 +226,7 @@ int main(void)
         failures += run("shrinking", live_shrink, points[i]);
     for (size_t i = 0; i < sizeof shrink_points / sizeof *shrink_points; i++)
         failures += run("shrinking", live_shrink, shrink_points[i]);
+    failures += run("meeting, aborted by one", live_alone, "channel.announced");
     /* A device's meeting looks again behind this point. */
     if (!device_is_cuda())
         failures += run("meeting, aborted at its end", live_late, "open.measured");

@@ -12,6 +12,7 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -595,6 +596,36 @@ static void nobody_waits_for_who_cannot_listen(void **state)
     run_both(3, one_cannot_listen);
 }
 
+/* The last rank listens with its last descriptor. */
+static int one_cannot_connect(struct group *group, int rank)
+{
+    struct channel *channel;
+    const bool last = rank == group->size - 1;
+    if (last) {
+        struct rlimit limit;
+        int next = dup(0);
+        GROUP_CHECK(getrlimit(RLIMIT_NOFILE, &limit) == 0);
+        limit.rlim_cur = (rlim_t)next + 1;
+        GROUP_CHECK(close(next) == 0 && setrlimit(RLIMIT_NOFILE, &limit) == 0);
+    }
+    int64_t began = deadline_now();
+    enum tutti_status status = open_channel(group, rank, &channel);
+    GROUP_CHECK(status == (last ? TUTTI_ERR_SYSTEM : TUTTI_ERR_PEER_DEAD) && !channel);
+    GROUP_CHECK(deadline_now() - began < (int64_t)GROUP_TIMEOUT_MS / 2 * 1000000);
+    group_raise(group, 0);
+    GROUP_CHECK(group_await(group, 0, group->size)); /* its process lives */
+    return 0;
+}
+
+static void nobody_waits_for_who_cannot_connect(void **state)
+{
+    (void)state;
+    struct group *group = group_create(3);
+    assert_int_equal(group_run_processes(group, one_cannot_connect), 0);
+    group_destroy(group);
+    assert_int_equal(count_entries(directory), 2);
+}
+
 static void wrong_configuration_is_refused(void **state)
 {
     (void)state;
@@ -643,6 +674,7 @@ int main(void)
         cmocka_unit_test(intruders_do_not_matter),
         cmocka_unit_test(child_has_no_descriptors),
         cmocka_unit_test(nobody_waits_for_who_cannot_listen),
+        cmocka_unit_test(nobody_waits_for_who_cannot_connect),
         cmocka_unit_test(wrong_configuration_is_refused),
     };
     return cmocka_run_group_tests(tests, make_directory, remove_directory);
