@@ -10,7 +10,7 @@
  *   5. Who gives up before that says hello to those whom it has not been to, and hangs up: who
  *      finds a hello with nobody behind it knows that its peer will not come.
  *
- * One poll() waits for everything at once, also for the death of those who are still missing.
+ * One poll() waits for everything at once, also for the death of any peer.
  */
 #include "deadline.h"
 #include "error.h"
@@ -308,9 +308,10 @@ static enum tutti_status on_reply(struct opening *opening, int peer)
     return TUTTI_OK;
 }
 
+/* Of one that is connected, too: those who are still to come may know of it, and not come. */
 static enum tutti_status on_death(struct opening *opening, int peer)
 {
-    return missing(opening) & bit(peer) ? peer_gone(opening, peer) : TUTTI_OK;
+    return peer_gone(opening, peer);
 }
 
 /* ---- connecting ----------------------------------------------------------------------------- */
@@ -436,8 +437,7 @@ static enum tutti_status serve(struct opening *opening)
         if (opening->to_reply & bit(r))
             await(&events, channel->links[r].socket, on_reply, r);
     for (int r = 0; r < opening->config->size; r++)
-        if (missing(opening) & bit(r))
-            await(&events, channel->links[r].pidfd, on_death, r);
+        await(&events, channel->links[r].pidfd, on_death, r);
 
     int64_t left = interrupt_slice(channel->interrupt, deadline_left_ms(opening->deadline));
     if (left < 0 || left > 60000)

@@ -5,6 +5,7 @@
 
 #include "deadline.h"
 #include "group.h"
+#include "ipc/directory.h"
 
 #include <dirent.h>
 #include <fcntl.h>
@@ -330,22 +331,29 @@ static void death_is_noticed_behind_a_child(void **state)
     group_destroy(group);
 }
 
+/* Rank 2 of 3, which goes no further. */
+static bool announce(struct tutti_exchanger *exchanger)
+{
+    struct { /* an announcement as in channel_open.c */
+        uint32_t magic, version;
+        uint64_t peers, pid_namespace;
+        int64_t pid;
+        char rest[112];
+    } mine = {.magic = 0x74757474, .version = 1, .peers = 3, .pid = getpid()};
+    struct stat info;
+    char all[3 * sizeof mine];
+    if (stat("/proc/self/ns/pid", &info) != 0)
+        return false;
+    mine.pid_namespace = info.st_ino;
+    return tutti_store_all_gather(exchanger, &mine, sizeof mine, all, GROUP_TIMEOUT_MS) == TUTTI_OK;
+}
+
 static int killed_while_opening(struct group *group, int rank)
 {
     struct channel *channel;
     struct tutti_exchanger exchanger = group_exchanger(group, rank);
     if (rank == 2) {
-        struct { /* an announcement as in channel_open.c */
-            uint32_t magic, version;
-            uint64_t peers, pid_namespace;
-            int64_t pid;
-            char rest[112];
-        } mine = {.magic = 0x74757474, .version = 1, .peers = 3, .pid = getpid()};
-        struct stat info;
-        GROUP_CHECK(stat("/proc/self/ns/pid", &info) == 0);
-        mine.pid_namespace = info.st_ino;
-        char all[3 * sizeof mine];
-        tutti_store_all_gather(&exchanger, &mine, sizeof mine, all, GROUP_TIMEOUT_MS);
+        GROUP_CHECK(announce(&exchanger));
         usleep(20000);
         raise(SIGKILL);
     }
@@ -354,12 +362,54 @@ static int killed_while_opening(struct group *group, int rank)
     return 0;
 }
 
+static void *kill_soon(void *unused)
+{
+    usleep(100000);
+    raise(SIGKILL);
+    return unused;
+}
+
+/* Rank 0, to which rank 1 is connected; rank 2 is late. */
+static int killed_when_connected(struct group *group, int rank)
+{
+    struct channel *channel;
+    struct tutti_exchanger exchanger = group_exchanger(group, rank);
+    pthread_t killer;
+    if (rank == 2) {
+        GROUP_CHECK(announce(&exchanger));
+        GROUP_CHECK(group_await(group, 0, 1));
+        return 0;
+    }
+    if (rank == 0)
+        GROUP_CHECK(pthread_create(&killer, NULL, kill_soon, NULL) == 0);
+    struct channel_config config = config_of(&exchanger);
+    config.timeout_ms = GROUP_TIMEOUT_MS / 2;
+    enum tutti_status status = channel_open(&config, &channel);
+    group_raise(group, 0);
+    GROUP_CHECK(status == TUTTI_ERR_PEER_DEAD && !channel);
+    GROUP_CHECK(strstr(tutti_last_error(), "rank 0 ended"));
+    return 0;
+}
+
+static void run_killed(group_fn *fn)
+{
+    struct group *group = group_create(3);
+    assert_int_equal(group_run_processes(group, fn), 0);
+    group_destroy(group);
+}
+
 static void death_while_opening_is_noticed(void **state)
 {
     (void)state;
-    struct group *group = group_create(3);
-    assert_int_equal(group_run_processes(group, killed_while_opening), 0);
-    group_destroy(group);
+    run_killed(killed_while_opening);
+    assert_int_equal(count_entries(directory), 2);
+}
+
+static void death_of_who_is_connected_is_noticed(void **state)
+{
+    (void)state;
+    run_killed(killed_when_connected);
+    assert_int_equal(directory_open(directory), TUTTI_OK); /* sweeps what the dead one left */
     assert_int_equal(count_entries(directory), 2);
 }
 
@@ -669,6 +719,7 @@ int main(void)
         cmocka_unit_test(wrong_nonce_does_not_connect),
         cmocka_unit_test(death_is_noticed_behind_a_child),
         cmocka_unit_test(death_while_opening_is_noticed),
+        cmocka_unit_test(death_of_who_is_connected_is_noticed),
         cmocka_unit_test(closing_is_seen_as_death),
         cmocka_unit_test(another_user_does_not_get_in),
         cmocka_unit_test(intruders_do_not_matter),
