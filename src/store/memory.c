@@ -25,6 +25,29 @@ struct memory {
 static struct memory *stores;
 static pthread_mutex_t stores_lock = PTHREAD_MUTEX_INITIALIZER;
 
+static void lock_stores(void)
+{
+    pthread_mutex_lock(&stores_lock);
+}
+
+static void unlock_stores(void)
+{
+    pthread_mutex_unlock(&stores_lock);
+}
+
+/* Its copies of its parent's are nobody's: they lie, some of them locked. */
+static void forget_stores(void)
+{
+    stores = NULL;
+    pthread_mutex_unlock(&stores_lock);
+}
+
+/* A child of fork() must not find the lock in the hands of a thread that it does not have. */
+static void install_fork_handlers(void)
+{
+    (void)pthread_atfork(lock_stores, unlock_stores, forget_stores);
+}
+
 static void copy_out(const struct map_entry *entry, void *value, size_t capacity, size_t *size)
 {
     size_t bytes = entry->value_bytes < capacity ? entry->value_bytes : capacity;
@@ -226,6 +249,8 @@ enum tutti_status memory_open(const struct store_url *url, int64_t timeout_ms,
                 .close = memory_close,
             },
     };
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, install_fork_handlers);
     pthread_mutex_lock(&stores_lock);
     struct memory *memory = stores;
     while (memory && strcmp(memory->name, url->text) != 0)
