@@ -315,7 +315,9 @@ static void expire(void *context, struct pg_key *key)
             .withdrawn = LAYOUT_WITHDRAWN, .tag = key->tag, .sequence = key->sequence};
         if (!op->withdrawn_at && pg_board_announce(&pg->boards, &withdrawal))
             op->withdrawn_at = look->now;
-        look->no_answer |= op->withdrawn_at && is_owed(look, op->withdrawn_at);
+        else if (!op->withdrawn_at && !op->unheard_at)
+            op->unheard_at = look->now;
+        look->no_answer |= is_owed(look, op->withdrawn_at ? op->withdrawn_at : op->unheard_at);
         due_at = look->now + (int64_t)LOOK_MS * 1000000;
     }
     if (due_at < pg->due_at)

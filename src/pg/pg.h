@@ -56,6 +56,7 @@ struct pg_op {
     uint32_t epoch;       /* of the process: ipc/fork.h */
     uint64_t record;      /* its number in the communicator's recorder, 0: not there */
     int64_t withdrawn_at; /* when the leader was told that the time is over; 0: not yet */
+    int64_t unheard_at;   /* since when there was no room to tell it; 0: there was */
     int64_t patience_ms;  /* the group's time-out, for those who wait */
     int64_t timeout_ms;
     int64_t deadline;
