@@ -336,6 +336,15 @@ static void expire_held(struct tutti_pg *pg, int64_t now)
         }
 }
 
+/* Whether the time of any that waits for room to be announced is over. */
+static bool is_overdue(const struct pg_list *waiting, int64_t now)
+{
+    for (const struct pg_op *op = waiting->first; op; op = op->next)
+        if (op->deadline < now)
+            return true;
+    return false;
+}
+
 /* Milliseconds to sleep; ends the group if the leader owes an answer. */
 static int64_t times(struct tutti_pg *pg)
 {
@@ -348,12 +357,11 @@ static int64_t times(struct tutti_pg *pg)
         expire_held(pg, look.now);
     }
     /* What waits for room to be announced hears nothing at all if the leader does not answer. */
-    const struct pg_op *head = pg->waiting.first;
-    if (!head)
+    if (!pg->waiting.first)
         pg->blocked_at = 0;
     else if (!pg->blocked_at)
         pg->blocked_at = look.now;
-    else if (look.now > head->deadline && is_owed(&look, pg->blocked_at))
+    else if (is_owed(&look, pg->blocked_at) && is_overdue(&pg->waiting, look.now))
         look.no_answer = true;
     if (look.no_answer) {
         fail_communicator(pg, TUTTI_ERR_TIMEOUT, pg_board_silent(&pg->boards));

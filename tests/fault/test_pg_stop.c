@@ -83,7 +83,8 @@ static int live_leader(struct ranks *ranks, int rank, tutti_store_t *store)
 
 /* More operations than there is room for verdicts that the victim, which is stopped, has yet to
  * hear. Who waits in vain for those that have none names that rank, and not the leader. */
-static int fill(struct ranks *ranks, int rank, tutti_store_t *store, int victim, int count)
+static int fill(struct ranks *ranks, int rank, tutti_store_t *store, int victim, int count,
+                int64_t timeout_ms)
 {
     tutti_comm_t *comm;
     tutti_pg_t *pg;
@@ -101,7 +102,8 @@ static int fill(struct ranks *ranks, int rank, tutti_store_t *store, int victim,
         RANKS_CHECK(ranks_await(ranks, STOPPED, 1));
         usleep(SOON_MS * 1000);
         for (int i = 0; i < count; i++)
-            RANKS_CHECK(pg_sum(pg, &data[i], 1, SOON_MS, &works[i]) == TUTTI_OK);
+            RANKS_CHECK(pg_sum(pg, &data[i], 1, i < count - 1 ? timeout_ms : SOON_MS, &works[i]) ==
+                        TUTTI_OK);
         while (named < count && tutti_work_result(works[named], ENDED_MS) == TUTTI_ERR_TIMEOUT &&
                tutti_work_fault(works[named], &fault) == TUTTI_ERR_TIMEOUT && fault.peer == victim)
             named++;
@@ -126,14 +128,20 @@ static int fill(struct ranks *ranks, int rank, tutti_store_t *store, int victim,
 
 static int live_full(struct ranks *ranks, int rank, tutti_store_t *store)
 {
-    return fill(ranks, rank, store, ranks->size - 1, MANY);
+    return fill(ranks, rank, store, ranks->size - 1, MANY, SOON_MS);
 }
 
 /* The leader, which is stopped, has room for so many announcements that it has yet to hear, but for
  * none that an operation's time is over. */
 static int live_full_leader(struct ranks *ranks, int rank, tutti_store_t *store)
 {
-    return fill(ranks, rank, store, 0, LAYOUT_POSTS);
+    return fill(ranks, rank, store, 0, LAYOUT_POSTS, SOON_MS);
+}
+
+/* The one whose time is over has not been announced, and others that may wait are before it. */
+static int live_behind(struct ranks *ranks, int rank, tutti_store_t *store)
+{
+    return fill(ranks, rank, store, 0, LAYOUT_POSTS + 2, RANKS_TIMEOUT_MS);
 }
 
 static void stall(void *context, tutti_work_t *work, enum tutti_status status)
@@ -188,6 +196,6 @@ int main(void)
     for (int size = 2; size <= 3; size++)
         for (size_t i = 0; i < sizeof lives / sizeof *lives; i++)
             failures += run(size, lives[i]);
-    failures += run(3, live_full) + run(3, live_full_leader);
+    failures += run(3, live_full) + run(3, live_full_leader) + run(3, live_behind);
     return failures ? 1 : 0;
 }
