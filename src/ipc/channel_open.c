@@ -370,8 +370,11 @@ static enum tutti_status connect_lower(struct opening *opening)
             continue;
         int socket;
         enum tutti_status status = connect_by_path(opening, r, &socket);
-        if (status != TUTTI_OK)
-            return status;
+        if (status != TUTTI_OK) {
+            /* It may have given up because of another one, which has told us, too. */
+            enum tutti_status told = on_listener(opening, 0);
+            return told != TUTTI_OK ? told : status;
+        }
         if (socket < 0)
             continue; /* its queue is full for the moment */
         opening->channel->links[r].socket = socket;
@@ -393,11 +396,13 @@ static enum tutti_status connect_lower(struct opening *opening)
 static void take_leave(const struct opening *opening)
 {
     for (int r = 0; r < opening->config->rank; r++) {
+        struct ucred credentials;
         int socket = -1;
         if (!(opening->to_connect & bit(r)) || connect_by_path(opening, r, &socket) != TUTTI_OK ||
             socket < 0)
             continue;
-        (void)send_hello(opening, socket, r);
+        if (!judge_process(opening, socket, r, &credentials))
+            (void)send_hello(opening, socket, r);
         close(socket);
     }
 }

@@ -212,7 +212,8 @@ void tutti_pg_destroy(tutti_pg_t *pg)
         pg_share_forget(pg->share);
         pg_bounce_forget(pg);
         cuda_stage_forget(pg->stage);
-        pg->comm->cpu.team = NULL;
+        pg->comm->cpu.team = NULL; /* nor the threads of teams */
+        pg->courier = NULL;
         pg->share = NULL;
         pg->home = NULL;
         pg->stage = NULL;
