@@ -92,8 +92,8 @@ static enum tutti_status follow(tutti_store_t *store, const char *name, int rank
         return error_set(
             TUTTI_ERR_TIMEOUT,
             "rank %d met no rank 0 of communicator \"%s\": is rank 0 running, with the "
-            "same store and name?",
-            rank, name);
+            "same store and name, and is no other process rank %d, too?",
+            rank, name, rank);
     if (status != TUTTI_OK)
         return status;
     /* Stores need not be able to delete: old keys carry tokens that nobody waits for. */
@@ -111,7 +111,8 @@ static enum tutti_status follow(tutti_store_t *store, const char *name, int rank
     if (status == TUTTI_ERR_TIMEOUT && (status = store_answers(store, key)) == TUTTI_OK)
         return error_set(TUTTI_ERR_TIMEOUT,
                          "rank %d and rank 0 wait for other ranks of communicator \"%s\": do all "
-                         "run, with the same store, name and world size?",
+                         "run, each with a rank of its own and with the same store, name and world "
+                         "size?",
                          rank, name);
     if (status == TUTTI_OK && verdict.rank >= 0)
         status = disagreement(&verdict);
@@ -221,10 +222,11 @@ static enum tutti_status lead(tutti_store_t *store, const char *name, int size, 
         status = invite(store, name, r, deadline, meeting, &verdict.size);
         join_key_make(key, name, r);
         if (status == TUTTI_ERR_TIMEOUT && (status = store_answers(store, key)) == TUTTI_OK)
-            return error_set(TUTTI_ERR_TIMEOUT,
-                             "rank %d did not come to communicator \"%s\": is it running, with the "
-                             "same store, name and world size?",
-                             r, name);
+            return error_set(
+                TUTTI_ERR_TIMEOUT,
+                "rank %d did not come to communicator \"%s\": is it running, with that "
+                "rank and with the same store, name and world size?",
+                r, name);
         if (status == TUTTI_OK && verdict.size != size)
             verdict.rank = r;
     }
