@@ -145,17 +145,30 @@ static enum tutti_status exchange(struct opening *opening, enum tutti_status lis
     return status;
 }
 
+static enum tutti_status peer_gone(const struct opening *opening, int peer)
+{
+    return error_set(TUTTI_ERR_PEER_DEAD,
+                     "rank %d: rank %d ended, or gave up, while the channel was opened: look at "
+                     "rank %d's log, then restart the group",
+                     opening->config->rank, peer, peer);
+}
+
 /* The death of a rank that never connects must be noticed, too. Its number is fresh from the store;
  * should it have died and the number be taken already, the deadline ends the wait. */
-static void watch_missing(struct opening *opening)
+static enum tutti_status watch_missing(struct opening *opening)
 {
     const struct announcement *mine = &opening->all[opening->config->rank];
     for (int r = 0; r < opening->config->size; r++) {
         const struct announcement *theirs = &opening->all[r];
-        if ((missing(opening) & bit(r)) && theirs->pid != mine->pid && theirs->pid > 0 &&
-            theirs->pid_namespace != 0 && theirs->pid_namespace == mine->pid_namespace)
-            opening->channel->links[r].pidfd = (int)syscall(SYS_pidfd_open, (pid_t)theirs->pid, 0);
+        if (!(missing(opening) & bit(r)) || theirs->pid == mine->pid || theirs->pid <= 0 ||
+            theirs->pid_namespace == 0 || theirs->pid_namespace != mine->pid_namespace)
+            continue;
+        int *pidfd = &opening->channel->links[r].pidfd;
+        *pidfd = (int)syscall(SYS_pidfd_open, (pid_t)theirs->pid, 0);
+        if (*pidfd < 0 && errno == ESRCH)
+            return peer_gone(opening, r);
     }
+    return TUTTI_OK;
 }
 
 /* ---- handshake ------------------------------------------------------------------------------ */
@@ -227,14 +240,6 @@ static void adopt(struct opening *opening, int peer, int socket, const struct uc
 }
 
 /* ---- events --------------------------------------------------------------------------------- */
-
-static enum tutti_status peer_gone(const struct opening *opening, int peer)
-{
-    return error_set(TUTTI_ERR_PEER_DEAD,
-                     "rank %d: rank %d ended, or gave up, while the channel was opened: look at "
-                     "rank %d's log, then restart the group",
-                     opening->config->rank, peer, peer);
-}
 
 static enum tutti_status on_pending(struct opening *opening, int slot)
 {
@@ -392,7 +397,7 @@ static enum tutti_status connect_lower(struct opening *opening)
 }
 
 /* After a failure, to those whom it has not been to, and who would wait for it: they find its
- * hello, and nobody behind it. Best effort. */
+ * hello, and nobody who hears theirs, even before the socket is closed. Best effort. */
 static void take_leave(const struct opening *opening)
 {
     for (int r = 0; r < opening->config->rank; r++) {
@@ -401,7 +406,7 @@ static void take_leave(const struct opening *opening)
         if (!(opening->to_connect & bit(r)) || connect_by_path(opening, r, &socket) != TUTTI_OK ||
             socket < 0)
             continue;
-        if (!judge_process(opening, socket, r, &credentials))
+        if (!judge_process(opening, socket, r, &credentials) && shutdown(socket, SHUT_RD) == 0)
             (void)send_hello(opening, socket, r);
         close(socket);
     }
@@ -527,8 +532,9 @@ enum tutti_status channel_open(const struct channel_config *config, struct chann
         status = error_set(listening, "%s", reason);
     POINT("channel.announced");
     if (status == TUTTI_OK) {
-        watch_missing(&opening);
-        status = connect_all(&opening);
+        status = watch_missing(&opening);
+        if (status == TUTTI_OK)
+            status = connect_all(&opening);
     }
     if (opening.path.text[0])
         unlink(opening.path.text);

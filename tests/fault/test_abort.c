@@ -27,7 +27,8 @@ static void interrupt(struct faults_rank *self)
     raise(SIGUSR1);
 }
 
-/* In a handler: what the others had the victim's part of may succeed. */
+/* In a handler: what the others had the victim's part of may succeed, and the operation before may
+ * fail where they are still in it. */
 static int live_signal(struct ranks *ranks, int rank, tutti_store_t *store)
 {
     struct faults_rank self;
@@ -36,7 +37,7 @@ static int live_signal(struct ranks *ranks, int rank, tutti_store_t *store)
         return failed;
     if (rank == self.scenario->victim)
         faults_arm(&self, interrupt);
-    failed = faults_suffer(&self, TUTTI_ERR_ABORTED, FAULT_AT, FAULT_AT + 1, RANKS_TIMEOUT_MS);
+    failed = faults_suffer(&self, TUTTI_ERR_ABORTED, FAULT_AT - 1, FAULT_AT + 1, RANKS_TIMEOUT_MS);
     if (!failed && rank != self.scenario->victim)
         failed = faults_survive(&self, TUTTI_ERR_ABORTED);
     faults_close(&self);
@@ -46,6 +47,7 @@ static int live_signal(struct ranks *ranks, int rank, tutti_store_t *store)
 static void *abort_soon(void *argument)
 {
     struct faults_rank *self = argument;
+    ranks_await(self->ranks, FAULTS_FLAG, (uint32_t)self->ranks->size - 1);
     usleep(30000); /* likely, not necessarily, all sleep by now */
     faults_happened(self->ranks);
     tutti_comm_abort(self->comm);

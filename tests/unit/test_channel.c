@@ -303,7 +303,8 @@ static int killed(struct group *group, int rank)
         return 1;
     }
     GROUP_CHECK(channel_peer_alive(channel, 1));
-    GROUP_CHECK(group_await(group, 0, 1) && group_await(group, 2, 1));
+    group_raise(group, 0); /* all have opened */
+    GROUP_CHECK(group_await(group, 0, group->size) && group_await(group, 2, 1));
     if (rank == 0)
         kill(__atomic_load_n(&group->flags[3], __ATOMIC_ACQUIRE), SIGKILL);
     int fd;
@@ -331,15 +332,15 @@ static void death_is_noticed_behind_a_child(void **state)
     group_destroy(group);
 }
 
-/* Rank 2 of 3, which goes no further. */
-static bool announce(struct tutti_exchanger *exchanger)
+/* Rank 2 of 3, which goes no further, as the process `pid`. */
+static bool announce(struct tutti_exchanger *exchanger, pid_t pid)
 {
     struct { /* an announcement as in channel_open.c */
         uint32_t magic, version;
         uint64_t peers, pid_namespace;
         int64_t pid;
         char rest[112];
-    } mine = {.magic = 0x74757474, .version = 1, .peers = 3, .pid = getpid()};
+    } mine = {.magic = 0x74757474, .version = 1, .peers = 3, .pid = pid};
     struct stat info;
     char all[3 * sizeof mine];
     if (stat("/proc/self/ns/pid", &info) != 0)
@@ -353,7 +354,7 @@ static int killed_while_opening(struct group *group, int rank)
     struct channel *channel;
     struct tutti_exchanger exchanger = group_exchanger(group, rank);
     if (rank == 2) {
-        GROUP_CHECK(announce(&exchanger));
+        GROUP_CHECK(announce(&exchanger, getpid()));
         usleep(20000);
         raise(SIGKILL);
     }
@@ -362,10 +363,36 @@ static int killed_while_opening(struct group *group, int rank)
     return 0;
 }
 
-static void *kill_soon(void *unused)
+/* Of rank 2's process nothing is left by the time that the others have its number. */
+static int ended_before_it_is_watched(struct group *group, int rank)
 {
-    usleep(100000);
-    raise(SIGKILL);
+    struct channel *channel;
+    struct tutti_exchanger exchanger = group_exchanger(group, rank);
+    if (rank == 2) {
+        pid_t child = fork();
+        if (child == 0)
+            _exit(0);
+        GROUP_CHECK(waitpid(child, NULL, 0) == child && announce(&exchanger, child));
+        return 0;
+    }
+    struct channel_config config = config_of(&exchanger);
+    GROUP_CHECK(channel_open(&config, &channel) == TUTTI_ERR_PEER_DEAD && !channel);
+    return 0;
+}
+
+/* Ends the process once it has accepted somebody, whose socket has no name. */
+static void *kill_when_connected(void *unused)
+{
+    enum { DESCRIPTORS = 64 };
+    struct sockaddr_un peer;
+    for (int fd = 3;; fd = fd + 1 < DESCRIPTORS ? fd + 1 : 3) {
+        socklen_t length = sizeof peer;
+        if (getpeername(fd, (struct sockaddr *)&peer, &length) == 0 &&
+            length == sizeof(sa_family_t))
+            raise(SIGKILL);
+        if (fd == 3)
+            usleep(1000);
+    }
     return unused;
 }
 
@@ -376,12 +403,12 @@ static int killed_when_connected(struct group *group, int rank)
     struct tutti_exchanger exchanger = group_exchanger(group, rank);
     pthread_t killer;
     if (rank == 2) {
-        GROUP_CHECK(announce(&exchanger));
+        GROUP_CHECK(announce(&exchanger, getpid()));
         GROUP_CHECK(group_await(group, 0, 1));
         return 0;
     }
     if (rank == 0)
-        GROUP_CHECK(pthread_create(&killer, NULL, kill_soon, NULL) == 0);
+        GROUP_CHECK(pthread_create(&killer, NULL, kill_when_connected, NULL) == 0);
     struct channel_config config = config_of(&exchanger);
     config.timeout_ms = GROUP_TIMEOUT_MS / 2;
     enum tutti_status status = channel_open(&config, &channel);
@@ -402,6 +429,7 @@ static void death_while_opening_is_noticed(void **state)
 {
     (void)state;
     run_killed(killed_while_opening);
+    run_killed(ended_before_it_is_watched);
     assert_int_equal(count_entries(directory), 2);
 }
 
