@@ -84,7 +84,7 @@ static int once(struct ranks *ranks, int rank, tutti_store_t *store)
 static size_t left(void)
 {
     size_t count = 1;
-    for (int i = 0; i < 50 && count; i++) {
+    for (int i = 0; i < 1000 && count; i++) {
         usleep(20000);
         cuda_stage_trim(0);
         count = device_left();

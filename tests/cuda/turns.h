@@ -60,7 +60,7 @@ static inline int turns_fail_at(const struct turns *turns, const char *call, int
     CHECK(turns->left() == 0);
     CHECK(device_count("/proc/self/fd") == descriptors);
     /* The streams' threads, of the stand-in, take a moment to end: now, and before we counted. */
-    for (int i = 0; i < 1000 && device_count("/proc/self/task") > threads; i++)
+    for (int i = 0; i < 20000 && device_count("/proc/self/task") > threads; i++)
         usleep(1000);
     CHECK(device_count("/proc/self/task") <= threads);
     return 0;

@@ -204,8 +204,11 @@ static int several_devices(struct life *life)
         RANKS_CHECK(gpu_copy(life->host, tensors[i].data, COUNT * sizeof(float)));
         for (int k = 0; k < COUNT; k++)
             RANKS_CHECK(life->host[k] == sum * (float)(k % 10));
-        gpu_free(tensors[i].data);
     }
+    ranks_raise(ranks, 4); /* no rank frees what another one's stream would be waited for */
+    RANKS_CHECK(ranks_await(ranks, 4, (uint32_t)ranks->size));
+    for (int i = 0; i < own; i++)
+        gpu_free(tensors[i].data);
     RANKS_CHECK(pg_cuda_bind(rank));
     return 0;
 }

@@ -509,7 +509,7 @@ static void fail_at(use_fn *use, const char *call, int at, bool *reached)
     if (status != TUTTI_OK && !*tutti_last_error())
         fail_msg("call %d of %s failed: no message", at, call);
     /* A thread that was joined may be seen for a moment. */
-    for (int i = 0; i < 1000 && count_entries("/proc/self/task") > threads; i++)
+    for (int i = 0; i < 20000 && count_entries("/proc/self/task") > threads; i++)
         usleep(1000);
     if (count_entries("/proc/self/fd") != descriptors || count_mappings() != mappings ||
         count_entries("/proc/self/task") > threads)
