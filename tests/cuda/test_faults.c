@@ -15,7 +15,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { COUNT = 70000, SOON_MS = 3000 };
+enum { COUNT = 70000, PATIENCE_MS = 1000, SOON_MS = 20000 };
 
 struct rank {
     struct ranks *ranks;
@@ -213,7 +213,7 @@ static int is_late(struct ranks *ranks, int rank, tutti_store_t *store)
     if (failed)
         return failed;
     if (rank != self.victim)
-        RANKS_CHECK(reduce(&self, COUNT, 500) == TUTTI_OK);
+        RANKS_CHECK(reduce(&self, COUNT, PATIENCE_MS) == TUTTI_OK);
     failed = suffer(&self, TUTTI_ERR_TIMEOUT, self.victim);
     if (!failed && rank != self.victim)
         failed = survive(&self);
@@ -222,7 +222,7 @@ static int is_late(struct ranks *ranks, int rank, tutti_store_t *store)
 }
 
 /* The last rank's device, amid the operation: rank 0 has its part, the others wait for it. Rank 0,
- * whose time is up first, waits for rank 1. */
+ * which comes last and whose time is up first, waits for rank 1. */
 static int stands_still(struct ranks *ranks, int rank, tutti_store_t *store)
 {
     struct rank self;
@@ -231,9 +231,9 @@ static int stands_still(struct ranks *ranks, int rank, tutti_store_t *store)
     if (failed)
         return failed;
     standin_stand_still(last);
-    /* Another rank's operation may have failed already. */
-    enum tutti_status status = reduce(&self, COUNT, rank == 0 ? 500 : 0);
-    RANKS_CHECK(status == TUTTI_OK || status == TUTTI_ERR_TIMEOUT);
+    RANKS_CHECK(rank || ranks_await(ranks, 2, (uint32_t)last));
+    RANKS_CHECK(reduce(&self, COUNT, rank ? 0 : 3 * PATIENCE_MS) == TUTTI_OK);
+    ranks_raise(ranks, 2);
     failed = suffer(&self, TUTTI_ERR_TIMEOUT, last);
     standin_stand_still(-1);
     if (!failed && rank != self.victim)

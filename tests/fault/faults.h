@@ -9,9 +9,9 @@
 #include "ranks.h"
 
 enum {
-    FAULT_AT = 3,         /* the operation, counted from 1, in which it happens */
-    FAULT_SOON_MS = 2000, /* an error that came later was not prompt; usual is 0 to 60 */
-    FAULTS_FLAG = 8,      /* flags from here on are for faults.c */
+    FAULT_AT = 3,          /* the operation, counted from 1, in which it happens */
+    FAULT_SOON_MS = 10000, /* an error that came later was not prompt; usual is 0 to 60 */
+    FAULTS_FLAG = 8,       /* flags from here on are for faults.c */
 };
 
 /* Ways through the library. */

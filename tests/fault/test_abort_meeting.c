@@ -17,7 +17,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { SIZE = 3, STUCK = 2, PATIENCE_MS = 2000, SOON_MS = 1000 };
+enum { SIZE = 3, STUCK = 2, PATIENCE_MS = 2000, SOON_MS = 10000 };
 enum { AT_POINT, OVER, HEARD }; /* flags */
 
 struct shared {

@@ -16,7 +16,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-enum { BYTES = 640 * 1024, SOON_MS = 1000, WAITING = 0 };
+enum { BYTES = 640 * 1024, SOON_MS = 10000, WAITING = 0 };
 
 /* One way to wait for the last rank. */
 struct wait {

@@ -13,6 +13,7 @@
 #include <string.h>
 
 enum { MANY = 50, JOINT_TAG = 1, LONELY_TAG = 2, LATER_TAG = 3 };
+enum { SUBMITTED = 0 }; /* a flag */
 
 static void count_call(void *context, tutti_work_t *work, enum tutti_status status)
 {
@@ -63,7 +64,9 @@ static int leave(struct ranks *ranks, int rank, tutti_store_t *store, int leaver
     bool lonely = rank != (leaver + 1) % ranks->size;
     for (int i = 0; i < MANY && lonely; i++)
         RANKS_CHECK(pg_sum(pg, &data[i], LONELY_TAG, 0, &works[i]) == TUTTI_OK);
+    ranks_raise(ranks, SUBMITTED);
     if (rank == leaver) {
+        RANKS_CHECK(ranks_await(ranks, SUBMITTED, (uint32_t)ranks->size));
         tutti_pg_destroy(pg);
         pg = NULL;
     }
