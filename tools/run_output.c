@@ -57,8 +57,13 @@ int output_polls(const struct output *output, struct pollfd *polls)
 
 static void write_line(int index, const char *line, size_t length)
 {
+    char text[16 + OUTPUT_LINE_BYTES];
     FILE *stream = index % OUTPUT_STREAMS ? stderr : stdout;
-    fprintf(stream, "[%d] %.*s\n", index / OUTPUT_STREAMS, (int)length, line);
+    size_t size = (size_t)snprintf(text, sizeof text, "[%d] ", index / OUTPUT_STREAMS);
+    memcpy(text + size, line, length); /* there may be zeros in it */
+    size += length;
+    text[size++] = '\n';
+    fwrite(text, 1, size, stream);
     fflush(stream);
 }
 

@@ -8,12 +8,16 @@
 
 #include <poll.h>
 
-enum { OUTPUT_STREAMS = 2, OUTPUT_MOST = OUTPUT_STREAMS * TUTTI_MAX_RANKS };
+enum {
+    OUTPUT_STREAMS = 2,
+    OUTPUT_MOST = OUTPUT_STREAMS * TUTTI_MAX_RANKS,
+    OUTPUT_LINE_BYTES = 8192, /* a longer line is cut here */
+};
 
 struct output_stream {
     int ends[2]; /* read, write; -1 when closed */
     size_t used;
-    char line[8192]; /* a longer line is cut here */
+    char line[OUTPUT_LINE_BYTES];
 };
 
 struct output {

@@ -128,6 +128,8 @@ out '^\[1\] no newline$'
 err '^\[0\] err 0$'
 status 0 "$tutti" run --tag -n 1 sh -c 'yes 0123456789 | head -n 100000'
 [[ $(grep -cx '\[0\] 0123456789' "$work/out") == 100000 ]] || complain "tagged lines are lost"
+status 0 "$tutti" run --tag -n 1 printf 'a\0b\n'
+[[ $(tr '\0' 0 <"$work/out") == '[0] a0b' ]] || complain "what follows a zero byte in a tagged line is lost"
 
 # A rank that never stops writing does not keep another's failure from being noticed.
 for _ in 1 2 3; do
