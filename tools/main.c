@@ -99,7 +99,7 @@ int main(int argc, char **argv)
     on_exit(check_output, NULL);
     if (argp_parse(&argp, argc, argv, ARGP_IN_ORDER, NULL, &chosen) || !chosen.command)
         return TOOL_USAGE;
-    char name[64];
+    static char name[64]; /* check_output() names it when main() has ended */
     snprintf(name, sizeof name, "tutti %s", chosen.command->name);
     argv[chosen.first] = name;
     program_invocation_name = name;
