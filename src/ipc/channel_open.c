@@ -519,12 +519,12 @@ enum tutti_status channel_open(const struct channel_config *config, struct chann
     enum tutti_status status = check_config(config);
     if (status != TUTTI_OK)
         return status;
-    status = channel_create(config->rank, config->size, &opening.channel);
-    if (status != TUTTI_OK)
-        return status;
-    opening.channel->interrupt = config->interrupt;
     if (listening == TUTTI_OK) {
-        listening = start_listening(&opening);
+        listening = channel_create(config->rank, config->size, &opening.channel);
+        if (listening == TUTTI_OK) {
+            opening.channel->interrupt = config->interrupt;
+            listening = start_listening(&opening);
+        }
         snprintf(reason, sizeof reason, "%.*s", (int)sizeof reason - 1, tutti_last_error());
     }
     status = exchange(&opening, listening);

@@ -674,6 +674,34 @@ static void nobody_waits_for_who_cannot_listen(void **state)
     run_both(3, one_cannot_listen);
 }
 
+/* The library's malloc() comes here: the linker's --wrap. */
+static _Thread_local bool no_memory;
+void *__real_malloc(size_t size);
+void *__wrap_malloc(size_t size);
+void *__wrap_malloc(size_t size)
+{
+    errno = ENOMEM;
+    return no_memory ? NULL : __real_malloc(size);
+}
+
+static int one_has_no_memory(struct group *group, int rank)
+{
+    struct channel *channel;
+    no_memory = rank == 1;
+    enum tutti_status status = open_channel(group, rank, &channel);
+    no_memory = false;
+    GROUP_CHECK(status == TUTTI_ERR_NO_MEMORY && !channel);
+    GROUP_CHECK(strstr(tutti_last_error(),
+                       rank == 1 ? "cannot allocate a channel" : "rank 1 could not take part"));
+    return 0;
+}
+
+static void nobody_waits_for_who_has_no_memory(void **state)
+{
+    (void)state;
+    run_both(3, one_has_no_memory);
+}
+
 /* The last rank listens with its last descriptor. */
 static int one_cannot_connect(struct group *group, int rank)
 {
@@ -753,6 +781,7 @@ int main(void)
         cmocka_unit_test(intruders_do_not_matter),
         cmocka_unit_test(child_has_no_descriptors),
         cmocka_unit_test(nobody_waits_for_who_cannot_listen),
+        cmocka_unit_test(nobody_waits_for_who_has_no_memory),
         cmocka_unit_test(nobody_waits_for_who_cannot_connect),
         cmocka_unit_test(wrong_configuration_is_refused),
     };
