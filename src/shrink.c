@@ -34,10 +34,6 @@ static enum tutti_status comm_check(const struct tutti_comm *comm, const tutti_s
         return error_set(TUTTI_ERR_INVALID,
                          "%s: communicator \"%s\" has not met: create another one of fewer ranks",
                          call, comm->name);
-    if (comm->shrunk)
-        return error_set(TUTTI_ERR_INVALID,
-                         "%s: communicator \"%s\" has shrunk already: shrink the new one", call,
-                         comm->name);
     return TUTTI_OK;
 }
 
@@ -62,26 +58,40 @@ static enum tutti_status excluded_read(const struct tutti_comm *comm,
     return TUTTI_OK;
 }
 
-/* Nobody else may be inside. A process group that has ended leaves the communicator to nobody. */
+static void leave(struct tutti_comm *comm)
+{
+    if (comm->service == COMM_FREE)
+        order_store_release_u32(&comm->busy, 0);  /* C1 */
+    order_store_release_u32(&comm->shrinking, 0); /* C3 */
+}
+
+static enum tutti_status refuse_second(const struct tutti_comm *comm)
+{
+    return error_set(TUTTI_ERR_CONCURRENT,
+                     "%s: another thread is inside communicator \"%s\": one caller at a time", call,
+                     comm->name);
+}
+
+/* Nobody else may be inside. A process group that has ended leaves the communicator to nobody: then
+ * `busy` says nothing. */
 static enum tutti_status enter(struct tutti_comm *comm)
 {
-    if (comm->service == COMM_SERVED)
-        return TUTTI_OK;
     if (comm->service == COMM_SERVES)
         return error_set(TUTTI_ERR_CONCURRENT,
                          "%s: communicator \"%s\" has a process group: destroy that first", call,
                          comm->name);
-    if (order_exchange_u32(&comm->busy, 1)) /* C1: pairs leave() */
-        return error_set(TUTTI_ERR_CONCURRENT,
-                         "%s: another thread is inside communicator \"%s\": one caller at a time",
-                         call, comm->name);
-    return TUTTI_OK;
-}
-
-static void leave(struct tutti_comm *comm)
-{
-    if (comm->service == COMM_FREE)
-        order_store_release_u32(&comm->busy, 0); /* C1 */
+    if (order_exchange_u32(&comm->shrinking, 1)) /* C3: pairs leave() */
+        return refuse_second(comm);
+    if (comm->service == COMM_FREE && order_exchange_u32(&comm->busy, 1)) { /* C1: pairs leave() */
+        order_store_release_u32(&comm->shrinking, 0);                       /* C3 */
+        return refuse_second(comm);
+    }
+    if (!comm->shrunk)
+        return TUTTI_OK;
+    leave(comm);
+    return error_set(TUTTI_ERR_INVALID,
+                     "%s: communicator \"%s\" has shrunk already: shrink the new one", call,
+                     comm->name);
 }
 
 /* ---- the old one ----------------------------------------------------------------------------- */

@@ -3,6 +3,7 @@
  * says of itself. */
 #include "order.h"
 #include "pg_alone.h"
+#include "tutti/recovery.h"
 
 #include <string.h>
 #include <sys/wait.h>
@@ -236,6 +237,59 @@ static void owns_the_communicator(void **state)
     assert_non_null(strstr(tutti_last_error(), "process group"));
 }
 
+/* An allocator that is called inside tutti_comm_shrink(), and then calls it as another thread
+ * would. */
+struct intruder {
+    tutti_comm_t *comm; /* NULL: it does not */
+    enum tutti_status status;
+};
+
+static void *intrude(void *context, size_t size, size_t alignment)
+{
+    const struct tutti_shrink_options options = {.struct_size = sizeof options, .timeout_ms = 1};
+    struct intruder *intruder = context;
+    tutti_comm_t *target = intruder->comm, *second;
+    intruder->comm = NULL;
+    if (target)
+        intruder->status = tutti_comm_shrink(target, store, &options, &second, NULL);
+    return aligned_alloc(alignment, (size + alignment - 1) / alignment * alignment);
+}
+
+static void give_back(void *context, void *memory, size_t size)
+{
+    (void)context;
+    (void)size;
+    free(memory);
+}
+
+/* With a group that has ended, and without one. */
+static void one_thread_shrinks(void **state)
+{
+    (void)state;
+    for (int grouped = 0; grouped < 2; grouped++) {
+        struct intruder intruder = {NULL, TUTTI_OK};
+        const struct tutti_allocator allocator = {intrude, give_back, &intruder};
+        const struct tutti_comm_options options = {
+            .struct_size = sizeof options, .name = "shrinks", .allocator = &allocator};
+        tutti_comm_t *old, *shrunk, *second;
+        tutti_pg_t *group;
+        assert_int_equal(tutti_comm_create(store, 0, 1, &options, &old), TUTTI_OK);
+        if (grouped) {
+            assert_int_equal(tutti_pg_create(old, NULL, &group), TUTTI_OK);
+            assert_int_equal(tutti_comm_shrink(old, store, NULL, &shrunk, NULL),
+                             TUTTI_ERR_CONCURRENT);
+            tutti_pg_destroy(group);
+        }
+        intruder.comm = old;
+        assert_int_equal(tutti_comm_shrink(old, store, NULL, &shrunk, NULL), TUTTI_OK);
+        assert_int_equal(intruder.status, TUTTI_ERR_CONCURRENT);
+        assert_int_equal(tutti_comm_shrink(old, store, NULL, &second, NULL), TUTTI_ERR_INVALID);
+        assert_non_null(strstr(tutti_last_error(), "has shrunk already"));
+        tutti_comm_destroy(shrunk);
+        tutti_comm_destroy(old);
+    }
+}
+
 static void declines_strict(void **state)
 {
     (void)state;
@@ -296,10 +350,15 @@ int main(void)
 {
     setenv("TUTTI_CUDA_LIBRARY", "/nonexistent/libcuda.so", 1);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(refuses),          cmocka_unit_test(takes_any_dense_layout),
-        cmocka_unit_test(tells_of_itself),  cmocka_unit_test(begins_by_itself),
-        cmocka_unit_test(accessors_refuse), cmocka_unit_test(owns_the_communicator),
-        cmocka_unit_test(declines_strict),  cmocka_unit_test(refuses_threads),
+        cmocka_unit_test(refuses),
+        cmocka_unit_test(takes_any_dense_layout),
+        cmocka_unit_test(tells_of_itself),
+        cmocka_unit_test(begins_by_itself),
+        cmocka_unit_test(accessors_refuse),
+        cmocka_unit_test(owns_the_communicator),
+        cmocka_unit_test(declines_strict),
+        cmocka_unit_test(refuses_threads),
+        cmocka_unit_test(one_thread_shrinks),
         cmocka_unit_test(survives_fork),
     };
     return cmocka_run_group_tests(tests, open_group, close_group);
