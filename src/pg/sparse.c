@@ -500,5 +500,6 @@ enum tutti_status sparse_union(struct sparse_worker *worker, const struct sparse
                                struct sparse_result *result)
 {
     struct list list = list_of(shape, parts, n);
-    return list_sum(worker, &list, tree_sum, list.row_bytes, result);
+    /* Without entries no row is summed, and one may be larger than memory. */
+    return list_sum(worker, &list, tree_sum, list.nnz > 0 ? list.row_bytes : 0, result);
 }

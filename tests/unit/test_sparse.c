@@ -460,6 +460,22 @@ static void sums_that_cannot_be_addressed(void **state)
     assert_null(result.memory.bytes);
 }
 
+/* Rows of which no memory holds one, and of which there is none. */
+static void no_entries_of_huge_rows(void **state)
+{
+    const int64_t sizes[] = {10, INT64_MAX / 4};
+    const struct sparse_shape shape = {TUTTI_FLOAT32, 1, 1, sizes};
+    const struct sparse_entries inputs[] = {{NULL, NULL, 0}, {NULL, NULL, 0}};
+    struct sparse_result result = {0};
+    (void)state;
+    assert_int_equal(sparse_shape_check(&shape), TUTTI_OK);
+    assert_int_equal(sparse_coalesce(&worker, &shape, inputs, 2, &result), TUTTI_OK);
+    assert_int_equal(result.entries.nnz, 0);
+    assert_int_equal(sparse_union(&worker, &shape, inputs, 2, &result), TUTTI_OK);
+    assert_int_equal(result.entries.nnz, 0);
+    sparse_memory_fini(&result.memory);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -475,6 +491,7 @@ int main(void)
         cmocka_unit_test(rounding_of_the_caller_does_not_matter),
         cmocka_unit_test(union_survives_what_peers_send),
         cmocka_unit_test(sums_that_cannot_be_addressed),
+        cmocka_unit_test(no_entries_of_huge_rows),
     };
     worker.isa = reduce_isa_best();
     const int failed = cmocka_run_group_tests(tests, NULL, NULL);
