@@ -36,7 +36,7 @@ static const struct argp_option options[] = {
     {"maxbytes", 'e', "SIZE", 0, "Largest message (default 64M, or the smallest if that is larger)",
      0},
     {"stepfactor", 'f', "FACTOR", 0, "Multiply by FACTOR from one size to the next (default 2)", 0},
-    {"stepbytes", 'i', "SIZE", 0, "Add SIZE instead", 0},
+    {"stepbytes", 'i', "SIZE", 0, "Add SIZE instead, at least 1", 0},
     {"counts", OPTION_COUNTS, "COUNTS", 0,
      "Numbers of elements, joined by commas, instead of sizes: odd or prime ones, say", 0},
     {"datatype", 'd', "TYPES", 0, "Names joined by commas, or all (default float32)", 0},
@@ -304,6 +304,8 @@ static error_t parse_option(int key, char *text, struct argp_state *state)
         return 0;
     case 'i':
         config->step_bytes = size_argument(state, "-i", text);
+        if (config->step_bytes == 0)
+            argp_error(state, "-i: '%s': no step of 0 bytes leads on: give 1 or more", text);
         return 0;
     case 'd':
         dtypes_argument(state, text, config->dtypes);

@@ -25,19 +25,28 @@ static bool is_gpu(const struct bench_config *config)
     return config->device == TUTTI_DEVICE_CUDA;
 }
 
+/* Which sizes, in nccl-tests' words, or which counts. */
+static void print_sizes(const struct bench_config *config)
+{
+    for (int i = 0; i < config->count_count; i++)
+        printf("%s%zu", i ? "," : " counts ", config->counts[i]);
+    if (config->count_count)
+        return;
+    printf(" minBytes %zu maxBytes %zu step: ", config->min_bytes, config->max_bytes);
+    if (config->step_bytes)
+        printf("%zu(bytes)", config->step_bytes);
+    else
+        printf("%d(factor)", config->factor);
+}
+
 static void print_parameters(const struct bench_config *config)
 {
     int version = tutti_version();
-    char step[64];
-    if (config->step_bytes)
-        snprintf(step, sizeof step, "%zu(bytes)", config->step_bytes);
-    else
-        snprintf(step, sizeof step, "%d(factor)", config->factor);
     printf("# tutti %d.%d.%d %s, isa %s, commit %s\n", version / 10000, version / 100 % 100,
            version % 100, tutti_collective_name(config->collective), tutti_info_isa(), TOOL_COMMIT);
-    printf("# nRanks %d %s minBytes %zu maxBytes %zu step: %s warmup iters: %d iters: ",
-           config->ranks, config->threads ? "threads" : "processes", config->min_bytes,
-           config->max_bytes, step, config->warmup);
+    printf("# nRanks %d %s", config->ranks, config->threads ? "threads" : "processes");
+    print_sizes(config);
+    printf(" warmup iters: %d iters: ", config->warmup);
     if (config->iterations)
         printf("%d", config->iterations);
     else

@@ -35,6 +35,10 @@ rows 4
 # ---- sizes and ranks
 status 0 "$tutti" bench -n 1 -b 4 -e 1K -i 340 "${quick[@]}"
 rows 4
+out '^# nRanks 1 processes minBytes 4 maxBytes 1024 step: 340\(bytes\) warmup iters: 1 iters: 10 '
+status 0 "$tutti" bench -n 2 --counts 3,17 "${quick[@]}"
+rows 2
+out '^# nRanks 2 processes counts 3,17 warmup iters: 1 '
 status 0 "$tutti" bench -n 5 -b 1M -e 1M "${quick[@]}"
 rows 1
 status 0 "$tutti" bench -n 2 -b 0 -e 0 "${quick[@]}"
@@ -107,6 +111,7 @@ refused "--collective: 'gather'.*barrier" --collective gather
 refused "--json: '/nonexistent/x'.*No such file" --json /nonexistent/x
 refused "'8'.*options only" 8
 refused '--counts: a number is missing' --counts ,
+refused "-i: '0'.*1 or more" -i 0
 refused '-i 1: more than [0-9]+ sizes' -b 0 -e 3G -i 1
 status 1 "$tutti" bench -n 2 -b 1000T -e 1000T
 err 'this machine has'
