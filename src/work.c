@@ -239,8 +239,9 @@ enum tutti_status tutti_work_record(tutti_comm_t *comm, tutti_stream_t stream, t
 
 /* ---- points: ask, wait ----------------------------------------------------------------------- */
 
-static enum tutti_status point_check(const struct point *point, const char *call)
+static enum tutti_status point_check(const struct tutti_work *work, const char *call)
 {
+    const struct point *point = (const struct point *)work;
     if (fork_detected(point->pool->epoch))
         return error_set(TUTTI_ERR_INVALID,
                          "%s: the work belongs to the process that recorded it, not to its fork",
@@ -269,7 +270,7 @@ static enum tutti_status point_fault(struct tutti_work *work, const char *call,
 {
     struct point *point = (struct point *)work;
     bool done;
-    enum tutti_status status = point_check(point, call);
+    enum tutti_status status = point_check(work, call);
     if (status == TUTTI_OK)
         status = look(point, call, &done, fault);
     fault->status = status;
@@ -280,7 +281,7 @@ static enum tutti_status point_test(struct tutti_work *work, const char *call, b
 {
     struct point *point = (struct point *)work;
     struct tutti_fault fault = {.struct_size = sizeof fault};
-    enum tutti_status status = point_check(point, call);
+    enum tutti_status status = point_check(work, call);
     return status == TUTTI_OK ? look(point, call, done, &fault) : status;
 }
 
@@ -288,7 +289,7 @@ static enum tutti_status point_wait(struct tutti_work *work, const char *call,
                                     tutti_stream_t stream)
 {
     struct point *point = (struct point *)work;
-    enum tutti_status status = point_check(point, call);
+    enum tutti_status status = point_check(work, call);
     if (status != TUTTI_OK)
         return status;
     if (point->cuda) {
@@ -307,7 +308,7 @@ static enum tutti_status point_result(struct tutti_work *work, const char *call,
 {
     struct point *point = (struct point *)work;
     struct tutti_fault fault = {.struct_size = sizeof fault};
-    enum tutti_status status = point_check(point, call);
+    enum tutti_status status = point_check(work, call);
     if (status != TUTTI_OK)
         return status;
     timeout_ms = timeout_ms ? timeout_ms : point->timeout_ms;
@@ -343,6 +344,7 @@ static void point_destroy(struct tutti_work *work)
 }
 
 static const struct work_class point_class = {
+    .check = point_check,
     .test = point_test,
     .wait = point_wait,
     .result = point_result,
@@ -424,9 +426,10 @@ enum tutti_status tutti_work_tensors(const tutti_work_t *work, const struct tutt
     static const char call[] = "tutti_work_tensors";
     if (!work || !tensors || !count)
         return refuse_null(call, !work ? "work" : !tensors ? "tensors" : "count");
-    *tensors = work->tensors;
-    *count = work->tensor_count;
-    return TUTTI_OK;
+    enum tutti_status status = work->class->check(work, call);
+    *tensors = status == TUTTI_OK ? work->tensors : NULL;
+    *count = status == TUTTI_OK ? work->tensor_count : 0;
+    return status;
 }
 
 void tutti_work_destroy(tutti_work_t *work)

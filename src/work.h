@@ -13,6 +13,8 @@ struct work_pool;
  * those of the public functions; all but destroy are called in the process that made the work or in
  * a child of it, which they refuse. */
 struct work_class {
+    /* Whether it is this process that made the work. */
+    enum tutti_status (*check)(const struct tutti_work *work, const char *call);
     enum tutti_status (*test)(struct tutti_work *work, const char *call, bool *done);
     enum tutti_status (*wait)(struct tutti_work *work, const char *call, tutti_stream_t stream);
     enum tutti_status (*result)(struct tutti_work *work, const char *call, int64_t timeout_ms);

@@ -262,14 +262,17 @@ enum tutti_status tutti_work_sparse_result(tutti_work_t *work, struct tutti_spar
 enum tutti_status tutti_work_sparse_tensors(const tutti_work_t *work,
                                             const struct tutti_sparse_tensor **tensors, int *count)
 {
+    static const char name[] = "tutti_work_sparse_tensors";
+    const struct pg_sparse *sparse = NULL;
     if (!work || !tensors || !count)
-        return error_set(TUTTI_ERR_INVALID, "tutti_work_sparse_tensors: %s is NULL",
+        return error_set(TUTTI_ERR_INVALID, "%s: %s is NULL", name,
                          !work      ? "work"
                          : !tensors ? "tensors"
                                     : "count");
-    const struct pg_sparse *sparse =
-        work->class == &pg_work_class ? ((const struct pg_op *)work)->sparse : NULL;
+    enum tutti_status status = work->class->check(work, name);
+    if (status == TUTTI_OK && work->class == &pg_work_class)
+        sparse = ((const struct pg_op *)work)->sparse;
     *tensors = sparse ? sparse->tensors : NULL;
     *count = sparse ? sparse->count : 0;
-    return TUTTI_OK;
+    return status;
 }

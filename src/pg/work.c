@@ -181,7 +181,13 @@ static void op_destroy(struct tutti_work *work)
         pg_op_release(op);
 }
 
+static enum tutti_status op_check(const struct tutti_work *work, const char *call)
+{
+    return pg_op_check((const struct pg_op *)work, call);
+}
+
 const struct work_class pg_work_class = {
+    .check = op_check,
     .test = op_test,
     .wait = op_wait,
     .result = op_result,

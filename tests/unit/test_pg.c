@@ -331,10 +331,13 @@ static void survives_fork(void **state)
     assert_int_equal(tutti_work_result(work, 0), TUTTI_OK);
     pid_t pid = fork();
     if (pid == 0) {
+        const struct tutti_tensor *own = &tensor;
+        int count = 1;
         bool done = true;
         bool good =
             tutti_work_test(work, &done) == TUTTI_ERR_INVALID && !done &&
             tutti_work_result(work, 0) == TUTTI_ERR_INVALID &&
+            tutti_work_tensors(work, &own, &count) == TUTTI_ERR_INVALID && !own && !count &&
             tutti_pg_all_reduce(pg, &tensor, 1, TUTTI_SUM, NULL, &other) == TUTTI_ERR_INVALID;
         tutti_work_destroy(work);
         tutti_pg_destroy(pg);

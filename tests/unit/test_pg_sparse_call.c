@@ -199,7 +199,11 @@ static void survives_fork(void **state)
     assert_int_equal(tutti_work_result(work, 0), TUTTI_OK);
     pid_t pid = fork();
     if (pid == 0) {
+        const struct tutti_sparse_tensor *own = &tensor;
+        int count = 1;
         bool good = tutti_work_sparse_result(work, &result) == TUTTI_ERR_INVALID &&
+                    tutti_work_sparse_tensors(work, &own, &count) == TUTTI_ERR_INVALID && !own &&
+                    !count &&
                     tutti_pg_all_reduce_sparse(pg, &tensor, 1, NULL, NULL) == TUTTI_ERR_INVALID;
         tutti_work_destroy(work);
         tutti_pg_destroy(pg);
