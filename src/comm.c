@@ -105,6 +105,7 @@ static enum tutti_status config_read(const struct tutti_comm_options *options, i
     if (status != TUTTI_OK)
         return status;
     comm->config.device = (int32_t)options->device;
+    comm->recorder.page->device = comm->config.device; /* dumps may come before the ranks meet */
     comm->programmatic = options->programmatic_launch;
     comm->config.buffer_size = buffer_size;
     comm->config.strict = strict;
@@ -541,6 +542,7 @@ enum tutti_status comm_assemble(struct tutti_comm *comm, tutti_store_t *store,
                                 int64_t deadline)
 {
     struct meeting met;
+    comm->recorder.page->device = comm->config.device; /* of one that was derived */
     size_t bytes = sizeof(struct workspace) + (size_t)comm->world_size * sizeof(struct host_record);
     struct workspace *work = comm->allocator.alloc(comm->allocator.context, bytes, LAYOUT_LINE);
     if (!work)

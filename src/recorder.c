@@ -90,7 +90,6 @@ void recorder_describe(struct tutti_comm *comm)
 {
     struct record_page *page = comm->recorder.page;
     page->declined = (int32_t)comm->declined;
-    page->device = comm->config.device;
     page->generation = comm->generation;
     page->table_hash = comm->table_hash;
     tutti_comm_describe(comm, page->text, sizeof page->text);

@@ -4,6 +4,7 @@
  * during its creation, one after the other: both ranks hear of it, and nothing is left.
  */
 #include "turns.h"
+#include "tutti/recorder.h"
 
 #include <fcntl.h>
 #include <stdio.h>
@@ -395,6 +396,27 @@ static int fail_in_turn(void)
                                      .left = standin_left});
 }
 
+/* A dump before the ranks have met tells of the device already. */
+static int dumped_early(struct ranks *ranks, int rank, tutti_store_t *store)
+{
+    const struct tutti_comm_options options = {
+        .struct_size = sizeof options, .device = TUTTI_DEVICE_CUDA, .defer = true};
+    char path[64], text[1024] = "";
+    tutti_comm_t *comm;
+    snprintf(path, sizeof path, "/tmp/tutti-test-%d-%d", (int)getpid(), rank);
+    RANKS_CHECK(device_enter(rank));
+    RANKS_CHECK(tutti_comm_create(store, rank, 2, &options, &comm) == TUTTI_OK);
+    RANKS_CHECK(tutti_comm_dump(comm, path) == TUTTI_OK);
+    FILE *file = fopen(path, "r");
+    RANKS_CHECK(file && fread(text, 1, sizeof text - 1, file) > 0);
+    fclose(file);
+    unlink(path);
+    RANKS_CHECK(strstr(text, "\"phase\": \"meeting\""));
+    RANKS_CHECK(strstr(text, "\"device\": \"cuda\""));
+    tutti_comm_destroy(comm);
+    return 0;
+}
+
 static int run(ranks_fn *fn)
 {
     struct ranks *ranks = ranks_create(2, 2, 0);
@@ -407,6 +429,6 @@ int main(void)
 {
     device_setup();
     int failures = refusals() + run(disagree) + run(separate) + run(lossy) + run(staged) +
-                   run(share) + run(detect);
+                   run(share) + run(detect) + run(dumped_early);
     return failures + fail_in_turn() ? 1 : 0;
 }
