@@ -57,10 +57,11 @@ static void tensors_copy(struct pg_op *op, const struct tutti_tensor *tensors, i
 {
     size_t dims = op->operation.dims;
     int64_t *sizes = (int64_t *)(void *)&op->tensors[count];
-    int64_t *strides = sizes + dims, stride = 1;
-    for (size_t d = dims; d-- > 0; stride *= tensors[0].sizes[d]) {
+    int64_t *strides = sizes + dims;
+    uint64_t stride = 1; /* wraps where one size is 0 and the others are anything */
+    for (size_t d = dims; d-- > 0; stride *= (uint64_t)tensors[0].sizes[d]) {
         sizes[d] = tensors[0].sizes[d];
-        strides[d] = tensors[0].strides ? tensors[0].strides[d] : stride;
+        strides[d] = tensors[0].strides ? tensors[0].strides[d] : (int64_t)stride;
     }
     memcpy(op->tensors, tensors, (size_t)count * sizeof *tensors);
     for (int i = 0; i < count; i++) {

@@ -106,10 +106,12 @@ static void takes_any_dense_layout(void **state)
 {
     (void)state;
     float data[24];
-    const int64_t sizes[][3] = {{2, 3, 4}, {1, 24, 1}, {0, 3, 4}, {4, 3, 2}};
+    const int64_t sizes[][3] = {
+        {2, 3, 4}, {1, 24, 1}, {0, 3, 4}, {4, 3, 2}, {0, INT64_MAX, INT64_MAX}};
     const int64_t strides[][3] = {{1, 8, 2}, {77, 1, -5}, {9, 9, 9}, {6, 2, 1}};
-    for (int i = 0; i < 4; i++) {
-        struct tutti_tensor tensor = tensor_of(i == 2 ? NULL : data, 3, sizes[i], strides[i]);
+    for (int i = 0; i < 5; i++) {
+        struct tutti_tensor tensor =
+            tensor_of(sizes[i][0] ? data : NULL, 3, sizes[i], i < 4 ? strides[i] : NULL);
         tutti_work_t *work;
         for (int k = 0; k < 24; k++)
             data[k] = (float)k;
