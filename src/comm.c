@@ -104,8 +104,6 @@ static enum tutti_status config_read(const struct tutti_comm_options *options, i
                            (int)algo, tutti_algo_name(algo), world_size);
     if (status != TUTTI_OK)
         return status;
-    comm->config.device = (int32_t)options->device;
-    comm->recorder.page->device = comm->config.device; /* dumps may come before the ranks meet */
     comm->programmatic = options->programmatic_launch;
     comm->config.buffer_size = buffer_size;
     comm->config.strict = strict;
@@ -236,8 +234,11 @@ uint64_t tutti_call_count(void)
     return count;
 }
 
-enum tutti_status comm_alloc(const struct tutti_allocator *allocator, const char *name, int rank,
-                             int world_size, struct tutti_comm **comm)
+/* An empty communicator, in the process's list, to be destroyed with tutti_comm_destroy(). Returns
+ * NO_MEMORY, SYSTEM. */
+static enum tutti_status comm_alloc(const struct tutti_allocator *allocator, const char *name,
+                                    int rank, int world_size, int32_t device,
+                                    struct tutti_comm **comm)
 {
     uint32_t epoch;
     enum tutti_status status = fork_epoch(&epoch);
@@ -251,6 +252,7 @@ enum tutti_status comm_alloc(const struct tutti_allocator *allocator, const char
     made->epoch = epoch;
     made->rank = rank;
     made->world_size = world_size;
+    made->config.device = device;
     made->isa = reduce_isa_best();
     made->recorder.fd = -1;
     snprintf(made->name, sizeof made->name, "%s", name);
@@ -271,7 +273,8 @@ enum tutti_status comm_derive(const struct tutti_comm *from, const int *ranks, i
 {
     struct tutti_comm *made;
     *comm = NULL;
-    enum tutti_status status = comm_alloc(&from->allocator, name, rank, size, &made);
+    enum tutti_status status =
+        comm_alloc(&from->allocator, name, rank, size, from->config.device, &made);
     if (status != TUTTI_OK)
         return status;
     made->config = from->config;
@@ -311,8 +314,8 @@ enum tutti_status tutti_comm_create(tutti_store_t *store, int rank, int world_si
     struct tutti_comm *created;
     if (options.allocator)
         allocator = *options.allocator;
-    status =
-        comm_alloc(&allocator, options.name ? options.name : "default", rank, world_size, &created);
+    status = comm_alloc(&allocator, options.name ? options.name : "default", rank, world_size,
+                        (int32_t)options.device, &created);
     if (status != TUTTI_OK)
         return status;
     created->store = store;
@@ -542,7 +545,6 @@ enum tutti_status comm_assemble(struct tutti_comm *comm, tutti_store_t *store,
                                 int64_t deadline)
 {
     struct meeting met;
-    comm->recorder.page->device = comm->config.device; /* of one that was derived */
     size_t bytes = sizeof(struct workspace) + (size_t)comm->world_size * sizeof(struct host_record);
     struct workspace *work = comm->allocator.alloc(comm->allocator.context, bytes, LAYOUT_LINE);
     if (!work)

@@ -75,10 +75,6 @@ struct tutti_comm {
     struct tutti_comm *next; /* in the process's list, for the count of calls */
 };
 
-/* An empty communicator, in the process's list, to be destroyed with tutti_comm_destroy(). Returns
- * NO_MEMORY, SYSTEM. */
-enum tutti_status comm_alloc(const struct tutti_allocator *allocator, const char *name, int rank,
-                             int world_size, struct tutti_comm **comm);
 /*
  * An empty communicator of some of another's ranks, of its device, with its configuration, time-out
  * and those ranks' links, to be destroyed with tutti_comm_destroy(). The leaf order is the caller's

@@ -87,7 +87,7 @@ struct record_peer {
 };
 
 struct record_page {
-    /* Constant once `magic` is there, but for `device`, which follows. */
+    /* Constant once `magic` is there. */
     uint64_t magic;
     uint32_t version; /* RECORD_VERSION */
     uint32_t library; /* TUTTI_VERSION */

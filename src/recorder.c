@@ -24,6 +24,7 @@ static void page_begin(struct record_page *page, const struct tutti_comm *comm)
     page->pid = getpid();
     page->rank = comm->rank;
     page->world_size = comm->world_size;
+    page->device = comm->config.device;
     page->realtime_ns = (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
     page->monotonic_ns = deadline_now();
     page->ticks = ticks_now();
