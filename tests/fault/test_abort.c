@@ -7,6 +7,8 @@
  */
 #include "faults.h"
 
+#include "device.h"
+
 #include <pthread.h>
 #include <signal.h>
 #include <string.h>
@@ -28,7 +30,7 @@ static void interrupt(struct faults_rank *self)
 }
 
 /* In a handler: what the others had the victim's part of may succeed, and the operation before may
- * fail where they are still in it. */
+ * fail where they are still in it; on a GPU they are not. */
 static int live_signal(struct ranks *ranks, int rank, tutti_store_t *store)
 {
     struct faults_rank self;
@@ -37,7 +39,8 @@ static int live_signal(struct ranks *ranks, int rank, tutti_store_t *store)
         return failed;
     if (rank == self.scenario->victim)
         faults_arm(&self, interrupt);
-    failed = faults_suffer(&self, TUTTI_ERR_ABORTED, FAULT_AT - 1, FAULT_AT + 1, RANKS_TIMEOUT_MS);
+    failed = faults_suffer(&self, TUTTI_ERR_ABORTED, FAULT_AT - !device_is_cuda(), FAULT_AT + 1,
+                           RANKS_TIMEOUT_MS);
     if (!failed && rank != self.scenario->victim)
         failed = faults_survive(&self, TUTTI_ERR_ABORTED);
     faults_close(&self);
