@@ -465,7 +465,7 @@ static enum tutti_status serve(struct opening *opening)
 
 static enum tutti_status connect_all(struct opening *opening)
 {
-    enum tutti_status status = TUTTI_OK;
+    enum tutti_status status = watch_missing(opening);
     while (status == TUTTI_OK && missing(opening)) {
         status = connect_lower(opening);
         if (status == TUTTI_OK && deadline_passed(opening->deadline)) {
@@ -495,15 +495,19 @@ static enum tutti_status check_config(const struct channel_config *config)
     return TUTTI_OK;
 }
 
-/* Listens, if anybody is going to come. */
+/* Makes the channel, which listens if anybody is going to come. */
 static enum tutti_status start_listening(struct opening *opening)
 {
     char directory[256];
-    const char *path = opening->config->directory;
-    if ((opening->config->peers & ~bit(opening->config->rank)) == 0)
+    const struct channel_config *config = opening->config;
+    const char *path = config->directory;
+    enum tutti_status status = channel_create(config->rank, config->size, &opening->channel);
+    if (status != TUTTI_OK)
+        return status;
+    opening->channel->interrupt = config->interrupt;
+    if ((config->peers & ~bit(config->rank)) == 0)
         return TUTTI_OK;
-    enum tutti_status status =
-        path ? directory_open(path) : channel_directory(directory, sizeof directory);
+    status = path ? directory_open(path) : channel_directory(directory, sizeof directory);
     if (status != TUTTI_OK)
         return status;
     return directory_listen(path ? path : directory, &opening->path, &opening->channel->listener);
@@ -520,22 +524,15 @@ enum tutti_status channel_open(const struct channel_config *config, struct chann
     if (status != TUTTI_OK)
         return status;
     if (listening == TUTTI_OK) {
-        listening = channel_create(config->rank, config->size, &opening.channel);
-        if (listening == TUTTI_OK) {
-            opening.channel->interrupt = config->interrupt;
-            listening = start_listening(&opening);
-        }
+        listening = start_listening(&opening);
         snprintf(reason, sizeof reason, "%.*s", (int)sizeof reason - 1, tutti_last_error());
     }
     status = exchange(&opening, listening);
     if (listening != TUTTI_OK)
         status = error_set(listening, "%s", reason);
     POINT("channel.announced");
-    if (status == TUTTI_OK) {
-        status = watch_missing(&opening);
-        if (status == TUTTI_OK)
-            status = connect_all(&opening);
-    }
+    if (status == TUTTI_OK)
+        status = connect_all(&opening);
     if (opening.path.text[0])
         unlink(opening.path.text);
     if (status != TUTTI_OK)
