@@ -503,29 +503,35 @@ static enum tutti_status open_at(const struct cuda_group_config *config, int64_t
     return status;
 }
 
-/* Whether that is all that is wrong, on any rank: some have failed with another's error. */
-static bool only_links(const struct cuda_group_config *config, enum tutti_status status,
-                       int64_t deadline)
+/* [out] only: that is all that is wrong, on any rank: some have failed with another's error.
+ * Returns how asking them went. */
+static enum tutti_status links_only(const struct cuda_group_config *config,
+                                    enum tutti_status status, int64_t deadline, bool *only)
 {
     int32_t own = (int32_t)status, all[TUTTI_MAX_RANKS];
-    bool only = tutti_store_all_gather(config->exchanger, &own, sizeof own, all,
-                                       deadline_timeout_ms(deadline)) == TUTTI_OK;
-    for (int r = 0; only && r < config->size; r++)
-        only = all[r] == TUTTI_ERR_DECLINED;
-    return only;
+    enum tutti_status asked = tutti_store_all_gather(config->exchanger, &own, sizeof own, all,
+                                                     deadline_timeout_ms(deadline));
+    *only = asked == TUTTI_OK;
+    for (int r = 0; *only && r < config->size; r++)
+        *only = all[r] == TUTTI_ERR_DECLINED;
+    return asked;
 }
 
 enum tutti_status cuda_group_open(const struct cuda_group_config *config, struct cuda_group **group)
 {
     char why[sizeof((*group)->why)];
     struct cuda_group_config staged = *config;
+    bool only;
     int64_t deadline = deadline_after(config->timeout_ms);
     enum tutti_status status = open_at(config, deadline, group);
     /* Whose time is over asks nobody: who comes late would take the question for another one. */
     if (status == TUTTI_OK || config->place != CUDA_PLACE_FOUND || status == TUTTI_ERR_TIMEOUT)
         return status;
     snprintf(why, sizeof why, "%s", tutti_last_error());
-    if (!only_links(config, status, deadline))
+    enum tutti_status asked = links_only(config, status, deadline, &only);
+    if (asked != TUTTI_OK && status == TUTTI_ERR_DECLINED)
+        return asked; /* and is why nothing came from it */
+    if (!only)
         return error_set(status, "%s", why);
     log_write(TUTTI_LOG_WARN, config->rank,
               "the devices do not reach each other, so all goes through the host's memory: %s",

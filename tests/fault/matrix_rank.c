@@ -48,9 +48,7 @@ static int setup_points(const struct cell *cell, struct faults_point *points, in
     static const char *const names[] = {"meet.joined",    "open.arena",   "channel.announced",
                                         "channel.opened", "open.handles", "open.joined",
                                         "cuda.prepared",  "cuda.handles", "cuda.joined"};
-    /* Not yet at the last one: who stands still there has the link blamed, as does a link. */
-    const bool stands = strcmp(cell->fault->id, "stop") == 0;
-    int count = cell->place != CUDA ? 6 : stands ? 8 : 9, found = 0;
+    int count = cell->place == CUDA ? 9 : 6, found = 0;
     if (!cell->fault->strike || cell->fault->before) {
         /* How many files or descriptors are to be had. */
         count = cell->fault->sparse ? 4 : 1;
