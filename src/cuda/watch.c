@@ -55,8 +55,10 @@ static bool carry(struct cuda_group *group)
     struct cpu_group *host = group->host;
     struct tutti_fault fault;
     uint64_t left, dead;
-    cuda_trail_look(group);
-    if (cuda_fault_read(group, &fault) || cpu_group_look(host, host->rank, false, &fault)) {
+    const bool failed = cuda_fault_read(group, &fault);
+    if (!failed) /* who has failed goes on telling for whom it waited */
+        cuda_trail_look(group);
+    if (failed || cpu_group_look(host, host->rank, false, &fault)) {
         cpu_group_fail(host, &fault);
     } else {
         cpu_group_gone(host, &left, &dead);
