@@ -302,7 +302,7 @@ enum tutti_status cuda_ticket_take(struct cuda_stage *stage, const int *devices,
     return decline();
 }
 
-bool cuda_ticket_come(const struct cuda_ticket *ticket)
+bool cuda_ticket_come(struct cuda_ticket *ticket)
 {
     (void)ticket;
     return false;

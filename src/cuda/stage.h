@@ -72,8 +72,8 @@ void cuda_result_give(struct cuda_stage *stage, struct cuda_result *result);
  * many devices), DECLINED (the stream is being captured), NO_MEMORY, CUDA. */
 enum tutti_status cuda_ticket_take(struct cuda_stage *stage, const int *devices, int count,
                                    tutti_stream_t stream, struct cuda_ticket **ticket);
-/* Whether it has come: what was on the stream is done, and visible to copies. */
-bool cuda_ticket_come(const struct cuda_ticket *ticket);
+/* Whether it has come: what was on the stream is done, and visible to copies. By one thread. */
+bool cuda_ticket_come(struct cuda_ticket *ticket);
 /* Of a stream that waits: with all, and with one call of CUDA by the group that does not end. */
 struct cuda_patience {
     int64_t all_ms, call_ms;

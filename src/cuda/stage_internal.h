@@ -41,7 +41,7 @@ struct cuda_ticket {
     struct cuda_ticket_words *words;
     struct cuda_ticket *next;
     uint32_t number; /* of the operation that it is, or was, for */
-    int comes;       /* words that streams write */
+    int comes;       /* words that streams write; 0 once they are seen */
     int gates;       /* under the lock */
     int devices;
     uint8_t places[CUDA_TICKET_STREAMS]; /* of the devices */

@@ -17,7 +17,7 @@
 
 enum { TRIES = 4 }; /* tickets that are looked at before a page is added */
 
-static bool is_quiet(const struct cuda_ticket *ticket)
+static bool is_quiet(struct cuda_ticket *ticket)
 {
     const struct cuda_ticket_words *words = ticket->words;
     for (int i = 0; i < ticket->gates; i++)
@@ -29,7 +29,7 @@ static bool is_quiet(const struct cuda_ticket *ticket)
 
 bool cuda_tickets_quiet(const struct cuda_stage *stage)
 {
-    for (const struct cuda_ticket *ticket = stage->first; ticket; ticket = ticket->next)
+    for (struct cuda_ticket *ticket = stage->first; ticket; ticket = ticket->next)
         if (!is_quiet(ticket))
             return false;
     return true;
@@ -222,11 +222,12 @@ enum tutti_status cuda_ticket_take(struct cuda_stage *stage, const int *devices,
     return status;
 }
 
-bool cuda_ticket_come(const struct cuda_ticket *ticket)
+bool cuda_ticket_come(struct cuda_ticket *ticket)
 {
     for (int i = 0; i < ticket->comes; i++)
         if (order_load_acquire_u64(&ticket->words->come[i]) != ticket->number) /* L1a pairs L1 */
             return false;
+    ticket->comes = 0; /* who takes it next need not read what the device wrote */
     return true;
 }
 

@@ -11,7 +11,6 @@
 #include "order.h"
 #include "pg/pg.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -70,15 +69,31 @@ static void tensors_copy(struct pg_op *op, const struct tutti_tensor *tensors, i
     }
 }
 
+static char *put_number(char *to, size_t number)
+{
+    char digits[20]; /* the last one first */
+    int count = 0;
+    do
+        digits[count++] = (char)('0' + number % 10);
+    while (number /= 10);
+    while (count)
+        *to++ = digits[--count];
+    return to;
+}
+
+/* "all_reduce of [tensors x ]elements dtype, op". By hand: snprintf() took a third of what
+ * submitting costs. */
 static void title_make(struct pg_op *op, int count)
 {
-    const char *dtype = tutti_dtype_name(op->dtype);
-    const char *kind = tutti_op_name((tutti_op_t)(uintptr_t)op->op.kind);
-    if (count == 1)
-        snprintf(op->title, sizeof op->title, "all_reduce of %zu %s, %s", op->count, dtype, kind);
-    else
-        snprintf(op->title, sizeof op->title, "all_reduce of %d x %zu %s, %s", count, op->count,
-                 dtype, kind);
+    static_assert(PG_TITLE_BYTES >= sizeof "all_reduce of 16 x 18446744073709551615 float8_e4m3, "
+                                           "premul_sum",
+                  "the longest title");
+    char *to = stpcpy(op->title, "all_reduce of ");
+    if (count > 1)
+        to = stpcpy(put_number(to, (size_t)count), " x ");
+    to = stpcpy(put_number(to, op->count), " ");
+    to = stpcpy(stpcpy(to, tutti_dtype_name(op->dtype)), ", ");
+    stpcpy(to, tutti_op_name((tutti_op_t)(uintptr_t)op->op.kind));
 }
 
 static enum tutti_status op_make(const struct tutti_pg *pg, const struct tutti_tensor *tensors,
