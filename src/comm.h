@@ -40,7 +40,6 @@ struct tutti_comm {
     uint32_t grouping;  /* a caller makes a group of some of its ranks: pg/members.c */
     uint32_t shrinking; /* a caller is inside shrink.c */
     uint32_t epoch;     /* of the process that created it: ipc/fork.h */
-    uint64_t calls;     /* of collectives; who holds busy writes it, a group under its lock */
     size_t small_bytes; /* plan_small_bytes() */
     struct recorder recorder;
     struct cuda_group *cuda;        /* NULL on CPU; its hosts talk through `cpu` */
@@ -72,6 +71,7 @@ struct tutti_comm {
     tutti_store_t *store; /* borrowed until the rendezvous has ended, then NULL */
     struct tutti_allocator allocator;
     struct work_pool *works; /* work.c */
+    uint64_t calls;          /* of collectives; who holds busy writes it, a group under its lock */
     struct tutti_comm *next; /* in the process's list, for the count of calls */
 };
 

@@ -7,6 +7,7 @@
 #include "cuda/group_internal.h"
 #include "cuda/stage.h"
 #include "ipc/segment.h"
+#include "layout.h"
 
 #include <pthread.h>
 
@@ -33,7 +34,9 @@ struct cuda_stage_place {
     CUfunction gate;
     bool copies;     /* or it is for gates alone */
     uint64_t *words; /* the flows', until the stage closes */
-    struct cuda_flow flows[CUDA_WAYS];
+    unsigned char pad0[LAYOUT_LINE];
+    struct cuda_flow flows[CUDA_WAYS]; /* the group's thread's */
+    unsigned char pad1[LAYOUT_LINE];
 };
 
 struct cuda_ticket {
@@ -45,6 +48,7 @@ struct cuda_ticket {
     int gates;       /* under the lock */
     int devices;
     uint8_t places[CUDA_TICKET_STREAMS]; /* of the devices */
+    unsigned char pad[LAYOUT_LINE];      /* the next one may be another thread's by now */
 };
 
 struct cuda_ticket_page {
@@ -68,6 +72,7 @@ struct cuda_stage {
     int range_devices[CUDA_STAGE_RANGES];
     unsigned next_range;
     struct cuda_result *results; /* idle */
+    unsigned char pad[LAYOUT_LINE];
 
     struct cuda_block *idle; /* the thread's, as are: */
     struct cuda_block *lost; /* that copies may touch until the end */

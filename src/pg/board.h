@@ -22,7 +22,8 @@ struct pg_boards {
     struct layout_board *own;
     int rank;
     int size;
-    bool spare;                   /* there are cores that its thread keeps from nobody */
+    bool spare; /* there are cores that its thread keeps from nobody */
+    unsigned char pad[LAYOUT_LINE];
     int64_t quiet_since;          /* without news for this rank; 0: there has been some */
     uint32_t announced;           /* posts of this rank */
     uint32_t heard;               /* verdicts */

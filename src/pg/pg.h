@@ -66,12 +66,13 @@ struct pg_op {
     enum tutti_dtype dtype;
     size_t count; /* elements of a tensor */
     struct layout_operation operation;
-    struct pg_outcome outcome;  /* once it is done */
     struct pg_sparse *sparse;   /* NULL: its tensors are dense */
     struct pg_staging *staging; /* NULL: they are the host's */
     struct pg_tag *of;
     bool late;  /* its time ended before its input was there */
     bool spare; /* there are cores that a waiter who spins keeps from nobody */
+    /* Written before anybody reads it, and else not touched: */
+    struct pg_outcome outcome; /* once it is done; of a success the status alone */
     char title[PG_TITLE_BYTES];
     struct tutti_tensor tensors[];
 };
@@ -86,6 +87,7 @@ struct pg_list {
 struct pg_tag {
     struct pg_key key; /* first: a key is cast to what it begins */
     uint64_t sequence; /* of its last operation; under the group's lock */
+    unsigned char pad[LAYOUT_LINE];
     /* The thread's: */
     struct pg_list held; /* the first one's input is awaited, the others follow it */
     struct pg_tag *next; /* with operations that are held */
@@ -93,6 +95,7 @@ struct pg_tag {
 
 struct pg_leader;
 
+/* Pads keep what the thread writes all the time off the lines that who submits reads. */
 struct tutti_pg {
     struct tutti_comm *comm;   /* of its ranks, on the host */
     bool owns;                 /* it is the group's own (members.h); else the caller's */
@@ -102,9 +105,12 @@ struct tutti_pg {
     int64_t timeout_ms;
     int threads;              /* that reduce staged tensors */
     struct cpu_team *courier; /* stage.c; NULL: there is none */
+    struct pg_home *home;     /* any thread's */
+    struct cuda_stage *stage;
     struct pg_boards boards;
     pthread_t thread;
     uint32_t ended; /* the thread has, or nearly: futex; release H6 */
+    unsigned char pad0[LAYOUT_LINE];
 
     pthread_mutex_t lock;
     /* Under the lock: */
@@ -113,6 +119,7 @@ struct tutti_pg {
     bool stopping;
     bool over; /* `fault` is how */
     struct pg_outcome fault;
+    unsigned char pad1[LAYOUT_LINE];
 
     /* The thread's: */
     struct pg_tag *held;      /* tags whose first operation's input is awaited */
@@ -130,9 +137,6 @@ struct tutti_pg {
     struct sparse_worker worker;
     struct pg_share *share;
     struct pg_bounce bounce;
-
-    struct pg_home *home; /* any thread's */
-    struct cuda_stage *stage;
 };
 
 static inline const char *pg_op_name(const struct pg_op *op)

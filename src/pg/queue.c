@@ -105,7 +105,7 @@ static enum tutti_status op_make(const struct tutti_pg *pg, const struct tutti_t
     struct pg_op *op = malloc(bytes);
     if (!op)
         return error_errno("%s: malloc of %zu bytes", call, bytes);
-    *op = *checked;
+    memcpy(op, checked, offsetof(struct pg_op, outcome));
     pg_op_begin(op, pg, options);
     tensors_copy(op, tensors, count);
     title_make(op, count);

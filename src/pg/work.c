@@ -43,7 +43,9 @@ void pg_op_release(struct pg_op *op)
 
 void pg_op_complete(struct pg_op *op, const struct pg_outcome *outcome)
 {
-    op->outcome = *outcome;
+    op->outcome.status = outcome->status;
+    if (outcome->status != TUTTI_OK)
+        op->outcome = *outcome;
     if (op->sparse && outcome->status == TUTTI_OK)
         order_store_release_u32(&op->sparse->there, 1); /* H7 pairs H7a: the result */
     if (op->callback)
