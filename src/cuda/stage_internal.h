@@ -57,16 +57,19 @@ struct cuda_ticket_page {
     struct cuda_ticket tickets[CUDA_PAGE_TICKETS];
 };
 
+/* Pads: what who submits writes, what the thread does, and what both read lie on lines apart. */
 struct cuda_stage {
+    /* Set under the lock, once. A place is constant but for its flows. */
     const struct cuda_driver *driver; /* NULL until a device is named */
-    pthread_mutex_t lock;
-    /* Under the lock; but places, once made, are constant, and their flows the group's thread's: */
-    bool closed;
-    int out;              /* tickets taken */
-    uint32_t place_count; /* release L5 */
-    struct cuda_stage_place places[CUDA_STAGE_PLACES];
-    struct cuda_ticket_page *pages;
     struct cuda_calls *calls;         /* behind the words of the first page; NULL: there is none */
+    uint32_t place_count;             /* release L5 */
+    struct cuda_stage_place places[CUDA_STAGE_PLACES];
+
+    pthread_mutex_t lock;
+    /* Under the lock: */
+    bool closed;
+    int out; /* tickets taken */
+    struct cuda_ticket_page *pages;
     struct cuda_ticket *first, *last; /* idle, the one that has been so longest first */
     struct cuda_range ranges[CUDA_STAGE_RANGES];
     int range_devices[CUDA_STAGE_RANGES];
