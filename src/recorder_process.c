@@ -7,6 +7,7 @@
 #include "recorder_internal.h"
 
 #include "error.h"
+#include "text.h"
 #include "tutti/recorder.h"
 
 #include <dirent.h>
@@ -57,10 +58,29 @@ static enum tutti_status process_open(int pid, DIR **fds)
                        pid);
 }
 
+/* Recorders of which nothing came, and why of the first. */
+struct failures {
+    enum tutti_status status;
+    char why[512];
+    char descriptors[128];
+    int length; /* of `descriptors` */
+};
+
+static void failure_note(struct failures *failures, enum tutti_status status, const char *name)
+{
+    if (failures->status == TUTTI_OK) {
+        failures->status = status;
+        snprintf(failures->why, sizeof failures->why, "%s", tutti_last_error());
+    }
+    text_append(failures->descriptors, sizeof failures->descriptors, &failures->length, "%s%s",
+                failures->length ? ", " : "", name);
+}
+
 enum tutti_status tutti_dump_process(int pid, const char *pattern, tutti_dump_fn *fn, void *context,
                                      int *count)
 {
     static const char call[] = "tutti_dump_process";
+    struct failures failures = {.status = TUTTI_OK};
     const struct dirent *entry;
     char path[RECORDER_PATH_BYTES];
     DIR *fds;
@@ -70,7 +90,7 @@ enum tutti_status tutti_dump_process(int pid, const char *pattern, tutti_dump_fn
     enum tutti_status status = process_open(pid, &fds);
     if (status != TUTTI_OK)
         return error_context(status, "%s", call);
-    while (status == TUTTI_OK && (entry = readdir(fds)) != NULL) {
+    while ((entry = readdir(fds)) != NULL) {
         if (!is_recorder(dirfd(fds), entry->d_name))
             continue;
         struct record_page *page = page_map(dirfd(fds), entry->d_name);
@@ -78,10 +98,15 @@ enum tutti_status tutti_dump_process(int pid, const char *pattern, tutti_dump_fn
             continue; /* closed meanwhile */
         status = recorder_dump(page, "outside", pattern, path, sizeof path);
         munmap(page, sizeof *page);
-        if (status == TUTTI_OK && fn)
-            fn(context, path);
         *count += status == TUTTI_OK;
+        if (status != TUTTI_OK)
+            failure_note(&failures, status, entry->d_name);
+        else if (fn)
+            fn(context, path);
     }
     closedir(fds);
-    return status == TUTTI_OK ? TUTTI_OK : error_context(status, "%s", call);
+    if (failures.status == TUTTI_OK)
+        return TUTTI_OK;
+    return error_set(failures.status, "%s: process %d, descriptor %s: %s", call, pid,
+                     failures.descriptors, failures.why);
 }

@@ -32,7 +32,8 @@ TUTTI_API enum tutti_status tutti_comm_dump(tutti_comm_t *comm, const char *patt
 typedef void tutti_dump_fn(void *context, const char *path);
 /*
  * Dumps all communicators of another process of this user, which may be running, stopped or stuck:
- * it takes no part. `tutti dump` is this call.
+ * it takes no part. One that cannot be dumped does not keep the others from it: the error names its
+ * descriptor in that process. `tutti dump` is this call.
  *
  * - [in] fn: told of each dump; may be NULL
  * - [out] count: how many were written; 0 where the process has no communicator

@@ -3,6 +3,7 @@
  * text that is JSON whatever it holds, and where dumps go. */
 #include "comm.h"
 #include "recorder_internal.h"
+#include "tutti/recorder.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -408,6 +409,36 @@ static void patterns_are_paths(void **state)
     comm_free(comm);
 }
 
+/* A recorder whose process had just begun it; returns its descriptor. */
+static int blank_make(void)
+{
+    struct segment segment;
+    int fd;
+    assert_int_equal(segment_create(RECORD_LABEL, sizeof(struct record_page), &segment, &fd),
+                     TUTTI_OK);
+    segment_unmap(&segment);
+    return fd;
+}
+
+static void one_that_cannot_be_read_hides_no_other(void **state)
+{
+    (void)state;
+    char path[256], named[64];
+    int count, before = blank_make();
+    struct tutti_comm *comm = comm_make();
+    int behind = blank_make();
+    path_make(path, "dump");
+    assert_int_equal(tutti_dump_process(getpid(), path, NULL, NULL, &count), TUTTI_ERR_INVALID);
+    assert_int_equal(count, 1);
+    assert_int_equal(unlink(path), 0);
+    snprintf(named, sizeof named, "process %d, descriptor %d, %d: ", (int)getpid(), before, behind);
+    assert_non_null(strstr(tutti_last_error(), named));
+    assert_non_null(strstr(tutti_last_error(), "magic number"));
+    close(before);
+    close(behind);
+    comm_free(comm);
+}
+
 static void a_wrong_variable_is_an_error_at_once(void **state)
 {
     (void)state;
@@ -463,6 +494,7 @@ int main(void)
         cmocka_unit_test(who_is_waited_for_is_told),
         cmocka_unit_test(nonsense_is_refused),
         cmocka_unit_test(patterns_are_paths),
+        cmocka_unit_test(one_that_cannot_be_read_hides_no_other),
         cmocka_unit_test(a_wrong_variable_is_an_error_at_once),
         cmocka_unit_test(files_are_private_and_replace_links),
     };
