@@ -109,12 +109,14 @@ static int live_group(struct ranks *ranks, int rank, tutti_store_t *store)
     RANKS_CHECK(shrink_without(comm, store, -1, &shrunk, &result) == TUTTI_ERR_CONCURRENT);
     RANKS_CHECK(!shrunk && strstr(tutti_last_error(), "destroy that first"));
     tutti_pg_destroy(pg);
+    RANKS_CHECK(tutti_barrier(comm, NULL, 0, TUTTI_STREAM_DEFAULT) == TUTTI_ERR_CONCURRENT);
     if (rank == 1) {
         tutti_comm_destroy(comm);
         return 0;
     }
     RANKS_CHECK(shrink_without(comm, store, -1, &shrunk, &result) == TUTTI_OK);
     RANKS_CHECK(shrink_is(&result, shrunk, rank, 13));
+    RANKS_CHECK(tutti_barrier(comm, NULL, 0, TUTTI_STREAM_DEFAULT) == TUTTI_ERR_ABORTED);
     tutti_comm_destroy(comm);
     RANKS_CHECK(tutti_pg_create(shrunk, NULL, &pg) == TUTTI_OK);
     RANKS_CHECK(pg_goes_on(pg, 0, SIZE - 1));
