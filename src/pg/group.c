@@ -65,8 +65,8 @@ static enum tutti_status pg_make(struct tutti_comm *comm, bool owns,
     made->boards.own = made->boards.of[comm->rank];
     made->wide = malloc(PG_WIDE_ELEMENTS * sizeof *made->wide);
     made->worker.isa = comm->isa;
-    made->share = pg_share_create(comm);
-    made->bounce.share = pg_share_create(comm);
+    made->share = pg_share_create(comm, PG_SHARE_SPARSE);
+    made->bounce.share = pg_share_create(comm, PG_SHARE_BOUNCE);
     made->home = pg_home_create(comm->cpu.own, owns ? comm->name : "");
     if (comm->rank == 0)
         made->leader = pg_leader_create(&made->boards);

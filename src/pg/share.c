@@ -33,6 +33,7 @@ enum { TOLD_WORDS = sizeof(struct told) / sizeof(uint64_t) };
 
 struct pg_share {
     struct tutti_comm *comm;
+    enum pg_share_use use;
     int turn;
     uint64_t made; /* by this rank */
     struct lent lent[TUTTI_MAX_RANKS][TURNS];
@@ -42,11 +43,13 @@ struct pg_share {
     struct sparse_memory gathered; /* where links do not join all ranks */
 };
 
-struct pg_share *pg_share_create(struct tutti_comm *comm)
+struct pg_share *pg_share_create(struct tutti_comm *comm, enum pg_share_use use)
 {
     struct pg_share *share = calloc(1, sizeof *share);
-    if (share)
-        share->comm = comm;
+    if (!share)
+        return NULL;
+    share->comm = comm;
+    share->use = use;
     return share;
 }
 
@@ -57,10 +60,11 @@ static bool is_remote(const struct pg_share *share, int rank)
     return share->comm->cpu.remote >> rank & 1;
 }
 
-/* By which threads of this process find a rank's memory: its arena is one place for all of them. */
+/* By which threads of this process find a rank's memory: its arena is one place for all of them,
+ * and begins a line, so that the uses of one arena have keys of their own. */
 static void key_make(const struct pg_share *share, int rank, uint64_t number, uint8_t *key)
 {
-    const uint64_t words[2] = {(uintptr_t)share->comm->cpu.arenas[rank], number};
+    const uint64_t words[2] = {(uintptr_t)share->comm->cpu.arenas[rank] + share->use, number};
     memcpy(key, words, sizeof words);
 }
 

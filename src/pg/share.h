@@ -18,6 +18,9 @@
 
 struct pg_share;
 
+/* What for: a communicator has one of each at most. */
+enum pg_share_use { PG_SHARE_SPARSE, PG_SHARE_BOUNCE };
+
 /* What a rank shows; it stays until the own next turn but one begins. */
 struct pg_shown {
     const unsigned char *bytes; /* aligned to a line */
@@ -25,7 +28,7 @@ struct pg_shown {
 };
 
 /* NULL if there is no memory. */
-struct pg_share *pg_share_create(struct tutti_comm *comm);
+struct pg_share *pg_share_create(struct tutti_comm *comm, enum pg_share_use use);
 /* Takes NULL. */
 void pg_share_destroy(struct pg_share *share);
 /* In a child of fork(): gives up the copy. Takes NULL. */
