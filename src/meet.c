@@ -225,7 +225,8 @@ static enum tutti_status lead(tutti_store_t *store, const char *name, int size, 
             return error_set(
                 TUTTI_ERR_TIMEOUT,
                 "rank %d did not come to communicator \"%s\": is it running, with that "
-                "rank and with the same store, name and world size?",
+                "rank and with the same store, name and world size, and is no other process rank "
+                "0, too?",
                 r, name);
         if (status == TUTTI_OK && verdict.size != size)
             verdict.rank = r;

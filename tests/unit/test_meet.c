@@ -148,11 +148,24 @@ static void a_disagreement_is_told_within_the_time_out(void **state)
     tutti_store_close(memory);
 }
 
+/* Another one may have those that it waits for. */
+static void a_leader_that_nobody_joins_is_asked_for_another(void **state)
+{
+    struct meeting meeting;
+    (void)state;
+    assert_int_equal(tutti_store_open("memory:leaders", TIMEOUT_MS, &memory), TUTTI_OK);
+    assert_int_equal(meet(memory, "leaders", 0, SIZE, 1, &meeting), TUTTI_ERR_TIMEOUT);
+    assert_non_null(strstr(tutti_last_error(), "rank 1 did not come"));
+    assert_non_null(strstr(tutti_last_error(), "is no other process rank 0, too?"));
+    tutti_store_close(memory);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_key_that_is_gone_is_no_other_version),
         cmocka_unit_test(a_disagreement_is_told_within_the_time_out),
+        cmocka_unit_test(a_leader_that_nobody_joins_is_asked_for_another),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
