@@ -2,12 +2,11 @@
 /* tutti bench: starts the ranks, gathers what they report, and notices when one ends too early. */
 #include "bench.h"
 #include "ranks.h"
+#include "threads.h"
 #include "tool.h"
 
-#include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
-#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -58,39 +57,28 @@ static int process_main(int index, const char *url, void *context)
     return run_rank(&rank) ? TOOL_OK : TOOL_FAILED;
 }
 
-static void *thread_main(void *argument)
+static bool thread_main(void *rank)
 {
-    return run_rank(argument) ? argument : NULL;
+    return run_rank(rank);
 }
 
 static int threads_main(int index, const char *url, void *context)
 {
     const struct bench *bench = context;
     struct bench_rank self[TUTTI_MAX_RANKS];
-    pthread_t threads[TUTTI_MAX_RANKS];
-    int started = 0, status = TOOL_OK;
+    const int ranks = bench->config->ranks;
     (void)index;
     close(bench->pipe[0]);
-    for (; started < bench->config->ranks; started++) {
-        self[started] = (struct bench_rank){.config = bench->config,
-                                            .board = bench->board,
-                                            .store_url = url,
-                                            .rank = started,
-                                            .pipe = bench->pipe[1]};
-        errno = pthread_create(&threads[started], NULL, thread_main, &self[started]);
-        if (errno) {
-            /* The others would wait for the missing one: leave, which ends them. */
-            tool_fail_errno("cannot start thread %d", started);
-            return TOOL_FAILED;
-        }
-    }
-    for (int rank = 0; rank < started; rank++) {
-        void *ok = NULL;
-        pthread_join(threads[rank], &ok);
-        if (!ok)
-            status = TOOL_FAILED;
-    }
-    return status;
+    for (int rank = 0; rank < ranks; rank++)
+        self[rank] = (struct bench_rank){.config = bench->config,
+                                         .board = bench->board,
+                                         .store_url = url,
+                                         .rank = rank,
+                                         .pipe = bench->pipe[1]};
+    int good = threads_run(ranks, thread_main, self, sizeof *self);
+    if (good < 0)
+        tool_fail_errno("cannot start %d threads", ranks);
+    return good == ranks ? TOOL_OK : TOOL_FAILED;
 }
 
 /* ---- progress -------------------------------------------------------------------------------- */

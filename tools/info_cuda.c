@@ -6,10 +6,10 @@
 #include "gpu.h"
 #include "info.h"
 #include "info_trial.h"
+#include "threads.h"
 #include "tool.h"
 
 #include <errno.h>
-#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
@@ -94,7 +94,7 @@ static bool pass_on(struct symm_rank *self, void *buffer)
     return ok;
 }
 
-static void *symm_main(void *argument)
+static bool symm_main(void *argument)
 {
     struct symm_rank *self = argument;
     tutti_store_t *store = NULL;
@@ -117,21 +117,18 @@ static void *symm_main(void *argument)
         snprintf(self->message, sizeof self->message, "%s", gpu_error());
     tutti_symm_group_destroy(group);
     tutti_store_close(store);
-    return NULL;
+    return ok && !self->status;
 }
 
 static json_t *try_symm(int ranks)
 {
     struct symm_rank self[TRIAL_RANKS] = {{0}};
-    pthread_t threads[TRIAL_RANKS];
     const char *result = "ok";
-    for (int rank = 0; rank < ranks; rank++) {
-        self[rank] = (struct symm_rank){.rank = rank, .ranks = ranks};
-        if (pthread_create(&threads[rank], NULL, symm_main, &self[rank]))
-            return json_pack("{s:s, s:s}", "test", "threads", "result", "cannot start a thread");
-    }
     for (int rank = 0; rank < ranks; rank++)
-        pthread_join(threads[rank], NULL);
+        self[rank] = (struct symm_rank){.rank = rank, .ranks = ranks};
+    if (threads_run(ranks, symm_main, self, sizeof *self) < 0)
+        snprintf(self->message, sizeof self->message, "cannot start %d threads: %s", ranks,
+                 strerror(errno));
     for (int rank = ranks - 1; rank >= 0; rank--)
         if (*self[rank].message)
             result = self[rank].message;

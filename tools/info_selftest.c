@@ -6,10 +6,11 @@
 #include "place.h"
 #include "ranks.h"
 #include "reference.h"
+#include "threads.h"
 #include "tool.h"
 
+#include <errno.h>
 #include <fcntl.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -274,8 +275,9 @@ struct trial_rank {
     int rank;
 };
 
-static void comm_rank(const struct trial_rank *self)
+static bool comm_rank(void *context)
 {
+    const struct trial_rank *self = context;
     struct trial *trial = self->trial;
     struct tutti_comm_options options = {
         .struct_size = sizeof options, .name = "info", .timeout_ms = TIMEOUT_MS};
@@ -299,35 +301,27 @@ static void comm_rank(const struct trial_rank *self)
     trial->passed[self->rank] = !status && same;
     tutti_comm_destroy(comm);
     tutti_store_close(store);
+    return trial->passed[self->rank];
 }
 
 static int comm_process(int rank, const char *url, void *context)
 {
     struct trial_rank self = {context, url, rank};
-    comm_rank(&self);
-    return TOOL_OK;
-}
-
-static void *comm_thread(void *self)
-{
-    comm_rank(self);
-    return NULL;
+    return comm_rank(&self) ? TOOL_OK : TOOL_FAILED;
 }
 
 static int comm_threads(int index, const char *url, void *context)
 {
     struct trial *trial = context;
     struct trial_rank self[TUTTI_MAX_RANKS];
-    pthread_t threads[TUTTI_MAX_RANKS];
     (void)index;
-    for (int rank = 0; rank < trial->ranks; rank++) {
-        self[rank] = (struct trial_rank){trial, url, rank};
-        if (pthread_create(&threads[rank], NULL, comm_thread, &self[rank]))
-            return TOOL_FAILED;
-    }
     for (int rank = 0; rank < trial->ranks; rank++)
-        pthread_join(threads[rank], NULL);
-    return TOOL_OK;
+        self[rank] = (struct trial_rank){trial, url, rank};
+    int good = threads_run(trial->ranks, comm_rank, self, sizeof *self);
+    if (good < 0)
+        snprintf(trial->message[0], sizeof trial->message[0], "cannot start %d threads: %s",
+                 trial->ranks, strerror(errno));
+    return good == trial->ranks ? TOOL_OK : TOOL_FAILED;
 }
 
 static json_t *comm_result(const struct trial *trial)

@@ -5,10 +5,10 @@
 #include "info.h"
 #include "ranks.h"
 #include "reference.h"
+#include "threads.h"
 #include "tool.h"
 
 #include <errno.h>
-#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -80,7 +80,7 @@ static bool reduce_and_check(struct trial *self, tutti_comm_t *comm, char *table
     return true;
 }
 
-static void *rank_main(void *argument)
+static bool rank_main(void *argument)
 {
     struct trial *self = argument;
     struct tutti_comm_options options = {.struct_size = sizeof options,
@@ -117,7 +117,7 @@ static void *rank_main(void *argument)
     gpu_free(memory);
     free(data);
     free(table);
-    return NULL;
+    return ok && !self->status;
 }
 
 /* Of all ranks; rank 0's words go into the object. */
@@ -140,19 +140,16 @@ static json_t *result_of(const struct trial *self, const char *test)
 json_t *trial_of_threads(int ranks, bool share, enum tutti_algo algo)
 {
     struct trial self[TRIAL_RANKS] = {{0}};
-    pthread_t threads[TRIAL_RANKS];
     char test[96];
-    for (int rank = 0; rank < ranks; rank++) {
+    for (int rank = 0; rank < ranks; rank++)
         self[rank] = (struct trial){.rank = rank,
                                     .ranks = ranks,
                                     .device = share ? 0 : rank,
                                     .algo = algo,
                                     .url = "memory:info-cuda"};
-        if (pthread_create(&threads[rank], NULL, rank_main, &self[rank]))
-            return json_pack("{s:s, s:s}", "test", "threads", "result", "cannot start a thread");
-    }
-    for (int rank = 0; rank < ranks; rank++)
-        pthread_join(threads[rank], NULL);
+    if (threads_run(ranks, rank_main, self, sizeof *self) < 0)
+        snprintf(self->message, sizeof self->message, "cannot start %d threads: %s", ranks,
+                 strerror(errno));
     snprintf(test, sizeof test, "all-reduce of %d threads%s", ranks, share ? " on device 0" : "");
     return result_of(self, test);
 }

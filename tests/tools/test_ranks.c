@@ -1,0 +1,59 @@
+/* SPDX-License-Identifier: MIT */
+/* The ranks of the tool begin all or none. */
+#include "threads.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+enum { COUNT = 5 };
+
+static int creations_left;
+
+int __real_pthread_create(pthread_t *, const pthread_attr_t *, void *(*)(void *), void *);
+int __wrap_pthread_create(pthread_t *, const pthread_attr_t *, void *(*)(void *), void *);
+
+int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attributes,
+                          void *(*start)(void *), void *argument)
+{
+    if (creations_left-- <= 0)
+        return EAGAIN;
+    return __real_pthread_create(thread, attributes, start, argument);
+}
+
+static bool raise_flag(void *flag)
+{
+    ++*(int *)flag;
+    return *(int *)flag == 1;
+}
+
+static void threads_begin_all_or_none(void **state)
+{
+    (void)state;
+    int flags[COUNT] = {0};
+    for (int most = 0; most < COUNT; most++) {
+        creations_left = most;
+        assert_int_equal(threads_run(COUNT, raise_flag, flags, sizeof *flags), -1);
+        assert_int_equal(errno, EAGAIN);
+        for (int i = 0; i < COUNT; i++)
+            assert_int_equal(flags[i], 0);
+    }
+    creations_left = COUNT;
+    flags[1] = 1;
+    assert_int_equal(threads_run(COUNT, raise_flag, flags, sizeof *flags), COUNT - 1);
+    for (int i = 0; i < COUNT; i++)
+        assert_int_equal(flags[i], i == 1 ? 2 : 1);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(threads_begin_all_or_none),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
