@@ -68,11 +68,16 @@ bool ranks_start(struct ranks *ranks, const char *start)
      * into an empty pipe. */
     char record[RANKS_START_BYTES] = {0};
     snprintf(record, sizeof record, "%s", start);
+    /* Where no child lives to read it, an error instead of the signal. */
+    const struct sigaction ignore = {.sa_handler = SIG_IGN};
+    struct sigaction before;
+    sigaction(SIGPIPE, &ignore, &before);
     bool ok = true;
     for (int i = 0; i < ranks->count && ok; i++)
         ok = write(ranks->gate, record, sizeof record) == (ssize_t)sizeof record;
     if (!ok)
         tool_fail_errno("cannot start the ranks");
+    sigaction(SIGPIPE, &before, NULL);
     close(ranks->gate);
     ranks->gate = -1;
     return ok;

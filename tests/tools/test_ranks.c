@@ -1,13 +1,17 @@
 /* SPDX-License-Identifier: MIT */
 /* The ranks of the tool begin all or none. */
+#include "ranks.h"
 #include "threads.h"
 
 #include <errno.h>
 #include <pthread.h>
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdlib.h>
+#include <sys/wait.h>
 
 #include <cmocka.h>
 
@@ -50,10 +54,30 @@ static void threads_begin_all_or_none(void **state)
         assert_int_equal(flags[i], i == 1 ? 2 : 1);
 }
 
+static int never(int index, const char *start, void *context)
+{
+    (void)index, (void)start, (void)context;
+    abort();
+}
+
+static void children_that_died_at_the_gate_are_an_error(void **state)
+{
+    struct ranks ranks;
+    siginfo_t info;
+    (void)state;
+    assert_true(ranks_fork(&ranks, COUNT, never, NULL));
+    ranks_signal(&ranks, SIGKILL);
+    for (int i = 0; i < COUNT; i++)
+        assert_int_equal(waitid(P_PID, (id_t)ranks.pids[i], &info, WEXITED | WNOWAIT), 0);
+    assert_false(ranks_start(&ranks, ""));
+    ranks_end(&ranks);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(threads_begin_all_or_none),
+        cmocka_unit_test(children_that_died_at_the_gate_are_an_error),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
