@@ -1,0 +1,50 @@
+/* SPDX-License-Identifier: MIT */
+/* What the self-test of tutti info says where a test cannot be made. */
+#include "info.h"
+
+#include <errno.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static bool full;
+
+int __real_mkostemp(char *, int);
+int __wrap_mkostemp(char *, int);
+
+int __wrap_mkostemp(char *path, int flags)
+{
+    if (!full)
+        return __real_mkostemp(path, flags);
+    errno = ENOSPC;
+    return -1;
+}
+
+static void a_store_without_a_file_is_not_tried(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        bool failed = false;
+        full = i == 1;
+        json_t *results = selftest_stores(&failed);
+        const json_t *file = json_array_get(results, 2);
+        const char *result = json_string_value(json_object_get(file, "result"));
+        assert_int_equal(failed, full);
+        assert_string_equal(json_string_value(json_object_get(file, "test")), "file");
+        assert_true(full ? strstr(result, strerror(ENOSPC)) != NULL : strcmp(result, "ok") == 0);
+        json_decref(results);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_store_without_a_file_is_not_tried),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
