@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { NAME_BYTES = 21 };
+
 /* Where reading stopped, and why. */
 struct reader {
     char *problem;
@@ -40,19 +42,35 @@ static const char *get_string(struct reader *reader, const json_t *object, const
     return "";
 }
 
+/* A name, cut behind 20 bytes at most, between two characters. */
+static const char *get_name(struct reader *reader, const json_t *object, const char *key,
+                            char name[NAME_BYTES])
+{
+    const char *text = get_string(reader, object, key);
+    size_t bytes = strnlen(text, NAME_BYTES - 1);
+    while (bytes > 0 && ((unsigned char)text[bytes] & 0xc0) == 0x80)
+        bytes--;
+    memcpy(name, text, bytes);
+    name[bytes] = 0;
+    return name;
+}
+
 /* All of it that travels with the operation, as a text. */
 static void what_read(struct reader *reader, const json_t *object, char what[DIAGNOSE_TEXT_BYTES])
 {
-    const char *collective = get_string(reader, object, "collective");
+    char collective[NAME_BYTES], dtype[NAME_BYTES], op[NAME_BYTES], algorithm[NAME_BYTES];
     int64_t parameter = get_integer(reader, object, "parameter", 0, UINT32_MAX);
     int length;
     if (json_object_get(object, "count"))
-        length = snprintf(what, DIAGNOSE_TEXT_BYTES, "%.20s of %lld %.20s, %.20s, %.20s",
-                          collective, (long long)get_integer(reader, object, "count", 0, INT64_MAX),
-                          get_string(reader, object, "dtype"), get_string(reader, object, "op"),
-                          get_string(reader, object, "algorithm"));
+        length =
+            snprintf(what, DIAGNOSE_TEXT_BYTES, "%s of %lld %s, %s, %s",
+                     get_name(reader, object, "collective", collective),
+                     (long long)get_integer(reader, object, "count", 0, INT64_MAX),
+                     get_name(reader, object, "dtype", dtype), get_name(reader, object, "op", op),
+                     get_name(reader, object, "algorithm", algorithm));
     else
-        length = snprintf(what, DIAGNOSE_TEXT_BYTES, "%.20s", collective);
+        length = snprintf(what, DIAGNOSE_TEXT_BYTES, "%s",
+                          get_name(reader, object, "collective", collective));
     if (parameter && length > 0 && length < DIAGNOSE_TEXT_BYTES)
         snprintf(what + length, DIAGNOSE_TEXT_BYTES - (size_t)length, " (hash %08llx)",
                  (unsigned long long)parameter);

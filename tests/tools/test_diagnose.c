@@ -251,6 +251,36 @@ static void both_sides_are_told(void **state)
     assert_string_equal(verdict.culprits[0].others, "all_reduce of 5 float32, sum, one_shot");
 }
 
+/* Names are cut where they are long, but no character is. */
+static void what_is_told_is_utf8(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"\xe2\x82\xac", "\xc3\xa9", "\xf0\x9f\x98\x80", "x"};
+    static const size_t lengths[] = {18, 20, 20, 20};
+    for (size_t n = 0; n < sizeof names / sizeof *names; n++) {
+        char name[64] = "";
+        struct dump dump;
+        char problem[256] = "";
+        for (int i = 0; i < 12; i++)
+            strcat(name, names[n]);
+        strcat(name, "xxxxxxxxxxxx");
+        const struct story story = {.operations = {DONE(1, 4)}};
+        json_t *root = dump_pack(&story, 0);
+        json_t *operation = json_array_get(json_object_get(root, "operations"), 0);
+        json_object_set_new(operation, "collective", json_string(name));
+        char *text = json_dumps(root, 0);
+        assert_true(dump_parse(text, strlen(text), &dump, problem, sizeof problem));
+        json_t *what = json_string(dump.operations[0].what);
+        assert_non_null(what);
+        assert_int_equal(strspn(json_string_value(what), names[n]), lengths[n]);
+        assert_int_equal(strncmp(json_string_value(what) + lengths[n], " of 4", 5), 0);
+        json_decref(what);
+        dump_free(&dump);
+        free(text);
+        json_decref(root);
+    }
+}
+
 /* A dump with one member changed, or, with NULL, taken away. */
 static bool parses_with(const char *key, json_t *value)
 {
@@ -300,6 +330,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(evidence_names_the_culprit),
         cmocka_unit_test(both_sides_are_told),
+        cmocka_unit_test(what_is_told_is_utf8),
         cmocka_unit_test(what_is_no_dump_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
