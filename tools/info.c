@@ -100,14 +100,18 @@ static json_t *describe_launcher(void)
     return json_sprintf("%s, rank %d of %d", launcher.name, launcher.rank, launcher.world_size);
 }
 
+/* Reports are passed on: of the secret they say that it is set. */
 static json_t *describe_environment(void)
 {
+    static const char secret[] = "TUTTI_STORE_SECRET=";
     json_t *object = json_object();
     for (char **variable = environ; *variable; variable++) {
         const char *value = strchr(*variable, '=');
-        if (strncmp(*variable, "TUTTI_", 6) == 0 && value)
-            json_object_setn_new(object, *variable, (size_t)(value - *variable),
-                                 json_string(value + 1));
+        if (strncmp(*variable, "TUTTI_", 6) != 0 || !value)
+            continue;
+        bool hidden = strncmp(*variable, secret, sizeof secret - 1) == 0;
+        json_object_setn_new(object, *variable, (size_t)(value - *variable),
+                             json_string(hidden ? "(set, not shown)" : value + 1));
     }
     return object;
 }

@@ -67,6 +67,10 @@ for one in table:
     else:
         assert rows == [("any", "none")], rows
 PYTHON
+# A report is passed on.
+status 0 env TUTTI_STORE_SECRET=swordfish "$tutti" info -n 2
+out 'TUTTI_STORE_SECRET: '
+grep -q swordfish "$work/out" && complain "the secret is shown"
 status 0 "$tutti" info --plan --json -n 2
 python3 - "$work/out" <<'PYTHON' || complain "plan"
 import json, sys
