@@ -285,6 +285,7 @@ static void end_orphans(struct run *run)
 
 static bool start(struct run *run)
 {
+    find_orphans(run, 0); /* before anything can fail: end_orphans() follows in any case */
     if (!place_ranks(&run->placement, run->ranks ? run->ranks : 1, run->bind))
         return false;
     if (run->ranks == 0) {
@@ -297,7 +298,6 @@ static bool start(struct run *run)
         return false;
     if (pipe2(run->exec_error, O_CLOEXEC | O_NONBLOCK) < 0)
         return tool_fail_errno("cannot make a pipe");
-    find_orphans(run, 0);
     prctl(PR_SET_CHILD_SUBREAPER, 1);
     /* Signals are blocked before the ranks exist, so that none is missed, and before the store's
      * threads do, which inherit the mask. */

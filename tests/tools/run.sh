@@ -119,6 +119,15 @@ mapfile -t all <"$pids"
 kill "${all[0]}" || complain "a process that was there before the ranks was ended"
 ended "${all[@]:1}" || complain "a background process outlived the ranks"
 
+# ---- also where the ranks could not be started
+rm -f "$pids"
+# shellcheck disable=SC2016
+status 1 timeout -s KILL 60 bash -c 'sleep 600 >/dev/null 2>&1 & echo $! >"$pids"; ulimit -n 20; exec "$@"' sh \
+    "$tutti" run --tag -n 20 true
+err 'cannot make a pipe'
+mapfile -t all <"$pids"
+kill "${all[0]}" || complain "a process that was there before ranks that could not be started was ended"
+
 # ---- tagged output
 # shellcheck disable=SC2016
 status 0 "$tutti" run --tag -n 2 sh -c 'echo "out $RANK"; echo "err $RANK" >&2; printf "no newline"'
