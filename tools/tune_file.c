@@ -155,18 +155,21 @@ static bool is_kept(const char *line, const struct tune_plan *plan)
     return !is_head && !own;
 }
 
-static void copy_others(const char *path, const struct tune_plan *plan, FILE *to)
+/* False with errno if there is something that could not be read. */
+static bool copy_others(const char *path, const struct tune_plan *plan, FILE *to)
 {
     FILE *from = fopen(path, "re");
     char *line = NULL;
     size_t capacity = 0;
     if (!from)
-        return;
+        return errno == ENOENT;
     while (getline(&line, &capacity, from) > 0)
         if (is_kept(line, plan))
             fprintf(to, "%s%s", line, strchr(line, '\n') ? "" : "\n");
+    bool ok = feof(from);
     free(line);
     fclose(from);
+    return ok;
 }
 
 static void write_comment(FILE *file, const struct tune_plan *plan, const char *comment)
@@ -189,14 +192,15 @@ bool tune_file_write(const char *path, const struct tune_plan *plan, const char 
     if (!file)
         return tool_fail_errno("cannot write %s", fresh);
     fprintf(file, "%s\n", head);
-    copy_others(path, plan, file);
+    bool ok = copy_others(path, plan, file) ||
+              tool_fail_errno("cannot read what %s has for others", path);
     write_comment(file, plan, comment);
     write_rows(file, plan);
-    bool ok = !ferror(file);
-    ok = fclose(file) == 0 && ok && rename(fresh, path) == 0;
-    if (ok)
-        return true;
-    tool_fail_errno("cannot write %s", path);
-    unlink(fresh);
-    return false;
+    bool written = !ferror(file);
+    written = fclose(file) == 0 && written;
+    if (ok && !(written && rename(fresh, path) == 0))
+        ok = tool_fail_errno("cannot write %s", path);
+    if (!ok)
+        unlink(fresh);
+    return ok;
 }
