@@ -88,7 +88,8 @@ static const char doc[] =
     "when "
     "ranks outnumber the cores), so that the clock does not dominate: a percentile is then one of "
     "batch means.\n\n"
-    "With a GPU a round is a replay of the graph, or a batch of 20 calls, between two events: time "
+    "With a GPU a round is a replay of the graph, or a batch of 200 calls (from 64M on "
+    "10), between two events: time "
     "is "
     "the median of the rounds, and host what a call took the host. --iters counts rounds, -w "
     "too.\n\n"
@@ -254,6 +255,9 @@ static void check_device(struct argp_state *state, const struct bench_config *co
                           "those of a tree");
     if (cuda && (config->cold || config->symmetric))
         argp_error(state, "%s is for CPU ranks", config->cold ? "--cold" : "--symmetric");
+    if (cuda && config->iterations > BENCH_REPLAYS)
+        argp_error(state, "--iters: '%d': with --device cuda give 1 to %d rounds",
+                   config->iterations, BENCH_REPLAYS);
     if (cuda && config->ranks && (config->ranks < 2 || config->ranks > BENCH_GPU_RANKS))
         argp_error(state, "-n: '%d': with --device cuda give 2 to 8 ranks", config->ranks);
 }
