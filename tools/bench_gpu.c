@@ -488,7 +488,7 @@ static bool open_device(struct gpu_bench *bench, char *text, size_t capacity)
     if (!check_gpu(bench, gpu_open()))
         return false;
     int count = gpu_count();
-    if (!check_gpu(bench, gpu_bind(rank % count) && gpu_facts(rank % count, &facts)))
+    if (!check_gpu(bench, count > 0 && gpu_bind(rank % count) && gpu_facts(rank % count, &facts)))
         return false;
     snprintf(text, capacity, "device %d %.20s %.63s", rank % count, facts.bus_id, facts.name);
     bench->begin = gpu_event_create();

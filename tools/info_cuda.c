@@ -161,6 +161,8 @@ static json_t *look(void)
         return json_pack("{s:s}", "missing", gpu_error());
     int version = gpu_driver_version(), count = gpu_count();
     count = count < DEVICES_MOST ? count : DEVICES_MOST;
+    if (count == 0)
+        return json_pack("{s:s}", "missing", *gpu_error() ? gpu_error() : "there is no GPU");
     for (int i = 0; i < count; i++) {
         if (!gpu_facts(i, &facts[i]))
             return json_pack("{s:s}", "missing", gpu_error());

@@ -137,6 +137,8 @@ out 'nvlinks: no NVML: /nonexistent/nvml cannot be opened'
 out 'from 0, to 1, result the driver says that device 0 cannot reach device 1'
 status 0 env TUTTI_CUDA_LIBRARY=/nonexistent/cuda "$tutti" info -n 2
 out 'missing: /nonexistent/cuda cannot be opened: is there an NVIDIA driver'
+status 0 env TUTTI_STANDIN_FAIL=cuDeviceGetCount:1 "$tutti" info --plan -n 2
+out 'missing: cuDeviceGetCount: CUDA_ERROR_UNKNOWN'
 status 0 env TUTTI_STANDIN_DEVICES=1 "$tutti" info -n 2
 out 'missing: a second GPU'
 finish
