@@ -425,8 +425,10 @@ static void add_choices(json_t *results, int ranks, bool whole, bool *failed)
 {
     bool done[TUTTI_DTYPE_COUNT] = {false};
     struct trial *trial = trial_create(ranks, true);
-    if (!trial)
+    if (!trial) {
+        *failed = true;
         return;
+    }
     trial->choose = true;
     trial_run(trial, comm_threads);
     for (int dtype = 0; dtype < (whole ? TUTTI_DTYPE_COUNT : 1); dtype++)
