@@ -83,6 +83,26 @@ static void parse_sizes(struct comparison *comparison, const char *list, struct 
     }
 }
 
+/* "tutti,gloo": each word is a library of a setting. */
+static void parse_engines(struct comparison *comparison, const char *list, struct argp_state *state)
+{
+    for (const char *word = list; word != NULL; word = strchr(word, ',')) {
+        bool known = false;
+        size_t length;
+
+        word += *word == ',';
+        length = strcspn(word, ",");
+        for (int i = 0; i < setting_count; i++)
+            known |= strlen(settings[i].library) == length &&
+                     strncmp(settings[i].library, word, length) == 0;
+        if (!known)
+            argp_error(state,
+                       "engines \"%s\": at \"%s\" expected a name among tutti,openmpi,mpich,gloo",
+                       list, word);
+    }
+    comparison->engines = list;
+}
+
 static double parse_number(const char *text, double least, double most, struct argp_state *state)
 {
     char *end;
@@ -106,7 +126,7 @@ static error_t parse(int key, char *argument, struct argp_state *state)
         parse_sizes(comparison, argument, state);
         break;
     case 'e':
-        comparison->engines = argument;
+        parse_engines(comparison, argument, state);
         break;
     case 'b':
         comparison->budget_s = parse_number(argument, 0, 1e6, state);

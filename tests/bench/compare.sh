@@ -28,4 +28,11 @@ awk -F'\t' -v rival=$rival '
     $1 == 2 && $2 == "oversubscribed" && $5 > 0 && $column > 0 { seen[$3, $4] = 1 }
     END { exit !(("any", 8) in seen && ("any", 65536) in seen && ("symmetric", 65536) in seen) }
 ' "$directory/columns"
+# A library that there is not is no silence.
+for engines in tuti tutti, "tutti,gloom"; do
+    if "$programs/compare" --list --engines "$engines" 2>"$directory/error"; then
+        echo "takes --engines $engines" && exit 1
+    fi
+    grep -q 'expected a name' "$directory/error"
+done
 grep -q '"ratio": [0-9]' "$directory/result.json"
