@@ -229,10 +229,15 @@ static int receive_result(struct instance *instance, int rank, int64_t deadline,
                           struct bench_result *result)
 {
     struct pollfd ready = {.fd = instance->sockets[rank], .events = POLLIN};
-    int64_t left = deadline - now_ms();
     const char *problem = NULL;
+    int events;
 
-    if (poll(&ready, 1, left > 0 ? (int)left : 0) <= 0)
+    do {
+        int64_t left = deadline - now_ms();
+
+        events = poll(&ready, 1, left > 0 ? (int)left : 0);
+    } while (events < 0 && errno == EINTR); /* who interrupts wants what has been sampled */
+    if (events <= 0)
         problem = "gave no result in time";
     else if (recv(ready.fd, result, sizeof(*result), 0) != (ssize_t)sizeof(*result))
         problem = "ended";

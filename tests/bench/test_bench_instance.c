@@ -2,8 +2,11 @@
 /* The orchestrator's side of an instance, against an engine that misbehaves as it is told. */
 #include "instance.h"
 
+#include <errno.h>
+#include <poll.h>
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -13,6 +16,21 @@
 #include <unistd.h>
 
 #include <cmocka.h>
+
+static bool interrupted; /* every other poll() */
+
+int __real_poll(struct pollfd *, nfds_t, int);
+int __wrap_poll(struct pollfd *, nfds_t, int);
+
+int __wrap_poll(struct pollfd *fds, nfds_t count, int timeout_ms)
+{
+    static int calls;
+
+    if (!interrupted || calls++ % 2)
+        return __real_poll(fds, count, timeout_ms);
+    errno = EINTR;
+    return -1;
+}
 
 static char directory[] = "/tmp/tutti-test-XXXXXX";
 
@@ -66,6 +84,21 @@ static void blocks_run_until_the_stop(void **state)
     assert_int_equal(instance_run(&instance, &one, &block), 0);
     assert_string_equal(block.algo, "one");
     instance_stop(&instance);
+    instance_stop(&instance);
+    assert_nothing_left();
+}
+
+static void a_signal_ends_no_block(void **state)
+{
+    struct instance_block block;
+    struct instance instance;
+    struct setting setting;
+
+    (void)state;
+    assert_int_equal(start(&instance, &setting, "TUTTI_BENCH_VARIANT=right"), 0);
+    interrupted = true;
+    assert_int_equal(instance_run(&instance, &checked, &block), 0);
+    interrupted = false;
     instance_stop(&instance);
     assert_nothing_left();
 }
@@ -129,6 +162,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(blocks_run_until_the_stop),
+        cmocka_unit_test(a_signal_ends_no_block),
         cmocka_unit_test(one_wrong_element_is_noticed),
         cmocka_unit_test(an_engines_error_is_noticed),
         cmocka_unit_test(a_dying_rank_is_noticed),
