@@ -221,6 +221,8 @@ static int measure(struct comparison *comparison, const char *command, const cha
     comparison_run(comparison, &interrupted);
     report_table(comparison, stdout);
     error = json != NULL ? report_json(comparison, command, json) : 0;
+    if (comparison->lost)
+        error = -1;
 
 out:
     probe_destroy(comparison->probe);

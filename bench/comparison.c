@@ -53,6 +53,11 @@ bool comparison_wants(const struct comparison *comparison, const struct setting 
            listed(comparison->engines, setting->library);
 }
 
+static bool is_ours(const struct setting *setting)
+{
+    return strcmp(setting->library, "tutti") == 0;
+}
+
 int comparison_start(struct comparison *comparison)
 {
     char worker[512];
@@ -68,8 +73,10 @@ int comparison_start(struct comparison *comparison)
             fprintf(stderr, "compare: %s was not built: left out\n", setting->program);
             continue;
         }
-        if (instance_start(&comparison->instances[next], setting, &comparison->place) != 0)
+        if (instance_start(&comparison->instances[next], setting, &comparison->place) != 0) {
+            comparison->lost |= is_ours(setting);
             continue;
+        }
         comparison->alive[next] = true;
         comparison->instance_count++;
     }
@@ -97,6 +104,7 @@ static void sample(struct comparison *comparison, int size, int which, bool chec
     if (instance_run(&comparison->instances[which], &command, &block) != 0) {
         instance_stop(&comparison->instances[which]);
         comparison->alive[which] = false;
+        comparison->lost |= is_ours(comparison->instances[which].setting);
         return;
     }
     if (comparison->probe != NULL)

@@ -35,6 +35,7 @@ struct comparison {
     struct cell cells[COMPARISON_MAX_SIZES][COMPARISON_MAX_INSTANCES];
     struct probe *probe; /* NULL when ranks outnumber cores */
     size_t discarded;    /* blocks during which the cores moved */
+    bool lost;           /* Tutti did not start, or ended: an error, or a wrong result */
 };
 
 /* Whether the setting takes part in this run at all. */

@@ -28,6 +28,17 @@ awk -F'\t' -v rival=$rival '
     $1 == 2 && $2 == "oversubscribed" && $5 > 0 && $column > 0 { seen[$3, $4] = 1 }
     END { exit !(("any", 8) in seen && ("any", 65536) in seen && ("symmetric", 65536) in seen) }
 ' "$directory/columns"
+# Rivals that are left to themselves are no success.
+mkdir "$directory/broken"
+cp "$programs/compare" "$programs/bench-$rival" "$directory/broken"
+printf '#!/bin/sh\nexit 1\n' >"$directory/broken/bench-tutti"
+chmod +x "$directory/broken/bench-tutti"
+if "$directory/broken/compare" --crowded --ranks 2 --engines tutti,$rival --sizes 8 --samples 1 --budget 1 \
+    2>"$directory/error"; then
+    echo "succeeds without ours" && exit 1
+fi
+grep -q 'tutti did not start' "$directory/error"
+
 # A library that there is not is no silence.
 for engines in tuti tutti, "tutti,gloom"; do
     if "$programs/compare" --list --engines "$engines" 2>"$directory/error"; then
