@@ -257,6 +257,7 @@ int main(int argc, char **argv)
     struct sigaction action = {.sa_handler = interrupt};
     char command[1024];
     cpu_set_t allowed;
+    int error = 0;
 
     join(command, sizeof(command), argc, argv);
     if (argp_parse(&argp, argc, argv, 0, NULL, &asked) != 0)
@@ -269,13 +270,17 @@ int main(int argc, char **argv)
     }
     if (comparison.block_ns == 0)
         comparison.block_ns = comparison.place.pinned ? 5e6 : 20e6;
-    if (asked.columns)
-        return report_columns(asked.files, asked.file_count, stdout) != 0;
-    if (asked.list) {
-        list_settings(&comparison);
-        return EXIT_SUCCESS;
-    }
     sigaction(SIGINT, &action, NULL);
     sigaction(SIGTERM, &action, NULL);
-    return measure(&comparison, command, asked.json) != 0;
+    if (asked.columns)
+        error = report_columns(asked.files, asked.file_count, stdout);
+    else if (asked.list)
+        list_settings(&comparison);
+    else
+        error = measure(&comparison, command, asked.json);
+    if (fflush(stdout) != 0 || ferror(stdout)) {
+        fprintf(stderr, "compare: cannot write the output\n");
+        error = -1;
+    }
+    return error != 0;
 }

@@ -22,6 +22,9 @@ trap 'rm -rf "$directory"' EXIT
     --budget 60 --block 0.5 --json "$directory/result.json" | tee "$directory/table"
 "$programs/compare" --columns "$directory/result.json" >"$directory/columns"
 cat "$directory/columns"
+if "$programs/compare" --columns "$directory/result.json" >/dev/full; then
+    echo "succeeds though its output is lost" && exit 1
+fi
 # Both sizes, ours and the rival's time in each row.
 awk -F'\t' -v rival=$rival '
     /^#/ { for (i = 1; i <= NF; i++) if ($i == rival) column = i; next }
