@@ -2,6 +2,7 @@
 /* The table, in the columns of nccl-tests, and the JSON file in this project's one format. */
 #include "bench.h"
 #include "commit.h"
+#include "json_text.h"
 #include "tool.h"
 
 #include <stdlib.h>
@@ -281,8 +282,9 @@ static bool write_json(const struct bench_report *report)
     else
         snprintf(machine, sizeof machine, "%s, %d cores, %s %s", config->placement.cpu_model,
                  config->placement.cores, host.sysname, host.release);
-    json_t *file = json_pack("{s:s, s:s, s:s, s:s, s:O}", "machine", machine, "commit", TOOL_COMMIT,
-                             "date", date, "command", config->command, "rows", report->rows);
+    json_t *file =
+        json_pack("{s:o, s:s, s:s, s:o, s:O}", "machine", json_text(machine), "commit", TOOL_COMMIT,
+                  "date", date, "command", json_text(config->command), "rows", report->rows);
     if (file && *report->nccl)
         json_object_set_new(file, "nccl", json_string(report->nccl));
     bool ok = file && json_dump_file(file, config->json_path, JSON_INDENT(1)) == 0;

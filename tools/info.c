@@ -2,6 +2,7 @@
 /* tutti info: what a report of a problem should begin with. One tree holds all of it; it is printed
  * as indented text or as JSON. */
 #include "info.h"
+#include "json_text.h"
 #include "place.h"
 #include "tool.h"
 
@@ -111,7 +112,7 @@ static json_t *describe_environment(void)
             continue;
         bool hidden = strncmp(*variable, secret, sizeof secret - 1) == 0;
         json_object_setn_new(object, *variable, (size_t)(value - *variable),
-                             json_string(hidden ? "(set, not shown)" : value + 1));
+                             json_text(hidden ? "(set, not shown)" : value + 1));
     }
     return object;
 }
@@ -122,10 +123,10 @@ static json_t *describe_library(void)
     const char *backend = "";
     if (tutti_info_symm_backend(&backend))
         backend = tutti_last_error();
-    return json_pack("{s:o, s:s, s:b, s:s, s:b, s:o, s:o}", "version",
+    return json_pack("{s:o, s:s, s:b, s:o, s:b, s:o, s:o}", "version",
                      json_sprintf("%d.%d.%d", version / 10000, version / 100 % 100, version % 100),
                      "isa", tutti_info_isa(), "enabled", tutti_comm_is_enabled(),
-                     "symmetric_memory", backend, "multicast",
+                     "symmetric_memory", json_text(backend), "multicast",
                      tutti_info_multicast(TUTTI_DEVICE_CPU), "launcher", describe_launcher(),
                      "environment", describe_environment());
 }

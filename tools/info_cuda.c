@@ -6,6 +6,7 @@
 #include "gpu.h"
 #include "info.h"
 #include "info_trial.h"
+#include "json_text.h"
 #include "threads.h"
 #include "tool.h"
 
@@ -36,7 +37,7 @@ static json_t *describe_links(const struct gpu_facts *facts, int count)
     for (int i = 0; i < count; i++)
         ids[i] = facts[i].bus_id;
     if (tutti_info_links(ids, count, links))
-        return json_string(tutti_last_error());
+        return json_text(tutti_last_error());
     json_t *array = json_array();
     for (int from = 0; from < count; from++)
         for (int to = 0; to < count; to++)
@@ -132,9 +133,9 @@ static json_t *try_symm(int ranks)
     for (int rank = ranks - 1; rank >= 0; rank--)
         if (*self[rank].message)
             result = self[rank].message;
-    return json_pack("{s:o, s:s, s:b}", "test",
+    return json_pack("{s:o, s:o, s:b}", "test",
                      json_sprintf("writes to peers, a barrier, %d threads", ranks), "result",
-                     result, "declined", self[0].status == TUTTI_ERR_DECLINED);
+                     json_text(result), "declined", self[0].status == TUTTI_ERR_DECLINED);
 }
 
 /* ---- ranks that share a device ----------------------------------------------------------------
@@ -158,14 +159,15 @@ static json_t *look(void)
     struct gpu_facts facts[DEVICES_MOST];
     json_t *devices = json_array();
     if (!gpu_open())
-        return json_pack("{s:s}", "missing", gpu_error());
+        return json_pack("{s:o}", "missing", json_text(gpu_error()));
     int version = gpu_driver_version(), count = gpu_count();
     count = count < DEVICES_MOST ? count : DEVICES_MOST;
     if (count == 0)
-        return json_pack("{s:s}", "missing", *gpu_error() ? gpu_error() : "there is no GPU");
+        return json_pack("{s:o}", "missing",
+                         json_text(*gpu_error() ? gpu_error() : "there is no GPU"));
     for (int i = 0; i < count; i++) {
         if (!gpu_facts(i, &facts[i]))
-            return json_pack("{s:s}", "missing", gpu_error());
+            return json_pack("{s:o}", "missing", json_text(gpu_error()));
         json_array_append_new(devices, describe_device(i, &facts[i]));
     }
     json_t *section = json_pack("{s:o, s:o}", "driver",

@@ -2,6 +2,7 @@
 /* Stores, communicators, distances and choices, tried out in child processes that cannot outlive
  * us. */
 #include "info.h"
+#include "json_text.h"
 #include "ping.h"
 #include "place.h"
 #include "ranks.h"
@@ -144,8 +145,8 @@ static void add_store(json_t *results, const char *name, const char *url, bool *
     double ms = (clock_seconds() - begin) * 1e3;
     if (wrong)
         *failed = true;
-    json_array_append_new(results, json_pack("{s:s, s:s, s:f}", "test", name, "result",
-                                             wrong ? wrong : "ok", "ms", ms));
+    json_array_append_new(results, json_pack("{s:s, s:o, s:f}", "test", name, "result",
+                                             json_text(wrong ? wrong : "ok"), "ms", ms));
 }
 
 json_t *selftest_stores(bool *failed)
@@ -344,9 +345,9 @@ static json_t *comm_result(const struct trial *trial)
             wrong = *trial->message[rank] ? trial->message[rank] : "the result is wrong";
     }
     return json_pack(
-        "{s:o, s:s, s:f}", "test",
+        "{s:o, s:o, s:f}", "test",
         json_sprintf("all-reduce of %d %s", trial->ranks, trial->threads ? "threads" : "processes"),
-        "result", wrong ? wrong : "ok", "setup_ms", setup_ms);
+        "result", json_text(wrong ? wrong : "ok"), "setup_ms", setup_ms);
 }
 
 static void add_comm(json_t *results, int ranks, bool threads, bool *failed)

@@ -3,6 +3,7 @@
 
 #include "gpu.h"
 #include "info.h"
+#include "json_text.h"
 #include "ranks.h"
 #include "reference.h"
 #include "threads.h"
@@ -130,9 +131,9 @@ static json_t *result_of(const struct trial *self, const char *test)
         if (*self[rank].message || !self[rank].same)
             result = *self[rank].message ? self[rank].message : "the result is wrong";
     }
-    return json_pack("{s:s, s:s, s:b, s:f, s:o*, s:o*}", "test", test, "result", result, "declined",
-                     self[0].status == TUTTI_ERR_DECLINED, "setup_ms", setup_ms, "describe",
-                     self[0].description, "choices", self[0].choices);
+    return json_pack("{s:s, s:o, s:b, s:f, s:o*, s:o*}", "test", test, "result", json_text(result),
+                     "declined", self[0].status == TUTTI_ERR_DECLINED, "setup_ms", setup_ms,
+                     "describe", self[0].description, "choices", self[0].choices);
 }
 
 /* ---- threads --------------------------------------------------------------------------------- */

@@ -8,6 +8,7 @@
  */
 #include "tune.h"
 #include "commit.h"
+#include "json_text.h"
 #include "tool.h"
 
 #include <jansson.h>
@@ -369,10 +370,10 @@ static bool write_json(const struct tune *tune, const char *date)
     json_t *rows = json_array();
     for (int i = 0; i < tune->config.row_count; i++)
         json_array_append_new(rows, pack_size(&tune->sizes[i]));
-    json_t *file = json_pack("{s:s, s:s, s:s, s:s, s:i, s:i, s:i, s:o}", "machine", tune->gpus,
-                             "commit", TOOL_COMMIT, "date", date, "command", tune->config.command,
-                             "ranks", tune->config.ranks, "capability", tune->built_in.capability,
-                             "not_reached", tune->left, "rows", rows);
+    json_t *file = json_pack(
+        "{s:s, s:s, s:s, s:o, s:i, s:i, s:i, s:o}", "machine", tune->gpus, "commit", TOOL_COMMIT,
+        "date", date, "command", json_text(tune->config.command), "ranks", tune->config.ranks,
+        "capability", tune->built_in.capability, "not_reached", tune->left, "rows", rows);
     bool ok = file && json_dump_file(file, tune->options.json_path, JSON_INDENT(1)) == 0;
     json_decref(file);
     return ok || tool_fail_errno("--json: cannot write '%s'", tune->options.json_path);

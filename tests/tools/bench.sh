@@ -66,6 +66,8 @@ status 0 "$tutti" bench -n 3 --collective barrier "${quick[@]}"
 out '^ +0 +0 +- +- +-1 +[0-9.]+ '
 
 # ---- JSON
+status 0 "$tutti" bench -n 2 -b 8 -e 8 "${quick[@]}" --json "$work/"$'\xff' # a path that is no UTF-8
+python3 -m json.tool "$work/"$'\xff' /dev/null || complain "JSON of a command line that is no UTF-8"
 status 0 "$tutti" bench -n 2 -b 8 -e 1M -f 64 "${quick[@]}" --json "$work/bench.json"
 python3 - "$work/bench.json" "$work/two.json" <<'PYTHON' || complain "JSON"
 import datetime, json, sys

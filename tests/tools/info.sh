@@ -67,6 +67,16 @@ for one in table:
     else:
         assert rows == [("any", "none")], rows
 PYTHON
+# What is no UTF-8 is told all the same.
+status 1 env TUTTI_TOPOLOGY_FILE=$'/tmp/\xff' "$tutti" info --json -n 2
+python3 - "$work/out" <<'PYTHON' || complain "a text that is no UTF-8"
+import json, sys
+info = json.load(open(sys.argv[1]))
+assert info["library"]["environment"] == {"TUTTI_TOPOLOGY_FILE": "/tmp/?"}
+assert len(info["communicators"]) == 2
+assert all("/tmp/?: " in one["result"] for one in info["communicators"]), info["communicators"]
+PYTHON
+
 # A report is passed on.
 status 0 env TUTTI_STORE_SECRET=swordfish "$tutti" info -n 2
 out 'TUTTI_STORE_SECRET: '
