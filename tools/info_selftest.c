@@ -55,6 +55,8 @@ static struct trial *trial_create(int ranks, bool threads)
     struct trial *trial = memory;
     trial->ranks = ranks;
     trial->threads = threads;
+    for (int rank = 0; rank < ranks; rank++)
+        snprintf(trial->message[rank], sizeof trial->message[0], "rank %d ended early", rank);
     if (place_ranks(&trial->placement, ranks, true))
         return trial;
     munmap(memory, sizeof *trial);
@@ -307,8 +309,8 @@ static bool comm_rank(void *context)
         status = reduce_and_check(comm, self->rank, trial->ranks, &same);
     if (!status)
         status = tutti_barrier(comm, NULL, 0, TUTTI_STREAM_DEFAULT);
-    if (status)
-        snprintf(trial->message[self->rank], sizeof trial->message[0], "%s", tutti_last_error());
+    snprintf(trial->message[self->rank], sizeof trial->message[0], "%s",
+             status ? tutti_last_error() : "");
     trial->passed[self->rank] = !status && same;
     tutti_comm_destroy(comm);
     tutti_store_close(store);

@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -41,10 +42,39 @@ static void a_store_without_a_file_is_not_tried(void **state)
     }
 }
 
+static bool deadly;
+
+enum tutti_status __wrap_tutti_barrier(tutti_comm_t *, const int *, int, tutti_stream_t);
+enum tutti_status __real_tutti_barrier(tutti_comm_t *, const int *, int, tutti_stream_t);
+
+enum tutti_status __wrap_tutti_barrier(tutti_comm_t *comm, const int *ranks, int count,
+                                       tutti_stream_t stream)
+{
+    if (deadly)
+        raise(SIGKILL);
+    return __real_tutti_barrier(comm, ranks, count, stream);
+}
+
+static void ranks_that_died_have_no_wrong_result(void **state)
+{
+    bool failed = false;
+    (void)state;
+    deadly = true;
+    json_t *results = selftest_comms(2, &failed), *one;
+    size_t i;
+    deadly = false;
+    assert_true(failed);
+    assert_int_equal(json_array_size(results), 2); /* threads, processes */
+    json_array_foreach(results, i, one) assert_string_equal(
+        json_string_value(json_object_get(one, "result")), "rank 0 ended early");
+    json_decref(results);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_store_without_a_file_is_not_tried),
+        cmocka_unit_test(ranks_that_died_have_no_wrong_result),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
