@@ -380,16 +380,18 @@ struct peer_trial {
     uint32_t words[2][PATTERN_WORDS]; /* what is sent, what has come */
     void *mine, *theirs;
     tutti_stream_t stream;
+    bool stuck; /* copies are under way that nobody waits for any more */
 };
 
 /* A link that lies may not answer at all. */
-static bool stream_ends(tutti_stream_t stream)
+static bool stream_ends(struct peer_trial *trial)
 {
     double deadline = clock_seconds() + PEER_DEADLINE_S;
     result_t result;
-    while ((result = cuda.stream_query(stream)) == NOT_READY && clock_seconds() < deadline)
+    while ((result = cuda.stream_query(trial->stream)) == NOT_READY && clock_seconds() < deadline)
         usleep(100);
-    if (result == NOT_READY)
+    trial->stuck = result == NOT_READY;
+    if (trial->stuck)
         return fail("no answer within %d s", PEER_DEADLINE_S);
     return check(result, "cuStreamQuery");
 }
@@ -404,8 +406,7 @@ static bool round_trip(struct peer_trial *trial, void *first, void *second, uint
     }
     if (!gpu_copy_async(first, trial->words[0], bytes, trial->stream) ||
         !gpu_copy_async(second, first, bytes, trial->stream) ||
-        !gpu_copy_async(trial->words[1], second, bytes, trial->stream) ||
-        !stream_ends(trial->stream))
+        !gpu_copy_async(trial->words[1], second, bytes, trial->stream) || !stream_ends(trial))
         return false;
     for (uint32_t i = 0; i < PATTERN_WORDS; i++)
         if (trial->words[0][i] != trial->words[1][i])
@@ -449,6 +450,8 @@ bool gpu_try_peer(int from, int to)
          round_trip(trial, trial->theirs, trial->mine, 2);
 
 err_free:
+    if (trial->stuck) /* they use all of it, and to free memory is to wait for them */
+        return false;
     gpu_stream_destroy(trial->stream);
     gpu_free(trial->mine);
     gpu_free(trial->theirs); /* addresses are unified: any context will do */
