@@ -51,7 +51,6 @@ enum {
     X(peer_can_access, cuDeviceCanAccessPeer, (int *can, device_t device, device_t peer))          \
     X(mem_alloc, cuMemAlloc_v2, (where_t * memory, size_t bytes))                                  \
     X(mem_free, cuMemFree_v2, (where_t memory))                                                    \
-    X(mem_info, cuMemGetInfo_v2, (size_t * free_bytes, size_t * total_bytes))                      \
     X(mem_fill, cuMemsetD8Async, (where_t to, unsigned char byte, size_t bytes, handle_t stream))  \
     X(mem_copy, cuMemcpyAsync, (where_t to, where_t from, size_t bytes, handle_t stream))          \
     X(stream_create, cuStreamCreateWithPriority,                                                   \
@@ -287,11 +286,6 @@ bool gpu_fill(void *memory, unsigned char byte, size_t bytes)
     return check(cuda.mem_fill(where(memory), byte, bytes, TUTTI_STREAM_PER_THREAD),
                  "cuMemsetD8Async") &&
            gpu_stream_synchronize(TUTTI_STREAM_PER_THREAD);
-}
-
-bool gpu_memory(size_t *free_bytes, size_t *total_bytes)
-{
-    return check(cuda.mem_info(free_bytes, total_bytes), "cuMemGetInfo");
 }
 
 /* ---- streams, graphs, events ----------------------------------------------------------------- */

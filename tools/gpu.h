@@ -46,7 +46,6 @@ bool gpu_copy(void *to, const void *from, size_t bytes);
 bool gpu_fill(void *memory, unsigned char byte, size_t bytes);
 /* Enqueues a copy within the device's memory. */
 bool gpu_copy_async(void *to, const void *from, size_t bytes, tutti_stream_t stream);
-bool gpu_memory(size_t *free_bytes, size_t *total_bytes);
 
 bool gpu_stream_create(tutti_stream_t *stream);
 void gpu_stream_destroy(tutti_stream_t stream);
