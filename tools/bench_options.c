@@ -417,7 +417,7 @@ static bool count_gpus(struct bench_config *config)
     config->bind = false;
     if (count == 0)
         return tool_fail("--device cuda: %s", gpu_error());
-    if (config->ranks > count && !getenv("TUTTI_ALLOW_OVERLAPPING_DEVICES"))
+    if (config->ranks > count && !gpu_may_be_shared())
         return tool_fail("-n %d: each rank needs a GPU of its own, and this machine has %d; set "
                          "TUTTI_ALLOW_OVERLAPPING_DEVICES to have them share",
                          config->ranks, count);

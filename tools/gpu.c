@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -192,6 +193,16 @@ int gpu_count(void)
     if (!check(cuda.device_count(&count), "cuDeviceGetCount"))
         return 0;
     return count < MOST_DEVICES ? count : MOST_DEVICES;
+}
+
+bool gpu_may_be_shared(void)
+{
+    static const char *const words[] = {"", "0", "off", "false", "no"}; /* the library's */
+    const char *value = getenv("TUTTI_ALLOW_OVERLAPPING_DEVICES");
+    bool allowed = value != NULL;
+    for (size_t i = 0; i < sizeof words / sizeof *words && allowed; i++)
+        allowed = strcasecmp(value, words[i]) != 0;
+    return allowed;
 }
 
 static void write_uuid(const unsigned char *uuid, char *text)

@@ -33,6 +33,8 @@ int gpu_probe(void);
 /* As CUDA numbers it: 13000 is 13.0; 0 when the driver does not say. */
 int gpu_driver_version(void);
 int gpu_count(void);
+/* Whether ranks may share one: TUTTI_ALLOW_OVERLAPPING_DEVICES is set. */
+bool gpu_may_be_shared(void);
 bool gpu_facts(int ordinal, struct gpu_facts *facts);
 
 /* Makes the device's primary context, which it retains for good, current to the calling thread: the

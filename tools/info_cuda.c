@@ -146,7 +146,7 @@ static json_t *try_shared(void)
 {
     if (has_topology_file()) /* it may fit another number of ranks */
         return json_array();
-    if (!shares_devices())
+    if (!gpu_may_be_shared())
         return json_pack("[{s:s, s:s, s:b}]", "test", "two ranks on device 0", "result",
                          "refused unless TUTTI_ALLOW_OVERLAPPING_DEVICES is set", "declined", 1);
     return json_pack("[o]", trial_of_threads(2, true, TUTTI_ALGO_NONE));
@@ -260,7 +260,7 @@ json_t *describe_cuda(bool *failed)
         return json_pack("{s:s}", "missing", "the process that looked for it ended early");
     }
     json_t *shared = json_object_get(section, "shared_device");
-    if (shares_devices() && json_array_size(shared) > 0)
+    if (gpu_may_be_shared() && json_array_size(shared) > 0)
         json_array_append_new(shared, trial_of_processes());
     *failed |= section_failed(section);
     return section;

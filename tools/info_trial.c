@@ -44,12 +44,6 @@ struct report {
     char description[TEXT_BYTES], choices[TEXT_BYTES];
 };
 
-bool shares_devices(void)
-{
-    const char *value = getenv("TUTTI_ALLOW_OVERLAPPING_DEVICES");
-    return value && *value && strcmp(value, "0") != 0;
-}
-
 /* ---- a rank ---------------------------------------------------------------------------------- */
 
 /* The input in device memory, and a stream. Before the communicator is there: where threads share a

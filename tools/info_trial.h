@@ -10,9 +10,6 @@
 
 enum { TRIAL_RANKS = 8 };
 
-/* Whether ranks may share a device: TUTTI_ALLOW_OVERLAPPING_DEVICES is set. */
-bool shares_devices(void);
-
 /* Each returns {"test", "result", "declined", "setup_ms", "describe", "choices"}; result is "ok" or
  * what went wrong. Threads of this process, which has opened CUDA: rank r on device r, or all on
  * device 0; the communicator is created with that algorithm. */

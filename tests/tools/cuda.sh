@@ -74,7 +74,7 @@ refused "--counts: 'x'" --counts 1,x
 refused '--cold is for CPU ranks' --device cuda --cold
 refused "-n: '9'.*2 to 8" --device cuda -n 9
 refused "--iters: '401'.*1 to 400 rounds" --device cuda --iters 401
-status 1 "$tutti" bench --device cuda -n 4
+status 1 env TUTTI_ALLOW_OVERLAPPING_DEVICES=Off "$tutti" bench --device cuda -n 4
 err '-n 4: each rank needs a GPU of its own, and this machine has 3'
 status 1 env TUTTI_STANDIN_DEVICES=1 "$tutti" bench --device cuda
 err 'needs two GPUs'
