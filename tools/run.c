@@ -273,8 +273,9 @@ static void end_orphans(struct run *run)
     for (int pid; (pid = waitpid(-1, NULL, WNOHANG)) >= 0;) {
         if (pid > 0)
             continue;
-        int left = find_orphans(run, clock_seconds() < kill_at ? SIGTERM : SIGKILL);
-        if (left == 0 && run->before_count > 0)
+        bool graceful = clock_seconds() < kill_at;
+        int left = find_orphans(run, graceful ? SIGTERM : SIGKILL);
+        if (left == 0 && (run->before_count > 0 || !graceful)) /* or there is no list of them */
             return;
         poll(NULL, 0, 20);
         output_pump(&run->output);
