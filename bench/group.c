@@ -253,8 +253,7 @@ static int be_rank(const char *url, int rank, int ranks, enum what what, int thr
         free(self.data);
     else
         gpu_free(self.data);
-    fflush(stdout);
-    return EXIT_SUCCESS;
+    return fflush(stdout) == 0 && !ferror(stdout) ? EXIT_SUCCESS : EXIT_FAILURE;
 }
 
 int main(int argc, char **argv)
@@ -278,9 +277,15 @@ int main(int argc, char **argv)
         return EXIT_FAILURE;
     }
     snprintf(url, sizeof(url), "file:%s/store", directory);
-    for (int rank = 0; rank < ranks; rank++)
-        if (fork() == 0)
+    for (int rank = 0; rank < ranks; rank++) {
+        pid_t child = fork();
+
+        if (child == 0)
             _exit(be_rank(url, rank, ranks, what, threads));
+        if (child < 0)
+            perror("group: fork");
+        failures += child < 0;
+    }
     while (wait(&status) > 0)
         failures += status != 0;
     unlink(url + strlen("file:"));
