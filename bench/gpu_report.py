@@ -131,7 +131,7 @@ def print_staged(rows):
 
 def table(paths):
     """All tables, then a line that says how many goals are met; returns whether all is well."""
-    rows, wrong = [], 0
+    rows = []
     for path in paths:
         result = load(path)
         rows += result["rows"]
@@ -148,8 +148,9 @@ def table(paths):
     hosts = [row["host_us"] for row in rows
              if row.get("host_us") and not row["in_place"] and row["dtype"] == "bfloat16"]
     wrong = sum(row["wrong"] or 0 for row in rows)
+    unchecked = sum(row["wrong"] is None for row in rows)
     print(f"\ngoals met: {totals[0]} of {totals[1]}; slower than the best rival: {totals[2]} of "
-          f"{totals[3]} sizes; wrong elements: {wrong}")
+          f"{totals[3]} sizes; wrong elements: {wrong}" + (f"; rows unchecked: {unchecked}" if unchecked else ""))
     if hosts:
         print(f"host cost of an eager call: {min(hosts):.2f} to {max(hosts):.2f} us")
     return not wrong
