@@ -52,6 +52,8 @@ def arguments():
     options = parser.parse_args()
     if options.what == "dense" and options.device != "cpu":
         parser.error("dense tensors of CUDA devices: see torch_group.py")
+    if options.device == "cpu" and not os.access(options.group, os.X_OK):
+        parser.error(f"--group: {options.group} cannot be run: build it, or name another one")
     options.ranks = options.ranks or {"dense": 2, "sparse": 4}[options.what]
     return options
 
