@@ -28,7 +28,8 @@ static bool is_recorder(int directory, const char *name)
     return length == sizeof link - 1 && memcmp(target, link, sizeof link - 1) == 0;
 }
 
-/* Maps a recorder to read it. What cannot shrink does not fault; NULL if it might, or is none. */
+/* Maps a recorder to read it. What cannot shrink does not fault: it is none before. NULL with
+ * errno, ENOENT if it is none, or is none any more. */
 static struct record_page *page_map(int directory, const char *name)
 {
     struct stat info;
@@ -40,7 +41,11 @@ static struct record_page *page_map(int directory, const char *name)
     if (seals >= 0 && (seals & F_SEAL_SHRINK) && fstat(fd, &info) == 0 &&
         info.st_size >= (off_t)sizeof(struct record_page))
         page = mmap(NULL, sizeof(struct record_page), PROT_READ, MAP_SHARED, fd, 0);
+    else
+        errno = ENOENT;
+    int code = errno;
     close(fd);
+    errno = code;
     return page == MAP_FAILED ? NULL : page;
 }
 
@@ -94,10 +99,12 @@ enum tutti_status tutti_dump_process(int pid, const char *pattern, tutti_dump_fn
         if (!is_recorder(dirfd(fds), entry->d_name))
             continue;
         struct record_page *page = page_map(dirfd(fds), entry->d_name);
-        if (!page)
-            continue; /* closed meanwhile */
-        status = recorder_dump(page, "outside", pattern, path, sizeof path);
-        munmap(page, sizeof *page);
+        if (!page && errno == ENOENT)
+            continue;
+        status = page ? recorder_dump(page, "outside", pattern, path, sizeof path)
+                      : error_errno("a recorder cannot be mapped");
+        if (page)
+            munmap(page, sizeof *page);
         *count += status == TUTTI_OK;
         if (status != TUTTI_OK)
             failure_note(&failures, status, entry->d_name);

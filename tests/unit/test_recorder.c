@@ -16,6 +16,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -439,6 +440,28 @@ static void one_that_cannot_be_read_hides_no_other(void **state)
     comm_free(comm);
 }
 
+static void one_that_cannot_be_opened_is_told(void **state)
+{
+    (void)state;
+    char path[256];
+    int count;
+    struct rlimit limit, before;
+    struct tutti_comm *comm = comm_make();
+    path_make(path, "dump");
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
+    int next = dup(STDERR_FILENO);
+    close(next);
+    limit = before;
+    limit.rlim_cur = (rlim_t)next + 1; /* for the table of descriptors alone */
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &limit), 0);
+    enum tutti_status status = tutti_dump_process(getpid(), path, NULL, NULL, &count);
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
+    assert_int_equal(status, TUTTI_ERR_SYSTEM);
+    assert_int_equal(count, 0);
+    assert_non_null(strstr(tutti_last_error(), "EMFILE"));
+    comm_free(comm);
+}
+
 static void a_wrong_variable_is_an_error_at_once(void **state)
 {
     (void)state;
@@ -495,6 +518,7 @@ int main(void)
         cmocka_unit_test(nonsense_is_refused),
         cmocka_unit_test(patterns_are_paths),
         cmocka_unit_test(one_that_cannot_be_read_hides_no_other),
+        cmocka_unit_test(one_that_cannot_be_opened_is_told),
         cmocka_unit_test(a_wrong_variable_is_an_error_at_once),
         cmocka_unit_test(files_are_private_and_replace_links),
     };
