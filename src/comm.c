@@ -122,6 +122,9 @@ static enum tutti_status arguments_check(tutti_store_t *store, int rank, int wor
         return error_set(TUTTI_ERR_INVALID,
                          "rank %d of world size %d: expected 0 <= rank < world size", rank,
                          world_size);
+    enum tutti_status status = store_check(store, "tutti_comm_create");
+    if (status != TUTTI_OK)
+        return status;
     if (options->device != TUTTI_DEVICE_CPU && options->device != TUTTI_DEVICE_CUDA)
         return error_set(TUTTI_ERR_INVALID,
                          "device %d: expected TUTTI_DEVICE_CPU (0) or TUTTI_DEVICE_CUDA (1)",

@@ -7,6 +7,7 @@
 #include "ipc/channel.h"
 #include "ipc/fork.h"
 #include "order.h"
+#include "store/store.h"
 #include "symm_internal.h"
 
 #include <inttypes.h>
@@ -181,9 +182,8 @@ struct symm_allocation *symm_allocation_met(const void *buffer, const char *call
 static enum tutti_status group_check(const char *name, int rank, int world_size,
                                      tutti_store_t *store, tutti_symm_group_t **group)
 {
-    if (!group || !store)
-        return error_set(TUTTI_ERR_INVALID, "tutti_symm_group: %s is NULL",
-                         group ? "store" : "group");
+    if (!group)
+        return error_set(TUTTI_ERR_INVALID, "tutti_symm_group: group is NULL");
     if (!name || !*name || strlen(name) >= SYMM_NAME_BYTES)
         return error_set(TUTTI_ERR_INVALID,
                          "tutti_symm_group: name \"%.80s\": expected 1 to %d bytes",
@@ -193,7 +193,7 @@ static enum tutti_status group_check(const char *name, int rank, int world_size,
                          "tutti_symm_group \"%s\": rank %d of %d: expected 1 to %d ranks, counted "
                          "from 0",
                          name, rank, world_size, TUTTI_MAX_RANKS);
-    return TUTTI_OK;
+    return store_check(store, "tutti_symm_group");
 }
 
 /* Under the lock. */

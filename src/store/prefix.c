@@ -3,7 +3,6 @@
 #include "store/store.h"
 
 #include "error.h"
-#include "ipc/fork.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -201,16 +200,11 @@ enum tutti_status tutti_store_prefix(tutti_store_t *store, const char *prefix, t
 {
     if (view)
         *view = NULL;
-    if (!store || !prefix || !view)
+    if (!prefix || !view)
         return error_set(TUTTI_ERR_INVALID, "tutti_store_prefix: %s is NULL",
-                         !store    ? "store"
-                         : !prefix ? "prefix"
-                                   : "view");
-    if (fork_detected(store->epoch))
-        return error_set(TUTTI_ERR_INVALID,
-                         "tutti_store_prefix: this store was opened before fork(): open it again "
-                         "in the child");
-    return open_view(store, prefix, false, view);
+                         prefix ? "view" : "prefix");
+    enum tutti_status status = store_check(store, "tutti_store_prefix");
+    return status == TUTTI_OK ? open_view(store, prefix, false, view) : status;
 }
 
 enum tutti_status prefix_open(tutti_store_t *store, const char *prefix, tutti_store_t **view)

@@ -138,7 +138,7 @@ const char *tutti_store_url(const tutti_store_t *store)
     return store ? store->url : NULL;
 }
 
-static enum tutti_status check_handle(const tutti_store_t *store, const char *call)
+enum tutti_status store_check(const tutti_store_t *store, const char *call)
 {
     if (!store)
         return error_set(TUTTI_ERR_INVALID, "%s: store is NULL", call);
@@ -152,7 +152,7 @@ static enum tutti_status check_handle(const tutti_store_t *store, const char *ca
 static enum tutti_status check_keys(const tutti_store_t *store, const char *call,
                                     const char *const *keys, size_t count)
 {
-    enum tutti_status status = check_handle(store, call);
+    enum tutti_status status = store_check(store, call);
     if (status != TUTTI_OK)
         return status;
     if (!keys && count > 0)
@@ -365,7 +365,7 @@ enum tutti_status tutti_store_delete(tutti_store_t *store, const char *key, bool
 
 enum tutti_status tutti_store_num_keys(tutti_store_t *store, int64_t *count)
 {
-    enum tutti_status status = check_handle(store, "tutti_store_num_keys");
+    enum tutti_status status = store_check(store, "tutti_store_num_keys");
     if (status == TUTTI_OK)
         status = check_out("tutti_store_num_keys", count);
     return status == TUTTI_OK ? store->ops.base.num_keys(subject(store), count) : status;

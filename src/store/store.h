@@ -114,6 +114,9 @@ enum tutti_status store_value_check(const char *key, size_t size, size_t bytes);
 /* Text to a number within bounds; false for anything but plain decimal digits. */
 bool store_parse_number(const char *text, long long least, long long most, long long *number);
 
+/* Whether it is there, and this process's own. Returns INVALID. */
+enum tutti_status store_check(const tutti_store_t *store, const char *call);
+
 /* tutti_store_prefix(), but the view closes the base with itself; not on failure. */
 enum tutti_status prefix_open(tutti_store_t *store, const char *prefix, tutti_store_t **view);
 

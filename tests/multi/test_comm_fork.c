@@ -41,8 +41,9 @@ static bool refuses(enum tutti_status status)
 }
 
 /* Returns the line that failed. */
-static int child(tutti_comm_t *comm, tutti_work_t *work)
+static int child(tutti_comm_t *comm, tutti_work_t *work, tutti_store_t *parents)
 {
+    struct tutti_comm_options later = {.struct_size = sizeof later, .defer = true};
     float one = 1, sum = 0;
     enum tutti_algo algo;
     tutti_store_t *store;
@@ -61,6 +62,8 @@ static int child(tutti_comm_t *comm, tutti_work_t *work)
         !refuses(tutti_work_result(work, 0)))
         return __LINE__;
     tutti_comm_abort(comm); /* nothing to the parent */
+    if (!refuses(tutti_comm_create(parents, 0, 1, &later, &own)) || own)
+        return __LINE__;
     if (tutti_store_open("memory:child", 1000, &store) != TUTTI_OK)
         return __LINE__;
     if (tutti_comm_create(store, 0, 1, NULL, &own) != TUTTI_OK)
@@ -86,7 +89,7 @@ static int live(struct ranks *ranks, int rank, tutti_store_t *store)
         pid_t pid = fork();
         RANKS_CHECK(pid >= 0);
         if (pid == 0) {
-            int line = child(comm, work);
+            int line = child(comm, work, store);
             if (line)
                 fprintf(stderr, "child: line %d: %s\n", line, tutti_last_error());
             _exit(line ? 1 : 0);

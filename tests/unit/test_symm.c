@@ -535,9 +535,13 @@ static void a_child_owns_nothing(void **state)
         if (tutti_symm_free(self.buffer) != TUTTI_ERR_INVALID)
             result = 4;
         tutti_symm_group_destroy(self.group);
-        /* Under the same name it may have one of its own, at the same address perhaps. */
+        /* Under the same name it may have one of its own, at the same address perhaps, but not on
+         * its parent's store. */
         tutti_symm_group_t *own;
-        if (tutti_symm_group("test", 0, 1, self.store, &own) != TUTTI_OK)
+        if (tutti_symm_group("test", 0, 1, self.store, &own) != TUTTI_ERR_INVALID || own)
+            result = 8;
+        else if (tutti_store_open("memory:child", 1000, &self.store) != TUTTI_OK ||
+                 tutti_symm_group("test", 0, 1, self.store, &own) != TUTTI_OK)
             result = 5;
         else if (tutti_symm_alloc(own, TUTTI_DEVICE_CPU, 100, &buffer) != TUTTI_OK)
             result = 6;
