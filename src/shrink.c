@@ -110,6 +110,7 @@ static enum tutti_status retire(struct tutti_comm *comm, uint64_t *completed)
 static void bury(struct tutti_comm *comm)
 {
     comm->shrunk = true;
+    comm->service = COMM_FREE; /* who calls hears that it is over, not of a group that was */
     cpu_group_abort(&comm->cpu);
     if (comm->cuda)
         cuda_group_bury(comm->cuda);

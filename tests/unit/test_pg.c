@@ -287,6 +287,8 @@ static void one_thread_shrinks(void **state)
         assert_int_equal(intruder.status, TUTTI_ERR_CONCURRENT);
         assert_int_equal(tutti_comm_shrink(old, store, NULL, &second, NULL), TUTTI_ERR_INVALID);
         assert_non_null(strstr(tutti_last_error(), "has shrunk already"));
+        assert_int_equal(tutti_barrier(old, NULL, 0, TUTTI_STREAM_DEFAULT), TUTTI_ERR_ABORTED);
+        assert_int_equal(tutti_pg_create(old, NULL, &group), TUTTI_ERR_ABORTED);
         tutti_comm_destroy(shrunk);
         tutti_comm_destroy(old);
     }
