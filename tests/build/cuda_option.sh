@@ -1,0 +1,30 @@
+#!/bin/bash
+# What is asked for is built, or said to be missing: TUTTI_CUDA in any spelling of yes and no, and the nvcc
+# of TUTTI_NVCC, in whose place no other one is taken.
+set -euo pipefail
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+cat >"$work/CMakeLists.txt" <<END
+cmake_minimum_required(VERSION 3.16)
+project(option NONE)
+include($PWD/cmake/cuda.cmake)
+END
+
+bad=0
+# expect fails|passes TEXT OPTION...: the outcome, and what is said.
+expect() {
+    local outcome=passes said
+    said=$(cmake -S "$work" -B "$work/build" "${@:3}" 2>&1) || outcome=fails
+    rm -rf "$work/build"
+    [[ $outcome == "$1" && $(tr -s ' \n' ' ' <<<"$said") == *"$2"* ]] ||
+        { echo "${*:3} $outcome, expected that it $1, with: $2"; echo "$said"; bad=1; }
+}
+for yes in ON on TRUE 1 AUTO auto; do
+    expect fails "TUTTI_NVCC=/nonexistent/nvcc: there is no such file" -DTUTTI_CUDA=$yes -DTUTTI_NVCC=/nonexistent/nvcc
+    expect fails "/bin/false does not run" -DTUTTI_CUDA=$yes -DTUTTI_NVCC=/bin/false
+done
+for no in OFF off FALSE 0; do
+    expect passes "left out: TUTTI_CUDA was $no" -DTUTTI_CUDA=$no -DTUTTI_NVCC=/nonexistent/nvcc
+done
+expect fails "TUTTI_CUDA=maybe: expected AUTO, ON or OFF" -DTUTTI_CUDA=maybe
+exit "$bad"
