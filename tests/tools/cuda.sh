@@ -76,6 +76,10 @@ refused "-n: '9'.*2 to 8" --device cuda -n 9
 refused "--iters: '401'.*1 to 400 rounds" --device cuda --iters 401
 status 1 env TUTTI_ALLOW_OVERLAPPING_DEVICES=Off "$tutti" bench --device cuda -n 4
 err '-n 4: each rank needs a GPU of its own, and this machine has 3'
+status 1 env TUTTI_ALLOW_OVERLAPPING_DEVICES=0 "$tutti" bench --device cuda -n 4
+err '-n 4: each rank needs a GPU of its own, and this machine has 3'
+status 1 env TUTTI_ALLOW_OVERLAPPING_DEVICES=maybe "$tutti" bench --device cuda -n 4
+err 'TUTTI_ALLOW_OVERLAPPING_DEVICES=maybe: expected 0 or 1'
 status 1 env TUTTI_STANDIN_DEVICES=1 "$tutti" bench --device cuda
 err 'needs two GPUs'
 status 1 env TUTTI_CUDA_LIBRARY=/nonexistent/cuda "$tutti" bench --device cuda
@@ -104,7 +108,7 @@ PYTHON
 
 # The plan where devices do not reach each other, and where ranks share one.
 staged='why forced by the call, the options or TUTTI_ALGO$'
-status 0 "$tutti" info --plan -n 2
+status 0 env TUTTI_ALLOW_OVERLAPPING_DEVICES=Off "$tutti" info --plan -n 2
 out 'arena: in the host.s memory: asked for'
 out "to_bytes any, algo two_shot_pipelined, $staged"
 out 'two ranks on device 0, result refused unless TUTTI_ALLOW_OVERLAPPING_DEVICES is set, declined yes'
