@@ -456,7 +456,7 @@ struct tutti_fault {
  * Creates a communicator of world_size ranks (CPU: 1 to 64, CUDA: 2 to 8; processes, or threads
  * that each call this) and, unless options->defer, meets the others: every rank calls this with a
  * store of the same contents and the same world_size, and creates the communicators of one name in
- * the same order. Checked in this order: arguments, options, environment, world size and, on CUDA,
+ * the same order. Checked in this order: arguments, options, world size, environment and, on CUDA,
  * driver, device (compute capability 8.0 or newer) and tuning file, before the store is touched;
  * that all ranks come; version and configuration of all ranks (MISMATCH names the difference); same
  * host; on CUDA, a device of its own for each rank, by UUID; that their topology files agree; that
