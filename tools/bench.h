@@ -70,6 +70,8 @@ bool bench_config_init(struct bench_config *config, int argc, char **argv);
 void bench_config_default(struct bench_config *config);
 /* Notes the words as they were given; before argp reorders them. */
 void bench_config_command(struct bench_config *config, int argc, char **argv);
+/* What to say if the communicator's results cannot be compared, else NULL. */
+const char *bench_check_refusal(const struct bench_config *config, tutti_comm_t *comm);
 /* Looks at the machine, lists the rows. False after a message. */
 bool bench_config_complete(struct bench_config *config);
 void bench_config_fini(struct bench_config *config);

@@ -606,11 +606,14 @@ bool bench_gpu_run(const struct bench_rank *self)
 {
     struct gpu_bench bench = {.self = self, .config = self->config};
     struct bench_record ready = {.kind = BENCH_READY, .rank = self->rank, .pid = (int)getpid()};
+    const char *refusal;
     int row = -1;
     bool ok = open_device(&bench, ready.device, sizeof ready.device);
     double begin = clock_seconds();
     ok = ok && create_library(&bench);
     ready.setup_ms = (clock_seconds() - begin) * 1e3;
+    if (ok && (refusal = bench_check_refusal(self->config, bench.comm)))
+        ok = fail(&bench, TUTTI_ERR_INVALID, "%s", refusal);
     ok = ok && create_tuned(&bench) && allocate(&bench);
     tutti_comm_describe(bench.comm, ready.message, sizeof ready.message);
     ready.nccl = bench.nccl ? nccl_version() : 0;

@@ -308,6 +308,7 @@ bool bench_rank_run(const struct bench_rank *self)
 {
     struct measure measure = {.self = self, .config = self->config};
     struct bench_record ready = {.kind = BENCH_READY, .rank = self->rank, .pid = (int)getpid()};
+    const char *refusal = NULL;
     int row = -1;
     bool ok = false;
     enum tutti_status status = TUTTI_ERR_SYSTEM;
@@ -316,11 +317,13 @@ bool bench_rank_run(const struct bench_rank *self)
     status = TUTTI_ERR_NO_MEMORY;
     if (allocate(&measure))
         status = prepare_rank(&measure, &ready.setup_ms);
+    if (status == TUTTI_OK && (refusal = bench_check_refusal(self->config, measure.comm)))
+        status = TUTTI_ERR_INVALID;
     ok = status == TUTTI_OK && bench_send_record(self, &ready) && run_rows(&measure, &status, &row);
 
 err_release:
     if (!ok) /* the library has written the message, unless the memory was lacking here */
-        bench_send_error(self, row, status, tutti_last_error());
+        bench_send_error(self, row, status, refusal ? refusal : tutti_last_error());
     release(&measure);
     return ok;
 }

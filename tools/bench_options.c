@@ -410,6 +410,15 @@ static bool fits_memory(const struct bench_config *config)
                      most, config->ranks, need, have);
 }
 
+const char *bench_check_refusal(const struct bench_config *config, tutti_comm_t *comm)
+{
+    const bool compares = config->check && config->collective == TUTTI_COLLECTIVE_ALL_REDUCE;
+    return compares && sums_in_ring(comm)
+               ? "the ranks' links, or TUTTI_ALGO, make the algorithm a ring: give -c 0, for its "
+                 "bits are a chain's, what is compared are those of a tree"
+               : NULL;
+}
+
 /* A rank a GPU; not bound to a core. */
 static bool count_gpus(struct bench_config *config)
 {

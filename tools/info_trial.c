@@ -46,25 +46,38 @@ struct report {
 
 /* ---- a rank ---------------------------------------------------------------------------------- */
 
+static bool input_write(struct trial *self, enum tutti_dtype dtype, char *table, float *data,
+                        void *memory)
+{
+    struct reference reference = {.dtype = dtype, .op = TUTTI_OP_SUM, .ranks = self->ranks};
+    reference_input(&reference, self->rank, table);
+    reference_fill(data, ELEMENTS, sizeof *data, table);
+    return gpu_copy(memory, data, ELEMENTS * sizeof *data);
+}
+
 /* The input in device memory, and a stream. Before the communicator is there: where threads share a
  * device, a copy may wait for their kernels, which would wait for this rank's. */
 static bool fill(struct trial *self, char *table, float *data, void **memory,
                  tutti_stream_t *stream)
 {
-    struct reference reference = {.dtype = TUTTI_FLOAT32, .op = TUTTI_OP_SUM, .ranks = self->ranks};
     *memory = gpu_alloc(ELEMENTS * sizeof *data);
-    reference_input(&reference, self->rank, table);
-    reference_fill(data, ELEMENTS, sizeof *data, table);
-    return *memory && gpu_copy(*memory, data, ELEMENTS * sizeof *data) && gpu_stream_create(stream);
+    return *memory && input_write(self, TUTTI_FLOAT32, table, data, *memory) &&
+           gpu_stream_create(stream);
 }
 
-/* An all-reduce of it, compared with the reference. */
+/* An all-reduce of it, compared with the reference. Where a ring sums it is one of integers of that
+ * width, whose bits are the same in any order; three ranks have a device each. */
 static bool reduce_and_check(struct trial *self, tutti_comm_t *comm, char *table, float *data,
                              void *memory, tutti_stream_t stream)
 {
     struct reference reference = {.dtype = TUTTI_FLOAT32, .op = TUTTI_OP_SUM, .ranks = self->ranks};
+    if (sums_in_ring(comm)) {
+        reference.dtype = TUTTI_INT32;
+        if (!input_write(self, reference.dtype, table, data, memory))
+            return false;
+    }
     self->status =
-        tutti_all_reduce(memory, memory, ELEMENTS, TUTTI_FLOAT32, TUTTI_SUM, comm, stream);
+        tutti_all_reduce(memory, memory, ELEMENTS, reference.dtype, TUTTI_SUM, comm, stream);
     if (self->status || !gpu_stream_synchronize(stream))
         return false;
     self->status = tutti_comm_status(comm, NULL);

@@ -187,6 +187,14 @@ void format_date(char *text, size_t capacity)
     strftime(text, capacity, "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&now, &utc));
 }
 
+bool sums_in_ring(tutti_comm_t *comm)
+{
+    enum tutti_algo algo = TUTTI_ALGO_NONE;
+    return tutti_comm_world_size(comm) > 2 &&
+           tutti_comm_algorithm(comm, 1, TUTTI_FLOAT32, TUTTI_SUM, NULL, &algo, NULL) == TUTTI_OK &&
+           algo == TUTTI_ALGO_RING;
+}
+
 double clock_seconds(void)
 {
     struct timespec now;

@@ -50,6 +50,10 @@ void format_size(size_t bytes, char *text, size_t capacity);
 void format_date(char *text, size_t capacity);
 const char *op_kind_name(enum tutti_op_kind op);
 
+/* Whether the communicator's sums go round a ring of three or more, whose bits are a chain's: then
+ * those of floats are not the reference's, which are a tree's. */
+bool sums_in_ring(tutti_comm_t *comm);
+
 /* Seconds of a clock that only goes forward. */
 double clock_seconds(void);
 

@@ -109,6 +109,10 @@ refused "-c: '2'.*0 to 1" -c 2
 refused "--algo: 'tree'.*one_shot" --algo tree
 refused "--algo ring needs -c 0" --algo ring
 status 0 "$tutti" bench -n 3 --algo ring -c 0 -b 8 -e 64K -f 32 "${quick[@]}"
+# Also where nobody has named it on the command line.
+status 1 env TUTTI_ALGO=ring "$tutti" bench -n 3 -b 64K -e 64K "${quick[@]}"
+err 'rank .: TUTTI_ERR_INVALID: .*a ring.*give -c 0'
+status 0 env TUTTI_ALGO=ring "$tutti" bench -n 3 -c 0 -b 64K -e 64K "${quick[@]}"
 refused "--collective: 'gather'.*barrier" --collective gather
 refused "--json: '/nonexistent/x'.*No such file" --json /nonexistent/x
 refused "'8'.*options only" 8

@@ -124,6 +124,13 @@ assert processes["describe"]["arena"] == "none, for a host thread stages: proces
 assert processes["choices"] == [{"from_bytes": 2, "to_bytes": "any", "algo": "host_staged",
                                  "why": "staged by a host thread: processes share a device"}]
 PYTHON
+# A ring has bits of its own, which are not wrong.
+status 0 env TUTTI_FORCE_FULLY_CONNECTED=1 TUTTI_ALGO=ring "$tutti" info --plan -n 2
+out 'test: all-reduce of 3 threads'
+out 'result: ok'
+out 'algo ring'
+status 1 env TUTTI_FORCE_FULLY_CONNECTED=1 TUTTI_ALGO=ring "$tutti" bench "${quick[@]}" -n 3
+err 'rank .: TUTTI_ERR_INVALID: .*a ring.*give -c 0'
 # Forced, an algorithm of devices is what is planned; a trial that fails is said, and fails.
 status 0 env TUTTI_STANDIN_DEVICES=1 TUTTI_ALLOW_OVERLAPPING_DEVICES=1 TUTTI_ALGO=two_shot "$tutti" info \
     --plan --json -n 2

@@ -90,6 +90,18 @@ assert all(choice["algo"] != "none" for one in table for choice in one["choices"
 PYTHON
 status 1 env TUTTI_TOPOLOGY_FILE="$work/mesh" "$tutti" info --plan -n 3
 err 'is of 8 ranks, the world size is 3'
+# A ring has bits of its own, which are not wrong.
+cat >"$work/ring" <<'END'
+tutti-topology 1
+ranks 4
+X 1 0 1
+1 X 1 0
+0 1 X 1
+1 0 1 X
+END
+status 0 env TUTTI_TOPOLOGY_FILE="$work/ring" "$tutti" info -n 4
+out 'test all-reduce of 4 processes, result ok'
+out 'algo ring, why only the links of a ring join all ranks'
 status 64 "$tutti" info -n 1
 err "'1'.*2 to 64"
 finish
