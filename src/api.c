@@ -36,10 +36,6 @@ static enum tutti_status refuse(struct tutti_comm *comm, const char *call)
         return error_set(TUTTI_ERR_INVALID,
                          "%s: communicator \"%s\" has not met: call tutti_comm_rendezvous()%s%s",
                          call, comm->name, comm->reason[0] ? "; it failed: " : "", comm->reason);
-    /* One that is over says so: a group that has ended, too, keeps `busy`. */
-    enum tutti_status status = comm->cuda ? TUTTI_OK : cpu_group_status(&comm->cpu, NULL);
-    if (status != TUTTI_OK)
-        return status;
     return error_set(TUTTI_ERR_CONCURRENT,
                      "%s: another thread is inside communicator \"%s\", or it serves a process "
                      "group: one caller at a time, or a communicator for each thread and group",
