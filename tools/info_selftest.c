@@ -35,7 +35,7 @@ struct trial {
     bool choose; /* fill choices instead of reducing */
     double round_trip_ns[TUTTI_MAX_RANKS];
     double setup_ms[TUTTI_MAX_RANKS];
-    bool passed[TUTTI_MAX_RANKS];
+    bool passed[TUTTI_MAX_RANKS], declined[TUTTI_MAX_RANKS];
     char message[TUTTI_MAX_RANKS][512];
     int choices[TUTTI_DTYPE_COUNT];
     struct choice choice[TUTTI_DTYPE_COUNT][CHOICES];
@@ -316,6 +316,7 @@ static bool comm_rank(void *context)
     snprintf(trial->message[self->rank], sizeof trial->message[0], "%s",
              status ? tutti_last_error() : "");
     trial->passed[self->rank] = !status && same;
+    trial->declined[self->rank] = status == TUTTI_ERR_DECLINED;
     tutti_comm_destroy(comm);
     tutti_store_close(store);
     return trial->passed[self->rank];
@@ -364,7 +365,7 @@ static void add_comm(json_t *results, int ranks, bool threads, bool *failed)
     if (!trial)
         return;
     for (int rank = 0; rank < ranks; rank++)
-        *failed |= !trial->passed[rank];
+        *failed |= !trial->passed[rank] && !trial->declined[rank];
     json_array_append_new(results, comm_result(trial));
     trial_destroy(trial);
 }
@@ -441,7 +442,7 @@ static void add_choices(json_t *results, int ranks, bool whole, bool *failed)
     for (int dtype = 0; dtype < (whole ? TUTTI_DTYPE_COUNT : 1); dtype++)
         if (!done[dtype])
             json_array_append_new(results, choices_of(trial, dtype, whole, done));
-    if (!trial->choices[0])
+    if (!trial->choices[0] && !trial->declined[0])
         *failed = !tool_fail("no choices among %d ranks: %s", ranks, trial->message[0]);
     trial_destroy(trial);
 }
