@@ -140,7 +140,10 @@ enum tutti_status channel_directory(char *path, size_t size)
     else
         length = snprintf(path, size, "/tmp/tutti-%u", geteuid());
     if (length < 0 || (size_t)length >= size)
-        return error_set(TUTTI_ERR_INVALID, "the directory's path is longer than %zu bytes", size);
+        return error_set(TUTTI_ERR_INVALID,
+                         "the path of the sockets' directory has %d bytes, of which %zu fit: set "
+                         "TUTTI_DIR to a shorter one",
+                         length, size - 1);
     return directory_open(path);
 }
 

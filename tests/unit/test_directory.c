@@ -135,6 +135,7 @@ static void too_long_is_refused(void **state)
     assert_int_equal(access(chosen, F_OK), -1);
     char tiny[4];
     assert_int_equal(channel_directory(tiny, sizeof tiny), TUTTI_ERR_INVALID);
+    assert_non_null(strstr(tutti_last_error(), "set TUTTI_DIR to a shorter one"));
 }
 
 static void set_age(const char *path, int64_t seconds)
