@@ -412,11 +412,14 @@ static bool fits_memory(const struct bench_config *config)
 
 const char *bench_check_refusal(const struct bench_config *config, tutti_comm_t *comm)
 {
-    const bool compares = config->check && config->collective == TUTTI_COLLECTIVE_ALL_REDUCE;
-    return compares && sums_in_ring(comm)
-               ? "the ranks' links, or TUTTI_ALGO, make the algorithm a ring: give -c 0, for its "
-                 "bits are a chain's, what is compared are those of a tree"
-               : NULL;
+    if (!config->check || config->collective != TUTTI_COLLECTIVE_ALL_REDUCE || !sums_in_ring(comm))
+        return NULL;
+    return config->tuning_count
+               ? "the ranks' links, or TUTTI_ALGO, make the algorithm a ring, which is in no "
+                 "tuning "
+                 "table: there is nothing to measure"
+               : "the ranks' links, or TUTTI_ALGO, make the algorithm a ring: give -c 0, for its "
+                 "bits are a chain's, what is compared are those of a tree";
 }
 
 /* A rank a GPU; not bound to a core. */

@@ -96,8 +96,10 @@ static json_t *describe_namespaces(void)
 static json_t *describe_launcher(void)
 {
     struct tutti_launcher launcher = {.struct_size = sizeof launcher};
-    if (tutti_info_launcher(&launcher))
-        return json_string("none");
+    if (tutti_info_launcher(&launcher)) {
+        const char *why = tutti_last_error(); /* there is none, or a variable is malformed */
+        return json_text(strncmp(why, "no launcher", 11) == 0 ? "none" : why);
+    }
     return json_sprintf("%s, rank %d of %d", launcher.name, launcher.rank, launcher.world_size);
 }
 
@@ -117,16 +119,19 @@ static json_t *describe_environment(void)
     return object;
 }
 
+static json_t *describe_symm_backend(void)
+{
+    const char *backend = "";
+    return json_text(tutti_info_symm_backend(&backend) ? tutti_last_error() : backend);
+}
+
 static json_t *describe_library(void)
 {
     int version = tutti_version();
-    const char *backend = "";
-    if (tutti_info_symm_backend(&backend))
-        backend = tutti_last_error();
     return json_pack("{s:o, s:s, s:b, s:o, s:b, s:o, s:o}", "version",
                      json_sprintf("%d.%d.%d", version / 10000, version / 100 % 100, version % 100),
                      "isa", tutti_info_isa(), "enabled", tutti_comm_is_enabled(),
-                     "symmetric_memory", json_text(backend), "multicast",
+                     "symmetric_memory", describe_symm_backend(), "multicast",
                      tutti_info_multicast(TUTTI_DEVICE_CPU), "launcher", describe_launcher(),
                      "environment", describe_environment());
 }

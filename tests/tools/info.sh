@@ -77,6 +77,11 @@ assert len(info["communicators"]) == 2
 assert all("/tmp/?: " in one["result"] for one in info["communicators"]), info["communicators"]
 PYTHON
 
+# What cannot be read is said where it belongs.
+status 0 env TUTTI_SYMM_BACKEND=nvshmem RANK=x WORLD_SIZE=2 "$tutti" info -n 2
+out '^  symmetric_memory: TUTTI_SYMM_BACKEND=nvshmem is not known'
+out '^  launcher: RANK=x: expected a whole number'
+
 # A report is passed on.
 status 0 env TUTTI_STORE_SECRET=swordfish "$tutti" info -n 2
 out 'TUTTI_STORE_SECRET: '
