@@ -11,6 +11,7 @@ enum {
     TRIAL_NS = 20000000,  /* after a move */
     LEAST_REST_MS = 100,  /* after one that was taken back; doubles until one lasts */
     MOST_REST_MS = 51200,
+    PLENTY = 4, /* cores a rank */
 };
 
 int balance_target(const int *cores, int size, int rank, const cpu_set_t *allowed)
@@ -43,6 +44,25 @@ bool balance_move(int core)
     return sched_getaffinity(0, sizeof mask, &mask) == 0 &&
            sched_setaffinity(0, sizeof one, &one) == 0 &&
            sched_setaffinity(0, sizeof mask, &mask) == 0;
+}
+
+bool balance_part(const cpu_set_t *allowed, int cores, int rank, int size, cpu_set_t *part)
+{
+    if (CPU_COUNT(allowed) != cores || size < 2 || cores < size || cores >= PLENTY * size)
+        return false;
+    CPU_ZERO(part);
+    for (int core = 0, i = 0; core < CPU_SETSIZE; core++)
+        if (CPU_ISSET(core, allowed) && i++ * size / cores == rank)
+            CPU_SET(core, part);
+    return true;
+}
+
+void balance_keep_to_part(int cores, int rank, int size)
+{
+    cpu_set_t allowed, part;
+    if (sched_getaffinity(0, sizeof allowed, &allowed) == 0 &&
+        balance_part(&allowed, cores, rank, size, &part))
+        (void)sched_setaffinity(0, sizeof part, &part); /* it may be forbidden: as well as before */
 }
 
 /* Relaxed: a core that is out of date costs a needless move at worst. */

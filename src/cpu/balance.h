@@ -21,6 +21,16 @@ int balance_target(const int *cores, int size, int rank, const cpu_set_t *allowe
 /* Puts the calling thread on a core; its mask is afterwards what it was. False if it may not. */
 bool balance_move(int core);
 
+/* For threads of the library's own, one a rank, of which there are `size`: which of the cores
+ * `allowed`, `cores` of all ranks together, that of `rank` should keep to, lest two of them share
+ * one while another is idle: a part for each, of neighbours. False, and *part is not set, where
+ * the thread may not run wherever others may, there are fewer cores than ranks, or so many that the
+ * kernel finds an idle one. */
+bool balance_part(const cpu_set_t *allowed, int cores, int rank, int size, cpu_set_t *part);
+
+/* Has the calling thread, and those that it starts, keep to its part, if there is one. */
+void balance_keep_to_part(int cores, int rank, int size);
+
 /* Says where this rank is, and moves it if it should, or back if it should not have. */
 void balance_look(struct cpu_group *group, int64_t now, int64_t yielded_ns);
 
