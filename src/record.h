@@ -20,7 +20,7 @@
 #define RECORD_LABEL "tutti-recorder"
 
 enum {
-    RECORD_VERSION = 2,
+    RECORD_VERSION = 3,
     RECORD_ENTRIES = 1024,
     RECORD_NAME_BYTES = 64,
     RECORD_TEXT_BYTES = 16 * 1024,
@@ -107,7 +107,8 @@ struct record_page {
     int32_t declined; /* a status: why they have not met */
     int64_t generation;
     uint64_t table_hash; /* of CUDA's tuning table */
-    unsigned char pad1[LAYOUT_LINE - 24];
+    uint64_t meeting;    /* no other communicator has it */
+    unsigned char pad1[LAYOUT_LINE - 32];
     char text[RECORD_TEXT_BYTES]; /* tutti_comm_describe() */
 
     struct layout_fault fault; /* as in the arena */

@@ -87,12 +87,21 @@ void recorder_forget(struct recorder *recorder)
     recorder->page = NULL;
 }
 
+/* What tells communicators apart, and does not tell the nonce, which is a secret. */
+static uint64_t meeting_of(const struct tutti_comm *comm)
+{
+    uint64_t halves[2];
+    memcpy(halves, comm->nonce, sizeof halves);
+    return halves[0] ^ halves[1];
+}
+
 void recorder_describe(struct tutti_comm *comm)
 {
     struct record_page *page = comm->recorder.page;
     page->declined = (int32_t)comm->declined;
     page->generation = comm->generation;
     page->table_hash = comm->table_hash;
+    page->meeting = meeting_of(comm);
     tutti_comm_describe(comm, page->text, sizeof page->text);
     /* R1 pairs R1a */
     order_store_release_u32(&page->phase, comm->ready ? RECORD_MET : RECORD_NOT_MET);

@@ -325,12 +325,18 @@ static void put_description(FILE *out, const char *text)
     fprintf(out, "\n  ],\n");
 }
 
+/* Quoted; 0 is null. */
+static void put_number(FILE *out, const char *key, uint64_t number)
+{
+    if (number)
+        fprintf(out, "  \"%s\": \"%016" PRIx64 "\",\n", key, number);
+    else
+        fprintf(out, "  \"%s\": null,\n", key);
+}
+
 static void put_identity(FILE *out, const struct recorder_snapshot *snapshot)
 {
     const struct record_page *page = &snapshot->page;
-    char hash[24] = "null";
-    if (page->table_hash)
-        snprintf(hash, sizeof hash, "\"%016" PRIx64 "\"", page->table_hash);
     fprintf(out, "  \"tutti_dump\": 1,\n  \"version\": \"%u.%u.%u\",\n  \"cause\": \"%s\",\n",
             (unsigned)page->library / 10000, (unsigned)page->library / 100 % 100,
             (unsigned)page->library % 100, snapshot->cause);
@@ -344,10 +350,12 @@ static void put_identity(FILE *out, const struct recorder_snapshot *snapshot)
             page->generation, (int)page->rank, (int)page->world_size,
             page->device == TUTTI_DEVICE_CUDA ? "cuda" : "cpu", NAME_OF(phases, page->phase),
             tutti_status_name((enum tutti_status)page->declined));
+    put_number(out, "meeting", page->meeting);
+    put_number(out, "table_hash", page->table_hash);
     fprintf(out,
-            "  \"table_hash\": %s,\n  \"taken_realtime_ns\": %" PRId64 ",\n  \"taken_ns\": %" PRId64
+            "  \"taken_realtime_ns\": %" PRId64 ",\n  \"taken_ns\": %" PRId64
             ",\n  \"created_ns\": %" PRId64 ",\n",
-            hash, snapshot->realtime_ns, snapshot->monotonic_ns, page->monotonic_ns);
+            snapshot->realtime_ns, snapshot->monotonic_ns, page->monotonic_ns);
 }
 
 enum tutti_status recorder_json(const struct recorder_snapshot *snapshot, char **text,

@@ -119,6 +119,7 @@ static void meeting_read(const struct record_page *page, struct record_page *cop
     copy->declined = page->declined;
     copy->generation = page->generation;
     copy->table_hash = page->table_hash;
+    copy->meeting = page->meeting;
     memcpy(copy->text, page->text, sizeof copy->text - 1);
 }
 

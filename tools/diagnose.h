@@ -32,7 +32,8 @@ struct dump_fault {
 struct dump {
     json_t *root;
     const char *name;
-    int64_t generation; /* 0: the ranks have not met */
+    const char *meeting; /* "": none is told */
+    int64_t generation;  /* 0: the ranks have not met */
     int64_t taken_ns;
     int rank, world_size, pid;
     int awaits; /* the rank that it waits for, -1 if none */

@@ -33,7 +33,7 @@ struct evidence {
 bool same_communicator(const struct dump *a, const struct dump *b)
 {
     return strcmp(a->name, b->name) == 0 && a->generation == b->generation &&
-           a->world_size == b->world_size;
+           strcmp(a->meeting, b->meeting) == 0 && a->world_size == b->world_size;
 }
 
 const char *culprit_reason_text(enum culprit_reason reason)

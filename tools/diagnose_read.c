@@ -190,8 +190,12 @@ static void dump_read(struct reader *reader, struct dump *dump)
     dump->name = get_string(reader, root, "name");
     dump->taken_ns = get_integer(reader, root, "taken_ns", INT64_MIN, INT64_MAX);
     dump->generation = get_integer(reader, root, "generation", INT64_MIN, INT64_MAX);
-    if (strcmp(get_string(reader, root, "phase"), "met") != 0)
+    const json_t *meeting = json_object_get(root, "meeting");
+    dump->meeting = meeting && !json_is_null(meeting) ? get_string(reader, root, "meeting") : "";
+    if (strcmp(get_string(reader, root, "phase"), "met") != 0) {
         dump->generation = 0;
+        dump->meeting = "";
+    }
     dump->awaits = -1;
     const json_t *waits = json_object_get(root, "waits");
     if (json_is_object(waits))

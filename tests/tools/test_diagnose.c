@@ -325,9 +325,43 @@ static void what_is_no_dump_is_refused(void **state)
     }
 }
 
+/* Restarts count their generations anew. */
+static void jobs_of_one_name_are_told_apart(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *a, *b;
+        bool same;
+    } cases[] = {{"0123456789abcdef", "0123456789abcdef", true},
+                 {"0123456789abcdef", "0123456789abcdee", false},
+                 {"0123456789abcdef", NULL, false},
+                 {NULL, NULL, true}}; /* of a library that did not say */
+    const struct story story = {.operations = {{0}}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const char *const meetings[2] = {cases[i].a, cases[i].b};
+        struct dump dumps[2];
+        for (int rank = 0; rank < 2; rank++) {
+            char problem[256] = "";
+            json_t *root = dump_pack(&story, rank);
+            if (meetings[rank])
+                json_object_set_new(root, "meeting", json_string(meetings[rank]));
+            char *text = json_dumps(root, 0);
+            assert_true(dump_parse(text, strlen(text), &dumps[rank], problem, sizeof problem));
+            free(text);
+            json_decref(root);
+        }
+        assert_int_equal(same_communicator(&dumps[0], &dumps[1]), cases[i].same);
+        dump_free(&dumps[0]);
+        dump_free(&dumps[1]);
+    }
+    assert_true(parses_with("meeting", json_null())); /* before the ranks have met */
+    assert_false(parses_with("meeting", json_integer(1)));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(jobs_of_one_name_are_told_apart),
         cmocka_unit_test(evidence_names_the_culprit),
         cmocka_unit_test(both_sides_are_told),
         cmocka_unit_test(what_is_told_is_utf8),

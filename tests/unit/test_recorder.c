@@ -177,7 +177,7 @@ static void the_text_says_what_is_there(void **state)
 {
     (void)state;
     struct tutti_comm *comm = comm_make();
-    const char *name, *phase, *what, *first, *outcome;
+    const char *name, *phase, *meeting, *what, *first, *outcome;
     json_int_t created, started, ended, taken, number;
     const struct recorder_operation operation = {
         .sequence = 9,
@@ -189,16 +189,18 @@ static void the_text_says_what_is_there(void **state)
     recorder_end(entry, RECORD_FAILED, TUTTI_ERR_TIMEOUT, RECORD_CALL, ticks_now());
     comm->ready = true;
     comm->generation = 17;
+    memcpy(comm->nonce, "0123456701234576", sizeof comm->nonce);
     recorder_describe(comm);
     json_t *root = to_json(comm->recorder.page);
-    assert_int_equal(json_unpack(root, "{s:s, s:s, s:I, s:I, s:[s], s:[{s:I, s:s, s:s, s:I, s:I}]}",
-                                 "name", &name, "phase", &phase, "created_ns", &created, "taken_ns",
-                                 &taken, "description", &first, "operations", "bytes", &number,
-                                 "dtype", &what, "status", &outcome, "started_ns", &started,
-                                 "ended_ns", &ended),
-                     0);
+    assert_int_equal(
+        json_unpack(root, "{s:s, s:s, s:s, s:I, s:I, s:[s], s:[{s:I, s:s, s:s, s:I, s:I}]}", "name",
+                    &name, "phase", &phase, "meeting", &meeting, "created_ns", &created, "taken_ns",
+                    &taken, "description", &first, "operations", "bytes", &number, "dtype", &what,
+                    "status", &outcome, "started_ns", &started, "ended_ns", &ended),
+        0);
     assert_string_equal(name, "unit");
     assert_string_equal(phase, "met");
+    assert_string_equal(meeting, "0101000000000000");
     assert_string_equal(first, "name: unit");
     assert_int_equal(number, 200);
     assert_string_equal(what, "bfloat16");
