@@ -81,11 +81,11 @@ static enum tutti_status config_compare(const struct host_record *mine, int rank
 {
     const struct {
         const char *what;
-        int64_t mine, theirs;
+        uint64_t mine, theirs; /* none is negative */
     } fields[] = {
-        {"world size", mine->world_size, theirs->world_size},
+        {"world size", (uint64_t)mine->world_size, (uint64_t)theirs->world_size},
         {"device (0 is CPU, 1 CUDA)", mine->config.device, theirs->config.device},
-        {"buffer size", (int64_t)mine->config.buffer_size, (int64_t)theirs->config.buffer_size},
+        {"buffer size", mine->config.buffer_size, theirs->config.buffer_size},
         {"strict mode", mine->config.strict, theirs->config.strict},
         {"forced algorithm", mine->config.algo, theirs->config.algo},
         {"TUTTI_FORCE_FULLY_CONNECTED", mine->config.fully_connected,
@@ -98,8 +98,8 @@ static enum tutti_status config_compare(const struct host_record *mine, int rank
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
         if (fields[i].mine != fields[i].theirs)
             return error_set(TUTTI_ERR_MISMATCH,
-                             "ranks disagree about the %s: rank %d has %" PRId64
-                             ", rank %d has %" PRId64 ": set the same on all ranks",
+                             "ranks disagree about the %s: rank %d has %" PRIu64
+                             ", rank %d has %" PRIu64 ": set the same on all ranks",
                              fields[i].what, rank, fields[i].mine, peer, fields[i].theirs);
     }
     for (int leaf = 0; leaf < mine->world_size; leaf++) {

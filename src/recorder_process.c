@@ -95,7 +95,7 @@ enum tutti_status tutti_dump_process(int pid, const char *pattern, tutti_dump_fn
     enum tutti_status status = process_open(pid, &fds);
     if (status != TUTTI_OK)
         return error_context(status, "%s", call);
-    while ((entry = readdir(fds)) != NULL) {
+    while (errno = 0, (entry = readdir(fds)) != NULL) {
         if (!is_recorder(dirfd(fds), entry->d_name))
             continue;
         struct record_page *page = page_map(dirfd(fds), entry->d_name);
@@ -111,9 +111,13 @@ enum tutti_status tutti_dump_process(int pid, const char *pattern, tutti_dump_fn
         else if (fn)
             fn(context, path);
     }
+    if (errno != 0 && failures.status == TUTTI_OK)
+        status = error_errno("%s: /proc/%d/fd cannot be read to its end", call, pid);
+    else
+        status = TUTTI_OK;
     closedir(fds);
     if (failures.status == TUTTI_OK)
-        return TUTTI_OK;
+        return status;
     return error_set(failures.status, "%s: process %d, descriptor %s: %s", call, pid,
                      failures.descriptors, failures.why);
 }
