@@ -258,7 +258,10 @@ enum tutti_status topology_file_load(const char *path, struct topology_file *fil
         status = error_errno("TUTTI_TOPOLOGY_FILE=%s: read", path);
     else if (length == FILE_BYTES)
         status =
-            error_set(TUTTI_ERR_INVALID, "topology file %s: %d bytes or more", path, FILE_BYTES);
+            error_set(TUTTI_ERR_INVALID,
+                      "topology file %s: %d bytes or more, where a matrix of 64 ranks takes less "
+                      "than half: name the right file in TUTTI_TOPOLOGY_FILE, or unset it",
+                      path, FILE_BYTES);
     else
         status = topology_parse(text, length, path, file);
     free(text);

@@ -229,7 +229,10 @@ static enum tutti_status file_parse(const char *path, int fd, struct cuda_table 
     if (got < 0)
         status = error_errno("tuning file %s: read", path);
     else if (length == FILE_BYTES)
-        status = error_set(TUTTI_ERR_INVALID, "tuning file %s: %d bytes or more", path, FILE_BYTES);
+        status = error_set(TUTTI_ERR_INVALID,
+                           "tuning file %s: %d bytes or more, which no tuning table has: name what "
+                           "`tutti tune` wrote in TUTTI_TUNING_FILE, or remove the file",
+                           path, FILE_BYTES);
     else
         status = cuda_table_parse(text, length, path, table);
     free(text);

@@ -313,6 +313,9 @@ static void test_paths(void **state)
     write_file(path, HEAD REST_ROW);
     assert_int_equal(cuda_table_load(&table), TUTTI_OK);
     assert_string_equal(table.source, path);
+    setenv("TUTTI_TUNING_FILE", "/dev/zero", 1);
+    assert_int_equal(cuda_table_load(&table), TUTTI_ERR_INVALID);
+    assert_non_null(strstr(tutti_last_error(), "TUTTI_TUNING_FILE"));
 
     unsetenv("TUTTI_TUNING_FILE");
     setenv("XDG_CACHE_HOME", "not/absolute", 1);

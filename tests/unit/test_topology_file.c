@@ -121,6 +121,7 @@ static void test_load(void **state)
     assert_non_null(strstr(tutti_last_error(), path));
     assert_non_null(strstr(tutti_last_error(), "TUTTI_TOPOLOGY_FILE"));
     assert_int_equal(topology_file_load("/dev/zero", &file), TUTTI_ERR_INVALID);
+    assert_non_null(strstr(tutti_last_error(), "TUTTI_TOPOLOGY_FILE"));
     assert_int_equal(topology_file_load("/dev", &file), TUTTI_ERR_SYSTEM);
 }
 
