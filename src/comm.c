@@ -113,7 +113,7 @@ static enum tutti_status config_read(const struct tutti_comm_options *options, i
     return links_read(comm);
 }
 
-static enum tutti_status arguments_check(tutti_store_t *store, int rank, int world_size,
+static enum tutti_status arguments_check(const tutti_store_t *store, int rank, int world_size,
                                          const struct tutti_comm_options *options)
 {
     if (!store)
@@ -122,9 +122,6 @@ static enum tutti_status arguments_check(tutti_store_t *store, int rank, int wor
         return error_set(TUTTI_ERR_INVALID,
                          "rank %d of world size %d: expected 0 <= rank < world size", rank,
                          world_size);
-    enum tutti_status status = store_check(store, "tutti_comm_create");
-    if (status != TUTTI_OK)
-        return status;
     if (options->device != TUTTI_DEVICE_CPU && options->device != TUTTI_DEVICE_CUDA)
         return error_set(TUTTI_ERR_INVALID,
                          "device %d: expected TUTTI_DEVICE_CPU (0) or TUTTI_DEVICE_CUDA (1)",
@@ -298,18 +295,22 @@ enum tutti_status comm_derive(const struct tutti_comm *from, const int *ranks, i
 enum tutti_status tutti_comm_create(tutti_store_t *store, int rank, int world_size,
                                     const struct tutti_comm_options *given, tutti_comm_t **comm)
 {
+    static const char call[] = "tutti_comm_create";
     struct tutti_comm_options options = {.struct_size = sizeof options};
     if (!comm)
-        return error_set(TUTTI_ERR_INVALID, "tutti_comm_create: comm is NULL");
+        return error_set(TUTTI_ERR_INVALID, "%s: comm is NULL", call);
     *comm = NULL;
     enum tutti_status status = TUTTI_OK;
     if (given)
-        status = options_copy("tutti_comm_create", "tutti_comm_options", given, &options,
-                              sizeof options);
-    if (status == TUTTI_OK)
-        status = arguments_check(store, rank, world_size, &options);
+        status = options_copy(call, "tutti_comm_options", given, &options, sizeof options);
+    if (status != TUTTI_OK)
+        return status;
+    status = arguments_check(store, rank, world_size, &options);
     if (status == TUTTI_OK)
         status = host_check(options.device, world_size);
+    if (status != TUTTI_OK)
+        return error_context(status, "%s", call);
+    status = store_check(store, call);
     if (status != TUTTI_OK)
         return status;
 
@@ -323,7 +324,9 @@ enum tutti_status tutti_comm_create(tutti_store_t *store, int rank, int world_si
         return status;
     created->store = store;
     status = config_read(&options, world_size, created);
-    if (status == TUTTI_OK && !options.defer)
+    if (status != TUTTI_OK)
+        (void)error_context(status, "%s", call);
+    else if (!options.defer)
         status = tutti_comm_rendezvous(created);
     if (status != TUTTI_OK) {
         tutti_comm_destroy(created);

@@ -119,6 +119,7 @@ static enum tutti_status create(int rank, int size, const struct tutti_comm_opti
     enum tutti_status status = tutti_comm_create(store, rank, size, options, &comm);
     assert_null(comm);
     assert_int_equal(touched, before);
+    assert_reason("tutti_comm_create: ", NULL);
     return status;
 }
 
@@ -144,7 +145,7 @@ static void test_pointers(void **state)
     (void)state;
     assert_int_equal(tutti_comm_create(NULL, 0, 1, NULL, &comm), TUTTI_ERR_INVALID);
     assert_null(comm);
-    assert_reason("store is NULL", "tutti_store_open", NULL);
+    assert_reason("tutti_comm_create: store is NULL", "tutti_store_open", NULL);
     assert_int_equal(tutti_comm_create(store, 0, 1, NULL, NULL), TUTTI_ERR_INVALID);
     assert_reason("comm is NULL", NULL);
     assert_int_equal(tutti_comm_rendezvous(NULL), TUTTI_ERR_INVALID);

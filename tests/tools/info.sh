@@ -98,7 +98,7 @@ err 'is of 8 ranks, the world size is 3'
 # What is declined is said, and is no failure.
 status 0 env TUTTI_DISABLE=1 "$tutti" info -n 3
 out '^  enabled: no$'
-out 'test all-reduce of 3 processes, result TUTTI_DISABLE is set'
+out 'test all-reduce of 3 processes, result tutti_comm_create: TUTTI_DISABLE is set'
 # A ring has bits of its own, which are not wrong.
 cat >"$work/ring" <<'END'
 tutti-topology 1
