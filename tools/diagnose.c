@@ -254,5 +254,7 @@ int command_diagnose(int argc, char **argv)
     for (size_t i = 0; i < diagnose.count; i++)
         dump_free(&diagnose.dumps[i]);
     free(diagnose.dumps);
+    if (fflush(stdout) != 0) /* a verdict that nobody can read is none */
+        diagnose.failed = true;
     return diagnose.failed ? TOOL_FAILED : culprits > 0 ? TOOL_OK : NOBODY;
 }

@@ -40,6 +40,13 @@ for name in cut zeros absent; do
     err "$work/$name"
 done
 status 64 "$tutti" diagnose
+echo '{"tutti_dump": 1, "name": "calm", "generation": 1, "rank": 0, "world_size": 1, "pid": 1, "taken_ns": 5,
+"phase": "met", "waits": null, "fault": null, "peers": [], "operations": []}' >"$work/calm"
+status 3 "$tutti" diagnose "$work/calm"
+got=0
+"$tutti" diagnose "$work/calm" >/dev/full 2>"$work/err" || got=$?
+[[ $got == 1 ]] || complain "exit status $got instead of 1 with a full disk"
+err 'cannot write the output'
 rm -f "$dumps"/*
 
 # ---- a stopped rank, dumped from outside
