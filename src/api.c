@@ -31,7 +31,7 @@ static enum tutti_status refuse(struct tutti_comm *comm, const char *call)
     if (!comm)
         return error_set(TUTTI_ERR_INVALID, "%s: comm is NULL", call);
     if (fork_detected(comm->epoch))
-        return comm_refuse_child(comm);
+        return comm_refuse_child(comm, call);
     if (!comm->ready)
         return error_set(TUTTI_ERR_INVALID,
                          "%s: communicator \"%s\" has not met: call tutti_comm_rendezvous()%s%s",
@@ -569,7 +569,7 @@ enum tutti_status tutti_comm_algorithm(tutti_comm_t *comm, size_t count, enum tu
     if (!comm || !algo)
         return error_set(TUTTI_ERR_INVALID, "%s: %s is NULL", call, comm ? "algo" : "comm");
     if (fork_detected(comm->epoch))
-        return comm_refuse_child(comm);
+        return comm_refuse_child(comm, call);
     if (!comm->ready)
         return error_set(TUTTI_ERR_INVALID,
                          "%s: communicator \"%s\" has not met: call tutti_comm_rendezvous()", call,

@@ -113,11 +113,9 @@ static enum tutti_status config_read(const struct tutti_comm_options *options, i
     return links_read(comm);
 }
 
-static enum tutti_status arguments_check(const tutti_store_t *store, int rank, int world_size,
+static enum tutti_status arguments_check(int rank, int world_size,
                                          const struct tutti_comm_options *options)
 {
-    if (!store)
-        return error_set(TUTTI_ERR_INVALID, "store is NULL: open one with tutti_store_open()");
     if (world_size < 1 || rank < 0 || rank >= world_size)
         return error_set(TUTTI_ERR_INVALID,
                          "rank %d of world size %d: expected 0 <= rank < world size", rank,
@@ -292,41 +290,54 @@ enum tutti_status comm_derive(const struct tutti_comm *from, const int *ranks, i
     return TUTTI_OK;
 }
 
+/* From arguments that are right on: what the environment and the machine allow. */
+static enum tutti_status create(tutti_store_t *store, int rank, int world_size,
+                                const struct tutti_comm_options *options, struct tutti_comm **comm)
+{
+    struct tutti_allocator allocator = {.alloc = default_alloc, .free = default_free};
+    struct tutti_comm *created;
+    if (options->allocator)
+        allocator = *options->allocator;
+    enum tutti_status status = comm_alloc(&allocator, options->name ? options->name : "default",
+                                          rank, world_size, (int32_t)options->device, &created);
+    if (status != TUTTI_OK)
+        return status;
+    created->store = store;
+    status = config_read(options, world_size, created);
+    if (status != TUTTI_OK) {
+        tutti_comm_destroy(created);
+        return status;
+    }
+    *comm = created;
+    return TUTTI_OK;
+}
+
 enum tutti_status tutti_comm_create(tutti_store_t *store, int rank, int world_size,
                                     const struct tutti_comm_options *given, tutti_comm_t **comm)
 {
     static const char call[] = "tutti_comm_create";
     struct tutti_comm_options options = {.struct_size = sizeof options};
+    struct tutti_comm *created;
     if (!comm)
         return error_set(TUTTI_ERR_INVALID, "%s: comm is NULL", call);
     *comm = NULL;
-    enum tutti_status status = TUTTI_OK;
-    if (given)
+    if (!store)
+        return error_set(TUTTI_ERR_INVALID, "%s: store is NULL: open one with tutti_store_open()",
+                         call);
+    enum tutti_status status = store_check(store, call);
+    if (status == TUTTI_OK && given)
         status = options_copy(call, "tutti_comm_options", given, &options, sizeof options);
     if (status != TUTTI_OK)
         return status;
-    status = arguments_check(store, rank, world_size, &options);
+
+    status = arguments_check(rank, world_size, &options);
     if (status == TUTTI_OK)
         status = host_check(options.device, world_size);
+    if (status == TUTTI_OK)
+        status = create(store, rank, world_size, &options, &created);
     if (status != TUTTI_OK)
         return error_context(status, "%s", call);
-    status = store_check(store, call);
-    if (status != TUTTI_OK)
-        return status;
-
-    struct tutti_allocator allocator = {.alloc = default_alloc, .free = default_free};
-    struct tutti_comm *created;
-    if (options.allocator)
-        allocator = *options.allocator;
-    status = comm_alloc(&allocator, options.name ? options.name : "default", rank, world_size,
-                        (int32_t)options.device, &created);
-    if (status != TUTTI_OK)
-        return status;
-    created->store = store;
-    status = config_read(&options, world_size, created);
-    if (status != TUTTI_OK)
-        (void)error_context(status, "%s", call);
-    else if (!options.defer)
+    if (!options.defer)
         status = tutti_comm_rendezvous(created);
     if (status != TUTTI_OK) {
         tutti_comm_destroy(created);
@@ -597,20 +608,21 @@ static enum tutti_status rendezvous(struct tutti_comm *comm)
     return comm_assemble(comm, &store, NULL, &interrupt, deadline);
 }
 
-enum tutti_status comm_refuse_child(const struct tutti_comm *comm)
+enum tutti_status comm_refuse_child(const struct tutti_comm *comm, const char *call)
 {
     return error_set(TUTTI_ERR_INVALID,
-                     "communicator \"%s\" belongs to the process that created it, not to its fork: "
-                     "create one in each process",
-                     comm->name);
+                     "%s: communicator \"%s\" belongs to the process that created it, not to its "
+                     "fork: create one in each process",
+                     call, comm->name);
 }
 
 enum tutti_status tutti_comm_rendezvous(tutti_comm_t *comm)
 {
+    static const char call[] = "tutti_comm_rendezvous";
     if (!comm)
-        return error_set(TUTTI_ERR_INVALID, "tutti_comm_rendezvous: comm is NULL");
+        return error_set(TUTTI_ERR_INVALID, "%s: comm is NULL", call);
     if (fork_detected(comm->epoch))
-        return comm_refuse_child(comm);
+        return comm_refuse_child(comm, call);
     if (comm->ready)
         return TUTTI_OK;
     if (comm->declined != TUTTI_OK)
@@ -663,16 +675,16 @@ void tutti_comm_abort(tutti_comm_t *comm)
 
 enum tutti_status tutti_comm_status(tutti_comm_t *comm, struct tutti_fault *fault)
 {
+    static const char call[] = "tutti_comm_status";
     struct tutti_fault found = {.struct_size = sizeof found, .peer = -1};
     if (!comm)
-        return error_set(TUTTI_ERR_INVALID, "tutti_comm_status: comm is NULL");
+        return error_set(TUTTI_ERR_INVALID, "%s: comm is NULL", call);
     if (fork_detected(comm->epoch))
-        return comm_refuse_child(comm);
+        return comm_refuse_child(comm, call);
     if (fault && fault->struct_size < sizeof fault->struct_size)
         return error_set(TUTTI_ERR_INVALID,
-                         "fault->struct_size is %zu: set it to sizeof(struct "
-                         "tutti_fault), %zu",
-                         fault->struct_size, sizeof *fault);
+                         "%s: fault->struct_size is %zu: set it to sizeof(struct tutti_fault), %zu",
+                         call, fault->struct_size, sizeof *fault);
     enum tutti_status status = comm->declined;
     if (comm->ready && comm->cuda)
         status = cuda_group_status(comm->cuda, &found);

@@ -108,7 +108,7 @@ enum tutti_status comm_all_reduce_on(struct tutti_comm *comm, void *data, size_t
                                      enum tutti_dtype dtype, tutti_op_t op, int64_t timeout_ms,
                                      tutti_stream_t stream);
 
-/* The error of a child of fork() that uses its parent's communicator. */
-enum tutti_status comm_refuse_child(const struct tutti_comm *comm);
+/* The error of a child of fork() that uses its parent's communicator in `call`. */
+enum tutti_status comm_refuse_child(const struct tutti_comm *comm, const char *call);
 
 #endif

@@ -144,7 +144,7 @@ enum tutti_status tutti_comm_dump(tutti_comm_t *comm, const char *pattern)
     if (!comm)
         return error_set(TUTTI_ERR_INVALID, "%s: comm is NULL", call);
     if (fork_detected(comm->epoch))
-        return comm_refuse_child(comm);
+        return comm_refuse_child(comm, call);
     if (!pattern)
         pattern = comm->recorder.pattern;
     if (!pattern)

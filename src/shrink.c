@@ -29,7 +29,7 @@ static enum tutti_status comm_check(const struct tutti_comm *comm, const tutti_s
     if (!comm || !store)
         return error_set(TUTTI_ERR_INVALID, "%s: %s is NULL", call, comm ? "store" : "comm");
     if (fork_detected(comm->epoch))
-        return comm_refuse_child(comm);
+        return comm_refuse_child(comm, call);
     if (!comm->ready)
         return error_set(TUTTI_ERR_INVALID,
                          "%s: communicator \"%s\" has not met: create another one of fewer ranks",

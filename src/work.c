@@ -176,7 +176,7 @@ static enum tutti_status record_check(struct tutti_comm *comm, tutti_stream_t st
     if (!comm)
         return error_set(TUTTI_ERR_INVALID, "%s: comm is NULL", call);
     if (fork_detected(comm->epoch))
-        return comm_refuse_child(comm);
+        return comm_refuse_child(comm, call);
     if (!comm->ready)
         return error_set(TUTTI_ERR_INVALID,
                          "%s: communicator \"%s\" has not met: call tutti_comm_rendezvous()", call,

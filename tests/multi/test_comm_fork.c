@@ -35,10 +35,14 @@ static bool holds_any(void)
     return found;
 }
 
-static bool refuses(enum tutti_status status)
+/* Whether it was refused because of the fork, in the call's name. */
+static bool is_refused(const char *call, enum tutti_status status)
 {
-    return status == TUTTI_ERR_INVALID && strstr(tutti_last_error(), "fork");
+    return status == TUTTI_ERR_INVALID && strstr(tutti_last_error(), "fork") &&
+           strncmp(tutti_last_error(), call, strlen(call)) == 0;
 }
+
+#define REFUSES(call, ...) is_refused(#call ":", call(__VA_ARGS__))
 
 /* Returns the line that failed. */
 static int child(tutti_comm_t *comm, tutti_work_t *work, tutti_store_t *parents)
@@ -52,17 +56,17 @@ static int child(tutti_comm_t *comm, tutti_work_t *work, tutti_store_t *parents)
     bool done;
     if (holds_any())
         return __LINE__;
-    if (!refuses(tutti_all_reduce(&one, &sum, 1, TUTTI_FLOAT32, TUTTI_SUM, comm, 0)) ||
-        !refuses(tutti_barrier(comm, NULL, 0, 0)) || !refuses(tutti_comm_rendezvous(comm)) ||
-        !refuses(tutti_comm_status(comm, NULL)) ||
-        !refuses(tutti_comm_algorithm(comm, 1, TUTTI_FLOAT32, TUTTI_SUM, NULL, &algo, NULL)))
+    if (!REFUSES(tutti_all_reduce, &one, &sum, 1, TUTTI_FLOAT32, TUTTI_SUM, comm, 0) ||
+        !REFUSES(tutti_barrier, comm, NULL, 0, 0) || !REFUSES(tutti_comm_rendezvous, comm) ||
+        !REFUSES(tutti_comm_status, comm, NULL) ||
+        !REFUSES(tutti_comm_algorithm, comm, 1, TUTTI_FLOAT32, TUTTI_SUM, NULL, &algo, NULL))
         return __LINE__;
-    if (!refuses(tutti_work_record(comm, 0, &recorded)) || recorded ||
-        !refuses(tutti_work_test(work, &done)) || done || !refuses(tutti_work_wait(work, 0)) ||
-        !refuses(tutti_work_result(work, 0)))
+    if (!REFUSES(tutti_work_record, comm, 0, &recorded) || recorded ||
+        !REFUSES(tutti_work_test, work, &done) || done || !REFUSES(tutti_work_wait, work, 0) ||
+        !REFUSES(tutti_work_result, work, 0))
         return __LINE__;
     tutti_comm_abort(comm); /* nothing to the parent */
-    if (!refuses(tutti_comm_create(parents, 0, 1, &later, &own)) || own)
+    if (!REFUSES(tutti_comm_create, parents, 0, 1, &later, &own) || own)
         return __LINE__;
     if (tutti_store_open("memory:child", 1000, &store) != TUTTI_OK)
         return __LINE__;
