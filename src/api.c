@@ -71,7 +71,7 @@ static enum tutti_status options_read(const struct tutti_comm *comm,
                          "%s: flags 0x%" PRIx32 ": expected TUTTI_CALL_NO_ZERO_COPY "
                          "or 0",
                          call, options->flags);
-    status = options_algo_check(options->algo, comm->cuda != NULL);
+    status = options_algo_check(NULL, options->algo, comm->cuda != NULL);
     if (status == TUTTI_OK)
         status = plan_check(&comm->paths, &comm->topology, options->algo);
     return status == TUTTI_OK ? TUTTI_OK : error_context(status, "%s", call);

@@ -64,6 +64,21 @@ static enum tutti_status leaf_order_read(const int *order, int size, int32_t *le
     return TUTTI_OK;
 }
 
+/* What is known of a forced algorithm before the links are; `variable` as in options.h. */
+static enum tutti_status algo_check(const char *variable, enum tutti_algo algo,
+                                    enum tutti_device device, int world_size)
+{
+    char text[OPTIONS_ALGO_BYTES];
+    enum tutti_status status = options_algo_check(variable, algo, device == TUTTI_DEVICE_CUDA);
+    if (status != TUTTI_OK || algo != TUTTI_ALGO_HYBRID_CUBE_MESH ||
+        world_size == TOPOLOGY_MESH_RANKS)
+        return status;
+    options_algo_text(variable, algo, text, sizeof text);
+    return error_set(TUTTI_ERR_INVALID,
+                     "%s serves 8 ranks, not %d: expected none, one_shot, two_shot or ring", text,
+                     world_size);
+}
+
 /* Options, then the environment, then defaults. */
 static enum tutti_status config_read(const struct tutti_comm_options *options, int world_size,
                                      struct tutti_comm *comm)
@@ -91,19 +106,15 @@ static enum tutti_status config_read(const struct tutti_comm_options *options, i
         comm->timeout_ms = options->timeout_ms ? options->timeout_ms : DEFAULT_TIMEOUT_MS;
     if (options->strict != TUTTI_STRICT_ENV)
         strict = options->strict == TUTTI_STRICT_ON;
-    if (options->algo != TUTTI_ALGO_NONE)
-        algo = options->algo;
     if (buffer_size == 0)
         return error_set(TUTTI_ERR_INVALID, "TUTTI_BUFFER_SIZE=0: expected at least 1 byte");
-    status = options_algo_check(algo, options->device == TUTTI_DEVICE_CUDA);
-    if (status == TUTTI_OK && algo == TUTTI_ALGO_HYBRID_CUBE_MESH &&
-        world_size != TOPOLOGY_MESH_RANKS)
-        status = error_set(TUTTI_ERR_INVALID,
-                           "algorithm %d (%s) serves 8 ranks, not %d: expected none, one_shot, "
-                           "two_shot or ring",
-                           (int)algo, tutti_algo_name(algo), world_size);
+    status = options->algo != TUTTI_ALGO_NONE
+                 ? algo_check(NULL, options->algo, options->device, world_size)
+                 : algo_check("TUTTI_ALGO", algo, options->device, world_size);
     if (status != TUTTI_OK)
         return status;
+    if (options->algo != TUTTI_ALGO_NONE)
+        algo = options->algo;
     comm->programmatic = options->programmatic_launch;
     comm->config.buffer_size = buffer_size;
     comm->config.strict = strict;

@@ -3,6 +3,7 @@
 
 #include "error.h"
 
+#include <stdio.h>
 #include <string.h>
 
 enum tutti_status options_copy(const char *call, const char *type, const void *from, void *to,
@@ -27,17 +28,35 @@ enum tutti_status options_copy(const char *call, const char *type, const void *f
     return TUTTI_OK;
 }
 
-enum tutti_status options_algo_check(enum tutti_algo algo, bool cuda)
+static bool is_known(enum tutti_algo algo)
+{
+    return (unsigned)algo <= TUTTI_ALGO_HOST_STAGED;
+}
+
+void options_algo_text(const char *variable, enum tutti_algo algo, char *text, size_t size)
+{
+    if (variable)
+        snprintf(text, size, "%s=%s", variable, tutti_algo_name(algo));
+    else if (is_known(algo))
+        snprintf(text, size, "options->algo %d (%s)", (int)algo, tutti_algo_name(algo));
+    else
+        snprintf(text, size, "options->algo %d", (int)algo);
+}
+
+enum tutti_status options_algo_check(const char *variable, enum tutti_algo algo, bool cuda)
 {
     bool transport = (algo >= TUTTI_ALGO_ONE_SHOT_LL && algo <= TUTTI_ALGO_TWO_SHOT_PIPELINED) ||
                      algo == TUTTI_ALGO_HOST_STAGED;
-    if ((unsigned)algo <= TUTTI_ALGO_HOST_STAGED && (cuda || !transport))
+    if (is_known(algo) && (cuda || !transport))
         return TUTTI_OK;
+    char text[OPTIONS_ALGO_BYTES];
+    options_algo_text(variable, algo, text, sizeof text);
+    if (!is_known(algo))
+        return error_set(TUTTI_ERR_INVALID,
+                         "%s: expected a value of enum tutti_algo, 0 (none) to %d (%s)", text,
+                         (int)TUTTI_ALGO_HOST_STAGED, tutti_algo_name(TUTTI_ALGO_HOST_STAGED));
     return error_set(TUTTI_ERR_INVALID,
-                     "algorithm %d (%s) does not serve %s ranks: expected none, one_shot, "
-                     "two_shot, hybrid_cube_mesh%s",
-                     (int)algo, tutti_algo_name(algo), cuda ? "CUDA" : "CPU",
-                     cuda ? ", ring, one from one_shot_ll (4) to two_shot_pipelined (7), or "
-                            "host_staged"
-                          : " or ring");
+                     "%s: it is for CUDA communicators, a CPU communicator has one_shot, two_shot, "
+                     "hybrid_cube_mesh and ring: name one of these, or %s",
+                     text, variable ? "unset it" : "none");
 }

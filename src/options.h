@@ -13,8 +13,13 @@
 enum tutti_status options_copy(const char *call, const char *type, const void *from, void *to,
                                size_t size);
 
-/* Whether an algorithm that a caller or the environment names can mean anything on CPU or CUDA
- * ranks, whatever their number and links; else INVALID. */
-enum tutti_status options_algo_check(enum tutti_algo algo, bool cuda);
+/* How an algorithm was asked for, for messages: "TUTTI_ALGO=ring" in that variable,
+ * "options->algo 8 (ring)" without one. */
+enum { OPTIONS_ALGO_BYTES = 64 };
+void options_algo_text(const char *variable, enum tutti_algo algo, char *text, size_t size);
+
+/* Whether an algorithm that a caller (variable == NULL) or the environment names can mean anything
+ * on CPU or CUDA ranks, whatever their number and links; else INVALID. */
+enum tutti_status options_algo_check(const char *variable, enum tutti_algo algo, bool cuda);
 
 #endif

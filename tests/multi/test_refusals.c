@@ -6,6 +6,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -295,6 +296,52 @@ static void test_environment(void **state)
     unsetenv("TUTTI_ALGO");
 }
 
+/* An algorithm of CUDA devices: the reason names where it comes from, the algorithm, what CPU ranks
+ * have and what to do. */
+static void test_foreign_algorithm(void **state)
+{
+    static const char serves[] = "a CPU communicator has one_shot, two_shot, hybrid_cube_mesh and "
+                                 "ring";
+    static const struct {
+        enum tutti_algo algo;
+        const char *name;
+    } foreign[] = {{TUTTI_ALGO_ONE_SHOT_LL, "one_shot_ll"},
+                   {TUTTI_ALGO_TWO_SHOT_PIPELINED, "two_shot_pipelined"},
+                   {TUTTI_ALGO_HOST_STAGED, "host_staged"}};
+    struct tutti_call_options call = {.struct_size = sizeof call};
+    tutti_store_t *memory;
+    tutti_comm_t *comm;
+    float one = 1;
+    char text[64];
+    (void)state;
+    assert_int_equal(tutti_store_open("memory:foreign", 1000, &memory), TUTTI_OK);
+    assert_int_equal(tutti_comm_create(memory, 0, 1, NULL, &comm), TUTTI_OK);
+    for (size_t i = 0; i < sizeof foreign / sizeof *foreign; i++) {
+        setenv("TUTTI_ALGO", foreign[i].name, 1);
+        assert_int_equal(create(0, 1, NULL), TUTTI_ERR_INVALID);
+        snprintf(text, sizeof text, "tutti_comm_create: TUTTI_ALGO=%s: ", foreign[i].name);
+        assert_reason(text, serves, "or unset it", NULL);
+        unsetenv("TUTTI_ALGO");
+        assert_int_equal(create(0, 1, OPTIONS(.algo = foreign[i].algo)), TUTTI_ERR_INVALID);
+        snprintf(text, sizeof text,
+                 "tutti_comm_create: options->algo %d (%s): ", (int)foreign[i].algo,
+                 foreign[i].name);
+        assert_reason(text, serves, "or none", NULL);
+        call.algo = foreign[i].algo;
+        assert_int_equal(tutti_all_reduce_with(&one, &one, 1, TUTTI_FLOAT32, TUTTI_SUM, comm,
+                                               TUTTI_STREAM_DEFAULT, &call),
+                         TUTTI_ERR_INVALID);
+        snprintf(text, sizeof text,
+                 "tutti_all_reduce: options->algo %d (%s): ", (int)foreign[i].algo,
+                 foreign[i].name);
+        assert_reason(text, serves, "or none", NULL);
+    }
+    tutti_comm_destroy(comm);
+    tutti_store_close(memory);
+    assert_int_equal(create(0, 1, OPTIONS(.algo = (enum tutti_algo)10)), TUTTI_ERR_INVALID);
+    assert_reason("options->algo 10: expected", "enum tutti_algo", NULL);
+}
+
 /* Only a communicator that passes all checks reaches the store, whose failure it reports. */
 static void test_touches(void **state)
 {
@@ -310,10 +357,15 @@ static void test_touches(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_ranks),       cmocka_unit_test(test_pointers),
-        cmocka_unit_test(test_disable),     cmocka_unit_test(test_options),
-        cmocka_unit_test(test_struct_size), cmocka_unit_test(test_environment),
-        cmocka_unit_test(test_touches),     cmocka_unit_test(test_nameless_fault),
+        cmocka_unit_test(test_ranks),
+        cmocka_unit_test(test_pointers),
+        cmocka_unit_test(test_disable),
+        cmocka_unit_test(test_options),
+        cmocka_unit_test(test_struct_size),
+        cmocka_unit_test(test_environment),
+        cmocka_unit_test(test_touches),
+        cmocka_unit_test(test_nameless_fault),
+        cmocka_unit_test(test_foreign_algorithm),
     };
     return cmocka_run_group_tests(tests, open_store, close_store);
 }
