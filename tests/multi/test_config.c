@@ -3,6 +3,7 @@
  * setting differs and how. */
 #include "ranks.h"
 
+#include <stdint.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -24,9 +25,9 @@ static const struct difference differences[] = {
      0},
     {"buffer size", {"10485760", "4096"}, {SIZE}, {SIZE, .buffer_size = 4096}, 0},
     {"buffer size",
-     {"10485760", "18446744073709551615"},
-     {SIZE},
-     {SIZE, .buffer_size = UINT64_MAX},
+     {"1048576", "18446744073709551615"},
+     {SIZE, .buffer_size = 1 << 20},
+     {SIZE, .buffer_size = SIZE_MAX},
      0},
     {"strict mode",
      {"0", "1"},
