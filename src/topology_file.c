@@ -257,11 +257,11 @@ enum tutti_status topology_file_load(const char *path, struct topology_file *fil
     else if (got < 0)
         status = error_errno("TUTTI_TOPOLOGY_FILE=%s: read", path);
     else if (length == FILE_BYTES)
-        status =
-            error_set(TUTTI_ERR_INVALID,
-                      "topology file %s: %d bytes or more, where a matrix of 64 ranks takes less "
-                      "than half: name the right file in TUTTI_TOPOLOGY_FILE, or unset it",
-                      path, FILE_BYTES);
+        status = error_set(TUTTI_ERR_INVALID,
+                           "TUTTI_TOPOLOGY_FILE=%s: %d bytes or more: expected some KiB of text "
+                           "that begin with the line tutti-topology 1: name a file as in TOPOLOGY "
+                           "of tutti(7), or unset it",
+                           path, FILE_BYTES);
     else
         status = topology_parse(text, length, path, file);
     free(text);

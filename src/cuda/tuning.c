@@ -212,7 +212,8 @@ void cuda_table_cache_path(char *path, size_t size)
         *path = 0;
 }
 
-static enum tutti_status file_parse(const char *path, int fd, struct cuda_table *table)
+/* `named`: in TUTTI_TUNING_FILE. */
+static enum tutti_status file_parse(const char *path, int fd, bool named, struct cuda_table *table)
 {
     char *text = malloc(FILE_BYTES);
     size_t length = 0;
@@ -230,9 +231,9 @@ static enum tutti_status file_parse(const char *path, int fd, struct cuda_table 
         status = error_errno("tuning file %s: read", path);
     else if (length == FILE_BYTES)
         status = error_set(TUTTI_ERR_INVALID,
-                           "tuning file %s: %d bytes or more, which no tuning table has: name what "
-                           "`tutti tune` wrote in TUTTI_TUNING_FILE, or remove the file",
-                           path, FILE_BYTES);
+                           "tuning file %s: %d bytes or more: expected some KiB of text that begin "
+                           "with the line tutti-tuning 1: let tutti tune write one, or %s",
+                           path, FILE_BYTES, named ? "unset TUTTI_TUNING_FILE" : "remove it");
     else
         status = cuda_table_parse(text, length, path, table);
     free(text);
@@ -252,7 +253,7 @@ enum tutti_status cuda_table_load(struct cuda_table *table)
     int fd = *path ? open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK) : -1;
     if (fd < 0) /* no cache is no error */
         return named ? error_errno("TUTTI_TUNING_FILE=%s: open", path) : TUTTI_OK;
-    enum tutti_status status = file_parse(path, fd, table);
+    enum tutti_status status = file_parse(path, fd, named, table);
     close(fd);
     return status;
 }

@@ -283,6 +283,37 @@ static void write_file(const char *path, const char *text)
     fclose(file);
 }
 
+/* Too large to be one: what was expected, and what to do. */
+static void assert_too_large(const char *path, const char *remedy)
+{
+    const char *const words[] = {path, ": 262144 bytes or more", "expected", "tutti-tuning 1",
+                                 remedy};
+    assert_int_equal(cuda_table_load(&table), TUTTI_ERR_INVALID);
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
+        if (!strstr(tutti_last_error(), words[i]))
+            fail_msg("\"%s\" is not in \"%s\"", words[i], tutti_last_error());
+}
+
+static void test_too_large(void **state)
+{
+    char folder[] = "/tmp/tutti-table-XXXXXX", path[256];
+    (void)state;
+    setenv("TUTTI_TUNING_FILE", "/dev/zero", 1);
+    assert_too_large("/dev/zero", "or unset TUTTI_TUNING_FILE");
+    unsetenv("TUTTI_TUNING_FILE");
+
+    assert_non_null(mkdtemp(folder));
+    setenv("XDG_CACHE_HOME", folder, 1);
+    snprintf(path, sizeof path, "%s/tutti", folder);
+    assert_int_equal(mkdir(path, 0700), 0);
+    snprintf(path, sizeof path, "%s/tutti/tuning", folder);
+    assert_int_equal(symlink("/dev/zero", path), 0);
+    assert_too_large(path, "or remove it");
+
+    snprintf(path, sizeof path, "rm -r %s", folder);
+    assert_int_equal(system(path), 0);
+}
+
 static void test_paths(void **state)
 {
     char folder[] = "/tmp/tutti-table-XXXXXX", path[256], expected[256];
@@ -313,9 +344,6 @@ static void test_paths(void **state)
     write_file(path, HEAD REST_ROW);
     assert_int_equal(cuda_table_load(&table), TUTTI_OK);
     assert_string_equal(table.source, path);
-    setenv("TUTTI_TUNING_FILE", "/dev/zero", 1);
-    assert_int_equal(cuda_table_load(&table), TUTTI_ERR_INVALID);
-    assert_non_null(strstr(tutti_last_error(), "TUTTI_TUNING_FILE"));
 
     unsetenv("TUTTI_TUNING_FILE");
     setenv("XDG_CACHE_HOME", "not/absolute", 1);
@@ -339,6 +367,7 @@ int main(void)
         cmocka_unit_test(test_forced),     cmocka_unit_test(test_family),
         cmocka_unit_test(test_grid),       cmocka_unit_test(test_file),
         cmocka_unit_test(test_file_wrong), cmocka_unit_test(test_paths),
+        cmocka_unit_test(test_too_large),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
