@@ -63,6 +63,17 @@ static enum tutti_status process_open(int pid, DIR **fds)
                        pid);
 }
 
+/* NULL at the end, and, with another *status than OK, where the directory cannot be read on. */
+static const struct dirent *entry_next(DIR *fds, enum tutti_status *status)
+{
+    errno = 0;
+    const struct dirent *entry = readdir(fds);
+    if (!entry && errno)
+        *status = error_errno("its descriptors cannot be read to the end, so that recorders may be "
+                              "missing: dump it again");
+    return entry;
+}
+
 /* Recorders of which nothing came, and why of the first. */
 struct failures {
     enum tutti_status status;
@@ -95,7 +106,8 @@ enum tutti_status tutti_dump_process(int pid, const char *pattern, tutti_dump_fn
     enum tutti_status status = process_open(pid, &fds);
     if (status != TUTTI_OK)
         return error_context(status, "%s", call);
-    while (errno = 0, (entry = readdir(fds)) != NULL) {
+    enum tutti_status end = TUTTI_OK;
+    while ((entry = entry_next(fds, &end)) != NULL) {
         if (!is_recorder(dirfd(fds), entry->d_name))
             continue;
         struct record_page *page = page_map(dirfd(fds), entry->d_name);
@@ -111,13 +123,9 @@ enum tutti_status tutti_dump_process(int pid, const char *pattern, tutti_dump_fn
         else if (fn)
             fn(context, path);
     }
-    if (errno != 0 && failures.status == TUTTI_OK)
-        status = error_errno("%s: /proc/%d/fd cannot be read to its end", call, pid);
-    else
-        status = TUTTI_OK;
     closedir(fds);
     if (failures.status == TUTTI_OK)
-        return status;
+        return end == TUTTI_OK ? end : error_context(end, "%s: process %d", call, pid);
     return error_set(failures.status, "%s: process %d, descriptor %s: %s", call, pid,
                      failures.descriptors, failures.why);
 }

@@ -5,6 +5,7 @@
 #include "recorder_internal.h"
 #include "tutti/recorder.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <jansson.h>
@@ -464,6 +465,43 @@ static void one_that_cannot_be_opened_is_told(void **state)
     comm_free(comm);
 }
 
+static bool directories_break;
+
+struct dirent *__wrap_readdir(DIR *directory);
+struct dirent *__real_readdir(DIR *directory);
+
+/* Fails where the directory would have ended. */
+struct dirent *__wrap_readdir(DIR *directory)
+{
+    struct dirent *entry = __real_readdir(directory);
+    if (!entry && directories_break)
+        errno = EIO;
+    return entry;
+}
+
+static void a_table_that_cannot_be_read_on_is_told(void **state)
+{
+    (void)state;
+    char path[256];
+    int count;
+    struct tutti_comm *comm = comm_make();
+    path_make(path, "dump");
+    directories_break = true;
+    enum tutti_status status = tutti_dump_process(getpid(), path, NULL, NULL, &count);
+    directories_break = false;
+    assert_int_equal(count, 1);
+    assert_int_equal(unlink(path), 0);
+    assert_int_equal(status, TUTTI_ERR_SYSTEM);
+    assert_non_null(strstr(tutti_last_error(), "tutti_dump_process: process"));
+    assert_non_null(strstr(tutti_last_error(), "EIO"));
+    /* Dumping leaves errors of its own in errno, which are none of the directory's. */
+    errno = EIO;
+    assert_int_equal(tutti_dump_process(getpid(), path, NULL, NULL, &count), TUTTI_OK);
+    assert_int_equal(count, 1);
+    assert_int_equal(unlink(path), 0);
+    comm_free(comm);
+}
+
 static void a_wrong_variable_is_an_error_at_once(void **state)
 {
     (void)state;
@@ -521,6 +559,7 @@ int main(void)
         cmocka_unit_test(patterns_are_paths),
         cmocka_unit_test(one_that_cannot_be_read_hides_no_other),
         cmocka_unit_test(one_that_cannot_be_opened_is_told),
+        cmocka_unit_test(a_table_that_cannot_be_read_on_is_told),
         cmocka_unit_test(a_wrong_variable_is_an_error_at_once),
         cmocka_unit_test(files_are_private_and_replace_links),
     };
