@@ -4,6 +4,7 @@
 #include "diagnose.h"
 #include "tool.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -29,7 +30,8 @@ static const struct argp_option options[] = {
 static const char doc[] =
     "Say from the dumps of a communicator's ranks which of them is to blame, and for what.\v"
     "Dumps come of TUTTI_DUMP, tutti_comm_dump() or 'tutti dump'. Exit status: 0 if a culprit was "
-    "found, 3 if not, 1 if a file could not be read, 64 if the command line is wrong.";
+    "found, 3 if not, 1 if a file could not be read or the output not be written, 64 if the "
+    "command line is wrong.";
 
 static error_t parse_option(int key, char *text, struct argp_state *state)
 {
@@ -234,6 +236,18 @@ static int judge_all(struct diagnose *diagnose, json_t *all)
     return culprits;
 }
 
+/* At its end main() makes a 0 a 1 where the output has not arrived; it lets a 3 stand, which may be
+ * a rank's. After the message here the mark on stdout goes, so that there is one alone. */
+static bool output_arrived(void)
+{
+    errno = 0;
+    if (fflush(stdout) == 0 && !ferror(stdout))
+        return true;
+    tool_fail_errno("cannot write the output");
+    clearerr(stdout);
+    return false;
+}
+
 int command_diagnose(int argc, char **argv)
 {
     static const struct argp argp = {
@@ -254,7 +268,6 @@ int command_diagnose(int argc, char **argv)
     for (size_t i = 0; i < diagnose.count; i++)
         dump_free(&diagnose.dumps[i]);
     free(diagnose.dumps);
-    if (fflush(stdout) != 0) /* a verdict that nobody can read is none */
-        diagnose.failed = true;
+    diagnose.failed |= !output_arrived();
     return diagnose.failed ? TOOL_FAILED : culprits > 0 ? TOOL_OK : NOBODY;
 }

@@ -40,13 +40,25 @@ for name in cut zeros absent; do
     err "$work/$name"
 done
 status 64 "$tutti" diagnose
-echo '{"tutti_dump": 1, "name": "calm", "generation": 1, "rank": 0, "world_size": 1, "pid": 1, "taken_ns": 5,
-"phase": "met", "waits": null, "fault": null, "peers": [], "operations": []}' >"$work/calm"
-status 3 "$tutti" diagnose "$work/calm"
-got=0
-"$tutti" diagnose "$work/calm" >/dev/full 2>"$work/err" || got=$?
-[[ $got == 1 ]] || complain "exit status $got instead of 1 with a full disk"
-err 'cannot write the output'
+
+# ---- nobody to blame; but what is said of it has to arrive, as of a culprit
+cat >"$work/blameless" <<'DUMP'
+{"tutti_dump": 1, "pid": 1, "name": "alone", "generation": 1, "rank": 0, "world_size": 1, "phase": "met",
+ "taken_ns": 1, "waits": null, "fault": null, "peers": [], "operations": []}
+DUMP
+status 3 "$tutti" diagnose "$work/blameless"
+out '^  nobody is to blame, as far as the dumps tell$'
+status 3 "$tutti" diagnose --json "$work/blameless"
+full() {
+    local got=0
+    "$tutti" diagnose "$@" >/dev/full 2>"$work/err" || got=$?
+    [[ $got == 1 ]] || complain "exit status $got instead of 1 with a full disk: diagnose $*"
+    [[ $(<"$work/err") == 'tutti diagnose: cannot write the output: No space left on device' ]] ||
+        complain "with a full disk: $(<"$work/err")"
+}
+full "$work/blameless"
+full --json "$work/blameless"
+full "$dumps"/*
 rm -f "$dumps"/*
 
 # ---- a stopped rank, dumped from outside
