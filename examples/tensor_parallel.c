@@ -11,6 +11,8 @@
  *
  *     tutti run -n 4 build/examples/tensor_parallel
  */
+#define _POSIX_C_SOURCE 200809L /* clock_gettime(), mkstemp(), pread() */
+
 #include <fcntl.h>
 #include <math.h>
 #include <stdio.h>
