@@ -81,7 +81,7 @@ static void works_free(struct point *list, bool child)
 
 static void pool_release(struct work_pool *pool)
 {
-    if (order_fetch_add_u32(&pool->references, UINT32_MAX) != 1)
+    if (order_fetch_add_u32(&pool->references, UINT32_MAX) != 1) /* N1, N1a if it is the last */
         return;
     bool child = fork_detected(pool->epoch);
     works_free(pool->idle, child); /* there are some in a child alone */
@@ -232,7 +232,7 @@ enum tutti_status tutti_work_record(tutti_comm_t *comm, tutti_stream_t stream, t
     made->pool = comm->works;
     made->timeout_ms = comm->timeout_ms;
     made->good = !comm->cuda;
-    order_fetch_add_u32(&made->pool->references, 1);
+    order_fetch_add_u32(&made->pool->references, 1); /* by who has one: no N1 to wait for */
     *work = &made->work;
     return TUTTI_OK;
 }

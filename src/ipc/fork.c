@@ -50,14 +50,15 @@ enum tutti_status fork_epoch(uint32_t *epoch)
         return error_set(TUTTI_ERR_NO_MEMORY, "cannot map the page that detects fork()");
     /* Y2a: the nonce is visible before the epoch. */
     while ((*epoch = order_load_acquire_u32(&guard->epoch)) == 0) {
-        /* No mutex: it could be locked for ever in a child. This word is wiped with the rest. */
+        /* No mutex: it could be locked for ever in a child. This word is wiped with the rest. Y1a
+         * pairs Y1. */
         if (!order_compare_exchange_u32(&guard->filling, 0, 1)) {
             sched_yield();
             continue;
         }
         enum tutti_status status = random_fill(guard->nonce, sizeof guard->nonce);
         if (status != TUTTI_OK) {
-            order_store_release_u32(&guard->filling, 0); /* Y1 pairs the exchange above */
+            order_store_release_u32(&guard->filling, 0); /* Y1 pairs Y1a */
             return status;
         }
         order_store_release_u32(&guard->epoch, ++last_epoch); /* Y2 pairs Y2a */

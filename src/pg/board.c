@@ -25,7 +25,7 @@ enum {
 
 uint32_t pg_board_bell(const struct pg_boards *boards)
 {
-    return order_load_acquire_u32(&boards->own->bell);
+    return order_load_acquire_u32(&boards->own->bell); /* H8a pairs H8 */
 }
 
 void pg_board_stir(struct pg_boards *boards)
@@ -87,20 +87,20 @@ void pg_board_wake(struct layout_board *board)
     if (!order_load_relaxed_u32(&board->asleep) ||
         !order_exchange_u32(&board->asleep, LAYOUT_AWAKE))
         return;
-    order_fetch_add_u32(&board->bell, 1);
+    order_fetch_add_u32(&board->bell, 1); /* H8 */
     futex_wake_all(&board->bell);
 }
 
 void pg_board_ring(struct layout_board *board)
 {
-    order_fetch_add_u32(&board->bell, 1);
+    order_fetch_add_u32(&board->bell, 1); /* H8 pairs H8a: what the bell rings for */
     order_fence();
     pg_board_wake(board);
 }
 
 void pg_board_hint(struct layout_board *board)
 {
-    order_fetch_add_u32(&board->bell, 1);
+    order_fetch_add_u32(&board->bell, 1); /* H8, likewise */
     order_fence();
     if (order_load_relaxed_u32(&board->asleep) == LAYOUT_SLEEPS)
         pg_board_wake(board);

@@ -36,7 +36,7 @@ struct pg_home *pg_home_create(struct layout_arena *arena, const char *name)
 
 void pg_home_hold(struct pg_home *home)
 {
-    order_fetch_add_u32(&home->references, 1);
+    order_fetch_add_u32(&home->references, 1); /* by who has one: no N1 to wait for */
 }
 
 const char *pg_home_name(const struct pg_home *home)
@@ -51,7 +51,7 @@ struct layout_board *pg_home_board(struct pg_home *home)
 
 void pg_home_release(struct pg_home *home)
 {
-    if (order_fetch_add_u32(&home->references, UINT32_MAX) != 1)
+    if (order_fetch_add_u32(&home->references, UINT32_MAX) != 1) /* N1, N1a if it is the last */
         return;
     pthread_mutex_destroy(&home->lock);
     local_release(home->arena);

@@ -37,7 +37,7 @@ static void op_free(struct pg_op *op, bool child)
 
 void pg_op_release(struct pg_op *op)
 {
-    if (order_fetch_add_u32(&op->references, UINT32_MAX) == 1)
+    if (order_fetch_add_u32(&op->references, UINT32_MAX) == 1) /* N1, N1a if it is the last */
         op_free(op, false);
 }
 
@@ -118,6 +118,7 @@ static enum tutti_status op_result(struct tutti_work *work, const char *call, in
                              "%s: %s %" PRIu64 " of tag %" PRIu32 " has not ended within %" PRId64
                              " ms: wait again",
                              call, pg_op_name(op), work->sequence, work->tag, timeout_ms);
+        /* Where H5 comes first the state is another one, and nobody sleeps. */
         (void)order_compare_exchange_u32(&op->state, PG_OPEN, PG_AWAITED);
         futex_sleep(&op->state, PG_AWAITED, left < 0 || left > SLICE_MS ? SLICE_MS : left);
     }

@@ -4,6 +4,10 @@
 #
 # A name is a letter and a number, and a small letter if need be: P1, A1, Y3a. It stands in a comment
 # on the line of the release or on one of the five lines before it.
+#
+# Releases are stores, and exchanges, compare-exchanges and additions that are not relaxed. The latter
+# may be there for their being atomic alone: then their word has a row that says why,
+# `| word | file | why |`, with the first two in backticks, and they need no name.
 set -euo pipefail
 page=docs/ordering.md
 name='[A-Z][0-9]+[a-z]?'
@@ -14,7 +18,8 @@ complain() {
     bad=1
 }
 
-# Prints FILE:LINE and the names in the comments near each release of the sources.
+# Prints FILE:LINE, `word`|`file` of what is not a store (else -), and the names in the comments near
+# each release of the sources.
 releases() {
     find src -name '*.[ch]' ! -path src/order.h -print0 | sort -z | xargs -0 awk -v name="$name" '
         FNR == 1 { for (i = 0; i < 6; i++) near[i] = "" }
@@ -26,8 +31,14 @@ releases() {
             for (i = 0; i < 5; i++) near[i] = near[i + 1]
             near[5] = comment
         }
-        /order_store_release_u(32|64)\(/ {
+        match($0, /order_(store_release|exchange|fetch_add|compare_exchange)_u(32|64)\([^,]*/) {
             found = ""
+            call = substr($0, RSTART, RLENGTH)
+            file = FILENAME
+            sub(/^src\//, "", file)
+            word = call
+            sub(/.*[^A-Za-z0-9_]/, "", word)
+            site = call ~ /^order_store/ ? "-" : "`" word "`|`" file "`"
             for (i = 5; i >= 0 && found == ""; i--) {
                 rest = near[i]
                 while (match(rest, "(^|[^A-Za-z0-9_])" name "([^A-Za-z0-9_]|$)")) {
@@ -37,7 +48,7 @@ releases() {
                     rest = substr(rest, RSTART + RLENGTH - 1)
                 }
             }
-            print FILENAME ":" FNR found
+            print FILENAME ":" FNR, site found
         }'
 }
 
@@ -47,12 +58,18 @@ column() {
 }
 
 documented=$( (column 1; column 3) | sort -u)
-while read -r place names; do
-    [[ -n $names ]] || complain "$place: this release has no name"
+unpaired=$(sed -nE 's/^\| (`[a-z_]+`) \| (`[a-z_/]+\.c`) \|.*/\1|\2/p' "$page")
+sites=$(releases)
+while read -r place site names; do
+    [[ $site == - ]] || ! grep -qxF "$site" <<<"$unpaired" || continue
+    [[ -n $names ]] || complain "$place: this release has no name, or a row for its word"
     for one in $names; do
         grep -qx "$one" <<<"$documented" || complain "$place: $page has no row for $one"
     done
-done < <(releases)
+done <<<"$sites"
+for one in $unpaired; do
+    grep -qF " $one" <<<"$sites" || complain "$page: there is no exchange or addition $one"
+done
 
 # What stands in the page is in the sources.
 comments=$(find src \( -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh' \) \
