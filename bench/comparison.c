@@ -83,14 +83,6 @@ int comparison_start(struct comparison *comparison)
     return comparison->instance_count > 0 ? 0 : -1;
 }
 
-static void cell_forget(struct cell *cell)
-{
-    for (int placement = 0; placement < PLACEMENT_COUNT; placement++) {
-        samples_fini(&cell->samples[placement]);
-        samples_fini(&cell->quiet[placement]);
-    }
-}
-
 /* One block of one instance, kept if the cores stayed where they were. */
 static void sample(struct comparison *comparison, int size, int which, bool check)
 {
@@ -112,8 +104,6 @@ static void sample(struct comparison *comparison, int size, int which, bool chec
     if (instance_run(&comparison->instances[which], &command, &block) != 0) {
         instance_stop(&comparison->instances[which]);
         comparison->alive[which] = false;
-        if (block.wrong) /* and those before it, which nobody looked at, perhaps */
-            cell_forget(cell);
         comparison->lost |= is_ours(comparison->instances[which].setting);
         return;
     }
@@ -232,7 +222,12 @@ void comparison_stop(struct comparison *comparison)
 
 void comparison_fini(struct comparison *comparison)
 {
-    for (int size = 0; size < comparison->size_count; size++)
-        for (int i = 0; i < comparison->instance_count; i++)
-            cell_forget(&comparison->cells[size][i]);
+    for (int size = 0; size < comparison->size_count; size++) {
+        for (int i = 0; i < comparison->instance_count; i++) {
+            for (int placement = 0; placement < PLACEMENT_COUNT; placement++) {
+                samples_fini(&comparison->cells[size][i].samples[placement]);
+                samples_fini(&comparison->cells[size][i].quiet[placement]);
+            }
+        }
+    }
 }

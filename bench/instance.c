@@ -268,12 +268,10 @@ int instance_run(struct instance *instance, const struct bench_command *command,
         }
     }
     for (int rank = 0; rank < instance->ranks; rank++) {
-        struct bench_result result = {0};
+        struct bench_result result;
 
-        if (receive_result(instance, rank, deadline, &result) != 0) {
-            block->wrong = result.wrong != 0;
+        if (receive_result(instance, rank, deadline, &result) != 0)
             return -1;
-        }
         if (result.nanoseconds > slowest)
             slowest = result.nanoseconds;
         block->preempted |= result.preempted > 0;

@@ -28,7 +28,6 @@ struct instance_place {
 struct instance_block {
     double nanoseconds; /* of one operation, on the slowest rank */
     bool preempted;     /* a rank lost its core to another process meanwhile */
-    bool wrong;         /* elements */
     char algo[24];
 };
 

@@ -45,7 +45,6 @@ struct bench_config {
     bool check;
     bool cold;
     bool symmetric;
-    const char *of_data; /* an option that was given and that a barrier has not; NULL: none */
     int64_t timeout_ms;
     const char *json_path;
     enum tutti_device device;

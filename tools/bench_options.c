@@ -250,8 +250,7 @@ static void check_device(struct argp_state *state, const struct bench_config *co
     for (size_t i = 0; i < sizeof rules / sizeof *rules; i++)
         if (rules[i].wrong)
             argp_error(state, "%s needs --device cuda", rules[i].text);
-    if (config->algo == TUTTI_ALGO_RING && config->check &&
-        config->collective == TUTTI_COLLECTIVE_ALL_REDUCE)
+    if (config->algo == TUTTI_ALGO_RING && config->check)
         argp_error(state, "--algo ring needs -c 0: its bits are a chain's, what is compared are "
                           "those of a tree");
     if (cuda && (config->cold || config->symmetric))
@@ -277,9 +276,6 @@ static bool any_defined(const struct bench_config *config)
 static void check_together(struct argp_state *state)
 {
     struct bench_config *config = state->input;
-    if (config->collective == TUTTI_COLLECTIVE_BARRIER && config->of_data)
-        argp_error(state, "%s: a barrier moves no data: leave it out, or --collective barrier",
-                   config->of_data);
     check_device(state, config);
     if (config->collective == TUTTI_COLLECTIVE_ALL_REDUCE && !any_defined(config))
         argp_error(state, "none of the operations of -o exists for any data type of -d: averages "
@@ -296,32 +292,9 @@ static void check_together(struct argp_state *state)
         argp_error(state, "-i %zu: more than %d sizes", config->step_bytes, BENCH_SIZES);
 }
 
-/* As it is written, if it says what an operation is done to; else NULL. */
-static const char *option_of_data(int key)
-{
-    static const struct {
-        int key;
-        const char *name;
-    } names[] = {{'b', "-b"},
-                 {'e', "-e"},
-                 {'f', "-f"},
-                 {'i', "-i"},
-                 {'d', "-d"},
-                 {'o', "-o"},
-                 {OPTION_COUNTS, "--counts"},
-                 {OPTION_COLD, "--cold"},
-                 {OPTION_SYMMETRIC, "--symmetric"}};
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-        if (names[i].key == key)
-            return names[i].name;
-    return NULL;
-}
-
 static error_t parse_option(int key, char *text, struct argp_state *state)
 {
     struct bench_config *config = state->input;
-    if (!config->of_data)
-        config->of_data = option_of_data(key);
     switch (key) {
     case 'b':
         config->min_bytes = size_argument(state, "-b", text);

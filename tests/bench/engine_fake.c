@@ -9,9 +9,6 @@
 
 static int own_rank;
 static int world_size;
-static int checks;
-
-enum { VISIT_CHECKS = 2 };
 
 static bool is_variant(const char *name)
 {
@@ -37,8 +34,7 @@ static int fake_all_reduce(float *buffer, size_t count)
         abort();
     for (size_t i = 0; i < count; i++)
         buffer[i] *= (float)(world_size * (world_size + 1) / 2) / (float)(own_rank + 1);
-    checks += count > 0 && buffer[count - 1] != 0; /* what is timed is zeros */
-    if (is_variant("wrong") || (is_variant("late") && checks > VISIT_CHECKS))
+    if (is_variant("wrong"))
         buffer[count - 1] += 1;
     return 0;
 }

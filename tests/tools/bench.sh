@@ -64,11 +64,6 @@ out '^# Out of bounds values : 0 \(not checked\)$'
 out ' N/A '
 status 0 "$tutti" bench -n 3 --collective barrier "${quick[@]}"
 out '^ +0 +0 +- +- +-1 +[0-9.]+ '
-for data in "-b 8" "-e 8" "-f 4" "-i 8" "-d float16" "-o max" "--counts 3" "--cold" "--symmetric"; do
-    # shellcheck disable=SC2086
-    status 64 "$tutti" bench -n 2 $data --collective barrier "${quick[@]}"
-    err "${data%% *}: a barrier moves no data"
-done
 
 # ---- JSON
 status 0 "$tutti" bench -n 2 -b 8 -e 8 "${quick[@]}" --json "$work/"$'\xff' # a path that is no UTF-8
