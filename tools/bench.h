@@ -47,6 +47,7 @@ struct bench_config {
     bool symmetric;
     int64_t timeout_ms;
     const char *json_path;
+    unsigned message_options; /* those given that a barrier does not take, a bit each */
     enum tutti_device device;
     /* The rest with a GPU alone. */
     bool graph;       /* the operations of a round are captured in one */

@@ -42,7 +42,8 @@ static const struct argp_option options[] = {
     {"datatype", 'd', "TYPES", 0, "Names joined by commas, or all (default float32)", 0},
     {"op", 'o', "OPS", 0,
      "sum prod min max avg band bor bxor premul_sum, joined by commas, or all (default sum)", 0},
-    {"collective", OPTION_COLLECTIVE, "NAME", 0, "all_reduce (default) or barrier", 0},
+    {"collective", OPTION_COLLECTIVE, "NAME", 0,
+     "all_reduce (default) or barrier, which has no sizes, types, operations, buffers or check", 0},
     {"algo", OPTION_ALGO, "NAME", 0,
      "none (default: the library's choice), one_shot, two_shot, hybrid_cube_mesh (8 ranks) or "
      "ring; with a GPU also one_shot_ll, one_shot_lines, two_shot_lines, two_shot_pipelined or "
@@ -262,6 +263,49 @@ static void check_device(struct argp_state *state, const struct bench_config *co
         argp_error(state, "-n: '%d': with --device cuda give 2 to 8 ranks", config->ranks);
 }
 
+/* What says nothing about a barrier, which has no message. */
+static const struct {
+    int key;
+    const char *name;
+} message_options[] = {
+    {'b', "-b"},
+    {'e', "-e"},
+    {'f', "-f"},
+    {'i', "-i"},
+    {OPTION_COUNTS, "--counts"},
+    {'d', "-d"},
+    {'o', "-o"},
+    {OPTION_COLD, "--cold"},
+    {OPTION_SYMMETRIC, "--symmetric"},
+    {'c', "-c"},
+    {OPTION_VS, "--vs"},
+    {OPTION_ALGO, "--algo"}, /* of CPU ranks: with a GPU it can say where the arena is */
+};
+
+static void note_message_option(struct bench_config *config, int key)
+{
+    for (size_t i = 0; i < sizeof message_options / sizeof *message_options; i++)
+        if (message_options[i].key == key)
+            config->message_options |= 1u << i;
+}
+
+static void check_barrier(struct argp_state *state)
+{
+    struct bench_config *config = state->input;
+    char names[128] = "";
+    size_t length = 0;
+    for (size_t i = 0; i < sizeof message_options / sizeof *message_options; i++)
+        if (config->message_options >> i & 1 &&
+            (message_options[i].key != OPTION_ALGO || config->device == TUTTI_DEVICE_CPU))
+            length += (size_t)snprintf(names + length, sizeof names - length, "%s%s",
+                                       length ? ", " : "", message_options[i].name);
+    if (length)
+        argp_error(state,
+                   "--collective barrier: it has no message and no result to compare: leave out %s",
+                   names);
+    config->check = false;
+}
+
 /* Whether any operation that is asked for exists for any data type that is. */
 static bool any_defined(const struct bench_config *config)
 {
@@ -276,6 +320,8 @@ static bool any_defined(const struct bench_config *config)
 static void check_together(struct argp_state *state)
 {
     struct bench_config *config = state->input;
+    if (config->collective == TUTTI_COLLECTIVE_BARRIER)
+        check_barrier(state);
     check_device(state, config);
     if (config->collective == TUTTI_COLLECTIVE_ALL_REDUCE && !any_defined(config))
         argp_error(state, "none of the operations of -o exists for any data type of -d: averages "
@@ -295,6 +341,7 @@ static void check_together(struct argp_state *state)
 static error_t parse_option(int key, char *text, struct argp_state *state)
 {
     struct bench_config *config = state->input;
+    note_message_option(config, key);
     switch (key) {
     case 'b':
         config->min_bytes = size_argument(state, "-b", text);

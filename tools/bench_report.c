@@ -46,7 +46,8 @@ static void print_parameters(const struct bench_config *config)
     printf("# tutti %d.%d.%d %s, isa %s, commit %s\n", version / 10000, version / 100 % 100,
            version % 100, tutti_collective_name(config->collective), tutti_info_isa(), TOOL_COMMIT);
     printf("# nRanks %d %s", config->ranks, config->threads ? "threads" : "processes");
-    print_sizes(config);
+    if (config->collective != TUTTI_COLLECTIVE_BARRIER)
+        print_sizes(config);
     printf(" warmup iters: %d iters: ", config->warmup);
     if (config->iterations)
         printf("%d", config->iterations);

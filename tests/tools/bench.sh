@@ -64,6 +64,8 @@ out '^# Out of bounds values : 0 \(not checked\)$'
 out ' N/A '
 status 0 "$tutti" bench -n 3 --collective barrier "${quick[@]}"
 out '^ +0 +0 +- +- +-1 +[0-9.]+ '
+out '^# nRanks 3 processes warmup iters: 1 iters: 10 validation: 0 '
+out '^# Out of bounds values : 0 \(not checked\)$'
 
 # ---- JSON
 status 0 "$tutti" bench -n 2 -b 8 -e 8 "${quick[@]}" --json "$work/"$'\xff' # a path that is no UTF-8
@@ -114,6 +116,12 @@ status 1 env TUTTI_ALGO=ring "$tutti" bench -n 3 -b 64K -e 64K "${quick[@]}"
 err 'rank .: TUTTI_ERR_INVALID: .*a ring.*give -c 0'
 status 0 env TUTTI_ALGO=ring "$tutti" bench -n 3 -c 0 -b 64K -e 64K "${quick[@]}"
 refused "--collective: 'gather'.*barrier" --collective gather
+for option in '-b 8' '-e 8' '-f 2' '-i 8' '--counts 8' '-d int8' '-o max' '-c 0' '-c 1' --cold --symmetric '--algo two_shot'; do
+    read -ra words <<<"$option"
+    refused "--collective barrier: .*leave out ${words[0]}$" --collective barrier "${words[@]}"
+    refused "--collective barrier: .*leave out ${words[0]}$" "${words[@]}" --collective barrier
+done
+refused '--collective barrier: .*leave out -b, --cold, -c$' -b 8 --cold --collective barrier -c 1 --no-bind
 refused "--json: '/nonexistent/x'.*No such file" --json /nonexistent/x
 refused "'8'.*options only" 8
 refused '--counts: a number is missing' --counts ,

@@ -38,6 +38,7 @@ rows 3 19
 status 0 env TUTTI_FORCE_FULLY_CONNECTED=1 "$tutti" bench --device cuda --iters 2 -n 3 --counts 7,65537 -c 0 \
     --algo ring
 status 0 "$tutti" bench --device cuda --iters 2 -n 2 --collective barrier --graph=5
+status 0 "$tutti" bench --device cuda --iters 2 -n 2 --collective barrier --algo host_staged --pdl --streams 2
 python3 - "$work/graph" "$work/nccl" <<'PYTHON' || complain "JSON"
 import json, sys
 graph, nccl = (json.load(open(path)) for path in sys.argv[1:])
@@ -72,6 +73,7 @@ refused "--graph: '0'.*from 1" --device cuda --graph=0
 refused "--streams: '9'.*from 1 to 8" --device cuda --streams 9
 refused "--counts: 'x'" --counts 1,x
 refused '--cold is for CPU ranks' --device cuda --cold
+refused '--collective barrier: .*leave out --vs$' --device cuda --collective barrier --vs nccl
 refused "-n: '9'.*2 to 8" --device cuda -n 9
 refused "--iters: '401'.*1 to 400 rounds" --device cuda --iters 401
 status 1 env TUTTI_ALLOW_OVERLAPPING_DEVICES=Off "$tutti" bench --device cuda -n 4
