@@ -5,6 +5,7 @@
  * whatever it does, and if both buffers together are larger than the last cache, from and to
  * memory. Prints the medians by the cores' distance.
  */
+#include "now.h"
 #include "probe.h"
 #include "stats.h"
 
@@ -13,7 +14,6 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <time.h>
 
 #define THRESHOLD_NS 200 /* as in compare */
 #define SKIPPED      77
@@ -27,23 +27,15 @@ struct worker {
     double ns; /* of the last pass */
 };
 
-static double now_ns(void)
-{
-    struct timespec now;
-
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec * 1e9 + (double)now.tv_nsec;
-}
-
 static void pass(struct worker *worker)
 {
-    double start;
+    int64_t start;
 
     pthread_barrier_wait(worker->together);
     start = now_ns();
     for (size_t i = 0; i < worker->count; i++)
         worker->buffer[i] += 1;
-    worker->ns = now_ns() - start;
+    worker->ns = (double)(now_ns() - start);
     pthread_barrier_wait(worker->together);
 }
 

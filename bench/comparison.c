@@ -6,22 +6,15 @@
  */
 #include "comparison.h"
 
+#include "now.h"
+
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #define ROUNDS_PER_VISIT   3
 #define CALIBRATION_BLOCKS 2
 #define MAX_ITERATIONS     200000
-
-static double now_s(void)
-{
-    struct timespec now;
-
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
-}
 
 /* Whether the comma-separated list names the word; no list names every word. */
 static bool listed(const char *list, const char *word)

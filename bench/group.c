@@ -11,6 +11,7 @@
  * share the reduction of large ones by the hosts.
  */
 #include "gpu.h"
+#include "now.h"
 #include "stats.h"
 
 #include <signal.h>
@@ -19,7 +20,6 @@
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <tutti/pg.h>
@@ -38,14 +38,6 @@ struct rank {
     int device;
     struct samples samples;
 };
-
-static double now_us(void)
-{
-    struct timespec now;
-
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec * 1e6 + (double)now.tv_nsec * 1e-3;
-}
 
 static void require(int good)
 {

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 #include "instance.h"
 
+#include "now.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -12,21 +14,12 @@
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 #define START_LIMIT_MS   30000
 #define STOP_LIMIT_MS    5000
 #define SIGNAL_LIMIT_MS  2000
 #define COMMAND_LIMIT_MS ((BENCH_COMMAND_LIMIT_S + 5) * 1000)
-
-static int64_t now_ms(void)
-{
-    struct timespec now;
-
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
-}
 
 /* The last lines that the instance's processes wrote, indented, on stderr. */
 static void show_log(const struct instance *instance)

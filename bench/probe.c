@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "probe.h"
 
+#include "now.h"
 #include "order.h"
 
 #include <math.h>
@@ -23,14 +24,6 @@ struct probe {
     pthread_t thread;
 };
 
-static double now_ns(void)
-{
-    struct timespec now;
-
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec * 1e9 + (double)now.tv_nsec;
-}
-
 static int bind_to(int core)
 {
     cpu_set_t one;
@@ -43,7 +36,7 @@ static int bind_to(int core)
 /* Waits for the ball to show value. A preempted partner ends the wait after a second. */
 static int await(const uint32_t *ball, uint32_t value)
 {
-    double deadline = 0;
+    int64_t deadline = 0;
 
     /* PA pairs PR: nothing but the ball itself is passed. */
     for (uint32_t spin = 1; order_load_acquire_u32(ball) != value; spin++) {
@@ -51,7 +44,7 @@ static int await(const uint32_t *ball, uint32_t value)
         if (spin % 4096 != 0)
             continue;
         if (deadline == 0)
-            deadline = now_ns() + 1e9;
+            deadline = now_ns() + 1000000000;
         else if (now_ns() > deadline)
             return -1;
     }
@@ -90,7 +83,7 @@ double probe_round_trip(struct probe *probe)
     if (sem_timedwait(&probe->ready, &deadline) != 0)
         return NAN;
     for (int batch = 0; batch < BATCHES; batch++) {
-        double start = now_ns();
+        const int64_t start = now_ns();
         double mean;
 
         for (uint32_t end = trip + TRIPS; trip < end; trip++) {
@@ -98,7 +91,7 @@ double probe_round_trip(struct probe *probe)
             if (await(&probe->ball, 2 * trip + 2) != 0)
                 return NAN;
         }
-        mean = (now_ns() - start) / TRIPS;
+        mean = (double)(now_ns() - start) / TRIPS;
         if (mean < best)
             best = mean;
     }

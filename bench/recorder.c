@@ -5,22 +5,14 @@
  * for the peers' lines: `tutti bench -n 2 -b 8 -e 64` says how much.
  */
 #include "recorder.h"
+#include "now.h"
 #include "stats.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 enum { BATCH = 1000, BATCHES = 4001 }; /* a batch is shorter than a quantum */
-
-static double now_ns(void)
-{
-    struct timespec now;
-
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec * 1e9 + (double)now.tv_nsec;
-}
 
 static void record(struct recorder *recorder, uint64_t sequence, bool stamped)
 {
@@ -40,10 +32,10 @@ int main(void)
     for (int stamped = 0; stamped < 2; stamped++) {
         struct samples samples = {0};
         for (int b = 0; b < BATCHES; b++) {
-            double begin = now_ns();
+            const int64_t begin = now_ns();
             for (uint64_t i = 0; i < BATCH; i++)
                 record(&recorder, i, stamped);
-            samples_add(&samples, (now_ns() - begin) / BATCH);
+            samples_add(&samples, (double)(now_ns() - begin) / BATCH);
         }
         printf("%-28s %5.1f ns\n", stamped ? "with a time of its end" : "quick",
                samples_median(&samples));

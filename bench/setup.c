@@ -3,6 +3,7 @@
  * How long a communicator takes to set up: from the moment that fresh processes may start until the
  * slowest of them has one, store included. Prints the median and the worst of some rounds.
  */
+#include "now.h"
 #include "stats.h"
 
 #include <errno.h>
@@ -12,21 +13,12 @@
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <tutti/tutti.h>
 
 #define MAX_RANKS 64
 #define LIMIT_S   30
-
-static int64_t now_ns(void)
-{
-    struct timespec now;
-
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
-}
 
 /* One rank: waits until `start` is closed, then writes to `ends` when it has its communicator. */
 static int be_rank(const char *path, int rank, int ranks, int start, int ends)

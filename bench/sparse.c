@@ -5,12 +5,12 @@
  * that the rounds before have used.
  */
 #include "pg/sparse.h"
+#include "now.h"
 #include "stats.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 struct problem {
     size_t rows, width, nnz;
@@ -23,14 +23,6 @@ struct problem {
 };
 
 typedef enum tutti_status step_fn(struct problem *problem);
-
-static double now_us(void)
-{
-    struct timespec now;
-
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec * 1e6 + (double)now.tv_nsec * 1e-3;
-}
 
 static enum tutti_status check(struct problem *p)
 {

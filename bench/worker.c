@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 #include "worker.h"
 
+#include "now.h"
+
 #include <errno.h>
 #include <sched.h>
 #include <signal.h>
@@ -15,7 +17,6 @@
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/un.h>
-#include <time.h>
 #include <unistd.h>
 
 static char error_text[sizeof((struct bench_result *)0)->text];
@@ -113,14 +114,6 @@ static int check(float *buffer, size_t count, int rank, int size, uint64_t *wron
     return error;
 }
 
-static uint64_t now_ns(void)
-{
-    struct timespec now;
-
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-}
-
 /* How often this thread has lost its core to another one. */
 static uint64_t preemptions(void)
 {
@@ -134,7 +127,7 @@ static int run_block(const struct bench_command *command, float *buffer, int ran
                      struct bench_result *result)
 {
     size_t count = command->bytes / sizeof(float);
-    uint64_t start;
+    int64_t start;
     int error = 0;
 
     if (command->flags & BENCH_CHECK)
@@ -145,7 +138,7 @@ static int run_block(const struct bench_command *command, float *buffer, int ran
     start = now_ns();
     for (uint32_t i = 0; error == 0 && i < command->iterations; i++)
         error = bench_engine.all_reduce(buffer, count);
-    result->nanoseconds = now_ns() - start;
+    result->nanoseconds = (uint64_t)(now_ns() - start);
     result->preempted = preemptions() - result->preempted;
     if (error == 0 && command->flags & BENCH_CHECK)
         error = check(buffer, count, rank, size, &result->wrong);
