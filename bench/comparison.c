@@ -97,6 +97,7 @@ static void sample(struct comparison *comparison, int size, int which, bool chec
     if (instance_run(&comparison->instances[which], &command, &block) != 0) {
         instance_stop(&comparison->instances[which]);
         comparison->alive[which] = false;
+        cell->wrong = block.wrong;
         comparison->lost |= is_ours(comparison->instances[which].setting);
         return;
     }

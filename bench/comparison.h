@@ -16,6 +16,7 @@ struct cell {
     double estimate_ns;                      /* of the last block */
     uint32_t blocks;                         /* so far, the first ones for calibration only */
     char algo[24];
+    bool wrong; /* a check found wrong elements: the samples count for nothing */
 };
 
 struct comparison {

@@ -217,7 +217,7 @@ int instance_start(struct instance *instance, const struct setting *setting,
     return error;
 }
 
-/* Receives the result of one rank. */
+/* Receives the result of one rank. [out] *result  zero unless it came. */
 static int receive_result(struct instance *instance, int rank, int64_t deadline,
                           struct bench_result *result)
 {
@@ -225,6 +225,7 @@ static int receive_result(struct instance *instance, int rank, int64_t deadline,
     const char *problem = NULL;
     int events;
 
+    *result = (struct bench_result){0};
     do {
         int64_t left = deadline - now_ms();
 
@@ -263,8 +264,10 @@ int instance_run(struct instance *instance, const struct bench_command *command,
     for (int rank = 0; rank < instance->ranks; rank++) {
         struct bench_result result;
 
-        if (receive_result(instance, rank, deadline, &result) != 0)
+        if (receive_result(instance, rank, deadline, &result) != 0) {
+            block->wrong = result.wrong != 0;
             return -1;
+        }
         if (result.nanoseconds > slowest)
             slowest = result.nanoseconds;
         block->preempted |= result.preempted > 0;

@@ -29,6 +29,7 @@ struct instance_block {
     double nanoseconds; /* of one operation, on the slowest rank */
     bool preempted;     /* a rank lost its core to another process meanwhile */
     char algo[24];
+    bool wrong; /* of a block that failed: a rank found wrong elements */
 };
 
 /* Starts the setting's ranks. Returns -1, having said why on stderr and left nothing behind. */

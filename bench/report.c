@@ -41,30 +41,33 @@ static int fastest(const struct comparison *comparison, const struct row *row, c
 }
 
 /*
- * The cell's median in microseconds, NaN if there are too few samples. With a core for each rank,
- * blocks during which another process took a core away tell of that process; they count only if
- * there are hardly any others.
+ * The cell's median in microseconds, NaN if there are too few samples or any result was wrong. With
+ * a core for each rank, blocks during which another process took a core away tell of that process;
+ * they count only if there are hardly any others.
  */
 static double median_us(const struct cell *cell, int placement)
 {
     const struct samples *all = &cell->samples[placement];
     const struct samples *quiet = &cell->quiet[placement];
 
-    if (all->count < MIN_SAMPLES)
+    if (all->count < MIN_SAMPLES || cell->wrong)
         return NAN;
     if (placement != PLACEMENT_OVERSUBSCRIBED && quiet->count >= MIN_SAMPLES)
         return samples_median(quiet) / 1000;
     return samples_median(all) / 1000;
 }
 
-/* Returns whether there is anything to report. */
+/* Returns whether there is anything to report: a wrong result is, wherever the cores were. */
 static bool make_row(const struct comparison *comparison, int size, int placement, struct row *row)
 {
+    bool possible = (placement != PLACEMENT_OVERSUBSCRIBED) == comparison->place.pinned;
     bool any = false;
 
     for (int i = 0; i < comparison->instance_count; i++) {
-        row->medians[i] = median_us(&comparison->cells[size][i], placement);
-        any |= !isnan(row->medians[i]);
+        const struct cell *cell = &comparison->cells[size][i];
+
+        row->medians[i] = median_us(cell, placement);
+        any |= !isnan(row->medians[i]) || (cell->wrong && possible);
     }
     for (int i = 0; i < RIVAL_COUNT; i++)
         row->best[i] = fastest(comparison, row, rivals[i]);
@@ -103,6 +106,19 @@ static void print_us(FILE *out, int width, double us)
     fprintf(out, "%*s", width, text);
 }
 
+/* The settings that gave wrong results at this size. */
+static void print_wrong(const struct comparison *comparison, int size, FILE *out)
+{
+    const char *before = "; wrong: ";
+
+    for (int i = 0; i < comparison->instance_count; i++) {
+        if (!comparison->cells[size][i].wrong)
+            continue;
+        fprintf(out, "%s%s", before, setting_of(comparison, i)->name);
+        before = ", ";
+    }
+}
+
 static void print_row(const struct comparison *comparison, const struct row *row, int size,
                       int placement, FILE *out)
 {
@@ -117,7 +133,9 @@ static void print_row(const struct comparison *comparison, const struct row *row
         print_us(out, 10, median_at(row, row->best[i]));
     print_us(out, 8, ours / theirs);
     print_us(out, 8, symmetric / theirs);
-    fprintf(out, "  %s\n", row->rival < 0 ? "-" : setting_of(comparison, row->rival)->name);
+    fprintf(out, "  %s", row->rival < 0 ? "-" : setting_of(comparison, row->rival)->name);
+    print_wrong(comparison, size, out);
+    fprintf(out, "\n");
 }
 
 void report_table(const struct comparison *comparison, FILE *out)
@@ -151,11 +169,27 @@ static json_t *json_ratio(double ratio)
     return isnan(ratio) ? json_null() : json_real(round(ratio * 1e3) / 1e3);
 }
 
+/* NULL if there is none. */
+static json_t *json_wrong(const struct comparison *comparison, int size)
+{
+    json_t *names = NULL;
+
+    for (int i = 0; i < comparison->instance_count; i++) {
+        if (!comparison->cells[size][i].wrong)
+            continue;
+        if (names == NULL)
+            names = json_array();
+        json_array_append_new(names, json_string(setting_of(comparison, i)->name));
+    }
+    return names;
+}
+
 static json_t *json_row(const struct comparison *comparison, const struct row *row, int size,
                         int placement, int ours)
 {
     double median = median_at(row, ours);
     json_t *others = json_object();
+    json_t *wrong = json_wrong(comparison, size);
     json_t *object;
 
     for (int i = 0; i < comparison->instance_count; i++) {
@@ -170,6 +204,8 @@ static json_t *json_row(const struct comparison *comparison, const struct row *r
         (json_int_t)comparison->sizes[size], "placement", placement_name((enum placement)placement),
         "algo", ours < 0 ? NULL : comparison->cells[size][ours].algo, "tutti_us", json_us(median),
         "rivals", others, "ratio", json_ratio(median / median_at(row, row->rival)));
+    if (wrong != NULL)
+        json_object_set_new(object, "wrong_settings", wrong);
     if (ours >= 0 && strcmp(setting_of(comparison, ours)->name, "tutti symmetric") == 0)
         json_object_set_new(object, "buffers", json_string("symmetric"));
     return object;

@@ -1,9 +1,10 @@
 #!/bin/sh
 # SPDX-License-Identifier: MIT
-# compare.sh PROGRAMS: a comparison in small, its results in JSON and as columns. Skipped (77) where
+# compare.sh PROGRAMS FAKE: a comparison in small, its results in JSON and as columns. Skipped (77) where
 # ours or every rival is absent. Crowded, since then no block is discarded for the cores' sake.
 set -eu
 programs=$1
+fake=$2
 rival=none
 for name in openmpi mpich gloo; do
     if [ -x "$programs/bench-$name" ]; then
@@ -41,6 +42,27 @@ if "$directory/broken/compare" --crowded --ranks 2 --engines tutti,$rival --size
     echo "succeeds without ours" && exit 1
 fi
 grep -q 'tutti did not start' "$directory/error"
+
+# A rival that has been sampled when its results become wrong says so, and is not the best one. (Its second
+# visit to a size checks again; another setting of it is right.)
+mkdir "$directory/wrong"
+cp "$programs/compare" "$programs/bench-tutti" "$directory/wrong"
+cat >"$directory/wrong/bench-gloo" <<SHELL
+#!/bin/sh
+[ "\$TUTTI_BENCH_VARIANT" != new ] || export TUTTI_BENCH_VARIANT=late
+exec "$fake"
+SHELL
+chmod +x "$directory/wrong/bench-gloo"
+"$directory/wrong/compare" --crowded --ranks 2 --engines tutti,gloo --sizes 8 --samples 6 --budget 60 --block 0.5 \
+    --json "$directory/wrong/result.json" 2>"$directory/error" >"$directory/table"
+cat "$directory/error" "$directory/table"
+grep -q 'gloo: rank 1: has wrong elements' "$directory/error"
+grep -q '^ *8  oversubscribed .* gloo halving; wrong: gloo$' "$directory/table"
+python3 - "$directory/wrong/result.json" <<'PYTHON'
+import json, sys
+for row in json.load(open(sys.argv[1]))["rows"]:
+    assert row["wrong_settings"] == ["gloo"] and set(row["rivals"]) == {"gloo halving"}, row
+PYTHON
 
 # A library that there is not is no silence.
 for engines in tuti tutti, "tutti,gloom"; do

@@ -103,8 +103,8 @@ static void a_signal_ends_no_block(void **state)
     assert_nothing_left();
 }
 
-/* Starts the variant, whose first block is to fail. */
-static void assert_block_fails(const char *variant)
+/* Starts the variant, whose first block is to fail, for wrong elements or for another reason. */
+static void assert_block_fails(const char *variant, bool wrong)
 {
     struct instance_block block;
     struct instance instance;
@@ -112,6 +112,7 @@ static void assert_block_fails(const char *variant)
 
     assert_int_equal(start(&instance, &setting, variant), 0);
     assert_int_equal(instance_run(&instance, &checked, &block), -1);
+    assert_int_equal(block.wrong, wrong);
     instance_stop(&instance);
     assert_nothing_left();
 }
@@ -119,19 +120,19 @@ static void assert_block_fails(const char *variant)
 static void one_wrong_element_is_noticed(void **state)
 {
     (void)state;
-    assert_block_fails("TUTTI_BENCH_VARIANT=wrong");
+    assert_block_fails("TUTTI_BENCH_VARIANT=wrong", true);
 }
 
 static void an_engines_error_is_noticed(void **state)
 {
     (void)state;
-    assert_block_fails("TUTTI_BENCH_VARIANT=fails");
+    assert_block_fails("TUTTI_BENCH_VARIANT=fails", false);
 }
 
 static void a_dying_rank_is_noticed(void **state)
 {
     (void)state;
-    assert_block_fails("TUTTI_BENCH_VARIANT=dies");
+    assert_block_fails("TUTTI_BENCH_VARIANT=dies", false);
 }
 
 static void a_rank_that_does_not_come_is_noticed(void **state)

@@ -201,6 +201,52 @@ static void the_table_names_the_best_rival(void **state)
     free(text);
 }
 
+static void wrong_results_are_named_and_do_not_count(void **state)
+{
+    char path[] = "/tmp/tutti-report-XXXXXX";
+    char *text = NULL;
+    size_t size = 0;
+    FILE *out = open_memstream(&text, &size);
+    json_t *json, *row;
+
+    (void)state;
+    comparison.cells[0][3].wrong = true;
+    comparison.cells[0][4].wrong = true;
+    report_table(&comparison, out);
+    fclose(out);
+    assert_non_null(strstr(text, "0.400   0.200  openmpi; wrong: openmpi ucx, gloo\n"));
+    free(text);
+    json = report(path);
+    row = json_array_get(json_object_get(json, "rows"), 0);
+    assert_true(number(row, "ratio") == 0.4);
+    assert_int_equal(json_array_size(json_object_get(row, "wrong_settings")), 2);
+    assert_string_equal(
+        json_string_value(json_array_get(json_object_get(row, "wrong_settings"), 0)),
+        "openmpi ucx");
+    row = json_object_get(row, "rivals");
+    assert_int_equal(json_object_size(row), 1);
+    assert_true(number(row, "openmpi") == 5);
+    json_decref(json);
+    unlink(path);
+}
+
+/* Where nothing has been sampled. */
+static void a_wrong_result_has_a_row_even_if_alone(void **state)
+{
+    char *text = NULL;
+    size_t size = 0;
+    FILE *out = open_memstream(&text, &size);
+
+    (void)state;
+    comparison.cells[0][4].wrong = true;
+    comparison.place.pinned = false;
+    report_table(&comparison, out);
+    fclose(out);
+    assert_non_null(strstr(text, "    65536  oversubscribed"));
+    assert_non_null(strstr(text, "  -; wrong: gloo\n"));
+    free(text);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -212,6 +258,9 @@ int main(void)
                                         tear_down),
         cmocka_unit_test_setup_teardown(columns_have_each_librarys_best, set_up, tear_down),
         cmocka_unit_test_setup_teardown(the_table_names_the_best_rival, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(wrong_results_are_named_and_do_not_count, set_up,
+                                        tear_down),
+        cmocka_unit_test_setup_teardown(a_wrong_result_has_a_row_even_if_alone, set_up, tear_down),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
