@@ -45,7 +45,8 @@ struct bench_config {
     bool check;
     bool cold;
     bool symmetric;
-    int64_t timeout_ms;
+    int64_t timeout_ms;      /* 0: the library's */
+    double patience_seconds; /* of GPU ranks that wait for each other on the host */
     const char *json_path;
     unsigned message_options; /* those given that a barrier does not take, a bit each */
     enum tutti_device device;

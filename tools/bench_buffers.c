@@ -30,14 +30,15 @@ static size_t arena_bytes(const struct bench_buffers *buffers, const struct benc
     return (GUARD_BYTES + most + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
 }
 
-static enum tutti_status allocate(struct bench_buffers *buffers, size_t bytes, void **memory)
+static enum tutti_status allocate(struct bench_buffers *buffers, size_t bytes, int64_t timeout_ms,
+                                  void **memory)
 {
     if (!buffers->group) {
         *memory = aligned_alloc(ALIGNMENT, bytes);
         return *memory ? TUTTI_OK : TUTTI_ERR_NO_MEMORY;
     }
     enum tutti_status status = tutti_symm_alloc(buffers->group, TUTTI_DEVICE_CPU, bytes, memory);
-    return status ? status : tutti_symm_rendezvous(*memory, 0, NULL);
+    return status ? status : tutti_symm_rendezvous(*memory, timeout_ms, NULL);
 }
 
 enum tutti_status bench_buffers_init(struct bench_buffers *buffers,
@@ -52,7 +53,7 @@ enum tutti_status bench_buffers_init(struct bench_buffers *buffers,
     if (config->symmetric)
         status = tutti_symm_group("bench", rank, config->ranks, store, &buffers->group);
     if (!status)
-        status = allocate(buffers, 2 * bytes, &memory);
+        status = allocate(buffers, 2 * bytes, config->timeout_ms, &memory);
     buffers->send = memory;
     if (status)
         return status;

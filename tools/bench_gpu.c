@@ -38,7 +38,7 @@ enum {
 };
 
 /* Without --iters: how long the rounds of one engine and placement take. */
-static const double row_seconds = 0.06, patience_seconds = 120;
+static const double row_seconds = 0.06;
 
 struct gpu_bench {
     const struct bench_rank *self;
@@ -115,7 +115,7 @@ static bool meet(struct gpu_bench *bench)
 {
     struct bench_board *board = bench->self->board;
     unsigned long long all = ++bench->meetings * (unsigned long long)bench->config->ranks;
-    double deadline = clock_seconds() + patience_seconds;
+    double deadline = clock_seconds() + bench->config->patience_seconds;
     atomic_fetch_add(&board->arrivals, 1);
     for (int polls = 0; atomic_load(&board->arrivals) < all; polls++) {
         if (polls % 1024 < 1000)
@@ -123,7 +123,7 @@ static bool meet(struct gpu_bench *bench)
         sched_yield();
         if (clock_seconds() > deadline)
             return fail(bench, TUTTI_ERR_TIMEOUT, "the other ranks did not come within %g s",
-                        patience_seconds);
+                        bench->config->patience_seconds);
     }
     return true;
 }

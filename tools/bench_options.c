@@ -10,6 +10,10 @@
 #include <string.h>
 #include <unistd.h>
 
+/* How long ranks wait for each other, and with --timeout beyond that: what a rank's host may take
+ * longer than another's to fill and compare large buffers. */
+enum { PATIENCE_SECONDS = 120, ALLOWANCE_SECONDS = 10 };
+
 enum {
     OPTION_ITERS = 256,
     OPTION_ALGO,
@@ -65,7 +69,9 @@ static const struct argp_option options[] = {
      "Timed operations (default: what 50 ms take, from 20 to 100000)", 0},
     {"check", 'c', "0|1", 0, "Compare every element of every rank, bit for bit (default 1)", 0},
     {"timeout", OPTION_TIMEOUT, "SECONDS", 0,
-     "Time limit of set-up and of each operation (default: the library's)", 0},
+     "Time limit of set-up and of each operation (default: the library's); GPU ranks wait 10 s "
+     "longer for each other (default 120)",
+     0},
     {0, 0, 0, 0, "With --device cuda:", 4},
     {"graph", OPTION_GRAPH, "N", OPTION_ARG_OPTIONAL,
      "Capture N operations in one CUDA graph and time its replays (default 50, from 64M on 10)", 0},
@@ -210,6 +216,7 @@ static error_t parse_long_option(int key, char *text, struct argp_state *state)
         return 0;
     case OPTION_TIMEOUT:
         config->timeout_ms = 1000 * (int64_t)integer_argument(state, "--timeout", text, 1, 86400);
+        config->patience_seconds = (double)config->timeout_ms * 1e-3 + ALLOWANCE_SECONDS;
         return 0;
     case OPTION_JSON:
         if (!access_for_writing(text))
@@ -495,6 +502,7 @@ void bench_config_default(struct bench_config *config)
         .warmup = 5,
         .check = true,
         .streams = 1,
+        .patience_seconds = PATIENCE_SECONDS,
     };
 }
 

@@ -1,6 +1,6 @@
 #!/bin/bash
 # tutti bench counts what is wrong: with results that a preloaded library spoils, #wrong is what it spoiled
-# and the exit status is 1.
+# and the exit status is 1. A rank that does not come is waited for as long as --timeout says.
 # shellcheck source=tests/tools/common.sh
 . "$(dirname "$0")/common.sh"
 tutti=$1
@@ -23,4 +23,6 @@ spoiled nothing 0 0
 spoiled bit 1 1
 spoiled past 1 1
 spoiled input 1 0
+status 1 timeout 30 env SPOIL=absent LD_PRELOAD="$spoiler" "$tutti" bench -n 2 --symmetric --timeout 1 -b 8 -e 8
+err 'rank 0: TUTTI_ERR_TIMEOUT'
 finish

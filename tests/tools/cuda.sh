@@ -91,6 +91,11 @@ err 'rank .*--vs nccl: /nonexistent/nccl cannot be opened'
 status 1 env TUTTI_STANDIN_FAIL=cuStreamBeginCapture:1 "$tutti" bench "${quick[@]}" --graph
 err 'rank [0-2]: TUTTI_ERR_CUDA: cuStreamBeginCapture: CUDA_ERROR_UNKNOWN'
 
+# ---- ranks wait for one that does not come for as long as --timeout says, and a bit
+status 1 timeout 60 env TUTTI_NCCL_LIBRARY="$nccl" TUTTI_STANDIN_NCCL_STALL=1 "$tutti" bench "${quick[@]}" -n 2 \
+    --vs nccl --timeout 1
+err 'rank 0: TUTTI_ERR_TIMEOUT: .* did not come within 11 s'
+
 # ---- tutti info
 status 0 env TUTTI_STANDIN_LINKS=ss,sss,ss2 "$tutti" info --json -n 2
 python3 - "$work/out" <<'PYTHON' || complain "info"

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /* A stand-in for NCCL whose all-reduce is a copy: enough to be measured. Linked with the stand-in
- * for libcuda. */
+ * for libcuda. TUTTI_STANDIN_NCCL_STALL names a rank that never returns from it. */
 #include <cuda.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { SUCCESS, WRONG = 4, WINDOW_SYMMETRIC = 1 };
 
@@ -44,8 +45,11 @@ int ncclGetUniqueId(struct id *id)
 /* The id has come from rank 0 to all. */
 int ncclCommInitRank(void **comm, int size, struct id id, int rank)
 {
-    *comm = malloc(1);
-    return *comm && rank < size && id.bytes[127] == 7 ? SUCCESS : WRONG;
+    *comm = malloc(sizeof(int));
+    if (!*comm)
+        return WRONG;
+    *(int *)*comm = rank;
+    return rank < size && id.bytes[127] == 7 ? SUCCESS : WRONG;
 }
 
 int ncclCommDestroy(void *comm)
@@ -60,6 +64,9 @@ int ncclAllReduce(const void *send, void *recv, size_t count, int dtype, int op,
     static const size_t bytes[] = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1};
     if (op < 0 || op > 4 || !comm || dtype < 0)
         return WRONG;
+    const char *stall = getenv("TUTTI_STANDIN_NCCL_STALL");
+    while (stall && atoi(stall) == *(int *)comm)
+        pause();
     return cuMemcpyAsync((CUdeviceptr)recv, (CUdeviceptr)(uintptr_t)send, count * bytes[dtype],
                          stream) == CUDA_SUCCESS
                ? SUCCESS
