@@ -72,13 +72,13 @@ bool bench_config_init(struct bench_config *config, int argc, char **argv);
 void bench_config_default(struct bench_config *config);
 /* Notes the words as they were given; before argp reorders them. */
 void bench_config_command(struct bench_config *config, int argc, char **argv);
-/* What to say if the communicator's results cannot be compared, else NULL. */
-const char *bench_check_refusal(const struct bench_config *config, tutti_comm_t *comm);
 /* Looks at the machine, lists the rows. False after a message. */
 bool bench_config_complete(struct bench_config *config);
 void bench_config_fini(struct bench_config *config);
 
+/* Of premul_sum; where a ring sums, one whose products are exact. */
 #define BENCH_PREMUL_SCALAR (1.0 / 3)
+#define BENCH_PREMUL_EXACT  0.5
 
 enum bench_place { BENCH_OUT_OF_PLACE, BENCH_IN_PLACE, BENCH_PLACES };
 

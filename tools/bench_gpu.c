@@ -46,6 +46,7 @@ struct gpu_bench {
     tutti_store_t *store;
     tutti_comm_t *comm, *tuned[BENCH_TUNINGS];
     tutti_op_t premul;
+    bool exact; /* a ring sums: inputs whose bits have no order */
     struct nccl_comm *nccl;
     tutti_stream_t streams[BENCH_STREAMS];
     void *forked, *joined[BENCH_STREAMS]; /* events */
@@ -269,9 +270,10 @@ static bool fill_inputs(struct gpu_bench *bench, int index, const struct trial *
     struct reference reference = {
         .dtype = row->dtype,
         .op = row->op,
-        .scalar = BENCH_PREMUL_SCALAR,
+        .scalar = bench->exact ? BENCH_PREMUL_EXACT : BENCH_PREMUL_SCALAR,
         .ranks = bench->config->ranks,
         .seed = (uint64_t)index * BENCH_PLACES + (uint64_t)trial->place,
+        .exact = bench->exact,
     };
     reference_input(&reference, bench->self->rank, bench->input);
     reference_expected(&reference, bench->expected);
@@ -517,10 +519,18 @@ static bool create_comm(struct gpu_bench *bench, const char *name, tutti_comm_t 
 
 static bool create_library(struct gpu_bench *bench)
 {
-    return check_status(bench, tutti_store_open(bench->self->store_url, bench->config->timeout_ms,
-                                                &bench->store)) &&
-           create_comm(bench, "bench", &bench->comm) &&
-           check_status(bench, tutti_op_create_premul_sum(BENCH_PREMUL_SCALAR, &bench->premul));
+    if (!check_status(bench, tutti_store_open(bench->self->store_url, bench->config->timeout_ms,
+                                              &bench->store)) ||
+        !create_comm(bench, "bench", &bench->comm))
+        return false;
+    bench->exact = sums_in_ring(bench->comm);
+    if (bench->exact && bench->config->tuning_count)
+        return fail(bench, TUTTI_ERR_INVALID,
+                    "the ranks' links, or TUTTI_ALGO, make the algorithm a ring, which is in no "
+                    "tuning table: there is nothing to measure");
+    return check_status(
+        bench, tutti_op_create_premul_sum(bench->exact ? BENCH_PREMUL_EXACT : BENCH_PREMUL_SCALAR,
+                                          &bench->premul));
 }
 
 /* Create reads the variable; what else runs in this process by now reads none. */
@@ -606,14 +616,11 @@ bool bench_gpu_run(const struct bench_rank *self)
 {
     struct gpu_bench bench = {.self = self, .config = self->config};
     struct bench_record ready = {.kind = BENCH_READY, .rank = self->rank, .pid = (int)getpid()};
-    const char *refusal;
     int row = -1;
     bool ok = open_device(&bench, ready.device, sizeof ready.device);
     double begin = clock_seconds();
     ok = ok && create_library(&bench);
     ready.setup_ms = (clock_seconds() - begin) * 1e3;
-    if (ok && (refusal = bench_check_refusal(self->config, bench.comm)))
-        ok = fail(&bench, TUTTI_ERR_INVALID, "%s", refusal);
     ok = ok && create_tuned(&bench) && allocate(&bench);
     tutti_comm_describe(bench.comm, ready.message, sizeof ready.message);
     ready.nccl = bench.nccl ? nccl_version() : 0;

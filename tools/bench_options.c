@@ -102,7 +102,9 @@ static const char doc[] =
     "too.\n\n"
     "#wrong counts, over all ranks, the elements of the result that differ in any bit from a "
     "reference computed one by one, elements of the input that changed, and bytes written "
-    "around either. The exit status is 1 if there is any, or if a rank failed.";
+    "around either. Inputs show the order of the additions; where a ring sums, whose order is its "
+    "own, they are whole numbers that have none. The exit status is 1 if there is any, or if a "
+    "rank failed.";
 
 static void dtypes_argument(struct argp_state *state, char *text, bool *chosen)
 {
@@ -258,9 +260,6 @@ static void check_device(struct argp_state *state, const struct bench_config *co
     for (size_t i = 0; i < sizeof rules / sizeof *rules; i++)
         if (rules[i].wrong)
             argp_error(state, "%s needs --device cuda", rules[i].text);
-    if (config->algo == TUTTI_ALGO_RING && config->check)
-        argp_error(state, "--algo ring needs -c 0: its bits are a chain's, what is compared are "
-                          "those of a tree");
     if (cuda && (config->cold || config->symmetric))
         argp_error(state, "%s is for CPU ranks", config->cold ? "--cold" : "--symmetric");
     if (cuda && config->iterations > BENCH_REPLAYS)
@@ -462,18 +461,6 @@ static bool fits_memory(const struct bench_config *config)
     return tool_fail("-e %zu: the buffers of %d ranks need %.0f bytes, this machine has %.0f: give "
                      "a smaller size or fewer ranks",
                      most, config->ranks, need, have);
-}
-
-const char *bench_check_refusal(const struct bench_config *config, tutti_comm_t *comm)
-{
-    if (!config->check || config->collective != TUTTI_COLLECTIVE_ALL_REDUCE || !sums_in_ring(comm))
-        return NULL;
-    return config->tuning_count
-               ? "the ranks' links, or TUTTI_ALGO, make the algorithm a ring, which is in no "
-                 "tuning "
-                 "table: there is nothing to measure"
-               : "the ranks' links, or TUTTI_ALGO, make the algorithm a ring: give -c 0, for its "
-                 "bits are a chain's, what is compared are those of a tree";
 }
 
 /* A rank a GPU; not bound to a core. */

@@ -125,6 +125,18 @@ static uint64_t input_float(const struct format *format, uint64_t random)
     return encode(format, sign * ldexp(1 + (double)(random >> 11) * 0x1p-53, exponent));
 }
 
+/* Whole numbers of up to 7, which every format holds; to be multiplied 1/2, 1 or 2. The sums of all
+ * ranks, and of halves of them, and their products have few digits, too. */
+static uint64_t input_exact(const struct format *format, enum tutti_op_kind op, uint64_t random)
+{
+    double sign = random & 1 ? -1 : 1;
+    if ((random >> 1) % 64 == 0)
+        return encode(format, 0 * sign);
+    if (op == TUTTI_OP_PROD)
+        return encode(format, sign * ldexp(1, (int)((random >> 7) % 3) - 1));
+    return encode(format, sign * (double)((random >> 7) % 7 + 1));
+}
+
 /* Any bits, but for averages, whose sums must not wrap: what a wrapped average is, is left open. */
 static uint64_t input_integer(enum family family, enum tutti_op_kind op, uint64_t random)
 {
@@ -144,6 +156,8 @@ static uint64_t input_bits(const struct reference *reference, uint64_t seed, siz
 {
     const struct format *format = &formats[reference->dtype];
     uint64_t random = mix(seed + index);
+    if (format->family == FLOATING && reference->exact)
+        return input_exact(format, reference->op, random);
     if (format->family == FLOATING)
         return input_float(format, random);
     int spare = 64 - 8 * (int)tutti_dtype_size(reference->dtype);

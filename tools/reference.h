@@ -5,7 +5,9 @@
  * is shared with the library, so that an error in one does not hide an error in the other.
  *
  * Inputs repeat with a prime period, so that a table of one period serves any count, and a chunk
- * that lands in the place of another one is seen.
+ * that lands in the place of another one is seen. They show the order of the additions, which the
+ * header promises of every algorithm but the ring. For that one they can be exact: then floats are
+ * small whole numbers, or factors of two, and the bits are the same in any order.
  */
 #ifndef TUTTI_TOOL_REFERENCE_H
 #define TUTTI_TOOL_REFERENCE_H
@@ -20,6 +22,7 @@ struct reference {
     double scalar; /* of premul_sum */
     int ranks;
     uint64_t seed; /* another seed gives other inputs */
+    bool exact; /* no result before the last is rounded, if scalar is a power of two: see above */
 };
 
 /* Whether the operation exists for the dtype. */

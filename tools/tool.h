@@ -51,7 +51,7 @@ void format_date(char *text, size_t capacity);
 const char *op_kind_name(enum tutti_op_kind op);
 
 /* Whether the communicator's sums go round a ring of three or more, whose bits are a chain's: then
- * those of floats are not the reference's, which are a tree's. */
+ * those of floats are the reference's, which are a tree's, only if its inputs are exact. */
 bool sums_in_ring(tutti_comm_t *comm);
 
 /* Seconds of a clock that only goes forward. */

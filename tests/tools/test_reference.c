@@ -84,6 +84,65 @@ static void order_shows(void **state)
     free(expected);
 }
 
+/* In whatever order a chain goes, and from whichever rank. */
+static void chain_agrees(enum tutti_dtype dtype, enum tutti_op_kind op, int ranks, int first,
+                         int step)
+{
+    struct reference reference = {
+        .dtype = dtype, .op = op, .scalar = 0.5, .ranks = ranks, .seed = 7, .exact = true};
+    const size_t bytes = tutti_dtype_size(dtype);
+    char *inputs[TUTTI_MAX_RANKS], *expected = table_create(), chain[8];
+    for (int rank = 0; rank < ranks; rank++)
+        reference_input(&reference, rank, inputs[rank] = table_create());
+    reference_expected(&reference, expected);
+    for (size_t i = 0; i < REFERENCE_PERIOD; i++) {
+        const void *in[TUTTI_MAX_RANKS];
+        for (int k = 0; k < ranks; k++)
+            in[k] = inputs[(first + k * step) % ranks] + i * bytes;
+        reference_chain(chain, in, ranks, dtype, op, reference.scalar);
+        if (memcmp(chain, expected + i * bytes, bytes) != 0)
+            fail_msg("%s, operation %d, %d ranks from %d: element %zu differs",
+                     tutti_dtype_name(dtype), (int)op, ranks, first, i);
+    }
+    for (int rank = 0; rank < ranks; rank++)
+        free(inputs[rank]);
+    free(expected);
+}
+
+static void exact_inputs_have_no_order(void **state)
+{
+    (void)state;
+    for (int dtype = 0; dtype < TUTTI_DTYPE_COUNT; dtype++)
+        for (int op = 1; op < TUTTI_OP_COUNT; op++) {
+            if (!reference_has((enum tutti_dtype)dtype, (enum tutti_op_kind)op) ||
+                !reference_has_order((enum tutti_dtype)dtype, (enum tutti_op_kind)op))
+                continue;
+            for (int first = 0; first < 3; first++)
+                chain_agrees((enum tutti_dtype)dtype, (enum tutti_op_kind)op, 3, first, 1);
+            chain_agrees((enum tutti_dtype)dtype, (enum tutti_op_kind)op, 8, 5, 3);
+            chain_agrees((enum tutti_dtype)dtype, (enum tutti_op_kind)op, TUTTI_MAX_RANKS, 40, 63);
+        }
+}
+
+/* They are not the same number again and again: of the sums of three no value has a third. */
+static void exact_inputs_vary(void **state)
+{
+    struct reference reference = {
+        .dtype = TUTTI_FLOAT32, .op = TUTTI_OP_SUM, .ranks = 3, .exact = true};
+    float *expected = table_create();
+    int counts[43] = {0};
+    (void)state;
+    reference_expected(&reference, expected);
+    for (int i = 0; i < REFERENCE_PERIOD; i++) {
+        assert_true(expected[i] >= -21 && expected[i] <= 21 &&
+                    expected[i] == (float)(int)expected[i]);
+        counts[(int)expected[i] + 21]++;
+    }
+    for (int i = 0; i < 43; i++)
+        assert_true(counts[i] < REFERENCE_PERIOD / 3);
+    free(expected);
+}
+
 static void seeds_and_ranks_differ(void **state)
 {
     struct reference reference = {.dtype = TUTTI_INT64, .op = TUTTI_OP_SUM, .ranks = 2};
@@ -129,10 +188,9 @@ static void every_wrong_element_counts(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(both_references_agree),
-        cmocka_unit_test(order_shows),
-        cmocka_unit_test(seeds_and_ranks_differ),
-        cmocka_unit_test(every_wrong_element_counts),
+        cmocka_unit_test(both_references_agree),      cmocka_unit_test(order_shows),
+        cmocka_unit_test(exact_inputs_have_no_order), cmocka_unit_test(exact_inputs_vary),
+        cmocka_unit_test(seeds_and_ranks_differ),     cmocka_unit_test(every_wrong_element_counts),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
