@@ -65,21 +65,28 @@ void balance_keep_to_part(int cores, int rank, int size)
         (void)sched_setaffinity(0, sizeof part, &part); /* it may be forbidden: as well as before */
 }
 
-/* Relaxed: a core that is out of date costs a needless move at worst. */
+/* Relaxed: a core that is out of date costs a needless move, or some polls, at worst. */
 static void publish(struct cpu_group *group, int core)
 {
     group->core = core;
     order_store_relaxed_u32(&group->own->core, (uint32_t)core + 1);
 }
 
-static void spread(struct cpu_group *group, int64_t now)
+static void look_around(struct cpu_group *group, int *cores)
 {
-    int cores[TUTTI_MAX_RANKS];
+    group->mates = 0;
+    for (int r = 0; r < group->size; r++) {
+        cores[r] = (int)order_load_relaxed_u32(&group->arenas[r]->core) - 1;
+        if (r != group->rank && cores[r] == group->core)
+            group->mates |= UINT64_C(1) << r;
+    }
+}
+
+static void spread(struct cpu_group *group, int64_t now, const int *cores)
+{
     cpu_set_t allowed;
     if (sched_getaffinity(0, sizeof allowed, &allowed) != 0)
         return;
-    for (int r = 0; r < group->size; r++)
-        cores[r] = (int)order_load_relaxed_u32(&group->arenas[r]->core) - 1;
     int from = group->core, to = balance_target(cores, group->size, group->rank, &allowed);
     if (to < 0)
         return;
@@ -104,9 +111,10 @@ static void go_back(struct cpu_group *group, int64_t now)
 
 void balance_look(struct cpu_group *group, int64_t now, int64_t yielded_ns)
 {
-    int core = sched_getcpu();
+    int core = sched_getcpu(), cores[TUTTI_MAX_RANKS];
     bool fresh = now < group->look_at + FRESH_NS && core == group->core;
     publish(group, core);
+    look_around(group, cores);
     group->look_at = now + LOOK_NS;
     if (yielded_ns > CROWDED_NS && now - yielded_ns < group->trial_ends) {
         go_back(group, now);
@@ -117,5 +125,20 @@ void balance_look(struct cpu_group *group, int64_t now, int64_t yielded_ns)
         group->rest_ms = 0;
     }
     if (fresh && now >= group->move_at)
-        spread(group, now);
+        spread(group, now, cores);
+}
+
+bool balance_core_is_wanted(const struct cpu_group *group, int peer, const uint32_t *word,
+                            uint32_t value)
+{
+    const ptrdiff_t at = (const char *)word - (const char *)group->arenas[peer];
+    if (!group->oversubscribed || group->sparse || group->mates == UINT64_MAX)
+        return true;
+    for (uint64_t rest = group->mates; rest; rest &= rest - 1) {
+        const char *arena = (const char *)group->arenas[__builtin_ctzll(rest)];
+        /* Relaxed: it tells who should run, and nothing else. */
+        if ((int32_t)(order_load_relaxed_u32((const uint32_t *)(arena + at)) - value) < 0)
+            return true;
+    }
+    return false;
 }

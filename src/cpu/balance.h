@@ -31,6 +31,13 @@ bool balance_part(const cpu_set_t *allowed, int cores, int rank, int size, cpu_s
 /* Has the calling thread, and those that it starts, keep to its part, if there is one. */
 void balance_keep_to_part(int cores, int rank, int size);
 
+/* Whether somebody else should have our core while we wait for the peer's word to be `value`: yes
+ * if a rank that was there at the last look has not come as far itself (all ranks have that word at
+ * the same place in their arenas), or if nothing is known. If all have, they wait for the same peer
+ * and cannot go on: switching to them and back takes longer than the peer will, on its own core. */
+bool balance_core_is_wanted(const struct cpu_group *group, int peer, const uint32_t *word,
+                            uint32_t value);
+
 /* Says where this rank is, and moves it if it should, or back if it should not have. */
 void balance_look(struct cpu_group *group, int64_t now, int64_t yielded_ns);
 

@@ -22,9 +22,6 @@
 enum {
     /* About 30 us: longer than ranks in step differ, shorter than a scheduler's quantum. */
     SPIN_POLLS = 2000,
-    /* With more ranks than cores a small operation's missing peer is likely on another core, and
-       nearly there: 2.0 us instead of 2.35 for 8 bytes on 4 ranks and 2 cores. */
-    SPIN_POLLS_SMALL = 10,
     /* About 1 ms of sched_yield() with nobody else to run. */
     YIELDS = 2000,
     /* With more ranks than cores a peer needs our core to make progress: a turn each, several times
@@ -180,8 +177,8 @@ static void group_init(struct cpu_group *group, const struct cpu_group_config *c
     group->context = config->context;
     group->interrupt = config->interrupt;
     group->oversubscribed = config->oversubscribed;
+    group->mates = UINT64_MAX;
     group->spin = config->oversubscribed ? 1 : SPIN_POLLS;
-    group->spin_small = config->oversubscribed ? SPIN_POLLS_SMALL : SPIN_POLLS;
     group->yields = config->oversubscribed ? YIELDS_OVERSUBSCRIBED : YIELDS;
     /* Registering takes 20 ms where many cores are to hear of it. */
     group->membarrier = !config->idle && bell_prepare();

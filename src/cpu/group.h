@@ -39,7 +39,6 @@ struct cpu_group {
     int rank;
     int size;
     int spin;         /* polls before a waiter yields */
-    int spin_small;   /* the same in an operation of up to WAIT_SMALL_BYTES */
     int yields;       /* before it sleeps */
     bool one_process; /* all ranks are threads of this process */
     bool sparse;      /* not all ranks exchange data */
@@ -60,6 +59,7 @@ struct cpu_group {
 
     /* balance.c */
     int core;           /* where the rank was at the last look */
+    uint64_t mates;     /* who was there, too, as bits; all set before the first look */
     int came_from;      /* by the last move */
     int rest_ms;        /* after the last move that was taken back */
     int64_t trial_ends; /* of the last move; 0 when it has ended */

@@ -7,7 +7,7 @@
 
 #include <sched.h>
 
-enum { LOOK_EVERY = 64, LOOK_NS = 20000000 };
+enum { LOOK_EVERY = 64, LOOK_NS = 20000000, POLLS = 100 };
 
 static struct tutti_fault fault_of(const struct cpu_group *group, enum tutti_status status,
                                    int peer, const struct request *request)
@@ -94,6 +94,17 @@ static bool trouble(struct cpu_group *group, int peer, const struct request *req
     return true;
 }
 
+/* Whether the word came meanwhile: the caller's acquire is its own. */
+static bool comes_soon(const uint32_t *word, uint32_t value)
+{
+    for (int polls = 0; polls < POLLS; polls++) {
+        if (order_load_relaxed_u32(word) == value)
+            return true;
+        order_pause();
+    }
+    return false;
+}
+
 static enum tutti_status wait_long(struct cpu_group *group, int peer, const uint32_t *word,
                                    uint32_t value, const struct request *request)
 {
@@ -126,7 +137,7 @@ static enum tutti_status wait_long(struct cpu_group *group, int peer, const uint
         }
         if (sleeps)
             bell_sleep(group, peer, word, value, deadline_left_ms(deadline));
-        else
+        else if (balance_core_is_wanted(group, peer, word, value) || !comes_soon(word, value))
             sched_yield();
         int64_t before = now;
         now = deadline_now();

@@ -13,8 +13,6 @@
 #include "cpu/group.h"
 #include "order.h"
 
-enum { WAIT_SMALL_BYTES = 256 };
-
 /* The rest of wait_for(), out of line: yields, sleeps, looks for trouble, ends at the deadline. */
 enum tutti_status wait_slowly(struct cpu_group *group, int peer, const uint32_t *word,
                               uint32_t value, const struct request *request);
@@ -26,8 +24,7 @@ enum tutti_status wait_mismatch(struct cpu_group *group, int peer,
 static inline enum tutti_status wait_for(struct cpu_group *group, int peer, const uint32_t *word,
                                          uint32_t value, const struct request *request)
 {
-    int polls = request->bytes <= WAIT_SMALL_BYTES ? group->spin_small : group->spin;
-    for (; polls > 0; polls--) {
+    for (int polls = group->spin; polls > 0; polls--) {
         if (order_load_acquire_u32(word) == value)
             return TUTTI_OK;
         order_pause();

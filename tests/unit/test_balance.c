@@ -92,6 +92,50 @@ static void test_part(void **state)
     }
 }
 
+/* Of ranks 0 and 2 on one core and 1 and 3 elsewhere, as rank 0 sees it, who waits for rank 1. */
+static void test_wanted(void **state)
+{
+    (void)state;
+    enum { VALUE = 7 };
+    static struct layout_arena arenas[RANKS];
+    struct cpu_group group = {.size = RANKS, .oversubscribed = true, .mates = UINT64_C(1) << 2};
+    uint32_t *words[RANKS];
+    for (int r = 0; r < RANKS; r++) {
+        group.arenas[r] = &arenas[r];
+        words[r] = &group.arenas[r]->mails[1].header.turn;
+        *words[r] = VALUE - 1;
+    }
+    static const struct {
+        uint32_t mate, elsewhere;
+        bool wanted;
+    } cases[] = {
+        {VALUE - 1, VALUE - 1, true},  /* nobody has come */
+        {VALUE - 1, VALUE, true},      /* the mate has not */
+        {VALUE, VALUE - 1, false},     /* it has: rank 3 has a core of its own */
+        {VALUE + 1, VALUE - 1, false}, /* and is ahead */
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        *words[2] = cases[i].mate;
+        *words[3] = cases[i].elsewhere;
+        assert_int_equal(balance_core_is_wanted(&group, 1, words[1], VALUE), cases[i].wanted);
+    }
+    *words[2] = 0; /* of the next turn, where numbers begin anew */
+    assert_false(balance_core_is_wanted(&group, 1, words[1], UINT32_MAX));
+    *words[2] = UINT32_MAX;
+    assert_true(balance_core_is_wanted(&group, 1, words[1], 0));
+    *words[2] = VALUE;
+    group.mates = 0; /* alone */
+    assert_false(balance_core_is_wanted(&group, 1, words[1], VALUE));
+    group.mates = UINT64_MAX; /* not known */
+    assert_true(balance_core_is_wanted(&group, 1, words[1], VALUE));
+    group.mates = UINT64_C(1) << 2;
+    group.oversubscribed = false;
+    assert_true(balance_core_is_wanted(&group, 1, words[1], VALUE));
+    group.oversubscribed = true;
+    group.sparse = true; /* not all arenas are mapped whole */
+    assert_true(balance_core_is_wanted(&group, 1, words[1], VALUE));
+}
+
 static cpu_set_t own_mask(void)
 {
     cpu_set_t mask;
@@ -252,10 +296,10 @@ static void test_cores_enough(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_target),       cmocka_unit_test(test_part),
-        cmocka_unit_test(test_keep),         cmocka_unit_test(test_move),
-        cmocka_unit_test(test_look),         cmocka_unit_test(test_back),
-        cmocka_unit_test(test_cores_enough),
+        cmocka_unit_test(test_target), cmocka_unit_test(test_part),
+        cmocka_unit_test(test_wanted), cmocka_unit_test(test_keep),
+        cmocka_unit_test(test_move),   cmocka_unit_test(test_look),
+        cmocka_unit_test(test_back),   cmocka_unit_test(test_cores_enough),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
