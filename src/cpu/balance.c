@@ -132,7 +132,7 @@ bool balance_core_is_wanted(const struct cpu_group *group, int peer, const uint3
                             uint32_t value)
 {
     const ptrdiff_t at = (const char *)word - (const char *)group->arenas[peer];
-    if (!group->oversubscribed || group->sparse || group->mates == UINT64_MAX)
+    if (!group->oversubscribed || group->sparse)
         return true;
     for (uint64_t rest = group->mates; rest; rest &= rest - 1) {
         const char *arena = (const char *)group->arenas[__builtin_ctzll(rest)];

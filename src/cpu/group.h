@@ -59,7 +59,7 @@ struct cpu_group {
 
     /* balance.c */
     int core;           /* where the rank was at the last look */
-    uint64_t mates;     /* who was there, too, as bits; all set before the first look */
+    uint64_t mates;     /* who was there, too, as bits; all others before the first look */
     int came_from;      /* by the last move */
     int rest_ms;        /* after the last move that was taken back */
     int64_t trial_ends; /* of the last move; 0 when it has ended */

@@ -94,17 +94,6 @@ static bool trouble(struct cpu_group *group, int peer, const struct request *req
     return true;
 }
 
-/* Whether the word came meanwhile: the caller's acquire is its own. */
-static bool comes_soon(const uint32_t *word, uint32_t value)
-{
-    for (int polls = 0; polls < POLLS; polls++) {
-        if (order_load_relaxed_u32(word) == value)
-            return true;
-        order_pause();
-    }
-    return false;
-}
-
 static enum tutti_status wait_long(struct cpu_group *group, int peer, const uint32_t *word,
                                    uint32_t value, const struct request *request)
 {
@@ -137,7 +126,8 @@ static enum tutti_status wait_long(struct cpu_group *group, int peer, const uint
         }
         if (sleeps)
             bell_sleep(group, peer, word, value, deadline_left_ms(deadline));
-        else if (balance_core_is_wanted(group, peer, word, value) || !comes_soon(word, value))
+        else if (balance_core_is_wanted(group, peer, word, value) ||
+                 !wait_polls(word, value, POLLS))
             sched_yield();
         int64_t before = now;
         now = deadline_now();

@@ -20,16 +20,23 @@ enum tutti_status wait_slowly(struct cpu_group *group, int peer, const uint32_t 
 enum tutti_status wait_mismatch(struct cpu_group *group, int peer,
                                 const struct layout_header *header, const struct request *request);
 
-/* Waits until peer's *word is value. A1: pairs the release of that word. */
+/* Whether *word is value within so many polls. A1: pairs the release of that word. */
+static inline bool wait_polls(const uint32_t *word, uint32_t value, int polls)
+{
+    for (; polls > 0; polls--) {
+        if (order_load_acquire_u32(word) == value)
+            return true;
+        order_pause();
+    }
+    return false;
+}
+
+/* Waits until peer's *word is value. */
 static inline enum tutti_status wait_for(struct cpu_group *group, int peer, const uint32_t *word,
                                          uint32_t value, const struct request *request)
 {
-    for (int polls = group->spin; polls > 0; polls--) {
-        if (order_load_acquire_u32(word) == value)
-            return TUTTI_OK;
-        order_pause();
-    }
-    return wait_slowly(group, peer, word, value, request);
+    return wait_polls(word, value, group->spin) ? TUTTI_OK
+                                                : wait_slowly(group, peer, word, value, request);
 }
 
 /* Waits until the peer's header is of this turn, and checks that it means the same operation. */
