@@ -60,14 +60,7 @@ status 0 "$tutti" bench -n 2 --algo ring -b 40 -e 40 -d all -o all "${quick[@]}"
 rows 99
 status 0 env TUTTI_ALGO=ring "$tutti" bench -n 3 -b 4000 -e 4000 -d all -o all --threads "${quick[@]}"
 rows 99
-cat >"$work/ring" <<'LINKS'
-tutti-topology 1
-ranks 4
-X 1 0 1
-1 X 1 0
-0 1 X 1
-1 0 1 X
-LINKS
+ring_links "$work/ring"
 status 0 env TUTTI_TOPOLOGY_FILE="$work/ring" "$tutti" bench -n 4 -b 8 -e 64K -f 32 "${quick[@]}"
 rows 3
 status 0 env TUTTI_ALGO=two_shot "$tutti" bench -n 3 -b 8 -e 4K -f 8 "${quick[@]}" --json "$work/two.json"

@@ -52,6 +52,11 @@ lines() {
     [[ -e $1 && $(wc -l <"$1") -ge $2 ]]
 }
 
+# ring_links FILE: a topology of four ranks that are linked in a ring.
+ring_links() {
+    printf 'tutti-topology 1\nranks 4\nX 1 0 1\n1 X 1 0\n0 1 X 1\n1 0 1 X\n' >"$1"
+}
+
 finish() {
     exit "$failed"
 }

@@ -100,14 +100,7 @@ status 0 env TUTTI_DISABLE=1 "$tutti" info -n 3
 out '^  enabled: no$'
 out 'test all-reduce of 3 processes, result tutti_comm_create: TUTTI_DISABLE is set'
 # A ring has bits of its own, which are not wrong.
-cat >"$work/ring" <<'END'
-tutti-topology 1
-ranks 4
-X 1 0 1
-1 X 1 0
-0 1 X 1
-1 0 1 X
-END
+ring_links "$work/ring"
 status 0 env TUTTI_TOPOLOGY_FILE="$work/ring" "$tutti" info -n 4
 out 'test all-reduce of 4 processes, result ok'
 out 'algo ring, why only the links of a ring join all ranks'

@@ -106,7 +106,7 @@ printf 'tutti-tuning 1\nnonsense\n' >"$work/bad"
 status 1 "$tutti" tune "${small[@]}" -o "$work/bad"
 err "tuning file $work/bad, line 2: expected 13 words"
 before=$(cat "$file")
-printf 'tutti-topology 1\nranks 4\nX 1 0 1\n1 X 1 0\n0 1 X 1\n1 0 1 X\n' >"$work/ring"
+ring_links "$work/ring"
 status 1 env TUTTI_TOPOLOGY_FILE="$work/ring" TUTTI_STANDIN_DEVICES=4 "$tutti" tune "${small[@]}" -n 4
 err 'make the algorithm a ring, which is in no tuning table'
 status 1 env TUTTI_STANDIN_FAIL=cuStreamBeginCapture:1 "$tutti" tune "${small[@]}"
