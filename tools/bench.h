@@ -12,6 +12,7 @@
 
 #include "ping.h"
 #include "place.h"
+#include "reference.h"
 
 #include <limits.h>
 #include <stdio.h>
@@ -76,11 +77,13 @@ void bench_config_command(struct bench_config *config, int argc, char **argv);
 bool bench_config_complete(struct bench_config *config);
 void bench_config_fini(struct bench_config *config);
 
-/* Of premul_sum; where a ring sums, one whose products are exact. */
-#define BENCH_PREMUL_SCALAR (1.0 / 3)
-#define BENCH_PREMUL_EXACT  0.5
-
 enum bench_place { BENCH_OUT_OF_PLACE, BENCH_IN_PLACE, BENCH_PLACES };
+
+/* Of premul_sum; exact where a ring sums: then the products are. */
+double bench_premul_scalar(bool exact);
+/* What the row's inputs are and its results should be. */
+struct reference bench_reference(const struct bench_config *config, int index,
+                                 enum bench_place place, bool exact);
 
 /* X(name, text): what is measured beside the library. */
 #define BENCH_RIVAL_MAP(X)                                                                         \

@@ -267,14 +267,8 @@ static bool compare(struct gpu_bench *bench, const unsigned char *from, const st
 static bool fill_inputs(struct gpu_bench *bench, int index, const struct trial *trial)
 {
     const struct bench_row *row = trial->row;
-    struct reference reference = {
-        .dtype = row->dtype,
-        .op = row->op,
-        .scalar = bench->exact ? BENCH_PREMUL_EXACT : BENCH_PREMUL_SCALAR,
-        .ranks = bench->config->ranks,
-        .seed = (uint64_t)index * BENCH_PLACES + (uint64_t)trial->place,
-        .exact = bench->exact,
-    };
+    const struct reference reference =
+        bench_reference(bench->config, index, trial->place, bench->exact);
     reference_input(&reference, bench->self->rank, bench->input);
     reference_expected(&reference, bench->expected);
     unsigned char *send = send_of(bench, LIBRARY, BENCH_OUT_OF_PLACE);
@@ -529,8 +523,7 @@ static bool create_library(struct gpu_bench *bench)
                     "the ranks' links, or TUTTI_ALGO, make the algorithm a ring, which is in no "
                     "tuning table: there is nothing to measure");
     return check_status(
-        bench, tutti_op_create_premul_sum(bench->exact ? BENCH_PREMUL_EXACT : BENCH_PREMUL_SCALAR,
-                                          &bench->premul));
+        bench, tutti_op_create_premul_sum(bench_premul_scalar(bench->exact), &bench->premul));
 }
 
 /* Create reads the variable; what else runs in this process by now reads none. */

@@ -55,14 +55,8 @@ static enum tutti_status check(struct measure *measure, int index, enum bench_pl
 {
     const struct bench_row *row = &measure->config->rows[index];
     size_t bytes = tutti_dtype_size(row->dtype);
-    struct reference reference = {
-        .dtype = row->dtype,
-        .op = row->op,
-        .scalar = measure->exact ? BENCH_PREMUL_EXACT : BENCH_PREMUL_SCALAR,
-        .ranks = measure->config->ranks,
-        .seed = (uint64_t)index * BENCH_PLACES + (uint64_t)place,
-        .exact = measure->exact,
-    };
+    const struct reference reference =
+        bench_reference(measure->config, index, place, measure->exact);
     reference_input(&reference, measure->self->rank, measure->input);
     reference_expected(&reference, measure->expected);
     char *send = bench_buffers_send(&measure->buffers, 0);
@@ -275,8 +269,7 @@ static enum tutti_status prepare_rank(struct measure *measure, double *setup_ms)
     *setup_ms = (clock_seconds() - begin) * 1e3;
     measure->exact = !status && sums_in_ring(measure->comm);
     if (!status)
-        status = tutti_op_create_premul_sum(
-            measure->exact ? BENCH_PREMUL_EXACT : BENCH_PREMUL_SCALAR, &measure->premul);
+        status = tutti_op_create_premul_sum(bench_premul_scalar(measure->exact), &measure->premul);
     if (!status)
         status = bench_buffers_init(&measure->buffers, measure->config, measure->self->rank,
                                     measure->store);

@@ -479,6 +479,25 @@ static bool count_gpus(struct bench_config *config)
     return config->ranks >= 2 || tool_fail("--device cuda: needs two GPUs, this machine has one");
 }
 
+double bench_premul_scalar(bool exact)
+{
+    return exact ? 0.5 : 1.0 / 3;
+}
+
+struct reference bench_reference(const struct bench_config *config, int index,
+                                 enum bench_place place, bool exact)
+{
+    const struct bench_row *row = &config->rows[index];
+    return (struct reference){
+        .dtype = row->dtype,
+        .op = row->op,
+        .scalar = bench_premul_scalar(exact),
+        .ranks = config->ranks,
+        .seed = (uint64_t)index * BENCH_PLACES + (uint64_t)place,
+        .exact = exact,
+    };
+}
+
 void bench_config_default(struct bench_config *config)
 {
     *config = (struct bench_config){

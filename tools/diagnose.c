@@ -4,7 +4,6 @@
 #include "diagnose.h"
 #include "tool.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -236,18 +235,6 @@ static int judge_all(struct diagnose *diagnose, json_t *all)
     return culprits;
 }
 
-/* At its end main() makes a 0 a 1 where the output has not arrived; it lets a 3 stand, which may be
- * a rank's. After the message here the mark on stdout goes, so that there is one alone. */
-static bool output_arrived(void)
-{
-    errno = 0;
-    if (fflush(stdout) == 0 && !ferror(stdout))
-        return true;
-    tool_fail_errno("cannot write the output");
-    clearerr(stdout);
-    return false;
-}
-
 int command_diagnose(int argc, char **argv)
 {
     static const struct argp argp = {
@@ -268,6 +255,8 @@ int command_diagnose(int argc, char **argv)
     for (size_t i = 0; i < diagnose.count; i++)
         dump_free(&diagnose.dumps[i]);
     free(diagnose.dumps);
-    diagnose.failed |= !output_arrived();
+    if (!tool_output_arrived()) /* the tool's end makes a failure of a 0 alone: a 3 may be a rank's
+                                 */
+        diagnose.failed = true;
     return diagnose.failed ? TOOL_FAILED : culprits > 0 ? TOOL_OK : NOBODY;
 }

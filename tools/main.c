@@ -67,11 +67,7 @@ static void print_version(FILE *stream, struct argp_state *state)
 static void check_output(int status, void *unused)
 {
     (void)unused;
-    errno = 0;
-    if (fflush(stdout) == 0 && !ferror(stdout))
-        return;
-    tool_fail_errno("cannot write the output");
-    if (status == TOOL_OK)
+    if (!tool_output_arrived() && status == TOOL_OK)
         _exit(TOOL_FAILED);
 }
 

@@ -41,6 +41,16 @@ bool tool_fail_errno(const char *format, ...)
     return false;
 }
 
+bool tool_output_arrived(void)
+{
+    errno = 0;
+    if (fflush(stdout) == 0 && !ferror(stdout))
+        return true;
+    tool_fail_errno("cannot write the output");
+    clearerr(stdout);
+    return false;
+}
+
 bool parse_size(const char *text, size_t *bytes)
 {
     static const char units[] = "KMGT";

@@ -27,6 +27,10 @@ bool tool_fail(const char *format, ...) TUTTI_PRINTF(1, 2);
 /* The same with ": strerror" of errno appended. */
 bool tool_fail_errno(const char *format, ...) TUTTI_PRINTF(1, 2);
 
+/* Whether all that was printed has arrived; false after a message, of which there is one alone,
+ * however often this is asked. */
+bool tool_output_arrived(void);
+
 /* "8", "64K", "1.5M", "1G" (powers of 1024, an optional B or iB): bytes. False for anything else.
  */
 bool parse_size(const char *text, size_t *bytes);
