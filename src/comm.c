@@ -408,6 +408,17 @@ static enum cuda_place place_choose(const struct tutti_comm *comm,
     return algo == TUTTI_ALGO_NONE ? CUDA_PLACE_FOUND : CUDA_PLACE_DEVICE;
 }
 
+/* Who has asked for kernels there gets them in phases, in each of which nobody waits; but where a
+ * device has streams that cannot wait instead. */
+static bool phased_choose(const struct tutti_comm *comm, const struct host_record *records,
+                          enum cuda_place place)
+{
+    for (int r = 0; r < comm->world_size; r++)
+        if (!records[r].device.waits)
+            return false;
+    return place == CUDA_PLACE_DEVICE && host_processes_overlap(records, comm->world_size);
+}
+
 static enum tutti_status device_open(struct tutti_comm *comm, struct workspace *work,
                                      const struct cpu_group_config *host, enum cuda_place place,
                                      const char *why, int64_t deadline)
@@ -424,6 +435,7 @@ static enum tutti_status device_open(struct tutti_comm *comm, struct workspace *
         .devices = work->devices,
         .place = place,
         .why = why,
+        .phased = phased_choose(comm, work->records, place),
         .one_shot_bytes = plan_small_bytes(&(struct plan_input){
             .world_size = comm->world_size,
             .paths = {.all = true},
@@ -507,7 +519,7 @@ static enum tutti_status groups_open(struct tutti_comm *comm, struct workspace *
         .links = &links,
         .remote = remote_ranks(work->records, comm->rank, comm->world_size),
         .oversubscribed = comm->world_size > comm->cores,
-        .idle = cuda && place != CUDA_PLACE_PROXY,
+        .idle = cuda && place != CUDA_PLACE_PROXY && !phased_choose(comm, work->records, place),
         .nonce = comm->nonce,
         .isa = comm->isa,
         .exchanger = exchanger,

@@ -37,7 +37,7 @@ int device_count(const char **reason)
 
 bool device_is_shared(void)
 {
-    return device_is_cuda() && getenv("TUTTI_ALLOW_OVERLAPPING_DEVICES");
+    return device_is_cuda() && getenv("TUTTI_ALLOW_OVERLAPPING_DEVICES") && !getenv("TUTTI_ALGO");
 }
 
 bool device_bind(int rank)

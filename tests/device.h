@@ -22,7 +22,8 @@ bool device_is_gpu(void);
  * and why in *reason (may be NULL), where there are none. With TUTTI_ALLOW_OVERLAPPING_DEVICES in
  * the environment ranks share them, and it is the most that a communicator has. */
 int device_count(const char **reason);
-/* Whether ranks that are processes share GPUs, so that a host thread stages their operations. */
+/* Whether ranks that are processes share GPUs, so that a host thread stages their operations unless
+ * TUTTI_ALGO forces them onto the GPU. */
 bool device_is_shared(void);
 /* The rank's GPU is the calling thread's from now on; its first call counts. */
 bool device_bind(int rank);

@@ -285,6 +285,12 @@ bool ranks_short(void)
     return text && *text && strcmp(text, "0") != 0;
 }
 
+int ranks_operations(int usual, int fewer)
+{
+    const char *text = getenv("TUTTI_TEST_OPERATIONS");
+    return text ? atoi(text) : ranks_short() ? fewer : usual;
+}
+
 bool ranks_fit(int size)
 {
     return !device_is_cuda() || (size >= 2 && size <= device_count(NULL));

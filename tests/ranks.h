@@ -66,6 +66,8 @@ int ranks_fail(struct ranks *ranks, int rank, const char *file, int line, const 
 
 /* Whether the tests should be quick: under sanitizers. */
 bool ranks_short(void);
+/* So many operations, fewer where the tests should be quick, or what TUTTI_TEST_OPERATIONS says. */
+int ranks_operations(int usual, int fewer);
 
 /* Whether this machine has what a group of so many ranks needs: with TUTTI_TEST_DEVICE=cuda, a GPU
  * for each of at least two. */

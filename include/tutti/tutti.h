@@ -540,10 +540,10 @@ struct tutti_call_options {
  * On CUDA it returns once the operation is enqueued on the stream, and "blocks" is what the stream
  * does; send and recv are memory of the communicator's device (allocated there, or managed), which
  * lives until the stream has passed the operation. INVALID names a host pointer, or both devices of
- * a pointer elsewhere. It may be captured in a graph, but where processes share a device: DECLINED.
- * What goes wrong later (TIMEOUT, PEER_DEAD, MISMATCH, ABORTED) ends what waits, on all ranks, with
- * no error of CUDA: recv is undefined, and tutti_comm_status() and every later call return it. A
- * mismatch is noticed at the latest by the next operation.
+ * a pointer elsewhere. It may be captured in a graph; where processes share a device only if an
+ * algorithm of devices is forced (DECLINED). Threads that share one return once all have called.
+ * What goes wrong later (TIMEOUT, PEER_DEAD, MISMATCH by the next operation, ABORTED) ends what
+ * waits, on all ranks, with no error of CUDA: recv is undefined, and every later call returns it.
  *
  * Returns INVALID (an algorithm that the links do not allow, too), VERSION (an unknown option),
  * DECLINED (as above; no algorithm in strict mode), CONCURRENT or CUDA (a call of it), having done

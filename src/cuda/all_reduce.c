@@ -49,11 +49,21 @@ static struct cuda_launch launch_make(const struct cuda_group *group, const stru
     return launch;
 }
 
+/* In phases the hosts alone meet where it is a subset's, which has no number. */
 static enum tutti_status barrier_enqueue(struct cuda_group *group, struct cuda_launch *launch,
-                                         tutti_stream_t stream)
+                                         const struct request *request, tutti_stream_t stream)
 {
-    return cuda_enqueue(group, stream, group->kernels.barrier, 1, CUDA_CLERKS, launch,
-                        launch->subset == 0);
+    return cuda_enqueue(group, stream,
+                        &(struct cuda_task){
+                            .function = group->kernels.barrier,
+                            .phased = group->kernels.barrier_phased,
+                            .blocks = 1,
+                            .threads = CUDA_CLERKS,
+                            .launches = launch->subset == 0,
+                            .meetings = 1,
+                            .launch = launch,
+                            .request = request,
+                        });
 }
 
 static CUfunction function_of(const struct cuda_group *group, const struct cuda_choice *choice,
@@ -76,16 +86,16 @@ enum tutti_status cuda_all_reduce(struct cuda_group *group, struct request *requ
     enum tutti_status status = cuda_group_check(group);
     if (status != TUTTI_OK)
         return status;
-    if (group->proxy && request->count == 0)
+    if (cuda_is_proxied(group) && request->count == 0)
         return cuda_proxy_enqueue(group, 0, request, stream);
     struct cuda_launch launch = launch_make(group, request);
     if (request->count == 0) /* of what nobody has all ranks still are to have come */
-        return barrier_enqueue(group, &launch, stream);
+        return barrier_enqueue(group, &launch, request, stream);
 
     status = cuda_operand_check(group, "send", request->send, request->bytes);
     if (status == TUTTI_OK && request->recv != request->send)
         status = cuda_operand_check(group, "recv", request->recv, request->bytes);
-    if (status == TUTTI_OK && group->proxy)
+    if (status == TUTTI_OK && cuda_is_proxied(group))
         return cuda_proxy_enqueue(group, 0, request, stream);
     if (status == TUTTI_OK)
         status = cuda_plan_pick(&group->plan, request->algo, request->dtype, request->bytes,
@@ -97,8 +107,20 @@ enum tutti_status cuda_all_reduce(struct cuda_group *group, struct request *requ
     launch.signature = request->signature;
     launch.tag = signature_hash(launch.signature ^ launch.parameter) >> 16;
     const unsigned blocks = cuda_choice_blocks(choice, group->plan.size, request->bytes);
-    return cuda_enqueue(group, stream, function_of(group, choice, request, blocks), blocks,
-                        choice->threads + CUDA_CLERKS, &launch, true);
+    struct cuda_task task = {
+        .function = function_of(group, choice, request, blocks),
+        .blocks = blocks,
+        .threads = choice->threads + CUDA_CLERKS,
+        .launch = &launch,
+        .request = request,
+    };
+    if (__builtin_expect(group->phased, 0)) {
+        task.phased = group->kernels.phased[choice->kernel][request->dtype];
+        task.launches =
+            cuda_choice_phases(choice, group->plan.size, request->dtype, request->bytes, blocks);
+        task.meetings = task.launches - 1;
+    }
+    return cuda_enqueue(group, stream, &task);
 }
 
 enum tutti_status cuda_barrier(struct cuda_group *group, uint64_t subset,
@@ -107,11 +129,11 @@ enum tutti_status cuda_barrier(struct cuda_group *group, uint64_t subset,
     enum tutti_status status = cuda_group_check(group);
     if (status != TUTTI_OK)
         return status;
-    if (group->proxy)
+    if (cuda_is_proxied(group))
         return cuda_proxy_enqueue(group, subset, request, stream);
     struct cuda_launch launch = launch_make(group, request);
     launch.subset = (uint16_t)subset;
-    return barrier_enqueue(group, &launch, stream);
+    return barrier_enqueue(group, &launch, request, stream);
 }
 
 enum tutti_status cuda_algorithm(const struct cuda_group *group, enum tutti_algo asked,
@@ -119,7 +141,7 @@ enum tutti_status cuda_algorithm(const struct cuda_group *group, enum tutti_algo
                                  const char **reason)
 {
     const struct cuda_choice *choice;
-    if (group->proxy)
+    if (cuda_is_proxied(group))
         return cuda_proxy_algorithm(asked, algo, reason);
     enum tutti_status status = cuda_plan_pick(&group->plan, asked, dtype, bytes, &choice, reason);
     if (status == TUTTI_OK)

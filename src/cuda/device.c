@@ -41,6 +41,7 @@ static enum tutti_status device_read(const struct cuda_driver *driver, CUdevice 
         {CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, &out->minor},
         {CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, &out->multiprocessors},
         {CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED, &out->multicast},
+        {CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS, &out->waits},
     };
     CUuuid uuid;
     static_assert(sizeof uuid == sizeof out->uuid, "uuid");

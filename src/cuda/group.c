@@ -15,7 +15,6 @@
 #include "order.h"
 #include "point.h"
 #include "store/verdict.h"
-#include "text.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -215,6 +214,8 @@ static enum tutti_status prepare(struct cuda_group *group, const struct cuda_gro
     if (status == TUTTI_OK)
         status =
             cuda_kernels_load(group->driver, group->launch.size, group->staged, &group->kernels);
+    if (status == TUTTI_OK && group->phased)
+        status = cuda_kernels_load_phased(group->driver, &group->kernels);
     if (status == TUTTI_OK)
         status = plan_limit(group);
     if (status == TUTTI_OK)
@@ -344,7 +345,8 @@ static enum tutti_status begin(struct cuda_group *group, int64_t deadline)
     if (status != TUTTI_OK)
         return status;
     cuda_trail_begin(group);
-    return cuda_watch_start(group);
+    status = cuda_watch_start(group);
+    return status == TUTTI_OK && group->phased ? cuda_proxy_open(group, 0) : status;
 }
 
 /* See launch.h. */
@@ -370,6 +372,20 @@ static void links_place(const struct cpu_group *host, struct cuda_launch *launch
                 launch->mesh.quarters[p] = (uint8_t)quarter;
     launch->ring =
         (struct cuda_ring){(uint8_t)host->place, (uint8_t)host->before, (uint8_t)host->after};
+}
+
+/* Who has this rank's device. */
+static void devices_count(struct cuda_group *group, const struct cuda_group_config *config)
+{
+    uint64_t threads = 0;
+    for (int r = 0; r < config->size; r++) {
+        if (memcmp(config->devices[r].uuid, group->device.uuid, CUDA_UUID_BYTES) != 0)
+            continue;
+        group->sharing++;
+        threads |= ~config->remote & UINT64_C(1) << r;
+    }
+    if (group->sharing > 1 && !group->phased && config->place != CUDA_PLACE_PROXY)
+        group->mates = threads;
 }
 
 static enum tutti_status group_make(const struct cuda_group_config *config,
@@ -400,8 +416,8 @@ static enum tutti_status group_make(const struct cuda_group_config *config,
     made->staged = config->place == CUDA_PLACE_HOST;
     if (made->staged || config->place == CUDA_PLACE_PROXY)
         snprintf(made->why, sizeof made->why, "%s", config->why);
-    for (int r = 0; r < config->size; r++)
-        made->sharing += memcmp(config->devices[r].uuid, made->device.uuid, CUDA_UUID_BYTES) == 0;
+    made->phased = config->phased;
+    devices_count(made, config);
     made->launch.rank = config->rank;
     made->launch.size = config->size;
     made->launch.marked = config->marked;
@@ -411,7 +427,7 @@ static enum tutti_status group_make(const struct cuda_group_config *config,
         .id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
         .value = {.programmaticStreamSerializationAllowed = 1},
     };
-    made->attributes = config->programmatic;
+    made->attributes = config->programmatic && !config->phased;
     *group = made;
     return TUTTI_OK;
 }
@@ -629,16 +645,33 @@ static enum tutti_status begun_read(struct cuda_group *group, uint64_t *begun)
     return TUTTI_OK;
 }
 
+/* In phases it is announced by the first of them, and a row has it from the last on. */
+static enum tutti_status announced_read(struct cuda_group *group, uint64_t *begun)
+{
+    const void *words;
+    const struct cuda_header *former;
+    enum tutti_status status = control_fetch(group, offsetof(struct cuda_control, former),
+                                             sizeof(((struct cuda_control *)0)->former), &words);
+    if (status != TUTTI_OK)
+        return status;
+    former = words;
+    *begun += former[0].sequence == (uint32_t)(*begun + 1) ||
+              former[1].sequence == (uint32_t)(*begun + 1);
+    return TUTTI_OK;
+}
+
 static enum tutti_status completed_read(struct cuda_group *group, uint64_t *completed)
 {
     struct tutti_fault fault;
     const void *failed;
     uint64_t begun;
-    if (group->proxy) {
+    if (cuda_is_proxied(group)) {
         *completed = cuda_proxy_completed(group->proxy);
         return TUTTI_OK;
     }
     enum tutti_status status = begun_read(group, &begun);
+    if (status == TUTTI_OK && group->phased)
+        status = announced_read(group, &begun);
     if (status == TUTTI_OK)
         status =
             control_fetch(group, offsetof(struct cuda_control, failed), sizeof(uint32_t), &failed);
@@ -725,7 +758,7 @@ uint64_t cuda_group_sequence(const struct cuda_group *group)
 
 bool cuda_group_is_staged(const struct cuda_group *group)
 {
-    return group->staged || group->proxy;
+    return group->staged || cuda_is_proxied(group);
 }
 
 void cuda_group_forget(struct cuda_group *group)
@@ -735,55 +768,4 @@ void cuda_group_forget(struct cuda_group *group)
     cuda_proxy_free(group->proxy);
     free(group->keep);
     free(group);
-}
-
-/* ---- words ----------------------------------------------------------------------------------- */
-
-static void choice_describe(const struct cuda_choice *choice, uint64_t bytes, char *text,
-                            size_t size, int *length)
-{
-    text_append(text, size, length, "plan: %s up to ",
-                tutti_algo_name(cuda_kernel_algo((enum cuda_kernel)choice->kernel)));
-    if (bytes == CUDA_TABLE_REST)
-        text_append(text, size, length, "any size");
-    else
-        text_append(text, size, length, "%llu bytes", (unsigned long long)bytes);
-    text_append(text, size, length, ", %d threads, %d blocks, %d units\n", (int)choice->threads,
-                (int)choice->blocks, (int)choice->units);
-}
-
-int cuda_group_describe(const struct cuda_group *group, char *text, size_t size)
-{
-    const struct cuda_device *device = &group->device;
-    const bool by_links = group->by_links != TUTTI_ALGO_NONE && !group->staged;
-    int length = 0;
-    text_append(text, size, &length,
-                "device_name: %s\ndevice_ordinal: %d\ndevice_uuid: ", device->name,
-                device->ordinal);
-    for (int i = 0; i < CUDA_UUID_BYTES; i++)
-        text_append(text, size, &length, i == 4 || i == 6 || i == 8 || i == 10 ? "-%02x" : "%02x",
-                    device->uuid[i]);
-    text_append(text, size, &length,
-                "\ncompute_capability: %d.%d\narena: %s%s\ndevice_arena_bytes: %zu\n"
-                "programmatic_launch: %s\n",
-                device->major, device->minor,
-                group->proxy    ? "none, for a host thread stages: "
-                : group->staged ? "in the host's memory: "
-                                : "on the device",
-                group->why, group->keep->arenas[group->launch.rank].bytes,
-                group->attributes ? "on" : "off");
-    if (group->proxy) {
-        text_append(
-            text, size, &length,
-            "staging_bytes: %zu\nplan: host_staged up to any size, by a host thread, pieces "
-            "of %d bytes\n",
-            sizeof(struct cuda_proxy_page), CUDA_PROXY_PIECE_BYTES);
-        return length;
-    }
-    for (int k = CUDA_TABLE_KERNELS; k < CUDA_KERNELS; k++)
-        if (by_links && group->by_links == cuda_kernel_algo((enum cuda_kernel)k))
-            choice_describe(&group->plan.forced[k], CUDA_TABLE_REST, text, size, &length);
-    for (int i = 0; i < group->plan.count && !by_links; i++)
-        choice_describe(&group->plan.choices[i], group->plan.bytes[i], text, size, &length);
-    return length;
 }

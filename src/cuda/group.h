@@ -26,6 +26,7 @@ struct cuda_device {
     int32_t ordinal;   /* in this process */
     char bus_id[16];   /* on the PCI bus, as CUDA writes it */
     int32_t multicast; /* it supports NVLink multicast objects, which Tutti does not use */
+    int32_t waits;     /* its streams can wait for a word in memory */
 };
 
 /* links[r] of rank's device to rank r's: 1 where CUDA says that NVLink leads to all of them, else
@@ -52,12 +53,13 @@ struct cuda_group_config {
     const struct cuda_device *devices; /* of all ranks, in rank order; one may be several ranks' */
     enum cuda_place place;             /* equal on all ranks */
     const char *why;                   /* HOST, PROXY: in words */
-    size_t one_shot_bytes;             /* PROXY: up to which the hosts take one hop */
-    const struct cuda_table *table;    /* equal on all ranks: table.h */
-    enum tutti_algo by_links;          /* what goes instead of the table's; NONE: nothing */
-    struct cpu_group *host;            /* met: channel, faults and aborts between the processes */
-    bool marked;                       /* kernels mark each operation in the recorder: trail.h */
-    int recorder_fd;                   /* of host->record, -1 where there is none; borrowed */
+    bool phased; /* DEVICE: processes share one, so that kernels go in phases. Equal on all ranks */
+    size_t one_shot_bytes;          /* PROXY: up to which the hosts take one hop */
+    const struct cuda_table *table; /* equal on all ranks: table.h */
+    enum tutti_algo by_links;       /* what goes instead of the table's; NONE: nothing */
+    struct cpu_group *host;         /* met: channel, faults and aborts between the processes */
+    bool marked;                    /* kernels mark each operation in the recorder: trail.h */
+    int recorder_fd;                /* of host->record, -1 where there is none; borrowed */
     struct tutti_exchanger *exchanger;
     const struct interrupt *interrupt; /* of the opening's waits; may be NULL */
     int64_t timeout_ms;                /* of the opening */

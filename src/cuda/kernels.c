@@ -158,17 +158,25 @@ static enum tutti_status load_function(const struct cuda_driver *driver, int row
     return status;
 }
 
+static enum tutti_status load_named(const struct cuda_driver *driver, enum cuda_kernel kernel,
+                                    bool tiles, enum tutti_dtype dtype, const char *suffix,
+                                    CUfunction *function)
+{
+    char name[NAME_BYTES];
+    snprintf(name, sizeof name, "%s_%s%s", tiles ? "two_shot_tiles" : kernel_rows[kernel].name,
+             dtype_names[dtype], suffix);
+    return load_function(driver, kernel, name, function);
+}
+
 static enum tutti_status load_form(const struct cuda_driver *driver, int size, bool staged,
                                    struct cuda_kernels *kernels, enum cuda_kernel kernel,
                                    enum tutti_dtype dtype, enum cuda_form form)
 {
-    char name[NAME_BYTES], suffix[24] = "";
+    char suffix[24] = "";
     if (form != CUDA_ANY)
         snprintf(suffix, sizeof suffix, "_sum_%d%s", size, form == CUDA_SUM_ONCE ? "_once" : "");
-    snprintf(name, sizeof name, "%s_%s%s",
-             goes_by_tiles(kernel, staged, dtype) ? "two_shot_tiles" : kernel_rows[kernel].name,
-             dtype_names[dtype], suffix);
-    return load_function(driver, kernel, name, &kernels->all_reduce[kernel][dtype][form]);
+    return load_named(driver, kernel, goes_by_tiles(kernel, staged, dtype), dtype, suffix,
+                      &kernels->all_reduce[kernel][dtype][form]);
 }
 
 /* All dtypes and forms of one algorithm. */
@@ -195,6 +203,21 @@ enum tutti_status cuda_kernels_load(const struct cuda_driver *driver, int size, 
         status = load_function(driver, BARRIER_ROW, "barrier", &kernels->barrier);
     if (status == TUTTI_OK)
         status = load_function(driver, BARRIER_ROW, "probe", &kernels->probe);
+    return status;
+}
+
+enum tutti_status cuda_kernels_load_phased(const struct cuda_driver *driver,
+                                           struct cuda_kernels *kernels)
+{
+    enum tutti_status status = TUTTI_OK;
+    for (int kernel = 0; kernel < CUDA_KERNELS; kernel++)
+        for (int dtype = 0; dtype < TUTTI_DTYPE_COUNT && status == TUTTI_OK; dtype++)
+            if (kernel_exists(kernel, 0, false, (enum tutti_dtype)dtype, CUDA_ANY))
+                status =
+                    load_named(driver, kernel, kernel == CUDA_TWO_SHOT_PIPELINED,
+                               (enum tutti_dtype)dtype, "_phased", &kernels->phased[kernel][dtype]);
+    if (status == TUTTI_OK)
+        status = load_function(driver, BARRIER_ROW, "barrier_phased", &kernels->barrier_phased);
     return status;
 }
 

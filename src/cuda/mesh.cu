@@ -34,7 +34,7 @@
 namespace
 {
 
-constexpr int QUAD = 4;
+constexpr int QUAD = TILING_QUAD;
 
 /* What the four of the quad make of a unit. */
 template <typename D, int WORDS>
@@ -63,7 +63,7 @@ cross(const cuda_launch &launch, const partial<D, WORDS> &own, const partial<D, 
 
 /* ---- two hops -------------------------------------------------------------------------------- */
 
-constexpr unsigned LINES = CUDA_FLAGGED_BYTES / CUDA_HALVES / CUDA_RANKS / CUDA_LINE;
+constexpr unsigned LINES = TILING_MESH_LINES;
 
 /* The lines of a source in an arena, from its line `at` on. */
 __device__ __forceinline__ unsigned char *lines_of(cuda_arena *arena, const operation &op,
@@ -73,7 +73,7 @@ __device__ __forceinline__ unsigned char *lines_of(cuda_arena *arena, const oper
     return arena->flagged + ((half * CUDA_RANKS + source) * LINES + at) * CUDA_LINE;
 }
 
-template <typename D>
+template <typename D, bool PHASED>
 __device__ __forceinline__ void mesh_flagged(const cuda_launch &launch, const operation &op,
                                              const operands<D, 1> &user)
 {
@@ -82,12 +82,14 @@ __device__ __forceinline__ void mesh_flagged(const cuda_launch &launch, const op
     const int partner = launch.mesh.partner;
     const auto has_come = [&](const order_line &line) { return line.high == op.flag; };
 
-    for (unsigned at = worker_index(); at < units; at += step) {
+    for (unsigned at = worker_index(); phase_has<PHASED>(launch, 0) && at < units; at += step) {
         const unit<1> u = user.load(at);
 #pragma unroll
         for (int p = 1; p < QUAD; p++)
             order_store_line(lines_of(launch.peers[p], op, launch.rank, at), {u.word[0], op.flag});
     }
+    if (PHASED && launch.phase == 0)
+        return;
     for (unsigned at = worker_index(); at < units; at += step) {
         unit<1> x[QUAD];
         order_line line[QUAD], across;
@@ -101,10 +103,12 @@ __device__ __forceinline__ void mesh_flagged(const cuda_launch &launch, const op
             x[p] = {line[p].low};
         const partial<D, 1> own = fold<D>(launch, x);
 #pragma unroll
-        for (int i = 0; i < WIDER; i++)
+        for (int i = 0; phase_has<PHASED>(launch, 1) && i < WIDER; i++)
             order_store_line(
                 lines_of(launch.arenas[partner], op, launch.rank, (uint64_t)i * units + at),
                 {own.part[i].word[0], op.flag});
+        if (!phase_has<PHASED>(launch, 2))
+            continue;
 #pragma unroll
         for (int i = 0; i < WIDER; i++) {
             if (!operation_await_line(launch, op,
@@ -120,11 +124,9 @@ __device__ __forceinline__ void mesh_flagged(const cuda_launch &launch, const op
 /* ---- tiles ----------------------------------------------------------------------------------- */
 
 /* A rank's way through an operation; tiles are numbered by block. */
-template <typename D> struct tiled {
+template <typename D, bool PHASED> struct tiled {
     static constexpr int WIDER = partial<D, 2>::WIDER;
     static constexpr unsigned PLANES = QUAD - 1 + WIDER; /* of hop 2; hop 1 leaves some */
-    static constexpr unsigned TILE =
-        CUDA_TILES_BYTES / CUDA_TILE_BLOCKS / CUDA_TILE_SLOTS / CUDA_LINE / PLANES / 32 * 32;
 
     const cuda_launch &launch;
     const operation &op;
@@ -140,10 +142,9 @@ template <typename D> struct tiled {
           quarter((units + QUAD - 1) / QUAD), worker(threadIdx.x - CUDA_CLERKS),
           partner(1u << operands.mesh.partner)
     {
-        const unsigned workers = blockDim.x - CUDA_CLERKS;
-        tile = workers < TILE ? workers : TILE;
+        tile = tiling_mesh(blockDim.x - CUDA_CLERKS, WIDER);
         const uint64_t all = (quarter + tile - 1) / tile;
-        tiles = all > blockIdx.x ? (all - blockIdx.x - 1) / gridDim.x + 1 : 0;
+        tiles = tiling_tiles(all, blockIdx.x, gridDim.x);
         quad = 0;
         for (int p = 1; p < QUAD; p++)
             quad |= 1u << launch.ranks[p];
@@ -192,18 +193,24 @@ template <typename D> struct tiled {
         tile_tell(launch, op, 0, quad | partner, k);
     }
 
+    /* The inputs of the quad have come. */
+    __device__ __forceinline__ void fold_unit(unsigned k, uint64_t at)
+    {
+        unit<2> x[QUAD];
+        x[0] = user.load(at);
+#pragma unroll
+        for (int p = 1; p < QUAD; p++)
+            x[p] = read(0, k, p - 1);
+        sums = fold<D>(launch, x);
+    }
+
     __device__ __forceinline__ bool fold_tile(unsigned k)
     {
         const uint64_t at = unit_of(0, k);
         if (!tile_hear(launch, op, 0, quad | partner, k))
             return false;
         if (at < units) {
-            unit<2> x[QUAD];
-            x[0] = user.load(at);
-#pragma unroll
-            for (int p = 1; p < QUAD; p++)
-                x[p] = read(0, k, p - 1);
-            sums = fold<D>(launch, x);
+            fold_unit(k, at);
 #pragma unroll
             for (int i = 0; i < WIDER; i++)
                 push(launch.arenas[launch.mesh.partner], 1, k, QUAD - 1 + i, sums.part[i]);
@@ -212,13 +219,16 @@ template <typename D> struct tiled {
         return true;
     }
 
-    __device__ __forceinline__ bool cross_tile(unsigned k) const
+    /* In phases what was folded is folded once more: the inputs are there until k + 3 is filled. */
+    __device__ __forceinline__ bool cross_tile(unsigned k)
     {
         const uint64_t at = unit_of(0, k);
         if (!tile_hear(launch, op, 1, partner, k))
             return false;
         if (at < units) {
             partial<D, 2> theirs;
+            if (PHASED)
+                fold_unit(k, at);
 #pragma unroll
             for (int i = 0; i < WIDER; i++)
                 theirs.part[i] = read(1, k, QUAD - 1 + i);
@@ -243,11 +253,12 @@ template <typename D> struct tiled {
         return true;
     }
 
+    /* A phase is a turn. */
     __device__ __forceinline__ void run()
     {
         if (tiles == 0)
             return;
-        for (unsigned turn = 0; turn < tiles + 3; turn++) {
+        for (unsigned turn = PHASED ? launch.phase : 0; turn < tiles + 3; turn++) {
             if (turn >= 3 && !collect_tile(turn - 3))
                 return;
             if (turn >= 2 && turn - 2 < tiles && !cross_tile(turn - 2))
@@ -256,17 +267,20 @@ template <typename D> struct tiled {
                 return;
             if (turn < tiles)
                 fill_tile(turn);
+            if (PHASED)
+                return;
         }
     }
 };
 
-template <typename D> __device__ __forceinline__ void mesh(const cuda_launch &launch)
+template <typename D, bool PHASED = false>
+__device__ __forceinline__ void mesh(const cuda_launch &launch)
 {
     operation op;
     operation_begin(launch, op);
     if (is_clerk()) {
         if (operation_take(launch, op))
-            operation_clerk(launch, op);
+            operation_clerk<PHASED>(launch, op);
         return;
     }
     if (!operation_take(launch, op))
@@ -274,9 +288,9 @@ template <typename D> __device__ __forceinline__ void mesh(const cuda_launch &la
     order_block_arrive(ORDER_ROW);
     const operands<D, 1> user(launch);
     if (user.units() * partial<D, 1>::WIDER <= LINES)
-        mesh_flagged<D>(launch, op, user);
+        mesh_flagged<D, PHASED>(launch, op, user);
     else
-        tiled<D>(launch, op).run();
+        tiled<D, PHASED>(launch, op).run();
 }
 
 } // namespace
@@ -287,5 +301,13 @@ template <typename D> __device__ __forceinline__ void mesh(const cuda_launch &la
     {                                                                                              \
         mesh<dtype_##T>(launch);                                                                   \
     }
+#define KERNEL_PHASED(name, T, SUM_OF, suffix)                                                     \
+    extern "C" __global__ void __launch_bounds__(CUDA_THREADS, 1)                                  \
+        mesh_##name##_phased(const __grid_constant__ cuda_launch launch)                           \
+    {                                                                                              \
+        mesh<dtype_##T, true>(launch);                                                             \
+    }
 KERNELS_OF_FLOATS(KERNEL)
 KERNELS_OF_INTEGERS(KERNEL)
+KERNELS_OF_FLOATS(KERNEL_PHASED)
+KERNELS_OF_INTEGERS(KERNEL_PHASED)

@@ -37,7 +37,9 @@ enum {
 struct operation {
     struct request request; /* send and recv are the device's */
     uint64_t subset;        /* of a barrier of some ranks */
-    uint64_t first;         /* how many pieces were before its own */
+    uint64_t pieces;        /* or meetings */
+    uint64_t first;         /* how many were before its own */
+    bool meets;             /* kernels do the work, in phases, between which the hosts meet */
 };
 
 struct cuda_proxy {
@@ -62,6 +64,12 @@ static uint64_t pieces_of(const struct request *request)
 {
     size_t pieces = (request->bytes + CUDA_PROXY_PIECE_BYTES - 1) / CUDA_PROXY_PIECE_BYTES;
     return pieces ? pieces : 1; /* a barrier is a piece without bytes */
+}
+
+/* Of all ranks, as bits. */
+static uint64_t everybody(const struct cpu_group *host)
+{
+    return (UINT64_C(1) << host->size) - 1;
 }
 
 static size_t piece_bytes(const struct request *request, uint64_t piece)
@@ -120,6 +128,18 @@ static enum tutti_algo algo_of(const struct cuda_proxy *proxy, enum tutti_algo a
     return bytes <= proxy->one_shot_bytes ? TUTTI_ALGO_ONE_SHOT : TUTTI_ALGO_TWO_SHOT;
 }
 
+/* Among the hosts: all behind a phase. The first one announces the operation. */
+static enum tutti_status meeting_run(struct cpu_group *host, const struct request *request,
+                                     uint64_t meeting)
+{
+    struct request again = *request;
+    if (meeting == 0)
+        return cpu_barrier(host, request);
+    host->mailed = false;
+    again.parameter = signature_hash(everybody(host));
+    return cpu_barrier_subset(host, everybody(host), &again);
+}
+
 /* Among the hosts. */
 static enum tutti_status piece_run(struct cuda_proxy *proxy, const struct operation *operation,
                                    uint64_t piece)
@@ -133,8 +153,8 @@ static enum tutti_status piece_run(struct cuda_proxy *proxy, const struct operat
     /* Relaxed: other threads read it for their reports. */
     if (piece == 0)
         order_store_relaxed_u64(&host->sequence, host->sequence + 1);
-    if (request.count == 0)
-        return cpu_barrier(host, &request);
+    if (operation->meets || request.count == 0)
+        return meeting_run(host, &request, piece);
     request.bytes = piece_bytes(&operation->request, piece);
     request.count = request.bytes / request.element_bytes;
     request.recv = proxy->page->slots[(operation->first + piece) % CUDA_PROXY_SLOTS];
@@ -149,7 +169,7 @@ static enum tutti_status piece_run(struct cuda_proxy *proxy, const struct operat
 
 static bool operation_run(struct cuda_proxy *proxy, const struct operation *operation)
 {
-    const uint64_t pieces = pieces_of(&operation->request);
+    const uint64_t pieces = operation->pieces;
     for (uint64_t piece = 0; piece < pieces; piece++) {
         uint64_t number = operation->first + piece + 1;
         if (!piece_await(proxy, number) || piece_run(proxy, operation, piece) != TUTTI_OK)
@@ -239,8 +259,6 @@ static enum tutti_status page_create(struct cuda_group *group, struct cuda_proxy
 
 enum tutti_status cuda_proxy_open(struct cuda_group *group, size_t one_shot_bytes)
 {
-    const struct cuda_driver *driver = group->driver;
-    int waits = 0;
     struct cuda_proxy *proxy = calloc(1, sizeof *proxy);
     if (!proxy)
         return error_set(TUTTI_ERR_NO_MEMORY, "no memory for %zu bytes", sizeof *proxy);
@@ -250,19 +268,13 @@ enum tutti_status cuda_proxy_open(struct cuda_group *group, size_t one_shot_byte
     proxy->watcher.turn = turn;
     proxy->watcher.wake = wake;
     proxy->watcher.context = proxy;
-    enum tutti_status status = cuda_check(
-        driver,
-        driver->device_attribute(&waits, CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS,
-                                 group->device.ordinal),
-        "cuDeviceGetAttribute");
-    if (status == TUTTI_OK && !waits)
-        status = error_set(TUTTI_ERR_DECLINED,
-                           "processes share device %d, whose streams cannot wait for a word in "
-                           "memory, as staging by a host thread needs: give each rank a device of "
-                           "its own, or force an algorithm of devices, such as two_shot",
-                           group->device.ordinal);
-    if (status == TUTTI_OK)
-        status = page_create(group, proxy);
+    if (!group->device.waits)
+        return error_set(TUTTI_ERR_DECLINED,
+                         "processes share device %d, whose streams cannot wait for a word in "
+                         "memory, as staging by a host thread needs: give each rank a device of "
+                         "its own, or force an algorithm of devices, such as two_shot",
+                         group->device.ordinal);
+    enum tutti_status status = page_create(group, proxy);
     return status == TUTTI_OK ? cuda_watcher_start(&proxy->watcher) : status;
 }
 
@@ -307,6 +319,27 @@ enum tutti_status cuda_proxy_algorithm(enum tutti_algo asked, enum tutti_algo *a
                      (int)asked, tutti_algo_name(asked));
 }
 
+/* Has the stream say that a piece has come. E1 pairs E1a: by default the write comes behind a fence
+ * for the whole system. */
+static enum tutti_status come_write(struct cuda_group *group, uint64_t number, CUstream stream)
+{
+    const struct cuda_driver *driver = group->driver;
+    return cuda_check(
+        driver,
+        driver->stream_write_64(stream, group->proxy->come, number, CU_STREAM_WRITE_VALUE_DEFAULT),
+        "cuStreamWriteValue64");
+}
+
+/* Has it wait until the piece is done. */
+static enum tutti_status done_await(struct cuda_group *group, uint64_t number, CUstream stream)
+{
+    const struct cuda_driver *driver = group->driver;
+    return cuda_check(driver,
+                      driver->stream_wait_64(stream, group->proxy->done, number,
+                                             CU_STREAM_WAIT_VALUE_GEQ), /* E2a */
+                      "cuStreamWaitValue64");
+}
+
 /* Copies a piece in, and says so. */
 static enum tutti_status piece_in(struct cuda_group *group, const struct operation *operation,
                                   uint64_t piece, CUstream stream)
@@ -324,13 +357,7 @@ static enum tutti_status piece_in(struct cuda_group *group, const struct operati
                                      piece * CUDA_PROXY_PIECE_BYTES,
                                  bytes, stream),
             "cuMemcpyAsync");
-    /* E1 pairs E1a: by default the write comes behind a fence for the whole system. */
-    if (status == TUTTI_OK)
-        status = cuda_check(
-            driver,
-            driver->stream_write_64(stream, proxy->come, at + 1, CU_STREAM_WRITE_VALUE_DEFAULT),
-            "cuStreamWriteValue64");
-    return status;
+    return status == TUTTI_OK ? come_write(group, at + 1, stream) : status;
 }
 
 /*
@@ -364,17 +391,13 @@ static enum tutti_status copy_out(const struct cuda_driver *driver, CUdeviceptr 
 static enum tutti_status piece_out(struct cuda_group *group, const struct operation *operation,
                                    uint64_t piece, CUstream stream)
 {
-    const struct cuda_driver *driver = group->driver;
     struct cuda_proxy *proxy = group->proxy;
     const uint64_t at = operation->first + piece;
     const size_t bytes = piece_bytes(&operation->request, piece);
-    enum tutti_status status = cuda_check(
-        driver,
-        driver->stream_wait_64(stream, proxy->done, at + 1, CU_STREAM_WAIT_VALUE_GEQ), /* E2a */
-        "cuStreamWaitValue64");
+    enum tutti_status status = done_await(group, at + 1, stream);
     if (status == TUTTI_OK && bytes)
         status = copy_out(
-            driver,
+            group->driver,
             (CUdeviceptr)(uintptr_t)operation->request.recv + piece * CUDA_PROXY_PIECE_BYTES,
             (CUdeviceptr)(uintptr_t)proxy->page->slots[at % CUDA_PROXY_SLOTS], bytes, stream);
     return status;
@@ -421,7 +444,7 @@ static enum tutti_status room_await(struct cuda_group *group, int64_t timeout_ms
 static void publish(struct cuda_proxy *proxy, const struct operation *operation)
 {
     proxy->ring[proxy->put % CUDA_PROXY_OPERATIONS] = *operation;
-    proxy->pieces += pieces_of(&operation->request);
+    proxy->pieces += operation->pieces;
     proxy->enqueued += operation->subset == 0;
     order_store_release_u64(&proxy->put, proxy->put + 1); /* E3 pairs E3a */
     order_fence(); /* between our word and the look at theirs, as there is in idle() */
@@ -468,7 +491,7 @@ static enum tutti_status enqueue(struct cuda_group *group, struct operation *ope
     bool published = status == TUTTI_OK;
     if (published)
         publish(group->proxy, operation);
-    const uint64_t pieces = pieces_of(&operation->request);
+    const uint64_t pieces = operation->pieces;
     for (uint64_t piece = 0; piece < pieces && status == TUTTI_OK; piece++) {
         if (piece + 1 < pieces)
             status = piece_in(group, operation, piece + 1, stream);
@@ -484,7 +507,8 @@ static enum tutti_status enqueue(struct cuda_group *group, struct operation *ope
 enum tutti_status cuda_proxy_enqueue(struct cuda_group *group, uint64_t subset,
                                      const struct request *request, tutti_stream_t stream)
 {
-    struct operation operation = {.request = *request, .subset = subset};
+    struct operation operation = {
+        .request = *request, .subset = subset, .pieces = pieces_of(request)};
     enum tutti_status status = TUTTI_OK;
     enum tutti_algo algo;
     const char *reason;
@@ -500,4 +524,56 @@ enum tutti_status cuda_proxy_enqueue(struct cuda_group *group, uint64_t subset,
     status = enqueue(group, &operation, cuda_stream_of(stream));
     cuda_leave(group, pushed);
     return status;
+}
+
+/* ---- phases ---------------------------------------------------------------------------------- */
+
+/* Launches, and behind them meetings, as far as there are such. *begun once there is one, which
+ * nothing takes back. */
+static enum tutti_status phases_enqueue(struct cuda_group *group, const struct operation *operation,
+                                        const struct cuda_task *task, CUstream stream, bool *begun)
+{
+    enum tutti_status status = TUTTI_OK;
+    task->launch->phases = task->launches;
+    for (unsigned phase = 0; phase < task->launches || phase < task->meetings; phase++) {
+        const uint64_t number = operation->first + phase + 1;
+        task->launch->phase = phase;
+        if (phase < task->launches) {
+            status = cuda_launch_on(group, stream, task->phased, task);
+            *begun |= status == TUTTI_OK;
+        }
+        if (status == TUTTI_OK && phase < task->meetings)
+            status = come_write(group, number, stream);
+        if (status == TUTTI_OK && phase == 0) {
+            publish(group->proxy, operation);
+            *begun = true;
+        }
+        if (status == TUTTI_OK && phase < task->meetings)
+            status = done_await(group, number, stream);
+        if (status != TUTTI_OK)
+            break;
+    }
+    return status;
+}
+
+enum tutti_status cuda_proxy_enqueue_phases(struct cuda_group *group, const struct cuda_task *task,
+                                            CUstream stream)
+{
+    const struct operation operation = {
+        .request = *task->request,
+        .subset = task->launch->subset,
+        .pieces = task->meetings,
+        .first = group->proxy->pieces,
+        .meets = true,
+    };
+    bool begun = false;
+    enum tutti_status status = room_await(group, task->request->timeout_ms);
+    if (status == TUTTI_OK)
+        status = cuda_eager_order(group, stream);
+    if (status != TUTTI_OK)
+        return status;
+    status = phases_enqueue(group, &operation, task, stream, &begun);
+    enum tutti_status noted = cuda_eager_note(group, stream);
+    status = status == TUTTI_OK ? noted : status;
+    return status == TUTTI_OK || !begun ? status : fail_half_way(group, status);
 }

@@ -26,17 +26,16 @@
 namespace
 {
 
-constexpr unsigned TURNS = 2; /* of which the messages are kept */
+constexpr unsigned TURNS = TILING_RING_TURNS;
 
-/* The first plane of a step's lane: those before the turning hand on partial results, `wider`
- * planes each, the others results. */
-__device__ __forceinline__ unsigned lane_plane(unsigned step, unsigned turning, unsigned wider)
+__device__ __forceinline__ unit<2> read(const unsigned char *from)
 {
-    return step < turning ? step * wider : turning * wider + (step - turning);
+    const order_line line = order_load_plain(from);
+    return {line.low, line.high};
 }
 
 /* A rank's way through an operation. */
-template <typename D> struct course {
+template <typename D, bool PHASED> struct course {
     static constexpr unsigned WIDER = partial<D, 2>::WIDER;
     static constexpr uint64_t ELEMENTS = operands<D, 2>::ELEMENTS;
 
@@ -58,10 +57,10 @@ template <typename D> struct course {
         last_first = cut.last_first / ELEMENTS;
         last_chunk = cut.last_chunk / ELEMENTS;
         length = last_first / size + last_chunk;
-        planes = lane_plane(2 * size - 2, size - 1, WIDER);
-        tile = CUDA_TILES_BYTES / CUDA_TILE_BLOCKS / TURNS / CUDA_LINE / planes / 32 * 32;
+        planes = tiling_ring_plane(2 * size - 2, size - 1, WIDER);
+        tile = tiling_ring(planes);
         const uint64_t all = (length + tile - 1) / tile;
-        tiles = all > blockIdx.x ? (all - blockIdx.x - 1) / gridDim.x + 1 : 0;
+        tiles = tiling_tiles(all, blockIdx.x, gridDim.x);
     }
 
     /* Unit i of tile k of the chunk at hand in a step: `units` or more if there is none. */
@@ -80,15 +79,9 @@ template <typename D> struct course {
     __device__ __forceinline__ unsigned char *spot(cuda_arena *arena, unsigned turn, int step,
                                                    unsigned i) const
     {
-        const unsigned plane = lane_plane((unsigned)step, size - 1, WIDER);
+        const unsigned plane = tiling_ring_plane((unsigned)step, size - 1, WIDER);
         const uint64_t messages = (uint64_t)blockIdx.x * TURNS + turn % TURNS;
         return arena->tiles[1] + ((messages * planes + plane) * tile + i) * CUDA_LINE;
-    }
-
-    __device__ __forceinline__ unit<2> read(const unsigned char *from) const
-    {
-        const order_line line = order_load_plain(from);
-        return {line.low, line.high};
     }
 
     __device__ __forceinline__ partial<D, 2> read_partial(const unsigned char *from) const
@@ -177,36 +170,42 @@ template <typename D> struct course {
             tally_tell(launch, op, 1, launch.ring.before, turn + 1);
     }
 
+    /* The first phase is the beginning, each other one a turn. */
     __device__ __forceinline__ void run() const
     {
         if (tiles == 0)
             return;
         const unsigned last = tiles + 2 * size - 3;
-        if (threadIdx.x - CUDA_CLERKS == 1)
+        if (phase_has<PHASED>(launch, 0) && threadIdx.x - CUDA_CLERKS == 1)
             tally_tell(launch, op, 1, launch.ring.before, 0);
-        for (unsigned turn = 0; turn <= last; turn++) {
+        if (PHASED && launch.phase == 0)
+            return;
+        for (unsigned turn = PHASED ? launch.phase - 1 : 0; turn <= last; turn++) {
             if (!turn_hear(turn))
                 return;
             turn_run(turn);
             if (turn < last)
                 turn_tell(turn);
+            if (PHASED)
+                return;
         }
     }
 };
 
-template <typename D> __device__ __forceinline__ void ring(const cuda_launch &launch)
+template <typename D, bool PHASED = false>
+__device__ __forceinline__ void ring(const cuda_launch &launch)
 {
     operation op;
     operation_begin(launch, op);
     if (is_clerk()) {
         if (operation_take(launch, op))
-            operation_clerk(launch, op);
+            operation_clerk<PHASED>(launch, op);
         return;
     }
     if (!operation_take(launch, op))
         return;
     order_block_arrive(ORDER_ROW);
-    course<D>(launch, op).run();
+    course<D, PHASED>(launch, op).run();
 }
 
 } // namespace
@@ -217,5 +216,13 @@ template <typename D> __device__ __forceinline__ void ring(const cuda_launch &la
     {                                                                                              \
         ring<dtype_##T>(launch);                                                                   \
     }
+#define KERNEL_PHASED(name, T, SUM_OF, suffix)                                                     \
+    extern "C" __global__ void __launch_bounds__(CUDA_THREADS)                                     \
+        ring_##name##_phased(const __grid_constant__ cuda_launch launch)                           \
+    {                                                                                              \
+        ring<dtype_##T, true>(launch);                                                             \
+    }
 KERNELS_OF_FLOATS(KERNEL)
 KERNELS_OF_INTEGERS(KERNEL)
+KERNELS_OF_FLOATS(KERNEL_PHASED)
+KERNELS_OF_INTEGERS(KERNEL_PHASED)

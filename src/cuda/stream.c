@@ -13,12 +13,18 @@
  *
  * Between an eager operation and a captured one there is no order to make: the graph runs later,
  * where and when its launcher says.
+ *
+ * Ranks that share a device as threads share its channels as well, of which a process has 8 unless
+ * CUDA_DEVICE_MAX_CONNECTIONS says otherwise. What stands in one behind a kernel that waits, but
+ * for that kernel's stream, may hold up the very rank that the kernel waits for. So such ranks
+ * launch together: none launches before all have come, and none goes on before all have launched.
  */
 #include "cuda/group_internal.h"
 #include "deadline.h"
 #include "error.h"
 #include "interrupt.h"
 #include "order.h"
+#include "signature.h"
 
 /* How often a bounded wait asks. */
 enum { POLL_NS = 50000 };
@@ -240,15 +246,15 @@ static enum tutti_status note_captured(struct cuda_group *group, CUstream stream
 
 /* ---- launch ---------------------------------------------------------------------------------- */
 
-static enum tutti_status launch_on(struct cuda_group *group, CUstream stream, CUfunction function,
-                                   unsigned blocks, unsigned threads, struct cuda_launch *launch)
+enum tutti_status cuda_launch_on(struct cuda_group *group, CUstream stream, CUfunction function,
+                                 const struct cuda_task *task)
 {
-    void *parameters[] = {launch};
+    void *parameters[] = {task->launch};
     const CUlaunchConfig config = {
-        .gridDimX = blocks,
+        .gridDimX = task->blocks,
         .gridDimY = 1,
         .gridDimZ = 1,
-        .blockDimX = threads,
+        .blockDimX = task->threads,
         .blockDimY = 1,
         .blockDimZ = 1,
         .hStream = stream,
@@ -261,38 +267,77 @@ static enum tutti_status launch_on(struct cuda_group *group, CUstream stream, CU
                : cuda_check(group->driver, result, "cuLaunchKernelEx");
 }
 
-static enum tutti_status enqueue(struct cuda_group *group, CUstream stream, CUfunction function,
-                                 unsigned blocks, unsigned threads, struct cuda_launch *launch,
-                                 bool counts)
+/* Relaxed: other threads read it for their reports. */
+static void sequence_add(struct cuda_group *group, const struct cuda_task *task, int64_t count)
 {
-    struct cuda_capture *capture = NULL;
+    if (!task->launch->subset)
+        order_store_relaxed_u64(&group->host->sequence, group->host->sequence + (uint64_t)count);
+}
+
+/* Waits for those who share the device, of the operation's ranks, by a barrier of their hosts, of
+ * which the caller is the only user. What they mean kernels compare. */
+static enum tutti_status mates_meet(struct cuda_group *group, const struct cuda_task *task)
+{
+    struct cpu_group *host = group->host;
+    const uint64_t ranks = task->launch->subset ? task->launch->subset : UINT64_MAX;
+    const uint64_t mates = group->mates & ranks;
+    if (!(mates & (mates - 1)))
+        return TUTTI_OK;
+    const struct request request = {.signature = task->request->signature,
+                                    .parameter = signature_hash(mates),
+                                    .timeout_ms = task->request->timeout_ms};
+    host->mailed = false;
+    host->deadline = 0;
+    return cpu_barrier_subset(host, mates, &request);
+}
+
+static enum tutti_status eager_launch(struct cuda_group *group, CUstream stream,
+                                      const struct cuda_task *task)
+{
+    sequence_add(group, task, 1); /* before the meetings, whose faults have its number */
+    enum tutti_status status = mates_meet(group, task);
+    if (status != TUTTI_OK)
+        return status;
+    status = cuda_eager_order(group, stream);
+    if (status == TUTTI_OK)
+        status = cuda_launch_on(group, stream, task->function, task);
+    const bool launched = status == TUTTI_OK;
+    if (launched)
+        status = cuda_eager_note(group, stream);
+    else
+        sequence_add(group, task, -1);
+    /* Who could not launch keeps nobody: their kernels wait. */
+    enum tutti_status met = mates_meet(group, task);
+    return status == TUTTI_OK ? met : status;
+}
+
+static enum tutti_status enqueue(struct cuda_group *group, CUstream stream,
+                                 const struct cuda_task *task)
+{
+    struct cuda_capture *capture;
     CUgraph graph = NULL;
     cuuint64_t id = 0;
     enum tutti_status status = cuda_capture_of(group->driver, stream, &id, &graph);
-    if (status == TUTTI_OK)
-        status = id ? order_captured(group, stream, id, graph, &capture)
-                    : cuda_eager_order(group, stream);
-    if (status == TUTTI_OK)
-        status = launch_on(group, stream, function, blocks, threads, launch);
     if (status != TUTTI_OK)
         return status;
-    if (capture)
-        return note_captured(group, stream, capture);
-    /* Relaxed: other threads read it for their reports. */
-    if (counts)
-        order_store_relaxed_u64(&group->host->sequence, group->host->sequence + 1);
-    return cuda_eager_note(group, stream);
+    if (!id && group->phased)
+        return cuda_proxy_enqueue_phases(group, task, stream);
+    if (!id)
+        return eager_launch(group, stream, task);
+    status = order_captured(group, stream, id, graph, &capture);
+    if (status == TUTTI_OK)
+        status = cuda_launch_on(group, stream, task->function, task);
+    return status == TUTTI_OK ? note_captured(group, stream, capture) : status;
 }
 
-enum tutti_status cuda_enqueue(struct cuda_group *group, tutti_stream_t stream, CUfunction function,
-                               unsigned blocks, unsigned threads, struct cuda_launch *launch,
-                               bool counts)
+enum tutti_status cuda_enqueue(struct cuda_group *group, tutti_stream_t stream,
+                               const struct cuda_task *task)
 {
     bool pushed;
     enum tutti_status status = cuda_enter(group, &pushed);
     if (status != TUTTI_OK)
         return status;
-    status = enqueue(group, cuda_stream_of(stream), function, blocks, threads, launch, counts);
+    status = enqueue(group, cuda_stream_of(stream), task);
     cuda_leave(group, pushed);
     return status;
 }

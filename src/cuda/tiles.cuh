@@ -21,6 +21,7 @@
 
 #include "cuda/operation.cuh"
 #include "cuda/reduce.cuh"
+#include "cuda/tiling.h"
 
 struct tiling {
     uint64_t units, chunk; /* 16-byte units: all, of a chunk */
@@ -34,9 +35,9 @@ static __device__ __forceinline__ tiling tiling_of(uint64_t units, int size)
     tiling plan;
     plan.units = units;
     plan.chunk = (units + size - 1) / size;
-    plan.tile = CUDA_TILES_BYTES / CUDA_TILE_BLOCKS / CUDA_TILE_SLOTS / CUDA_LINE / size / 32 * 32;
+    plan.tile = tiling_two_shot(size);
     const uint64_t all = (plan.chunk + plan.tile - 1) / plan.tile;
-    plan.tiles = all > blockIdx.x ? (all - blockIdx.x - 1) / gridDim.x + 1 : 0;
+    plan.tiles = tiling_tiles(all, blockIdx.x, gridDim.x);
     plan.slot = plan.tile * CUDA_LINE;
     plan.source = plan.slot * CUDA_TILE_SLOTS;
     return plan;
@@ -198,7 +199,8 @@ static __device__ __forceinline__ void tile_write(const cuda_launch &launch, con
     }
 }
 
-template <typename D>
+/* A phase is a turn. */
+template <typename D, bool PHASED = false>
 static __device__ __forceinline__ void two_shot_tiles(const cuda_launch &launch)
 {
     const int size = launch.size;
@@ -210,13 +212,13 @@ static __device__ __forceinline__ void two_shot_tiles(const cuda_launch &launch)
     operation_begin(launch, op);
     if (is_clerk()) {
         if (operation_take(launch, op))
-            operation_clerk(launch, op);
+            operation_clerk<PHASED>(launch, op);
         return;
     }
     if (!operation_take(launch, op))
         return;
     order_block_arrive(ORDER_ROW);
-    for (unsigned k = 0; k < plan.tiles + 2; k++) {
+    for (unsigned k = PHASED ? launch.phase : 0; k < plan.tiles + 2; k++) {
         if (k < plan.tiles) {
             tile_push(launch, user, plan, size, k);
             tile_tell(launch, op, 0, others, k);
@@ -232,6 +234,8 @@ static __device__ __forceinline__ void two_shot_tiles(const cuda_launch &launch)
                 return;
             tile_write(launch, op, user, plan, size, k - 2);
         }
+        if (PHASED)
+            return;
     }
 }
 

@@ -5,7 +5,8 @@
  * the sequence and the step wrap. Every element of every result is compared with the scalar
  * reference.
  *
- * usage: test_random threads|processes|symmetric WORLD_SIZE
+ * usage: test_random threads|processes|symmetric WORLD_SIZE; TUTTI_TEST_OPERATIONS says how many
+ * operations.
  * symmetric: processes whose operands lie in symmetric memory.
  */
 #include "comm.h"
@@ -150,7 +151,7 @@ static int live(struct ranks *ranks, int rank, tutti_store_t *store)
     RANKS_CHECK(device_sequence_set(comm, UINT32_MAX - 200));
     comm->cpu.step = UINT32_MAX - 50;
 
-    int operations = ranks_short() ? OPERATIONS_SHORT : OPERATIONS;
+    const int operations = ranks_operations(OPERATIONS, OPERATIONS_SHORT);
     for (int i = 0; i < operations; i++) {
         struct operation o = operation_make(&random);
         if (operation_run(context, &o, rank, comm, memory) && barrier_run(&o, rank, comm))

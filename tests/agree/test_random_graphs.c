@@ -353,7 +353,6 @@ static int live(struct ranks *ranks, int rank, tutti_store_t *store)
 int main(int argc, char **argv)
 {
     static const int leaf_order[] = {2, 0, 3, 1};
-    const char *operations = getenv("TUTTI_TEST_OPERATIONS");
     if (argc < 3)
         return 2;
     if (!device_is_cuda()) {
@@ -366,9 +365,7 @@ int main(int argc, char **argv)
     struct context context = {
         .leaf_order = size == 4 ? leaf_order : NULL,
         .programmatic = argc > 3 && strcmp(argv[3], "programmatic") == 0,
-        .operations = operations      ? atoi(operations)
-                      : ranks_short() ? OPERATIONS_SHORT
-                                      : OPERATIONS,
+        .operations = ranks_operations(OPERATIONS, OPERATIONS_SHORT),
     };
     struct pool *pool = pool_create(size, context.leaf_order, 11);
     context.pool = pool;

@@ -438,9 +438,21 @@ static int die(const struct side *side)
     return 0;
 }
 
+/* Processes that share a GPU have kernels only where their algorithm is forced. */
+static enum tutti_algo forced(const struct scenario *scenario)
+{
+    if (!device_is_shared() || !scenario->processes)
+        return TUTTI_ALGO_NONE;
+    if (scenario->topology.kind == TUTTI_TOPOLOGY_HYBRID_CUBE_MESH)
+        return TUTTI_ALGO_HYBRID_CUBE_MESH;
+    return scenario->ring ? TUTTI_ALGO_RING : TUTTI_ALGO_TWO_SHOT;
+}
+
 static int live(struct ranks *ranks, int rank, tutti_store_t *store)
 {
     const struct scenario *scenario = ranks->context;
+    const struct tutti_comm_options options = {.struct_size = sizeof options,
+                                               .algo = forced(scenario)};
     static int (*const endings[])(const struct side *) = {side_run, disagree, die};
     struct side side = {.ranks = ranks,
                         .scenario = scenario,
@@ -452,7 +464,7 @@ static int live(struct ranks *ranks, int rank, tutti_store_t *store)
     RANKS_CHECK(side.send && side.recv);
     for (int i = 0; i < (scenario->processes ? 3 : 2) && !failed; i++) {
         char text[8192];
-        RANKS_CHECK(ranks_join(ranks, rank, store, NULL, &side.comm) == TUTTI_OK);
+        RANKS_CHECK(ranks_join(ranks, rank, store, &options, &side.comm) == TUTTI_OK);
         tutti_comm_describe(side.comm, text, sizeof text);
         side.staged = strstr(text, "arena: in the host's memory") != NULL;
         /* Only where there are ranks that have no link to the one. */

@@ -12,6 +12,7 @@ enum { CALLS_MAX = 128, FAILURES_MAX = 16, STACK_MAX = 16 };
 pthread_mutex_t standin_lock = PTHREAD_MUTEX_INITIALIZER;
 pthread_cond_t standin_changed = PTHREAD_COND_INITIALIZER;
 unsigned standin_destructors;
+bool standin_one_channel;
 
 static struct device devices[STANDIN_DEVICES_MAX];
 static int device_count;
@@ -260,6 +261,7 @@ static void read_environment(void)
         driver_version = atoi(text);
     if ((text = getenv("TUTTI_STANDIN_NO_PEER")))
         read_separate(text);
+    standin_one_channel = getenv("TUTTI_STANDIN_ONE_CHANNEL");
     if ((text = getenv("TUTTI_STANDIN_FAIL")))
         read_failures(text);
 }

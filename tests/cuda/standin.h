@@ -17,6 +17,8 @@
  *                             process returns ERROR, a number; CUDA_ERROR_UNKNOWN (999) unless
  *                             given
  *   TUTTI_STANDIN_NO_WORDS    set: streams cannot wait for words in memory
+ *   TUTTI_STANDIN_ONE_CHANNEL set: all streams of a device share one channel, where work begins in
+ *                             the order in which it came; what waits keeps up all behind it
  * and by cuKernelGetFunction():
  *   TUTTI_STANDIN_SLOW        kernels whose name begins so take 20 ms more
  *   TUTTI_STANDIN_WRONG       kernels whose name begins so spoil a bit of the last rank's result

@@ -42,8 +42,9 @@ struct device {
     int physical; /* before CUDA_VISIBLE_DEVICES */
     int retained; /* of its primary context */
     int resets;
-    int kernels; /* that run */
-    int drains;  /* that are under way: standin_drain() */
+    int kernels;         /* that run */
+    int drains;          /* that are under way: standin_drain() */
+    uint64_t put, begun; /* works in its channel */
     struct stream *legacy, *per_thread;
 };
 
@@ -59,6 +60,7 @@ struct function {
     int resets; /* of the device: its context is that one */
     enum tutti_dtype dtype;
     bool barrier, probe, symm, gate;
+    bool phased;
     bool slow, wrong; /* as the environment asks for */
     bool loaded;
 };
@@ -125,6 +127,7 @@ struct event {
     size_t tip_count;
 };
 
+extern bool standin_one_channel;
 extern pthread_mutex_t standin_lock;
 extern pthread_cond_t standin_changed;
 extern unsigned standin_destructors; /* that run */

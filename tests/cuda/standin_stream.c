@@ -12,6 +12,7 @@
 struct task {
     struct task *next;
     struct work work;
+    uint64_t place; /* in the device's channel */
 };
 
 static int copies_before; /* the one that is held, 0: none is */
@@ -114,6 +115,26 @@ static void do_work(struct device *device, const struct work *work)
     device->kernels -= work->kind == WORK_KERNEL;
 }
 
+/* Whether it has a place in the channel; the rest are words that its stream's work writes. */
+static bool is_placed(const struct work *work)
+{
+    return work->kind != WORK_RECORD && work->kind != WORK_WRITE && work->kind != WORK_END;
+}
+
+/* With the lock held. Where streams share a channel what is there before, on whatever stream, has
+ * begun, if it is work, or is over, if it waits. */
+static void do_task(struct device *device, const struct task *task)
+{
+    const bool waits = task->work.kind == WORK_WAIT || task->work.kind == WORK_AWAIT;
+    const bool placed = standin_one_channel && is_placed(&task->work);
+    while (placed && device->begun != task->place)
+        pthread_cond_wait(&standin_changed, &standin_lock);
+    device->begun += placed && !waits;
+    pthread_cond_broadcast(&standin_changed);
+    do_work(device, &task->work);
+    device->begun += placed && waits;
+}
+
 static void *serve(void *argument)
 {
     struct stream *stream = argument;
@@ -130,7 +151,7 @@ static void *serve(void *argument)
         if (!stream->first)
             stream->last = &stream->first;
         stream->busy = true;
-        do_work(stream->device, &task->work);
+        do_task(stream->device, task);
         free(task);
         stream->busy = false;
         pthread_cond_broadcast(&standin_changed);
@@ -198,6 +219,8 @@ void standin_enqueue(struct stream *stream, const struct work *work)
     if (!task)
         abort();
     task->work = *work;
+    task->place = stream->device->put;
+    stream->device->put += is_placed(work);
     *stream->last = task;
     stream->last = &task->next;
     pthread_cond_broadcast(&standin_changed);
