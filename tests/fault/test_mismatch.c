@@ -70,6 +70,8 @@ static const struct mismatch {
 
 enum { MISMATCHES = sizeof mismatches / sizeof *mismatches };
 
+static bool proxied; /* a host thread stages what processes that share a GPU do */
+
 struct context {
     const struct mismatch *mismatch;
     int victim;
@@ -103,8 +105,7 @@ static enum tutti_status call_run(const struct call *call, tutti_comm_t *comm, b
 /* On a GPU the transport that the table took for what was asked. */
 static bool is_algo(enum tutti_algo algo, enum tutti_algo asked)
 {
-    if (!device_is_cuda() || device_is_shared() || algo == TUTTI_ALGO_RING ||
-        asked == TUTTI_ALGO_RING)
+    if (!device_is_cuda() || proxied || algo == TUTTI_ALGO_RING || asked == TUTTI_ALGO_RING)
         return algo == asked;
     return (algo >= TUTTI_ALGO_TWO_SHOT_LINES) == (asked == TUTTI_ALGO_TWO_SHOT);
 }
@@ -203,9 +204,10 @@ int main(int argc, char **argv)
     int failures = 0, skip = ranks_skip(2);
     if (skip)
         return skip;
+    proxied = processes && device_is_shared();
     for (int i = 0; i < MISMATCHES; i++) {
         for (int size = 2; size <= 4; size++) {
-            if (!ranks_fit(size) || (device_is_shared() && has_ring(&mismatches[i])) ||
+            if (!ranks_fit(size) || (proxied && has_ring(&mismatches[i])) ||
                 (device_is_cuda() && (size != 2 + i % 3 || (ranks_short() && i % 2))))
                 continue;
             struct context context = {&mismatches[i], (i + size) % size, processes || i % 2};
