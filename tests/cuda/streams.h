@@ -17,16 +17,25 @@ struct rank {
     int32_t *data;
 };
 
-static inline int open_rank(struct rank *self, struct ranks *ranks, int rank, tutti_store_t *store)
+static inline int open_rank_on(struct rank *self, struct ranks *ranks, int rank,
+                               tutti_store_t *store, int device)
 {
+    const struct tutti_comm_options options = {.struct_size = sizeof options,
+                                               .device = TUTTI_DEVICE_CUDA};
     *self = (struct rank){.ranks = ranks, .rank = rank};
-    RANKS_CHECK(device_join(ranks, rank, store, NULL, &self->comm) == TUTTI_OK);
+    RANKS_CHECK(device_enter(device));
+    RANKS_CHECK(ranks_join(ranks, rank, store, &options, &self->comm) == TUTTI_OK);
     RANKS_CHECK(cuStreamCreateWithPriority(&self->a, CU_STREAM_NON_BLOCKING, 0) == CUDA_SUCCESS);
     RANKS_CHECK(cuStreamCreateWithPriority(&self->b, CU_STREAM_NON_BLOCKING, 0) == CUDA_SUCCESS);
     self->data = device_alloc(COUNT * sizeof *self->data);
     for (int i = 0; i < COUNT; i++)
         self->data[i] = 1;
     return 0;
+}
+
+static inline int open_rank(struct rank *self, struct ranks *ranks, int rank, tutti_store_t *store)
+{
+    return open_rank_on(self, ranks, rank, store, rank);
 }
 
 static inline void close_rank(struct rank *self)

@@ -3,50 +3,20 @@
  * Ranks that share a device as threads, whose streams share a channel as well: what one of them has
  * enqueued holds up none of the others, results are right, and who does not come is named.
  */
-#include "device.h"
+#include "streams.h"
 
-#include <stdio.h>
-#include <string.h>
+enum { TURNS = 40, LATE_MS = 200 };
 
-enum { COUNT = 1000, TURNS = 40, LATE_MS = 200 };
-
-struct rank {
-    struct ranks *ranks;
-    int rank;
-    tutti_comm_t *comm;
-    CUstream streams[2];
-    int32_t *data;
-};
-
-static int open_rank(struct rank *self, struct ranks *ranks, int rank, tutti_store_t *store)
+static CUstream stream_of(const struct rank *self, int which)
 {
-    const struct tutti_comm_options options = {.struct_size = sizeof options,
-                                               .device = TUTTI_DEVICE_CUDA};
-    *self = (struct rank){.ranks = ranks, .rank = rank};
-    RANKS_CHECK(device_enter(0));
-    RANKS_CHECK(ranks_join(ranks, rank, store, &options, &self->comm) == TUTTI_OK);
-    for (int i = 0; i < 2; i++)
-        RANKS_CHECK(cuStreamCreateWithPriority(&self->streams[i], CU_STREAM_NON_BLOCKING, 0) ==
-                    CUDA_SUCCESS);
-    self->data = device_alloc(COUNT * sizeof *self->data);
-    for (int i = 0; i < COUNT; i++)
-        self->data[i] = 1;
-    return 0;
-}
-
-static void close_rank(struct rank *self)
-{
-    tutti_comm_destroy(self->comm);
-    cuStreamDestroy(self->streams[0]);
-    cuStreamDestroy(self->streams[1]);
-    device_free(self->data);
+    return which ? self->b : self->a;
 }
 
 static enum tutti_status reduce(struct rank *self, size_t count, int stream, int64_t timeout_ms)
 {
     struct tutti_call_options options = {.struct_size = sizeof options, .timeout_ms = timeout_ms};
     return tutti_all_reduce_with(self->data, self->data, count, TUTTI_INT32, TUTTI_SUM, self->comm,
-                                 device_stream(self->streams[stream]), &options);
+                                 device_stream(stream_of(self, stream)), &options);
 }
 
 static int synchronize(struct rank *self)
@@ -54,7 +24,7 @@ static int synchronize(struct rank *self)
     struct ranks *ranks = self->ranks;
     const int rank = self->rank;
     for (int i = 0; i < 2; i++)
-        RANKS_CHECK(cuStreamSynchronize(self->streams[i]) == CUDA_SUCCESS);
+        RANKS_CHECK(cuStreamSynchronize(stream_of(self, i)) == CUDA_SUCCESS);
     return 0;
 }
 
@@ -65,11 +35,11 @@ static int run_ahead(struct ranks *ranks, int rank, tutti_store_t *store)
     const int pair[] = {0, 1};
     struct rank self;
     uint32_t expected = 1;
-    int failed = open_rank(&self, ranks, rank, store);
+    int failed = open_rank_on(&self, ranks, rank, store, 0);
     if (failed)
         return failed;
     for (int i = 0; i < TURNS; i++) {
-        const tutti_stream_t stream = device_stream(self.streams[i / 2 % 2]);
+        const tutti_stream_t stream = device_stream(stream_of(&self, i / 2 % 2));
         RANKS_CHECK(reduce(&self, COUNT, i % 2, 0) == TUTTI_OK);
         RANKS_CHECK(i % 5 || tutti_barrier(self.comm, NULL, 0, stream) == TUTTI_OK);
         RANKS_CHECK(i % 7 || rank > 1 || tutti_barrier(self.comm, pair, 2, stream) == TUTTI_OK);
@@ -91,7 +61,7 @@ static int stay_away(struct ranks *ranks, int rank, tutti_store_t *store)
     const int last = ranks->size - 1;
     struct tutti_fault fault = {.struct_size = sizeof fault};
     struct rank self;
-    int failed = open_rank(&self, ranks, rank, store);
+    int failed = open_rank_on(&self, ranks, rank, store, 0);
     if (failed)
         return failed;
     RANKS_CHECK(reduce(&self, COUNT, 0, 0) == TUTTI_OK);
@@ -114,7 +84,7 @@ static int disagree(struct ranks *ranks, int rank, tutti_store_t *store)
     const int last = ranks->size - 1;
     struct tutti_fault fault = {.struct_size = sizeof fault};
     struct rank self;
-    int failed = open_rank(&self, ranks, rank, store);
+    int failed = open_rank_on(&self, ranks, rank, store, 0);
     if (failed)
         return failed;
     RANKS_CHECK(reduce(&self, rank == last ? COUNT / 2 : COUNT, 0, 0) == TUTTI_OK);
@@ -127,11 +97,11 @@ static int disagree(struct ranks *ranks, int rank, tutti_store_t *store)
     return 0;
 }
 
-/* The first rank cannot launch, which keeps nobody; once it has, all is well. */
+/* One rank cannot launch, which keeps no other one's call. */
 static int launch_again(struct ranks *ranks, int rank, tutti_store_t *store)
 {
     struct rank self;
-    int failed = open_rank(&self, ranks, rank, store);
+    int failed = open_rank_on(&self, ranks, rank, store, 0);
     if (failed)
         return failed;
     if (rank == 0)
@@ -139,7 +109,7 @@ static int launch_again(struct ranks *ranks, int rank, tutti_store_t *store)
     ranks_raise(ranks, 1);
     RANKS_CHECK(ranks_await(ranks, 1, (uint32_t)ranks->size));
     enum tutti_status status = reduce(&self, COUNT, 0, 0);
-    RANKS_CHECK(status == TUTTI_OK || status == TUTTI_ERR_CUDA); /* whoever launched first */
+    RANKS_CHECK(status == TUTTI_OK || status == TUTTI_ERR_CUDA); /* one rank's */
     ranks_raise(ranks, status == TUTTI_OK ? 2 : 3);
     RANKS_CHECK(ranks_await(ranks, 2, (uint32_t)ranks->size - 1) && ranks_await(ranks, 3, 1));
     tutti_comm_abort(self.comm);
