@@ -389,6 +389,16 @@ static enum tutti_status record_make(const struct tutti_comm *comm, struct works
     return status;
 }
 
+/* Who has asked for kernels where processes share a device gets them in phases, in each of which
+ * nobody waits; but where a device has streams that cannot wait instead. */
+static bool phases_serve(const struct host_record *records, int size)
+{
+    for (int r = 0; r < size; r++)
+        if (!records[r].device.waits)
+            return false;
+    return host_processes_overlap(records, size);
+}
+
 /* Kernels of several processes that wait for each other on one device take turns of milliseconds,
  * whoever works, so nobody gets them there who has not asked for them: a host thread stages. Those
  * of threads run side by side. */
@@ -405,18 +415,9 @@ static enum cuda_place place_choose(const struct tutti_comm *comm,
     if (algo == TUTTI_ALGO_HOST_STAGED ||
         (algo == TUTTI_ALGO_NONE && host_devices_overlap(records, comm->world_size)))
         return CUDA_PLACE_HOST;
-    return algo == TUTTI_ALGO_NONE ? CUDA_PLACE_FOUND : CUDA_PLACE_DEVICE;
-}
-
-/* Who has asked for kernels there gets them in phases, in each of which nobody waits; but where a
- * device has streams that cannot wait instead. */
-static bool phased_choose(const struct tutti_comm *comm, const struct host_record *records,
-                          enum cuda_place place)
-{
-    for (int r = 0; r < comm->world_size; r++)
-        if (!records[r].device.waits)
-            return false;
-    return place == CUDA_PLACE_DEVICE && host_processes_overlap(records, comm->world_size);
+    if (algo == TUTTI_ALGO_NONE)
+        return CUDA_PLACE_FOUND;
+    return phases_serve(records, comm->world_size) ? CUDA_PLACE_PHASED : CUDA_PLACE_DEVICE;
 }
 
 static enum tutti_status device_open(struct tutti_comm *comm, struct workspace *work,
@@ -435,7 +436,6 @@ static enum tutti_status device_open(struct tutti_comm *comm, struct workspace *
         .devices = work->devices,
         .place = place,
         .why = why,
-        .phased = phased_choose(comm, work->records, place),
         .one_shot_bytes = plan_small_bytes(&(struct plan_input){
             .world_size = comm->world_size,
             .paths = {.all = true},
@@ -519,7 +519,7 @@ static enum tutti_status groups_open(struct tutti_comm *comm, struct workspace *
         .links = &links,
         .remote = remote_ranks(work->records, comm->rank, comm->world_size),
         .oversubscribed = comm->world_size > comm->cores,
-        .idle = cuda && place != CUDA_PLACE_PROXY && !phased_choose(comm, work->records, place),
+        .idle = cuda && place != CUDA_PLACE_PROXY && place != CUDA_PLACE_PHASED,
         .nonce = comm->nonce,
         .isa = comm->isa,
         .exchanger = exchanger,

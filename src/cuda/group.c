@@ -416,7 +416,7 @@ static enum tutti_status group_make(const struct cuda_group_config *config,
     made->staged = config->place == CUDA_PLACE_HOST;
     if (made->staged || config->place == CUDA_PLACE_PROXY)
         snprintf(made->why, sizeof made->why, "%s", config->why);
-    made->phased = config->phased;
+    made->phased = config->place == CUDA_PLACE_PHASED;
     devices_count(made, config);
     made->launch.rank = config->rank;
     made->launch.size = config->size;
@@ -427,7 +427,7 @@ static enum tutti_status group_make(const struct cuda_group_config *config,
         .id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
         .value = {.programmaticStreamSerializationAllowed = 1},
     };
-    made->attributes = config->programmatic && !config->phased;
+    made->attributes = config->programmatic && !made->phased;
     *group = made;
     return TUTTI_OK;
 }

@@ -39,6 +39,7 @@ void cuda_links(const struct cuda_device *devices, int size, int rank, int16_t *
 enum cuda_place {
     CUDA_PLACE_FOUND,  /* on the devices if all of them reach each other, else the host's memory */
     CUDA_PLACE_DEVICE, /* it is an error if they do not */
+    CUDA_PLACE_PHASED, /* likewise; kernels go in phases, for processes share a device */
     CUDA_PLACE_HOST,
     CUDA_PLACE_PROXY, /* there are none: a host thread stages all operations, see proxy.h */
 };
@@ -53,13 +54,12 @@ struct cuda_group_config {
     const struct cuda_device *devices; /* of all ranks, in rank order; one may be several ranks' */
     enum cuda_place place;             /* equal on all ranks */
     const char *why;                   /* HOST, PROXY: in words */
-    bool phased; /* DEVICE: processes share one, so that kernels go in phases. Equal on all ranks */
-    size_t one_shot_bytes;          /* PROXY: up to which the hosts take one hop */
-    const struct cuda_table *table; /* equal on all ranks: table.h */
-    enum tutti_algo by_links;       /* what goes instead of the table's; NONE: nothing */
-    struct cpu_group *host;         /* met: channel, faults and aborts between the processes */
-    bool marked;                    /* kernels mark each operation in the recorder: trail.h */
-    int recorder_fd;                /* of host->record, -1 where there is none; borrowed */
+    size_t one_shot_bytes;             /* PROXY: up to which the hosts take one hop */
+    const struct cuda_table *table;    /* equal on all ranks: table.h */
+    enum tutti_algo by_links;          /* what goes instead of the table's; NONE: nothing */
+    struct cpu_group *host;            /* met: channel, faults and aborts between the processes */
+    bool marked;                       /* kernels mark each operation in the recorder: trail.h */
+    int recorder_fd;                   /* of host->record, -1 where there is none; borrowed */
     struct tutti_exchanger *exchanger;
     const struct interrupt *interrupt; /* of the opening's waits; may be NULL */
     int64_t timeout_ms;                /* of the opening */

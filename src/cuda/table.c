@@ -299,15 +299,21 @@ enum tutti_status cuda_plan_pick(const struct cuda_plan *plan, enum tutti_algo a
     return TUTTI_OK;
 }
 
+static uint64_t parts_of(uint64_t count, uint64_t by)
+{
+    return (count + by - 1) / by;
+}
+
 /* Units of a block of what goes by links, and among how many ranks they are parted: an operation of
  * the mesh that takes two hops has 8 bytes a thread, as one_shot_ll; a tile of the ring is as large
  * as its messages' room allows (ring.cu), if partial results are as wide as elements. */
 static size_t links_units(const struct cuda_choice *choice, int size, size_t bytes, size_t *parts)
 {
-    *parts = 4;
+    *parts = TILING_QUAD;
     if (choice->kernel == CUDA_RING) {
         *parts = (size_t)size;
-        return CUDA_TILES_BYTES / CUDA_TILE_BLOCKS / 2 / CUDA_LINE / (2 * (size_t)size - 2);
+        return CUDA_TILES_BYTES / CUDA_TILE_BLOCKS / TILING_RING_TURNS / CUDA_LINE /
+               (2 * (size_t)size - 2);
     }
     if (bytes <= cuda_kernel_capacity(CUDA_ONE_SHOT_LL, size))
         *parts = 1;
@@ -324,15 +330,8 @@ unsigned cuda_choice_blocks(const struct cuda_choice *choice, int size, size_t b
     const bool half = choice->kernel == CUDA_ONE_SHOT_LL ||
                       (choice->kernel == CUDA_HYBRID_CUBE_MESH && parts == 1);
     const size_t line = half ? CUDA_LINE / 2 : CUDA_LINE;
-    size_t units = (bytes + line - 1) / line;
-    units = (units + parts - 1) / parts;
-    size_t blocks = (units + each - 1) / each;
+    const uint64_t units = parts_of(parts_of(bytes, line), parts), blocks = parts_of(units, each);
     return blocks < choice->blocks ? (unsigned)blocks : choice->blocks;
-}
-
-static uint64_t parts_of(uint64_t count, uint64_t by)
-{
-    return (count + by - 1) / by;
 }
 
 /* A beginning, and the turns of a block that has as many tiles as any. */
