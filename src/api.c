@@ -18,8 +18,7 @@
 #include <inttypes.h>
 #include <string.h>
 
-/* Operations up to here travel by mail: looking for symmetric memory would cost more than it saves.
- */
+/* One-shots up to here: a second hop would cost more than zero-copy saves. */
 enum { SYMMETRIC_BYTES = 16 * 1024 };
 
 static const struct tutti_call_options no_options;
@@ -401,7 +400,8 @@ static enum tutti_status all_reduce(const void *send, void *recv, size_t count,
         status = cuda_all_reduce(comm->cuda, &request, stream);
         return enqueued(comm, &request, former, false, status);
     }
-    if (request.bytes > SYMMETRIC_BYTES && request.algo <= TUTTI_ALGO_TWO_SHOT)
+    if (request.algo == TUTTI_ALGO_TWO_SHOT ||
+        (request.bytes > SYMMETRIC_BYTES && request.algo < TUTTI_ALGO_TWO_SHOT))
         operands_find(comm, &request);
     status = operation_begin(&comm->cpu);
     if (status != TUTTI_OK)

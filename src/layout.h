@@ -20,7 +20,7 @@
 #include <stdint.h>
 
 enum {
-    LAYOUT_VERSION = 3,
+    LAYOUT_VERSION = 4,
     LAYOUT_LINE = 64,
     LAYOUT_CONTROL_BYTES = 24 * 1024,
     LAYOUT_RANKS = 64,
@@ -32,6 +32,7 @@ enum {
     LAYOUT_RING_BYTES = 2 << 20,
     LAYOUT_PIECE_BYTES = LAYOUT_RING_BYTES / 8, /* see docs/ordering.md: P1 */
     LAYOUT_RING_OFFSET = 40 * 1024,
+    LAYOUT_EXCHANGE_BYTES = 1 << 20,
     LAYOUT_DIMS = 16,
     LAYOUT_POSTS = 32, /* announcements a rank, and verdicts, that may be under way */
 };
@@ -175,7 +176,7 @@ struct layout_arena {
     uint32_t awaits;   /* 1 + the rank that the owner has long waited for; relaxed: survey.c */
     unsigned char pad1[LAYOUT_LINE - 20];
 
-    /* Sleep. `sleepers` is the only word that peers write. */
+    /* Sleep. `sleepers` and `exchange` are all that peers write. */
     uint32_t
         sleepers;  /* peers that sleep on `bell`: added to and subtracted from by each of them */
     uint32_t bell; /* futex: advanced by the owner, who wakes all sleepers */
@@ -199,6 +200,8 @@ struct layout_arena {
                        LAYOUT_MAILS * LAYOUT_MAIL_BYTES];
 
     unsigned char ring[LAYOUT_RING_BYTES]; /* inputs for the peers; own chunk: results; ring.h */
+    /* Inputs of the peers' chunks, over which each peer writes the result of his: two_shot.c. */
+    unsigned char exchange[LAYOUT_EXCHANGE_BYTES];
 };
 
 static_assert(sizeof(struct layout_header) == 16, "header");
@@ -221,5 +224,6 @@ static_assert(offsetof(struct layout_board, taken) == 2 * LAYOUT_LINE, "taken");
 static_assert(offsetof(struct layout_arena, board) == 1664, "board");
 static_assert(sizeof(struct layout_board) == 18816, "board");
 static_assert(offsetof(struct layout_arena, ring) == LAYOUT_RING_OFFSET, "ring starts on a page");
+static_assert(offsetof(struct layout_arena, exchange) == 2138112, "exchange");
 
 #endif

@@ -92,18 +92,12 @@ static enum tutti_algo plan_strict(const struct plan_input *input, const char **
 
 /*
  * Measured (bench/README.md). One-shot moves N - 1 inputs into each rank in one hop, two-shot
- * 2 (N - 1) / N of one in two hops, so one-shot loses the sooner the more ranks there are, and the
- * sooner still where ranks share cores: then it is the cores' bytes that count.
+ * 2 (N - 1) / N of one in two hops, so one-shot loses the sooner the more ranks there are. Where
+ * ranks share cores a hop costs more.
  */
 static size_t one_shot_bytes(const struct plan_input *input)
 {
-    if (input->oversubscribed)
-        return ((size_t)64 << 10) / (size_t)input->world_size;
-    if (input->world_size <= 2)
-        return (size_t)128 << 10;
-    if (input->world_size <= 4)
-        return (size_t)32 << 10;
-    return input->world_size <= 8 ? (size_t)16 << 10 : (size_t)4 << 10;
+    return ((size_t)(input->oversubscribed ? 64 : 7) << 10) / (size_t)input->world_size;
 }
 
 size_t plan_small_bytes(const struct plan_input *input)

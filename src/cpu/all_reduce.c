@@ -1,17 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 #include "cpu/all_reduce.h"
 
-#include "cpu/copy.h"
 #include "cpu/distance.h"
 #include "cpu/wait.h"
-
-static enum tutti_status mail_all_reduce(struct cpu_group *group, const struct request *request)
-{
-    enum tutti_status status = one_shot_mail(group, request);
-    if (status != TUTTI_OK || request->bytes < COPY_FAR_BYTES)
-        return status;
-    return distance_update(group, request);
-}
 
 /* The operation has announced itself. */
 static enum tutti_status by_reach(struct cpu_group *group, const struct request *request)
@@ -52,7 +43,7 @@ enum tutti_status cpu_all_reduce(struct cpu_group *group, const struct request *
 {
     struct layout_mail *mail = &group->own->mails[group->sequence % LAYOUT_MAILS];
     if (request->algo == TUTTI_ALGO_ONE_SHOT && request->bytes <= LAYOUT_BODY_BYTES)
-        return mail_all_reduce(group, request);
+        return one_shot_mail(group, request);
     if (request->algo == TUTTI_ALGO_HYBRID_CUBE_MESH || request->algo == TUTTI_ALGO_RING)
         return by_links(group, request);
 

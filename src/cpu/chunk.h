@@ -9,9 +9,8 @@
  * line has two writers. */
 static inline size_t chunk_elements(size_t count, int size, size_t element_bytes)
 {
-    size_t line = LAYOUT_LINE / element_bytes;
-    size_t lines = (count + line - 1) / line;
-    return (lines + (size_t)size - 1) / (size_t)size * line;
+    size_t lines = (count * element_bytes + LAYOUT_LINE - 1) / LAYOUT_LINE;
+    return (lines + (size_t)size - 1) / (size_t)size * (LAYOUT_LINE / element_bytes);
 }
 
 /* A rank's part of `count` elements cut into chunks: its first element in *first, its length

@@ -108,7 +108,7 @@ static void take(struct course *course, int c, const unsigned char *result, bool
     size_t width = course->request->element_bytes, first;
     size_t bytes = chunk_of(course->count, course->chunk, c, &first) * width;
     unsigned char *recv = (unsigned char *)course->request->recv + (course->first + first) * width;
-    copy_out(group, recv, result, bytes, course->request->bytes);
+    group->isa->copy(recv, result, bytes);
     if (on)
         copy_in(group, group->own->ring + course->place, recv, bytes);
 }

@@ -14,18 +14,14 @@
  */
 #include "cpu/all_reduce.h"
 #include "cpu/chunk.h"
-#include "cpu/copy.h"
+#include "cpu/owner.h"
 #include "cpu/team.h"
 #include "cpu/wait.h"
 #include "point.h"
 
 #include <sched.h>
 
-enum {
-    BLOCK_BYTES =
-        128 * 1024,         /* copies for further ranks come from one that is still in the cache */
-    TEAM_BYTES = 32 * 1024, /* below, sharing the work costs more than it saves */
-};
+enum { TEAM_BYTES = 32 * 1024 }; /* below, sharing the work costs more than it saves */
 
 static unsigned char *address(void *const *buffers, int rank, uint64_t offset)
 {
@@ -68,31 +64,14 @@ struct job {
 
 static void elements_reduce(const struct job *job, size_t first, size_t count)
 {
-    const struct cpu_group *group = job->group;
-    const struct request *request = job->request;
-    unsigned char *const *send = job->send, *const *recv = job->recv;
-    size_t width = request->element_bytes;
-    size_t block = BLOCK_BYTES / width;
-    int next = (group->rank + 1) % group->size;
-
-    for (size_t done = 0; done < count; done += block) {
-        size_t offset = (first + done) * width;
-        size_t elements = count - done < block ? count - done : block;
-        const void *in[TUTTI_MAX_RANKS];
-        for (int leaf = 0; leaf < group->size; leaf++)
-            in[leaf] = send[group->order[leaf]] + offset;
-        request->reduce(&(struct reduce_call){
-            .out = recv[group->rank] + offset,
-            .copy = next == group->rank ? NULL : recv[next] + offset,
-            .in = in,
-            .n = group->size,
-            .count = elements,
-            .scalar = request->scalar,
-            .divisor = group->size,
-        });
-        for (int r = (next + 1) % group->size; r != group->rank; r = (r + 1) % group->size)
-            group->isa->copy(recv[r] + offset, recv[group->rank] + offset, elements * width);
+    const unsigned char *in[TUTTI_MAX_RANKS];
+    unsigned char *out[TUTTI_MAX_RANKS];
+    size_t offset = first * job->request->element_bytes;
+    for (int r = 0; r < job->group->size; r++) {
+        in[r] = job->send[r] + offset;
+        out[r] = job->recv[r] + offset;
     }
+    owner_reduce(job->group, job->request, in, out, count);
 }
 
 static void part_reduce(const void *context, int part)

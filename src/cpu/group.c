@@ -159,6 +159,10 @@ static void arenas_show(struct cpu_group *group)
         cpu_group_abort(group);
 }
 
+/* Beyond, results are pulled (two_shot.c), unless ranks share cores: their caches have the lines.
+ */
+enum { PUSH_RANKS = 4 };
+
 static void group_init(struct cpu_group *group, const struct cpu_group_config *config)
 {
     const struct cpu_links *links = config->links;
@@ -172,11 +176,13 @@ static void group_init(struct cpu_group *group, const struct cpu_group_config *c
     group->before = links->before;
     group->after = links->after;
     group->isa = config->isa;
+    group->copy_long = reduce_copy_long(config->isa);
     group->record = config->record;
     group->on_failure = config->on_failure;
     group->context = config->context;
     group->interrupt = config->interrupt;
     group->oversubscribed = config->oversubscribed;
+    group->push = config->size <= PUSH_RANKS || config->oversubscribed;
     group->mates = UINT64_MAX >> (TUTTI_MAX_RANKS - config->size) & ~(UINT64_C(1) << config->rank);
     group->spin = config->oversubscribed ? 1 : SPIN_POLLS;
     group->yields = config->oversubscribed ? YIELDS_OVERSUBSCRIBED : YIELDS;

@@ -43,7 +43,9 @@ struct cpu_group {
     bool one_process; /* all ranks are threads of this process */
     bool sparse;      /* not all ranks exchange data */
     bool far;         /* copies go past the caches: copy.h */
+    bool push;        /* on all ranks or none: two_shot.c */
     const struct reduce_isa *isa;
+    copy_fn *copy_long;
     struct cpu_team *team;      /* of zero-copy operations, the caller's; NULL: there is none */
     int order[TUTTI_MAX_RANKS]; /* order[leaf] is a rank */
     struct topology_mesh mesh;

@@ -29,6 +29,26 @@ static bool runs_avx512(void)
     return runs_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
            __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
 }
+
+/*
+ * A move of strings takes lines from another core without reading them first: from 16 KiB up a
+ * tenth to a fifth quicker than a loop on a Zen 5. On a Zen 4 it falls to a fifteenth of the speed
+ * at unlucky offsets between source and target, on an Intel it gains nothing.
+ */
+static bool moves_strings(void)
+{
+    enum { ZEN5_FAMILY = 26 };
+    unsigned a, b, c, d;
+    if (!__get_cpuid(0, &a, &b, &c, &d) || b != signature_AMD_ebx || c != signature_AMD_ecx ||
+        d != signature_AMD_edx || !__get_cpuid(1, &a, &b, &c, &d))
+        return false;
+    return (a >> 8 & 15) + (a >> 20 & 255) >= ZEN5_FAMILY;
+}
+
+static void copy_string(void *to, const void *from, size_t bytes)
+{
+    __asm__ volatile("rep movsb" : "+D"(to), "+S"(from), "+c"(bytes) : : "memory");
+}
 #elif defined(__aarch64__)
 extern const struct reduce_isa reduce_isa_neon;
 #endif
@@ -77,6 +97,15 @@ const struct reduce_isa *reduce_isa_best(void)
                   "using %s",
                   name, choices[best].isa->name);
     return choices[best].isa;
+}
+
+copy_fn *reduce_copy_long(const struct reduce_isa *isa)
+{
+#if defined(__x86_64__)
+    if (moves_strings())
+        return copy_string;
+#endif
+    return isa->copy;
 }
 
 /* ---- floating-point environment -------------------------------------------------------------- */

@@ -200,8 +200,8 @@ static enum tutti_status collect(struct cpu_group *group, const struct request *
         if (status != TUTTI_OK)
             return status;
         size_t first, count = chunk_of(piece->count, piece->chunk, quarter, &first);
-        copy_out(group, recv + first * width, arena->ring + piece->at + first * width,
-                 count * width, request->bytes);
+        group->isa->copy(recv + first * width, arena->ring + piece->at + first * width,
+                         count * width);
     }
     POINT("mesh.collected");
     return TUTTI_OK;

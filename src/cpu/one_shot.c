@@ -44,7 +44,7 @@ enum tutti_status one_shot_mail(struct cpu_group *group, const struct request *r
     if (fits)
         memcpy(own->u.payload, request->send, request->bytes);
     else
-        copy_in(group, own->body, request->send, request->bytes);
+        group->isa->copy(own->body, request->send, request->bytes);
     POINT("mail.written");
     wait_publish(group, &own->header, sequence, request);
     POINT("mail.published");

@@ -372,6 +372,16 @@ static void reduce_blocks(const struct reduce_call *call, const struct loops *lo
         (void)divisor;                                                                             \
         LOOP(RESULT(T, A, numeric_##A##_##op(a[i], b[i])))                                         \
     }                                                                                              \
+    static void T##_##name##_pair(const struct reduce_call *call)                                  \
+    {                                                                                              \
+        const double scalar = call->scalar;                                                        \
+        const int divisor = call->divisor;                                                         \
+        const size_t count = call->count;                                                          \
+        const element *a = call->in[0], *b = call->in[1];                                          \
+        element *to = call->out, *copy = call->copy;                                               \
+        (void)scalar, (void)divisor;                                                               \
+        LOOP(copy[i] = RESULT(T, A, numeric_##A##_##op(LEAF(T, A, a[i]), LEAF(T, A, b[i]))))       \
+    }                                                                                              \
     static const struct loops T##_##name##_loops = {                                               \
         group,                                                                                     \
         sizeof(element),                                                                           \
@@ -383,9 +393,12 @@ static void reduce_blocks(const struct reduce_call *call, const struct loops *lo
     };                                                                                             \
     static void T##_##name(const struct reduce_call *call)                                         \
     {                                                                                              \
-        if (call->n <= (group) && !call->copy &&                                                   \
-            !(call->stream_out | call->partials | call->out_partial))                              \
+        if (call->stream_out | call->stream_copy | call->partials | call->out_partial)             \
+            reduce_blocks(call, &T##_##name##_loops, NULL);                                        \
+        else if (call->n <= (group) && !call->copy)                                                \
             T##_##name##_direct(call->out, call->in, call->n, 0, call->count, call);               \
+        else if (call->n == 2)                                                                     \
+            T##_##name##_pair(call);                                                               \
         else                                                                                       \
             reduce_blocks(call, &T##_##name##_loops, NULL);                                        \
     }

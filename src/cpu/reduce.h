@@ -18,8 +18,8 @@
 #include "tutti/tutti.h"
 
 struct reduce_call {
-    void *out;  /* may equal one of `in`, or be disjoint from all */
-    void *copy; /* NULL, or a second place for the same result, disjoint from everything */
+    void *out;  /* may equal one of `in`, or be disjoint from all else */
+    void *copy; /* NULL, or a second place for the same result, likewise */
     const void *const *in;
     int n;         /* 1 to TUTTI_MAX_RANKS inputs, each aligned to the dtype alone */
     size_t count;  /* elements, from 0 */
@@ -56,6 +56,9 @@ struct reduce_isa {
 const struct reduce_isa *reduce_isa_best(void);
 /* The one of that name, NULL if this build or processor has none: for tests. */
 const struct reduce_isa *reduce_isa_named(const char *name);
+/* The quickest copy of REDUCE_LONG_BYTES and more to lines that another core has had. */
+copy_fn *reduce_copy_long(const struct reduce_isa *isa);
+enum { REDUCE_LONG_BYTES = 16 * 1024 };
 
 /*
  * Floating-point environment of a reduction: round to nearest, subnormals kept. begin() returns the

@@ -8,6 +8,7 @@
  * isa: processes that reduce with different instruction sets.
  * symmetric: processes whose operands lie in symmetric memory.
  */
+#include "comm.h"
 #include "cpu/reduce.h"
 #include "device.h"
 #include "layout.h"
@@ -22,9 +23,10 @@
 enum {
     GUARD = 64,
     POISON = 0xa5,
-    FEW_RANKS = 9,                           /* more do a smaller round */
-    MOST_BYTES = 5 * LAYOUT_PIECE_BYTES / 2, /* two whole pieces of a ring and a part */
-    CUDA_MOST_BYTES = 20 << 20,              /* a pipeline turns over several times */
+    FEW_RANKS = 9,                              /* more do a smaller round */
+    RING_BYTES = 5 * LAYOUT_PIECE_BYTES / 2,    /* two whole pieces of a ring and a part */
+    MOST_BYTES = 9 * LAYOUT_EXCHANGE_BYTES / 4, /* five pieces that two ranks push */
+    CUDA_MOST_BYTES = 20 << 20,                 /* a pipeline turns over several times */
 };
 
 /* How an operation is asked for. */
@@ -139,6 +141,8 @@ static int operation_run(const struct side *side, const struct operation *o)
                                          .flags = copies ? TUTTI_CALL_NO_ZERO_COPY : 0};
     tutti_op_t op =
         o->op == TUTTI_OP_PREMUL_SUM ? side->context->premul_sum : (tutti_op_t)(uintptr_t)o->op;
+    if (!device_is_cuda())
+        side->comm->cpu.push = o->random >> 40 & 1;
     if (tutti_all_reduce_with(send, recv, o->count, o->dtype, op, side->comm, TUTTI_STREAM_DEFAULT,
                               &options) != TUTTI_OK)
         return complain(side, o, "failed", 0);
@@ -216,7 +220,7 @@ static int counts_run(struct side *side, enum tutti_dtype dtype, enum tutti_op_k
     size_t width = tutti_dtype_size(dtype);
     size_t mail = (LAYOUT_MAIL_BYTES - sizeof(struct layout_header)) / width;
     const size_t large[] = {mail, mail + 1, LAYOUT_PIECE_BYTES / width,
-                            LAYOUT_PIECE_BYTES / width + 1, MOST_BYTES / width};
+                            LAYOUT_PIECE_BYTES / width + 1, RING_BYTES / width};
     int failed = 0;
     for (size_t i = 0; !failed && i < sizeof small / sizeof *small; i++)
         failed = ways_run(side, dtype, op, small[i]);
@@ -225,6 +229,8 @@ static int counts_run(struct side *side, enum tutti_dtype dtype, enum tutti_op_k
         return failed;
     for (size_t i = 0; !failed && i < sizeof large / sizeof *large; i++)
         failed = ways_run(side, dtype, op, large[i]);
+    if (dtype == TUTTI_FLOAT32 && !failed)
+        failed = ways_run(side, dtype, op, MOST_BYTES / width);
     if (device_is_cuda() && !failed)
         failed = cuda_counts_run(side, dtype);
     return failed;

@@ -101,8 +101,10 @@ static bool operation_run(const struct context *context, const struct operation 
     unsigned char *send = memory + own % LINE / width * width;
     bool in_place = (o->bits >> 62 == 3 ? (uint64_t)rank : o->bits >> 63) & 1;
     unsigned char *recv = in_place ? send : send + MOST_BYTES + LINE;
-    if (!device_is_cuda())
+    if (!device_is_cuda()) {
         comm->cpu.far = ((o->bits >> 20) + (uint64_t)rank) & 1; /* ranks need not agree */
+        comm->cpu.push = o->bits >> 21 & 1;
+    }
     pool_input(context->pool, rank, o->dtype, o->offset, o->count, send);
     if (!in_place)
         memset(recv, 0x5a, o->count * width);

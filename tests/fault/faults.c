@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "faults.h"
 
+#include "comm.h"
 #include "deadline.h"
 #include "device.h"
 #include "layout.h"
@@ -14,7 +15,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { MEMORY_BYTES = 5 * LAYOUT_PIECE_BYTES / 2, CUDA_MEMORY_BYTES = 16 << 20 };
+enum {
+    ONE_SHOT_BYTES = 5 * LAYOUT_PIECE_BYTES / 2, /* three pieces */
+    MEMORY_BYTES = 9 * LAYOUT_EXCHANGE_BYTES / 4,
+    CUDA_MEMORY_BYTES = 16 << 20,
+};
 
 /* The operation passes these; those that are passed once a piece lie in several pieces. */
 static const struct faults_point cpu_points[] = {
@@ -29,8 +34,8 @@ static const struct faults_point cpu_points[] = {
     {"two_shot.reduced", CALL_TWO_SHOT, 1, PART_MISSING},
     {"two_shot.filled", CALL_TWO_SHOT, 3, PART_MISSING},
     {"two_shot.collected", CALL_TWO_SHOT, 1, PART_MISSING},
-    {"two_shot.reduced", CALL_TWO_SHOT, 3, PART_MISSING},
-    {"two_shot.collected", CALL_TWO_SHOT, 3, PART_GIVEN},
+    {"two_shot.reduced", CALL_TWO_SHOT, 5, PART_MISSING},
+    {"two_shot.collected", CALL_TWO_SHOT, 5, PART_GIVEN},
     {"direct.entered", CALL_DIRECT, 1, PART_MISSING},
     {"direct.reduced", CALL_DIRECT, 1, PART_MISSING},
     {"ring.filled", CALL_RING, 1, PART_MISSING},
@@ -201,6 +206,14 @@ static enum tutti_status all_reduce(struct faults_rank *self, enum tutti_algo al
     return reduce(self, bytes, TUTTI_UINT8, &options);
 }
 
+/* Of five pieces, whether they are pushed or pulled. */
+static size_t two_shot_bytes(const struct faults_rank *self)
+{
+    int size = self->ranks->size;
+    return (size_t)(self->comm->cpu.push ? MEMORY_BYTES / 2 / (size - 1) * size - 4096
+                                         : 9 * LAYOUT_PIECE_BYTES / 2);
+}
+
 enum tutti_status faults_call(struct faults_rank *self, int64_t timeout_ms)
 {
     const int size = self->ranks->size, victim = self->scenario->victim;
@@ -217,12 +230,12 @@ enum tutti_status faults_call(struct faults_rank *self, int64_t timeout_ms)
     case CALL_MAIL:
         return all_reduce(self, TUTTI_ALGO_ONE_SHOT, 100, 0, timeout_ms);
     case CALL_ONE_SHOT:
-        return all_reduce(self, TUTTI_ALGO_ONE_SHOT, MEMORY_BYTES, TUTTI_CALL_NO_ZERO_COPY,
+        return all_reduce(self, TUTTI_ALGO_ONE_SHOT, ONE_SHOT_BYTES, TUTTI_CALL_NO_ZERO_COPY,
                           timeout_ms);
     case CALL_TWO_SHOT:
         if (cuda)
             return all_reduce_cuda(self, TUTTI_ALGO_TWO_SHOT_LINES, 512 * 1024, timeout_ms);
-        return all_reduce(self, TUTTI_ALGO_TWO_SHOT, MEMORY_BYTES - 4096, TUTTI_CALL_NO_ZERO_COPY,
+        return all_reduce(self, TUTTI_ALGO_TWO_SHOT, two_shot_bytes(self), TUTTI_CALL_NO_ZERO_COPY,
                           timeout_ms);
     case CALL_DIRECT:
         return all_reduce(self, TUTTI_ALGO_TWO_SHOT, MEMORY_BYTES, 0, timeout_ms);

@@ -324,6 +324,7 @@ static void copies_copy(void **state)
             for (size_t shift = 0; shift < 64; shift += 1 + (size_t)random_below(9)) {
                 check_copy(found[i]->copy, shift, (size_t)random_below(64), bytes);
                 check_copy(found[i]->copy_stream, shift, (size_t)random_below(64), bytes);
+                check_copy(reduce_copy_long(found[i]), shift, (size_t)random_below(64), bytes);
             }
 }
 

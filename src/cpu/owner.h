@@ -1,0 +1,14 @@
+/* SPDX-License-Identifier: MIT */
+/* What the owner of a chunk does for all ranks. */
+#ifndef TUTTI_CPU_OWNER_H
+#define TUTTI_CPU_OWNER_H
+
+#include "algo.h"
+#include "cpu/group.h"
+
+/* Reduces `count` elements of everybody's inputs in[rank] into everybody's outputs out[rank]. An
+ * output may equal any input of its rank. */
+void owner_reduce(const struct cpu_group *group, const struct request *request,
+                  const unsigned char *const *in, unsigned char *const *out, size_t count);
+
+#endif
