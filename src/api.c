@@ -406,6 +406,7 @@ static enum tutti_status all_reduce(const void *send, void *recv, size_t count,
     status = operation_begin(&comm->cpu);
     if (status != TUTTI_OK)
         return refused(comm, request.signature, status);
+    cpu_all_reduce_begin(&comm->cpu, &request);
     struct record_entry *entry = started(comm, &request, RECORD_CALL);
     return ended(comm, entry, &request, RECORD_CALL, operation_end(comm, run(comm, &request)));
 }

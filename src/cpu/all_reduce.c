@@ -39,6 +39,12 @@ enum tutti_status cpu_all_reduce_more(struct cpu_group *group, const struct requ
                                                 : two_shot_pieces(group, request);
 }
 
+void cpu_all_reduce_begin(struct cpu_group *group, const struct request *request)
+{
+    if (request->algo == TUTTI_ALGO_ONE_SHOT && request->count)
+        one_shot_begin(group, request);
+}
+
 enum tutti_status cpu_all_reduce(struct cpu_group *group, const struct request *request)
 {
     struct layout_mail *mail = &group->own->mails[group->sequence % LAYOUT_MAILS];

@@ -6,7 +6,9 @@
 #include "algo.h"
 #include "cpu/group.h"
 
-/* One-shot of up to a mail's payload. Announces itself. */
+/* One-shot of up to a mail's payload. Announces itself: what is short in one_shot_begin(), which
+ * comes first. */
+void one_shot_begin(struct cpu_group *group, const struct request *request);
 enum tutti_status one_shot_mail(struct cpu_group *group, const struct request *request);
 /* Any size; announced by the caller. */
 enum tutti_status one_shot_pieces(struct cpu_group *group, const struct request *request);

@@ -71,7 +71,7 @@ static void elements_reduce(const struct job *job, size_t first, size_t count)
         in[r] = job->send[r] + offset;
         out[r] = job->recv[r] + offset;
     }
-    owner_reduce(job->group, job->request, in, out, count);
+    owner_reduce(job->group, job->request, in, out, count, false);
 }
 
 static void part_reduce(const void *context, int part)

@@ -143,6 +143,9 @@ enum tutti_status cpu_group_status(struct cpu_group *group, struct tutti_fault *
  * none at all.
  */
 enum tutti_status cpu_all_reduce(struct cpu_group *group, const struct request *request);
+/* Comes first, also before one of no elements: lets the peers have what is short while the caller
+ * sees to other things. */
+void cpu_all_reduce_begin(struct cpu_group *group, const struct request *request);
 /* More elements of the same one, by one-shot or two-shot: under the number and the announcement of
  * the call before. */
 enum tutti_status cpu_all_reduce_more(struct cpu_group *group, const struct request *request);

@@ -20,6 +20,11 @@
 
 #include <string.h>
 
+/* What one_shot_begin() sends, before the caller sees to anything else (2 ranks, 8 B near: 76 ns
+ * without, 71 with, 64 B far: 0.33 us and 0.29). More would be slower by a quarter on far ranks,
+ * whose reads then meet the writes of the next mail's lines. */
+enum { EARLY_BYTES = 2 * LAYOUT_LINE };
+
 static void reduce_all(const struct cpu_group *group, const struct request *request, void *out,
                        const void *const *in, size_t count)
 {
@@ -33,22 +38,33 @@ static void reduce_all(const struct cpu_group *group, const struct request *requ
     });
 }
 
-enum tutti_status one_shot_mail(struct cpu_group *group, const struct request *request)
+static void mail_send(struct cpu_group *group, const struct request *request)
 {
     uint32_t sequence = (uint32_t)group->sequence;
-    size_t index = sequence % LAYOUT_MAILS;
-    struct layout_mail *own = &group->own->mails[index];
-    const void *in[TUTTI_MAX_RANKS];
-
-    bool fits = request->bytes <= LAYOUT_INLINE_BYTES;
-    if (fits)
+    struct layout_mail *own = &group->own->mails[sequence % LAYOUT_MAILS];
+    if (request->bytes <= LAYOUT_INLINE_BYTES)
         memcpy(own->u.payload, request->send, request->bytes);
     else
         group->isa->copy(own->body, request->send, request->bytes);
     POINT("mail.written");
     wait_publish(group, &own->header, sequence, request);
     POINT("mail.published");
+}
 
+void one_shot_begin(struct cpu_group *group, const struct request *request)
+{
+    if (request->bytes <= EARLY_BYTES)
+        mail_send(group, request);
+}
+
+enum tutti_status one_shot_mail(struct cpu_group *group, const struct request *request)
+{
+    uint32_t sequence = (uint32_t)group->sequence;
+    size_t index = sequence % LAYOUT_MAILS;
+    bool fits = request->bytes <= LAYOUT_INLINE_BYTES;
+    const void *in[TUTTI_MAX_RANKS];
+    if (request->bytes > EARLY_BYTES)
+        mail_send(group, request);
     for (int leaf = 0; leaf < group->size; leaf++) {
         int r = group->order[leaf];
         const struct layout_mail *mail = &group->arenas[r]->mails[index];

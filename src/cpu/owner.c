@@ -4,13 +4,15 @@
 #include "cpu/reduce.h"
 
 enum {
-    BLOCK_BYTES = 16 * 1024, /* copies for further ranks come from one that is still in the cache */
+    BLOCK_BYTES = 16 * 1024, /* copies for a third rank come from one that is still in the cache */
 };
 
 void owner_reduce(const struct cpu_group *group, const struct request *request,
-                  const unsigned char *const *in, unsigned char *const *out, size_t count)
+                  const unsigned char *const *in, unsigned char *const *out, size_t count,
+                  bool ahead)
 {
-    const size_t width = request->element_bytes, block = BLOCK_BYTES / width;
+    const size_t width = request->element_bytes,
+                 block = group->size > 2 ? BLOCK_BYTES / width : count;
     const int next = (group->rank + 1) % group->size;
     for (size_t done = 0; done < count; done += block) {
         const size_t at = done * width, elements = count - done < block ? count - done : block;
@@ -25,6 +27,7 @@ void owner_reduce(const struct cpu_group *group, const struct request *request,
             .count = elements,
             .scalar = request->scalar,
             .divisor = group->size,
+            .ahead = ahead,
         });
         for (int r = (next + 1) % group->size; r != group->rank; r = (r + 1) % group->size)
             group->isa->copy(out[r] + at, out[group->rank] + at, elements * width);

@@ -7,8 +7,9 @@
 #include "cpu/group.h"
 
 /* Reduces `count` elements of everybody's inputs in[rank] into everybody's outputs out[rank]. An
- * output may equal any input of its rank. */
+ * output may equal any input of its rank. Ahead: reduce.h. */
 void owner_reduce(const struct cpu_group *group, const struct request *request,
-                  const unsigned char *const *in, unsigned char *const *out, size_t count);
+                  const unsigned char *const *in, unsigned char *const *out, size_t count,
+                  bool ahead);
 
 #endif

@@ -35,9 +35,10 @@
 enum {
     LINE_BYTES = 64,
     BLOCK_BYTES = 2048, /* of one accumulator */
-    WIDE = 4,           /* inputs that one loop of a frequent operation takes */
-    NARROW = 2,         /* and of a rare one, for the sake of the library's size */
-    DEPTH = 6,          /* accumulators: the digits of the whole groups before the last, and that */
+    AHEAD_BYTES = 512,
+    WIDE = 4,   /* inputs that one loop of a frequent operation takes */
+    NARROW = 2, /* and of a rare one, for the sake of the library's size */
+    DEPTH = 6,  /* accumulators: the digits of the whole groups before the last, and that */
 };
 _Static_assert(TUTTI_MAX_RANKS <= NARROW << (DEPTH - 1), "the counter is too short");
 
@@ -318,6 +319,22 @@ static void reduce_blocks(const struct reduce_call *call, const struct loops *lo
     for (size_t i = 0; i < count; i++)                                                             \
         to[i] = expression;
 
+/* The loop for two outputs. */
+#define PAIR_LOOP(element, expression)                                                             \
+    const size_t stride = AHEAD_BYTES / sizeof(element);                                           \
+    size_t at = 0;                                                                                 \
+    if (call->ahead)                                                                               \
+        for (; count - at >= 2 * stride; at += stride) {                                           \
+            for (size_t ahead = stride; ahead < 2 * stride; ahead += LINE_BYTES / sizeof(element)) \
+                __builtin_prefetch(to + at + ahead, 1);                                            \
+            INDEPENDENT                                                                            \
+            for (size_t i = at; i < at + stride; i++)                                              \
+                to[i] = copy[i] = expression;                                                      \
+        }                                                                                          \
+    INDEPENDENT                                                                                    \
+    for (size_t i = at; i < count; i++)                                                            \
+        to[i] = copy[i] = expression;
+
 /* The body of a tree_fn. Scalar and divisor are copied first: as far as the compiler knows, a store
  * might change the call. */
 #define TREE_LOOPS(T, element, A, LEAF, combine, RESULT, group)                                    \
@@ -380,7 +397,7 @@ static void reduce_blocks(const struct reduce_call *call, const struct loops *lo
         const element *a = call->in[0], *b = call->in[1];                                          \
         element *to = call->out, *copy = call->copy;                                               \
         (void)scalar, (void)divisor;                                                               \
-        LOOP(copy[i] = RESULT(T, A, numeric_##A##_##op(LEAF(T, A, a[i]), LEAF(T, A, b[i]))))       \
+        PAIR_LOOP(element, RESULT(T, A, numeric_##A##_##op(LEAF(T, A, a[i]), LEAF(T, A, b[i]))))   \
     }                                                                                              \
     static const struct loops T##_##name##_loops = {                                               \
         group,                                                                                     \

@@ -31,6 +31,8 @@ struct reduce_call {
                               the accumulation type */
     bool stream_out : 1;   /* non-temporal stores to out (the caller: order_drain_streams()) */
     bool stream_copy : 1;  /* likewise to copy */
+    bool ahead : 1;        /* another core has the lines of out, which is one of two inputs: with a
+                              copy, asks for them as lines to write before they are read */
 };
 
 /* To be called between reduce_env_begin() and reduce_env_end() if the dtype is a float. A few

@@ -161,6 +161,8 @@ static enum tutti_status piece_run(struct cuda_proxy *proxy, const struct operat
     request.send = request.recv;
     request.algo = algo_of(proxy, request.algo, request.bytes);
     uint64_t environment = reduce_env_begin();
+    if (piece == 0)
+        cpu_all_reduce_begin(host, &request);
     enum tutti_status status =
         piece == 0 ? cpu_all_reduce(host, &request) : cpu_all_reduce_more(host, &request);
     reduce_env_end(environment);
