@@ -401,7 +401,7 @@ static enum tutti_status all_reduce(const void *send, void *recv, size_t count,
         return enqueued(comm, &request, former, false, status);
     }
     if (request.algo == TUTTI_ALGO_TWO_SHOT ||
-        (request.bytes > SYMMETRIC_BYTES && request.algo < TUTTI_ALGO_TWO_SHOT))
+        (request.algo == TUTTI_ALGO_ONE_SHOT && request.bytes > SYMMETRIC_BYTES))
         operands_find(comm, &request);
     status = operation_begin(&comm->cpu);
     if (status != TUTTI_OK)

@@ -6,7 +6,7 @@
 #include "layout.h"
 
 /* Elements of the chunk that one of `size` ranks owns of `count` elements: whole lines, so that no
- * line has two writers. */
+ * line has two owners. */
 static inline size_t chunk_elements(size_t count, int size, size_t element_bytes)
 {
     size_t lines = (count * element_bytes + LAYOUT_LINE - 1) / LAYOUT_LINE;

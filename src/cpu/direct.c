@@ -64,11 +64,12 @@ struct job {
 
 static void elements_reduce(const struct job *job, size_t first, size_t count)
 {
-    const unsigned char *in[TUTTI_MAX_RANKS];
+    const void *in[TUTTI_MAX_RANKS];
     unsigned char *out[TUTTI_MAX_RANKS];
     size_t offset = first * job->request->element_bytes;
-    for (int r = 0; r < job->group->size; r++) {
-        in[r] = job->send[r] + offset;
+    for (int leaf = 0; leaf < job->group->size; leaf++) {
+        int r = job->group->order[leaf];
+        in[leaf] = job->send[r] + offset;
         out[r] = job->recv[r] + offset;
     }
     owner_reduce(job->group, job->request, in, out, count, false);

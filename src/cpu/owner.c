@@ -8,8 +8,7 @@ enum {
 };
 
 void owner_reduce(const struct cpu_group *group, const struct request *request,
-                  const unsigned char *const *in, unsigned char *const *out, size_t count,
-                  bool ahead)
+                  const void *const *in, unsigned char *const *out, size_t count, bool ahead)
 {
     const size_t width = request->element_bytes,
                  block = group->size > 2 ? BLOCK_BYTES / width : count;
@@ -18,7 +17,7 @@ void owner_reduce(const struct cpu_group *group, const struct request *request,
         const size_t at = done * width, elements = count - done < block ? count - done : block;
         const void *leaves[TUTTI_MAX_RANKS];
         for (int leaf = 0; leaf < group->size; leaf++)
-            leaves[leaf] = in[group->order[leaf]] + at;
+            leaves[leaf] = (const unsigned char *)in[leaf] + at;
         request->reduce(&(struct reduce_call){
             .out = out[next] + at,
             .copy = next == group->rank ? NULL : out[group->rank] + at,

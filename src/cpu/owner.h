@@ -6,10 +6,9 @@
 #include "algo.h"
 #include "cpu/group.h"
 
-/* Reduces `count` elements of everybody's inputs in[rank] into everybody's outputs out[rank]. An
- * output may equal any input of its rank. Ahead: reduce.h. */
+/* Reduces `count` elements of everybody's inputs in[leaf] into everybody's outputs out[rank]. An
+ * output may equal the input of its rank. Ahead: reduce.h. */
 void owner_reduce(const struct cpu_group *group, const struct request *request,
-                  const unsigned char *const *in, unsigned char *const *out, size_t count,
-                  bool ahead);
+                  const void *const *in, unsigned char *const *out, size_t count, bool ahead);
 
 #endif

@@ -35,10 +35,10 @@
 enum {
     LINE_BYTES = 64,
     BLOCK_BYTES = 2048, /* of one accumulator */
-    AHEAD_BYTES = 512,
-    WIDE = 4,   /* inputs that one loop of a frequent operation takes */
-    NARROW = 2, /* and of a rare one, for the sake of the library's size */
-    DEPTH = 6,  /* accumulators: the digits of the whole groups before the last, and that */
+    AHEAD_BYTES = 512,  /* asked for while as many are worked on */
+    WIDE = 4,           /* inputs that one loop of a frequent operation takes */
+    NARROW = 2,         /* and of a rare one, for the sake of the library's size */
+    DEPTH = 6,          /* accumulators: the digits of the whole groups before the last, and that */
 };
 _Static_assert(TUTTI_MAX_RANKS <= NARROW << (DEPTH - 1), "the counter is too short");
 
@@ -410,11 +410,11 @@ static void reduce_blocks(const struct reduce_call *call, const struct loops *lo
     };                                                                                             \
     static void T##_##name(const struct reduce_call *call)                                         \
     {                                                                                              \
-        if (call->stream_out | call->stream_copy | call->partials | call->out_partial)             \
-            reduce_blocks(call, &T##_##name##_loops, NULL);                                        \
-        else if (call->n <= (group) && !call->copy)                                                \
+        const bool plain =                                                                         \
+            !(call->stream_out | call->stream_copy | call->partials | call->out_partial);          \
+        if (plain && call->n <= (group) && !call->copy)                                            \
             T##_##name##_direct(call->out, call->in, call->n, 0, call->count, call);               \
-        else if (call->n == 2)                                                                     \
+        else if (plain && call->n == 2)                                                            \
             T##_##name##_pair(call);                                                               \
         else                                                                                       \
             reduce_blocks(call, &T##_##name##_loops, NULL);                                        \

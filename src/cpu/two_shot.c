@@ -35,7 +35,7 @@ enum {
     IN_FLIGHT = 4, /* pieces between their fill and their collect, and one */
     /* Chunks up to here are asked for ahead (2 ranks near, 256 KiB: 6.5 us without, 6.1 with, far 8
      * KiB: 1.16 and 1.03; beyond it costs up to a twentieth). */
-    AHEAD_BYTES = 128 * 1024,
+    AHEAD_MOST_BYTES = 128 * 1024,
 };
 
 /* One operation cut into pieces. */
@@ -56,31 +56,30 @@ struct piece {
     size_t at;   /* offset in the exchange area, or in the ring */
 };
 
-/* Of an operation of more than one: pushed ones leave no room for the chunk of the arena's owner.
- */
-static struct cut cut_pieces(const struct cpu_group *group, const struct request *request)
+/* How many chunks of a piece a rank's arena has room for: pushed, not its own. */
+static size_t held_chunks(const struct cpu_group *group)
 {
-    size_t width = request->element_bytes, ranks = (size_t)group->size;
-    size_t most =
-        group->push ? LAYOUT_EXCHANGE_BYTES / IN_FLIGHT / (ranks - 1) : LAYOUT_PIECE_BYTES / ranks;
-    most = most / LAYOUT_LINE * LAYOUT_LINE / width * ranks;
-    size_t pieces = (request->count + most - 1) / most;
-    size_t chunk = chunk_elements((request->count + pieces - 1) / pieces, group->size, width);
-    return (struct cut){
-        .pieces = (request->count + chunk * ranks - 1) / (chunk * ranks),
-        .chunk = chunk,
-        .first_step = group->step + 1,
-    };
+    return (size_t)group->size - group->push;
 }
 
 static struct cut cut_request(const struct cpu_group *group, const struct request *request)
 {
-    size_t whole = chunk_elements(request->count, group->size, request->element_bytes);
-    size_t bytes = whole * request->element_bytes;
-    if (group->push ? bytes * (size_t)(group->size - 1) <= LAYOUT_EXCHANGE_BYTES
-                    : bytes * (size_t)group->size <= LAYOUT_PIECE_BYTES)
-        return (struct cut){.pieces = 1, .chunk = whole, .first_step = group->step + 1};
-    return cut_pieces(group, request);
+    size_t width = request->element_bytes, ranks = (size_t)group->size, held = held_chunks(group);
+    size_t area = group->push ? LAYOUT_EXCHANGE_BYTES : LAYOUT_PIECE_BYTES;
+    struct cut cut = {
+        .pieces = 1,
+        .chunk = chunk_elements(request->count, group->size, width),
+        .first_step = group->step + 1,
+    };
+    if (cut.chunk * width * held <= area)
+        return cut;
+    if (group->push)
+        area /= IN_FLIGHT;
+    size_t most = area / held / LAYOUT_LINE * LAYOUT_LINE / width * ranks;
+    size_t pieces = (request->count + most - 1) / most;
+    cut.chunk = chunk_elements((request->count + pieces - 1) / pieces, group->size, width);
+    cut.pieces = (request->count + cut.chunk * ranks - 1) / (cut.chunk * ranks);
+    return cut;
 }
 
 /* Takes its place: once a piece, in their order. */
@@ -94,7 +93,7 @@ static struct piece piece_take(struct cpu_group *group, const struct request *re
     piece.chunk = cut->pieces == 1 ? cut->chunk : chunk_elements(piece.count, group->size, width);
     piece.chunk_bytes = piece.chunk * width;
     piece.slot = piece.step % LAYOUT_SLOTS;
-    piece.at = group->push ? k % IN_FLIGHT * cut->chunk * width * (size_t)(group->size - 1)
+    piece.at = group->push ? k % IN_FLIGHT * cut->chunk * width * held_chunks(group)
                            : ring_take(group, piece.count * width);
     return piece;
 }
@@ -115,43 +114,34 @@ static void fill(struct cpu_group *group, const struct request *request, const s
     size_t owned = chunk_of(piece->count, piece->chunk, group->rank, &own);
     size_t before = own * width, behind = (own + owned) * width, end = piece->count * width;
     const unsigned char *send = (const unsigned char *)request->send + piece->first * width;
-    unsigned char *first = place_of(group, piece, group->rank, 0);
-    unsigned char *next = first + (group->push ? before : behind);
-    if (group->push) {
-        copy_near(group, first, send, before);
-        copy_near(group, next, send + behind, end - behind);
-    } else {
-        copy_in(group, first, send, before);
-        copy_in(group, next, send + behind, end - behind);
-    }
+    void (*copy)(struct cpu_group *, void *, const void *, size_t) =
+        group->push ? copy_near : copy_in;
+    copy(group, place_of(group, piece, group->rank, 0), send, before);
+    copy(group, place_of(group, piece, group->rank, group->rank + 1), send + behind, end - behind);
     POINT("two_shot.filled");
     wait_void(&group->own->part_flags[piece->slot].header, piece->step);
     wait_publish(group, &group->own->in_flags[piece->slot].header, piece->step, request); /* P1 */
 }
 
-/* `in` and `own`: this rank's chunk of everybody's inputs, and of its output. */
+/* `in` and `own`: this rank's chunk of everybody's inputs, in leaf order, and of its output. */
 static void push(const struct cpu_group *group, const struct request *request,
-                 const struct piece *piece, const unsigned char *const *in, unsigned char *own,
-                 size_t count)
+                 const struct piece *piece, const void *const *in, unsigned char *own, size_t count)
 {
     unsigned char *out[TUTTI_MAX_RANKS];
     for (int r = 0; r < group->size; r++)
         out[r] = r == group->rank ? own : place_of(group, piece, r, group->rank);
-    owner_reduce(group, request, in, out, count, count * request->element_bytes <= AHEAD_BYTES);
+    owner_reduce(group, request, in, out, count,
+                 count * request->element_bytes <= AHEAD_MOST_BYTES);
 }
 
 static void pull(const struct cpu_group *group, const struct request *request,
-                 const struct piece *piece, const unsigned char *const *in, unsigned char *own,
-                 size_t count)
+                 const struct piece *piece, const void *const *in, unsigned char *own, size_t count)
 {
-    const void *leaves[TUTTI_MAX_RANKS];
-    for (int leaf = 0; leaf < group->size; leaf++)
-        leaves[leaf] = in[group->order[leaf]];
     request->reduce(&(struct reduce_call){
         .out = own,
         .copy = place_of(group, piece, group->rank, group->rank),
         .stream_copy = group->far,
-        .in = leaves,
+        .in = in,
         .n = group->size,
         .count = count,
         .scalar = request->scalar,
@@ -167,13 +157,14 @@ static enum tutti_status reduce(struct cpu_group *group, const struct request *r
     size_t width = request->element_bytes, own;
     size_t owned = chunk_of(piece->count, piece->chunk, group->rank, &own);
     size_t at = (piece->first + own) * width;
-    const unsigned char *in[TUTTI_MAX_RANKS];
-    for (int r = 0; r < group->size; r++) {
+    const void *in[TUTTI_MAX_RANKS];
+    for (int leaf = 0; leaf < group->size; leaf++) {
+        int r = group->order[leaf];
         if (r == group->rank) {
-            in[r] = (const unsigned char *)request->send + at;
+            in[leaf] = (const unsigned char *)request->send + at;
             continue;
         }
-        in[r] = place_of(group, piece, r, group->rank);
+        in[leaf] = place_of(group, piece, r, group->rank);
         enum tutti_status status = wait_header(
             group, r, &group->arenas[r]->in_flags[piece->slot].header, piece->step, request);
         if (status != TUTTI_OK)
