@@ -19,7 +19,7 @@
 #include <string.h>
 
 /* One-shots up to here: a second hop would cost more than zero-copy saves. */
-enum { SYMMETRIC_BYTES = 16 * 1024 };
+enum { SYMMETRIC_BYTES = 8 * 1024 };
 
 static const struct tutti_call_options no_options;
 

@@ -4,10 +4,11 @@
  * and read by its peers, but for the words that say otherwise. docs/layout.md explains it;
  * docs/ordering.md lists who waits for what. Fixed-width integers and offsets only.
  *
- * Two 32-bit counts, equal on all ranks and starting at 1, say what a header speaks of: the
- * sequence of an operation (mails; mail = sequence mod 2), and the step of the rings (flags; slot =
- * step mod 4). An operation takes no step, or as many as it has pieces, or, among ranks in a
- * ring, 2 (N - 1) a piece.
+ * Three 32-bit counts, equal on all ranks and starting at 1, say what a header speaks of: the
+ * sequence of an operation (mails; mail = sequence mod 2), the step of the rings (flags; slot =
+ * step mod 4), and the piece that two ranks swap (places; arena = rank xor piece mod 2). An
+ * operation takes no step, or as many as it has pieces, or, among ranks in a ring, 2 (N - 1) a
+ * piece.
  *
  * Every peer maps the first LAYOUT_CONTROL_BYTES. The rest is data, which only those map whose
  * links reach it: for others there are addresses, and nothing at them.
@@ -20,7 +21,7 @@
 #include <stdint.h>
 
 enum {
-    LAYOUT_VERSION = 4,
+    LAYOUT_VERSION = 5,
     LAYOUT_LINE = 64,
     LAYOUT_CONTROL_BYTES = 24 * 1024,
     LAYOUT_RANKS = 64,
@@ -33,6 +34,7 @@ enum {
     LAYOUT_PIECE_BYTES = LAYOUT_RING_BYTES / 8, /* see docs/ordering.md: P1 */
     LAYOUT_RING_OFFSET = 40 * 1024,
     LAYOUT_EXCHANGE_BYTES = 1 << 20,
+    LAYOUT_SWAP_BYTES = 64 * 1024,
     LAYOUT_DIMS = 16,
     LAYOUT_POSTS = 32, /* announcements a rank, and verdicts, that may be under way */
 };
@@ -43,7 +45,7 @@ enum {
 struct layout_header {
     uint64_t signature; /* collective, dtype, op, algorithm, count: signature.h */
     uint32_t parameter; /* hash of the scalar */
-    uint32_t turn;      /* sequence or step, written last: release M1, P1, P2, Q1, Q2 */
+    uint32_t turn;      /* a count, written last: release M1, P1, P2, Q1, Q2, V1 */
 };
 
 /* Where the operands lie, for peers that can reach them: follows the header of a large operation's
@@ -58,7 +60,7 @@ struct layout_operands {
 enum { LAYOUT_PRIVATE = 0, LAYOUT_THIS_PROCESS = 1, LAYOUT_BOUNCE = 2 };
 
 /* One message. A payload of up to 48 bytes travels in the flag's own line, a longer one in lines of
- * its own. */
+ * its own: those of two ranks in the first mail's, of the owner or of the peer in turn. */
 struct layout_mail {
     struct layout_header header;
     union {
@@ -72,6 +74,12 @@ struct layout_mail {
 struct layout_flag {
     struct layout_header header;
     unsigned char pad[LAYOUT_LINE - sizeof(struct layout_header)];
+};
+
+/* A piece of a one-shot between two ranks, in two halves: swap.c. */
+struct layout_swap {
+    struct layout_flag flags[2];
+    unsigned char data[LAYOUT_SWAP_BYTES];
 };
 
 /* A rank's last word: written once, then `set`. */
@@ -176,7 +184,7 @@ struct layout_arena {
     uint32_t awaits;   /* 1 + the rank that the owner has long waited for; relaxed: survey.c */
     unsigned char pad1[LAYOUT_LINE - 20];
 
-    /* Sleep. `sleepers` and `exchange` are all that peers write. */
+    /* Sleep. `sleepers` is all of these that peers write. */
     uint32_t
         sleepers;  /* peers that sleep on `bell`: added to and subtracted from by each of them */
     uint32_t bell; /* futex: advanced by the owner, who wakes all sleepers */
@@ -202,6 +210,7 @@ struct layout_arena {
     unsigned char ring[LAYOUT_RING_BYTES]; /* inputs for the peers; own chunk: results; ring.h */
     /* Inputs of the peers' chunks, over which each peer writes the result of his: two_shot.c. */
     unsigned char exchange[LAYOUT_EXCHANGE_BYTES];
+    struct layout_swap swap; /* of two ranks: written by the owner and by the peer, in turn */
 };
 
 static_assert(sizeof(struct layout_header) == 16, "header");
@@ -225,5 +234,6 @@ static_assert(offsetof(struct layout_arena, board) == 1664, "board");
 static_assert(sizeof(struct layout_board) == 18816, "board");
 static_assert(offsetof(struct layout_arena, ring) == LAYOUT_RING_OFFSET, "ring starts on a page");
 static_assert(offsetof(struct layout_arena, exchange) == 2138112, "exchange");
+static_assert(offsetof(struct layout_arena, swap) == 3186688, "swap");
 
 #endif

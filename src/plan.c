@@ -92,11 +92,13 @@ static enum tutti_algo plan_strict(const struct plan_input *input, const char **
 
 /*
  * Measured (bench/README.md). One-shot moves N - 1 inputs into each rank in one hop, two-shot
- * 2 (N - 1) / N of one in two hops, so one-shot loses the sooner the more ranks there are. Where
- * ranks share cores a hop costs more.
+ * 2 (N - 1) / N of one in two hops, so one-shot loses the sooner the more ranks there are; between
+ * two as many bytes go either way. Where ranks share cores a hop costs more.
  */
 static size_t one_shot_bytes(const struct plan_input *input)
 {
+    if (input->world_size == 2)
+        return 64 << 10;
     return ((size_t)(input->oversubscribed ? 64 : 7) << 10) / (size_t)input->world_size;
 }
 

@@ -7,7 +7,7 @@
  *
  * Abstracted: a mail is a payload and a header; both are the operation's number, modulo 4. A header lands
  * behind the payload that was written before it (release M1). Peers see a store all at once, and read in
- * the order of their program (acquire A1).
+ * the order of their program (acquire A1). With SWAP two ranks have one body each, and swap them.
  *
  * Shown: the payload that is read is of this operation, even where its reader is slow; every wait ends.
  *
@@ -21,15 +21,20 @@
 #define CELLS (RANKS * MAILS * 2)
 #include "memory.pml"
 #define NUMBERS 4
-#define BODY(owner, op) (((owner) * MAILS + (op) % MAILS) * 2)
-#define FLAG(owner, op) (BODY(owner, op) + 1)
+#define MAIL(owner, op) (((owner) * MAILS + (op) % MAILS) * 2)
+#ifdef SWAP
+#define BODY(owner, op) ((((owner) ^ (op) % 2) * MAILS) * 2)
+#else
+#define BODY(owner, op) MAIL(owner, op)
+#endif
+#define FLAG(owner, op) (MAIL(owner, op) + 1)
 
 /* A header waits for its payload. */
 #define IS_FLAG(cell) ((cell) % 2)
 #ifdef NO_RELEASE
 #define RELEASED(cell) true
 #else
-#define RELEASED(cell) (air[(cell) - IS_FLAG(cell)] == NONE)
+#define RELEASED(cell) (air[BODY((cell) / 2 / MAILS, (cell) / 2 % MAILS)] == NONE)
 #endif
 
 #ifdef NO_HEADER

@@ -4,6 +4,13 @@
 #include "cpu/distance.h"
 #include "cpu/wait.h"
 
+static enum tutti_status by_copies(struct cpu_group *group, const struct request *request)
+{
+    if (request->algo != TUTTI_ALGO_ONE_SHOT)
+        return two_shot_pieces(group, request);
+    return group->swap ? swap_pieces(group, request) : one_shot_pieces(group, request);
+}
+
 /* The operation has announced itself. */
 static enum tutti_status by_reach(struct cpu_group *group, const struct request *request)
 {
@@ -14,10 +21,7 @@ static enum tutti_status by_reach(struct cpu_group *group, const struct request 
         if (done)
             return status;
     }
-    if (status != TUTTI_OK)
-        return status;
-    return request->algo == TUTTI_ALGO_ONE_SHOT ? one_shot_pieces(group, request)
-                                                : two_shot_pieces(group, request);
+    return status == TUTTI_OK ? by_copies(group, request) : status;
 }
 
 static enum tutti_status by_links(struct cpu_group *group, const struct request *request)
@@ -35,8 +39,7 @@ static enum tutti_status by_links(struct cpu_group *group, const struct request 
 /* Each takes steps of its own, and a step's flags name the operation: the mails are not needed. */
 enum tutti_status cpu_all_reduce_more(struct cpu_group *group, const struct request *request)
 {
-    return request->algo == TUTTI_ALGO_ONE_SHOT ? one_shot_pieces(group, request)
-                                                : two_shot_pieces(group, request);
+    return by_copies(group, request);
 }
 
 void cpu_all_reduce_begin(struct cpu_group *group, const struct request *request)

@@ -10,7 +10,8 @@
  * comes first. */
 void one_shot_begin(struct cpu_group *group, const struct request *request);
 enum tutti_status one_shot_mail(struct cpu_group *group, const struct request *request);
-/* Any size; announced by the caller. */
+/* Any size; announced by the caller. Of two ranks, or of any number. */
+enum tutti_status swap_pieces(struct cpu_group *group, const struct request *request);
 enum tutti_status one_shot_pieces(struct cpu_group *group, const struct request *request);
 enum tutti_status two_shot_pieces(struct cpu_group *group, const struct request *request);
 /* The same for ranks that not all reach each other: by the links of a hybrid cube mesh, or of a

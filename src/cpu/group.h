@@ -33,6 +33,7 @@ struct cpu_group {
     struct layout_arena *arenas[TUTTI_MAX_RANKS]; /* [rank] is own; of others the data may lack */
     uint64_t sequence; /* of the operation that runs, or of the last one */
     uint32_t step;     /* the last one taken: layout.h */
+    uint32_t swaps;    /* pieces that two ranks have swapped: swap.c */
     int64_t deadline;  /* of the operation; 0 until it first has to wait slowly */
     size_t cursor;     /* ring.h */
     bool mailed;       /* the operation that runs announces itself in mails */
@@ -44,6 +45,7 @@ struct cpu_group {
     bool sparse;      /* not all ranks exchange data */
     bool far;         /* copies go past the caches: copy.h */
     bool push;        /* on all ranks or none: two_shot.c */
+    bool swap;        /* likewise, and of two ranks: swap.c */
     const struct reduce_isa *isa;
     copy_fn *copy_long;
     struct cpu_team *team;      /* of zero-copy operations, the caller's; NULL: there is none */

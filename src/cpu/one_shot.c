@@ -38,6 +38,14 @@ static void reduce_all(const struct cpu_group *group, const struct request *requ
     });
 }
 
+/* Of a rank, in the operation that runs. Two ranks swap one each: swap.c. */
+static unsigned char *body_of(const struct cpu_group *group, int rank)
+{
+    const int turn = (int)(group->sequence % LAYOUT_MAILS);
+    return group->swap ? group->arenas[rank ^ turn]->mails[0].body
+                       : group->arenas[rank]->mails[turn].body;
+}
+
 static void mail_send(struct cpu_group *group, const struct request *request)
 {
     uint32_t sequence = (uint32_t)group->sequence;
@@ -45,7 +53,7 @@ static void mail_send(struct cpu_group *group, const struct request *request)
     if (request->bytes <= LAYOUT_INLINE_BYTES)
         memcpy(own->u.payload, request->send, request->bytes);
     else
-        group->isa->copy(own->body, request->send, request->bytes);
+        group->isa->copy(body_of(group, group->rank), request->send, request->bytes);
     POINT("mail.written");
     wait_publish(group, &own->header, sequence, request);
     POINT("mail.published");
@@ -72,7 +80,7 @@ enum tutti_status one_shot_mail(struct cpu_group *group, const struct request *r
             in[leaf] = request->send;
             continue;
         }
-        in[leaf] = fits ? mail->u.payload : mail->body;
+        in[leaf] = fits ? mail->u.payload : body_of(group, r);
         enum tutti_status status = wait_header(group, r, &mail->header, sequence, request);
         if (status != TUTTI_OK)
             return status;

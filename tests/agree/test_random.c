@@ -104,6 +104,7 @@ static bool operation_run(const struct context *context, const struct operation 
     if (!device_is_cuda()) {
         comm->cpu.far = ((o->bits >> 20) + (uint64_t)rank) & 1; /* ranks need not agree */
         comm->cpu.push = o->bits >> 21 & 1;
+        comm->cpu.swap = comm->world_size == 2 && o->bits >> 22 & 1;
     }
     pool_input(context->pool, rank, o->dtype, o->offset, o->count, send);
     if (!in_place)
@@ -152,6 +153,7 @@ static int live(struct ranks *ranks, int rank, tutti_store_t *store)
     RANKS_CHECK(ranks_join(ranks, rank, store, &options, &comm) == TUTTI_OK);
     RANKS_CHECK(device_sequence_set(comm, UINT32_MAX - 200));
     comm->cpu.step = UINT32_MAX - 50;
+    comm->cpu.swaps = UINT32_MAX - 50;
 
     const int operations = ranks_operations(OPERATIONS, OPERATIONS_SHORT);
     for (int i = 0; i < operations; i++) {
@@ -166,6 +168,7 @@ static int live(struct ranks *ranks, int rank, tutti_store_t *store)
     }
     RANKS_CHECK(device_is_cuda() ||
                 (comm->cpu.sequence > UINT32_MAX && comm->cpu.step < UINT32_MAX / 2));
+    RANKS_CHECK(device_is_cuda() || ranks->size != 2 || comm->cpu.swaps < UINT32_MAX / 2);
     tutti_comm_destroy(comm);
     if (!group)
         free(memory);

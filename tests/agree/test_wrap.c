@@ -83,7 +83,7 @@ int main(void)
     int skip = ranks_skip_cuda("the counts of CPU ranks");
     if (skip)
         return skip;
-    struct pool *pool = pool_create(2, NULL, 9), *eight = pool_create(8, NULL, 9);
+    struct pool *pool = pool_create(3, NULL, 9), *eight = pool_create(8, NULL, 9);
     const struct wrap wraps[] = {
         {pool, ZERO_COPY, ONE_SHOT}, {pool, ZERO_COPY, TWO_SHOT}, {pool, ONE_SHOT, TWO_SHOT},
         {pool, ONE_SHOT, ZERO_COPY}, {pool, TWO_SHOT, ONE_SHOT},  {pool, RING, TWO_SHOT},
@@ -92,7 +92,7 @@ int main(void)
     };
     int failures = 0;
     for (size_t i = 0; i < sizeof wraps / sizeof *wraps; i++) {
-        struct ranks *ranks = ranks_create(wraps[i].pool == pool ? 2 : 8, 0, 0);
+        struct ranks *ranks = ranks_create(wraps[i].pool == pool ? 3 : 8, 0, 0);
         ranks->context = &wraps[i];
         failures += ranks_run(ranks, wrap);
         ranks_destroy(ranks);

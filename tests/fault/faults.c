@@ -17,6 +17,7 @@
 
 enum {
     ONE_SHOT_BYTES = 5 * LAYOUT_PIECE_BYTES / 2, /* three pieces */
+    SWAP_BYTES = 5 * LAYOUT_SWAP_BYTES / 2,      /* likewise, in halves */
     MEMORY_BYTES = 9 * LAYOUT_EXCHANGE_BYTES / 4,
     CUDA_MEMORY_BYTES = 16 << 20,
 };
@@ -30,6 +31,12 @@ static const struct faults_point cpu_points[] = {
     {"one_shot.published", CALL_ONE_SHOT, 1, PART_MISSING},
     {"one_shot.filled", CALL_ONE_SHOT, 3, PART_MISSING},
     {"one_shot.published", CALL_ONE_SHOT, 3, PART_GIVEN},
+    {"swap.filled", CALL_SWAP, 1, PART_MISSING},
+    {"swap.published", CALL_SWAP, 1, PART_MISSING},
+    {"swap.published", CALL_SWAP, 2, PART_MISSING},
+    {"swap.taken", CALL_SWAP, 3, PART_MISSING},
+    {"swap.filled", CALL_SWAP, 6, PART_MISSING},
+    {"swap.published", CALL_SWAP, 6, PART_GIVEN},
     {"two_shot.filled", CALL_TWO_SHOT, 1, PART_MISSING},
     {"two_shot.reduced", CALL_TWO_SHOT, 1, PART_MISSING},
     {"two_shot.filled", CALL_TWO_SHOT, 3, PART_MISSING},
@@ -232,6 +239,9 @@ enum tutti_status faults_call(struct faults_rank *self, int64_t timeout_ms)
     case CALL_ONE_SHOT:
         return all_reduce(self, TUTTI_ALGO_ONE_SHOT, ONE_SHOT_BYTES, TUTTI_CALL_NO_ZERO_COPY,
                           timeout_ms);
+    case CALL_SWAP:
+        return all_reduce(self, TUTTI_ALGO_ONE_SHOT, SWAP_BYTES, TUTTI_CALL_NO_ZERO_COPY,
+                          timeout_ms);
     case CALL_TWO_SHOT:
         if (cuda)
             return all_reduce_cuda(self, TUTTI_ALGO_TWO_SHOT_LINES, 512 * 1024, timeout_ms);
@@ -417,8 +427,10 @@ static int run_one(const struct faults_scenario *scenario, int size, bool proces
  */
 static int least_of(const struct faults_point *point, int *most)
 {
-    /* The only subset of two ranks is all of them. */
-    int least = point->call == CALL_SUBSET ? 3 : 2;
+    /* The only subset of two ranks is all of them, and their one-shots swap. */
+    int least = point->call == CALL_SUBSET || point->call == CALL_ONE_SHOT ? 3 : 2;
+    if (point->call == CALL_SWAP)
+        *most = 2;
     if (point->call == CALL_MESH) {
         *most = ranks_short() || !ranks_fit(8) ? 0 : 8;
         return 8;

@@ -17,7 +17,8 @@ enum {
 /* Ways through the library. */
 enum faults_call {
     CALL_MAIL,
-    CALL_ONE_SHOT,
+    CALL_ONE_SHOT, /* of three ranks and more */
+    CALL_SWAP,     /* of two */
     CALL_TWO_SHOT,
     CALL_DIRECT, /* zero-copy: thread ranks, or processes on symmetric memory */
     CALL_RING,
