@@ -18,10 +18,14 @@
 #include <inttypes.h>
 #include <string.h>
 
-/* One-shots up to here: a second hop would cost more than zero-copy saves. */
-enum { SYMMETRIC_BYTES = 8 * 1024 };
-
 static const struct tutti_call_options no_options;
+
+/* Longer one-shots are worth zero-copy and its second hop, which costs more where ranks share
+ * cores. */
+static inline size_t copied_bytes(const struct tutti_comm *comm)
+{
+    return comm->cpu.oversubscribed ? 2 * LAYOUT_BODY_BYTES : LAYOUT_BODY_BYTES;
+}
 
 /* Why a caller may not enter. */
 static enum tutti_status refuse(struct tutti_comm *comm, const char *call)
@@ -401,7 +405,7 @@ static enum tutti_status all_reduce(const void *send, void *recv, size_t count,
         return enqueued(comm, &request, former, false, status);
     }
     if (request.algo == TUTTI_ALGO_TWO_SHOT ||
-        (request.algo == TUTTI_ALGO_ONE_SHOT && request.bytes > SYMMETRIC_BYTES))
+        (request.algo == TUTTI_ALGO_ONE_SHOT && request.bytes > copied_bytes(comm)))
         operands_find(comm, &request);
     status = operation_begin(&comm->cpu);
     if (status != TUTTI_OK)

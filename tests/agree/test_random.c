@@ -153,7 +153,7 @@ static int live(struct ranks *ranks, int rank, tutti_store_t *store)
     RANKS_CHECK(ranks_join(ranks, rank, store, &options, &comm) == TUTTI_OK);
     RANKS_CHECK(device_sequence_set(comm, UINT32_MAX - 200));
     comm->cpu.step = UINT32_MAX - 50;
-    comm->cpu.swaps = UINT32_MAX - 50;
+    comm->cpu.swaps = UINT32_MAX - 10;
 
     const int operations = ranks_operations(OPERATIONS, OPERATIONS_SHORT);
     for (int i = 0; i < operations; i++) {
