@@ -20,7 +20,7 @@
  * level, and small operations slower by a tenth or two. They *pull*: the owner puts its result into
  * the hole that its chunk left in its ring, whence the others collect it.
  *
- * Turn t fills piece t, collects piece t - 2, reduces piece t - 1, so that a peer that is a little
+ * Turn t fills piece t, reduces piece t - 1, collects piece t - 2, so that a peer that is a little
  * late costs nothing. docs/ordering.md has why a place may be written again: P1, Q1.
  */
 #include "cpu/all_reduce.h"
@@ -32,7 +32,7 @@
 #include "point.h"
 
 enum {
-    IN_FLIGHT = 4, /* pieces between their fill and their collect, and one */
+    IN_FLIGHT = 3, /* pieces from their fill to their collect */
     /* Chunks up to here are asked for ahead (2 ranks near, 256 KiB: 6.5 us without, 6.1 with, far 8
      * KiB: 1.16 and 1.03; beyond it costs up to a twentieth). */
     AHEAD_MOST_BYTES = 128 * 1024,
@@ -207,10 +207,10 @@ enum tutti_status two_shot_pieces(struct cpu_group *group, const struct request 
             *piece = piece_take(group, request, &cut, turn);
             fill(group, request, piece);
         }
-        if (turn >= 2)
-            status = collect(group, request, &pieces[(turn - 2) % IN_FLIGHT]);
-        if (status == TUTTI_OK && turn >= 1 && turn <= cut.pieces)
+        if (turn >= 1 && turn <= cut.pieces)
             status = reduce(group, request, &pieces[(turn - 1) % IN_FLIGHT]);
+        if (status == TUTTI_OK && turn >= 2)
+            status = collect(group, request, &pieces[(turn - 2) % IN_FLIGHT]);
         if (status != TUTTI_OK)
             return status;
     }

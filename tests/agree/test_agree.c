@@ -23,10 +23,10 @@
 enum {
     GUARD = 64,
     POISON = 0xa5,
-    FEW_RANKS = 9,                              /* more do a smaller round */
-    RING_BYTES = 5 * LAYOUT_PIECE_BYTES / 2,    /* two whole pieces of a ring and a part */
-    MOST_BYTES = 9 * LAYOUT_EXCHANGE_BYTES / 4, /* five pieces that two ranks push */
-    CUDA_MOST_BYTES = 20 << 20,                 /* a pipeline turns over several times */
+    FEW_RANKS = 9,                           /* more do a smaller round */
+    RING_BYTES = 5 * LAYOUT_PIECE_BYTES / 2, /* two whole pieces of a ring and a part */
+    MOST_BYTES = 3 * LAYOUT_EXCHANGE_BYTES,  /* five pieces that two ranks push */
+    CUDA_MOST_BYTES = 20 << 20,              /* a pipeline turns over several times */
 };
 
 /* How an operation is asked for. */

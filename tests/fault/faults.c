@@ -18,7 +18,7 @@
 enum {
     ONE_SHOT_BYTES = 5 * LAYOUT_PIECE_BYTES / 2, /* three pieces */
     SWAP_BYTES = 5 * LAYOUT_SWAP_BYTES / 2,      /* likewise, in halves */
-    MEMORY_BYTES = 9 * LAYOUT_EXCHANGE_BYTES / 4,
+    MEMORY_BYTES = 3 * LAYOUT_EXCHANGE_BYTES,
     CUDA_MEMORY_BYTES = 16 << 20,
 };
 
