@@ -411,7 +411,7 @@ static void reduce_blocks(const struct reduce_call *call, const struct loops *lo
     static void T##_##name(const struct reduce_call *call)                                         \
     {                                                                                              \
         const bool plain =                                                                         \
-            !(call->stream_out | call->stream_copy | call->partials | call->out_partial);          \
+            !call->partials && !call->out_partial && !call->stream_out && !call->stream_copy;      \
         if (plain && call->n <= (group) && !call->copy)                                            \
             T##_##name##_direct(call->out, call->in, call->n, 0, call->count, call);               \
         else if (plain && call->n == 2)                                                            \
