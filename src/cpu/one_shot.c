@@ -5,9 +5,9 @@
  *
  * Up to a mail's body the input travels with its header, in the flag's own line while it fits.
  * A mail is free again two operations later: my operation e ended => all peers entered e => all
- * have left e - 1 and its mail. Longer inputs go through the ring, piece by piece. In a step each
- * rank puts its piece there, then reads everybody's; so when all flags say k, all have left step
- * k - 1 and its pieces.
+ * have left e - 1 and its mail. Longer inputs go through the ring, piece by piece, but for those of
+ * two ranks (swap.c). In a step each rank puts its piece there, then reads everybody's; so when all
+ * flags say k, all have left step k - 1 and its pieces.
  *
  * The own input is read where it lies: a copy made a moment ago may still wait in the store buffer
  * for its line to come back from the peers.
