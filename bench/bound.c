@@ -16,6 +16,7 @@
 #include "probe.h"
 #include "stats.h"
 
+#include <math.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdint.h>
@@ -129,11 +130,6 @@ static int second_core(void)
     return -1;
 }
 
-static double larger(double a, double b)
-{
-    return a > b ? a : b;
-}
-
 /* All rounds: this thread's passes beside the partner's, between two probes. */
 static void measure(struct worker *workers, struct probe *probe, struct samples *memory,
                     struct samples *link)
@@ -145,8 +141,8 @@ static void measure(struct worker *workers, struct probe *probe, struct samples 
         pass(&workers[0]);
         if (!placement_of(before, probe_round_trip(probe), THRESHOLD_NS, &placement))
             continue;
-        samples_add(&memory[placement], larger(workers[0].memory_ns, workers[1].memory_ns));
-        samples_add(&link[placement], larger(workers[0].link_ns, workers[1].link_ns));
+        samples_add(&memory[placement], fmax(workers[0].memory_ns, workers[1].memory_ns));
+        samples_add(&link[placement], fmax(workers[0].link_ns, workers[1].link_ns));
     }
 }
 
@@ -205,7 +201,9 @@ int main(int argc, char **argv)
     pthread_join(thread, NULL);
     snprintf(what, sizeof(what), "%zu MiB each, read and written", mib);
     report(memory, what, mib << 20);
-    report(link, "512 KiB each, from the other's caches", LINK_FLOATS * sizeof(float));
+    snprintf(what, sizeof(what), "%zu KiB each, from the other's caches",
+             LINK_FLOATS * sizeof(float) >> 10);
+    report(link, what, LINK_FLOATS * sizeof(float));
     probe_destroy(probe);
     pthread_barrier_destroy(&together);
     free(workers[0].buffer);

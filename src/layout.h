@@ -35,6 +35,7 @@ enum {
     LAYOUT_RING_OFFSET = 40 * 1024,
     LAYOUT_EXCHANGE_BYTES = 1 << 20,
     LAYOUT_SWAP_BYTES = 64 * 1024,
+    LAYOUT_HALVES = 2,
     LAYOUT_DIMS = 16,
     LAYOUT_POSTS = 32, /* announcements a rank, and verdicts, that may be under way */
 };
@@ -78,7 +79,7 @@ struct layout_flag {
 
 /* A piece of a one-shot between two ranks, in two halves: swap.c. */
 struct layout_swap {
-    struct layout_flag flags[2];
+    struct layout_flag flags[LAYOUT_HALVES];
     unsigned char data[LAYOUT_SWAP_BYTES];
 };
 

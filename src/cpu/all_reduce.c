@@ -6,9 +6,8 @@
 
 static enum tutti_status by_copies(struct cpu_group *group, const struct request *request)
 {
-    if (request->algo != TUTTI_ALGO_ONE_SHOT)
-        return two_shot_pieces(group, request);
-    return group->swap ? swap_pieces(group, request) : one_shot_pieces(group, request);
+    return request->algo == TUTTI_ALGO_ONE_SHOT ? one_shot_pieces(group, request)
+                                                : two_shot_pieces(group, request);
 }
 
 /* The operation has announced itself. */

@@ -10,10 +10,15 @@
  * comes first. */
 void one_shot_begin(struct cpu_group *group, const struct request *request);
 enum tutti_status one_shot_mail(struct cpu_group *group, const struct request *request);
-/* Any size; announced by the caller. Of two ranks, or of any number. */
-enum tutti_status swap_pieces(struct cpu_group *group, const struct request *request);
+/* Any size; announced by the caller. */
 enum tutti_status one_shot_pieces(struct cpu_group *group, const struct request *request);
 enum tutti_status two_shot_pieces(struct cpu_group *group, const struct request *request);
+/* Of a one-shot: a piece of up to LAYOUT_SWAP_BYTES between two ranks; and all ranks' inputs of
+ * some elements, in leaf order, into the output. */
+enum tutti_status swap_piece(struct cpu_group *group, const struct request *request, size_t first,
+                             size_t count);
+void one_shot_reduce(const struct cpu_group *group, const struct request *request, size_t first,
+                     size_t count, const void *const *in);
 /* The same for ranks that not all reach each other: by the links of a hybrid cube mesh, or of a
  * ring of ranks. */
 enum tutti_status mesh_pieces(struct cpu_group *group, const struct request *request);
