@@ -185,7 +185,7 @@ static enum tutti_status kind_check(size_t count, enum tutti_dtype dtype, tutti_
     if (!kind)
         return error_set(TUTTI_ERR_INVALID,
                          "op is none: expected TUTTI_SUM or another constant, or a created one");
-    if (!comm->isa->fn[dtype][kind])
+    if (!reduce_function(comm->isa, dtype, kind))
         return error_set(TUTTI_ERR_INVALID, "%s is not defined for %s", tutti_op_name(op),
                          tutti_dtype_name(dtype));
     if (count > SIGNATURE_COUNT_MAX || count > SIZE_MAX / width)
@@ -359,7 +359,7 @@ static inline enum tutti_status request_make(const void *send, void *recv, size_
         .recv = recv,
         .count = count,
         .bytes = bytes,
-        .reduce = comm->isa->fn[dtype][kind],
+        .reduce = reduce_function(comm->isa, dtype, kind),
         .scalar = 0,
         /* On CUDA the launcher adds the transport that it takes. */
         .signature = signature_pack(TUTTI_COLLECTIVE_ALL_REDUCE, dtype, kind,

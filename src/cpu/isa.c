@@ -10,8 +10,6 @@
 #include <cpuid.h>
 #include <xmmintrin.h>
 
-extern const struct reduce_isa reduce_isa_baseline, reduce_isa_avx2, reduce_isa_avx512;
-
 /* Conversion of float16, which clang's __builtin_cpu_supports() does not know. */
 static bool has_f16c(void)
 {
@@ -49,8 +47,6 @@ static void copy_string(void *to, const void *from, size_t bytes)
 {
     __asm__ volatile("rep movsb" : "+D"(to), "+S"(from), "+c"(bytes) : : "memory");
 }
-#elif defined(__aarch64__)
-extern const struct reduce_isa reduce_isa_neon;
 #endif
 
 static bool runs_always(void)

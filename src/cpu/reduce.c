@@ -2,7 +2,9 @@
 /*
  * The reductions of one instruction set. CMake compiles this file once for each, with REDUCE_ISA
  * its name and the compiler's flags for it; the loops are plain C that the compiler turns into
- * vectors, and numeric.h sees to it that they all mean the same bits.
+ * vectors, and numeric.h sees to it that they all mean the same bits. The sums of floats (sum, avg,
+ * premul_sum) are compiled for each instruction set. All other reductions are compiled once, for
+ * the set that every processor has, where REDUCE_ALL is 1; the other sets use those (reduce.h).
  *
  * A reduction of few inputs is one loop from inputs to output. Everything else goes block by block:
  * groups of inputs fold into accumulators, and the accumulators merge as the digits of a binary
@@ -422,19 +424,25 @@ static void reduce_blocks(const struct reduce_call *call, const struct loops *lo
 
 /* ---- float32, float64 and bfloat16 ----------------------------------------------------------- */
 
-#define DEFINE_WIDE_FLOAT(T, type)                                                                 \
+#define DEFINE_WIDE_SUMS(T, type)                                                                  \
     DEFINE_MERGE(T, type, sum)                                                                     \
+    DEFINE_REDUCTION(T, sum, type, T, type, LOAD, sum, STORE, WIDE)                                \
+    DEFINE_REDUCTION(T, avg, type, T, type, LOAD, sum, MEAN, WIDE)                                 \
+    DEFINE_REDUCTION(T, premul_sum, type, T, type, SCALE, sum, STORE, NARROW)
+DEFINE_WIDE_SUMS(f32, float)
+DEFINE_WIDE_SUMS(f64, double)
+
+#if REDUCE_ALL
+#define DEFINE_WIDE_REST(T, type)                                                                  \
     DEFINE_MERGE(T, type, prod)                                                                    \
     DEFINE_MERGE(T, type, min)                                                                     \
     DEFINE_MERGE(T, type, max)                                                                     \
-    DEFINE_REDUCTION(T, sum, type, T, type, LOAD, sum, STORE, WIDE)                                \
     DEFINE_REDUCTION(T, prod, type, T, type, LOAD, prod, STORE, NARROW)                            \
     DEFINE_REDUCTION(T, min, type, T, type, LOAD, min, STORE, NARROW)                              \
-    DEFINE_REDUCTION(T, max, type, T, type, LOAD, max, STORE, NARROW)                              \
-    DEFINE_REDUCTION(T, avg, type, T, type, LOAD, sum, MEAN, WIDE)                                 \
-    DEFINE_REDUCTION(T, premul_sum, type, T, type, SCALE, sum, STORE, NARROW)
-DEFINE_WIDE_FLOAT(f32, float)
-DEFINE_WIDE_FLOAT(f64, double)
+    DEFINE_REDUCTION(T, max, type, T, type, LOAD, max, STORE, NARROW)
+DEFINE_WIDE_REST(f32, float)
+DEFINE_WIDE_REST(f64, double)
+#endif
 
 /* The frequent operations of bfloat16 are worth loops of their own: no pass to widen. */
 DEFINE_REDUCTION(bf16, sum, uint16_t, f32, float, LOAD, sum, STORE, WIDE)
@@ -545,20 +553,30 @@ static void e5m2_widen(float *to, const void *elements, size_t count)
     {                                                                                              \
         reduce_blocks(call, &f32_##name##_loops, &T##_format);                                     \
     }
-#define DEFINE_RARE(T, element)                                                                    \
+/* bf16_sum and bf16_avg stand above. */
+#define DEFINE_FORMAT(T, element)                                                                  \
     static const struct format T##_format = {sizeof(element), T##_widen, T##_narrow};              \
-    DEFINE_WIDENED(T, prod)                                                                        \
-    DEFINE_WIDENED(T, min)                                                                         \
-    DEFINE_WIDENED(T, max)                                                                         \
     DEFINE_WIDENED(T, premul_sum)
-#define DEFINE_ALL(T, element)                                                                     \
-    DEFINE_RARE(T, element)                                                                        \
+#define DEFINE_WIDENED_SUMS(T)                                                                     \
     DEFINE_WIDENED(T, sum)                                                                         \
     DEFINE_WIDENED(T, avg)
-DEFINE_RARE(bf16, uint16_t)
-DEFINE_ALL(f16, uint16_t)
-DEFINE_ALL(e4m3, uint8_t)
-DEFINE_ALL(e5m2, uint8_t)
+DEFINE_FORMAT(bf16, uint16_t)
+DEFINE_FORMAT(f16, uint16_t)
+DEFINE_FORMAT(e4m3, uint8_t)
+DEFINE_FORMAT(e5m2, uint8_t)
+DEFINE_WIDENED_SUMS(f16)
+DEFINE_WIDENED_SUMS(e4m3)
+DEFINE_WIDENED_SUMS(e5m2)
+
+#if REDUCE_ALL
+#define DEFINE_WIDENED_REST(T)                                                                     \
+    DEFINE_WIDENED(T, prod)                                                                        \
+    DEFINE_WIDENED(T, min)                                                                         \
+    DEFINE_WIDENED(T, max)
+DEFINE_WIDENED_REST(bf16)
+DEFINE_WIDENED_REST(f16)
+DEFINE_WIDENED_REST(e4m3)
+DEFINE_WIDENED_REST(e5m2)
 
 /* ---- integers and bool ----------------------------------------------------------------------- */
 
@@ -597,47 +615,47 @@ DEFINE_ORDERED(u64, uint64_t)
 DEFINE_REDUCTION(b8, and, uint8_t, u8, uint8_t, LOAD, band, KEEP, NARROW)
 DEFINE_REDUCTION(b8, or, uint8_t, u8, uint8_t, LOAD, bor, KEEP, NARROW)
 DEFINE_REDUCTION(b8, xor, uint8_t, u8, uint8_t, LOAD, bxor, KEEP, NARROW)
+#endif
 
 /* ---- the table ------------------------------------------------------------------------------- */
 
-#define FLOAT_ROW(dtype, T, element, A, accumulator)                                               \
-    [TUTTI_##dtype] = {                                                                            \
-        [TUTTI_OP_SUM] = T##_sum, [TUTTI_OP_PROD] = T##_prod,                                      \
-        [TUTTI_OP_MIN] = T##_min, [TUTTI_OP_MAX] = T##_max,                                        \
-        [TUTTI_OP_AVG] = T##_avg, [TUTTI_OP_PREMUL_SUM] = T##_premul_sum,                          \
-    },
-#define INTEGER_ROW(dtype, T, unsigned_T)                                                          \
-    [TUTTI_##dtype] = {                                                                            \
-        [TUTTI_OP_SUM] = unsigned_T##_sum, [TUTTI_OP_PROD] = unsigned_T##_prod,                    \
-        [TUTTI_OP_MIN] = T##_min,          [TUTTI_OP_MAX] = T##_max,                               \
-        [TUTTI_OP_AVG] = T##_avg,          [TUTTI_OP_BAND] = unsigned_T##_band,                    \
-        [TUTTI_OP_BOR] = unsigned_T##_bor, [TUTTI_OP_BXOR] = unsigned_T##_bxor,                    \
-    },
+#define SUM_CELLS(T)                                                                               \
+    [TUTTI_OP_SUM] = T##_sum, [TUTTI_OP_AVG] = T##_avg, [TUTTI_OP_PREMUL_SUM] = T##_premul_sum
 
-const struct reduce_isa
-    NAMED(reduce_isa_, REDUCE_ISA) =
-        {
-            .name = QUOTED(REDUCE_ISA),
-            .fn =
-                {
-                    NUMERIC_FLOAT_MAP(FLOAT_ROW)
-                        INTEGER_ROW(INT8, i8, u8)
-                            INTEGER_ROW(UINT8, u8, u8)
-                                INTEGER_ROW(INT16, i16, u16)
-                                    INTEGER_ROW(INT32, i32, u32)
-                                        INTEGER_ROW(INT64, i64, u64)
-                                            INTEGER_ROW(UINT32, u32, u32)
-                                                INTEGER_ROW(UINT64, u64, u64)[TUTTI_BOOL] =
-                                                    {
-                                                        [TUTTI_OP_SUM] = b8_or,
-                                                        [TUTTI_OP_PROD] = b8_and,
-                                                        [TUTTI_OP_MIN] = b8_and,
-                                                        [TUTTI_OP_MAX] = b8_or,
-                                                        [TUTTI_OP_BAND] = b8_and,
-                                                        [TUTTI_OP_BOR] = b8_or,
-                                                        [TUTTI_OP_BXOR] = b8_xor,
-                                                    },
-                },
-            .copy = plain_copy,
-            .copy_stream = stream_copy,
+/* clang-format off */
+#if REDUCE_ALL
+#define FLOAT_ROW(dtype, T, element, A, accumulator)                                               \
+    [TUTTI_##dtype] = {SUM_CELLS(T), [TUTTI_OP_PROD] = T##_prod,                                   \
+                       [TUTTI_OP_MIN] = T##_min, [TUTTI_OP_MAX] = T##_max},
+#define INTEGER_ROW(dtype, T, unsigned_T)                                                          \
+    [TUTTI_##dtype] = {[TUTTI_OP_SUM] = unsigned_T##_sum, [TUTTI_OP_PROD] = unsigned_T##_prod,     \
+                       [TUTTI_OP_MIN] = T##_min, [TUTTI_OP_MAX] = T##_max,                         \
+                       [TUTTI_OP_AVG] = T##_avg, [TUTTI_OP_BAND] = unsigned_T##_band,              \
+                       [TUTTI_OP_BOR] = unsigned_T##_bor, [TUTTI_OP_BXOR] = unsigned_T##_bxor},
+#define TABLE                                                                                      \
+    NUMERIC_FLOAT_MAP(FLOAT_ROW)                                                                   \
+    INTEGER_ROW(INT8, i8, u8)                                                                      \
+    INTEGER_ROW(UINT8, u8, u8)                                                                     \
+    INTEGER_ROW(INT16, i16, u16)                                                                   \
+    INTEGER_ROW(INT32, i32, u32)                                                                   \
+    INTEGER_ROW(INT64, i64, u64)                                                                   \
+    INTEGER_ROW(UINT32, u32, u32)                                                                  \
+    INTEGER_ROW(UINT64, u64, u64)                                                                  \
+    [TUTTI_BOOL] = {[TUTTI_OP_SUM] = b8_or, [TUTTI_OP_PROD] = b8_and, [TUTTI_OP_MIN] = b8_and,     \
+                    [TUTTI_OP_MAX] = b8_or, [TUTTI_OP_BAND] = b8_and, [TUTTI_OP_BOR] = b8_or,      \
+                    [TUTTI_OP_BXOR] = b8_xor},
+#define REST NULL
+#else
+#define FLOAT_ROW(dtype, T, element, A, accumulator) [TUTTI_##dtype] = {SUM_CELLS(T)},
+#define TABLE                                        NUMERIC_FLOAT_MAP(FLOAT_ROW)
+#define REST                                         &reduce_isa_baseline
+#endif
+/* clang-format on */
+
+const struct reduce_isa NAMED(reduce_isa_, REDUCE_ISA) = {
+    .name = QUOTED(REDUCE_ISA),
+    .fn = {TABLE},
+    .rest = REST,
+    .copy = plain_copy,
+    .copy_stream = stream_copy,
 };

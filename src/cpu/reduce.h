@@ -46,12 +46,27 @@ typedef void copy_fn(void *to, const void *from, size_t bytes);
 
 struct reduce_isa {
     const char *name; /* "baseline", "avx2", "avx512", "neon" */
-    /* NULL where the operation does not exist for the dtype (tutti.h: avg of bool, bitwise of
-     * floats, premul_sum of integers). */
+    /* The reductions that are compiled for this instruction set; NULL elsewhere: see
+     * reduce_function(). */
     reduce_fn *fn[TUTTI_DTYPE_COUNT][TUTTI_OP_COUNT];
+    const struct reduce_isa *rest; /* the set that has all others; NULL if this one has them */
     copy_fn *copy;
     copy_fn *copy_stream;
 };
+
+#if defined(__x86_64__)
+extern const struct reduce_isa reduce_isa_baseline, reduce_isa_avx2, reduce_isa_avx512;
+#elif defined(__aarch64__)
+extern const struct reduce_isa reduce_isa_neon;
+#endif
+
+/* The reduction of a dtype and an operation. NULL where the operation does not exist for the dtype
+ * (tutti.h: avg of bool, bitwise of floats, premul_sum of integers). */
+static inline reduce_fn *reduce_function(const struct reduce_isa *isa, enum tutti_dtype dtype,
+                                         enum tutti_op_kind op)
+{
+    return isa->fn[dtype][op] || !isa->rest ? isa->fn[dtype][op] : isa->rest->fn[dtype][op];
+}
 
 /* The best one that this processor runs, or what TUTTI_ISA names (a name it cannot run is ignored
  * with a warning). */

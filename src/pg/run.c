@@ -62,7 +62,7 @@ static tutti_op_t cross_op(enum tutti_op_kind kind)
 static void own_reduce(const struct tutti_pg *pg, const struct pg_op *op, enum tutti_dtype dtype,
                        void *out, const void *const *in, size_t count)
 {
-    pg->comm->isa->fn[dtype][own_kind(op->op.kind)](&(struct reduce_call){
+    reduce_function(pg->comm->isa, dtype, own_kind(op->op.kind))(&(struct reduce_call){
         .out = out,
         .in = in,
         .n = op->work.tensor_count,

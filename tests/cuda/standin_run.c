@@ -588,7 +588,7 @@ static void reduce(const struct run *run, uint64_t turn, enum tutti_dtype dtype,
                    size_t count)
 {
     const struct reduce_isa *isa = reduce_isa_named("baseline");
-    reduce_fn *fn = (isa ? isa : reduce_isa_best())->fn[dtype][run->launch->op];
+    reduce_fn *fn = reduce_function(isa ? isa : reduce_isa_best(), dtype, run->launch->op);
     const struct slot *slots = board_of(run->own)->slots[turn % 2];
     uint64_t environment = reduce_env_begin();
     if (run->chains)

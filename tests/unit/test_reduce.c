@@ -164,7 +164,7 @@ static void check_variant(const struct reduce_isa *isa, enum tutti_dtype dtype,
         .stream_out = v->stream_out,
         .stream_copy = v->stream_copy,
     };
-    isa->fn[dtype][op](&call);
+    reduce_function(isa, dtype, op)(&call);
     same_elements(isa, dtype, op, v, out + begin);
     guards_intact(out, begin, bytes, "out");
     if (v->copy)
@@ -232,7 +232,7 @@ static void check_partials(const struct reduce_isa *isa, enum tutti_dtype dtype,
                                    .stream_out = v.stream_out,
                                    .stream_copy = v.stream_copy,
                                    .out_partial = true};
-        isa->fn[dtype][op](&call);
+        reduce_function(isa, dtype, op)(&call);
         if (v.copy)
             rest[0] = sums[2];
         memcpy(rest + 1, in + left, (size_t)(n - left) * sizeof *in);
@@ -249,14 +249,14 @@ static void check_partials(const struct reduce_isa *isa, enum tutti_dtype dtype,
             call.partials = 0;
             call.out = sums[1];
             call.out_partial = true;
-            isa->fn[dtype][op](&call);
+            reduce_function(isa, dtype, op)(&call);
             call.in = sides;
             call.n = call.partials = 2;
             call.out = out + begin;
             call.out_partial = false;
         }
         paint(out, begin, bytes);
-        isa->fn[dtype][op](&call);
+        reduce_function(isa, dtype, op)(&call);
         same_elements(isa, dtype, op, &v, out + begin);
         guards_intact(out, begin, bytes, "out");
     }
@@ -301,7 +301,7 @@ static void table_has_what_exists(void **state)
         for (int dtype = 0; found[i] && dtype < TUTTI_DTYPE_COUNT; dtype++)
             for (int op = 0; op < TUTTI_OP_COUNT; op++)
                 assert_int_equal(
-                    found[i]->fn[dtype][op] != NULL,
+                    reduce_function(found[i], dtype, op) != NULL,
                     op != 0 && reference_has((enum tutti_dtype)dtype, (enum tutti_op_kind)op));
 }
 
@@ -401,7 +401,7 @@ static void check_environment(const struct reduce_isa *isa, enum tutti_dtype dty
         control_flush();
     const uint64_t control = control_get();
     const uint64_t saved = reduce_env_begin();
-    isa->fn[dtype][TUTTI_OP_AVG](&call);
+    reduce_function(isa, dtype, TUTTI_OP_AVG)(&call);
     reduce_env_end(saved);
     const bool kept = control_get() == control;
     fesetenv(&before);
