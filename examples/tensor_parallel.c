@@ -184,12 +184,12 @@ static void make_input(float *x)
 
 static double relative_error(const float *x, const float *reference)
 {
-    double most = 0, largest = 0;
+    float most = 0, largest = 0;
     for (int i = 0; i < TOKENS * WIDTH; i++) {
-        most = fmax(most, fabs((double)x[i] - (double)reference[i]));
-        largest = fmax(largest, fabs((double)reference[i]));
+        most = fmaxf(most, fabsf(x[i] - reference[i]));
+        largest = fmaxf(largest, fabsf(reference[i]));
     }
-    return most / largest;
+    return (double)most / (double)largest;
 }
 
 /* Whether x has the same bits on all ranks: then the least and the largest word of each are equal.

@@ -19,6 +19,7 @@ static bool area_plan(const struct pg_sparse *sparse, int input, size_t *indices
 {
     const struct tutti_sparse_tensor *tensor = &sparse->tensors[input];
     const size_t row_bytes = sparse_row_bytes(&sparse->shape);
+    *indices = *values = 0;
     return !__builtin_mul_overflow((size_t)sparse->shape.sparse_dim * sizeof(int64_t), tensor->nnz,
                                    indices) &&
            !__builtin_mul_overflow(row_bytes, tensor->nnz, values) && *indices <= PTRDIFF_MAX / 4 &&

@@ -79,6 +79,11 @@ struct store_url {
 };
 
 /* Returns INVALID, saying what of the URL is wrong. Parses bytes from outside: has a fuzzer. */
+/* The name of a host as getaddrinfo() is to be asked: NULL, which is the loopback, for localhost.
+ * That name is the loopback everywhere (RFC 6761), also where no /etc/hosts and no server of names
+ * says so. */
+const char *store_url_node(const char *host);
+
 enum tutti_status store_url_parse(const char *text, struct store_url *url);
 
 /*

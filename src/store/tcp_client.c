@@ -649,7 +649,7 @@ static enum tutti_status resolve(struct tcp_store *store, const struct store_url
         return TUTTI_OK;
     }
     snprintf(port, sizeof port, "%u", url->port);
-    int code = getaddrinfo(url->text, port, &hints, &found);
+    int code = getaddrinfo(store_url_node(url->text), port, &hints, &found);
     if (code != 0)
         return error_set(TUTTI_ERR_INVALID, "host %s: %s", url->text, gai_strerror(code));
     for (struct addrinfo *one = found; one && store->address_count < MAX_ADDRESSES;

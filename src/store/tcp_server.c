@@ -10,6 +10,7 @@
 #include "error.h"
 #include "log.h"
 #include "store/nap.h"
+#include "store/store.h"
 #include "store/tcp_session.h"
 
 #include <arpa/inet.h>
@@ -384,12 +385,12 @@ static enum tutti_status open_listeners(struct tcp_server *server,
     struct sockaddr_in6 v6_address = {.sin6_family = AF_INET6,
                                       .sin6_port = htons(config->port),
                                       .sin6_addr = IN6ADDR_LOOPBACK_INIT};
-    struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE}, *found = NULL;
+    struct addrinfo hints = {.ai_socktype = SOCK_STREAM}, *found = NULL;
     char port[8];
     v4.ai_addr = (struct sockaddr *)&v4_address, v4.ai_addrlen = sizeof v4_address;
     v6.ai_addr = (struct sockaddr *)&v6_address, v6.ai_addrlen = sizeof v6_address;
     snprintf(port, sizeof port, "%u", config->port);
-    int code = loopback ? 0 : getaddrinfo(name, port, &hints, &found);
+    int code = loopback ? 0 : getaddrinfo(store_url_node(name), port, &hints, &found);
     if (code != 0)
         return error_set(TUTTI_ERR_INVALID, "bind=%s: %s", name, gai_strerror(code));
 

@@ -9,6 +9,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
+
+const char *store_url_node(const char *host)
+{
+    return strcasecmp(host, "localhost") == 0 || strcasecmp(host, "localhost.") == 0 ? NULL : host;
+}
 
 bool store_parse_number(const char *text, long long least, long long most, long long *number)
 {

@@ -13,7 +13,7 @@
  * files, pidfds and sockets. */
 static bool counts(const char *target)
 {
-    return !device_is_gpu() || strstr(target, "tutti") || strstr(target, "pidfd") ||
+    return !device_is_gpu() || strstr(target, "memfd:tutti-") || strstr(target, "pidfd") ||
            strncmp(target, "socket:", 7) == 0;
 }
 
@@ -40,7 +40,7 @@ static int count_mappings(void)
     int count = 0;
     FILE *maps = fopen("/proc/self/maps", "re");
     while (maps && fgets(line, sizeof line, maps))
-        count += strstr(line, "/memfd:tutti") || strstr(line, "/dev/shm/");
+        count += strstr(line, "/memfd:tutti-") || strstr(line, "/dev/shm/");
     if (maps)
         fclose(maps);
     return count;

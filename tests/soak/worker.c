@@ -43,7 +43,7 @@ static int descriptors_count(int *all)
         snprintf(path, sizeof path, "/proc/self/fd/%s", entry->d_name);
         ssize_t length = readlink(path, target, sizeof target - 1);
         target[length > 0 ? length : 0] = 0;
-        ours += strstr(target, "tutti-") || strstr(target, "pidfd");
+        ours += strstr(target, "memfd:tutti-") || strstr(target, "pidfd");
     }
     if (folder)
         closedir(folder);

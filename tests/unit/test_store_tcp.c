@@ -6,6 +6,7 @@
 #include "store_suite.h"
 
 #include <arpa/inet.h>
+#include <netdb.h>
 #include <netinet/in.h>
 #include <poll.h>
 #include <pthread.h>
@@ -21,6 +22,22 @@
 #include <cmocka.h>
 
 enum { PLENTY_MS = 60000 };
+
+/* A machine that has neither /etc/hosts nor a server of names: it knows numbers alone. */
+static bool knows_no_names;
+
+int __real_getaddrinfo(const char *node, const char *service, const struct addrinfo *hints,
+                       struct addrinfo **found);
+int __wrap_getaddrinfo(const char *node, const char *service, const struct addrinfo *hints,
+                       struct addrinfo **found);
+int __wrap_getaddrinfo(const char *node, const char *service, const struct addrinfo *hints,
+                       struct addrinfo **found)
+{
+    struct addrinfo numeric = *hints;
+    if (knows_no_names)
+        numeric.ai_flags |= AI_NUMERICHOST;
+    return __real_getaddrinfo(node, service, &numeric, found);
+}
 
 static tutti_store_t *server;
 static char url[64];
@@ -606,6 +623,27 @@ static void calls_fail_once_the_server_has_gone(void **state)
     tutti_store_close(store);
 }
 
+/* RFC 6761: the name localhost is the loopback, whatever the machine's list of names says. */
+static void localhost_needs_no_list_of_names(void **state)
+{
+    (void)state;
+    tutti_store_t *one, *other;
+    char text[64];
+    knows_no_names = true;
+    assert_int_equal(tutti_store_open("tcp://Localhost:0?server=1&bind=localhost", PLENTY_MS, &one),
+                     TUTTI_OK);
+    const char *port = strrchr(tutti_store_url(one), ':');
+    assert_non_null(port);
+    snprintf(text, sizeof text, "tcp://localhost%s", port);
+    assert_int_equal(tutti_store_open(text, PLENTY_MS, &other), TUTTI_OK);
+    assert_int_equal(tutti_store_set(other, "k", "v", 1), TUTTI_OK);
+    assert_int_equal(tutti_store_open("tcp://nowhere.invalid:1", PLENTY_MS, &(tutti_store_t *){0}),
+                     TUTTI_ERR_INVALID);
+    tutti_store_close(other);
+    tutti_store_close(one);
+    knows_no_names = false;
+}
+
 int main(void)
 {
     static const struct suite_kind plain = {begin, open_one, end, true};
@@ -625,6 +663,7 @@ int main(void)
         cmocka_unit_test(a_wrong_proof_is_refused),
         cmocka_unit_test(hostile_replies_do_no_harm),
         cmocka_unit_test(a_silent_server_ends_in_a_time_out),
+        cmocka_unit_test(localhost_needs_no_list_of_names),
         cmocka_unit_test(urls_are_parsed),
         cmocka_unit_test(ranks_join_and_leave),
         cmocka_unit_test(an_absent_rank_does_not_join),
