@@ -1,0 +1,52 @@
+#!/bin/bash
+# The example survive: the ranks that a crash leaves name the dead one, go on without it and get right sums;
+# a rank that stops is named by tutti diagnose, and goes on when it is continued.
+# shellcheck source=tests/tools/common.sh
+. "$(dirname "$0")/common.sh"
+tutti=$1 survive=$2 dumps=$work/dumps
+
+# ---- one rank is killed
+for ranks in 2 3 4; do
+    dead=$((ranks - 1))
+    status 137 "$tutti" run --patience 60 -n "$ranks" "$survive"
+    err "^tutti run: rank $dead \(pid [0-9]+\) was killed by signal 9"
+    for ((rank = 0; rank < dead; rank++)); do
+        out "^rank $rank: rank $dead is gone .* in operation 1000: "
+        out "^rank $rank of $ranks goes on as rank $rank of $dead, after iteration 999\$"
+        out "^rank $rank: 2000 iterations done, the last sum is $((dead * ranks / 2)) on $dead ranks\$"
+    done
+    [[ $(wc -l <"$work/out") == $((3 * dead)) && $(wc -l <"$work/err") == 1 ]] ||
+        { complain "$ranks ranks: other lines than those"; cat "$work/out" "$work/err"; }
+done
+status 0 "$tutti" run -n 1 "$survive"
+out '^rank 0: 2000 iterations done, the last sum is 1 on 1 ranks$'
+
+# ---- one rank stops
+mkdir "$dumps"
+"$tutti" run -n 3 "$survive" stop >"$work/run" 2>&1 &
+launcher=$!
+stopped() {
+    local pid
+    read -r -a pids <"/proc/$launcher/task/$launcher/children" 2>/dev/null || true
+    for pid in "${pids[@]}"; do
+        grep -qs '^State:.T' "/proc/$pid/status" || continue
+        victim=$pid
+        return 0
+    done
+    return 1
+}
+blamed() {
+    "$tutti" dump -o "$dumps" "${pids[@]}" >"$work/out" 2>"$work/err" &&
+        "$tutti" diagnose "$dumps"/* >"$work/out" &&
+        grep -q '^  rank 2 has not come to operation 1000$' "$work/out"
+}
+until_true 60 stopped || complain "no rank has stopped"
+until_true 60 blamed || { complain "the stopped rank is not blamed"; cat "$work/out" "$work/err"; }
+out '^communicator "default", generation 1: dumps of 3 of 3 ranks$'
+out '^    its last:   operation 999$'
+out '^    the others: all_reduce of 1000 float32, sum, '
+kill -CONT "$victim"
+wait "$launcher" || complain "the ranks do not end well once the stopped one goes on"
+[[ $(grep -c ': 2000 iterations done, the last sum is 6 on 3 ranks$' "$work/run") == 3 ]] ||
+    { complain "wrong results after a stop"; cat "$work/run"; }
+finish
