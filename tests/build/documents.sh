@@ -1,7 +1,7 @@
 #!/bin/bash
-# Links between the documents lead somewhere, every variable of the environment that the library reads
-# stands in the README and in tutti(7), every public function has a man page, the README's program is the
-# one in examples/, and man has nothing to say about the man pages.
+# Links between the documents lead somewhere, the README is short, every variable of the environment that the
+# library and the program read stands in tutti(7), and none in the README that does not, every public function
+# has a man page, the README's program is the one in examples/, and man has nothing to say about the man pages.
 set -euo pipefail
 
 bad=0
@@ -23,11 +23,17 @@ for document in "${documents[@]}"; do
     done < <(grep -oE '\]\([^) ]+\)' "$document" | sed -E 's/^\]\((.*)\)$/\1/' || true)
 done
 
+lines=$(wc -l <README.md) bytes=$(wc -c <README.md)
+[[ $lines -le 120 && $bytes -le 8192 ]] ||
+    { echo "README.md: $lines lines, $bytes bytes; at most 120 lines and 8192 bytes"; bad=1; }
+
+variables=$(grep -rhoE '"TUTTI_[A-Z_]+"' src tools | grep -vE '"TUTTI_(OK|ERR_[A-Z_]+|UNKNOWN)"' | tr -d '"' | sort -u)
 while read -r variable; do
-    for document in README.md man/tutti.7; do
-        grep -qw "$variable" "$document" || { echo "$document: does not name $variable"; bad=1; }
-    done
-done < <(grep -rhoE '"TUTTI_[A-Z_]+"' src | grep -vE '"TUTTI_(OK|ERR_[A-Z_]+|UNKNOWN)"' | tr -d '"' | sort -u)
+    grep -qw "$variable" man/tutti.7 || { echo "man/tutti.7: does not name $variable"; bad=1; }
+done <<<"$variables"
+while read -r variable; do
+    grep -qx "$variable" <<<"$variables" || { echo "README.md: nothing reads $variable"; bad=1; }
+done < <(grep -oE '`TUTTI_[A-Z_]+`' README.md | tr -d '`' | sort -u)
 
 names=$(for page in man/*.3; do sed -n '/^\.SH NAME/,/^\.SH SYNOPSIS/p' "$page"; done)
 while read -r function; do
