@@ -1,15 +1,18 @@
-# Is the CUDA back end built? It needs nvcc and the cuda.h beside it, both of CUDA 13.0 or newer: that cuda.h
-# declares the driver's calls as src/cuda/driver.h names them, and that nvcc knows every architecture below.
-# Sets TUTTI_CUDA_FOUND and, where it is left out, TUTTI_CUDA_WHY; who includes cuda.h links with tutti_cuda.
-set(TUTTI_CUDA AUTO CACHE STRING "Build the CUDA back end: AUTO (where nvcc is), ON or OFF")
+# Are CUDA kernels compiled? That needs nvcc, with the cuda.h that comes with it, of CUDA 13.0 or newer: it knows every
+# architecture below. Everything else of the CUDA back end is plain C and is built in any case; without kernels it
+# embeds stubs, and declines a CUDA device.
+# Sets TUTTI_CUDA_FOUND (kernels are compiled), or TUTTI_CUDA_WHY (why they are not), and TUTTI_CUDA_INCLUDE: the folder
+# of cuda.h, empty without nvcc. A test alone reads that. TUTTI_CUDA_WHY_LINE is the first line of TUTTI_CUDA_WHY, with no
+# character that a C string or a list of CMake's takes for something else.
+set(TUTTI_CUDA AUTO CACHE STRING "Compile the CUDA kernels: AUTO (where nvcc is), ON or OFF")
 set_property(CACHE TUTTI_CUDA PROPERTY STRINGS AUTO ON OFF)
 set(TUTTI_NVCC "" CACHE FILEPATH "The nvcc that compiles the kernels; looked for if empty")
 set(TUTTI_CUDA_ARCHS 80 90 100 120 CACHE STRING "Architectures to compile kernels for; PTX of the last one")
 set(TUTTI_CUDA_FLAGS "" CACHE STRING "More options for nvcc, such as -lineinfo")
 set(TUTTI_CUDA_CACHE ${PROJECT_BINARY_DIR}/fatbin CACHE PATH "Where compiled kernels are kept; builds may share it")
 
-# Sets TUTTI_CUDA_WHY to what is wrong with an nvcc, or else INCLUDE to the folder of its cuda.h.
-function(tutti_nvcc_check nvcc include)
+# Sets TUTTI_CUDA_WHY to what is wrong with an nvcc, or else TUTTI_CUDA_INCLUDE to the folder of its cuda.h.
+function(tutti_nvcc_check nvcc)
     set(TUTTI_CUDA_WHY "" PARENT_SCOPE)
     # It names the folder that it takes headers from; in a dry run nothing is compiled.
     execute_process(COMMAND ${nvcc} --dryrun -c -x cu /dev/null
@@ -19,7 +22,7 @@ function(tutti_nvcc_check nvcc include)
         return()
     endif()
     get_filename_component(folder ${CMAKE_MATCH_1} REALPATH)
-    set(${include} ${folder} PARENT_SCOPE)
+    set(TUTTI_CUDA_INCLUDE "" PARENT_SCOPE)
     if(NOT EXISTS ${folder}/cuda.h)
         set(TUTTI_CUDA_WHY "no cuda.h in ${folder}, where ${nvcc} takes its headers from" PARENT_SCOPE)
         return()
@@ -42,16 +45,17 @@ function(tutti_nvcc_check nvcc include)
         endif()
         set(TUTTI_NVCC_WORKS "${nvcc} ${version}" CACHE INTERNAL "The nvcc that was tried")
     endif()
+    set(TUTTI_CUDA_INCLUDE ${folder} PARENT_SCOPE)
 endfunction()
 
 # Sets TUTTI_NVCC to the first one that serves, or TUTTI_CUDA_WHY. The user's own is the only one to be tried.
-macro(tutti_nvcc_find include)
+macro(tutti_nvcc_find)
     # The last one is what scripts/nvcc installs.
     find_program(path_nvcc NAMES nvcc NO_CACHE)
     file(GLOB toolkits /usr/local/cuda*/bin/nvcc)
     list(SORT toolkits COMPARE NATURAL ORDER DESCENDING)
     file(GLOB own ${PROJECT_SOURCE_DIR}/.cuda/lib/python3*/site-packages/nvidia/cu13/bin/nvcc)
-    set(TUTTI_CUDA_WHY "no nvcc in CUDACXX, PATH, /usr/local/cuda*/bin or .cuda: `make deps CUDA=1` fetches one")
+    set(TUTTI_CUDA_WHY "there is no nvcc in CUDACXX, PATH, /usr/local/cuda*/bin or .cuda")
     set(candidates $ENV{CUDACXX} ${path_nvcc} ${toolkits} ${own})
     if(TUTTI_NVCC)
         set(TUTTI_CUDA_WHY "TUTTI_NVCC=${TUTTI_NVCC}: there is no such file")
@@ -59,7 +63,7 @@ macro(tutti_nvcc_find include)
     endif()
     foreach(nvcc ${candidates})
         if(EXISTS ${nvcc})
-            tutti_nvcc_check(${nvcc} ${include})
+            tutti_nvcc_check(${nvcc})
             if(NOT TUTTI_CUDA_WHY)
                 set(TUTTI_NVCC ${nvcc})
                 break()
@@ -72,21 +76,20 @@ string(TOUPPER "${TUTTI_CUDA}" wish)
 if(NOT wish MATCHES "^(AUTO|ON|YES|TRUE|1|OFF|NO|FALSE|0)$")
     message(FATAL_ERROR "TUTTI_CUDA=${TUTTI_CUDA}: expected AUTO, ON or OFF")
 endif()
-add_library(tutti_cuda INTERFACE)
 set(TUTTI_CUDA_FOUND OFF)
+set(TUTTI_CUDA_INCLUDE "")
 set(TUTTI_CUDA_WHY "TUTTI_CUDA was ${TUTTI_CUDA} when it was configured")
 if(NOT wish MATCHES "^(OFF|NO|FALSE|0)$")
-    tutti_nvcc_find(include)
+    tutti_nvcc_find()
 endif()
 if(NOT TUTTI_CUDA_WHY)
     set(TUTTI_CUDA_FOUND ON)
-    enable_language(ASM) # embeds the kernels
-    target_include_directories(tutti_cuda SYSTEM INTERFACE ${include})
-    message(STATUS "CUDA back end: ${TUTTI_NVCC}, for sm_${TUTTI_CUDA_ARCHS}")
+    message(STATUS "CUDA kernels: ${TUTTI_NVCC}, for sm_${TUTTI_CUDA_ARCHS}")
 elseif(wish MATCHES "^(ON|YES|TRUE|1)$")
     message(FATAL_ERROR "TUTTI_CUDA is ON, but: ${TUTTI_CUDA_WHY}")
 elseif(TUTTI_NVCC AND wish STREQUAL "AUTO")
     message(FATAL_ERROR "${TUTTI_CUDA_WHY}: give another one, or -UTUTTI_NVCC to have one looked for")
 else()
-    message(STATUS "CUDA back end: left out: ${TUTTI_CUDA_WHY}")
+    message(STATUS "CUDA kernels: left out: ${TUTTI_CUDA_WHY}; nvcc of CUDA 13 compiles them, `make deps CUDA=1` fetches it")
 endif()
+string(REGEX REPLACE "[;\"\\\n].*" "" TUTTI_CUDA_WHY_LINE "${TUTTI_CUDA_WHY}")

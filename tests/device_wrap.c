@@ -7,9 +7,7 @@
 
 #include "../tools/gpu.h"
 #include "comm.h"
-#ifdef TESTS_CUDA
 #include "cuda/group_internal.h"
-#endif
 #include "error.h"
 #include "tutti/recovery.h"
 
@@ -409,7 +407,6 @@ enum tutti_status device_barrier(tutti_comm_t *comm, tutti_stream_t stream)
     return __real_tutti_barrier_with(comm, NULL, 0, stream, NULL);
 }
 
-#ifdef TESTS_CUDA
 /* The rows of the rank's own arena: what its next kernel begins from, whatever its grid. A host
  * thread counts as CPU ranks do. */
 static bool rows_set(tutti_comm_t *comm, uint64_t sequence)
@@ -428,13 +425,6 @@ static bool rows_set(tutti_comm_t *comm, uint64_t sequence)
         rows[i].sequence = sequence;
     return gpu_copy(there, rows, sizeof rows);
 }
-#else
-static bool rows_set(tutti_comm_t *comm, uint64_t sequence)
-{
-    (void)comm, (void)sequence;
-    return false;
-}
-#endif
 
 bool device_sequence_set(tutti_comm_t *comm, uint64_t sequence)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* The few types and numbers of libcuda's binary interface that are needed stand here, so that the
- * tool builds, and says what is missing, where there is no cuda.h. */
+/* The few types and numbers of libcuda's binary interface that are needed stand here: the tool
+ * knows the library's public headers alone. A driver for CUDA 12.4 has each symbol. */
 #include "gpu.h"
 
 #include "library.h"
@@ -70,7 +70,7 @@ enum {
     X(event_create, cuEventCreate, (handle_t * event, unsigned flags))                             \
     X(event_destroy, cuEventDestroy_v2, (handle_t event))                                          \
     X(event_record, cuEventRecord, (handle_t event, handle_t stream))                              \
-    X(event_elapsed, cuEventElapsedTime_v2, (float *ms, handle_t from, handle_t to))
+    X(event_elapsed, cuEventElapsedTime, (float *ms, handle_t from, handle_t to))
 
 static struct {
 #define GPU_MEMBER(member, symbol, arguments) result_t(*member) arguments;

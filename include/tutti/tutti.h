@@ -681,7 +681,7 @@ TUTTI_API void tutti_symm_group_destroy(tutti_symm_group_t *group);
  * other memory of the device; those of a CPU one refuse it
  *
  * Returns INVALID, NO_MEMORY (what limits it is named), SYSTEM; on CUDA also DECLINED (built
- * without it; no driver, device or current context, a device too old, too many ranks), CUDA.
+ * without kernels; no driver, device or current context, a device too old, too many ranks), CUDA.
  */
 TUTTI_API enum tutti_status tutti_symm_alloc(tutti_symm_group_t *group, enum tutti_device device,
                                              size_t bytes, void **buffer);

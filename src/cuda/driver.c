@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "cuda/driver.h"
 
+#include "cuda/kernels.h"
 #include "error.h"
 #include "ipc/fork.h"
 #include "log.h"
@@ -11,20 +12,17 @@
 #include <stdlib.h>
 
 /*
- * Functions are looked up with dlsym() under the names that cuda.h's macros stand for
+ * Functions are looked up with dlsym() under the names of their symbols, version included
  * (cuStreamGetCaptureInfo_v3), not with cuGetProcAddress(): such a name is one interface for ever,
  * and here it comes from the very token that gives the member its type. cuGetProcAddress() would
  * choose the interface at run time by a version number, which a driver of its own opinion could
  * answer with another one.
  */
-#define NAME_OF_EXPANDED(symbol) #symbol
-#define NAME_OF(symbol)          NAME_OF_EXPANDED(symbol)
-
 static const struct {
     size_t offset;
     const char *name;
 } symbols[] = {
-#define SYMBOL_ROW(member, symbol) {offsetof(struct cuda_driver, member), NAME_OF(symbol)},
+#define SYMBOL_ROW(member, symbol) {offsetof(struct cuda_driver, member), #symbol},
     CUDA_DRIVER_MAP(SYMBOL_ROW)
 #undef SYMBOL_ROW
 };
@@ -73,9 +71,9 @@ static enum tutti_status find_symbols(void *library, const char *file, struct cu
     int version = version_of(driver);
     return error_set(TUTTI_ERR_DECLINED,
                      "no CUDA: %s has no %s: the driver, for CUDA %d.%d, is too old; install one "
-                     "for CUDA %d.%d",
-                     file, missing, version / 1000, version % 1000 / 10, CUDA_VERSION / 1000,
-                     CUDA_VERSION % 1000 / 10);
+                     "for CUDA %d.%d or newer",
+                     file, missing, version / 1000, version % 1000 / 10, CUDA_DRIVER_LEAST / 1000,
+                     CUDA_DRIVER_LEAST % 1000 / 10);
 }
 
 static const char *library_file(void)
@@ -111,7 +109,7 @@ static enum tutti_status open_library(struct cuda_driver *driver)
         cuda_check(driver, result, "cuInit");
         return error_context(TUTTI_ERR_DECLINED, "no CUDA");
     }
-    return TUTTI_OK;
+    return cuda_kernels_check(driver);
 }
 
 enum tutti_status cuda_driver_open(const struct cuda_driver **driver)

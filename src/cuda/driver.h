@@ -6,12 +6,16 @@
 #ifndef TUTTI_CUDA_DRIVER_H
 #define TUTTI_CUDA_DRIVER_H
 
+#include "cuda/driver_abi.h"
 #include "tutti/tutti.h"
 
-#include <cuda.h>
 #include <stdbool.h>
 
-/* X(member, symbol): what the library calls, as cuda.h declares it, versions included. */
+/* The oldest driver that serves: 1000 * major + 10 * minor. A driver for CUDA 12.4 has every
+ * function below; the kernels are compiled by an nvcc of CUDA 13, and need a driver for that. */
+enum { CUDA_DRIVER_LEAST = 13000 };
+
+/* X(member, symbol): what the library calls. */
 #define CUDA_DRIVER_MAP(X)                                                                         \
     X(init, cuInit)                                                                                \
     X(driver_version, cuDriverGetVersion)                                                          \
@@ -21,7 +25,7 @@
     X(device_get, cuDeviceGet)                                                                     \
     X(device_attribute, cuDeviceGetAttribute)                                                      \
     X(device_name, cuDeviceGetName)                                                                \
-    X(device_uuid, cuDeviceGetUuid)                                                                \
+    X(device_uuid, cuDeviceGetUuid_v2)                                                             \
     X(device_pci_bus_id, cuDeviceGetPCIBusId)                                                      \
     X(device_can_access_peer, cuDeviceCanAccessPeer)                                               \
     X(device_p2p_attribute, cuDeviceGetP2PAttribute)                                               \
@@ -29,15 +33,15 @@
     X(ctx_device, cuCtxGetDevice)                                                                  \
     X(ctx_id, cuCtxGetId)                                                                          \
     X(primary_retain, cuDevicePrimaryCtxRetain)                                                    \
-    X(primary_release, cuDevicePrimaryCtxRelease)                                                  \
+    X(primary_release, cuDevicePrimaryCtxRelease_v2)                                               \
     X(primary_state, cuDevicePrimaryCtxGetState)                                                   \
-    X(ctx_push, cuCtxPushCurrent)                                                                  \
-    X(ctx_pop, cuCtxPopCurrent)                                                                    \
+    X(ctx_push, cuCtxPushCurrent_v2)                                                               \
+    X(ctx_pop, cuCtxPopCurrent_v2)                                                                 \
     X(pointer_attributes, cuPointerGetAttributes)                                                  \
-    X(mem_alloc, cuMemAlloc)                                                                       \
-    X(mem_free, cuMemFree)                                                                         \
+    X(mem_alloc, cuMemAlloc_v2)                                                                    \
+    X(mem_free, cuMemFree_v2)                                                                      \
     X(mem_granularity, cuMemGetAllocationGranularity)                                              \
-    X(mem_info, cuMemGetInfo)                                                                      \
+    X(mem_info, cuMemGetInfo_v2)                                                                   \
     X(mem_create, cuMemCreate)                                                                     \
     X(mem_release, cuMemRelease)                                                                   \
     X(mem_export, cuMemExportToShareableHandle)                                                    \
@@ -49,12 +53,12 @@
     X(mem_set_access, cuMemSetAccess)                                                              \
     X(mem_host_alloc, cuMemHostAlloc)                                                              \
     X(mem_host_free, cuMemFreeHost)                                                                \
-    X(mem_host_device_pointer, cuMemHostGetDevicePointer)                                          \
-    X(mem_host_register, cuMemHostRegister)                                                        \
+    X(mem_host_device_pointer, cuMemHostGetDevicePointer_v2)                                       \
+    X(mem_host_register, cuMemHostRegister_v2)                                                     \
     X(mem_host_unregister, cuMemHostUnregister)                                                    \
     X(memset_d8_async, cuMemsetD8Async)                                                            \
     X(memcpy_async, cuMemcpyAsync)                                                                 \
-    X(memcpy_2d_async, cuMemcpy2DAsync)                                                            \
+    X(memcpy_2d_async, cuMemcpy2DAsync_v2)                                                         \
     X(library_load, cuLibraryLoadData)                                                             \
     X(library_kernel, cuLibraryGetKernel)                                                          \
     X(kernel_function, cuKernelGetFunction)                                                        \
@@ -62,17 +66,17 @@
     X(occupancy, cuOccupancyMaxActiveBlocksPerMultiprocessor)                                      \
     X(launch, cuLaunchKernelEx)                                                                    \
     X(stream_create, cuStreamCreateWithPriority)                                                   \
-    X(stream_destroy, cuStreamDestroy)                                                             \
+    X(stream_destroy, cuStreamDestroy_v2)                                                          \
     X(stream_synchronize, cuStreamSynchronize)                                                     \
     X(stream_context, cuStreamGetCtx)                                                              \
     X(stream_wait_event, cuStreamWaitEvent)                                                        \
-    X(stream_write_64, cuStreamWriteValue64)                                                       \
-    X(stream_wait_64, cuStreamWaitValue64)                                                         \
-    X(stream_capture_info, cuStreamGetCaptureInfo)                                                 \
-    X(stream_capture_depend, cuStreamUpdateCaptureDependencies)                                    \
+    X(stream_write_64, cuStreamWriteValue64_v2)                                                    \
+    X(stream_wait_64, cuStreamWaitValue64_v2)                                                      \
+    X(stream_capture_info, cuStreamGetCaptureInfo_v3)                                              \
+    X(stream_capture_depend, cuStreamUpdateCaptureDependencies_v2)                                 \
     X(capture_mode_exchange, cuThreadExchangeStreamCaptureMode)                                    \
     X(event_create, cuEventCreate)                                                                 \
-    X(event_destroy, cuEventDestroy)                                                               \
+    X(event_destroy, cuEventDestroy_v2)                                                            \
     X(event_record, cuEventRecord)                                                                 \
     X(event_query, cuEventQuery)                                                                   \
     X(event_synchronize, cuEventSynchronize)                                                       \
@@ -89,8 +93,9 @@ struct cuda_driver {
 /*
  * The functions, once libcuda is open and initialised; opened by the first caller, never closed,
  * from any thread. TUTTI_CUDA_LIBRARY names another file than libcuda.so.1. Returns DECLINED with
- * what is missing (no library, no device, a driver too old: named with what it lacks). The child of
- * a fork() after the first success gets DECLINED: CUDA does not survive one.
+ * what is missing (no library, no device, a driver too old: named with what it lacks; no kernels in
+ * this build). The child of a fork() after the first success gets DECLINED: CUDA does not survive
+ * one.
  */
 enum tutti_status cuda_driver_open(const struct cuda_driver **driver);
 

@@ -1,13 +1,20 @@
 /* SPDX-License-Identifier: MIT */
 /* The compiled kernels, one fatbin for each row of CUDA_KERNEL_MAP and one each for the barrier, for
- * symmetric memory and for gates, as the read-only bytes cuda_fatbin_NAME. */
+ * symmetric memory and for gates, as the read-only bytes cuda_fatbin_NAME. Without nvcc each is a
+ * stub: a fatbin's header, which says that no byte follows. */
     .macro fatbin name
     .globl cuda_fatbin_\name
     .hidden cuda_fatbin_\name
     .type cuda_fatbin_\name, %object
     .balign 64
 cuda_fatbin_\name:
+#ifdef TUTTI_CUDA_STUBS
+    .4byte 0xba55ed50 /* magic */
+    .2byte 1, 16 /* version, bytes of this header */
+    .8byte 0 /* bytes that follow */
+#else
     .incbin "\name\().fatbin"
+#endif
     .size cuda_fatbin_\name, . - cuda_fatbin_\name
     .endm
 

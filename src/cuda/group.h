@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The ranks of a CUDA communicator as comm.c and api.c see them; shows no CUDA type, so that a
- * library built without nvcc has the same interface, whose calls decline (none.c). One caller at a
- * time, which api.c sees to; status comes from anywhere.
+ * The ranks of a CUDA communicator as comm.c and api.c see them. Shows no CUDA type. One caller at
+ * a time, which api.c sees to; status comes from anywhere.
  */
 #ifndef TUTTI_CUDA_GROUP_H
 #define TUTTI_CUDA_GROUP_H
@@ -66,8 +65,8 @@ struct cuda_group_config {
 };
 
 /* The current context's device, checked: compute capability 8.0 or newer, memory that can be
- * exported. Local, before the store is touched. Returns DECLINED (no driver, no device, no current
- * context, too old), CUDA. */
+ * exported. Local, before the store is touched. Returns DECLINED (no driver, no kernels in this
+ * library, no device, no current context, too old), CUDA. */
 enum tutti_status cuda_device_current(struct cuda_device *device);
 
 /* Collective, in the context that is current. On failure, also another rank's, nothing is held.

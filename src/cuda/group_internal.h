@@ -167,7 +167,7 @@ enum tutti_status cuda_context_enter(const struct cuda_driver *driver, CUcontext
 void cuda_context_leave(const struct cuda_driver *driver, bool pushed);
 /* The capture that the stream is part of, and its graph (may be NULL); *id is 0 if there is none.
  * Returns CUDA, also for a capture that an error has spoiled. */
-enum tutti_status cuda_capture_of(const struct cuda_driver *driver, CUstream stream, cuuint64_t *id,
+enum tutti_status cuda_capture_of(const struct cuda_driver *driver, CUstream stream, uint64_t *id,
                                   CUgraph *graph);
 /* Waits for what is on a stream of ours, by an event of ours. Returns TIMEOUT, CUDA. */
 enum tutti_status cuda_stream_finish(const struct cuda_driver *driver, CUstream stream,

@@ -37,7 +37,7 @@ static void install_fork_handlers(void)
 }
 
 /* The user object's destructor: the last graph is gone, and the owner. */
-static void CUDA_CB graphs_gone(void *argument)
+static void graphs_gone(void *argument)
 {
     struct cuda_keep *keep = argument;
     order_store_release_u32(&keep->graphless, 1); /* K2 pairs K2a */

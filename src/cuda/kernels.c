@@ -79,6 +79,36 @@ static bool kernel_exists(enum cuda_kernel kernel, int size, bool staged, enum t
            (dtype == TUTTI_FLOAT32 || dtype == TUTTI_FLOAT16 || dtype == TUTTI_BFLOAT16);
 }
 
+static CUresult fatbin_load(const struct cuda_driver *driver, int row, CUlibrary *library)
+{
+    CUlibraryOption options[] = {CU_LIBRARY_BINARY_IS_PRESERVED}; /* no copy is needed */
+    void *values[] = {(void *)(uintptr_t) true};
+    return driver->library_load(library, kernel_rows[row].fatbin, NULL, NULL, 0, options, values,
+                                1);
+}
+
+enum tutti_status cuda_kernels_check(const struct cuda_driver *driver)
+{
+    static const char why[] = TUTTI_CUDA_WHY_TEXT;
+    static CUlibrary library;
+    CUkernel kernel;
+    CUresult result = CUDA_SUCCESS;
+    if (!*why)
+        return TUTTI_OK;
+    /* libcuda loads any bytes. It reads them when a kernel is looked up. */
+    if (!library)
+        result = fatbin_load(driver, BARRIER_ROW, &library);
+    if (result == CUDA_SUCCESS)
+        result = driver->library_kernel(&kernel, library, "barrier");
+    if (result == CUDA_SUCCESS)
+        return TUTTI_OK;
+    return error_set(TUTTI_ERR_DECLINED,
+                     "no CUDA: this library was built without CUDA kernels, since %s: install nvcc "
+                     "of CUDA %d, or have `make deps CUDA=1` fetch it, and build Tutti again with "
+                     "-DTUTTI_CUDA=ON",
+                     why, CUDA_DRIVER_LEAST / 1000);
+}
+
 /* Says which device no fatbin serves. */
 static enum tutti_status refuse_device(const struct cuda_driver *driver, const char *name)
 {
@@ -92,7 +122,7 @@ static enum tutti_status refuse_device(const struct cuda_driver *driver, const c
                          "no kernel \"%s\" for device %d of compute capability %d.%d; this library "
                          "has those for " TUTTI_CUDA_ARCHS_TEXT ", made for drivers of CUDA %d or "
                          "newer",
-                         name, device, major, minor, CUDA_VERSION / 1000);
+                         name, device, major, minor, CUDA_DRIVER_LEAST / 1000);
 }
 
 static enum tutti_status kernel_check(const struct cuda_driver *driver, CUresult result,
@@ -109,11 +139,8 @@ static enum tutti_status kernel_check(const struct cuda_driver *driver, CUresult
 /* Under the lock. */
 static CUresult library_load(const struct cuda_driver *driver, int row)
 {
-    CUlibraryOption options[] = {CU_LIBRARY_BINARY_IS_PRESERVED}; /* no copy is needed */
-    void *values[] = {(void *)(uintptr_t) true};
     CUlibrary loaded = NULL;
-    CUresult result =
-        driver->library_load(&loaded, kernel_rows[row].fatbin, NULL, NULL, 0, options, values, 1);
+    CUresult result = fatbin_load(driver, row, &loaded);
     if (result == CUDA_SUCCESS) {
         libraries[row].handle = loaded;
         order_store_release_u32(&libraries[row].is_there, 1); /* K7 pairs K7a */

@@ -11,6 +11,12 @@
 #include "cuda/driver.h"
 #include "cuda/launch.h"
 
+/* Whether this library has kernels. A build without nvcc embeds a stub in place of each fatbin: a
+ * fatbin that holds no kernel. libcuda finds none in it. The tests' stand-in for libcuda does,
+ * since its kernels are host functions. Needs no context; one caller at a time. Returns DECLINED:
+ * the message says why there are none, and how to get them. */
+enum tutti_status cuda_kernels_check(const struct cuda_driver *driver);
+
 /* Made for any op and 2 to 8 ranks; for the sum of as many ranks as there are; for that where every
  * thread has one whole, aligned unit at most (cuda_choice_is_once()). */
 enum cuda_form { CUDA_ANY, CUDA_SUM, CUDA_SUM_ONCE, CUDA_FORMS };

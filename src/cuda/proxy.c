@@ -466,7 +466,7 @@ static enum tutti_status fail_half_way(struct cuda_group *group, enum tutti_stat
 
 static enum tutti_status stream_check(const struct cuda_group *group, CUstream stream)
 {
-    cuuint64_t capture = 0;
+    uint64_t capture = 0;
     enum tutti_status status = cuda_capture_of(group->driver, stream, &capture, NULL);
     if (status != TUTTI_OK || !capture)
         return status;

@@ -2,8 +2,7 @@
 /*
  * What a process group needs of CUDA to bring tensors through the host: pinned memory that is used
  * again, copies on streams of the group's own, tickets by which callers' streams and the group tell
- * each other how far they are. Shows no CUDA type; of a library that was built without nvcc the
- * calls decline (none.c).
+ * each other how far they are. Shows no CUDA type.
  *
  * The group's streams never wait for anything: a copy is enqueued once what it needs is known to be
  * there, so that three streams a device, one for each way, serve any number of operations, and none

@@ -111,7 +111,7 @@ enum tutti_status cuda_own_finish(struct cuda_group *group, int64_t deadline)
     }
 }
 
-enum tutti_status cuda_capture_of(const struct cuda_driver *driver, CUstream stream, cuuint64_t *id,
+enum tutti_status cuda_capture_of(const struct cuda_driver *driver, CUstream stream, uint64_t *id,
                                   CUgraph *graph)
 {
     CUstreamCaptureStatus state = CU_STREAM_CAPTURE_STATUS_NONE;
@@ -132,7 +132,7 @@ enum tutti_status cuda_capture_of(const struct cuda_driver *driver, CUstream str
 
 enum tutti_status cuda_stream_mark(struct cuda_group *group)
 {
-    cuuint64_t capture = 0;
+    uint64_t capture = 0;
     enum tutti_status status = TUTTI_OK;
     if (group->recorded)
         return TUTTI_OK;
@@ -174,7 +174,7 @@ enum tutti_status cuda_eager_note(struct cuda_group *group, CUstream stream)
 
 /* ---- captured -------------------------------------------------------------------------------- */
 
-static struct cuda_capture *capture_find(struct cuda_group *group, cuuint64_t id)
+static struct cuda_capture *capture_find(struct cuda_group *group, uint64_t id)
 {
     for (int i = 0; i < CUDA_CAPTURES; i++)
         if (group->captures[i].id == id)
@@ -183,7 +183,7 @@ static struct cuda_capture *capture_find(struct cuda_group *group, cuuint64_t id
 }
 
 /* A place for a capture's first operation: that of the one that was used longest ago. */
-static enum tutti_status capture_begin(struct cuda_group *group, cuuint64_t id, CUgraph graph,
+static enum tutti_status capture_begin(struct cuda_group *group, uint64_t id, CUgraph graph,
                                        struct cuda_capture **capture)
 {
     struct cuda_capture *oldest = &group->captures[0];
@@ -206,7 +206,7 @@ static enum tutti_status capture_begin(struct cuda_group *group, cuuint64_t id, 
     return TUTTI_OK;
 }
 
-static enum tutti_status order_captured(struct cuda_group *group, CUstream stream, cuuint64_t id,
+static enum tutti_status order_captured(struct cuda_group *group, CUstream stream, uint64_t id,
                                         CUgraph graph, struct cuda_capture **capture)
 {
     *capture = capture_find(group, id);
@@ -228,7 +228,7 @@ static enum tutti_status note_captured(struct cuda_group *group, CUstream stream
     const CUgraphNode *nodes = NULL;
     const CUgraphEdgeData *edges = NULL;
     size_t count = 0;
-    cuuint64_t id;
+    uint64_t id;
     enum tutti_status status = cuda_check(
         group->driver,
         group->driver->stream_capture_info(stream, &state, &id, NULL, &nodes, &edges, &count),
@@ -316,7 +316,7 @@ static enum tutti_status enqueue(struct cuda_group *group, CUstream stream,
 {
     struct cuda_capture *capture;
     CUgraph graph = NULL;
-    cuuint64_t id = 0;
+    uint64_t id = 0;
     enum tutti_status status = cuda_capture_of(group->driver, stream, &id, &graph);
     if (status != TUTTI_OK)
         return status;

@@ -350,7 +350,7 @@ enum tutti_status cuda_symm_join(struct cuda_symm *symm, const int *fds, int64_t
 /* ---- calls ----------------------------------------------------------------------------------- */
 
 /* Has the graph of a capture hold what its replays need. */
-static enum tutti_status capture_note(struct cuda_symm *symm, cuuint64_t id, CUgraph graph)
+static enum tutti_status capture_note(struct cuda_symm *symm, uint64_t id, CUgraph graph)
 {
     enum tutti_status status = TUTTI_OK;
     pthread_mutex_lock(&symm->capturing);
@@ -368,7 +368,7 @@ enum tutti_status cuda_symm_enqueue(struct cuda_symm *symm, enum cuda_symm_call 
     struct cuda_symm_launch launch = symm->launch;
     CUstream on = cuda_stream_of(stream);
     CUgraph graph = NULL;
-    cuuint64_t id = 0;
+    uint64_t id = 0;
     bool pushed;
     launch.call = call;
     launch.peer = peer;

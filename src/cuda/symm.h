@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Symmetric memory on devices as symm_device.c sees it; shows no CUDA type, so that a library built
- * without nvcc has the same interface, whose calls decline (none.c).
+ * Symmetric memory on devices as symm_device.c sees it. Shows no CUDA type.
  */
 #ifndef TUTTI_CUDA_SYMM_H
 #define TUTTI_CUDA_SYMM_H

@@ -129,7 +129,7 @@ static bool is_each_devices(tutti_stream_t stream)
 static enum tutti_status uncaptured_check(const struct cuda_driver *driver, CUstream stream,
                                           const char *why)
 {
-    cuuint64_t capture = 0;
+    uint64_t capture = 0;
     enum tutti_status status = cuda_capture_of(driver, stream, &capture, NULL);
     if (status != TUTTI_OK || !capture)
         return status;

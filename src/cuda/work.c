@@ -47,7 +47,7 @@ enum tutti_status cuda_work_record(struct cuda_group *group, struct cuda_work *w
 {
     const struct cuda_driver *driver = group->driver;
     CUstream on = cuda_stream_of(stream);
-    cuuint64_t capture = 0;
+    uint64_t capture = 0;
     bool pushed;
     enum tutti_status status = cuda_group_check(group);
     if (status == TUTTI_OK)
@@ -88,7 +88,7 @@ enum tutti_status cuda_work_test(const struct cuda_work *work, bool *done)
 /* What no edge can express would spoil the capture. */
 static enum tutti_status capture_check(const struct cuda_work *work, CUstream stream)
 {
-    cuuint64_t capture = 0;
+    uint64_t capture = 0;
     enum tutti_status status = cuda_capture_of(work->driver, stream, &capture, NULL);
     if (status != TUTTI_OK || capture == work->capture)
         return status;

@@ -1,6 +1,6 @@
 #!/bin/bash
-# What is asked for is built, or said to be missing: TUTTI_CUDA in any spelling of yes and no, and the nvcc
-# of TUTTI_NVCC, in whose place no other one is taken.
+# The kernels are compiled, or it is said why not: TUTTI_CUDA in any spelling of yes and no, and the nvcc of
+# TUTTI_NVCC, in whose place no other one is taken.
 set -euo pipefail
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -24,7 +24,7 @@ for yes in ON on TRUE 1 AUTO auto; do
     expect fails "/bin/false does not run" -DTUTTI_CUDA=$yes -DTUTTI_NVCC=/bin/false
 done
 for no in OFF off FALSE 0; do
-    expect passes "left out: TUTTI_CUDA was $no" -DTUTTI_CUDA=$no -DTUTTI_NVCC=/nonexistent/nvcc
+    expect passes "CUDA kernels: left out: TUTTI_CUDA was $no" -DTUTTI_CUDA=$no -DTUTTI_NVCC=/nonexistent/nvcc
 done
 expect fails "TUTTI_CUDA=maybe: expected AUTO, ON or OFF" -DTUTTI_CUDA=maybe
 exit "$bad"

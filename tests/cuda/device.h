@@ -8,7 +8,6 @@
 #include "ranks.h"
 #include "standin.h"
 
-#include <cuda.h>
 #include <dirent.h>
 #include <stdlib.h>
 
@@ -31,14 +30,14 @@ static inline bool device_enter(int ordinal)
 static inline void *device_alloc(size_t bytes)
 {
     CUdeviceptr address = 0;
-    if (cuMemAlloc(&address, bytes) != CUDA_SUCCESS)
+    if (cuMemAlloc_v2(&address, bytes) != CUDA_SUCCESS)
         abort();
     return (void *)(uintptr_t)address;
 }
 
 static inline void device_free(void *pointer)
 {
-    cuMemFree((CUdeviceptr)(uintptr_t)pointer);
+    cuMemFree_v2((CUdeviceptr)(uintptr_t)pointer);
 }
 
 /* A CUDA communicator of all ranks, each on the device of its number. */

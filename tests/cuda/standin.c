@@ -17,7 +17,7 @@ bool standin_one_channel;
 static struct device devices[STANDIN_DEVICES_MAX];
 static int device_count;
 static int capability[2] = {9, 0};
-static int driver_version = CUDA_VERSION;
+static int driver_version = 13000;
 static pid_t owner; /* the process of cuInit(); 0 before it */
 
 static struct object *objects;
@@ -386,7 +386,7 @@ CUresult cuDeviceGetName(char *name, int size, CUdevice device)
     return result;
 }
 
-CUresult cuDeviceGetUuid(CUuuid *uuid, CUdevice device)
+CUresult cuDeviceGetUuid_v2(CUuuid *uuid, CUdevice device)
 {
     CUresult result = standin_enter(__func__);
     if (result == CUDA_SUCCESS && !standin_device(device))
@@ -488,7 +488,7 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device)
     return CUDA_SUCCESS;
 }
 
-CUresult cuDevicePrimaryCtxRelease(CUdevice device)
+CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device)
 {
     CUresult result = standin_enter(__func__);
     if (result == CUDA_SUCCESS && !standin_device(device))
@@ -502,7 +502,7 @@ CUresult cuDevicePrimaryCtxRelease(CUdevice device)
 }
 
 /* What is there stays. */
-CUresult cuDevicePrimaryCtxReset(CUdevice device)
+CUresult cuDevicePrimaryCtxReset_v2(CUdevice device)
 {
     CUresult result = standin_enter(__func__);
     if (result == CUDA_SUCCESS && !standin_device(device))
@@ -573,7 +573,7 @@ CUresult cuCtxSetCurrent(CUcontext context)
     return CUDA_SUCCESS;
 }
 
-CUresult cuCtxPushCurrent(CUcontext context)
+CUresult cuCtxPushCurrent_v2(CUcontext context)
 {
     CUresult result = standin_enter(__func__);
     if (result == CUDA_SUCCESS && (!standin_device_of(context) || depth == STACK_MAX))
@@ -583,7 +583,7 @@ CUresult cuCtxPushCurrent(CUcontext context)
     return result;
 }
 
-CUresult cuCtxPopCurrent(CUcontext *context)
+CUresult cuCtxPopCurrent_v2(CUcontext *context)
 {
     CUresult result = standin_enter(__func__);
     if (result == CUDA_SUCCESS && !depth)

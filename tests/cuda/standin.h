@@ -11,7 +11,7 @@
  *   TUTTI_STANDIN_DEVICES     how many devices there are; 8 unless set. CUDA_VISIBLE_DEVICES
  *                             chooses and renumbers (ordinals only)
  *   TUTTI_STANDIN_CAPABILITY  of all devices; 9.0 unless set
- *   TUTTI_STANDIN_VERSION     of the driver; CUDA_VERSION unless set
+ *   TUTTI_STANDIN_VERSION     of the driver; 13000 unless set
  *   TUTTI_STANDIN_NO_PEER     A-B,C-D: devices without access to each other's memory
  *   TUTTI_STANDIN_FAIL        CALL:N[:ERROR],...: the Nth call of CALL (0: every one) in this
  *                             process returns ERROR, a number; CUDA_ERROR_UNKNOWN (999) unless
@@ -30,12 +30,13 @@
 #ifndef TESTS_CUDA_STANDIN_H
 #define TESTS_CUDA_STANDIN_H
 
+#include "cuda/driver_abi.h"
 #include "cuda/gate_launch.h"
 #include "cuda/launch.h"
 #include "cuda/symm_launch.h"
 
-#include <cuda.h>
 #include <stdbool.h>
+#include <string.h>
 
 enum { STANDIN_ATTRIBUTES = 4, STANDIN_NAME_BYTES = 64 };
 
@@ -50,6 +51,15 @@ struct standin_launch {
     struct cuda_symm_launch symm; /* those of that kernel, all 0 of others */
     bool captured;
 };
+
+/* How many bytes of kernels a fatbin holds. Those of this library are stubs, which hold none, in a
+ * build without nvcc: the stand-in takes them all the same. */
+static inline uint64_t standin_fatbin_bytes(const void *fatbin)
+{
+    uint64_t bytes;
+    memcpy(&bytes, (const char *)fatbin + 8, sizeof bytes);
+    return bytes;
+}
 
 /* As TUTTI_STANDIN_FAIL's; NULL: nothing fails any more. Counting begins anew. */
 void standin_fail(const char *call, int at, CUresult error);

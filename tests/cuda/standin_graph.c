@@ -240,7 +240,7 @@ bool standin_captures_allow(void)
     return allowed;
 }
 
-CUresult cuStreamBeginCapture(CUstream handle, CUstreamCaptureMode mode)
+CUresult cuStreamBeginCapture_v2(CUstream handle, CUstreamCaptureMode mode)
 {
     CUresult result = standin_enter(__func__);
     if (result != CUDA_SUCCESS)
@@ -313,9 +313,9 @@ CUresult cuStreamEndCapture(CUstream handle, CUgraph *captured)
     return result;
 }
 
-CUresult cuStreamGetCaptureInfo(CUstream handle, CUstreamCaptureStatus *status, cuuint64_t *id,
-                                CUgraph *graph, const CUgraphNode **dependencies,
-                                const CUgraphEdgeData **edges, size_t *dependency_count)
+CUresult cuStreamGetCaptureInfo_v3(CUstream handle, CUstreamCaptureStatus *status, uint64_t *id,
+                                   CUgraph *graph, const CUgraphNode **dependencies,
+                                   const CUgraphEdgeData **edges, size_t *dependency_count)
 {
     CUresult result = standin_enter(__func__);
     if (result != CUDA_SUCCESS)
@@ -340,9 +340,9 @@ CUresult cuStreamGetCaptureInfo(CUstream handle, CUstreamCaptureStatus *status, 
     return result;
 }
 
-CUresult cuStreamUpdateCaptureDependencies(CUstream handle, CUgraphNode *dependencies,
-                                           const CUgraphEdgeData *edges, size_t count,
-                                           unsigned flags)
+CUresult cuStreamUpdateCaptureDependencies_v2(CUstream handle, CUgraphNode *dependencies,
+                                              const CUgraphEdgeData *edges, size_t count,
+                                              unsigned flags)
 {
     CUresult result = standin_enter(__func__);
     if (result == CUDA_SUCCESS && edges)
@@ -364,8 +364,8 @@ CUresult cuStreamUpdateCaptureDependencies(CUstream handle, CUgraphNode *depende
     return result;
 }
 
-CUresult cuGraphNodeGetDependencies(CUgraphNode handle, CUgraphNode *dependencies,
-                                    CUgraphEdgeData *edges, size_t *count)
+CUresult cuGraphNodeGetDependencies_v2(CUgraphNode handle, CUgraphNode *dependencies,
+                                       CUgraphEdgeData *edges, size_t *count)
 {
     CUresult result = standin_enter(__func__);
     const struct node *node = (const struct node *)handle;
@@ -383,7 +383,8 @@ CUresult cuGraphNodeGetDependencies(CUgraphNode handle, CUgraphNode *dependencie
 
 /* ---- run ------------------------------------------------------------------------------------- */
 
-CUresult cuGraphInstantiate(CUgraphExec *instance, CUgraph handle, unsigned long long flags)
+CUresult cuGraphInstantiateWithFlags(CUgraphExec *instance, CUgraph handle,
+                                     unsigned long long flags)
 {
     CUresult result = standin_enter_unsafe(__func__);
     struct graph *graph = (struct graph *)handle;

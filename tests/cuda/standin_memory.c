@@ -315,7 +315,7 @@ static CUresult remove_buffer(enum object_kind kind, void *base)
     return result;
 }
 
-CUresult cuMemAlloc(CUdeviceptr *address, size_t bytes)
+CUresult cuMemAlloc_v2(CUdeviceptr *address, size_t bytes)
 {
     void *base = NULL;
     CUresult result = standin_enter_unsafe(__func__);
@@ -326,7 +326,7 @@ CUresult cuMemAlloc(CUdeviceptr *address, size_t bytes)
 }
 
 /* Waits, as drivers do, for all streams of the context, which take nothing meanwhile. */
-CUresult cuMemFree(CUdeviceptr address)
+CUresult cuMemFree_v2(CUdeviceptr address)
 {
     CUresult result = standin_enter_unsafe(__func__);
     struct device *device = standin_device_of(standin_context());
@@ -350,7 +350,7 @@ CUresult cuMemFreeHost(void *pointer)
 }
 
 /* The caller's memory: named like pinned memory, not freed. */
-CUresult cuMemHostRegister(void *pointer, size_t bytes, unsigned flags)
+CUresult cuMemHostRegister_v2(void *pointer, size_t bytes, unsigned flags)
 {
     struct device *device;
     CUresult result = standin_enter_context(__func__, &device);
@@ -374,7 +374,7 @@ CUresult cuMemHostUnregister(void *pointer)
     return result == CUDA_SUCCESS ? remove_buffer(OBJECT_REGISTERED, pointer) : result;
 }
 
-CUresult cuMemHostGetDevicePointer(CUdeviceptr *address, void *pointer, unsigned flags)
+CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr *address, void *pointer, unsigned flags)
 {
     CUresult result = standin_enter(__func__);
     (void)flags;
@@ -383,7 +383,7 @@ CUresult cuMemHostGetDevicePointer(CUdeviceptr *address, void *pointer, unsigned
     return result;
 }
 
-CUresult cuMemGetInfo(size_t *left, size_t *all)
+CUresult cuMemGetInfo_v2(size_t *left, size_t *all)
 {
     CUresult result = standin_enter(__func__);
     if (result == CUDA_SUCCESS && !standin_context())
@@ -399,7 +399,7 @@ CUresult cuMemGetInfo(size_t *left, size_t *all)
     return CUDA_SUCCESS;
 }
 
-CUresult cuDeviceTotalMem(size_t *bytes, CUdevice device)
+CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice device)
 {
     CUresult result = standin_enter(__func__);
     if (result == CUDA_SUCCESS && !standin_device(device))
@@ -545,30 +545,4 @@ void standin_fill(void *to, int value, size_t bytes)
         offset += (off_t)part;
         bytes -= part;
     }
-}
-
-/* ---- copies that wait ------------------------------------------------------------------------ */
-
-CUresult cuMemcpyHtoD(CUdeviceptr to, const void *from, size_t bytes)
-{
-    CUresult result = standin_enter_unsafe(__func__);
-    if (result == CUDA_SUCCESS)
-        memcpy(to_host(to), from, bytes);
-    return result;
-}
-
-CUresult cuMemcpyDtoH(void *to, CUdeviceptr from, size_t bytes)
-{
-    CUresult result = standin_enter_unsafe(__func__);
-    if (result == CUDA_SUCCESS)
-        memcpy(to, to_host(from), bytes);
-    return result;
-}
-
-CUresult cuMemsetD8(CUdeviceptr to, unsigned char value, size_t bytes)
-{
-    CUresult result = standin_enter_unsafe(__func__);
-    if (result == CUDA_SUCCESS)
-        standin_fill(to_host(to), value, bytes);
-    return result;
 }

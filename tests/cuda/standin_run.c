@@ -58,6 +58,7 @@ static size_t launch_count, late_loads;
 struct library {
     struct library *next;
     struct kernel *kernels;
+    bool is_stub; /* a fatbin that holds nothing: of a build without nvcc */
 };
 
 struct kernel {
@@ -160,6 +161,7 @@ CUresult cuLibraryLoadData(CUlibrary *library, const void *code, CUjit_option *j
     struct library *loaded = calloc(1, sizeof *loaded);
     if (!loaded)
         abort();
+    loaded->is_stub = standin_fatbin_bytes(code) == 0;
     pthread_mutex_lock(&standin_lock);
     loaded->next = libraries;
     libraries = loaded;
@@ -183,12 +185,12 @@ CUresult cuLibraryGetKernel(CUkernel *kernel, CUlibrary handle, const char *name
     if (device)
         cuDeviceGetAttribute(&major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR,
                              standin_ordinal(device));
-    if (result == CUDA_SUCCESS && device && major < 8)
-        result = CUDA_ERROR_NO_BINARY_FOR_GPU;
     pthread_mutex_lock(&standin_lock);
     struct library *library = library_of(handle);
     if (result == CUDA_SUCCESS && !library)
         result = CUDA_ERROR_INVALID_HANDLE;
+    if (result == CUDA_SUCCESS && !library->is_stub && device && major < 8)
+        result = CUDA_ERROR_NO_BINARY_FOR_GPU;
     if (result == CUDA_SUCCESS && !known_function(name, &known))
         result = CUDA_ERROR_NOT_FOUND;
     if (result == CUDA_SUCCESS) {

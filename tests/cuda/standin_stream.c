@@ -55,7 +55,7 @@ static void copy_word(void *to, const void *from)
         memmove(to, from, sizeof(uint64_t));
 }
 
-/* "At least" as cuda.h has it: cyclic. */
+/* "At least" as the driver has it: cyclic. */
 static void await_word(const uint64_t *at, uint64_t word)
 {
     while ((int64_t)(order_load_acquire_u64(at) - word) < 0)
@@ -265,7 +265,7 @@ CUresult cuStreamGetCtx(CUstream handle, CUcontext *context)
 }
 
 /* What is in the stream is still done. */
-CUresult cuStreamDestroy(CUstream handle)
+CUresult cuStreamDestroy_v2(CUstream handle)
 {
     CUresult result = standin_enter_unsafe(__func__);
     pthread_mutex_lock(&standin_lock);
@@ -380,7 +380,7 @@ CUresult cuMemcpyAsync(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream 
 }
 
 /* Rows one behind the other, which is all that the library copies. */
-CUresult cuMemcpy2DAsync(const CUDA_MEMCPY2D *copy, CUstream stream)
+CUresult cuMemcpy2DAsync_v2(const CUDA_MEMCPY2D *copy, CUstream stream)
 {
     CUresult result = standin_enter(__func__);
     struct work work = {.kind = WORK_COPY,
@@ -420,7 +420,7 @@ static CUresult submit_word(CUstream handle, const struct work *work, CUdevicept
     return result;
 }
 
-CUresult cuStreamWriteValue64(CUstream stream, CUdeviceptr at, cuuint64_t word, unsigned flags)
+CUresult cuStreamWriteValue64_v2(CUstream stream, CUdeviceptr at, uint64_t word, unsigned flags)
 {
     CUresult result = standin_enter(__func__);
     struct work work = {.kind = WORK_WRITE, .to = (void *)(uintptr_t)at, .word = word};
@@ -429,7 +429,7 @@ CUresult cuStreamWriteValue64(CUstream stream, CUdeviceptr at, cuuint64_t word, 
     return result == CUDA_SUCCESS ? submit_word(stream, &work, at) : result;
 }
 
-CUresult cuStreamWaitValue64(CUstream stream, CUdeviceptr at, cuuint64_t word, unsigned flags)
+CUresult cuStreamWaitValue64_v2(CUstream stream, CUdeviceptr at, uint64_t word, unsigned flags)
 {
     CUresult result = standin_enter(__func__);
     struct work work = {.kind = WORK_AWAIT, .from = (const void *)(uintptr_t)at, .word = word};
@@ -494,7 +494,7 @@ CUresult cuEventCreate(CUevent *event, unsigned flags)
     return CUDA_SUCCESS;
 }
 
-CUresult cuEventDestroy(CUevent handle)
+CUresult cuEventDestroy_v2(CUevent handle)
 {
     CUresult result = standin_enter_unsafe(__func__);
     struct event *event = (struct event *)handle;

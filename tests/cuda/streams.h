@@ -41,8 +41,8 @@ static inline int open_rank(struct rank *self, struct ranks *ranks, int rank, tu
 static inline void close_rank(struct rank *self)
 {
     tutti_comm_destroy(self->comm);
-    cuStreamDestroy(self->a);
-    cuStreamDestroy(self->b);
+    cuStreamDestroy_v2(self->a);
+    cuStreamDestroy_v2(self->b);
     device_free(self->data);
 }
 

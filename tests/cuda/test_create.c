@@ -129,20 +129,34 @@ static const struct refusal rows[] = {
      false},
 };
 
+/* Where there are stubs in place of kernels, and the driver finds none in them. */
+static const struct refusal without_kernels = {
+    "TUTTI_STANDIN_FAIL",         "cuLibraryGetKernel:1:209", {0},   2, true, TUTTI_ERR_DECLINED,
+    "built without CUDA kernels", "make deps CUDA=1",         false,
+};
+
+static int refuse_in_child(const struct refusal *refusal)
+{
+    int how = 0;
+    fflush(NULL);
+    pid_t child = fork();
+    if (child == 0)
+        _exit(refuse(refusal));
+    if (child > 0 && waitpid(child, &how, 0) == child && how == 0)
+        return 0;
+    fprintf(stderr, "refusal \"%s\", %s failed\n", refusal->first, refusal->second);
+    return 1;
+}
+
+extern const unsigned char cuda_fatbin_barrier[];
+
 static int refusals(void)
 {
     int failures = 0;
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        int how = 0;
-        fflush(NULL);
-        pid_t child = fork();
-        if (child == 0)
-            _exit(refuse(&rows[i]));
-        if (child < 0 || waitpid(child, &how, 0) != child || how != 0) {
-            fprintf(stderr, "refusal %zu failed\n", i);
-            failures++;
-        }
-    }
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        failures += refuse_in_child(&rows[i]);
+    if (standin_fatbin_bytes(cuda_fatbin_barrier) == 0)
+        failures += refuse_in_child(&without_kernels);
     return failures;
 }
 

@@ -50,8 +50,8 @@ static int opens(void)
     for (size_t i = 0; i < sizeof *driver / sizeof(void *); i++)
         if (!((void *const *)driver)[i])
             return 2;
-    if (driver->mem_map != cuMemMap || driver->device_uuid != cuDeviceGetUuid ||
-        driver->stream_capture_info != cuStreamGetCaptureInfo)
+    if (driver->mem_map != cuMemMap || driver->device_uuid != cuDeviceGetUuid_v2 ||
+        driver->stream_capture_info != cuStreamGetCaptureInfo_v3)
         return 3;
     /* Once open it stays as it is. */
     setenv("TUTTI_CUDA_LIBRARY", "/nonexistent", 1);
@@ -100,6 +100,24 @@ static void age_is_said(void **state)
     (void)state;
     assert_int_equal(in_child(is_old), 0);
     assert_int_equal(in_child(is_no_driver), 0);
+}
+
+extern const unsigned char cuda_fatbin_barrier[];
+
+/* As a driver answers that finds no kernel in a stub. A build with kernels does not ask at once. */
+static int has_no_kernels(void)
+{
+    setenv("TUTTI_STANDIN_FAIL", "cuLibraryGetKernel:1:209", 1);
+    if (standin_fatbin_bytes(cuda_fatbin_barrier) > 0)
+        return opens();
+    int wrong = declines(STANDIN, "built without CUDA kernels, since ", "make deps CUDA=1");
+    return wrong ? wrong : opens() == 5 ? 0 : 4; /* the second look finds one */
+}
+
+static void lack_of_kernels_is_said(void **state)
+{
+    (void)state;
+    assert_int_equal(in_child(has_no_kernels), 0);
 }
 
 static int has_no_device(void)
@@ -205,13 +223,10 @@ static void results_become_statuses(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(opens_once),
-        cmocka_unit_test(absence_is_said),
-        cmocka_unit_test(age_is_said),
-        cmocka_unit_test(failures_are_said),
-        cmocka_unit_test(child_of_an_opener_is_refused),
-        cmocka_unit_test(threads_open_one),
-        cmocka_unit_test(results_become_statuses),
+        cmocka_unit_test(opens_once),        cmocka_unit_test(absence_is_said),
+        cmocka_unit_test(age_is_said),       cmocka_unit_test(lack_of_kernels_is_said),
+        cmocka_unit_test(failures_are_said), cmocka_unit_test(child_of_an_opener_is_refused),
+        cmocka_unit_test(threads_open_one),  cmocka_unit_test(results_become_statuses),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -7,6 +7,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <string.h>
 
 #include <cmocka.h>
@@ -96,6 +97,10 @@ static void all_are_within_20_megabytes(void **state)
 
 int main(void)
 {
+    if (container_of(fatbins[0]).bytes == 0) {
+        puts("this library was built without CUDA kernels: it has stubs in their place");
+        return 77;
+    }
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(each_has_every_architecture),
         cmocka_unit_test(all_are_within_20_megabytes),

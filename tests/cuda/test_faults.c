@@ -59,7 +59,7 @@ static void close_rank(struct rank *self)
 {
     tutti_comm_destroy(self->comm);
     tutti_comm_destroy(self->other);
-    cuStreamDestroy(self->stream);
+    cuStreamDestroy_v2(self->stream);
     device_free(self->data);
 }
 
@@ -272,10 +272,11 @@ static int replays(struct ranks *ranks, int rank, tutti_store_t *store)
     int failed = open_rank(&self, ranks, rank, store);
     if (failed)
         return failed;
-    RANKS_CHECK(cuStreamBeginCapture(self.stream, CU_STREAM_CAPTURE_MODE_RELAXED) == CUDA_SUCCESS);
+    RANKS_CHECK(cuStreamBeginCapture_v2(self.stream, CU_STREAM_CAPTURE_MODE_RELAXED) ==
+                CUDA_SUCCESS);
     RANKS_CHECK(reduce(&self, COUNT, 0) == TUTTI_OK);
     RANKS_CHECK(cuStreamEndCapture(self.stream, &graph) == CUDA_SUCCESS);
-    RANKS_CHECK(cuGraphInstantiate(&exec, graph, 0) == CUDA_SUCCESS);
+    RANKS_CHECK(cuGraphInstantiateWithFlags(&exec, graph, 0) == CUDA_SUCCESS);
     RANKS_CHECK(cuGraphDestroy(graph) == CUDA_SUCCESS);
     ranks_raise(ranks, 2);
     RANKS_CHECK(ranks_await(ranks, 2, (uint32_t)ranks->size));

@@ -79,7 +79,7 @@ static int replay(struct rank *self)
     CUgraphExec execs[2];
     float *data = (float *)(void *)self->recv;
     for (int g = 0; g < 2; g++) {
-        RANKS_CHECK(cuStreamBeginCapture(self->stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL) ==
+        RANKS_CHECK(cuStreamBeginCapture_v2(self->stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL) ==
                     CUDA_SUCCESS);
         for (int i = 0; i <= g; i++)
             RANKS_CHECK(tutti_all_reduce(data, data, (size_t)(100 + 30000 * g), TUTTI_FLOAT32,
@@ -87,7 +87,7 @@ static int replay(struct rank *self)
                                          device_stream(self->stream)) == TUTTI_OK);
         RANKS_CHECK(tutti_barrier(self->cuda, NULL, 0, device_stream(self->stream)) == TUTTI_OK);
         RANKS_CHECK(cuStreamEndCapture(self->stream, &graphs[g]) == CUDA_SUCCESS);
-        RANKS_CHECK(cuGraphInstantiate(&execs[g], graphs[g], 0) == CUDA_SUCCESS);
+        RANKS_CHECK(cuGraphInstantiateWithFlags(&execs[g], graphs[g], 0) == CUDA_SUCCESS);
     }
     for (int i = 0; i < REPLAYS; i++) {
         for (int j = 0; j < 30100; j++)
@@ -165,7 +165,7 @@ static int live(struct ranks *ranks, int rank, tutti_store_t *store)
     RANKS_CHECK(failed || tutti_comm_status(self.cuda, NULL) == TUTTI_OK);
     tutti_comm_destroy(self.cpu);
     tutti_comm_destroy(self.cuda);
-    cuStreamDestroy(self.stream);
+    cuStreamDestroy_v2(self.stream);
     device_free(self.send);
     device_free(self.recv);
     device_free(self.golden);

@@ -122,7 +122,7 @@ static int each_call_fails(void)
     return turns_run(&turns);
 }
 
-static void CUDA_CB stand_still(void *argument)
+static void stand_still(void *argument)
 {
     const uint32_t *go = argument;
     while (!__atomic_load_n(go, __ATOMIC_ACQUIRE))
@@ -183,7 +183,7 @@ static int words_come_late(void)
     __atomic_store_n(&go, 1, __ATOMIC_RELEASE);
     for (int i = 0; i < 2; i++) {
         CHECK(cuStreamSynchronize(streams[i]) == CUDA_SUCCESS);
-        cuStreamDestroy(streams[i]);
+        cuStreamDestroy_v2(streams[i]);
     }
     device_free(data);
     CHECK(left() == 0);
@@ -217,7 +217,7 @@ static int used_again(void)
         allocations = standin_calls("cuMemHostAlloc");
     }
     CHECK(standin_calls("cuMemFreeHost") == frees);
-    CHECK(cuDevicePrimaryCtxReset(0) == CUDA_SUCCESS && device_enter(0));
+    CHECK(cuDevicePrimaryCtxReset_v2(0) == CUDA_SUCCESS && device_enter(0));
     CHECK(alone_open(&alone, "memory:reset") == 0 && sum_alone(&alone, data) == 0);
     CHECK(standin_calls("cuMemHostAlloc") > allocations);
     alone_close(&alone);

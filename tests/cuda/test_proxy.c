@@ -77,8 +77,8 @@ static int open_rank(struct rank *self, struct ranks *ranks, int rank, tutti_sto
 static void close_rank(struct rank *self)
 {
     tutti_comm_destroy(self->comm);
-    cuStreamDestroy(self->a);
-    cuStreamDestroy(self->b);
+    cuStreamDestroy_v2(self->a);
+    cuStreamDestroy_v2(self->b);
     device_free(self->send);
     device_free(self->recv);
 }
@@ -127,7 +127,7 @@ static int speaks(struct ranks *ranks, int rank, tutti_store_t *store)
     int failed = open_rank(&self, ranks, rank, store);
     if (failed)
         return failed;
-    RANKS_CHECK(standin_calls("cuLibraryLoadData") == 0 && standin_calls("cuMemCreate") == 0);
+    RANKS_CHECK(standin_calls("cuKernelGetFunction") == 0 && standin_calls("cuMemCreate") == 0);
     tutti_comm_describe(self.comm, text, sizeof text);
     RANKS_CHECK(strstr(text, "arena: none, for a host thread stages: processes share a device\n"));
     RANKS_CHECK(strstr(text, "plan: host_staged up to any size, by a host thread, pieces of "));
@@ -203,11 +203,11 @@ static int goes_by_phases(struct ranks *ranks, int rank, tutti_store_t *store)
     failed = launched(&self, ALGOS * COUNTS);
     if (failed)
         return failed;
-    RANKS_CHECK(cuStreamBeginCapture(self.a, CU_STREAM_CAPTURE_MODE_RELAXED) == CUDA_SUCCESS);
+    RANKS_CHECK(cuStreamBeginCapture_v2(self.a, CU_STREAM_CAPTURE_MODE_RELAXED) == CUDA_SUCCESS);
     RANKS_CHECK(reduce(&self, self.recv, 10, self.a, 0) == TUTTI_OK);
     RANKS_CHECK(tutti_barrier(self.comm, NULL, 0, device_stream(self.a)) == TUTTI_OK);
     RANKS_CHECK(cuStreamEndCapture(self.a, &graph) == CUDA_SUCCESS);
-    RANKS_CHECK(cuGraphInstantiate(&exec, graph, 0) == CUDA_SUCCESS);
+    RANKS_CHECK(cuGraphInstantiateWithFlags(&exec, graph, 0) == CUDA_SUCCESS);
     for (int i = 0; i < 3; i++) {
         RANKS_CHECK(cuGraphLaunch(exec, self.a) == CUDA_SUCCESS);
         RANKS_CHECK(cuStreamSynchronize(self.a) == CUDA_SUCCESS && in_recv(&self, 10));
@@ -311,7 +311,7 @@ static int does_many(struct ranks *ranks, int rank, tutti_store_t *store)
 }
 
 /* A stream's host function, which waits until it may go on. */
-static void CUDA_CB stand_still(void *argument)
+static void stand_still(void *argument)
 {
     const uint32_t *go = argument;
     while (!__atomic_load_n(go, __ATOMIC_ACQUIRE))
@@ -326,7 +326,8 @@ static int refuses_captures(struct ranks *ranks, int rank, tutti_store_t *store)
     int failed = open_rank(&self, ranks, rank, store);
     if (failed)
         return failed;
-    RANKS_CHECK(cuStreamBeginCapture(self.a, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL) == CUDA_SUCCESS);
+    RANKS_CHECK(cuStreamBeginCapture_v2(self.a, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL) ==
+                CUDA_SUCCESS);
     RANKS_CHECK(reduce(&self, self.recv, 10, self.a, 0) == TUTTI_ERR_DECLINED);
     RANKS_CHECK(strstr(tutti_last_error(), "host thread") &&
                 strstr(tutti_last_error(), "two_shot") && strstr(tutti_last_error(), "threads"));
@@ -566,7 +567,7 @@ static int fail_in_turn(bool phases)
                                            .doubling = true,
                                            .left = left_besides});
     for (int i = 0; i < 4; i++)
-        CHECK(cuStreamDestroy(streams[i / 2][i % 2]) == CUDA_SUCCESS);
+        CHECK(cuStreamDestroy_v2(streams[i / 2][i % 2]) == CUDA_SUCCESS);
     return failed;
 }
 

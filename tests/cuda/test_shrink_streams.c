@@ -40,10 +40,10 @@ static int graphs(struct ranks *ranks, int rank, tutti_store_t *store)
     int failed = open_rank(&self, ranks, rank, store);
     if (failed)
         return failed;
-    RANKS_CHECK(cuStreamBeginCapture(self.a, CU_STREAM_CAPTURE_MODE_RELAXED) == CUDA_SUCCESS);
+    RANKS_CHECK(cuStreamBeginCapture_v2(self.a, CU_STREAM_CAPTURE_MODE_RELAXED) == CUDA_SUCCESS);
     RANKS_CHECK(reduce(&self, self.comm, self.a) == TUTTI_OK);
     RANKS_CHECK(cuStreamEndCapture(self.a, &graph) == CUDA_SUCCESS);
-    RANKS_CHECK(cuGraphInstantiate(&exec, graph, 0) == CUDA_SUCCESS);
+    RANKS_CHECK(cuGraphInstantiateWithFlags(&exec, graph, 0) == CUDA_SUCCESS);
     RANKS_CHECK(cuGraphDestroy(graph) == CUDA_SUCCESS);
     for (int i = 0; i < 3; i++)
         RANKS_CHECK(cuGraphLaunch(exec, self.a) == CUDA_SUCCESS);
@@ -114,7 +114,7 @@ static int captured(struct ranks *ranks, int rank, tutti_store_t *store)
     /* What the other one still sets up would spoil the capture. */
     if ((failed = all_come(ranks, rank, 2)))
         return failed;
-    RANKS_CHECK(cuStreamBeginCapture(self.a, CU_STREAM_CAPTURE_MODE_GLOBAL) == CUDA_SUCCESS);
+    RANKS_CHECK(cuStreamBeginCapture_v2(self.a, CU_STREAM_CAPTURE_MODE_GLOBAL) == CUDA_SUCCESS);
     RANKS_CHECK(shrink_without(self.comm, store, -1, &shrunk, &result) == TUTTI_ERR_TIMEOUT);
     RANKS_CHECK(!shrunk && strstr(tutti_last_error(), "must not be in capture"));
     RANKS_CHECK(cuStreamEndCapture(self.a, &graph) == CUDA_SUCCESS);

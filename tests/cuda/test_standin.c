@@ -56,7 +56,7 @@ static int open_ranks(void **state)
         check(cuStreamCreateWithPriority(&rank->stream, CU_STREAM_NON_BLOCKING, 0));
         check(cuMemHostAlloc((void **)&rank->host, sizeof *rank->host, CU_MEMHOSTALLOC_DEVICEMAP));
         memset(rank->host, 0, sizeof *rank->host);
-        check(cuMemAlloc(&rank->data, COUNT_MAX * sizeof(float)));
+        check(cuMemAlloc_v2(&rank->data, COUNT_MAX * sizeof(float)));
         assert_int_equal(cuda_kernels_load(driver, 4, false, &rank->kernels), TUTTI_OK);
     }
     for (int r = 0; r < RANKS; r++)
@@ -78,12 +78,12 @@ static int close_ranks(void **state)
         struct rank *rank = &ranks[r];
         check(cuCtxSetCurrent(rank->context));
         check(cuStreamSynchronize(rank->stream));
-        check(cuStreamDestroy(rank->stream));
+        check(cuStreamDestroy_v2(rank->stream));
         check(cuMemFreeHost(rank->host));
-        check(cuMemFree(rank->data));
+        check(cuMemFree_v2(rank->data));
         for (int peer = 0; peer < RANKS; peer++)
             cuda_memory_unmap(driver, &rank->memory[peer]);
-        check(cuDevicePrimaryCtxRelease(r));
+        check(cuDevicePrimaryCtxRelease_v2(r));
     }
     assert_int_equal(standin_late_loads(), 0);
     assert_int_equal(standin_left(), 0);
@@ -230,16 +230,16 @@ static void graphs_are_replayed_and_own(void **state)
         CUuserObject object;
         CUstreamCaptureStatus status;
         check(cuCtxSetCurrent(ranks[r].context));
-        check(cuStreamBeginCapture(ranks[r].stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
+        check(cuStreamBeginCapture_v2(ranks[r].stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
         submit_sum(r, 1000, 60000);
         check(cuUserObjectCreate(&object, &finished[r], finish, 1,
                                  CU_USER_OBJECT_NO_DESTRUCTOR_SYNC));
-        check(cuStreamGetCaptureInfo(ranks[r].stream, &status, NULL, &seen, NULL, NULL, NULL));
+        check(cuStreamGetCaptureInfo_v3(ranks[r].stream, &status, NULL, &seen, NULL, NULL, NULL));
         assert_int_equal(status, CU_STREAM_CAPTURE_STATUS_ACTIVE);
         check(cuGraphRetainUserObject(seen, object, 1, CU_GRAPH_USER_OBJECT_MOVE));
         check(cuStreamEndCapture(ranks[r].stream, &graph));
         assert_ptr_equal(graph, seen);
-        check(cuGraphInstantiate(&execs[r], graph, 0));
+        check(cuGraphInstantiateWithFlags(&execs[r], graph, 0));
         check(cuGraphDestroy(graph));
     }
     assert_sums(0, 1);
@@ -266,8 +266,8 @@ static void capture_forbids_what_synchronises(void **state)
     CUgraph graph;
     CUdeviceptr memory;
     check(cuCtxSetCurrent(ranks[0].context));
-    check(cuStreamBeginCapture(ranks[0].stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
-    assert_int_equal(cuMemAlloc(&memory, 64), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+    check(cuStreamBeginCapture_v2(ranks[0].stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
+    assert_int_equal(cuMemAlloc_v2(&memory, 64), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
     assert_int_equal(cuStreamEndCapture(ranks[0].stream, &graph),
                      CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
     assert_null(graph);
@@ -286,7 +286,7 @@ static void captures_spread_by_events(void **state)
     check(cuStreamCreateWithPriority(&other, CU_STREAM_NON_BLOCKING, 0));
     check(cuEventCreate(&fork, CU_EVENT_DISABLE_TIMING));
     check(cuEventCreate(&join, CU_EVENT_DISABLE_TIMING));
-    check(cuStreamBeginCapture(ranks[0].stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+    check(cuStreamBeginCapture_v2(ranks[0].stream, CU_STREAM_CAPTURE_MODE_RELAXED));
     check(cuMemsetD8Async(ranks[0].data, 1, 4, ranks[0].stream));
     check(cuEventRecord(fork, ranks[0].stream));
     check(cuStreamWaitEvent(other, fork, 0));
@@ -294,15 +294,15 @@ static void captures_spread_by_events(void **state)
     check(cuMemsetD8Async(ranks[0].data + 8, 3, 4, ranks[0].stream));
     check(cuEventRecord(join, other));
     check(cuStreamWaitEvent(ranks[0].stream, join, 0));
-    check(cuStreamGetCaptureInfo(ranks[0].stream, &status, NULL, NULL, &tips, NULL, &count));
+    check(cuStreamGetCaptureInfo_v3(ranks[0].stream, &status, NULL, NULL, &tips, NULL, &count));
     assert_int_equal(count, 2);
     check(cuStreamEndCapture(ranks[0].stream, &graph));
-    check(cuStreamGetCaptureInfo(other, &status, NULL, NULL, NULL, NULL, NULL));
+    check(cuStreamGetCaptureInfo_v3(other, &status, NULL, NULL, NULL, NULL, NULL));
     assert_int_equal(status, CU_STREAM_CAPTURE_STATUS_NONE);
     check(cuGraphDestroy(graph));
-    check(cuEventDestroy(fork));
-    check(cuEventDestroy(join));
-    check(cuStreamDestroy(other));
+    check(cuEventDestroy_v2(fork));
+    check(cuEventDestroy_v2(join));
+    check(cuStreamDestroy_v2(other));
 }
 
 static void streams_wait_for_events(void **state)
@@ -324,7 +324,7 @@ static void streams_wait_for_events(void **state)
     check(cuStreamSynchronize(CU_STREAM_PER_THREAD));
     check(cuEventQuery(event));
     assert_memory_equal(data_of(0), data_of(0) + 20, 40);
-    check(cuEventDestroy(event));
+    check(cuEventDestroy_v2(event));
     for (int r = 0; r < RANKS; r++)
         synchronize(r);
     assert_sums(10, 1);
@@ -391,7 +391,7 @@ static void wrong_handles_are_refused(void **state)
     (void)state;
     check(cuCtxSetCurrent(ranks[0].context));
     assert_int_equal(cuStreamSynchronize(ranks[1].stream), CUDA_ERROR_INVALID_HANDLE);
-    assert_int_equal(cuStreamDestroy((CUstream)&ranks), CUDA_ERROR_INVALID_HANDLE);
+    assert_int_equal(cuStreamDestroy_v2((CUstream)&ranks), CUDA_ERROR_INVALID_HANDLE);
     check(cuCtxSetCurrent(NULL));
     assert_int_equal(cuStreamSynchronize(ranks[0].stream), CUDA_ERROR_INVALID_CONTEXT);
     unsigned type = 9;

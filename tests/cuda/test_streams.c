@@ -78,10 +78,10 @@ static int begin(struct rank *self)
     const int rank = self->rank;
     CUevent fork;
     RANKS_CHECK(cuEventCreate(&fork, CU_EVENT_DISABLE_TIMING) == CUDA_SUCCESS);
-    RANKS_CHECK(cuStreamBeginCapture(self->a, CU_STREAM_CAPTURE_MODE_RELAXED) == CUDA_SUCCESS);
+    RANKS_CHECK(cuStreamBeginCapture_v2(self->a, CU_STREAM_CAPTURE_MODE_RELAXED) == CUDA_SUCCESS);
     RANKS_CHECK(cuEventRecord(fork, self->a) == CUDA_SUCCESS);
     RANKS_CHECK(cuStreamWaitEvent(self->b, fork, 0) == CUDA_SUCCESS);
-    RANKS_CHECK(cuEventDestroy(fork) == CUDA_SUCCESS);
+    RANKS_CHECK(cuEventDestroy_v2(fork) == CUDA_SUCCESS);
     return 0;
 }
 
@@ -92,9 +92,10 @@ static size_t dependencies_of(CUstream stream)
     const CUgraphNode *nodes;
     const CUgraphEdgeData *edges;
     size_t tips = 0, count = 0;
-    cuuint64_t id;
-    if (cuStreamGetCaptureInfo(stream, &state, &id, NULL, &nodes, &edges, &tips) != CUDA_SUCCESS ||
-        tips != 1 || cuGraphNodeGetDependencies(nodes[0], NULL, NULL, &count) != CUDA_SUCCESS)
+    uint64_t id;
+    if (cuStreamGetCaptureInfo_v3(stream, &state, &id, NULL, &nodes, &edges, &tips) !=
+            CUDA_SUCCESS ||
+        tips != 1 || cuGraphNodeGetDependencies_v2(nodes[0], NULL, NULL, &count) != CUDA_SUCCESS)
         abort();
     return count;
 }
@@ -113,7 +114,7 @@ static int capture(struct ranks *ranks, int rank, tutti_store_t *store)
     RANKS_CHECK(reduce(&self, self.a) == TUTTI_OK && dependencies_of(self.a) == 2);
     RANKS_CHECK(reduce(&self, self.a) == TUTTI_OK && dependencies_of(self.a) == 1);
     RANKS_CHECK(cuStreamEndCapture(self.a, &graph) == CUDA_SUCCESS);
-    RANKS_CHECK(cuGraphInstantiate(&exec, graph, 0) == CUDA_SUCCESS);
+    RANKS_CHECK(cuGraphInstantiateWithFlags(&exec, graph, 0) == CUDA_SUCCESS);
     RANKS_CHECK(cuGraphDestroy(graph) == CUDA_SUCCESS);
     failed = check_data(&self, 0);
     for (int i = 0; i < 3 && !failed; i++) {
@@ -139,7 +140,7 @@ static int refuse(struct ranks *ranks, int rank, tutti_store_t *store)
         return failed;
     /* Eager on a, whose capture begins, then eager on b. */
     RANKS_CHECK(reduce(&self, self.a) == TUTTI_OK);
-    RANKS_CHECK(cuStreamBeginCapture(self.a, CU_STREAM_CAPTURE_MODE_RELAXED) == CUDA_SUCCESS);
+    RANKS_CHECK(cuStreamBeginCapture_v2(self.a, CU_STREAM_CAPTURE_MODE_RELAXED) == CUDA_SUCCESS);
     RANKS_CHECK(reduce(&self, self.b) == TUTTI_ERR_CONCURRENT);
     RANKS_CHECK(strstr(tutti_last_error(), "captured by now"));
     RANKS_CHECK(reduce(&self, self.a) == TUTTI_OK); /* this one is captured */
@@ -153,7 +154,7 @@ static int refuse(struct ranks *ranks, int rank, tutti_store_t *store)
     for (int i = 0; i < STREAMS; i++) {
         RANKS_CHECK(cuStreamCreateWithPriority(&streams[i], CU_STREAM_NON_BLOCKING, 0) ==
                     CUDA_SUCCESS);
-        RANKS_CHECK(cuStreamBeginCapture(streams[i], CU_STREAM_CAPTURE_MODE_RELAXED) ==
+        RANKS_CHECK(cuStreamBeginCapture_v2(streams[i], CU_STREAM_CAPTURE_MODE_RELAXED) ==
                     CUDA_SUCCESS);
         RANKS_CHECK(reduce(&self, streams[i]) == TUTTI_OK);
     }
@@ -164,7 +165,7 @@ static int refuse(struct ranks *ranks, int rank, tutti_store_t *store)
     for (int i = 0; i < STREAMS; i++) {
         RANKS_CHECK(cuStreamEndCapture(streams[i], &graph) == CUDA_SUCCESS);
         RANKS_CHECK(cuGraphDestroy(graph) == CUDA_SUCCESS);
-        RANKS_CHECK(cuStreamDestroy(streams[i]) == CUDA_SUCCESS);
+        RANKS_CHECK(cuStreamDestroy_v2(streams[i]) == CUDA_SUCCESS);
     }
     close_rank(&self);
     return failed;
@@ -179,16 +180,18 @@ static int outlive(struct ranks *ranks, int rank, tutti_store_t *store)
     int failed = open_rank(&self, ranks, rank, store);
     if (failed)
         return failed;
-    RANKS_CHECK(cuStreamBeginCapture(self.a, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL) == CUDA_SUCCESS);
+    RANKS_CHECK(cuStreamBeginCapture_v2(self.a, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL) ==
+                CUDA_SUCCESS);
     RANKS_CHECK(reduce(&self, self.a) == TUTTI_OK);
     RANKS_CHECK(cuStreamEndCapture(self.a, &graph) == CUDA_SUCCESS);
-    RANKS_CHECK(cuGraphInstantiate(&exec, graph, 0) == CUDA_SUCCESS);
+    RANKS_CHECK(cuGraphInstantiateWithFlags(&exec, graph, 0) == CUDA_SUCCESS);
     RANKS_CHECK(cuGraphDestroy(graph) == CUDA_SUCCESS);
     RANKS_CHECK(cuGraphLaunch(exec, self.a) == CUDA_SUCCESS);
     RANKS_CHECK(cuStreamSynchronize(self.a) == CUDA_SUCCESS);
     failed = check_data(&self, 1);
 
-    RANKS_CHECK(cuStreamBeginCapture(self.b, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL) == CUDA_SUCCESS);
+    RANKS_CHECK(cuStreamBeginCapture_v2(self.b, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL) ==
+                CUDA_SUCCESS);
     tutti_comm_destroy(self.comm);
     self.comm = NULL;
     RANKS_CHECK(cuStreamEndCapture(self.b, &graph) == CUDA_SUCCESS);

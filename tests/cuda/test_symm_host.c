@@ -141,7 +141,7 @@ static int side_open(struct side *side, struct ranks *ranks, int rank, tutti_sto
 static void side_close(struct side *side)
 {
     tutti_symm_group_destroy(side->group);
-    cuStreamDestroy(side->stream);
+    cuStreamDestroy_v2(side->stream);
 }
 
 /* All ranks are here. */
@@ -251,7 +251,7 @@ static int failing_calls(struct ranks *ranks, int rank, tutti_store_t *store)
     standin_fail(NULL, 0, CUDA_SUCCESS);
     RANKS_CHECK(tutti_symm_barrier(side.buffer, 0, 0, stream) == TUTTI_OK);
     for (size_t i = 0; i < sizeof captured / sizeof *captured; i++) {
-        RANKS_CHECK(cuStreamBeginCapture(side.stream, CU_STREAM_CAPTURE_MODE_GLOBAL) ==
+        RANKS_CHECK(cuStreamBeginCapture_v2(side.stream, CU_STREAM_CAPTURE_MODE_GLOBAL) ==
                     CUDA_SUCCESS);
         standin_fail(captured[i], 1, CUDA_ERROR_INVALID_VALUE);
         RANKS_CHECK(tutti_symm_barrier(side.buffer, 0, 0, stream) == TUTTI_ERR_CUDA);
@@ -277,7 +277,8 @@ static int graph_holds(struct ranks *ranks, int rank, tutti_store_t *store)
     void *other;
     int failed = side_open(&side, ranks, rank, store);
     RANKS_CHECK(!failed);
-    RANKS_CHECK(cuStreamBeginCapture(side.stream, CU_STREAM_CAPTURE_MODE_GLOBAL) == CUDA_SUCCESS);
+    RANKS_CHECK(cuStreamBeginCapture_v2(side.stream, CU_STREAM_CAPTURE_MODE_GLOBAL) ==
+                CUDA_SUCCESS);
     standin_forget();
     for (int i = 0; i < 5; i++)
         RANKS_CHECK(tutti_symm_barrier(side.buffer, 0, 0, device_stream(side.stream)) == TUTTI_OK);
@@ -289,7 +290,7 @@ static int graph_holds(struct ranks *ranks, int rank, tutti_store_t *store)
     RANKS_CHECK(tutti_symm_barrier(other, 0, 0, TUTTI_STREAM_PER_THREAD) == TUTTI_OK);
     RANKS_CHECK(tutti_symm_free(other) == TUTTI_OK);
     RANKS_CHECK(cuStreamEndCapture(side.stream, &graph) == CUDA_SUCCESS);
-    RANKS_CHECK(cuGraphInstantiate(&exec, graph, 0) == CUDA_SUCCESS);
+    RANKS_CHECK(cuGraphInstantiateWithFlags(&exec, graph, 0) == CUDA_SUCCESS);
     RANKS_CHECK(cuGraphDestroy(graph) == CUDA_SUCCESS);
     for (int i = 0; i < 3; i++)
         RANKS_CHECK(cuGraphLaunch(exec, side.stream) == CUDA_SUCCESS);
@@ -313,7 +314,7 @@ struct gate {
     int flag;
 };
 
-static void CUDA_CB stand_before(void *argument)
+static void stand_before(void *argument)
 {
     struct gate *gate = argument;
     ranks_await(gate->ranks, gate->flag, 1);

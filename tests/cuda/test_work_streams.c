@@ -20,7 +20,7 @@ struct gate {
     bool seen; /* what passed() saw */
 };
 
-static void CUDA_CB stand(void *argument)
+static void stand(void *argument)
 {
     struct gate *gate = argument;
     pthread_mutex_lock(&gate->lock);
@@ -29,7 +29,7 @@ static void CUDA_CB stand(void *argument)
     pthread_mutex_unlock(&gate->lock);
 }
 
-static void CUDA_CB passed(void *argument)
+static void passed(void *argument)
 {
     struct gate *gate = argument;
     pthread_mutex_lock(&gate->lock);
@@ -138,7 +138,7 @@ static int follow(struct ranks *ranks, int rank, tutti_store_t *store)
     failed = check_data(&self, ranks->size);
     RANKS_CHECK(is_done(work) && tutti_work_result(work, 1) == TUTTI_OK);
     RANKS_CHECK(tutti_work_wait(work, TUTTI_STREAM_PER_THREAD) == TUTTI_OK);
-    RANKS_CHECK(cuStreamDestroy(foreign) == CUDA_SUCCESS && device_enter(rank));
+    RANKS_CHECK(cuStreamDestroy_v2(foreign) == CUDA_SUCCESS && device_enter(rank));
     tutti_work_destroy(work);
     tutti_work_destroy(after);
     close_rank(&self);
@@ -315,7 +315,8 @@ static int captured(struct ranks *ranks, int rank, tutti_store_t *store)
         return failed;
     RANKS_CHECK(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING) == CUDA_SUCCESS);
     RANKS_CHECK(record(&self, self.a, &eager) == TUTTI_OK);
-    RANKS_CHECK(cuStreamBeginCapture(self.a, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL) == CUDA_SUCCESS);
+    RANKS_CHECK(cuStreamBeginCapture_v2(self.a, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL) ==
+                CUDA_SUCCESS);
     RANKS_CHECK(tutti_work_result(eager, 0) == TUTTI_OK);
     RANKS_CHECK(is_refused(tutti_work_wait(eager, device_stream(self.a)), "is being captured"));
     RANKS_CHECK(reduce(&self, self.a, 0) == TUTTI_OK);
@@ -332,9 +333,9 @@ static int captured(struct ranks *ranks, int rank, tutti_store_t *store)
     RANKS_CHECK(tutti_work_wait(join, device_stream(self.a)) == TUTTI_OK);
     RANKS_CHECK(cuStreamEndCapture(self.a, &graph) == CUDA_SUCCESS); /* b has been joined */
     RANKS_CHECK(is_refused(tutti_work_wait(join, device_stream(self.a)), "takes no part"));
-    RANKS_CHECK(cuGraphInstantiate(&exec, graph, 0) == CUDA_SUCCESS);
+    RANKS_CHECK(cuGraphInstantiateWithFlags(&exec, graph, 0) == CUDA_SUCCESS);
     RANKS_CHECK(cuGraphDestroy(graph) == CUDA_SUCCESS);
-    RANKS_CHECK(cuEventDestroy(event) == CUDA_SUCCESS);
+    RANKS_CHECK(cuEventDestroy_v2(event) == CUDA_SUCCESS);
     tutti_work_destroy(fork);
     tutti_work_destroy(eager);
     /* The place of a captured work serves an eager one. */

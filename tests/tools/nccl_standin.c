@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* A stand-in for NCCL whose all-reduce is a copy: enough to be measured. Linked with the stand-in
  * for libcuda. TUTTI_STANDIN_NCCL_STALL names a rank that never returns from it. */
-#include <cuda.h>
+#include "cuda/driver_abi.h"
+
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -76,7 +77,7 @@ int ncclAllReduce(const void *send, void *recv, size_t count, int dtype, int op,
 int ncclMemAlloc(void **memory, size_t bytes)
 {
     CUdeviceptr address = 0;
-    if (cuMemAlloc(&address, bytes) != CUDA_SUCCESS)
+    if (cuMemAlloc_v2(&address, bytes) != CUDA_SUCCESS)
         return WRONG;
     *memory = (void *)(uintptr_t)address;
     return SUCCESS;
@@ -84,7 +85,7 @@ int ncclMemAlloc(void **memory, size_t bytes)
 
 int ncclMemFree(void *memory)
 {
-    return cuMemFree((CUdeviceptr)memory) == CUDA_SUCCESS ? SUCCESS : WRONG;
+    return cuMemFree_v2((CUdeviceptr)memory) == CUDA_SUCCESS ? SUCCESS : WRONG;
 }
 
 int ncclCommWindowRegister(void *comm, void *memory, size_t bytes, void **window, int flags)
