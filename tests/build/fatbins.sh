@@ -1,7 +1,7 @@
 #!/bin/bash
 # fatbins.sh SHARED WHY KERNEL...
-# The shared library embeds a fatbin of each kernel, read-only, and they take 20 MB of it at most. WHY is empty, or says
-# why this build has stubs in their place: then their size is not looked at.
+# The shared library embeds a fatbin of each kernel, read-only, and they take 20 MB of it at most. WHY says why
+# this build has stubs in their place, whose size is not looked at; it is - where there are kernels.
 set -euo pipefail
 library=$1 why=$2
 shift 2
@@ -22,7 +22,7 @@ done
 echo "fatbins: $total bytes"
 [[ $total -le 20000000 ]] || { echo "$library: more than 20 MB of kernels"; bad=1; }
 readelf -lW "$library" | grep 'GNU_STACK .* RW ' >/dev/null || { echo "$library: wants an executable stack"; bad=1; }
-if [[ $bad == 0 && -n $why ]]; then
+if [[ $bad == 0 && $why != - ]]; then
     echo "their size was not looked at, for this build has no CUDA kernels: $why"
     exit 77
 fi
