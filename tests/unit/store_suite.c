@@ -214,7 +214,7 @@ static void a_waiter_blocks_nobody(void **state)
 static int set_and_wait(void *context, int index)
 {
     struct handles *h = context;
-    char texts[32][16];
+    char texts[32][20];
     const char *keys[32];
     for (int i = 0; i < 32; i++) {
         snprintf(texts[i], sizeof texts[i], "many/%d", i);

@@ -289,7 +289,7 @@ static int killed(struct group *group, int rank)
     GROUP_CHECK(open_channel(group, rank, &channel) == TUTTI_OK);
     if (rank == 1) {
         /* A clone without the handlers of fork(): it inherits and keeps the sockets. */
-        pid_t child = (pid_t)syscall(SYS_fork);
+        pid_t child = (pid_t)syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0);
         if (child == 0) {
             group_raise(group, 2);
             group_await(group, 1, group->size - 1);

@@ -5,6 +5,7 @@
 #include "pg_alone.h"
 #include "tutti/recovery.h"
 
+#include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>

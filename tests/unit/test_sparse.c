@@ -159,7 +159,7 @@ static void check_union(const struct sparse_shape *shape, const struct tensor *t
                         struct sparse_result *result)
 {
     static struct sparse_result parts[INPUTS];
-    struct sparse_entries entries[INPUTS];
+    struct sparse_entries entries[INPUTS] = {{0}};
     for (int i = 0; i < n; i++) {
         check_coalesce(shape, &tensors[i].entries, 1, &parts[i]);
         entries[i] = parts[i].entries;
@@ -179,7 +179,7 @@ static void check_union(const struct sparse_shape *shape, const struct tensor *t
 static void check_both(const struct sparse_shape *shape, const struct tensor *tensors, int n)
 {
     static struct sparse_result result; /* used again and again */
-    struct sparse_entries entries[INPUTS];
+    struct sparse_entries entries[INPUTS] = {{0}};
     for (int i = 0; i < n; i++)
         entries[i] = tensors[i].entries;
     check_coalesce(shape, entries, n, &result);
