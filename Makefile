@@ -5,28 +5,42 @@ PREFIX ?= /usr/local
 DESTDIR ?=
 CUDA ?=
 
-.PHONY: all demo test faults fuzz coverage bench soak deps install format check-format clean help
+.PHONY: all demo check test test-all faults fuzz coverage bench soak compilers deps install format check-format \
+	clean help
 
-all: ## build the library, the tool, the examples and the tests (gcc, in build/gcc)
-	@scripts/build gcc
+all: ## build the library, the tool and the examples, in build/release
+	@scripts/deps build
+	@scripts/build release
 
-demo: ## set up what is missing, build, then time and check an all-reduce among processes of this machine
-	@scripts/deps build rivals
-	@scripts/build gcc
+demo: ## build, then show ranks that sum, the times beside Gloo, and a rank that is killed: a minute
+	@scripts/deps build demo
 	@scripts/demo
 
-test: ## set up what is missing, build every preset, run every test that this machine can run
-	@scripts/deps build rivals test
+check: ## the quick tests: two minutes
+	@scripts/deps build check
+	@scripts/test check
+
+test: ## the tests that a newcomer runs: five minutes
+	@scripts/deps build check
+	@scripts/test test
+
+test-all: test ## and every compiler, sanitizer, kernel, fault and model, PyTorch, another Debian, aarch64: half an hour
+	@scripts/deps build demo rivals check all
 	@scripts/venv || true
 	@scripts/nvcc || true
-	@scripts/test
+	@scripts/test all
+
+compilers: ## compile with every gcc and clang of this Debian and of 13, -O1 to -O3: a warning fails (an hour)
+	@scripts/deps build check all
+	@scripts/compilers
+	@scripts/chroot trixie 'scripts/deps build check && scripts/compilers'
 
 fuzz: ## search for inputs that break a parser, for an hour (FUZZ_SECONDS) with libFuzzer; finds are named
-	@scripts/deps build test
+	@scripts/deps build check all
 	@nice scripts/fuzz
 
 coverage: ## count which lines the tests run (minutes), and print it by directory
-	@scripts/deps build test
+	@scripts/deps build check all
 	@scripts/coverage
 
 bench: ## compare with Open MPI, MPICH and Gloo (minutes); results go to bench/results, a picture to docs
@@ -35,20 +49,21 @@ bench: ## compare with Open MPI, MPICH and Gloo (minutes); results go to bench/r
 	@bench/run.sh
 
 faults: ## every fault at every stage of a communicator's life (half an hour); rewrites docs/faults.md
-	@scripts/deps build test
-	@scripts/build gcc
+	@scripts/deps build check
+	@scripts/build gcc -DTUTTI_BUILD_TESTS=ON
 	@scripts/faults
 
 soak: ## random lives under random faults, checked: SOAK_SECONDS=3600 SOAK_DEVICE=cpu|cuda SOAK_SEED=1
-	@scripts/build gcc
+	@scripts/deps build check
+	@if [ "$(SOAK_DEVICE)" = cuda ]; then scripts/build full; else scripts/build gcc -DTUTTI_BUILD_TESTS=ON; fi
 	@scripts/soak
 
-deps: ## install everything that demo, test and bench need; CUDA=1: nvcc, too, from PyPI where there is none
-	@scripts/deps build rivals test
+deps: ## install everything that all of these need; CUDA=1: nvcc, too, from PyPI where there is none
+	@scripts/deps build demo rivals check all
 	@if [ "$(CUDA)" = 1 ]; then scripts/nvcc; fi
 
 install: all ## install under PREFIX (/usr/local), below DESTDIR if set
-	@DESTDIR="$(DESTDIR)" cmake --install build/gcc --prefix "$(PREFIX)"
+	@DESTDIR="$(DESTDIR)" cmake --install build/release --prefix "$(PREFIX)"
 	@if [ -z "$(DESTDIR)" ] && [ "$$(id -u)" = 0 ]; then ldconfig; fi
 
 format: ## rewrite the C sources as .clang-format says
@@ -57,7 +72,7 @@ format: ## rewrite the C sources as .clang-format says
 check-format: ## fail if a C source differs from .clang-format
 	@scripts/format --check
 
-clean: ## remove build/ (the environments in .venv and .cuda stay)
+clean: ## remove build/ (the environments in .venv, .cuda and .rivals stay)
 	@rm -rf build
 
 help:

@@ -10,7 +10,7 @@ folder=$1 output=$2 cc=$3 wanted=$4 model=$5
 shift 5
 
 command -v spin >/dev/null || {
-    echo "no spin here: scripts/deps test installs it"
+    echo "no spin here: \`make deps\` installs it"
     exit 77
 }
 fail() {

@@ -3,6 +3,7 @@
 # and the exit status is 1. A rank that does not come is waited for as long as --timeout says.
 # shellcheck source=tests/tools/common.sh
 . "$(dirname "$0")/common.sh"
+need python3
 tutti=$1
 spoiler=$2
 

@@ -11,6 +11,14 @@ complain() {
     failed=1
 }
 
+# need PROGRAM...: without one of them the test is skipped.
+need() {
+    local program
+    for program; do
+        command -v "$program" >/dev/null || { echo "skipped: no $program here"; exit 77; }
+    done
+}
+
 # status EXPECTED COMMAND...: runs it, output in $work/out and $work/err, and compares the exit status.
 status() {
     local expected=$1 got=0

@@ -3,6 +3,7 @@
 # said where something is missing.
 # shellcheck source=tests/tools/common.sh
 . "$(dirname "$0")/common.sh"
+need python3
 tutti=$1 cuda=$2 nvml=$3 nccl=$4
 quick=(--device cuda --iters 2 -w 1 -b 8 -e 8K -f 32)
 export TUTTI_CUDA_LIBRARY=$cuda TUTTI_NVML_LIBRARY=$nvml TUTTI_STANDIN_DEVICES=3

@@ -3,6 +3,7 @@
 # dumps.
 # shellcheck source=tests/tools/common.sh
 . "$(dirname "$0")/common.sh"
+need python3
 tutti=$1 misfit=$2
 dumps=$work/dumps
 mkdir "$dumps"

@@ -2,6 +2,7 @@
 # tutti info: as text and as JSON; every self-test of a sound machine passes.
 # shellcheck source=tests/tools/common.sh
 . "$(dirname "$0")/common.sh"
+need python3
 tutti=$1
 
 status 0 "$tutti" info -n 3

@@ -73,12 +73,9 @@ out 'rank 0 heard of it'
 # ---- signals are passed on
 for signal in HUP INT QUIT TERM USR1 USR2; do
     rm -f "$pids" "$work/got"
-    # bash lets its background jobs ignore INT and QUIT: python gives them back.
+    # bash lets its background jobs ignore INT and QUIT: env gives them back.
     # shellcheck disable=SC2016
-    python3 -c 'import os, signal, sys
-signal.signal(signal.SIGINT, signal.SIG_DFL)
-signal.signal(signal.SIGQUIT, signal.SIG_DFL)
-os.execv(sys.argv[1], sys.argv[1:])' "$tutti" run -n 2 sh -c '
+    env --default-signal=INT,QUIT "$tutti" run -n 2 sh -c '
         trap "echo got >>$0.got; exit 9" '$signal'
         echo $$ >>"$pids"
         while :; do sleep 0.05; done' "$work/" 2>/dev/null &

@@ -4,6 +4,7 @@
 # made slow.
 # shellcheck source=tests/tools/common.sh
 . "$(dirname "$0")/common.sh"
+need python3
 tutti=$1 cuda=$2 nvml=$3
 export TUTTI_CUDA_LIBRARY=$cuda TUTTI_NVML_LIBRARY=$nvml TUTTI_STANDIN_DEVICES=3
 small=(--quick -b 1K -e 2K --iters 2 --graph 3)
