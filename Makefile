@@ -43,8 +43,9 @@ coverage: ## count which lines the tests run (minutes), and print it by director
 	@scripts/deps build check all
 	@scripts/coverage
 
-bench: ## compare with Open MPI, MPICH and Gloo (minutes); results go to bench/results, a picture to docs
+bench: ## compare with Open MPI, MPICH, Intel MPI and Gloo (minutes); results go to bench/results, a picture to docs
 	@scripts/deps build rivals
+	@scripts/rivals
 	@scripts/build gcc
 	@bench/run.sh
 

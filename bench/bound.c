@@ -13,21 +13,24 @@
  */
 #include "now.h"
 #include "order.h"
-#include "probe.h"
+#include "ping.h"
 #include "stats.h"
 
 #include <math.h>
 #include <pthread.h>
 #include <sched.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 
-#define THRESHOLD_NS 200 /* as in compare */
-#define SKIPPED      77
-#define LINK_FLOATS  ((size_t)128 << 10)
-#define LINK_PASSES  4 /* a round */
+#define SKIPPED     77
+#define LINK_FLOATS ((size_t)128 << 10)
+#define LINK_PASSES 4 /* a round */
 
+enum { NEAR, FAR, PLACEMENTS };
+
+static struct ping ping;
 static _Alignas(4096) float places[2][LINK_FLOATS];
 
 struct worker {
@@ -37,11 +40,13 @@ struct worker {
     float *buffer;
     size_t count;
     float *places[2]; /* where to write and where to read, in turn */
+    int side;
     int core;
     int rounds;
     float sink;
     double memory_ns; /* of the last round */
     double link_ns;
+    double before_ns, after_ns; /* a cache line's round trip */
 };
 
 static void memory_pass(struct worker *worker)
@@ -98,48 +103,57 @@ static void link_pass(struct worker *worker)
 /* The last of several link passes counts. */
 static void pass(struct worker *worker)
 {
+    worker->before_ns = ping_round_trip_ns(&ping, worker->side, 2);
     memory_pass(worker);
     for (int i = 0; i < LINK_PASSES; i++)
         link_pass(worker);
+    worker->after_ns = ping_round_trip_ns(&ping, worker->side, 2);
+}
+
+static void bind_to(int core)
+{
+    cpu_set_t one;
+
+    CPU_ZERO(&one);
+    CPU_SET((unsigned)core, &one);
+    pthread_setaffinity_np(pthread_self(), sizeof(one), &one);
 }
 
 static void *partner(void *context)
 {
     struct worker *worker = context;
-    cpu_set_t one;
 
-    CPU_ZERO(&one);
-    CPU_SET(worker->core, &one);
-    pthread_setaffinity_np(pthread_self(), sizeof(one), &one);
+    bind_to(worker->core);
     for (int round = 0; round < worker->rounds; round++)
         pass(worker);
     return NULL;
 }
 
-static int second_core(void)
+/* The first two that this process may use. */
+static bool find_cores(int cores[2])
 {
     cpu_set_t allowed;
     int found = 0;
 
     if (sched_getaffinity(0, sizeof(allowed), &allowed) != 0)
-        return -1;
-    for (int core = 0; core < CPU_SETSIZE; core++) {
-        if (CPU_ISSET(core, &allowed) && ++found == 2)
-            return core;
+        return false;
+    for (int core = 0; core < CPU_SETSIZE && found < 2; core++) {
+        if (CPU_ISSET((unsigned)core, &allowed))
+            cores[found++] = core;
     }
-    return -1;
+    return found == 2;
 }
 
-/* All rounds: this thread's passes beside the partner's, between two probes. */
-static void measure(struct worker *workers, struct probe *probe, struct samples *memory,
-                    struct samples *link)
+/* All rounds: this thread's passes beside the partner's. */
+static void measure(struct worker *workers, struct samples *memory, struct samples *link)
 {
     for (int round = 0; round < workers[0].rounds; round++) {
-        double before = probe_round_trip(probe);
-        enum placement placement;
+        int placement;
 
         pass(&workers[0]);
-        if (!placement_of(before, probe_round_trip(probe), THRESHOLD_NS, &placement))
+        placement = workers[0].after_ns < PING_NEAR_NS ? NEAR : FAR;
+        if (workers[0].before_ns < 0 || workers[0].after_ns < 0 ||
+            (workers[0].before_ns < PING_NEAR_NS ? NEAR : FAR) != placement)
             continue;
         samples_add(&memory[placement], fmax(workers[0].memory_ns, workers[1].memory_ns));
         samples_add(&link[placement], fmax(workers[0].link_ns, workers[1].link_ns));
@@ -148,13 +162,12 @@ static void measure(struct worker *workers, struct probe *probe, struct samples 
 
 static void report(struct samples *samples, const char *what, size_t bytes)
 {
-    for (int i = 0; i < PLACEMENT_COUNT; i++) {
+    for (int i = 0; i < PLACEMENTS; i++) {
         if (samples[i].count > 0) {
             double ns = samples_median(&samples[i]);
 
             printf("2 cores, %s: %s %.1f us, %.1f GB/s each (median of %zu)\n", what,
-                   placement_name((enum placement)i), ns * 1e-3, (double)bytes / ns,
-                   samples[i].count);
+                   i == NEAR ? "near" : "far", ns * 1e-3, (double)bytes / ns, samples[i].count);
         }
         samples_fini(&samples[i]);
     }
@@ -164,20 +177,18 @@ int main(int argc, char **argv)
 {
     size_t mib = argc > 1 ? strtoul(argv[1], NULL, 10) : 64;
     int rounds = argc > 2 ? atoi(argv[2]) : 400;
-    struct samples memory[PLACEMENT_COUNT] = {0}, link[PLACEMENT_COUNT] = {0};
+    struct samples memory[PLACEMENTS] = {0}, link[PLACEMENTS] = {0};
     struct worker workers[2] = {0};
     pthread_barrier_t together;
-    struct probe *probe;
     pthread_t thread;
     char what[64];
-    int core = second_core();
+    int cores[2];
 
     if (argc > 3 || mib < 1 || rounds < 1) {
         fprintf(stderr, "usage: bound [MIB (64)] [ROUNDS (400)]\n");
         return EXIT_FAILURE;
     }
-    probe = core >= 0 ? probe_create() : NULL; /* pins this thread to the first core */
-    if (probe == NULL) {
+    if (!find_cores(cores)) {
         fprintf(stderr, "bound: two cores are needed\n");
         return SKIPPED;
     }
@@ -189,7 +200,8 @@ int main(int argc, char **argv)
             .buffer = calloc(mib << 20, 1),
             .count = (mib << 20) / sizeof(float),
             .places = {places[i], places[!i]},
-            .core = core,
+            .side = i,
+            .core = cores[i],
             .rounds = rounds,
         };
         if (workers[i].buffer == NULL)
@@ -197,14 +209,14 @@ int main(int argc, char **argv)
     }
     if (pthread_create(&thread, NULL, partner, &workers[1]) != 0)
         return EXIT_FAILURE;
-    measure(workers, probe, memory, link);
+    bind_to(cores[0]);
+    measure(workers, memory, link);
     pthread_join(thread, NULL);
     snprintf(what, sizeof(what), "%zu MiB each, read and written", mib);
     report(memory, what, mib << 20);
     snprintf(what, sizeof(what), "%zu KiB each, from the other's caches",
              LINK_FLOATS * sizeof(float) >> 10);
     report(link, what, LINK_FLOATS * sizeof(float));
-    probe_destroy(probe);
     pthread_barrier_destroy(&together);
     free(workers[0].buffer);
     free(workers[1].buffer);

@@ -19,14 +19,4 @@ static inline double now_us(void)
     return (double)now_ns() * 1e-3;
 }
 
-static inline int64_t now_ms(void)
-{
-    return now_ns() / 1000000;
-}
-
-static inline double now_s(void)
-{
-    return (double)now_ns() * 1e-9;
-}
-
 #endif

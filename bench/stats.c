@@ -5,31 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-const char *placement_name(enum placement placement)
-{
-    static const char *const names[] = {
-#define PLACEMENT_NAME(name, text) text,
-        PLACEMENT_MAP(PLACEMENT_NAME)
-#undef PLACEMENT_NAME
-    };
-
-    return names[placement];
-}
-
-bool placement_of(double before_ns, double after_ns, double threshold_ns, enum placement *placement)
-{
-    double low = 0.9 * threshold_ns;
-    double high = 1.1 * threshold_ns;
-
-    if (before_ns < low && after_ns < low)
-        *placement = PLACEMENT_NEAR;
-    else if (before_ns > high && after_ns > high)
-        *placement = PLACEMENT_FAR;
-    else
-        return false;
-    return true;
-}
-
 int samples_add(struct samples *samples, double value)
 {
     if (samples->count == samples->capacity) {
@@ -75,25 +50,4 @@ double samples_median(const struct samples *samples)
     median = samples->count % 2 != 0 ? sorted[half] : (sorted[half - 1] + sorted[half]) / 2;
     free(sorted);
     return median;
-}
-
-int smallest(const double *values, size_t count)
-{
-    int best = -1;
-
-    for (size_t i = 0; i < count; i++) {
-        if (!isnan(values[i]) && (best < 0 || values[i] < values[best]))
-            best = (int)i;
-    }
-    return best;
-}
-
-uint32_t iterations_for(double target_ns, double per_operation_ns, uint32_t limit)
-{
-    double wanted = target_ns / per_operation_ns;
-
-    /* Also when the time of an operation is 0 or not a number. */
-    if (!(wanted < (double)limit))
-        return limit;
-    return wanted < 1 ? 1 : (uint32_t)wanted;
 }

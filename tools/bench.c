@@ -4,6 +4,7 @@
 #include "ranks.h"
 #include "threads.h"
 #include "tool.h"
+#include "vs.h"
 
 #include <fcntl.h>
 #include <poll.h>
@@ -322,8 +323,10 @@ int command_bench(int argc, char **argv)
 {
     struct command command = {.report = NULL};
     struct bench_listener listener = {&command, report_begin, report_row};
-    bool ok =
-        bench_config_init(&command.config, argc, argv) && bench_run(&command.config, &listener);
+    bool ok = bench_config_init(&command.config, argc, argv);
+    if (ok)
+        ok = command.config.vs_libraries ? vs_run(&command.config)
+                                         : bench_run(&command.config, &listener);
     if (command.report) {
         if (ok)
             ok = bench_report_end(command.report);

@@ -25,6 +25,9 @@ struct bench_row {
     unsigned tunings; /* bit t: measure with config's tuning t as well */
 };
 
+/* Warm up each row until its times settle. */
+enum { BENCH_UNTIL_STEADY = -1 };
+
 enum { BENCH_COUNTS = 64, BENCH_SIZES = 1000000, BENCH_TUNINGS = 8 };
 
 struct bench_config {
@@ -41,7 +44,7 @@ struct bench_config {
     bool dtypes[TUTTI_DTYPE_COUNT];
     bool ops[TUTTI_OP_COUNT];
     enum tutti_algo algo;
-    int warmup;
+    int warmup;     /* operations; or BENCH_UNTIL_STEADY */
     int iterations; /* 0: chosen by rank 0, row by row */
     bool check;
     bool cold;
@@ -49,8 +52,13 @@ struct bench_config {
     int64_t timeout_ms;      /* 0: the library's */
     double patience_seconds; /* of GPU ranks that wait for each other on the host */
     const char *json_path;
-    unsigned message_options; /* those given that a barrier does not take, a bit each */
+    unsigned options_given; /* of those that not every measurement takes, a bit each */
     enum tutti_device device;
+    /* Beside other libraries, on CPUs. */
+    unsigned vs_libraries; /* a bit each; 0: by itself */
+    double vs_seconds;     /* to measure at most */
+    bool vs_both;          /* go on until near and far are both measured */
+    double block_ms;       /* what a timed block aims to take */
     /* The rest with a GPU alone. */
     bool graph;       /* the operations of a round are captured in one */
     int batch;        /* operations of a round; 0: chosen by size */

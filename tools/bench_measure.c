@@ -14,6 +14,11 @@
 static const double row_seconds = 0.05;
 enum { LEAST_ITERATIONS = 20, MOST_ITERATIONS = 100000 };
 
+/* Without -w: times have settled once so many batches in a row took more than this share of the
+ * best batch before; or it ends after so long. */
+static const double batch_seconds = 0.002, steady_share = 0.97, most_warmup_seconds = 0.2;
+enum { STEADY_BATCHES = 5 };
+
 struct measure {
     const struct bench_rank *self;
     const struct bench_config *config;
@@ -22,6 +27,7 @@ struct measure {
     tutti_op_t premul;
     bool exact; /* a ring sums: inputs whose bits have no order */
     struct bench_buffers buffers;
+    size_t next_slot;
     char *input; /* this rank's, one period */
     char *expected;
     double *samples;
@@ -34,10 +40,11 @@ static tutti_op_t operation(const struct measure *measure, enum tutti_op_kind ki
     return kind == TUTTI_OP_PREMUL_SUM ? measure->premul : (tutti_op_t)(uintptr_t)kind;
 }
 
-/* The i-th operation of a row; each cold one uses the next slot. */
+/* One operation of a row; each cold one uses the next slot. */
 static enum tutti_status run_once(struct measure *measure, const struct bench_row *row,
-                                  enum bench_place place, size_t i)
+                                  enum bench_place place)
 {
+    size_t i = measure->next_slot++;
     if (measure->config->collective == TUTTI_COLLECTIVE_BARRIER)
         return tutti_barrier(measure->comm, NULL, 0, TUTTI_STREAM_DEFAULT);
     void *recv = bench_buffers_recv(&measure->buffers, i);
@@ -68,7 +75,8 @@ static enum tutti_status check(struct measure *measure, int index, enum bench_pl
     else
         memset(recv, 0xa5, row->bytes);
 
-    enum tutti_status status = run_once(measure, row, place, 0);
+    measure->next_slot = 0;
+    enum tutti_status status = run_once(measure, row, place);
     *wrong = reference_differences(recv, row->count, bytes, measure->expected) +
              reference_differences(send, row->count, bytes, measure->input) +
              bench_buffers_damage(&measure->buffers);
@@ -101,36 +109,86 @@ static int batch_of(const struct bench_config *config, const struct bench_row *r
     return batch < most ? batch : most;
 }
 
-static enum tutti_status warm_up(struct measure *measure, const struct bench_row *row,
-                                 enum bench_place place)
+/* Rank 0's word to all ranks, between two operations of theirs. */
+static enum tutti_status agree(struct measure *measure, int *value)
 {
-    const struct bench_config *config = measure->config;
-    int rounds = config->iterations == 0 && config->warmup == 0 ? 1 : config->warmup;
+    atomic_int *board = &measure->self->board->iterations;
+    if (measure->self->rank == 0)
+        atomic_store(board, *value);
+    enum tutti_status status = tutti_barrier(measure->comm, NULL, 0, TUTTI_STREAM_DEFAULT);
+    if (status)
+        return status;
+    *value = atomic_load(board);
+    /* Rank 0 writes no other word before all have read this one. */
+    return tutti_barrier(measure->comm, NULL, 0, TUTTI_STREAM_DEFAULT);
+}
+
+/* A few operations; *each is what one took, in seconds. */
+static enum tutti_status run_batch(struct measure *measure, const struct bench_row *row,
+                                   enum bench_place place, int count, double *each)
+{
     enum tutti_status status = TUTTI_OK;
     double begin = clock_seconds();
-    for (int i = 0; i < rounds && !status; i++)
-        status = run_once(measure, row, place, (size_t)i);
-    double each = (clock_seconds() - begin) / (rounds ? rounds : 1);
-    double fit = row_seconds / (each > 1e-9 ? each : 1e-9);
-    int iterations = fit < LEAST_ITERATIONS  ? LEAST_ITERATIONS
-                     : fit > MOST_ITERATIONS ? MOST_ITERATIONS
-                                             : (int)fit;
-    if (measure->self->rank == 0)
-        atomic_store(&measure->self->board->iterations,
-                     config->iterations ? config->iterations : iterations);
-    return status ? status : tutti_barrier(measure->comm, NULL, 0, TUTTI_STREAM_DEFAULT);
+    for (int i = 0; i < count && !status; i++)
+        status = run_once(measure, row, place);
+    *each = (clock_seconds() - begin) / (count ? count : 1);
+    return status;
+}
+
+/* How many operations take so long, within bounds. */
+static int operations_in(double seconds, double each, int least, int most)
+{
+    double fit = seconds / (each > 1e-9 ? each : 1e-9);
+    return fit < least ? least : fit > most ? most : (int)fit;
+}
+
+/* Batches until none of the last few was faster than all before by more than a few percent: what a
+ * row touches for the first time, and a core that sleeps, make its first thousands of operations
+ * slower. */
+static enum tutti_status settle_times(struct measure *measure, const struct bench_row *row,
+                                      enum bench_place place, double *each)
+{
+    double begin = clock_seconds(), best = 0;
+    int count = 1, without_gain = 0;
+    enum tutti_status status = TUTTI_OK;
+    while (count > 0 && !status) {
+        status = run_batch(measure, row, place, count, each);
+        without_gain = best > 0 && *each > steady_share * best ? without_gain + 1 : 0;
+        best = best > 0 && best < *each ? best : *each;
+        bool over = clock_seconds() - begin > most_warmup_seconds || without_gain >= STEADY_BATCHES;
+        count = over ? 0 : operations_in(batch_seconds, *each, 1, MOST_ITERATIONS);
+        if (!status)
+            status = agree(measure, &count);
+    }
+    return status;
+}
+
+/* Also says how many operations to time. */
+static enum tutti_status warm_up(struct measure *measure, const struct bench_row *row,
+                                 enum bench_place place, int *iterations)
+{
+    const struct bench_config *config = measure->config;
+    double each = 0;
+    enum tutti_status status;
+    if (config->warmup == BENCH_UNTIL_STEADY)
+        status = settle_times(measure, row, place, &each);
+    else
+        status =
+            run_batch(measure, row, place,
+                      config->iterations == 0 && config->warmup == 0 ? 1 : config->warmup, &each);
+    *iterations = config->iterations
+                      ? config->iterations
+                      : operations_in(row_seconds, each, LEAST_ITERATIONS, MOST_ITERATIONS);
+    return status ? status : agree(measure, iterations);
 }
 
 static enum tutti_status time_row(struct measure *measure, const struct bench_row *row,
                                   enum bench_place place, struct bench_timing *timing,
                                   int *iterations)
 {
-    enum tutti_status status = warm_up(measure, row, place);
+    enum tutti_status status = warm_up(measure, row, place, iterations);
     if (status)
         return status;
-    *iterations = atomic_load(&measure->self->board->iterations);
-    /* Nobody writes the next number of iterations before all have read this one. */
-    status = tutti_barrier(measure->comm, NULL, 0, TUTTI_STREAM_DEFAULT);
     int batch = batch_of(measure->config, row, *iterations);
     size_t samples = 0, done = 0;
     double begin = clock_seconds(), last = begin;
@@ -138,7 +196,7 @@ static enum tutti_status time_row(struct measure *measure, const struct bench_ro
         size_t left = (size_t)*iterations - done;
         size_t now = left < (size_t)batch ? left : (size_t)batch;
         for (size_t i = 0; i < now && !status; i++)
-            status = run_once(measure, row, place, done + i);
+            status = run_once(measure, row, place);
         double end = clock_seconds();
         measure->samples[samples++] = (end - last) / (double)now * 1e6;
         last = end;

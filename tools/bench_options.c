@@ -4,6 +4,7 @@
 #include "gpu.h"
 #include "reference.h"
 #include "tool.h"
+#include "vs.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -13,6 +14,10 @@
 /* How long ranks wait for each other, and with --timeout beyond that: what a rank's host may take
  * longer than another's to fill and compare large buffers. */
 enum { PATIENCE_SECONDS = 120, ALLOWANCE_SECONDS = 10 };
+
+/* Of --vs without --seconds, for each rival; and what a timed block aims to take. */
+enum { RIVAL_SECONDS = 10, BLOCK_MS = 5, CROWDED_BLOCK_MS = 20 };
+enum { GPU_WARMUP = 5 };
 
 enum {
     OPTION_ITERS = 256,
@@ -31,6 +36,8 @@ enum {
     OPTION_STREAMS,
     OPTION_RANKS_AS,
     OPTION_COUNTS,
+    OPTION_SECONDS,
+    OPTION_BOTH,
 };
 
 static const struct argp_option options[] = {
@@ -64,7 +71,10 @@ static const struct argp_option options[] = {
     {"no-bind", OPTION_NO_BIND, 0, 0,
      "Do not bind each rank to a core of its own (never done when ranks outnumber the cores)", 0},
     {0, 0, 0, 0, "How it is measured:", 3},
-    {"warmup_iters", 'w', "N", 0, "Operations before the timed ones (default 5)", 0},
+    {"warmup_iters", 'w', "N", 0,
+     "Operations before the timed ones (default: until the times of a row settle, 0.2 s at most; "
+     "with a GPU 5 rounds)",
+     0},
     {"iters", OPTION_ITERS, "N", 0,
      "Timed operations (default: what 50 ms take, from 20 to 100000)", 0},
     {"check", 'c', "0|1", 0, "Compare every element of every rank, bit for bit (default 1)", 0},
@@ -72,15 +82,21 @@ static const struct argp_option options[] = {
      "Time limit of set-up and of each operation (default: the library's); GPU ranks wait 10 s "
      "longer for each other (default 120)",
      0},
-    {0, 0, 0, 0, "With --device cuda:", 4},
+    {0, 0, 0, 0, "Beside other libraries:", 4},
+    {"vs", OPTION_VS, "NAMES", 0,
+     "openmpi, openmpi5, mpich, mpich5, intelmpi, gloo, joined by commas, or all: measure their "
+     "all-reduces too, in turn with ours, as `make bench` builds them. With --device cuda nccl, "
+     "with ordinary and with symmetric buffers",
+     0},
+    {"seconds", OPTION_SECONDS, "N", 0, "End after this time (default: 10 for each rival)", 0},
+    {"both", OPTION_BOTH, 0, 0, "Go on until the cores have been both near and far", 0},
+    {0, 0, 0, 0, "With --device cuda:", 5},
     {"graph", OPTION_GRAPH, "N", OPTION_ARG_OPTIONAL,
      "Capture N operations in one CUDA graph and time its replays (default 50, from 64M on 10)", 0},
     {"pdl", OPTION_PDL, 0, 0, "Launch programmatically: a kernel's start overlaps the last end", 0},
-    {"vs", OPTION_VS, "NAME", 0,
-     "nccl: measure it beside the library, in turn, with ordinary and with symmetric buffers", 0},
     {"streams", OPTION_STREAMS, "N", 0, "Operations take turns on N streams, 1 to 8 (default 1)",
      0},
-    {0, 0, 0, 0, "Output:", 5},
+    {0, 0, 0, 0, "Output:", 6},
     {"json", OPTION_JSON, "FILE", 0, "Write the results to FILE as well", 0},
     {0},
 };
@@ -159,6 +175,16 @@ static void counts_argument(struct argp_state *state, char *text, struct bench_c
         argp_error(state, "--counts: a number is missing");
 }
 
+static void vs_argument(struct argp_state *state, char *text, struct bench_config *config)
+{
+    const char *bad;
+    config->vs_nccl = strcmp(text, "nccl") == 0;
+    config->vs_libraries = 0;
+    if (!config->vs_nccl && !vs_parse(text, &config->vs_libraries, &bad))
+        argp_error(state, "--vs: '%s' is no rival: give %s or all, or with --device cuda nccl", bad,
+                   vs_names());
+}
+
 static error_t parse_gpu_option(int key, char *text, struct argp_state *state)
 {
     struct bench_config *config = state->input;
@@ -181,9 +207,7 @@ static error_t parse_gpu_option(int key, char *text, struct argp_state *state)
         config->pdl = true;
         return 0;
     case OPTION_VS:
-        if (strcmp(text, "nccl") != 0)
-            argp_error(state, "--vs: '%s' is no rival: give nccl", text);
-        config->vs_nccl = true;
+        vs_argument(state, text, config);
         return 0;
     case OPTION_STREAMS:
         config->streams = integer_argument(state, "--streams", text, 1, BENCH_STREAMS);
@@ -237,6 +261,12 @@ static error_t parse_long_option(int key, char *text, struct argp_state *state)
     case OPTION_NO_BIND:
         config->bind = false;
         return 0;
+    case OPTION_SECONDS:
+        config->vs_seconds = integer_argument(state, "--seconds", text, 1, 86400);
+        return 0;
+    case OPTION_BOTH:
+        config->vs_both = true;
+        return 0;
     default:
         return parse_gpu_option(key, text, state);
     }
@@ -252,7 +282,7 @@ static void check_device(struct argp_state *state, const struct bench_config *co
     } rules[] = {
         {!cuda && config->graph, "--graph"},
         {!cuda && config->pdl, "--pdl"},
-        {!cuda && config->vs_nccl, "--vs"},
+        {!cuda && config->vs_nccl, "--vs nccl"},
         {!cuda && config->streams > 1, "--streams"},
         {!cuda && config->algo > TUTTI_ALGO_TWO_SHOT && !by_links,
          "--algo with a transport of GPUs"},
@@ -260,6 +290,11 @@ static void check_device(struct argp_state *state, const struct bench_config *co
     for (size_t i = 0; i < sizeof rules / sizeof *rules; i++)
         if (rules[i].wrong)
             argp_error(state, "%s needs --device cuda", rules[i].text);
+    if (cuda && config->vs_libraries)
+        argp_error(state, "--vs: with --device cuda give nccl, CPU ranks alone have others");
+    if (!config->vs_libraries && (config->vs_seconds > 0 || config->vs_both))
+        argp_error(state, "%s needs --vs with a library of CPU ranks",
+                   config->vs_both ? "--both" : "--seconds");
     if (cuda && (config->cold || config->symmetric))
         argp_error(state, "%s is for CPU ranks", config->cold ? "--cold" : "--symmetric");
     if (cuda && config->iterations > BENCH_REPLAYS)
@@ -269,47 +304,56 @@ static void check_device(struct argp_state *state, const struct bench_config *co
         argp_error(state, "-n: '%d': with --device cuda give 2 to 8 ranks", config->ranks);
 }
 
-/* What says nothing about a barrier, which has no message. */
+/* What not every measurement takes: a barrier has no message; beside other libraries a float32 sum
+ * in place is measured, in blocks of a length of their own. */
 static const struct {
     int key;
     const char *name;
-} message_options[] = {
-    {'b', "-b"},
-    {'e', "-e"},
-    {'f', "-f"},
-    {'i', "-i"},
-    {OPTION_COUNTS, "--counts"},
-    {'d', "-d"},
-    {'o', "-o"},
-    {OPTION_COLD, "--cold"},
-    {OPTION_SYMMETRIC, "--symmetric"},
-    {'c', "-c"},
-    {OPTION_VS, "--vs"},
-    {OPTION_ALGO, "--algo"}, /* of CPU ranks: with a GPU it can say where the arena is */
+    bool barrier, vs; /* whether either refuses it */
+} limited_options[] = {
+    {'b', "-b", true, false},
+    {'e', "-e", true, false},
+    {'f', "-f", true, false},
+    {'i', "-i", true, false},
+    {OPTION_COUNTS, "--counts", true, false},
+    {'d', "-d", true, true},
+    {'o', "-o", true, true},
+    {OPTION_COLD, "--cold", true, true},
+    {OPTION_SYMMETRIC, "--symmetric", true, true},
+    {'c', "-c", true, true},
+    {OPTION_VS, "--vs", true, false},
+    {OPTION_ALGO, "--algo", true,
+     true}, /* of CPU ranks: with a GPU it can say where the arena is */
+    {'w', "-w", false, true},
+    {OPTION_ITERS, "--iters", false, true},
+    {OPTION_THREADS, "--threads", false, true},
+    {OPTION_RANKS_AS, "--ranks-as", false, true},
+    {OPTION_TIMEOUT, "--timeout", false, true},
 };
+enum { LIMITED_OPTIONS = sizeof limited_options / sizeof *limited_options };
 
-static void note_message_option(struct bench_config *config, int key)
+static void note_option(struct bench_config *config, int key)
 {
-    for (size_t i = 0; i < sizeof message_options / sizeof *message_options; i++)
-        if (message_options[i].key == key)
-            config->message_options |= 1u << i;
+    for (int i = 0; i < LIMITED_OPTIONS; i++)
+        if (limited_options[i].key == key)
+            config->options_given |= 1u << i;
 }
 
-static void check_barrier(struct argp_state *state)
+static void refuse_options(struct argp_state *state, bool barrier, const char *why)
 {
-    struct bench_config *config = state->input;
-    char names[128] = "";
+    const struct bench_config *config = state->input;
+    char names[160] = "";
     size_t length = 0;
-    for (size_t i = 0; i < sizeof message_options / sizeof *message_options; i++)
-        if (config->message_options >> i & 1 &&
-            (message_options[i].key != OPTION_ALGO || config->device == TUTTI_DEVICE_CPU))
+    for (int i = 0; i < LIMITED_OPTIONS; i++) {
+        bool refused = barrier ? limited_options[i].barrier : limited_options[i].vs;
+        bool gpu_algo =
+            limited_options[i].key == OPTION_ALGO && config->device == TUTTI_DEVICE_CUDA;
+        if (refused && !gpu_algo && config->options_given >> i & 1)
             length += (size_t)snprintf(names + length, sizeof names - length, "%s%s",
-                                       length ? ", " : "", message_options[i].name);
+                                       length ? ", " : "", limited_options[i].name);
+    }
     if (length)
-        argp_error(state,
-                   "--collective barrier: it has no message and no result to compare: leave out %s",
-                   names);
-    config->check = false;
+        argp_error(state, "%s: leave out %s", why, names);
 }
 
 /* Whether any operation that is asked for exists for any data type that is. */
@@ -326,9 +370,14 @@ static bool any_defined(const struct bench_config *config)
 static void check_together(struct argp_state *state)
 {
     struct bench_config *config = state->input;
-    if (config->collective == TUTTI_COLLECTIVE_BARRIER)
-        check_barrier(state);
+    if (config->collective == TUTTI_COLLECTIVE_BARRIER) {
+        refuse_options(state, true,
+                       "--collective barrier: it has no message and no result to compare");
+        config->check = false;
+    }
     check_device(state, config);
+    if (config->vs_libraries)
+        refuse_options(state, false, "--vs: a float32 sum in place is measured, by processes");
     if (config->collective == TUTTI_COLLECTIVE_ALL_REDUCE && !any_defined(config))
         argp_error(state, "none of the operations of -o exists for any data type of -d: averages "
                           "need numbers, band, bor and bxor integers, premul_sum floats");
@@ -347,7 +396,7 @@ static void check_together(struct argp_state *state)
 static error_t parse_option(int key, char *text, struct argp_state *state)
 {
     struct bench_config *config = state->input;
-    note_message_option(config, key);
+    note_option(config, key);
     switch (key) {
     case 'b':
         config->min_bytes = size_argument(state, "-b", text);
@@ -505,7 +554,7 @@ void bench_config_default(struct bench_config *config)
         .bind = true,
         .min_bytes = 8,
         .factor = 2,
-        .warmup = 5,
+        .warmup = BENCH_UNTIL_STEADY,
         .check = true,
         .streams = 1,
         .patience_seconds = PATIENCE_SECONDS,
@@ -520,10 +569,28 @@ void bench_config_command(struct bench_config *config, int argc, char **argv)
                                    "%s%s", i ? " " : "", argv[i]);
 }
 
+static bool complete_vs(struct bench_config *config)
+{
+    int rivals = __builtin_popcount(config->vs_libraries);
+    if (!rivals)
+        return true;
+    if (config->vs_seconds <= 0)
+        config->vs_seconds = RIVAL_SECONDS * rivals;
+    config->block_ms = config->placement.bound ? BLOCK_MS : CROWDED_BLOCK_MS;
+    for (int i = 0; i < config->row_count; i++)
+        if (config->rows[i].count == 0 || config->rows[i].count > INT_MAX)
+            return tool_fail("--vs: a size of %zu bytes: give 4 bytes to 8G",
+                             config->rows[i].bytes);
+    return (config->ranks >= 2 && config->row_count <= VS_SIZES) ||
+           tool_fail("--vs: give at least 2 ranks and at most %d sizes", VS_SIZES);
+}
+
 bool bench_config_complete(struct bench_config *config)
 {
     if (config->device == TUTTI_DEVICE_CUDA && !count_gpus(config))
         return false;
+    if (config->device == TUTTI_DEVICE_CUDA && config->warmup == BENCH_UNTIL_STEADY)
+        config->warmup = GPU_WARMUP;
     if (config->ranks == 0) {
         if (!place_ranks(&config->placement, 1, false))
             return false;
@@ -531,7 +598,7 @@ bool bench_config_complete(struct bench_config *config)
         config->ranks = config->ranks < TUTTI_MAX_RANKS ? config->ranks : TUTTI_MAX_RANKS;
     }
     return place_ranks(&config->placement, config->ranks, config->bind) && make_rows(config) &&
-           fits_memory(config);
+           fits_memory(config) && complete_vs(config);
 }
 
 bool bench_config_init(struct bench_config *config, int argc, char **argv)

@@ -48,7 +48,10 @@ static void print_parameters(const struct bench_config *config)
     printf("# nRanks %d %s", config->ranks, config->threads ? "threads" : "processes");
     if (config->collective != TUTTI_COLLECTIVE_BARRIER)
         print_sizes(config);
-    printf(" warmup iters: %d iters: ", config->warmup);
+    if (config->warmup == BENCH_UNTIL_STEADY)
+        printf(" warmup iters: auto iters: ");
+    else
+        printf(" warmup iters: %d iters: ", config->warmup);
     if (config->iterations)
         printf("%d", config->iterations);
     else
@@ -288,7 +291,7 @@ static bool write_json(const struct bench_report *report)
                   "date", date, "command", json_text(config->command), "rows", report->rows);
     if (file && *report->nccl)
         json_object_set_new(file, "nccl", json_string(report->nccl));
-    bool ok = file && json_dump_file(file, config->json_path, JSON_INDENT(1)) == 0;
+    bool ok = json_write_rows(file, config->json_path);
     json_decref(file);
     return ok ? ok : tool_fail_errno("--json: cannot write '%s'", config->json_path);
 }

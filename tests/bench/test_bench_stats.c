@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* The comparison's arithmetic: medians, placements, the choice of the best and of iterations. */
+/* The arithmetic of the programs in bench: medians. */
 #include "stats.h"
 
 #include <math.h>
@@ -37,58 +37,10 @@ static void median_is_the_middle(void **state)
     assert_true(median_of(many, 101) == 50);
 }
 
-static void a_block_counts_only_if_both_probes_agree(void **state)
-{
-    enum placement placement = PLACEMENT_OVERSUBSCRIBED;
-
-    (void)state;
-    assert_true(placement_of(80, 90, 200, &placement));
-    assert_int_equal(placement, PLACEMENT_NEAR);
-    assert_true(placement_of(340, 350, 200, &placement));
-    assert_int_equal(placement, PLACEMENT_FAR);
-    assert_false(placement_of(80, 340, 200, &placement));
-    assert_false(placement_of(340, 80, 200, &placement));
-    assert_false(placement_of(195, 80, 200, &placement));
-    assert_false(placement_of(340, 205, 200, &placement));
-    assert_false(placement_of(NAN, 80, 200, &placement));
-    assert_false(placement_of(80, NAN, 200, &placement));
-}
-
-static void placements_have_names(void **state)
-{
-    (void)state;
-    assert_string_equal(placement_name(PLACEMENT_NEAR), "near");
-    assert_string_equal(placement_name(PLACEMENT_FAR), "far");
-    assert_string_equal(placement_name(PLACEMENT_OVERSUBSCRIBED), "oversubscribed");
-}
-
-static void smallest_ignores_absent_values(void **state)
-{
-    (void)state;
-    assert_int_equal(smallest((const double[]){3, NAN, 1, 2}, 4), 2);
-    assert_int_equal(smallest((const double[]){NAN, 4}, 2), 1);
-    assert_int_equal(smallest((const double[]){NAN, NAN}, 2), -1);
-    assert_int_equal(smallest(NULL, 0), -1);
-}
-
-static void iterations_fill_a_block(void **state)
-{
-    (void)state;
-    assert_int_equal(iterations_for(5e6, 1000, 200000), 5000);
-    assert_int_equal(iterations_for(5e6, 7e6, 200000), 1);
-    assert_int_equal(iterations_for(5e6, 1, 200000), 200000);
-    assert_int_equal(iterations_for(5e6, 0, 200000), 200000);
-    assert_int_equal(iterations_for(5e6, NAN, 200000), 200000);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(median_is_the_middle),
-        cmocka_unit_test(a_block_counts_only_if_both_probes_agree),
-        cmocka_unit_test(placements_have_names),
-        cmocka_unit_test(smallest_ignores_absent_values),
-        cmocka_unit_test(iterations_fill_a_block),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

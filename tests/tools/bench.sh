@@ -46,6 +46,17 @@ rows 1
 status 0 "$tutti" bench -n 2 -b 7 -e 7 -d int16 "${quick[@]}"
 out '^ +6 +3 +int16 '
 
+# ---- warm-up: until the times settle, in rounds that all ranks agree on; or so many operations
+status 0 "$tutti" bench -n 3 -b 8 -e 4K -f 512 --iters 10
+rows 2
+out ' warmup iters: auto iters: 10 '
+status 0 "$tutti" bench -n 2 --cold -b 64 -e 64
+rows 1
+out ' warmup iters: auto iters: auto '
+status 0 "$tutti" bench -n 2 --threads --collective barrier --iters 10
+status 0 "$tutti" bench -n 2 -b 8 -e 8 -w 0
+rows 1
+
 # ---- algorithms and buffers
 for algo in none one_shot two_shot; do
     status 0 "$tutti" bench -n 3 --algo "$algo" -b 8 -e 1M -f 32 "${quick[@]}"
@@ -81,6 +92,7 @@ out '^# Out of bounds values : 0 \(not checked\)$'
 
 # ---- JSON
 status 0 "$tutti" bench -n 2 -b 8 -e 8 "${quick[@]}" --json "$work/"$'\xff' # a path that is no UTF-8
+[[ $(grep -c '^  {"collective": ' "$work/"$'\xff') == 2 ]] || complain "not a row a line"
 python3 -m json.tool "$work/"$'\xff' /dev/null || complain "JSON of a command line that is no UTF-8"
 status 0 "$tutti" bench -n 2 -b 8 -e 1M -f 64 "${quick[@]}" --json "$work/bench.json"
 python3 - "$work/bench.json" "$work/two.json" <<'PYTHON' || complain "JSON"

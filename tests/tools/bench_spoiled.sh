@@ -6,6 +6,7 @@
 need python3
 tutti=$1
 spoiler=$2
+fake=$3 # a rival
 
 # spoiled HOW OUT IN: #wrong out of place and in place.
 spoiled() {
@@ -30,6 +31,12 @@ ranks=3
 spoiled nothing 0 0
 spoiled bit 1 1
 unset TUTTI_ALGO
+# Beside others, wrong results of ours are a failure.
+ln -s "$fake" "$work/tutti-bench-gloo"
+export TUTTI_BENCH_RIVALS=$work
+status 0 env SPOIL=nothing LD_PRELOAD="$spoiler" "$tutti" bench -n 2 --vs gloo -b 64K -e 64K
+status 1 env SPOIL=bit LD_PRELOAD="$spoiler" "$tutti" bench -n 2 --vs gloo -b 64K -e 64K
+err 'tutti: rank [01] has wrong elements'
 status 1 timeout 30 env SPOIL=absent LD_PRELOAD="$spoiler" "$tutti" bench -n 2 --symmetric --timeout 1 -b 8 -e 8
 err 'rank 0: TUTTI_ERR_TIMEOUT'
 finish

@@ -65,11 +65,11 @@ refused() {
 }
 refused '--graph needs --device cuda' --graph
 refused '--pdl needs --device cuda' --pdl
-refused '--vs needs --device cuda' --vs nccl
+refused '--vs nccl needs --device cuda' --vs nccl
 refused '--streams needs --device cuda' --streams 2
 refused 'transport of GPUs needs --device cuda' --algo one_shot_ll
 refused "--device: 'tpu'.*cpu or cuda" --device tpu
-refused "--vs: 'gloo'.*nccl" --device cuda --vs gloo
+refused '--vs: with --device cuda give nccl' --device cuda --vs gloo
 refused "--ranks-as: 'fibres'.*threads or processes" --ranks-as fibres
 refused "--graph: '0'.*from 1" --device cuda --graph=0
 refused "--streams: '9'.*from 1 to 8" --device cuda --streams 9

@@ -3,55 +3,107 @@
  * Gloo over loopback TCP. Variants: "new" (gloo::allreduce), and the older algorithm objects
  * "halving_doubling" and "ring_chunked" on synchronous pairs that poll, which are faster.
  */
-#include "worker.h"
+#include "rival.h"
 
 #include <chrono>
 #include <exception>
 #include <memory>
+#include <stdexcept>
 #include <string>
 #include <vector>
-
-#include <sys/stat.h>
 
 #include <gloo/allreduce.h>
 #include <gloo/allreduce_halving_doubling.h>
 #include <gloo/allreduce_ring_chunked.h>
+#include <gloo/config.h>
 #include <gloo/math.h>
 #include <gloo/rendezvous/context.h>
-#include <gloo/rendezvous/file_store.h>
 #include <gloo/rendezvous/prefix_store.h>
+#include <gloo/rendezvous/store.h>
 #include <gloo/transport/tcp/device.h>
+
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wshadow" /* in C++ a function hides the struct of its name */
+#include <tutti/tutti.h>
+#pragma GCC diagnostic pop
 
 namespace
 {
 
+/* The store that the tool serves: Gloo's own of files would leave them behind. */
+class Store : public gloo::rendezvous::Store
+{
+  public:
+    void open(const char *url)
+    {
+        expect(tutti_store_open(url, limit_ms, &store));
+    }
+    void set(const std::string &key, const std::vector<char> &value) override
+    {
+        expect(tutti_store_set(store, key.c_str(), value.data(), value.size()));
+    }
+    std::vector<char> get(const std::string &key) override
+    {
+        std::vector<char> value(1 << 16);
+        size_t size = 0;
+
+        expect(tutti_store_get(store, key.c_str(), limit_ms, value.data(), value.size(), &size));
+        value.resize(size);
+        return value;
+    }
+    void wait(const std::vector<std::string> &keys) override
+    {
+        for (const std::string &key : keys)
+            get(key);
+    }
+    ~Store() override
+    {
+        tutti_store_close(store);
+    }
+
+  private:
+    static constexpr int64_t limit_ms = RIVAL_LIMIT_SECONDS * 1000;
+    tutti_store_t *store = nullptr;
+
+    static void expect(enum tutti_status status)
+    {
+        if (status != TUTTI_OK)
+            throw std::runtime_error(tutti_last_error());
+    }
+};
+
 std::shared_ptr<gloo::transport::Device> device;
-std::unique_ptr<gloo::rendezvous::FileStore> store;
+std::unique_ptr<Store> store;
 std::shared_ptr<gloo::rendezvous::Context> context;
 std::unique_ptr<gloo::Algorithm> algorithm;
 std::string variant;
 int own_rank;
 int world_size;
 
-int init(int *, char ***, int *rank, int *size)
+int init(int rank, int size)
 {
-    if (bench_env_rank(rank, size) != 0)
-        return -1;
-    own_rank = *rank;
-    world_size = *size;
-    variant = bench_env(BENCH_ENV_VARIANT, "new");
+    own_rank = rank;
+    world_size = size;
+    variant = rival_env(RIVAL_VARIANT, "new");
     try {
-        std::string path = bench_env(BENCH_ENV_STORE, "");
         gloo::transport::tcp::attr attributes;
 
-        mkdir(path.c_str(), 0700); /* by whichever rank comes first */
-        store.reset(new gloo::rendezvous::FileStore(path));
+        store.reset(new Store);
+        store->open(rival_env(RIVAL_STORE, ""));
         attributes.iface = "lo";
         device = gloo::transport::tcp::CreateDevice(attributes);
     } catch (const std::exception &error) {
-        return bench_error("%s", error.what());
+        return rival_error("%s", error.what());
     }
     return 0;
+}
+
+const char *version()
+{
+    static const std::string text = std::to_string(GLOO_VERSION_MAJOR) + "." +
+                                    std::to_string(GLOO_VERSION_MINOR) + "." +
+                                    std::to_string(GLOO_VERSION_PATCH);
+    return text.c_str();
 }
 
 /* Synchronous pairs block in writing; beyond this, all ranks do so at once, for ever. */
@@ -62,11 +114,11 @@ constexpr size_t max_synchronous_bytes = 8 << 20;
 void connect(bool synchronous)
 {
     static int generation;
-    gloo::rendezvous::PrefixStore fresh(std::to_string(generation++), *store);
+    gloo::rendezvous::PrefixStore fresh(variant + std::to_string(generation++), *store);
 
     algorithm.reset();
     context = std::make_shared<gloo::rendezvous::Context>(own_rank, world_size);
-    context->setTimeout(std::chrono::seconds(BENCH_COMMAND_LIMIT_S));
+    context->setTimeout(std::chrono::seconds(RIVAL_LIMIT_SECONDS));
     context->connectFullMesh(fresh, device);
     for (int peer = 0; synchronous && peer < world_size; peer++) {
         if (peer != own_rank)
@@ -85,7 +137,7 @@ int prepare(float *buffer, size_t count)
         else if (variant == "ring_chunked")
             algorithm.reset(new gloo::AllreduceRingChunked<float>(context, buffers, count));
     } catch (const std::exception &error) {
-        return bench_error("%s", error.what());
+        return rival_error("%s", error.what());
     }
     return 0;
 }
@@ -105,7 +157,7 @@ int all_reduce(float *buffer, size_t count)
             gloo::allreduce(options);
         }
     } catch (const std::exception &error) {
-        return bench_error("%s", error.what());
+        return rival_error("%s", error.what());
     }
     return 0;
 }
@@ -120,6 +172,10 @@ void fini()
 
 } // namespace
 
-extern "C" const struct bench_engine bench_engine = {
-    init, nullptr, prepare, all_reduce, nullptr, fini,
-};
+int main()
+{
+    static const struct rival_engine engine = {
+        init, version, nullptr, prepare, all_reduce, nullptr, nullptr, fini,
+    };
+    return rival_main(&engine);
+}

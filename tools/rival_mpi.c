@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: MIT */
+/* MPI_Allreduce; compiled once for each MPI that is installed. */
+#include "rival.h"
+
+#include <mpi.h>
+#include <stdio.h>
+#include <string.h>
+
+static int mpi_init(int rank, int size)
+{
+    int mpi_rank = -1, mpi_size = -1;
+    if (MPI_Init(NULL, NULL) != MPI_SUCCESS ||
+        MPI_Comm_rank(MPI_COMM_WORLD, &mpi_rank) != MPI_SUCCESS ||
+        MPI_Comm_size(MPI_COMM_WORLD, &mpi_size) != MPI_SUCCESS)
+        return rival_error("MPI_Init failed");
+    if (mpi_rank != rank || mpi_size != size)
+        return rival_error("rank %d of %d, but of MPI_COMM_WORLD rank %d of %d: another MPI's "
+                           "launcher?",
+                           rank, size, mpi_rank, mpi_size);
+    return 0;
+}
+
+/* The first number with dots: "Open MPI v4.1.4, package", "MPICH Version: 5.0.2". */
+static const char *mpi_version(void)
+{
+    static char text[MPI_MAX_LIBRARY_VERSION_STRING];
+    int length;
+    if (MPI_Get_library_version(text, &length) != MPI_SUCCESS)
+        return "";
+    char *number = text + strcspn(text, "0123456789");
+    number[strspn(number, "0123456789.")] = '\0';
+    return number;
+}
+
+static int mpi_all_reduce(float *buffer, size_t count)
+{
+    int error = MPI_Allreduce(MPI_IN_PLACE, buffer, (int)count, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
+    return error == MPI_SUCCESS ? 0 : rival_error("MPI_Allreduce gave error %d", error);
+}
+
+static void mpi_fini(void)
+{
+    MPI_Finalize();
+}
+
+int main(void)
+{
+    static const struct rival_engine engine = {
+        .init = mpi_init,
+        .version = mpi_version,
+        .all_reduce = mpi_all_reduce,
+        .fini = mpi_fini,
+    };
+    return rival_main(&engine);
+}

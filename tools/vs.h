@@ -1,0 +1,137 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * tutti bench --vs: vs_settings.c lists the rivals and their settings, vs_ranks.c starts their
+ * ranks and has them run blocks, vs.c decides which block is next, vs_report.c prints what was
+ * found.
+ */
+#ifndef TUTTI_TOOL_VS_H
+#define TUTTI_TOOL_VS_H
+
+#include "bench.h"
+#include "ranks.h"
+#include "rival.h"
+
+#include <jansson.h>
+
+/* ---- the rivals ------------------------------------------------------------------------------ */
+
+enum { VS_WORDS = 8, VS_SIZES = 64, VS_INSTANCES = 40, VS_SAMPLES = 100 };
+
+/* In words and environment '@' stands for the environment of scripts/rivals. */
+struct vs_library {
+    const char *name;                  /* what --vs takes */
+    const char *title;                 /* what the chart calls it */
+    const char *program;               /* of one rank */
+    const char *root;                  /* below .rivals; NULL: the system's */
+    const char *launcher;              /* NULL: the tool starts the ranks itself */
+    const char *bound[VS_WORDS];       /* the launcher's arguments for one rank a core */
+    const char *crowded[VS_WORDS];     /* its arguments for unbound ranks */
+    const char *environment[VS_WORDS]; /* NAME=VALUE */
+};
+
+enum vs_use {
+    VS_BOUND = 1,   /* worth running with one rank a core */
+    VS_CROWDED = 2, /* worth running with more ranks than cores */
+    VS_BOTH = VS_BOUND | VS_CROWDED,
+};
+
+/* A library with its variables set. */
+struct vs_setting {
+    int library;      /* the first one is Tutti */
+    const char *name; /* unique; it stands in the results */
+    unsigned uses;    /* enum vs_use */
+    size_t from, to;  /* bytes, inclusive; elsewhere another setting was found to win */
+    const char *environment[VS_WORDS]; /* NAME=VALUE */
+};
+
+extern const struct vs_library vs_libraries[];
+extern const int vs_library_count;
+extern const struct vs_setting vs_settings[];
+extern const int vs_setting_count;
+
+/* Reads names joined by commas, or "all", into a bit for each library. False, with the first
+ * unknown word in *bad, if there is one. */
+bool vs_parse(char *text, unsigned *libraries, const char **bad);
+/* "openmpi, mpich, ..." */
+const char *vs_names(void);
+/* The text with '@' replaced. */
+void vs_expand(const struct vs_library *library, const char *text, char *expanded, size_t capacity);
+
+/* ---- their ranks ----------------------------------------------------------------------------- */
+
+/* One setting, its ranks alive and asleep until they are told to run a block. */
+struct vs_instance {
+    const struct vs_setting *setting;
+    const struct bench_config *config;
+    struct ping *ping; /* of our own */
+    size_t capacity;   /* bytes of the largest message */
+    bool alive;
+    struct ranks ranks; /* the processes: its ranks, or their launcher */
+    int listener, log;  /* -1 if closed; the log is what the processes wrote */
+    char address[16];   /* abstract name of the listener */
+    char version[sizeof((struct rival_hello *)0)->version];
+    int sockets[TUTTI_MAX_RANKS]; /* by rank; -1 is none */
+};
+
+struct vs_block {
+    double us;            /* of one operation, on the slowest rank */
+    double round_trip_ns; /* between our ranks 0 and 1 */
+    bool preempted;       /* a rank lost its core to another process meanwhile */
+    bool wrong;           /* of a block that failed: a rank found wrong elements */
+    char algo[24];
+};
+
+/* Forks the processes, which wait; ours before the tool has a thread. False after a message. */
+bool vs_instance_fork(struct vs_instance *instance);
+/* Lets them begin and meets all ranks. False after a message; then only vs_instance_stop() is left.
+ */
+bool vs_instance_meet(struct vs_instance *instance, const char *store_url);
+/* Has all ranks obey one command. False, after a message, if a rank failed or a result is wrong. */
+bool vs_instance_run(struct vs_instance *instance, const struct rival_command *command,
+                     struct vs_block *block);
+/* Lets the ranks end, or kills them after a few seconds. */
+void vs_instance_stop(struct vs_instance *instance);
+
+/* ---- what is measured ------------------------------------------------------------------------ */
+
+/* Where the cores were: the placements of one run. */
+enum { VS_NEAR, VS_FAR, VS_PLACEMENTS };
+
+struct vs_samples {
+    int count, quiet_count;
+    double us[VS_SAMPLES];    /* of an operation, one a block */
+    double quiet[VS_SAMPLES]; /* those of blocks that no other process disturbed */
+};
+
+/* One instance at one size. */
+struct vs_cell {
+    struct vs_samples samples[VS_PLACEMENTS];
+    double last_us; /* of the last block */
+    int blocks;     /* so far, the first ones for calibration only */
+    bool wrong;     /* a check found wrong elements: the samples count for nothing */
+    char algo[24];
+};
+
+struct vs {
+    const struct bench_config *config;
+    tutti_store_t *store;
+    struct ping *ping;
+    struct vs_instance *instances; /* ours first: VS_OURS and VS_SYMMETRIC */
+    int instance_count;
+    struct vs_cell *cells; /* [row][VS_INSTANCES] */
+    int discarded;         /* blocks during which the cores moved */
+};
+
+enum { VS_OURS, VS_SYMMETRIC, VS_FIRST_RIVAL };
+
+struct vs_cell *vs_cell(const struct vs *vs, int row, int instance);
+/* "near" and "far", or why that is not known. */
+const char *vs_placement_name(const struct bench_config *config, int placement);
+/* Measures and reports. False after a message. */
+bool vs_run(const struct bench_config *config);
+
+void vs_print(const struct vs *vs);
+/* False after a message. */
+bool vs_write_json(const struct vs *vs);
+
+#endif

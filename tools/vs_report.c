@@ -1,0 +1,201 @@
+/* SPDX-License-Identifier: MIT */
+/* The table of `tutti bench --vs`, and its JSON file. */
+#include "commit.h"
+#include "json_text.h"
+#include "stats.h"
+#include "tool.h"
+#include "vs.h"
+
+#include <math.h>
+#include <string.h>
+#include <sys/utsname.h>
+
+/* Fewer blocks than this give no median worth printing. */
+enum { LEAST_SAMPLES = 3 };
+
+/* The medians of one size and placement, in microseconds; NaN where there is none. */
+struct line {
+    int row, placement;
+    double us[VS_INSTANCES];
+    int best; /* the fastest rival's instance, -1 if none */
+};
+
+static const struct vs_setting *setting_of(const struct vs *vs, int instance)
+{
+    return vs->instances[instance].setting;
+}
+
+/* A block during which another process took a core from a rank tells of that process. It counts
+ * only if there are hardly any others, or if ranks have to share cores. */
+static double median_us(const struct vs *vs, const struct vs_cell *cell, int placement)
+{
+    const struct vs_samples *samples = &cell->samples[placement];
+    bool quiet = vs->config->placement.bound && samples->quiet_count >= LEAST_SAMPLES;
+    double sorted[VS_SAMPLES];
+    if (cell->wrong || samples->count < LEAST_SAMPLES)
+        return NAN;
+    memcpy(sorted, quiet ? samples->quiet : samples->us, sizeof sorted);
+    return stats_of(sorted, (size_t)(quiet ? samples->quiet_count : samples->count)).p50;
+}
+
+/* The fastest of a library, or of all rivals if library is -1; -1 if none. */
+static int fastest(const struct vs *vs, const struct line *line, int library)
+{
+    int best = -1;
+    for (int i = VS_FIRST_RIVAL; i < vs->instance_count; i++)
+        if ((library < 0 || setting_of(vs, i)->library == library) && !isnan(line->us[i]) &&
+            (best < 0 || line->us[i] < line->us[best]))
+            best = i;
+    return best;
+}
+
+/* False if there is nothing to report. */
+static bool make_line(const struct vs *vs, int row, int placement, struct line *line)
+{
+    bool any = false;
+    *line = (struct line){.row = row, .placement = placement};
+    for (int i = 0; i < vs->instance_count; i++) {
+        line->us[i] = median_us(vs, vs_cell(vs, row, i), placement);
+        any |= !isnan(line->us[i]);
+    }
+    line->best = fastest(vs, line, -1);
+    return any;
+}
+
+static bool has_rival(const struct vs *vs, int library)
+{
+    for (int i = VS_FIRST_RIVAL; i < vs->instance_count; i++)
+        if (setting_of(vs, i)->library == library)
+            return true;
+    return false;
+}
+
+/* NaN if there is none. */
+static double ratio(const struct line *line, int ours)
+{
+    return line->best < 0 ? NAN : line->us[ours] / line->us[line->best];
+}
+
+/* ---- the table ------------------------------------------------------------------------------- */
+
+/* Three digits that matter, or a dash. */
+static void print_us(int width, double us)
+{
+    if (isnan(us))
+        printf(" %*s", width, "-");
+    else
+        printf(" %*.*f", width, us < 1 ? 3 : us < 10 ? 2 : us < 100 ? 1 : 0, us);
+}
+
+static void print_line(const struct vs *vs, const struct line *line)
+{
+    const char *before = "; wrong: ";
+    printf("%12zu %-14s", vs->config->rows[line->row].bytes,
+           vs_placement_name(vs->config, line->placement));
+    for (int i = VS_OURS; i < VS_FIRST_RIVAL; i++)
+        print_us(9, line->us[i]);
+    for (int library = 1; library < vs_library_count; library++) {
+        int best = fastest(vs, line, library);
+        if (has_rival(vs, library))
+            print_us(9, best < 0 ? NAN : line->us[best]);
+    }
+    print_us(7, ratio(line, VS_OURS));
+    print_us(7, ratio(line, VS_SYMMETRIC));
+    printf("  %s", line->best < 0 ? "-" : setting_of(vs, line->best)->name);
+    for (int i = 0; i < vs->instance_count; i++)
+        if (vs_cell(vs, line->row, i)->wrong) {
+            printf("%s%s", before, setting_of(vs, i)->name);
+            before = ", ";
+        }
+    printf("\n");
+}
+
+void vs_print(const struct vs *vs)
+{
+    struct line line;
+    printf("# tutti all_reduce beside others, float32 sum in place, %d ranks %s, commit %s\n",
+           vs->config->ranks, vs->config->placement.bound ? "on a core each" : "not bound",
+           TOOL_COMMIT);
+    printf("# microseconds: medians of blocks, of each rival's best setting\n");
+    printf("#%11s %-14s %9s %9s", "size", "placement", "tutti", "symmetric");
+    for (int library = 1; library < vs_library_count; library++)
+        if (has_rival(vs, library))
+            printf(" %9s", vs_libraries[library].name);
+    printf(" %7s %7s  %s\n", "ratio", "symm.", "best rival");
+    for (int placement = 0; placement < VS_PLACEMENTS; placement++)
+        for (int row = 0; row < vs->config->row_count; row++)
+            if (make_line(vs, row, placement, &line))
+                print_line(vs, &line);
+    if (vs->discarded > 0)
+        printf("# %d blocks discarded: the cores moved meanwhile\n", vs->discarded);
+}
+
+/* ---- JSON ------------------------------------------------------------------------------------ */
+
+/* Rounded, lest the file pretends to more; null for NaN. */
+static json_t *json_number(double value, double digits)
+{
+    return isnan(value) ? json_null() : json_real(round(value * digits) / digits);
+}
+
+static json_t *json_line(const struct vs *vs, const struct line *line, int ours)
+{
+    const struct vs_cell *cell = vs_cell(vs, line->row, ours);
+    json_t *rivals = json_object(), *wrong = json_array();
+    for (int i = 0; i < vs->instance_count; i++) {
+        const char *name = setting_of(vs, i)->name;
+        if (i >= VS_FIRST_RIVAL && !isnan(line->us[i]))
+            json_object_set_new(rivals, name, json_number(line->us[i], 1e4));
+        if (vs_cell(vs, line->row, i)->wrong)
+            json_array_append_new(wrong, json_string(name));
+    }
+    return json_pack("{s:s, s:s, s:s, s:i, s:I, s:s, s:s, s:s, s:o, s:o, s:o, s:i, s:o}",
+                     "collective", "all_reduce", "dtype", "float32", "op", "sum", "ranks",
+                     vs->config->ranks, "bytes", (json_int_t)vs->config->rows[line->row].bytes,
+                     "placement", vs_placement_name(vs->config, line->placement), "buffers",
+                     ours == VS_SYMMETRIC ? "symmetric" : "ordinary", "algo", cell->algo,
+                     "tutti_us", json_number(line->us[ours], 1e4), "rivals", rivals, "ratio",
+                     json_number(ratio(line, ours), 1e3), "samples",
+                     cell->samples[line->placement].count, "wrong_settings", wrong);
+}
+
+/* {"openmpi": "Open MPI 4.1.4"}: whose settings' names begin with the key. */
+static json_t *json_versions(const struct vs *vs)
+{
+    json_t *versions = json_object();
+    for (int i = VS_FIRST_RIVAL; i < vs->instance_count; i++) {
+        const struct vs_library *library = &vs_libraries[setting_of(vs, i)->library];
+        char text[64];
+        snprintf(text, sizeof text, "%s%s%s", library->title, *vs->instances[i].version ? " " : "",
+                 vs->instances[i].version);
+        json_object_set_new(versions, library->name, json_text(text));
+    }
+    return versions;
+}
+
+bool vs_write_json(const struct vs *vs)
+{
+    const struct bench_config *config = vs->config;
+    struct utsname host = {0};
+    struct line line;
+    char machine[512], date[32];
+    json_t *rows = json_array();
+    for (int ours = VS_OURS; ours < VS_FIRST_RIVAL; ours++)
+        for (int placement = 0; placement < VS_PLACEMENTS; placement++)
+            for (int row = 0; row < config->row_count; row++)
+                /* Without ours the rivals' figures stand once. */
+                if (make_line(vs, row, placement, &line) &&
+                    (ours == VS_OURS || !isnan(line.us[ours])))
+                    json_array_append_new(rows, json_line(vs, &line, ours));
+    uname(&host);
+    format_date(date, sizeof date);
+    snprintf(machine, sizeof machine, "%s, %d cores, %s %s", config->placement.cpu_model,
+             config->placement.cores, host.sysname, host.release);
+    json_t *file =
+        json_pack("{s:o, s:s, s:s, s:o, s:o, s:i, s:o}", "machine", json_text(machine), "commit",
+                  TOOL_COMMIT, "date", date, "command", json_text(config->command), "versions",
+                  json_versions(vs), "discarded_blocks", vs->discarded, "rows", rows);
+    bool ok = json_write_rows(file, config->json_path);
+    json_decref(file);
+    return ok || tool_fail_errno("--json: cannot write '%s'", config->json_path);
+}
