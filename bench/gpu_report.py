@@ -8,6 +8,8 @@ usage: gpu_report.py join OUT.json TUTTI.json... [--torch TORCH.json]...
 import json
 import sys
 
+from rows import write as write_rows
+
 # Issue "The GPU": bfloat16 sum in a CUDA graph, slowest rank, microseconds, by ranks and bytes.
 KIB, MIB = 1 << 10, 1 << 20
 GOAL_BYTES = [KIB, 4 * KIB, 8 * KIB, 16 * KIB, 32 * KIB, 64 * KIB, 128 * KIB, 256 * KIB, 512 * KIB,
@@ -67,9 +69,7 @@ def join(out, paths, torch_paths):
     joined.update({"torch": load(path)["torch"] for path in torch_paths})
     joined["command"] = "; ".join(result["command"] for result in results)
     joined["rows"] = rows
-    with open(out, "w", encoding="utf-8") as file:
-        json.dump(joined, file, indent=1)
-        file.write("\n")
+    write_rows(out, joined)
 
 
 def forms(rows):

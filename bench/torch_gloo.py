@@ -15,7 +15,6 @@ usage: torch_gloo.py [--library PATH] [--group PATH] [--json FILE] [--rounds N] 
 """
 import argparse
 import datetime
-import json
 import os
 import platform
 import re
@@ -32,6 +31,7 @@ import torch.multiprocessing as processes
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(HERE, "../tests/python"))
 import tutti_pg  # noqa: E402
+from rows import write as write_rows  # noqa: E402
 
 BATCH = 5  # dense operations a round: their sums stay exact
 DENSE_BYTES = [4 << 10, 64 << 10, 1 << 20, 4 << 20, 16 << 20]
@@ -200,9 +200,7 @@ def main():
             "command": "bench/torch_gloo.py " + " ".join(sys.argv[1:]), "unit": "us, median", "rows": rows,
             "group": group,
         }
-        with open(options.json, "w", encoding="ascii") as file:
-            json.dump(record, file, indent=1)
-            file.write("\n")
+        write_rows(options.json, record)
 
 
 if __name__ == "__main__":

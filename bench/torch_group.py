@@ -14,7 +14,6 @@ usage: torch_group.py --ranks N [--direct] [--json FILE] [--library PATH] [--min
 import argparse
 import ctypes
 import datetime
-import json
 import os
 import platform
 import statistics
@@ -29,6 +28,7 @@ import torch.multiprocessing as processes
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path[:0] = [os.path.join(HERE, "../tests/python"), HERE]
 import tutti_pg  # noqa: E402
+from rows import write as write_rows  # noqa: E402
 
 BLOCKS, CALLS = 3, 20
 FLOAT32, SUM = 0, 1
@@ -152,8 +152,7 @@ def write(options, rows, us):
               "command": f"bench/torch_group.py --ranks {options.ranks}" + " --direct" * options.direct,
               "TUTTI_ALGO": os.environ.get("TUTTI_ALGO", ""), "unit": "us, median", "rows": rows,
               "submit": round(us, 1)}
-    with open(options.json, "w", encoding="utf-8") as out:
-        json.dump(report, out, indent=1)
+    write_rows(options.json, report)
 
 
 def main():

@@ -8,7 +8,6 @@ the slowest rank's counts, and the median of the calls is reported. Every result
 usage: torch_staged.py --ranks N --json FILE [--min BYTES] [--max BYTES] [--factor F]
 """
 import argparse
-import json
 import os
 import statistics
 import tempfile
@@ -17,6 +16,8 @@ import time
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as processes
+
+from rows import write as write_rows
 
 LARGE = 4 << 20
 
@@ -61,8 +62,7 @@ def run(rank, options, store):
         rows.append({"dtype": "float32", "ranks": options.ranks, "bytes": size, "torch_gloo": us})
         size *= options.factor
     if rank == 0:
-        with open(options.json, "w", encoding="utf-8") as out:
-            json.dump({"torch": torch.__version__, "rows": rows}, out, indent=1)
+        write_rows(options.json, {"torch": torch.__version__, "rows": rows})
     dist.destroy_process_group()
 
 

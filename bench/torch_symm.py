@@ -9,7 +9,6 @@ begin each replay together, the slowest one's time counts, and the median of the
 usage: torch_symm.py --ranks N --json FILE [--min BYTES] [--max BYTES] [--factor F] [--dtype NAME]...
 """
 import argparse
-import json
 import os
 import statistics
 import tempfile
@@ -18,6 +17,8 @@ import torch
 import torch.distributed as dist
 import torch.distributed._symmetric_memory as symm
 import torch.multiprocessing as processes
+
+from rows import write as write_rows
 
 DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32, "float16": torch.float16}
 LARGE = 64 << 20
@@ -145,8 +146,7 @@ def run(rank, options, store):
             del source
         del whole
     if rank == 0:
-        with open(options.json, "w", encoding="utf-8") as out:
-            json.dump({"torch": torch.__version__, "rows": rows}, out, indent=1)
+        write_rows(options.json, {"torch": torch.__version__, "rows": rows})
     Hosts.meet()
     # Symmetric memory and process groups have crashed at exit: all is written.
     os._exit(0)
