@@ -1,0 +1,68 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""A result's figures as columns for bench/plot.gp: bytes, then microseconds of each library.
+
+The first line says what is drawn, the second one names the columns. "?" stands where there is no figure.
+Of a result of `tutti bench --vs` the placement is near, or the one with the most rows; of a rival the best setting.
+
+usage: chart.py RESULT.json
+"""
+import collections
+import json
+import sys
+
+# Of results that do not say their versions.
+TITLES = {"openmpi": "Open MPI", "openmpi5": "Open MPI 5", "mpich": "MPICH", "mpich5": "MPICH 5",
+          "intelmpi": "Intel MPI", "gloo": "Gloo"}
+
+
+def best(rivals, *names):
+    """The least of the settings whose first word is one of the names."""
+    return min((us for setting, us in rivals.items() if setting.split(" ")[0] in names), default=None)
+
+
+def cpu(result):
+    """The title, and the columns by name."""
+    rows = result["rows"]
+    counts = collections.Counter(row["placement"] for row in rows)
+    placement = "near" if "near" in counts else counts.most_common(1)[0][0]
+    rows = [row for row in rows if row["placement"] == placement]
+    names = list(dict.fromkeys(setting.split(" ")[0] for row in rows for setting in row["rivals"]))
+    titles = result.get("versions", TITLES)
+    columns = {titles[name]: {row["bytes"]: best(row["rivals"], name) for row in rows} for name in names}
+    for title, kinds in (("Tutti", (None, "ordinary")), ("Tutti, symmetric", ("symmetric",))):
+        columns[title] = {row["bytes"]: row["tutti_us"] for row in rows if row.get("buffers") in kinds}
+    return f"all-reduce, {rows[0]['ranks']} processes, float32 sum", columns
+
+
+def gpu(result):
+    """The same of GPUs: in a graph, out of place; of NCCL and PyTorch the better of two."""
+    rows = [row for row in result["rows"] if row["graph"] and not row["in_place"] and row["dtype"] == "bfloat16"]
+    columns = {}
+    for title, names in ((f"NCCL {result.get('nccl', '')}", ("nccl", "nccl_symmetric")),
+                         ("PyTorch " + result.get("torch", "").split("+")[0],
+                          ("torch_one_shot", "torch_two_shot"))):
+        figures = collections.defaultdict(list)
+        for row in rows:
+            figures[row["bytes"]].append(best(row["rivals"], *names))
+        columns[title] = {size: min((us for us in all_us if us), default=None) for size, all_us in figures.items()}
+    columns["Tutti"] = {row["bytes"]: row["tutti_us"] for row in rows if row["programmatic_launch"]}
+    machine = result["machine"].split(",")[0]
+    return f"all-reduce, {machine}, bfloat16 sum", columns
+
+
+def main():
+    if len(sys.argv) != 2:
+        sys.exit(__doc__)
+    with open(sys.argv[1], encoding="utf-8") as file:
+        result = json.load(file)
+    title, columns = (gpu if result["rows"][0]["placement"] == "gpu" else cpu)(result)
+    columns = {name: figures for name, figures in columns.items() if any(figures.values())}
+    print(f"# {title}")
+    print("\t".join(["bytes"] + [name.strip() for name in columns]))
+    for size in sorted({size for figures in columns.values() for size in figures}):
+        us = [figures.get(size) for figures in columns.values()]
+        print("\t".join([str(size)] + ["?" if value is None else f"{value:.4f}" for value in us]))
+
+
+main()

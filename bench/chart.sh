@@ -1,0 +1,23 @@
+#!/bin/bash
+# SPDX-License-Identifier: MIT
+# Draws docs/all_reduce_cpu.svg and docs/all_reduce_gpu.svg from bench/results, as far as they are there.
+# bench/chart.sh [CPU.json [GPU.json]]
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+if ! command -v gnuplot >/dev/null; then
+    echo "chart.sh: gnuplot is not installed (Debian: gnuplot-nox): no picture" >&2
+    exit 0
+fi
+columns=$(mktemp)
+trap 'rm -f "$columns"' EXIT
+
+# draw RESULT PICTURE
+draw() {
+    [[ -e $1 ]] || return 0
+    python3 bench/chart.py "$1" >"$columns"
+    gnuplot -c bench/plot.gp "$columns" "$2"
+    echo "$2 drawn from $1"
+}
+draw "${1:-bench/results/cpu-2ranks.json}" docs/all_reduce_cpu.svg
+draw "${2:-bench/results/gpu-4-bfloat16.json}" docs/all_reduce_gpu.svg
