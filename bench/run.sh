@@ -1,11 +1,11 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT
 # What `make bench` runs: all-reduces beside other libraries with 2 ranks and with 4, the set-up time, the pictures.
-# bench/run.sh [BUILD_DIRECTORY] [SECONDS_A_COMPARISON]
+# bench/run.sh [BUILD_DIRECTORY] [SECONDS_A_COMPARISON]: build/gcc, 300
 set -euo pipefail
 cd "$(dirname "$0")/.."
 build=${1:-build/gcc}
-seconds=${2:-180}
+seconds=${2:-300}
 results=bench/results
 
 # compare RANKS ARGUMENT...: ten sizes from 8 B to 64 MiB.

@@ -88,6 +88,7 @@ const struct vs_setting vs_settings[] = {
      .environment = {"OMPI_MCA_pml=ob1", "OMPI_MCA_btl=self,sm", "OMPI_MCA_smsc=^cma",
                      "OMPI_MCA_btl_sm_eager_limit=262144", "OMPI_MCA_btl_sm_max_send_size=262144",
                      "OMPI_MCA_btl_sm_segment_size=67108864"}},
+    {OPENMPI5, "openmpi5 ucx", VS_BOTH, .from = 512, .to = ANY, OPENMPI_UCX},
     {OPENMPI5, "openmpi5 sm", VS_BOUND, .from = 4 * KI, .to = 512 * KI,
      .environment = {"OMPI_MCA_coll_sm_priority=100", "OMPI_MCA_coll_sm_fragment_size=65536",
                      "OMPI_MCA_coll_sm_comm_num_segments=32",
