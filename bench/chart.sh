@@ -20,4 +20,4 @@ draw() {
     echo "$2 drawn from $1"
 }
 draw "${1:-bench/results/cpu-2ranks.json}" docs/all_reduce_cpu.svg
-draw "${2:-bench/results/gpu-4-bfloat16.json}" docs/all_reduce_gpu.svg
+draw "${2:-bench/results/gpu-2-bfloat16.json}" docs/all_reduce_gpu.svg

@@ -1,3 +1,6 @@
+# All that can be built, by one name.
+add_custom_target(tutti_rivals)
+
 # An MPI's own wrapper knows its flags. Several MPIs can be installed side by side; those from PyPI are
 # found where scripts/rivals puts them.
 function(rival_mpi name wrapper compile_flag link_flag)
@@ -18,6 +21,7 @@ function(rival_mpi name wrapper compile_flag link_flag)
     add_executable(tutti-bench-${name} rival_mpi.c rival_worker.c)
     target_include_directories(tutti-bench-${name} SYSTEM PRIVATE ${includes})
     target_link_libraries(tutti-bench-${name} PRIVATE tutti_flags ${libraries})
+    add_dependencies(tutti_rivals tutti-bench-${name})
 endfunction()
 
 set(environments ${PROJECT_SOURCE_DIR}/.rivals)
@@ -33,6 +37,7 @@ if(GLOO_INCLUDE_DIR AND GLOO_LIBRARY)
     set(CMAKE_CXX_STANDARD 14)
     add_executable(tutti-bench-gloo rival_gloo.cc rival_worker.c)
     target_link_libraries(tutti-bench-gloo PRIVATE tutti_flags tutti ${GLOO_LIBRARY} Threads::Threads)
+    add_dependencies(tutti_rivals tutti-bench-gloo)
 else()
     message(STATUS "rivals: gloo is not installed")
 endif()
