@@ -13,7 +13,13 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-enum { ROUNDS_PER_VISIT = 3, CALIBRATION_BLOCKS = 2, WANTED = 15, MOST_ITERATIONS = 200000 };
+enum {
+    ROUNDS_PER_VISIT = 3,
+    CALIBRATION_BLOCKS = 2,
+    WANTED = 15,
+    MOST_ITERATIONS = 200000,
+    SLOW_US = 200000
+};
 
 struct vs_cell *vs_cell(const struct vs *vs, int row, int instance)
 {
@@ -167,7 +173,8 @@ static bool measure(struct vs *vs, int row, int which, bool check)
     }
     if (!probe(vs, &after))
         return false;
-    bool calibrating = cell->blocks < CALIBRATION_BLOCKS;
+    /* Of one that takes so long each block counts. */
+    bool calibrating = cell->blocks < CALIBRATION_BLOCKS && block.us < SLOW_US;
     cell->blocks++;
     cell->last_us = block.us > 0 ? block.us : 1e-3;
     memcpy(cell->algo, block.algo, sizeof cell->algo);
@@ -180,10 +187,29 @@ static bool measure(struct vs *vs, int row, int which, bool check)
     return true;
 }
 
-static bool takes_part(const struct vs *vs, int row, int which)
+/* Where ranks share cores, one that does not yield can take a second for an operation, and would
+ * take all the time that there is: it gets the least blocks, and none at larger sizes. */
+static bool is_slow(const struct vs *vs, int row, int which)
+{
+    return vs_cell(vs, row, which)->last_us > SLOW_US;
+}
+
+bool vs_takes_part(const struct vs *vs, int row, int which)
 {
     const struct vs_instance *instance = &vs->instances[which];
-    return instance->alive && worth_running(instance->setting, vs->config->rows[row].bytes);
+    const struct bench_row *rows = vs->config->rows;
+    bool slow = false;
+    for (int i = 0; i < vs->config->row_count; i++)
+        slow |= rows[i].bytes < rows[row].bytes && is_slow(vs, i, which);
+    return instance->alive && !slow && worth_running(instance->setting, rows[row].bytes);
+}
+
+static bool wants_blocks(const struct vs *vs, int row, int which)
+{
+    const struct vs_samples *samples = vs_cell(vs, row, which)->samples;
+    return vs_takes_part(vs, row, which) &&
+           (!is_slow(vs, row, which) ||
+            samples[VS_NEAR].count + samples[VS_FAR].count < VS_LEAST_SAMPLES);
 }
 
 static bool visit(struct vs *vs, int row)
@@ -195,7 +221,7 @@ static bool visit(struct vs *vs, int row)
         /* Another one begins each time, so that none always follows the same neighbour. */
         for (int i = 0; i < vs->instance_count; i++) {
             int which = (i + round) % vs->instance_count;
-            if (takes_part(vs, row, which) && !measure(vs, row, which, round == 0))
+            if (wants_blocks(vs, row, which) && !measure(vs, row, which, round == 0))
                 return false;
         }
     return true;
@@ -209,7 +235,7 @@ static int fewest(const struct vs *vs, int row, int placement)
     int least = VS_SAMPLES;
     for (int i = 0; i < vs->instance_count; i++) {
         int count = vs_cell(vs, row, i)->samples[placement].count;
-        if (takes_part(vs, row, i) && count < least)
+        if (wants_blocks(vs, row, i) && count < least)
             least = count;
     }
     return least;

@@ -123,8 +123,12 @@ struct vs {
 };
 
 enum { VS_OURS, VS_SYMMETRIC, VS_FIRST_RIVAL };
+/* Fewer blocks than this give no median worth printing. */
+enum { VS_LEAST_SAMPLES = 3 };
 
 struct vs_cell *vs_cell(const struct vs *vs, int row, int instance);
+/* Whether it still runs, and is worth running at this size. */
+bool vs_takes_part(const struct vs *vs, int row, int instance);
 /* "near" and "far", or why that is not known. */
 const char *vs_placement_name(const struct bench_config *config, int placement);
 /* Measures and reports. False after a message. */

@@ -10,9 +10,6 @@
 #include <string.h>
 #include <sys/utsname.h>
 
-/* Fewer blocks than this give no median worth printing. */
-enum { LEAST_SAMPLES = 3 };
-
 /* The medians of one size and placement, in microseconds; NaN where there is none. */
 struct line {
     int row, placement;
@@ -30,9 +27,9 @@ static const struct vs_setting *setting_of(const struct vs *vs, int instance)
 static double median_us(const struct vs *vs, const struct vs_cell *cell, int placement)
 {
     const struct vs_samples *samples = &cell->samples[placement];
-    bool quiet = vs->config->placement.bound && samples->quiet_count >= LEAST_SAMPLES;
+    bool quiet = vs->config->placement.bound && samples->quiet_count >= VS_LEAST_SAMPLES;
     double sorted[VS_SAMPLES];
-    if (cell->wrong || samples->count < LEAST_SAMPLES)
+    if (cell->wrong || samples->count < VS_LEAST_SAMPLES)
         return NAN;
     memcpy(sorted, quiet ? samples->quiet : samples->us, sizeof sorted);
     return stats_of(sorted, (size_t)(quiet ? samples->quiet_count : samples->count)).p50;
@@ -49,17 +46,17 @@ static int fastest(const struct vs *vs, const struct line *line, int library)
     return best;
 }
 
-/* False if there is nothing to report. */
+/* False if a setting lacks blocks: who is the best one of the others would say little. */
 static bool make_line(const struct vs *vs, int row, int placement, struct line *line)
 {
-    bool any = false;
+    bool complete = true;
     *line = (struct line){.row = row, .placement = placement};
     for (int i = 0; i < vs->instance_count; i++) {
         line->us[i] = median_us(vs, vs_cell(vs, row, i), placement);
-        any |= !isnan(line->us[i]);
+        complete &= !vs_takes_part(vs, row, i) || !isnan(line->us[i]);
     }
     line->best = fastest(vs, line, -1);
-    return any;
+    return complete;
 }
 
 static bool has_rival(const struct vs *vs, int library)
@@ -126,6 +123,10 @@ void vs_print(const struct vs *vs)
         for (int row = 0; row < vs->config->row_count; row++)
             if (make_line(vs, row, placement, &line))
                 print_line(vs, &line);
+    for (int row = 0; row < vs->config->row_count; row++)
+        if (!make_line(vs, row, VS_NEAR, &line) && !make_line(vs, row, VS_FAR, &line))
+            printf("# %zu bytes: not every setting had its blocks in time; give --seconds\n",
+                   vs->config->rows[row].bytes);
     if (vs->discarded > 0)
         printf("# %d blocks discarded: the cores moved meanwhile\n", vs->discarded);
 }
@@ -183,9 +184,7 @@ bool vs_write_json(const struct vs *vs)
     for (int ours = VS_OURS; ours < VS_FIRST_RIVAL; ours++)
         for (int placement = 0; placement < VS_PLACEMENTS; placement++)
             for (int row = 0; row < config->row_count; row++)
-                /* Without ours the rivals' figures stand once. */
-                if (make_line(vs, row, placement, &line) &&
-                    (ours == VS_OURS || !isnan(line.us[ours])))
+                if (make_line(vs, row, placement, &line) && !isnan(line.us[ours]))
                     json_array_append_new(rows, json_line(vs, &line, ours));
     uname(&host);
     format_date(date, sizeof date);
