@@ -53,9 +53,9 @@ static int count_descriptors(void)
     return count;
 }
 
-static unsigned char *bytes_of(const struct cuda_memory *memory)
+static char *bytes_of(const struct cuda_memory *memory)
 {
-    return (unsigned char *)(uintptr_t)memory->base;
+    return (char *)(uintptr_t)memory->base;
 }
 
 static void created_memory_is_shared_with_whom_it_is_sent_to(void **state)
