@@ -109,7 +109,7 @@ static void map_in_child(int from_parent)
         _exit(2);
     if (cuda_memory_map(driver, 0, fd, PAGE, &memory) != TUTTI_OK)
         _exit(3);
-    strcpy((char *)bytes_of(&memory), "from a child");
+    strcpy(bytes_of(&memory), "from a child");
     cuda_memory_unmap(driver, &memory);
 }
 
