@@ -2,6 +2,7 @@
 # tutti bench: columns, flags, every kind of rank and buffer, JSON, and ends of all kinds.
 # shellcheck source=tests/tools/common.sh
 . "$(dirname "$0")/common.sh"
+need python3
 tutti=$1
 quick=(--iters 10 -w 1)
 

@@ -3,6 +3,7 @@
 # vs.sh TUTTI FAKE [GLOO]: with the real Gloo's program as well, where it was built.
 # shellcheck source=tests/tools/common.sh
 . "$(dirname "$0")/common.sh"
+need python3
 tutti=$1
 fake=$2
 gloo=${3:-}
