@@ -56,6 +56,18 @@ ended() {
     done
 }
 
+# stopped LAUNCHER: one of its ranks has stopped. Sets pids to the ranks' and victim to that rank's.
+stopped() {
+    local pid
+    read -r -a pids <"/proc/$1/task/$1/children" 2>/dev/null || true
+    for pid in "${pids[@]}"; do
+        grep -qs '^State:.T' "/proc/$pid/status" || continue
+        victim=$pid
+        return 0
+    done
+    return 1
+}
+
 lines() {
     [[ -e $1 && $(wc -l <"$1") -ge $2 ]]
 }

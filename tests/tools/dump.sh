@@ -65,22 +65,12 @@ rm -f "$dumps"/*
 # ---- a stopped rank, dumped from outside
 "$tutti" run --no-bind -n 3 "$misfit" stop >"$work/run" 2>&1 &
 launcher=$!
-stopped() {
-    local pid
-    read -r -a pids <"/proc/$launcher/task/$launcher/children" 2>/dev/null || true
-    for pid in "${pids[@]}"; do
-        grep -qs '^State:.T' "/proc/$pid/status" || continue
-        victim=$pid
-        return 0
-    done
-    return 1
-}
 blamed() {
     "$tutti" dump -o "$dumps/%r" "${pids[@]}" >"$work/out" 2>"$work/err" &&
         "$tutti" diagnose "$dumps"/* >"$work/out" &&
         grep -q '^  rank 1 has not come to operation 3$' "$work/out"
 }
-until_true 60 stopped || complain "no rank has stopped"
+until_true 60 stopped "$launcher" || complain "no rank has stopped"
 until_true 60 blamed || { complain "the stopped rank is not blamed"; cat "$work/out" "$work/err"; }
 out '^    its last:   operation 2$'
 mkfifo "$work/device"

@@ -25,22 +25,12 @@ out '^rank 0: 2000 iterations done, the last sum is 1 on 1 ranks$'
 mkdir "$dumps"
 "$tutti" run -n 3 "$survive" stop >"$work/run" 2>&1 &
 launcher=$!
-stopped() {
-    local pid
-    read -r -a pids <"/proc/$launcher/task/$launcher/children" 2>/dev/null || true
-    for pid in "${pids[@]}"; do
-        grep -qs '^State:.T' "/proc/$pid/status" || continue
-        victim=$pid
-        return 0
-    done
-    return 1
-}
 blamed() {
     "$tutti" dump -o "$dumps" "${pids[@]}" >"$work/out" 2>"$work/err" &&
         "$tutti" diagnose "$dumps"/* >"$work/out" &&
         grep -q '^  rank 2 has not come to operation 1000$' "$work/out"
 }
-until_true 60 stopped || complain "no rank has stopped"
+until_true 60 stopped "$launcher" || complain "no rank has stopped"
 until_true 60 blamed || { complain "the stopped rank is not blamed"; cat "$work/out" "$work/err"; }
 out '^communicator "default", generation 1: dumps of 3 of 3 ranks$'
 out '^    its last:   operation 999$'
