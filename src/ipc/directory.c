@@ -5,6 +5,10 @@
  *   ch-RANDOM   a listening socket; unlinked once its rank is connected
  *   job-...     small files of the store
  * Nothing else is ours, and nothing else is touched.
+ *
+ * A process that was killed leaves its files behind; the next start sweeps them. No one can tell
+ * whether the owner of a bound socket lives, so a start sweeps every nw- file. A living owner then
+ * finds its file gone when it renames it, and binds another one.
  */
 #include "ipc/directory.h"
 
@@ -29,7 +33,11 @@
 /* A file name's length after "DIRECTORY/": the prefix and 16 hexadecimal digits. */
 #define NEW_PREFIX "nw-"
 #define OUR_PREFIX "ch-"
-enum { PREFIX_LENGTH = sizeof OUR_PREFIX - 1, NAME_LENGTH = PREFIX_LENGTH + 16 };
+enum {
+    PREFIX_LENGTH = sizeof OUR_PREFIX - 1,
+    NAME_LENGTH = PREFIX_LENGTH + 16,
+    MOST_ATTEMPTS = 100, /* to listen: each was undone by another process's start */
+};
 
 static enum tutti_status directory_check(const char *path, int fd)
 {
@@ -78,7 +86,7 @@ static bool is_stale(int directory, const char *name)
     if (!S_ISSOCK(info.st_mode))
         return false;
     if (strncmp(name, NEW_PREFIX, PREFIX_LENGTH) == 0)
-        return age > 60;
+        return true;
     return strncmp(name, OUR_PREFIX, PREFIX_LENGTH) == 0 && !is_listening(directory, name);
 }
 
@@ -147,20 +155,21 @@ enum tutti_status channel_directory(char *path, size_t size)
     return directory_open(path);
 }
 
-enum tutti_status directory_listen(const char *directory, struct socket_path *path, int *fd)
+/* Sets *swept if another process's start removed the file before it had its name. */
+static enum tutti_status listen_once(const char *directory, struct socket_path *path, int *fd,
+                                     bool *swept)
 {
     uint64_t random;
+    *swept = false;
     enum tutti_status status = random_fill(&random, sizeof random);
     if (status != TUTTI_OK)
         return status;
     int length =
         snprintf(path->text, sizeof path->text, "%s/" OUR_PREFIX "%016" PRIx64, directory, random);
-    if (length < 0 || (size_t)length >= sizeof path->text) {
-        path->text[0] = 0;
+    if (length < 0 || (size_t)length >= sizeof path->text)
         return error_set(TUTTI_ERR_INVALID,
                          "directory %s is too long for the path of a socket (%zu bytes at most)",
                          directory, sizeof path->text - NAME_LENGTH - 2);
-    }
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     memcpy(address.sun_path, path->text, sizeof path->text);
     memcpy(address.sun_path + length - NAME_LENGTH, NEW_PREFIX, PREFIX_LENGTH);
@@ -172,8 +181,13 @@ enum tutti_status directory_listen(const char *directory, struct socket_path *pa
         status = error_errno("cannot bind a socket to %s", address.sun_path);
         goto err_close;
     }
-    if (listen(listener, SOMAXCONN) != 0 || rename(address.sun_path, path->text) != 0) {
+    if (listen(listener, SOMAXCONN) != 0) {
         status = error_errno("cannot listen at %s", address.sun_path);
+        goto err_unlink;
+    }
+    if (rename(address.sun_path, path->text) != 0) {
+        *swept = errno == ENOENT;
+        status = error_errno("cannot rename %s", address.sun_path);
         goto err_unlink;
     }
     *fd = listener;
@@ -183,7 +197,19 @@ err_unlink:
     unlink(address.sun_path);
 err_close:
     close(listener);
-    path->text[0] = 0;
+    return status;
+}
+
+enum tutti_status directory_listen(const char *directory, struct socket_path *path, int *fd)
+{
+    enum tutti_status status;
+    bool swept;
+    int attempts = 0;
+    do {
+        status = listen_once(directory, path, fd, &swept);
+    } while (swept && ++attempts < MOST_ATTEMPTS);
+    if (status != TUTTI_OK)
+        path->text[0] = 0;
     return status;
 }
 

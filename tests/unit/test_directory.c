@@ -5,6 +5,7 @@
 
 #include <fcntl.h>
 #include <limits.h>
+#include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -169,14 +170,9 @@ static void what_died_is_swept(void **state)
     assert_int_equal(directory_listen(chosen, &alive, &listener), TUTTI_OK);
     assert_int_equal(directory_listen(chosen, &(struct socket_path){{0}}, &fd), TUTTI_OK);
     close(fd);
-    /* bound, not listening: as if killed in between, long ago */
+    /* bound, not listening: as if killed in between */
     struct sockaddr_un address = {.sun_family = AF_UNIX};
-    snprintf(address.sun_path, sizeof address.sun_path, "%.80s/nw-old", chosen);
-    fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-    assert_int_equal(bind(fd, (struct sockaddr *)&address, sizeof address), 0);
-    set_age(address.sun_path, 100);
-    snprintf(address.sun_path, sizeof address.sun_path, "%.80s/nw-young", chosen);
-    close(fd);
+    snprintf(address.sun_path, sizeof address.sun_path, "%.80s/nw-bound", chosen);
     fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
     assert_int_equal(bind(fd, (struct sockaddr *)&address, sizeof address), 0);
     close(fd);
@@ -192,9 +188,9 @@ static void what_died_is_swept(void **state)
     assert_int_equal(channel_directory(found, sizeof found), TUTTI_OK);
     assert_int_equal(access(dead.text, F_OK), -1);
     assert_int_equal(access(alive.text, F_OK), 0);
-    assert_false(exists("nw-old"));
+    assert_false(exists("nw-bound"));
     assert_false(exists("job-old"));
-    static const char *const kept[] = {"nw-young", "foreign", "job-young", "ch-file", "notes"};
+    static const char *const kept[] = {"foreign", "job-young", "ch-file", "notes"};
     for (size_t i = 0; i < sizeof kept / sizeof *kept; i++) {
         assert_true(exists(kept[i]));
         assert_int_equal(unlink(in(chosen, kept[i])), 0);
@@ -202,6 +198,42 @@ static void what_died_is_swept(void **state)
     close(listener);
     assert_int_equal(channel_directory(found, sizeof found), TUTTI_OK);
     assert_int_equal(rmdir(chosen), 0); /* the last socket was swept, too */
+}
+
+static _Atomic bool sweeping;
+
+static void *sweep_on(void *context)
+{
+    char path[PATH_MAX];
+    (void)context;
+    while (sweeping)
+        assert_int_equal(channel_directory(path, sizeof path), TUTTI_OK);
+    return NULL;
+}
+
+/* A start elsewhere may sweep a socket between bind and rename. */
+static void listens_while_others_sweep(void **state)
+{
+    (void)state;
+    pthread_t thread;
+    choose("contended");
+    assert_int_equal(channel_directory(found, sizeof found), TUTTI_OK);
+    sweeping = true;
+    assert_int_equal(pthread_create(&thread, NULL, sweep_on, NULL), 0);
+    for (int i = 0; i < 2000; i++) {
+        struct socket_path path;
+        int listener, peer;
+        if (directory_listen(chosen, &path, &listener) != TUTTI_OK)
+            fail_msg("%d: %s", i, tutti_last_error());
+        if (directory_connect(&path, &peer) != TUTTI_OK)
+            fail_msg("%d: %s", i, tutti_last_error());
+        close(peer);
+        close(listener);
+        unlink(path.text);
+    }
+    sweeping = false;
+    pthread_join(thread, NULL);
+    assert_int_equal(rmdir(chosen), 0);
 }
 
 static int make_base(void **state)
@@ -228,6 +260,7 @@ int main(void)
         cmocka_unit_test(foreign_owner_is_refused),
         cmocka_unit_test(too_long_is_refused),
         cmocka_unit_test(what_died_is_swept),
+        cmocka_unit_test(listens_while_others_sweep),
     };
     return cmocka_run_group_tests(tests, make_base, remove_base);
 }
