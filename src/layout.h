@@ -181,7 +181,7 @@ struct layout_arena {
     uint32_t left;     /* release F2: the owner destroyed its communicator */
     uint32_t aborted;  /* the owner was aborted; relaxed: it carries nothing but itself */
     uint32_t touching; /* release T1: the owner is inside its peers' operands: direct.c */
-    uint32_t core;     /* 1 + where the owner last found itself; relaxed: balance.c */
+    uint32_t core;     /* 1 + the core that the owner last ran on; relaxed: same_core.c */
     uint32_t awaits;   /* 1 + the rank that the owner has long waited for; relaxed: survey.c */
     unsigned char pad1[LAYOUT_LINE - 20];
 

@@ -184,7 +184,8 @@ static void group_init(struct cpu_group *group, const struct cpu_group_config *c
     group->oversubscribed = config->oversubscribed;
     group->push = config->size <= PUSH_RANKS || config->oversubscribed;
     group->swap = config->size == 2;
-    group->mates = UINT64_MAX >> (TUTTI_MAX_RANKS - config->size) & ~(UINT64_C(1) << config->rank);
+    group->same_core =
+        UINT64_MAX >> (TUTTI_MAX_RANKS - config->size) & ~(UINT64_C(1) << config->rank);
     group->spin = config->oversubscribed ? 1 : SPIN_POLLS;
     group->yields = config->oversubscribed ? YIELDS_OVERSUBSCRIBED : YIELDS;
     /* Registering takes 20 ms where many cores are to hear of it. */

@@ -61,14 +61,10 @@ struct cpu_group {
     int64_t round_trip_ns[6];
     uint32_t balls[TUTTI_MAX_RANKS];
 
-    /* balance.c */
-    int core;           /* where the rank was at the last look */
-    uint64_t mates;     /* who was there, too, as bits; all others before the first look */
-    int came_from;      /* by the last move */
-    int rest_ms;        /* after the last move that was taken back */
-    int64_t trial_ends; /* of the last move; 0 when it has ended */
-    int64_t look_at;    /* again */
-    int64_t move_at;    /* not before */
+    /* same_core.c */
+    uint64_t
+        same_core;   /* ranks on the core of this one, as bits; before the first look all others */
+    int64_t look_at; /* time of the next look */
 
     uint32_t failed;  /* `fault` is written: release F4 pairs A4 */
     uint32_t claimed; /* the first to fail writes `fault` */

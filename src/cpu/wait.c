@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "cpu/wait.h"
 
-#include "cpu/balance.h"
+#include "cpu/same_core.h"
 #include "deadline.h"
 #include "signature.h"
 
@@ -126,13 +126,11 @@ static enum tutti_status wait_long(struct cpu_group *group, int peer, const uint
         }
         if (sleeps)
             bell_sleep(group, peer, word, value, deadline_left_ms(deadline));
-        else if (balance_core_is_wanted(group, peer, word, value) ||
-                 !wait_polls(word, value, POLLS))
+        else if (same_core_wanted(group, peer, word, value) || !wait_polls(word, value, POLLS))
             sched_yield();
-        int64_t before = now;
         now = deadline_now();
         if (!sleeps)
-            balance(group, now, now - before);
+            same_core_update(group, now);
     }
 }
 

@@ -3,11 +3,11 @@
  * The group's thread. It never waits but for its bell, or amid an operation that all ranks have
  * begun: an operation that some rank has not submitted lies in a table, and keeps nothing up.
  */
-#include "cpu/balance.h"
 #include "cpu/group.h"
 #include "deadline.h"
 #include "ipc/futex.h"
 #include "order.h"
+#include "pg/affinity.h"
 #include "pg/pg.h"
 #include "point.h"
 
@@ -453,7 +453,7 @@ void *pg_engine(void *argument)
 {
     struct tutti_pg *pg = argument;
     (void)prctl(PR_SET_TIMERSLACK, 1UL, 0, 0, 0); /* naps of 50 us are 100 without it */
-    balance_keep_to_part(pg->comm->cores, pg->boards.rank, pg->boards.size);
+    affinity_keep_to_part(pg->comm->cores, pg->boards.rank, pg->boards.size);
     while (turn(pg))
         ;
     bool caused = pg->over && pg->fault.peer >= 0; /* nobody else writes these */
