@@ -443,6 +443,7 @@ static enum tutti_status device_open(struct tutti_comm *comm, struct workspace *
         }),
         .table = &work->table,
         .by_links = plan_by_links(&comm->paths),
+        .ring = topology_ring_place(&comm->topology, comm->rank),
         .host = &comm->cpu,
         .marked = comm->recorder.pattern != NULL,
         .recorder_fd = comm->recorder.fd,
@@ -453,8 +454,10 @@ static enum tutti_status device_open(struct tutti_comm *comm, struct workspace *
     enum tutti_status status = cuda_group_open(&config, &comm->cuda);
     if (status != TUTTI_OK)
         cpu_group_close(&comm->cpu);
-    else if (cuda_group_is_staged(comm->cuda))
+    else if (cuda_group_is_staged(comm->cuda)) {
         comm->paths.all = comm->paths.staged = true;
+        comm->paths.ring = false;
+    }
     return status;
 }
 
@@ -463,20 +466,12 @@ static enum tutti_status device_open(struct tutti_comm *comm, struct workspace *
 static struct cpu_links links_make(const struct tutti_comm *comm, const int *order)
 {
     const struct topology *topology = &comm->topology;
-    const int size = comm->world_size;
     const bool sparse = !comm->paths.all && comm->config.device == TUTTI_DEVICE_CPU;
     struct cpu_links links = {.reach = topology->linked[comm->rank], .sparse = sparse};
     if (!sparse)
         links.reach = UINT64_MAX;
     if (comm->paths.mesh)
         topology_mesh_place(topology, order, comm->rank, &links.mesh);
-    for (int place = 0; place < size && comm->paths.ring; place++) {
-        if (topology->ring[place] != comm->rank)
-            continue;
-        links.place = place;
-        links.before = topology->ring[(place + size - 1) % size];
-        links.after = topology->ring[(place + 1) % size];
-    }
     return links;
 }
 
@@ -504,11 +499,11 @@ static enum tutti_status groups_open(struct tutti_comm *comm, struct workspace *
     int order[TUTTI_MAX_RANKS];
     for (int leaf = 0; leaf < comm->world_size; leaf++)
         order[leaf] = comm->config.leaf_order[leaf];
-    plan_paths_make(&comm->topology, order, &comm->paths);
+    const bool cuda = comm->config.device == TUTTI_DEVICE_CUDA;
+    plan_paths_make(&comm->topology, order, cuda, &comm->paths);
     enum tutti_status status = forced_check(comm);
     if (status != TUTTI_OK)
         return status;
-    const bool cuda = comm->config.device == TUTTI_DEVICE_CUDA;
     const char *why = NULL;
     enum cuda_place place = cuda ? place_choose(comm, work->records, &why) : CUDA_PLACE_FOUND;
     const struct cpu_links links = links_make(comm, order);

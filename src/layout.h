@@ -46,7 +46,7 @@ enum {
 struct layout_header {
     uint64_t signature; /* collective, dtype, op, algorithm, count: signature.h */
     uint32_t parameter; /* hash of the scalar */
-    uint32_t turn;      /* a count, written last: release M1, P1, P2, Q1, Q2, V1 */
+    uint32_t turn;      /* a count, written last: release M1, P1, P2, Q1, V1 */
 };
 
 /* Where the operands lie, for peers that can reach them: follows the header of a large operation's

@@ -45,9 +45,7 @@ void options_algo_text(const char *variable, enum tutti_algo algo, char *text, s
 
 enum tutti_status options_algo_check(const char *variable, enum tutti_algo algo, bool cuda)
 {
-    bool transport = (algo >= TUTTI_ALGO_ONE_SHOT_LL && algo <= TUTTI_ALGO_TWO_SHOT_PIPELINED) ||
-                     algo == TUTTI_ALGO_HOST_STAGED;
-    if (is_known(algo) && (cuda || !transport))
+    if (is_known(algo) && (cuda || algo <= TUTTI_ALGO_HYBRID_CUBE_MESH))
         return TUTTI_OK;
     char text[OPTIONS_ALGO_BYTES];
     options_algo_text(variable, algo, text, sizeof text);
@@ -56,7 +54,7 @@ enum tutti_status options_algo_check(const char *variable, enum tutti_algo algo,
                          "%s: expected a value of enum tutti_algo, 0 (none) to %d (%s)", text,
                          (int)TUTTI_ALGO_HOST_STAGED, tutti_algo_name(TUTTI_ALGO_HOST_STAGED));
     return error_set(TUTTI_ERR_INVALID,
-                     "%s: it is for CUDA communicators, a CPU communicator has one_shot, two_shot, "
-                     "hybrid_cube_mesh and ring: name one of these, or %s",
+                     "%s: it is for CUDA communicators, a CPU communicator has one_shot, two_shot "
+                     "and hybrid_cube_mesh: name one of these, or %s",
                      text, variable ? "unset it" : "none");
 }

@@ -12,12 +12,13 @@ static size_t least(size_t a, size_t b)
     return a < b ? a : b;
 }
 
-void plan_paths_make(const struct topology *topology, const int *order, struct plan_paths *paths)
+void plan_paths_make(const struct topology *topology, const int *order, bool cuda,
+                     struct plan_paths *paths)
 {
     struct topology_mesh mesh;
     *paths = (struct plan_paths){.all = true};
     paths->mesh = topology_mesh_place(topology, order, 0, &mesh);
-    paths->ring = topology->has_ring;
+    paths->ring = cuda && topology->has_ring;
     paths->staged =
         topology->kind != TUTTI_TOPOLOGY_FULLY_CONNECTED && !paths->mesh && !paths->ring;
     paths->all = topology->kind == TUTTI_TOPOLOGY_FULLY_CONNECTED || paths->staged;
@@ -32,7 +33,7 @@ enum tutti_status plan_check(const struct plan_paths *paths, const struct topolo
     if (reaches_all && !paths->all)
         needs = "it needs a link between any two of them";
     else if (algo == TUTTI_ALGO_RING && !paths->ring)
-        needs = "it needs a ring of links that joins them all, and there is none";
+        needs = "it needs GPUs that a ring of links joins";
     else if (algo == TUTTI_ALGO_HYBRID_CUBE_MESH && !paths->mesh)
         needs = topology->size != TOPOLOGY_MESH_RANKS ? "it needs 8 of them"
                 : topology->kind == TUTTI_TOPOLOGY_HYBRID_CUBE_MESH

@@ -9,13 +9,14 @@
 /* What the links of a communicator allow. */
 struct plan_paths {
     bool all;    /* one-shot and two-shot: every rank reaches every other one */
-    bool staged; /* all, though no path of links joins the ranks: CPU ranks share their memory */
+    bool staged; /* all, though no path of links joins the ranks: they share the host's memory */
     bool mesh;
-    bool ring;
+    bool ring; /* of GPUs: its algorithm is a kernel */
 };
 
-/* order is the leaf order. */
-void plan_paths_make(const struct topology *topology, const int *order, struct plan_paths *paths);
+/* order is the leaf order; cuda: the ranks' device is a GPU. */
+void plan_paths_make(const struct topology *topology, const int *order, bool cuda,
+                     struct plan_paths *paths);
 /* Whether an algorithm can run: INVALID says why not. */
 enum tutti_status plan_check(const struct plan_paths *paths, const struct topology *topology,
                              enum tutti_algo algo);

@@ -96,6 +96,19 @@ void topology_quads_order(const struct topology *topology, int *order)
             order[leaf++] = __builtin_ctzll(rest);
 }
 
+struct topology_ring topology_ring_place(const struct topology *topology, int rank)
+{
+    struct topology_ring found = {0};
+    const int size = topology->size;
+    for (int place = 0; place < size && topology->has_ring; place++) {
+        if (topology->ring[place] == rank)
+            found = (struct topology_ring){.place = place,
+                                           .before = topology->ring[(place + size - 1) % size],
+                                           .after = topology->ring[(place + 1) % size]};
+    }
+    return found;
+}
+
 bool topology_mesh_place(const struct topology *topology, const int *order, int rank,
                          struct topology_mesh *mesh)
 {

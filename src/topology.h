@@ -46,6 +46,14 @@ void topology_force(int size, const char *reason, struct topology *topology);
  * ten ranks. */
 bool topology_ring_find(const uint64_t *linked, int size, int *ring);
 
+/* How one rank takes part in the algorithm of a ring. */
+struct topology_ring {
+    int place;         /* ring[place] is the rank */
+    int before, after; /* ranks: its neighbours */
+};
+/* All zero if there is no ring. */
+struct topology_ring topology_ring_place(const struct topology *topology, int rank);
+
 /* How one rank takes part in the algorithm of a hybrid cube mesh. */
 struct topology_mesh {
     int leaves[4]; /* its quad, in leaf order */

@@ -281,7 +281,6 @@ static error_t parse_long_option(int key, char *text, struct argp_state *state)
 static void check_device(struct argp_state *state, const struct bench_config *config)
 {
     bool cuda = config->device == TUTTI_DEVICE_CUDA;
-    bool by_links = config->algo == TUTTI_ALGO_HYBRID_CUBE_MESH || config->algo == TUTTI_ALGO_RING;
     const struct {
         bool wrong;
         const char *text;
@@ -290,8 +289,8 @@ static void check_device(struct argp_state *state, const struct bench_config *co
         {!cuda && config->pdl, "--pdl"},
         {!cuda && config->vs_nccl, "--vs nccl"},
         {!cuda && config->streams > 1, "--streams"},
-        {!cuda && config->algo > TUTTI_ALGO_TWO_SHOT && !by_links,
-         "--algo with a transport of GPUs"},
+        {!cuda && config->algo > TUTTI_ALGO_TWO_SHOT && config->algo != TUTTI_ALGO_HYBRID_CUBE_MESH,
+         "--algo with an algorithm of GPUs"},
     };
     for (size_t i = 0; i < sizeof rules / sizeof *rules; i++)
         if (rules[i].wrong)

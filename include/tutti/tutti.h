@@ -173,8 +173,8 @@ enum tutti_collective {
 /* Static: "all_reduce"; "unknown" for another value. */
 TUTTI_API const char *tutti_collective_name(enum tutti_collective collective);
 
-/* NONE: the measured choice, or none in strict mode. CUDA's are 4 to 7, of which ONE_SHOT and
- * TWO_SHOT leave the choice to the table, and, as an option, 9. Few links: 3, 8, 9. */
+/* NONE: the measured choice, or none in strict mode. 4 to 9 are for CUDA alone; there ONE_SHOT and
+ * TWO_SHOT leave the choice among 4 to 7 to the table. For few links: 3, 8, 9. */
 #define TUTTI_ALGO_MAP(X)                                                                          \
     X(NONE, 0, "none")                                                                             \
     X(ONE_SHOT, 1, "one_shot")                                                                     \

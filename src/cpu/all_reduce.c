@@ -11,7 +11,7 @@ static enum tutti_status by_copies(struct cpu_group *group, const struct request
 }
 
 /* The operation has announced itself. */
-static enum tutti_status by_reach(struct cpu_group *group, const struct request *request)
+static enum tutti_status run_fully_connected(struct cpu_group *group, const struct request *request)
 {
     enum tutti_status status = distance_update(group, request);
     if (request->operands.send_id != LAYOUT_PRIVATE && status == TUTTI_OK) {
@@ -23,7 +23,7 @@ static enum tutti_status by_reach(struct cpu_group *group, const struct request 
     return status == TUTTI_OK ? by_copies(group, request) : status;
 }
 
-static enum tutti_status by_links(struct cpu_group *group, const struct request *request)
+static enum tutti_status run_mesh(struct cpu_group *group, const struct request *request)
 {
     uint32_t sequence = (uint32_t)group->sequence;
     wait_publish(group, wait_announcement(group, group->rank, sequence), sequence,
@@ -31,8 +31,7 @@ static enum tutti_status by_links(struct cpu_group *group, const struct request 
     enum tutti_status status = distance_update(group, request);
     if (status != TUTTI_OK)
         return status;
-    return request->algo == TUTTI_ALGO_RING ? chunked_ring_pieces(group, request)
-                                            : mesh_pieces(group, request);
+    return mesh_pieces(group, request);
 }
 
 /* Each takes steps of its own, and a step's flags name the operation: the mails are not needed. */
@@ -52,12 +51,12 @@ enum tutti_status cpu_all_reduce(struct cpu_group *group, const struct request *
     struct layout_mail *mail = &group->own->mails[group->sequence % LAYOUT_MAILS];
     if (request->algo == TUTTI_ALGO_ONE_SHOT && request->bytes <= LAYOUT_BODY_BYTES)
         return one_shot_mail(group, request);
-    if (request->algo == TUTTI_ALGO_HYBRID_CUBE_MESH || request->algo == TUTTI_ALGO_RING)
-        return by_links(group, request);
+    if (request->algo == TUTTI_ALGO_HYBRID_CUBE_MESH)
+        return run_mesh(group, request);
 
     mail->u.operands = request->operands;
     wait_publish(group, &mail->header, (uint32_t)group->sequence, request);
-    enum tutti_status status = by_reach(group, request);
+    enum tutti_status status = run_fully_connected(group, request);
     if (status != TUTTI_OK && request->operands.send_id == LAYOUT_THIS_PROCESS)
         direct_leave_failed(group);
     return status;

@@ -19,10 +19,8 @@ enum tutti_status swap_piece(struct cpu_group *group, const struct request *requ
                              size_t count);
 void one_shot_reduce(const struct cpu_group *group, const struct request *request, size_t first,
                      size_t count, const void *const *in);
-/* The same for ranks that not all reach each other: by the links of a hybrid cube mesh, or of a
- * ring of ranks. */
+/* The same along the links of a hybrid cube mesh, where not all ranks reach each other. */
 enum tutti_status mesh_pieces(struct cpu_group *group, const struct request *request);
-enum tutti_status chunked_ring_pieces(struct cpu_group *group, const struct request *request);
 /* *done says whether all ranks had operands that all can reach; if not, nothing has happened. */
 enum tutti_status direct_all_reduce(struct cpu_group *group, const struct request *request,
                                     bool *done);

@@ -172,9 +172,6 @@ static void group_init(struct cpu_group *group, const struct cpu_group_config *c
     group->one_process = config->remote == 0;
     group->sparse = links->sparse;
     group->mesh = links->mesh;
-    group->place = links->place;
-    group->before = links->before;
-    group->after = links->after;
     group->isa = config->isa;
     group->copy_long = reduce_copy_long(config->isa);
     group->record = config->record;

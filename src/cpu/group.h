@@ -18,14 +18,11 @@ struct record_page;
 struct cpu_team;
 struct request;
 
-/* Which ranks exchange data, and how this one stands in the algorithms that go by links. */
+/* Which ranks exchange data, and this rank's part in a hybrid cube mesh. */
 struct cpu_links {
     uint64_t reach; /* bit r: the data in rank r's arena are for this rank, and its own for r */
     bool sparse;    /* some pair of ranks exchanges none, be it this one's or not */
     struct topology_mesh mesh; /* if that is one of the algorithms */
-    /* In a ring, if that is one. */
-    int place;
-    int before, after; /* ranks */
 };
 
 struct cpu_group {
@@ -51,7 +48,6 @@ struct cpu_group {
     struct cpu_team *team;      /* of zero-copy operations, the caller's; NULL: there is none */
     int order[TUTTI_MAX_RANKS]; /* order[leaf] is a rank */
     struct topology_mesh mesh;
-    int place, before, after;           /* struct cpu_links */
     uint32_t meetings[TUTTI_MAX_RANKS]; /* of subset barriers, with each peer */
 
     /* distance.c */

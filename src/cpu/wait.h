@@ -77,7 +77,7 @@ static inline void wait_publish(struct cpu_group *group, struct layout_header *h
 {
     header->signature = request->signature;
     header->parameter = request->parameter;
-    order_store_release_u32(&header->turn, turn); /* M1, P1, P2, Q1, Q2, V1 pair A1 */
+    order_store_release_u32(&header->turn, turn); /* M1, P1, P2, Q1, V1 pair A1 */
     bell_ring_if_heard(group);
 }
 

@@ -362,16 +362,18 @@ static void ranks_order(const struct cuda_group_config *config, struct cuda_laun
     launch->place = power_of_two ? 0 : own;
 }
 
-/* How the rank takes part in what goes by links alone, as its host's group has it. */
-static void links_place(const struct cpu_group *host, struct cuda_launch *launch)
+/* How the rank takes part in the algorithms for few links. */
+static void links_place(const struct cuda_group_config *config, struct cuda_launch *launch)
 {
+    const struct cpu_group *host = config->host;
+    const struct topology_ring *ring = &config->ring;
     launch->mesh.partner = (uint8_t)host->mesh.partner;
     for (int p = 0; p < 4 && p < launch->size; p++)
         for (int quarter = 0; quarter < 4; quarter++)
             if (host->mesh.owners[quarter] == launch->ranks[p])
                 launch->mesh.quarters[p] = (uint8_t)quarter;
     launch->ring =
-        (struct cuda_ring){(uint8_t)host->place, (uint8_t)host->before, (uint8_t)host->after};
+        (struct cuda_ring){(uint8_t)ring->place, (uint8_t)ring->before, (uint8_t)ring->after};
 }
 
 /* Who has this rank's device. */
@@ -422,7 +424,7 @@ static enum tutti_status group_make(const struct cuda_group_config *config,
     made->launch.size = config->size;
     made->launch.marked = config->marked;
     ranks_order(config, &made->launch);
-    links_place(config->host, &made->launch);
+    links_place(config, &made->launch);
     made->attribute = (CUlaunchAttribute){
         .id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
         .value = {.programmaticStreamSerializationAllowed = 1},

@@ -56,6 +56,7 @@ struct cuda_group_config {
     size_t one_shot_bytes;             /* PROXY: up to which the hosts take one hop */
     const struct cuda_table *table;    /* equal on all ranks: table.h */
     enum tutti_algo by_links;          /* what goes instead of the table's; NONE: nothing */
+    struct topology_ring ring;         /* this rank's part */
     struct cpu_group *host;            /* met: channel, faults and aborts between the processes */
     bool marked;                       /* kernels mark each operation in the recorder: trail.h */
     int recorder_fd;                   /* of host->record, -1 where there is none; borrowed */

@@ -2,11 +2,10 @@
 /*
  * Chunked ring, for ranks of which only neighbours are linked: data goes to the rank behind alone.
  *
- * As on CPU ranks (cpu/chunked_ring.c), the same elements are cut the same way (ring_cut.h): chunk
- * c sets out from the rank at place c as a partial result in the accumulation type, gathers an
- * input a step, is rounded once by the last rank that adds to it, and goes round again as a result.
- * So all ranks get the bits of one chain a chunk, on either device, and not those of the canonical
- * tree.
+ * ring_cut.h cuts the operation into chunks. Chunk c starts at the rank at place c as a partial
+ * result in the accumulation type. Each step adds the input of one rank. The last rank that adds
+ * rounds once, and the result goes round again. So all ranks get the same bits: those of one
+ * chain of additions a chunk, and not those of the canonical tree.
  *
  * A chunk's units, those of all pieces behind each other, are cut into tiles; block b serves tiles
  * b, b + grid, ... of every chunk. In turn t tile k is at step t - k: a turn takes every tile that

@@ -160,11 +160,11 @@ static bool may_run(const struct side *side, enum tutti_algo algo)
     switch (algo) {
     case TUTTI_ALGO_ONE_SHOT:
     case TUTTI_ALGO_TWO_SHOT:
-        return full || side->staged || (!mesh && !topology->has_ring);
+        return full || side->staged || (!mesh && !may_run(side, TUTTI_ALGO_RING));
     case TUTTI_ALGO_HYBRID_CUBE_MESH:
         return mesh || (full && topology->size == 8);
     case TUTTI_ALGO_RING:
-        return topology->has_ring;
+        return topology->has_ring && device_is_cuda() && !side->staged;
     case TUTTI_ALGO_NONE:
         return true;
     case TUTTI_ALGO_ONE_SHOT_LL:
@@ -323,6 +323,10 @@ static int refusal_check(const struct side *side, enum tutti_algo algo)
     struct ranks *ranks = side->ranks;
     const int rank = side->rank;
     RANKS_CHECK(reduce(side, algo, TUTTI_FLOAT32, TUTTI_OP_SUM, 100, true) == TUTTI_ERR_INVALID);
+    if (algo == TUTTI_ALGO_RING && !device_is_cuda()) {
+        RANKS_CHECK(strstr(tutti_last_error(), "it is for CUDA communicators"));
+        return 0;
+    }
     RANKS_CHECK(strstr(tutti_last_error(), tutti_algo_name(algo)) &&
                 strstr(tutti_last_error(), "it needs"));
     RANKS_CHECK(side->ranks->size != 8 ||

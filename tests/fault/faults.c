@@ -45,9 +45,6 @@ static const struct faults_point cpu_points[] = {
     {"two_shot.collected", CALL_TWO_SHOT, 5, PART_GIVEN},
     {"direct.entered", CALL_DIRECT, 1, PART_MISSING},
     {"direct.reduced", CALL_DIRECT, 1, PART_MISSING},
-    {"ring.filled", CALL_RING, 1, PART_MISSING},
-    {"ring.published", CALL_RING, 1, PART_MISSING},
-    {"ring.filled", CALL_RING, 2, PART_MISSING},
     {"mesh.filled", CALL_MESH, 1, PART_MISSING},
     {"mesh.folded", CALL_MESH, 1, PART_MISSING},
     {"mesh.crossed", CALL_MESH, 1, PART_UNSURE}, /* the other quad has all it needs */
@@ -250,9 +247,7 @@ enum tutti_status faults_call(struct faults_rank *self, int64_t timeout_ms)
     case CALL_DIRECT:
         return all_reduce(self, TUTTI_ALGO_TWO_SHOT, MEMORY_BYTES, 0, timeout_ms);
     case CALL_RING:
-        if (cuda)
-            return all_reduce_cuda(self, TUTTI_ALGO_RING, CUDA_MEMORY_BYTES / 4, timeout_ms);
-        return all_reduce(self, TUTTI_ALGO_RING, 20000, 0, timeout_ms);
+        return all_reduce_cuda(self, TUTTI_ALGO_RING, CUDA_MEMORY_BYTES / 4, timeout_ms);
     case CALL_MESH:
         if (cuda)
             return all_reduce_cuda(self, TUTTI_ALGO_HYBRID_CUBE_MESH, CUDA_MEMORY_BYTES / 2,

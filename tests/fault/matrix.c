@@ -36,6 +36,8 @@ static const char *why_not(const struct fault *fault, enum stage stage, enum pla
         return outcome->why ? outcome->why : fault->only;
     if (!(fault->places >> place & 1))
         return "it strikes a process, which all thread ranks share";
+    if (stage == RING && place != CUDA)
+        return "it is an algorithm of GPUs";
     if (stage == BARRIER && fault->wrong && fault->wrong != WRONG_ORDER)
         return "a barrier has no count, dtype or op";
     if (stage == BETWEEN && fault->wrong)

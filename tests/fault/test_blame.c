@@ -3,8 +3,8 @@
  * Who is to blame. A rank that tells of its end and leaves between a waiter's look at what the
  * others tell and its look at who has left: the waiter says what the rank told, not that it is
  * gone. A rank that is gone before the operation, or dies in it: a waiter for another one, who
- * never calls, says so at once. A rank that comes late in a ring: whoever's time ends names it,
- * even if the rank that it waits for itself has failed a moment ago.
+ * never calls, says so at once. A rank that comes late in a hybrid cube mesh: every rank whose time
+ * ends names it, even if the rank that it waits for has itself failed a moment ago.
  */
 #include "point.h"
 #include "ranks.h"
@@ -22,24 +22,27 @@ void (*point_hook)(const char *name);
 static _Thread_local struct ranks *waiter;
 static bool doomed; /* this process, once it waits */
 
-/* Rank 0's time and rank 1's, which comes to its window before it ends. */
-enum { SHORT_MS = 100, LATE_MS = 2000 };
+/* Time-outs of rank 0 and of rank 4, which reaches the moment in question before its own ends. */
+enum { SHORT_MS = 100, LATE_MS = 2000, MESH = 8 };
 
-/* A rank of a ring in which rank 2 publishes one step and then stands still. */
+/* A rank of a hybrid cube mesh in which rank 2 stands still before it publishes its input. Rank 0,
+ * of the same quad, waits for rank 2; rank 4 of the other quad waits for rank 0, its partner. */
 static _Thread_local struct {
     struct ranks *ranks;
     int rank;
-    int published;
+    bool folded; /* the sums of the own quad are published */
 } link_of;
 
-/* Rank 1, which has published what it can and waits for rank 0, stands between its look at what the
- * others tell and its look at the clock, until both times have ended and rank 0 has failed. */
+/* Rank 4 stands between its look at the others' faults and its look at the clock until both
+ * time-outs have ended and rank 0 has failed. */
 static void hook_late(const char *name)
 {
     struct ranks *ranks = link_of.ranks;
-    if (strcmp(name, "ring.filled") == 0 && ++link_of.published == 2 && link_of.rank == 2)
-        (void)ranks_await(ranks, FAILED, 2);
-    if (strcmp(name, "look.told") != 0 || link_of.rank != 1 || link_of.published != 3)
+    if (strcmp(name, "mesh.filled") == 0 && link_of.rank == 2)
+        (void)ranks_await(ranks, FAILED, MESH - 1);
+    if (strcmp(name, "mesh.folded") == 0)
+        link_of.folded = true;
+    if (strcmp(name, "look.told") != 0 || link_of.rank != 4 || !link_of.folded)
         return;
     link_of.ranks = NULL;
     (void)ranks_await(ranks, FAILED, 1);
@@ -85,22 +88,24 @@ static int blame(struct ranks *ranks, int rank, tutti_store_t *store)
 
 static int late(struct ranks *ranks, int rank, tutti_store_t *store)
 {
-    static const int64_t timeouts_ms[] = {SHORT_MS, LATE_MS, RANKS_TIMEOUT_MS};
-    struct tutti_call_options options = {
-        .struct_size = sizeof options, .algo = TUTTI_ALGO_RING, .timeout_ms = timeouts_ms[rank]};
+    struct tutti_call_options options = {.struct_size = sizeof options,
+                                         .algo = TUTTI_ALGO_HYBRID_CUBE_MESH,
+                                         .timeout_ms = rank == 0   ? SHORT_MS
+                                                       : rank == 4 ? LATE_MS
+                                                                   : RANKS_TIMEOUT_MS};
     struct tutti_fault fault = {.struct_size = sizeof fault};
     unsigned char data[20000] = {0};
     tutti_comm_t *comm;
     RANKS_CHECK(ranks_join(ranks, rank, store, NULL, &comm) == TUTTI_OK);
     link_of.ranks = ranks;
     link_of.rank = rank;
-    link_of.published = 0;
+    link_of.folded = false;
     RANKS_CHECK(tutti_all_reduce_with(data, data, sizeof data, TUTTI_UINT8, TUTTI_SUM, comm, 0,
                                       &options) == TUTTI_ERR_TIMEOUT);
     link_of.ranks = NULL;
     ranks_raise(ranks, FAILED);
     RANKS_CHECK(tutti_comm_status(comm, &fault) == TUTTI_ERR_TIMEOUT && fault.peer == 2);
-    RANKS_CHECK(ranks_await(ranks, FAILED, 3));
+    RANKS_CHECK(ranks_await(ranks, FAILED, MESH));
     tutti_comm_destroy(comm);
     return 0;
 }
@@ -164,7 +169,7 @@ int main(int argc, char **argv)
     static const size_t counts[] = {0, 1, LARGE};
     bool processes = argc == 2 && strcmp(argv[1], "processes") == 0;
     point_hook = hook;
-    int failed = run(2, processes, blame, NULL) + run(3, processes, late, NULL);
+    int failed = run(2, processes, blame, NULL) + run(MESH, processes, late, NULL);
     for (int gone = 1; gone < 3; gone++)
         for (int i = 0; i < 6; i++)
             if (processes || i < 3)

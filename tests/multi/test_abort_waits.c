@@ -34,7 +34,6 @@ static const struct wait waits[] = {
     {"one-shot", 3, TUTTI_ALGO_ONE_SHOT, BYTES / 5, TUTTI_CALL_NO_ZERO_COPY, REDUCES},
     {"two-shot", 3, TUTTI_ALGO_TWO_SHOT, BYTES, TUTTI_CALL_NO_ZERO_COPY, REDUCES},
     {"zero-copy", 3, TUTTI_ALGO_TWO_SHOT, BYTES, 0, REDUCES},
-    {"ring", 3, TUTTI_ALGO_RING, BYTES, 0, REDUCES},
     {"mesh, short", 8, TUTTI_ALGO_HYBRID_CUBE_MESH, 1000, 0, REDUCES},
     {"mesh", 8, TUTTI_ALGO_HYBRID_CUBE_MESH, BYTES, 0, REDUCES},
     {"barrier", 3, TUTTI_ALGO_NONE, 0, 0, MEETS},

@@ -300,13 +300,14 @@ static void test_environment(void **state)
  * have and what to do. */
 static void test_foreign_algorithm(void **state)
 {
-    static const char serves[] = "a CPU communicator has one_shot, two_shot, hybrid_cube_mesh and "
-                                 "ring";
+    static const char serves[] = "a CPU communicator has one_shot, two_shot and "
+                                 "hybrid_cube_mesh";
     static const struct {
         enum tutti_algo algo;
         const char *name;
     } foreign[] = {{TUTTI_ALGO_ONE_SHOT_LL, "one_shot_ll"},
                    {TUTTI_ALGO_TWO_SHOT_PIPELINED, "two_shot_pipelined"},
+                   {TUTTI_ALGO_RING, "ring"},
                    {TUTTI_ALGO_HOST_STAGED, "host_staged"}};
     struct tutti_call_options call = {.struct_size = sizeof call};
     tutti_store_t *memory;

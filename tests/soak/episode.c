@@ -75,8 +75,8 @@ static void members_make(const struct soak_config *config, uint64_t *random,
 {
     uint64_t most = episode->kind == SOAK_COLLECTIVES ? SOAK_COMMS : 1;
     int least = config->cuda ? 2 : 1;
-    episode->count = episode->ring ? 1 : 1 + (int)soak_below(random, most);
-    if (config->communicators && most > 1 && !episode->ring)
+    episode->count = 1 + (int)soak_below(random, most);
+    if (config->communicators && most > 1)
         episode->count = SOAK_COMMS;
     for (int c = 0; c < episode->count; c++) {
         struct soak_members *members = &episode->comms[c];
@@ -216,8 +216,6 @@ void episode_make(const struct soak_config *config, uint64_t number, struct soak
         episode->kind = kind % 5 ? SOAK_GROUP : SOAK_SYMMETRIC;
     deal(&random, episode);
     episode->reversed = soak_below(&random, 3) == 0;
-    episode->ring = episode->kind == SOAK_COLLECTIVES && !config->cuda && episode->size > 2 &&
-                    soak_below(&random, 6) == 0;
     members_make(config, &random, episode);
     episode->operations = 1 + (int)soak_bytes(&random, 12);
     if (config->communicators) /* they are what counts */

@@ -35,8 +35,7 @@ void operation_make(const struct soak_episode *episode, uint64_t *random,
     do {
         o.dtype = (enum tutti_dtype)soak_below(random, TUTTI_DTYPE_COUNT);
         o.op = (enum tutti_op_kind)(1 + soak_below(random, TUTTI_OP_COUNT - 1));
-    } while (!reference_has(o.dtype, o.op) ||
-             (episode->ring && reference_has_order(o.dtype, o.op)));
+    } while (!reference_has(o.dtype, o.op));
     o.algo = (enum tutti_algo)soak_below(random, TUTTI_ALGO_RING + 1);
     o.count = bytes_make(episode, random) / tutti_dtype_size(o.dtype);
     o.offset = soak_below(random, POOL_PERIOD);

@@ -53,13 +53,12 @@ void report_episode(const struct soak *soak, const struct soak_episode *episode,
     for (int r = 0; r < episode->size; r++)
         operations += soak->shared->progress[r].operations;
     printf("episode %llu: %.1f ms, %s, %d ranks, %d processes, %d communicators, store %s, "
-           "operations %llu of %d, fault %s of %x at %d after %lld us%s%s%s\n",
+           "operations %llu of %d, fault %s of %x at %d after %lld us%s%s\n",
            (unsigned long long)episode->number, (double)ns / 1e6, kinds[episode->kind],
            episode->size, episode->processes, episode->count, stores[episode->store],
            (unsigned long long)operations, episode->operations, soak_fault_name(episode->fault),
            episode->victims, episode->fault_at, (long long)episode->delay_us,
-           episode->ring ? ", a ring" : "", episode->shrinks ? ", shrinks" : "",
-           episode->excludes ? ", excludes" : "");
+           episode->shrinks ? ", shrinks" : "", episode->excludes ? ", excludes" : "");
 }
 
 void report_line(const struct soak *soak, const struct soak_totals *totals)

@@ -114,27 +114,6 @@ static void pools_make(struct soak *soak)
         }
 }
 
-/* The links of a ring of so many ranks. */
-static void ring_write(struct soak *soak, int size)
-{
-    char *path = soak->ring_files[size];
-    snprintf(path, sizeof soak->ring_files[size], "%s-ring-%d", soak->directory, size);
-    FILE *file = fopen(path, "we");
-    if (!file)
-        abort();
-    fprintf(file, "tutti-topology 1\nranks %d\n", size);
-    for (int i = 0; i < size; i++)
-        for (int j = 0; j < size; j++) {
-            bool are_linked = (i + 1) % size == j || (j + 1) % size == i;
-            fprintf(file, "%s%c",
-                    i == j       ? "X"
-                    : are_linked ? "1"
-                                 : "0",
-                    j == size - 1 ? '\n' : ' ');
-        }
-    fclose(file);
-}
-
 static size_t shared_bytes(void)
 {
     return sizeof(struct ranks) + sizeof(struct soak_shared);
@@ -153,8 +132,6 @@ static void soak_open(struct soak *soak)
         tutti_op_create_premul_sum(POOL_SCALAR, &soak->premul_sum) != TUTTI_OK)
         abort();
     setenv("TUTTI_DIR", soak->directory, 1);
-    for (int size = 3; size <= SOAK_RANKS; size++)
-        ring_write(soak, size);
     pools_make(soak);
 }
 
@@ -165,8 +142,6 @@ static void soak_close(struct soak *soak)
             pool_destroy(soak->pools[size][reversed]);
             pool_destroy(soak->doubles[size][reversed]);
         }
-    for (int size = 3; size <= SOAK_RANKS; size++)
-        unlink(soak->ring_files[size]);
     tutti_op_destroy(soak->premul_sum);
     munmap(soak->ranks, shared_bytes());
 }

@@ -128,7 +128,6 @@ struct soak_episode {
     int count;                 /* of communicators: the first has all ranks */
     struct soak_members comms[SOAK_COMMS];
     bool reversed; /* the order of the leaves */
-    bool ring;     /* the ranks' links are those of a ring */
     bool known;    /* names of communicators that came and went before, on the same store */
     int graph;     /* on GPUs: launches of each operation's graph; 0: it is called */
     int streams;   /* on GPUs, of each communicator's operations */
@@ -215,7 +214,6 @@ struct soak {
     struct pool *pools[SOAK_RANKS + 1][2];
     struct pool *doubles[SOAK_RANKS + 1][2];
     tutti_op_t premul_sum;
-    char ring_files[SOAK_RANKS + 1][96];
     char directory[64];
 };
 

@@ -156,16 +156,12 @@ static void seat_open(struct seat *seat)
     }
 }
 
-static void environment_set(const struct soak *soak, const struct soak_episode *episode)
+static void environment_set(const struct soak_episode *episode)
 {
     char text[16];
     snprintf(text, sizeof text, "%d", episode->graph);
     setenv("TUTTI_TEST_GRAPH", text, 1);
     setenv("TUTTI_TEST_STREAMS", episode->streams == 2 ? "2" : "1", 1);
-    if (episode->ring)
-        setenv("TUTTI_TOPOLOGY_FILE", soak->ring_files[episode->size], 1);
-    else
-        unsetenv("TUTTI_TOPOLOGY_FILE");
 }
 
 /* This process' ranks in an episode, each a thread. */
@@ -174,7 +170,7 @@ static void episode_run(struct soak *soak, const struct soak_episode *episode, i
 {
     tutti_store_t *keeper = NULL;
     int count = 0;
-    environment_set(soak, episode);
+    environment_set(episode);
     if (episode->store == SOAK_STORE_MEMORY &&
         tutti_store_open("memory:soak", SOAK_GENEROUS_MS, &keeper) != TUTTI_OK)
         abort();

@@ -63,15 +63,7 @@ for algo in none one_shot two_shot; do
     status 0 "$tutti" bench -n 3 --algo "$algo" -b 8 -e 1M -f 32 "${quick[@]}"
     rows 4
 done
-# A ring, whose order of the additions nobody promises, is checked on inputs that have none: forced here or
-# there, or by links that say so.
-status 0 "$tutti" bench -n 3 --algo ring -b 8 -e 1M -f 32 "${quick[@]}" --json "$work/ring.json"
-rows 4
-[[ $(grep -c '"algo": "ring"' "$work/ring.json") == 8 ]] || complain "not a ring"
-status 0 "$tutti" bench -n 2 --algo ring -b 40 -e 40 -d all -o all "${quick[@]}"
-rows 99
-status 0 env TUTTI_ALGO=ring "$tutti" bench -n 3 -b 4000 -e 4000 -d all -o all --threads "${quick[@]}"
-rows 99
+# CPU ranks share memory, whatever the links.
 ring_links "$work/ring"
 status 0 env TUTTI_TOPOLOGY_FILE="$work/ring" "$tutti" bench -n 4 -b 8 -e 64K -f 32 "${quick[@]}"
 rows 3

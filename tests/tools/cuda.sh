@@ -67,7 +67,7 @@ refused '--graph needs --device cuda' --graph
 refused '--pdl needs --device cuda' --pdl
 refused '--vs nccl needs --device cuda' --vs nccl
 refused '--streams needs --device cuda' --streams 2
-refused 'transport of GPUs needs --device cuda' --algo one_shot_ll
+refused 'algorithm of GPUs needs --device cuda' --algo one_shot_ll
 refused "--device: 'tpu'.*cpu or cuda" --device tpu
 refused '--vs: with --device cuda give nccl' --device cuda --vs gloo
 refused "--ranks-as: 'fibres'.*threads or processes" --ranks-as fibres
@@ -134,7 +134,8 @@ assert processes["choices"] == [{"from_bytes": 2, "to_bytes": "any", "algo": "ho
                                  "why": "staged by a host thread: processes share a device"}]
 PYTHON
 # A ring has bits of its own, which are not wrong.
-status 0 env TUTTI_FORCE_FULLY_CONNECTED=1 TUTTI_ALGO=ring "$tutti" info --plan -n 2
+status 1 env TUTTI_FORCE_FULLY_CONNECTED=1 TUTTI_ALGO=ring "$tutti" info --plan -n 2
+err 'TUTTI_ALGO=ring: it is for CUDA communicators' # CPU ranks have none
 out 'test: all-reduce of 3 threads'
 out 'result: ok'
 out 'algo ring'

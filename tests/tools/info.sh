@@ -100,11 +100,11 @@ err 'is of 8 ranks, the world size is 3'
 status 0 env TUTTI_DISABLE=1 "$tutti" info -n 3
 out '^  enabled: no$'
 out 'test all-reduce of 3 processes, result tutti_comm_create: TUTTI_DISABLE is set'
-# A ring has bits of its own, which are not wrong.
+# CPU ranks share memory, whatever the links.
 ring_links "$work/ring"
 status 0 env TUTTI_TOPOLOGY_FILE="$work/ring" "$tutti" info -n 4
 out 'test all-reduce of 4 processes, result ok'
-out 'algo ring, why only the links of a ring join all ranks'
+out 'algo one_shot, why no links join all ranks'
 status 64 "$tutti" info -n 1
 err "'1'.*2 to 64"
 finish
