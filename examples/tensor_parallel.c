@@ -9,7 +9,7 @@
  * that it compares with. The two runs add in different orders: they may differ by 1e-5 of the
  * largest output. The ranks among themselves may not differ in a bit.
  *
- *     tutti run -n 4 build/examples/tensor_parallel
+ *     tutti run -n 4 --bind core build/examples/tensor_parallel
  */
 #define _POSIX_C_SOURCE 200809L /* clock_gettime(), mkstemp(), pread() */
 

@@ -47,28 +47,61 @@ static const char *cpu_model(hwloc_topology_t topology)
     return model ? model : "unknown CPU";
 }
 
-bool place_ranks(struct placement *placement, int ranks, bool bind)
+int place_share(int cores, int ranks, int rank, int *first)
+{
+    *first = (int)((int64_t)cores * rank / ranks);
+    return (int)((int64_t)cores * (rank + 1) / ranks) - *first;
+}
+
+/* The cores of each rank. hwloc counts cores by package and cache, so neighbours are close. */
+static void assign_cores(hwloc_topology_t topology, struct placement *placement, int ranks,
+                         bool share)
+{
+    hwloc_bitmap_t cpus = hwloc_bitmap_alloc();
+    placement->bound = cpus != NULL;
+    for (int rank = 0; placement->bound && rank < ranks; rank++) {
+        int first = rank, count = 1;
+        if (share)
+            count = place_share(placement->cores, ranks, rank, &first);
+        hwloc_bitmap_zero(cpus);
+        for (int i = first; i < first + count; i++)
+            hwloc_bitmap_or(
+                cpus, cpus,
+                hwloc_get_obj_by_type(topology, core_type(topology), (unsigned)i)->cpuset);
+        hwloc_cpuset_to_glibc_sched_affinity(topology, cpus, &placement->sets[rank],
+                                             sizeof placement->sets[rank]);
+        placement->cpus[rank] = hwloc_bitmap_first(cpus);
+    }
+    hwloc_bitmap_free(cpus);
+}
+
+static bool look(struct placement *placement, int ranks, bool bind, bool share)
 {
     hwloc_topology_t topology;
     if (!topology_load(&topology))
         return false;
-    hwloc_obj_type_t type = core_type(topology);
-    placement->cores = hwloc_get_nbobjs_by_type(topology, type);
+    placement->cores = hwloc_get_nbobjs_by_type(topology, core_type(topology));
     placement->cache_bytes = last_cache(topology);
     snprintf(placement->cpu_model, sizeof placement->cpu_model, "%s", cpu_model(topology));
-    placement->bound = bind && ranks <= placement->cores;
+    placement->bound = false;
     for (int rank = 0; rank < TUTTI_MAX_RANKS; rank++) {
         CPU_ZERO(&placement->sets[rank]);
         placement->cpus[rank] = -1;
     }
-    for (int rank = 0; placement->bound && rank < ranks; rank++) {
-        hwloc_obj_t core = hwloc_get_obj_by_type(topology, type, (unsigned)rank);
-        hwloc_cpuset_to_glibc_sched_affinity(topology, core->cpuset, &placement->sets[rank],
-                                             sizeof placement->sets[rank]);
-        placement->cpus[rank] = hwloc_bitmap_first(core->cpuset);
-    }
+    if (bind && ranks <= placement->cores)
+        assign_cores(topology, placement, ranks, share);
     hwloc_topology_destroy(topology);
     return true;
+}
+
+bool place_ranks(struct placement *placement, int ranks, bool bind)
+{
+    return look(placement, ranks, bind, false);
+}
+
+bool place_shares(struct placement *placement, int ranks)
+{
+    return look(placement, ranks, true, true);
 }
 
 bool place_bind(const struct placement *placement, int rank)
@@ -76,8 +109,9 @@ bool place_bind(const struct placement *placement, int rank)
     if (!placement->bound)
         return true;
     if (sched_setaffinity(0, sizeof placement->sets[rank], &placement->sets[rank]) < 0)
-        return tool_fail_errno("rank %d cannot be bound to CPU %d (try --no-bind)", rank,
-                               placement->cpus[rank]);
+        return tool_fail_errno(
+            "rank %d cannot be bound to its cores, from CPU %d on (try --no-bind)", rank,
+            placement->cpus[rank]);
     return true;
 }
 

@@ -26,9 +26,11 @@
 enum { EXIT_CANNOT_EXECUTE = 126, EXIT_NOT_FOUND = 127 }; /* as shells have it */
 enum { BEFORE_MOST = 256 };
 
+enum bind { BIND_SHARE, BIND_CORE, BIND_NONE };
+
 struct run {
     int ranks;
-    bool bind;
+    enum bind bind;
     bool tag;
     int patience_seconds;
     int grace_seconds;
@@ -50,12 +52,15 @@ struct run {
 
 /* ---- the command line ------------------------------------------------------------------------ */
 
-enum { OPTION_NO_BIND = 256, OPTION_TAG, OPTION_PATIENCE, OPTION_GRACE };
+enum { OPTION_BIND = 256, OPTION_NO_BIND, OPTION_TAG, OPTION_PATIENCE, OPTION_GRACE };
 
 static const struct argp_option options[] = {
     {"ranks", 'n', "N", 0, "Ranks, 1 to 64 (default: one for each core)", 0},
-    {"no-bind", OPTION_NO_BIND, 0, 0,
-     "Do not bind each rank to a core of its own (never done when ranks outnumber the cores)", 0},
+    {"bind", OPTION_BIND, "HOW", 0,
+     "share (default): the ranks share out all cores; core: one core for each rank; none. Ranks "
+     "that outnumber the cores are not bound",
+     0},
+    {"no-bind", OPTION_NO_BIND, 0, 0, "The same as --bind none", 0},
     {"tag", OPTION_TAG, 0, 0, "Write [RANK] before each line of a rank's output", 0},
     {"patience", OPTION_PATIENCE, "SECONDS", 0,
      "Time for the ranks that are left when one has failed to notice, to say so, and to end by "
@@ -79,6 +84,17 @@ static const char doc[] =
     "to the ranks. Processes that the ranks leave behind are ended too. If the launcher is killed, "
     "the kernel kills the ranks.";
 
+static enum bind bind_argument(struct argp_state *state, const char *text)
+{
+    static const char *const names[] = {
+        [BIND_SHARE] = "share", [BIND_CORE] = "core", [BIND_NONE] = "none"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (strcmp(text, names[i]) == 0)
+            return (enum bind)i;
+    argp_error(state, "--bind: '%s' is no placement: give share, core or none", text);
+    return BIND_SHARE;
+}
+
 static error_t parse_option(int key, char *text, struct argp_state *state)
 {
     struct run *run = state->input;
@@ -86,8 +102,11 @@ static error_t parse_option(int key, char *text, struct argp_state *state)
     case 'n':
         run->ranks = integer_argument(state, "-n", text, 1, TUTTI_MAX_RANKS);
         return 0;
+    case OPTION_BIND:
+        run->bind = bind_argument(state, text);
+        return 0;
     case OPTION_NO_BIND:
-        run->bind = false;
+        run->bind = BIND_NONE;
         return 0;
     case OPTION_TAG:
         run->tag = true;
@@ -284,15 +303,22 @@ static void end_orphans(struct run *run)
 
 /* ---- start and end --------------------------------------------------------------------------- */
 
+static bool place(struct run *run, int ranks)
+{
+    if (run->bind == BIND_SHARE)
+        return place_shares(&run->placement, ranks);
+    return place_ranks(&run->placement, ranks, run->bind == BIND_CORE);
+}
+
 static bool start(struct run *run)
 {
     find_orphans(run, 0); /* before anything can fail: end_orphans() follows in any case */
-    if (!place_ranks(&run->placement, run->ranks ? run->ranks : 1, run->bind))
+    if (!place(run, run->ranks ? run->ranks : 1))
         return false;
     if (run->ranks == 0) {
         int cores = run->placement.cores;
         run->ranks = cores < TUTTI_MAX_RANKS ? cores : TUTTI_MAX_RANKS;
-        if (!place_ranks(&run->placement, run->ranks, run->bind))
+        if (!place(run, run->ranks))
             return false;
     }
     if (run->tag && !output_open(&run->output, run->ranks))
@@ -319,7 +345,7 @@ int command_run(int argc, char **argv)
                                      .parser = parse_option,
                                      .args_doc = "PROGRAM [ARGUMENT...]",
                                      .doc = doc};
-    struct run run = {.bind = true,
+    struct run run = {.bind = BIND_SHARE,
                       .patience_seconds = 2,
                       .grace_seconds = 5,
                       .signals = -1,

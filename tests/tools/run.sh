@@ -20,14 +20,38 @@ out '^-n\|2\|--tag\|a b\|$'
 
 # ---- placement
 cpus() { "$tutti" run "$@" sh -c 'awk "/^Cpus_allowed_list/ { print \$2 }" /proc/self/status' | sort; }
+# How many CPUs lists such as 0-3,8 name, a list a line.
+width() {
+    awk -F, '{ for (i = 1; i <= NF; i++) { split($i, ends, "-"); count += (ends[2] ? ends[2] : ends[1]) - ends[1] + 1 } }
+             END { print count }'
+}
 ours=$(awk '/^Cpus_allowed_list/ { print $2 }' /proc/self/status)
-if [[ $(nproc) -ge 2 && $(lscpu -p=core | grep -v '#' | sort -u | wc -l) -ge 2 ]]; then
-    [[ $(cpus -n 2 | uniq | wc -l) == 2 ]] || complain "two ranks share a core: $(cpus -n 2)"
+cores=$(lscpu -p=core,cpu | awk -F, -v list="$ours" '
+    BEGIN { count = split(list, parts, ","); for (i = 1; i <= count; i++) { split(parts[i], e, "-")
+            for (cpu = e[1]; cpu <= (e[2] == "" ? e[1] : e[2]); cpu++) allowed[cpu] = 1 } }
+    !/#/ && allowed[$2] { print $1 }' | sort -u | wc -l)
+# One rank has every core; several have shares without a core in common, of which none is left out.
+[[ $(cpus -n 1) == "$ours" ]] || complain "one rank has $(cpus -n 1) of the CPUs $ours"
+[[ $(cpus -n 1 --bind share) == "$ours" ]] || complain "--bind share: one rank has not all CPUs"
+for ranks in 2 3; do
+    [[ $cores -ge $ranks ]] || continue
+    [[ $(cpus -n $ranks | width) == "$(width <<<"$ours")" && $(cpus -n $ranks | uniq | wc -l) == "$ranks" ]] ||
+        complain "$ranks ranks have not shares: $(cpus -n $ranks)"
+done
+if [[ $cores -ge 2 ]]; then
+    [[ $(cpus -n 2 --bind core | uniq | wc -l) == 2 ]] || complain "two ranks share a core: $(cpus -n 2 --bind core)"
+    [[ $(cpus -n 1 --bind core) != "$ours" ]] || complain "--bind core: a rank has every core"
 fi
-[[ $(cpus -n 2 --no-bind | uniq) == "$ours" ]] || complain "--no-bind bound the ranks"
-if [[ $(nproc) -lt 64 ]]; then
-    [[ $(cpus -n 64 | uniq) == "$ours" ]] || complain "64 ranks on $(nproc) cores were bound"
-fi
+for none in '--bind none' --no-bind; do
+    read -ra words <<<"$none"
+    [[ $(cpus -n 2 "${words[@]}" | uniq) == "$ours" ]] || complain "$none bound the ranks"
+done
+for bind in share core; do
+    [[ $cores -ge 64 || $(cpus -n 64 --bind $bind | uniq) == "$ours" ]] ||
+        complain "--bind $bind: 64 ranks on $cores cores were bound"
+done
+status 64 "$tutti" run --bind socket true
+err "--bind: 'socket' is no placement: give share, core or none"
 
 # ---- exit statuses
 status 0 "$tutti" run -n 2 true

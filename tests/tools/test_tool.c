@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Values of the command line, sizes in words, percentiles. */
+/* Values of the command line, sizes in words, percentiles, shares of the cores. */
+#include "place.h"
 #include "stats.h"
 #include "tool.h"
 
@@ -110,12 +111,29 @@ static void percentiles_are_values(void **state)
     assert_true(stats_percentile(two, 2, 0) == 1 && stats_percentile(two, 2, 100) == 5);
 }
 
+/* The shares follow each other, none is empty, and they differ by one core at most. */
+static void shares_cover_all_cores(void **state)
+{
+    (void)state;
+    for (int cores = 1; cores <= 300; cores += cores < 10 ? 1 : 29)
+        for (int ranks = 1; ranks <= TUTTI_MAX_RANKS && ranks <= cores; ranks++) {
+            int next = 0, first;
+            for (int rank = 0; rank < ranks; rank++) {
+                int count = place_share(cores, ranks, rank, &first);
+                assert_int_equal(first, next);
+                assert_in_range(count, cores / ranks, (cores + ranks - 1) / ranks);
+                next += count;
+            }
+            assert_int_equal(next, cores);
+        }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(sizes_are_parsed),       cmocka_unit_test(integers_have_bounds),
         cmocka_unit_test(names_are_parsed),       cmocka_unit_test(sizes_are_written),
-        cmocka_unit_test(percentiles_are_values),
+        cmocka_unit_test(percentiles_are_values), cmocka_unit_test(shares_cover_all_cores),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
