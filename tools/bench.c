@@ -120,6 +120,28 @@ static const char *placement_name(const struct bench *bench)
     return first->moved ? "moved" : ping_name(first->round_trip_ns);
 }
 
+/* The times of the slowest rank, what was wrong on all, and how far the ranks' times differ. */
+static void join_ranks(const struct bench *bench, int place, struct bench_result *result)
+{
+    struct bench_timing *slowest = &result->timing[place];
+    struct bench_spread *spread = &result->ranks[place];
+    uint64_t wrong = 0, tuning_wrong[BENCH_TUNINGS] = {0};
+    const int ranks = bench->config->ranks;
+    for (int rank = 0; rank < ranks; rank++) {
+        const struct bench_timing *timing = &bench->records[rank].timing[place];
+        wrong += timing->wrong;
+        for (int t = 0; t < BENCH_TUNINGS; t++)
+            tuning_wrong[t] += timing->tuning_wrong[t];
+        if (timing->mean_us >= slowest->mean_us)
+            *slowest = *timing;
+        spread->min_us = rank && spread->min_us < timing->own_us ? spread->min_us : timing->own_us;
+        spread->max_us = spread->max_us > timing->own_us ? spread->max_us : timing->own_us;
+        spread->mean_us += timing->own_us / ranks;
+    }
+    slowest->wrong = wrong;
+    memcpy(slowest->tuning_wrong, tuning_wrong, sizeof tuning_wrong);
+}
+
 static bool finish_row(struct bench *bench)
 {
     struct bench_result result = {
@@ -129,20 +151,8 @@ static bool finish_row(struct bench *bench)
         .placement = placement_name(bench),
         .iterations = bench->records[0].iterations,
     };
-    for (int place = 0; place < BENCH_PLACES; place++) {
-        struct bench_timing *slowest = &result.timing[place];
-        uint64_t wrong = 0, tuning_wrong[BENCH_TUNINGS] = {0};
-        for (int rank = 0; rank < bench->config->ranks; rank++) {
-            const struct bench_timing *timing = &bench->records[rank].timing[place];
-            wrong += timing->wrong;
-            for (int t = 0; t < BENCH_TUNINGS; t++)
-                tuning_wrong[t] += timing->tuning_wrong[t];
-            if (timing->mean_us >= slowest->mean_us)
-                *slowest = *timing;
-        }
-        slowest->wrong = wrong;
-        memcpy(slowest->tuning_wrong, tuning_wrong, sizeof tuning_wrong);
-    }
+    for (int place = 0; place < BENCH_PLACES; place++)
+        join_ranks(bench, place, &result);
     bench->rows_done++;
     return bench->listener->row(bench->listener->context, &result);
 }

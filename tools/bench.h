@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * tutti bench: bench_options.c reads the command line, bench.c starts the ranks and watches over
- * them, bench_measure.c is what a rank does (bench_gpu.c with a GPU), bench_report.c prints.
+ * them, bench_measure.c is what a rank does (bench_gpu.c with a GPU), bench_report.c and
+ * bench_table.c print.
  * tutti tune has the same ranks measure tuning files in turn, and listens instead of the report.
  *
  * The ranks are children of the tool (or, with --threads, threads of one child). All of them walk
@@ -51,6 +52,7 @@ struct bench_config {
     bool symmetric;
     int64_t timeout_ms;      /* 0: the library's */
     double patience_seconds; /* of GPU ranks that wait for each other on the host */
+    bool long_rows;          /* the table shows more, with a row for each place */
     const char *json_path;
     unsigned options_given; /* of those that not every measurement takes, a bit each */
     enum tutti_device device;
@@ -106,9 +108,10 @@ enum bench_rival {
 };
 
 struct bench_timing {
-    double mean_us, p50_us, p99_us;
-    double host_us;                /* of a call, on a GPU without a graph; else 0 */
-    double rival_us[BENCH_RIVALS]; /* medians; 0: not measured */
+    double mean_us, p50_us, p99_us; /* of a GPU: of the slowest rank of each round */
+    double own_us;                  /* this rank's mean; of a GPU its median */
+    double host_us;                 /* of a call, on a GPU without a graph; else 0 */
+    double rival_us[BENCH_RIVALS];  /* medians; 0: not measured */
     double tuning_us[BENCH_TUNINGS];
     uint64_t wrong;
     uint64_t tuning_wrong[BENCH_TUNINGS];
@@ -170,6 +173,11 @@ bool bench_send_record(const struct bench_rank *self, const struct bench_record 
 void bench_send_error(const struct bench_rank *self, int row, enum tutti_status status,
                       const char *message);
 
+/* Of own_us, over the ranks. */
+struct bench_spread {
+    double min_us, mean_us, max_us;
+};
+
 /* One row as the table shows it: of the slowest rank. */
 struct bench_result {
     const struct bench_row *row;
@@ -178,6 +186,7 @@ struct bench_result {
     const char *placement; /* "near", "far", "moved", "oversubscribed", "unknown" */
     int iterations;
     struct bench_timing timing[BENCH_PLACES];
+    struct bench_spread ranks[BENCH_PLACES];
 };
 
 /* Who hears of what is measured: either returns false, after a message, to end it. */

@@ -335,6 +335,13 @@ static bool agree_on_rounds(struct gpu_bench *bench, const struct trial *trial, 
     return true;
 }
 
+static double own_median(struct gpu_bench *bench, int series, int rounds)
+{
+    for (int i = 0; i < rounds; i++)
+        bench->values[i] = (double)bench->self->board->samples[series][i][bench->self->rank];
+    return stats_of(bench->values, (size_t)rounds).p50;
+}
+
 /* Of each round the slowest rank's. */
 static struct stats stats_of_series(struct gpu_bench *bench, int series, int rounds)
 {
@@ -355,6 +362,7 @@ static void summarize(struct gpu_bench *bench, const struct trial *trial, int ro
     timing->mean_us = own.mean;
     timing->p50_us = own.p50;
     timing->p99_us = own.p99;
+    timing->own_us = own_median(bench, LIBRARY, rounds);
     if (!bench->config->graph)
         timing->host_us = stats_of_series(bench, HOST_TIME, rounds).p50;
     for (int rival = 0; rival < BENCH_RIVALS; rival++)

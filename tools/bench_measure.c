@@ -204,6 +204,7 @@ static enum tutti_status time_row(struct measure *measure, const struct bench_ro
     }
     struct stats stats = stats_of(measure->samples, samples);
     timing->mean_us = (last - begin) / (double)done * 1e6;
+    timing->own_us = timing->mean_us;
     timing->p50_us = stats.p50;
     timing->p99_us = stats.p99;
     /* A rank that goes on to compute would take the core of one that has yet to be told of its last

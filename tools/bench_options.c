@@ -23,6 +23,7 @@ enum {
     OPTION_ITERS = 256,
     OPTION_ALGO,
     OPTION_JSON,
+    OPTION_LONG,
     OPTION_COLD,
     OPTION_SYMMETRIC,
     OPTION_COLLECTIVE,
@@ -97,6 +98,10 @@ static const struct argp_option options[] = {
     {"streams", OPTION_STREAMS, "N", 0, "Operations take turns on N streams, 1 to 8 (default 1)",
      0},
     {0, 0, 0, 0, "Output:", 6},
+    {"long", OPTION_LONG, 0, 0,
+     "A row for each place, with the fastest rank and the mean of all ranks, p50 and p99, and what "
+     "a call took the host of a GPU",
+     0},
     {"json", OPTION_JSON, "FILE", 0, "Write the results to FILE as well", 0},
     {0},
 };
@@ -105,7 +110,8 @@ static const char doc[] =
     "Measures collective operations between ranks that it starts itself, and prints the columns of "
     "nccl-tests.\v"
     "time is the mean of the slowest rank, in microseconds; algbw is bytes/time and busbw is algbw "
-    "times 2(n-1)/n. p50 and p99 are percentiles of the same rank's times. Operations of up to 1 "
+    "times 2(n-1)/n. --long adds min, the time of the fastest rank, the mean over all ranks, and "
+    "p50 and p99, percentiles of the slowest rank's times. Operations of up to 1 "
     "KiB "
     "are timed in batches of 32, up to 16 KiB of 8 (but in at least 10 batches, and one by one "
     "when "
@@ -254,6 +260,9 @@ static error_t parse_long_option(int key, char *text, struct argp_state *state)
         if (!access_for_writing(text))
             argp_error(state, "--json: '%s' cannot be written: %s", text, strerror(errno));
         config->json_path = text;
+        return 0;
+    case OPTION_LONG:
+        config->long_rows = true;
         return 0;
     case OPTION_COLD:
         config->cold = true;

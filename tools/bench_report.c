@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* The table, in the columns of nccl-tests, and the JSON file in this project's one format. */
+/* What is left of a measurement: the table (bench_table.c), and the file in this project's one
+ * format. */
 #include "bench.h"
+#include "bench_table.h"
 #include "commit.h"
 #include "json_text.h"
 #include "tool.h"
@@ -18,207 +20,6 @@ struct bench_report {
     double busbw_sum;
     int busbw_count;
 };
-
-/* ---- the table ------------------------------------------------------------------------------- */
-
-static bool is_gpu(const struct bench_config *config)
-{
-    return config->device == TUTTI_DEVICE_CUDA;
-}
-
-/* Which sizes, in nccl-tests' words, or which counts. */
-static void print_sizes(const struct bench_config *config)
-{
-    for (int i = 0; i < config->count_count; i++)
-        printf("%s%zu", i ? "," : " counts ", config->counts[i]);
-    if (config->count_count)
-        return;
-    printf(" minBytes %zu maxBytes %zu step: ", config->min_bytes, config->max_bytes);
-    if (config->step_bytes)
-        printf("%zu(bytes)", config->step_bytes);
-    else
-        printf("%d(factor)", config->factor);
-}
-
-static void print_parameters(const struct bench_config *config)
-{
-    int version = tutti_version();
-    printf("# tutti %d.%d.%d %s, isa %s, commit %s\n", version / 10000, version / 100 % 100,
-           version % 100, tutti_collective_name(config->collective), tutti_info_isa(), TOOL_COMMIT);
-    printf("# nRanks %d %s", config->ranks, config->threads ? "threads" : "processes");
-    if (config->collective != TUTTI_COLLECTIVE_BARRIER)
-        print_sizes(config);
-    if (config->warmup == BENCH_UNTIL_STEADY)
-        printf(" warmup iters: auto iters: ");
-    else
-        printf(" warmup iters: %d iters: ", config->warmup);
-    if (config->iterations)
-        printf("%d", config->iterations);
-    else
-        printf("auto");
-    printf(" validation: %d", config->check);
-    if (!is_gpu(config)) {
-        printf(" caches: %s buffers: %s\n", config->cold ? "cold" : "hot",
-               config->symmetric ? "symmetric" : "ordinary");
-        return;
-    }
-    printf(" device: cuda graph: ");
-    if (config->graph && config->batch)
-        printf("%d", config->batch);
-    else
-        printf("%s", config->graph ? "auto" : "no");
-    printf(" pdl: %d streams: %d\n", config->pdl, config->streams);
-}
-
-static void print_ranks(const struct bench_config *config, const struct bench_record *ready,
-                        const char *nccl)
-{
-    double setup_ms = 0;
-    printf("#\n# Using ranks\n");
-    for (int rank = 0; rank < config->ranks; rank++) {
-        printf("#  Rank %2d pid %6d ", rank, ready[rank].pid);
-        if (is_gpu(config))
-            printf("%s\n", ready[rank].device);
-        else if (config->placement.bound)
-            printf("on CPU %d\n", config->placement.cpus[rank]);
-        else
-            printf("not bound (%d cores)\n", config->placement.cores);
-        setup_ms = ready[rank].setup_ms > setup_ms ? ready[rank].setup_ms : setup_ms;
-    }
-    printf("# Set-up of the communicator: %.3f ms (slowest rank)\n", setup_ms);
-    if (*nccl)
-        printf("# NCCL %s\n", nccl);
-    printf("#\n");
-}
-
-/* Of a GPU: what stands behind the columns that all have. */
-static void print_gpu_columns(const struct bench_config *config, bool units)
-{
-    if (is_gpu(config) && !config->graph)
-        printf(" %9s %9s", units ? "(us)" : "host(out)", units ? "(us)" : "host(in)");
-    if (config->vs_nccl)
-        printf(" %9s %9s %6s %9s %9s %6s", units ? "(us,out)" : "nccl", units ? "(us,out)" : "symm",
-               units ? "" : "ratio", units ? "(us,in)" : "nccl", units ? "(us,in)" : "symm",
-               units ? "" : "ratio");
-    printf("\n");
-}
-
-static void print_columns(const struct bench_config *config)
-{
-    const char *quantities = " %8s %7s %7s %6s ";
-    printf("# %46s %36s %36s\n", "", "out-of-place", "in-place");
-    printf("# %10s %12s %11s %10s %6s", "size", "count", "type", "redop", "root");
-    for (int place = 0; place < BENCH_PLACES; place++)
-        printf(quantities, "time", "algbw", "busbw", "#wrong");
-    printf("%9s %9s %9s %9s", "p50(out)", "p99(out)", "p50(in)", "p99(in)");
-    print_gpu_columns(config, false);
-    printf("# %10s %12s %11s %10s %6s", "(B)", "(elements)", "", "", "");
-    for (int place = 0; place < BENCH_PLACES; place++)
-        printf(quantities, "(us)", "(GB/s)", "(GB/s)", "");
-    printf("%9s %9s %9s %9s", "(us)", "(us)", "(us)", "(us)");
-    print_gpu_columns(config, true);
-}
-
-/* Five significant digits whatever the size. */
-static void format_us(double us, char *text, size_t capacity)
-{
-    snprintf(text, capacity,
-             us < 10     ? "%.3f"
-             : us < 1000 ? "%.2f"
-             : us < 1e5  ? "%.1f"
-                         : "%.0f",
-             us);
-}
-
-/* Rounds on a GPU have outliers that say nothing: their median counts. */
-static double time_us(const struct bench_config *config, const struct bench_timing *timing)
-{
-    return is_gpu(config) ? timing->p50_us : timing->mean_us;
-}
-
-/* algbw in GB/s: 1e9 bytes a second. */
-static double algbw(const struct bench_report *report, const struct bench_row *row,
-                    const struct bench_timing *timing)
-{
-    double us = time_us(report->config, timing);
-    return us > 0 ? (double)row->bytes / us * 1e-3 : 0;
-}
-
-static double busbw(const struct bench_report *report, const struct bench_row *row,
-                    const struct bench_timing *timing)
-{
-    int ranks = report->config->ranks;
-    return algbw(report, row, timing) * 2 * (ranks - 1) / ranks;
-}
-
-static void print_timing(const struct bench_report *report, const struct bench_row *row,
-                         const struct bench_timing *timing)
-{
-    char time[32], wrong[32] = "N/A";
-    format_us(time_us(report->config, timing), time, sizeof time);
-    if (report->config->check)
-        snprintf(wrong, sizeof wrong, "%llu", (unsigned long long)timing->wrong);
-    printf(" %8s %7.2f %7.2f %6s ", time, algbw(report, row, timing), busbw(report, row, timing),
-           wrong);
-}
-
-/* To the fastest rival; 0 if there is none. */
-static double ratio(const struct bench_timing *timing)
-{
-    double best = 0;
-    for (int rival = 0; rival < BENCH_RIVALS; rival++)
-        if (timing->rival_us[rival] > 0 && (best <= 0 || timing->rival_us[rival] < best))
-            best = timing->rival_us[rival];
-    return best > 0 ? timing->p50_us / best : 0;
-}
-
-static void print_us(double us)
-{
-    char text[32] = "-";
-    if (us > 0)
-        format_us(us, text, sizeof text);
-    printf(" %9s", text);
-}
-
-static void print_gpu_cells(const struct bench_config *config, const struct bench_result *result)
-{
-    for (int place = 0; place < BENCH_PLACES && is_gpu(config) && !config->graph; place++)
-        print_us(result->timing[place].host_us);
-    for (int place = 0; place < BENCH_PLACES && config->vs_nccl; place++) {
-        const struct bench_timing *timing = &result->timing[place];
-        for (int rival = 0; rival < BENCH_RIVALS; rival++)
-            print_us(timing->rival_us[rival]);
-        if (ratio(timing) > 0)
-            printf(" %6.2f", ratio(timing));
-        else
-            printf(" %6s", "-");
-    }
-    printf("\n");
-    fflush(stdout);
-}
-
-static void print_row(struct bench_report *report, const struct bench_result *result)
-{
-    const struct bench_row *row = result->row;
-    bool barrier = report->config->collective == TUTTI_COLLECTIVE_BARRIER;
-    printf("  %10zu %12zu %11s %10s %6d", row->bytes, row->count,
-           barrier ? "-" : tutti_dtype_name(row->dtype), barrier ? "-" : op_kind_name(row->op), -1);
-    for (int place = 0; place < BENCH_PLACES; place++) {
-        if (barrier && place == BENCH_IN_PLACE)
-            printf(" %8s %7s %7s %6s ", "-", "-", "-", "-");
-        else
-            print_timing(report, row, &result->timing[place]);
-    }
-    for (int place = 0; place < BENCH_PLACES; place++) {
-        char p50[32] = "-", p99[32] = "-";
-        if (!barrier || place == BENCH_OUT_OF_PLACE) {
-            format_us(result->timing[place].p50_us, p50, sizeof p50);
-            format_us(result->timing[place].p99_us, p99, sizeof p99);
-        }
-        printf("%9s %9s ", p50, p99);
-    }
-    print_gpu_cells(report->config, result);
-}
 
 /* ---- JSON ------------------------------------------------------------------------------------ */
 
@@ -251,24 +52,26 @@ static bool append_row(struct bench_report *report, const struct bench_result *r
     const struct bench_config *config = report->config;
     const struct bench_row *row = result->row;
     const struct bench_timing *timing = &result->timing[place];
+    const struct bench_spread *ranks = &result->ranks[place];
     bool barrier = config->collective == TUTTI_COLLECTIVE_BARRIER;
     json_t *object = json_pack(
         "{s:s, s:s?, s:s?, s:i, s:I, s:s, s:s?, s:f, s:o, s:o, s:f, s:f, s:f, s:b, s:b, s:b, "
-        "s:b, s:i}",
+        "s:b, s:i, s:f, s:f, s:f}",
         "collective", tutti_collective_name(config->collective), "dtype",
         barrier ? NULL : tutti_dtype_name(row->dtype), "op", barrier ? NULL : op_kind_name(row->op),
         "ranks", config->ranks, "bytes", (json_int_t)row->bytes, "placement", result->placement,
         "algo", barrier ? NULL : tutti_algo_name(result->algo), "tutti_us", timing->p50_us,
         "rivals", rivals_of(timing), "ratio",
-        ratio(timing) > 0 ? json_real(ratio(timing)) : json_null(), "mean_us", timing->mean_us,
-        "p50_us", timing->p50_us, "p99_us", timing->p99_us, "in_place", place == BENCH_IN_PLACE,
-        "cold", config->cold, "symmetric", config->symmetric, "threads", config->threads,
-        "iterations", result->iterations);
+        bench_ratio(timing) > 0 ? json_real(bench_ratio(timing)) : json_null(), "mean_us",
+        timing->mean_us, "p50_us", timing->p50_us, "p99_us", timing->p99_us, "in_place",
+        place == BENCH_IN_PLACE, "cold", config->cold, "symmetric", config->symmetric, "threads",
+        config->threads, "iterations", result->iterations, "rank_min_us", ranks->min_us,
+        "rank_mean_us", ranks->mean_us, "rank_max_us", ranks->max_us);
     if (object)
         json_object_set_new(object, "wrong",
                             config->check && !barrier ? json_integer((json_int_t)timing->wrong)
                                                       : json_null());
-    if (object && is_gpu(config))
+    if (object && bench_is_gpu(config))
         add_gpu(object, config, timing);
     return json_array_append_new(report->rows, object) == 0;
 }
@@ -280,7 +83,7 @@ static bool write_json(const struct bench_report *report)
     char machine[512], date[32];
     uname(&host);
     format_date(date, sizeof date);
-    if (is_gpu(config))
+    if (bench_is_gpu(config))
         snprintf(machine, sizeof machine, "%s, %s, %d cores", report->gpus,
                  config->placement.cpu_model, config->placement.cores);
     else
@@ -327,20 +130,17 @@ struct bench_report *bench_report_begin(const struct bench_config *config,
     report->config = config;
     report->rows = rows;
     name_machine(report, ready);
-    print_parameters(config);
-    print_ranks(config, ready, report->nccl);
-    print_columns(config);
-    fflush(stdout);
+    table_begin(config, ready, report->nccl);
     return report;
 }
 
 bool bench_report_row(struct bench_report *report, const struct bench_result *result)
 {
     bool barrier = report->config->collective == TUTTI_COLLECTIVE_BARRIER;
-    print_row(report, result);
+    table_row(report->config, result);
     for (int place = 0; place < (barrier ? 1 : BENCH_PLACES); place++) {
         report->wrong += result->timing[place].wrong;
-        report->busbw_sum += busbw(report, result->row, &result->timing[place]);
+        report->busbw_sum += bench_busbw(report->config, result->row, &result->timing[place]);
         report->busbw_count++;
         if (!append_row(report, result, (enum bench_place)place))
             return tool_fail("no memory for the report");

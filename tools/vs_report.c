@@ -84,27 +84,47 @@ static void print_us(int width, double us)
         printf(" %*.*f", width, us < 1 ? 3 : us < 10 ? 2 : us < 100 ? 1 : 0, us);
 }
 
-static void print_line(const struct vs *vs, const struct line *line)
+/* Settings with wrong results have a line of their own, since there may be many. */
+static void print_wrong(const struct vs *vs, int row)
 {
-    const char *before = "; wrong: ";
-    printf("%12zu %-14s", vs->config->rows[line->row].bytes,
-           vs_placement_name(vs->config, line->placement));
-    for (int i = VS_OURS; i < VS_FIRST_RIVAL; i++)
-        print_us(9, line->us[i]);
-    for (int library = 1; library < vs_library_count; library++) {
-        int best = fastest(vs, line, library);
-        if (has_rival(vs, library))
-            print_us(9, best < 0 ? NAN : line->us[best]);
-    }
-    print_us(7, ratio(line, VS_OURS));
-    print_us(7, ratio(line, VS_SYMMETRIC));
-    printf("  %s", line->best < 0 ? "-" : setting_of(vs, line->best)->name);
+    const char *before = "#  wrong: ";
     for (int i = 0; i < vs->instance_count; i++)
-        if (vs_cell(vs, line->row, i)->wrong) {
+        if (vs_cell(vs, row, i)->wrong) {
             printf("%s%s", before, setting_of(vs, i)->name);
             before = ", ";
         }
-    printf("\n");
+    if (*before == ',')
+        printf("\n");
+}
+
+static void print_line(const struct vs *vs, const struct line *line)
+{
+    printf("%10zu", vs->config->rows[line->row].bytes);
+    for (int i = VS_OURS; i < VS_FIRST_RIVAL; i++)
+        print_us(8, line->us[i]);
+    for (int library = 1; library < vs_library_count; library++) {
+        int best = fastest(vs, line, library);
+        if (has_rival(vs, library))
+            print_us(8, best < 0 ? NAN : line->us[best]);
+    }
+    print_us(6, ratio(line, VS_OURS));
+    print_us(6, ratio(line, VS_SYMMETRIC));
+    printf("  %s\n", line->best < 0 ? "-" : setting_of(vs, line->best)->name);
+    print_wrong(vs, line->row);
+}
+
+static void print_placement(const struct vs *vs, int placement)
+{
+    struct line line;
+    bool named = false;
+    for (int row = 0; row < vs->config->row_count; row++) {
+        if (!make_line(vs, row, placement, &line))
+            continue;
+        if (!named)
+            printf("# placement: %s\n", vs_placement_name(vs->config, placement));
+        named = true;
+        print_line(vs, &line);
+    }
 }
 
 void vs_print(const struct vs *vs)
@@ -114,15 +134,13 @@ void vs_print(const struct vs *vs)
            vs->config->ranks, vs->config->placement.bound ? "on a core each" : "not bound",
            TOOL_COMMIT);
     printf("# microseconds: medians of blocks, of each rival's best setting\n");
-    printf("#%11s %-14s %9s %9s", "size", "placement", "tutti", "symmetric");
+    printf("#%9s %8s %8s", "size", "tutti", "symm.");
     for (int library = 1; library < vs_library_count; library++)
         if (has_rival(vs, library))
-            printf(" %9s", vs_libraries[library].name);
-    printf(" %7s %7s  %s\n", "ratio", "symm.", "best rival");
+            printf(" %8s", vs_libraries[library].name);
+    printf(" %6s %6s  %s\n", "ratio", "symm.", "best rival");
     for (int placement = 0; placement < VS_PLACEMENTS; placement++)
-        for (int row = 0; row < vs->config->row_count; row++)
-            if (make_line(vs, row, placement, &line))
-                print_line(vs, &line);
+        print_placement(vs, placement);
     for (int row = 0; row < vs->config->row_count; row++)
         if (!make_line(vs, row, VS_NEAR, &line) && !make_line(vs, row, VS_FAR, &line))
             printf("# %zu bytes: not every setting had its blocks in time; give --seconds\n",

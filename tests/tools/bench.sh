@@ -11,19 +11,35 @@ rows() {
     local got
     got=$(grep -vc '^#' "$work/out")
     [[ $got == "$1" ]] || { complain "$got rows instead of $1"; cat "$work/out"; }
-    awk '!/^#/ && (NF != 17 || $9 != 0 || $13 != 0) { exit 1 }' "$work/out" ||
+    awk '!/^#/ && (NF != 13 || $9 != 0 || $13 != 0) { exit 1 }' "$work/out" ||
         { complain "a row lacks columns or is wrong"; cat "$work/out"; }
+    narrow
     out '^# Out of bounds values : 0 OK$'
     out '^# Avg bus bandwidth    : [0-9]'
 }
 
-# ---- columns
+# ---- columns: those of nccl-tests; with --long a row for each place, and more of them
 status 0 "$tutti" bench -n 2 -b 8 -e 64K -f 4 -c 1 "${quick[@]}"
 rows 7
 out '^# +size +count +type +redop +root +time +algbw +busbw +#wrong +time +algbw +busbw +#wrong'
 out '^ +8 +2 +float32 +sum +-1 '
 out '^ +32768 +8192 +float32 +sum +-1 '
 [[ ! -s $work/err ]] || { complain "progress in a pipe"; cat "$work/err"; }
+
+status 0 "$tutti" bench -n 2 -b 8 -e 64K -f 4 -d float8_e4m3 -o premul_sum "${quick[@]}" --long --json "$work/long"
+out '^# +size +count +type +redop +into +time +min +mean +p50 +p99 +algbw +busbw +#wrong$'
+narrow
+[[ $(grep -vc '^#' "$work/out") == 14 && $(awk '!/^#/ { print $5 }' "$work/out" | uniq | head -4 | xargs) == 'out in out in' ]] ||
+    { complain "--long: not a row for each place"; cat "$work/out"; }
+awk '!/^#/ && !(NF == 13 && 0 < $7 && $7 <= $8 && $8 <= $6 && $9 <= $10 && $13 == 0) { exit 1 }' "$work/out" ||
+    { complain "--long: min <= mean <= time and p50 <= p99 do not hold"; cat "$work/out"; }
+python3 - "$work/long" <<'PYTHON' || complain "JSON of --long"
+import json, sys
+for row in json.load(open(sys.argv[1]))["rows"]:
+    assert 0 < row["rank_min_us"] <= row["rank_mean_us"] <= row["rank_max_us"] == row["mean_us"], row
+PYTHON
+status 0 "$tutti" bench -n 2 --collective barrier --long "${quick[@]}"
+out '^ +0 +0 +- +- +out +[0-9.]+ .* N/A$'
 
 # ---- every operation on every type, by processes and by threads
 status 0 "$tutti" bench -n 2 -b 40 -e 40 -d all -o all "${quick[@]}"
@@ -36,7 +52,7 @@ rows 4
 # ---- sizes and ranks
 status 0 "$tutti" bench -n 1 -b 4 -e 1K -i 340 "${quick[@]}"
 rows 4
-out '^# nRanks 1 processes minBytes 4 maxBytes 1024 step: 340\(bytes\) warmup iters: 1 iters: 10 '
+out '^# nRanks 1 processes minBytes 4 maxBytes 1024 step: 340\(bytes\) warmup iters: 1 iters: 10$'
 status 0 "$tutti" bench -n 2 --counts 3,17 "${quick[@]}"
 rows 2
 out '^# nRanks 2 processes counts 3,17 warmup iters: 1 '
@@ -50,10 +66,10 @@ out '^ +6 +3 +int16 '
 # ---- warm-up: until the times settle, in rounds that all ranks agree on; or so many operations
 status 0 "$tutti" bench -n 3 -b 8 -e 4K -f 512 --iters 10
 rows 2
-out ' warmup iters: auto iters: 10 '
+out ' warmup iters: auto iters: 10$'
 status 0 "$tutti" bench -n 2 --cold -b 64 -e 64
 rows 1
-out ' warmup iters: auto iters: auto '
+out ' warmup iters: auto iters: auto$'
 status 0 "$tutti" bench -n 2 --threads --collective barrier --iters 10
 status 0 "$tutti" bench -n 2 -b 8 -e 8 -w 0
 rows 1
@@ -80,7 +96,8 @@ out '^# Out of bounds values : 0 \(not checked\)$'
 out ' N/A '
 status 0 "$tutti" bench -n 3 --collective barrier "${quick[@]}"
 out '^ +0 +0 +- +- +-1 +[0-9.]+ '
-out '^# nRanks 3 processes warmup iters: 1 iters: 10 validation: 0 '
+out '^# nRanks 3 processes warmup iters: 1 iters: 10$'
+out '^# validation: 0 caches: hot buffers: ordinary$'
 out '^# Out of bounds values : 0 \(not checked\)$'
 
 # ---- JSON

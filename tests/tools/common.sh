@@ -37,6 +37,11 @@ err() {
     grep -qE -- "$1" "$work/err" || { complain "stderr lacks: $1"; cat "$work/err"; }
 }
 
+# narrow: no row of the last output has more than 120 columns.
+narrow() {
+    awk 'length > 120 && (!/^#/ || /size/) { exit 1 }' "$work/out" || { complain "more than 120 columns"; cat "$work/out"; }
+}
+
 # until_true SECONDS COMMAND...: repeats it until it succeeds.
 until_true() {
     local end=$((SECONDS + $1))

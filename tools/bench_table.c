@@ -1,0 +1,312 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The table of tutti bench. A row has at most 120 columns. Its first columns say what was measured.
+ * The cells say how long it took: by default those of nccl-tests, for both places in one row; with
+ * --long and beside NCCL more of them, with a row for each place.
+ */
+#include "bench_table.h"
+#include "commit.h"
+#include "tool.h"
+
+/* X(name, title, unit, width) */
+#define CELL_MAP(X)                                                                                \
+    X(TIME, "time", "(us)", 8)                                                                     \
+    X(RANK_MIN, "min", "(us)", 8)                                                                  \
+    X(RANK_MEAN, "mean", "(us)", 8)                                                                \
+    X(P50, "p50", "(us)", 8)                                                                       \
+    X(P99, "p99", "(us)", 8)                                                                       \
+    X(ALGBW, "algbw", "(GB/s)", 7)                                                                 \
+    X(BUSBW, "busbw", "(GB/s)", 7)                                                                 \
+    X(WRONG, "#wrong", "", 6)                                                                      \
+    X(HOST, "host", "(us)", 8)                                                                     \
+    X(RIVAL, "nccl", "(us)", 8)                                                                    \
+    X(RIVAL_SYMMETRIC, "symm", "(us)", 8)                                                          \
+    X(RATIO, "ratio", "", 6)
+
+enum cell {
+#define ENUM(name, title, unit, width) name,
+    CELL_MAP(ENUM)
+#undef ENUM
+        CELLS
+};
+
+static const struct {
+    const char *title, *unit;
+    int width;
+} cells[CELLS] = {
+#define ROW(name, title, unit, width) [name] = {title, unit, width},
+    CELL_MAP(ROW)
+#undef ROW
+};
+
+bool bench_is_gpu(const struct bench_config *config)
+{
+    return config->device == TUTTI_DEVICE_CUDA;
+}
+
+/* A row for each place, instead of one for both. */
+static bool is_long(const struct bench_config *config)
+{
+    return config->long_rows || config->vs_nccl;
+}
+
+static bool is_shown(const struct bench_config *config, enum cell cell)
+{
+    bool details = config->long_rows && !config->vs_nccl; /* there is no room for both */
+    switch (cell) {
+    case RANK_MIN:
+    case RANK_MEAN:
+    case P99:
+        return details;
+    case P50:
+        return details && !bench_is_gpu(config); /* it is the time of a GPU */
+    case HOST:
+        return is_long(config) && bench_is_gpu(config) && !config->graph;
+    case RIVAL:
+    case RIVAL_SYMMETRIC:
+    case RATIO:
+        return config->vs_nccl;
+    case TIME:
+    case ALGBW:
+    case BUSBW:
+    case WRONG:
+    case CELLS:
+        break;
+    }
+    return true;
+}
+
+/* ---- the head -------------------------------------------------------------------------------- */
+
+/* Which sizes, in nccl-tests' words, or which counts. */
+static void print_sizes(const struct bench_config *config)
+{
+    for (int i = 0; i < config->count_count; i++)
+        printf("%s%zu", i ? "," : " counts ", config->counts[i]);
+    if (config->count_count)
+        return;
+    printf(" minBytes %zu maxBytes %zu step: ", config->min_bytes, config->max_bytes);
+    if (config->step_bytes)
+        printf("%zu(bytes)", config->step_bytes);
+    else
+        printf("%d(factor)", config->factor);
+}
+
+static void print_parameters(const struct bench_config *config)
+{
+    int version = tutti_version();
+    printf("# tutti %d.%d.%d %s, isa %s, commit %s\n", version / 10000, version / 100 % 100,
+           version % 100, tutti_collective_name(config->collective), tutti_info_isa(), TOOL_COMMIT);
+    printf("# nRanks %d %s", config->ranks, config->threads ? "threads" : "processes");
+    if (config->collective != TUTTI_COLLECTIVE_BARRIER)
+        print_sizes(config);
+    if (config->warmup == BENCH_UNTIL_STEADY)
+        printf(" warmup iters: auto iters: ");
+    else
+        printf(" warmup iters: %d iters: ", config->warmup);
+    if (config->iterations)
+        printf("%d", config->iterations);
+    else
+        printf("auto");
+    printf("\n# validation: %d", config->check);
+    if (!bench_is_gpu(config)) {
+        printf(" caches: %s buffers: %s\n", config->cold ? "cold" : "hot",
+               config->symmetric ? "symmetric" : "ordinary");
+        return;
+    }
+    printf(" device: cuda graph: ");
+    if (config->graph && config->batch)
+        printf("%d", config->batch);
+    else
+        printf("%s", config->graph ? "auto" : "no");
+    printf(" pdl: %d streams: %d\n", config->pdl, config->streams);
+}
+
+static void print_ranks(const struct bench_config *config, const struct bench_record *ready,
+                        const char *nccl)
+{
+    double setup_ms = 0;
+    printf("#\n# Using ranks\n");
+    for (int rank = 0; rank < config->ranks; rank++) {
+        printf("#  Rank %2d pid %6d ", rank, ready[rank].pid);
+        if (bench_is_gpu(config))
+            printf("%s\n", ready[rank].device);
+        else if (config->placement.bound)
+            printf("on CPU %d\n", config->placement.cpus[rank]);
+        else
+            printf("not bound (%d cores)\n", config->placement.cores);
+        setup_ms = ready[rank].setup_ms > setup_ms ? ready[rank].setup_ms : setup_ms;
+    }
+    printf("# Set-up of the communicator: %.3f ms (slowest rank)\n", setup_ms);
+    if (*nccl)
+        printf("# NCCL %s\n", nccl);
+    printf("#\n");
+}
+
+static void print_titles(const struct bench_config *config, bool units)
+{
+    for (int cell = 0; cell < CELLS; cell++)
+        if (is_shown(config, (enum cell)cell))
+            printf(" %*s", cells[cell].width, units ? cells[cell].unit : cells[cell].title);
+}
+
+static void print_columns(const struct bench_config *config)
+{
+    const int rows = is_long(config) ? 1 : BENCH_PLACES;
+    if (!is_long(config))
+        printf("# %49s %31s %31s\n", "", "out-of-place", "in-place");
+    for (int line = 0; line < 2; line++) {
+        printf("#%10s %11s %11s %10s %4s", line ? "(B)" : "size", line ? "(elements)" : "count",
+               line ? "" : "type", line ? "" : "redop",
+               line              ? ""
+               : is_long(config) ? "into"
+                                 : "root");
+        for (int i = 0; i < rows; i++)
+            print_titles(config, line == 1);
+        printf("\n");
+    }
+}
+
+void table_begin(const struct bench_config *config, const struct bench_record *ready,
+                 const char *nccl)
+{
+    print_parameters(config);
+    print_ranks(config, ready, nccl);
+    print_columns(config);
+    fflush(stdout);
+}
+
+/* ---- rows ------------------------------------------------------------------------------------ */
+
+/* Rounds on a GPU have outliers that say nothing: their median counts. */
+static double time_us(const struct bench_config *config, const struct bench_timing *timing)
+{
+    return bench_is_gpu(config) ? timing->p50_us : timing->mean_us;
+}
+
+static double algbw(const struct bench_config *config, const struct bench_row *row,
+                    const struct bench_timing *timing)
+{
+    double us = time_us(config, timing);
+    return us > 0 ? (double)row->bytes / us * 1e-3 : 0;
+}
+
+double bench_busbw(const struct bench_config *config, const struct bench_row *row,
+                   const struct bench_timing *timing)
+{
+    return algbw(config, row, timing) * 2 * (config->ranks - 1) / config->ranks;
+}
+
+double bench_ratio(const struct bench_timing *timing)
+{
+    double best = 0;
+    for (int rival = 0; rival < BENCH_RIVALS; rival++)
+        if (timing->rival_us[rival] > 0 && (best <= 0 || timing->rival_us[rival] < best))
+            best = timing->rival_us[rival];
+    return best > 0 ? timing->p50_us / best : 0;
+}
+
+/* Five significant digits whatever the size; nothing of a time of 0, which was not measured. */
+static void format_us(double us, char *text, size_t capacity)
+{
+    if (us <= 0)
+        return;
+    snprintf(text, capacity,
+             us < 10     ? "%.3f"
+             : us < 1000 ? "%.2f"
+             : us < 1e5  ? "%.1f"
+                         : "%.0f",
+             us);
+}
+
+/* Leaves the text alone where there is no value. */
+static void format_cell(const struct bench_config *config, const struct bench_result *result,
+                        int place, enum cell cell, char *text, size_t capacity)
+{
+    const struct bench_timing *timing = &result->timing[place];
+    switch (cell) {
+    case TIME:
+        format_us(time_us(config, timing), text, capacity);
+        return;
+    case RANK_MIN:
+        format_us(result->ranks[place].min_us, text, capacity);
+        return;
+    case RANK_MEAN:
+        format_us(result->ranks[place].mean_us, text, capacity);
+        return;
+    case P50:
+        format_us(timing->p50_us, text, capacity);
+        return;
+    case P99:
+        format_us(timing->p99_us, text, capacity);
+        return;
+    case ALGBW:
+        snprintf(text, capacity, "%.2f", algbw(config, result->row, timing));
+        return;
+    case BUSBW:
+        snprintf(text, capacity, "%.2f", bench_busbw(config, result->row, timing));
+        return;
+    case WRONG:
+        if (config->check)
+            snprintf(text, capacity, "%llu", (unsigned long long)timing->wrong);
+        else
+            snprintf(text, capacity, "N/A");
+        return;
+    case HOST:
+        format_us(timing->host_us, text, capacity);
+        return;
+    case RIVAL:
+        format_us(timing->rival_us[BENCH_NCCL], text, capacity);
+        return;
+    case RIVAL_SYMMETRIC:
+        format_us(timing->rival_us[BENCH_NCCL_SYMMETRIC], text, capacity);
+        return;
+    case RATIO:
+        if (bench_ratio(timing) > 0)
+            snprintf(text, capacity, "%.2f", bench_ratio(timing));
+        return;
+    case CELLS:
+        break;
+    }
+}
+
+static void print_cells(const struct bench_config *config, const struct bench_result *result,
+                        int place)
+{
+    bool none = config->collective == TUTTI_COLLECTIVE_BARRIER && place == BENCH_IN_PLACE;
+    for (int cell = 0; cell < CELLS; cell++) {
+        char text[32] = "-";
+        if (!is_shown(config, (enum cell)cell))
+            continue;
+        if (!none)
+            format_cell(config, result, place, (enum cell)cell, text, sizeof text);
+        printf(" %*s", cells[cell].width, text);
+    }
+}
+
+static void print_subject(const struct bench_config *config, const struct bench_row *row,
+                          const char *last)
+{
+    bool barrier = config->collective == TUTTI_COLLECTIVE_BARRIER;
+    printf("%11zu %11zu %11s %10s %4s", row->bytes, row->count,
+           barrier ? "-" : tutti_dtype_name(row->dtype), barrier ? "-" : op_kind_name(row->op),
+           last);
+}
+
+void table_row(const struct bench_config *config, const struct bench_result *result)
+{
+    static const char *const into[BENCH_PLACES] = {"out", "in"};
+    int places = config->collective == TUTTI_COLLECTIVE_BARRIER ? 1 : BENCH_PLACES;
+    for (int place = 0; is_long(config) && place < places; place++) {
+        print_subject(config, result->row, into[place]);
+        print_cells(config, result, place);
+        printf("\n");
+    }
+    if (!is_long(config)) {
+        print_subject(config, result->row, "-1");
+        for (int place = 0; place < BENCH_PLACES; place++)
+            print_cells(config, result, place);
+        printf("\n");
+    }
+    fflush(stdout);
+}
