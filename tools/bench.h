@@ -50,11 +50,11 @@ struct bench_config {
     bool check;
     bool cold;
     bool symmetric;
-    int64_t timeout_ms;      /* 0: the library's */
-    double patience_seconds; /* of GPU ranks that wait for each other on the host */
-    bool long_rows;          /* the table shows more, with a row for each place */
-    const char *json_path;
-    unsigned options_given; /* of those that not every measurement takes, a bit each */
+    int64_t timeout_ms;               /* 0: the library's */
+    double patience_seconds;          /* of GPU ranks that wait for each other on the host */
+    bool long_rows;                   /* the table shows more, with a row for each place */
+    const char *json_path, *csv_path; /* "-": the standard output */
+    unsigned options_given;           /* of those that not every measurement takes, a bit each */
     enum tutti_device device;
     /* Beside other libraries, on CPUs. */
     unsigned vs_libraries; /* a bit each; 0: by itself */
@@ -205,13 +205,15 @@ bool bench_run(const struct bench_config *config, const struct bench_listener *l
 void bench_name_gpus(const struct bench_config *config, const struct bench_record *ready,
                      char *text, size_t capacity);
 
+/* Writes the files that are asked for. False after a message. */
+bool bench_write_files(const struct bench_config *config, json_t *result);
+
 struct bench_report;
 /* Prints the head of the table; ready are the ranks' first records. NULL after a message. */
 struct bench_report *bench_report_begin(const struct bench_config *config,
                                         const struct bench_record *ready);
 bool bench_report_row(struct bench_report *report, const struct bench_result *result);
-/* Prints the foot and writes the JSON file; frees the report. False when it could not be written.
- */
+/* Prints the foot and writes the files; frees the report. False when one could not be written. */
 bool bench_report_end(struct bench_report *report);
 /* Frees a report that ends early. Takes NULL. */
 void bench_report_abandon(struct bench_report *report);

@@ -3,10 +3,10 @@
 #include "bench.h"
 #include "gpu.h"
 #include "reference.h"
+#include "results.h"
 #include "tool.h"
 #include "vs.h"
 
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -23,6 +23,7 @@ enum {
     OPTION_ITERS = 256,
     OPTION_ALGO,
     OPTION_JSON,
+    OPTION_CSV,
     OPTION_LONG,
     OPTION_COLD,
     OPTION_SYMMETRIC,
@@ -102,7 +103,10 @@ static const struct argp_option options[] = {
      "A row for each place, with the fastest rank and the mean of all ranks, p50 and p99, and what "
      "a call took the host of a GPU",
      0},
-    {"json", OPTION_JSON, "FILE", 0, "Write the results to FILE as well", 0},
+    {"json", OPTION_JSON, "FILE", 0,
+     "Write the results to FILE as well; - is standard output, and the table then goes to stderr",
+     0},
+    {"csv", OPTION_CSV, "FILE", 0, "Write the rows of --json as comma-separated values", 0},
     {0},
 };
 
@@ -257,9 +261,12 @@ static error_t parse_long_option(int key, char *text, struct argp_state *state)
         config->patience_seconds = (double)config->timeout_ms * 1e-3 + ALLOWANCE_SECONDS;
         return 0;
     case OPTION_JSON:
-        if (!access_for_writing(text))
-            argp_error(state, "--json: '%s' cannot be written: %s", text, strerror(errno));
+        results_argument(state, "--json", text);
         config->json_path = text;
+        return 0;
+    case OPTION_CSV:
+        results_argument(state, "--csv", text);
+        config->csv_path = text;
         return 0;
     case OPTION_LONG:
         config->long_rows = true;
@@ -384,6 +391,8 @@ static bool any_defined(const struct bench_config *config)
 static void check_together(struct argp_state *state)
 {
     struct bench_config *config = state->input;
+    if (config->json_path && config->csv_path && strcmp(config->json_path, config->csv_path) == 0)
+        argp_error(state, "--json and --csv: both write '%s'", config->csv_path);
     if (config->collective == TUTTI_COLLECTIVE_BARRIER) {
         refuse_options(state, true,
                        "--collective barrier: it has no message and no result to compare");
@@ -622,7 +631,9 @@ bool bench_config_init(struct bench_config *config, int argc, char **argv)
     config->dtypes[TUTTI_FLOAT32] = true;
     config->ops[TUTTI_OP_SUM] = true;
     bench_config_command(config, argc, argv);
-    return !argp_parse(&argp, argc, argv, 0, NULL, config) && bench_config_complete(config);
+    return !argp_parse(&argp, argc, argv, 0, NULL, config) &&
+           results_take_output(config->json_path) && results_take_output(config->csv_path) &&
+           bench_config_complete(config);
 }
 
 void bench_config_fini(struct bench_config *config)

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: MIT */
-/* What is left of a measurement: the table (bench_table.c), and the file in this project's one
+/* What is left of a measurement: the table (bench_table.c), and files in this project's one
  * format. */
 #include "bench.h"
 #include "bench_table.h"
 #include "commit.h"
 #include "json_text.h"
+#include "results.h"
 #include "tool.h"
 
 #include <stdlib.h>
@@ -21,7 +22,7 @@ struct bench_report {
     int busbw_count;
 };
 
-/* ---- JSON ------------------------------------------------------------------------------------ */
+/* ---- files ----------------------------------------------------------------------------------- */
 
 static json_t *rivals_of(const struct bench_timing *timing)
 {
@@ -76,7 +77,17 @@ static bool append_row(struct bench_report *report, const struct bench_result *r
     return json_array_append_new(report->rows, object) == 0;
 }
 
-static bool write_json(const struct bench_report *report)
+bool bench_write_files(const struct bench_config *config, json_t *result)
+{
+    bool ok = true;
+    if (config->json_path && !results_write_json(result, config->json_path))
+        ok = tool_fail_errno("--json: cannot write '%s'", config->json_path);
+    if (config->csv_path && !results_write_csv(json_object_get(result, "rows"), config->csv_path))
+        ok = tool_fail_errno("--csv: cannot write '%s'", config->csv_path);
+    return ok;
+}
+
+static bool write_files(const struct bench_report *report)
 {
     const struct bench_config *config = report->config;
     struct utsname host = {0};
@@ -94,9 +105,9 @@ static bool write_json(const struct bench_report *report)
                   "date", date, "command", json_text(config->command), "rows", report->rows);
     if (file && *report->nccl)
         json_object_set_new(file, "nccl", json_string(report->nccl));
-    bool ok = json_write_rows(file, config->json_path);
+    bool ok = bench_write_files(config, file);
     json_decref(file);
-    return ok ? ok : tool_fail_errno("--json: cannot write '%s'", config->json_path);
+    return ok;
 }
 
 /* ---- the report ------------------------------------------------------------------------------ */
@@ -157,7 +168,7 @@ bool bench_report_end(struct bench_report *report)
                                   : "FAILED");
     printf("# Avg bus bandwidth    : %g\n",
            report->busbw_count ? report->busbw_sum / report->busbw_count : 0);
-    if (report->config->json_path && !write_json(report))
+    if (!write_files(report))
         ok = false;
     bench_report_abandon(report);
     return ok;

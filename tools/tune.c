@@ -9,6 +9,7 @@
 #include "tune.h"
 #include "commit.h"
 #include "json_text.h"
+#include "results.h"
 #include "tool.h"
 
 #include <jansson.h>
@@ -374,7 +375,7 @@ static bool write_json(const struct tune *tune, const char *date)
         "{s:s, s:s, s:s, s:o, s:i, s:i, s:i, s:o}", "machine", tune->gpus, "commit", TOOL_COMMIT,
         "date", date, "command", json_text(tune->config.command), "ranks", tune->config.ranks,
         "capability", tune->built_in.capability, "not_reached", tune->left, "rows", rows);
-    bool ok = json_write_rows(file, tune->options.json_path);
+    bool ok = results_write_json(file, tune->options.json_path);
     json_decref(file);
     return ok || tool_fail_errno("--json: cannot write '%s'", tune->options.json_path);
 }

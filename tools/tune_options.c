@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /* The command line of tutti tune. */
+#include "results.h"
 #include "tool.h"
 #include "tune.h"
 
-#include <errno.h>
 #include <string.h>
 
 enum {
@@ -30,7 +30,11 @@ static const struct argp_option options[] = {
     {"graph", OPTION_GRAPH, "N", 0, "Operations of a CUDA graph (default 20)", 0},
     {"iters", OPTION_ITERS, "N", 0, "Replays of each graph (default 15)", 0},
     {"seconds", OPTION_SECONDS, "N", 0, "Begin nothing that ends later than that (default 120)", 0},
-    {"json", OPTION_JSON, "FILE", 0, "Write all that was measured to FILE as well", 0},
+    {"json", OPTION_JSON, "FILE", 0,
+     "Write all that was measured to FILE as well; - is standard output, and the rest of the "
+     "output "
+     "then goes to stderr",
+     0},
     {0},
 };
 
@@ -89,8 +93,7 @@ static error_t parse_option(int key, char *text, struct argp_state *state)
         line->options->seconds = integer_argument(state, "--seconds", text, 1, 86400);
         return 0;
     case OPTION_JSON:
-        if (!access_for_writing(text))
-            argp_error(state, "--json: '%s' cannot be written: %s", text, strerror(errno));
+        results_argument(state, "--json", text);
         line->options->json_path = text;
         return 0;
     case ARGP_KEY_ARG:
@@ -125,7 +128,7 @@ bool tune_options_init(struct tune_options *tune, struct bench_config *config, i
     config->one_place = true;
     config->timeout_ms = TIMEOUT_MS;
     bench_config_command(config, argc, argv);
-    if (argp_parse(&argp, argc, argv, 0, NULL, &line))
+    if (argp_parse(&argp, argc, argv, 0, NULL, &line) || !results_take_output(tune->json_path))
         return false;
     tune_cache_path(tune->cache, sizeof tune->cache);
     if (!tune->output && !*tune->cache)

@@ -284,7 +284,7 @@ bool vs_run(const struct bench_config *config)
     bool ok = prepare(&vs) && start_ours(&vs) && start_rivals(&vs) && measure_all(&vs);
     if (ok) {
         vs_print(&vs);
-        ok = !config->json_path || vs_write_json(&vs);
+        ok = vs_write_files(&vs);
     }
     finish(&vs);
     return ok;

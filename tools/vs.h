@@ -136,6 +136,6 @@ bool vs_run(const struct bench_config *config);
 
 void vs_print(const struct vs *vs);
 /* False after a message. */
-bool vs_write_json(const struct vs *vs);
+bool vs_write_files(const struct vs *vs);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* The table of `tutti bench --vs`, and its JSON file. */
+/* The table of `tutti bench --vs`, and its files. */
 #include "commit.h"
 #include "json_text.h"
 #include "stats.h"
@@ -192,7 +192,7 @@ static json_t *json_versions(const struct vs *vs)
     return versions;
 }
 
-bool vs_write_json(const struct vs *vs)
+bool vs_write_files(const struct vs *vs)
 {
     const struct bench_config *config = vs->config;
     struct utsname host = {0};
@@ -212,7 +212,7 @@ bool vs_write_json(const struct vs *vs)
         json_pack("{s:o, s:s, s:s, s:o, s:o, s:i, s:o}", "machine", json_text(machine), "commit",
                   TOOL_COMMIT, "date", date, "command", json_text(config->command), "versions",
                   json_versions(vs), "discarded_blocks", vs->discarded, "rows", rows);
-    bool ok = json_write_rows(file, config->json_path);
+    bool ok = bench_write_files(config, file);
     json_decref(file);
-    return ok || tool_fail_errno("--json: cannot write '%s'", config->json_path);
+    return ok;
 }

@@ -124,6 +124,36 @@ assert [row["in_place"] for row in bench["rows"][:2]] == [False, True]
 assert {row["algo"] for row in two["rows"]} == {"two_shot"}
 PYTHON
 
+# ---- results on the standard output: the table is on stderr then; CSV has the rows of JSON
+status 0 "$tutti" bench -n 2 -b 8 -e 32K -f 64 "${quick[@]}" --json - --csv "$work/bench.csv"
+err '^ +8 +2 +float32 +sum +-1 '
+err '^# Out of bounds values : 0 OK$'
+python3 - "$work/out" "$work/bench.csv" <<'PYTHON' || complain "CSV is not what JSON is"
+import csv, json, sys
+rows = json.load(open(sys.argv[1]))["rows"]
+with open(sys.argv[2], newline="") as file:
+    lines = list(csv.DictReader(file))
+assert len(lines) == len(rows) == 6
+for row, line in zip(rows, lines):
+    assert row.pop("rivals") == {}
+    assert list(line) == list(row), (list(line), list(row))
+    for key, value in row.items():
+        text = "" if value is None else str(value).lower() if isinstance(value, (bool, str)) else None
+        assert line[key] == text if text is not None else float(line[key]) == value, (key, value, line[key])
+PYTHON
+status 0 "$tutti" bench -n 2 -b 8 -e 8 "${quick[@]}" --csv -
+out '^collective,dtype,op,ranks,bytes,placement,algo,tutti_us,ratio,mean_us,.*,wrong$'
+out '^all_reduce,float32,sum,2,8,[a-z]+,one_shot,[0-9.]+,,[0-9.]+,.*,false,.*,0$'
+[[ $(wc -l <"$work/out") == 3 ]] || { complain "--csv -: more or less than 3 lines"; cat "$work/out"; }
+for file in "$work/out" "$work/bench.csv" "$work/bench.json"; do
+    [[ -z $(tail -c 1 "$file") ]] || complain "$file does not end in a newline"
+done
+for option in --json --csv; do
+    status 1 bash -c '"$@" >/dev/full' bash "$tutti" bench -n 2 -b 8 -e 8 "${quick[@]}" "$option" -
+    err "$option: cannot write '-': No space left"
+done
+[[ ! -e - ]] || complain "there is a file called -"
+
 # ---- what is refused, by value and with what is expected
 refused() {
     local pattern=$1
@@ -151,6 +181,8 @@ for option in '-b 8' '-e 8' '-f 2' '-i 8' '--counts 8' '-d int8' '-o max' '-c 0'
 done
 refused '--collective barrier: .*leave out -b, --cold, -c$' -b 8 --cold --collective barrier -c 1 --no-bind
 refused "--json: '/nonexistent/x'.*No such file" --json /nonexistent/x
+refused "--csv: '/nonexistent/x'.*No such file" --csv /nonexistent/x
+refused "--json and --csv: both write '-'" --json - --csv -
 refused "'8'.*options only" 8
 refused '--counts: a number is missing' --counts ,
 refused "-i: '0'.*1 or more" -i 0

@@ -112,9 +112,9 @@ status 1 env TUTTI_TOPOLOGY_FILE="$work/ring" TUTTI_STANDIN_DEVICES=4 "$tutti" t
 err 'make the algorithm a ring, which is in no tuning table'
 status 1 env TUTTI_STANDIN_FAIL=cuStreamBeginCapture:1 "$tutti" tune "${small[@]}"
 err 'rank [0-2]: TUTTI_ERR_CUDA: cuStreamBeginCapture: CUDA_ERROR_UNKNOWN'
-status 1 env TUTTI_STANDIN_WRONG=one_shot_lines "$tutti" tune "${small[@]}" --json "$work/json"
+status 1 env TUTTI_STANDIN_WRONG=one_shot_lines "$tutti" tune "${small[@]}" --json -
 err "elements were wrong: $file is left as it is"
-python3 - "$work/json" <<'PYTHON' || complain "JSON of a kernel that is wrong"
+python3 - "$work/out" <<'PYTHON' || complain "JSON of a kernel that is wrong"
 import json, sys
 for row in json.load(open(sys.argv[1]))["rows"]:
     assert not row["chosen"] or row["chosen"]["kernel"] != "one_shot_lines", row

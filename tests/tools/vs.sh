@@ -19,12 +19,14 @@ bench=("$tutti" bench -n 2 --no-bind --seconds 60)
 
 # ---- the table and the JSON file; three ranks or more share cores on small machines
 rival gloo
-status 0 "${bench[@]}" --vs gloo -b 8 -e 8K -f 1024 --json "$work/gloo.json"
+status 0 "${bench[@]}" --vs gloo -b 8 -e 8K -f 1024 --json "$work/gloo.json" --csv "$work/gloo.csv"
 out '^# +size +tutti +symm\. +gloo +ratio +symm\.  best rival$'
 out '^# placement: [a-z]+$'
 out '^ +8 +[0-9.]+ +- +[0-9.]+ +[0-9.]+ +-  gloo halving$'
 out '^ +8192 +[0-9.]+ +[0-9.]+ +[0-9.]+ +[0-9.]+ +[0-9.]+  gloo halving$'
 [[ ! -s $work/err ]] || { complain "progress in a pipe"; cat "$work/err"; }
+grep -qE '^collective,.*,rivals\.gloo halving,ratio,samples,wrong_settings$' "$work/gloo.csv" || complain "CSV"
+[[ $(grep -cE '^all_reduce,float32,sum,2,(8|8192),[a-z]+,(ordinary|symmetric),' "$work/gloo.csv") == 3 ]] || complain "CSV"
 [[ $(grep -c '"bytes"' "$work/gloo.json") == 3 ]] || complain "not a row a line"
 python3 - "$work/gloo.json" <<'PYTHON' || complain "JSON"
 import json, sys
@@ -50,10 +52,11 @@ fi
 # ---- a rival with wrong results is named, and is not the best; another setting of it is
 for fault in wrong late; do # late: after samples have been taken
     rival gloo "[ \$TUTTI_BENCH_VARIANT = ring_chunked ] || export TUTTI_FAKE=$fault"
-    status 0 "${bench[@]}" --vs gloo -b 1M -e 1M --json "$work/wrong.json"
+    status 0 "${bench[@]}" --vs gloo -b 1M -e 1M --json "$work/wrong.json" --csv "$work/wrong.csv"
     err 'gloo halving: rank 1 has wrong elements; left out from here'
     out '^ +1048576 .* gloo ring$'
     out '^#  wrong: gloo halving$'
+    grep -q ',gloo halving$' "$work/wrong.csv" || complain "wrong settings in CSV"
     grep -q '"rivals": {"gloo ring": [0-9.]*}.*"wrong_settings": \["gloo halving"\]' "$work/wrong.json" ||
         { complain "wrong settings in JSON"; cat "$work/wrong.json"; }
 done
