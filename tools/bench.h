@@ -34,6 +34,7 @@ enum { BENCH_COUNTS = 64, BENCH_SIZES = 1000000, BENCH_TUNINGS = 8 };
 struct bench_config {
     enum tutti_collective collective;
     int ranks;
+    int threads_given, gpus_given; /* nccl-tests' -t and -g; 0: not given */
     bool threads;
     bool bind;
     size_t min_bytes, max_bytes;

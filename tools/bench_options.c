@@ -66,10 +66,17 @@ static const struct argp_option options[] = {
     {"symmetric", OPTION_SYMMETRIC, 0, 0, "Take the buffers from tutti_symm_alloc()", 0},
     {0, 0, 0, 0, "Who takes part:", 2},
     {"ranks", 'n', "N", 0,
-     "Ranks, 1 to 64 (default: one for each core, at least 2; or one for each GPU)", 0},
+     "Ranks, 1 to 64 (default: one for each core, at least 2; or one for each GPU). nccl-tests' -n "
+     "is --iters",
+     0},
     {"device", OPTION_DEVICE, "NAME", 0, "cpu (default) or cuda: one GPU a rank, 2 to 8", 0},
     {"ranks-as", OPTION_RANKS_AS, "KIND", 0, "processes (default), or threads of one process", 0},
     {"threads", OPTION_THREADS, 0, 0, "The same as --ranks-as threads", 0},
+    {"nthreads", 't', "N", 0,
+     "As in nccl-tests: N threads of one process, with -g GPUs each. The same as -n N --threads",
+     0},
+    {"ngpus", 'g', "N", 0,
+     "As in nccl-tests: N GPUs, or N for each of -t threads. The same as -n N --device cuda", 0},
     {"no-bind", OPTION_NO_BIND, 0, 0,
      "Do not bind each rank to a core of its own (never done when ranks outnumber the cores)", 0},
     {0, 0, 0, 0, "How it is measured:", 3},
@@ -294,6 +301,37 @@ static error_t parse_long_option(int key, char *text, struct argp_state *state)
     }
 }
 
+static int ranks_argument(struct argp_state *state, const char *text)
+{
+    long ranks = 1;
+    if (!parse_integer(text, 1, TUTTI_MAX_RANKS, &ranks))
+        argp_error(state,
+                   "-n: '%s' is no whole number from 1 to %d; -n is the number of ranks, and "
+                   "nccl-tests' -n is --iters",
+                   text, TUTTI_MAX_RANKS);
+    return (int)ranks;
+}
+
+/* nccl-tests' -t threads with -g GPUs each. */
+static void count_threads_and_gpus(struct argp_state *state, struct bench_config *config)
+{
+    int threads = config->threads_given ? config->threads_given : 1;
+    int gpus = config->gpus_given ? config->gpus_given : 1;
+    if (!config->threads_given && !config->gpus_given)
+        return;
+    if (config->ranks)
+        argp_error(state,
+                   "-n %d: %s already says how many ranks there are; nccl-tests' -n is --iters",
+                   config->ranks, config->threads_given ? "-t" : "-g");
+    if (threads * gpus > TUTTI_MAX_RANKS)
+        argp_error(state, "-t %d -g %d: give at most %d ranks", threads, gpus, TUTTI_MAX_RANKS);
+    config->ranks = threads * gpus;
+    if (config->threads_given)
+        config->threads = true;
+    if (config->gpus_given)
+        config->device = TUTTI_DEVICE_CUDA;
+}
+
 static void check_device(struct argp_state *state, const struct bench_config *config)
 {
     bool cuda = config->device == TUTTI_DEVICE_CUDA;
@@ -322,7 +360,9 @@ static void check_device(struct argp_state *state, const struct bench_config *co
         argp_error(state, "--iters: '%d': with --device cuda give 1 to %d rounds",
                    config->iterations, BENCH_REPLAYS);
     if (cuda && config->ranks && (config->ranks < 2 || config->ranks > BENCH_GPU_RANKS))
-        argp_error(state, "-n: '%d': with --device cuda give 2 to 8 ranks", config->ranks);
+        argp_error(state,
+                   "--device cuda: give 2 to %d ranks instead of %d; nccl-tests' -n is --iters",
+                   BENCH_GPU_RANKS, config->ranks);
 }
 
 /* What not every measurement takes: a barrier has no message; beside other libraries a float32 sum
@@ -348,6 +388,7 @@ static const struct {
     {'w', "-w", false, true},
     {OPTION_ITERS, "--iters", false, true},
     {OPTION_THREADS, "--threads", false, true},
+    {'t', "-t", false, true},
     {OPTION_RANKS_AS, "--ranks-as", false, true},
     {OPTION_TIMEOUT, "--timeout", false, true},
 };
@@ -391,6 +432,7 @@ static bool any_defined(const struct bench_config *config)
 static void check_together(struct argp_state *state)
 {
     struct bench_config *config = state->input;
+    count_threads_and_gpus(state, config);
     if (config->json_path && config->csv_path && strcmp(config->json_path, config->csv_path) == 0)
         argp_error(state, "--json and --csv: both write '%s'", config->csv_path);
     if (config->collective == TUTTI_COLLECTIVE_BARRIER) {
@@ -443,7 +485,13 @@ static error_t parse_option(int key, char *text, struct argp_state *state)
         ops_argument(state, text, config->ops);
         return 0;
     case 'n':
-        config->ranks = integer_argument(state, "-n", text, 1, TUTTI_MAX_RANKS);
+        config->ranks = ranks_argument(state, text);
+        return 0;
+    case 't':
+        config->threads_given = integer_argument(state, "-t", text, 1, TUTTI_MAX_RANKS);
+        return 0;
+    case 'g':
+        config->gpus_given = integer_argument(state, "-g", text, 1, TUTTI_MAX_RANKS);
         return 0;
     case 'w':
         config->warmup = integer_argument(state, "-w", text, 0, 1000000);
@@ -624,16 +672,30 @@ bool bench_config_complete(struct bench_config *config)
            fits_memory(config) && complete_vs(config);
 }
 
+/* nccl-tests' -n is 20 or more mostly. So many ranks are unlikely where they share few cores. */
+static void hint_at_iterations(const struct bench_config *config, int asked)
+{
+    if (config->device == TUTTI_DEVICE_CPU && asked >= 10 && asked > 2 * config->placement.cores)
+        tool_fail("-n %d: %d ranks share %d cores; nccl-tests' -n is --iters", asked, asked,
+                  config->placement.cores);
+}
+
 bool bench_config_init(struct bench_config *config, int argc, char **argv)
 {
-    static const struct argp argp = {.options = options, .parser = parse_option, .doc = doc};
+    static const struct argp argp = {
+        .options = options, .parser = parse_option, .doc = doc, .children = help_children};
     bench_config_default(config);
     config->dtypes[TUTTI_FLOAT32] = true;
     config->ops[TUTTI_OP_SUM] = true;
     bench_config_command(config, argc, argv);
-    return !argp_parse(&argp, argc, argv, 0, NULL, config) &&
-           results_take_output(config->json_path) && results_take_output(config->csv_path) &&
-           bench_config_complete(config);
+    if (argp_parse(&argp, argc, argv, 0, NULL, config))
+        return false;
+    int asked = config->threads_given ? 0 : config->ranks;
+    if (!results_take_output(config->json_path) || !results_take_output(config->csv_path) ||
+        !bench_config_complete(config))
+        return false;
+    hint_at_iterations(config, asked);
+    return true;
 }
 
 void bench_config_fini(struct bench_config *config)

@@ -237,8 +237,11 @@ static int judge_all(struct diagnose *diagnose, json_t *all)
 
 int command_diagnose(int argc, char **argv)
 {
-    static const struct argp argp = {
-        .options = options, .parser = parse_option, .args_doc = "FILE...", .doc = doc};
+    static const struct argp argp = {.options = options,
+                                     .parser = parse_option,
+                                     .args_doc = "FILE...",
+                                     .doc = doc,
+                                     .children = help_children};
     struct diagnose diagnose = {0};
     if (argp_parse(&argp, argc, argv, 0, NULL, &diagnose) || !files_read(&diagnose))
         return TOOL_FAILED;

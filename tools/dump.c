@@ -55,8 +55,11 @@ static void print_path(void *context, const char *path)
 
 int command_dump(int argc, char **argv)
 {
-    static const struct argp argp = {
-        .options = options, .parser = parse_option, .args_doc = "PID...", .doc = doc};
+    static const struct argp argp = {.options = options,
+                                     .parser = parse_option,
+                                     .args_doc = "PID...",
+                                     .doc = doc,
+                                     .children = help_children};
     static struct dump dump = {.pattern = "."};
     int result = TOOL_OK;
     if (argp_parse(&argp, argc, argv, 0, NULL, &dump))

@@ -266,7 +266,8 @@ static json_t *describe_all(const struct request *request, bool *failed)
 
 int command_info(int argc, char **argv)
 {
-    static const struct argp argp = {.options = options, .parser = parse_option, .doc = doc};
+    static const struct argp argp = {
+        .options = options, .parser = parse_option, .doc = doc, .children = help_children};
     struct request request = {0};
     struct placement placement;
     bool failed = false;

@@ -86,8 +86,10 @@ static bool open_standard_streams(void)
 
 int main(int argc, char **argv)
 {
-    static const struct argp argp = {
-        .parser = parse_option, .args_doc = "COMMAND [OPTION...]", .doc = doc};
+    static const struct argp argp = {.parser = parse_option,
+                                     .args_doc = "COMMAND [OPTION...]",
+                                     .doc = doc,
+                                     .children = help_children};
     struct chosen chosen = {0};
     argp_program_version_hook = print_version;
     if (!open_standard_streams())

@@ -344,7 +344,8 @@ int command_run(int argc, char **argv)
     static const struct argp argp = {.options = options,
                                      .parser = parse_option,
                                      .args_doc = "PROGRAM [ARGUMENT...]",
-                                     .doc = doc};
+                                     .doc = doc,
+                                     .children = help_children};
     struct run run = {.bind = BIND_SHARE,
                       .patience_seconds = 2,
                       .grace_seconds = 5,

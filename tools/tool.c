@@ -11,6 +11,19 @@
 #include <time.h>
 #include <unistd.h>
 
+static error_t parse_help(int key, char *text, struct argp_state *state)
+{
+    (void)text;
+    if (key != 'h')
+        return ARGP_ERR_UNKNOWN;
+    argp_state_help(state, state->out_stream, ARGP_HELP_STD_HELP); /* ends the program */
+    return 0;
+}
+
+static const struct argp_option help_options[] = {{0, 'h', 0, 0, "The same as --help", -1}, {0}};
+static const struct argp help_argp = {.options = help_options, .parser = parse_help};
+const struct argp_child help_children[] = {{&help_argp, 0, 0, 0}, {0}};
+
 static bool fail(int code, const char *format, va_list args)
 {
     char text[2048];

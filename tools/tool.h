@@ -22,6 +22,9 @@ int command_run(int argc, char **argv);
 int command_info(int argc, char **argv);
 int command_tune(int argc, char **argv);
 
+/* For the children of each command's argp: -h shows what --help does. */
+extern const struct argp_child help_children[];
+
 /* Writes "tutti COMMAND: text" and a newline to stderr in one piece. Returns false. */
 bool tool_fail(const char *format, ...) TUTTI_PRINTF(1, 2);
 /* The same with ": strerror" of errno appended. */

@@ -112,7 +112,8 @@ static error_t parse_option(int key, char *text, struct argp_state *state)
 bool tune_options_init(struct tune_options *tune, struct bench_config *config, int argc,
                        char **argv)
 {
-    static const struct argp argp = {.options = options, .parser = parse_option, .doc = doc};
+    static const struct argp argp = {
+        .options = options, .parser = parse_option, .doc = doc, .children = help_children};
     struct command_line line = {tune, config};
     *tune = (struct tune_options){.seconds = 120};
     bench_config_default(config);

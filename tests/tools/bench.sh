@@ -41,6 +41,17 @@ PYTHON
 status 0 "$tutti" bench -n 2 --collective barrier --long "${quick[@]}"
 out '^ +0 +0 +- +- +out +[0-9.]+ .* N/A$'
 
+# ---- nccl-tests' -t, and its -n, which is another thing here
+status 0 "$tutti" bench -t 2 -b 8 -e 8 "${quick[@]}"
+rows 1
+out '^# nRanks 2 threads '
+[[ ! -s $work/err ]] || { complain "-t 2: a hint at -n"; cat "$work/err"; }
+if [[ $(nproc) -lt 10 ]]; then
+    status 0 "$tutti" bench -b 8 -e 8 -w 5 -n 20 --iters 2
+    out '^# nRanks 20 processes '
+    err "-n 20: 20 ranks share [0-9]+ cores; nccl-tests' -n is --iters"
+fi
+
 # ---- every operation on every type, by processes and by threads
 status 0 "$tutti" bench -n 2 -b 40 -e 40 -d all -o all "${quick[@]}"
 rows 99
@@ -165,6 +176,10 @@ refused "-b: '3Q'.*such as 64M" -b 3Q
 refused "-e: '-1'" -e -1
 refused '-b 64 .*-e 8' -b 64 -e 8
 refused "-n: '0'.*1 to 64" -n 0
+refused "-n: '100'.*1 to 64.*nccl-tests' -n is --iters" -n 100
+refused "-n 20: -t already says how many.*--iters" -t 2 -n 20
+refused "-n 20: -g already says how many.*--iters" -n 20 -g 2
+refused "-t 32 -g 4: give at most 64" -t 32 -g 4
 refused "-f: '1'.*2 to" -f 1
 refused "-d: 'float31'.*float32" -d float32,float31
 refused "-o: 'plus'.*sum" -o plus

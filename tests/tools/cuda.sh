@@ -38,6 +38,13 @@ out '^# NCCL 2\.28\.9$'
 out ' into +time +algbw +busbw +#wrong +nccl +symm +ratio$'
 status 0 env TUTTI_NCCL_LIBRARY="$nccl" "$tutti" bench "${quick[@]}" --vs nccl -n 2 -d int16
 rows 6 13
+status 0 "$tutti" bench "${quick[@]:2}" -g 2
+rows 3 13
+out '^# nRanks 2 processes .*$'
+out ' device: cuda '
+status 0 "$tutti" bench "${quick[@]:2}" -t 3 -g 1
+rows 3 13
+out '^# nRanks 3 threads .*$'
 status 0 "$tutti" bench --device cuda --iters 2 -n 2 --counts 1,7,65537 -d float16 --algo two_shot
 rows 3 13
 status 0 env TUTTI_FORCE_FULLY_CONNECTED=1 "$tutti" bench --device cuda --iters 2 -n 3 --counts 7,65537 \
@@ -81,7 +88,9 @@ refused "--streams: '9'.*from 1 to 8" --device cuda --streams 9
 refused "--counts: 'x'" --counts 1,x
 refused '--cold is for CPU ranks' --device cuda --cold
 refused '--collective barrier: .*leave out --vs$' --device cuda --collective barrier --vs nccl
-refused "-n: '9'.*2 to 8" --device cuda -n 9
+refused "give 2 to 8 ranks instead of 9; nccl-tests' -n is --iters" --device cuda -n 9
+refused 'give 2 to 8 ranks instead of 1' -g 1
+refused '--vs: with --device cuda give nccl' -g 2 --vs gloo
 refused "--iters: '401'.*1 to 400 rounds" --device cuda --iters 401
 status 1 env TUTTI_ALLOW_OVERLAPPING_DEVICES=Off "$tutti" bench --device cuda -n 4
 err '-n 4: each rank needs a GPU of its own, and this machine has 3'

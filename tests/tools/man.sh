@@ -11,6 +11,11 @@ for command in bench diagnose dump info run tune; do
     sed 's/\\-/-/g' "$page" | grep -E '^\.BR? ' | grep -oE -- '--[a-z_-]+' | sort -u >"$work/page"
     diff "$work/help" "$work/page" >"$work/difference" ||
         { complain "$page (>) and --help (<) differ"; cat "$work/difference"; }
+    "$tutti" "$command" --help >"$work/long" 2>&1
+    status 0 "$tutti" "$command" -h
+    diff "$work/long" "$work/out" >/dev/null || complain "$command -h is not --help"
     [[ -s $work/help ]] || complain "$command --help shows no option"
 done
+status 0 "$tutti" -h
+out '^ +diagnose  say from dumps'
 finish

@@ -115,6 +115,7 @@ done
 refused "--vs: ''" --vs ''
 refused '--vs nccl needs --device cuda' --vs nccl
 refused '--vs: .*leave out -d, --cold, -w$' --vs gloo --cold -w 1 -d int8
+refused '--vs: .*leave out -t$' --vs gloo -t 2
 refused '--collective barrier: .*leave out --vs$' --collective barrier --vs gloo
 refused '--both needs --vs' --both
 refused '--seconds needs --vs' --seconds 3
