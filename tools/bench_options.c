@@ -58,7 +58,8 @@ static const struct argp_option options[] = {
     {"collective", OPTION_COLLECTIVE, "NAME", 0,
      "all_reduce (default) or barrier, which has no sizes, types, operations, buffers or check", 0},
     {"algo", OPTION_ALGO, "NAME", 0,
-     "none (default: the library's choice), one_shot, two_shot, hybrid_cube_mesh (8 ranks) or "
+     "none (default), which leaves the choice to the library, one_shot, two_shot, hybrid_cube_mesh "
+     "(8 ranks) or "
      "ring; with a GPU also one_shot_ll, one_shot_lines, two_shot_lines, two_shot_pipelined or "
      "host_staged (of the communicator)",
      0},
