@@ -31,3 +31,28 @@ struct stats stats_of(double *values, size_t count)
     stats.p99 = stats_percentile(values, count, 99);
     return stats;
 }
+
+int samples_add(struct samples *samples, double value)
+{
+    if (samples->count == samples->capacity) {
+        size_t capacity = samples->capacity ? 2 * samples->capacity : 16;
+        double *values = realloc(samples->values, capacity * sizeof *values);
+        if (!values)
+            return -1;
+        samples->values = values;
+        samples->capacity = capacity;
+    }
+    samples->values[samples->count++] = value;
+    return 0;
+}
+
+void samples_fini(struct samples *samples)
+{
+    free(samples->values);
+    *samples = (struct samples){0};
+}
+
+double samples_median(struct samples *samples)
+{
+    return samples->count ? stats_of(samples->values, samples->count).p50 : NAN;
+}

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Summary of a series of times. */
+/* Series of times, and their summary. */
 #ifndef TUTTI_TOOL_STATS_H
 #define TUTTI_TOOL_STATS_H
 
@@ -15,5 +15,17 @@ struct stats {
 double stats_percentile(const double *sorted, size_t count, double percent);
 /* Sorts the values; all zero for none. */
 struct stats stats_of(double *values, size_t count);
+
+/* A series that grows; zero is empty. */
+struct samples {
+    double *values;
+    size_t count;
+    size_t capacity;
+};
+/* Returns -1 if memory ran out. */
+int samples_add(struct samples *samples, double value);
+void samples_fini(struct samples *samples);
+/* Sorts the values. NaN if there are none. */
+double samples_median(struct samples *samples);
 
 #endif

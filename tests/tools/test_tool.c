@@ -4,6 +4,7 @@
 #include "stats.h"
 #include "tool.h"
 
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -111,6 +112,30 @@ static void percentiles_are_values(void **state)
     assert_true(stats_percentile(two, 2, 0) == 1 && stats_percentile(two, 2, 100) == 5);
 }
 
+static double median_of(const double *values, size_t count)
+{
+    struct samples samples = {0};
+    for (size_t i = 0; i < count; i++)
+        assert_int_equal(samples_add(&samples, values[i]), 0);
+    double median = samples_median(&samples);
+    samples_fini(&samples);
+    assert_int_equal(samples.count, 0);
+    return median;
+}
+
+static void median_is_the_middle(void **state)
+{
+    double many[101];
+    (void)state;
+    for (int i = 0; i < 101; i++)
+        many[i] = (i * 37) % 101; /* 0 to 100 in disorder */
+    assert_true(isnan(median_of(NULL, 0)));
+    assert_true(median_of((const double[]){7}, 1) == 7);
+    assert_true(median_of((const double[]){9, 1}, 2) == 1);
+    assert_true(median_of((const double[]){1e9, 2, 1}, 3) == 2);
+    assert_true(median_of(many, 101) == 50);
+}
+
 /* The shares follow each other, none is empty, and they differ by one core at most. */
 static void shares_cover_all_cores(void **state)
 {
@@ -133,7 +158,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(sizes_are_parsed),       cmocka_unit_test(integers_have_bounds),
         cmocka_unit_test(names_are_parsed),       cmocka_unit_test(sizes_are_written),
-        cmocka_unit_test(percentiles_are_values), cmocka_unit_test(shares_cover_all_cores),
+        cmocka_unit_test(percentiles_are_values), cmocka_unit_test(median_is_the_middle),
+        cmocka_unit_test(shares_cover_all_cores),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
