@@ -46,17 +46,17 @@ coverage: ## count which lines the tests run (minutes), and print it by director
 bench: ## compare with Open MPI, MPICH, Intel MPI and Gloo (12 minutes); results go to bench/results, a picture to docs
 	@scripts/deps build rivals
 	@scripts/rivals
-	@scripts/build gcc -DTUTTI_BUILD_BENCH=ON
+	@scripts/build gcc -DTUTTI_BUILD_TESTS=OFF -DTUTTI_BUILD_BENCH=ON
 	@bench/run.sh
 
 faults: ## every fault at every stage of a communicator's life (half an hour); rewrites docs/faults.md
 	@scripts/deps build check
-	@scripts/build gcc -DTUTTI_BUILD_TESTS=ON
+	@scripts/build gcc
 	@scripts/faults
 
 soak: ## random lives under random faults, checked: SOAK_SECONDS=3600 SOAK_DEVICE=cpu|cuda SOAK_SEED=1
 	@scripts/deps build check
-	@if [ "$(SOAK_DEVICE)" = cuda ]; then scripts/build full; else scripts/build gcc -DTUTTI_BUILD_TESTS=ON; fi
+	@if [ "$(SOAK_DEVICE)" = cuda ]; then scripts/build full; else scripts/build gcc; fi
 	@scripts/soak
 
 deps: ## install everything that all of these need; CUDA=1: nvcc, too, from PyPI where there is none
