@@ -2,10 +2,11 @@
 /*
  * Runs a fuzzer without libFuzzer.
  *   fuzz_NAME [--seconds N] FOLDER  every input in the folder, every beginning of it, then
- * mutations of them that are the same in each run, for N seconds at most fuzz_NAME FILE... these
- * inputs, to look at them again The input under way lies in fuzz_NAME.input in the working
- * directory, so that whatever ends the process, the input that did it is there; it goes once all is
- * well.
+ * mutations of them, the same in each run, for N seconds at most (2; or what
+ *                                   TUTTI_TEST_FUZZ_SECONDS says)
+ *   fuzz_NAME FILE...               these inputs, to look at them again
+ * The input under way lies in fuzz_NAME.input in the working directory, so that the input is there
+ * that ended the process. The file goes once all is well.
  */
 #include "fuzz.h"
 
@@ -255,7 +256,8 @@ int main(int argc, char **argv)
 {
     const char *program = argv[0];
     struct stat about;
-    int seconds = SECONDS;
+    const char *asked = getenv("TUTTI_TEST_FUZZ_SECONDS");
+    int seconds = asked ? atoi(asked) : SECONDS;
     if (argc > 2 && strcmp(argv[1], "--seconds") == 0) {
         seconds = atoi(argv[2]);
         argc -= 2;
