@@ -17,44 +17,48 @@ layers='
 7 api     src/api.?
 '
 
-# Prints "LAYER NAME" of a file.
-layer_of() {
+# find_layer FILE: sets found to its layer and name, or to nothing. No function here starts a process: there are a
+# thousand includes.
+declare -A known
+find_layer() {
     local layer name patterns pattern
+    found=${known[$1]-}
+    [[ -z $found ]] || return 0
     while read -r layer name patterns; do
         set -f
         for pattern in $patterns; do
             # shellcheck disable=SC2053 # a pattern is what is wanted
             if [[ $1 == $pattern ]]; then
-                echo "$layer $name"
+                found="$layer $name" known[$1]=$found
                 return
             fi
         done
     done <<<"$layers"
 }
 
-# Prints the file that an include line of $1 means, nothing for a system header.
-target_of() {
-    local candidate
-    for candidate in "$(dirname "$1")/$2" "src/$2" "include/$2"; do
-        if [[ -e $candidate ]]; then
-            realpath --relative-to=. "$candidate"
-            return
-        fi
+# find_target FILE INCLUDED: sets target to the file that the include line means, or to nothing for a system header.
+find_target() {
+    for target in "${1%/*}/$2" "src/$2" "include/$2"; do
+        [[ ! -e $target ]] || return 0
     done
+    target=
 }
 
 bad=0
 while read -r file; do
-    read -r layer name <<<"$(layer_of "$file")"
+    find_layer "$file"
+    read -r layer name <<<"$found"
     if [[ -z $layer ]]; then
         echo "$file: has no layer: give it one in tests/build/includes.sh"
         bad=1
         continue
     fi
     while IFS=: read -r line included; do
-        target=$(target_of "$file" "$included")
+        find_target "$file" "$included"
         [[ -n $target ]] || { echo "$file:$line: includes \"$included\", which is nowhere"; bad=1; continue; }
-        read -r below other <<<"$(layer_of "$target")"
+        [[ $target != *..* ]] || target=$(realpath --relative-to=. "$target")
+        find_layer "$target"
+        read -r below other <<<"$found"
         if [[ -z $below ]] || [[ $name != "$other" && $below -ge $layer ]]; then
             echo "$file:$line: $name (layer $layer) includes $target (${other:-no layer} ${below:-})"
             bad=1
