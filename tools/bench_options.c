@@ -58,10 +58,9 @@ static const struct argp_option options[] = {
     {"collective", OPTION_COLLECTIVE, "NAME", 0,
      "all_reduce (default) or barrier, which has no sizes, types, operations, buffers or check", 0},
     {"algo", OPTION_ALGO, "NAME", 0,
-     "none (default), which leaves the choice to the library, one_shot, two_shot, hybrid_cube_mesh "
-     "(8 ranks) or "
-     "ring; with a GPU also one_shot_ll, one_shot_lines, two_shot_lines, two_shot_pipelined or "
-     "host_staged (of the communicator)",
+     "none (default), which leaves the choice to the library, one_shot, two_shot or "
+     "hybrid_cube_mesh (8 ranks); with a GPU also one_shot_ll, one_shot_lines, two_shot_lines, "
+     "two_shot_pipelined, ring or host_staged (of the communicator)",
      0},
     {"cold", OPTION_COLD, 0, 0, "Give every operation buffers that are in no cache", 0},
     {"symmetric", OPTION_SYMMETRIC, 0, 0, "Take the buffers from tutti_symm_alloc()", 0},
@@ -253,7 +252,7 @@ static error_t parse_long_option(int key, char *text, struct argp_state *state)
         if (!parse_algo(text, &config->algo))
             argp_error(state,
                        "--algo: '%s' is no algorithm: give none, one_shot, two_shot, "
-                       "hybrid_cube_mesh or ring, for GPUs one of their transports",
+                       "hybrid_cube_mesh, or for GPUs one of theirs",
                        text);
         return 0;
     case OPTION_COLLECTIVE:
