@@ -184,7 +184,8 @@ static enum tutti_status kind_check(size_t count, enum tutti_dtype dtype, tutti_
     enum tutti_op_kind kind = op_kind(op);
     if (!kind)
         return error_set(TUTTI_ERR_INVALID,
-                         "op is none: expected TUTTI_SUM or another constant, or a created one");
+                         "op is none: expected TUTTI_SUM or another constant, or one that "
+                         "tutti_op_create_premul_sum() made and that is not destroyed");
     if (!reduce_function(comm->isa, dtype, kind))
         return error_set(TUTTI_ERR_INVALID, "%s is not defined for %s", tutti_op_name(op),
                          tutti_dtype_name(dtype));
@@ -461,6 +462,7 @@ enum tutti_status tutti_all_reduce_with(const void *send, void *recv, size_t cou
     enum tutti_status status = enter(comm, call);
     if (status != TUTTI_OK)
         return status;
+    op = op_known(op);
     status = settle(comm, call, stream, given, &copy, &options);
     status = status == TUTTI_OK ? all_reduce(send, recv, count, dtype, op, comm, stream, options)
                                 : refused(comm, signature_of(count, dtype, op), status);
@@ -582,6 +584,7 @@ enum tutti_status tutti_comm_algorithm(tutti_comm_t *comm, size_t count, enum tu
     enum tutti_status status = given ? options_read(comm, given, call, &options) : TUTTI_OK;
     if (status != TUTTI_OK)
         return status;
+    op = op_known(op);
     status = kind_check(count, dtype, op, comm);
     if (status != TUTTI_OK)
         return error_context(status, "%s", call);

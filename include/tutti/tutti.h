@@ -152,10 +152,10 @@ typedef const struct tutti_op *tutti_op_t;
  * [in] scalar  the same on every rank, else the collective fails with MISMATCH (31 bits of a hash
  *              are compared); rounded to the accumulation type
  * [out] op     to be destroyed with tutti_op_destroy() after the last call that uses it
- * Returns INVALID, NO_MEMORY.
+ * Returns INVALID, NO_MEMORY (4096 live at once in a process).
  */
 TUTTI_API enum tutti_status tutti_op_create_premul_sum(double scalar, tutti_op_t *op);
-/* Destroys a created operation; a constant or NULL is left alone. */
+/* Destroys a created operation; leaves any other value alone. */
 TUTTI_API void tutti_op_destroy(tutti_op_t op);
 /* Static: "sum"; "unknown" for no operation. */
 TUTTI_API const char *tutti_op_name(tutti_op_t op);

@@ -170,6 +170,7 @@ enum tutti_status pg_tensors_check(const struct tutti_pg *pg, const struct tutti
     if (!tensors || count < 1 || count > TUTTI_MAX_TENSORS)
         return error_set(TUTTI_ERR_INVALID, "%s: %d tensors at %p: expected 1 to %d", call, count,
                          (const void *)tensors, TUTTI_MAX_TENSORS);
+    op = op_known(op);
     for (int i = 0; i < count; i++) {
         struct layout_operation other;
         size_t elements;

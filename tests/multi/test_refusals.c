@@ -343,6 +343,72 @@ static void test_foreign_algorithm(void **state)
     assert_reason("options->algo 10: expected", "enum tutti_algo", NULL);
 }
 
+static enum tutti_status reduce_one(tutti_comm_t *comm, tutti_op_t op)
+{
+    float one = 1;
+    return tutti_all_reduce(&one, &one, 1, TUTTI_FLOAT32, op, comm, TUTTI_STREAM_DEFAULT);
+}
+
+/* A value that is no reduction is refused, whatever lies at its address, and so is a destroyed one.
+ */
+static void test_garbage_op(void **state)
+{
+    tutti_store_t *memory;
+    tutti_comm_t *comm;
+    tutti_op_t made, other;
+    enum tutti_algo algo;
+    const double mine[2] = {1, 2};
+    (void)state;
+    assert_int_equal(tutti_store_open("memory:garbage", 1000, &memory), TUTTI_OK);
+    assert_int_equal(tutti_comm_create(memory, 0, 1, NULL, &comm), TUTTI_OK);
+    assert_int_equal(tutti_op_create_premul_sum(2, &made), TUTTI_OK);
+    assert_int_equal(reduce_one(comm, made), TUTTI_OK);
+    const uintptr_t values[] = {TUTTI_OP_COUNT,      0x1234,
+                                (uintptr_t)mine,     (uintptr_t)made + 1,
+                                (uintptr_t)made + 8, (uintptr_t)made ^ (uintptr_t)1 << 40,
+                                UINTPTR_MAX,         UINTPTR_MAX / 2 + 1};
+    for (size_t i = 0; i < sizeof values / sizeof *values; i++) {
+        tutti_op_t op = (tutti_op_t)values[i]; /* NOLINT */
+        assert_int_equal(reduce_one(comm, op), TUTTI_ERR_INVALID);
+        assert_reason("op is none", "tutti_op_create_premul_sum", NULL);
+        assert_int_equal(tutti_comm_algorithm(comm, 1, TUTTI_FLOAT32, op, NULL, &algo, NULL),
+                         TUTTI_ERR_INVALID);
+        assert_reason("op is none", NULL);
+        assert_string_equal(tutti_op_name(op), "unknown");
+        tutti_op_destroy(op);
+    }
+    assert_int_equal(reduce_one(comm, made), TUTTI_OK);
+    tutti_op_destroy(made);
+    tutti_op_destroy(made);
+    assert_int_equal(tutti_op_create_premul_sum(3, &other), TUTTI_OK);
+    assert_int_equal(reduce_one(comm, made), TUTTI_ERR_INVALID);
+    assert_string_equal(tutti_op_name(made), "unknown");
+    assert_string_equal(tutti_op_name(other), "premul_sum");
+    tutti_op_destroy(other);
+    tutti_comm_destroy(comm);
+    tutti_store_close(memory);
+}
+
+/* So many operations live at once, and each that is destroyed makes room for another. */
+static void test_ops_at_once(void **state)
+{
+    enum { MOST = 4096 };
+    static tutti_op_t ops[MOST];
+    tutti_op_t more;
+    (void)state;
+    for (int round = 0; round < 2; round++) {
+        for (int i = 0; i < MOST; i++)
+            assert_int_equal(tutti_op_create_premul_sum(i, &ops[i]), TUTTI_OK);
+        assert_int_equal(tutti_op_create_premul_sum(0, &more), TUTTI_ERR_NO_MEMORY);
+        assert_null(more);
+        assert_reason("4096", "tutti_op_destroy", NULL);
+        tutti_op_destroy(ops[7]);
+        assert_int_equal(tutti_op_create_premul_sum(7, &ops[7]), TUTTI_OK);
+        for (int i = 0; i < MOST; i++)
+            tutti_op_destroy(ops[i]);
+    }
+}
+
 /* Only a communicator that passes all checks reaches the store, whose failure it reports. */
 static void test_touches(void **state)
 {
@@ -367,6 +433,8 @@ int main(void)
         cmocka_unit_test(test_touches),
         cmocka_unit_test(test_nameless_fault),
         cmocka_unit_test(test_foreign_algorithm),
+        cmocka_unit_test(test_garbage_op),
+        cmocka_unit_test(test_ops_at_once),
     };
     return cmocka_run_group_tests(tests, open_store, close_store);
 }
