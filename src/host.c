@@ -10,6 +10,7 @@
 #include <sched.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #define HOST_MAGIC UINT64_C(0x74757474692d6964)
@@ -30,6 +31,12 @@ static enum tutti_status boot_id_read(char *text, size_t size)
     return TUTTI_OK;
 }
 
+static uint64_t user_namespace(void)
+{
+    struct stat info;
+    return stat("/proc/self/ns/user", &info) == 0 ? (uint64_t)info.st_ino : 0;
+}
+
 enum tutti_status host_record_make(const struct tutti_comm *comm, const struct cuda_device *device,
                                    const struct cuda_table *table, struct host_record *record)
 {
@@ -41,6 +48,8 @@ enum tutti_status host_record_make(const struct tutti_comm *comm, const struct c
     record->layout = LAYOUT_VERSION;
     record->world_size = comm->world_size;
     record->pid = getpid();
+    record->user = geteuid();
+    record->user_namespace = user_namespace();
     record->config = comm->config;
     gethostname(record->name, sizeof record->name - 1);
     memcpy(record->process, fork_process_nonce(), sizeof record->process);
@@ -75,32 +84,84 @@ enum tutti_status host_records_take(struct host_record *records, const struct ho
     return TUTTI_OK;
 }
 
+/* ---- the configuration ----------------------------------------------------------------------- */
+
+enum { VALUE_BYTES = 40 };
+
+/* A field's value in words. */
+typedef void value_text_fn(uint64_t value, char text[VALUE_BYTES]);
+
+static void number_text(uint64_t value, char text[VALUE_BYTES])
+{
+    snprintf(text, VALUE_BYTES, "%" PRIu64, value);
+}
+
+static void bytes_text(uint64_t value, char text[VALUE_BYTES])
+{
+    snprintf(text, VALUE_BYTES, "%" PRIu64 " bytes", value);
+}
+
+static void switch_text(uint64_t value, char text[VALUE_BYTES])
+{
+    snprintf(text, VALUE_BYTES, "%s", value ? "on" : "off");
+}
+
+static void device_text(uint64_t value, char text[VALUE_BYTES])
+{
+    snprintf(text, VALUE_BYTES, "%s", value == TUTTI_DEVICE_CPU ? "CPU" : "CUDA");
+}
+
+static void algo_text(uint64_t value, char text[VALUE_BYTES])
+{
+    snprintf(text, VALUE_BYTES, "%s", tutti_algo_name((enum tutti_algo)value));
+}
+
+static void matrix_text(uint64_t value, char text[VALUE_BYTES])
+{
+    if (value)
+        snprintf(text, VALUE_BYTES, "one of %" PRIu64 " rows", value);
+    else
+        snprintf(text, VALUE_BYTES, "no matrix");
+}
+
+static void named_text(uint64_t value, char text[VALUE_BYTES])
+{
+    snprintf(text, VALUE_BYTES, "%s", value ? "devices" : "ranks");
+}
+
 /* One line a field of the configuration. */
 static enum tutti_status config_compare(const struct host_record *mine, int rank,
                                         const struct host_record *theirs, int peer)
 {
+    const struct comm_config *a = &mine->config, *b = &theirs->config;
     const struct {
-        const char *what;
+        const char *what; /* and where it is set */
+        value_text_fn *text;
         uint64_t mine, theirs; /* none is negative */
     } fields[] = {
-        {"world size", (uint64_t)mine->world_size, (uint64_t)theirs->world_size},
-        {"device (0 is CPU, 1 CUDA)", mine->config.device, theirs->config.device},
-        {"buffer size", mine->config.buffer_size, theirs->config.buffer_size},
-        {"strict mode", mine->config.strict, theirs->config.strict},
-        {"forced algorithm", mine->config.algo, theirs->config.algo},
-        {"TUTTI_FORCE_FULLY_CONNECTED", mine->config.fully_connected,
-         theirs->config.fully_connected},
-        {"topology: the size of the matrix in TUTTI_TOPOLOGY_FILE, 0 if there is none",
-         mine->config.topology_size, theirs->config.topology_size},
-        {"topology: whether TUTTI_TOPOLOGY_FILE names devices", mine->config.topology_named,
-         theirs->config.topology_named},
+        {"world size", number_text, (uint64_t)mine->world_size, (uint64_t)theirs->world_size},
+        {"device (options->device)", device_text, a->device, b->device},
+        {"buffer size (options->buffer_size, TUTTI_BUFFER_SIZE)", bytes_text, a->buffer_size,
+         b->buffer_size},
+        {"strict mode (options->strict, TUTTI_STRICT)", switch_text, a->strict, b->strict},
+        {"forced algorithm (options->algo, TUTTI_ALGO)", algo_text, a->algo, b->algo},
+        {"links (TUTTI_FORCE_FULLY_CONNECTED)", switch_text, a->fully_connected,
+         b->fully_connected},
+        {"topology: the matrix in TUTTI_TOPOLOGY_FILE", matrix_text, a->topology_size,
+         b->topology_size},
+        {"topology: what the rows in TUTTI_TOPOLOGY_FILE stand for", named_text, a->topology_named,
+         b->topology_named},
     };
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
-        if (fields[i].mine != fields[i].theirs)
-            return error_set(TUTTI_ERR_MISMATCH,
-                             "ranks disagree about the %s: rank %d has %" PRIu64
-                             ", rank %d has %" PRIu64 ": set the same on all ranks",
-                             fields[i].what, rank, fields[i].mine, peer, fields[i].theirs);
+        char my_text[VALUE_BYTES], their_text[VALUE_BYTES];
+        if (fields[i].mine == fields[i].theirs)
+            continue;
+        fields[i].text(fields[i].mine, my_text);
+        fields[i].text(fields[i].theirs, their_text);
+        return error_set(TUTTI_ERR_MISMATCH,
+                         "ranks disagree about the %s: rank %d has %s, rank %d has %s: set the "
+                         "same on all ranks",
+                         fields[i].what, rank, my_text, peer, their_text);
     }
     for (int leaf = 0; leaf < mine->world_size; leaf++) {
         if (mine->config.leaf_order[leaf] != theirs->config.leaf_order[leaf])
@@ -163,6 +224,19 @@ static enum tutti_status devices_compare(const struct host_record *records, int 
                      low, high, records[high].device.name, text, strict);
 }
 
+/* Each rank's sockets and their directory refuse other users. */
+static enum tutti_status users_compare(const struct host_record *mine, int rank,
+                                       const struct host_record *theirs, int peer)
+{
+    if (mine->user == theirs->user || mine->user_namespace == 0 ||
+        mine->user_namespace != theirs->user_namespace)
+        return TUTTI_OK;
+    return error_set(TUTTI_ERR_DECLINED,
+                     "rank %d runs as user %u, rank %d as user %u: their processes do not trust "
+                     "each other: start all ranks as one user",
+                     rank, (unsigned)mine->user, peer, (unsigned)theirs->user);
+}
+
 static void version_text(uint32_t version, char *text, size_t size)
 {
     snprintf(text, size, "%u.%u.%u", version / 10000, version / 100 % 100, version % 100);
@@ -199,6 +273,8 @@ enum tutti_status host_records_compare(const struct host_record *records, int ra
                           "%.39s): Tutti joins the ranks of one host",
                           rank, mine->name, mine->boot_id, r, records[r].name, records[r].boot_id);
     }
+    for (int r = 0; r < size && status == TUTTI_OK; r++)
+        status = users_compare(mine, rank, &records[r], r);
     if (status == TUTTI_OK && mine->config.device == TUTTI_DEVICE_CUDA)
         status = devices_compare(records, size);
     return status;

@@ -19,6 +19,8 @@ struct host_record {
     uint8_t process[16]; /* random, one a process */
     int32_t world_size;
     int32_t pid;
+    uint32_t user;                /* effective */
+    uint64_t user_namespace;      /* numbers of users compare within one only; 0 is unknown */
     uint8_t cpus[HOST_CPU_BYTES]; /* that the rank may run on */
     struct comm_config config;
     /* CUDA only, else zero. */
@@ -36,8 +38,8 @@ enum tutti_status host_record_make(const struct tutti_comm *comm, const struct c
 enum tutti_status host_records_take(struct host_record *records, const struct host_record *own,
                                     int rank, int size);
 
-/* Compares all ranks' records: VERSION, MISMATCH (the difference is named), DECLINED (another host,
- * then: one CUDA device twice, which some rank does not allow). */
+/* Compares all ranks' records: VERSION, MISMATCH (the difference is named), DECLINED (another host
+ * or user, then: one CUDA device twice, which some rank does not allow). */
 enum tutti_status host_records_compare(const struct host_record *records, int rank, int size);
 
 /* Whether a device is that of several ranks. */

@@ -219,7 +219,7 @@ static const char *judge_process(const struct opening *opening, int socket, int 
     if (getsockopt(socket, SOL_SOCKET, SO_PEERCRED, credentials, &length) != 0)
         return "no credentials";
     if (credentials->uid != geteuid())
-        return "another user";
+        return "another user (start all ranks as one user)";
     if (theirs->pid_namespace != 0 && theirs->pid_namespace == mine->pid_namespace &&
         credentials->pid != theirs->pid)
         return "another process than the one announced";

@@ -230,8 +230,13 @@ enum tutti_status directory_connect(const struct socket_path *path, int *fd)
     errno = code;
     if (code == EAGAIN || code == EINTR)
         return TUTTI_OK;
-    enum tutti_status status =
-        code == ENOENT ? TUTTI_ERR_SYSTEM : error_errno("cannot connect to %s", path->text);
+    enum tutti_status status = TUTTI_ERR_SYSTEM;
+    if (code == EACCES)
+        status = error_errno("cannot connect to %s, which belongs to another user: start all ranks "
+                             "as one user",
+                             path->text);
+    else if (code != ENOENT)
+        status = error_errno("cannot connect to %s", path->text);
     errno = code;
     return status;
 }

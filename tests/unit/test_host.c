@@ -1,0 +1,115 @@
+/* SPDX-License-Identifier: MIT */
+/* What ranks tell each other first: each difference is named, with both sides' values in words. */
+#include "host.h"
+
+#include "ipc/fork.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+enum { RANKS = 3, ODD = 2 };
+
+static struct host_record records[RANKS];
+
+static int records_make(void **state)
+{
+    static struct tutti_comm comm;
+    uint32_t epoch; /* makes the process's nonce */
+    (void)state;
+    if (fork_epoch(&epoch) != TUTTI_OK)
+        return -1;
+    comm.world_size = RANKS;
+    comm.config.buffer_size = 1 << 20;
+    for (int leaf = 0; leaf < RANKS; leaf++)
+        comm.config.leaf_order[leaf] = leaf;
+    for (int r = 0; r < RANKS; r++)
+        if (host_record_make(&comm, NULL, NULL, &records[r]) != TUTTI_OK)
+            return -1;
+    return 0;
+}
+
+/* The last rank's record differs: every rank refuses, and says so in these words. */
+static void assert_refused(enum tutti_status expected, const char *what, const char *even,
+                           const char *odd)
+{
+    char text[256];
+    assert_int_equal(host_records_compare(records, 0, RANKS), expected);
+    snprintf(text, sizeof text, "rank 0 %s, rank %d %s", even, ODD, odd);
+    if (!strstr(tutti_last_error(), what) || !strstr(tutti_last_error(), text))
+        fail_msg("\"%s\" lacks \"%s\" or \"%s\"", tutti_last_error(), what, text);
+    assert_int_equal(host_records_compare(records, ODD, RANKS), expected);
+    snprintf(text, sizeof text, "rank %d %s, rank 0 %s", ODD, odd, even);
+    if (!strstr(tutti_last_error(), text))
+        fail_msg("\"%s\" lacks \"%s\"", tutti_last_error(), text);
+}
+
+static void equal_records_pass(void **state)
+{
+    (void)state;
+    assert_int_equal(host_records_compare(records, 0, RANKS), TUTTI_OK);
+    assert_int_equal(host_records_compare(records, ODD, RANKS), TUTTI_OK);
+}
+
+static void options_differ_by_name(void **state)
+{
+    struct comm_config *odd = &records[ODD].config;
+    const struct {
+        int32_t *field;
+        int32_t value;
+        const char *what, *even_text, *odd_text;
+    } rows[] = {
+        {&records[ODD].world_size, 4, "world size", "has 3", "has 4"},
+        {&odd->device, TUTTI_DEVICE_CUDA, "device (options->device)", "has CPU", "has CUDA"},
+        {&odd->strict, true, "TUTTI_STRICT", "has off", "has on"},
+        {&odd->algo, TUTTI_ALGO_RING, "TUTTI_ALGO", "has none", "has ring"},
+        {&odd->fully_connected, true, "TUTTI_FORCE_FULLY_CONNECTED", "has off", "has on"},
+        {&odd->topology_size, 8, "TUTTI_TOPOLOGY_FILE", "has no matrix", "has one of 8 rows"},
+        {&odd->topology_named, true, "TUTTI_TOPOLOGY_FILE", "has ranks", "has devices"},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        *rows[i].field = rows[i].value;
+        assert_refused(TUTTI_ERR_MISMATCH, rows[i].what, rows[i].even_text, rows[i].odd_text);
+        *rows[i].field = rows[i].field == &records[ODD].world_size ? RANKS : 0;
+    }
+    odd->buffer_size = 4096;
+    assert_refused(TUTTI_ERR_MISMATCH, "TUTTI_BUFFER_SIZE", "has 1048576 bytes", "has 4096 bytes");
+    /* A record may come from anybody. */
+    odd->buffer_size = 1 << 20;
+    odd->algo = -3;
+    assert_refused(TUTTI_ERR_MISMATCH, "forced algorithm", "has none", "has unknown");
+}
+
+/* Their sockets would refuse each other. Numbers of users compare in one user namespace only. */
+static void users_differ(void **state)
+{
+    struct host_record *odd = &records[ODD];
+    (void)state;
+    odd->user = records[0].user + 1;
+    char even_text[64], odd_text[64];
+    snprintf(even_text, sizeof even_text, "runs as user %u", (unsigned)records[0].user);
+    snprintf(odd_text, sizeof odd_text, "as user %u", (unsigned)odd->user);
+    assert_int_equal(host_records_compare(records, 0, RANKS), TUTTI_ERR_DECLINED);
+    assert_non_null(strstr(tutti_last_error(), even_text));
+    assert_non_null(strstr(tutti_last_error(), odd_text));
+    assert_non_null(strstr(tutti_last_error(), "start all ranks as one user"));
+    odd->user_namespace++;
+    assert_int_equal(host_records_compare(records, 0, RANKS), TUTTI_OK);
+    odd->user_namespace = records[0].user_namespace = 0; /* unknown */
+    assert_int_equal(host_records_compare(records, 0, RANKS), TUTTI_OK);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup(equal_records_pass, records_make),
+        cmocka_unit_test_setup(options_differ_by_name, records_make),
+        cmocka_unit_test_setup(users_differ, records_make),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
