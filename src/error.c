@@ -65,6 +65,12 @@ enum tutti_status error_errno(const char *format, ...)
     return status;
 }
 
+const char *error_full(void)
+{
+    return errno == ENOSPC || errno == EDQUOT ? ": its file system is full: free room there, or "
+                                              : ": ";
+}
+
 enum tutti_status error_context(enum tutti_status status, const char *format, ...)
 {
     char *message = message_get(true);

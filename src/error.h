@@ -13,6 +13,10 @@ enum tutti_status error_set(enum tutti_status status, const char *format, ...) T
  * appended. */
 enum tutti_status error_errno(const char *format, ...) TUTTI_PRINTF(1, 2);
 
+/* What stands between a path that could not be written and the remedy: ": ", or, if errno says that
+ * there is no room, that its file system is full. Static; errno stays. */
+const char *error_full(void);
+
 /* Puts "prefix: " before the message that is already there; returns status. */
 enum tutti_status error_context(enum tutti_status status, const char *format, ...)
     TUTTI_PRINTF(2, 3);

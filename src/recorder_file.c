@@ -157,10 +157,12 @@ enum tutti_status recorder_save(const char *path, const char *text, size_t bytes
     snprintf(draft, sizeof draft, "%s.%016" PRIx64, path, random);
     int fd = open(draft, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
     if (fd < 0)
-        return error_errno("cannot create a file beside %s", path);
+        return error_errno("cannot create a file beside %s%sname another directory", path,
+                           error_full());
     bool written = write_all(fd, text, bytes);
     if (close(fd) != 0 || !written) {
-        status = error_errno("cannot write %zu bytes to %s", bytes, draft);
+        status = error_errno("cannot write %zu bytes to %s%sname another directory", bytes, draft,
+                             error_full());
         goto err_unlink;
     }
     if (rename(draft, path) != 0) {

@@ -120,8 +120,8 @@ enum tutti_status directory_open(const char *path)
                          "TUTTI_DIR to a shorter one",
                          path, strlen(path) + 1 + NAME_LENGTH - limit);
     if (mkdir(path, 0700) != 0 && errno != EEXIST)
-        return error_errno("cannot create directory %s: set TUTTI_DIR to one that you may write",
-                           path);
+        return error_errno("cannot create directory %s%sset TUTTI_DIR to one that you may write",
+                           path, error_full());
     int fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     if (fd < 0)
         return errno == ELOOP || errno == ENOTDIR
@@ -178,7 +178,8 @@ static enum tutti_status listen_once(const char *directory, struct socket_path *
     if (listener < 0)
         return error_errno("cannot create a Unix-domain socket");
     if (bind(listener, (struct sockaddr *)&address, sizeof address) != 0) {
-        status = error_errno("cannot bind a socket to %s", address.sun_path);
+        status = error_errno("cannot bind a socket to %s%sset TUTTI_DIR to another directory",
+                             address.sun_path, error_full());
         goto err_close;
     }
     if (listen(listener, SOMAXCONN) != 0) {

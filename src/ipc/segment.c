@@ -119,6 +119,19 @@ static enum tutti_status allocate(int fd, size_t asked, size_t bytes)
     return TUTTI_OK;
 }
 
+/* Says why memfd_create() failed. */
+static enum tutti_status refused_memfd(const char *label)
+{
+    if (errno == EPERM || errno == EACCES || errno == ENOSYS)
+        return error_errno(
+            "memfd_create() is blocked, by which all shared memory is made: allow it "
+            "in the seccomp profile of the container or service (Docker: "
+            "--security-opt seccomp=PROFILE)");
+    return error_errno("cannot make the memory file \"%s\"; see ulimit -n, and whether memory is "
+                       "left",
+                       label);
+}
+
 enum tutti_status segment_create(const char *label, size_t bytes, struct segment *segment, int *fd)
 {
     enum tutti_status status;
@@ -135,10 +148,7 @@ enum tutti_status segment_create(const char *label, size_t bytes, struct segment
     if (file < 0 && errno == EINVAL)
         file = memfd_create(label, MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (file < 0)
-        return error_errno(
-            "cannot make the memory file \"%s\"; see ulimit -n, and whether memory is "
-            "left",
-            label);
+        return refused_memfd(label);
     status = allocate(file, bytes, rounded);
     if (status != TUTTI_OK)
         goto err_close;

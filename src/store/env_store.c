@@ -136,10 +136,10 @@ static enum tutti_status notice_write(void *context, uint16_t port)
     unlink(path);
     int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
     if (fd < 0)
-        return error_errno("creating %s", path);
+        return error_errno("creating %s%sset TUTTI_DIR to another directory", path, error_full());
     enum tutti_status status = TUTTI_OK;
     if (write(fd, text, (size_t)length) != length || rename(path, notice->path) < 0) {
-        status = error_errno("writing %s", path);
+        status = error_errno("writing %s%sset TUTTI_DIR to another directory", path, error_full());
         unlink(path);
     }
     close(fd);

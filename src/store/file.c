@@ -246,7 +246,8 @@ static enum tutti_status append(struct file *file, const char *prefix, const cha
         if (bytes < 0 && errno == EINTR)
             continue;
         if (bytes < 0) {
-            status = error_errno("writing %zu bytes to %s", record.size, file->path);
+            status = error_errno("writing %zu bytes to %s%sgive the store another path",
+                                 record.size, file->path, error_full());
             /* Nobody may see half a record; if even this fails, the next writer does it. */
             if (ftruncate(file->fd, file->read_bytes) < 0)
                 goto err_record;
@@ -544,7 +545,7 @@ enum tutti_status file_open(const struct store_url *url, int64_t timeout_ms, tut
     self->fd = open(self->path, O_RDWR | O_CREAT | O_CLOEXEC | O_NONBLOCK | O_NOCTTY, 0600);
     enum tutti_status status = TUTTI_OK;
     if (self->fd < 0 || fstat(self->fd, &about) < 0)
-        status = error_errno("open(%s)", self->path);
+        status = error_errno("open(%s)%sgive the store another path", self->path, error_full());
     else
         status = file_check_owner(self->path, &about);
     if (status == TUTTI_OK)

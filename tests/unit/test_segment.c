@@ -4,6 +4,8 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -11,8 +13,10 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -255,6 +259,40 @@ static void full_descriptor_table_is_an_error(void **state)
     assert_non_null(strstr(tutti_last_error(), "EMFILE"));
 }
 
+/* As the sandbox of a container may: the message names the call and the sandbox. */
+static void blocked_memfd_is_an_error(void **state)
+{
+    (void)state;
+    struct sock_filter rules[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_memfd_create, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    struct sock_fprog filter = {.len = sizeof rules / sizeof *rules, .filter = rules};
+    pid_t child = fork();
+    if (child == 0) {
+        struct segment segment;
+        int fd;
+        if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 ||
+            prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) != 0)
+            _exit(77);
+        bool right = segment_create("tutti-test", 4096, &segment, &fd) == TUTTI_ERR_SYSTEM &&
+                     strstr(tutti_last_error(), "memfd_create() is blocked") &&
+                     strstr(tutti_last_error(), "allow it in the seccomp profile") &&
+                     strstr(tutti_last_error(), "EPERM");
+        if (!right)
+            fprintf(stderr, "memfd_create is blocked: %s\n", tutti_last_error());
+        _exit(right ? 0 : 1);
+    }
+    int how;
+    assert_int_equal(waitpid(child, &how, 0), child);
+    assert_true(WIFEXITED(how));
+    if (WEXITSTATUS(how) == 77)
+        skip();
+    assert_int_equal(WEXITSTATUS(how), 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -268,6 +306,7 @@ int main(void)
         cmocka_unit_test(a_part_is_mapped),
         cmocka_unit_test(few_addresses_are_enough),
         cmocka_unit_test(full_descriptor_table_is_an_error),
+        cmocka_unit_test(blocked_memfd_is_an_error),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
