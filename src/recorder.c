@@ -122,7 +122,7 @@ static enum tutti_status dump(struct tutti_comm *comm, const char *cause, const 
     char path[RECORDER_PATH_BYTES];
     cpu_group_survey(&comm->cpu);
     enum tutti_status status =
-        recorder_dump(comm->recorder.page, cause, pattern, path, sizeof path);
+        recorder_dump(comm->recorder.page, cause, pattern, NULL, path, sizeof path);
     if (status == TUTTI_OK)
         log_write(TUTTI_LOG_INFO, comm->rank, "communicator \"%s\": dumped to %s", comm->name,
                   path);

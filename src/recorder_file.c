@@ -176,8 +176,37 @@ err_unlink:
     return status;
 }
 
+void recorder_paths_fini(struct recorder_paths *paths)
+{
+    for (size_t i = 0; i < paths->count; i++)
+        free(paths->all[i]);
+    free(paths->all);
+    *paths = (struct recorder_paths){0};
+}
+
+static enum tutti_status paths_add(struct recorder_paths *paths, const char *path)
+{
+    for (size_t i = 0; i < paths->count; i++)
+        if (strcmp(paths->all[i], path) == 0)
+            return error_set(TUTTI_ERR_INVALID,
+                             "%s holds the dump of another communicator of that process: name a "
+                             "directory, or a path with %%n (name), %%g (generation) and %%r "
+                             "(rank) in it",
+                             path);
+    char **more = realloc(paths->all, (paths->count + 1) * sizeof *more);
+    if (!more)
+        return error_errno("realloc of the dumps' names");
+    paths->all = more;
+    more[paths->count] = strdup(path);
+    if (!more[paths->count])
+        return error_errno("strdup of a dump's name");
+    paths->count++;
+    return TUTTI_OK;
+}
+
 enum tutti_status recorder_dump(const struct record_page *page, const char *cause,
-                                const char *pattern, char *path, size_t size)
+                                const char *pattern, struct recorder_paths *written, char *path,
+                                size_t size)
 {
     struct recorder_snapshot *snapshot;
     char *text = NULL;
@@ -185,6 +214,8 @@ enum tutti_status recorder_dump(const struct record_page *page, const char *caus
     enum tutti_status status = recorder_read(page, cause, &snapshot);
     if (status == TUTTI_OK)
         status = recorder_path(pattern, &snapshot->page, path, size);
+    if (status == TUTTI_OK && written)
+        status = paths_add(written, path);
     if (status == TUTTI_OK)
         status = recorder_json(snapshot, &text, &bytes);
     if (status == TUTTI_OK)

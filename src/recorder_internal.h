@@ -42,8 +42,16 @@ enum tutti_status recorder_pattern_check(const char *pattern, const struct recor
 /* Writes a private file in one piece: who reads it finds all of it, or a former one. Returns
  * SYSTEM. */
 enum tutti_status recorder_save(const char *path, const char *text, size_t bytes);
-/* All of these: reads, and writes to where the pattern says. */
+/* The files that one call has written; zeroed at first, to be freed with recorder_paths_fini(). */
+struct recorder_paths {
+    char **all;
+    size_t count;
+};
+void recorder_paths_fini(struct recorder_paths *paths);
+/* All of these: reads, and writes to where the pattern says. A file that is among `written` is
+ * refused (INVALID), any other is added to them; NULL: any is replaced. */
 enum tutti_status recorder_dump(const struct record_page *page, const char *cause,
-                                const char *pattern, char *path, size_t size);
+                                const char *pattern, struct recorder_paths *written, char *path,
+                                size_t size);
 
 #endif

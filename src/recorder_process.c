@@ -98,6 +98,7 @@ enum tutti_status tutti_dump_process(int pid, const char *pattern, tutti_dump_fn
     static const char call[] = "tutti_dump_process";
     struct failures failures = {.status = TUTTI_OK};
     const struct dirent *entry;
+    struct recorder_paths written = {0};
     char path[RECORDER_PATH_BYTES];
     DIR *fds;
     if (!pattern || !count)
@@ -113,7 +114,7 @@ enum tutti_status tutti_dump_process(int pid, const char *pattern, tutti_dump_fn
         struct record_page *page = page_map(dirfd(fds), entry->d_name);
         if (!page && errno == ENOENT)
             continue;
-        status = page ? recorder_dump(page, "outside", pattern, path, sizeof path)
+        status = page ? recorder_dump(page, "outside", pattern, &written, path, sizeof path)
                       : error_errno("a recorder cannot be mapped");
         if (page)
             munmap(page, sizeof *page);
@@ -124,6 +125,7 @@ enum tutti_status tutti_dump_process(int pid, const char *pattern, tutti_dump_fn
             fn(context, path);
     }
     closedir(fds);
+    recorder_paths_fini(&written);
     if (failures.status == TUTTI_OK)
         return end == TUTTI_OK ? end : error_context(end, "%s: process %d", call, pid);
     return error_set(failures.status, "%s: process %d, descriptor %s: %s", call, pid,

@@ -8,16 +8,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum {
-    NOBODY = 3,                 /* the exit status where no culprit was found */
-    FILE_BYTES_MOST = 64 << 20, /* dumps have less than 1 MiB */
-};
+enum { NOBODY = 3 }; /* the exit status where no culprit was found */
 
 struct diagnose {
     bool json;
     char **paths;
-    struct dump *dumps; /* that could be read */
-    size_t count;
+    struct dump_set dumps;
+    struct verdict *verdicts; /* one a communicator */
+    size_t verdict_count;
+    struct crossing *crossings;
+    size_t crossing_count;
     bool failed;
 };
 
@@ -28,7 +28,8 @@ static const struct argp_option options[] = {
 
 static const char doc[] =
     "Say from the dumps of a communicator's ranks which of them is to blame, and for what.\v"
-    "Dumps come of TUTTI_DUMP, tutti_comm_dump() or 'tutti dump'. Exit status: 0 if a culprit was "
+    "Dumps come of TUTTI_DUMP, tutti_comm_dump() or 'tutti dump'; of a directory all files are "
+    "read. Exit status: 0 if a culprit was "
     "found, 3 if not, 1 if a file could not be read or the output not be written, 64 if the "
     "command line is wrong.";
 
@@ -44,80 +45,11 @@ static error_t parse_option(int key, char *text, struct argp_state *state)
         diagnose->paths = state->argv + state->next;
         return 0;
     case ARGP_KEY_NO_ARGS:
-        argp_error(state, "the dumps are missing: name their files");
+        argp_error(state, "the dumps are missing: name their files, or a directory");
         return 0;
     default:
         return ARGP_ERR_UNKNOWN;
     }
-}
-
-/* ---- files ----------------------------------------------------------------------------------- */
-
-/* The whole file, NULL after a message. */
-static char *file_read(const char *path, size_t *bytes)
-{
-    size_t capacity = 1 << 16;
-    char *text = malloc(capacity);
-    FILE *file = fopen(path, "re");
-    bool read = file && text;
-    for (*bytes = 0; read;) {
-        *bytes += fread(text + *bytes, 1, capacity - *bytes, file);
-        if (*bytes < capacity)
-            break;
-        char *larger = capacity < FILE_BYTES_MOST ? realloc(text, capacity *= 2) : NULL;
-        text = larger ? larger : text;
-        read = larger != NULL;
-    }
-    if (!file || (read && ferror(file)))
-        read = tool_fail_errno("%s", path);
-    else if (!read)
-        tool_fail("%s: more than %d MiB, or than there is memory", path, FILE_BYTES_MOST >> 20);
-    if (file)
-        fclose(file);
-    if (!read)
-        free(text);
-    return read ? text : NULL;
-}
-
-/* Of several dumps of one rank the latest counts. */
-static void keep(struct diagnose *diagnose, struct dump *dump)
-{
-    for (size_t i = 0; i < diagnose->count; i++) {
-        struct dump *other = &diagnose->dumps[i];
-        if (!same_communicator(other, dump) || other->rank != dump->rank)
-            continue;
-        if (other->taken_ns < dump->taken_ns) {
-            struct dump older = *other;
-            *other = *dump;
-            *dump = older;
-        }
-        dump_free(dump);
-        return;
-    }
-    diagnose->dumps[diagnose->count++] = *dump;
-}
-
-static bool files_read(struct diagnose *diagnose)
-{
-    size_t files = 0;
-    while (diagnose->paths[files])
-        files++;
-    diagnose->dumps = calloc(files, sizeof *diagnose->dumps);
-    if (!diagnose->dumps)
-        return tool_fail_errno("%zu dumps", files);
-    for (size_t i = 0; i < files; i++) {
-        char problem[256] = "";
-        struct dump dump;
-        size_t bytes;
-        char *text = file_read(diagnose->paths[i], &bytes);
-        if (text && dump_parse(text, bytes, &dump, problem, sizeof problem))
-            keep(diagnose, &dump);
-        else if (text)
-            tool_fail("%s is no dump of Tutti: %s", diagnose->paths[i], problem);
-        diagnose->failed |= !text || problem[0];
-        free(text);
-    }
-    return true;
 }
 
 /* ---- what is said ---------------------------------------------------------------------------- */
@@ -184,7 +116,7 @@ static json_t *culprit_to_json(const struct culprit *culprit)
 static json_t *verdict_to_json(const struct verdict *verdict)
 {
     json_t *culprits = json_array(), *missing = json_array();
-    for (int i = 0; i < verdict->count; i++)
+    for (int i = 0; i < verdict->count && !verdict->crossed; i++)
         json_array_append_new(culprits, culprit_to_json(&verdict->culprits[i]));
     for (int rank = 0; rank < verdict->world_size; rank++)
         if (!(verdict->dumped >> rank & 1))
@@ -199,67 +131,152 @@ static json_t *verdict_to_json(const struct verdict *verdict)
                      missing, "first_fault", fault, "culprits", culprits);
 }
 
+/* ---- a crossed order ------------------------------------------------------------------------- */
+
+/* Whether a wait is the first one in its communicator. */
+static bool is_first_of(const struct crossing *crossing, int i)
+{
+    for (int other = 0; other < i; other++)
+        if (crossing->waits[other].verdict == crossing->waits[i].verdict)
+            return false;
+    return true;
+}
+
+static void print_crossing(const struct crossing *crossing)
+{
+    const char *between = "communicators ";
+    for (int i = 0; i < crossing->count; i++) {
+        const struct verdict *verdict = crossing->waits[i].verdict;
+        if (!is_first_of(crossing, i))
+            continue;
+        printf("%s\"%s\", generation %lld", between, verdict->name, (long long)verdict->generation);
+        between = ", and ";
+    }
+    printf(": ranks call them in different orders, and wait for each other\n");
+    for (int i = 0; i < crossing->count; i++) {
+        const struct crossing_wait *wait = &crossing->waits[i];
+        const struct culprit *culprit = &wait->verdict->culprits[0];
+        char name[64];
+        operation_name(culprit, name, sizeof name);
+        printf("  rank %d of \"%s\" (process %d) waits in %s for rank %d: %s\n", wait->rank,
+               wait->verdict->name, wait->verdict->of[wait->rank]->pid, name, wait->absent,
+               wait->operation->what);
+    }
+    printf("  call operations on these communicators in one order on all ranks\n");
+}
+
+static json_t *crossing_to_json(const struct crossing *crossing)
+{
+    json_t *communicators = json_array(), *waits = json_array();
+    for (int i = 0; i < crossing->count; i++) {
+        const struct crossing_wait *wait = &crossing->waits[i];
+        const struct verdict *verdict = wait->verdict;
+        json_t *object = json_pack("{s:s, s:I, s:i, s:i, s:I, s:i, s:s}", "name", verdict->name,
+                                   "generation", (json_int_t)verdict->generation, "rank",
+                                   wait->rank, "pid", verdict->of[wait->rank]->pid, "sequence",
+                                   (json_int_t)wait->operation->sequence, "absent", wait->absent,
+                                   "what", wait->operation->what);
+        if (wait->operation->lane != DIAGNOSE_CALLS)
+            json_object_set_new(object, "tag", json_integer(wait->operation->lane));
+        json_array_append_new(waits, object);
+        if (is_first_of(crossing, i))
+            json_array_append_new(communicators,
+                                  json_pack("{s:s, s:I}", "name", verdict->name, "generation",
+                                            (json_int_t)verdict->generation));
+    }
+    return json_pack("{s:o, s:o}", "communicators", communicators, "waits", waits);
+}
+
+/* ---- all together ---------------------------------------------------------------------------- */
+
 /* The dumps of the communicator that dump `first` is of; none if an earlier dump is of it, too. */
-static size_t members_of(struct diagnose *diagnose, size_t first,
+static size_t members_of(struct dump_set *dumps, size_t first,
                          struct dump *members[TUTTI_MAX_RANKS])
 {
     size_t count = 0;
-    for (size_t i = 0; i < diagnose->count; i++) {
-        if (!same_communicator(&diagnose->dumps[first], &diagnose->dumps[i]))
+    for (size_t i = 0; i < dumps->count; i++) {
+        if (!same_communicator(&dumps->all[first], &dumps->all[i]))
             continue;
         if (i < first)
             return 0;
-        members[count++] = &diagnose->dumps[i];
+        members[count++] = &dumps->all[i];
     }
     return count;
 }
 
-/* One verdict a communicator. Returns how many culprits there are, -1 if there is no memory. */
-static int judge_all(struct diagnose *diagnose, json_t *all)
+/* One verdict a communicator, then what several of them tell together. */
+static bool judge_all(struct diagnose *diagnose)
 {
     struct dump *members[TUTTI_MAX_RANKS];
-    int culprits = 0;
-    for (size_t i = 0; i < diagnose->count; i++) {
-        struct verdict verdict;
-        size_t count = members_of(diagnose, i, members);
+    struct dump_set *dumps = &diagnose->dumps;
+    int found = 1;
+    diagnose->verdicts = calloc(dumps->count + 1, sizeof *diagnose->verdicts);
+    diagnose->crossings = calloc(dumps->count + 1, sizeof *diagnose->crossings);
+    if (!diagnose->verdicts || !diagnose->crossings)
+        return false;
+    for (size_t i = 0; i < dumps->count; i++) {
+        size_t count = members_of(dumps, i, members);
         if (count == 0)
             continue;
-        if (!diagnose_judge(members, count, &verdict))
-            return -1;
-        culprits += verdict.count;
-        if (all)
-            json_array_append_new(all, verdict_to_json(&verdict));
-        else
-            print_verdict(&verdict);
+        if (!diagnose_judge(members, count, &diagnose->verdicts[diagnose->verdict_count]))
+            return false;
+        diagnose->verdict_count++;
     }
-    return culprits;
+    while (found > 0) {
+        found = diagnose_crossed(diagnose->verdicts, diagnose->verdict_count,
+                                 &diagnose->crossings[diagnose->crossing_count]);
+        diagnose->crossing_count += found > 0;
+    }
+    return found == 0;
+}
+
+static void print_all(const struct diagnose *diagnose)
+{
+    for (size_t i = 0; i < diagnose->crossing_count; i++)
+        print_crossing(&diagnose->crossings[i]);
+    for (size_t i = 0; i < diagnose->verdict_count; i++)
+        if (!diagnose->verdicts[i].crossed)
+            print_verdict(&diagnose->verdicts[i]);
+}
+
+static void print_json(const struct diagnose *diagnose)
+{
+    json_t *communicators = json_array(), *crossed = json_array();
+    for (size_t i = 0; i < diagnose->verdict_count; i++)
+        json_array_append_new(communicators, verdict_to_json(&diagnose->verdicts[i]));
+    for (size_t i = 0; i < diagnose->crossing_count; i++)
+        json_array_append_new(crossed, crossing_to_json(&diagnose->crossings[i]));
+    json_t *root = json_pack("{s:o, s:o}", "communicators", communicators, "crossed", crossed);
+    json_dumpf(root, stdout, JSON_INDENT(2));
+    printf("\n");
+    json_decref(root);
 }
 
 int command_diagnose(int argc, char **argv)
 {
     static const struct argp argp = {.options = options,
                                      .parser = parse_option,
-                                     .args_doc = "FILE...",
+                                     .args_doc = "FILE|DIRECTORY...",
                                      .doc = doc,
                                      .children = help_children};
     struct diagnose diagnose = {0};
-    if (argp_parse(&argp, argc, argv, 0, NULL, &diagnose) || !files_read(&diagnose))
+    int culprits = 0;
+    if (argp_parse(&argp, argc, argv, 0, NULL, &diagnose))
         return TOOL_FAILED;
-    json_t *all = diagnose.json ? json_array() : NULL;
-    int culprits = judge_all(&diagnose, all);
-    if (culprits < 0)
+    diagnose.failed = !dump_set_read(diagnose.paths, &diagnose.dumps);
+    if (!judge_all(&diagnose))
         diagnose.failed = !tool_fail("no memory for a verdict");
-    if (all) {
-        json_t *root = json_pack("{s:o}", "communicators", all);
-        json_dumpf(root, stdout, JSON_INDENT(2));
-        printf("\n");
-        json_decref(root);
-    }
-    for (size_t i = 0; i < diagnose.count; i++)
-        dump_free(&diagnose.dumps[i]);
-    free(diagnose.dumps);
-    if (!tool_output_arrived()) /* the tool's end makes a failure of a 0 alone: a 3 may be a rank's
-                                 */
+    for (size_t i = 0; i < diagnose.verdict_count; i++)
+        culprits += diagnose.verdicts[i].count;
+    if (diagnose.json)
+        print_json(&diagnose);
+    else
+        print_all(&diagnose);
+    dump_set_free(&diagnose.dumps);
+    free(diagnose.verdicts);
+    free(diagnose.crossings);
+    /* The tool's end makes a failure of a 0 alone: a 3 may be a rank's. */
+    if (!tool_output_arrived())
         diagnose.failed = true;
     return diagnose.failed ? TOOL_FAILED : culprits > 0 ? TOOL_OK : NOBODY;
 }

@@ -32,6 +32,7 @@ struct dump_fault {
 struct dump {
     json_t *root;
     const char *name;
+    const char *host;    /* "": it is not told */
     const char *meeting; /* "": none is told */
     int64_t generation;  /* 0: the ranks have not met */
     int64_t taken_ns;
@@ -79,11 +80,43 @@ struct verdict {
     const char *name;
     int64_t generation;
     int world_size;
-    uint64_t dumped;                /* bit r: there is a dump of rank r */
+    uint64_t dumped; /* bit r: there is a dump of rank r */
+    const struct dump *of[TUTTI_MAX_RANKS];
     const struct dump_fault *first; /* to fail, NULL if nobody did */
     struct culprit culprits[TUTTI_MAX_RANKS];
     int count;
+    bool crossed; /* it is part of a crossing, which says more than its culprits */
 };
+
+/* A rank that waits in an operation to which another rank has not come. */
+struct crossing_wait {
+    struct verdict *verdict; /* of its communicator */
+    const struct dump_operation *operation;
+    int rank, absent;
+};
+
+/* Such waits in a circle: rank `absent` of one is the caller that waits in the next one. */
+enum { CROSSING_WAITS_MOST = 64 };
+struct crossing {
+    struct crossing_wait waits[CROSSING_WAITS_MOST];
+    int count;
+};
+
+/* All dumps that could be read. */
+struct dump_set {
+    struct dump *all;
+    size_t count;
+};
+
+/* diagnose_files.c: the dumps of files, and of all files in directories, the list of which ends
+ * with NULL. Returns false, after a message, if one could not be read; the others are there. */
+bool dump_set_read(char **paths, struct dump_set *dumps);
+void dump_set_free(struct dump_set *dumps);
+
+/* diagnose_crossed.c: finds operations of several communicators that ranks have called in different
+ * orders, marks their verdicts, and leaves out those that are marked. Returns how many it found, 1
+ * at most, or -1 if there is no memory. */
+int diagnose_crossed(struct verdict *verdicts, size_t count, struct crossing *crossing);
 
 /* diagnose_judge.c: of dumps of one communicator (same_communicator()), one a rank at most. */
 bool same_communicator(const struct dump *a, const struct dump *b);

@@ -298,8 +298,10 @@ bool diagnose_judge(struct dump *const *dumps, size_t count, struct verdict *ver
         .generation = dumps[0]->generation,
         .world_size = dumps[0]->world_size,
     };
-    for (size_t d = 0; d < count; d++)
+    for (size_t d = 0; d < count; d++) {
         verdict->dumped |= UINT64_C(1) << dumps[d]->rank;
+        verdict->of[dumps[d]->rank] = dumps[d];
+    }
     if (!gather(&evidence))
         return false;
     verdict->first = first_fault(&evidence);

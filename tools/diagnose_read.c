@@ -188,6 +188,7 @@ static void dump_read(struct reader *reader, struct dump *dump)
     dump->rank = (int)get_integer(reader, root, "rank", 0, dump->world_size - 1);
     dump->pid = (int)get_integer(reader, root, "pid", 0, INT32_MAX);
     dump->name = get_string(reader, root, "name");
+    dump->host = json_object_get(root, "host") ? get_string(reader, root, "host") : "";
     dump->taken_ns = get_integer(reader, root, "taken_ns", INT64_MIN, INT64_MAX);
     dump->generation = get_integer(reader, root, "generation", INT64_MIN, INT64_MAX);
     const json_t *meeting = json_object_get(root, "meeting");

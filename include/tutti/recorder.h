@@ -35,6 +35,8 @@ typedef void tutti_dump_fn(void *context, const char *path);
  * it takes no part. One that cannot be dumped does not keep the others from it: the error names its
  * descriptor in that process. `tutti dump` is this call.
  *
+ * - [in] pattern: one that gives each communicator a path of its own: the second of one path is not
+ *   dumped (INVALID)
  * - [in] fn: told of each dump; may be NULL
  * - [out] count: how many were written; 0 where the process has no communicator
  *

@@ -81,8 +81,69 @@ status 0 "$tutti" dump --output="$dumps" "${pids[0]}"
 out "^$dumps/tutti-default-1-r[012]-p${pids[0]}.json\$"
 status 0 "$tutti" diagnose "$dumps/0" # the others have not been asked
 out '^  no dump of rank 1$'
+
+# ---- no dump is written over another one of the same run
+rm -f "$dumps"/*
+status 0 "$tutti" dump -o "$dumps/dd" "${pids[@]}"
+for pid in "${pids[@]}"; do
+    [[ -e $dumps/dd.$(hostname).$pid ]] || complain "no dump of process $pid: $(ls "$dumps")"
+done
+status 0 "$tutti" diagnose "$dumps" # a directory: all in it
+out '^communicator "default", generation 1: dumps of 3 of 3 ranks$'
+out '^  rank 1 has not come to operation 3$'
+rm -f "$dumps"/*
+status 1 "$tutti" dump -o "$dumps/%n" "${pids[@]}"
+out "^$dumps/default\$"
+[[ $(find "$dumps" -type f) == "$dumps/default" ]] || complain "left behind: $(ls "$dumps")"
+[[ $(grep -c "$dumps/default holds the dump of process ${pids[0]}" "$work/err") == 2 ]] ||
+    complain "not refused twice: $(<"$work/err")"
+grep -q "\"pid\": ${pids[0]}," "$dumps/default" || complain "the first dump was written over"
+status 1 "$tutti" dump -o "$work/devic%%e" "${pids[@]}"
+status 0 "$tutti" dump -o "$dumps/%r" "${pids[@]}"
+mkfifo "$work/device-default"
+status 1 "$tutti" dump -o "$work/device-%n" "${pids[@]}"
+err 'no ordinary file'
 kill -CONT "$victim" # alone: leak detectors of ranks that end already mind signals
 wait "$launcher"
+
+# ---- a crossed order on two communicators
+rm -f "$dumps"/*
+"$tutti" run --no-bind -n 3 "$misfit" cross >"$work/run" 2>&1 &
+launcher=$!
+crossed() {
+    read -r -a pids <"/proc/$launcher/task/$launcher/children" # ends without a newline
+    rm -f "$dumps"/*
+    [[ ${#pids[@]} == 3 ]] && "$tutti" dump -o "$dumps" "${pids[@]}" >"$work/out" 2>"$work/err" &&
+        "$tutti" diagnose "$dumps" >"$work/out" && grep -q 'in different orders' "$work/out"
+}
+until_true 60 crossed || { complain "no crossed order is found"; cat "$work/out" "$work/err"; }
+out '^communicators "first", generation 1, and "second", generation 1: ranks call them in different'
+out '^  rank 0 of "first" \(process [0-9]+\) waits in operation 2 for rank 1: all_reduce of 4 float32'
+out '^  rank 1 of "second" \(process [0-9]+\) waits in operation 2 for rank 0: all_reduce of 4 float32'
+out '^  call operations on these communicators in one order on all ranks$'
+[[ $(grep -c '^communicator' "$work/out") == 1 ]] || complain "more than one verdict: $(<"$work/out")"
+# Two communicators of a process do not go to one file either.
+rm -f "$dumps"/*
+status 1 "$tutti" dump -o "$dumps/dd" "${pids[0]}"
+err 'another communicator of that process'
+status 0 "$tutti" dump -o "$dumps/%n" "${pids[0]}"
+rm -f "$dumps"/*
+status 0 "$tutti" dump -o "$dumps" "${pids[@]}"
+status 0 "$tutti" diagnose --json "$dumps"
+python3 - "$work/out" <<'PYTHON' || complain "JSON of a crossed order"
+import json, sys
+told = json.load(open(sys.argv[1]))
+(crossed,) = told["crossed"]
+assert sorted(c["name"] for c in crossed["communicators"]) == ["first", "second"]
+assert sorted((w["name"], w["rank"], w["absent"], w["sequence"]) for w in crossed["waits"]) == [
+    ("first", 0, 1, 2), ("second", 1, 0, 2)]
+assert [c["culprits"] for c in told["communicators"]] == [[], []]
+PYTHON
+kill "$launcher"
+wait "$launcher"
+mkdir "$work/empty"
+status 1 "$tutti" diagnose "$work/empty"
+err 'no file in the directory'
 
 # ---- who has none
 status 1 "$tutti" dump $$

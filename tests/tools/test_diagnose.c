@@ -358,9 +358,89 @@ static void jobs_of_one_name_are_told_apart(void **state)
     assert_false(parses_with("meeting", json_integer(1)));
 }
 
+/* A rank of a communicator: its process, and whether it is in the communicator's operation 2. */
+struct place {
+    int pid; /* 0: there is no dump */
+    bool waits;
+};
+
+/* Communicators of two ranks, and how many waits the circle through them has; 0: there is none. */
+static const struct crossed_row {
+    const char *title;
+    struct place places[3][2];
+    int waits;
+} crossed_rows[] = {
+    {"a waits for b, and b for a", {{{1, true}, {2, false}}, {{1, false}, {2, true}}}, 2},
+    {"the same with other numbers", {{{1, true}, {2, false}}, {{2, true}, {1, false}}}, 2},
+    {"a process is late twice", {{{1, true}, {2, false}}, {{1, true}, {2, false}}}, 0},
+    {"one process of two waits", {{{1, true}, {2, false}}, {{3, true}, {1, false}}}, 0},
+    {"three in a circle",
+     {{{1, true}, {2, false}}, {{2, true}, {3, false}}, {{3, true}, {1, false}}},
+     3},
+    {"a chain that ends",
+     {{{1, true}, {2, false}}, {{2, true}, {3, false}}, {{3, true}, {4, false}}},
+     0},
+    {"threads of one process", {{{1, true}, {1, false}}, {{1, false}, {1, true}}}, 2},
+    {"a thread is late twice", {{{1, true}, {1, false}}, {{1, true}, {1, false}}}, 0},
+    {"nobody knows the other", {{{1, true}, {0, false}}, {{0, false}, {2, true}}}, 0},
+};
+
+static void crossed_judge(const struct crossed_row *row, struct crossing *crossing, int *found)
+{
+    struct dump dumps[3][2] = {{{0}}};
+    struct dump_operation operations[3][2][2] = {{{{0}}}};
+    struct verdict verdicts[3];
+    size_t communicators = 0;
+    for (int c = 0; c < 3; c++) {
+        struct dump *members[2];
+        size_t count = 0;
+        for (int rank = 0; rank < 2; rank++) {
+            const struct place *place = &row->places[c][rank];
+            struct dump_operation *own = operations[c][rank];
+            if (!place->pid)
+                continue;
+            own[0] = (struct dump_operation){.lane = CALLS, .sequence = 1, .what = "sum"};
+            own[1] = own[0];
+            own[1].sequence = 2, own[1].pending = true;
+            dumps[c][rank] = (struct dump){.name = "pair",
+                                           .host = "here",
+                                           .meeting = "",
+                                           .pid = place->pid,
+                                           .rank = rank,
+                                           .world_size = 2,
+                                           .awaits = -1,
+                                           .operations = own,
+                                           .count = 1 + place->waits};
+            members[count++] = &dumps[c][rank];
+        }
+        if (count == 0)
+            break;
+        assert_true(diagnose_judge(members, count, &verdicts[communicators++]));
+    }
+    *found = diagnose_crossed(verdicts, communicators, crossing);
+    for (int i = 0; i<crossing->count && * found> 0; i++)
+        crossing->waits[i].verdict = NULL; /* goes */
+    if (*found > 0)
+        assert_int_equal(diagnose_crossed(verdicts, communicators, &(struct crossing){.count = 0}),
+                         0);
+}
+
+static void crossed_orders_are_one_verdict(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof crossed_rows / sizeof *crossed_rows; i++) {
+        struct crossing crossing = {.count = 0};
+        int found;
+        crossed_judge(&crossed_rows[i], &crossing, &found);
+        if (found != (crossed_rows[i].waits > 0) || crossing.count != crossed_rows[i].waits)
+            fail_msg("%s: %d found, of %d waits", crossed_rows[i].title, found, crossing.count);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(crossed_orders_are_one_verdict),
         cmocka_unit_test(jobs_of_one_name_are_told_apart),
         cmocka_unit_test(evidence_names_the_culprit),
         cmocka_unit_test(both_sides_are_told),
