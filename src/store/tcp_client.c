@@ -294,7 +294,8 @@ static enum tutti_status connect_any(struct tcp_store *store, struct tcp_connect
 }
 
 /* A new connection that has been introduced. While the server has never been met it may not be up
- * yet: that is tried until the deadline. */
+ * yet: that is tried until the deadline. A server that closes the connection before it has heard
+ * the introduction had too many that say nothing: that is tried again for a second. */
 static enum tutti_status connection_open(struct tcp_store *store, struct tcp_connection *connection)
 {
     int64_t stranger_ns = deadline_after(STRANGER_MS), nap_ns = 1000000;
@@ -309,7 +310,7 @@ static enum tutti_status connection_open(struct tcp_store *store, struct tcp_con
             hang_up(connection->fd);
             connection->fd = -1;
         }
-        if (status != TUTTI_ERR_SYSTEM || store->met)
+        if (status != TUTTI_ERR_SYSTEM || (store->met && !reached))
             return status;
         if (reached && deadline_passed(stranger_ns))
             return error_context(status, "no meeting (is TUTTI_STORE_SECRET the same everywhere?)");

@@ -2,8 +2,12 @@
 /*
  * The server's thread: listens, moves bytes between sockets and sessions, and never waits for one
  * client. A client that does not read is not read from either, so that what it can make us keep is
- * bounded; one that does not introduce itself in time is sent away, or sooner, once too many others
- * have come: whoever can reach the port must not use up this process's descriptors.
+ * bounded.
+ *
+ * A connection that has not introduced itself is a stranger. Whoever can reach the port must not
+ * use up this process's descriptors: a stranger is closed after ten seconds. It is closed sooner,
+ * the oldest first, if there are too many strangers, or if they hold descriptors that a meeting of
+ * this process may need.
  */
 #include "store/tcp.h"
 
@@ -15,6 +19,7 @@
 
 #include <arpa/inet.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -25,12 +30,18 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 enum {
     MAX_LISTENERS = 4,
     MAX_CONNECTIONS = 4096,
-    MAX_STRANGERS = 256,     /* the oldest gives way; who means it has introduced itself by then */
+    MAX_STRANGERS = 256,
+    MIN_STRANGERS = 32, /* stay however few descriptors are left: a client is one at first */
+    /* Descriptors that strangers leave free. A meeting of 64 ranks takes 330 in one of them: an
+     * arena, a socket and a pidfd a rank, 64 connections to the channel that have not said hello,
+     * and a connection of each to the store. */
+    RESERVED = 384,
     MAX_ACCEPTS = 64,        /* at once, before others are served */
     INTRODUCTION_MS = 10000, /* for VALIDATE and the proof of the secret */
     ACCEPT_PAUSE_MS = 100,   /* after descriptors ran out */
@@ -190,6 +201,26 @@ static void flush_ready(struct tcp_server *server)
             connection_destroy(server, connection_of(session));
 }
 
+static void serve_connection(struct tcp_server *server, struct connection *connection,
+                             uint32_t events)
+{
+    bool alive = true;
+    if (events & EPOLLOUT)
+        alive = flush(server, connection);
+    else if (events & EPOLLIN)
+        alive = receive(connection);
+    else
+        alive = false;
+    if (!alive) {
+        connection_destroy(server, connection);
+    } else if (connection->list == &server->strangers &&
+               connection->session.state == SESSION_OPEN) {
+        list_remove(connection);
+        list_add(&server->clients, connection);
+    }
+    flush_ready(server);
+}
+
 /* ---- listening --------------------------------------------------------------------------------
  */
 
@@ -209,22 +240,68 @@ static void close_listeners(struct tcp_server *server)
     server->listener_count = 0;
 }
 
+/* At least how many descriptors this process may still open, at most `most`. They are looked for
+ * from the limit downwards, as the kernel hands out the lowest first. */
+static int descriptors_free(int most)
+{
+    enum { LOOKS = 8192 }; /* bounds the time: so many system calls take a millisecond */
+    struct rlimit limit;
+    int count = 0;
+    if (getrlimit(RLIMIT_NOFILE, &limit) != 0)
+        return most;
+    int fd = limit.rlim_cur < INT_MAX ? (int)limit.rlim_cur : INT_MAX;
+    for (int looks = 0; --fd >= 0 && looks < LOOKS && count < most; looks++)
+        count += fcntl(fd, F_GETFD) < 0;
+    return count;
+}
+
+static int strangers_most(const struct tcp_server *server)
+{
+    int count = descriptors_free(RESERVED + MAX_STRANGERS) + server->strangers.count - RESERVED;
+    count = count < MAX_STRANGERS ? count : MAX_STRANGERS;
+    return count > MIN_STRANGERS ? count : MIN_STRANGERS;
+}
+
+/* Closes the oldest stranger, unless what it has sent by now makes a client of it. */
+static void stranger_shed(struct tcp_server *server)
+{
+    struct connection *oldest = server->strangers.first;
+    serve_connection(server, oldest, EPOLLIN);
+    if (server->strangers.first == oldest)
+        connection_destroy(server, oldest);
+}
+
+/* Takes the accepted socket. */
+static void admit(struct tcp_server *server, int fd)
+{
+    if (server->connection_count >= MAX_CONNECTIONS && server->strangers.first)
+        stranger_shed(server);
+    if (server->connection_count < MAX_CONNECTIONS && connection_create(server, fd))
+        return;
+    log_write(TUTTI_LOG_WARN, -1, "store server: a connection was turned away (%d)",
+              server->connection_count);
+    close(fd);
+}
+
 static void accept_some(struct tcp_server *server, int listener)
 {
+    int most = -1; /* strangers; not counted yet */
     for (int accepted = 0; accepted < MAX_ACCEPTS; accepted++) {
         int fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
         if (fd >= 0) {
-            if (server->connection_count >= MAX_CONNECTIONS || !connection_create(server, fd)) {
-                log_write(TUTTI_LOG_WARN, -1, "store server: a connection was turned away (%d)",
-                          server->connection_count);
-                close(fd);
-            } else if (server->strangers.count > MAX_STRANGERS) {
-                connection_destroy(server, server->strangers.first);
-            }
+            admit(server, fd);
+            if (most < 0 && server->strangers.count > MIN_STRANGERS)
+                most = strangers_most(server);
+            while (most >= 0 && server->strangers.count > most)
+                stranger_shed(server);
             continue;
         }
         if (errno == EINTR || errno == ECONNABORTED)
             continue;
+        if ((errno == EMFILE || errno == ENFILE) && server->strangers.first) {
+            stranger_shed(server);
+            continue;
+        }
         if (errno != EAGAIN && errno != EWOULDBLOCK) {
             log_write(TUTTI_LOG_WARN, -1, "store server: accept: %s", strerrordesc_np(errno));
             listen_again(server, false);
@@ -250,26 +327,6 @@ static void expire(struct tcp_server *server)
         connection_destroy(server, oldest);
     if (deadline_passed(server->accept_again_ns))
         listen_again(server, true);
-}
-
-static void serve_connection(struct tcp_server *server, struct connection *connection,
-                             uint32_t events)
-{
-    bool alive = true;
-    if (events & EPOLLOUT)
-        alive = flush(server, connection);
-    else if (events & EPOLLIN)
-        alive = receive(connection);
-    else
-        alive = false;
-    if (!alive) {
-        connection_destroy(server, connection);
-    } else if (connection->list == &server->strangers &&
-               connection->session.state == SESSION_OPEN) {
-        list_remove(connection);
-        list_add(&server->clients, connection);
-    }
-    flush_ready(server);
 }
 
 static void serve_event(struct tcp_server *server, struct source *source, uint32_t events)

@@ -331,9 +331,7 @@ static void a_connection_outlives_its_waits(void **state)
     tutti_store_close(store);
 }
 
-/* Asks for far more than the sockets hold and does not read: the server keeps one reply and stops
- * reading, others go on. */
-/* More than the server keeps: the first give way, and who introduces himself is let in. */
+/* More than the server keeps: the first give way, and a client that introduces itself is let in. */
 static void many_strangers_keep_nobody_out(void **state)
 {
     enum { MANY = 400 };
@@ -353,6 +351,8 @@ static void many_strangers_keep_nobody_out(void **state)
     tutti_store_close(store);
 }
 
+/* Asks for far more than the sockets hold and does not read: the server keeps one reply and stops
+ * reading, others go on. */
 static void a_client_that_does_not_read_is_not_read(void **state)
 {
     size_t bytes = (size_t)4 << 20;
