@@ -17,6 +17,7 @@
 #include "options.h"
 #include "order.h"
 #include "plan.h"
+#include "point.h"
 #include "store/store.h"
 #include "work.h"
 
@@ -568,6 +569,10 @@ static enum tutti_status join(struct tutti_comm *comm, struct workspace *work, t
         return status;
     channel_settle(comm->cpu.channel);
     comm->ready = true;
+    POINT("comm.ready");
+    char last_key[MEET_KEY_BYTES];
+    meet_last_key(comm->name, comm->nonce, last_key);
+    exchanger_end(&exchanger, last_key, deadline);
     recorder_describe(comm);
     log_write(TUTTI_LOG_INFO, comm->rank,
               "communicator \"%s\" generation %" PRId64 ": %d ranks, %d cores, %s", comm->name,

@@ -13,7 +13,7 @@
 #include <time.h>
 
 enum {
-    KEY_BYTES = 192,
+    KEY_BYTES = MEET_KEY_BYTES,
     TOKEN_BYTES = 36, /* 32 hexadecimal digits, so that any store takes it in a key */
     RETRY_MS = 20,    /* between two looks for a newer token */
     LINGER_MS = 2000, /* for ranks that come after a disagreement was found */
@@ -51,6 +51,14 @@ static void join_key_make(char key[KEY_BYTES], const char *name, int rank)
     key_make(key, name, "join", detail);
 }
 
+/* Under which rank 0 gives the word to go. */
+void meet_last_key(const char *name, const uint8_t nonce[16], char key[MEET_KEY_BYTES])
+{
+    char token[TOKEN_BYTES];
+    token_make(nonce, token);
+    key_make(key, name, "go", token);
+}
+
 /* A get of exactly so many bytes. */
 static enum tutti_status get_exactly(tutti_store_t *store, const char *key, int64_t timeout_ms,
                                      void *value, size_t bytes)
@@ -74,7 +82,7 @@ static enum tutti_status follow(tutti_store_t *store, const char *name, int rank
     struct join join = {.size = size};
     struct verdict verdict;
     uint8_t random[16];
-    char key[KEY_BYTES], nonce[TOKEN_BYTES];
+    char key[KEY_BYTES];
     bool deleted;
     enum tutti_status status = random_fill(random, sizeof random);
     if (status != TUTTI_OK)
@@ -105,8 +113,7 @@ static enum tutti_status follow(tutti_store_t *store, const char *name, int rank
     if (status != TUTTI_OK)
         return status;
 
-    token_make(meeting->nonce, nonce);
-    key_make(key, name, "go", nonce);
+    meet_last_key(name, meeting->nonce, key);
     status = get_exactly(store, key, deadline_timeout_ms(deadline), &verdict, sizeof verdict);
     if (status == TUTTI_ERR_TIMEOUT && (status = store_answers(store, key)) == TUTTI_OK)
         return error_set(TUTTI_ERR_TIMEOUT,
@@ -212,7 +219,7 @@ static enum tutti_status lead(tutti_store_t *store, const char *name, int size, 
                               struct meeting *meeting)
 {
     struct verdict verdict = {.rank = -1, .size = size, .ours = size};
-    char key[KEY_BYTES], nonce[TOKEN_BYTES];
+    char key[KEY_BYTES];
     int r = 1;
     memset(meeting, 0, sizeof *meeting);
     enum tutti_status status = random_fill(meeting->nonce, sizeof meeting->nonce);
@@ -234,8 +241,7 @@ static enum tutti_status lead(tutti_store_t *store, const char *name, int size, 
     if (status != TUTTI_OK)
         return status;
 
-    token_make(meeting->nonce, nonce);
-    key_make(key, name, "go", nonce);
+    meet_last_key(name, meeting->nonce, key);
     status = tutti_store_set(store, key, &verdict, sizeof verdict);
     if (status != TUTTI_OK || verdict.rank < 0)
         return status;

@@ -21,6 +21,11 @@ struct meeting {
 enum tutti_status meet(tutti_store_t *store, const char *name, int rank, int size,
                        int64_t timeout_ms, struct meeting *meeting);
 
+enum { MEET_KEY_BYTES = 192 };
+
+/* The key that stays behind meet(): it may be deleted once all ranks have returned. */
+void meet_last_key(const char *name, const uint8_t nonce[16], char key[MEET_KEY_BYTES]);
+
 /* A number that no communicator of this name has had on the store. */
 enum tutti_status meet_generation(tutti_store_t *store, const char *name, int64_t *generation);
 

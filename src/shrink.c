@@ -179,7 +179,10 @@ static enum tutti_status heir_open(struct survivors *self, struct tutti_comm *he
         .rank = heir->rank,
         .size = heir->world_size,
     };
-    return tutti_store_barrier(&exchanger, deadline_timeout_ms(self->deadline));
+    status = tutti_store_barrier(&exchanger, deadline_timeout_ms(self->deadline));
+    if (status == TUTTI_OK)
+        exchanger_end(&exchanger, NULL, self->deadline);
+    return status;
 }
 
 /* Round by round, until the members have a new communicator. */

@@ -359,6 +359,15 @@ void symm_unmap(struct symm_allocation *allocation)
         segment_unmap(&allocation->segment);
 }
 
+/* Those that the ranks have left in the store by now. */
+static void keys_delete(const struct tutti_symm_group *group, int64_t deadline)
+{
+    char name[SYMM_NAME_BYTES + 8], key[MEET_KEY_BYTES];
+    snprintf(name, sizeof name, "symm/%s", group->name);
+    meet_last_key(name, group->nonce, key);
+    exchanger_end(&group->exchanger, key, deadline);
+}
+
 static enum tutti_status meet_allocation(struct symm_allocation *allocation, int64_t deadline,
                                          bool *in_step)
 {
@@ -379,6 +388,7 @@ static enum tutti_status meet_allocation(struct symm_allocation *allocation, int
     status = verdict_exchange(&group->exchanger, mine, deadline_timeout_ms(deadline));
     if (status != TUTTI_OK)
         return status;
+    keys_delete(group, deadline);
 
     allocation->buffers[group->rank] = allocation->segment.base;
     for (int r = 0; r < group->world_size; r++)

@@ -1,11 +1,14 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * All-gather and barrier over any store. Rank r writes PREFIX/SEQUENCE/r and waits for the others.
- * No key is written twice, so whoever finds it finds its one value. Once all have come to a round
- * nobody reads the one before: each rank deletes what it wrote there.
+ * No key is written twice, so a rank that finds it finds its one value. Once all have come to a
+ * round nobody reads the one before: each rank deletes what it wrote there. Behind the last round
+ * the ranks count themselves under PREFIX/SEQUENCE/over: the last of them deletes that round's keys
+ * and the count. If a rank has died before it counted itself, these keys stay.
  */
 #include "store/store.h"
 
+#include "deadline.h"
 #include "error.h"
 
 #include <inttypes.h>
@@ -152,6 +155,33 @@ enum tutti_status tutti_store_all_gather(struct tutti_exchanger *exchanger, cons
 {
     enum tutti_status status = all_gather(exchanger, value, bytes, all, timeout_ms);
     return status == TUTTI_OK ? status : error_context(status, "tutti_store_all_gather");
+}
+
+void exchanger_end(const struct tutti_exchanger *exchanger, const char *also, int64_t deadline)
+{
+    enum { END_MS = 1000 }; /* the longest that a store which has stopped delays the caller */
+    const int64_t soon = deadline_after(END_MS);
+    struct tutti_store store =
+        store_bounded(exchanger->store, soon < deadline ? soon : deadline, NULL);
+    struct tutti_exchanger last = *exchanger;
+    struct round round = {0};
+    int64_t over = 0;
+    if (last.sequence-- == 0 || round_init(&round, &last) != TUTTI_OK)
+        return;
+    char *key = malloc(round.each);
+    if (key) {
+        snprintf(key, round.each, "%s/%" PRIu64 "/over", last.prefix, last.sequence);
+        (void)tutti_store_add(&store, key, 1, &over);
+    }
+    if (over == exchanger->size) {
+        for (int rank = 0; rank < last.size && !deadline_passed(soon); rank++)
+            (void)tutti_store_delete(&store, round.keys[rank], NULL);
+        if (also)
+            (void)tutti_store_delete(&store, also, NULL);
+        (void)tutti_store_delete(&store, key, NULL);
+    }
+    free(key);
+    free(round.keys);
 }
 
 enum tutti_status tutti_store_barrier(struct tutti_exchanger *exchanger, int64_t timeout_ms)

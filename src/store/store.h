@@ -109,6 +109,13 @@ enum tutti_status store_answers(tutti_store_t *store, const char *key);
 enum tutti_status store_look_up(tutti_store_t *store, const char *key, void *value, size_t bytes,
                                 bool *there);
 
+/*
+ * To be called by every rank whose last round so far has succeeded: the last of them deletes what
+ * that round has left in the store, and the key `also`, which no rank reads any more. Waits for no
+ * rank, and for a second at most for a store that has stopped; what cannot be deleted stays.
+ */
+void exchanger_end(const struct tutti_exchanger *exchanger, const char *also, int64_t deadline);
+
 /* TIMEOUT that names a key which is missing. */
 enum tutti_status store_timed_out(const char *call, const char *key, size_t count,
                                   int64_t timeout_ms);

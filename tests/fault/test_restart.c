@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * Ranks that die while a communicator is set up: the others give up in time, and when all start
- * anew on the same store, which still holds the keys of the life before, they meet.
+ * anew on the same store, which still holds the keys of the life before, they meet. So they do when
+ * a rank has died with its communicator ready, but before the keys of that meeting were deleted.
+ * The new communicator deletes its own keys.
  */
 #include "deadline.h"
 #include "faults.h"
@@ -40,6 +42,12 @@ static int first_life(struct ranks *ranks, int rank, tutti_store_t *store)
     RANKS_CHECK(ranks_join(ranks, rank, store, &options, &comm) == TUTTI_OK);
     enum tutti_status status = tutti_comm_rendezvous(comm);
     RANKS_CHECK(!deadly_point);
+    if (strcmp(crash->point, "comm.ready") == 0) { /* the others had heard of nothing */
+        RANKS_CHECK(status == TUTTI_OK);
+        RANKS_CHECK(tutti_barrier(comm, NULL, 0, 0) == TUTTI_ERR_PEER_DEAD);
+        tutti_comm_destroy(comm);
+        return 0;
+    }
     RANKS_CHECK(status == TUTTI_ERR_TIMEOUT || status == TUTTI_ERR_PEER_DEAD);
     RANKS_CHECK(strstr(tutti_last_error(), "rank "));
     RANKS_CHECK(deadline_now() - start < (int64_t)(PATIENCE_MS + SLACK_MS) * 1000000);
@@ -63,6 +71,20 @@ static int second_life(struct ranks *ranks, int rank, tutti_store_t *store)
     return 0;
 }
 
+/* With the two keys of a file store, of which its first close makes one. */
+static int64_t keys_count(const struct ranks *ranks)
+{
+    tutti_store_t *store;
+    int64_t count = -1;
+    for (int i = 0; i < 2; i++) {
+        if (tutti_store_open(ranks->url, RANKS_TIMEOUT_MS, &store) != TUTTI_OK)
+            return -1;
+        (void)tutti_store_num_keys(store, &count);
+        tutti_store_close(store);
+    }
+    return count;
+}
+
 /* A path of NULL is the tcp server. */
 static int run(const char *path, int size, const struct crash *crash)
 {
@@ -77,7 +99,10 @@ static int run(const char *path, int size, const struct crash *crash)
         for (int r = 0; r < size; r++)
             if (crash->victims >> r & 1 && ranks->results[r].signal != SIGKILL)
                 failures += printf("rank %d was not at its point\n", r) > 0;
+        const int64_t keys = keys_count(ranks);
         failures += ranks_run(ranks, second_life);
+        if (keys < 0 || keys_count(ranks) > keys)
+            failures += printf("the second life has left keys in the store\n") > 0;
     }
     if (failures)
         printf("failed: %s, victims %x of %d, %s\n", crash->point, (unsigned)crash->victims, size,
@@ -91,8 +116,9 @@ static int run(const char *path, int size, const struct crash *crash)
 int main(void)
 {
     static const struct crash crashes[] = {
-        {"meet.joined", 2}, {"meet.joined", 6},  {"open.arena", 1},   {"open.arena", 2},
-        {"open.arena", 7},  {"open.handles", 1}, {"open.handles", 4}, {"open.handles", 7},
+        {"meet.joined", 2},  {"meet.joined", 6},  {"open.arena", 1},
+        {"open.arena", 2},   {"open.arena", 7},   {"open.handles", 1},
+        {"open.handles", 4}, {"open.handles", 7}, {"comm.ready", 2},
     };
     char path[64];
     int failures = 0;
