@@ -281,8 +281,8 @@ struct tutti_store_ops {
 /*
  * Opens a store by URL. Options follow '?', joined by '&':
  *   memory:NAME        shared by the threads of this process that open the same name
- *   file:PATH          a log in PyTorch's FileStore format, made with mode 0600; one others own
- *                      or may write is refused. world_size=N: who closes last of N removes it
+ *   file:PATH          a log in PyTorch's FileStore format, made with mode 0600. A link, or a file
+ *                      of others, is refused. world_size=N: the last of N to close it removes it
  *   tcp://HOST:PORT    a client of PyTorch's TCPStore protocol.
  *                      server=1 also serves the store in this process (port 0 picks a free one, see
  *                      tutti_store_url());

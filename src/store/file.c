@@ -40,6 +40,7 @@ struct file {
     off_t read_bytes; /* how much of the file the map knows */
     struct map map;   /* keys as the file has them */
     int world_size;   /* 0: nobody removes the file */
+    bool cut;         /* the file has lost bytes that the map knows: nothing counts any more */
     char path[];
 };
 
@@ -180,6 +181,17 @@ static enum tutti_status read_at(struct file *file, struct buffer *data, size_t 
     return TUTTI_OK;
 }
 
+/* No user of the log takes anything away but what a dead writer has left, which nobody has read. */
+static enum tutti_status cut_tell(struct file *file, off_t bytes)
+{
+    file->cut = true;
+    return error_set(TUTTI_ERR_SYSTEM,
+                     "%s was cut short while in use: it has %lld bytes where it had %lld, and keys "
+                     "are lost: see which program writes to it, and start all ranks anew with "
+                     "another file",
+                     file->path, (long long)bytes, (long long)file->read_bytes);
+}
+
 /* Learns what others appended. A flock is held; `writable` says that it is the exclusive one. */
 static enum tutti_status refresh(struct file *file, bool writable)
 {
@@ -188,12 +200,10 @@ static enum tutti_status refresh(struct file *file, bool writable)
     size_t used;
     if (fstat(file->fd, &about) < 0)
         return error_errno("fstat(%s)", file->path);
+    if (file->cut || about.st_size < file->read_bytes)
+        return cut_tell(file, about.st_size);
     if (about.st_size == file->read_bytes)
         return TUTTI_OK;
-    if (about.st_size < file->read_bytes) {
-        map_fini(&file->map);
-        file->read_bytes = 0;
-    }
     enum tutti_status status = read_at(file, &data, (size_t)(about.st_size - file->read_bytes));
     if (status == TUTTI_OK) {
         enum file_log_result result = file_log_apply(&file->map, data.data, data.size, &used);
@@ -497,6 +507,17 @@ static void file_close(void *context)
     file_free(file);
 }
 
+/* A link is not followed: whoever made it would choose the file. */
+static enum tutti_status open_failed(const char *path)
+{
+    if (errno != ELOOP)
+        return error_errno("open(%s)%sgive the store another path", path, error_full());
+    return error_set(TUTTI_ERR_SYSTEM,
+                     "%s is a symbolic link: give the path of the file itself, in a folder where "
+                     "nobody else can make links",
+                     path);
+}
+
 /* Whoever may write to it may say anything to the ranks. */
 static enum tutti_status file_check_owner(const char *path, const struct stat *about)
 {
@@ -542,10 +563,11 @@ enum tutti_status file_open(const struct store_url *url, int64_t timeout_ms, tut
     strcpy(self->path, url->text);
     self->world_size = url->world_size;
     pthread_mutex_init(&self->lock, NULL);
-    self->fd = open(self->path, O_RDWR | O_CREAT | O_CLOEXEC | O_NONBLOCK | O_NOCTTY, 0600);
+    self->fd =
+        open(self->path, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK | O_NOCTTY, 0600);
     enum tutti_status status = TUTTI_OK;
     if (self->fd < 0 || fstat(self->fd, &about) < 0)
-        status = error_errno("open(%s)%sgive the store another path", self->path, error_full());
+        status = open_failed(self->path);
     else
         status = file_check_owner(self->path, &about);
     if (status == TUTTI_OK)

@@ -176,6 +176,44 @@ static void files_of_others_are_refused(void **state)
     unlink(path);
 }
 
+/* Whoever may make a link there could choose which file the ranks write to. */
+static void links_are_refused(void **state)
+{
+    tutti_store_t *store;
+    char target[128];
+    struct stat about;
+    (void)state;
+    snprintf(target, sizeof target, "%s/target", directory);
+    assert_int_equal(symlink(target, path), 0);
+    assert_int_equal(tutti_store_open(url, 1000, &store), TUTTI_ERR_SYSTEM);
+    assert_non_null(strstr(tutti_last_error(), "symbolic link"));
+    assert_int_equal(stat(target, &about), -1);
+    unlink(path);
+}
+
+/* The keys that the ranks meet by are lost, which is another thing than a want of memory. */
+static void a_file_cut_short_in_use_is_told(void **state)
+{
+    (void)state;
+    for (off_t size = 0; size < 30; size += 7) {
+        tutti_store_t *store = open_one();
+        char value[4];
+        bool exists;
+        const char *key = "key";
+        assert_non_null(store);
+        assert_int_equal(tutti_store_set(store, "key", "value", 5), TUTTI_OK);
+        assert_int_equal(truncate(path, size), 0);
+        assert_int_equal(tutti_store_get(store, "key", 1000, value, 4, NULL), TUTTI_ERR_SYSTEM);
+        assert_non_null(strstr(tutti_last_error(), "was cut short"));
+        assert_non_null(strstr(tutti_last_error(), path));
+        /* It stays so, whoever writes to the file. */
+        assert_int_equal(tutti_store_set(store, "key", "value", 5), TUTTI_ERR_SYSTEM);
+        assert_int_equal(tutti_store_check(store, &key, 1, &exists), TUTTI_ERR_SYSTEM);
+        tutti_store_close(store);
+        unlink(path);
+    }
+}
+
 static void a_held_lock_ends_in_a_time_out(void **state)
 {
     tutti_store_t *store;
@@ -246,6 +284,8 @@ int main(void)
         TEST(a_dead_writers_record_is_cut_off),
         TEST(other_files_are_refused_and_left_alone),
         TEST(files_of_others_are_refused),
+        TEST(links_are_refused),
+        TEST(a_file_cut_short_in_use_is_told),
         TEST(a_held_lock_ends_in_a_time_out),
         TEST(a_waiting_thread_does_not_prolong_a_time_out),
         TEST(the_last_of_all_ranks_removes_the_file),
