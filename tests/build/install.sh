@@ -1,7 +1,8 @@
 #!/bin/bash
 # install.sh BUILD CC
 # Installs the build under a prefix that it does not know of, and builds and runs programs against it:
-# through pkg-config and through CMake, shared and static, C and C++.
+# through pkg-config and through CMake, shared and static, C and C++. Every function has a man page of its name, and
+# the tool completes its commands and options.
 set -euo pipefail
 build=$1 cc=$2
 source=$PWD/tests/build/consumer
@@ -38,8 +39,41 @@ for program in c_shared c_static cc_shared; do
     "$work/cmake/$program"
 done
 
+for function in $(nm -D --defined-only "$library_dir/libtutti.so" | sed -n 's/.* [TD] \(tutti_[a-z0-9_]*\).*/\1/p'); do
+    page=$prefix/share/man/man3/$function.3
+    [[ -f $page ]] || { echo "no man page for $function"; exit 1; }
+    target=$(sed -n '1s/^\.so //p' "$page")
+    if [[ -n $target ]]; then
+        grep -w "$function" "$prefix/share/man/$target" >/dev/null || { echo "$page: not in $target"; exit 1; }
+    fi
+done
+
+# completed WORD...: what bash would offer for the last of the words, one a line.
+completed() {
+    PATH=$prefix/bin:$PATH bash -c '
+        source "$0"
+        COMP_WORDS=("$@") COMP_CWORD=$(($# - 1))
+        _tutti
+        printf "%s\n" "${COMPREPLY[@]}"' "$prefix/share/bash-completion/completions/tutti" "$@" | paste -sd' '
+}
+expect() { # WORDS OFFERED
+    local words
+    IFS=' ' read -r -a words <<<"$1"
+    offered=$(completed "${words[@]/#_/}")
+    [[ $offered == "$2" ]] || { echo "'$1' completes to '$offered', expected '$2'"; exit 1; }
+}
+
 # The tool, where it was built, finds the library beside it.
 if [[ -x $prefix/bin/tutti ]]; then
+    expect "tutti _" "bench diagnose dump info run tune"
+    expect "tutti d" "diagnose dump"
+    expect "tutti --v" "--version"
+    expect "tutti run --g" "--grace"
+    expect "tutti bench --min" "--minbytes"
+    expect "tutti run x" ""
+    for file in share/zsh/site-functions/_tutti share/fish/vendor_completions.d/tutti.fish; do
+        [[ -f $prefix/$file ]] || { echo "$file is not installed"; exit 1; }
+    done
     found=$(realpath "$(ldd "$prefix/bin/tutti" | awk '/libtutti.so/ { print $3 }')")
     [[ $found == "$(realpath "$library_dir/libtutti.so")" ]] || { echo "the tool finds $found"; exit 1; }
     "$prefix/bin/tutti" --version
