@@ -39,6 +39,11 @@ static enum tutti_status refuse(struct tutti_comm *comm, const char *call)
         return error_set(TUTTI_ERR_INVALID,
                          "%s: communicator \"%s\" has not met: call tutti_comm_rendezvous()%s%s",
                          call, comm->name, comm->reason[0] ? "; it failed: " : "", comm->reason);
+    if (order_load_relaxed_u32(&comm->finalized)) /* relaxed: nothing but itself */
+        return error_set(
+            TUTTI_ERR_INVALID,
+            "%s: communicator \"%s\" was finalized: destroy it, and create another one", call,
+            comm->name);
     return error_set(TUTTI_ERR_CONCURRENT,
                      "%s: another thread is inside communicator \"%s\", or it serves a process "
                      "group: one caller at a time, or a communicator for each thread and group",

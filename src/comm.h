@@ -38,7 +38,8 @@ struct tutti_comm {
     struct cpu_group cpu;
     uint32_t busy;      /* a caller is inside, or it has, or had, a process group */
     uint32_t grouping;  /* a caller makes a group of some of its ranks: pg/members.c */
-    uint32_t shrinking; /* a caller is inside shrink.c */
+    uint32_t shrinking; /* a caller is inside shrink.c or finalize.c */
+    uint32_t finalized; /* tutti_comm_finalize() was called: `busy` is never given back */
     uint32_t epoch;     /* of the process that created it: ipc/fork.h */
     size_t small_bytes; /* plan_small_bytes() */
     struct recorder recorder;

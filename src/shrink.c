@@ -34,6 +34,11 @@ static enum tutti_status comm_check(const struct tutti_comm *comm, const tutti_s
         return error_set(TUTTI_ERR_INVALID,
                          "%s: communicator \"%s\" has not met: create another one of fewer ranks",
                          call, comm->name);
+    if (order_load_relaxed_u32(&comm->finalized)) /* relaxed: nothing but itself */
+        return error_set(
+            TUTTI_ERR_INVALID,
+            "%s: communicator \"%s\" was finalized: destroy it, and create another one", call,
+            comm->name);
     return TUTTI_OK;
 }
 

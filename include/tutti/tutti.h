@@ -40,8 +40,7 @@
 extern "C" {
 #endif
 
-/* ---- status ------------------------------------------------------------------------------------
- */
+/* ---- status ---------------------------------------------------------------------------------- */
 
 /* X(name, value, meaning). Values are stable. */
 #define TUTTI_STATUS_MAP(X)                                                                        \
@@ -74,8 +73,7 @@ TUTTI_API const char *tutti_last_error(void);
 /* TUTTI_VERSION of the library that is loaded. */
 TUTTI_API int tutti_version(void);
 
-/* ---- dtypes, operations, collectives, algorithms -----------------------------------------------
- */
+/* ---- dtypes, operations, collectives, algorithms --------------------------------------------- */
 
 /* X(name, value, size in bytes, text) */
 #define TUTTI_DTYPE_MAP(X)                                                                         \
@@ -221,8 +219,7 @@ typedef struct tutti_stream *tutti_stream_t;
 #define TUTTI_STREAM_LEGACY     ((tutti_stream_t)(uintptr_t)1)
 #define TUTTI_STREAM_PER_THREAD ((tutti_stream_t)(uintptr_t)2)
 
-/* ---- log ---------------------------------------------------------------------------------------
- */
+/* ---- log ------------------------------------------------------------------------------------- */
 
 enum tutti_log_level {
     TUTTI_LOG_NONE = 0,
@@ -238,8 +235,7 @@ typedef void tutti_log_fn(void *context, enum tutti_log_level level, const char 
  * level. The former fn is not called any more once this returns. */
 TUTTI_API void tutti_log_set(tutti_log_fn *fn, void *context);
 
-/* ---- store: rendezvous by keys -----------------------------------------------------------------
- */
+/* ---- store: rendezvous by keys --------------------------------------------------------------- */
 
 typedef struct tutti_store tutti_store_t;
 
@@ -376,8 +372,7 @@ TUTTI_API enum tutti_status tutti_store_all_gather(struct tutti_exchanger *excha
 TUTTI_API enum tutti_status tutti_store_barrier(struct tutti_exchanger *exchanger,
                                                 int64_t timeout_ms);
 
-/* ---- communicator ------------------------------------------------------------------------------
- */
+/* ---- communicator ---------------------------------------------------------------------------- */
 
 #define TUTTI_MAX_RANKS           64
 #define TUTTI_DEFAULT_BUFFER_SIZE ((size_t)10 << 20)
@@ -478,16 +473,20 @@ TUTTI_API enum tutti_status tutti_comm_create(tutti_store_t *store, int rank, in
  * A communicator that failed to meet holds its handle only. One caller at a time. Fails as
  * tutti_comm_create() does. */
 TUTTI_API enum tutti_status tutti_comm_rendezvous(tutti_comm_t *comm);
-/* Local and bounded: waits for no peer, takes NULL. Peers that still need this rank get PEER_DEAD,
- * others are not disturbed. In the child of a fork() it frees the copy of the handle. On CUDA,
- * operations under way get 0.1 s to end; then their waits do, and what they write is undefined. A
- * graph that captured operations may be replayed afterwards: they do nothing; it holds the device's
- * memory until it is gone and another communicator of the process is created or destroyed. */
+/* Local; takes NULL. On CUDA, operations under way get the communicator's time-out to end, 0.1 s if
+ * it has failed; then their waits end, and what they write is undefined. Peers that still need this
+ * rank get PEER_DEAD. In the child of a fork() it frees the copy of the handle. A graph that
+ * captured operations may be replayed afterwards: they do nothing; it holds the device's memory
+ * until it is gone and another communicator of the process is created or destroyed. */
 TUTTI_API void tutti_comm_destroy(tutti_comm_t *comm);
+/* Lets the operations end that this rank enqueued, before the destroy. The communicator takes no
+ * more of them (INVALID). Local; returns at once on CPU. Replays count that are on the last
+ * operation's stream. Returns TIMEOUT (they still run: it may be called again), CONCURRENT (a
+ * caller is inside, a process group lives, that stream is being captured), CUDA, or the fault. */
+TUTTI_API enum tutti_status tutti_comm_finalize(tutti_comm_t *comm, int64_t timeout_ms);
 /* Ends all waits of operations on all ranks with ABORTED, and this rank's later operations; a
- * peer's that needs no wait may still succeed. From any thread or a signal handler; never blocks.
- * Takes NULL. Before the ranks have met it ends this rank's wait for them; the others' ends at its
- * time-out. */
+ * peer's that needs no wait may succeed. From any thread or a signal handler; never blocks. Takes
+ * NULL. While the ranks meet it ends this rank's wait; the others' ends at its time-out. */
 TUTTI_API void tutti_comm_abort(tutti_comm_t *comm);
 /* OK, or why the communicator has failed, with the details in *fault (may be NULL; struct_size is
  * the caller's). Looks, without waiting, for aborts, for peers' faults and for dead processes, so
@@ -513,8 +512,7 @@ TUTTI_API int tutti_comm_rank(const tutti_comm_t *comm);
 /* 0 for NULL. */
 TUTTI_API int tutti_comm_world_size(const tutti_comm_t *comm);
 
-/* ---- collectives -------------------------------------------------------------------------------
- */
+/* ---- collectives ----------------------------------------------------------------------------- */
 
 enum tutti_call_flags {
     /* Take the copying path also for symmetric buffers; any rank's flag decides for all. */
@@ -584,8 +582,7 @@ TUTTI_API enum tutti_status tutti_comm_algorithm(tutti_comm_t *comm, size_t coun
 /* Calls of all-reduce, also of process groups, and barrier in this process, refused ones too. */
 TUTTI_API uint64_t tutti_call_count(void);
 
-/* ---- work --------------------------------------------------------------------------------------
- */
+/* ---- work ------------------------------------------------------------------------------------ */
 
 /*
  * A point on a stream, behind what was on it when the work was recorded, or an operation of a
@@ -636,8 +633,7 @@ TUTTI_API enum tutti_status tutti_work_result(tutti_work_t *work, int64_t timeou
  * the child of a fork() it frees the copy of the handle. */
 TUTTI_API void tutti_work_destroy(tutti_work_t *work);
 
-/* ---- symmetric memory --------------------------------------------------------------------------
- */
+/* ---- symmetric memory ------------------------------------------------------------------------ */
 
 typedef struct tutti_symm_group tutti_symm_group_t;
 
@@ -761,8 +757,7 @@ TUTTI_API enum tutti_status tutti_symm_wait_signal(void *buffer, int peer, int c
  */
 TUTTI_API enum tutti_status tutti_symm_status(void *buffer, struct tutti_fault *fault);
 
-/* ---- information -------------------------------------------------------------------------------
- */
+/* ---- information ----------------------------------------------------------------------------- */
 
 /* What the launcher's environment says of this process. */
 struct tutti_launcher {

@@ -25,8 +25,7 @@ enum {
     PAGE_BYTES = 9 * 4096,
     HEADER_AT = PAGE_BYTES - 2048, /* in the page: where copies of arenas' headers start or end */
     PROBE_MS = 2000,               /* for a pattern to come from a peer that is there */
-    GRACE_MS = 100,                /* for operations under way when the communicator is destroyed */
-    LINGER_MS = 2000               /* for them to notice that they are to end */
+    LINGER_MS = 2000               /* for operations to notice that they are to end */
 };
 
 /* How an arena begins. */
@@ -561,12 +560,12 @@ enum tutti_status cuda_group_open(const struct cuda_group_config *config, struct
 
 /* ---- end ------------------------------------------------------------------------------------- */
 
-/* Ends what runs; false if it may run on. Operations that need nobody any more get a moment. */
-static bool drain(struct cuda_group *group)
+/* Ends what still runs after cuda_flush(), which returned `flushed`; false if it may run on. */
+static bool halt(struct cuda_group *group, enum tutti_status flushed)
 {
-    if (group->enqueued && cuda_stream_mark(group) != TUTTI_OK)
+    if (group->enqueued && !group->recorded)
         return false;
-    if (cuda_event_wait(group, deadline_after(GRACE_MS)) != TUTTI_ERR_TIMEOUT)
+    if (flushed != TUTTI_ERR_TIMEOUT)
         return true;
     cuda_stop(group, TUTTI_ERR_ABORTED, group->launch.rank);
     cuda_proxy_stop(group->proxy);
@@ -589,7 +588,7 @@ static void poison(struct cuda_group *group)
     if (group->enqueued)
         driver->stream_wait_event(group->own, group->event, 0);
     driver->event_record(group->event, group->own);
-    cuda_event_wait(group, deadline_after(GRACE_MS));
+    cuda_event_wait(group, deadline_after(CUDA_GRACE_MS));
 }
 
 /* How the group ends. Peers are not told: what the end itself has done to operations under way is
@@ -695,7 +694,7 @@ enum tutti_status cuda_group_retire(struct cuda_group *group, uint64_t *complete
     if (status != TUTTI_OK)
         return status;
     cuda_captures_ignore(group->driver, &mode);
-    if (drain(group))
+    if (halt(group, cuda_flush(group, deadline_after(CUDA_GRACE_MS))))
         status = completed_read(group, completed);
     else
         status = error_set(TUTTI_ERR_TIMEOUT,
@@ -726,12 +725,15 @@ void cuda_group_close(struct cuda_group *group, struct tutti_fault *fault)
     if (!group)
         return;
     const struct cuda_driver *driver = group->driver;
-    cuda_watch_stop(group);
+    enum tutti_status flushed = TUTTI_OK;
     cuda_enter(group, &pushed);
     cuda_captures_ignore(driver, &mode);
+    if (group->event) /* the watcher still carries what ends the wait */
+        flushed = cuda_flush(group, deadline_after(group->default_timeout_ms));
+    cuda_watch_stop(group);
     if (group->event) {
         bool marked = group->enqueued;
-        bool idle = drain(group);
+        bool idle = halt(group, flushed);
         cuda_proxy_stop(group->proxy);
         stuck = marked && !group->recorded;
         if (fault)

@@ -74,9 +74,14 @@ enum tutti_status cuda_device_current(struct cuda_device *device);
  * Returns DECLINED if the devices do not reach each other and are to. */
 enum tutti_status cuda_group_open(const struct cuda_group_config *config,
                                   struct cuda_group **group);
-/* Local and bounded: ends this rank's kernels first. What a captured graph still needs lives until
- * the graph is gone. Takes NULL. *fault (may be NULL; left alone if all is well) is how operations
- * ended that nobody has asked about. */
+/* Lets the operations that were enqueued end, until the time-out (negative: none). Returns TIMEOUT
+ * if they still run, CONCURRENT (the last one's stream is being captured), CUDA, or the fault that
+ * stands, by which the wait ends early. */
+enum tutti_status cuda_group_finish(struct cuda_group *group, int64_t timeout_ms);
+/* Lets this rank's operations end for the communicator's time-out, or 0.1 s if it has failed, then
+ * ends their waits. What a captured graph still needs lives until the graph is gone. Takes NULL.
+ * *fault (may be NULL; left alone if all is well) is how operations ended that nobody has asked
+ * about. */
 void cuda_group_close(struct cuda_group *group, struct tutti_fault *fault);
 
 /* Has the context in which the communicator lives current until cuda_group_leave(). Returns

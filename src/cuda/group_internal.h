@@ -16,6 +16,8 @@
 enum {
     CUDA_CAPTURES = 8, /* of one communicator that may be under way at once */
     CUDA_RANGES = 8,   /* allocations whose check is remembered */
+    /* For operations of a communicator that has failed, or shrinks. */
+    CUDA_GRACE_MS = 100,
 };
 
 /* The last operation of one stream capture. */
@@ -176,6 +178,9 @@ enum tutti_status cuda_stream_finish(const struct cuda_driver *driver, CUstream 
 enum tutti_status cuda_own_finish(struct cuda_group *group, int64_t deadline);
 /* Puts the event behind the last eager operation, unless it is. */
 enum tutti_status cuda_stream_mark(struct cuda_group *group);
+/* Lets the operations end that were enqueued, until the deadline; once the communicator has failed
+ * they get CUDA_GRACE_MS. Returns TIMEOUT if something still runs, CONCURRENT, CUDA. */
+enum tutti_status cuda_flush(struct cuda_group *group, int64_t deadline);
 /* Waits for the event. Returns TIMEOUT, CUDA. */
 enum tutti_status cuda_event_wait(struct cuda_group *group, int64_t deadline);
 

@@ -26,8 +26,10 @@
 #include "order.h"
 #include "signature.h"
 
-/* How often a bounded wait asks. */
-enum { POLL_NS = 50000 };
+enum {
+    POLL_NS = 50000, /* how often a bounded wait asks */
+    SLICE_MS = 20,   /* of a wait for operations; then it looks for a failure */
+};
 
 enum tutti_status cuda_context_enter(const struct cuda_driver *driver, CUcontext context,
                                      bool *pushed)
@@ -170,6 +172,57 @@ enum tutti_status cuda_eager_note(struct cuda_group *group, CUstream stream)
     group->enqueued = true;
     group->recorded = false;
     return stream == CU_STREAM_PER_THREAD ? cuda_stream_mark(group) : TUTTI_OK;
+}
+
+/* ---- the end of what was enqueued --------------------------------------------------------------
+ */
+
+/* Whether the communicator has failed or was aborted, or the program exits, so that no watcher
+ * would see that it does. */
+static bool has_failed(const struct cuda_group *group)
+{
+    return order_load_acquire_u32(&group->host->failed) || /* A4 pairs F4 */
+           order_load_relaxed_u32(&group->host->aborted) ||
+           order_load_relaxed_u32(&group->keep->host->failed) ||
+           cuda_watcher_quits(&group->watcher);
+}
+
+enum tutti_status cuda_flush(struct cuda_group *group, int64_t deadline)
+{
+    const int64_t grace = deadline_after(CUDA_GRACE_MS);
+    enum tutti_status status = group->enqueued ? cuda_stream_mark(group) : TUTTI_OK;
+    if (status != TUTTI_OK)
+        return status;
+    for (;;) {
+        const int64_t slice = deadline_after(SLICE_MS);
+        status = cuda_event_wait(group, slice < deadline ? slice : deadline);
+        if (status != TUTTI_ERR_TIMEOUT || deadline_passed(deadline) ||
+            (has_failed(group) && deadline_passed(grace)))
+            return status;
+    }
+}
+
+enum tutti_status cuda_group_finish(struct cuda_group *group, int64_t timeout_ms)
+{
+    CUstreamCaptureMode mode;
+    bool pushed;
+    enum tutti_status status = cuda_enter(group, &pushed);
+    if (status != TUTTI_OK)
+        return status;
+    cuda_captures_ignore(group->driver, &mode);
+    status = cuda_flush(group, deadline_after(timeout_ms));
+    cuda_captures_heed(group->driver, &mode);
+    cuda_leave(group, pushed);
+    if (status == TUTTI_OK || has_failed(group)) {
+        enum tutti_status fault = cuda_group_status(group, NULL);
+        return fault == TUTTI_OK ? status : fault;
+    }
+    if (status != TUTTI_ERR_TIMEOUT)
+        return status;
+    return error_set(TUTTI_ERR_TIMEOUT,
+                     "operations that were enqueued on device %d did not end in %lld ms: wait once "
+                     "more, or end them with tutti_comm_abort()",
+                     group->device.ordinal, (long long)timeout_ms);
 }
 
 /* ---- captured -------------------------------------------------------------------------------- */

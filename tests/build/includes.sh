@@ -11,7 +11,7 @@ layers='
 2 ipc     src/ipc/*
 3 store   src/store/*
 4 backend src/cpu/* src/cuda/* src/algo.? src/launch.? src/backend.?
- 5 comm    src/comm.? src/meet.? src/host.? src/shrink.? src/survivors.? src/plan.? src/symm.? src/symm_* src/links.?
+ 5 comm    src/comm.? src/finalize.? src/meet.? src/host.? src/shrink.? src/survivors.? src/plan.? src/symm.? src/symm_* src/links.?
  5 comm    src/recorder.? src/recorder_* src/work.? src/info.?
 6 above   src/pg/* src/fabric/*
 7 api     src/api.?

@@ -4,7 +4,8 @@
 #ifndef TESTS_CUDA_DEVICE_H
 #define TESTS_CUDA_DEVICE_H
 
-#include "cuda/keep.h"
+#include "comm.h"
+#include "cuda/group_internal.h"
 #include "ranks.h"
 #include "standin.h"
 
@@ -53,6 +54,13 @@ static inline enum tutti_status device_join(const struct ranks *ranks, int rank,
     if (!device_enter(rank))
         abort();
     return ranks_join(ranks, rank, store, &own, comm);
+}
+
+/* How long the communicator's destroy waits for operations that do not end; these keep their own
+ * time-out. */
+static inline void device_destroy_within(tutti_comm_t *comm, int64_t timeout_ms)
+{
+    comm->cuda->default_timeout_ms = timeout_ms;
 }
 
 static inline tutti_stream_t device_stream(CUstream stream)

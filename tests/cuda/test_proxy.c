@@ -22,6 +22,7 @@ enum {
     MANY_SHORT = 500,
     ROOM = 256, /* CUDA_PROXY_OPERATIONS */
     SOON_MS = 10000,
+    LEAVE_MS = 200,
 };
 
 /* The linker's: who a rank says that it is. */
@@ -397,6 +398,7 @@ static int leaves(struct ranks *ranks, int rank, tutti_store_t *store)
         RANKS_CHECK(reduce(&self, self.recv, ELEMENTS, self.a, 0) == TUTTI_OK);
         RANKS_CHECK(reduce(&self, self.recv, 1, self.b, 0) == TUTTI_OK);
         RANKS_CHECK(tutti_work_record(self.comm, device_stream(self.b), &work) == TUTTI_OK);
+        device_destroy_within(self.comm, LEAVE_MS);
         tutti_comm_destroy(self.comm);
         self.comm = NULL;
         RANKS_CHECK(tutti_work_result(work, SOON_MS) == TUTTI_ERR_ABORTED);

@@ -281,6 +281,7 @@ static int ends(struct ranks *ranks, int rank, tutti_store_t *store)
         RANKS_CHECK(reduce(&self, self.a, 0) == TUTTI_OK);
         RANKS_CHECK(record(&self, self.a, &alone) == TUTTI_OK);
         RANKS_CHECK(record(&self, self.b, &early) == TUTTI_OK);
+        device_destroy_within(self.comm, SOON_MS);
         tutti_comm_destroy(self.comm);
         self.comm = NULL;
         RANKS_CHECK(has_failed(alone, TUTTI_ERR_ABORTED, "aborted"));
