@@ -72,12 +72,18 @@ int tutti_fault_format(const struct tutti_fault *fault, char *text, size_t size)
                         "rank %d aborted the communicator, noticed by rank %d in operation "
                         "%" PRIu64 ": create a new communicator",
                         fault->peer, fault->rank, fault->sequence);
+    case TUTTI_ERR_CUDA:
+    case TUTTI_ERR_NO_MEMORY:
+        return snprintf(text, size,
+                        "rank %d could not do its part of operation %" PRIu64
+                        " (%s): rank %d's own error says why; start that process anew if its CUDA "
+                        "context is broken; go on without it by tutti_comm_shrink()",
+                        fault->rank, fault->sequence, tutti_status_text(fault->status),
+                        fault->rank);
     case TUTTI_ERR_INVALID:
     case TUTTI_ERR_DECLINED:
     case TUTTI_ERR_CONCURRENT:
-    case TUTTI_ERR_NO_MEMORY:
     case TUTTI_ERR_SYSTEM:
-    case TUTTI_ERR_CUDA:
     case TUTTI_ERR_VERSION:
         break;
     }

@@ -545,8 +545,8 @@ struct tutti_call_options {
  *
  * Returns INVALID (an algorithm that the links do not allow, too), VERSION (an unknown option),
  * DECLINED (as above; no algorithm in strict mode), CONCURRENT or CUDA (a call of it), having done
- * nothing; or TIMEOUT, PEER_DEAD, MISMATCH, ABORTED, or, of processes that share a device, CUDA,
- * after which recv is undefined and the communicator stays failed, on every rank.
+ * nothing; or TIMEOUT, PEER_DEAD, MISMATCH, ABORTED, or, where the launch failed or the context is
+ * broken, CUDA, after which recv is undefined and the communicator stays failed, on every rank.
  */
 TUTTI_API enum tutti_status tutti_all_reduce(const void *send, void *recv, size_t count,
                                              enum tutti_dtype dtype, tutti_op_t op,

@@ -3,8 +3,11 @@
  * allocates or frees. */
 #include "algo.h"
 #include "cuda/group_internal.h"
+#include "error.h"
 #include "order.h"
 #include "signature.h"
+
+#include <stdio.h>
 
 /* A group that has failed or was aborted enqueues nothing more. */
 enum tutti_status cuda_group_check(struct cuda_group *group)
@@ -20,6 +23,58 @@ enum tutti_status cuda_group_check(struct cuda_group *group)
 enum tutti_status cuda_group_enter(struct cuda_group *group, bool *pushed)
 {
     return cuda_enter(group, pushed);
+}
+
+/* Whether the context is of no use any more: then each call of the driver fails, also one that only
+ * looks. */
+static bool context_is_broken(struct cuda_group *group)
+{
+    const struct cuda_driver *driver = group->driver;
+    CUstreamCaptureMode mode;
+    bool pushed;
+    if (cuda_enter(group, &pushed) != TUTTI_OK)
+        return true;
+    cuda_captures_ignore(driver, &mode);
+    const CUresult result = driver->event_query(group->event);
+    cuda_captures_heed(driver, &mode);
+    cuda_leave(group, pushed);
+    return result != CUDA_SUCCESS && result != CUDA_ERROR_NOT_READY;
+}
+
+enum tutti_status cuda_launch_failed(struct cuda_group *group, enum tutti_status status)
+{
+    char why[300];
+    const struct tutti_fault fault = {
+        .struct_size = sizeof fault,
+        .status = status,
+        .rank = group->launch.rank,
+        .peer = group->launch.rank,
+        .sequence = cuda_group_sequence(group) + 1,
+    };
+    snprintf(why, sizeof why, "%s", tutti_last_error());
+    status = cpu_group_fail(group->host, &fault);
+    if (group->proxy)
+        cpu_group_quit(group->host);
+    return error_set(
+        status,
+        "%s; operation %llu is not enqueued on rank %d, so the communicator has failed "
+        "on all ranks",
+        why, (unsigned long long)fault.sequence, fault.rank);
+}
+
+/* The end of a call that did not succeed. The peers wait for this rank's operation, which in a
+ * broken context never comes. */
+static __attribute__((cold, noinline)) enum tutti_status refused(struct cuda_group *group,
+                                                                 enum tutti_status status)
+{
+    char why[300];
+    if ((status != TUTTI_ERR_CUDA && status != TUTTI_ERR_NO_MEMORY) ||
+        order_load_acquire_u32(&group->host->failed)) /* A4 pairs F4 */
+        return status;
+    snprintf(why, sizeof why, "%s", tutti_last_error());
+    const bool broken = context_is_broken(group);
+    error_set(status, "%s", why);
+    return broken ? cuda_launch_failed(group, status) : status;
 }
 
 void cuda_group_leave(struct cuda_group *group, bool pushed)
@@ -78,8 +133,8 @@ static CUfunction function_of(const struct cuda_group *group, const struct cuda_
     return functions[CUDA_SUM];
 }
 
-enum tutti_status cuda_all_reduce(struct cuda_group *group, struct request *request,
-                                  tutti_stream_t stream)
+static enum tutti_status all_reduce(struct cuda_group *group, struct request *request,
+                                    tutti_stream_t stream)
 {
     const struct cuda_choice *choice;
     const char *reason;
@@ -123,8 +178,15 @@ enum tutti_status cuda_all_reduce(struct cuda_group *group, struct request *requ
     return cuda_enqueue(group, stream, &task);
 }
 
-enum tutti_status cuda_barrier(struct cuda_group *group, uint64_t subset,
-                               const struct request *request, tutti_stream_t stream)
+enum tutti_status cuda_all_reduce(struct cuda_group *group, struct request *request,
+                                  tutti_stream_t stream)
+{
+    enum tutti_status status = all_reduce(group, request, stream);
+    return __builtin_expect(status == TUTTI_OK, 1) ? TUTTI_OK : refused(group, status);
+}
+
+static enum tutti_status barrier(struct cuda_group *group, uint64_t subset,
+                                 const struct request *request, tutti_stream_t stream)
 {
     enum tutti_status status = cuda_group_check(group);
     if (status != TUTTI_OK)
@@ -134,6 +196,13 @@ enum tutti_status cuda_barrier(struct cuda_group *group, uint64_t subset,
     struct cuda_launch launch = launch_make(group, request);
     launch.subset = (uint16_t)subset;
     return barrier_enqueue(group, &launch, request, stream);
+}
+
+enum tutti_status cuda_barrier(struct cuda_group *group, uint64_t subset,
+                               const struct request *request, tutti_stream_t stream)
+{
+    enum tutti_status status = barrier(group, subset, request, stream);
+    return __builtin_expect(status == TUTTI_OK, 1) ? TUTTI_OK : refused(group, status);
 }
 
 enum tutti_status cuda_algorithm(const struct cuda_group *group, enum tutti_algo asked,

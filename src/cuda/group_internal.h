@@ -117,6 +117,10 @@ static inline CUstream cuda_stream_of(tutti_stream_t stream)
 
 /* all_reduce.c: the fault that stands, as far as a caller can see without a call of any system. */
 enum tutti_status cuda_group_check(struct cuda_group *group);
+/* all_reduce.c: an operation that the peers may have enqueued cannot be enqueued here: the group
+ * has failed with this status, on all ranks at once. Returns the status of the fault that stands.
+ */
+enum tutti_status cuda_launch_failed(struct cuda_group *group, enum tutti_status status);
 
 /* group.c: a capture that this thread, or another one, has under way is none of ours, and not
  * disturbed by what is called in between. */

@@ -493,6 +493,8 @@ static enum tutti_status enqueue(struct cuda_group *group, struct operation *ope
     bool published = status == TUTTI_OK;
     if (published)
         publish(group->proxy, operation);
+    else
+        status = cuda_launch_failed(group, status);
     const uint64_t pieces = operation->pieces;
     for (uint64_t piece = 0; piece < pieces && status == TUTTI_OK; piece++) {
         if (piece + 1 < pieces)

@@ -352,14 +352,17 @@ static enum tutti_status eager_launch(struct cuda_group *group, CUstream stream,
     if (status != TUTTI_OK)
         return status;
     status = cuda_eager_order(group, stream);
-    if (status == TUTTI_OK)
+    const bool ordered = status == TUTTI_OK;
+    if (ordered)
         status = cuda_launch_on(group, stream, task->function, task);
     const bool launched = status == TUTTI_OK;
     if (launched)
         status = cuda_eager_note(group, stream);
     else
         sequence_add(group, task, -1);
-    /* Who could not launch keeps nobody: their kernels wait. */
+    if (ordered && !launched)
+        status = cuda_launch_failed(group, status);
+    /* A rank that could not launch keeps nobody: the others' kernels wait. */
     enum tutti_status met = mates_meet(group, task);
     return status == TUTTI_OK ? met : status;
 }

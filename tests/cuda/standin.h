@@ -61,7 +61,8 @@ static inline uint64_t standin_fatbin_bytes(const void *fatbin)
     return bytes;
 }
 
-/* As TUTTI_STANDIN_FAIL's; NULL: nothing fails any more. Counting begins anew. */
+/* As TUTTI_STANDIN_FAIL's; NULL: nothing fails any more; "*": all calls, as in a broken context.
+ * Counting begins anew. */
 void standin_fail(const char *call, int at, CUresult error);
 /* How often a call ("cuMemMap", without its version) was made since the last standin_forget(). */
 uint64_t standin_calls(const char *call);

@@ -206,6 +206,57 @@ static int leaves(struct ranks *ranks, int rank, tutti_store_t *store)
     return failed;
 }
 
+/* The others have enqueued theirs when the victim's launch fails. */
+static int cannot_launch(struct ranks *ranks, int rank, tutti_store_t *store, const char *call)
+{
+    struct rank self;
+    int failed = open_rank(&self, ranks, rank, store);
+    if (failed || (failed = begin(&self)))
+        return failed;
+    if (rank == self.victim) {
+        standin_fail(call, call[0] != '*', CUDA_ERROR_LAUNCH_FAILED);
+        RANKS_CHECK(reduce(&self, COUNT, 0) == TUTTI_ERR_CUDA);
+        RANKS_CHECK(strstr(tutti_last_error(), "operation 4 is not enqueued on rank 1"));
+        RANKS_CHECK(strstr(tutti_last_error(), "719"));
+        standin_fail(NULL, 0, CUDA_SUCCESS);
+    }
+    failed = suffer(&self, TUTTI_ERR_CUDA, self.victim);
+    if (!failed && rank != self.victim)
+        failed = survive(&self);
+    close_rank(&self);
+    return failed;
+}
+
+static int launch_fails(struct ranks *ranks, int rank, tutti_store_t *store)
+{
+    return cannot_launch(ranks, rank, store, "cuLaunchKernelEx");
+}
+
+/* A kernel of the program has failed: all calls of the driver fail from then on. */
+static int context_breaks(struct ranks *ranks, int rank, tutti_store_t *store)
+{
+    return cannot_launch(ranks, rank, store, "*");
+}
+
+/* What is wrong with a call alone is no fault: it can be made again. */
+static int order_fails(struct ranks *ranks, int rank, tutti_store_t *store)
+{
+    struct rank self;
+    int failed = open_rank(&self, ranks, rank, store);
+    if (failed || (failed = begin(&self)))
+        return failed;
+    if (rank == self.victim) {
+        standin_fail("cuStreamGetCaptureInfo", 1, CUDA_ERROR_INVALID_VALUE);
+        RANKS_CHECK(reduce(&self, COUNT, 0) == TUTTI_ERR_CUDA);
+        RANKS_CHECK(tutti_comm_status(self.comm, NULL) == TUTTI_OK);
+        RANKS_CHECK(reduce(&self, COUNT, 0) == TUTTI_OK);
+    }
+    RANKS_CHECK(cuStreamSynchronize(self.stream) == CUDA_SUCCESS);
+    RANKS_CHECK(tutti_comm_status(self.comm, NULL) == TUTTI_OK);
+    close_rank(&self);
+    return 0;
+}
+
 static int is_late(struct ranks *ranks, int rank, tutti_store_t *store)
 {
     struct rank self;
@@ -373,22 +424,25 @@ int main(int argc, char **argv)
     static const struct {
         const char *name;
         ranks_fn *fn;
-        bool kills;
-    } parts[] = {{"aborts", aborts, false},
-                 {"dies", dies, true},
-                 {"leaves", leaves, false},
-                 {"is late", is_late, false},
-                 {"stands still", stands_still, false},
-                 {"differs", differs, false},
-                 {"replays", replays, false},
-                 {"refuses", refuses, false}};
+        bool kills, apart; /* apart: the stand-in's failures are a process's */
+    } parts[] = {{"aborts", aborts, false, false},
+                 {"dies", dies, true, true},
+                 {"leaves", leaves, false, false},
+                 {"launch fails", launch_fails, false, true},
+                 {"context breaks", context_breaks, false, true},
+                 {"order fails", order_fails, false, true},
+                 {"is late", is_late, false, false},
+                 {"stands still", stands_still, false, false},
+                 {"differs", differs, false, false},
+                 {"replays", replays, false, false},
+                 {"refuses", refuses, false, false}};
     int failures = 0;
     if (argc != 2)
         return 2;
     bool threads = strcmp(argv[1], "threads") == 0;
     device_setup();
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
-        for (int size = 2; size <= 4 && !(threads && parts[i].kills); size++) {
+        for (int size = 2; size <= 4 && !(threads && parts[i].apart); size++) {
             struct ranks *ranks = ranks_create(size, threads ? 0 : size, 0);
             ranks->expendable = parts[i].kills ? UINT64_C(1) << 1 : 0;
             int failed = ranks_run(ranks, parts[i].fn);
