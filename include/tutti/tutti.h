@@ -536,12 +536,13 @@ struct tutti_call_options {
  * algorithm are equal on all ranks, else all get MISMATCH. options may be NULL.
  *
  * On CUDA it returns once the operation is enqueued on the stream, and "blocks" is what the stream
- * does; send and recv are memory of the communicator's device (allocated there, or managed), which
- * lives until the stream has passed the operation. INVALID names a host pointer, or both devices of
- * a pointer elsewhere. It may be captured in a graph; where processes share a device only if an
- * algorithm of devices is forced (DECLINED). Threads that share one return once all have called.
- * What goes wrong later (TIMEOUT, PEER_DEAD, MISMATCH by the next operation, ABORTED) ends what
- * waits, on all ranks, with no error of CUDA: recv is undefined, and every later call returns it.
+ * does; send and recv are memory of the communicator's device (allocated there, or by the capture),
+ * managed, or pinned memory of the host, and live until the stream has passed the operation.
+ * INVALID names other memory of the host, or both devices of a pointer elsewhere. It may be
+ * captured in a graph; where processes share a device only if an algorithm of devices is forced
+ * (DECLINED). Threads that share one return once all have called. What goes wrong later (TIMEOUT,
+ * PEER_DEAD, MISMATCH by the next operation, ABORTED) ends what waits, on all ranks, with no error
+ * of CUDA: recv is undefined, and every later call returns it.
  *
  * Returns INVALID (an algorithm that the links do not allow, too), VERSION (an unknown option),
  * DECLINED (as above; no algorithm in strict mode), CONCURRENT or CUDA (a call of it), having done

@@ -147,9 +147,9 @@ static enum tutti_status all_reduce(struct cuda_group *group, struct request *re
     if (request->count == 0) /* of what nobody has all ranks still are to have come */
         return barrier_enqueue(group, &launch, request, stream);
 
-    status = cuda_operand_check(group, "send", request->send, request->bytes);
+    status = cuda_operand_check(group, "send", request->send, request->bytes, stream);
     if (status == TUTTI_OK && request->recv != request->send)
-        status = cuda_operand_check(group, "recv", request->recv, request->bytes);
+        status = cuda_operand_check(group, "recv", request->recv, request->bytes, stream);
     if (status == TUTTI_OK && cuda_is_proxied(group))
         return cuda_proxy_enqueue(group, 0, request, stream);
     if (status == TUTTI_OK)

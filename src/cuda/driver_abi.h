@@ -46,6 +46,8 @@ CUresult cuPointerGetAttributes(unsigned count, CUpointer_attribute *attributes,
                                 CUdeviceptr pointer);
 CUresult cuMemAlloc_v2(CUdeviceptr *memory, size_t bytes);
 CUresult cuMemFree_v2(CUdeviceptr memory);
+CUresult cuMemAllocAsync(CUdeviceptr *memory, size_t bytes, CUstream stream);
+CUresult cuMemFreeAsync(CUdeviceptr memory, CUstream stream);
 CUresult cuMemGetInfo_v2(size_t *unused, size_t *total);
 CUresult cuMemGetAllocationGranularity(size_t *bytes, const CUmemAllocationProp *properties,
                                        CUmemAllocationGranularity_flags option);

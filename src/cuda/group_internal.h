@@ -36,8 +36,9 @@ struct cuda_range {
 
 /* What the driver says of an address. */
 struct cuda_pointer {
-    bool device, managed; /* neither: memory of the host, or unknown */
-    int ordinal;          /* of the device */
+    bool device, managed, pinned; /* none: memory of the host, or unknown */
+    int ordinal;                  /* of the device */
+    CUdeviceptr mapped;           /* where the device has it; 0: nowhere */
     struct cuda_range range;
 };
 
@@ -146,9 +147,10 @@ void cuda_trail_look(struct cuda_group *group);
 /* operand.c. Returns CUDA. */
 enum tutti_status cuda_pointer_ask(const struct cuda_driver *driver, CUdeviceptr address,
                                    struct cuda_pointer *facts);
-/* Whether [pointer, pointer + bytes), not empty, is memory of our device. */
+/* Whether our device reads and writes [pointer, pointer + bytes), not empty, at that address, or
+ * may do so when what the stream captures is launched. */
 enum tutti_status cuda_operand_check(struct cuda_group *group, const char *what,
-                                     const void *pointer, size_t bytes);
+                                     const void *pointer, size_t bytes, tutti_stream_t stream);
 
 /* stream.c: launches behind the communicator's earlier operations. One that is of all ranks, so not
  * of a subset, takes a number. */

@@ -79,6 +79,8 @@ void standin_hold_copy(int at);
 /* From now on this rank's kernels stand still once they have pushed to their first peer, until they
  * are stopped; -1: no rank's. */
 void standin_stand_still(int rank);
+/* From now on devices have pinned memory so many bytes behind the host's address. */
+void standin_pinned_away(size_t bytes);
 /* Waits until the destructors of user objects that are due have run. */
 void standin_settle(void);
 /* Objects that live, after that: allocations, mappings, streams, events, graphs ... Says

@@ -335,6 +335,80 @@ CUresult cuMemFree_v2(CUdeviceptr address)
     return result == CUDA_SUCCESS ? remove_buffer(OBJECT_BUFFER, to_host(address)) : result;
 }
 
+/* ---- memory that a graph allocates ------------------------------------------------------------
+ */
+
+/* Of captures alone. Its addresses are there from the capture on, and memory while the graph runs;
+ * it stays on this list. */
+static struct graph_memory {
+    struct graph_memory *next;
+    void *base;
+    size_t bytes;
+} * graph_memories;
+
+static void graph_memory_open(void *argument)
+{
+    const struct graph_memory *memory = argument;
+    if (mprotect(memory->base, memory->bytes, PROT_READ | PROT_WRITE) != 0)
+        abort();
+}
+
+static void graph_memory_close(void *argument)
+{
+    const struct graph_memory *memory = argument;
+    if (mprotect(memory->base, memory->bytes, PROT_NONE) != 0)
+        abort();
+}
+
+/* With the lock held. */
+static CUresult capture_call(CUstream handle, CUhostFn call, struct graph_memory *memory)
+{
+    CUresult result = CUDA_SUCCESS;
+    struct work work = {.kind = WORK_CALL, .call = call, .argument = memory};
+    struct stream *stream = standin_stream(handle, &result);
+    if (stream && !stream->capture)
+        result = CUDA_ERROR_INVALID_VALUE;
+    return stream && result == CUDA_SUCCESS ? standin_submit(stream, &work) : result;
+}
+
+CUresult cuMemAllocAsync(CUdeviceptr *address, size_t bytes, CUstream stream)
+{
+    CUresult result = standin_enter(__func__);
+    if (result != CUDA_SUCCESS)
+        return result;
+    struct graph_memory *memory = calloc(1, sizeof *memory);
+    if (!memory)
+        abort();
+    memory->bytes = bytes;
+    memory->base = mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory->base == MAP_FAILED)
+        abort();
+    pthread_mutex_lock(&standin_lock);
+    memory->next = graph_memories;
+    graph_memories = memory;
+    result = capture_call(stream, graph_memory_open, memory);
+    pthread_mutex_unlock(&standin_lock);
+    *address = to_device(memory->base);
+    return result;
+}
+
+CUresult cuMemFreeAsync(CUdeviceptr address, CUstream stream)
+{
+    CUresult result = standin_enter(__func__);
+    pthread_mutex_lock(&standin_lock);
+    struct graph_memory *memory = graph_memories;
+    while (memory && to_device(memory->base) != address)
+        memory = memory->next;
+    if (result == CUDA_SUCCESS)
+        result =
+            memory ? capture_call(stream, graph_memory_close, memory) : CUDA_ERROR_INVALID_VALUE;
+    pthread_mutex_unlock(&standin_lock);
+    return result;
+}
+
+/* ---- memory of the host ------------------------------------------------------------------------
+ */
+
 CUresult cuMemHostAlloc(void **pointer, size_t bytes, unsigned flags)
 {
     CUresult result = standin_enter_unsafe(__func__);
@@ -473,6 +547,18 @@ static struct pointer_facts find_facts(CUdeviceptr address)
     return (struct pointer_facts){.device = -2};
 }
 
+static size_t pinned_away;
+
+void standin_pinned_away(size_t bytes)
+{
+    pinned_away = bytes;
+}
+
+static size_t elsewhere(const struct pointer_facts *facts)
+{
+    return facts->type == CU_MEMORYTYPE_HOST ? pinned_away : 0;
+}
+
 /* Of an address that is not known every attribute is 0, or -2 for the device's ordinal. */
 CUresult cuPointerGetAttributes(unsigned count, CUpointer_attribute *attributes, void **data,
                                 CUdeviceptr address)
@@ -491,7 +577,7 @@ CUresult cuPointerGetAttributes(unsigned count, CUpointer_attribute *attributes,
         else if (attributes[i] == CU_POINTER_ATTRIBUTE_IS_MANAGED)
             *(unsigned *)data[i] = 0;
         else if (attributes[i] == CU_POINTER_ATTRIBUTE_DEVICE_POINTER)
-            *(CUdeviceptr *)data[i] = facts.type ? address : 0;
+            *(CUdeviceptr *)data[i] = facts.type ? address + elsewhere(&facts) : 0;
         else if (attributes[i] == CU_POINTER_ATTRIBUTE_HOST_POINTER)
             *(void **)data[i] = facts.type == CU_MEMORYTYPE_HOST ? to_host(address) : NULL;
         else if (attributes[i] == CU_POINTER_ATTRIBUTE_RANGE_START_ADDR)

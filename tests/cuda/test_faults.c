@@ -379,7 +379,8 @@ static int refuses(struct ranks *ranks, int rank, tutti_store_t *store)
     for (int i = 0; i < 2; i++) { /* no refusal is remembered as a success */
         RANKS_CHECK(refused(&self, host, self.data, 64, "send", "host memory"));
         RANKS_CHECK(refused(&self, self.data, host, 64, "recv", "host memory"));
-        RANKS_CHECK(refused(&self, pinned, pinned, 64, "host memory", ours));
+        standin_pinned_away(4096);
+        RANKS_CHECK(refused(&self, pinned, self.data, 64, "another address", ours + 3));
         RANKS_CHECK(refused(&self, foreign, self.data, 64, theirs, ours));
         RANKS_CHECK(refused(&self, self.data, foreign, 64, "recv", theirs));
         RANKS_CHECK(refused(&self, self.data, self.data + 1, 64, "overlap", "part"));
