@@ -11,6 +11,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+/* The oldest driver that loads the kernels of this build. */
+#ifndef TUTTI_CUDA_DRIVER_LEAST
+#define TUTTI_CUDA_DRIVER_LEAST CUDA_DRIVER_LEAST
+#endif
+
 /*
  * Functions are looked up with dlsym() under the names of their symbols, version included
  * (cuStreamGetCaptureInfo_v3), not with cuGetProcAddress(): such a name is one interface for ever,
@@ -72,8 +77,23 @@ static enum tutti_status find_symbols(void *library, const char *file, struct cu
     return error_set(TUTTI_ERR_DECLINED,
                      "no CUDA: %s has no %s: the driver, for CUDA %d.%d, is too old; install one "
                      "for CUDA %d.%d or newer",
-                     file, missing, version / 1000, version % 1000 / 10, CUDA_DRIVER_LEAST / 1000,
-                     CUDA_DRIVER_LEAST % 1000 / 10);
+                     file, missing, version / 1000, version % 1000 / 10,
+                     TUTTI_CUDA_DRIVER_LEAST / 1000, TUTTI_CUDA_DRIVER_LEAST % 1000 / 10);
+}
+
+static enum tutti_status version_check(const struct cuda_driver *driver)
+{
+    const int version = version_of(driver);
+    if (version >= TUTTI_CUDA_DRIVER_LEAST)
+        return TUTTI_OK;
+    return error_set(
+        TUTTI_ERR_DECLINED,
+        "no CUDA: the driver, for CUDA %d.%d, cannot load the kernels of this library: "
+        "install a driver for CUDA %d.%d or newer%s",
+        version / 1000, version % 1000 / 10, TUTTI_CUDA_DRIVER_LEAST / 1000,
+        TUTTI_CUDA_DRIVER_LEAST % 1000 / 10,
+        version >= CUDA_DRIVER_LEAST ? ", or build Tutti with -DTUTTI_PTXAS12 (docs/building.md)"
+                                     : "");
 }
 
 static const char *library_file(void)
@@ -109,7 +129,8 @@ static enum tutti_status open_library(struct cuda_driver *driver)
         cuda_check(driver, result, "cuInit");
         return error_context(TUTTI_ERR_DECLINED, "no CUDA");
     }
-    return cuda_kernels_check(driver);
+    status = version_check(driver);
+    return status == TUTTI_OK ? cuda_kernels_check(driver) : status;
 }
 
 enum tutti_status cuda_driver_open(const struct cuda_driver **driver)

@@ -11,9 +11,10 @@
 
 #include <stdbool.h>
 
-/* The oldest driver that serves: 1000 * major + 10 * minor. A driver for CUDA 12.4 has every
- * function below; the kernels are compiled by an nvcc of CUDA 13, and need a driver for that. */
-enum { CUDA_DRIVER_LEAST = 13000 };
+enum {
+    CUDA_DRIVER_LEAST = 12040, /* the oldest that has all functions below: 1000 major + 10 minor */
+    CUDA_NVCC_LEAST = 13,      /* of the nvcc that compiles the kernels */
+};
 
 /* X(member, symbol): what the library calls. */
 #define CUDA_DRIVER_MAP(X)                                                                         \

@@ -106,7 +106,7 @@ enum tutti_status cuda_kernels_check(const struct cuda_driver *driver)
                      "no CUDA: this library was built without CUDA kernels, since %s: install nvcc "
                      "of CUDA %d, or have `make deps CUDA=1` fetch it, and build Tutti again with "
                      "-DTUTTI_CUDA=ON",
-                     why, CUDA_DRIVER_LEAST / 1000);
+                     why, CUDA_NVCC_LEAST);
 }
 
 /* Says which device no fatbin serves. */
@@ -120,9 +120,9 @@ static enum tutti_status refuse_device(const struct cuda_driver *driver, const c
     }
     return error_context(TUTTI_ERR_CUDA,
                          "no kernel \"%s\" for device %d of compute capability %d.%d; this library "
-                         "has those for " TUTTI_CUDA_ARCHS_TEXT ", made for drivers of CUDA %d or "
+                         "has those for " TUTTI_CUDA_ARCHS_TEXT ", compiled by nvcc of CUDA %d or "
                          "newer",
-                         name, device, major, minor, CUDA_DRIVER_LEAST / 1000);
+                         name, device, major, minor, CUDA_NVCC_LEAST);
 }
 
 static enum tutti_status kernel_check(const struct cuda_driver *driver, CUresult result,

@@ -102,6 +102,42 @@ static void age_is_said(void **state)
     assert_int_equal(in_child(is_no_driver), 0);
 }
 
+/* All functions are there. */
+static int has_version(const char *version)
+{
+    setenv("TUTTI_STANDIN_VERSION", version, 1);
+    return opens();
+}
+
+static int is_12_3(void)
+{
+    setenv("TUTTI_STANDIN_VERSION", "12030", 1);
+    return declines(STANDIN, "the driver, for CUDA 12.3, cannot load the kernels", "install");
+}
+
+/* Its kernels may not be for it; then the message says how they are made so. */
+static int is_12_4(void)
+{
+    if (DRIVER_LEAST <= 12040)
+        return has_version("12040");
+    setenv("TUTTI_STANDIN_VERSION", "12040", 1);
+    return declines(STANDIN, "the driver, for CUDA 12.4, cannot load the kernels",
+                    "-DTUTTI_PTXAS12");
+}
+
+static int is_13_0(void)
+{
+    return has_version("13000");
+}
+
+static void version_is_looked_at(void **state)
+{
+    (void)state;
+    assert_int_equal(in_child(is_12_3), 0);
+    assert_int_equal(in_child(is_12_4), 0);
+    assert_int_equal(in_child(is_13_0), 0);
+}
+
 extern const unsigned char cuda_fatbin_barrier[];
 
 /* As a driver answers that finds no kernel in a stub. A build with kernels does not ask at once. */
@@ -223,10 +259,15 @@ static void results_become_statuses(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(opens_once),        cmocka_unit_test(absence_is_said),
-        cmocka_unit_test(age_is_said),       cmocka_unit_test(lack_of_kernels_is_said),
-        cmocka_unit_test(failures_are_said), cmocka_unit_test(child_of_an_opener_is_refused),
-        cmocka_unit_test(threads_open_one),  cmocka_unit_test(results_become_statuses),
+        cmocka_unit_test(opens_once),
+        cmocka_unit_test(absence_is_said),
+        cmocka_unit_test(age_is_said),
+        cmocka_unit_test(version_is_looked_at),
+        cmocka_unit_test(lack_of_kernels_is_said),
+        cmocka_unit_test(failures_are_said),
+        cmocka_unit_test(child_of_an_opener_is_refused),
+        cmocka_unit_test(threads_open_one),
+        cmocka_unit_test(results_become_statuses),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
