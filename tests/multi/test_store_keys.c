@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Communicators leave the store as it was: what ranks wrote to meet is deleted once all have met.
- * The process that served a thousand of them has as much memory as before. A store that deletes
- * nothing serves communicators all the same.
+ * Communicators and groups of symmetric memory leave the store as it was: what ranks wrote to meet
+ * is deleted once all have met. The process that served a thousand of them has as much memory as
+ * before. A store that deletes nothing serves communicators all the same.
  */
 #include "ranks.h"
 
@@ -100,6 +100,23 @@ static int live(struct ranks *ranks, int rank, tutti_store_t *store)
     return 0;
 }
 
+/* Two allocations a group: the second one meets under the same prefix. */
+static int live_symmetric(struct ranks *ranks, int rank, tutti_store_t *store)
+{
+    const struct lives *lives = ranks->context;
+    for (int i = 0; i < lives->count; i++) {
+        tutti_symm_group_t *group;
+        RANKS_CHECK(tutti_symm_group("keys", rank, SIZE, store, &group) == TUTTI_OK);
+        for (int j = 0; j < 2; j++) {
+            void *buffer;
+            RANKS_CHECK(tutti_symm_alloc(group, TUTTI_DEVICE_CPU, 4096, &buffer) == TUTTI_OK);
+            RANKS_CHECK(tutti_symm_rendezvous(buffer, RANKS_TIMEOUT_MS, NULL) == TUTTI_OK);
+        }
+        tutti_symm_group_destroy(group);
+    }
+    return 0;
+}
+
 static int64_t keys_count(const struct ranks *ranks)
 {
     tutti_store_t *store;
@@ -118,17 +135,17 @@ static int failed(const char *title, const char *what, int64_t before, int64_t a
 }
 
 /* A path of NULL is a `memory:` store of threads, or a tcp server of processes. */
-static int run(const char *title, int processes, const char *path, int lives)
+static int run(const char *title, ranks_fn *fn, int processes, const char *path, int lives)
 {
     const struct lives first = {.count = FIRST, .deletes = true}, more = {lives, true};
     struct ranks *ranks = ranks_create(SIZE, processes, 0);
     if (path)
         snprintf(ranks->url, sizeof ranks->url, "file:%s", path);
     ranks->context = &first;
-    int failures = ranks_run(ranks, live);
+    int failures = ranks_run(ranks, fn);
     const int64_t keys = keys_count(ranks), heap = (int64_t)mallinfo2().uordblks;
     ranks->context = &more;
-    failures += ranks_run(ranks, live);
+    failures += ranks_run(ranks, fn);
     const int64_t keys_after = keys_count(ranks), heap_after = (int64_t)mallinfo2().uordblks;
     if (keys < 0 || keys_after != keys)
         failures += failed(title, "keys", keys, keys_after);
@@ -159,9 +176,10 @@ int main(void)
     if (fd < 0)
         return 1;
     close(fd);
-    int failures = run("memory", 0, NULL, ranks_operations(1000, 100));
-    failures += run("tcp", SIZE, NULL, ranks_operations(200, 50));
-    failures += run("file", SIZE, path, ranks_operations(50, 10));
+    int failures = run("memory", live, 0, NULL, ranks_operations(1000, 100));
+    failures += run("tcp", live, SIZE, NULL, ranks_operations(200, 50));
+    failures += run("file", live, SIZE, path, ranks_operations(50, 10));
+    failures += run("symmetric memory", live_symmetric, SIZE, NULL, ranks_operations(50, 10));
     failures += run_without_delete();
     unlink(path);
     return failures ? 1 : 0;
