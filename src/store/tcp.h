@@ -6,6 +6,7 @@
  * u64 length and its bytes. A client first sends VALIDATE and, to see that the server answers,
  * PING. Keys of users begin with "/"; "init/" counts the ranks that have joined. VALIDATE, SET,
  * APPEND, MULTI_SET and QUEUE_PUSH have no reply.
+ * PyTorch 2.13's client sends each request from 0 to 18, and ours AUTH and PROOF as well.
  *
  * With a shared secret (TUTTI_STORE_SECRET) the client sends AUTH in place of PING, and each side
  * proves that it knows the secret without showing it:
