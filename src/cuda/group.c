@@ -56,6 +56,9 @@ static enum tutti_status context_bind(struct cuda_group *group)
     enum tutti_status status =
         cuda_check(driver, driver->ctx_current(&group->keep->context), "cuCtxGetCurrent");
     if (status == TUTTI_OK)
+        status = cuda_check(driver, driver->ctx_id(group->keep->context, &group->keep->context_id),
+                            "cuCtxGetId");
+    if (status == TUTTI_OK)
         status = cuda_check(driver, driver->stream_create(&group->own, CU_STREAM_NON_BLOCKING, 0),
                             "cuStreamCreateWithPriority");
     if (status == TUTTI_OK)
@@ -718,24 +721,20 @@ void cuda_group_bury(struct cuda_group *group)
     cuda_leave(group, pushed);
 }
 
-void cuda_group_close(struct cuda_group *group, struct tutti_fault *fault)
+/* In the context. Ends what runs; true if the last operation may run on, and nobody knows until
+ * when. */
+static bool wind_up(struct cuda_group *group, struct tutti_fault *fault)
 {
-    CUstreamCaptureMode mode;
-    bool pushed, stuck = false;
-    if (!group)
-        return;
     const struct cuda_driver *driver = group->driver;
+    bool stuck = false;
     enum tutti_status flushed = TUTTI_OK;
-    cuda_enter(group, &pushed);
-    cuda_captures_ignore(driver, &mode);
     if (group->event) /* the watcher still carries what ends the wait */
         flushed = cuda_flush(group, deadline_after(group->default_timeout_ms));
     cuda_watch_stop(group);
     if (group->event) {
-        bool marked = group->enqueued;
         bool idle = halt(group, flushed);
         cuda_proxy_stop(group->proxy);
-        stuck = marked && !group->recorded;
+        stuck = group->enqueued && !group->recorded;
         if (fault)
             last_words(group, idle, fault);
         if (!idle || group->keep->object)
@@ -748,9 +747,31 @@ void cuda_group_close(struct cuda_group *group, struct tutti_fault *fault)
                   arena_bytes(group));
     if (group->own)
         driver->stream_destroy(group->own);
-    cuda_keep_release(group->keep, group->event, stuck);
-    cuda_captures_heed(driver, &mode);
-    cuda_leave(group, pushed);
+    return stuck;
+}
+
+void cuda_group_close(struct cuda_group *group, struct tutti_fault *fault)
+{
+    CUstreamCaptureMode mode;
+    bool pushed, stuck = false;
+    if (!group)
+        return;
+    /* In another context the calls would be about things that are not ours. */
+    const bool lives = cuda_keep_lives(group->keep) && cuda_enter(group, &pushed) == TUTTI_OK;
+    if (lives) {
+        cuda_captures_ignore(group->driver, &mode);
+        stuck = wind_up(group, fault);
+    } else {
+        cuda_watch_stop(group);
+        cuda_proxy_stop(group->proxy);
+        if (fault)
+            last_words(group, !group->enqueued, fault);
+    }
+    cuda_keep_release(group->keep, lives ? group->event : NULL, stuck);
+    if (lives) {
+        cuda_captures_heed(group->driver, &mode);
+        cuda_leave(group, pushed);
+    }
     cuda_proxy_free(group->proxy);
     free(group);
 }

@@ -10,8 +10,10 @@
 /* For the destructor of a user object whose graphs are gone: 10 ms. */
 enum { AWAIT_TURNS = 100, AWAIT_NS = 100000 };
 
+/* Guards the list alone. No call of the driver is made under it: one that frees waits for streams,
+ * which may need a thread that opens or closes something else. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static struct cuda_keep *list; /* of what no owner holds any more */
+static struct cuda_keep *list; /* of what no owner holds any more, and no thread looks at */
 
 static void hold(void)
 {
@@ -58,68 +60,99 @@ enum tutti_status cuda_keep_retain(struct cuda_keep *keep, CUgraph graph)
     return status;
 }
 
-static bool is_due(struct cuda_keep *keep)
+/* Whether nothing runs that touches it. In the context. */
+static bool is_idle(struct cuda_keep *keep)
 {
-    if (keep->stuck || (keep->object && !order_load_acquire_u32(&keep->graphless))) /* K2a */
-        return false;
     if (keep->idle && !keep->idle(keep->owner))
         return false;
     /* Any other result than "not ready" says that nothing runs: done, or the context is broken. */
     return !keep->pending || keep->driver->event_query(keep->pending) != CUDA_ERROR_NOT_READY;
 }
 
-/* Errors are of no interest: the context may be gone, and all of this with it. */
-static void dispose(struct cuda_keep *keep)
+/* Errors are of no interest. A context that is gone has taken pinned memory, events and streams
+ * with it, and their addresses may be another's by now. */
+static void dispose(struct cuda_keep *keep, bool lives)
 {
     const struct cuda_driver *driver = keep->driver;
-    if (keep->end)
+    if (lives && keep->end)
         keep->end(keep->owner);
     for (int r = 0; r < CUDA_RANKS; r++)
         cuda_memory_unmap(driver, &keep->arenas[r]);
     cuda_memory_unmap(driver, &keep->control);
     cuda_memory_unmap(driver, &keep->recorder);
-    if (keep->page)
+    if (lives && keep->page)
         driver->mem_host_free(keep->page);
-    if (keep->symm_page)
+    if (lives && keep->symm_page)
         driver->mem_host_free(keep->symm_page);
-    if (keep->proxy_page)
+    if (lives && keep->proxy_page)
         driver->mem_host_free(keep->proxy_page);
-    if (keep->pending)
+    if (lives && keep->pending)
         driver->event_destroy(keep->pending);
     free(keep);
 }
 
-static void sweep(void)
+bool cuda_keep_lives(const struct cuda_keep *keep)
 {
-    struct cuda_keep **link = &list;
-    while (*link) {
-        struct cuda_keep *keep = *link;
-        const struct cuda_driver *driver = keep->driver;
-        CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
-        CUcontext context;
-        bool entered = driver->ctx_push(keep->context) == CUDA_SUCCESS;
-        /* Whoever captures elsewhere meanwhile is not disturbed by what we free. */
-        driver->capture_mode_exchange(&mode);
-        bool due = is_due(keep);
-        if (due) {
-            *link = keep->next;
-            dispose(keep);
-        } else {
-            link = &keep->next;
-        }
-        driver->capture_mode_exchange(&mode);
-        if (entered)
-            driver->ctx_pop(&context);
-    }
+    unsigned long long id = 0;
+    return keep->context &&
+           (!keep->context_id ||
+            (keep->driver->ctx_id(keep->context, &id) == CUDA_SUCCESS && id == keep->context_id));
+}
+
+/* Frees it if it is due. */
+static bool dispose_due(struct cuda_keep *keep)
+{
+    const struct cuda_driver *driver = keep->driver;
+    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+    CUcontext context;
+    if (keep->stuck || (keep->object && !order_load_acquire_u32(&keep->graphless))) /* K2a */
+        return false;
+    const bool lives = cuda_keep_lives(keep) && driver->ctx_push(keep->context) == CUDA_SUCCESS;
+    /* A capture that another thread has under way is not disturbed by what we free. */
+    driver->capture_mode_exchange(&mode);
+    const bool due = !lives || is_idle(keep);
+    if (due)
+        dispose(keep, lives);
+    driver->capture_mode_exchange(&mode);
+    if (lives)
+        driver->ctx_pop(&context);
+    return due;
+}
+
+/* The first one of the list, for the calling thread alone; NULL if there is none. */
+static struct cuda_keep *list_take(void)
+{
+    pthread_mutex_lock(&lock);
+    struct cuda_keep *keep = list;
+    if (keep)
+        list = keep->next;
+    pthread_mutex_unlock(&lock);
+    return keep;
+}
+
+static void list_give(struct cuda_keep *keep)
+{
+    pthread_mutex_lock(&lock);
+    keep->next = list;
+    list = keep;
+    pthread_mutex_unlock(&lock);
 }
 
 void cuda_keep_sweep(void)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
+    struct cuda_keep *keep, *later = NULL;
     pthread_once(&once, install_fork_handlers);
-    pthread_mutex_lock(&lock);
-    sweep();
-    pthread_mutex_unlock(&lock);
+    while ((keep = list_take())) {
+        if (dispose_due(keep))
+            continue;
+        keep->next = later;
+        later = keep;
+    }
+    while ((keep = later)) {
+        later = keep->next;
+        list_give(keep);
+    }
 }
 
 /* If the graphs are gone already the destructor runs now, in a thread of the driver. */
@@ -137,10 +170,6 @@ void cuda_keep_release(struct cuda_keep *keep, CUevent pending, bool stuck)
     keep->stuck = stuck;
     if (keep->object && keep->driver->user_object_release(keep->object, 1) == CUDA_SUCCESS)
         await_destructor(keep);
-    /* From here on another thread may free it. */
-    pthread_mutex_lock(&lock);
-    keep->next = list;
-    list = keep;
-    pthread_mutex_unlock(&lock);
+    list_give(keep); /* from here on another thread may free it */
     cuda_keep_sweep();
 }

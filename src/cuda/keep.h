@@ -21,6 +21,7 @@
 struct cuda_keep {
     const struct cuda_driver *driver;
     CUcontext context;
+    unsigned long long context_id; /* handles of contexts may be used again; 0: nobody asked */
     struct cuda_memory arenas[CUDA_RANKS]; /* or the segments of an allocation */
     struct cuda_memory control;            /* where arenas are the host's memory */
     void *page;                            /* pinned, of a communicator */
@@ -41,10 +42,12 @@ struct cuda_keep {
     struct cuda_keep *next;
 };
 
+/* Whether its context is still there: the program may have destroyed it, or reset its device. */
+bool cuda_keep_lives(const struct cuda_keep *keep);
 /* Makes it hold `graph`'s replays. Within a capture. */
 enum tutti_status cuda_keep_retain(struct cuda_keep *keep, CUgraph graph);
 /* Gives up the owner's hold; `pending`, which it takes, is behind its last operation. Within the
- * context. Frees at once what can be. Takes NULL. */
+ * context, if that lives. Frees at once what can be. Takes NULL. */
 void cuda_keep_release(struct cuda_keep *keep, CUevent pending, bool stuck);
 /* Frees what is due. */
 void cuda_keep_sweep(void);

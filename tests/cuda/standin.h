@@ -76,6 +76,10 @@ void standin_forget(void);
 /* The Nth asynchronous copy from now on, of any stream, waits until this is called again; 0: none.
  */
 void standin_hold_copy(int at);
+/* The Nth cuMemFreeHost() from now on waits, as for a stream, until this is called again; 0: none.
+ */
+void standin_hold_free(int at);
+bool standin_free_is_held(void);
 /* From now on this rank's kernels stand still once they have pushed to their first peer, until they
  * are stopped; -1: no rank's. */
 void standin_stand_still(int rank);

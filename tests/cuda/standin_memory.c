@@ -417,9 +417,41 @@ CUresult cuMemHostAlloc(void **pointer, size_t bytes, unsigned flags)
     return result == CUDA_SUCCESS ? add_buffer(OBJECT_PINNED, bytes, pointer) : result;
 }
 
+static int frees_before; /* the one that is held, 0: none is */
+static bool free_held;
+
+void standin_hold_free(int at)
+{
+    pthread_mutex_lock(&standin_lock);
+    frees_before = at;
+    free_held = false;
+    pthread_cond_broadcast(&standin_changed);
+    pthread_mutex_unlock(&standin_lock);
+}
+
+bool standin_free_is_held(void)
+{
+    pthread_mutex_lock(&standin_lock);
+    bool held = free_held;
+    pthread_mutex_unlock(&standin_lock);
+    return held;
+}
+
+static void await_free(void)
+{
+    pthread_mutex_lock(&standin_lock);
+    if (frees_before && --frees_before == 0) {
+        free_held = true;
+        while (free_held)
+            pthread_cond_wait(&standin_changed, &standin_lock);
+    }
+    pthread_mutex_unlock(&standin_lock);
+}
+
 CUresult cuMemFreeHost(void *pointer)
 {
     CUresult result = standin_enter_unsafe(__func__);
+    await_free();
     return result == CUDA_SUCCESS ? remove_buffer(OBJECT_PINNED, pointer) : result;
 }
 

@@ -257,6 +257,24 @@ static int order_fails(struct ranks *ranks, int rank, tutti_store_t *store)
     return 0;
 }
 
+/* The program resets its device while the communicator lives: what was there is gone, and the
+ * destroy makes no calls about it. */
+static int loses_its_device(struct ranks *ranks, int rank, tutti_store_t *store)
+{
+    static const char *const none[] = {"cuStreamDestroy", "cuEventDestroy",  "cuMemFreeHost",
+                                       "cuEventQuery",    "cuMemsetD8Async", "cuEventRecord"};
+    struct rank self;
+    int failed = open_rank(&self, ranks, rank, store);
+    if (failed)
+        return failed;
+    RANKS_CHECK(cuDevicePrimaryCtxReset_v2(rank) == CUDA_SUCCESS);
+    standin_forget();
+    tutti_comm_destroy(self.comm);
+    for (size_t i = 0; i < sizeof none / sizeof *none; i++)
+        RANKS_CHECK(standin_calls(none[i]) == 0);
+    return 0;
+}
+
 static int is_late(struct ranks *ranks, int rank, tutti_store_t *store)
 {
     struct rank self;
@@ -432,6 +450,7 @@ int main(int argc, char **argv)
                  {"launch fails", launch_fails, false, true},
                  {"context breaks", context_breaks, false, true},
                  {"order fails", order_fails, false, true},
+                 {"loses its device", loses_its_device, false, true},
                  {"is late", is_late, false, false},
                  {"stands still", stands_still, false, false},
                  {"differs", differs, false, false},

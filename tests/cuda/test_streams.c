@@ -257,11 +257,60 @@ static int elsewhere(struct ranks *ranks, int rank, tutti_store_t *store)
     return failed;
 }
 
+static void *destroy_elsewhere(void *argument)
+{
+    tutti_comm_destroy(*(tutti_comm_t **)argument);
+    __atomic_store_n((tutti_comm_t **)argument, NULL, __ATOMIC_RELEASE);
+    return NULL;
+}
+
+/* Until the communicator is destroyed, or a busy machine has had time enough for that. */
+static bool is_destroyed(tutti_comm_t **comm)
+{
+    enum { NAPS = 20000, NAP_US = 1000 };
+    for (int i = 0; i < NAPS && __atomic_load_n(comm, __ATOMIC_ACQUIRE); i++)
+        usleep(NAP_US);
+    return !__atomic_load_n(comm, __ATOMIC_ACQUIRE);
+}
+
+/* While one destroy waits in CUDA for a stream, others need not. */
+static int free_apart(struct ranks *ranks, int rank, tutti_store_t *store)
+{
+    const struct tutti_comm_options options = {.struct_size = sizeof options, .name = "other"};
+    struct rank self;
+    tutti_comm_t *other;
+    pthread_t first, second;
+    bool destroyed = true;
+    int failed = open_rank(&self, ranks, rank, store);
+    if (failed)
+        return failed;
+    RANKS_CHECK(device_join(ranks, rank, store, &options, &other) == TUTTI_OK);
+    ranks_raise(ranks, 1);
+    RANKS_CHECK(ranks_await(ranks, 1, (uint32_t)ranks->size));
+    if (rank == 0) {
+        standin_hold_free(1);
+        RANKS_CHECK(pthread_create(&first, NULL, destroy_elsewhere, &self.comm) == 0);
+        while (!standin_free_is_held())
+            usleep(1000);
+        RANKS_CHECK(pthread_create(&second, NULL, destroy_elsewhere, &other) == 0);
+        destroyed = is_destroyed(&other);
+        standin_hold_free(0);
+        pthread_join(first, NULL);
+        pthread_join(second, NULL);
+    }
+    ranks_raise(ranks, 2);
+    RANKS_CHECK(ranks_await(ranks, 2, (uint32_t)ranks->size));
+    tutti_comm_destroy(other);
+    close_rank(&self);
+    RANKS_CHECK(destroyed);
+    return 0;
+}
+
 int main(void)
 {
     static const struct streams_part parts[] = {
         {"alternate", alternate}, {"one_stream", one_stream}, {"capture", capture},
         {"refuse", refuse},       {"outlive", outlive},       {"abandon", abandon},
-        {"elsewhere", elsewhere}};
+        {"elsewhere", elsewhere}, {"free_apart", free_apart}};
     return streams_main(parts, sizeof parts / sizeof *parts);
 }
