@@ -212,7 +212,8 @@ enum tutti_topology {
  * after one on a stream that is being captured by now, and a call of a capture that the calls of
  * eight later ones have overtaken. A captured call does nothing until it is replayed; a replay
  * counts as a call on the stream that it is launched on, which the library does not see: the caller
- * orders it with other calls and replays of the communicator, in the same order on all ranks.
+ * orders it with other calls and replays of the communicator, in the same order on all ranks. Two
+ * that overlap are not noticed: they spoil each other's results.
  */
 typedef struct tutti_stream *tutti_stream_t;
 #define TUTTI_STREAM_DEFAULT    ((tutti_stream_t)(uintptr_t)0)

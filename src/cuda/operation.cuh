@@ -323,8 +323,9 @@ static __device__ __forceinline__ void operation_mark(const cuda_launch &launch,
         order_store_plain(mark + threadIdx.x, threadIdx.x ? when : what);
 }
 
-/* What the peers said of the operation before, all of which has arrived. A peer that is ahead has
- * compared with ours before it went on. */
+/* What the peers said of the operation before. Nobody waits for that: a header which its peer's
+ * data has overtaken is not compared. A peer that is ahead has compared with ours before it went
+ * on. */
 static __device__ __forceinline__ void operation_compare_former(const cuda_launch &launch,
                                                                 uint64_t sequence)
 {
