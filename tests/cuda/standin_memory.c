@@ -643,11 +643,13 @@ static int place_of(void *to, size_t bytes, off_t *offset)
     return fd;
 }
 
-/* Arenas are large, and by far most of a set-up's time went into the faults of their pages: what is
- * written through the descriptor has none. */
+/* Most of a set-up's time would go into the pages of the arenas, which are large: so zeros are a
+ * hole in the file, and other bytes are written through the descriptor, which faults no page in. Of
+ * the lines of an arena, tens of MiB of ones, only the first and the last 64 KiB are filled: no
+ * kernel of the stand-in has lines. */
 void standin_fill(void *to, int value, size_t bytes)
 {
-    enum { LARGE = 1 << 20 };
+    enum { LARGE = 1 << 20, LINES = 16 << 20 };
     unsigned char chunk[1 << 16];
     off_t offset;
     int fd = bytes < LARGE ? -1 : place_of(to, bytes, &offset);
@@ -655,6 +657,14 @@ void standin_fill(void *to, int value, size_t bytes)
         memset(to, value, bytes);
         return;
     }
+    if (bytes > LINES && value == 0xff) {
+        memset(to, value, sizeof chunk);
+        memset((unsigned char *)to + bytes - sizeof chunk, value, sizeof chunk);
+        return;
+    }
+    if (value == 0 &&
+        fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, offset, (off_t)bytes) == 0)
+        return;
     memset(chunk, value, sizeof chunk);
     while (bytes) {
         size_t part = bytes < sizeof chunk ? bytes : sizeof chunk;
