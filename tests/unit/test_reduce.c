@@ -110,6 +110,11 @@ static void paint(unsigned char *buffer, size_t begin, size_t bytes)
 /* The GUARD bytes before and after the output are as painted. */
 static void guards_intact(const unsigned char *buffer, size_t begin, size_t bytes, const char *what)
 {
+    unsigned char painted[GUARD];
+    memset(painted, PATTERN, GUARD);
+    if (memcmp(buffer + begin - GUARD, painted, GUARD) == 0 &&
+        memcmp(buffer + begin + bytes, painted, GUARD) == 0)
+        return;
     for (size_t i = 1; i <= GUARD; i++) {
         if (buffer[begin - i] != PATTERN)
             fail_msg("%s: byte %zu before it changed", what, i);
@@ -123,6 +128,8 @@ static void same_elements(const struct reduce_isa *isa, enum tutti_dtype dtype,
                           const unsigned char *result)
 {
     const size_t size = tutti_dtype_size(dtype);
+    if (memcmp(result, expected + v->first * size, v->count * size) == 0)
+        return;
     for (size_t i = 0; i < v->count; i++) {
         const unsigned char *want = expected + (v->first + i) * size;
         if (memcmp(result + i * size, want, size) == 0)
