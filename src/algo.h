@@ -5,6 +5,7 @@
 
 #include "cpu/reduce.h"
 #include "layout.h"
+#include "timeout_source.h"
 #include "tutti/tutti.h"
 
 /* One collective operation, checked and complete; constant from here on. */
@@ -20,6 +21,7 @@ struct request {
     uint32_t parameter; /* hash of the scalar, 0 if none */
     uint32_t flags;     /* enum tutti_call_flags */
     uint32_t element_bytes;
+    enum timeout_source timeout_source;
     enum tutti_algo algo;
     enum tutti_dtype dtype;
     enum tutti_op_kind op;

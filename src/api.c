@@ -371,6 +371,7 @@ static inline enum tutti_status request_make(const void *send, void *recv, size_
         .signature = signature_pack(TUTTI_COLLECTIVE_ALL_REDUCE, dtype, kind,
                                     comm->cuda ? TUTTI_ALGO_NONE : algo, count),
         .timeout_ms = options->timeout_ms ? options->timeout_ms : comm->timeout_ms,
+        .timeout_source = options->timeout_ms ? TIMEOUT_OF_CALL : comm->timeout_source,
         .parameter = 0,
         .flags = options->flags,
         .element_bytes = (uint32_t)dtype_bytes(dtype),
@@ -439,7 +440,9 @@ enum tutti_status comm_all_reduce_on(struct tutti_comm *comm, void *data, size_t
                                      enum tutti_dtype dtype, tutti_op_t op, int64_t timeout_ms,
                                      tutti_stream_t stream)
 {
-    const struct tutti_call_options options = {.timeout_ms = timeout_ms};
+    /* The communicator's own is left to it, which knows where it comes from. */
+    const struct tutti_call_options options = {.timeout_ms =
+                                                   timeout_ms == comm->timeout_ms ? 0 : timeout_ms};
     return all_reduce(data, data, count, dtype, op, comm, stream, &options);
 }
 
@@ -540,6 +543,7 @@ static enum tutti_status barrier(struct tutti_comm *comm, const int *ranks, int 
     const struct request request = {
         .signature = barrier_signature,
         .timeout_ms = options->timeout_ms ? options->timeout_ms : comm->timeout_ms,
+        .timeout_source = options->timeout_ms ? TIMEOUT_OF_CALL : comm->timeout_source,
         .parameter = subset ? signature_hash(subset) : 0,
     };
     if (!comm->cuda)

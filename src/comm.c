@@ -103,6 +103,10 @@ static enum tutti_status config_read(const struct tutti_comm_options *options, i
         return status;
     if (options->buffer_size)
         buffer_size = options->buffer_size;
+    comm->timeout_source = options->timeout_ms ? TIMEOUT_OF_COMM
+                           : comm->timeout_ms == 0 || comm->timeout_ms == DEFAULT_TIMEOUT_MS
+                               ? TIMEOUT_OF_DEFAULT
+                               : TIMEOUT_OF_ENVIRONMENT;
     if (options->timeout_ms || comm->timeout_ms == 0)
         comm->timeout_ms = options->timeout_ms ? options->timeout_ms : DEFAULT_TIMEOUT_MS;
     if (options->strict != TUTTI_STRICT_ENV)
@@ -291,6 +295,7 @@ enum tutti_status comm_derive(const struct tutti_comm *from, const int *ranks, i
     made->config.topology_size = made->config.topology_named = 0;
     memset(made->config.leaf_order, 0, sizeof made->config.leaf_order);
     made->timeout_ms = from->timeout_ms;
+    made->timeout_source = from->timeout_source;
     made->programmatic = from->programmatic;
     made->heir = true;
     status = links_inherit(made, from, ranks);

@@ -6,6 +6,7 @@
 #include "cpu/group.h"
 #include "plan.h"
 #include "recorder.h"
+#include "timeout_source.h"
 #include "topology_file.h"
 #include "tutti/tutti.h"
 
@@ -57,6 +58,7 @@ struct tutti_comm {
     const struct reduce_isa *isa;
     struct comm_config config;
     int64_t timeout_ms;
+    enum timeout_source timeout_source; /* of timeout_ms */
     struct topology topology;
     struct plan_paths paths;     /* that it allows */
     struct topology_file *links; /* NULL where nothing says what they are */

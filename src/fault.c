@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* The sentence that a fault makes. */
+#include "timeout_source.h"
 #include "tutti/tutti.h"
 
 #include <inttypes.h>
@@ -35,6 +36,33 @@ static int format_nameless(const struct tutti_fault *fault, char *text, size_t s
                     fault->rank, when, tutti_status_text(fault->status));
 }
 
+/* A device's time-out, and one of another version, may come without its length and source. */
+static int format_timeout(const struct tutti_fault *fault, char *text, size_t size)
+{
+    static const char *const remedies[] = {
+        [TIMEOUT_UNKNOWN] =
+            ("raise the time-out that holds: timeout_ms in the options of the call, "
+             "else of the communicator, else TUTTI_TIMEOUT_MS"),
+        [TIMEOUT_OF_CALL] = "raise timeout_ms in the options of the call",
+        [TIMEOUT_OF_COMM] = "raise timeout_ms in the options of the communicator",
+        [TIMEOUT_OF_ENVIRONMENT] = "raise TUTTI_TIMEOUT_MS",
+        [TIMEOUT_OF_DEFAULT] = "set TUTTI_TIMEOUT_MS to more",
+    };
+    const struct tutti_signature *seen = &fault->seen;
+    char length[40] = "";
+    uint32_t source = seen->parameter;
+    if (seen->collective || source >= sizeof remedies / sizeof *remedies)
+        source = TIMEOUT_UNKNOWN;
+    if (source != TIMEOUT_UNKNOWN)
+        snprintf(length, sizeof length, " of %" PRIu64 " ms", seen->count);
+    return snprintf(text, size,
+                    "rank %d waited for rank %d in operation %" PRIu64
+                    " until its time-out%s: look at what rank %d does, or %s; go on without it by "
+                    "tutti_comm_shrink() with rank %d in options->exclude",
+                    fault->rank, fault->peer, fault->sequence, length, fault->peer,
+                    remedies[source], fault->peer);
+}
+
 int tutti_fault_format(const struct tutti_fault *fault, char *text, size_t size)
 {
     char mine[160], theirs[160];
@@ -49,11 +77,7 @@ int tutti_fault_format(const struct tutti_fault *fault, char *text, size_t size)
     case TUTTI_OK:
         return snprintf(text, size, "no fault");
     case TUTTI_ERR_TIMEOUT:
-        return snprintf(text, size,
-                        "rank %d waited for rank %d in operation %" PRIu64
-                        " until its time-out: look at what rank %d does, or raise "
-                        "TUTTI_TIMEOUT_MS; then create a new communicator",
-                        fault->rank, fault->peer, fault->sequence, fault->peer);
+        return format_timeout(fault, text, size);
     case TUTTI_ERR_PEER_DEAD:
         return snprintf(text, size,
                         "rank %d is gone (its process ended or it destroyed its communicator), "

@@ -445,7 +445,8 @@ struct tutti_fault {
         enum tutti_algo algo;
         uint64_t count;
         uint32_t parameter; /* hash of the scalar or of the subset of ranks, 0 if none */
-    } expected, seen;       /* of a mismatch: rank's side, peer's side */
+    } expected, seen; /* Of a MISMATCH: rank's side, peer's side. Of a TIMEOUT, where it is known:
+                       * seen.count is its length in ms, seen.parameter what set it. */
 };
 
 /*
@@ -548,7 +549,9 @@ struct tutti_call_options {
  * Returns INVALID (an algorithm that the links do not allow, too), VERSION (an unknown option),
  * DECLINED (as above; no algorithm in strict mode), CONCURRENT or CUDA (a call of it), having done
  * nothing; or TIMEOUT, PEER_DEAD, MISMATCH, ABORTED, or, where the launch failed or the context is
- * broken, CUDA, after which recv is undefined and the communicator stays failed, on every rank.
+ * broken, CUDA, after which recv is undefined and the communicator stays failed, on every rank. A
+ * rank that needs nothing more of the ranks that have failed returns OK with the right recv, also
+ * one that came too late for them. Its next call that all ranks take part in returns their fault.
  */
 TUTTI_API enum tutti_status tutti_all_reduce(const void *send, void *recv, size_t count,
                                              enum tutti_dtype dtype, tutti_op_t op,

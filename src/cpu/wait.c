@@ -91,6 +91,8 @@ static bool trouble(struct cpu_group *group, int peer, const struct request *req
         return false;
     cpu_group_awaits(group, peer); /* it may not have been long in this wait */
     *fault = fault_of(group, TUTTI_ERR_TIMEOUT, cpu_group_culprit(group, peer), request);
+    fault->seen.count = (uint64_t)request->timeout_ms & SIGNATURE_COUNT_MAX;
+    fault->seen.parameter = (uint32_t)request->timeout_source;
     return true;
 }
 

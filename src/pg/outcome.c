@@ -81,12 +81,14 @@ static void append_reason(struct text *text, const struct pg_outcome *outcome)
         else if (outcome->peer == outcome->rank)
             append(text,
                    "the stream of rank %d had not come to its input when its time ended there: "
-                   "look at what is on that stream, or raise the time-out; the group goes on",
+                   "look at what is on that stream, or raise timeout_ms in the options of the "
+                   "call, else of the group, else of its communicator; the group goes on",
                    outcome->rank);
         else
             append(text,
                    "rank %d had not submitted it when its time ended on rank %d: look at what rank "
-                   "%d does, or raise the time-out; the group goes on",
+                   "%d does, or raise timeout_ms in the options of the call, else of the group, "
+                   "else of its communicator; the group goes on",
                    outcome->peer, outcome->rank, outcome->peer);
         return;
     case TUTTI_ERR_PEER_DEAD:

@@ -6,7 +6,7 @@ set -euo pipefail
 layers='
 0 public  include/tutti/*
 1 base    src/error.? src/fault.? src/log.? src/names.? src/env.? src/op.? src/options.? src/deadline.? src/dtype.h src/interrupt.h
-1 base    src/topology.? src/topology_file.? src/order.? src/point.? src/spin.? src/numeric.? src/ring_cut.? src/layout.? src/signature.? src/text.?
+1 base    src/topology.? src/topology_file.? src/order.? src/point.? src/spin.? src/numeric.? src/ring_cut.? src/layout.? src/signature.? src/timeout_source.? src/text.?
 1 base    src/record.? src/ticks.? src/trail.?
 2 ipc     src/ipc/*
 3 store   src/store/*

@@ -1,0 +1,15 @@
+/* SPDX-License-Identifier: MIT */
+/* Which option set a time-out. It travels in the fault of a TIMEOUT: `seen.parameter` is one of
+ * these, `seen.count` the time-out in milliseconds. */
+#ifndef TUTTI_TIMEOUT_SOURCE_H
+#define TUTTI_TIMEOUT_SOURCE_H
+
+enum timeout_source {
+    TIMEOUT_UNKNOWN,
+    TIMEOUT_OF_CALL,
+    TIMEOUT_OF_COMM,
+    TIMEOUT_OF_ENVIRONMENT,
+    TIMEOUT_OF_DEFAULT,
+};
+
+#endif

@@ -1,0 +1,103 @@
+/* SPDX-License-Identifier: MIT */
+/* The text of a time-out names its length, the option that held, and what else to do. */
+#include "comm.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static const char *format(struct tutti_signature seen)
+{
+    static char text[512];
+    const struct tutti_fault fault = {.struct_size = sizeof fault,
+                                      .status = TUTTI_ERR_TIMEOUT,
+                                      .rank = 0,
+                                      .peer = 2,
+                                      .sequence = 5,
+                                      .seen = seen};
+    assert_true((size_t)tutti_fault_format(&fault, text, sizeof text) < sizeof text);
+    return text;
+}
+
+static void timeout_names_its_option(void **state)
+{
+    static const struct {
+        enum timeout_source source;
+        const char *remedy;
+    } rows[] = {
+        {TIMEOUT_OF_CALL, "until its time-out of 400 ms: look at what rank 2 does, or raise "
+                          "timeout_ms in the options of the call; go on"},
+        {TIMEOUT_OF_COMM, "or raise timeout_ms in the options of the communicator; go on"},
+        {TIMEOUT_OF_ENVIRONMENT, "or raise TUTTI_TIMEOUT_MS; go on"},
+        {TIMEOUT_OF_DEFAULT, "or set TUTTI_TIMEOUT_MS to more; go on"},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        const char *text =
+            format((struct tutti_signature){.count = 400, .parameter = (uint32_t)rows[i].source});
+        if (!strstr(text, rows[i].remedy) || !strstr(text, "tutti_comm_shrink()"))
+            fail_msg("\"%s\" lacks \"%s\"", text, rows[i].remedy);
+    }
+}
+
+/* Of a device's time-out, or one that another version tells of, all options are named in order. */
+static void unknown_timeout_names_all_options(void **state)
+{
+    static const struct tutti_signature unknown[] = {
+        {.count = 0},
+        {.count = 400, .parameter = 77},
+        {.collective = TUTTI_COLLECTIVE_ALL_REDUCE, .count = 4, .parameter = TIMEOUT_OF_CALL},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof unknown / sizeof *unknown; i++) {
+        const char *text = format(unknown[i]);
+        if (!strstr(text, "until its time-out: look") ||
+            !strstr(text, "timeout_ms in the options of the call, else of the communicator, else "
+                          "TUTTI_TIMEOUT_MS"))
+            fail_msg("%s", text);
+    }
+}
+
+static void communicator_knows_its_source(void **state)
+{
+    static const struct {
+        const char *variable;
+        int64_t option;
+        enum timeout_source source;
+        int64_t timeout_ms;
+    } rows[] = {
+        {NULL, 0, TIMEOUT_OF_DEFAULT, 600000},     {"0", 0, TIMEOUT_OF_DEFAULT, 600000},
+        {"5000", 0, TIMEOUT_OF_ENVIRONMENT, 5000}, {"5000", 7000, TIMEOUT_OF_COMM, 7000},
+        {NULL, -1, TIMEOUT_OF_COMM, -1},
+    };
+    tutti_store_t *store;
+    (void)state;
+    assert_int_equal(tutti_store_open("memory:fault", 1000, &store), TUTTI_OK);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct tutti_comm_options options = {
+            .struct_size = sizeof options, .timeout_ms = rows[i].option, .defer = true};
+        tutti_comm_t *comm;
+        if (rows[i].variable)
+            setenv("TUTTI_TIMEOUT_MS", rows[i].variable, 1);
+        assert_int_equal(tutti_comm_create(store, 0, 2, &options, &comm), TUTTI_OK);
+        unsetenv("TUTTI_TIMEOUT_MS");
+        assert_int_equal(comm->timeout_source, rows[i].source);
+        assert_int_equal(comm->timeout_ms, rows[i].timeout_ms);
+        tutti_comm_destroy(comm);
+    }
+    tutti_store_close(store);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(timeout_names_its_option),
+        cmocka_unit_test(unknown_timeout_names_all_options),
+        cmocka_unit_test(communicator_knows_its_source),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
