@@ -107,30 +107,30 @@ struct layout_meeting {
 struct layout_operation {
     uint64_t signature;         /* signature.h, without an algorithm */
     uint32_t parameter;         /* hash of the scalar, 0 if none */
-    uint8_t inputs;             /* of this rank; LAYOUT_APART if they are not direct's */
+    uint8_t inputs;             /* of this rank; LAYOUT_NOT_DIRECT if they are not direct's */
     uint8_t device;             /* that its tensors are on: enum tutti_device */
     uint16_t dims;              /* of which there are sizes; or LAYOUT_SPARSE */
     uint8_t order[LAYOUT_DIMS]; /* place of each dimension in memory, 0 the fastest; else below */
     int64_t sizes[LAYOUT_DIMS];
 };
 
-enum layout_withdrawn {
-    LAYOUT_OFFERED,
+enum layout_announcement_kind {
+    LAYOUT_ANNOUNCED,
     LAYOUT_WITHDRAWN,
     LAYOUT_LATE, /* announced and withdrawn: the input was not there in time */
 };
 
 enum {
-    LAYOUT_NO_PLACE = 255,  /* of a dimension of extent 1 */
-    LAYOUT_APART = 0x80,    /* beside `inputs`: no device of the group's reaches them directly */
-    LAYOUT_SPARSE = 0xffff, /* dims of a sparse tensor: its sizes travel with its entries */
+    LAYOUT_NO_POSITION = 255, /* of a dimension of extent 1 */
+    LAYOUT_NOT_DIRECT = 0x80, /* beside `inputs`: no device of the group's reaches them directly */
+    LAYOUT_SPARSE = 0xffff,   /* dims of a sparse tensor: its sizes travel with its entries */
 };
 
 /* "I have this operation", or "my time for it is over", or both at once: a rank to the leader, rank
  * 0. */
 struct layout_announcement {
-    uint32_t turn;      /* counts from 1; written last: release H1 */
-    uint32_t withdrawn; /* enum layout_withdrawn */
+    uint32_t post_number; /* counts from 1; written last: release H1 */
+    uint32_t kind;        /* enum layout_announcement_kind */
     uint32_t tag;
     uint32_t reserved;
     uint64_t sequence; /* of the tag */
@@ -140,12 +140,12 @@ struct layout_announcement {
 
 /* "All have it: do it now", or why it ends: the leader to all. */
 struct layout_verdict {
-    uint32_t turn; /* counts from 1; written last: release H2 */
+    uint32_t post_number; /* counts from 1; written last: release H2 */
     int32_t status;
     int32_t rank;
     int32_t peer;
     uint32_t tag;
-    uint32_t inputs; /* the most of any rank; LAYOUT_APART if any has said so */
+    uint32_t inputs; /* the most of any rank; LAYOUT_NOT_DIRECT if any has said so */
     uint64_t sequence;
     struct layout_operation expected; /* of a mismatch: rank's side, peer's side */
     struct layout_operation seen;
@@ -153,17 +153,18 @@ struct layout_verdict {
 };
 
 /* How the owner of a board sleeps: NAPS end soon, by themselves. */
-enum layout_sleep { LAYOUT_AWAKE, LAYOUT_NAPS, LAYOUT_SLEEPS };
+enum layout_sleep { LAYOUT_AWAKE, LAYOUT_NAPPING, LAYOUT_SLEEPING };
 
-/* A rank's part of its process group: pg/board.h. */
-struct layout_board {
+/* A rank's part of its process group: pg/control_ring.h. */
+struct layout_control_ring {
     uint32_t bell;   /* futex: advanced by whoever has news for the owner */
     uint32_t asleep; /* the owner may sleep on it: enum layout_sleep */
     unsigned char pad0[LAYOUT_LINE - 8];
-    uint32_t left;  /* release H4: the owner has destroyed its group; 1 + the rank that caused it */
-    uint32_t heard; /* release H3: verdicts that the owner has taken */
+    uint32_t left; /* release H4: the owner has destroyed its group; 1 + the rank that caused it */
+    uint32_t verdicts_taken; /* release H3: verdicts that the owner has taken */
     unsigned char pad1[LAYOUT_LINE - 8];
-    uint32_t taken[LAYOUT_RANKS]; /* release H3: the leader's, announcements of each rank */
+    uint32_t announcements_taken[LAYOUT_RANKS]; /* release H3: the leader's, announcements of each
+                                                   rank */
     struct layout_announcement announcements[LAYOUT_POSTS];
     struct layout_verdict verdicts[LAYOUT_POSTS]; /* the leader's */
 };
@@ -196,9 +197,9 @@ struct layout_arena {
 
     struct layout_meeting meetings[LAYOUT_RANKS][2]; /* [peer][meeting mod 2] */
     struct layout_flag notices[LAYOUT_MAILS]; /* instead of mails where not all peers map those */
-    struct layout_board board;
+    struct layout_control_ring control_ring;
     unsigned char pad3[LAYOUT_CONTROL_BYTES - 8 * LAYOUT_LINE - LAYOUT_RANKS * 16 -
-                       LAYOUT_MAILS * LAYOUT_LINE - sizeof(struct layout_board)];
+                       LAYOUT_MAILS * LAYOUT_LINE - sizeof(struct layout_control_ring)];
 
     /* Data from here on. */
     struct layout_flag in_flags[LAYOUT_SLOTS];
@@ -230,9 +231,10 @@ static_assert(offsetof(struct layout_arena, out_flags) == 25088, "out flags");
 static_assert(offsetof(struct layout_arena, mails) == 25344, "mails");
 static_assert(sizeof(struct layout_announcement) == 3 * LAYOUT_LINE, "announcement");
 static_assert(sizeof(struct layout_verdict) == 6 * LAYOUT_LINE, "verdict");
-static_assert(offsetof(struct layout_board, taken) == 2 * LAYOUT_LINE, "taken");
-static_assert(offsetof(struct layout_arena, board) == 1664, "board");
-static_assert(sizeof(struct layout_board) == 18816, "board");
+static_assert(offsetof(struct layout_control_ring, announcements_taken) == 2 * LAYOUT_LINE,
+              "announcements taken");
+static_assert(offsetof(struct layout_arena, control_ring) == 1664, "control ring");
+static_assert(sizeof(struct layout_control_ring) == 18816, "control ring");
 static_assert(offsetof(struct layout_arena, ring) == LAYOUT_RING_OFFSET, "ring starts on a page");
 static_assert(offsetof(struct layout_arena, exchange) == 2138112, "exchange");
 static_assert(offsetof(struct layout_arena, swap) == 3186688, "swap");

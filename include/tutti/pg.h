@@ -12,8 +12,7 @@
 extern "C" {
 #endif
 
-/* ---- tensors -----------------------------------------------------------------------------------
- */
+/* ---- tensors --------------------------------------------------------------------------------- */
 
 #define TUTTI_MAX_DIMS 16
 
@@ -35,8 +34,7 @@ struct tutti_tensor {
     int device_index;       /* of a CUDA tensor: the device's number in this process */
 };
 
-/* ---- process group -----------------------------------------------------------------------------
- */
+/* ---- process group --------------------------------------------------------------------------- */
 
 /*
  * Asynchronous operations of a communicator's ranks. Operations of one tag happen in the order in
@@ -177,8 +175,7 @@ TUTTI_API enum tutti_status tutti_pg_all_reduce(tutti_pg_t *pg, const struct tut
                                                 const struct tutti_pg_call_options *options,
                                                 tutti_work_t **work);
 
-/* ---- sparse tensors ----------------------------------------------------------------------------
- */
+/* ---- sparse tensors -------------------------------------------------------------------------- */
 
 /*
  * A tensor of sparse_dim + dense_dim dimensions in coordinate form (COO): nnz entries, each an
@@ -263,8 +260,7 @@ TUTTI_API enum tutti_status tutti_work_sparse_tensors(const tutti_work_t *work,
                                                       const struct tutti_sparse_tensor **tensors,
                                                       int *count);
 
-/* ---- what a work says of itself ----------------------------------------------------------------
- */
+/* ---- what a work says of itself -------------------------------------------------------------- */
 
 /* OK while the work is not done, or if it ended well; else its status, with the ranks in *fault
  * (may be NULL; struct_size is the caller's): `peer` is the one that failed, or disagrees, `rank`

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * A bounce buffer: pinned memory, for copies from and to devices, that all ranks of the group have
- * mapped, so that the hosts reduce where it lies (cpu/direct.c) and copy nothing. It has PG_SLOTS
- * slots, which pieces of operations take one after the other; what the hosts do with one ends, for
- * all ranks, before the next piece, so that only copies back keep it.
+ * A bounce buffer: pinned memory for copies from and to devices, which all ranks of the group have
+ * mapped. The hosts reduce the data in it (cpu/direct.c) and copy nothing. It has PG_SLOTS slots,
+ * which the pieces of operations use one after the other. The hosts finish with a slot, on all
+ * ranks, before the next piece begins. So a slot is busy only until its copy to the device is done.
  */
 #ifndef TUTTI_PG_BOUNCE_H
 #define TUTTI_PG_BOUNCE_H
@@ -14,10 +14,10 @@
 
 struct tutti_pg;
 
-/* Small: what many pages do to the hosts costs more than what few bytes do to the devices. */
+/* The slots are small: many pages cost the hosts more than small copies cost the devices. */
 enum { PG_SLOTS = 4, PG_SLOT_BYTES = 256 << 10 };
 
-/* The copy back out of a slot that came last. */
+/* The last copy from a slot to a device. */
 struct pg_slot {
     int device;
     uint64_t mark; /* 0: there was none */
@@ -25,27 +25,27 @@ struct pg_slot {
 
 struct pg_bounce {
     struct pg_share *share;
-    bool tried; /* to open it, which all ranks do together */
+    bool open_tried; /* pg_bounce_open() was called; all ranks call it for the same operation */
     bool ready;
-    struct cuda_block *block; /* as the devices know it */
-    struct symm_view view;    /* as the hosts do */
+    struct cuda_block *block; /* for copies of the devices */
+    struct symm_view view;    /* for the hosts' reductions */
     void *buffers[TUTTI_MAX_RANKS];
     struct pg_slot slots[PG_SLOTS];
-    uint64_t taken; /* slots, so far */
+    uint64_t slots_used; /* number of slots used so far */
 };
 
-/* When there is no thread any more. */
+/* Called once the group's thread has ended. */
 void pg_bounce_close(struct tutti_pg *pg);
-/* In a child. */
-void pg_bounce_forget(struct tutti_pg *pg);
+/* In the child of a fork(). */
+void pg_bounce_abandon(struct tutti_pg *pg);
 
-/* ---- the thread's ---------------------------------------------------------------------------- */
+/* ---- for the group's thread ------------------------------------------------------------------ */
 
-/* Collective: makes it, once. If one of the ranks cannot there is none, on all of them. Returns
- * what ends the group's communicator. */
+/* Collective. Make the buffer, at the first call only. If one rank cannot make or map it, no rank
+ * has one, and the status is OK. Returns what ends the group's communicator. */
 enum tutti_status pg_bounce_open(struct tutti_pg *pg, int64_t timeout_ms);
-/* A slot as the devices know it, or the hosts. */
-void *pg_bounce_pinned(const struct pg_bounce *bounce, uint64_t slot);
-void *pg_bounce_shared(const struct pg_bounce *bounce, uint64_t slot);
+/* The address of a slot for copies of the devices, and for the hosts' reductions. */
+void *pg_bounce_device_address(const struct pg_bounce *bounce, uint64_t slot);
+void *pg_bounce_host_address(const struct pg_bounce *bounce, uint64_t slot);
 
 #endif

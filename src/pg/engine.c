@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The group's thread. It never waits but for its bell, or amid an operation that all ranks have
- * begun: an operation that some rank has not submitted lies in a table, and keeps nothing up.
+ * The group's thread. It waits only for its bell, and inside an operation that all ranks have
+ * started. An operation that some rank has not submitted stays in a table and delays nothing else.
  */
 #include "cpu/group.h"
 #include "deadline.h"
@@ -14,10 +14,10 @@
 #include <sys/prctl.h>
 
 enum {
-    LOOK_MS = 50,     /* between looks at the peers' lives, while there is something to do */
-    IDLE_MS = 1000,   /* while there is nothing */
-    LINGER_MS = 100,  /* of a group that stops */
-    ANSWER_MS = 5000, /* that the leader has to answer in */
+    CHECK_MS = 50,       /* between checks that the peers live, while there are operations */
+    IDLE_MS = 1000,      /* the same while there are none */
+    STOP_GRACE_MS = 100, /* time for operations to end when the group stops */
+    ANSWER_MS = 5000,    /* within which the leader has to answer */
 };
 
 static struct pg_op *op_of(struct pg_key *key)
@@ -25,15 +25,16 @@ static struct pg_op *op_of(struct pg_key *key)
     return (struct pg_op *)(void *)((char *)key - offsetof(struct pg_op, key));
 }
 
-/* Whether anything is under way. */
+/* Whether the group has operations that are not done. */
 static bool is_busy(const struct tutti_pg *pg)
 {
-    return pg->open.count || pg->waiting.first || pg->held || pg->landing.first;
+    return pg->announced.count || pg->to_announce.first || pg->awaiting_input ||
+           pg->copying_out.first;
 }
 
 /* ---- what is recorded ------------------------------------------------------------------------ */
 
-/* The thread is the communicator's one caller. */
+/* The group's thread is the only caller of the communicator. */
 static void record(struct tutti_pg *pg, struct pg_op *op)
 {
     const struct recorder_operation operation = {.sequence = op->key.sequence,
@@ -47,168 +48,161 @@ static void record(struct tutti_pg *pg, struct pg_op *op)
 
 static void complete(struct tutti_pg *pg, struct pg_op *op, const struct pg_outcome *outcome)
 {
-    struct pg_outcome forsaken;
+    struct pg_outcome expired;
     if (op->staging)
-        pg_stage_end(pg, op);
-    if (op->staging && pg_stage_forsaken(op)) {
-        forsaken = *outcome;
-        forsaken.status = TUTTI_ERR_TIMEOUT;
-        forsaken.rank = forsaken.peer = pg->boards.rank;
-        forsaken.forsaken = true;
-        outcome = &forsaken;
+        pg_staging_end(pg, op);
+    if (op->staging && pg_staging_wait_expired(op)) {
+        expired = *outcome;
+        expired.status = TUTTI_ERR_TIMEOUT;
+        expired.rank = expired.peer = pg->control.rank;
+        expired.wait_expired = true;
+        outcome = &expired;
     }
     recorder_end_later(&pg->comm->recorder, op->record, outcome->status);
     pg_op_complete(op, outcome);
 }
 
-/* ---- what is held: its input is on the way ----------------------------------------------------
- */
+/* ---- operations that wait for their input ---------------------------------------------------- */
 
-/* Behind an operation that is held those of its tag are, too. */
-static void hold(struct tutti_pg *pg, struct pg_op *op)
+/* The operation waits for its input, or for an earlier operation of its tag that does. */
+static void hold_for_input(struct tutti_pg *pg, struct pg_op *op)
 {
-    struct pg_tag *tag = op->of;
-    if (!tag->held.first) {
-        tag->next = pg->held;
-        pg->held = tag;
+    struct pg_tag *tag = op->tag_state;
+    if (!tag->awaiting_input.first) {
+        tag->next = pg->awaiting_input;
+        pg->awaiting_input = tag;
     }
-    pg_list_append(&tag->held, op);
-    if (op->deadline < pg->due_at)
-        pg->due_at = op->deadline;
+    pg_list_append(&tag->awaiting_input, op);
+    if (op->deadline < pg->next_deadline)
+        pg->next_deadline = op->deadline;
 }
 
-/* Whether the first operation of a tag need be held no longer. */
-static bool is_free(const struct pg_op *op)
+/* Whether the first operation of a tag is ready to be announced: its input is there, or it is too
+ * late for it. */
+static bool is_input_ready(const struct pg_op *op)
 {
-    return !op->staging || op->late || pg_stage_come(op);
+    return !op->staging || op->input_late || pg_staging_input_ready(op);
 }
 
-/* Sends on what need not be held: the first ones, in order, and those that are late, for which
- * order is nothing any more. */
-static void tag_free(struct tutti_pg *pg, struct pg_tag *tag)
+/* Pass on the operations of a tag that need not wait any longer: the first ones, in order, and late
+ * ones, which are withdrawn anyway, so that their order does not matter. */
+static void tag_release_ready(struct tutti_pg *pg, struct pg_tag *tag)
 {
-    struct pg_list held = tag->held;
+    struct pg_list awaiting_input = tag->awaiting_input;
     struct pg_op *op;
-    tag->held = (struct pg_list){NULL, NULL};
-    while ((op = pg_list_take(&held))) {
-        bool goes = op->late || (!tag->held.first && is_free(op));
-        if (goes && op->staging && !op->late)
-            pg_stage_ahead(pg, op);
-        pg_list_append(goes ? &pg->waiting : &tag->held, op);
+    tag->awaiting_input = (struct pg_list){NULL, NULL};
+    while ((op = pg_list_take(&awaiting_input))) {
+        bool is_ready = op->input_late || (!tag->awaiting_input.first && is_input_ready(op));
+        if (is_ready && op->staging && !op->input_late)
+            pg_staging_copy_early(pg, op);
+        pg_list_append(is_ready ? &pg->to_announce : &tag->awaiting_input, op);
     }
 }
 
-static void free_held(struct tutti_pg *pg)
+static void release_ready(struct tutti_pg *pg)
 {
-    for (struct pg_tag **link = &pg->held; *link;) {
+    for (struct pg_tag **link = &pg->awaiting_input; *link;) {
         struct pg_tag *tag = *link;
-        if (is_free(tag->held.first) || pg->late)
-            tag_free(pg, tag);
-        if (tag->held.first)
+        if (is_input_ready(tag->awaiting_input.first) || pg->any_input_late)
+            tag_release_ready(pg, tag);
+        if (tag->awaiting_input.first)
             link = &tag->next;
         else
             *link = tag->next;
     }
-    pg->late = false;
+    pg->any_input_late = false;
 }
 
-/* Whether any input has come, or result is back, since the thread looked. */
-static bool has_news(const void *context)
+/* Whether an input is ready, or a copy to a device is done, that the thread has not handled. */
+static bool has_polled_event(const void *context)
 {
     const struct tutti_pg *pg = context;
-    if (pg->late)
+    if (pg->any_input_late)
         return true;
-    for (const struct pg_tag *tag = pg->held; tag; tag = tag->next)
-        if (is_free(tag->held.first))
+    for (const struct pg_tag *tag = pg->awaiting_input; tag; tag = tag->next)
+        if (is_input_ready(tag->awaiting_input.first))
             return true;
-    return pg->landing.first && pg_stage_landed(pg, pg->landing.first);
+    return pg->copying_out.first && pg_staging_copies_done(pg, pg->copying_out.first);
 }
 
-/* ---- the end --------------------------------------------------------------------------------- */
+/* ---- the end of the group -------------------------------------------------------------------- */
 
-/* The group has ended, and everything in it does. The first fault stands. */
-static void fail(struct tutti_pg *pg, const struct pg_outcome *fault)
+/* The group has ended: complete all its operations with its fault. The first fault is kept. */
+static void fail_group(struct tutti_pg *pg, const struct pg_outcome *fault)
 {
     struct pg_op *op;
     struct pg_key *key;
     pthread_mutex_lock(&pg->lock);
-    if (!pg->over)
+    if (!pg->has_failed)
         pg->fault = *fault;
-    pg->over = true;
-    const struct pg_outcome stands = pg->fault;
+    pg->has_failed = true;
+    const struct pg_outcome first_fault = pg->fault;
     struct pg_list queue = pg->queue;
     pg->queue = (struct pg_list){NULL, NULL};
     pthread_mutex_unlock(&pg->lock);
-    while ((key = pg_table_take_any(&pg->open)))
-        complete(pg, op_of(key), &stands);
-    while ((op = pg_list_take(&pg->waiting)))
-        complete(pg, op, &stands);
-    for (struct pg_tag *tag = pg->held; tag; tag = tag->next)
-        while ((op = pg_list_take(&tag->held)))
-            complete(pg, op, &stands);
-    pg->held = NULL;
+    while ((key = pg_table_take_any(&pg->announced)))
+        complete(pg, op_of(key), &first_fault);
+    while ((op = pg_list_take(&pg->to_announce)))
+        complete(pg, op, &first_fault);
+    for (struct pg_tag *tag = pg->awaiting_input; tag; tag = tag->next)
+        while ((op = pg_list_take(&tag->awaiting_input)))
+            complete(pg, op, &first_fault);
+    pg->awaiting_input = NULL;
     while ((op = pg_list_take(&queue)))
-        complete(pg, op, &stands);
+        complete(pg, op, &first_fault);
 }
 
-static void fail_as_communicator(struct tutti_pg *pg)
+static struct pg_outcome outcome_of(const struct tutti_fault *fault)
+{
+    return (struct pg_outcome){
+        .status = fault->status, .rank = fault->rank, .peer = fault->peer, .has_failed = true};
+}
+
+static void fail_with_comm_fault(struct tutti_pg *pg)
 {
     struct tutti_fault fault = {.struct_size = sizeof fault};
     if (cpu_group_status(&pg->comm->cpu, &fault) == TUTTI_OK)
         return;
-    const struct pg_outcome outcome = {
-        .status = fault.status, .rank = fault.rank, .peer = fault.peer, .over = true};
-    fail(pg, &outcome);
+    const struct pg_outcome outcome = outcome_of(&fault);
+    fail_group(pg, &outcome);
 }
 
-/* Ends the operations amid which the others' threads may be. */
-static void fail_communicator(struct tutti_pg *pg, enum tutti_status status, int peer)
+/* A rank has exited. If operations are under way, fail the communicator too: peers that wait inside
+ * an operation for this rank are then told which rank caused it. Without operations the exit is no
+ * fault. */
+static void fail_exited(struct tutti_pg *pg, int rank)
 {
-    const struct tutti_fault fault = {
-        .struct_size = sizeof fault,
-        .status = status,
-        .rank = pg->boards.rank,
-        .peer = peer,
-        .sequence = order_load_relaxed_u64(&pg->comm->cpu.sequence),
-    };
-    cpu_group_fail(&pg->comm->cpu, &fault);
-}
-
-/* Whose departure ends nothing is not to be complained of; else peers that are amid data, and wait
- * for this rank, are told whose fault it is. */
-static void fail_missing(struct tutti_pg *pg, int missing)
-{
-    const struct pg_outcome gone = {
-        .status = TUTTI_ERR_PEER_DEAD, .rank = pg->boards.rank, .peer = missing, .over = true};
+    const struct pg_outcome exited = {
+        .status = TUTTI_ERR_PEER_DEAD, .rank = pg->control.rank, .peer = rank, .has_failed = true};
     if (is_busy(pg))
-        fail_communicator(pg, TUTTI_ERR_PEER_DEAD, missing);
-    fail(pg, &gone);
+        (void)pg_comm_fail(pg->comm, TUTTI_ERR_PEER_DEAD, rank);
+    fail_group(pg, &exited);
 }
 
-/* Completes those whose results are back. What went by the devices may have failed there. */
-static bool land(struct tutti_pg *pg)
+/* Complete the operations whose results are on the device. An operation of the devices may have
+ * failed there. */
+static bool complete_copied(struct tutti_pg *pg)
 {
     bool any = false;
-    for (; pg->landing.first && pg_stage_landed(pg, pg->landing.first); any = true) {
-        struct pg_outcome outcome = {.rank = pg->boards.rank, .peer = -1};
+    for (; pg->copying_out.first && pg_staging_copies_done(pg, pg->copying_out.first); any = true) {
+        struct pg_outcome outcome = {.rank = pg->control.rank, .peer = -1};
         struct tutti_fault fault = {.struct_size = sizeof fault};
-        struct pg_op *op = pg_list_take(&pg->landing);
+        struct pg_op *op = pg_list_take(&pg->copying_out);
         if (op->staging->direct && tutti_comm_status(pg->direct, &fault) != TUTTI_OK) {
-            outcome = (struct pg_outcome){
-                .status = fault.status, .rank = fault.rank, .peer = fault.peer, .over = true};
-            fail_communicator(pg, fault.status, fault.peer);
-            fail(pg, &outcome);
-            outcome = pg->fault; /* nobody else writes it: the first one */
+            outcome = outcome_of(&fault);
+            (void)pg_comm_fail(pg->comm, fault.status, fault.peer);
+            fail_group(pg, &outcome);
+            outcome = pg->fault; /* the first fault; only this thread writes it */
         }
         complete(pg, op, &outcome);
     }
     return any;
 }
 
-/* ---- one thing after the other --------------------------------------------------------------- */
+/* ---- one step after another ------------------------------------------------------------------ */
 
-/* Takes what callers have submitted; whether there was anything. */
-static bool intake(struct tutti_pg *pg, bool *stopping)
+/* Take the operations that callers have submitted. Return whether there were any. */
+static bool take_submitted(struct tutti_pg *pg, bool *stopping)
 {
     struct pg_op *op;
     pthread_mutex_lock(&pg->lock);
@@ -218,61 +212,61 @@ static bool intake(struct tutti_pg *pg, bool *stopping)
     pthread_mutex_unlock(&pg->lock);
     const bool any = queue.first != NULL;
     while ((op = pg_list_take(&queue))) {
-        if (op->staging || op->of->held.first)
-            hold(pg, op);
+        if (op->staging || op->tag_state->awaiting_input.first)
+            hold_for_input(pg, op);
         else
-            pg_list_append(&pg->waiting, op);
+            pg_list_append(&pg->to_announce, op);
     }
-    free_held(pg);
+    release_ready(pg);
     return any;
 }
 
 static bool announce(struct tutti_pg *pg)
 {
     bool any = false;
-    for (struct pg_op *op; (op = pg->waiting.first); any = true) {
-        const struct layout_announcement announcement = {.withdrawn = op->late ? LAYOUT_LATE
-                                                                               : LAYOUT_OFFERED,
+    for (struct pg_op *op; (op = pg->to_announce.first); any = true) {
+        const struct layout_announcement announcement = {.kind = op->input_late ? LAYOUT_LATE
+                                                                                : LAYOUT_ANNOUNCED,
                                                          .tag = op->key.tag,
                                                          .sequence = op->key.sequence,
                                                          .operation = op->operation};
-        if (!pg_board_announce(&pg->boards, &announcement))
+        if (!pg_control_announce(&pg->control, &announcement))
             break;
-        pg_list_take(&pg->waiting);
+        pg_list_take(&pg->to_announce);
         record(pg, op);
-        if (op->late)
+        if (op->input_late)
             op->withdrawn_at = deadline_now();
-        pg_table_insert(&pg->open, &op->key);
-        if (op->deadline < pg->due_at)
-            pg->due_at = op->deadline;
+        pg_table_insert(&pg->announced, &op->key);
+        if (op->deadline < pg->next_deadline)
+            pg->next_deadline = op->deadline;
     }
     return any;
 }
 
 static void run(struct tutti_pg *pg, struct pg_op *op, uint32_t inputs)
 {
-    struct pg_outcome outcome = {.rank = pg->boards.rank, .peer = -1};
+    struct pg_outcome outcome = {.rank = pg->control.rank, .peer = -1};
     pg_run(pg, op, inputs, &outcome);
-    pg->idle_at = 0; /* it has just ended */
+    pg->progress_at = 0; /* the operation has just ended */
     if (outcome.status == TUTTI_OK && op->staging) {
-        pg_list_append(&pg->landing, op);
+        pg_list_append(&pg->copying_out, op);
         return;
     }
     if (outcome.status == TUTTI_OK || tutti_comm_status(pg->comm, NULL) == TUTTI_OK) {
         complete(pg, op, &outcome);
         return;
     }
-    pg_table_insert(&pg->open, &op->key); /* ends with the others */
-    fail_as_communicator(pg);
+    pg_table_insert(&pg->announced, &op->key); /* fail_with_comm_fault() completes it */
+    fail_with_comm_fault(pg);
 }
 
-/* The next verdict, if there is one. */
-static bool hear(struct tutti_pg *pg)
+/* Handle the next verdict. Return whether there was one. */
+static bool handle_verdict(struct tutti_pg *pg)
 {
     struct layout_verdict verdict;
-    if (!pg_board_hear(&pg->boards, &verdict))
+    if (!pg_control_take_verdict(&pg->control, &verdict))
         return false;
-    struct pg_key *key = pg_table_take(&pg->open, verdict.tag, verdict.sequence);
+    struct pg_key *key = pg_table_take(&pg->announced, verdict.tag, verdict.sequence);
     if (key && verdict.status == TUTTI_OK) {
         run(pg, op_of(key), verdict.inputs);
     } else if (key) {
@@ -288,177 +282,187 @@ static bool hear(struct tutti_pg *pg)
 
 /* ---- time ------------------------------------------------------------------------------------ */
 
-/* One look at all deadlines. */
-struct look {
+/* One check of all deadlines. */
+struct check {
     struct tutti_pg *pg;
     int64_t now;
-    bool no_answer;
+    bool leader_overdue;
 };
 
-/* Whether the leader, asked at that time, should have answered by now. While all ranks are busy
- * with an operation it is, too. */
-static bool is_owed(const struct look *look, int64_t asked_at)
+/* Whether the leader was asked at `asked_at` and should have answered by now. The time of an
+ * operation does not count: while the ranks run one the leader runs it, too. */
+static bool is_leader_overdue(const struct check *check, int64_t asked_at)
 {
-    int64_t since = asked_at > look->pg->idle_at ? asked_at : look->pg->idle_at;
-    return look->now - since > (int64_t)ANSWER_MS * 1000000;
+    int64_t since = asked_at > check->pg->progress_at ? asked_at : check->pg->progress_at;
+    return check->now - since > (int64_t)ANSWER_MS * 1000000;
 }
 
-/* Past its deadline an operation is withdrawn, which the leader answers with a verdict. */
-static void expire(void *context, struct pg_key *key)
+/* Withdraw an announced operation whose deadline has passed. The leader answers with a verdict. */
+static void check_announced(void *context, struct pg_key *key)
 {
-    struct look *look = context;
-    struct tutti_pg *pg = look->pg;
+    struct check *check = context;
+    struct tutti_pg *pg = check->pg;
     struct pg_op *op = op_of(key);
-    int64_t due_at = op->deadline;
-    if (due_at <= look->now) {
+    int64_t next_deadline = op->deadline;
+    if (next_deadline <= check->now) {
         POINT("group.overdue");
         const struct layout_announcement withdrawal = {
-            .withdrawn = LAYOUT_WITHDRAWN, .tag = key->tag, .sequence = key->sequence};
-        if (!op->withdrawn_at && pg_board_announce(&pg->boards, &withdrawal))
-            op->withdrawn_at = look->now;
-        else if (!op->withdrawn_at && !op->unheard_at)
-            op->unheard_at = look->now;
-        look->no_answer |= is_owed(look, op->withdrawn_at ? op->withdrawn_at : op->unheard_at);
-        due_at = look->now + (int64_t)LOOK_MS * 1000000;
+            .kind = LAYOUT_WITHDRAWN, .tag = key->tag, .sequence = key->sequence};
+        if (!op->withdrawn_at && pg_control_announce(&pg->control, &withdrawal))
+            op->withdrawn_at = check->now;
+        else if (!op->withdrawn_at && !op->withdraw_blocked_at)
+            op->withdraw_blocked_at = check->now;
+        check->leader_overdue |=
+            is_leader_overdue(check, op->withdrawn_at ? op->withdrawn_at : op->withdraw_blocked_at);
+        next_deadline = check->now + (int64_t)CHECK_MS * 1000000;
     }
-    if (due_at < pg->due_at)
-        pg->due_at = due_at;
+    if (next_deadline < pg->next_deadline)
+        pg->next_deadline = next_deadline;
 }
 
-/* The same of those that are held, but that there is nothing to withdraw: both is said at once. */
-static void expire_held(struct tutti_pg *pg, int64_t now)
+/* Mark the operations late whose input is not ready at their deadline. They have not been
+ * announced: LAYOUT_LATE announces and withdraws them at once. */
+static void check_awaiting_input(struct tutti_pg *pg, int64_t now)
 {
-    for (struct pg_tag *tag = pg->held; tag; tag = tag->next)
-        for (struct pg_op *op = tag->held.first; op; op = op->next) {
-            op->late |= op->deadline <= now;
-            pg->late |= op->late;
-            if (!op->late && op->deadline < pg->due_at)
-                pg->due_at = op->deadline;
+    for (struct pg_tag *tag = pg->awaiting_input; tag; tag = tag->next)
+        for (struct pg_op *op = tag->awaiting_input.first; op; op = op->next) {
+            op->input_late |= op->deadline <= now;
+            pg->any_input_late |= op->input_late;
+            if (!op->input_late && op->deadline < pg->next_deadline)
+                pg->next_deadline = op->deadline;
         }
 }
 
-/* Whether the time of any that waits for room to be announced is over. */
-static bool is_overdue(const struct pg_list *waiting, int64_t now)
+/* Whether an operation that waits for room to be announced is past its deadline. */
+static bool is_overdue(const struct pg_list *to_announce, int64_t now)
 {
-    for (const struct pg_op *op = waiting->first; op; op = op->next)
+    for (const struct pg_op *op = to_announce->first; op; op = op->next)
         if (op->deadline < now)
             return true;
     return false;
 }
 
-/* Milliseconds to sleep; ends the group if the leader owes an answer. */
-static int64_t times(struct tutti_pg *pg)
+/* Check all deadlines; fail the group if the leader did not answer in time. Return the time until
+ * the next check, in ms. */
+static int64_t check_deadlines(struct tutti_pg *pg)
 {
-    struct look look = {.pg = pg, .now = deadline_now()};
-    if (!pg->idle_at)
-        pg->idle_at = look.now;
-    if (pg->due_at <= look.now) {
-        pg->due_at = DEADLINE_NEVER;
-        pg_table_each(&pg->open, expire, &look);
-        expire_held(pg, look.now);
+    struct check check = {.pg = pg, .now = deadline_now()};
+    if (!pg->progress_at)
+        pg->progress_at = check.now;
+    if (pg->next_deadline <= check.now) {
+        pg->next_deadline = DEADLINE_NEVER;
+        pg_table_each(&pg->announced, check_announced, &check);
+        check_awaiting_input(pg, check.now);
     }
-    /* What waits for room to be announced hears nothing at all if the leader does not answer. */
-    if (!pg->waiting.first)
+    /* An operation that waits for room to be announced gets no verdict if the leader does not
+     * answer. */
+    if (!pg->to_announce.first)
         pg->blocked_at = 0;
     else if (!pg->blocked_at)
-        pg->blocked_at = look.now;
-    else if (is_owed(&look, pg->blocked_at) && is_overdue(&pg->waiting, look.now))
-        look.no_answer = true;
-    if (look.no_answer) {
-        fail_communicator(pg, TUTTI_ERR_TIMEOUT, pg_board_silent(&pg->boards));
-        fail_as_communicator(pg);
+        pg->blocked_at = check.now;
+    else if (is_leader_overdue(&check, pg->blocked_at) && is_overdue(&pg->to_announce, check.now))
+        check.leader_overdue = true;
+    if (check.leader_overdue) {
+        (void)pg_comm_fail(pg->comm, TUTTI_ERR_TIMEOUT, pg_control_unresponsive_rank(&pg->control));
+        fail_with_comm_fault(pg);
     }
-    int64_t slice = is_busy(pg) ? LOOK_MS : IDLE_MS;
-    int64_t left = deadline_left_ms(pg->due_at);
+    int64_t slice = is_busy(pg) ? CHECK_MS : IDLE_MS;
+    int64_t left = deadline_left_ms(pg->next_deadline);
     return left < 0 || left > slice ? slice : left;
 }
 
-/* A process that has ended, -1 if all live. Asks the kernel, now and then. */
+/* Return a rank whose process has ended, -1 if all live. Asks the kernel, at most every
+ * CHECK_MS. */
 static int dead_rank(struct tutti_pg *pg)
 {
     uint64_t left, dead;
     int64_t now = deadline_now();
-    if (now - pg->looked_at < (int64_t)LOOK_MS * 1000000)
+    if (now - pg->peers_checked_at < (int64_t)CHECK_MS * 1000000)
         return -1;
-    pg->looked_at = now;
+    pg->peers_checked_at = now;
     cpu_group_gone(&pg->comm->cpu, &left, &dead);
     return left | dead ? __builtin_ctzll(left | dead) : -1;
 }
 
-/* The rank without which the group cannot go on, -1 if there is none. */
-static int missing_rank(struct tutti_pg *pg)
+/* Return a rank that has left the group or died, -1 if there is none. */
+static int exited_rank(struct tutti_pg *pg)
 {
-    int left = pg_board_left(&pg->boards);
+    int left = pg_control_exited_rank(&pg->control);
     return left >= 0 ? left : dead_rank(pg);
 }
 
 /* ---- the thread ------------------------------------------------------------------------------ */
 
-/* Whether the group, which stops, has nothing left to do. What remains after a while ends. */
-static bool stopped(struct tutti_pg *pg)
+/* Whether the stopping group has no operations left. Those that remain after STOP_GRACE_MS end
+ * here. */
+static bool finish_stopping(struct tutti_pg *pg)
 {
     int64_t now = deadline_now();
     if (!is_busy(pg))
         return true;
     if (!pg->stop_at)
-        pg->stop_at = now + (int64_t)LINGER_MS * 1000000;
+        pg->stop_at = now + (int64_t)STOP_GRACE_MS * 1000000;
     if (now < pg->stop_at)
         return false;
-    /* What is still on its way back is so because the device does not go on. */
+    /* A copy to a device that is not done by now does not end because the device makes no
+     * progress. */
     struct pg_op *op;
-    int own = pg->boards.rank;
+    int own = pg->control.rank;
     const struct pg_outcome aborted = {
-        .status = TUTTI_ERR_ABORTED, .rank = own, .peer = own, .over = true};
+        .status = TUTTI_ERR_ABORTED, .rank = own, .peer = own, .has_failed = true};
     if (pg->direct)
         tutti_comm_abort(pg->direct);
-    while ((op = pg_list_take(&pg->landing)))
+    while ((op = pg_list_take(&pg->copying_out)))
         complete(pg, op, &aborted);
-    /* The leader may have begun an operation meanwhile, for which we shall not come. */
-    fail_communicator(pg, TUTTI_ERR_PEER_DEAD, own);
-    fail(pg, &aborted);
+    /* The leader may have started an operation meanwhile, which this rank will not run. */
+    (void)pg_comm_fail(pg->comm, TUTTI_ERR_PEER_DEAD, own);
+    fail_group(pg, &aborted);
     return true;
 }
 
-static bool turn(struct tutti_pg *pg)
+static bool poll_once(struct tutti_pg *pg)
 {
     struct tutti_fault fault;
     bool stopping;
-    uint32_t bell = pg_board_bell(&pg->boards);
-    int missing = missing_rank(pg);   /* before what it has said is heard */
-    bool any = intake(pg, &stopping); /* if it is held its input is likely to be here soon */
+    uint32_t bell = pg_control_bell(&pg->control);
+    int exited = exited_rank(pg); /* read before the posts of that rank */
+    /* Counts as an event even if the input is not ready: it likely is soon. */
+    bool any = take_submitted(pg, &stopping);
     any |= announce(pg);
-    any |= land(pg);
+    any |= complete_copied(pg);
     if (pg->leader)
-        any |= pg_leader_turn(pg->leader);
-    any |= hear(pg);
+        any |= pg_leader_poll(pg->leader);
+    any |= handle_verdict(pg);
     if (any) {
-        pg_board_stir(&pg->boards);
+        pg_control_reset_idle(&pg->control);
         return true;
     }
 
-    /* The communicator's fault first: who left because of it says no more than it does. */
-    if (cpu_group_look(&pg->comm->cpu, pg->boards.rank, false, &fault))
-        fail_as_communicator(pg);
-    else if (missing >= 0)
-        fail_missing(pg, missing);
-    int64_t ms = times(pg);
-    if (stopping && stopped(pg))
+    /* The communicator's fault is checked first. A rank that left because of it adds nothing to
+     * it. */
+    if (cpu_group_look(&pg->comm->cpu, pg->control.rank, false, &fault))
+        fail_with_comm_fault(pg);
+    else if (exited >= 0)
+        fail_exited(pg, exited);
+    int64_t ms = check_deadlines(pg);
+    if (stopping && finish_stopping(pg))
         return false;
-    const struct pg_watch watch = {.news = has_news, .context = pg};
-    pg_board_sleep(&pg->boards, bell, ms, pg->held || pg->landing.first ? &watch : NULL);
+    const struct pg_poll_source polled = {.has_event = has_polled_event, .context = pg};
+    pg_control_sleep(&pg->control, bell, ms,
+                     pg->awaiting_input || pg->copying_out.first ? &polled : NULL);
     return true;
 }
 
 void *pg_engine(void *argument)
 {
     struct tutti_pg *pg = argument;
-    (void)prctl(PR_SET_TIMERSLACK, 1UL, 0, 0, 0); /* naps of 50 us are 100 without it */
-    affinity_keep_to_part(pg->comm->cores, pg->boards.rank, pg->boards.size);
-    while (turn(pg))
+    (void)prctl(PR_SET_TIMERSLACK, 1UL, 0, 0, 0); /* without it a nap of 50 us lasts 100 us */
+    affinity_keep_to_part(pg->comm->cores, pg->control.rank, pg->control.size);
+    while (poll_once(pg))
         ;
-    bool caused = pg->over && pg->fault.peer >= 0; /* nobody else writes these */
-    pg_board_leave(&pg->boards, caused ? pg->fault.peer : pg->boards.rank);
-    order_store_release_u32(&pg->ended, 1); /* H6 pairs H6a: the thread is as good as gone */
-    futex_wake_all(&pg->ended);
+    bool has_cause = pg->has_failed && pg->fault.peer >= 0; /* only this thread writes these */
+    pg_control_leave(&pg->control, has_cause ? pg->fault.peer : pg->control.rank);
+    order_store_release_u32(&pg->thread_ended, 1); /* H6 pairs H6a: the thread is about to end */
+    futex_wake_all(&pg->thread_ended);
     return NULL;
 }

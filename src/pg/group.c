@@ -45,35 +45,35 @@ static int threads_of(const struct tutti_comm *comm, int asked)
     return asked ? asked : spare < THREADS_MOST ? spare : THREADS_MOST;
 }
 
-static enum tutti_status pg_make(struct tutti_comm *comm, bool owns,
+static enum tutti_status pg_make(struct tutti_comm *comm, bool owns_comm,
                                  const struct tutti_pg_options *options, struct tutti_pg **pg)
 {
     struct tutti_pg *made = calloc(1, sizeof *made);
     if (!made)
         return error_errno("%s: calloc of a group", call);
     made->comm = comm;
-    made->owns = owns;
+    made->owns_comm = owns_comm;
     made->epoch = comm->epoch;
-    made->due_at = DEADLINE_NEVER;
+    made->next_deadline = DEADLINE_NEVER;
     made->timeout_ms = options->timeout_ms ? options->timeout_ms : comm->timeout_ms;
     made->threads = threads_of(comm, options->threads);
-    made->boards.spare = threads_of(comm, 0) > 1;
-    made->boards.rank = comm->rank;
-    made->boards.size = comm->world_size;
+    made->control.spare_cores = threads_of(comm, 0) > 1;
+    made->control.rank = comm->rank;
+    made->control.size = comm->world_size;
     for (int r = 0; r < comm->world_size; r++)
-        made->boards.of[r] = &comm->cpu.arenas[r]->board;
-    made->boards.own = made->boards.of[comm->rank];
-    made->wide = malloc(PG_WIDE_ELEMENTS * sizeof *made->wide);
+        made->control.rings[r] = &comm->cpu.arenas[r]->control_ring;
+    made->control.own = made->control.rings[comm->rank];
+    made->widened = malloc(PG_WIDE_ELEMENTS * sizeof *made->widened);
     made->worker.isa = comm->isa;
     made->share = pg_share_create(comm, PG_SHARE_SPARSE);
     made->bounce.share = pg_share_create(comm, PG_SHARE_BOUNCE);
-    made->home = pg_home_create(comm->cpu.own, owns ? comm->name : "");
+    made->op_pool = pg_op_pool_create(comm->cpu.own, owns_comm ? comm->name : "");
     if (comm->rank == 0)
-        made->leader = pg_leader_create(&made->boards);
+        made->leader = pg_leader_create(&made->control);
     enum tutti_status status = cuda_stage_create(&made->stage);
     pthread_mutex_init(&made->lock, NULL);
     *pg = made;
-    if (status == TUTTI_OK && made->wide && made->share && made->bounce.share && made->home &&
+    if (status == TUTTI_OK && made->widened && made->share && made->bounce.share && made->op_pool &&
         (made->leader || comm->rank != 0))
         return TUTTI_OK;
     return error_set(TUTTI_ERR_NO_MEMORY, "%s: no memory for a group", call);
@@ -85,16 +85,16 @@ static void pg_free(struct tutti_pg *pg)
     struct pg_key *key;
     while ((key = pg_table_take_any(&pg->tags)))
         free(key); /* begins a struct pg_tag */
-    cpu_team_destroy(pg->courier);
+    cpu_team_destroy(pg->copy_thread);
     cpu_team_destroy(pg->comm->cpu.team);
     pg->comm->cpu.team = NULL;
     pg_leader_destroy(pg->leader);
     pg_share_destroy(pg->share);
     pg_bounce_close(pg);
-    pg_home_close(pg->home);
+    pg_op_pool_close(pg->op_pool);
     cuda_stage_close(pg->stage);
     sparse_memory_fini(&pg->worker.scratch);
-    free(pg->wide);
+    free(pg->widened);
     free(pg);
 }
 
@@ -112,11 +112,12 @@ static enum tutti_status thread_start(struct tutti_pg *pg)
 }
 
 /* Of a communicator that nobody else uses from now on. */
-static enum tutti_status pg_start(struct tutti_comm *comm, struct tutti_comm *direct, bool owns,
-                                  const struct tutti_pg_options *options, struct tutti_pg **pg)
+static enum tutti_status pg_start(struct tutti_comm *comm, struct tutti_comm *direct,
+                                  bool owns_comm, const struct tutti_pg_options *options,
+                                  struct tutti_pg **pg)
 {
     struct tutti_pg *made = NULL;
-    enum tutti_status status = pg_make(comm, owns, options, &made);
+    enum tutti_status status = pg_make(comm, owns_comm, options, &made);
     if (status == TUTTI_OK && direct) {
         made->direct = direct;
         made->device = cuda_group_device(direct->cuda);
@@ -152,9 +153,10 @@ static enum tutti_status create_on(struct tutti_comm *comm, const struct tutti_p
     return status;
 }
 
-static enum tutti_status create_apart(struct tutti_comm *comm,
-                                      const struct tutti_pg_options *options,
-                                      const struct pg_members *members, struct tutti_pg **pg)
+static enum tutti_status create_with_own_comm(struct tutti_comm *comm,
+                                              const struct tutti_pg_options *options,
+                                              const struct pg_members *members,
+                                              struct tutti_pg **pg)
 {
     struct tutti_comm *own, *direct;
     bool pushed = false;
@@ -199,7 +201,7 @@ enum tutti_status tutti_pg_create(tutti_comm_t *comm, const struct tutti_pg_opti
         status = pg_members_read(comm, &options, &members);
     if (status != TUTTI_OK)
         return status;
-    return members.listed || comm->cuda ? create_apart(comm, &options, &members, pg)
+    return members.listed || comm->cuda ? create_with_own_comm(comm, &options, &members, pg)
                                         : create_on(comm, &options, pg);
 }
 
@@ -207,15 +209,15 @@ void tutti_pg_destroy(tutti_pg_t *pg)
 {
     if (!pg)
         return;
-    struct tutti_comm *own = pg->owns ? pg->comm : NULL, *direct = pg->direct;
+    struct tutti_comm *own = pg->owns_comm ? pg->comm : NULL, *direct = pg->direct;
     if (fork_detected(pg->epoch)) { /* nor has it the segments, or a lock that it may take */
-        pg_share_forget(pg->share);
-        pg_bounce_forget(pg);
+        pg_share_abandon(pg->share);
+        pg_bounce_abandon(pg);
         cuda_stage_forget(pg->stage);
         pg->comm->cpu.team = NULL; /* nor the threads of teams */
-        pg->courier = NULL;
+        pg->copy_thread = NULL;
         pg->share = NULL;
-        pg->home = NULL;
+        pg->op_pool = NULL;
         pg->stage = NULL;
         pg_free(pg);
         tutti_comm_destroy(direct);
@@ -225,16 +227,16 @@ void tutti_pg_destroy(tutti_pg_t *pg)
     pthread_mutex_lock(&pg->lock);
     pg->stopping = true;
     pthread_mutex_unlock(&pg->lock);
-    pg_board_ring(pg->boards.own);
+    pg_control_notify(pg->control.own);
 
     int64_t deadline = deadline_after(STOP_MS);
-    while (!order_load_acquire_u32(&pg->ended)) { /* H6a pairs H6 */
+    while (!order_load_acquire_u32(&pg->thread_ended)) { /* H6a pairs H6 */
         int64_t left = deadline_left_ms(deadline);
         if (left == 0)
             break;
-        futex_sleep(&pg->ended, 0, left);
+        futex_sleep(&pg->thread_ended, 0, left);
     }
-    if (!order_load_acquire_u32(&pg->ended)) /* H6a: it is amid data that does not come */
+    if (!order_load_acquire_u32(&pg->thread_ended)) /* H6a: it is amid data that does not come */
         tutti_comm_abort(pg->comm);
     pthread_join(pg->thread, NULL);
     pg->comm->service = COMM_SERVED;

@@ -1,41 +1,42 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The leader counts. An operation that all ranks have announced is begun, in the order in which
- * that came about, which so is the same on all ranks whatever the order in which each submitted.
- * One whose time is over on a rank, or about which two ranks disagree, ends, for all ranks at once;
- * who announces it later hears the same verdict then. A rank that has no such operation announced
- * lets a verdict pass.
+ * The leader, rank 0, counts the announcements of each operation. Once all ranks have announced an
+ * operation, its verdict starts it. The verdicts come in one order, so all ranks run the operations
+ * in the same order, whatever the order in which each rank submitted them. If the time-out of an
+ * operation passes on one rank, or two ranks announce different operations, its verdict ends it on
+ * all ranks. A rank that announces the operation later gets the same verdict. A rank ignores a
+ * verdict about an operation that it has not announced.
  *
- * A ballot lives until all ranks have announced its operation and the verdict is on the board.
+ * A pending_op lives until all ranks have announced the operation and its verdict is posted.
  */
 #include "pg/pg.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-struct ballot {
-    struct pg_key key;  /* first: a key is cast to what it begins */
-    uint64_t announced; /* bit r: by rank r */
-    bool ended;         /* `verdict` is one */
-    bool posting;       /* it is in the list */
-    struct ballot *next;
-    struct layout_verdict verdict; /* expected: what the first rank has */
+struct pending_op {
+    struct pg_key key;  /* must be the first member: a pointer to it is cast to struct pending_op */
+    uint64_t announced; /* bit r: rank r has announced it */
+    bool decided;       /* `verdict` is final */
+    bool is_queued;     /* it is in the list of verdicts to post */
+    struct pending_op *next;
+    struct layout_verdict verdict; /* `expected` is what the first rank announced */
 };
 
 struct pg_leader {
-    struct pg_boards *boards;
-    uint64_t all;
-    struct pg_table ballots;
-    struct ballot *first, *last; /* verdicts to be posted */
+    struct pg_control *control;
+    uint64_t all_ranks;
+    struct pg_table pending_ops;
+    struct pending_op *first, *last; /* verdicts to post */
 };
 
-struct pg_leader *pg_leader_create(struct pg_boards *boards)
+struct pg_leader *pg_leader_create(struct pg_control *control)
 {
     struct pg_leader *leader = calloc(1, sizeof *leader);
     if (!leader)
         return NULL;
-    leader->boards = boards;
-    leader->all = boards->size == 64 ? UINT64_MAX : (UINT64_C(1) << boards->size) - 1;
+    leader->control = control;
+    leader->all_ranks = control->size == 64 ? UINT64_MAX : (UINT64_C(1) << control->size) - 1;
     return leader;
 }
 
@@ -44,36 +45,36 @@ void pg_leader_destroy(struct pg_leader *leader)
     struct pg_key *key;
     if (!leader)
         return;
-    while ((key = pg_table_take_any(&leader->ballots)))
-        free((struct ballot *)key);
+    while ((key = pg_table_take_any(&leader->pending_ops)))
+        free((struct pending_op *)key);
     free(leader);
 }
 
-static void post(struct pg_leader *leader, struct ballot *ballot)
+static void queue_verdict(struct pg_leader *leader, struct pending_op *pending)
 {
-    if (ballot->posting)
+    if (pending->is_queued)
         return;
-    ballot->posting = true;
-    ballot->next = NULL;
+    pending->is_queued = true;
+    pending->next = NULL;
     if (leader->first)
-        leader->last->next = ballot;
+        leader->last->next = pending;
     else
-        leader->first = ballot;
-    leader->last = ballot;
+        leader->first = pending;
+    leader->last = pending;
 }
 
-static void end(struct pg_leader *leader, struct ballot *ballot, enum tutti_status status, int rank,
-                int peer)
+static void decide(struct pg_leader *leader, struct pending_op *pending, enum tutti_status status,
+                   int rank, int peer)
 {
-    ballot->ended = true;
-    ballot->verdict.status = (int32_t)status;
-    ballot->verdict.rank = rank;
-    ballot->verdict.peer = peer;
-    post(leader, ballot);
+    pending->decided = true;
+    pending->verdict.status = (int32_t)status;
+    pending->verdict.rank = rank;
+    pending->verdict.peer = peer;
+    queue_verdict(leader, pending);
 }
 
-/* The ranks may have different numbers of inputs. */
-static bool equal(const struct layout_operation *a, const struct layout_operation *b)
+/* Whether two ranks announced the same operation. Their numbers of inputs may differ. */
+static bool same_operation(const struct layout_operation *a, const struct layout_operation *b)
 {
     size_t dims = a->dims < LAYOUT_DIMS ? a->dims : LAYOUT_DIMS;
     return a->signature == b->signature && a->parameter == b->parameter && a->dims == b->dims &&
@@ -81,99 +82,101 @@ static bool equal(const struct layout_operation *a, const struct layout_operatio
            memcmp(a->sizes, b->sizes, dims * sizeof *a->sizes) == 0;
 }
 
-static struct ballot *ballot_make(struct pg_leader *leader,
-                                  const struct layout_announcement *announcement, int rank)
+static struct pending_op *pending_op_make(struct pg_leader *leader,
+                                          const struct layout_announcement *announcement, int rank)
 {
-    struct ballot *ballot = calloc(1, sizeof *ballot);
-    if (!ballot)
+    struct pending_op *pending = calloc(1, sizeof *pending);
+    if (!pending)
         return NULL;
-    ballot->key.tag = ballot->verdict.tag = announcement->tag;
-    ballot->key.sequence = ballot->verdict.sequence = announcement->sequence;
-    ballot->verdict.rank = rank;
-    ballot->verdict.expected = announcement->operation;
-    pg_table_insert(&leader->ballots, &ballot->key);
-    return ballot;
+    pending->key.tag = pending->verdict.tag = announcement->tag;
+    pending->key.sequence = pending->verdict.sequence = announcement->sequence;
+    pending->verdict.rank = rank;
+    pending->verdict.expected = announcement->operation;
+    pg_table_insert(&leader->pending_ops, &pending->key);
+    return pending;
 }
 
-/* The most of any rank, and whether one has any that are apart. */
-static void inputs_count(struct layout_verdict *verdict, uint32_t inputs)
+/* Keep the largest number of inputs on any rank, and whether any rank has LAYOUT_NOT_DIRECT. */
+static void count_inputs(struct layout_verdict *verdict, uint32_t inputs)
 {
-    uint32_t apart = (verdict->inputs | inputs) & LAYOUT_APART;
-    uint32_t most = verdict->inputs & ~(uint32_t)LAYOUT_APART;
-    inputs &= ~(uint32_t)LAYOUT_APART;
-    verdict->inputs = (most < inputs ? inputs : most) | apart;
+    uint32_t not_direct = (verdict->inputs | inputs) & LAYOUT_NOT_DIRECT;
+    uint32_t most = verdict->inputs & ~(uint32_t)LAYOUT_NOT_DIRECT;
+    inputs &= ~(uint32_t)LAYOUT_NOT_DIRECT;
+    verdict->inputs = (most < inputs ? inputs : most) | not_direct;
 }
 
-/* False if there is no memory: try again later. Late is who withdraws at once. */
-static bool count(struct pg_leader *leader, const struct layout_announcement *announcement,
-                  int rank, bool late)
+/* Return false if there is no memory: the announcement is handled again later. `input_late`: the
+ * rank withdraws the operation at once. */
+static bool handle_announcement(struct pg_leader *leader,
+                                const struct layout_announcement *announcement, int rank,
+                                bool input_late)
 {
     const struct layout_operation *operation = &announcement->operation;
-    struct ballot *ballot =
-        (struct ballot *)pg_table_find(&leader->ballots, announcement->tag, announcement->sequence);
-    if (!ballot)
-        ballot = ballot_make(leader, announcement, rank);
-    if (!ballot)
+    struct pending_op *pending = (struct pending_op *)pg_table_find(
+        &leader->pending_ops, announcement->tag, announcement->sequence);
+    if (!pending)
+        pending = pending_op_make(leader, announcement, rank);
+    if (!pending)
         return false;
-    ballot->announced |= UINT64_C(1) << rank;
-    inputs_count(&ballot->verdict, operation->inputs);
-    if (ballot->ended) {
-        post(leader, ballot); /* once more, for this rank */
-    } else if (late) {
-        end(leader, ballot, TUTTI_ERR_TIMEOUT, rank, rank);
-    } else if (!equal(&ballot->verdict.expected, operation)) {
-        ballot->verdict.seen = *operation;
-        end(leader, ballot, TUTTI_ERR_MISMATCH, ballot->verdict.rank, rank);
-    } else if (ballot->announced == leader->all) {
-        end(leader, ballot, TUTTI_OK, rank, -1);
+    pending->announced |= UINT64_C(1) << rank;
+    count_inputs(&pending->verdict, operation->inputs);
+    if (pending->decided) {
+        queue_verdict(leader, pending); /* post it again, for this rank */
+    } else if (input_late) {
+        decide(leader, pending, TUTTI_ERR_TIMEOUT, rank, rank);
+    } else if (!same_operation(&pending->verdict.expected, operation)) {
+        pending->verdict.seen = *operation;
+        decide(leader, pending, TUTTI_ERR_MISMATCH, pending->verdict.rank, rank);
+    } else if (pending->announced == leader->all_ranks) {
+        decide(leader, pending, TUTTI_OK, rank, -1);
     }
     return true;
 }
 
-/* Too late if there is a verdict: it is on its way. */
-static void withdraw(struct pg_leader *leader, const struct layout_announcement *announcement,
-                     int rank)
+/* A withdrawal after the verdict has no effect: the verdict is on its way. */
+static void handle_withdrawal(struct pg_leader *leader,
+                              const struct layout_announcement *announcement, int rank)
 {
-    struct ballot *ballot =
-        (struct ballot *)pg_table_find(&leader->ballots, announcement->tag, announcement->sequence);
-    if (ballot && !ballot->ended)
-        end(leader, ballot, TUTTI_ERR_TIMEOUT, rank,
-            __builtin_ctzll(leader->all & ~ballot->announced));
+    struct pending_op *pending = (struct pending_op *)pg_table_find(
+        &leader->pending_ops, announcement->tag, announcement->sequence);
+    if (pending && !pending->decided)
+        decide(leader, pending, TUTTI_ERR_TIMEOUT, rank,
+               __builtin_ctzll(leader->all_ranks & ~pending->announced));
 }
 
-static bool take(struct pg_leader *leader, int rank)
+static bool take_announcement(struct pg_leader *leader, int rank)
 {
-    const struct layout_announcement *next = pg_board_next(leader->boards, rank);
+    const struct layout_announcement *next = pg_control_next_announcement(leader->control, rank);
     if (!next)
         return false;
-    if (next->withdrawn == LAYOUT_WITHDRAWN)
-        withdraw(leader, next, rank);
-    else if (!count(leader, next, rank, next->withdrawn == LAYOUT_LATE))
+    if (next->kind == LAYOUT_WITHDRAWN)
+        handle_withdrawal(leader, next, rank);
+    else if (!handle_announcement(leader, next, rank, next->kind == LAYOUT_LATE))
         return false;
-    pg_board_took(leader->boards, rank);
+    pg_control_announcement_taken(leader->control, rank);
     return true;
 }
 
-static bool rule(struct pg_leader *leader)
+static bool post_next(struct pg_leader *leader)
 {
-    struct ballot *ballot = leader->first;
-    if (!ballot || !pg_board_rule(leader->boards, &ballot->verdict))
+    struct pending_op *pending = leader->first;
+    if (!pending || !pg_control_post_verdict(leader->control, &pending->verdict))
         return false;
-    leader->first = ballot->next;
-    ballot->posting = false;
-    if (ballot->announced == leader->all)
-        free((struct ballot *)pg_table_take(&leader->ballots, ballot->key.tag,
-                                            ballot->key.sequence));
+    leader->first = pending->next;
+    pending->is_queued = false;
+    if (pending->announced == leader->all_ranks)
+        free((struct pending_op *)pg_table_take(&leader->pending_ops, pending->key.tag,
+                                                pending->key.sequence));
     return true;
 }
 
-bool pg_leader_turn(struct pg_leader *leader)
+bool pg_leader_poll(struct pg_leader *leader)
 {
     bool any = false;
-    for (int r = 0; r < leader->boards->size; r++)
-        while (take(leader, r))
+    for (int r = 0; r < leader->control->size; r++)
+        while (take_announcement(leader, r))
             any = true;
-    while (rule(leader))
+    while (post_next(leader))
         any = true;
     return any;
 }

@@ -21,7 +21,7 @@ enum {
     KEY_BYTES = 448,
     LIST_BYTES = 200,
     TEXT_BYTES = 640,
-    LOOK_NS = 50000000, /* between two looks at what the others do */
+    CHECK_NS = 50000000, /* between two looks at what the others do */
 };
 
 /* What the members make: one of their hosts, and maybe one of their devices. */
@@ -30,7 +30,7 @@ enum { COMM_HOST, COMM_DIRECT, COMMS };
 static const char call[] = "tutti_pg_create";
 
 /* Where a rank is, or was last. */
-struct whereabouts {
+struct attempt_key {
     int64_t attempt;
     int32_t size;
     int32_t ranks[TUTTI_MAX_RANKS];
@@ -49,8 +49,8 @@ struct attempt {
     tutti_store_t *store; /* a view that the deadline ends, and an abort */
     const struct pg_members *members;
     int64_t deadline;
-    int64_t looked_at;
-    struct whereabouts own;
+    int64_t checked_at;
+    struct attempt_key own;
     struct decision decision;
 };
 
@@ -66,7 +66,7 @@ static enum tutti_status list_read(const struct tutti_comm *comm,
                                    struct pg_members *members)
 {
     uint64_t listed = 0;
-    members->place = -1;
+    members->own_index = -1;
     for (int i = 0; i < options->rank_count; i++) {
         int rank = options->ranks[i];
         if (rank < 0 || rank >= comm->world_size)
@@ -78,10 +78,10 @@ static enum tutti_status list_read(const struct tutti_comm *comm,
         listed |= UINT64_C(1) << rank;
         members->ranks[i] = rank;
         if (rank == comm->rank)
-            members->place = i;
+            members->own_index = i;
     }
     members->size = options->rank_count;
-    if (members->place >= 0)
+    if (members->own_index >= 0)
         return TUTTI_OK;
     return error_set(TUTTI_ERR_INVALID,
                      "%s: the caller, rank %d, is not in the list of %d ranks: only members make a "
@@ -103,14 +103,14 @@ enum tutti_status pg_members_read(const struct tutti_comm *comm,
     if (members->listed)
         return list_read(comm, options, members);
     members->size = comm->world_size;
-    members->place = comm->rank;
+    members->own_index = comm->rank;
     for (int r = 0; r < comm->world_size; r++)
         members->ranks[r] = r;
     return TUTTI_OK;
 }
 
 /* "0,4,2"; may come from another process: what it says of itself is not trusted. */
-static void list_format(const struct whereabouts *at, char text[LIST_BYTES])
+static void list_format(const struct attempt_key *at, char text[LIST_BYTES])
 {
     int length = 0;
     text[0] = 0;
@@ -118,7 +118,7 @@ static void list_format(const struct whereabouts *at, char text[LIST_BYTES])
         text_append(text, LIST_BYTES, &length, "%s%d", i ? "," : "", at->ranks[i]);
 }
 
-static bool list_has(const struct whereabouts *at, int rank)
+static bool list_has(const struct attempt_key *at, int rank)
 {
     for (int i = 0; i < at->size && i < TUTTI_MAX_RANKS; i++)
         if (at->ranks[i] == rank)
@@ -126,7 +126,7 @@ static bool list_has(const struct whereabouts *at, int rank)
     return false;
 }
 
-static bool list_equals(const struct whereabouts *a, const struct whereabouts *b)
+static bool list_equals(const struct attempt_key *a, const struct attempt_key *b)
 {
     return a->size == b->size &&
            memcmp(a->ranks, b->ranks, (size_t)a->size * sizeof *a->ranks) == 0;
@@ -142,14 +142,14 @@ static int prefix_make(const struct tutti_comm *comm, char key[KEY_BYTES])
     return length;
 }
 
-static void whereabouts_key_make(const struct tutti_comm *comm, int rank, char key[KEY_BYTES])
+static void rank_key_make(const struct tutti_comm *comm, int rank, char key[KEY_BYTES])
 {
     int length = prefix_make(comm, key);
     text_append(key, KEY_BYTES, &length, "/at/%d", rank);
 }
 
 /* Of an attempt with a list. */
-static void key_make(const struct tutti_comm *comm, const struct whereabouts *at, const char *what,
+static void key_make(const struct tutti_comm *comm, const struct attempt_key *at, const char *what,
                      int rank, char key[KEY_BYTES])
 {
     char list[LIST_BYTES];
@@ -162,16 +162,16 @@ static void key_make(const struct tutti_comm *comm, const struct whereabouts *at
 
 /* ---- decisions ------------------------------------------------------------------------------- */
 
-static enum tutti_status decision_look(const struct attempt *self, const struct whereabouts *at,
-                                       struct decision *decision, bool *there)
+static enum tutti_status decision_look(const struct attempt *self, const struct attempt_key *at,
+                                       struct decision *decision, bool *found)
 {
     char key[KEY_BYTES];
     key_make(self->comm, at, "decision", -1, key);
-    return store_look_up(self->store, key, decision, sizeof *decision, there);
+    return store_look_up(self->store, key, decision, sizeof *decision, found);
 }
 
 /* The first proposal is the answer: *decision becomes it. */
-static enum tutti_status propose(const struct attempt *self, const struct whereabouts *at,
+static enum tutti_status propose(const struct attempt *self, const struct attempt_key *at,
                                  struct decision *decision)
 {
     struct decision answer;
@@ -202,7 +202,7 @@ static enum tutti_status propose_meeting(struct attempt *self)
 }
 
 /* The thread's last error is why. */
-static enum tutti_status propose_failure(const struct attempt *self, const struct whereabouts *at,
+static enum tutti_status propose_failure(const struct attempt *self, const struct attempt_key *at,
                                          enum tutti_status why, struct decision *decision)
 {
     *decision = (struct decision){.status = (int32_t)why, .rank = self->comm->rank};
@@ -210,7 +210,7 @@ static enum tutti_status propose_failure(const struct attempt *self, const struc
     return propose(self, at, decision);
 }
 
-static enum tutti_status told(const struct attempt *self)
+static enum tutti_status decision_status(const struct attempt *self)
 {
     const struct decision *decision = &self->decision;
     const enum tutti_status status = error_told(decision->status);
@@ -226,7 +226,7 @@ static enum tutti_status told(const struct attempt *self)
 /* ---- what ends an attempt -------------------------------------------------------------------- */
 
 /* It had not been when the call began. */
-static enum tutti_status ask_abort(void *context)
+static enum tutti_status check_abort(void *context)
 {
     const struct attempt *self = context;
     if (!order_load_relaxed_u32(&self->comm->cpu.aborted))
@@ -236,7 +236,7 @@ static enum tutti_status ask_abort(void *context)
 }
 
 /* A member that is gone; one that has made the group may go where it likes. */
-static enum tutti_status ask_gone(const struct attempt *self)
+static enum tutti_status check_exited_members(const struct attempt *self)
 {
     uint64_t left, dead;
     cpu_group_gone(&self->comm->cpu, &left, &dead); /* before what they have said is read */
@@ -260,8 +260,8 @@ static enum tutti_status ask_gone(const struct attempt *self)
     return TUTTI_OK;
 }
 
-static enum tutti_status disagree(const struct attempt *self, int rank,
-                                  const struct whereabouts *other)
+static enum tutti_status lists_differ(const struct attempt *self, int rank,
+                                      const struct attempt_key *other)
 {
     char mine[LIST_BYTES], theirs[LIST_BYTES];
     list_format(&self->own, mine);
@@ -275,34 +275,34 @@ static enum tutti_status disagree(const struct attempt *self, int rank,
 
 /* A member that waits for this rank elsewhere, where no decision has been made, and so never comes:
  * both attempts are over. */
-static enum tutti_status ask_elsewhere(const struct attempt *self, int rank)
+static enum tutti_status check_other_attempt(const struct attempt *self, int rank)
 {
-    struct whereabouts other;
+    struct attempt_key other;
     struct decision decision;
     char key[KEY_BYTES];
-    bool there = false;
-    whereabouts_key_make(self->comm, rank, key);
-    enum tutti_status status = store_look_up(self->store, key, &other, sizeof other, &there);
-    if (status != TUTTI_OK || !there || list_equals(&other, &self->own) ||
+    bool found = false;
+    rank_key_make(self->comm, rank, key);
+    enum tutti_status status = store_look_up(self->store, key, &other, sizeof other, &found);
+    if (status != TUTTI_OK || !found || list_equals(&other, &self->own) ||
         !list_has(&other, self->comm->rank))
         return status;
-    status = decision_look(self, &other, &decision, &there);
-    if (status != TUTTI_OK || there)
+    status = decision_look(self, &other, &decision, &found);
+    if (status != TUTTI_OK || found)
         return status;
-    status = disagree(self, rank, &other);
+    status = lists_differ(self, rank, &other);
     (void)propose_failure(self, &other, status, &decision);
-    return decision.rank == self->comm->rank ? disagree(self, rank, &other) : TUTTI_OK;
+    return decision.rank == self->comm->rank ? lists_differ(self, rank, &other) : TUTTI_OK;
 }
 
-static enum tutti_status ask(void *context)
+static enum tutti_status interrupt_check(void *context)
 {
     struct attempt *self = context;
     int64_t now = deadline_now();
-    enum tutti_status status = ask_abort(self);
-    if (status != TUTTI_OK || now - self->looked_at < LOOK_NS)
+    enum tutti_status status = check_abort(self);
+    if (status != TUTTI_OK || now - self->checked_at < CHECK_NS)
         return status;
-    self->looked_at = now;
-    return ask_gone(self);
+    self->checked_at = now;
+    return check_exited_members(self);
 }
 
 /* ---- an attempt ------------------------------------------------------------------------------ */
@@ -324,15 +324,15 @@ static void entries_name(const struct attempt *self, struct entries *entries)
 }
 
 /* The first who has not come. */
-static enum tutti_status missing_tell(const struct attempt *self, const struct entries *entries)
+static enum tutti_status report_missing(const struct attempt *self, const struct entries *entries)
 {
     char list[LIST_BYTES];
     size_t i = 0;
-    bool there = true;
+    bool found = true;
     enum tutti_status status = TUTTI_OK;
-    for (; i < entries->count && there && status == TUTTI_OK; i++)
-        status = tutti_store_check(self->store, &entries->keys[i], 1, &there);
-    if (status != TUTTI_OK || there) /* all have come meanwhile */
+    for (; i < entries->count && found && status == TUTTI_OK; i++)
+        status = tutti_store_check(self->store, &entries->keys[i], 1, &found);
+    if (status != TUTTI_OK || found) /* all have come meanwhile */
         return status;
     list_format(&self->own, list);
     return error_set(TUTTI_ERR_TIMEOUT,
@@ -342,32 +342,32 @@ static enum tutti_status missing_tell(const struct attempt *self, const struct e
 }
 
 /* Who has not come may never come. */
-static enum tutti_status doubts(struct attempt *self, const struct entries *entries)
+static enum tutti_status check_missing(struct attempt *self, const struct entries *entries)
 {
-    enum tutti_status status = ask(self);
+    enum tutti_status status = interrupt_check(self);
     for (size_t i = 0; i < entries->count && status == TUTTI_OK; i++) {
-        bool there = true;
-        status = tutti_store_check(self->store, &entries->keys[i], 1, &there);
-        if (status == TUTTI_OK && !there)
-            status = ask_elsewhere(self, self->members->ranks[i]);
+        bool found = true;
+        status = tutti_store_check(self->store, &entries->keys[i], 1, &found);
+        if (status == TUTTI_OK && !found)
+            status = check_other_attempt(self, self->members->ranks[i]);
     }
     if (status == TUTTI_OK && deadline_passed(self->deadline))
-        status = missing_tell(self, entries);
+        status = report_missing(self, entries);
     return status;
 }
 
 /* Leaves an entry and waits until the attempt is decided. */
-static enum tutti_status take_part(struct attempt *self)
+static enum tutti_status join_attempt(struct attempt *self)
 {
     struct entries entries;
     char key[KEY_BYTES];
     bool decided = false, complete = false;
     const int rank = self->comm->rank;
     entries_name(self, &entries);
-    whereabouts_key_make(self->comm, rank, key);
+    rank_key_make(self->comm, rank, key);
     enum tutti_status status = tutti_store_set(self->store, key, &self->own, sizeof self->own);
     if (status == TUTTI_OK)
-        status = tutti_store_set(self->store, entries.keys[self->members->place], &rank, 1);
+        status = tutti_store_set(self->store, entries.keys[self->members->own_index], &rank, 1);
     POINT("members.entered");
     while (status == TUTTI_OK) {
         status = decision_look(self, &self->own, &self->decision, &decided);
@@ -378,7 +378,7 @@ static enum tutti_status take_part(struct attempt *self)
         if (status == TUTTI_OK && complete)
             return propose_meeting(self);
         if (status == TUTTI_OK)
-            status = doubts(self, &entries);
+            status = check_missing(self, &entries);
         if (status != TUTTI_OK)
             return propose_failure(self, &self->own, status, &self->decision);
         const int64_t left = deadline_timeout_ms(self->deadline);
@@ -391,7 +391,7 @@ static enum tutti_status take_part(struct attempt *self)
 }
 
 /* The first one with this list that is open: all who wait with it wait there. */
-static enum tutti_status attempt_find(struct attempt *self)
+static enum tutti_status find_open_attempt(struct attempt *self)
 {
     enum tutti_status status;
     bool decided = false;
@@ -429,7 +429,7 @@ static enum tutti_status comm_make(const struct attempt *self, int which, struct
     if ((size_t)length >= sizeof name)
         memcpy(name + sizeof name - 5, "...]", 5);
     enum tutti_status status = comm_derive(self->comm, self->members->ranks, self->members->size,
-                                           self->members->place, name, made);
+                                           self->members->own_index, name, made);
     if (status == TUTTI_OK)
         config_adapt(self->comm, self->members, which, *made);
     return status;
@@ -438,7 +438,7 @@ static enum tutti_status comm_make(const struct attempt *self, int which, struct
 /* Puts one of the members' communicators together. */
 static enum tutti_status assemble(struct attempt *self, int which, struct tutti_comm **made)
 {
-    const struct interrupt interrupt = {.ask = ask, .context = self};
+    const struct interrupt interrupt = {.ask = interrupt_check, .context = self};
     char key[KEY_BYTES];
     tutti_store_t *view;
     key_make(self->comm, &self->own, "meeting", which, key);
@@ -482,11 +482,11 @@ static enum tutti_status meet_members(struct attempt *self, struct tutti_comm **
                                       struct tutti_comm **direct)
 {
     char key[KEY_BYTES];
-    enum tutti_status status = attempt_find(self);
+    enum tutti_status status = find_open_attempt(self);
     if (status == TUTTI_OK)
-        status = take_part(self);
+        status = join_attempt(self);
     if (status == TUTTI_OK)
-        status = told(self);
+        status = decision_status(self);
     if (status == TUTTI_OK)
         status = assemble(self, COMM_HOST, made);
     if (status == TUTTI_OK)
@@ -511,7 +511,7 @@ enum tutti_status pg_members_meet(struct tutti_comm *comm, tutti_store_t *store,
         .deadline = deadline_after(timeout_ms),
         .own = {.size = members->size},
     };
-    const struct interrupt aborted = {.ask = ask_abort, .context = &self};
+    const struct interrupt aborted = {.ask = check_abort, .context = &self};
     struct tutti_store view = store_bounded(store, self.deadline, &aborted);
     self.store = &view;
     for (int i = 0; i < members->size; i++)

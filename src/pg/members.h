@@ -24,7 +24,7 @@
 struct pg_members {
     bool listed; /* by the caller; else they are all ranks */
     int size;
-    int place; /* of this rank */
+    int own_index; /* of this rank */
     int ranks[TUTTI_MAX_RANKS];
 };
 

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* The sentences that outcomes make. */
+#include "cpu/group.h"
 #include "error.h"
+#include "order.h"
 #include "pg/pg.h"
 #include "signature.h"
 
@@ -9,6 +11,18 @@
 #include <stdio.h>
 
 enum { TEXT_BYTES = 640 };
+
+enum tutti_status pg_comm_fail(struct tutti_comm *comm, enum tutti_status status, int peer)
+{
+    const struct tutti_fault fault = {
+        .struct_size = sizeof fault,
+        .status = status,
+        .rank = comm->rank,
+        .peer = peer,
+        .sequence = order_load_relaxed_u64(&comm->cpu.sequence),
+    };
+    return cpu_group_fail(&comm->cpu, &fault);
+}
 
 struct text {
     size_t length;
@@ -57,8 +71,8 @@ static void append_operation(struct text *text, const struct layout_operation *o
         append(text, "%s%" PRId64, d ? ", " : "", operation->sizes[d]);
     append(text, "], strides [");
     for (int d = 0; d < dims; d++)
-        append(text, operation->order[d] == LAYOUT_NO_PLACE ? "%s-" : "%s%" PRId64, d ? ", " : "",
-               stride_of(operation, dims, d));
+        append(text, operation->order[d] == LAYOUT_NO_POSITION ? "%s-" : "%s%" PRId64,
+               d ? ", " : "", stride_of(operation, dims, d));
     append(text, "]%s", where);
 }
 
@@ -66,14 +80,14 @@ static void append_reason(struct text *text, const struct pg_outcome *outcome)
 {
     switch (outcome->status) {
     case TUTTI_ERR_TIMEOUT:
-        if (outcome->forsaken)
+        if (outcome->wait_expired)
             append(text,
                    "CUDA kept it up on rank %d until its time ended there, and the streams that "
                    "waited for it went on without the result: another call of that process, such "
                    "as cuMemFree or the first use of a kernel, waits for a stream that waits for "
                    "this work (docs/streams.md): wait on the host before such a call",
                    outcome->rank);
-        else if (outcome->over)
+        else if (outcome->has_failed)
             append(text,
                    "rank %d does not go on, noticed by rank %d at its time-out: look at what rank "
                    "%d does; then create a new communicator and group",
@@ -121,8 +135,8 @@ static void append_reason(struct text *text, const struct pg_outcome *outcome)
     append(text, "rank %d cannot go on: %s", outcome->rank, tutti_status_text(outcome->status));
 }
 
-enum tutti_status pg_outcome_tell(const struct pg_outcome *outcome, const struct pg_op *op,
-                                  const struct pg_home *home)
+enum tutti_status pg_outcome_report(const struct pg_outcome *outcome, const struct pg_op *op,
+                                    const struct pg_op_pool *op_pool)
 {
     struct text text = {.length = 0};
     if (op)
@@ -131,11 +145,11 @@ enum tutti_status pg_outcome_tell(const struct pg_outcome *outcome, const struct
     else
         append(&text, "the process group has ended");
     append(&text, ": ");
-    if (op && op->sparse && op->sparse->text[0] && !outcome->over)
-        append(&text, "%s", op->sparse->text);
+    if (op && op->sparse && op->sparse->error_text[0] && !outcome->has_failed)
+        append(&text, "%s", op->sparse->error_text);
     else
         append_reason(&text, outcome);
-    if (*pg_home_name(home))
-        append(&text, " (rank 0 is the first in the list of %s)", pg_home_name(home));
+    if (*pg_op_pool_name(op_pool))
+        append(&text, " (rank 0 is the first in the list of %s)", pg_op_pool_name(op_pool));
     return error_set(outcome->status, "%s", text.bytes);
 }

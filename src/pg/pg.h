@@ -1,22 +1,29 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * A process group from inside. A caller puts an operation into the queue (queue.c) and has done;
- * the group's thread (engine.c) announces it to the leader (leader.c), which says "now" to all
- * ranks once all have announced it, or why it ends; the thread does it (run.c, sparse_run.c) over
- * the communicator, and completes the work (work.c). One on CUDA tensors (stage.c) is announced
- * once its input is there, and completed once its results are back.
+ * The inside of a process group: the types that its files share. An operation goes through these
+ * steps:
+ *
+ * 1. The caller checks the tensors and appends the operation to the queue (queue.c).
+ * 2. The group's thread announces the operation to the leader, rank 0 (engine.c).
+ * 3. Once all ranks have announced it, the leader sends its verdict to all ranks (leader.c): run
+ *    the operation now, or the reason why it ends.
+ * 4. The group's thread runs it over the communicator (run.c, sparse_run.c) and completes the work
+ *    (work.c).
+ *
+ * An operation on CUDA tensors (staging.c) is announced once its input is ready, and completed once
+ * its results are on the device.
  */
 #ifndef TUTTI_PG_PG_H
 #define TUTTI_PG_PG_H
 
 #include "comm.h"
 #include "op.h"
-#include "pg/board.h"
 #include "pg/bounce.h"
-#include "pg/home.h"
+#include "pg/control_ring.h"
+#include "pg/op_pool.h"
 #include "pg/share.h"
 #include "pg/sparse.h"
-#include "pg/stage.h"
+#include "pg/staging.h"
 #include "pg/table.h"
 #include "tutti/pg.h"
 #include "work.h"
@@ -25,54 +32,56 @@
 
 enum { PG_TITLE_BYTES = 80, PG_TEXT_BYTES = 512 };
 
-/* How an operation, or the group, ended. */
+/* How an operation, or the whole group, ended. */
 struct pg_outcome {
     enum tutti_status status;
-    int rank;                               /* that noticed it */
-    int peer;                               /* that caused it, -1 if none */
-    bool over;                              /* the whole group has ended with it */
-    bool forsaken;                          /* streams went on without it: CUDA kept it up */
-    struct layout_operation expected, seen; /* of a mismatch: rank's side, peer's side */
+    int rank;          /* the rank that noticed it */
+    int peer;          /* the rank that caused it, -1 if none */
+    bool has_failed;   /* the whole group ended with it */
+    bool wait_expired; /* a stream stopped waiting for it: a CUDA call blocked it for too long */
+    struct layout_operation expected, seen; /* of a mismatch: what `rank` has, what `peer` has */
 };
 
-/* What an operation on sparse tensors has besides. */
+/* The additional state of an operation on sparse tensors. */
 struct pg_sparse {
     struct sparse_shape shape;
     struct sparse_result result;
-    uint32_t there;           /* the result: release H7 */
-    char text[PG_TEXT_BYTES]; /* how it failed, if nobody else knows that */
+    uint32_t result_ready;          /* 1 once `result` may be read: release H7 */
+    char error_text[PG_TEXT_BYTES]; /* why it failed, if the error arose here */
     int count;
-    struct tutti_sparse_tensor tensors[]; /* behind them lie the sizes */
+    struct tutti_sparse_tensor tensors[]; /* the sizes follow them in memory */
 };
 
-/* An operation, which is a work. It has a reference of the engine's and one of the handle's. */
+/* An operation of a group; it is a work. The engine holds one reference, the caller's handle
+ * another. */
 struct pg_op {
-    struct tutti_work work; /* first: a work is cast to what it begins */
-    struct pg_key key;      /* in the engine's table */
-    struct pg_home *home;   /* of its group */
-    struct pg_op *next;     /* in a list */
+    struct tutti_work work; /* must be the first member: a pointer to it is cast to struct pg_op */
+    struct pg_key key;      /* its key in the engine's table */
+    struct pg_op_pool *op_pool; /* of its group */
+    struct pg_op *next;         /* next in a list */
     uint32_t references;
-    uint32_t state;       /* enum pg_state: release H5 */
-    uint32_t epoch;       /* of the process: ipc/fork.h */
-    uint64_t record;      /* its number in the communicator's recorder, 0: not there */
-    int64_t withdrawn_at; /* when the leader was told that the time is over; 0: not yet */
-    int64_t unheard_at;   /* since when there was no room to tell it; 0: there was */
-    int64_t patience_ms;  /* the group's time-out, for those who wait */
+    uint32_t state;              /* enum pg_state: release H5 */
+    uint32_t epoch;              /* of the process: ipc/fork.h */
+    uint64_t record;             /* its number in the communicator's recorder; 0: not recorded */
+    int64_t withdrawn_at;        /* when its withdrawal was sent to the leader; 0: not yet */
+    int64_t withdraw_blocked_at; /* since when there is no room to send the withdrawal; 0: not so */
+    int64_t wait_timeout_ms;     /* the group's time-out, used by waits that name none */
     int64_t timeout_ms;
     int64_t deadline;
     tutti_pg_callback *callback;
     void *context;
-    struct tutti_op op; /* a copy: the caller's may go */
+    struct tutti_op op; /* a copy, since the caller may destroy its own */
     enum tutti_dtype dtype;
-    size_t count; /* elements of a tensor */
+    size_t count; /* elements of each tensor */
     struct layout_operation operation;
-    struct pg_sparse *sparse;   /* NULL: its tensors are dense */
-    struct pg_staging *staging; /* NULL: they are the host's */
-    struct pg_tag *of;
-    bool late;  /* its time ended before its input was there */
-    bool spare; /* there are cores that a waiter who spins keeps from nobody */
-    /* Written before anybody reads it, and else not touched: */
-    struct pg_outcome outcome; /* once it is done; of a success the status alone */
+    struct pg_sparse *sparse;   /* NULL: the tensors are dense */
+    struct pg_staging *staging; /* NULL: the tensors are in host memory */
+    struct pg_tag *tag_state;
+    bool input_late;  /* the time-out passed before the input was ready */
+    bool spare_cores; /* there are idle cores, on which a waiting thread may spin */
+    /* Left uninitialised by op_make(), and written before it is read: */
+    struct pg_outcome
+        outcome; /* set when the operation is done; after a success only the status is set */
     char title[PG_TITLE_BYTES];
     struct tutti_tensor tensors[];
 };
@@ -83,57 +92,61 @@ struct pg_list {
     struct pg_op *first, *last;
 };
 
-/* A tag that has been used: its key's sequence is 0. */
+/* The state of a tag that has been used. The sequence number in its key is 0. */
 struct pg_tag {
-    struct pg_key key; /* first: a key is cast to what it begins */
-    uint64_t sequence; /* of its last operation; under the group's lock */
+    struct pg_key key; /* must be the first member: a pointer to it is cast to struct pg_tag */
+    uint64_t sequence; /* of its last operation; guarded by the group's lock */
     unsigned char pad[LAYOUT_LINE];
-    /* The thread's: */
-    struct pg_list held; /* the first one's input is awaited, the others follow it */
-    struct pg_tag *next; /* with operations that are held */
+    /* Used only by the group's thread: */
+    struct pg_list
+        awaiting_input;  /* the input of the first is not ready; the others wait behind it */
+    struct pg_tag *next; /* next tag in pg->awaiting_input */
 };
 
 struct pg_leader;
 
-/* Pads keep what the thread writes all the time off the lines that who submits reads. */
+/* The pads separate what the group's thread writes often from the cache lines that submitting
+ * threads read. */
 struct tutti_pg {
-    struct tutti_comm *comm;   /* of its ranks, on the host */
-    bool owns;                 /* it is the group's own (members.h); else the caller's */
-    struct tutti_comm *direct; /* of its ranks' devices, the group's own; NULL: there is none */
-    int device;                /* of `direct`, in this process */
+    struct tutti_comm *comm; /* of the group's ranks, on the host */
+    bool owns_comm; /* the group made the communicator (members.h) and destroys it; else it is the
+                       caller's */
+    struct tutti_comm *direct; /* of the ranks' devices, made by the group; NULL: none */
+    int device;                /* the number in this process of the device of `direct` */
     uint32_t epoch;
     int64_t timeout_ms;
-    int threads;              /* that reduce staged tensors */
-    struct cpu_team *courier; /* stage.c; NULL: there is none */
-    struct pg_home *home;     /* any thread's */
+    int threads;                  /* that reduce tensors in host memory */
+    struct cpu_team *copy_thread; /* staging.c; NULL: none */
+    struct pg_op_pool *op_pool;   /* used by any thread */
     struct cuda_stage *stage;
-    struct pg_boards boards;
+    struct pg_control control;
     pthread_t thread;
-    uint32_t ended; /* the thread has, or nearly: futex; release H6 */
+    uint32_t thread_ended; /* futex: 1 once the thread has ended, but for its last instructions;
+                              release H6 */
     unsigned char pad0[LAYOUT_LINE];
 
     pthread_mutex_t lock;
-    /* Under the lock: */
+    /* Guarded by the lock: */
     struct pg_list queue;
     struct pg_table tags;
     bool stopping;
-    bool over; /* `fault` is how */
+    bool has_failed; /* the group has ended; `fault` says how */
     struct pg_outcome fault;
     unsigned char pad1[LAYOUT_LINE];
 
-    /* The thread's: */
-    struct pg_tag *held;      /* tags whose first operation's input is awaited */
-    bool late;                /* some of theirs are */
-    struct pg_list waiting;   /* for room to be announced */
-    struct pg_table open;     /* announced, without a verdict */
-    struct pg_list landing;   /* done, but for copies under way */
-    struct pg_leader *leader; /* rank 0's */
-    int64_t due_at;           /* the first deadline of those in the table */
-    int64_t looked_at;        /* that all processes live */
-    int64_t blocked_at;       /* since when there is no room to announce; 0: there is */
-    int64_t idle_at;          /* first look at the time behind the last operation; 0: none yet */
-    int64_t stop_at;          /* 0 until the group stops */
-    float *wide;              /* run.c */
+    /* Used only by the group's thread: */
+    struct pg_tag *awaiting_input; /* tags whose first operation waits for its input */
+    bool any_input_late;           /* the time-out of one of their operations passed */
+    struct pg_list to_announce;    /* not announced yet: the control ring is full */
+    struct pg_table announced;     /* announced, and the verdict is pending */
+    struct pg_list copying_out;    /* done, except for copies to the device */
+    struct pg_leader *leader;      /* of rank 0 only */
+    int64_t next_deadline;         /* the earliest deadline of the operations that are not done */
+    int64_t peers_checked_at;      /* when the thread last checked that all processes live */
+    int64_t blocked_at;            /* since when the control ring has been full; 0: it has room */
+    int64_t progress_at; /* the first time read after the last operation ended; 0: none yet */
+    int64_t stop_at;     /* when a stopping group gives up its operations; 0: it does not stop */
+    float *widened;      /* run.c: inputs converted to float32 */
     struct sparse_worker worker;
     struct pg_share *share;
     struct pg_bounce bounce;
@@ -156,7 +169,7 @@ static inline void pg_list_append(struct pg_list *list, struct pg_op *op)
     list->last = op;
 }
 
-/* NULL if it is empty. */
+/* Return NULL if the list is empty. */
 static inline struct pg_op *pg_list_take(struct pg_list *list)
 {
     struct pg_op *op = list->first;
@@ -169,89 +182,96 @@ static inline struct pg_op *pg_list_take(struct pg_list *list)
 
 /* ---- tensor.c -------------------------------------------------------------------------------- */
 
-/* Checks the list, and says what it is: dtype, count and layout of *op and its operation. */
+/* Check the list of tensors. [out] what: dtype, count, reduction and layout of the operation. */
 enum tutti_status pg_tensors_check(const struct tutti_pg *pg, const struct tutti_tensor *tensors,
                                    int count, tutti_op_t op, struct pg_op *what);
 
 /* ---- queue.c --------------------------------------------------------------------------------- */
 
-/* What a call that submits begins with: the group is alive in this process, and *options are those
- * given, or none. */
+/* The first check of a call that submits: the group is alive in this process. [out] options: the
+ * options given, or the defaults. */
 enum tutti_status pg_call_check(const struct tutti_pg *pg, const char *call,
                                 const struct tutti_pg_call_options *given,
                                 struct tutti_pg_call_options *options);
-/* Fills what the options say, and the work, but its tensors. */
+/* Fill in what the options say, and the work except for its tensors. */
 void pg_op_begin(struct pg_op *op, const struct tutti_pg *pg,
                  const struct tutti_pg_call_options *options);
-/* CPU tensors are on no stream. */
+/* Check that CPU tensors come with TUTTI_STREAM_DEFAULT. */
 enum tutti_status pg_stream_check(const char *call, enum tutti_device device,
                                   const struct tutti_pg_call_options *options);
-/* The operation, which is complete, takes the tag's next number and a place in the queue; if it is
- * to be staged, behind what is on the stream now, which is else NULL. [out] work may be NULL. On
- * failure the operation is released. */
+/* Give the operation, which is filled in, the next number of its tag and append it to the queue.
+ * `stream` is NULL for CPU tensors. For CUDA tensors the operation waits for the work that is on
+ * *stream now. [out] work may be NULL. On failure the operation is released. */
 enum tutti_status pg_submit(struct tutti_pg *pg, const char *call, struct pg_op *op,
                             const tutti_stream_t *stream, tutti_work_t **work);
 
 /* ---- outcome.c ------------------------------------------------------------------------------- */
 
-/* Writes the thread's last error: of an operation, or, if op is NULL, of the group. */
-enum tutti_status pg_outcome_tell(const struct pg_outcome *outcome, const struct pg_op *op,
-                                  const struct pg_home *home);
+/* Fail the group's communicator: `peer` caused it. This ends the operations that the threads of the
+ * other ranks may be inside. Return the status of the communicator's first fault. */
+enum tutti_status pg_comm_fail(struct tutti_comm *comm, enum tutti_status status, int peer);
+/* Write the calling thread's last error: about an operation or, if op is NULL, about the group. */
+enum tutti_status pg_outcome_report(const struct pg_outcome *outcome, const struct pg_op *op,
+                                    const struct pg_op_pool *op_pool);
 
 /* ---- work.c ---------------------------------------------------------------------------------- */
 
 extern const struct work_class pg_work_class;
 
-/* The engine's last word on it. Calls back, then wakes who waits. */
+/* Complete the operation: call the callback, then wake the waiting threads. Releases the engine's
+ * reference. */
 void pg_op_complete(struct pg_op *op, const struct pg_outcome *outcome);
 void pg_op_release(struct pg_op *op);
-/* Whether it may be asked in this process. */
+/* Check that this process submitted the operation: the child of a fork() may not use it. */
 enum tutti_status pg_op_check(const struct pg_op *op, const char *call);
-/* The status with which it has ended, and its text; OK while it has not. */
-enum tutti_status pg_op_ended(const struct pg_op *op, bool *done);
+/* [out] done: whether the operation has ended. Return the status with which it ended and set the
+ * last error; OK while it has not ended. */
+enum tutti_status pg_op_poll(const struct pg_op *op, bool *done);
 
 /* ---- leader.c -------------------------------------------------------------------------------- */
 
-/* NULL if there is no memory. */
-struct pg_leader *pg_leader_create(struct pg_boards *boards);
+/* Return NULL if there is no memory. */
+struct pg_leader *pg_leader_create(struct pg_control *control);
 void pg_leader_destroy(struct pg_leader *leader);
-/* Takes announcements, gives verdicts; whether there were any. */
-bool pg_leader_turn(struct pg_leader *leader);
+/* Read announcements and post verdicts. Return whether there were any. */
+bool pg_leader_poll(struct pg_leader *leader);
 
 /* ---- run.c ----------------------------------------------------------------------------------- */
 
-/* Elements that travel at once where inputs are widened: 256 KiB. */
+/* Inputs of 8 and 16 bits are converted and reduced in blocks of this many elements: 256 KiB. */
 enum { PG_WIDE_ELEMENTS = 1 << 16 };
 
-/* Tensors, or the same piece of each of them, in the host's memory. */
+/* Whole tensors, or the same piece of each of them, in host memory. */
 struct pg_part {
     void *data[TUTTI_MAX_TENSORS];
     size_t count; /* elements */
 };
 
-/* Reduces a part of the operation among all ranks, each of which does the same ones. */
+/* Reduce a part of the operation among all ranks. All ranks cut the operation into the same
+ * parts. */
 enum tutti_status pg_run_part(struct tutti_pg *pg, const struct pg_op *op,
                               const struct pg_part *part, uint32_t inputs);
-/* The operation itself; `inputs` is the most of any rank. A failure is the communicator's, unless
- * that says that it has none. */
+/* Run the operation. `inputs` is the largest number of inputs on any rank. After a failure the
+ * communicator has failed, or its status is OK and the operation failed alone. */
 void pg_run(struct tutti_pg *pg, struct pg_op *op, uint32_t inputs, struct pg_outcome *outcome);
 
-/* ---- sparse_stage.c: sums of CUDA tensors -----------------------------------------------------
- */
+/* ---- sparse_staging.c: sparse sums of CUDA tensors ------------------------------------------- */
 
-/* The streams have come to the call: enqueues the copies of all entries. How that went stands in
- * op->staging. */
-void pg_sparse_bring(struct tutti_pg *pg, struct pg_op *op);
-/* They, on the host, checked. Returns INVALID (an index outside the sizes), TIMEOUT, how the copies
- * went, what ends the group's communicator. */
-enum tutti_status pg_sparse_brought(struct tutti_pg *pg, const struct pg_op *op, int64_t deadline,
-                                    struct sparse_entries *inputs);
-/* The inputs have been read: room for the union of the parts in op->sparse->result, so that it does
- * not grow. Returns NO_MEMORY, CUDA. */
-enum tutti_status pg_sparse_result_block(struct tutti_pg *pg, struct pg_op *op,
-                                         const struct sparse_entries *parts);
-/* The union, which lies there, goes to the device. Returns NO_MEMORY, CUDA. */
-enum tutti_status pg_sparse_send_back(struct tutti_pg *pg, struct pg_op *op);
+/* The caller's stream has reached the call: enqueue the copies of all entries to the host. The
+ * status of that stands in op->staging. */
+void pg_sparse_copy_in(struct tutti_pg *pg, struct pg_op *op);
+/* Wait for the copies and check the indices. [out] inputs: the entries in host memory. Returns
+ * INVALID (an index outside the sizes), TIMEOUT, the status of the copies, or what ends the group's
+ * communicator. */
+enum tutti_status pg_sparse_await_inputs(struct tutti_pg *pg, const struct pg_op *op,
+                                         int64_t deadline, struct sparse_entries *inputs);
+/* Called once the inputs have been read. Allocate op->sparse->result, large enough for the union of
+ * the parts, so that it does not grow. Returns NO_MEMORY, CUDA. */
+enum tutti_status pg_sparse_reserve_result(struct tutti_pg *pg, struct pg_op *op,
+                                           const struct sparse_entries *parts);
+/* Enqueue the copy of the union, which lies in op->sparse->result, to the device. Returns
+ * NO_MEMORY, CUDA. */
+enum tutti_status pg_sparse_copy_out(struct tutti_pg *pg, struct pg_op *op);
 
 /* ---- sparse_run.c ---------------------------------------------------------------------------- */
 
@@ -259,7 +279,8 @@ void pg_sparse_run(struct tutti_pg *pg, struct pg_op *op, struct pg_outcome *out
 
 /* ---- engine.c -------------------------------------------------------------------------------- */
 
-/* The group's thread; its argument is the group. Ends once the group stops. */
+/* The main function of the group's thread. The argument is the group. It returns once the group
+ * stops. */
 void *pg_engine(void *argument);
 
 #endif

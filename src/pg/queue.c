@@ -36,10 +36,10 @@ void pg_op_begin(struct pg_op *op, const struct tutti_pg *pg,
 {
     op->references = 2;
     op->epoch = pg->epoch;
-    op->home = pg->home;
-    pg_home_hold(op->home);
-    op->patience_ms = pg->timeout_ms;
-    op->spare = pg->boards.spare;
+    op->op_pool = pg->op_pool;
+    pg_op_pool_hold(op->op_pool);
+    op->wait_timeout_ms = pg->timeout_ms;
+    op->spare_cores = pg->control.spare_cores;
     op->timeout_ms = options->timeout_ms ? options->timeout_ms : pg->timeout_ms;
     op->deadline = deadline_after(op->timeout_ms);
     op->callback = options->callback;
@@ -118,8 +118,8 @@ static enum tutti_status op_make(const struct tutti_pg *pg, const struct tutti_t
 /* Under the lock. */
 static enum tutti_status enqueue(struct tutti_pg *pg, const char *name, struct pg_op *op)
 {
-    if (pg->over)
-        return pg_outcome_tell(&pg->fault, NULL, pg->home);
+    if (pg->has_failed)
+        return pg_outcome_report(&pg->fault, NULL, pg->op_pool);
     if (pg->stopping)
         return error_set(TUTTI_ERR_INVALID, "%s: the group is being destroyed", name);
     struct pg_tag *tag = (struct pg_tag *)pg_table_find(&pg->tags, op->key.tag, 0);
@@ -130,7 +130,7 @@ static enum tutti_status enqueue(struct tutti_pg *pg, const char *name, struct p
         tag->key.tag = op->key.tag;
         pg_table_insert(&pg->tags, &tag->key);
     }
-    op->of = tag;
+    op->tag_state = tag;
     op->key.sequence = op->work.sequence = ++tag->sequence;
     pg_list_append(&pg->queue, op);
     order_store_relaxed_u64(&pg->comm->calls, pg->comm->calls + 1);
@@ -152,7 +152,7 @@ enum tutti_status pg_submit(struct tutti_pg *pg, const char *name, struct pg_op 
 {
     enum tutti_status status = TUTTI_OK;
     if (stream)
-        status = pg_stage_begin(pg, op, *stream);
+        status = pg_staging_begin(pg, op, *stream);
     if (status != TUTTI_OK) {
         error_context(status, "%s", name);
     } else {
@@ -167,7 +167,7 @@ enum tutti_status pg_submit(struct tutti_pg *pg, const char *name, struct pg_op 
     else
         pg_op_release(op);
     if (status == TUTTI_OK)
-        pg_board_hint(pg->boards.own);
+        pg_control_wake_if_asleep(pg->control.own);
     return status;
 }
 

@@ -83,19 +83,20 @@ static void own_widen(const struct tutti_pg *pg, const struct pg_op *op, const s
             narrows[op->dtype].widen(blocks[i], part->data[i], first + done, length);
             in[i] = blocks[i];
         }
-        own_reduce(pg, op, TUTTI_FLOAT32, pg->wide + done, in, length);
+        own_reduce(pg, op, TUTTI_FLOAT32, pg->widened + done, in, length);
     }
 }
 
-static void spread(const struct tutti_pg *pg, const struct pg_op *op, const struct pg_part *part)
+static void copy_result(const struct tutti_pg *pg, const struct pg_op *op,
+                        const struct pg_part *part)
 {
     for (int i = 1; i < op->work.tensor_count; i++)
         pg->comm->isa->copy(part->data[i], part->data[0],
                             part->count * tutti_dtype_size(op->dtype));
 }
 
-static enum tutti_status run_wide(struct tutti_pg *pg, const struct pg_op *op,
-                                  const struct pg_part *part)
+static enum tutti_status run_widened(struct tutti_pg *pg, const struct pg_op *op,
+                                     const struct pg_part *part)
 {
     for (size_t first = 0; first < part->count; first += PG_WIDE_ELEMENTS) {
         size_t left = part->count - first;
@@ -103,12 +104,12 @@ static enum tutti_status run_wide(struct tutti_pg *pg, const struct pg_op *op,
         uint64_t environment = reduce_env_begin();
         own_widen(pg, op, part, first, count);
         reduce_env_end(environment);
-        enum tutti_status status = comm_all_reduce(pg->comm, pg->wide, count, TUTTI_FLOAT32,
+        enum tutti_status status = comm_all_reduce(pg->comm, pg->widened, count, TUTTI_FLOAT32,
                                                    cross_op(op->op.kind), op->timeout_ms);
         if (status != TUTTI_OK)
             return status;
         environment = reduce_env_begin();
-        narrows[op->dtype].narrow(part->data[0], pg->wide, first, count);
+        narrows[op->dtype].narrow(part->data[0], pg->widened, first, count);
         reduce_env_end(environment);
     }
     return TUTTI_OK;
@@ -136,9 +137,9 @@ enum tutti_status pg_run_part(struct tutti_pg *pg, const struct pg_op *op,
         return comm_all_reduce(pg->comm, part->data[0], part->count, op->dtype, as_given,
                                op->timeout_ms);
     enum tutti_status status =
-        narrows[op->dtype].widen ? run_wide(pg, op, part) : run_own(pg, op, part);
+        narrows[op->dtype].widen ? run_widened(pg, op, part) : run_own(pg, op, part);
     if (status == TUTTI_OK)
-        spread(pg, op, part);
+        copy_result(pg, op, part);
     return status;
 }
 
@@ -146,7 +147,7 @@ static enum tutti_status run_dense(struct tutti_pg *pg, struct pg_op *op, uint32
 {
     struct pg_part part = {.count = op->count};
     if (op->staging && op->count)
-        return pg_stage_run(pg, op, inputs);
+        return pg_staging_run(pg, op, inputs);
     for (int i = 0; i < op->work.tensor_count; i++)
         part.data[i] = op->tensors[i].data;
     return pg_run_part(pg, op, &part, inputs);

@@ -1,15 +1,18 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * What each rank of a group shows all others: bytes, of which it alone knows how many.
+ * An exchange of bytes between all ranks of a group: each rank writes bytes that the others read.
+ * The other ranks do not know their number in advance.
  *
- * A rank writes them into memory of its own that the others map, and they read them there: one
- * writer, and nothing is copied. That memory is a sealed segment without a name, which travels
- * through the handle channel when it is made, and is made anew when it is too small. There are two
- * of it, which take turns: who has seen all ranks in turn t knows that all have left turn t - 1,
- * and may write what it showed there in turn t + 1. The numbers, and the word that all is there, go
- * by all-reduces of the communicator, whose waits, deadlines and faults are all there are.
+ * A rank writes into a segment of its own, which the others have mapped, and they read them there:
+ * one writer, and no copy. The segment is a sealed memfd without a name. Its descriptor travels
+ * through the handle channel when it is made. A segment that is too small is replaced by a new one.
+ * Each rank has two segments, used alternately. A rank that has received all headers of exchange e
+ * knows that all ranks have finished reading exchange e - 1, so in exchange e + 1 it may overwrite
+ * the segment of e - 1. The headers, with the sizes and the status, travel by all-reduces of the
+ * communicator. These bring all waits, deadlines and faults, and their release makes the bytes
+ * visible.
  *
- * Where links do not join all ranks the bytes go along the links: by an all-reduce, too.
+ * If links do not join all ranks, the bytes travel along the links, by an all-reduce, too.
  */
 #ifndef TUTTI_PG_SHARE_H
 #define TUTTI_PG_SHARE_H
@@ -18,35 +21,38 @@
 
 struct pg_share;
 
-/* What for: a communicator has one of each at most. */
+/* The purpose. A communicator has at most one share of each purpose. */
 enum pg_share_use { PG_SHARE_SPARSE, PG_SHARE_BOUNCE };
 
-/* What a rank shows; it stays until the own next turn but one begins. */
-struct pg_shown {
-    const unsigned char *bytes; /* aligned to a line */
+/* A rank's bytes as this process maps them. They are valid until this rank begins its next exchange
+ * but one. */
+struct pg_view {
+    const unsigned char *bytes; /* aligned to a cache line */
     size_t size;
 };
 
-/* NULL if there is no memory. */
+/* Return NULL if there is no memory. */
 struct pg_share *pg_share_create(struct tutti_comm *comm, enum pg_share_use use);
 /* Takes NULL. */
 void pg_share_destroy(struct pg_share *share);
-/* In a child of fork(): gives up the copy. Takes NULL. */
-void pg_share_forget(struct pg_share *share);
+/* In the child of a fork(): free the copy of the handle. Takes NULL. */
+void pg_share_abandon(struct pg_share *share);
 
-/* Local: memory of so many bytes, aligned to a line, for what is shown next. Returns NO_MEMORY,
- * SYSTEM; then pg_share_show() is called with it all the same. */
+/* Local. [out] memory: at least `bytes`, aligned to a cache line, for the next exchange. Returns
+ * NO_MEMORY, SYSTEM; the caller then passes that status to pg_share_exchange(). */
 enum tutti_status pg_share_reserve(struct pg_share *share, size_t bytes, int64_t timeout_ms,
                                    void **memory);
-/* The same of a segment, which is mapped once more; the descriptor stays the caller's. */
-enum tutti_status pg_share_offer(struct pg_share *share, int fd, size_t bytes, int64_t timeout_ms);
+/* Local. Use the segment behind `fd` for the next exchange. It is mapped once more; the caller
+ * keeps the descriptor. */
+enum tutti_status pg_share_use_segment(struct pg_share *share, int fd, size_t bytes,
+                                       int64_t timeout_ms);
 /*
- * Collective: the first `bytes` of it, or, if `status` is not OK, that this rank has nothing and
- * why. [out] shown, of each rank. If any has nothing, or cannot take what the others have, all get
- * the status of the first of them, with *culprit; else *culprit is -1, as it is if the communicator
- * has failed.
+ * Collective. Offer the first `bytes` of the own segment to all ranks; if `status` is not OK, tell
+ * them that this rank has nothing, and why. [out] views: each rank's bytes. If a rank has nothing,
+ * or cannot map another rank's segment, all ranks return the status of the first such rank and set
+ * *failed_rank to it. Otherwise *failed_rank is -1, also if the communicator has failed.
  */
-enum tutti_status pg_share_show(struct pg_share *share, enum tutti_status status, size_t bytes,
-                                int64_t timeout_ms, struct pg_shown *shown, int *culprit);
+enum tutti_status pg_share_exchange(struct pg_share *share, enum tutti_status status, size_t bytes,
+                                    int64_t timeout_ms, struct pg_view *views, int *failed_rank);
 
 #endif

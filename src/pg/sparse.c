@@ -23,20 +23,20 @@
 
 enum {
     LINE_BYTES = 64,
-    FEW = 64,    /* pairs that are sorted by insertion */
-    SOME = 1024, /* pairs whose digits have FEW_BITS at most */
-    FEW_BITS = 8,
+    INSERTION_MOST = 64, /* pairs that are sorted by insertion */
+    SHORT_MOST = 1024,   /* pairs whose digits have FEW_BITS at most */
+    SHORT_BITS = 8,
     DIGIT_BITS = 11,   /* else: the counters of a digit stay in the first cache */
     CHAIN_BLOCK = 512, /* accumulators that stay in the first cache */
     CHAIN_SHORT = 3,   /* rows whose balanced tree adds them one by one */
-    AT_BITS = 48,      /* of a place */
+    ENTRY_BITS = 48,   /* of a place */
 };
-_Static_assert(SPARSE_INPUTS == 1 << (64 - AT_BITS), "an input's number is the rest of a place");
+_Static_assert(SPARSE_INPUTS == 1 << (64 - ENTRY_BITS), "an input's number is the rest of a place");
 
 /* What is sorted. The place of an entry is its input's number and its own number in there. */
 struct pair {
     uint64_t key;
-    uint64_t place;
+    uint64_t position;
 };
 
 /* Several inputs as one list. */
@@ -51,7 +51,7 @@ struct list {
 
 /* to = the sum of the rows of entries that have one key; each row has a byte at least. */
 typedef void sum_fn(const struct sparse_worker *worker, const struct list *list,
-                    const struct pair *group, size_t n, void *to);
+                    const struct pair *equal, size_t n, void *to);
 
 /* ---- memory ---------------------------------------------------------------------------------- */
 
@@ -145,26 +145,26 @@ static struct list list_of(const struct sparse_shape *shape, const struct sparse
     return list;
 }
 
-static int input_of(uint64_t place)
+static int input_of(uint64_t position)
 {
-    return (int)(place >> AT_BITS);
+    return (int)(position >> ENTRY_BITS);
 }
 
-static size_t at_of(uint64_t place)
+static size_t entry_of(uint64_t position)
 {
-    return place & ((UINT64_C(1) << AT_BITS) - 1);
+    return position & ((UINT64_C(1) << ENTRY_BITS) - 1);
 }
 
-static const void *row_of(const struct list *list, uint64_t place)
+static const void *row_of(const struct list *list, uint64_t position)
 {
-    return (const unsigned char *)list->inputs[input_of(place)].values +
-           at_of(place) * list->row_bytes;
+    return (const unsigned char *)list->inputs[input_of(position)].values +
+           entry_of(position) * list->row_bytes;
 }
 
-static int64_t index_of(const struct list *list, uint64_t place, int dim)
+static int64_t index_of(const struct list *list, uint64_t position, int dim)
 {
-    const struct sparse_entries *input = &list->inputs[input_of(place)];
-    return input->indices[(size_t)dim * input->nnz + at_of(place)];
+    const struct sparse_entries *input = &list->inputs[input_of(position)];
+    return input->indices[(size_t)dim * input->nnz + entry_of(position)];
 }
 
 static bool same_index(const struct list *list, uint64_t a, uint64_t b)
@@ -196,7 +196,7 @@ static void pairs_make(const struct list *list, int first, int end, struct pair 
     for (int input = 0; input < list->count; input++) {
         const size_t nnz = list->inputs[input].nnz;
         for (size_t i = 0; i < nnz; i++)
-            pairs[i] = (struct pair){0, (uint64_t)input << AT_BITS | i};
+            pairs[i] = (struct pair){0, (uint64_t)input << ENTRY_BITS | i};
         for (int dim = first; dim < end && nnz > 0; dim++) {
             const uint64_t size = (uint64_t)list->shape->sizes[dim];
             const int64_t *indices = list->inputs[input].indices + (size_t)dim * nnz;
@@ -214,7 +214,7 @@ static void pairs_rekey(const struct list *list, int first, int end, struct pair
         pairs[i].key = 0;
         for (int dim = first; dim < end; dim++)
             pairs[i].key = pairs[i].key * (uint64_t)list->shape->sizes[dim] +
-                           (uint64_t)index_of(list, pairs[i].place, dim);
+                           (uint64_t)index_of(list, pairs[i].position, dim);
     }
 }
 
@@ -232,30 +232,31 @@ static void insertion_sort(struct pair *pairs, size_t count)
 /* One pass of the radix: by `bits` bits from `shift` on, equal ones in the order that they have. */
 static void digit_sort(struct pair *to, const struct pair *from, size_t count, int shift, int bits)
 {
-    size_t place[1 << DIGIT_BITS], next = 0;
+    size_t position[1 << DIGIT_BITS], next = 0;
     const uint64_t digits = UINT64_C(1) << bits;
     for (uint64_t digit = 0; digit < digits; digit++)
-        place[digit] = 0;
+        position[digit] = 0;
     for (size_t i = 0; i < count; i++)
-        place[from[i].key >> shift & (digits - 1)]++;
+        position[from[i].key >> shift & (digits - 1)]++;
     for (uint64_t digit = 0; digit < digits; digit++) {
-        const size_t those = place[digit];
-        place[digit] = next;
+        const size_t those = position[digit];
+        position[digit] = next;
         next += those;
     }
     for (size_t i = 0; i < count; i++)
-        to[place[from[i].key >> shift & (digits - 1)]++] = from[i];
+        to[position[from[i].key >> shift & (digits - 1)]++] = from[i];
 }
 
 /* Sorts keys below `values`, stable. Returns which of the two has the result. */
 static struct pair *keys_sort(struct pair *pairs, struct pair *spare, size_t count, uint64_t values)
 {
-    if (count <= FEW) {
+    if (count <= INSERTION_MOST) {
         insertion_sort(pairs, count);
         return pairs;
     }
     const int bits = values > 1 ? 64 - __builtin_clzll(values - 1) : 0;
-    const int most = count < SOME ? FEW_BITS : DIGIT_BITS, passes = (bits + most - 1) / most;
+    const int most = count < SHORT_MOST ? SHORT_BITS : DIGIT_BITS,
+              passes = (bits + most - 1) / most;
     for (int pass = 0; pass < passes; pass++) {
         const int shift = bits * pass / passes, end = bits * (pass + 1) / passes;
         digit_sort(spare, pairs, count, shift, end - shift);
@@ -282,10 +283,10 @@ static struct pair *list_sort(const struct list *list, struct pair *pairs, struc
         pairs_rekey(list, first, end, sorted);
         sorted = keys_sort(sorted, sorted == pairs ? spare : pairs, list->nnz, values);
     }
-    uint64_t key = 0, place = list->nnz > 0 ? sorted[0].place : 0;
+    uint64_t key = 0, position = list->nnz > 0 ? sorted[0].position : 0;
     for (size_t i = 0; i < list->nnz; i++) {
-        key += !same_index(list, place, sorted[i].place);
-        place = sorted[i].place;
+        key += !same_index(list, position, sorted[i].position);
+        position = sorted[i].position;
         sorted[i].key = key;
     }
     return sorted;
@@ -294,20 +295,20 @@ static struct pair *list_sort(const struct list *list, struct pair *pairs, struc
 /* ---- chains: rows added one by one ----------------------------------------------------------- */
 
 /* to = round(row + row + ...), elements at to at + count - 1, count up to CHAIN_BLOCK. */
-typedef void chain_fn(void *to, const struct list *list, const struct pair *group, size_t n,
+typedef void chain_fn(void *to, const struct list *list, const struct pair *equal, size_t n,
                       size_t at, size_t count);
 
 #define DEFINE_CHAIN(T, element, accumulator, sum, store)                                          \
-    static void T##_chain(void *to, const struct list *list, const struct pair *group, size_t n,   \
+    static void T##_chain(void *to, const struct list *list, const struct pair *equal, size_t n,   \
                           size_t at, size_t count)                                                 \
     {                                                                                              \
         accumulator sums[CHAIN_BLOCK];                                                             \
-        const element *row = (const element *)row_of(list, group[0].place) + at;                   \
+        const element *row = (const element *)row_of(list, equal[0].position) + at;                \
         element *result = (element *)to + at;                                                      \
         for (size_t i = 0; i < count; i++)                                                         \
             sums[i] = numeric_##T##_load(row[i]);                                                  \
         for (size_t k = 1; k < n; k++) {                                                           \
-            row = (const element *)row_of(list, group[k].place) + at;                              \
+            row = (const element *)row_of(list, equal[k].position) + at;                           \
             for (size_t i = 0; i < count; i++)                                                     \
                 sums[i] = sum(sums[i], numeric_##T##_load(row[i]));                                \
         }                                                                                          \
@@ -342,22 +343,22 @@ static chain_fn *const chains[TUTTI_DTYPE_COUNT] = {
 
 /* A rank's own entries: one by one, and what is alone as it is. */
 static void chain_sum(const struct sparse_worker *worker, const struct list *list,
-                      const struct pair *group, size_t n, void *to)
+                      const struct pair *equal, size_t n, void *to)
 {
     const enum tutti_dtype dtype = list->shape->dtype;
     const size_t count = list->row_bytes / dtype_bytes(dtype);
     if (n == 1) {
         copy_fn *copy = worker->stream ? worker->isa->copy_stream : worker->isa->copy;
-        copy(to, row_of(list, group->place), list->row_bytes);
+        copy(to, row_of(list, equal->position), list->row_bytes);
     } else if (n <= CHAIN_SHORT) {
         const void *in[CHAIN_SHORT];
         for (size_t i = 0; i < n; i++)
-            in[i] = row_of(list, group[i].place);
+            in[i] = row_of(list, equal[i].position);
         const struct reduce_call call = {.out = to, .in = in, .n = (int)n, .count = count};
         reduce_function(worker->isa, dtype, TUTTI_OP_SUM)(&call);
     } else {
         for (size_t at = 0; at < count; at += CHAIN_BLOCK)
-            chains[dtype](to, list, group, n, at,
+            chains[dtype](to, list, equal, n, at,
                           count - at < CHAIN_BLOCK ? count - at : CHAIN_BLOCK);
     }
 }
@@ -365,7 +366,7 @@ static void chain_sum(const struct sparse_worker *worker, const struct list *lis
 /* ---- trees: the rows of several leaves ------------------------------------------------------- */
 
 /* The leaf without the bits of the levels that are not in `levels`. */
-static int slot_of(int leaf, uint64_t levels)
+static int compressed_leaf(int leaf, uint64_t levels)
 {
     int slot = 0;
     for (int bit = 1; levels; levels &= levels - 1, bit <<= 1)
@@ -389,12 +390,12 @@ static int tree_of(uint64_t present, const void *const *rows, const void *neutra
         levels |= UINT64_C(1) << (31 - __builtin_clz((unsigned)(leaf ^ last)));
         last = leaf;
     }
-    const int n = slot_of(last, levels) + 1;
+    const int n = compressed_leaf(last, levels) + 1;
     for (int i = 0; i < n; i++)
         in[i] = neutral;
     for (uint64_t rest = present; rest; rest &= rest - 1) {
         const int leaf = __builtin_ctzll(rest);
-        in[slot_of(leaf, levels)] = rows[leaf];
+        in[compressed_leaf(leaf, levels)] = rows[leaf];
     }
     return n;
 }
@@ -410,19 +411,19 @@ static void neutral_fill(enum tutti_dtype dtype, unsigned char *row, size_t row_
 
 /* The entries of several ranks. A rank that has an index twice misbehaves: its last one counts. */
 static void tree_sum(const struct sparse_worker *worker, const struct list *list,
-                     const struct pair *group, size_t n, void *to)
+                     const struct pair *equal, size_t n, void *to)
 {
     const enum tutti_dtype dtype = list->shape->dtype;
     const void *rows[TUTTI_MAX_RANKS], *in[TUTTI_MAX_RANKS];
     struct reduce_call call = {
         .out = to, .in = in, .n = 1, .count = list->row_bytes / dtype_bytes(dtype)};
-    in[0] = row_of(list, group[0].place);
+    in[0] = row_of(list, equal[0].position);
     if (n > 1) {
         uint64_t present = 0;
         for (size_t i = 0; i < n; i++) {
-            const int leaf = input_of(group[i].place);
+            const int leaf = input_of(equal[i].position);
             present |= UINT64_C(1) << leaf;
-            rows[leaf] = row_of(list, group[i].place);
+            rows[leaf] = row_of(list, equal[i].position);
         }
         call.n = tree_of(present, rows, list->neutral, in);
     }
@@ -440,19 +441,19 @@ static size_t count_distinct(const struct pair *sorted, size_t count)
 }
 
 /* Writes each distinct index and the sum of its rows. */
-static void groups_sum(const struct sparse_worker *worker, const struct list *list,
+static void sums_write(const struct sparse_worker *worker, const struct list *list,
                        const struct pair *sorted, size_t distinct, sum_fn *sum, int64_t *indices,
                        unsigned char *values)
 {
     const uint64_t environment = reduce_env_begin();
-    const struct pair *group = sorted, *next, *const end = sorted + list->nnz;
-    for (size_t i = 0; i < distinct; i++, group = next) {
-        for (next = group + 1; next < end && next->key == group->key; next++)
+    const struct pair *equal = sorted, *next, *const end = sorted + list->nnz;
+    for (size_t i = 0; i < distinct; i++, equal = next) {
+        for (next = equal + 1; next < end && next->key == equal->key; next++)
             ;
         for (int dim = 0; dim < list->shape->sparse_dim; dim++)
-            indices[(size_t)dim * distinct + i] = index_of(list, group->place, dim);
+            indices[(size_t)dim * distinct + i] = index_of(list, equal->position, dim);
         if (list->row_bytes > 0)
-            sum(worker, list, group, (size_t)(next - group), values + i * list->row_bytes);
+            sum(worker, list, equal, (size_t)(next - equal), values + i * list->row_bytes);
     }
     reduce_env_end(environment);
 }
@@ -462,7 +463,7 @@ static enum tutti_status list_sum(struct sparse_worker *worker, struct list *lis
                                   size_t neutral_bytes, struct sparse_result *result)
 {
     size_t size = 0;
-    bool fits = list->nnz >> AT_BITS == 0 && plan(&size, list->nnz, sizeof(struct pair));
+    bool fits = list->nnz >> ENTRY_BITS == 0 && plan(&size, list->nnz, sizeof(struct pair));
     const size_t spare_at = size;
     fits = fits && plan(&size, list->nnz, sizeof(struct pair));
     const size_t neutral_at = size;
@@ -479,7 +480,7 @@ static enum tutti_status list_sum(struct sparse_worker *worker, struct list *lis
     const size_t distinct = count_distinct(sorted, list->nnz);
     status = result_reserve(list, distinct, result, &indices, &values);
     if (status == TUTTI_OK)
-        groups_sum(worker, list, sorted, distinct, sum, indices, values);
+        sums_write(worker, list, sorted, distinct, sum, indices, values);
     return status;
 }
 

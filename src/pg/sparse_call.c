@@ -138,8 +138,8 @@ static enum tutti_status sparse_make(const struct tutti_sparse_tensor *tensors, 
         sparse->tensors[i].sizes = sizes;
     sparse->shape = shape_of(&sparse->tensors[0]);
     sparse->result = (struct sparse_result){0};
-    sparse->there = 0;
-    sparse->text[0] = '\0';
+    sparse->result_ready = 0;
+    sparse->error_text[0] = '\0';
     sparse->count = count;
     *made = sparse;
     return TUTTI_OK;
@@ -235,8 +235,8 @@ enum tutti_status tutti_work_sparse_result(tutti_work_t *work, struct tutti_spar
     if (status != TUTTI_OK)
         return status;
     const struct pg_sparse *sparse = op->sparse;
-    if (!order_load_acquire_u32(&sparse->there)) { /* H7a pairs H7 */
-        status = pg_op_ended(op, &done);
+    if (!order_load_acquire_u32(&sparse->result_ready)) { /* H7a pairs H7 */
+        status = pg_op_poll(op, &done);
         return done ? status
                     : error_set(TUTTI_ERR_INVALID, "%s: %s is not done: wait for it first", name,
                                 work->title);

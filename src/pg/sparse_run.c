@@ -3,13 +3,13 @@
  * A sparse sum on the group's thread, once all ranks have submitted it.
  *
  *     block_make()     coalesces the own inputs into memory that the others read
- *     pg_share_show()  shows it to them, and theirs to this rank: share.h
+ *     pg_share_exchange()  shows it to them, and theirs to this rank: share.h
  *     blocks_read()    compares what they say of their tensors
  *     unite()          sums them up, in leaf order, into memory of the work's
  *
  * A block is the rank's metadata, then, on a line of its own, its entries. All ranks find the same
  * difference, since all compare all blocks with rank 0's in order of ranks. Tensors of devices
- * are staged before the first step and behind the last one: sparse_stage.c.
+ * are staged before the first step and behind the last one: sparse_staging.c.
  */
 #include "deadline.h"
 #include "error.h"
@@ -43,8 +43,8 @@ static bool block_bytes(const struct sparse_shape *shape, size_t nnz, size_t *by
 static void entries_copy(const struct tutti_pg *pg, const struct sparse_shape *shape,
                          const struct sparse_entries *from, unsigned char *to)
 {
-    const struct sparse_entries place = sparse_entries_at(shape, to, from->nnz);
-    const size_t values_at = (size_t)((const unsigned char *)place.values - to);
+    const struct sparse_entries target = sparse_entries_at(shape, to, from->nnz);
+    const size_t values_at = (size_t)((const unsigned char *)target.values - to);
     copy_fn *copy = pg->worker.stream ? pg->comm->isa->copy_stream : pg->comm->isa->copy;
     if (values_at)
         copy(to, from->indices, (size_t)shape->sparse_dim * from->nnz * sizeof *from->indices);
@@ -65,7 +65,7 @@ static enum tutti_status inputs_read(struct tutti_pg *pg, const struct pg_op *op
     }
     if (!op->staging)
         return TUTTI_OK;
-    return pg_sparse_brought(pg, op, deadline_after(op->timeout_ms), inputs);
+    return pg_sparse_await_inputs(pg, op, deadline_after(op->timeout_ms), inputs);
 }
 
 static enum tutti_status block_make(struct tutti_pg *pg, const struct pg_op *op, size_t *bytes)
@@ -107,48 +107,48 @@ static enum tutti_status block_make(struct tutti_pg *pg, const struct pg_op *op,
 }
 
 /* What one rank says of its tensor, trusting none of it. */
-static enum tutti_status meta_read(const struct pg_shown *shown, int rank,
+static enum tutti_status meta_read(const struct pg_view *views, int rank,
                                    struct sparse_shape *shape, size_t *nnz)
 {
     struct sparse_meta meta = {.bytes = 0};
-    if (shown->size >= sizeof meta)
-        memcpy(&meta, shown->bytes, sizeof meta);
-    return sparse_meta_decode(shown->bytes, meta.bytes < shown->size ? meta.bytes : shown->size,
+    if (views->size >= sizeof meta)
+        memcpy(&meta, views->bytes, sizeof meta);
+    return sparse_meta_decode(views->bytes, meta.bytes < views->size ? meta.bytes : views->size,
                               rank, shape, nnz);
 }
 
 /* One rank's entries, of this rank's shape: so what it says meanwhile does not matter. */
-static enum tutti_status entries_read(const struct pg_shown *shown, int rank,
+static enum tutti_status entries_read(const struct pg_view *views, int rank,
                                       const struct sparse_shape *shape, size_t nnz,
                                       struct sparse_entries *entries)
 {
     size_t needed;
-    if (!block_bytes(shape, nnz, &needed) || needed > shown->size)
+    if (!block_bytes(shape, nnz, &needed) || needed > views->size)
         return error_set(TUTTI_ERR_MISMATCH,
                          "rank %d says that it has %zu entries, but shows %zu bytes", rank, nnz,
-                         shown->size);
+                         views->size);
     *entries =
-        sparse_entries_at(shape, shown->bytes + entries_offset(sparse_meta_bytes(shape)), nnz);
+        sparse_entries_at(shape, views->bytes + entries_offset(sparse_meta_bytes(shape)), nnz);
     return TUTTI_OK;
 }
 
 /* [out] parts in leaf order. */
 static enum tutti_status blocks_read(const struct tutti_pg *pg, const struct sparse_shape *own,
-                                     const struct pg_shown *shown, struct sparse_entries *parts,
+                                     const struct pg_view *views, struct sparse_entries *parts,
                                      struct pg_outcome *outcome)
 {
     struct sparse_shape first, shape;
     size_t nnz[TUTTI_MAX_RANKS];
     enum tutti_status status = TUTTI_OK;
     for (int r = 0; r < pg->comm->world_size && status == TUTTI_OK; r++) {
-        status = meta_read(&shown[r], r, r ? &shape : &first, &nnz[r]);
+        status = meta_read(&views[r], r, r ? &shape : &first, &nnz[r]);
         if (status == TUTTI_OK && r)
             status = sparse_meta_compare(&first, 0, &shape, r);
         outcome->peer = r;
     }
     for (int leaf = 0; leaf < pg->comm->world_size && status == TUTTI_OK; leaf++) {
         int r = pg->comm->cpu.order[leaf];
-        status = entries_read(&shown[r], r, own, nnz[r], &parts[leaf]);
+        status = entries_read(&views[r], r, own, nnz[r], &parts[leaf]);
         outcome->peer = r;
     }
     if (status == TUTTI_OK)
@@ -158,22 +158,22 @@ static enum tutti_status blocks_read(const struct tutti_pg *pg, const struct spa
     return status;
 }
 
-static enum tutti_status unite(struct tutti_pg *pg, struct pg_op *op,
-                               const struct sparse_entries *parts)
+static enum tutti_status union_make(struct tutti_pg *pg, struct pg_op *op,
+                                    const struct sparse_entries *parts)
 {
     struct pg_sparse *sparse = op->sparse;
     enum tutti_status status = TUTTI_OK;
     if (op->staging)
-        status = pg_sparse_result_block(pg, op, parts);
+        status = pg_sparse_reserve_result(pg, op, parts);
     else
-        sparse->result.memory = pg_home_take(pg->home);
+        sparse->result.memory = pg_op_pool_take(pg->op_pool);
     if (status == TUTTI_OK)
         status =
             sparse_union(&pg->worker, &sparse->shape, parts, pg->comm->world_size, &sparse->result);
     if (op->staging) {
         sparse->result.memory = (struct sparse_memory){.bytes = NULL}; /* it is the block */
         if (status == TUTTI_OK)
-            status = pg_sparse_send_back(pg, op);
+            status = pg_sparse_copy_out(pg, op);
     }
     if (status != TUTTI_OK)
         return error_context(status, "rank %d has no room for the result", pg->comm->rank);
@@ -183,22 +183,22 @@ static enum tutti_status unite(struct tutti_pg *pg, struct pg_op *op,
 
 void pg_sparse_run(struct tutti_pg *pg, struct pg_op *op, struct pg_outcome *outcome)
 {
-    struct pg_shown shown[TUTTI_MAX_RANKS];
+    struct pg_view views[TUTTI_MAX_RANKS];
     struct sparse_entries parts[TUTTI_MAX_RANKS];
-    int culprit;
+    int failed_rank;
     size_t bytes = 0;
     enum tutti_status status = block_make(pg, op, &bytes);
-    status = pg_share_show(pg->share, status, bytes, op->timeout_ms, shown, &culprit);
-    if (culprit >= 0)
-        outcome->rank = outcome->peer = culprit;
+    status = pg_share_exchange(pg->share, status, bytes, op->timeout_ms, views, &failed_rank);
+    if (failed_rank >= 0)
+        outcome->rank = outcome->peer = failed_rank;
     POINT("sparse.shown");
     if (status == TUTTI_OK)
-        status = blocks_read(pg, &op->sparse->shape, shown, parts, outcome);
+        status = blocks_read(pg, &op->sparse->shape, views, parts, outcome);
     if (status == TUTTI_OK)
-        status = unite(pg, op, parts);
+        status = union_make(pg, op, parts);
     outcome->status = status;
     if (status == TUTTI_ERR_MISMATCH)
         outcome->expected = outcome->seen = op->operation;
     if (status != TUTTI_OK)
-        snprintf(op->sparse->text, sizeof op->sparse->text, "%s", tutti_last_error());
+        snprintf(op->sparse->error_text, sizeof op->sparse->error_text, "%s", tutti_last_error());
 }

@@ -61,11 +61,11 @@ static enum tutti_status order_read(const struct tutti_tensor *tensor, int index
                                     struct layout_operation *operation)
 {
     int64_t expected = 1;
-    for (uint8_t place = 0;; place++) {
+    for (uint8_t position = 0;; position++) {
         int next = -1;
         /* Of two equal strides, which overlap, either one is found out. */
         for (int d = tensor->dims - 1; d >= 0; d--) {
-            if (tensor->sizes[d] == 1 || operation->order[d] != LAYOUT_NO_PLACE)
+            if (tensor->sizes[d] == 1 || operation->order[d] != LAYOUT_NO_POSITION)
                 continue;
             if (next < 0 || tensor->strides[d] < tensor->strides[next])
                 next = d;
@@ -77,7 +77,7 @@ static enum tutti_status order_read(const struct tutti_tensor *tensor, int index
                              "%s: tensors[%d] is not dense or overlaps itself: strides[%d] is "
                              "%" PRId64 ", expected %" PRId64 ": copy it to dense memory",
                              call, index, next, tensor->strides[next], expected);
-        operation->order[next] = place;
+        operation->order[next] = position;
         expected *= tensor->sizes[next];
     }
 }
@@ -88,15 +88,15 @@ static enum tutti_status layout_read(const struct tutti_tensor *tensor, int inde
     enum tutti_status status = count_read(tensor, index, count);
     if (status != TUTTI_OK)
         return status;
-    memset(operation->order, LAYOUT_NO_PLACE, sizeof operation->order);
+    memset(operation->order, LAYOUT_NO_POSITION, sizeof operation->order);
     operation->dims = (uint16_t)tensor->dims;
     if (tensor->dims)
         memcpy(operation->sizes, tensor->sizes, (size_t)tensor->dims * sizeof *tensor->sizes);
     if (*count > 1 && *count <= SIGNATURE_COUNT_MAX && tensor->strides)
         return order_read(tensor, index, operation);
-    for (int d = tensor->dims - 1, place = 0; *count > 1 && d >= 0; d--)
+    for (int d = tensor->dims - 1, position = 0; *count > 1 && d >= 0; d--)
         if (tensor->sizes[d] != 1)
-            operation->order[d] = (uint8_t)place++;
+            operation->order[d] = (uint8_t)position++;
     return TUTTI_OK;
 }
 

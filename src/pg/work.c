@@ -27,10 +27,10 @@ static void op_free(struct pg_op *op, bool child)
     if (sparse && child && !op->staging)
         sparse_memory_fini(&sparse->result.memory);
     else if (sparse && !child)
-        pg_home_give(op->home, sparse->result.memory);
-    pg_stage_free(op->staging, child);
+        pg_op_pool_give(op->op_pool, sparse->result.memory);
+    pg_staging_free(op->staging, child);
     if (!child)
-        pg_home_release(op->home);
+        pg_op_pool_release(op->op_pool);
     free(sparse);
     free(op);
 }
@@ -47,14 +47,14 @@ void pg_op_complete(struct pg_op *op, const struct pg_outcome *outcome)
     if (outcome->status != TUTTI_OK)
         op->outcome = *outcome;
     if (op->sparse && outcome->status == TUTTI_OK)
-        order_store_release_u32(&op->sparse->there, 1); /* H7 pairs H7a: the result */
+        order_store_release_u32(&op->sparse->result_ready, 1); /* H7 pairs H7a: the result */
     if (op->callback)
         op->callback(op->context, &op->work, outcome->status);
     /* H5 pairs H5a: outcome and tensors. An exchange, so that no waiter between is missed. */
     if (order_exchange_u32(&op->state, PG_DONE) == PG_AWAITED)
         futex_wake_all(&op->state);
     if (op->staging)
-        pg_stage_open(op);
+        pg_staging_release_streams(op);
     pg_op_release(op);
 }
 
@@ -69,7 +69,8 @@ enum tutti_status pg_op_check(const struct pg_op *op, const char *call)
 
 static enum tutti_status op_status(const struct pg_op *op)
 {
-    return op->outcome.status == TUTTI_OK ? TUTTI_OK : pg_outcome_tell(&op->outcome, op, op->home);
+    return op->outcome.status == TUTTI_OK ? TUTTI_OK
+                                          : pg_outcome_report(&op->outcome, op, op->op_pool);
 }
 
 static bool is_done(const struct pg_op *op)
@@ -77,7 +78,7 @@ static bool is_done(const struct pg_op *op)
     return order_load_acquire_u32(&op->state) == PG_DONE; /* H5a pairs H5 */
 }
 
-enum tutti_status pg_op_ended(const struct pg_op *op, bool *done)
+enum tutti_status pg_op_poll(const struct pg_op *op, bool *done)
 {
     *done = is_done(op);
     return *done ? op_status(op) : TUTTI_OK;
@@ -89,9 +90,9 @@ static enum tutti_status op_test(struct tutti_work *work, const char *call, bool
     enum tutti_status status = pg_op_check(op, call);
     if (status != TUTTI_OK)
         return status;
-    status = pg_op_ended(op, done);
+    status = pg_op_poll(op, done);
     if (!*done)
-        pg_board_wake(pg_home_board(op->home)); /* who asks is in a hurry */
+        pg_control_wake(pg_op_pool_control_ring(op->op_pool)); /* who asks is in a hurry */
     return status;
 }
 
@@ -101,15 +102,15 @@ static enum tutti_status op_result(struct tutti_work *work, const char *call, in
     enum tutti_status status = pg_op_check(op, call);
     if (status != TUTTI_OK)
         return status;
-    const int spins = op->spare ? SPINS_SPARE : SPINS;
-    for (int turn = 0; turn < spins; turn++) {
+    const int spins = op->spare_cores ? SPINS_SPARE : SPINS;
+    for (int i = 0; i < spins; i++) {
         if (is_done(op))
             return op_status(op);
-        if (turn == 0)
-            pg_board_wake(pg_home_board(op->home));
-        spin_rest(turn);
+        if (i == 0)
+            pg_control_wake(pg_op_pool_control_ring(op->op_pool));
+        spin_rest(i);
     }
-    timeout_ms = timeout_ms ? timeout_ms : op->patience_ms;
+    timeout_ms = timeout_ms ? timeout_ms : op->wait_timeout_ms;
     int64_t deadline = deadline_after(timeout_ms);
     while (!is_done(op)) {
         int64_t left = deadline_left_ms(deadline);
@@ -134,8 +135,9 @@ static enum tutti_status staged_wait(struct pg_op *op, const char *call, tutti_s
         return status;
     if (is_done(op))
         return op_status(op);
-    pg_board_wake(pg_home_board(op->home)); /* first: it wakes while the gate is launched */
-    status = pg_stage_wait(op, stream, &full);
+    pg_control_wake(
+        pg_op_pool_control_ring(op->op_pool)); /* first: it wakes while the gate is launched */
+    status = pg_staging_wait(op, stream, &full);
     if (status != TUTTI_OK)
         return error_context(status, "%s", call);
     return full ? op_result(&op->work, call, -1) : TUTTI_OK;

@@ -125,7 +125,7 @@ static int stopped_tag(struct ranks *ranks, int rank, tutti_pg_t *pg)
     return 0;
 }
 
-/* The last rank may not make a file: what it shows to the others is one. All hear of it, and once
+/* The last rank may not make a file, and its segment is one. All ranks get the error, and once
  * it may again all goes on. Of processes alone: threads have the limit in common. */
 static int no_memory(struct ranks *ranks, int rank, tutti_pg_t *pg)
 {
@@ -147,8 +147,7 @@ static int no_memory(struct ranks *ranks, int rank, tutti_pg_t *pg)
         RANKS_CHECK(pg_sparse_sum(pg, indices, values, MORE, 0, 0, &work) == TUTTI_OK);
         enum tutti_status status = tutti_work_result(work, RANKS_TIMEOUT_MS);
         RANKS_CHECK(status == (turn < 2 ? TUTTI_ERR_NO_MEMORY : TUTTI_OK));
-        snprintf(text, sizeof text, last ? "file size limit" : "rank %d could not do its part",
-                 ranks->size - 1);
+        snprintf(text, sizeof text, last ? "file size limit" : "rank %d failed (", ranks->size - 1);
         RANKS_CHECK(turn > 1 || strstr(tutti_last_error(), text));
         tutti_work_destroy(work);
     }

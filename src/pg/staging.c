@@ -1,22 +1,20 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * CUDA tensors through the host. The thread begins once it sees that the caller's stream has come
- * to the call: small tensors are copied in at once, others when all ranks have come. Then piece by
- * piece:
+ * CUDA tensors through the host. The group's thread begins once the caller's stream has reached the
+ * point of the submission. It copies small tensors to the host at once, others when all ranks have
+ * announced the operation. An operation is cut into pieces, at the same bounds on all ranks. Three
+ * steps run at the same time:
  *
- *     copy in k + 1 and k + 2, reduce k among the hosts, copy out k - 1
+ *     copy in pieces k + 1 and k + 2, reduce piece k on the hosts, copy out piece k - 1
  *
- * all at the same time, for the two ways of the bus have a stream each, and where there are cores
- * to spare another thread, the courier, makes the calls that have the copies done. Pieces have the
- * same bounds on all ranks. The block has room for PIECES of them; where the tensors came ahead,
- * for all.
+ * Each direction of the bus has a stream of its own. If there are idle cores, another thread, the
+ * copy thread, makes the CUDA calls that start the copies. The pinned block has room for PIECES
+ * pieces, or for all if the tensors were copied early.
  *
- * The hosts reduce in the block, or the bounce buffer, a piece at a time, what run.c would reduce
- * in the tensors.
+ * The hosts reduce each piece in the block, or in the bounce buffer, by pg_run_part() of run.c.
  */
-#include "pg/stage.h"
+#include "pg/staging.h"
 
-#include "cpu/group.h"
 #include "cpu/team.h"
 #include "deadline.h"
 #include "error.h"
@@ -31,49 +29,51 @@
 #include <time.h>
 
 enum {
-    AHEAD_BYTES = 64 << 10, /* of all tensors: up to here they are copied in ahead */
-    PIECES = PG_SLOTS,      /* of each tensor that a block has room for, or the bounce buffer */
-    PIECES_OUT = 2,         /* of them on their way back while the next one is copied in */
+    EARLY_BYTES =
+        64 << 10,      /* tensors of up to this many bytes together are copied before the verdict */
+    PIECES = PG_SLOTS, /* pieces of each tensor for which a block, or the bounce buffer, has room */
+    PIECES_OUT = 2,    /* pieces being copied out while the next one is copied in */
     PIECE_BYTES = PG_SLOT_BYTES,
-    PIECE_LEAST = 64 << 10, /* where ranks have many inputs */
+    PIECE_LEAST = 64 << 10, /* least size of a piece if ranks have many inputs */
     ALIGNMENT = 256,
-    NAP_FIRST_NS = 1000, /* of a thread that awaits a copy, */
-    NAP_MOST_NS = 50000, /* twice as long each time */
+    NAP_FIRST_NS = 1000, /* first nap of a thread that waits for a copy; */
+    NAP_MOST_NS = 50000, /* each nap is twice as long as the last */
     DRAIN_MS = 1000,
     TEXT_BYTES = 256,
 };
 
-/* To have a piece copied in, if it brings one, and one out. */
-struct errand {
+/* A task of the copy thread: start copying piece `out` to the device and, if has_in, piece `in` to
+ * the host. */
+struct copy_task {
     struct pipe *pipe;
     size_t in, out;
-    bool brings;
+    bool has_in;
 };
 
-/* An operation under way. */
+/* An operation that runs. */
 struct pipe {
     struct tutti_pg *pg;
     struct pg_op *op;
     struct pg_staging *staging;
     uint32_t inputs;
-    size_t width;             /* of an element */
-    size_t piece;             /* elements */
-    size_t count;             /* of pieces */
-    size_t room;              /* pieces of a tensor that the block has room for */
-    size_t area;              /* bytes of the block that a tensor has */
-    struct pg_bounce *bounce; /* NULL: it goes through a block */
-    uint64_t first;           /* slot of the first piece */
+    size_t width;             /* bytes of an element */
+    size_t piece;             /* elements of a piece */
+    size_t count;             /* number of pieces */
+    size_t capacity;          /* pieces of each tensor that the block has room for */
+    size_t tensor_bytes;      /* bytes of the block for each tensor */
+    struct pg_bounce *bounce; /* NULL: the pieces go through a block */
+    uint64_t first_slot;      /* the slot of the first piece */
     int64_t deadline;
-    uint64_t marks[CUDA_WAYS][PIECES][PG_STAGE_DEVICES];
-    struct cpu_team *courier; /* NULL: there is none */
-    struct errand errand;     /* the last one */
-    enum tutti_status sent;   /* how it went */
-    char why[TEXT_BYTES];     /* it failed: errors are a thread's own */
+    uint64_t marks[CUDA_WAYS][PIECES][PG_STAGING_DEVICES];
+    struct cpu_team *copy_thread;  /* NULL: the group's thread starts the copies */
+    struct copy_task copy_task;    /* the last one */
+    enum tutti_status copy_status; /* of the last task */
+    char copy_error[TEXT_BYTES];   /* its error text, since the last error belongs to one thread */
 };
 
 /* ---- submission ------------------------------------------------------------------------------ */
 
-static enum tutti_status devices_note(struct pg_staging *staging, const struct pg_op *op)
+static enum tutti_status devices_collect(struct pg_staging *staging, const struct pg_op *op)
 {
     const int count = op->sparse ? op->sparse->count : op->work.tensor_count;
     for (int i = 0; i < count; i++) {
@@ -81,22 +81,23 @@ static enum tutti_status devices_note(struct pg_staging *staging, const struct p
         int known = 0;
         while (known < staging->device_count && staging->devices[known] != device)
             known++;
-        if (known == PG_STAGE_DEVICES)
+        if (known == PG_STAGING_DEVICES)
             return error_set(TUTTI_ERR_INVALID, "tensors of more than %d devices",
-                             PG_STAGE_DEVICES);
+                             PG_STAGING_DEVICES);
         staging->devices[known] = device;
         staging->device_count += known == staging->device_count;
     }
     return TUTTI_OK;
 }
 
-/* Whether this rank's tensors are where the group's devices take them. */
+/* Whether the group's devices can reduce this rank's tensors directly. */
 static bool is_direct(const struct tutti_pg *pg, const struct pg_op *op)
 {
     return pg->direct && op->work.tensor_count == 1 && op->tensors[0].device_index == pg->device;
 }
 
-enum tutti_status pg_stage_begin(const struct tutti_pg *pg, struct pg_op *op, tutti_stream_t stream)
+enum tutti_status pg_staging_begin(const struct tutti_pg *pg, struct pg_op *op,
+                                   tutti_stream_t stream)
 {
     struct pg_staging *staging = calloc(1, sizeof *staging);
     if (!staging)
@@ -104,16 +105,17 @@ enum tutti_status pg_stage_begin(const struct tutti_pg *pg, struct pg_op *op, tu
     op->staging = staging;
     staging->stage = pg->stage;
     if (!is_direct(pg, op))
-        op->operation.inputs |= LAYOUT_APART;
-    enum tutti_status status = devices_note(staging, op);
+        op->operation.inputs |= LAYOUT_NOT_DIRECT;
+    enum tutti_status status = devices_collect(staging, op);
     return status == TUTTI_OK ? cuda_ticket_take(pg->stage, staging->devices, staging->device_count,
                                                  stream, &staging->ticket)
                               : status;
 }
 
-enum tutti_status pg_stage_wait(struct pg_op *op, tutti_stream_t stream, bool *full)
+enum tutti_status pg_staging_wait(struct pg_op *op, tutti_stream_t stream, bool *full)
 {
-    /* The thread opens the gate, however the operation ends; this is longer than that may take. */
+    /* The group's thread releases the streams however the operation ends. This limit is longer than
+     * that may take. */
     enum { LEAST_MS = 3600 * 1000, TIMES = 100 };
     struct cuda_patience patience = {.all_ms = -1, .call_ms = op->timeout_ms};
     if (op->timeout_ms >= 0 && op->timeout_ms <= INT64_MAX / TIMES - LEAST_MS)
@@ -121,12 +123,12 @@ enum tutti_status pg_stage_wait(struct pg_op *op, tutti_stream_t stream, bool *f
     return cuda_ticket_wait(op->staging->ticket, stream, &patience, full);
 }
 
-void pg_stage_open(const struct pg_op *op)
+void pg_staging_release_streams(const struct pg_op *op)
 {
     cuda_ticket_open(op->staging->ticket);
 }
 
-void pg_stage_free(struct pg_staging *staging, bool child)
+void pg_staging_free(struct pg_staging *staging, bool child)
 {
     if (staging && !child) {
         cuda_result_give(staging->stage, staging->result);
@@ -135,15 +137,15 @@ void pg_stage_free(struct pg_staging *staging, bool child)
     free(staging);
 }
 
-bool pg_stage_come(const struct pg_op *op)
+bool pg_staging_input_ready(const struct pg_op *op)
 {
     return cuda_ticket_come(op->staging->ticket);
 }
 
 /* ---- copies ---------------------------------------------------------------------------------- */
 
-enum tutti_status pg_stage_mark(struct tutti_pg *pg, struct pg_staging *staging, enum cuda_way way,
-                                enum tutti_status status)
+enum tutti_status pg_staging_mark(struct tutti_pg *pg, struct pg_staging *staging,
+                                  enum cuda_way way, enum tutti_status status)
 {
     for (int d = 0; d < staging->device_count; d++) {
         enum tutti_status marked =
@@ -154,7 +156,7 @@ enum tutti_status pg_stage_mark(struct tutti_pg *pg, struct pg_staging *staging,
     return status;
 }
 
-static bool slot_passed(const struct tutti_pg *pg, const struct pg_slot *slot)
+static bool slot_copied(const struct tutti_pg *pg, const struct pg_slot *slot)
 {
     return !slot->mark || cuda_stage_passed(pg->stage, slot->device, CUDA_WAY_OUT, slot->mark);
 }
@@ -168,38 +170,39 @@ static bool marks_passed(const struct tutti_pg *pg, const struct pg_staging *sta
     return true;
 }
 
-static size_t area_of(size_t bytes)
+static size_t aligned_bytes(size_t bytes)
 {
     return (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
 }
 
-void pg_stage_ahead(struct tutti_pg *pg, struct pg_op *op)
+void pg_staging_copy_early(struct tutti_pg *pg, struct pg_op *op)
 {
     struct pg_staging *staging = op->staging;
-    size_t bytes = op->count * tutti_dtype_size(op->dtype), area = area_of(bytes);
+    size_t bytes = op->count * tutti_dtype_size(op->dtype), tensor_bytes = aligned_bytes(bytes);
     int count = op->work.tensor_count;
     if (op->sparse) {
-        pg_sparse_bring(pg, op);
+        pg_sparse_copy_in(pg, op);
         return;
     }
-    if (!bytes || bytes > AHEAD_BYTES / (size_t)count || is_direct(pg, op))
+    if (!bytes || bytes > EARLY_BYTES / (size_t)count || is_direct(pg, op))
         return;
-    enum tutti_status status = cuda_block_take(pg->stage, area * (size_t)count, &staging->block);
+    enum tutti_status status =
+        cuda_block_take(pg->stage, tensor_bytes * (size_t)count, &staging->block);
     for (int i = 0; i < count && status == TUTTI_OK; i++)
-        status =
-            cuda_stage_copy(pg->stage, op->tensors[i].device_index, CUDA_WAY_IN,
-                            staging->block->memory + area * (size_t)i, op->tensors[i].data, bytes);
-    staging->ahead = true;
-    staging->status = pg_stage_mark(pg, staging, CUDA_WAY_IN, status);
+        status = cuda_stage_copy(pg->stage, op->tensors[i].device_index, CUDA_WAY_IN,
+                                 staging->block->memory + tensor_bytes * (size_t)i,
+                                 op->tensors[i].data, bytes);
+    staging->copied_early = true;
+    staging->status = pg_staging_mark(pg, staging, CUDA_WAY_IN, status);
 }
 
-/* For copies. */
+/* The address of a piece for copies. */
 static void *piece_at(const struct pipe *pipe, int tensor, size_t piece)
 {
     if (pipe->bounce)
-        return pg_bounce_pinned(pipe->bounce, pipe->first + piece);
-    return pipe->staging->block->memory + pipe->area * (size_t)tensor +
-           piece % pipe->room * pipe->piece * pipe->width;
+        return pg_bounce_device_address(pipe->bounce, pipe->first_slot + piece);
+    return pipe->staging->block->memory + pipe->tensor_bytes * (size_t)tensor +
+           piece % pipe->capacity * pipe->piece * pipe->width;
 }
 
 static size_t piece_count(const struct pipe *pipe, size_t piece)
@@ -220,15 +223,15 @@ static enum tutti_status piece_copy(struct pipe *pipe, enum cuda_way way, size_t
         status = cuda_stage_copy(pipe->pg->stage, tensor->device_index, way, in ? host : device,
                                  in ? device : host, piece_count(pipe, piece) * pipe->width);
     }
-    status = pg_stage_mark(pipe->pg, staging, way, status);
+    status = pg_staging_mark(pipe->pg, staging, way, status);
     if (pipe->bounce && way == CUDA_WAY_OUT)
-        pipe->bounce->slots[(pipe->first + piece) % PG_SLOTS] =
+        pipe->bounce->slots[(pipe->first_slot + piece) % PG_SLOTS] =
             (struct pg_slot){staging->devices[0], staging->marks[way][0]};
     memcpy(pipe->marks[way][piece % PIECES], staging->marks[way], sizeof staging->marks[way]);
     return status;
 }
 
-/* A copy, or several, that the thread waits for. */
+/* One or more copies for which the thread waits. */
 struct copies {
     const struct pg_staging *staging;
     enum cuda_way way;
@@ -236,9 +239,9 @@ struct copies {
     const struct pg_slot *slot; /* or NULL */
 };
 
-static bool copies_passed(const struct tutti_pg *pg, const struct copies *copies)
+static bool copies_done(const struct tutti_pg *pg, const struct copies *copies)
 {
-    return copies->slot ? slot_passed(pg, copies->slot)
+    return copies->slot ? slot_copied(pg, copies->slot)
                         : marks_passed(pg, copies->staging, copies->way, copies->marks);
 }
 
@@ -248,11 +251,11 @@ static enum tutti_status copies_await(struct tutti_pg *pg, const struct copies *
     struct cpu_group *host = &pg->comm->cpu;
     struct tutti_fault fault;
     for (int polls = host->spin; polls > 0; polls--) {
-        if (copies_passed(pg, copies))
+        if (copies_done(pg, copies))
             return TUTTI_OK;
         order_pause();
     }
-    for (int64_t ns = NAP_FIRST_NS; !copies_passed(pg, copies);
+    for (int64_t ns = NAP_FIRST_NS; !copies_done(pg, copies);
          ns = ns < NAP_MOST_NS / 2 ? 2 * ns : NAP_MOST_NS) {
         if (cpu_group_look(host, host->rank, false, &fault))
             return cpu_group_fail(host, &fault);
@@ -263,17 +266,17 @@ static enum tutti_status copies_await(struct tutti_pg *pg, const struct copies *
     return TUTTI_OK;
 }
 
-enum tutti_status pg_stage_await(struct tutti_pg *pg, const struct pg_staging *staging,
-                                 enum cuda_way way, const uint64_t *marks, int64_t deadline)
+enum tutti_status pg_staging_await(struct tutti_pg *pg, const struct pg_staging *staging,
+                                   enum cuda_way way, const uint64_t *marks, int64_t deadline)
 {
     return copies_await(pg, &(struct copies){staging, way, marks, NULL}, deadline);
 }
 
-/* Until the piece has been copied. */
+/* Wait until the piece has been copied. */
 static enum tutti_status piece_await(struct pipe *pipe, enum cuda_way way, size_t piece)
 {
-    return pg_stage_await(pipe->pg, pipe->staging, way, pipe->marks[way][piece % PIECES],
-                          pipe->deadline);
+    return pg_staging_await(pipe->pg, pipe->staging, way, pipe->marks[way][piece % PIECES],
+                            pipe->deadline);
 }
 
 static enum tutti_status slot_await(struct pipe *pipe, uint64_t slot)
@@ -284,7 +287,7 @@ static enum tutti_status slot_await(struct pipe *pipe, uint64_t slot)
 
 /* ---- the operation --------------------------------------------------------------------------- */
 
-/* Elements of a piece, the same on all ranks. */
+/* Return the elements of a piece. The result is the same on all ranks. */
 static size_t piece_elements(const struct pg_op *op, uint32_t inputs)
 {
     size_t bytes = PIECE_BYTES;
@@ -293,97 +296,100 @@ static size_t piece_elements(const struct pg_op *op, uint32_t inputs)
     return bytes / tutti_dtype_size(op->dtype);
 }
 
-/* Until what was in the piece's place is out. */
-static enum tutti_status place_await(struct pipe *pipe, size_t piece)
+/* Wait until the memory for a piece is free: its former piece has been copied to the device. */
+static enum tutti_status free_slot_await(struct pipe *pipe, size_t piece)
 {
     if (pipe->bounce)
-        return slot_await(pipe, pipe->first + piece);
-    return piece >= pipe->room ? piece_await(pipe, CUDA_WAY_OUT, piece - pipe->room) : TUTTI_OK;
+        return slot_await(pipe, pipe->first_slot + piece);
+    return piece >= pipe->capacity ? piece_await(pipe, CUDA_WAY_OUT, piece - pipe->capacity)
+                                   : TUTTI_OK;
 }
 
-static void errand_run(const void *context, int i)
+static void copy_task_run(const void *context, int i)
 {
-    const struct errand *errand = context;
-    struct pipe *pipe = errand->pipe;
+    const struct copy_task *task = context;
+    struct pipe *pipe = task->pipe;
     (void)i;
-    /* First the one for which the hosts wait sooner. */
-    pipe->sent = errand->brings ? piece_copy(pipe, CUDA_WAY_IN, errand->in) : TUTTI_OK;
-    if (pipe->sent == TUTTI_OK)
-        pipe->sent = piece_copy(pipe, CUDA_WAY_OUT, errand->out);
-    if (pipe->sent != TUTTI_OK)
-        snprintf(pipe->why, sizeof pipe->why, "%s", tutti_last_error());
+    /* The copy in comes first: the hosts wait for it sooner. */
+    pipe->copy_status = task->has_in ? piece_copy(pipe, CUDA_WAY_IN, task->in) : TUTTI_OK;
+    if (pipe->copy_status == TUTTI_OK)
+        pipe->copy_status = piece_copy(pipe, CUDA_WAY_OUT, task->out);
+    if (pipe->copy_status != TUTTI_OK)
+        snprintf(pipe->copy_error, sizeof pipe->copy_error, "%s", tutti_last_error());
 }
 
-/* Until the last errand has been run. */
-static enum tutti_status errand_await(struct pipe *pipe)
+/* Wait until the last copy task has run. */
+static enum tutti_status copy_task_await(struct pipe *pipe)
 {
-    if (pipe->courier)
-        cpu_team_await(pipe->courier);
-    return pipe->sent == TUTTI_OK ? TUTTI_OK : error_set(pipe->sent, "%s", pipe->why);
+    if (pipe->copy_thread)
+        cpu_team_await(pipe->copy_thread);
+    return pipe->copy_status == TUTTI_OK ? TUTTI_OK
+                                         : error_set(pipe->copy_status, "%s", pipe->copy_error);
 }
 
-/* Sends a piece back, and for the one that is to follow those that are here, or on their way. */
-static enum tutti_status piece_send(struct pipe *pipe, size_t piece)
+/* Start copying a piece to the device, and a later piece to the host, which takes the memory of an
+ * earlier one. */
+static enum tutti_status piece_copy_back(struct pipe *pipe, size_t piece)
 {
-    const size_t next = piece + pipe->room - PIECES_OUT;
-    const bool brings = piece >= PIECES_OUT && next < pipe->count;
-    enum tutti_status status = errand_await(pipe);
-    if (status == TUTTI_OK && brings)
-        status = place_await(pipe, next);
+    const size_t next = piece + pipe->capacity - PIECES_OUT;
+    const bool has_in = piece >= PIECES_OUT && next < pipe->count;
+    enum tutti_status status = copy_task_await(pipe);
+    if (status == TUTTI_OK && has_in)
+        status = free_slot_await(pipe, next);
     if (status != TUTTI_OK)
         return status;
-    pipe->errand = (struct errand){.pipe = pipe, .out = piece, .in = next, .brings = brings};
-    if (pipe->courier)
-        cpu_team_begin(pipe->courier, errand_run, &pipe->errand);
+    pipe->copy_task = (struct copy_task){.pipe = pipe, .out = piece, .in = next, .has_in = has_in};
+    if (pipe->copy_thread)
+        cpu_team_begin(pipe->copy_thread, copy_task_run, &pipe->copy_task);
     else
-        errand_run(&pipe->errand, 0);
+        copy_task_run(&pipe->copy_task, 0);
     return TUTTI_OK;
 }
 
-/* Threads that help, once there is something to help with; none if there are none to be had. They
- * wake up while the first piece is on its way. */
-static void team_gather(struct tutti_pg *pg)
+/* Start the helping threads at the first operation that needs them. If they cannot be started, the
+ * group does without. They wake up while the first piece is being copied. */
+static void team_start(struct tutti_pg *pg)
 {
     if (pg->threads > 1 && !pg->comm->cpu.team)
         pg->comm->cpu.team = cpu_team_create(pg->threads);
-    if (pg->threads > 1 && !pg->courier)
-        pg->courier = cpu_team_create(2);
+    if (pg->threads > 1 && !pg->copy_thread)
+        pg->copy_thread = cpu_team_create(2);
     if (pg->comm->cpu.team)
         cpu_team_rouse(pg->comm->cpu.team);
     else
         pg->threads = 1;
-    if (pg->courier)
-        cpu_team_rouse(pg->courier);
+    if (pg->copy_thread)
+        cpu_team_rouse(pg->copy_thread);
 }
 
-/* Whether the pieces go through memory that all ranks share: the same answer on all of them. */
-static enum tutti_status bounce_try(struct pipe *pipe)
+/* Decide whether the pieces go through the bounce buffer. All ranks decide alike. */
+static enum tutti_status bounce_choose(struct pipe *pipe)
 {
     struct tutti_pg *pg = pipe->pg;
     const struct cpu_group *host = &pg->comm->cpu;
     if (pipe->inputs > 1 || host->size == 1 || host->sparse)
         return TUTTI_OK;
-    team_gather(pg);
-    if (host->one_process) /* where ranks reach each other's blocks */
+    team_start(pg);
+    if (host->one_process) /* threads of one process reach each other's blocks */
         return TUTTI_OK;
     enum tutti_status status = pg_bounce_open(pg, pipe->op->timeout_ms);
     if (status != TUTTI_OK || !pg->bounce.ready)
         return status;
     pipe->bounce = &pg->bounce;
-    pipe->first = pg->bounce.taken;
-    pg->bounce.taken += pipe->count;
+    pipe->first_slot = pg->bounce.slots_used;
+    pg->bounce.slots_used += pipe->count;
     return TUTTI_OK;
 }
 
-static enum tutti_status room_take(struct pipe *pipe)
+static enum tutti_status memory_take(struct pipe *pipe)
 {
     const struct pg_op *op = pipe->op;
-    pipe->room = pipe->count < PIECES ? pipe->count : PIECES;
-    pipe->area = pipe->room * pipe->piece * pipe->width;
-    enum tutti_status status = bounce_try(pipe);
+    pipe->capacity = pipe->count < PIECES ? pipe->count : PIECES;
+    pipe->tensor_bytes = pipe->capacity * pipe->piece * pipe->width;
+    enum tutti_status status = bounce_choose(pipe);
     if (status != TUTTI_OK || pipe->bounce)
         return status;
-    return cuda_block_take(pipe->pg->stage, pipe->area * (size_t)op->work.tensor_count,
+    return cuda_block_take(pipe->pg->stage, pipe->tensor_bytes * (size_t)op->work.tensor_count,
                            &pipe->staging->block);
 }
 
@@ -395,22 +401,22 @@ static enum tutti_status pipe_open(struct pipe *pipe)
     pipe->piece = piece_elements(op, pipe->inputs);
     pipe->count = (op->count + pipe->piece - 1) / pipe->piece;
     pipe->deadline = deadline_after(op->timeout_ms);
-    if (staging->ahead) {
-        pipe->room = pipe->count;
-        pipe->area = area_of(op->count * pipe->width);
+    if (staging->copied_early) {
+        pipe->capacity = pipe->count;
+        pipe->tensor_bytes = aligned_bytes(op->count * pipe->width);
         for (int p = 0; p < PIECES; p++)
             memcpy(pipe->marks[CUDA_WAY_IN][p], staging->marks[CUDA_WAY_IN],
                    sizeof staging->marks[CUDA_WAY_IN]);
         return staging->status;
     }
-    enum tutti_status status = room_take(pipe);
-    for (size_t p = 0; p < pipe->room && status == TUTTI_OK; p++) {
-        status = place_await(pipe, p);
+    enum tutti_status status = memory_take(pipe);
+    for (size_t p = 0; p < pipe->capacity && status == TUTTI_OK; p++) {
+        status = free_slot_await(pipe, p);
         if (status == TUTTI_OK)
             status = piece_copy(pipe, CUDA_WAY_IN, p);
     }
     if (pipe->count > 1)
-        pipe->courier = pipe->pg->courier;
+        pipe->copy_thread = pipe->pg->copy_thread;
     return status;
 }
 
@@ -418,7 +424,7 @@ static enum tutti_status piece_reduce(struct pipe *pipe, size_t piece)
 {
     struct pg_part part = {.count = piece_count(pipe, piece)};
     for (int i = 0; i < pipe->op->work.tensor_count; i++)
-        part.data[i] = pipe->bounce ? pg_bounce_shared(pipe->bounce, pipe->first + piece)
+        part.data[i] = pipe->bounce ? pg_bounce_host_address(pipe->bounce, pipe->first_slot + piece)
                                     : piece_at(pipe, i, piece);
     return pg_run_part(pipe->pg, pipe->op, &part, pipe->inputs);
 }
@@ -431,13 +437,14 @@ static enum tutti_status pipe_run(struct pipe *pipe)
         if (status == TUTTI_OK)
             status = piece_reduce(pipe, piece);
         if (status == TUTTI_OK)
-            status = piece_send(pipe, piece);
+            status = piece_copy_back(pipe, piece);
     }
-    enum tutti_status sent = errand_await(pipe);
-    return status == TUTTI_OK ? sent : status;
+    enum tutti_status copy_status = copy_task_await(pipe);
+    return status == TUTTI_OK ? copy_status : status;
 }
 
-/* By the devices' own algorithms. All ranks launch in the order of the verdicts. */
+/* Let the devices reduce, by their own algorithms. All ranks launch in the order of the
+ * verdicts. */
 static enum tutti_status direct_run(struct tutti_pg *pg, struct pg_op *op)
 {
     const struct tutti_tensor *tensor = &op->tensors[0];
@@ -451,39 +458,33 @@ static enum tutti_status direct_run(struct tutti_pg *pg, struct pg_op *op)
                                                   reduction, op->timeout_ms, stream);
     cuda_stage_call_end(pg->stage);
     POINT("group.launched");
-    return pg_stage_mark(pg, op->staging, CUDA_WAY_ACROSS, status);
+    return pg_staging_mark(pg, op->staging, CUDA_WAY_ACROSS, status);
 }
 
-enum tutti_status pg_stage_run(struct tutti_pg *pg, struct pg_op *op, uint32_t inputs)
+enum tutti_status pg_staging_run(struct tutti_pg *pg, struct pg_op *op, uint32_t inputs)
 {
-    struct pipe pipe = {
-        .pg = pg, .op = op, .staging = op->staging, .inputs = inputs & ~(uint32_t)LAYOUT_APART};
-    struct cpu_group *host = &pg->comm->cpu;
+    struct pipe pipe = {.pg = pg,
+                        .op = op,
+                        .staging = op->staging,
+                        .inputs = inputs & ~(uint32_t)LAYOUT_NOT_DIRECT};
     const bool direct = pg->direct && inputs == 1;
     enum tutti_status status = direct ? direct_run(pg, op) : pipe_run(&pipe);
     if (status == TUTTI_OK || tutti_comm_status(pg->comm, NULL) != TUTTI_OK)
         return status;
-    /* The peers are amid it, and wait for us. */
+    /* The peers are inside the operation and wait for this rank: fail the communicator. */
     if (direct)
         tutti_comm_abort(pg->direct);
-    log_write(TUTTI_LOG_WARN, host->rank, "%s of a process group: %s", op->title,
+    log_write(TUTTI_LOG_WARN, pg->comm->rank, "%s of a process group: %s", op->title,
               tutti_last_error());
-    const struct tutti_fault fault = {
-        .struct_size = sizeof fault,
-        .status = status,
-        .rank = host->rank,
-        .peer = host->rank,
-        .sequence = order_load_relaxed_u64(&host->sequence),
-    };
-    return cpu_group_fail(host, &fault);
+    return pg_comm_fail(pg->comm, status, pg->comm->rank);
 }
 
-bool pg_stage_forsaken(const struct pg_op *op)
+bool pg_staging_wait_expired(const struct pg_op *op)
 {
     return cuda_ticket_forsaken(op->staging->ticket);
 }
 
-bool pg_stage_landed(const struct tutti_pg *pg, const struct pg_op *op)
+bool pg_staging_copies_done(const struct tutti_pg *pg, const struct pg_op *op)
 {
     for (int way = 0; way < CUDA_WAYS; way++)
         if (!marks_passed(pg, op->staging, (enum cuda_way)way, op->staging->marks[way]))
@@ -491,13 +492,13 @@ bool pg_stage_landed(const struct tutti_pg *pg, const struct pg_op *op)
     return true;
 }
 
-void pg_stage_end(struct tutti_pg *pg, struct pg_op *op)
+void pg_staging_end(struct tutti_pg *pg, struct pg_op *op)
 {
     struct pg_staging *staging = op->staging;
     int64_t deadline = deadline_after(DRAIN_MS);
-    while (!pg_stage_landed(pg, op) && !deadline_passed(deadline))
+    while (!pg_staging_copies_done(pg, op) && !deadline_passed(deadline))
         nanosleep(&(struct timespec){.tv_nsec = NAP_MOST_NS}, NULL);
-    if (pg_stage_landed(pg, op))
+    if (pg_staging_copies_done(pg, op))
         cuda_block_give(pg->stage, staging->block);
     else if (staging->block)
         cuda_block_lose(pg->stage, staging->block);

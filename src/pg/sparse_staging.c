@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Sparse sums of CUDA tensors. Once the callers' stream has come to the call all entries are copied
- * into one block of pinned memory, while the group still waits for other ranks; there the indices
- * are checked, which nobody could do before. The result is made in another block and copied from
- * there into memory of the first input's device, which is the work's and used again afterwards.
+ * Sparse sums of CUDA tensors. Once the caller's stream has reached the call, all entries are
+ * copied into one block of pinned memory, while the group still waits for other ranks. The indices
+ * are checked there, since the call could not read them. The result is made in a second block and
+ * copied to memory of the first input's device. The work owns that memory; the group reuses it
+ * after the work is destroyed.
  */
 #include "error.h"
 #include "log.h"
@@ -13,8 +14,8 @@
 
 enum { ALIGNMENT = 256 };
 
-/* Bytes of one input's two arrays in the block, each on a boundary. False if there is no such size:
- * then there is no such input. */
+/* [out] indices, values: the bytes of one input's two arrays. Return false if such an input cannot
+ * exist, since its size overflows. */
 static bool area_plan(const struct pg_sparse *sparse, int input, size_t *indices, size_t *values)
 {
     const struct tutti_sparse_tensor *tensor = &sparse->tensors[input];
@@ -31,7 +32,7 @@ static size_t rounded(size_t bytes)
     return (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
 }
 
-/* Bytes of all inputs in the block. */
+/* [out] bytes: the size of the block for all inputs. Return false if it overflows. */
 static bool block_plan(const struct pg_sparse *sparse, size_t *bytes)
 {
     size_t indices, values;
@@ -56,13 +57,13 @@ static enum tutti_status input_copy(struct tutti_pg *pg, const struct tutti_spar
     return status;
 }
 
-void pg_sparse_bring(struct tutti_pg *pg, struct pg_op *op)
+void pg_sparse_copy_in(struct tutti_pg *pg, struct pg_op *op)
 {
     const struct pg_sparse *sparse = op->sparse;
     struct pg_staging *staging = op->staging;
     size_t bytes, at = 0, indices = 0, values = 0;
     enum tutti_status status = TUTTI_OK;
-    staging->ahead = true;
+    staging->copied_early = true;
     if (!block_plan(sparse, &bytes))
         status = error_set(TUTTI_ERR_NO_MEMORY,
                            "the inputs' entries together are more than can be addressed");
@@ -73,13 +74,13 @@ void pg_sparse_bring(struct tutti_pg *pg, struct pg_op *op)
         status = input_copy(pg, &sparse->tensors[i], indices, values, staging->block->memory + at);
         at += rounded(indices) + rounded(values);
     }
-    staging->status = pg_stage_mark(pg, staging, CUDA_WAY_IN, status);
+    staging->status = pg_staging_mark(pg, staging, CUDA_WAY_IN, status);
     if (staging->status != TUTTI_OK)
         log_write(TUTTI_LOG_WARN, pg->comm->rank, "%s: %s", op->title, tutti_last_error());
 }
 
-enum tutti_status pg_sparse_brought(struct tutti_pg *pg, const struct pg_op *op, int64_t deadline,
-                                    struct sparse_entries *inputs)
+enum tutti_status pg_sparse_await_inputs(struct tutti_pg *pg, const struct pg_op *op,
+                                         int64_t deadline, struct sparse_entries *inputs)
 {
     const struct pg_sparse *sparse = op->sparse;
     const struct pg_staging *staging = op->staging;
@@ -89,7 +90,7 @@ enum tutti_status pg_sparse_brought(struct tutti_pg *pg, const struct pg_op *op,
         return error_set(status,
                          "rank %d cannot copy its entries to the host: %s; its log has more",
                          pg->comm->rank, tutti_status_text(status));
-    status = pg_stage_await(pg, staging, CUDA_WAY_IN, staging->marks[CUDA_WAY_IN], deadline);
+    status = pg_staging_await(pg, staging, CUDA_WAY_IN, staging->marks[CUDA_WAY_IN], deadline);
     for (int i = 0; i < sparse->count && status == TUTTI_OK; i++) {
         unsigned char *memory = staging->block ? staging->block->memory + at : NULL;
         area_plan(sparse, i, &indices, &values);
@@ -104,8 +105,8 @@ enum tutti_status pg_sparse_brought(struct tutti_pg *pg, const struct pg_op *op,
     return status;
 }
 
-enum tutti_status pg_sparse_result_block(struct tutti_pg *pg, struct pg_op *op,
-                                         const struct sparse_entries *parts)
+enum tutti_status pg_sparse_reserve_result(struct tutti_pg *pg, struct pg_op *op,
+                                           const struct sparse_entries *parts)
 {
     struct pg_sparse *sparse = op->sparse;
     struct pg_staging *staging = op->staging;
@@ -115,7 +116,7 @@ enum tutti_status pg_sparse_result_block(struct tutti_pg *pg, struct pg_op *op,
     if (!sparse_bytes(&sparse->shape, nnz, &bytes))
         return error_set(TUTTI_ERR_NO_MEMORY,
                          "the ranks' entries together are more than can be addressed");
-    /* The inputs have been read. */
+    /* The inputs have been read, so their block can be given back. */
     cuda_block_give(pg->stage, staging->block);
     staging->block = NULL;
     enum tutti_status status = cuda_block_take(pg->stage, bytes + ALIGNMENT, &staging->block);
@@ -125,7 +126,7 @@ enum tutti_status pg_sparse_result_block(struct tutti_pg *pg, struct pg_op *op,
     return status;
 }
 
-enum tutti_status pg_sparse_send_back(struct tutti_pg *pg, struct pg_op *op)
+enum tutti_status pg_sparse_copy_out(struct tutti_pg *pg, struct pg_op *op)
 {
     struct pg_sparse *sparse = op->sparse;
     struct pg_staging *staging = op->staging;
@@ -139,7 +140,7 @@ enum tutti_status pg_sparse_send_back(struct tutti_pg *pg, struct pg_op *op)
     if (bytes && status == TUTTI_OK)
         status = cuda_stage_copy(pg->stage, device, CUDA_WAY_OUT, staging->result->memory,
                                  staging->block->memory, bytes);
-    status = pg_stage_mark(pg, staging, CUDA_WAY_OUT, status);
+    status = pg_staging_mark(pg, staging, CUDA_WAY_OUT, status);
     const size_t nnz = result->entries.nnz;
     result->entries = (struct sparse_entries){.nnz = nnz};
     if (staging->result)

@@ -1,0 +1,227 @@
+/* SPDX-License-Identifier: MIT */
+#include "pg/control_ring.h"
+
+#include "deadline.h"
+#include "ipc/futex.h"
+#include "order.h"
+#include "spin.h"
+#include "tutti/tutti.h"
+
+#include <sched.h>
+#include <stddef.h>
+#include <string.h>
+
+enum {
+    /* A reader notifies the writer, which may wait for room, twice per round of the ring. */
+    NOTIFY_EVERY = LAYOUT_POSTS / 2,
+    SPINS = 300, /* 1. polls of the own bell: some us; or, with idle cores: */
+    SPINS_SPARE = 10000,
+    YIELDS = 100,  /* 2. polls with sched_yield() between them */
+    NAP_SHARE = 8, /* 3. naps of an eighth of the idle time, from 50 us to 1 ms, */
+    NAP_LEAST_NS = 50000,
+    NAP_MOST_NS = 1000000,
+    NAPS_END_NS = 1000000000, /* until the thread has been idle for 1 s: then it sleeps */
+};
+
+uint32_t pg_control_bell(const struct pg_control *control)
+{
+    return order_load_acquire_u32(&control->own->bell); /* H8a pairs H8 */
+}
+
+void pg_control_reset_idle(struct pg_control *control)
+{
+    control->idle_since = 0;
+}
+
+static bool has_event(const struct pg_control *control, uint32_t bell,
+                      const struct pg_poll_source *polled)
+{
+    return pg_control_bell(control) != bell || (polled && polled->has_event(polled->context));
+}
+
+/* Poll for a while. Return whether there was an event. */
+static bool poll_for_event(const struct pg_control *control, uint32_t bell,
+                           const struct pg_poll_source *polled)
+{
+    const int spins = control->spare_cores ? SPINS_SPARE : SPINS;
+    for (int i = 0; i < spins + YIELDS; i++) {
+        if (has_event(control, bell, polled))
+            return true;
+        if (i < spins)
+            spin_rest(i);
+        else
+            sched_yield();
+    }
+    return false;
+}
+
+/*
+ * The sleeper sets `asleep`, then the kernel compares the bell. The notifier advances the bell,
+ * then reads `asleep`. A full fence stands between the two steps on both sides, so one of them sees
+ * the other's write. Between naps the thread reads only the bell and polls `polled`. So the other
+ * cache lines that it shares with submitting threads stay in the submitters' caches.
+ */
+void pg_control_sleep(struct pg_control *control, uint32_t bell, int64_t ms,
+                      const struct pg_poll_source *polled)
+{
+    if (!control->idle_since) {
+        if (poll_for_event(control, bell, polled))
+            return;
+        control->idle_since = deadline_now();
+    }
+    int64_t now = deadline_now(), end = now + ms * 1000000;
+    do {
+        int64_t idle = now - control->idle_since, nap = idle / NAP_SHARE;
+        nap = nap < NAP_LEAST_NS ? NAP_LEAST_NS : nap > NAP_MOST_NS ? NAP_MOST_NS : nap;
+        bool naps = (polled || idle < NAPS_END_NS) && nap < end - now;
+        order_store_relaxed_u32(&control->own->asleep, naps ? LAYOUT_NAPPING : LAYOUT_SLEEPING);
+        order_fence();
+        futex_sleep_ns(&control->own->bell, bell, naps ? nap : end - now);
+        now = deadline_now();
+    } while (!has_event(control, bell, polled) && now < end);
+    order_store_relaxed_u32(&control->own->asleep, LAYOUT_AWAKE);
+}
+
+/* If several threads find the owner asleep, one of them wakes it. It advances the bell, too: an
+ * owner that has not yet fallen asleep would miss the kernel's call. Threads that notify meanwhile
+ * find the owner awake. */
+void pg_control_wake(struct layout_control_ring *ring)
+{
+    if (!order_load_relaxed_u32(&ring->asleep) || !order_exchange_u32(&ring->asleep, LAYOUT_AWAKE))
+        return;
+    order_fetch_add_u32(&ring->bell, 1); /* H8 */
+    futex_wake_all(&ring->bell);
+}
+
+void pg_control_notify(struct layout_control_ring *ring)
+{
+    order_fetch_add_u32(&ring->bell, 1); /* H8 pairs H8a: the event */
+    order_fence();
+    pg_control_wake(ring);
+}
+
+void pg_control_wake_if_asleep(struct layout_control_ring *ring)
+{
+    order_fetch_add_u32(&ring->bell, 1); /* H8 pairs H8a */
+    order_fence();
+    if (order_load_relaxed_u32(&ring->asleep) == LAYOUT_SLEEPING)
+        pg_control_wake(ring);
+}
+
+void pg_control_notify_all(const struct pg_control *control)
+{
+    for (int r = 0; r < control->size; r++)
+        pg_control_notify(control->rings[r]);
+}
+
+/* Copies only the sizes that `dims` counts. */
+static void operation_copy(struct layout_operation *to, const struct layout_operation *from)
+{
+    memcpy(to, from, offsetof(struct layout_operation, sizes));
+    size_t dims = from->dims < LAYOUT_DIMS ? from->dims : LAYOUT_DIMS;
+    memcpy(to->sizes, from->sizes, dims * sizeof *to->sizes);
+}
+
+bool pg_control_announce(struct pg_control *control, const struct layout_announcement *announcement)
+{
+    /* H3a pairs H3 */
+    uint32_t taken = order_load_acquire_u32(&control->rings[0]->announcements_taken[control->rank]);
+    if (control->announced - taken >= LAYOUT_POSTS)
+        return false;
+    uint32_t post_number = ++control->announced;
+    struct layout_announcement *post = &control->own->announcements[post_number % LAYOUT_POSTS];
+    post->kind = announcement->kind;
+    post->tag = announcement->tag;
+    post->sequence = announcement->sequence;
+    if (announcement->kind != LAYOUT_WITHDRAWN)
+        operation_copy(&post->operation, &announcement->operation);
+    order_store_release_u32(&post->post_number, post_number); /* H1 pairs H1a: the announcement */
+    pg_control_notify(control->rings[0]);
+    return true;
+}
+
+const struct layout_announcement *pg_control_next_announcement(const struct pg_control *control,
+                                                               int rank)
+{
+    uint32_t post_number = control->announcements_taken[rank] + 1;
+    const struct layout_announcement *post =
+        &control->rings[rank]->announcements[post_number % LAYOUT_POSTS];
+    return order_load_acquire_u32(&post->post_number) == post_number ? post
+                                                                     : NULL; /* H1a pairs H1 */
+}
+
+void pg_control_announcement_taken(struct pg_control *control, int rank)
+{
+    uint32_t taken = ++control->announcements_taken[rank];
+    /* H3 pairs H3a: the post may be overwritten */
+    order_store_release_u32(&control->own->announcements_taken[rank], taken);
+    if (taken % NOTIFY_EVERY == 0)
+        pg_control_notify(control->rings[rank]);
+}
+
+bool pg_control_post_verdict(struct pg_control *control, const struct layout_verdict *verdict)
+{
+    for (int r = 0; r < control->size; r++) {
+        uint32_t taken =
+            order_load_acquire_u32(&control->rings[r]->verdicts_taken); /* H3a pairs H3 */
+        if (control->verdicts_posted - taken >= LAYOUT_POSTS)
+            return false;
+    }
+    uint32_t post_number = ++control->verdicts_posted;
+    struct layout_verdict *post = &control->own->verdicts[post_number % LAYOUT_POSTS];
+    post->status = verdict->status;
+    post->rank = verdict->rank;
+    post->peer = verdict->peer;
+    post->tag = verdict->tag;
+    post->inputs = verdict->inputs;
+    post->sequence = verdict->sequence;
+    if (verdict->status == TUTTI_ERR_MISMATCH) {
+        operation_copy(&post->expected, &verdict->expected);
+        operation_copy(&post->seen, &verdict->seen);
+    }
+    order_store_release_u32(&post->post_number, post_number); /* H2 pairs H2a: the verdict */
+    pg_control_notify_all(control);
+    return true;
+}
+
+bool pg_control_take_verdict(struct pg_control *control, struct layout_verdict *verdict)
+{
+    uint32_t post_number = control->verdicts_taken + 1;
+    const struct layout_verdict *post = &control->rings[0]->verdicts[post_number % LAYOUT_POSTS];
+    if (order_load_acquire_u32(&post->post_number) != post_number) /* H2a pairs H2 */
+        return false;
+    memcpy(verdict, post, sizeof *verdict);
+    control->verdicts_taken = post_number;
+    order_store_release_u32(&control->own->verdicts_taken, post_number); /* H3 pairs H3a */
+    if (post_number % NOTIFY_EVERY == 0)
+        pg_control_notify(control->rings[0]);
+    return true;
+}
+
+int pg_control_unresponsive_rank(const struct pg_control *control)
+{
+    for (int r = 0; r < control->size; r++) {
+        /* Relaxed: only the count is read. */
+        if (control->verdicts_taken - order_load_relaxed_u32(&control->rings[r]->verdicts_taken) ==
+            LAYOUT_POSTS)
+            return r;
+    }
+    return 0;
+}
+
+void pg_control_leave(struct pg_control *control, int cause)
+{
+    /* H4 pairs H4a: what this rank posted before */
+    order_store_release_u32(&control->own->left, 1 + (uint32_t)cause);
+    pg_control_notify_all(control);
+}
+
+int pg_control_exited_rank(const struct pg_control *control)
+{
+    for (int r = 0; r < control->size; r++) {
+        uint32_t left = order_load_acquire_u32(&control->rings[r]->left); /* H4a pairs H4 */
+        if (r != control->rank && left)
+            return (int)left - 1;
+    }
+    return -1;
+}

@@ -1,0 +1,83 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Messages between the ranks' group threads, in the arenas; layout.h describes the bytes. A rank
+ * announces its operations to the leader, rank 0. The leader posts verdicts for all ranks.
+ * Announcements and verdicts are each a ring of posts with one writer. A reader counts the posts
+ * that it has taken; the writer overwrites only those. A thread with an event for a rank advances
+ * that rank's bell.
+ *
+ * To wake a thread costs more than the rest of a submission. So an idle thread naps before it
+ * sleeps: each nap lasts an eighth of its idle time, at most 1 ms. Events that are not urgent wait
+ * until the nap ends (pg_control_wake_if_asleep()). A caller that starts to wait for a work wakes
+ * the thread at once (pg_control_wake()).
+ */
+#ifndef TUTTI_PG_CONTROL_RING_H
+#define TUTTI_PG_CONTROL_RING_H
+
+#include "layout.h"
+
+#include <stdbool.h>
+
+/* A rank's view of all ranks' control rings. Only the rank's own thread uses it, except that any
+ * thread may notify. */
+struct pg_control {
+    struct layout_control_ring *rings[LAYOUT_RANKS];
+    struct layout_control_ring *own;
+    int rank;
+    int size;
+    bool spare_cores; /* there are idle cores, on which the thread may spin */
+    unsigned char pad[LAYOUT_LINE];
+    int64_t idle_since;       /* since when this rank has had no event; 0: it has just had one */
+    uint32_t announced;       /* announcements posted by this rank */
+    uint32_t verdicts_taken;  /* verdicts that this rank has taken */
+    uint32_t verdicts_posted; /* leader only: verdicts posted */
+    uint32_t announcements_taken[LAYOUT_RANKS]; /* leader only: announcements taken, of each rank */
+};
+
+/* Return the count of the own bell. Read it before looking for events. */
+uint32_t pg_control_bell(const struct pg_control *control);
+/* Events that advance no bell; the waiter polls for them. */
+struct pg_poll_source {
+    bool (*has_event)(const void *context);
+    const void *context;
+};
+
+/* Return once the own bell differs from `bell`, once `polled` (may be NULL) has an event, or after
+ * `ms`. */
+void pg_control_sleep(struct pg_control *control, uint32_t bell, int64_t ms,
+                      const struct pg_poll_source *polled);
+/* There was an event, so more may follow soon: poll again before the next nap. */
+void pg_control_reset_idle(struct pg_control *control);
+/* Announce an event to the owner, and wake it. */
+void pg_control_notify(struct layout_control_ring *ring);
+/* Announce an event that is not urgent: wake the owner only if it sleeps. A nap ends by itself. */
+void pg_control_wake_if_asleep(struct layout_control_ring *ring);
+/* A thread waits for the owner: wake it from a nap, too. */
+void pg_control_wake(struct layout_control_ring *ring);
+void pg_control_notify_all(const struct pg_control *control);
+
+/* Post an announcement; the caller has set all but post_number. Return false, with nothing done, if
+ * the ring is full. */
+bool pg_control_announce(struct pg_control *control,
+                         const struct layout_announcement *announcement);
+/* Leader: return the next announcement of a rank, NULL if there is none. Then report that it has
+ * been taken. */
+const struct layout_announcement *pg_control_next_announcement(const struct pg_control *control,
+                                                               int rank);
+void pg_control_announcement_taken(struct pg_control *control, int rank);
+/* Leader: post a verdict. Return false, with nothing done, if a rank has taken none of the last
+ * 32. */
+bool pg_control_post_verdict(struct pg_control *control, const struct layout_verdict *verdict);
+/* Take the next verdict. Return false if there is none. */
+bool pg_control_take_verdict(struct pg_control *control, struct layout_verdict *verdict);
+/* Return the rank that keeps the leader from answering this rank, which has taken all verdicts so
+ * far: a rank that takes no verdicts, so that there is no room for another one, else the leader
+ * itself. */
+int pg_control_unresponsive_rank(const struct pg_control *control);
+/* This rank leaves the group because of the rank `cause`: itself, or a rank that had left. */
+void pg_control_leave(struct pg_control *control, int cause);
+/* Return the rank because of which another rank has left; -1 if all are present. What the leaving
+ * rank posted before can be read by then. */
+int pg_control_exited_rank(const struct pg_control *control);
+
+#endif

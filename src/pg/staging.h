@@ -1,0 +1,66 @@
+/* SPDX-License-Identifier: MIT */
+/* Staging: copying CUDA tensors through host memory. The additional state of an operation on
+ * them. */
+#ifndef TUTTI_PG_STAGING_H
+#define TUTTI_PG_STAGING_H
+
+#include "cuda/stage.h"
+#include "tutti/pg.h"
+
+struct pg_op;
+struct tutti_pg;
+
+enum { PG_STAGING_DEVICES = 16 };
+
+struct pg_staging {
+    struct cuda_stage *stage; /* kept alive by the ticket */
+    struct cuda_ticket *ticket;
+    struct cuda_result *result; /* the result of a sparse sum; NULL: none */
+    struct cuda_block
+        *block;        /* this and all below are for the group's thread only; NULL: none yet */
+    bool copied_early; /* all tensors are being copied into the block, or have been */
+    bool direct;       /* the devices reduced it */
+    enum tutti_status status; /* of the early copies */
+    int device_count;
+    int devices[PG_STAGING_DEVICES];               /* each device once */
+    uint64_t marks[CUDA_WAYS][PG_STAGING_DEVICES]; /* of the last copies in each direction */
+};
+
+/* At submission: take a ticket that tells when `stream` has passed the work that is on it now. The
+ * tensors of *op are set. Returns INVALID, DECLINED, NO_MEMORY, CUDA. */
+enum tutti_status pg_staging_begin(const struct tutti_pg *pg, struct pg_op *op,
+                                   tutti_stream_t stream);
+/* Make the stream wait for the end of the operation. [out] full: the ticket has no room for another
+ * waiting stream, so the host must wait. */
+enum tutti_status pg_staging_wait(struct pg_op *op, tutti_stream_t stream, bool *full);
+/* The operation is done: let the waiting streams go on. */
+void pg_staging_release_streams(const struct pg_op *op);
+/* `child`: in the child of a fork(). Takes NULL. */
+void pg_staging_free(struct pg_staging *staging, bool child);
+
+/* ---- for the group's thread ------------------------------------------------------------------ */
+
+/* Whether the caller's streams have reached the point of the submission. */
+bool pg_staging_input_ready(const struct pg_op *op);
+/* Called once they have: start copying small tensors, and sparse ones, to the host before the
+ * verdict. */
+void pg_staging_copy_early(struct tutti_pg *pg, struct pg_op *op);
+/* Set a mark behind the copies enqueued so far in one direction. Do so also after the error
+ * `status`, since earlier copies are on their way. Return `status` if it is an error. */
+enum tutti_status pg_staging_mark(struct tutti_pg *pg, struct pg_staging *staging,
+                                  enum cuda_way way, enum tutti_status status);
+/* Wait until the copies before the marks are done. Returns TIMEOUT, and what ends the group's
+ * communicator. */
+enum tutti_status pg_staging_await(struct tutti_pg *pg, const struct pg_staging *staging,
+                                   enum cuda_way way, const uint64_t *marks, int64_t deadline);
+/* Run the operation, together with all ranks. `inputs` is the largest number of inputs on any rank.
+ * After OK the last copies to the device may still be under way. */
+enum tutti_status pg_staging_run(struct tutti_pg *pg, struct pg_op *op, uint32_t inputs);
+/* Whether a stream that waited for the operation gave up and went on without it. */
+bool pg_staging_wait_expired(const struct pg_op *op);
+/* Whether all copies of the operation are done. */
+bool pg_staging_copies_done(const struct tutti_pg *pg, const struct pg_op *op);
+/* Give back the pinned memory. Waits at most one second for copies that still use it. */
+void pg_staging_end(struct tutti_pg *pg, struct pg_op *op);
+
+#endif
