@@ -19,5 +19,5 @@ void affinity_keep_to_part(int cores, int rank, int size)
     cpu_set_t allowed, part;
     if (sched_getaffinity(0, sizeof allowed, &allowed) == 0 &&
         affinity_part(&allowed, cores, rank, size, &part))
-        (void)sched_setaffinity(0, sizeof part, &part); /* if it is forbidden, all cores serve */
+        (void)sched_setaffinity(0, sizeof part, &part); /* if it fails: all cores, as before */
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* A group's life. */
+/* Creation and destruction of a group. */
 #include "cuda/group.h"
 #include "cpu/team.h"
 #include "deadline.h"
@@ -15,7 +15,7 @@
 #include <signal.h>
 #include <stdlib.h>
 
-enum { STOP_MS = 1100 }; /* that the thread has to end in, by itself */
+enum { STOP_MS = 1100 }; /* within which the group's thread should end by itself */
 
 static const char call[] = "tutti_pg_create";
 
@@ -30,14 +30,15 @@ static enum tutti_status comm_check(struct tutti_comm *comm)
                          "%s: communicator \"%s\" has not met: call tutti_comm_rendezvous()", call,
                          comm->name);
     if (comm->config.strict)
-        return error_set(TUTTI_ERR_DECLINED,
-                         "%s: communicator \"%s\" is in strict mode, which a process group lacks: "
-                         "switch it off",
-                         call, comm->name);
+        return error_set(
+            TUTTI_ERR_DECLINED,
+            "%s: communicator \"%s\" is in strict mode, which a process group does not "
+            "support: switch it off",
+            call, comm->name);
     return tutti_comm_status(comm, NULL);
 }
 
-/* Half of the cores that a rank has to itself. */
+/* The default is half of the cores that a rank has to itself, at most THREADS_MOST. */
 static int threads_of(const struct tutti_comm *comm, int asked)
 {
     enum { THREADS_MOST = 8 };
@@ -79,12 +80,12 @@ static enum tutti_status pg_make(struct tutti_comm *comm, bool owns_comm,
     return error_set(TUTTI_ERR_NO_MEMORY, "%s: no memory for a group", call);
 }
 
-/* What the handle holds but for operations, of which there are none. */
+/* Free everything that the handle holds. There are no operations any more. */
 static void pg_free(struct tutti_pg *pg)
 {
     struct pg_key *key;
     while ((key = pg_table_take_any(&pg->tags)))
-        free(key); /* begins a struct pg_tag */
+        free(key); /* the first member of struct pg_tag */
     cpu_team_destroy(pg->copy_thread);
     cpu_team_destroy(pg->comm->cpu.team);
     pg->comm->cpu.team = NULL;
@@ -101,7 +102,7 @@ static void pg_free(struct tutti_pg *pg)
 static enum tutti_status thread_start(struct tutti_pg *pg)
 {
     sigset_t all, before;
-    sigfillset(&all); /* signals are for the program's own threads */
+    sigfillset(&all); /* signals go to the program's own threads */
     pthread_sigmask(SIG_SETMASK, &all, &before);
     int result = pthread_create(&pg->thread, NULL, pg_engine, pg);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
@@ -111,7 +112,7 @@ static enum tutti_status thread_start(struct tutti_pg *pg)
     return error_errno("%s: pthread_create", call);
 }
 
-/* Of a communicator that nobody else uses from now on. */
+/* Create the group on a communicator that only the group uses from now on. */
 static enum tutti_status pg_start(struct tutti_comm *comm, struct tutti_comm *direct,
                                   bool owns_comm, const struct tutti_pg_options *options,
                                   struct tutti_pg **pg)
@@ -142,10 +143,10 @@ static enum tutti_status pg_start(struct tutti_comm *comm, struct tutti_comm *di
 static enum tutti_status create_on(struct tutti_comm *comm, const struct tutti_pg_options *options,
                                    struct tutti_pg **pg)
 {
-    if (order_exchange_u32(&comm->busy, 1)) /* C1; never given back, but on failure */
+    if (order_exchange_u32(&comm->busy, 1)) /* C1; given back only after a failure */
         return error_set(TUTTI_ERR_CONCURRENT,
                          "%s: communicator \"%s\" is in use, or has had its group: make another "
-                         "communicator for each group, or name the ranks of each in options->ranks",
+                         "communicator for each group, or list the ranks of each in options->ranks",
                          call, comm->name);
     enum tutti_status status = pg_start(comm, NULL, false, options, pg);
     if (status != TUTTI_OK)
@@ -168,7 +169,7 @@ static enum tutti_status create_with_own_comm(struct tutti_comm *comm,
                          comm->name);
     int64_t timeout_ms = options->timeout_ms ? options->timeout_ms : comm->timeout_ms;
     enum tutti_status status =
-        comm->cuda ? cuda_group_enter(comm->cuda, &pushed) : TUTTI_OK; /* where `direct` lives */
+        comm->cuda ? cuda_group_enter(comm->cuda, &pushed) : TUTTI_OK; /* the context of `direct` */
     if (status != TUTTI_OK)
         return status;
     status = pg_members_meet(comm, options->store, members, timeout_ms, &own, &direct);
@@ -205,23 +206,29 @@ enum tutti_status tutti_pg_create(tutti_comm_t *comm, const struct tutti_pg_opti
                                         : create_on(comm, &options, pg);
 }
 
+/* The child of a fork() has neither the segments nor the threads, and no lock that it may take. */
+static void destroy_in_child(struct tutti_pg *pg, struct tutti_comm *direct, struct tutti_comm *own)
+{
+    pg_share_abandon(pg->share);
+    pg_bounce_abandon(pg);
+    cuda_stage_forget(pg->stage);
+    pg->comm->cpu.team = NULL;
+    pg->copy_thread = NULL;
+    pg->share = NULL;
+    pg->op_pool = NULL;
+    pg->stage = NULL;
+    pg_free(pg);
+    tutti_comm_destroy(direct);
+    tutti_comm_destroy(own);
+}
+
 void tutti_pg_destroy(tutti_pg_t *pg)
 {
     if (!pg)
         return;
     struct tutti_comm *own = pg->owns_comm ? pg->comm : NULL, *direct = pg->direct;
-    if (fork_detected(pg->epoch)) { /* nor has it the segments, or a lock that it may take */
-        pg_share_abandon(pg->share);
-        pg_bounce_abandon(pg);
-        cuda_stage_forget(pg->stage);
-        pg->comm->cpu.team = NULL; /* nor the threads of teams */
-        pg->copy_thread = NULL;
-        pg->share = NULL;
-        pg->op_pool = NULL;
-        pg->stage = NULL;
-        pg_free(pg);
-        tutti_comm_destroy(direct);
-        tutti_comm_destroy(own);
+    if (fork_detected(pg->epoch)) {
+        destroy_in_child(pg, direct, own);
         return;
     }
     pthread_mutex_lock(&pg->lock);
@@ -236,12 +243,13 @@ void tutti_pg_destroy(tutti_pg_t *pg)
             break;
         futex_sleep(&pg->thread_ended, 0, left);
     }
-    if (!order_load_acquire_u32(&pg->thread_ended)) /* H6a: it is amid data that does not come */
+    /* H6a pairs H6: the thread is inside an operation whose peers do not come. */
+    if (!order_load_acquire_u32(&pg->thread_ended))
         tutti_comm_abort(pg->comm);
     pthread_join(pg->thread, NULL);
     pg->comm->service = COMM_SERVED;
     pthread_mutex_destroy(&pg->lock);
-    tutti_comm_destroy(direct); /* its last operation was on a stream of the stage's */
+    tutti_comm_destroy(direct); /* before pg_free(): it last used a stream of pg->stage */
     pg_free(pg);
     tutti_comm_destroy(own);
 }

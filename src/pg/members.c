@@ -21,32 +21,32 @@ enum {
     KEY_BYTES = 448,
     LIST_BYTES = 200,
     TEXT_BYTES = 640,
-    CHECK_NS = 50000000, /* between two looks at what the others do */
+    CHECK_NS = 50000000, /* between two checks of the other members */
 };
 
-/* What the members make: one of their hosts, and maybe one of their devices. */
+/* The communicators that the members make: one on the host and, possibly, one of the devices. */
 enum { COMM_HOST, COMM_DIRECT, COMMS };
 
 static const char call[] = "tutti_pg_create";
 
-/* Where a rank is, or was last. */
+/* The attempt in which a rank waits, or waited last. */
 struct attempt_key {
     int64_t attempt;
     int32_t size;
     int32_t ranks[TUTTI_MAX_RANKS];
 };
 
-/* What an attempt has come to: the first one to say so has said it for all. */
+/* The decision of an attempt. The first member to propose one decides for all. */
 struct decision {
     int32_t status; /* enum tutti_status */
-    int32_t rank;   /* who says so */
+    int32_t rank;   /* the rank that proposed it */
     struct meeting meetings[COMMS];
     char text[TEXT_BYTES];
 };
 
 struct attempt {
     struct tutti_comm *comm;
-    tutti_store_t *store; /* a view that the deadline ends, and an abort */
+    tutti_store_t *store; /* a view whose calls end at the deadline, or at an abort */
     const struct pg_members *members;
     int64_t deadline;
     int64_t checked_at;
@@ -74,7 +74,7 @@ static enum tutti_status list_read(const struct tutti_comm *comm,
                              "%s: ranks[%d] is %d: expected ranks of communicator \"%s\", 0 to %d",
                              call, i, rank, comm->name, comm->world_size - 1);
         if (listed >> rank & 1)
-            return list_refuse(i, rank, "as is one before it: expected each member once");
+            return list_refuse(i, rank, "which is listed twice: expected each member once");
         listed |= UINT64_C(1) << rank;
         members->ranks[i] = rank;
         if (rank == comm->rank)
@@ -109,7 +109,7 @@ enum tutti_status pg_members_read(const struct tutti_comm *comm,
     return TUTTI_OK;
 }
 
-/* "0,4,2"; may come from another process: what it says of itself is not trusted. */
+/* Format "0,4,2". `at` may come from another process, so its fields are not trusted. */
 static void list_format(const struct attempt_key *at, char text[LIST_BYTES])
 {
     int length = 0;
@@ -148,7 +148,7 @@ static void rank_key_make(const struct tutti_comm *comm, int rank, char key[KEY_
     text_append(key, KEY_BYTES, &length, "/at/%d", rank);
 }
 
-/* Of an attempt with a list. */
+/* The key of one value of an attempt. `rank` is -1 if the value is not a rank's. */
 static void key_make(const struct tutti_comm *comm, const struct attempt_key *at, const char *what,
                      int rank, char key[KEY_BYTES])
 {
@@ -170,7 +170,7 @@ static enum tutti_status decision_look(const struct attempt *self, const struct 
     return store_look_up(self->store, key, decision, sizeof *decision, found);
 }
 
-/* The first proposal is the answer: *decision becomes it. */
+/* Propose a decision. *decision becomes the first proposal of any member. */
 static enum tutti_status propose(const struct attempt *self, const struct attempt_key *at,
                                  struct decision *decision)
 {
@@ -201,7 +201,7 @@ static enum tutti_status propose_meeting(struct attempt *self)
     return status == TUTTI_OK ? propose(self, &self->own, decision) : status;
 }
 
-/* The thread's last error is why. */
+/* Propose to fail with `why` and the calling thread's last error. */
 static enum tutti_status propose_failure(const struct attempt *self, const struct attempt_key *at,
                                          enum tutti_status why, struct decision *decision)
 {
@@ -219,13 +219,13 @@ static enum tutti_status decision_status(const struct attempt *self)
         return TUTTI_OK;
     if (decision->rank == self->comm->rank)
         return error_set(status, "%.*s", bytes, decision->text);
-    return error_set(status, "rank %d has given the group up: %.*s", (int)decision->rank, bytes,
+    return error_set(status, "rank %d gave up making the group: %.*s", (int)decision->rank, bytes,
                      decision->text);
 }
 
 /* ---- what ends an attempt -------------------------------------------------------------------- */
 
-/* It had not been when the call began. */
+/* Whether the communicator has been aborted since the call began. */
 static enum tutti_status check_abort(void *context)
 {
     const struct attempt *self = context;
@@ -235,11 +235,11 @@ static enum tutti_status check_abort(void *context)
                      self->comm->rank, self->comm->name);
 }
 
-/* A member that is gone; one that has made the group may go where it likes. */
+/* Fail if a member has exited. A member that has made the group may exit. */
 static enum tutti_status check_exited_members(const struct attempt *self)
 {
     uint64_t left, dead;
-    cpu_group_gone(&self->comm->cpu, &left, &dead); /* before what they have said is read */
+    cpu_group_gone(&self->comm->cpu, &left, &dead); /* read before the keys that they have set */
     for (int i = 0; i < self->members->size; i++) {
         const int rank = self->members->ranks[i];
         char key[KEY_BYTES];
@@ -273,8 +273,8 @@ static enum tutti_status lists_differ(const struct attempt *self, int rank,
                      call, self->comm->name, self->comm->rank, mine, rank, theirs);
 }
 
-/* A member that waits for this rank elsewhere, where no decision has been made, and so never comes:
- * both attempts are over. */
+/* Check whether a member that has not come waits for this rank with another list, in an attempt
+ * without a decision. Neither would ever come, so both attempts are ended. */
 static enum tutti_status check_other_attempt(const struct attempt *self, int rank)
 {
     struct attempt_key other;
@@ -307,7 +307,7 @@ static enum tutti_status interrupt_check(void *context)
 
 /* ---- an attempt ------------------------------------------------------------------------------ */
 
-/* The members' entries. */
+/* The keys of the members' entries. */
 struct entries {
     char texts[TUTTI_MAX_RANKS][KEY_BYTES];
     const char *keys[TUTTI_MAX_RANKS];
@@ -323,7 +323,7 @@ static void entries_name(const struct attempt *self, struct entries *entries)
     }
 }
 
-/* The first who has not come. */
+/* Report the first member that has not come. */
 static enum tutti_status report_missing(const struct attempt *self, const struct entries *entries)
 {
     char list[LIST_BYTES];
@@ -332,7 +332,7 @@ static enum tutti_status report_missing(const struct attempt *self, const struct
     enum tutti_status status = TUTTI_OK;
     for (; i < entries->count && found && status == TUTTI_OK; i++)
         status = tutti_store_check(self->store, &entries->keys[i], 1, &found);
-    if (status != TUTTI_OK || found) /* all have come meanwhile */
+    if (status != TUTTI_OK || found) /* all members have come meanwhile */
         return status;
     list_format(&self->own, list);
     return error_set(TUTTI_ERR_TIMEOUT,
@@ -341,7 +341,7 @@ static enum tutti_status report_missing(const struct attempt *self, const struct
                      call, self->members->ranks[i - 1], list, self->comm->name, call);
 }
 
-/* Who has not come may never come. */
+/* Check for members that will not come. */
 static enum tutti_status check_missing(struct attempt *self, const struct entries *entries)
 {
     enum tutti_status status = interrupt_check(self);
@@ -356,7 +356,7 @@ static enum tutti_status check_missing(struct attempt *self, const struct entrie
     return status;
 }
 
-/* Leaves an entry and waits until the attempt is decided. */
+/* Write an entry and wait until the attempt is decided. */
 static enum tutti_status join_attempt(struct attempt *self)
 {
     struct entries entries;
@@ -384,13 +384,15 @@ static enum tutti_status join_attempt(struct attempt *self)
         const int64_t left = deadline_timeout_ms(self->deadline);
         status = tutti_store_wait(self->store, entries.keys, entries.count,
                                   left < 0 || left > INTERRUPT_MS ? INTERRUPT_MS : left);
-        if (status == TUTTI_ERR_TIMEOUT || status == TUTTI_ERR_ABORTED) /* doubts() asks for both */
+        if (status == TUTTI_ERR_TIMEOUT ||
+            status == TUTTI_ERR_ABORTED) /* check_missing() checks both */
             status = TUTTI_OK;
     }
     return status;
 }
 
-/* The first one with this list that is open: all who wait with it wait there. */
+/* Find the first attempt with this list that has no decision. All members with this list wait
+ * there. */
 static enum tutti_status find_open_attempt(struct attempt *self)
 {
     enum tutti_status status;
@@ -401,10 +403,11 @@ static enum tutti_status find_open_attempt(struct attempt *self)
     return status;
 }
 
-/* ---- their communicator ---------------------------------------------------------------------- */
+/* ---- the members' communicators -------------------------------------------------------------- */
 
-/* That on the host is of no device and knows nothing of links between devices. The order of sums is
- * that of the list; all ranks keep the communicator's. */
+/* Adapt the configuration. The communicator on the host has no device and no links between devices.
+ * With a list the order of sums is that of the list; without one it is that of the caller's
+ * communicator. */
 static void config_adapt(const struct tutti_comm *from, const struct pg_members *members, int which,
                          struct tutti_comm *made)
 {
@@ -420,7 +423,8 @@ static void config_adapt(const struct tutti_comm *from, const struct pg_members 
     made->config.leaf_order_given = true;
 }
 
-/* Its name says who its ranks are: errors that name a rank name it, too. */
+/* Make the communicator's handle. Its name lists the members, since errors that name a rank also
+ * name the communicator. */
 static enum tutti_status comm_make(const struct attempt *self, int which, struct tutti_comm **made)
 {
     char list[LIST_BYTES], name[COMM_NAME_BYTES];
@@ -435,7 +439,7 @@ static enum tutti_status comm_make(const struct attempt *self, int which, struct
     return status;
 }
 
-/* Puts one of the members' communicators together. */
+/* Make one of the members' communicators. */
 static enum tutti_status assemble(struct attempt *self, int which, struct tutti_comm **made)
 {
     const struct interrupt interrupt = {.ask = interrupt_check, .context = self};
@@ -456,8 +460,8 @@ static enum tutti_status assemble(struct attempt *self, int which, struct tutti_
                : error_context(status, "%s: the communicator of the group's members", call);
 }
 
-/* The one of their devices, beside that of their hosts; none, on all members, if one has none. Who
- * is told of an abort parts with the others' host, which they find out there. */
+/* Make the communicator of the devices. If one member has none, all members give it up. A member
+ * that was aborted returns at once; its peers notice that in the communicator on the host. */
 static enum tutti_status assemble_direct(struct attempt *self, struct tutti_comm *made,
                                          struct tutti_comm **direct)
 {

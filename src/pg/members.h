@@ -1,17 +1,18 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * A group that cannot have the caller's communicator for itself, because it is of some ranks only
- * or of CUDA devices, has one of its own, hidden, on the host: this is how its members meet.
+ * How the members of a group meet. A group of listed ranks, or of a CUDA communicator, cannot use
+ * the caller's communicator. Its members make one of their own on the host, hidden from the caller.
  *
- * For each list there are attempts, one after the other. In an attempt a member leaves an entry and
- * waits for those of the others; the first one who has seen all, or cannot wait any longer, decides
- * for all what it has come to, since the first who sets a key has set it. Who calls again, or comes
- * late, finds the next attempt.
+ * For each list of members there are numbered attempts. In an attempt each member writes an entry
+ * to the store and waits for the entries of the others. A member that has seen all entries, or
+ * cannot wait any longer, proposes a decision for all: the first one that sets the decision's key
+ * decides. A member that calls again, or comes late, joins the next attempt.
  *
- * A rank makes one group at a time and says where it is. So two that wait for each other with
- * different lists would do so for ever: whoever sees that ends both attempts.
+ * A rank makes one group at a time and publishes the list with which it waits. Two ranks that wait
+ * for each other with different lists would wait until the time-out; the rank that notices this
+ * ends both attempts.
  *
- * Keys lie under the communicator's nonce, so that no other communicator, and no earlier life, has
+ * All keys begin with the communicator's nonce, so no other communicator, and no earlier run, has
  * written them.
  */
 #ifndef TUTTI_PG_MEMBERS_H
@@ -22,23 +23,23 @@
 
 /* Ranks of the communicator, in the order of their numbers in the group. */
 struct pg_members {
-    bool listed; /* by the caller; else they are all ranks */
+    bool listed; /* the caller gave the list; otherwise all ranks */
     int size;
-    int own_index; /* of this rank */
+    int own_index; /* the index of this rank in `ranks` */
     int ranks[TUTTI_MAX_RANKS];
 };
 
-/* Reads the caller's list, or takes all ranks. Returns INVALID. */
+/* Read the caller's list; without one, take all ranks. Returns INVALID. */
 enum tutti_status pg_members_read(const struct tutti_comm *comm,
                                   const struct tutti_pg_options *options,
                                   struct pg_members *members);
 /*
- * Collective among the members: makes their communicator on the host and, if the communicator is of
- * CUDA devices, which the caller's context is of, one of those (else, or if that cannot be, *direct
- * is NULL on all), both to be destroyed with tutti_comm_destroy(). Returns CONCURRENT (this rank is
- * making another group), MISMATCH (a member waits for this rank in another group), TIMEOUT,
- * PEER_DEAD, ABORTED, which name the communicator's ranks, the failure of a member that has given
- * up, and what tutti_comm_create() does.
+ * Collective among the members. Make their communicator on the host. If the caller's communicator
+ * is of CUDA devices, whose context is current, also make one of the devices; if that fails,
+ * *direct is NULL on all members. Both are destroyed with tutti_comm_destroy(). Returns CONCURRENT
+ * (another thread of this rank is making a group), MISMATCH (a member waits for this rank with
+ * another list), TIMEOUT, PEER_DEAD, ABORTED, whose texts name ranks of the caller's communicator,
+ * the failure of a member that gave up, and what tutti_comm_create() returns.
  */
 enum tutti_status pg_members_meet(struct tutti_comm *comm, tutti_store_t *store,
                                   const struct pg_members *members, int64_t timeout_ms,

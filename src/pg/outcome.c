@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* The sentences that outcomes make. */
+/* How operations and groups end: the fault of the communicator, and the error texts. */
 #include "cpu/group.h"
 #include "error.h"
 #include "order.h"
@@ -42,7 +42,7 @@ static void append(struct text *text, const char *format, ...)
         text->length += (size_t)length < room ? (size_t)length : room - 1;
 }
 
-/* The stride that a dimension's place gives it. */
+/* Return the stride of a dimension, from the positions and sizes. */
 static int64_t stride_of(const struct layout_operation *operation, int dims, int dim)
 {
     int64_t stride = 1;
@@ -52,7 +52,7 @@ static int64_t stride_of(const struct layout_operation *operation, int dims, int
     return stride;
 }
 
-/* Comes from another process: what it says of itself is not trusted. */
+/* `operation` may come from another process, so its fields are not trusted. */
 static void append_operation(struct text *text, const struct layout_operation *operation)
 {
     struct tutti_signature what = signature_unpack(operation->signature, operation->parameter);
@@ -76,39 +76,46 @@ static void append_operation(struct text *text, const struct layout_operation *o
     append(text, "]%s", where);
 }
 
+static void append_timeout(struct text *text, const struct pg_outcome *outcome)
+{
+    const int rank = outcome->rank, peer = outcome->peer;
+    if (outcome->wait_expired)
+        append(
+            text,
+            "a call of CUDA blocked it on rank %d until its time-out, and the streams that "
+            "waited for it went on without the result: another call of that process, such as "
+            "cuMemFree or the first use of a kernel, waits for a stream that waits for this work "
+            "(docs/streams.md): wait on the host before such a call",
+            rank);
+    else if (outcome->has_failed)
+        append(text,
+               "rank %d does not go on, noticed by rank %d at its time-out: find out what rank %d "
+               "does; then create a new communicator and group",
+               peer, rank, peer);
+    else if (peer == rank)
+        append(text,
+               "the stream of rank %d had not reached the input when the time-out passed there: "
+               "check the work on that stream, or raise timeout_ms in the options of the call, else "
+               "of the group, else of its communicator; the group goes on",
+               rank);
+    else
+        append(text,
+               "rank %d had not submitted it when the time-out passed on rank %d: find out what "
+               "rank %d does, or raise timeout_ms in the options of the call, else of the group, "
+               "else of its communicator; the group goes on",
+               peer, rank, peer);
+}
+
 static void append_reason(struct text *text, const struct pg_outcome *outcome)
 {
     switch (outcome->status) {
     case TUTTI_ERR_TIMEOUT:
-        if (outcome->wait_expired)
-            append(text,
-                   "CUDA kept it up on rank %d until its time ended there, and the streams that "
-                   "waited for it went on without the result: another call of that process, such "
-                   "as cuMemFree or the first use of a kernel, waits for a stream that waits for "
-                   "this work (docs/streams.md): wait on the host before such a call",
-                   outcome->rank);
-        else if (outcome->has_failed)
-            append(text,
-                   "rank %d does not go on, noticed by rank %d at its time-out: look at what rank "
-                   "%d does; then create a new communicator and group",
-                   outcome->peer, outcome->rank, outcome->peer);
-        else if (outcome->peer == outcome->rank)
-            append(text,
-                   "the stream of rank %d had not come to its input when its time ended there: "
-                   "look at what is on that stream, or raise timeout_ms in the options of the "
-                   "call, else of the group, else of its communicator; the group goes on",
-                   outcome->rank);
-        else
-            append(text,
-                   "rank %d had not submitted it when its time ended on rank %d: look at what rank "
-                   "%d does, or raise timeout_ms in the options of the call, else of the group, "
-                   "else of its communicator; the group goes on",
-                   outcome->peer, outcome->rank, outcome->peer);
+        append_timeout(text, outcome);
         return;
     case TUTTI_ERR_PEER_DEAD:
         append(text,
                "rank %d is gone (its process ended or it destroyed its group), noticed by rank "
-               "%d: look at rank %d's log; create a new communicator and group without it",
+               "%d: see rank %d's log; create a new communicator and group without it",
                outcome->peer, outcome->rank, outcome->peer);
         return;
     case TUTTI_ERR_MISMATCH:
@@ -132,7 +139,7 @@ static void append_reason(struct text *text, const struct pg_outcome *outcome)
     case TUTTI_ERR_VERSION:
         break;
     }
-    append(text, "rank %d cannot go on: %s", outcome->rank, tutti_status_text(outcome->status));
+    append(text, "rank %d failed: %s", outcome->rank, tutti_status_text(outcome->status));
 }
 
 enum tutti_status pg_outcome_report(const struct pg_outcome *outcome, const struct pg_op *op,

@@ -157,6 +157,13 @@ static inline const char *pg_op_name(const struct pg_op *op)
     return op->sparse ? "all_reduce_sparse" : "all_reduce";
 }
 
+/* The operation's reduction as a public handle. */
+static inline tutti_op_t pg_op_reduction(const struct pg_op *op)
+{
+    return op->op.kind == TUTTI_OP_PREMUL_SUM ? (tutti_op_t)(uintptr_t)&op->op
+                                              : (tutti_op_t)(uintptr_t)op->op.kind;
+}
+
 /* ---- list ------------------------------------------------------------------------------------ */
 
 static inline void pg_list_append(struct pg_list *list, struct pg_op *op)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Submitting: check all, make the work, and only then, under the group's lock, take the tag's next
- * number and a place in the queue. The lock is held for a few instructions on either side, so that
- * nobody waits here.
+ * Submission: check everything and make the work. Only then, under the group's lock, does the
+ * operation get its tag's next number and its position in the queue. The submitting thread and the
+ * group's thread hold the lock for a few instructions only, so no thread waits long for it.
  */
 #include "deadline.h"
 #include "error.h"
@@ -51,13 +51,13 @@ void pg_op_begin(struct pg_op *op, const struct tutti_pg *pg,
                                    .tag = options->tag};
 }
 
-/* Behind the tensors lie their sizes and strides. */
+/* Copy the tensors. Their sizes and strides follow them in memory. */
 static void tensors_copy(struct pg_op *op, const struct tutti_tensor *tensors, int count)
 {
     size_t dims = op->operation.dims;
     int64_t *sizes = (int64_t *)(void *)&op->tensors[count];
     int64_t *strides = sizes + dims;
-    uint64_t stride = 1; /* wraps where one size is 0 and the others are anything */
+    uint64_t stride = 1; /* overflows only if a size is 0; then strides mean nothing */
     for (size_t d = dims; d-- > 0; stride *= (uint64_t)tensors[0].sizes[d]) {
         sizes[d] = tensors[0].sizes[d];
         strides[d] = tensors[0].strides ? tensors[0].strides[d] : (int64_t)stride;
@@ -71,7 +71,7 @@ static void tensors_copy(struct pg_op *op, const struct tutti_tensor *tensors, i
 
 static char *put_number(char *to, size_t number)
 {
-    char digits[20]; /* the last one first */
+    char digits[20]; /* the last digit first */
     int count = 0;
     do
         digits[count++] = (char)('0' + number % 10);
@@ -81,8 +81,8 @@ static char *put_number(char *to, size_t number)
     return to;
 }
 
-/* "all_reduce of [tensors x ]elements dtype, op". By hand: snprintf() took a third of what
- * submitting costs. */
+/* "all_reduce of [tensors x ]elements dtype, op". Written by hand: snprintf() took a third of the
+ * time of a submission. */
 static void title_make(struct pg_op *op, int count)
 {
     static_assert(PG_TITLE_BYTES >= sizeof "all_reduce of 16 x 18446744073709551615 float8_e4m3, "
@@ -115,7 +115,7 @@ static enum tutti_status op_make(const struct tutti_pg *pg, const struct tutti_t
     return TUTTI_OK;
 }
 
-/* Under the lock. */
+/* The caller holds the group's lock. */
 static enum tutti_status enqueue(struct tutti_pg *pg, const char *name, struct pg_op *op)
 {
     if (pg->has_failed)
@@ -143,8 +143,8 @@ enum tutti_status pg_stream_check(const char *name, enum tutti_device device,
     if (device == TUTTI_DEVICE_CUDA || options->stream == TUTTI_STREAM_DEFAULT)
         return TUTTI_OK;
     return error_set(TUTTI_ERR_INVALID,
-                     "%s: stream %p: CPU tensors are on none: expected TUTTI_STREAM_DEFAULT", name,
-                     (const void *)options->stream);
+                     "%s: stream %p: CPU tensors have no stream: expected TUTTI_STREAM_DEFAULT",
+                     name, (const void *)options->stream);
 }
 
 enum tutti_status pg_submit(struct tutti_pg *pg, const char *name, struct pg_op *op,

@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The operation itself, over the communicator, in the tensors' memory, or, of CUDA tensors, in
- * pieces of copies (stage.c), element by element in memory order.
+ * Runs an operation over the communicator: in the tensors' own memory or, for CUDA tensors, in
+ * pieces of copies (staging.c). Elements are reduced in memory order.
  *
- * Where some rank has several inputs, each rank first makes one of its own, in the accumulation
- * type. Floats of 8 and 16 bits have another one than their own: they are widened, travel as
- * float32, block by block, and are rounded when they are back. The others are summed up in the
- * first tensor. Either way each element is rounded once.
+ * If some rank has several inputs, each rank first reduces its own inputs to one, in the
+ * accumulation type. Floats of 8 and 16 bits accumulate in float32: they are converted, reduced
+ * across ranks as float32, block by block, and rounded afterwards. All other dtypes are their own
+ * accumulation type and are reduced into the first tensor. Either way each element is rounded once.
  */
 #include "numeric.h"
 #include "pg/pg.h"
 
-enum { BLOCK = 256 }; /* elements of an input that are widened at once */
+enum { BLOCK = 256 }; /* elements of an input that are converted at once */
 
-/* X(dtype, type that the functions of numeric.h go by, element) */
+/* X(dtype, suffix of the functions of numeric.h, C type of an element) */
 #define NARROW_MAP(X)                                                                              \
     X(FLOAT16, f16, uint16_t)                                                                      \
     X(BFLOAT16, bf16, uint16_t)                                                                    \
@@ -36,7 +36,7 @@ enum { BLOCK = 256 }; /* elements of an input that are widened at once */
 NARROW_MAP(NARROW_FUNCTIONS)
 #undef NARROW_FUNCTIONS
 
-/* Of dtypes that accumulate in float32 and are none. */
+/* The conversions of the dtypes that accumulate in float32, except for float32. */
 static const struct narrow {
     void (*widen)(float *to, const void *from, size_t first, size_t count);
     void (*narrow)(void *to, const float *from, size_t first, size_t count);
@@ -46,19 +46,19 @@ static const struct narrow {
 #undef NARROW_ROW
 };
 
-/* What a rank does with its own inputs; averages are divided where all come together. */
+/* The reduction of a rank's own inputs. An average is divided in the reduction across ranks. */
 static enum tutti_op_kind own_kind(enum tutti_op_kind kind)
 {
     return kind == TUTTI_OP_AVG ? TUTTI_OP_SUM : kind;
 }
 
-/* What is then done across ranks: the scalar has been applied. */
+/* The reduction across ranks. The scalar of premul_sum has been applied already. */
 static tutti_op_t cross_op(enum tutti_op_kind kind)
 {
     return (tutti_op_t)(uintptr_t)(kind == TUTTI_OP_PREMUL_SUM ? TUTTI_OP_SUM : kind);
 }
 
-/* out = the own inputs' reduction. */
+/* out = the reduction of the own inputs. */
 static void own_reduce(const struct tutti_pg *pg, const struct pg_op *op, enum tutti_dtype dtype,
                        void *out, const void *const *in, size_t count)
 {
@@ -71,7 +71,7 @@ static void own_reduce(const struct tutti_pg *pg, const struct pg_op *op, enum t
     });
 }
 
-/* `count` elements from `first` on into pg->wide. */
+/* pg->widened = the reduction of `count` elements of the own inputs from `first` on. */
 static void own_widen(const struct tutti_pg *pg, const struct pg_op *op, const struct pg_part *part,
                       size_t first, size_t count)
 {
@@ -131,10 +131,8 @@ static enum tutti_status run_own(struct tutti_pg *pg, const struct pg_op *op,
 enum tutti_status pg_run_part(struct tutti_pg *pg, const struct pg_op *op,
                               const struct pg_part *part, uint32_t inputs)
 {
-    tutti_op_t as_given = op->op.kind == TUTTI_OP_PREMUL_SUM ? (tutti_op_t)(uintptr_t)&op->op
-                                                             : (tutti_op_t)(uintptr_t)op->op.kind;
     if (inputs <= 1 || part->count == 0)
-        return comm_all_reduce(pg->comm, part->data[0], part->count, op->dtype, as_given,
+        return comm_all_reduce(pg->comm, part->data[0], part->count, op->dtype, pg_op_reduction(op),
                                op->timeout_ms);
     enum tutti_status status =
         narrows[op->dtype].widen ? run_widened(pg, op, part) : run_own(pg, op, part);

@@ -1,17 +1,26 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Sparse tensors, coalesced and united.
+ * Coalescing and union. Every index becomes a 64-bit key, in the order of the indices. If the
+ * product of the sparse sizes fits into 64 bits, the key is the index's position among all indices.
+ * Otherwise the index is cut into words that fit: the entries are sorted by the last word, then
+ * stably by the one before, and so on; then the distinct indices are numbered, and the numbers are
+ * the keys.
  *
- * Everything goes by keys: numbers of 64 bits in the order of the indices. Where the product of the
- * sparse sizes fits, the key of an index is its place among all of them. Where it does not, the
- * index is cut into words that do fit, entries are sorted by the last word, then by the one
- * before..., which keeps the order of the former sorts, and their distinct indices numbered: these
- * numbers are the keys. Nothing else knows the difference.
+ * Coalescing and union are one algorithm: all entries as {key, position}, sorted by a stable radix
+ * sort; then the rows of each key are summed, by a chain or a tree. (Merging the ranks' sorted
+ * lists was slower even for two: each step waits for the one before.)
  *
- * Coalescing and union are one walk: all entries as {key, place}, sorted by radix, which keeps
- * equal keys in the order of the inputs and within them; then group by group of one key, the sum of
- * whose rows is a chain or a tree. (Merging the ranks' lists, which are sorted already, was slower
- * even of two: its steps wait for each other.)
+ * - Coalescing adds the rows of one index one by one, inputs in list order, entries in order of
+ *   appearance, in the accumulation type, and rounds once. A single row of an index is copied bit
+ *   for bit, so coalescing twice equals coalescing once.
+ * - The union adds the rows of one index by the canonical tree over all leaves, without the absent
+ *   ones: (0+1)+(2+3) without 1 is 0+(2+3). It rounds once. NaN, e5m2's infinities and bool's bytes
+ *   become what a reduction stores, also for a row that only one rank has.
+ * - An absent rank so counts as the number that changes no sum: 0 for integers and bool, -0 for
+ *   floats (x + -0 is x for every x; -0 + +0 is +0). -0 stays -0 if no rank has anything but -0. A
+ *   dense all-reduce, in which absent entries are +0, gives +0 there; in all else both give the
+ *   same bits.
+ * - A float is so rounded twice: in each rank's own sum, and in the union.
  */
 #include "pg/sparse.h"
 
@@ -23,17 +32,18 @@
 
 enum {
     LINE_BYTES = 64,
-    INSERTION_MOST = 64, /* pairs that are sorted by insertion */
-    SHORT_MOST = 1024,   /* pairs whose digits have FEW_BITS at most */
+    INSERTION_MOST = 64, /* up to so many pairs are sorted by insertion */
+    SHORT_MOST = 1024,   /* below so many pairs a digit has at most SHORT_BITS */
     SHORT_BITS = 8,
-    DIGIT_BITS = 11,   /* else: the counters of a digit stay in the first cache */
-    CHAIN_BLOCK = 512, /* accumulators that stay in the first cache */
-    CHAIN_SHORT = 3,   /* rows whose balanced tree adds them one by one */
-    ENTRY_BITS = 48,   /* of a place */
+    DIGIT_BITS = 11,   /* otherwise: the counters of a digit stay in the L1 cache */
+    CHAIN_BLOCK = 512, /* accumulators that stay in the L1 cache */
+    CHAIN_SHORT = 3,   /* up to so many rows the balanced tree equals a chain */
+    ENTRY_BITS = 48,   /* bits of a position for the entry's number */
 };
 _Static_assert(SPARSE_INPUTS == 1 << (64 - ENTRY_BITS), "an input's number is the rest of a place");
 
-/* What is sorted. The place of an entry is its input's number and its own number in there. */
+/* The unit of sorting. A position is the number of the input and the number of the entry in that
+ * input. */
 struct pair {
     uint64_t key;
     uint64_t position;
@@ -44,12 +54,12 @@ struct list {
     const struct sparse_shape *shape;
     const struct sparse_entries *inputs;
     int count;
-    size_t nnz; /* together */
+    size_t nnz; /* of all inputs */
     size_t row_bytes;
-    const void *neutral; /* the row of who is absent, of a union */
+    const void *neutral; /* union only: the row of an absent rank */
 };
 
-/* to = the sum of the rows of entries that have one key; each row has a byte at least. */
+/* to = the sum of the rows of entries with equal keys. A row has at least one byte. */
 typedef void sum_fn(const struct sparse_worker *worker, const struct list *list,
                     const struct pair *equal, size_t n, void *to);
 
@@ -61,8 +71,8 @@ void sparse_memory_fini(struct sparse_memory *memory)
     *memory = (struct sparse_memory){0};
 }
 
-/* Appends `count` things of `each` bytes to a plan of memory, on a line of their own: their offset
- * is what *size was. False if there is no such size. */
+/* Add room for `count` objects of `each` bytes to a planned size, ending at a cache line. The
+ * objects' offset is the old *size. Return false if the size overflows. */
 static bool plan(size_t *size, size_t count, size_t each)
 {
     size_t bytes;
@@ -73,7 +83,7 @@ static bool plan(size_t *size, size_t count, size_t each)
            *size <= PTRDIFF_MAX;
 }
 
-/* What was in it is lost. */
+/* Make room for `size` bytes. The old contents are lost. */
 static enum tutti_status reserve(struct sparse_memory *memory, size_t size)
 {
     if (size < LINE_BYTES)
@@ -94,7 +104,7 @@ static enum tutti_status no_such_size(size_t nnz)
                      "the sum of %zu entries of sparse tensors is more than can be addressed", nnz);
 }
 
-/* Where the values of nnz entries lie, behind their indices. */
+/* [out] offset: where the values of nnz entries begin, after their indices. */
 static bool values_offset(const struct sparse_shape *shape, size_t nnz, size_t *offset)
 {
     *offset = 0;
@@ -114,7 +124,7 @@ struct sparse_entries sparse_entries_at(const struct sparse_shape *shape, const 
     return (struct sparse_entries){memory, (const unsigned char *)memory + values_at, nnz};
 }
 
-/* Room for nnz entries, to be written through *indices and *values. */
+/* Reserve room for nnz entries. [out] indices, values: where to write them. */
 static enum tutti_status result_reserve(const struct list *list, size_t nnz,
                                         struct sparse_result *result, int64_t **indices,
                                         unsigned char **values)
@@ -141,7 +151,7 @@ static struct list list_of(const struct sparse_shape *shape, const struct sparse
     struct list list = {shape, inputs, count, 0, sparse_row_bytes(shape), NULL};
     for (int i = 0; i < count; i++)
         if (__builtin_add_overflow(list.nnz, inputs[i].nnz, &list.nnz))
-            list.nnz = SIZE_MAX; /* for which there is no memory */
+            list.nnz = SIZE_MAX; /* more than memory has */
     return list;
 }
 
@@ -177,8 +187,8 @@ static bool same_index(const struct list *list, uint64_t a, uint64_t b)
 
 /* ---- keys ------------------------------------------------------------------------------------ */
 
-/* The first dimension of the longest word that ends before dimension `end`, and how many values the
- * word has. An index of no dimensions is a word of one value. */
+/* Return the first dimension of the longest word that ends before dimension `end`. [out] values:
+ * the number of values of that word. An index of no dimensions is a word of one value. */
 static int word_begin(const struct sparse_shape *shape, int end, uint64_t *values)
 {
     uint64_t longer = 1;
@@ -190,7 +200,8 @@ static int word_begin(const struct sparse_shape *shape, int end, uint64_t *value
     return end;
 }
 
-/* Makes pairs of all entries in order, their keys the words of dimensions first to end - 1. */
+/* Make pairs of all entries, in order. Their keys are the words of the dimensions from `first` to
+ * end - 1. */
 static void pairs_make(const struct list *list, int first, int end, struct pair *pairs)
 {
     for (int input = 0; input < list->count; input++) {
@@ -207,7 +218,7 @@ static void pairs_make(const struct list *list, int first, int end, struct pair 
     }
 }
 
-/* Sets the keys of pairs in any order to other words. */
+/* Set the keys of pairs, which may be in any order, to the words of other dimensions. */
 static void pairs_rekey(const struct list *list, int first, int end, struct pair *pairs)
 {
     for (size_t i = 0; i < list->nnz; i++) {
@@ -229,7 +240,7 @@ static void insertion_sort(struct pair *pairs, size_t count)
     }
 }
 
-/* One pass of the radix: by `bits` bits from `shift` on, equal ones in the order that they have. */
+/* One pass of the radix sort, by `bits` bits from `shift` on. It is stable. */
 static void digit_sort(struct pair *to, const struct pair *from, size_t count, int shift, int bits)
 {
     size_t position[1 << DIGIT_BITS], next = 0;
@@ -247,7 +258,7 @@ static void digit_sort(struct pair *to, const struct pair *from, size_t count, i
         to[position[from[i].key >> shift & (digits - 1)]++] = from[i];
 }
 
-/* Sorts keys below `values`, stable. Returns which of the two has the result. */
+/* Sort by keys, which are below `values`; stable. Return the array that has the result. */
 static struct pair *keys_sort(struct pair *pairs, struct pair *spare, size_t count, uint64_t values)
 {
     if (count <= INSERTION_MOST) {
@@ -267,8 +278,8 @@ static struct pair *keys_sort(struct pair *pairs, struct pair *spare, size_t cou
     return pairs;
 }
 
-/* All entries of a list, sorted; equal indices in the order of the list. Returns which of the two
- * has them. */
+/* Sort all entries of a list. Entries of equal indices keep the order of the list. Return the array
+ * that has the result. */
 static struct pair *list_sort(const struct list *list, struct pair *pairs, struct pair *spare)
 {
     uint64_t values;
@@ -294,7 +305,7 @@ static struct pair *list_sort(const struct list *list, struct pair *pairs, struc
 
 /* ---- chains: rows added one by one ----------------------------------------------------------- */
 
-/* to = round(row + row + ...), elements at to at + count - 1, count up to CHAIN_BLOCK. */
+/* to = round(row + row + ...), for `count` elements from `at` on; count is at most CHAIN_BLOCK. */
 typedef void chain_fn(void *to, const struct list *list, const struct pair *equal, size_t n,
                       size_t at, size_t count);
 
@@ -341,7 +352,7 @@ static chain_fn *const chains[TUTTI_DTYPE_COUNT] = {
 };
 /* clang-format on */
 
-/* A rank's own entries: one by one, and what is alone as it is. */
+/* Sum of a rank's own entries: a chain. A single row is copied as it is. */
 static void chain_sum(const struct sparse_worker *worker, const struct list *list,
                       const struct pair *equal, size_t n, void *to)
 {
@@ -365,7 +376,7 @@ static void chain_sum(const struct sparse_worker *worker, const struct list *lis
 
 /* ---- trees: the rows of several leaves ------------------------------------------------------- */
 
-/* The leaf without the bits of the levels that are not in `levels`. */
+/* Return the leaf's bits at the levels in `levels`, packed. */
 static int compressed_leaf(int leaf, uint64_t levels)
 {
     int slot = 0;
@@ -376,10 +387,10 @@ static int compressed_leaf(int leaf, uint64_t levels)
 }
 
 /*
- * The canonical tree that is left of the leaves `present`, as inputs of a reduction. A leaf's bits
- * are its way through the tree; where two present neighbours differ first, the tree has a node that
- * both sides reach. Levels without such a node only pass rows on and are left out; what is still
- * missing then is the neutral row. Returns the number of inputs.
+ * Build the canonical tree over the leaves in `present`, as inputs of a reduction. The bits of a
+ * leaf are its path through the tree. Where the paths of two neighbouring present leaves separate,
+ * the tree has a node with two operands. Levels without such a node only pass rows on and are left
+ * out. Inputs that are then still missing become the neutral row. Return the number of inputs.
  */
 static int tree_of(uint64_t present, const void *const *rows, const void *neutral, const void **in)
 {
@@ -400,7 +411,7 @@ static int tree_of(uint64_t present, const void *const *rows, const void *neutra
     return n;
 }
 
-/* The row that changes no sum: -0 for floats, which are the first dtypes, else 0. */
+/* Fill the row that changes no sum: -0 for floats, which are the first dtypes, otherwise 0. */
 static void neutral_fill(enum tutti_dtype dtype, unsigned char *row, size_t row_bytes)
 {
     const size_t size = dtype_bytes(dtype);
@@ -409,7 +420,8 @@ static void neutral_fill(enum tutti_dtype dtype, unsigned char *row, size_t row_
         row[i] = 0x80;
 }
 
-/* The entries of several ranks. A rank that has an index twice misbehaves: its last one counts. */
+/* Sum of the entries of several ranks: a tree. If a faulty rank has an index twice, its last entry
+ * counts. */
 static void tree_sum(const struct sparse_worker *worker, const struct list *list,
                      const struct pair *equal, size_t n, void *to)
 {
@@ -430,7 +442,7 @@ static void tree_sum(const struct sparse_worker *worker, const struct list *list
     reduce_function(worker->isa, dtype, TUTTI_OP_SUM)(&call);
 }
 
-/* ---- both ------------------------------------------------------------------------------------ */
+/* ---- sums of a list -------------------------------------------------------------------------- */
 
 static size_t count_distinct(const struct pair *sorted, size_t count)
 {
@@ -440,7 +452,7 @@ static size_t count_distinct(const struct pair *sorted, size_t count)
     return distinct;
 }
 
-/* Writes each distinct index and the sum of its rows. */
+/* Write each distinct index and the sum of its rows. */
 static void sums_write(const struct sparse_worker *worker, const struct list *list,
                        const struct pair *sorted, size_t distinct, sum_fn *sum, int64_t *indices,
                        unsigned char *values)
@@ -458,7 +470,7 @@ static void sums_write(const struct sparse_worker *worker, const struct list *li
     reduce_env_end(environment);
 }
 
-/* The sum of a list, with a neutral row for those sums that want one. */
+/* Sum a list. neutral_bytes: the size of the neutral row, 0 if `sum` needs none. */
 static enum tutti_status list_sum(struct sparse_worker *worker, struct list *list, sum_fn *sum,
                                   size_t neutral_bytes, struct sparse_result *result)
 {
@@ -501,6 +513,6 @@ enum tutti_status sparse_union(struct sparse_worker *worker, const struct sparse
                                struct sparse_result *result)
 {
     struct list list = list_of(shape, parts, n);
-    /* Without entries no row is summed, and one may be larger than memory. */
+    /* Without entries no row is summed, and a row may be larger than memory. */
     return list_sum(worker, &list, tree_sum, list.nnz > 0 ? list.row_bytes : 0, result);
 }

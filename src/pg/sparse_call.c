@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Sparse sums as callers see them: what is checked before one takes its place, and its result. */
+/* Sparse sums, the calls: the checks before a submission, and access to the result. */
 #include "dtype.h"
 #include "error.h"
 #include "order.h"
@@ -36,7 +36,7 @@ static enum tutti_status header_check(const struct tutti_sparse_tensor *tensor)
     return sparse_shape_check(&shape);
 }
 
-/* Of one of the list, compared with the first one. */
+/* Compare one tensor of the list with the first one. */
 static enum tutti_status same_check(const struct tutti_sparse_tensor *tensor,
                                     const struct tutti_sparse_tensor *first)
 {
@@ -63,7 +63,7 @@ static enum tutti_status same_check(const struct tutti_sparse_tensor *tensor,
     return TUTTI_OK;
 }
 
-/* One of its arrays: memory of where it says that it is, aligned. */
+/* Check one array of a tensor: it is aligned, and in memory of the device that the tensor names. */
 static enum tutti_status array_check(const struct tutti_pg *pg,
                                      const struct tutti_sparse_tensor *tensor, const char *what,
                                      const void *array, size_t bytes, enum tutti_dtype dtype)
@@ -79,8 +79,8 @@ static enum tutti_status array_check(const struct tutti_pg *pg,
     return status == TUTTI_OK ? status : error_context(status, "%s", what);
 }
 
-/* Before a byte of it is read. Indices of the host then are; those of a device, once they are
- * here. */
+/* Check the entries before any byte is read. Then the indices of a CPU tensor are checked here;
+ * those of a CUDA tensor are checked once they are copied to the host. */
 static enum tutti_status entries_check(const struct tutti_pg *pg,
                                        const struct tutti_sparse_tensor *tensor)
 {

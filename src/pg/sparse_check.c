@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Sparse tensors: what may be summed, and the metadata by which ranks find out whether they agree.
- */
+/* Sparse tensors: the checks of inputs, and the metadata that ranks exchange to find out whether
+ * they agree. */
 #include "dtype.h"
 #include "error.h"
 #include "pg/sparse.h"
@@ -21,8 +21,9 @@ static int dims_of(const struct sparse_shape *shape)
     return shape->sparse_dim + shape->dense_dim;
 }
 
-/* The product of the sizes from `first` to `end` - 1, none negative, times `unit`; false if it does
- * not fit. A zero makes it zero, whatever the others are. */
+/* [out] result: the product of `unit` and the sizes from `first` to `end` - 1, none of which is
+ * negative. Return false if it overflows. If a size is zero the result is zero, whatever the others
+ * are. */
 static bool product(const struct sparse_shape *shape, int first, int end, uint64_t unit,
                     uint64_t *result)
 {
@@ -51,7 +52,7 @@ enum tutti_status sparse_shape_check(const struct sparse_shape *shape)
     uint64_t bytes;
     if (dtype_bytes(shape->dtype) == 0)
         return error_set(TUTTI_ERR_INVALID,
-                         "a sparse tensor's dtype is %d, which is none: expected 0 to %d",
+                         "a sparse tensor's dtype is %d, which does not exist: expected 0 to %d",
                          (int)shape->dtype, TUTTI_DTYPE_COUNT - 1);
     if (shape->sparse_dim < 0 || shape->dense_dim < 0 || shape->sparse_dim > DIMS_MOST ||
         shape->dense_dim > DIMS_MOST - shape->sparse_dim)
@@ -77,7 +78,7 @@ enum tutti_status sparse_shape_check(const struct sparse_shape *shape)
     return TUTTI_OK;
 }
 
-/* All indices and all rows can be addressed. */
+/* Check that all indices and all rows can be addressed. */
 static enum tutti_status nnz_check(const struct sparse_shape *shape, uint64_t nnz)
 {
     uint64_t bytes;
@@ -96,7 +97,8 @@ static enum tutti_status nnz_check(const struct sparse_shape *shape, uint64_t nn
     return TUTTI_OK;
 }
 
-/* The indices of one dimension; a negative one is a very large one without its sign. */
+/* Whether all indices of one dimension are below `size`. A negative index, read as unsigned, is
+ * very large. */
 static bool within(const int64_t *indices, size_t nnz, int64_t size)
 {
     bool outside = false;
@@ -191,7 +193,7 @@ void sparse_meta_encode(const struct sparse_shape *shape, size_t nnz, void *bloc
                sparse_meta_bytes(shape) - sizeof meta);
 }
 
-/* What stands before the sizes, and how many there are. */
+/* Check the fields before the sizes, and the number of sizes. */
 static enum tutti_status header_check(const struct sparse_meta *meta, size_t bytes)
 {
     if (meta->magic != MAGIC)
@@ -201,7 +203,7 @@ static enum tutti_status header_check(const struct sparse_meta *meta, size_t byt
         return error_set(TUTTI_ERR_MISMATCH, "it says that it has %" PRIu32 " bytes, but %zu came",
                          meta->bytes, bytes);
     if (meta->dtype >= TUTTI_DTYPE_COUNT)
-        return error_set(TUTTI_ERR_MISMATCH, "its dtype is %" PRIu32 ", which is none",
+        return error_set(TUTTI_ERR_MISMATCH, "its dtype is %" PRIu32 ", which does not exist",
                          meta->dtype);
     if (meta->reserved != 0)
         return error_set(TUTTI_ERR_MISMATCH, "its reserved field is %" PRIu32 ", not 0",
@@ -215,7 +217,7 @@ static enum tutti_status header_check(const struct sparse_meta *meta, size_t byt
     return TUTTI_OK;
 }
 
-/* A coalesced tensor has each index once. */
+/* Check nnz: a coalesced tensor has each index at most once. */
 static enum tutti_status coalesced_nnz_check(const struct sparse_shape *shape, uint64_t nnz)
 {
     uint64_t places;
@@ -241,7 +243,8 @@ enum tutti_status sparse_meta_decode(const void *block, size_t bytes, int rank,
     enum tutti_status status = header_check(&meta, bytes);
     if (status == TUTTI_OK) {
         shape->dtype = (enum tutti_dtype)meta.dtype;
-        /* They filled `bytes`, of which the block says so itself in 32 bits. */
+        /* header_check() compared the dimensions with `bytes`, a number of 32 bits, so they fit an
+         * int. */
         shape->sparse_dim = (int)meta.sparse_dim;
         shape->dense_dim = (int)meta.dense_dim;
         shape->sizes = (const int64_t *)((const unsigned char *)block + sizeof meta);

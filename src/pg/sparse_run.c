@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * A sparse sum on the group's thread, once all ranks have submitted it.
+ * A sparse sum on the group's thread, once all ranks have submitted it:
  *
- *     block_make()     coalesces the own inputs into memory that the others read
- *     pg_share_exchange()  shows it to them, and theirs to this rank: share.h
- *     blocks_read()    compares what they say of their tensors
- *     unite()          sums them up, in leaf order, into memory of the work's
+ *     block_make()         coalesce the own inputs into a segment that the peers read
+ *     pg_share_exchange()  make the segments of all ranks readable: share.h
+ *     blocks_read()        check and compare the metadata of all ranks
+ *     union_make()         sum all entries, in leaf order, into memory of the work
  *
- * A block is the rank's metadata, then, on a line of its own, its entries. All ranks find the same
- * difference, since all compare all blocks with rank 0's in order of ranks. Tensors of devices
- * are staged before the first step and behind the last one: sparse_staging.c.
+ * A block is a rank's metadata and, from the next cache line on, its entries. Every rank compares
+ * all blocks with that of rank 0, in rank order. So all ranks find the same first difference. CUDA
+ * tensors are copied to the host before the first step, and the result to the device after the last
+ * one: sparse_staging.c.
  */
 #include "deadline.h"
 #include "error.h"
@@ -22,13 +23,14 @@
 
 enum { STREAM_BYTES = 1 << 20 };
 
-/* Where the entries begin: behind so much metadata. */
+/* Return the offset of the entries, after so much metadata. */
 static size_t entries_offset(size_t meta_bytes)
 {
     return (meta_bytes + LAYOUT_LINE - 1) / LAYOUT_LINE * LAYOUT_LINE;
 }
 
-/* Bytes of a block, at least a line of entries. False if there is no such size. */
+/* [out] bytes: the size of a block, with at least a cache line of entries. Return false if it
+ * overflows. */
 static bool block_bytes(const struct sparse_shape *shape, size_t nnz, size_t *bytes)
 {
     if (!sparse_bytes(shape, nnz, bytes))
@@ -39,7 +41,7 @@ static bool block_bytes(const struct sparse_shape *shape, size_t nnz, size_t *by
            *bytes <= PTRDIFF_MAX;
 }
 
-/* Entries that lie elsewhere. */
+/* Copy entries to where a block has them. */
 static void entries_copy(const struct tutti_pg *pg, const struct sparse_shape *shape,
                          const struct sparse_entries *from, unsigned char *to)
 {
@@ -52,7 +54,7 @@ static void entries_copy(const struct tutti_pg *pg, const struct sparse_shape *s
         copy(to + values_at, from->values, from->nnz * sparse_row_bytes(shape));
 }
 
-/* The own inputs' entries, in the host's memory; *nnz of them together. */
+/* [out] inputs: the entries of the own inputs, in host memory. [out] nnz: their sum. */
 static enum tutti_status inputs_read(struct tutti_pg *pg, const struct pg_op *op,
                                      struct sparse_entries *inputs, size_t *nnz)
 {
@@ -84,11 +86,11 @@ static enum tutti_status block_make(struct tutti_pg *pg, const struct pg_op *op,
                          "the inputs' entries together are more than can be addressed");
     status = pg_share_reserve(pg->share, room, op->timeout_ms, &block);
     if (status != TUTTI_OK)
-        return error_context(status, "rank %d shows its entries to the others", pg->comm->rank);
+        return error_context(status, "rank %d makes room for its entries", pg->comm->rank);
 
-    /* There is room for all entries, so that nothing grows. Of large ones the peers' caches hold
-     * lines that they read in the turn before the last: to write those there costs more than to
-     * write them past all caches (2 far ranks, 2.5 MB each: 1.95 ms, and 0.87). */
+    /* The block has room for all entries, so it does not grow. If it is large, the peers' caches
+     * hold lines of it from the exchange before the last. To write these lines in the cache costs
+     * more than to write past all caches (2 far ranks, 2.5 MB each: 1.95 ms against 0.87 ms). */
     const size_t row_bytes = sparse_row_bytes(shape);
     unsigned char *entries = (unsigned char *)block + head;
     struct sparse_result result = {.memory = {entries, room - head}};
@@ -106,7 +108,7 @@ static enum tutti_status block_make(struct tutti_pg *pg, const struct pg_op *op,
     return TUTTI_OK;
 }
 
-/* What one rank says of its tensor, trusting none of it. */
+/* Read one rank's metadata and check every field. */
 static enum tutti_status meta_read(const struct pg_view *views, int rank,
                                    struct sparse_shape *shape, size_t *nnz)
 {
@@ -117,7 +119,8 @@ static enum tutti_status meta_read(const struct pg_view *views, int rank,
                               rank, shape, nnz);
 }
 
-/* One rank's entries, of this rank's shape: so what it says meanwhile does not matter. */
+/* [out] entries: one rank's entries. Their layout follows from this rank's own shape, so a peer
+ * that changes its metadata meanwhile does no harm. */
 static enum tutti_status entries_read(const struct pg_view *views, int rank,
                                       const struct sparse_shape *shape, size_t nnz,
                                       struct sparse_entries *entries)
@@ -125,14 +128,14 @@ static enum tutti_status entries_read(const struct pg_view *views, int rank,
     size_t needed;
     if (!block_bytes(shape, nnz, &needed) || needed > views->size)
         return error_set(TUTTI_ERR_MISMATCH,
-                         "rank %d says that it has %zu entries, but shows %zu bytes", rank, nnz,
+                         "rank %d announces %zu entries, but its block has %zu bytes", rank, nnz,
                          views->size);
     *entries =
         sparse_entries_at(shape, views->bytes + entries_offset(sparse_meta_bytes(shape)), nnz);
     return TUTTI_OK;
 }
 
-/* [out] parts in leaf order. */
+/* [out] parts: all ranks' entries, in leaf order. */
 static enum tutti_status blocks_read(const struct tutti_pg *pg, const struct sparse_shape *own,
                                      const struct pg_view *views, struct sparse_entries *parts,
                                      struct pg_outcome *outcome)
@@ -171,7 +174,8 @@ static enum tutti_status union_make(struct tutti_pg *pg, struct pg_op *op,
         status =
             sparse_union(&pg->worker, &sparse->shape, parts, pg->comm->world_size, &sparse->result);
     if (op->staging) {
-        sparse->result.memory = (struct sparse_memory){.bytes = NULL}; /* it is the block */
+        sparse->result.memory =
+            (struct sparse_memory){.bytes = NULL}; /* the memory belongs to the block */
         if (status == TUTTI_OK)
             status = pg_sparse_copy_out(pg, op);
     }

@@ -448,14 +448,12 @@ static enum tutti_status pipe_run(struct pipe *pipe)
 static enum tutti_status direct_run(struct tutti_pg *pg, struct pg_op *op)
 {
     const struct tutti_tensor *tensor = &op->tensors[0];
-    tutti_op_t reduction = op->op.kind == TUTTI_OP_PREMUL_SUM ? (tutti_op_t)(uintptr_t)&op->op
-                                                              : (tutti_op_t)(uintptr_t)op->op.kind;
     tutti_stream_t stream = cuda_stage_stream(pg->stage, pg->device, CUDA_WAY_ACROSS);
     op->staging->direct = true;
     POINT("group.decided");
     cuda_stage_call_begin(pg->stage);
     enum tutti_status status = comm_all_reduce_on(pg->direct, tensor->data, op->count, op->dtype,
-                                                  reduction, op->timeout_ms, stream);
+                                                  pg_op_reduction(op), op->timeout_ms, stream);
     cuda_stage_call_end(pg->stage);
     POINT("group.launched");
     return pg_staging_mark(pg, op->staging, CUDA_WAY_ACROSS, status);

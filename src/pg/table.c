@@ -3,7 +3,7 @@
 
 static size_t bucket_of(uint32_t tag, uint64_t sequence)
 {
-    /* Sequences of a tag fill neighbouring buckets; tags begin far from each other. */
+    /* Successive sequences of a tag use neighbouring buckets; different tags begin far apart. */
     return (sequence + tag * UINT64_C(0x9e3779b1)) % PG_BUCKETS;
 }
 

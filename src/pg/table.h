@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* A table of things that bear a key: (tag, sequence). */
+/* A hash table of objects with a key: (tag, sequence). */
 #ifndef TUTTI_PG_TABLE_H
 #define TUTTI_PG_TABLE_H
 
@@ -8,7 +8,7 @@
 
 enum { PG_BUCKETS = 512 };
 
-/* Lies in the thing. */
+/* The key; it is a member of the object. */
 struct pg_key {
     uint32_t tag;
     uint64_t sequence;
@@ -20,15 +20,15 @@ struct pg_table {
     size_t count;
 };
 
-/* NULL if there is none. */
+/* Return NULL if there is none. */
 struct pg_key *pg_table_find(const struct pg_table *table, uint32_t tag, uint64_t sequence);
-/* There is none of that key yet. */
+/* No object with that key is in the table. */
 void pg_table_insert(struct pg_table *table, struct pg_key *key);
-/* Takes it out, and returns it; NULL if there is none. */
+/* Remove an object and return it; NULL if there is none. */
 struct pg_key *pg_table_take(struct pg_table *table, uint32_t tag, uint64_t sequence);
-/* Any one, taken out; NULL if the table is empty. */
+/* Remove any object and return it; NULL if the table is empty. */
 struct pg_key *pg_table_take_any(struct pg_table *table);
-/* Calls fn with every one. */
+/* Call fn with each object. */
 void pg_table_each(const struct pg_table *table, void (*fn)(void *context, struct pg_key *key),
                    void *context);
 

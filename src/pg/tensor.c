@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* What tensors a group takes, and how their layout travels. */
+/* The checks of dense tensors, and the encoding of their layout for other ranks. */
 #include "cuda/stage.h"
 #include "dtype.h"
 #include "error.h"
@@ -33,7 +33,7 @@ static enum tutti_status tensor_check(const struct tutti_tensor *tensor, int ind
     return TUTTI_OK;
 }
 
-/* The number of elements. */
+/* [out] count: the number of elements. */
 static enum tutti_status count_read(const struct tutti_tensor *tensor, int index, size_t *count)
 {
     bool empty = false;
@@ -45,7 +45,7 @@ static enum tutti_status count_read(const struct tutti_tensor *tensor, int index
                              "%s: tensors[%d].sizes[%d] is %" PRId64 ": expected at least 0", call,
                              index, d, size);
         empty |= size == 0;
-        /* Where one extent is 0 the others may be anything. */
+        /* If one size is 0, the others may have any value. */
         if (size && *count > SIGNATURE_COUNT_MAX / (uint64_t)size)
             *count = SIZE_MAX;
         else if (size)
@@ -56,14 +56,15 @@ static enum tutti_status count_read(const struct tutti_tensor *tensor, int index
     return TUTTI_OK;
 }
 
-/* Gives each dimension its place in memory, the least stride first, and finds holes or overlaps. */
+/* Set the position of each dimension in memory, the least stride first. Refuse holes and
+ * overlaps. */
 static enum tutti_status order_read(const struct tutti_tensor *tensor, int index,
                                     struct layout_operation *operation)
 {
     int64_t expected = 1;
     for (uint8_t position = 0;; position++) {
         int next = -1;
-        /* Of two equal strides, which overlap, either one is found out. */
+        /* Two equal strides overlap; whichever comes first, the second one is refused. */
         for (int d = tensor->dims - 1; d >= 0; d--) {
             if (tensor->sizes[d] == 1 || operation->order[d] != LAYOUT_NO_POSITION)
                 continue;
@@ -105,7 +106,7 @@ static const char *device_text(enum tutti_device device)
     return device == TUTTI_DEVICE_CUDA ? "a CUDA device" : "the CPU";
 }
 
-/* Of one of the list, compared with the first one's. */
+/* Compare the layout of one tensor of the list with that of the first one. */
 static enum tutti_status same_check(const struct tutti_tensor *tensors, int index,
                                     const struct layout_operation *first,
                                     const struct layout_operation *other)
@@ -150,7 +151,7 @@ static enum tutti_status disjoint_check(const struct tutti_tensor *tensors, int 
     return TUTTI_OK;
 }
 
-/* Where its data is. */
+/* Check where the data is. */
 static enum tutti_status data_check(const struct tutti_pg *pg, const struct tutti_tensor *tensor,
                                     int index, size_t count, tutti_op_t op)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* An operation as a work: all that its handle can be asked lies in it, so that it outlives its
+/* An operation as a work. All that the work's functions need lies in it, so it outlives its
  * group. */
 #include "deadline.h"
 #include "error.h"
@@ -14,13 +14,14 @@
 #include <stdlib.h>
 
 enum {
-    SPINS = 300, /* looks of a waiter before it sleeps, or, with cores to spare: */
+    SPINS = 300, /* polls of a waiting thread before it sleeps; with idle cores: */
     SPINS_SPARE = 4000,
     SLICE_MS = 60000,
 };
 
-/* In a child of fork() the home's lock may be in the hands of a thread that is not there; and what
- * a staged sum was amid making lies in pinned memory. */
+/* In the child of a fork() the pool's lock may be held by a thread that does not exist there, so
+ * the pool is left alone. The result of a staged sum may lie in pinned memory, which the child must
+ * not free. */
 static void op_free(struct pg_op *op, bool child)
 {
     struct pg_sparse *sparse = op->sparse;
@@ -37,7 +38,7 @@ static void op_free(struct pg_op *op, bool child)
 
 void pg_op_release(struct pg_op *op)
 {
-    if (order_fetch_add_u32(&op->references, UINT32_MAX) == 1) /* N1, N1a if it is the last */
+    if (order_fetch_add_u32(&op->references, UINT32_MAX) == 1) /* N1; N1a for the last reference */
         op_free(op, false);
 }
 
@@ -50,7 +51,8 @@ void pg_op_complete(struct pg_op *op, const struct pg_outcome *outcome)
         order_store_release_u32(&op->sparse->result_ready, 1); /* H7 pairs H7a: the result */
     if (op->callback)
         op->callback(op->context, &op->work, outcome->status);
-    /* H5 pairs H5a: outcome and tensors. An exchange, so that no waiter between is missed. */
+    /* H5 pairs H5a: outcome and tensors. It is an exchange, so that no thread that starts to wait
+     * meanwhile is missed. */
     if (order_exchange_u32(&op->state, PG_DONE) == PG_AWAITED)
         futex_wake_all(&op->state);
     if (op->staging)
@@ -92,7 +94,7 @@ static enum tutti_status op_test(struct tutti_work *work, const char *call, bool
         return status;
     status = pg_op_poll(op, done);
     if (!*done)
-        pg_control_wake(pg_op_pool_control_ring(op->op_pool)); /* who asks is in a hurry */
+        pg_control_wake(pg_op_pool_control_ring(op->op_pool)); /* the caller may poll */
     return status;
 }
 
@@ -119,14 +121,14 @@ static enum tutti_status op_result(struct tutti_work *work, const char *call, in
                              "%s: %s %" PRIu64 " of tag %" PRIu32 " has not ended within %" PRId64
                              " ms: wait again",
                              call, pg_op_name(op), work->sequence, work->tag, timeout_ms);
-        /* Where H5 comes first the state is another one, and nobody sleeps. */
+        /* If H5 comes first, the state has changed and the thread does not sleep. */
         (void)order_compare_exchange_u32(&op->state, PG_OPEN, PG_AWAITED);
         futex_sleep(&op->state, PG_AWAITED, left < 0 || left > SLICE_MS ? SLICE_MS : left);
     }
     return op_status(op);
 }
 
-/* Whoever finds it done finds the results on the devices: no stream need wait. */
+/* Once the work is done the results are on the devices, so no stream has to wait. */
 static enum tutti_status staged_wait(struct pg_op *op, const char *call, tutti_stream_t stream)
 {
     bool full = false;
@@ -135,8 +137,8 @@ static enum tutti_status staged_wait(struct pg_op *op, const char *call, tutti_s
         return status;
     if (is_done(op))
         return op_status(op);
-    pg_control_wake(
-        pg_op_pool_control_ring(op->op_pool)); /* first: it wakes while the gate is launched */
+    /* Before the launch of the wait: the group's thread wakes meanwhile. */
+    pg_control_wake(pg_op_pool_control_ring(op->op_pool));
     status = pg_staging_wait(op, stream, &full);
     if (status != TUTTI_OK)
         return error_context(status, "%s", call);
@@ -181,7 +183,9 @@ static void op_destroy(struct tutti_work *work)
 {
     struct pg_op *op = (struct pg_op *)work;
     if (fork_detected(op->epoch))
-        op_free(op, true); /* the engine, which may hold it too, did not come along */
+        op_free(
+            op,
+            true); /* the group's thread, which may hold a reference, does not exist in the child */
     else
         pg_op_release(op);
 }
