@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * Process groups: asynchronous operations on tensors, with tags. The conventions are those of
- * tutti.h; docs/streams.md says what is ordered with what, docs/design.md how it is done.
+ * tutti.h. docs/streams.md describes the order of operations and streams, docs/design.md the
+ * implementation.
  */
 #ifndef TUTTI_PG_H
 #define TUTTI_PG_H
@@ -17,29 +18,28 @@ extern "C" {
 #define TUTTI_MAX_DIMS 16
 
 /*
- * A dense tensor in memory of the host or of a device: `dims` extents and, in elements, strides.
- * Element (i, j,
- * ...) is data[i * strides[0] + j * strides[1] + ...]. Dense and not overlapping: the dimensions in
- * any order, without holes. Where an extent is 1 the stride does not matter, where one is 0 none
- * does.
+ * A dense tensor in memory of the host or of a device, with `dims` sizes and strides. Strides count
+ * elements. Element (i, j, ...) is data[i * strides[0] + j * strides[1] + ...]. The tensor has no
+ * holes and does not overlap itself; its dimensions may lie in memory in any order. The stride of a
+ * dimension of size 1 is ignored; if a size is 0, all strides are ignored.
  */
 struct tutti_tensor {
-    size_t struct_size; /* of this header */
-    void *data;         /* may be NULL if there is no element */
+    size_t struct_size; /* sizeof(struct tutti_tensor) */
+    void *data;         /* may be NULL if the tensor has no elements */
     enum tutti_dtype dtype;
     enum tutti_device device;
-    int dims; /* 0 to TUTTI_MAX_DIMS; 0 is one element */
+    int dims; /* 0 to TUTTI_MAX_DIMS; 0: one element */
     const int64_t *sizes;
-    const int64_t *strides; /* NULL: the last dimension is the fastest */
+    const int64_t *strides; /* NULL: row-major, the last dimension is contiguous */
     int device_index;       /* of a CUDA tensor: the device's number in this process */
 };
 
 /* ---- process group --------------------------------------------------------------------------- */
 
 /*
- * Asynchronous operations of a communicator's ranks. Operations of one tag happen in the order in
- * which they were submitted; those of different tags as soon as all ranks have submitted them, in
- * whatever order each rank did.
+ * A process group runs asynchronous operations of a communicator's ranks. Operations of one tag run
+ * in the order of their submission. Operations of different tags run as soon as all ranks have
+ * submitted them, whatever the order on each rank.
  */
 typedef struct tutti_pg tutti_pg_t;
 
@@ -47,25 +47,26 @@ typedef struct tutti_pg tutti_pg_t;
 
 struct tutti_pg_options {
     size_t struct_size;
-    int64_t timeout_ms; /* of each operation; 0: the communicator's */
-    /* The members, ranks of the communicator; equal on all of them, in any order, which is that of
-     * their numbers in the group, from 0, and of its sums. NULL: all ranks. Read during the call.
-     */
+    int64_t timeout_ms; /* of operations that name none; 0: the communicator's */
+    /* The members: ranks of the communicator. The list is equal on all members. Its order, which is
+     * free, gives the ranks' numbers in the group, from 0, and the order of sums. NULL: all ranks.
+     * Read during the call. */
     const int *ranks;
-    int rank_count;       /* 0 with NULL */
-    tutti_store_t *store; /* on which the members meet, if they do; used during the call */
-    /* Of each rank that share the reduction of large CUDA tensors by the hosts, the group's own
-     * among them, up to 16; 0: up to 8, on half of the cores. Where there are several one more has
-     * the copies done. Ranks may differ. */
+    int rank_count; /* 0 with NULL */
+    tutti_store_t
+        *store; /* where the members meet, if the call is collective; used during the call */
+    /* Number of threads of this rank that reduce large CUDA tensors on the host, with the group's
+     * own thread: 1 to 16. 0: half of the rank's cores, at most 8. If there are several, one more
+     * thread starts the copies. The number may differ between ranks. */
     int threads;
 };
 
 /*
- * Called once, by the group's thread, when the operation has ended, and before anybody else finds
- * it done: so what the callback uses may go once the work is done. The work is valid during the
- * call, even if its handle was destroyed; tutti_work_test() says that it is not done. The callback
- * may submit to the group; it must neither wait for one of its works, nor have CUDA wait for a
- * stream, nor destroy the group, and keeps later operations waiting.
+ * Called once, by the group's thread, when the operation has ended and before any thread finds the
+ * work done. So what the callback uses may be freed once the work is done. The work is valid during
+ * the call, even if its handle was destroyed; tutti_work_test() reports that it is not done. The
+ * callback may submit to the group. It must not wait for a work of the group, must not make CUDA
+ * wait for a stream, and must not destroy the group. Later operations wait until it returns.
  */
 typedef void tutti_pg_callback(void *context, tutti_work_t *work, enum tutti_status status);
 
@@ -74,101 +75,107 @@ struct tutti_pg_call_options {
     uint32_t tag;
     int64_t timeout_ms;          /* 0: the group's */
     tutti_pg_callback *callback; /* may be NULL */
-    void *context;               /* borrowed until the callback has returned */
-    tutti_stream_t stream;       /* of CUDA tensors: behind what is on it now; see below */
+    void *context;               /* passed to the callback; must live until it has returned */
+    tutti_stream_t
+        stream; /* CUDA tensors: the operation waits for the work that is on it now; see below */
 };
 
 /*
- * Makes a process group of the communicator's ranks, or of some. Starts a thread.
+ * Create a process group of all ranks of the communicator, or of some. Starts a thread.
  *
- * *Without a list, on a CPU communicator:* local. Each rank does it once in the life of its
- * communicator, which from now on serves the group alone (others get CONCURRENT), and is destroyed
- * after it.
+ * *Without a list, on a CPU communicator:* the call is local. Each rank makes the call once in the
+ * life of its communicator. The communicator then serves only the group: other calls on it return
+ * CONCURRENT. Destroy it after the group.
  *
- * *With a list, even of all ranks, or on a CUDA communicator:* collective among the members, who
- * meet on a store that all of them reach, such as that of the communicator. The group takes nothing
- * of the communicator: that goes on, may have any number of such groups at once, of the same ranks
- * too, and may be destroyed before them. A rank makes one at a time (CONCURRENT for other threads),
- * and members of several make them in the same order. The group's time-out bounds the meeting, and
- * tutti_comm_abort() of the communicator ends it. Errors of this call name the communicator's
- * ranks, those of the group's operations, and struct tutti_fault, the group's numbers. Of a CUDA
- * communicator the group has one more of the devices, as large as that, or, where that cannot be
- * had, goes through the host.
+ * *With a list, even of all ranks, or on a CUDA communicator:* the call is collective among the
+ * members. They meet on a store that all of them reach, such as the communicator's. The group uses
+ * nothing of the communicator: the communicator remains usable, may have any number of such groups
+ * at once, also of the same ranks, and may be destroyed before them. A rank makes one group at a
+ * time; other threads get CONCURRENT. Members of several groups make them in the same order. The
+ * group's time-out bounds the meeting; tutti_comm_abort() on the communicator ends it. Errors of
+ * this call name ranks of the communicator. Errors of the group's operations, and struct
+ * tutti_fault, name ranks of the group. A group of a CUDA communicator makes a second communicator,
+ * of the devices, as large as the caller's; if that fails, its tensors go through the host.
  *
- * If a CUDA context is current, what tensors of its device need is made now; else with their first
- * operation, which may then wait for kernels that run there.
+ * If a CUDA context is current, the resources for tensors of its device are made by this call.
+ * Otherwise the first operation makes them, and may have to wait for kernels that run on the
+ * device.
  *
  * - [in] comm: has met, and has not failed; not in strict mode
  * - [in] options: may be NULL without a list on a CPU communicator; copied
- * - [out] pg: to be destroyed with tutti_pg_destroy()
+ * - [out] pg: destroy it with tutti_pg_destroy()
  *
- * Returns INVALID (a list that is empty, has a rank twice, one out of range, or lacks the caller;
- * no store), DECLINED (a strict communicator), CONCURRENT (the communicator is in use, or has had
- * its group), MISMATCH (members that wait for each other with different lists: on both), TIMEOUT (a
- * member did not come), PEER_DEAD (one is gone), ABORTED, NO_MEMORY, SYSTEM, CUDA, VERSION (an
- * unknown option), what a store does, or the fault with which the communicator has failed. What
- * ends the meeting ends it on all members that have come; they may call again.
+ * Returns INVALID (the list is empty, repeats a rank, has a rank out of range, or lacks the caller;
+ * no store), DECLINED (the communicator is in strict mode), CONCURRENT (the communicator is in use,
+ * or has had its group), MISMATCH (members wait for each other with different lists; both get it),
+ * TIMEOUT (a member did not come), PEER_DEAD (a member has exited), ABORTED, NO_MEMORY, SYSTEM,
+ * CUDA, VERSION (an unknown option), an error of the store, or the fault with which the
+ * communicator has failed. An error that ends the meeting ends it on all members that have come;
+ * they may call again.
  */
 TUTTI_API enum tutti_status
 tutti_pg_create(tutti_comm_t *comm, const struct tutti_pg_options *options, tutti_pg_t **pg);
 /*
- * Local and bounded, takes NULL. Operations that all ranks have submitted get 0.1 s to end; an
- * operation amid its data 1 s more. The others end with ABORTED; peers that wait for this rank get
- * PEER_DEAD. When it returns all works are done and all callbacks have returned. In the child of a
- * fork() it frees the copy of the handle.
+ * Destroy the group. Local and bounded; takes NULL. Operations that all ranks have submitted get
+ * 0.1 s to end; an operation that is exchanging data gets 1 s more. All others end with ABORTED;
+ * peers that wait for this rank get PEER_DEAD. When the call returns, all works are done and all
+ * callbacks have returned. In the child of a fork() it frees the copy of the handle.
  */
 TUTTI_API void tutti_pg_destroy(tutti_pg_t *pg);
 /*
- * Reduces the tensors of all ranks, each rank's own first, in list order, then across ranks; every
- * tensor receives the result, element by element in memory order. Returns at once: the group's
- * thread does it, at the latest 1 ms later if it naps and nobody waits for a work. Until the work
- * is done the tensors live, and nobody else touches them. From any thread.
+ * Reduce the tensors of all ranks: first each rank's own, in list order, then across ranks. Every
+ * tensor receives the result, element by element in memory order. The call returns at once; the
+ * group's thread does the work. If that thread naps and no thread waits for a work, it begins at
+ * most 1 ms later. Until the work is done the tensors must live, and nothing else may use them. Any
+ * thread may call.
  *
- * The same bits on every rank. With one tensor a rank they are those of tutti_all_reduce(). With
- * more the ranks' own sums, too, are made in the accumulation type, as balanced trees in list
- * order, and rounded once, at the very end. An average is divided by the number of ranks, not of
- * tensors.
+ * *Bits.* The result has the same bits on every rank. With one tensor a rank they are those of
+ * tutti_all_reduce(). With several, each rank's own sum is also made in the accumulation type, as a
+ * balanced tree in list order; the result is rounded once, at the end. An average is divided by the
+ * number of ranks, not of tensors.
  *
- * All is checked before the operation takes its place in its tag; what is refused has taken none.
- * Ranks may have different numbers of tensors; dtype, op and layout (sizes, and order in memory)
- * are equal on all, else the operation ends with MISMATCH, which names two ranks and what they
- * have.
+ * *Checks.* Everything is checked before the operation gets its number in its tag; a refused call
+ * gets none. Ranks may have different numbers of tensors. The dtype, op and layout (sizes, and
+ * order in memory) must be equal on all ranks. Otherwise the operation ends with MISMATCH, which
+ * names two ranks and what they have.
  *
- * The work has a status of its own: once it is done it stays as it is, whatever becomes of the
+ * *Status.* The work has its own status. Once it is done the status stays, whatever happens to the
  * group. tutti_work_wait() and tutti_work_result() with a negative time-out wait no longer than the
- * operation's own time-outs let it take.
+ * time-outs of the operation let it take.
  *
- * The time-out counts from now on. If it ends before all ranks have submitted the operation, that
- * ends with TIMEOUT on all ranks, on one that submits it later as well, which names one that had
- * not; tensors are as they were, and the group goes on. A rank that stops amid the data, or a
- * leader (rank 0) whose group's thread does not answer for 5 s, ends the group: TIMEOUT for all
- * that is under way or comes later, as does PEER_DEAD. Then tensors of operations whose data was on
- * its way are undefined.
+ * *Time-out.* It counts from the submission. If it passes before all ranks have submitted the
+ * operation, the operation ends with TIMEOUT on all ranks, also on a rank that submits it later.
+ * The error names a rank that had not submitted it; the tensors are unchanged, and the group goes
+ * on. Two failures end the whole group: a rank that makes no progress inside an operation, for the
+ * time-out of that operation; and a leader (rank 0) whose group thread does not answer for 5 s. All
+ * pending and later operations then end with TIMEOUT. A dead rank ends the group with PEER_DEAD.
+ * The tensors of operations that were exchanging data are then undefined.
  *
- * CUDA tensors go through pinned memory of the host; but in a group of a CUDA communicator what is
- * one tensor on every rank, on the rank's device, is reduced by the devices, with the algorithms of
- * tutti_all_reduce(): docs/streams.md has the table. The operation begins behind
- * what is on options->stream at the call; TUTTI_STREAM_DEFAULT and TUTTI_STREAM_PER_THREAD are
- * those of each tensor's device, any other stream may be of any device. The host waits nowhere:
- * tutti_work_wait() has the stream that it names wait for all results, at once, whatever becomes of
- * the operation; there, too, TUTTI_STREAM_DEFAULT is that of each of the tensors' devices. The work
- * is done once the results are on the devices. An operation whose stream does not come to it within
- * the time-out ends with TIMEOUT on all ranks, its tensors untouched. A copy that fails, or lacks
- * memory, ends the group. While a stream waits for a work nobody should call what has CUDA wait for
- * all streams (cuMemFree, the first use of a kernel): CUDA begins no copies then, and if that lasts
- * for the time-out the stream goes on without the result, and the work ends with TIMEOUT.
+ * *CUDA tensors* go through pinned host memory. Exception: in a group of a CUDA communicator, one
+ * tensor on every rank, on the rank's device, is reduced by the devices, with the algorithms of
+ * tutti_all_reduce(); docs/streams.md has the table. The operation begins after the work that is on
+ * options->stream at the call. TUTTI_STREAM_DEFAULT and TUTTI_STREAM_PER_THREAD are those of each
+ * tensor's device; any other stream may be of any device. The host does not wait. tutti_work_wait()
+ * makes a stream wait for all results, and returns at once; there, too, TUTTI_STREAM_DEFAULT is
+ * that of each tensor's device. The stream goes on however the operation ends. The work is done
+ * once the results are on the devices. If the stream does not reach the point of the call within
+ * the time-out, the operation ends with TIMEOUT on all ranks; its tensors are unchanged. A copy
+ * that fails, or lacks memory, ends the group. While a stream waits for a work, avoid calls that
+ * make CUDA wait for all streams (cuMemFree, the first use of a kernel): CUDA starts no copies
+ * meanwhile. If such a call lasts for the time-out, the stream goes on without the result, and the
+ * work ends with TIMEOUT.
  *
- * - [in] tensors: 1 to TUTTI_MAX_TENSORS, of equal dtype, sizes and strides, disjoint, on the CPU
- *   all or on CUDA devices all, at most 16, and so on every rank, else MISMATCH; the structs are
- *   copied. All kinds of CUDA memory but the host's
+ * - [in] tensors: 1 to TUTTI_MAX_TENSORS, of equal dtype, sizes and strides, disjoint; all on the
+ *   CPU, or all on CUDA devices, at most 16 of them. All ranks use the same kind of device, else
+ *   MISMATCH. The structs are copied. All kinds of CUDA memory except host memory
  * - [in] op: a created one may be destroyed after the call
- * - [in] options: NULL is tag 0, the group's time-out, no callback
- * - [out] work: to be destroyed with tutti_work_destroy(), done or not. May be NULL
+ * - [in] options: NULL: tag 0, the group's time-out, no callback
+ * - [out] work: destroy it with tutti_work_destroy(), done or not. May be NULL
  *
- * Returns INVALID (an empty list, tensors that differ, overlap or are not dense, an op that the
- * dtype lacks, memory that is not where the tensor is said to be: both devices named; also after
- * tutti_pg_destroy() began), DECLINED (no CUDA; the stream is being captured), NO_MEMORY, CUDA,
- * VERSION (an unknown option), or the fault with which the group has ended.
+ * Returns INVALID (an empty list; tensors that differ, overlap or are not dense; an op that the
+ * dtype lacks; memory that is not on the device that the tensor names, with both devices named;
+ * also after tutti_pg_destroy() began), DECLINED (no CUDA; the stream is being captured),
+ * NO_MEMORY, CUDA, VERSION (an unknown option), or the fault with which the group has ended.
  */
 TUTTI_API enum tutti_status tutti_pg_all_reduce(tutti_pg_t *pg, const struct tutti_tensor *tensors,
                                                 int count, tutti_op_t op,
@@ -178,107 +185,107 @@ TUTTI_API enum tutti_status tutti_pg_all_reduce(tutti_pg_t *pg, const struct tut
 /* ---- sparse tensors -------------------------------------------------------------------------- */
 
 /*
- * A tensor of sparse_dim + dense_dim dimensions in coordinate form (COO): nnz entries, each an
- * index, one number a sparse dimension, and a row, `dense sizes` elements. Entry i has the index
- * indices[i], indices[nnz + i], indices[2 * nnz + i]... and the row at values + i rows. Entries
- * come in any order, and several of one index count as their sum; what has none is zero.
- * *Coalesced*: the indices ascend, lexicographically, each above the one before.
+ * A tensor of sparse_dim + dense_dim dimensions in coordinate form (COO). It has nnz entries. An
+ * entry has an index, one number per sparse dimension, and a row of `dense sizes` elements. Entry i
+ * has the index indices[i], indices[nnz + i], indices[2 * nnz + i]..., and its row is row i of
+ * `values`. Entries may come in any order. The value at an index is the sum of its entries, zero
+ * without an entry. *Coalesced*: the indices ascend strictly in lexicographic order.
  *
- * Any number of dimensions: without sparse ones there is one index, the empty one, without dense
- * ones a row is one element. Sizes may be 0.
+ * Any number of dimensions is allowed. Without sparse dimensions there is one index, the empty one;
+ * without dense dimensions a row is one element. Sizes may be 0.
  */
 struct tutti_sparse_tensor {
-    size_t struct_size; /* of this header */
+    size_t struct_size; /* sizeof(struct tutti_sparse_tensor) */
     enum tutti_dtype dtype;
     enum tutti_device device;
     int sparse_dim;
     int dense_dim;
-    const int64_t *sizes;   /* of the sparse dimensions, then of the dense ones */
-    size_t nnz;             /* from 0 */
-    const int64_t *indices; /* sparse_dim x nnz; may be NULL if there is none */
-    const void *values;     /* nnz rows; may be NULL if there is no element */
+    const int64_t *sizes;   /* sizes of the sparse dimensions, then of the dense ones */
+    size_t nnz;             /* number of entries; may be 0 */
+    const int64_t *indices; /* sparse_dim x nnz; may be NULL if that is 0 */
+    const void *values;     /* nnz rows; may be NULL if they have no elements */
     int device_index;       /* of a CUDA tensor: the device's number in this process */
 };
 
 /*
- * The sum of the sparse tensors of all ranks: of each rank's own first, then across ranks. It is
- * one tensor for all inputs, in memory of the work's: tutti_work_sparse_result(). Ranks may have
- * any numbers of tensors and of entries, none too; dtype, numbers of sparse and of dense
- * dimensions, and sizes are equal on all, else the operation ends with MISMATCH, which names two
- * ranks and what they have, and the group goes on.
+ * Sum the sparse tensors of all ranks: first each rank's own, then across ranks. All inputs give
+ * one result, in memory of the work: tutti_work_sparse_result(). Ranks may have any number of
+ * tensors and of entries, also none. The dtype, the numbers of sparse and of dense dimensions, and
+ * the sizes must be equal on all ranks. Otherwise the operation ends with MISMATCH, which names two
+ * ranks and what they have; the group goes on.
  *
- * Returns at once but, of CPU tensors, for one pass over the indices, which are checked here (0.5
- * ns each); the group's thread does the rest. Until the work is done indices and values live, and
- * nobody writes to them; they are not written to. Tags, order, time-outs and failures are those of
- * tutti_pg_all_reduce(); where a rank lacks memory all ranks' operation ends with its status, but
- * for the result itself, for want of which it ends on that rank alone.
+ * The call checks the indices of CPU tensors, in one pass of 0.5 ns an index; the group's thread
+ * does the rest. Until the work is done, indices and values must live, and nothing may write to
+ * them; the library only reads them. Tags, order, time-outs and failures are those of
+ * tutti_pg_all_reduce(). If a rank lacks memory, the operation ends on all ranks with that rank's
+ * status; if it lacks memory for the result only, the operation ends on that rank alone.
  *
- * The same bits on every rank. A rank's own rows of one index are added one by one, inputs in list
- * order, then entries in order of appearance, in the accumulation type, and rounded once; a row
- * that is alone stays as it is. Across ranks it is the tree of tutti_all_reduce() without the ranks
- * that lack the index, rounded once. So it is what a dense sum of the coalesced tensors gives, but
- * that -0 stays -0 where the ranks that have the entry have nothing else. Sums that come out as
- * zero remain entries.
+ * *Bits.* The result has the same bits on every rank. A rank's own rows of one index are added one
+ * by one, inputs in list order, then entries in order of appearance, in the accumulation type, and
+ * rounded once; a single row is kept as it is. Across ranks the rows are added by the tree of
+ * tutti_all_reduce(), without the ranks that lack the index, and rounded once. So the result is
+ * that of a dense sum of the coalesced tensors, with one exception: -0 stays -0 if the ranks that
+ * have the entry have only -0. A sum that is zero remains an entry.
  *
- * Until it ends the group keeps memory of the largest sums so far: two segments of 1.25 times this
- * rank's entries, which all ranks map, 32 bytes an entry of all ranks, and up to four results.
+ * *Memory.* Until it is destroyed the group keeps memory for the largest sums so far: two segments
+ * of 1.25 times this rank's entries, which all ranks map; 32 bytes per entry of all ranks; and up
+ * to four results.
  *
- * CUDA tensors go through pinned memory of the host, which the group keeps: behind what is on
- * options->stream at the call their entries are copied there, and only then are the indices read.
- * So an index outside the sizes is no refusal, but ends the operation with INVALID, on all ranks,
- * by name, as does a copy that fails or lacks memory with its status; the group goes on. The result
- * is memory of the first tensor's device, which the work owns, and which is used again by the group
- * once the work is destroyed: by then streams that read it have passed it. It is freed with the
- * group: there is as much as works have held at a time. The work is done once
- * the result is on the device, and streams wait for it as in tutti_pg_all_reduce().
+ * *CUDA tensors* go through pinned host memory, which the group keeps. Their entries are copied to
+ * the host after the work that is on options->stream at the call, and only then are the indices
+ * read. So an index outside the sizes is not refused by the call: it ends the operation with
+ * INVALID on all ranks, with the rank named. A copy that fails or lacks memory ends it in the same
+ * way, with its status. The group goes on. The result is in memory of the first tensor's device.
+ * The work owns it; the group reuses it once the work is destroyed, so streams that read it must
+ * have done so by then. It is freed with the group. The work is done once the result is on the
+ * device; streams wait for it as in tutti_pg_all_reduce().
  *
- * - [in] tensors: 1 to TUTTI_MAX_TENSORS, of equal dtype and sizes; they may share memory. On the
- *   CPU all or on CUDA devices all, at most 16, and so on every rank, else MISMATCH. The structs
- *   and sizes are copied
+ * - [in] tensors: 1 to TUTTI_MAX_TENSORS, of equal dtype and sizes; they may share memory. All on
+ *   the CPU, or all on CUDA devices, at most 16 of them. All ranks use the same kind of device,
+ *   else MISMATCH. The structs and sizes are copied
  * - [in] options, [out] work: as for tutti_pg_all_reduce()
  *
- * Returns what tutti_pg_all_reduce() does; INVALID is also an index outside the sizes of CPU
- * tensors, by name.
+ * Returns what tutti_pg_all_reduce() does. INVALID also names an index of a CPU tensor that is
+ * outside the sizes.
  */
 TUTTI_API enum tutti_status
 tutti_pg_all_reduce_sparse(tutti_pg_t *pg, const struct tutti_sparse_tensor *tensors, int count,
                            const struct tutti_pg_call_options *options, tutti_work_t **work);
 /*
- * The result, coalesced, of a work that ended well; during its callback, too. What it points to
- * belongs to the work, is valid until the destroy, and may be read by any number of threads, or
- * streams: who wants to keep it keeps the work, or copies it. `sizes` is the host's in any case.
+ * [out] tensor: the coalesced result of a work that succeeded; also during its callback. The caller
+ * sets tensor->struct_size. The arrays belong to the work and are valid until it is destroyed. Any
+ * number of threads or streams may read them. To keep the result, keep the work or copy the arrays.
+ * `sizes` is always in host memory.
  *
- * - [out] tensor: struct_size is the caller's
- *
- * Returns INVALID (the work is no sparse sum, or not done), or the status with which it ended.
+ * Returns INVALID (the work is no sparse sum, or is not done), or the status with which it ended.
  */
 TUTTI_API enum tutti_status tutti_work_sparse_result(tutti_work_t *work,
                                                      struct tutti_sparse_tensor *tensor);
-/* The inputs of a sparse sum, in list order, with copies of their sizes, valid until the destroy;
- * none of any other work. Returns INVALID. */
+/* The inputs of a sparse sum, in list order, with copies of their sizes; valid until the work is
+ * destroyed. Any other work has none. Returns INVALID. */
 TUTTI_API enum tutti_status tutti_work_sparse_tensors(const tutti_work_t *work,
                                                       const struct tutti_sparse_tensor **tensors,
                                                       int *count);
 
 /* ---- what a work says of itself -------------------------------------------------------------- */
 
-/* OK while the work is not done, or if it ended well; else its status, with the ranks in *fault
- * (may be NULL; struct_size is the caller's): `peer` is the one that failed, or disagrees, `rank`
- * the one that noticed, `sequence` of a group's operation counts within its tag. The sentence is
- * tutti_last_error(). Does not wait. Returns INVALID, TIMEOUT, PEER_DEAD, MISMATCH, ABORTED; of a
- * sparse sum NO_MEMORY, SYSTEM, CUDA, too. */
+/* Return OK while the work is not done, or if it succeeded; otherwise its status. [out] fault (may
+ * be NULL; the caller sets struct_size): `peer` is the rank that failed or disagrees, `rank` the
+ * one that noticed, `sequence` the number of the operation in its tag. tutti_last_error() has the
+ * text. Does not wait. Returns INVALID, TIMEOUT, PEER_DEAD, MISMATCH, ABORTED; for a sparse sum
+ * also NO_MEMORY, SYSTEM, CUDA. */
 TUTTI_API enum tutti_status tutti_work_fault(tutti_work_t *work, struct tutti_fault *fault);
-/* Valid until the destroy: what the work is, "all_reduce of 2 x 12 float32, sum",
- * "all_reduce_sparse of 100 x 64 float32, sum" (entries, and elements of a row), or "point". NULL
- * for NULL, here and below. */
+/* The work's title, valid until it is destroyed: "all_reduce of 2 x 12 float32, sum",
+ * "all_reduce_sparse of 100 x 64 float32, sum" (entries, and elements of a row), or "point". For
+ * NULL this function and those below return NULL or 0. */
 TUTTI_API const char *tutti_work_title(const tutti_work_t *work);
-/* Which operation it is, of a sparse sum all-reduce as well; 0 for a point. */
+/* The collective: all-reduce also for a sparse sum; 0 for a point. */
 TUTTI_API enum tutti_collective tutti_work_collective(const tutti_work_t *work);
-/* The tag, and the operation's number among those of the tag, from 1; 0 for a point, both. */
+/* The tag, and the number of the operation in its tag, from 1. Both are 0 for a point. */
 TUTTI_API uint32_t tutti_work_tag(const tutti_work_t *work);
 TUTTI_API uint64_t tutti_work_sequence(const tutti_work_t *work);
-/* The work's dense tensors, in list order, with copies of their sizes and strides, valid until the
- * destroy; none for a point or a sparse sum. Returns INVALID. */
+/* The work's dense tensors, in list order, with copies of their sizes and strides; valid until the
+ * work is destroyed. A point or a sparse sum has none. Returns INVALID. */
 TUTTI_API enum tutti_status tutti_work_tensors(const tutti_work_t *work,
                                                const struct tutti_tensor **tensors, int *count);
 
