@@ -28,6 +28,28 @@ enum tutti_status options_copy(const char *call, const char *type, const void *f
     return TUTTI_OK;
 }
 
+enum tutti_status options_check_out(const char *what, const char *type, const void *to, size_t size)
+{
+    size_t given = sizeof given;
+    if (to)
+        memcpy(&given, to, sizeof given);
+    if (given < sizeof given)
+        return error_set(TUTTI_ERR_INVALID,
+                         "%s->struct_size is %zu: set it to sizeof(struct %s), %zu", what, given,
+                         type, size);
+    return TUTTI_OK;
+}
+
+void options_copy_out(void *to, const void *from, size_t size)
+{
+    size_t given;
+    memcpy(&given, to, sizeof given);
+    size_t known = given < size ? given : size;
+    memset(to, 0, given);
+    memcpy(to, from, known);
+    memcpy(to, &given, sizeof given);
+}
+
 static bool is_known(enum tutti_algo algo)
 {
     return (unsigned)algo <= TUTTI_ALGO_HOST_STAGED;

@@ -13,6 +13,16 @@
 enum tutti_status options_copy(const char *call, const char *type, const void *from, void *to,
                                size_t size);
 
+/*
+ * The other direction: a struct that the library fills. It begins with struct_size, which the
+ * caller has set. options_check_out() returns INVALID if struct_size was not set; OK for NULL.
+ * `what` names the call and the argument. options_copy_out() copies the library's struct of `size`
+ * bytes and leaves struct_size as it is; bytes that only the caller's struct has become 0.
+ */
+enum tutti_status options_check_out(const char *what, const char *type, const void *to,
+                                    size_t size);
+void options_copy_out(void *to, const void *from, size_t size);
+
 /* How an algorithm was asked for, for messages: "TUTTI_ALGO=ring" in that variable,
  * "options->algo 8 (ring)" without one. */
 enum { OPTIONS_ALGO_BYTES = 64 };

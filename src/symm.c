@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: MIT */
-/* Groups, allocations and typed views of symmetric memory. */
+/* Symmetric memory: groups, allocations and typed views. */
 #include "symm.h"
 
 #include "env.h"
 #include "error.h"
 #include "ipc/channel.h"
 #include "ipc/fork.h"
+#include "options.h"
 #include "order.h"
 #include "store/store.h"
 #include "symm_internal.h"
@@ -19,32 +20,33 @@ enum { DEFAULT_TIMEOUT_MS = 600000 };
 
 /* ---- registry -------------------------------------------------------------------------------- */
 
-/* Guards the lists of groups and allocations and the writing of slots. */
+/* Protects the lists of groups and allocations. Slots are written under it. */
 static pthread_mutex_t registry_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct tutti_symm_group *groups;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
 /*
- * One live allocation, found without a lock. Whoever looks for an address holds the allocation that
- * it lies in, so that its slot does not change meanwhile: a slot that does is another's, and no
- * second look is needed.
+ * One live allocation. slot_read() finds it without a lock. The caller that looks up an address
+ * keeps the allocation of that address alive, so this allocation's slot does not change during the
+ * lookup. A slot that changes during the lookup belongs to another allocation; the lookup skips it
+ * and need not read it again.
  */
 struct slot {
-    uint64_t version; /* odd while the slot is written */
+    uint64_t version; /* odd while the slot is being written */
     uint64_t base;
-    uint64_t bytes; /* 0 if free */
-    uint64_t epoch; /* a child maps new memory where its parent's was */
-    uint64_t allocation;
+    uint64_t bytes; /* 0: the slot is free */
+    uint64_t epoch; /* of the process (ipc/fork.h): a child may map memory at the same address */
+    uint64_t allocation; /* address of struct symm_allocation */
 };
 static struct slot slots[SYMM_MAX_ALLOCATIONS];
-static uint32_t slots_used;   /* none behind has ever been taken */
-static uint32_t device_slots; /* of allocations on devices; also of a parent's before fork() */
+static uint32_t slots_used;   /* slots[slots_used] and all after it are free */
+static uint32_t device_slots; /* slots of device memory, the parent's before fork() included */
 
 static void slot_write(struct slot *slot, struct symm_allocation *allocation)
 {
     uint64_t version = slot->version;
     order_store_relaxed_u64(&slot->version, version + 1);
-    /* Y3: the releases keep the odd version before them; whoever sees one of these sees it. */
+    /* Y3: a reader that sees one of the new fields also sees the odd version. */
     order_store_release_u64(&slot->base, allocation ? (uintptr_t)allocation->segment.base : 0);
     order_store_release_u64(&slot->bytes, allocation ? allocation->bytes : 0);
     order_store_release_u64(&slot->epoch, allocation ? allocation->group->epoch : 0);
@@ -52,11 +54,11 @@ static void slot_write(struct slot *slot, struct symm_allocation *allocation)
     order_store_release_u64(&slot->version, version + 2);
 }
 
-/* The allocation whose buffer holds [address, address + bytes), or NULL. */
+/* Return the slot's allocation if its buffer holds [address, address + bytes), else NULL. */
 static struct symm_allocation *slot_read(const struct slot *slot, uint64_t address, size_t bytes)
 {
     uint64_t version = order_load_acquire_u64(&slot->version);
-    uint64_t base = order_load_acquire_u64(&slot->base); /* Y3a, and the next three */
+    uint64_t base = order_load_acquire_u64(&slot->base); /* Y3a, also the next three */
     uint64_t size = order_load_acquire_u64(&slot->bytes);
     uint64_t epoch = order_load_acquire_u64(&slot->epoch);
     uint64_t allocation = order_load_acquire_u64(&slot->allocation);
@@ -70,7 +72,8 @@ static struct symm_allocation *slot_read(const struct slot *slot, uint64_t addre
 
 static struct symm_allocation *lookup(const void *pointer, size_t bytes)
 {
-    /* Relaxed: the caller's allocation was made before it came to have the pointer. */
+    /* Relaxed is enough: whatever gave the caller this pointer also ordered the allocation, and
+     * the store to slots_used, before this load. */
     uint32_t used = order_load_relaxed_u32(&slots_used);
     for (uint32_t i = 0; i < used; i++) {
         struct symm_allocation *allocation = slot_read(&slots[i], (uintptr_t)pointer, bytes);
@@ -80,7 +83,7 @@ static struct symm_allocation *lookup(const void *pointer, size_t bytes)
     return NULL;
 }
 
-/* Under the lock; false when all slots are taken. */
+/* Called under the lock. Return false if all slots are taken. */
 static bool slot_take(struct symm_allocation *allocation)
 {
     for (uint32_t i = 0; i < SYMM_MAX_ALLOCATIONS; i++) {
@@ -90,14 +93,14 @@ static bool slot_take(struct symm_allocation *allocation)
         if (allocation->cuda)
             order_store_relaxed_u32(&device_slots, device_slots + 1);
         if (i >= slots_used)
-            order_store_release_u32(&slots_used, i + 1); /* Y5: by whichever way the pointer goes */
+            order_store_release_u32(&slots_used, i + 1); /* Y5 */
         return true;
     }
     return false;
 }
 
-/* Under the lock. */
-static void slot_give_back(const struct symm_allocation *allocation)
+/* Called under the lock. */
+static void slot_release(const struct symm_allocation *allocation)
 {
     for (uint32_t i = 0; i < slots_used; i++)
         if (slots[i].allocation == (uintptr_t)allocation) {
@@ -127,7 +130,7 @@ static void install_fork_handlers(void)
 bool symm_find(const void *pointer, size_t bytes, struct symm_view *view)
 {
     struct symm_allocation *allocation = lookup(pointer, bytes);
-    /* Y4a: pairs the release at the end of the rendezvous. */
+    /* Y4a pairs Y4, at the end of the rendezvous: all addresses are visible. */
     if (!allocation || allocation->cuda || !order_load_acquire_u32(&allocation->ready))
         return false;
     *view = (struct symm_view){
@@ -143,7 +146,7 @@ bool symm_find(const void *pointer, size_t bytes, struct symm_view *view)
 
 bool symm_on_device(const void *pointer, int *ordinal)
 {
-    /* Relaxed, as slots_used. */
+    /* Relaxed for the reason given in lookup(). */
     if (__builtin_expect(order_load_relaxed_u32(&device_slots) == 0, 1))
         return false;
     const struct symm_allocation *allocation = lookup(pointer, 1);
@@ -159,25 +162,26 @@ struct symm_allocation *symm_allocation_get(const void *buffer, const char *call
     if (allocation && allocation->segment.base == buffer)
         return allocation;
     error_set(TUTTI_ERR_INVALID,
-              "%s: %p is no symmetric buffer of this process: pass what tutti_symm_alloc() gave "
-              "and was not freed; the child of a fork() has none of its parent's",
+              "%s: %p is not a symmetric buffer of this process: pass an address that "
+              "tutti_symm_alloc() returned and that is not freed; a child of fork() cannot use its "
+              "parent's buffers",
               call, buffer);
     return NULL;
 }
 
-struct symm_allocation *symm_allocation_met(const void *buffer, const char *call)
+struct symm_allocation *symm_allocation_get_mapped(const void *buffer, const char *call)
 {
     struct symm_allocation *allocation = symm_allocation_get(buffer, call);
     if (allocation && !order_load_acquire_u32(&allocation->ready)) {
         error_set(TUTTI_ERR_INVALID,
-                  "%s: the buffer has not met its peers: call tutti_symm_rendezvous() first", call);
+                  "%s: the peers' buffers are not mapped yet: call tutti_symm_rendezvous() first",
+                  call);
         return NULL;
     }
     return allocation;
 }
 
-/* ---- groups -----------------------------------------------------------------------------------
- */
+/* ---- groups ---------------------------------------------------------------------------------- */
 
 static enum tutti_status group_check(const char *name, int rank, int world_size,
                                      tutti_store_t *store, tutti_symm_group_t **group)
@@ -190,13 +194,13 @@ static enum tutti_status group_check(const char *name, int rank, int world_size,
                          name ? name : "", SYMM_NAME_BYTES - 1);
     if (world_size < 1 || world_size > TUTTI_MAX_RANKS || rank < 0 || rank >= world_size)
         return error_set(TUTTI_ERR_INVALID,
-                         "tutti_symm_group \"%s\": rank %d of %d: expected 1 to %d ranks, counted "
+                         "tutti_symm_group \"%s\": rank %d of %d: expected 1 to %d ranks, numbered "
                          "from 0",
                          name, rank, world_size, TUTTI_MAX_RANKS);
     return store_check(store, "tutti_symm_group");
 }
 
-/* Under the lock. */
+/* Called under the lock. */
 static bool is_registered(const struct tutti_symm_group *new)
 {
     for (const struct tutti_symm_group *old = groups; old; old = old->next)
@@ -232,29 +236,29 @@ enum tutti_status tutti_symm_group(const char *name, int rank, int world_size, t
     new->store = store;
     new->timeout_ms = timeout_ms ? timeout_ms : DEFAULT_TIMEOUT_MS;
     memcpy(new->name, name, strlen(name) + 1);
-    pthread_mutex_init(&new->meeting, NULL);
+    pthread_mutex_init(&new->rendezvous_lock, NULL);
 
     lock_registry();
-    bool twice = is_registered(new);
-    if (!twice) {
+    bool duplicate = is_registered(new);
+    if (!duplicate) {
         new->next = groups;
         groups = new;
     }
     unlock_registry();
-    if (twice) {
-        pthread_mutex_destroy(&new->meeting);
+    if (duplicate) {
+        pthread_mutex_destroy(&new->rendezvous_lock);
         free(new);
         return error_set(TUTTI_ERR_INVALID,
-                         "tutti_symm_group: rank %d of group \"%s\" is registered in this process "
-                         "already: destroy it first or take another name",
+                         "tutti_symm_group: rank %d of group \"%s\" is already registered in this "
+                         "process: destroy that group first or use another name",
                          rank, name);
     }
     *group = new;
     return TUTTI_OK;
 }
 
-/* What the registry no longer knows. */
-static void allocation_end(struct symm_allocation *allocation)
+/* The allocation is no longer in the registry. */
+static void allocation_destroy(struct symm_allocation *allocation)
 {
     if (!allocation->cuda)
         order_store_release_u32(&symm_tail(allocation, allocation->segment.base)->left, 1); /* Y6 */
@@ -266,7 +270,8 @@ static void allocation_end(struct symm_allocation *allocation)
 
 void tutti_symm_group_destroy(tutti_symm_group_t *group)
 {
-    /* The child of a fork() has neither the memory nor the locks: it lets its copy lie. */
+    /* A child of fork() has neither the memory nor usable locks. It leaves its copy of the group
+     * as it is. */
     if (!group || fork_detected(group->epoch))
         return;
     lock_registry();
@@ -276,22 +281,21 @@ void tutti_symm_group_destroy(tutti_symm_group_t *group)
             break;
         }
     for (struct symm_allocation *each = group->allocations; each; each = each->next)
-        slot_give_back(each);
+        slot_release(each);
     unlock_registry();
 
     while (group->allocations) {
         struct symm_allocation *first = group->allocations;
         group->allocations = first->next;
-        allocation_end(first);
+        allocation_destroy(first);
     }
     cuda_symm_watch_close(group->watch);
     channel_close(group->channel);
-    pthread_mutex_destroy(&group->meeting);
+    pthread_mutex_destroy(&group->rendezvous_lock);
     free(group);
 }
 
-/* ---- allocations ------------------------------------------------------------------------------
- */
+/* ---- allocations ----------------------------------------------------------------------------- */
 
 static size_t round_up(size_t bytes)
 {
@@ -312,8 +316,8 @@ static enum tutti_status alloc_check(const tutti_symm_group_t *group, enum tutti
                          group ? "buffer" : "group");
     if (fork_detected(group->epoch))
         return error_set(TUTTI_ERR_INVALID,
-                         "tutti_symm_alloc: group \"%s\" belongs to the parent process: register "
-                         "one after fork()",
+                         "tutti_symm_alloc: group \"%s\" belongs to the parent process: register a "
+                         "group after fork()",
                          group->name);
     if (device != TUTTI_DEVICE_CPU && device != TUTTI_DEVICE_CUDA)
         return error_set(TUTTI_ERR_INVALID,
@@ -322,13 +326,14 @@ static enum tutti_status alloc_check(const tutti_symm_group_t *group, enum tutti
     if (bytes == 0)
         return error_set(TUTTI_ERR_INVALID, "tutti_symm_alloc: 0 bytes: ask for at least 1");
     if (bytes > INT64_MAX / 2)
-        return error_set(TUTTI_ERR_NO_MEMORY, "tutti_symm_alloc: no machine has %zu bytes", bytes);
+        return error_set(TUTTI_ERR_NO_MEMORY,
+                         "tutti_symm_alloc: %zu bytes are more than any machine has", bytes);
     return TUTTI_OK;
 }
 
-/* Lays out, and makes, a segment that nobody knows of. */
-static enum tutti_status allocation_begin(tutti_symm_group_t *group, enum tutti_device device,
-                                          size_t bytes, struct symm_allocation *new)
+/* Compute the layout and create the segment. The registry does not know it yet. */
+static enum tutti_status allocation_init(tutti_symm_group_t *group, enum tutti_device device,
+                                         size_t bytes, struct symm_allocation *new)
 {
     size_t signal_bytes =
         (size_t)SYMM_CHANNELS * (size_t)group->world_size * SYMM_LINE_WORDS * sizeof(uint32_t);
@@ -358,7 +363,7 @@ enum tutti_status tutti_symm_alloc(tutti_symm_group_t *group, enum tutti_device 
     if (!new)
         return error_set(TUTTI_ERR_NO_MEMORY, "tutti_symm_alloc: no memory for %zu bytes",
                          sizeof *new);
-    status = allocation_begin(group, device, bytes, new);
+    status = allocation_init(group, device, bytes, new);
     if (status != TUTTI_OK)
         goto err_free;
 
@@ -371,8 +376,8 @@ enum tutti_status tutti_symm_alloc(tutti_symm_group_t *group, enum tutti_device 
     unlock_registry();
     if (!taken) {
         status = error_set(TUTTI_ERR_NO_MEMORY,
-                           "tutti_symm_alloc: this process has %d symmetric buffers, which is all "
-                           "that it may: free some or put several tensors into one",
+                           "tutti_symm_alloc: this process already has %d symmetric buffers, the "
+                           "most that are allowed: free some, or put several tensors in one buffer",
                            SYMM_MAX_ALLOCATIONS);
         goto err_unmap;
     }
@@ -395,7 +400,7 @@ enum tutti_status tutti_symm_free(void *buffer)
     if (!allocation)
         return TUTTI_ERR_INVALID;
     lock_registry();
-    slot_give_back(allocation);
+    slot_release(allocation);
     for (struct symm_allocation **link = &allocation->group->allocations; *link;
          link = &(*link)->next)
         if (*link == allocation) {
@@ -403,18 +408,16 @@ enum tutti_status tutti_symm_free(void *buffer)
             break;
         }
     unlock_registry();
-    allocation_end(allocation);
+    allocation_destroy(allocation);
     return TUTTI_OK;
 }
 
-/* The caller's struct may be an older or a newer one. */
 static enum tutti_status info_write(const struct symm_allocation *allocation,
                                     struct tutti_symm_info *info)
 {
     if (!info)
         return TUTTI_OK;
     struct tutti_symm_info own = {
-        .struct_size = info->struct_size,
         .rank = allocation->group->rank,
         .world_size = allocation->group->world_size,
         .buffer_bytes = allocation->bytes,
@@ -426,9 +429,7 @@ static enum tutti_status info_write(const struct symm_allocation *allocation,
         .device_buffers = allocation->device_buffers,
         .device_signal_pads = allocation->device_pads,
     };
-    size_t known = info->struct_size < sizeof own ? info->struct_size : sizeof own;
-    memcpy(info, &own, known);
-    memset((char *)info + known, 0, own.struct_size - known);
+    options_copy_out(info, &own, sizeof own);
     return TUTTI_OK;
 }
 
@@ -438,19 +439,14 @@ enum tutti_status tutti_symm_rendezvous(void *buffer, int64_t timeout_ms,
     struct symm_allocation *allocation = symm_allocation_get(buffer, "tutti_symm_rendezvous");
     if (!allocation)
         return TUTTI_ERR_INVALID;
-    if (info && info->struct_size < sizeof info->struct_size)
-        return error_set(TUTTI_ERR_INVALID,
-                         "tutti_symm_rendezvous: info->struct_size is %zu: set it to sizeof(struct "
-                         "tutti_symm_info), %zu",
-                         info->struct_size, sizeof *info);
-    enum tutti_status status = TUTTI_OK;
-    if (!order_load_acquire_u32(&allocation->ready))
+    enum tutti_status status =
+        options_check_out("tutti_symm_rendezvous: info", "tutti_symm_info", info, sizeof *info);
+    if (status == TUTTI_OK && !order_load_acquire_u32(&allocation->ready))
         status = symm_meet(allocation, timeout_ms);
     return status == TUTTI_OK ? info_write(allocation, info) : status;
 }
 
-/* ---- views ------------------------------------------------------------------------------------
- */
+/* ---- views ----------------------------------------------------------------------------------- */
 
 static enum tutti_status check_rank(const struct symm_allocation *allocation, int rank,
                                     const char *call)
@@ -461,21 +457,22 @@ static enum tutti_status check_rank(const struct symm_allocation *allocation, in
     return TUTTI_OK;
 }
 
-/* [offset, offset + count) within `limit` things; none of the sums can overflow. */
+/* Check that [offset, offset + count) lies within `limit` elements or words (`things`). `count` is
+ * not negative. No sum here can overflow. */
 static enum tutti_status check_range(int64_t offset, int64_t count, size_t limit, int rank,
-                                     const char *call, const char *things, const char *place)
+                                     const char *call, const char *things, const char *where)
 {
     if (offset < 0)
         return error_set(TUTTI_ERR_INVALID, "%s: offset %" PRId64 " is negative", call, offset);
     if ((uint64_t)offset > limit || (uint64_t)count > limit - (uint64_t)offset)
         return error_set(TUTTI_ERR_INVALID,
                          "%s: %" PRId64 " %s from offset %" PRId64
-                         " reach past the end of rank %d's %s, which holds %zu",
-                         call, count, things, offset, rank, place, limit);
+                         " extend past the end of rank %d's %s, which holds %zu",
+                         call, count, things, offset, rank, where, limit);
     return TUTTI_OK;
 }
 
-/* The product of the extents; 0 as soon as one is 0, however large the others. */
+/* Set *count to the product of the extents: 0 if any extent is 0, however large the others are. */
 static enum tutti_status count_elements(const int64_t *sizes, int dims, int64_t *count)
 {
     static const char call[] = "tutti_symm_buffer";
@@ -494,8 +491,9 @@ static enum tutti_status count_elements(const int64_t *sizes, int dims, int64_t 
         int64_t before = *count;
         if (__builtin_mul_overflow(before, sizes[i], count))
             return error_set(TUTTI_ERR_INVALID,
-                             "%s: sizes[%d] is %" PRId64 ": times the %" PRId64
-                             " elements of the extents before it, the count overflows",
+                             "%s: sizes[%d] is %" PRId64
+                             ": the product with the extents before it, "
+                             "%" PRId64 ", overflows",
                              call, i, sizes[i], before);
     }
     return TUTTI_OK;
@@ -510,11 +508,12 @@ enum tutti_status tutti_symm_buffer(void *buffer, int rank, const int64_t *sizes
     if (!view)
         return error_set(TUTTI_ERR_INVALID, "%s: view is NULL", call);
     *view = NULL;
-    const struct symm_allocation *allocation = symm_allocation_met(buffer, call);
+    const struct symm_allocation *allocation = symm_allocation_get_mapped(buffer, call);
     if (!allocation)
         return TUTTI_ERR_INVALID;
     if (width == 0)
-        return error_set(TUTTI_ERR_INVALID, "%s: %d is no dtype", call, (int)dtype);
+        return error_set(TUTTI_ERR_INVALID, "%s: %d is not a value of enum tutti_dtype", call,
+                         (int)dtype);
     enum tutti_status status = check_rank(allocation, rank, call);
     if (status == TUTTI_OK)
         status = count_elements(sizes, dims, &count);
@@ -533,7 +532,7 @@ enum tutti_status tutti_symm_signal_pad(void *buffer, int rank, int64_t offset, 
     if (!view)
         return error_set(TUTTI_ERR_INVALID, "%s: view is NULL", call);
     *view = NULL;
-    const struct symm_allocation *allocation = symm_allocation_met(buffer, call);
+    const struct symm_allocation *allocation = symm_allocation_get_mapped(buffer, call);
     if (!allocation)
         return TUTTI_ERR_INVALID;
     enum tutti_status status = check_rank(allocation, rank, call);

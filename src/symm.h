@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Symmetric memory as the collectives see it: is an operand in memory that every rank has mapped?
+ * Symmetric memory as the collectives use it: whether an operand lies in memory that every rank has
+ * mapped, and where.
  *
  * symm.c         groups, allocations, views
- * symm_device.c  allocations on a device
+ * symm_device.c  allocations in a device's memory
  * symm_meet.c    the rendezvous
  * symm_signal.c  signals and the barrier
  */
@@ -12,25 +13,25 @@
 
 #include "tutti/tutti.h"
 
-/* Where an operand lies in a rendezvoused allocation. */
+/* Where an operand lies. Its allocation is mapped by all ranks. */
 struct symm_view {
-    uint64_t id; /* of the rendezvous, random, the same on all its ranks, none of layout.h */
-    int rank;    /* whose buffer it is: this rank's in the allocation's group */
+    uint64_t id; /* of the allocation: random, equal on all ranks, never a constant of layout.h */
+    int rank;    /* the caller's, in the allocation's group */
     int world_size;
-    uint64_t offset;      /* of the operand in the buffer, in bytes */
-    void *const *buffers; /* world_size addresses in this process; valid until the free */
-    size_t buffer_bytes;  /* of each */
+    uint64_t offset;      /* of the operand from the start of the caller's buffer, in bytes */
+    void *const *buffers; /* by rank: addresses in this process, valid until the free */
+    size_t buffer_bytes;  /* of each rank's buffer */
 };
 
 /*
- * Whether [pointer, pointer + bytes) lies in a buffer of this process that was allocated with
- * tutti_symm_alloc() in host memory and has met its peers. No lock; one load when there is no
- * allocation.
+ * Return true and fill *view if [pointer, pointer + bytes) lies in host memory that this process
+ * allocated with tutti_symm_alloc() and whose rendezvous has succeeded. Takes no lock. Costs one
+ * load if the process has no allocation.
  */
 bool symm_find(const void *pointer, size_t bytes, struct symm_view *view);
 
-/* Whether the pointer lies in such a buffer on a device, which the host cannot read. No lock; one
- * load when there is none. */
+/* Return true and set *ordinal to the device's if the pointer lies in a symmetric buffer in a
+ * device's memory. Takes no lock. Costs one load if the process has no such buffer. */
 bool symm_on_device(const void *pointer, int *ordinal);
 
 #endif

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Allocations on a device: what differs from those of host memory. */
-#include "deadline.h"
+/* Symmetric memory on a device: what differs from host memory. */
 #include "error.h"
 #include "ipc/channel.h"
 #include "symm_internal.h"
@@ -21,8 +20,8 @@ enum tutti_status symm_device_create(struct symm_allocation *allocation)
     struct cuda_device device;
     if (group->world_size > CUDA_RANKS)
         return error_set(TUTTI_ERR_DECLINED,
-                         "group \"%s\" has %d ranks: memory of a device is for groups of at most "
-                         "%d",
+                         "group \"%s\" has %d ranks: symmetric memory on a device is for groups of "
+                         "at most %d",
                          group->name, group->world_size, CUDA_RANKS);
     enum tutti_status status = cuda_symm_create(&config, &device, &allocation->cuda,
                                                 &allocation->segment.base, &allocation->fd);
@@ -34,11 +33,12 @@ enum tutti_status symm_device_create(struct symm_allocation *allocation)
     return TUTTI_OK;
 }
 
-static enum tutti_status watch(struct symm_allocation *allocation)
+static enum tutti_status watch_peers(struct symm_allocation *allocation)
 {
     struct tutti_symm_group *group = allocation->group;
     enum tutti_status status = TUTTI_OK;
-    if (!group->channel) /* a rank of this process says itself when it goes */
+    /* A rank of this process reports its own end; only other processes need the watch. */
+    if (!group->channel)
         return TUTTI_OK;
     if (!group->watch)
         status = cuda_symm_watch_open(group->channel, group->remote, &group->watch);
@@ -59,14 +59,14 @@ enum tutti_status symm_device_map(struct symm_allocation *allocation, const int 
         status = channel_all_gather_fds(group->channel, allocation->fd, sent,
                                         deadline_timeout_ms(deadline));
     for (int r = 0; r < group->world_size; r++)
-        all[r] = group->remote >> r & 1 ? sent[r] : fds[r];
+        all[r] = symm_is_remote(group, r) ? sent[r] : fds[r];
     if (status == TUTTI_OK)
         status = cuda_symm_join(allocation->cuda, all, deadline, &places);
     for (int r = 0; r < group->world_size; r++)
         if (sent[r] >= 0)
             close(sent[r]);
     if (status == TUTTI_OK)
-        status = watch(allocation);
+        status = watch_peers(allocation);
     if (status != TUTTI_OK)
         return status;
     memcpy(allocation->buffers, places.buffers, (size_t)group->world_size * sizeof(void *));
@@ -75,23 +75,20 @@ enum tutti_status symm_device_map(struct symm_allocation *allocation, const int 
     return TUTTI_OK;
 }
 
-/* The fault as the thread's last error. */
-static enum tutti_status fault_say(const struct symm_allocation *allocation,
-                                   const struct cuda_symm_fault *fault)
+/* Set the thread's last error to the fault. */
+static enum tutti_status fault_report(const struct symm_allocation *allocation,
+                                      const struct cuda_symm_fault *fault)
 {
     static const char *const calls[] = {
         [CUDA_SYMM_BARRIER] = "tutti_symm_barrier",
         [CUDA_SYMM_PUT] = "tutti_symm_put_signal",
         [CUDA_SYMM_WAIT] = "tutti_symm_wait_signal",
     };
-    bool late = fault->status == TUTTI_ERR_TIMEOUT;
-    return error_set(fault->status,
-                     "%s: rank %d of group \"%s\" %s not %s on channel %d%s. No signal of this "
-                     "rank's buffer works any more: free it on all ranks, and allocate anew",
-                     calls[fault->call], fault->peer, allocation->group->name,
-                     late ? "has" : "has ended or freed its buffer, and has",
-                     fault->raised ? "raised its signal" : "taken the previous signal",
-                     fault->channel, late ? " in time: is it late or stopped?" : "");
+    return symm_wait_error(fault->status, allocation->group, calls[fault->call],
+                           fault->raised ? "raised its signal" : "taken the previous signal",
+                           fault->peer, fault->channel,
+                           ". This rank's buffer can no longer signal: free it on all ranks and "
+                           "allocate a new one");
 }
 
 enum tutti_status symm_device_status(const struct symm_allocation *allocation,
@@ -102,7 +99,7 @@ enum tutti_status symm_device_status(const struct symm_allocation *allocation,
         return TUTTI_OK;
     fault->peer = found.peer;
     fault->expected.parameter = (uint32_t)found.channel;
-    return fault_say(allocation, &found);
+    return fault_report(allocation, &found);
 }
 
 enum tutti_status symm_device_call(struct symm_allocation *allocation, enum cuda_symm_call call,
@@ -110,6 +107,6 @@ enum tutti_status symm_device_call(struct symm_allocation *allocation, enum cuda
 {
     struct cuda_symm_fault found;
     if (cuda_symm_failed(allocation->cuda, &found))
-        return fault_say(allocation, &found);
+        return fault_report(allocation, &found);
     return cuda_symm_enqueue(allocation->cuda, call, peer, channel, timeout_ms, stream);
 }

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: MIT */
-/* What the symm_*.c files share. */
+/* Shared by the symm*.c files. */
 #ifndef TUTTI_SYMM_INTERNAL_H
 #define TUTTI_SYMM_INTERNAL_H
 
 #include "cuda/symm.h"
+#include "deadline.h"
 #include "ipc/segment.h"
 #include "symm.h"
 
@@ -12,95 +13,114 @@
 
 enum {
     SYMM_NAME_BYTES = 64,
-    SYMM_PAGE = 4096,            /* what buffers are aligned to, whatever the machine's page */
+    SYMM_PAGE = 4096,            /* alignment of buffers, also where the machine's page is larger */
     SYMM_LINE_WORDS = 16,        /* a cache line of signal words */
-    SYMM_CHANNELS = 8,           /* of every pad */
-    SYMM_FREE_PAD_BYTES = 2048,  /* of a pad, behind the channels: the user's own */
-    SYMM_MAX_ALLOCATIONS = 1024, /* in a process */
+    SYMM_CHANNELS = 8,           /* of each signal pad */
+    SYMM_FREE_PAD_BYTES = 2048,  /* after the channels' words, for the user */
+    SYMM_MAX_ALLOCATIONS = 1024, /* of a process */
 };
 
 /*
- * A rank's segment, the same on all ranks and on either device:
- *   0               the buffer, `bytes` bytes, to the end of its last page
- *   pad_offset      the signal pad, pad_bytes; word [(channel * world_size + from) * 16] is 1 while
- *                   a signal of rank `from` is raised: set by that rank, taken by the owner
- *   pad_offset + pad_bytes    the tail: this one, or struct cuda_symm_tail
+ * Layout of one rank's segment. All ranks have the same layout, on CPU and on CUDA:
+ *   0                       the buffer of `bytes` bytes, up to the end of its last page
+ *   pad_offset              the signal pad, pad_bytes. Word [(channel * world_size + from) * 16] is
+ * 1 while a signal from rank `from` is raised. Rank `from` sets it to 1, the owner of the segment
+ * sets it to 0 pad_offset + pad_bytes  the tail: this struct, or struct cuda_symm_tail on CUDA
  */
 struct symm_tail {
-    uint32_t left; /* 1 once the owner has freed the allocation: written by it alone */
+    uint32_t left; /* 1 after the owner has freed the allocation; only the owner writes it */
     uint32_t reserved[SYMM_LINE_WORDS - 1];
 };
 static_assert(sizeof(struct symm_tail) == 64, "a cache line");
-static_assert((int)SYMM_LINE_WORDS == (int)CUDA_SYMM_LINE_WORDS, "on either device");
+static_assert((int)SYMM_LINE_WORDS == (int)CUDA_SYMM_LINE_WORDS, "one layout for CPU and CUDA");
 
 struct symm_allocation {
     struct symm_allocation *next; /* in its group */
     struct tutti_symm_group *group;
     enum tutti_device device;
-    struct segment segment; /* of device memory: where it is */
+    struct segment segment; /* on CUDA: the address and size of the device memory */
     struct cuda_symm *cuda; /* NULL on CPU */
     uint8_t uuid[CUDA_UUID_BYTES];
-    int ordinal;    /* of its device, -1 on CPU */
-    int fd;         /* until the rendezvous, then -1 */
-    bool published; /* the segment is held through cpu/local.h, under `key` */
+    int ordinal;    /* of the device, -1 on CPU */
+    int fd;         /* of the segment; -1 after the rendezvous */
+    bool published; /* cpu/local.h owns the mapping of the segment, under `key` */
     uint8_t key[16];
     size_t bytes;
     size_t pad_offset;
     size_t pad_bytes;
 
-    uint32_t ready; /* release Y4: what follows is constant */
+    uint32_t ready; /* release Y4: the fields below are then constant */
     uint64_t id;
-    void *buffers[TUTTI_MAX_RANKS]; /* NULL if not mapped */
+    void *buffers[TUTTI_MAX_RANKS]; /* by rank; NULL where not mapped */
     uint32_t *pads[TUTTI_MAX_RANKS];
-    void *const *device_buffers; /* in device memory; NULL on CPU */
+    void *const *device_buffers; /* both arrays lie in device memory; NULL on CPU */
     uint32_t *const *device_pads;
 };
 
 struct tutti_symm_group {
-    struct tutti_symm_group *next; /* in the process */
-    uint32_t epoch;                /* of the process that it belongs to: ipc/fork.h */
+    struct tutti_symm_group *next; /* in the process's list */
+    uint32_t epoch;                /* of the process that owns the group: ipc/fork.h */
     char name[SYMM_NAME_BYTES];
     int rank;
     int world_size;
-    int64_t timeout_ms; /* what 0 means */
+    int64_t timeout_ms; /* of calls whose time-out is 0 */
     tutti_store_t *store;
     struct symm_allocation *allocations;
 
-    pthread_mutex_t meeting; /* held during a rendezvous; the rest is under it */
-    bool met;
-    enum tutti_status failed; /* a rendezvous has failed half-way: the ranks are out of step */
-    char reason[512];
+    pthread_mutex_t rendezvous_lock; /* held during a rendezvous; protects all fields below */
+    bool met;                        /* the first rendezvous has set up the group */
+    enum tutti_status failed; /* of a rendezvous after which the ranks' exchanges no longer match */
+    char reason[512];         /* the message of that failure */
     uint8_t nonce[16];
     char prefix[128];
     struct tutti_exchanger exchanger;
-    uint64_t remote;               /* bit r: rank r is of another process */
-    int spin;                      /* polls before a waiter yields */
-    struct channel *channel;       /* NULL when all ranks are of this process */
-    struct cuda_symm_watch *watch; /* with the first allocation on a device */
+    uint64_t remote;               /* bit r: rank r runs in another process */
+    int spin;                      /* polls of a wait before it yields */
+    struct channel *channel;       /* NULL if all ranks run in this process */
+    struct cuda_symm_watch *watch; /* opened with the group's first allocation on a device */
 };
 
-/* The live allocation of this process that was returned as `buffer`; NULL, with a message that
- * begins with `call`, if there is none. */
-struct symm_allocation *symm_allocation_get(const void *buffer, const char *call);
-/* The same, and it has met its peers. */
-struct symm_allocation *symm_allocation_met(const void *buffer, const char *call);
+static inline bool symm_is_remote(const struct tutti_symm_group *group, int rank)
+{
+    return group->remote >> rank & 1;
+}
 
-/* The collective part; symm_allocation_get() has succeeded. */
+static inline int64_t symm_deadline(const struct tutti_symm_group *group, int64_t timeout_ms)
+{
+    return deadline_after(timeout_ms ? timeout_ms : group->timeout_ms);
+}
+
+/* Return this process's live allocation whose address is `buffer`. If there is none, return NULL
+ * and set an error message that begins with `call`. */
+struct symm_allocation *symm_allocation_get(const void *buffer, const char *call);
+/* The same, but also NULL if its rendezvous has not succeeded yet. */
+struct symm_allocation *symm_allocation_get_mapped(const void *buffer, const char *call);
+
+/* The collective part of tutti_symm_rendezvous(), for a live allocation. */
 enum tutti_status symm_meet(struct symm_allocation *allocation, int64_t timeout_ms);
-/* Lets go of all mappings, this rank's own last. */
+/* Unmap the peers' segments, then this rank's own. */
 void symm_unmap(struct symm_allocation *allocation);
-/* The tail of a segment of host memory whose buffer is mapped there. */
+/* The tail of the host-memory segment that is mapped at `buffer`. */
 struct symm_tail *symm_tail(const struct symm_allocation *allocation, void *buffer);
 
-/* symm_device.c, all of allocations on a device: the segment, once the layout stands; the peers'
- * ones, of which those of this process have the descriptors fds[r]; a call on a stream; the fault
- * that stands. */
+/* Set the error message of a wait for `peer` that ended with TIMEOUT or PEER_DEAD; return status.
+ * peer_action is what the peer did not do: "raised its signal". advice is appended. */
+enum tutti_status symm_wait_error(enum tutti_status status, const struct tutti_symm_group *group,
+                                  const char *call, const char *peer_action, int peer, int channel,
+                                  const char *advice);
+
+/* ---- symm_device.c: allocations in a device's memory ----------------------------------------- */
+
+/* Create this rank's memory. The layout in *allocation is set. */
 enum tutti_status symm_device_create(struct symm_allocation *allocation);
+/* Map the peers' memory. fds[r] is the descriptor of rank r, for the ranks of this process. */
 enum tutti_status symm_device_map(struct symm_allocation *allocation, const int *fds,
                                   int64_t deadline);
+/* Enqueue a call on the stream. */
 enum tutti_status symm_device_call(struct symm_allocation *allocation, enum cuda_symm_call call,
                                    int peer, int channel, int64_t timeout_ms,
                                    tutti_stream_t stream);
+/* Return the fault that has ended this buffer's signals, or OK. */
 enum tutti_status symm_device_status(const struct symm_allocation *allocation,
                                      struct tutti_fault *fault);
 

@@ -1,14 +1,24 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The rendezvous.
- *   The group, once: the ranks agree on a generation and a nonce (meet.h), show their passports
- *   (version, size, host, process), and open a channel to the ranks of other processes.
- *   Each allocation: 1. every rank publishes its mapping within its process, under a random key,
- * and tells the others size and key; 2. thread ranks look up each other's mapping, others send a
- *   descriptor; 3. all hear whether everybody could, so that nobody frees what a peer still seeks.
- * Memory of devices is exported, so that thread ranks hand over descriptors, too, as numbers.
- * Kinds of device or sizes that differ leave the group in step: the call may be repeated with
- * another allocation. Any other failure does not, and the group stays failed.
+ * The rendezvous of symmetric memory.
+ *
+ * Once per group: the ranks agree on a generation and a nonce (meet.h), exchange their identities
+ * (version, size, host, process), and open a channel between the ranks of different processes.
+ *
+ * For each allocation:
+ * 1. Each rank publishes its mapping within its process under a random key. The ranks exchange an
+ *    offer: size, key, kind of device.
+ * 2. A rank looks up the mappings of ranks of its own process by key. It receives the descriptors
+ * of other processes' segments and maps them.
+ * 3. The ranks exchange whether step 2 succeeded. So no rank frees a segment that a peer still
+ * looks up.
+ *
+ * Memory of a device is exported as a descriptor. Ranks of one process pass the descriptor's number
+ * instead of a key.
+ *
+ * If the kinds of device or the sizes differ, all ranks notice after step 1 and the group stays
+ * usable: the caller may repeat the rendezvous with another allocation. After any other failure the
+ * ranks' exchanges no longer match, and the group stays failed.
  */
 #include "cpu/local.h"
 #include "deadline.h"
@@ -31,30 +41,31 @@
 #include <string.h>
 #include <unistd.h>
 
-static const uint64_t PASSPORT_MAGIC = UINT64_C(0x74757474692d736d);
+static const uint64_t IDENTITY_MAGIC = UINT64_C(0x74757474692d736d);
 enum {
     BOOT_ID_BYTES = 40,
-    CPU_BYTES = 128, /* a mask of 1024 processors */
+    CPU_BYTES = 128, /* a bit mask of 1024 processors */
     SPIN_POLLS = 2000,
 };
 
-struct passport {
+/* What each rank states about itself, exchanged once per group. */
+struct peer_identity {
     uint64_t magic;
     uint32_t version;
     int32_t world_size;
     char boot_id[BOOT_ID_BYTES];
     uint8_t process[FORK_NONCE_BYTES];
-    uint8_t cpus[CPU_BYTES]; /* that the rank may run on; all 0 is unknown */
+    uint8_t cpus[CPU_BYTES]; /* bit mask of processors the rank may run on; all 0: unknown */
 };
-static_assert(sizeof(struct passport) == 200, "read by all ranks");
+static_assert(sizeof(struct peer_identity) == 200, "read by all ranks");
 
-/* What a rank says of its allocation. */
+/* What each rank states about its allocation, exchanged in each rendezvous. */
 struct offer {
     uint64_t bytes;
-    uint64_t id;         /* rank 0's counts */
-    uint8_t key[16];     /* of the mapping, for thread ranks */
+    uint64_t id;         /* random; all ranks use rank 0's */
+    uint8_t key[16];     /* of the published mapping, for ranks of the same process */
     int32_t device;      /* enum tutti_device */
-    int32_t fd;          /* on a device: of the memory, for thread ranks */
+    int32_t fd;          /* on CUDA: of the memory, for ranks of the same process */
     int32_t overlapping; /* TUTTI_ALLOW_OVERLAPPING_DEVICES is set */
     uint8_t uuid[CUDA_UUID_BYTES];
 };
@@ -65,18 +76,18 @@ static void read_boot_id(char text[BOOT_ID_BYTES])
 {
     FILE *file = fopen("/proc/sys/kernel/random/boot_id", "re");
     if (!file)
-        return; /* all ranks of one host fail alike, and their channel decides */
+        return; /* this fails on all ranks of a host; channel_open() then decides */
     if (!fgets(text, BOOT_ID_BYTES, file))
         text[0] = 0;
     fclose(file);
 }
 
-static enum tutti_status compare_passports(const struct tutti_symm_group *group,
-                                           const struct passport *all)
+static enum tutti_status compare_identities(const struct tutti_symm_group *group,
+                                            const struct peer_identity *all)
 {
-    const struct passport *mine = &all[group->rank];
+    const struct peer_identity *mine = &all[group->rank];
     for (int r = 0; r < group->world_size; r++) {
-        if (all[r].magic != PASSPORT_MAGIC || all[r].version != mine->version)
+        if (all[r].magic != IDENTITY_MAGIC || all[r].version != mine->version)
             return error_set(TUTTI_ERR_VERSION,
                              "rank %d runs version %u of the library, rank %d version %u: use one "
                              "version on all ranks",
@@ -88,15 +99,15 @@ static enum tutti_status compare_passports(const struct tutti_symm_group *group,
                              group->rank, (int)mine->world_size, r, (int)all[r].world_size);
         if (memcmp(all[r].boot_id, mine->boot_id, BOOT_ID_BYTES) != 0)
             return error_set(TUTTI_ERR_DECLINED,
-                             "ranks %d and %d run on different hosts: symmetric memory joins the "
-                             "ranks of one",
+                             "ranks %d and %d run on different hosts: symmetric memory needs all "
+                             "ranks on one host",
                              group->rank, r);
     }
     return TUTTI_OK;
 }
 
-/* How many processors the ranks have together; plenty if one does not know. */
-static int count_cores(const struct passport *all, int size)
+/* Count the processors on which any rank may run. Return `size` if some rank's mask is unknown. */
+static int count_cores(const struct peer_identity *all, int size)
 {
     uint8_t together[CPU_BYTES] = {0};
     int cores = 0;
@@ -114,12 +125,12 @@ static int count_cores(const struct passport *all, int size)
     return cores;
 }
 
-static enum tutti_status show_passports(struct tutti_symm_group *group, int64_t deadline)
+static enum tutti_status exchange_identities(struct tutti_symm_group *group, int64_t deadline)
 {
-    struct passport mine = {.magic = PASSPORT_MAGIC,
-                            .version = TUTTI_VERSION,
-                            .world_size = group->world_size},
-                    all[TUTTI_MAX_RANKS];
+    struct peer_identity mine = {.magic = IDENTITY_MAGIC,
+                                 .version = TUTTI_VERSION,
+                                 .world_size = group->world_size},
+                         all[TUTTI_MAX_RANKS];
     cpu_set_t set;
     static_assert(sizeof set == CPU_BYTES, "1024 processors");
     if (sched_getaffinity(0, sizeof set, &set) == 0)
@@ -129,14 +140,14 @@ static enum tutti_status show_passports(struct tutti_symm_group *group, int64_t 
     enum tutti_status status = tutti_store_all_gather(&group->exchanger, &mine, sizeof mine, all,
                                                       deadline_timeout_ms(deadline));
     if (status == TUTTI_OK)
-        status = compare_passports(group, all);
+        status = compare_identities(group, all);
     if (status != TUTTI_OK)
         return status;
     group->remote = 0;
     for (int r = 0; r < group->world_size; r++)
         if (memcmp(all[r].process, mine.process, sizeof mine.process) != 0)
             group->remote |= UINT64_C(1) << r;
-    /* A waiter that spins would keep the peer from the core that it needs. */
+    /* Where ranks outnumber processors, a spinning waiter would occupy the core its peer needs. */
     group->spin = group->world_size > count_cores(all, group->world_size) ? 0 : SPIN_POLLS;
     return TUTTI_OK;
 }
@@ -158,9 +169,9 @@ static enum tutti_status meet_group(struct tutti_symm_group *group, tutti_store_
                                                 .prefix = group->prefix,
                                                 .rank = group->rank,
                                                 .size = group->world_size};
-    status = show_passports(group, deadline);
-    POINT("symm.passports");
-    /* Either every rank has a peer in another process, or none has. */
+    status = exchange_identities(group, deadline);
+    POINT("symm.identities");
+    /* All ranks decide alike: either every rank has a peer in another process, or no rank has. */
     if (status != TUTTI_OK || !group->remote)
         return status;
     struct channel_config channel = {.rank = group->rank,
@@ -176,7 +187,7 @@ static enum tutti_status meet_group(struct tutti_symm_group *group, tutti_store_
 
 static enum tutti_status publish(struct symm_allocation *allocation)
 {
-    /* It may have been, in a rendezvous that found other sizes. */
+    /* An earlier rendezvous that found different sizes may have published it already. */
     if (allocation->published || allocation->cuda)
         return TUTTI_OK;
     enum tutti_status status = random_fill(allocation->key, sizeof allocation->key);
@@ -209,10 +220,11 @@ static enum tutti_status exchange_offers(struct symm_allocation *allocation, str
 
 static const char *device_name(int32_t device)
 {
-    return device == TUTTI_DEVICE_CUDA ? "of a CUDA device" : "of the host";
+    return device == TUTTI_DEVICE_CUDA ? "memory of a CUDA device" : "memory of the host";
 }
 
-/* Each of these with rank 0's first, so that either all ranks find a difference or none does. */
+/* The comparisons below compare each rank with rank 0. So either all ranks find a difference or no
+ * rank does. */
 static enum tutti_status compare_kinds(const struct symm_allocation *allocation,
                                        const struct offer *all)
 {
@@ -221,11 +233,11 @@ static enum tutti_status compare_kinds(const struct symm_allocation *allocation,
         if (all[r].device == all[0].device)
             continue;
         int other = all[r].device != (int32_t)allocation->device ? r : 0;
-        return error_set(TUTTI_ERR_MISMATCH,
-                         "ranks disagree about the device: rank %d has memory %s, rank %d %s: all "
-                         "ranks allocate on the same kind of device",
-                         group->rank, device_name(allocation->device), other,
-                         device_name(all[other].device));
+        return error_set(
+            TUTTI_ERR_MISMATCH,
+            "ranks disagree about the device: rank %d has %s, rank %d has %s: allocate "
+            "on the same kind of device on all ranks",
+            group->rank, device_name(allocation->device), other, device_name(all[other].device));
     }
     return TUTTI_OK;
 }
@@ -241,14 +253,15 @@ static enum tutti_status compare_sizes(const struct symm_allocation *allocation,
         return error_set(TUTTI_ERR_MISMATCH,
                          "ranks disagree about the size of the allocation: rank %d has %zu bytes, "
                          "rank %d has %" PRIu64
-                         ": all ranks meet for their allocations in the same order and with the "
-                         "same size",
+                         ": call tutti_symm_rendezvous() for the allocations in the same order "
+                         "and with the same size on all ranks",
                          group->rank, allocation->bytes, other, all[other].bytes);
     }
     return TUTTI_OK;
 }
 
-/* A kernel that waits for another one of its own device may keep that from running for long. */
+/* Two ranks must not share a device unless that is allowed: a kernel that waits for another kernel
+ * on the same device may keep that one from running for a long time. */
 static enum tutti_status compare_devices(const struct symm_allocation *allocation,
                                          const struct offer *all)
 {
@@ -262,9 +275,9 @@ static enum tutti_status compare_devices(const struct symm_allocation *allocatio
         for (int other = 0; other < r; other++)
             if (memcmp(all[r].uuid, all[other].uuid, CUDA_UUID_BYTES) == 0)
                 return error_set(TUTTI_ERR_DECLINED,
-                                 "ranks %d and %d have memory of one device: give each rank a "
-                                 "device of its own, or set TUTTI_ALLOW_OVERLAPPING_DEVICES on all "
-                                 "ranks (rank %d has not)",
+                                 "ranks %d and %d allocated on one device: give each rank its "
+                                 "own device, or set TUTTI_ALLOW_OVERLAPPING_DEVICES on all ranks "
+                                 "(rank %d has not set it)",
                                  other, r, strict);
     return TUTTI_OK;
 }
@@ -278,11 +291,6 @@ static enum tutti_status compare_offers(const struct symm_allocation *allocation
     return status == TUTTI_OK ? compare_devices(allocation, all) : status;
 }
 
-static bool is_remote(const struct tutti_symm_group *group, int rank)
-{
-    return group->remote >> rank & 1;
-}
-
 static enum tutti_status map_remote(struct symm_allocation *allocation, int64_t deadline)
 {
     struct tutti_symm_group *group = allocation->group;
@@ -293,11 +301,11 @@ static enum tutti_status map_remote(struct symm_allocation *allocation, int64_t 
         return status;
     for (int r = 0; r < group->world_size; r++) {
         struct segment segment;
-        if (is_remote(group, r) && status == TUTTI_OK) {
+        if (symm_is_remote(group, r) && status == TUTTI_OK) {
             status = segment_map(fds[r], allocation->segment.bytes, &segment);
             allocation->buffers[r] = segment.base;
             if (status != TUTTI_OK)
-                status = error_context(status, "the segment of rank %d", r);
+                status = error_context(status, "cannot map the segment of rank %d", r);
         }
         if (fds[r] >= 0)
             close(fds[r]);
@@ -309,12 +317,14 @@ static enum tutti_status find_local(struct symm_allocation *allocation, const st
 {
     const struct tutti_symm_group *group = allocation->group;
     for (int r = 0; r < group->world_size; r++) {
-        if (r == group->rank || is_remote(group, r))
+        if (r == group->rank || symm_is_remote(group, r))
             continue;
         allocation->buffers[r] = local_acquire(all[r].key, r);
         if (!allocation->buffers[r])
             return error_set(TUTTI_ERR_SYSTEM,
-                             "rank %d is a thread of this process but has no buffer here", r);
+                             "rank %d runs in this process but its buffer is not published "
+                             "there: look at that rank's error",
+                             r);
     }
     return TUTTI_OK;
 }
@@ -325,7 +335,7 @@ static enum tutti_status map_peers(struct symm_allocation *allocation, const str
     const struct tutti_symm_group *group = allocation->group;
     int fds[TUTTI_MAX_RANKS];
     if (allocation->cuda) {
-        /* One process, one table of descriptors. */
+        /* Within one process a descriptor's number is valid for all its threads. */
         for (int r = 0; r < group->world_size; r++)
             fds[r] = all[r].fd;
         return symm_device_map(allocation, fds, deadline);
@@ -346,7 +356,7 @@ void symm_unmap(struct symm_allocation *allocation)
     for (int r = 0; r < group->world_size; r++) {
         if (r == group->rank || !allocation->buffers[r])
             continue;
-        if (is_remote(group, r))
+        if (symm_is_remote(group, r))
             segment_unmap(&(struct segment){.base = allocation->buffers[r],
                                             .bytes = allocation->segment.bytes});
         else
@@ -369,7 +379,7 @@ static void keys_delete(const struct tutti_symm_group *group, int64_t deadline)
 }
 
 static enum tutti_status meet_allocation(struct symm_allocation *allocation, int64_t deadline,
-                                         bool *in_step)
+                                         bool *usable)
 {
     struct tutti_symm_group *group = allocation->group;
     struct offer all[TUTTI_MAX_RANKS];
@@ -379,7 +389,7 @@ static enum tutti_status meet_allocation(struct symm_allocation *allocation, int
         return status;
     POINT("symm.offers");
     status = compare_offers(allocation, all);
-    *in_step = status != TUTTI_OK;
+    *usable = status != TUTTI_OK;
     if (status != TUTTI_OK)
         return status;
     if (mine == TUTTI_OK)
@@ -396,68 +406,70 @@ static enum tutti_status meet_allocation(struct symm_allocation *allocation, int
             (uint32_t *)(void *)((char *)allocation->buffers[r] + allocation->pad_offset);
     close(allocation->fd);
     allocation->fd = -1;
-    order_store_release_u32(&allocation->ready, 1); /* Y4 pairs Y4a: the addresses are constant */
+    order_store_release_u32(&allocation->ready, 1); /* Y4 pairs Y4a */
     return TUTTI_OK;
 }
 
-/* ---- who will not come ---------------------------------------------------------------------- */
+/* ---- peers that have ended ------------------------------------------------------------------- */
 
-static enum tutti_status never(void *context)
+static enum tutti_status no_abort(void *context)
 {
     (void)context;
     return TUTTI_OK;
 }
 
-/* Once the group has met, its channel tells of ranks of other processes that have ended. All are
- * named: who lost the first may have left by now. */
-static enum tutti_status ask_alive(void *context)
+/* After the group's first rendezvous its channel reports ended ranks of other processes. The
+ * message names all of them: one rank may have failed only because another one ended first. */
+static enum tutti_status check_peers(void *context)
 {
     const struct tutti_symm_group *group = context;
     char names[TUTTI_MAX_RANKS * 9] = "";
     size_t length = 0;
     for (int r = 0; r < group->world_size; r++)
-        if (is_remote(group, r) && !channel_peer_alive(group->channel, r))
+        if (symm_is_remote(group, r) && !channel_peer_alive(group->channel, r))
             length += (size_t)snprintf(names + length, sizeof names - length, "%srank %d",
                                        length ? ", " : "", r);
     if (length == 0)
         return TUTTI_OK;
     return error_set(TUTTI_ERR_PEER_DEAD,
-                     "%s: gone (the process ended or it destroyed its group): look at its log; the "
-                     "ranks that are left register a new group",
+                     "%s: the process ended or it destroyed its group: look at its log, and "
+                     "register a new group on the remaining ranks",
                      names);
 }
 
 enum tutti_status symm_meet(struct symm_allocation *allocation, int64_t timeout_ms)
 {
     struct tutti_symm_group *group = allocation->group;
-    int64_t deadline = deadline_after(timeout_ms ? timeout_ms : group->timeout_ms);
-    const struct interrupt alive = {.ask = never, .ask_pointless = ask_alive, .context = group};
+    int64_t deadline = symm_deadline(group, timeout_ms);
+    const struct interrupt alive = {
+        .ask = no_abort, .ask_pointless = check_peers, .context = group};
     struct tutti_store store = store_bounded(group->store, deadline, NULL);
-    if (pthread_mutex_trylock(&group->meeting) != 0)
-        return error_set(TUTTI_ERR_CONCURRENT,
-                         "tutti_symm_rendezvous: another thread is at it in group \"%s\": make one "
-                         "call after the other, in the same order on all ranks",
-                         group->name);
-    bool in_step = false;
+    if (pthread_mutex_trylock(&group->rendezvous_lock) != 0)
+        return error_set(
+            TUTTI_ERR_CONCURRENT,
+            "tutti_symm_rendezvous: another thread is in a rendezvous of group \"%s\": "
+            "make one call after the other, in the same order on all ranks",
+            group->name);
+    bool usable = false;
     enum tutti_status status = TUTTI_OK;
     if (allocation->ready)
-        goto out; /* while we came here */
+        goto out; /* another thread has finished it since the caller looked */
     if (group->failed) {
-        status =
-            error_set(group->failed, "group \"%s\" failed before: %s", group->name, group->reason);
+        status = error_set(group->failed, "group \"%s\" has failed before: %s", group->name,
+                           group->reason);
         goto out;
     }
-    group->exchanger.store = &store; /* of this call */
+    group->exchanger.store = &store; /* `store` lives only during this call: reset below */
     if (!group->met)
         status = meet_group(group, &store, deadline);
     group->met = true;
     if (group->channel)
         store.interrupt = &alive;
     if (status == TUTTI_OK)
-        status = meet_allocation(allocation, deadline, &in_step);
+        status = meet_allocation(allocation, deadline, &usable);
     if (status != TUTTI_OK) {
         status = error_context(status, "tutti_symm_rendezvous of group \"%s\"", group->name);
-        if (!in_step) {
+        if (!usable) {
             group->failed = status;
             snprintf(group->reason, sizeof group->reason, "%.*s", (int)sizeof group->reason - 1,
                      tutti_last_error());
@@ -465,6 +477,6 @@ enum tutti_status symm_meet(struct symm_allocation *allocation, int64_t timeout_
     }
 out:
     group->exchanger.store = NULL;
-    pthread_mutex_unlock(&group->meeting);
+    pthread_mutex_unlock(&group->rendezvous_lock);
     return status;
 }

@@ -342,7 +342,7 @@ int main(void)
         {"a group", live_members, "members.entered", false, false},
         {"a group", live_members, "members.entered", false, true},
         {"a group", live_members, "members.entered", true, false},
-        {"sharing memory", live_symm, "symm.passports", false, false},
+        {"sharing memory", live_symm, "symm.identities", false, false},
         {"sharing memory", live_symm, "symm.offers", true, false},
     };
     const int count = sizeof scenarios / sizeof *scenarios;

@@ -387,7 +387,7 @@ static int disagree(struct side *side)
     if (device_is_cuda()) {
         RANKS_CHECK(tutti_symm_rendezvous(other, 0, NULL) == TUTTI_ERR_MISMATCH);
         RANKS_CHECK(strstr(tutti_last_error(), "CUDA device") &&
-                    strstr(tutti_last_error(), "of the host"));
+                    strstr(tutti_last_error(), "memory of the host"));
     }
     RANKS_CHECK(tutti_symm_free(other) == TUTTI_OK && tutti_symm_free(buffer) == TUTTI_OK);
     RANKS_CHECK(side_alloc(side, 100, &buffer) == TUTTI_OK);

@@ -258,8 +258,7 @@ static void test_islands(void **unused)
     assert_false(recognise(&none).has_ring);
 }
 
-/* ---- at random, against recognisers that try every way ----------------------------------------
- */
+/* ---- at random, against recognisers that try every way --------------------------------------- */
 
 static bool linked(const struct topology_matrix *matrix, int i, int j)
 {
