@@ -449,7 +449,7 @@ static enum tutti_status device_open(struct tutti_comm *comm, struct workspace *
         }),
         .table = &work->table,
         .by_links = plan_by_links(&comm->paths),
-        .ring = topology_ring_place(&comm->topology, comm->rank),
+        .ring = topology_ring_role(&comm->topology, comm->rank),
         .host = &comm->cpu,
         .marked = comm->recorder.pattern != NULL,
         .recorder_fd = comm->recorder.fd,
@@ -477,7 +477,7 @@ static struct cpu_links links_make(const struct tutti_comm *comm, const int *ord
     if (!sparse)
         links.reach = UINT64_MAX;
     if (comm->paths.mesh)
-        topology_mesh_place(topology, order, comm->rank, &links.mesh);
+        topology_mesh_role(topology, order, comm->rank, &links.mesh);
     return links;
 }
 

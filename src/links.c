@@ -127,9 +127,9 @@ static enum tutti_status files_compare(struct tutti_comm *comm, struct tutti_exc
 static bool is_device(const struct topology_device *named, const struct cuda_device *device)
 {
     struct topology_device place;
-    if (!named->is_place)
+    if (!named->is_bus_id)
         return memcmp(named->uuid, device->uuid, sizeof named->uuid) == 0;
-    return topology_place_read(device->bus_id, strlen(device->bus_id), &place) &&
+    return topology_bus_id_read(device->bus_id, strlen(device->bus_id), &place) &&
            memcmp(named, &place, sizeof place) == 0;
 }
 

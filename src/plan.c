@@ -17,7 +17,7 @@ void plan_paths_make(const struct topology *topology, const int *order, bool cud
 {
     struct topology_mesh mesh;
     *paths = (struct plan_paths){.all = true};
-    paths->mesh = topology_mesh_place(topology, order, 0, &mesh);
+    paths->mesh = topology_mesh_role(topology, order, 0, &mesh);
     paths->ring = cuda && topology->has_ring;
     paths->staged =
         topology->kind != TUTTI_TOPOLOGY_FULLY_CONNECTED && !paths->mesh && !paths->ring;

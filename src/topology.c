@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: MIT */
+/* Recognises what joins the ranks: see topology.h. */
 #include "topology.h"
 
 #include "text.h"
@@ -23,10 +24,11 @@ struct search {
     const uint64_t *linked;
     int size;
     int *ring;
-    int steps; /* left */
+    int steps; /* that the search may still take */
 };
 
-/* Goes on from a path of `length` ranks: next to the higher numbers, then to the lower ones. */
+/* Extend the path ring[0..length) to a ring. After rank `last` try last + 1, last + 2, ... modulo
+ * size. */
 static bool ring_extend(struct search *search, int length, uint64_t visited)
 {
     int last = search->ring[length - 1];
@@ -57,7 +59,8 @@ bool topology_ring_find(const uint64_t *linked, int size, int *ring)
 
 /* ---- hybrid cube mesh ------------------------------------------------------------------------ */
 
-/* The one neighbour that shares none with the rank; -1 if there is none, or another one. */
+/* Return the neighbour that has no neighbour in common with `rank`; -1 unless there is exactly one.
+ */
 static int partner_find(const uint64_t *linked, int rank)
 {
     int partner = -1;
@@ -72,7 +75,8 @@ static int partner_find(const uint64_t *linked, int rank)
     return partner;
 }
 
-static bool is_mesh(struct topology *topology)
+/* Return true and set partners and quads if the links are those of a hybrid cube mesh. */
+static bool mesh_find(struct topology *topology)
 {
     if (topology->size != TOPOLOGY_MESH_RANKS)
         return false;
@@ -96,21 +100,21 @@ void topology_quads_order(const struct topology *topology, int *order)
             order[leaf++] = __builtin_ctzll(rest);
 }
 
-struct topology_ring topology_ring_place(const struct topology *topology, int rank)
+struct topology_ring topology_ring_role(const struct topology *topology, int rank)
 {
     struct topology_ring found = {0};
     const int size = topology->size;
-    for (int place = 0; place < size && topology->has_ring; place++) {
-        if (topology->ring[place] == rank)
-            found = (struct topology_ring){.place = place,
-                                           .before = topology->ring[(place + size - 1) % size],
-                                           .after = topology->ring[(place + 1) % size]};
+    for (int i = 0; i < size && topology->has_ring; i++) {
+        if (topology->ring[i] == rank)
+            found = (struct topology_ring){.position = i,
+                                           .before = topology->ring[(i + size - 1) % size],
+                                           .after = topology->ring[(i + 1) % size]};
     }
     return found;
 }
 
-bool topology_mesh_place(const struct topology *topology, const int *order, int rank,
-                         struct topology_mesh *mesh)
+bool topology_mesh_role(const struct topology *topology, const int *order, int rank,
+                        struct topology_mesh *mesh)
 {
     const bool full = topology->kind == TUTTI_TOPOLOGY_FULLY_CONNECTED;
     uint64_t first = 0;
@@ -149,25 +153,26 @@ static void mesh_explain(struct topology *topology)
                     order[leaf], topology->partners[order[leaf]]);
 }
 
-/* ---- verdict --------------------------------------------------------------------------------- */
+/* ---- kind ------------------------------------------------------------------------------------ */
 
-/* The first pair that is not linked both ways, if there is one; a count that is not known goes
- * before others. *one_way says that a link lacks one back, *unknown that a count is not known. */
-static bool gap_find(const struct topology_matrix *matrix, int *first, int *second, bool *one_way,
-                     bool *unknown)
+/* Find a pair that is not linked both ways. Return false if there is none. The pair is the first
+ * one with an unknown count, else the first one. Set *one_way if some pair is linked one way only,
+ * and *unknown if some count is unknown. */
+static bool unlinked_pair_find(const struct topology_matrix *matrix, int *first, int *second,
+                               bool *one_way, bool *unknown)
 {
     bool found = false;
     *one_way = *unknown = false;
     for (int i = 0; i < matrix->size; i++) {
         for (int j = i + 1; j < matrix->size; j++) {
             int there = matrix->links[i][j], back = matrix->links[j][i];
-            bool open = there < 0 || back < 0;
+            bool not_known = there < 0 || back < 0;
             if (there > 0 && back > 0)
                 continue;
             *one_way |= there > 0 || back > 0;
-            if (found && (!open || *unknown))
+            if (found && (!not_known || *unknown))
                 continue;
-            *unknown |= open;
+            *unknown |= not_known;
             found = true;
             *first = i;
             *second = j;
@@ -176,8 +181,8 @@ static bool gap_find(const struct topology_matrix *matrix, int *first, int *seco
     return found;
 }
 
-static void gap_explain(const struct topology_matrix *matrix, int first, int second,
-                        struct topology *topology)
+static void unlinked_pair_explain(const struct topology_matrix *matrix, int first, int second,
+                                  struct topology *topology)
 {
     int there = matrix->links[first][second], back = matrix->links[second][first], length = 0;
     if (there < 0 || back < 0)
@@ -189,7 +194,8 @@ static void gap_explain(const struct topology_matrix *matrix, int first, int sec
                     there > 0 ? second : first);
     else
         text_append(topology->reason, sizeof topology->reason, &length,
-                    "ranks %d and %d are not linked, and it is no hybrid cube mesh", first, second);
+                    "ranks %d and %d are not linked, and the links form no hybrid cube mesh", first,
+                    second);
 }
 
 void topology_force(int size, const char *reason, struct topology *topology)
@@ -210,7 +216,7 @@ void topology_recognise(const struct topology_matrix *matrix, struct topology *t
 {
     int first = 0, second = 0;
     bool one_way, unknown;
-    if (!gap_find(matrix, &first, &second, &one_way, &unknown)) {
+    if (!unlinked_pair_find(matrix, &first, &second, &one_way, &unknown)) {
         topology_force(matrix->size, "every pair is linked", topology);
         return;
     }
@@ -221,11 +227,11 @@ void topology_recognise(const struct topology_matrix *matrix, struct topology *t
             if (i != j && matrix->links[i][j] > 0 && matrix->links[j][i] > 0)
                 topology->linked[i] |= bit(j);
     topology->has_ring = topology_ring_find(topology->linked, topology->size, topology->ring);
-    if (!one_way && !unknown && is_mesh(topology)) {
+    if (!one_way && !unknown && mesh_find(topology)) {
         topology->kind = TUTTI_TOPOLOGY_HYBRID_CUBE_MESH;
         mesh_explain(topology);
         return;
     }
     topology->kind = TUTTI_TOPOLOGY_UNKNOWN;
-    gap_explain(matrix, first, second, topology);
+    unlinked_pair_explain(matrix, first, second, topology);
 }

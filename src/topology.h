@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: MIT */
-/* What joins the ranks: pure functions over a matrix of link counts, which give the same answer on
- * all ranks that give them the same matrix. */
+/* Recognises what joins the ranks from a matrix of link counts. The functions are pure: ranks that
+ * pass the same matrix get the same result. */
 #ifndef TUTTI_TOPOLOGY_H
 #define TUTTI_TOPOLOGY_H
 
 #include "tutti/tutti.h"
 
 enum {
-    TOPOLOGY_UNKNOWN_LINKS = -1, /* in a matrix: the query failed */
+    TOPOLOGY_UNKNOWN_LINKS = -1, /* a count in a matrix whose query failed */
     TOPOLOGY_MESH_RANKS = 8,
     TOPOLOGY_REASON_BYTES = 128,
 };
 
-/* links[i][j]: how many lead from rank i to rank j. The diagonal says nothing. */
+/* links[i][j] is the number of links from rank i to rank j. The diagonal is ignored. */
 struct topology_matrix {
     int32_t size;
     int16_t links[TUTTI_MAX_RANKS][TUTTI_MAX_RANKS];
@@ -21,52 +21,55 @@ struct topology_matrix {
 struct topology {
     enum tutti_topology kind;
     int size;
-    uint64_t linked[TUTTI_MAX_RANKS]; /* bit j of [i]: links lead both ways between i and j */
-    /* Of a hybrid cube mesh only. */
-    uint64_t quads[2]; /* bits of ranks; rank 0 is in the first */
+    uint64_t linked[TUTTI_MAX_RANKS]; /* bit j of [i]: ranks i and j are linked both ways */
+    /* Set for a hybrid cube mesh only: */
+    uint64_t quads[2]; /* masks of ranks; rank 0 is in the first */
     int partners[TOPOLOGY_MESH_RANKS];
-    /* Each rank is linked with the next one, and the last with the first, which is rank 0. */
+    /* Each rank of ring[] is linked with the next, and the last with ring[0], which is rank 0. */
     bool has_ring;
     int ring[TUTTI_MAX_RANKS];
-    char reason[TOPOLOGY_REASON_BYTES]; /* of the kind */
+    char reason[TOPOLOGY_REASON_BYTES]; /* why it is of this kind */
 };
 
 /*
- * Fully connected: links lead both ways between any two ranks. Hybrid cube mesh: 8 ranks; every
- * link has one back; each rank has exactly 4 neighbours, exactly one of which, its partner, shares
- * no neighbour with it: so the others of its neighbours are its quad, under any numbering. Anything
- * else, and whatever has a count that is not known, is unknown. Any of them may have a ring.
+ * Fill *topology from the matrix. Any kind may have a ring.
+ *   fully connected   any two ranks are linked both ways
+ *   hybrid cube mesh  8 ranks; all links lead both ways; each rank has exactly 4 neighbours, and
+ *                     shares no neighbour with exactly one of them, its partner. The other three
+ *                     and the rank are its quad. This holds for any numbering of the ranks
+ *   unknown           all else, also a matrix with an unknown count
  */
 void topology_recognise(const struct topology_matrix *matrix, struct topology *topology);
-/* All pairs linked, whatever the links. */
+/* Fill *topology as fully connected, with this reason. */
 void topology_force(int size, const char *reason, struct topology *topology);
 
-/* Finds a ring; the first one of a fixed order, for fully connected ranks that of their numbers.
- * False if there is none, or if a million steps have found none, as may happen with more than some
- * ten ranks. */
+/* Find the first ring in a fixed search order; for fully connected ranks this is rank order. Return
+ * false if there is none, or if a million steps have found none. The latter can happen with more
+ * than about ten ranks. */
 bool topology_ring_find(const uint64_t *linked, int size, int *ring);
 
-/* How one rank takes part in the algorithm of a ring. */
+/* One rank's part in the ring algorithm. */
 struct topology_ring {
-    int place;         /* ring[place] is the rank */
-    int before, after; /* ranks: its neighbours */
+    int position;      /* ring[position] is the rank */
+    int before, after; /* its neighbours, as ranks */
 };
 /* All zero if there is no ring. */
-struct topology_ring topology_ring_place(const struct topology *topology, int rank);
+struct topology_ring topology_ring_role(const struct topology *topology, int rank);
 
-/* How one rank takes part in the algorithm of a hybrid cube mesh. */
+/* One rank's part in the hybrid cube mesh algorithm. */
 struct topology_mesh {
-    int leaves[4]; /* its quad, in leaf order */
-    int owners[4]; /* its quad, so that owners[q] of one quad is the partner of that of the other */
+    int leaves[4]; /* the ranks of its quad, in leaf order */
+    int owners[4]; /* the ranks of its quad: owners[q] of the two quads are partners */
     int quarter;   /* owners[quarter] is the rank */
-    int partner;   /* in the other quad */
+    int partner;   /* its partner, in the other quad */
 };
-/* False unless the first and the last four of 8 leaves are quads whose ranks have a partner each
- * in the other: those of a hybrid cube mesh, or any of fully connected ranks. */
-bool topology_mesh_place(const struct topology *topology, const int *order, int rank,
-                         struct topology_mesh *mesh);
+/* Fill *mesh. Return false if the leaf order `order` does not suit the algorithm: its first and its
+ * last four ranks must be the two quads of a hybrid cube mesh. Among 8 fully connected ranks any
+ * order suits. */
+bool topology_mesh_role(const struct topology *topology, const int *order, int rank,
+                        struct topology_mesh *mesh);
 
-/* The quads' order: the ranks of the first, then those of the second quad. */
+/* Set order[] to the ranks of the first quad, then those of the second. */
 void topology_quads_order(const struct topology *topology, int *order);
 
 #endif

@@ -13,7 +13,7 @@ enum { FILE_BYTES = 64 << 10 };
 
 /* ---- words ----------------------------------------------------------------------------------- */
 
-/* At a place in a text; lines and columns count from 1. */
+/* The position in the text. Lines and columns count from 1. */
 struct reader {
     const char *at, *end, *line_begin;
     int line;
@@ -22,10 +22,11 @@ struct reader {
 
 struct word {
     const char *text;
-    size_t length; /* 0: the line has ended */
+    size_t length; /* 0: there are no more words in the line */
 };
 
-static enum tutti_status wrong(const struct reader *reader, struct word word, const char *what)
+static enum tutti_status parse_error(const struct reader *reader, struct word word,
+                                     const char *what)
 {
     return error_set(TUTTI_ERR_INVALID, "topology file %s, line %d, column %d: %s", reader->source,
                      reader->line, (int)(word.text - reader->line_begin) + 1, what);
@@ -36,7 +37,7 @@ static bool is_blank(char c)
     return c == ' ' || c == '\t' || c == '\r';
 }
 
-/* The next word of the line. */
+/* Return the next word of the line. */
 static struct word word_next(struct reader *reader)
 {
     while (reader->at < reader->end && is_blank(*reader->at))
@@ -49,7 +50,8 @@ static struct word word_next(struct reader *reader)
     return word;
 }
 
-/* The first word of the next line that has one, or none at the end of the text. */
+/* Return the first word of the next line that has one; a word of length 0 at the end of the text.
+ */
 static struct word line_next(struct reader *reader)
 {
     for (;;) {
@@ -66,11 +68,11 @@ static struct word line_next(struct reader *reader)
     }
 }
 
-/* Complains of what stands behind a line's last word. */
+/* Return an error with this text if the line has another word. */
 static enum tutti_status line_end(struct reader *reader, const char *what)
 {
     struct word word = word_next(reader);
-    return word.length ? wrong(reader, word, what) : TUTTI_OK;
+    return word.length ? parse_error(reader, word, what) : TUTTI_OK;
 }
 
 static bool is_text(struct word word, const char *text)
@@ -102,7 +104,7 @@ static int digit_of(char c)
     return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
 }
 
-/* Hexadecimal digits up to `stop`, which is passed, or to the end if it is 0. */
+/* Read a hexadecimal number up to `stop`, and advance *text past it; up to the end if stop is 0. */
 static bool hex_read(const char **text, const char *end, char stop, uint32_t most, uint32_t *value)
 {
     const char *at = *text;
@@ -117,7 +119,7 @@ static bool hex_read(const char **text, const char *end, char stop, uint32_t mos
     return digits && ends && *value <= most;
 }
 
-bool topology_place_read(const char *text, size_t length, struct topology_device *device)
+bool topology_bus_id_read(const char *text, size_t length, struct topology_device *device)
 {
     const char *end = text + length;
     uint32_t domain, bus, slot, function;
@@ -128,11 +130,12 @@ bool topology_place_read(const char *text, size_t length, struct topology_device
     device->domain = domain;
     device->bus = (uint8_t)bus;
     device->slot = (uint8_t)slot;
-    device->is_place = 1;
+    device->is_bus_id = 1;
     return true;
 }
 
-/* 32 digits, with dashes where they help to read, behind "GPU-" if need be. */
+/* Read 32 hexadecimal digits. "GPU-" may precede them, and dashes may stand anywhere between them.
+ */
 static bool uuid_read(struct word word, struct topology_device *device)
 {
     size_t digits = 0;
@@ -157,19 +160,21 @@ static enum tutti_status devices_read(struct reader *reader, struct topology_fil
     for (struct word word = word_next(reader); word.length; word = word_next(reader)) {
         struct topology_device device;
         if (count == TUTTI_MAX_RANKS)
-            return wrong(reader, word, "more than 64 devices");
-        if (!uuid_read(word, &device) && !topology_place_read(word.text, word.length, &device))
-            return wrong(reader, word,
-                         "expected a UUID such as GPU-01234567-89ab-cdef-0123-456789abcdef, or a "
-                         "PCI bus id such as 0000:01:00.0");
+            return parse_error(reader, word, "more than 64 devices");
+        if (!uuid_read(word, &device) && !topology_bus_id_read(word.text, word.length, &device))
+            return parse_error(
+                reader, word,
+                "expected a UUID such as GPU-01234567-89ab-cdef-0123-456789abcdef, or a "
+                "PCI bus id such as 0000:01:00.0");
         for (int i = 0; i < count; i++)
             if (memcmp(&file->devices[i], &device, sizeof device) == 0)
-                return wrong(reader, word, "this device stands there twice");
+                return parse_error(reader, word, "this device is listed twice");
         file->devices[count++] = device;
     }
     file->matrix.size = count;
-    return count ? TUTTI_OK
-                 : wrong(reader, (struct word){reader->at, 0}, "expected at least one device");
+    return count
+               ? TUTTI_OK
+               : parse_error(reader, (struct word){reader->at, 0}, "expected at least one device");
 }
 
 /* ---- rows ------------------------------------------------------------------------------------ */
@@ -182,13 +187,14 @@ static enum tutti_status row_read(struct reader *reader, struct word word, int r
         if (column)
             word = word_next(reader);
         if (!word.length)
-            return wrong(reader, word, "the row is too short: expected a count for each column");
+            return parse_error(reader, word,
+                               "the row is too short: expected a count for each column");
         if (row == column && is_text(word, "X"))
             count = 0;
         else if (!is_text(word, "?") && !number_read(word, 0, TOPOLOGY_LINKS_MOST, &count))
-            return wrong(reader, word,
-                         "expected a count from 0 to 999, or ? where it is not known; X on the "
-                         "diagonal");
+            return parse_error(reader, word,
+                               "expected a count from 0 to 999, or ? where it is not known; the "
+                               "diagonal may be X");
         matrix->links[row][column] = (int16_t)(row == column ? 0 : count);
     }
     return line_end(reader, "the row is too long: expected a count for each column");
@@ -198,8 +204,8 @@ static enum tutti_status text_read(struct reader *reader, struct topology_file *
 {
     struct word word = line_next(reader);
     if (!is_text(word, "tutti-topology") || !is_text(word_next(reader), "1"))
-        return wrong(reader, word, "expected the first line to be: tutti-topology 1");
-    enum tutti_status status = line_end(reader, "expected nothing behind tutti-topology 1");
+        return parse_error(reader, word, "expected the first line to be: tutti-topology 1");
+    enum tutti_status status = line_end(reader, "expected nothing after tutti-topology 1");
     if (status != TUTTI_OK)
         return status;
 
@@ -207,23 +213,24 @@ static enum tutti_status text_read(struct reader *reader, struct topology_file *
     if (is_text(word, "ranks")) {
         word = word_next(reader);
         if (!number_read(word, 1, TUTTI_MAX_RANKS, &file->matrix.size))
-            return wrong(reader, word, "expected a number of ranks from 1 to 64");
-        status = line_end(reader, "expected nothing behind the number of ranks");
+            return parse_error(reader, word, "expected a number of ranks from 1 to 64");
+        status = line_end(reader, "expected nothing after the number of ranks");
     } else if (is_text(word, "devices")) {
         status = devices_read(reader, file);
     } else {
-        return wrong(reader, word, "expected a line: ranks N, or: devices ID ID ...");
+        return parse_error(reader, word, "expected a line: ranks N, or: devices ID ID ...");
     }
     for (int row = 0; row < file->matrix.size && status == TUTTI_OK; row++) {
         word = line_next(reader);
         if (!word.length)
-            return wrong(reader, word, "rows are missing: expected one for each column");
+            return parse_error(reader, word, "rows are missing: expected as many rows as columns");
         status = row_read(reader, word, row, &file->matrix);
     }
     if (status != TUTTI_OK)
         return status;
     word = line_next(reader);
-    return word.length ? wrong(reader, word, "expected nothing behind the last row") : TUTTI_OK;
+    return word.length ? parse_error(reader, word, "expected nothing after the last row")
+                       : TUTTI_OK;
 }
 
 enum tutti_status topology_parse(const char *text, size_t length, const char *source,
@@ -258,9 +265,9 @@ enum tutti_status topology_file_load(const char *path, struct topology_file *fil
         status = error_errno("TUTTI_TOPOLOGY_FILE=%s: read", path);
     else if (length == FILE_BYTES)
         status = error_set(TUTTI_ERR_INVALID,
-                           "TUTTI_TOPOLOGY_FILE=%s: %d bytes or more: expected some KiB of text "
-                           "that begin with the line tutti-topology 1: name a file as in TOPOLOGY "
-                           "of tutti(7), or unset it",
+                           "TUTTI_TOPOLOGY_FILE=%s: the file has %d bytes or more: expected a few "
+                           "KiB of text whose first line is tutti-topology 1: name a file as in "
+                           "TOPOLOGY of tutti(7), or unset it",
                            path, FILE_BYTES);
     else
         status = topology_parse(text, length, path, file);

@@ -375,7 +375,7 @@ static void links_place(const struct cuda_group_config *config, struct cuda_laun
             if (host->mesh.owners[quarter] == launch->ranks[p])
                 launch->mesh.quarters[p] = (uint8_t)quarter;
     launch->ring =
-        (struct cuda_ring){(uint8_t)ring->place, (uint8_t)ring->before, (uint8_t)ring->after};
+        (struct cuda_ring){(uint8_t)ring->position, (uint8_t)ring->before, (uint8_t)ring->after};
 }
 
 /* Who has this rank's device. */

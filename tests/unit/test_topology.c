@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Matrices of links are told apart under any numbering: by hand, and at random against recognisers
- * that try every way. */
+/* Matrices of links are recognised under any numbering: some by hand, and random ones compared with
+ * recognisers that try all possibilities. */
 #include "topology.h"
 
 #include <setjmp.h>
@@ -13,7 +13,7 @@
 
 enum { RANDOM_MATRICES = 20000, MESH = TOPOLOGY_MESH_RANKS };
 
-/* A DGX-1V: NVLinks as its manual draws them. */
+/* The NVLinks of a DGX-1V, from its manual. */
 static const struct topology_matrix dgx1v = {8,
                                              {
                                                  {0, 1, 1, 2, 2, 0, 0, 0},
@@ -80,7 +80,7 @@ static struct topology recognise(const struct topology_matrix *matrix)
     return topology;
 }
 
-/* A ring goes over links that lead both ways, and comes to each rank once. */
+/* The ring uses links that lead both ways and visits each rank once. */
 static void check_ring(const struct topology_matrix *matrix, const struct topology *topology)
 {
     uint64_t seen = 0;
@@ -94,15 +94,15 @@ static void check_ring(const struct topology_matrix *matrix, const struct topolo
     assert_int_equal(__builtin_popcountll(seen), matrix->size);
 }
 
-/* A rank's neighbours in the algorithm are linked with it, and see it as their own. */
-static void check_places(const struct topology_matrix *matrix, const struct topology *topology,
-                         const int *order)
+/* A rank's neighbours in the algorithm are linked with it, and the relation is symmetric. */
+static void check_roles(const struct topology_matrix *matrix, const struct topology *topology,
+                        const int *order)
 {
-    struct topology_mesh places[MESH];
+    struct topology_mesh roles[MESH];
     for (int r = 0; r < MESH; r++)
-        assert_true(topology_mesh_place(topology, order, r, &places[r]));
+        assert_true(topology_mesh_role(topology, order, r, &roles[r]));
     for (int r = 0; r < MESH; r++) {
-        const struct topology_mesh *own = &places[r], *theirs = &places[own->partner];
+        const struct topology_mesh *own = &roles[r], *theirs = &roles[own->partner];
         assert_int_equal(own->owners[own->quarter], r);
         assert_true(matrix->links[r][own->partner] > 0);
         assert_int_equal(theirs->partner, r);
@@ -110,8 +110,8 @@ static void check_places(const struct topology_matrix *matrix, const struct topo
         for (int i = 0; i < 4; i++) {
             assert_true(own->leaves[i] == r || matrix->links[r][own->leaves[i]] > 0);
             assert_true(own->leaves[i] == order[i] || own->leaves[i] == order[i + 4]);
-            assert_memory_equal(places[own->owners[i]].leaves, own->leaves, sizeof own->leaves);
-            assert_memory_equal(places[own->owners[i]].owners, own->owners, sizeof own->owners);
+            assert_memory_equal(roles[own->owners[i]].leaves, own->leaves, sizeof own->leaves);
+            assert_memory_equal(roles[own->owners[i]].owners, own->owners, sizeof own->owners);
         }
     }
 }
@@ -135,11 +135,11 @@ static void check_mesh(const struct topology_matrix *matrix)
     assert_int_equal(seen, 255);
     assert_true(topology.has_ring);
     check_ring(matrix, &topology);
-    check_places(matrix, &topology, order);
+    check_roles(matrix, &topology, order);
     int across[MESH] = {order[0], order[4], order[1], order[5],
                         order[2], order[6], order[3], order[7]};
-    struct topology_mesh place;
-    assert_false(topology_mesh_place(&topology, across, 0, &place));
+    struct topology_mesh role;
+    assert_false(topology_mesh_role(&topology, across, 0, &role));
 }
 
 static void test_mesh(void **unused)
@@ -158,7 +158,7 @@ static void test_mesh(void **unused)
     }
 }
 
-/* Every link of the mesh that is missing, or leads one way, or is not known, or that it has not. */
+/* Change one link of the mesh: remove it, make it one-way, make it unknown, or add one. */
 static void test_almost_mesh(void **unused)
 {
     (void)unused;
@@ -177,7 +177,7 @@ static void test_almost_mesh(void **unused)
             assert_int_equal(topology.kind, TUTTI_TOPOLOGY_UNKNOWN);
             assert_non_null(strstr(topology.reason, "not known"));
             matrix = dgx1v;
-            matrix.links[i][i] = 3; /* what the diagonal says does not matter */
+            matrix.links[i][i] = 3; /* the diagonal is ignored */
             check_mesh(&matrix);
         }
     }
@@ -211,7 +211,7 @@ static void test_fully_connected(void **unused)
         for (int j = 0; j < 8; j++)
             eight.links[i][j] = 18;
     topology = recognise(&eight);
-    check_places(&eight, &topology, (const int[]){3, 1, 7, 0, 2, 6, 5, 4});
+    check_roles(&eight, &topology, (const int[]){3, 1, 7, 0, 2, 6, 5, 4});
     topology_force(64, "because", &topology);
     assert_int_equal(topology.kind, TUTTI_TOPOLOGY_FULLY_CONNECTED);
     assert_string_equal(topology.reason, "because");
@@ -228,7 +228,7 @@ static void test_rings(void **unused)
         assert_int_equal(topology.kind, TUTTI_TOPOLOGY_UNKNOWN);
         assert_true(topology.has_ring);
         check_ring(&shuffled, &topology);
-        /* A way is no ring, and neither is a ring that is linked one way. */
+        /* A path is no ring, and neither is a ring with a one-way link. */
         int i = below(size), next = numbers[(i + 1) % size];
         shuffled.links[numbers[i]][next] = 0;
         assert_false(recognise(&shuffled).has_ring);
@@ -247,7 +247,7 @@ static void test_islands(void **unused)
     assert_int_equal(topology.kind, TUTTI_TOPOLOGY_UNKNOWN);
     assert_false(topology.has_ring);
     assert_string_equal(topology.reason,
-                        "ranks 0 and 4 are not linked, and it is no hybrid cube mesh");
+                        "ranks 0 and 4 are not linked, and the links form no hybrid cube mesh");
     link_pair(&islands, 0, 4); /* a bridge */
     assert_false(recognise(&islands).has_ring);
     link_pair(&islands, 1, 5);
@@ -258,14 +258,14 @@ static void test_islands(void **unused)
     assert_false(recognise(&none).has_ring);
 }
 
-/* ---- at random, against recognisers that try every way --------------------------------------- */
+/* ---- random matrices, against exhaustive recognisers --------------------------------------- */
 
 static bool linked(const struct topology_matrix *matrix, int i, int j)
 {
     return matrix->links[i][j] > 0;
 }
 
-/* Whether there are exactly the links of the two quads and the four pairs across. */
+/* Return true if the links are exactly those of the two quads and the four pairs between them. */
 static bool is_mesh_of(const struct topology_matrix *matrix, unsigned quad, const int *across)
 {
     for (int i = 0; i < MESH; i++) {
@@ -278,7 +278,7 @@ static bool is_mesh_of(const struct topology_matrix *matrix, unsigned quad, cons
     return true;
 }
 
-/* Every quad of rank 0 and every way to pair its ranks with the others. */
+/* Try every quad of rank 0, and every way to pair its ranks with the other ranks. */
 static bool tries_mesh(const struct topology_matrix *matrix)
 {
     for (unsigned quad = 1; quad < 1u << MESH; quad += 2) {
@@ -311,7 +311,8 @@ static bool tries_full(const struct topology_matrix *matrix)
     return true;
 }
 
-/* Held and Karp: ends[set] are the ranks at which a way from rank 0 through the set can end. */
+/* The algorithm of Held and Karp: ends[set] is the mask of ranks at which a path from rank 0
+ * through all of `set` can end. */
 static bool tries_ring(const struct topology_matrix *matrix)
 {
     static uint16_t ends[1 << 9];
@@ -332,7 +333,7 @@ static bool tries_ring(const struct topology_matrix *matrix)
     return false;
 }
 
-/* A mesh with a few changes, 4 links a rank at random, or links of any density. */
+/* A mesh with a few changes, 4 random links for each rank, or random links of any density. */
 static struct topology_matrix random_matrix(void)
 {
     int numbers[TUTTI_MAX_RANKS], kind = below(4);
@@ -387,7 +388,7 @@ static void test_random(void **unused)
         kinds[topology.kind]++;
         rings += topology.has_ring;
     }
-    /* There was something of everything. */
+    /* The random matrices covered all kinds. */
     for (int kind = 0; kind < 3; kind++)
         assert_true(kinds[kind] > RANDOM_MATRICES / 100);
     assert_true(rings > RANDOM_MATRICES / 10 && rings < RANDOM_MATRICES * 9 / 10);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* The topology file: what it may say, and where it is wrong, to the column. */
+/* The topology file: what it may contain. Errors name the line and the column. */
 #include "topology_file.h"
 
 #include <setjmp.h>
@@ -26,7 +26,7 @@ static void test_ranks(void **state)
 {
     (void)state;
     assert_int_equal(parse("# a box\n\ntutti-topology 1 # version\r\n ranks\t3\nX 1 ?\n"
-                           "0 7 999 # what the diagonal says does not matter\n\n? 0 X"),
+                           "0 7 999 # the diagonal is ignored\n\n? 0 X"),
                      TUTTI_OK);
     static const int16_t expected[3][3] = {{0, 1, -1}, {0, 0, 999}, {-1, 0, 0}};
     assert_int_equal(file.matrix.size, 3);
@@ -39,19 +39,19 @@ static void test_ranks(void **state)
 
 static void test_devices(void **state)
 {
-    struct topology_device place;
+    struct topology_device device;
     (void)state;
     assert_int_equal(parse("tutti-topology 1\ndevices " UUID " 00000000:1A:1f.0\nX 18\n18 X\n"),
                      TUTTI_OK);
     assert_int_equal(file.matrix.size, 2);
     assert_true(file.named);
-    assert_false(file.devices[0].is_place);
+    assert_false(file.devices[0].is_bus_id);
     assert_memory_equal(file.devices[0].uuid,
                         "\x01\x23\x45\x67\x89\xab\xcd\xef\x01\x23\x45\x67\x89\xab\xcd\xef", 16);
-    assert_true(topology_place_read("0000:1a:1F.0", 12, &place));
-    assert_memory_equal(&file.devices[1], &place, sizeof place);
-    assert_int_equal(place.bus, 26);
-    assert_int_equal(place.slot, 31);
+    assert_true(topology_bus_id_read("0000:1a:1F.0", 12, &device));
+    assert_memory_equal(&file.devices[1], &device, sizeof device);
+    assert_int_equal(device.bus, 26);
+    assert_int_equal(device.slot, 31);
 }
 
 static void test_wrong(void **state)
@@ -65,21 +65,21 @@ static void test_wrong(void **state)
         {"\n# nothing\n", 3, 1, "tutti-topology 1"},
         {"tutti-tuning 1\n", 1, 1, "tutti-topology 1"},
         {"tutti-topology 2\n", 1, 1, "tutti-topology 1"},
-        {"tutti-topology 1 2\n", 1, 18, "nothing behind"},
+        {"tutti-topology 1 2\n", 1, 18, "nothing after"},
         {"tutti-topology 1\n", 2, 1, "ranks N"},
         {"tutti-topology 1\n\n  rows 2\n", 3, 3, "ranks N"},
         {"tutti-topology 1\nranks\n", 2, 6, "1 to 64"},
         {"tutti-topology 1\nranks 0\n", 2, 7, "1 to 64"},
         {"tutti-topology 1\nranks 65\n", 2, 7, "1 to 64"},
         {"tutti-topology 1\nranks 02\n", 2, 7, "1 to 64"},
-        {"tutti-topology 1\nranks 2 2\n", 2, 9, "nothing behind"},
+        {"tutti-topology 1\nranks 2 2\n", 2, 9, "nothing after"},
         {"tutti-topology 1\nranks 2\nX 1\n", 4, 1, "rows are missing"},
         {"tutti-topology 1\nranks 2\nX 1\n1", 4, 2, "too short"},
         {"tutti-topology 1\nranks 2\nX 1\n1 X 0\n", 4, 5, "too long"},
         {"tutti-topology 1\nranks 2\nX X\n1 X\n", 3, 3, "0 to 999"},
         {"tutti-topology 1\nranks 2\nX 1000\n1 X\n", 3, 3, "0 to 999"},
         {"tutti-topology 1\nranks 2\nX -1\n1 X\n", 3, 3, "0 to 999"},
-        {"tutti-topology 1\nranks 2\nX 1\n1 X\n0 0\n", 5, 1, "nothing behind"},
+        {"tutti-topology 1\nranks 2\nX 1\n1 X\n0 0\n", 5, 1, "nothing after"},
         {"tutti-topology 1\ndevices\n", 2, 8, "at least one"},
         {"tutti-topology 1\ndevices GPU-0123\n", 2, 9, "UUID"},
         {"tutti-topology 1\ndevices " UUID "0\n", 2, 9, "UUID"},
@@ -120,10 +120,11 @@ static void test_load(void **state)
     assert_int_equal(topology_file_load(path, &file), TUTTI_ERR_SYSTEM);
     assert_non_null(strstr(tutti_last_error(), path));
     assert_non_null(strstr(tutti_last_error(), "TUTTI_TOPOLOGY_FILE"));
-    /* Too large to be one: what was expected, and what to do. */
+    /* The file is too large: the message says what was expected and what to do. */
     assert_int_equal(topology_file_load("/dev/zero", &file), TUTTI_ERR_INVALID);
-    static const char *const words[] = {"TUTTI_TOPOLOGY_FILE=/dev/zero: 65536 bytes or more",
-                                        "expected", "tutti-topology 1", "or unset it"};
+    static const char *const words[] = {
+        "TUTTI_TOPOLOGY_FILE=/dev/zero: the file has 65536 bytes or more", "expected",
+        "tutti-topology 1", "or unset it"};
     for (size_t i = 0; i < sizeof words / sizeof *words; i++)
         if (!strstr(tutti_last_error(), words[i]))
             fail_msg("\"%s\" is not in \"%s\"", words[i], tutti_last_error());
