@@ -1,17 +1,19 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Work objects. Here are the points on a stream, and whether what lies before them ended well;
- * pg/work.c has the operations of process groups. On CUDA a point
- * is an event; CPU communicators complete before they return, so that theirs is passed at once.
+ * Work objects: the calls that all works have, and the works of tutti_work_record(). The works of
+ * process groups are in pg/work.c.
  *
- * An event only says that the stream has passed it, and a kernel that gave up lets it pass too. So
- * whoever first finds a work passed asks the communicator for a fault; if there is none the work is
- * good for ever, else the fault stands for ever. That is strict: a fault which came after the work,
- * but before anybody asked, counts.
+ * A recorded work is a point on a stream. On CUDA it is an event. A CPU communicator completes its
+ * operations before they return, so there the work is done at once.
  *
- * Works are recycled, so that recording creates nothing: up to IDLE_MAX of them, events included,
- * wait in their communicator's pool. Pool and works live in no order: the pool counts its works and
- * goes with the last of them, or with the communicator.
+ * An event only says that the stream has passed it. The stream also passes it after a kernel gave
+ * up. So the first caller that finds the event passed asks the communicator for a fault. If there
+ * is none, the work has succeeded for good; else it has failed for good. A fault that came after
+ * the work, but before that first call, therefore counts as the work's.
+ *
+ * Recording creates nothing once works have been destroyed: the communicator's pool keeps up to
+ * IDLE_MAX of them, with their events, for reuse. Works may outlive the communicator, so the pool
+ * counts its references: one of each work and one of the communicator. The last one frees it.
  */
 #include "work.h"
 
@@ -20,6 +22,7 @@
 #include "deadline.h"
 #include "error.h"
 #include "ipc/fork.h"
+#include "options.h"
 #include "order.h"
 
 #include <inttypes.h>
@@ -29,28 +32,28 @@
 
 enum {
     IDLE_MAX = 32,
-    SPINS = 200,    /* looks of a host wait before it sleeps in between */
-    NAP_NS = 50000, /* then */
+    SPINS = 200,      /* polls of a host wait before it sleeps between polls */
+    SLEEP_NS = 50000, /* for so long each time */
 };
 
-struct point {
+struct stream_point {
     struct tutti_work work;
     struct work_pool *pool;
-    struct cuda_work *cuda; /* NULL on CPU */
+    struct cuda_work *cuda; /* the event; NULL on CPU */
     int64_t timeout_ms;     /* the communicator's */
-    uint32_t good;          /* passed, without a fault: release J1 pairs J1a */
-    struct point *next;
+    uint32_t succeeded;     /* 1: passed without a fault; release J1 pairs J1a */
+    struct stream_point *next;
 };
 
 struct work_pool {
-    uint32_t references; /* of works that live, and the communicator's */
+    uint32_t references; /* one of each live work, and the communicator's */
     uint32_t epoch;      /* of the process: ipc/fork.h */
     pthread_mutex_t lock;
-    /* Under the lock, which a child of fork() must not take: */
-    struct tutti_comm *comm; /* NULL once it is about to end */
-    bool ending;             /* `fault` is not known yet */
+    /* Protected by the lock, which a child of fork() must not take: */
+    struct tutti_comm *comm; /* NULL after work_pool_suspend() */
+    bool ending;             /* between suspend and end: `fault` is not known yet */
     struct tutti_fault fault;
-    struct point *idle;
+    struct stream_point *idle;
     int idle_count;
 };
 
@@ -66,10 +69,10 @@ enum tutti_status work_pool_create(struct tutti_comm *comm, struct work_pool **p
     return TUTTI_OK;
 }
 
-static void works_free(struct point *list, bool child)
+static void points_free(struct stream_point *list, bool child)
 {
     while (list) {
-        struct point *work = list;
+        struct stream_point *work = list;
         list = work->next;
         if (child)
             cuda_work_forget(work->cuda);
@@ -81,10 +84,10 @@ static void works_free(struct point *list, bool child)
 
 static void pool_release(struct work_pool *pool)
 {
-    if (order_fetch_add_u32(&pool->references, UINT32_MAX) != 1) /* N1, N1a if it is the last */
+    if (order_fetch_add_u32(&pool->references, UINT32_MAX) != 1) /* N1; the last one: N1a */
         return;
     bool child = fork_detected(pool->epoch);
-    works_free(pool->idle, child); /* there are some in a child alone */
+    points_free(pool->idle, child); /* only a child of fork() still has any here */
     if (!child)
         pthread_mutex_destroy(&pool->lock);
     free(pool);
@@ -95,12 +98,12 @@ void work_pool_suspend(struct work_pool *pool)
     if (!pool)
         return;
     pthread_mutex_lock(&pool->lock);
-    struct point *idle = pool->idle;
+    struct stream_point *idle = pool->idle;
     pool->idle = NULL;
     pool->comm = NULL;
     pool->ending = true;
     pthread_mutex_unlock(&pool->lock);
-    works_free(idle, false);
+    points_free(idle, false);
 }
 
 void work_pool_end(struct work_pool *pool, const struct tutti_fault *fault)
@@ -120,11 +123,11 @@ void work_pool_forget(struct work_pool *pool)
         pool_release(pool);
 }
 
-/* An idle one, NULL if there is none. */
-static struct point *pool_take(struct work_pool *pool)
+/* Take an idle work from the pool; NULL if there is none. */
+static struct stream_point *pool_take(struct work_pool *pool)
 {
     pthread_mutex_lock(&pool->lock);
-    struct point *work = pool->idle;
+    struct stream_point *work = pool->idle;
     if (work) {
         pool->idle = work->next;
         pool->idle_count--;
@@ -133,7 +136,7 @@ static struct point *pool_take(struct work_pool *pool)
     return work;
 }
 
-static void pool_give(struct work_pool *pool, struct point *work)
+static void pool_put(struct work_pool *pool, struct stream_point *work)
 {
     pthread_mutex_lock(&pool->lock);
     bool keep = pool->comm && pool->idle_count < IDLE_MAX;
@@ -144,12 +147,12 @@ static void pool_give(struct work_pool *pool, struct point *work)
     }
     pthread_mutex_unlock(&pool->lock);
     if (!keep)
-        works_free(work, false);
+        points_free(work, false);
 }
 
-/* The fault that stands; *known is false while that is being found out. */
-static enum tutti_status pool_verdict(struct work_pool *pool, bool *known,
-                                      struct tutti_fault *fault)
+/* Return the communicator's fault, or OK. Set *known to false while it is being closed and its
+ * fault is not known yet. */
+static enum tutti_status pool_fault(struct work_pool *pool, bool *known, struct tutti_fault *fault)
 {
     enum tutti_status status = TUTTI_OK;
     char text[512];
@@ -185,20 +188,20 @@ static enum tutti_status record_check(struct tutti_comm *comm, tutti_stream_t st
         return error_set(TUTTI_ERR_INVALID,
                          "%s: stream %p: a CPU communicator takes TUTTI_STREAM_DEFAULT only", call,
                          (const void *)stream);
-    /* A device's fault is looked for where the event is recorded. */
+    /* A fault on a device is reported by cuda_work_record(). */
     if (order_load_acquire_u32(&comm->cpu.failed) || /* A4 pairs F4 */
         order_load_relaxed_u32(&comm->cpu.aborted))
         return tutti_comm_status(comm, NULL);
     return TUTTI_OK;
 }
 
-static enum tutti_status work_make(struct tutti_comm *comm, struct point **work)
+static enum tutti_status point_make(struct tutti_comm *comm, struct stream_point **work)
 {
     enum tutti_status status = TUTTI_OK;
     *work = pool_take(comm->works);
     if (*work)
         return TUTTI_OK;
-    struct point *made = calloc(1, sizeof *made);
+    struct stream_point *made = calloc(1, sizeof *made);
     if (!made)
         return error_errno("calloc of a work");
     if (comm->cuda)
@@ -213,82 +216,83 @@ static enum tutti_status work_make(struct tutti_comm *comm, struct point **work)
 
 enum tutti_status tutti_work_record(tutti_comm_t *comm, tutti_stream_t stream, tutti_work_t **work)
 {
-    struct point *made;
+    struct stream_point *made;
     if (!work)
         return error_set(TUTTI_ERR_INVALID, "tutti_work_record: work is NULL");
     *work = NULL;
     enum tutti_status status = record_check(comm, stream);
     if (status == TUTTI_OK)
-        status = work_make(comm, &made);
+        status = point_make(comm, &made);
     if (status != TUTTI_OK)
         return status;
     if (comm->cuda)
         status = cuda_work_record(comm->cuda, made->cuda, stream);
     if (status != TUTTI_OK) {
-        pool_give(comm->works, made);
+        pool_put(comm->works, made);
         return error_context(status, "tutti_work_record");
     }
     made->work = (struct tutti_work){.class = &point_class, .title = "point"};
     made->pool = comm->works;
     made->timeout_ms = comm->timeout_ms;
-    made->good = !comm->cuda;
-    order_fetch_add_u32(&made->pool->references, 1); /* by who has one: no N1 to wait for */
+    made->succeeded = !comm->cuda;
+    /* The communicator holds a reference (N1), so this addition needs no order. */
+    order_fetch_add_u32(&made->pool->references, 1);
     *work = &made->work;
     return TUTTI_OK;
 }
 
-/* ---- points: ask, wait ----------------------------------------------------------------------- */
+/* ---- recorded works: test and wait ----------------------------------------------------------- */
 
 static enum tutti_status point_check(const struct tutti_work *work, const char *call)
 {
-    const struct point *point = (const struct point *)work;
+    const struct stream_point *point = (const struct stream_point *)work;
     if (fork_detected(point->pool->epoch))
         return error_set(TUTTI_ERR_INVALID,
-                         "%s: the work belongs to the process that recorded it, not to its fork",
+                         "%s: the work belongs to the parent process: record one after fork()",
                          call);
     return TUTTI_OK;
 }
 
-static enum tutti_status look(struct point *point, const char *call, bool *done,
-                              struct tutti_fault *fault)
+static enum tutti_status point_poll(struct stream_point *point, const char *call, bool *done,
+                                    struct tutti_fault *fault)
 {
     *done = true;
-    if (order_load_acquire_u32(&point->good)) /* J1a pairs J1 */
+    if (order_load_acquire_u32(&point->succeeded)) /* J1a pairs J1 */
         return TUTTI_OK;
     enum tutti_status status = cuda_work_test(point->cuda, done);
     if (status != TUTTI_OK)
         return error_context(status, "%s", call);
     if (*done)
-        status = pool_verdict(point->pool, done, fault);
+        status = pool_fault(point->pool, done, fault);
     if (status == TUTTI_OK && *done)
-        order_store_release_u32(&point->good, 1); /* J1 pairs J1a: what the stream had written */
+        order_store_release_u32(&point->succeeded, 1); /* J1 pairs J1a: the stream's writes */
     return status;
 }
 
 static enum tutti_status point_fault(struct tutti_work *work, const char *call,
                                      struct tutti_fault *fault)
 {
-    struct point *point = (struct point *)work;
+    struct stream_point *point = (struct stream_point *)work;
     bool done;
     enum tutti_status status = point_check(work, call);
     if (status == TUTTI_OK)
-        status = look(point, call, &done, fault);
+        status = point_poll(point, call, &done, fault);
     fault->status = status;
     return status;
 }
 
 static enum tutti_status point_test(struct tutti_work *work, const char *call, bool *done)
 {
-    struct point *point = (struct point *)work;
+    struct stream_point *point = (struct stream_point *)work;
     struct tutti_fault fault = {.struct_size = sizeof fault};
     enum tutti_status status = point_check(work, call);
-    return status == TUTTI_OK ? look(point, call, done, &fault) : status;
+    return status == TUTTI_OK ? point_poll(point, call, done, &fault) : status;
 }
 
 static enum tutti_status point_wait(struct tutti_work *work, const char *call,
                                     tutti_stream_t stream)
 {
-    struct point *point = (struct point *)work;
+    struct stream_point *point = (struct stream_point *)work;
     enum tutti_status status = point_check(work, call);
     if (status != TUTTI_OK)
         return status;
@@ -306,39 +310,39 @@ static enum tutti_status point_wait(struct tutti_work *work, const char *call,
 
 static enum tutti_status point_result(struct tutti_work *work, const char *call, int64_t timeout_ms)
 {
-    struct point *point = (struct point *)work;
+    struct stream_point *point = (struct stream_point *)work;
     struct tutti_fault fault = {.struct_size = sizeof fault};
     enum tutti_status status = point_check(work, call);
     if (status != TUTTI_OK)
         return status;
     timeout_ms = timeout_ms ? timeout_ms : point->timeout_ms;
     int64_t deadline = deadline_after(timeout_ms);
-    for (int turn = 0;; turn++) {
+    for (int iteration = 0;; iteration++) {
         bool done;
-        status = look(point, call, &done, &fault);
+        status = point_poll(point, call, &done, &fault);
         if (status != TUTTI_OK || done)
             return status;
         if (deadline_passed(deadline))
             return error_set(TUTTI_ERR_TIMEOUT,
                              "%s: the stream has not passed the work within %" PRId64
-                             " ms: look at what is on it, and wait again",
+                             " ms: check what runs on the stream, then wait again",
                              call, timeout_ms);
-        if (turn < SPINS)
+        if (iteration < SPINS)
             order_pause();
         else
-            nanosleep(&(struct timespec){.tv_nsec = NAP_NS}, NULL);
+            nanosleep(&(struct timespec){.tv_nsec = SLEEP_NS}, NULL);
     }
 }
 
 static void point_destroy(struct tutti_work *work)
 {
-    struct point *point = (struct point *)work;
+    struct stream_point *point = (struct stream_point *)work;
     struct work_pool *pool = point->pool;
     if (fork_detected(pool->epoch)) {
         point->next = NULL;
-        works_free(point, true);
+        points_free(point, true);
     } else {
-        pool_give(pool, point);
+        pool_put(pool, point);
     }
     pool_release(pool);
 }
@@ -386,17 +390,11 @@ enum tutti_status tutti_work_fault(tutti_work_t *work, struct tutti_fault *fault
     struct tutti_fault found = {.struct_size = sizeof found, .peer = -1};
     if (!work)
         return refuse_null(call, "work");
-    if (fault && fault->struct_size < sizeof fault->struct_size)
-        return error_set(TUTTI_ERR_INVALID,
-                         "%s: fault->struct_size is %zu: set it to sizeof(struct tutti_fault), %zu",
-                         call, fault->struct_size, sizeof *fault);
+    if (options_check_out("tutti_work_fault: fault", "tutti_fault", fault, sizeof *fault))
+        return TUTTI_ERR_INVALID;
     enum tutti_status status = work->class->fault(work, call, &found);
-    if (fault) {
-        size_t size = fault->struct_size;
-        memset(fault, 0, size);
-        memcpy(fault, &found, size < sizeof found ? size : sizeof found);
-        fault->struct_size = size;
-    }
+    if (fault)
+        options_copy_out(fault, &found, sizeof found);
     return status;
 }
 
