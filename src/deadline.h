@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Deadlines: points in time of CLOCK_MONOTONIC, in nanoseconds. */
+/* Deadlines: times of CLOCK_MONOTONIC, in nanoseconds. */
 #ifndef TUTTI_DEADLINE_H
 #define TUTTI_DEADLINE_H
 
@@ -16,7 +16,8 @@ static inline int64_t deadline_now(void)
     return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
 }
 
-/* timeout_ms from now; negative, or too far to count, is never. */
+/* Returns the time in timeout_ms milliseconds; DEADLINE_NEVER if timeout_ms is negative, or too
+ * large for the sum. */
 static inline int64_t deadline_after(int64_t timeout_ms)
 {
     int64_t now = deadline_now();
@@ -30,7 +31,8 @@ static inline bool deadline_passed(int64_t deadline)
     return deadline != DEADLINE_NEVER && deadline_now() >= deadline;
 }
 
-/* What is left in milliseconds, rounded up so that nobody wakes too early; -1 is never. */
+/* Returns the milliseconds until the deadline, at least 0, or -1 for DEADLINE_NEVER. Rounded up, so
+ * that a thread that sleeps so long does not wake before the deadline. */
 static inline int64_t deadline_left_ms(int64_t deadline)
 {
     if (deadline == DEADLINE_NEVER)
@@ -39,7 +41,7 @@ static inline int64_t deadline_left_ms(int64_t deadline)
     return left > 0 ? (left + 999999) / 1000000 : 0;
 }
 
-/* The same as a time-out argument, where 0 would be the default: at least 1. */
+/* The same for a time-out argument, where 0 would mean the default: at least 1. */
 static inline int64_t deadline_timeout_ms(int64_t deadline)
 {
     int64_t left = deadline_left_ms(deadline);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* tutti_dtype_size() without the call, for the hot path. */
+/* tutti_dtype_size() as an inline function, for the hot path. */
 #ifndef TUTTI_DTYPE_H
 #define TUTTI_DTYPE_H
 

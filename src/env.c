@@ -26,8 +26,8 @@ enum tutti_status env_int64(const char *name, int64_t least, int64_t *value)
     long long number = strtoll(text, &end, 10);
     bool wrong = errno || *end || end == text || number < least;
     if (wrong && least == INT64_MIN)
-        return error_set(TUTTI_ERR_INVALID, "%s=%s: expected a whole number of 64 bits", name,
-                         text);
+        return error_set(TUTTI_ERR_INVALID, "%s=%s: expected a whole number that fits in 64 bits",
+                         name, text);
     if (wrong)
         return error_set(TUTTI_ERR_INVALID, "%s=%s: expected a whole number of at least %" PRId64,
                          name, text, least);
@@ -65,11 +65,11 @@ enum tutti_status env_bytes(const char *name, size_t *value)
     const char *units = "KMG",
                *unit = isalpha((unsigned char)*end) ? strchr(units, *end & ~32) : NULL;
     int shift = unit ? 10 * (int)(unit - units + 1) : 0;
-    /* strtoull() would take " -1" for the largest number. */
+    /* strtoull() accepts " -1" as the largest number, so check the first character. */
     if (errno || !isdigit((unsigned char)*text) || (*end && (!unit || end[1])) ||
         number > SIZE_MAX >> shift)
-        return error_set(TUTTI_ERR_INVALID, "%s=%s: expected bytes such as 10485760 or 10M", name,
-                         text);
+        return error_set(TUTTI_ERR_INVALID,
+                         "%s=%s: expected a number of bytes such as 10485760 or 10M", name, text);
     *value = (size_t)number << shift;
     return TUTTI_OK;
 }

@@ -1,18 +1,19 @@
 /* SPDX-License-Identifier: MIT */
-/* Environment variables, each read where its object is created. A malformed one is an error that
- * names it. */
+/* Environment variables. Each is read when the object that it configures is created. A malformed
+ * value is INVALID; the message names the variable. */
 #ifndef TUTTI_ENV_H
 #define TUTTI_ENV_H
 
 #include "tutti/tutti.h"
 
-/* *value is left alone when the variable is unset or empty. */
+/* Reads a whole number, at least `least`. Here and below *value keeps its value if the variable is
+ * unset or empty. */
 enum tutti_status env_int64(const char *name, int64_t least, int64_t *value);
-/* 0, 1, off, on, false, true, no, yes. */
+/* Reads 0, 1, off, on, false, true, no or yes. */
 enum tutti_status env_bool(const char *name, bool *value);
-/* Bytes, with K, M or G behind the number if need be. */
+/* Reads a number of bytes, with or without the suffix K, M or G. */
 enum tutti_status env_bytes(const char *name, size_t *value);
-/* A name of TUTTI_ALGO_MAP. */
+/* Reads a name of TUTTI_ALGO_MAP. */
 enum tutti_status env_algo(const char *name, enum tutti_algo *value);
 
 #endif

@@ -16,12 +16,12 @@ static pthread_once_t once = PTHREAD_ONCE_INIT;
 
 static const char *const level_names[] = {"NONE", "WARN", "INFO", "TRACE"};
 
-static void hold(void)
+static void lock_log(void)
 {
     pthread_mutex_lock(&lock);
 }
 
-static void release(void)
+static void unlock_log(void)
 {
     pthread_mutex_unlock(&lock);
 }
@@ -29,8 +29,8 @@ static void release(void)
 static void read_level(void)
 {
     const char *text = getenv("TUTTI_DEBUG");
-    /* A child of fork() must not find the lock in the hands of a thread that it does not have. */
-    (void)pthread_atfork(hold, release, release);
+    /* Without this a child of fork() could inherit the lock from a thread that the child lacks. */
+    (void)pthread_atfork(lock_log, unlock_log, unlock_log);
     threshold = TUTTI_LOG_NONE;
     if (!text || !*text)
         return;
@@ -38,7 +38,7 @@ static void read_level(void)
         if (strcasecmp(text, level_names[level]) == 0)
             threshold = (enum tutti_log_level)level;
     if (threshold == TUTTI_LOG_NONE)
-        fprintf(stderr, "TUTTI WARN TUTTI_DEBUG=%s is not known: use WARN, INFO or TRACE\n", text);
+        fprintf(stderr, "TUTTI WARN TUTTI_DEBUG=%s: expected WARN, INFO or TRACE\n", text);
 }
 
 void tutti_log_set(tutti_log_fn *fn, void *context)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* The texts of the public maps. */
+/* The texts of the public enumerations, from their X-macro maps. */
 #include "dtype.h"
 
 #define ROW(name, value, text) [value] = text,

@@ -1,24 +1,23 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * What a number is and how two of them combine: one header for gcc, clang and nvcc, so that a CPU
- * and a GPU give the same bits.
+ * The arithmetic of all dtypes. gcc, clang and nvcc compile this one header, so that CPU and GPU
+ * give the same bits.
  *
- * Every dtype T has an element type (its storage) and an accumulation type A: float for the floats
- * of 8, 16 and 32 bits, double for float64, the element itself for integers and bool.
+ * Each dtype T has an element type (its storage) and an accumulation type A: float for the floats
+ * of 8, 16 and 32 bits, double for float64, the element type itself for integers and bool.
  *
- *     numeric_T_load(element)     its value in the accumulation type, exact
- *     numeric_A_OP(a, b)          sum, prod, min, max (and div) of floats; of integers also band,
- *                                 bor, bxor
- *     numeric_T_store(value)      rounded to nearest even, NaN canonical
+ *     numeric_T_load(element)     converts to the accumulation type, exactly
+ *     numeric_A_OP(a, b)          OP is sum, prod, min, max, div; for integers also band, bor, bxor
+ *     numeric_T_store(value)      rounds to nearest even, makes NaN canonical
  *
- * - Build with -ffp-contract=off, round to nearest and subnormals kept (reduce_env_begin() sees to
- *   the last two). Everything is straight line code with selects, so that loops vectorise.
+ * - Build with -ffp-contract=off. Call with rounding to nearest and subnormals kept, which
+ *   reduce_env_begin() sets. All code is straight line with selects, so that loops vectorise.
  * - A stored NaN is positive and quiet: 0x7fc00000, 0x7ff8000000000000, 0x7fc0 (bfloat16), 0x7e00
- *   (float16), 0x7f (both float8). Inside a tree any NaN may stand for any other.
+ *   (float16), 0x7f (both float8). Inside a tree any NaN may replace any other.
  * - min and max give NaN if either side is NaN, and order -0 below +0.
- * - float8 saturates. e4m3 has no infinity: beyond 448 is 448. An infinite input of e5m2 takes part
- *   as an infinity (inf - inf is NaN), but an infinite result is stored as 57344 like any other
- *   that is too large, so infinities do not survive a reduction of e5m2.
+ * - float8 saturates. e4m3 has no infinity: a larger result is stored as 448. An infinite input of
+ *   e5m2 is accumulated as infinity (inf - inf is NaN), but an infinite result is stored as 57344,
+ * as is any other that is too large. So no infinity survives a reduction of e5m2.
  * - Integers wrap. A bool is true if its byte is not 0, and is stored as 0 or 1.
  */
 #ifndef TUTTI_NUMERIC_H
@@ -42,7 +41,7 @@
     X(FLOAT8_E4M3, e4m3, uint8_t, f32, float)                                                      \
     X(FLOAT8_E5M2, e5m2, uint8_t, f32, float)
 
-/* X(T, element, the type in which it adds and multiplies, the type in which it divides) */
+/* X(T, element, type of sums and products, type of quotients) */
 #define NUMERIC_INTEGER_MAP(X)                                                                     \
     X(i8, int8_t, uint32_t, int32_t)                                                               \
     X(u8, uint8_t, uint32_t, uint32_t)                                                             \
@@ -86,24 +85,24 @@ NUMERIC_FN double numeric_f64_from_bits(uint64_t bits)
 /* ---- small floats ---------------------------------------------------------------------------- */
 
 /*
- * A small float without its sign is a code: exponent above `mantissa` bits, biased by `bias`. Both
- * are constants wherever these two are called.
+ * A code is a small float without its sign bit: an exponent, biased by `bias`, above `mantissa`
+ * bits of mantissa. All callers of the two functions below pass constants for both.
  */
 
-/* The bits of the float that a finite code means. */
+/* Returns the bits of the float that has the value of a finite code. */
 NUMERIC_FN uint32_t numeric_widen(uint32_t code, int mantissa, int bias)
 {
     const uint32_t rebias = (uint32_t)(127 - bias) << 23, one = UINT32_C(1) << 23;
     const uint32_t bits = code << (23 - mantissa);
     const uint32_t normal = bits + rebias;
-    /* A subnormal lacks the implicit one: give it one in the least normal binade, take it off. */
+    /* A subnormal has no implicit one. Add it in the smallest normal binade, then subtract it. */
     const float least = numeric_f32_from_bits(rebias + one);
     const uint32_t subnormal = numeric_f32_bits(numeric_f32_from_bits(normal + one) - least);
     return bits < one ? subnormal : normal;
 }
 
-/* The code nearest to a magnitude (the bits of a float that is not negative), ties to even, at most
- * `limit`. NaN gives anything. */
+/* Returns the code nearest to `magnitude` (the bits of a float that is not negative), ties to even,
+ * at most `limit`. The result for NaN is unspecified. */
 NUMERIC_FN uint32_t numeric_narrow(uint32_t magnitude, int mantissa, int bias, uint32_t limit)
 {
     const int shift = 23 - mantissa;
@@ -111,7 +110,7 @@ NUMERIC_FN uint32_t numeric_narrow(uint32_t magnitude, int mantissa, int bias, u
     const uint32_t odd = (magnitude >> shift) & 1;
     const uint32_t up = magnitude + (UINT32_C(1) << (shift - 1)) - 1 + odd;
     const int32_t normal = (int32_t)((up >> shift) - (rebias << mantissa));
-    /* Next to this power of two floats are as far apart as the subnormals: the addition rounds. */
+    /* Above this power of two, floats have the spacing of the subnormals: the addition rounds. */
     const float power = numeric_f32_from_bits((rebias + 1 + (uint32_t)shift) << 23);
     const float sum = numeric_f32_from_bits(magnitude) + power;
     const int32_t subnormal = (int32_t)(numeric_f32_bits(sum) - numeric_f32_bits(power));
@@ -143,8 +142,8 @@ NUMERIC_FN float numeric_f16_load(uint16_t element)
     return numeric_f32_from_bits(numeric_widen(code, 10, 15) | special | sign);
 }
 
-/* The float16 that has the value of an e4m3 / 256, and the one of an e5m2, which is its upper half.
- */
+/* Return a float16: the value of an e4m3 divided by 256; the value of an e5m2, which is the upper
+ * byte of that float16. */
 NUMERIC_FN uint16_t numeric_e4m3_half(uint8_t element)
 {
     const uint32_t code = element & UINT32_C(0x7f), sign = element & UINT32_C(0x80);
@@ -208,7 +207,7 @@ NUMERIC_FN uint8_t numeric_e5m2_store(float value)
 
 /* ---- floats: the operations ------------------------------------------------------------------ */
 
-/* On a GPU the intrinsics keep the compiler from contracting a product and a sum. */
+/* On a GPU, intrinsics prevent that the compiler contracts a product and a sum. */
 #ifdef __CUDA_ARCH__
 #define NUMERIC_ARITHMETIC(A, type, op, symbol, intrinsic)                                         \
     NUMERIC_FN type numeric_##A##_##op(type a, type b)                                             \
@@ -230,8 +229,8 @@ NUMERIC_ARITHMETIC(f64, double, prod, *, __dmul_rn)
 NUMERIC_ARITHMETIC(f64, double, div, /, __ddiv_rn)
 #undef NUMERIC_ARITHMETIC
 
-/* Equal numbers have equal bits, but for the two zeros: or makes -0 of them, and makes +0. If b is
- * NaN the first select takes b already. */
+/* Equal numbers have equal bits, except +0 and -0: bitwise or of these gives -0, bitwise and gives
+ * +0. If b is NaN, the comparison is false and `unequal` is b. */
 #define NUMERIC_EXTREMUM(A, type, op, less, join)                                                  \
     NUMERIC_FN type numeric_##A##_##op(type a, type b)                                             \
     {                                                                                              \
@@ -249,7 +248,7 @@ NUMERIC_EXTREMUM(f64, double, max, >, &)
 
 /* ---- integers -------------------------------------------------------------------------------- */
 
-/* Sums and products are taken without sign, where they are defined; narrowing wraps. */
+/* Sums and products use unsigned types, where overflow is defined; the narrowing wraps. */
 #define NUMERIC_INTEGER(T, type, wide, quotient)                                                   \
     NUMERIC_FN type numeric_##T##_load(type element)                                               \
     {                                                                                              \
@@ -294,7 +293,7 @@ NUMERIC_EXTREMUM(f64, double, max, >, &)
 NUMERIC_INTEGER_MAP(NUMERIC_INTEGER)
 #undef NUMERIC_INTEGER
 
-/* A bool is a u8 that is 0 or 1 once loaded. */
+/* A bool is reduced as a u8 that is 0 or 1 after the load. */
 NUMERIC_FN uint8_t numeric_b8_load(uint8_t element)
 {
     return element != 0;

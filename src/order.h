@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * All memory ordering of the library. Nobody else names a memory order or a fence.
- * Every release names the acquire that it pairs with, see docs/ordering.md.
+ * All memory ordering of the library's host code. No other file names a memory order or a fence.
+ * Each release names the acquire that it pairs with: docs/ordering.md.
  */
 #ifndef TUTTI_ORDER_H
 #define TUTTI_ORDER_H
@@ -78,14 +78,14 @@ static inline bool order_compare_exchange_u32(uint32_t *word, uint32_t expected,
                                        __ATOMIC_ACQUIRE);
 }
 
-/* Orders an earlier store before a later load, which nothing else does. */
+/* Orders an earlier store before a later load. Nothing else here does that. */
 static inline void order_fence(void)
 {
     __atomic_thread_fence(__ATOMIC_SEQ_CST);
 }
 
-/* Orders earlier non-temporal stores before a later release: those stores are outside the memory
- * model. */
+/* Orders earlier non-temporal stores before a later release. The release alone does not, because
+ * the memory model does not cover these stores. */
 static inline void order_drain_streams(void)
 {
 #if defined(__x86_64__)
@@ -93,13 +93,14 @@ static inline void order_drain_streams(void)
 #endif
 }
 
-/* Keeps the compiler from moving memory accesses across; the processor may. */
+/* Keeps the compiler from moving memory accesses across this point. The processor may still do so.
+ */
 static inline void order_compiler(void)
 {
     __atomic_signal_fence(__ATOMIC_SEQ_CST);
 }
 
-/* Tells the core that this is a spin. */
+/* Tells the core that the thread spins. */
 static inline void order_pause(void)
 {
 #if defined(__x86_64__)

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Named points inside operations, where the fault tests kill, stop or delay a rank. They exist only
- * in the library that those tests are linked with (TUTTI_POINTS); elsewhere they are nothing.
+ * Named points inside operations, at which the fault tests kill, stop or delay a rank. They exist
+ * only in the build of the library for those tests (TUTTI_POINTS). Otherwise POINT() does nothing.
  */
 #ifndef TUTTI_POINT_H
 #define TUTTI_POINT_H
 
 #ifdef TUTTI_POINTS
-/* Set by a test before any rank runs; called with the name of each point that a rank passes. */
+/* A test sets it before any rank runs. It is called with the name of each point a rank passes. */
 extern void (*point_hook)(const char *name);
 #define POINT(name) (point_hook ? point_hook(name) : (void)0)
 #else

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* What an operation is, in one word that travels with it (promise 4). */
+/* What an operation is, in one 64-bit word that travels with it. Ranks compare it, so that
+ * different calls give MISMATCH instead of wrong numbers. */
 #ifndef TUTTI_SIGNATURE_H
 #define TUTTI_SIGNATURE_H
 
@@ -15,7 +16,7 @@ static inline uint64_t signature_pack(enum tutti_collective collective, enum tut
            (uint64_t)algo << 48 | count;
 }
 
-/* The algorithm of a word that was packed without one. */
+/* Sets the algorithm of a word that was packed with TUTTI_ALGO_NONE. */
 static inline uint64_t signature_set_algo(uint64_t word, enum tutti_algo algo)
 {
     return word | (uint64_t)algo << 48;
@@ -33,7 +34,7 @@ static inline struct tutti_signature signature_unpack(uint64_t word, uint32_t pa
     };
 }
 
-/* Not 0, so that a parameter is told from none. */
+/* Returns a hash that is not 0, because parameter 0 means none. */
 static inline uint32_t signature_hash(uint64_t bits)
 {
     bits = (bits ^ bits >> 31) * UINT64_C(0x9e3779b97f4a7c15);

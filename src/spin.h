@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Spinning where there are cores to spare. */
+/* One pause of a thread that spins. */
 #ifndef TUTTI_SPIN_H
 #define TUTTI_SPIN_H
 
@@ -9,11 +9,11 @@
 
 enum { SPIN_YIELD_EVERY = 64 };
 
-/* Between two looks, which are counted from 0. Others are let run now and then: a thread that works
- * may be on the same core all the same. */
-static inline void spin_rest(int look)
+/* Called between two polls. `poll` counts the polls, from 0. Every SPIN_YIELD_EVERY polls it yields
+ * the core, since the thread that it waits for may run on the same core. */
+static inline void spin_rest(int poll)
 {
-    if (look % SPIN_YIELD_EVERY == SPIN_YIELD_EVERY - 1)
+    if (poll % SPIN_YIELD_EVERY == SPIN_YIELD_EVERY - 1)
         sched_yield();
     else
         order_pause();

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Texts that grow: for what returns a length as snprintf does. */
+/* Builds a text piece by piece, for functions that return a length as snprintf() does. */
 #ifndef TUTTI_TEXT_H
 #define TUTTI_TEXT_H
 
@@ -8,7 +8,8 @@
 #include <stdarg.h>
 #include <stdio.h>
 
-/* Appends to text of `size` bytes, or NULL; *length grows by what there would be to say. */
+/* Appends to `text`, which has `size` bytes and may be NULL. *length grows by the length of the
+ * whole appended text, also where it did not fit. */
 static inline void text_append(char *text, size_t size, int *length, const char *format, ...)
     TUTTI_PRINTF(4, 5);
 

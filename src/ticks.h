@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* The processor's own clock: one instruction, no system call. It counts at a constant rate on all
- * cores alike; what a tick is in nanoseconds is told by two readings beside CLOCK_MONOTONIC. */
+/* The processor's clock, read by one instruction without a system call. It counts at a constant
+ * rate, the same on all cores. Two readings beside CLOCK_MONOTONIC give the length of a tick. */
 #ifndef TUTTI_TICKS_H
 #define TUTTI_TICKS_H
 

@@ -289,7 +289,7 @@ static void test_environment(void **state)
     }
     setenv("TUTTI_TIMEOUT_MS", "soon", 1);
     assert_int_equal(create(0, 1, NULL), TUTTI_ERR_INVALID);
-    assert_reason("TUTTI_TIMEOUT_MS=soon: expected a whole number of 64 bits", NULL);
+    assert_reason("TUTTI_TIMEOUT_MS=soon: expected a whole number that fits in 64 bits", NULL);
     unsetenv("TUTTI_TIMEOUT_MS");
     setenv("TUTTI_ALGO", "hybrid_cube_mesh", 1);
     assert_int_equal(create(0, 1, NULL), TUTTI_ERR_INVALID);
