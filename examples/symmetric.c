@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Symmetric memory: buffers that every rank has mapped. Three uses of them: an all-reduce that
- * copies nothing, a message written straight into the neighbour's buffer and announced by a signal,
- * and a look into a peer's buffer.
+ * Symmetric memory: buffers that every rank has mapped. The example uses them in three ways: an
+ * all-reduce without copies, a message that is written directly into the neighbour's buffer and
+ * announced by a signal, and reads from the peers' buffers.
  *
  *     tutti run -n 3 build/examples/symmetric
  */
@@ -36,7 +36,7 @@ static float *allocate(tutti_symm_group_t *group, size_t count)
     return buffer;
 }
 
-/* The peers read `in` and write `out` directly, as both lie in one allocation: nobody copies. */
+/* `in` and `out` lie in symmetric memory, so the peers access them directly, without copies. */
 static void all_reduce(tutti_comm_t *comm, float *in, float *out)
 {
     int rank = tutti_comm_rank(comm), size = tutti_comm_world_size(comm);
@@ -47,9 +47,9 @@ static void all_reduce(tutti_comm_t *comm, float *in, float *out)
         expect(out[i] == (float)(size * (size - 1) / 2 + size * (i % 10)), "a sum");
 }
 
-/* Each rank puts a number into its right neighbour's mailbox. The signal releases it, the wait
- * acquires it: no other synchronisation is needed. */
-static void pass_on(float *mailbox, int rank, int size)
+/* Each rank writes a number into its right neighbour's mailbox. The signal releases the write, the
+ * wait acquires it: no other synchronisation is needed. */
+static void send_right(float *mailbox, int rank, int size)
 {
     int right = (rank + 1) % size, left = (rank + size - 1) % size;
     const int64_t shape[] = {1};
@@ -63,9 +63,9 @@ static void pass_on(float *mailbox, int rank, int size)
     expect(*mailbox == (float)left, "the neighbour's message");
 }
 
-/* Every rank reads the last number of every rank's buffer, between two barriers: the first waits
- * until all have written, the second until all have read. */
-static void look_around(float *buffer, int rank, int size)
+/* Each rank reads the last number of every rank's buffer between two barriers. After the first all
+ * ranks have written. After the second all ranks have read. */
+static void read_peers(float *buffer, int rank, int size)
 {
     const int64_t shape[] = {1};
     buffer[COUNT - 1] = (float)(100 + rank);
@@ -91,11 +91,11 @@ int main(void)
 
     float *numbers = allocate(group, (size_t)2 * COUNT), *mailbox = allocate(group, 1);
     all_reduce(comm, numbers, numbers + COUNT);
-    pass_on(mailbox, me.rank, me.world_size);
-    look_around(numbers, me.rank, me.world_size);
+    send_right(mailbox, me.rank, me.world_size);
+    read_peers(numbers, me.rank, me.world_size);
     printf("rank %d of %d: sums, messages and views are right\n", me.rank, me.world_size);
 
-    /* Freeing is local: nobody does it while a peer still looks. */
+    /* The free does not wait for peers. So no rank frees before all have finished reading. */
     must(tutti_barrier(comm, NULL, 0, TUTTI_STREAM_DEFAULT));
     must(tutti_symm_free(mailbox));
     must(tutti_symm_free(numbers));

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * Tensor parallelism: the MLP blocks of a transformer, sharded over the ranks as in Megatron-LM
- * (Shoeybi et al. 2019). Each block computes x + gelu(x W1) W2. Rank r holds some columns of W1 and
- * the same rows of W2, so that the activation needs nothing from the others, and one all-reduce of
+ * (Shoeybi et al. 2019). Each block computes x + gelu(x W1) W2. Each rank holds some columns of W1
+ * and the same rows of W2. So the activation needs no data of other ranks, and one all-reduce of
  * the partial products ends the block.
  *
- * Rank 0 writes a file of weights first; each rank reads its shard of it, and the whole for the run
- * that it compares with. The two runs add in different orders: they may differ by 1e-5 of the
- * largest output. The ranks among themselves may not differ in a bit.
+ * First rank 0 writes a file of weights. Each rank reads its shard for the sharded run, and all
+ * weights for an unsharded run to compare with. The two runs add in different orders, so they may
+ * differ by 1e-5 of the largest output. The results of the ranks must be equal in every bit.
  *
  *     tutti run -n 4 --bind core build/examples/tensor_parallel
  */
@@ -25,8 +25,9 @@
 enum { BLOCKS = 4, TOKENS = 8, WIDTH = 256, INNER = 1024, PASSES = 10 };
 static const double tolerance = 1e-5;
 
-/* The columns of W1 and the rows of W2 from `first` on; W1 is kept transposed, so that both are
- * rows. */
+/* `count` columns of W1 and rows of W2 from `first`. W1 is stored transposed, so that both are
+ * rows.
+ */
 struct shard {
     int first, count;
     float *w1, *w2; /* [BLOCKS][count][WIDTH] */
@@ -68,7 +69,7 @@ static float noise(uint32_t *state)
 
 /* ---- weights --------------------------------------------------------------------------------- */
 
-/* The file holds, block after block, W1 transposed and W2: INNER rows of WIDTH numbers each. */
+/* For each block the file has W1 transposed, then W2: INNER rows of WIDTH numbers each. */
 static void write_weights(int file)
 {
     static float row[WIDTH];
@@ -106,8 +107,8 @@ static void free_shard(struct shard *shard)
     free(shard->w2);
 }
 
-/* Rank 0 writes the file and tells its name through the store. It is unlinked as soon as all have
- * opened it. */
+/* Rank 0 writes the file and puts its name in the store. After all ranks have opened the file, rank
+ * 0 unlinks it. */
 static int open_weights(tutti_store_t *store, tutti_comm_t *comm)
 {
     char path[] = "/tmp/tensor_parallel.XXXXXX";
@@ -154,7 +155,7 @@ static void multiply(const struct shard *shard, int block, const float *x, float
         }
 }
 
-/* One pass of all blocks over x, in place; comm == NULL: the shard is the whole. */
+/* Run all blocks over x, in place. With comm == NULL the shard has all weights. */
 static void forward(const struct shard *shard, tutti_comm_t *comm, float *x, struct clock *clock)
 {
     static float partial[TOKENS * WIDTH];
@@ -180,7 +181,7 @@ static void make_input(float *x)
         x[i] = noise(&state);
 }
 
-/* ---- what has to hold ------------------------------------------------------------------------ */
+/* ---- checks ---------------------------------------------------------------------------------- */
 
 static double relative_error(const float *x, const float *reference)
 {
@@ -192,7 +193,8 @@ static double relative_error(const float *x, const float *reference)
     return (double)most / (double)largest;
 }
 
-/* Whether x has the same bits on all ranks: then the least and the largest word of each are equal.
+/* Return true if x has the same bits on all ranks: then minimum and maximum over the ranks are
+ * equal.
  */
 static bool same_everywhere(tutti_comm_t *comm, const float *x)
 {

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Symmetric memory of the tests' device, host memory or GPUs, among ranks as processes or threads:
- * what is written into a peer's buffer is there behind a barrier or a signal, on a stream, captured
- * or not; who is late, dead or has left is named, and streams go on.
+ * Symmetric memory in host memory or on GPUs (the tests' device), among processes or threads. Data
+ * that a rank writes into a peer's buffer is visible after a barrier or a signal, on a stream,
+ * captured or not. Errors name the rank that is late, dead or has freed its buffer, and the streams
+ * go on.
  */
 #include "../tools/gpu.h"
 #include "device.h"
@@ -14,11 +15,12 @@
 #include <string.h>
 
 enum {
-    WORDS = 4096, /* of each rank's part of a buffer */
+    WORDS = 4096, /* in each rank's part of a buffer */
     RINGS = 1000,
     RINGS_SHORT = 60,
     RINGS_CAPTURED = 10,
-    RINGS_QUEUED = 100, /* on a stream: a full one would have the host wait inside the driver */
+    RINGS_QUEUED =
+        100, /* enqueued at once: on a full stream the host would wait inside the driver */
     REPLAYS = 20,
     SOON_MS = 50,
 };
@@ -83,12 +85,12 @@ static bool copy_on(void *to, const void *from, size_t bytes, tutti_stream_t str
     return true;
 }
 
-static bool settle(struct side *side)
+static bool stream_finish(struct side *side)
 {
     return !device_is_cuda() || gpu_stream_synchronize(side->stream);
 }
 
-/* The part that rank `from` writes of rank `of`'s buffer. */
+/* The part of rank `of`'s buffer that rank `from` writes. */
 static uint64_t *part(struct side *side, int of, int from)
 {
     const int64_t sizes[] = {WORDS};
@@ -135,7 +137,7 @@ static int tables(struct side *side)
     return 0;
 }
 
-/* Everybody writes to everybody. */
+/* Each rank writes to all ranks. */
 static int patterns(struct side *side)
 {
     struct ranks *ranks = side->ranks;
@@ -145,7 +147,8 @@ static int patterns(struct side *side)
     RANKS_CHECK(copy(words, side->buffer, (size_t)size * WORDS * sizeof *words));
     for (int i = 0; i < size * WORDS; i++)
         RANKS_CHECK(words[i] == 0);
-    RANKS_CHECK(tutti_symm_barrier(side->buffer, 1, 0, side->stream) == TUTTI_OK && settle(side));
+    RANKS_CHECK(tutti_symm_barrier(side->buffer, 1, 0, side->stream) == TUTTI_OK &&
+                stream_finish(side));
     for (int round = 1; round <= 4; round++) {
         for (int to = 0; to < size; to++) {
             for (int i = 0; i < WORDS; i++)
@@ -155,12 +158,12 @@ static int patterns(struct side *side)
         RANKS_CHECK(tutti_symm_barrier(side->buffer, 0, 0, side->stream) == TUTTI_OK);
         RANKS_CHECK(
             copy_on(words, side->buffer, (size_t)size * WORDS * sizeof *words, side->stream) &&
-            settle(side));
+            stream_finish(side));
         for (int from = 0; from < size; from++)
             for (int i = 0; i < WORDS; i++)
                 RANKS_CHECK(words[from * WORDS + i] == pattern(round, from, rank, i));
         RANKS_CHECK(tutti_symm_barrier(side->buffer, 1, 0, side->stream) == TUTTI_OK &&
-                    settle(side));
+                    stream_finish(side));
     }
     free(words);
     return 0;
@@ -168,10 +171,11 @@ static int patterns(struct side *side)
 
 /* ---- signals --------------------------------------------------------------------------------- */
 
-/* Where things lie in the own part of the own buffer. */
+/* Offsets in a rank's own part of its own buffer. */
 enum { VALUES = 0, MAILBOX = 1024, LOG = 2048 };
 
-/* A word to the right neighbour: written, announced, taken, kept, and that it was is said back. */
+/* Send a word to the right neighbour: write it and signal. Receive the left neighbour's word, log
+ * it, and signal back that it was read. */
 static bool ring_once(struct side *side, int i, int channel)
 {
     const int rank = side->rank, size = side->ranks->size;
@@ -195,12 +199,12 @@ static bool values_set(struct side *side, int round, int count)
     return copy(part(side, side->rank, side->rank) + VALUES, words, (size_t)count * sizeof *words);
 }
 
-/* The log has what the left one sent. */
+/* Return true if the log has what the left neighbour sent. */
 static bool log_is(struct side *side, int round, int count)
 {
     const int size = side->ranks->size, left = (side->rank + size - 1) % size;
     uint64_t words[1024];
-    if (!settle(side) ||
+    if (!stream_finish(side) ||
         !copy(words, part(side, side->rank, side->rank) + LOG, (size_t)count * sizeof *words))
         return false;
     for (int i = 0; i < count; i++)
@@ -216,7 +220,7 @@ static int ring(struct side *side)
     RANKS_CHECK(values_set(side, 1, count));
     for (int i = 0; i < count; i++) {
         RANKS_CHECK(ring_once(side, i, 2));
-        RANKS_CHECK(i % RINGS_QUEUED != 0 || settle(side));
+        RANKS_CHECK(i % RINGS_QUEUED != 0 || stream_finish(side));
     }
     RANKS_CHECK(log_is(side, 1, count));
     RANKS_CHECK(tutti_symm_status(side->buffer, NULL) == TUTTI_OK);
@@ -235,7 +239,7 @@ static void *capture_ring(struct side *side, int channel)
     return ok ? graph : NULL;
 }
 
-/* Two graphs on two channels, in turn with eager calls. */
+/* Two graphs on two channels, interleaved with eager calls. */
 static int ring_captured(struct side *side)
 {
     struct ranks *ranks = side->ranks;
@@ -270,19 +274,20 @@ static int outlive(struct side *side)
     RANKS_CHECK(gpu_capture_begin(side->stream));
     RANKS_CHECK(tutti_symm_barrier(buffer, 0, 0, side->stream) == TUTTI_OK);
     void *graph = gpu_capture_end(side->stream);
-    RANKS_CHECK(graph && gpu_graph_launch(graph, side->stream) && settle(side));
+    RANKS_CHECK(graph && gpu_graph_launch(graph, side->stream) && stream_finish(side));
     RANKS_CHECK(tutti_symm_status(buffer, NULL) == TUTTI_OK);
     RANKS_CHECK(tutti_symm_free(buffer) == TUTTI_OK);
-    RANKS_CHECK(gpu_graph_launch(graph, side->stream) && settle(side));
+    RANKS_CHECK(gpu_graph_launch(graph, side->stream) && stream_finish(side));
     gpu_graph_destroy(graph);
     return 0;
 }
 
-/* ---- who does not come ----------------------------------------------------------------------- */
+/* ---- errors ---------------------------------------------------------------------------------- */
 
-/* The call's own status on CPU; on a stream it is OK, and the buffer's when the stream is done. */
-static int suffer(struct side *side, uint64_t *buffer, enum tutti_status called,
-                  enum tutti_status expected, int peer, uint32_t channel)
+/* On CPU the call returns the error. On CUDA the call returns OK, and after the stream has ended
+ * the buffer has the error. */
+static int expect_failure(struct side *side, uint64_t *buffer, enum tutti_status called,
+                          enum tutti_status expected, int peer, uint32_t channel)
 {
     struct ranks *ranks = side->ranks;
     const int rank = side->rank;
@@ -292,7 +297,7 @@ static int suffer(struct side *side, uint64_t *buffer, enum tutti_status called,
     snprintf(words[1], sizeof words[1], "channel %u", (unsigned)channel);
     RANKS_CHECK(called == (device_is_cuda() ? TUTTI_OK : expected));
     if (device_is_cuda()) {
-        RANKS_CHECK(settle(side));
+        RANKS_CHECK(stream_finish(side));
         RANKS_CHECK(tutti_symm_status(buffer, &fault) == expected && fault.status == expected);
         RANKS_CHECK(fault.rank == rank && fault.peer == peer);
         RANKS_CHECK(fault.expected.parameter == channel);
@@ -300,7 +305,7 @@ static int suffer(struct side *side, uint64_t *buffer, enum tutti_status called,
     RANKS_CHECK(strstr(tutti_last_error(), words[0]) && strstr(tutti_last_error(), words[1]));
     if (!device_is_cuda())
         return 0;
-    /* For good, on this buffer alone. */
+    /* The failure stays, on this buffer only. */
     RANKS_CHECK(tutti_symm_put_signal(buffer, peer, 7, 0, side->stream) == expected);
     RANKS_CHECK(strstr(tutti_last_error(), words[0]));
     RANKS_CHECK(tutti_symm_barrier(buffer, 7, 0, side->stream) == expected);
@@ -316,21 +321,22 @@ static int late(struct side *side)
         RANKS_CHECK(side_alloc(side, 100, &buffers[i]) == TUTTI_OK);
     if (rank == 0) {
         enum tutti_status status = tutti_symm_wait_signal(buffers[0], 1, 3, SOON_MS, side->stream);
-        int failed = suffer(side, buffers[0], status, TUTTI_ERR_TIMEOUT, 1, 3);
+        int failed = expect_failure(side, buffers[0], status, TUTTI_ERR_TIMEOUT, 1, 3);
         RANKS_CHECK(!failed && strstr(tutti_last_error(), "raised"));
         RANKS_CHECK(tutti_symm_put_signal(buffers[1], 1, 4, SOON_MS, side->stream) == TUTTI_OK);
         status = tutti_symm_put_signal(buffers[1], 1, 4, SOON_MS, side->stream);
-        failed = suffer(side, buffers[1], status, TUTTI_ERR_TIMEOUT, 1, 4);
+        failed = expect_failure(side, buffers[1], status, TUTTI_ERR_TIMEOUT, 1, 4);
         RANKS_CHECK(!failed && strstr(tutti_last_error(), "taken"));
     }
-    RANKS_CHECK(tutti_symm_barrier(side->buffer, 0, 0, side->stream) == TUTTI_OK && settle(side));
+    RANKS_CHECK(tutti_symm_barrier(side->buffer, 0, 0, side->stream) == TUTTI_OK &&
+                stream_finish(side));
     RANKS_CHECK(tutti_symm_status(side->buffer, NULL) == TUTTI_OK);
     for (int i = 0; i < 2; i++)
         RANKS_CHECK(tutti_symm_free(buffers[i]) == TUTTI_OK);
     return 0;
 }
 
-/* Rank 1 frees its buffer behind a last signal; that one counts. */
+/* Rank 1 raises a last signal and then frees its buffer. The peers still get that signal. */
 static int leave(struct side *side)
 {
     struct ranks *ranks = side->ranks;
@@ -345,17 +351,18 @@ static int leave(struct side *side)
         RANKS_CHECK(tutti_symm_status(buffer, NULL) == TUTTI_ERR_INVALID);
     } else {
         enum tutti_status status = tutti_symm_wait_signal(buffer, 1, 0, 0, side->stream);
-        RANKS_CHECK(status == TUTTI_OK && settle(side));
+        RANKS_CHECK(status == TUTTI_OK && stream_finish(side));
         RANKS_CHECK(tutti_symm_status(buffer, NULL) == TUTTI_OK);
         status = tutti_symm_wait_signal(buffer, 1, 5, 0, side->stream);
-        int failed = suffer(side, buffer, status, TUTTI_ERR_PEER_DEAD, 1, 5);
+        int failed = expect_failure(side, buffer, status, TUTTI_ERR_PEER_DEAD, 1, 5);
         RANKS_CHECK(!failed && tutti_symm_free(buffer) == TUTTI_OK);
     }
-    RANKS_CHECK(tutti_symm_barrier(side->buffer, 0, 0, side->stream) == TUTTI_OK && settle(side));
+    RANKS_CHECK(tutti_symm_barrier(side->buffer, 0, 0, side->stream) == TUTTI_OK &&
+                stream_finish(side));
     return 0;
 }
 
-/* Who frees does not wait for peers that never come, whatever its streams still have. */
+/* The free does not wait for absent peers, whatever is still under way on the rank's streams. */
 static int free_under_way(struct side *side)
 {
     struct ranks *ranks = side->ranks;
@@ -369,8 +376,9 @@ static int free_under_way(struct side *side)
         enum tutti_status status = tutti_symm_barrier(buffer, 1, 0, side->stream);
         RANKS_CHECK(status == TUTTI_OK || status == TUTTI_ERR_PEER_DEAD);
     }
-    RANKS_CHECK(tutti_symm_free(buffer) == TUTTI_OK && settle(side));
-    RANKS_CHECK(tutti_symm_barrier(side->buffer, 0, 0, side->stream) == TUTTI_OK && settle(side));
+    RANKS_CHECK(tutti_symm_free(buffer) == TUTTI_OK && stream_finish(side));
+    RANKS_CHECK(tutti_symm_barrier(side->buffer, 0, 0, side->stream) == TUTTI_OK &&
+                stream_finish(side));
     return 0;
 }
 
@@ -395,7 +403,7 @@ static int disagree(struct side *side)
     return 0;
 }
 
-/* A communicator takes such memory as any other of its device. */
+/* A communicator accepts symmetric memory like any other memory of its device. */
 static int reduce(struct side *side, tutti_store_t *store)
 {
     struct ranks *ranks = side->ranks;
@@ -410,7 +418,7 @@ static int reduce(struct side *side, tutti_store_t *store)
     RANKS_CHECK(copy(own, values, sizeof values));
     RANKS_CHECK(device_all_reduce(own, own, 64, TUTTI_FLOAT32, TUTTI_SUM, comm, side->stream,
                                   NULL) == TUTTI_OK);
-    RANKS_CHECK(settle(side) && copy(values, own, sizeof values));
+    RANKS_CHECK(stream_finish(side) && copy(values, own, sizeof values));
     for (int i = 0; i < 64; i++)
         RANKS_CHECK(values[i] == (float)(ranks->size * (ranks->size + 1) / 2));
     RANKS_CHECK(tutti_symm_alloc(side->group, TUTTI_DEVICE_CPU, 256, &host) == TUTTI_OK);
@@ -438,14 +446,15 @@ static int live(struct ranks *ranks, int rank, tutti_store_t *store)
     return failed;
 }
 
-/* The last rank's process ends; the others' waits do, too. */
+/* The last rank's process is killed. This ends the other ranks' waits. */
 static int die(struct ranks *ranks, int rank, tutti_store_t *store)
 {
     const int victim = ranks->size - 1;
     struct side side;
     int failed = side_open(&side, ranks, rank, store);
     RANKS_CHECK(!failed);
-    RANKS_CHECK(tutti_symm_barrier(side.buffer, 0, 0, side.stream) == TUTTI_OK && settle(&side));
+    RANKS_CHECK(tutti_symm_barrier(side.buffer, 0, 0, side.stream) == TUTTI_OK &&
+                stream_finish(&side));
     if (rank == victim) {
         RANKS_CHECK(ranks_await(ranks, 1, (uint32_t)ranks->size - 1));
         raise(SIGKILL);
@@ -453,7 +462,7 @@ static int die(struct ranks *ranks, int rank, tutti_store_t *store)
     ranks_raise(ranks, 1);
     enum tutti_status status =
         tutti_symm_wait_signal(side.buffer, victim, 6, RANKS_TIMEOUT_MS, side.stream);
-    failed = suffer(&side, side.buffer, status, TUTTI_ERR_PEER_DEAD, victim, 6);
+    failed = expect_failure(&side, side.buffer, status, TUTTI_ERR_PEER_DEAD, victim, 6);
     side_close(&side);
     return failed;
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Symmetric memory among processes: what they share, and what the others see of a rank that dies,
- * stops, stays away or starts again. */
+/* Symmetric memory among processes: they share it, and they get the right error when a rank dies,
+ * stops, does not start or starts again. */
 #include "group.h"
 #include "symm.h"
 
@@ -14,7 +14,7 @@
 
 enum { BYTES = 3 << 20 };
 
-static char directory[64]; /* of the sockets */
+static char directory[64]; /* for the sockets */
 static char url[128];
 static char path[96]; /* of the store */
 
@@ -43,7 +43,7 @@ static int make_directory(void **state)
 static int remove_directory(void **state)
 {
     (void)state;
-    return rmdir(directory); /* fails if anything is left */
+    return rmdir(directory); /* fails if a file is left in it */
 }
 
 static void run(int size, group_fn *fn)
@@ -96,7 +96,7 @@ static int share(int rank, int size)
     GROUP_CHECK(symm_find(self.buffer, BYTES, &view) && view.rank == rank);
     *(uint64_t *)self.buffer = view.id;
     for (int round = 1; round <= 3; round++) {
-        for (int r = 0; r < size; r++) /* a byte of everybody's, each */
+        for (int r = 0; r < size; r++) /* each rank writes one byte to all ranks */
             ((unsigned char *)self.info.buffers[r])[BYTES - 64 + rank] = (unsigned char)round;
         GROUP_CHECK(tutti_symm_barrier(self.buffer, 0, GROUP_TIMEOUT_MS, TUTTI_STREAM_DEFAULT) ==
                     TUTTI_OK);
@@ -160,7 +160,7 @@ static int die_after_a_barrier(struct group *group, int rank)
     GROUP_CHECK(strstr(tutti_last_error(), "rank 1"));
     GROUP_CHECK(tutti_symm_wait_signal(self.buffer, 1, 2, GROUP_TIMEOUT_MS, TUTTI_STREAM_DEFAULT) ==
                 TUTTI_ERR_PEER_DEAD);
-    /* The others go on without it; its memory stays. */
+    /* The other ranks continue without it. Its memory stays mapped. */
     memset(self.info.buffers[1], 0, BYTES);
     if (rank != 0)
         GROUP_CHECK(tutti_symm_put_signal(self.buffer, 0, 3, GROUP_TIMEOUT_MS,
@@ -179,7 +179,7 @@ static void death_is_named(void **state)
     run_alone(4, die_after_a_barrier);
 }
 
-/* Before the time-out of the meeting, which would be a failure here. */
+/* The rendezvous ends before its time-out, which would be a failure here. */
 static int die_before_another_meeting(struct group *group, int rank)
 {
     struct rank self;
@@ -218,7 +218,7 @@ static int stop(struct group *group, int rank)
         GROUP_CHECK(strstr(tutti_last_error(), "rank 1"));
         group_raise(group, 2);
         GROUP_CHECK(kill(group->flags[1], SIGCONT) == 0);
-        /* The signal that the failed barrier raised lies there still, and rank 1 takes it. */
+        /* The failed barrier has raised a signal for rank 1, and rank 1 still takes it. */
         GROUP_CHECK(tutti_symm_wait_signal(self.buffer, 1, 0, GROUP_TIMEOUT_MS,
                                            TUTTI_STREAM_DEFAULT) == TUTTI_OK);
     }
@@ -258,7 +258,7 @@ static int stay_away_as_leader(struct group *group, int rank)
 static void a_restart_meets_no_stale_keys(void **state)
 {
     (void)state;
-    run(3, stay_away); /* one store for all */
+    run(3, stay_away); /* all these runs use one store */
     run(3, share_as_processes);
     run(3, stay_away_as_leader);
     run(3, share_as_processes);
@@ -267,7 +267,7 @@ static void a_restart_meets_no_stale_keys(void **state)
     assert_int_equal(unlink(path), 0);
 }
 
-/* Rank 0 counts 2 ranks, rank 1 counts 3. */
+/* Rank 0 has world size 2, rank 1 has 3. */
 static int disagree_about_the_world(struct group *group, int rank)
 {
     struct rank self;

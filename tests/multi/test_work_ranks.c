@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Work objects among ranks, as processes or threads: the host's time-out, another stream that
- * waits, a fault, the end of the communicator. On GPUs the operations are barriers on streams of
- * the test's; CPU works are done at once.
+ * Work objects among processes or threads: the time-out of a host wait, the wait of another stream,
+ * a fault, the destroy of the communicator. On GPUs the operations are barriers on streams of the
+ * test. On CPU works are done at once.
  */
 #include "../tools/gpu.h"
 #include "device.h"
@@ -20,7 +20,7 @@ static bool is_done(tutti_work_t *work, bool expected)
     return tutti_work_test(work, &done) == TUTTI_OK && done == expected;
 }
 
-/* All ranks but 0, whose barrier comes last. */
+/* Run by all ranks but 0. Rank 0 calls its barrier last. */
 static int await_late(struct ranks *ranks, int rank, tutti_comm_t *comm, const tutti_stream_t *on)
 {
     tutti_work_t *work, *after;
@@ -42,7 +42,7 @@ static int await_late(struct ranks *ranks, int rank, tutti_comm_t *comm, const t
     return 0;
 }
 
-/* An operation that rank 0 aborts instead of joining. */
+/* Rank 0 aborts instead of joining an operation. */
 static int fail(struct ranks *ranks, int rank, tutti_comm_t *comm, tutti_stream_t on)
 {
     tutti_work_t *work;

@@ -33,14 +33,14 @@ static tutti_store_t *open_store(void)
 static void run_threads(int size, group_fn *fn)
 {
     new_store();
-    tutti_store_t *keep = open_store(); /* a memory store lives while somebody has it open */
+    tutti_store_t *keep = open_store(); /* a memory store lives while a handle to it is open */
     struct group *group = group_create(size);
     assert_int_equal(group_run_threads(group, fn), 0);
     group_destroy(group);
     tutti_store_close(keep);
 }
 
-/* One rank's store, group and a buffer that has met its peers. */
+/* One rank's store, group and a buffer after its rendezvous. */
 struct rank {
     tutti_store_t *store;
     tutti_symm_group_t *group;
@@ -105,8 +105,8 @@ static void every_rank_sees_every_buffer(void **state)
     run_threads(64, see_each_other);
 }
 
-/* Groups come and go under one name on one store. */
-static int come_and_go(struct group *group, int rank)
+/* Groups are created and destroyed under one name on one store. */
+static int recreate(struct group *group, int rank)
 {
     for (int round = 0; round < 10; round++) {
         struct rank self;
@@ -126,7 +126,7 @@ static int come_and_go(struct group *group, int rank)
 static void a_name_serves_again(void **state)
 {
     (void)state;
-    run_threads(3, come_and_go);
+    run_threads(3, recreate);
 }
 
 static int several_buffers(struct group *group, int rank)
@@ -141,7 +141,8 @@ static int several_buffers(struct group *group, int rank)
         GROUP_CHECK(tutti_symm_alloc(self.group, TUTTI_DEVICE_CPU, 100 * (size_t)(i + 1),
                                      &buffers[i]) == TUTTI_OK);
     }
-    for (int i = COUNT - 1; i >= 0; i--) { /* the order of meeting counts, not that of making */
+    for (int i = COUNT - 1; i >= 0;
+         i--) { /* the order of the rendezvous matters, not that of the allocations */
         GROUP_CHECK(tutti_symm_rendezvous(buffers[i], GROUP_TIMEOUT_MS, &infos[i]) == TUTTI_OK);
         *(int *)buffers[i] = 10 * rank + i;
     }
@@ -153,7 +154,7 @@ static int several_buffers(struct group *group, int rank)
     GROUP_CHECK(tutti_symm_barrier(buffers[1], 0, GROUP_TIMEOUT_MS, TUTTI_STREAM_DEFAULT) ==
                 TUTTI_OK);
     GROUP_CHECK(tutti_symm_free(buffers[2]) == TUTTI_OK);
-    /* The others stay, those whose peers freed theirs, too. */
+    /* The other buffers stay valid, also where the peer has freed its own. */
     GROUP_CHECK(*(int *)infos[3].buffers[0] == 3);
     rank_close(&self);
     return 0;
@@ -171,7 +172,7 @@ static int disagree_about_bytes(struct group *group, int rank)
     enum tutti_status status = rank_open(group, rank, rank == 1 ? 5000 : 4000, &self);
     GROUP_CHECK(status == TUTTI_ERR_MISMATCH);
     GROUP_CHECK(strstr(tutti_last_error(), "4000") && strstr(tutti_last_error(), "5000"));
-    /* The group is in step still. */
+    /* The group is still usable. */
     void *buffer;
     GROUP_CHECK(tutti_symm_alloc(self.group, TUTTI_DEVICE_CPU, 8, &buffer) == TUTTI_OK);
     GROUP_CHECK(tutti_symm_rendezvous(buffer, GROUP_TIMEOUT_MS, NULL) == TUTTI_OK);
@@ -186,7 +187,7 @@ static void different_sizes_are_a_mismatch(void **state)
     run_threads(3, disagree_about_bytes);
 }
 
-static int lonely(struct group *group, int rank)
+static int wait_alone(struct group *group, int rank)
 {
     struct rank self = {.store = open_store()};
     (void)rank;
@@ -206,12 +207,12 @@ static int lonely(struct group *group, int rank)
 static void absent_rank_is_a_timeout(void **state)
 {
     (void)state;
-    run_threads(1, lonely);
+    run_threads(1, wait_alone);
 }
 
 /* ---- signals -------------------------------------------------------------------------------- */
 
-static int pass_a_ball(struct group *group, int rank)
+static int ping_pong(struct group *group, int rank)
 {
     enum { ROUNDS = 200 };
     struct rank self;
@@ -223,7 +224,7 @@ static int pass_a_ball(struct group *group, int rank)
         if (rank != 0 || i > 0)
             GROUP_CHECK(tutti_symm_wait_signal(ball, previous, channel, GROUP_TIMEOUT_MS,
                                                TUTTI_STREAM_DEFAULT) == TUTTI_OK);
-        *(uint64_t *)self.info.buffers[next] = *ball + 1; /* plain: the signals order it */
+        *(uint64_t *)self.info.buffers[next] = *ball + 1; /* a plain store: the signals order it */
         GROUP_CHECK(
             tutti_symm_put_signal(ball, next,
                                   rank == group->size - 1 ? (i + 1) % self.info.channels : channel,
@@ -242,11 +243,11 @@ static int pass_a_ball(struct group *group, int rank)
 static void signals_order_plain_memory(void **state)
 {
     (void)state;
-    run_threads(2, pass_a_ball);
-    run_threads(4, pass_a_ball);
+    run_threads(2, ping_pong);
+    run_threads(4, ping_pong);
 }
 
-/* Whatever went wrong: in host memory nothing stays. */
+/* In host memory tutti_symm_status() is OK after any error. */
 static bool status_is_ok(void *buffer, int rank)
 {
     struct tutti_fault fault = {.struct_size = sizeof fault, .status = TUTTI_ERR_TIMEOUT};
@@ -317,7 +318,7 @@ static int leave_early(struct group *group, int rank)
         GROUP_CHECK(tutti_symm_wait_signal(self.buffer, 1, 1, GROUP_TIMEOUT_MS,
                                            TUTTI_STREAM_DEFAULT) == TUTTI_ERR_PEER_DEAD);
         GROUP_CHECK(strstr(tutti_last_error(), "rank 1"));
-        /* Its signal still counts, its memory is still there. */
+        /* The signal that rank 1 raised before the free is still there, and so is its memory. */
         GROUP_CHECK(tutti_symm_wait_signal(self.buffer, 1, 0, GROUP_TIMEOUT_MS,
                                            TUTTI_STREAM_DEFAULT) == TUTTI_OK);
         memset(self.info.buffers[1], 1, 8);
@@ -326,7 +327,7 @@ static int leave_early(struct group *group, int rank)
     return 0;
 }
 
-static void who_frees_is_gone(void **state)
+static void a_freed_buffer_ends_waits(void **state)
 {
     (void)state;
     run_threads(2, leave_early);
@@ -337,7 +338,7 @@ static void who_frees_is_gone(void **state)
 static int take_views(struct group *group, int rank)
 {
     struct rank self;
-    GROUP_CHECK(rank_open(group, rank, 1002, &self) == TUTTI_OK); /* 250 float32 and a half */
+    GROUP_CHECK(rank_open(group, rank, 1002, &self) == TUTTI_OK); /* 250.5 float32 */
     void *buffer = self.buffer, *view;
     char *base = self.info.buffers[1];
 #define VIEW(dtype, offset, dims, ...)                                                             \
@@ -404,7 +405,7 @@ static int find(struct group *group, int rank)
     GROUP_CHECK(rank_open(group, rank, BYTES, &self) == TUTTI_OK);
     char *base = self.buffer;
     GROUP_CHECK(tutti_symm_alloc(self.group, TUTTI_DEVICE_CPU, 100, (void **)&alone) == TUTTI_OK);
-    GROUP_CHECK(!symm_find(alone, 1, &view)); /* has not met */
+    GROUP_CHECK(!symm_find(alone, 1, &view)); /* before its rendezvous */
     GROUP_CHECK(symm_find(base, BYTES, &view) && view.offset == 0);
     GROUP_CHECK(view.rank == rank && view.world_size == group->size && view.id >= 2);
     GROUP_CHECK(view.buffers == self.info.buffers && view.buffer_bytes == BYTES);
@@ -535,8 +536,8 @@ static void a_child_owns_nothing(void **state)
         if (tutti_symm_free(self.buffer) != TUTTI_ERR_INVALID)
             result = 4;
         tutti_symm_group_destroy(self.group);
-        /* Under the same name it may have one of its own, at the same address perhaps, but not on
-         * its parent's store. */
+        /* It may register a group of the same name, possibly at the same address, but not on its
+         * parent's store. */
         tutti_symm_group_t *own;
         if (tutti_symm_group("test", 0, 1, self.store, &own) != TUTTI_ERR_INVALID || own)
             result = 8;
@@ -590,7 +591,7 @@ int main(void)
         cmocka_unit_test(absent_rank_is_a_timeout),
         cmocka_unit_test(signals_order_plain_memory),
         cmocka_unit_test(late_and_wrong_signals_are_named),
-        cmocka_unit_test(who_frees_is_gone),
+        cmocka_unit_test(a_freed_buffer_ends_waits),
         cmocka_unit_test(views_are_checked),
         cmocka_unit_test(operands_are_found),
         cmocka_unit_test(arguments_are_checked),

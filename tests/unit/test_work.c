@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Work objects of a CPU communicator: done at once, and in any order with its end. */
+/* Work objects of a CPU communicator are done at once, before and after its destroy. */
 #include "tutti/tutti.h"
 
 #include <setjmp.h>
@@ -10,7 +10,7 @@
 
 #include <cmocka.h>
 
-enum { MANY = 100 }; /* more than a communicator keeps */
+enum { MANY = 100 }; /* more than a communicator keeps for reuse */
 
 static tutti_store_t *store;
 
@@ -34,7 +34,7 @@ static tutti_comm_t *make(void)
     return comm;
 }
 
-static void assert_good(tutti_work_t *work)
+static void assert_succeeded(tutti_work_t *work)
 {
     bool done = false;
     assert_int_equal(tutti_work_test(work, &done), TUTTI_OK);
@@ -51,13 +51,13 @@ static void done_at_once(void **state)
     tutti_work_t *works[MANY];
     float x = 2;
     assert_int_equal(tutti_all_reduce(&x, &x, 1, TUTTI_FLOAT32, TUTTI_SUM, comm, 0), TUTTI_OK);
-    for (int turn = 0; turn < 2; turn++) {
+    for (int round = 0; round < 2; round++) {
         for (int i = 0; i < MANY; i++)
             assert_int_equal(tutti_work_record(comm, 0, &works[i]), TUTTI_OK);
         for (int i = 0; i < MANY; i++) {
             for (int k = 0; k < i; k++)
                 assert_ptr_not_equal(works[i], works[k]);
-            assert_good(works[i]);
+            assert_succeeded(works[i]);
         }
         for (int i = 0; i < MANY; i++)
             tutti_work_destroy(works[i]);
@@ -74,11 +74,11 @@ static void outlives_its_communicator(void **state)
     assert_int_equal(tutti_work_record(comm, 0, &second), TUTTI_OK);
     tutti_work_destroy(first);
     tutti_comm_destroy(comm);
-    assert_good(second);
+    assert_succeeded(second);
     tutti_work_destroy(second);
 }
 
-/* What was done stays so; a communicator that has failed records nothing. */
+/* A work that was done stays done. A communicator that has failed records no work. */
 static void after_a_fault(void **state)
 {
     (void)state;
@@ -89,9 +89,9 @@ static void after_a_fault(void **state)
     assert_int_equal(tutti_work_record(comm, 0, &late), TUTTI_ERR_ABORTED);
     assert_null(late);
     assert_non_null(strstr(tutti_last_error(), "aborted"));
-    assert_good(work);
+    assert_succeeded(work);
     tutti_comm_destroy(comm);
-    assert_good(work);
+    assert_succeeded(work);
     tutti_work_destroy(work);
 }
 
