@@ -16,8 +16,8 @@
  *   (float16), 0x7f (both float8). Inside a tree any NaN may replace any other.
  * - min and max give NaN if either side is NaN, and order -0 below +0.
  * - float8 saturates. e4m3 has no infinity: a larger result is stored as 448. An infinite input of
- *   e5m2 is accumulated as infinity (inf - inf is NaN), but an infinite result is stored as 57344,
- * as is any other that is too large. So no infinity survives a reduction of e5m2.
+ *   e5m2 is accumulated as infinity (inf - inf is NaN). A result that is infinite or too large is
+ *   stored as 57344, so no infinity survives a reduction of e5m2.
  * - Integers wrap. A bool is true if its byte is not 0, and is stored as 0 or 1.
  */
 #ifndef TUTTI_NUMERIC_H

@@ -23,9 +23,10 @@ enum {
 /*
  * Layout of one rank's segment. All ranks have the same layout, on CPU and on CUDA:
  *   0                       the buffer of `bytes` bytes, up to the end of its last page
- *   pad_offset              the signal pad, pad_bytes. Word [(channel * world_size + from) * 16] is
- * 1 while a signal from rank `from` is raised. Rank `from` sets it to 1, the owner of the segment
- * sets it to 0 pad_offset + pad_bytes  the tail: this struct, or struct cuda_symm_tail on CUDA
+ *   pad_offset              the signal pad of pad_bytes bytes
+ *   pad_offset + pad_bytes  the tail: this struct, or struct cuda_symm_tail on CUDA
+ * Word [(channel * world_size + from) * 16] of the pad is 1 while a signal from rank `from` is
+ * raised. Rank `from` sets it to 1, the owner of the segment sets it to 0.
  */
 struct symm_tail {
     uint32_t left; /* 1 after the owner has freed the allocation; only the owner writes it */

@@ -9,9 +9,9 @@
  * 1. Each rank publishes its mapping within its process under a random key. The ranks exchange an
  *    offer: size, key, kind of device.
  * 2. A rank looks up the mappings of ranks of its own process by key. It receives the descriptors
- * of other processes' segments and maps them.
+ *    of the segments of other processes and maps these.
  * 3. The ranks exchange whether step 2 succeeded. So no rank frees a segment that a peer still
- * looks up.
+ *    looks up.
  *
  * Memory of a device is exported as a descriptor. Ranks of one process pass the descriptor's number
  * instead of a key.
