@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The flight recorder: each communicator remembers its last 1024 operations, what it waits for and
- * why it failed. A dump of that is one file of JSON a rank and communicator, private to the user
- * (mode 0600); `tutti diagnose` makes a verdict of all ranks' dumps. The conventions are those of
- * tutti.h.
+ * The flight recorder. Each communicator records its last 1024 operations, the rank that it waits
+ * for, and why it failed. A dump writes this record to a JSON file, one for each rank and
+ * communicator, with mode 0600. `tutti diagnose` reads the dumps of all ranks and names the cause
+ * of a failure. The conventions are those of tutti.h.
  *
- * A pattern says where dumps go: a directory that exists, in which the file is called
- * tutti-NAME-GENERATION-rRANK-pPID.json, or a path in which %r stands for the rank, %p for the
- * process, %n for the communicator's name, %g for its generation, %h for the host, %% for itself. A
- * file of that name is replaced, in one step; a symbolic link is, too, and not followed.
+ * A pattern names the file. It is an existing directory, in which the file is
+ * tutti-NAME-GENERATION-rRANK-pPID.json; or a path, in which %r is the rank, %p the process id, %n
+ * the communicator's name, %g its generation, %h the host, and %% a percent sign. An existing file
+ * is replaced atomically. A symbolic link is also replaced, not followed.
  */
 #ifndef TUTTI_RECORDER_H
 #define TUTTI_RECORDER_H
@@ -20,28 +20,28 @@ extern "C" {
 #endif
 
 /*
- * Dumps what this rank knows. From any thread, also while another one waits in the communicator;
- * not during a rendezvous of this rank by another thread. Local.
- * [in] pattern  NULL: TUTTI_DUMP's, which also makes a communicator dump by itself once it fails
- * Returns INVALID (a pattern that means nothing, or none), NO_MEMORY, SYSTEM (the file cannot be
- * written).
+ * Dumps this rank's record of a communicator. Local. Any thread may call it, also while another
+ * thread waits in the communicator, but not during a rendezvous of this rank.
+ * [in] pattern  NULL: the pattern in TUTTI_DUMP. If TUTTI_DUMP is set, a communicator that fails
+ *               also dumps by itself
+ * Returns INVALID (a wrong pattern, or none), NO_MEMORY, SYSTEM (the file cannot be written).
  */
 TUTTI_API enum tutti_status tutti_comm_dump(tutti_comm_t *comm, const char *pattern);
 
-/* Is told the path of a dump that was written; valid during the call. */
+/* Called with the path of each dump that was written. The path is valid during the call. */
 typedef void tutti_dump_fn(void *context, const char *path);
 /*
- * Dumps all communicators of another process of this user, which may be running, stopped or stuck:
- * it takes no part. One that cannot be dumped does not keep the others from it: the error names its
- * descriptor in that process. `tutti dump` is this call.
+ * Dumps all communicators of another process of this user. That process may be running, stopped or
+ * stuck; it need not cooperate. If one communicator cannot be dumped, the others still are, and the
+ * error names its descriptor in that process. `tutti dump` makes this call.
  *
- * - [in] pattern: one that gives each communicator a path of its own: the second of one path is not
- *   dumped (INVALID)
- * - [in] fn: told of each dump; may be NULL
- * - [out] count: how many were written; 0 where the process has no communicator
+ * - [in] pattern: gives each communicator a path of its own. The second dump of one path is not
+ *   written (INVALID)
+ * - [in] fn: called for each dump; may be NULL
+ * - [out] count: the number of dumps written; 0 if the process has no communicator
  *
- * Returns INVALID (no such process, too), VERSION (the process runs another version of Tutti),
- * NO_MEMORY, SYSTEM (the kernel does not let this user look into that process; a file cannot be
+ * Returns INVALID (also if there is no such process), VERSION (the process runs another version of
+ * Tutti), NO_MEMORY, SYSTEM (the kernel does not let this user read that process; a file cannot be
  * written).
  */
 TUTTI_API enum tutti_status tutti_dump_process(int pid, const char *pattern, tutti_dump_fn *fn,

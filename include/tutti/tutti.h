@@ -3,17 +3,18 @@
  * Tutti: collective operations between the ranks of one node through symmetric memory.
  *
  * Conventions of the whole interface
- *   - A fallible function returns enum tutti_status; TUTTI_OK is 0. The text of the calling
- *     thread's last error is tutti_last_error(). Besides what a function lists, NULL where an
- *     object is needed is INVALID, and so is what a parent made in its child of fork().
+ *   - A function that can fail returns enum tutti_status; TUTTI_OK is 0. tutti_last_error() is the
+ *     message. Comments list statuses without the prefix TUTTI_ERR_. Besides those listed, a call
+ *     returns INVALID for a NULL object, and for an object of the parent in a child of fork().
  *   - An [out] handle is NULL after a failure.
  *   - Structs that the caller fills begin with struct_size: set it to sizeof the struct and zero
  *     the rest. Zero is the default of every field. A field unknown to the library must be zero.
- *   - A time-out in milliseconds: 0 is the default (600 s unless TUTTI_TIMEOUT_MS says otherwise),
- *     negative never ends.
- *   - Strings are UTF-8, NUL-terminated, and copied by the callee unless it says "borrowed".
- *   - A function may be called from any thread at any time, unless it or its object says less; no
- *     call may use an object that another one destroys or closes.
+ *   - A time-out is in milliseconds. 0 is the default, which is TUTTI_TIMEOUT_MS or 600 s. A
+ *     negative time-out never ends.
+ *   - Strings are UTF-8 and NUL-terminated. The callee copies them, unless its comment says
+ *     "borrowed": then the caller keeps them valid.
+ *   - Any thread may call any function at any time, unless a comment restricts this. No call may
+ *     use an object while another call destroys or closes it.
  */
 #ifndef TUTTI_TUTTI_H
 #define TUTTI_TUTTI_H
@@ -63,14 +64,14 @@ enum tutti_status {
 #undef TUTTI_STATUS_ENUM
 };
 
-/* Static: the constant's name, such as "TUTTI_ERR_TIMEOUT"; "TUTTI_UNKNOWN" for another value. */
+/* Static: the name of the constant, "TUTTI_ERR_TIMEOUT"; "TUTTI_UNKNOWN" for another value. */
 TUTTI_API const char *tutti_status_name(enum tutti_status status);
-/* Static: what the status means; "unknown status" for another value. */
+/* Static: the meaning of the status; "unknown status" for another value. */
 TUTTI_API const char *tutti_status_text(enum tutti_status status);
-/* The calling thread's last error: what failed, what was expected, what to do. "" before the first
- * one; success does not clear it. Valid until the thread's next failing call. */
+/* The message of the calling thread's last error: what was wrong, what was expected, what to do. ""
+ * before the first error. A success does not clear it. Valid until the thread's next error. */
 TUTTI_API const char *tutti_last_error(void);
-/* TUTTI_VERSION of the library that is loaded. */
+/* TUTTI_VERSION of the loaded library. */
 TUTTI_API int tutti_version(void);
 
 /* ---- dtypes, operations, collectives, algorithms --------------------------------------------- */
@@ -99,7 +100,7 @@ enum tutti_dtype {
 };
 #define TUTTI_DTYPE_COUNT 14
 
-/* Size of one element in bytes, 0 for a value that is no dtype. */
+/* Size of one element in bytes; 0 for a value that is no dtype. */
 TUTTI_API size_t tutti_dtype_size(enum tutti_dtype dtype);
 /* Static: "float32"; "unknown" for a value that is no dtype. */
 TUTTI_API const char *tutti_dtype_name(enum tutti_dtype dtype);
@@ -124,15 +125,15 @@ enum tutti_op_kind {
 #define TUTTI_OP_COUNT 10 /* one past the last kind; 0 is none */
 
 /*
- * A reduction: one of the constants below or made by tutti_op_create_premul_sum(). Opaque.
- *   floats    accumulate in float32 (float64 in float64), in the order of one balanced tree over
- *             the ranks, and are rounded once; min and max propagate NaN and order -0 below +0; a
- *             NaN result is canonical; float8 saturates
- *   integers  accumulate in themselves and wrap
- *   bool      sum and max are or, product and min are and
- *   avg       the sum, divided in the accumulation type before it is rounded; truncated on
+ * A reduction: one of the constants below, or created by tutti_op_create_premul_sum(). Opaque.
+ *   floats    are accumulated in float32 (float64 in float64) by one balanced tree over the ranks
+ *             and rounded once. Min and max return NaN if an input is NaN, and order -0 below +0.
+ *             A NaN result has one canonical bit pattern. float8 saturates
+ *   integers  are accumulated in their own type and wrap
+ *   bool      sum and max are "or"; product and min are "and"
+ *   avg       is the sum divided in the accumulation type before the rounding; truncated for
  *             integers; not for bool
- *   band, bor, bxor    integers and bool
+ *   band, bor, bxor    are for integers and bool
  */
 typedef const struct tutti_op *tutti_op_t;
 #define TUTTI_SUM  ((tutti_op_t)(uintptr_t)TUTTI_OP_SUM)
@@ -145,17 +146,17 @@ typedef const struct tutti_op *tutti_op_t;
 #define TUTTI_BXOR ((tutti_op_t)(uintptr_t)TUTTI_OP_BXOR)
 
 /*
- * Makes an operation that multiplies every input by one scalar in the accumulation type, then sums.
- * For float dtypes. Any communicators and threads may use it at once.
- * [in] scalar  the same on every rank, else the collective fails with MISMATCH (31 bits of a hash
- *              are compared); rounded to the accumulation type
- * [out] op     to be destroyed with tutti_op_destroy() after the last call that uses it
+ * Creates an operation for float dtypes: multiply each input by one scalar in the accumulation
+ * type, then sum. Several communicators and threads may use it at once.
+ * [in] scalar  is rounded to the accumulation type. Equal on all ranks, else the collective returns
+ *              MISMATCH (a hash of 31 bits is compared)
+ * [out] op     destroy it with tutti_op_destroy() after the last call that uses it
  * Returns INVALID, NO_MEMORY (4096 live at once in a process).
  */
 TUTTI_API enum tutti_status tutti_op_create_premul_sum(double scalar, tutti_op_t *op);
-/* Destroys a created operation; leaves any other value alone. */
+/* Destroys a created operation. Ignores any other value. */
 TUTTI_API void tutti_op_destroy(tutti_op_t op);
-/* Static: "sum"; "unknown" for no operation. */
+/* Static: "sum"; "unknown" for a value that is no operation. */
 TUTTI_API const char *tutti_op_name(tutti_op_t op);
 
 /* X(name, value, text) */
@@ -171,8 +172,9 @@ enum tutti_collective {
 /* Static: "all_reduce"; "unknown" for another value. */
 TUTTI_API const char *tutti_collective_name(enum tutti_collective collective);
 
-/* NONE: the measured choice, or none in strict mode. 4 to 9 are for CUDA alone; there ONE_SHOT and
- * TWO_SHOT leave the choice among 4 to 7 to the table. For few links: 3, 8, 9. */
+/* As an argument NONE means the measured choice; as a result, that strict mode has no algorithm. 4
+ * to 9 are for CUDA only. On CUDA, ONE_SHOT and TWO_SHOT let the tuning table choose among 4 to 7.
+ * 3, 8 and 9 are for ranks that are not fully linked. */
 #define TUTTI_ALGO_MAP(X)                                                                          \
     X(NONE, 0, "none")                                                                             \
     X(ONE_SHOT, 1, "one_shot")                                                                     \
@@ -193,8 +195,9 @@ enum tutti_algo {
 /* Static: "one_shot"; "unknown" for another value. */
 TUTTI_API const char *tutti_algo_name(enum tutti_algo algo);
 
-/* What a communicator's links look like: two fully linked quads, each rank with one partner across,
- * are a hybrid cube mesh. CPU ranks are fully connected unless TUTTI_TOPOLOGY_FILE is set. */
+/* What joins a communicator's ranks. A hybrid cube mesh is two fully linked quads; each rank is
+ * also linked to one partner in the other quad. CPU ranks are fully connected unless
+ * TUTTI_TOPOLOGY_FILE is set. */
 enum tutti_topology {
     TUTTI_TOPOLOGY_UNKNOWN = 0,
     TUTTI_TOPOLOGY_FULLY_CONNECTED = 1,
@@ -202,18 +205,20 @@ enum tutti_topology {
 };
 
 /*
- * The stream that orders a call on a device: a CUstream or cudaStream_t, cast. DEFAULT and LEGACY
- * are both the legacy default stream of the communicator's device, PER_THREAD is the calling
- * thread's. CPU communicators complete before they return and take DEFAULT only.
+ * The stream of a call on a device: a CUstream or cudaStream_t, cast. DEFAULT and LEGACY are both
+ * the legacy default stream of the communicator's device; PER_THREAD is the calling thread's
+ * default stream. Calls of a CPU communicator complete before they return and accept DEFAULT only.
  *
- * Calls on several streams of one CUDA communicator are ordered as they were made: eager ones by an
- * event, those of one capture by an edge of its graph. So a stream lives until the communicator's
- * next call on another one, or its destroy. CONCURRENT is what neither can order: an eager call
- * after one on a stream that is being captured by now, and a call of a capture that the calls of
- * eight later ones have overtaken. A captured call does nothing until it is replayed; a replay
- * counts as a call on the stream that it is launched on, which the library does not see: the caller
- * orders it with other calls and replays of the communicator, in the same order on all ranks. Two
- * that overlap are not noticed: they spoil each other's results.
+ * The library orders the calls of one CUDA communicator on several streams as they were made: eager
+ * calls by an event, calls of one capture by an edge of its graph. So a stream must live until the
+ * communicator's next call on another stream, or its destroy. Two cases cannot be ordered and
+ * return CONCURRENT: an eager call if the previous call's stream is another one and is now being
+ * captured, and a call of a capture after calls of eight later captures.
+ *
+ * A captured call does nothing until its graph is launched. Each launch counts as a call on the
+ * stream of the launch. The library does not see it: the caller orders launches with the other
+ * calls and launches of the communicator, in the same order on all ranks. Launches that overlap are
+ * not noticed; their results are wrong.
  */
 typedef struct tutti_stream *tutti_stream_t;
 #define TUTTI_STREAM_DEFAULT    ((tutti_stream_t)(uintptr_t)0)
@@ -229,11 +234,11 @@ enum tutti_log_level {
     TUTTI_LOG_TRACE = 3,
 };
 
-/* Receives one line, without its newline, which is valid during the call. Called from any thread,
- * one line at a time; must not call Tutti. */
+/* Receives one line without its newline. The line is valid during the call. Any thread may call it,
+ * one at a time. It must not call Tutti. */
 typedef void tutti_log_fn(void *context, enum tutti_log_level level, const char *line);
 /* Sends the library's log to fn instead of stderr; NULL restores stderr. TUTTI_DEBUG sets the
- * level. The former fn is not called any more once this returns. */
+ * level. After the return the previous fn is no longer called. */
 TUTTI_API void tutti_log_set(tutti_log_fn *fn, void *context);
 
 /* ---- store: rendezvous by keys --------------------------------------------------------------- */
@@ -241,35 +246,34 @@ TUTTI_API void tutti_log_set(tutti_log_fn *fn, void *context);
 typedef struct tutti_store tutti_store_t;
 
 /*
- * A caller's own store. Functions get the context given to tutti_store_from_ops() and return a
- * status, which is handed on; keys are NUL-terminated, values any bytes, time-outs positive or, for
- * never, negative. Several threads may call at once: one that waits must not hold up others. What
- * has no time-out returns soon: neither a time-out nor an abort of the library's ends it.
+ * A caller's own store. Each function gets the context of tutti_store_from_ops(). The library
+ * passes on the status that it returns. Keys are NUL-terminated, values are any bytes. A time-out
+ * is positive, or negative for no limit. Several threads may call at once; a call that waits must
+ * not block the others. Functions without a time-out must return soon: the library cannot end them.
  */
 struct tutti_store_ops {
     size_t struct_size;
     /* Binds key to a copy of value. */
     enum tutti_status (*set)(void *context, const char *key, const void *value, size_t size);
-    /* Waits until key exists, then copies min(*size, capacity) bytes; *size is the value's whole
-     * length. */
+    /* Waits until key exists. Sets *size to the length of the value and copies at most capacity
+     * bytes of it. */
     enum tutti_status (*get)(void *context, const char *key, int64_t timeout_ms, void *value,
                              size_t capacity, size_t *size);
     /* Waits until all keys exist, or returns TUTTI_ERR_TIMEOUT. */
     enum tutti_status (*wait)(void *context, const char *const *keys, size_t count,
                               int64_t timeout_ms);
-    /* Atomically adds to a counter kept as decimal text, 0 if absent; *result is the new value. */
+    /* Atomically adds to a counter in decimal text, 0 if absent. *result is the new value. */
     enum tutti_status (*add)(void *context, const char *key, int64_t amount, int64_t *result);
-    /* *exists says whether all keys exist now. */
+    /* Sets *exists to whether all keys exist now. */
     enum tutti_status (*check)(void *context, const char *const *keys, size_t count, bool *exists);
-    /* Sets key to desired if its value is expected, or if it is absent and expected is empty. The
-     * value afterwards (expected itself when the key is absent and expected is not empty) is copied
-     * as get does. */
+    /* Atomically sets key to desired if its value is expected, or if it is absent and expected is
+     * empty. Then copies the key's value as get does; if the key is absent, it copies expected. */
     enum tutti_status (*compare_set)(void *context, const char *key, const void *expected,
                                      size_t expected_size, const void *desired, size_t desired_size,
                                      void *value, size_t capacity, size_t *size);
-    /* *deleted says whether the key existed. */
+    /* Sets *deleted to whether the key existed. */
     enum tutti_status (*delete_key)(void *context, const char *key, bool *deleted);
-    /* *count is the number of keys. */
+    /* Sets *count to the number of keys. */
     enum tutti_status (*num_keys)(void *context, int64_t *count);
     /* Called once by tutti_store_close(); may be NULL. */
     void (*close)(void *context);
@@ -278,55 +282,54 @@ struct tutti_store_ops {
 /*
  * Opens a store by URL. Options follow '?', joined by '&':
  *   memory:NAME        shared by the threads of this process that open the same name
- *   file:PATH          a log in PyTorch's FileStore format, made with mode 0600. A link, or a file
- *                      of others, is refused. world_size=N: the last of N to close it removes it
- *   tcp://HOST:PORT    a client of PyTorch's TCPStore protocol.
- *                      server=1 also serves the store in this process (port 0 picks a free one, see
- *                      tutti_store_url());
- *                      bind=ADDRESS is what the server listens on (loopback unless given);
- *                      world_size=N joins as PyTorch does: the server waits until N have come
- *   env:               what the launcher's environment says (see tutti_info_launcher()). With
+ *   file:PATH          a log in PyTorch's FileStore format, created with mode 0600. A link, or a
+ *                      file that another user owns or may write, is refused. With world_size=N the
+ *                      last of N processes that closes it removes the file
+ *   tcp://HOST:PORT    a client of PyTorch's TCPStore protocol. With server=1 this process also
+ *                      serves the store; port 0 takes a free port, see tutti_store_url().
+ *                      bind=ADDRESS is the server's address (default: loopback). With world_size=N
+ *                      the server waits until N clients have joined, as PyTorch's does
+ *   env:               as the launcher's environment says, see tutti_info_launcher(). With
  *                      MASTER_ADDR and MASTER_PORT as PyTorch does: rank 0 serves there, or
- *                      torchrun's agent (then keys begin with "attempt_N/" after its Nth restart).
- *                      Without them, but for torchrun, rank 0 serves on loopback with a random
- *                      secret that only this user's ranks on this host can learn. Every opening is
- *                      collective and makes a new store, unless an agent serves
- * A key has at most 8191 bytes, its prefixes included, a value at most 8 MiB.
- * TUTTI_STORE_SECRET, if set, is a secret that server and clients of a tcp store must share: both
- * prove at each connection that they know it (HMAC-SHA256, our extension of the protocol), so that
- * who does not know it, PyTorch's clients included, stays out. It does not encrypt: who can read or
- * alter the traffic of the network still can. Without it a tcp store is as private as the network
- * that it listens on.
- * [in] timeout_ms  for connecting and joining, and the default of this store's later operations
- * [out] store      to be closed with tutti_store_close(). Any threads may use it at once: a caller
- *                  that waits never blocks another one.
+ *                      torchrun's agent (keys then begin with "attempt_N/" after N restarts).
+ *                      Without them rank 0 serves on loopback, with a random secret that only this
+ *                      user's ranks on this host can get; not for torchrun. Unless an agent serves,
+ *                      each open is collective and creates a new store
+ * A key has at most 8191 bytes, its prefixes included; a value has at most 8 MiB.
+ * TUTTI_STORE_SECRET, if set, is a secret of the server and the clients of a tcp store. At each
+ * connection both prove that they know it (HMAC-SHA256, an extension of the protocol). Others
+ * cannot connect, PyTorch's clients included. The traffic is not encrypted. Without a secret all
+ * who reach the server's address can use the store.
+ * [in] timeout_ms  limit for connecting and joining; the default of the store's later operations
+ * [out] store      close it with tutti_store_close(). Several threads may use it at once; a call
+ *                  that waits does not block the others
  * Returns INVALID, TIMEOUT, NO_MEMORY, SYSTEM.
  */
 TUTTI_API enum tutti_status tutti_store_open(const char *url, int64_t timeout_ms,
                                              tutti_store_t **store);
-/* Wraps a caller's operations; all but close are required. The table is copied, the context is
- * borrowed until tutti_store_close(); on failure close is not called. Returns INVALID (a
- * struct_size other than this header's, too), NO_MEMORY, SYSTEM. */
+/* Makes a store of a caller's functions. All but close are required. The table is copied; the
+ * context is borrowed until tutti_store_close(). After a failure close is not called. Returns
+ * INVALID (also if struct_size is not this header's), NO_MEMORY, SYSTEM. */
 TUTTI_API enum tutti_status tutti_store_from_ops(const struct tutti_store_ops *ops, void *context,
                                                  tutti_store_t **store);
-/* A view of store whose keys all begin with "PREFIX/". To be closed before the base. Returns
+/* Opens a view of store in which all keys get the prefix "PREFIX/". Close it before store. Returns
  * INVALID, NO_MEMORY, SYSTEM. */
 TUTTI_API enum tutti_status tutti_store_prefix(tutti_store_t *store, const char *prefix,
                                                tutti_store_t **view);
-/* Closes a handle; takes NULL. A server ends with the handle that started it: the close waits until
- * the clients that are connected have closed theirs, at most 2 s. No other call may be using it. */
+/* Closes a handle; takes NULL. The close of the handle that started a server ends the server. It
+ * first waits, at most 2 s, until the connected clients have closed their handles. */
 TUTTI_API void tutti_store_close(tutti_store_t *store);
-/* The URL with which another process can open the same store, valid until the close; NULL for
- * memory, callers' stores, views, and what env: keeps private. */
+/* The URL with which another process can open the same store; valid until the close. NULL for
+ * memory:, callers' stores, views, and an env: store with a private secret. */
 TUTTI_API const char *tutti_store_url(const tutti_store_t *store);
 
 /*
- * The operations of struct tutti_store_ops on a store. Out-arguments may be NULL, but for exists
- * and count. A get (or compare_set, if value is not NULL) whose value is longer than capacity
- * returns INVALID with *size set to the length needed. num_keys counts all keys of the store, those
- * outside a view and those that PyTorch's stores keep for themselves included. Return INVALID (add:
- * also if the value is no decimal number), TIMEOUT (get and wait: names a missing key), NO_MEMORY,
- * SYSTEM (also when the server is gone).
+ * The operations of struct tutti_store_ops on a store. Out-arguments may be NULL, except exists and
+ * count. If a value is longer than capacity, get (and compare_set, if value is not NULL) returns
+ * INVALID and sets *size to the length needed. num_keys counts all keys of the store, also keys
+ * outside a view and internal keys of PyTorch's stores. Return INVALID (add: also if the value is
+ * no decimal number), TIMEOUT (get and wait name a missing key), NO_MEMORY, SYSTEM (also if the
+ * server has ended).
  */
 TUTTI_API enum tutti_status tutti_store_set(tutti_store_t *store, const char *key,
                                             const void *value, size_t size);
@@ -348,10 +351,10 @@ TUTTI_API enum tutti_status tutti_store_delete(tutti_store_t *store, const char 
 TUTTI_API enum tutti_status tutti_store_num_keys(tutti_store_t *store, int64_t *count);
 
 /*
- * An exchanger: collective calls of `size` ranks over a store. The caller fills store, prefix, rank
- * and size and leaves sequence 0; every call advances it, so all ranks make the same calls in the
- * same order. The prefix names the group and its generation: two exchangers never share one. One
- * caller at a time. The keys of its last round stay in the store.
+ * An exchanger: collective calls of `size` ranks over a store. The caller sets store, prefix, rank
+ * and size, and sequence to 0. Each call advances sequence, so all ranks make the same calls in the
+ * same order. No two exchangers on a store may use one prefix: put the group's name and a
+ * generation in it. One caller at a time. The keys of the last call stay in the store.
  */
 struct tutti_exchanger {
     size_t struct_size;
@@ -361,15 +364,13 @@ struct tutti_exchanger {
     int size;
     uint64_t sequence;
 };
-/*
- * Gathers one value of `bytes` bytes from each rank; all holds size * bytes, in rank order.
- * Returns INVALID, TIMEOUT (naming the ranks that did not come), MISMATCH (a rank wrote another
- * length), NO_MEMORY, or what the store returns.
- */
+/* Gathers one value of `bytes` bytes from each rank. `all` has room for size * bytes and is in rank
+ * order. Returns INVALID, TIMEOUT (the message names the missing ranks), MISMATCH (a rank passed
+ * another length), NO_MEMORY, or what the store returns. */
 TUTTI_API enum tutti_status tutti_store_all_gather(struct tutti_exchanger *exchanger,
                                                    const void *value, size_t bytes, void *all,
                                                    int64_t timeout_ms);
-/* Returns when every rank has called it. Fails as tutti_store_all_gather() does. */
+/* Returns after every rank has called it. Returns the statuses of tutti_store_all_gather(). */
 TUTTI_API enum tutti_status tutti_store_barrier(struct tutti_exchanger *exchanger,
                                                 int64_t timeout_ms);
 
@@ -386,128 +387,133 @@ enum tutti_device {
 };
 
 enum tutti_strict {
-    TUTTI_STRICT_ENV = 0, /* as TUTTI_STRICT says, else off */
+    TUTTI_STRICT_ENV = 0, /* as TUTTI_STRICT says; off if that is unset */
     TUTTI_STRICT_OFF = 1,
-    TUTTI_STRICT_ON = 2, /* the roots' rule: see tutti_comm_algorithm() */
+    TUTTI_STRICT_ON = 2, /* a fixed rule: see tutti_comm_algorithm() */
 };
 
-/* Host memory of a communicator's handle and of its rendezvous' table; small things besides come
- * from malloc(). Called within create, rendezvous, shrink and destroy alone, by their thread. */
+/* Allocates host memory for a communicator's handle and its rendezvous; small objects still come
+ * from malloc(). Called only in create, rendezvous, shrink and destroy, by their thread. */
 struct tutti_allocator {
-    void *(*alloc)(void *context, size_t size, size_t alignment); /* NULL if there is none */
-    void (*free)(void *context, void *pointer, size_t size);      /* the size that was asked for */
-    void *context; /* borrowed until tutti_comm_destroy(), also of what was shrunk from it */
+    void *(*alloc)(void *context, size_t size, size_t alignment); /* NULL: no memory */
+    void (*free)(void *context, void *pointer, size_t size);      /* size: as allocated */
+    void *context; /* borrowed until tutti_comm_destroy(), also of communicators shrunk from it */
 };
 
-/* An option comes before the environment, which is read by tutti_comm_create(). What is "compared"
- * is equal on all ranks, else the rendezvous returns MISMATCH. */
+/* An option that is set overrides its environment variable, which tutti_comm_create() reads.
+ * "Compared" options are equal on all ranks, else the rendezvous returns MISMATCH. */
 struct tutti_comm_options {
     size_t struct_size;
-    /* 1 to 63 bytes without '/', "default" if NULL: ranks that give another name do not meet. */
+    /* 1 to 63 bytes without '/'; NULL means "default". Only ranks with the same name meet. */
     const char *name;
     enum tutti_device device;
-    /* Strict mode's limit in bytes; else TUTTI_BUFFER_SIZE, else 10 MiB. Compared. */
+    /* Strict mode's limit in bytes; 0: TUTTI_BUFFER_SIZE, else 10 MiB. Compared. */
     size_t buffer_size;
-    /* Of the rendezvous, its store included, and of each operation; else TUTTI_TIMEOUT_MS. */
+    /* Of the rendezvous, its store calls included, and of each operation. */
     int64_t timeout_ms;
     enum tutti_strict strict; /* compared */
-    /* Forced for every call that forces none; else TUTTI_ALGO, else the measured choice. Compared.
-     */
+    /* Forced for each call that forces none. NONE: TUTTI_ALGO, else the measured choice.
+     * Compared. */
     enum tutti_algo algo;
-    /* create does not meet the others: call tutti_comm_rendezvous(). */
+    /* create does not meet the other ranks; call tutti_comm_rendezvous() later. */
     bool defer;
-    /* world_size ranks, a permutation: the order of the reduction's leaves. NULL is rank order, on
-     * a hybrid cube mesh the order of its quads. Copied, compared. */
+    /* A permutation of the world_size ranks: the order of the reduction's leaves. NULL is rank
+     * order; on a hybrid cube mesh, one quad after the other. Copied, compared. */
     const int *leaf_order;
     const struct tutti_allocator *allocator; /* copied; NULL is malloc */
-    /* CUDA only, as are all that follow: refused on CPU. For now DECLINED unless 0, both: */
-    void *device_arena; /* peers cannot map what was not made to be exported */
+    /* The rest is for CUDA only and refused on CPU. The next three are DECLINED unless 0: */
+    void *device_arena; /* peers cannot map memory that was not allocated for export */
     size_t device_arena_bytes;
-    int stream_priority; /* operations run on the caller's streams: give those the priority */
-    /* A kernel's start may overlap the end of what ran before it on its stream (programmatic stream
-     * serialization): faster, if what runs before ends by triggering, or is Tutti's. */
+    int stream_priority; /* operations run on the caller's streams: set their priority instead */
+    /* A kernel may start while the kernel before it on its stream ends (programmatic stream
+     * serialization). This is faster if that kernel triggers early, as Tutti's do. */
     bool programmatic_launch;
 };
 
-/* What made a communicator fail: the same on all ranks that take it over. Its text is
- * tutti_fault_format(). */
+/* Why a communicator has failed. Ranks that learn of a peer's fault report the same one.
+ * tutti_fault_format() makes a text of it. */
 struct tutti_fault {
     size_t struct_size;
     enum tutti_status status;
-    int rank;          /* that noticed it */
-    int peer;          /* that caused it, -1 if none */
-    uint64_t sequence; /* of rank's operation, counted from 1; 0 before the first one. On CUDA
-                        * replays count in what a device notices, not in what a host does. */
+    int rank;          /* the rank that noticed it */
+    int peer;          /* the rank that caused it; -1: none */
+    uint64_t sequence; /* of that operation of rank, from 1; 0: before the first. On CUDA, launches
+                        * of graphs count if the device noticed the fault, not if the host did. */
     struct tutti_signature {
         enum tutti_collective collective;
         enum tutti_dtype dtype;
         enum tutti_op_kind op;
         enum tutti_algo algo;
         uint64_t count;
-        uint32_t parameter; /* hash of the scalar or of the subset of ranks, 0 if none */
-    } expected, seen; /* Of a MISMATCH: rank's side, peer's side. Of a TIMEOUT, where it is known:
-                       * seen.count is its length in ms, seen.parameter what set it. */
+        uint32_t parameter; /* hash of the scalar or of the subset of ranks; 0: none */
+    } expected, seen; /* Of a mismatch: what rank called, what peer called. Of a TIMEOUT, where it
+                       * is known: seen.count is the time-out in ms, seen.parameter what set it. */
 };
 
 /*
- * Creates a communicator of world_size ranks (CPU: 1 to 64, CUDA: 2 to 8; processes, or threads
- * that each call this) and, unless options->defer, meets the others: every rank calls this with a
- * store of the same contents and the same world_size, and creates the communicators of one name in
- * the same order. Checked in this order: arguments, options, world size, environment and, on CUDA,
- * driver, device (compute capability 8.0 or newer) and tuning file, before the store is touched;
- * that all ranks come; version and configuration of all ranks (MISMATCH names the difference); same
- * host; on CUDA, a device of its own for each rank, by UUID; that their topology files agree; that
- * processes, and devices, reach each other. A rank that fails in the last makes all fail. Allocates
- * an arena of a few MiB a rank; on CUDA besides one of 64 MiB on the device whose context is
- * current during the meeting, which outlives the communicator, and a thread that watches.
+ * Creates a communicator of world_size ranks (CPU: 1 to 64, CUDA: 2 to 8) and, unless
+ * options->defer, meets the other ranks. Ranks are processes, or threads that each call this. All
+ * ranks pass the same world_size and a handle to one store, and create communicators of one name in
+ * the same order.
+ *
+ * Checks first, before it uses the store: arguments, options, world size, environment; on CUDA also
+ * driver, device (compute capability 8.0 or newer) and tuning file. Then, in this order: all ranks
+ * arrive; versions and configurations fit (the message of MISMATCH names the difference); one host;
+ * on CUDA one device for each rank, by UUID; equal topology files; processes and devices reach each
+ * other. If the last check fails on one rank, it fails on all.
+ *
+ * Allocates an arena of a few MiB for each rank. On CUDA also a thread, and an arena of 64 MiB on
+ * the device whose context is current during the rendezvous. This context must outlive the
+ * communicator.
  *
  * - [in] store: borrowed until the rendezvous has ended
- * - [in] options: NULL is all defaults; copied
- * - [out] comm: to be destroyed with tutti_comm_destroy()
+ * - [in] options: NULL means all defaults; copied
+ * - [out] comm: destroy it with tutti_comm_destroy()
  *
  * Returns INVALID, DECLINED, TIMEOUT, PEER_DEAD, MISMATCH, ABORTED, NO_MEMORY, SYSTEM, CUDA,
- * VERSION (an unknown option, too), or what a caller's own store returns.
+ * VERSION (also for an unknown option), or what a caller's own store returns.
  */
 TUTTI_API enum tutti_status tutti_comm_create(tutti_store_t *store, int rank, int world_size,
                                               const struct tutti_comm_options *options,
                                               tutti_comm_t **comm);
-/* Meets the other ranks; idempotent: OK if they have met, the first failure again if they did not.
- * A communicator that failed to meet holds its handle only. One caller at a time. Fails as
- * tutti_comm_create() does. */
+/* Meets the other ranks. A second call returns the result of the first. After a failure the
+ * communicator holds only its handle. One caller at a time. Fails as tutti_comm_create() does. */
 TUTTI_API enum tutti_status tutti_comm_rendezvous(tutti_comm_t *comm);
-/* Local; takes NULL. On CUDA, operations under way get the communicator's time-out to end, 0.1 s if
- * it has failed; then their waits end, and what they write is undefined. Peers that still need this
- * rank get PEER_DEAD. In the child of a fork() it frees the copy of the handle. A graph that
- * captured operations may be replayed afterwards: they do nothing; it holds the device's memory
- * until it is gone and another communicator of the process is created or destroyed. */
+/* Destroys the communicator; takes NULL. Local. On CUDA, operations under way get the
+ * communicator's time-out to end, 0.1 s if it has failed; then their waits are ended and their
+ * results are undefined. Operations of peers that still need this rank get PEER_DEAD. In a child of
+ * fork() it frees the copied handle. A graph of captured operations may be launched; they do
+ * nothing. It holds device memory until it is destroyed and the process creates or destroys another
+ * communicator. */
 TUTTI_API void tutti_comm_destroy(tutti_comm_t *comm);
-/* Lets the operations end that this rank enqueued, before the destroy. The communicator takes no
- * more of them (INVALID). Local; returns at once on CPU. Replays count that are on the last
- * operation's stream. Returns TIMEOUT (they still run: it may be called again), CONCURRENT (a
- * caller is inside, a process group lives, that stream is being captured), CUDA, or the fault. */
+/* Waits until the operations that this rank has enqueued have ended. The communicator then takes no
+ * more of them (INVALID). Local; returns at once on CPU. Launches of graphs count if they are on
+ * the last operation's stream. Returns TIMEOUT (operations still run: it may be called again),
+ * CONCURRENT (a caller is inside, a process group lives, that stream is being captured), CUDA, or
+ * the fault. */
 TUTTI_API enum tutti_status tutti_comm_finalize(tutti_comm_t *comm, int64_t timeout_ms);
-/* Ends all waits of operations on all ranks with ABORTED, and this rank's later operations; a
- * peer's that needs no wait may succeed. From any thread or a signal handler; never blocks. Takes
- * NULL. While the ranks meet it ends this rank's wait; the others' ends at its time-out. */
+/* Ends all waits of operations on all ranks with ABORTED. Later operations of this rank get
+ * ABORTED, too; an operation of a peer that need not wait may still succeed. Never blocks; may be
+ * called from a signal handler. Takes NULL. During the rendezvous it ends this rank's wait only;
+ * the other ranks wait until their time-out. */
 TUTTI_API void tutti_comm_abort(tutti_comm_t *comm);
-/* OK, or why the communicator has failed, with the details in *fault (may be NULL; struct_size is
- * the caller's). Looks, without waiting, for aborts, for peers' faults and for dead processes, so
- * that it may be what makes the communicator fail. From any thread. Returns INVALID or the fault's
- * status. */
+/* Returns OK, or the status with which the communicator has failed. Fills *fault, which may be
+ * NULL; the caller sets its struct_size. Checks without waiting for aborts, peers' faults and dead
+ * processes; if it finds one, the communicator fails. Returns INVALID or the fault's status. */
 TUTTI_API enum tutti_status tutti_comm_status(tutti_comm_t *comm, struct tutti_fault *fault);
-/* Writes the fault as one sentence; returns the length that it has, as snprintf does, 0 for NULL.
- * Text may be NULL if size is 0, here and below. */
+/* Writes the fault as one sentence. Returns the length of the whole sentence, as snprintf() does; 0
+ * for NULL. Here and below text may be NULL if size is 0. */
 TUTTI_API int tutti_fault_format(const struct tutti_fault *fault, char *text, size_t size);
-/* Writes a description (name, state, rank, world size, device, leaf order, algorithm, generation,
- * topology and why, links where they are known, memory) as lines of "key: value"; returns the
- * length that it has, as snprintf does, 0 for NULL. Not during a rendezvous. */
+/* Writes a description as lines of "key: value": name, state, rank, world size, device, leaf order,
+ * algorithm, generation, topology and its reason, known links, memory. Returns the length as
+ * tutti_fault_format() does. Not during a rendezvous. */
 TUTTI_API int tutti_comm_describe(const tutti_comm_t *comm, char *text, size_t size);
-/* Whether the library may be used at all: false when TUTTI_DISABLE is set to other than 0, off,
- * false or no. */
+/* Returns false if TUTTI_DISABLE is set to something else than 0, off, false or no; the application
+ * should then not use the library. */
 TUTTI_API bool tutti_comm_is_enabled(void);
-/* UNKNOWN before the ranks have met, and for NULL. */
+/* UNKNOWN before the rendezvous and for NULL. */
 TUTTI_API enum tutti_topology tutti_comm_topology(const tutti_comm_t *comm);
-/* Bytes, as agreed by the ranks; 0 for NULL. */
+/* The option buffer_size as the ranks agreed on it, in bytes; 0 for NULL. */
 TUTTI_API size_t tutti_comm_buffer_size(const tutti_comm_t *comm);
 /* -1 for NULL. */
 TUTTI_API int tutti_comm_rank(const tutti_comm_t *comm);
@@ -517,41 +523,41 @@ TUTTI_API int tutti_comm_world_size(const tutti_comm_t *comm);
 /* ---- collectives ----------------------------------------------------------------------------- */
 
 enum tutti_call_flags {
-    /* Take the copying path also for symmetric buffers; any rank's flag decides for all. */
+    /* Copy, also where the operands are symmetric memory. The flag of any rank applies to all. */
     TUTTI_CALL_NO_ZERO_COPY = 1,
 };
 
 struct tutti_call_options {
     size_t struct_size;
-    enum tutti_algo algo;    /* NONE: the communicator's choice; equal on all ranks */
-    int64_t timeout_ms;      /* of the operation, from its first wait on; 0: the communicator's */
+    enum tutti_algo algo;    /* NONE: the communicator's choice. Equal on all ranks */
+    int64_t timeout_ms;      /* of the operation, from its first wait; 0: the communicator's */
     uint32_t flags;          /* enum tutti_call_flags */
-    uint64_t storage_offset; /* elements before send in its storage: for strict mode */
+    uint64_t storage_offset; /* elements before send in its storage; used in strict mode only */
 };
 
 /*
- * recv[i] on every rank = op over all ranks' send[i], for count elements; the same bits on every
- * rank, and by every algorithm but RING. Any count from 0, any address that the dtype allows,
- * nothing to register. send == recv is in place; any other overlap is refused; meanwhile nobody
- * writes to send or touches recv. Blocks until recv is written and send may be reused. One caller
- * per communicator at a time; all ranks make their calls in the same order. dtype, op, count and
- * algorithm are equal on all ranks, else all get MISMATCH. options may be NULL.
+ * Sets recv[i] on every rank to op over all ranks' send[i], for count elements. The result has the
+ * same bits on all ranks, and for each algorithm except RING. count may be 0. Any address that is
+ * aligned for the dtype will do; nothing is registered. send == recv is in place; any other overlap
+ * is refused. During the call no thread writes to send or touches recv. Blocks until recv is
+ * written and send may be reused. One caller at a time per communicator. All ranks make their calls
+ * in the same order. dtype, op, count and algorithm are equal on all ranks, else all get MISMATCH.
+ * options may be NULL.
  *
- * On CUDA it returns once the operation is enqueued on the stream, and "blocks" is what the stream
- * does; send and recv are memory of the communicator's device (allocated there, or by the capture),
- * managed, or pinned memory of the host, and live until the stream has passed the operation.
- * INVALID names other memory of the host, or both devices of a pointer elsewhere. It may be
- * captured in a graph; where processes share a device only if an algorithm of devices is forced
- * (DECLINED). Threads that share one return once all have called. What goes wrong later (TIMEOUT,
- * PEER_DEAD, MISMATCH by the next operation, ABORTED) ends what waits, on all ranks, with no error
- * of CUDA: recv is undefined, and every later call returns it.
+ * On CUDA the call returns after the operation is enqueued; the stream blocks instead. send and
+ * recv are memory of the communicator's device (also memory that the capture allocates), managed
+ * memory or pinned memory of the host, and stay valid until the stream has passed the operation;
+ * other pointers are INVALID. The call may be captured in a graph, except where processes share a
+ * device (DECLINED). Threads that share a device return after all of them have called. A later
+ * fault (TIMEOUT, PEER_DEAD, ABORTED, or MISMATCH, at the latest in the next operation) ends all
+ * waits on all ranks without a CUDA error. recv is then undefined, and all later calls return it.
  *
- * Returns INVALID (an algorithm that the links do not allow, too), VERSION (an unknown option),
- * DECLINED (as above; no algorithm in strict mode), CONCURRENT or CUDA (a call of it), having done
- * nothing; or TIMEOUT, PEER_DEAD, MISMATCH, ABORTED, or, where the launch failed or the context is
- * broken, CUDA, after which recv is undefined and the communicator stays failed, on every rank. A
- * rank that needs nothing more of the ranks that have failed returns OK with the right recv, also
- * one that came too late for them. Its next call that all ranks take part in returns their fault.
+ * Returns INVALID (also for an algorithm that the links do not allow), VERSION (an unknown option),
+ * DECLINED (see above; or strict mode has no algorithm), CONCURRENT or CUDA: the call has done
+ * nothing. Or TIMEOUT, PEER_DEAD, MISMATCH, ABORTED, and CUDA if the launch failed or the context
+ * is broken: recv is undefined and the communicator has failed on all ranks. A rank that needs
+ * nothing more of the failed ranks returns OK with the right recv, even if it came too late for
+ * them; its next call in which all ranks take part returns their fault.
  */
 TUTTI_API enum tutti_status tutti_all_reduce(const void *send, void *recv, size_t count,
                                              enum tutti_dtype dtype, tutti_op_t op,
@@ -561,11 +567,11 @@ TUTTI_API enum tutti_status tutti_all_reduce_with(const void *send, void *recv, 
                                                   tutti_comm_t *comm, tutti_stream_t stream,
                                                   const struct tutti_call_options *options);
 /*
- * Returns once every rank of the subset has called it. ranks == NULL and count == 0 mean all ranks.
- * A subset that lacks the caller, names a rank twice or out of range is INVALID; ranks outside take
- * no part. What a rank wrote before is visible after. One caller per communicator at a time. Of
- * options, which may be NULL, the time-out counts. On CUDA it is enqueued, as tutti_all_reduce()
- * is. Returns what tutti_all_reduce() does, DECLINED for a capture alone.
+ * Returns after every rank of the subset has called it. What a rank wrote before is visible to the
+ * others after. ranks == NULL and count == 0 mean all ranks. The subset contains the caller and
+ * names no rank twice, else INVALID. Other ranks take no part. One caller at a time per
+ * communicator. Only the time-out of options, which may be NULL, has an effect. On CUDA the stream
+ * waits instead. Returns what tutti_all_reduce() does; DECLINED only for a capture.
  */
 TUTTI_API enum tutti_status tutti_barrier(tutti_comm_t *comm, const int *ranks, int count,
                                           tutti_stream_t stream);
@@ -573,222 +579,220 @@ TUTTI_API enum tutti_status tutti_barrier_with(tutti_comm_t *comm, const int *ra
                                                tutti_stream_t stream,
                                                const struct tutti_call_options *options);
 /*
- * The algorithm that tutti_all_reduce_with() would take; *reason (may be NULL) is a static
- * sentence. A forced one goes first. On CUDA it is the transport (but in strict mode). Strict mode
- * knows the roots' rule only: float32 and bfloat16, storage offset and count both multiples of 4
- * bytes; among fully connected ranks one-shot up to 256 KiB, two-shot up to 10 MiB, on a hybrid
- * cube mesh that up to 256 KiB, all at most the buffer size; else NONE. It is NONE in no other
- * mode. Local; from any thread once the ranks have met. Returns INVALID, VERSION.
+ * Sets *algo to the algorithm that tutti_all_reduce_with() would use, on CUDA to the transport
+ * (except in strict mode), and *reason, which may be NULL, to a static sentence. A forced algorithm
+ * comes first. In strict mode a fixed rule follows: float32 and bfloat16 only; storage offset and
+ * count are multiples of 4 bytes; fully connected ranks use one-shot up to 256 KiB and two-shot up
+ * to 10 MiB; ranks of a hybrid cube mesh use that up to 256 KiB; the buffer size limits all. All
+ * else gives NONE. Without strict mode the result is never NONE. Local; after the rendezvous.
+ * Returns INVALID, VERSION.
  */
 TUTTI_API enum tutti_status tutti_comm_algorithm(tutti_comm_t *comm, size_t count,
                                                  enum tutti_dtype dtype, tutti_op_t op,
                                                  const struct tutti_call_options *options,
                                                  enum tutti_algo *algo, const char **reason);
-/* Calls of all-reduce, also of process groups, and barrier in this process, refused ones too. */
+/* Counts the calls of all-reduce and barrier in this process, those of process groups and refused
+ * calls included. */
 TUTTI_API uint64_t tutti_call_count(void);
 
 /* ---- work ------------------------------------------------------------------------------------ */
 
 /*
- * A point on a stream, behind what was on it when the work was recorded, or an operation of a
- * process group (tutti/pg.h; what differs is said). Any number of threads may use one at once. It
- * holds no operands: those live until it is done. It may be used and destroyed after its
- * communicator or group. docs/streams.md says what is ordered with what.
+ * A point on a stream, after all that was on the stream when the work was recorded. Or an operation
+ * of a process group (tutti/pg.h; differences are noted). Several threads may use one work at once.
+ * The caller keeps operands valid until the work is done. A work may be used and destroyed after
+ * its communicator or group. docs/streams.md says what works order.
  *
- * In a capture a work is edges of the graph: recorded on a stream that is being captured, it can be
- * awaited by streams of the same capture, and nothing else. Another work than one of the same
- * capture is not awaited by a stream that is being captured.
+ * A work that is recorded on a stream under capture stands for edges of the graph: streams of the
+ * same capture can wait for it, and all else is refused. Such a stream waits for no other works.
  */
 typedef struct tutti_work tutti_work_t;
 
 /*
- * Records a work on the stream, one that comm's operations may be on. Costs about an event; up to
- * 32 destroyed works a communicator are kept for use again. On CPU it is done at once. Unlike
- * operations it may be called by several threads of one communicator.
- * [out] work  to be destroyed with tutti_work_destroy()
+ * Records a work on a stream of comm's device. Costs about as much as an event; a communicator
+ * keeps up to 32 destroyed works for reuse. On CPU the work is done at once. Several threads may
+ * call this for one communicator at once.
+ * [out] work  destroy it with tutti_work_destroy()
  * Returns INVALID, CUDA, NO_MEMORY, or the fault with which the communicator has failed.
  */
 TUTTI_API enum tutti_status tutti_work_record(tutti_comm_t *comm, tutti_stream_t stream,
                                               tutti_work_t **work);
 /*
- * Whether the stream has passed the work; does not wait. If so, *done is true and the status is
- * that of the operations before it: OK, or the fault of the communicator, also one that came
- * between the work's end and the first call that found it done. OK stays OK. If the communicator
- * was destroyed with such operations under way it is ABORTED, unless another fault came first.
- * Returns INVALID (recorded in a capture, too), CUDA, both with *done false; TIMEOUT, PEER_DEAD,
- * MISMATCH, ABORTED.
+ * Sets *done to whether the stream has passed the work; does not wait. If it has, the status is
+ * that of the operations before the work: OK, or the communicator's fault. A fault that came before
+ * the first call that finds the work done counts; after that call the status stays. If the
+ * communicator was destroyed while these operations were under way, the status is ABORTED or an
+ * earlier fault. Returns INVALID (also for a work of a capture) or CUDA, both with *done false; or
+ * TIMEOUT, PEER_DEAD, MISMATCH, ABORTED.
  */
 TUTTI_API enum tutti_status tutti_work_test(tutti_work_t *work, bool *done);
 /*
- * Has the stream wait until the work is done; the host does not wait, and there is no time-out but
- * that of the operations before the work. Says nothing of how those end: ask tutti_work_result().
- * For an operation of a group on CPU tensors it is the host that waits, and gets its status.
- * [in] stream  of any device; DEFAULT, LEGACY and PER_THREAD are those of the communicator's
- *              device. Work of a CPU communicator or group takes DEFAULT only.
- * Returns INVALID (a capture that is not the work's, too), CUDA.
+ * Makes the stream wait until the work is done. The host does not wait. The wait has no time-out of
+ * its own; the operations before the work have theirs. tutti_work_result() returns how they ended.
+ * For an operation of a process group on CPU tensors the host waits and gets its status.
+ * [in] stream  of any device. DEFAULT, LEGACY and PER_THREAD are those of the communicator's
+ *              device. A work of a CPU communicator or group accepts DEFAULT only
+ * Returns INVALID (also for a stream under another capture than the work's), CUDA.
  */
 TUTTI_API enum tutti_status tutti_work_wait(tutti_work_t *work, tutti_stream_t stream);
 /*
- * Waits on the host until the work is done, and returns what tutti_work_test() then does.
- * [in] timeout_ms  0 is the communicator's or group's time-out. TIMEOUT that comes of it, where
- *                  tutti_work_test() says that the work is not done, changes nothing: wait again.
+ * Waits on the host until the work is done. Then returns what tutti_work_test() returns.
+ * [in] timeout_ms  0 is the communicator's or group's time-out. If it expires, TIMEOUT is returned
+ *                  and the operations go on: tutti_work_test() sets *done to false. Call again
  */
 TUTTI_API enum tutti_status tutti_work_result(tutti_work_t *work, int64_t timeout_ms);
-/* Done or not, before or after the communicator; what waits for it goes on waiting. Takes NULL. In
- * the child of a fork() it frees the copy of the handle. */
+/* Destroys a work, done or not, also after its communicator. Streams that wait for it still wait.
+ * Takes NULL. In a child of fork() it frees the copied handle. */
 TUTTI_API void tutti_work_destroy(tutti_work_t *work);
 
 /* ---- symmetric memory ------------------------------------------------------------------------ */
 
 typedef struct tutti_symm_group tutti_symm_group_t;
 
-/* One rank's view of a rendezvoused allocation. The arrays and the addresses in them are valid in
- * this process until the free. */
+/* One rank's view of an allocation after the rendezvous. The arrays and the addresses in them are
+ * valid in this process until the free. */
 struct tutti_symm_info {
     size_t struct_size;
     int rank;
     int world_size;
-    size_t buffer_bytes;          /* of each rank, as asked for */
-    size_t signal_pad_bytes;      /* of each rank, at least 2048 */
+    size_t buffer_bytes;          /* of each rank's buffer, as allocated */
+    size_t signal_pad_bytes;      /* of each rank's signal pad, at least 2048 */
     void *const *buffers;         /* world_size addresses, in rank order */
-    uint32_t *const *signal_pads; /* likewise */
-    int channels;                 /* of barrier, put and wait: 0 to channels - 1 */
-    enum tutti_device device;     /* whose addresses these are */
-    /* The two tables again as arrays in device memory, for kernels; NULL on CPU. */
+    uint32_t *const *signal_pads; /* world_size addresses, in rank order */
+    int channels;                 /* barrier, put and wait use channels 0 to channels - 1 */
+    enum tutti_device device;     /* that the addresses belong to */
+    /* Copies of the two tables in device memory, for kernels; NULL on CPU. */
     void *const *device_buffers;
     uint32_t *const *device_signal_pads;
 };
 
 /*
- * Registers a group of 1 to 64 ranks under a name that is unique in the process (per rank, for
- * thread ranks) and equal on all its ranks, of at most 63 bytes. Local.
+ * Registers a group of 1 to 64 ranks. Local. The name has 1 to 63 bytes and is equal on all ranks.
+ * A process registers a name only once for each rank.
  * [in] store   borrowed until tutti_symm_group_destroy()
- * [out] group  to be destroyed with tutti_symm_group_destroy()
- * Returns INVALID (the name is taken, too), NO_MEMORY, SYSTEM.
+ * [out] group  destroy it with tutti_symm_group_destroy()
+ * Returns INVALID (also if the name is already registered), NO_MEMORY, SYSTEM.
  */
 TUTTI_API enum tutti_status tutti_symm_group(const char *name, int rank, int world_size,
                                              tutti_store_t *store, tutti_symm_group_t **group);
-/* Frees the group and what was allocated in it, as tutti_symm_free() does; local; takes NULL.
- * Peers' waits for this rank get PEER_DEAD. */
+/* Frees the group and its allocations as tutti_symm_free() does. Local; takes NULL. Peers' waits
+ * for this rank get PEER_DEAD. */
 TUTTI_API void tutti_symm_group_destroy(tutti_symm_group_t *group);
 /*
- * Allocates bytes (more than 0) of memory to be shared, zeroed, 4096-byte aligned. Local. To be
- * freed with tutti_symm_free() or with its group.
+ * Allocates bytes (more than 0) of zeroed memory to share, aligned to 4096 bytes. Local.
  *
- * - [in] device: CUDA is memory of the device whose context is current in the calling thread, in
- *   whole pages of it (2 MiB), for groups of at most 8 ranks, a device each. The context outlives
- *   the buffer
- * - [out] buffer: an address of that device. Collectives of a CUDA communicator take it as any
- * other memory of the device; those of a CPU one refuse it
+ * - [in] device: with CUDA, the device whose context is current in the calling thread. The memory
+ *   is in whole device pages (2 MiB). The group has at most 8 ranks, each on its own device. The
+ *   context must outlive the buffer
+ * - [out] buffer: an address on that device; free it with tutti_symm_free() or with its group.
+ *   Collectives of a CUDA communicator accept it like any memory of the device; those of a CPU
+ *   communicator refuse memory of a device
  *
- * Returns INVALID, NO_MEMORY (what limits it is named), SYSTEM; on CUDA also DECLINED (built
- * without kernels; no driver, device or current context, a device too old, too many ranks), CUDA.
+ * Returns INVALID, NO_MEMORY (the message names the limit), SYSTEM; on CUDA also CUDA and DECLINED
+ * (built without kernels; no driver, device or current context; device too old; too many ranks).
  */
 TUTTI_API enum tutti_status tutti_symm_alloc(tutti_symm_group_t *group, enum tutti_device device,
                                              size_t bytes, void **buffer);
 /*
- * Frees this rank's allocation and its views of the peers' ones. Local; takes NULL. Peers keep
- * their views; their waits for this rank get PEER_DEAD. On CUDA it is bounded: calls under way on
- * streams get 0.1 s to end, then their waits are ended; whoever launches a graph of such calls has
- * waited for it. The graph may be launched again afterwards: those calls do nothing; it holds the
- * device's memory until it is gone and another communicator or allocation of the process comes or
- * goes. Returns INVALID.
+ * Frees this rank's allocation and its views of the peers' allocations. Local; takes NULL. Peers
+ * keep their views; their waits for this rank get PEER_DEAD. On CUDA, calls under way on streams
+ * get 0.1 s to end, then their waits are ended. The caller first waits for launched graphs of such
+ * calls. A graph may be launched again after the free; its calls do nothing. It holds the device's
+ * memory until it is destroyed and the process then creates or destroys a communicator or
+ * allocation. Returns INVALID.
  */
 TUTTI_API enum tutti_status tutti_symm_free(void *buffer);
 /*
- * Collective over the group, idempotent: maps every peer's allocation. All ranks call it for their
- * allocations in the same order, one call at a time, and with the same kind of device and size
- * (else MISMATCH, after which the group works on, as it does after two ranks' memory was found to
- * be of one device, by UUID; any other failure of the meeting stays). On CUDA a rank reads
- * something of each peer's memory, so that a link that does not work is found here; in a group of
- * several processes its first such meeting starts a thread that watches whether they live.
+ * Maps the allocations of all peers. Collective over the group. All ranks call it for their
+ * allocations in the same order, one call at a time, with the same kind of device and the same
+ * size. A second call for a buffer returns at once. If the kinds or sizes differ (MISMATCH), or two
+ * ranks use one device (DECLINED), the group stays usable; after any other failure it stays failed.
+ * On CUDA each rank also reads from each peer's memory, so a broken link is found here. There, the
+ * first rendezvous of a group of several processes starts a thread that watches the peers.
  *
- * - [in] buffer: as tutti_symm_alloc() gave it, here and below
- * - [out] info: may be NULL; struct_size is the caller's
+ * - [in] buffer: an address from tutti_symm_alloc(), here and below
+ * - [out] info: may be NULL; the caller sets struct_size
  *
- * Returns INVALID, DECLINED (another host, one device for two), TIMEOUT, PEER_DEAD, MISMATCH,
- * CONCURRENT, NO_MEMORY, SYSTEM, VERSION, CUDA (a peer's memory cannot be mapped, too).
+ * Returns INVALID, DECLINED (several hosts; two ranks on one device, by UUID), TIMEOUT, PEER_DEAD,
+ * MISMATCH, CONCURRENT, NO_MEMORY, SYSTEM, VERSION, CUDA (also if a peer's memory cannot be
+ * mapped).
  */
 TUTTI_API enum tutti_status tutti_symm_rendezvous(void *buffer, int64_t timeout_ms,
                                                   struct tutti_symm_info *info);
 /*
- * The address of element storage_offset in rank's buffer, checked to hold a dense tensor of the
- * given sizes. After the rendezvous; valid until the free.
- * [in] sizes  dims extents, each at least 0; dims 0 is one element
- * Returns INVALID, also for a negative or overflowing extent, or one that reaches past the end.
+ * Sets *view to the address of element storage_offset in rank's buffer, after the rendezvous.
+ * Checks that a dense tensor of the given sizes fits there. The address is valid until the free.
+ * [in] sizes  `dims` extents, each at least 0; with dims 0 the tensor is one element
+ * Returns INVALID, also if an extent is negative or overflows, or the tensor does not fit.
  */
 TUTTI_API enum tutti_status tutti_symm_buffer(void *buffer, int rank, const int64_t *sizes,
                                               int dims, enum tutti_dtype dtype,
                                               int64_t storage_offset, void **view);
-/* The same for count words of rank's signal pad from word offset. The channels' words come first.
- */
+/* The same for count words of rank's signal pad from word offset. The channels come first. */
 TUTTI_API enum tutti_status tutti_symm_signal_pad(void *buffer, int rank, int64_t offset,
                                                   int64_t count, uint32_t **view);
 /*
- * Signals. In host memory the three calls block, take TUTTI_STREAM_DEFAULT only, and return TIMEOUT
- * or PEER_DEAD themselves.
+ * Signals. In host memory the three calls below block, accept TUTTI_STREAM_DEFAULT only, and return
+ * TIMEOUT or PEER_DEAD themselves.
  *
- * On CUDA they enqueue on the stream, any one of the buffer's device, and return at once: it is the
- * stream that waits. They may be captured in graphs, which may be launched any number of times.
- * Calls on one channel are made in the order in which the streams come to them; Tutti does not
- * order streams here. A call whose wait ends with TIMEOUT or PEER_DEAD (within 0.1 s of the death,
- * or of the peer's free) lets its stream go on, without an error of CUDA, and fails this rank's
- * buffer for good: all waits under way end, later calls, replays too, do nothing, and
- * tutti_symm_status() and these three return that error. Peers hear nothing of it; the memory and
- * its views stay.
+ * On CUDA they enqueue on any stream of the buffer's device and return at once; the stream waits.
+ * They may be captured in graphs, which may be launched any number of times. Calls on one channel
+ * take effect in the order in which streams reach them; Tutti does not order the streams. If a wait
+ * ends with TIMEOUT or PEER_DEAD (within 0.1 s of the peer's death or free), the stream goes on
+ * without a CUDA error and this rank's buffer fails for good: all waits under way end, later calls
+ * and launches of graphs do nothing, and tutti_symm_status() and the three calls return that error.
+ * Peers are not notified. The memory and its views stay valid.
  *
- * - [in] timeout_ms: of the call, on CUDA from its first wait on; there 0, the group's default, is
- *   no part of a graph
+ * - [in] timeout_ms: of the call; on CUDA from its first wait. A graph does not store time-out 0:
+ *   it uses the group's default at each launch
  */
-/* All ranks of the allocation's group meet on a channel: what one wrote before, all see after. One
- * caller a channel; not mixed with signals that are still raised on it. Returns INVALID, TIMEOUT,
- * PEER_DEAD, CUDA; after a failure the channel may hold signals of ranks that came. */
+/* A barrier of all ranks of the group: what a rank wrote before is visible to all after. One caller
+ * at a time per channel, and no signal is raised on the channel. Returns INVALID, TIMEOUT,
+ * PEER_DEAD, CUDA. After a failure the channel may still have signals of ranks that arrived. */
 TUTTI_API enum tutti_status tutti_symm_barrier(void *buffer, int channel, int64_t timeout_ms,
                                                tutti_stream_t stream);
-/* Waits until the peer has taken the previous signal on this channel, then raises it. Releases
- * earlier writes. One caller a peer and channel. Returns INVALID, TIMEOUT, PEER_DEAD, CUDA. */
+/* Waits until the peer has taken this rank's previous signal on the channel, then raises it.
+ * Releases earlier writes. One caller per peer and channel. Returns INVALID, TIMEOUT, PEER_DEAD,
+ * CUDA. */
 TUTTI_API enum tutti_status tutti_symm_put_signal(void *buffer, int peer, int channel,
                                                   int64_t timeout_ms, tutti_stream_t stream);
-/* Waits for the peer's signal on this channel and takes it. Acquires the peer's earlier writes. One
- * caller a peer and channel. Returns INVALID, TIMEOUT, PEER_DEAD, CUDA. */
+/* Waits for the peer's signal on the channel and takes it. Acquires the peer's earlier writes. One
+ * caller per peer and channel. Returns INVALID, TIMEOUT, PEER_DEAD, CUDA. */
 TUTTI_API enum tutti_status tutti_symm_wait_signal(void *buffer, int peer, int channel,
                                                    int64_t timeout_ms, tutti_stream_t stream);
-/*
- * OK, or how this rank's buffer has failed, with the details in *fault (may be NULL; struct_size is
- * the caller's): rank is this one, peer the one that was waited for, expected.parameter the
- * channel. Its text, with the call and what to do, is tutti_last_error(), not tutti_fault_format().
- * In host memory nothing fails for good: OK. Does not wait; from any thread. Returns INVALID,
- * TIMEOUT, PEER_DEAD.
- */
+/* Returns OK, or the status with which this rank's buffer has failed; always OK in host memory.
+ * Fills *fault, which may be NULL; the caller sets struct_size. There rank is this rank, peer the
+ * awaited rank and expected.parameter the channel. For the message use tutti_last_error(), not
+ * tutti_fault_format(). Does not wait. Returns INVALID, TIMEOUT, PEER_DEAD. */
 TUTTI_API enum tutti_status tutti_symm_status(void *buffer, struct tutti_fault *fault);
 
 /* ---- information ----------------------------------------------------------------------------- */
 
-/* What the launcher's environment says of this process. */
+/* What the launcher's environment variables say about this process. */
 struct tutti_launcher {
     size_t struct_size;
     const char *name; /* static: "torchrun", "openmpi", "hydra", "slurm" */
     int rank;
     int world_size;
-    int local_rank; /* -1 if it does not say */
-    int local_size; /* -1 if it does not say */
+    int local_rank; /* on this node; -1: not given */
+    int local_size; /* ranks on this node; -1: not given */
 };
-/* Looks for the launchers in the order above. Returns INVALID: no launcher is recognised (the
- * variables looked for are named), a variable is malformed, struct_size is not this header's. */
+/* Tries the launchers in the order above. Returns INVALID if none is recognised (the message names
+ * the variables), a variable is malformed, or struct_size is not this header's. */
 TUTTI_API enum tutti_status tutti_info_launcher(struct tutti_launcher *launcher);
-/* Static: the instruction set of the CPU reductions, "baseline", "avx2", "avx512" or "neon": the
- * best one, or the one that TUTTI_ISA names if the processor has it. */
+/* Static: the instruction set of CPU reductions, "baseline", "avx2", "avx512" or "neon". The best
+ * of the processor, or the one that TUTTI_ISA names if the processor has it. */
 TUTTI_API const char *tutti_info_isa(void);
-/* Static: the symmetric-memory back end that TUTTI_SYMM_BACKEND asks for, "cpu" or "cuda"; "cpu" if
- * unset. A query only: tutti_symm_alloc() is told the device. Another name is INVALID. */
+/* Sets *name to a static text: the back end that TUTTI_SYMM_BACKEND names, "cpu" or "cuda"; "cpu"
+ * if it is unset. A query only: tutti_symm_alloc() takes the device. Returns INVALID. */
 TUTTI_API enum tutti_status tutti_info_symm_backend(const char **name);
-/* Whether the device supports NVLink multicast objects: a query only, false on CPU. */
+/* Returns whether the device supports NVLink multicast objects; false for CPU. A query only. */
 TUTTI_API bool tutti_info_multicast(enum tutti_device device);
 /*
- * links[i * count + j] = NVLinks from device i to device j, through NVML; a link that ends in an
- * NVSwitch counts as one to every device on it. 0 on the diagonal.
+ * Sets links[i * count + j] to the number of NVLinks from device i to device j, from NVML; 0 on the
+ * diagonal. A link to an NVSwitch counts as one link to each device on that switch.
  * [in] bus_ids  PCI bus ids of count devices, as CUDA writes them: "0000:01:00.0"
- * Returns INVALID, DECLINED (no NVML here), NO_MEMORY, SYSTEM (NVML's error).
+ * Returns INVALID, DECLINED (no NVML on this machine), NO_MEMORY, SYSTEM (NVML's error).
  */
 TUTTI_API enum tutti_status tutti_info_links(const char *const *bus_ids, int count, int *links);
 
