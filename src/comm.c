@@ -30,19 +30,6 @@
 
 enum { DEFAULT_TIMEOUT_MS = 600000 };
 
-static void *default_alloc(void *context, size_t size, size_t alignment)
-{
-    (void)context;
-    return aligned_alloc(alignment, (size + alignment - 1) / alignment * alignment);
-}
-
-static void default_free(void *context, void *pointer, size_t size)
-{
-    (void)context;
-    (void)size;
-    free(pointer);
-}
-
 bool tutti_comm_is_enabled(void)
 {
     bool disabled = false;
@@ -140,21 +127,10 @@ static enum tutti_status arguments_check(int rank, int world_size,
         return error_set(TUTTI_ERR_INVALID,
                          "device %d: expected TUTTI_DEVICE_CPU (0) or TUTTI_DEVICE_CUDA (1)",
                          (int)options->device);
-    if (options->device == TUTTI_DEVICE_CPU &&
-        (options->device_arena || options->device_arena_bytes || options->stream_priority ||
-         options->programmatic_launch))
+    if (options->device == TUTTI_DEVICE_CPU && options->programmatic_launch)
         return error_set(TUTTI_ERR_INVALID,
-                         "device_arena, stream_priority and programmatic_launch belong to CUDA "
-                         "communicators: leave them 0 on a CPU communicator");
-    if (options->device_arena || options->device_arena_bytes)
-        return error_set(TUTTI_ERR_DECLINED,
-                         "device_arena: peers cannot map memory that was not made to be exported: "
-                         "leave it 0, and the communicator makes its own");
-    if (options->stream_priority)
-        return error_set(TUTTI_ERR_DECLINED,
-                         "stream_priority %d: operations run on the streams that the calls name: "
-                         "leave it 0 and give those the priority",
-                         options->stream_priority);
+                         "programmatic_launch is for CUDA communicators: leave it false on a CPU "
+                         "communicator");
     if ((unsigned)options->strict > TUTTI_STRICT_ON)
         return error_set(TUTTI_ERR_INVALID, "strict %d: expected a value of enum tutti_strict",
                          (int)options->strict);
@@ -162,8 +138,6 @@ static enum tutti_status arguments_check(int rank, int world_size,
         (!*options->name || strlen(options->name) >= COMM_NAME_BYTES || strchr(options->name, '/')))
         return error_set(TUTTI_ERR_INVALID, "name \"%.80s\": expected 1 to %d bytes without '/'",
                          options->name, COMM_NAME_BYTES - 1);
-    if (options->allocator && (!options->allocator->alloc || !options->allocator->free))
-        return error_set(TUTTI_ERR_INVALID, "allocator lacks alloc or free: set both");
     return TUTTI_OK;
 }
 
@@ -250,19 +224,17 @@ uint64_t tutti_call_count(void)
 
 /* An empty communicator, in the process's list, to be destroyed with tutti_comm_destroy(). Returns
  * NO_MEMORY, SYSTEM. */
-static enum tutti_status comm_alloc(const struct tutti_allocator *allocator, const char *name,
-                                    int rank, int world_size, int32_t device,
+static enum tutti_status comm_alloc(const char *name, int rank, int world_size, int32_t device,
                                     struct tutti_comm **comm)
 {
     uint32_t epoch;
     enum tutti_status status = fork_epoch(&epoch);
     if (status != TUTTI_OK)
         return status;
-    struct tutti_comm *made = allocator->alloc(allocator->context, sizeof *made, LAYOUT_LINE);
+    struct tutti_comm *made = aligned_alloc(LAYOUT_LINE, sizeof *made);
     if (!made)
-        return error_set(TUTTI_ERR_NO_MEMORY, "the allocator gave no %zu bytes", sizeof *made);
+        return error_set(TUTTI_ERR_NO_MEMORY, "no memory for %zu bytes", sizeof *made);
     memset(made, 0, sizeof *made);
-    made->allocator = *allocator;
     made->epoch = epoch;
     made->rank = rank;
     made->world_size = world_size;
@@ -287,8 +259,7 @@ enum tutti_status comm_derive(const struct tutti_comm *from, const int *ranks, i
 {
     struct tutti_comm *made;
     *comm = NULL;
-    enum tutti_status status =
-        comm_alloc(&from->allocator, name, rank, size, from->config.device, &made);
+    enum tutti_status status = comm_alloc(name, rank, size, from->config.device, &made);
     if (status != TUTTI_OK)
         return status;
     made->config = from->config;
@@ -311,12 +282,9 @@ enum tutti_status comm_derive(const struct tutti_comm *from, const int *ranks, i
 static enum tutti_status create(tutti_store_t *store, int rank, int world_size,
                                 const struct tutti_comm_options *options, struct tutti_comm **comm)
 {
-    struct tutti_allocator allocator = {.alloc = default_alloc, .free = default_free};
     struct tutti_comm *created;
-    if (options->allocator)
-        allocator = *options->allocator;
-    enum tutti_status status = comm_alloc(&allocator, options->name ? options->name : "default",
-                                          rank, world_size, (int32_t)options->device, &created);
+    enum tutti_status status = comm_alloc(options->name ? options->name : "default", rank,
+                                          world_size, (int32_t)options->device, &created);
     if (status != TUTTI_OK)
         return status;
     created->store = store;
@@ -591,9 +559,9 @@ enum tutti_status comm_assemble(struct tutti_comm *comm, tutti_store_t *store,
 {
     struct meeting met;
     size_t bytes = sizeof(struct workspace) + (size_t)comm->world_size * sizeof(struct host_record);
-    struct workspace *work = comm->allocator.alloc(comm->allocator.context, bytes, LAYOUT_LINE);
+    struct workspace *work = malloc(bytes);
     if (!work)
-        return error_set(TUTTI_ERR_NO_MEMORY, "the allocator gave no %zu bytes", bytes);
+        return error_set(TUTTI_ERR_NO_MEMORY, "no memory for %zu bytes", bytes);
     enum tutti_status status = record_make(comm, work);
     if (status == TUTTI_OK && !meeting) {
         status = meet(store, comm->name, comm->rank, comm->world_size,
@@ -602,7 +570,7 @@ enum tutti_status comm_assemble(struct tutti_comm *comm, tutti_store_t *store,
     }
     if (status == TUTTI_OK)
         status = join(comm, work, store, meeting, interrupt, deadline);
-    comm->allocator.free(comm->allocator.context, work, bytes);
+    free(work);
     return status;
 }
 
@@ -690,7 +658,7 @@ void tutti_comm_destroy(tutti_comm_t *comm)
     recorder_close(comm);
     list_remove(comm);
     links_free(comm);
-    comm->allocator.free(comm->allocator.context, comm, sizeof *comm);
+    free(comm);
 }
 
 void tutti_comm_abort(tutti_comm_t *comm)

@@ -67,12 +67,11 @@ struct tutti_comm {
     char reason[512];
     char name[COMM_NAME_BYTES];
     int64_t generation;
-    uint64_t table_hash;  /* of CUDA's tuning table; 0: there is none */
-    uint8_t nonce[16];    /* of its meeting: no other communicator has it */
-    uint32_t aborts;      /* how often tutti_comm_abort() was called */
-    int cores;            /* that the ranks may run on, together */
-    tutti_store_t *store; /* borrowed until the rendezvous has ended, then NULL */
-    struct tutti_allocator allocator;
+    uint64_t table_hash;     /* of CUDA's tuning table; 0: there is none */
+    uint8_t nonce[16];       /* of its meeting: no other communicator has it */
+    uint32_t aborts;         /* how often tutti_comm_abort() was called */
+    int cores;               /* that the ranks may run on, together */
+    tutti_store_t *store;    /* borrowed until the rendezvous has ended, then NULL */
     struct work_pool *works; /* work.c */
     uint64_t calls;          /* of collectives; who holds busy writes it, a group under its lock */
     struct tutti_comm *next; /* in the process's list, for the count of calls */

@@ -13,18 +13,15 @@
 
 static enum tutti_status links_alloc(struct tutti_comm *comm)
 {
-    comm->links = comm->allocator.alloc(comm->allocator.context, sizeof *comm->links, LAYOUT_LINE);
+    comm->links = calloc(1, sizeof *comm->links);
     if (!comm->links)
-        return error_set(TUTTI_ERR_NO_MEMORY, "the allocator gave no %zu bytes",
-                         sizeof *comm->links);
-    memset(comm->links, 0, sizeof *comm->links);
+        return error_set(TUTTI_ERR_NO_MEMORY, "no memory for %zu bytes", sizeof *comm->links);
     return TUTTI_OK;
 }
 
 void links_free(struct tutti_comm *comm)
 {
-    if (comm->links)
-        comm->allocator.free(comm->allocator.context, comm->links, sizeof *comm->links);
+    free(comm->links);
     comm->links = NULL;
 }
 

@@ -56,9 +56,9 @@ enum tutti_status recorder_open(struct tutti_comm *comm)
     } else {
         log_write(TUTTI_LOG_WARN, comm->rank, "tutti dump will not find communicator \"%s\": %s",
                   comm->name, tutti_last_error());
-        recorder->page = comm->allocator.alloc(comm->allocator.context, bytes, LAYOUT_LINE);
+        recorder->page = aligned_alloc(LAYOUT_LINE, bytes);
         if (!recorder->page)
-            return error_set(TUTTI_ERR_NO_MEMORY, "the allocator gave no %zu bytes", bytes);
+            return error_set(TUTTI_ERR_NO_MEMORY, "no memory for %zu bytes", bytes);
         memset(recorder->page, 0, bytes);
     }
     page_begin(recorder->page, comm);
@@ -69,7 +69,7 @@ void recorder_close(struct tutti_comm *comm)
 {
     struct recorder *recorder = &comm->recorder;
     if (recorder->page && !recorder->segment.base)
-        comm->allocator.free(comm->allocator.context, recorder->page, sizeof *recorder->page);
+        free(recorder->page);
     segment_unmap(&recorder->segment);
     if (recorder->fd >= 0)
         close(recorder->fd);

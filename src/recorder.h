@@ -18,7 +18,7 @@ struct tutti_comm;
 struct recorder {
     struct record_page *page;
     uint64_t number;        /* of the last entry; the caller's who is inside the communicator */
-    struct segment segment; /* base is NULL where the page came from the allocator */
+    struct segment segment; /* base is NULL where the page came from malloc() */
     int fd;                 /* by which others find it; -1: they cannot */
     char *pattern;          /* of TUTTI_DUMP; NULL: nothing is dumped on a failure */
 };

@@ -392,14 +392,6 @@ enum tutti_strict {
     TUTTI_STRICT_ON = 2, /* a fixed rule: see tutti_comm_algorithm() */
 };
 
-/* Allocates host memory for a communicator's handle and its rendezvous; small objects still come
- * from malloc(). Called only in create, rendezvous, shrink and destroy, by their thread. */
-struct tutti_allocator {
-    void *(*alloc)(void *context, size_t size, size_t alignment); /* NULL: no memory */
-    void (*free)(void *context, void *pointer, size_t size);      /* size: as allocated */
-    void *context; /* borrowed until tutti_comm_destroy(), also of communicators shrunk from it */
-};
-
 /* An option that is set overrides its environment variable, which tutti_comm_create() reads.
  * "Compared" options are equal on all ranks, else the rendezvous returns MISMATCH. */
 struct tutti_comm_options {
@@ -420,13 +412,9 @@ struct tutti_comm_options {
     /* A permutation of the world_size ranks: the order of the reduction's leaves. NULL is rank
      * order; on a hybrid cube mesh, one quad after the other. Copied, compared. */
     const int *leaf_order;
-    const struct tutti_allocator *allocator; /* copied; NULL is malloc */
-    /* The rest is for CUDA only and refused on CPU. The next three are DECLINED unless 0: */
-    void *device_arena; /* peers cannot map memory that was not allocated for export */
-    size_t device_arena_bytes;
-    int stream_priority; /* operations run on the caller's streams: set their priority instead */
-    /* A kernel may start while the kernel before it on its stream ends (programmatic stream
-     * serialization). This is faster if that kernel triggers early, as Tutti's do. */
+    /* For CUDA only, refused on CPU: a kernel may start while the kernel before it on its stream
+     * ends (programmatic stream serialization). This is faster if that kernel triggers early, as
+     * Tutti's do. */
     bool programmatic_launch;
 };
 

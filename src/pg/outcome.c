@@ -93,11 +93,12 @@ static void append_timeout(struct text *text, const struct pg_outcome *outcome)
                "does; then create a new communicator and group",
                peer, rank, peer);
     else if (peer == rank)
-        append(text,
-               "the stream of rank %d had not reached the input when the time-out passed there: "
-               "check the work on that stream, or raise timeout_ms in the options of the call, else "
-               "of the group, else of its communicator; the group goes on",
-               rank);
+        append(
+            text,
+            "the stream of rank %d had not reached the input when the time-out passed there: "
+            "check the work on that stream, or raise timeout_ms in the options of the call, else "
+            "of the group, else of its communicator; the group goes on",
+            rank);
     else
         append(text,
                "rank %d had not submitted it when the time-out passed on rank %d: find out what "

@@ -48,7 +48,6 @@ static int refuse(const struct refusal *refusal)
     return 0;
 }
 
-static int arena;
 static const struct refusal rows[] = {
     {NULL, NULL, {0}, 2, true, TUTTI_ERR_TIMEOUT, "", "", true}, /* nothing to refuse */
     {"TUTTI_DISABLE", "1", {0}, 2, true, TUTTI_ERR_DECLINED, "TUTTI_DISABLE", "", false},
@@ -73,24 +72,6 @@ static const struct refusal rows[] = {
      "nonexistent",
      false},
     {"TUTTI_STANDIN_CAPABILITY", "7.5", {0}, 2, true, TUTTI_ERR_DECLINED, "7.5", "8.0", false},
-    {NULL,
-     NULL,
-     {.device_arena = &arena},
-     2,
-     true,
-     TUTTI_ERR_DECLINED,
-     "device_arena",
-     "exported",
-     false},
-    {NULL,
-     NULL,
-     {.stream_priority = -1},
-     2,
-     true,
-     TUTTI_ERR_DECLINED,
-     "stream_priority -1",
-     "streams",
-     false},
     {NULL,
      NULL,
      {.algo = TUTTI_ALGO_HYBRID_CUBE_MESH},

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* What a program may hang into a communicator: its allocator, its log; and what the communicator
- * says of itself. */
+/* The log that a program receives, and what a communicator says of itself. */
 #include "tutti/tutti.h"
 
 #include <setjmp.h>
@@ -11,28 +10,6 @@
 #include <string.h>
 
 #include <cmocka.h>
-
-struct heap {
-    size_t bytes; /* allocated now */
-    int calls;
-    int fail_at; /* the call that gets nothing; 0 is none */
-};
-
-static void *heap_alloc(void *context, size_t size, size_t alignment)
-{
-    struct heap *heap = context;
-    if (++heap->calls == heap->fail_at)
-        return NULL;
-    heap->bytes += size;
-    return aligned_alloc(alignment, (size + alignment - 1) / alignment * alignment);
-}
-
-static void heap_free(void *context, void *pointer, size_t size)
-{
-    struct heap *heap = context;
-    heap->bytes -= size;
-    free(pointer);
-}
 
 static tutti_store_t *store;
 
@@ -47,34 +24,6 @@ static int close_store(void **state)
     (void)state;
     tutti_store_close(store);
     return 0;
-}
-
-static void test_allocator(void **state)
-{
-    struct heap heap = {0};
-    struct tutti_allocator allocator = {heap_alloc, heap_free, &heap};
-    struct tutti_comm_options options = {.struct_size = sizeof options, .allocator = &allocator};
-    tutti_comm_t *comm;
-    float data[5000] = {0};
-    (void)state;
-    assert_int_equal(tutti_comm_create(store, 0, 1, &options, &comm), TUTTI_OK);
-    assert_true(heap.bytes > 0);
-    int calls = heap.calls;
-    for (int i = 0; i < 10; i++)
-        assert_int_equal(tutti_all_reduce(data, data, 5000, TUTTI_FLOAT32, TUTTI_SUM, comm, 0),
-                         TUTTI_OK);
-    assert_int_equal(heap.calls, calls); /* never on the path of an operation */
-    tutti_comm_destroy(comm);
-    assert_int_equal(heap.bytes, 0);
-
-    /* Each of its calls may fail: nothing is leaked, the error says so. */
-    for (int fail_at = 1; fail_at <= calls; fail_at++) {
-        heap = (struct heap){.fail_at = fail_at};
-        assert_int_equal(tutti_comm_create(store, 0, 1, &options, &comm), TUTTI_ERR_NO_MEMORY);
-        assert_null(comm);
-        assert_non_null(strstr(tutti_last_error(), "allocator"));
-        assert_int_equal(heap.bytes, 0);
-    }
 }
 
 static void test_describe(void **state)
@@ -144,7 +93,6 @@ static void test_log(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_allocator),
         cmocka_unit_test(test_describe),
         cmocka_unit_test(test_log),
     };

@@ -214,9 +214,7 @@ static void test_disable(void **state)
 
 static void test_options(void **state)
 {
-    static const struct tutti_allocator half = {.alloc = NULL};
     char long_name[80];
-    int arena;
     (void)state;
     memset(long_name, 'n', sizeof long_name);
     long_name[sizeof long_name - 1] = 0;
@@ -230,12 +228,8 @@ static void test_options(void **state)
     assert_int_equal(create(0, 1, OPTIONS(.algo = TUTTI_ALGO_HYBRID_CUBE_MESH)), TUTTI_ERR_INVALID);
     assert_reason("hybrid_cube_mesh", "one_shot", NULL);
     assert_int_equal(create(0, 1, OPTIONS(.algo = (enum tutti_algo)9)), TUTTI_ERR_INVALID);
-    assert_int_equal(create(0, 1, OPTIONS(.allocator = &half)), TUTTI_ERR_INVALID);
-    assert_reason("allocator", NULL);
-    assert_int_equal(create(0, 1, OPTIONS(.device_arena = &arena)), TUTTI_ERR_INVALID);
-    assert_reason("device_arena", "CUDA", NULL);
-    assert_int_equal(create(0, 1, OPTIONS(.device_arena_bytes = 1)), TUTTI_ERR_INVALID);
-    assert_int_equal(create(0, 1, OPTIONS(.stream_priority = 1)), TUTTI_ERR_INVALID);
+    assert_int_equal(create(0, 1, OPTIONS(.programmatic_launch = true)), TUTTI_ERR_INVALID);
+    assert_reason("programmatic_launch", "CUDA", NULL);
     assert_int_equal(create(0, 2, OPTIONS(.leaf_order = (int[]){0, 0})), TUTTI_ERR_INVALID);
     assert_reason("leaf_order[1] is 0", NULL);
     assert_int_equal(create(0, 2, OPTIONS(.leaf_order = (int[]){0, 2})), TUTTI_ERR_INVALID);

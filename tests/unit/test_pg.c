@@ -241,29 +241,24 @@ static void owns_the_communicator(void **state)
     assert_non_null(strstr(tutti_last_error(), "process group"));
 }
 
-/* An allocator that is called inside tutti_comm_shrink(), and then calls it as another thread
- * would. */
-struct intruder {
-    tutti_comm_t *comm; /* NULL: it does not */
+/* tutti_comm_shrink() allocates the new communicator; meanwhile a second call comes, as another
+ * thread would make it. */
+static struct {
+    tutti_comm_t *comm; /* NULL: no call comes */
     enum tutti_status status;
-};
+} intruder;
 
-static void *intrude(void *context, size_t size, size_t alignment)
+void *__real_aligned_alloc(size_t alignment, size_t size);
+void *__wrap_aligned_alloc(size_t alignment, size_t size);
+
+void *__wrap_aligned_alloc(size_t alignment, size_t size)
 {
     const struct tutti_shrink_options options = {.struct_size = sizeof options, .timeout_ms = 1};
-    struct intruder *intruder = context;
-    tutti_comm_t *target = intruder->comm, *second;
-    intruder->comm = NULL;
+    tutti_comm_t *target = intruder.comm, *second;
+    intruder.comm = NULL;
     if (target)
-        intruder->status = tutti_comm_shrink(target, store, &options, &second, NULL);
-    return aligned_alloc(alignment, (size + alignment - 1) / alignment * alignment);
-}
-
-static void give_back(void *context, void *memory, size_t size)
-{
-    (void)context;
-    (void)size;
-    free(memory);
+        intruder.status = tutti_comm_shrink(target, store, &options, &second, NULL);
+    return __real_aligned_alloc(alignment, size);
 }
 
 /* With a group that has ended, and without one. */
@@ -271,10 +266,8 @@ static void one_thread_shrinks(void **state)
 {
     (void)state;
     for (int grouped = 0; grouped < 2; grouped++) {
-        struct intruder intruder = {NULL, TUTTI_OK};
-        const struct tutti_allocator allocator = {intrude, give_back, &intruder};
-        const struct tutti_comm_options options = {
-            .struct_size = sizeof options, .name = "shrinks", .allocator = &allocator};
+        const struct tutti_comm_options options = {.struct_size = sizeof options,
+                                                   .name = "shrinks"};
         tutti_comm_t *old, *shrunk, *second;
         tutti_pg_t *group;
         assert_int_equal(tutti_comm_create(store, 0, 1, &options, &old), TUTTI_OK);
