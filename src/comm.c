@@ -363,25 +363,34 @@ static enum tutti_status record_make(const struct tutti_comm *comm, struct works
     return status;
 }
 
-/* Who has asked for kernels where processes share a device gets them in phases, in each of which
- * nobody waits; but where a device has streams that cannot wait instead. */
-static bool phases_serve(const struct host_record *records, int size)
+/* Kernels of several processes take turns of milliseconds on a device, so kernels that wait for
+ * each other do not run there: a host thread stages all operations. A forced algorithm is one of
+ * kernels. All ranks read the same records, so all ranks return the same. */
+static enum tutti_status sharing_check(const struct tutti_comm *comm,
+                                       const struct host_record *records)
 {
-    for (int r = 0; r < size; r++)
-        if (!records[r].device.waits)
-            return false;
-    return host_processes_overlap(records, size);
+    const enum tutti_algo algo = (enum tutti_algo)comm->config.algo;
+    int low, high;
+    if (algo == TUTTI_ALGO_NONE || algo == TUTTI_ALGO_HOST_STAGED ||
+        !host_processes_overlap(records, comm->world_size, &low, &high))
+        return TUTTI_OK;
+    return error_set(
+        TUTTI_ERR_DECLINED,
+        "algorithm %d (%s) is forced by the options or TUTTI_ALGO, but ranks %d and %d "
+        "are processes that share a device, %.63s, where a host thread stages all "
+        "operations: force none or host_staged, give each rank a device of its own, "
+        "or have ranks that share a device be threads of one process",
+        (int)algo, tutti_algo_name(algo), low, high, records[high].device.name);
 }
 
-/* Kernels of several processes that wait for each other on one device take turns of milliseconds,
- * whoever works, so nobody gets them there who has not asked for them: a host thread stages. Those
- * of threads run side by side. */
+/* Where the arenas are. Kernels of threads that share a device run side by side; those of processes
+ * do not: sharing_check(). */
 static enum cuda_place place_choose(const struct tutti_comm *comm,
                                     const struct host_record *records, const char **why)
 {
     const enum tutti_algo algo = (enum tutti_algo)comm->config.algo;
-    if ((algo == TUTTI_ALGO_HOST_STAGED || algo == TUTTI_ALGO_NONE) &&
-        host_processes_overlap(records, comm->world_size)) {
+    int low, high;
+    if (host_processes_overlap(records, comm->world_size, &low, &high)) {
         *why = "processes share a device";
         return CUDA_PLACE_PROXY;
     }
@@ -389,9 +398,7 @@ static enum cuda_place place_choose(const struct tutti_comm *comm,
     if (algo == TUTTI_ALGO_HOST_STAGED ||
         (algo == TUTTI_ALGO_NONE && host_devices_overlap(records, comm->world_size)))
         return CUDA_PLACE_HOST;
-    if (algo == TUTTI_ALGO_NONE)
-        return CUDA_PLACE_FOUND;
-    return phases_serve(records, comm->world_size) ? CUDA_PLACE_PHASED : CUDA_PLACE_DEVICE;
+    return algo == TUTTI_ALGO_NONE ? CUDA_PLACE_FOUND : CUDA_PLACE_DEVICE;
 }
 
 static enum tutti_status device_open(struct tutti_comm *comm, struct workspace *work,
@@ -476,6 +483,8 @@ static enum tutti_status groups_open(struct tutti_comm *comm, struct workspace *
     const bool cuda = comm->config.device == TUTTI_DEVICE_CUDA;
     plan_paths_make(&comm->topology, order, cuda, &comm->paths);
     enum tutti_status status = forced_check(comm);
+    if (status == TUTTI_OK && cuda)
+        status = sharing_check(comm, work->records);
     if (status != TUTTI_OK)
         return status;
     const char *why = NULL;
@@ -488,7 +497,7 @@ static enum tutti_status groups_open(struct tutti_comm *comm, struct workspace *
         .links = &links,
         .remote = remote_ranks(work->records, comm->rank, comm->world_size),
         .oversubscribed = comm->world_size > comm->cores,
-        .idle = cuda && place != CUDA_PLACE_PROXY && place != CUDA_PLACE_PHASED,
+        .idle = cuda && place != CUDA_PLACE_PROXY,
         .nonce = comm->nonce,
         .isa = comm->isa,
         .exchanger = exchanger,

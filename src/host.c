@@ -201,10 +201,9 @@ bool host_devices_overlap(const struct host_record *records, int size)
     return pair_find(records, size, false, &low, &high);
 }
 
-bool host_processes_overlap(const struct host_record *records, int size)
+bool host_processes_overlap(const struct host_record *records, int size, int *low, int *high)
 {
-    int low, high;
-    return pair_find(records, size, true, &low, &high);
+    return pair_find(records, size, true, low, high);
 }
 
 static enum tutti_status devices_compare(const struct host_record *records, int size)

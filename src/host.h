@@ -45,8 +45,8 @@ enum tutti_status host_records_compare(const struct host_record *records, int ra
 /* Whether a device is that of several ranks. */
 bool host_devices_overlap(const struct host_record *records, int size);
 
-/* Whether it is that of several processes. */
-bool host_processes_overlap(const struct host_record *records, int size);
+/* Whether a device is that of several processes; *low and *high are two ranks of such processes. */
+bool host_processes_overlap(const struct host_record *records, int size, int *low, int *high);
 
 /* How many processors the ranks have together. */
 int host_cores(const struct host_record *records, int size);

@@ -104,18 +104,14 @@ static struct cuda_launch launch_make(const struct cuda_group *group, const stru
     return launch;
 }
 
-/* In phases the hosts alone meet where it is a subset's, which has no number. */
 static enum tutti_status barrier_enqueue(struct cuda_group *group, struct cuda_launch *launch,
                                          const struct request *request, tutti_stream_t stream)
 {
     return cuda_enqueue(group, stream,
                         &(struct cuda_task){
                             .function = group->kernels.barrier,
-                            .phased = group->kernels.barrier_phased,
                             .blocks = 1,
                             .threads = CUDA_CLERKS,
-                            .launches = launch->subset == 0,
-                            .meetings = 1,
                             .launch = launch,
                             .request = request,
                         });
@@ -169,12 +165,6 @@ static enum tutti_status all_reduce(struct cuda_group *group, struct request *re
         .launch = &launch,
         .request = request,
     };
-    if (__builtin_expect(group->phased, 0)) {
-        task.phased = group->kernels.phased[choice->kernel][request->dtype];
-        task.launches =
-            cuda_choice_phases(choice, group->plan.size, request->dtype, request->bytes, blocks);
-        task.meetings = task.launches - 1;
-    }
     return cuda_enqueue(group, stream, &task);
 }
 

@@ -12,7 +12,6 @@
 namespace
 {
 
-template <bool PHASED = false>
 __device__ __forceinline__ void barrier_all(const cuda_launch &launch)
 {
     const int peer = threadIdx.x;
@@ -28,7 +27,7 @@ __device__ __forceinline__ void barrier_all(const cuda_launch &launch)
         operation_mark(launch, op);
     operation_advance(launch, op);
     operation_compare_former(launch, op.sequence);
-    if (PHASED || peer >= launch.size || peer == launch.rank)
+    if (peer >= launch.size || peer == launch.rank)
         return;
     uint64_t start_ns = 0;
     for (unsigned polls = 1;; polls++) {
@@ -126,11 +125,4 @@ extern "C" __global__ void __launch_bounds__(CUDA_CLERKS)
         barrier_subset(launch);
     else
         barrier_all(launch);
-}
-
-/* In phases the hosts wait for each other: this is what a device has to know of it. */
-extern "C" __global__ void __launch_bounds__(CUDA_CLERKS)
-    barrier_phased(const __grid_constant__ cuda_launch launch)
-{
-    barrier_all<true>(launch);
 }

@@ -36,8 +36,6 @@ int cuda_group_describe(const struct cuda_group *group, char *text, size_t size)
                                        : "on the device",
                 group->why, group->keep->arenas[group->launch.rank].bytes,
                 group->attributes ? "on" : "off");
-    if (group->phased)
-        text_append(text, size, &length, "kernels: in phases, for processes share a device\n");
     if (cuda_is_proxied(group)) {
         text_append(
             text, size, &length,

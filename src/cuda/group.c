@@ -216,8 +216,6 @@ static enum tutti_status prepare(struct cuda_group *group, const struct cuda_gro
     if (status == TUTTI_OK)
         status =
             cuda_kernels_load(group->driver, group->launch.size, group->staged, &group->kernels);
-    if (status == TUTTI_OK && group->phased)
-        status = cuda_kernels_load_phased(group->driver, &group->kernels);
     if (status == TUTTI_OK)
         status = plan_limit(group);
     if (status == TUTTI_OK)
@@ -347,8 +345,7 @@ static enum tutti_status begin(struct cuda_group *group, int64_t deadline)
     if (status != TUTTI_OK)
         return status;
     cuda_trail_begin(group);
-    status = cuda_watch_start(group);
-    return status == TUTTI_OK && group->phased ? cuda_proxy_open(group, 0) : status;
+    return cuda_watch_start(group);
 }
 
 /* See launch.h. */
@@ -388,7 +385,7 @@ static void devices_count(struct cuda_group *group, const struct cuda_group_conf
         group->sharing++;
         threads |= ~config->remote & UINT64_C(1) << r;
     }
-    if (group->sharing > 1 && !group->phased && config->place != CUDA_PLACE_PROXY)
+    if (group->sharing > 1 && config->place != CUDA_PLACE_PROXY)
         group->mates = threads;
 }
 
@@ -420,7 +417,6 @@ static enum tutti_status group_make(const struct cuda_group_config *config,
     made->staged = config->place == CUDA_PLACE_HOST;
     if (made->staged || config->place == CUDA_PLACE_PROXY)
         snprintf(made->why, sizeof made->why, "%s", config->why);
-    made->phased = config->place == CUDA_PLACE_PHASED;
     devices_count(made, config);
     made->launch.rank = config->rank;
     made->launch.size = config->size;
@@ -431,7 +427,7 @@ static enum tutti_status group_make(const struct cuda_group_config *config,
         .id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
         .value = {.programmaticStreamSerializationAllowed = 1},
     };
-    made->attributes = config->programmatic && !made->phased;
+    made->attributes = config->programmatic;
     *group = made;
     return TUTTI_OK;
 }
@@ -649,21 +645,6 @@ static enum tutti_status begun_read(struct cuda_group *group, uint64_t *begun)
     return TUTTI_OK;
 }
 
-/* In phases it is announced by the first of them, and a row has it from the last on. */
-static enum tutti_status announced_read(struct cuda_group *group, uint64_t *begun)
-{
-    const void *words;
-    const struct cuda_header *former;
-    enum tutti_status status = control_fetch(group, offsetof(struct cuda_control, former),
-                                             sizeof(((struct cuda_control *)0)->former), &words);
-    if (status != TUTTI_OK)
-        return status;
-    former = words;
-    *begun += former[0].sequence == (uint32_t)(*begun + 1) ||
-              former[1].sequence == (uint32_t)(*begun + 1);
-    return TUTTI_OK;
-}
-
 static enum tutti_status completed_read(struct cuda_group *group, uint64_t *completed)
 {
     struct tutti_fault fault;
@@ -674,8 +655,6 @@ static enum tutti_status completed_read(struct cuda_group *group, uint64_t *comp
         return TUTTI_OK;
     }
     enum tutti_status status = begun_read(group, &begun);
-    if (status == TUTTI_OK && group->phased)
-        status = announced_read(group, &begun);
     if (status == TUTTI_OK)
         status =
             control_fetch(group, offsetof(struct cuda_control, failed), sizeof(uint32_t), &failed);

@@ -38,7 +38,6 @@ void cuda_links(const struct cuda_device *devices, int size, int rank, int16_t *
 enum cuda_place {
     CUDA_PLACE_FOUND,  /* on the devices if all of them reach each other, else the host's memory */
     CUDA_PLACE_DEVICE, /* it is an error if they do not */
-    CUDA_PLACE_PHASED, /* likewise; kernels go in phases, for processes share a device */
     CUDA_PLACE_HOST,
     CUDA_PLACE_PROXY, /* there are none: a host thread stages all operations, see proxy.h */
 };

@@ -54,12 +54,11 @@ struct cuda_group {
     unsigned attributes; /* 0 or 1 */
     int64_t default_timeout_ms;
     struct cuda_device device;
-    int sharing;    /* how many ranks have this device */
-    uint64_t mates; /* ... as threads, which launch together, as bits; 0: nobody does */
-    bool staged;    /* arenas are the host's memory */
-    char why[320];  /* they are, or a host thread stages, in words */
-    bool phased;    /* eager kernels are in phases, between which the proxy meets others */
-    struct cuda_proxy *proxy; /* stages all, unless kernels are in phases; NULL: there is none */
+    int sharing;              /* how many ranks have this device */
+    uint64_t mates;           /* ... as threads, which launch together, as bits; 0: nobody does */
+    bool staged;              /* arenas are the host's memory */
+    char why[320];            /* they are, or a host thread stages, in words */
+    struct cuda_proxy *proxy; /* stages all operations; NULL: there is none */
 
     /* stream.c */
     CUstream last; /* of the last eager operation */
@@ -86,13 +85,10 @@ struct cuda_group {
     uint64_t looked_ns;        /* by a kernel's wait, as the watcher saw it last */
 };
 
-/* What an operation puts on a stream: one launch; or, where kernels are in phases and no graph is
- * captured, `launches` of another function, with a meeting of all ranks behind each, as many as
- * there are (none behind the last one of an all-reduce). */
+/* What an operation puts on a stream. */
 struct cuda_task {
-    CUfunction function, phased;
+    CUfunction function;
     unsigned blocks, threads;
-    unsigned launches, meetings;
     struct cuda_launch *launch;
     const struct request *request;
 };
@@ -100,7 +96,7 @@ struct cuda_task {
 /* Whether a host thread stages all, so that no kernel runs. */
 static inline bool cuda_is_proxied(const struct cuda_group *group)
 {
-    return group->proxy && !group->phased;
+    return group->proxy;
 }
 
 /* A time-out as kernels read it: UINT64_MAX never ends. */
@@ -156,9 +152,6 @@ enum tutti_status cuda_operand_check(struct cuda_group *group, const char *what,
  * of a subset, takes a number. */
 enum tutti_status cuda_enqueue(struct cuda_group *group, tutti_stream_t stream,
                                const struct cuda_task *task);
-/* proxy.c: the same of a task in phases, on a stream that is not captured. */
-enum tutti_status cuda_proxy_enqueue_phases(struct cuda_group *group, const struct cuda_task *task,
-                                            CUstream stream);
 /* stream.c: the launch alone. Returns CUDA. */
 enum tutti_status cuda_launch_on(struct cuda_group *group, CUstream stream, CUfunction function,
                                  const struct cuda_task *task);

@@ -233,21 +233,6 @@ enum tutti_status cuda_kernels_load(const struct cuda_driver *driver, int size, 
     return status;
 }
 
-enum tutti_status cuda_kernels_load_phased(const struct cuda_driver *driver,
-                                           struct cuda_kernels *kernels)
-{
-    enum tutti_status status = TUTTI_OK;
-    for (int kernel = 0; kernel < CUDA_KERNELS; kernel++)
-        for (int dtype = 0; dtype < TUTTI_DTYPE_COUNT && status == TUTTI_OK; dtype++)
-            if (kernel_exists(kernel, 0, false, (enum tutti_dtype)dtype, CUDA_ANY))
-                status =
-                    load_named(driver, kernel, kernel == CUDA_TWO_SHOT_PIPELINED,
-                               (enum tutti_dtype)dtype, "_phased", &kernels->phased[kernel][dtype]);
-    if (status == TUTTI_OK)
-        status = load_function(driver, BARRIER_ROW, "barrier_phased", &kernels->barrier_phased);
-    return status;
-}
-
 enum tutti_status cuda_kernel_load_symm(const struct cuda_driver *driver, CUfunction *function)
 {
     return load_function(driver, SYMM_ROW, "symm", function);

@@ -27,24 +27,17 @@ enum cuda_form { CUDA_ANY, CUDA_SUM, CUDA_SUM_ONCE, CUDA_FORMS };
  * ranks, for float32, float16 and bfloat16, and not by the links of a mesh or a ring; those of one
  * unit not where tiles or pieces go round: others are NULL. What is two_shot_pipelined of other
  * dtypes, and of all in the host's memory, is two_shot_tiles_DTYPE; the full-line kernels are not
- * for that memory. Those in phases (operation.cuh) are named KERNEL_DTYPE_phased and
- * "barrier_phased", and two_shot_pipelined there is two_shot_tiles of all dtypes. */
+ * for that memory. */
 struct cuda_kernels {
     CUfunction all_reduce[CUDA_KERNELS][TUTTI_DTYPE_COUNT][CUDA_FORMS];
     CUfunction barrier;
     CUfunction probe;
-    CUfunction phased[CUDA_KERNELS][TUTTI_DTYPE_COUNT];
-    CUfunction barrier_phased;
 };
 
-/* Those of a world size, of the current context, but for those in phases; `staged` are those for
- * the host's memory. Returns CUDA (with the device's capability, if no fatbin serves it),
- * NO_MEMORY. */
+/* Those of a world size, of the current context; `staged` are those for the host's memory. Returns
+ * CUDA (with the device's capability, if no fatbin serves it), NO_MEMORY. */
 enum tutti_status cuda_kernels_load(const struct cuda_driver *driver, int size, bool staged,
                                     struct cuda_kernels *kernels);
-/* Those in phases besides. Returns as above. */
-enum tutti_status cuda_kernels_load_phased(const struct cuda_driver *driver,
-                                           struct cuda_kernels *kernels);
 /* The same of the kernel of symmetric memory, and of the one of gates. */
 enum tutti_status cuda_kernel_load_symm(const struct cuda_driver *driver, CUfunction *function);
 enum tutti_status cuda_kernel_load_gate(const struct cuda_driver *driver, CUfunction *function);

@@ -50,8 +50,6 @@ struct cuda_launch {
     int32_t place; /* how many of the others come before it in the tree: launch_leaf() */
     struct cuda_mesh mesh;
     struct cuda_ring ring;
-    /* Of kernels in phases: which one this launch is, and how many the operation has. */
-    uint32_t phase, phases;
 };
 
 /* Which of ranks[] is put at leaf l of the tree. Where the size is a power of two, that is another

@@ -73,7 +73,7 @@ __device__ __forceinline__ unsigned char *lines_of(cuda_arena *arena, const oper
     return arena->flagged + ((half * CUDA_RANKS + source) * LINES + at) * CUDA_LINE;
 }
 
-template <typename D, bool PHASED>
+template <typename D>
 __device__ __forceinline__ void mesh_flagged(const cuda_launch &launch, const operation &op,
                                              const operands<D, 1> &user)
 {
@@ -82,14 +82,12 @@ __device__ __forceinline__ void mesh_flagged(const cuda_launch &launch, const op
     const int partner = launch.mesh.partner;
     const auto has_come = [&](const order_line &line) { return line.high == op.flag; };
 
-    for (unsigned at = worker_index(); phase_has<PHASED>(launch, 0) && at < units; at += step) {
+    for (unsigned at = worker_index(); at < units; at += step) {
         const unit<1> u = user.load(at);
 #pragma unroll
         for (int p = 1; p < QUAD; p++)
             order_store_line(lines_of(launch.peers[p], op, launch.rank, at), {u.word[0], op.flag});
     }
-    if (PHASED && launch.phase == 0)
-        return;
     for (unsigned at = worker_index(); at < units; at += step) {
         unit<1> x[QUAD];
         order_line line[QUAD], across;
@@ -103,12 +101,10 @@ __device__ __forceinline__ void mesh_flagged(const cuda_launch &launch, const op
             x[p] = {line[p].low};
         const partial<D, 1> own = fold<D>(launch, x);
 #pragma unroll
-        for (int i = 0; phase_has<PHASED>(launch, 1) && i < WIDER; i++)
+        for (int i = 0; i < WIDER; i++)
             order_store_line(
                 lines_of(launch.arenas[partner], op, launch.rank, (uint64_t)i * units + at),
                 {own.part[i].word[0], op.flag});
-        if (!phase_has<PHASED>(launch, 2))
-            continue;
 #pragma unroll
         for (int i = 0; i < WIDER; i++) {
             if (!operation_await_line(launch, op,
@@ -124,7 +120,7 @@ __device__ __forceinline__ void mesh_flagged(const cuda_launch &launch, const op
 /* ---- tiles ----------------------------------------------------------------------------------- */
 
 /* A rank's way through an operation; tiles are numbered by block. */
-template <typename D, bool PHASED> struct tiled {
+template <typename D> struct tiled {
     static constexpr int WIDER = partial<D, 2>::WIDER;
     static constexpr unsigned PLANES = QUAD - 1 + WIDER; /* of hop 2; hop 1 leaves some */
 
@@ -219,7 +215,6 @@ template <typename D, bool PHASED> struct tiled {
         return true;
     }
 
-    /* In phases what was folded is folded once more: the inputs are there until k + 3 is filled. */
     __device__ __forceinline__ bool cross_tile(unsigned k)
     {
         const uint64_t at = unit_of(0, k);
@@ -227,8 +222,6 @@ template <typename D, bool PHASED> struct tiled {
             return false;
         if (at < units) {
             partial<D, 2> theirs;
-            if (PHASED)
-                fold_unit(k, at);
 #pragma unroll
             for (int i = 0; i < WIDER; i++)
                 theirs.part[i] = read(1, k, QUAD - 1 + i);
@@ -253,12 +246,11 @@ template <typename D, bool PHASED> struct tiled {
         return true;
     }
 
-    /* A phase is a turn. */
     __device__ __forceinline__ void run()
     {
         if (tiles == 0)
             return;
-        for (unsigned turn = PHASED ? launch.phase : 0; turn < tiles + 3; turn++) {
+        for (unsigned turn = 0; turn < tiles + 3; turn++) {
             if (turn >= 3 && !collect_tile(turn - 3))
                 return;
             if (turn >= 2 && turn - 2 < tiles && !cross_tile(turn - 2))
@@ -267,20 +259,17 @@ template <typename D, bool PHASED> struct tiled {
                 return;
             if (turn < tiles)
                 fill_tile(turn);
-            if (PHASED)
-                return;
         }
     }
 };
 
-template <typename D, bool PHASED = false>
-__device__ __forceinline__ void mesh(const cuda_launch &launch)
+template <typename D> __device__ __forceinline__ void mesh(const cuda_launch &launch)
 {
     operation op;
     operation_begin(launch, op);
     if (is_clerk()) {
         if (operation_take(launch, op))
-            operation_clerk<PHASED>(launch, op);
+            operation_clerk(launch, op);
         return;
     }
     if (!operation_take(launch, op))
@@ -288,9 +277,9 @@ __device__ __forceinline__ void mesh(const cuda_launch &launch)
     order_block_arrive(ORDER_ROW);
     const operands<D, 1> user(launch);
     if (user.units() * partial<D, 1>::WIDER <= LINES)
-        mesh_flagged<D, PHASED>(launch, op, user);
+        mesh_flagged<D>(launch, op, user);
     else
-        tiled<D, PHASED>(launch, op).run();
+        tiled<D>(launch, op).run();
 }
 
 } // namespace
@@ -301,13 +290,5 @@ __device__ __forceinline__ void mesh(const cuda_launch &launch)
     {                                                                                              \
         mesh<dtype_##T>(launch);                                                                   \
     }
-#define KERNEL_PHASED(name, T, SUM_OF, suffix)                                                     \
-    extern "C" __global__ void __launch_bounds__(CUDA_THREADS, 1)                                  \
-        mesh_##name##_phased(const __grid_constant__ cuda_launch launch)                           \
-    {                                                                                              \
-        mesh<dtype_##T, true>(launch);                                                             \
-    }
 KERNELS_OF_FLOATS(KERNEL)
 KERNELS_OF_INTEGERS(KERNEL)
-KERNELS_OF_FLOATS(KERNEL_PHASED)
-KERNELS_OF_INTEGERS(KERNEL_PHASED)

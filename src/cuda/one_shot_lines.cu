@@ -10,7 +10,7 @@
 namespace
 {
 
-template <typename D, int SUM_OF, bool PHASED = false>
+template <typename D, int SUM_OF>
 __device__ __forceinline__ void one_shot_lines(const cuda_launch &launch)
 {
     constexpr int LEAVES = SUM_OF ? SUM_OF : CUDA_RANKS;
@@ -23,7 +23,7 @@ __device__ __forceinline__ void one_shot_lines(const cuda_launch &launch)
         operation_begin(launch, op);
         if (operation_take(launch, op)) {
             lines_take(&op.uses.low, units * (size - 1));
-            operation_clerk<PHASED>(launch, op);
+            operation_clerk(launch, op);
         }
         return;
     }
@@ -43,8 +43,7 @@ __device__ __forceinline__ void one_shot_lines(const cuda_launch &launch)
     /* 1. Push. */
     unit<2> u = kept;
     unsigned offset = buffer;
-    for (unsigned at = first; phase_has<PHASED>(launch, 0) && at < units;
-         offset += step * CUDA_LINE) {
+    for (unsigned at = first; at < units; offset += step * CUDA_LINE) {
         const order_line line = line_of(u);
 #pragma unroll
         for (int p = 1; p < LEAVES; p++)
@@ -55,10 +54,7 @@ __device__ __forceinline__ void one_shot_lines(const cuda_launch &launch)
             u = user.load(user.spot_of(at));
     }
     order_block_arrive(ORDER_ROW);
-    if (phase_has<PHASED>(launch, 0))
-        lines_empty(launch.own->one_shot[use.last], use.dirty);
-    if (!phase_has<PHASED>(launch, 1))
-        return;
+    lines_empty(launch.own->one_shot[use.last], use.dirty);
 
     /* 2. Collect, reduce, write. */
     u = kept;
@@ -135,13 +131,6 @@ __device__ __forceinline__ void one_shot_lines_once(const cuda_launch &launch)
     {                                                                                              \
         one_shot_lines_once<dtype_##T, SUM_OF>(launch);                                            \
     }
-#define KERNEL_PHASED(name, T, SUM_OF, suffix)                                                     \
-    extern "C" __global__ void __launch_bounds__(CUDA_THREADS)                                     \
-        one_shot_lines_##name##_phased(const __grid_constant__ cuda_launch launch)                 \
-    {                                                                                              \
-        one_shot_lines<dtype_##T, 0, true>(launch);                                                \
-    }
 KERNELS_OF_FLOATS(KERNEL)
-KERNELS_OF_FLOATS(KERNEL_PHASED)
 KERNELS_OF_SUMS(KERNEL)
 KERNELS_OF_SUMS(KERNEL_ONCE)

@@ -18,7 +18,7 @@
 namespace
 {
 
-template <typename D, int SUM_OF, bool PHASED = false>
+template <typename D, int SUM_OF>
 __device__ __forceinline__ void one_shot_ll(const cuda_launch &launch)
 {
     constexpr int LEAVES = SUM_OF ? SUM_OF : CUDA_RANKS;
@@ -31,7 +31,7 @@ __device__ __forceinline__ void one_shot_ll(const cuda_launch &launch)
     if (is_clerk()) {
         operation_begin(launch, op);
         if (operation_take(launch, op))
-            operation_clerk<PHASED>(launch, op);
+            operation_clerk(launch, op);
         return;
     }
     unsigned char *targets[LEAVES];
@@ -48,8 +48,7 @@ __device__ __forceinline__ void one_shot_ll(const cuda_launch &launch)
     /* 1. Push. */
     unit<1> u = kept;
     unsigned offset = half;
-    for (unsigned at = first; phase_has<PHASED>(launch, 0) && at < units;
-         offset += step * CUDA_LINE) {
+    for (unsigned at = first; at < units; offset += step * CUDA_LINE) {
 #pragma unroll
         for (int p = 1; p < LEAVES; p++)
             if (p < size)
@@ -59,8 +58,6 @@ __device__ __forceinline__ void one_shot_ll(const cuda_launch &launch)
             u = user.load(user.spot_of(at));
     }
     order_block_arrive(ORDER_ROW);
-    if (!phase_has<PHASED>(launch, 1))
-        return;
 
     /* 2. Collect, reduce, write. */
     u = kept;
@@ -145,15 +142,7 @@ __device__ __forceinline__ void one_shot_ll_once(const cuda_launch &launch)
     {                                                                                              \
         one_shot_ll_once<dtype_##T, SUM_OF>(launch);                                               \
     }
-#define KERNEL_PHASED(name, T, SUM_OF, suffix)                                                     \
-    extern "C" __global__ void __launch_bounds__(CUDA_THREADS)                                     \
-        one_shot_ll_##name##_phased(const __grid_constant__ cuda_launch launch)                    \
-    {                                                                                              \
-        one_shot_ll<dtype_##T, 0, true>(launch);                                                   \
-    }
 KERNELS_OF_FLOATS(KERNEL)
 KERNELS_OF_INTEGERS(KERNEL)
-KERNELS_OF_FLOATS(KERNEL_PHASED)
-KERNELS_OF_INTEGERS(KERNEL_PHASED)
 KERNELS_OF_SUMS(KERNEL)
 KERNELS_OF_SUMS(KERNEL_ONCE)

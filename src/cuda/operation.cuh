@@ -182,26 +182,6 @@ static __device__ __noinline__ uint64_t operation_keep_waiting(const cuda_launch
     return start_ns;
 }
 
-/* ---- phases ---------------------------------------------------------------------------------- */
-
-/*
- * Processes that share a device take turns on it, some milliseconds each, whoever works: a kernel
- * that waits there uses up its turn. So such ranks have kernels in phases: one launch does what can
- * be done at once, and the next one, of the same operation, comes when all ranks' have ended, by
- * which time all that it waits for is there. Other kernels do all phases in one launch.
- */
-template <bool PHASED>
-static __device__ __forceinline__ bool phase_has(const cuda_launch &launch, unsigned phase)
-{
-    return !PHASED || launch.phase == phase;
-}
-
-template <bool PHASED>
-static __device__ __forceinline__ bool phase_is_last(const cuda_launch &launch)
-{
-    return !PHASED || launch.phase + 1 == launch.phases;
-}
-
 /* ---- lines of peers -------------------------------------------------------------------------- */
 
 /* All peers, bit p for the p-th (launch.h). */
@@ -354,20 +334,18 @@ static __device__ __forceinline__ void operation_advance(const cuda_launch &laun
 
 /* The clerk's whole work; workers arrive at the block's barrier once they have read their row. The
  * trigger lets the next launch be brought to the cores: it waits for our end all the same. */
-template <bool PHASED = false>
 static __device__ __forceinline__ void operation_clerk(const cuda_launch &launch,
                                                        const operation &op)
 {
     order_grid_trigger();
-    if (blockIdx.x == 0 && phase_has<PHASED>(launch, 0)) {
+    if (blockIdx.x == 0) {
         operation_announce(launch, op);
         if (launch.marked)
             operation_mark(launch, op);
     }
     order_block_sync(ORDER_ROW);
-    if (phase_is_last<PHASED>(launch))
-        operation_advance(launch, op);
-    if (blockIdx.x == 0 && phase_has<PHASED>(launch, 0))
+    operation_advance(launch, op);
+    if (blockIdx.x == 0)
         operation_compare_former(launch, op.sequence);
 }
 

@@ -37,9 +37,8 @@ enum {
 struct operation {
     struct request request; /* send and recv are the device's */
     uint64_t subset;        /* of a barrier of some ranks */
-    uint64_t pieces;        /* or meetings */
-    uint64_t first;         /* how many were before its own */
-    bool meets;             /* kernels do the work, in phases, between which the hosts meet */
+    uint64_t pieces;
+    uint64_t first; /* how many were before its own */
 };
 
 struct cuda_proxy {
@@ -64,12 +63,6 @@ static uint64_t pieces_of(const struct request *request)
 {
     size_t pieces = (request->bytes + CUDA_PROXY_PIECE_BYTES - 1) / CUDA_PROXY_PIECE_BYTES;
     return pieces ? pieces : 1; /* a barrier is a piece without bytes */
-}
-
-/* Of all ranks, as bits. */
-static uint64_t everybody(const struct cpu_group *host)
-{
-    return (UINT64_C(1) << host->size) - 1;
 }
 
 static size_t piece_bytes(const struct request *request, uint64_t piece)
@@ -128,18 +121,6 @@ static enum tutti_algo algo_of(const struct cuda_proxy *proxy, enum tutti_algo a
     return bytes <= proxy->one_shot_bytes ? TUTTI_ALGO_ONE_SHOT : TUTTI_ALGO_TWO_SHOT;
 }
 
-/* Among the hosts: all behind a phase. The first one announces the operation. */
-static enum tutti_status meeting_run(struct cpu_group *host, const struct request *request,
-                                     uint64_t meeting)
-{
-    struct request again = *request;
-    if (meeting == 0)
-        return cpu_barrier(host, request);
-    host->mailed = false;
-    again.parameter = signature_hash(everybody(host));
-    return cpu_barrier_subset(host, everybody(host), &again);
-}
-
 /* Among the hosts. */
 static enum tutti_status piece_run(struct cuda_proxy *proxy, const struct operation *operation,
                                    uint64_t piece)
@@ -153,8 +134,8 @@ static enum tutti_status piece_run(struct cuda_proxy *proxy, const struct operat
     /* Relaxed: other threads read it for their reports. */
     if (piece == 0)
         order_store_relaxed_u64(&host->sequence, host->sequence + 1);
-    if (operation->meets || request.count == 0)
-        return meeting_run(host, &request, piece);
+    if (request.count == 0)
+        return cpu_barrier(host, &request);
     request.bytes = piece_bytes(&operation->request, piece);
     request.count = request.bytes / request.element_bytes;
     request.recv = proxy->page->slots[(operation->first + piece) % CUDA_PROXY_SLOTS];
@@ -274,7 +255,7 @@ enum tutti_status cuda_proxy_open(struct cuda_group *group, size_t one_shot_byte
         return error_set(TUTTI_ERR_DECLINED,
                          "processes share device %d, whose streams cannot wait for a word in "
                          "memory, as staging by a host thread needs: give each rank a device of "
-                         "its own, or force an algorithm of devices, such as two_shot",
+                         "its own, or have the ranks be threads of one process",
                          group->device.ordinal);
     enum tutti_status status = page_create(group, proxy);
     return status == TUTTI_OK ? cuda_watcher_start(&proxy->watcher) : status;
@@ -316,8 +297,7 @@ enum tutti_status cuda_proxy_algorithm(enum tutti_algo asked, enum tutti_algo *a
     return error_set(TUTTI_ERR_INVALID,
                      "algorithm %d (%s) does not serve a communicator that a host thread stages, "
                      "since processes share a device: expected none, one_shot, two_shot or "
-                     "host_staged; or force it in the options or TUTTI_ALGO when a communicator is "
-                     "created",
+                     "host_staged",
                      (int)asked, tutti_algo_name(asked));
 }
 
@@ -473,8 +453,8 @@ static enum tutti_status stream_check(const struct cuda_group *group, CUstream s
     return error_set(TUTTI_ERR_DECLINED,
                      "stream %p is being captured, and a host thread stages this communicator's "
                      "operations, since processes share a device: a replay would not reach it. "
-                     "Capture on a communicator that was created with a forced algorithm of "
-                     "devices (two_shot), or whose ranks share devices as threads of one process",
+                     "Capture on a communicator whose ranks have a device each, or share devices "
+                     "as threads of one process",
                      (void *)stream);
 }
 
@@ -528,56 +508,4 @@ enum tutti_status cuda_proxy_enqueue(struct cuda_group *group, uint64_t subset,
     status = enqueue(group, &operation, cuda_stream_of(stream));
     cuda_leave(group, pushed);
     return status;
-}
-
-/* ---- phases ---------------------------------------------------------------------------------- */
-
-/* Launches, and behind them meetings, as far as there are such. *begun once there is one, which
- * nothing takes back. */
-static enum tutti_status phases_enqueue(struct cuda_group *group, const struct operation *operation,
-                                        const struct cuda_task *task, CUstream stream, bool *begun)
-{
-    enum tutti_status status = TUTTI_OK;
-    task->launch->phases = task->launches;
-    for (unsigned phase = 0; phase < task->launches || phase < task->meetings; phase++) {
-        const uint64_t number = operation->first + phase + 1;
-        task->launch->phase = phase;
-        if (phase < task->launches) {
-            status = cuda_launch_on(group, stream, task->phased, task);
-            *begun |= status == TUTTI_OK;
-        }
-        if (status == TUTTI_OK && phase < task->meetings)
-            status = come_write(group, number, stream);
-        if (status == TUTTI_OK && phase == 0) {
-            publish(group->proxy, operation);
-            *begun = true;
-        }
-        if (status == TUTTI_OK && phase < task->meetings)
-            status = done_await(group, number, stream);
-        if (status != TUTTI_OK)
-            break;
-    }
-    return status;
-}
-
-enum tutti_status cuda_proxy_enqueue_phases(struct cuda_group *group, const struct cuda_task *task,
-                                            CUstream stream)
-{
-    const struct operation operation = {
-        .request = *task->request,
-        .subset = task->launch->subset,
-        .pieces = task->meetings,
-        .first = group->proxy->pieces,
-        .meets = true,
-    };
-    bool begun = false;
-    enum tutti_status status = room_await(group, task->request->timeout_ms);
-    if (status == TUTTI_OK)
-        status = cuda_eager_order(group, stream);
-    if (status != TUTTI_OK)
-        return status;
-    status = phases_enqueue(group, &operation, task, stream, &begun);
-    enum tutti_status noted = cuda_eager_note(group, stream);
-    status = status == TUTTI_OK ? noted : status;
-    return status == TUTTI_OK || !begun ? status : fail_half_way(group, status);
 }

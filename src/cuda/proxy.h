@@ -6,10 +6,6 @@
  * reduces it among the hosts of all ranks, by the CPU back end, and says that it is done; the
  * stream, which waits for that word without keeping the device busy, copies the result back.
  *
- * Where an algorithm of devices is forced kernels run there all the same, in phases
- * (operation.cuh), and the thread does but what is between two of them: once the stream says that a
- * phase has ended it meets the other ranks' threads, and lets the stream go on.
- *
  * A stream's wait for a word has no deadline. The thread is what ends it: whatever happens, it
  * writes a word that lets all waits pass, those of the future too. It ends only with the program or
  * with the communicator.

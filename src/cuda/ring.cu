@@ -34,7 +34,7 @@ __device__ __forceinline__ unit<2> read(const unsigned char *from)
 }
 
 /* A rank's way through an operation. */
-template <typename D, bool PHASED> struct course {
+template <typename D> struct course {
     static constexpr unsigned WIDER = partial<D, 2>::WIDER;
     static constexpr uint64_t ELEMENTS = operands<D, 2>::ELEMENTS;
 
@@ -169,42 +169,36 @@ template <typename D, bool PHASED> struct course {
             tally_tell(launch, op, 1, launch.ring.before, turn + 1);
     }
 
-    /* The first phase is the beginning, each other one a turn. */
     __device__ __forceinline__ void run() const
     {
         if (tiles == 0)
             return;
         const unsigned last = tiles + 2 * size - 3;
-        if (phase_has<PHASED>(launch, 0) && threadIdx.x - CUDA_CLERKS == 1)
+        if (threadIdx.x - CUDA_CLERKS == 1)
             tally_tell(launch, op, 1, launch.ring.before, 0);
-        if (PHASED && launch.phase == 0)
-            return;
-        for (unsigned turn = PHASED ? launch.phase - 1 : 0; turn <= last; turn++) {
+        for (unsigned turn = 0; turn <= last; turn++) {
             if (!turn_hear(turn))
                 return;
             turn_run(turn);
             if (turn < last)
                 turn_tell(turn);
-            if (PHASED)
-                return;
         }
     }
 };
 
-template <typename D, bool PHASED = false>
-__device__ __forceinline__ void ring(const cuda_launch &launch)
+template <typename D> __device__ __forceinline__ void ring(const cuda_launch &launch)
 {
     operation op;
     operation_begin(launch, op);
     if (is_clerk()) {
         if (operation_take(launch, op))
-            operation_clerk<PHASED>(launch, op);
+            operation_clerk(launch, op);
         return;
     }
     if (!operation_take(launch, op))
         return;
     order_block_arrive(ORDER_ROW);
-    course<D, PHASED>(launch, op).run();
+    course<D>(launch, op).run();
 }
 
 } // namespace
@@ -215,13 +209,5 @@ __device__ __forceinline__ void ring(const cuda_launch &launch)
     {                                                                                              \
         ring<dtype_##T>(launch);                                                                   \
     }
-#define KERNEL_PHASED(name, T, SUM_OF, suffix)                                                     \
-    extern "C" __global__ void __launch_bounds__(CUDA_THREADS)                                     \
-        ring_##name##_phased(const __grid_constant__ cuda_launch launch)                           \
-    {                                                                                              \
-        ring<dtype_##T, true>(launch);                                                             \
-    }
 KERNELS_OF_FLOATS(KERNEL)
 KERNELS_OF_INTEGERS(KERNEL)
-KERNELS_OF_FLOATS(KERNEL_PHASED)
-KERNELS_OF_INTEGERS(KERNEL_PHASED)

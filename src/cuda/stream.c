@@ -376,8 +376,6 @@ static enum tutti_status enqueue(struct cuda_group *group, CUstream stream,
     enum tutti_status status = cuda_capture_of(group->driver, stream, &id, &graph);
     if (status != TUTTI_OK)
         return status;
-    if (!id && group->phased)
-        return cuda_proxy_enqueue_phases(group, task, stream);
     if (!id)
         return eager_launch(group, stream, task);
     status = order_captured(group, stream, id, graph, &capture);

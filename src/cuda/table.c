@@ -1,11 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 #include "cuda/table.h"
 
-#include "cpu/reduce.h"
 #include "cuda/tiling.h"
-#include "dtype.h"
 #include "error.h"
-#include "ring_cut.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -332,46 +329,6 @@ unsigned cuda_choice_blocks(const struct cuda_choice *choice, int size, size_t b
     const size_t line = half ? CUDA_LINE / 2 : CUDA_LINE;
     const uint64_t units = parts_of(parts_of(bytes, line), parts), blocks = parts_of(units, each);
     return blocks < choice->blocks ? (unsigned)blocks : choice->blocks;
-}
-
-/* A beginning, and the turns of a block that has as many tiles as any. */
-static unsigned ring_phases(int size, unsigned wider, enum tutti_dtype dtype, size_t bytes,
-                            unsigned blocks)
-{
-    const uint64_t element = dtype_bytes(dtype), elements = CUDA_LINE / element;
-    const unsigned steps = 2 * (unsigned)size - 2;
-    const struct ring_cut cut =
-        ring_cut_make(bytes / element, (uint64_t)size, element, wider * element);
-    const uint64_t length = cut.last_first / (uint64_t)size + cut.last_chunk;
-    const unsigned tile = tiling_ring(tiling_ring_plane(steps, (unsigned)size - 1, wider));
-    return tiling_tiles(parts_of(length / elements, tile), 0, blocks) + steps + 1;
-}
-
-unsigned cuda_choice_phases(const struct cuda_choice *choice, int size, enum tutti_dtype dtype,
-                            size_t bytes, unsigned blocks)
-{
-    const unsigned wider = (unsigned)(reduce_partial_bytes(dtype) / dtype_bytes(dtype));
-    const uint64_t units = parts_of(bytes, CUDA_LINE);
-    uint64_t tiles;
-    switch ((enum cuda_kernel)choice->kernel) {
-    case CUDA_TWO_SHOT_PIPELINED:
-        tiles = parts_of(parts_of(units, (uint64_t)size), tiling_two_shot(size));
-        return tiling_tiles(tiles, 0, blocks) + 2;
-    case CUDA_HYBRID_CUBE_MESH:
-        if (parts_of(bytes, CUDA_LINE / 2) * wider <= TILING_MESH_LINES)
-            return 3;
-        tiles = parts_of(parts_of(units, TILING_QUAD), tiling_mesh(choice->threads, (int)wider));
-        return tiling_tiles(tiles, 0, blocks) + 3;
-    case CUDA_RING:
-        return ring_phases(size, wider, dtype, bytes, blocks);
-    case CUDA_TWO_SHOT_LINES:
-        return 3;
-    case CUDA_ONE_SHOT_LL:
-    case CUDA_ONE_SHOT_LINES:
-    case CUDA_KERNELS:
-        break;
-    }
-    return 2;
 }
 
 /* Between 2 H200 larger blocks of two-shot are 2 percent slower so, these 1 to 8 percent quicker.

@@ -96,10 +96,6 @@ uint64_t cuda_kernel_capacity(enum cuda_kernel kernel, int size);
 /* The grid of an operation of 1 or more bytes: as many blocks as have work, within the choice's. */
 unsigned cuda_choice_blocks(const struct cuda_choice *choice, int size, size_t bytes);
 
-/* In how many phases (operation.cuh) an operation of 1 or more bytes goes, on that grid. */
-unsigned cuda_choice_phases(const struct cuda_choice *choice, int size, enum tutti_dtype dtype,
-                            size_t bytes, unsigned blocks);
-
 /* Whether each of its threads has one unit at most, whole and aligned, and each rank as many as all
  * others: then a form of the kernel without loops serves. Ranks may differ in it. */
 bool cuda_choice_is_once(const struct cuda_choice *choice, int size, const void *send,

@@ -199,8 +199,7 @@ static __device__ __forceinline__ void tile_write(const cuda_launch &launch, con
     }
 }
 
-/* A phase is a turn. */
-template <typename D, bool PHASED = false>
+template <typename D>
 static __device__ __forceinline__ void two_shot_tiles(const cuda_launch &launch)
 {
     const int size = launch.size;
@@ -212,13 +211,13 @@ static __device__ __forceinline__ void two_shot_tiles(const cuda_launch &launch)
     operation_begin(launch, op);
     if (is_clerk()) {
         if (operation_take(launch, op))
-            operation_clerk<PHASED>(launch, op);
+            operation_clerk(launch, op);
         return;
     }
     if (!operation_take(launch, op))
         return;
     order_block_arrive(ORDER_ROW);
-    for (unsigned k = PHASED ? launch.phase : 0; k < plan.tiles + 2; k++) {
+    for (unsigned k = 0; k < plan.tiles + 2; k++) {
         if (k < plan.tiles) {
             tile_push(launch, user, plan, size, k);
             tile_tell(launch, op, 0, others, k);
@@ -234,8 +233,6 @@ static __device__ __forceinline__ void two_shot_tiles(const cuda_launch &launch)
                 return;
             tile_write(launch, op, user, plan, size, k - 2);
         }
-        if (PHASED)
-            return;
     }
 }
 

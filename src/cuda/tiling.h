@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * How the kernels that go by tiles cut an operation: the host, too, counts their turns, where it
- * launches them in phases. Tiles are of units of 16 bytes, whole warps of them. Compiles as C11 and
- * as CUDA.
+ * How the kernels that go by tiles cut an operation. Tiles are of units of 16 bytes, whole warps of
+ * them. Compiles as C11 and as CUDA: the host computes grids and the tests check the cut.
  */
 #ifndef TUTTI_CUDA_TILING_H
 #define TUTTI_CUDA_TILING_H

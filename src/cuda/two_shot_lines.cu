@@ -15,7 +15,7 @@
 namespace
 {
 
-template <typename D, int SUM_OF, bool PHASED = false>
+template <typename D, int SUM_OF>
 __device__ __forceinline__ void two_shot_lines(const cuda_launch &launch)
 {
     constexpr int LEAVES = SUM_OF ? SUM_OF : CUDA_RANKS;
@@ -29,7 +29,7 @@ __device__ __forceinline__ void two_shot_lines(const cuda_launch &launch)
         operation_begin(launch, op);
         if (operation_take(launch, op)) {
             lines_take(&op.uses.high, 2 * (size - 1) * chunk);
-            operation_clerk<PHASED>(launch, op);
+            operation_clerk(launch, op);
         }
         return;
     }
@@ -51,8 +51,7 @@ __device__ __forceinline__ void two_shot_lines(const cuda_launch &launch)
 
     /* 1. Push every chunk to its owner. */
     unsigned offset = buffer;
-    for (unsigned i = first; phase_has<PHASED>(launch, 0) && i < chunk;
-         offset += step * CUDA_LINE) {
+    for (unsigned i = first; i < chunk; offset += step * CUDA_LINE) {
         chunks_push(targets, offset, chunks, u);
         i += step;
         if (i < chunk) {
@@ -61,14 +60,12 @@ __device__ __forceinline__ void two_shot_lines(const cuda_launch &launch)
         }
     }
     order_block_arrive(ORDER_ROW);
-    if (phase_has<PHASED>(launch, 0))
-        lines_empty(launch.own->two_shot[use.last], use.dirty);
+    lines_empty(launch.own->two_shot[use.last], use.dirty);
 
     /* 2. Reduce the own chunk and push it to all. */
     const uint64_t own_chunk = launch.rank * chunk;
     offset = buffer + hop;
-    for (unsigned i = first; phase_has<PHASED>(launch, 1) && i < chunk && own_chunk + i < units;
-         offset += step * CUDA_LINE) {
+    for (unsigned i = first; i < chunk && own_chunk + i < units; offset += step * CUDA_LINE) {
         unit<2> x[LEAVES];
         if (!lines_await<true>(launch, op, slots + i * CUDA_LINE, stride, size, all_peers(size),
                                mine, x))
@@ -86,7 +83,7 @@ __device__ __forceinline__ void two_shot_lines(const cuda_launch &launch)
     }
 
     /* 3. Write the others' results. */
-    for (unsigned i = first; phase_has<PHASED>(launch, 2) && i < chunk; i += step)
+    for (unsigned i = first; i < chunk; i += step)
         if (!chunks_collect<true, LEAVES>(launch, op, user, chunk, slots + hop + i * CUDA_LINE,
                                           stride, size,
                                           chunks_of<LEAVES>(launch, user, chunk, size, i), i))
@@ -173,13 +170,6 @@ __device__ __forceinline__ void two_shot_lines_once(const cuda_launch &launch)
     {                                                                                              \
         two_shot_lines_once<dtype_##T, SUM_OF>(launch);                                            \
     }
-#define KERNEL_PHASED(name, T, SUM_OF, suffix)                                                     \
-    extern "C" __global__ void __launch_bounds__(CUDA_THREADS)                                     \
-        two_shot_lines_##name##_phased(const __grid_constant__ cuda_launch launch)                 \
-    {                                                                                              \
-        two_shot_lines<dtype_##T, 0, true>(launch);                                                \
-    }
 KERNELS_OF_FLOATS(KERNEL)
-KERNELS_OF_FLOATS(KERNEL_PHASED)
 KERNELS_OF_SUMS(KERNEL)
 KERNELS_OF_SUMS(KERNEL_ONCE)

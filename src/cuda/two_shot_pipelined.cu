@@ -172,13 +172,5 @@ KERNELS_OF_SUMS(KERNEL)
     {                                                                                              \
         two_shot_tiles<dtype_##T>(launch);                                                         \
     }
-#define KERNEL_PHASED(name, T, SUM_OF, suffix)                                                     \
-    extern "C" __global__ void __launch_bounds__(CUDA_THREADS)                                     \
-        two_shot_tiles_##name##_phased(const __grid_constant__ cuda_launch launch)                 \
-    {                                                                                              \
-        two_shot_tiles<dtype_##T, true>(launch);                                                   \
-    }
 KERNELS_OF_FLOATS(KERNEL_OF_TILES)
 KERNELS_OF_INTEGERS(KERNEL_OF_TILES)
-KERNELS_OF_FLOATS(KERNEL_PHASED)
-KERNELS_OF_INTEGERS(KERNEL_PHASED)

@@ -56,8 +56,8 @@ static bool carry(struct cuda_group *group)
     struct tutti_fault fault;
     uint64_t left, dead;
     const bool failed = cuda_fault_read(group, &fault);
-    /* Who has failed goes on telling for whom it waited. Of phases the proxy tells, who waits. */
-    if (!failed && !group->phased)
+    /* A rank that has failed goes on telling for whom it waited. */
+    if (!failed)
         cuda_trail_look(group);
     if (failed || cpu_group_look(host, host->rank, false, &fault)) {
         cpu_group_fail(host, &fault);

@@ -60,7 +60,6 @@ struct function {
     int resets; /* of the device: its context is that one */
     enum tutti_dtype dtype;
     bool barrier, probe, symm, gate;
-    bool phased;
     bool slow, wrong; /* as the environment asks for */
     bool loaded;
 };

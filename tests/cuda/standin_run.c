@@ -6,8 +6,7 @@
  * Turns count the pieces of all operations and are equal on all ranks. A rank copies each piece of
  * its input into its place in every peer's arena (in the region of the tiles), waits
  * for the peers' pieces in its own arena, reduces, writes, and tells each peer that its piece was
- * read, which is what the piece after the next one waits for. Kernels in phases announce the
- * operation in the first one, and do it in the last.
+ * read, which is what the piece after the next one waits for.
  */
 #include "standin_internal.h"
 
@@ -90,19 +89,12 @@ static const size_t dtype_sizes[TUTTI_DTYPE_COUNT] = {
 /* Any name that the library could ask for. */
 static bool known_function(const char *name, struct function *function)
 {
-    static const char *const suffixes[] = {"",
-                                           "_sum_2",
-                                           "_sum_3",
-                                           "_sum_4",
-                                           "_sum_8",
-                                           "_sum_2_once",
-                                           "_sum_3_once",
-                                           "_sum_4_once",
-                                           "_sum_8_once",
-                                           "_phased"};
+    static const char *const suffixes[] = {
+        "",           "_sum_2",      "_sum_3",      "_sum_4",
+        "_sum_8",     "_sum_2_once", "_sum_3_once", "_sum_4_once",
+        "_sum_8_once"};
     snprintf(function->name, sizeof function->name, "%s", name);
-    function->phased = strstr(name, "_phased") != NULL;
-    function->barrier = strcmp(name, "barrier") == 0 || strcmp(name, "barrier_phased") == 0;
+    function->barrier = strcmp(name, "barrier") == 0;
     function->symm = strcmp(name, "symm") == 0;
     function->probe = strcmp(name, "probe") == 0;
     function->gate = strcmp(name, "gate") == 0;
@@ -110,10 +102,7 @@ static bool known_function(const char *name, struct function *function)
         return true;
     for (int dtype = 0; dtype < TUTTI_DTYPE_COUNT; dtype++) {
         function->dtype = (enum tutti_dtype)dtype;
-        const size_t length = strlen(dtype_names[dtype]);
-        if (strncmp(name, "two_shot_tiles_", 15) == 0 &&
-            strncmp(name + 15, dtype_names[dtype], length) == 0 &&
-            (!name[15 + length] || strcmp(name + 15 + length, "_phased") == 0))
+        if (strncmp(name, "two_shot_tiles_", 15) == 0 && strcmp(name + 15, dtype_names[dtype]) == 0)
             return true;
     }
     for (size_t k = 0; k < sizeof kernel_names / sizeof *kernel_names; k++)
@@ -710,11 +699,7 @@ void standin_run(const struct function *function, const struct cuda_launch *laun
         order_store_relaxed_u64(&trail_of(&run)->wait.looked_ns, device_ns(now_ns()));
         return;
     }
-    if (!function->phased || launch->phase == 0)
-        begin(&run);
-    run.sequence = board_of(run.own)->sequence;
-    if (function->phased && (function->barrier || launch->phase + 1 < launch->phases))
-        return;
+    begin(&run);
     if (function->slow)
         nanosleep(&(struct timespec){.tv_nsec = 20000000}, NULL);
     if (function->barrier)

@@ -127,25 +127,6 @@ static void the_fatbins_have_what_is_looked_up(void **state)
         check_the_fatbins(size);
 }
 
-static void those_in_phases_are_loaded_besides(void **state)
-{
-    struct cuda_kernels kernels;
-    (void)state;
-    assert_int_equal(cuda_kernels_load(driver, 4, false, &kernels), TUTTI_OK);
-    assert_null(kernels.barrier_phased);
-    assert_int_equal(cuda_kernels_load_phased(driver, &kernels), TUTTI_OK);
-    assert_true(has_kernel("barrier", standin_function_name(kernels.barrier_phased)));
-    for (int kernel = 0; kernel < CUDA_KERNELS; kernel++)
-        for (int dtype = 0; dtype < TUTTI_DTYPE_COUNT; dtype++) {
-            CUfunction function = kernels.phased[kernel][dtype];
-            assert_true((function != NULL) ==
-                        (kernels.all_reduce[kernel][dtype][CUDA_ANY] != NULL));
-            if (function && !has_kernel(files[kernel], standin_function_name(function)))
-                fail_msg("%s.cu has no %s", files[kernel], standin_function_name(function));
-            assert_true(!function || strstr(standin_function_name(function), "_phased"));
-        }
-}
-
 static void those_alone_have_their_own(void **state)
 {
     (void)state;
@@ -248,7 +229,6 @@ int main(int argc, char **argv)
         cmocka_unit_test(other_devices_are_named),
         cmocka_unit_test(those_that_exist_are_loaded),
         cmocka_unit_test(the_fatbins_have_what_is_looked_up),
-        cmocka_unit_test(those_in_phases_are_loaded_besides),
         cmocka_unit_test(those_alone_have_their_own),
         cmocka_unit_test(nothing_is_loaded_again),
     };

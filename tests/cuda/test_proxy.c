@@ -1,10 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Processes that share a device, whose operations a host thread stages, or, where an algorithm of
- * devices is forced, kernels do in phases, between which that thread meets the others: results,
- * order, room, captures; ends of all kinds with operations under way; each call of the driver that
- * fails. Arguments: processes or threads, staged or phases. Threads tell each other that they are
- * processes.
+ * Processes that share a device, whose operations a host thread stages: results, order, room,
+ * captures; ends of all kinds with operations under way; each call of the driver that fails.
+ * Argument: processes or threads. Threads tell each other that they are processes.
  */
 #include "deadline.h"
 #include "host.h"
@@ -153,74 +151,6 @@ static int speaks(struct ranks *ranks, int rank, tutti_store_t *store)
     return 0;
 }
 
-/* What the rank has launched: the phases of so many operations, one by one, and nothing else. */
-static int launched(const struct rank *self, unsigned operations)
-{
-    enum { MOST = 512 };
-    struct ranks *ranks = self->ranks;
-    const int rank = self->rank;
-    struct standin_launch *launches = calloc(MOST, sizeof *launches);
-    const size_t count = standin_launches(launches, MOST);
-    unsigned next = 0, ended = 0;
-    bool phased = launches && count <= MOST;
-    for (size_t i = 0; i < count && phased; i++) {
-        const struct cuda_launch *launch = &launches[i].parameters;
-        if (launch->rank != rank)
-            continue;
-        phased = strstr(launches[i].name, "_phased") && launch->phase == next;
-        next = launch->phase + 1 < launch->phases ? next + 1 : 0;
-        ended += next == 0;
-    }
-    free(launches);
-    RANKS_CHECK(phased && next == 0 && ended == operations);
-    return 0;
-}
-
-/* Kernels run, and none waits but in a capture. */
-static int goes_by_phases(struct ranks *ranks, int rank, tutti_store_t *store)
-{
-    static const enum tutti_algo algos[] = {TUTTI_ALGO_ONE_SHOT, TUTTI_ALGO_TWO_SHOT,
-                                            TUTTI_ALGO_TWO_SHOT_PIPELINED};
-    enum { COUNTS = 3, ALGOS = sizeof algos / sizeof *algos };
-    static const int counts[COUNTS] = {1000, 0, 40000};
-    struct tutti_call_options options = {.struct_size = sizeof options};
-    struct rank self;
-    CUgraph graph;
-    CUgraphExec exec;
-    char text[4096];
-    int failed = open_rank(&self, ranks, rank, store);
-    if (failed)
-        return failed;
-    tutti_comm_describe(self.comm, text, sizeof text);
-    RANKS_CHECK(strstr(text, "kernels: in phases, for processes share a device\n"));
-    for (int i = 0; i < ALGOS * COUNTS; i++) {
-        const int count = counts[i % COUNTS];
-        options.algo = algos[i / COUNTS];
-        RANKS_CHECK(tutti_all_reduce_with(self.send, self.recv, (size_t)count, TUTTI_INT32,
-                                          TUTTI_SUM, self.comm, device_stream(self.a),
-                                          &options) == TUTTI_OK);
-        RANKS_CHECK(cuStreamSynchronize(self.a) == CUDA_SUCCESS && in_recv(&self, count));
-    }
-    failed = launched(&self, ALGOS * COUNTS);
-    if (failed)
-        return failed;
-    RANKS_CHECK(cuStreamBeginCapture_v2(self.a, CU_STREAM_CAPTURE_MODE_RELAXED) == CUDA_SUCCESS);
-    RANKS_CHECK(reduce(&self, self.recv, 10, self.a, 0) == TUTTI_OK);
-    RANKS_CHECK(tutti_barrier(self.comm, NULL, 0, device_stream(self.a)) == TUTTI_OK);
-    RANKS_CHECK(cuStreamEndCapture(self.a, &graph) == CUDA_SUCCESS);
-    RANKS_CHECK(cuGraphInstantiateWithFlags(&exec, graph, 0) == CUDA_SUCCESS);
-    for (int i = 0; i < 3; i++) {
-        RANKS_CHECK(cuGraphLaunch(exec, self.a) == CUDA_SUCCESS);
-        RANKS_CHECK(cuStreamSynchronize(self.a) == CUDA_SUCCESS && in_recv(&self, 10));
-        RANKS_CHECK(reduce(&self, self.recv, 20, self.b, 0) == TUTTI_OK);
-        RANKS_CHECK(cuStreamSynchronize(self.b) == CUDA_SUCCESS && in_recv(&self, 20));
-    }
-    RANKS_CHECK(cuGraphExecDestroy(exec) == CUDA_SUCCESS);
-    RANKS_CHECK(cuGraphDestroy(graph) == CUDA_SUCCESS);
-    close_rank(&self);
-    return 0;
-}
-
 /* Several pieces, some operations under way at once, barriers between them. */
 static int goes_by_pieces(struct ranks *ranks, int rank, tutti_store_t *store)
 {
@@ -331,7 +261,7 @@ static int refuses_captures(struct ranks *ranks, int rank, tutti_store_t *store)
                 CUDA_SUCCESS);
     RANKS_CHECK(reduce(&self, self.recv, 10, self.a, 0) == TUTTI_ERR_DECLINED);
     RANKS_CHECK(strstr(tutti_last_error(), "host thread") &&
-                strstr(tutti_last_error(), "two_shot") && strstr(tutti_last_error(), "threads"));
+                strstr(tutti_last_error(), "threads of one process"));
     RANKS_CHECK(tutti_barrier(self.comm, NULL, 0, device_stream(self.a)) == TUTTI_ERR_DECLINED);
     RANKS_CHECK(reduce(&self, self.recv, 10, self.b, 0) == TUTTI_OK); /* beside it */
     RANKS_CHECK(cuStreamEndCapture(self.a, &graph) == CUDA_SUCCESS);
@@ -493,9 +423,7 @@ static int forks(struct ranks *ranks, int rank, tutti_store_t *store)
 
 /* ---- every call fails in turn ---------------------------------------------------------------- */
 
-/* Not those with which the end asks what still runs: it keeps all memory if they fail. The first
- * ones are not those of phases alone, which other tests have. */
-enum { CALLS_OF_ALL = 6 };
+/* Not those with which the end asks what still runs: it keeps all memory if they fail. */
 static const char *const calls[] = {
     "cuMemHostGetDevicePointer",
     "cuStreamCreateWithPriority",
@@ -508,7 +436,6 @@ static const char *const calls[] = {
     "cuStreamWaitEvent",
     "cuStreamWriteValue64",
     "cuStreamWaitValue64",
-    "cuLaunchKernelEx",
 };
 
 static CUstream streams[2][2];
@@ -555,17 +482,16 @@ static size_t left_besides(void)
     return device_left() - 4;
 }
 
-static int fail_in_turn(bool phases)
+static int fail_in_turn(void)
 {
-    const size_t first = phases ? CALLS_OF_ALL : 0;
     CHECK(device_enter(0));
     for (int i = 0; i < 4; i++)
         CHECK(cuStreamCreateWithPriority(&streams[i / 2][i % 2], CU_STREAM_NON_BLOCKING, 0) ==
               CUDA_SUCCESS);
     int failed = turns_run(&(struct turns){.once = reduce_once,
                                            .shared_bytes = sizeof(struct turns_outcome),
-                                           .calls = calls + first,
-                                           .count = sizeof calls / sizeof *calls - first,
+                                           .calls = calls,
+                                           .count = sizeof calls / sizeof *calls,
                                            .doubling = true,
                                            .left = left_besides});
     for (int i = 0; i < 4; i++)
@@ -581,35 +507,30 @@ int main(int argc, char **argv)
         const char *name;
         ranks_fn *fn;
         bool processes; /* only */
-        enum { BOTH, STAGED, PHASES } way;
         uint64_t expendable;
     } parts[] = {
-        {"speaks", speaks, false, STAGED, 0},
-        {"goes by phases", goes_by_phases, false, PHASES, 0},
-        {"goes by pieces", goes_by_pieces, false, BOTH, 0},
-        {"goes by rows", goes_by_rows, false, STAGED, 0},
-        {"keeps order", keeps_order, false, BOTH, 0},
-        {"does many", does_many, false, BOTH, 0},
-        {"has no room", has_no_room, false, BOTH, 0},
-        {"refuses captures", refuses_captures, false, STAGED, 0},
-        {"leaves", leaves, false, BOTH, 0},
-        {"aborts", aborts, false, BOTH, 0},
-        {"dies", dies, true, BOTH, 2},
-        {"exits", exits, true, BOTH, 0},
-        {"forks", forks, true, BOTH, 0},
+        {"speaks", speaks, false, 0},
+        {"goes by pieces", goes_by_pieces, false, 0},
+        {"goes by rows", goes_by_rows, false, 0},
+        {"keeps order", keeps_order, false, 0},
+        {"does many", does_many, false, 0},
+        {"has no room", has_no_room, false, 0},
+        {"refuses captures", refuses_captures, false, 0},
+        {"leaves", leaves, false, 0},
+        {"aborts", aborts, false, 0},
+        {"dies", dies, true, 2},
+        {"exits", exits, true, 0},
+        {"forks", forks, true, 0},
     };
     int failures = 0;
-    if (argc != 3)
+    if (argc != 2)
         return 2;
     const bool threads = strcmp(argv[1], "threads") == 0;
-    const bool phases = strcmp(argv[2], "phases") == 0;
-    if (phases)
-        setenv("TUTTI_ALGO", "two_shot", 1);
     device_setup();
     setenv("TUTTI_STANDIN_DEVICES", "1", 1);
     setenv("TUTTI_ALLOW_OVERLAPPING_DEVICES", "1", 1);
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
-        if ((threads && parts[i].processes) || parts[i].way == (phases ? STAGED : PHASES))
+        if (threads && parts[i].processes)
             continue;
         for (int size = 2; size <= 3; size++) {
             standin_forget();
@@ -625,6 +546,6 @@ int main(int argc, char **argv)
         }
     }
     if (threads)
-        failures += fail_in_turn(phases);
+        failures += fail_in_turn();
     return failures ? 1 : 0;
 }

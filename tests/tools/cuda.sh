@@ -155,14 +155,15 @@ out 'result: ok'
 out 'algo ring'
 status 0 env TUTTI_FORCE_FULLY_CONNECTED=1 TUTTI_ALGO=ring "$tutti" bench "${quick[@]}" -n 3
 rows 3 13
-# Forced, an algorithm of devices is what is planned; a trial that fails is said, and fails.
+# A forced algorithm of devices is what is planned for threads, and refused to processes; a trial that fails is said.
 status 0 env TUTTI_STANDIN_DEVICES=1 TUTTI_ALLOW_OVERLAPPING_DEVICES=1 TUTTI_ALGO=two_shot "$tutti" info \
     --plan --json -n 2
 python3 - "$work/out" <<'PYTHON' || complain "forced plan of ranks that share a device"
 import json, sys
-for one in json.load(open(sys.argv[1]))["cuda"]["shared_device"]:
-    assert one["result"] == "ok" and one["describe"]["arena"] == "on the device", one
-    assert {choice["algo"] for choice in one["choices"]} == {"two_shot_lines", "two_shot_pipelined"}
+threads, processes = json.load(open(sys.argv[1]))["cuda"]["shared_device"]
+assert threads["result"] == "ok" and threads["describe"]["arena"] == "on the device", threads
+assert {choice["algo"] for choice in threads["choices"]} == {"two_shot_lines", "two_shot_pipelined"}
+assert "two_shot" in processes["result"] and "force none or host_staged" in processes["result"], processes
 PYTHON
 status 1 env TUTTI_STANDIN_DEVICES=1 TUTTI_ALLOW_OVERLAPPING_DEVICES=1 \
     TUTTI_STANDIN_FAIL=cuStreamWriteValue64:1 "$tutti" info --plan -n 2

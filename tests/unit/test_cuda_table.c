@@ -178,46 +178,6 @@ static void test_grid(void **state)
     assert_int_equal(cuda_choice_blocks(&ring, 8, (size_t)1 << 40), 128);
 }
 
-/* The blocks that an operation has, too. */
-static unsigned phases(const struct cuda_choice *choice, int size, enum tutti_dtype dtype,
-                       size_t bytes)
-{
-    return cuda_choice_phases(choice, size, dtype, bytes, cuda_choice_blocks(choice, size, bytes));
-}
-
-/* A hop, or a turn of the block that has most tiles, each. */
-static void test_phases(void **state)
-{
-    const struct cuda_choice ll = {CUDA_ONE_SHOT_LL, 1, 64, 512};
-    const struct cuda_choice lines = {CUDA_ONE_SHOT_LINES, 1, 128, 512};
-    const struct cuda_choice two = {CUDA_TWO_SHOT_LINES, 1, 128, 512};
-    const struct cuda_choice tiles = {CUDA_TWO_SHOT_PIPELINED, 1, 512, 128};
-    const struct cuda_choice mesh = {CUDA_HYBRID_CUBE_MESH, 1, 192, 128};
-    const struct cuda_choice ring = {CUDA_RING, 1, 512, 128};
-    (void)state;
-    assert_int_equal(phases(&ll, 8, TUTTI_INT8, 1), 2);
-    assert_int_equal(phases(&lines, 4, TUTTI_FLOAT32, 1 << 20), 2);
-    assert_int_equal(phases(&two, 3, TUTTI_FLOAT16, 100000), 3);
-    /* 192 units a tile; 16 MiB are 1366 of them a chunk, 11 the first of 128 blocks */
-    assert_int_equal(phases(&tiles, 4, TUTTI_FLOAT32, 1), 3);
-    assert_int_equal(phases(&tiles, 4, TUTTI_FLOAT32, 16 << 20), 11 + 2);
-    assert_int_equal(cuda_choice_phases(&tiles, 4, TUTTI_FLOAT32, 4 * 192 * 16 * 9, 9), 1 + 2);
-    assert_int_equal(cuda_choice_phases(&tiles, 4, TUTTI_FLOAT32, 4 * 192 * 16 * 9 + 4, 9), 2 + 2);
-    /* Two hops as far as flagged lines of partial results go, then 192 units a tile, or 160 */
-    assert_int_equal(phases(&mesh, 8, TUTTI_FLOAT32, 65536), 3);
-    assert_int_equal(phases(&mesh, 8, TUTTI_FLOAT32, 65536 + 4), 1 + 3);
-    assert_int_equal(phases(&mesh, 8, TUTTI_BFLOAT16, 32768), 3);
-    assert_int_equal(phases(&mesh, 8, TUTTI_BFLOAT16, 32768 + 2), 1 + 3);
-    assert_int_equal(cuda_choice_phases(&mesh, 8, TUTTI_FLOAT32, 1 << 20, 10), 9 + 3);
-    assert_int_equal(cuda_choice_phases(&mesh, 8, TUTTI_FLOAT32, 4 * 192 * 16 * 10, 10), 1 + 3);
-    assert_int_equal(cuda_choice_phases(&mesh, 8, TUTTI_FLOAT16, 4 * 192 * 16 * 10, 10), 2 + 3);
-    /* A beginning, 2 x 7 + 1 steps of the first tile; 64 units a tile, 8192 a chunk of 1 MiB */
-    assert_int_equal(phases(&ring, 8, TUTTI_FLOAT32, 4), 1 + 15);
-    assert_int_equal(cuda_choice_phases(&ring, 8, TUTTI_FLOAT32, 1 << 20, 128), 1 + 15);
-    assert_int_equal(cuda_choice_phases(&ring, 8, TUTTI_FLOAT32, 1 << 20, 64), 1 + 16);
-    assert_int_equal(phases(&ring, 2, TUTTI_UINT64, 8), 1 + 3);
-}
-
 /* ---- the file -------------------------------------------------------------------------------- */
 
 static enum tutti_status parse(const char *text)
@@ -403,11 +363,11 @@ static void test_paths(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_built_in), cmocka_unit_test(test_choice),
-        cmocka_unit_test(test_forced),   cmocka_unit_test(test_family),
-        cmocka_unit_test(test_grid),     cmocka_unit_test(test_phases),
-        cmocka_unit_test(test_file),     cmocka_unit_test(test_file_wrong),
-        cmocka_unit_test(test_paths),    cmocka_unit_test(test_too_large),
+        cmocka_unit_test(test_built_in),   cmocka_unit_test(test_choice),
+        cmocka_unit_test(test_forced),     cmocka_unit_test(test_family),
+        cmocka_unit_test(test_grid),       cmocka_unit_test(test_file),
+        cmocka_unit_test(test_file_wrong), cmocka_unit_test(test_paths),
+        cmocka_unit_test(test_too_large),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
