@@ -107,7 +107,7 @@ static void list_kernels(struct size *size, int ranks, const struct tune_choice 
 /* The likely ones first, as time may run out. */
 static void list_candidates(struct size *size, int ranks, bool quick)
 {
-    static const int threads[] = {64, 128, 512, 256, 32}, blocks[] = {512, 128, 64, 32};
+    static const int threads[] = {64, 128, 480, 256, 32}, blocks[] = {512, 128, 64, 32};
     const int smallest = quick ? 64 : 32;
     for (int grid = 0; grid < (quick ? 1 : 4); grid++)
         for (int units = 1; units <= (quick ? 1 : 2); units++)

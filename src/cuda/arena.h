@@ -20,9 +20,10 @@
 enum {
     CUDA_ARENA_VERSION = 3,
     CUDA_RANKS = 8,
-    CUDA_BLOCKS = 512,                    /* the most of a launch */
-    CUDA_CLERKS = 32,                     /* of the threads of a block: operation.cuh */
-    CUDA_THREADS = 512 + 32,              /* the most of a block */
+    CUDA_BLOCKS = 512,  /* the most of a launch */
+    CUDA_CLERKS = 32,   /* of the threads of a block: operation.cuh */
+    CUDA_WORKERS = 480, /* the most of a block: the other threads */
+    CUDA_THREADS = CUDA_WORKERS + CUDA_CLERKS,
     CUDA_LINE = 16,                       /* bytes: one store, one poll */
     CUDA_PROBE_THREADS = 32 * CUDA_RANKS, /* a warp a peer, a line a thread */
     CUDA_HALVES = 2,                      /* of the flagged region, by parity of the sequence */

@@ -267,13 +267,12 @@ template <typename D> __device__ __forceinline__ void mesh(const cuda_launch &la
 {
     operation op;
     operation_begin(launch, op);
+    if (!operation_take_together(launch, op))
+        return;
     if (is_clerk()) {
-        if (operation_take(launch, op))
-            operation_clerk(launch, op);
+        operation_clerk(launch, op);
         return;
     }
-    if (!operation_take(launch, op))
-        return;
     order_block_arrive(ORDER_ROW);
     const operands<D, 1> user(launch);
     if (user.units() * partial<D, 1>::WIDER <= LINES)
@@ -285,8 +284,8 @@ template <typename D> __device__ __forceinline__ void mesh(const cuda_launch &la
 } // namespace
 
 #define KERNEL(name, T, SUM_OF, suffix)                                                            \
-    extern "C" __global__ void __launch_bounds__(CUDA_THREADS, 1)                                  \
-        mesh_##name##suffix(const __grid_constant__ cuda_launch launch)                            \
+    extern "C" __global__ void BOUNDS mesh_##name##suffix(                                         \
+        const __grid_constant__ cuda_launch launch)                                                \
     {                                                                                              \
         mesh<dtype_##T>(launch);                                                                   \
     }

@@ -131,14 +131,14 @@ __device__ __forceinline__ void one_shot_ll_once(const cuda_launch &launch)
 } // namespace
 
 #define KERNEL(name, T, SUM_OF, suffix)                                                            \
-    extern "C" __global__ void __launch_bounds__(CUDA_THREADS, 1)                                  \
-        one_shot_ll_##name##suffix(const __grid_constant__ cuda_launch launch)                     \
+    extern "C" __global__ void BOUNDS one_shot_ll_##name##suffix(                                  \
+        const __grid_constant__ cuda_launch launch)                                                \
     {                                                                                              \
         one_shot_ll<dtype_##T, SUM_OF>(launch);                                                    \
     }
 #define KERNEL_ONCE(name, T, SUM_OF, suffix)                                                       \
-    extern "C" __global__ void __launch_bounds__(CUDA_THREADS)                                     \
-        one_shot_ll_##name##suffix##_once(const __grid_constant__ cuda_launch launch)              \
+    extern "C" __global__ void BOUNDS one_shot_ll_##name##suffix##_once(                           \
+        const __grid_constant__ cuda_launch launch)                                                \
     {                                                                                              \
         one_shot_ll_once<dtype_##T, SUM_OF>(launch);                                               \
     }

@@ -30,6 +30,13 @@ static __device__ __forceinline__ bool is_clerk(void)
     return threadIdx.x < CUDA_CLERKS;
 }
 
+/* What a kernel is compiled for: one block of the most threads a multiprocessor, so that up to 128
+ * registers a thread keep all that it needs. BOUNDS_ANY is for the forms of any op of the kernels
+ * in lines: with more registers the grids of their sums, which are limited by what fits of any
+ * form, would be smaller. */
+#define BOUNDS     __launch_bounds__(CUDA_THREADS, 1)
+#define BOUNDS_ANY __maxnreg__(96)
+
 /* Workers of the launch are numbered through. */
 static __device__ __forceinline__ unsigned worker_index(void)
 {
@@ -69,6 +76,18 @@ static __device__ __forceinline__ bool operation_take(const cuda_launch &launch,
     if (!is_clerk())
         order_block_arrive(ORDER_ROW);
     return false;
+}
+
+/* The same in kernels whose threads wait for each other in barriers of the block. A barrier has no
+ * deadline, and row.failed may be set between the reads of two warps: if each warp decided by what
+ * it read, some would leave, and the others would wait for them for ever. So the block decides,
+ * once. All its threads call this. If it is false all of them leave, the clerk too. */
+static __device__ __forceinline__ bool operation_take_together(const cuda_launch &launch,
+                                                               operation &op)
+{
+    op.sequence = op.words.low + 1;
+    op.flag = op.sequence << 16 | launch.tag;
+    return order_block_all(op.words.high == 0);
 }
 
 /* ---- failure --------------------------------------------------------------------------------- */
@@ -215,19 +234,21 @@ operation_targets(const cuda_launch &launch, int size, uint64_t region, uint64_t
 
 /* Polls until the lines of the wanted peers have come, which `has_come` tells from one that has
  * not. `slots` is the line of the first source, sources are `stride` bytes apart. Nothing but loads
- * and comparing in the loop: what it takes beyond a load's latency delays every line. So a peer
- * that is not wanted has the line of one that is. */
+ * and comparing in the loop: what it takes beyond a load's latency delays every line. So of few
+ * peers all addresses are there before the loop, and a peer that is not wanted has the line of one
+ * that is. Many addresses would not stay in registers: those are computed at each poll. */
 template <bool PACKED, int LEAVES, typename HAS_COME>
 static __device__ __forceinline__ bool
 operation_await(const cuda_launch &launch, const operation &op, const unsigned char *slots,
                 uint64_t stride, int size, unsigned wanted, order_line (&line)[LEAVES],
                 HAS_COME has_come)
 {
+    constexpr bool MANY = LEAVES > 4;
     const unsigned char *slot[LEAVES];
     const int any = __ffs(wanted) - 1;
     uint64_t start_ns = 0;
 #pragma unroll
-    for (int p = 1; p < LEAVES; p++) {
+    for (int p = 1; p < LEAVES && !MANY; p++) {
         slot[p] =
             slots + place_of<PACKED>(launch.ranks[wanted >> p & 1 ? p : any], launch.rank) * stride;
         order_ready(slot[p]);
@@ -235,20 +256,24 @@ operation_await(const cuda_launch &launch, const operation &op, const unsigned c
     for (unsigned polls = 1;; polls++) {
         bool all = true;
 #pragma unroll
-        for (int p = 1; p < LEAVES; p++)
-            line[p] = order_load_line_if(p < size, slot[p]);
+        for (int p = 1; p < LEAVES; p++) {
+            if (MANY)
+                slot[p] = slots + (uint64_t)place_of<PACKED>(launch.ranks[p], launch.rank) *
+                                      (uint32_t)stride;
+            line[p] = order_load_line_if(MANY ? wanted >> p & 1 : p < size, slot[p]);
+        }
 #pragma unroll
         for (int p = 1; p < LEAVES; p++)
-            all &= p >= size || has_come(line[p]);
+            all &= !(MANY ? wanted >> p & 1 : p < size) || has_come(line[p]);
         if (all)
             return true;
         if (polls % 1024 == 0) {
-            int missing = any;
+            int missing = launch.ranks[any];
 #pragma unroll
             for (int p = 1; p < LEAVES; p++)
                 if (wanted >> p & 1 && !has_come(line[p]))
-                    missing = p;
-            start_ns = operation_keep_waiting(launch, op.sequence, launch.ranks[missing], start_ns);
+                    missing = launch.ranks[p];
+            start_ns = operation_keep_waiting(launch, op.sequence, missing, start_ns);
             if (start_ns == 0)
                 return false;
         }

@@ -93,7 +93,7 @@ static __device__ __forceinline__ void order_store_u32(uint32_t *to, uint32_t va
 }
 
 /* Barriers of the block on which only those who sync wait. */
-enum { ORDER_ROW = 1, ORDER_WORKERS, ORDER_EMPTIED, ORDER_FENCED };
+enum { ORDER_ROW = 1, ORDER_WORKERS, ORDER_EMPTIED, ORDER_FENCED, ORDER_TAKEN };
 
 static __device__ __forceinline__ void order_block_arrive(int barrier)
 {
@@ -113,6 +113,18 @@ static __device__ __forceinline__ bool order_workers_all(bool well)
                  "selp.s32 %0, 1, 0, p; }"
                  : "=r"(all)
                  : "r"((int)well), "r"(blockDim.x - 32)
+                 : "memory");
+    return all;
+}
+
+/* A barrier of the whole block: all hear whether all are well. */
+static __device__ __forceinline__ bool order_block_all(bool well)
+{
+    int all;
+    asm volatile("{ .reg .pred p; setp.ne.u32 p, %1, 0; barrier.cta.red.and.pred p, 5, %2, p;"
+                 "selp.s32 %0, 1, 0, p; }"
+                 : "=r"(all)
+                 : "r"((int)well), "r"(blockDim.x)
                  : "memory");
     return all;
 }

@@ -209,13 +209,12 @@ static __device__ __forceinline__ void two_shot_tiles(const cuda_launch &launch)
 
     operation op;
     operation_begin(launch, op);
+    if (!operation_take_together(launch, op))
+        return;
     if (is_clerk()) {
-        if (operation_take(launch, op))
-            operation_clerk(launch, op);
+        operation_clerk(launch, op);
         return;
     }
-    if (!operation_take(launch, op))
-        return;
     order_block_arrive(ORDER_ROW);
     for (unsigned k = 0; k < plan.tiles + 2; k++) {
         if (k < plan.tiles) {

@@ -84,7 +84,9 @@ static const char *row_read(char *words[WORDS + 1], int count, struct cuda_table
                "two_shot_pipelined";
     bool pipelined = row->choice.kernel == CUDA_TWO_SHOT_PIPELINED;
     if (!number_read(words[8], 32, 512, &threads) || threads % 32)
-        return "threads: expected a multiple of 32 up to 512";
+        return "threads: expected a multiple of 32 up to 480 (512, of older files, is read as 480)";
+    if (threads > CUDA_WORKERS)
+        threads = CUDA_WORKERS;
     if (!number_read(words[10], 1, pipelined ? CUDA_TILE_BLOCKS : CUDA_BLOCKS, &blocks))
         return "blocks: expected 1 to 1024 (two_shot_pipelined: 128)";
     if (!number_read(words[12], 1, 64, &units))

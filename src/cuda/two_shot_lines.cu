@@ -153,23 +153,30 @@ __device__ __forceinline__ void two_shot_lines_once(const cuda_launch &launch)
         return;
 #pragma unroll
     for (int p = 1; p < SUM_OF; p++)
-        user.store_at_once(offsets[p], x[p]);
+        user.store_at_once(SUM_OF > 4 ? (launch.ranks[p] * chunk + at) * CUDA_LINE : offsets[p],
+                           x[p]);
 }
 
 } // namespace
 
+#define KERNEL_ANY(name, T, SUM_OF, suffix)                                                        \
+    extern "C" __global__ void BOUNDS_ANY two_shot_lines_##name##suffix(                           \
+        const __grid_constant__ cuda_launch launch)                                                \
+    {                                                                                              \
+        two_shot_lines<dtype_##T, SUM_OF>(launch);                                                 \
+    }
 #define KERNEL(name, T, SUM_OF, suffix)                                                            \
-    extern "C" __global__ void __launch_bounds__(CUDA_THREADS)                                     \
-        two_shot_lines_##name##suffix(const __grid_constant__ cuda_launch launch)                  \
+    extern "C" __global__ void BOUNDS two_shot_lines_##name##suffix(                               \
+        const __grid_constant__ cuda_launch launch)                                                \
     {                                                                                              \
         two_shot_lines<dtype_##T, SUM_OF>(launch);                                                 \
     }
 #define KERNEL_ONCE(name, T, SUM_OF, suffix)                                                       \
-    extern "C" __global__ void __launch_bounds__(CUDA_THREADS)                                     \
-        two_shot_lines_##name##suffix##_once(const __grid_constant__ cuda_launch launch)           \
+    extern "C" __global__ void BOUNDS two_shot_lines_##name##suffix##_once(                        \
+        const __grid_constant__ cuda_launch launch)                                                \
     {                                                                                              \
         two_shot_lines_once<dtype_##T, SUM_OF>(launch);                                            \
     }
-KERNELS_OF_FLOATS(KERNEL)
+KERNELS_OF_FLOATS(KERNEL_ANY)
 KERNELS_OF_SUMS(KERNEL)
 KERNELS_OF_SUMS(KERNEL_ONCE)

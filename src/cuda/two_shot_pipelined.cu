@@ -25,6 +25,48 @@
 namespace
 {
 
+/* Registers hold everything at once for up to so many ranks. Kernels of more ranks load in step 2
+ * what step 2 pushes, not before step 1 waits; a thread keeps its own unit in shared memory, which
+ * no other thread reads; and it computes the address of a peer's line where it uses it. */
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1000
+constexpr int EARLY_LEAVES = 3; /* nvcc 13.0 takes more registers there */
+#else
+constexpr int EARLY_LEAVES = 4;
+#endif
+
+/* Where a worker pushes to the p-th peer: its first line of this source in the pipes, and on. */
+template <int LEAVES> struct pushes {
+    const cuda_launch &launch;
+    unsigned char *targets[LEAVES];
+    uint32_t source;
+
+    __device__ __forceinline__ pushes(const cuda_launch &operands, int size, unsigned stride,
+                                      unsigned at, uint64_t &ready)
+        : launch(operands), source(offsetof(cuda_arena, pipes) + operands.rank * stride + at)
+    {
+        ready = source;
+        if (LEAVES <= EARLY_LEAVES)
+            operation_targets<false>(launch, size, offsetof(cuda_arena, pipes), stride, at, targets,
+                                     ready);
+    }
+
+    __device__ __forceinline__ unsigned char *to(int p, uint64_t offset) const
+    {
+        return LEAVES <= EARLY_LEAVES ? targets[p] + offset
+                                      : (unsigned char *)launch.peers[p] + source + offset;
+    }
+
+    /* Units of the others' chunks to their owners. */
+    __device__ __forceinline__ void units(uint64_t offset, unsigned chunks,
+                                          const unit<2> (&u)[LEAVES]) const
+    {
+#pragma unroll
+        for (int p = 1; p < LEAVES; p++)
+            if (chunks >> p & 1)
+                order_store_line(to(p, offset), line_of(u[p]));
+    }
+};
+
 /* Where an operation of so many turns begins; `uses` is the word of the state for the next one. */
 __device__ __forceinline__ unsigned pipes_take(uint64_t *uses, unsigned turns)
 {
@@ -37,20 +79,20 @@ template <typename D, int SUM_OF, int DEPTH>
 __device__ __forceinline__ void two_shot_pipelined(const cuda_launch &launch)
 {
     constexpr int LEAVES = SUM_OF ? SUM_OF : CUDA_RANKS;
+    constexpr bool EARLY = LEAVES <= EARLY_LEAVES; /* else DEPTH is 1 */
     const int size = SUM_OF ? SUM_OF : launch.size;
     const operands<D, 2> user(launch);
     const uint64_t units = user.units(), chunk = (units + size - 1) / size;
     const unsigned most = CUDA_PIPE_BYTES / CUDA_LINE / size / DEPTH;
     const unsigned width = worker_count() < most ? worker_count() : most;
-    const uint64_t piece = (uint64_t)width * DEPTH;
-    const unsigned stride = width * DEPTH * CUDA_LINE;
+    const unsigned piece = width * DEPTH, stride = piece * CUDA_LINE;
+    const unsigned turns = (unsigned)((chunk + piece - 1) / piece);
 
     operation op;
     if (is_clerk()) {
         operation_begin(launch, op);
-        if (!operation_take(launch, op))
+        if (!operation_take_together(launch, op))
             return;
-        const unsigned turns = (unsigned)((chunk + piece - 1) / piece);
         pipes_take(&op.uses.high, turns);
         operation_clerk(launch, op);
         for (unsigned turn = 0; turn + 1 < turns; turn++) {
@@ -61,33 +103,36 @@ __device__ __forceinline__ void two_shot_pipelined(const cuda_launch &launch)
         return;
     }
     const unsigned worker = worker_index();
-    unsigned char *targets[LEAVES];
-    uint64_t ready = 0;
-    operation_targets<false>(launch, size, offsetof(cuda_arena, pipes), stride, worker * CUDA_LINE,
-                             targets, ready);
+    uint64_t ready;
+    const pushes<LEAVES> push(launch, size, stride, worker * CUDA_LINE, ready);
     /* A worker too many has no units, but meets the others at the barriers. */
     uint64_t at = worker < width ? worker : chunk;
     /* Of this piece's own chunk in [0], of the next one's others in [p]. */
     unit<2> u[DEPTH][LEAVES];
+    __shared__ unit<2> kept[EARLY ? 1 : CUDA_WORKERS];
+    unit<2> &own_kept = kept[EARLY ? 0 : threadIdx.x - CUDA_CLERKS];
     unsigned chunks[DEPTH];
+    const auto load = [&](uint64_t i, unsigned &its_chunks, unit<2>(&its)[LEAVES]) {
+        its_chunks = chunks_of<LEAVES>(launch, user, chunk, size, i);
+        chunks_load(launch, user, chunk, size, its_chunks, i, its);
+    };
     operation_begin(launch, op, ready);
 #pragma unroll
-    for (int d = 0; d < DEPTH; d++) {
-        chunks[d] = chunks_of<LEAVES>(launch, user, chunk, size, at + d * width);
-        chunks_load(launch, user, chunk, size, chunks[d], at + d * width, u[d]);
-    }
-    if (!operation_take(launch, op))
+    for (int d = 0; d < DEPTH; d++)
+        load(at + d * width, chunks[d], u[d]);
+    if (!operation_take_together(launch, op))
         return;
     unsigned pipe = pipes_take(&op.uses.high, 0);
 #pragma unroll
     for (int d = 0; d < DEPTH; d++)
-        chunks_push(targets, pipe * 2 * CUDA_PIPE_BYTES + d * width * CUDA_LINE, chunks[d], u[d]);
+        push.units(pipe * 2 * CUDA_PIPE_BYTES + d * width * CUDA_LINE, chunks[d], u[d]);
+    if (!EARLY)
+        own_kept = u[0][0];
     order_block_arrive(ORDER_ROW);
 
     const unsigned char *const slots = launch.own->pipes[0][0] + worker * CUDA_LINE;
-    const uint64_t own_chunk = launch.rank * chunk;
     bool well = true;
-    for (uint64_t start = 0; start < chunk; start += piece, at += piece) {
+    for (unsigned turn = 0; turn < turns; turn++, at += piece) {
         const unsigned offset = pipe * 2 * CUDA_PIPE_BYTES;
         pipe = pipe + 1 < CUDA_PIPES ? pipe + 1 : 0;
         const unsigned next_offset = pipe * 2 * CUDA_PIPE_BYTES;
@@ -99,23 +144,23 @@ __device__ __forceinline__ void two_shot_pipelined(const cuda_launch &launch)
         for (int d = 0; d < DEPTH; d++) {
             const unit<2> own = u[d][0];
             const unsigned slot = offset + d * width * CUDA_LINE;
-            const uint64_t i = at + piece + d * width;
             unit<2> x[LEAVES];
-            next[d] = chunks_of<LEAVES>(launch, user, chunk, size, i);
-            chunks_load(launch, user, chunk, size, next[d], i, u[d]);
+            if (EARLY)
+                load(at + piece + d * width, next[d], u[d]);
             if (!(chunks[d] & 1))
                 continue;
             well = well && lines_await<false>(launch, op, slots + slot, stride, size,
-                                              all_peers(size), own, x);
+                                              all_peers(size), {}, x);
+            x[0] = EARLY ? own : own_kept;
             result[d] = reduction<D, SUM_OF, 2>::reduce(x, launch);
 #pragma unroll
             for (int p = 1; p < LEAVES; p++)
                 if (p < size)
                     line_empty((void *)(slots + slot + launch.ranks[p] * stride));
         }
-        if (start > 0)
+        if (turn > 0)
             order_block_sync(ORDER_FENCED);
-        if (start + piece < chunk)
+        if (turn + 1 < turns)
             order_block_arrive(ORDER_EMPTIED);
 #pragma unroll
         for (int d = 0; d < DEPTH; d++) {
@@ -125,16 +170,21 @@ __device__ __forceinline__ void two_shot_pipelined(const cuda_launch &launch)
 #pragma unroll
             for (int p = 1; p < LEAVES; p++)
                 if (p < size)
-                    order_store_line(targets[p] + offset + CUDA_PIPE_BYTES + d * width * CUDA_LINE,
+                    order_store_line(push.to(p, offset + CUDA_PIPE_BYTES + d * width * CUDA_LINE),
                                      line);
-            user.store(own_chunk + at + d * width, result[d]);
+            user.store(launch.rank * chunk + at + d * width, result[d]);
         }
         /* 2. */
 #pragma unroll
-        for (int d = 0; d < DEPTH; d++)
+        for (int d = 0; d < DEPTH; d++) {
+            if (!EARLY)
+                load(at + piece + d * width, next[d], u[d]);
             if (well)
-                chunks_push(targets, next_offset + d * width * CUDA_LINE, next[d], u[d]);
-                /* 3. */
+                push.units(next_offset + d * width * CUDA_LINE, next[d], u[d]);
+            if (!EARLY)
+                own_kept = u[d][0];
+        }
+        /* 3. */
 #pragma unroll
         for (int d = 0; d < DEPTH; d++) {
             const unsigned char *const results =
@@ -156,8 +206,8 @@ __device__ __forceinline__ void two_shot_pipelined(const cuda_launch &launch)
 #define DEPTH_OF(sum_of) ((sum_of) == 2 ? 2 : 1)
 
 #define KERNEL(name, T, SUM_OF, suffix)                                                            \
-    extern "C" __global__ void __launch_bounds__(CUDA_THREADS)                                     \
-        two_shot_pipelined_##name##suffix(const __grid_constant__ cuda_launch launch)              \
+    extern "C" __global__ void BOUNDS two_shot_pipelined_##name##suffix(                           \
+        const __grid_constant__ cuda_launch launch)                                                \
     {                                                                                              \
         two_shot_pipelined<dtype_##T, SUM_OF, DEPTH_OF(SUM_OF)>(launch);                           \
     }
@@ -167,8 +217,8 @@ KERNELS_OF_SUMS(KERNEL)
 /* Those of floats are for arenas in the host's memory: a line that is emptied there crosses PCIe
  * once more. */
 #define KERNEL_OF_TILES(name, T, SUM_OF, suffix)                                                   \
-    extern "C" __global__ void __launch_bounds__(CUDA_THREADS)                                     \
-        two_shot_tiles_##name##suffix(const __grid_constant__ cuda_launch launch)                  \
+    extern "C" __global__ void BOUNDS two_shot_tiles_##name##suffix(                               \
+        const __grid_constant__ cuda_launch launch)                                                \
     {                                                                                              \
         two_shot_tiles<dtype_##T>(launch);                                                         \
     }

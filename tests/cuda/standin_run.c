@@ -26,7 +26,7 @@ enum {
     PIECE_BYTES = 64 << 10,
     CHAIN_ELEMENTS = 1024, /* at once */
     LOG_ENTRIES = 1024,
-    THREADS_OF_MULTIPROCESSOR = 2048
+    THREADS_OF_MULTIPROCESSOR = 1536
 };
 
 struct slot {

@@ -52,7 +52,8 @@ static void test_built_in(void **state)
                 const struct cuda_choice *choice = &plan.choices[i];
                 assert_true(i == 0 || plan.bytes[i] > plan.bytes[i - 1]);
                 assert_true(plan.bytes[i] <= cuda_kernel_capacity(choice->kernel, size));
-                assert_true(choice->threads >= 32 && choice->threads % 32 == 0);
+                assert_true(choice->threads >= 32 && choice->threads <= 480 &&
+                            choice->threads % 32 == 0);
                 assert_true(choice->blocks >= 1 && choice->blocks <= CUDA_BLOCKS);
                 assert_true(choice->units >= 1);
             }
@@ -209,6 +210,12 @@ static void test_file(void **state)
     assert_memory_equal(&plan, &built_in, sizeof plan);
     cuda_plan_make(&table, 8, 0, 4, false, &plan);
     assert_true(plan.count > 2);
+    /* A block of 512 threads, which older versions had, is one of the most that there are. */
+    assert_int_equal(parse(HEAD "sm_90 ranks 4 bytes rest kernel two_shot_pipelined threads 512 "
+                                "blocks 64 units 1\n"),
+                     TUTTI_OK);
+    cuda_plan_make(&table, 9, 0, 4, false, &plan);
+    assert_int_equal(plan.choices[0].threads, 480);
     /* A file without rows changes nothing. */
     assert_int_equal(parse("tutti-tuning 1"), TUTTI_OK);
     assert_true(table.hash == hash);

@@ -1,0 +1,40 @@
+#!/bin/bash
+# spills.sh NVCC
+# scripts/fatbin refuses a kernel of one world size (*_sum_N) that spills registers, and names it; another kernel that
+# spills passes, and its spills are in the file of the usage.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+nvcc=$1
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+# 48 sums of a thread in 32 registers.
+source_of() {
+    cat <<CUDA
+extern "C" __global__ void __launch_bounds__(1024, 2) $1(const float *from, float *to, int n)
+{
+    float sum[48] = {};
+    for (int i = 0; i < n; i++)
+#pragma unroll
+        for (int k = 0; k < 48; k++)
+            sum[k] += from[i * 48 + k] * sum[(k + 7) % 48];
+#pragma unroll
+    for (int k = 0; k < 48; k++)
+        to[threadIdx.x * 48 + k] = sum[k];
+}
+CUDA
+}
+
+compile() {
+    source_of "$1" >"$work/$1.cu"
+    scripts/fatbin "$nvcc" 80 "$2" "$work/cache" "$work/$1.cu" "$work/$1.fatbin" >"$work/log" 2>&1
+}
+
+if compile hungry_sum_2 ""; then
+    echo "a sum that spills was compiled"
+    exit 1
+fi
+grep -E 'sm_80 hungry_sum_2 32 [1-9]' "$work/log" >/dev/null || { cat "$work/log"; exit 1; }
+compile hungry_sum_2 -DTUTTI_SPILLS || { cat "$work/log"; exit 1; }
+compile hungry "" || { cat "$work/log"; exit 1; }
+grep -E '^sm_80 hungry 32 [1-9]' "$work/hungry.fatbin.usage" >/dev/null || { cat "$work/hungry.fatbin.usage"; exit 1; }
