@@ -67,6 +67,24 @@ static enum tutti_status algo_check(const char *variable, enum tutti_algo algo,
                      world_size);
 }
 
+/* How kernels are launched: the option, then the environment, then as the device has it. */
+static enum tutti_status launches_read(const struct tutti_comm_options *options,
+                                       struct tutti_comm *comm)
+{
+    static const char variable[] = "TUTTI_PROGRAMMATIC_LAUNCH";
+    const char *text = getenv(variable);
+    bool on = false;
+    enum tutti_status status = env_bool(variable, &on);
+    if (status == TUTTI_OK)
+        status = env_bool("TUTTI_HALF_GRIDS", &comm->halved);
+    if (status != TUTTI_OK)
+        return status;
+    comm->programmatic = options->programmatic_launch;
+    if (comm->programmatic == TUTTI_PROGRAMMATIC_AUTO && text && *text)
+        comm->programmatic = on ? TUTTI_PROGRAMMATIC_ON : TUTTI_PROGRAMMATIC_OFF;
+    return TUTTI_OK;
+}
+
 /* Options, then the environment, then defaults. */
 static enum tutti_status config_read(const struct tutti_comm_options *options, int world_size,
                                      struct tutti_comm *comm)
@@ -84,6 +102,8 @@ static enum tutti_status config_read(const struct tutti_comm_options *options, i
         status = env_bool("TUTTI_ALLOW_OVERLAPPING_DEVICES", &overlapping);
     if (status == TUTTI_OK)
         status = env_int64("TUTTI_TIMEOUT_MS", INT64_MIN, &comm->timeout_ms);
+    if (status == TUTTI_OK)
+        status = launches_read(options, comm);
     if (status == TUTTI_OK)
         status = leaf_order_read(options->leaf_order, world_size, comm->config.leaf_order);
     if (status != TUTTI_OK)
@@ -107,7 +127,6 @@ static enum tutti_status config_read(const struct tutti_comm_options *options, i
         return status;
     if (options->algo != TUTTI_ALGO_NONE)
         algo = options->algo;
-    comm->programmatic = options->programmatic_launch;
     comm->config.buffer_size = buffer_size;
     comm->config.strict = strict;
     comm->config.algo = (int32_t)algo;
@@ -129,8 +148,13 @@ static enum tutti_status arguments_check(int rank, int world_size,
                          (int)options->device);
     if (options->device == TUTTI_DEVICE_CPU && options->programmatic_launch)
         return error_set(TUTTI_ERR_INVALID,
-                         "programmatic_launch is for CUDA communicators: leave it false on a CPU "
+                         "programmatic_launch is for CUDA communicators: leave it 0 on a CPU "
                          "communicator");
+    if ((unsigned)options->programmatic_launch > TUTTI_PROGRAMMATIC_OFF)
+        return error_set(TUTTI_ERR_INVALID,
+                         "programmatic_launch %d: expected TUTTI_PROGRAMMATIC_AUTO (0), ON (1) or "
+                         "OFF (2)",
+                         (int)options->programmatic_launch);
     if ((unsigned)options->strict > TUTTI_STRICT_ON)
         return error_set(TUTTI_ERR_INVALID, "strict %d: expected a value of enum tutti_strict",
                          (int)options->strict);
@@ -268,6 +292,7 @@ enum tutti_status comm_derive(const struct tutti_comm *from, const int *ranks, i
     made->timeout_ms = from->timeout_ms;
     made->timeout_source = from->timeout_source;
     made->programmatic = from->programmatic;
+    made->halved = from->halved;
     made->heir = true;
     status = links_inherit(made, from, ranks);
     if (status != TUTTI_OK) {
@@ -413,6 +438,7 @@ static enum tutti_status device_open(struct tutti_comm *comm, struct workspace *
         .order = host->order,
         .remote = host->remote,
         .programmatic = comm->programmatic,
+        .halved = comm->halved,
         .default_timeout_ms = comm->timeout_ms,
         .devices = work->devices,
         .place = place,

@@ -44,11 +44,12 @@ struct tutti_comm {
     uint32_t epoch;     /* of the process that created it: ipc/fork.h */
     size_t small_bytes; /* plan_small_bytes() */
     struct recorder recorder;
-    struct cuda_group *cuda;        /* NULL on CPU; its hosts talk through `cpu` */
-    const struct symm_view *bounce; /* its process group's; NULL: there is none */
-    bool ready;                     /* the rendezvous has succeeded */
-    bool programmatic;              /* launches: CUDA only */
-    bool unfinished;                /* the operation `cpu.sequence` has failed on this rank */
+    struct cuda_group *cuda;              /* NULL on CPU; its hosts talk through `cpu` */
+    const struct symm_view *bounce;       /* its process group's; NULL: there is none */
+    bool ready;                           /* the rendezvous has succeeded */
+    enum tutti_programmatic programmatic; /* launches: CUDA only */
+    bool halved;                          /* grids leave half of the device: CUDA only */
+    bool unfinished;                      /* the operation `cpu.sequence` has failed on this rank */
     bool heir;   /* of some ranks of another communicator: what is forced and their
                   * links do not allow gives way */
     bool shrunk; /* it has an heir */

@@ -63,13 +63,13 @@ struct bench_config {
     bool vs_both;          /* go on until near and far are both measured */
     double block_ms;       /* what a timed block aims to take */
     /* The rest with a GPU alone. */
-    bool graph;       /* the operations of a round are captured in one */
-    int batch;        /* operations of a round; 0: chosen by size */
-    bool pdl;         /* programmatic launch */
-    bool vs_nccl;     /* measure NCCL in turn */
-    int streams;      /* that operations take in turn */
-    bool one_place;   /* out of place alone */
-    int tuning_count; /* communicators with a tuning file each, measured in turn */
+    bool graph;                  /* the operations of a round are captured in one */
+    int batch;                   /* operations of a round; 0: chosen by size */
+    enum tutti_programmatic pdl; /* programmatic launch */
+    bool vs_nccl;                /* measure NCCL in turn */
+    int streams;                 /* that operations take in turn */
+    bool one_place;              /* out of place alone */
+    int tuning_count;            /* communicators with a tuning file each, measured in turn */
     const char *tunings[BENCH_TUNINGS]; /* their paths */
     char command[1024];                 /* the command line, for the record */
 

@@ -34,6 +34,7 @@ enum {
     OPTION_DEVICE,
     OPTION_GRAPH,
     OPTION_PDL,
+    OPTION_NO_PDL,
     OPTION_VS,
     OPTION_STREAMS,
     OPTION_RANKS_AS,
@@ -102,7 +103,12 @@ static const struct argp_option options[] = {
     {0, 0, 0, 0, "With --device cuda:", 5},
     {"graph", OPTION_GRAPH, "N", OPTION_ARG_OPTIONAL,
      "Capture N operations in one CUDA graph and time its replays (default 50, from 64M on 10)", 0},
-    {"pdl", OPTION_PDL, 0, 0, "Launch programmatically: a kernel's start overlaps the last end", 0},
+    {"pdl", OPTION_PDL, 0, 0,
+     "Launch programmatically: a kernel's start overlaps the last end; so do compute capability "
+     "9.0 and newer "
+     "unless told otherwise",
+     0},
+    {"no-pdl", OPTION_NO_PDL, 0, 0, "Do not launch programmatically", 0},
     {"streams", OPTION_STREAMS, "N", 0, "Operations take turns on N streams, 1 to 8 (default 1)",
      0},
     {0, 0, 0, 0, "Output:", 6},
@@ -227,7 +233,10 @@ static error_t parse_gpu_option(int key, char *text, struct argp_state *state)
         config->batch = text ? integer_argument(state, "--graph", text, 1, 10000) : 0;
         return 0;
     case OPTION_PDL:
-        config->pdl = true;
+        config->pdl = TUTTI_PROGRAMMATIC_ON;
+        return 0;
+    case OPTION_NO_PDL:
+        config->pdl = TUTTI_PROGRAMMATIC_OFF;
         return 0;
     case OPTION_VS:
         vs_argument(state, text, config);

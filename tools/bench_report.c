@@ -41,7 +41,8 @@ static void add_gpu(json_t *object, const struct bench_config *config,
                     const struct bench_timing *timing)
 {
     json_object_set_new(object, "graph", json_boolean(config->graph));
-    json_object_set_new(object, "programmatic_launch", json_boolean(config->pdl));
+    json_object_set_new(object, "programmatic_launch",
+                        json_boolean(config->pdl != TUTTI_PROGRAMMATIC_OFF));
     json_object_set_new(object, "streams", json_integer(config->streams));
     json_object_set_new(object, "host_us",
                         timing->host_us > 0 ? json_real(timing->host_us) : json_null());

@@ -119,7 +119,11 @@ static void print_parameters(const struct bench_config *config)
         printf("%d", config->batch);
     else
         printf("%s", config->graph ? "auto" : "no");
-    printf(" pdl: %d streams: %d\n", config->pdl, config->streams);
+    printf(" pdl: %s streams: %d\n",
+           config->pdl == TUTTI_PROGRAMMATIC_AUTO ? "auto"
+           : config->pdl == TUTTI_PROGRAMMATIC_ON ? "1"
+                                                  : "0",
+           config->streams);
 }
 
 static void print_ranks(const struct bench_config *config, const struct bench_record *ready,

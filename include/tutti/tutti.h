@@ -392,6 +392,12 @@ enum tutti_strict {
     TUTTI_STRICT_ON = 2, /* a fixed rule: see tutti_comm_algorithm() */
 };
 
+enum tutti_programmatic {
+    TUTTI_PROGRAMMATIC_AUTO = 0, /* TUTTI_PROGRAMMATIC_LAUNCH, else on from compute capability 9.0 */
+    TUTTI_PROGRAMMATIC_ON = 1,   /* a kernel may start while the kernel before it ends */
+    TUTTI_PROGRAMMATIC_OFF = 2,
+};
+
 /* An option that is set overrides its environment variable, which tutti_comm_create() reads.
  * "Compared" options are equal on all ranks, else the rendezvous returns MISMATCH. */
 struct tutti_comm_options {
@@ -412,10 +418,8 @@ struct tutti_comm_options {
     /* A permutation of the world_size ranks: the order of the reduction's leaves. NULL is rank
      * order; on a hybrid cube mesh, one quad after the other. Copied, compared. */
     const int *leaf_order;
-    /* For CUDA only, refused on CPU: a kernel may start while the kernel before it on its stream
-     * ends (programmatic stream serialization). This is faster if that kernel triggers early, as
-     * Tutti's do. */
-    bool programmatic_launch;
+    /* For CUDA only, refused on CPU: CUDA's programmatic stream serialization. */
+    enum tutti_programmatic programmatic_launch;
 };
 
 /* Why a communicator has failed. Ranks that learn of a peer's fault report the same one.

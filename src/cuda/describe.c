@@ -35,7 +35,7 @@ int cuda_group_describe(const struct cuda_group *group, char *text, size_t size)
                 : group->staged        ? "in the host's memory: "
                                        : "on the device",
                 group->why, group->keep->arenas[group->launch.rank].bytes,
-                group->attributes ? "on" : "off");
+                group->programmatic && !cuda_is_proxied(group) ? "on" : "off");
     if (cuda_is_proxied(group)) {
         text_append(
             text, size, &length,

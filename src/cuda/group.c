@@ -161,50 +161,6 @@ static enum tutti_status arena_create(struct cuda_group *group, int64_t deadline
     return status == TUTTI_OK ? finished : status;
 }
 
-/* How many blocks of so many threads fit at once, of the hungriest function that may be launched,
- * beside those of the ranks that share the device. */
-static enum tutti_status blocks_limit(struct cuda_group *group, struct cuda_choice *choice)
-{
-    const struct cuda_driver *driver = group->driver;
-    int least = choice->blocks;
-    if (!cuda_plan_has(&group->plan, (enum cuda_kernel)choice->kernel))
-        return TUTTI_OK;
-    for (int dtype = 0; dtype < TUTTI_DTYPE_COUNT; dtype++) {
-        for (int form = 0; form < CUDA_FORMS; form++) {
-            CUfunction function = group->kernels.all_reduce[choice->kernel][dtype][form];
-            int blocks = 0;
-            if (!function)
-                continue;
-            enum tutti_status status = cuda_check(
-                driver, driver->occupancy(&blocks, function, choice->threads + CUDA_CLERKS, 0),
-                "cuOccupancyMaxActiveBlocksPerMultiprocessor");
-            if (status != TUTTI_OK)
-                return status;
-            blocks = blocks * group->device.multiprocessors / group->sharing;
-            least = blocks < least ? blocks : least;
-        }
-    }
-    if (least < 1)
-        return error_set(TUTTI_ERR_INVALID,
-                         "device %d cannot run %s in blocks of %d threads, as the tuning table "
-                         "has it: measure anew with `tutti tune`",
-                         group->device.ordinal,
-                         tutti_algo_name(cuda_kernel_algo((enum cuda_kernel)choice->kernel)),
-                         (int)choice->threads);
-    choice->blocks = (uint16_t)least;
-    return TUTTI_OK;
-}
-
-static enum tutti_status plan_limit(struct cuda_group *group)
-{
-    enum tutti_status status = TUTTI_OK;
-    for (int i = 0; i < group->plan.count && status == TUTTI_OK; i++)
-        status = blocks_limit(group, &group->plan.choices[i]);
-    for (int k = 0; k < CUDA_KERNELS && status == TUTTI_OK; k++)
-        status = blocks_limit(group, &group->plan.forced[k]);
-    return status;
-}
-
 static enum tutti_status prepare(struct cuda_group *group, const struct cuda_group_config *config,
                                  int64_t deadline, int *fd)
 {
@@ -217,7 +173,7 @@ static enum tutti_status prepare(struct cuda_group *group, const struct cuda_gro
         status =
             cuda_kernels_load(group->driver, group->launch.size, group->staged, &group->kernels);
     if (status == TUTTI_OK)
-        status = plan_limit(group);
+        status = cuda_grids_limit(group, config->halved);
     if (status == TUTTI_OK)
         status = arena_create(group, deadline, fd);
     return status;
@@ -345,7 +301,10 @@ static enum tutti_status begin(struct cuda_group *group, int64_t deadline)
     if (status != TUTTI_OK)
         return status;
     cuda_trail_begin(group);
-    return cuda_watch_start(group);
+    status = cuda_watch_start(group);
+    if (status == TUTTI_OK)
+        cuda_residents_add(group, 1);
+    return status;
 }
 
 /* See launch.h. */
@@ -427,7 +386,9 @@ static enum tutti_status group_make(const struct cuda_group_config *config,
         .id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
         .value = {.programmaticStreamSerializationAllowed = 1},
     };
-    made->attributes = config->programmatic;
+    made->programmatic =
+        config->programmatic == TUTTI_PROGRAMMATIC_ON ||
+        (config->programmatic == TUTTI_PROGRAMMATIC_AUTO && made->device.major >= 9);
     *group = made;
     return TUTTI_OK;
 }
@@ -746,6 +707,8 @@ void cuda_group_close(struct cuda_group *group, struct tutti_fault *fault)
         if (fault)
             last_words(group, !group->enqueued, fault);
     }
+    if (group->resident)
+        cuda_residents_add(group, -1);
     cuda_keep_release(group->keep, lives ? group->event : NULL, stuck);
     if (lives) {
         cuda_captures_heed(group->driver, &mode);

@@ -46,8 +46,9 @@ struct cuda_group_config {
     int rank;
     int size;
     const int *order;
-    uint64_t remote;   /* bit r: rank r is of another process */
-    bool programmatic; /* launch kernels programmatically: their start overlaps what ran before */
+    uint64_t remote;                      /* bit r: rank r is of another process */
+    enum tutti_programmatic programmatic; /* AUTO: from compute capability 9.0 on */
+    bool halved;                       /* grids leave half of the device to another communicator */
     int64_t default_timeout_ms;        /* of an operation */
     const struct cuda_device *devices; /* of all ranks, in rank order; one may be several ranks' */
     enum cuda_place place;             /* equal on all ranks */

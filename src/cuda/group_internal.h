@@ -14,8 +14,9 @@
 #include "trail.h"
 
 enum {
-    CUDA_CAPTURES = 8, /* of one communicator that may be under way at once */
-    CUDA_RANGES = 8,   /* allocations whose check is remembered */
+    CUDA_CAPTURES = 8,           /* of one communicator that may be under way at once */
+    CUDA_RANGES = 8,             /* allocations whose check is remembered */
+    CUDA_WEIGHTS = CUDA_THREADS, /* of a multiprocessor: residency.c */
     /* For operations of a communicator that has failed, or shrinks. */
     CUDA_GRACE_MS = 100,
 };
@@ -26,6 +27,7 @@ struct cuda_capture {
     uint64_t used;
     CUstream stream;
     CUgraphNode node;
+    unsigned weight; /* cuda_task_weight() */
 };
 
 /* Addresses that are known to be memory of our device. */
@@ -51,7 +53,9 @@ struct cuda_group {
     enum tutti_algo by_links;  /* for cuda_group_describe() */
     struct cpu_group *host;    /* borrowed from the communicator */
     CUlaunchAttribute attribute;
-    unsigned attributes; /* 0 or 1 */
+    bool programmatic; /* kernels may be launched ahead: residency.c */
+    bool resident;     /* counted among those of the device */
+    unsigned weight;   /* of the last eager operation: cuda_task_weight() */
     int64_t default_timeout_ms;
     struct cuda_device device;
     int sharing;              /* how many ranks have this device */
@@ -152,9 +156,14 @@ enum tutti_status cuda_operand_check(struct cuda_group *group, const char *what,
  * of a subset, takes a number. */
 enum tutti_status cuda_enqueue(struct cuda_group *group, tutti_stream_t stream,
                                const struct cuda_task *task);
-/* stream.c: the launch alone. Returns CUDA. */
-enum tutti_status cuda_launch_on(struct cuda_group *group, CUstream stream, CUfunction function,
-                                 const struct cuda_task *task);
+/* residency.c: bounds all grids by what fits at once. Returns INVALID, CUDA. */
+enum tutti_status cuda_grids_limit(struct cuda_group *group, bool halved);
+/* One communicator more, or less, whose kernels run on the device. */
+void cuda_residents_add(struct cuda_group *group, int count);
+/* What a multiprocessor gives to an operation's blocks at most, of CUDA_WEIGHTS. */
+unsigned cuda_task_weight(const struct cuda_group *group, const struct cuda_task *task);
+/* Whether an operation may be launched ahead of the end of the one before it. */
+bool cuda_may_launch_ahead(const struct cuda_group *group, unsigned former, unsigned weight);
 /* The order alone, for what goes onto a stream that is not captured: behind the former operation,
  * then as the former one of the next. Return CONCURRENT, CUDA. */
 enum tutti_status cuda_eager_order(struct cuda_group *group, CUstream stream);

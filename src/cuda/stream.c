@@ -299,9 +299,12 @@ static enum tutti_status note_captured(struct cuda_group *group, CUstream stream
 
 /* ---- launch ---------------------------------------------------------------------------------- */
 
-enum tutti_status cuda_launch_on(struct cuda_group *group, CUstream stream, CUfunction function,
-                                 const struct cuda_task *task)
+/* *weight is that of the communicator's operation before, then of this one. */
+static enum tutti_status launch_on(struct cuda_group *group, CUstream stream,
+                                   const struct cuda_task *task, unsigned *weight)
 {
+    const unsigned former = *weight;
+    *weight = cuda_task_weight(group, task);
     void *parameters[] = {task->launch};
     const CUlaunchConfig config = {
         .gridDimX = task->blocks,
@@ -312,9 +315,9 @@ enum tutti_status cuda_launch_on(struct cuda_group *group, CUstream stream, CUfu
         .blockDimZ = 1,
         .hStream = stream,
         .attrs = &group->attribute,
-        .numAttrs = group->attributes,
+        .numAttrs = cuda_may_launch_ahead(group, former, *weight),
     };
-    CUresult result = group->driver->launch(&config, function, parameters, NULL);
+    CUresult result = group->driver->launch(&config, task->function, parameters, NULL);
     return __builtin_expect(result == CUDA_SUCCESS, 1)
                ? TUTTI_OK
                : cuda_check(group->driver, result, "cuLaunchKernelEx");
@@ -354,7 +357,7 @@ static enum tutti_status eager_launch(struct cuda_group *group, CUstream stream,
     status = cuda_eager_order(group, stream);
     const bool ordered = status == TUTTI_OK;
     if (ordered)
-        status = cuda_launch_on(group, stream, task->function, task);
+        status = launch_on(group, stream, task, &group->weight);
     const bool launched = status == TUTTI_OK;
     if (launched)
         status = cuda_eager_note(group, stream);
@@ -380,7 +383,7 @@ static enum tutti_status enqueue(struct cuda_group *group, CUstream stream,
         return eager_launch(group, stream, task);
     status = order_captured(group, stream, id, graph, &capture);
     if (status == TUTTI_OK)
-        status = cuda_launch_on(group, stream, task->function, task);
+        status = launch_on(group, stream, task, &capture->weight);
     return status == TUTTI_OK ? note_captured(group, stream, capture) : status;
 }
 

@@ -416,7 +416,7 @@ static void config_adapt(const struct tutti_comm *from, const struct pg_members 
         made->config.device = TUTTI_DEVICE_CPU;
         made->config.algo = TUTTI_ALGO_NONE;
         made->config.topology_size = 0;
-        made->programmatic = false;
+        made->programmatic = TUTTI_PROGRAMMATIC_AUTO;
     }
     for (int leaf = 0; leaf < members->size; leaf++)
         made->config.leaf_order[leaf] = members->listed ? leaf : from->config.leaf_order[leaf];

@@ -338,7 +338,9 @@ static int live(struct ranks *ranks, int rank, tutti_store_t *store)
     const struct context *context = ranks->context;
     struct tutti_comm_options options = {.struct_size = sizeof options,
                                          .leaf_order = context->leaf_order,
-                                         .programmatic_launch = context->programmatic};
+                                         .programmatic_launch = context->programmatic
+                                                                    ? TUTTI_PROGRAMMATIC_ON
+                                                                    : TUTTI_PROGRAMMATIC_OFF};
     struct life life = {.ranks = ranks, .context = context, .rank = rank, .random = 30};
     int lives = sizeof starts / sizeof *starts, failed = life_open(&life);
     for (int i = 0; i < lives && !failed; i++) {

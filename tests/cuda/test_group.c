@@ -112,7 +112,7 @@ static int describe(struct rank *self)
     static const char *const words[] = {
         "device: cuda\n",          "device_name: Stand-in", "device_uuid: ",
         "compute_capability: 9.0", "plan: one_shot_ll",     "plan: two_shot_pipelined up to any",
-        "device_arena_bytes: ",    "state: ready",          "programmatic_launch: off"};
+        "device_arena_bytes: ",    "state: ready",          "programmatic_launch: on"};
     struct ranks *ranks = self->ranks;
     const int rank = self->rank;
     char text[4096], cut[200];

@@ -46,7 +46,7 @@ static int parameters(struct ranks *ranks, int rank, tutti_store_t *store)
     RANKS_CHECK(strcmp(launch.name, name) == 0);
     const unsigned workers = launch.block - CUDA_CLERKS; /* 8 bytes each, in no block too many */
     RANKS_CHECK(launch.grid == (1024 / 8 + workers - 1) / workers);
-    RANKS_CHECK(launch.attribute_count == 0);
+    RANKS_CHECK(launch.attribute_count == 1);
     RANKS_CHECK(launch.stream == CU_STREAM_LEGACY && !launch.captured);
     RANKS_CHECK(launch.parameters.send == data && launch.parameters.recv == data);
     RANKS_CHECK(launch.parameters.count == 512 && launch.parameters.rank == rank &&
@@ -117,21 +117,79 @@ static int forms(struct ranks *ranks, int rank, tutti_store_t *store)
     return 0;
 }
 
+static bool is_ahead(void)
+{
+    struct standin_launch launch = last_launch();
+    return launch.attribute_count == 1 &&
+           launch.attributes[0].id == CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION &&
+           launch.attributes[0].value.programmaticStreamSerializationAllowed == 1;
+}
+
+/* On a device of compute capability 9.0 kernels are launched programmatically, unless the option or
+ * the environment says otherwise; the option comes first. */
 static int programmatic(struct ranks *ranks, int rank, tutti_store_t *store)
 {
-    struct tutti_comm_options options = {.struct_size = sizeof options,
-                                         .programmatic_launch = true};
+    static const struct {
+        enum tutti_programmatic option;
+        const char *variable;
+        bool on;
+    } rows[] = {{TUTTI_PROGRAMMATIC_AUTO, NULL, true},  {TUTTI_PROGRAMMATIC_OFF, NULL, false},
+                {TUTTI_PROGRAMMATIC_AUTO, "0", false},  {TUTTI_PROGRAMMATIC_ON, "0", true},
+                {TUTTI_PROGRAMMATIC_AUTO, "yes", true}, {TUTTI_PROGRAMMATIC_OFF, "1", false}};
     char text[2048];
     tutti_comm_t *comm;
-    RANKS_CHECK(device_join(ranks, rank, store, &options, &comm) == TUTTI_OK);
-    void *data = device_alloc(64);
-    RANKS_CHECK(reduce(comm, data, 64, 0, TUTTI_ALGO_NONE) == TUTTI_OK);
-    struct standin_launch launch = last_launch();
-    RANKS_CHECK(launch.attribute_count == 1 &&
-                launch.attributes[0].id == CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION &&
-                launch.attributes[0].value.programmaticStreamSerializationAllowed == 1);
-    tutti_comm_describe(comm, text, sizeof text);
-    RANKS_CHECK(strstr(text, "programmatic_launch: on"));
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct tutti_comm_options options = {.struct_size = sizeof options,
+                                             .programmatic_launch = rows[i].option};
+        unsetenv("TUTTI_PROGRAMMATIC_LAUNCH");
+        if (rows[i].variable)
+            setenv("TUTTI_PROGRAMMATIC_LAUNCH", rows[i].variable, 1);
+        RANKS_CHECK(device_join(ranks, rank, store, &options, &comm) == TUTTI_OK);
+        void *data = device_alloc(64);
+        RANKS_CHECK(reduce(comm, data, 64, 0, TUTTI_ALGO_NONE) == TUTTI_OK);
+        RANKS_CHECK(is_ahead() == rows[i].on);
+        tutti_comm_describe(comm, text, sizeof text);
+        RANKS_CHECK(
+            strstr(text, rows[i].on ? "programmatic_launch: on\n" : "programmatic_launch: off\n"));
+        device_free(data);
+        tutti_comm_destroy(comm);
+    }
+    struct tutti_comm_options wrong = {.struct_size = sizeof wrong,
+                                       .programmatic_launch = (enum tutti_programmatic)3};
+    RANKS_CHECK(device_join(ranks, rank, store, &wrong, &comm) == TUTTI_ERR_INVALID);
+    RANKS_CHECK(strstr(tutti_last_error(), "programmatic_launch 3"));
+    return 0;
+}
+
+/* A communicator that is not alone on its device launches no kernel ahead that takes more than its
+ * part beside the one before. */
+static int ahead(struct ranks *ranks, int rank, tutti_store_t *store)
+{
+    const struct tutti_comm_options one = {.struct_size = sizeof one, .name = "one"};
+    const struct tutti_comm_options two = {.struct_size = sizeof two, .name = "two"};
+    const size_t large = (size_t)16 << 20;
+    tutti_comm_t *comm, *other;
+    RANKS_CHECK(device_join(ranks, rank, store, &one, &comm) == TUTTI_OK);
+    void *data = device_alloc(large);
+    for (int i = 0; i < 2; i++) {
+        RANKS_CHECK(reduce(comm, data, large, 0, TUTTI_ALGO_NONE) == TUTTI_OK);
+        RANKS_CHECK(strstr(last_launch().name, "two_shot_pipelined") && is_ahead());
+    }
+    RANKS_CHECK(device_join(ranks, rank, store, &two, &other) == TUTTI_OK);
+    static const struct {
+        size_t bytes;
+        bool ahead;
+    } rows[] = {{64, false}, /* behind a large one */
+                {64, true},  {0, false},         {64, false},
+                {64, true},  {512 << 10, false}, /* 512 blocks */
+                {64, false}, {64, true}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        const size_t bytes = rows[i].bytes ? rows[i].bytes : large;
+        RANKS_CHECK(reduce(comm, data, bytes, 0, TUTTI_ALGO_NONE) == TUTTI_OK);
+        RANKS_CHECK(is_ahead() == rows[i].ahead);
+    }
+    tutti_comm_destroy(other);
+    RANKS_CHECK(reduce(comm, data, large, 0, TUTTI_ALGO_NONE) == TUTTI_OK && is_ahead());
     device_free(data);
     tutti_comm_destroy(comm);
     return 0;
@@ -181,10 +239,17 @@ static int residency(struct ranks *ranks, int rank, tutti_store_t *store)
     fclose(file);
     setenv("TUTTI_TUNING_FILE", path, 1);
     enum tutti_status status = device_join(ranks, rank, store, NULL, &comm);
-    unlink(path);
     RANKS_CHECK(status == TUTTI_OK);
     tutti_comm_describe(comm, text, sizeof text);
     RANKS_CHECK(strstr(text, "plan: one_shot_ll up to 100000 bytes, 480 threads, 396 blocks"));
+    tutti_comm_destroy(comm);
+    /* At most half of them, so that those of another communicator are beside them. */
+    setenv("TUTTI_HALF_GRIDS", "1", 1);
+    status = device_join(ranks, rank, store, NULL, &comm);
+    unlink(path);
+    RANKS_CHECK(status == TUTTI_OK);
+    tutti_comm_describe(comm, text, sizeof text);
+    RANKS_CHECK(strstr(text, "plan: one_shot_ll up to 100000 bytes, 480 threads, 132 blocks"));
     tutti_comm_destroy(comm);
     return 0;
 }
@@ -265,14 +330,10 @@ int main(void)
         const char *name;
         ranks_fn *fn;
         int most;
-    } parts[] = {{"parameters", parameters, 3},
-                 {"forms", forms, 2},
-                 {"programmatic", programmatic, 2},
-                 {"cost", cost, 2},
-                 {"residency", residency, 2},
-                 {"strict", strict, 2},
-                 {"forks", forks, 2},
-                 {"exits", exits, 2}};
+    } parts[] = {
+        {"parameters", parameters, 3}, {"forms", forms, 2}, {"programmatic", programmatic, 2},
+        {"ahead", ahead, 2},           {"cost", cost, 2},   {"residency", residency, 2},
+        {"strict", strict, 2},         {"forks", forks, 2}, {"exits", exits, 2}};
     int failures = 0;
     device_setup();
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {

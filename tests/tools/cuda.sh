@@ -22,7 +22,7 @@ rows() {
 # ---- forms
 status 0 "$tutti" bench "${quick[@]}" -n 2
 rows 3 13
-out 'device: cuda graph: no pdl: 0 streams: 1$'
+out 'device: cuda graph: no pdl: auto streams: 1$'
 out 'Rank  1 pid +[0-9]+ device 1 0000:11:00.0 Stand-in'
 status 0 "$tutti" bench "${quick[@]}" -n 2 --long
 rows 6 13
@@ -77,6 +77,7 @@ refused() {
 }
 refused '--graph needs --device cuda' --graph
 refused '--pdl needs --device cuda' --pdl
+refused '--pdl needs --device cuda' --no-pdl
 refused '--vs nccl needs --device cuda' --vs nccl
 refused '--streams needs --device cuda' --streams 2
 refused 'algorithm of GPUs needs --device cuda' --algo one_shot_ll
