@@ -2,6 +2,7 @@
 /* A communicator's life: create, meet, tell, end. */
 #include "comm.h"
 
+#include "comm_setup.h"
 #include "cuda/group.h"
 #include "cuda/table.h"
 #include "deadline.h"
@@ -459,9 +460,10 @@ static enum tutti_status device_open(struct tutti_comm *comm, struct workspace *
         .timeout_ms = deadline_timeout_ms(deadline),
     };
     enum tutti_status status = cuda_group_open(&config, &comm->cuda);
-    if (status != TUTTI_OK)
+    if (status != TUTTI_OK) {
+        interrupt_tell(host->interrupt, status);
         cpu_group_close(&comm->cpu);
-    else if (cuda_group_is_staged(comm->cuda)) {
+    } else if (cuda_group_is_staged(comm->cuda)) {
         comm->paths.all = comm->paths.staged = true;
         comm->paths.ring = false;
     }
@@ -599,8 +601,9 @@ enum tutti_status comm_assemble(struct tutti_comm *comm, tutti_store_t *store,
         return error_set(TUTTI_ERR_NO_MEMORY, "no memory for %zu bytes", bytes);
     enum tutti_status status = record_make(comm, work);
     if (status == TUTTI_OK && !meeting) {
-        status = meet(store, comm->name, comm->rank, comm->world_size,
-                      deadline_timeout_ms(deadline), &met);
+        status =
+            meet(store, comm->name, comm->rank, comm->world_size, deadline_timeout_ms(deadline),
+                 &met, comm->setup ? comm->setup->processes : NULL);
         meeting = &met;
     }
     if (status == TUTTI_OK)
@@ -609,34 +612,13 @@ enum tutti_status comm_assemble(struct tutti_comm *comm, tutti_store_t *store,
     return status;
 }
 
-static enum tutti_status ask_aborted(void *context)
-{
-    const struct tutti_comm *comm = context;
-    return order_load_relaxed_u32(&comm->cpu.aborted)
-               ? error_set(TUTTI_ERR_ABORTED, "aborted while the ranks met")
-               : TUTTI_OK;
-}
-
-/* Once they have connected, ranks see each other die: whoever is missing then will not come. */
-static enum tutti_status ask_deaths(void *context)
-{
-    const struct tutti_comm *comm = context;
-    for (int r = 0; r < comm->world_size && comm->cpu.channel; r++)
-        if ((comm->cpu.remote >> r & 1) && !channel_peer_alive(comm->cpu.channel, r))
-            return error_set(TUTTI_ERR_PEER_DEAD,
-                             "rank %d ended, or gave up, while the ranks met: look at rank %d's "
-                             "log, then restart the group",
-                             r, r);
-    return TUTTI_OK;
-}
-
 static enum tutti_status rendezvous(struct tutti_comm *comm)
 {
-    const struct interrupt interrupt = {
-        .ask = ask_aborted, .ask_pointless = ask_deaths, .context = comm};
     const int64_t deadline = deadline_after(comm->timeout_ms);
-    struct tutti_store store = store_bounded(comm->store, deadline, &interrupt);
-    return comm_assemble(comm, &store, NULL, &interrupt, deadline);
+    struct comm_setup setup;
+    comm_setup_begin(&setup, comm);
+    struct tutti_store store = store_bounded(comm->store, deadline, &setup.interrupt);
+    return comm_setup_end(&setup, comm_assemble(comm, &store, NULL, &setup.interrupt, deadline));
 }
 
 enum tutti_status comm_refuse_child(const struct tutti_comm *comm, const char *call)

@@ -14,6 +14,12 @@ struct interrupt {
     /* The same for what makes the wait pointless, such as a dead peer. The wait calls it only after
      * nothing has arrived for a while, and so uses what arrived before. May be NULL. */
     enum tutti_status (*ask_pointless)(void *context);
+    /* Why a peer has hung up, with its message; OK if nobody knows. Waits a moment for the news.
+     * May be NULL. */
+    enum tutti_status (*ask_why)(void *context);
+    /* This rank is about to hang up, with that status and the thread's last error, which it keeps.
+     * May be NULL. */
+    void (*tell)(void *context, enum tutti_status why);
     void *context;
 };
 
@@ -26,6 +32,17 @@ static inline enum tutti_status interrupt_ask(const struct interrupt *interrupt)
 static inline enum tutti_status interrupt_ask_pointless(const struct interrupt *interrupt)
 {
     return interrupt->ask_pointless ? interrupt->ask_pointless(interrupt->context) : TUTTI_OK;
+}
+
+static inline enum tutti_status interrupt_ask_why(const struct interrupt *interrupt)
+{
+    return interrupt && interrupt->ask_why ? interrupt->ask_why(interrupt->context) : TUTTI_OK;
+}
+
+static inline void interrupt_tell(const struct interrupt *interrupt, enum tutti_status why)
+{
+    if (interrupt && interrupt->tell)
+        interrupt->tell(interrupt->context, why);
 }
 
 /* Returns how many of the left_ms milliseconds (negative: no limit) a wait may sleep before it

@@ -6,20 +6,30 @@
 
 #include "tutti/tutti.h"
 
+struct process;
+
 struct meeting {
     int64_t generation; /* counted by the store: which communicator of this name */
     uint8_t nonce[16];  /* the same on all ranks, never used before */
 };
 
 /*
- * Collective. Rank 0 leads: every rank leaves a fresh random token under its rank, rank 0 answers
- * each token with the generation and a fresh nonce, and goes on looking for newer tokens until all
- * have thanked it with that nonce; then it gives the word to go. A key of an earlier life can thus
- * only carry a token that nobody waits for, or thanks for another meeting. World sizes are compared
- * on the way: MISMATCH, on all ranks that come within two seconds of the first that differs.
+ * Collective. Every rank leaves a fresh random token and its process under its number. Rank 0
+ * leads: it answers each token with the generation and a fresh nonce, and looks for newer tokens
+ * until all ranks have thanked it with that nonce; then it tells all of them to go on. A key of an
+ * earlier life can thus only carry a token that nobody waits for, or thanks for another meeting.
+ *
+ * What ends the meeting early ends it on all ranks that wait, in the same words:
+ * - TIMEOUT names all ranks that did not come;
+ * - PEER_DEAD names the ranks whose processes ended after this call had begun;
+ * - MISMATCH: the world sizes differ, or two processes have one rank. Ranks that come within two
+ *   seconds hear of it, too.
+ * A rank that waits for 5 seconds says at WARN who is missing, and again at each doubling.
+ *
+ * - [out] processes: `size` of them, rank by rank; may be NULL
  */
 enum tutti_status meet(tutti_store_t *store, const char *name, int rank, int size,
-                       int64_t timeout_ms, struct meeting *meeting);
+                       int64_t timeout_ms, struct meeting *meeting, struct process *processes);
 
 enum { MEET_KEY_BYTES = 192 };
 

@@ -158,8 +158,8 @@ static enum tutti_status meet_group(struct tutti_symm_group *group, tutti_store_
     char name[SYMM_NAME_BYTES + 8];
     struct meeting meeting;
     snprintf(name, sizeof name, "symm/%s", group->name);
-    enum tutti_status status =
-        meet(store, name, group->rank, group->world_size, deadline_timeout_ms(deadline), &meeting);
+    enum tutti_status status = meet(store, name, group->rank, group->world_size,
+                                    deadline_timeout_ms(deadline), &meeting, NULL);
     if (status != TUTTI_OK)
         return status;
     memcpy(group->nonce, meeting.nonce, sizeof group->nonce);

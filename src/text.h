@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Builds a text piece by piece, for functions that return a length as snprintf() does. */
+/* Builds a text piece by piece, for functions that return a length as snprintf() does. Lists of ranks. */
 #ifndef TUTTI_TEXT_H
 #define TUTTI_TEXT_H
 
@@ -20,6 +20,26 @@ static inline void text_append(char *text, size_t size, int *length, const char 
     va_start(args, format);
     *length += vsnprintf(text ? text + used : NULL, size - used, format, args);
     va_end(args);
+}
+
+/* Writes the ranks whose bits are set: "rank 1, rank 4", or, of three and more in a row, "ranks 1
+ * to 3". Returns text. */
+static inline const char *text_ranks(uint64_t ranks, char *text, size_t size)
+{
+    int length = 0;
+    *text = 0;
+    for (int first = 0, last; first < 64; first = last + 1) {
+        last = first;
+        if (!(ranks >> first & 1))
+            continue;
+        while (last < 63 && (ranks >> (last + 1) & 1))
+            last++;
+        if (last - first < 2)
+            last = first;
+        text_append(text, size, &length, last > first ? "%sranks %d to %d" : "%srank %d",
+                    length ? ", " : "", first, last);
+    }
+    return text;
 }
 
 #endif

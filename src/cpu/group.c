@@ -221,10 +221,12 @@ enum tutti_status cpu_group_open(const struct cpu_group_config *config, struct c
         if (fds[r] >= 0)
             close(fds[r]);
     group->interrupt = NULL;
-    if (status == TUTTI_OK)
+    if (status == TUTTI_OK) {
         arenas_show(group);
-    else
+    } else {
+        interrupt_tell(config->interrupt, status);
         cpu_group_close(group);
+    }
     return status;
 }
 

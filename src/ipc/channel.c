@@ -195,6 +195,9 @@ void channel_settle(struct channel *channel)
 
 static enum tutti_status peer_dead(const struct channel *channel, int peer)
 {
+    enum tutti_status why = interrupt_ask_why(channel->interrupt);
+    if (why != TUTTI_OK)
+        return why;
     return error_set(TUTTI_ERR_PEER_DEAD,
                      "rank %d: rank %d has ended or closed its channel; restart the group",
                      channel->rank, peer);

@@ -64,6 +64,7 @@ struct opening {
     uint64_t to_connect; /* lower peers that are not reached yet */
     uint64_t to_reply;   /* lower peers whose hello has not come yet */
     uint64_t to_accept;  /* higher peers that have not come yet */
+    int64_t ask_at;      /* whether processes have ended */
     unsigned oldest;     /* the pending connection that gives way to the next one */
 };
 
@@ -147,6 +148,9 @@ static enum tutti_status exchange(struct opening *opening, enum tutti_status lis
 
 static enum tutti_status peer_gone(const struct opening *opening, int peer)
 {
+    enum tutti_status why = interrupt_ask_why(opening->config->interrupt);
+    if (why != TUTTI_OK)
+        return why;
     return error_set(TUTTI_ERR_PEER_DEAD,
                      "rank %d: rank %d ended, or gave up, while the channel was opened: look at "
                      "rank %d's log, then restart the group",
@@ -346,26 +350,37 @@ static void path_here(const struct opening *opening, int peer, struct socket_pat
         here->text[0] = 0;
 }
 
-/* Its path as it wrote it, or, where the directory is mounted elsewhere, its name in our own. A
- * socket that is gone from the directory of all is that of a rank that has given up. */
+/* Connects to the path that the peer wrote, or, where the directory is mounted elsewhere, to the
+ * same name in our own directory. Leaves errno. */
+static enum tutti_status try_paths(const struct opening *opening, int peer,
+                                   struct socket_path *here, int *socket)
+{
+    path_here(opening, peer, here);
+    enum tutti_status status = directory_connect(&opening->all[peer].path, socket);
+    if (status != TUTTI_OK && errno == ENOENT && here->text[0])
+        status = directory_connect(here, socket);
+    return status;
+}
+
+/* A socket that is gone from the directory of all is that of a rank that has given up. */
 static enum tutti_status connect_by_path(const struct opening *opening, int peer, int *socket)
 {
     const struct socket_path *theirs = &opening->all[peer].path;
     struct socket_path here;
-    path_here(opening, peer, &here);
-    enum tutti_status status = directory_connect(theirs, socket);
-    if (status != TUTTI_OK && errno == ENOENT && here.text[0])
-        status = directory_connect(&here, socket);
+    enum tutti_status status = try_paths(opening, peer, &here, socket);
     if (status == TUTTI_OK)
         return status;
     if (errno == ECONNREFUSED || (errno == ENOENT && deadline_passed(opening->deadline)))
         return nobody_listens(opening, peer);
-    if (errno == ENOENT)
-        return error_set(here.text[0] ? TUTTI_ERR_SYSTEM : TUTTI_ERR_PEER_DEAD,
-                         "rank %d does not find the socket %s of rank %d: look at rank %d's own "
-                         "error, or, if it has none, give all ranks one directory (TUTTI_DIR)",
-                         opening->config->rank, theirs->text, peer, peer);
-    return status;
+    if (errno != ENOENT)
+        return status;
+    enum tutti_status why = interrupt_ask_why(opening->config->interrupt);
+    if (why != TUTTI_OK)
+        return why;
+    return error_set(here.text[0] ? TUTTI_ERR_SYSTEM : TUTTI_ERR_PEER_DEAD,
+                     "rank %d does not find the socket %s of rank %d: look at rank %d's own "
+                     "error, or, if it has none, give all ranks one directory (TUTTI_DIR)",
+                     opening->config->rank, theirs->text, peer, peer);
 }
 
 static enum tutti_status connect_lower(struct opening *opening)
@@ -401,9 +416,10 @@ static enum tutti_status connect_lower(struct opening *opening)
 static void take_leave(const struct opening *opening)
 {
     for (int r = 0; r < opening->config->rank; r++) {
+        struct socket_path here;
         struct ucred credentials;
         int socket = -1;
-        if (!(opening->to_connect & bit(r)) || connect_by_path(opening, r, &socket) != TUTTI_OK ||
+        if (!(opening->to_connect & bit(r)) || try_paths(opening, r, &here, &socket) != TUTTI_OK ||
             socket < 0)
             continue;
         if (!judge_process(opening, socket, r, &credentials) && shutdown(socket, SHUT_RD) == 0)
@@ -463,6 +479,16 @@ static enum tutti_status serve(struct opening *opening)
     return status;
 }
 
+/* Of processes for which there is no pidfd. */
+static enum tutti_status ask_ends(struct opening *opening)
+{
+    const struct interrupt *interrupt = opening->channel->interrupt;
+    if (!interrupt || deadline_now() < opening->ask_at)
+        return TUTTI_OK;
+    opening->ask_at = deadline_after(INTERRUPT_MS);
+    return interrupt_ask_pointless(interrupt);
+}
+
 static enum tutti_status connect_all(struct opening *opening)
 {
     enum tutti_status status = watch_missing(opening);
@@ -481,6 +507,9 @@ static enum tutti_status connect_all(struct opening *opening)
             status = interrupt_ask(opening->channel->interrupt);
         if (status == TUTTI_OK)
             status = serve(opening);
+        /* Once a look is over: what has come counts before what will not come. */
+        if (status == TUTTI_OK && missing(opening))
+            status = ask_ends(opening);
     }
     return status;
 }
@@ -544,6 +573,7 @@ enum tutti_status channel_open(const struct channel_config *config, struct chann
     return TUTTI_OK;
 
 err_close:
+    interrupt_tell(config->interrupt, status); /* those who find the channel closed look for it */
     snprintf(reason, sizeof reason, "%.*s", (int)sizeof reason - 1, tutti_last_error());
     channel_close(opening.channel); /* first: there may be no descriptor left */
     take_leave(&opening);

@@ -5,13 +5,13 @@ set -euo pipefail
 # Layer, name, files. Two names on one layer do not see each other.
 layers='
 0 public  include/tutti/*
-1 base    src/error.? src/fault.? src/log.? src/names.? src/env.? src/op.? src/options.? src/deadline.? src/dtype.h src/interrupt.h
+1 base    src/error.? src/fault.? src/log.? src/names.? src/env.? src/op.? src/options.? src/deadline.? src/reminder.h src/dtype.h src/interrupt.h
 1 base    src/topology.? src/topology_file.? src/order.? src/point.? src/spin.? src/numeric.? src/ring_cut.? src/layout.? src/signature.? src/timeout_source.? src/text.?
 1 base    src/record.? src/ticks.? src/trail.?
 2 ipc     src/ipc/*
 3 store   src/store/*
 4 backend src/cpu/* src/cuda/* src/algo.? src/launch.? src/backend.?
- 5 comm    src/comm.? src/finalize.? src/meet.? src/host.? src/shrink.? src/survivors.? src/plan.? src/symm.? src/symm_* src/links.?
+ 5 comm    src/comm.? src/comm_setup.? src/finalize.? src/meet.? src/meet_* src/host.? src/shrink.? src/survivors.? src/plan.? src/symm.? src/symm_* src/links.?
  5 comm    src/recorder.? src/recorder_* src/work.? src/info.?
 6 above   src/pg/* src/fabric/*
 7 api     src/api.?

@@ -102,10 +102,10 @@ static enum verdict because(enum verdict verdict, char *reason, const char *form
 static bool has_remedy(const char *text)
 {
     static const char *const remedies[] = {
-        "look at ",     "make the same calls", "is it running",   "do all run",
-        "set the same", "run one vers",        "submit the same", "ask for less",
-        "ulimit",       "set TUTTI_DIR",       "is its server",   "create a new",
-        "see whether",  "restart the group",   "running, with",
+        "look at ",          "make the same calls", "is it running",    "set the same",
+        "run one vers",      "submit the same",     "ask for less",     "ulimit",
+        "set TUTTI_DIR",     "is its server",       "create a new",     "see whether",
+        "restart the group", "running, with",       "are they running", "give each rank",
     };
     for (size_t i = 0; i < sizeof remedies / sizeof *remedies; i++)
         if (strstr(text, remedies[i]))
@@ -131,7 +131,7 @@ static enum verdict judge_text(const struct cell *cell, const struct page *page,
         return because(VERDICT_WRONG, reason, "rank %d: no remedy: %s", rank, report->text);
     if (cell->fault->nameless)
         return VERDICT_OK;
-    if (!strstr(report->text, is_operation(cell) ? name : "rank "))
+    if (!strstr(report->text, name))
         return because(VERDICT_WRONG, reason, "rank %d: no rank: %s", rank, report->text);
     /* What a group that has ended refuses has no number. */
     bool numbered = is_operation(cell) &&

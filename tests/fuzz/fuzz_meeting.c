@@ -5,13 +5,16 @@
  * the input's changes: byte 0 chooses who meets, each five bytes after it one change. No peer is
  * there, so nobody may believe to have met one; whatever comes, the call ends with a message.
  */
-#include "meet.c" /* what its keys hold is static */
-
+#include "error.h"
 #include "fuzz.h"
+#include "meet_internal.h"
 #include "survivors.h"
 #include "tutti/recovery.h"
 
 #include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -26,7 +29,7 @@ enum {
 enum change { FLIP, WRITE, CUT, LENGTHEN, ABSENT, GONE, WIPE, WRITE_WORD, CHANGES };
 
 struct kept {
-    char key[KEY_BYTES + 64];
+    char key[MEET_KEY_BYTES + 64];
     size_t size;
     uint8_t *value;
 };
@@ -62,20 +65,20 @@ static size_t say(uint8_t *value, const void *bytes, size_t size)
 /* The value of a key that a peer sets; false if none would. */
 static bool imagine(const char *key, uint8_t *value, size_t *size)
 {
-    char own[KEY_BYTES + 64];
+    char own[MEET_KEY_BYTES + 64];
     const char *last = strrchr(key, '/');
     const struct kept *kept;
     if (strstr(key, "/join/")) {
-        *size = say(value, &(struct join){.token = "a", .size = store.size}, sizeof(struct join));
+        *size = say(value, &(struct meet_join){.token = "a", .size = store.size},
+                    sizeof(struct meet_join));
     } else if (strstr(key, "/invite/")) {
-        struct meeting meeting = {.generation = 7};
-        memcpy(meeting.nonce, store.nonce, sizeof meeting.nonce);
-        *size = say(value, &meeting, sizeof meeting);
+        struct meet_invitation invitation = {.meeting.generation = 7};
+        memcpy(invitation.meeting.nonce, store.nonce, sizeof store.nonce);
+        *size = say(value, &invitation, sizeof invitation);
     } else if (strstr(key, "/thanks/")) {
         *size = say(value, store.nonce, sizeof store.nonce);
     } else if (strstr(key, "/go/")) {
-        struct verdict verdict = {.rank = -1, .size = store.size, .ours = store.size};
-        *size = say(value, &verdict, sizeof verdict);
+        *size = say(value, &(struct meet_verdict){0}, sizeof(struct meet_verdict));
     } else {
         snprintf(own, sizeof own, "%.*s/%d", last ? (int)(last - key) : 0, key, store.rank);
         if (!(kept = find(own)))
@@ -162,7 +165,8 @@ static enum tutti_status set(void *context, const char *key, const void *value, 
     strcpy(kept->key, key);
     store.kept_count++;
     if (strstr(key, "/invite/")) /* which the peer thanks for */
-        memcpy(store.nonce, (const uint8_t *)value + offsetof(struct meeting, nonce), 16);
+        memcpy(store.nonce,
+               (const uint8_t *)value + offsetof(struct meet_invitation, meeting.nonce), 16);
     return TUTTI_OK;
 }
 

@@ -93,7 +93,7 @@ static const struct tutti_store_ops ops = {
 static void *follow(void *argument)
 {
     static enum tutti_status status;
-    status = meet(memory, "gone", 1, SIZE, TIMEOUT_MS, argument);
+    status = meet(memory, "gone", 1, SIZE, TIMEOUT_MS, argument, NULL);
     return &status;
 }
 
@@ -109,7 +109,7 @@ static void a_key_that_is_gone_is_no_other_version(void **state)
     for (empty_answers = 0; empty_answers < 3; empty_answers++) {
         gets = 0;
         assert_int_equal(pthread_create(&thread, NULL, follow, &theirs), 0);
-        assert_int_equal(meet(store, "gone", 0, SIZE, TIMEOUT_MS, &mine), TUTTI_OK);
+        assert_int_equal(meet(store, "gone", 0, SIZE, TIMEOUT_MS, &mine, NULL), TUTTI_OK);
         assert_int_equal(pthread_join(thread, &result), 0);
         assert_int_equal(*(enum tutti_status *)result, TUTTI_OK);
         assert_int_equal(mine.generation, theirs.generation);
@@ -123,7 +123,7 @@ static void a_key_that_is_gone_is_no_other_version(void **state)
 static void *follow_others(void *argument)
 {
     static enum tutti_status status;
-    status = meet(memory, "sizes", 1, SIZE + 1, TIMEOUT_MS, argument);
+    status = meet(memory, "sizes", 1, SIZE + 1, TIMEOUT_MS, argument, NULL);
     return &status;
 }
 
@@ -140,7 +140,7 @@ static void a_disagreement_is_told_within_the_time_out(void **state)
     assert_int_equal(pthread_create(&thread, NULL, follow_others, &theirs), 0);
     assert_int_equal(tutti_store_from_ops(&ops, NULL, &store), TUTTI_OK);
     longest_ms = 0;
-    assert_int_equal(meet(store, "sizes", 0, SIZE, SHORT_MS, &mine), TUTTI_ERR_MISMATCH);
+    assert_int_equal(meet(store, "sizes", 0, SIZE, SHORT_MS, &mine, NULL), TUTTI_ERR_MISMATCH);
     assert_in_range(longest_ms, 1, SHORT_MS);
     assert_int_equal(pthread_join(thread, &result), 0);
     assert_int_equal(*(enum tutti_status *)result, TUTTI_ERR_MISMATCH);
@@ -154,7 +154,7 @@ static void a_leader_that_nobody_joins_is_asked_for_another(void **state)
     struct meeting meeting;
     (void)state;
     assert_int_equal(tutti_store_open("memory:leaders", TIMEOUT_MS, &memory), TUTTI_OK);
-    assert_int_equal(meet(memory, "leaders", 0, SIZE, 1, &meeting), TUTTI_ERR_TIMEOUT);
+    assert_int_equal(meet(memory, "leaders", 0, SIZE, 1, &meeting, NULL), TUTTI_ERR_TIMEOUT);
     assert_non_null(strstr(tutti_last_error(), "rank 1 did not come"));
     assert_non_null(strstr(tutti_last_error(), "is no other process rank 0, too?"));
     tutti_store_close(memory);

@@ -1,0 +1,105 @@
+/* SPDX-License-Identifier: MIT */
+/* A process number may pass to a new process. The time at which a process started tells the two
+ * apart, so both are compared. */
+#include "ipc/process.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* What /proc/PID/stat says of a process. */
+struct stat_line {
+    char state;
+    long threads;
+    unsigned long long start;
+};
+
+/* Reads a small file as a text; false if it cannot be read. */
+static bool text_read(const char *path, char *text, size_t size)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return false;
+    ssize_t bytes = read(fd, text, size - 1);
+    close(fd);
+    text[bytes > 0 ? bytes : 0] = 0;
+    return bytes > 0;
+}
+
+static bool stat_read(int64_t pid, struct stat_line *line)
+{
+    char path[64], text[1024];
+    snprintf(path, sizeof path, "/proc/%lld/stat", (long long)pid);
+    if (!text_read(path, text, sizeof text))
+        return false;
+    /* The name in parentheses may hold anything; the last parenthesis closes it. */
+    const char *rest = strrchr(text, ')');
+    return rest && sscanf(rest + 1,
+                          " %c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %ld "
+                          "%*d %llu",
+                          &line->state, &line->threads, &line->start) == 3;
+}
+
+/* FNV-1a, never 0. */
+static uint64_t hash(uint64_t value, const void *bytes, size_t size)
+{
+    const unsigned char *next = bytes;
+    for (size_t i = 0; i < size; i++)
+        value = (value ^ next[i]) * UINT64_C(0x100000001b3);
+    return value ? value : 1;
+}
+
+static const uint64_t HASH_START = UINT64_C(0xcbf29ce484222325);
+
+/* Processes of two time namespaces read different start times of one process. */
+static uint64_t spaces_read(void)
+{
+    struct stat pids, times;
+    if (stat("/proc/self/ns/pid", &pids) != 0)
+        return 0;
+    uint64_t value = hash(HASH_START, &pids.st_ino, sizeof pids.st_ino);
+    if (stat("/proc/self/ns/time", &times) == 0) /* Linux 5.6 */
+        value = hash(value, &times.st_ino, sizeof times.st_ino);
+    return value;
+}
+
+void process_identify(struct process *process)
+{
+    char text[64];
+    struct stat_line line;
+    memset(process, 0, sizeof *process);
+    process->pid = getpid();
+    process->tid = gettid();
+    process->spaces = spaces_read();
+    if (text_read("/proc/sys/kernel/random/boot_id", text, sizeof text))
+        process->host = hash(HASH_START, text, strlen(text));
+    if (stat_read(process->pid, &line))
+        process->start = line.start;
+}
+
+bool process_has_ended(const struct process *process, const struct process *self)
+{
+    struct stat_line line;
+    if (process->pid <= 0 || process->pid > INT32_MAX || process->pid == self->pid ||
+        !process->host || process->host != self->host || !process->spaces ||
+        process->spaces != self->spaces)
+        return false;
+    if (kill((pid_t)process->pid, 0) != 0 && errno == ESRCH)
+        return true;
+    if (!stat_read(process->pid, &line))
+        return false;
+    if (process->start && line.start != process->start)
+        return true;
+    /* The first thread of a process may end long before the others. */
+    return (line.state == 'Z' || line.state == 'X') && line.threads <= 1;
+}
+
+bool process_differs(const struct process *a, const struct process *b)
+{
+    return a->host != b->host || a->spaces != b->spaces || a->pid != b->pid ||
+           a->start != b->start || a->tid != b->tid;
+}
