@@ -122,7 +122,11 @@ bool cpu_group_look(struct cpu_group *group, int peer, bool life, struct tutti_f
         fault->status = TUTTI_ERR_ABORTED;
         return true;
     }
-    for (int r = 0; r < group->size; r++)
+    /* While the group opens, only a rank with a complete group can tell of a fault, unless it has
+     * left. This rank's group is about to be complete, too: its first operation reports the fault.
+     */
+    const bool opens = !order_load_relaxed_u32(&group->open);
+    for (int r = 0; r < group->size && !opens; r++)
         if (is_told(group, r, peer, fault))
             return true;
     POINT("look.told");
