@@ -31,14 +31,17 @@ static void read_level(void)
     const char *text = getenv("TUTTI_DEBUG");
     /* Without this a child of fork() could inherit the lock from a thread that the child lacks. */
     (void)pthread_atfork(lock_log, unlock_log, unlock_log);
-    threshold = TUTTI_LOG_NONE;
+    threshold = TUTTI_LOG_WARN;
     if (!text || !*text)
         return;
-    for (int level = TUTTI_LOG_WARN; level <= TUTTI_LOG_TRACE; level++)
-        if (strcasecmp(text, level_names[level]) == 0)
-            threshold = (enum tutti_log_level)level;
-    if (threshold == TUTTI_LOG_NONE)
-        fprintf(stderr, "TUTTI WARN TUTTI_DEBUG=%s: expected WARN, INFO or TRACE\n", text);
+    for (int level = TUTTI_LOG_NONE; level <= TUTTI_LOG_TRACE; level++) {
+        if (strcasecmp(text, level_names[level]) != 0)
+            continue;
+        threshold = (enum tutti_log_level)level;
+        return;
+    }
+    fprintf(stderr, "TUTTI WARN TUTTI_DEBUG=%s: expected NONE, WARN, INFO or TRACE\n",
+            text);
 }
 
 void tutti_log_set(tutti_log_fn *fn, void *context)

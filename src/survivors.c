@@ -4,8 +4,10 @@
 #include "deadline.h"
 #include "error.h"
 #include "ipc/random.h"
+#include "log.h"
 #include "order.h"
 #include "point.h"
+#include "reminder.h"
 #include "store/store.h"
 #include "text.h"
 
@@ -271,6 +273,18 @@ static enum tutti_status absent_tell(uint64_t absent)
                      ranks);
 }
 
+static void waiting_log(const struct survivors *self, uint64_t missing, struct reminder *reminder)
+{
+    char ranks[300];
+    const int waited_s = reminder_due(reminder, deadline_now());
+    if (waited_s)
+        log_write(
+            TUTTI_LOG_WARN, self->comm->rank,
+            "rank %d has waited %d s in tutti_comm_shrink() of communicator \"%s\": %s has not "
+            "called it",
+            self->comm->rank, waited_s, self->comm->name, text_ranks(missing, ranks, sizeof ranks));
+}
+
 /* Leaves an entry and waits until the round is decided. */
 static enum tutti_status take_part(struct survivors *self)
 {
@@ -284,6 +298,7 @@ static enum tutti_status take_part(struct survivors *self)
         return store_failed(self, status);
     self->rounds++;
     POINT("shrink.entered");
+    struct reminder reminder = reminder_start(deadline_now());
     for (;;) {
         bool decided;
         status = entries_read(self, &table);
@@ -297,6 +312,7 @@ static enum tutti_status take_part(struct survivors *self)
         uint64_t missing = everybody(self) & ~table.excluded & ~table.present;
         if (!missing)
             return propose_members(self, &table);
+        waiting_log(self, missing, &reminder);
         status = ask_abort(self);
         if (status == TUTTI_OK && deadline_passed(self->deadline))
             status = absent_tell(missing);

@@ -249,19 +249,46 @@ static error_t parse_option(int key, char *text, struct argp_state *state)
     }
 }
 
-static json_t *describe_all(const struct request *request, bool *failed)
+/* The description as it grows. */
+struct report {
+    const struct request *request;
+    json_t *tree;
+    bool failed;
+};
+
+/* Adds a part; a part of NULL is left out. A text is printed part by part, so that what is known
+ * stands there while the next part is tried. */
+static void report_add(struct report *report, const char *key, json_t *part)
 {
-    if (request->plan)
-        return json_pack("{s:o*, s:o*}", "algorithms",
-                         selftest_algorithms(request->ranks, true, failed), "cuda",
-                         describe_cuda(failed));
-    return json_pack("{s:o, s:o, s:o, s:o, s:o, s:o*, s:o*, s:o*, s:o*, s:o*}", "library",
-                     describe_library(), "host", describe_host(), "processors", place_describe(),
-                     "limits", describe_limits(), "namespaces", describe_namespaces(),
-                     "core_distances", selftest_distances(), "stores", selftest_stores(failed),
-                     "communicators", selftest_comms(request->ranks, failed), "algorithms",
-                     selftest_algorithms(request->ranks, false, failed), "cuda",
-                     describe_cuda(failed));
+    if (!part)
+        return;
+    if (!report->request->json) {
+        json_t *alone = json_pack("{s:O}", key, part);
+        print_tree(alone, 0, false);
+        json_decref(alone);
+        fflush(stdout);
+    }
+    if (json_object_set_new(report->tree, key, part) != 0)
+        report->failed = !tool_fail("no memory for the description");
+}
+
+/* First what needs no trial. */
+static void describe_all(struct report *report)
+{
+    const struct request *request = report->request;
+    if (!request->plan) {
+        report_add(report, "library", describe_library());
+        report_add(report, "host", describe_host());
+        report_add(report, "processors", place_describe());
+        report_add(report, "limits", describe_limits());
+        report_add(report, "namespaces", describe_namespaces());
+        report_add(report, "core_distances", selftest_distances());
+        report_add(report, "stores", selftest_stores(&report->failed));
+        report_add(report, "communicators", selftest_comms(request->ranks, &report->failed));
+    }
+    report_add(report, "algorithms",
+               selftest_algorithms(request->ranks, request->plan, &report->failed));
+    report_add(report, "cuda", describe_cuda(&report->failed));
 }
 
 int command_info(int argc, char **argv)
@@ -270,24 +297,22 @@ int command_info(int argc, char **argv)
         .options = options, .parser = parse_option, .doc = doc, .children = help_children};
     struct request request = {0};
     struct placement placement;
-    bool failed = false;
     if (argp_parse(&argp, argc, argv, 0, NULL, &request) || !place_ranks(&placement, 2, true))
         return TOOL_FAILED;
     if (request.ranks == 0)
         request.ranks = placement.cores < 2                 ? 2
                         : placement.cores > TUTTI_MAX_RANKS ? TUTTI_MAX_RANKS
                                                             : placement.cores;
-    json_t *tree = describe_all(&request, &failed);
-    if (!tree) {
+    struct report report = {.request = &request, .tree = json_object()};
+    if (!report.tree) {
         tool_fail("no memory for the description");
         return TOOL_FAILED;
     }
+    describe_all(&report);
     if (request.json) {
-        json_dumpf(tree, stdout, JSON_INDENT(1));
+        json_dumpf(report.tree, stdout, JSON_INDENT(1));
         printf("\n");
-    } else {
-        print_tree(tree, 0, false);
     }
-    json_decref(tree);
-    return failed ? TOOL_FAILED : TOOL_OK;
+    json_decref(report.tree);
+    return report.failed ? TOOL_FAILED : TOOL_OK;
 }

@@ -238,7 +238,7 @@ enum tutti_log_level {
  * one at a time. It must not call Tutti. */
 typedef void tutti_log_fn(void *context, enum tutti_log_level level, const char *line);
 /* Sends the library's log to fn instead of stderr; NULL restores stderr. TUTTI_DEBUG sets the
- * level. After the return the previous fn is no longer called. */
+ * level, WARN unless set. After the return the previous fn is no longer called. */
 TUTTI_API void tutti_log_set(tutti_log_fn *fn, void *context);
 
 /* ---- store: rendezvous by keys --------------------------------------------------------------- */

@@ -3,8 +3,12 @@
 
 #include "cpu/same_core.h"
 #include "deadline.h"
+#include "log.h"
+#include "reminder.h"
 #include "signature.h"
+#include "text.h"
 
+#include <inttypes.h>
 #include <sched.h>
 
 enum { LOOK_EVERY = 64, LOOK_NS = 20000000, POLLS = 100 };
@@ -96,6 +100,37 @@ static bool trouble(struct cpu_group *group, int peer, const struct request *req
     return true;
 }
 
+/* The other ranks that have not announced the operation; or the one that keeps the peer waiting. */
+static uint64_t missing_of(const struct cpu_group *group, int peer)
+{
+    uint64_t missing = 0;
+    for (int r = 0; r < group->size && group->mailed; r++)
+        if (r != group->rank && !announcement_of(group, r, (uint32_t)group->sequence))
+            missing |= UINT64_C(1) << r;
+    return missing ? missing : UINT64_C(1) << cpu_group_culprit(group, peer);
+}
+
+/* Says in the log whom the rank waits for, if it has waited for long. */
+static void wait_log(struct cpu_group *group, int peer, const struct request *request,
+                     struct reminder *reminder, int64_t now)
+{
+    const struct tutti_signature expected =
+        signature_unpack(request->signature, request->parameter);
+    char ranks[300], what[96];
+    const int waited_s = reminder_due(reminder, now);
+    if (!waited_s)
+        return;
+    if (!order_load_relaxed_u32(&group->open))
+        snprintf(what, sizeof what, "in the set-up");
+    else if (expected.collective == TUTTI_COLLECTIVE_BARRIER && expected.parameter)
+        snprintf(what, sizeof what, "in a barrier of some ranks");
+    else
+        snprintf(what, sizeof what, "in operation %" PRIu64 " (%s, %" PRIu64 " elements)",
+                 group->sequence, tutti_collective_name(expected.collective), expected.count);
+    log_write(TUTTI_LOG_WARN, group->rank, "rank %d has waited %d s %s for %s", group->rank,
+              waited_s, what, text_ranks(missing_of(group, peer), ranks, sizeof ranks));
+}
+
 static enum tutti_status wait_long(struct cpu_group *group, int peer, const uint32_t *word,
                                    uint32_t value, const struct request *request)
 {
@@ -103,6 +138,7 @@ static enum tutti_status wait_long(struct cpu_group *group, int peer, const uint
     if (!group->deadline)
         group->deadline = deadline_after(request->timeout_ms);
     int64_t deadline = group->deadline, now = deadline_now(), looked = now, surveyed = 0;
+    struct reminder reminder = reminder_start(now);
     for (int turn = 0;; turn++) {
         if (order_load_acquire_u32(word) == value)
             return TUTTI_OK;
@@ -118,6 +154,7 @@ static enum tutti_status wait_long(struct cpu_group *group, int peer, const uint
             look = LOOK_LIVES;
             surveyed = now;
             cpu_group_awaits(group, peer);
+            wait_log(group, peer, request, &reminder, now);
         }
         if ((look != LOOK_MEMORY || turn % LOOK_EVERY == LOOK_EVERY - 1) &&
             trouble(group, peer, request, deadline, look, &fault)) {

@@ -9,6 +9,8 @@
 #include "error.h"
 #include "ipc/channel_internal.h"
 #include "ipc/fork.h"
+#include "log.h"
+#include "reminder.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -156,18 +158,24 @@ static enum tutti_status wait_peer(const struct channel *channel, int peer, shor
         {.fd = channel->links[peer].socket, .events = events},
         {.fd = channel->links[peer].pidfd, .events = POLLIN},
     };
+    struct reminder reminder = reminder_start(deadline_now());
     for (;;) {
         enum tutti_status status = interrupt_ask(channel->interrupt);
         if (status != TUTTI_OK)
             return status;
         int64_t left = interrupt_slice(channel->interrupt, deadline_left_ms(deadline));
-        int ready = poll(polls, 2, left < 0 || left > 60000 ? 60000 : (int)left);
+        int ready = poll(polls, 2, left < 0 || left > 1000 ? 1000 : (int)left);
         if (ready < 0 && errno != EINTR)
             return error_errno("cannot wait for rank %d", peer);
         if (ready > 0) {
             *gone = polls[1].revents != 0 || (polls[0].revents & (POLLHUP | POLLERR | POLLNVAL));
             return TUTTI_OK;
         }
+        const int waited_s = reminder_due(&reminder, deadline_now());
+        if (waited_s)
+            log_write(TUTTI_LOG_WARN, channel->rank,
+                      "rank %d has waited %d s for rank %d to %s a descriptor", channel->rank,
+                      waited_s, peer, events == POLLIN ? "send" : "take");
         if (deadline_passed(deadline))
             return error_set(TUTTI_ERR_TIMEOUT,
                              "rank %d: rank %d did not %s a descriptor in time: look at what it "

@@ -19,6 +19,7 @@
 #include "ipc/fork.h"
 #include "log.h"
 #include "point.h"
+#include "reminder.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -466,8 +467,8 @@ static enum tutti_status serve(struct opening *opening)
         await(&events, channel->links[r].pidfd, on_death, r);
 
     int64_t left = interrupt_slice(channel->interrupt, deadline_left_ms(opening->deadline));
-    if (left < 0 || left > 60000)
-        left = 60000;
+    if (left < 0 || left > 1000)
+        left = 1000; /* a long wait is to be logged */
     if (opening->to_connect && left > 1)
         left = 1;
     if (poll(events.polls, (nfds_t)events.count, (int)left) < 0)
@@ -489,9 +490,21 @@ static enum tutti_status ask_ends(struct opening *opening)
     return interrupt_ask_pointless(interrupt);
 }
 
+static void waiting_log(const struct opening *opening, struct reminder *reminder)
+{
+    char ranks[256];
+    const int waited_s = reminder_due(reminder, deadline_now());
+    if (waited_s)
+        log_write(TUTTI_LOG_WARN, opening->config->rank,
+                  "rank %d has waited %d s in the set-up: rank %s has not connected",
+                  opening->config->rank, waited_s,
+                  list_ranks(missing(opening), ranks, sizeof ranks));
+}
+
 static enum tutti_status connect_all(struct opening *opening)
 {
     enum tutti_status status = watch_missing(opening);
+    struct reminder reminder = reminder_start(deadline_now());
     while (status == TUTTI_OK && missing(opening)) {
         status = connect_lower(opening);
         if (status == TUTTI_OK && deadline_passed(opening->deadline)) {
@@ -505,6 +518,7 @@ static enum tutti_status connect_all(struct opening *opening)
         }
         if (status == TUTTI_OK)
             status = interrupt_ask(opening->channel->interrupt);
+        waiting_log(opening, &reminder);
         if (status == TUTTI_OK)
             status = serve(opening);
         /* Once a look is over: what has come counts before what will not come. */

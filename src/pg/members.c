@@ -10,6 +10,7 @@
 #include "meet.h"
 #include "order.h"
 #include "point.h"
+#include "reminder.h"
 #include "store/store.h"
 #include "text.h"
 
@@ -356,6 +357,25 @@ static enum tutti_status check_missing(struct attempt *self, const struct entrie
     return status;
 }
 
+/* Says in the log which members have not come, if the wait is long. */
+static void waiting_log(const struct attempt *self, const struct entries *entries,
+                        struct reminder *reminder)
+{
+    char ranks[300];
+    uint64_t missing = 0;
+    const int waited_s = reminder_due(reminder, deadline_now());
+    for (size_t i = 0; i < entries->count && waited_s; i++) {
+        bool there = false;
+        if (tutti_store_check(self->store, &entries->keys[i], 1, &there) == TUTTI_OK && !there)
+            missing |= UINT64_C(1) << self->members->ranks[i];
+    }
+    if (waited_s)
+        log_write(TUTTI_LOG_WARN, self->comm->rank,
+                  "rank %d has waited %d s to meet the members of a process group: %s %s not come",
+                  self->comm->rank, waited_s, text_ranks(missing, ranks, sizeof ranks),
+                  missing & (missing - 1) ? "have" : "has");
+}
+
 /* Write an entry and wait until the attempt is decided. */
 static enum tutti_status join_attempt(struct attempt *self)
 {
@@ -369,6 +389,7 @@ static enum tutti_status join_attempt(struct attempt *self)
     if (status == TUTTI_OK)
         status = tutti_store_set(self->store, entries.keys[self->members->own_index], &rank, 1);
     POINT("members.entered");
+    struct reminder reminder = reminder_start(deadline_now());
     while (status == TUTTI_OK) {
         status = decision_look(self, &self->own, &self->decision, &decided);
         if (status == TUTTI_OK && decided)
@@ -381,6 +402,7 @@ static enum tutti_status join_attempt(struct attempt *self)
             status = check_missing(self, &entries);
         if (status != TUTTI_OK)
             return propose_failure(self, &self->own, status, &self->decision);
+        waiting_log(self, &entries, &reminder);
         const int64_t left = deadline_timeout_ms(self->deadline);
         status = tutti_store_wait(self->store, entries.keys, entries.count,
                                   left < 0 || left > INTERRUPT_MS ? INTERRUPT_MS : left);

@@ -13,7 +13,9 @@
 #include "error.h"
 #include "ipc/channel.h"
 #include "ipc/random.h"
+#include "log.h"
 #include "order.h"
+#include "reminder.h"
 #include "store/launcher.h"
 #include "store/nap.h"
 #include "store/tcp_client.h"
@@ -195,6 +197,7 @@ static enum tutti_status follow(struct notice *notice, struct store_url *url, in
                                 tutti_store_t **store)
 {
     int64_t deadline = deadline_after(timeout_ms), nap_ns = 200000;
+    struct reminder reminder = reminder_start(deadline_now());
     bool found = false;
     for (;;) {
         if (notice_read(notice, &url->port)) {
@@ -207,6 +210,11 @@ static enum tutti_status follow(struct notice *notice, struct store_url *url, in
         }
         if (deadline_passed(deadline))
             break;
+        const int waited_s = reminder_due(&reminder, deadline_now());
+        if (waited_s)
+            log_write(TUTTI_LOG_WARN, -1,
+                      "this process has waited %d s for rank 0, which tells its address in %s",
+                      waited_s, notice->path);
         nap(deadline, &nap_ns, LONGEST_NAP_NS);
     }
     if (found)

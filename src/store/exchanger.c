@@ -10,6 +10,8 @@
 
 #include "deadline.h"
 #include "error.h"
+#include "log.h"
+#include "reminder.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -126,6 +128,34 @@ static void former_delete(const struct tutti_exchanger *exchanger, const struct 
     (void)tutti_store_delete(exchanger->store, round->own, &deleted);
 }
 
+/* Reads what all ranks have written. A long wait says at WARN who has not. */
+static enum tutti_status gather(const struct tutti_exchanger *exchanger, const struct round *round,
+                                size_t bytes, void *all, int64_t timeout_ms)
+{
+    const int64_t deadline = deadline_after(timeout_ms ? timeout_ms : exchanger->store->timeout_ms);
+    struct reminder reminder = reminder_start(deadline_now());
+    for (;;) {
+        const int64_t left = deadline_timeout_ms(deadline), soon = reminder_left_ms(&reminder);
+        const int64_t slice = left < 0 || left > soon ? soon : left;
+        const int64_t slice_end = deadline_after(slice);
+        enum tutti_status status =
+            store_multi_get(exchanger->store, round->keys, (size_t)exchanger->size, slice, all,
+                            bytes, round->sizes);
+        if (status != TUTTI_ERR_TIMEOUT)
+            return status;
+        /* A wait that ended before its time was interrupted. */
+        const bool over = !deadline_passed(slice_end) || deadline_passed(deadline) ||
+                          deadline_passed(exchanger->store->deadline);
+        status = name_missing(exchanger, round);
+        if (status != TUTTI_ERR_TIMEOUT || over)
+            return status;
+        const int waited_s = reminder_due(&reminder, deadline_now());
+        if (waited_s)
+            log_write(TUTTI_LOG_WARN, exchanger->rank, "a wait of %d s goes on: %s", waited_s,
+                      tutti_last_error());
+    }
+}
+
 static enum tutti_status all_gather(struct tutti_exchanger *exchanger, const void *value,
                                     size_t bytes, void *all, int64_t timeout_ms)
 {
@@ -137,13 +167,10 @@ static enum tutti_status all_gather(struct tutti_exchanger *exchanger, const voi
         return status;
     status = tutti_store_set(exchanger->store, round.keys[exchanger->rank], value, bytes);
     if (status == TUTTI_OK)
-        status = store_multi_get(exchanger->store, round.keys, (size_t)exchanger->size, timeout_ms,
-                                 all, bytes, round.sizes);
+        status = gather(exchanger, &round, bytes, all, timeout_ms);
     if (status == TUTTI_OK) {
         former_delete(exchanger, &round);
         status = check_sizes(exchanger, &round, bytes);
-    } else if (status == TUTTI_ERR_TIMEOUT) {
-        status = name_missing(exchanger, &round);
     }
     exchanger->sequence++;
     free(round.keys);

@@ -13,6 +13,7 @@
 
 #include "error.h"
 #include "ipc/random.h"
+#include "reminder.h"
 #include "store/buffer.h"
 #include "store/map.h"
 #include "store/nap.h"
@@ -72,9 +73,13 @@ static enum tutti_status await_socket(const struct tcp_connection *connection, s
                                       const char *what)
 {
     const struct store_limit *limit = &connection->limit;
+    struct reminder reminder = reminder_start(deadline_now());
     for (;;) {
         struct pollfd one = {.fd = connection->fd, .events = events};
-        int ready = poll(&one, 1, deadline_poll_ms(store_limit_pause(limit)));
+        int64_t pause = store_limit_pause(limit);
+        if (connection->unproven)
+            pause = deadline_min(pause, deadline_after(reminder_left_ms(&reminder)));
+        int ready = poll(&one, 1, deadline_poll_ms(pause));
         if (ready > 0)
             return TUTTI_OK;
         if (ready < 0 && errno != EINTR)
@@ -84,6 +89,11 @@ static enum tutti_status await_socket(const struct tcp_connection *connection, s
                              "the store at %s did not %s in time: see whether its process is "
                              "stopped, or its host is overloaded",
                              connection->name, what);
+        if (connection->unproven)
+            tcp_waiting_log(
+                connection->name, &reminder,
+                "does not answer: is its process stopped, or out of descriptors (ulimit "
+                "-n)?");
         enum tutti_status status = store_limit_ask(limit);
         if (status != TUTTI_OK)
             return status;
@@ -245,16 +255,11 @@ static enum tutti_status meet_secretly(const struct tcp_connection *connection, 
 /* ---- connecting -------------------------------------------------------------------------------
  */
 
-static enum tutti_status connect_failed(const struct tcp_connection *connection)
-{
-    return error_errno("cannot connect to the store at %s; see whether its process runs",
-                       connection->name);
-}
-
 /* Sets the connection's descriptor, to -1 on failure. */
 static enum tutti_status connect_once(const struct sockaddr_storage *address,
-                                      struct tcp_connection *connection)
+                                      struct tcp_connection *connection, bool *hopeless)
 {
+    *hopeless = false;
     int on = 1, code = 0;
     socklen_t size = sizeof code;
     size_t bytes =
@@ -262,7 +267,7 @@ static enum tutti_status connect_once(const struct sockaddr_storage *address,
     int fd = socket(address->ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     connection->fd = fd;
     if (fd < 0)
-        return connect_failed(connection);
+        return tcp_connect_failed(connection, address, hopeless);
     enum tutti_status status = TUTTI_OK;
     if (connect(fd, (const struct sockaddr *)address, (socklen_t)bytes) < 0)
         code = errno;
@@ -273,7 +278,7 @@ static enum tutti_status connect_once(const struct sockaddr_storage *address,
     }
     if (status == TUTTI_OK && code != 0) {
         errno = code;
-        status = connect_failed(connection);
+        status = tcp_connect_failed(connection, address, hopeless);
     }
     if (status == TUTTI_OK) {
         setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
@@ -285,11 +290,16 @@ static enum tutti_status connect_once(const struct sockaddr_storage *address,
 }
 
 /* Any of the addresses. */
-static enum tutti_status connect_any(struct tcp_store *store, struct tcp_connection *connection)
+static enum tutti_status connect_any(struct tcp_store *store, struct tcp_connection *connection,
+                                     bool *hopeless)
 {
     enum tutti_status status = TUTTI_ERR_SYSTEM;
-    for (int i = 0; i < store->address_count && status == TUTTI_ERR_SYSTEM; i++)
-        status = connect_once(&store->addresses[i], connection);
+    *hopeless = true;
+    for (int i = 0; i < store->address_count && status == TUTTI_ERR_SYSTEM; i++) {
+        bool one;
+        status = connect_once(&store->addresses[i], connection, &one);
+        *hopeless = *hopeless && one;
+    }
     return status;
 }
 
@@ -299,25 +309,32 @@ static enum tutti_status connect_any(struct tcp_store *store, struct tcp_connect
 static enum tutti_status connection_open(struct tcp_store *store, struct tcp_connection *connection)
 {
     int64_t stranger_ns = deadline_after(STRANGER_MS), nap_ns = 1000000;
+    struct reminder reminder = reminder_start(deadline_now());
     for (;;) {
-        enum tutti_status status = connect_any(store, connection);
+        bool hopeless;
+        enum tutti_status status = connect_any(store, connection, &hopeless);
         bool reached = status == TUTTI_OK;
         if (reached) {
+            connection->unproven = true;
             status =
                 store->secret ? meet_secretly(connection, store->secret) : meet_plainly(connection);
+            connection->unproven = false;
             if (status == TUTTI_OK)
                 return status;
             hang_up(connection->fd);
             connection->fd = -1;
         }
-        if (status != TUTTI_ERR_SYSTEM || (store->met && !reached))
+        if (status != TUTTI_ERR_SYSTEM || ((store->met || hopeless) && !reached))
             return status;
         if (reached && deadline_passed(stranger_ns))
-            return error_context(status, "no meeting (is TUTTI_STORE_SECRET the same everywhere?)");
+            return error_context(status,
+                                 "no meeting (is TUTTI_STORE_SECRET the same everywhere, and "
+                                 "has the server descriptors left, see ulimit -n?)");
         if (deadline_passed(connection->limit.deadline)) {
             error_context(status, "no store came up in time; is rank 0 running?");
             return TUTTI_ERR_TIMEOUT;
         }
+        tcp_waiting_log(connection->name, &reminder, "cannot be reached: is rank 0 running?");
         nap(connection->limit.deadline, &nap_ns, RETRY_NS);
     }
 }
@@ -666,6 +683,7 @@ static enum tutti_status join(struct tcp_store *store, int world_size,
                               const struct tcp_options *options)
 {
     int64_t joined, nap_ns = 100000, deadline = deadline_after(options->timeout_ms);
+    struct reminder reminder = reminder_start(deadline_now());
     for (int64_t amount = 1;; amount = 0) {
         struct buffer request = {0};
         buffer_put_u8(&request, TCP_ADD);
@@ -682,6 +700,7 @@ static enum tutti_status join(struct tcp_store *store, int world_size,
                              "%lld of %d ranks joined the store at %s in time: see whether all "
                              "run and have its address",
                              (long long)joined, world_size, store->name);
+        tcp_waiting_log(store->name, &reminder, "lacks ranks, which have not joined: do all run?");
         nap(deadline, &nap_ns, RETRY_NS / 10);
     }
 }

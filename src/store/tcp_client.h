@@ -5,8 +5,13 @@
 
 #include "store/store.h"
 
+#include <sys/socket.h>
+
+struct reminder;
+
 struct tcp_connection {
     int fd;
+    bool unproven;            /* the server has not shown yet that it is a store */
     bool owes;                /* the answer to a CANCEL_WAIT is still to come */
     struct store_limit limit; /* of the exchange under way */
     const char *name;         /* HOST:PORT */
@@ -16,6 +21,15 @@ struct tcp_connection {
  * length. */
 enum tutti_status tcp_receive_value(const struct tcp_connection *connection, void *value,
                                     size_t capacity, size_t *size);
+
+/* The error of a connection that failed with errno. *hopeless says that no server which starts
+ * later could be reached either: the loopback interface is down, no descriptor is left, no
+ * permission. */
+enum tutti_status tcp_connect_failed(const struct tcp_connection *connection,
+                                     const struct sockaddr_storage *address, bool *hopeless);
+
+/* Says at WARN why this process still waits for the store, if that is due. */
+void tcp_waiting_log(const char *name, struct reminder *reminder, const char *why);
 
 struct tcp_options {
     const char *secret; /* NULL or "" is none */

@@ -96,6 +96,17 @@ assert all(choice["algo"] != "none" for one in table for choice in one["choices"
 PYTHON
 status 1 env TUTTI_TOPOLOGY_FILE="$work/mesh" "$tutti" info --plan -n 3
 err 'is of 8 ranks, the world size is 3'
+# What is known stands there while something is tried that does not end: here a library that is a pipe.
+mkfifo "$work/fifo"
+TUTTI_CUDA_LIBRARY=$work/fifo "$tutti" info -n 2 >"$work/out" 2>"$work/err" </dev/null &
+pid=$!
+until_true 60 grep -q '^algorithms:' "$work/out" || complain "nothing is printed before the last trial"
+exec 3<>"$work/fifo" # the trial goes on
+exec 3>&-
+wait "$pid"
+for pattern in '^library:' '^  kernel: ' '^limits:' '^stores:' '^cuda:'; do
+    out "$pattern"
+done
 # What is declined is said, and is no failure.
 status 0 env TUTTI_DISABLE=1 "$tutti" info -n 3
 out '^  enabled: no$'

@@ -3,6 +3,7 @@
 # a rank that stops is named by tutti diagnose, and goes on when it is continued.
 # shellcheck source=tests/tools/common.sh
 . "$(dirname "$0")/common.sh"
+export TUTTI_DEBUG=NONE # the ranks say themselves what has happened
 tutti=$1 survive=$2 dumps=$work/dumps
 
 # ---- one rank is killed

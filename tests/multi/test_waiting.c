@@ -1,0 +1,90 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * A long wait is no silent one. Whoever waits for 5 seconds says at WARN, which is logged unless
+ * TUTTI_DEBUG says otherwise, who is missing and what it waits for: while the ranks meet, while one
+ * of them is late in a later step of the set-up, in an operation, and in a barrier of some ranks.
+ */
+#include "ranks.h"
+
+#include "reminder.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { SIZE = 3, LATE = 1, LATE_MS = REMINDER_FIRST_S * 1000 + 1500 };
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static char said[64 * 1024];
+
+static void note(void *context, enum tutti_log_level level, const char *line)
+{
+    (void)context;
+    pthread_mutex_lock(&lock);
+    if (level == TUTTI_LOG_WARN && strlen(said) + strlen(line) + 2 < sizeof said)
+        strcat(strcat(said, line), "\n");
+    pthread_mutex_unlock(&lock);
+}
+
+/* What the rank has said since `said` was emptied, with all of these words in one line. */
+static bool has_said(int rank, const char *what, const char *whom)
+{
+    char mark[16];
+    snprintf(mark, sizeof mark, " [%d] ", rank);
+    pthread_mutex_lock(&lock);
+    bool found = false;
+    char *copy = strdup(said), *rest = copy;
+    for (char *line; !found && (line = strsep(&rest, "\n"));)
+        found = strstr(line, mark) && strstr(line, what) && strstr(line, whom);
+    free(copy);
+    pthread_mutex_unlock(&lock);
+    return found;
+}
+
+static int wait_for_late(struct ranks *ranks, int rank, tutti_store_t *store)
+{
+    static const int some[] = {0, LATE};
+    tutti_comm_t *comm;
+    struct tutti_exchanger exchanger = {.struct_size = sizeof exchanger,
+                                        .store = store,
+                                        .prefix = "waiting",
+                                        .rank = rank,
+                                        .size = SIZE};
+    if (rank == LATE)
+        usleep(LATE_MS * 1000);
+    RANKS_CHECK(ranks_join(ranks, rank, store, NULL, &comm) == TUTTI_OK);
+    RANKS_CHECK(rank == LATE || has_said(rank, "to meet the others", "rank 1 has not come"));
+
+    if (rank == LATE)
+        usleep(LATE_MS * 1000);
+    RANKS_CHECK(tutti_barrier(comm, NULL, 0, 0) == TUTTI_OK);
+    RANKS_CHECK(rank == LATE || has_said(rank, "in operation 1 (barrier", "for rank 1"));
+
+    if (rank == LATE)
+        usleep(LATE_MS * 1000);
+    RANKS_CHECK(rank == 2 || tutti_barrier(comm, some, 2, 0) == TUTTI_OK);
+    RANKS_CHECK(rank != 0 || has_said(rank, "in a barrier of some ranks", "for rank 1"));
+
+    RANKS_CHECK(tutti_barrier(comm, NULL, 0, 0) == TUTTI_OK);
+    if (rank == LATE)
+        usleep(LATE_MS * 1000);
+    RANKS_CHECK(tutti_store_barrier(&exchanger, RANKS_TIMEOUT_MS) == TUTTI_OK);
+    RANKS_CHECK(rank == LATE || has_said(rank, "\"waiting\", round 0", "rank 1 (1 of 3)"));
+    tutti_comm_destroy(comm);
+    return 0;
+}
+
+int main(void)
+{
+    unsetenv("TUTTI_DEBUG");
+    tutti_log_set(note, NULL);
+    struct ranks *ranks = ranks_create(SIZE, 0, 0);
+    int failed = ranks_run(ranks, wait_for_late);
+    ranks_destroy(ranks);
+    tutti_log_set(NULL, NULL);
+    if (failed)
+        fputs(said, stdout);
+    return failed;
+}
