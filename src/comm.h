@@ -69,11 +69,11 @@ struct tutti_comm {
     char reason[512];
     char name[COMM_NAME_BYTES];
     int64_t generation;
-    uint64_t table_hash;  /* of CUDA's tuning table; 0: there is none */
-    uint8_t nonce[16];    /* of its meeting: no other communicator has it */
-    uint32_t aborts;      /* how often tutti_comm_abort() was called */
-    int cores;            /* that the ranks may run on, together */
-    tutti_store_t *store; /* borrowed until the rendezvous has ended, then NULL */
+    uint64_t table_hash;      /* of CUDA's tuning table; 0: there is none */
+    uint8_t nonce[16];        /* of its meeting: no other communicator has it */
+    uint32_t aborts;          /* how often tutti_comm_abort() was called */
+    int cores;                /* that the ranks may run on, together */
+    tutti_store_t *store;     /* borrowed until the rendezvous has ended, then NULL */
     struct work_pool *works;  /* work.c */
     struct comm_setup *setup; /* while it meets, else NULL: comm_setup.c */
     uint64_t calls;           /* of collectives; who holds busy writes it, a group under its lock */

@@ -40,8 +40,7 @@ static void read_level(void)
         threshold = (enum tutti_log_level)level;
         return;
     }
-    fprintf(stderr, "TUTTI WARN TUTTI_DEBUG=%s: expected NONE, WARN, INFO or TRACE\n",
-            text);
+    fprintf(stderr, "TUTTI WARN TUTTI_DEBUG=%s: expected NONE, WARN, INFO or TRACE\n", text);
 }
 
 void tutti_log_set(tutti_log_fn *fn, void *context)

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Builds a text piece by piece, for functions that return a length as snprintf() does. Lists of ranks. */
+/* Builds a text piece by piece, for functions that return a length as snprintf() does. Lists of
+ * ranks. */
 #ifndef TUTTI_TEXT_H
 #define TUTTI_TEXT_H
 

@@ -393,8 +393,9 @@ enum tutti_strict {
 };
 
 enum tutti_programmatic {
-    TUTTI_PROGRAMMATIC_AUTO = 0, /* TUTTI_PROGRAMMATIC_LAUNCH, else on from compute capability 9.0 */
-    TUTTI_PROGRAMMATIC_ON = 1,   /* a kernel may start while the kernel before it ends */
+    TUTTI_PROGRAMMATIC_AUTO =
+        0,                     /* TUTTI_PROGRAMMATIC_LAUNCH, else on from compute capability 9.0 */
+    TUTTI_PROGRAMMATIC_ON = 1, /* a kernel may start while the kernel before it ends */
     TUTTI_PROGRAMMATIC_OFF = 2,
 };
 
