@@ -37,7 +37,7 @@ enum {
     LAYOUT_SWAP_BYTES = 64 * 1024,
     LAYOUT_HALVES = 2,
     LAYOUT_DIMS = 16,
-    LAYOUT_POSTS = 32, /* announcements a rank, and verdicts, that may be under way */
+    LAYOUT_POSTS = 32, /* announcements of one rank, and verdicts, that may be unread */
 };
 
 #define LAYOUT_MAGIC UINT64_C(0x74757474692d6331)
@@ -103,31 +103,32 @@ struct layout_meeting {
     uint32_t subset; /* hash of the subset's ranks */
 };
 
-/* What an operation of a process group is: the ranks' must be equal, but for `inputs`. */
+/* The description of a process group's operation. It must be equal on all ranks, except for
+ * `inputs`. */
 struct layout_operation {
     uint64_t signature;         /* signature.h, without an algorithm */
     uint32_t parameter;         /* hash of the scalar, 0 if none */
-    uint8_t inputs;             /* of this rank; LAYOUT_NOT_DIRECT if they are not direct's */
-    uint8_t device;             /* that its tensors are on: enum tutti_device */
-    uint16_t dims;              /* of which there are sizes; or LAYOUT_SPARSE */
-    uint8_t order[LAYOUT_DIMS]; /* place of each dimension in memory, 0 the fastest; else below */
+    uint8_t inputs;             /* number on this rank; may have LAYOUT_NOT_DIRECT */
+    uint8_t device;             /* of its tensors: enum tutti_device */
+    uint16_t dims;              /* number of sizes; or LAYOUT_SPARSE */
+    uint8_t order[LAYOUT_DIMS]; /* position of each dimension in memory, 0: contiguous */
     int64_t sizes[LAYOUT_DIMS];
 };
 
 enum layout_announcement_kind {
     LAYOUT_ANNOUNCED,
     LAYOUT_WITHDRAWN,
-    LAYOUT_LATE, /* announced and withdrawn: the input was not there in time */
+    LAYOUT_LATE, /* announced and withdrawn: the input was not ready in time */
 };
 
 enum {
-    LAYOUT_NO_POSITION = 255, /* of a dimension of extent 1 */
-    LAYOUT_NOT_DIRECT = 0x80, /* beside `inputs`: no device of the group's reaches them directly */
-    LAYOUT_SPARSE = 0xffff,   /* dims of a sparse tensor: its sizes travel with its entries */
+    LAYOUT_NO_POSITION = 255, /* order[] of a dimension of size 1 */
+    LAYOUT_NOT_DIRECT = 0x80, /* a bit of `inputs`: the group's devices do not reach the tensors */
+    LAYOUT_SPARSE = 0xffff,   /* `dims` of a sparse tensor: its sizes travel with its entries */
 };
 
-/* "I have this operation", or "my time for it is over", or both at once: a rank to the leader, rank
- * 0. */
+/* A rank to the leader, rank 0: "I have this operation", or "my time-out for it has passed", or
+ * both. */
 struct layout_announcement {
     uint32_t post_number; /* counts from 1; written last: release H1 */
     uint32_t kind;        /* enum layout_announcement_kind */
@@ -138,26 +139,26 @@ struct layout_announcement {
     unsigned char pad[8];
 };
 
-/* "All have it: do it now", or why it ends: the leader to all. */
+/* The leader to all ranks: "all have this operation: run it now", or why it ends. */
 struct layout_verdict {
     uint32_t post_number; /* counts from 1; written last: release H2 */
     int32_t status;
     int32_t rank;
     int32_t peer;
     uint32_t tag;
-    uint32_t inputs; /* the most of any rank; LAYOUT_NOT_DIRECT if any has said so */
+    uint32_t inputs; /* the largest of any rank; with LAYOUT_NOT_DIRECT if any rank has it */
     uint64_t sequence;
-    struct layout_operation expected; /* of a mismatch: rank's side, peer's side */
+    struct layout_operation expected; /* of a mismatch: what `rank` has, what `peer` has */
     struct layout_operation seen;
     unsigned char pad[32];
 };
 
-/* How the owner of a board sleeps: NAPS end soon, by themselves. */
+/* How the owner of a control ring sleeps: a nap ends soon, by itself. */
 enum layout_sleep { LAYOUT_AWAKE, LAYOUT_NAPPING, LAYOUT_SLEEPING };
 
-/* A rank's part of its process group: pg/control_ring.h. */
+/* A rank's messages in its process group: pg/control_ring.h. */
 struct layout_control_ring {
-    uint32_t bell;   /* futex: advanced by whoever has news for the owner */
+    uint32_t bell;   /* futex: advanced by a thread with an event for the owner */
     uint32_t asleep; /* the owner may sleep on it: enum layout_sleep */
     unsigned char pad0[LAYOUT_LINE - 8];
     uint32_t left; /* release H4: the owner has destroyed its group; 1 + the rank that caused it */

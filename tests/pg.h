@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Small change of the tests of process groups. */
+/* Helpers of the tests of process groups. */
 #ifndef TESTS_PG_H
 #define TESTS_PG_H
 
@@ -63,7 +63,7 @@ static inline enum tutti_status pg_end(tutti_work_t *work)
     return status;
 }
 
-/* A sum of 1 of each rank works. */
+/* Whether a sum of 1 from each rank works. */
 static inline bool pg_goes_on(tutti_pg_t *pg, uint32_t tag, int size)
 {
     float x = 1;
@@ -72,7 +72,7 @@ static inline bool pg_goes_on(tutti_pg_t *pg, uint32_t tag, int size)
            x == (float)size;
 }
 
-/* So does a sparse one, of one row that all have and one that is this rank's. */
+/* Whether a sparse sum works, of one row that all ranks have and one row per rank. */
 static inline bool pg_goes_on_sparse(tutti_pg_t *pg, uint32_t tag, int rank, int size)
 {
     const int64_t indices[2] = {PG_ROWS - 1, rank};
@@ -91,7 +91,7 @@ static inline bool pg_goes_on_sparse(tutti_pg_t *pg, uint32_t tag, int rank, int
     return good;
 }
 
-/* Communicator and group. */
+/* Create the communicator and the group. */
 static inline enum tutti_status pg_join(struct ranks *ranks, int rank, tutti_store_t *store,
                                         tutti_comm_t **comm, tutti_pg_t **pg)
 {
@@ -106,7 +106,7 @@ static inline void pg_part(tutti_comm_t *comm, tutti_pg_t *pg)
     tutti_comm_destroy(comm);
 }
 
-/* A main(): runs the parts, one after the other, of groups of `least` to 4 ranks, as threads or,
+/* A main(): runs the parts, one after the other, with groups of `least` to 4 ranks, as threads or,
  * with the argument "processes", as processes. */
 static inline int pg_main(int argc, char **argv, int least, ranks_fn *const *parts, int count)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* GPUs for the tests of process groups: of the machine, or of the stand-in for libcuda. The
- * communicators remain those of the CPU, whatever TUTTI_TEST_DEVICE says. */
+ * communicators remain CPU communicators, whatever TUTTI_TEST_DEVICE says. */
 #ifndef TESTS_PG_CUDA_H
 #define TESTS_PG_CUDA_H
 
@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <time.h>
 
-/* A stream that stands still until it may go on. */
+/* Blocks a stream until pg_brake_release(). */
 struct pg_brake {
     uint32_t go;
 };
@@ -41,7 +41,7 @@ static inline void pg_brake_release(struct pg_brake *brake)
     __atomic_store_n(&brake->go, 1, __ATOMIC_RELEASE);
 }
 
-/* The device that is rank's own, or the one so many after it. */
+/* The device of the rank, or the one `more` devices after it. */
 static inline int pg_cuda_device(int rank, int more)
 {
     return (rank + more) % gpu_count();
@@ -52,7 +52,8 @@ static inline bool pg_cuda_bind(int rank)
     return gpu_open() && gpu_bind(pg_cuda_device(rank, 0));
 }
 
-/* Communicator and group: on the CPU or, if `direct`, a CUDA communicator's. */
+/* Create the communicator and the group: of a CPU communicator or, if `direct`, of a CUDA
+ * communicator. */
 static inline enum tutti_status pg_cuda_join(struct ranks *ranks, int rank, tutti_store_t *store,
                                              bool direct, tutti_comm_t **comm, tutti_pg_t **pg)
 {
@@ -65,7 +66,7 @@ static inline enum tutti_status pg_cuda_join(struct ranks *ranks, int rank, tutt
     return status == TUTTI_OK ? tutti_pg_create(*comm, &group, pg) : status;
 }
 
-/* pg_main() of as many ranks as there are GPUs, of a CUDA communicator, from 2 to 4. */
+/* pg_main() for a CUDA communicator, with 2 to 4 ranks, at most one per GPU. */
 static inline int pg_cuda_main_direct(bool processes, ranks_fn *const *parts, int count)
 {
     int failures = 0, gpus = gpu_probe();
@@ -78,7 +79,7 @@ static inline int pg_cuda_main_direct(bool processes, ranks_fn *const *parts, in
     return failures ? 1 : 0;
 }
 
-/* A main() skips with this where there is no GPU. */
+/* A main() returns this value if it is not 0: there is no GPU, and the test is skipped. */
 static inline int pg_cuda_skip(void)
 {
     if (gpu_probe() > 0)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* What the tests of groups with a list of members share. */
+/* Helpers of the tests of groups with a list of members. */
 #ifndef TESTS_PG_MEMBERS_H
 #define TESTS_PG_MEMBERS_H
 

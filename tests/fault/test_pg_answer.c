@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * What counts as the leader's silence. The last rank withdraws an operation when the leader has
- * begun another one, which takes all ranks longer than the leader has to answer in: the group goes
- * on, for it was busy. No time passes here, the last rank's clock is put forward.
+ * When a leader counts as not answering. The last rank withdraws an operation after the leader has
+ * begun another one, which takes all ranks longer than the leader's time to answer. The group goes
+ * on, since the leader was busy. No time passes in this test: the last rank's clock is put forward.
  */
 #include "pg.h"
 #include "point.h"
@@ -30,7 +30,7 @@ int __wrap_clock_gettime(clockid_t clock, struct timespec *now)
     return failed;
 }
 
-/* On the group's threads. */
+/* Runs on the groups' threads. */
 static void hook(const char *name)
 {
     if (ours && leads && strcmp(name, "mail.written") == 0)
@@ -38,16 +38,16 @@ static void hook(const char *name)
     if (!ours || leads || strcmp(name, "group.overdue") != 0)
         return;
     looks++;
-    if (looks == 1) { /* now, and no sooner, the withdrawal may go to the leader */
+    if (looks == 1) { /* the withdrawal may be sent to the leader from now on */
         ranks_raise(ours, LATE);
         ranks_await(ours, BEGUN, 1);
-    } else if (looks == 3) { /* the second look was behind the other operation */
+    } else if (looks == 3) { /* the second check came after the other operation */
         ranks_raise(ours, LOOKED);
     }
 }
 
-/* Behind the operation that all were busy with: its end is late, and the leader has yet to turn to
- * the withdrawal. */
+/* After the operation that kept all ranks busy: its end is late, and the leader has not read the
+ * withdrawal yet. */
 static void end_late(void *context, tutti_work_t *work, enum tutti_status status)
 {
     (void)context;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* SIGKILL of a rank of a process group while operations are in flight: works of the others end with
- * PEER_DEAD, which names it, and so does what they submit later; destroying works as ever. */
+/* SIGKILL of a rank of a process group while operations are in flight. The other ranks' works, also
+ * those submitted later, end with PEER_DEAD, which names the rank. Destroying works as usual. */
 #include "pg.h"
 
 #include <signal.h>
@@ -30,7 +30,7 @@ static int live(struct ranks *ranks, int rank, tutti_store_t *store)
         RANKS_CHECK(pg_end(busy) == TUTTI_OK);
     }
     if (rank == scenario->victim) {
-        /* The others wait in the table, and, with some luck, amid the data. */
+        /* The other operations are in the table or, with some luck, exchanging data. */
         (void)pg_sum(pg, &x, BUSY_TAG, 0, &busy);
         raise(SIGKILL);
     }

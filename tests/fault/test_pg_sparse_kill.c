@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* SIGKILL of a rank of a process group at named points inside a sparse all-reduce: the others'
- * works end, well if the rank had done its part, else with PEER_DEAD, which names it; and they can
- * destroy everything. */
+/* SIGKILL of a rank of a process group at named points inside a sparse all-reduce. The others'
+ * works end: well if the rank had done its part, otherwise with PEER_DEAD, which names it. The
+ * others can destroy everything. */
 #include "pg.h"
 
 #include "point.h"
@@ -14,7 +14,7 @@ enum { AT = 3, MANY = 20, ENTRIES = 500 };
 struct scenario {
     const char *point;
     int victim;
-    bool given; /* the others have what they need of it */
+    bool given; /* the others need nothing more from it */
 };
 
 static const char *deadly; /* the point at which this process dies, at its AT-th passage */
@@ -47,7 +47,7 @@ static int live(struct ranks *ranks, int rank, tutti_store_t *store)
     RANKS_CHECK(pg_join(ranks, rank, store, &comm, &pg) == TUTTI_OK);
     for (int i = 1; status == TUTTI_OK; i++) {
         RANKS_CHECK(i < MANY);
-        /* More in each, so that what is shown grows. */
+        /* More entries each time, so that the segments grow. */
         status = pg_sparse_sum(pg, indices, values, (size_t)(i * ENTRIES / MANY), 0, 0, &work);
         if (status == TUTTI_OK)
             status = pg_end(work);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * Process groups on CUDA tensors that go through pinned memory which all ranks share. SIGKILL of a
- * rank while it reduces there: the others' works end with PEER_DEAD, which names it, and without it
- * they go on in a new group, through memory that the one that died may have been amid. And a rank
- * that cannot pin any: all do without.
+ * rank while it reduces there: the others' works end with PEER_DEAD, which names it. The others go
+ * on without it in a new group, through memory that the dead rank may have been using. Also a rank
+ * that cannot pin memory: then all ranks do without it.
  */
 #include "pg_cuda.h"
 
@@ -16,7 +16,7 @@ enum { COUNT = (1 << 20) / 4 + 3, PIECES = 5, OPERATIONS = 4 };
 struct scenario {
     const char *point; /* at which the victim dies, in its third operation; NULL: it does not */
     int victim;
-    int unable; /* rank that can share nothing, -1: none */
+    int unable; /* the rank that cannot share memory, -1: none */
 };
 
 static const char *deadly; /* the point at which this process dies */
@@ -64,7 +64,7 @@ static enum tutti_status sum(tutti_pg_t *pg, float *data, float *host, int rank,
     return status;
 }
 
-/* The ranks that are left, in a new communicator. */
+/* The remaining ranks, in a new communicator. */
 static int go_on(struct ranks *ranks, int rank, tutti_store_t *store, int victim, float *data,
                  float *host)
 {
@@ -78,7 +78,7 @@ static int go_on(struct ranks *ranks, int rank, tutti_store_t *store, int victim
         RANKS_CHECK(sum(pg, data, host, rank, size) == TUTTI_OK);
     RANKS_CHECK(mappings() == (size > 1 ? size + 1 : 1));
     pg_part(comm, pg);
-    RANKS_CHECK(mappings() == 1); /* for groups to come */
+    RANKS_CHECK(mappings() == 1); /* kept for later groups */
     return 0;
 }
 
@@ -90,7 +90,7 @@ static int live(struct ranks *ranks, int rank, tutti_store_t *store)
     tutti_pg_t *pg;
     float *data, *host = malloc(COUNT * sizeof *host);
     char name[32];
-    int shared = ranks->size + 1; /* its own as the devices know it, and everybody's */
+    int shared = ranks->size + 1; /* its own for the devices, and those of all ranks */
     snprintf(name, sizeof name, "rank %d", scenario->victim);
     deadly = rank == scenario->victim ? scenario->point : NULL;
     if (rank == scenario->unable)
@@ -128,7 +128,7 @@ int main(void)
         return skip;
     for (size_t i = 0; i < sizeof scenarios / sizeof *scenarios; i++) {
         if (scenarios[i].unable >= 0 && !getenv("TUTTI_CUDA_LIBRARY"))
-            continue; /* of a GPU any memory can be pinned */
+            continue; /* a real GPU can pin any memory */
         struct scenario scenario = scenarios[i];
         struct ranks *ranks = ranks_create(3, 3, 0);
         ranks->context = &scenario;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * A rank of a process group that does not go on. Stopped while it has nothing to do: an operation
- * of the others ends by its time-out, alone, and the group goes on with the rank. Stopped as the
- * leader, or amid an operation that all have begun: the group ends by the time-out, on all ranks.
- * Stopped so long that there is no room for what it has yet to hear: the group ends, too.
+ * A rank of a process group that makes no progress. Stopped while idle: an operation of the others
+ * ends by its time-out, alone, and the group goes on with the rank. Stopped as the leader, or
+ * inside an operation that all have begun: the group ends by the time-out, on all ranks. Stopped so
+ * long that there is no room for the verdicts that it has not read: the group ends, too.
  */
 #include "layout.h"
 #include "pg.h"
@@ -23,7 +23,7 @@ enum {
     MANY = 48
 };
 
-/* Rank `victim` stops itself; the next rank sees to what follows. */
+/* Rank `victim` stops itself; the other ranks check what follows. */
 static int stop(struct ranks *ranks, int rank, tutti_store_t *store, int victim)
 {
     tutti_comm_t *comm;
@@ -39,7 +39,7 @@ static int stop(struct ranks *ranks, int rank, tutti_store_t *store, int victim)
         raise(SIGSTOP);
         RANKS_CHECK(ranks_await(ranks, DONE, (uint32_t)ranks->size - 1));
     } else {
-        /* It may yet take a while to stop: what it does not submit is missing all the same. */
+        /* The rank may stop a little later; it does not submit the operation in any case. */
         RANKS_CHECK(ranks_await(ranks, STOPPED, 1));
         usleep(SOON_MS * 1000);
         RANKS_CHECK(pg_sum(pg, &x, 1, SOON_MS, &work) == TUTTI_OK);
@@ -61,7 +61,7 @@ static int stop(struct ranks *ranks, int rank, tutti_store_t *store, int victim)
         }
         RANKS_CHECK(status == TUTTI_ERR_TIMEOUT && strstr(tutti_last_error(), "rank 0"));
     } else {
-        if (rank == victim) /* comes late for tag 1, and hears so */
+        if (rank == victim) /* submits tag 1 late, and gets the same verdict */
             RANKS_CHECK(pg_sum(pg, &x, 1, 0, &work) == TUTTI_OK &&
                         pg_end(work) == TUTTI_ERR_TIMEOUT);
         RANKS_CHECK(pg_goes_on(pg, 1, ranks->size));
@@ -81,8 +81,8 @@ static int live_leader(struct ranks *ranks, int rank, tutti_store_t *store)
     return stop(ranks, rank, store, 0);
 }
 
-/* More operations than there is room for verdicts that the victim, which is stopped, has yet to
- * hear. Who waits in vain for those that have none names that rank, and not the leader. */
+/* More operations than there is room for verdicts that the stopped victim has not read. The
+ * time-outs of operations without a verdict name that rank, not the leader. */
 static int fill(struct ranks *ranks, int rank, tutti_store_t *store, int victim, int count,
                 int64_t timeout_ms)
 {
@@ -131,14 +131,14 @@ static int live_full(struct ranks *ranks, int rank, tutti_store_t *store)
     return fill(ranks, rank, store, ranks->size - 1, MANY, SOON_MS);
 }
 
-/* The leader, which is stopped, has room for so many announcements that it has yet to hear, but for
- * none that an operation's time is over. */
+/* The stopped leader has room for this many unread announcements, but then for no withdrawal. */
 static int live_full_leader(struct ranks *ranks, int rank, tutti_store_t *store)
 {
     return fill(ranks, rank, store, 0, LAYOUT_POSTS, SOON_MS);
 }
 
-/* The one whose time is over has not been announced, and others that may wait are before it. */
+/* The operation whose time-out passes has not been announced; operations before it have time
+ * left. */
 static int live_behind(struct ranks *ranks, int rank, tutti_store_t *store)
 {
     return fill(ranks, rank, store, 0, LAYOUT_POSTS + 2, RANKS_TIMEOUT_MS);
@@ -153,7 +153,7 @@ static void stall(void *context, tutti_work_t *work, enum tutti_status status)
               NULL);
 }
 
-/* The last rank's thread is kept in a callback while the next operation has begun. */
+/* The last rank's thread is inside a callback while the next operation has begun. */
 static int live_amid(struct ranks *ranks, int rank, tutti_store_t *store)
 {
     static const int64_t one = 1;
@@ -170,7 +170,7 @@ static int live_amid(struct ranks *ranks, int rank, tutti_store_t *store)
     RANKS_CHECK(pg_sum(pg, &y, 1, last ? 0 : SOON_MS, &second) == TUTTI_OK);
     RANKS_CHECK(pg_end(first) == TUTTI_OK && x == (float)ranks->size);
     enum tutti_status status = pg_end(second);
-    /* The others have given their part before their time was over. */
+    /* The others did their part before their time-out. */
     RANKS_CHECK(status == TUTTI_ERR_TIMEOUT || (last && status == TUTTI_OK));
     status = pg_sum(pg, &y, 2, 0, &second);
     RANKS_CHECK(status == TUTTI_ERR_TIMEOUT ||

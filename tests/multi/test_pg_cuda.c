@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * CUDA tensors of a process group: when they are read and written, who waits for what, what is
- * refused, how operations end that do not come to their data.
+ * CUDA tensors of a process group: when they are read and written, what waits for what, refused
+ * calls, and operations that end before their data is exchanged.
  *
  * usage: test_pg_cuda processes|threads [direct]
  *
- * With "direct" the group is of a CUDA communicator, whose devices reduce what they can reach.
+ * With "direct" the group is of a CUDA communicator, whose devices reduce the tensors that they can
+ * reach.
  */
 #include "pg_cuda.h"
 
@@ -18,12 +19,12 @@ enum {
     LONG = (5 << 20) / 4 + 3, /* several pieces, and a rest */
     SOON_MS = 50,
     MANY = 40,
-    NEVER_MS = 30000, /* what takes as long does not come */
+    NEVER_MS = 30000, /* a limit for operations that must not complete */
 };
 
 static bool direct;
 
-/* One rank's. */
+/* The state of one rank. */
 struct life {
     struct ranks *ranks;
     int rank, device;
@@ -50,7 +51,7 @@ static bool fill(const struct life *life, float *data, int count, float value)
     return gpu_copy(data, life->host, (size_t)count * sizeof *data);
 }
 
-/* Whether each element is `times` times what fill() wrote, of ones in the mean. */
+/* Whether `data` is the sum of what fill() wrote on all ranks, whose values sum to `sum`. */
 static bool holds(const struct life *life, const float *data, int count, float sum)
 {
     if (!gpu_copy(life->host, data, (size_t)count * sizeof *data))
@@ -89,8 +90,8 @@ static float ranks_sum(const struct ranks *ranks)
     return (float)(ranks->size * (ranks->size + 1) / 2);
 }
 
-/* The input comes late on the caller's stream, and a reader on another one waits for the result;
- * the host waits for neither. */
+/* The input is written late on the caller's stream, and another stream waits for the result and
+ * reads it. The host waits for neither. */
 static int late_input(struct life *life, int count)
 {
     struct ranks *ranks = life->ranks;
@@ -120,7 +121,8 @@ static int late_input(struct life *life, int count)
     return 0;
 }
 
-/* One of a tag that does not come keeps up those behind it and no others; in the end all come. */
+/* An operation whose input is late delays the later ones of its tag and no others; in the end all
+ * complete. */
 static int held_tag(struct life *life)
 {
     struct ranks *ranks = life->ranks;
@@ -145,8 +147,8 @@ static int held_tag(struct life *life)
     return 0;
 }
 
-/* Rank 0's input does not come in time: the operation ends, untouched, on all ranks; those behind
- * it do not. */
+/* Rank 0's input is not ready in time: the operation ends on all ranks, its tensors unchanged;
+ * later operations do not. */
 static int time_out(struct life *life)
 {
     struct ranks *ranks = life->ranks;
@@ -174,8 +176,8 @@ static int time_out(struct life *life)
     return 0;
 }
 
-/* Several tensors, on as many devices as there are; rank 0 has one more than the others. On the
- * devices' default streams, but for ranks that would have those in common. */
+/* Several tensors, on all devices; rank 0 has one tensor more than the others. They use the
+ * devices' default streams, unless ranks would share those. */
 static int several_devices(struct life *life)
 {
     enum { TENSORS = 3, COUNT = 200000 };
@@ -205,7 +207,7 @@ static int several_devices(struct life *life)
         for (int k = 0; k < COUNT; k++)
             RANKS_CHECK(life->host[k] == sum * (float)(k % 10));
     }
-    ranks_raise(ranks, 4); /* no rank frees what another one's stream would be waited for */
+    ranks_raise(ranks, 4); /* no rank frees memory yet: CUDA would wait for another rank's stream */
     RANKS_CHECK(ranks_await(ranks, 4, (uint32_t)ranks->size));
     for (int i = 0; i < own; i++)
         gpu_free(tensors[i].data);
@@ -213,7 +215,8 @@ static int several_devices(struct life *life)
     return 0;
 }
 
-/* An operation of no elements is one: the host does not wait for the ranks that come to it. */
+/* An operation without elements is an operation, too: the host does not wait for the other
+ * ranks. */
 static int empty(struct life *life)
 {
     struct ranks *ranks = life->ranks;
@@ -274,7 +277,7 @@ static int refusals(struct life *life)
     return 0;
 }
 
-/* Rank 0 has a CUDA tensor where the others have one of the CPU. */
+/* Rank 0 has a CUDA tensor, the others a CPU tensor. */
 static int mismatch(struct life *life)
 {
     struct ranks *ranks = life->ranks;
@@ -291,7 +294,7 @@ static int mismatch(struct life *life)
                 (ranks->size > 1 ? TUTTI_ERR_MISMATCH : TUTTI_OK));
     RANKS_CHECK(ranks->size == 1 || strstr(tutti_last_error(), "on CUDA devices"));
     tutti_work_destroy(work);
-    ranks_raise(ranks, 0); /* nobody leaves before all have heard of it */
+    ranks_raise(ranks, 0); /* no rank leaves before all have got the error */
     RANKS_CHECK(ranks_await(ranks, 0, (uint32_t)ranks->size));
     return 0;
 }
@@ -318,10 +321,10 @@ static int live(struct ranks *ranks, int rank, tutti_store_t *store)
     return failed;
 }
 
-/* Of the operations in flight one waits for its input and one for the other ranks; who waits for
- * them is let go. The group's first operation, which allocates and loads code, comes before: CUDA
- * may wait for streams that stand still there. A CUDA communicator frees memory, for which CUDA
- * waits until no stream stands still: there none does. */
+/* One of the operations in flight waits for its input, another one for the other ranks; streams
+ * that wait for them are released. The group's first operation allocates memory and loads code
+ * before, since CUDA may wait for blocked streams then. A CUDA communicator frees memory, for which
+ * CUDA waits until no stream is blocked: with it no stream is. */
 static int destroyed(struct ranks *ranks, int rank, tutti_store_t *store)
 {
     struct pg_brake brake;
@@ -333,7 +336,7 @@ static int destroyed(struct ranks *ranks, int rank, tutti_store_t *store)
     RANKS_CHECK(submit(&life, life.data, SHORT, 1, 0, life.a, &held) == TUTTI_OK);
     RANKS_CHECK(pg_end(held) == TUTTI_OK);
     RANKS_CHECK(direct || pg_brake_put(&brake, life.a));
-    const uint32_t tag = direct ? 10 + (uint32_t)rank : 1; /* either way it does not begin */
+    const uint32_t tag = direct ? 10 + (uint32_t)rank : 1; /* in both cases it does not begin */
     RANKS_CHECK(submit(&life, life.data, SHORT, tag, 0, life.a, &held) == TUTTI_OK);
     if (rank == 0)
         RANKS_CHECK(submit(&life, life.copy, SHORT, 2, NEVER_MS, life.b, &alone) == TUTTI_OK);
@@ -354,7 +357,8 @@ static int destroyed(struct ranks *ranks, int rank, tutti_store_t *store)
     return 0;
 }
 
-/* The last rank is killed; the others' operation ends, and who waits for it is let go. */
+/* The last rank is killed; the others' operation ends, and streams that wait for it are
+ * released. */
 static int killed(struct ranks *ranks, int rank, tutti_store_t *store)
 {
     struct life life;
@@ -381,10 +385,9 @@ static int killed(struct ranks *ranks, int rank, tutti_store_t *store)
     return 0;
 }
 
-/* Rank 0 frees memory while a stream waits for its work: CUDA waits for that stream, and meanwhile
- * for nothing else, so that the copies cannot be begun for which the stream waits. It goes on at
- * the operation's time-out, and the work says why; the others', whose peer came late, may end well.
- */
+/* Rank 0 frees memory while a stream waits for its work. CUDA then waits for that stream and starts
+ * no copies, for which the stream waits. The stream goes on at the operation's time-out, and the
+ * work reports why. On the other ranks, whose peer came late, the operation may succeed. */
 static int freed(struct ranks *ranks, int rank, tutti_store_t *store)
 {
     enum { PATIENCE_MS = 4000, AHEAD_US = 500000 };

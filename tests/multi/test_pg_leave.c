@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * A rank destroys its process group with operations in flight: it does not wait for its peers, all
- * its works end, and its peers hear of it, by name. Before, handles are destroyed ahead of their
- * operations.
+ * A rank destroys its process group with operations in flight. It does not wait for its peers, all
+ * its works end, and its peers get errors that name it. Before that, handles are destroyed earlier
+ * than their operations end.
  *
  * usage: test_pg_leave processes|threads
  */
@@ -22,7 +22,7 @@ static void count_call(void *context, tutti_work_t *work, enum tutti_status stat
         order_fetch_add_u32(context, 1);
 }
 
-/* Nobody keeps the handles; the callbacks come all the same. */
+/* No handle is kept; the callbacks are called all the same. */
 static int let_go(struct ranks *ranks, int rank, tutti_pg_t *pg)
 {
     static const int64_t one = 1;
@@ -41,7 +41,7 @@ static int let_go(struct ranks *ranks, int rank, tutti_pg_t *pg)
         if (i % 2)
             tutti_work_destroy(work);
     }
-    RANKS_CHECK(pg_goes_on(pg, JOINT_TAG, ranks->size)); /* is behind them */
+    RANKS_CHECK(pg_goes_on(pg, JOINT_TAG, ranks->size)); /* it runs after them */
     RANKS_CHECK(order_load_acquire_u32(&called) == MANY);
     for (int i = 0; i < MANY; i++)
         RANKS_CHECK(data[i] == (float)ranks->size);

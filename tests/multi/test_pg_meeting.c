@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Groups whose members do not come together: bad lists, lists that differ, a rank that stays away,
- * gives up, aborts or has gone. Everybody is told whose fault it is, in the communicator's ranks,
- * and may try again.
+ * Groups whose members do not meet: bad lists, lists that differ, a rank that stays away, gives up,
+ * aborts or has exited. All members get an error that names the rank at fault, numbered as in the
+ * communicator, and may try again.
  *
  * usage: test_pg_meeting processes|threads|mixed
  */
@@ -25,7 +25,7 @@ enum {
     FLAG_JOINED = 5,
 };
 
-/* Refused here, and nowhere else: nobody else is called. */
+/* Refused on this rank only; the other ranks do not call. */
 static int live_bad_lists(struct ranks *ranks, int rank, tutti_store_t *store)
 {
     const int size = ranks->size, other = (rank + 1) % size;
@@ -75,8 +75,8 @@ static int agree_at_last(struct ranks *ranks, int rank, tutti_store_t *store, tu
     return 0;
 }
 
-/* The first two wait for each other with different lists, by order or by members: both are told at
- * once. Then they agree. */
+/* The first two ranks wait for each other with lists that differ in order or in members. Both get
+ * the error at once. Then they agree. */
 static int live_disagreement(struct ranks *ranks, int rank, tutti_store_t *store)
 {
     static const int all[] = {0, 1, 2, 3}, swapped[] = {1, 0, 2, 3};
@@ -97,14 +97,14 @@ static int live_disagreement(struct ranks *ranks, int rank, tutti_store_t *store
                                  names("[0,1", turn == 0 ? "[1,0]" : ", has [0,1")));
             tutti_pg_destroy(pg);
         }
-        /* Nobody tries again before all have heard. */
+        /* No rank tries again before all have got the error. */
         ranks_raise(ranks, FLAG_TURNS);
         RANKS_CHECK(ranks_await(ranks, FLAG_TURNS, (uint32_t)(size * (turn + 1))));
     }
     return agree_at_last(ranks, rank, store, comm, all);
 }
 
-/* The last rank does not come in time. Who hears of it calls again, and they meet. */
+/* The last rank does not come in time. The members call again, and meet. */
 static int live_missing(struct ranks *ranks, int rank, tutti_store_t *store)
 {
     static const int all[] = {3, 2, 1, 0};
@@ -114,7 +114,7 @@ static int live_missing(struct ranks *ranks, int rank, tutti_store_t *store)
     RANKS_CHECK(ranks_join(ranks, rank, store, NULL, &comm) == TUTTI_OK);
     if (rank != last) {
         RANKS_CHECK(pg_of(comm, store, list, size, SHORT_MS, &pg) == TUTTI_ERR_TIMEOUT && !pg);
-        /* With more ranks another one may have been too slow, as well. */
+        /* With more ranks another rank may have been too slow, too. */
         RANKS_CHECK(names(size == 2 ? "rank 1 did not come" : "did not come", "[") &&
                     names("of communicator \"default\"", "in time"));
         ranks_raise(ranks, FLAG_WAITS);
@@ -146,7 +146,7 @@ static void *make(void *argument)
     return NULL;
 }
 
-/* A thread of rank 0 waits for rank 1: another one is refused meanwhile, an abort ends the wait. */
+/* A thread of rank 0 waits for rank 1. Another thread's call is refused; an abort ends the wait. */
 static int live_abort(struct ranks *ranks, int rank, tutti_store_t *store)
 {
     static const int list[] = {0, 1};

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Several groups of one communicator at once, of some of its ranks, in the order of a list: they
- * know nothing of each other, nor of the communicator, which goes on and may end before them.
+ * Several groups of one communicator at once, of some of its ranks, in the order of a list. The
+ * groups and the communicator do not affect each other; the communicator may end first.
  *
  * usage: test_pg_members processes|threads|mixed
  */
@@ -23,7 +23,8 @@ static bool comm_goes_on(tutti_comm_t *comm, int size)
            sum == (float)size;
 }
 
-/* Groups of all backwards, of all again, and of each half, with operations in flight in all. */
+/* A group of all ranks in reverse order, a second group of all ranks, and a group of each half,
+ * with operations in flight in all of them. */
 static int live_side_by_side(struct ranks *ranks, int rank, tutti_store_t *store)
 {
     const int size = ranks->size, half = size / 2, first = rank < half ? 0 : half;
@@ -53,7 +54,7 @@ static int live_side_by_side(struct ranks *ranks, int rank, tutti_store_t *store
             RANKS_CHECK(pg_end(works[g][i]) == TUTTI_OK);
             RANKS_CHECK(data[g][i] == (float)((i + 1) * counts[g]));
         }
-    /* One goes, then the communicator; the others stay. */
+    /* One group is destroyed, then the communicator; the other groups go on. */
     tutti_pg_destroy(groups[1]);
     RANKS_CHECK(comm_goes_on(comm, size));
     tutti_comm_destroy(comm);
@@ -66,7 +67,7 @@ static int live_side_by_side(struct ranks *ranks, int rank, tutti_store_t *store
     return 0;
 }
 
-/* ((a + b) + (c + d)) of numbers for which the order of ranks shows. */
+/* ((a + b) + (c + d)) of numbers whose sum depends on the order of ranks. */
 static float sum_in_order(const float *x, const int *list, int count)
 {
     volatile float left = x[list[0]] + x[list[1]];
@@ -76,7 +77,8 @@ static float sum_in_order(const float *x, const int *list, int count)
     return left + right;
 }
 
-/* Members are numbered, and summed up, as listed; all of a communicator as the communicator. */
+/* Members are numbered and summed in the order of the list; without a list, in the order of the
+ * communicator. */
 static int live_in_order(struct ranks *ranks, int rank, tutti_store_t *store)
 {
     static const float x[4] = {1, 1e8F, -1e8F, 3};
@@ -131,7 +133,8 @@ static int live_apart(struct ranks *ranks, int rank, tutti_store_t *store)
     return 0;
 }
 
-/* What asked for no list before has it no differently now, with the struct of then. */
+/* A caller with the shorter struct of an earlier version, which has no list, gets what it got
+ * before. */
 static int live_as_before(struct ranks *ranks, int rank, tutti_store_t *store)
 {
     const struct tutti_pg_options whole = {.struct_size = sizeof whole, .store = store};

@@ -24,12 +24,12 @@ enum {
     OPERATIONS_SHORT = 90,
     MOST_DIMS = 5,
     MOST_TENSORS = 3,
-    LONG_ELEMENTS = 70000, /* more than travel at once where inputs are widened */
+    LONG_ELEMENTS = 70000, /* more than one block of converted inputs */
 };
 
 static const double scalar = 0.37128906254;
 
-/* Equal on all ranks but for the tensors' number and memory. */
+/* Equal on all ranks, except for the number of tensors and their memory. */
 struct operation {
     uint64_t seed;
     enum tutti_dtype dtype;
@@ -40,7 +40,7 @@ struct operation {
     int64_t strides[MOST_DIMS];
     size_t count;
     uint32_t tag;
-    unsigned char *memory;       /* of all tensors of this rank, as they come back */
+    unsigned char *memory;       /* of all tensors of this rank, results afterwards */
     void *devices[MOST_TENSORS]; /* where they are on GPUs */
     tutti_work_t *work;
 };
@@ -104,7 +104,7 @@ static void shape_make(uint64_t *random, struct operation *operation)
     int64_t stride = 1;
     for (int i = 0; i < operation->dims; i++) {
         int64_t size = operation->sizes[order[i]];
-        operation->strides[order[i]] = size == 1 ? -7 : stride; /* where it does not matter */
+        operation->strides[order[i]] = size == 1 ? -7 : stride; /* ignored for a size of 1 */
         stride *= size;
     }
 }
@@ -172,7 +172,8 @@ static void input_make(const struct operation *operation, int rank, int tensor, 
         element_make(&random, operation->dtype, (unsigned char *)memory + i * width);
 }
 
-/* To float32 and back, for what accumulates in it and is not float32. */
+/* Conversions to float32 and back, for the dtypes that accumulate in float32 and are not
+ * float32. */
 static bool is_narrow(enum tutti_dtype dtype)
 {
     return dtype >= TUTTI_FLOAT16 && dtype <= TUTTI_FLOAT8_E5M2;
@@ -197,7 +198,7 @@ static void narrow(const struct operation *operation, const float *from, void *t
     }
 }
 
-/* The inputs of a rank, reduced in the type that is accumulated in. */
+/* Reduce the inputs of a rank in the accumulation type. */
 static void *partial_make(const struct operation *operation, int rank, enum tutti_dtype wide)
 {
     size_t width = tutti_dtype_size(operation->dtype);
@@ -254,8 +255,9 @@ static void *expected_make(const struct operation *operation, int size)
     return parts[0];
 }
 
-/* Memory on the GPUs, made before and freed behind all operations: for either CUDA may wait for all
- * kernels of a process, also for those that wait for a rank that then waits for CUDA. */
+/* Memory on the GPUs, allocated before all operations and freed after them. For both calls CUDA may
+ * wait for all kernels of the process, also for kernels that wait for a rank which itself waits for
+ * CUDA. */
 static bool arenas_open(struct life *life)
 {
     bool good = true;
@@ -329,7 +331,7 @@ static bool from_gpus(const struct life *life, const struct operation *operation
     return copied && pg_cuda_bind(life->rank);
 }
 
-/* Its tags one after the other, beginning with another one on each rank. */
+/* Submit the tags one after the other, starting with a different tag on each rank. */
 static void *submit_some(void *argument)
 {
     const struct submitter *submitter = argument;

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * What sparse all-reduces of a process group do beside summing: ranks that have nothing, that
- * disagree, that come late, that lack memory, that leave; results in callbacks, and after the end
- * of the group.
+ * Sparse all-reduces of a process group, apart from the sums: ranks without entries, ranks that
+ * disagree, come late, lack memory or leave; results in callbacks, and after the end of the group.
  *
  * usage: test_pg_sparse processes|threads
  */
@@ -16,12 +15,12 @@
 enum {
     LATE_TAG = 7,
     BUSY_TAG = 8,
-    MANY = 60, /* operations in flight: more than a board has room for */
+    MANY = 60, /* operations in flight: more than a control ring has room for */
     SOON_MS = 50,
     DIMS = 20,
 };
 
-/* Nobody has anything; then the last rank alone. */
+/* No rank has entries; then only the last rank has some. */
 static int nothing(struct ranks *ranks, int rank, tutti_pg_t *pg)
 {
     const int64_t index = 3;
@@ -85,8 +84,8 @@ static int mismatch(struct ranks *ranks, int rank, tutti_pg_t *pg)
     return 0;
 }
 
-/* The last rank stays away from one tag until all have finished another; then one operation of the
- * first has timed out, alone. */
+/* The last rank submits nothing to one tag until all ranks have finished another tag. By then one
+ * operation of the first tag has timed out; no other has. */
 static int stopped_tag(struct ranks *ranks, int rank, tutti_pg_t *pg)
 {
     const int64_t indices[2] = {rank, 100};
@@ -125,8 +124,8 @@ static int stopped_tag(struct ranks *ranks, int rank, tutti_pg_t *pg)
     return 0;
 }
 
-/* The last rank may not make a file, and its segment is one. All ranks get the error, and once
- * it may again all goes on. Of processes alone: threads have the limit in common. */
+/* The last rank may not write files, and its segment is a file. All ranks get the error; once the
+ * limit is lifted, sums work again. Only for processes, since threads share the limit. */
 static int no_memory(struct ranks *ranks, int rank, tutti_pg_t *pg)
 {
     enum { MORE = 20000 };
@@ -171,7 +170,8 @@ static void call_back(void *context, tutti_work_t *work, enum tutti_status statu
     order_fetch_add_u32(&called->times, 1);
 }
 
-/* Several inputs, one of them twice; a callback that reads the result; nobody keeps the handle. */
+/* Several inputs, one of them twice; a callback that reads the result; a handle that is not
+ * kept. */
 static int called_back(struct ranks *ranks, int rank, tutti_pg_t *pg)
 {
     const int64_t indices[3] = {5, 2, 5};
@@ -182,7 +182,7 @@ static int called_back(struct ranks *ranks, int rank, tutti_pg_t *pg)
     const struct tutti_pg_call_options options = {
         .struct_size = sizeof options, .tag = 3, .callback = call_back, .context = &called};
     RANKS_CHECK(tutti_pg_all_reduce_sparse(pg, tensors, 3, &options, NULL) == TUTTI_OK);
-    RANKS_CHECK(pg_goes_on(pg, 3, ranks->size)); /* is behind it */
+    RANKS_CHECK(pg_goes_on(pg, 3, ranks->size)); /* it runs after the first */
     RANKS_CHECK(order_load_acquire_u32(&called.times) == 1);
     RANKS_CHECK(called.nnz == 2 && called.sum == (float)(222 * ranks->size));
     return 0;
@@ -199,13 +199,14 @@ static int live(struct ranks *ranks, int rank, tutti_store_t *store)
     RANKS_CHECK(pg_join(ranks, rank, store, &comm, &pg) == TUTTI_OK);
     for (int i = 0; i < count && !failed; i++)
         failed = parts[i](ranks, rank, pg);
-    if (!failed) /* so that nobody leaves before all are through */
+    if (!failed) /* no rank leaves before all have finished */
         RANKS_CHECK(pg_goes_on(pg, 1, ranks->size));
     pg_part(comm, pg);
     return failed;
 }
 
-/* Rank 0 destroys its group with operations in flight. What is done stays, results too. */
+/* Rank 0 destroys its group with operations in flight. Works that are done stay valid, with their
+ * results. */
 static int leave(struct ranks *ranks, int rank, tutti_store_t *store)
 {
     const int64_t index = rank;
@@ -216,7 +217,7 @@ static int leave(struct ranks *ranks, int rank, tutti_store_t *store)
     tutti_comm_t *comm;
     tutti_pg_t *pg;
     RANKS_CHECK(pg_join(ranks, rank, store, &comm, &pg) == TUTTI_OK);
-    for (int i = 0; i < MANY; i++) /* nobody waits for these */
+    for (int i = 0; i < MANY; i++) /* no thread waits for these */
         RANKS_CHECK(pg_sparse_sum(pg, &index, &value, 1, 1, 0, NULL) == TUTTI_OK);
     RANKS_CHECK(pg_sparse_sum(pg, &index, &value, 1, 1, 0, &kept) == TUTTI_OK);
     for (int i = 0; i < MANY && lonely; i++)

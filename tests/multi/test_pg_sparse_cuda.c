@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Sparse sums of CUDA tensors: when entries are read, who waits for the result, what is found only
- * once the indices are here, how sums end that do not come to their data, whose memory the result
- * is.
+ * Sparse sums of CUDA tensors: when the entries are read, when streams wait for the result, errors
+ * that are found only once the indices are on the host, sums that end before their data is
+ * exchanged, and who owns the result's memory.
  *
  * usage: test_pg_sparse_cuda processes|threads
  */
@@ -14,10 +14,10 @@ enum {
     SOON_MS = 50,
     MANY = 30,
     WIDTH = 8,
-    NEVER_MS = 30000, /* what takes as long does not come */
+    NEVER_MS = 30000, /* a limit for operations that must not complete */
 };
 
-/* One rank's. Each has one entry that is its own and one that all have. */
+/* The state of one rank. Each rank has one entry of its own and one that all ranks have. */
 struct life {
     struct ranks *ranks;
     int rank, device;
@@ -115,8 +115,8 @@ static void close_life(struct life *life)
     gpu_free(life->late_values);
 }
 
-/* The entries come late on the caller's stream, indices too: they are read behind that. A stream
- * that waits for the work, before it has begun, finds it done. */
+/* The entries, and their indices, are written late on the caller's stream: the operation reads them
+ * after that. A stream that waits for the work, before it has begun, finds it done. */
 static int late_input(struct life *life)
 {
     struct ranks *ranks = life->ranks;
@@ -148,7 +148,7 @@ static int late_input(struct life *life)
     return 0;
 }
 
-/* An index outside the sizes, on one rank, ends the operation on all of them, by name. */
+/* An index outside the sizes on one rank ends the operation on all ranks, with that rank named. */
 static int index_outside(struct life *life)
 {
     struct ranks *ranks = life->ranks;
@@ -176,7 +176,7 @@ static int index_outside(struct life *life)
     return 0;
 }
 
-/* Results in flight, and kept by works; memory of those that went is used again. */
+/* Results in flight, and results kept by works; the memory of destroyed works is reused. */
 static int many(struct life *life)
 {
     struct ranks *ranks = life->ranks;
@@ -203,7 +203,8 @@ static int many(struct life *life)
     return 0;
 }
 
-/* Rank 0's stream does not come in time: the sum ends on all ranks, and the tag goes on. */
+/* Rank 0's stream does not reach the call in time: the sum ends on all ranks, and the tag goes
+ * on. */
 static int time_out(struct life *life)
 {
     struct ranks *ranks = life->ranks;
@@ -267,7 +268,7 @@ static int refusals(struct life *life)
     return 0;
 }
 
-/* Rank 0 has a CUDA tensor where the others have one of the CPU. */
+/* Rank 0 has a CUDA tensor, the others a CPU tensor. */
 static int mismatch(struct life *life)
 {
     struct ranks *ranks = life->ranks;
@@ -301,7 +302,7 @@ static int live(struct ranks *ranks, int rank, tutti_store_t *store)
     const struct tutti_sparse_tensor tensor = tensor_of(&life, life.indices, life.values, 2);
     RANKS_CHECK(submit(&life, &tensor, 0, 0, life.a, &work) == TUTTI_OK);
     RANKS_CHECK(tutti_work_result(work, RANKS_TIMEOUT_MS) == TUTTI_OK);
-    ranks_raise(ranks, 0); /* nobody leaves before all have heard of it */
+    ranks_raise(ranks, 0); /* no rank leaves before all have got the error */
     RANKS_CHECK(ranks_await(ranks, 0, (uint32_t)ranks->size));
     close_life(&life);
     RANKS_CHECK(result_is_sum(&life, work));
@@ -309,7 +310,7 @@ static int live(struct ranks *ranks, int rank, tutti_store_t *store)
     return 0;
 }
 
-/* Of the sums in flight one waits for its entries and one for the other ranks. */
+/* One of the sums in flight waits for its entries, another one for the other ranks. */
 static int destroyed(struct ranks *ranks, int rank, tutti_store_t *store)
 {
     struct pg_brake brake;
@@ -319,7 +320,7 @@ static int destroyed(struct ranks *ranks, int rank, tutti_store_t *store)
     if (failed)
         return failed;
     const struct tutti_sparse_tensor tensor = tensor_of(&life, life.indices, life.values, 2);
-    /* What the first one allocates and loads is there before a stream stands still. */
+    /* The first sum allocates memory and loads code, before a stream is blocked. */
     RANKS_CHECK(submit(&life, &tensor, 1, 0, life.a, &held) == TUTTI_OK);
     RANKS_CHECK(pg_end(held) == TUTTI_OK);
     RANKS_CHECK(pg_brake_put(&brake, life.a));

@@ -23,16 +23,16 @@ enum {
     OPERATIONS_SHORT = 40,
     MOST_SPARSE = 4,
     MOST_DENSE = 3,
-    MANY_DIMS = 20, /* now and then */
+    MANY_DIMS = 20, /* sometimes */
     MOST_TENSORS = 3,
     MOST_NNZ = 40,
-    LARGE_NNZ = 800, /* now and then: what ranks show grows */
+    LARGE_NNZ = 800, /* sometimes: the segments grow */
 };
 
 static const char ring[] = "tutti-topology 1\nranks 4\n"
                            "X 1 0 1\n1 X 1 0\n0 1 X 1\n1 0 1 X\n";
 
-/* Equal on all ranks but for the inputs. */
+/* Equal on all ranks, except for the inputs. */
 struct operation {
     uint64_t seed;
     bool dense;
@@ -151,7 +151,7 @@ static struct sparse_reference expected_make(const struct operation *operation, 
     return result;
 }
 
-/* A copy on the device that is bound, or NULL of what is empty or does not fit. */
+/* A copy on the current device; NULL if it is empty or does not fit. */
 static void *to_gpu(const void *from, size_t bytes)
 {
     void *memory = bytes ? gpu_alloc(bytes) : NULL;
@@ -178,7 +178,7 @@ static bool input_to_gpu(struct operation *operation, int rank, int input,
     return !devices[0] == !indices && !devices[1] == !values && pg_cuda_bind(rank);
 }
 
-/* The result, in memory of the host's. */
+/* The result, in host memory. */
 static bool from_gpu(const struct operation *operation, int rank,
                      struct tutti_sparse_tensor *result)
 {
@@ -243,7 +243,7 @@ static int check(struct ranks *ranks, int rank, struct operation *operation)
     struct tutti_sparse_tensor result = {.struct_size = sizeof result};
     RANKS_CHECK(tutti_work_sparse_result(operation->work, &result) == TUTTI_OK);
     RANKS_CHECK(!on_gpus || from_gpu(operation, rank, &result));
-    inputs_free(operation->inputs, operation->count); /* the result does not lie there */
+    inputs_free(operation->inputs, operation->count); /* the result lies elsewhere */
     struct sparse_reference expected = expected_make(operation, ranks->size);
     RANKS_CHECK(result.nnz == expected.entries.nnz);
     RANKS_CHECK(result.dtype == shape->dtype && result.sparse_dim == shape->sparse_dim &&
@@ -262,7 +262,7 @@ static int check(struct ranks *ranks, int rank, struct operation *operation)
     return 0;
 }
 
-/* Its tags one after the other, beginning with another one on each rank. */
+/* Submit the tags one after the other, starting with a different tag on each rank. */
 static int round_of(struct ranks *ranks, int rank, tutti_pg_t *pg, struct operation *operations,
                     int count)
 {
@@ -300,7 +300,7 @@ static int live(struct ranks *ranks, int rank, tutti_store_t *store)
     return failed;
 }
 
-/* The same where ranks exchange data with their neighbours alone. */
+/* The same if ranks exchange data with their neighbours only. */
 static int along_links(bool processes)
 {
     char path[] = "/tmp/tutti-ring-XXXXXX";

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The tags of a process group keep out of each other's way: one whose peer does not come, an
- * operation whose time is over, one about which the ranks disagree.
+ * The tags of a process group do not affect each other: a tag whose peer does not come, an
+ * operation whose time-out passes, an operation about which the ranks disagree.
  *
  * usage: test_pg_tags processes|threads
  */
@@ -13,7 +13,7 @@
 enum {
     LATE_TAG = 7,
     BUSY_TAG = 8,
-    MANY = 100, /* operations in flight: more than a board has room for */
+    MANY = 100, /* operations in flight: more than a control ring has room for */
     SOON_MS = 50,
 };
 
@@ -50,7 +50,7 @@ static int stopped_tag(struct ranks *ranks, int rank, tutti_pg_t *pg)
     return 0;
 }
 
-/* Each rank in turn comes too late. Its operation ends, with its tensor as it was; nothing else. */
+/* One rank after the other comes too late. Only its operation ends; the tensors are unchanged. */
 static int time_out(struct ranks *ranks, int rank, tutti_pg_t *pg, int late)
 {
     int turn = 1 + late;
@@ -65,14 +65,14 @@ static int time_out(struct ranks *ranks, int rank, tutti_pg_t *pg, int late)
         RANKS_CHECK(pg_sum(pg, &x, tag, 0, &work) == TUTTI_OK);
         RANKS_CHECK(pg_sum(pg, &y, tag, 0, &next) == TUTTI_OK);
     } else {
-        /* Of several that wait, the first whose time is over counts. */
+        /* If several ranks wait, the first whose time-out passes counts. */
         RANKS_CHECK(pg_sum(pg, &x, tag, SOON_MS, &work) == TUTTI_OK);
         RANKS_CHECK(pg_sum(pg, &y, tag, 0, &next) == TUTTI_OK);
         RANKS_CHECK(tutti_work_wait(work, TUTTI_STREAM_DEFAULT) == TUTTI_ERR_TIMEOUT);
         ranks_raise(ranks, turn);
     }
     RANKS_CHECK(tutti_work_result(work, RANKS_TIMEOUT_MS) == TUTTI_ERR_TIMEOUT);
-    /* Of three and more, one that was slow may be who is named. */
+    /* With three or more ranks the error may name another rank that was slow. */
     RANKS_CHECK(ranks->size > 2 || strstr(tutti_last_error(), name));
     RANKS_CHECK(tutti_work_fault(work, &fault) == TUTTI_ERR_TIMEOUT);
     RANKS_CHECK(fault.status == TUTTI_ERR_TIMEOUT && fault.sequence == 1);
@@ -130,7 +130,7 @@ static int live(struct ranks *ranks, int rank, tutti_store_t *store)
         failed = time_out(ranks, rank, pg, late);
     if (!failed)
         failed = mismatch(ranks, rank, pg);
-    if (!failed) /* so that nobody leaves before all are through */
+    if (!failed) /* no rank leaves before all have finished */
         RANKS_CHECK(pg_goes_on(pg, 1, ranks->size));
     pg_part(comm, pg);
     return failed;

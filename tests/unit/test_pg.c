@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* A process group of one rank: what it refuses, before anything is taken, and what a work of it
- * says of itself. */
+/* A process group of one rank: calls that are refused and take no sequence number, and what a work
+ * reports about itself. */
 #include "order.h"
 #include "pg_alone.h"
 #include "tutti/recovery.h"
@@ -199,7 +199,7 @@ static void raise_flag(void *context, tutti_work_t *work, enum tutti_status stat
     order_store_release_u32(context, status == TUTTI_OK ? 1 : 2);
 }
 
-/* Nobody waits for the work: the group's thread comes to it out of a nap, and out of its sleep. */
+/* No thread waits for the work: the group's thread finds it after a nap, and after a sleep. */
 static void begins_by_itself(void **state)
 {
     (void)state;
@@ -261,7 +261,7 @@ void *__wrap_aligned_alloc(size_t alignment, size_t size)
     return __real_aligned_alloc(alignment, size);
 }
 
-/* With a group that has ended, and without one. */
+/* On a communicator with a destroyed group, and on one without a group. */
 static void one_thread_shrinks(void **state)
 {
     (void)state;
@@ -319,7 +319,7 @@ static void refuses_threads(void **state)
     }
 }
 
-/* A child of fork() may only free what it has a copy of. */
+/* A child of fork() may only free its copies of the handles. */
 static void survives_fork(void **state)
 {
     (void)state;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Which cores the threads of process groups keep to. */
+/* The cores to which the threads of process groups are bound. */
 #include "pg/affinity.h"
 
 #include <pthread.h>
@@ -39,7 +39,7 @@ static void test_part(void **state)
             most = count > most ? count : most;
             for (int core = 0; core < CPU_SETSIZE; core++)
                 if (CPU_ISSET(core, &part)) {
-                    assert_true(CPU_ISSET(core, &left)); /* allowed, and nobody else's */
+                    assert_true(CPU_ISSET(core, &left)); /* allowed, and no other rank's */
                     CPU_CLR(core, &left);
                 }
         }
@@ -58,7 +58,7 @@ static cpu_set_t own_mask(void)
     return mask;
 }
 
-/* The thread and those that it starts. */
+/* Binds this thread. A thread that may not run on all cores is not bound again. */
 static void *keep(void *context)
 {
     cpu_set_t before = own_mask(), after;
@@ -66,7 +66,7 @@ static void *keep(void *context)
     affinity_keep_to_part(cores, 0, size);
     after = own_mask();
     *failures += CPU_COUNT(&after) != 1;
-    affinity_keep_to_part(cores, 0, size); /* no longer wherever others may */
+    affinity_keep_to_part(cores, 0, size); /* this thread may not run on all cores any more */
     before = own_mask();
     *failures += !CPU_EQUAL(&before, &after);
     return NULL;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* A wake-up that comes between a sleeper's word that it may sleep and its falling asleep. */
+/* A wake-up between a thread's announcement that it may sleep and its falling asleep. */
 #include "pg/control_ring.h"
 
 #include "layout.h"
@@ -11,8 +11,9 @@
 
 #include <cmocka.h>
 
-/* It finds nobody in the kernel, and those who ring later find the sleeper awake. */
-static void nobody_falls_asleep_behind_a_wake(void **state)
+/* The wake-up finds no sleeper in the kernel, but advances the bell. Threads that notify later find
+ * the owner awake. */
+static void wake_before_sleep_is_not_lost(void **state)
 {
     static const enum layout_sleep ways[] = {LAYOUT_NAPPING, LAYOUT_SLEEPING};
     (void)state;
@@ -24,7 +25,7 @@ static void nobody_falls_asleep_behind_a_wake(void **state)
     }
 }
 
-static void who_is_awake_is_left_alone(void **state)
+static void awake_owner_is_not_woken(void **state)
 {
     struct layout_control_ring ring = {.bell = 7, .asleep = LAYOUT_AWAKE};
     (void)state;
@@ -35,8 +36,8 @@ static void who_is_awake_is_left_alone(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(nobody_falls_asleep_behind_a_wake),
-        cmocka_unit_test(who_is_awake_is_left_alone),
+        cmocka_unit_test(wake_before_sleep_is_not_lost),
+        cmocka_unit_test(awake_owner_is_not_woken),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

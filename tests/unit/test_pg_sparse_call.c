@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Sparse sums of a process group of one rank: what is refused, before anything is taken, what
- * counts as a call, and what a work of it says of itself. */
+/* Sparse sums of a process group of one rank: calls that are refused and take no sequence number,
+ * which calls are counted, and what a work reports about itself. */
 #include "pg_alone.h"
 
 #include <stdlib.h>
@@ -105,7 +105,7 @@ static void refuses(void **state)
     assert_int_equal(next_sequence(), before + 1);
 }
 
-/* Sparse ones and dense ones, each once, whatever it takes to do them. */
+/* Sparse and dense operations count once each, however many steps they need. */
 static void counts_calls(void **state)
 {
     (void)state;
@@ -156,7 +156,7 @@ static void tells_of_itself(void **state)
     assert_memory_equal(result.values, values_expected, sizeof values_expected);
     assert_memory_equal(result.sizes, sizes, sizeof sizes);
 
-    /* A caller of another version. */
+    /* A caller built against another version of the header. */
     result = (struct tutti_sparse_tensor){.struct_size = offsetof(struct tutti_sparse_tensor, nnz)};
     assert_int_equal(tutti_work_sparse_result(work, &result), TUTTI_OK);
     assert_int_equal(result.sparse_dim, 2);
@@ -188,7 +188,7 @@ static void other_works_have_no_result(void **state)
     assert_int_equal(tutti_work_sparse_tensors(NULL, &tensors, &count), TUTTI_ERR_INVALID);
 }
 
-/* A child of fork() may only free what it has a copy of. */
+/* A child of fork() may only free its copies of the handles. */
 static void survives_fork(void **state)
 {
     (void)state;
