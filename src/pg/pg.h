@@ -79,9 +79,9 @@ struct pg_op {
     struct pg_tag *tag_state;
     bool input_late;  /* the time-out passed before the input was ready */
     bool spare_cores; /* there are idle cores, on which a waiting thread may spin */
-    /* Left uninitialised by op_make(), and written before it is read: */
-    struct pg_outcome
-        outcome; /* set when the operation is done; after a success only the status is set */
+    /* op_make() does not copy the fields from here on. `outcome` is valid once the operation
+     * is done; after a success only its status is. */
+    struct pg_outcome outcome;
     char title[PG_TITLE_BYTES];
     struct tutti_tensor tensors[];
 };
@@ -97,9 +97,9 @@ struct pg_tag {
     struct pg_key key; /* must be the first member: a pointer to it is cast to struct pg_tag */
     uint64_t sequence; /* of its last operation; guarded by the group's lock */
     unsigned char pad[LAYOUT_LINE];
-    /* Used only by the group's thread: */
-    struct pg_list
-        awaiting_input;  /* the input of the first is not ready; the others wait behind it */
+    /* Used only by the group's thread. The first operation of the list waits for its input, the
+     * others behind it. */
+    struct pg_list awaiting_input;
     struct pg_tag *next; /* next tag in pg->awaiting_input */
 };
 
@@ -108,9 +108,8 @@ struct pg_leader;
 /* The pads separate what the group's thread writes often from the cache lines that submitting
  * threads read. */
 struct tutti_pg {
-    struct tutti_comm *comm; /* of the group's ranks, on the host */
-    bool owns_comm; /* the group made the communicator (members.h) and destroys it; else it is the
-                       caller's */
+    struct tutti_comm *comm;   /* of the group's ranks, on the host */
+    bool owns_comm;            /* made by the group (members.h), which destroys it */
     struct tutti_comm *direct; /* of the ranks' devices, made by the group; NULL: none */
     int device;                /* the number in this process of the device of `direct` */
     uint32_t epoch;
@@ -121,8 +120,7 @@ struct tutti_pg {
     struct cuda_stage *stage;
     struct pg_control control;
     pthread_t thread;
-    uint32_t thread_ended; /* futex: 1 once the thread has ended, but for its last instructions;
-                              release H6 */
+    uint32_t thread_ended; /* futex: 1 once the thread is about to end; release H6 */
     unsigned char pad0[LAYOUT_LINE];
 
     pthread_mutex_t lock;
@@ -155,6 +153,12 @@ struct tutti_pg {
 static inline const char *pg_op_name(const struct pg_op *op)
 {
     return op->sparse ? "all_reduce_sparse" : "all_reduce";
+}
+
+/* Round up to a multiple of `unit`. */
+static inline size_t pg_round_up(size_t bytes, size_t unit)
+{
+    return (bytes + unit - 1) / unit * unit;
 }
 
 /* The operation's reduction as a public handle. */

@@ -306,7 +306,7 @@ static enum tutti_status gathered_reserve(struct pg_share *share, struct pg_view
             return error_set(TUTTI_ERR_NO_MEMORY,
                              "the ranks' entries together are more than can be addressed");
         views[r] = (struct pg_view){NULL, (size_t)size};
-        *bytes += ((size_t)size + LAYOUT_LINE - 1) / LAYOUT_LINE * LAYOUT_LINE;
+        *bytes += pg_round_up((size_t)size, LAYOUT_LINE);
     }
     if (*bytes > memory->size) {
         sparse_memory_fini(memory);
@@ -329,7 +329,7 @@ static enum tutti_status exchange_by_links(struct pg_share *share, int64_t timeo
         return status;
     unsigned char *at = share->gathered.bytes;
     for (int r = 0; r < share->comm->world_size; r++) {
-        size_t lines = (views[r].size + LAYOUT_LINE - 1) / LAYOUT_LINE * LAYOUT_LINE;
+        size_t lines = pg_round_up(views[r].size, LAYOUT_LINE);
         views[r].bytes = at;
         memset(at, 0, lines);
         if (r == rank && lines)

@@ -20,7 +20,8 @@
  *   floats (x + -0 is x for every x; -0 + +0 is +0). -0 stays -0 if no rank has anything but -0. A
  *   dense all-reduce, in which absent entries are +0, gives +0 there; in all else both give the
  *   same bits.
- * - A float is so rounded twice: in each rank's own sum, and in the union.
+ * - A float is so rounded twice: in each rank's own sum, and in the union. Integers and bool give
+ *   the same result in any order.
  */
 #include "pg/sparse.h"
 
@@ -40,7 +41,8 @@ enum {
     CHAIN_SHORT = 3,   /* up to so many rows the balanced tree equals a chain */
     ENTRY_BITS = 48,   /* bits of a position for the entry's number */
 };
-_Static_assert(SPARSE_INPUTS == 1 << (64 - ENTRY_BITS), "an input's number is the rest of a place");
+_Static_assert(SPARSE_INPUTS == 1 << (64 - ENTRY_BITS),
+               "an input's number is the rest of a position");
 
 /* The unit of sorting. A position is the number of the input and the number of the entry in that
  * input. */

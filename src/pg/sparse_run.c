@@ -23,10 +23,10 @@
 
 enum { STREAM_BYTES = 1 << 20 };
 
-/* Return the offset of the entries, after so much metadata. */
-static size_t entries_offset(size_t meta_bytes)
+/* Return the offset of the entries, after the metadata. */
+static size_t entries_offset(const struct sparse_shape *shape)
 {
-    return (meta_bytes + LAYOUT_LINE - 1) / LAYOUT_LINE * LAYOUT_LINE;
+    return pg_round_up(sparse_meta_bytes(shape), LAYOUT_LINE);
 }
 
 /* [out] bytes: the size of a block, with at least a cache line of entries. Return false if it
@@ -37,8 +37,7 @@ static bool block_bytes(const struct sparse_shape *shape, size_t nnz, size_t *by
         return false;
     if (*bytes < LAYOUT_LINE)
         *bytes = LAYOUT_LINE;
-    return !__builtin_add_overflow(*bytes, entries_offset(sparse_meta_bytes(shape)), bytes) &&
-           *bytes <= PTRDIFF_MAX;
+    return !__builtin_add_overflow(*bytes, entries_offset(shape), bytes) && *bytes <= PTRDIFF_MAX;
 }
 
 /* Copy entries to where a block has them. */
@@ -74,7 +73,7 @@ static enum tutti_status block_make(struct tutti_pg *pg, const struct pg_op *op,
 {
     const struct pg_sparse *sparse = op->sparse;
     const struct sparse_shape *shape = &sparse->shape;
-    const size_t head = entries_offset(sparse_meta_bytes(shape));
+    const size_t head = entries_offset(shape);
     struct sparse_entries inputs[TUTTI_MAX_TENSORS];
     size_t nnz = 0, room;
     void *block;
@@ -130,8 +129,7 @@ static enum tutti_status entries_read(const struct pg_view *views, int rank,
         return error_set(TUTTI_ERR_MISMATCH,
                          "rank %d announces %zu entries, but its block has %zu bytes", rank, nnz,
                          views->size);
-    *entries =
-        sparse_entries_at(shape, views->bytes + entries_offset(sparse_meta_bytes(shape)), nnz);
+    *entries = sparse_entries_at(shape, views->bytes + entries_offset(shape), nnz);
     return TUTTI_OK;
 }
 

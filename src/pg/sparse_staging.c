@@ -12,8 +12,6 @@
 
 #include <stdint.h>
 
-enum { ALIGNMENT = 256 };
-
 /* [out] indices, values: the bytes of one input's two arrays. Return false if such an input cannot
  * exist, since its size overflows. */
 static bool area_plan(const struct pg_sparse *sparse, int input, size_t *indices, size_t *values)
@@ -27,11 +25,6 @@ static bool area_plan(const struct pg_sparse *sparse, int input, size_t *indices
            *values <= PTRDIFF_MAX / 4;
 }
 
-static size_t rounded(size_t bytes)
-{
-    return (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
-}
-
 /* [out] bytes: the size of the block for all inputs. Return false if it overflows. */
 static bool block_plan(const struct pg_sparse *sparse, size_t *bytes)
 {
@@ -39,7 +32,8 @@ static bool block_plan(const struct pg_sparse *sparse, size_t *bytes)
     *bytes = 0;
     for (int i = 0; i < sparse->count; i++)
         if (!area_plan(sparse, i, &indices, &values) ||
-            __builtin_add_overflow(*bytes, rounded(indices) + rounded(values), bytes))
+            __builtin_add_overflow(*bytes, pg_staging_align(indices) + pg_staging_align(values),
+                                   bytes))
             return false;
     return true;
 }
@@ -52,7 +46,7 @@ static enum tutti_status input_copy(struct tutti_pg *pg, const struct tutti_spar
     if (indices)
         status = cuda_stage_copy(pg->stage, device, CUDA_WAY_IN, to, tensor->indices, indices);
     if (status == TUTTI_OK && values)
-        status = cuda_stage_copy(pg->stage, device, CUDA_WAY_IN, to + rounded(indices),
+        status = cuda_stage_copy(pg->stage, device, CUDA_WAY_IN, to + pg_staging_align(indices),
                                  tensor->values, values);
     return status;
 }
@@ -72,7 +66,7 @@ void pg_sparse_copy_in(struct tutti_pg *pg, struct pg_op *op)
     for (int i = 0; i < sparse->count && bytes && status == TUTTI_OK; i++) {
         area_plan(sparse, i, &indices, &values);
         status = input_copy(pg, &sparse->tensors[i], indices, values, staging->block->memory + at);
-        at += rounded(indices) + rounded(values);
+        at += pg_staging_align(indices) + pg_staging_align(values);
     }
     staging->status = pg_staging_mark(pg, staging, CUDA_WAY_IN, status);
     if (staging->status != TUTTI_OK)
@@ -95,9 +89,9 @@ enum tutti_status pg_sparse_await_inputs(struct tutti_pg *pg, const struct pg_op
         unsigned char *memory = staging->block ? staging->block->memory + at : NULL;
         area_plan(sparse, i, &indices, &values);
         inputs[i] = (struct sparse_entries){(const int64_t *)(const void *)memory,
-                                            memory ? memory + rounded(indices) : NULL,
+                                            memory ? memory + pg_staging_align(indices) : NULL,
                                             sparse->tensors[i].nnz};
-        at += rounded(indices) + rounded(values);
+        at += pg_staging_align(indices) + pg_staging_align(values);
         status = sparse_check(&sparse->shape, &inputs[i]);
         if (status != TUTTI_OK)
             return error_context(status, "rank %d: tensors[%d]", pg->comm->rank, i);
@@ -119,7 +113,8 @@ enum tutti_status pg_sparse_reserve_result(struct tutti_pg *pg, struct pg_op *op
     /* The inputs have been read, so their block can be given back. */
     cuda_block_give(pg->stage, staging->block);
     staging->block = NULL;
-    enum tutti_status status = cuda_block_take(pg->stage, bytes + ALIGNMENT, &staging->block);
+    enum tutti_status status =
+        cuda_block_take(pg->stage, bytes + PG_STAGING_ALIGNMENT, &staging->block);
     if (status == TUTTI_OK)
         sparse->result.memory =
             (struct sparse_memory){staging->block->memory, staging->block->bytes};

@@ -35,9 +35,8 @@ enum {
     PIECES_OUT = 2,    /* pieces being copied out while the next one is copied in */
     PIECE_BYTES = PG_SLOT_BYTES,
     PIECE_LEAST = 64 << 10, /* least size of a piece if ranks have many inputs */
-    ALIGNMENT = 256,
-    NAP_FIRST_NS = 1000, /* first nap of a thread that waits for a copy; */
-    NAP_MOST_NS = 50000, /* each nap is twice as long as the last */
+    NAP_FIRST_NS = 1000,    /* first nap of a thread that waits for a copy; */
+    NAP_MOST_NS = 50000,    /* each nap is twice as long as the last */
     DRAIN_MS = 1000,
     TEXT_BYTES = 256,
 };
@@ -170,15 +169,10 @@ static bool marks_passed(const struct tutti_pg *pg, const struct pg_staging *sta
     return true;
 }
 
-static size_t aligned_bytes(size_t bytes)
-{
-    return (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
-}
-
 void pg_staging_copy_early(struct tutti_pg *pg, struct pg_op *op)
 {
     struct pg_staging *staging = op->staging;
-    size_t bytes = op->count * tutti_dtype_size(op->dtype), tensor_bytes = aligned_bytes(bytes);
+    size_t bytes = op->count * tutti_dtype_size(op->dtype), tensor_bytes = pg_staging_align(bytes);
     int count = op->work.tensor_count;
     if (op->sparse) {
         pg_sparse_copy_in(pg, op);
@@ -403,7 +397,7 @@ static enum tutti_status pipe_open(struct pipe *pipe)
     pipe->deadline = deadline_after(op->timeout_ms);
     if (staging->copied_early) {
         pipe->capacity = pipe->count;
-        pipe->tensor_bytes = aligned_bytes(op->count * pipe->width);
+        pipe->tensor_bytes = pg_staging_align(op->count * pipe->width);
         for (int p = 0; p < PIECES; p++)
             memcpy(pipe->marks[CUDA_WAY_IN][p], staging->marks[CUDA_WAY_IN],
                    sizeof staging->marks[CUDA_WAY_IN]);

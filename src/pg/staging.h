@@ -10,7 +10,15 @@
 struct pg_op;
 struct tutti_pg;
 
-enum { PG_STAGING_DEVICES = 16 };
+enum {
+    PG_STAGING_DEVICES = 16,    /* devices of one operation, at most */
+    PG_STAGING_ALIGNMENT = 256, /* of arrays in pinned memory, in bytes */
+};
+
+static inline size_t pg_staging_align(size_t bytes)
+{
+    return (bytes + PG_STAGING_ALIGNMENT - 1) / PG_STAGING_ALIGNMENT * PG_STAGING_ALIGNMENT;
+}
 
 struct pg_staging {
     struct cuda_stage *stage; /* kept alive by the ticket */
