@@ -104,9 +104,8 @@ static const struct argp_option options[] = {
     {"graph", OPTION_GRAPH, "N", OPTION_ARG_OPTIONAL,
      "Capture N operations in one CUDA graph and time its replays (default 50, from 64M on 10)", 0},
     {"pdl", OPTION_PDL, 0, 0,
-     "Launch programmatically: a kernel's start overlaps the last end; so do compute capability "
-     "9.0 and newer "
-     "unless told otherwise",
+     "Launch programmatically: a kernel may start while the one before it ends. Without this or "
+     "--no-pdl the communicator decides",
      0},
     {"no-pdl", OPTION_NO_PDL, 0, 0, "Do not launch programmatically", 0},
     {"streams", OPTION_STREAMS, "N", 0, "Operations take turns on N streams, 1 to 8 (default 1)",
