@@ -106,6 +106,7 @@ static bool has_remedy(const char *text)
         "run one vers",      "submit the same",     "ask for less",     "ulimit",
         "set TUTTI_DIR",     "is its server",       "create a new",     "see whether",
         "restart the group", "running, with",       "are they running", "give each rank",
+        "find out what",
     };
     for (size_t i = 0; i < sizeof remedies / sizeof *remedies; i++)
         if (strstr(text, remedies[i]))
