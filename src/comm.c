@@ -465,7 +465,7 @@ static enum tutti_status device_open(struct tutti_comm *comm, struct workspace *
         cpu_group_close(&comm->cpu);
     } else if (cuda_group_is_staged(comm->cuda)) {
         comm->paths.all = comm->paths.staged = true;
-        comm->paths.ring = false;
+        comm->paths.ring &= place != CUDA_PLACE_PROXY; /* a host thread runs no kernels */
     }
     return status;
 }

@@ -266,12 +266,11 @@ enum tutti_status meet_own_check(struct meet_view *view)
     enum tutti_status status = meet_join_look_up(view, view->rank, &join, &there);
     if (status != TUTTI_OK || !there || strcmp(join.token, view->own.token) == 0)
         return status;
-    if (!process_differs(&join.process, &view->self) ||
-        process_has_ended(&join.process, &view->self))
+    const bool other = process_differs(&join.process, &view->self);
+    /* The other process may have ended since it told why it gave up. */
+    if (other && join.status == TUTTI_ERR_MISMATCH && join.left_ns >= view->began)
+        return meet_told(join.status, join.text);
+    if (!other || join.status != TUTTI_OK || process_has_ended(&join.process, &view->self))
         return own_set(view);
-    if (join.status == TUTTI_OK)
-        return meet_twice(view, view->rank, &view->self, &join);
-    return join.status == TUTTI_ERR_MISMATCH && join.left_ns >= view->began
-               ? meet_told(join.status, join.text)
-               : own_set(view);
+    return meet_twice(view, view->rank, &view->self, &join);
 }

@@ -45,6 +45,7 @@ struct side {
     int rank;
     unsigned char *send, *recv;
     bool staged;        /* links are nothing to arenas in the host's memory */
+    bool proxied;       /* a host thread stages: there are no kernels */
     unsigned char *all; /* shared: [rank][CHAIN_COUNT * 8], results to compare */
 };
 
@@ -164,7 +165,7 @@ static bool may_run(const struct side *side, enum tutti_algo algo)
     case TUTTI_ALGO_HYBRID_CUBE_MESH:
         return mesh || (full && topology->size == 8);
     case TUTTI_ALGO_RING:
-        return topology->has_ring && device_is_cuda() && !side->staged;
+        return topology->has_ring && device_is_cuda() && !side->proxied;
     case TUTTI_ALGO_NONE:
         return true;
     case TUTTI_ALGO_ONE_SHOT_LL:
@@ -471,6 +472,7 @@ static int live(struct ranks *ranks, int rank, tutti_store_t *store)
         RANKS_CHECK(ranks_join(ranks, rank, store, &options, &side.comm) == TUTTI_OK);
         tutti_comm_describe(side.comm, text, sizeof text);
         side.staged = strstr(text, "arena: in the host's memory") != NULL;
+        side.proxied = strstr(text, "a host thread stages") != NULL;
         /* Only where there are ranks that have no link to the one. */
         if (i == 0 || scenario->topology.kind == TUTTI_TOPOLOGY_HYBRID_CUBE_MESH ||
             (scenario->ring && scenario->topology.size < 6))
