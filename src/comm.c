@@ -256,9 +256,10 @@ static enum tutti_status comm_alloc(const char *name, int rank, int world_size, 
     enum tutti_status status = fork_epoch(&epoch);
     if (status != TUTTI_OK)
         return status;
-    struct tutti_comm *made = aligned_alloc(LAYOUT_LINE, sizeof *made);
+    const size_t bytes = (sizeof **comm + LAYOUT_LINE - 1) / LAYOUT_LINE * LAYOUT_LINE;
+    struct tutti_comm *made = aligned_alloc(LAYOUT_LINE, bytes);
     if (!made)
-        return error_set(TUTTI_ERR_NO_MEMORY, "no memory for %zu bytes", sizeof *made);
+        return error_set(TUTTI_ERR_NO_MEMORY, "no memory for %zu bytes", bytes);
     memset(made, 0, sizeof *made);
     made->epoch = epoch;
     made->rank = rank;
