@@ -74,8 +74,8 @@ static bool is_idle(struct cuda_keep *keep)
 static void dispose(struct cuda_keep *keep, bool lives)
 {
     const struct cuda_driver *driver = keep->driver;
-    if (lives && keep->end)
-        keep->end(keep->owner);
+    if (keep->end)
+        keep->end(keep->owner, lives);
     for (int r = 0; r < CUDA_RANKS; r++)
         cuda_memory_unmap(driver, &keep->arenas[r]);
     cuda_memory_unmap(driver, &keep->control);

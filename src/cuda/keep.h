@@ -32,7 +32,8 @@ struct cuda_keep {
 
     /* May be NULL, both. */
     bool (*idle)(void *owner); /* whether nothing runs; asked in the context, does not wait long */
-    void (*end)(void *owner);  /* frees the owner, in the context, before the rest */
+    /* Frees the owner before the rest; in the context if that still lives. */
+    void (*end)(void *owner, bool lives);
     void *owner;
 
     CUuserObject object; /* NULL until an operation is captured */

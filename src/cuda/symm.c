@@ -142,13 +142,13 @@ static bool is_idle(void *owner)
     return page->ended == symm->launched; /* V4a pairs the device's V4 */
 }
 
-/* Errors are of no interest: the context may be gone, and all of this with it. */
-static void end(void *owner)
+/* A context that is gone has taken the stream and the event with it. */
+static void end(void *owner, bool lives)
 {
     struct cuda_symm *symm = owner;
-    if (symm->own)
+    if (lives && symm->own)
         symm->driver->stream_destroy(symm->own);
-    if (symm->event)
+    if (lives && symm->event)
         symm->driver->event_destroy(symm->event);
     pthread_mutex_destroy(&symm->capturing);
     free(symm);
