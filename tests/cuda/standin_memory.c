@@ -579,7 +579,7 @@ static struct pointer_facts find_facts(CUdeviceptr address)
     return (struct pointer_facts){.device = -2};
 }
 
-static size_t pinned_away;
+static _Thread_local size_t pinned_away;
 
 void standin_pinned_away(size_t bytes)
 {

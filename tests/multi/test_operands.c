@@ -14,7 +14,7 @@
 enum { COUNT = 5000, BYTES = COUNT * 4, REPLAYS = 3 };
 
 /* What the tests call of libcuda besides. */
-static struct {
+static _Thread_local struct {
     __typeof__(cuMemAllocAsync) *alloc_async;
     __typeof__(cuMemFreeAsync) *free_async;
     __typeof__(cuMemHostAlloc) *host_alloc;
