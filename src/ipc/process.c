@@ -11,7 +11,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* What /proc/PID/stat says of a process. */
+/* What /proc/PID/task/PID/stat, of the first thread, says of a process. qemu-user answers for
+ * /proc/PID/stat of its own process itself, with another start time. */
 struct stat_line {
     char state;
     long threads;
@@ -33,7 +34,7 @@ static bool text_read(const char *path, char *text, size_t size)
 static bool stat_read(int64_t pid, struct stat_line *line)
 {
     char path[64], text[1024];
-    snprintf(path, sizeof path, "/proc/%lld/stat", (long long)pid);
+    snprintf(path, sizeof path, "/proc/%lld/task/%lld/stat", (long long)pid, (long long)pid);
     if (!text_read(path, text, sizeof text))
         return false;
     /* The name in parentheses may hold anything; the last parenthesis closes it. */
