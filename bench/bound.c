@@ -11,8 +11,8 @@
  *
  * Prints the medians by the cores' distance.
  */
+#include "base/order.h"
 #include "now.h"
-#include "order.h"
 #include "ping.h"
 #include "stats.h"
 

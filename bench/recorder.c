@@ -4,7 +4,7 @@
  * a time of its own, back to back on one core. In an operation some of it is hidden behind the wait
  * for the peers' lines: `tutti bench -n 2 -b 8 -e 64` says how much.
  */
-#include "recorder.h"
+#include "record/recorder.h"
 #include "now.h"
 #include "stats.h"
 

@@ -6,9 +6,9 @@
 #include "device.h"
 
 #include "../tools/gpu.h"
-#include "comm.h"
-#include "cuda/group_internal.h"
-#include "error.h"
+#include "base/error.h"
+#include "comm/comm.h"
+#include "cuda/runtime/group_internal.h"
 #include "tutti/recovery.h"
 
 #include <pthread.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Barriers of subsets: barrier_subset() in src/cuda/barrier.cu, and cpu_barrier_subset().
+ * Barriers of subsets: barrier_subset() in src/cuda/kernels/barrier.cu, and cpu_barrier_subset().
  *
  * The first rank that comes to a barrier chooses any subset of two ranks or more; ranks outside pass by, so
  * that some are up to AHEAD barriers ahead of others. With DATA a rank writes to its peers before each

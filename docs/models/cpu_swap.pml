@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * One-shots of two ranks, which swap places from piece to piece: src/cpu/swap.c. Pieces never end.
+ * One-shots of two ranks, which swap places from piece to piece: src/cpu/algo/swap.c. Pieces never end.
  *
  * A rank writes both halves of its piece, each with a flag, then reads its peer's; the next piece it
  * writes where it has read.

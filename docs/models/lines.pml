@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Full lines: what src/cuda/lines.cuh is to the kernels. A cell is NONE while it is empty. Two ranks store
+ * Full lines: what src/cuda/kernels/lines.cuh is to the kernels. A cell is NONE while it is empty. Two ranks store
  * to it: a peer its line, of which only the model knows what it is, and the owner, who empties it.
  *
  * With RACES no message is late but the owner's, which lands when a fence says that it has to: then a line

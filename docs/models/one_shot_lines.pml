@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * One-shot with full lines in three buffers: src/cuda/one_shot_lines.cu and lines.cuh.
+ * One-shot with full lines in three buffers: src/cuda/kernels/one_shot_lines.cu and lines.cuh.
  *
  * A use has 1 or UNITS lines a rank, packed, so that a cell is now one source's and now another's, or the
  * owner's own. The first rank that comes chooses; sizes alternate in every way, and uses never end.

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * One-shot with flags in band, and barriers of all ranks: src/cuda/one_shot_ll.cu, barrier.cu, and the
+ * One-shot with flags in band, and barriers of all ranks: src/cuda/kernels/one_shot_ll.cu, barrier.cu, and the
  * header of operation.cuh.
  *
  * An operation has 1 or LINES lines a rank, or none: then it is a barrier, or of no elements, and waits for

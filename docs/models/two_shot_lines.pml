@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Two-shot with full lines in three buffers, by two hops: src/cuda/two_shot_lines.cu.
+ * Two-shot with full lines in three buffers, by two hops: src/cuda/kernels/two_shot_lines.cu.
  *
  * A use has 1, RANKS or RANKS + 1 units: chunks of 1 or 2 units, of which the last ranks' may lack one or
  * all. Lines lie packed. The first rank that comes chooses; sizes alternate in every way, and uses never

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Two-shot piece by piece through three pipes: src/cuda/two_shot_pipelined.cu.
+ * Two-shot piece by piece through three pipes: src/cuda/kernels/two_shot_pipelined.cu.
  *
  * An operation has one of the shapes below: one turn, or four, so that it goes round the pipes by itself,
  * and the next one goes on where it ended. With LANES=2 the workers are two, of two blocks, or one of them is

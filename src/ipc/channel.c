@@ -5,12 +5,12 @@
  */
 #include "ipc/channel.h"
 
-#include "deadline.h"
-#include "error.h"
+#include "base/deadline.h"
+#include "base/error.h"
+#include "base/log.h"
+#include "base/reminder.h"
 #include "ipc/channel_internal.h"
 #include "ipc/fork.h"
-#include "log.h"
-#include "reminder.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -11,7 +11,7 @@
 #ifndef TUTTI_IPC_CHANNEL_H
 #define TUTTI_IPC_CHANNEL_H
 
-#include "interrupt.h"
+#include "base/interrupt.h"
 #include "tutti/tutti.h"
 
 #define CHANNEL_NONCE_BYTES 16

@@ -12,14 +12,14 @@
  *
  * One poll() waits for everything at once, also for the death of any peer.
  */
-#include "deadline.h"
-#include "error.h"
+#include "base/deadline.h"
+#include "base/error.h"
+#include "base/log.h"
+#include "base/point.h"
+#include "base/reminder.h"
 #include "ipc/channel_internal.h"
 #include "ipc/directory.h"
 #include "ipc/fork.h"
-#include "log.h"
-#include "point.h"
-#include "reminder.h"
 
 #include <assert.h>
 #include <errno.h>

@@ -12,10 +12,10 @@
  */
 #include "ipc/directory.h"
 
-#include "error.h"
+#include "base/error.h"
+#include "base/log.h"
 #include "ipc/channel.h"
 #include "ipc/random.h"
-#include "log.h"
 
 #include <dirent.h>
 #include <errno.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "ipc/fork.h"
 
-#include "error.h"
+#include "base/error.h"
 #include "ipc/random.h"
 
 #include <pthread.h>

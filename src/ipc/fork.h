@@ -9,7 +9,7 @@
 #ifndef TUTTI_IPC_FORK_H
 #define TUTTI_IPC_FORK_H
 
-#include "order.h"
+#include "base/order.h"
 #include "tutti/tutti.h"
 
 #define FORK_NONCE_BYTES 16

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "ipc/random.h"
 
-#include "error.h"
+#include "base/error.h"
 
 #include <errno.h>
 #include <sys/random.h>

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 #include "ipc/segment.h"
 
-#include "error.h"
+#include "base/error.h"
+#include "base/order.h"
 #include "ipc/memory_limit.h"
-#include "order.h"
 
 #include <errno.h>
 #include <fcntl.h>

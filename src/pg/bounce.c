@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 #include "pg/bounce.h"
 
-#include "cpu/all_reduce.h"
-#include "deadline.h"
-#include "error.h"
-#include "log.h"
+#include "base/deadline.h"
+#include "base/error.h"
+#include "base/log.h"
+#include "cpu/algo/all_reduce.h"
 #include "pg/pg.h"
 
 #include <string.h>

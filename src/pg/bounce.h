@@ -8,9 +8,9 @@
 #ifndef TUTTI_PG_BOUNCE_H
 #define TUTTI_PG_BOUNCE_H
 
-#include "cuda/stage.h"
+#include "cuda/staging/stage.h"
 #include "pg/share.h"
-#include "symm.h"
+#include "symm/symm.h"
 
 struct tutti_pg;
 

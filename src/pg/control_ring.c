@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 #include "pg/control_ring.h"
 
-#include "deadline.h"
+#include "base/deadline.h"
+#include "base/order.h"
+#include "base/spin.h"
 #include "ipc/futex.h"
-#include "order.h"
-#include "spin.h"
 #include "tutti/tutti.h"
 
 #include <sched.h>

@@ -14,7 +14,7 @@
 #ifndef TUTTI_PG_CONTROL_RING_H
 #define TUTTI_PG_CONTROL_RING_H
 
-#include "layout.h"
+#include "base/layout.h"
 
 #include <stdbool.h>
 

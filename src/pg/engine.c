@@ -3,13 +3,13 @@
  * The group's thread. It waits only for its bell, and inside an operation that all ranks have
  * started. An operation that some rank has not submitted stays in a table and delays nothing else.
  */
-#include "cpu/group.h"
-#include "deadline.h"
+#include "base/deadline.h"
+#include "base/order.h"
+#include "base/point.h"
+#include "cpu/transport/group.h"
 #include "ipc/futex.h"
-#include "order.h"
 #include "pg/affinity.h"
 #include "pg/pg.h"
-#include "point.h"
 
 #include <sys/prctl.h>
 

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: MIT */
 /* Creation and destruction of a group. */
-#include "cuda/group.h"
-#include "cpu/team.h"
-#include "deadline.h"
-#include "error.h"
+#include "cuda/runtime/group.h"
+#include "base/deadline.h"
+#include "base/error.h"
+#include "base/options.h"
+#include "base/order.h"
+#include "cpu/transport/team.h"
 #include "ipc/fork.h"
 #include "ipc/futex.h"
-#include "options.h"
-#include "order.h"
 #include "pg/members.h"
 #include "pg/pg.h"
 

@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: MIT */
 #include "pg/members.h"
 
-#include "deadline.h"
-#include "error.h"
-#include "interrupt.h"
+#include "base/deadline.h"
+#include "base/error.h"
+#include "base/interrupt.h"
+#include "base/log.h"
+#include "base/order.h"
+#include "base/point.h"
+#include "base/reminder.h"
+#include "base/text.h"
+#include "bootstrap/links.h"
+#include "bootstrap/meet.h"
 #include "ipc/random.h"
-#include "links.h"
-#include "log.h"
-#include "meet.h"
-#include "order.h"
-#include "point.h"
-#include "reminder.h"
 #include "store/store.h"
-#include "text.h"
 
 #include <inttypes.h>
 #include <stdio.h>

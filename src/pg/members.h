@@ -18,7 +18,7 @@
 #ifndef TUTTI_PG_MEMBERS_H
 #define TUTTI_PG_MEMBERS_H
 
-#include "comm.h"
+#include "comm/comm.h"
 #include "tutti/pg.h"
 
 /* Ranks of the communicator, in the order of their numbers in the group. */

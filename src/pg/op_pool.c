@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 #include "pg/op_pool.h"
 
-#include "cpu/local.h"
-#include "order.h"
+#include "base/order.h"
+#include "cpu/transport/local.h"
 
 #include <pthread.h>
 #include <stdio.h>

@@ -7,7 +7,7 @@
 #ifndef TUTTI_PG_OP_POOL_H
 #define TUTTI_PG_OP_POOL_H
 
-#include "layout.h"
+#include "base/layout.h"
 #include "pg/sparse.h"
 
 struct pg_op_pool;

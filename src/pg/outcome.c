@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /* How operations and groups end: the fault of the communicator, and the error texts. */
-#include "cpu/group.h"
-#include "error.h"
-#include "order.h"
+#include "base/error.h"
+#include "base/order.h"
+#include "base/signature.h"
+#include "cpu/transport/group.h"
 #include "pg/pg.h"
-#include "signature.h"
 
 #include <inttypes.h>
 #include <stdarg.h>

@@ -16,8 +16,9 @@
 #ifndef TUTTI_PG_PG_H
 #define TUTTI_PG_PG_H
 
-#include "comm.h"
-#include "op.h"
+#include "base/op.h"
+#include "comm/comm.h"
+#include "comm/work.h"
 #include "pg/bounce.h"
 #include "pg/control_ring.h"
 #include "pg/op_pool.h"
@@ -26,7 +27,6 @@
 #include "pg/staging.h"
 #include "pg/table.h"
 #include "tutti/pg.h"
-#include "work.h"
 
 #include <pthread.h>
 

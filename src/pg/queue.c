@@ -4,11 +4,11 @@
  * operation get its tag's next number and its position in the queue. The submitting thread and the
  * group's thread hold the lock for a few instructions only, so no thread waits long for it.
  */
-#include "deadline.h"
-#include "error.h"
+#include "base/deadline.h"
+#include "base/error.h"
+#include "base/options.h"
+#include "base/order.h"
 #include "ipc/fork.h"
-#include "options.h"
-#include "order.h"
 #include "pg/pg.h"
 
 #include <stdlib.h>

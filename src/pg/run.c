@@ -8,7 +8,7 @@
  * across ranks as float32, block by block, and rounded afterwards. All other dtypes are their own
  * accumulation type and are reduced into the first tensor. Either way each element is rounded once.
  */
-#include "numeric.h"
+#include "base/numeric.h"
 #include "pg/pg.h"
 
 enum { BLOCK = 256 }; /* elements of an input that are converted at once */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 #include "pg/share.h"
 
-#include "cpu/local.h"
-#include "error.h"
+#include "base/error.h"
+#include "cpu/transport/local.h"
 #include "ipc/channel.h"
 #include "ipc/segment.h"
 #include "pg/pg.h"

@@ -17,7 +17,7 @@
 #ifndef TUTTI_PG_SHARE_H
 #define TUTTI_PG_SHARE_H
 
-#include "comm.h"
+#include "comm/comm.h"
 
 struct pg_share;
 

@@ -25,9 +25,9 @@
  */
 #include "pg/sparse.h"
 
-#include "dtype.h"
-#include "error.h"
-#include "numeric.h"
+#include "base/dtype.h"
+#include "base/error.h"
+#include "base/numeric.h"
 
 #include <stdlib.h>
 

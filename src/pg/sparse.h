@@ -18,7 +18,7 @@
 #ifndef TUTTI_PG_SPARSE_H
 #define TUTTI_PG_SPARSE_H
 
-#include "cpu/reduce.h"
+#include "cpu/reduce/reduce.h"
 
 /* What all tensors of one operation have in common. */
 struct sparse_shape {

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /* Sparse sums, the calls: the checks before a submission, and access to the result. */
-#include "dtype.h"
-#include "error.h"
-#include "order.h"
+#include "base/dtype.h"
+#include "base/error.h"
+#include "base/order.h"
+#include "base/signature.h"
 #include "pg/pg.h"
-#include "signature.h"
 
 #include <inttypes.h>
 #include <stdio.h>

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* Sparse tensors: the checks of inputs, and the metadata that ranks exchange to find out whether
  * they agree. */
-#include "dtype.h"
-#include "error.h"
+#include "base/dtype.h"
+#include "base/error.h"
 #include "pg/sparse.h"
 
 #include <inttypes.h>

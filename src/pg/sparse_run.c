@@ -12,11 +12,11 @@
  * tensors are copied to the host before the first step, and the result to the device after the last
  * one: sparse_staging.c.
  */
-#include "deadline.h"
-#include "error.h"
-#include "order.h"
+#include "base/deadline.h"
+#include "base/error.h"
+#include "base/order.h"
+#include "base/point.h"
 #include "pg/pg.h"
-#include "point.h"
 
 #include <stdio.h>
 #include <string.h>

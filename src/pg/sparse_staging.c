@@ -6,8 +6,8 @@
  * copied to memory of the first input's device. The work owns that memory; the group reuses it
  * after the work is destroyed.
  */
-#include "error.h"
-#include "log.h"
+#include "base/error.h"
+#include "base/log.h"
 #include "pg/pg.h"
 
 #include <stdint.h>

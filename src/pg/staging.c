@@ -15,13 +15,13 @@
  */
 #include "pg/staging.h"
 
-#include "cpu/team.h"
-#include "deadline.h"
-#include "error.h"
-#include "log.h"
-#include "order.h"
+#include "base/deadline.h"
+#include "base/error.h"
+#include "base/log.h"
+#include "base/order.h"
+#include "base/point.h"
+#include "cpu/transport/team.h"
 #include "pg/pg.h"
-#include "point.h"
 
 #include <stdio.h>
 #include <stdlib.h>

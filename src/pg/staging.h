@@ -4,7 +4,7 @@
 #ifndef TUTTI_PG_STAGING_H
 #define TUTTI_PG_STAGING_H
 
-#include "cuda/stage.h"
+#include "cuda/staging/stage.h"
 #include "tutti/pg.h"
 
 struct pg_op;

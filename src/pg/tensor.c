@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /* The checks of dense tensors, and the encoding of their layout for other ranks. */
-#include "cuda/stage.h"
-#include "dtype.h"
-#include "error.h"
+#include "base/dtype.h"
+#include "base/error.h"
+#include "base/signature.h"
+#include "cuda/staging/stage.h"
 #include "pg/pg.h"
-#include "signature.h"
 
 #include <inttypes.h>
 #include <string.h>

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: MIT */
 /* An operation as a work. All that the work's functions need lies in it, so it outlives its
  * group. */
-#include "deadline.h"
-#include "error.h"
+#include "base/deadline.h"
+#include "base/error.h"
+#include "base/order.h"
+#include "base/signature.h"
+#include "base/spin.h"
 #include "ipc/fork.h"
 #include "ipc/futex.h"
-#include "order.h"
 #include "pg/pg.h"
-#include "signature.h"
-#include "spin.h"
 
 #include <inttypes.h>
 #include <stdlib.h>

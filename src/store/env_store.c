@@ -10,12 +10,12 @@
  */
 #include "store/store.h"
 
-#include "error.h"
+#include "base/error.h"
+#include "base/log.h"
+#include "base/order.h"
+#include "base/reminder.h"
 #include "ipc/channel.h"
 #include "ipc/random.h"
-#include "log.h"
-#include "order.h"
-#include "reminder.h"
 #include "store/launcher.h"
 #include "store/nap.h"
 #include "store/tcp_client.h"

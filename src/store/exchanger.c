@@ -8,10 +8,10 @@
  */
 #include "store/store.h"
 
-#include "deadline.h"
-#include "error.h"
-#include "log.h"
-#include "reminder.h"
+#include "base/deadline.h"
+#include "base/error.h"
+#include "base/log.h"
+#include "base/reminder.h"
 
 #include <inttypes.h>
 #include <stdio.h>

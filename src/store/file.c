@@ -13,7 +13,7 @@
  */
 #include "store/store.h"
 
-#include "error.h"
+#include "base/error.h"
 #include "store/buffer.h"
 #include "store/file_log.h"
 #include "store/nap.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "store/launcher.h"
 
-#include "error.h"
+#include "base/error.h"
 #include "store/store.h"
 
 #include <ctype.h>

@@ -2,7 +2,7 @@
 /* memory:NAME, shared by the threads of a process that open the same name. */
 #include "store/store.h"
 
-#include "error.h"
+#include "base/error.h"
 #include "store/map.h"
 #include "store/nap.h"
 

@@ -3,7 +3,7 @@
 #ifndef TUTTI_STORE_NAP_H
 #define TUTTI_STORE_NAP_H
 
-#include "deadline.h"
+#include "base/deadline.h"
 
 #include <limits.h>
 

@@ -2,7 +2,7 @@
 /* A view of a store: every key gets "PREFIX/" before it. */
 #include "store/store.h"
 
-#include "error.h"
+#include "base/error.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -2,9 +2,9 @@
 /* The public calls: they check what the caller gave and hand on to the store's kind. */
 #include "store/store.h"
 
-#include "deadline.h"
-#include "env.h"
-#include "error.h"
+#include "base/deadline.h"
+#include "base/env.h"
+#include "base/error.h"
 #include "ipc/fork.h"
 #include "store/nap.h"
 

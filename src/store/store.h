@@ -9,7 +9,7 @@
 #ifndef TUTTI_STORE_STORE_H
 #define TUTTI_STORE_STORE_H
 
-#include "interrupt.h"
+#include "base/interrupt.h"
 #include "tutti/tutti.h"
 
 /* The limits of PyTorch's server; the key loses one byte to the "/" that goes before it. */

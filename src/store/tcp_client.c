@@ -11,9 +11,9 @@
  */
 #include "store/store.h"
 
-#include "error.h"
+#include "base/error.h"
+#include "base/reminder.h"
 #include "ipc/random.h"
-#include "reminder.h"
 #include "store/buffer.h"
 #include "store/map.h"
 #include "store/nap.h"

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /* Why a store cannot be reached, and whether it is worth while to try again. */
-#include "deadline.h"
-#include "error.h"
-#include "log.h"
-#include "reminder.h"
+#include "base/deadline.h"
+#include "base/error.h"
+#include "base/log.h"
+#include "base/reminder.h"
 #include "store/store.h"
 #include "store/tcp_client.h"
 

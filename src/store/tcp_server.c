@@ -11,8 +11,8 @@
  */
 #include "store/tcp.h"
 
-#include "error.h"
-#include "log.h"
+#include "base/error.h"
+#include "base/log.h"
 #include "store/nap.h"
 #include "store/store.h"
 #include "store/tcp_session.h"

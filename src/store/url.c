@@ -2,7 +2,7 @@
 /* The URLs of tutti_store_open(). */
 #include "store/store.h"
 
-#include "error.h"
+#include "base/error.h"
 
 #include <errno.h>
 #include <limits.h>

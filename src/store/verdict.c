@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "store/verdict.h"
 
-#include "error.h"
+#include "base/error.h"
 
 #include <stdio.h>
 

@@ -8,10 +8,10 @@
  * isa: processes that reduce with different instruction sets.
  * symmetric: processes whose operands lie in symmetric memory.
  */
-#include "comm.h"
-#include "cpu/reduce.h"
+#include "base/layout.h"
+#include "comm/comm.h"
+#include "cpu/reduce/reduce.h"
 #include "device.h"
-#include "layout.h"
 #include "pool.h"
 #include "ranks.h"
 #include "reference.h"

@@ -9,7 +9,7 @@
  * operations.
  * symmetric: processes whose operands lie in symmetric memory.
  */
-#include "comm.h"
+#include "comm/comm.h"
 #include "device.h"
 #include "pool.h"
 #include "ranks.h"

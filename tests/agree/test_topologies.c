@@ -6,12 +6,12 @@
  *
  * usage: test_topologies processes|threads
  */
-#include "comm.h"
+#include "comm/comm.h"
 #include "device.h"
 #include "pool.h"
 #include "ranks.h"
 #include "reference.h"
-#include "ring_cut.h"
+#include "topology/ring_cut.h"
 
 #include <stdio.h>
 #include <stdlib.h>

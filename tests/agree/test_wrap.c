@@ -4,8 +4,8 @@
  * still for a whole turn of the count must not be taken for news. The fast rank passes the wrap
  * while the slow one has yet to write its input.
  */
-#include "comm.h"
-#include "layout.h"
+#include "base/layout.h"
+#include "comm/comm.h"
 #include "pool.h"
 #include "ranks.h"
 

@@ -21,7 +21,7 @@ complain() {
 # Prints FILE:LINE, `word`|`file` of what is not a store (else -), and the names in the comments near
 # each release of the sources.
 releases() {
-    find src -name '*.[ch]' ! -path src/order.h -print0 | sort -z | xargs -0 awk -v name="$name" '
+    find src -name '*.[ch]' ! -path src/base/order.h -print0 | sort -z | xargs -0 awk -v name="$name" '
         FNR == 1 { for (i = 0; i < 6; i++) near[i] = "" }
         {
             comment = ""

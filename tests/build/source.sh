@@ -1,6 +1,6 @@
 #!/bin/bash
 # Rules of the sources that no compiler checks: length of files, functions and lines, the licence line, that
-# memory orders, atomics and fences are named in src/order.h and src/cuda/order.cuh alone, and that no script
+# memory orders, atomics and fences are named in src/base/order.h and src/cuda/kernels/order.cuh alone, and that no script
 # has a pipe whose reader leaves before its writer: with pipefail that one's SIGPIPE is a failure.
 set -euo pipefail
 
@@ -41,15 +41,15 @@ long=$(awk '
 long=$(grep -nHE '^.{101,}$' "${files[@]}" | cut -d: -f1,2 || true)
 [[ -z $long ]] || complain "longer than 100 columns:"$'\n'"$long"
 
-mapfile -t library < <(find src -name '*.[ch]' ! -path src/order.h | sort)
+mapfile -t library < <(find src -name '*.[ch]' ! -path src/base/order.h | sort)
 orders='__atomic_|__sync_|_Atomic|stdatomic|memory_order|_mm_[lms]fence|__ATOMIC_|"[^"]*\<(mfence|sfence|lfence|dmb|dsb)\>'
 found=$(lines_with "$orders" "${library[@]}")
-[[ -z $found ]] || complain "memory order named outside src/order.h:"$'\n'"$found"
+[[ -z $found ]] || complain "memory order named outside src/base/order.h:"$'\n'"$found"
 
-mapfile -t kernels < <(find src -name '*.cu' -o -name '*.cuh' ! -path src/cuda/order.cuh | sort)
+mapfile -t kernels < <(find src -name '*.cu' -o -name '*.cuh' ! -path src/cuda/kernels/order.cuh | sort)
 orders='asm volatile|__threadfence|__nv_atomic|cuda/atomic|__ld(g|cg|cv|acquire)|__st(wt|cg|release)'
 found=$(lines_with "$orders" "${kernels[@]}" /dev/null)
-[[ -z $found ]] || complain "memory order named outside src/cuda/order.cuh:"$'\n'"$found"
+[[ -z $found ]] || complain "memory order named outside src/cuda/kernels/order.cuh:"$'\n'"$found"
 
 found=$(lines_with '\<(_Thread_local|__thread)\>|__attribute__\(\((constructor|destructor)' "${library[@]}")
 [[ -z $found ]] || complain "thread-local storage or a constructor:"$'\n'"$found"

@@ -4,8 +4,8 @@
 #ifndef TESTS_CUDA_DEVICE_H
 #define TESTS_CUDA_DEVICE_H
 
-#include "comm.h"
-#include "cuda/group_internal.h"
+#include "comm/comm.h"
+#include "cuda/runtime/group_internal.h"
 #include "ranks.h"
 #include "standin.h"
 

@@ -30,10 +30,10 @@
 #ifndef TESTS_CUDA_STANDIN_H
 #define TESTS_CUDA_STANDIN_H
 
-#include "cuda/driver_abi.h"
-#include "cuda/gate_launch.h"
-#include "cuda/launch.h"
-#include "cuda/symm_launch.h"
+#include "cuda/kernels/gate_launch.h"
+#include "cuda/kernels/launch.h"
+#include "cuda/kernels/symm_launch.h"
+#include "cuda/runtime/driver_abi.h"
 
 #include <stdbool.h>
 #include <string.h>

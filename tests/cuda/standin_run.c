@@ -10,11 +10,11 @@
  */
 #include "standin_internal.h"
 
-#include "cpu/reduce.h"
-#include "deadline.h"
-#include "order.h"
-#include "ring_cut.h"
-#include "trail.h"
+#include "base/deadline.h"
+#include "base/order.h"
+#include "base/trail.h"
+#include "cpu/reduce/reduce.h"
+#include "topology/ring_cut.h"
 
 #include <sched.h>
 #include <stdio.h>

@@ -2,8 +2,8 @@
 /* The stand-in's streams, each a thread that does its work in order, and events. */
 #include "standin_internal.h"
 
-#include "deadline.h"
-#include "order.h"
+#include "base/deadline.h"
+#include "base/order.h"
 
 #include <signal.h>
 #include <stdlib.h>

@@ -2,8 +2,8 @@
 /* The stand-in's kernel of symmetric memory: what symm.cu does, one peer after the other. */
 #include "standin_internal.h"
 
-#include "deadline.h"
-#include "order.h"
+#include "base/deadline.h"
+#include "base/order.h"
 
 #include <sched.h>
 #include <time.h>

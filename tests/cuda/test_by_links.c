@@ -5,8 +5,8 @@
  */
 #include "device.h"
 
-#include "comm.h"
-#include "cuda/table.h"
+#include "comm/comm.h"
+#include "cuda/runtime/table.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Every kernel is in the library for every architecture, with PTX of the last one for those to
  * come, and all of them take 20 MB at most. */
-#include "cuda/launch.h"
+#include "cuda/kernels/launch.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

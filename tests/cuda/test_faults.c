@@ -7,8 +7,8 @@
  */
 #include "device.h"
 
-#include "cuda/table.h"
-#include "deadline.h"
+#include "base/deadline.h"
+#include "cuda/runtime/table.h"
 
 #include <signal.h>
 #include <stdio.h>

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* All kernels are there before the first launch, or it is said which is not. With the argument
  * `names`: those of the files that scripts/fatbin wrote have each name that is looked up. */
-#include "cuda/kernels.h"
-#include "cuda/table.h"
+#include "cuda/runtime/kernels.h"
+#include "cuda/runtime/table.h"
 
 #include "standin.h"
 

@@ -5,8 +5,8 @@
  */
 #include "device.h"
 
-#include "cuda/table.h"
-#include "signature.h"
+#include "base/signature.h"
+#include "cuda/runtime/table.h"
 
 #include <stdio.h>
 #include <string.h>

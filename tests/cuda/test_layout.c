@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* docs/layout.md says of every word of a CUDA arena, and of symmetric memory on a device, where it
  * lies: what the compiler says. */
-#include "cuda/proxy.h"
-#include "cuda/symm_launch.h"
+#include "cuda/kernels/symm_launch.h"
+#include "cuda/staging/proxy.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

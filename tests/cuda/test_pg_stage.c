@@ -5,7 +5,7 @@
  * nothing is left. Then words that streams write late, when work and group are gone, and a result
  * that comes late.
  */
-#include "cuda/stage.h"
+#include "cuda/staging/stage.h"
 #include "pg.h"
 #include "turns.h"
 

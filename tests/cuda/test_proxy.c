@@ -4,8 +4,8 @@
  * captures; ends of all kinds with operations under way; each call of the driver that fails.
  * Argument: processes or threads. Threads tell each other that they are processes.
  */
-#include "deadline.h"
-#include "host.h"
+#include "base/deadline.h"
+#include "bootstrap/host.h"
 #include "turns.h"
 
 #include <signal.h>

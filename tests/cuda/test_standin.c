@@ -5,10 +5,10 @@
  */
 #include "standin.h"
 
-#include "cuda/kernels.h"
-#include "cuda/memory.h"
-#include "order.h"
-#include "signature.h"
+#include "base/order.h"
+#include "base/signature.h"
+#include "cuda/runtime/kernels.h"
+#include "cuda/runtime/memory.h"
 
 #include <pthread.h>
 #include <setjmp.h>

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 #include "faults.h"
 
-#include "comm.h"
-#include "deadline.h"
+#include "base/deadline.h"
+#include "base/layout.h"
+#include "base/point.h"
+#include "comm/comm.h"
 #include "device.h"
-#include "layout.h"
-#include "point.h"
 
 #include <dirent.h>
 #include <errno.h>

@@ -2,7 +2,7 @@
 /* A cell's run, from outside: what it came to, as one line of JSON. */
 #include "matrix.h"
 
-#include "deadline.h"
+#include "base/deadline.h"
 #include "device.h"
 
 #include <errno.h>

@@ -3,7 +3,7 @@
  * and has another communicator. */
 #include "matrix.h"
 
-#include "deadline.h"
+#include "base/deadline.h"
 #include "device.h"
 #include "ipc/channel.h"
 #include "pg_cuda.h"

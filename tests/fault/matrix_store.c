@@ -2,7 +2,7 @@
 /* A store between the library and the real one: slow, or telling the others of another version. */
 #include "matrix_store.h"
 
-#include "host.h"
+#include "bootstrap/host.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -7,9 +7,9 @@
  */
 #include "faults.h"
 
-#include "deadline.h"
+#include "base/deadline.h"
+#include "base/point.h"
 #include "device.h"
-#include "point.h"
 #include "shrink.h"
 
 #include <pthread.h>

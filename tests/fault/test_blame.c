@@ -6,7 +6,7 @@
  * never calls, says so at once. A rank that comes late in a hybrid cube mesh: every rank whose time
  * ends names it, even if the rank that it waits for has itself failed a moment ago.
  */
-#include "point.h"
+#include "base/point.h"
 #include "ranks.h"
 
 #include <signal.h>

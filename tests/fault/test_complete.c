@@ -7,7 +7,7 @@
  *
  * usage: test_complete processes|threads
  */
-#include "point.h"
+#include "base/point.h"
 #include "ranks.h"
 
 #include <string.h>

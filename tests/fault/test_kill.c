@@ -3,7 +3,7 @@
  * once; what it had already given its part to succeeds. */
 #include "faults.h"
 
-#include "deadline.h"
+#include "base/deadline.h"
 
 #include <signal.h>
 

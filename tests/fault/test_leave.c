@@ -7,7 +7,7 @@
  */
 #include "faults.h"
 
-#include "deadline.h"
+#include "base/deadline.h"
 
 #include <string.h>
 #include <unistd.h>

@@ -6,8 +6,8 @@
  *
  * usage: test_missing absent|deaths|twice
  */
+#include "base/point.h"
 #include "faults.h"
-#include "point.h"
 
 #include <signal.h>
 #include <stdio.h>

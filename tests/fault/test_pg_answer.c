@@ -4,8 +4,8 @@
  * begun another one, which takes all ranks longer than the leader's time to answer. The group goes
  * on, since the leader was busy. No time passes in this test: the last rank's clock is put forward.
  */
+#include "base/point.h"
 #include "pg.h"
-#include "point.h"
 
 #include <time.h>
 

@@ -4,7 +4,7 @@
  * others can destroy everything. */
 #include "pg.h"
 
-#include "point.h"
+#include "base/point.h"
 
 #include <signal.h>
 #include <stdio.h>

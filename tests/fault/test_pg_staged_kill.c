@@ -7,7 +7,7 @@
  */
 #include "pg_cuda.h"
 
-#include "point.h"
+#include "base/point.h"
 
 #include <signal.h>
 

@@ -5,7 +5,7 @@
  * inside an operation that all have begun: the group ends by the time-out, on all ranks. Stopped so
  * long that there is no room for the verdicts that it has not read: the group ends, too.
  */
-#include "layout.h"
+#include "base/layout.h"
 #include "pg.h"
 
 #include <signal.h>

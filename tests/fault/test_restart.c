@@ -5,9 +5,9 @@
  * a rank has died with its communicator ready, but before the keys of that meeting were deleted.
  * The new communicator deletes its own keys.
  */
-#include "deadline.h"
+#include "base/deadline.h"
+#include "base/point.h"
 #include "faults.h"
-#include "point.h"
 
 #include <signal.h>
 #include <stdio.h>

@@ -7,9 +7,9 @@
  * blocks start as its first ones fail; by memsets amid the start; by the host's word. Every launch
  * has to end. Needs a GPU; the stand-in for libcuda runs no kernels. usage: test_rows [ROUNDS]
  */
-#include "cuda/kernels.h"
-#include "deadline.h"
-#include "trail.h"
+#include "base/deadline.h"
+#include "base/trail.h"
+#include "cuda/runtime/kernels.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -5,8 +5,8 @@
  */
 #include "faults.h"
 
+#include "base/point.h"
 #include "device.h"
-#include "point.h"
 #include "shrink.h"
 
 #include <dirent.h>

@@ -3,7 +3,7 @@
  * is whole, and no name leads to another directory than the pattern's. Names before a zero byte,
  * the pattern behind it. */
 #include "fuzz.h"
-#include "recorder_internal.h"
+#include "record/recorder_internal.h"
 
 #include <string.h>
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* The input is the value of a variable, read as each kind of value that variables have. What is
  * accepted is what it says: worked out here in another way. */
-#include "env.h"
+#include "base/env.h"
 #include "fuzz.h"
 
 #include <ctype.h>

@@ -5,10 +5,10 @@
  * the input's changes: byte 0 chooses who meets, each five bytes after it one change. No peer is
  * there, so nobody may believe to have met one; whatever comes, the call ends with a message.
  */
-#include "error.h"
+#include "base/error.h"
+#include "bootstrap/meet_internal.h"
+#include "bootstrap/survivors.h"
 #include "fuzz.h"
-#include "meet_internal.h"
-#include "survivors.h"
 #include "tutti/recovery.h"
 
 #include <fcntl.h>

@@ -5,7 +5,7 @@
  * entries, and over a device's marks.
  */
 #include "fuzz.h"
-#include "recorder_internal.h"
+#include "record/recorder_internal.h"
 
 #include <jansson.h>
 #include <string.h>

@@ -2,7 +2,7 @@
 /* The topology file: what is accepted is a whole matrix, which has a verdict; what is refused says
  * where. */
 #include "fuzz.h"
-#include "topology_file.h"
+#include "topology/topology_file.h"
 
 #include <string.h>
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* The tuning file: what is accepted gives every capability and world size a whole plan. */
-#include "cuda/table.h"
+#include "cuda/runtime/table.h"
 #include "fuzz.h"
 
 #include <string.h>

@@ -7,7 +7,7 @@
  *
  * usage: test_abort_waits threads|processes
  */
-#include "deadline.h"
+#include "base/deadline.h"
 #include "device.h"
 #include "pg.h"
 

@@ -5,7 +5,7 @@
  *
  * usage: test_barrier threads|processes
  */
-#include "comm.h"
+#include "comm/comm.h"
 #include "device.h"
 #include "ranks.h"
 

@@ -5,7 +5,7 @@
  *
  * usage: test_operands processes|threads
  */
-#include "cuda/driver_abi.h"
+#include "cuda/runtime/driver_abi.h"
 #include "pg_cuda.h"
 
 #include <string.h>

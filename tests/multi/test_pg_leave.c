@@ -8,7 +8,7 @@
  */
 #include "pg.h"
 
-#include "order.h"
+#include "base/order.h"
 
 #include <string.h>
 

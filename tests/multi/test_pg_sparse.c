@@ -7,7 +7,7 @@
  */
 #include "pg.h"
 
-#include "order.h"
+#include "base/order.h"
 
 #include <stdio.h>
 #include <sys/resource.h>

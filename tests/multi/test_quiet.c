@@ -9,7 +9,7 @@
  *
  * usage: test_quiet threads|processes
  */
-#include "deadline.h"
+#include "base/deadline.h"
 #include "ranks.h"
 
 #include <pthread.h>

@@ -2,7 +2,7 @@
 /* Symmetric memory among processes: they share it, and they get the right error when a rank dies,
  * stops, does not start or starts again. */
 #include "group.h"
-#include "symm.h"
+#include "symm/symm.h"
 
 #include <dirent.h>
 #include <setjmp.h>

@@ -6,7 +6,7 @@
  */
 #include "ranks.h"
 
-#include "reminder.h"
+#include "base/reminder.h"
 
 #include <pthread.h>
 #include <stdio.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-#include "deadline.h"
+#include "base/deadline.h"
 #include "ipc/futex.h"
 #include "soak.h"
 #include "tutti/recorder.h"

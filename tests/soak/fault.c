@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* How a rank comes to its fault, and what it explains. */
-#include "deadline.h"
+#include "base/deadline.h"
 #include "device.h"
 #include "soak.h"
 

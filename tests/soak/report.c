@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-#include "deadline.h"
+#include "base/deadline.h"
 #include "device.h"
 #include "soak.h"
 #include "tool.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* A stand-in for NCCL whose all-reduce is a copy: enough to be measured. Linked with the stand-in
  * for libcuda. TUTTI_STANDIN_NCCL_STALL names a rank that never returns from it. */
-#include "cuda/driver_abi.h"
+#include "cuda/runtime/driver_abi.h"
 
 #include <stdint.h>
 #include <stdlib.h>

@@ -3,7 +3,7 @@
  * processes where that makes sense. */
 #include "ipc/channel.h"
 
-#include "deadline.h"
+#include "base/deadline.h"
 #include "group.h"
 #include "ipc/directory.h"
 

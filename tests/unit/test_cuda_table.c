@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* The tuning table: what it chooses, what a forced algorithm may do, grids, and the file. */
-#include "cuda/table.h"
+#include "cuda/runtime/table.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* The thread's last error: text, errno, context, length. */
-#include "error.h"
+#include "base/error.h"
 
 #include <errno.h>
 #include <setjmp.h>

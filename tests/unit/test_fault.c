@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* The text of a time-out names its length, the option that held, and what else to do. */
-#include "comm.h"
+#include "comm/comm.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

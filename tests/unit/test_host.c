@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* What ranks tell each other first: each difference is named, with both sides' values in words. */
-#include "host.h"
+#include "bootstrap/host.h"
 
 #include "ipc/fork.h"
 

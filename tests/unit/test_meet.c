@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Ranks find each other though a key goes between the store's wait for it and its answer; a leader
  * whose ranks disagree tells those who come, within its time-out. */
-#include "meet.h"
+#include "bootstrap/meet.h"
 
 #include <pthread.h>
 #include <setjmp.h>

@@ -3,7 +3,7 @@
  * Conversions and operations of numeric.h: every pattern of 8 and 16 bits, every midpoint between
  * neighbours, and floats of every exponent against the reference, which shares no code with it.
  */
-#include "numeric.h"
+#include "base/numeric.h"
 #include "reference.h"
 
 #include <math.h>

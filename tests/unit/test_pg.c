@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* A process group of one rank: calls that are refused and take no sequence number, and what a work
  * reports about itself. */
-#include "order.h"
+#include "base/order.h"
 #include "pg_alone.h"
 #include "tutti/recovery.h"
 

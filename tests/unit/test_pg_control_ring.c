@@ -2,7 +2,7 @@
 /* A wake-up between a thread's announcement that it may sleep and its falling asleep. */
 #include "pg/control_ring.h"
 
-#include "layout.h"
+#include "base/layout.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* The flight recorder's page: a ring that wraps, copies that stand still while it is written, a
  * text that is JSON whatever it holds, and where dumps go. */
-#include "comm.h"
-#include "recorder_internal.h"
+#include "comm/comm.h"
+#include "record/recorder_internal.h"
 #include "tutti/recorder.h"
 
 #include <dirent.h>

@@ -5,7 +5,7 @@
  * without, with cached and non-temporal stores; the bytes around the outputs; the caller's
  * floating-point environment.
  */
-#include "cpu/reduce.h"
+#include "cpu/reduce/reduce.h"
 #include "reference.h"
 
 #include <fenv.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* How the chunked ring cuts an operation: every element lies in one chunk, chunks begin at lines
  * and are short. */
-#include "ring_cut.h"
+#include "topology/ring_cut.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Which ranks share a core, and when a waiting rank yields to them. */
-#include "cpu/same_core.h"
-#include "order.h"
+#include "base/order.h"
+#include "cpu/transport/same_core.h"
 
 #include <sched.h>
 #include <setjmp.h>

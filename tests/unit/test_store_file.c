@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* file:PATH: the suite, the bytes of the log, and logs that are damaged or something else. */
-#include "deadline.h"
+#include "base/deadline.h"
 #include "store_suite.h"
 
 #include <fcntl.h>

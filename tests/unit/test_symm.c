@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Symmetric memory among threads of this process. */
-#include "symm.h"
+#include "symm/symm.h"
 
 #include "group.h"
 

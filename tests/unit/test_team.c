@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Threads that share a job: each part is done once, by a thread of its own, before the call is
  * over, whether they were awake or asleep. */
-#include "cpu/team.h"
+#include "cpu/transport/team.h"
 
 #include <pthread.h>
 #include <setjmp.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Matrices of links are recognised under any numbering: some by hand, and random ones compared with
  * recognisers that try all possibilities. */
-#include "topology.h"
+#include "topology/topology.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

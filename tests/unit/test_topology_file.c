@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* The topology file: what it may contain. Errors name the line and the column. */
-#include "topology_file.h"
+#include "topology/topology_file.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,0 +1,93 @@
+/* SPDX-License-Identifier: MIT */
+#include "base/env.h"
+
+#include "base/error.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+static const char *text_of(const char *name)
+{
+    const char *text = getenv(name);
+    return text && *text ? text : NULL;
+}
+
+enum tutti_status env_int64(const char *name, int64_t least, int64_t *value)
+{
+    const char *text = text_of(name);
+    char *end;
+    if (!text)
+        return TUTTI_OK;
+    errno = 0;
+    long long number = strtoll(text, &end, 10);
+    bool wrong = errno || *end || end == text || number < least;
+    if (wrong && least == INT64_MIN)
+        return error_set(TUTTI_ERR_INVALID, "%s=%s: expected a whole number that fits in 64 bits",
+                         name, text);
+    if (wrong)
+        return error_set(TUTTI_ERR_INVALID, "%s=%s: expected a whole number of at least %" PRId64,
+                         name, text, least);
+    *value = number;
+    return TUTTI_OK;
+}
+
+enum tutti_status env_bool(const char *name, bool *value)
+{
+    static const struct {
+        const char *text;
+        bool value;
+    } words[] = {{"0", false}, {"off", false}, {"false", false}, {"no", false},
+                 {"1", true},  {"on", true},   {"true", true},   {"yes", true}};
+    const char *text = text_of(name);
+    if (!text)
+        return TUTTI_OK;
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
+        if (strcasecmp(text, words[i].text) == 0) {
+            *value = words[i].value;
+            return TUTTI_OK;
+        }
+    }
+    return error_set(TUTTI_ERR_INVALID, "%s=%s: expected 0 or 1", name, text);
+}
+
+enum tutti_status env_bytes(const char *name, size_t *value)
+{
+    const char *text = text_of(name);
+    char *end;
+    if (!text)
+        return TUTTI_OK;
+    errno = 0;
+    unsigned long long number = strtoull(text, &end, 10);
+    const char *units = "KMG",
+               *unit = isalpha((unsigned char)*end) ? strchr(units, *end & ~32) : NULL;
+    int shift = unit ? 10 * (int)(unit - units + 1) : 0;
+    /* strtoull() accepts " -1" as the largest number, so check the first character. */
+    if (errno || !isdigit((unsigned char)*text) || (*end && (!unit || end[1])) ||
+        number > SIZE_MAX >> shift)
+        return error_set(TUTTI_ERR_INVALID,
+                         "%s=%s: expected a number of bytes such as 10485760 or 10M", name, text);
+    *value = (size_t)number << shift;
+    return TUTTI_OK;
+}
+
+enum tutti_status env_algo(const char *name, enum tutti_algo *value)
+{
+    const char *text = text_of(name);
+    if (!text)
+        return TUTTI_OK;
+    for (int algo = TUTTI_ALGO_NONE; algo <= TUTTI_ALGO_HOST_STAGED; algo++) {
+        if (strcasecmp(text, tutti_algo_name((enum tutti_algo)algo)) == 0) {
+            *value = (enum tutti_algo)algo;
+            return TUTTI_OK;
+        }
+    }
+    return error_set(TUTTI_ERR_INVALID,
+                     "%s=%s: expected none, one_shot, two_shot, hybrid_cube_mesh, ring, or on CUDA "
+                     "one_shot_ll, one_shot_lines, two_shot_lines, two_shot_pipelined, "
+                     "host_staged",
+                     name, text);
+}

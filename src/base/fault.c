@@ -1,0 +1,115 @@
+/* SPDX-License-Identifier: MIT */
+/* The sentence that a fault makes. */
+#include "base/timeout_source.h"
+#include "tutti/tutti.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+
+static void signature_format(const struct tutti_signature *signature, char *text, size_t size)
+{
+    if (signature->collective != TUTTI_COLLECTIVE_ALL_REDUCE) {
+        const char *name = tutti_collective_name(signature->collective);
+        if (signature->parameter)
+            snprintf(text, size, "%s (subset %08" PRIx32 ")", name, signature->parameter);
+        else
+            snprintf(text, size, "%s", name);
+        return;
+    }
+    int length = snprintf(
+        text, size, "%s of %" PRIu64 " %s, %s, %s", tutti_collective_name(signature->collective),
+        signature->count, tutti_dtype_name(signature->dtype),
+        tutti_op_name((tutti_op_t)(uintptr_t)signature->op), tutti_algo_name(signature->algo));
+    if (signature->parameter && length > 0 && (size_t)length < size)
+        snprintf(text + length, size - (size_t)length, ", scalar hash %08" PRIx32,
+                 signature->parameter);
+}
+
+/* No rank is to blame by name, as of ranks that did not meet: the call that failed has said why. */
+static int format_nameless(const struct tutti_fault *fault, char *text, size_t size)
+{
+    char when[48] = "before the first operation";
+    if (fault->sequence)
+        snprintf(when, sizeof when, "in operation %" PRIu64, fault->sequence);
+    return snprintf(text, size,
+                    "rank %d failed %s: %s; the error of the call that failed says more",
+                    fault->rank, when, tutti_status_text(fault->status));
+}
+
+/* A device's time-out, and one of another version, may come without its length and source. */
+static int format_timeout(const struct tutti_fault *fault, char *text, size_t size)
+{
+    static const char *const remedies[] = {
+        [TIMEOUT_UNKNOWN] =
+            ("raise the time-out that holds: timeout_ms in the options of the call, "
+             "else of the communicator, else TUTTI_TIMEOUT_MS"),
+        [TIMEOUT_OF_CALL] = "raise timeout_ms in the options of the call",
+        [TIMEOUT_OF_COMM] = "raise timeout_ms in the options of the communicator",
+        [TIMEOUT_OF_ENVIRONMENT] = "raise TUTTI_TIMEOUT_MS",
+        [TIMEOUT_OF_DEFAULT] = "set TUTTI_TIMEOUT_MS to more",
+    };
+    const struct tutti_signature *seen = &fault->seen;
+    char length[40] = "";
+    uint32_t source = seen->parameter;
+    if (seen->collective || source >= sizeof remedies / sizeof *remedies)
+        source = TIMEOUT_UNKNOWN;
+    if (source != TIMEOUT_UNKNOWN)
+        snprintf(length, sizeof length, " of %" PRIu64 " ms", seen->count);
+    return snprintf(text, size,
+                    "rank %d waited for rank %d in operation %" PRIu64
+                    " until its time-out%s: look at what rank %d does, or %s; go on without it by "
+                    "tutti_comm_shrink() with rank %d in options->exclude",
+                    fault->rank, fault->peer, fault->sequence, length, fault->peer,
+                    remedies[source], fault->peer);
+}
+
+int tutti_fault_format(const struct tutti_fault *fault, char *text, size_t size)
+{
+    char mine[160], theirs[160];
+    if (!fault) {
+        if (size)
+            *text = 0;
+        return 0;
+    }
+    if (fault->peer < 0 && fault->status != TUTTI_OK)
+        return format_nameless(fault, text, size);
+    switch (fault->status) {
+    case TUTTI_OK:
+        return snprintf(text, size, "no fault");
+    case TUTTI_ERR_TIMEOUT:
+        return format_timeout(fault, text, size);
+    case TUTTI_ERR_PEER_DEAD:
+        return snprintf(text, size,
+                        "rank %d is gone (its process ended or it destroyed its communicator), "
+                        "noticed by rank %d in operation %" PRIu64
+                        ": look at rank %d's log; go on without it by tutti_comm_shrink()",
+                        fault->peer, fault->rank, fault->sequence, fault->peer);
+    case TUTTI_ERR_MISMATCH:
+        signature_format(&fault->expected, mine, sizeof mine);
+        signature_format(&fault->seen, theirs, sizeof theirs);
+        return snprintf(text, size,
+                        "ranks disagree in operation %" PRIu64 ": rank %d has %s; rank %d has %s: "
+                        "make the same calls in the same order on all ranks",
+                        fault->sequence, fault->rank, mine, fault->peer, theirs);
+    case TUTTI_ERR_ABORTED:
+        return snprintf(text, size,
+                        "rank %d aborted the communicator, noticed by rank %d in operation "
+                        "%" PRIu64 ": create a new communicator",
+                        fault->peer, fault->rank, fault->sequence);
+    case TUTTI_ERR_CUDA:
+    case TUTTI_ERR_NO_MEMORY:
+        return snprintf(text, size,
+                        "rank %d could not do its part of operation %" PRIu64
+                        " (%s): rank %d's own error says why; start that process anew if its CUDA "
+                        "context is broken; go on without it by tutti_comm_shrink()",
+                        fault->rank, fault->sequence, tutti_status_text(fault->status),
+                        fault->rank);
+    case TUTTI_ERR_INVALID:
+    case TUTTI_ERR_DECLINED:
+    case TUTTI_ERR_CONCURRENT:
+    case TUTTI_ERR_SYSTEM:
+    case TUTTI_ERR_VERSION:
+        break;
+    }
+    return snprintf(text, size, "%s", tutti_status_text(fault->status));
+}

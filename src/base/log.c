@@ -1,0 +1,78 @@
+/* SPDX-License-Identifier: MIT */
+#include "base/log.h"
+
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <strings.h>
+#include <unistd.h>
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static tutti_log_fn *sink;
+static void *sink_context;
+static enum tutti_log_level threshold;
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+static const char *const level_names[] = {"NONE", "WARN", "INFO", "TRACE"};
+
+static void lock_log(void)
+{
+    pthread_mutex_lock(&lock);
+}
+
+static void unlock_log(void)
+{
+    pthread_mutex_unlock(&lock);
+}
+
+static void read_level(void)
+{
+    const char *text = getenv("TUTTI_DEBUG");
+    /* Without this a child of fork() could inherit the lock from a thread that the child lacks. */
+    (void)pthread_atfork(lock_log, unlock_log, unlock_log);
+    threshold = TUTTI_LOG_WARN;
+    if (!text || !*text)
+        return;
+    for (int level = TUTTI_LOG_NONE; level <= TUTTI_LOG_TRACE; level++) {
+        if (strcasecmp(text, level_names[level]) != 0)
+            continue;
+        threshold = (enum tutti_log_level)level;
+        return;
+    }
+    fprintf(stderr, "TUTTI WARN TUTTI_DEBUG=%s: expected NONE, WARN, INFO or TRACE\n", text);
+}
+
+void tutti_log_set(tutti_log_fn *fn, void *context)
+{
+    pthread_mutex_lock(&lock);
+    sink = fn;
+    sink_context = context;
+    pthread_mutex_unlock(&lock);
+}
+
+void log_write(enum tutti_log_level level, int rank, const char *format, ...)
+{
+    pthread_once(&once, read_level);
+    if (level > threshold)
+        return;
+
+    char host[64] = "?", line[1024];
+    gethostname(host, sizeof host - 1);
+    int length = snprintf(line, sizeof line, "%s:%d:%d ", host, (int)getpid(), (int)gettid());
+    if (rank >= 0)
+        length += snprintf(line + length, sizeof line - (size_t)length, "[%d] ", rank);
+    length +=
+        snprintf(line + length, sizeof line - (size_t)length, "TUTTI %s ", level_names[level]);
+    va_list args;
+    va_start(args, format);
+    vsnprintf(line + length, sizeof line - (size_t)length, format, args);
+    va_end(args);
+
+    pthread_mutex_lock(&lock);
+    if (sink)
+        sink(sink_context, level, line);
+    else
+        fprintf(stderr, "%s\n", line);
+    pthread_mutex_unlock(&lock);
+}

@@ -1,0 +1,68 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Created operations live in one array, so that a caller's tutti_op_t can be checked by its address
+ * alone: a garbage value is found out before anything is read through it. The places are given out
+ * in turn, so that a destroyed operation is refused until all other places have been used.
+ */
+#include "base/op.h"
+
+#include "base/error.h"
+#include "base/order.h"
+
+static struct tutti_op ops[OPS_MOST];
+enum { FREE, FILLING, LIVE };
+static uint32_t states[OPS_MOST];
+static uint32_t created; /* where the next search begins */
+
+enum tutti_status tutti_op_create_premul_sum(double scalar, tutti_op_t *op)
+{
+    if (!op)
+        return error_set(TUTTI_ERR_INVALID, "tutti_op_create_premul_sum: op is NULL");
+    *op = NULL;
+    uint32_t first = order_fetch_add_relaxed_u32(&created, 1);
+    for (uint32_t i = 0; i < OPS_MOST; i++) {
+        uint32_t place = (first + i) % OPS_MOST;
+        /* O1a pairs O1 */
+        if (!order_compare_exchange_u32(&states[place], FREE, FILLING))
+            continue;
+        ops[place] = (struct tutti_op){.kind = TUTTI_OP_PREMUL_SUM, .scalar = scalar};
+        order_store_relaxed_u32(&states[place], LIVE);
+        *op = &ops[place];
+        return TUTTI_OK;
+    }
+    return error_set(TUTTI_ERR_NO_MEMORY,
+                     "tutti_op_create_premul_sum: %d created operations are alive, and no more can "
+                     "be: give those that no call uses to tutti_op_destroy()",
+                     OPS_MOST);
+}
+
+/* The place of a created operation, alive or not; -1 if the value is no place's address. */
+static int place_of(tutti_op_t op)
+{
+    uintptr_t offset = (uintptr_t)op - (uintptr_t)ops;
+    return offset < sizeof ops && offset % sizeof *ops == 0 ? (int)(offset / sizeof *ops) : -1;
+}
+
+/* Relaxed: a caller that was given an operation was given it after its creation. */
+tutti_op_t op_find_created(tutti_op_t op)
+{
+    int place = place_of(op);
+    return place >= 0 && order_load_relaxed_u32(&states[place]) == LIVE ? op : NULL;
+}
+
+void tutti_op_destroy(tutti_op_t op)
+{
+    int place = place_of(op);
+    if (place >= 0)
+        (void)order_compare_exchange_u32(&states[place], LIVE, FREE); /* O1 */
+}
+
+const char *tutti_op_name(tutti_op_t op)
+{
+#define TEXT(name, value, text) [value] = text,
+    static const char *const texts[TUTTI_OP_COUNT] = {TUTTI_OP_MAP(TEXT)};
+#undef TEXT
+    tutti_op_t known = op_known(op);
+    uintptr_t kind = (uintptr_t)known < TUTTI_OP_COUNT ? (uintptr_t)known : op_kind(known);
+    return texts[kind] ? texts[kind] : "unknown";
+}

@@ -1,0 +1,258 @@
+/* SPDX-License-Identifier: MIT */
+#include "bootstrap/links.h"
+
+#include "base/deadline.h"
+#include "base/env.h"
+#include "base/error.h"
+#include "base/log.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- alone ----------------------------------------------------------------------------------- */
+
+static enum tutti_status links_alloc(struct tutti_comm *comm)
+{
+    comm->links = calloc(1, sizeof *comm->links);
+    if (!comm->links)
+        return error_set(TUTTI_ERR_NO_MEMORY, "no memory for %zu bytes", sizeof *comm->links);
+    return TUTTI_OK;
+}
+
+void links_free(struct tutti_comm *comm)
+{
+    free(comm->links);
+    comm->links = NULL;
+}
+
+static enum tutti_status file_check(const struct tutti_comm *comm)
+{
+    const struct topology_file *file = comm->links;
+    if (file->named && comm->config.device == TUTTI_DEVICE_CPU)
+        return error_set(TUTTI_ERR_INVALID,
+                         "topology file %s names devices, which CPU ranks have not: write \"ranks "
+                         "%d\" instead",
+                         file->source, comm->world_size);
+    if (!file->named && file->matrix.size != comm->world_size)
+        return error_set(TUTTI_ERR_INVALID,
+                         "topology file %s is of %d ranks, the world size is %d: give one of as "
+                         "many ranks, or unset TUTTI_TOPOLOGY_FILE",
+                         file->source, (int)file->matrix.size, comm->world_size);
+    return TUTTI_OK;
+}
+
+enum tutti_status links_read(struct tutti_comm *comm)
+{
+    const char *path = getenv("TUTTI_TOPOLOGY_FILE");
+    bool forced = false;
+    enum tutti_status status = env_bool("TUTTI_FORCE_FULLY_CONNECTED", &forced);
+    comm->config.fully_connected = forced;
+    if (status != TUTTI_OK || forced || !path || !*path)
+        return status;
+    status = links_alloc(comm);
+    if (status == TUTTI_OK)
+        status = topology_file_load(path, comm->links);
+    if (status == TUTTI_OK)
+        status = file_check(comm);
+    if (status != TUTTI_OK)
+        return status;
+    comm->config.topology_size = comm->links->matrix.size;
+    comm->config.topology_named = comm->links->named;
+    return TUTTI_OK;
+}
+
+enum tutti_status links_inherit(struct tutti_comm *comm, const struct tutti_comm *from,
+                                const int *ranks)
+{
+    const int size = comm->world_size;
+    if (!from->config.topology_size) /* what the devices say is asked for anew */
+        return TUTTI_OK;
+    enum tutti_status status = links_alloc(comm);
+    if (status != TUTTI_OK)
+        return status;
+    /* By now the file's matrix is one of ranks, even if it named devices. */
+    memcpy(comm->links->source, from->links->source, sizeof comm->links->source);
+    comm->links->matrix.size = size;
+    for (int i = 0; i < size; i++)
+        for (int j = 0; j < size; j++)
+            comm->links->matrix.links[i][j] = from->links->matrix.links[ranks[i]][ranks[j]];
+    comm->config.topology_size = size;
+    return TUTTI_OK;
+}
+
+/* ---- from a file ----------------------------------------------------------------------------- */
+
+static enum tutti_status files_differ(const struct topology_file *mine, int rank,
+                                      const struct topology_file *theirs, int peer)
+{
+    const int size = mine->matrix.size;
+    for (int i = 0; i < size; i++)
+        if (memcmp(&mine->devices[i], &theirs->devices[i], sizeof mine->devices[i]) != 0)
+            return error_set(TUTTI_ERR_MISMATCH,
+                             "ranks disagree about the topology: device %d of rank %d's file %s is "
+                             "another one in rank %d's %s: give all ranks the same file in "
+                             "TUTTI_TOPOLOGY_FILE",
+                             i, rank, mine->source, peer, theirs->source);
+    for (int i = 0; i < size; i++)
+        for (int j = 0; j < size; j++)
+            if (mine->matrix.links[i][j] != theirs->matrix.links[i][j])
+                return error_set(TUTTI_ERR_MISMATCH,
+                                 "ranks disagree about the topology: links from %d to %d: rank %d "
+                                 "has %d (%s), rank %d has %d (%s); -1 is not known: give all "
+                                 "ranks the same file in TUTTI_TOPOLOGY_FILE",
+                                 i, j, rank, mine->matrix.links[i][j], mine->source, peer,
+                                 theirs->matrix.links[i][j], theirs->source);
+    return TUTTI_OK;
+}
+
+static enum tutti_status files_compare(struct tutti_comm *comm, struct tutti_exchanger *exchanger,
+                                       int64_t deadline)
+{
+    struct topology_file *all = malloc((size_t)comm->world_size * sizeof *all);
+    if (!all)
+        return error_set(TUTTI_ERR_NO_MEMORY, "no memory for the ranks' topology files");
+    enum tutti_status status = tutti_store_all_gather(exchanger, comm->links, sizeof *comm->links,
+                                                      all, deadline_timeout_ms(deadline));
+    for (int r = 0; r < comm->world_size && status == TUTTI_OK; r++) {
+        all[r].source[sizeof all[r].source - 1] = 0; /* from outside: see that it ends */
+        status = files_differ(comm->links, comm->rank, &all[r], r);
+    }
+    free(all);
+    return status;
+}
+
+static bool is_device(const struct topology_device *named, const struct cuda_device *device)
+{
+    struct topology_device place;
+    if (!named->is_bus_id)
+        return memcmp(named->uuid, device->uuid, sizeof named->uuid) == 0;
+    return topology_bus_id_read(device->bus_id, strlen(device->bus_id), &place) &&
+           memcmp(named, &place, sizeof place) == 0;
+}
+
+/* From devices in the file's order to those of the ranks. */
+static enum tutti_status devices_to_ranks(struct tutti_comm *comm,
+                                          const struct host_record *records)
+{
+    struct topology_file *file = comm->links;
+    struct topology_matrix matrix = {.size = comm->world_size};
+    int device_of[TUTTI_MAX_RANKS];
+    for (int r = 0; r < comm->world_size; r++) {
+        int device = 0;
+        while (device < file->matrix.size && !is_device(&file->devices[device], &records[r].device))
+            device++;
+        if (device == file->matrix.size)
+            return error_set(TUTTI_ERR_INVALID,
+                             "topology file %s does not name the device of rank %d, %s at %s: add "
+                             "it, or unset TUTTI_TOPOLOGY_FILE",
+                             file->source, r, records[r].device.name, records[r].device.bus_id);
+        device_of[r] = device;
+    }
+    for (int i = 0; i < comm->world_size; i++)
+        for (int j = 0; j < comm->world_size; j++)
+            matrix.links[i][j] = file->matrix.links[device_of[i]][device_of[j]];
+    file->matrix = matrix;
+    return TUTTI_OK;
+}
+
+/* ---- from the devices ------------------------------------------------------------------------ */
+
+/* Each rank says what leads from its device to the others: it is the one that would use it. */
+static enum tutti_status devices_ask(struct tutti_comm *comm, const struct host_record *records,
+                                     struct tutti_exchanger *exchanger, int64_t deadline)
+{
+    struct cuda_device devices[CUDA_RANKS];
+    int16_t own[CUDA_RANKS] = {0}, all[CUDA_RANKS][CUDA_RANKS];
+    const char *source = "";
+    enum tutti_status status = links_alloc(comm);
+    if (status != TUTTI_OK)
+        return status;
+    for (int r = 0; r < comm->world_size; r++)
+        devices[r] = records[r].device;
+    cuda_links(devices, comm->world_size, comm->rank, own, &source);
+    status = tutti_store_all_gather(exchanger, own, sizeof own, all, deadline_timeout_ms(deadline));
+    if (status != TUTTI_OK)
+        return status;
+    comm->links->matrix.size = comm->world_size;
+    memcpy(comm->links->source, source, strlen(source));
+    for (int i = 0; i < comm->world_size; i++)
+        memcpy(comm->links->matrix.links[i], all[i], sizeof all[i]);
+    return TUTTI_OK;
+}
+
+/* ---- together -------------------------------------------------------------------------------- */
+
+/* The order given, or the quads' on a hybrid cube mesh, or rank order. */
+static void leaf_order_choose(const struct topology *topology, const struct comm_config *config,
+                              int32_t *order)
+{
+    int quads[TOPOLOGY_MESH_RANKS];
+    memcpy(order, config->leaf_order, sizeof config->leaf_order);
+    if (config->leaf_order_given || topology->kind != TUTTI_TOPOLOGY_HYBRID_CUBE_MESH)
+        return;
+    topology_quads_order(topology, quads);
+    for (int leaf = 0; leaf < TOPOLOGY_MESH_RANKS; leaf++)
+        order[leaf] = quads[leaf];
+}
+
+static enum tutti_status leaf_orders_agree(struct tutti_comm *comm,
+                                           const struct host_record *records)
+{
+    int32_t mine[TUTTI_MAX_RANKS], theirs[TUTTI_MAX_RANKS];
+    leaf_order_choose(&comm->topology, &comm->config, mine);
+    for (int r = 0; r < comm->world_size; r++) {
+        leaf_order_choose(&comm->topology, &records[r].config, theirs);
+        for (int leaf = 0; leaf < comm->world_size; leaf++)
+            if (mine[leaf] != theirs[leaf])
+                return error_set(TUTTI_ERR_MISMATCH,
+                                 "ranks disagree about the leaf order: at leaf %d rank %d has %d, "
+                                 "rank %d has %d (on a hybrid cube mesh NULL is the quads' order): "
+                                 "set the same on all ranks",
+                                 leaf, comm->rank, (int)mine[leaf], r, (int)theirs[leaf]);
+    }
+    memcpy(comm->config.leaf_order, mine, sizeof mine);
+    return TUTTI_OK;
+}
+
+/* A query that failed is no link, but it is not the same as none. */
+static void unknown_log(const struct tutti_comm *comm)
+{
+    const struct topology_matrix *matrix = &comm->links->matrix;
+    for (int peer = 0; peer < matrix->size; peer++)
+        if (peer != comm->rank && matrix->links[comm->rank][peer] < 0)
+            log_write(TUTTI_LOG_WARN, comm->rank,
+                      "the links from rank %d to rank %d are not known: they count as none",
+                      comm->rank, peer);
+}
+
+static enum tutti_status matrix_agree(struct tutti_comm *comm, const struct host_record *records,
+                                      struct tutti_exchanger *exchanger, int64_t deadline)
+{
+    enum tutti_status status;
+    if (comm->config.fully_connected) {
+        topology_force(comm->world_size, "TUTTI_FORCE_FULLY_CONNECTED is set", &comm->topology);
+        return TUTTI_OK;
+    }
+    if (comm->links) {
+        status = files_compare(comm, exchanger, deadline);
+        if (status == TUTTI_OK && comm->links->named)
+            status = devices_to_ranks(comm, records);
+    } else if (comm->config.device == TUTTI_DEVICE_CUDA) {
+        status = devices_ask(comm, records, exchanger, deadline);
+    } else {
+        topology_force(comm->world_size, "CPU ranks share their memory", &comm->topology);
+        return TUTTI_OK;
+    }
+    if (status != TUTTI_OK)
+        return status;
+    unknown_log(comm);
+    topology_recognise(&comm->links->matrix, &comm->topology);
+    return TUTTI_OK;
+}
+
+enum tutti_status links_agree(struct tutti_comm *comm, const struct host_record *records,
+                              struct tutti_exchanger *exchanger, int64_t deadline)
+{
+    enum tutti_status status = matrix_agree(comm, records, exchanger, deadline);
+    return status == TUTTI_OK ? leaf_orders_agree(comm, records) : status;
+}

@@ -1,0 +1,276 @@
+/* SPDX-License-Identifier: MIT */
+/* A rank's look at the others while they meet: keys, and which process left them. */
+#include "base/deadline.h"
+#include "base/error.h"
+#include "base/log.h"
+#include "base/text.h"
+#include "bootstrap/meet_internal.h"
+#include "ipc/random.h"
+#include "store/store.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { RANKS_BYTES = 300 };
+
+/* ---- keys ------------------------------------------------------------------------------------ */
+
+static void token_make(const uint8_t bytes[16], char token[MEET_TOKEN_BYTES])
+{
+    memset(token, 0, MEET_TOKEN_BYTES);
+    for (size_t i = 0; i < 16; i++)
+        snprintf(token + 2 * i, 3, "%02x", bytes[i]);
+}
+
+void meet_key_make(char key[MEET_KEY_BYTES], const char *name, const char *what, const char *detail)
+{
+    snprintf(key, MEET_KEY_BYTES, "tutti/%s/%s/%s", name, what, detail);
+}
+
+void meet_nonce_key_make(char key[MEET_KEY_BYTES], const char *name, const char *what,
+                         const struct meeting *meeting)
+{
+    char nonce[MEET_TOKEN_BYTES];
+    token_make(meeting->nonce, nonce);
+    meet_key_make(key, name, what, nonce);
+}
+
+void meet_last_key(const char *name, const uint8_t nonce[16], char key[MEET_KEY_BYTES])
+{
+    struct meeting meeting = {0};
+    memcpy(meeting.nonce, nonce, sizeof meeting.nonce);
+    meet_nonce_key_make(key, name, "go", &meeting);
+}
+
+static void join_key_make(char key[MEET_KEY_BYTES], const char *name, int rank)
+{
+    char detail[16];
+    snprintf(detail, sizeof detail, "%d", rank);
+    meet_key_make(key, name, "join", detail);
+}
+
+void meet_key_delete(const struct meet_view *view, const char *key)
+{
+    bool deleted;
+    /* Stores need not be able to delete: old keys carry tokens that nobody waits for. */
+    (void)tutti_store_delete(view->store, key, &deleted);
+}
+
+enum tutti_status meet_get_exactly(const struct meet_view *view, const char *key,
+                                   int64_t timeout_ms, void *value, size_t bytes)
+{
+    size_t size;
+    enum tutti_status status = tutti_store_get(view->store, key, timeout_ms, value, bytes, &size);
+    if (status != TUTTI_OK)
+        return status;
+    if (size == 0) /* somebody has deleted it between the store's wait and its answer */
+        return error_set(TUTTI_ERR_TIMEOUT, "key %s has gone", key);
+    return store_value_check(key, size, bytes);
+}
+
+enum tutti_status meet_key_exists(const struct meet_view *view, const char *key, bool *there)
+{
+    *there = false;
+    return tutti_store_check(view->store, &key, 1, there);
+}
+
+enum tutti_status meet_join_await(const struct meet_view *view, int rank, int64_t timeout_ms,
+                                  struct meet_join *join)
+{
+    char key[MEET_KEY_BYTES];
+    size_t size = 0;
+    join_key_make(key, view->name, rank);
+    enum tutti_status status =
+        tutti_store_get(view->store, key, timeout_ms, join, sizeof *join, &size);
+    if (status != TUTTI_OK)
+        return status;
+    if (size == 0) /* its rank has deleted it between the store's wait and its answer */
+        return TUTTI_ERR_TIMEOUT;
+    join->token[MEET_TOKEN_BYTES - 1] = 0;
+    join->text[MEET_TEXT_BYTES - 1] = 0;
+    return store_value_check(key, size, sizeof *join);
+}
+
+enum tutti_status meet_join_look_up(const struct meet_view *view, int rank, struct meet_join *join,
+                                    bool *there)
+{
+    char key[MEET_KEY_BYTES];
+    join_key_make(key, view->name, rank);
+    enum tutti_status status = meet_key_exists(view, key, there);
+    if (status != TUTTI_OK || !*there)
+        return status;
+    status = meet_join_await(view, rank, MEET_LOOK_MS, join);
+    *there = status == TUTTI_OK;
+    return status == TUTTI_ERR_TIMEOUT ? TUTTI_OK : status;
+}
+
+static enum tutti_status own_set(const struct meet_view *view)
+{
+    char key[MEET_KEY_BYTES];
+    join_key_make(key, view->name, view->rank);
+    return tutti_store_set(view->store, key, &view->own, sizeof view->own);
+}
+
+enum tutti_status meet_own_make(struct meet_view *view)
+{
+    uint8_t random[16];
+    enum tutti_status status = random_fill(random, sizeof random);
+    if (status != TUTTI_OK)
+        return status;
+    process_identify(&view->self);
+    view->own =
+        (struct meet_join){.size = view->size, .joined_ns = deadline_now(), .process = view->self};
+    token_make(random, view->own.token);
+    return own_set(view);
+}
+
+void meet_own_end(struct meet_view *view, enum tutti_status status)
+{
+    char key[MEET_KEY_BYTES];
+    if (status == TUTTI_OK) {
+        join_key_make(key, view->name, view->rank);
+        meet_key_delete(view, key);
+        return;
+    }
+    view->own.status = (int32_t)status;
+    view->own.left_ns = deadline_now();
+    snprintf(view->own.text, sizeof view->own.text, "%s", tutti_last_error());
+    (void)own_set(view);
+    error_set(status, "%s", view->own.text);
+}
+
+/* ---- words ----------------------------------------------------------------------------------- */
+
+enum tutti_status meet_told(int32_t status, const char *text)
+{
+    return error_set(error_told(status), "%.*s", MEET_TEXT_BYTES - 1, text);
+}
+
+enum tutti_status meet_absent_error(const struct meet_view *view, uint64_t missing)
+{
+    char ranks[RANKS_BYTES];
+    const bool several = (missing & (missing - 1)) != 0;
+    if (!missing)
+        return error_set(TUTTI_ERR_TIMEOUT,
+                         "all ranks came to communicator \"%s\", but only after %" PRIi64
+                         " ms: look at what kept them, or raise TUTTI_TIMEOUT_MS",
+                         view->name, view->timeout_ms);
+    return error_set(TUTTI_ERR_TIMEOUT,
+                     "%s did not come to communicator \"%s\" within %" PRIi64
+                     " ms: %s running, with %s and with the same store, name and world size, and "
+                     "is no other process rank %d, too?",
+                     text_ranks(missing, ranks, sizeof ranks), view->name, view->timeout_ms,
+                     several ? "are they" : "is it", several ? "these ranks" : "that rank",
+                     view->rank);
+}
+
+enum tutti_status meet_dead_error(uint64_t dead)
+{
+    char ranks[RANKS_BYTES];
+    return error_set(TUTTI_ERR_PEER_DEAD,
+                     "%s ended while the ranks met: look at the log of %s, then restart the group",
+                     text_ranks(dead, ranks, sizeof ranks),
+                     dead & (dead - 1) ? "these ranks" : "that rank");
+}
+
+enum tutti_status meet_gave_up_error(int rank, const struct meet_join *join)
+{
+    const enum tutti_status status = error_told(join->status);
+    if (status == TUTTI_ERR_ABORTED)
+        return error_set(TUTTI_ERR_PEER_DEAD,
+                         "rank %d ended, or gave up, while the ranks met (%s): look at its log, "
+                         "then restart the group",
+                         rank, join->text);
+    return error_set(status, "%s", join->text);
+}
+
+void meet_waiting_log(struct meet_view *view, uint64_t missing)
+{
+    char ranks[RANKS_BYTES];
+    int waited_s = reminder_due(&view->reminder, deadline_now());
+    if (waited_s)
+        log_write(TUTTI_LOG_WARN, view->rank,
+                  "rank %d has waited %d s to meet the others in communicator \"%s\": %s %s not "
+                  "come",
+                  view->rank, waited_s, view->name, text_ranks(missing, ranks, sizeof ranks),
+                  missing & (missing - 1) ? "have" : "has");
+}
+
+/* ---- other ranks ----------------------------------------------------------------------------- */
+
+enum meet_life meet_life_of(struct meet_view *view, int rank, const struct meet_join *join)
+{
+    const bool has_ended = process_has_ended(&join->process, &view->self);
+    if (has_ended && join->joined_ns < view->began &&
+        (!(view->known & meet_bit(rank)) ||
+         process_differs(&view->processes[rank], &join->process)))
+        return MEET_FORMER;
+    view->known |= meet_bit(rank);
+    view->processes[rank] = join->process;
+    return has_ended ? MEET_ENDED : MEET_ALIVE;
+}
+
+uint64_t meet_ended(const struct meet_view *view, uint64_t ranks)
+{
+    uint64_t dead = 0;
+    for (uint64_t rest = ranks & view->known; rest; rest &= rest - 1) {
+        int rank = __builtin_ctzll(rest);
+        if (process_has_ended(&view->processes[rank], &view->self))
+            dead |= meet_bit(rank);
+    }
+    return dead;
+}
+
+enum tutti_status meet_deaths(struct meet_view *view, uint64_t ranks)
+{
+    uint64_t dead = 0;
+    for (uint64_t rest = meet_ended(view, ranks); rest; rest &= rest - 1) {
+        const int rank = __builtin_ctzll(rest);
+        struct meet_join join;
+        bool there;
+        enum tutti_status status = meet_join_look_up(view, rank, &join, &there);
+        if (status != TUTTI_OK)
+            return status;
+        there = there && !process_differs(&join.process, &view->processes[rank]);
+        if (there && join.status == TUTTI_OK)
+            dead |= meet_bit(rank);
+        else if (there && rank == 0 && join.left_ns >= view->began)
+            return meet_gave_up_error(rank, &join);
+        else
+            view->known &= ~meet_bit(rank);
+    }
+    return dead ? meet_dead_error(dead) : TUTTI_OK;
+}
+
+enum tutti_status meet_twice(const struct meet_view *view, int rank, const struct process *first,
+                             const struct meet_join *other)
+{
+    struct meet_invitation refusal = {.status = TUTTI_ERR_MISMATCH};
+    char key[MEET_KEY_BYTES];
+    const bool threads = first->pid == other->process.pid;
+    snprintf(refusal.text, sizeof refusal.text,
+             "rank %d of communicator \"%s\" is given to two %s, %" PRIi64 " and %" PRIi64
+             ": give each rank a number of its own",
+             rank, view->name, threads ? "threads" : "processes", threads ? first->tid : first->pid,
+             threads ? other->process.tid : other->process.pid);
+    meet_key_make(key, view->name, "invite", other->token);
+    (void)tutti_store_set(view->store, key, &refusal, sizeof refusal);
+    return meet_told(refusal.status, refusal.text);
+}
+
+enum tutti_status meet_own_check(struct meet_view *view)
+{
+    struct meet_join join;
+    bool there;
+    enum tutti_status status = meet_join_look_up(view, view->rank, &join, &there);
+    if (status != TUTTI_OK || !there || strcmp(join.token, view->own.token) == 0)
+        return status;
+    const bool other = process_differs(&join.process, &view->self);
+    /* The other process may have ended since it told why it gave up. */
+    if (other && join.status == TUTTI_ERR_MISMATCH && join.left_ns >= view->began)
+        return meet_told(join.status, join.text);
+    if (!other || join.status != TUTTI_OK || process_has_ended(&join.process, &view->self))
+        return own_set(view);
+    return meet_twice(view, view->rank, &view->self, &join);
+}

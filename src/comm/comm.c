@@ -1,0 +1,738 @@
+/* SPDX-License-Identifier: MIT */
+/* A communicator's life: create, meet, tell, end. */
+#include "comm/comm.h"
+
+#include "base/deadline.h"
+#include "base/env.h"
+#include "base/error.h"
+#include "base/interrupt.h"
+#include "base/log.h"
+#include "base/options.h"
+#include "base/order.h"
+#include "base/point.h"
+#include "bootstrap/host.h"
+#include "bootstrap/links.h"
+#include "bootstrap/meet.h"
+#include "comm/comm_setup.h"
+#include "comm/plan.h"
+#include "comm/work.h"
+#include "cuda/runtime/group.h"
+#include "cuda/runtime/table.h"
+#include "ipc/channel.h"
+#include "ipc/fork.h"
+#include "store/store.h"
+
+#include <inttypes.h>
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { DEFAULT_TIMEOUT_MS = 600000 };
+
+bool tutti_comm_is_enabled(void)
+{
+    bool disabled = false;
+    /* What we cannot read was meant to switch something off. */
+    return env_bool("TUTTI_DISABLE", &disabled) == TUTTI_OK && !disabled;
+}
+
+static enum tutti_status leaf_order_read(const int *order, int size, int32_t *leaf_order)
+{
+    uint64_t seen = 0;
+    for (int leaf = 0; leaf < size; leaf++) {
+        int rank = order ? order[leaf] : leaf;
+        if (rank < 0 || rank >= size || (seen >> rank & 1))
+            return error_set(TUTTI_ERR_INVALID,
+                             "leaf_order[%d] is %d: expected each rank from 0 to %d once", leaf,
+                             rank, size - 1);
+        seen |= UINT64_C(1) << rank;
+        leaf_order[leaf] = rank;
+    }
+    return TUTTI_OK;
+}
+
+/* What is known of a forced algorithm before the links are; `variable` as in options.h. */
+static enum tutti_status algo_check(const char *variable, enum tutti_algo algo,
+                                    enum tutti_device device, int world_size)
+{
+    char text[OPTIONS_ALGO_BYTES];
+    enum tutti_status status = options_algo_check(variable, algo, device == TUTTI_DEVICE_CUDA);
+    if (status != TUTTI_OK || algo != TUTTI_ALGO_HYBRID_CUBE_MESH ||
+        world_size == TOPOLOGY_MESH_RANKS)
+        return status;
+    options_algo_text(variable, algo, text, sizeof text);
+    return error_set(TUTTI_ERR_INVALID,
+                     "%s serves 8 ranks, not %d: expected none, one_shot, two_shot or ring", text,
+                     world_size);
+}
+
+/* How kernels are launched: the option, then the environment, then as the device has it. */
+static enum tutti_status launches_read(const struct tutti_comm_options *options,
+                                       struct tutti_comm *comm)
+{
+    static const char variable[] = "TUTTI_PROGRAMMATIC_LAUNCH";
+    const char *text = getenv(variable);
+    bool on = false;
+    enum tutti_status status = env_bool(variable, &on);
+    if (status == TUTTI_OK)
+        status = env_bool("TUTTI_HALF_GRIDS", &comm->halved);
+    if (status != TUTTI_OK)
+        return status;
+    comm->programmatic = options->programmatic_launch;
+    if (comm->programmatic == TUTTI_PROGRAMMATIC_AUTO && text && *text)
+        comm->programmatic = on ? TUTTI_PROGRAMMATIC_ON : TUTTI_PROGRAMMATIC_OFF;
+    return TUTTI_OK;
+}
+
+/* Options, then the environment, then defaults. */
+static enum tutti_status config_read(const struct tutti_comm_options *options, int world_size,
+                                     struct tutti_comm *comm)
+{
+    size_t buffer_size = TUTTI_DEFAULT_BUFFER_SIZE;
+    bool strict = false, overlapping = false;
+    enum tutti_algo algo = TUTTI_ALGO_NONE;
+    comm->timeout_ms = DEFAULT_TIMEOUT_MS;
+    enum tutti_status status = env_bytes("TUTTI_BUFFER_SIZE", &buffer_size);
+    if (status == TUTTI_OK)
+        status = env_bool("TUTTI_STRICT", &strict);
+    if (status == TUTTI_OK)
+        status = env_algo("TUTTI_ALGO", &algo);
+    if (status == TUTTI_OK)
+        status = env_bool("TUTTI_ALLOW_OVERLAPPING_DEVICES", &overlapping);
+    if (status == TUTTI_OK)
+        status = env_int64("TUTTI_TIMEOUT_MS", INT64_MIN, &comm->timeout_ms);
+    if (status == TUTTI_OK)
+        status = launches_read(options, comm);
+    if (status == TUTTI_OK)
+        status = leaf_order_read(options->leaf_order, world_size, comm->config.leaf_order);
+    if (status != TUTTI_OK)
+        return status;
+    if (options->buffer_size)
+        buffer_size = options->buffer_size;
+    comm->timeout_source = options->timeout_ms ? TIMEOUT_OF_COMM
+                           : comm->timeout_ms == 0 || comm->timeout_ms == DEFAULT_TIMEOUT_MS
+                               ? TIMEOUT_OF_DEFAULT
+                               : TIMEOUT_OF_ENVIRONMENT;
+    if (options->timeout_ms || comm->timeout_ms == 0)
+        comm->timeout_ms = options->timeout_ms ? options->timeout_ms : DEFAULT_TIMEOUT_MS;
+    if (options->strict != TUTTI_STRICT_ENV)
+        strict = options->strict == TUTTI_STRICT_ON;
+    if (buffer_size == 0)
+        return error_set(TUTTI_ERR_INVALID, "TUTTI_BUFFER_SIZE=0: expected at least 1 byte");
+    status = options->algo != TUTTI_ALGO_NONE
+                 ? algo_check(NULL, options->algo, options->device, world_size)
+                 : algo_check("TUTTI_ALGO", algo, options->device, world_size);
+    if (status != TUTTI_OK)
+        return status;
+    if (options->algo != TUTTI_ALGO_NONE)
+        algo = options->algo;
+    comm->config.buffer_size = buffer_size;
+    comm->config.strict = strict;
+    comm->config.algo = (int32_t)algo;
+    comm->config.overlapping = overlapping;
+    comm->config.leaf_order_given = options->leaf_order != NULL;
+    return links_read(comm);
+}
+
+static enum tutti_status arguments_check(int rank, int world_size,
+                                         const struct tutti_comm_options *options)
+{
+    if (world_size < 1 || rank < 0 || rank >= world_size)
+        return error_set(TUTTI_ERR_INVALID,
+                         "rank %d of world size %d: expected 0 <= rank < world size", rank,
+                         world_size);
+    if (options->device != TUTTI_DEVICE_CPU && options->device != TUTTI_DEVICE_CUDA)
+        return error_set(TUTTI_ERR_INVALID,
+                         "device %d: expected TUTTI_DEVICE_CPU (0) or TUTTI_DEVICE_CUDA (1)",
+                         (int)options->device);
+    if (options->device == TUTTI_DEVICE_CPU && options->programmatic_launch)
+        return error_set(TUTTI_ERR_INVALID,
+                         "programmatic_launch is for CUDA communicators: leave it 0 on a CPU "
+                         "communicator");
+    if ((unsigned)options->programmatic_launch > TUTTI_PROGRAMMATIC_OFF)
+        return error_set(TUTTI_ERR_INVALID,
+                         "programmatic_launch %d: expected TUTTI_PROGRAMMATIC_AUTO (0), ON (1) or "
+                         "OFF (2)",
+                         (int)options->programmatic_launch);
+    if ((unsigned)options->strict > TUTTI_STRICT_ON)
+        return error_set(TUTTI_ERR_INVALID, "strict %d: expected a value of enum tutti_strict",
+                         (int)options->strict);
+    if (options->name &&
+        (!*options->name || strlen(options->name) >= COMM_NAME_BYTES || strchr(options->name, '/')))
+        return error_set(TUTTI_ERR_INVALID, "name \"%.80s\": expected 1 to %d bytes without '/'",
+                         options->name, COMM_NAME_BYTES - 1);
+    return TUTTI_OK;
+}
+
+/* Hardware and world size, before the store is touched. */
+static enum tutti_status host_check(enum tutti_device device, int world_size)
+{
+    if (!tutti_comm_is_enabled())
+        return error_set(TUTTI_ERR_DECLINED, "TUTTI_DISABLE is set: unset it or set it to 0");
+    if (device == TUTTI_DEVICE_CUDA && (world_size < 2 || world_size > CUDA_RANKS))
+        return error_set(TUTTI_ERR_DECLINED, "world size %d: CUDA communicators have 2 to %d ranks",
+                         world_size, CUDA_RANKS);
+    if (world_size > TUTTI_MAX_RANKS)
+        return error_set(TUTTI_ERR_DECLINED, "world size %d: CPU communicators have 1 to %d ranks",
+                         world_size, TUTTI_MAX_RANKS);
+    return TUTTI_OK;
+}
+
+/* Each communicator counts its own calls, so that the hot path shares no counter; this is where
+ * they add up. */
+static pthread_mutex_t list_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct tutti_comm *list;
+static uint64_t other_calls; /* of destroyed communicators, and refused ones */
+
+static void list_hold(void)
+{
+    pthread_mutex_lock(&list_lock);
+}
+
+static void list_release(void)
+{
+    pthread_mutex_unlock(&list_lock);
+}
+
+static void list_release_in_child(void)
+{
+    for (struct tutti_comm *comm = list; comm; comm = comm->next)
+        recorder_forget(&comm->recorder);
+    pthread_mutex_unlock(&list_lock);
+}
+
+/* A child of fork() must not find the lock in the hands of a thread that it does not have. */
+static void list_survive_fork(void)
+{
+    (void)pthread_atfork(list_hold, list_release, list_release_in_child);
+}
+
+static void list_add(struct tutti_comm *comm)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, list_survive_fork);
+    pthread_mutex_lock(&list_lock);
+    comm->next = list;
+    list = comm;
+    pthread_mutex_unlock(&list_lock);
+}
+
+static void list_remove(struct tutti_comm *comm)
+{
+    pthread_mutex_lock(&list_lock);
+    for (struct tutti_comm **link = &list; *link; link = &(*link)->next) {
+        if (*link != comm)
+            continue;
+        *link = comm->next;
+        order_fetch_add_relaxed_u64(&other_calls, comm->calls);
+        break;
+    }
+    pthread_mutex_unlock(&list_lock);
+}
+
+void comm_count_refused(void)
+{
+    order_fetch_add_relaxed_u64(&other_calls, 1);
+}
+
+uint64_t tutti_call_count(void)
+{
+    pthread_mutex_lock(&list_lock);
+    uint64_t count = order_load_relaxed_u64(&other_calls);
+    for (struct tutti_comm *comm = list; comm; comm = comm->next)
+        count += order_load_relaxed_u64(&comm->calls);
+    pthread_mutex_unlock(&list_lock);
+    return count;
+}
+
+/* An empty communicator, in the process's list, to be destroyed with tutti_comm_destroy(). Returns
+ * NO_MEMORY, SYSTEM. */
+static enum tutti_status comm_alloc(const char *name, int rank, int world_size, int32_t device,
+                                    struct tutti_comm **comm)
+{
+    uint32_t epoch;
+    enum tutti_status status = fork_epoch(&epoch);
+    if (status != TUTTI_OK)
+        return status;
+    const size_t bytes = (sizeof **comm + LAYOUT_LINE - 1) / LAYOUT_LINE * LAYOUT_LINE;
+    struct tutti_comm *made = aligned_alloc(LAYOUT_LINE, bytes);
+    if (!made)
+        return error_set(TUTTI_ERR_NO_MEMORY, "no memory for %zu bytes", bytes);
+    memset(made, 0, sizeof *made);
+    made->epoch = epoch;
+    made->rank = rank;
+    made->world_size = world_size;
+    made->config.device = device;
+    made->isa = reduce_isa_best();
+    made->recorder.fd = -1;
+    snprintf(made->name, sizeof made->name, "%s", name);
+    list_add(made);
+    status = recorder_open(made);
+    if (status == TUTTI_OK)
+        status = work_pool_create(made, &made->works);
+    if (status != TUTTI_OK) {
+        tutti_comm_destroy(made);
+        return status;
+    }
+    *comm = made;
+    return TUTTI_OK;
+}
+
+enum tutti_status comm_derive(const struct tutti_comm *from, const int *ranks, int size, int rank,
+                              const char *name, struct tutti_comm **comm)
+{
+    struct tutti_comm *made;
+    *comm = NULL;
+    enum tutti_status status = comm_alloc(name, rank, size, from->config.device, &made);
+    if (status != TUTTI_OK)
+        return status;
+    made->config = from->config;
+    made->config.topology_size = made->config.topology_named = 0;
+    memset(made->config.leaf_order, 0, sizeof made->config.leaf_order);
+    made->timeout_ms = from->timeout_ms;
+    made->timeout_source = from->timeout_source;
+    made->programmatic = from->programmatic;
+    made->halved = from->halved;
+    made->heir = true;
+    status = links_inherit(made, from, ranks);
+    if (status != TUTTI_OK) {
+        tutti_comm_destroy(made);
+        return status;
+    }
+    *comm = made;
+    return TUTTI_OK;
+}
+
+/* From arguments that are right on: what the environment and the machine allow. */
+static enum tutti_status create(tutti_store_t *store, int rank, int world_size,
+                                const struct tutti_comm_options *options, struct tutti_comm **comm)
+{
+    struct tutti_comm *created;
+    enum tutti_status status = comm_alloc(options->name ? options->name : "default", rank,
+                                          world_size, (int32_t)options->device, &created);
+    if (status != TUTTI_OK)
+        return status;
+    created->store = store;
+    status = config_read(options, world_size, created);
+    if (status != TUTTI_OK) {
+        tutti_comm_destroy(created);
+        return status;
+    }
+    *comm = created;
+    return TUTTI_OK;
+}
+
+enum tutti_status tutti_comm_create(tutti_store_t *store, int rank, int world_size,
+                                    const struct tutti_comm_options *given, tutti_comm_t **comm)
+{
+    static const char call[] = "tutti_comm_create";
+    struct tutti_comm_options options = {.struct_size = sizeof options};
+    struct tutti_comm *created;
+    if (!comm)
+        return error_set(TUTTI_ERR_INVALID, "%s: comm is NULL", call);
+    *comm = NULL;
+    if (!store)
+        return error_set(TUTTI_ERR_INVALID, "%s: store is NULL: open one with tutti_store_open()",
+                         call);
+    enum tutti_status status = store_check(store, call);
+    if (status == TUTTI_OK && given)
+        status = options_copy(call, "tutti_comm_options", given, &options, sizeof options);
+    if (status != TUTTI_OK)
+        return status;
+
+    status = arguments_check(rank, world_size, &options);
+    if (status == TUTTI_OK)
+        status = host_check(options.device, world_size);
+    if (status == TUTTI_OK)
+        status = create(store, rank, world_size, &options, &created);
+    if (status != TUTTI_OK)
+        return error_context(status, "%s", call);
+    if (!options.defer)
+        status = tutti_comm_rendezvous(created);
+    if (status != TUTTI_OK) {
+        tutti_comm_destroy(created);
+        return status;
+    }
+    *comm = created;
+    return TUTTI_OK;
+}
+
+static uint64_t remote_ranks(const struct host_record *records, int rank, int size)
+{
+    uint64_t remote = 0;
+    for (int r = 0; r < size; r++)
+        if (memcmp(records[r].process, records[rank].process, sizeof records[r].process) != 0)
+            remote |= UINT64_C(1) << r;
+    return remote;
+}
+
+/* What a rendezvous needs for its length. */
+struct workspace {
+    struct host_record own;
+    struct cuda_device device; /* CUDA only, as are the next two */
+    struct cuda_device devices[CUDA_RANKS];
+    struct cuda_table table;
+    struct host_record records[]; /* of all ranks */
+};
+
+/* The device that is current, and the table: before the store is touched. */
+static enum tutti_status record_make(const struct tutti_comm *comm, struct workspace *work)
+{
+    if (comm->config.device == TUTTI_DEVICE_CPU)
+        return host_record_make(comm, NULL, NULL, &work->own);
+    enum tutti_status status = cuda_device_current(&work->device);
+    if (status == TUTTI_OK)
+        status = cuda_table_load(&work->table);
+    if (status == TUTTI_OK)
+        status = host_record_make(comm, &work->device, &work->table, &work->own);
+    return status;
+}
+
+/* Kernels of several processes take turns of milliseconds on a device, so kernels that wait for
+ * each other do not run there: a host thread stages all operations. A forced algorithm is one of
+ * kernels. All ranks read the same records, so all ranks return the same. */
+static enum tutti_status sharing_check(const struct tutti_comm *comm,
+                                       const struct host_record *records)
+{
+    const enum tutti_algo algo = (enum tutti_algo)comm->config.algo;
+    int low, high;
+    if (algo == TUTTI_ALGO_NONE || algo == TUTTI_ALGO_HOST_STAGED ||
+        !host_processes_overlap(records, comm->world_size, &low, &high))
+        return TUTTI_OK;
+    return error_set(
+        TUTTI_ERR_DECLINED,
+        "algorithm %d (%s) is forced by the options or TUTTI_ALGO, but ranks %d and %d "
+        "are processes that share a device, %.63s, where a host thread stages all "
+        "operations: force none or host_staged, give each rank a device of its own, "
+        "or have ranks that share a device be threads of one process",
+        (int)algo, tutti_algo_name(algo), low, high, records[high].device.name);
+}
+
+/* Where the arenas are. Kernels of threads that share a device run side by side; those of processes
+ * do not: sharing_check(). */
+static enum cuda_place place_choose(const struct tutti_comm *comm,
+                                    const struct host_record *records, const char **why)
+{
+    const enum tutti_algo algo = (enum tutti_algo)comm->config.algo;
+    int low, high;
+    if (host_processes_overlap(records, comm->world_size, &low, &high)) {
+        *why = "processes share a device";
+        return CUDA_PLACE_PROXY;
+    }
+    *why = algo == TUTTI_ALGO_HOST_STAGED ? "asked for" : "ranks share a device";
+    if (algo == TUTTI_ALGO_HOST_STAGED ||
+        (algo == TUTTI_ALGO_NONE && host_devices_overlap(records, comm->world_size)))
+        return CUDA_PLACE_HOST;
+    return algo == TUTTI_ALGO_NONE ? CUDA_PLACE_FOUND : CUDA_PLACE_DEVICE;
+}
+
+static enum tutti_status device_open(struct tutti_comm *comm, struct workspace *work,
+                                     const struct cpu_group_config *host, enum cuda_place place,
+                                     const char *why, int64_t deadline)
+{
+    for (int r = 0; r < comm->world_size; r++)
+        work->devices[r] = work->records[r].device;
+    struct cuda_group_config config = {
+        .rank = comm->rank,
+        .size = comm->world_size,
+        .order = host->order,
+        .remote = host->remote,
+        .programmatic = comm->programmatic,
+        .halved = comm->halved,
+        .default_timeout_ms = comm->timeout_ms,
+        .devices = work->devices,
+        .place = place,
+        .why = why,
+        .one_shot_bytes = plan_small_bytes(&(struct plan_input){
+            .world_size = comm->world_size,
+            .paths = {.all = true},
+            .oversubscribed = host->oversubscribed,
+        }),
+        .table = &work->table,
+        .by_links = plan_by_links(&comm->paths),
+        .ring = topology_ring_role(&comm->topology, comm->rank),
+        .host = &comm->cpu,
+        .marked = comm->recorder.pattern != NULL,
+        .recorder_fd = comm->recorder.fd,
+        .exchanger = host->exchanger,
+        .interrupt = host->interrupt,
+        .timeout_ms = deadline_timeout_ms(deadline),
+    };
+    enum tutti_status status = cuda_group_open(&config, &comm->cuda);
+    if (status != TUTTI_OK) {
+        interrupt_tell(host->interrupt, status);
+        cpu_group_close(&comm->cpu);
+    } else if (cuda_group_is_staged(comm->cuda)) {
+        comm->paths.all = comm->paths.staged = true;
+        comm->paths.ring &= place != CUDA_PLACE_PROXY; /* a host thread runs no kernels */
+    }
+    return status;
+}
+
+/* Ranks that links join exchange data with their neighbours alone; those of devices have their
+ * hosts' memory in common all the same. */
+static struct cpu_links links_make(const struct tutti_comm *comm, const int *order)
+{
+    const struct topology *topology = &comm->topology;
+    const bool sparse = !comm->paths.all && comm->config.device == TUTTI_DEVICE_CPU;
+    struct cpu_links links = {.reach = topology->linked[comm->rank], .sparse = sparse};
+    if (!sparse)
+        links.reach = UINT64_MAX;
+    if (comm->paths.mesh)
+        topology_mesh_role(topology, order, comm->rank, &links.mesh);
+    return links;
+}
+
+/* The algorithm that is forced for all calls. Those who were left by others did not choose their
+ * links: what is forced gives way, on all ranks alike. */
+static enum tutti_status forced_check(struct tutti_comm *comm)
+{
+    enum tutti_algo algo = (enum tutti_algo)comm->config.algo;
+    enum tutti_status status = plan_check(&comm->paths, &comm->topology, algo);
+    if (status == TUTTI_OK || !comm->heir)
+        return status;
+    log_write(TUTTI_LOG_WARN, comm->rank,
+              "%s was forced, which the links of the %d ranks that are left do not allow: the "
+              "measured choice takes its place",
+              tutti_algo_name(algo), comm->world_size);
+    comm->config.algo = TUTTI_ALGO_NONE;
+    return TUTTI_OK;
+}
+
+static enum tutti_status groups_open(struct tutti_comm *comm, struct workspace *work,
+                                     const struct interrupt *interrupt,
+                                     struct tutti_exchanger *exchanger, int64_t deadline)
+{
+    comm->cores = host_cores(work->records, comm->world_size);
+    int order[TUTTI_MAX_RANKS];
+    for (int leaf = 0; leaf < comm->world_size; leaf++)
+        order[leaf] = comm->config.leaf_order[leaf];
+    const bool cuda = comm->config.device == TUTTI_DEVICE_CUDA;
+    plan_paths_make(&comm->topology, order, cuda, &comm->paths);
+    enum tutti_status status = forced_check(comm);
+    if (status == TUTTI_OK && cuda)
+        status = sharing_check(comm, work->records);
+    if (status != TUTTI_OK)
+        return status;
+    const char *why = NULL;
+    enum cuda_place place = cuda ? place_choose(comm, work->records, &why) : CUDA_PLACE_FOUND;
+    const struct cpu_links links = links_make(comm, order);
+    struct cpu_group_config config = {
+        .rank = comm->rank,
+        .size = comm->world_size,
+        .order = order,
+        .links = &links,
+        .remote = remote_ranks(work->records, comm->rank, comm->world_size),
+        .oversubscribed = comm->world_size > comm->cores,
+        .idle = cuda && place != CUDA_PLACE_PROXY,
+        .nonce = comm->nonce,
+        .isa = comm->isa,
+        .exchanger = exchanger,
+        .interrupt = interrupt,
+        .timeout_ms = deadline_timeout_ms(deadline),
+        .record = comm->recorder.page,
+        .on_failure = recorder_failed,
+        .context = comm,
+    };
+    comm->small_bytes = plan_small_bytes(&(struct plan_input){
+        .forced = (enum tutti_algo)comm->config.algo,
+        .strict = comm->config.strict,
+        .world_size = comm->world_size,
+        .paths = comm->paths,
+        .oversubscribed = config.oversubscribed,
+    });
+    status = cpu_group_open(&config, &comm->cpu);
+    if (status == TUTTI_OK && cuda)
+        status = device_open(comm, work, &config, place, why, deadline);
+    return status;
+}
+
+/* From the records on. */
+static enum tutti_status join(struct tutti_comm *comm, struct workspace *work, tutti_store_t *store,
+                              const struct meeting *meeting, const struct interrupt *interrupt,
+                              int64_t deadline)
+{
+    char prefix[COMM_NAME_BYTES + 40];
+    snprintf(prefix, sizeof prefix, "tutti/%s/%" PRId64, comm->name, meeting->generation);
+    struct tutti_exchanger exchanger = {
+        .struct_size = sizeof exchanger,
+        .store = store,
+        .prefix = prefix,
+        .rank = comm->rank,
+        .size = comm->world_size,
+    };
+    comm->generation = meeting->generation;
+    comm->table_hash = work->own.table_hash;
+    memcpy(comm->nonce, meeting->nonce, sizeof comm->nonce);
+    enum tutti_status status = tutti_store_all_gather(&exchanger, &work->own, sizeof work->own,
+                                                      work->records, deadline_timeout_ms(deadline));
+    if (status == TUTTI_OK)
+        status = host_records_take(work->records, &work->own, comm->rank, comm->world_size);
+    if (status == TUTTI_OK)
+        status = host_records_compare(work->records, comm->rank, comm->world_size);
+    if (status == TUTTI_OK)
+        status = links_agree(comm, work->records, &exchanger, deadline);
+    if (status == TUTTI_OK)
+        status = groups_open(comm, work, interrupt, &exchanger, deadline);
+    if (status != TUTTI_OK)
+        return status;
+    channel_settle(comm->cpu.channel);
+    comm->ready = true;
+    POINT("comm.ready");
+    char last_key[MEET_KEY_BYTES];
+    meet_last_key(comm->name, comm->nonce, last_key);
+    exchanger_end(&exchanger, last_key, deadline);
+    recorder_describe(comm);
+    log_write(TUTTI_LOG_INFO, comm->rank,
+              "communicator \"%s\" generation %" PRId64 ": %d ranks, %d cores, %s", comm->name,
+              comm->generation, comm->world_size, comm->cores, comm->isa->name);
+    return TUTTI_OK;
+}
+
+enum tutti_status comm_assemble(struct tutti_comm *comm, tutti_store_t *store,
+                                const struct meeting *meeting, const struct interrupt *interrupt,
+                                int64_t deadline)
+{
+    struct meeting met;
+    size_t bytes = sizeof(struct workspace) + (size_t)comm->world_size * sizeof(struct host_record);
+    struct workspace *work = malloc(bytes);
+    if (!work)
+        return error_set(TUTTI_ERR_NO_MEMORY, "no memory for %zu bytes", bytes);
+    enum tutti_status status = record_make(comm, work);
+    if (status == TUTTI_OK && !meeting) {
+        status =
+            meet(store, comm->name, comm->rank, comm->world_size, deadline_timeout_ms(deadline),
+                 &met, comm->setup ? comm->setup->processes : NULL);
+        meeting = &met;
+    }
+    if (status == TUTTI_OK)
+        status = join(comm, work, store, meeting, interrupt, deadline);
+    free(work);
+    return status;
+}
+
+static enum tutti_status rendezvous(struct tutti_comm *comm)
+{
+    const int64_t deadline = deadline_after(comm->timeout_ms);
+    struct comm_setup setup;
+    comm_setup_begin(&setup, comm);
+    struct tutti_store store = store_bounded(comm->store, deadline, &setup.interrupt);
+    return comm_setup_end(&setup, comm_assemble(comm, &store, NULL, &setup.interrupt, deadline));
+}
+
+enum tutti_status comm_refuse_child(const struct tutti_comm *comm, const char *call)
+{
+    return error_set(TUTTI_ERR_INVALID,
+                     "%s: communicator \"%s\" belongs to the process that created it, not to its "
+                     "fork: create one in each process",
+                     call, comm->name);
+}
+
+enum tutti_status tutti_comm_rendezvous(tutti_comm_t *comm)
+{
+    static const char call[] = "tutti_comm_rendezvous";
+    if (!comm)
+        return error_set(TUTTI_ERR_INVALID, "%s: comm is NULL", call);
+    if (fork_detected(comm->epoch))
+        return comm_refuse_child(comm, call);
+    if (comm->ready)
+        return TUTTI_OK;
+    if (comm->declined != TUTTI_OK)
+        return error_set(comm->declined, "%s", comm->reason);
+
+    enum tutti_status status = rendezvous(comm);
+    comm->store = NULL;
+    if (status == TUTTI_OK)
+        return TUTTI_OK;
+    snprintf(comm->reason, sizeof comm->reason, "communicator \"%s\", rank %d: %s", comm->name,
+             comm->rank, tutti_last_error());
+    comm->declined = status;
+    recorder_describe(comm);
+    recorder_failed(comm);
+    log_write(TUTTI_LOG_WARN, comm->rank, "%s", comm->reason);
+    return error_set(status, "%s", comm->reason);
+}
+
+void tutti_comm_destroy(tutti_comm_t *comm)
+{
+    struct tutti_fault fault = {.struct_size = sizeof fault, .peer = -1};
+    if (!comm)
+        return;
+    /* A child of fork() has neither arenas nor descriptors, only a copy of the handle. */
+    if (fork_detected(comm->epoch)) {
+        cuda_group_forget(comm->cuda);
+        work_pool_forget(comm->works);
+        recorder_forget(&comm->recorder);
+    } else {
+        work_pool_suspend(comm->works);
+        if (comm->ready) {
+            cuda_group_close(comm->cuda, &fault);
+            cpu_group_close(&comm->cpu);
+        }
+        work_pool_end(comm->works, &fault);
+    }
+    recorder_close(comm);
+    list_remove(comm);
+    links_free(comm);
+    free(comm);
+}
+
+void tutti_comm_abort(tutti_comm_t *comm)
+{
+    if (!comm || fork_detected(comm->epoch))
+        return;
+    order_fetch_add_u32(&comm->aborts, 1);
+    cpu_group_abort(&comm->cpu);
+}
+
+enum tutti_status tutti_comm_status(tutti_comm_t *comm, struct tutti_fault *fault)
+{
+    static const char call[] = "tutti_comm_status";
+    struct tutti_fault found = {.struct_size = sizeof found, .peer = -1};
+    if (!comm)
+        return error_set(TUTTI_ERR_INVALID, "%s: comm is NULL", call);
+    if (fork_detected(comm->epoch))
+        return comm_refuse_child(comm, call);
+    if (fault && fault->struct_size < sizeof fault->struct_size)
+        return error_set(TUTTI_ERR_INVALID,
+                         "%s: fault->struct_size is %zu: set it to sizeof(struct tutti_fault), %zu",
+                         call, fault->struct_size, sizeof *fault);
+    enum tutti_status status = comm->declined;
+    if (comm->ready && comm->cuda)
+        status = cuda_group_status(comm->cuda, &found);
+    else if (comm->ready)
+        status = cpu_group_status(&comm->cpu, &found);
+    else if (status != TUTTI_OK)
+        error_set(status, "%s", comm->reason);
+    if (fault) {
+        size_t size = fault->struct_size;
+        found.status = status;
+        found.rank = comm->ready ? found.rank : comm->rank;
+        memset(fault, 0, size);
+        memcpy(fault, &found, size < sizeof found ? size : sizeof found);
+        fault->struct_size = size;
+    }
+    return status;
+}
+
+enum tutti_topology tutti_comm_topology(const tutti_comm_t *comm)
+{
+    return comm && comm->ready ? comm->topology.kind : TUTTI_TOPOLOGY_UNKNOWN;
+}
+
+size_t tutti_comm_buffer_size(const tutti_comm_t *comm)
+{
+    return comm ? (size_t)comm->config.buffer_size : 0;
+}
+
+int tutti_comm_rank(const tutti_comm_t *comm)
+{
+    return comm ? comm->rank : -1;
+}
+
+int tutti_comm_world_size(const tutti_comm_t *comm)
+{
+    return comm ? comm->world_size : 0;
+}

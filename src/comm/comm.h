@@ -1,0 +1,119 @@
+/* SPDX-License-Identifier: MIT */
+/* A communicator from inside. After the rendezvous all but the counters is constant. */
+#ifndef TUTTI_COMM_H
+#define TUTTI_COMM_H
+
+#include "base/timeout_source.h"
+#include "comm/plan.h"
+#include "cpu/transport/group.h"
+#include "record/recorder.h"
+#include "topology/topology_file.h"
+#include "tutti/tutti.h"
+
+struct comm_setup;
+struct cuda_group;
+struct interrupt;
+struct meeting;
+struct symm_view;
+struct work_pool;
+
+enum { COMM_NAME_BYTES = 64 };
+
+/* What all ranks have in common, compared in the handshake. */
+struct comm_config {
+    uint64_t buffer_size;
+    int32_t strict;
+    int32_t algo;
+    int32_t device;          /* enum tutti_device */
+    int32_t fully_connected; /* whatever the links: TUTTI_FORCE_FULLY_CONNECTED */
+    int32_t topology_size;   /* of the matrix in TUTTI_TOPOLOGY_FILE; 0: there is none */
+    int32_t topology_named;  /* it is of devices */
+    int32_t leaf_order_given;
+    int32_t overlapping; /* ranks may share a device: TUTTI_ALLOW_OVERLAPPING_DEVICES */
+    int32_t leaf_order[TUTTI_MAX_RANKS];
+};
+
+/* Of a communicator and its process group. */
+enum comm_service { COMM_FREE, COMM_SERVES, COMM_SERVED };
+
+struct tutti_comm {
+    struct cpu_group cpu;
+    uint32_t busy;      /* a caller is inside, or it has, or had, a process group */
+    uint32_t grouping;  /* a caller makes a group of some of its ranks: pg/members.c */
+    uint32_t shrinking; /* a caller is inside shrink.c or finalize.c */
+    uint32_t finalized; /* tutti_comm_finalize() was called: `busy` is never given back */
+    uint32_t epoch;     /* of the process that created it: ipc/fork.h */
+    size_t small_bytes; /* plan_small_bytes() */
+    struct recorder recorder;
+    struct cuda_group *cuda;              /* NULL on CPU; its hosts talk through `cpu` */
+    const struct symm_view *bounce;       /* its process group's; NULL: there is none */
+    bool ready;                           /* the rendezvous has succeeded */
+    enum tutti_programmatic programmatic; /* launches: CUDA only */
+    bool halved;                          /* grids leave half of the device: CUDA only */
+    bool unfinished;                      /* the operation `cpu.sequence` has failed on this rank */
+    bool heir;   /* of some ranks of another communicator: what is forced and their
+                  * links do not allow gives way */
+    bool shrunk; /* it has an heir */
+    enum comm_service service;
+    int rank;
+    int world_size;
+    const struct reduce_isa *isa;
+    struct comm_config config;
+    int64_t timeout_ms;
+    enum timeout_source timeout_source; /* of timeout_ms */
+    struct topology topology;
+    struct plan_paths paths;     /* that it allows */
+    struct topology_file *links; /* NULL where nothing says what they are */
+
+    enum tutti_status declined; /* why the rendezvous failed; it is not tried again */
+    char reason[512];
+    char name[COMM_NAME_BYTES];
+    int64_t generation;
+    uint64_t table_hash;      /* of CUDA's tuning table; 0: there is none */
+    uint8_t nonce[16];        /* of its meeting: no other communicator has it */
+    uint32_t aborts;          /* how often tutti_comm_abort() was called */
+    int cores;                /* that the ranks may run on, together */
+    tutti_store_t *store;     /* borrowed until the rendezvous has ended, then NULL */
+    struct work_pool *works;  /* work.c */
+    struct comm_setup *setup; /* while it meets, else NULL: comm_setup.c */
+    uint64_t calls;           /* of collectives; who holds busy writes it, a group under its lock */
+    struct tutti_comm *next;  /* in the process's list, for the count of calls */
+};
+
+/*
+ * An empty communicator of some of another's ranks, of its device, with its configuration, time-out
+ * and those ranks' links, to be destroyed with tutti_comm_destroy(). The leaf order is the caller's
+ * to fill. Returns NO_MEMORY, SYSTEM.
+ * - [in] ranks: `size` of them, by their new numbers, of which the caller's is `rank`
+ */
+enum tutti_status comm_derive(const struct tutti_comm *from, const int *ranks, int size, int rank,
+                              const char *name, struct tutti_comm **comm);
+/* Puts a communicator together: collective, on this view of the store, under the generation of the
+ * meeting, or, for NULL, of one that it holds first. The interrupt is for what waits without the
+ * store. */
+enum tutti_status comm_assemble(struct tutti_comm *comm, tutti_store_t *store,
+                                const struct meeting *meeting, const struct interrupt *interrupt,
+                                int64_t deadline);
+
+/* Counts a call that was refused before it got hold of a communicator. */
+void comm_count_refused(void);
+
+/*
+ * An all-reduce for who holds `busy` for good (pg/): check, which changes nothing, then run, which
+ * is tutti_all_reduce() from there on. In api.c, whose way they share.
+ */
+enum tutti_status comm_all_reduce_check(const struct tutti_comm *comm, const void *data,
+                                        size_t count, enum tutti_dtype dtype, tutti_op_t op);
+/* The same of data on a device. */
+enum tutti_status comm_all_reduce_check_device(const struct tutti_comm *comm, const void *data,
+                                               size_t count, enum tutti_dtype dtype, tutti_op_t op);
+enum tutti_status comm_all_reduce(struct tutti_comm *comm, void *data, size_t count,
+                                  enum tutti_dtype dtype, tutti_op_t op, int64_t timeout_ms);
+enum tutti_status comm_all_reduce_on(struct tutti_comm *comm, void *data, size_t count,
+                                     enum tutti_dtype dtype, tutti_op_t op, int64_t timeout_ms,
+                                     tutti_stream_t stream);
+
+/* The error of a child of fork() that uses its parent's communicator in `call`. */
+enum tutti_status comm_refuse_child(const struct tutti_comm *comm, const char *call);
+
+#endif

@@ -1,0 +1,32 @@
+/* SPDX-License-Identifier: MIT */
+/* How a rank learns, while the ranks of a communicator meet, that one of them will not come, and
+ * why. */
+#ifndef TUTTI_COMM_SETUP_H
+#define TUTTI_COMM_SETUP_H
+
+#include "base/interrupt.h"
+#include "comm/comm.h"
+#include "ipc/process.h"
+
+/*
+ * The interrupt of a rendezvous. A wait ends
+ * - by this rank's abort, at once;
+ * - by the end of a process, once nothing has come for a while: PEER_DEAD names the ranks;
+ * - by a peer that hangs up: the first rank that gives up leaves its error in the store before it
+ *   hangs up, and all others return that error.
+ */
+struct comm_setup {
+    struct tutti_comm *comm;
+    bool told; /* this rank's error has been left */
+    struct process self;
+    struct process processes[TUTTI_MAX_RANKS]; /* by rank; zero until the ranks have met */
+    struct interrupt interrupt;
+};
+
+/* Sets comm->setup; the caller's structure must live until comm_setup_end(). */
+void comm_setup_begin(struct comm_setup *self, struct tutti_comm *comm);
+/* Returns the rendezvous's status; PEER_DEAD instead where the store failed because the process
+ * that served it has ended. */
+enum tutti_status comm_setup_end(struct comm_setup *self, enum tutti_status status);
+
+#endif

@@ -1,0 +1,291 @@
+/* SPDX-License-Identifier: MIT */
+/* A communicator of those who are left of another one: survivors.c says who, comm.c puts it
+ * together. */
+#include "tutti/recovery.h"
+
+#include "base/deadline.h"
+#include "base/error.h"
+#include "base/log.h"
+#include "base/options.h"
+#include "base/order.h"
+#include "base/point.h"
+#include "bootstrap/links.h"
+#include "bootstrap/survivors.h"
+#include "comm/comm.h"
+#include "cuda/runtime/group.h"
+#include "ipc/fork.h"
+#include "store/store.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+static const char call[] = "tutti_comm_shrink";
+
+/* ---- may it be? ------------------------------------------------------------------------------ */
+
+static enum tutti_status comm_check(const struct tutti_comm *comm, const tutti_store_t *store)
+{
+    if (!comm || !store)
+        return error_set(TUTTI_ERR_INVALID, "%s: %s is NULL", call, comm ? "store" : "comm");
+    if (fork_detected(comm->epoch))
+        return comm_refuse_child(comm, call);
+    if (!comm->ready)
+        return error_set(TUTTI_ERR_INVALID,
+                         "%s: communicator \"%s\" has not met: create another one of fewer ranks",
+                         call, comm->name);
+    if (order_load_relaxed_u32(&comm->finalized)) /* relaxed: nothing but itself */
+        return error_set(
+            TUTTI_ERR_INVALID,
+            "%s: communicator \"%s\" was finalized: destroy it, and create another one", call,
+            comm->name);
+    return TUTTI_OK;
+}
+
+static enum tutti_status excluded_read(const struct tutti_comm *comm,
+                                       const struct tutti_shrink_options *options,
+                                       uint64_t *excluded)
+{
+    *excluded = 0;
+    if (options->exclude_count < 0 || (options->exclude_count && !options->exclude))
+        return error_set(TUTTI_ERR_INVALID,
+                         "%s: %d ranks to exclude at %p: expected NULL and 0, or that many ranks",
+                         call, options->exclude_count, (const void *)options->exclude);
+    for (int i = 0; i < options->exclude_count; i++) {
+        int rank = options->exclude[i];
+        if (rank < 0 || rank >= comm->world_size || rank == comm->rank)
+            return error_set(TUTTI_ERR_INVALID,
+                             "%s: exclude[%d] is %d: expected ranks from 0 to %d other than the "
+                             "caller's, %d: who leaves destroys its communicator",
+                             call, i, rank, comm->world_size - 1, comm->rank);
+        *excluded |= UINT64_C(1) << rank;
+    }
+    return TUTTI_OK;
+}
+
+static void leave(struct tutti_comm *comm)
+{
+    if (comm->service == COMM_FREE)
+        order_store_release_u32(&comm->busy, 0);  /* C1 */
+    order_store_release_u32(&comm->shrinking, 0); /* C3 */
+}
+
+static enum tutti_status refuse_second(const struct tutti_comm *comm)
+{
+    return error_set(TUTTI_ERR_CONCURRENT,
+                     "%s: another thread is inside communicator \"%s\": one caller at a time", call,
+                     comm->name);
+}
+
+/* Nobody else may be inside. A process group that has ended leaves the communicator to nobody: then
+ * `busy` says nothing. */
+static enum tutti_status enter(struct tutti_comm *comm)
+{
+    if (comm->service == COMM_SERVES)
+        return error_set(TUTTI_ERR_CONCURRENT,
+                         "%s: communicator \"%s\" has a process group: destroy that first", call,
+                         comm->name);
+    if (order_exchange_u32(&comm->shrinking, 1)) /* C3: pairs leave() */
+        return refuse_second(comm);
+    if (comm->service == COMM_FREE && order_exchange_u32(&comm->busy, 1)) { /* C1: pairs leave() */
+        order_store_release_u32(&comm->shrinking, 0);                       /* C3 */
+        return refuse_second(comm);
+    }
+    if (!comm->shrunk)
+        return TUTTI_OK;
+    leave(comm);
+    return error_set(TUTTI_ERR_INVALID,
+                     "%s: communicator \"%s\" has shrunk already: shrink the new one", call,
+                     comm->name);
+}
+
+/* ---- the old one ----------------------------------------------------------------------------- */
+
+/* Its operations come to an end here; the last that ended well. */
+static enum tutti_status retire(struct tutti_comm *comm, uint64_t *completed)
+{
+    (void)tutti_comm_status(comm, NULL); /* a death that is known becomes a fault, for all */
+    if (comm->cuda)
+        return cuda_group_retire(comm->cuda, completed);
+    *completed = comm->cpu.sequence - comm->unfinished;
+    return TUTTI_OK;
+}
+
+/* It is over, for those as well who were left out. */
+static void bury(struct tutti_comm *comm)
+{
+    comm->shrunk = true;
+    comm->service = COMM_FREE; /* who calls hears that it is over, not of a group that was */
+    cpu_group_abort(&comm->cpu);
+    if (comm->cuda)
+        cuda_group_bury(comm->cuda);
+}
+
+/* ---- the new one ----------------------------------------------------------------------------- */
+
+/* The place of a rank among the members. */
+static int new_rank(uint64_t members, int rank)
+{
+    return __builtin_popcountll(members & ((UINT64_C(1) << rank) - 1));
+}
+
+/* The old order without those who are left out. */
+static void leaf_order_inherit(struct tutti_comm *heir, const struct tutti_comm *from,
+                               uint64_t members)
+{
+    int leaf = 0;
+    for (int old = 0; old < from->world_size; old++) {
+        int rank = from->config.leaf_order_given ? from->config.leaf_order[old] : old;
+        if (members >> rank & 1)
+            heir->config.leaf_order[leaf++] = new_rank(members, rank);
+    }
+}
+
+static enum tutti_status size_check(const struct tutti_comm *comm, int size)
+{
+    if (comm->cuda && size < 2)
+        return error_set(TUTTI_ERR_DECLINED,
+                         "rank %d is the only one left of communicator \"%s\": CUDA communicators "
+                         "have 2 ranks or more",
+                         comm->rank, comm->name);
+    return TUTTI_OK;
+}
+
+static enum tutti_status heir_make(const struct tutti_comm *from, uint64_t members,
+                                   struct tutti_comm **heir)
+{
+    int ranks[TUTTI_MAX_RANKS], size = 0;
+    *heir = NULL;
+    for (uint64_t rest = members; rest; rest &= rest - 1)
+        ranks[size++] = __builtin_ctzll(rest);
+    enum tutti_status status = size_check(from, size);
+    if (status == TUTTI_OK)
+        status = comm_derive(from, ranks, size, new_rank(members, from->rank), from->name, heir);
+    if (status == TUTTI_OK)
+        leaf_order_inherit(*heir, from, members);
+    return status;
+}
+
+/* Puts it together with the other members; OK once all have. */
+static enum tutti_status heir_open(struct survivors *self, struct tutti_comm *heir)
+{
+    char prefix[COMM_NAME_BYTES + 48];
+    struct tutti_store store = store_bounded(self->store, self->deadline, &self->interrupt);
+    enum tutti_status status =
+        comm_assemble(heir, &store, &self->decision.meeting, &self->interrupt, self->deadline);
+    if (status != TUTTI_OK)
+        return status;
+    POINT("shrink.assembled");
+    snprintf(prefix, sizeof prefix, "tutti/%s/%" PRId64 "/shrunk", heir->name, heir->generation);
+    struct tutti_exchanger exchanger = {
+        .struct_size = sizeof exchanger,
+        .store = &store,
+        .prefix = prefix,
+        .rank = heir->rank,
+        .size = heir->world_size,
+    };
+    status = tutti_store_barrier(&exchanger, deadline_timeout_ms(self->deadline));
+    if (status == TUTTI_OK)
+        exchanger_end(&exchanger, NULL, self->deadline);
+    return status;
+}
+
+/* Round by round, until the members have a new communicator. */
+static enum tutti_status shrink(struct survivors *self, struct tutti_comm **shrunk)
+{
+    struct tutti_comm *heir;
+    bool again;
+    do {
+        enum tutti_status status = survivors_agree(self);
+        if (status != TUTTI_OK)
+            return status;
+        POINT("shrink.agreed");
+        status = heir_make(self->comm, self->decision.members, &heir);
+        if (status == TUTTI_OK)
+            status = heir_open(self, heir);
+        status = survivors_conclude(self, status, &again);
+        if (status == TUTTI_OK) {
+            *shrunk = heir;
+            return TUTTI_OK;
+        }
+        tutti_comm_destroy(heir);
+        if (!again)
+            return status;
+        log_write(TUTTI_LOG_WARN, self->comm->rank, "once more: %s", tutti_last_error());
+    } while (again);
+    return TUTTI_OK;
+}
+
+static void result_fill(const struct survivors *self, const struct tutti_comm *heir,
+                        struct tutti_shrink_result *result)
+{
+    const struct survivors_decision *decision = &self->decision;
+    result->rounds = self->rounds;
+    if (!heir) {
+        result->absent = decision->absent;
+        return;
+    }
+    result->rank = heir->rank;
+    result->world_size = heir->world_size;
+    result->completed_by_all = decision->completed_all;
+    result->completed_by_any = decision->completed_any;
+    for (uint64_t rest = decision->members; rest; rest &= rest - 1) {
+        int old = __builtin_ctzll(rest);
+        result->new_ranks[old] = new_rank(decision->members, old);
+    }
+}
+
+static enum tutti_status shrink_entered(struct tutti_comm *comm, tutti_store_t *store,
+                                        const struct tutti_shrink_options *options,
+                                        uint64_t excluded, struct tutti_comm **shrunk,
+                                        struct tutti_shrink_result *result)
+{
+    struct survivors self = {.comm = comm, .excluded = excluded};
+    self.deadline = deadline_after(options->timeout_ms ? options->timeout_ms : comm->timeout_ms);
+    survivors_begin(&self);
+    struct tutti_store view = store_bounded(store, self.deadline, &self.aborted);
+    self.store = &view;
+    enum tutti_status status = retire(comm, &self.completed);
+    if (status == TUTTI_OK)
+        status = shrink(&self, shrunk);
+    if (status == TUTTI_OK)
+        bury(comm);
+    result_fill(&self, *shrunk, result);
+    return status;
+}
+
+enum tutti_status tutti_comm_shrink(tutti_comm_t *comm, tutti_store_t *store,
+                                    const struct tutti_shrink_options *given, tutti_comm_t **shrunk,
+                                    struct tutti_shrink_result *result)
+{
+    struct tutti_shrink_options options = {.struct_size = sizeof options};
+    struct tutti_shrink_result found = {.struct_size = sizeof found, .rank = -1, .world_size = -1};
+    uint64_t excluded = 0;
+    memset(found.new_ranks, -1, sizeof found.new_ranks);
+    if (!shrunk)
+        return error_set(TUTTI_ERR_INVALID, "%s: shrunk is NULL", call);
+    *shrunk = NULL;
+    if (result && result->struct_size < sizeof result->struct_size)
+        return error_set(TUTTI_ERR_INVALID,
+                         "%s: result->struct_size is %zu: set it to sizeof(struct "
+                         "tutti_shrink_result), %zu",
+                         call, result->struct_size, sizeof *result);
+    enum tutti_status status = comm_check(comm, store);
+    if (status == TUTTI_OK && given)
+        status = options_copy(call, "tutti_shrink_options", given, &options, sizeof options);
+    if (status == TUTTI_OK)
+        status = excluded_read(comm, &options, &excluded);
+    if (status == TUTTI_OK)
+        status = enter(comm);
+    if (status == TUTTI_OK) {
+        status = shrink_entered(comm, store, &options, excluded, shrunk, &found);
+        leave(comm);
+    }
+    if (result) {
+        size_t size = result->struct_size;
+        memset(result, 0, size);
+        memcpy(result, &found, size < sizeof found ? size : sizeof found);
+        result->struct_size = size;
+    }
+    return status;
+}

@@ -1,0 +1,47 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Barriers. Of all ranks: everybody's announcement, one hop. Of a subset: ranks outside take no
+ * part, so the sequence stands still, and each pair of ranks counts its own meetings. Two entries
+ * in turn: who enters meeting m + 2 has seen the peer enter m + 1, so the peer has left m.
+ */
+#include "base/point.h"
+#include "cpu/transport/wait.h"
+
+enum tutti_status cpu_barrier(struct cpu_group *group, const struct request *request)
+{
+    uint32_t sequence = (uint32_t)group->sequence;
+    POINT("barrier.entered");
+    wait_publish(group, wait_announcement(group, group->rank, sequence), sequence, request);
+    return wait_all_enter(group, request);
+}
+
+enum tutti_status cpu_barrier_subset(struct cpu_group *group, uint64_t subset,
+                                     const struct request *request)
+{
+    uint64_t others = subset & ~(UINT64_C(1) << group->rank);
+    for (uint64_t rest = others; rest; rest &= rest - 1) {
+        int peer = __builtin_ctzll(rest);
+        uint32_t count = ++group->meetings[peer];
+        struct layout_meeting *own = &group->own->meetings[peer][count % 2];
+        own->subset = request->parameter;
+        order_store_release_u32(&own->count, count); /* B1 pairs A1 in wait_for() */
+    }
+    POINT("subset.published");
+    bell_ring_if_heard(group);
+
+    for (uint64_t rest = others; rest; rest &= rest - 1) {
+        int peer = __builtin_ctzll(rest);
+        uint32_t count = group->meetings[peer];
+        const struct layout_meeting *theirs =
+            &group->arenas[peer]->meetings[group->rank][count % 2];
+        enum tutti_status status = wait_for(group, peer, &theirs->count, count, request);
+        if (status != TUTTI_OK)
+            return status;
+        if (theirs->subset != request->parameter) {
+            struct layout_header header = {.signature = request->signature,
+                                           .parameter = theirs->subset};
+            return wait_mismatch(group, peer, &header, request);
+        }
+    }
+    return TUTTI_OK;
+}

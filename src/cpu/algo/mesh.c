@@ -1,0 +1,232 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Hybrid cube mesh all-reduce: two quads, each rank with one partner in the other. It reads nothing
+ * but the arenas of its quad and of its partner, and keeps the canonical order: the quads are the
+ * two halves of the leaf order, so each rounds nothing and both together round once.
+ *
+ * A piece is a quarter a rank of the quad. In a step every rank
+ *
+ *   fills its ring with its inputs of the others' quarters (flag P1),
+ *
+ *   folds its own quarter of the quad's inputs into partial sums in the accumulation type, behind
+ *   the piece in its ring (flag P2),
+ *
+ *   crosses: combines them with the partner's, which are of the same quarter, into its output and
+ *   into the hole that its own quarter left in its ring (flag Q1),
+ *
+ *   collects the other quarters of its output from their owners' rings.
+ *
+ * Turn t collects piece t - 3, crosses t - 2, folds t - 1, then fills t. A short operation is one
+ * piece that nobody divides: every rank folds all of it, and is done once it has crossed.
+ *
+ * A piece is over after four steps. Before it fills piece t a rank has collected t - 3, so its quad
+ * has crossed t - 3, which they do after collecting t - 4; and it has crossed t - 2, so its partner
+ * has folded t - 2, which it does after crossing t - 3. Across operations: whoever crosses the
+ * first piece knows that both quads are in this operation, and that is before it fills a fourth.
+ */
+#include "base/point.h"
+#include "cpu/algo/all_reduce.h"
+#include "cpu/transport/chunk.h"
+#include "cpu/transport/copy.h"
+#include "cpu/transport/ring.h"
+#include "cpu/transport/wait.h"
+
+enum {
+    QUAD = 4,
+    IN_FLIGHT = 4, /* pieces between their fill and their collect */
+    /* Of partial sums: up to here a third hop costs more than four times the work. */
+    WHOLE_BYTES = 4 * 1024,
+    PIECE_BYTES = 3 * LAYOUT_PIECE_BYTES / 2, /* see docs/ordering.md: P1 */
+};
+
+/* One operation cut into pieces. */
+struct cut {
+    size_t pieces;
+    size_t piece; /* elements of a whole piece */
+    bool whole;   /* one piece that is not divided */
+    uint32_t first_step;
+};
+
+struct piece {
+    size_t first; /* element of the operation */
+    size_t count;
+    size_t chunk; /* elements of a quarter */
+    size_t own;   /* the first element that this rank folds, from the piece's first */
+    size_t owned; /* how many */
+    uint32_t step;
+    size_t slot;     /* of flags */
+    size_t at;       /* offset in the ring */
+    size_t partials; /* offset of the partial sums in the ring */
+};
+
+static struct cut cut_request(const struct cpu_group *group, const struct request *request)
+{
+    size_t width = request->element_bytes, line = LAYOUT_LINE / width;
+    size_t partial = reduce_partial_bytes(request->dtype);
+    if (request->count * partial <= WHOLE_BYTES)
+        return (struct cut){1, request->count, true, group->step + 1};
+    /* A quarter in whole lines, its inputs and its partial sums. */
+    size_t most = PIECE_BYTES / (QUAD * width + partial) / line * line * QUAD;
+    size_t pieces = (request->count + most - 1) / most;
+    size_t piece = chunk_elements((request->count + pieces - 1) / pieces, QUAD, width) * QUAD;
+    return (struct cut){(request->count + piece - 1) / piece, piece, false, group->step + 1};
+}
+
+/* Takes its place in the ring: once a piece, in their order. */
+static struct piece piece_take(struct cpu_group *group, const struct request *request,
+                               const struct cut *cut, size_t k)
+{
+    size_t width = request->element_bytes, left = request->count - k * cut->piece;
+    struct piece piece = {.first = k * cut->piece, .step = cut->first_step + (uint32_t)k};
+    piece.count = left < cut->piece ? left : cut->piece;
+    piece.chunk = chunk_elements(piece.count, cut->whole ? 1 : QUAD, width);
+    piece.owned =
+        chunk_of(piece.count, piece.chunk, cut->whole ? 0 : group->mesh.quarter, &piece.own);
+    piece.slot = piece.step % LAYOUT_SLOTS;
+    size_t inputs = piece.chunk * width * (cut->whole ? 1 : QUAD);
+    piece.at = ring_take(group, inputs + piece.chunk * reduce_partial_bytes(request->dtype));
+    piece.partials = piece.at + inputs;
+    return piece;
+}
+
+static void fill(struct cpu_group *group, const struct request *request, const struct cut *cut,
+                 const struct piece *piece)
+{
+    size_t width = request->element_bytes;
+    const unsigned char *send = (const unsigned char *)request->send + piece->first * width;
+    unsigned char *ring = group->own->ring + piece->at;
+    if (cut->whole) {
+        copy_in(group, ring, send, piece->count * width);
+    } else {
+        size_t behind = piece->own + piece->owned;
+        copy_in(group, ring, send, piece->own * width);
+        copy_in(group, ring + behind * width, send + behind * width,
+                (piece->count - behind) * width);
+    }
+    POINT("mesh.filled");
+    wait_publish(group, &group->own->in_flags[piece->slot].header, piece->step, request); /* P1 */
+}
+
+/* Where this rank keeps its own partial sums: in the ring, whence the partner reads them; but if
+ * they went there past the caches, and fit, where the result will be. */
+static unsigned char *sums_of(const struct cpu_group *group, const struct request *request,
+                              const struct piece *piece)
+{
+    if (!group->far || reduce_partial_bytes(request->dtype) != request->element_bytes)
+        return group->own->ring + piece->partials;
+    return (unsigned char *)request->recv + (piece->first + piece->own) * request->element_bytes;
+}
+
+static enum tutti_status fold(struct cpu_group *group, const struct request *request,
+                              const struct piece *piece)
+{
+    size_t width = request->element_bytes;
+    const void *in[QUAD];
+    for (int leaf = 0; leaf < QUAD; leaf++) {
+        int r = group->mesh.leaves[leaf];
+        const struct layout_arena *arena = group->arenas[r];
+        in[leaf] = r == group->rank
+                       ? (const unsigned char *)request->send + (piece->first + piece->own) * width
+                       : arena->ring + piece->at + piece->own * width;
+        if (r == group->rank)
+            continue;
+        enum tutti_status status =
+            wait_header(group, r, &arena->in_flags[piece->slot].header, piece->step, request);
+        if (status != TUTTI_OK)
+            return status;
+    }
+    unsigned char *sums = sums_of(group, request, piece);
+    unsigned char *ring = group->own->ring + piece->partials;
+    request->reduce(&(struct reduce_call){
+        .out = sums,
+        .copy = sums == ring ? NULL : ring,
+        .in = in,
+        .n = QUAD,
+        .count = piece->owned,
+        .scalar = request->scalar,
+        .stream_out = sums == ring && group->far,
+        .stream_copy = group->far,
+        .out_partial = true,
+    });
+    if (group->far)
+        order_drain_streams();
+    POINT("mesh.folded");
+    wait_publish(group, &group->own->part_flags[piece->slot].header, piece->step, request); /* P2 */
+    return TUTTI_OK;
+}
+
+static enum tutti_status cross(struct cpu_group *group, const struct request *request,
+                               const struct cut *cut, const struct piece *piece)
+{
+    size_t width = request->element_bytes;
+    const struct layout_arena *theirs = group->arenas[group->mesh.partner];
+    struct layout_header *out = &group->own->out_flags[piece->slot].header;
+    const void *const in[] = {sums_of(group, request, piece), theirs->ring + piece->partials};
+    enum tutti_status status = wait_header(
+        group, group->mesh.partner, &theirs->part_flags[piece->slot].header, piece->step, request);
+    if (status != TUTTI_OK)
+        return status;
+    request->reduce(&(struct reduce_call){
+        .out = (unsigned char *)request->recv + (piece->first + piece->own) * width,
+        .copy = cut->whole ? NULL : group->own->ring + piece->at + piece->own * width,
+        .stream_copy = group->far,
+        .in = in,
+        .n = 2,
+        .partials = 2,
+        .count = piece->owned,
+        .divisor = group->size,
+    });
+    POINT("mesh.crossed");
+    if (cut->whole) {
+        wait_void(out, piece->step);
+        return TUTTI_OK;
+    }
+    if (group->far)
+        order_drain_streams();
+    wait_publish(group, out, piece->step, request); /* Q1 */
+    return TUTTI_OK;
+}
+
+static enum tutti_status collect(struct cpu_group *group, const struct request *request,
+                                 const struct piece *piece)
+{
+    size_t width = request->element_bytes;
+    unsigned char *recv = (unsigned char *)request->recv + piece->first * width;
+    for (int i = 1; i < QUAD; i++) {
+        int quarter = (group->mesh.quarter + i) % QUAD, r = group->mesh.owners[quarter];
+        const struct layout_arena *arena = group->arenas[r];
+        enum tutti_status status =
+            wait_header(group, r, &arena->out_flags[piece->slot].header, piece->step, request);
+        if (status != TUTTI_OK)
+            return status;
+        size_t first, count = chunk_of(piece->count, piece->chunk, quarter, &first);
+        group->isa->copy(recv + first * width, arena->ring + piece->at + first * width,
+                         count * width);
+    }
+    POINT("mesh.collected");
+    return TUTTI_OK;
+}
+
+enum tutti_status mesh_pieces(struct cpu_group *group, const struct request *request)
+{
+    struct cut cut = cut_request(group, request);
+    struct piece pieces[IN_FLIGHT];
+    for (size_t turn = 0; turn < cut.pieces + 3; turn++) {
+        enum tutti_status status = TUTTI_OK;
+        if (turn >= 3 && !cut.whole)
+            status = collect(group, request, &pieces[(turn - 3) % IN_FLIGHT]);
+        if (status == TUTTI_OK && turn >= 2 && turn < cut.pieces + 2)
+            status = cross(group, request, &cut, &pieces[(turn - 2) % IN_FLIGHT]);
+        if (status == TUTTI_OK && turn >= 1 && turn < cut.pieces + 1)
+            status = fold(group, request, &pieces[(turn - 1) % IN_FLIGHT]);
+        if (status != TUTTI_OK)
+            return status;
+        if (turn < cut.pieces) {
+            struct piece *piece = &pieces[turn % IN_FLIGHT];
+            *piece = piece_take(group, request, &cut, turn);
+            fill(group, request, &cut, piece);
+        }
+    }
+    group->step += (uint32_t)cut.pieces;
+    return TUTTI_OK;
+}

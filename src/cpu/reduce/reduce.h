@@ -1,0 +1,72 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The reductions: one source, compiled per instruction set, chosen at run time. All of them give
+ * the same bits.
+ *
+ * out[i] = round(tree(in[0][i], ..., in[n-1][i])): the balanced tree with the largest power of two
+ * on the left, in the accumulation type (float32 for 8-, 16- and 32-bit floats, float64 for
+ * float64, the integer itself, wrapping), rounded once at the end. The caller has put `in` in leaf
+ * order.
+ *
+ * A reduction may end early, with a partial result in the accumulation type, and go on from partial
+ * results: the first `partials` inputs are such, and combine with each other and with the tree of
+ * the other inputs from left to right.
+ */
+#ifndef TUTTI_CPU_REDUCE_H
+#define TUTTI_CPU_REDUCE_H
+
+#include "base/reduction.h"
+
+/* Plain copies, `stream` with non-temporal stores to `to` (the caller drains). Any alignment, no
+ * overlap. To be used instead of memcpy() beyond a few KiB, whose `rep movsb` is very slow at some
+ * offsets on some processors. */
+typedef void copy_fn(void *to, const void *from, size_t bytes);
+
+struct reduce_isa {
+    const char *name; /* "baseline", "avx2", "avx512", "neon" */
+    /* The reductions that are compiled for this instruction set; NULL elsewhere: see
+     * reduce_function(). */
+    reduce_fn *fn[TUTTI_DTYPE_COUNT][TUTTI_OP_COUNT];
+    const struct reduce_isa *rest; /* the set that has all others; NULL if this one has them */
+    copy_fn *copy;
+    copy_fn *copy_stream;
+};
+
+#if defined(__x86_64__)
+extern const struct reduce_isa reduce_isa_baseline, reduce_isa_avx2, reduce_isa_avx512;
+#elif defined(__aarch64__)
+extern const struct reduce_isa reduce_isa_neon;
+#endif
+
+/* The reduction of a dtype and an operation. NULL where the operation does not exist for the dtype
+ * (tutti.h: avg of bool, bitwise of floats, premul_sum of integers). */
+static inline reduce_fn *reduce_function(const struct reduce_isa *isa, enum tutti_dtype dtype,
+                                         enum tutti_op_kind op)
+{
+    return isa->fn[dtype][op] || !isa->rest ? isa->fn[dtype][op] : isa->rest->fn[dtype][op];
+}
+
+/* The best one that this processor runs, or what TUTTI_ISA names (a name it cannot run is ignored
+ * with a warning). */
+const struct reduce_isa *reduce_isa_best(void);
+/* The one of that name, NULL if this build or processor has none: for tests. */
+const struct reduce_isa *reduce_isa_named(const char *name);
+/* The quickest copy of REDUCE_LONG_BYTES and more to lines that another core has had. */
+copy_fn *reduce_copy_long(const struct reduce_isa *isa);
+enum { REDUCE_LONG_BYTES = 16 * 1024 };
+
+/*
+ * Floating-point environment of a reduction: round to nearest, subnormals kept. begin() returns the
+ * caller's and sets ours if it differs; end() restores it.
+ */
+uint64_t reduce_env_begin(void);
+void reduce_env_end(uint64_t saved);
+
+/* Of an element of a partial result. */
+static inline size_t reduce_partial_bytes(enum tutti_dtype dtype)
+{
+    const size_t bytes = tutti_dtype_size(dtype);
+    return dtype <= TUTTI_FLOAT8_E5M2 && bytes < sizeof(float) ? sizeof(float) : bytes;
+}
+
+#endif

@@ -1,0 +1,58 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Sleeping without a lost wake-up and without a fence on the waker's side.
+ *
+ * The sleeper adds itself to `sleepers`, then reads the word again; the waker writes the word, then
+ * reads `sleepers`. Both are store-then-load, so one side at least needs a full fence. The waker is
+ * on the hot path and the sleeper is not: the sleeper's membarrier() runs a fence on every core of
+ * every registered process, the waker's too. Where the kernel lacks it, the slices are short
+ * instead.
+ */
+#include "cpu/transport/bell.h"
+
+#include "ipc/futex.h"
+
+#include <linux/membarrier.h>
+
+enum { SLICE_MS = 50, SHORT_SLICE_MS = 1 };
+
+bool bell_prepare(void)
+{
+    return syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED, 0, 0) == 0;
+}
+
+void bell_ring(struct cpu_group *group)
+{
+    order_fetch_add_u32(&group->own->bell, 1); /* W1 pairs A5 */
+    futex_wake_all(&group->own->bell);
+}
+
+void bell_ring_all(struct cpu_group *group)
+{
+    bell_ring(group);
+    for (int r = 0; r < group->size; r++)
+        if (r != group->rank)
+            futex_wake_all(&group->arenas[r]->bell);
+}
+
+void bell_sleep(struct cpu_group *group, int peer, const uint32_t *word, uint32_t value,
+                int64_t left_ms)
+{
+    struct layout_arena *arena = group->arenas[peer];
+    int64_t slice = group->membarrier ? SLICE_MS : SHORT_SLICE_MS;
+    if (left_ms >= 0 && left_ms < slice)
+        slice = left_ms;
+
+    uint32_t bell = order_load_acquire_u32(&arena->bell); /* A5 pairs W1 */
+    order_fetch_add_u32(&arena->sleepers, 1);
+    if (group->membarrier)
+        syscall(SYS_membarrier, MEMBARRIER_CMD_GLOBAL_EXPEDITED, 0, 0);
+    if (order_load_acquire_u32(word) != value && !order_load_relaxed_u32(&group->aborted))
+        futex_sleep(&arena->bell, bell, slice);
+    order_fetch_add_u32(&arena->sleepers, (uint32_t)-1);
+}
+
+void bell_nap(struct cpu_group *group, uint32_t bell, int64_t ms)
+{
+    futex_sleep(&group->own->bell, bell, ms);
+}

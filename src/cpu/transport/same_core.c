@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: MIT */
+#include "cpu/transport/same_core.h"
+
+#include "base/order.h"
+
+#include <sched.h>
+
+enum { LOOK_NS = 1000000 }; /* between two looks, of about 1 us each */
+
+/* Relaxed: a core that is out of date costs some polls at worst. */
+void same_core_look(struct cpu_group *group, int64_t now)
+{
+    const uint32_t core = (uint32_t)sched_getcpu() + 1;
+    order_store_relaxed_u32(&group->own->core, core);
+    group->same_core = 0;
+    for (int r = 0; r < group->size; r++) {
+        if (r != group->rank && order_load_relaxed_u32(&group->arenas[r]->core) == core)
+            group->same_core |= UINT64_C(1) << r;
+    }
+    group->look_at = now + LOOK_NS;
+}
+
+bool same_core_wanted(const struct cpu_group *group, int peer, const uint32_t *word, uint32_t value)
+{
+    const ptrdiff_t at = (const char *)word - (const char *)group->arenas[peer];
+    if (!group->oversubscribed || group->sparse)
+        return true;
+    for (uint64_t rest = group->same_core; rest; rest &= rest - 1) {
+        const char *arena = (const char *)group->arenas[__builtin_ctzll(rest)];
+        /* Relaxed: it says which rank should run, and nothing else. */
+        if ((int32_t)(order_load_relaxed_u32((const uint32_t *)(arena + at)) - value) < 0)
+            return true;
+    }
+    return false;
+}

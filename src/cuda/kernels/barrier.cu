@@ -1,0 +1,128 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Barriers, in one block of clerks (operation.cuh), one for each peer. Of all ranks: an operation
+ * whose headers are all that travels, so they are waited for. Of a subset: each pair of ranks
+ * counts its meetings; the ranks outside take no part, so the operation's sequence stays.
+ *
+ * A header is stored behind a fence (release V1) and polled before one (acquire V1a): what a rank
+ * wrote before the barrier is visible behind it.
+ */
+#include "cuda/kernels/operation.cuh"
+
+namespace
+{
+
+__device__ __forceinline__ void barrier_all(const cuda_launch &launch)
+{
+    const int peer = threadIdx.x;
+    operation op;
+    operation_begin(launch, op);
+    if (!operation_take(launch, op))
+        return;
+    order_grid_trigger();
+    __syncwarp();  /* all lanes have read the row */
+    order_fence(); /* V1 pairs V1a */
+    operation_announce(launch, op);
+    if (launch.marked)
+        operation_mark(launch, op);
+    operation_advance(launch, op);
+    operation_compare_former(launch, op.sequence);
+    if (peer >= launch.size || peer == launch.rank)
+        return;
+    uint64_t start_ns = 0;
+    for (unsigned polls = 1;; polls++) {
+        const order_line header = order_load_line(&launch.own->headers[op.sequence & 1][peer]);
+        if (header.low == launch.signature && header.high == (launch.parameter | op.sequence << 32))
+            break;
+        if (polls % 1024 == 0) {
+            start_ns = operation_keep_waiting(launch, op.sequence, peer, start_ns);
+            if (start_ns == 0)
+                return;
+        }
+    }
+    order_fence(); /* V1a pairs V1 */
+}
+
+__device__ __forceinline__ void barrier_subset(const cuda_launch &launch)
+{
+    const int peer = threadIdx.x;
+    order_grid_wait();
+    cuda_control *control = launch.control;
+    if (order_load_u32(&control->failed) || !(launch.subset >> peer & 1) || peer >= launch.size ||
+        peer == launch.rank)
+        return;
+    const uint64_t count = order_load_plain_u64(&control->meetings[peer]) + 1;
+    order_store_plain_u64(&control->meetings[peer], count);
+    order_fence(); /* V1 pairs V1a */
+    order_store_line(&launch.arenas[peer]->meetings[launch.rank][count & 1],
+                     {count, launch.parameter});
+    const cuda_meeting *meeting = &launch.own->meetings[peer][count & 1];
+    const order_line ours = {launch.signature, launch.parameter};
+    uint64_t start_ns = 0;
+    for (unsigned polls = 1;; polls++) {
+        const order_line line = order_load_line(meeting);
+        if (line.low == count && line.high == launch.parameter)
+            break;
+        if (line.low == count) {
+            operation_fail(launch, TUTTI_ERR_MISMATCH, peer, 0, ours,
+                           {launch.signature, line.high});
+            return;
+        }
+        if (polls % 1024 == 0) {
+            start_ns = operation_keep_waiting(launch, 0, peer, start_ns);
+            if (start_ns == 0)
+                return;
+        }
+    }
+    order_fence(); /* V1a pairs V1 */
+}
+
+/* A line that no operation and no other thread pushes: flags are sequences, far below. */
+__device__ __forceinline__ order_line probe_line(int rank, int lane)
+{
+    const uint64_t seed = (uint64_t)rank << 8 | lane;
+    return {seed * UINT64_C(0x9e3779b97f4a7c15), UINT64_C(0xffff000000000000) | seed};
+}
+
+/* What set-up tries the links with: a warp a peer, a line a lane, there and here. */
+__device__ __forceinline__ void probe_links(const cuda_launch &launch)
+{
+    const int peer = threadIdx.x / 32, lane = threadIdx.x % 32;
+    uint64_t start_ns = 0;
+    if (peer >= launch.size || peer == launch.rank)
+        return;
+    order_store_line(launch.arenas[peer]->flagged + (launch.rank * 32 + lane) * CUDA_LINE,
+                     probe_line(launch.rank, lane));
+    const order_line expected = probe_line(peer, lane);
+    for (unsigned polls = 1;; polls++) {
+        const order_line line =
+            order_load_line(launch.own->flagged + (peer * 32 + lane) * CUDA_LINE);
+        if (line.low == expected.low && line.high == expected.high)
+            return;
+        if (polls % 1024 == 0) {
+            start_ns = operation_keep_waiting(launch, 0, peer, start_ns);
+            if (start_ns == 0)
+                return;
+        }
+    }
+}
+
+} // namespace
+
+extern "C" __global__ void __launch_bounds__(CUDA_PROBE_THREADS)
+    probe(const __grid_constant__ cuda_launch launch)
+{
+    probe_links(launch);
+    __syncthreads(); /* the end, which is not far from the host's hearing of it */
+    if (threadIdx.x == 0)
+        order_store_line(&operation_trail(launch)->wait, {order_time_ns(), 0});
+}
+
+extern "C" __global__ void __launch_bounds__(CUDA_CLERKS)
+    barrier(const __grid_constant__ cuda_launch launch)
+{
+    if (launch.subset)
+        barrier_subset(launch);
+    else
+        barrier_all(launch);
+}

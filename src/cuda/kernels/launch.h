@@ -1,0 +1,80 @@
+/* SPDX-License-Identifier: MIT */
+/* What a launcher hands to a kernel, by value: valid for every replay. Compiles as C11 and as
+ * CUDA. */
+#ifndef TUTTI_CUDA_LAUNCH_H
+#define TUTTI_CUDA_LAUNCH_H
+
+#include "cuda/runtime/arena.h"
+
+#ifdef __CUDACC__
+#define LAUNCH_FN static __device__ __forceinline__
+#else
+#define LAUNCH_FN static inline
+#endif
+
+/* The rank in a hybrid cube mesh (mesh.cu), if its communicator has one: its quad is ranks[0] to
+ * ranks[3] of the launch, its partner is across. */
+struct cuda_mesh {
+    uint8_t quarters[4]; /* which quarter of its quad's sums each of them makes */
+    uint8_t partner;     /* makes the same quarter as the rank */
+};
+
+/* The rank in a ring (ring.cu), if its communicator has one. */
+struct cuda_ring {
+    uint8_t place;
+    uint8_t before, after; /* ranks */
+};
+
+struct cuda_launch {
+    struct cuda_arena *own;
+    struct cuda_control *control; /* on the device, also where arenas are the host's memory */
+    struct cuda_arena *peers[CUDA_RANKS];  /* [p] is of rank ranks[p], so [0] is the own one */
+    struct cuda_arena *arenas[CUDA_RANKS]; /* in rank order; all as this rank's device sees them */
+    struct cuda_host *host;
+    const void *send;
+    void *recv;
+    uint64_t count; /* elements */
+    uint64_t signature;
+    uint64_t timeout_ns; /* 0: what host->timeout_ns says */
+    double scalar;       /* of a premultiplied sum */
+    uint32_t parameter;
+    int32_t op; /* enum tutti_op_kind; kernels made for one ignore it */
+    int32_t rank;
+    int32_t size;
+    uint16_t subset; /* of a subset barrier: bit r is rank r; 0: all ranks */
+    uint16_t marked; /* operations leave marks in the recorder: trail.h */
+    uint32_t tag;    /* 16 bits of hash of signature and parameter */
+    /* The ranks as this one sees them: [0] is itself. Where the size is a power of two, the leaf of
+     * [p] is its own leaf with the bits of p turned; else the others follow in leaf order. */
+    uint8_t ranks[CUDA_RANKS];
+    int32_t place; /* how many of the others come before it in the tree: launch_leaf() */
+    struct cuda_mesh mesh;
+    struct cuda_ring ring;
+};
+
+/* Which of ranks[] is put at leaf l of the tree. Where the size is a power of two, that is another
+ * order than the communicator's, with the same pairs at every level, each the one way or the other
+ * round: the same bits, for all operations commute. */
+LAUNCH_FN int launch_leaf(int l, int place)
+{
+    return l < place ? l + 1 : l == place ? 0 : l;
+}
+
+/* X(name of its algorithm, kernel's name, what it is for). Tables are of the first four; the others
+ * are chosen, or forced, where links are as they ask for. */
+#define CUDA_KERNEL_MAP(X)                                                                         \
+    X(ONE_SHOT_LL, one_shot_ll, "one-shot, flags in band")                                         \
+    X(ONE_SHOT_LINES, one_shot_lines, "one-shot, full lines")                                      \
+    X(TWO_SHOT_LINES, two_shot_lines, "two-shot, full lines")                                      \
+    X(TWO_SHOT_PIPELINED, two_shot_pipelined, "two-shot, pipelined")                               \
+    X(HYBRID_CUBE_MESH, mesh, "hybrid cube mesh")                                                  \
+    X(RING, ring, "chunked ring")
+
+enum cuda_kernel {
+#define CUDA_KERNEL_ENUM(NAME, name, text) CUDA_##NAME,
+    CUDA_KERNEL_MAP(CUDA_KERNEL_ENUM)
+#undef CUDA_KERNEL_ENUM
+        CUDA_KERNELS
+};
+
+#endif

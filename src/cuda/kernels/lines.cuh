@@ -1,0 +1,150 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Full lines: 16 bytes of floats without a flag. A line of all ones, which is NaNs in every float
+ * dtype, means "not here yet"; a unit of the caller's that happens to be that travels as other
+ * NaNs, with the same result, since a NaN result is canonical.
+ *
+ * Lines lie packed from the start of one of three buffers, which take turns. Use u fills one, and
+ * empties what use u - 1 filled of its own. A peer that writes here in use u has data of ours of
+ * use u - 1, so we had ended use u - 2, in which this buffer was emptied.
+ */
+#ifndef TUTTI_CUDA_LINES_CUH
+#define TUTTI_CUDA_LINES_CUH
+
+#include "cuda/kernels/operation.cuh"
+#include "cuda/kernels/reduce.cuh"
+
+static __device__ __forceinline__ bool line_is_empty(order_line line)
+{
+    return (line.low & line.high) == ~UINT64_C(0);
+}
+
+static __device__ __forceinline__ void line_empty(void *line)
+{
+    order_store_plain(line, {~UINT64_C(0), ~UINT64_C(0)});
+}
+
+/* What is pushed of a unit: never an empty line. */
+static __device__ __forceinline__ order_line line_of(unit<2> u)
+{
+    const order_line line = {u.word[0], u.word[1]};
+    return line_is_empty(line) ? order_line{line.low ^ UINT64_C(0x80000000), line.high} : line;
+}
+
+/* Takes the next buffer; `uses` is the word of the state (struct cuda_uses) for these lines. */
+struct lines_use {
+    unsigned buffer, last; /* this use's buffer, and the one to empty */
+    unsigned dirty;        /* so many lines of it */
+};
+
+static __device__ __forceinline__ lines_use lines_take(uint64_t *uses, unsigned lines)
+{
+    const unsigned last = *uses & 0xffff, pipe = *uses & 0xffff0000;
+    const lines_use use = {last + 1 < CUDA_BUFFERS ? last + 1 : 0, last, (unsigned)(*uses >> 32)};
+    *uses = use.buffer | pipe | (uint64_t)lines << 32;
+    return use;
+}
+
+/* Empties the last use's lines, all blocks together: hidden in the wait for the peers. */
+static __device__ __forceinline__ void lines_empty(unsigned char *buffer, unsigned lines)
+{
+    for (unsigned at = worker_index(); at < lines; at += worker_count())
+        line_empty(buffer + at * CUDA_LINE);
+}
+
+/* Waits for the lines of the wanted peers. x[p] is the p-th peer's, x[0] `mine`. */
+template <bool PACKED, int LEAVES>
+static __device__ __forceinline__ bool
+lines_await(const cuda_launch &launch, const operation &op, const unsigned char *slots,
+            uint64_t stride, int size, unsigned wanted, unit<2> mine, unit<2> (&x)[LEAVES])
+{
+    order_line line[LEAVES];
+    if (!operation_await<PACKED>(launch, op, slots, stride, size, wanted, line,
+                                 [](const order_line &l) { return !line_is_empty(l); }))
+        return false;
+    x[0] = mine;
+#pragma unroll
+    for (int p = 1; p < LEAVES; p++)
+        x[p] = {line[p].low, line[p].high};
+    return true;
+}
+
+/* ---- two-shot -------------------------------------------------------------------------------- */
+
+enum : unsigned { CHUNKS_LOAD = 1u << 16, CHUNKS_STORE = 1u << 17 };
+
+/* Which chunks have a unit i, bit p for that of rank launch.ranks[p]: all do but at the end. And
+ * whether all can be loaded, or stored, at once. */
+template <int LEAVES, typename O>
+static __device__ __forceinline__ unsigned chunks_of(const cuda_launch &launch, const O &user,
+                                                     uint64_t chunk, int size, uint64_t i)
+{
+    const uint64_t units = user.units();
+    unsigned chunks = 0;
+    if (i < chunk && ((size - 1) * chunk + i + 1) * O::ELEMENTS <= user.count)
+        return ((1u << size) - 1) | (user.whole_send ? CHUNKS_LOAD : 0) |
+               (user.whole_recv ? CHUNKS_STORE : 0);
+#pragma unroll
+    for (int p = 0; p < LEAVES; p++)
+        if (p < size && i < chunk && launch.ranks[p] * chunk + i < units)
+            chunks |= 1u << p;
+    return chunks;
+}
+
+/* Unit i of each. */
+template <int LEAVES, typename O>
+static __device__ __forceinline__ void chunks_load(const cuda_launch &launch, const O &user,
+                                                   uint64_t chunk, int size, unsigned chunks,
+                                                   uint64_t i, unit<2> (&u)[LEAVES])
+{
+    if (chunks & CHUNKS_LOAD) {
+#pragma unroll
+        for (int p = 0; p < LEAVES; p++)
+            if (p < size)
+                u[p] = user.load_at_once((launch.ranks[p] * chunk + i) * CUDA_LINE);
+        return;
+    }
+#pragma unroll
+    for (int p = 0; p < LEAVES; p++)
+        u[p] = chunks >> p & 1 ? user.load(launch.ranks[p] * chunk + i) : unit<2>{};
+}
+
+/* Pushes those of the others to their owners. */
+template <int LEAVES>
+static __device__ __forceinline__ void chunks_push(unsigned char *const (&targets)[LEAVES],
+                                                   uint64_t offset, unsigned chunks,
+                                                   const unit<2> (&u)[LEAVES])
+{
+#pragma unroll
+    for (int p = 1; p < LEAVES; p++)
+        if (chunks >> p & 1)
+            order_store_line(targets[p] + offset, line_of(u[p]));
+}
+
+/* Writes unit i of the others, once it has come. */
+template <bool PACKED, int LEAVES, typename O>
+static __device__ __forceinline__ bool
+chunks_collect(const cuda_launch &launch, const operation &op, const O &user, uint64_t chunk,
+               const unsigned char *slots, uint64_t stride, int size, unsigned chunks, uint64_t i)
+{
+    const unsigned wanted = chunks & all_peers(size);
+    unit<2> x[LEAVES];
+    if (!wanted)
+        return true;
+    if (!lines_await<PACKED>(launch, op, slots, stride, size, wanted, {0, 0}, x))
+        return false;
+    if (chunks & CHUNKS_STORE) {
+#pragma unroll
+        for (int p = 1; p < LEAVES; p++)
+            if (p < size)
+                user.store_at_once((launch.ranks[p] * chunk + i) * CUDA_LINE, x[p]);
+        return true;
+    }
+#pragma unroll
+    for (int p = 1; p < LEAVES; p++)
+        if (wanted >> p & 1)
+            user.store(launch.ranks[p] * chunk + i, x[p]);
+    return true;
+}
+
+#endif

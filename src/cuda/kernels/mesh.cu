@@ -1,0 +1,293 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Hybrid cube mesh: two quads, each rank with one partner in the other. Data goes to the quad and
+ * to the partner alone; the order is the canonical one, for the quads are the two halves of the
+ * leaf order. What a quad makes is a partial result in the accumulation type, rounded by nobody;
+ * both quads' together are rounded once.
+ *
+ * A small operation takes two hops, in lines with flags in band, as one_shot_ll.cu has them: the
+ * input to the quad; what the rank sums of the four to its partner. A line from the partner comes
+ * of the inputs of its whole quad, so that all have entered, which makes the other half free.
+ *
+ * A larger one is cut into a quarter a rank of the quad, and quarters into tiles: a unit for each
+ * worker of a block, which serves tiles b, b + grid, ... of all quarters. In turn t a block
+ *   1. collects tile t - 3 of the others' quarters, once their owners' results have come,
+ *   2. crosses t - 2 of the own quarter: once the partner's partial result has come, the result
+ *      goes to the output and to the quad,
+ *   3. folds t - 1: once the quad's inputs have come, the partial result goes to the partner, and
+ *      stays in registers,
+ *   4. fills t: the input goes to the quarters' owners.
+ *
+ * Tiles lie in tiles[hop][block][slot][plane], slot = tile mod 3. Hop 1: the inputs from ranks[1]
+ * to ranks[3] in planes 0 to 2. Hop 2: their results likewise, behind them the partner's partial
+ * result. Tallies of hop 1 tell quad and partner of a tile that has been filled, those of hop 2 the
+ * partner of one that has been folded, and the quad of one that has been crossed (U1, U2).
+ *
+ * A slot is free when it is written. Inputs of tile k: the pusher has collected k - 3, which its
+ * owner had folded. Partial results of k, and results: the pusher has heard of the other's fill of
+ * k, before which that one had collected k - 3 and crossed k - 2. What hop 2 held of an operation
+ * before is free then as well; what hop 1 held is when this one begins: who ends has results that
+ * come of all ranks' folds of their last tile.
+ */
+#include "cuda/kernels/tiles.cuh"
+
+namespace
+{
+
+constexpr int QUAD = TILING_QUAD;
+
+/* What the four of the quad make of a unit. */
+template <typename D, int WORDS>
+__device__ __forceinline__ partial<D, WORDS> fold(const cuda_launch &launch,
+                                                  const unit<WORDS> (&x)[QUAD])
+{
+    return partial_of<D, WORDS>([&](const place &at) {
+        typename D::acc leaf[QUAD];
+#pragma unroll
+        for (int p = 0; p < QUAD; p++)
+            leaf[p] = input_at<D>(x[p], at, launch);
+        return D::combine(launch.op, D::combine(launch.op, leaf[0], leaf[1]),
+                          D::combine(launch.op, leaf[2], leaf[3]));
+    });
+}
+
+/* What both quads make of it. */
+template <typename D, int WORDS>
+__device__ __forceinline__ unit<WORDS>
+cross(const cuda_launch &launch, const partial<D, WORDS> &own, const partial<D, WORDS> &theirs)
+{
+    return result_of<D, WORDS>(launch, [&](const place &at) {
+        return D::combine(launch.op, partial_at(own, at), partial_at(theirs, at));
+    });
+}
+
+/* ---- two hops -------------------------------------------------------------------------------- */
+
+constexpr unsigned LINES = TILING_MESH_LINES;
+
+/* The lines of a source in an arena, from its line `at` on. */
+__device__ __forceinline__ unsigned char *lines_of(cuda_arena *arena, const operation &op,
+                                                   int source, uint64_t at)
+{
+    const uint64_t half = op.sequence & 1;
+    return arena->flagged + ((half * CUDA_RANKS + source) * LINES + at) * CUDA_LINE;
+}
+
+template <typename D>
+__device__ __forceinline__ void mesh_flagged(const cuda_launch &launch, const operation &op,
+                                             const operands<D, 1> &user)
+{
+    constexpr int WIDER = partial<D, 1>::WIDER;
+    const unsigned units = (unsigned)user.units(), step = worker_count();
+    const int partner = launch.mesh.partner;
+    const auto has_come = [&](const order_line &line) { return line.high == op.flag; };
+
+    for (unsigned at = worker_index(); at < units; at += step) {
+        const unit<1> u = user.load(at);
+#pragma unroll
+        for (int p = 1; p < QUAD; p++)
+            order_store_line(lines_of(launch.peers[p], op, launch.rank, at), {u.word[0], op.flag});
+    }
+    for (unsigned at = worker_index(); at < units; at += step) {
+        unit<1> x[QUAD];
+        order_line line[QUAD], across;
+        partial<D, 1> theirs;
+        x[0] = user.load(at);
+        if (!operation_await<false>(launch, op, lines_of(launch.own, op, 0, at), LINES * CUDA_LINE,
+                                    QUAD, all_peers(QUAD), line, has_come))
+            return;
+#pragma unroll
+        for (int p = 1; p < QUAD; p++)
+            x[p] = {line[p].low};
+        const partial<D, 1> own = fold<D>(launch, x);
+#pragma unroll
+        for (int i = 0; i < WIDER; i++)
+            order_store_line(
+                lines_of(launch.arenas[partner], op, launch.rank, (uint64_t)i * units + at),
+                {own.part[i].word[0], op.flag});
+#pragma unroll
+        for (int i = 0; i < WIDER; i++) {
+            if (!operation_await_line(launch, op,
+                                      lines_of(launch.own, op, partner, (uint64_t)i * units + at),
+                                      partner, across, has_come))
+                return;
+            theirs.part[i] = {across.low};
+        }
+        user.store(at, cross<D>(launch, own, theirs));
+    }
+}
+
+/* ---- tiles ----------------------------------------------------------------------------------- */
+
+/* A rank's way through an operation; tiles are numbered by block. */
+template <typename D> struct tiled {
+    static constexpr int WIDER = partial<D, 2>::WIDER;
+    static constexpr unsigned PLANES = QUAD - 1 + WIDER; /* of hop 2; hop 1 leaves some */
+
+    const cuda_launch &launch;
+    const operation &op;
+    const operands<D, 2> user;
+    uint64_t units, quarter; /* units of 16 bytes: all, of a quarter */
+    unsigned tile, tiles;    /* units of a tile, tiles of this block */
+    unsigned worker;         /* of the block: the unit of the tile */
+    unsigned quad, partner;  /* bits of ranks */
+    partial<D, 2> sums;      /* of the tile that was folded last */
+
+    __device__ __forceinline__ tiled(const cuda_launch &operands, const operation &operation)
+        : launch(operands), op(operation), user(operands), units(user.units()),
+          quarter((units + QUAD - 1) / QUAD), worker(threadIdx.x - CUDA_CLERKS),
+          partner(1u << operands.mesh.partner)
+    {
+        tile = tiling_mesh(blockDim.x - CUDA_CLERKS, WIDER);
+        const uint64_t all = (quarter + tile - 1) / tile;
+        tiles = tiling_tiles(all, blockIdx.x, gridDim.x);
+        quad = 0;
+        for (int p = 1; p < QUAD; p++)
+            quad |= 1u << launch.ranks[p];
+    }
+
+    /* The worker's unit of tile k, in the quarter of ranks[p]: `units` or more if there is none. */
+    __device__ __forceinline__ uint64_t unit_of(int p, unsigned k) const
+    {
+        const uint64_t in_quarter = ((uint64_t)k * gridDim.x + blockIdx.x) * tile + worker;
+        return worker < tile && in_quarter < quarter
+                   ? launch.mesh.quarters[p] * quarter + in_quarter
+                   : units;
+    }
+
+    /* Its place in an arena. */
+    __device__ __forceinline__ unsigned char *spot(cuda_arena *arena, int hop, unsigned k,
+                                                   unsigned plane) const
+    {
+        const uint64_t slot = (uint64_t)blockIdx.x * CUDA_TILE_SLOTS + k % CUDA_TILE_SLOTS;
+        return arena->tiles[hop] + ((slot * PLANES + plane) * tile + worker) * CUDA_LINE;
+    }
+
+    __device__ __forceinline__ unit<2> read(int hop, unsigned k, unsigned plane) const
+    {
+        const order_line line = order_load_plain(spot(launch.own, hop, k, plane));
+        return {line.low, line.high};
+    }
+
+    __device__ __forceinline__ void push(cuda_arena *arena, int hop, unsigned k, unsigned plane,
+                                         unit<2> u) const
+    {
+        order_store_plain(spot(arena, hop, k, plane), {u.word[0], u.word[1]});
+    }
+
+    __device__ __forceinline__ void fill_tile(unsigned k) const
+    {
+        unit<2> u[QUAD];
+#pragma unroll
+        for (int p = 1; p < QUAD; p++)
+            if (unit_of(p, k) < units)
+                u[p] = user.load(unit_of(p, k));
+#pragma unroll
+        for (int p = 1; p < QUAD; p++)
+            if (unit_of(p, k) < units)
+                push(launch.peers[p], 0, k, p - 1, u[p]);
+        tile_tell(launch, op, 0, quad | partner, k);
+    }
+
+    /* The inputs of the quad have come. */
+    __device__ __forceinline__ void fold_unit(unsigned k, uint64_t at)
+    {
+        unit<2> x[QUAD];
+        x[0] = user.load(at);
+#pragma unroll
+        for (int p = 1; p < QUAD; p++)
+            x[p] = read(0, k, p - 1);
+        sums = fold<D>(launch, x);
+    }
+
+    __device__ __forceinline__ bool fold_tile(unsigned k)
+    {
+        const uint64_t at = unit_of(0, k);
+        if (!tile_hear(launch, op, 0, quad | partner, k))
+            return false;
+        if (at < units) {
+            fold_unit(k, at);
+#pragma unroll
+            for (int i = 0; i < WIDER; i++)
+                push(launch.arenas[launch.mesh.partner], 1, k, QUAD - 1 + i, sums.part[i]);
+        }
+        tile_tell(launch, op, 1, partner, k);
+        return true;
+    }
+
+    __device__ __forceinline__ bool cross_tile(unsigned k)
+    {
+        const uint64_t at = unit_of(0, k);
+        if (!tile_hear(launch, op, 1, partner, k))
+            return false;
+        if (at < units) {
+            partial<D, 2> theirs;
+#pragma unroll
+            for (int i = 0; i < WIDER; i++)
+                theirs.part[i] = read(1, k, QUAD - 1 + i);
+            const unit<2> result = cross<D>(launch, sums, theirs);
+#pragma unroll
+            for (int p = 1; p < QUAD; p++)
+                push(launch.peers[p], 1, k, p - 1, result);
+            user.store(at, result);
+        }
+        tile_tell(launch, op, 1, quad, k);
+        return true;
+    }
+
+    __device__ __forceinline__ bool collect_tile(unsigned k) const
+    {
+        if (!tile_hear(launch, op, 1, quad, k))
+            return false;
+#pragma unroll
+        for (int p = 1; p < QUAD; p++)
+            if (unit_of(p, k) < units)
+                user.store(unit_of(p, k), read(1, k, p - 1));
+        return true;
+    }
+
+    __device__ __forceinline__ void run()
+    {
+        if (tiles == 0)
+            return;
+        for (unsigned turn = 0; turn < tiles + 3; turn++) {
+            if (turn >= 3 && !collect_tile(turn - 3))
+                return;
+            if (turn >= 2 && turn - 2 < tiles && !cross_tile(turn - 2))
+                return;
+            if (turn >= 1 && turn - 1 < tiles && !fold_tile(turn - 1))
+                return;
+            if (turn < tiles)
+                fill_tile(turn);
+        }
+    }
+};
+
+template <typename D> __device__ __forceinline__ void mesh(const cuda_launch &launch)
+{
+    operation op;
+    operation_begin(launch, op);
+    if (!operation_take_together(launch, op))
+        return;
+    if (is_clerk()) {
+        operation_clerk(launch, op);
+        return;
+    }
+    order_block_arrive(ORDER_ROW);
+    const operands<D, 1> user(launch);
+    if (user.units() * partial<D, 1>::WIDER <= LINES)
+        mesh_flagged<D>(launch, op, user);
+    else
+        tiled<D>(launch, op).run();
+}
+
+} // namespace
+
+#define KERNEL(name, T, SUM_OF, suffix)                                                            \
+    extern "C" __global__ void BOUNDS mesh_##name##suffix(                                         \
+        const __grid_constant__ cuda_launch launch)                                                \
+    {                                                                                              \
+        mesh<dtype_##T>(launch);                                                                   \
+    }
+KERNELS_OF_FLOATS(KERNEL)
+KERNELS_OF_INTEGERS(KERNEL)

@@ -1,0 +1,192 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * All memory ordering of the kernels: what src/base/order.h is to the host. A line is one 16-byte
+ * store and one 16-byte load: PTX performs a scalar of 128 bits as a single access (memory
+ * consistency model; .b128, PTX ISA 8.3), so that a line comes whole or not at all.
+ */
+#ifndef TUTTI_CUDA_ORDER_CUH
+#define TUTTI_CUDA_ORDER_CUH
+
+#include <stdint.h>
+
+struct order_line {
+    uint64_t low, high;
+};
+
+/* Between devices, carries nothing but itself. */
+static __device__ __forceinline__ void order_store_line(void *to, order_line line)
+{
+    asm volatile(
+        "{ .reg .b128 v; mov.b128 v, {%1, %2}; st.relaxed.sys.global.b128 [%0], v; }" ::"l"(to),
+        "l"(line.low), "l"(line.high)
+        : "memory");
+}
+
+static __device__ __forceinline__ order_line order_load_line(const void *from)
+{
+    order_line line;
+    asm volatile("{ .reg .b128 v; ld.relaxed.sys.global.b128 v, [%2]; mov.b128 {%0, %1}, v; }"
+                 : "=l"(line.low), "=l"(line.high)
+                 : "l"(from)
+                 : "memory");
+    return line;
+}
+
+/* The same if asked for, else all zero: a predicate is cheaper than a branch. */
+static __device__ __forceinline__ order_line order_load_line_if(bool wanted, const void *from)
+{
+    order_line line = {0, 0};
+    asm volatile("{ .reg .pred p; .reg .b128 v; setp.ne.u32 p, %3, 0; mov.b128 v, {%0, %1};"
+                 "@p ld.relaxed.sys.global.b128 v, [%2]; mov.b128 {%0, %1}, v; }"
+                 : "+l"(line.low), "+l"(line.high)
+                 : "l"(from), "r"((int)wanted)
+                 : "memory");
+    return line;
+}
+
+/* Ordinary memory of this device. */
+static __device__ __forceinline__ order_line order_load_plain(const void *from)
+{
+    order_line line;
+    asm volatile("ld.global.v2.u64 {%0, %1}, [%2];"
+                 : "=l"(line.low), "=l"(line.high)
+                 : "l"(from)
+                 : "memory");
+    return line;
+}
+
+static __device__ __forceinline__ void order_store_plain(void *to, order_line line)
+{
+    asm volatile("st.global.v2.u64 [%0], {%1, %2};" ::"l"(to), "l"(line.low), "l"(line.high)
+                 : "memory");
+}
+
+static __device__ __forceinline__ uint64_t order_load_plain_u64(const void *from)
+{
+    uint64_t value;
+    asm volatile("ld.global.u64 %0, [%1];" : "=l"(value) : "l"(from) : "memory");
+    return value;
+}
+
+static __device__ __forceinline__ void order_store_plain_u64(void *to, uint64_t value)
+{
+    asm volatile("st.global.u64 [%0], %1;" ::"l"(to), "l"(value) : "memory");
+}
+
+static __device__ __forceinline__ uint32_t order_load_u32(const uint32_t *from)
+{
+    uint32_t value;
+    asm volatile("ld.relaxed.sys.global.u32 %0, [%1];" : "=r"(value) : "l"(from) : "memory");
+    return value;
+}
+
+static __device__ __forceinline__ uint64_t order_load_u64(const uint64_t *from)
+{
+    uint64_t value;
+    asm volatile("ld.relaxed.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(from) : "memory");
+    return value;
+}
+
+static __device__ __forceinline__ void order_store_u32(uint32_t *to, uint32_t value)
+{
+    asm volatile("st.relaxed.sys.global.u32 [%0], %1;" ::"l"(to), "r"(value) : "memory");
+}
+
+/* Barriers of the block on which only those who sync wait. */
+enum { ORDER_ROW = 1, ORDER_WORKERS, ORDER_EMPTIED, ORDER_FENCED, ORDER_TAKEN };
+
+static __device__ __forceinline__ void order_block_arrive(int barrier)
+{
+    asm volatile("barrier.cta.arrive %0, %1;" ::"r"(barrier), "r"(blockDim.x) : "memory");
+}
+
+static __device__ __forceinline__ void order_block_sync(int barrier)
+{
+    asm volatile("barrier.cta.sync %0, %1;" ::"r"(barrier), "r"(blockDim.x) : "memory");
+}
+
+/* A barrier of the workers (operation.cuh): all hear whether all are well. */
+static __device__ __forceinline__ bool order_workers_all(bool well)
+{
+    int all;
+    asm volatile("{ .reg .pred p; setp.ne.u32 p, %1, 0; barrier.cta.red.and.pred p, 2, %2, p;"
+                 "selp.s32 %0, 1, 0, p; }"
+                 : "=r"(all)
+                 : "r"((int)well), "r"(blockDim.x - 32)
+                 : "memory");
+    return all;
+}
+
+/* A barrier of the whole block: all hear whether all are well. */
+static __device__ __forceinline__ bool order_block_all(bool well)
+{
+    int all;
+    asm volatile("{ .reg .pred p; setp.ne.u32 p, %1, 0; barrier.cta.red.and.pred p, 5, %2, p;"
+                 "selp.s32 %0, 1, 0, p; }"
+                 : "=r"(all)
+                 : "r"((int)well), "r"(blockDim.x)
+                 : "memory");
+    return all;
+}
+
+/* A release: what this thread wrote or saw before, and through a block's barrier what its block
+ * did, comes before. */
+static __device__ __forceinline__ void order_store_release_u32(uint32_t *to, uint32_t value)
+{
+    asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(to), "r"(value) : "memory");
+}
+
+/* The release or the acquire of a line that is stored or loaded next to it. */
+static __device__ __forceinline__ void order_fence(void)
+{
+    asm volatile("fence.acq_rel.sys;" ::: "memory");
+}
+
+/* What ran before on the stream is over and visible: every thread passes here before it touches
+ * memory. */
+static __device__ __forceinline__ void order_grid_wait(void)
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+/* The same, not before `ready`, which is not 0, is known: what it is made of is computed while what
+ * ran before still runs. */
+static __device__ __forceinline__ void order_grid_wait_after(uint64_t ready)
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("{ .reg .pred p; setp.ne.u64 p, %0, 0; @p griddepcontrol.wait; }" ::"l"(ready)
+                 : "memory");
+#endif
+}
+
+/* What runs next may be brought to the cores; it still waits above for our end. */
+static __device__ __forceinline__ void order_grid_trigger(void)
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
+/* Has an address, or an offset, computed before what follows, not where it is used. */
+template <typename T> static __device__ __forceinline__ T *order_ready(T *&address)
+{
+    asm volatile("" : "+l"(address)::"memory");
+    return address;
+}
+
+static __device__ __forceinline__ uint32_t order_ready(uint32_t &offset)
+{
+    asm volatile("" : "+r"(offset)::"memory");
+    return offset;
+}
+
+static __device__ __forceinline__ uint64_t order_time_ns(void)
+{
+    uint64_t ns;
+    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(ns)::"memory");
+    return ns;
+}
+
+#endif

@@ -1,0 +1,586 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Units of 8 or 16 bytes: from the caller's memory, through the canonical tree, and back. What a
+ * number is says numeric.h; here is only how many of them lie in a unit. Kernels for one operation
+ * and world size are unrolled; the others go element by element through one loop, so that forty
+ * operations and dtypes fit into a library.
+ */
+#ifndef TUTTI_CUDA_REDUCE_CUH
+#define TUTTI_CUDA_REDUCE_CUH
+
+#include "base/numeric.h"
+#include "cuda/kernels/launch.h"
+#include "cuda/kernels/order.cuh"
+#include "tutti/tutti.h"
+
+/* ---- dtypes ---------------------------------------------------------------------------------- */
+
+#define DTYPE_COMMON(T, element_type, acc_type)                                                    \
+    typedef element_type element;                                                                  \
+    typedef acc_type acc;                                                                          \
+    static __device__ __forceinline__ acc load(element x)                                          \
+    {                                                                                              \
+        return numeric_##T##_load(x);                                                              \
+    }
+#define DTYPE_STORE(T)                                                                             \
+    static __device__ __forceinline__ element store(acc x)                                         \
+    {                                                                                              \
+        return numeric_##T##_store(x);                                                             \
+    }
+
+#define DTYPE_FLOAT(dtype, T, element_type, A, acc_type)                                           \
+    struct dtype_##T {                                                                             \
+        DTYPE_COMMON(T, element_type, acc_type)                                                    \
+        DTYPE_STORE(T)                                                                             \
+        static __device__ __forceinline__ acc scale(acc x, double scalar)                          \
+        {                                                                                          \
+            return numeric_##A##_prod(x, (acc)scalar);                                             \
+        }                                                                                          \
+        static __device__ __forceinline__ acc mean(acc x, int size)                                \
+        {                                                                                          \
+            return numeric_##A##_div(x, (acc)size);                                                \
+        }                                                                                          \
+        static __device__ __forceinline__ acc combine(int op, acc a, acc b)                        \
+        {                                                                                          \
+            switch (op) {                                                                          \
+            case TUTTI_OP_PROD:                                                                    \
+                return numeric_##A##_prod(a, b);                                                   \
+            case TUTTI_OP_MIN:                                                                     \
+                return numeric_##A##_min(a, b);                                                    \
+            case TUTTI_OP_MAX:                                                                     \
+                return numeric_##A##_max(a, b);                                                    \
+            default:                                                                               \
+                return numeric_##A##_sum(a, b);                                                    \
+            }                                                                                      \
+        }                                                                                          \
+    };
+NUMERIC_FLOAT_MAP(DTYPE_FLOAT)
+#undef DTYPE_FLOAT
+
+#define DTYPE_INTEGER(T, element_type, wide, quotient)                                             \
+    struct dtype_##T {                                                                             \
+        DTYPE_COMMON(T, element_type, element_type)                                                \
+        DTYPE_STORE(T)                                                                             \
+        static __device__ __forceinline__ acc scale(acc x, double)                                 \
+        {                                                                                          \
+            return x;                                                                              \
+        }                                                                                          \
+        static __device__ __forceinline__ acc mean(acc x, int size)                                \
+        {                                                                                          \
+            return numeric_##T##_div(x, size);                                                     \
+        }                                                                                          \
+        static __device__ __forceinline__ acc combine(int op, acc a, acc b)                        \
+        {                                                                                          \
+            switch (op) {                                                                          \
+            case TUTTI_OP_PROD:                                                                    \
+                return numeric_##T##_prod(a, b);                                                   \
+            case TUTTI_OP_MIN:                                                                     \
+                return numeric_##T##_min(a, b);                                                    \
+            case TUTTI_OP_MAX:                                                                     \
+                return numeric_##T##_max(a, b);                                                    \
+            case TUTTI_OP_BAND:                                                                    \
+                return numeric_##T##_band(a, b);                                                   \
+            case TUTTI_OP_BOR:                                                                     \
+                return numeric_##T##_bor(a, b);                                                    \
+            case TUTTI_OP_BXOR:                                                                    \
+                return numeric_##T##_bxor(a, b);                                                   \
+            default:                                                                               \
+                return numeric_##T##_sum(a, b);                                                    \
+            }                                                                                      \
+        }                                                                                          \
+    };
+NUMERIC_INTEGER_MAP(DTYPE_INTEGER)
+#undef DTYPE_INTEGER
+
+struct dtype_b8 {
+    DTYPE_COMMON(b8, uint8_t, uint8_t)
+    static __device__ __forceinline__ element store(acc x)
+    {
+        return x;
+    }
+    static __device__ __forceinline__ acc scale(acc x, double)
+    {
+        return x;
+    }
+    static __device__ __forceinline__ acc mean(acc x, int)
+    {
+        return x;
+    }
+    static __device__ __forceinline__ acc combine(int op, acc a, acc b)
+    {
+        switch (op) {
+        case TUTTI_OP_PROD:
+        case TUTTI_OP_MIN:
+        case TUTTI_OP_BAND:
+            return a & b;
+        case TUTTI_OP_BXOR:
+            return a ^ b;
+        default:
+            return a | b;
+        }
+    }
+};
+#undef DTYPE_COMMON
+#undef DTYPE_STORE
+
+/* The device converts 16-bit floats itself, two at a time, as numeric.h does but for NaN. */
+#define DTYPE_PAIR(cvt, nan)                                                                       \
+    static __device__ __forceinline__ uint32_t store_pair(acc low, acc high)                       \
+    {                                                                                              \
+        uint32_t pair;                                                                             \
+        asm(cvt " %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));                                \
+        pair = low != low ? __byte_perm(pair, nan, 0x3254) : pair;                                 \
+        return high != high ? __byte_perm(pair, nan, 0x5410) : pair;                               \
+    }
+
+struct dtype_bfloat : dtype_bf16 {
+    DTYPE_PAIR("cvt.rn.bf16x2.f32", 0x7fc0)
+};
+
+struct dtype_half : dtype_f16 {
+    DTYPE_PAIR("cvt.rn.f16x2.f32", 0x7e00)
+
+    static __device__ __forceinline__ acc load(element x)
+    {
+        acc value;
+        asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(x));
+        return value;
+    }
+    static __device__ __forceinline__ element store(acc x)
+    {
+        element value;
+        asm("cvt.rn.f16.f32 %0, %1;" : "=h"(value) : "f"(x));
+        return x != x ? 0x7e00 : value;
+    }
+};
+#undef DTYPE_PAIR
+
+/* Which kernels there are: X(the dtype's public name, T, world size of a sum or 0, name's end). */
+#define KERNELS_OF_FLOATS(X)                                                                       \
+    X(float32, f32, 0, )                                                                           \
+    X(float64, f64, 0, )                                                                           \
+    X(float16, half, 0, )                                                                          \
+    X(bfloat16, bfloat, 0, )                                                                       \
+    X(float8_e4m3, e4m3, 0, )                                                                      \
+    X(float8_e5m2, e5m2, 0, )
+#define KERNELS_OF_INTEGERS(X)                                                                     \
+    X(int8, i8, 0, )                                                                               \
+    X(uint8, u8, 0, )                                                                              \
+    X(int16, i16, 0, )                                                                             \
+    X(int32, i32, 0, )                                                                             \
+    X(int64, i64, 0, )                                                                             \
+    X(uint32, u32, 0, )                                                                            \
+    X(uint64, u64, 0, )                                                                            \
+    X(bool, b8, 0, )
+#define KERNELS_OF_SUM(X, name, T)                                                                 \
+    X(name, T, 2, _sum_2)                                                                          \
+    X(name, T, 3, _sum_3)                                                                          \
+    X(name, T, 4, _sum_4)                                                                          \
+    X(name, T, 8, _sum_8)
+#define KERNELS_OF_SUMS(X)                                                                         \
+    KERNELS_OF_SUM(X, float32, f32)                                                                \
+    KERNELS_OF_SUM(X, float16, half)                                                               \
+    KERNELS_OF_SUM(X, bfloat16, bfloat)
+
+/* ---- units ----------------------------------------------------------------------------------- */
+
+template <int WORDS> struct unit {
+    uint64_t word[WORDS];
+};
+
+template <typename D>
+static __device__ __forceinline__ typename D::element bits_element(uint64_t bits)
+{
+    typename D::element element;
+    memcpy(&element, &bits, sizeof element);
+    return element;
+}
+
+template <typename D>
+static __device__ __forceinline__ uint64_t element_bits(typename D::element element)
+{
+    uint64_t bits = 0;
+    memcpy(&bits, &element, sizeof element);
+    return bits;
+}
+
+/* Whole and aligned ones. */
+template <int WORDS>
+static __device__ __forceinline__ unit<WORDS> unit_load(const unsigned char *from)
+{
+    unit<WORDS> u;
+    if (WORDS == 2) {
+        order_line line = order_load_plain(from);
+        u.word[0] = line.low;
+        u.word[WORDS - 1] = line.high;
+    } else {
+        u.word[0] = order_load_plain_u64(from);
+    }
+    return u;
+}
+
+template <int WORDS>
+static __device__ __forceinline__ void unit_store(unsigned char *to, unit<WORDS> u)
+{
+    if (WORDS == 2)
+        order_store_plain(to, {u.word[0], u.word[WORDS - 1]});
+    else
+        order_store_plain_u64(to, u.word[0]);
+}
+
+/* The caller's operands in units. An address that the width of a unit does not divide, and the last
+ * unit of a count that it does not divide, go element by element. */
+template <typename D, int WORDS> struct operands {
+    static constexpr int ELEMENTS = WORDS * 8 / sizeof(typename D::element);
+    const unsigned char *send;
+    unsigned char *recv;
+    uint64_t count;
+    bool whole_send, whole_recv; /* addresses are aligned to the unit */
+
+    __device__ __forceinline__ operands(const cuda_launch &launch)
+        : send((const unsigned char *)launch.send), recv((unsigned char *)launch.recv),
+          count(launch.count), whole_send((uintptr_t)launch.send % (WORDS * 8) == 0),
+          whole_recv((uintptr_t)launch.recv % (WORDS * 8) == 0)
+    {
+    }
+
+    __device__ __forceinline__ uint64_t units() const
+    {
+        return (count + ELEMENTS - 1) / ELEMENTS;
+    }
+
+    /* Where a unit is, and how much of it. */
+    struct spot {
+        uint64_t offset;
+        uint32_t elements;      /* 0 where the operands have ended */
+        uint32_t loads, stores; /* at once */
+    };
+
+    __device__ __forceinline__ spot spot_of(uint64_t at) const
+    {
+        const uint64_t first = at * ELEMENTS, left = first < count ? count - first : 0;
+        spot s;
+        s.offset = at * (WORDS * 8);
+        s.elements = left < ELEMENTS ? (uint32_t)left : ELEMENTS;
+        return s;
+    }
+
+    __device__ __forceinline__ unit<WORDS> load_at_once(uint64_t offset) const
+    {
+        return unit_load<WORDS>(send + offset);
+    }
+
+    __device__ __forceinline__ void store_at_once(uint64_t offset, unit<WORDS> u) const
+    {
+        unit_store(recv + offset, u);
+    }
+
+    __device__ __forceinline__ unit<WORDS> load(const spot &s) const
+    {
+        if (whole_send && s.elements == ELEMENTS)
+            return load_at_once(s.offset);
+        return s.elements ? load_apart(send + s.offset, s.elements) : unit<WORDS>{};
+    }
+
+    __device__ __forceinline__ void store(const spot &s, unit<WORDS> u) const
+    {
+        if (whole_recv && s.elements == ELEMENTS)
+            store_at_once(s.offset, u);
+        else
+            store_apart(recv + s.offset, u, s.elements);
+    }
+
+    /* The same in the midst of others, where a call would keep their registers from being used. */
+    __device__ __forceinline__ unit<WORDS> load(uint64_t at) const
+    {
+        const spot s = spot_of(at);
+        if (whole_send && s.elements == ELEMENTS)
+            return load_at_once(s.offset);
+        return load_elements<1>(send + s.offset, s.elements);
+    }
+
+    __device__ __forceinline__ void store(uint64_t at, unit<WORDS> u) const
+    {
+        const spot s = spot_of(at);
+        if (whole_recv && s.elements == ELEMENTS)
+            store_at_once(s.offset, u);
+        else
+            store_elements<1>(recv + s.offset, u, s.elements);
+    }
+
+  private:
+    static constexpr int PER_WORD = 8 / sizeof(typename D::element);
+    static constexpr int BITS = 8 * sizeof(typename D::element);
+
+    /* So many elements at once: one behind the other they take a memory's latency each. */
+    template <int AT_ONCE>
+    static __device__ __forceinline__ unit<WORDS> load_elements(const unsigned char *from,
+                                                                uint32_t left)
+    {
+        const volatile typename D::element *element = (const volatile typename D::element *)from;
+        unit<WORDS> u;
+#pragma unroll
+        for (int w = 0; w < WORDS; w++) {
+            u.word[w] = 0;
+#pragma unroll AT_ONCE
+            for (int e = 0; e < PER_WORD; e++)
+                if (w * PER_WORD + e < left)
+                    u.word[w] |= element_bits<D>(element[w * PER_WORD + e]) << (e * BITS);
+        }
+        return u;
+    }
+
+    template <int AT_ONCE>
+    static __device__ __forceinline__ void store_elements(unsigned char *to, unit<WORDS> u,
+                                                          uint32_t left)
+    {
+        typename D::element *element = (typename D::element *)to;
+#pragma unroll
+        for (int w = 0; w < WORDS; w++)
+#pragma unroll AT_ONCE
+            for (int e = 0; e < PER_WORD; e++)
+                if (w * PER_WORD + e < left)
+                    element[w * PER_WORD + e] = bits_element<D>(u.word[w] >> (e * BITS));
+    }
+
+    /* Out of the way of aligned whole units, which one-shot gains 0.1 us by. */
+    static __device__ __noinline__ unit<WORDS> load_apart(const unsigned char *from, uint32_t left)
+    {
+        return load_elements<PER_WORD>(from, left);
+    }
+
+    static __device__ __noinline__ void store_apart(unsigned char *to, unit<WORDS> u, uint32_t left)
+    {
+        store_elements<PER_WORD>(to, u, left);
+    }
+};
+
+/* ---- the tree -------------------------------------------------------------------------------- */
+
+/* Leaves LOW to LOW + N - 1, the largest power of two on the left. */
+template <typename D, int LOW, int N>
+static __device__ __forceinline__ typename D::acc tree_sum(const typename D::acc *leaf)
+{
+    if constexpr (N == 1) {
+        return leaf[LOW];
+    } else {
+        constexpr int LEFT = N > 4 ? 4 : N > 2 ? 2 : 1;
+        return D::combine(TUTTI_OP_SUM, tree_sum<D, LOW, LEFT>(leaf),
+                          tree_sum<D, LOW + LEFT, N - LEFT>(leaf));
+    }
+}
+
+/* The same for as many leaves as there are: digits of a binary counter, which carry. */
+template <typename D>
+static __device__ __forceinline__ typename D::acc tree_any(const typename D::acc *leaf, int size,
+                                                           int op)
+{
+    typename D::acc one = leaf[0], two = leaf[0], four = leaf[0];
+#pragma unroll
+    for (int l = 0; l < CUDA_RANKS; l++) {
+        if (l >= size)
+            continue;
+        typename D::acc x = leaf[l];
+        if ((l & 1) == 0) {
+            one = x;
+            continue;
+        }
+        x = D::combine(op, one, x);
+        if ((l & 2) == 0) {
+            two = x;
+            continue;
+        }
+        x = D::combine(op, two, x);
+        if ((l & 4) == 0) {
+            four = x;
+            continue;
+        }
+        return D::combine(op, four, x);
+    }
+    /* What has not carried, from the right. */
+    if (size == 1)
+        return one;
+    if (size == 2)
+        return two;
+    typename D::acc right = size & 1 ? one : two;
+    if ((size & 3) == 3)
+        right = D::combine(op, two, one);
+    return size == 3 ? right : size == 4 ? four : D::combine(op, four, right);
+}
+
+/* A unit's word of results. */
+template <typename D>
+static __device__ __forceinline__ uint64_t word_of(const typename D::acc *result)
+{
+    constexpr int BITS = 8 * sizeof(typename D::element);
+    uint64_t word = 0;
+#pragma unroll
+    for (int e = 0; e < 64 / BITS; e++)
+        word |= element_bits<D>(D::store(result[e])) << (e * BITS);
+    return word;
+}
+
+template <typename D> static __device__ __forceinline__ uint64_t word_of_pairs(const float *result)
+{
+    return D::store_pair(result[0], result[1]) | (uint64_t)D::store_pair(result[2], result[3])
+                                                     << 32;
+}
+
+template <> __device__ __forceinline__ uint64_t word_of<dtype_bfloat>(const float *result)
+{
+    return word_of_pairs<dtype_bfloat>(result);
+}
+
+template <> __device__ __forceinline__ uint64_t word_of<dtype_half>(const float *result)
+{
+    return word_of_pairs<dtype_half>(result);
+}
+
+/* The unit that all ranks' make, x[p] being of rank launch.ranks[p]. SUM_OF is the world size of a
+ * sum, or 0 for any. */
+template <typename D, int SUM_OF, int WORDS> struct reduction {
+    static constexpr int LEAVES = SUM_OF ? SUM_OF : CUDA_RANKS;
+    static constexpr int BITS = 8 * sizeof(typename D::element);
+
+    static constexpr bool IN_PLACE = SUM_OF && (SUM_OF & (SUM_OF - 1)) == 0;
+
+    /* As launch_leaf() says, of registers. */
+    static __device__ __forceinline__ uint64_t leaf_word(const unit<WORDS> (&x)[LEAVES], int l,
+                                                         int w, int place)
+    {
+        if (l > place)
+            return x[l].word[w];
+        return l == place ? x[0].word[w] : x[l + 1 < LEAVES ? l + 1 : l].word[w];
+    }
+
+    static __device__ __forceinline__ unit<WORDS> reduce(const unit<WORDS> (&x)[LEAVES],
+                                                         const cuda_launch &launch)
+    {
+        unit<WORDS> leaf[LEAVES];
+#pragma unroll
+        for (int l = 0; l < LEAVES; l++)
+#pragma unroll
+            for (int w = 0; w < WORDS; w++)
+                leaf[l].word[w] = leaf_word(x, l, w, IN_PLACE ? 0 : launch.place);
+        return reduce_leaves(leaf, launch);
+    }
+
+  private:
+    static __device__ __forceinline__ unit<WORDS> reduce_leaves(const unit<WORDS> (&leaf)[LEAVES],
+                                                                const cuda_launch &launch)
+    {
+        unit<WORDS> out;
+        typename D::acc x[LEAVES];
+        if constexpr (SUM_OF) {
+#pragma unroll
+            for (int w = 0; w < WORDS; w++) {
+                typename D::acc result[64 / BITS];
+#pragma unroll
+                for (int e = 0; e < 64 / BITS; e++) {
+#pragma unroll
+                    for (int l = 0; l < LEAVES; l++)
+                        x[l] = D::load(bits_element<D>(leaf[l].word[w] >> (e * BITS)));
+                    result[e] = tree_sum<D, 0, LEAVES>(x);
+                }
+                out.word[w] = word_of<D>(result);
+            }
+        } else {
+#pragma unroll
+            for (int w = 0; w < WORDS; w++) {
+                out.word[w] = 0;
+#pragma unroll 1
+                for (int shift = 0; shift < 64; shift += BITS) {
+#pragma unroll
+                    for (int l = 0; l < LEAVES; l++) {
+                        x[l] = D::load(bits_element<D>(leaf[l].word[w] >> shift));
+                        if (launch.op == TUTTI_OP_PREMUL_SUM)
+                            x[l] = D::scale(x[l], launch.scalar);
+                    }
+                    typename D::acc result = tree_any<D>(x, launch.size, launch.op);
+                    if (launch.op == TUTTI_OP_AVG)
+                        result = D::mean(result, launch.size);
+                    out.word[w] |= element_bits<D>(D::store(result)) << shift;
+                }
+            }
+        }
+        return out;
+    }
+};
+
+/* ---- partial results ------------------------------------------------------------------------- */
+
+/* What a unit's elements are on their way, in the accumulation type: as many units as that is
+ * wider. */
+template <typename D, int WORDS> struct partial {
+    static constexpr int WIDER = sizeof(typename D::acc) / sizeof(typename D::element);
+    unit<WORDS> part[WIDER];
+};
+
+/* One element: in a word of the unit, and in one of its partial result. */
+struct place {
+    int word, shift;
+    int partial_word, partial_shift;
+};
+
+/* Calls for every element: each word of the partial result with a place and a sum of bits. */
+template <typename D, int WORDS, typename EACH>
+static __device__ __forceinline__ void for_elements(EACH each)
+{
+    constexpr int WIDER = partial<D, WORDS>::WIDER;
+    constexpr int BITS = 8 * sizeof(typename D::element), ACC_BITS = BITS * WIDER;
+#pragma unroll
+    for (int w = 0; w < WORDS * WIDER; w++)
+#pragma unroll 1
+        for (int e = 0; e < 64 / ACC_BITS; e++)
+            each(place{w / WIDER, w % WIDER * (64 / WIDER) + e * BITS, w, e * ACC_BITS});
+}
+
+template <typename D, int WORDS>
+static __device__ __forceinline__ typename D::acc partial_at(const partial<D, WORDS> &from,
+                                                             const place &at)
+{
+    typename D::acc value;
+    const uint64_t bits =
+        from.part[at.partial_word / WORDS].word[at.partial_word % WORDS] >> at.partial_shift;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+/* An element of an input, premultiplied. */
+template <typename D, int WORDS>
+static __device__ __forceinline__ typename D::acc input_at(const unit<WORDS> &from, const place &at,
+                                                           const cuda_launch &launch)
+{
+    const typename D::acc value = D::load(bits_element<D>(from.word[at.word] >> at.shift));
+    return launch.op == TUTTI_OP_PREMUL_SUM ? D::scale(value, launch.scalar) : value;
+}
+
+/* The partial result whose elements `value` gives, by their places. */
+template <typename D, int WORDS, typename VALUE>
+static __device__ __forceinline__ partial<D, WORDS> partial_of(VALUE value)
+{
+    partial<D, WORDS> to = {};
+    for_elements<D, WORDS>([&](const place &at) {
+        const typename D::acc acc = value(at);
+        uint64_t bits = 0;
+        memcpy(&bits, &acc, sizeof acc);
+        to.part[at.partial_word / WORDS].word[at.partial_word % WORDS] |= bits << at.partial_shift;
+    });
+    return to;
+}
+
+/* The result: the same, averaged and rounded. */
+template <typename D, int WORDS, typename VALUE>
+static __device__ __forceinline__ unit<WORDS> result_of(const cuda_launch &launch, VALUE value)
+{
+    unit<WORDS> to = {};
+    for_elements<D, WORDS>([&](const place &at) {
+        typename D::acc acc = value(at);
+        if (launch.op == TUTTI_OP_AVG)
+            acc = D::mean(acc, launch.size);
+        to.word[at.word] |= element_bits<D>(D::store(acc)) << at.shift;
+    });
+    return to;
+}
+
+#endif

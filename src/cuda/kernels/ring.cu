@@ -1,0 +1,212 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Chunked ring, for ranks of which only neighbours are linked: data goes to the rank behind alone.
+ *
+ * ring_cut.h cuts the operation into chunks. Chunk c starts at the rank at place c as a partial
+ * result in the accumulation type. Each step adds the input of one rank. The last rank that adds
+ * rounds once, and the result goes round again. So all ranks get the same bits: those of one
+ * chain of additions a chunk, and not those of the canonical tree.
+ *
+ * A chunk's units, those of all pieces behind each other, are cut into tiles; block b serves tiles
+ * b, b + grid, ... of every chunk. In turn t tile k is at step t - k: a turn takes every tile that
+ * is on its way one rank further. What a step hands on is in its own lane, for a turn and the next:
+ * tiles[1][block][turn mod 2][lane][plane]. The rank behind is told of it by the tally of hop 1
+ * (U1); the tally of hop 2 tells the rank before that a turn has ended, and first of all that the
+ * operation has begun (U2).
+ *
+ * A place is free when it is written: turn t comes after the turn t - 1 of the rank behind, which
+ * has read there what turn t - 2 wrote; and after its beginning, before which all that an earlier
+ * operation had left there was read. Nothing else is known to the ranks of a ring, so the tiles of
+ * hop 1, which other kernels begin with, stay as they are.
+ */
+#include "cuda/kernels/tiles.cuh"
+#include "topology/ring_cut.h"
+
+namespace
+{
+
+constexpr unsigned TURNS = TILING_RING_TURNS;
+
+__device__ __forceinline__ unit<2> read(const unsigned char *from)
+{
+    const order_line line = order_load_plain(from);
+    return {line.low, line.high};
+}
+
+/* A rank's way through an operation. */
+template <typename D> struct course {
+    static constexpr unsigned WIDER = partial<D, 2>::WIDER;
+    static constexpr uint64_t ELEMENTS = operands<D, 2>::ELEMENTS;
+
+    const cuda_launch &launch;
+    const operation &op;
+    const operands<D, 2> user;
+    uint64_t units, piece, chunk, last_first, last_chunk, length; /* of 16 bytes */
+    unsigned planes;                                              /* of a turn's messages */
+    unsigned tile, tiles; /* units of a tile, tiles of this block */
+    int size;
+
+    __device__ __forceinline__ course(const cuda_launch &operands, const operation &operation)
+        : launch(operands), op(operation), user(operands), units(user.units()), size(operands.size)
+    {
+        const ring_cut cut =
+            ring_cut_make(user.count, size, sizeof(typename D::element), sizeof(typename D::acc));
+        piece = cut.piece / ELEMENTS;
+        chunk = cut.chunk / ELEMENTS;
+        last_first = cut.last_first / ELEMENTS;
+        last_chunk = cut.last_chunk / ELEMENTS;
+        length = last_first / size + last_chunk;
+        planes = tiling_ring_plane(2 * size - 2, size - 1, WIDER);
+        tile = tiling_ring(planes);
+        const uint64_t all = (length + tile - 1) / tile;
+        tiles = tiling_tiles(all, blockIdx.x, gridDim.x);
+    }
+
+    /* Unit i of tile k of the chunk at hand in a step: `units` or more if there is none. */
+    __device__ __forceinline__ uint64_t unit_of(int step, unsigned k, unsigned i) const
+    {
+        const uint64_t at = ((uint64_t)k * gridDim.x + blockIdx.x) * tile + i;
+        const int c = (launch.ring.place + 2 * size - step) % size;
+        if (at >= length)
+            return units;
+        if (at >= last_first / size)
+            return last_first + c * last_chunk + (at - last_first / size);
+        return at / chunk * piece + c * chunk + at % chunk;
+    }
+
+    /* Where what a step hands on in a turn is. */
+    __device__ __forceinline__ unsigned char *spot(cuda_arena *arena, unsigned turn, int step,
+                                                   unsigned i) const
+    {
+        const unsigned plane = tiling_ring_plane((unsigned)step, size - 1, WIDER);
+        const uint64_t messages = (uint64_t)blockIdx.x * TURNS + turn % TURNS;
+        return arena->tiles[1] + ((messages * planes + plane) * tile + i) * CUDA_LINE;
+    }
+
+    __device__ __forceinline__ partial<D, 2> read_partial(const unsigned char *from) const
+    {
+        partial<D, 2> sum;
+#pragma unroll
+        for (unsigned p = 0; p < WIDER; p++)
+            sum.part[p] = read(from + (uint64_t)p * tile * CUDA_LINE);
+        return sum;
+    }
+
+    __device__ __forceinline__ void push(unsigned char *to, const partial<D, 2> &sum) const
+    {
+#pragma unroll
+        for (unsigned p = 0; p < WIDER; p++)
+            order_store_plain(to + (uint64_t)p * tile * CUDA_LINE,
+                              {sum.part[p].word[0], sum.part[p].word[1]});
+    }
+
+    /* One unit's step: from the rank before, to the rank behind. */
+    __device__ __forceinline__ void step_unit(unsigned turn, int step, unsigned i,
+                                              uint64_t at) const
+    {
+        const unsigned char *const from = spot(launch.own, turn - 1, step - 1, i);
+        unsigned char *const to = spot(launch.arenas[launch.ring.after], turn, step, i);
+        if (step == 0) {
+            const unit<2> own = user.load(at);
+            push(to, partial_of<D, 2>([&](const place &e) { return input_at<D>(own, e, launch); }));
+            return;
+        }
+        if (step < size) {
+            const unit<2> own = user.load(at);
+            const partial<D, 2> sum = read_partial(from);
+            const auto both = [&](const place &e) {
+                return D::combine(launch.op, partial_at(sum, e), input_at<D>(own, e, launch));
+            };
+            if (step < size - 1) {
+                push(to, partial_of<D, 2>(both));
+                return;
+            }
+            const unit<2> result = result_of<D, 2>(launch, both);
+            order_store_plain(to, {result.word[0], result.word[1]});
+            user.store(at, result);
+            return;
+        }
+        const unit<2> result = read(from);
+        if (step < 2 * size - 2)
+            order_store_plain(to, {result.word[0], result.word[1]});
+        user.store(at, result);
+    }
+
+    /* Every tile that is on its way, warps within a tile. */
+    __device__ __forceinline__ void turn_run(unsigned turn) const
+    {
+        const unsigned steps = 2 * size - 1, workers = blockDim.x - CUDA_CLERKS;
+        for (unsigned j = threadIdx.x - CUDA_CLERKS; j < steps * tile; j += workers) {
+            const unsigned step = j / tile, i = j % tile, k = turn - step;
+            if (step > turn || k >= tiles)
+                continue;
+            const uint64_t at = unit_of((int)step, k, i);
+            if (at < units)
+                step_unit(turn, (int)step, i, at);
+        }
+    }
+
+    /* What the rank before wrote in the turn before has come, and the rank behind has ended that
+     * turn. */
+    __device__ __forceinline__ bool turn_hear(unsigned turn) const
+    {
+        const unsigned self = threadIdx.x - CUDA_CLERKS;
+        bool come = true;
+        if (self == 0 && turn > 0)
+            come = tally_hear(launch, op, 0, launch.ring.before, turn - 1);
+        if (self == 1)
+            come = tally_hear(launch, op, 1, launch.ring.after, turn);
+        return order_workers_all(come);
+    }
+
+    __device__ __forceinline__ void turn_tell(unsigned turn) const
+    {
+        const unsigned self = threadIdx.x - CUDA_CLERKS;
+        order_workers_all(true);
+        if (self == 0)
+            tally_tell(launch, op, 0, launch.ring.after, turn);
+        if (self == 1)
+            tally_tell(launch, op, 1, launch.ring.before, turn + 1);
+    }
+
+    __device__ __forceinline__ void run() const
+    {
+        if (tiles == 0)
+            return;
+        const unsigned last = tiles + 2 * size - 3;
+        if (threadIdx.x - CUDA_CLERKS == 1)
+            tally_tell(launch, op, 1, launch.ring.before, 0);
+        for (unsigned turn = 0; turn <= last; turn++) {
+            if (!turn_hear(turn))
+                return;
+            turn_run(turn);
+            if (turn < last)
+                turn_tell(turn);
+        }
+    }
+};
+
+template <typename D> __device__ __forceinline__ void ring(const cuda_launch &launch)
+{
+    operation op;
+    operation_begin(launch, op);
+    if (!operation_take_together(launch, op))
+        return;
+    if (is_clerk()) {
+        operation_clerk(launch, op);
+        return;
+    }
+    order_block_arrive(ORDER_ROW);
+    course<D>(launch, op).run();
+}
+
+} // namespace
+
+#define KERNEL(name, T, SUM_OF, suffix)                                                            \
+    extern "C" __global__ void BOUNDS ring_##name##suffix(                                         \
+        const __grid_constant__ cuda_launch launch)                                                \
+    {                                                                                              \
+        ring<dtype_##T>(launch);                                                                   \
+    }
+KERNELS_OF_FLOATS(KERNEL)
+KERNELS_OF_INTEGERS(KERNEL)

@@ -1,0 +1,238 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Two-shot in tiles, for dtypes in which every line is a value, so that none can mean "not here
+ * yet". The units are cut into one chunk a rank, chunks into tiles; block b of every rank serves
+ * tiles b, b + grid, ... of all chunks. In its k-th turn a block
+ *   1. pushes tile k of every chunk to the chunk's owner,
+ *   2. reduces tile k - 1 of the own chunk, once all sources' have come, and pushes it to all,
+ *   3. writes tile k - 2 of the others' chunks, once their owners' results have come.
+ *
+ * Data lies in tiles[hop][block][source][slot], slot = tile mod 3; a tally says how many tiles have
+ * come: written by one worker of the source's block, polled by one of ours. Tally of hop 1 (release
+ * U1, acquire U1a) and of hop 2 (U2, U2a): a barrier behind the data, a fence, the line; its
+ * reader: the line, a fence, a barrier before the data.
+ *
+ * A slot is free when it is written. Hop 1, tile k: in turn k - 1 this block wrote tile k - 3 out,
+ * so the owner had reduced it. Hop 2, tile k: the tally of hop 1 for tile k, which the owner has
+ * seen, was sent in our turn k, after our turn k - 1 had written tile k - 3 out.
+ */
+#ifndef TUTTI_CUDA_TILES_CUH
+#define TUTTI_CUDA_TILES_CUH
+
+#include "cuda/kernels/operation.cuh"
+#include "cuda/kernels/reduce.cuh"
+#include "cuda/kernels/tiling.h"
+
+struct tiling {
+    uint64_t units, chunk; /* 16-byte units: all, of a chunk */
+    uint64_t source;       /* bytes of a source's slots */
+    unsigned slot;         /* bytes of a slot */
+    unsigned tile, tiles;  /* units of a tile, tiles of this block */
+};
+
+static __device__ __forceinline__ tiling tiling_of(uint64_t units, int size)
+{
+    tiling plan;
+    plan.units = units;
+    plan.chunk = (units + size - 1) / size;
+    plan.tile = tiling_two_shot(size);
+    const uint64_t all = (plan.chunk + plan.tile - 1) / plan.tile;
+    plan.tiles = tiling_tiles(all, blockIdx.x, gridDim.x);
+    plan.slot = plan.tile * CUDA_LINE;
+    plan.source = plan.slot * CUDA_TILE_SLOTS;
+    return plan;
+}
+
+/* Where the units of a block's k-th tile begin in their chunk. */
+static __device__ __forceinline__ uint64_t tile_start(const tiling &plan, unsigned k)
+{
+    return ((uint64_t)k * gridDim.x + blockIdx.x) * plan.tile;
+}
+
+static __device__ __forceinline__ unsigned char *
+tile_slot(const tiling &plan, cuda_arena *arena, int hop, int source, int size, unsigned k)
+{
+    return arena->tiles[hop] + (blockIdx.x * (uint64_t)size + source) * plan.source +
+           k % CUDA_TILE_SLOTS * plan.slot;
+}
+
+/* ---- tallies --------------------------------------------------------------------------------- */
+
+/* Tells a rank that tile k of this hop has come from here. */
+static __device__ __forceinline__ void tally_tell(const cuda_launch &launch, const operation &op,
+                                                  int hop, int peer, unsigned k)
+{
+    order_fence(); /* U1 pairs U1a, U2 pairs U2a */
+    order_store_line(&launch.arenas[peer]->tallies[hop][blockIdx.x][launch.rank],
+                     {(uint64_t)k + 1, op.flag});
+}
+
+/* Waits until a rank's tile k of this hop has come. A tally of the next operation, whose number
+ * wraps in 48 bits, says the same: whoever speaks of that has ended this one, and of none later
+ * before this rank has, too. */
+static __device__ __forceinline__ bool tally_hear(const cuda_launch &launch, const operation &op,
+                                                  int hop, int peer, unsigned k)
+{
+    order_line line;
+    const bool come = operation_await_line(
+        launch, op, &launch.own->tallies[hop][blockIdx.x][peer], peer, line,
+        [&](const order_line &tally) {
+            const uint64_t ahead = (tally.high - (op.sequence << 16)) >> 16;
+            return tally.high == op.flag ? tally.low > k : ahead == 1 && tally.low > 0;
+        });
+    order_fence(); /* U1a pairs U1, U2a pairs U2 */
+    return come;
+}
+
+/* Bit r is rank r. */
+static __device__ __forceinline__ unsigned all_others(const cuda_launch &launch)
+{
+    return ((1u << launch.size) - 1) & ~(1u << launch.rank);
+}
+
+/* Tells all of these ranks that tile k of this hop has come: after the whole block's stores. */
+static __device__ __forceinline__ void tile_tell(const cuda_launch &launch, const operation &op,
+                                                 int hop, unsigned ranks, unsigned k)
+{
+    const unsigned self = threadIdx.x - CUDA_CLERKS;
+    order_workers_all(true);
+    if (self < CUDA_RANKS && ranks >> self & 1)
+        tally_tell(launch, op, hop, (int)self, k);
+}
+
+/* Waits until all of these ranks' tile k of this hop has come; the whole block hears whether it
+ * did. */
+static __device__ __forceinline__ bool tile_hear(const cuda_launch &launch, const operation &op,
+                                                 int hop, unsigned ranks, unsigned k)
+{
+    const unsigned self = threadIdx.x - CUDA_CLERKS;
+    bool come = true;
+    if (self < CUDA_RANKS && ranks >> self & 1)
+        come = tally_hear(launch, op, hop, (int)self, k);
+    return order_workers_all(come);
+}
+
+/* ---- two-shot -------------------------------------------------------------------------------- */
+
+/* One tile of every peer's chunk to its owner. */
+template <typename O>
+static __device__ __forceinline__ void tile_push(const cuda_launch &launch, const O &user,
+                                                 const tiling &plan, int size, unsigned k)
+{
+    const uint64_t start = tile_start(plan, k);
+    for (unsigned i = threadIdx.x - CUDA_CLERKS; i < plan.tile && start + i < plan.chunk;
+         i += blockDim.x - CUDA_CLERKS) {
+        unit<2> u[CUDA_RANKS];
+#pragma unroll
+        for (int p = 1; p < CUDA_RANKS; p++) {
+            const uint64_t at = launch.ranks[p] * plan.chunk + start + i;
+            if (p < size && at < plan.units)
+                u[p] = user.load(at);
+        }
+#pragma unroll
+        for (int p = 1; p < CUDA_RANKS; p++) {
+            const int peer = launch.ranks[p];
+            if (p < size && peer * plan.chunk + start + i < plan.units)
+                order_store_plain(tile_slot(plan, launch.peers[p], 0, launch.rank, size, k) +
+                                      (uint64_t)i * CUDA_LINE,
+                                  {u[p].word[0], u[p].word[1]});
+        }
+    }
+}
+
+/* One tile of the own chunk: from the sources to the own output and all peers. */
+template <typename D, typename O>
+static __device__ __forceinline__ void tile_reduce(const cuda_launch &launch, const operation &op,
+                                                   const O &user, const tiling &plan, int size,
+                                                   unsigned k)
+{
+    const uint64_t start = tile_start(plan, k), chunk_start = launch.rank * plan.chunk + start;
+    for (unsigned i = threadIdx.x - CUDA_CLERKS;
+         i < plan.tile && start + i < plan.chunk && chunk_start + i < plan.units;
+         i += blockDim.x - CUDA_CLERKS) {
+        unit<2> leaf[CUDA_RANKS];
+#pragma unroll
+        for (int p = 0; p < CUDA_RANKS; p++) {
+            leaf[p] = {0, 0};
+            if (p == 0) {
+                leaf[p] = user.load(chunk_start + i);
+            } else if (p < size) {
+                const order_line line =
+                    order_load_plain(tile_slot(plan, launch.own, 0, launch.ranks[p], size, k) +
+                                     (uint64_t)i * CUDA_LINE);
+                leaf[p] = {line.low, line.high};
+            }
+        }
+        const unit<2> result = reduction<D, 0, 2>::reduce(leaf, launch);
+#pragma unroll
+        for (int p = 1; p < CUDA_RANKS; p++)
+            if (p < size)
+                order_store_plain(tile_slot(plan, launch.peers[p], 1, launch.rank, size, k) +
+                                      (uint64_t)i * CUDA_LINE,
+                                  {result.word[0], result.word[1]});
+        user.store(chunk_start + i, result);
+    }
+}
+
+/* One tile of every peer's chunk to the output. */
+template <typename O>
+static __device__ __forceinline__ void tile_write(const cuda_launch &launch, const operation &op,
+                                                  const O &user, const tiling &plan, int size,
+                                                  unsigned k)
+{
+    const uint64_t start = tile_start(plan, k);
+    for (unsigned i = threadIdx.x - CUDA_CLERKS; i < plan.tile && start + i < plan.chunk;
+         i += blockDim.x - CUDA_CLERKS) {
+        order_line line[CUDA_RANKS];
+#pragma unroll
+        for (int p = 1; p < CUDA_RANKS; p++)
+            if (p < size)
+                line[p] =
+                    order_load_plain(tile_slot(plan, launch.own, 1, launch.ranks[p], size, k) +
+                                     (uint64_t)i * CUDA_LINE);
+#pragma unroll
+        for (int p = 1; p < CUDA_RANKS; p++) {
+            const uint64_t at = launch.ranks[p] * plan.chunk + start + i;
+            if (p < size && at < plan.units)
+                user.store(at, {line[p].low, line[p].high});
+        }
+    }
+}
+
+template <typename D>
+static __device__ __forceinline__ void two_shot_tiles(const cuda_launch &launch)
+{
+    const int size = launch.size;
+    const unsigned others = all_others(launch);
+    const operands<D, 2> user(launch);
+    const tiling plan = tiling_of(user.units(), size);
+
+    operation op;
+    operation_begin(launch, op);
+    if (!operation_take_together(launch, op))
+        return;
+    if (is_clerk()) {
+        operation_clerk(launch, op);
+        return;
+    }
+    order_block_arrive(ORDER_ROW);
+    for (unsigned k = 0; k < plan.tiles + 2; k++) {
+        if (k < plan.tiles) {
+            tile_push(launch, user, plan, size, k);
+            tile_tell(launch, op, 0, others, k);
+        }
+        if (k >= 1 && k - 1 < plan.tiles) {
+            if (!tile_hear(launch, op, 0, others, k - 1))
+                return;
+            tile_reduce<D>(launch, op, user, plan, size, k - 1);
+            tile_tell(launch, op, 1, others, k - 1);
+        }
+        if (k >= 2) {
+            if (!tile_hear(launch, op, 1, others, k - 2))
+                return;
+            tile_write(launch, op, user, plan, size, k - 2);
+        }
+    }
+}
+
+#endif

@@ -1,0 +1,51 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * How the kernels that go by tiles cut an operation. Tiles are of units of 16 bytes, whole warps of
+ * them. Compiles as C11 and as CUDA: the host computes grids and the tests check the cut.
+ */
+#ifndef TUTTI_CUDA_TILING_H
+#define TUTTI_CUDA_TILING_H
+
+#include "cuda/kernels/launch.h"
+
+enum {
+    TILING_QUAD = 4,       /* of a hybrid cube mesh */
+    TILING_RING_TURNS = 2, /* of which a ring keeps the messages */
+    /* Of 8 bytes, that a mesh hands on in two hops; what is more goes by tiles. */
+    TILING_MESH_LINES = CUDA_FLAGGED_BYTES / CUDA_HALVES / CUDA_RANKS / CUDA_LINE,
+};
+
+/* Units of a tile, of two_shot_tiles. */
+LAUNCH_FN unsigned tiling_two_shot(int size)
+{
+    return CUDA_TILES_BYTES / CUDA_TILE_BLOCKS / CUDA_TILE_SLOTS / CUDA_LINE / size / 32 * 32;
+}
+
+/* ... of the mesh, a worker's each, where partial results are `wider` times as wide as elements. */
+LAUNCH_FN unsigned tiling_mesh(unsigned workers, int wider)
+{
+    const unsigned most = CUDA_TILES_BYTES / CUDA_TILE_BLOCKS / CUDA_TILE_SLOTS / CUDA_LINE /
+                          (TILING_QUAD - 1 + wider) / 32 * 32;
+    return workers < most ? workers : most;
+}
+
+/* The first plane of a step's lane in a ring: the steps before `turning` hand on partial results,
+ * `wider` planes each, the others results. */
+LAUNCH_FN unsigned tiling_ring_plane(unsigned step, unsigned turning, unsigned wider)
+{
+    return step < turning ? step * wider : turning * wider + (step - turning);
+}
+
+/* ... of the ring, whose messages of a turn have so many planes. */
+LAUNCH_FN unsigned tiling_ring(unsigned planes)
+{
+    return CUDA_TILES_BYTES / CUDA_TILE_BLOCKS / TILING_RING_TURNS / CUDA_LINE / planes / 32 * 32;
+}
+
+/* How many tiles of all of them a block has. */
+LAUNCH_FN unsigned tiling_tiles(uint64_t all, unsigned block, unsigned blocks)
+{
+    return all > block ? (all - block - 1) / blocks + 1 : 0;
+}
+
+#endif

@@ -1,0 +1,226 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Two-shot with full lines, piece by piece, for floats of any size up to what memory holds (other
+ * dtypes take tiles.cuh). A worker serves DEPTH units of each piece of each chunk, the same ones on
+ * every rank. In its turn for piece q it
+ *   1. waits for all sources' lines of q, reduces, pushes the result to all,
+ *   2. pushes its lines of q + 1 to their owners,
+ *   3. waits for the other owners' results of q, and writes them,
+ * so that the link carries q + 1 while the results of q are awaited.
+ *
+ * Lines lie in pipes[q mod 3][hop][source][unit], with one writer (the source's worker) and one
+ * reader (the owner's worker of the same number), who empties a line as soon as it has read it. The
+ * clerk fences what a turn has emptied while the workers are in the next one: a fence waits until
+ * all that the block has pushed has arrived. A line is empty when it is written:
+ *   hop 1, piece q + 1: the pusher had the owner's result of q - 1 in its turn before, which was
+ *     pushed behind the fence for turn q - 2, in which hop 1 of q - 2 was emptied (Z1, Z1a);
+ *   hop 2, piece q: the owner had our line of q, which we pushed in turn q - 1, behind the fence
+ *     for turn q - 2, before which hop 2 of q - 3 was emptied (Z1, Z1a);
+ *   and likewise from one operation to the next, of any geometry: the pipes go on in turn, and
+ *     what an operation's last turn has emptied is behind the kernel's end for the next one.
+ */
+#include "cuda/kernels/lines.cuh"
+#include "cuda/kernels/tiles.cuh"
+
+namespace
+{
+
+/* Registers hold everything at once for up to so many ranks. Kernels of more ranks load in step 2
+ * what step 2 pushes, not before step 1 waits; a thread keeps its own unit in shared memory, which
+ * no other thread reads; and it computes the address of a peer's line where it uses it. */
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1000
+constexpr int EARLY_LEAVES = 3; /* nvcc 13.0 takes more registers there */
+#else
+constexpr int EARLY_LEAVES = 4;
+#endif
+
+/* Where a worker pushes to the p-th peer: its first line of this source in the pipes, and on. */
+template <int LEAVES> struct pushes {
+    const cuda_launch &launch;
+    unsigned char *targets[LEAVES];
+    uint32_t source;
+
+    __device__ __forceinline__ pushes(const cuda_launch &operands, int size, unsigned stride,
+                                      unsigned at, uint64_t &ready)
+        : launch(operands), source(offsetof(cuda_arena, pipes) + operands.rank * stride + at)
+    {
+        ready = source;
+        if (LEAVES <= EARLY_LEAVES)
+            operation_targets<false>(launch, size, offsetof(cuda_arena, pipes), stride, at, targets,
+                                     ready);
+    }
+
+    __device__ __forceinline__ unsigned char *to(int p, uint64_t offset) const
+    {
+        return LEAVES <= EARLY_LEAVES ? targets[p] + offset
+                                      : (unsigned char *)launch.peers[p] + source + offset;
+    }
+
+    /* Units of the others' chunks to their owners. */
+    __device__ __forceinline__ void units(uint64_t offset, unsigned chunks,
+                                          const unit<2> (&u)[LEAVES]) const
+    {
+#pragma unroll
+        for (int p = 1; p < LEAVES; p++)
+            if (chunks >> p & 1)
+                order_store_line(to(p, offset), line_of(u[p]));
+    }
+};
+
+/* Where an operation of so many turns begins; `uses` is the word of the state for the next one. */
+__device__ __forceinline__ unsigned pipes_take(uint64_t *uses, unsigned turns)
+{
+    const unsigned pipe = *uses >> 16 & 0xffff;
+    *uses = (*uses & ~UINT64_C(0xffff0000)) | (uint64_t)((pipe + turns) % CUDA_PIPES) << 16;
+    return pipe;
+}
+
+template <typename D, int SUM_OF, int DEPTH>
+__device__ __forceinline__ void two_shot_pipelined(const cuda_launch &launch)
+{
+    constexpr int LEAVES = SUM_OF ? SUM_OF : CUDA_RANKS;
+    constexpr bool EARLY = LEAVES <= EARLY_LEAVES; /* else DEPTH is 1 */
+    const int size = SUM_OF ? SUM_OF : launch.size;
+    const operands<D, 2> user(launch);
+    const uint64_t units = user.units(), chunk = (units + size - 1) / size;
+    const unsigned most = CUDA_PIPE_BYTES / CUDA_LINE / size / DEPTH;
+    const unsigned width = worker_count() < most ? worker_count() : most;
+    const unsigned piece = width * DEPTH, stride = piece * CUDA_LINE;
+    const unsigned turns = (unsigned)((chunk + piece - 1) / piece);
+
+    operation op;
+    if (is_clerk()) {
+        operation_begin(launch, op);
+        if (!operation_take_together(launch, op))
+            return;
+        pipes_take(&op.uses.high, turns);
+        operation_clerk(launch, op);
+        for (unsigned turn = 0; turn + 1 < turns; turn++) {
+            order_block_sync(ORDER_EMPTIED);
+            order_fence(); /* Z1 */
+            order_block_arrive(ORDER_FENCED);
+        }
+        return;
+    }
+    const unsigned worker = worker_index();
+    uint64_t ready;
+    const pushes<LEAVES> push(launch, size, stride, worker * CUDA_LINE, ready);
+    /* A worker too many has no units, but meets the others at the barriers. */
+    uint64_t at = worker < width ? worker : chunk;
+    /* Of this piece's own chunk in [0], of the next one's others in [p]. */
+    unit<2> u[DEPTH][LEAVES];
+    __shared__ unit<2> kept[EARLY ? 1 : CUDA_WORKERS];
+    unit<2> &own_kept = kept[EARLY ? 0 : threadIdx.x - CUDA_CLERKS];
+    unsigned chunks[DEPTH];
+    const auto load = [&](uint64_t i, unsigned &its_chunks, unit<2>(&its)[LEAVES]) {
+        its_chunks = chunks_of<LEAVES>(launch, user, chunk, size, i);
+        chunks_load(launch, user, chunk, size, its_chunks, i, its);
+    };
+    operation_begin(launch, op, ready);
+#pragma unroll
+    for (int d = 0; d < DEPTH; d++)
+        load(at + d * width, chunks[d], u[d]);
+    if (!operation_take_together(launch, op))
+        return;
+    unsigned pipe = pipes_take(&op.uses.high, 0);
+#pragma unroll
+    for (int d = 0; d < DEPTH; d++)
+        push.units(pipe * 2 * CUDA_PIPE_BYTES + d * width * CUDA_LINE, chunks[d], u[d]);
+    if (!EARLY)
+        own_kept = u[0][0];
+    order_block_arrive(ORDER_ROW);
+
+    const unsigned char *const slots = launch.own->pipes[0][0] + worker * CUDA_LINE;
+    bool well = true;
+    for (unsigned turn = 0; turn < turns; turn++, at += piece) {
+        const unsigned offset = pipe * 2 * CUDA_PIPE_BYTES;
+        pipe = pipe + 1 < CUDA_PIPES ? pipe + 1 : 0;
+        const unsigned next_offset = pipe * 2 * CUDA_PIPE_BYTES;
+        unsigned next[DEPTH];
+        unit<2> result[DEPTH];
+
+        /* 1. */
+#pragma unroll
+        for (int d = 0; d < DEPTH; d++) {
+            const unit<2> own = u[d][0];
+            const unsigned slot = offset + d * width * CUDA_LINE;
+            unit<2> x[LEAVES];
+            if (EARLY)
+                load(at + piece + d * width, next[d], u[d]);
+            if (!(chunks[d] & 1))
+                continue;
+            well = well && lines_await<false>(launch, op, slots + slot, stride, size,
+                                              all_peers(size), {}, x);
+            x[0] = EARLY ? own : own_kept;
+            result[d] = reduction<D, SUM_OF, 2>::reduce(x, launch);
+#pragma unroll
+            for (int p = 1; p < LEAVES; p++)
+                if (p < size)
+                    line_empty((void *)(slots + slot + launch.ranks[p] * stride));
+        }
+        if (turn > 0)
+            order_block_sync(ORDER_FENCED);
+        if (turn + 1 < turns)
+            order_block_arrive(ORDER_EMPTIED);
+#pragma unroll
+        for (int d = 0; d < DEPTH; d++) {
+            const order_line line = line_of(result[d]);
+            if (!(chunks[d] & 1) || !well)
+                continue;
+#pragma unroll
+            for (int p = 1; p < LEAVES; p++)
+                if (p < size)
+                    order_store_line(push.to(p, offset + CUDA_PIPE_BYTES + d * width * CUDA_LINE),
+                                     line);
+            user.store(launch.rank * chunk + at + d * width, result[d]);
+        }
+        /* 2. */
+#pragma unroll
+        for (int d = 0; d < DEPTH; d++) {
+            if (!EARLY)
+                load(at + piece + d * width, next[d], u[d]);
+            if (well)
+                push.units(next_offset + d * width * CUDA_LINE, next[d], u[d]);
+            if (!EARLY)
+                own_kept = u[d][0];
+        }
+        /* 3. */
+#pragma unroll
+        for (int d = 0; d < DEPTH; d++) {
+            const unsigned char *const results =
+                slots + offset + CUDA_PIPE_BYTES + d * width * CUDA_LINE;
+            well = well && chunks_collect<false, LEAVES>(launch, op, user, chunk, results, stride,
+                                                         size, chunks[d], at + d * width);
+#pragma unroll
+            for (int p = 1; p < LEAVES; p++)
+                if (well && chunks[d] >> p & 1)
+                    line_empty((void *)(results + launch.ranks[p] * stride));
+            chunks[d] = next[d];
+        }
+    }
+}
+
+} // namespace
+
+/* Two units a turn where there is but one peer, so that a turn moves as many bytes. */
+#define DEPTH_OF(sum_of) ((sum_of) == 2 ? 2 : 1)
+
+#define KERNEL(name, T, SUM_OF, suffix)                                                            \
+    extern "C" __global__ void BOUNDS two_shot_pipelined_##name##suffix(                           \
+        const __grid_constant__ cuda_launch launch)                                                \
+    {                                                                                              \
+        two_shot_pipelined<dtype_##T, SUM_OF, DEPTH_OF(SUM_OF)>(launch);                           \
+    }
+KERNELS_OF_FLOATS(KERNEL)
+KERNELS_OF_SUMS(KERNEL)
+
+/* Those of floats are for arenas in the host's memory: a line that is emptied there crosses PCIe
+ * once more. */
+#define KERNEL_OF_TILES(name, T, SUM_OF, suffix)                                                   \
+    extern "C" __global__ void BOUNDS two_shot_tiles_##name##suffix(                               \
+        const __grid_constant__ cuda_launch launch)                                                \
+    {                                                                                              \
+        two_shot_tiles<dtype_##T>(launch);                                                         \
+    }
+KERNELS_OF_FLOATS(KERNEL_OF_TILES)
+KERNELS_OF_INTEGERS(KERNEL_OF_TILES)

@@ -1,0 +1,209 @@
+/* SPDX-License-Identifier: MIT */
+/* What becomes of a request: a choice from the plan, a launch. No call of the driver that waits,
+ * allocates or frees. */
+#include "base/error.h"
+#include "base/order.h"
+#include "base/signature.h"
+#include "coll/request.h"
+#include "cuda/runtime/group_internal.h"
+
+#include <stdio.h>
+
+/* A group that has failed or was aborted enqueues nothing more. */
+enum tutti_status cuda_group_check(struct cuda_group *group)
+{
+    if (__builtin_expect(order_load_acquire_u32(&group->host->failed) || /* A4 pairs F4 */
+                             order_load_relaxed_u32(&group->host->aborted) ||
+                             order_load_relaxed_u32(&group->keep->host->failed),
+                         0))
+        return cuda_group_status(group, NULL);
+    return TUTTI_OK;
+}
+
+enum tutti_status cuda_group_enter(struct cuda_group *group, bool *pushed)
+{
+    return cuda_enter(group, pushed);
+}
+
+/* Whether the context is of no use any more: then each call of the driver fails, also one that only
+ * looks. */
+static bool context_is_broken(struct cuda_group *group)
+{
+    const struct cuda_driver *driver = group->driver;
+    CUstreamCaptureMode mode;
+    bool pushed;
+    if (cuda_enter(group, &pushed) != TUTTI_OK)
+        return true;
+    cuda_captures_ignore(driver, &mode);
+    const CUresult result = driver->event_query(group->event);
+    cuda_captures_heed(driver, &mode);
+    cuda_leave(group, pushed);
+    return result != CUDA_SUCCESS && result != CUDA_ERROR_NOT_READY;
+}
+
+enum tutti_status cuda_launch_failed(struct cuda_group *group, enum tutti_status status)
+{
+    char why[300];
+    const struct tutti_fault fault = {
+        .struct_size = sizeof fault,
+        .status = status,
+        .rank = group->launch.rank,
+        .peer = group->launch.rank,
+        .sequence = cuda_group_sequence(group) + 1,
+    };
+    snprintf(why, sizeof why, "%s", tutti_last_error());
+    status = cpu_group_fail(group->host, &fault);
+    if (group->proxy)
+        cpu_group_quit(group->host);
+    return error_set(
+        status,
+        "%s; operation %llu is not enqueued on rank %d, so the communicator has failed "
+        "on all ranks",
+        why, (unsigned long long)fault.sequence, fault.rank);
+}
+
+/* The end of a call that did not succeed. The peers wait for this rank's operation, which in a
+ * broken context never comes. */
+static __attribute__((cold, noinline)) enum tutti_status refused(struct cuda_group *group,
+                                                                 enum tutti_status status)
+{
+    char why[300];
+    if ((status != TUTTI_ERR_CUDA && status != TUTTI_ERR_NO_MEMORY) ||
+        order_load_acquire_u32(&group->host->failed)) /* A4 pairs F4 */
+        return status;
+    snprintf(why, sizeof why, "%s", tutti_last_error());
+    const bool broken = context_is_broken(group);
+    error_set(status, "%s", why);
+    return broken ? cuda_launch_failed(group, status) : status;
+}
+
+void cuda_group_leave(struct cuda_group *group, bool pushed)
+{
+    cuda_leave(group, pushed);
+}
+
+int cuda_group_device(const struct cuda_group *group)
+{
+    return group->device.ordinal;
+}
+
+/* What the template lacks. A time-out that is the communicator's own is left to the page, so that
+ * it is none of the graph's. */
+static struct cuda_launch launch_make(const struct cuda_group *group, const struct request *request)
+{
+    struct cuda_launch launch = group->launch;
+    launch.send = request->send;
+    launch.recv = request->recv;
+    launch.count = request->count;
+    launch.signature = request->signature;
+    launch.scalar = request->scalar;
+    launch.parameter = request->parameter;
+    launch.op = (int32_t)request->op;
+    if (__builtin_expect(request->timeout_ms != group->default_timeout_ms, 0))
+        launch.timeout_ns = cuda_timeout_ns(request->timeout_ms);
+    return launch;
+}
+
+static enum tutti_status barrier_enqueue(struct cuda_group *group, struct cuda_launch *launch,
+                                         const struct request *request, tutti_stream_t stream)
+{
+    return cuda_enqueue(group, stream,
+                        &(struct cuda_task){
+                            .function = group->kernels.barrier,
+                            .blocks = 1,
+                            .threads = CUDA_CLERKS,
+                            .launch = launch,
+                            .request = request,
+                        });
+}
+
+static CUfunction function_of(const struct cuda_group *group, const struct cuda_choice *choice,
+                              const struct request *request, unsigned blocks)
+{
+    const CUfunction *functions = group->kernels.all_reduce[choice->kernel][request->dtype];
+    if (request->op != TUTTI_OP_SUM || !functions[CUDA_SUM])
+        return functions[CUDA_ANY];
+    if (functions[CUDA_SUM_ONCE] && cuda_choice_is_once(choice, group->plan.size, request->send,
+                                                        request->recv, request->bytes, blocks))
+        return functions[CUDA_SUM_ONCE];
+    return functions[CUDA_SUM];
+}
+
+static enum tutti_status all_reduce(struct cuda_group *group, struct request *request,
+                                    tutti_stream_t stream)
+{
+    const struct cuda_choice *choice;
+    const char *reason;
+    enum tutti_status status = cuda_group_check(group);
+    if (status != TUTTI_OK)
+        return status;
+    if (cuda_is_proxied(group) && request->count == 0)
+        return cuda_proxy_enqueue(group, 0, request, stream);
+    struct cuda_launch launch = launch_make(group, request);
+    if (request->count == 0) /* of what nobody has all ranks still are to have come */
+        return barrier_enqueue(group, &launch, request, stream);
+
+    status = cuda_operand_check(group, "send", request->send, request->bytes, stream);
+    if (status == TUTTI_OK && request->recv != request->send)
+        status = cuda_operand_check(group, "recv", request->recv, request->bytes, stream);
+    if (status == TUTTI_OK && cuda_is_proxied(group))
+        return cuda_proxy_enqueue(group, 0, request, stream);
+    if (status == TUTTI_OK)
+        status = cuda_plan_pick(&group->plan, request->algo, request->dtype, request->bytes,
+                                &choice, &reason);
+    if (status != TUTTI_OK)
+        return status;
+    request->signature =
+        signature_set_algo(request->signature, cuda_kernel_algo((enum cuda_kernel)choice->kernel));
+    launch.signature = request->signature;
+    launch.tag = signature_hash(launch.signature ^ launch.parameter) >> 16;
+    const unsigned blocks = cuda_choice_blocks(choice, group->plan.size, request->bytes);
+    struct cuda_task task = {
+        .function = function_of(group, choice, request, blocks),
+        .blocks = blocks,
+        .threads = choice->threads + CUDA_CLERKS,
+        .launch = &launch,
+        .request = request,
+    };
+    return cuda_enqueue(group, stream, &task);
+}
+
+enum tutti_status cuda_all_reduce(struct cuda_group *group, struct request *request,
+                                  tutti_stream_t stream)
+{
+    enum tutti_status status = all_reduce(group, request, stream);
+    return __builtin_expect(status == TUTTI_OK, 1) ? TUTTI_OK : refused(group, status);
+}
+
+static enum tutti_status barrier(struct cuda_group *group, uint64_t subset,
+                                 const struct request *request, tutti_stream_t stream)
+{
+    enum tutti_status status = cuda_group_check(group);
+    if (status != TUTTI_OK)
+        return status;
+    if (cuda_is_proxied(group))
+        return cuda_proxy_enqueue(group, subset, request, stream);
+    struct cuda_launch launch = launch_make(group, request);
+    launch.subset = (uint16_t)subset;
+    return barrier_enqueue(group, &launch, request, stream);
+}
+
+enum tutti_status cuda_barrier(struct cuda_group *group, uint64_t subset,
+                               const struct request *request, tutti_stream_t stream)
+{
+    enum tutti_status status = barrier(group, subset, request, stream);
+    return __builtin_expect(status == TUTTI_OK, 1) ? TUTTI_OK : refused(group, status);
+}
+
+enum tutti_status cuda_algorithm(const struct cuda_group *group, enum tutti_algo asked,
+                                 enum tutti_dtype dtype, size_t bytes, enum tutti_algo *algo,
+                                 const char **reason)
+{
+    const struct cuda_choice *choice;
+    if (cuda_is_proxied(group))
+        return cuda_proxy_algorithm(asked, algo, reason);
+    enum tutti_status status = cuda_plan_pick(&group->plan, asked, dtype, bytes, &choice, reason);
+    if (status == TUTTI_OK)
+        *algo = cuda_kernel_algo((enum cuda_kernel)choice->kernel);
+    return status;
+}

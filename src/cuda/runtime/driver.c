@@ -1,0 +1,191 @@
+/* SPDX-License-Identifier: MIT */
+#include "cuda/runtime/driver.h"
+
+#include "base/error.h"
+#include "base/log.h"
+#include "cuda/runtime/kernels.h"
+#include "ipc/fork.h"
+
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+/* The oldest driver that loads the kernels of this build. */
+#ifndef TUTTI_CUDA_DRIVER_LEAST
+#define TUTTI_CUDA_DRIVER_LEAST CUDA_DRIVER_LEAST
+#endif
+
+/*
+ * Functions are looked up with dlsym() under the names of their symbols, version included
+ * (cuStreamGetCaptureInfo_v3), not with cuGetProcAddress(): such a name is one interface for ever,
+ * and here it comes from the very token that gives the member its type. cuGetProcAddress() would
+ * choose the interface at run time by a version number, which a driver of its own opinion could
+ * answer with another one.
+ */
+static const struct {
+    size_t offset;
+    const char *name;
+} symbols[] = {
+#define SYMBOL_ROW(member, symbol) {offsetof(struct cuda_driver, member), #symbol},
+    CUDA_DRIVER_MAP(SYMBOL_ROW)
+#undef SYMBOL_ROW
+};
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+static struct cuda_driver table; /* constant once `opened` */
+static bool opened;
+static uint32_t opener; /* the epoch of the process that opened it */
+
+static void hold(void)
+{
+    pthread_mutex_lock(&lock);
+}
+
+static void release(void)
+{
+    pthread_mutex_unlock(&lock);
+}
+
+/* A child of fork() must not find the lock in the hands of a thread that it does not have. */
+static void guard_fork(void)
+{
+    (void)pthread_atfork(hold, release, release);
+}
+
+static int version_of(const struct cuda_driver *driver)
+{
+    int version = 0;
+    if (!driver->driver_version || driver->driver_version(&version) != CUDA_SUCCESS)
+        return 0;
+    return version;
+}
+
+static enum tutti_status find_symbols(void *library, const char *file, struct cuda_driver *driver)
+{
+    const char *missing = NULL;
+    for (size_t i = 0; i < sizeof symbols / sizeof *symbols; i++) {
+        void *address = dlsym(library, symbols[i].name);
+        if (!address && !missing)
+            missing = symbols[i].name;
+        *(void **)((char *)driver + symbols[i].offset) = address;
+    }
+    if (!missing)
+        return TUTTI_OK;
+    int version = version_of(driver);
+    return error_set(TUTTI_ERR_DECLINED,
+                     "no CUDA: %s has no %s: the driver, for CUDA %d.%d, is too old; install one "
+                     "for CUDA %d.%d or newer",
+                     file, missing, version / 1000, version % 1000 / 10,
+                     TUTTI_CUDA_DRIVER_LEAST / 1000, TUTTI_CUDA_DRIVER_LEAST % 1000 / 10);
+}
+
+static enum tutti_status version_check(const struct cuda_driver *driver)
+{
+    const int version = version_of(driver);
+    if (version >= TUTTI_CUDA_DRIVER_LEAST)
+        return TUTTI_OK;
+    return error_set(
+        TUTTI_ERR_DECLINED,
+        "no CUDA: the driver, for CUDA %d.%d, cannot load the kernels of this library: "
+        "install a driver for CUDA %d.%d or newer%s",
+        version / 1000, version % 1000 / 10, TUTTI_CUDA_DRIVER_LEAST / 1000,
+        TUTTI_CUDA_DRIVER_LEAST % 1000 / 10,
+        version >= CUDA_DRIVER_LEAST ? ", or build Tutti with -DTUTTI_PTXAS12 (docs/building.md)"
+                                     : "");
+}
+
+static const char *library_file(void)
+{
+    const char *file = getenv("TUTTI_CUDA_LIBRARY");
+    return file && *file ? file : "libcuda.so.1";
+}
+
+bool cuda_driver_in_use(void)
+{
+    void *library = dlopen(library_file(), RTLD_NOW | RTLD_LOCAL | RTLD_NOLOAD);
+    if (library)
+        dlclose(library);
+    return library != NULL;
+}
+
+static enum tutti_status open_library(struct cuda_driver *driver)
+{
+    const char *file = library_file();
+    enum tutti_status status;
+    CUresult result;
+    void *library = dlopen(file, RTLD_NOW | RTLD_LOCAL);
+    if (!library)
+        return error_set(TUTTI_ERR_DECLINED, "no CUDA: %s; is the driver installed?", dlerror());
+    status = find_symbols(library, file, driver);
+    if (status != TUTTI_OK) {
+        dlclose(library);
+        return status;
+    }
+    /* From here on it may have threads: it stays open, failed or not. */
+    result = driver->init(0);
+    if (result != CUDA_SUCCESS) {
+        cuda_check(driver, result, "cuInit");
+        return error_context(TUTTI_ERR_DECLINED, "no CUDA");
+    }
+    status = version_check(driver);
+    return status == TUTTI_OK ? cuda_kernels_check(driver) : status;
+}
+
+enum tutti_status cuda_driver_open(const struct cuda_driver **driver)
+{
+    enum tutti_status status = TUTTI_OK;
+    bool first = false;
+    *driver = NULL;
+    pthread_once(&once, guard_fork);
+    pthread_mutex_lock(&lock);
+    if (!opened) {
+        status = fork_epoch(&opener);
+        if (status == TUTTI_OK)
+            status = open_library(&table);
+        opened = first = status == TUTTI_OK;
+    } else if (fork_detected(opener)) {
+        status = error_set(TUTTI_ERR_DECLINED, "no CUDA: the parent process had opened it before "
+                                               "fork(), which CUDA does not survive; exec(), or "
+                                               "fork earlier");
+    }
+    pthread_mutex_unlock(&lock);
+    /* Not under the lock: fork() takes the log's, too, in an order of its own. */
+    if (first)
+        log_write(TUTTI_LOG_INFO, -1, "libcuda is open: a driver for CUDA %d.%d",
+                  version_of(&table) / 1000, version_of(&table) % 1000 / 10);
+    if (status == TUTTI_OK)
+        *driver = &table;
+    return status;
+}
+
+enum tutti_status cuda_check(const struct cuda_driver *driver, CUresult result, const char *call)
+{
+    const char *name = NULL, *text = NULL;
+    if (result == CUDA_SUCCESS)
+        return TUTTI_OK;
+    if (driver->error_name(result, &name) != CUDA_SUCCESS || !name)
+        name = "unknown error";
+    if (driver->error_string(result, &text) != CUDA_SUCCESS || !text)
+        text = "no description";
+    return error_set(result == CUDA_ERROR_OUT_OF_MEMORY ? TUTTI_ERR_NO_MEMORY : TUTTI_ERR_CUDA,
+                     "%s: %s (%d: %s)", call, name, (int)result, text);
+}
+
+enum tutti_status cuda_launch_block(const struct cuda_driver *driver, CUfunction function,
+                                    unsigned threads, void *launch, CUstream stream)
+{
+    void *parameters[] = {launch};
+    const CUlaunchConfig config = {
+        .gridDimX = 1,
+        .gridDimY = 1,
+        .gridDimZ = 1,
+        .blockDimX = threads,
+        .blockDimY = 1,
+        .blockDimZ = 1,
+        .hStream = stream,
+    };
+    return cuda_check(driver, driver->launch(&config, function, parameters, NULL),
+                      "cuLaunchKernelEx");
+}

@@ -1,0 +1,114 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * libcuda, opened at run time: the one place that knows it by name. A machine without it keeps the
+ * CPU back end.
+ */
+#ifndef TUTTI_CUDA_DRIVER_H
+#define TUTTI_CUDA_DRIVER_H
+
+#include "cuda/runtime/driver_abi.h"
+#include "tutti/tutti.h"
+
+#include <stdbool.h>
+
+enum {
+    CUDA_DRIVER_LEAST = 12040, /* the oldest that has all functions below: 1000 major + 10 minor */
+    CUDA_NVCC_LEAST = 13,      /* of the nvcc that compiles the kernels */
+};
+
+/* X(member, symbol): what the library calls. */
+#define CUDA_DRIVER_MAP(X)                                                                         \
+    X(init, cuInit)                                                                                \
+    X(driver_version, cuDriverGetVersion)                                                          \
+    X(error_name, cuGetErrorName)                                                                  \
+    X(error_string, cuGetErrorString)                                                              \
+    X(device_count, cuDeviceGetCount)                                                              \
+    X(device_get, cuDeviceGet)                                                                     \
+    X(device_attribute, cuDeviceGetAttribute)                                                      \
+    X(device_name, cuDeviceGetName)                                                                \
+    X(device_uuid, cuDeviceGetUuid_v2)                                                             \
+    X(device_pci_bus_id, cuDeviceGetPCIBusId)                                                      \
+    X(device_can_access_peer, cuDeviceCanAccessPeer)                                               \
+    X(device_p2p_attribute, cuDeviceGetP2PAttribute)                                               \
+    X(ctx_current, cuCtxGetCurrent)                                                                \
+    X(ctx_device, cuCtxGetDevice)                                                                  \
+    X(ctx_id, cuCtxGetId)                                                                          \
+    X(primary_retain, cuDevicePrimaryCtxRetain)                                                    \
+    X(primary_release, cuDevicePrimaryCtxRelease_v2)                                               \
+    X(primary_state, cuDevicePrimaryCtxGetState)                                                   \
+    X(ctx_push, cuCtxPushCurrent_v2)                                                               \
+    X(ctx_pop, cuCtxPopCurrent_v2)                                                                 \
+    X(pointer_attributes, cuPointerGetAttributes)                                                  \
+    X(mem_alloc, cuMemAlloc_v2)                                                                    \
+    X(mem_free, cuMemFree_v2)                                                                      \
+    X(mem_granularity, cuMemGetAllocationGranularity)                                              \
+    X(mem_info, cuMemGetInfo_v2)                                                                   \
+    X(mem_create, cuMemCreate)                                                                     \
+    X(mem_release, cuMemRelease)                                                                   \
+    X(mem_export, cuMemExportToShareableHandle)                                                    \
+    X(mem_import, cuMemImportFromShareableHandle)                                                  \
+    X(mem_reserve, cuMemAddressReserve)                                                            \
+    X(mem_unreserve, cuMemAddressFree)                                                             \
+    X(mem_map, cuMemMap)                                                                           \
+    X(mem_unmap, cuMemUnmap)                                                                       \
+    X(mem_set_access, cuMemSetAccess)                                                              \
+    X(mem_host_alloc, cuMemHostAlloc)                                                              \
+    X(mem_host_free, cuMemFreeHost)                                                                \
+    X(mem_host_device_pointer, cuMemHostGetDevicePointer_v2)                                       \
+    X(mem_host_register, cuMemHostRegister_v2)                                                     \
+    X(mem_host_unregister, cuMemHostUnregister)                                                    \
+    X(memset_d8_async, cuMemsetD8Async)                                                            \
+    X(memcpy_async, cuMemcpyAsync)                                                                 \
+    X(memcpy_2d_async, cuMemcpy2DAsync_v2)                                                         \
+    X(library_load, cuLibraryLoadData)                                                             \
+    X(library_kernel, cuLibraryGetKernel)                                                          \
+    X(kernel_function, cuKernelGetFunction)                                                        \
+    X(function_load, cuFuncLoad)                                                                   \
+    X(occupancy, cuOccupancyMaxActiveBlocksPerMultiprocessor)                                      \
+    X(launch, cuLaunchKernelEx)                                                                    \
+    X(stream_create, cuStreamCreateWithPriority)                                                   \
+    X(stream_destroy, cuStreamDestroy_v2)                                                          \
+    X(stream_synchronize, cuStreamSynchronize)                                                     \
+    X(stream_context, cuStreamGetCtx)                                                              \
+    X(stream_wait_event, cuStreamWaitEvent)                                                        \
+    X(stream_write_64, cuStreamWriteValue64_v2)                                                    \
+    X(stream_wait_64, cuStreamWaitValue64_v2)                                                      \
+    X(stream_capture_info, cuStreamGetCaptureInfo_v3)                                              \
+    X(stream_capture_depend, cuStreamUpdateCaptureDependencies_v2)                                 \
+    X(capture_mode_exchange, cuThreadExchangeStreamCaptureMode)                                    \
+    X(event_create, cuEventCreate)                                                                 \
+    X(event_destroy, cuEventDestroy_v2)                                                            \
+    X(event_record, cuEventRecord)                                                                 \
+    X(event_query, cuEventQuery)                                                                   \
+    X(event_synchronize, cuEventSynchronize)                                                       \
+    X(user_object_create, cuUserObjectCreate)                                                      \
+    X(user_object_release, cuUserObjectRelease)                                                    \
+    X(graph_retain_user_object, cuGraphRetainUserObject)
+
+struct cuda_driver {
+#define CUDA_DRIVER_MEMBER(member, symbol) __typeof__(symbol) *member;
+    CUDA_DRIVER_MAP(CUDA_DRIVER_MEMBER)
+#undef CUDA_DRIVER_MEMBER
+};
+
+/*
+ * The functions, once libcuda is open and initialised; opened by the first caller, never closed,
+ * from any thread. TUTTI_CUDA_LIBRARY names another file than libcuda.so.1. Returns DECLINED with
+ * what is missing (no library, no device, a driver too old: named with what it lacks; no kernels in
+ * this build). The child of a fork() after the first success gets DECLINED: CUDA does not survive
+ * one.
+ */
+enum tutti_status cuda_driver_open(const struct cuda_driver **driver);
+
+/* Whether this process has libcuda open, by us or by the program. */
+bool cuda_driver_in_use(void);
+
+/* TUTTI_OK for CUDA_SUCCESS, else CUDA with "call: NAME (text)" as the thread's last error;
+ * CUDA_ERROR_OUT_OF_MEMORY is NO_MEMORY. */
+enum tutti_status cuda_check(const struct cuda_driver *driver, CUresult result, const char *call);
+
+/* Launches one block, of a kernel whose one parameter, copied now, is *launch. Returns CUDA. */
+enum tutti_status cuda_launch_block(const struct cuda_driver *driver, CUfunction function,
+                                    unsigned threads, void *launch, CUstream stream);
+
+#endif

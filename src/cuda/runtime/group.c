@@ -1,0 +1,738 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Opening: every rank makes its arena, empties it and loads its kernels; once all have, arenas are
+ * exchanged as descriptors and mapped. Then each rank reads the peers' headers through the mappings
+ * and pushes a pattern to every peer, which waits for it, so that a link that only claims to work
+ * is found here; if there is one, all ranks begin anew with arenas in the host's memory. Grids are
+ * agreed on: a block that waits for a peer's must have it running, so all are to fit at once on the
+ * least of the devices. A verdict ends each step.
+ */
+#include "base/deadline.h"
+#include "base/error.h"
+#include "base/log.h"
+#include "base/order.h"
+#include "base/point.h"
+#include "cuda/runtime/group_internal.h"
+#include "ipc/channel.h"
+#include "store/verdict.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum {
+    PAGE_BYTES = 9 * 4096,
+    HEADER_AT = PAGE_BYTES - 2048, /* in the page: where copies of arenas' headers start or end */
+    PROBE_MS = 2000,               /* for a pattern to come from a peer that is there */
+    LINGER_MS = 2000               /* for operations to notice that they are to end */
+};
+
+/* How an arena begins. */
+struct header {
+    uint64_t magic;
+    uint32_t version;
+    int32_t rank;
+};
+static_assert(sizeof(struct header) == offsetof(struct cuda_arena, pad), "header");
+
+/* What a rank tells the others once it is ready. */
+struct offer {
+    int32_t fd;                      /* of its arena, for ranks of the same process */
+    uint16_t blocks[CUDA_PLAN_ROWS]; /* that fit at once, within the plan's */
+    uint16_t forced[CUDA_KERNELS];
+};
+
+static bool is_remote(const struct cuda_group *group, int rank)
+{
+    return group->host->remote >> rank & 1;
+}
+
+/* ---- alone ----------------------------------------------------------------------------------- */
+
+static enum tutti_status context_bind(struct cuda_group *group)
+{
+    const struct cuda_driver *driver = group->driver;
+    enum tutti_status status =
+        cuda_check(driver, driver->ctx_current(&group->keep->context), "cuCtxGetCurrent");
+    if (status == TUTTI_OK)
+        status = cuda_check(driver, driver->ctx_id(group->keep->context, &group->keep->context_id),
+                            "cuCtxGetId");
+    if (status == TUTTI_OK)
+        status = cuda_check(driver, driver->stream_create(&group->own, CU_STREAM_NON_BLOCKING, 0),
+                            "cuStreamCreateWithPriority");
+    if (status == TUTTI_OK)
+        status = cuda_check(driver, driver->event_create(&group->event, CU_EVENT_DISABLE_TIMING),
+                            "cuEventCreate");
+    return status;
+}
+
+/* The pinned page: of this rank alone. A trail begins it, for want of the recorder's. */
+static enum tutti_status page_create(struct cuda_group *group)
+{
+    const struct cuda_driver *driver = group->driver;
+    CUdeviceptr address = 0;
+    void *page = NULL;
+    enum tutti_status status =
+        cuda_check(driver, driver->mem_host_alloc(&page, PAGE_BYTES, CU_MEMHOSTALLOC_DEVICEMAP),
+                   "cuMemHostAlloc");
+    if (status != TUTTI_OK)
+        return status;
+    static_assert(sizeof(struct trail) <= HEADER_AT, "both fit");
+    group->keep->page = group->keep->host = page;
+    memset(page, 0, PAGE_BYTES);
+    group->keep->host->timeout_ns = cuda_timeout_ns(group->default_timeout_ms);
+    if (group->keep->host->timeout_ns == UINT64_MAX)
+        group->keep->host->timeout_ns = 0; /* the page's word for never */
+    status = cuda_check(driver, driver->mem_host_device_pointer(&address, page, 0),
+                        "cuMemHostGetDevicePointer");
+    group->launch.host = (struct cuda_host *)(uintptr_t)address;
+    return status;
+}
+
+/* Not on the stack: what is copied may be so later than whoever asked for it waits. */
+static struct header *header_place(struct cuda_group *group)
+{
+    return (struct header *)(void *)((char *)group->keep->page + HEADER_AT);
+}
+
+static size_t arena_bytes(const struct cuda_group *group)
+{
+    return group->staged ? CUDA_STAGED_BYTES : sizeof(struct cuda_arena);
+}
+
+static enum tutti_status fill(struct cuda_group *group, CUdeviceptr from, CUdeviceptr to,
+                              unsigned char value)
+{
+    return cuda_check(group->driver,
+                      group->driver->memset_d8_async(from, value, to - from, group->own),
+                      "cuMemsetD8Async");
+}
+
+/* On the device, all its lines empty. */
+static enum tutti_status arena_on_device(struct cuda_group *group, struct cuda_memory *memory,
+                                         int *fd)
+{
+    enum tutti_status status = cuda_memory_create(group->driver, group->device.ordinal,
+                                                  sizeof(struct cuda_arena), memory, fd);
+    CUdeviceptr lines = memory->base + offsetof(struct cuda_arena, one_shot);
+    if (status == TUTTI_OK)
+        status = fill(group, memory->base, lines, 0);
+    if (status == TUTTI_OK)
+        status = fill(group, lines, memory->base + sizeof(struct cuda_arena), 0xff);
+    return status;
+}
+
+/* The host's memory, which comes zeroed. Control words are of no use to peers: reading them over
+ * PCIe would cost each operation a microsecond. */
+static enum tutti_status arena_on_host(struct cuda_group *group, struct cuda_memory *memory,
+                                       int *fd)
+{
+    struct cuda_memory *control = &group->keep->control;
+    int control_fd = -1;
+    enum tutti_status status =
+        cuda_memory_create_host(group->driver, CUDA_STAGED_BYTES, memory, fd);
+    if (status == TUTTI_OK)
+        status = cuda_memory_create(group->driver, group->device.ordinal,
+                                    sizeof(struct cuda_control), control, &control_fd);
+    if (status == TUTTI_OK)
+        status = fill(group, control->base, control->base + sizeof(struct cuda_control), 0);
+    if (control_fd >= 0)
+        close(control_fd);
+    return status;
+}
+
+/* Peers may push from the moment that they have all verdicts: by then it is empty. */
+static enum tutti_status arena_create(struct cuda_group *group, int64_t deadline, int *fd)
+{
+    const struct cuda_driver *driver = group->driver;
+    struct cuda_memory *memory = &group->keep->arenas[group->launch.rank];
+    struct header *header = header_place(group);
+    *header = (struct header){CUDA_ARENA_MAGIC, CUDA_ARENA_VERSION, group->launch.rank};
+    enum tutti_status status =
+        group->staged ? arena_on_host(group, memory, fd) : arena_on_device(group, memory, fd);
+    if (status == TUTTI_OK)
+        status = cuda_check(driver,
+                            driver->memcpy_async(memory->base, (CUdeviceptr)(uintptr_t)header,
+                                                 sizeof *header, group->own),
+                            "cuMemcpyAsync");
+    /* Also after an error: what came before it is on the stream. */
+    enum tutti_status finished = cuda_own_finish(group, deadline);
+    return status == TUTTI_OK ? finished : status;
+}
+
+static enum tutti_status prepare(struct cuda_group *group, const struct cuda_group_config *config,
+                                 int64_t deadline, int *fd)
+{
+    enum tutti_status status = context_bind(group);
+    if (status == TUTTI_OK)
+        status = page_create(group);
+    if (status == TUTTI_OK)
+        cuda_trail_open(group, config->recorder_fd);
+    if (status == TUTTI_OK)
+        status =
+            cuda_kernels_load(group->driver, group->launch.size, group->staged, &group->kernels);
+    if (status == TUTTI_OK)
+        status = cuda_grids_limit(group, config->halved);
+    if (status == TUTTI_OK)
+        status = arena_create(group, deadline, fd);
+    return status;
+}
+
+/* ---- together -------------------------------------------------------------------------------- */
+
+static void grids_agree(struct cuda_group *group, const struct offer *offers)
+{
+    for (int r = 0; r < group->launch.size; r++) {
+        for (int i = 0; i < group->plan.count; i++)
+            if (offers[r].blocks[i] < group->plan.choices[i].blocks)
+                group->plan.choices[i].blocks = offers[r].blocks[i];
+        for (int k = 0; k < CUDA_KERNELS; k++)
+            if (offers[r].forced[k] < group->plan.forced[k].blocks)
+                group->plan.forced[k].blocks = offers[r].forced[k];
+    }
+}
+
+/* Reads a peer's header through the mapping. */
+static enum tutti_status arena_check(struct cuda_group *group, int peer, int64_t deadline)
+{
+    struct header *header = header_place(group);
+    *header = (struct header){0, 0, -1};
+    enum tutti_status status = cuda_check(
+        group->driver,
+        group->driver->memcpy_async((CUdeviceptr)(uintptr_t)header, group->keep->arenas[peer].base,
+                                    sizeof *header, group->own),
+        "cuMemcpyAsync");
+    if (status == TUTTI_OK)
+        status = cuda_own_finish(group, deadline);
+    if (status != TUTTI_OK)
+        return error_context(status, "device %d reads the arena of rank %d", group->device.ordinal,
+                             peer);
+    if (header->magic != CUDA_ARENA_MAGIC || header->version != CUDA_ARENA_VERSION ||
+        header->rank != peer)
+        return error_set(TUTTI_ERR_DECLINED,
+                         "device %d does not read what rank %d wrote into its arena (magic %llx, "
+                         "version %u, rank %d): the link between the devices does not work",
+                         group->device.ordinal, peer, (unsigned long long)header->magic,
+                         (unsigned)header->version, (int)header->rank);
+    return TUTTI_OK;
+}
+
+/* All peers' at once, the way that kernels will go: each pushes and waits. What does not come has
+ * no number yet, so it fails nothing but this opening. */
+static enum tutti_status links_probe(struct cuda_group *group, int64_t deadline)
+{
+    struct cuda_launch launch = group->launch;
+    int64_t limit_ms = deadline_left_ms(deadline);
+    struct tutti_fault fault = {.struct_size = sizeof fault};
+    launch.timeout_ns = cuda_timeout_ns(limit_ms < PROBE_MS ? limit_ms : PROBE_MS);
+    enum tutti_status status = cuda_launch_block(group->driver, group->kernels.probe,
+                                                 CUDA_PROBE_THREADS, &launch, group->own);
+    if (status == TUTTI_OK)
+        status = cuda_own_finish(group, deadline);
+    if (status != TUTTI_OK) {
+        cuda_stop(group, status, launch.rank); /* the watcher does not run yet */
+        return error_context(status, "device %d pushes to its peers", group->device.ordinal);
+    }
+    if (cuda_fault_read(group, &fault))
+        return error_set(TUTTI_ERR_DECLINED,
+                         "device %d did not receive within %lld ms what rank %d's device pushed to "
+                         "it: the link between the devices does not work",
+                         group->device.ordinal, (long long)(launch.timeout_ns / 1000000),
+                         fault.peer);
+    return TUTTI_OK;
+}
+
+static enum tutti_status arena_map(struct cuda_group *group, int rank, int fd, int64_t deadline)
+{
+    struct cuda_memory *memory = &group->keep->arenas[rank];
+    enum tutti_status status =
+        group->staged ? cuda_memory_map_host(group->driver, fd, CUDA_STAGED_BYTES, memory)
+                      : cuda_memory_map(group->driver, group->device.ordinal, fd,
+                                        sizeof(struct cuda_arena), memory);
+    if (status == TUTTI_OK)
+        return arena_check(group, rank, deadline);
+    /* The host's memory is in reach of all. */
+    bool unreachable = status == TUTTI_ERR_CUDA && !group->staged;
+    return error_context(unreachable ? TUTTI_ERR_DECLINED : status, "arena of rank %d", rank);
+}
+
+static enum tutti_status arenas_map(struct cuda_group *group, const struct offer *offers,
+                                    const int *fds, int64_t deadline)
+{
+    struct cuda_launch *launch = &group->launch;
+    enum tutti_status status = TUTTI_OK;
+    for (int r = 0; r < launch->size && status == TUTTI_OK; r++)
+        if (r != launch->rank)
+            status = arena_map(group, r, is_remote(group, r) ? fds[r] : offers[r].fd, deadline);
+    for (int r = 0; r < launch->size; r++)
+        launch->arenas[r] = (struct cuda_arena *)(uintptr_t)group->keep->arenas[r].base;
+    for (int p = 0; p < launch->size; p++)
+        launch->peers[p] = launch->arenas[launch->ranks[p]];
+    launch->own = launch->arenas[launch->rank];
+    launch->control = group->staged ? (struct cuda_control *)(uintptr_t)group->keep->control.base
+                                    : &launch->own->control;
+    return status;
+}
+
+static enum tutti_status join(struct cuda_group *group, const struct cuda_group_config *config,
+                              int own_fd, int64_t deadline, int *fds)
+{
+    struct offer own = {.fd = own_fd}, all[CUDA_RANKS];
+    for (int i = 0; i < group->plan.count; i++)
+        own.blocks[i] = group->plan.choices[i].blocks;
+    for (int k = 0; k < CUDA_KERNELS; k++)
+        own.forced[k] = group->plan.forced[k].blocks;
+    enum tutti_status status = tutti_store_all_gather(config->exchanger, &own, sizeof own, all,
+                                                      deadline_timeout_ms(deadline));
+    if (status != TUTTI_OK)
+        return status;
+    grids_agree(group, all);
+    if (config->remote)
+        status =
+            channel_all_gather_fds(group->host->channel, own_fd, fds, deadline_left_ms(deadline));
+    POINT("cuda.handles");
+    return status == TUTTI_OK ? arenas_map(group, all, fds, deadline) : status;
+}
+
+static enum tutti_status begin(struct cuda_group *group, int64_t deadline)
+{
+    enum tutti_status status = links_probe(group, deadline);
+    if (status != TUTTI_OK)
+        return status;
+    cuda_trail_begin(group);
+    status = cuda_watch_start(group);
+    if (status == TUTTI_OK)
+        cuda_residents_add(group, 1);
+    return status;
+}
+
+/* See launch.h. */
+static void ranks_order(const struct cuda_group_config *config, struct cuda_launch *launch)
+{
+    int own = 0;
+    while (config->order[own] != config->rank)
+        own++;
+    bool power_of_two = (config->size & (config->size - 1)) == 0;
+    for (int leaf = 0; leaf < config->size; leaf++)
+        launch->ranks[power_of_two ? own ^ leaf : launch_leaf(leaf, own)] =
+            (uint8_t)config->order[leaf];
+    launch->place = power_of_two ? 0 : own;
+}
+
+/* How the rank takes part in the algorithms for few links. */
+static void links_place(const struct cuda_group_config *config, struct cuda_launch *launch)
+{
+    const struct cpu_group *host = config->host;
+    const struct topology_ring *ring = &config->ring;
+    launch->mesh.partner = (uint8_t)host->mesh.partner;
+    for (int p = 0; p < 4 && p < launch->size; p++)
+        for (int quarter = 0; quarter < 4; quarter++)
+            if (host->mesh.owners[quarter] == launch->ranks[p])
+                launch->mesh.quarters[p] = (uint8_t)quarter;
+    launch->ring =
+        (struct cuda_ring){(uint8_t)ring->position, (uint8_t)ring->before, (uint8_t)ring->after};
+}
+
+/* Who has this rank's device. */
+static void devices_count(struct cuda_group *group, const struct cuda_group_config *config)
+{
+    uint64_t threads = 0;
+    for (int r = 0; r < config->size; r++) {
+        if (memcmp(config->devices[r].uuid, group->device.uuid, CUDA_UUID_BYTES) != 0)
+            continue;
+        group->sharing++;
+        threads |= ~config->remote & UINT64_C(1) << r;
+    }
+    if (group->sharing > 1 && config->place != CUDA_PLACE_PROXY)
+        group->mates = threads;
+}
+
+static enum tutti_status group_make(const struct cuda_group_config *config,
+                                    struct cuda_group **group)
+{
+    struct cuda_group *made = calloc(1, sizeof *made);
+    struct cuda_keep *keep = calloc(1, sizeof *keep);
+    *group = NULL;
+    if (!made || !keep) {
+        free(made);
+        free(keep);
+        return error_set(TUTTI_ERR_NO_MEMORY, "no memory for %zu bytes",
+                         sizeof *made + sizeof *keep);
+    }
+    enum tutti_status status = cuda_driver_open(&made->driver);
+    if (status != TUTTI_OK) {
+        free(made);
+        free(keep);
+        return status;
+    }
+    keep->driver = made->driver;
+    made->keep = keep;
+    made->host = config->host;
+    made->device = config->devices[config->rank];
+    made->default_timeout_ms = config->default_timeout_ms;
+    made->by_links = config->by_links;
+    made->interrupt = config->interrupt;
+    made->staged = config->place == CUDA_PLACE_HOST;
+    if (made->staged || config->place == CUDA_PLACE_PROXY)
+        snprintf(made->why, sizeof made->why, "%s", config->why);
+    devices_count(made, config);
+    made->launch.rank = config->rank;
+    made->launch.size = config->size;
+    made->launch.marked = config->marked;
+    ranks_order(config, &made->launch);
+    links_place(config, &made->launch);
+    made->attribute = (CUlaunchAttribute){
+        .id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
+        .value = {.programmaticStreamSerializationAllowed = 1},
+    };
+    made->programmatic =
+        config->programmatic == TUTTI_PROGRAMMATIC_ON ||
+        (config->programmatic == TUTTI_PROGRAMMATIC_AUTO && made->device.major >= 9);
+    *group = made;
+    return TUTTI_OK;
+}
+
+/* All devices take the rows of the least of them. */
+static void plan_choose(struct cuda_group *group, const struct cuda_group_config *config)
+{
+    const struct cuda_device *least = &config->devices[0];
+    for (int r = 1; r < config->size; r++) {
+        const struct cuda_device *device = &config->devices[r];
+        if (10 * device->major + device->minor < 10 * least->major + least->minor)
+            least = device;
+    }
+    cuda_plan_make(config->table, least->major, least->minor, config->size, group->staged,
+                   &group->plan);
+}
+
+void cuda_captures_ignore(const struct cuda_driver *driver, CUstreamCaptureMode *mode)
+{
+    *mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+    if (driver->capture_mode_exchange(mode) != CUDA_SUCCESS)
+        *mode = CU_STREAM_CAPTURE_MODE_GLOBAL; /* every thread's at first */
+}
+
+void cuda_captures_heed(const struct cuda_driver *driver, CUstreamCaptureMode *mode)
+{
+    driver->capture_mode_exchange(mode);
+}
+
+/* No arenas, kernels or grids: all that ranks share is their hosts'. */
+static enum tutti_status open_proxy(struct cuda_group *group,
+                                    const struct cuda_group_config *config,
+                                    enum tutti_status status, int64_t deadline)
+{
+    if (status == TUTTI_OK)
+        status = context_bind(group);
+    if (status == TUTTI_OK)
+        status = page_create(group);
+    if (status == TUTTI_OK)
+        status = cuda_proxy_open(group, config->one_shot_bytes);
+    return verdict_exchange(config->exchanger, status, deadline_timeout_ms(deadline));
+}
+
+static enum tutti_status open_in(struct cuda_group *group, const struct cuda_group_config *config,
+                                 enum tutti_status status, int64_t deadline)
+{
+    int own_fd = -1, fds[TUTTI_MAX_RANKS];
+    if (config->place == CUDA_PLACE_PROXY)
+        return open_proxy(group, config, status, deadline);
+    memset(fds, -1, sizeof fds);
+    if (status == TUTTI_OK) {
+        plan_choose(group, config);
+        status = prepare(group, config, deadline, &own_fd);
+    }
+    POINT("cuda.prepared");
+    status = verdict_exchange(config->exchanger, status, deadline_timeout_ms(deadline));
+    if (status == TUTTI_OK)
+        status = verdict_exchange(config->exchanger, join(group, config, own_fd, deadline, fds),
+                                  deadline_timeout_ms(deadline));
+    POINT("cuda.joined");
+    if (status == TUTTI_OK)
+        status = verdict_exchange(config->exchanger, begin(group, deadline),
+                                  deadline_timeout_ms(deadline));
+    if (own_fd >= 0)
+        close(own_fd);
+    for (int r = 0; r < config->size; r++)
+        if (fds[r] >= 0)
+            close(fds[r]);
+    return status;
+}
+
+static enum tutti_status open_at(const struct cuda_group_config *config, int64_t deadline,
+                                 struct cuda_group **group)
+{
+    CUstreamCaptureMode mode;
+    enum tutti_status status = group_make(config, group);
+    if (status != TUTTI_OK) /* the others hear of it */
+        return open_in(NULL, config, status, deadline);
+    const struct cuda_driver *driver = (*group)->driver;
+    cuda_keep_sweep();
+    cuda_captures_ignore(driver, &mode);
+    status = open_in(*group, config, status, deadline);
+    cuda_captures_heed(driver, &mode);
+    (*group)->interrupt = NULL;
+    if (status != TUTTI_OK) {
+        cuda_group_close(*group, NULL);
+        *group = NULL;
+    }
+    return status;
+}
+
+/* [out] only: that is all that is wrong, on any rank: some have failed with another's error.
+ * Returns how asking them went. */
+static enum tutti_status links_only(const struct cuda_group_config *config,
+                                    enum tutti_status status, int64_t deadline, bool *only)
+{
+    int32_t own = (int32_t)status, all[TUTTI_MAX_RANKS];
+    enum tutti_status asked = tutti_store_all_gather(config->exchanger, &own, sizeof own, all,
+                                                     deadline_timeout_ms(deadline));
+    *only = asked == TUTTI_OK;
+    for (int r = 0; *only && r < config->size; r++)
+        *only = all[r] == TUTTI_ERR_DECLINED;
+    return asked;
+}
+
+enum tutti_status cuda_group_open(const struct cuda_group_config *config, struct cuda_group **group)
+{
+    char why[sizeof((*group)->why)];
+    struct cuda_group_config staged = *config;
+    bool only;
+    int64_t deadline = deadline_after(config->timeout_ms);
+    enum tutti_status status = open_at(config, deadline, group);
+    /* Whose time is over asks nobody: who comes late would take the question for another one. */
+    if (status == TUTTI_OK || config->place != CUDA_PLACE_FOUND || status == TUTTI_ERR_TIMEOUT)
+        return status;
+    snprintf(why, sizeof why, "%s", tutti_last_error());
+    enum tutti_status asked = links_only(config, status, deadline, &only);
+    if (asked != TUTTI_OK && status == TUTTI_ERR_DECLINED)
+        return asked; /* and is why nothing came from it */
+    if (!only)
+        return error_set(status, "%s", why);
+    log_write(TUTTI_LOG_WARN, config->rank,
+              "the devices do not reach each other, so all goes through the host's memory: %s",
+              why);
+    staged.place = CUDA_PLACE_HOST;
+    staged.why = why;
+    return open_at(&staged, deadline, group);
+}
+
+/* ---- end ------------------------------------------------------------------------------------- */
+
+/* Ends what still runs after cuda_flush(), which returned `flushed`; false if it may run on. */
+static bool halt(struct cuda_group *group, enum tutti_status flushed)
+{
+    if (group->enqueued && !group->recorded)
+        return false;
+    if (flushed != TUTTI_ERR_TIMEOUT)
+        return true;
+    cuda_stop(group, TUTTI_ERR_ABORTED, group->launch.rank);
+    cuda_proxy_stop(group->proxy);
+    return cuda_event_wait(group, deadline_after(LINGER_MS)) != TUTTI_ERR_TIMEOUT;
+}
+
+/* Has every launch of ours from now on return at once, and puts the event behind this. */
+static void poison(struct cuda_group *group)
+{
+    const struct cuda_driver *driver = group->driver;
+    CUdeviceptr control = (CUdeviceptr)(uintptr_t)group->launch.control;
+    cuda_stop(group, TUTTI_ERR_ABORTED, group->launch.rank);
+    if (control) {
+        /* Rows whole: of those of a communicator that has failed nothing else is read. */
+        driver->memset_d8_async(control + offsetof(struct cuda_control, rows), 1,
+                                sizeof(((struct cuda_control *)0)->rows), group->own);
+        driver->memset_d8_async(control + offsetof(struct cuda_control, failed), 1,
+                                sizeof(uint32_t), group->own);
+    }
+    if (group->enqueued)
+        driver->stream_wait_event(group->own, group->event, 0);
+    driver->event_record(group->event, group->own);
+    cuda_event_wait(group, deadline_after(CUDA_GRACE_MS));
+}
+
+/* How the group ends. Peers are not told: what the end itself has done to operations under way is
+ * nothing of theirs. */
+static void last_words(const struct cuda_group *group, bool idle, struct tutti_fault *fault)
+{
+    const struct cpu_group *host = group->host;
+    if (order_load_acquire_u32(&host->failed)) /* A4 pairs F4 */
+        *fault = host->fault;
+    else if (!cuda_fault_read(group, fault) &&
+             (!idle || order_load_relaxed_u32(&group->stopping) || /* relaxed: by this thread */
+              order_load_relaxed_u32(&host->aborted)))
+        *fault = (struct tutti_fault){.struct_size = sizeof *fault,
+                                      .status = TUTTI_ERR_ABORTED,
+                                      .rank = group->launch.rank,
+                                      .peer = group->launch.rank,
+                                      .sequence = order_load_relaxed_u64(&host->sequence)};
+}
+
+/* Copies some of this rank's control words to the page, whence they are read. */
+static enum tutti_status control_fetch(struct cuda_group *group, size_t offset, size_t bytes,
+                                       const void **words)
+{
+    void *place = header_place(group);
+    CUdeviceptr control = (CUdeviceptr)(uintptr_t)group->launch.control;
+    *words = place;
+    enum tutti_status status =
+        cuda_check(group->driver,
+                   group->driver->memcpy_async((CUdeviceptr)(uintptr_t)place, control + offset,
+                                               bytes, group->own),
+                   "cuMemcpyAsync");
+    return status == TUTTI_OK ? cuda_own_finish(group, deadline_after(LINGER_MS)) : status;
+}
+
+/* The operation that the device has begun last: the first of its blocks to fail stops the others,
+ * some of which may not have taken their rows yet. */
+static enum tutti_status begun_read(struct cuda_group *group, uint64_t *begun)
+{
+    enum { ROWS = (PAGE_BYTES - HEADER_AT) / sizeof(struct cuda_row) };
+    static_assert(CUDA_BLOCKS % ROWS == 0, "whole copies");
+    *begun = 0;
+    for (int first = 0; first < CUDA_BLOCKS; first += ROWS) {
+        const void *words;
+        size_t offset =
+            offsetof(struct cuda_control, rows) + (size_t)first * sizeof(struct cuda_row);
+        enum tutti_status status =
+            control_fetch(group, offset, ROWS * sizeof(struct cuda_row), &words);
+        if (status != TUTTI_OK)
+            return status;
+        for (int i = 0; i < ROWS; i++) {
+            uint64_t sequence = ((const struct cuda_row *)words)[i].sequence;
+            *begun = sequence > *begun ? sequence : *begun;
+        }
+    }
+    return TUTTI_OK;
+}
+
+static enum tutti_status completed_read(struct cuda_group *group, uint64_t *completed)
+{
+    struct tutti_fault fault;
+    const void *failed;
+    uint64_t begun;
+    if (cuda_is_proxied(group)) {
+        *completed = cuda_proxy_completed(group->proxy);
+        return TUTTI_OK;
+    }
+    enum tutti_status status = begun_read(group, &begun);
+    if (status == TUTTI_OK)
+        status =
+            control_fetch(group, offsetof(struct cuda_control, failed), sizeof(uint32_t), &failed);
+    if (status != TUTTI_OK)
+        return status;
+    *completed = begun;
+    if (cuda_fault_read(group, &fault)) /* in a subset's barrier it has no number */
+        *completed = fault.sequence ? fault.sequence - 1 : begun;
+    else if (*(const uint32_t *)failed && begun)
+        *completed = begun - 1;
+    return TUTTI_OK;
+}
+
+enum tutti_status cuda_group_retire(struct cuda_group *group, uint64_t *completed)
+{
+    CUstreamCaptureMode mode;
+    bool pushed;
+    enum tutti_status status = cuda_enter(group, &pushed);
+    if (status != TUTTI_OK)
+        return status;
+    cuda_captures_ignore(group->driver, &mode);
+    if (halt(group, cuda_flush(group, deadline_after(CUDA_GRACE_MS))))
+        status = completed_read(group, completed);
+    else
+        status = error_set(TUTTI_ERR_TIMEOUT,
+                           "device %d does not end the operations of the old communicator: "
+                           "synchronize the stream of the last one, which must not be in capture",
+                           group->device.ordinal);
+    cuda_captures_heed(group->driver, &mode);
+    cuda_leave(group, pushed);
+    return status;
+}
+
+void cuda_group_bury(struct cuda_group *group)
+{
+    CUstreamCaptureMode mode;
+    bool pushed;
+    if (cuda_enter(group, &pushed) != TUTTI_OK)
+        return;
+    cuda_captures_ignore(group->driver, &mode);
+    poison(group);
+    cuda_captures_heed(group->driver, &mode);
+    cuda_leave(group, pushed);
+}
+
+/* In the context. Ends what runs; true if the last operation may run on, and nobody knows until
+ * when. */
+static bool wind_up(struct cuda_group *group, struct tutti_fault *fault)
+{
+    const struct cuda_driver *driver = group->driver;
+    bool stuck = false;
+    enum tutti_status flushed = TUTTI_OK;
+    if (group->event) /* the watcher still carries what ends the wait */
+        flushed = cuda_flush(group, deadline_after(group->default_timeout_ms));
+    cuda_watch_stop(group);
+    if (group->event) {
+        bool idle = halt(group, flushed);
+        cuda_proxy_stop(group->proxy);
+        stuck = group->enqueued && !group->recorded;
+        if (fault)
+            last_words(group, idle, fault);
+        if (!idle || group->keep->object)
+            poison(group);
+    }
+    if (stuck)
+        log_write(TUTTI_LOG_WARN, group->launch.rank,
+                  "the stream of the last operation is gone or captured: %zu bytes of memory are "
+                  "not freed, for it may still run",
+                  arena_bytes(group));
+    if (group->own)
+        driver->stream_destroy(group->own);
+    return stuck;
+}
+
+void cuda_group_close(struct cuda_group *group, struct tutti_fault *fault)
+{
+    CUstreamCaptureMode mode;
+    bool pushed, stuck = false;
+    if (!group)
+        return;
+    /* In another context the calls would be about things that are not ours. */
+    const bool lives = cuda_keep_lives(group->keep) && cuda_enter(group, &pushed) == TUTTI_OK;
+    if (lives) {
+        cuda_captures_ignore(group->driver, &mode);
+        stuck = wind_up(group, fault);
+    } else {
+        cuda_watch_stop(group);
+        cuda_proxy_stop(group->proxy);
+        if (fault)
+            last_words(group, !group->enqueued, fault);
+    }
+    if (group->resident)
+        cuda_residents_add(group, -1);
+    cuda_keep_release(group->keep, lives ? group->event : NULL, stuck);
+    if (lives) {
+        cuda_captures_heed(group->driver, &mode);
+        cuda_leave(group, pushed);
+    }
+    cuda_proxy_free(group->proxy);
+    free(group);
+}
+
+uint64_t cuda_group_sequence(const struct cuda_group *group)
+{
+    return group->proxy ? cuda_proxy_enqueued(group->proxy) : group->host->sequence;
+}
+
+bool cuda_group_is_staged(const struct cuda_group *group)
+{
+    return group->staged || cuda_is_proxied(group);
+}
+
+void cuda_group_forget(struct cuda_group *group)
+{
+    if (!group)
+        return;
+    cuda_proxy_free(group->proxy);
+    free(group->keep);
+    free(group);
+}

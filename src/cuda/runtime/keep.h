@@ -1,0 +1,56 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * What kernels of a communicator, or of a symmetric allocation, touch: device memory, the pinned
+ * page. Captured graphs may be replayed after their owner is gone, so each graph that captures an
+ * operation holds this through a CUDA user object, and it is freed when the last of them is gone
+ * and nothing runs.
+ *
+ * The user object's destructor may call no CUDA function, and may run in any thread. So it only
+ * says that it ran, and what is due is freed by the next opening or closing of a communicator or of
+ * an allocation.
+ */
+#ifndef TUTTI_CUDA_KEEP_H
+#define TUTTI_CUDA_KEEP_H
+
+#include "cuda/kernels/symm_launch.h"
+#include "cuda/runtime/arena.h"
+#include "cuda/runtime/driver.h"
+#include "cuda/runtime/memory.h"
+#include "cuda/staging/proxy.h"
+
+struct cuda_keep {
+    const struct cuda_driver *driver;
+    CUcontext context;
+    unsigned long long context_id; /* handles of contexts may be used again; 0: nobody asked */
+    struct cuda_memory arenas[CUDA_RANKS]; /* or the segments of an allocation */
+    struct cuda_memory control;            /* where arenas are the host's memory */
+    void *page;                            /* pinned, of a communicator */
+    struct cuda_host *host;                /* in it, or in `recorder` */
+    struct cuda_memory recorder;           /* into which kernels write, of a communicator */
+    struct cuda_symm_page *symm_page;      /* pinned, of an allocation */
+    struct cuda_proxy_page *proxy_page;    /* pinned, where a host thread stages */
+
+    /* May be NULL, both. */
+    bool (*idle)(void *owner); /* whether nothing runs; asked in the context, does not wait long */
+    /* Frees the owner before the rest; in the context if that still lives. */
+    void (*end)(void *owner, bool lives);
+    void *owner;
+
+    CUuserObject object; /* NULL until an operation is captured */
+    uint32_t graphless;  /* its destructor has run: release K2 pairs K2a */
+    CUevent pending;     /* behind operations that may still run; NULL if none can */
+    bool stuck;          /* nobody knows what still runs: never freed */
+    struct cuda_keep *next;
+};
+
+/* Whether its context is still there: the program may have destroyed it, or reset its device. */
+bool cuda_keep_lives(const struct cuda_keep *keep);
+/* Makes it hold `graph`'s replays. Within a capture. */
+enum tutti_status cuda_keep_retain(struct cuda_keep *keep, CUgraph graph);
+/* Gives up the owner's hold; `pending`, which it takes, is behind its last operation. Within the
+ * context, if that lives. Frees at once what can be. Takes NULL. */
+void cuda_keep_release(struct cuda_keep *keep, CUevent pending, bool stuck);
+/* Frees what is due. */
+void cuda_keep_sweep(void);
+
+#endif

@@ -1,0 +1,244 @@
+/* SPDX-License-Identifier: MIT */
+#include "cuda/runtime/kernels.h"
+
+#include "base/error.h"
+#include "base/numeric.h"
+#include "base/order.h"
+#include "cuda/runtime/table.h"
+
+#include <pthread.h>
+#include <stdio.h>
+
+enum {
+    NAME_BYTES = 64,
+    BARRIER_ROW = CUDA_KERNELS, /* behind those of CUDA_KERNEL_MAP */
+    SYMM_ROW,
+    GATE_ROW,
+    ROWS,
+};
+
+/* One a fatbin, for the whole process and for good, loaded by the first who needs it. */
+static struct library {
+    CUlibrary handle;  /* under the lock until: */
+    uint32_t is_there; /* release K7 */
+} libraries[ROWS];
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+
+/* fatbins.S */
+#define DECLARE_FATBIN(NAME, name, text) extern const unsigned char cuda_fatbin_##name[];
+CUDA_KERNEL_MAP(DECLARE_FATBIN)
+DECLARE_FATBIN(, barrier, )
+DECLARE_FATBIN(, symm, )
+DECLARE_FATBIN(, gate, )
+#undef DECLARE_FATBIN
+
+static const struct {
+    const char *name;
+    const unsigned char *fatbin;
+} kernel_rows[ROWS] = {
+#define KERNEL_ROW(NAME, name, text) [CUDA_##NAME] = {#name, cuda_fatbin_##name},
+    CUDA_KERNEL_MAP(KERNEL_ROW)
+#undef KERNEL_ROW
+        [BARRIER_ROW] = {"barrier", cuda_fatbin_barrier},
+    [SYMM_ROW] = {"symm", cuda_fatbin_symm},
+    [GATE_ROW] = {"gate", cuda_fatbin_gate},
+};
+
+static const char *const dtype_names[TUTTI_DTYPE_COUNT] = {
+#define DTYPE_NAME(name, value, size, text) [value] = text,
+    TUTTI_DTYPE_MAP(DTYPE_NAME)
+#undef DTYPE_NAME
+};
+
+static bool is_float(enum tutti_dtype dtype)
+{
+    static const bool floats[TUTTI_DTYPE_COUNT] = {
+#define FLOAT_ROW(dtype, T, element, A, type) [TUTTI_##dtype] = true,
+        NUMERIC_FLOAT_MAP(FLOAT_ROW)
+#undef FLOAT_ROW
+    };
+    return floats[dtype];
+}
+
+static bool goes_by_tiles(enum cuda_kernel kernel, bool staged, enum tutti_dtype dtype)
+{
+    return kernel == CUDA_TWO_SHOT_PIPELINED && (staged || !is_float(dtype));
+}
+
+static bool kernel_exists(enum cuda_kernel kernel, int size, bool staged, enum tutti_dtype dtype,
+                          enum cuda_form form)
+{
+    if (cuda_kernel_has_lines(kernel) && (staged || !is_float(dtype)))
+        return false;
+    if (form == CUDA_ANY)
+        return true;
+    if ((int)kernel >= CUDA_TABLE_KERNELS || goes_by_tiles(kernel, staged, dtype) ||
+        (form == CUDA_SUM_ONCE && kernel == CUDA_TWO_SHOT_PIPELINED))
+        return false;
+    return (size <= 4 || size == 8) &&
+           (dtype == TUTTI_FLOAT32 || dtype == TUTTI_FLOAT16 || dtype == TUTTI_BFLOAT16);
+}
+
+static CUresult fatbin_load(const struct cuda_driver *driver, int row, CUlibrary *library)
+{
+    CUlibraryOption options[] = {CU_LIBRARY_BINARY_IS_PRESERVED}; /* no copy is needed */
+    void *values[] = {(void *)(uintptr_t) true};
+    return driver->library_load(library, kernel_rows[row].fatbin, NULL, NULL, 0, options, values,
+                                1);
+}
+
+enum tutti_status cuda_kernels_check(const struct cuda_driver *driver)
+{
+    static const char why[] = TUTTI_CUDA_WHY_TEXT;
+    static CUlibrary library;
+    CUkernel kernel;
+    CUresult result = CUDA_SUCCESS;
+    if (!*why)
+        return TUTTI_OK;
+    /* libcuda loads any bytes. It reads them when a kernel is looked up. */
+    if (!library)
+        result = fatbin_load(driver, BARRIER_ROW, &library);
+    if (result == CUDA_SUCCESS)
+        result = driver->library_kernel(&kernel, library, "barrier");
+    if (result == CUDA_SUCCESS)
+        return TUTTI_OK;
+    return error_set(TUTTI_ERR_DECLINED,
+                     "no CUDA: this library was built without CUDA kernels, since %s: install nvcc "
+                     "of CUDA %d, or have `make deps CUDA=1` fetch it, and build Tutti again with "
+                     "-DTUTTI_CUDA=ON",
+                     why, CUDA_NVCC_LEAST);
+}
+
+/* Says which device no fatbin serves. */
+static enum tutti_status refuse_device(const struct cuda_driver *driver, const char *name)
+{
+    CUdevice device = -1;
+    int major = 0, minor = 0;
+    if (driver->ctx_device(&device) == CUDA_SUCCESS) {
+        driver->device_attribute(&major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, device);
+        driver->device_attribute(&minor, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, device);
+    }
+    return error_context(TUTTI_ERR_CUDA,
+                         "no kernel \"%s\" for device %d of compute capability %d.%d; this library "
+                         "has those for " TUTTI_CUDA_ARCHS_TEXT ", compiled by nvcc of CUDA %d or "
+                         "newer",
+                         name, device, major, minor, CUDA_NVCC_LEAST);
+}
+
+static enum tutti_status kernel_check(const struct cuda_driver *driver, CUresult result,
+                                      const char *call, const char *name)
+{
+    if (result == CUDA_ERROR_NO_BINARY_FOR_GPU || result == CUDA_ERROR_UNSUPPORTED_PTX_VERSION) {
+        cuda_check(driver, result, call);
+        return refuse_device(driver, name);
+    }
+    enum tutti_status status = cuda_check(driver, result, call);
+    return status == TUTTI_OK ? TUTTI_OK : error_context(status, "kernel \"%s\"", name);
+}
+
+/* Under the lock. */
+static CUresult library_load(const struct cuda_driver *driver, int row)
+{
+    CUlibrary loaded = NULL;
+    CUresult result = fatbin_load(driver, row, &loaded);
+    if (result == CUDA_SUCCESS) {
+        libraries[row].handle = loaded;
+        order_store_release_u32(&libraries[row].is_there, 1); /* K7 pairs K7a */
+    }
+    return result;
+}
+
+static enum tutti_status library_open(const struct cuda_driver *driver, int row, CUlibrary *library)
+{
+    struct library *its = &libraries[row];
+    if (!order_load_acquire_u32(&its->is_there)) { /* K7a pairs K7 */
+        pthread_mutex_lock(&lock);
+        CUresult result = its->handle ? CUDA_SUCCESS : library_load(driver, row);
+        pthread_mutex_unlock(&lock);
+        if (result != CUDA_SUCCESS)
+            return kernel_check(driver, result, "cuLibraryLoadData", kernel_rows[row].name);
+    }
+    *library = its->handle;
+    return TUTTI_OK;
+}
+
+/* Also has the driver load the code now: by itself it waits for the first launch, and then
+ * allocates and synchronises. */
+static enum tutti_status load_function(const struct cuda_driver *driver, int row, const char *name,
+                                       CUfunction *function)
+{
+    CUlibrary library = NULL;
+    CUkernel kernel = NULL;
+    CUfunction found = NULL;
+    enum tutti_status status = library_open(driver, row, &library);
+    if (status != TUTTI_OK)
+        return status;
+    status = kernel_check(driver, driver->library_kernel(&kernel, library, name),
+                          "cuLibraryGetKernel", name);
+    if (status == TUTTI_OK)
+        status = kernel_check(driver, driver->kernel_function(&found, kernel),
+                              "cuKernelGetFunction", name);
+    if (status == TUTTI_OK)
+        status = kernel_check(driver, driver->function_load(found), "cuFuncLoad", name);
+    if (status == TUTTI_OK)
+        *function = found;
+    return status;
+}
+
+static enum tutti_status load_named(const struct cuda_driver *driver, enum cuda_kernel kernel,
+                                    bool tiles, enum tutti_dtype dtype, const char *suffix,
+                                    CUfunction *function)
+{
+    char name[NAME_BYTES];
+    snprintf(name, sizeof name, "%s_%s%s", tiles ? "two_shot_tiles" : kernel_rows[kernel].name,
+             dtype_names[dtype], suffix);
+    return load_function(driver, kernel, name, function);
+}
+
+static enum tutti_status load_form(const struct cuda_driver *driver, int size, bool staged,
+                                   struct cuda_kernels *kernels, enum cuda_kernel kernel,
+                                   enum tutti_dtype dtype, enum cuda_form form)
+{
+    char suffix[24] = "";
+    if (form != CUDA_ANY)
+        snprintf(suffix, sizeof suffix, "_sum_%d%s", size, form == CUDA_SUM_ONCE ? "_once" : "");
+    return load_named(driver, kernel, goes_by_tiles(kernel, staged, dtype), dtype, suffix,
+                      &kernels->all_reduce[kernel][dtype][form]);
+}
+
+/* All dtypes and forms of one algorithm. */
+static enum tutti_status load_functions(const struct cuda_driver *driver, int size, bool staged,
+                                        struct cuda_kernels *kernels, enum cuda_kernel kernel)
+{
+    enum tutti_status status = TUTTI_OK;
+    for (int dtype = 0; dtype < TUTTI_DTYPE_COUNT; dtype++)
+        for (int form = 0; form < CUDA_FORMS && status == TUTTI_OK; form++)
+            if (kernel_exists(kernel, size, staged, (enum tutti_dtype)dtype, (enum cuda_form)form))
+                status = load_form(driver, size, staged, kernels, kernel, (enum tutti_dtype)dtype,
+                                   (enum cuda_form)form);
+    return status;
+}
+
+enum tutti_status cuda_kernels_load(const struct cuda_driver *driver, int size, bool staged,
+                                    struct cuda_kernels *kernels)
+{
+    enum tutti_status status = TUTTI_OK;
+    *kernels = (struct cuda_kernels){0};
+    for (int kernel = 0; kernel < CUDA_KERNELS && status == TUTTI_OK; kernel++)
+        status = load_functions(driver, size, staged, kernels, (enum cuda_kernel)kernel);
+    if (status == TUTTI_OK)
+        status = load_function(driver, BARRIER_ROW, "barrier", &kernels->barrier);
+    if (status == TUTTI_OK)
+        status = load_function(driver, BARRIER_ROW, "probe", &kernels->probe);
+    return status;
+}
+
+enum tutti_status cuda_kernel_load_symm(const struct cuda_driver *driver, CUfunction *function)
+{
+    return load_function(driver, SYMM_ROW, "symm", function);
+}
+
+enum tutti_status cuda_kernel_load_gate(const struct cuda_driver *driver, CUfunction *function)
+{
+    return load_function(driver, GATE_ROW, "gate", function);
+}

@@ -1,0 +1,39 @@
+/* SPDX-License-Identifier: MIT */
+/* Physical memory, a device's or the host's, that travels as a descriptor, and its map blocks. */
+#ifndef TUTTI_CUDA_MEMORY_H
+#define TUTTI_CUDA_MEMORY_H
+
+#include "cuda/runtime/driver.h"
+#include "ipc/segment.h"
+
+#include <stddef.h>
+
+/* One mapped allocation: the own one, or a peer's as this device sees it. */
+struct cuda_memory {
+    CUdeviceptr base;       /* 0 when not mapped */
+    size_t bytes;           /* whole, rounded up to the granularity */
+    struct segment segment; /* the host's memory, if it is that */
+};
+
+/*
+ * Creates physical memory on `device`, maps it read-write for that device, exports it. The memory
+ * lives as long as a mapping or a descriptor of it anywhere.
+ * [out] fd  close-on-exec; the caller's to close
+ * Returns NO_MEMORY (with the bytes asked for and those free), CUDA, SYSTEM.
+ */
+enum tutti_status cuda_memory_create(const struct cuda_driver *driver, CUdevice device,
+                                     size_t bytes, struct cuda_memory *memory, int *fd);
+/* Maps a peer's exported memory for `device`. fd stays the caller's. Returns CUDA (saying what the
+ * two devices lack when peer access is the cause), INVALID (not an exported allocation). */
+enum tutti_status cuda_memory_map(const struct cuda_driver *driver, CUdevice device, int fd,
+                                  size_t bytes, struct cuda_memory *memory);
+/* The same of memory of the host: a sealed segment, which the current context's device has mapped.
+ * Return NO_MEMORY, CUDA, SYSTEM; INVALID for a descriptor of anything else. */
+enum tutti_status cuda_memory_create_host(const struct cuda_driver *driver, size_t bytes,
+                                          struct cuda_memory *memory, int *fd);
+enum tutti_status cuda_memory_map_host(const struct cuda_driver *driver, int fd, size_t bytes,
+                                       struct cuda_memory *memory);
+/* Takes memory that is not mapped, too. No kernel may be using it. */
+void cuda_memory_unmap(const struct cuda_driver *driver, struct cuda_memory *memory);
+
+#endif

@@ -1,0 +1,130 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Is it memory that our device reads and writes at this address? The driver knows, for a fraction
+ * of a microsecond; so the allocations that it named last are remembered, and addresses inside them
+ * are not asked about again. What is freed and handed out anew at the same addresses on another
+ * device is not noticed: this finds mistakes, it guards nothing.
+ *
+ * The driver does not know memory that a graph allocates before the graph is launched. So a capture
+ * may name an address that neither the driver nor the host knows.
+ */
+#include "base/error.h"
+#include "cuda/runtime/group_internal.h"
+
+#include <errno.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+static bool is_known(const struct cuda_group *group, CUdeviceptr first, CUdeviceptr last)
+{
+    for (int i = 0; i < CUDA_RANGES; i++) {
+        const struct cuda_range *range = &group->ranges[i];
+        if (first - range->base < range->bytes && last - range->base < range->bytes)
+            return true;
+    }
+    return false;
+}
+
+enum tutti_status cuda_pointer_ask(const struct cuda_driver *driver, CUdeviceptr address,
+                                   struct cuda_pointer *facts)
+{
+    unsigned type = 0, managed = 0;
+    *facts = (struct cuda_pointer){.ordinal = -1};
+    CUpointer_attribute names[] = {
+        CU_POINTER_ATTRIBUTE_MEMORY_TYPE, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL,
+        CU_POINTER_ATTRIBUTE_IS_MANAGED,  CU_POINTER_ATTRIBUTE_RANGE_START_ADDR,
+        CU_POINTER_ATTRIBUTE_RANGE_SIZE,  CU_POINTER_ATTRIBUTE_DEVICE_POINTER,
+    };
+    void *values[] = {
+        &type, &facts->ordinal, &managed, &facts->range.base, &facts->range.bytes, &facts->mapped};
+    CUresult result =
+        driver->pointer_attributes(sizeof names / sizeof *names, names, values, address);
+    /* An address that the driver has never heard of is one of the host's. */
+    if (result == CUDA_ERROR_INVALID_VALUE)
+        return TUTTI_OK;
+    if (result != CUDA_SUCCESS)
+        return cuda_check(driver, result, "cuPointerGetAttributes");
+    facts->managed = managed != 0;
+    facts->device = type == CU_MEMORYTYPE_DEVICE;
+    facts->pinned = type == CU_MEMORYTYPE_HOST;
+    return TUTTI_OK;
+}
+
+/* Whether the host can read there: the kernel copies the mask before it refuses what to do with it.
+ */
+static bool is_hosts(CUdeviceptr address)
+{
+    enum { MASK_BYTES = 8 };
+    const CUdeviceptr mask = address & ~(CUdeviceptr)(MASK_BYTES - 1);
+    return syscall(SYS_rt_sigprocmask, -1, (const void *)(uintptr_t)mask, NULL, MASK_BYTES) == 0 ||
+           errno != EFAULT;
+}
+
+static bool is_captured(const struct cuda_group *group, tutti_stream_t stream)
+{
+    uint64_t id = 0;
+    return cuda_capture_of(group->driver, cuda_stream_of(stream), &id, NULL) == TUTTI_OK && id;
+}
+
+/* Memory of the host, or of nobody. */
+static enum tutti_status refuse(const struct cuda_group *group, const char *what,
+                                const void *pointer, const struct cuda_pointer *facts)
+{
+    const int ordinal = group->device.ordinal;
+    if (facts->pinned && facts->mapped)
+        return error_set(TUTTI_ERR_INVALID,
+                         "tutti_all_reduce: %s %p is pinned host memory, which device %d has at "
+                         "another address: pass that, %p, as cuMemHostGetDevicePointer() tells it",
+                         what, pointer, ordinal, (void *)(uintptr_t)facts->mapped);
+    return error_set(TUTTI_ERR_INVALID,
+                     "tutti_all_reduce: %s %p is host memory that is not pinned for the device: a "
+                     "CUDA communicator on device %d takes memory of that device, managed memory, "
+                     "and pinned memory of the host: copy it to the device, or pin it with "
+                     "cuMemHostRegister() or cudaHostRegister()",
+                     what, pointer, ordinal);
+}
+
+/* Asks about one address; *range is the allocation that it lies in, empty if it is not known. */
+static enum tutti_status ask(struct cuda_group *group, const char *what, const void *pointer,
+                             CUdeviceptr address, tutti_stream_t stream, struct cuda_range *range)
+{
+    struct cuda_pointer facts;
+    enum tutti_status status = cuda_pointer_ask(group->driver, address, &facts);
+    if (status != TUTTI_OK)
+        return status;
+    *range = facts.range;
+    if (facts.managed || (facts.pinned && facts.mapped == address))
+        return TUTTI_OK;
+    if (!facts.device && !facts.pinned && is_captured(group, stream) && !is_hosts(address)) {
+        *range = (struct cuda_range){.base = 0};
+        return TUTTI_OK;
+    }
+    if (!facts.device)
+        return refuse(group, what, pointer, &facts);
+    if (facts.ordinal != group->device.ordinal)
+        return error_set(TUTTI_ERR_INVALID,
+                         "tutti_all_reduce: %s %p is memory of device %d, the communicator is on "
+                         "device %d",
+                         what, pointer, facts.ordinal, group->device.ordinal);
+    return TUTTI_OK;
+}
+
+enum tutti_status cuda_operand_check(struct cuda_group *group, const char *what,
+                                     const void *pointer, size_t bytes, tutti_stream_t stream)
+{
+    CUdeviceptr first = (CUdeviceptr)(uintptr_t)pointer, last = first + bytes - 1;
+    struct cuda_range range = {.base = 0};
+    if (__builtin_expect(is_known(group, first, last), 1))
+        return TUTTI_OK;
+    enum tutti_status status = ask(group, what, pointer, first, stream, &range);
+    if (status != TUTTI_OK)
+        return status;
+    if (first - range.base < range.bytes) {
+        group->ranges[group->next_range++ % CUDA_RANGES] = range;
+        if (last - range.base < range.bytes)
+            return TUTTI_OK;
+    }
+    /* Several mappings in a row, or one that the driver tells nothing of: the end is asked for too.
+     */
+    return ask(group, what, pointer, last, stream, &range);
+}

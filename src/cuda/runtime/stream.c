@@ -1,0 +1,400 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Launches, and their order. Operations of one communicator share its arena, so that each must be
+ * over before the next begins, whatever their streams.
+ *
+ * Eager: the stream that the former one was on gets an event, which the new stream awaits. It is
+ * recorded only when the stream changes (for the per-thread stream, whose value means another one
+ * in every thread: behind each operation).
+ *
+ * Captured: an edge from the former operation of the same capture, where the stream differs. A
+ * table holds the last operation of each capture under way; an operation of a capture that has lost
+ * its place there is refused, for its predecessor is unknown.
+ *
+ * Between an eager operation and a captured one there is no order to make: the graph runs later,
+ * where and when its launcher says.
+ *
+ * Ranks that share a device as threads share its channels as well, of which a process has 8 unless
+ * CUDA_DEVICE_MAX_CONNECTIONS says otherwise. What stands in one behind a kernel that waits, but
+ * for that kernel's stream, may hold up the very rank that the kernel waits for. So such ranks
+ * launch together: none launches before all have come, and none goes on before all have launched.
+ */
+#include "base/deadline.h"
+#include "base/error.h"
+#include "base/interrupt.h"
+#include "base/order.h"
+#include "base/signature.h"
+#include "cuda/runtime/group_internal.h"
+
+enum {
+    POLL_NS = 50000, /* how often a bounded wait asks */
+    SLICE_MS = 20,   /* of a wait for operations; then it looks for a failure */
+};
+
+enum tutti_status cuda_context_enter(const struct cuda_driver *driver, CUcontext context,
+                                     bool *pushed)
+{
+    CUcontext current = NULL;
+    *pushed = false;
+    driver->ctx_current(&current);
+    if (__builtin_expect(current == context, 1))
+        return TUTTI_OK;
+    enum tutti_status status = cuda_check(driver, driver->ctx_push(context), "cuCtxPushCurrent");
+    *pushed = status == TUTTI_OK;
+    return status;
+}
+
+void cuda_context_leave(const struct cuda_driver *driver, bool pushed)
+{
+    CUcontext context;
+    if (__builtin_expect(pushed, 0))
+        driver->ctx_pop(&context);
+}
+
+enum tutti_status cuda_enter(struct cuda_group *group, bool *pushed)
+{
+    return cuda_context_enter(group->driver, group->keep->context, pushed);
+}
+
+void cuda_leave(struct cuda_group *group, bool pushed)
+{
+    cuda_context_leave(group->driver, pushed);
+}
+
+static enum tutti_status event_await(const struct cuda_driver *driver, CUevent event,
+                                     CUdevice device, int64_t deadline)
+{
+    for (;;) {
+        CUresult result = driver->event_query(event);
+        if (result != CUDA_ERROR_NOT_READY)
+            return cuda_check(driver, result, "cuEventQuery");
+        if (deadline_passed(deadline))
+            return error_set(
+                TUTTI_ERR_TIMEOUT,
+                "device %d did not end its work in time: look at what else runs on it, "
+                "or raise TUTTI_TIMEOUT_MS",
+                device);
+        nanosleep(&(struct timespec){.tv_nsec = POLL_NS}, NULL);
+    }
+}
+
+enum tutti_status cuda_event_wait(struct cuda_group *group, int64_t deadline)
+{
+    return event_await(group->driver, group->event, group->device.ordinal, deadline);
+}
+
+enum tutti_status cuda_stream_finish(const struct cuda_driver *driver, CUstream stream,
+                                     CUevent event, CUdevice device, int64_t deadline)
+{
+    enum tutti_status status =
+        cuda_check(driver, driver->event_record(event, stream), "cuEventRecord");
+    if (status == TUTTI_OK)
+        status = event_await(driver, event, device, deadline);
+    /* What is on it must be over before its memory goes. It is short, being ours. */
+    if (status != TUTTI_OK && status != TUTTI_ERR_TIMEOUT)
+        driver->stream_synchronize(stream);
+    return status;
+}
+
+enum tutti_status cuda_own_finish(struct cuda_group *group, int64_t deadline)
+{
+    for (;;) {
+        int64_t slice_ms = interrupt_slice(group->interrupt, deadline_left_ms(deadline));
+        enum tutti_status status =
+            cuda_stream_finish(group->driver, group->own, group->event, group->device.ordinal,
+                               deadline_after(slice_ms));
+        if (status != TUTTI_ERR_TIMEOUT || deadline_passed(deadline))
+            return status;
+        status = interrupt_ask(group->interrupt);
+        if (status == TUTTI_OK && group->interrupt)
+            status = interrupt_ask_pointless(group->interrupt);
+        if (status != TUTTI_OK)
+            return status;
+    }
+}
+
+enum tutti_status cuda_capture_of(const struct cuda_driver *driver, CUstream stream, uint64_t *id,
+                                  CUgraph *graph)
+{
+    CUstreamCaptureStatus state = CU_STREAM_CAPTURE_STATUS_NONE;
+    enum tutti_status status =
+        cuda_check(driver, driver->stream_capture_info(stream, &state, id, graph, NULL, NULL, NULL),
+                   "cuStreamGetCaptureInfo");
+    if (status == TUTTI_OK && state == CU_STREAM_CAPTURE_STATUS_INVALIDATED)
+        status = error_set(TUTTI_ERR_CUDA,
+                           "the capture of stream %p was invalidated by an earlier "
+                           "call: end it and begin another one",
+                           (void *)stream);
+    if (state != CU_STREAM_CAPTURE_STATUS_ACTIVE)
+        *id = 0;
+    return status;
+}
+
+/* ---- eager ----------------------------------------------------------------------------------- */
+
+enum tutti_status cuda_stream_mark(struct cuda_group *group)
+{
+    uint64_t capture = 0;
+    enum tutti_status status = TUTTI_OK;
+    if (group->recorded)
+        return TUTTI_OK;
+    /* An event recorded on a stream that is being captured would pull its waiter into the graph. */
+    if (group->last != CU_STREAM_LEGACY)
+        status = cuda_capture_of(group->driver, group->last, &capture, NULL);
+    if (status == TUTTI_OK && capture)
+        status = error_set(TUTTI_ERR_CONCURRENT,
+                           "the communicator's last operation was on stream %p, which is being "
+                           "captured by now, so that none on another stream can be ordered behind "
+                           "it: call on that other stream before the capture begins, or after it",
+                           (void *)group->last);
+    if (status == TUTTI_OK)
+        status = cuda_check(group->driver, group->driver->event_record(group->event, group->last),
+                            "cuEventRecord");
+    group->recorded = status == TUTTI_OK;
+    return status;
+}
+
+enum tutti_status cuda_eager_order(struct cuda_group *group, CUstream stream)
+{
+    if (!group->enqueued || (group->last == stream && stream != CU_STREAM_PER_THREAD))
+        return TUTTI_OK;
+    enum tutti_status status = cuda_stream_mark(group);
+    if (status == TUTTI_OK)
+        status =
+            cuda_check(group->driver, group->driver->stream_wait_event(stream, group->event, 0),
+                       "cuStreamWaitEvent");
+    return status;
+}
+
+enum tutti_status cuda_eager_note(struct cuda_group *group, CUstream stream)
+{
+    group->last = stream;
+    group->enqueued = true;
+    group->recorded = false;
+    return stream == CU_STREAM_PER_THREAD ? cuda_stream_mark(group) : TUTTI_OK;
+}
+
+/* ---- the end of what was enqueued --------------------------------------------------------------
+ */
+
+/* Whether the communicator has failed or was aborted, or the program exits, so that no watcher
+ * would see that it does. */
+static bool has_failed(const struct cuda_group *group)
+{
+    return order_load_acquire_u32(&group->host->failed) || /* A4 pairs F4 */
+           order_load_relaxed_u32(&group->host->aborted) ||
+           order_load_relaxed_u32(&group->keep->host->failed) ||
+           cuda_watcher_quits(&group->watcher);
+}
+
+enum tutti_status cuda_flush(struct cuda_group *group, int64_t deadline)
+{
+    const int64_t grace = deadline_after(CUDA_GRACE_MS);
+    enum tutti_status status = group->enqueued ? cuda_stream_mark(group) : TUTTI_OK;
+    if (status != TUTTI_OK)
+        return status;
+    for (;;) {
+        const int64_t slice = deadline_after(SLICE_MS);
+        status = cuda_event_wait(group, slice < deadline ? slice : deadline);
+        if (status != TUTTI_ERR_TIMEOUT || deadline_passed(deadline) ||
+            (has_failed(group) && deadline_passed(grace)))
+            return status;
+    }
+}
+
+enum tutti_status cuda_group_finish(struct cuda_group *group, int64_t timeout_ms)
+{
+    CUstreamCaptureMode mode;
+    bool pushed;
+    enum tutti_status status = cuda_enter(group, &pushed);
+    if (status != TUTTI_OK)
+        return status;
+    cuda_captures_ignore(group->driver, &mode);
+    status = cuda_flush(group, deadline_after(timeout_ms));
+    cuda_captures_heed(group->driver, &mode);
+    cuda_leave(group, pushed);
+    if (status == TUTTI_OK || has_failed(group)) {
+        enum tutti_status fault = cuda_group_status(group, NULL);
+        return fault == TUTTI_OK ? status : fault;
+    }
+    if (status != TUTTI_ERR_TIMEOUT)
+        return status;
+    return error_set(TUTTI_ERR_TIMEOUT,
+                     "operations that were enqueued on device %d did not end in %lld ms: wait once "
+                     "more, or end them with tutti_comm_abort()",
+                     group->device.ordinal, (long long)timeout_ms);
+}
+
+/* ---- captured -------------------------------------------------------------------------------- */
+
+static struct cuda_capture *capture_find(struct cuda_group *group, uint64_t id)
+{
+    for (int i = 0; i < CUDA_CAPTURES; i++)
+        if (group->captures[i].id == id)
+            return &group->captures[i];
+    return NULL;
+}
+
+/* A place for a capture's first operation: that of the one that was used longest ago. */
+static enum tutti_status capture_begin(struct cuda_group *group, uint64_t id, CUgraph graph,
+                                       struct cuda_capture **capture)
+{
+    struct cuda_capture *oldest = &group->captures[0];
+    /* Ids count up: this one may have been here. */
+    if (id <= group->forgotten)
+        return error_set(TUTTI_ERR_CONCURRENT,
+                         "operations of %d later captures of the communicator came between those "
+                         "of this one: end a capture before so many others begin",
+                         CUDA_CAPTURES);
+    enum tutti_status status = cuda_keep_retain(group->keep, graph);
+    if (status != TUTTI_OK)
+        return status;
+    for (int i = 1; i < CUDA_CAPTURES; i++)
+        if (group->captures[i].used < oldest->used)
+            oldest = &group->captures[i];
+    if (oldest->id > group->forgotten)
+        group->forgotten = oldest->id;
+    *oldest = (struct cuda_capture){.id = id};
+    *capture = oldest;
+    return TUTTI_OK;
+}
+
+static enum tutti_status order_captured(struct cuda_group *group, CUstream stream, uint64_t id,
+                                        CUgraph graph, struct cuda_capture **capture)
+{
+    *capture = capture_find(group, id);
+    if (!*capture)
+        return capture_begin(group, id, graph, capture);
+    if (!(*capture)->node || (*capture)->stream == stream)
+        return TUTTI_OK;
+    return cuda_check(group->driver,
+                      group->driver->stream_capture_depend(stream, &(*capture)->node, NULL, 1,
+                                                           CU_STREAM_ADD_CAPTURE_DEPENDENCIES),
+                      "cuStreamUpdateCaptureDependencies");
+}
+
+/* The stream depends on the operation's node alone now. */
+static enum tutti_status note_captured(struct cuda_group *group, CUstream stream,
+                                       struct cuda_capture *capture)
+{
+    CUstreamCaptureStatus state;
+    const CUgraphNode *nodes = NULL;
+    const CUgraphEdgeData *edges = NULL;
+    size_t count = 0;
+    uint64_t id;
+    enum tutti_status status = cuda_check(
+        group->driver,
+        group->driver->stream_capture_info(stream, &state, &id, NULL, &nodes, &edges, &count),
+        "cuStreamGetCaptureInfo");
+    if (status == TUTTI_OK && count != 1)
+        status = error_set(TUTTI_ERR_CUDA,
+                           "a captured operation left %zu nodes on its stream instead of 1", count);
+    if (status != TUTTI_OK)
+        return status;
+    capture->node = nodes[0];
+    capture->stream = stream;
+    capture->used = ++group->uses;
+    return TUTTI_OK;
+}
+
+/* ---- launch ---------------------------------------------------------------------------------- */
+
+/* *weight is that of the communicator's operation before, then of this one. */
+static enum tutti_status launch_on(struct cuda_group *group, CUstream stream,
+                                   const struct cuda_task *task, unsigned *weight)
+{
+    const unsigned former = *weight;
+    *weight = cuda_task_weight(group, task);
+    void *parameters[] = {task->launch};
+    const CUlaunchConfig config = {
+        .gridDimX = task->blocks,
+        .gridDimY = 1,
+        .gridDimZ = 1,
+        .blockDimX = task->threads,
+        .blockDimY = 1,
+        .blockDimZ = 1,
+        .hStream = stream,
+        .attrs = &group->attribute,
+        .numAttrs = cuda_may_launch_ahead(group, former, *weight),
+    };
+    CUresult result = group->driver->launch(&config, task->function, parameters, NULL);
+    return __builtin_expect(result == CUDA_SUCCESS, 1)
+               ? TUTTI_OK
+               : cuda_check(group->driver, result, "cuLaunchKernelEx");
+}
+
+/* Relaxed: other threads read it for their reports. */
+static void sequence_add(struct cuda_group *group, const struct cuda_task *task, int64_t count)
+{
+    if (!task->launch->subset)
+        order_store_relaxed_u64(&group->host->sequence, group->host->sequence + (uint64_t)count);
+}
+
+/* Waits for those who share the device, of the operation's ranks, by a barrier of their hosts, of
+ * which the caller is the only user. What they mean kernels compare. */
+static enum tutti_status mates_meet(struct cuda_group *group, const struct cuda_task *task)
+{
+    struct cpu_group *host = group->host;
+    const uint64_t ranks = task->launch->subset ? task->launch->subset : UINT64_MAX;
+    const uint64_t mates = group->mates & ranks;
+    if (!(mates & (mates - 1)))
+        return TUTTI_OK;
+    const struct request request = {.signature = task->request->signature,
+                                    .parameter = signature_hash(mates),
+                                    .timeout_ms = task->request->timeout_ms};
+    host->mailed = false;
+    host->deadline = 0;
+    return cpu_barrier_subset(host, mates, &request);
+}
+
+static enum tutti_status eager_launch(struct cuda_group *group, CUstream stream,
+                                      const struct cuda_task *task)
+{
+    sequence_add(group, task, 1); /* before the meetings, whose faults have its number */
+    enum tutti_status status = mates_meet(group, task);
+    if (status != TUTTI_OK)
+        return status;
+    status = cuda_eager_order(group, stream);
+    const bool ordered = status == TUTTI_OK;
+    if (ordered)
+        status = launch_on(group, stream, task, &group->weight);
+    const bool launched = status == TUTTI_OK;
+    if (launched)
+        status = cuda_eager_note(group, stream);
+    else
+        sequence_add(group, task, -1);
+    if (ordered && !launched)
+        status = cuda_launch_failed(group, status);
+    /* A rank that could not launch keeps nobody: the others' kernels wait. */
+    enum tutti_status met = mates_meet(group, task);
+    return status == TUTTI_OK ? met : status;
+}
+
+static enum tutti_status enqueue(struct cuda_group *group, CUstream stream,
+                                 const struct cuda_task *task)
+{
+    struct cuda_capture *capture;
+    CUgraph graph = NULL;
+    uint64_t id = 0;
+    enum tutti_status status = cuda_capture_of(group->driver, stream, &id, &graph);
+    if (status != TUTTI_OK)
+        return status;
+    if (!id)
+        return eager_launch(group, stream, task);
+    status = order_captured(group, stream, id, graph, &capture);
+    if (status == TUTTI_OK)
+        status = launch_on(group, stream, task, &capture->weight);
+    return status == TUTTI_OK ? note_captured(group, stream, capture) : status;
+}
+
+enum tutti_status cuda_enqueue(struct cuda_group *group, tutti_stream_t stream,
+                               const struct cuda_task *task)
+{
+    bool pushed;
+    enum tutti_status status = cuda_enter(group, &pushed);
+    if (status != TUTTI_OK)
+        return status;
+    status = enqueue(group, cuda_stream_of(stream), task);
+    cuda_leave(group, pushed);
+    return status;
+}

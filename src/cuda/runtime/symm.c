@@ -1,0 +1,404 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * An allocation of symmetric memory on a device, its peers', and the launches on it.
+ *
+ * Calls may come on any number of streams, which are not ordered with each other. So no event can
+ * say when all launches are over: those outside of graphs are counted here, and each counts itself
+ * in the tail once it touches nothing any more. A copy of that count tells whether any is left.
+ */
+#include "base/deadline.h"
+#include "base/error.h"
+#include "base/log.h"
+#include "base/order.h"
+#include "cuda/runtime/group_internal.h"
+#include "cuda/runtime/symm_internal.h"
+
+#include <stdlib.h>
+#include <unistd.h>
+
+enum {
+    GRACE_MS = 100,   /* for launches under way when the allocation is freed */
+    LINGER_MS = 2000, /* for them to notice that they are to end */
+    COPY_MS = 100,    /* for a copy of the count */
+    POLL_NS = 50000,
+};
+
+/* ---- alone ----------------------------------------------------------------------------------- */
+
+static CUdeviceptr tail_address(const struct cuda_symm *symm, int rank)
+{
+    return symm->keep->arenas[rank].base + symm->config.tail_offset;
+}
+
+static CUdeviceptr on_device(const void *pinned)
+{
+    return (CUdeviceptr)(uintptr_t)pinned;
+}
+
+static enum tutti_status finish(struct cuda_symm *symm, int64_t deadline)
+{
+    return cuda_stream_finish(symm->driver, symm->own, symm->event, symm->device, deadline);
+}
+
+static enum tutti_status page_create(struct cuda_symm *symm)
+{
+    const struct cuda_driver *driver = symm->driver;
+    CUdeviceptr address = 0;
+    void *page = NULL;
+    enum tutti_status status = cuda_check(
+        driver,
+        driver->mem_host_alloc(&page, sizeof(struct cuda_symm_page), CU_MEMHOSTALLOC_DEVICEMAP),
+        "cuMemHostAlloc");
+    if (status != TUTTI_OK)
+        return status;
+    symm->keep->symm_page = page;
+    uint64_t timeout_ns = cuda_timeout_ns(symm->config.timeout_ms);
+    *symm->keep->symm_page = (struct cuda_symm_page){
+        .timeout_ns = timeout_ns == UINT64_MAX ? 0 : timeout_ns, /* the page's word for never */
+        .tail = {.rank = symm->config.rank, .magic = CUDA_SYMM_MAGIC},
+    };
+    status = cuda_check(driver, driver->mem_host_device_pointer(&address, page, 0),
+                        "cuMemHostGetDevicePointer");
+    symm->launch.page = (struct cuda_symm_page *)(uintptr_t)address;
+    return status;
+}
+
+/* The page's copy of the tail from `offset` to `until` into the own tail. */
+static enum tutti_status tail_write(struct cuda_symm *symm, size_t offset, size_t until)
+{
+    const char *tail = (const char *)&symm->keep->symm_page->tail;
+    return cuda_check(symm->driver,
+                      symm->driver->memcpy_async(tail_address(symm, symm->config.rank) + offset,
+                                                 on_device(tail + offset), until - offset,
+                                                 symm->own),
+                      "cuMemcpyAsync");
+}
+
+/* A rank's tail into the page. */
+static enum tutti_status tail_read(struct cuda_symm *symm, int rank)
+{
+    struct cuda_symm_tail *tail = &symm->keep->symm_page->tail;
+    *tail = (struct cuda_symm_tail){.rank = -1};
+    return cuda_check(symm->driver,
+                      symm->driver->memcpy_async(on_device(tail), tail_address(symm, rank),
+                                                 sizeof *tail, symm->own),
+                      "cuMemcpyAsync");
+}
+
+static enum tutti_status memory_create(struct cuda_symm *symm, int *fd)
+{
+    const struct cuda_driver *driver = symm->driver;
+    struct cuda_memory *memory = &symm->keep->arenas[symm->config.rank];
+    size_t bytes = symm->config.tail_offset + sizeof(struct cuda_symm_tail);
+    enum tutti_status status = cuda_memory_create(driver, symm->device, bytes, memory, fd);
+    if (status != TUTTI_OK)
+        return status;
+    status = cuda_check(driver, driver->memset_d8_async(memory->base, 0, bytes, symm->own),
+                        "cuMemsetD8Async");
+    if (status == TUTTI_OK)
+        status = tail_write(symm, 0, offsetof(struct cuda_symm_tail, buffers));
+    /* Also after an error: what came before it is on the stream. */
+    enum tutti_status finished = finish(symm, deadline_after(symm->config.timeout_ms));
+    return status == TUTTI_OK ? finished : status;
+}
+
+static enum tutti_status prepare(struct cuda_symm *symm, int *fd)
+{
+    const struct cuda_driver *driver = symm->driver;
+    enum tutti_status status =
+        cuda_check(driver, driver->ctx_current(&symm->keep->context), "cuCtxGetCurrent");
+    if (status == TUTTI_OK)
+        status = cuda_check(driver, driver->stream_create(&symm->own, CU_STREAM_NON_BLOCKING, 0),
+                            "cuStreamCreateWithPriority");
+    if (status == TUTTI_OK)
+        status = cuda_check(driver, driver->event_create(&symm->event, CU_EVENT_DISABLE_TIMING),
+                            "cuEventCreate");
+    if (status == TUTTI_OK)
+        status = page_create(symm);
+    if (status == TUTTI_OK)
+        status = cuda_kernel_load_symm(driver, &symm->kernel);
+    if (status == TUTTI_OK)
+        status = memory_create(symm, fd);
+    return status;
+}
+
+/* ---- the end of launches --------------------------------------------------------------------- */
+
+/* Whether no launch outside of graphs is under way. In the context. */
+static bool is_idle(void *owner)
+{
+    struct cuda_symm *symm = owner;
+    struct cuda_symm_page *page = symm->keep->symm_page;
+    if (!symm->keep->arenas[symm->config.rank].base)
+        return true;
+    CUresult result = symm->driver->memcpy_async(on_device(&page->ended),
+                                                 tail_address(symm, symm->config.rank) +
+                                                     offsetof(struct cuda_symm_tail, ended),
+                                                 sizeof page->ended, symm->own);
+    enum tutti_status status =
+        result == CUDA_SUCCESS ? finish(symm, deadline_after(COPY_MS)) : TUTTI_ERR_CUDA;
+    if (status != TUTTI_OK) /* the context is broken, and nothing runs; or the device is busy */
+        return status != TUTTI_ERR_TIMEOUT;
+    return page->ended == symm->launched; /* V4a pairs the device's V4 */
+}
+
+/* A context that is gone has taken the stream and the event with it. */
+static void end(void *owner, bool lives)
+{
+    struct cuda_symm *symm = owner;
+    if (lives && symm->own)
+        symm->driver->stream_destroy(symm->own);
+    if (lives && symm->event)
+        symm->driver->event_destroy(symm->event);
+    pthread_mutex_destroy(&symm->capturing);
+    free(symm);
+}
+
+static bool drain(struct cuda_symm *symm, int64_t timeout_ms)
+{
+    int64_t deadline = deadline_after(timeout_ms);
+    bool idle = is_idle(symm);
+    for (; !idle && !deadline_passed(deadline); idle = is_idle(symm))
+        nanosleep(&(struct timespec){.tv_nsec = POLL_NS}, NULL);
+    return idle;
+}
+
+static enum tutti_status launch_on(struct cuda_symm *symm, CUstream stream,
+                                   struct cuda_symm_launch *launch)
+{
+    /* Relaxed: whoever reads the sum is behind all calls, or no call could use the buffer. */
+    if (launch->counted)
+        order_fetch_add_relaxed_u64(&symm->launched, 1);
+    enum tutti_status status =
+        cuda_launch_block(symm->driver, symm->kernel, CUDA_SYMM_THREADS, launch, stream);
+    if (status != TUTTI_OK && launch->counted)
+        order_fetch_add_relaxed_u64(&symm->launched, UINT64_MAX);
+    return status;
+}
+
+/* Ends what runs, has every replay from now on return at once, and tells the peers. */
+static void launches_end(struct cuda_symm *symm)
+{
+    struct cuda_symm_launch launch = symm->launch;
+    if (!drain(symm, GRACE_MS)) {
+        /* K6 pairs the device's K6a */
+        order_store_release_u32(&symm->keep->symm_page->stop, TUTTI_ERR_ABORTED);
+        if (!drain(symm, LINGER_MS))
+            log_write(TUTTI_LOG_WARN, symm->config.rank,
+                      "launches on a symmetric buffer that is freed wait for what is before them "
+                      "on their streams: its memory is freed once they have run");
+    }
+    launch.call = CUDA_SYMM_LEAVE;
+    launch.counted = 1;
+    if (launch_on(symm, symm->own, &launch) == TUTTI_OK)
+        drain(symm, GRACE_MS);
+}
+
+void cuda_symm_destroy(struct cuda_symm *symm)
+{
+    CUstreamCaptureMode mode;
+    bool pushed;
+    if (!symm)
+        return;
+    const struct cuda_driver *driver = symm->driver;
+    cuda_symm_watch_remove(symm);
+    cuda_context_enter(driver, symm->keep->context, &pushed);
+    cuda_captures_ignore(driver, &mode);
+    if (symm->launch.tails[symm->config.rank])
+        launches_end(symm);
+    cuda_keep_release(symm->keep, NULL, false);
+    cuda_captures_heed(driver, &mode);
+    cuda_context_leave(driver, pushed);
+}
+
+/* ---- the beginning --------------------------------------------------------------------------- */
+
+static enum tutti_status symm_make(const struct cuda_symm_config *config,
+                                   const struct cuda_driver *driver, CUdevice device,
+                                   struct cuda_symm **symm)
+{
+    struct cuda_symm *made = calloc(1, sizeof *made);
+    struct cuda_keep *keep = calloc(1, sizeof *keep);
+    if (!made || !keep) {
+        free(made);
+        free(keep);
+        return error_set(TUTTI_ERR_NO_MEMORY, "no memory for %zu bytes",
+                         sizeof *made + sizeof *keep);
+    }
+    made->driver = keep->driver = driver;
+    made->keep = keep;
+    keep->idle = is_idle;
+    keep->end = end;
+    keep->owner = made;
+    made->config = *config;
+    made->device = device;
+    made->launch.rank = config->rank;
+    made->launch.size = config->size;
+    pthread_mutex_init(&made->capturing, NULL);
+    *symm = made;
+    return TUTTI_OK;
+}
+
+enum tutti_status cuda_symm_create(const struct cuda_symm_config *config,
+                                   struct cuda_device *device, struct cuda_symm **symm, void **base,
+                                   int *fd)
+{
+    const struct cuda_driver *driver;
+    struct cuda_symm *made = NULL;
+    CUstreamCaptureMode mode;
+    *symm = NULL;
+    *fd = -1;
+    enum tutti_status status = cuda_device_current(device);
+    if (status == TUTTI_OK)
+        status = cuda_driver_open(&driver);
+    if (status == TUTTI_OK)
+        status = symm_make(config, driver, device->ordinal, &made);
+    if (status != TUTTI_OK)
+        return status;
+    cuda_keep_sweep();
+    cuda_captures_ignore(driver, &mode);
+    status = prepare(made, fd);
+    cuda_captures_heed(driver, &mode);
+    if (status != TUTTI_OK) {
+        if (*fd >= 0)
+            close(*fd);
+        *fd = -1;
+        cuda_symm_destroy(made);
+        return status;
+    }
+    *base = (void *)(uintptr_t)made->keep->arenas[config->rank].base;
+    *symm = made;
+    return TUTTI_OK;
+}
+
+/* ---- together -------------------------------------------------------------------------------- */
+
+/* Reads a peer's tail the way that kernels will go. */
+static enum tutti_status peer_check(struct cuda_symm *symm, int peer, int64_t deadline)
+{
+    const struct cuda_symm_tail *tail = &symm->keep->symm_page->tail;
+    enum tutti_status status = tail_read(symm, peer);
+    if (status == TUTTI_OK)
+        status = finish(symm, deadline);
+    if (status != TUTTI_OK)
+        return error_context(status, "device %d reads the memory of rank %d", symm->device, peer);
+    if (tail->magic != CUDA_SYMM_MAGIC || tail->rank != peer)
+        return error_set(TUTTI_ERR_CUDA,
+                         "device %d does not read what rank %d wrote into its memory (magic %llx, "
+                         "rank %d): the link between the devices does not work",
+                         symm->device, peer, (unsigned long long)tail->magic, (int)tail->rank);
+    return TUTTI_OK;
+}
+
+static enum tutti_status peers_map(struct cuda_symm *symm, const int *fds, int64_t deadline)
+{
+    struct cuda_keep *keep = symm->keep;
+    size_t bytes = symm->config.tail_offset + sizeof(struct cuda_symm_tail);
+    enum tutti_status status = TUTTI_OK;
+    for (int r = 0; r < symm->config.size && status == TUTTI_OK; r++) {
+        if (r == symm->config.rank)
+            continue;
+        status = cuda_memory_map(symm->driver, symm->device, fds[r], bytes, &keep->arenas[r]);
+        if (status == TUTTI_OK)
+            status = peer_check(symm, r, deadline);
+        else
+            status = error_context(status, "the memory of rank %d", r);
+    }
+    return status;
+}
+
+/* The tables, in the tail, for kernels of the user's. */
+static enum tutti_status tables_write(struct cuda_symm *symm, int64_t deadline,
+                                      struct cuda_symm_places *places)
+{
+    const struct cuda_symm_config *config = &symm->config;
+    struct cuda_symm_tail *tail = &symm->keep->symm_page->tail;
+    for (int r = 0; r < config->size; r++) {
+        tail->buffers[r] = symm->keep->arenas[r].base;
+        tail->pads[r] = symm->keep->arenas[r].base + config->pad_offset;
+        places->buffers[r] = (void *)(uintptr_t)tail->buffers[r];
+        symm->launch.pads[r] = (uint32_t *)(uintptr_t)tail->pads[r];
+        symm->launch.tails[r] = (struct cuda_symm_tail *)(uintptr_t)tail_address(symm, r);
+    }
+    CUdeviceptr own = tail_address(symm, config->rank);
+    places->device_buffers =
+        (void *const *)(uintptr_t)(own + offsetof(struct cuda_symm_tail, buffers));
+    places->device_pads =
+        (uint32_t *const *)(uintptr_t)(own + offsetof(struct cuda_symm_tail, pads));
+    enum tutti_status status =
+        tail_write(symm, offsetof(struct cuda_symm_tail, buffers), sizeof(struct cuda_symm_tail));
+    return status == TUTTI_OK ? finish(symm, deadline) : status;
+}
+
+enum tutti_status cuda_symm_join(struct cuda_symm *symm, const int *fds, int64_t deadline,
+                                 struct cuda_symm_places *places)
+{
+    CUstreamCaptureMode mode;
+    bool pushed;
+    enum tutti_status status = cuda_context_enter(symm->driver, symm->keep->context, &pushed);
+    if (status != TUTTI_OK)
+        return status;
+    cuda_captures_ignore(symm->driver, &mode);
+    status = peers_map(symm, fds, deadline);
+    if (status == TUTTI_OK)
+        status = tables_write(symm, deadline, places);
+    cuda_captures_heed(symm->driver, &mode);
+    cuda_context_leave(symm->driver, pushed);
+    return status;
+}
+
+/* ---- calls ----------------------------------------------------------------------------------- */
+
+/* Has the graph of a capture hold what its replays need. */
+static enum tutti_status capture_note(struct cuda_symm *symm, uint64_t id, CUgraph graph)
+{
+    enum tutti_status status = TUTTI_OK;
+    pthread_mutex_lock(&symm->capturing);
+    if (symm->capture != id)
+        status = cuda_keep_retain(symm->keep, graph);
+    if (status == TUTTI_OK)
+        symm->capture = id;
+    pthread_mutex_unlock(&symm->capturing);
+    return status;
+}
+
+enum tutti_status cuda_symm_enqueue(struct cuda_symm *symm, enum cuda_symm_call call, int peer,
+                                    int channel, int64_t timeout_ms, tutti_stream_t stream)
+{
+    struct cuda_symm_launch launch = symm->launch;
+    CUstream on = cuda_stream_of(stream);
+    CUgraph graph = NULL;
+    uint64_t id = 0;
+    bool pushed;
+    launch.call = call;
+    launch.peer = peer;
+    launch.channel = channel;
+    /* The default is left to the page, so that it is none of a graph's. */
+    launch.timeout_ns = timeout_ms ? cuda_timeout_ns(timeout_ms) : 0;
+    enum tutti_status status = cuda_context_enter(symm->driver, symm->keep->context, &pushed);
+    if (status != TUTTI_OK)
+        return status;
+    status = cuda_capture_of(symm->driver, on, &id, &graph);
+    if (status == TUTTI_OK && id)
+        status = capture_note(symm, id, graph);
+    launch.counted = id == 0;
+    if (status == TUTTI_OK)
+        status = launch_on(symm, on, &launch);
+    cuda_context_leave(symm->driver, pushed);
+    return status;
+}
+
+bool cuda_symm_failed(const struct cuda_symm *symm, struct cuda_symm_fault *fault)
+{
+    const struct cuda_symm_page *page = symm->keep->symm_page;
+    if (!order_load_acquire_u32(&page->failed)) /* K5a pairs the device's K5 */
+        return false;
+    *fault = (struct cuda_symm_fault){
+        .status = (enum tutti_status)page->status,
+        .call = (enum cuda_symm_call)page->call,
+        .peer = page->peer,
+        .channel = page->channel,
+        .raised = page->awaited != 0,
+    };
+    return true;
+}

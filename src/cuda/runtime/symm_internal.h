@@ -1,0 +1,32 @@
+/* SPDX-License-Identifier: MIT */
+/* What symm.c and symm_watch.c share. */
+#ifndef TUTTI_CUDA_SYMM_INTERNAL_H
+#define TUTTI_CUDA_SYMM_INTERNAL_H
+
+#include "cuda/runtime/driver.h"
+#include "cuda/runtime/keep.h"
+#include "cuda/runtime/symm.h"
+
+#include <pthread.h>
+
+struct cuda_symm {
+    const struct cuda_driver *driver;
+    struct cuda_keep *keep; /* all that a captured graph needs; ends this struct, too */
+    struct cuda_symm_config config;
+    CUfunction kernel;
+    struct cuda_symm_launch launch; /* what every launch has in common */
+    CUdevice device;
+    CUstream own; /* for set-up and end; not ordered with any other stream */
+    CUevent event;
+    uint64_t launched;         /* outside of graphs */
+    pthread_mutex_t capturing; /* guards `capture`, and the keep's user object */
+    uint64_t capture;          /* the last one whose graph was given the keep */
+
+    struct cuda_symm_watch *watch; /* NULL: no peer is of another process */
+    struct cuda_symm *next_watched;
+};
+
+/* The peers' news do not reach it any more. */
+void cuda_symm_watch_remove(struct cuda_symm *symm);
+
+#endif

@@ -1,0 +1,125 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The watch over a group: kernels hear nothing of the end of a process but by their pinned page. A
+ * peer that frees its allocation says so itself, in the tail of its segment, which kernels read.
+ */
+#include "base/error.h"
+#include "base/order.h"
+#include "cuda/runtime/symm_internal.h"
+#include "cuda/runtime/watcher.h"
+#include "ipc/channel.h"
+
+#include <stdlib.h>
+#include <time.h>
+
+struct cuda_symm_watch {
+    struct cuda_watcher watcher;
+    struct channel *channel;
+    uint64_t peers;
+    pthread_mutex_t lock; /* guards the list; the bell goes with it */
+    pthread_cond_t bell;
+    struct cuda_symm *first;
+};
+
+static uint32_t look(const struct cuda_symm_watch *watch)
+{
+    uint32_t gone = 0;
+    for (int r = 0; r < CUDA_RANKS; r++)
+        if (watch->peers >> r & 1 && !channel_peer_alive(watch->channel, r))
+            gone |= UINT32_C(1) << r;
+    return gone;
+}
+
+static struct timespec next_look(void)
+{
+    struct timespec at;
+    clock_gettime(CLOCK_MONOTONIC, &at);
+    at.tv_nsec += CUDA_WATCH_MS * 1000000;
+    at.tv_sec += at.tv_nsec / 1000000000;
+    at.tv_nsec %= 1000000000;
+    return at;
+}
+
+static bool turn(void *context)
+{
+    struct cuda_symm_watch *watch = context;
+    struct timespec until = next_look();
+    pthread_mutex_lock(&watch->lock);
+    bool goes_on = !cuda_watcher_quits(&watch->watcher);
+    if (goes_on) {
+        uint32_t gone = look(watch);
+        /* Relaxed: a kernel that reads it looks at its word once more, and a process that has ended
+         * stores nothing any more. */
+        for (struct cuda_symm *symm = watch->first; symm; symm = symm->next_watched)
+            order_store_relaxed_u32(&symm->keep->symm_page->gone, gone);
+        pthread_cond_timedwait(&watch->bell, &watch->lock, &until);
+    }
+    pthread_mutex_unlock(&watch->lock);
+    return goes_on;
+}
+
+static void wake(void *context)
+{
+    struct cuda_symm_watch *watch = context;
+    pthread_mutex_lock(&watch->lock);
+    pthread_cond_signal(&watch->bell);
+    pthread_mutex_unlock(&watch->lock);
+}
+
+enum tutti_status cuda_symm_watch_open(struct channel *channel, uint64_t peers,
+                                       struct cuda_symm_watch **watch)
+{
+    pthread_condattr_t attributes;
+    *watch = NULL;
+    struct cuda_symm_watch *made = calloc(1, sizeof *made);
+    if (!made)
+        return error_set(TUTTI_ERR_NO_MEMORY, "no memory for %zu bytes", sizeof *made);
+    made->watcher = (struct cuda_watcher){.turn = turn, .wake = wake, .context = made};
+    made->channel = channel;
+    made->peers = peers;
+    pthread_mutex_init(&made->lock, NULL);
+    pthread_condattr_init(&attributes);
+    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+    pthread_cond_init(&made->bell, &attributes);
+    pthread_condattr_destroy(&attributes);
+    enum tutti_status status = cuda_watcher_start(&made->watcher);
+    if (status == TUTTI_OK)
+        *watch = made;
+    else
+        cuda_symm_watch_close(made);
+    return status;
+}
+
+void cuda_symm_watch_add(struct cuda_symm_watch *watch, struct cuda_symm *symm)
+{
+    pthread_mutex_lock(&watch->lock);
+    symm->watch = watch;
+    symm->next_watched = watch->first;
+    watch->first = symm;
+    pthread_mutex_unlock(&watch->lock);
+}
+
+void cuda_symm_watch_remove(struct cuda_symm *symm)
+{
+    struct cuda_symm_watch *watch = symm->watch;
+    if (!watch)
+        return;
+    pthread_mutex_lock(&watch->lock);
+    for (struct cuda_symm **link = &watch->first; *link; link = &(*link)->next_watched)
+        if (*link == symm) {
+            *link = symm->next_watched;
+            break;
+        }
+    pthread_mutex_unlock(&watch->lock);
+    symm->watch = NULL;
+}
+
+void cuda_symm_watch_close(struct cuda_symm_watch *watch)
+{
+    if (!watch)
+        return;
+    cuda_watcher_stop(&watch->watcher);
+    pthread_cond_destroy(&watch->bell);
+    pthread_mutex_destroy(&watch->lock);
+    free(watch);
+}

@@ -1,0 +1,346 @@
+/* SPDX-License-Identifier: MIT */
+#include "cuda/runtime/table.h"
+
+#include "base/error.h"
+#include "cuda/kernels/tiling.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define KIB ((uint64_t)1 << 10)
+#define MIB ((uint64_t)1 << 20)
+
+/* What is launched where a kernel is forced outside its range, or chosen for the links: 8 bytes a
+ * thread in many small blocks; a line a thread; as many blocks as tiles allow, which loop. The
+ * mesh's tiles have a unit for each thread, at most 192. */
+static const struct cuda_choice usual[CUDA_KERNELS] = {
+    [CUDA_ONE_SHOT_LL] = {CUDA_ONE_SHOT_LL, 1, 64, 512},
+    [CUDA_ONE_SHOT_LINES] = {CUDA_ONE_SHOT_LINES, 1, 128, 512},
+    [CUDA_TWO_SHOT_LINES] = {CUDA_TWO_SHOT_LINES, 1, 128, 512},
+    [CUDA_TWO_SHOT_PIPELINED] = {CUDA_TWO_SHOT_PIPELINED, 1, CUDA_WORKERS, CUDA_TILE_BLOCKS},
+    [CUDA_HYBRID_CUBE_MESH] = {CUDA_HYBRID_CUBE_MESH, 1, 192, CUDA_TILE_BLOCKS},
+    [CUDA_RING] = {CUDA_RING, 1, CUDA_WORKERS, CUDA_TILE_BLOCKS},
+};
+
+/* {capability, ranks, {kernel, units, threads, blocks}, bytes}: measured on 2, 3 and 4 H200; what
+ * follows from that elsewhere. */
+static const struct cuda_table_row built_in[] = {
+    {90, 2, {CUDA_ONE_SHOT_LL, 1, 64, 512}, 1 * KIB},
+    {90, 2, {CUDA_ONE_SHOT_LINES, 1, 64, 512}, 512 * KIB},
+    {90, 2, {CUDA_ONE_SHOT_LINES, 1, 256, 512}, 1536 * KIB},
+    {90, 2, {CUDA_TWO_SHOT_LINES, 1, 128, 512}, 2 * MIB},
+    {90, 2, {CUDA_TWO_SHOT_LINES, 1, 256, 512}, 8 * MIB},
+    {90, 2, {CUDA_TWO_SHOT_PIPELINED, 2, CUDA_WORKERS, CUDA_TILE_BLOCKS}, CUDA_TABLE_REST},
+    {90, 3, {CUDA_ONE_SHOT_LL, 1, 96, 512}, 32 * KIB},
+    {90, 3, {CUDA_ONE_SHOT_LINES, 1, 64, 512}, 256 * KIB},
+    {90, 3, {CUDA_TWO_SHOT_LINES, 1, 128, 512}, 768 * KIB},
+    {90, 3, {CUDA_TWO_SHOT_LINES, 1, CUDA_WORKERS, 132}, 1 * MIB},
+    {90, 3, {CUDA_TWO_SHOT_LINES, 1, 128, 512}, 2 * MIB},
+    {90, 3, {CUDA_TWO_SHOT_LINES, 1, 256, 512}, 3 * MIB},
+    {90, 3, {CUDA_TWO_SHOT_PIPELINED, 1, CUDA_WORKERS, CUDA_TILE_BLOCKS}, CUDA_TABLE_REST},
+    {90, 4, {CUDA_ONE_SHOT_LL, 1, 96, 512}, 2 * KIB},
+    {90, 4, {CUDA_ONE_SHOT_LINES, 1, 64, 512}, 64 * KIB},
+    {90, 4, {CUDA_ONE_SHOT_LINES, 1, 128, 512}, 160 * KIB},
+    {90, 4, {CUDA_TWO_SHOT_LINES, 1, 128, 512}, 512 * KIB},
+    {90, 4, {CUDA_TWO_SHOT_LINES, 1, 384, 132}, 1 * MIB},
+    {90, 4, {CUDA_TWO_SHOT_LINES, 1, CUDA_WORKERS, 132}, 2 * MIB},
+    {90, 4, {CUDA_TWO_SHOT_LINES, 1, 256, 512}, 4 * MIB},
+    {90, 4, {CUDA_TWO_SHOT_PIPELINED, 1, CUDA_WORKERS, CUDA_TILE_BLOCKS}, CUDA_TABLE_REST},
+    {0, 2, {CUDA_ONE_SHOT_LL, 1, 64, 512}, 1 * KIB},
+    {0, 2, {CUDA_ONE_SHOT_LINES, 1, 64, 512}, 512 * KIB},
+    {0, 2, {CUDA_ONE_SHOT_LINES, 1, 256, 512}, 1536 * KIB},
+    {0, 2, {CUDA_TWO_SHOT_LINES, 1, 128, 512}, 2 * MIB},
+    {0, 2, {CUDA_TWO_SHOT_LINES, 1, 256, 512}, 8 * MIB},
+    {0, 2, {CUDA_TWO_SHOT_PIPELINED, 2, CUDA_WORKERS, CUDA_TILE_BLOCKS}, CUDA_TABLE_REST},
+    {0, 3, {CUDA_ONE_SHOT_LL, 1, 96, 512}, 32 * KIB},
+    {0, 3, {CUDA_ONE_SHOT_LINES, 1, 64, 512}, 256 * KIB},
+    {0, 3, {CUDA_TWO_SHOT_LINES, 1, 128, 512}, 768 * KIB},
+    {0, 3, {CUDA_TWO_SHOT_LINES, 1, CUDA_WORKERS, 132}, 1 * MIB},
+    {0, 3, {CUDA_TWO_SHOT_LINES, 1, 128, 512}, 2 * MIB},
+    {0, 3, {CUDA_TWO_SHOT_LINES, 1, 256, 512}, 3 * MIB},
+    {0, 3, {CUDA_TWO_SHOT_PIPELINED, 1, CUDA_WORKERS, CUDA_TILE_BLOCKS}, CUDA_TABLE_REST},
+    {0, 4, {CUDA_ONE_SHOT_LL, 1, 96, 512}, 2 * KIB},
+    {0, 4, {CUDA_ONE_SHOT_LINES, 1, 64, 512}, 64 * KIB},
+    {0, 4, {CUDA_ONE_SHOT_LINES, 1, 128, 512}, 160 * KIB},
+    {0, 4, {CUDA_TWO_SHOT_LINES, 1, 128, 512}, 512 * KIB},
+    {0, 4, {CUDA_TWO_SHOT_LINES, 1, 384, 132}, 1 * MIB},
+    {0, 4, {CUDA_TWO_SHOT_LINES, 1, CUDA_WORKERS, 132}, 2 * MIB},
+    {0, 4, {CUDA_TWO_SHOT_LINES, 1, 256, 512}, 4 * MIB},
+    {0, 4, {CUDA_TWO_SHOT_PIPELINED, 1, CUDA_WORKERS, CUDA_TILE_BLOCKS}, CUDA_TABLE_REST},
+    {0, 5, {CUDA_ONE_SHOT_LL, 1, 64, 512}, 16 * KIB},
+    {0, 5, {CUDA_ONE_SHOT_LINES, 1, 64, 512}, 128 * KIB},
+    {0, 5, {CUDA_TWO_SHOT_LINES, 1, 64, 512}, 512 * KIB},
+    {0, 5, {CUDA_TWO_SHOT_LINES, 1, 128, 512}, 1 * MIB},
+    {0, 5, {CUDA_TWO_SHOT_LINES, 1, CUDA_WORKERS, 512}, 2 * MIB},
+    {0, 5, {CUDA_TWO_SHOT_LINES, 1, 256, 512}, 3 * MIB},
+    {0, 5, {CUDA_TWO_SHOT_PIPELINED, 1, CUDA_WORKERS, CUDA_TILE_BLOCKS}, CUDA_TABLE_REST},
+    {0, 6, {CUDA_ONE_SHOT_LL, 1, 64, 512}, 16 * KIB},
+    {0, 6, {CUDA_ONE_SHOT_LINES, 1, 64, 512}, 64 * KIB},
+    {0, 6, {CUDA_TWO_SHOT_LINES, 1, 64, 512}, 512 * KIB},
+    {0, 6, {CUDA_TWO_SHOT_LINES, 1, 128, 512}, 1 * MIB},
+    {0, 6, {CUDA_TWO_SHOT_LINES, 1, CUDA_WORKERS, 512}, 2 * MIB},
+    {0, 6, {CUDA_TWO_SHOT_LINES, 1, 256, 512}, 3 * MIB},
+    {0, 6, {CUDA_TWO_SHOT_PIPELINED, 1, CUDA_WORKERS, CUDA_TILE_BLOCKS}, CUDA_TABLE_REST},
+    {0, 7, {CUDA_ONE_SHOT_LL, 1, 64, 512}, 16 * KIB},
+    {0, 7, {CUDA_ONE_SHOT_LINES, 1, 64, 512}, 64 * KIB},
+    {0, 7, {CUDA_TWO_SHOT_LINES, 1, 64, 512}, 512 * KIB},
+    {0, 7, {CUDA_TWO_SHOT_LINES, 1, 128, 512}, 1 * MIB},
+    {0, 7, {CUDA_TWO_SHOT_LINES, 1, CUDA_WORKERS, 512}, 2 * MIB},
+    {0, 7, {CUDA_TWO_SHOT_LINES, 1, 256, 512}, 3 * MIB},
+    {0, 7, {CUDA_TWO_SHOT_PIPELINED, 1, CUDA_WORKERS, CUDA_TILE_BLOCKS}, CUDA_TABLE_REST},
+    {0, 8, {CUDA_ONE_SHOT_LL, 1, 64, 512}, 16 * KIB},
+    {0, 8, {CUDA_ONE_SHOT_LINES, 1, 64, 512}, 64 * KIB},
+    {0, 8, {CUDA_TWO_SHOT_LINES, 1, 64, 512}, 512 * KIB},
+    {0, 8, {CUDA_TWO_SHOT_LINES, 1, 128, 512}, 1 * MIB},
+    {0, 8, {CUDA_TWO_SHOT_LINES, 1, CUDA_WORKERS, 512}, 2 * MIB},
+    {0, 8, {CUDA_TWO_SHOT_LINES, 1, 256, 512}, 4 * MIB},
+    {0, 8, {CUDA_TWO_SHOT_PIPELINED, 1, CUDA_WORKERS, CUDA_TILE_BLOCKS}, CUDA_TABLE_REST},
+};
+
+/* Rows differ by no padding: field by field (FNV-1a). */
+void cuda_table_hash(struct cuda_table *table)
+{
+    uint64_t hash = UINT64_C(0xcbf29ce484222325);
+    for (int i = 0; i < table->count; i++) {
+        const struct cuda_table_row *row = &table->rows[i];
+        const uint64_t fields[] = {
+            (uint64_t)row->capability, (uint64_t)row->size, row->choice.kernel, row->choice.units,
+            row->choice.threads,       row->choice.blocks,  row->bytes};
+        for (size_t f = 0; f < sizeof fields / sizeof *fields; f++)
+            for (int shift = 0; shift < 64; shift += 8)
+                hash = (hash ^ (fields[f] >> shift & 255)) * UINT64_C(0x100000001b3);
+    }
+    table->hash = hash;
+}
+
+void cuda_table_built_in(struct cuda_table *table)
+{
+    static_assert(sizeof built_in / sizeof *built_in <= CUDA_TABLE_ROWS, "rows");
+    memset(table, 0, sizeof *table);
+    table->count = sizeof built_in / sizeof *built_in;
+    memcpy(table->rows, built_in, sizeof built_in);
+    snprintf(table->source, sizeof table->source, "built in");
+    cuda_table_hash(table);
+}
+
+/* ---- a communicator's plan ------------------------------------------------------------------- */
+
+bool cuda_plan_has(const struct cuda_plan *plan, enum cuda_kernel kernel)
+{
+    return !plan->staged || !cuda_kernel_has_lines(kernel);
+}
+
+static void plan_add(struct cuda_plan *plan, const struct cuda_choice *choice, uint64_t bytes)
+{
+    plan->choices[plan->count] = *choice;
+    plan->bytes[plan->count++] = bytes;
+}
+
+/* Over PCIe the tallies of tiles cost more than the flags in band do where those reach: 4 H200, 128
+ * KiB, 49 us and about 40. */
+static void plan_add_staged(struct cuda_plan *plan)
+{
+    plan_add(plan, &usual[CUDA_ONE_SHOT_LL], cuda_kernel_capacity(CUDA_ONE_SHOT_LL, plan->size));
+    plan_add(plan, &usual[CUDA_TWO_SHOT_PIPELINED], CUDA_TABLE_REST);
+}
+
+void cuda_plan_make(const struct cuda_table *table, int major, int minor, int size, bool staged,
+                    struct cuda_plan *plan)
+{
+    int capability = 0;
+    for (int i = 0; i < table->count; i++)
+        if (table->rows[i].size == size && table->rows[i].capability == 10 * major + minor)
+            capability = table->rows[i].capability;
+    memset(plan, 0, sizeof *plan);
+    plan->size = size;
+    plan->staged = staged;
+    memcpy(plan->forced, usual, sizeof plan->forced);
+    if (staged) {
+        plan_add_staged(plan);
+        return;
+    }
+    for (int i = 0; i < table->count && plan->count < CUDA_PLAN_ROWS; i++) {
+        const struct cuda_table_row *row = &table->rows[i];
+        if (row->size != size || row->capability != capability)
+            continue;
+        plan_add(plan, &row->choice, row->bytes);
+    }
+}
+
+uint64_t cuda_kernel_capacity(enum cuda_kernel kernel, int size)
+{
+    const uint64_t ranks = (uint64_t)size;
+    switch (kernel) {
+    case CUDA_ONE_SHOT_LL:
+        return CUDA_FLAGGED_BYTES / CUDA_HALVES / ranks / CUDA_LINE * 8;
+    case CUDA_ONE_SHOT_LINES:
+        return CUDA_ONE_SHOT_BYTES / (ranks - 1) / CUDA_LINE * CUDA_LINE;
+    case CUDA_TWO_SHOT_LINES:
+        return CUDA_TWO_SHOT_BYTES / 2 / (ranks - 1) / CUDA_LINE * CUDA_LINE * ranks;
+    case CUDA_TWO_SHOT_PIPELINED:
+    case CUDA_HYBRID_CUBE_MESH:
+    case CUDA_RING:
+    case CUDA_KERNELS:
+        break;
+    }
+    return CUDA_TABLE_REST;
+}
+
+static bool is_float(enum tutti_dtype dtype)
+{
+    return dtype <= TUTTI_FLOAT8_E5M2;
+}
+
+static bool serves(const struct cuda_plan *plan, enum cuda_kernel kernel, enum tutti_dtype dtype,
+                   size_t bytes)
+{
+    return (is_float(dtype) || !cuda_kernel_has_lines(kernel)) && cuda_plan_has(plan, kernel) &&
+           bytes <= cuda_kernel_capacity(kernel, plan->size);
+}
+
+static bool is_one_shot(enum cuda_kernel kernel)
+{
+    return kernel == CUDA_ONE_SHOT_LL || kernel == CUDA_ONE_SHOT_LINES;
+}
+
+static enum tutti_status refuse(const struct cuda_plan *plan, enum tutti_algo asked,
+                                enum tutti_dtype dtype, size_t bytes)
+{
+    char served[256];
+    int length = 0;
+    for (int k = 0; k < CUDA_TABLE_KERNELS && length < (int)sizeof served; k++)
+        if (serves(plan, (enum cuda_kernel)k, dtype, bytes))
+            length += snprintf(served + length, sizeof served - (size_t)length, "%s%s",
+                               length ? ", " : "",
+                               tutti_algo_name(cuda_kernel_algo((enum cuda_kernel)k)));
+    if (asked >= TUTTI_ALGO_ONE_SHOT_LL && asked <= TUTTI_ALGO_TWO_SHOT_PIPELINED &&
+        !cuda_plan_has(plan, (enum cuda_kernel)(asked - TUTTI_ALGO_ONE_SHOT_LL)))
+        return error_set(TUTTI_ERR_INVALID,
+                         "%s does not serve arenas in the host's memory: what does is %s",
+                         tutti_algo_name(asked), served);
+    if (asked == TUTTI_ALGO_ONE_SHOT_LINES || asked == TUTTI_ALGO_TWO_SHOT_LINES)
+        return error_set(TUTTI_ERR_INVALID,
+                         "%s serves floats of up to %llu bytes among %d ranks, not %zu bytes of "
+                         "%s: what does is %s",
+                         tutti_algo_name(asked),
+                         (unsigned long long)cuda_kernel_capacity(
+                             (enum cuda_kernel)(asked - TUTTI_ALGO_ONE_SHOT_LL), plan->size),
+                         plan->size, bytes, tutti_dtype_name(dtype), served);
+    return error_set(TUTTI_ERR_INVALID,
+                     "%s serves up to %llu bytes of %s among %d ranks, not %zu: what does is %s",
+                     tutti_algo_name(asked),
+                     (unsigned long long)cuda_kernel_capacity(
+                         asked == TUTTI_ALGO_ONE_SHOT && is_float(dtype) ? CUDA_ONE_SHOT_LINES
+                                                                         : CUDA_ONE_SHOT_LL,
+                         plan->size),
+                     tutti_dtype_name(dtype), plan->size, bytes, served);
+}
+
+/* The first of the family that serves: in both, the quicker one for few bytes comes first. */
+static const struct cuda_choice *first_that_serves(const struct cuda_plan *plan, bool one_shot,
+                                                   enum tutti_dtype dtype, size_t bytes)
+{
+    for (int k = 0; k < CUDA_TABLE_KERNELS; k++)
+        if (is_one_shot((enum cuda_kernel)k) == one_shot &&
+            serves(plan, (enum cuda_kernel)k, dtype, bytes))
+            return &plan->forced[k];
+    return NULL;
+}
+
+enum tutti_status cuda_plan_pick(const struct cuda_plan *plan, enum tutti_algo asked,
+                                 enum tutti_dtype dtype, size_t bytes,
+                                 const struct cuda_choice **choice, const char **reason)
+{
+    int i = 0;
+    while (bytes > plan->bytes[i])
+        i++;
+    const struct cuda_choice *row = &plan->choices[i];
+    bool fits = serves(plan, (enum cuda_kernel)row->kernel, dtype, bytes);
+    bool one_shot = is_one_shot((enum cuda_kernel)row->kernel);
+    *choice = row;
+    *reason = plan->staged ? "staged through the host's memory" : "the tuning table";
+    if (asked == TUTTI_ALGO_HOST_STAGED && !plan->staged)
+        return error_set(
+            TUTTI_ERR_INVALID,
+            "algorithm %d (%s): this communicator's arenas are on its devices: ask for "
+            "it in the options or TUTTI_ALGO when a communicator is created",
+            (int)asked, tutti_algo_name(asked));
+    if (asked == TUTTI_ALGO_NONE || asked == TUTTI_ALGO_HOST_STAGED) {
+        if (__builtin_expect(fits, 1))
+            return TUTTI_OK;
+        *reason = "the tuning table's is for floats only";
+        *choice = first_that_serves(plan, true, dtype, bytes);
+        if (!*choice)
+            *choice = &plan->forced[CUDA_TWO_SHOT_PIPELINED];
+        return TUTTI_OK;
+    }
+    *reason = "forced by the call, the options or TUTTI_ALGO";
+    if (asked == TUTTI_ALGO_ONE_SHOT || asked == TUTTI_ALGO_TWO_SHOT) {
+        if (fits && one_shot == (asked == TUTTI_ALGO_ONE_SHOT))
+            return TUTTI_OK;
+        *choice = first_that_serves(plan, asked == TUTTI_ALGO_ONE_SHOT, dtype, bytes);
+        return *choice ? TUTTI_OK : refuse(plan, asked, dtype, bytes);
+    }
+    enum cuda_kernel kernel = 0;
+    while (kernel < CUDA_KERNELS && cuda_kernel_algo(kernel) != asked)
+        kernel++;
+    if (kernel == CUDA_KERNELS)
+        return error_set(TUTTI_ERR_INVALID,
+                         "algorithm %d (%s) does not serve CUDA ranks: expected 0 (none) to 9 "
+                         "(host_staged)",
+                         (int)asked, tutti_algo_name(asked));
+    if (!serves(plan, kernel, dtype, bytes))
+        return refuse(plan, asked, dtype, bytes);
+    if (row->kernel != kernel)
+        *choice = &plan->forced[kernel];
+    return TUTTI_OK;
+}
+
+static uint64_t parts_of(uint64_t count, uint64_t by)
+{
+    return (count + by - 1) / by;
+}
+
+/* Units of a block of what goes by links, and among how many ranks they are parted: an operation of
+ * the mesh that takes two hops has 8 bytes a thread, as one_shot_ll; a tile of the ring is as large
+ * as its messages' room allows (ring.cu), if partial results are as wide as elements. */
+static size_t links_units(const struct cuda_choice *choice, int size, size_t bytes, size_t *parts)
+{
+    *parts = TILING_QUAD;
+    if (choice->kernel == CUDA_RING) {
+        *parts = (size_t)size;
+        return CUDA_TILES_BYTES / CUDA_TILE_BLOCKS / TILING_RING_TURNS / CUDA_LINE /
+               (2 * (size_t)size - 2);
+    }
+    if (bytes <= cuda_kernel_capacity(CUDA_ONE_SHOT_LL, size))
+        *parts = 1;
+    return choice->threads;
+}
+
+unsigned cuda_choice_blocks(const struct cuda_choice *choice, int size, size_t bytes)
+{
+    size_t each = (size_t)choice->threads * choice->units, parts = 1;
+    if (choice->kernel >= CUDA_TABLE_KERNELS)
+        each = links_units(choice, size, bytes, &parts);
+    else if (!is_one_shot((enum cuda_kernel)choice->kernel))
+        parts = (size_t)size;
+    const bool half = choice->kernel == CUDA_ONE_SHOT_LL ||
+                      (choice->kernel == CUDA_HYBRID_CUBE_MESH && parts == 1);
+    const size_t line = half ? CUDA_LINE / 2 : CUDA_LINE;
+    const uint64_t units = parts_of(parts_of(bytes, line), parts), blocks = parts_of(units, each);
+    return blocks < choice->blocks ? (unsigned)blocks : choice->blocks;
+}
+
+/* Between 2 H200 larger blocks of two-shot are 2 percent slower so, these 1 to 8 percent quicker.
+ */
+enum { TWO_SHOT_ONCE_THREADS = 256 };
+
+bool cuda_choice_is_once(const struct cuda_choice *choice, int size, const void *send,
+                         const void *recv, size_t bytes, unsigned blocks)
+{
+    const size_t unit = choice->kernel == CUDA_ONE_SHOT_LL ? CUDA_LINE / 2 : CUDA_LINE;
+    const size_t all = is_one_shot((enum cuda_kernel)choice->kernel) ? unit : unit * (size_t)size;
+    return (((uintptr_t)send | (uintptr_t)recv) & (unit - 1)) == 0 && bytes % all == 0 &&
+           bytes / all <= (size_t)blocks * choice->threads &&
+           (all == unit || choice->threads <= TWO_SHOT_ONCE_THREADS);
+}

@@ -1,0 +1,119 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Which kernel, with what geometry, up to how many bytes: built in, or measured on the spot and
+ * read from a file. Pure but for the reading of the file; needs no CUDA.
+ */
+#ifndef TUTTI_CUDA_TABLE_H
+#define TUTTI_CUDA_TABLE_H
+
+#include "cuda/kernels/launch.h"
+#include "tutti/tutti.h"
+
+#include <stdbool.h>
+
+enum {
+    CUDA_TABLE_ROWS = 512,
+    CUDA_PLAN_ROWS = 32, /* of one capability and world size */
+    CUDA_TABLE_SOURCE_BYTES = 96,
+    CUDA_TABLE_KERNELS = CUDA_HYBRID_CUBE_MESH, /* before this one: those of tables */
+};
+#define CUDA_TABLE_REST UINT64_MAX /* a last row's bytes: any size */
+
+/* How to launch one kernel. A thread takes `units` units: 8 bytes of the input in one_shot_ll, 16
+ * in one_shot_lines, 16 bytes of a rank's chunk in the two-shots. What goes by links has tiles. */
+struct cuda_choice {
+    uint8_t kernel; /* enum cuda_kernel */
+    uint8_t units;
+    uint16_t threads; /* of a block */
+    uint16_t blocks;  /* at most */
+};
+
+struct cuda_table_row {
+    int16_t capability; /* 10 * major + minor, 0 for those that have no rows of their own */
+    int16_t size;       /* ranks */
+    struct cuda_choice choice;
+    uint64_t bytes; /* up to these, inclusive */
+};
+
+/* Rows of one capability and size are neighbours, in order of bytes, the last one is for the rest.
+ */
+struct cuda_table {
+    int count;
+    uint64_t hash;                        /* of the rows, equal on all ranks */
+    char source[CUDA_TABLE_SOURCE_BYTES]; /* "built in", or the file's path (its end) */
+    struct cuda_table_row rows[CUDA_TABLE_ROWS];
+};
+
+/* The rows of one communicator, and what is launched where a kernel is forced. */
+struct cuda_plan {
+    int size;
+    bool staged; /* in the host's memory, which has no room for full lines */
+    int count;
+    struct cuda_choice forced[CUDA_KERNELS];
+    struct cuda_choice choices[CUDA_PLAN_ROWS];
+    uint64_t bytes[CUDA_PLAN_ROWS];
+};
+
+/* The built-in table, altered by the file that TUTTI_TUNING_FILE names or, if it is unset, by the
+ * one in the cache if there is one. Returns INVALID (naming file and line), SYSTEM. */
+enum tutti_status cuda_table_load(struct cuda_table *table);
+/* $XDG_CACHE_HOME/tutti/tuning, or ~/.cache/tutti/tuning; "" if there is neither. */
+void cuda_table_cache_path(char *path, size_t size);
+/*
+ * Alters a built-in table by a file's text, which begins with "tutti-tuning 1"; then a line a row,
+ * or a comment behind '#':
+ *
+ *     sm_90 ranks 4 bytes 65536 kernel one_shot_ll threads 64 blocks 512 units 1
+ *
+ * "any" instead of sm_XY stands for capabilities without rows of their own, "rest" instead of a
+ * number for all larger sizes. Rows of one capability and size stand together and replace the
+ * built-in ones, in order of bytes, the last one for the rest. Parses bytes from outside: has a
+ * fuzzer. Returns INVALID, naming the line.
+ */
+enum tutti_status cuda_table_parse(const char *text, size_t length, const char *source,
+                                   struct cuda_table *table);
+void cuda_table_built_in(struct cuda_table *table);
+/* Notes the hash of the rows as they are now. */
+void cuda_table_hash(struct cuda_table *table);
+
+/* The rows for a world size of 2 to 8 on devices of that capability. Arenas in the host's memory
+ * have rows of their own, which no table alters. */
+void cuda_plan_make(const struct cuda_table *table, int major, int minor, int size, bool staged,
+                    struct cuda_plan *plan);
+/* Whether it may ever choose a kernel. */
+bool cuda_plan_has(const struct cuda_plan *plan, enum cuda_kernel kernel);
+/*
+ * The choice for an operation of 1 or more bytes: what `asked` leaves open. *choice points into the
+ * plan; *reason is a static sentence. Returns INVALID if what is asked for does not serve the dtype
+ * or so many bytes, saying what does.
+ */
+enum tutti_status cuda_plan_pick(const struct cuda_plan *plan, enum tutti_algo asked,
+                                 enum tutti_dtype dtype, size_t bytes,
+                                 const struct cuda_choice **choice, const char **reason);
+
+/* The most bytes that a kernel serves among so many ranks. */
+uint64_t cuda_kernel_capacity(enum cuda_kernel kernel, int size);
+/* The grid of an operation of 1 or more bytes: as many blocks as have work, within the choice's. */
+unsigned cuda_choice_blocks(const struct cuda_choice *choice, int size, size_t bytes);
+
+/* Whether each of its threads has one unit at most, whole and aligned, and each rank as many as all
+ * others: then a form of the kernel without loops serves. Ranks may differ in it. */
+bool cuda_choice_is_once(const struct cuda_choice *choice, int size, const void *send,
+                         const void *recv, size_t bytes, unsigned blocks);
+
+/* Whether it goes in full lines, where a NaN that no result has marks what is not there yet: for
+ * floats alone, and not in the host's memory. */
+static inline bool cuda_kernel_has_lines(enum cuda_kernel kernel)
+{
+    return kernel == CUDA_ONE_SHOT_LINES || kernel == CUDA_TWO_SHOT_LINES;
+}
+
+static inline enum tutti_algo cuda_kernel_algo(enum cuda_kernel kernel)
+{
+#define KERNEL_ALGO(NAME, name, text) [CUDA_##NAME] = TUTTI_ALGO_##NAME,
+    static const uint8_t algos[CUDA_KERNELS] = {CUDA_KERNEL_MAP(KERNEL_ALGO)};
+#undef KERNEL_ALGO
+    return (enum tutti_algo)algos[kernel];
+}
+
+#endif

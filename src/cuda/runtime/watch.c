@@ -1,0 +1,122 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The watcher: one thread a communicator, which carries news between the device and the hosts of
+ * all ranks, since kernels hear nothing but their pinned page and callers may not call for a long
+ * time.
+ *
+ * - device -> hosts: the record of a kernel that failed becomes the fault of the host group, which
+ *   wakes all ranks' watchers.
+ * - hosts -> device: a fault or an abort of any rank ends all waits (`stop`); a rank that has left
+ *   or died ends the waits for it alone (`gone`): what it had done its part in succeeds. A death
+ *   becomes a fault one look later, so that a kernel that does wait for that rank can say so first,
+ *   with its operation's sequence.
+ *
+ * - device -> recorder and arena: whom a kernel waits for, once its wait lasts (trail.c). By that a
+ *   time-out names who keeps all waiting, though a kernel knows only whom it waits for itself.
+ *
+ * It looks every 20 ms, and at once when a bell rings. Once a fault stands there is nothing left to
+ * carry, and it ends.
+ */
+#include "base/order.h"
+#include "base/signature.h"
+#include "cpu/transport/bell.h"
+#include "cuda/runtime/group_internal.h"
+
+void cuda_stop(struct cuda_group *group, enum tutti_status status, int peer)
+{
+    struct cuda_host *page = group->keep->host;
+    if (order_exchange_u32(&group->stopping, 1))
+        return;
+    page->stop_peer = peer;
+    order_store_release_u32(&page->stop, (uint32_t)status); /* K3 pairs the device's K3d */
+}
+
+bool cuda_fault_read(const struct cuda_group *group, struct tutti_fault *fault)
+{
+    const struct cuda_host *page = group->keep->host;
+    if (!order_load_acquire_u32(&page->failed)) /* K4a pairs the device's K4 */
+        return false;
+    *fault = (struct tutti_fault){
+        .struct_size = sizeof *fault,
+        .status = (enum tutti_status)page->status,
+        .rank = group->launch.rank,
+        .peer = page->status == TUTTI_ERR_TIMEOUT ? cpu_group_culprit(group->host, page->peer)
+                                                  : page->peer,
+        .sequence = page->sequence,
+        .expected = signature_unpack(page->signatures[0], page->parameters[0]),
+        .seen = signature_unpack(page->signatures[1], page->parameters[1]),
+    };
+    return true;
+}
+
+/* One look around; true once a fault stands, which `stop` then carries. */
+static bool carry(struct cuda_group *group)
+{
+    struct cpu_group *host = group->host;
+    struct tutti_fault fault;
+    uint64_t left, dead;
+    const bool failed = cuda_fault_read(group, &fault);
+    /* A rank that has failed goes on telling for whom it waited. */
+    if (!failed)
+        cuda_trail_look(group);
+    if (failed || cpu_group_look(host, host->rank, false, &fault)) {
+        cpu_group_fail(host, &fault);
+    } else {
+        cpu_group_gone(host, &left, &dead);
+        /* Relaxed: a kernel that reads it looks at its word once more, and what a rank that is gone
+         * had stored is stored. */
+        order_store_relaxed_u32(&group->keep->host->gone, (uint32_t)(left | dead));
+        uint64_t overdue = dead & group->dead;
+        group->dead = dead;
+        if (overdue) {
+            fault.status = TUTTI_ERR_PEER_DEAD;
+            fault.peer = __builtin_ctzll(overdue);
+            cpu_group_fail(host, &fault);
+        }
+    }
+    if (!order_load_acquire_u32(&host->failed)) /* A4 pairs F4 */
+        return false;
+    cuda_stop(group, host->fault.status, host->fault.peer);
+    return true;
+}
+
+static bool turn(void *context)
+{
+    struct cuda_group *group = context;
+    uint32_t bell = order_load_acquire_u32(&group->host->own->bell); /* A5 pairs W1 */
+    if (cuda_watcher_quits(&group->watcher) || carry(group))
+        return false;
+    bell_nap(group->host, bell, CUDA_WATCH_MS);
+    return true;
+}
+
+static void wake(void *context)
+{
+    const struct cuda_group *group = context;
+    bell_ring(group->host);
+}
+
+enum tutti_status cuda_watch_start(struct cuda_group *group)
+{
+    group->watcher.turn = turn;
+    group->watcher.wake = wake;
+    group->watcher.context = group;
+    return cuda_watcher_start(&group->watcher);
+}
+
+void cuda_watch_stop(struct cuda_group *group)
+{
+    cuda_watcher_stop(&group->watcher);
+}
+
+enum tutti_status cuda_group_status(struct cuda_group *group, struct tutti_fault *fault)
+{
+    struct tutti_fault found;
+    if (cuda_fault_read(group, &found))
+        cpu_group_fail(group->host, &found);
+    enum tutti_status status = cpu_group_status(group->host, fault);
+    /* A thread that stages may wait for a rank that has nothing to do with it. */
+    if (status != TUTTI_OK && group->proxy)
+        cpu_group_quit(group->host);
+    return status;
+}

@@ -1,0 +1,121 @@
+/* SPDX-License-Identifier: MIT */
+#include "cuda/runtime/watcher.h"
+
+#include "base/error.h"
+#include "base/order.h"
+#include "ipc/fork.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdlib.h>
+
+enum { STACK_BYTES = 256 << 10 };
+
+/*
+ * All that have a thread. A program that exits without having stopped them must not have threads
+ * that use pinned pages when the driver takes those away: its exit handlers run after ours, which
+ * is installed later.
+ */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct cuda_watcher *watchers;
+static uint32_t epoch; /* of the process whose they are */
+
+static void hold(void)
+{
+    pthread_mutex_lock(&lock);
+}
+
+static void release(void)
+{
+    pthread_mutex_unlock(&lock);
+}
+
+static void end(struct cuda_watcher *watcher)
+{
+    order_store_release_u32(&watcher->quit, 1); /* K1 pairs K1a */
+    watcher->wake(watcher->context);
+    pthread_join(watcher->thread, NULL);
+}
+
+static void end_all(void)
+{
+    if (fork_detected(epoch)) /* a child has no watchers */
+        return;
+    pthread_mutex_lock(&lock);
+    for (; watchers; watchers = watchers->next)
+        end(watchers);
+    pthread_mutex_unlock(&lock);
+}
+
+static void install_handlers(void)
+{
+    (void)fork_epoch(&epoch); /* it has one, or there would be nothing to watch */
+    (void)pthread_atfork(hold, release, release);
+    (void)atexit(end_all);
+}
+
+static void list_add(struct cuda_watcher *watcher)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, install_handlers);
+    pthread_mutex_lock(&lock);
+    watcher->next = watchers;
+    watchers = watcher;
+    pthread_mutex_unlock(&lock);
+}
+
+/* False if the program's exit has been faster. */
+static bool list_remove(struct cuda_watcher *watcher)
+{
+    bool found = false;
+    pthread_mutex_lock(&lock);
+    for (struct cuda_watcher **link = &watchers; *link; link = &(*link)->next) {
+        if (*link != watcher)
+            continue;
+        *link = watcher->next;
+        found = true;
+        break;
+    }
+    pthread_mutex_unlock(&lock);
+    return found;
+}
+
+static void *run(void *argument)
+{
+    struct cuda_watcher *watcher = argument;
+    while (watcher->turn(watcher->context))
+        ;
+    return NULL;
+}
+
+enum tutti_status cuda_watcher_start(struct cuda_watcher *watcher)
+{
+    pthread_attr_t attributes;
+    sigset_t all, before;
+    pthread_attr_init(&attributes);
+    pthread_attr_setstacksize(&attributes, STACK_BYTES);
+    sigfillset(&all); /* signals are for the program's own threads */
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    int result = pthread_create(&watcher->thread, &attributes, run, watcher);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    pthread_attr_destroy(&attributes);
+    watcher->started = result == 0;
+    if (watcher->started) {
+        list_add(watcher);
+        return TUTTI_OK;
+    }
+    errno = result;
+    return error_errno("pthread_create of a watcher");
+}
+
+void cuda_watcher_stop(struct cuda_watcher *watcher)
+{
+    if (watcher->started && list_remove(watcher))
+        end(watcher);
+    watcher->started = false;
+}
+
+bool cuda_watcher_quits(const struct cuda_watcher *watcher)
+{
+    return order_load_acquire_u32(&watcher->quit); /* K1a pairs K1 */
+}

@@ -1,0 +1,140 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Points on streams: an event each. Within a capture an event stands for the capture's edges, so
+ * that waiting for it there is one; it never completes, and who asks is told.
+ */
+#include "base/error.h"
+#include "cuda/runtime/group_internal.h"
+
+#include <stdlib.h>
+
+struct cuda_work {
+    const struct cuda_driver *driver;
+    CUcontext context;
+    CUevent event;
+    uint64_t capture; /* that it was recorded in, 0 if in none */
+};
+
+enum tutti_status cuda_work_create(struct cuda_group *group, struct cuda_work **work)
+{
+    const struct cuda_driver *driver = group->driver;
+    CUstreamCaptureMode mode;
+    bool pushed;
+    *work = NULL;
+    struct cuda_work *made = malloc(sizeof *made);
+    if (!made)
+        return error_errno("malloc of a work's event");
+    *made = (struct cuda_work){.driver = driver, .context = group->keep->context};
+    enum tutti_status status = cuda_enter(group, &pushed);
+    if (status != TUTTI_OK)
+        goto err_free;
+    cuda_captures_ignore(driver, &mode);
+    status = cuda_check(driver, driver->event_create(&made->event, CU_EVENT_DISABLE_TIMING),
+                        "cuEventCreate");
+    cuda_captures_heed(driver, &mode);
+    cuda_leave(group, pushed);
+    if (status != TUTTI_OK)
+        goto err_free;
+    *work = made;
+    return TUTTI_OK;
+err_free:
+    free(made);
+    return status;
+}
+
+enum tutti_status cuda_work_record(struct cuda_group *group, struct cuda_work *work,
+                                   tutti_stream_t stream)
+{
+    const struct cuda_driver *driver = group->driver;
+    CUstream on = cuda_stream_of(stream);
+    uint64_t capture = 0;
+    bool pushed;
+    enum tutti_status status = cuda_group_check(group);
+    if (status == TUTTI_OK)
+        status = cuda_enter(group, &pushed);
+    if (status != TUTTI_OK)
+        return status;
+    status = cuda_capture_of(driver, on, &capture, NULL);
+    if (status == TUTTI_OK)
+        status = cuda_check(driver, driver->event_record(work->event, on), "cuEventRecord");
+    work->capture = capture;
+    cuda_leave(group, pushed);
+    return status;
+}
+
+enum tutti_status cuda_work_test(const struct cuda_work *work, bool *done)
+{
+    const struct cuda_driver *driver = work->driver;
+    CUstreamCaptureMode mode;
+    bool pushed;
+    *done = false;
+    if (work->capture)
+        return error_set(TUTTI_ERR_INVALID,
+                         "the work was recorded in a capture, so that it is an edge of a graph and "
+                         "never done: record one on the stream that the graph is launched on");
+    enum tutti_status status = cuda_context_enter(driver, work->context, &pushed);
+    if (status != TUTTI_OK)
+        return status;
+    cuda_captures_ignore(driver, &mode);
+    CUresult result = driver->event_query(work->event);
+    cuda_captures_heed(driver, &mode);
+    if (result != CUDA_ERROR_NOT_READY)
+        status = cuda_check(driver, result, "cuEventQuery");
+    cuda_context_leave(driver, pushed);
+    *done = result == CUDA_SUCCESS;
+    return status;
+}
+
+/* What no edge can express would spoil the capture. */
+static enum tutti_status capture_check(const struct cuda_work *work, CUstream stream)
+{
+    uint64_t capture = 0;
+    enum tutti_status status = cuda_capture_of(work->driver, stream, &capture, NULL);
+    if (status != TUTTI_OK || capture == work->capture)
+        return status;
+    return error_set(TUTTI_ERR_INVALID,
+                     capture ? "stream %p is being captured, and the work was not recorded in that "
+                               "capture: wait for it before the capture begins, or on the stream "
+                               "that the graph is launched on"
+                             : "stream %p takes no part in the capture in which the work was "
+                               "recorded: record one on the stream that the graph is launched on",
+                     (void *)stream);
+}
+
+enum tutti_status cuda_work_wait(const struct cuda_work *work, tutti_stream_t stream)
+{
+    const struct cuda_driver *driver = work->driver;
+    CUstream on = cuda_stream_of(stream);
+    bool pushed;
+    enum tutti_status status = cuda_context_enter(driver, work->context, &pushed);
+    if (status != TUTTI_OK)
+        return status;
+    status = capture_check(work, on);
+    if (status == TUTTI_OK)
+        status =
+            cuda_check(driver, driver->stream_wait_event(on, work->event, 0), "cuStreamWaitEvent");
+    cuda_context_leave(driver, pushed);
+    return status;
+}
+
+/* Errors are of no interest: the context may be gone, and the event with it. */
+void cuda_work_destroy(struct cuda_work *work)
+{
+    CUstreamCaptureMode mode;
+    bool pushed;
+    if (!work)
+        return;
+    const struct cuda_driver *driver = work->driver;
+    if (cuda_context_enter(driver, work->context, &pushed) == TUTTI_OK) {
+        cuda_captures_ignore(driver, &mode);
+        driver->event_destroy(work->event);
+        cuda_captures_heed(driver, &mode);
+        cuda_context_leave(driver, pushed);
+    }
+    free(work);
+}
+
+void cuda_work_forget(struct cuda_work *work)
+{
+    free(work);
+}

@@ -1,0 +1,511 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The caller puts an operation into a ring for the thread and, piece by piece, onto the stream:
+ *
+ *     copy in k + 1, "k + 1 has come", wait until k is done, copy out k
+ *
+ * so that the stream copies while the thread reduces. Piece k + 1 may use the slot of k - 1, whose
+ * way out is on the stream before. Operations follow each other on whatever streams as stream.c
+ * orders them, and pieces count on from one to the next.
+ *
+ * The operation is in the ring before the rest of it is on the stream: the driver blocks a caller
+ * whose stream is full, and then it is the thread that makes room.
+ */
+#include "cuda/staging/proxy.h"
+
+#include "base/deadline.h"
+#include "base/error.h"
+#include "base/order.h"
+#include "base/signature.h"
+#include "cpu/transport/group.h"
+#include "cuda/runtime/group_internal.h"
+#include "ipc/futex.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/prctl.h>
+
+enum {
+    NAP_FIRST_NS = 1000,  /* of a thread that awaits its stream, */
+    NAP_MOST_NS = 50000,  /* twice as long each time */
+    ROOM_NAP_NS = 50000,  /* of a caller that awaits room */
+    IDLE_MS = 1000,       /* of a thread that has nothing to do, unless it is woken */
+    SMALL_BYTES = 1024,   /* of a copy; what is more is a copy engine's as it is */
+    TIMER_SLACK_NS = 1000 /* by which a nap may be longer; 50 us unless set */
+};
+
+struct operation {
+    struct request request; /* send and recv are the device's */
+    uint64_t subset;        /* of a barrier of some ranks */
+    uint64_t pieces;
+    uint64_t first; /* how many were before its own */
+};
+
+struct cuda_proxy {
+    struct cuda_watcher watcher;
+    struct cpu_group *host;
+    struct cuda_proxy_page *page; /* the keep's */
+    CUdeviceptr come, done;       /* its words as the device has them */
+    size_t one_shot_bytes;
+    uint64_t pieces;    /* put on streams: the caller's own, as is the next */
+    uint64_t enqueued;  /* operations of all ranks */
+    uint64_t completed; /* ... that ended well: the thread's */
+    bool sharp;         /* naps are as short as they say: the thread's own */
+
+    uint64_t put;    /* operations in the ring so far: release E3 pairs E3a */
+    uint64_t taken;  /* ... that are over: release E4 pairs E4a */
+    uint32_t bell;   /* futex; advanced by who wakes the thread */
+    uint32_t asleep; /* the thread may sleep on it */
+    struct operation ring[CUDA_PROXY_OPERATIONS];
+};
+
+static uint64_t pieces_of(const struct request *request)
+{
+    size_t pieces = (request->bytes + CUDA_PROXY_PIECE_BYTES - 1) / CUDA_PROXY_PIECE_BYTES;
+    return pieces ? pieces : 1; /* a barrier is a piece without bytes */
+}
+
+static size_t piece_bytes(const struct request *request, uint64_t piece)
+{
+    size_t left = request->bytes - piece * CUDA_PROXY_PIECE_BYTES;
+    return left < CUDA_PROXY_PIECE_BYTES ? left : CUDA_PROXY_PIECE_BYTES;
+}
+
+static void nap(int64_t ns)
+{
+    nanosleep(&(struct timespec){.tv_nsec = ns}, NULL);
+}
+
+static void ring_bell(struct cuda_proxy *proxy)
+{
+    order_fetch_add_u32(&proxy->bell, 1); /* E5 pairs E5a */
+    futex_wake_all(&proxy->bell);
+}
+
+/* ---- the thread ------------------------------------------------------------------------------ */
+
+/* Whether there is anything that ends all operations. */
+static bool is_over(struct cpu_group *host)
+{
+    struct tutti_fault fault;
+    if (!cpu_group_look(host, host->rank, false, &fault))
+        return false;
+    cpu_group_fail(host, &fault);
+    return true;
+}
+
+/* Until the stream has brought the piece. It has no deadline of its own: what is on the stream
+ * before may take its time, and peers that wait for us have theirs. */
+static bool piece_await(struct cuda_proxy *proxy, uint64_t number)
+{
+    for (int polls = proxy->host->spin; polls > 0; polls--) {
+        if (order_load_acquire_u64(&proxy->page->come) >= number) /* E1a pairs E1 */
+            return !is_over(proxy->host);
+        order_pause();
+    }
+    if (!proxy->sharp)
+        proxy->sharp = prctl(PR_SET_TIMERSLACK, (unsigned long)TIMER_SLACK_NS, 0, 0, 0) == 0;
+    for (int64_t ns = NAP_FIRST_NS; !is_over(proxy->host);
+         ns = ns < NAP_MOST_NS / 2 ? 2 * ns : NAP_MOST_NS) {
+        if (order_load_acquire_u64(&proxy->page->come) >= number) /* E1a pairs E1 */
+            return true;
+        nap(ns);
+    }
+    return false;
+}
+
+static enum tutti_algo algo_of(const struct cuda_proxy *proxy, enum tutti_algo asked, size_t bytes)
+{
+    if (asked == TUTTI_ALGO_ONE_SHOT || asked == TUTTI_ALGO_TWO_SHOT)
+        return asked;
+    return bytes <= proxy->one_shot_bytes ? TUTTI_ALGO_ONE_SHOT : TUTTI_ALGO_TWO_SHOT;
+}
+
+/* Among the hosts. */
+static enum tutti_status piece_run(struct cuda_proxy *proxy, const struct operation *operation,
+                                   uint64_t piece)
+{
+    struct cpu_group *host = proxy->host;
+    struct request request = operation->request;
+    host->deadline = 0;
+    host->mailed = operation->subset == 0;
+    if (operation->subset)
+        return cpu_barrier_subset(host, operation->subset, &request);
+    /* Relaxed: other threads read it for their reports. */
+    if (piece == 0)
+        order_store_relaxed_u64(&host->sequence, host->sequence + 1);
+    if (request.count == 0)
+        return cpu_barrier(host, &request);
+    request.bytes = piece_bytes(&operation->request, piece);
+    request.count = request.bytes / request.element_bytes;
+    request.recv = proxy->page->slots[(operation->first + piece) % CUDA_PROXY_SLOTS];
+    request.send = request.recv;
+    request.algo = algo_of(proxy, request.algo, request.bytes);
+    uint64_t environment = reduce_env_begin();
+    if (piece == 0)
+        cpu_all_reduce_begin(host, &request);
+    enum tutti_status status =
+        piece == 0 ? cpu_all_reduce(host, &request) : cpu_all_reduce_more(host, &request);
+    reduce_env_end(environment);
+    return status;
+}
+
+static bool operation_run(struct cuda_proxy *proxy, const struct operation *operation)
+{
+    const uint64_t pieces = operation->pieces;
+    for (uint64_t piece = 0; piece < pieces; piece++) {
+        uint64_t number = operation->first + piece + 1;
+        if (!piece_await(proxy, number) || piece_run(proxy, operation, piece) != TUTTI_OK)
+            return false;
+        /* Relaxed: read once the stream has come to its end, or the thread to its. */
+        if (piece + 1 == pieces)
+            order_store_relaxed_u64(&proxy->completed, proxy->host->sequence);
+        order_store_release_u64(&proxy->page->done, number); /* E2 pairs E2a, the stream's wait */
+    }
+    return true;
+}
+
+static bool is_empty(const struct cuda_proxy *proxy)
+{
+    return order_load_acquire_u64(&proxy->put) == proxy->taken; /* E3a pairs E3 */
+}
+
+/* Until there is an operation, or the bell, which stood at `bell` before the last look, rings. */
+static void idle(struct cuda_proxy *proxy, uint32_t bell)
+{
+    for (int polls = proxy->host->spin; polls > 0; polls--) {
+        if (!is_empty(proxy))
+            return;
+        order_pause();
+    }
+    order_store_relaxed_u32(&proxy->asleep, 1);
+    order_fence(); /* between our word and the look at theirs, as there is in publish() */
+    if (is_empty(proxy))
+        futex_sleep(&proxy->bell, bell, IDLE_MS);
+    order_store_relaxed_u32(&proxy->asleep, 0);
+}
+
+/* The end, whatever the reason: what is left has failed, and all streams pass, now and later. */
+static void release(struct cuda_proxy *proxy)
+{
+    if (!is_empty(proxy))
+        (void)is_over(proxy->host);
+    order_store_release_u64(&proxy->page->done, CUDA_PROXY_RELEASED); /* E2 pairs E2a */
+}
+
+static bool turn(void *context)
+{
+    struct cuda_proxy *proxy = context;
+    uint32_t bell = order_load_acquire_u32(&proxy->bell); /* E5a pairs E5 */
+    bool goes_on = !cuda_watcher_quits(&proxy->watcher);
+    if (goes_on && is_empty(proxy)) {
+        idle(proxy, bell);
+        return true;
+    }
+    if (goes_on)
+        goes_on = operation_run(proxy, &proxy->ring[proxy->taken % CUDA_PROXY_OPERATIONS]);
+    if (goes_on)
+        order_store_release_u64(&proxy->taken, proxy->taken + 1); /* E4 pairs E4a */
+    else
+        release(proxy);
+    return goes_on;
+}
+
+static void wake(void *context)
+{
+    struct cuda_proxy *proxy = context;
+    cpu_group_quit(proxy->host);
+    ring_bell(proxy);
+}
+
+/* ---- life ------------------------------------------------------------------------------------ */
+
+static enum tutti_status page_create(struct cuda_group *group, struct cuda_proxy *proxy)
+{
+    const struct cuda_driver *driver = group->driver;
+    CUdeviceptr address = 0;
+    void *page = NULL;
+    enum tutti_status status = cuda_check(
+        driver,
+        driver->mem_host_alloc(&page, sizeof(struct cuda_proxy_page), CU_MEMHOSTALLOC_DEVICEMAP),
+        "cuMemHostAlloc");
+    if (status != TUTTI_OK)
+        return status;
+    proxy->page = group->keep->proxy_page = page;
+    proxy->page->come = proxy->page->done = 0;
+    status = cuda_check(driver, driver->mem_host_device_pointer(&address, page, 0),
+                        "cuMemHostGetDevicePointer");
+    proxy->come = address + offsetof(struct cuda_proxy_page, come);
+    proxy->done = address + offsetof(struct cuda_proxy_page, done);
+    return status;
+}
+
+enum tutti_status cuda_proxy_open(struct cuda_group *group, size_t one_shot_bytes)
+{
+    struct cuda_proxy *proxy = calloc(1, sizeof *proxy);
+    if (!proxy)
+        return error_set(TUTTI_ERR_NO_MEMORY, "no memory for %zu bytes", sizeof *proxy);
+    group->proxy = proxy;
+    proxy->host = group->host;
+    proxy->one_shot_bytes = one_shot_bytes;
+    proxy->watcher.turn = turn;
+    proxy->watcher.wake = wake;
+    proxy->watcher.context = proxy;
+    if (!group->device.waits)
+        return error_set(TUTTI_ERR_DECLINED,
+                         "processes share device %d, whose streams cannot wait for a word in "
+                         "memory, as staging by a host thread needs: give each rank a device of "
+                         "its own, or have the ranks be threads of one process",
+                         group->device.ordinal);
+    enum tutti_status status = page_create(group, proxy);
+    return status == TUTTI_OK ? cuda_watcher_start(&proxy->watcher) : status;
+}
+
+void cuda_proxy_stop(struct cuda_proxy *proxy)
+{
+    if (proxy)
+        cuda_watcher_stop(&proxy->watcher);
+}
+
+void cuda_proxy_free(struct cuda_proxy *proxy)
+{
+    free(proxy);
+}
+
+uint64_t cuda_proxy_enqueued(const struct cuda_proxy *proxy)
+{
+    return proxy->enqueued;
+}
+
+uint64_t cuda_proxy_completed(const struct cuda_proxy *proxy)
+{
+    return order_load_relaxed_u64(&proxy->completed);
+}
+
+/* ---- the caller ------------------------------------------------------------------------------ */
+
+enum tutti_status cuda_proxy_algorithm(enum tutti_algo asked, enum tutti_algo *algo,
+                                       const char **reason)
+{
+    *algo = TUTTI_ALGO_HOST_STAGED;
+    *reason = "staged by a host thread: processes share a device";
+    if (asked == TUTTI_ALGO_NONE || asked == TUTTI_ALGO_HOST_STAGED)
+        return TUTTI_OK;
+    *algo = asked;
+    if (asked == TUTTI_ALGO_ONE_SHOT || asked == TUTTI_ALGO_TWO_SHOT)
+        return TUTTI_OK;
+    return error_set(TUTTI_ERR_INVALID,
+                     "algorithm %d (%s) does not serve a communicator that a host thread stages, "
+                     "since processes share a device: expected none, one_shot, two_shot or "
+                     "host_staged",
+                     (int)asked, tutti_algo_name(asked));
+}
+
+/* Has the stream say that a piece has come. E1 pairs E1a: by default the write comes behind a fence
+ * for the whole system. */
+static enum tutti_status come_write(struct cuda_group *group, uint64_t number, CUstream stream)
+{
+    const struct cuda_driver *driver = group->driver;
+    return cuda_check(
+        driver,
+        driver->stream_write_64(stream, group->proxy->come, number, CU_STREAM_WRITE_VALUE_DEFAULT),
+        "cuStreamWriteValue64");
+}
+
+/* Has it wait until the piece is done. */
+static enum tutti_status done_await(struct cuda_group *group, uint64_t number, CUstream stream)
+{
+    const struct cuda_driver *driver = group->driver;
+    return cuda_check(driver,
+                      driver->stream_wait_64(stream, group->proxy->done, number,
+                                             CU_STREAM_WAIT_VALUE_GEQ), /* E2a */
+                      "cuStreamWaitValue64");
+}
+
+/* Copies a piece in, and says so. */
+static enum tutti_status piece_in(struct cuda_group *group, const struct operation *operation,
+                                  uint64_t piece, CUstream stream)
+{
+    const struct cuda_driver *driver = group->driver;
+    struct cuda_proxy *proxy = group->proxy;
+    const uint64_t at = operation->first + piece;
+    const size_t bytes = piece_bytes(&operation->request, piece);
+    enum tutti_status status = TUTTI_OK;
+    if (bytes)
+        status = cuda_check(
+            driver,
+            driver->memcpy_async((CUdeviceptr)(uintptr_t)proxy->page->slots[at % CUDA_PROXY_SLOTS],
+                                 (CUdeviceptr)(uintptr_t)operation->request.send +
+                                     piece * CUDA_PROXY_PIECE_BYTES,
+                                 bytes, stream),
+            "cuMemcpyAsync");
+    return status == TUTTI_OK ? come_write(group, at + 1, stream) : status;
+}
+
+/*
+ * Into the device's memory. The driver has the device's processors do small copies there, for which
+ * processes take turns: 8 bytes among 8 of them on one H200 took 1.16 ms an operation. Copies of
+ * several rows, be they one behind the other, it leaves to a copy engine, which nobody has to
+ * himself: 0.10 ms. The fewest rows are the quickest; a single byte has none.
+ */
+static enum tutti_status copy_out(const struct cuda_driver *driver, CUdeviceptr to,
+                                  CUdeviceptr from, size_t bytes, CUstream stream)
+{
+    size_t rows = 2;
+    if (bytes > SMALL_BYTES || bytes == 1)
+        return cuda_check(driver, driver->memcpy_async(to, from, bytes, stream), "cuMemcpyAsync");
+    while (bytes % rows)
+        rows++;
+    const CUDA_MEMCPY2D copy = {
+        .srcMemoryType = CU_MEMORYTYPE_UNIFIED,
+        .srcDevice = from,
+        .srcPitch = bytes / rows,
+        .dstMemoryType = CU_MEMORYTYPE_UNIFIED,
+        .dstDevice = to,
+        .dstPitch = bytes / rows,
+        .WidthInBytes = bytes / rows,
+        .Height = rows,
+    };
+    return cuda_check(driver, driver->memcpy_2d_async(&copy, stream), "cuMemcpy2DAsync");
+}
+
+/* Awaits its result and copies that out. */
+static enum tutti_status piece_out(struct cuda_group *group, const struct operation *operation,
+                                   uint64_t piece, CUstream stream)
+{
+    struct cuda_proxy *proxy = group->proxy;
+    const uint64_t at = operation->first + piece;
+    const size_t bytes = piece_bytes(&operation->request, piece);
+    enum tutti_status status = done_await(group, at + 1, stream);
+    if (status == TUTTI_OK && bytes)
+        status = copy_out(
+            group->driver,
+            (CUdeviceptr)(uintptr_t)operation->request.recv + piece * CUDA_PROXY_PIECE_BYTES,
+            (CUdeviceptr)(uintptr_t)proxy->page->slots[at % CUDA_PROXY_SLOTS], bytes, stream);
+    return status;
+}
+
+/* It can neither be done nor be left out, for the peers have it: so all ranks' are over. */
+static enum tutti_status fail(struct cuda_group *group, enum tutti_status status)
+{
+    const struct tutti_fault fault = {
+        .struct_size = sizeof fault,
+        .status = status,
+        .rank = group->launch.rank,
+        .peer = group->launch.rank,
+        .sequence = order_load_relaxed_u64(&group->host->sequence),
+    };
+    status = cpu_group_fail(group->host, &fault);
+    cpu_group_quit(group->host);
+    ring_bell(group->proxy);
+    return status;
+}
+
+/* A place in the ring. The thread's end leaves none for ever. */
+static enum tutti_status room_await(struct cuda_group *group, int64_t timeout_ms)
+{
+    struct cuda_proxy *proxy = group->proxy;
+    int64_t deadline = deadline_after(timeout_ms);
+    while (proxy->put - order_load_acquire_u64(&proxy->taken) >= /* E4a pairs E4 */
+           CUDA_PROXY_OPERATIONS) {
+        enum tutti_status status = cuda_group_check(group);
+        if (status != TUTTI_OK)
+            return status;
+        if (order_load_relaxed_u32(&proxy->host->quit)) /* relaxed: nothing but itself */
+            return error_set(TUTTI_ERR_ABORTED, "the program is about to exit");
+        if (deadline_passed(deadline))
+            return error_context(fail(group, TUTTI_ERR_TIMEOUT),
+                                 "%d operations are under way, and none of them ended in time: let "
+                                 "the stream go on",
+                                 CUDA_PROXY_OPERATIONS);
+        nap(ROOM_NAP_NS);
+    }
+    return TUTTI_OK;
+}
+
+static void publish(struct cuda_proxy *proxy, const struct operation *operation)
+{
+    proxy->ring[proxy->put % CUDA_PROXY_OPERATIONS] = *operation;
+    proxy->pieces += operation->pieces;
+    proxy->enqueued += operation->subset == 0;
+    order_store_release_u64(&proxy->put, proxy->put + 1); /* E3 pairs E3a */
+    order_fence(); /* between our word and the look at theirs, as there is in idle() */
+    if (order_load_relaxed_u32(&proxy->asleep))
+        ring_bell(proxy);
+}
+
+/* The thread has it already, and the stream has not all of it. */
+static enum tutti_status fail_half_way(struct cuda_group *group, enum tutti_status status)
+{
+    char why[300];
+    snprintf(why, sizeof why, "%s", tutti_last_error());
+    status = fail(group, status);
+    return error_set(status, "%s; half of the operation is enqueued, so the communicator is lost",
+                     why);
+}
+
+static enum tutti_status stream_check(const struct cuda_group *group, CUstream stream)
+{
+    uint64_t capture = 0;
+    enum tutti_status status = cuda_capture_of(group->driver, stream, &capture, NULL);
+    if (status != TUTTI_OK || !capture)
+        return status;
+    return error_set(TUTTI_ERR_DECLINED,
+                     "stream %p is being captured, and a host thread stages this communicator's "
+                     "operations, since processes share a device: a replay would not reach it. "
+                     "Capture on a communicator whose ranks have a device each, or share devices "
+                     "as threads of one process",
+                     (void *)stream);
+}
+
+static enum tutti_status enqueue(struct cuda_group *group, struct operation *operation,
+                                 CUstream stream)
+{
+    enum tutti_status status = stream_check(group, stream);
+    if (status == TUTTI_OK)
+        status = room_await(group, operation->request.timeout_ms);
+    if (status == TUTTI_OK)
+        status = cuda_eager_order(group, stream);
+    if (status != TUTTI_OK)
+        return status;
+    operation->first = group->proxy->pieces;
+    status = piece_in(group, operation, 0, stream);
+    bool published = status == TUTTI_OK;
+    if (published)
+        publish(group->proxy, operation);
+    else
+        status = cuda_launch_failed(group, status);
+    const uint64_t pieces = operation->pieces;
+    for (uint64_t piece = 0; piece < pieces && status == TUTTI_OK; piece++) {
+        if (piece + 1 < pieces)
+            status = piece_in(group, operation, piece + 1, stream);
+        if (status == TUTTI_OK)
+            status = piece_out(group, operation, piece, stream);
+    }
+    /* Also after an error: what is on the stream uses our memory. */
+    enum tutti_status noted = cuda_eager_note(group, stream);
+    status = status == TUTTI_OK ? noted : status;
+    return status == TUTTI_OK || !published ? status : fail_half_way(group, status);
+}
+
+enum tutti_status cuda_proxy_enqueue(struct cuda_group *group, uint64_t subset,
+                                     const struct request *request, tutti_stream_t stream)
+{
+    struct operation operation = {
+        .request = *request, .subset = subset, .pieces = pieces_of(request)};
+    enum tutti_status status = TUTTI_OK;
+    enum tutti_algo algo;
+    const char *reason;
+    bool pushed;
+    if (request->element_bytes) { /* an all-reduce, of whatever count */
+        status = cuda_proxy_algorithm(request->algo, &algo, &reason);
+        operation.request.signature = signature_set_algo(request->signature, algo);
+    }
+    if (status == TUTTI_OK)
+        status = cuda_enter(group, &pushed);
+    if (status != TUTTI_OK)
+        return status;
+    status = enqueue(group, &operation, cuda_stream_of(stream));
+    cuda_leave(group, pushed);
+    return status;
+}

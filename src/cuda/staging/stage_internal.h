@@ -1,0 +1,122 @@
+/* SPDX-License-Identifier: MIT */
+/* The inside of a process group's staging: stage.c, ticket.c, block.c, result.c. */
+#ifndef TUTTI_CUDA_STAGE_INTERNAL_H
+#define TUTTI_CUDA_STAGE_INTERNAL_H
+
+#include "base/layout.h"
+#include "cuda/kernels/gate_launch.h"
+#include "cuda/runtime/group_internal.h"
+#include "cuda/staging/stage.h"
+#include "ipc/segment.h"
+
+#include <pthread.h>
+
+enum {
+    CUDA_STAGE_PLACES = 32,
+    CUDA_STAGE_RANGES = 8, /* allocations whose check is remembered */
+    CUDA_PAGE_TICKETS = 256,
+};
+
+/* Of ours, for copies one way. */
+struct cuda_flow {
+    CUstream stream;
+    uint64_t marks;   /* so far */
+    uint64_t *passed; /* pinned: the device writes it: L4 */
+    bool unmarked;    /* there may be something behind the last mark */
+};
+
+/* What there is in a context. */
+struct cuda_stage_place {
+    CUcontext context;
+    CUdevice device;
+    bool retained;         /* the primary one, by us */
+    unsigned long long id; /* the context's: handles may be used again */
+    CUfunction gate;
+    bool copies;     /* or it is for gates alone */
+    uint64_t *words; /* the flows', until the stage closes */
+    unsigned char pad0[LAYOUT_LINE];
+    struct cuda_flow flows[CUDA_WAYS]; /* the group's thread's */
+    unsigned char pad1[LAYOUT_LINE];
+};
+
+struct cuda_ticket {
+    struct cuda_stage *stage;
+    struct cuda_ticket_words *words;
+    struct cuda_ticket *next;
+    uint32_t number; /* of the operation that it is, or was, for */
+    int comes;       /* words that streams write; 0 once they are seen */
+    int gates;       /* under the lock */
+    int devices;
+    uint8_t places[CUDA_TICKET_STREAMS]; /* of the devices */
+    unsigned char pad[LAYOUT_LINE];      /* the next one may be another thread's by now */
+};
+
+struct cuda_ticket_page {
+    struct cuda_ticket_page *next;
+    struct cuda_ticket_words *words;
+    struct cuda_ticket tickets[CUDA_PAGE_TICKETS];
+};
+
+/* Pads: what who submits writes, what the thread does, and what both read lie on lines apart. */
+struct cuda_stage {
+    /* Set under the lock, once. A place is constant but for its flows. */
+    const struct cuda_driver *driver; /* NULL until a device is named */
+    struct cuda_calls *calls;         /* behind the words of the first page; NULL: there is none */
+    uint32_t place_count;             /* release L5 */
+    struct cuda_stage_place places[CUDA_STAGE_PLACES];
+
+    pthread_mutex_t lock;
+    /* Under the lock: */
+    bool closed;
+    int out; /* tickets taken */
+    struct cuda_ticket_page *pages;
+    struct cuda_ticket *first, *last; /* idle, the one that has been so longest first */
+    struct cuda_range ranges[CUDA_STAGE_RANGES];
+    int range_devices[CUDA_STAGE_RANGES];
+    unsigned next_range;
+    struct cuda_result *results; /* idle */
+    unsigned char pad[LAYOUT_LINE];
+
+    struct cuda_block *idle; /* the thread's, as are: */
+    struct cuda_block *lost; /* that copies may touch until the end */
+
+    struct cuda_stage *next; /* that is kept, too */
+};
+
+/* A call that makes, or frees, something, and so would disturb captures of others. */
+struct cuda_visit {
+    CUstreamCaptureMode mode;
+    bool pushed;
+};
+
+/* ---- stage.c --------------------------------------------------------------------------------- */
+
+enum tutti_status cuda_visit_begin(const struct cuda_driver *driver, CUcontext context,
+                                   struct cuda_visit *visit);
+void cuda_visit_end(const struct cuda_driver *driver, struct cuda_visit *visit);
+/* Within a visit: for all devices. */
+enum tutti_status cuda_pinned_alloc(const struct cuda_driver *driver, size_t bytes, void **memory);
+/* The number of the place, -1 if the device has none. */
+int cuda_place_of_device(const struct cuda_stage *stage, int device);
+/* The place of a context, which is made if need be. Under the lock. */
+enum tutti_status cuda_context_open(struct cuda_stage *stage, CUcontext context, int *place);
+/* Closed, and without tickets: from here on another thread may free it. */
+void cuda_stage_end(struct cuda_stage *stage);
+
+/* ---- ticket.c -------------------------------------------------------------------------------- */
+
+/* Whether no stream touches them any more; none is taken. */
+bool cuda_tickets_quiet(const struct cuda_stage *stage);
+void cuda_tickets_free(struct cuda_stage *stage, bool child);
+
+/* ---- block.c --------------------------------------------------------------------------------- */
+
+/* No copy is under way any more. */
+void cuda_blocks_find(struct cuda_stage *stage);
+void cuda_blocks_free(struct cuda_stage *stage, bool child);
+
+/* ---- result.c -------------------------------------------------------------------------------- */
+
+void cuda_results_free(struct cuda_stage *stage, bool child);
+
+#endif

@@ -1,0 +1,482 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The rendezvous of symmetric memory.
+ *
+ * Once per group: the ranks agree on a generation and a nonce (meet.h), exchange their identities
+ * (version, size, host, process), and open a channel between the ranks of different processes.
+ *
+ * For each allocation:
+ * 1. Each rank publishes its mapping within its process under a random key. The ranks exchange an
+ *    offer: size, key, kind of device.
+ * 2. A rank looks up the mappings of ranks of its own process by key. It receives the descriptors
+ *    of the segments of other processes and maps these.
+ * 3. The ranks exchange whether step 2 succeeded. So no rank frees a segment that a peer still
+ *    looks up.
+ *
+ * Memory of a device is exported as a descriptor. Ranks of one process pass the descriptor's number
+ * instead of a key.
+ *
+ * If the kinds of device or the sizes differ, all ranks notice after step 1 and the group stays
+ * usable: the caller may repeat the rendezvous with another allocation. After any other failure the
+ * ranks' exchanges no longer match, and the group stays failed.
+ */
+#include "bootstrap/meet.h"
+#include "base/deadline.h"
+#include "base/env.h"
+#include "base/error.h"
+#include "base/interrupt.h"
+#include "base/order.h"
+#include "base/point.h"
+#include "cpu/transport/local.h"
+#include "ipc/channel.h"
+#include "ipc/fork.h"
+#include "ipc/random.h"
+#include "store/store.h"
+#include "store/verdict.h"
+#include "symm/symm_internal.h"
+
+#include <inttypes.h>
+#include <sched.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+static const uint64_t IDENTITY_MAGIC = UINT64_C(0x74757474692d736d);
+enum {
+    BOOT_ID_BYTES = 40,
+    CPU_BYTES = 128, /* a bit mask of 1024 processors */
+    SPIN_POLLS = 2000,
+};
+
+/* What each rank states about itself, exchanged once per group. */
+struct peer_identity {
+    uint64_t magic;
+    uint32_t version;
+    int32_t world_size;
+    char boot_id[BOOT_ID_BYTES];
+    uint8_t process[FORK_NONCE_BYTES];
+    uint8_t cpus[CPU_BYTES]; /* bit mask of processors the rank may run on; all 0: unknown */
+};
+static_assert(sizeof(struct peer_identity) == 200, "read by all ranks");
+
+/* What each rank states about its allocation, exchanged in each rendezvous. */
+struct offer {
+    uint64_t bytes;
+    uint64_t id;         /* random; all ranks use rank 0's */
+    uint8_t key[16];     /* of the published mapping, for ranks of the same process */
+    int32_t device;      /* enum tutti_device */
+    int32_t fd;          /* on CUDA: of the memory, for ranks of the same process */
+    int32_t overlapping; /* TUTTI_ALLOW_OVERLAPPING_DEVICES is set */
+    uint8_t uuid[CUDA_UUID_BYTES];
+};
+
+/* ---- the group ------------------------------------------------------------------------------ */
+
+static void read_boot_id(char text[BOOT_ID_BYTES])
+{
+    FILE *file = fopen("/proc/sys/kernel/random/boot_id", "re");
+    if (!file)
+        return; /* this fails on all ranks of a host; channel_open() then decides */
+    if (!fgets(text, BOOT_ID_BYTES, file))
+        text[0] = 0;
+    fclose(file);
+}
+
+static enum tutti_status compare_identities(const struct tutti_symm_group *group,
+                                            const struct peer_identity *all)
+{
+    const struct peer_identity *mine = &all[group->rank];
+    for (int r = 0; r < group->world_size; r++) {
+        if (all[r].magic != IDENTITY_MAGIC || all[r].version != mine->version)
+            return error_set(TUTTI_ERR_VERSION,
+                             "rank %d runs version %u of the library, rank %d version %u: use one "
+                             "version on all ranks",
+                             group->rank, mine->version, r, all[r].version);
+        if (all[r].world_size != mine->world_size)
+            return error_set(TUTTI_ERR_MISMATCH,
+                             "ranks disagree about the size of the group: rank %d has %d, rank %d "
+                             "has %d",
+                             group->rank, (int)mine->world_size, r, (int)all[r].world_size);
+        if (memcmp(all[r].boot_id, mine->boot_id, BOOT_ID_BYTES) != 0)
+            return error_set(TUTTI_ERR_DECLINED,
+                             "ranks %d and %d run on different hosts: symmetric memory needs all "
+                             "ranks on one host",
+                             group->rank, r);
+    }
+    return TUTTI_OK;
+}
+
+/* Count the processors on which any rank may run. Return `size` if some rank's mask is unknown. */
+static int count_cores(const struct peer_identity *all, int size)
+{
+    uint8_t together[CPU_BYTES] = {0};
+    int cores = 0;
+    for (int r = 0; r < size; r++) {
+        bool known = false;
+        for (int i = 0; i < CPU_BYTES; i++) {
+            together[i] |= all[r].cpus[i];
+            known |= all[r].cpus[i] != 0;
+        }
+        if (!known)
+            return size;
+    }
+    for (int i = 0; i < CPU_BYTES; i++)
+        cores += __builtin_popcount(together[i]);
+    return cores;
+}
+
+static enum tutti_status exchange_identities(struct tutti_symm_group *group, int64_t deadline)
+{
+    struct peer_identity mine = {.magic = IDENTITY_MAGIC,
+                                 .version = TUTTI_VERSION,
+                                 .world_size = group->world_size},
+                         all[TUTTI_MAX_RANKS];
+    cpu_set_t set;
+    static_assert(sizeof set == CPU_BYTES, "1024 processors");
+    if (sched_getaffinity(0, sizeof set, &set) == 0)
+        memcpy(mine.cpus, &set, sizeof mine.cpus);
+    memcpy(mine.process, fork_process_nonce(), sizeof mine.process);
+    read_boot_id(mine.boot_id);
+    enum tutti_status status = tutti_store_all_gather(&group->exchanger, &mine, sizeof mine, all,
+                                                      deadline_timeout_ms(deadline));
+    if (status == TUTTI_OK)
+        status = compare_identities(group, all);
+    if (status != TUTTI_OK)
+        return status;
+    group->remote = 0;
+    for (int r = 0; r < group->world_size; r++)
+        if (memcmp(all[r].process, mine.process, sizeof mine.process) != 0)
+            group->remote |= UINT64_C(1) << r;
+    /* Where ranks outnumber processors, a spinning waiter would occupy the core its peer needs. */
+    group->spin = group->world_size > count_cores(all, group->world_size) ? 0 : SPIN_POLLS;
+    return TUTTI_OK;
+}
+
+static enum tutti_status meet_group(struct tutti_symm_group *group, tutti_store_t *store,
+                                    int64_t deadline)
+{
+    char name[SYMM_NAME_BYTES + 8];
+    struct meeting meeting;
+    snprintf(name, sizeof name, "symm/%s", group->name);
+    enum tutti_status status = meet(store, name, group->rank, group->world_size,
+                                    deadline_timeout_ms(deadline), &meeting, NULL);
+    if (status != TUTTI_OK)
+        return status;
+    memcpy(group->nonce, meeting.nonce, sizeof group->nonce);
+    snprintf(group->prefix, sizeof group->prefix, "tutti/%s/%" PRId64, name, meeting.generation);
+    group->exchanger = (struct tutti_exchanger){.struct_size = sizeof group->exchanger,
+                                                .store = store,
+                                                .prefix = group->prefix,
+                                                .rank = group->rank,
+                                                .size = group->world_size};
+    status = exchange_identities(group, deadline);
+    POINT("symm.identities");
+    /* All ranks decide alike: either every rank has a peer in another process, or no rank has. */
+    if (status != TUTTI_OK || !group->remote)
+        return status;
+    struct channel_config channel = {.rank = group->rank,
+                                     .size = group->world_size,
+                                     .peers = group->remote,
+                                     .exchanger = &group->exchanger,
+                                     .timeout_ms = deadline_left_ms(deadline)};
+    memcpy(channel.nonce, group->nonce, sizeof channel.nonce);
+    return channel_open(&channel, &group->channel);
+}
+
+/* ---- an allocation -------------------------------------------------------------------------- */
+
+static enum tutti_status publish(struct symm_allocation *allocation)
+{
+    /* An earlier rendezvous that found different sizes may have published it already. */
+    if (allocation->published || allocation->cuda)
+        return TUTTI_OK;
+    enum tutti_status status = random_fill(allocation->key, sizeof allocation->key);
+    if (status == TUTTI_OK)
+        status = local_publish(allocation->key, allocation->group->rank, &allocation->segment);
+    allocation->published = status == TUTTI_OK;
+    return status;
+}
+
+static enum tutti_status exchange_offers(struct symm_allocation *allocation, struct offer *all,
+                                         int64_t deadline)
+{
+    struct tutti_symm_group *group = allocation->group;
+    struct offer mine = {
+        .bytes = allocation->bytes, .device = allocation->device, .fd = allocation->fd};
+    memcpy(mine.uuid, allocation->uuid, sizeof mine.uuid);
+    memcpy(mine.key, allocation->key, sizeof mine.key);
+    bool overlapping = false;
+    enum tutti_status status = env_bool("TUTTI_ALLOW_OVERLAPPING_DEVICES", &overlapping);
+    mine.overlapping = overlapping;
+    if (status == TUTTI_OK)
+        status = random_fill(&mine.id, sizeof mine.id);
+    if (status == TUTTI_OK)
+        status = tutti_store_all_gather(&group->exchanger, &mine, sizeof mine, all,
+                                        deadline_timeout_ms(deadline));
+    if (status == TUTTI_OK)
+        allocation->id = all[0].id > LAYOUT_BOUNCE ? all[0].id : LAYOUT_BOUNCE + 1;
+    return status;
+}
+
+static const char *device_name(int32_t device)
+{
+    return device == TUTTI_DEVICE_CUDA ? "memory of a CUDA device" : "memory of the host";
+}
+
+/* The comparisons below compare each rank with rank 0. So either all ranks find a difference or no
+ * rank does. */
+static enum tutti_status compare_kinds(const struct symm_allocation *allocation,
+                                       const struct offer *all)
+{
+    const struct tutti_symm_group *group = allocation->group;
+    for (int r = 0; r < group->world_size; r++) {
+        if (all[r].device == all[0].device)
+            continue;
+        int other = all[r].device != (int32_t)allocation->device ? r : 0;
+        return error_set(
+            TUTTI_ERR_MISMATCH,
+            "ranks disagree about the device: rank %d has %s, rank %d has %s: allocate "
+            "on the same kind of device on all ranks",
+            group->rank, device_name(allocation->device), other, device_name(all[other].device));
+    }
+    return TUTTI_OK;
+}
+
+static enum tutti_status compare_sizes(const struct symm_allocation *allocation,
+                                       const struct offer *all)
+{
+    const struct tutti_symm_group *group = allocation->group;
+    for (int r = 0; r < group->world_size; r++) {
+        if (all[r].bytes == all[0].bytes)
+            continue;
+        int other = all[r].bytes != allocation->bytes ? r : 0;
+        return error_set(TUTTI_ERR_MISMATCH,
+                         "ranks disagree about the size of the allocation: rank %d has %zu bytes, "
+                         "rank %d has %" PRIu64
+                         ": call tutti_symm_rendezvous() for the allocations in the same order "
+                         "and with the same size on all ranks",
+                         group->rank, allocation->bytes, other, all[other].bytes);
+    }
+    return TUTTI_OK;
+}
+
+/* Two ranks must not share a device unless that is allowed: a kernel that waits for another kernel
+ * on the same device may keep that one from running for a long time. */
+static enum tutti_status compare_devices(const struct symm_allocation *allocation,
+                                         const struct offer *all)
+{
+    const struct tutti_symm_group *group = allocation->group;
+    int strict = 0;
+    while (strict < group->world_size && all[strict].overlapping)
+        strict++;
+    if (strict == group->world_size || !allocation->cuda)
+        return TUTTI_OK;
+    for (int r = 0; r < group->world_size; r++)
+        for (int other = 0; other < r; other++)
+            if (memcmp(all[r].uuid, all[other].uuid, CUDA_UUID_BYTES) == 0)
+                return error_set(TUTTI_ERR_DECLINED,
+                                 "ranks %d and %d allocated on one device: give each rank its "
+                                 "own device, or set TUTTI_ALLOW_OVERLAPPING_DEVICES on all ranks "
+                                 "(rank %d has not set it)",
+                                 other, r, strict);
+    return TUTTI_OK;
+}
+
+static enum tutti_status compare_offers(const struct symm_allocation *allocation,
+                                        const struct offer *all)
+{
+    enum tutti_status status = compare_kinds(allocation, all);
+    if (status == TUTTI_OK)
+        status = compare_sizes(allocation, all);
+    return status == TUTTI_OK ? compare_devices(allocation, all) : status;
+}
+
+static enum tutti_status map_remote(struct symm_allocation *allocation, int64_t deadline)
+{
+    struct tutti_symm_group *group = allocation->group;
+    int fds[TUTTI_MAX_RANKS];
+    enum tutti_status status =
+        channel_all_gather_fds(group->channel, allocation->fd, fds, deadline_timeout_ms(deadline));
+    if (status != TUTTI_OK)
+        return status;
+    for (int r = 0; r < group->world_size; r++) {
+        struct segment segment;
+        if (symm_is_remote(group, r) && status == TUTTI_OK) {
+            status = segment_map(fds[r], allocation->segment.bytes, &segment);
+            allocation->buffers[r] = segment.base;
+            if (status != TUTTI_OK)
+                status = error_context(status, "cannot map the segment of rank %d", r);
+        }
+        if (fds[r] >= 0)
+            close(fds[r]);
+    }
+    return status;
+}
+
+static enum tutti_status find_local(struct symm_allocation *allocation, const struct offer *all)
+{
+    const struct tutti_symm_group *group = allocation->group;
+    for (int r = 0; r < group->world_size; r++) {
+        if (r == group->rank || symm_is_remote(group, r))
+            continue;
+        allocation->buffers[r] = local_acquire(all[r].key, r);
+        if (!allocation->buffers[r])
+            return error_set(TUTTI_ERR_SYSTEM,
+                             "rank %d runs in this process but its buffer is not published "
+                             "there: look at that rank's error",
+                             r);
+    }
+    return TUTTI_OK;
+}
+
+static enum tutti_status map_peers(struct symm_allocation *allocation, const struct offer *all,
+                                   int64_t deadline)
+{
+    const struct tutti_symm_group *group = allocation->group;
+    int fds[TUTTI_MAX_RANKS];
+    if (allocation->cuda) {
+        /* Within one process a descriptor's number is valid for all its threads. */
+        for (int r = 0; r < group->world_size; r++)
+            fds[r] = all[r].fd;
+        return symm_device_map(allocation, fds, deadline);
+    }
+    enum tutti_status status = find_local(allocation, all);
+    if (status == TUTTI_OK && group->remote)
+        status = map_remote(allocation, deadline);
+    return status;
+}
+
+void symm_unmap(struct symm_allocation *allocation)
+{
+    struct tutti_symm_group *group = allocation->group;
+    if (allocation->cuda) {
+        cuda_symm_destroy(allocation->cuda);
+        return;
+    }
+    for (int r = 0; r < group->world_size; r++) {
+        if (r == group->rank || !allocation->buffers[r])
+            continue;
+        if (symm_is_remote(group, r))
+            segment_unmap(&(struct segment){.base = allocation->buffers[r],
+                                            .bytes = allocation->segment.bytes});
+        else
+            local_release(allocation->buffers[r]);
+        allocation->buffers[r] = NULL;
+    }
+    if (allocation->published)
+        local_release(allocation->segment.base);
+    else
+        segment_unmap(&allocation->segment);
+}
+
+/* Those that the ranks have left in the store by now. */
+static void keys_delete(const struct tutti_symm_group *group, int64_t deadline)
+{
+    char name[SYMM_NAME_BYTES + 8], key[MEET_KEY_BYTES];
+    snprintf(name, sizeof name, "symm/%s", group->name);
+    meet_last_key(name, group->nonce, key);
+    exchanger_end(&group->exchanger, key, deadline);
+}
+
+static enum tutti_status meet_allocation(struct symm_allocation *allocation, int64_t deadline,
+                                         bool *usable)
+{
+    struct tutti_symm_group *group = allocation->group;
+    struct offer all[TUTTI_MAX_RANKS];
+    enum tutti_status mine = publish(allocation);
+    enum tutti_status status = exchange_offers(allocation, all, deadline);
+    if (status != TUTTI_OK)
+        return status;
+    POINT("symm.offers");
+    status = compare_offers(allocation, all);
+    *usable = status != TUTTI_OK;
+    if (status != TUTTI_OK)
+        return status;
+    if (mine == TUTTI_OK)
+        mine = map_peers(allocation, all, deadline);
+    POINT("symm.segments");
+    status = verdict_exchange(&group->exchanger, mine, deadline_timeout_ms(deadline));
+    if (status != TUTTI_OK)
+        return status;
+    keys_delete(group, deadline);
+
+    allocation->buffers[group->rank] = allocation->segment.base;
+    for (int r = 0; r < group->world_size; r++)
+        allocation->pads[r] =
+            (uint32_t *)(void *)((char *)allocation->buffers[r] + allocation->pad_offset);
+    close(allocation->fd);
+    allocation->fd = -1;
+    order_store_release_u32(&allocation->ready, 1); /* Y4 pairs Y4a */
+    return TUTTI_OK;
+}
+
+/* ---- peers that have ended ------------------------------------------------------------------- */
+
+static enum tutti_status no_abort(void *context)
+{
+    (void)context;
+    return TUTTI_OK;
+}
+
+/* After the group's first rendezvous its channel reports ended ranks of other processes. The
+ * message names all of them: one rank may have failed only because another one ended first. */
+static enum tutti_status check_peers(void *context)
+{
+    const struct tutti_symm_group *group = context;
+    char names[TUTTI_MAX_RANKS * 9] = "";
+    size_t length = 0;
+    for (int r = 0; r < group->world_size; r++)
+        if (symm_is_remote(group, r) && !channel_peer_alive(group->channel, r))
+            length += (size_t)snprintf(names + length, sizeof names - length, "%srank %d",
+                                       length ? ", " : "", r);
+    if (length == 0)
+        return TUTTI_OK;
+    return error_set(TUTTI_ERR_PEER_DEAD,
+                     "%s: the process ended or it destroyed its group: look at its log, and "
+                     "register a new group on the remaining ranks",
+                     names);
+}
+
+enum tutti_status symm_meet(struct symm_allocation *allocation, int64_t timeout_ms)
+{
+    struct tutti_symm_group *group = allocation->group;
+    int64_t deadline = symm_deadline(group, timeout_ms);
+    const struct interrupt alive = {
+        .ask = no_abort, .ask_pointless = check_peers, .context = group};
+    struct tutti_store store = store_bounded(group->store, deadline, NULL);
+    if (pthread_mutex_trylock(&group->rendezvous_lock) != 0)
+        return error_set(
+            TUTTI_ERR_CONCURRENT,
+            "tutti_symm_rendezvous: another thread is in a rendezvous of group \"%s\": "
+            "make one call after the other, in the same order on all ranks",
+            group->name);
+    bool usable = false;
+    enum tutti_status status = TUTTI_OK;
+    if (allocation->ready)
+        goto out; /* another thread has finished it since the caller looked */
+    if (group->failed) {
+        status = error_set(group->failed, "group \"%s\" has failed before: %s", group->name,
+                           group->reason);
+        goto out;
+    }
+    group->exchanger.store = &store; /* `store` lives only during this call: reset below */
+    if (!group->met)
+        status = meet_group(group, &store, deadline);
+    group->met = true;
+    if (group->channel)
+        store.interrupt = &alive;
+    if (status == TUTTI_OK)
+        status = meet_allocation(allocation, deadline, &usable);
+    if (status != TUTTI_OK) {
+        status = error_context(status, "tutti_symm_rendezvous of group \"%s\"", group->name);
+        if (!usable) {
+            group->failed = status;
+            snprintf(group->reason, sizeof group->reason, "%.*s", (int)sizeof group->reason - 1,
+                     tutti_last_error());
+        }
+    }
+out:
+    group->exchanger.store = NULL;
+    pthread_mutex_unlock(&group->rendezvous_lock);
+    return status;
+}

@@ -1,0 +1,222 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Signals. The owner's signal pad has one word for each channel and each rank that signals. The
+ * signalling rank waits until the word is 0 and sets it to 1. The owner waits until the word is 1
+ * and sets it to 0. So a word has one writer at a time, and a second signal waits until the owner
+ * has taken the first.
+ */
+#include "base/deadline.h"
+#include "base/error.h"
+#include "base/options.h"
+#include "base/order.h"
+#include "ipc/channel.h"
+#include "symm/symm_internal.h"
+
+#include <inttypes.h>
+#include <sched.h>
+#include <string.h>
+#include <time.h>
+
+/* ---- waiting -------------------------------------------------------------------------------- */
+
+static const int64_t CHECK_NS = 5000000;     /* between two checks of the peer and the clock */
+static const int64_t YIELD_NS = 1000000;     /* the waiter yields so long, then it sleeps */
+static const int64_t FIRST_SLEEP_NS = 20000; /* each sleep is twice as long, up to ... */
+static const int64_t LONGEST_SLEEP_NS = 1000000;
+
+/* The state of one wait. It starts with all fields 0 except `polls`. */
+struct backoff {
+    int polls;     /* still to do before the waiter yields */
+    int64_t start; /* of yielding; 0 while polling */
+    int64_t next_check;
+    int64_t sleep_ns;
+};
+
+/* Pause once: poll first, later yield, later sleep. Return true when the caller must check the peer
+ * and the deadline. */
+static bool backoff_step(struct backoff *backoff)
+{
+    if (backoff->polls > 0) {
+        backoff->polls--;
+        order_pause();
+        return false;
+    }
+    int64_t now = deadline_now();
+    if (!backoff->start) {
+        backoff->start = now;
+        backoff->next_check = now;
+        backoff->sleep_ns = FIRST_SLEEP_NS;
+    } else if (now - backoff->start < YIELD_NS) {
+        sched_yield();
+    } else {
+        nanosleep(&(struct timespec){.tv_nsec = (long)backoff->sleep_ns}, NULL);
+        backoff->sleep_ns *= 2;
+        if (backoff->sleep_ns > LONGEST_SLEEP_NS)
+            backoff->sleep_ns = LONGEST_SLEEP_NS;
+    }
+    if (now < backoff->next_check)
+        return false;
+    backoff->next_check = now + CHECK_NS;
+    return true;
+}
+
+/* Return false if the peer has freed its buffer or its process has ended. */
+static bool peer_is_alive(const struct symm_allocation *allocation, int peer)
+{
+    const struct tutti_symm_group *group = allocation->group;
+    /* Y6a pairs Y6: what the peer wrote before the free is visible. */
+    if (order_load_acquire_u32(&symm_tail(allocation, allocation->buffers[peer])->left))
+        return false;
+    return !symm_is_remote(group, peer) || channel_peer_alive(group->channel, peer);
+}
+
+/* ---- transitions of a word ------------------------------------------------------------------- */
+
+/* A change of a signal's word, and the texts for its error messages. */
+struct transition {
+    const char *call;
+    const char *peer_action; /* that this transition waits for */
+    uint32_t from;
+    uint32_t to;
+};
+static const struct transition PUT = {"tutti_symm_put_signal", "taken the previous signal", 0, 1};
+static const struct transition TAKE = {"tutti_symm_wait_signal", "raised its signal", 1, 0};
+
+enum tutti_status symm_wait_error(enum tutti_status status, const struct tutti_symm_group *group,
+                                  const char *call, const char *peer_action, int peer, int channel,
+                                  const char *advice)
+{
+    if (status == TUTTI_ERR_TIMEOUT)
+        return error_set(
+            status,
+            "%s: rank %d of group \"%s\" has not %s on channel %d within the time-out: "
+            "check whether that rank is late or stopped%s",
+            call, peer, group->name, peer_action, channel, advice);
+    return error_set(status,
+                     "%s: rank %d of group \"%s\" ended or freed its buffer before it had %s on "
+                     "channel %d%s",
+                     call, peer, group->name, peer_action, channel, advice);
+}
+
+/* Read the word first, relaxed: a failing exchange would take the cache line away from the peer
+ * that is about to write it. */
+static bool try_transition(uint32_t *word, const struct transition *transition)
+{
+    /* Y7: 0 to 1 releases the signalling rank's earlier writes. Y7a: 1 to 0 acquires them.
+     * Y8: 1 to 0 releases the owner's reads. Y8a: the next 0 to 1 acquires them. */
+    return order_load_relaxed_u32(word) == transition->from &&
+           order_compare_exchange_u32(word, transition->from, transition->to);
+}
+
+static enum tutti_status wait_transition(const struct symm_allocation *allocation, int peer,
+                                         int channel, const struct transition *transition,
+                                         int64_t deadline)
+{
+    const struct tutti_symm_group *group = allocation->group;
+    bool put = transition == &PUT;
+    int owner = put ? peer : group->rank, from = put ? group->rank : peer;
+    uint32_t *word =
+        allocation->pads[owner] + (channel * group->world_size + from) * SYMM_LINE_WORDS;
+    struct backoff backoff = {.polls = group->spin};
+    while (!try_transition(word, transition)) {
+        if (!backoff_step(&backoff))
+            continue;
+        bool alive = peer_is_alive(allocation, peer);
+        if (alive && !deadline_passed(deadline))
+            continue;
+        /* The peer may have written the word between the last try and its end. */
+        if (try_transition(word, transition))
+            return TUTTI_OK;
+        return symm_wait_error(alive ? TUTTI_ERR_TIMEOUT : TUTTI_ERR_PEER_DEAD, group,
+                               transition->call, transition->peer_action, peer, channel, "");
+    }
+    return TUTTI_OK;
+}
+
+/* ---- calls ---------------------------------------------------------------------------------- */
+
+/* Return the buffer's allocation. Return NULL and set the error message if the buffer, the channel
+ * or the stream is wrong. */
+static struct symm_allocation *check_call(const void *buffer, int channel, tutti_stream_t stream,
+                                          const char *call)
+{
+    struct symm_allocation *allocation = symm_allocation_get_mapped(buffer, call);
+    if (allocation && (channel < 0 || channel >= SYMM_CHANNELS)) {
+        error_set(TUTTI_ERR_INVALID, "%s: channel %d: expected 0 to %d", call, channel,
+                  SYMM_CHANNELS - 1);
+        return NULL;
+    }
+    if (allocation && !allocation->cuda && stream != TUTTI_STREAM_DEFAULT) {
+        error_set(TUTTI_ERR_INVALID,
+                  "%s: stream %p: a buffer in host memory takes TUTTI_STREAM_DEFAULT only", call,
+                  (const void *)stream);
+        return NULL;
+    }
+    return allocation;
+}
+
+static enum tutti_status signal_call(const void *buffer, int peer, int channel, int64_t timeout_ms,
+                                     tutti_stream_t stream, const struct transition *transition)
+{
+    struct symm_allocation *allocation = check_call(buffer, channel, stream, transition->call);
+    if (!allocation)
+        return TUTTI_ERR_INVALID;
+    const struct tutti_symm_group *group = allocation->group;
+    if (peer < 0 || peer >= group->world_size)
+        return error_set(TUTTI_ERR_INVALID, "%s: peer %d: expected 0 to %d", transition->call, peer,
+                         group->world_size - 1);
+    if (allocation->cuda)
+        return symm_device_call(allocation, transition == &PUT ? CUDA_SYMM_PUT : CUDA_SYMM_WAIT,
+                                peer, channel, timeout_ms, stream);
+    return wait_transition(allocation, peer, channel, transition, symm_deadline(group, timeout_ms));
+}
+
+enum tutti_status tutti_symm_put_signal(void *buffer, int peer, int channel, int64_t timeout_ms,
+                                        tutti_stream_t stream)
+{
+    return signal_call(buffer, peer, channel, timeout_ms, stream, &PUT);
+}
+
+enum tutti_status tutti_symm_wait_signal(void *buffer, int peer, int channel, int64_t timeout_ms,
+                                         tutti_stream_t stream)
+{
+    return signal_call(buffer, peer, channel, timeout_ms, stream, &TAKE);
+}
+
+enum tutti_status tutti_symm_barrier(void *buffer, int channel, int64_t timeout_ms,
+                                     tutti_stream_t stream)
+{
+    struct symm_allocation *allocation = check_call(buffer, channel, stream, "tutti_symm_barrier");
+    if (!allocation)
+        return TUTTI_ERR_INVALID;
+    if (allocation->cuda)
+        return symm_device_call(allocation, CUDA_SYMM_BARRIER, 0, channel, timeout_ms, stream);
+    const struct tutti_symm_group *group = allocation->group;
+    int64_t deadline = symm_deadline(group, timeout_ms);
+    enum tutti_status status = TUTTI_OK;
+    /* Each rank starts with the rank after itself, so that not all write to one rank at once. */
+    for (int i = 1; i < group->world_size && status == TUTTI_OK; i++)
+        status = wait_transition(allocation, (group->rank + i) % group->world_size, channel, &PUT,
+                                 deadline);
+    for (int i = 1; i < group->world_size && status == TUTTI_OK; i++)
+        status = wait_transition(allocation, (group->rank + i) % group->world_size, channel, &TAKE,
+                                 deadline);
+    return status == TUTTI_OK ? status : error_context(status, "tutti_symm_barrier");
+}
+
+enum tutti_status tutti_symm_status(void *buffer, struct tutti_fault *fault)
+{
+    static const char call[] = "tutti_symm_status";
+    struct tutti_fault found = {.peer = -1};
+    const struct symm_allocation *allocation = symm_allocation_get(buffer, call);
+    if (!allocation)
+        return TUTTI_ERR_INVALID;
+    if (options_check_out("tutti_symm_status: fault", "tutti_fault", fault, sizeof *fault))
+        return TUTTI_ERR_INVALID;
+    if (allocation->cuda)
+        found.status = symm_device_status(allocation, &found);
+    found.rank = allocation->group->rank;
+    if (fault)
+        options_copy_out(fault, &found, sizeof found);
+    return found.status;
+}

@@ -1,0 +1,128 @@
+/* SPDX-License-Identifier: MIT */
+/* Shared by the symm*.c files. */
+#ifndef TUTTI_SYMM_INTERNAL_H
+#define TUTTI_SYMM_INTERNAL_H
+
+#include "base/deadline.h"
+#include "cuda/runtime/symm.h"
+#include "ipc/segment.h"
+#include "symm/symm.h"
+
+#include <assert.h>
+#include <pthread.h>
+
+enum {
+    SYMM_NAME_BYTES = 64,
+    SYMM_PAGE = 4096,            /* alignment of buffers, also where the machine's page is larger */
+    SYMM_LINE_WORDS = 16,        /* a cache line of signal words */
+    SYMM_CHANNELS = 8,           /* of each signal pad */
+    SYMM_FREE_PAD_BYTES = 2048,  /* after the channels' words, for the user */
+    SYMM_MAX_ALLOCATIONS = 1024, /* of a process */
+};
+
+/*
+ * Layout of one rank's segment. All ranks have the same layout, on CPU and on CUDA:
+ *   0                       the buffer of `bytes` bytes, up to the end of its last page
+ *   pad_offset              the signal pad of pad_bytes bytes
+ *   pad_offset + pad_bytes  the tail: this struct, or struct cuda_symm_tail on CUDA
+ * Word [(channel * world_size + from) * 16] of the pad is 1 while a signal from rank `from` is
+ * raised. Rank `from` sets it to 1, the owner of the segment sets it to 0.
+ */
+struct symm_tail {
+    uint32_t left; /* 1 after the owner has freed the allocation; only the owner writes it */
+    uint32_t reserved[SYMM_LINE_WORDS - 1];
+};
+static_assert(sizeof(struct symm_tail) == 64, "a cache line");
+static_assert((int)SYMM_LINE_WORDS == (int)CUDA_SYMM_LINE_WORDS, "one layout for CPU and CUDA");
+
+struct symm_allocation {
+    struct symm_allocation *next; /* in its group */
+    struct tutti_symm_group *group;
+    enum tutti_device device;
+    struct segment segment; /* on CUDA: the address and size of the device memory */
+    struct cuda_symm *cuda; /* NULL on CPU */
+    uint8_t uuid[CUDA_UUID_BYTES];
+    int ordinal;    /* of the device, -1 on CPU */
+    int fd;         /* of the segment; -1 after the rendezvous */
+    bool published; /* cpu/local.h owns the mapping of the segment, under `key` */
+    uint8_t key[16];
+    size_t bytes;
+    size_t pad_offset;
+    size_t pad_bytes;
+
+    uint32_t ready; /* release Y4: the fields below are then constant */
+    uint64_t id;
+    void *buffers[TUTTI_MAX_RANKS]; /* by rank; NULL where not mapped */
+    uint32_t *pads[TUTTI_MAX_RANKS];
+    void *const *device_buffers; /* both arrays lie in device memory; NULL on CPU */
+    uint32_t *const *device_pads;
+};
+
+struct tutti_symm_group {
+    struct tutti_symm_group *next; /* in the process's list */
+    uint32_t epoch;                /* of the process that owns the group: ipc/fork.h */
+    char name[SYMM_NAME_BYTES];
+    int rank;
+    int world_size;
+    int64_t timeout_ms; /* of calls whose time-out is 0 */
+    tutti_store_t *store;
+    struct symm_allocation *allocations;
+
+    pthread_mutex_t rendezvous_lock; /* held during a rendezvous; protects all fields below */
+    bool met;                        /* the first rendezvous has set up the group */
+    enum tutti_status failed; /* of a rendezvous after which the ranks' exchanges no longer match */
+    char reason[512];         /* the message of that failure */
+    uint8_t nonce[16];
+    char prefix[128];
+    struct tutti_exchanger exchanger;
+    uint64_t remote;               /* bit r: rank r runs in another process */
+    int spin;                      /* polls of a wait before it yields */
+    struct channel *channel;       /* NULL if all ranks run in this process */
+    struct cuda_symm_watch *watch; /* opened with the group's first allocation on a device */
+};
+
+static inline bool symm_is_remote(const struct tutti_symm_group *group, int rank)
+{
+    return group->remote >> rank & 1;
+}
+
+static inline int64_t symm_deadline(const struct tutti_symm_group *group, int64_t timeout_ms)
+{
+    return deadline_after(timeout_ms ? timeout_ms : group->timeout_ms);
+}
+
+/* Return this process's live allocation whose address is `buffer`. If there is none, return NULL
+ * and set an error message that begins with `call`. */
+struct symm_allocation *symm_allocation_get(const void *buffer, const char *call);
+/* The same, but also NULL if its rendezvous has not succeeded yet. */
+struct symm_allocation *symm_allocation_get_mapped(const void *buffer, const char *call);
+
+/* The collective part of tutti_symm_rendezvous(), for a live allocation. */
+enum tutti_status symm_meet(struct symm_allocation *allocation, int64_t timeout_ms);
+/* Unmap the peers' segments, then this rank's own. */
+void symm_unmap(struct symm_allocation *allocation);
+/* The tail of the host-memory segment that is mapped at `buffer`. */
+struct symm_tail *symm_tail(const struct symm_allocation *allocation, void *buffer);
+
+/* Set the error message of a wait for `peer` that ended with TIMEOUT or PEER_DEAD; return status.
+ * peer_action is what the peer did not do: "raised its signal". advice is appended. */
+enum tutti_status symm_wait_error(enum tutti_status status, const struct tutti_symm_group *group,
+                                  const char *call, const char *peer_action, int peer, int channel,
+                                  const char *advice);
+
+/* ---- symm_device.c: allocations in a device's memory ----------------------------------------- */
+
+/* Create this rank's memory. The layout in *allocation is set. */
+enum tutti_status symm_device_create(struct symm_allocation *allocation);
+/* Map the peers' memory. fds[r] is the descriptor of rank r, for the ranks of this process. */
+enum tutti_status symm_device_map(struct symm_allocation *allocation, const int *fds,
+                                  int64_t deadline);
+/* Enqueue a call on the stream. */
+enum tutti_status symm_device_call(struct symm_allocation *allocation, enum cuda_symm_call call,
+                                   int peer, int channel, int64_t timeout_ms,
+                                   tutti_stream_t stream);
+/* Return the fault that has ended this buffer's signals, or OK. */
+enum tutti_status symm_device_status(const struct symm_allocation *allocation,
+                                     struct tutti_fault *fault);
+
+#endif
