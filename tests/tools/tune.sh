@@ -73,7 +73,7 @@ for row in tune["rows"]:
 PYTHON
 
 # ---- elsewhere: what is smaller and larger, and what time did not allow, stays as it is built in
-status 0 "$tutti" tune -n 2 -b 64K -e 64K --iters 5000 --graph 2 --seconds 1 -o "$work/new/folder/file"
+status 0 "$tutti" tune -n 2 -b 64K -e 64K --iters 400 --graph 20 --seconds 1 -o "$work/new/folder/file"
 out '^# [0-9]+ candidates were not reached in 1 s'
 status 0 "$tutti" tune "${small[@]}" -n 2 -o "$work/other"
 for bytes in 524288 2097152 rest; do
