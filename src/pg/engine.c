@@ -94,7 +94,7 @@ static void tag_release_ready(struct tutti_pg *pg, struct pg_tag *tag)
     while ((op = pg_list_take(&awaiting_input))) {
         bool is_ready = op->input_late || (!tag->awaiting_input.first && is_input_ready(op));
         if (is_ready && op->staging && !op->input_late)
-            pg_staging_copy_early(pg, op);
+            (op->sparse ? pg_sparse_copy_in : pg_staging_copy_early)(pg, op);
         pg_list_append(is_ready ? &pg->to_announce : &tag->awaiting_input, op);
     }
 }
@@ -243,10 +243,25 @@ static bool announce(struct tutti_pg *pg)
     return any;
 }
 
+static enum tutti_status run_dense(struct tutti_pg *pg, struct pg_op *op, uint32_t inputs)
+{
+    struct pg_part part = {.count = op->count};
+    if (op->staging && op->count)
+        return pg_staging_run(pg, op, inputs);
+    for (int i = 0; i < op->work.tensor_count; i++)
+        part.data[i] = op->tensors[i].data;
+    return pg_part_reduce(pg, op, &part, inputs);
+}
+
+/* `inputs` is the largest number of inputs on any rank. After a failure the communicator has
+ * failed, or its status is OK and the operation failed alone. */
 static void run(struct tutti_pg *pg, struct pg_op *op, uint32_t inputs)
 {
     struct pg_outcome outcome = {.rank = pg->control.rank, .peer = -1};
-    pg_run(pg, op, inputs, &outcome);
+    if (op->sparse)
+        pg_sparse_run(pg, op, &outcome);
+    else
+        outcome.status = run_dense(pg, op, inputs);
     pg->progress_at = 0; /* the operation has just ended */
     if (outcome.status == TUTTI_OK && op->staging) {
         pg_list_append(&pg->copying_out, op);

@@ -7,7 +7,7 @@
  * 2. The group's thread announces the operation to the leader, rank 0 (engine.c).
  * 3. Once all ranks have announced it, the leader sends its verdict to all ranks (leader.c): run
  *    the operation now, or the reason why it ends.
- * 4. The group's thread runs it over the communicator (run.c, sparse_run.c) and completes the work
+ * 4. The group's thread runs it over the communicator (part.c, sparse_run.c) and completes the work
  *    (work.c).
  *
  * An operation on CUDA tensors (staging.c) is announced once its input is ready, and completed once
@@ -144,7 +144,7 @@ struct tutti_pg {
     int64_t blocked_at;            /* since when the control ring has been full; 0: it has room */
     int64_t progress_at; /* the first time read after the last operation ended; 0: none yet */
     int64_t stop_at;     /* when a stopping group gives up its operations; 0: it does not stop */
-    float *widened;      /* run.c: inputs converted to float32 */
+    float *widened;      /* part.c: inputs converted to float32 */
     struct sparse_worker worker;
     struct pg_share *share;
     struct pg_bounce bounce;
@@ -247,7 +247,7 @@ void pg_leader_destroy(struct pg_leader *leader);
 /* Read announcements and post verdicts. Return whether there were any. */
 bool pg_leader_poll(struct pg_leader *leader);
 
-/* ---- run.c ----------------------------------------------------------------------------------- */
+/* ---- part.c ---------------------------------------------------------------------------------- */
 
 /* Inputs of 8 and 16 bits are converted and reduced in blocks of this many elements: 256 KiB. */
 enum { PG_WIDE_ELEMENTS = 1 << 16 };
@@ -259,12 +259,9 @@ struct pg_part {
 };
 
 /* Reduce a part of the operation among all ranks. All ranks cut the operation into the same
- * parts. */
-enum tutti_status pg_run_part(struct tutti_pg *pg, const struct pg_op *op,
-                              const struct pg_part *part, uint32_t inputs);
-/* Run the operation. `inputs` is the largest number of inputs on any rank. After a failure the
- * communicator has failed, or its status is OK and the operation failed alone. */
-void pg_run(struct tutti_pg *pg, struct pg_op *op, uint32_t inputs, struct pg_outcome *outcome);
+ * parts. `inputs` is the largest number of inputs on any rank. */
+enum tutti_status pg_part_reduce(struct tutti_pg *pg, const struct pg_op *op,
+                                 const struct pg_part *part, uint32_t inputs);
 
 /* ---- sparse_staging.c: sparse sums of CUDA tensors ------------------------------------------- */
 

@@ -11,7 +11,7 @@
  * copy thread, makes the CUDA calls that start the copies. The pinned block has room for PIECES
  * pieces, or for all if the tensors were copied early.
  *
- * The hosts reduce each piece in the block, or in the bounce buffer, by pg_run_part() of run.c.
+ * The hosts reduce each piece in the block, or in the bounce buffer, by pg_part_reduce().
  */
 #include "pg/staging.h"
 
@@ -174,10 +174,6 @@ void pg_staging_copy_early(struct tutti_pg *pg, struct pg_op *op)
     struct pg_staging *staging = op->staging;
     size_t bytes = op->count * tutti_dtype_size(op->dtype), tensor_bytes = pg_staging_align(bytes);
     int count = op->work.tensor_count;
-    if (op->sparse) {
-        pg_sparse_copy_in(pg, op);
-        return;
-    }
     if (!bytes || bytes > EARLY_BYTES / (size_t)count || is_direct(pg, op))
         return;
     enum tutti_status status =
@@ -420,7 +416,7 @@ static enum tutti_status piece_reduce(struct pipe *pipe, size_t piece)
     for (int i = 0; i < pipe->op->work.tensor_count; i++)
         part.data[i] = pipe->bounce ? pg_bounce_host_address(pipe->bounce, pipe->first_slot + piece)
                                     : piece_at(pipe, i, piece);
-    return pg_run_part(pipe->pg, pipe->op, &part, pipe->inputs);
+    return pg_part_reduce(pipe->pg, pipe->op, &part, pipe->inputs);
 }
 
 static enum tutti_status pipe_run(struct pipe *pipe)

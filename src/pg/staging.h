@@ -50,7 +50,7 @@ void pg_staging_free(struct pg_staging *staging, bool child);
 
 /* Whether the caller's streams have reached the point of the submission. */
 bool pg_staging_input_ready(const struct pg_op *op);
-/* Called once they have: start copying small tensors, and sparse ones, to the host before the
+/* Called once they have, for dense tensors: start copying small ones to the host before the
  * verdict. */
 void pg_staging_copy_early(struct tutti_pg *pg, struct pg_op *op);
 /* Set a mark behind the copies enqueued so far in one direction. Do so also after the error

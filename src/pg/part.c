@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Runs an operation over the communicator: in the tensors' own memory or, for CUDA tensors, in
- * pieces of copies (staging.c). Elements are reduced in memory order.
+ * Reduces a part of a dense operation over the communicator: the tensors themselves, or a piece of
+ * their copies in host memory (staging.c). Elements are reduced in memory order.
  *
  * If some rank has several inputs, each rank first reduces its own inputs to one, in the
  * accumulation type. Floats of 8 and 16 bits accumulate in float32: they are converted, reduced
@@ -95,8 +95,8 @@ static void copy_result(const struct tutti_pg *pg, const struct pg_op *op,
                             part->count * tutti_dtype_size(op->dtype));
 }
 
-static enum tutti_status run_widened(struct tutti_pg *pg, const struct pg_op *op,
-                                     const struct pg_part *part)
+static enum tutti_status reduce_widened(struct tutti_pg *pg, const struct pg_op *op,
+                                        const struct pg_part *part)
 {
     for (size_t first = 0; first < part->count; first += PG_WIDE_ELEMENTS) {
         size_t left = part->count - first;
@@ -115,8 +115,8 @@ static enum tutti_status run_widened(struct tutti_pg *pg, const struct pg_op *op
     return TUTTI_OK;
 }
 
-static enum tutti_status run_own(struct tutti_pg *pg, const struct pg_op *op,
-                                 const struct pg_part *part)
+static enum tutti_status reduce_own(struct tutti_pg *pg, const struct pg_op *op,
+                                    const struct pg_part *part)
 {
     const void *in[TUTTI_MAX_TENSORS];
     for (int i = 0; i < op->work.tensor_count; i++)
@@ -128,33 +128,15 @@ static enum tutti_status run_own(struct tutti_pg *pg, const struct pg_op *op,
                            op->timeout_ms);
 }
 
-enum tutti_status pg_run_part(struct tutti_pg *pg, const struct pg_op *op,
-                              const struct pg_part *part, uint32_t inputs)
+enum tutti_status pg_part_reduce(struct tutti_pg *pg, const struct pg_op *op,
+                                 const struct pg_part *part, uint32_t inputs)
 {
     if (inputs <= 1 || part->count == 0)
         return comm_all_reduce(pg->comm, part->data[0], part->count, op->dtype, pg_op_reduction(op),
                                op->timeout_ms);
     enum tutti_status status =
-        narrows[op->dtype].widen ? run_widened(pg, op, part) : run_own(pg, op, part);
+        narrows[op->dtype].widen ? reduce_widened(pg, op, part) : reduce_own(pg, op, part);
     if (status == TUTTI_OK)
         copy_result(pg, op, part);
     return status;
-}
-
-static enum tutti_status run_dense(struct tutti_pg *pg, struct pg_op *op, uint32_t inputs)
-{
-    struct pg_part part = {.count = op->count};
-    if (op->staging && op->count)
-        return pg_staging_run(pg, op, inputs);
-    for (int i = 0; i < op->work.tensor_count; i++)
-        part.data[i] = op->tensors[i].data;
-    return pg_run_part(pg, op, &part, inputs);
-}
-
-void pg_run(struct tutti_pg *pg, struct pg_op *op, uint32_t inputs, struct pg_outcome *outcome)
-{
-    if (op->sparse)
-        pg_sparse_run(pg, op, outcome);
-    else
-        outcome->status = run_dense(pg, op, inputs);
 }
