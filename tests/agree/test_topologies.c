@@ -161,9 +161,9 @@ static bool may_run(const struct side *side, enum tutti_algo algo)
     switch (algo) {
     case TUTTI_ALGO_ONE_SHOT:
     case TUTTI_ALGO_TWO_SHOT:
-        return full || side->staged || (!mesh && !may_run(side, TUTTI_ALGO_RING));
+        return full || side->staged || side->proxied || (!mesh && !may_run(side, TUTTI_ALGO_RING));
     case TUTTI_ALGO_HYBRID_CUBE_MESH:
-        return mesh || (full && topology->size == 8);
+        return !side->proxied && (mesh || (full && topology->size == 8));
     case TUTTI_ALGO_RING:
         return topology->has_ring && device_is_cuda() && !side->proxied;
     case TUTTI_ALGO_NONE:
@@ -172,9 +172,9 @@ static bool may_run(const struct side *side, enum tutti_algo algo)
     case TUTTI_ALGO_ONE_SHOT_LINES:
     case TUTTI_ALGO_TWO_SHOT_LINES:
     case TUTTI_ALGO_TWO_SHOT_PIPELINED:
-        return device_is_cuda() && may_run(side, TUTTI_ALGO_TWO_SHOT);
+        return device_is_cuda() && !side->proxied && may_run(side, TUTTI_ALGO_TWO_SHOT);
     case TUTTI_ALGO_HOST_STAGED:
-        break;
+        return side->proxied;
     }
     return false;
 }
@@ -328,8 +328,10 @@ static int refusal_check(const struct side *side, enum tutti_algo algo)
         RANKS_CHECK(strstr(tutti_last_error(), "it is for CUDA communicators"));
         return 0;
     }
-    RANKS_CHECK(strstr(tutti_last_error(), tutti_algo_name(algo)) &&
-                strstr(tutti_last_error(), "it needs"));
+    RANKS_CHECK(strstr(tutti_last_error(), tutti_algo_name(algo)));
+    if (side->proxied && strstr(tutti_last_error(), "a host thread stages"))
+        return 0;
+    RANKS_CHECK(strstr(tutti_last_error(), "it needs"));
     RANKS_CHECK(side->ranks->size != 8 ||
                 strstr(tutti_last_error(), side->scenario->topology.reason));
     return 0;
@@ -443,21 +445,9 @@ static int die(const struct side *side)
     return 0;
 }
 
-/* Processes that share a GPU have kernels only where their algorithm is forced. */
-static enum tutti_algo forced(const struct scenario *scenario)
-{
-    if (!device_is_shared() || !scenario->processes)
-        return TUTTI_ALGO_NONE;
-    if (scenario->topology.kind == TUTTI_TOPOLOGY_HYBRID_CUBE_MESH)
-        return TUTTI_ALGO_HYBRID_CUBE_MESH;
-    return scenario->ring ? TUTTI_ALGO_RING : TUTTI_ALGO_TWO_SHOT;
-}
-
 static int live(struct ranks *ranks, int rank, tutti_store_t *store)
 {
     const struct scenario *scenario = ranks->context;
-    const struct tutti_comm_options options = {.struct_size = sizeof options,
-                                               .algo = forced(scenario)};
     static int (*const endings[])(const struct side *) = {side_run, disagree, die};
     struct side side = {.ranks = ranks,
                         .scenario = scenario,
@@ -469,7 +459,7 @@ static int live(struct ranks *ranks, int rank, tutti_store_t *store)
     RANKS_CHECK(side.send && side.recv);
     for (int i = 0; i < (scenario->processes ? 3 : 2) && !failed; i++) {
         char text[8192];
-        RANKS_CHECK(ranks_join(ranks, rank, store, &options, &side.comm) == TUTTI_OK);
+        RANKS_CHECK(ranks_join(ranks, rank, store, NULL, &side.comm) == TUTTI_OK);
         tutti_comm_describe(side.comm, text, sizeof text);
         side.staged = strstr(text, "arena: in the host's memory") != NULL;
         side.proxied = strstr(text, "a host thread stages") != NULL;
