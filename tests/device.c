@@ -40,6 +40,17 @@ bool device_is_shared(void)
     return device_is_cuda() && getenv("TUTTI_ALLOW_OVERLAPPING_DEVICES") && !getenv("TUTTI_ALGO");
 }
 
+bool device_skips_threads(int size)
+{
+    const int gpus = gpu_probe();
+    const bool share = gpus > 0 && size > gpus;
+    if (share)
+        printf("skipped: %d ranks are threads and share %d GPU%s: their calls wait for each other "
+               "on the host, and this test has one rank call after another's call has returned\n",
+               size, gpus, gpus == 1 ? "" : "s");
+    return share;
+}
+
 bool device_bind(int rank)
 {
     static _Thread_local bool bound;

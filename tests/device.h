@@ -22,9 +22,13 @@ bool device_is_gpu(void);
  * and why in *reason (may be NULL), where there are none. With TUTTI_ALLOW_OVERLAPPING_DEVICES in
  * the environment ranks share them, and it is the most that a communicator has. */
 int device_count(const char **reason);
-/* Whether ranks that are processes share GPUs, so that a host thread stages their operations unless
- * TUTTI_ALGO forces them onto the GPU. */
+/* Whether ranks may share GPUs and no algorithm is forced. A host thread then stages the operations
+ * of ranks that are processes; those of threads go through the host's memory. */
 bool device_is_shared(void);
+/* Whether some of `size` ranks that are threads share a GPU. A call of such a rank returns only
+ * after the other ranks on the GPU have called too. So a test in which one rank calls after it has
+ * seen another rank's call return would stand still, and is skipped: this says so on stdout. */
+bool device_skips_threads(int size);
 /* The rank's GPU is the calling thread's from now on; its first call counts. */
 bool device_bind(int rank);
 
