@@ -49,7 +49,7 @@ bench: ## compare with Open MPI, MPICH, Intel MPI and Gloo (12 minutes); results
 	@scripts/build gcc -DTUTTI_BUILD_TESTS=OFF -DTUTTI_BUILD_BENCH=ON
 	@bench/run.sh
 
-faults: ## every fault at every stage of a communicator's life (half an hour); rewrites docs/faults.md
+faults: ## every fault at every stage of a communicator's life (half an hour); rewrites tests/fault/faults.md
 	@scripts/deps build check
 	@scripts/build gcc
 	@scripts/faults

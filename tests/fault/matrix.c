@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * The fault matrix: every fault of matrix_faults.c at every stage of a communicator's life,
- * wherever ranks may live. Each run writes a line of JSON, scripts/faults-page makes docs/faults.md
- * of them.
+ * wherever ranks may live. Each run writes a line of JSON; scripts/faults-page makes faults.md from
+ * these lines.
  *
  * usage: matrix [-b] [-l] [-o] [-q] [-p PLACE] [-f FAULT] [-s STAGE]
  *   -o   one run a cell: stages' points, and the first and the last rank, take turns
