@@ -1,7 +1,12 @@
 #!/bin/bash
-# Links between the documents lead somewhere, the README is short, every variable of the environment that the
-# library and the program read stands in tutti(7), and none in the README that does not, every public function
-# has a man page, the README's program is the one in examples/, and man has nothing to say about the man pages.
+# Checks the documents:
+# - Each link between documents leads somewhere.
+# - README.md is short.
+# - docs/tour.md names functions that are in the files to which it links.
+# - tutti(7) has each environment variable that the library and the program read; README.md has no other one.
+# - Each public function has a man page.
+# - The program in README.md is the end of examples/all_reduce.c.
+# - groff has no complaint about a man page.
 set -euo pipefail
 
 bad=0
@@ -27,7 +32,18 @@ lines=$(wc -l <README.md) bytes=$(wc -c <README.md)
 [[ $lines -le 120 && $bytes -le 8192 ]] ||
     { echo "README.md: $lines lines, $bytes bytes; at most 120 lines and 8192 bytes"; bad=1; }
 
-# Those of rival.h are what the tool tells the programs that it starts.
+# The tour: "`name()` in [text](file)", or "`struct name` in [text](file)". A function that it names again needs no link.
+tour=$(tr '\n' ' ' <docs/tour.md | tr -s ' ')
+linked=$(grep -oE '`[^`]+` in \[[^]]+\]\([^)]+\)' <<<"$tour" | sed -E 's/^`([^`]+)` in \[[^]]+\]\(([^)]+)\)$/\2 \1/')
+while read -r file name; do
+    grep -qE "(^|[^A-Za-z0-9_])${name%()}$([[ $name != *'()' ]] || echo '\(')" "docs/$file" 2>/dev/null ||
+        { echo "docs/tour.md: $file has no $name"; bad=1; }
+done <<<"$linked"
+while read -r name; do
+    grep -qF " $name" <<<"$linked" || { echo "docs/tour.md: $name has no link"; bad=1; }
+done < <(grep -oE '`[a-z0-9_]+\(\)`' <<<"$tour" | tr -d '`' | sort -u)
+
+# rival.h has variables that the tool sets for the programs that it starts.
 variables=$(grep -rhoE --exclude=rival.h '"TUTTI_[A-Z_]+"' src tools | grep -vE '"TUTTI_(OK|ERR_[A-Z_]+|UNKNOWN)"' | tr -d '"' | sort -u)
 while read -r variable; do
     grep -qw "$variable" man/tutti.7 || { echo "man/tutti.7: does not name $variable"; bad=1; }
