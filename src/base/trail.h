@@ -1,8 +1,20 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * What a device tells of its operations, in its rank's recorder (record.h), which is mapped for the
- * device: the host sees no replay of a graph, the kernels themselves do. The device's clock counts.
- * docs/layout.md explains it. Compiles as C11 and as CUDA.
+ * device. The host does not see replays of a graph; the kernels do. The device's clock counts.
+ * docs/layout.md describes the bytes. Compiles as C11 and as CUDA.
+ *
+ * - The control warp of block 0 marks each operation of all ranks when it begins: two lines of 16
+ *   bytes. Nothing is written at the end, which would cost workers too much. An operation has ended
+ *   when the next one has begun. The last one runs if a kernel waits in it; else it counts as
+ *   begun.
+ * - A kernel whose wait lasts writes for whom it waits, each time that it looks at the host's
+ *   words, every 20 us. The watcher sees from the time of that look whether the wait still lasts.
+ * - Marks cost 1 to 2.5 % of a small operation and 0.9 us of a barrier. So kernels leave them only
+ *   where TUTTI_DUMP was set at the creation; waits are always told.
+ * - Nothing is copied off a device, since a spinning kernel or a lock of the driver could block the
+ *   copy. Replays may write after the communicator has ended, so the mapping lives as long as the
+ *   graphs.
  */
 #ifndef TUTTI_TRAIL_H
 #define TUTTI_TRAIL_H

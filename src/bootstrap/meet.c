@@ -1,16 +1,24 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * What lies in the store, under tutti/NAME/
- *   generation/count  how many meetings there were
- *   join/RANK         the token and the process of a rank that waits; or why it has given up
- *   invite/TOKEN      rank 0's answer to that token; or why the rank is refused
- *   thanks/TOKEN      the nonce of the answer: the rank has read it
- *   here/NONCE        which ranks have come, once rank 0 has waited for a while
- *   go/NONCE          rank 0's verdict
+ * The meeting of the ranks. What lies in the store, under tutti/NAME/
+ *     generation/count  how many meetings there were
+ *     join/RANK         the token and the process of a rank that waits; or why it has given up
+ *     invite/TOKEN      rank 0's answer to that token; or why the rank is refused
+ *     thanks/TOKEN      the nonce of the answer: the rank has read it
+ *     here/NONCE        which ranks have come, once rank 0 has waited for a while
+ *     go/NONCE          rank 0's verdict, with the processes of all ranks
  *
- * While the meeting makes progress a rank looks at no more than the next key that it needs. A rank
- * that gets nothing for a while looks around: whether the processes that it knows still run,
- * whether another process has its number, and whom to name once the time is over.
+ * The store may hold keys of an earlier run under the same name. They do no harm. Each rank writes
+ * a new random token; each other rank waits for an answer to its own token. Rank 0 answers a token
+ * with the generation and a nonce, and looks for newer tokens until thanks/TOKEN holds that nonce.
+ * A key of an earlier run has a token for which nobody waits, or another nonce. All later keys lie
+ * under the generation, which is never used twice.
+ *
+ * While the meeting makes progress a rank reads only the next key that it needs. After 20 ms
+ * without news, then 40, up to 160, it looks at the other ranks (meet_view.c).
+ *
+ * When a communicator is complete its ranks delete their keys; one counter a name stays. If a rank
+ * died meanwhile, the keys of that meeting stay.
  */
 #include "base/deadline.h"
 #include "base/error.h"

@@ -1,5 +1,19 @@
 /* SPDX-License-Identifier: MIT */
-/* A rank's look at the others while they meet: keys, and which process left them. */
+/*
+ * A rank's look at the other ranks while they meet: which keys they have left, and which process
+ * left them.
+ *
+ * - Rank 0 looks at all ranks and notes under here/NONCE which have come. Another rank looks at its
+ *   own key and at rank 0's; if rank 0 does not answer, at all keys after 250 ms and at each
+ *   doubling. So a rank that times out names all ranks that are missing.
+ * - A process is {boot id, namespaces, pid, start time}; /proc says whether it has ended. A rank
+ *   counts as dead if its process was seen alive, or came later than this rank, and has ended. A
+ *   key of a process that ended before is one of an earlier run; this rank waits for a new one.
+ * - Two processes with one rank number: the second one overwrites the key of the first one, which
+ *   notices and refuses it.
+ * - A rank that gives up writes its error into its key, so that its exit is not taken for a death.
+ *   Rank 0 tells the cause of a failed meeting to all ranks.
+ */
 #include "base/deadline.h"
 #include "base/error.h"
 #include "base/log.h"

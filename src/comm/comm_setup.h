@@ -1,6 +1,10 @@
 /* SPDX-License-Identifier: MIT */
-/* How a rank learns, while the ranks of a communicator meet, that one of them will not come, and
- * why. */
+/*
+ * How a rank learns, while the ranks of a communicator set it up after the meeting, that another
+ * rank will not come, and why. A waiting rank looks every 50 ms whether the others' processes run
+ * and whether a peer has hung up. The first rank that gives up writes its error under
+ * GENERATION/why before it hangs up or exits, and all others return that error.
+ */
 #ifndef TUTTI_COMM_SETUP_H
 #define TUTTI_COMM_SETUP_H
 

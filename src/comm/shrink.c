@@ -1,6 +1,20 @@
 /* SPDX-License-Identifier: MIT */
-/* A communicator of those who are left of another one: survivors.c says who, comm.c puts it
- * together. */
+/*
+ * tutti_comm_shrink(): a communicator of the ranks that are left. bootstrap/ agrees which ranks
+ * these are; comm.c puts the communicator together.
+ *
+ * - The caller gives the store. A communicator keeps none after it has met, and the store may have
+ *   ended with the rank that served it.
+ * - The new communicator has the caller's choices (name, device, options, time-out). Cores, links,
+ *   distances, grids and topology are determined again. A matrix from a file loses rows and
+ *   columns. A forced algorithm that the remaining links do not allow is dropped, on all ranks
+ *   alike.
+ * - The last completed operation: a CPU rank knows whether its last operation failed. On CUDA the
+ *   kernels are ended first (0.1 s, then `stop`); then the rows of state say which operation began
+ *   last, and `failed` whether it ended well.
+ * - The old communicator is aborted when the new one is complete, not before: a rank may still be
+ *   in an operation that needs no other rank. Its memory stays until it is destroyed.
+ */
 #include "tutti/recovery.h"
 
 #include "base/deadline.h"

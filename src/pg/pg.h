@@ -4,14 +4,22 @@
  * steps:
  *
  * 1. The caller checks the tensors and appends the operation to the queue (queue.c).
- * 2. The group's thread announces the operation to the leader, rank 0 (engine.c).
+ * 2. The group's thread announces it to the leader, rank 0 (engine.c). With CUDA tensors
+ *    (staging.c) it does so once the input is ready.
  * 3. Once all ranks have announced it, the leader sends its verdict to all ranks (leader.c): run
  *    the operation now, or the reason why it ends.
  * 4. The group's thread runs it over the communicator (part.c, sparse_run.c) and completes the work
  *    (work.c).
  *
- * An operation on CUDA tensors (staging.c) is announced once its input is ready, and completed once
- * its results are on the device.
+ * Why a leader: ranks submit operations of different tags in different orders. Ranks that began
+ * what they have would wait for each other. So no operation begins that some rank has not
+ * submitted, one communicator serves all tags, and an operation that lacks a rank delays no other
+ * one. Only the leader decides how an operation ends: after its deadline a rank withdraws it and
+ * waits for the verdict.
+ *
+ * What ends a group, on all ranks with the name of one rank: a rank that exits (after all verdicts
+ * have been handled); a rank that stops inside an operation (its time-out fails the communicator);
+ * a leader that owes an answer for 5 s.
  */
 #ifndef TUTTI_PG_PG_H
 #define TUTTI_PG_PG_H

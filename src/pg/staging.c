@@ -1,17 +1,21 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * CUDA tensors through the host. The group's thread begins once the caller's stream has reached the
- * point of the submission. It copies small tensors to the host at once, others when all ranks have
- * announced the operation. An operation is cut into pieces, at the same bounds on all ranks. Three
- * steps run at the same time:
+ * point of the submission: the stream writes a word then (cuda/staging/ticket.c). The thread copies
+ * small tensors to the host at once, others when all ranks have announced the operation. An
+ * operation is cut into pieces, at the same bounds on all ranks. Three steps run at the same time:
  *
  *     copy in pieces k + 1 and k + 2, reduce piece k on the hosts, copy out piece k - 1
  *
- * Each direction of the bus has a stream of its own. If there are idle cores, another thread, the
- * copy thread, makes the CUDA calls that start the copies. The pinned block has room for PIECES
- * pieces, or for all if the tensors were copied early.
+ * Each direction of the bus has a stream of the group's own, which never waits for a stream of the
+ * caller. So two streams serve any number of operations, and an operation that waits delays no
+ * other one. An operation that ends before its input is ready has touched nothing. If there are
+ * idle cores, another thread, the copy thread, makes the CUDA calls that start the copies. The
+ * pinned block has room for PIECES pieces, or for all if the tensors were copied early.
  *
  * The hosts reduce each piece in the block, or in the bounce buffer, by pg_part_reduce().
+ * With one input a rank all ranks map the bounce buffer, which saves two copies of three. If one
+ * rank cannot, no rank uses it. It is four pieces long, since a longer one exceeds a core's TLB.
  */
 #include "pg/staging.h"
 

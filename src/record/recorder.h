@@ -1,8 +1,20 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The flight recorder of a communicator: its last operations, in memory that `tutti dump` can read
- * from outside (record.h). Recording is a few stores into a line, and a look at the processor's
- * clock: no lock, no allocation, no system call.
+ * The flight recorder of a communicator: its last 1024 operations, what it knows of its peers, and
+ * why it failed, in one page (record.h).
+ *
+ * - Recording is a few stores into a line and a look at the processor's clock: no lock, no
+ *   allocation, no system call. The clock costs 10 ns. So the end of an operation gets a time only
+ *   if the operation waited slowly, was longer than a mail, or failed. A dump turns ticks into
+ *   nanoseconds with two readings of both clocks, one at the creation and one at the dump.
+ * - The page is a sealed memfd whose descriptor stays open. `tutti dump` finds it in /proc/PID/fd
+ *   and needs nothing of the process, which may be stopped or be stuck in the kernel. The kernel
+ *   admits whoever may trace the process. Without a memfd the page comes from malloc(), and only
+ *   the process itself can dump it.
+ * - A wait that lasts writes every 20 ms for whom it waits, what the other ranks have announced,
+ *   and which of them live (cpu/transport/survey.c).
+ * - The first fault goes into the page, and with TUTTI_DUMP into a file before the failing call
+ *   returns. A file is private, whole or absent, and never written through a link.
  */
 #ifndef TUTTI_SRC_RECORDER_H
 #define TUTTI_SRC_RECORDER_H

@@ -1,10 +1,21 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * What a store is inside the library: a handle with an operations table, one file per kind.
+ * What a store is inside the library: a handle with an operations table, one file per kind. The
+ * public calls (store.c) check the handle, the keys and the sizes and resolve time-outs. The kinds
+ * get keys of at most STORE_KEY_BYTES, values of at most STORE_VALUE_BYTES, and time-outs that are
+ * positive or, for never, negative.
  *
- * The public calls (store.c) check the handle, the keys and the sizes and resolve time-outs; the
- * kinds see only what passed: keys of at most STORE_KEY_BYTES, values of at most STORE_VALUE_BYTES,
- * time-outs that are positive or, for never, negative.
+ * A store can stand still: the process that serves it is stopped, or another process holds the
+ * file's lock. A call must not last longer than its time-out for that. So set-ups, shrinks, members
+ * of a group and rendezvous of memory use their store through a view on the stack (store_bounded())
+ * with their deadline and their interrupt. Operations that can stand still (tcp, file, their
+ * prefixes) look at both. A caller's own table of functions does not: its waits are cut into
+ * slices.
+ *
+ * An operation that begins after the deadline, or after an abort, still gets 250 ms: in that time a
+ * rank reads what is there and tells the others how the call ended. When a wait times out, either
+ * the key is missing or the store does not answer. So the store is asked once more before a rank is
+ * blamed.
  */
 #ifndef TUTTI_STORE_STORE_H
 #define TUTTI_STORE_STORE_H

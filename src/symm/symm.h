@@ -1,12 +1,17 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * Symmetric memory as the collectives use it: whether an operand lies in memory that every rank has
- * mapped, and where.
+ * mapped, and where. symm.c has groups, allocations and views, device.c allocations in a device's
+ * memory, meet.c the rendezvous, signal.c signals and the barrier.
  *
- * symm.c         groups, allocations, views
- * symm_device.c  allocations in a device's memory
- * symm_meet.c    the rendezvous
- * symm_signal.c  signals and the barrier
+ * An allocation is one sealed memfd, or one exported allocation of a device: the buffer, the signal
+ * pad, and a tail that says that the owner has freed it. A group meets once, as a communicator
+ * does; then each allocation has a round of its own.
+ *
+ * A collective finds the allocation of an address without a lock, in a table of 1024 slots. Only
+ * two-shots and longer one-shots look. Each mail has the random ids that rank 0 gave to the two
+ * allocations, so all ranks see whether all mean the same ones. On CUDA an operand in symmetric
+ * memory is memory of the device like any other.
  */
 #ifndef TUTTI_SYMM_H
 #define TUTTI_SYMM_H

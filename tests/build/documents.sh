@@ -1,7 +1,7 @@
 #!/bin/bash
 # Checks the documents:
 # - Each link between documents leads somewhere.
-# - README.md is short.
+# - README.md is short, and the documents together have at most 1,800 lines.
 # - docs/tour.md names functions that are in the files to which it links.
 # - tutti(7) has each environment variable that the library and the program read; README.md has no other one.
 # - Each public function has a man page.
@@ -31,6 +31,9 @@ done
 lines=$(wc -l <README.md) bytes=$(wc -c <README.md)
 [[ $lines -le 120 && $bytes -le 8192 ]] ||
     { echo "README.md: $lines lines, $bytes bytes; at most 120 lines and 8192 bytes"; bad=1; }
+
+lines=$(cat README.md docs/*.md | wc -l)
+[[ $lines -le 1800 ]] || { echo "README.md and docs/*.md: $lines lines; at most 1800"; bad=1; }
 
 # The tour: "`name()` in [text](file)", or "`struct name` in [text](file)". A function that it names again needs no link.
 tour=$(tr '\n' ' ' <docs/tour.md | tr -s ' ')

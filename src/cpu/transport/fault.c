@@ -1,7 +1,14 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Faults of a group. The first one stands: whoever claims it writes it for this process (F4) and
- * into its arena for the peers (F1), who find it while they wait. A failed group stays so.
+ * Faults of a group. The first fault of a rank stands for good: the thread that claims it writes it
+ * for this process (F4) and into the arena for the peers (F1). The peers take it over when they
+ * next wait, so all ranks name the same cause. It wakes all sleepers. A fault of a later operation
+ * does not disturb a waiter of an earlier one.
+ *
+ * A waiter checks the life of the rank that it waits for, and every 20 ms the lives of all. No rank
+ * ends an operation before all have announced it. So a rank that exited without having announced
+ * the operation is named even if the waiter waits for another rank, which may have heard of that
+ * death and may never call again.
  */
 #include "cpu/transport/group.h"
 

@@ -3,9 +3,21 @@
  * What every kernel does around its algorithm: take the operation's number, announce it, keep the
  * state for the next one, wait with a deadline, fail once and for good.
  *
- * The first warp of every block is its clerk: it does all that while the others, the workers, do
- * the algorithm. A small operation is one hop of some 1500 cycles; every instruction of a worker
- * before its stores or behind its polls adds to it, the clerk's pass meanwhile.
+ * The first warp of every block is its control warp ("clerk"): it does all that while the other
+ * warps, the workers, do the algorithm. A small operation is one hop of some 1500 cycles. Each
+ * instruction of a worker before its stores or after its polls adds to it; those of the control
+ * warp do not.
+ *
+ * - State: a row for each possible block. Block b reads row b and writes rows b, b + grid, b + 2
+ *   grid..., so all rows agree after any grid, and no launch argument becomes stale in a replay.
+ * - Header: block 0 pushes {signature, parameter, sequence} to each peer. A wait that lasts
+ *   compares the peer's header; else the next operation compares it. Barriers and operations of no
+ *   elements wait for headers.
+ * - Waits look around after 1024 polls: failed, another header, the host's stop (over PCIe, one
+ *   waiter every 20 us), a peer that is gone, the deadline. The first to fail writes the record for
+ *   the host and sets all rows to failed, so that later launches and replays return at once.
+ * - A kernel whose warps meet in barriers decides once a block whether it takes part
+ *   (operation_take_together()); in the others each warp decides, and only polls.
  */
 #ifndef TUTTI_CUDA_OPERATION_CUH
 #define TUTTI_CUDA_OPERATION_CUH

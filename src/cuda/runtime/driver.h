@@ -1,7 +1,13 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * libcuda, opened at run time: the one place that knows it by name. A machine without it keeps the
- * CPU back end.
+ * libcuda, opened at run time by the first caller that needs it, and never closed. No other file
+ * knows its name. A machine without it has the CPU back end.
+ *
+ * Functions are found by the names of their symbols, version included (cuStreamGetCaptureInfo_v3):
+ * such a name is one interface for good, and it gives the function its type. A driver that lacks a
+ * name is declined with that name. A driver for CUDA 12.4 has all names; the kernels need a driver
+ * for CUDA 13, unless a ptxas of CUDA 12 has assembled them. A child of fork() is declined once its
+ * parent has opened the driver.
  */
 #ifndef TUTTI_CUDA_DRIVER_H
 #define TUTTI_CUDA_DRIVER_H

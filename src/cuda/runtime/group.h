@@ -1,7 +1,14 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The ranks of a CUDA communicator as comm.c and api.c see them. Shows no CUDA type. One caller at
- * a time, which api.c sees to; status comes from anywhere.
+ * The ranks of a CUDA communicator as the rest of the library sees them. Shows no CUDA type. One
+ * caller at a time, which api.c checks; status comes from any thread.
+ *
+ * The communicator also has the CPU's group, for the handle channel, faults, aborts and lives of
+ * the ranks. That group runs operations only where a host thread stages. A call asks the driver for
+ * the current context and for the stream's capture, then launches: three calls.
+ *
+ * Ranks that reach each other have arenas on their devices, else in the host's memory. The proxy
+ * (staging/proxy.h) serves processes that share a device. Declined: one rank, more than eight.
  */
 #ifndef TUTTI_CUDA_GROUP_H
 #define TUTTI_CUDA_GROUP_H

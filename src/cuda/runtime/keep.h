@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * What kernels of a communicator, or of a symmetric allocation, touch: device memory, the pinned
- * page. Captured graphs may be replayed after their owner is gone, so each graph that captures an
- * operation holds this through a CUDA user object, and it is freed when the last of them is gone
- * and nothing runs.
+ * page. Captured graphs may be replayed after their owner has ended. So each graph that captures an
+ * operation holds this through a CUDA user object, and it is freed when the last graph is gone and
+ * nothing runs. If a graph holds it, or something may still run, `failed` is set in the arena, so
+ * that a later launch returns at once.
  *
  * The user object's destructor may call no CUDA function, and may run in any thread. So it only
- * says that it ran, and what is due is freed by the next opening or closing of a communicator or of
- * an allocation.
+ * notes that it ran. The next opening or closing of a communicator or of an allocation frees what
+ * is due. CUDA's calls that free may wait for streams, so none is made under the lock of the list.
+ * No call is made in a context that the program has destroyed.
  */
 #ifndef TUTTI_CUDA_KEEP_H
 #define TUTTI_CUDA_KEEP_H

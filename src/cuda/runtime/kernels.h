@@ -1,9 +1,14 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The kernels of one context: embedded fatbins, loaded whole at creation, so that no launch loads
- * anything. Code stays in a context as long as that lives, for all that come after: loading it is
- * what takes time, and waits until no kernel runs there, which may be one that waits for the very
- * thread that loads. A communicator's kernels are all but those of symmetric memory and of gates.
+ * The kernels of one context: embedded fatbins, each a library of the driver's that is loaded once
+ * a process. A communicator finds all its functions at creation and has the driver load them, since
+ * a first launch would allocate and synchronise. Functions stay in a context as long as it lives,
+ * for all communicators to come: to load code waits until no kernel runs in the context, and that
+ * kernel may wait for the thread that loads. A communicator's kernels are all but those of
+ * symmetric memory and of gates.
+ *
+ * A build without nvcc embeds stubs. libcuda loads a stub and refuses the first kernel of it, so
+ * the first caller that opens the driver looks one kernel up and is declined with what to do.
  */
 #ifndef TUTTI_CUDA_KERNELS_H
 #define TUTTI_CUDA_KERNELS_H

@@ -1,10 +1,16 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * An allocation of symmetric memory on a device, its peers', and the launches on it.
+ * An allocation of symmetric memory on a device, its peers', and the launches on it. A call is a
+ * launch of one warp (symm.cu), one thread a peer, on the caller's stream.
  *
- * Calls may come on any number of streams, which are not ordered with each other. So no event can
- * say when all launches are over: those outside of graphs are counted here, and each counts itself
- * in the tail once it touches nothing any more. A copy of that count tells whether any is left.
+ * Calls may come on any number of streams, which are not ordered with each other. So no single
+ * event says when all launches are over. The host counts launches outside graphs; each launch
+ * counts itself in the tail once it touches nothing any more. A copy of that count tells whether
+ * any is left. A free gives launches 100 ms, then sets `stop`, then waits 2 s. Its own last launch
+ * fails the buffer for replays and tells the peers.
+ *
+ * A wait that fails writes one record and fails the buffer on this rank alone, for good. A rank
+ * that waits for this one has a deadline of its own.
  */
 #include "base/deadline.h"
 #include "base/error.h"

@@ -1,7 +1,18 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Which kernel, with what geometry, up to how many bytes: built in, or measured on the spot and
+ * Which kernel, with what geometry, up to how many bytes: built in, or measured on the machine and
  * read from a file. Pure but for the reading of the file; needs no CUDA.
+ *
+ * A row is {compute capability, ranks, bytes up to} -> {kernel, units a thread, threads, blocks}. A
+ * file (TUTTI_TUNING_FILE, or the cache) replaces the rows of one capability and number of ranks.
+ * All ranks have the same rows: they compare a hash, and a difference is named with both sources.
+ * Among different devices the rows of the least capability count. Only floats travel in full lines;
+ * other dtypes take lines with flags as far as these reach, then tiles. A choice by links, or a
+ * forced one, has a geometry of its own.
+ *
+ *     tutti-tuning 1
+ *     sm_90 ranks 4 bytes 32768 kernel one_shot_ll threads 64 blocks 512 units 1
+ *     sm_90 ranks 4 bytes rest kernel two_shot_pipelined threads 480 blocks 128 units 1
  */
 #ifndef TUTTI_CUDA_TABLE_H
 #define TUTTI_CUDA_TABLE_H
