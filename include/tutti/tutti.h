@@ -24,7 +24,7 @@
 #include <stdint.h>
 
 #define TUTTI_VERSION_MAJOR 0
-#define TUTTI_VERSION_MINOR 1
+#define TUTTI_VERSION_MINOR 2
 #define TUTTI_VERSION_PATCH 0
 #define TUTTI_VERSION                                                                              \
     (TUTTI_VERSION_MAJOR * 10000 + TUTTI_VERSION_MINOR * 100 + TUTTI_VERSION_PATCH)
