@@ -74,7 +74,7 @@ static tutti_work_t *submit(const struct rank *self, float *data, int64_t count)
 
 static void await(tutti_work_t *work)
 {
-    require(tutti_work_result(work, 0) == TUTTI_OK);
+    require(tutti_work_wait_host(work, 0) == TUTTI_OK);
     tutti_work_destroy(work);
 }
 
@@ -175,7 +175,7 @@ static void stream_measure(struct rank *self, int64_t bytes)
         tutti_work_t *work = submit(self, self->data, bytes / (int64_t)sizeof(float));
 
         called = now_us();
-        require(tutti_work_wait(work, self->stream) == TUTTI_OK);
+        require(tutti_work_wait_stream(work, self->stream) == TUTTI_OK);
         waited = now_us();
         require_gpu(gpu_stream_synchronize(self->stream));
         if (i >= 0)

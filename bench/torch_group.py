@@ -6,7 +6,7 @@ One process a GPU that has both: a group of libtutti, and torch.distributed with
 communicator, so that tensors go through pinned memory and the hosts reduce them, or, with --direct, of a CUDA one,
 whose algorithms are TUTTI_ALGO's: host_staged has the devices reduce by way of the host's memory. They take turns, block
 by block of calls: a call's time begins when the last rank makes it, and ends when the last host knows that the result is
-on its device; the median of the calls is reported. tutti_work_result() tells so; Gloo's wait does not, so the host
+on its device; the median of the calls is reported. tutti_work_wait_host() tells so; Gloo's wait does not, so the host
 synchronises behind it. Every result is checked. Then how long a submission keeps the caller.
 
 usage: torch_group.py --ranks N [--direct] [--json FILE] [--library PATH] [--min BYTES] [--max BYTES] [--factor F]
@@ -66,7 +66,7 @@ class CudaSum:
 
     def __call__(self):
         work = self.submit()
-        self.check(self.c.tutti_work_result(work, 60000))
+        self.check(self.c.tutti_work_wait_host(work, 60000))
         self.c.tutti_work_destroy(work)
 
 
@@ -114,7 +114,7 @@ def submit_us(group):
         works.append(own.submit())
         times.append((time.perf_counter() - start) * 1e6)
     for work in works:
-        group.library.check(group.library.c.tutti_work_result(work, 60000))
+        group.library.check(group.library.c.tutti_work_wait_host(work, 60000))
         group.library.c.tutti_work_destroy(work)
     return statistics.median(times)
 

@@ -58,7 +58,7 @@ static inline enum tutti_status pg_sparse_sum(tutti_pg_t *pg, const int64_t *ind
 /* Waits for the work and destroys it. */
 static inline enum tutti_status pg_end(tutti_work_t *work)
 {
-    enum tutti_status status = tutti_work_result(work, RANKS_TIMEOUT_MS);
+    enum tutti_status status = tutti_work_wait_host(work, RANKS_TIMEOUT_MS);
     tutti_work_destroy(work);
     return status;
 }
@@ -81,7 +81,7 @@ static inline bool pg_goes_on_sparse(tutti_pg_t *pg, uint32_t tag, int rank, int
     tutti_work_t *work;
     if (pg_sparse_sum(pg, indices, values, 2, tag, 0, &work) != TUTTI_OK)
         return false;
-    bool good = tutti_work_result(work, RANKS_TIMEOUT_MS) == TUTTI_OK &&
+    bool good = tutti_work_wait_host(work, RANKS_TIMEOUT_MS) == TUTTI_OK &&
                 tutti_work_sparse_result(work, &result) == TUTTI_OK &&
                 result.nnz == (size_t)size + 1;
     for (int r = 0; r <= size && good; r++)

@@ -140,8 +140,8 @@ TUTTI_API void tutti_pg_destroy(tutti_pg_t *pg);
  * names two ranks and what they have.
  *
  * *Status.* The work has its own status. Once it is done the status stays, whatever happens to the
- * group. tutti_work_wait() and tutti_work_result() with a negative time-out wait no longer than the
- * time-outs of the operation let it take.
+ * group. tutti_work_wait_stream() and tutti_work_wait_host() with a negative time-out wait no
+ * longer than the time-outs of the operation let it take.
  *
  * *Time-out.* It counts from the submission. If it passes before all ranks have submitted the
  * operation, the operation ends with TIMEOUT on all ranks, also on a rank that submits it later.
@@ -155,15 +155,15 @@ TUTTI_API void tutti_pg_destroy(tutti_pg_t *pg);
  * tensor on every rank, on the rank's device, is reduced by the devices, with the algorithms of
  * tutti_all_reduce(); docs/streams.md has the table. The operation begins after the work that is on
  * options->stream at the call. TUTTI_STREAM_DEFAULT and TUTTI_STREAM_PER_THREAD are those of each
- * tensor's device; any other stream may be of any device. The host does not wait. tutti_work_wait()
- * makes a stream wait for all results, and returns at once; there, too, TUTTI_STREAM_DEFAULT is
- * that of each tensor's device. The stream goes on however the operation ends. The work is done
- * once the results are on the devices. If the stream does not reach the point of the call within
- * the time-out, the operation ends with TIMEOUT on all ranks; its tensors are unchanged. A copy
- * that fails, or lacks memory, ends the group. While a stream waits for a work, avoid calls that
- * make CUDA wait for all streams (cuMemFree, the first use of a kernel): CUDA starts no copies
- * meanwhile. If such a call lasts for the time-out, the stream goes on without the result, and the
- * work ends with TIMEOUT.
+ * tensor's device; any other stream may be of any device. The host does not wait.
+ * tutti_work_wait_stream() makes a stream wait for all results, and returns at once; there, too,
+ * TUTTI_STREAM_DEFAULT is that of each tensor's device. The stream goes on however the operation
+ * ends. The work is done once the results are on the devices. If the stream does not reach the
+ * point of the call within the time-out, the operation ends with TIMEOUT on all ranks; its tensors
+ * are unchanged. A copy that fails, or lacks memory, ends the group. While a stream waits for a
+ * work, avoid calls that make CUDA wait for all streams (cuMemFree, the first use of a kernel):
+ * CUDA starts no copies meanwhile. If such a call lasts for the time-out, the stream goes on
+ * without the result, and the work ends with TIMEOUT.
  *
  * - [in] tensors: 1 to TUTTI_MAX_TENSORS, of equal dtype, sizes and strides, disjoint; all on the
  *   CPU, or all on CUDA devices, at most 16 of them. All ranks use the same kind of device, else

@@ -621,19 +621,19 @@ TUTTI_API enum tutti_status tutti_work_record(tutti_comm_t *comm, tutti_stream_t
 TUTTI_API enum tutti_status tutti_work_test(tutti_work_t *work, bool *done);
 /*
  * Makes the stream wait until the work is done. The host does not wait. The wait has no time-out of
- * its own; the operations before the work have theirs. tutti_work_result() returns how they ended.
- * For an operation of a process group on CPU tensors the host waits and gets its status.
+ * its own; the operations before the work have theirs. tutti_work_wait_host() returns how they
+ * ended. For an operation of a process group on CPU tensors the host waits and gets its status.
  * [in] stream  of any device. DEFAULT, LEGACY and PER_THREAD are those of the communicator's
  *              device. A work of a CPU communicator or group accepts DEFAULT only
  * Returns INVALID (also for a stream under another capture than the work's), CUDA.
  */
-TUTTI_API enum tutti_status tutti_work_wait(tutti_work_t *work, tutti_stream_t stream);
+TUTTI_API enum tutti_status tutti_work_wait_stream(tutti_work_t *work, tutti_stream_t stream);
 /*
  * Waits on the host until the work is done. Then returns what tutti_work_test() returns.
  * [in] timeout_ms  0 is the communicator's or group's time-out. If it expires, TIMEOUT is returned
  *                  and the operations go on: tutti_work_test() sets *done to false. Call again
  */
-TUTTI_API enum tutti_status tutti_work_result(tutti_work_t *work, int64_t timeout_ms);
+TUTTI_API enum tutti_status tutti_work_wait_host(tutti_work_t *work, int64_t timeout_ms);
 /* Destroys a work, done or not, also after its communicator. Streams that wait for it still wait.
  * Takes NULL. In a child of fork() it frees the copied handle. */
 TUTTI_API void tutti_work_destroy(tutti_work_t *work);

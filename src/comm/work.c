@@ -372,15 +372,15 @@ enum tutti_status tutti_work_test(tutti_work_t *work, bool *done)
     return work ? work->class->test(work, call, done) : refuse_null(call, "work");
 }
 
-enum tutti_status tutti_work_wait(tutti_work_t *work, tutti_stream_t stream)
+enum tutti_status tutti_work_wait_stream(tutti_work_t *work, tutti_stream_t stream)
 {
-    static const char call[] = "tutti_work_wait";
+    static const char call[] = "tutti_work_wait_stream";
     return work ? work->class->wait(work, call, stream) : refuse_null(call, "work");
 }
 
-enum tutti_status tutti_work_result(tutti_work_t *work, int64_t timeout_ms)
+enum tutti_status tutti_work_wait_host(tutti_work_t *work, int64_t timeout_ms)
 {
-    static const char call[] = "tutti_work_result";
+    static const char call[] = "tutti_work_wait_host";
     return work ? work->class->result(work, call, timeout_ms) : refuse_null(call, "work");
 }
 

@@ -47,8 +47,8 @@ static bool sum(tutti_pg_t *pg, float *data, int64_t count, int rank, uint32_t t
     enum tutti_status status = tutti_pg_all_reduce(pg, &tensor, 1, TUTTI_SUM, &options, &work);
     if (status != TUTTI_OK)
         return is_end(status) && !work;
-    (void)tutti_work_wait(work, TUTTI_STREAM_DEFAULT);
-    status = tutti_work_result(work, RANKS_TIMEOUT_MS);
+    (void)tutti_work_wait_stream(work, TUTTI_STREAM_DEFAULT);
+    status = tutti_work_wait_host(work, RANKS_TIMEOUT_MS);
     tutti_work_destroy(work);
     for (int64_t i = 0; i < count && status == TUTTI_OK; i++)
         if (data[i] != 2)
@@ -172,11 +172,11 @@ static int words_come_late(void)
                                                   .stream = device_stream(streams[0])};
     CHECK(tutti_pg_all_reduce(alone.pg, &tensor, 1, TUTTI_SUM, &options, &work) == TUTTI_OK);
     for (int i = 0; i < 20; i++)
-        CHECK(tutti_work_wait(work, device_stream(streams[1])) == TUTTI_OK);
+        CHECK(tutti_work_wait_stream(work, device_stream(streams[1])) == TUTTI_OK);
     CHECK(loads == 1 && standin_calls("cuFuncLoad") == loads); /* which waits for kernels */
     alone_close(&alone);
-    CHECK(tutti_work_result(work, 0) == TUTTI_ERR_ABORTED);
-    CHECK(tutti_work_wait(work, device_stream(streams[1])) == TUTTI_ERR_ABORTED);
+    CHECK(tutti_work_wait_host(work, 0) == TUTTI_ERR_ABORTED);
+    CHECK(tutti_work_wait_stream(work, device_stream(streams[1])) == TUTTI_ERR_ABORTED);
     tutti_work_destroy(work);
     cuda_stage_trim(0);
     CHECK(device_left() != 0); /* the words */
@@ -196,7 +196,7 @@ static int sum_alone(const struct alone *alone, float *data)
     const struct tutti_tensor tensor = tensor_of(data, &size, 0);
     tutti_work_t *work;
     CHECK(tutti_pg_all_reduce(alone->pg, &tensor, 1, TUTTI_SUM, NULL, &work) == TUTTI_OK);
-    CHECK(tutti_work_result(work, -1) == TUTTI_OK);
+    CHECK(tutti_work_wait_host(work, -1) == TUTTI_OK);
     tutti_work_destroy(work);
     return 0;
 }
@@ -252,7 +252,7 @@ static enum tutti_status sum_sparse(tutti_pg_t *pg, int64_t *index, float *value
 static bool is_under_way(tutti_work_t *work)
 {
     struct tutti_sparse_tensor result = {.struct_size = sizeof result};
-    return tutti_work_result(work, SHORT_MS) == TUTTI_ERR_TIMEOUT &&
+    return tutti_work_wait_host(work, SHORT_MS) == TUTTI_ERR_TIMEOUT &&
            tutti_work_sparse_result(work, &result) == TUTTI_ERR_INVALID;
 }
 
@@ -270,13 +270,13 @@ static int result_comes_late(void)
     CHECK(alone_open(&alone, "memory:result") == 0);
     CHECK(sum_sparse(alone.pg, index, value, &work) == TUTTI_OK && is_under_way(work));
     standin_hold_copy(0);
-    CHECK(tutti_work_result(work, -1) == TUTTI_OK);
+    CHECK(tutti_work_wait_host(work, -1) == TUTTI_OK);
     CHECK(tutti_work_sparse_result(work, &result) == TUTTI_OK);
     CHECK(result.nnz == 1 && *result.indices == 2 && *(const float *)result.values == 1);
     tutti_work_destroy(work);
     CHECK(sum_sparse(alone.pg, index, value, &work) == TUTTI_OK && is_under_way(work));
     CHECK(pthread_create(&thread, NULL, destroy, alone.pg) == 0); /* which waits for the copy */
-    CHECK(tutti_work_result(work, -1) == TUTTI_ERR_ABORTED);
+    CHECK(tutti_work_wait_host(work, -1) == TUTTI_ERR_ABORTED);
     CHECK(tutti_work_sparse_result(work, &result) == TUTTI_ERR_ABORTED);
     standin_hold_copy(0);
     CHECK(pthread_join(thread, NULL) == 0);

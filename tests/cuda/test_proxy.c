@@ -331,7 +331,7 @@ static int leaves(struct ranks *ranks, int rank, tutti_store_t *store)
         device_destroy_within(self.comm, LEAVE_MS);
         tutti_comm_destroy(self.comm);
         self.comm = NULL;
-        RANKS_CHECK(tutti_work_result(work, SOON_MS) == TUTTI_ERR_ABORTED);
+        RANKS_CHECK(tutti_work_wait_host(work, SOON_MS) == TUTTI_ERR_ABORTED);
         tutti_work_destroy(work);
         RANKS_CHECK(cuStreamSynchronize(self.b) == CUDA_SUCCESS);
         RANKS_CHECK(deadline_now() - start < (int64_t)SOON_MS * 1000000);

@@ -78,15 +78,15 @@ static int under_way(struct ranks *ranks, int rank, tutti_store_t *store)
         return failed;
     RANKS_CHECK(reduce(&self, self.comm, self.a) == TUTTI_OK);
     RANKS_CHECK(tutti_work_record(self.comm, device_stream(self.a), &before) == TUTTI_OK);
-    RANKS_CHECK(tutti_work_result(before, RANKS_TIMEOUT_MS) == TUTTI_OK);
+    RANKS_CHECK(tutti_work_wait_host(before, RANKS_TIMEOUT_MS) == TUTTI_OK);
     if (rank == 0) {
         RANKS_CHECK(reduce(&self, self.comm, self.a) == TUTTI_OK);
         RANKS_CHECK(tutti_work_record(self.comm, device_stream(self.a), &behind) == TUTTI_OK);
     }
     RANKS_CHECK(shrink_without(self.comm, store, -1, &shrunk, &result) == TUTTI_OK);
     RANKS_CHECK(result.completed_by_all == 1 && result.completed_by_any == 1);
-    RANKS_CHECK(tutti_work_result(before, RANKS_TIMEOUT_MS) == TUTTI_OK);
-    RANKS_CHECK(!behind || tutti_work_result(behind, RANKS_TIMEOUT_MS) == TUTTI_ERR_ABORTED);
+    RANKS_CHECK(tutti_work_wait_host(before, RANKS_TIMEOUT_MS) == TUTTI_OK);
+    RANKS_CHECK(!behind || tutti_work_wait_host(behind, RANKS_TIMEOUT_MS) == TUTTI_ERR_ABORTED);
     tutti_work_destroy(before);
     tutti_work_destroy(behind);
     RANKS_CHECK(cuStreamSynchronize(self.a) == CUDA_SUCCESS);

@@ -74,7 +74,7 @@ static bool is_pending(tutti_work_t *work)
 static bool has_failed(tutti_work_t *work, enum tutti_status expected, const char *text)
 {
     bool done = false;
-    return tutti_work_result(work, RANKS_TIMEOUT_MS) == expected &&
+    return tutti_work_wait_host(work, RANKS_TIMEOUT_MS) == expected &&
            tutti_work_test(work, &done) == expected && done && strstr(tutti_last_error(), text);
 }
 
@@ -116,28 +116,28 @@ static int follow(struct ranks *ranks, int rank, tutti_store_t *store)
     RANKS_CHECK(reduce(&self, self.a, 0) == TUTTI_OK);
     RANKS_CHECK(record(&self, self.a, &work) == TUTTI_OK);
     RANKS_CHECK(is_pending(work));
-    RANKS_CHECK(tutti_work_wait(work, device_stream(self.b)) == TUTTI_OK);
+    RANKS_CHECK(tutti_work_wait_stream(work, device_stream(self.b)) == TUTTI_OK);
     RANKS_CHECK(cuLaunchHostFunc(self.b, passed, &gate) == CUDA_SUCCESS);
     RANKS_CHECK(record(&self, self.b, &after) == TUTTI_OK);
     /* The host's time-out is the host's alone. */
-    RANKS_CHECK(tutti_work_result(after, SOON_MS) == TUTTI_ERR_TIMEOUT);
+    RANKS_CHECK(tutti_work_wait_host(after, SOON_MS) == TUTTI_ERR_TIMEOUT);
     RANKS_CHECK(strstr(tutti_last_error(), "within 20 ms"));
-    RANKS_CHECK(tutti_work_result(work, 1) == TUTTI_ERR_TIMEOUT && is_pending(work));
+    RANKS_CHECK(tutti_work_wait_host(work, 1) == TUTTI_ERR_TIMEOUT && is_pending(work));
     RANKS_CHECK(tutti_comm_status(self.comm, NULL) == TUTTI_OK);
 
     /* A stream of another device waits as well; only the communicator's are recorded on. */
     RANKS_CHECK(device_enter(rank + 4));
     RANKS_CHECK(cuStreamCreateWithPriority(&foreign, CU_STREAM_NON_BLOCKING, 0) == CUDA_SUCCESS);
-    RANKS_CHECK(tutti_work_wait(work, device_stream(foreign)) == TUTTI_OK);
+    RANKS_CHECK(tutti_work_wait_stream(work, device_stream(foreign)) == TUTTI_OK);
     RANKS_CHECK(record(&self, foreign, &elsewhere) == TUTTI_ERR_CUDA && !elsewhere);
     RANKS_CHECK(strstr(tutti_last_error(), "tutti_work_record: cuEventRecord"));
 
     gate_open(&gate);
-    RANKS_CHECK(tutti_work_result(after, 0) == TUTTI_OK && is_done(after));
+    RANKS_CHECK(tutti_work_wait_host(after, 0) == TUTTI_OK && is_done(after));
     RANKS_CHECK(gate.seen);
     failed = check_data(&self, ranks->size);
-    RANKS_CHECK(is_done(work) && tutti_work_result(work, 1) == TUTTI_OK);
-    RANKS_CHECK(tutti_work_wait(work, TUTTI_STREAM_PER_THREAD) == TUTTI_OK);
+    RANKS_CHECK(is_done(work) && tutti_work_wait_host(work, 1) == TUTTI_OK);
+    RANKS_CHECK(tutti_work_wait_stream(work, TUTTI_STREAM_PER_THREAD) == TUTTI_OK);
     RANKS_CHECK(cuStreamDestroy_v2(foreign) == CUDA_SUCCESS && device_enter(rank));
     tutti_work_destroy(work);
     tutti_work_destroy(after);
@@ -155,7 +155,7 @@ static int fault(struct ranks *ranks, int rank, tutti_store_t *store)
         return failed;
     RANKS_CHECK(reduce(&self, self.a, 0) == TUTTI_OK);
     RANKS_CHECK(record(&self, self.a, &good) == TUTTI_OK);
-    RANKS_CHECK(tutti_work_result(good, 0) == TUTTI_OK);
+    RANKS_CHECK(tutti_work_wait_host(good, 0) == TUTTI_OK);
     if ((failed = meet(&self, 1)))
         return failed;
     if (rank == 0) {
@@ -163,7 +163,7 @@ static int fault(struct ranks *ranks, int rank, tutti_store_t *store)
         RANKS_CHECK(record(&self, self.a, &bad) == TUTTI_OK);
         RANKS_CHECK(record(&self, self.a, &unasked) == TUTTI_OK);
         RANKS_CHECK(has_failed(bad, TUTTI_ERR_TIMEOUT, "rank 0 waited for rank 1"));
-        RANKS_CHECK(tutti_work_wait(bad, device_stream(self.b)) == TUTTI_OK);
+        RANKS_CHECK(tutti_work_wait_stream(bad, device_stream(self.b)) == TUTTI_OK);
         RANKS_CHECK(cuStreamSynchronize(self.b) == CUDA_SUCCESS);
     }
     if ((failed = meet(&self, 2)))
@@ -273,7 +273,7 @@ static int ends(struct ranks *ranks, int rank, tutti_store_t *store)
     tutti_work_destroy(early); /* pending, and used again at once */
     RANKS_CHECK(reduce(&self, self.a, 0) == TUTTI_OK);
     RANKS_CHECK(record(&self, self.a, &kept) == TUTTI_OK && kept == early);
-    RANKS_CHECK(tutti_work_result(kept, 0) == TUTTI_OK);
+    RANKS_CHECK(tutti_work_wait_host(kept, 0) == TUTTI_OK);
     failed = check_data(&self, ranks->size);
     if (failed || (failed = meet(&self, 1)))
         return failed;
@@ -286,7 +286,7 @@ static int ends(struct ranks *ranks, int rank, tutti_store_t *store)
         self.comm = NULL;
         RANKS_CHECK(has_failed(alone, TUTTI_ERR_ABORTED, "aborted"));
         RANKS_CHECK(is_pending(early)); /* of the caller's own */
-        RANKS_CHECK(tutti_work_wait(early, device_stream(self.a)) == TUTTI_OK);
+        RANKS_CHECK(tutti_work_wait_stream(early, device_stream(self.a)) == TUTTI_OK);
         tutti_work_destroy(alone);
     }
     if ((failed = meet(&self, 2)))
@@ -318,22 +318,23 @@ static int captured(struct ranks *ranks, int rank, tutti_store_t *store)
     RANKS_CHECK(record(&self, self.a, &eager) == TUTTI_OK);
     RANKS_CHECK(cuStreamBeginCapture_v2(self.a, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL) ==
                 CUDA_SUCCESS);
-    RANKS_CHECK(tutti_work_result(eager, 0) == TUTTI_OK);
-    RANKS_CHECK(is_refused(tutti_work_wait(eager, device_stream(self.a)), "is being captured"));
+    RANKS_CHECK(tutti_work_wait_host(eager, 0) == TUTTI_OK);
+    RANKS_CHECK(
+        is_refused(tutti_work_wait_stream(eager, device_stream(self.a)), "is being captured"));
     RANKS_CHECK(reduce(&self, self.a, 0) == TUTTI_OK);
     RANKS_CHECK(record(&self, self.a, &fork) == TUTTI_OK);
     RANKS_CHECK(is_refused(tutti_work_test(fork, &done), "edge") && !done);
-    RANKS_CHECK(is_refused(tutti_work_result(fork, 0), "edge"));
-    RANKS_CHECK(is_refused(tutti_work_wait(fork, device_stream(self.b)), "takes no part"));
+    RANKS_CHECK(is_refused(tutti_work_wait_host(fork, 0), "edge"));
+    RANKS_CHECK(is_refused(tutti_work_wait_stream(fork, device_stream(self.b)), "takes no part"));
     /* b takes part by an event of the caller's, and then by works. */
     RANKS_CHECK(cuEventRecord(event, self.a) == CUDA_SUCCESS);
     RANKS_CHECK(cuStreamWaitEvent(self.b, event, 0) == CUDA_SUCCESS);
-    RANKS_CHECK(tutti_work_wait(fork, device_stream(self.b)) == TUTTI_OK);
+    RANKS_CHECK(tutti_work_wait_stream(fork, device_stream(self.b)) == TUTTI_OK);
     RANKS_CHECK(reduce(&self, self.b, 0) == TUTTI_OK);
     RANKS_CHECK(record(&self, self.b, &join) == TUTTI_OK);
-    RANKS_CHECK(tutti_work_wait(join, device_stream(self.a)) == TUTTI_OK);
+    RANKS_CHECK(tutti_work_wait_stream(join, device_stream(self.a)) == TUTTI_OK);
     RANKS_CHECK(cuStreamEndCapture(self.a, &graph) == CUDA_SUCCESS); /* b has been joined */
-    RANKS_CHECK(is_refused(tutti_work_wait(join, device_stream(self.a)), "takes no part"));
+    RANKS_CHECK(is_refused(tutti_work_wait_stream(join, device_stream(self.a)), "takes no part"));
     RANKS_CHECK(cuGraphInstantiateWithFlags(&exec, graph, 0) == CUDA_SUCCESS);
     RANKS_CHECK(cuGraphDestroy(graph) == CUDA_SUCCESS);
     RANKS_CHECK(cuEventDestroy_v2(event) == CUDA_SUCCESS);
@@ -342,7 +343,7 @@ static int captured(struct ranks *ranks, int rank, tutti_store_t *store)
     /* The place of a captured work serves an eager one. */
     RANKS_CHECK(cuGraphLaunch(exec, self.a) == CUDA_SUCCESS);
     RANKS_CHECK(record(&self, self.a, &eager) == TUTTI_OK);
-    RANKS_CHECK(tutti_work_result(eager, 0) == TUTTI_OK);
+    RANKS_CHECK(tutti_work_wait_host(eager, 0) == TUTTI_OK);
     failed = check_data(&self, ranks->size * ranks->size);
     tutti_work_destroy(eager);
     tutti_work_destroy(join);
@@ -370,12 +371,12 @@ static int driver_calls(struct rank *self)
     RANKS_CHECK(record(self, self->a, &work) == TUTTI_OK);
     standin_fail("cuEventQuery", 0, CUDA_ERROR_UNKNOWN);
     RANKS_CHECK(tutti_work_test(work, &done) == TUTTI_ERR_CUDA && !done);
-    RANKS_CHECK(tutti_work_result(work, 0) == TUTTI_ERR_CUDA);
-    RANKS_CHECK(strstr(tutti_last_error(), "tutti_work_result: cuEventQuery"));
+    RANKS_CHECK(tutti_work_wait_host(work, 0) == TUTTI_ERR_CUDA);
+    RANKS_CHECK(strstr(tutti_last_error(), "tutti_work_wait_host: cuEventQuery"));
     standin_fail("cuStreamWaitEvent", 0, CUDA_ERROR_UNKNOWN);
-    RANKS_CHECK(tutti_work_wait(work, device_stream(self->b)) == TUTTI_ERR_CUDA);
+    RANKS_CHECK(tutti_work_wait_stream(work, device_stream(self->b)) == TUTTI_ERR_CUDA);
     standin_fail(NULL, 0, CUDA_SUCCESS);
-    RANKS_CHECK(tutti_work_result(work, 0) == TUTTI_OK);
+    RANKS_CHECK(tutti_work_wait_host(work, 0) == TUTTI_OK);
     tutti_work_destroy(work);
 
     /* One event serves all who come after each other; of many at once some are kept. */
@@ -412,7 +413,7 @@ static int calls(struct ranks *ranks, int rank, tutti_store_t *store)
 static void *ask(void *argument)
 {
     tutti_work_t *work = argument;
-    return tutti_work_result(work, RANKS_TIMEOUT_MS) == TUTTI_OK ? NULL : work;
+    return tutti_work_wait_host(work, RANKS_TIMEOUT_MS) == TUTTI_OK ? NULL : work;
 }
 
 static void *record_often(void *argument)
@@ -423,7 +424,7 @@ static void *record_often(void *argument)
     for (int i = 0; i < TURNS; i++) {
         if (record(self, self->b, &work) != TUTTI_OK)
             return self;
-        if (i % 2 && tutti_work_result(work, 0) != TUTTI_OK)
+        if (i % 2 && tutti_work_wait_host(work, 0) != TUTTI_OK)
             failed = self;
         tutti_work_destroy(work);
     }

@@ -170,7 +170,7 @@ static enum tutti_status group_call(struct matrix_rank *self, int number, int64_
     if (status != TUTTI_OK)
         return status;
     faults_pass("group.submitted");
-    status = tutti_work_result(self->work, RANKS_TIMEOUT_MS);
+    status = tutti_work_wait_host(self->work, RANKS_TIMEOUT_MS);
     if (status != TUTTI_OK)
         (void)tutti_work_fault(self->work, &fault);
     self->report->sequence = fault.sequence;

@@ -42,7 +42,7 @@ static int live(struct ranks *ranks, int rank, tutti_store_t *store)
     }
     RANKS_CHECK(status == TUTTI_ERR_PEER_DEAD && strstr(tutti_last_error(), name));
     for (int i = 0; i < MANY; i++) {
-        RANKS_CHECK(tutti_work_result(works[i], RANKS_TIMEOUT_MS) == TUTTI_ERR_PEER_DEAD);
+        RANKS_CHECK(tutti_work_wait_host(works[i], RANKS_TIMEOUT_MS) == TUTTI_ERR_PEER_DEAD);
         RANKS_CHECK(strstr(tutti_last_error(), name));
         tutti_work_destroy(works[i]);
     }

@@ -43,7 +43,7 @@ static int stop(struct ranks *ranks, int rank, tutti_store_t *store, int victim)
         RANKS_CHECK(ranks_await(ranks, STOPPED, 1));
         usleep(SOON_MS * 1000);
         RANKS_CHECK(pg_sum(pg, &x, 1, SOON_MS, &work) == TUTTI_OK);
-        RANKS_CHECK(tutti_work_result(work, RANKS_TIMEOUT_MS) == TUTTI_ERR_TIMEOUT);
+        RANKS_CHECK(tutti_work_wait_host(work, RANKS_TIMEOUT_MS) == TUTTI_ERR_TIMEOUT);
         RANKS_CHECK(tutti_work_fault(work, &fault) == TUTTI_ERR_TIMEOUT && fault.peer == victim);
         RANKS_CHECK(!leads || strstr(tutti_last_error(), "does not go on"));
         tutti_work_destroy(work);
@@ -104,7 +104,7 @@ static int fill(struct ranks *ranks, int rank, tutti_store_t *store, int victim,
         for (int i = 0; i < count; i++)
             RANKS_CHECK(pg_sum(pg, &data[i], 1, i < count - 1 ? timeout_ms : SOON_MS, &works[i]) ==
                         TUTTI_OK);
-        while (named < count && tutti_work_result(works[named], ENDED_MS) == TUTTI_ERR_TIMEOUT &&
+        while (named < count && tutti_work_wait_host(works[named], ENDED_MS) == TUTTI_ERR_TIMEOUT &&
                tutti_work_fault(works[named], &fault) == TUTTI_ERR_TIMEOUT && fault.peer == victim)
             named++;
         ranks_raise(ranks, CONTINUED);

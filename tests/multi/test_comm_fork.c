@@ -62,8 +62,8 @@ static int child(tutti_comm_t *comm, tutti_work_t *work, tutti_store_t *parents)
         !REFUSES(tutti_comm_algorithm, comm, 1, TUTTI_FLOAT32, TUTTI_SUM, NULL, &algo, NULL))
         return __LINE__;
     if (!REFUSES(tutti_work_record, comm, 0, &recorded) || recorded ||
-        !REFUSES(tutti_work_test, work, &done) || done || !REFUSES(tutti_work_wait, work, 0) ||
-        !REFUSES(tutti_work_result, work, 0))
+        !REFUSES(tutti_work_test, work, &done) || done ||
+        !REFUSES(tutti_work_wait_stream, work, 0) || !REFUSES(tutti_work_wait_host, work, 0))
         return __LINE__;
     tutti_comm_abort(comm); /* nothing to the parent */
     if (!REFUSES(tutti_comm_create, parents, 0, 1, &later, &own) || own)
@@ -109,7 +109,7 @@ static int live(struct ranks *ranks, int rank, tutti_store_t *store)
         RANKS_CHECK(tutti_comm_status(comm, NULL) == TUTTI_OK);
     }
     RANKS_CHECK(tutti_barrier(comm, NULL, 0, 0) == TUTTI_OK);
-    RANKS_CHECK(tutti_work_result(work, 0) == TUTTI_OK);
+    RANKS_CHECK(tutti_work_wait_host(work, 0) == TUTTI_OK);
     tutti_work_destroy(work);
     tutti_comm_destroy(comm);
     return 0;

@@ -105,16 +105,16 @@ static int late_input(struct life *life, int count)
     RANKS_CHECK(
         gpu_copy_async(life->data, life->copy, (size_t)count * sizeof *life->data, life->a));
     RANKS_CHECK(submit(life, life->data, count, 1, 0, life->a, &work) == TUTTI_OK);
-    RANKS_CHECK(tutti_work_wait(work, life->b) == TUTTI_OK);
+    RANKS_CHECK(tutti_work_wait_stream(work, life->b) == TUTTI_OK);
     RANKS_CHECK(
         gpu_copy_async(life->copy, life->data, (size_t)count * sizeof *life->data, life->b));
-    RANKS_CHECK(tutti_work_result(work, SOON_MS) == TUTTI_ERR_TIMEOUT);
+    RANKS_CHECK(tutti_work_wait_host(work, SOON_MS) == TUTTI_ERR_TIMEOUT);
     RANKS_CHECK(tutti_work_test(work, &done) == TUTTI_OK && !done);
     pg_brake_release(&brake);
     RANKS_CHECK(gpu_stream_synchronize(life->b));
     RANKS_CHECK(holds(life, life->copy, count, ranks_sum(ranks)));
-    RANKS_CHECK(tutti_work_result(work, RANKS_TIMEOUT_MS) == TUTTI_OK);
-    RANKS_CHECK(tutti_work_wait(work, life->a) == TUTTI_OK);
+    RANKS_CHECK(tutti_work_wait_host(work, RANKS_TIMEOUT_MS) == TUTTI_OK);
+    RANKS_CHECK(tutti_work_wait_stream(work, life->a) == TUTTI_OK);
     RANKS_CHECK(holds(life, life->data, count, ranks_sum(ranks)));
     tutti_work_destroy(work);
     RANKS_CHECK(gpu_stream_synchronize(life->a));
@@ -162,8 +162,8 @@ static int time_out(struct life *life)
     RANKS_CHECK(submit(life, life->data, SHORT, 20, rank ? 0 : SOON_MS, life->a, &late) ==
                 TUTTI_OK);
     RANKS_CHECK(submit(life, life->copy, SHORT, 20, 0, life->b, &next) == TUTTI_OK);
-    RANKS_CHECK(tutti_work_wait(late, life->b) == TUTTI_OK);
-    RANKS_CHECK(tutti_work_result(late, RANKS_TIMEOUT_MS) == TUTTI_ERR_TIMEOUT);
+    RANKS_CHECK(tutti_work_wait_stream(late, life->b) == TUTTI_OK);
+    RANKS_CHECK(tutti_work_wait_host(late, RANKS_TIMEOUT_MS) == TUTTI_ERR_TIMEOUT);
     RANKS_CHECK(strstr(tutti_last_error(), "stream of rank 0"));
     tutti_work_destroy(late);
     RANKS_CHECK(pg_end(next) == TUTTI_OK);
@@ -198,7 +198,7 @@ static int several_devices(struct life *life)
     }
     RANKS_CHECK(tutti_pg_all_reduce(life->pg, tensors, own, TUTTI_SUM, &options, &work) ==
                 TUTTI_OK);
-    RANKS_CHECK(tutti_work_wait(work, stream) == TUTTI_OK);
+    RANKS_CHECK(tutti_work_wait_stream(work, stream) == TUTTI_OK);
     RANKS_CHECK(pg_end(work) == TUTTI_OK);
     sum = (float)(ranks->size * (TENSORS - 1) + 1);
     for (int i = 0; i < own; i++) {
@@ -225,7 +225,7 @@ static int empty(struct life *life)
     if (rank)
         RANKS_CHECK(ranks_await(ranks, 3, 1));
     RANKS_CHECK(submit(life, NULL, 0, 50, 0, life->a, &work) == TUTTI_OK);
-    RANKS_CHECK(tutti_work_wait(work, life->b) == TUTTI_OK);
+    RANKS_CHECK(tutti_work_wait_stream(work, life->b) == TUTTI_OK);
     if (rank == 0)
         ranks_raise(ranks, 3);
     RANKS_CHECK(gpu_stream_synchronize(life->b));
@@ -290,7 +290,7 @@ static int mismatch(struct life *life)
     if (rank == 0)
         tensor = pg_cuda_vector(life->data, &size, life->device);
     RANKS_CHECK(tutti_pg_all_reduce(life->pg, &tensor, 1, TUTTI_SUM, &options, &work) == TUTTI_OK);
-    RANKS_CHECK(tutti_work_result(work, RANKS_TIMEOUT_MS) ==
+    RANKS_CHECK(tutti_work_wait_host(work, RANKS_TIMEOUT_MS) ==
                 (ranks->size > 1 ? TUTTI_ERR_MISMATCH : TUTTI_OK));
     RANKS_CHECK(ranks->size == 1 || strstr(tutti_last_error(), "on CUDA devices"));
     tutti_work_destroy(work);
@@ -340,14 +340,14 @@ static int destroyed(struct ranks *ranks, int rank, tutti_store_t *store)
     RANKS_CHECK(submit(&life, life.data, SHORT, tag, 0, life.a, &held) == TUTTI_OK);
     if (rank == 0)
         RANKS_CHECK(submit(&life, life.copy, SHORT, 2, NEVER_MS, life.b, &alone) == TUTTI_OK);
-    RANKS_CHECK(tutti_work_wait(held, life.b) == TUTTI_OK);
-    RANKS_CHECK(!alone || tutti_work_wait(alone, life.b) == TUTTI_OK);
+    RANKS_CHECK(tutti_work_wait_stream(held, life.b) == TUTTI_OK);
+    RANKS_CHECK(!alone || tutti_work_wait_stream(alone, life.b) == TUTTI_OK);
     ranks_raise(ranks, 1);
     RANKS_CHECK(ranks_await(ranks, 1, (uint32_t)ranks->size));
     tutti_pg_destroy(life.pg);
     life.pg = NULL;
     RANKS_CHECK(gpu_stream_synchronize(life.b));
-    enum tutti_status status = tutti_work_result(held, -1);
+    enum tutti_status status = tutti_work_wait_host(held, -1);
     RANKS_CHECK(status == TUTTI_ERR_ABORTED || status == TUTTI_ERR_PEER_DEAD);
     tutti_work_destroy(held);
     tutti_work_destroy(alone);
@@ -377,8 +377,8 @@ static int killed(struct ranks *ranks, int rank, tutti_store_t *store)
     }
     RANKS_CHECK(submit(&life, life.data, SHORT, 1, NEVER_MS, life.a, &work) == TUTTI_OK);
     ranks_raise(ranks, 2);
-    RANKS_CHECK(tutti_work_wait(work, life.b) == TUTTI_OK);
-    RANKS_CHECK(tutti_work_result(work, RANKS_TIMEOUT_MS) == TUTTI_ERR_PEER_DEAD);
+    RANKS_CHECK(tutti_work_wait_stream(work, life.b) == TUTTI_OK);
+    RANKS_CHECK(tutti_work_wait_host(work, RANKS_TIMEOUT_MS) == TUTTI_ERR_PEER_DEAD);
     RANKS_CHECK(gpu_stream_synchronize(life.b));
     tutti_work_destroy(work);
     close_life(&life);
@@ -408,11 +408,11 @@ static int freed(struct ranks *ranks, int rank, tutti_store_t *store)
     const int64_t patience_ms = rank ? NEVER_MS : PATIENCE_MS;
     RANKS_CHECK(submit(&life, life.data, LONG, 1, patience_ms, life.a, &work) == TUTTI_OK);
     if (rank == 0) {
-        RANKS_CHECK(tutti_work_wait(work, life.b) == TUTTI_OK);
+        RANKS_CHECK(tutti_work_wait_stream(work, life.b) == TUTTI_OK);
         ranks_raise(ranks, 3);
     }
     gpu_free(spare);
-    enum tutti_status status = tutti_work_result(work, RANKS_TIMEOUT_MS);
+    enum tutti_status status = tutti_work_wait_host(work, RANKS_TIMEOUT_MS);
     RANKS_CHECK(status == TUTTI_ERR_TIMEOUT || (rank && status == TUTTI_OK));
     RANKS_CHECK(rank || strstr(tutti_last_error(), "cuMemFree"));
     tutti_work_destroy(work);

@@ -73,7 +73,7 @@ static int leave(struct ranks *ranks, int rank, tutti_store_t *store, int leaver
     for (int i = 0; i < MANY && lonely; i++) {
         struct tutti_fault fault = {.struct_size = sizeof fault};
         enum tutti_status expected = rank == leaver ? TUTTI_ERR_ABORTED : TUTTI_ERR_PEER_DEAD;
-        RANKS_CHECK(tutti_work_result(works[i], RANKS_TIMEOUT_MS) == expected);
+        RANKS_CHECK(tutti_work_wait_host(works[i], RANKS_TIMEOUT_MS) == expected);
         RANKS_CHECK(strstr(tutti_last_error(), name));
         RANKS_CHECK(tutti_work_fault(works[i], &fault) == expected && fault.peer == leaver);
         tutti_work_destroy(works[i]);

@@ -119,7 +119,7 @@ static int live_apart(struct ranks *ranks, int rank, tutti_store_t *store)
         if (rank == 0) {
             struct tutti_fault fault = {.struct_size = sizeof fault};
             RANKS_CHECK(pg_sum(pg, &x, 1, 20, &work) == TUTTI_OK);
-            RANKS_CHECK(tutti_work_result(work, RANKS_TIMEOUT_MS) == TUTTI_ERR_TIMEOUT);
+            RANKS_CHECK(tutti_work_wait_host(work, RANKS_TIMEOUT_MS) == TUTTI_ERR_TIMEOUT);
             RANKS_CHECK(strstr(tutti_last_error(), "rank 0 had not submitted it"));
             RANKS_CHECK(strstr(tutti_last_error(), "first in the list of default["));
             RANKS_CHECK(tutti_work_fault(work, &fault) == TUTTI_ERR_TIMEOUT && fault.peer == 0);

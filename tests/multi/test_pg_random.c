@@ -355,7 +355,7 @@ static int check(const struct life *life, struct operation *operation)
     struct ranks *ranks = life->ranks;
     const int rank = life->rank;
     size_t bytes = operation->count * tutti_dtype_size(operation->dtype);
-    RANKS_CHECK(tutti_work_result(operation->work, RANKS_TIMEOUT_MS) == TUTTI_OK);
+    RANKS_CHECK(tutti_work_wait_host(operation->work, RANKS_TIMEOUT_MS) == TUTTI_OK);
     RANKS_CHECK(!on_gpus || from_gpus(life, operation, tensors_of(operation, rank), bytes));
     void *expected = expected_make(operation, ranks->size);
     bool same = true;

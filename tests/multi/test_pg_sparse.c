@@ -31,7 +31,7 @@ static int nothing(struct ranks *ranks, int rank, tutti_pg_t *pg)
         tutti_work_t *work;
         RANKS_CHECK(pg_sparse_sum(pg, nnz ? &index : NULL, nnz ? &value : NULL, nnz, 0, 0, &work) ==
                     TUTTI_OK);
-        RANKS_CHECK(tutti_work_result(work, RANKS_TIMEOUT_MS) == TUTTI_OK);
+        RANKS_CHECK(tutti_work_wait_host(work, RANKS_TIMEOUT_MS) == TUTTI_OK);
         RANKS_CHECK(tutti_work_sparse_result(work, &result) == TUTTI_OK);
         RANKS_CHECK(result.nnz == (size_t)has && result.sizes[0] == PG_ROWS);
         RANKS_CHECK(!has || (result.indices[0] == index && *(const float *)result.values == value));
@@ -67,7 +67,7 @@ static int mismatch(struct ranks *ranks, int rank, tutti_pg_t *pg)
             RANKS_CHECK(pg_sum(pg, &x, 0, 0, &work) == TUTTI_OK);
         else
             RANKS_CHECK(tutti_pg_all_reduce_sparse(pg, &tensor, 1, NULL, &work) == TUTTI_OK);
-        RANKS_CHECK(tutti_work_result(work, RANKS_TIMEOUT_MS) == TUTTI_ERR_MISMATCH);
+        RANKS_CHECK(tutti_work_wait_host(work, RANKS_TIMEOUT_MS) == TUTTI_ERR_MISMATCH);
         snprintf(name, sizeof name, "rank %d has", ranks->size - 1);
         RANKS_CHECK(strstr(tutti_last_error(), own[i]));
         RANKS_CHECK(strstr(tutti_last_error(), theirs[i]));
@@ -109,7 +109,7 @@ static int stopped_tag(struct ranks *ranks, int rank, tutti_pg_t *pg)
         RANKS_CHECK(strstr(tutti_last_error(), "is not done"));
     }
     if (!last) {
-        RANKS_CHECK(tutti_work_result(timed, RANKS_TIMEOUT_MS) == TUTTI_ERR_TIMEOUT);
+        RANKS_CHECK(tutti_work_wait_host(timed, RANKS_TIMEOUT_MS) == TUTTI_ERR_TIMEOUT);
         RANKS_CHECK(strstr(tutti_last_error(), "all_reduce_sparse 1 of tag 7: rank"));
     }
     ranks_raise(ranks, 0);
@@ -144,7 +144,7 @@ static int no_memory(struct ranks *ranks, int rank, tutti_pg_t *pg)
         if (last)
             RANKS_CHECK(setrlimit(RLIMIT_FSIZE, turn < 2 ? &none : &limit) == 0);
         RANKS_CHECK(pg_sparse_sum(pg, indices, values, MORE, 0, 0, &work) == TUTTI_OK);
-        enum tutti_status status = tutti_work_result(work, RANKS_TIMEOUT_MS);
+        enum tutti_status status = tutti_work_wait_host(work, RANKS_TIMEOUT_MS);
         RANKS_CHECK(status == (turn < 2 ? TUTTI_ERR_NO_MEMORY : TUTTI_OK));
         snprintf(text, sizeof text, last ? "file size limit" : "rank %d failed (", ranks->size - 1);
         RANKS_CHECK(turn > 1 || strstr(tutti_last_error(), text));
@@ -222,14 +222,14 @@ static int leave(struct ranks *ranks, int rank, tutti_store_t *store)
     RANKS_CHECK(pg_sparse_sum(pg, &index, &value, 1, 1, 0, &kept) == TUTTI_OK);
     for (int i = 0; i < MANY && lonely; i++)
         RANKS_CHECK(pg_sparse_sum(pg, &index, &value, 1, 2, 0, &works[i]) == TUTTI_OK);
-    RANKS_CHECK(tutti_work_result(kept, RANKS_TIMEOUT_MS) == TUTTI_OK);
+    RANKS_CHECK(tutti_work_wait_host(kept, RANKS_TIMEOUT_MS) == TUTTI_OK);
     if (rank == 0) {
         tutti_pg_destroy(pg);
         pg = NULL;
     }
     for (int i = 0; i < MANY && lonely; i++) {
         enum tutti_status expected = rank == 0 ? TUTTI_ERR_ABORTED : TUTTI_ERR_PEER_DEAD;
-        RANKS_CHECK(tutti_work_result(works[i], RANKS_TIMEOUT_MS) == expected);
+        RANKS_CHECK(tutti_work_wait_host(works[i], RANKS_TIMEOUT_MS) == expected);
         RANKS_CHECK(strstr(tutti_last_error(), "rank 0"));
         RANKS_CHECK(tutti_work_sparse_result(works[i], &result) == expected);
         tutti_work_destroy(works[i]);

@@ -135,13 +135,13 @@ static int late_input(struct life *life)
         gpu_copy_async(life->late_indices, life->indices, 2 * sizeof *life->indices, life->a));
     RANKS_CHECK(gpu_copy_async(life->late_values, life->values, bytes, life->a));
     RANKS_CHECK(submit(life, &tensor, 1, 0, life->a, &work) == TUTTI_OK);
-    RANKS_CHECK(tutti_work_wait(work, life->b) == TUTTI_OK);
-    RANKS_CHECK(tutti_work_result(work, SOON_MS) == TUTTI_ERR_TIMEOUT);
+    RANKS_CHECK(tutti_work_wait_stream(work, life->b) == TUTTI_OK);
+    RANKS_CHECK(tutti_work_wait_host(work, SOON_MS) == TUTTI_ERR_TIMEOUT);
     RANKS_CHECK(tutti_work_test(work, &done) == TUTTI_OK && !done);
     RANKS_CHECK(tutti_work_sparse_result(work, &result) == TUTTI_ERR_INVALID);
     pg_brake_release(&brake);
     RANKS_CHECK(gpu_stream_synchronize(life->b));
-    RANKS_CHECK(tutti_work_result(work, RANKS_TIMEOUT_MS) == TUTTI_OK);
+    RANKS_CHECK(tutti_work_wait_host(work, RANKS_TIMEOUT_MS) == TUTTI_OK);
     RANKS_CHECK(result_is_sum(life, work));
     tutti_work_destroy(work);
     RANKS_CHECK(gpu_stream_synchronize(life->a));
@@ -165,7 +165,7 @@ static int index_outside(struct life *life)
     if (rank == culprit)
         RANKS_CHECK(gpu_copy(life->late_indices, outside, sizeof outside));
     RANKS_CHECK(submit(life, &tensor, 2, 0, life->a, &work) == TUTTI_OK);
-    RANKS_CHECK(tutti_work_result(work, RANKS_TIMEOUT_MS) == TUTTI_ERR_INVALID);
+    RANKS_CHECK(tutti_work_wait_host(work, RANKS_TIMEOUT_MS) == TUTTI_ERR_INVALID);
     RANKS_CHECK(strstr(tutti_last_error(), name));
     RANKS_CHECK(rank != culprit || strstr(tutti_last_error(), "entry 1 of a sparse tensor has "
                                                               "index 1000"));
@@ -191,12 +191,12 @@ static int many(struct life *life)
                                &works[i]) == TUTTI_OK);
         RANKS_CHECK(submit(life, &none, 5, 0, life->a, &empty) == TUTTI_OK);
         for (int i = 0; i < MANY; i++)
-            RANKS_CHECK(tutti_work_result(works[i], RANKS_TIMEOUT_MS) == TUTTI_OK);
+            RANKS_CHECK(tutti_work_wait_host(works[i], RANKS_TIMEOUT_MS) == TUTTI_OK);
         for (int i = 0; i < MANY; i++) {
             RANKS_CHECK(result_is_sum(life, works[i]));
             tutti_work_destroy(works[i]);
         }
-        RANKS_CHECK(tutti_work_result(empty, RANKS_TIMEOUT_MS) == TUTTI_OK);
+        RANKS_CHECK(tutti_work_wait_host(empty, RANKS_TIMEOUT_MS) == TUTTI_OK);
         RANKS_CHECK(tutti_work_sparse_result(empty, &result) == TUTTI_OK && result.nnz == 0);
         tutti_work_destroy(empty);
     }
@@ -216,10 +216,10 @@ static int time_out(struct life *life)
         RANKS_CHECK(pg_brake_put(&brake, life->a));
     RANKS_CHECK(submit(life, &tensor, 20, rank ? 0 : SOON_MS, life->a, &late) == TUTTI_OK);
     RANKS_CHECK(submit(life, &tensor, 20, 0, life->b, &next) == TUTTI_OK);
-    RANKS_CHECK(tutti_work_result(late, RANKS_TIMEOUT_MS) == TUTTI_ERR_TIMEOUT);
+    RANKS_CHECK(tutti_work_wait_host(late, RANKS_TIMEOUT_MS) == TUTTI_ERR_TIMEOUT);
     RANKS_CHECK(strstr(tutti_last_error(), "stream of rank 0"));
     tutti_work_destroy(late);
-    RANKS_CHECK(tutti_work_result(next, RANKS_TIMEOUT_MS) == TUTTI_OK);
+    RANKS_CHECK(tutti_work_wait_host(next, RANKS_TIMEOUT_MS) == TUTTI_OK);
     pg_brake_release(&brake);
     RANKS_CHECK(gpu_stream_synchronize(life->a));
     RANKS_CHECK(result_is_sum(life, next));
@@ -278,7 +278,7 @@ static int mismatch(struct life *life)
     if (rank)
         tensor.device = TUTTI_DEVICE_CPU;
     RANKS_CHECK(submit(life, &tensor, 40, 0, TUTTI_STREAM_DEFAULT, &work) == TUTTI_OK);
-    RANKS_CHECK(tutti_work_result(work, RANKS_TIMEOUT_MS) ==
+    RANKS_CHECK(tutti_work_wait_host(work, RANKS_TIMEOUT_MS) ==
                 (ranks->size > 1 ? TUTTI_ERR_MISMATCH : TUTTI_OK));
     RANKS_CHECK(ranks->size == 1 || strstr(tutti_last_error(), "on CUDA devices"));
     tutti_work_destroy(work);
@@ -301,7 +301,7 @@ static int live(struct ranks *ranks, int rank, tutti_store_t *store)
     /* The result outlives group and communicator. */
     const struct tutti_sparse_tensor tensor = tensor_of(&life, life.indices, life.values, 2);
     RANKS_CHECK(submit(&life, &tensor, 0, 0, life.a, &work) == TUTTI_OK);
-    RANKS_CHECK(tutti_work_result(work, RANKS_TIMEOUT_MS) == TUTTI_OK);
+    RANKS_CHECK(tutti_work_wait_host(work, RANKS_TIMEOUT_MS) == TUTTI_OK);
     ranks_raise(ranks, 0); /* no rank leaves before all have got the error */
     RANKS_CHECK(ranks_await(ranks, 0, (uint32_t)ranks->size));
     close_life(&life);
@@ -331,7 +331,7 @@ static int destroyed(struct ranks *ranks, int rank, tutti_store_t *store)
     RANKS_CHECK(ranks_await(ranks, 1, (uint32_t)ranks->size));
     tutti_pg_destroy(life.pg);
     life.pg = NULL;
-    enum tutti_status status = tutti_work_result(held, -1);
+    enum tutti_status status = tutti_work_wait_host(held, -1);
     RANKS_CHECK(status == TUTTI_ERR_ABORTED || status == TUTTI_ERR_PEER_DEAD);
     tutti_work_destroy(held);
     tutti_work_destroy(alone);

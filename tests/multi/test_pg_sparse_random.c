@@ -233,7 +233,7 @@ static enum tutti_status submit(tutti_pg_t *pg, int rank, struct operation *oper
 
 static int check(struct ranks *ranks, int rank, struct operation *operation)
 {
-    RANKS_CHECK(tutti_work_result(operation->work, RANKS_TIMEOUT_MS) == TUTTI_OK);
+    RANKS_CHECK(tutti_work_wait_host(operation->work, RANKS_TIMEOUT_MS) == TUTTI_OK);
     if (operation->dense) {
         RANKS_CHECK(operation->element == ranks->size * (ranks->size + 1) / 2);
         tutti_work_destroy(operation->work);

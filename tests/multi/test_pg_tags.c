@@ -35,7 +35,7 @@ static int stopped_tag(struct ranks *ranks, int rank, tutti_pg_t *pg)
     }
     for (int i = 0; i < MANY && !last; i++) {
         RANKS_CHECK(tutti_work_test(late_works[i], &done) == TUTTI_OK && !done);
-        RANKS_CHECK(tutti_work_result(late_works[i], i ? 1 : SOON_MS) == TUTTI_ERR_TIMEOUT);
+        RANKS_CHECK(tutti_work_wait_host(late_works[i], i ? 1 : SOON_MS) == TUTTI_ERR_TIMEOUT);
         RANKS_CHECK(strstr(tutti_last_error(), "has not ended within"));
     }
     ranks_raise(ranks, 0);
@@ -68,10 +68,10 @@ static int time_out(struct ranks *ranks, int rank, tutti_pg_t *pg, int late)
         /* If several ranks wait, the first whose time-out passes counts. */
         RANKS_CHECK(pg_sum(pg, &x, tag, SOON_MS, &work) == TUTTI_OK);
         RANKS_CHECK(pg_sum(pg, &y, tag, 0, &next) == TUTTI_OK);
-        RANKS_CHECK(tutti_work_wait(work, TUTTI_STREAM_DEFAULT) == TUTTI_ERR_TIMEOUT);
+        RANKS_CHECK(tutti_work_wait_stream(work, TUTTI_STREAM_DEFAULT) == TUTTI_ERR_TIMEOUT);
         ranks_raise(ranks, turn);
     }
-    RANKS_CHECK(tutti_work_result(work, RANKS_TIMEOUT_MS) == TUTTI_ERR_TIMEOUT);
+    RANKS_CHECK(tutti_work_wait_host(work, RANKS_TIMEOUT_MS) == TUTTI_ERR_TIMEOUT);
     /* With three or more ranks the error may name another rank that was slow. */
     RANKS_CHECK(ranks->size > 2 || strstr(tutti_last_error(), name));
     RANKS_CHECK(tutti_work_fault(work, &fault) == TUTTI_ERR_TIMEOUT);
@@ -105,7 +105,7 @@ static int mismatch(struct ranks *ranks, int rank, tutti_pg_t *pg)
         tensor.sizes = i == 2 && other ? turned : sizes;
         tensor.strides = i == 3 && other ? columns : NULL;
         RANKS_CHECK(tutti_pg_all_reduce(pg, &tensor, 1, op, NULL, &work) == TUTTI_OK);
-        RANKS_CHECK(tutti_work_result(work, RANKS_TIMEOUT_MS) == TUTTI_ERR_MISMATCH);
+        RANKS_CHECK(tutti_work_wait_host(work, RANKS_TIMEOUT_MS) == TUTTI_ERR_MISMATCH);
         RANKS_CHECK(strstr(tutti_last_error(), texts[i]));
         RANKS_CHECK(i > 3 ||
                     strstr(tutti_last_error(), "all_reduce of 6 float32, sum, sizes [2, 3], "

@@ -138,7 +138,7 @@ static int live_work(struct ranks *ranks, int rank, tutti_store_t *store)
     RANKS_CHECK(tutti_work_test(work, &done) == TUTTI_OK && done);
     RANKS_CHECK(tutti_work_record(comm, TUTTI_STREAM_DEFAULT, &later) == TUTTI_ERR_ABORTED);
     tutti_comm_destroy(comm);
-    RANKS_CHECK(tutti_work_result(work, 0) == TUTTI_OK);
+    RANKS_CHECK(tutti_work_wait_host(work, 0) == TUTTI_OK);
     tutti_work_destroy(work);
     RANKS_CHECK(tutti_work_record(shrunk, TUTTI_STREAM_DEFAULT, &work) == TUTTI_OK);
     tutti_work_destroy(work);

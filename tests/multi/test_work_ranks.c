@@ -26,17 +26,17 @@ static int await_late(struct ranks *ranks, int rank, tutti_comm_t *comm, const t
     tutti_work_t *work, *after;
     RANKS_CHECK(device_barrier(comm, on[0]) == TUTTI_OK);
     RANKS_CHECK(tutti_work_record(comm, on[0], &work) == TUTTI_OK);
-    RANKS_CHECK(tutti_work_wait(work, on[1]) == TUTTI_OK);
+    RANKS_CHECK(tutti_work_wait_stream(work, on[1]) == TUTTI_OK);
     RANKS_CHECK(tutti_work_record(comm, on[1], &after) == TUTTI_OK);
     if (device_is_cuda()) {
         RANKS_CHECK(is_done(work, false));
-        RANKS_CHECK(tutti_work_result(after, SOON_MS) == TUTTI_ERR_TIMEOUT);
+        RANKS_CHECK(tutti_work_wait_host(after, SOON_MS) == TUTTI_ERR_TIMEOUT);
         RANKS_CHECK(strstr(tutti_last_error(), "within 20 ms"));
         RANKS_CHECK(is_done(work, false));
     }
     ranks_raise(ranks, 1);
-    RANKS_CHECK(tutti_work_result(after, 0) == TUTTI_OK && is_done(after, true));
-    RANKS_CHECK(is_done(work, true) && tutti_work_result(work, 1) == TUTTI_OK);
+    RANKS_CHECK(tutti_work_wait_host(after, 0) == TUTTI_OK && is_done(after, true));
+    RANKS_CHECK(is_done(work, true) && tutti_work_wait_host(work, 1) == TUTTI_OK);
     tutti_work_destroy(work);
     tutti_work_destroy(after);
     return 0;
@@ -67,7 +67,7 @@ static int fail(struct ranks *ranks, int rank, tutti_comm_t *comm, tutti_stream_
     RANKS_CHECK(device_barrier(comm, on) == TUTTI_OK);
     RANKS_CHECK(tutti_work_record(comm, on, &work) == TUTTI_OK);
     ranks_raise(ranks, 2);
-    RANKS_CHECK(tutti_work_result(work, RANKS_TIMEOUT_MS) == TUTTI_ERR_ABORTED);
+    RANKS_CHECK(tutti_work_wait_host(work, RANKS_TIMEOUT_MS) == TUTTI_ERR_ABORTED);
     RANKS_CHECK(strstr(tutti_last_error(), "rank 0 aborted"));
     RANKS_CHECK(tutti_work_test(work, &done) == TUTTI_ERR_ABORTED && done);
     tutti_work_destroy(work);
@@ -90,7 +90,7 @@ static int live(struct ranks *ranks, int rank, tutti_store_t *store)
         failed = await_late(ranks, rank, comm, on);
     }
     RANKS_CHECK(!failed && tutti_work_record(comm, on[0], &kept) == TUTTI_OK);
-    RANKS_CHECK(tutti_work_result(kept, 0) == TUTTI_OK);
+    RANKS_CHECK(tutti_work_wait_host(kept, 0) == TUTTI_OK);
     failed = fail(ranks, rank, comm, on[0]);
     tutti_comm_destroy(comm);
     RANKS_CHECK(is_done(kept, true));

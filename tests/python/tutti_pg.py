@@ -80,7 +80,7 @@ class Library:
     def __init__(self, path):
         self.c = ctypes.CDLL(path)
         self.c.tutti_last_error.restype = ctypes.c_char_p
-        self.c.tutti_work_result.argtypes = [ctypes.c_void_p, ctypes.c_int64]
+        self.c.tutti_work_wait_host.argtypes = [ctypes.c_void_p, ctypes.c_int64]
         self.c.tutti_call_count.restype = ctypes.c_uint64
         for name in ("tutti_work_destroy", "tutti_pg_destroy", "tutti_comm_destroy", "tutti_store_close"):
             getattr(self.c, name).argtypes = [ctypes.c_void_p]
@@ -98,7 +98,7 @@ class Work:
         self.library, self.handle, self.kept = library, handle, kept
 
     def wait(self, timeout_ms=60000):
-        self.library.check(self.library.c.tutti_work_result(self.handle, timeout_ms))
+        self.library.check(self.library.c.tutti_work_wait_host(self.handle, timeout_ms))
         return self
 
     def sparse_result(self):

@@ -198,7 +198,7 @@ static int suffer(struct soak_rank *self, const struct task *task, enum tutti_st
 /* One that was submitted. */
 static int task_end(struct soak_rank *self, struct task *task)
 {
-    enum tutti_status status = tutti_work_result(task->work, SOAK_GENEROUS_MS);
+    enum tutti_status status = tutti_work_wait_host(task->work, SOAK_GENEROUS_MS);
     const char *wrong = NULL;
     char text[200];
     int failed = 0;
@@ -286,7 +286,7 @@ static int special_run(struct soak_rank *self, struct task *task)
     else if (is_late)
         RANKS_CHECK(fault_begin_patience(self));
     RANKS_CHECK(task_submit(self, task, is_late ? SOAK_PATIENCE_MS : 0) == TUTTI_OK);
-    enum tutti_status status = tutti_work_result(task->work, SOAK_GENEROUS_MS);
+    enum tutti_status status = tutti_work_wait_host(task->work, SOAK_GENEROUS_MS);
     RANKS_CHECK(tutti_work_fault(task->work, &told) == status);
     const char *why = status ? fault_explains(self, status, &told, 0) : "no error";
     tutti_work_destroy(task->work);

@@ -29,7 +29,7 @@ static uint64_t next_sequence(void)
     tutti_work_t *work;
     assert_int_equal(tutti_pg_all_reduce(pg, &tensor, 1, TUTTI_SUM, NULL, &work), TUTTI_OK);
     uint64_t sequence = tutti_work_sequence(work);
-    assert_int_equal(tutti_work_result(work, 0), TUTTI_OK);
+    assert_int_equal(tutti_work_wait_host(work, 0), TUTTI_OK);
     tutti_work_destroy(work);
     return sequence;
 }
@@ -118,7 +118,7 @@ static void takes_any_dense_layout(void **state)
         for (int k = 0; k < 24; k++)
             data[k] = (float)k;
         assert_int_equal(tutti_pg_all_reduce(pg, &tensor, 1, TUTTI_AVG, NULL, &work), TUTTI_OK);
-        assert_int_equal(tutti_work_result(work, 0), TUTTI_OK);
+        assert_int_equal(tutti_work_wait_host(work, 0), TUTTI_OK);
         for (int k = 0; k < 24; k++)
             assert_true(data[k] == (float)k);
         tutti_work_destroy(work);
@@ -162,8 +162,8 @@ static void tells_of_itself(void **state)
     bool done;
     int count;
     assert_int_equal(tutti_pg_all_reduce(pg, tensors, 2, TUTTI_SUM, &options, &work), TUTTI_OK);
-    assert_int_equal(tutti_work_wait(work, TUTTI_STREAM_LEGACY), TUTTI_ERR_INVALID);
-    assert_int_equal(tutti_work_wait(work, TUTTI_STREAM_DEFAULT), TUTTI_OK);
+    assert_int_equal(tutti_work_wait_stream(work, TUTTI_STREAM_LEGACY), TUTTI_ERR_INVALID);
+    assert_int_equal(tutti_work_wait_stream(work, TUTTI_STREAM_DEFAULT), TUTTI_OK);
     assert_int_equal(called.times, 1);
     assert_ptr_equal(called.work, work);
     assert_false(called.done);
@@ -188,7 +188,7 @@ static void tells_of_itself(void **state)
         assert_int_equal(own[i].strides[0], 3);
         assert_int_equal(own[i].strides[1], 1);
     }
-    assert_int_equal(tutti_work_result(called.next, 0), TUTTI_OK);
+    assert_int_equal(tutti_work_wait_host(called.next, 0), TUTTI_OK);
     tutti_work_destroy(called.next);
     tutti_work_destroy(work);
 }
@@ -327,7 +327,7 @@ static void survives_fork(void **state)
     struct tutti_tensor tensor = tensor_of(&x, 0, NULL, NULL);
     tutti_work_t *work, *other;
     assert_int_equal(tutti_pg_all_reduce(pg, &tensor, 1, TUTTI_SUM, NULL, &work), TUTTI_OK);
-    assert_int_equal(tutti_work_result(work, 0), TUTTI_OK);
+    assert_int_equal(tutti_work_wait_host(work, 0), TUTTI_OK);
     pid_t pid = fork();
     if (pid == 0) {
         const struct tutti_tensor *own = &tensor;
@@ -335,7 +335,7 @@ static void survives_fork(void **state)
         bool done = true;
         bool good =
             tutti_work_test(work, &done) == TUTTI_ERR_INVALID && !done &&
-            tutti_work_result(work, 0) == TUTTI_ERR_INVALID &&
+            tutti_work_wait_host(work, 0) == TUTTI_ERR_INVALID &&
             tutti_work_tensors(work, &own, &count) == TUTTI_ERR_INVALID && !own && !count &&
             tutti_pg_all_reduce(pg, &tensor, 1, TUTTI_SUM, NULL, &other) == TUTTI_ERR_INVALID;
         tutti_work_destroy(work);

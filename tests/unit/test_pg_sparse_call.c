@@ -32,7 +32,7 @@ static uint64_t next_sequence(void)
     tutti_work_t *work;
     assert_int_equal(tutti_pg_all_reduce_sparse(pg, &tensor, 1, NULL, &work), TUTTI_OK);
     uint64_t sequence = tutti_work_sequence(work);
-    assert_int_equal(tutti_work_result(work, 0), TUTTI_OK);
+    assert_int_equal(tutti_work_wait_host(work, 0), TUTTI_OK);
     tutti_work_destroy(work);
     return sequence;
 }
@@ -118,7 +118,7 @@ static void counts_calls(void **state)
         next_sequence();
     assert_int_equal(tutti_call_count() - before, 5);
     assert_int_equal(tutti_pg_all_reduce(pg, &dense, 1, TUTTI_SUM, NULL, &work), TUTTI_OK);
-    assert_int_equal(tutti_work_result(work, 0), TUTTI_OK);
+    assert_int_equal(tutti_work_wait_host(work, 0), TUTTI_OK);
     tutti_work_destroy(work);
     assert_int_equal(tutti_call_count() - before, 6);
     assert_int_equal(tutti_pg_all_reduce(pg, &dense, 0, TUTTI_SUM, NULL, &work), TUTTI_ERR_INVALID);
@@ -136,7 +136,7 @@ static void tells_of_itself(void **state)
     tutti_work_t *work;
     int count;
     assert_int_equal(tutti_pg_all_reduce_sparse(pg, tensors, 2, NULL, &work), TUTTI_OK);
-    assert_int_equal(tutti_work_result(work, 0), TUTTI_OK);
+    assert_int_equal(tutti_work_wait_host(work, 0), TUTTI_OK);
     assert_string_equal(tutti_work_title(work), "all_reduce_sparse of 6 x 2 float32, sum");
     assert_int_equal(tutti_work_collective(work), TUTTI_COLLECTIVE_ALL_REDUCE);
     assert_int_equal(tutti_work_tensors(work, &dense, &count), TUTTI_OK);
@@ -178,7 +178,7 @@ static void other_works_have_no_result(void **state)
     tutti_work_t *work;
     int count = 7;
     assert_int_equal(tutti_pg_all_reduce(pg, &dense, 1, TUTTI_SUM, NULL, &work), TUTTI_OK);
-    assert_int_equal(tutti_work_result(work, 0), TUTTI_OK);
+    assert_int_equal(tutti_work_wait_host(work, 0), TUTTI_OK);
     assert_int_equal(tutti_work_sparse_result(work, &result), TUTTI_ERR_INVALID);
     assert_non_null(strstr(tutti_last_error(), "all_reduce of 1 float32, sum, no sparse sum"));
     assert_int_equal(tutti_work_sparse_tensors(work, &tensors, &count), TUTTI_OK);
@@ -196,7 +196,7 @@ static void survives_fork(void **state)
     struct tutti_sparse_tensor result = {.struct_size = sizeof result};
     tutti_work_t *work;
     assert_int_equal(tutti_pg_all_reduce_sparse(pg, &tensor, 1, NULL, &work), TUTTI_OK);
-    assert_int_equal(tutti_work_result(work, 0), TUTTI_OK);
+    assert_int_equal(tutti_work_wait_host(work, 0), TUTTI_OK);
     pid_t pid = fork();
     if (pid == 0) {
         const struct tutti_sparse_tensor *own = &tensor;

@@ -454,7 +454,7 @@ static enum tutti_status use_group(tutti_comm_t *comm)
         return status;
     status = tutti_pg_all_reduce(pg, &tensor, 1, TUTTI_SUM, NULL, &work);
     if (status == TUTTI_OK) {
-        status = tutti_work_result(work, patience_ms);
+        status = tutti_work_wait_host(work, patience_ms);
         tutti_work_destroy(work);
     }
     tutti_pg_destroy(pg);

@@ -39,9 +39,9 @@ static void assert_succeeded(tutti_work_t *work)
     bool done = false;
     assert_int_equal(tutti_work_test(work, &done), TUTTI_OK);
     assert_true(done);
-    assert_int_equal(tutti_work_wait(work, TUTTI_STREAM_DEFAULT), TUTTI_OK);
-    assert_int_equal(tutti_work_result(work, 1), TUTTI_OK);
-    assert_int_equal(tutti_work_result(work, 0), TUTTI_OK);
+    assert_int_equal(tutti_work_wait_stream(work, TUTTI_STREAM_DEFAULT), TUTTI_OK);
+    assert_int_equal(tutti_work_wait_host(work, 1), TUTTI_OK);
+    assert_int_equal(tutti_work_wait_host(work, 0), TUTTI_OK);
 }
 
 static void done_at_once(void **state)
@@ -119,12 +119,12 @@ static void refusals(void **state)
 
     assert_invalid(tutti_work_test(NULL, &done), "work is NULL");
     assert_false(done);
-    assert_invalid(tutti_work_wait(NULL, 0), "work is NULL");
-    assert_invalid(tutti_work_result(NULL, 0), "work is NULL");
+    assert_invalid(tutti_work_wait_stream(NULL, 0), "work is NULL");
+    assert_invalid(tutti_work_wait_host(NULL, 0), "work is NULL");
     tutti_work_destroy(NULL);
     assert_int_equal(tutti_work_record(comm, 0, &work), TUTTI_OK);
     assert_invalid(tutti_work_test(work, NULL), "done is NULL");
-    assert_invalid(tutti_work_wait(work, TUTTI_STREAM_PER_THREAD), "TUTTI_STREAM_DEFAULT");
+    assert_invalid(tutti_work_wait_stream(work, TUTTI_STREAM_PER_THREAD), "TUTTI_STREAM_DEFAULT");
     tutti_work_destroy(work);
     tutti_comm_destroy(comm);
 }
