@@ -3,8 +3,8 @@
  * channel alone. */
 #include "group.h"
 
-enum tutti_status tutti_store_all_gather(struct tutti_exchanger *exchanger, const void *value,
-                                         size_t bytes, void *all, int64_t timeout_ms)
+enum tutti_status tutti_exchanger_all_gather(struct tutti_exchanger *exchanger, const void *value,
+                                             size_t bytes, void *all, int64_t timeout_ms)
 {
     struct group *group = (struct group *)exchanger->store;
     uint64_t step = exchanger->sequence++;
@@ -26,7 +26,7 @@ enum tutti_status tutti_store_all_gather(struct tutti_exchanger *exchanger, cons
     return TUTTI_OK;
 }
 
-enum tutti_status tutti_store_barrier(struct tutti_exchanger *exchanger, int64_t timeout_ms)
+enum tutti_status tutti_exchanger_barrier(struct tutti_exchanger *exchanger, int64_t timeout_ms)
 {
-    return tutti_store_all_gather(exchanger, NULL, 0, NULL, timeout_ms);
+    return tutti_exchanger_all_gather(exchanger, NULL, 0, NULL, timeout_ms);
 }

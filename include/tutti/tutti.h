@@ -367,12 +367,12 @@ struct tutti_exchanger {
 /* Gathers one value of `bytes` bytes from each rank. `all` has room for size * bytes and is in rank
  * order. Returns INVALID, TIMEOUT (the message names the missing ranks), MISMATCH (a rank passed
  * another length), NO_MEMORY, or what the store returns. */
-TUTTI_API enum tutti_status tutti_store_all_gather(struct tutti_exchanger *exchanger,
-                                                   const void *value, size_t bytes, void *all,
-                                                   int64_t timeout_ms);
-/* Returns after every rank has called it. Returns the statuses of tutti_store_all_gather(). */
-TUTTI_API enum tutti_status tutti_store_barrier(struct tutti_exchanger *exchanger,
-                                                int64_t timeout_ms);
+TUTTI_API enum tutti_status tutti_exchanger_all_gather(struct tutti_exchanger *exchanger,
+                                                       const void *value, size_t bytes, void *all,
+                                                       int64_t timeout_ms);
+/* Returns after every rank has called it. Returns the statuses of tutti_exchanger_all_gather(). */
+TUTTI_API enum tutti_status tutti_exchanger_barrier(struct tutti_exchanger *exchanger,
+                                                    int64_t timeout_ms);
 
 /* ---- communicator ---------------------------------------------------------------------------- */
 

@@ -111,8 +111,8 @@ static enum tutti_status files_compare(struct tutti_comm *comm, struct tutti_exc
     struct topology_file *all = malloc((size_t)comm->world_size * sizeof *all);
     if (!all)
         return error_set(TUTTI_ERR_NO_MEMORY, "no memory for the ranks' topology files");
-    enum tutti_status status = tutti_store_all_gather(exchanger, comm->links, sizeof *comm->links,
-                                                      all, deadline_timeout_ms(deadline));
+    enum tutti_status status = tutti_exchanger_all_gather(
+        exchanger, comm->links, sizeof *comm->links, all, deadline_timeout_ms(deadline));
     for (int r = 0; r < comm->world_size && status == TUTTI_OK; r++) {
         all[r].source[sizeof all[r].source - 1] = 0; /* from outside: see that it ends */
         status = files_differ(comm->links, comm->rank, &all[r], r);
@@ -170,7 +170,8 @@ static enum tutti_status devices_ask(struct tutti_comm *comm, const struct host_
     for (int r = 0; r < comm->world_size; r++)
         devices[r] = records[r].device;
     cuda_links(devices, comm->world_size, comm->rank, own, &source);
-    status = tutti_store_all_gather(exchanger, own, sizeof own, all, deadline_timeout_ms(deadline));
+    status =
+        tutti_exchanger_all_gather(exchanger, own, sizeof own, all, deadline_timeout_ms(deadline));
     if (status != TUTTI_OK)
         return status;
     comm->links->matrix.size = comm->world_size;

@@ -566,8 +566,8 @@ static enum tutti_status join(struct tutti_comm *comm, struct workspace *work, t
     comm->generation = meeting->generation;
     comm->table_hash = work->own.table_hash;
     memcpy(comm->nonce, meeting->nonce, sizeof comm->nonce);
-    enum tutti_status status = tutti_store_all_gather(&exchanger, &work->own, sizeof work->own,
-                                                      work->records, deadline_timeout_ms(deadline));
+    enum tutti_status status = tutti_exchanger_all_gather(
+        &exchanger, &work->own, sizeof work->own, work->records, deadline_timeout_ms(deadline));
     if (status == TUTTI_OK)
         status = host_records_take(work->records, &work->own, comm->rank, comm->world_size);
     if (status == TUTTI_OK)

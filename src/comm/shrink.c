@@ -198,7 +198,7 @@ static enum tutti_status heir_open(struct survivors *self, struct tutti_comm *he
         .rank = heir->rank,
         .size = heir->world_size,
     };
-    status = tutti_store_barrier(&exchanger, deadline_timeout_ms(self->deadline));
+    status = tutti_exchanger_barrier(&exchanger, deadline_timeout_ms(self->deadline));
     if (status == TUTTI_OK)
         exchanger_end(&exchanger, NULL, self->deadline);
     return status;

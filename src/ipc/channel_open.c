@@ -133,8 +133,8 @@ static enum tutti_status exchange(struct opening *opening, enum tutti_status lis
                                 .path = opening->path,
                                 .status = (int32_t)listening};
     int64_t left = deadline_left_ms(opening->deadline);
-    enum tutti_status status = tutti_store_all_gather(config->exchanger, &mine, sizeof mine,
-                                                      opening->all, left == 0 ? 1 : left);
+    enum tutti_status status = tutti_exchanger_all_gather(config->exchanger, &mine, sizeof mine,
+                                                          opening->all, left == 0 ? 1 : left);
     if (status != TUTTI_OK)
         return error_context(status, "opening a channel");
     for (int r = 0; r < config->size && status == TUTTI_OK; r++) {

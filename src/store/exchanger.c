@@ -177,11 +177,11 @@ static enum tutti_status all_gather(struct tutti_exchanger *exchanger, const voi
     return status;
 }
 
-enum tutti_status tutti_store_all_gather(struct tutti_exchanger *exchanger, const void *value,
-                                         size_t bytes, void *all, int64_t timeout_ms)
+enum tutti_status tutti_exchanger_all_gather(struct tutti_exchanger *exchanger, const void *value,
+                                             size_t bytes, void *all, int64_t timeout_ms)
 {
     enum tutti_status status = all_gather(exchanger, value, bytes, all, timeout_ms);
-    return status == TUTTI_OK ? status : error_context(status, "tutti_store_all_gather");
+    return status == TUTTI_OK ? status : error_context(status, "tutti_exchanger_all_gather");
 }
 
 void exchanger_end(const struct tutti_exchanger *exchanger, const char *also, int64_t deadline)
@@ -211,8 +211,8 @@ void exchanger_end(const struct tutti_exchanger *exchanger, const char *also, in
     free(round.keys);
 }
 
-enum tutti_status tutti_store_barrier(struct tutti_exchanger *exchanger, int64_t timeout_ms)
+enum tutti_status tutti_exchanger_barrier(struct tutti_exchanger *exchanger, int64_t timeout_ms)
 {
     enum tutti_status status = all_gather(exchanger, NULL, 0, NULL, timeout_ms);
-    return status == TUTTI_OK ? status : error_context(status, "tutti_store_barrier");
+    return status == TUTTI_OK ? status : error_context(status, "tutti_exchanger_barrier");
 }

@@ -17,7 +17,8 @@ enum tutti_status verdict_exchange(struct tutti_exchanger *exchanger, enum tutti
     /* The word of a rank that is gone is not waited for; this one's is left for the others. */
     if (mine == TUTTI_ERR_PEER_DEAD)
         timeout_ms = 1;
-    enum tutti_status status = tutti_store_all_gather(exchanger, &own, sizeof own, all, timeout_ms);
+    enum tutti_status status =
+        tutti_exchanger_all_gather(exchanger, &own, sizeof own, all, timeout_ms);
     if (mine != TUTTI_OK)
         return error_set(mine, "%s", own.text);
     for (int r = 0; status == TUTTI_OK && r < exchanger->size; r++) {

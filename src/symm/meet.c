@@ -137,8 +137,8 @@ static enum tutti_status exchange_identities(struct tutti_symm_group *group, int
         memcpy(mine.cpus, &set, sizeof mine.cpus);
     memcpy(mine.process, fork_process_nonce(), sizeof mine.process);
     read_boot_id(mine.boot_id);
-    enum tutti_status status = tutti_store_all_gather(&group->exchanger, &mine, sizeof mine, all,
-                                                      deadline_timeout_ms(deadline));
+    enum tutti_status status = tutti_exchanger_all_gather(&group->exchanger, &mine, sizeof mine,
+                                                          all, deadline_timeout_ms(deadline));
     if (status == TUTTI_OK)
         status = compare_identities(group, all);
     if (status != TUTTI_OK)
@@ -211,8 +211,8 @@ static enum tutti_status exchange_offers(struct symm_allocation *allocation, str
     if (status == TUTTI_OK)
         status = random_fill(&mine.id, sizeof mine.id);
     if (status == TUTTI_OK)
-        status = tutti_store_all_gather(&group->exchanger, &mine, sizeof mine, all,
-                                        deadline_timeout_ms(deadline));
+        status = tutti_exchanger_all_gather(&group->exchanger, &mine, sizeof mine, all,
+                                            deadline_timeout_ms(deadline));
     if (status == TUTTI_OK)
         allocation->id = all[0].id > LAYOUT_BOUNCE ? all[0].id : LAYOUT_BOUNCE + 1;
     return status;

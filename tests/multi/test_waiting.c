@@ -70,7 +70,7 @@ static int wait_for_late(struct ranks *ranks, int rank, tutti_store_t *store)
     RANKS_CHECK(tutti_barrier(comm, NULL, 0, 0) == TUTTI_OK);
     if (rank == LATE)
         usleep(LATE_MS * 1000);
-    RANKS_CHECK(tutti_store_barrier(&exchanger, RANKS_TIMEOUT_MS) == TUTTI_OK);
+    RANKS_CHECK(tutti_exchanger_barrier(&exchanger, RANKS_TIMEOUT_MS) == TUTTI_OK);
     RANKS_CHECK(rank == LATE || has_said(rank, "\"waiting\", round 0", "rank 1 (1 of 3)"));
     tutti_comm_destroy(comm);
     return 0;

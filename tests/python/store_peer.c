@@ -126,7 +126,7 @@ static enum tutti_status do_gather(char **words, int count)
     enum tutti_status status = TUTTI_OK;
     for (int round = 0; round < atoi(words[4]) && status == TUTTI_OK; round++) {
         uint32_t mine = (uint32_t)(100 * round + exchanger.rank);
-        status = tutti_store_all_gather(&exchanger, &mine, sizeof mine, all, TIMEOUT_MS);
+        status = tutti_exchanger_all_gather(&exchanger, &mine, sizeof mine, all, TIMEOUT_MS);
         for (int rank = 0; rank < exchanger.size && status == TUTTI_OK; rank++)
             if (all[rank] != (uint32_t)(100 * round + rank)) {
                 printf("rank %d gave %u in round %d\n", rank, all[rank], round);

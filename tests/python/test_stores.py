@@ -122,7 +122,7 @@ def operations(theirs, ours, deletes_tell):
 
 
 def gather(store, prefix, rank, size, rounds):
-    """What tutti_store_all_gather() does, in Python."""
+    """What tutti_exchanger_all_gather() does, in Python."""
     for number in range(rounds):
         store.set(f"{prefix}/{number}/{rank}", struct.pack("=I", 100 * number + rank))
         keys = [f"{prefix}/{number}/{other}" for other in range(size)]

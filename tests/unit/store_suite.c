@@ -440,14 +440,14 @@ static int meet(void *context, int index)
                                         .size = THREADS};
     for (int round = 0; round < 10; round++) {
         int mine = index * 100 + round;
-        if (tutti_store_all_gather(&exchanger, &mine, sizeof mine, all, PLENTY_MS) != TUTTI_OK)
+        if (tutti_exchanger_all_gather(&exchanger, &mine, sizeof mine, all, PLENTY_MS) != TUTTI_OK)
             return 1;
         for (int rank = 0; rank < THREADS; rank++)
             if (all[rank] != rank * 100 + round)
                 return 1;
     }
     if (tutti_store_add(store, "sum", index, &sum) != TUTTI_OK ||
-        tutti_store_barrier(&exchanger, PLENTY_MS) != TUTTI_OK ||
+        tutti_exchanger_barrier(&exchanger, PLENTY_MS) != TUTTI_OK ||
         tutti_store_add(store, "sum", 0, &sum) != TUTTI_OK)
         return 1;
     tutti_store_close(store);

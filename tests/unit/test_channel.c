@@ -346,7 +346,8 @@ static bool announce(struct tutti_exchanger *exchanger, pid_t pid)
     if (stat("/proc/self/ns/pid", &info) != 0)
         return false;
     mine.pid_namespace = info.st_ino;
-    return tutti_store_all_gather(exchanger, &mine, sizeof mine, all, GROUP_TIMEOUT_MS) == TUTTI_OK;
+    return tutti_exchanger_all_gather(exchanger, &mine, sizeof mine, all, GROUP_TIMEOUT_MS) ==
+           TUTTI_OK;
 }
 
 static int killed_while_opening(struct group *group, int rank)

@@ -42,9 +42,10 @@ static void one_rank_meets_itself(void **state)
     int mine = 42, all = 0;
     (void)state;
     struct tutti_exchanger exchanger = make(0, 1);
-    assert_int_equal(tutti_store_all_gather(&exchanger, &mine, sizeof mine, &all, PLENTY_MS), 0);
+    assert_int_equal(tutti_exchanger_all_gather(&exchanger, &mine, sizeof mine, &all, PLENTY_MS),
+                     0);
     assert_int_equal(all, 42);
-    assert_int_equal(tutti_store_barrier(&exchanger, PLENTY_MS), 0);
+    assert_int_equal(tutti_exchanger_barrier(&exchanger, PLENTY_MS), 0);
     assert_int_equal(exchanger.sequence, 2);
 }
 
@@ -57,10 +58,10 @@ static void keys_are_prefix_sequence_rank(void **state)
     struct tutti_exchanger exchanger = make(0, 1);
     for (int round = 0; round < 2; round++) {
         if (round)
-            assert_int_equal(tutti_store_barrier(&exchanger, PLENTY_MS), 0);
+            assert_int_equal(tutti_exchanger_barrier(&exchanger, PLENTY_MS), 0);
         else
             assert_int_equal(
-                tutti_store_all_gather(&exchanger, &mine, sizeof mine, &all, PLENTY_MS), 0);
+                tutti_exchanger_all_gather(&exchanger, &mine, sizeof mine, &all, PLENTY_MS), 0);
         for (int key = 0; key < 2; key++) {
             bool exists = false;
             assert_int_equal(tutti_store_check(store, &keys[key], 1, &exists), 0);
@@ -73,14 +74,14 @@ static void late_ranks_are_named(void **state)
 {
     (void)state;
     struct tutti_exchanger here = make(2, 4), there = make(0, 4);
-    assert_int_equal(tutti_store_barrier(&there, 5), TUTTI_ERR_TIMEOUT);
-    assert_int_equal(tutti_store_barrier(&here, 5), TUTTI_ERR_TIMEOUT);
+    assert_int_equal(tutti_exchanger_barrier(&there, 5), TUTTI_ERR_TIMEOUT);
+    assert_int_equal(tutti_exchanger_barrier(&here, 5), TUTTI_ERR_TIMEOUT);
     assert_non_null(strstr(tutti_last_error(), "2 of 4"));
     assert_non_null(strstr(tutti_last_error(), "rank 1, rank 3 (2 of"));
     assert_int_equal(here.sequence, 1);
     struct tutti_exchanger alone = make(0, 1000);
     alone.prefix = "group/2";
-    assert_int_equal(tutti_store_barrier(&alone, 5), TUTTI_ERR_TIMEOUT);
+    assert_int_equal(tutti_exchanger_barrier(&alone, 5), TUTTI_ERR_TIMEOUT);
     assert_non_null(strstr(tutti_last_error(), "999 of 1000"));
     assert_non_null(strstr(tutti_last_error(), "..."));
 }
@@ -91,7 +92,7 @@ static int gather_own_length(void *context, int index)
     (void)context;
     struct tutti_exchanger exchanger = make(index, 2);
     enum tutti_status status =
-        tutti_store_all_gather(&exchanger, value, index ? 8 : 4, all, PLENTY_MS);
+        tutti_exchanger_all_gather(&exchanger, value, index ? 8 : 4, all, PLENTY_MS);
     return status != TUTTI_ERR_MISMATCH || !strstr(tutti_last_error(), index ? "4" : "8");
 }
 
@@ -100,8 +101,9 @@ static int gather_or_barrier(void *context, int index)
     char value[8] = {0}, all[16];
     (void)context;
     struct tutti_exchanger exchanger = make(index, 2);
-    enum tutti_status status = index ? tutti_store_barrier(&exchanger, PLENTY_MS)
-                                     : tutti_store_all_gather(&exchanger, value, 8, all, PLENTY_MS);
+    enum tutti_status status =
+        index ? tutti_exchanger_barrier(&exchanger, PLENTY_MS)
+              : tutti_exchanger_all_gather(&exchanger, value, 8, all, PLENTY_MS);
     return status != TUTTI_ERR_MISMATCH;
 }
 
@@ -122,20 +124,20 @@ static void nonsense_is_refused(void **state)
     char byte = 0;
     (void)state;
     struct tutti_exchanger exchanger = make(2, 2);
-    assert_int_equal(tutti_store_barrier(&exchanger, 1), TUTTI_ERR_INVALID);
+    assert_int_equal(tutti_exchanger_barrier(&exchanger, 1), TUTTI_ERR_INVALID);
     exchanger = make(-1, 2);
-    assert_int_equal(tutti_store_barrier(&exchanger, 1), TUTTI_ERR_INVALID);
+    assert_int_equal(tutti_exchanger_barrier(&exchanger, 1), TUTTI_ERR_INVALID);
     exchanger = make(0, 0);
-    assert_int_equal(tutti_store_barrier(&exchanger, 1), TUTTI_ERR_INVALID);
+    assert_int_equal(tutti_exchanger_barrier(&exchanger, 1), TUTTI_ERR_INVALID);
     exchanger = make(0, 1);
-    assert_int_equal(tutti_store_all_gather(&exchanger, NULL, 1, &byte, 1), TUTTI_ERR_INVALID);
-    assert_int_equal(tutti_store_all_gather(&exchanger, &byte, 1, NULL, 1), TUTTI_ERR_INVALID);
+    assert_int_equal(tutti_exchanger_all_gather(&exchanger, NULL, 1, &byte, 1), TUTTI_ERR_INVALID);
+    assert_int_equal(tutti_exchanger_all_gather(&exchanger, &byte, 1, NULL, 1), TUTTI_ERR_INVALID);
     exchanger.prefix = NULL;
-    assert_int_equal(tutti_store_barrier(&exchanger, 1), TUTTI_ERR_INVALID);
+    assert_int_equal(tutti_exchanger_barrier(&exchanger, 1), TUTTI_ERR_INVALID);
     exchanger = make(0, 1);
     exchanger.struct_size = 3;
-    assert_int_equal(tutti_store_barrier(&exchanger, 1), TUTTI_ERR_INVALID);
-    assert_int_equal(tutti_store_barrier(NULL, 1), TUTTI_ERR_INVALID);
+    assert_int_equal(tutti_exchanger_barrier(&exchanger, 1), TUTTI_ERR_INVALID);
+    assert_int_equal(tutti_exchanger_barrier(NULL, 1), TUTTI_ERR_INVALID);
 }
 
 int main(void)

@@ -129,7 +129,7 @@ static int open_and_meet(void *context, int index)
                                             .rank = index,
                                             .size = job->size};
         int mine = 10 * round + index;
-        if (tutti_store_all_gather(&exchanger, &mine, sizeof mine, all, PLENTY_MS) != TUTTI_OK)
+        if (tutti_exchanger_all_gather(&exchanger, &mine, sizeof mine, all, PLENTY_MS) != TUTTI_OK)
             return 1;
         for (int rank = 0; rank < job->size; rank++)
             if (all[rank] != 10 * round + rank)

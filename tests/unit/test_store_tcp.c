@@ -573,7 +573,7 @@ static int join_one(void *context, int index)
         return 1;
     struct tutti_exchanger exchanger = {
         .struct_size = sizeof exchanger, .store = store, .prefix = "p", .rank = index, .size = 3};
-    int failed = tutti_store_barrier(&exchanger, PLENTY_MS) != TUTTI_OK;
+    int failed = tutti_exchanger_barrier(&exchanger, PLENTY_MS) != TUTTI_OK;
     tutti_store_close(store);
     return failed;
 }

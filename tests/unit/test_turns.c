@@ -265,7 +265,7 @@ static enum tutti_status use_url(const char *url)
     if (status == TUTTI_OK) {
         struct tutti_exchanger exchanger = {
             .struct_size = sizeof exchanger, .store = view, .prefix = "all", .size = 1};
-        status = tutti_store_all_gather(&exchanger, &value, sizeof value, &all, 0);
+        status = tutti_exchanger_all_gather(&exchanger, &value, sizeof value, &all, 0);
         tutti_store_close(view);
     }
     tutti_store_close(store);

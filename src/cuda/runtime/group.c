@@ -283,8 +283,8 @@ static enum tutti_status join(struct cuda_group *group, const struct cuda_group_
         own.blocks[i] = group->plan.choices[i].blocks;
     for (int k = 0; k < CUDA_KERNELS; k++)
         own.forced[k] = group->plan.forced[k].blocks;
-    enum tutti_status status = tutti_store_all_gather(config->exchanger, &own, sizeof own, all,
-                                                      deadline_timeout_ms(deadline));
+    enum tutti_status status = tutti_exchanger_all_gather(config->exchanger, &own, sizeof own, all,
+                                                          deadline_timeout_ms(deadline));
     if (status != TUTTI_OK)
         return status;
     grids_agree(group, all);
@@ -486,8 +486,8 @@ static enum tutti_status links_only(const struct cuda_group_config *config,
                                     enum tutti_status status, int64_t deadline, bool *only)
 {
     int32_t own = (int32_t)status, all[TUTTI_MAX_RANKS];
-    enum tutti_status asked = tutti_store_all_gather(config->exchanger, &own, sizeof own, all,
-                                                     deadline_timeout_ms(deadline));
+    enum tutti_status asked = tutti_exchanger_all_gather(config->exchanger, &own, sizeof own, all,
+                                                         deadline_timeout_ms(deadline));
     *only = asked == TUTTI_OK;
     for (int r = 0; *only && r < config->size; r++)
         *only = all[r] == TUTTI_ERR_DECLINED;
