@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT
-# Draws docs/all_reduce_cpu.svg and docs/all_reduce_gpu.svg from bench/results, as far as they are there.
+# Draws docs/all_reduce_cpu.svg and docs/all_reduce_gpu.svg from the files of bench/results that exist.
 # bench/chart.sh [CPU.json [GPU.json]]
 set -euo pipefail
 cd "$(dirname "$0")/.."

@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT
-# What `make bench` runs: all-reduces beside other libraries with 2 ranks and with 4, the set-up time, the pictures.
+# Run by `make bench`: times all-reduces beside other libraries with 2 ranks and with 4, and the set-up; draws the pictures.
 # bench/run.sh [BUILD_DIRECTORY] [SECONDS_A_COMPARISON]: build/gcc, 300
 set -euo pipefail
 cd "$(dirname "$0")/.."

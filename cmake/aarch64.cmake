@@ -1,5 +1,5 @@
-# For aarch64 on a machine of another kind: Debian's cross compiler, the libraries of scripts/sysroot, and qemu's
-# emulation of processes to run the tests.
+# Toolchain for aarch64 on another machine: Debian's cross compiler, the libraries of scripts/sysroot, and qemu, which
+# runs the tests.
 set(CMAKE_SYSTEM_NAME Linux)
 set(CMAKE_SYSTEM_PROCESSOR aarch64)
 set(CMAKE_C_COMPILER aarch64-linux-gnu-gcc)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* In a build that counts lines: a process that leaves by _exit(), as the tests' children do, writes
- * what it has counted, which exit() alone does. */
+/* For a build that counts lines: a process that leaves by _exit(), as the tests' children do,
+ * writes its counts. Without this only exit() writes them. */
 void __gcov_dump(void);
 _Noreturn void __real__exit(int status);
 _Noreturn void __wrap__exit(int status);

@@ -1,22 +1,23 @@
-# Are CUDA kernels compiled? That needs nvcc, with the cuda.h that comes with it, of CUDA 13.0 or newer: it knows every
-# architecture below. Everything else of the CUDA back end is plain C and is built in any case; without kernels it
-# embeds stubs, and declines a CUDA device.
-# Sets TUTTI_CUDA_FOUND (kernels are compiled), or TUTTI_CUDA_WHY (why they are not), and TUTTI_CUDA_INCLUDE: the folder
-# of cuda.h, empty without nvcc. A test alone reads that. TUTTI_CUDA_WHY_LINE is the first line of TUTTI_CUDA_WHY, with no
-# character that a C string or a list of CMake's takes for something else.
+# Decides whether CUDA kernels are compiled. That needs nvcc with its cuda.h of CUDA 13.0 or newer, which knows every
+# architecture below. The rest of the CUDA back end is plain C and is always built. Without kernels it embeds stubs and
+# declines a CUDA device. Sets
+#   TUTTI_CUDA_FOUND     ON if kernels are compiled
+#   TUTTI_CUDA_WHY       the reason why not
+#   TUTTI_CUDA_WHY_LINE  its first line, without characters that a C string or a CMake list would misread
+#   TUTTI_CUDA_INCLUDE   the folder of cuda.h, empty without nvcc; only a test uses it
 set(TUTTI_CUDA AUTO CACHE STRING "Compile the CUDA kernels: AUTO (where nvcc is), ON or OFF")
 set_property(CACHE TUTTI_CUDA PROPERTY STRINGS AUTO ON OFF)
-set(TUTTI_NVCC "" CACHE FILEPATH "The nvcc that compiles the kernels; looked for if empty")
+set(TUTTI_NVCC "" CACHE FILEPATH "The nvcc that compiles the kernels; empty: search for one")
 set(TUTTI_CUDA_ARCHS 80 90 100 120 CACHE STRING "Architectures to compile kernels for; PTX of the last one")
 set(TUTTI_CUDA_FLAGS "" CACHE STRING "More options for nvcc, such as -lineinfo")
 set(TUTTI_PTXAS12 "" CACHE FILEPATH
     "A ptxas of CUDA 12.4 or newer: kernels for architectures below 100 then run with drivers for CUDA 12, too")
 set(TUTTI_CUDA_CACHE ${PROJECT_BINARY_DIR}/fatbin CACHE PATH "Where compiled kernels are kept; builds may share it")
 
-# Sets TUTTI_CUDA_WHY to what is wrong with an nvcc, or else TUTTI_CUDA_INCLUDE to the folder of its cuda.h.
+# Checks an nvcc: sets TUTTI_CUDA_WHY to its defect, or TUTTI_CUDA_INCLUDE to the folder of its cuda.h.
 function(tutti_nvcc_check nvcc)
     set(TUTTI_CUDA_WHY "" PARENT_SCOPE)
-    # It names the folder that it takes headers from; in a dry run nothing is compiled.
+    # A dry run compiles nothing, and prints the folder of the headers.
     execute_process(COMMAND ${nvcc} --dryrun -c -x cu /dev/null
         OUTPUT_VARIABLE plan ERROR_VARIABLE plan RESULT_VARIABLE failed)
     if(failed OR NOT plan MATCHES "INCLUDES=\"-I([^\"]+)\"")
@@ -35,7 +36,7 @@ function(tutti_nvcc_check nvcc)
         set(TUTTI_CUDA_WHY "${folder}/cuda.h has CUDA_VERSION ${version}: at least 13000 is needed" PARENT_SCOPE)
         return()
     endif()
-    # Parts of it, or a host compiler that it takes, may be missing.
+    # Parts of it, or a host compiler that it supports, may be missing.
     if(NOT TUTTI_NVCC_WORKS STREQUAL "${nvcc} ${version}")
         set(source ${PROJECT_BINARY_DIR}/CMakeFiles/nvcc.cu)
         file(WRITE ${source} "__global__ void kernel(int *x) { *x = 1; }\n")
@@ -50,9 +51,9 @@ function(tutti_nvcc_check nvcc)
     set(TUTTI_CUDA_INCLUDE ${folder} PARENT_SCOPE)
 endfunction()
 
-# Sets TUTTI_NVCC to the first one that serves, or TUTTI_CUDA_WHY. The user's own is the only one to be tried.
+# Sets TUTTI_NVCC to the first usable nvcc, or TUTTI_CUDA_WHY. If the user gives one, no other is tried.
 macro(tutti_nvcc_find)
-    # The last one is what scripts/nvcc installs.
+    # The last one is the nvcc of scripts/nvcc.
     find_program(path_nvcc NAMES nvcc NO_CACHE)
     file(GLOB toolkits /usr/local/cuda*/bin/nvcc)
     list(SORT toolkits COMPARE NATURAL ORDER DESCENDING)
@@ -87,7 +88,7 @@ endif()
 if(TUTTI_PTXAS12)
     execute_process(COMMAND ${TUTTI_PTXAS12} --version OUTPUT_VARIABLE said ERROR_VARIABLE said)
     if(NOT said MATCHES "release 12\\.([0-9]+)" OR CMAKE_MATCH_1 LESS 4)
-        message(FATAL_ERROR "TUTTI_PTXAS12=${TUTTI_PTXAS12} is no ptxas of CUDA 12.4 to 12.9: it said \"${said}\"")
+        message(FATAL_ERROR "TUTTI_PTXAS12=${TUTTI_PTXAS12} is no ptxas of CUDA 12.4 to 12.9: it printed \"${said}\"")
     endif()
 endif()
 if(NOT TUTTI_CUDA_WHY)
@@ -96,8 +97,8 @@ if(NOT TUTTI_CUDA_WHY)
 elseif(wish MATCHES "^(ON|YES|TRUE|1)$")
     message(FATAL_ERROR "TUTTI_CUDA is ON, but: ${TUTTI_CUDA_WHY}")
 elseif(TUTTI_NVCC AND wish STREQUAL "AUTO")
-    message(FATAL_ERROR "${TUTTI_CUDA_WHY}: give another one, or -UTUTTI_NVCC to have one looked for")
+    message(FATAL_ERROR "${TUTTI_CUDA_WHY}: give another one, or -UTUTTI_NVCC to search for one")
 else()
-    message(STATUS "CUDA kernels: left out: ${TUTTI_CUDA_WHY}; nvcc of CUDA 13 compiles them, `make deps CUDA=1` fetches it")
+    message(STATUS "no CUDA kernels: ${TUTTI_CUDA_WHY}; nvcc of CUDA 13 compiles them, `make deps CUDA=1` fetches it")
 endif()
 string(REGEX REPLACE "[;\"\\\n].*" "" TUTTI_CUDA_WHY_LINE "${TUTTI_CUDA_WHY}")

@@ -1,4 +1,4 @@
-# What `cmake --install` puts where. Everything is relative to the prefix, so that --prefix may change it.
+# Where `cmake --install` puts files. All paths are relative to the prefix, so that --prefix may change it.
 include(CMakePackageConfigHelpers)
 
 install(TARGETS tutti tutti_archive EXPORT tuttiTargets
@@ -25,7 +25,7 @@ foreach(section 1 3 7)
     file(GLOB pages CONFIGURE_DEPENDS man/*.${section})
     install(FILES ${pages} DESTINATION ${CMAKE_INSTALL_MANDIR}/man${section})
 endforeach()
-# Each function has a page: that of its group, found by its own name. The names stand under NAME.
+# Each function gets a page under its own name: an alias of its group's page, which lists the names under NAME.
 file(GLOB pages CONFIGURE_DEPENDS man/*.3)
 set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${pages})
 foreach(page ${pages})

@@ -1,5 +1,5 @@
-# tutti_require(PREFIX PACKAGE USER OPTION): PkgConfig::PREFIX becomes the package that pkg-config finds. Where it does
-# not, says who needs it, how to get it, and which option builds without.
+# tutti_require(PREFIX PACKAGE USER OPTION): makes PkgConfig::PREFIX from PACKAGE, which pkg-config finds. If the package is
+# missing, the error names USER, which needs it, how to install it, and OPTION, which builds without it.
 macro(tutti_require prefix package user option)
     find_package(PkgConfig QUIET)
     if(PKG_CONFIG_FOUND)
@@ -12,6 +12,6 @@ macro(tutti_require prefix package user option)
     endif()
     if(NOT tutti_found)
         message(FATAL_ERROR "${user} needs ${tutti_lacks}. `make deps` installs it (Debian and Ubuntu); "
-            "-D${option}=OFF builds without.")
+            "-D${option}=OFF builds without it.")
     endif()
 endmacro()

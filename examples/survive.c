@@ -11,7 +11,7 @@
  * is that of the dead rank: 137, which is 128 + SIGKILL.
  *
  * With the argument "stop" the last rank stops (SIGSTOP) instead, and the others wait for it. Then
- * `tutti dump` and `tutti diagnose` say for which rank; SIGCONT lets it go on.
+ * `tutti dump` and `tutti diagnose` name this rank; SIGCONT lets it go on.
  */
 #define _POSIX_C_SOURCE 200809L /* kill(), SIGSTOP */
 

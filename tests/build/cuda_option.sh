@@ -24,7 +24,7 @@ for yes in ON on TRUE 1 AUTO auto; do
     expect fails "/bin/false does not run" -DTUTTI_CUDA=$yes -DTUTTI_NVCC=/bin/false
 done
 for no in OFF off FALSE 0; do
-    expect passes "CUDA kernels: left out: TUTTI_CUDA was $no" -DTUTTI_CUDA=$no -DTUTTI_NVCC=/nonexistent/nvcc
+    expect passes "no CUDA kernels: TUTTI_CUDA was $no" -DTUTTI_CUDA=$no -DTUTTI_NVCC=/nonexistent/nvcc
 done
 for said in "release 12.3, V12.3.107" "release 13.0, V13.0.88" nothing; do
     printf '#!/bin/sh\necho "Cuda compilation tools, %s"\n' "$said" >"$work/ptxas"
@@ -33,6 +33,6 @@ for said in "release 12.3, V12.3.107" "release 13.0, V13.0.88" nothing; do
 done
 expect fails "TUTTI_PTXAS12=/nonexistent/ptxas is no ptxas" -DTUTTI_CUDA=OFF -DTUTTI_PTXAS12=/nonexistent/ptxas
 printf '#!/bin/sh\necho "Cuda compilation tools, release 12.4, V12.4.131"\n' >"$work/ptxas"
-expect passes "CUDA kernels: left out" -DTUTTI_CUDA=OFF "-DTUTTI_PTXAS12=$work/ptxas"
+expect passes "no CUDA kernels" -DTUTTI_CUDA=OFF "-DTUTTI_PTXAS12=$work/ptxas"
 expect fails "TUTTI_CUDA=maybe: expected AUTO, ON or OFF" -DTUTTI_CUDA=maybe
 exit "$bad"

@@ -36,8 +36,8 @@ fails() { # TEXT OPTION...
 }
 unset PKG_CONFIG_PATH
 export PKG_CONFIG_LIBDIR=$work # holds no package
-fails "The program tutti needs jansson, which pkg-config does not find. \`make deps\` installs it (Debian and Ubuntu); -DTUTTI_BUILD_TOOLS=OFF builds without."
-fails "-DTUTTI_BUILD_TESTS=OFF builds without." -DTUTTI_BUILD_TOOLS=OFF
+fails "The program tutti needs jansson, which pkg-config does not find. \`make deps\` installs it (Debian and Ubuntu); -DTUTTI_BUILD_TOOLS=OFF builds without it."
+fails "-DTUTTI_BUILD_TESTS=OFF builds without it." -DTUTTI_BUILD_TOOLS=OFF
 fails "needs pkg-config, to find jansson. \`make deps\` installs it" -DPKG_CONFIG_EXECUTABLE=PKG_CONFIG_EXECUTABLE-NOTFOUND \
     -DCMAKE_DISABLE_FIND_PACKAGE_PkgConfig=ON
 configure "$source" alone -DTUTTI_BUILD_TOOLS=OFF -DTUTTI_BUILD_TESTS=OFF || { cat "$work/log"; exit 1; }
