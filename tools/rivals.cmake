@@ -1,8 +1,8 @@
-# All that can be built, by one name.
+# One target for all rivals that can be built.
 add_custom_target(tutti_rivals)
 
-# An MPI's own wrapper knows its flags. Several MPIs can be installed side by side; those from PyPI are
-# found where scripts/rivals puts them.
+# Each MPI's wrapper knows its flags. Several MPIs can be installed side by side; those from PyPI lie in the folders of
+# scripts/rivals.
 function(rival_mpi name wrapper compile_flag link_flag)
     find_program(MPICC_${name} ${wrapper} PATHS ${ARGN} NO_CACHE)
     if(NOT MPICC_${name})
