@@ -13,7 +13,7 @@ struct pool {
     int size;
     /* One period each. */
     unsigned char inputs[TUTTI_DTYPE_COUNT][TUTTI_MAX_RANKS][POOL_PERIOD * WIDEST];
-    unsigned char results[TUTTI_DTYPE_COUNT][TUTTI_OP_COUNT][POOL_PERIOD * WIDEST];
+    unsigned char results[TUTTI_DTYPE_COUNT][REFERENCE_OPS][POOL_PERIOD * WIDEST];
 };
 
 uint64_t pool_random(uint64_t *state)
@@ -57,10 +57,10 @@ static void results_make(struct pool *pool, const int *leaf_order, enum tutti_dt
     const void *in[TUTTI_MAX_RANKS];
     for (int leaf = 0; leaf < pool->size; leaf++)
         in[leaf] = pool->inputs[dtype][leaf_order ? leaf_order[leaf] : leaf];
-    for (int op = 1; op < TUTTI_OP_COUNT; op++)
-        if (reference_has(dtype, (enum tutti_op_kind)op))
-            reference_reduce(pool->results[dtype][op], in, pool->size, POOL_PERIOD, dtype,
-                             (enum tutti_op_kind)op, POOL_SCALAR);
+    for (int op = 1; op < REFERENCE_OPS; op++)
+        if (reference_has(dtype, (tutti_op_t)(uintptr_t)op))
+            reference_reduce(pool->results[dtype][(uintptr_t)op], in, pool->size, POOL_PERIOD,
+                             dtype, (tutti_op_t)(uintptr_t)op, POOL_SCALAR);
 }
 
 struct pool *pool_create(int size, const int *leaf_order, uint64_t seed)
@@ -129,12 +129,12 @@ bool pool_is_input(const struct pool *pool, int rank, enum tutti_dtype dtype, si
                    count * width, &wrong);
 }
 
-bool pool_is_result(const struct pool *pool, enum tutti_dtype dtype, enum tutti_op_kind op,
-                    size_t offset, size_t count, const void *result, size_t *index)
+bool pool_is_result(const struct pool *pool, enum tutti_dtype dtype, tutti_op_t op, size_t offset,
+                    size_t count, const void *result, size_t *index)
 {
     size_t width = tutti_dtype_size(dtype), wrong = 0;
-    bool is = repeats(result, pool->results[dtype][op], POOL_PERIOD * width, offset * width,
-                      count * width, &wrong);
+    bool is = repeats(result, pool->results[dtype][(uintptr_t)op], POOL_PERIOD * width,
+                      offset * width, count * width, &wrong);
     *index = wrong / width;
     return is;
 }

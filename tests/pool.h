@@ -30,8 +30,8 @@ void pool_input(const struct pool *pool, int rank, enum tutti_dtype dtype, size_
  * differs. */
 bool pool_is_input(const struct pool *pool, int rank, enum tutti_dtype dtype, size_t offset,
                    size_t count, const void *operand);
-bool pool_is_result(const struct pool *pool, enum tutti_dtype dtype, enum tutti_op_kind op,
-                    size_t offset, size_t count, const void *result, size_t *index);
+bool pool_is_result(const struct pool *pool, enum tutti_dtype dtype, tutti_op_t op, size_t offset,
+                    size_t count, const void *result, size_t *index);
 
 /* The next random number (splitmix64). */
 uint64_t pool_random(uint64_t *state);

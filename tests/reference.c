@@ -4,6 +4,13 @@
 #include <math.h>
 #include <string.h>
 
+/* The operations as integers. */
+enum op {
+#define ENUM(name, value, text) OP_##name = value,
+    TUTTI_OP_MAP(ENUM)
+#undef ENUM
+};
+
 /* ---- small floats, by their definitions ------------------------------------------------------ */
 
 /* A format of 1 sign bit, `exponent` bits and `mantissa` bits. */
@@ -94,7 +101,7 @@ struct problem {
     const void *const *in;
     size_t at;
     enum tutti_dtype dtype;
-    enum tutti_op_kind op;
+    tutti_op_t op;
     double scalar;
 };
 
@@ -109,17 +116,17 @@ static bool is_signed(enum tutti_dtype dtype)
            dtype == TUTTI_INT64;
 }
 
-bool reference_has(enum tutti_dtype dtype, enum tutti_op_kind op)
+bool reference_has(enum tutti_dtype dtype, tutti_op_t op)
 {
-    const bool bitwise = op == TUTTI_OP_BAND || op == TUTTI_OP_BOR || op == TUTTI_OP_BXOR;
+    const bool bitwise = op == TUTTI_BAND || op == TUTTI_BOR || op == TUTTI_BXOR;
     if (is_float(dtype))
         return !bitwise;
-    return op != TUTTI_OP_PREMUL_SUM && !(dtype == TUTTI_BOOL && op == TUTTI_OP_AVG);
+    return op != TUTTI_PREMUL_SUM && !(dtype == TUTTI_BOOL && op == TUTTI_AVG);
 }
 
-bool reference_has_order(enum tutti_dtype dtype, enum tutti_op_kind op)
+bool reference_has_order(enum tutti_dtype dtype, tutti_op_t op)
 {
-    return is_float(dtype) && op != TUTTI_OP_MIN && op != TUTTI_OP_MAX;
+    return is_float(dtype) && op != TUTTI_MIN && op != TUTTI_MAX;
 }
 
 /* To the accumulation type. */
@@ -156,7 +163,7 @@ static struct number number_load(const struct problem *p, int input)
         number.bits = number.bits != 0;
     else
         number.bits = wrapped(p->dtype, number.bits);
-    if (p->op == TUTTI_OP_PREMUL_SUM)
+    if (p->op == TUTTI_PREMUL_SUM)
         number.real = rounded(p->dtype, rounded(p->dtype, p->scalar) * number.real);
     return number;
 }
@@ -188,20 +195,20 @@ static bool real_less(double a, double b)
 
 static double real_combine(const struct problem *p, double a, double b)
 {
-    switch (p->op) {
-    case TUTTI_OP_SUM:
-    case TUTTI_OP_AVG:
-    case TUTTI_OP_PREMUL_SUM:
+    switch ((enum op)(uintptr_t)p->op) {
+    case OP_SUM:
+    case OP_AVG:
+    case OP_PREMUL_SUM:
         return rounded(p->dtype, a + b);
-    case TUTTI_OP_PROD:
+    case OP_PROD:
         return rounded(p->dtype, a * b);
-    case TUTTI_OP_MIN:
+    case OP_MIN:
         return isnan(a) || isnan(b) ? NAN : real_less(a, b) ? a : b;
-    case TUTTI_OP_MAX:
+    case OP_MAX:
         return isnan(a) || isnan(b) ? NAN : real_less(a, b) ? b : a;
-    case TUTTI_OP_BAND:
-    case TUTTI_OP_BOR:
-    case TUTTI_OP_BXOR:
+    case OP_BAND:
+    case OP_BOR:
+    case OP_BXOR:
         break;
     }
     return NAN;
@@ -211,23 +218,23 @@ static uint64_t integer_combine(const struct problem *p, uint64_t a, uint64_t b)
 {
     const bool truth = p->dtype == TUTTI_BOOL;
     const bool less = is_signed(p->dtype) ? (int64_t)a < (int64_t)b : a < b;
-    switch (p->op) {
-    case TUTTI_OP_SUM:
-    case TUTTI_OP_AVG:
+    switch ((enum op)(uintptr_t)p->op) {
+    case OP_SUM:
+    case OP_AVG:
         return truth ? a | b : wrapped(p->dtype, a + b);
-    case TUTTI_OP_PROD:
+    case OP_PROD:
         return truth ? a & b : wrapped(p->dtype, a * b);
-    case TUTTI_OP_MIN:
+    case OP_MIN:
         return less ? a : b;
-    case TUTTI_OP_MAX:
+    case OP_MAX:
         return less ? b : a;
-    case TUTTI_OP_BAND:
+    case OP_BAND:
         return a & b;
-    case TUTTI_OP_BOR:
+    case OP_BOR:
         return a | b;
-    case TUTTI_OP_BXOR:
+    case OP_BXOR:
         return a ^ b;
-    case TUTTI_OP_PREMUL_SUM:
+    case OP_PREMUL_SUM:
         break;
     }
     return 0;
@@ -265,25 +272,25 @@ static struct number divided(const struct problem *p, struct number sum, int n)
 }
 
 void reference_reduce(void *out, const void *const *in, int n, size_t count, enum tutti_dtype dtype,
-                      enum tutti_op_kind op, double scalar)
+                      tutti_op_t op, double scalar)
 {
     struct problem p = {in, 0, dtype, op, scalar};
     for (; p.at < count; p.at++) {
         struct number result = tree(&p, 0, n);
-        if (op == TUTTI_OP_AVG)
+        if (op == TUTTI_AVG)
             result = divided(&p, result, n);
         number_store((unsigned char *)out + p.at * tutti_dtype_size(dtype), dtype, result);
     }
 }
 
-void reference_chain(void *out, const void *const *in, int n, enum tutti_dtype dtype,
-                     enum tutti_op_kind op, double scalar)
+void reference_chain(void *out, const void *const *in, int n, enum tutti_dtype dtype, tutti_op_t op,
+                     double scalar)
 {
     struct problem p = {in, 0, dtype, op, scalar};
     struct number result = number_load(&p, 0);
     for (int i = 1; i < n; i++)
         result = combined(&p, result, number_load(&p, i));
-    if (op == TUTTI_OP_AVG)
+    if (op == TUTTI_AVG)
         result = divided(&p, result, n);
     number_store(out, dtype, result);
 }

@@ -92,7 +92,7 @@ static void group_chain(unsigned char *to, const struct entry *group, size_t n, 
     widen(sums, row_of(group), dtype, count);
     for (size_t i = 1; i < n; i++) {
         widen(row, row_of(&group[i]), dtype, count);
-        reference_reduce(sums, in, 2, count, wide, TUTTI_OP_SUM, 0);
+        reference_reduce(sums, in, 2, count, wide, TUTTI_SUM, 0);
     }
     narrow(to, sums, dtype, count);
 }
@@ -120,7 +120,7 @@ static void group_tree(unsigned char *to, const struct entry *group, size_t n, i
         in[leaf] = absent;
     for (size_t i = 0; i < n; i++)
         in[group[i].tensor] = row_of(&group[i]);
-    reference_reduce(to, in, leaves, bytes / size, dtype, TUTTI_OP_SUM, 0);
+    reference_reduce(to, in, leaves, bytes / size, dtype, TUTTI_SUM, 0);
 }
 
 typedef void group_fn(unsigned char *to, const struct entry *group, size_t n, int leaves);

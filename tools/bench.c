@@ -101,7 +101,7 @@ static void show_progress(struct bench *bench)
     char size[32];
     format_size(row->bytes, size, sizeof size);
     fprintf(stderr, "\r\033[K[%d/%d] %s %s %s, %.0f s", bench->rows_done + 1,
-            bench->config->row_count, size, tutti_dtype_name(row->dtype), op_kind_name(row->op),
+            bench->config->row_count, size, tutti_dtype_name(row->dtype), tutti_op_name(row->op),
             elapsed);
     bench->progress = true;
 }

@@ -20,7 +20,7 @@
 
 struct bench_row {
     enum tutti_dtype dtype;
-    enum tutti_op_kind op;
+    tutti_op_t op;
     size_t count;
     size_t bytes;
     unsigned tunings; /* bit t: measure with config's tuning t as well */
@@ -44,7 +44,7 @@ struct bench_config {
     size_t counts[BENCH_COUNTS]; /* elements, instead of sizes; how many there are */
     int count_count;
     bool dtypes[TUTTI_DTYPE_COUNT];
-    bool ops[TUTTI_OP_COUNT];
+    bool ops[REFERENCE_OPS];
     enum tutti_algo algo;
     int warmup;     /* operations; or BENCH_UNTIL_STEADY */
     int iterations; /* 0: chosen by rank 0, row by row */

@@ -152,9 +152,9 @@ static tutti_comm_t *comm_of(const struct gpu_bench *bench, int engine)
     return engine < FIRST_TUNING ? bench->comm : bench->tuned[engine - FIRST_TUNING];
 }
 
-static tutti_op_t operation(const struct gpu_bench *bench, enum tutti_op_kind kind)
+static tutti_op_t operation(const struct gpu_bench *bench, tutti_op_t kind)
 {
-    return kind == TUTTI_OP_PREMUL_SUM ? bench->premul : (tutti_op_t)(uintptr_t)kind;
+    return kind == TUTTI_PREMUL_SUM ? bench->premul : kind;
 }
 
 static bool is_barrier(const struct gpu_bench *bench)

@@ -34,9 +34,9 @@ struct measure {
 
 /* ---- one operation --------------------------------------------------------------------------- */
 
-static tutti_op_t operation(const struct measure *measure, enum tutti_op_kind kind)
+static tutti_op_t operation(const struct measure *measure, tutti_op_t kind)
 {
-    return kind == TUTTI_OP_PREMUL_SUM ? measure->premul : (tutti_op_t)(uintptr_t)kind;
+    return kind == TUTTI_PREMUL_SUM ? measure->premul : kind;
 }
 
 /* One operation of a row; each cold one uses the next slot. */

@@ -173,20 +173,20 @@ static void dtypes_argument(struct argp_state *state, char *text, bool *chosen)
 
 static void ops_argument(struct argp_state *state, char *text, bool *chosen)
 {
-    memset(chosen, 0, TUTTI_OP_COUNT);
+    memset(chosen, 0, REFERENCE_OPS);
     bool all = strcmp(text, "all") == 0;
     if (!*text)
         argp_error(state, "-o: an operation is missing: give names such as sum, or all");
-    for (int op = 1; op < TUTTI_OP_COUNT; op++)
+    for (int op = 1; op < REFERENCE_OPS; op++)
         chosen[op] = all;
     char *rest = NULL;
     for (char *name = all ? NULL : strtok_r(text, ",", &rest); name;
          name = strtok_r(NULL, ",", &rest)) {
-        enum tutti_op_kind op = TUTTI_OP_SUM;
+        tutti_op_t op = TUTTI_SUM;
         if (!parse_op(name, &op))
             argp_error(state, "-o: '%s' is no operation: give names such as sum,max,bxor, or all",
                        name);
-        chosen[op] = true;
+        chosen[(uintptr_t)op] = true;
     }
 }
 
@@ -430,9 +430,9 @@ static void refuse_options(struct argp_state *state, bool barrier, const char *w
 static bool any_defined(const struct bench_config *config)
 {
     for (int dtype = 0; dtype < TUTTI_DTYPE_COUNT; dtype++)
-        for (int op = 1; op < TUTTI_OP_COUNT; op++)
+        for (int op = 1; op < REFERENCE_OPS; op++)
             if (config->dtypes[dtype] && config->ops[op] &&
-                reference_defined((enum tutti_dtype)dtype, (enum tutti_op_kind)op))
+                reference_defined((enum tutti_dtype)dtype, (tutti_op_t)(uintptr_t)op))
                 return true;
     return false;
 }
@@ -527,8 +527,8 @@ static size_t next_size(const struct bench_config *config, size_t bytes)
 }
 
 /* Appends the sizes of one dtype and operation; rows == NULL counts them only. */
-static int add_sizes(const struct bench_config *config, enum tutti_dtype dtype,
-                     enum tutti_op_kind op, struct bench_row *rows)
+static int add_sizes(const struct bench_config *config, enum tutti_dtype dtype, tutti_op_t op,
+                     struct bench_row *rows)
 {
     size_t element = tutti_dtype_size(dtype);
     int count = 0;
@@ -554,10 +554,10 @@ static int add_rows(const struct bench_config *config, struct bench_row *rows)
 {
     int count = 0;
     for (int dtype = 0; dtype < TUTTI_DTYPE_COUNT; dtype++)
-        for (int op = 1; op < TUTTI_OP_COUNT; op++)
+        for (int op = 1; op < REFERENCE_OPS; op++)
             if (config->dtypes[dtype] && config->ops[op] &&
-                reference_defined((enum tutti_dtype)dtype, (enum tutti_op_kind)op))
-                count += add_sizes(config, (enum tutti_dtype)dtype, (enum tutti_op_kind)op,
+                reference_defined((enum tutti_dtype)dtype, (tutti_op_t)(uintptr_t)op))
+                count += add_sizes(config, (enum tutti_dtype)dtype, (tutti_op_t)(uintptr_t)op,
                                    rows ? rows + count : NULL);
     return count;
 }
@@ -694,7 +694,7 @@ bool bench_config_init(struct bench_config *config, int argc, char **argv)
         .options = options, .parser = parse_option, .doc = doc, .children = help_children};
     bench_config_default(config);
     config->dtypes[TUTTI_FLOAT32] = true;
-    config->ops[TUTTI_OP_SUM] = true;
+    config->ops[(uintptr_t)TUTTI_SUM] = true;
     bench_config_command(config, argc, argv);
     if (argp_parse(&argp, argc, argv, 0, NULL, config))
         return false;

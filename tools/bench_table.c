@@ -293,7 +293,7 @@ static void print_subject(const struct bench_config *config, const struct bench_
 {
     bool barrier = config->collective == TUTTI_COLLECTIVE_BARRIER;
     printf("%11zu %11zu %11s %10s %4s", row->bytes, row->count,
-           barrier ? "-" : tutti_dtype_name(row->dtype), barrier ? "-" : op_kind_name(row->op),
+           barrier ? "-" : tutti_dtype_name(row->dtype), barrier ? "-" : tutti_op_name(row->op),
            last);
 }
 

@@ -201,7 +201,7 @@ json_t *selftest_distances(void)
 static enum tutti_status reduce_and_check(tutti_comm_t *comm, int rank, int ranks, bool *same)
 {
     enum tutti_status status = TUTTI_ERR_NO_MEMORY;
-    struct reference reference = {.dtype = TUTTI_FLOAT32, .op = TUTTI_OP_SUM, .ranks = ranks};
+    struct reference reference = {.dtype = TUTTI_FLOAT32, .op = TUTTI_SUM, .ranks = ranks};
     float *table = malloc(REFERENCE_PERIOD * sizeof *table);
     float *data = malloc(ELEMENTS * sizeof *data);
     if (table && data) {

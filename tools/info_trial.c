@@ -49,7 +49,7 @@ struct report {
 static bool input_write(struct trial *self, enum tutti_dtype dtype, char *table, float *data,
                         void *memory)
 {
-    struct reference reference = {.dtype = dtype, .op = TUTTI_OP_SUM, .ranks = self->ranks};
+    struct reference reference = {.dtype = dtype, .op = TUTTI_SUM, .ranks = self->ranks};
     reference_input(&reference, self->rank, table);
     reference_fill(data, ELEMENTS, sizeof *data, table);
     return gpu_copy(memory, data, ELEMENTS * sizeof *data);
@@ -70,7 +70,7 @@ static bool fill(struct trial *self, char *table, float *data, void **memory,
 static bool reduce_and_check(struct trial *self, tutti_comm_t *comm, char *table, float *data,
                              void *memory, tutti_stream_t stream)
 {
-    struct reference reference = {.dtype = TUTTI_FLOAT32, .op = TUTTI_OP_SUM, .ranks = self->ranks};
+    struct reference reference = {.dtype = TUTTI_FLOAT32, .op = TUTTI_SUM, .ranks = self->ranks};
     if (sums_in_ring(comm)) {
         reference.dtype = TUTTI_INT32;
         if (!input_write(self, reference.dtype, table, data, memory))

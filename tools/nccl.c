@@ -52,18 +52,15 @@ static const int dtypes[TUTTI_DTYPE_COUNT] = {
     [TUTTI_INT16] = -1,       [TUTTI_INT32] = 2,        [TUTTI_INT64] = 4,   [TUTTI_UINT32] = 3,
     [TUTTI_UINT64] = 5,       [TUTTI_BOOL] = -1,
 };
-static const int ops[TUTTI_OP_COUNT] = {
-    -1,
-    [TUTTI_OP_SUM] = 0,
-    [TUTTI_OP_PROD] = 1,
-    [TUTTI_OP_MIN] = 3,
-    [TUTTI_OP_MAX] = 2,
-    [TUTTI_OP_AVG] = 4,
-    [TUTTI_OP_BAND] = -1,
-    [TUTTI_OP_BOR] = -1,
-    [TUTTI_OP_BXOR] = -1,
-    [TUTTI_OP_PREMUL_SUM] = -1,
-};
+static int reduction(tutti_op_t op)
+{
+    return op == TUTTI_SUM    ? 0
+           : op == TUTTI_PROD ? 1
+           : op == TUTTI_MAX  ? 2
+           : op == TUTTI_MIN  ? 3
+           : op == TUTTI_AVG  ? 4
+                              : -1;
+}
 
 struct nccl_comm {
     handle_t comm;
@@ -142,9 +139,9 @@ bool nccl_has_windows(void)
     return nccl.mem_alloc && nccl.mem_free && nccl.window_register && nccl.window_deregister;
 }
 
-bool nccl_serves(enum tutti_dtype dtype, enum tutti_op_kind op)
+bool nccl_serves(enum tutti_dtype dtype, tutti_op_t op)
 {
-    return dtypes[dtype] >= 0 && ops[op] >= 0;
+    return dtypes[dtype] >= 0 && reduction(op) >= 0;
 }
 
 /* ---- communicators --------------------------------------------------------------------------- */
@@ -200,8 +197,9 @@ void *nccl_window_create(struct nccl_comm *comm, size_t bytes)
 }
 
 bool nccl_all_reduce(struct nccl_comm *comm, const void *send, void *recv, size_t count,
-                     enum tutti_dtype dtype, enum tutti_op_kind op, tutti_stream_t stream)
+                     enum tutti_dtype dtype, tutti_op_t op, tutti_stream_t stream)
 {
-    return check(nccl.all_reduce(send, recv, count, dtypes[dtype], ops[op], comm->comm, stream),
-                 "ncclAllReduce");
+    return check(
+        nccl.all_reduce(send, recv, count, dtypes[dtype], reduction(op), comm->comm, stream),
+        "ncclAllReduce");
 }

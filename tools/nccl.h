@@ -17,7 +17,7 @@ int nccl_version(void);
 /* Whether it has symmetric windows (2.27 and newer). */
 bool nccl_has_windows(void);
 /* Whether it knows the dtype and the operation. */
-bool nccl_serves(enum tutti_dtype dtype, enum tutti_op_kind op);
+bool nccl_serves(enum tutti_dtype dtype, tutti_op_t op);
 
 /* Collective: the ranks meet at the store, in the context that is current. */
 struct nccl_comm *nccl_comm_create(tutti_store_t *store, int rank, int size);
@@ -28,6 +28,6 @@ void nccl_comm_destroy(struct nccl_comm *comm);
 void *nccl_window_create(struct nccl_comm *comm, size_t bytes);
 /* Enqueues. */
 bool nccl_all_reduce(struct nccl_comm *comm, const void *send, void *recv, size_t count,
-                     enum tutti_dtype dtype, enum tutti_op_kind op, tutti_stream_t stream);
+                     enum tutti_dtype dtype, tutti_op_t op, tutti_stream_t stream);
 
 #endif

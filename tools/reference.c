@@ -4,6 +4,13 @@
 #include <math.h>
 #include <string.h>
 
+/* The operations as integers. */
+enum op {
+#define ENUM(name, value, text) OP_##name = value,
+    TUTTI_OP_MAP(ENUM)
+#undef ENUM
+};
+
 enum family { FLOATING, SIGNED, UNSIGNED, BOOLEAN };
 
 /* What overflows: to infinity, or to the largest finite number. */
@@ -35,22 +42,22 @@ static const struct format formats[TUTTI_DTYPE_COUNT] = {
     [TUTTI_BOOL] = {.family = BOOLEAN},
 };
 
-bool reference_defined(enum tutti_dtype dtype, enum tutti_op_kind op)
+bool reference_defined(enum tutti_dtype dtype, tutti_op_t op)
 {
     enum family family = formats[dtype].family;
-    switch (op) {
-    case TUTTI_OP_SUM:
-    case TUTTI_OP_PROD:
-    case TUTTI_OP_MIN:
-    case TUTTI_OP_MAX:
+    switch ((enum op)(uintptr_t)op) {
+    case OP_SUM:
+    case OP_PROD:
+    case OP_MIN:
+    case OP_MAX:
         return true;
-    case TUTTI_OP_AVG:
+    case OP_AVG:
         return family != BOOLEAN;
-    case TUTTI_OP_BAND:
-    case TUTTI_OP_BOR:
-    case TUTTI_OP_BXOR:
+    case OP_BAND:
+    case OP_BOR:
+    case OP_BXOR:
         return family != FLOATING;
-    case TUTTI_OP_PREMUL_SUM:
+    case OP_PREMUL_SUM:
         return family == FLOATING;
     }
     return false;
@@ -127,22 +134,22 @@ static uint64_t input_float(const struct format *format, uint64_t random)
 
 /* Whole numbers of up to 7, which every format holds; to be multiplied 1/2, 1 or 2. The sums of all
  * ranks, and of halves of them, and their products have few digits, too. */
-static uint64_t input_exact(const struct format *format, enum tutti_op_kind op, uint64_t random)
+static uint64_t input_exact(const struct format *format, tutti_op_t op, uint64_t random)
 {
     double sign = random & 1 ? -1 : 1;
     if ((random >> 1) % 64 == 0)
         return encode(format, 0 * sign);
-    if (op == TUTTI_OP_PROD)
+    if (op == TUTTI_PROD)
         return encode(format, sign * ldexp(1, (int)((random >> 7) % 3) - 1));
     return encode(format, sign * (double)((random >> 7) % 7 + 1));
 }
 
 /* Any bits, but for averages, whose sums must not wrap: what a wrapped average is, is left open. */
-static uint64_t input_integer(enum family family, enum tutti_op_kind op, uint64_t random)
+static uint64_t input_integer(enum family family, tutti_op_t op, uint64_t random)
 {
     if (family == BOOLEAN)
         return random & 1;
-    if (op != TUTTI_OP_AVG)
+    if (op != TUTTI_AVG)
         return random;
     return family == SIGNED ? random % 3 - 1 : random % 4;
 }
@@ -204,11 +211,11 @@ static double tree_float(const struct reference *reference, const double *in, in
     int left = left_size(n);
     double a = tree_float(reference, in, left);
     double b = tree_float(reference, in + left, n - left);
-    if (reference->op == TUTTI_OP_PROD)
+    if (reference->op == TUTTI_PROD)
         return narrow(reference->dtype, a * b);
-    if (reference->op == TUTTI_OP_MIN)
+    if (reference->op == TUTTI_MIN)
         return lesser(a, b);
-    if (reference->op == TUTTI_OP_MAX)
+    if (reference->op == TUTTI_MAX)
         return -lesser(-a, -b);
     return narrow(reference->dtype, a + b);
 }
@@ -219,37 +226,37 @@ static uint64_t expected_float(const struct reference *reference, const uint64_t
     double in[TUTTI_MAX_RANKS];
     for (int rank = 0; rank < reference->ranks; rank++) {
         in[rank] = decode(format, bits[rank]);
-        if (reference->op == TUTTI_OP_PREMUL_SUM)
+        if (reference->op == TUTTI_PREMUL_SUM)
             in[rank] =
                 narrow(reference->dtype, in[rank] * narrow(reference->dtype, reference->scalar));
     }
     double result = tree_float(reference, in, reference->ranks);
-    if (reference->op == TUTTI_OP_AVG)
+    if (reference->op == TUTTI_AVG)
         result = narrow(reference->dtype, result / reference->ranks);
     return encode(format, result);
 }
 
 /* Integers have no order to keep: wrapping sums and products commute. A sum of truth values is or,
  * a product and. */
-static uint64_t combine_integer(enum family family, enum tutti_op_kind op, uint64_t a, uint64_t b)
+static uint64_t combine_integer(enum family family, tutti_op_t op, uint64_t a, uint64_t b)
 {
     bool less = family == SIGNED ? (int64_t)a < (int64_t)b : a < b;
-    switch (op) {
-    case TUTTI_OP_SUM:
-    case TUTTI_OP_AVG:
-    case TUTTI_OP_PREMUL_SUM:
+    switch ((enum op)(uintptr_t)op) {
+    case OP_SUM:
+    case OP_AVG:
+    case OP_PREMUL_SUM:
         return family == BOOLEAN ? a | b : a + b;
-    case TUTTI_OP_PROD:
+    case OP_PROD:
         return a * b;
-    case TUTTI_OP_MIN:
+    case OP_MIN:
         return less ? a : b;
-    case TUTTI_OP_MAX:
+    case OP_MAX:
         return less ? b : a;
-    case TUTTI_OP_BAND:
+    case OP_BAND:
         return a & b;
-    case TUTTI_OP_BOR:
+    case OP_BOR:
         return a | b;
-    case TUTTI_OP_BXOR:
+    case OP_BXOR:
         return a ^ b;
     }
     return 0;
@@ -266,9 +273,9 @@ static uint64_t expected_integer(const struct reference *reference, const uint64
             value = (uint64_t)((int64_t)(value << spare) >> spare);
         result = rank ? combine_integer(family, reference->op, result, value) : value;
     }
-    if (reference->op == TUTTI_OP_AVG && family == SIGNED)
+    if (reference->op == TUTTI_AVG && family == SIGNED)
         return (uint64_t)((int64_t)result / reference->ranks);
-    return reference->op == TUTTI_OP_AVG ? result / (uint64_t)reference->ranks : result;
+    return reference->op == TUTTI_AVG ? result / (uint64_t)reference->ranks : result;
 }
 
 void reference_expected(const struct reference *reference, void *table)

@@ -15,10 +15,13 @@
 #include "tutti/tutti.h"
 
 enum { REFERENCE_PERIOD = 8191 };
+/* One past the value of the last operation. */
+#define REFERENCE_OP(name, value, text) +1
+#define REFERENCE_OPS                   (1 TUTTI_OP_MAP(REFERENCE_OP))
 
 struct reference {
     enum tutti_dtype dtype;
-    enum tutti_op_kind op;
+    tutti_op_t op;
     double scalar; /* of premul_sum */
     int ranks;
     uint64_t seed; /* another seed gives other inputs */
@@ -26,7 +29,7 @@ struct reference {
 };
 
 /* Whether the operation exists for the dtype. */
-bool reference_defined(enum tutti_dtype dtype, enum tutti_op_kind op);
+bool reference_defined(enum tutti_dtype dtype, tutti_op_t op);
 /* One period of rank's input; table holds REFERENCE_PERIOD elements. */
 void reference_input(const struct reference *reference, int rank, void *table);
 /* One period of the result. */

@@ -151,13 +151,15 @@ bool parse_dtype(const char *text, enum tutti_dtype *dtype)
     return false;
 }
 
-bool parse_op(const char *text, enum tutti_op_kind *op)
+bool parse_op(const char *text, tutti_op_t *op)
 {
-    for (int kind = 1; kind < TUTTI_OP_COUNT; kind++)
-        if (strcmp(text, op_kind_name((enum tutti_op_kind)kind)) == 0) {
-            *op = (enum tutti_op_kind)kind;
-            return true;
-        }
+#define ROW(name, value, label)                                                                    \
+    if (strcmp(text, label) == 0) {                                                                \
+        *op = TUTTI_##name;                                                                        \
+        return true;                                                                               \
+    }
+    TUTTI_OP_MAP(ROW)
+#undef ROW
     return false;
 }
 
@@ -183,14 +185,6 @@ bool parse_collective(const char *text, enum tutti_collective *collective)
     TUTTI_COLLECTIVE_MAP(ROW)
 #undef ROW
     return false;
-}
-
-const char *op_kind_name(enum tutti_op_kind op)
-{
-#define ROW(name, value, label) [value] = label,
-    static const char *const names[] = {TUTTI_OP_MAP(ROW)};
-#undef ROW
-    return (size_t)op < sizeof names / sizeof *names && names[op] ? names[op] : "unknown";
 }
 
 void format_size(size_t bytes, char *text, size_t capacity)

@@ -47,7 +47,7 @@ size_t size_argument(struct argp_state *state, const char *option, const char *t
 bool access_for_writing(const char *path);
 /* Names of tutti.h's maps; float, half and double are taken for float32, float16 and float64. */
 bool parse_dtype(const char *text, enum tutti_dtype *dtype);
-bool parse_op(const char *text, enum tutti_op_kind *op);
+bool parse_op(const char *text, tutti_op_t *op);
 bool parse_algo(const char *text, enum tutti_algo *algo);
 bool parse_collective(const char *text, enum tutti_collective *collective);
 
@@ -55,7 +55,6 @@ bool parse_collective(const char *text, enum tutti_collective *collective);
 void format_size(size_t bytes, char *text, size_t capacity);
 /* Now, as 2026-01-31T12:00:00Z. */
 void format_date(char *text, size_t capacity);
-const char *op_kind_name(enum tutti_op_kind op);
 
 /* Whether the communicator's sums go round a ring of three or more, whose bits are a chain's: then
  * those of floats are the reference's, which are a tree's, only if its inputs are exact. */

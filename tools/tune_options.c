@@ -121,7 +121,7 @@ bool tune_options_init(struct tune_options *tune, struct bench_config *config, i
     config->min_bytes = 1 << 10;
     config->max_bytes = 64 << 20;
     config->dtypes[TUTTI_BFLOAT16] = true;
-    config->ops[TUTTI_OP_SUM] = true;
+    config->ops[(uintptr_t)TUTTI_SUM] = true;
     config->graph = true;
     config->batch = BATCH;
     config->iterations = ROUNDS;

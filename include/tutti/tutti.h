@@ -105,7 +105,7 @@ TUTTI_API size_t tutti_dtype_size(enum tutti_dtype dtype);
 /* Static: "float32"; "unknown" for a value that is no dtype. */
 TUTTI_API const char *tutti_dtype_name(enum tutti_dtype dtype);
 
-/* X(name, value, text). The kind of a reduction. */
+/* X(name, value, text). The value is that of the constant TUTTI_SUM..., as an integer. */
 #define TUTTI_OP_MAP(X)                                                                            \
     X(SUM, 1, "sum")                                                                               \
     X(PROD, 2, "prod")                                                                             \
@@ -116,13 +116,6 @@ TUTTI_API const char *tutti_dtype_name(enum tutti_dtype dtype);
     X(BOR, 7, "bor")                                                                               \
     X(BXOR, 8, "bxor")                                                                             \
     X(PREMUL_SUM, 9, "premul_sum")
-
-enum tutti_op_kind {
-#define TUTTI_OP_ENUM(name, value, text) TUTTI_OP_##name = value,
-    TUTTI_OP_MAP(TUTTI_OP_ENUM)
-#undef TUTTI_OP_ENUM
-};
-#define TUTTI_OP_COUNT 10 /* one past the last kind; 0 is none */
 
 /*
  * A reduction: one of the constants below, or created by tutti_op_create_premul_sum(). Opaque.
@@ -136,14 +129,17 @@ enum tutti_op_kind {
  *   band, bor, bxor    are for integers and bool
  */
 typedef const struct tutti_op *tutti_op_t;
-#define TUTTI_SUM  ((tutti_op_t)(uintptr_t)TUTTI_OP_SUM)
-#define TUTTI_PROD ((tutti_op_t)(uintptr_t)TUTTI_OP_PROD)
-#define TUTTI_MIN  ((tutti_op_t)(uintptr_t)TUTTI_OP_MIN)
-#define TUTTI_MAX  ((tutti_op_t)(uintptr_t)TUTTI_OP_MAX)
-#define TUTTI_AVG  ((tutti_op_t)(uintptr_t)TUTTI_OP_AVG)
-#define TUTTI_BAND ((tutti_op_t)(uintptr_t)TUTTI_OP_BAND)
-#define TUTTI_BOR  ((tutti_op_t)(uintptr_t)TUTTI_OP_BOR)
-#define TUTTI_BXOR ((tutti_op_t)(uintptr_t)TUTTI_OP_BXOR)
+#define TUTTI_SUM  ((tutti_op_t)(uintptr_t)1)
+#define TUTTI_PROD ((tutti_op_t)(uintptr_t)2)
+#define TUTTI_MIN  ((tutti_op_t)(uintptr_t)3)
+#define TUTTI_MAX  ((tutti_op_t)(uintptr_t)4)
+#define TUTTI_AVG  ((tutti_op_t)(uintptr_t)5)
+#define TUTTI_BAND ((tutti_op_t)(uintptr_t)6)
+#define TUTTI_BOR  ((tutti_op_t)(uintptr_t)7)
+#define TUTTI_BXOR ((tutti_op_t)(uintptr_t)8)
+/* Stands in a struct tutti_fault for any created premultiplied sum. As an argument it is refused.
+ */
+#define TUTTI_PREMUL_SUM ((tutti_op_t)(uintptr_t)9)
 
 /*
  * Creates an operation for float dtypes: multiply each input by one scalar in the accumulation
@@ -435,7 +431,7 @@ struct tutti_fault {
     struct tutti_signature {
         enum tutti_collective collective;
         enum tutti_dtype dtype;
-        enum tutti_op_kind op;
+        tutti_op_t op; /* a constant; TUTTI_PREMUL_SUM for a created one */
         enum tutti_algo algo;
         uint64_t count;
         uint32_t parameter; /* hash of the scalar or of the subset of ranks; 0: none */

@@ -132,7 +132,7 @@ static uint64_t signature_of(size_t count, enum tutti_dtype dtype, tutti_op_t op
     const enum tutti_dtype none = (enum tutti_dtype)15;
     bool known = dtype_bytes(dtype) != 0;
     return signature_pack(TUTTI_COLLECTIVE_ALL_REDUCE, known ? dtype : none,
-                          known ? op_kind(op) : (enum tutti_op_kind)0, TUTTI_ALGO_NONE,
+                          known ? op_kind(op) : (enum op_kind)0, TUTTI_ALGO_NONE,
                           count < SIGNATURE_COUNT_MAX ? count : SIGNATURE_COUNT_MAX);
 }
 
@@ -186,7 +186,7 @@ static enum tutti_status kind_check(size_t count, enum tutti_dtype dtype, tutti_
     if (!width)
         return error_set(TUTTI_ERR_INVALID, "dtype %d: expected a value of enum tutti_dtype",
                          (int)dtype);
-    enum tutti_op_kind kind = op_kind(op);
+    enum op_kind kind = op_kind(op);
     if (!kind)
         return error_set(TUTTI_ERR_INVALID,
                          "op is none: expected TUTTI_SUM or another constant, or one that "
@@ -234,9 +234,9 @@ static enum tutti_status host_check(const void *send, const void *recv)
 }
 
 /* The scalar of a premultiplied sum is part of what the ranks must agree on. */
-static void op_read(tutti_op_t op, enum tutti_op_kind kind, struct request *request)
+static void op_read(tutti_op_t op, enum op_kind kind, struct request *request)
 {
-    if (kind != TUTTI_OP_PREMUL_SUM)
+    if (kind != OP_PREMUL_SUM)
         return;
     uint64_t bits;
     request->scalar = op->scalar;
@@ -349,7 +349,7 @@ static inline enum tutti_status request_make(const void *send, void *recv, size_
     if (status != TUTTI_OK)
         return error_context(status, "tutti_all_reduce");
 
-    enum tutti_op_kind kind = op_kind(op);
+    enum op_kind kind = op_kind(op);
     size_t bytes = count * dtype_bytes(dtype);
     enum tutti_algo algo = TUTTI_ALGO_ONE_SHOT;
     if (bytes > comm->small_bytes || options->algo || comm->cuda)

@@ -16,10 +16,10 @@ static void signature_format(const struct tutti_signature *signature, char *text
             snprintf(text, size, "%s", name);
         return;
     }
-    int length = snprintf(
-        text, size, "%s of %" PRIu64 " %s, %s, %s", tutti_collective_name(signature->collective),
-        signature->count, tutti_dtype_name(signature->dtype),
-        tutti_op_name((tutti_op_t)(uintptr_t)signature->op), tutti_algo_name(signature->algo));
+    int length = snprintf(text, size, "%s of %" PRIu64 " %s, %s, %s",
+                          tutti_collective_name(signature->collective), signature->count,
+                          tutti_dtype_name(signature->dtype), tutti_op_name(signature->op),
+                          tutti_algo_name(signature->algo));
     if (signature->parameter && length > 0 && (size_t)length < size)
         snprintf(text + length, size - (size_t)length, ", scalar hash %08" PRIx32,
                  signature->parameter);

@@ -25,7 +25,7 @@ enum tutti_status tutti_op_create_premul_sum(double scalar, tutti_op_t *op)
         /* O1a pairs O1 */
         if (!order_compare_exchange_u32(&states[place], FREE, FILLING))
             continue;
-        ops[place] = (struct tutti_op){.kind = TUTTI_OP_PREMUL_SUM, .scalar = scalar};
+        ops[place] = (struct tutti_op){.kind = OP_PREMUL_SUM, .scalar = scalar};
         order_store_relaxed_u32(&states[place], LIVE);
         *op = &ops[place];
         return TUTTI_OK;
@@ -60,9 +60,9 @@ void tutti_op_destroy(tutti_op_t op)
 const char *tutti_op_name(tutti_op_t op)
 {
 #define TEXT(name, value, text) [value] = text,
-    static const char *const texts[TUTTI_OP_COUNT] = {TUTTI_OP_MAP(TEXT)};
+    static const char *const texts[OP_COUNT] = {TUTTI_OP_MAP(TEXT)};
 #undef TEXT
     tutti_op_t known = op_known(op);
-    uintptr_t kind = (uintptr_t)known < TUTTI_OP_COUNT ? (uintptr_t)known : op_kind(known);
+    uintptr_t kind = (uintptr_t)known < OP_COUNT ? (uintptr_t)known : op_kind(known);
     return texts[kind] ? texts[kind] : "unknown";
 }

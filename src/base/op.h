@@ -5,10 +5,17 @@
 
 #include "tutti/tutti.h"
 
+enum op_kind {
+#define OP_ENUM(name, value, text) OP_##name = value,
+    TUTTI_OP_MAP(OP_ENUM)
+#undef OP_ENUM
+};
+enum { OP_COUNT = 10 }; /* one past the last kind; 0 is none */
+
 enum { OPS_MOST = 4096 }; /* created operations that live at once */
 
 struct tutti_op {
-    enum tutti_op_kind kind;
+    enum op_kind kind;
     double scalar;
 };
 
@@ -17,15 +24,15 @@ struct tutti_op {
 tutti_op_t op_find_created(tutti_op_t op);
 static inline tutti_op_t op_known(tutti_op_t op)
 {
-    return __builtin_expect((uintptr_t)op < TUTTI_OP_COUNT, 1) ? op : op_find_created(op);
+    return __builtin_expect((uintptr_t)op < OP_COUNT, 1) ? op : op_find_created(op);
 }
 
 /* The kind of an operation that op_known() gave, 0 if it is none. */
-static inline enum tutti_op_kind op_kind(tutti_op_t op)
+static inline enum op_kind op_kind(tutti_op_t op)
 {
     uintptr_t value = (uintptr_t)op;
-    if (__builtin_expect(value < TUTTI_OP_COUNT, 1))
-        return value == TUTTI_OP_PREMUL_SUM ? (enum tutti_op_kind)0 : (enum tutti_op_kind)value;
+    if (__builtin_expect(value < OP_COUNT, 1))
+        return value == OP_PREMUL_SUM ? (enum op_kind)0 : (enum op_kind)value;
     return op->kind;
 }
 

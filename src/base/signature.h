@@ -4,13 +4,13 @@
 #ifndef TUTTI_SIGNATURE_H
 #define TUTTI_SIGNATURE_H
 
-#include "tutti/tutti.h"
+#include "base/op.h"
 
 /* bits: collective 60-63, dtype 56-59, op 52-55, algorithm 48-51, count 0-47 */
 #define SIGNATURE_COUNT_MAX ((UINT64_C(1) << 48) - 1)
 
 static inline uint64_t signature_pack(enum tutti_collective collective, enum tutti_dtype dtype,
-                                      enum tutti_op_kind op, enum tutti_algo algo, uint64_t count)
+                                      enum op_kind op, enum tutti_algo algo, uint64_t count)
 {
     return (uint64_t)collective << 60 | (uint64_t)dtype << 56 | (uint64_t)op << 52 |
            (uint64_t)algo << 48 | count;
@@ -27,7 +27,7 @@ static inline struct tutti_signature signature_unpack(uint64_t word, uint32_t pa
     return (struct tutti_signature){
         .collective = (enum tutti_collective)(word >> 60),
         .dtype = (enum tutti_dtype)(word >> 56 & 15),
-        .op = (enum tutti_op_kind)(word >> 52 & 15),
+        .op = (tutti_op_t)(uintptr_t)(word >> 52 & 15),
         .algo = (enum tutti_algo)(word >> 48 & 15),
         .count = word & SIGNATURE_COUNT_MAX,
         .parameter = parameter,

@@ -4,6 +4,7 @@
 #define TUTTI_REQUEST_H
 
 #include "base/layout.h"
+#include "base/op.h"
 #include "base/reduction.h"
 #include "base/timeout_source.h"
 #include "tutti/tutti.h"
@@ -24,7 +25,7 @@ struct request {
     enum timeout_source timeout_source;
     enum tutti_algo algo;
     enum tutti_dtype dtype;
-    enum tutti_op_kind op;
+    enum op_kind op;
     /* Symmetric memory: where the operands lie in their allocations, and every rank's base of
      * those. */
     struct layout_operands operands;

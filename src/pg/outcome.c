@@ -63,7 +63,7 @@ static void append_operation(struct text *text, const struct layout_operation *o
         return;
     }
     append(text, "%s of %" PRIu64 " %s, %s", tutti_collective_name(what.collective), what.count,
-           tutti_dtype_name(what.dtype), tutti_op_name((tutti_op_t)(uintptr_t)what.op));
+           tutti_dtype_name(what.dtype), tutti_op_name(what.op));
     if (what.parameter)
         append(text, " (scalar hash %08" PRIx32 ")", what.parameter);
     append(text, ", sizes [");

@@ -47,15 +47,15 @@ static const struct narrow {
 };
 
 /* The reduction of a rank's own inputs. An average is divided in the reduction across ranks. */
-static enum tutti_op_kind own_kind(enum tutti_op_kind kind)
+static enum op_kind own_kind(enum op_kind kind)
 {
-    return kind == TUTTI_OP_AVG ? TUTTI_OP_SUM : kind;
+    return kind == OP_AVG ? OP_SUM : kind;
 }
 
 /* The reduction across ranks. The scalar of premul_sum has been applied already. */
-static tutti_op_t cross_op(enum tutti_op_kind kind)
+static tutti_op_t cross_op(enum op_kind kind)
 {
-    return (tutti_op_t)(uintptr_t)(kind == TUTTI_OP_PREMUL_SUM ? TUTTI_OP_SUM : kind);
+    return (tutti_op_t)(uintptr_t)(kind == OP_PREMUL_SUM ? OP_SUM : kind);
 }
 
 /* out = the reduction of the own inputs. */

@@ -172,8 +172,8 @@ static inline size_t pg_round_up(size_t bytes, size_t unit)
 /* The operation's reduction as a public handle. */
 static inline tutti_op_t pg_op_reduction(const struct pg_op *op)
 {
-    return op->op.kind == TUTTI_OP_PREMUL_SUM ? (tutti_op_t)(uintptr_t)&op->op
-                                              : (tutti_op_t)(uintptr_t)op->op.kind;
+    return op->op.kind == OP_PREMUL_SUM ? (tutti_op_t)(uintptr_t)&op->op
+                                        : (tutti_op_t)(uintptr_t)op->op.kind;
 }
 
 /* ---- list ------------------------------------------------------------------------------------ */

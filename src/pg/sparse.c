@@ -368,7 +368,7 @@ static void chain_sum(const struct sparse_worker *worker, const struct list *lis
         for (size_t i = 0; i < n; i++)
             in[i] = row_of(list, equal[i].position);
         const struct reduce_call call = {.out = to, .in = in, .n = (int)n, .count = count};
-        reduce_function(worker->isa, dtype, TUTTI_OP_SUM)(&call);
+        reduce_function(worker->isa, dtype, OP_SUM)(&call);
     } else {
         for (size_t at = 0; at < count; at += CHAIN_BLOCK)
             chains[dtype](to, list, equal, n, at,
@@ -441,7 +441,7 @@ static void tree_sum(const struct sparse_worker *worker, const struct list *list
         }
         call.n = tree_of(present, rows, list->neutral, in);
     }
-    reduce_function(worker->isa, dtype, TUTTI_OP_SUM)(&call);
+    reduce_function(worker->isa, dtype, OP_SUM)(&call);
 }
 
 /* ---- sums of a list -------------------------------------------------------------------------- */

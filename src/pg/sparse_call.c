@@ -169,10 +169,10 @@ static enum tutti_status op_make(const struct tutti_pg *pg,
         return status;
     }
     op->dtype = tensors->dtype;
-    op->op.kind = TUTTI_OP_SUM;
+    op->op.kind = OP_SUM;
     op->operation = (struct layout_operation){
-        .signature = signature_pack(TUTTI_COLLECTIVE_ALL_REDUCE, tensors->dtype, TUTTI_OP_SUM,
-                                    TUTTI_ALGO_NONE, 0),
+        .signature =
+            signature_pack(TUTTI_COLLECTIVE_ALL_REDUCE, tensors->dtype, OP_SUM, TUTTI_ALGO_NONE, 0),
         .inputs = (uint8_t)count,
         .device = (uint8_t)tensors->device,
         .dims = LAYOUT_SPARSE,

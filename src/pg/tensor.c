@@ -188,14 +188,14 @@ enum tutti_status pg_tensors_check(const struct tutti_pg *pg, const struct tutti
             return status;
         what->count = elements;
     }
-    enum tutti_op_kind kind = op_kind(op);
+    enum op_kind kind = op_kind(op);
     what->dtype = tensors[0].dtype;
     what->operation.inputs = (uint8_t)count;
     what->operation.device = (uint8_t)tensors[0].device;
     what->operation.signature = signature_pack(TUTTI_COLLECTIVE_ALL_REDUCE, what->dtype, kind,
                                                TUTTI_ALGO_NONE, what->count);
     what->op.kind = kind;
-    if (kind == TUTTI_OP_PREMUL_SUM) {
+    if (kind == OP_PREMUL_SUM) {
         uint64_t bits;
         what->op.scalar = op->scalar;
         memcpy(&bits, &op->scalar, sizeof bits);

@@ -114,8 +114,7 @@ static void put_signature(FILE *out, const struct tutti_signature *signature)
                 ", \"count\": %" PRIu64 ", \"bytes\": %" PRIu64
                 ", \"dtype\": \"%s\", \"op\": \"%s\", \"algorithm\": \"%s\"",
                 signature->count, signature->count * tutti_dtype_size(signature->dtype),
-                tutti_dtype_name(signature->dtype),
-                tutti_op_name((tutti_op_t)(uintptr_t)signature->op),
+                tutti_dtype_name(signature->dtype), tutti_op_name(signature->op),
                 tutti_algo_name(signature->algo));
     fprintf(out, ", \"parameter\": %" PRIu32, signature->parameter);
 }

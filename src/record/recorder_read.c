@@ -34,7 +34,7 @@ static enum tutti_status page_check(const struct record_page *page)
 static uint64_t signature_sane(uint64_t signature)
 {
     const uint64_t kind = UINT64_C(15) << 52;
-    return (signature & kind) >> 52 < TUTTI_OP_COUNT ? signature : signature & ~kind;
+    return (signature & kind) >> 52 < OP_COUNT ? signature : signature & ~kind;
 }
 
 /* The fields of one entry that belong together; false if there is none, or it was replaced. */

@@ -76,7 +76,7 @@ struct operation {
     const struct way *way;
     int way_index;
     enum tutti_dtype dtype;
-    enum tutti_op_kind op;
+    tutti_op_t op;
     size_t count;
     uint64_t random; /* the same on all ranks: where the operands lie */
 };
@@ -99,7 +99,7 @@ static int complain(const struct side *side, const struct operation *o, const ch
 {
     char text[256];
     snprintf(text, sizeof text, "%s of %zu %s, %s (way %d, random %llx): %s at %zu",
-             tutti_op_name((tutti_op_t)(uintptr_t)o->op), o->count, tutti_dtype_name(o->dtype),
+             tutti_op_name(o->op), o->count, tutti_dtype_name(o->dtype),
              tutti_algo_name(o->way->algo), o->way_index, (unsigned long long)o->random, what,
              index);
     return ranks_fail(side->ranks, side->rank, __FILE__, __LINE__, text);
@@ -139,8 +139,7 @@ static int operation_run(const struct side *side, const struct operation *o)
     struct tutti_call_options options = {.struct_size = sizeof options,
                                          .algo = o->way->algo,
                                          .flags = copies ? TUTTI_CALL_NO_ZERO_COPY : 0};
-    tutti_op_t op =
-        o->op == TUTTI_OP_PREMUL_SUM ? side->context->premul_sum : (tutti_op_t)(uintptr_t)o->op;
+    tutti_op_t op = o->op == TUTTI_PREMUL_SUM ? side->context->premul_sum : o->op;
     if (!device_is_cuda())
         side->comm->cpu.push = o->random >> 40 & 1;
     if (tutti_all_reduce_with(send, recv, o->count, o->dtype, op, side->comm, TUTTI_STREAM_DEFAULT,
@@ -170,14 +169,14 @@ static bool is_taken(const struct side *side, const struct operation *o)
         return false;
     struct tutti_call_options options = {.struct_size = sizeof options, .algo = o->way->algo};
     /* A scalar changes nothing about it, and no operation has been created yet. */
-    tutti_op_t op = o->op == TUTTI_OP_PREMUL_SUM ? TUTTI_SUM : (tutti_op_t)(uintptr_t)o->op;
+    tutti_op_t op = o->op == TUTTI_PREMUL_SUM ? TUTTI_SUM : o->op;
     enum tutti_algo algo;
     return tutti_comm_algorithm(side->comm, o->count, o->dtype, op, &options, &algo, NULL) ==
            TUTTI_OK;
 }
 
 /* All ways of one operation. */
-static int ways_run(struct side *side, enum tutti_dtype dtype, enum tutti_op_kind op, size_t count)
+static int ways_run(struct side *side, enum tutti_dtype dtype, tutti_op_t op, size_t count)
 {
     bool cuda = device_is_cuda();
     for (int w = 0; w < ways_count(side); w++) {
@@ -207,14 +206,14 @@ static int cuda_counts_run(struct side *side, enum tutti_dtype dtype)
     size_t width = tutti_dtype_size(dtype);
     int failed = 0;
     for (size_t i = 0; !failed && i < sizeof bytes / sizeof *bytes; i++) {
-        failed = ways_run(side, dtype, TUTTI_OP_SUM, bytes[i] / width);
+        failed = ways_run(side, dtype, TUTTI_SUM, bytes[i] / width);
         if (!failed)
-            failed = ways_run(side, dtype, TUTTI_OP_SUM, bytes[i] / width + 1 + i * 2);
+            failed = ways_run(side, dtype, TUTTI_SUM, bytes[i] / width + 1 + i * 2);
     }
-    return failed ? failed : ways_run(side, dtype, TUTTI_OP_SUM, CUDA_MOST_BYTES / width - 1);
+    return failed ? failed : ways_run(side, dtype, TUTTI_SUM, CUDA_MOST_BYTES / width - 1);
 }
 
-static int counts_run(struct side *side, enum tutti_dtype dtype, enum tutti_op_kind op)
+static int counts_run(struct side *side, enum tutti_dtype dtype, tutti_op_t op)
 {
     static const size_t small[] = {0, 1, 2, 3, 7, 12, 13, 31, 64, 129, 1000};
     size_t width = tutti_dtype_size(dtype);
@@ -225,7 +224,7 @@ static int counts_run(struct side *side, enum tutti_dtype dtype, enum tutti_op_k
     for (size_t i = 0; !failed && i < sizeof small / sizeof *small; i++)
         failed = ways_run(side, dtype, op, small[i]);
     /* Where the bytes go does not depend on the operation. */
-    if (op != TUTTI_OP_SUM || side->ranks->size > FEW_RANKS)
+    if (op != TUTTI_SUM || side->ranks->size > FEW_RANKS)
         return failed;
     for (size_t i = 0; !failed && i < sizeof large / sizeof *large; i++)
         failed = ways_run(side, dtype, op, large[i]);
@@ -255,10 +254,10 @@ static int side_run(struct side *side)
     struct ranks *ranks = side->ranks;
     const int rank = side->rank;
     for (int d = 0; d < TUTTI_DTYPE_COUNT; d++) {
-        for (int op = 1; op < TUTTI_OP_COUNT; op++) {
-            if (!reference_has((enum tutti_dtype)d, (enum tutti_op_kind)op))
+        for (int op = 1; op < REFERENCE_OPS; op++) {
+            if (!reference_has((enum tutti_dtype)d, (tutti_op_t)(uintptr_t)op))
                 continue;
-            int failed = counts_run(side, (enum tutti_dtype)d, (enum tutti_op_kind)op);
+            int failed = counts_run(side, (enum tutti_dtype)d, (tutti_op_t)(uintptr_t)op);
             if (failed)
                 return failed;
         }

@@ -20,8 +20,7 @@ enum {
 
 static const enum tutti_dtype dtypes[] = {TUTTI_FLOAT16, TUTTI_BFLOAT16, TUTTI_FLOAT8_E4M3,
                                           TUTTI_FLOAT8_E5M2};
-static const enum tutti_op_kind ops[] = {TUTTI_OP_SUM, TUTTI_OP_PROD, TUTTI_OP_MIN, TUTTI_OP_MAX,
-                                         TUTTI_OP_AVG};
+static const tutti_op_t ops[] = {TUTTI_SUM, TUTTI_PROD, TUTTI_MIN, TUTTI_MAX, TUTTI_AVG};
 static const enum tutti_algo algos[] = {TUTTI_ALGO_ONE_SHOT, TUTTI_ALGO_TWO_SHOT};
 static const enum tutti_algo cuda_algos[] = {TUTTI_ALGO_ONE_SHOT_LL, TUTTI_ALGO_ONE_SHOT_LINES,
                                              TUTTI_ALGO_TWO_SHOT_LINES,
@@ -61,12 +60,11 @@ static int partner_run(struct ranks *ranks, int rank, tutti_comm_t *comm, enum t
                                              .algo = cuda ? cuda_algos[((size_t)number + o) % 4]
                                                           : algos[((size_t)number + o) % 2]};
         reference_reduce(buffers[2], (const void *const *)buffers, 2, count, dtype, ops[o], 0);
-        RANKS_CHECK(tutti_all_reduce_with(buffers[rank], buffers[3], count, dtype,
-                                          (tutti_op_t)(uintptr_t)ops[o], comm, TUTTI_STREAM_DEFAULT,
-                                          &options) == TUTTI_OK);
+        RANKS_CHECK(tutti_all_reduce_with(buffers[rank], buffers[3], count, dtype, ops[o], comm,
+                                          TUTTI_STREAM_DEFAULT, &options) == TUTTI_OK);
         if (memcmp(buffers[2], buffers[3], count * width) != 0) {
             fprintf(stderr, "%s, %s, with code %#x\n", tutti_dtype_name(dtype),
-                    tutti_op_name((tutti_op_t)(uintptr_t)ops[o]), (unsigned)code);
+                    tutti_op_name(ops[o]), (unsigned)code);
             RANKS_CHECK(!"another result");
         }
     }

@@ -41,7 +41,7 @@ static int reduce(struct ranks *ranks, int rank, tutti_store_t *store)
         pool_input(pool, rank, TUTTI_INT8, offset, count, data);
         RANKS_CHECK(tutti_all_reduce_with(data, data, count, TUTTI_INT8, TUTTI_SUM, comm,
                                           TUTTI_STREAM_DEFAULT, &options) == TUTTI_OK);
-        RANKS_CHECK(pool_is_result(pool, TUTTI_INT8, TUTTI_OP_SUM, offset, count, data, &index));
+        RANKS_CHECK(pool_is_result(pool, TUTTI_INT8, TUTTI_SUM, offset, count, data, &index));
     }
     tutti_comm_destroy(comm);
     munmap(data, count);

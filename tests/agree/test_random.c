@@ -37,7 +37,7 @@ struct context {
 /* Equal on all ranks. */
 struct operation {
     enum tutti_dtype dtype;
-    enum tutti_op_kind op;
+    tutti_op_t op;
     enum tutti_algo algo;
     enum tutti_algo transport; /* forced half of the time on a GPU */
     size_t count;
@@ -64,7 +64,7 @@ static struct operation operation_make(uint64_t *random)
     struct operation o;
     do {
         o.dtype = (enum tutti_dtype)below(random, TUTTI_DTYPE_COUNT);
-        o.op = (enum tutti_op_kind)(1 + below(random, TUTTI_OP_COUNT - 1));
+        o.op = (tutti_op_t)(uintptr_t)(1 + below(random, REFERENCE_OPS - 1));
     } while (!reference_has(o.dtype, o.op));
     o.algo = (enum tutti_algo)below(random, TUTTI_ALGO_TWO_SHOT + 1);
     o.transport = (enum tutti_algo)(TUTTI_ALGO_ONE_SHOT_LL + below(random, 4));
@@ -113,8 +113,7 @@ static bool operation_run(const struct context *context, const struct operation 
     struct tutti_call_options options = {.struct_size = sizeof options,
                                          .algo = algo_of(o, comm),
                                          .flags = o->copies ? TUTTI_CALL_NO_ZERO_COPY : 0};
-    tutti_op_t op =
-        o->op == TUTTI_OP_PREMUL_SUM ? context->premul_sum : (tutti_op_t)(uintptr_t)o->op;
+    tutti_op_t op = o->op == TUTTI_PREMUL_SUM ? context->premul_sum : o->op;
     return tutti_all_reduce_with(send, recv, o->count, o->dtype, op, comm, TUTTI_STREAM_DEFAULT,
                                  &options) == TUTTI_OK &&
            pool_is_result(context->pool, o->dtype, o->op, o->offset, o->count, recv, &index);
@@ -161,9 +160,9 @@ static int live(struct ranks *ranks, int rank, tutti_store_t *store)
         if (operation_run(context, &o, rank, comm, memory) && barrier_run(&o, rank, comm))
             continue;
         char text[128];
-        snprintf(text, sizeof text, "operation %d: %s of %zu %s, %s%s", i,
-                 tutti_op_name((tutti_op_t)(uintptr_t)o.op), o.count, tutti_dtype_name(o.dtype),
-                 tutti_algo_name(o.algo), o.copies ? ", copying" : "");
+        snprintf(text, sizeof text, "operation %d: %s of %zu %s, %s%s", i, tutti_op_name(o.op),
+                 o.count, tutti_dtype_name(o.dtype), tutti_algo_name(o.algo),
+                 o.copies ? ", copying" : "");
         return ranks_fail(ranks, rank, __FILE__, __LINE__, text);
     }
     RANKS_CHECK(device_is_cuda() ||

@@ -46,7 +46,7 @@ struct context {
 /* Equal on all ranks but for `at` and in_place. */
 struct operation {
     enum tutti_dtype dtype;
-    enum tutti_op_kind op;
+    tutti_op_t op;
     enum tutti_algo algo;
     size_t count;
     size_t offset;
@@ -96,7 +96,7 @@ static size_t bytes_make(uint64_t *random)
 
 static tutti_op_t op_of(const struct life *life, const struct operation *o)
 {
-    return o->op == TUTTI_OP_PREMUL_SUM ? life->context->premul_sum : (tutti_op_t)(uintptr_t)o->op;
+    return o->op == TUTTI_PREMUL_SUM ? life->context->premul_sum : o->op;
 }
 
 /* The table's choice, one hop, two, or what takes the operation: a ring, too, where the order of
@@ -117,7 +117,7 @@ static struct operation operation_make(struct life *life)
     struct operation o = {.barrier = below(random, 32) == 0};
     do {
         o.dtype = (enum tutti_dtype)below(random, TUTTI_DTYPE_COUNT);
-        o.op = (enum tutti_op_kind)(1 + below(random, TUTTI_OP_COUNT - 1));
+        o.op = (tutti_op_t)(uintptr_t)(1 + below(random, REFERENCE_OPS - 1));
     } while (!reference_has(o.dtype, o.op));
     o.count = o.barrier ? 0 : bytes_make(random) / tutti_dtype_size(o.dtype);
     o.offset = below(random, POOL_PERIOD);
@@ -236,8 +236,8 @@ static int batch_check(struct life *life, const struct batch *batch)
             continue;
         snprintf(text, sizeof text,
                  "near operation %d, %s, number %d: %s of %zu %s, %s%s: %s at %zu", life->done,
-                 batch->graph ? "graph" : "eager", i, tutti_op_name((tutti_op_t)(uintptr_t)o->op),
-                 o->count, tutti_dtype_name(o->dtype), tutti_algo_name(o->algo),
+                 batch->graph ? "graph" : "eager", i, tutti_op_name(o->op), o->count,
+                 tutti_dtype_name(o->dtype), tutti_algo_name(o->algo),
                  o->in_place ? ", in place" : "", wrong, index);
         return ranks_fail(ranks, rank, __FILE__, __LINE__, text);
     }

@@ -193,12 +193,11 @@ static enum tutti_algo chosen(const struct side *side, size_t count)
 /* ---- operations ------------------------------------------------------------------------------ */
 
 static enum tutti_status reduce(const struct side *side, enum tutti_algo algo,
-                                enum tutti_dtype dtype, enum tutti_op_kind kind, size_t count,
+                                enum tutti_dtype dtype, tutti_op_t kind, size_t count,
                                 bool in_place)
 {
     struct tutti_call_options options = {.struct_size = sizeof options, .algo = algo};
-    tutti_op_t op =
-        kind == TUTTI_OP_PREMUL_SUM ? side->scenario->premul_sum : (tutti_op_t)(uintptr_t)kind;
+    tutti_op_t op = kind == TUTTI_PREMUL_SUM ? side->scenario->premul_sum : kind;
     if (!device_is_cuda())
         side->comm->cpu.far = (count + (unsigned)side->rank) & 1; /* ranks need not agree */
     return tutti_all_reduce_with(side->send, in_place ? side->send : side->recv, count, dtype, op,
@@ -206,8 +205,8 @@ static enum tutti_status reduce(const struct side *side, enum tutti_algo algo,
 }
 
 /* The result for element i: of the chain that begins with the rank at the place of its chunk. */
-static bool is_chain(const struct side *side, enum tutti_dtype dtype, enum tutti_op_kind op,
-                     size_t i, size_t count, size_t offset, const unsigned char *result)
+static bool is_chain(const struct side *side, enum tutti_dtype dtype, tutti_op_t op, size_t i,
+                     size_t count, size_t offset, const unsigned char *result)
 {
     const struct topology *topology = &side->scenario->topology;
     const size_t width = tutti_dtype_size(dtype);
@@ -236,8 +235,8 @@ static size_t sample(size_t i, size_t some, size_t count)
 }
 
 /* The same bits on all ranks, each of them a chain's. */
-static int ring_check(const struct side *side, enum tutti_dtype dtype, enum tutti_op_kind op,
-                      size_t count, size_t offset, const unsigned char *result)
+static int ring_check(const struct side *side, enum tutti_dtype dtype, tutti_op_t op, size_t count,
+                      size_t offset, const unsigned char *result)
 {
     struct ranks *ranks = side->ranks;
     const int rank = side->rank;
@@ -268,7 +267,7 @@ static bool is_served(const struct side *side, enum tutti_algo algo, enum tutti_
 }
 
 static int operation_run(const struct side *side, enum tutti_algo algo, enum tutti_dtype dtype,
-                         enum tutti_op_kind op, size_t count)
+                         tutti_op_t op, size_t count)
 {
     if (!is_served(side, algo, dtype, count))
         return 0;
@@ -287,8 +286,7 @@ static int operation_run(const struct side *side, enum tutti_algo algo, enum tut
         (!in_place && !pool_is_input(pool, rank, dtype, offset, count, side->send))) {
         char text[160];
         snprintf(text, sizeof text, "%s: %s of %zu %s by %s", side->scenario->name,
-                 tutti_op_name((tutti_op_t)(uintptr_t)op), count, tutti_dtype_name(dtype),
-                 tutti_algo_name(taken));
+                 tutti_op_name(op), count, tutti_dtype_name(dtype), tutti_algo_name(taken));
         return ranks_fail(ranks, rank, __FILE__, __LINE__, text);
     }
     return taken == TUTTI_ALGO_RING && count ? ring_check(side, dtype, op, count, offset, result)
@@ -305,16 +303,16 @@ static int algorithm_run(const struct side *side, enum tutti_algo algo)
         16384,      16385,
         100000,     LAYOUT_PIECE_BYTES + 64,
         MOST_BYTES, device_is_cuda() && !ranks_short() ? CUDA_MOST_BYTES - 20 : 65536 + 64};
-    int failed = operation_run(side, algo, TUTTI_FLOAT32, TUTTI_OP_SUM, 0);
+    int failed = operation_run(side, algo, TUTTI_FLOAT32, TUTTI_SUM, 0);
     for (int d = 0; d < TUTTI_DTYPE_COUNT; d++)
-        for (int op = 1; op < TUTTI_OP_COUNT; op++)
+        for (int op = 1; op < REFERENCE_OPS; op++)
             for (size_t c = 0; c < sizeof counts / sizeof *counts && !failed; c++)
-                if (reference_has((enum tutti_dtype)d, (enum tutti_op_kind)op))
-                    failed = operation_run(side, algo, (enum tutti_dtype)d, (enum tutti_op_kind)op,
-                                           counts[c]);
+                if (reference_has((enum tutti_dtype)d, (tutti_op_t)(uintptr_t)op))
+                    failed = operation_run(side, algo, (enum tutti_dtype)d,
+                                           (tutti_op_t)(uintptr_t)op, counts[c]);
     for (size_t d = 0; d < sizeof dtypes / sizeof *dtypes; d++)
         for (size_t b = 0; b < sizeof bytes / sizeof *bytes && !failed; b++)
-            failed = operation_run(side, algo, dtypes[d], b % 2 ? TUTTI_OP_AVG : TUTTI_OP_SUM,
+            failed = operation_run(side, algo, dtypes[d], b % 2 ? TUTTI_AVG : TUTTI_SUM,
                                    bytes[b] / tutti_dtype_size(dtypes[d]));
     return failed;
 }
@@ -323,7 +321,7 @@ static int refusal_check(const struct side *side, enum tutti_algo algo)
 {
     struct ranks *ranks = side->ranks;
     const int rank = side->rank;
-    RANKS_CHECK(reduce(side, algo, TUTTI_FLOAT32, TUTTI_OP_SUM, 100, true) == TUTTI_ERR_INVALID);
+    RANKS_CHECK(reduce(side, algo, TUTTI_FLOAT32, TUTTI_SUM, 100, true) == TUTTI_ERR_INVALID);
     if (algo == TUTTI_ALGO_RING && !device_is_cuda()) {
         RANKS_CHECK(strstr(tutti_last_error(), "it is for CUDA communicators"));
         return 0;
@@ -349,7 +347,7 @@ static int mixture_run(const struct side *side)
         enum tutti_algo algo = algos[pool_random(&random) % 5];
         size_t count = pool_random(&random) % (1 << pool_random(&random) % 18);
         if (may_run(side, algo))
-            failed = operation_run(side, algo, TUTTI_INT32, TUTTI_OP_SUM, count);
+            failed = operation_run(side, algo, TUTTI_INT32, TUTTI_SUM, count);
     }
     return failed;
 }
@@ -423,7 +421,7 @@ static int disagree(const struct side *side)
     const int rank = side->rank;
     struct tutti_fault fault = {.struct_size = sizeof fault};
     size_t count = rank == 3 ? 999 : 1000;
-    RANKS_CHECK(reduce(side, TUTTI_ALGO_NONE, TUTTI_FLOAT32, TUTTI_OP_SUM, count, true) ==
+    RANKS_CHECK(reduce(side, TUTTI_ALGO_NONE, TUTTI_FLOAT32, TUTTI_SUM, count, true) ==
                 TUTTI_ERR_MISMATCH);
     RANKS_CHECK(tutti_comm_status(side->comm, &fault) == TUTTI_ERR_MISMATCH);
     RANKS_CHECK(fault.rank == 3 || fault.peer == 3);
@@ -439,7 +437,7 @@ static int die(const struct side *side)
     struct tutti_fault fault = {.struct_size = sizeof fault};
     if (rank == 3)
         _exit(0);
-    RANKS_CHECK(reduce(side, TUTTI_ALGO_NONE, TUTTI_FLOAT32, TUTTI_OP_SUM, 100000, true) ==
+    RANKS_CHECK(reduce(side, TUTTI_ALGO_NONE, TUTTI_FLOAT32, TUTTI_SUM, 100000, true) ==
                 TUTTI_ERR_PEER_DEAD);
     RANKS_CHECK(tutti_comm_status(side->comm, &fault) == TUTTI_ERR_PEER_DEAD && fault.peer == 3);
     return 0;

@@ -59,7 +59,7 @@ static int wrap(struct ranks *ranks, int rank, tutti_store_t *store)
         RANKS_CHECK(tutti_all_reduce_with(data, data, BYTES, TUTTI_UINT8, TUTTI_SUM, comm,
                                           TUTTI_STREAM_DEFAULT,
                                           first ? &w->before : &w->at) == TUTTI_OK);
-        RANKS_CHECK(pool_is_result(w->pool, TUTTI_UINT8, TUTTI_OP_SUM, i, BYTES, data, &index));
+        RANKS_CHECK(pool_is_result(w->pool, TUTTI_UINT8, TUTTI_SUM, i, BYTES, data, &index));
         steps++; /* one a piece */
         RANKS_CHECK(comm->cpu.step == steps);
     }

@@ -50,9 +50,9 @@ static int parameters(struct ranks *ranks, int rank, tutti_store_t *store)
     RANKS_CHECK(launch.stream == CU_STREAM_LEGACY && !launch.captured);
     RANKS_CHECK(launch.parameters.send == data && launch.parameters.recv == data);
     RANKS_CHECK(launch.parameters.count == 512 && launch.parameters.rank == rank &&
-                launch.parameters.size == ranks->size && launch.parameters.op == TUTTI_OP_SUM);
+                launch.parameters.size == ranks->size && launch.parameters.op == OP_SUM);
     RANKS_CHECK(launch.parameters.signature == signature_pack(TUTTI_COLLECTIVE_ALL_REDUCE,
-                                                              TUTTI_BFLOAT16, TUTTI_OP_SUM,
+                                                              TUTTI_BFLOAT16, OP_SUM,
                                                               TUTTI_ALGO_ONE_SHOT_LL, 512));
     /* Deadlines are in the page, but for those of the call. */
     RANKS_CHECK(launch.parameters.timeout_ns == 0);

@@ -18,7 +18,7 @@ enum { MEMORY_BYTES = 4 << 20, BEFORE = 2 };
 struct call {
     enum tutti_collective collective;
     enum tutti_dtype dtype;
-    enum tutti_op_kind op;
+    tutti_op_t op;
     enum tutti_algo algo;
     size_t count;
     double scalar;
@@ -26,12 +26,11 @@ struct call {
 
 #define REDUCE(dtype, op, algo, count, scalar)                                                     \
     {                                                                                              \
-        TUTTI_COLLECTIVE_ALL_REDUCE, TUTTI_##dtype, TUTTI_OP_##op, TUTTI_ALGO_##algo, count,       \
-            scalar                                                                                 \
+        TUTTI_COLLECTIVE_ALL_REDUCE, TUTTI_##dtype, TUTTI_##op, TUTTI_ALGO_##algo, count, scalar   \
     }
 #define BARRIER                                                                                    \
     {                                                                                              \
-        TUTTI_COLLECTIVE_BARRIER, TUTTI_FLOAT32, TUTTI_OP_SUM, TUTTI_ALGO_NONE, 0, 0               \
+        TUTTI_COLLECTIVE_BARRIER, TUTTI_FLOAT32, TUTTI_SUM, TUTTI_ALGO_NONE, 0, 0                  \
     }
 
 /* What the others do, what the victim does. */
@@ -90,11 +89,10 @@ static enum tutti_status call_run(const struct call *call, tutti_comm_t *comm, b
     struct tutti_call_options options = {.struct_size = sizeof options,
                                          .algo = call->algo,
                                          .flags = copies ? TUTTI_CALL_NO_ZERO_COPY : 0};
-    tutti_op_t op = (tutti_op_t)(uintptr_t)call->op;
+    tutti_op_t op = call->op;
     if (call->collective == TUTTI_COLLECTIVE_BARRIER)
         return tutti_barrier(comm, NULL, 0, TUTTI_STREAM_DEFAULT);
-    if (call->op == TUTTI_OP_PREMUL_SUM &&
-        tutti_op_create_premul_sum(call->scalar, &op) != TUTTI_OK)
+    if (call->op == TUTTI_PREMUL_SUM && tutti_op_create_premul_sum(call->scalar, &op) != TUTTI_OK)
         return TUTTI_ERR_NO_MEMORY;
     enum tutti_status status = tutti_all_reduce_with(memory, memory, count_of(call), call->dtype,
                                                      op, comm, TUTTI_STREAM_DEFAULT, &options);
@@ -118,7 +116,7 @@ static bool is_of(const struct tutti_signature *signature, const struct call *ca
         return true;
     return signature->dtype == call->dtype && signature->op == call->op &&
            is_algo(signature->algo, call->algo) && signature->count == count_of(call) &&
-           (signature->parameter != 0) == (call->op == TUTTI_OP_PREMUL_SUM);
+           (signature->parameter != 0) == (call->op == TUTTI_PREMUL_SUM);
 }
 
 /* One side is the victim's, the other another rank's, each with its own values. */

@@ -119,7 +119,7 @@ static struct cuda_launch launch_of(int size, size_t count, uint64_t timeout_ns)
         .count = count,
         .signature = 1,
         .timeout_ns = timeout_ns,
-        .op = TUTTI_OP_SUM,
+        .op = OP_SUM,
         .size = size,
         .tag = 7,
         .mesh = {.quarters = {0, 1, 2, 3}, .partner = 4},

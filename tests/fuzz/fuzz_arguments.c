@@ -37,13 +37,13 @@ static void check_integer(const char *text)
 static void check_names(const char *text)
 {
     enum tutti_dtype dtype;
-    enum tutti_op_kind op;
+    tutti_op_t op;
     enum tutti_algo algo;
     enum tutti_collective collective;
     if (parse_dtype(text, &dtype))
         fuzz_check(tutti_dtype_size(dtype) > 0);
     if (parse_op(text, &op))
-        fuzz_check(strcmp(op_kind_name(op), text) == 0);
+        fuzz_check(strcmp(tutti_op_name(op), text) == 0);
     if (parse_algo(text, &algo))
         fuzz_check(strcmp(tutti_algo_name(algo), text) == 0);
     if (parse_collective(text, &collective))

@@ -197,8 +197,7 @@ static void test_refused(void **state)
     REFUSED(ERR_INVALID, "dtype 14", data, data, 1, (enum tutti_dtype)14, TUTTI_SUM, REST);
     REFUSED(ERR_INVALID, "dtype -1", data, data, 1, (enum tutti_dtype) - 1, TUTTI_SUM, REST);
     REFUSED(ERR_INVALID, "op is none", data, data, 1, TUTTI_FLOAT32, NULL, REST);
-    REFUSED(ERR_INVALID, "op is none", data, data, 1, TUTTI_FLOAT32,
-            (tutti_op_t)(uintptr_t)TUTTI_OP_PREMUL_SUM, REST);
+    REFUSED(ERR_INVALID, "op is none", data, data, 1, TUTTI_FLOAT32, TUTTI_PREMUL_SUM, REST);
     REFUSED(ERR_INVALID, "band is not defined for float32", data, data, 1, TUTTI_FLOAT32,
             TUTTI_BAND, REST);
     REFUSED(ERR_INVALID, "avg is not defined for bool", data, data, 1, TUTTI_BOOL, TUTTI_AVG, REST);

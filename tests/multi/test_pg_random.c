@@ -33,7 +33,7 @@ static const double scalar = 0.37128906254;
 struct operation {
     uint64_t seed;
     enum tutti_dtype dtype;
-    enum tutti_op_kind kind;
+    tutti_op_t kind;
     bool several; /* tensors, on some ranks */
     int dims;
     int64_t sizes[MOST_DIMS];
@@ -114,7 +114,7 @@ static void operation_make(uint64_t *random, struct operation *operation)
     *operation = (struct operation){.seed = next(random)};
     do {
         operation->dtype = (enum tutti_dtype)below(random, TUTTI_DTYPE_COUNT);
-        operation->kind = (enum tutti_op_kind)(1 + below(random, TUTTI_OP_COUNT - 1));
+        operation->kind = (tutti_op_t)(uintptr_t)(1 + below(random, REFERENCE_OPS - 1));
     } while (!reference_has(operation->dtype, operation->kind));
     operation->several = below(random, 2);
     operation->tag = (uint32_t)below(random, TAGS);
@@ -214,7 +214,7 @@ static void *partial_make(const struct operation *operation, int rank, enum tutt
         free(tensors[i]);
         tensors[i] = wider;
     }
-    enum tutti_op_kind kind = operation->kind == TUTTI_OP_AVG ? TUTTI_OP_SUM : operation->kind;
+    tutti_op_t kind = operation->kind == TUTTI_AVG ? TUTTI_SUM : operation->kind;
     reference_reduce(tensors[0], (const void *const *)tensors, count, operation->count, wide, kind,
                      scalar);
     for (int i = 1; i < count; i++)
@@ -231,7 +231,7 @@ static void *expected_make(const struct operation *operation, int size)
         several |= tensors_of(operation, r) > 1;
     enum tutti_dtype wide =
         several && is_narrow(operation->dtype) ? TUTTI_FLOAT32 : operation->dtype;
-    enum tutti_op_kind kind = operation->kind;
+    tutti_op_t kind = operation->kind;
     for (int r = 0; r < size; r++) {
         if (several) {
             parts[r] = partial_make(operation, r, wide);
@@ -240,8 +240,8 @@ static void *expected_make(const struct operation *operation, int size)
         parts[r] = malloc(operation->count * 8 + 8);
         input_make(operation, r, 0, parts[r]);
     }
-    if (several && kind == TUTTI_OP_PREMUL_SUM)
-        kind = TUTTI_OP_SUM;
+    if (several && kind == TUTTI_PREMUL_SUM)
+        kind = TUTTI_SUM;
     reference_reduce(parts[0], (const void *const *)parts, size, operation->count, wide, kind,
                      scalar);
     for (int r = 1; r < size; r++)
@@ -313,8 +313,7 @@ static enum tutti_status submit(struct life *life, int thread, struct operation 
         if (on_gpus && !to_gpu(life, operation, i, bytes, &tensors[i]))
             return TUTTI_ERR_CUDA;
     }
-    tutti_op_t op = operation->kind == TUTTI_OP_PREMUL_SUM ? life->premul_sum
-                                                           : (tutti_op_t)(uintptr_t)operation->kind;
+    tutti_op_t op = operation->kind == TUTTI_PREMUL_SUM ? life->premul_sum : operation->kind;
     return tutti_pg_all_reduce(life->pg, tensors, count, op, &options, &operation->work);
 }
 

@@ -77,7 +77,7 @@ static int time_out(struct ranks *ranks, int rank, tutti_pg_t *pg, int late)
     RANKS_CHECK(tutti_work_fault(work, &fault) == TUTTI_ERR_TIMEOUT);
     RANKS_CHECK(fault.status == TUTTI_ERR_TIMEOUT && fault.sequence == 1);
     RANKS_CHECK(ranks->size > 2 || (fault.peer == late && fault.rank == 1 - late));
-    RANKS_CHECK(fault.expected.count == 1 && fault.expected.op == TUTTI_OP_SUM);
+    RANKS_CHECK(fault.expected.count == 1 && fault.expected.op == TUTTI_SUM);
     tutti_work_destroy(work);
     RANKS_CHECK(x == 1);
     RANKS_CHECK(pg_end(next) == TUTTI_OK && y == (float)ranks->size);

@@ -357,10 +357,14 @@ static void test_garbage_op(void **state)
     assert_int_equal(tutti_comm_create(memory, 0, 1, NULL, &comm), TUTTI_OK);
     assert_int_equal(tutti_op_create_premul_sum(2, &made), TUTTI_OK);
     assert_int_equal(reduce_one(comm, made), TUTTI_OK);
-    const uintptr_t values[] = {TUTTI_OP_COUNT,      0x1234,
-                                (uintptr_t)mine,     (uintptr_t)made + 1,
-                                (uintptr_t)made + 8, (uintptr_t)made ^ (uintptr_t)1 << 40,
-                                UINTPTR_MAX,         UINTPTR_MAX / 2 + 1};
+    const uintptr_t values[] = {(uintptr_t)TUTTI_PREMUL_SUM + 1,
+                                0x1234,
+                                (uintptr_t)mine,
+                                (uintptr_t)made + 1,
+                                (uintptr_t)made + 8,
+                                (uintptr_t)made ^ (uintptr_t)1 << 40,
+                                UINTPTR_MAX,
+                                UINTPTR_MAX / 2 + 1};
     for (size_t i = 0; i < sizeof values / sizeof *values; i++) {
         tutti_op_t op = (tutti_op_t)values[i]; /* NOLINT */
         assert_int_equal(reduce_one(comm, op), TUTTI_ERR_INVALID);

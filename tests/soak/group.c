@@ -23,7 +23,7 @@ struct task {
     bool sparse;
     bool pair; /* of tensors a rank */
     enum tutti_dtype dtype;
-    enum tutti_op_kind op;
+    tutti_op_t op;
     int64_t count;
     size_t offset;
     uint32_t tag;
@@ -46,8 +46,8 @@ static void task_make(uint64_t *random, struct task *task)
     task->sizes[1] = 1 + (int64_t)soak_below(random, MOST_WIDTH);
     do { /* an average divides by ranks, where the reference divides by inputs */
         task->dtype = (enum tutti_dtype)soak_below(random, TUTTI_DTYPE_COUNT);
-        task->op = (enum tutti_op_kind)(1 + soak_below(random, TUTTI_OP_COUNT - 1));
-    } while (!reference_has(task->dtype, task->op) || (task->pair && task->op == TUTTI_OP_AVG));
+        task->op = (tutti_op_t)(uintptr_t)(1 + soak_below(random, REFERENCE_OPS - 1));
+    } while (!reference_has(task->dtype, task->op) || (task->pair && task->op == TUTTI_AVG));
     size_t bytes = soak_bytes(random, soak_below(random, 20) ? SMALL_LOG2 : LARGE_LOG2);
     task->count = (int64_t)(bytes / tutti_dtype_size(task->dtype));
     if (task->sparse)
@@ -83,8 +83,7 @@ static enum tutti_status dense_submit(struct soak_rank *self, struct task *task,
         pool_input(pool_of(self, task), self->rank * count + i, task->dtype, task->offset,
                    (size_t)task->count, tensors[i].data);
     }
-    tutti_op_t op =
-        task->op == TUTTI_OP_PREMUL_SUM ? self->soak->premul_sum : (tutti_op_t)(uintptr_t)task->op;
+    tutti_op_t op = task->op == TUTTI_PREMUL_SUM ? self->soak->premul_sum : task->op;
     return tutti_pg_all_reduce(self->pg, tensors, count, op, options, &task->work);
 }
 
@@ -263,7 +262,7 @@ static void task_spoil(struct task *task, enum soak_fault fault)
     else if (fault == SOAK_DTYPE)
         task->dtype = TUTTI_FLOAT64;
     else if (fault == SOAK_OP)
-        task->op = TUTTI_OP_MAX;
+        task->op = TUTTI_MAX;
 }
 
 /* An operation that one rank makes too late, or another one of. */
@@ -275,7 +274,7 @@ static int special_run(struct soak_rank *self, struct task *task)
     const bool is_victim = fault_is_victim(self), is_late = fault == SOAK_LATE;
     struct tutti_fault told = {.struct_size = sizeof told};
     *task = (struct task){.dtype = TUTTI_FLOAT32,
-                          .op = TUTTI_OP_SUM,
+                          .op = TUTTI_SUM,
                           .count = 1 + task->count % 1000,
                           .tag = TAG_FAULT,
                           .memory = self->memory[0]};
@@ -317,7 +316,7 @@ static int group_end(struct soak_rank *self)
     struct ranks *ranks = self->ranks;
     const int rank = self->rank;
     const enum soak_fault fault = self->episode->fault;
-    struct task task = {.dtype = TUTTI_FLOAT32, .op = TUTTI_OP_SUM, .count = 1};
+    struct task task = {.dtype = TUTTI_FLOAT32, .op = TUTTI_SUM, .count = 1};
     int failed = fault_await(self);
     if (!failed && !self->failed[0])
         failed = batch_run(self, &task, 1);

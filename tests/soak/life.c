@@ -233,7 +233,7 @@ static void operation_spoil(struct soak_rank *self, struct soak_operation *opera
         operation->dtype = (enum tutti_dtype)soak_below(&random, TUTTI_DTYPE_COUNT);
     while (fault == SOAK_OP &&
            (operation->op == right.op || !reference_has(right.dtype, operation->op)))
-        operation->op = (enum tutti_op_kind)(1 + soak_below(&random, TUTTI_OP_COUNT - 1));
+        operation->op = (tutti_op_t)(uintptr_t)(1 + soak_below(&random, REFERENCE_OPS - 1));
     if (fault == SOAK_DTYPE && operation->count > SOAK_MOST_BYTES / 8)
         operation->count = SOAK_MOST_BYTES / 8;
 }

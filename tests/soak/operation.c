@@ -34,7 +34,7 @@ void operation_make(const struct soak_episode *episode, uint64_t *random,
         o.subset = 0;
     do {
         o.dtype = (enum tutti_dtype)soak_below(random, TUTTI_DTYPE_COUNT);
-        o.op = (enum tutti_op_kind)(1 + soak_below(random, TUTTI_OP_COUNT - 1));
+        o.op = (tutti_op_t)(uintptr_t)(1 + soak_below(random, REFERENCE_OPS - 1));
     } while (!reference_has(o.dtype, o.op));
     o.algo = (enum tutti_algo)soak_below(random, TUTTI_ALGO_RING + 1);
     o.count = bytes_make(episode, random) / tutti_dtype_size(o.dtype);
@@ -106,8 +106,7 @@ enum tutti_status operation_run(const struct soak_place *place, const struct soa
         .timeout_ms = place->timeout_ms,
         .flags = o->copies ? TUTTI_CALL_NO_ZERO_COPY : 0,
     };
-    tutti_op_t op =
-        o->op == TUTTI_OP_PREMUL_SUM ? place->self->soak->premul_sum : (tutti_op_t)(uintptr_t)o->op;
+    tutti_op_t op = o->op == TUTTI_PREMUL_SUM ? place->self->soak->premul_sum : o->op;
     pool_input(place->pool, tutti_comm_rank(place->comm), o->dtype, o->offset, o->count, send);
     if (send != recv)
         memset(recv, POISON, bytes);
@@ -148,7 +147,7 @@ void operation_format(const struct soak_operation *o, char *text, size_t size)
     if (o->barrier)
         snprintf(text, size, "barrier of %x, communicator %d", o->subset, o->comm);
     else
-        snprintf(text, size, "%s of %zu %s, %s%s, communicator %d",
-                 tutti_op_name((tutti_op_t)(uintptr_t)o->op), o->count, tutti_dtype_name(o->dtype),
-                 tutti_algo_name(o->algo), o->copies ? ", copying" : "", o->comm);
+        snprintf(text, size, "%s of %zu %s, %s%s, communicator %d", tutti_op_name(o->op), o->count,
+                 tutti_dtype_name(o->dtype), tutti_algo_name(o->algo), o->copies ? ", copying" : "",
+                 o->comm);
 }

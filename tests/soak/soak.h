@@ -288,7 +288,7 @@ struct soak_operation {
     bool barrier;
     uint32_t subset; /* of a barrier: ranks of the communicator, 0: all */
     enum tutti_dtype dtype;
-    enum tutti_op_kind op;
+    tutti_op_t op;
     enum tutti_algo algo;
     size_t count;
     size_t offset;

@@ -56,7 +56,7 @@ static void integers_have_bounds(void **state)
 static void names_are_parsed(void **state)
 {
     enum tutti_dtype dtype;
-    enum tutti_op_kind op;
+    tutti_op_t op;
     enum tutti_algo algo;
     enum tutti_collective collective;
     (void)state;
@@ -67,10 +67,13 @@ static void names_are_parsed(void **state)
     assert_true(parse_dtype("half", &dtype));
     assert_int_equal(dtype, TUTTI_FLOAT16);
     assert_false(parse_dtype("float31", &dtype));
-    for (int i = 1; i < TUTTI_OP_COUNT; i++) {
-        assert_true(parse_op(op_kind_name((enum tutti_op_kind)i), &op));
-        assert_int_equal(op, i);
-    }
+#define ROW(name, value, text)                                                                     \
+    assert_true(parse_op(text, &op));                                                              \
+    assert_ptr_equal(op, TUTTI_##name);                                                            \
+    assert_int_equal((uintptr_t)op, value);                                                        \
+    assert_string_equal(tutti_op_name(op), text);
+    TUTTI_OP_MAP(ROW)
+#undef ROW
     assert_false(parse_op("unknown", &op));
     assert_true(parse_algo("two_shot", &algo));
     assert_int_equal(algo, TUTTI_ALGO_TWO_SHOT);

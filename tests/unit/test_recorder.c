@@ -183,7 +183,7 @@ static void the_text_says_what_is_there(void **state)
     const struct recorder_operation operation = {
         .sequence = 9,
         .signature = (uint64_t)TUTTI_COLLECTIVE_ALL_REDUCE << 60 | (uint64_t)TUTTI_BFLOAT16 << 56 |
-                     (uint64_t)TUTTI_OP_MAX << 52 | (uint64_t)TUTTI_ALGO_TWO_SHOT << 48 | 100,
+                     (uint64_t)OP_MAX << 52 | (uint64_t)TUTTI_ALGO_TWO_SHOT << 48 | 100,
     };
     struct record_entry *entry =
         recorder_start(&comm->recorder, &operation, RECORD_RUNNING, ticks_now());

@@ -123,9 +123,8 @@ static void guards_intact(const unsigned char *buffer, size_t begin, size_t byte
     }
 }
 
-static void same_elements(const struct reduce_isa *isa, enum tutti_dtype dtype,
-                          enum tutti_op_kind op, const struct variant *v,
-                          const unsigned char *result)
+static void same_elements(const struct reduce_isa *isa, enum tutti_dtype dtype, enum op_kind op,
+                          const struct variant *v, const unsigned char *result)
 {
     const size_t size = tutti_dtype_size(dtype);
     if (memcmp(result, expected + v->first * size, v->count * size) == 0)
@@ -145,8 +144,8 @@ static void same_elements(const struct reduce_isa *isa, enum tutti_dtype dtype,
     }
 }
 
-static void check_variant(const struct reduce_isa *isa, enum tutti_dtype dtype,
-                          enum tutti_op_kind op, const struct variant *v, double scalar)
+static void check_variant(const struct reduce_isa *isa, enum tutti_dtype dtype, enum op_kind op,
+                          const struct variant *v, double scalar)
 {
     const size_t size = tutti_dtype_size(dtype), bytes = v->count * size;
     const size_t begin = GUARD + (size_t)v->shift * size;
@@ -193,8 +192,8 @@ static struct variant random_variant(int n, size_t count)
     };
 }
 
-static void check_counts(const struct reduce_isa *isa, enum tutti_dtype dtype,
-                         enum tutti_op_kind op, int n, double scalar)
+static void check_counts(const struct reduce_isa *isa, enum tutti_dtype dtype, enum op_kind op,
+                         int n, double scalar)
 {
     for (size_t count = 0; count <= 70; count++) {
         struct variant v = random_variant(n, count);
@@ -214,8 +213,8 @@ static void check_counts(const struct reduce_isa *isa, enum tutti_dtype dtype,
 
 /* The tree by way of partial results: its left side, then, in two steps, the right one; or both
  * sides, then their root. */
-static void check_partials(const struct reduce_isa *isa, enum tutti_dtype dtype,
-                           enum tutti_op_kind op, int n, double scalar)
+static void check_partials(const struct reduce_isa *isa, enum tutti_dtype dtype, enum op_kind op,
+                           int n, double scalar)
 {
     static _Alignas(64) unsigned char sums[3][MOST * 8];
     const size_t size = tutti_dtype_size(dtype);
@@ -271,7 +270,7 @@ static void check_partials(const struct reduce_isa *isa, enum tutti_dtype dtype,
 
 static const struct reduce_isa *found[ISAS];
 
-static void check_operation(enum tutti_dtype dtype, enum tutti_op_kind op)
+static void check_operation(enum tutti_dtype dtype, enum op_kind op)
 {
     /* The third is infinite and the fourth zero once rounded to float32. */
     static const double scalars[] = {1 / 3., -0.017, 1e39, 1e-60, 0x1.000001p-3, NAN, 1024};
@@ -282,7 +281,7 @@ static void check_operation(enum tutti_dtype dtype, enum tutti_op_kind op)
         fill_inputs(dtype, n);
         for (int k = 0; k < n; k++)
             in[k] = inputs[k];
-        reference_reduce(expected, in, n, MOST, dtype, op, scalar);
+        reference_reduce(expected, in, n, MOST, dtype, (tutti_op_t)(uintptr_t)op, scalar);
         for (int i = 0; i < ISAS; i++)
             if (found[i])
                 check_counts(found[i], dtype, op, n, scalar);
@@ -296,9 +295,9 @@ static void equals_the_reference(void **state)
 {
     (void)state;
     for (int dtype = 0; dtype < TUTTI_DTYPE_COUNT; dtype++)
-        for (int op = 1; op < TUTTI_OP_COUNT; op++)
-            if (reference_has((enum tutti_dtype)dtype, (enum tutti_op_kind)op))
-                check_operation((enum tutti_dtype)dtype, (enum tutti_op_kind)op);
+        for (int op = 1; op < OP_COUNT; op++)
+            if (reference_has((enum tutti_dtype)dtype, (tutti_op_t)(uintptr_t)op))
+                check_operation((enum tutti_dtype)dtype, (enum op_kind)op);
 }
 
 static void table_has_what_exists(void **state)
@@ -306,10 +305,10 @@ static void table_has_what_exists(void **state)
     (void)state;
     for (int i = 0; i < ISAS; i++)
         for (int dtype = 0; found[i] && dtype < TUTTI_DTYPE_COUNT; dtype++)
-            for (int op = 0; op < TUTTI_OP_COUNT; op++)
+            for (int op = 0; op < OP_COUNT; op++)
                 assert_int_equal(
                     reduce_function(found[i], dtype, op) != NULL,
-                    op != 0 && reference_has((enum tutti_dtype)dtype, (enum tutti_op_kind)op));
+                    op != 0 && reference_has((enum tutti_dtype)dtype, (tutti_op_t)(uintptr_t)op));
 }
 
 /* ---- copies ---------------------------------------------------------------------------------- */
@@ -408,7 +407,7 @@ static void check_environment(const struct reduce_isa *isa, enum tutti_dtype dty
         control_flush();
     const uint64_t control = control_get();
     const uint64_t saved = reduce_env_begin();
-    reduce_function(isa, dtype, TUTTI_OP_AVG)(&call);
+    reduce_function(isa, dtype, OP_AVG)(&call);
     reduce_env_end(saved);
     const bool kept = control_get() == control;
     fesetenv(&before);
@@ -423,7 +422,7 @@ static void environment_neither_matters_nor_leaks(void **state)
     for (int dtype = TUTTI_FLOAT32; dtype <= TUTTI_FLOAT8_E5M2; dtype++) {
         const void *in[] = {inputs[0], inputs[1], inputs[2]};
         fill_inputs((enum tutti_dtype)dtype, 3);
-        reference_reduce(expected, in, 3, MOST, (enum tutti_dtype)dtype, TUTTI_OP_AVG, 0);
+        reference_reduce(expected, in, 3, MOST, (enum tutti_dtype)dtype, TUTTI_AVG, 0);
         for (int i = 0; i < ISAS; i++)
             for (int mode = 0; found[i] && mode < 8; mode++)
                 check_environment(found[i], (enum tutti_dtype)dtype, roundings[mode / 2], mode & 1);

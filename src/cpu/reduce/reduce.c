@@ -619,19 +619,18 @@ DEFINE_REDUCTION(b8, xor, uint8_t, u8, uint8_t, LOAD, bxor, KEEP, NARROW)
 
 /* ---- the table ------------------------------------------------------------------------------- */
 
-#define SUM_CELLS(T)                                                                               \
-    [TUTTI_OP_SUM] = T##_sum, [TUTTI_OP_AVG] = T##_avg, [TUTTI_OP_PREMUL_SUM] = T##_premul_sum
+#define SUM_CELLS(T) [OP_SUM] = T##_sum, [OP_AVG] = T##_avg, [OP_PREMUL_SUM] = T##_premul_sum
 
 /* clang-format off */
 #if REDUCE_ALL
 #define FLOAT_ROW(dtype, T, element, A, accumulator)                                               \
-    [TUTTI_##dtype] = {SUM_CELLS(T), [TUTTI_OP_PROD] = T##_prod,                                   \
-                       [TUTTI_OP_MIN] = T##_min, [TUTTI_OP_MAX] = T##_max},
+    [TUTTI_##dtype] = {SUM_CELLS(T), [OP_PROD] = T##_prod,                                   \
+                       [OP_MIN] = T##_min, [OP_MAX] = T##_max},
 #define INTEGER_ROW(dtype, T, unsigned_T)                                                          \
-    [TUTTI_##dtype] = {[TUTTI_OP_SUM] = unsigned_T##_sum, [TUTTI_OP_PROD] = unsigned_T##_prod,     \
-                       [TUTTI_OP_MIN] = T##_min, [TUTTI_OP_MAX] = T##_max,                         \
-                       [TUTTI_OP_AVG] = T##_avg, [TUTTI_OP_BAND] = unsigned_T##_band,              \
-                       [TUTTI_OP_BOR] = unsigned_T##_bor, [TUTTI_OP_BXOR] = unsigned_T##_bxor},
+    [TUTTI_##dtype] = {[OP_SUM] = unsigned_T##_sum, [OP_PROD] = unsigned_T##_prod,     \
+                       [OP_MIN] = T##_min, [OP_MAX] = T##_max,                         \
+                       [OP_AVG] = T##_avg, [OP_BAND] = unsigned_T##_band,              \
+                       [OP_BOR] = unsigned_T##_bor, [OP_BXOR] = unsigned_T##_bxor},
 #define TABLE                                                                                      \
     NUMERIC_FLOAT_MAP(FLOAT_ROW)                                                                   \
     INTEGER_ROW(INT8, i8, u8)                                                                      \
@@ -641,9 +640,9 @@ DEFINE_REDUCTION(b8, xor, uint8_t, u8, uint8_t, LOAD, bxor, KEEP, NARROW)
     INTEGER_ROW(INT64, i64, u64)                                                                   \
     INTEGER_ROW(UINT32, u32, u32)                                                                  \
     INTEGER_ROW(UINT64, u64, u64)                                                                  \
-    [TUTTI_BOOL] = {[TUTTI_OP_SUM] = b8_or, [TUTTI_OP_PROD] = b8_and, [TUTTI_OP_MIN] = b8_and,     \
-                    [TUTTI_OP_MAX] = b8_or, [TUTTI_OP_BAND] = b8_and, [TUTTI_OP_BOR] = b8_or,      \
-                    [TUTTI_OP_BXOR] = b8_xor},
+    [TUTTI_BOOL] = {[OP_SUM] = b8_or, [OP_PROD] = b8_and, [OP_MIN] = b8_and,     \
+                    [OP_MAX] = b8_or, [OP_BAND] = b8_and, [OP_BOR] = b8_or,      \
+                    [OP_BXOR] = b8_xor},
 #define REST NULL
 #else
 #define FLOAT_ROW(dtype, T, element, A, accumulator) [TUTTI_##dtype] = {SUM_CELLS(T)},

@@ -15,6 +15,7 @@
 #ifndef TUTTI_CPU_REDUCE_H
 #define TUTTI_CPU_REDUCE_H
 
+#include "base/op.h"
 #include "base/reduction.h"
 
 /* Plain copies, `stream` with non-temporal stores to `to` (the caller drains). Any alignment, no
@@ -26,7 +27,7 @@ struct reduce_isa {
     const char *name; /* "baseline", "avx2", "avx512", "neon" */
     /* The reductions that are compiled for this instruction set; NULL elsewhere: see
      * reduce_function(). */
-    reduce_fn *fn[TUTTI_DTYPE_COUNT][TUTTI_OP_COUNT];
+    reduce_fn *fn[TUTTI_DTYPE_COUNT][OP_COUNT];
     const struct reduce_isa *rest; /* the set that has all others; NULL if this one has them */
     copy_fn *copy;
     copy_fn *copy_stream;
@@ -41,7 +42,7 @@ extern const struct reduce_isa reduce_isa_neon;
 /* The reduction of a dtype and an operation. NULL where the operation does not exist for the dtype
  * (tutti.h: avg of bool, bitwise of floats, premul_sum of integers). */
 static inline reduce_fn *reduce_function(const struct reduce_isa *isa, enum tutti_dtype dtype,
-                                         enum tutti_op_kind op)
+                                         enum op_kind op)
 {
     return isa->fn[dtype][op] || !isa->rest ? isa->fn[dtype][op] : isa->rest->fn[dtype][op];
 }

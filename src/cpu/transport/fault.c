@@ -23,7 +23,8 @@
 /* Signatures travel packed, as they do in headers. */
 static uint64_t pack(const struct tutti_signature *signature)
 {
-    return signature_pack(signature->collective, signature->dtype, signature->op, signature->algo,
+    return signature_pack(signature->collective, signature->dtype,
+                          (enum op_kind)(uintptr_t)signature->op, signature->algo,
                           signature->count);
 }
 

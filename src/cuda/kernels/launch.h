@@ -4,6 +4,7 @@
 #ifndef TUTTI_CUDA_LAUNCH_H
 #define TUTTI_CUDA_LAUNCH_H
 
+#include "base/op.h"
 #include "cuda/runtime/arena.h"
 
 #ifdef __CUDACC__
@@ -38,7 +39,7 @@ struct cuda_launch {
     uint64_t timeout_ns; /* 0: what host->timeout_ns says */
     double scalar;       /* of a premultiplied sum */
     uint32_t parameter;
-    int32_t op; /* enum tutti_op_kind; kernels made for one ignore it */
+    int32_t op; /* enum op_kind; kernels made for one ignore it */
     int32_t rank;
     int32_t size;
     uint16_t subset; /* of a subset barrier: bit r is rank r; 0: all ranks */

@@ -43,11 +43,11 @@
         static __device__ __forceinline__ acc combine(int op, acc a, acc b)                        \
         {                                                                                          \
             switch (op) {                                                                          \
-            case TUTTI_OP_PROD:                                                                    \
+            case OP_PROD:                                                                          \
                 return numeric_##A##_prod(a, b);                                                   \
-            case TUTTI_OP_MIN:                                                                     \
+            case OP_MIN:                                                                           \
                 return numeric_##A##_min(a, b);                                                    \
-            case TUTTI_OP_MAX:                                                                     \
+            case OP_MAX:                                                                           \
                 return numeric_##A##_max(a, b);                                                    \
             default:                                                                               \
                 return numeric_##A##_sum(a, b);                                                    \
@@ -72,17 +72,17 @@ NUMERIC_FLOAT_MAP(DTYPE_FLOAT)
         static __device__ __forceinline__ acc combine(int op, acc a, acc b)                        \
         {                                                                                          \
             switch (op) {                                                                          \
-            case TUTTI_OP_PROD:                                                                    \
+            case OP_PROD:                                                                          \
                 return numeric_##T##_prod(a, b);                                                   \
-            case TUTTI_OP_MIN:                                                                     \
+            case OP_MIN:                                                                           \
                 return numeric_##T##_min(a, b);                                                    \
-            case TUTTI_OP_MAX:                                                                     \
+            case OP_MAX:                                                                           \
                 return numeric_##T##_max(a, b);                                                    \
-            case TUTTI_OP_BAND:                                                                    \
+            case OP_BAND:                                                                          \
                 return numeric_##T##_band(a, b);                                                   \
-            case TUTTI_OP_BOR:                                                                     \
+            case OP_BOR:                                                                           \
                 return numeric_##T##_bor(a, b);                                                    \
-            case TUTTI_OP_BXOR:                                                                    \
+            case OP_BXOR:                                                                          \
                 return numeric_##T##_bxor(a, b);                                                   \
             default:                                                                               \
                 return numeric_##T##_sum(a, b);                                                    \
@@ -109,11 +109,11 @@ struct dtype_b8 {
     static __device__ __forceinline__ acc combine(int op, acc a, acc b)
     {
         switch (op) {
-        case TUTTI_OP_PROD:
-        case TUTTI_OP_MIN:
-        case TUTTI_OP_BAND:
+        case OP_PROD:
+        case OP_MIN:
+        case OP_BAND:
             return a & b;
-        case TUTTI_OP_BXOR:
+        case OP_BXOR:
             return a ^ b;
         default:
             return a | b;
@@ -365,7 +365,7 @@ static __device__ __forceinline__ typename D::acc tree_sum(const typename D::acc
         return leaf[LOW];
     } else {
         constexpr int LEFT = N > 4 ? 4 : N > 2 ? 2 : 1;
-        return D::combine(TUTTI_OP_SUM, tree_sum<D, LOW, LEFT>(leaf),
+        return D::combine(OP_SUM, tree_sum<D, LOW, LEFT>(leaf),
                           tree_sum<D, LOW + LEFT, N - LEFT>(leaf));
     }
 }
@@ -493,11 +493,11 @@ template <typename D, int SUM_OF, int WORDS> struct reduction {
 #pragma unroll
                     for (int l = 0; l < LEAVES; l++) {
                         x[l] = D::load(bits_element<D>(leaf[l].word[w] >> shift));
-                        if (launch.op == TUTTI_OP_PREMUL_SUM)
+                        if (launch.op == OP_PREMUL_SUM)
                             x[l] = D::scale(x[l], launch.scalar);
                     }
                     typename D::acc result = tree_any<D>(x, launch.size, launch.op);
-                    if (launch.op == TUTTI_OP_AVG)
+                    if (launch.op == OP_AVG)
                         result = D::mean(result, launch.size);
                     out.word[w] |= element_bits<D>(D::store(result)) << shift;
                 }
@@ -552,7 +552,7 @@ static __device__ __forceinline__ typename D::acc input_at(const unit<WORDS> &fr
                                                            const cuda_launch &launch)
 {
     const typename D::acc value = D::load(bits_element<D>(from.word[at.word] >> at.shift));
-    return launch.op == TUTTI_OP_PREMUL_SUM ? D::scale(value, launch.scalar) : value;
+    return launch.op == OP_PREMUL_SUM ? D::scale(value, launch.scalar) : value;
 }
 
 /* The partial result whose elements `value` gives, by their places. */
@@ -576,7 +576,7 @@ static __device__ __forceinline__ unit<WORDS> result_of(const cuda_launch &launc
     unit<WORDS> to = {};
     for_elements<D, WORDS>([&](const place &at) {
         typename D::acc acc = value(at);
-        if (launch.op == TUTTI_OP_AVG)
+        if (launch.op == OP_AVG)
             acc = D::mean(acc, launch.size);
         to.word[at.word] |= element_bits<D>(D::store(acc)) << at.shift;
     });

@@ -121,7 +121,7 @@ static CUfunction function_of(const struct cuda_group *group, const struct cuda_
                               const struct request *request, unsigned blocks)
 {
     const CUfunction *functions = group->kernels.all_reduce[choice->kernel][request->dtype];
-    if (request->op != TUTTI_OP_SUM || !functions[CUDA_SUM])
+    if (request->op != OP_SUM || !functions[CUDA_SUM])
         return functions[CUDA_ANY];
     if (functions[CUDA_SUM_ONCE] && cuda_choice_is_once(choice, group->plan.size, request->send,
                                                         request->recv, request->bytes, blocks))
