@@ -94,9 +94,8 @@ static void print_sizes(const struct bench_config *config)
 
 static void print_parameters(const struct bench_config *config)
 {
-    int version = tutti_version();
-    printf("# tutti %d.%d.%d %s, isa %s, commit %s\n", version / 10000, version / 100 % 100,
-           version % 100, tutti_collective_name(config->collective), tutti_info_isa(), TOOL_COMMIT);
+    printf("# tutti %s %s, isa %s, commit %s\n", tutti_version_string(),
+           tutti_collective_name(config->collective), tutti_info_isa(), TOOL_COMMIT);
     printf("# nRanks %d %s", config->ranks, config->threads ? "threads" : "processes");
     if (config->collective != TUTTI_COLLECTIVE_BARRIER)
         print_sizes(config);

@@ -127,9 +127,7 @@ static json_t *describe_symm_backend(void)
 
 static json_t *describe_library(void)
 {
-    int version = tutti_version();
-    return json_pack("{s:o, s:s, s:b, s:o, s:b, s:o, s:o}", "version",
-                     json_sprintf("%d.%d.%d", version / 10000, version / 100 % 100, version % 100),
+    return json_pack("{s:s, s:s, s:b, s:o, s:b, s:o, s:o}", "version", tutti_version_string(),
                      "isa", tutti_info_isa(), "enabled", tutti_comm_is_enabled(),
                      "symmetric_memory", describe_symm_backend(), "multicast",
                      tutti_info_multicast(TUTTI_DEVICE_CPU), "launcher", describe_launcher(),

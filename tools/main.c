@@ -58,8 +58,7 @@ static error_t parse_option(int key, char *text, struct argp_state *state)
 static void print_version(FILE *stream, struct argp_state *state)
 {
     (void)state;
-    int version = tutti_version();
-    fprintf(stream, "tutti %d.%d.%d\n", version / 10000, version / 100 % 100, version % 100);
+    fprintf(stream, "tutti %s\n", tutti_version_string());
 }
 
 /* Output that a full disk has swallowed is no success. Also after --help, which ends the program.

@@ -383,11 +383,9 @@ static bool write_json(const struct tune *tune, const char *date)
 static bool report(const struct tune *tune)
 {
     char date[32], comment[2048];
-    int version = tutti_version();
     format_date(date, sizeof date);
-    snprintf(comment, sizeof comment, "%s, %s\ntutti %d.%d.%d, commit %s: %s", tune->gpus, date,
-             version / 10000, version / 100 % 100, version % 100, TOOL_COMMIT,
-             tune->config.command);
+    snprintf(comment, sizeof comment, "%s, %s\ntutti %s, commit %s: %s", tune->gpus, date,
+             tutti_version_string(), TOOL_COMMIT, tune->config.command);
     print_table(tune);
     if (!write_json(tune, date))
         return false;

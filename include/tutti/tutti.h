@@ -73,6 +73,8 @@ TUTTI_API const char *tutti_status_text(enum tutti_status status);
 TUTTI_API const char *tutti_last_error(void);
 /* TUTTI_VERSION of the loaded library. */
 TUTTI_API int tutti_version(void);
+/* Static: the version of the loaded library as text, "0.2.0". */
+TUTTI_API const char *tutti_version_string(void);
 
 /* ---- dtypes, operations, collectives, algorithms --------------------------------------------- */
 

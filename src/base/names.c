@@ -11,6 +11,14 @@ int tutti_version(void)
     return TUTTI_VERSION;
 }
 
+#define DIGITS(number)              #number
+#define DOTTED(major, minor, patch) DIGITS(major) "." DIGITS(minor) "." DIGITS(patch)
+
+const char *tutti_version_string(void)
+{
+    return DOTTED(TUTTI_VERSION_MAJOR, TUTTI_VERSION_MINOR, TUTTI_VERSION_PATCH);
+}
+
 const char *tutti_status_name(enum tutti_status status)
 {
 #define NAME(name, value, text) [value] = "TUTTI_" #name,

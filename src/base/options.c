@@ -19,10 +19,9 @@ enum tutti_status options_copy(const char *call, const char *type, const void *f
     for (size_t i = known; i < given; i++)
         if (((const unsigned char *)from)[i])
             return error_set(TUTTI_ERR_VERSION,
-                             "%s: options hold a field at byte %zu that this library, %d.%d.%d, "
+                             "%s: options hold a field at byte %zu that this library, %s, "
                              "does not know",
-                             call, i, TUTTI_VERSION_MAJOR, TUTTI_VERSION_MINOR,
-                             TUTTI_VERSION_PATCH);
+                             call, i, tutti_version_string());
     memset(to, 0, size);
     memcpy(to, from, known);
     return TUTTI_OK;

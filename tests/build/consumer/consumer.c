@@ -1,13 +1,17 @@
 /* SPDX-License-Identifier: MIT */
 /* A program of somebody else, with names of its own that the library uses inside. */
 #include <stdio.h>
+#include <string.h>
 #include <tutti/tutti.h>
 
 int error_set(void);
 
 int error_set(void)
 {
-    return tutti_version() == TUTTI_VERSION ? 0 : 1;
+    char text[32];
+    snprintf(text, sizeof text, "%d.%d.%d", TUTTI_VERSION_MAJOR, TUTTI_VERSION_MINOR,
+             TUTTI_VERSION_PATCH);
+    return tutti_version() == TUTTI_VERSION && strcmp(tutti_version_string(), text) == 0 ? 0 : 1;
 }
 
 int main(void)
