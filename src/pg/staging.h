@@ -23,7 +23,7 @@ static inline size_t pg_staging_align(size_t bytes)
 struct pg_staging {
     struct cuda_stage *stage; /* kept alive by the ticket */
     struct cuda_ticket *ticket;
-    struct cuda_result *result; /* the result of a sparse sum; NULL: none */
+    struct cuda_block *result; /* the result of a sparse sum; NULL: none */
     struct cuda_block
         *block;        /* this and all below are for the group's thread only; NULL: none yet */
     bool copied_early; /* all tensors are being copied into the block, or have been */

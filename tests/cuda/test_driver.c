@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* libcuda is opened where there is one that serves; otherwise the answer says what is missing. */
-#include "cuda/runtime/driver.h"
+#include "cuda/runtime/calls.h"
 
 #include "standin.h"
 

@@ -9,6 +9,7 @@
  */
 #include "base/deadline.h"
 #include "base/trail.h"
+#include "cuda/runtime/calls.h"
 #include "cuda/runtime/kernels.h"
 
 #include <stdio.h>

@@ -9,57 +9,17 @@
 
 #include <stdio.h>
 
-/* A group that has failed or was aborted enqueues nothing more. */
-enum tutti_status cuda_group_check(struct cuda_group *group)
-{
-    if (__builtin_expect(order_load_acquire_u32(&group->host->failed) || /* A4 pairs F4 */
-                             order_load_relaxed_u32(&group->host->aborted) ||
-                             order_load_relaxed_u32(&group->keep->host->failed),
-                         0))
-        return cuda_group_status(group, NULL);
-    return TUTTI_OK;
-}
-
-enum tutti_status cuda_group_enter(struct cuda_group *group, bool *pushed)
-{
-    return cuda_enter(group, pushed);
-}
-
 /* Whether the context is of no use any more: then each call of the driver fails, also one that only
  * looks. */
 static bool context_is_broken(struct cuda_group *group)
 {
     const struct cuda_driver *driver = group->driver;
-    CUstreamCaptureMode mode;
-    bool pushed;
-    if (cuda_enter(group, &pushed) != TUTTI_OK)
+    struct cuda_visit visit;
+    if (cuda_visit_begin(driver, group->keep->context, &visit) != TUTTI_OK)
         return true;
-    cuda_captures_ignore(driver, &mode);
     const CUresult result = driver->event_query(group->event);
-    cuda_captures_heed(driver, &mode);
-    cuda_leave(group, pushed);
+    cuda_visit_end(driver, &visit);
     return result != CUDA_SUCCESS && result != CUDA_ERROR_NOT_READY;
-}
-
-enum tutti_status cuda_launch_failed(struct cuda_group *group, enum tutti_status status)
-{
-    char why[300];
-    const struct tutti_fault fault = {
-        .struct_size = sizeof fault,
-        .status = status,
-        .rank = group->launch.rank,
-        .peer = group->launch.rank,
-        .sequence = cuda_group_sequence(group) + 1,
-    };
-    snprintf(why, sizeof why, "%s", tutti_last_error());
-    status = cpu_group_fail(group->host, &fault);
-    if (group->proxy)
-        cpu_group_quit(group->host);
-    return error_set(
-        status,
-        "%s; operation %llu is not enqueued on rank %d, so the communicator has failed "
-        "on all ranks",
-        why, (unsigned long long)fault.sequence, fault.rank);
 }
 
 /* The end of a call that did not succeed. The peers wait for this rank's operation, which in a
@@ -74,17 +34,7 @@ static __attribute__((cold, noinline)) enum tutti_status refused(struct cuda_gro
     snprintf(why, sizeof why, "%s", tutti_last_error());
     const bool broken = context_is_broken(group);
     error_set(status, "%s", why);
-    return broken ? cuda_launch_failed(group, status) : status;
-}
-
-void cuda_group_leave(struct cuda_group *group, bool pushed)
-{
-    cuda_leave(group, pushed);
-}
-
-int cuda_group_device(const struct cuda_group *group)
-{
-    return group->device.ordinal;
+    return broken ? cuda_launch_failed(group, status, cuda_group_sequence(group) + 1) : status;
 }
 
 /* What the template lacks. A time-out that is the communicator's own is left to the page, so that

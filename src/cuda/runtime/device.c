@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* The device that a communicator would bind to, and whether it can serve. */
 #include "base/error.h"
+#include "cuda/runtime/calls.h"
 #include "cuda/runtime/driver.h"
 #include "cuda/runtime/group.h"
 
@@ -24,8 +25,7 @@ static enum tutti_status attribute_get(const struct cuda_driver *driver, CUdevic
                                        CUdevice_attribute attribute, int32_t *value)
 {
     int found = 0;
-    enum tutti_status status = cuda_check(
-        driver, driver->device_attribute(&found, attribute, device), "cuDeviceGetAttribute");
+    enum tutti_status status = CUDA_CALL(driver, device_attribute, &found, attribute, device);
     *value = found;
     return status;
 }
@@ -46,15 +46,11 @@ static enum tutti_status device_read(const struct cuda_driver *driver, CUdevice 
     CUuuid uuid;
     static_assert(sizeof uuid == sizeof out->uuid, "uuid");
     out->ordinal = device;
-    enum tutti_status status =
-        cuda_check(driver, driver->device_uuid(&uuid, device), "cuDeviceGetUuid");
+    enum tutti_status status = CUDA_CALL(driver, device_uuid, &uuid, device);
     if (status == TUTTI_OK)
-        status = cuda_check(driver, driver->device_name(out->name, sizeof out->name, device),
-                            "cuDeviceGetName");
+        status = CUDA_CALL(driver, device_name, out->name, sizeof out->name, device);
     if (status == TUTTI_OK)
-        status =
-            cuda_check(driver, driver->device_pci_bus_id(out->bus_id, sizeof out->bus_id, device),
-                       "cuDeviceGetPCIBusId");
+        status = CUDA_CALL(driver, device_pci_bus_id, out->bus_id, sizeof out->bus_id, device);
     for (size_t i = 0; i < sizeof reads / sizeof *reads && status == TUTTI_OK; i++)
         status = attribute_get(driver, device, reads[i].attribute, reads[i].value);
     if (status == TUTTI_OK)
@@ -90,13 +86,13 @@ enum tutti_status cuda_device_current(struct cuda_device *device)
     memset(device, 0, sizeof *device);
     enum tutti_status status = cuda_driver_open(&driver);
     if (status == TUTTI_OK)
-        status = cuda_check(driver, driver->ctx_current(&context), "cuCtxGetCurrent");
+        status = CUDA_CALL(driver, ctx_current, &context);
     if (status == TUTTI_OK && !context)
         status = error_set(TUTTI_ERR_DECLINED,
                            "this thread has no current CUDA context: choose the device first, with "
                            "cudaSetDevice() or cuCtxSetCurrent()");
     if (status == TUTTI_OK)
-        status = cuda_check(driver, driver->ctx_device(&handle), "cuCtxGetDevice");
+        status = CUDA_CALL(driver, ctx_device, &handle);
     if (status == TUTTI_OK)
         status = device_read(driver, handle, device);
     return status == TUTTI_OK ? device_check(driver, device) : status;

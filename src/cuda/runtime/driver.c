@@ -3,6 +3,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "cuda/runtime/calls.h"
 #include "cuda/runtime/kernels.h"
 #include "ipc/fork.h"
 
@@ -114,7 +115,6 @@ static enum tutti_status open_library(struct cuda_driver *driver)
 {
     const char *file = library_file();
     enum tutti_status status;
-    CUresult result;
     void *library = dlopen(file, RTLD_NOW | RTLD_LOCAL);
     if (!library)
         return error_set(TUTTI_ERR_DECLINED, "no CUDA: %s; is the driver installed?", dlerror());
@@ -124,11 +124,8 @@ static enum tutti_status open_library(struct cuda_driver *driver)
         return status;
     }
     /* From here on it may have threads: it stays open, failed or not. */
-    result = driver->init(0);
-    if (result != CUDA_SUCCESS) {
-        cuda_check(driver, result, "cuInit");
+    if (CUDA_CALL(driver, init, 0) != TUTTI_OK)
         return error_context(TUTTI_ERR_DECLINED, "no CUDA");
-    }
     status = version_check(driver);
     return status == TUTTI_OK ? cuda_kernels_check(driver) : status;
 }
@@ -158,34 +155,4 @@ enum tutti_status cuda_driver_open(const struct cuda_driver **driver)
     if (status == TUTTI_OK)
         *driver = &table;
     return status;
-}
-
-enum tutti_status cuda_check(const struct cuda_driver *driver, CUresult result, const char *call)
-{
-    const char *name = NULL, *text = NULL;
-    if (result == CUDA_SUCCESS)
-        return TUTTI_OK;
-    if (driver->error_name(result, &name) != CUDA_SUCCESS || !name)
-        name = "unknown error";
-    if (driver->error_string(result, &text) != CUDA_SUCCESS || !text)
-        text = "no description";
-    return error_set(result == CUDA_ERROR_OUT_OF_MEMORY ? TUTTI_ERR_NO_MEMORY : TUTTI_ERR_CUDA,
-                     "%s: %s (%d: %s)", call, name, (int)result, text);
-}
-
-enum tutti_status cuda_launch_block(const struct cuda_driver *driver, CUfunction function,
-                                    unsigned threads, void *launch, CUstream stream)
-{
-    void *parameters[] = {launch};
-    const CUlaunchConfig config = {
-        .gridDimX = 1,
-        .gridDimY = 1,
-        .gridDimZ = 1,
-        .blockDimX = threads,
-        .blockDimY = 1,
-        .blockDimZ = 1,
-        .hStream = stream,
-    };
-    return cuda_check(driver, driver->launch(&config, function, parameters, NULL),
-                      "cuLaunchKernelEx");
 }

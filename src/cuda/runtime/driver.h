@@ -97,6 +97,13 @@ struct cuda_driver {
 #undef CUDA_DRIVER_MEMBER
 };
 
+/* The symbol of each member, for messages. */
+extern const struct cuda_names {
+#define CUDA_NAME_MEMBER(member, symbol) const char *member;
+    CUDA_DRIVER_MAP(CUDA_NAME_MEMBER)
+#undef CUDA_NAME_MEMBER
+} cuda_names;
+
 /*
  * The functions, once libcuda is open and initialised; opened by the first caller, never closed,
  * from any thread. TUTTI_CUDA_LIBRARY names another file than libcuda.so.1. Returns DECLINED with
@@ -108,13 +115,5 @@ enum tutti_status cuda_driver_open(const struct cuda_driver **driver);
 
 /* Whether this process has libcuda open, by us or by the program. */
 bool cuda_driver_in_use(void);
-
-/* TUTTI_OK for CUDA_SUCCESS, else CUDA with "call: NAME (text)" as the thread's last error;
- * CUDA_ERROR_OUT_OF_MEMORY is NO_MEMORY. */
-enum tutti_status cuda_check(const struct cuda_driver *driver, CUresult result, const char *call);
-
-/* Launches one block, of a kernel whose one parameter, copied now, is *launch. Returns CUDA. */
-enum tutti_status cuda_launch_block(const struct cuda_driver *driver, CUfunction function,
-                                    unsigned threads, void *launch, CUstream stream);
 
 #endif

@@ -53,41 +53,26 @@ static bool is_remote(const struct cuda_group *group, int rank)
 static enum tutti_status context_bind(struct cuda_group *group)
 {
     const struct cuda_driver *driver = group->driver;
-    enum tutti_status status =
-        cuda_check(driver, driver->ctx_current(&group->keep->context), "cuCtxGetCurrent");
+    enum tutti_status status = CUDA_CALL(driver, ctx_current, &group->keep->context);
     if (status == TUTTI_OK)
-        status = cuda_check(driver, driver->ctx_id(group->keep->context, &group->keep->context_id),
-                            "cuCtxGetId");
-    if (status == TUTTI_OK)
-        status = cuda_check(driver, driver->stream_create(&group->own, CU_STREAM_NON_BLOCKING, 0),
-                            "cuStreamCreateWithPriority");
-    if (status == TUTTI_OK)
-        status = cuda_check(driver, driver->event_create(&group->event, CU_EVENT_DISABLE_TIMING),
-                            "cuEventCreate");
-    return status;
+        status = CUDA_CALL(driver, ctx_id, group->keep->context, &group->keep->context_id);
+    return status == TUTTI_OK ? cuda_own_create(driver, &group->own, &group->event) : status;
 }
 
 /* The pinned page: of this rank alone. A trail begins it, for want of the recorder's. */
 static enum tutti_status page_create(struct cuda_group *group)
 {
-    const struct cuda_driver *driver = group->driver;
     CUdeviceptr address = 0;
-    void *page = NULL;
+    static_assert(sizeof(struct trail) <= HEADER_AT, "both fit");
     enum tutti_status status =
-        cuda_check(driver, driver->mem_host_alloc(&page, PAGE_BYTES, CU_MEMHOSTALLOC_DEVICEMAP),
-                   "cuMemHostAlloc");
+        cuda_page_alloc(group->driver, PAGE_BYTES, &group->keep->page, &address);
+    group->keep->host = group->keep->page;
     if (status != TUTTI_OK)
         return status;
-    static_assert(sizeof(struct trail) <= HEADER_AT, "both fit");
-    group->keep->page = group->keep->host = page;
-    memset(page, 0, PAGE_BYTES);
-    group->keep->host->timeout_ns = cuda_timeout_ns(group->default_timeout_ms);
-    if (group->keep->host->timeout_ns == UINT64_MAX)
-        group->keep->host->timeout_ns = 0; /* the page's word for never */
-    status = cuda_check(driver, driver->mem_host_device_pointer(&address, page, 0),
-                        "cuMemHostGetDevicePointer");
+    const uint64_t timeout_ns = cuda_timeout_ns(group->default_timeout_ms);
+    group->keep->host->timeout_ns = timeout_ns == UINT64_MAX ? 0 : timeout_ns; /* 0: never */
     group->launch.host = (struct cuda_host *)(uintptr_t)address;
-    return status;
+    return TUTTI_OK;
 }
 
 /* Not on the stack: what is copied may be so later than whoever asked for it waits. */
@@ -104,9 +89,7 @@ static size_t arena_bytes(const struct cuda_group *group)
 static enum tutti_status fill(struct cuda_group *group, CUdeviceptr from, CUdeviceptr to,
                               unsigned char value)
 {
-    return cuda_check(group->driver,
-                      group->driver->memset_d8_async(from, value, to - from, group->own),
-                      "cuMemsetD8Async");
+    return CUDA_CALL(group->driver, memset_d8_async, from, value, to - from, group->own);
 }
 
 /* On the device, all its lines empty. */
@@ -152,10 +135,8 @@ static enum tutti_status arena_create(struct cuda_group *group, int64_t deadline
     enum tutti_status status =
         group->staged ? arena_on_host(group, memory, fd) : arena_on_device(group, memory, fd);
     if (status == TUTTI_OK)
-        status = cuda_check(driver,
-                            driver->memcpy_async(memory->base, (CUdeviceptr)(uintptr_t)header,
-                                                 sizeof *header, group->own),
-                            "cuMemcpyAsync");
+        status = CUDA_CALL(driver, memcpy_async, memory->base, (CUdeviceptr)(uintptr_t)header,
+                           sizeof *header, group->own);
     /* Also after an error: what came before it is on the stream. */
     enum tutti_status finished = cuda_own_finish(group, deadline);
     return status == TUTTI_OK ? finished : status;
@@ -198,11 +179,9 @@ static enum tutti_status arena_check(struct cuda_group *group, int peer, int64_t
 {
     struct header *header = header_place(group);
     *header = (struct header){0, 0, -1};
-    enum tutti_status status = cuda_check(
-        group->driver,
-        group->driver->memcpy_async((CUdeviceptr)(uintptr_t)header, group->keep->arenas[peer].base,
-                                    sizeof *header, group->own),
-        "cuMemcpyAsync");
+    enum tutti_status status =
+        CUDA_CALL(group->driver, memcpy_async, (CUdeviceptr)(uintptr_t)header,
+                  group->keep->arenas[peer].base, sizeof *header, group->own);
     if (status == TUTTI_OK)
         status = cuda_own_finish(group, deadline);
     if (status != TUTTI_OK)
@@ -406,18 +385,6 @@ static void plan_choose(struct cuda_group *group, const struct cuda_group_config
                    &group->plan);
 }
 
-void cuda_captures_ignore(const struct cuda_driver *driver, CUstreamCaptureMode *mode)
-{
-    *mode = CU_STREAM_CAPTURE_MODE_RELAXED;
-    if (driver->capture_mode_exchange(mode) != CUDA_SUCCESS)
-        *mode = CU_STREAM_CAPTURE_MODE_GLOBAL; /* every thread's at first */
-}
-
-void cuda_captures_heed(const struct cuda_driver *driver, CUstreamCaptureMode *mode)
-{
-    driver->capture_mode_exchange(mode);
-}
-
 /* No arenas, kernels or grids: all that ranks share is their hosts'. */
 static enum tutti_status open_proxy(struct cuda_group *group,
                                     const struct cuda_group_config *config,
@@ -575,11 +542,8 @@ static enum tutti_status control_fetch(struct cuda_group *group, size_t offset, 
     void *place = header_place(group);
     CUdeviceptr control = (CUdeviceptr)(uintptr_t)group->launch.control;
     *words = place;
-    enum tutti_status status =
-        cuda_check(group->driver,
-                   group->driver->memcpy_async((CUdeviceptr)(uintptr_t)place, control + offset,
-                                               bytes, group->own),
-                   "cuMemcpyAsync");
+    enum tutti_status status = CUDA_CALL(group->driver, memcpy_async, (CUdeviceptr)(uintptr_t)place,
+                                         control + offset, bytes, group->own);
     return status == TUTTI_OK ? cuda_own_finish(group, deadline_after(LINGER_MS)) : status;
 }
 
@@ -631,12 +595,10 @@ static enum tutti_status completed_read(struct cuda_group *group, uint64_t *comp
 
 enum tutti_status cuda_group_retire(struct cuda_group *group, uint64_t *completed)
 {
-    CUstreamCaptureMode mode;
-    bool pushed;
-    enum tutti_status status = cuda_enter(group, &pushed);
+    struct cuda_visit visit;
+    enum tutti_status status = cuda_visit_begin(group->driver, group->keep->context, &visit);
     if (status != TUTTI_OK)
         return status;
-    cuda_captures_ignore(group->driver, &mode);
     if (halt(group, cuda_flush(group, deadline_after(CUDA_GRACE_MS))))
         status = completed_read(group, completed);
     else
@@ -644,21 +606,17 @@ enum tutti_status cuda_group_retire(struct cuda_group *group, uint64_t *complete
                            "device %d does not end the operations of the old communicator: "
                            "synchronize the stream of the last one, which must not be in capture",
                            group->device.ordinal);
-    cuda_captures_heed(group->driver, &mode);
-    cuda_leave(group, pushed);
+    cuda_visit_end(group->driver, &visit);
     return status;
 }
 
 void cuda_group_bury(struct cuda_group *group)
 {
-    CUstreamCaptureMode mode;
-    bool pushed;
-    if (cuda_enter(group, &pushed) != TUTTI_OK)
+    struct cuda_visit visit;
+    if (cuda_visit_begin(group->driver, group->keep->context, &visit) != TUTTI_OK)
         return;
-    cuda_captures_ignore(group->driver, &mode);
     poison(group);
-    cuda_captures_heed(group->driver, &mode);
-    cuda_leave(group, pushed);
+    cuda_visit_end(group->driver, &visit);
 }
 
 /* In the context. Ends what runs; true if the last operation may run on, and nobody knows until
@@ -692,14 +650,14 @@ static bool wind_up(struct cuda_group *group, struct tutti_fault *fault)
 
 void cuda_group_close(struct cuda_group *group, struct tutti_fault *fault)
 {
-    CUstreamCaptureMode mode;
-    bool pushed, stuck = false;
+    struct cuda_visit visit;
+    bool stuck = false;
     if (!group)
         return;
     /* In another context the calls would be about things that are not ours. */
-    const bool lives = cuda_keep_lives(group->keep) && cuda_enter(group, &pushed) == TUTTI_OK;
+    const bool lives = cuda_keep_lives(group->keep) &&
+                       cuda_visit_begin(group->driver, group->keep->context, &visit) == TUTTI_OK;
     if (lives) {
-        cuda_captures_ignore(group->driver, &mode);
         stuck = wind_up(group, fault);
     } else {
         cuda_watch_stop(group);
@@ -710,10 +668,8 @@ void cuda_group_close(struct cuda_group *group, struct tutti_fault *fault)
     if (group->resident)
         cuda_residents_add(group, -1);
     cuda_keep_release(group->keep, lives ? group->event : NULL, stuck);
-    if (lives) {
-        cuda_captures_heed(group->driver, &mode);
-        cuda_leave(group, pushed);
-    }
+    if (lives)
+        cuda_visit_end(group->driver, &visit);
     cuda_proxy_free(group->proxy);
     free(group);
 }
@@ -721,6 +677,21 @@ void cuda_group_close(struct cuda_group *group, struct tutti_fault *fault)
 uint64_t cuda_group_sequence(const struct cuda_group *group)
 {
     return group->proxy ? cuda_proxy_enqueued(group->proxy) : group->host->sequence;
+}
+
+enum tutti_status cuda_group_enter(struct cuda_group *group, bool *pushed)
+{
+    return cuda_enter(group, pushed);
+}
+
+void cuda_group_leave(struct cuda_group *group, bool pushed)
+{
+    cuda_leave(group, pushed);
+}
+
+int cuda_group_device(const struct cuda_group *group)
+{
+    return group->device.ordinal;
 }
 
 bool cuda_group_is_staged(const struct cuda_group *group)

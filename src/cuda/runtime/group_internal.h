@@ -5,7 +5,7 @@
 
 #include "base/trail.h"
 #include "cuda/kernels/launch.h"
-#include "cuda/runtime/driver.h"
+#include "cuda/runtime/calls.h"
 #include "cuda/runtime/group.h"
 #include "cuda/runtime/keep.h"
 #include "cuda/runtime/kernels.h"
@@ -30,10 +30,17 @@ struct cuda_capture {
     unsigned weight; /* cuda_task_weight() */
 };
 
-/* Addresses that are known to be memory of our device. */
+/* Addresses of one allocation. */
 struct cuda_range {
     CUdeviceptr base;
     size_t bytes;
+};
+
+/* Those that were named last, so that the driver need not be asked again. */
+struct cuda_ranges {
+    struct cuda_range ranges[CUDA_RANGES];
+    int devices[CUDA_RANGES];
+    unsigned next;
 };
 
 /* What the driver says of an address. */
@@ -76,8 +83,7 @@ struct cuda_group {
     struct cuda_capture captures[CUDA_CAPTURES];
 
     /* operand.c */
-    struct cuda_range ranges[CUDA_RANGES];
-    unsigned next_range;
+    struct cuda_ranges ranges;
 
     /* watch.c */
     struct cuda_watcher watcher;
@@ -103,38 +109,32 @@ static inline bool cuda_is_proxied(const struct cuda_group *group)
     return group->proxy;
 }
 
-/* A time-out as kernels read it: UINT64_MAX never ends. */
-static inline uint64_t cuda_timeout_ns(int64_t timeout_ms)
+/* Makes the communicator's context current until cuda_leave(). Returns CUDA. */
+static inline enum tutti_status cuda_enter(struct cuda_group *group, bool *pushed)
 {
-    return timeout_ms < 0 || timeout_ms > INT64_MAX / 1000000 ? UINT64_MAX
-                                                              : (uint64_t)timeout_ms * 1000000;
+    return cuda_context_enter(group->driver, group->keep->context, pushed);
 }
 
-/* A stream as the driver has it. */
-static inline CUstream cuda_stream_of(tutti_stream_t stream)
+static inline void cuda_leave(struct cuda_group *group, bool pushed)
 {
-    return stream == TUTTI_STREAM_DEFAULT ? CU_STREAM_LEGACY : (CUstream)(void *)stream;
+    cuda_context_leave(group->driver, pushed);
 }
 
-/* all_reduce.c: the fault that stands, as far as a caller can see without a call of any system. */
+/* fault.c: the fault that stands, as far as a caller can see without a call of any system. */
 enum tutti_status cuda_group_check(struct cuda_group *group);
-/* all_reduce.c: an operation that the peers may have enqueued cannot be enqueued here: the group
- * has failed with this status, on all ranks at once. Returns the status of the fault that stands.
- */
-enum tutti_status cuda_launch_failed(struct cuda_group *group, enum tutti_status status);
-
-/* group.c: a capture that this thread, or another one, has under way is none of ours, and not
- * disturbed by what is called in between. */
-void cuda_captures_ignore(const struct cuda_driver *driver, CUstreamCaptureMode *mode);
-void cuda_captures_heed(const struct cuda_driver *driver, CUstreamCaptureMode *mode);
-
-/* watch.c: carries faults between device and hosts until cuda_watch_stop(). */
-enum tutti_status cuda_watch_start(struct cuda_group *group);
-void cuda_watch_stop(struct cuda_group *group);
+/* An operation, numbered `sequence`, that the peers may have enqueued cannot be enqueued here: the
+ * group has failed with this status, on all ranks at once. Returns the status of the fault that
+ * stands. */
+enum tutti_status cuda_launch_failed(struct cuda_group *group, enum tutti_status status,
+                                     uint64_t sequence);
 /* Ends all waits of this rank's kernels, now and later; the first one counts. */
 void cuda_stop(struct cuda_group *group, enum tutti_status status, int peer);
 /* The fault that the device has recorded; false if there is none. */
 bool cuda_fault_read(const struct cuda_group *group, struct tutti_fault *fault);
+
+/* watch.c: carries faults between device and hosts until cuda_watch_stop(). */
+enum tutti_status cuda_watch_start(struct cuda_group *group);
+void cuda_watch_stop(struct cuda_group *group);
 
 /* trail.c: has the kernels' words for the host lie in the recorder behind this descriptor, -1 if
  * there is none; else they stay in the page. */
@@ -144,7 +144,11 @@ void cuda_trail_begin(struct cuda_group *group);
 /* By the watcher, now and then: notes in the recorder whom a kernel waits for. */
 void cuda_trail_look(struct cuda_group *group);
 
-/* operand.c. Returns CUDA. */
+/* operand.c: whether [first, last] lies in one of the ranges of that device. */
+bool cuda_ranges_have(const struct cuda_ranges *ranges, int device, CUdeviceptr first,
+                      CUdeviceptr last);
+void cuda_ranges_add(struct cuda_ranges *ranges, int device, const struct cuda_range *range);
+/* Asks the driver. Returns CUDA. */
 enum tutti_status cuda_pointer_ask(const struct cuda_driver *driver, CUdeviceptr address,
                                    struct cuda_pointer *facts);
 /* Whether our device reads and writes [pointer, pointer + bytes), not empty, at that address, or
@@ -168,21 +172,8 @@ bool cuda_may_launch_ahead(const struct cuda_group *group, unsigned former, unsi
  * then as the former one of the next. Return CONCURRENT, CUDA. */
 enum tutti_status cuda_eager_order(struct cuda_group *group, CUstream stream);
 enum tutti_status cuda_eager_note(struct cuda_group *group, CUstream stream);
-/* Has the context in which the communicator lives current until cuda_leave(). */
-enum tutti_status cuda_enter(struct cuda_group *group, bool *pushed);
-void cuda_leave(struct cuda_group *group, bool pushed);
-/* The same for what outlives the communicator. */
-enum tutti_status cuda_context_enter(const struct cuda_driver *driver, CUcontext context,
-                                     bool *pushed);
-void cuda_context_leave(const struct cuda_driver *driver, bool pushed);
-/* The capture that the stream is part of, and its graph (may be NULL); *id is 0 if there is none.
- * Returns CUDA, also for a capture that an error has spoiled. */
-enum tutti_status cuda_capture_of(const struct cuda_driver *driver, CUstream stream, uint64_t *id,
-                                  CUgraph *graph);
-/* Waits for what is on a stream of ours, by an event of ours. Returns TIMEOUT, CUDA. */
-enum tutti_status cuda_stream_finish(const struct cuda_driver *driver, CUstream stream,
-                                     CUevent event, CUdevice device, int64_t deadline);
-/* The same of the own stream. Returns what the interrupt says as well: something may still run. */
+/* Waits for what is on the own stream. Returns TIMEOUT, CUDA, and what the interrupt says: then
+ * something may still run. */
 enum tutti_status cuda_own_finish(struct cuda_group *group, int64_t deadline);
 /* Puts the event behind the last eager operation, unless it is. */
 enum tutti_status cuda_stream_mark(struct cuda_group *group);

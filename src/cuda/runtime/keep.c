@@ -2,6 +2,7 @@
 #include "cuda/runtime/keep.h"
 
 #include "base/order.h"
+#include "cuda/runtime/calls.h"
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -50,13 +51,10 @@ enum tutti_status cuda_keep_retain(struct cuda_keep *keep, CUgraph graph)
     const struct cuda_driver *driver = keep->driver;
     enum tutti_status status = TUTTI_OK;
     if (!keep->object)
-        status = cuda_check(driver,
-                            driver->user_object_create(&keep->object, keep, graphs_gone, 1,
-                                                       CU_USER_OBJECT_NO_DESTRUCTOR_SYNC),
-                            "cuUserObjectCreate");
+        status = CUDA_CALL(driver, user_object_create, &keep->object, keep, graphs_gone, 1,
+                           CU_USER_OBJECT_NO_DESTRUCTOR_SYNC);
     if (status == TUTTI_OK)
-        status = cuda_check(driver, driver->graph_retain_user_object(graph, keep->object, 1, 0),
-                            "cuGraphRetainUserObject");
+        status = CUDA_CALL(driver, graph_retain_user_object, graph, keep->object, 1, 0);
     return status;
 }
 
@@ -103,19 +101,16 @@ bool cuda_keep_lives(const struct cuda_keep *keep)
 static bool dispose_due(struct cuda_keep *keep)
 {
     const struct cuda_driver *driver = keep->driver;
-    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
-    CUcontext context;
+    struct cuda_visit visit;
     if (keep->stuck || (keep->object && !order_load_acquire_u32(&keep->graphless))) /* K2a */
         return false;
-    const bool lives = cuda_keep_lives(keep) && driver->ctx_push(keep->context) == CUDA_SUCCESS;
-    /* A capture that another thread has under way is not disturbed by what we free. */
-    driver->capture_mode_exchange(&mode);
+    const bool lives =
+        cuda_keep_lives(keep) && cuda_visit_begin(driver, keep->context, &visit) == TUTTI_OK;
     const bool due = !lives || is_idle(keep);
     if (due)
         dispose(keep, lives);
-    driver->capture_mode_exchange(&mode);
     if (lives)
-        driver->ctx_pop(&context);
+        cuda_visit_end(driver, &visit);
     return due;
 }
 

@@ -18,7 +18,6 @@
 #include "cuda/runtime/arena.h"
 #include "cuda/runtime/driver.h"
 #include "cuda/runtime/memory.h"
-#include "cuda/staging/proxy.h"
 
 struct cuda_keep {
     const struct cuda_driver *driver;

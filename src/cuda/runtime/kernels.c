@@ -4,6 +4,7 @@
 #include "base/error.h"
 #include "base/numeric.h"
 #include "base/order.h"
+#include "cuda/runtime/calls.h"
 #include "cuda/runtime/table.h"
 
 #include <pthread.h>

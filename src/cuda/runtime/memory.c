@@ -2,6 +2,7 @@
 #include "cuda/runtime/memory.h"
 
 #include "base/error.h"
+#include "cuda/runtime/calls.h"
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -21,9 +22,8 @@ static enum tutti_status round_up(const struct cuda_driver *driver, CUdevice dev
 {
     CUmemAllocationProp prop = properties(device);
     size_t page = 0;
-    enum tutti_status status = cuda_check(
-        driver, driver->mem_granularity(&page, &prop, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED),
-        "cuMemGetAllocationGranularity");
+    enum tutti_status status =
+        CUDA_CALL(driver, mem_granularity, &page, &prop, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED);
     if (status == TUTTI_OK)
         *rounded = bytes > SIZE_MAX - page ? SIZE_MAX : (bytes + page - 1) / page * page;
     return status;
@@ -40,13 +40,13 @@ static enum tutti_status map_handle(const struct cuda_driver *driver, CUdevice d
     };
     CUdeviceptr base = 0;
     enum tutti_status status;
-    status = cuda_check(driver, driver->mem_reserve(&base, bytes, 0, 0, 0), "cuMemAddressReserve");
+    status = CUDA_CALL(driver, mem_reserve, &base, bytes, 0, 0, 0);
     if (status != TUTTI_OK)
         return status;
-    status = cuda_check(driver, driver->mem_map(base, bytes, 0, handle, 0), "cuMemMap");
+    status = CUDA_CALL(driver, mem_map, base, bytes, 0, handle, 0);
     if (status != TUTTI_OK)
         goto err_unreserve;
-    status = cuda_check(driver, driver->mem_set_access(base, bytes, &access, 1), "cuMemSetAccess");
+    status = CUDA_CALL(driver, mem_set_access, base, bytes, &access, 1);
     if (status != TUTTI_OK)
         goto err_unmap;
     *memory = (struct cuda_memory){.base = base, .bytes = bytes};
@@ -74,9 +74,8 @@ static enum tutti_status out_of_memory(const struct cuda_driver *driver, CUdevic
 static enum tutti_status export_handle(const struct cuda_driver *driver,
                                        CUmemGenericAllocationHandle handle, int *fd)
 {
-    enum tutti_status status = cuda_check(
-        driver, driver->mem_export(fd, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0),
-        "cuMemExportToShareableHandle");
+    enum tutti_status status =
+        CUDA_CALL(driver, mem_export, fd, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
     if (status != TUTTI_OK)
         return status;
     if (fcntl(*fd, F_SETFD, FD_CLOEXEC) != 0) {
@@ -104,7 +103,7 @@ enum tutti_status cuda_memory_create(const struct cuda_driver *driver, CUdevice 
     result = driver->mem_create(&handle, rounded, &prop, 0);
     if (result == CUDA_ERROR_OUT_OF_MEMORY)
         return out_of_memory(driver, device, bytes);
-    status = cuda_check(driver, result, "cuMemCreate");
+    status = cuda_check(driver, result, cuda_names.mem_create);
     if (status != TUTTI_OK)
         return status;
     status = export_handle(driver, handle, &file);
@@ -141,11 +140,11 @@ enum tutti_status cuda_memory_map(const struct cuda_driver *driver, CUdevice dev
     result =
         driver->mem_import(&handle, (void *)(intptr_t)fd, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
     if (result == CUDA_ERROR_INVALID_VALUE || result == CUDA_ERROR_INVALID_HANDLE) {
-        cuda_check(driver, result, "cuMemImportFromShareableHandle");
+        cuda_check(driver, result, cuda_names.mem_import);
         return error_context(TUTTI_ERR_INVALID,
                              "descriptor %d is no exported allocation of device memory", fd);
     }
-    status = cuda_check(driver, result, "cuMemImportFromShareableHandle");
+    status = cuda_check(driver, result, cuda_names.mem_import);
     if (status != TUTTI_OK)
         return status;
     status = map_handle(driver, device, handle, rounded, memory);
@@ -164,14 +163,11 @@ static enum tutti_status register_segment(const struct cuda_driver *driver,
                                           struct cuda_memory *memory)
 {
     struct segment *segment = &memory->segment;
-    enum tutti_status status = cuda_check(
-        driver,
-        driver->mem_host_register(segment->base, segment->bytes, CU_MEMHOSTREGISTER_DEVICEMAP),
-        "cuMemHostRegister");
+    enum tutti_status status = CUDA_CALL(driver, mem_host_register, segment->base, segment->bytes,
+                                         CU_MEMHOSTREGISTER_DEVICEMAP);
     if (status != TUTTI_OK)
         goto err_unmap;
-    status = cuda_check(driver, driver->mem_host_device_pointer(&memory->base, segment->base, 0),
-                        "cuMemHostGetDevicePointer");
+    status = CUDA_CALL(driver, mem_host_device_pointer, &memory->base, segment->base, 0);
     if (status != TUTTI_OK)
         goto err_unregister;
     memory->bytes = segment->bytes;

@@ -15,14 +15,22 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-static bool is_known(const struct cuda_group *group, CUdeviceptr first, CUdeviceptr last)
+bool cuda_ranges_have(const struct cuda_ranges *ranges, int device, CUdeviceptr first,
+                      CUdeviceptr last)
 {
     for (int i = 0; i < CUDA_RANGES; i++) {
-        const struct cuda_range *range = &group->ranges[i];
-        if (first - range->base < range->bytes && last - range->base < range->bytes)
+        const struct cuda_range *range = &ranges->ranges[i];
+        if (first - range->base < range->bytes && last - range->base < range->bytes &&
+            ranges->devices[i] == device)
             return true;
     }
     return false;
+}
+
+void cuda_ranges_add(struct cuda_ranges *ranges, int device, const struct cuda_range *range)
+{
+    ranges->ranges[ranges->next % CUDA_RANGES] = *range;
+    ranges->devices[ranges->next++ % CUDA_RANGES] = device;
 }
 
 enum tutti_status cuda_pointer_ask(const struct cuda_driver *driver, CUdeviceptr address,
@@ -43,7 +51,7 @@ enum tutti_status cuda_pointer_ask(const struct cuda_driver *driver, CUdeviceptr
     if (result == CUDA_ERROR_INVALID_VALUE)
         return TUTTI_OK;
     if (result != CUDA_SUCCESS)
-        return cuda_check(driver, result, "cuPointerGetAttributes");
+        return cuda_check(driver, result, cuda_names.pointer_attributes);
     facts->managed = managed != 0;
     facts->device = type == CU_MEMORYTYPE_DEVICE;
     facts->pinned = type == CU_MEMORYTYPE_HOST;
@@ -114,13 +122,13 @@ enum tutti_status cuda_operand_check(struct cuda_group *group, const char *what,
 {
     CUdeviceptr first = (CUdeviceptr)(uintptr_t)pointer, last = first + bytes - 1;
     struct cuda_range range = {.base = 0};
-    if (__builtin_expect(is_known(group, first, last), 1))
+    if (__builtin_expect(cuda_ranges_have(&group->ranges, group->device.ordinal, first, last), 1))
         return TUTTI_OK;
     enum tutti_status status = ask(group, what, pointer, first, stream, &range);
     if (status != TUTTI_OK)
         return status;
     if (first - range.base < range.bytes) {
-        group->ranges[group->next_range++ % CUDA_RANGES] = range;
+        cuda_ranges_add(&group->ranges, group->device.ordinal, &range);
         if (last - range.base < range.bytes)
             return TUTTI_OK;
     }

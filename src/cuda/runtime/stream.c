@@ -26,74 +26,11 @@
 #include "base/signature.h"
 #include "cuda/runtime/group_internal.h"
 
-enum {
-    POLL_NS = 50000, /* how often a bounded wait asks */
-    SLICE_MS = 20,   /* of a wait for operations; then it looks for a failure */
-};
-
-enum tutti_status cuda_context_enter(const struct cuda_driver *driver, CUcontext context,
-                                     bool *pushed)
-{
-    CUcontext current = NULL;
-    *pushed = false;
-    driver->ctx_current(&current);
-    if (__builtin_expect(current == context, 1))
-        return TUTTI_OK;
-    enum tutti_status status = cuda_check(driver, driver->ctx_push(context), "cuCtxPushCurrent");
-    *pushed = status == TUTTI_OK;
-    return status;
-}
-
-void cuda_context_leave(const struct cuda_driver *driver, bool pushed)
-{
-    CUcontext context;
-    if (__builtin_expect(pushed, 0))
-        driver->ctx_pop(&context);
-}
-
-enum tutti_status cuda_enter(struct cuda_group *group, bool *pushed)
-{
-    return cuda_context_enter(group->driver, group->keep->context, pushed);
-}
-
-void cuda_leave(struct cuda_group *group, bool pushed)
-{
-    cuda_context_leave(group->driver, pushed);
-}
-
-static enum tutti_status event_await(const struct cuda_driver *driver, CUevent event,
-                                     CUdevice device, int64_t deadline)
-{
-    for (;;) {
-        CUresult result = driver->event_query(event);
-        if (result != CUDA_ERROR_NOT_READY)
-            return cuda_check(driver, result, "cuEventQuery");
-        if (deadline_passed(deadline))
-            return error_set(
-                TUTTI_ERR_TIMEOUT,
-                "device %d did not end its work in time: look at what else runs on it, "
-                "or raise TUTTI_TIMEOUT_MS",
-                device);
-        nanosleep(&(struct timespec){.tv_nsec = POLL_NS}, NULL);
-    }
-}
+enum { SLICE_MS = 20 }; /* of a wait for operations; then it looks for a failure */
 
 enum tutti_status cuda_event_wait(struct cuda_group *group, int64_t deadline)
 {
-    return event_await(group->driver, group->event, group->device.ordinal, deadline);
-}
-
-enum tutti_status cuda_stream_finish(const struct cuda_driver *driver, CUstream stream,
-                                     CUevent event, CUdevice device, int64_t deadline)
-{
-    enum tutti_status status =
-        cuda_check(driver, driver->event_record(event, stream), "cuEventRecord");
-    if (status == TUTTI_OK)
-        status = event_await(driver, event, device, deadline);
-    /* What is on it must be over before its memory goes. It is short, being ours. */
-    if (status != TUTTI_OK && status != TUTTI_ERR_TIMEOUT)
-        driver->stream_synchronize(stream);
-    return status;
+    return cuda_event_await(group->driver, group->event, group->device.ordinal, deadline);
 }
 
 enum tutti_status cuda_own_finish(struct cuda_group *group, int64_t deadline)
@@ -111,23 +48,6 @@ enum tutti_status cuda_own_finish(struct cuda_group *group, int64_t deadline)
         if (status != TUTTI_OK)
             return status;
     }
-}
-
-enum tutti_status cuda_capture_of(const struct cuda_driver *driver, CUstream stream, uint64_t *id,
-                                  CUgraph *graph)
-{
-    CUstreamCaptureStatus state = CU_STREAM_CAPTURE_STATUS_NONE;
-    enum tutti_status status =
-        cuda_check(driver, driver->stream_capture_info(stream, &state, id, graph, NULL, NULL, NULL),
-                   "cuStreamGetCaptureInfo");
-    if (status == TUTTI_OK && state == CU_STREAM_CAPTURE_STATUS_INVALIDATED)
-        status = error_set(TUTTI_ERR_CUDA,
-                           "the capture of stream %p was invalidated by an earlier "
-                           "call: end it and begin another one",
-                           (void *)stream);
-    if (state != CU_STREAM_CAPTURE_STATUS_ACTIVE)
-        *id = 0;
-    return status;
 }
 
 /* ---- eager ----------------------------------------------------------------------------------- */
@@ -148,8 +68,7 @@ enum tutti_status cuda_stream_mark(struct cuda_group *group)
                            "it: call on that other stream before the capture begins, or after it",
                            (void *)group->last);
     if (status == TUTTI_OK)
-        status = cuda_check(group->driver, group->driver->event_record(group->event, group->last),
-                            "cuEventRecord");
+        status = CUDA_CALL(group->driver, event_record, group->event, group->last);
     group->recorded = status == TUTTI_OK;
     return status;
 }
@@ -160,9 +79,7 @@ enum tutti_status cuda_eager_order(struct cuda_group *group, CUstream stream)
         return TUTTI_OK;
     enum tutti_status status = cuda_stream_mark(group);
     if (status == TUTTI_OK)
-        status =
-            cuda_check(group->driver, group->driver->stream_wait_event(stream, group->event, 0),
-                       "cuStreamWaitEvent");
+        status = CUDA_CALL(group->driver, stream_wait_event, stream, group->event, 0);
     return status;
 }
 
@@ -204,15 +121,12 @@ enum tutti_status cuda_flush(struct cuda_group *group, int64_t deadline)
 
 enum tutti_status cuda_group_finish(struct cuda_group *group, int64_t timeout_ms)
 {
-    CUstreamCaptureMode mode;
-    bool pushed;
-    enum tutti_status status = cuda_enter(group, &pushed);
+    struct cuda_visit visit;
+    enum tutti_status status = cuda_visit_begin(group->driver, group->keep->context, &visit);
     if (status != TUTTI_OK)
         return status;
-    cuda_captures_ignore(group->driver, &mode);
     status = cuda_flush(group, deadline_after(timeout_ms));
-    cuda_captures_heed(group->driver, &mode);
-    cuda_leave(group, pushed);
+    cuda_visit_end(group->driver, &visit);
     if (status == TUTTI_OK || has_failed(group)) {
         enum tutti_status fault = cuda_group_status(group, NULL);
         return fault == TUTTI_OK ? status : fault;
@@ -267,10 +181,8 @@ static enum tutti_status order_captured(struct cuda_group *group, CUstream strea
         return capture_begin(group, id, graph, capture);
     if (!(*capture)->node || (*capture)->stream == stream)
         return TUTTI_OK;
-    return cuda_check(group->driver,
-                      group->driver->stream_capture_depend(stream, &(*capture)->node, NULL, 1,
-                                                           CU_STREAM_ADD_CAPTURE_DEPENDENCIES),
-                      "cuStreamUpdateCaptureDependencies");
+    return CUDA_CALL(group->driver, stream_capture_depend, stream, &(*capture)->node, NULL, 1,
+                     CU_STREAM_ADD_CAPTURE_DEPENDENCIES);
 }
 
 /* The stream depends on the operation's node alone now. */
@@ -282,10 +194,8 @@ static enum tutti_status note_captured(struct cuda_group *group, CUstream stream
     const CUgraphEdgeData *edges = NULL;
     size_t count = 0;
     uint64_t id;
-    enum tutti_status status = cuda_check(
-        group->driver,
-        group->driver->stream_capture_info(stream, &state, &id, NULL, &nodes, &edges, &count),
-        "cuStreamGetCaptureInfo");
+    enum tutti_status status = CUDA_CALL(group->driver, stream_capture_info, stream, &state, &id,
+                                         NULL, &nodes, &edges, &count);
     if (status == TUTTI_OK && count != 1)
         status = error_set(TUTTI_ERR_CUDA,
                            "a captured operation left %zu nodes on its stream instead of 1", count);
@@ -317,10 +227,7 @@ static enum tutti_status launch_on(struct cuda_group *group, CUstream stream,
         .attrs = &group->attribute,
         .numAttrs = cuda_may_launch_ahead(group, former, *weight),
     };
-    CUresult result = group->driver->launch(&config, task->function, parameters, NULL);
-    return __builtin_expect(result == CUDA_SUCCESS, 1)
-               ? TUTTI_OK
-               : cuda_check(group->driver, result, "cuLaunchKernelEx");
+    return CUDA_CALL(group->driver, launch, &config, task->function, parameters, NULL);
 }
 
 /* Relaxed: other threads read it for their reports. */
@@ -364,7 +271,7 @@ static enum tutti_status eager_launch(struct cuda_group *group, CUstream stream,
     else
         sequence_add(group, task, -1);
     if (ordered && !launched)
-        status = cuda_launch_failed(group, status);
+        status = cuda_launch_failed(group, status, group->host->sequence + 1);
     /* A rank that could not launch keeps nobody: the others' kernels wait. */
     enum tutti_status met = mates_meet(group, task);
     return status == TUTTI_OK ? met : status;

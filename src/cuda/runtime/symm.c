@@ -16,7 +16,8 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/order.h"
-#include "cuda/runtime/group_internal.h"
+#include "cuda/runtime/calls.h"
+#include "cuda/runtime/kernels.h"
 #include "cuda/runtime/symm_internal.h"
 
 #include <stdlib.h>
@@ -48,36 +49,28 @@ static enum tutti_status finish(struct cuda_symm *symm, int64_t deadline)
 
 static enum tutti_status page_create(struct cuda_symm *symm)
 {
-    const struct cuda_driver *driver = symm->driver;
+    const uint64_t timeout_ns = cuda_timeout_ns(symm->config.timeout_ms);
     CUdeviceptr address = 0;
-    void *page = NULL;
-    enum tutti_status status = cuda_check(
-        driver,
-        driver->mem_host_alloc(&page, sizeof(struct cuda_symm_page), CU_MEMHOSTALLOC_DEVICEMAP),
-        "cuMemHostAlloc");
+    void *page;
+    enum tutti_status status =
+        cuda_page_alloc(symm->driver, sizeof(struct cuda_symm_page), &page, &address);
+    symm->keep->symm_page = page;
     if (status != TUTTI_OK)
         return status;
-    symm->keep->symm_page = page;
-    uint64_t timeout_ns = cuda_timeout_ns(symm->config.timeout_ms);
     *symm->keep->symm_page = (struct cuda_symm_page){
-        .timeout_ns = timeout_ns == UINT64_MAX ? 0 : timeout_ns, /* the page's word for never */
+        .timeout_ns = timeout_ns == UINT64_MAX ? 0 : timeout_ns, /* 0: never */
         .tail = {.rank = symm->config.rank, .magic = CUDA_SYMM_MAGIC},
     };
-    status = cuda_check(driver, driver->mem_host_device_pointer(&address, page, 0),
-                        "cuMemHostGetDevicePointer");
     symm->launch.page = (struct cuda_symm_page *)(uintptr_t)address;
-    return status;
+    return TUTTI_OK;
 }
 
 /* The page's copy of the tail from `offset` to `until` into the own tail. */
 static enum tutti_status tail_write(struct cuda_symm *symm, size_t offset, size_t until)
 {
     const char *tail = (const char *)&symm->keep->symm_page->tail;
-    return cuda_check(symm->driver,
-                      symm->driver->memcpy_async(tail_address(symm, symm->config.rank) + offset,
-                                                 on_device(tail + offset), until - offset,
-                                                 symm->own),
-                      "cuMemcpyAsync");
+    return CUDA_CALL(symm->driver, memcpy_async, tail_address(symm, symm->config.rank) + offset,
+                     on_device(tail + offset), until - offset, symm->own);
 }
 
 /* A rank's tail into the page. */
@@ -85,10 +78,8 @@ static enum tutti_status tail_read(struct cuda_symm *symm, int rank)
 {
     struct cuda_symm_tail *tail = &symm->keep->symm_page->tail;
     *tail = (struct cuda_symm_tail){.rank = -1};
-    return cuda_check(symm->driver,
-                      symm->driver->memcpy_async(on_device(tail), tail_address(symm, rank),
-                                                 sizeof *tail, symm->own),
-                      "cuMemcpyAsync");
+    return CUDA_CALL(symm->driver, memcpy_async, on_device(tail), tail_address(symm, rank),
+                     sizeof *tail, symm->own);
 }
 
 static enum tutti_status memory_create(struct cuda_symm *symm, int *fd)
@@ -99,8 +90,7 @@ static enum tutti_status memory_create(struct cuda_symm *symm, int *fd)
     enum tutti_status status = cuda_memory_create(driver, symm->device, bytes, memory, fd);
     if (status != TUTTI_OK)
         return status;
-    status = cuda_check(driver, driver->memset_d8_async(memory->base, 0, bytes, symm->own),
-                        "cuMemsetD8Async");
+    status = CUDA_CALL(driver, memset_d8_async, memory->base, 0, bytes, symm->own);
     if (status == TUTTI_OK)
         status = tail_write(symm, 0, offsetof(struct cuda_symm_tail, buffers));
     /* Also after an error: what came before it is on the stream. */
@@ -111,14 +101,9 @@ static enum tutti_status memory_create(struct cuda_symm *symm, int *fd)
 static enum tutti_status prepare(struct cuda_symm *symm, int *fd)
 {
     const struct cuda_driver *driver = symm->driver;
-    enum tutti_status status =
-        cuda_check(driver, driver->ctx_current(&symm->keep->context), "cuCtxGetCurrent");
+    enum tutti_status status = CUDA_CALL(driver, ctx_current, &symm->keep->context);
     if (status == TUTTI_OK)
-        status = cuda_check(driver, driver->stream_create(&symm->own, CU_STREAM_NON_BLOCKING, 0),
-                            "cuStreamCreateWithPriority");
-    if (status == TUTTI_OK)
-        status = cuda_check(driver, driver->event_create(&symm->event, CU_EVENT_DISABLE_TIMING),
-                            "cuEventCreate");
+        status = cuda_own_create(driver, &symm->own, &symm->event);
     if (status == TUTTI_OK)
         status = page_create(symm);
     if (status == TUTTI_OK)
@@ -339,17 +324,14 @@ static enum tutti_status tables_write(struct cuda_symm *symm, int64_t deadline,
 enum tutti_status cuda_symm_join(struct cuda_symm *symm, const int *fds, int64_t deadline,
                                  struct cuda_symm_places *places)
 {
-    CUstreamCaptureMode mode;
-    bool pushed;
-    enum tutti_status status = cuda_context_enter(symm->driver, symm->keep->context, &pushed);
+    struct cuda_visit visit;
+    enum tutti_status status = cuda_visit_begin(symm->driver, symm->keep->context, &visit);
     if (status != TUTTI_OK)
         return status;
-    cuda_captures_ignore(symm->driver, &mode);
     status = peers_map(symm, fds, deadline);
     if (status == TUTTI_OK)
         status = tables_write(symm, deadline, places);
-    cuda_captures_heed(symm->driver, &mode);
-    cuda_context_leave(symm->driver, pushed);
+    cuda_visit_end(symm->driver, &visit);
     return status;
 }
 

@@ -18,36 +18,8 @@
  * carry, and it ends.
  */
 #include "base/order.h"
-#include "base/signature.h"
 #include "cpu/transport/bell.h"
 #include "cuda/runtime/group_internal.h"
-
-void cuda_stop(struct cuda_group *group, enum tutti_status status, int peer)
-{
-    struct cuda_host *page = group->keep->host;
-    if (order_exchange_u32(&group->stopping, 1))
-        return;
-    page->stop_peer = peer;
-    order_store_release_u32(&page->stop, (uint32_t)status); /* K3 pairs the device's K3d */
-}
-
-bool cuda_fault_read(const struct cuda_group *group, struct tutti_fault *fault)
-{
-    const struct cuda_host *page = group->keep->host;
-    if (!order_load_acquire_u32(&page->failed)) /* K4a pairs the device's K4 */
-        return false;
-    *fault = (struct tutti_fault){
-        .struct_size = sizeof *fault,
-        .status = (enum tutti_status)page->status,
-        .rank = group->launch.rank,
-        .peer = page->status == TUTTI_ERR_TIMEOUT ? cpu_group_culprit(group->host, page->peer)
-                                                  : page->peer,
-        .sequence = page->sequence,
-        .expected = signature_unpack(page->signatures[0], page->parameters[0]),
-        .seen = signature_unpack(page->signatures[1], page->parameters[1]),
-    };
-    return true;
-}
 
 /* One look around; true once a fault stands, which `stop` then carries. */
 static bool carry(struct cuda_group *group)
@@ -107,16 +79,4 @@ enum tutti_status cuda_watch_start(struct cuda_group *group)
 void cuda_watch_stop(struct cuda_group *group)
 {
     cuda_watcher_stop(&group->watcher);
-}
-
-enum tutti_status cuda_group_status(struct cuda_group *group, struct tutti_fault *fault)
-{
-    struct tutti_fault found;
-    if (cuda_fault_read(group, &found))
-        cpu_group_fail(group->host, &found);
-    enum tutti_status status = cpu_group_status(group->host, fault);
-    /* A thread that stages may wait for a rank that has nothing to do with it. */
-    if (status != TUTTI_OK && group->proxy)
-        cpu_group_quit(group->host);
-    return status;
 }

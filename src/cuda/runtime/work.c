@@ -18,27 +18,21 @@ struct cuda_work {
 enum tutti_status cuda_work_create(struct cuda_group *group, struct cuda_work **work)
 {
     const struct cuda_driver *driver = group->driver;
-    CUstreamCaptureMode mode;
-    bool pushed;
+    struct cuda_visit visit;
     *work = NULL;
     struct cuda_work *made = malloc(sizeof *made);
     if (!made)
         return error_errno("malloc of a work's event");
     *made = (struct cuda_work){.driver = driver, .context = group->keep->context};
-    enum tutti_status status = cuda_enter(group, &pushed);
-    if (status != TUTTI_OK)
-        goto err_free;
-    cuda_captures_ignore(driver, &mode);
-    status = cuda_check(driver, driver->event_create(&made->event, CU_EVENT_DISABLE_TIMING),
-                        "cuEventCreate");
-    cuda_captures_heed(driver, &mode);
-    cuda_leave(group, pushed);
-    if (status != TUTTI_OK)
-        goto err_free;
-    *work = made;
-    return TUTTI_OK;
-err_free:
-    free(made);
+    enum tutti_status status = cuda_visit_begin(driver, made->context, &visit);
+    if (status == TUTTI_OK) {
+        status = CUDA_CALL(driver, event_create, &made->event, CU_EVENT_DISABLE_TIMING);
+        cuda_visit_end(driver, &visit);
+    }
+    if (status == TUTTI_OK)
+        *work = made;
+    else
+        free(made);
     return status;
 }
 
@@ -56,7 +50,7 @@ enum tutti_status cuda_work_record(struct cuda_group *group, struct cuda_work *w
         return status;
     status = cuda_capture_of(driver, on, &capture, NULL);
     if (status == TUTTI_OK)
-        status = cuda_check(driver, driver->event_record(work->event, on), "cuEventRecord");
+        status = CUDA_CALL(driver, event_record, work->event, on);
     work->capture = capture;
     cuda_leave(group, pushed);
     return status;
@@ -65,22 +59,19 @@ enum tutti_status cuda_work_record(struct cuda_group *group, struct cuda_work *w
 enum tutti_status cuda_work_test(const struct cuda_work *work, bool *done)
 {
     const struct cuda_driver *driver = work->driver;
-    CUstreamCaptureMode mode;
-    bool pushed;
+    struct cuda_visit visit;
     *done = false;
     if (work->capture)
         return error_set(TUTTI_ERR_INVALID,
                          "the work was recorded in a capture, so that it is an edge of a graph and "
                          "never done: record one on the stream that the graph is launched on");
-    enum tutti_status status = cuda_context_enter(driver, work->context, &pushed);
+    enum tutti_status status = cuda_visit_begin(driver, work->context, &visit);
     if (status != TUTTI_OK)
         return status;
-    cuda_captures_ignore(driver, &mode);
     CUresult result = driver->event_query(work->event);
-    cuda_captures_heed(driver, &mode);
     if (result != CUDA_ERROR_NOT_READY)
-        status = cuda_check(driver, result, "cuEventQuery");
-    cuda_context_leave(driver, pushed);
+        status = cuda_check(driver, result, cuda_names.event_query);
+    cuda_visit_end(driver, &visit);
     *done = result == CUDA_SUCCESS;
     return status;
 }
@@ -111,8 +102,7 @@ enum tutti_status cuda_work_wait(const struct cuda_work *work, tutti_stream_t st
         return status;
     status = capture_check(work, on);
     if (status == TUTTI_OK)
-        status =
-            cuda_check(driver, driver->stream_wait_event(on, work->event, 0), "cuStreamWaitEvent");
+        status = CUDA_CALL(driver, stream_wait_event, on, work->event, 0);
     cuda_context_leave(driver, pushed);
     return status;
 }
@@ -120,16 +110,12 @@ enum tutti_status cuda_work_wait(const struct cuda_work *work, tutti_stream_t st
 /* Errors are of no interest: the context may be gone, and the event with it. */
 void cuda_work_destroy(struct cuda_work *work)
 {
-    CUstreamCaptureMode mode;
-    bool pushed;
+    struct cuda_visit visit;
     if (!work)
         return;
-    const struct cuda_driver *driver = work->driver;
-    if (cuda_context_enter(driver, work->context, &pushed) == TUTTI_OK) {
-        cuda_captures_ignore(driver, &mode);
-        driver->event_destroy(work->event);
-        cuda_captures_heed(driver, &mode);
-        cuda_context_leave(driver, pushed);
+    if (cuda_visit_begin(work->driver, work->context, &visit) == TUTTI_OK) {
+        work->driver->event_destroy(work->event);
+        cuda_visit_end(work->driver, &visit);
     }
     free(work);
 }

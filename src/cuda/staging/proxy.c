@@ -232,19 +232,11 @@ static void wake(void *context)
 
 static enum tutti_status page_create(struct cuda_group *group, struct cuda_proxy *proxy)
 {
-    const struct cuda_driver *driver = group->driver;
     CUdeviceptr address = 0;
-    void *page = NULL;
-    enum tutti_status status = cuda_check(
-        driver,
-        driver->mem_host_alloc(&page, sizeof(struct cuda_proxy_page), CU_MEMHOSTALLOC_DEVICEMAP),
-        "cuMemHostAlloc");
-    if (status != TUTTI_OK)
-        return status;
+    void *page;
+    enum tutti_status status =
+        cuda_page_alloc(group->driver, sizeof(struct cuda_proxy_page), &page, &address);
     proxy->page = group->keep->proxy_page = page;
-    proxy->page->come = proxy->page->done = 0;
-    status = cuda_check(driver, driver->mem_host_device_pointer(&address, page, 0),
-                        "cuMemHostGetDevicePointer");
     proxy->come = address + offsetof(struct cuda_proxy_page, come);
     proxy->done = address + offsetof(struct cuda_proxy_page, done);
     return status;
@@ -316,10 +308,8 @@ enum tutti_status cuda_proxy_algorithm(enum tutti_algo asked, enum tutti_algo *a
 static enum tutti_status come_write(struct cuda_group *group, uint64_t number, CUstream stream)
 {
     const struct cuda_driver *driver = group->driver;
-    return cuda_check(
-        driver,
-        driver->stream_write_64(stream, group->proxy->come, number, CU_STREAM_WRITE_VALUE_DEFAULT),
-        "cuStreamWriteValue64");
+    return CUDA_CALL(driver, stream_write_64, stream, group->proxy->come, number,
+                     CU_STREAM_WRITE_VALUE_DEFAULT);
 }
 
 /* Has it wait until the piece is done. */
@@ -342,13 +332,10 @@ static enum tutti_status piece_in(struct cuda_group *group, const struct operati
     const size_t bytes = piece_bytes(&operation->request, piece);
     enum tutti_status status = TUTTI_OK;
     if (bytes)
-        status = cuda_check(
-            driver,
-            driver->memcpy_async((CUdeviceptr)(uintptr_t)proxy->page->slots[at % CUDA_PROXY_SLOTS],
-                                 (CUdeviceptr)(uintptr_t)operation->request.send +
-                                     piece * CUDA_PROXY_PIECE_BYTES,
-                                 bytes, stream),
-            "cuMemcpyAsync");
+        status = CUDA_CALL(
+            driver, memcpy_async, (CUdeviceptr)(uintptr_t)proxy->page->slots[at % CUDA_PROXY_SLOTS],
+            (CUdeviceptr)(uintptr_t)operation->request.send + piece * CUDA_PROXY_PIECE_BYTES, bytes,
+            stream);
     return status == TUTTI_OK ? come_write(group, at + 1, stream) : status;
 }
 
@@ -363,7 +350,7 @@ static enum tutti_status copy_out(const struct cuda_driver *driver, CUdeviceptr 
 {
     size_t rows = 2;
     if (bytes > SMALL_BYTES || bytes == 1)
-        return cuda_check(driver, driver->memcpy_async(to, from, bytes, stream), "cuMemcpyAsync");
+        return CUDA_CALL(driver, memcpy_async, to, from, bytes, stream);
     while (bytes % rows)
         rows++;
     const CUDA_MEMCPY2D copy = {
@@ -376,7 +363,7 @@ static enum tutti_status copy_out(const struct cuda_driver *driver, CUdeviceptr 
         .WidthInBytes = bytes / rows,
         .Height = rows,
     };
-    return cuda_check(driver, driver->memcpy_2d_async(&copy, stream), "cuMemcpy2DAsync");
+    return CUDA_CALL(driver, memcpy_2d_async, &copy, stream);
 }
 
 /* Awaits its result and copies that out. */
@@ -484,7 +471,7 @@ static enum tutti_status enqueue(struct cuda_group *group, struct operation *ope
     if (published)
         publish(group->proxy, operation);
     else
-        status = cuda_launch_failed(group, status);
+        status = cuda_launch_failed(group, status, group->proxy->enqueued + 1);
     const uint64_t pieces = operation->pieces;
     for (uint64_t piece = 0; piece < pieces && status == TUTTI_OK; piece++) {
         if (piece + 1 < pieces)

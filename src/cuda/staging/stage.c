@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * What belongs to a device is made in the context that is current when the device is first named
- * if that is the device's, else in its primary one. Streams that wait may be of other contexts:
- * those get a place of their own, for the gate's code. Tickets are in ticket.c.
+ * A process group's staging: its life, the check of operands, copies. It stands on place.c (what
+ * there is in a context), pool.c (memory) and ticket.c (how streams and the group tell each other
+ * how far they are).
  */
 #include "cuda/staging/stage.h"
 
@@ -45,210 +45,14 @@ static void install_fork_handlers(void)
     (void)pthread_atfork(hold, release, release_in_child);
 }
 
-/* ---- in a context ---------------------------------------------------------------------------- */
-
-enum tutti_status cuda_visit_begin(const struct cuda_driver *driver, CUcontext context,
-                                   struct cuda_visit *visit)
-{
-    enum tutti_status status = cuda_context_enter(driver, context, &visit->pushed);
-    if (status == TUTTI_OK)
-        cuda_captures_ignore(driver, &visit->mode);
-    return status;
-}
-
-void cuda_visit_end(const struct cuda_driver *driver, struct cuda_visit *visit)
-{
-    cuda_captures_heed(driver, &visit->mode);
-    cuda_context_leave(driver, visit->pushed);
-}
-
-enum tutti_status cuda_pinned_alloc(const struct cuda_driver *driver, size_t bytes, void **memory)
-{
-    CUresult result =
-        driver->mem_host_alloc(memory, bytes, CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP);
-    return cuda_check(driver, result, "cuMemHostAlloc");
-}
-
-static void flow_drain(const struct cuda_driver *driver, const struct cuda_stage_place *place,
-                       const struct cuda_flow *flow)
-{
-    bool pushed;
-    if (cuda_context_enter(driver, place->context, &pushed) != TUTTI_OK)
-        return;
-    driver->stream_synchronize(flow->stream);
-    cuda_context_leave(driver, pushed);
-}
-
-/* ---- places ---------------------------------------------------------------------------------- */
-
-/* Within the context. Errors are of no interest: the context may be gone, and all of this. */
-static void flows_close(const struct cuda_driver *driver, struct cuda_stage_place *place)
-{
-    for (int way = 0; way < CUDA_WAYS; way++)
-        if (place->flows[way].stream) {
-            driver->stream_synchronize(place->flows[way].stream); /* copies alone: they end */
-            driver->stream_destroy(place->flows[way].stream);
-            place->flows[way].stream = NULL;
-        }
-    if (place->words)
-        driver->mem_host_free(place->words);
-    place->words = NULL;
-}
-
-static void place_close(const struct cuda_driver *driver, struct cuda_stage_place *place)
-{
-    struct cuda_visit visit;
-    if (cuda_visit_begin(driver, place->context, &visit) == TUTTI_OK) {
-        flows_close(driver, place);
-        cuda_visit_end(driver, &visit);
-    }
-    if (place->retained)
-        driver->primary_release(place->device);
-}
-
-static enum tutti_status flows_open(const struct cuda_driver *driver,
-                                    struct cuda_stage_place *place)
-{
-    enum { LINE_WORDS = 8 };
-    int able = 0;
-    void *words = NULL;
-    enum tutti_status status =
-        cuda_check(driver,
-                   driver->device_attribute(
-                       &able, CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS, place->device),
-                   "cuDeviceGetAttribute");
-    if (status == TUTTI_OK && !able)
-        status = error_set(TUTTI_ERR_DECLINED,
-                           "streams of device %d cannot write words in memory, as bringing its "
-                           "tensors through the host needs: copy them to the host yourself",
-                           place->device);
-    if (status == TUTTI_OK)
-        status = cuda_pinned_alloc(driver, CUDA_WAYS * LINE_WORDS * sizeof(uint64_t), &words);
-    if (status != TUTTI_OK)
-        return status;
-    place->words = words;
-    for (int way = 0; way < CUDA_WAYS && status == TUTTI_OK; way++) {
-        struct cuda_flow *flow = &place->flows[way];
-        flow->passed = &place->words[way * LINE_WORDS];
-        *flow->passed = 0;
-        status = cuda_check(driver, driver->stream_create(&flow->stream, CU_STREAM_NON_BLOCKING, 0),
-                            "cuStreamCreateWithPriority");
-    }
-    if (status != TUTTI_OK)
-        flows_close(driver, place);
-    return status;
-}
-
-/* Holds the context if it is the device's primary one. */
-static bool primary_hold(const struct cuda_driver *driver, CUdevice device, CUcontext context)
-{
-    CUcontext primary = NULL;
-    unsigned flags;
-    int active = 0;
-    if (driver->primary_state(device, &flags, &active) != CUDA_SUCCESS || !active ||
-        driver->primary_retain(&primary, device) != CUDA_SUCCESS)
-        return false;
-    if (primary != context)
-        driver->primary_release(device);
-    return primary == context;
-}
-
-/* Under the lock; `context` is the place's, and `copies` asks for flows. */
-static enum tutti_status place_open(struct cuda_stage *stage, CUcontext context, CUdevice device,
-                                    bool copies, int *place)
-{
-    const struct cuda_driver *driver = stage->driver;
-    struct cuda_stage_place *made = &stage->places[stage->place_count];
-    struct cuda_visit visit;
-    if (stage->place_count == CUDA_STAGE_PLACES)
-        return error_set(TUTTI_ERR_NO_MEMORY,
-                         "a group has tensors and streams of %d contexts, at "
-                         "most: use fewer",
-                         CUDA_STAGE_PLACES);
-    *made = (struct cuda_stage_place){.context = context, .device = device, .copies = copies};
-    enum tutti_status status = cuda_visit_begin(driver, context, &visit);
-    if (status != TUTTI_OK)
-        return status;
-    status = cuda_check(driver, driver->ctx_id(context, &made->id), "cuCtxGetId");
-    if (status == TUTTI_OK)
-        status = cuda_kernel_load_gate(driver, &made->gate);
-    if (status == TUTTI_OK && copies)
-        status = flows_open(driver, made);
-    cuda_visit_end(driver, &visit);
-    if (status != TUTTI_OK)
-        return status;
-    made->retained = primary_hold(driver, device, context);
-    *place = (int)stage->place_count;
-    order_store_release_u32(&stage->place_count, stage->place_count + 1); /* L5 pairs L5a */
-    return TUTTI_OK;
-}
-
-int cuda_place_of_device(const struct cuda_stage *stage, int device)
-{
-    const int count = (int)order_load_acquire_u32(&stage->place_count); /* L5a pairs L5 */
-    for (int i = 0; i < count; i++)
-        if (stage->places[i].copies && stage->places[i].device == device)
-            return i;
-    return -1;
-}
-
-/* Under the lock. */
-static enum tutti_status device_open(struct cuda_stage *stage, int device, int *place)
-{
-    const struct cuda_driver *driver;
-    CUcontext context = NULL;
-    CUdevice current = -1;
-    int count = 0;
-    *place = cuda_place_of_device(stage, device);
-    if (*place >= 0)
-        return TUTTI_OK;
-    enum tutti_status status = cuda_driver_open(&driver);
-    if (status != TUTTI_OK)
-        return status;
-    if (!stage->driver) /* the thread reads it once there is a place */
-        stage->driver = driver;
-    status = cuda_check(driver, driver->device_count(&count), "cuDeviceGetCount");
-    if (status == TUTTI_OK && (device < 0 || device >= count))
-        status = error_set(TUTTI_ERR_INVALID, "device %d: expected 0 to %d", device, count - 1);
-    if (status != TUTTI_OK)
-        return status;
-    driver->ctx_current(&context);
-    if (context && driver->ctx_device(&current) == CUDA_SUCCESS && current == device)
-        return place_open(stage, context, device, true, place);
-    status =
-        cuda_check(driver, driver->primary_retain(&context, device), "cuDevicePrimaryCtxRetain");
-    if (status != TUTTI_OK)
-        return status;
-    status = place_open(stage, context, device, true, place);
-    driver->primary_release(device); /* the place holds it */
-    return status;
-}
-
-enum tutti_status cuda_context_open(struct cuda_stage *stage, CUcontext context, int *place)
-{
-    const struct cuda_driver *driver = stage->driver;
-    CUdevice device = -1;
-    bool pushed;
-    for (*place = 0; *place < (int)stage->place_count; ++*place)
-        if (stage->places[*place].context == context)
-            return TUTTI_OK;
-    enum tutti_status status = cuda_context_enter(driver, context, &pushed);
-    if (status != TUTTI_OK)
-        return status;
-    status = cuda_check(driver, driver->ctx_device(&device), "cuCtxGetDevice");
-    cuda_context_leave(driver, pushed);
-    return status == TUTTI_OK ? place_open(stage, context, device, false, place) : status;
-}
-
 /* ---- life ------------------------------------------------------------------------------------ */
 
 static void stage_free(struct cuda_stage *stage)
 {
     cuda_tickets_free(stage, false);
     cuda_blocks_free(stage, false);
-    cuda_results_free(stage, false);
     for (uint32_t i = 0; i < stage->place_count; i++)
-        place_close(stage->driver, &stage->places[i]);
+        cuda_place_close(stage->driver, &stage->places[i]);
     pthread_mutex_destroy(&stage->lock);
     free(stage);
 }
@@ -292,7 +96,8 @@ void cuda_stage_trim(int most)
     }
 }
 
-void cuda_stage_end(struct cuda_stage *stage)
+/* Closed, and without tickets: from here on another thread may free it. */
+static void stage_end(struct cuda_stage *stage)
 {
     if (!stage->place_count) {
         stage_free(stage);
@@ -309,7 +114,7 @@ void cuda_stage_end(struct cuda_stage *stage)
 static bool place_lives(const struct cuda_driver *driver, const struct cuda_stage_place *place)
 {
     unsigned long long id = 0;
-    if (!primary_hold(driver, place->device, place->context))
+    if (!cuda_primary_hold(driver, place->device, place->context))
         return false;
     bool lives = driver->ctx_id(place->context, &id) == CUDA_SUCCESS && id == place->id;
     driver->primary_release(place->device);
@@ -344,7 +149,7 @@ static struct cuda_stage *kept_revive(void)
     if (!stage)
         return NULL;
     stage->closed = false;
-    memset(stage->ranges, 0, sizeof stage->ranges);
+    memset(&stage->ranges, 0, sizeof stage->ranges);
     return stage;
 }
 
@@ -362,30 +167,29 @@ enum tutti_status cuda_stage_create(struct cuda_stage **stage)
     return TUTTI_OK;
 }
 
-/* Waits for what is on the place's streams, without a call if that is known to have ended. */
-static void flows_drain(const struct cuda_driver *driver, const struct cuda_stage_place *place)
-{
-    for (int way = 0; way < CUDA_WAYS; way++) {
-        const struct cuda_flow *flow = &place->flows[way];
-        if (flow->unmarked || order_load_acquire_u64(flow->passed) != flow->marks) /* L4a */
-            flow_drain(driver, place, flow);
-    }
-}
-
 void cuda_stage_close(struct cuda_stage *stage)
 {
     if (!stage)
         return;
     for (uint32_t i = 0; i < stage->place_count; i++)
         if (stage->places[i].copies)
-            flows_drain(stage->driver, &stage->places[i]);
+            cuda_flows_drain(stage->driver, &stage->places[i]);
     cuda_blocks_find(stage);
     pthread_mutex_lock(&stage->lock);
     stage->closed = true;
     bool last = stage->out == 0;
     pthread_mutex_unlock(&stage->lock);
     if (last)
-        cuda_stage_end(stage);
+        stage_end(stage);
+}
+
+void cuda_ticket_give(struct cuda_ticket *ticket)
+{
+    if (!ticket)
+        return;
+    struct cuda_stage *stage = ticket->stage;
+    if (cuda_ticket_return(ticket))
+        stage_end(stage);
 }
 
 void cuda_stage_forget(struct cuda_stage *stage)
@@ -394,24 +198,10 @@ void cuda_stage_forget(struct cuda_stage *stage)
         return;
     cuda_tickets_free(stage, true);
     cuda_blocks_free(stage, true);
-    cuda_results_free(stage, true);
     free(stage);
 }
 
 /* ---- operands -------------------------------------------------------------------------------- */
-
-/* Under the lock. */
-static bool is_known(const struct cuda_stage *stage, int device, CUdeviceptr first,
-                     CUdeviceptr last)
-{
-    for (int i = 0; i < CUDA_STAGE_RANGES; i++) {
-        const struct cuda_range *range = &stage->ranges[i];
-        if (stage->range_devices[i] == device && first - range->base < range->bytes &&
-            last - range->base < range->bytes)
-            return true;
-    }
-    return false;
-}
 
 static enum tutti_status operand_check(struct cuda_stage *stage, int device, const void *pointer,
                                        CUdeviceptr at, struct cuda_range *range)
@@ -437,7 +227,7 @@ enum tutti_status cuda_stage_open(struct cuda_stage *stage, int device)
 {
     int place;
     pthread_mutex_lock(&stage->lock);
-    enum tutti_status status = device_open(stage, device, &place);
+    enum tutti_status status = cuda_device_open(stage, device, &place);
     pthread_mutex_unlock(&stage->lock);
     return status;
 }
@@ -458,33 +248,19 @@ enum tutti_status cuda_stage_check(struct cuda_stage *stage, int device, const v
     struct cuda_range range, other;
     int place;
     pthread_mutex_lock(&stage->lock);
-    enum tutti_status status = device_open(stage, device, &place);
-    if (status == TUTTI_OK && bytes && !is_known(stage, device, first, last)) {
+    enum tutti_status status = cuda_device_open(stage, device, &place);
+    if (status == TUTTI_OK && bytes && !cuda_ranges_have(&stage->ranges, device, first, last)) {
         status = operand_check(stage, device, pointer, first, &range);
         if (status == TUTTI_OK && last - range.base >= range.bytes)
             status = operand_check(stage, device, pointer, last, &other);
-        if (status == TUTTI_OK) {
-            stage->ranges[stage->next_range % CUDA_STAGE_RANGES] = range;
-            stage->range_devices[stage->next_range++ % CUDA_STAGE_RANGES] = device;
-        }
+        if (status == TUTTI_OK)
+            cuda_ranges_add(&stage->ranges, device, &range);
     }
     pthread_mutex_unlock(&stage->lock);
     return status;
 }
 
 /* ---- copies ---------------------------------------------------------------------------------- */
-
-void cuda_stage_call_begin(const struct cuda_stage *stage)
-{
-    if (stage->calls) /* before the first ticket nobody waits */
-        order_fetch_add_relaxed_u32(&stage->calls->begun, 1);
-}
-
-void cuda_stage_call_end(const struct cuda_stage *stage)
-{
-    if (stage->calls)
-        order_fetch_add_relaxed_u32(&stage->calls->ended, 1);
-}
 
 enum tutti_status cuda_stage_copy(struct cuda_stage *stage, int device, enum cuda_way way, void *to,
                                   const void *from, size_t bytes)
@@ -496,11 +272,8 @@ enum tutti_status cuda_stage_copy(struct cuda_stage *stage, int device, enum cud
     if (status != TUTTI_OK)
         return status;
     cuda_stage_call_begin(stage);
-    status =
-        cuda_check(driver,
-                   driver->memcpy_async((CUdeviceptr)(uintptr_t)to, (CUdeviceptr)(uintptr_t)from,
-                                        bytes, place->flows[way].stream),
-                   "cuMemcpyAsync");
+    status = CUDA_CALL(driver, memcpy_async, (CUdeviceptr)(uintptr_t)to,
+                       (CUdeviceptr)(uintptr_t)from, bytes, place->flows[way].stream);
     cuda_stage_call_end(stage);
     cuda_context_leave(driver, pushed);
     return status;
@@ -523,16 +296,14 @@ enum tutti_status cuda_stage_mark(struct cuda_stage *stage, int device, enum cud
     if (status == TUTTI_OK) {
         /* L4 pairs L4a: by default the write comes behind a fence for the whole system. */
         status =
-            cuda_check(driver,
-                       driver->stream_write_64(flow->stream, (CUdeviceptr)(uintptr_t)flow->passed,
-                                               flow->marks + 1, CU_STREAM_WRITE_VALUE_DEFAULT),
-                       "cuStreamWriteValue64");
+            CUDA_CALL(driver, stream_write_64, flow->stream, (CUdeviceptr)(uintptr_t)flow->passed,
+                      flow->marks + 1, CU_STREAM_WRITE_VALUE_DEFAULT);
         cuda_context_leave(driver, pushed);
     }
     if (status == TUTTI_OK)
         *mark = ++flow->marks;
     else if (way != CUDA_WAY_ACROSS)
-        flow_drain(driver, place, flow); /* copies alone, which end */
+        cuda_flow_drain(driver, place, flow); /* copies alone, which end */
     else
         flow->unmarked = true;
     return status;

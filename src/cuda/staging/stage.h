@@ -45,23 +45,6 @@ void cuda_stage_open_current(struct cuda_stage *stage);
 enum tutti_status cuda_stage_check(struct cuda_stage *stage, int device, const void *pointer,
                                    size_t bytes);
 
-/* ---- results: memory of a device, which may outlive the group, by any thread that has a ticket --
- */
-
-struct cuda_result {
-    struct cuda_result *next; /* idle */
-    void *memory;
-    size_t bytes;
-    int device;
-};
-
-/* Of a device that is open, at least so many bytes, with whatever is in them; the pool grows where
- * it has none. Returns NO_MEMORY, CUDA. */
-enum tutti_status cuda_result_take(struct cuda_stage *stage, int device, size_t bytes,
-                                   struct cuda_result **result);
-/* Takes NULL. No stream uses it any more. */
-void cuda_result_give(struct cuda_stage *stage, struct cuda_result *result);
-
 /* ---- tickets: of an operation, from its submission on ------------------------------------------
  */
 
@@ -103,11 +86,12 @@ void cuda_stage_call_end(const struct cuda_stage *stage);
 /* Into the host's memory; out of it; or not at all: kernels of the group. */
 enum cuda_way { CUDA_WAY_IN, CUDA_WAY_OUT, CUDA_WAY_ACROSS, CUDA_WAYS };
 
-/* Pinned, for all devices. */
+/* Pinned memory, for all devices, or memory of a device. */
 struct cuda_block {
-    unsigned char *memory;
+    void *memory;
     size_t bytes;
     int fd;                  /* of the segment that it is, else -1 */
+    int device;              /* negative: pinned */
     struct cuda_block *next; /* for who holds it */
 };
 
@@ -123,6 +107,13 @@ void cuda_block_give(struct cuda_stage *stage, struct cuda_block *block);
 /* Copies that do not end may: it is not used again before the group's end; a segment, which a peer
  * may touch, not at all. */
 void cuda_block_lose(struct cuda_stage *stage, struct cuda_block *block);
+
+/* Memory of a device that is open, for a result, which may outlive the group. By any thread that
+ * has a ticket. At least so many bytes, with whatever is in them. Returns NO_MEMORY, CUDA. */
+enum tutti_status cuda_result_take(struct cuda_stage *stage, int device, size_t bytes,
+                                   struct cuda_block **result);
+/* Takes NULL. No stream uses it any more. */
+void cuda_result_give(struct cuda_stage *stage, struct cuda_block *result);
 
 /* Enqueues a copy between a block and memory of the device, behind the former ones of that way.
  * Return CUDA. */

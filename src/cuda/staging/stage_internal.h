@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* The inside of a process group's staging: stage.c, ticket.c, block.c, result.c. */
+/* The inside of a process group's staging: place.c, pool.c and ticket.c, and on them stage.c. */
 #ifndef TUTTI_CUDA_STAGE_INTERNAL_H
 #define TUTTI_CUDA_STAGE_INTERNAL_H
 
@@ -13,7 +13,6 @@
 
 enum {
     CUDA_STAGE_PLACES = 32,
-    CUDA_STAGE_RANGES = 8, /* allocations whose check is remembered */
     CUDA_PAGE_TICKETS = 256,
 };
 
@@ -71,10 +70,8 @@ struct cuda_stage {
     int out; /* tickets taken */
     struct cuda_ticket_page *pages;
     struct cuda_ticket *first, *last; /* idle, the one that has been so longest first */
-    struct cuda_range ranges[CUDA_STAGE_RANGES];
-    int range_devices[CUDA_STAGE_RANGES];
-    unsigned next_range;
-    struct cuda_result *results; /* idle */
+    struct cuda_ranges ranges;
+    struct cuda_block *results; /* idle */
     unsigned char pad[LAYOUT_LINE];
 
     struct cuda_block *idle; /* the thread's, as are: */
@@ -83,40 +80,35 @@ struct cuda_stage {
     struct cuda_stage *next; /* that is kept, too */
 };
 
-/* A call that makes, or frees, something, and so would disturb captures of others. */
-struct cuda_visit {
-    CUstreamCaptureMode mode;
-    bool pushed;
-};
+/* ---- place.c --------------------------------------------------------------------------------- */
 
-/* ---- stage.c --------------------------------------------------------------------------------- */
-
-enum tutti_status cuda_visit_begin(const struct cuda_driver *driver, CUcontext context,
-                                   struct cuda_visit *visit);
-void cuda_visit_end(const struct cuda_driver *driver, struct cuda_visit *visit);
-/* Within a visit: for all devices. */
-enum tutti_status cuda_pinned_alloc(const struct cuda_driver *driver, size_t bytes, void **memory);
 /* The number of the place, -1 if the device has none. */
 int cuda_place_of_device(const struct cuda_stage *stage, int device);
+/* The same; makes the place if need be. Under the lock. Returns as cuda_stage_check(). */
+enum tutti_status cuda_device_open(struct cuda_stage *stage, int device, int *place);
 /* The place of a context, which is made if need be. Under the lock. */
 enum tutti_status cuda_context_open(struct cuda_stage *stage, CUcontext context, int *place);
-/* Closed, and without tickets: from here on another thread may free it. */
-void cuda_stage_end(struct cuda_stage *stage);
+void cuda_place_close(const struct cuda_driver *driver, struct cuda_stage_place *place);
+/* Holds the context if it is the device's primary one. */
+bool cuda_primary_hold(const struct cuda_driver *driver, CUdevice device, CUcontext context);
+/* Waits for what is on one stream of the place. */
+void cuda_flow_drain(const struct cuda_driver *driver, const struct cuda_stage_place *place,
+                     const struct cuda_flow *flow);
+/* The same of all its streams, without a call for those that are known to have ended. */
+void cuda_flows_drain(const struct cuda_driver *driver, const struct cuda_stage_place *place);
 
 /* ---- ticket.c -------------------------------------------------------------------------------- */
 
 /* Whether no stream touches them any more; none is taken. */
 bool cuda_tickets_quiet(const struct cuda_stage *stage);
 void cuda_tickets_free(struct cuda_stage *stage, bool child);
+/* Makes it idle. Returns whether it was the last one of a stage that is closed. */
+bool cuda_ticket_return(struct cuda_ticket *ticket);
 
-/* ---- block.c --------------------------------------------------------------------------------- */
+/* ---- pool.c ---------------------------------------------------------------------------------- */
 
 /* No copy is under way any more. */
 void cuda_blocks_find(struct cuda_stage *stage);
 void cuda_blocks_free(struct cuda_stage *stage, bool child);
-
-/* ---- result.c -------------------------------------------------------------------------------- */
-
-void cuda_results_free(struct cuda_stage *stage, bool child);
 
 #endif

@@ -72,8 +72,9 @@ static enum tutti_status page_add(struct cuda_stage *stage)
         return error_errno("calloc of tickets");
     enum tutti_status status = cuda_visit_begin(driver, stage->places[0].context, &visit);
     if (status == TUTTI_OK) {
-        status = cuda_pinned_alloc(
-            driver, CUDA_PAGE_TICKETS * sizeof *page->words + sizeof *stage->calls, &words);
+        status = cuda_pinned_alloc(driver,
+                                   CUDA_PAGE_TICKETS * sizeof *page->words + sizeof *stage->calls,
+                                   CU_MEMHOSTALLOC_PORTABLE, &words);
         cuda_visit_end(driver, &visit);
     }
     if (status != TUTTI_OK) {
@@ -151,11 +152,9 @@ static enum tutti_status come_enqueue(struct cuda_stage *stage, struct cuda_tick
                               "a replay would not reach: submit it on a stream that is not");
     /* L1 pairs L1a: by default the write comes behind a fence for the whole system. */
     if (status == TUTTI_OK)
-        status = cuda_check(driver,
-                            driver->stream_write_64(
-                                stream, (CUdeviceptr)(uintptr_t)&ticket->words->come[ticket->comes],
-                                ticket->number, CU_STREAM_WRITE_VALUE_DEFAULT),
-                            "cuStreamWriteValue64");
+        status = CUDA_CALL(driver, stream_write_64, stream,
+                           (CUdeviceptr)(uintptr_t)&ticket->words->come[ticket->comes],
+                           ticket->number, CU_STREAM_WRITE_VALUE_DEFAULT);
     if (status == TUTTI_OK)
         ticket->comes++;
     cuda_context_leave(driver, pushed);
@@ -165,7 +164,7 @@ static enum tutti_status come_enqueue(struct cuda_stage *stage, struct cuda_tick
 static enum tutti_status context_of(const struct cuda_driver *driver, CUstream stream,
                                     CUcontext *context)
 {
-    return cuda_check(driver, driver->stream_context(stream, context), "cuStreamGetCtx");
+    return CUDA_CALL(driver, stream_context, stream, context);
 }
 
 /* The devices' places, each once. */
@@ -216,7 +215,7 @@ enum tutti_status cuda_ticket_take(struct cuda_stage *stage, const int *devices,
     (*ticket)->comes = (*ticket)->gates = (*ticket)->devices = 0;
     status = ticket_begin(stage, *ticket, devices, count, stream);
     if (status != TUTTI_OK) {
-        cuda_ticket_give(*ticket);
+        (void)cuda_ticket_return(*ticket); /* not the last of a closed group: its owner calls */
         *ticket = NULL;
     }
     return status;
@@ -303,15 +302,12 @@ void cuda_ticket_open(struct cuda_ticket *ticket)
     order_store_release_u32(&ticket->words->open, ticket->number); /* L2 pairs the gate's L2a */
 }
 
-void cuda_ticket_give(struct cuda_ticket *ticket)
+bool cuda_ticket_return(struct cuda_ticket *ticket)
 {
-    if (!ticket)
-        return;
     struct cuda_stage *stage = ticket->stage;
     pthread_mutex_lock(&stage->lock);
     ticket_idle(stage, ticket);
     bool last = --stage->out == 0 && stage->closed;
     pthread_mutex_unlock(&stage->lock);
-    if (last)
-        cuda_stage_end(stage);
+    return last;
 }

@@ -1,0 +1,84 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Faults of a communicator. A kernel that fails writes a record into the pinned page. This file
+ * turns the record into the fault of the host group, which all ranks see. The other way, a fault of
+ * the host group ends the waits of this rank's kernels.
+ */
+#include "base/error.h"
+#include "base/order.h"
+#include "base/signature.h"
+#include "cuda/runtime/group_internal.h"
+
+#include <stdio.h>
+
+void cuda_stop(struct cuda_group *group, enum tutti_status status, int peer)
+{
+    struct cuda_host *page = group->keep->host;
+    if (order_exchange_u32(&group->stopping, 1))
+        return;
+    page->stop_peer = peer;
+    order_store_release_u32(&page->stop, (uint32_t)status); /* K3 pairs the device's K3d */
+}
+
+bool cuda_fault_read(const struct cuda_group *group, struct tutti_fault *fault)
+{
+    const struct cuda_host *page = group->keep->host;
+    if (!order_load_acquire_u32(&page->failed)) /* K4a pairs the device's K4 */
+        return false;
+    *fault = (struct tutti_fault){
+        .struct_size = sizeof *fault,
+        .status = (enum tutti_status)page->status,
+        .rank = group->launch.rank,
+        .peer = page->status == TUTTI_ERR_TIMEOUT ? cpu_group_culprit(group->host, page->peer)
+                                                  : page->peer,
+        .sequence = page->sequence,
+        .expected = signature_unpack(page->signatures[0], page->parameters[0]),
+        .seen = signature_unpack(page->signatures[1], page->parameters[1]),
+    };
+    return true;
+}
+
+enum tutti_status cuda_group_status(struct cuda_group *group, struct tutti_fault *fault)
+{
+    struct tutti_fault found;
+    if (cuda_fault_read(group, &found))
+        cpu_group_fail(group->host, &found);
+    enum tutti_status status = cpu_group_status(group->host, fault);
+    /* A thread that stages may wait for a rank that has nothing to do with it. */
+    if (status != TUTTI_OK && group->proxy)
+        cpu_group_quit(group->host);
+    return status;
+}
+
+/* A group that has failed or was aborted enqueues nothing more. */
+enum tutti_status cuda_group_check(struct cuda_group *group)
+{
+    if (__builtin_expect(order_load_acquire_u32(&group->host->failed) || /* A4 pairs F4 */
+                             order_load_relaxed_u32(&group->host->aborted) ||
+                             order_load_relaxed_u32(&group->keep->host->failed),
+                         0))
+        return cuda_group_status(group, NULL);
+    return TUTTI_OK;
+}
+
+enum tutti_status cuda_launch_failed(struct cuda_group *group, enum tutti_status status,
+                                     uint64_t sequence)
+{
+    char why[300];
+    const struct tutti_fault fault = {
+        .struct_size = sizeof fault,
+        .status = status,
+        .rank = group->launch.rank,
+        .peer = group->launch.rank,
+        .sequence = sequence,
+    };
+    snprintf(why, sizeof why, "%s", tutti_last_error());
+    status = cpu_group_fail(group->host, &fault);
+    if (group->proxy)
+        cpu_group_quit(group->host);
+    return error_set(
+        status,
+        "%s; operation %llu is not enqueued on rank %d, so the communicator has failed "
+        "on all ranks",
+        why, (unsigned long long)fault.sequence, fault.rank);
+}

@@ -1,0 +1,192 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Memory that a stage uses again and again: pinned memory that copies go through, and memory of
+ * devices for results. Some pinned memory is a segment that ranks of other processes map, too. The
+ * group's thread alone takes and gives pinned memory. Any thread with a ticket takes and gives
+ * results, under the stage's lock, also after the group's end: a stage goes to another group only
+ * when no ticket is out.
+ */
+#include "base/error.h"
+#include "cuda/staging/stage_internal.h"
+
+#include <stdlib.h>
+#include <unistd.h>
+
+enum { LEAST_BYTES = 1 << 16 };
+
+/* Kinds of blocks: `device` of pinned memory, and of pinned memory that is a segment. */
+enum { PINNED = -1, SHARED = -2 };
+
+static enum tutti_status segment_pin(const struct cuda_driver *driver, struct cuda_block *block)
+{
+    struct segment segment;
+    enum tutti_status status = segment_create("tutti-bounce", block->bytes, &segment, &block->fd);
+    if (status != TUTTI_OK)
+        return status;
+    status = CUDA_CALL(driver, mem_host_register, segment.base, segment.bytes,
+                       CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP);
+    if (status == TUTTI_OK) {
+        block->memory = segment.base;
+        block->bytes = segment.bytes;
+        return TUTTI_OK;
+    }
+    segment_unmap(&segment);
+    close(block->fd);
+    return status;
+}
+
+static enum tutti_status memory_make(const struct cuda_driver *driver, struct cuda_block *block)
+{
+    if (block->device == SHARED)
+        return segment_pin(driver, block);
+    if (block->device == PINNED)
+        return cuda_pinned_alloc(driver, block->bytes, CU_MEMHOSTALLOC_PORTABLE, &block->memory);
+    CUdeviceptr memory = 0;
+    enum tutti_status status = CUDA_CALL(driver, mem_alloc, &memory, block->bytes);
+    block->memory = (void *)(uintptr_t)memory;
+    return status;
+}
+
+static const struct cuda_stage_place *place_of(const struct cuda_stage *stage, int device)
+{
+    return &stage->places[device < 0 ? 0 : cuda_place_of_device(stage, device)];
+}
+
+static enum tutti_status block_make(const struct cuda_stage *stage, int device, size_t bytes,
+                                    struct cuda_block **block)
+{
+    struct cuda_visit visit;
+    size_t size = device == SHARED ? bytes : LEAST_BYTES;
+    struct cuda_block *made = malloc(sizeof *made);
+    if (!made)
+        return error_errno("malloc of a block of memory");
+    while (size < bytes && size <= SIZE_MAX / 2)
+        size *= 2;
+    *made = (struct cuda_block){.bytes = size, .fd = -1, .device = device};
+    enum tutti_status status =
+        cuda_visit_begin(stage->driver, place_of(stage, device)->context, &visit);
+    if (status == TUTTI_OK) {
+        cuda_stage_call_begin(stage);
+        status = memory_make(stage->driver, made);
+        cuda_stage_call_end(stage);
+        cuda_visit_end(stage->driver, &visit);
+    }
+    if (status == TUTTI_OK) {
+        *block = made;
+        return TUTTI_OK;
+    }
+    free(made);
+    return device < 0 ? error_context(status, "%zu bytes of pinned memory", size)
+                      : error_context(status, "%zu bytes of device %d", size, device);
+}
+
+/* Takes the smallest of a list that will do; NULL if there is none. */
+static struct cuda_block *list_take(struct cuda_block **list, int device, size_t bytes)
+{
+    struct cuda_block **best = NULL, *taken = NULL;
+    for (struct cuda_block **link = list; *link; link = &(*link)->next)
+        if ((*link)->device == device && (*link)->bytes >= bytes &&
+            (!best || (*link)->bytes < (*best)->bytes))
+            best = link;
+    if (best) {
+        taken = *best;
+        *best = taken->next;
+    }
+    return taken;
+}
+
+static void list_give(struct cuda_block **list, struct cuda_block *block)
+{
+    block->next = *list;
+    *list = block;
+}
+
+static enum tutti_status pinned_take(struct cuda_stage *stage, int device, size_t bytes,
+                                     struct cuda_block **block)
+{
+    *block = list_take(&stage->idle, device, bytes);
+    return *block ? TUTTI_OK : block_make(stage, device, bytes, block);
+}
+
+enum tutti_status cuda_block_take(struct cuda_stage *stage, size_t bytes, struct cuda_block **block)
+{
+    return pinned_take(stage, PINNED, bytes, block);
+}
+
+enum tutti_status cuda_block_take_shared(struct cuda_stage *stage, size_t bytes,
+                                         struct cuda_block **block)
+{
+    return pinned_take(stage, SHARED, bytes, block);
+}
+
+void cuda_block_give(struct cuda_stage *stage, struct cuda_block *block)
+{
+    if (block)
+        list_give(&stage->idle, block);
+}
+
+void cuda_block_lose(struct cuda_stage *stage, struct cuda_block *block)
+{
+    list_give(&stage->lost, block);
+}
+
+void cuda_blocks_find(struct cuda_stage *stage)
+{
+    struct cuda_block *block = list_take(&stage->lost, PINNED, 0);
+    for (; block; block = list_take(&stage->lost, PINNED, 0))
+        list_give(&stage->idle, block); /* a peer may still touch those that are segments */
+}
+
+enum tutti_status cuda_result_take(struct cuda_stage *stage, int device, size_t bytes,
+                                   struct cuda_block **result)
+{
+    pthread_mutex_lock(&stage->lock);
+    *result = list_take(&stage->results, device, bytes);
+    pthread_mutex_unlock(&stage->lock);
+    return *result ? TUTTI_OK : block_make(stage, device, bytes, result);
+}
+
+void cuda_result_give(struct cuda_stage *stage, struct cuda_block *result)
+{
+    if (!result)
+        return;
+    pthread_mutex_lock(&stage->lock);
+    list_give(&stage->results, result);
+    pthread_mutex_unlock(&stage->lock);
+}
+
+static void memory_free(const struct cuda_driver *driver, struct cuda_block *block)
+{
+    if (block->device == PINNED)
+        driver->mem_host_free(block->memory);
+    if (block->device >= 0)
+        driver->mem_free((CUdeviceptr)(uintptr_t)block->memory);
+    if (block->device == SHARED) {
+        driver->mem_host_unregister(block->memory);
+        segment_unmap(&(struct segment){.base = block->memory, .bytes = block->bytes});
+    }
+}
+
+static void list_free(struct cuda_stage *stage, struct cuda_block **list, bool child)
+{
+    struct cuda_visit visit;
+    while (*list) {
+        struct cuda_block *block = *list;
+        *list = block->next;
+        if (!child && cuda_visit_begin(stage->driver, place_of(stage, block->device)->context,
+                                       &visit) == TUTTI_OK) {
+            memory_free(stage->driver, block);
+            cuda_visit_end(stage->driver, &visit);
+        }
+        if (block->fd >= 0)
+            close(block->fd);
+        free(block);
+    }
+}
+
+void cuda_blocks_free(struct cuda_stage *stage, bool child)
+{
+    list_free(stage, &stage->idle, child);
+    list_free(stage, &stage->lost, child);
+    list_free(stage, &stage->results, child);
+}
