@@ -14,6 +14,8 @@
 
 #include <cmocka.h>
 
+#define HASH_OF_CHOICES UINT64_C(0x4d0aa09bd43106dd)
+
 static struct cuda_table table;
 
 static struct cuda_plan plan_of(int major, int minor, int size)
@@ -58,9 +60,31 @@ static void test_built_in(void **state)
                 assert_true(choice->units >= 1);
             }
             for (int k = 0; k < CUDA_KERNELS; k++)
-                assert_int_equal(plan.forced[k].kernel, k);
+                assert_int_equal(cuda_plan_forced(&plan, (enum cuda_kernel)k)->kernel, k);
         }
     }
+}
+
+/* What is chosen for every capability, number of ranks, and size up to 16 MiB: the hash stands for
+ * all of these choices. It changes when a row is measured anew; then write the new one here. */
+static void test_unchanged(void **state)
+{
+    static const int capabilities[][2] = {{8, 0}, {9, 0}, {10, 0}};
+    uint64_t hash = UINT64_C(0xcbf29ce484222325);
+    (void)state;
+    for (size_t c = 0; c < sizeof capabilities / sizeof *capabilities; c++)
+        for (int size = 2; size <= CUDA_RANKS; size++) {
+            struct cuda_plan plan = plan_of(capabilities[c][0], capabilities[c][1], size);
+            for (size_t bytes = 1; bytes <= 16 << 20; bytes += bytes < 4096 ? 1 : 255) {
+                const struct cuda_choice *choice =
+                    pick(&plan, TUTTI_ALGO_NONE, TUTTI_FLOAT32, bytes);
+                const unsigned fields[] = {choice->kernel, choice->units, choice->threads,
+                                           choice->blocks};
+                for (size_t f = 0; f < sizeof fields / sizeof *fields; f++)
+                    hash = (hash ^ fields[f]) * UINT64_C(0x100000001b3);
+            }
+        }
+    assert_true(hash == HASH_OF_CHOICES);
 }
 
 /* At every size around a border: the row's kernel for floats, what serves for the others. */
@@ -374,7 +398,7 @@ int main(void)
         cmocka_unit_test(test_forced),     cmocka_unit_test(test_family),
         cmocka_unit_test(test_grid),       cmocka_unit_test(test_file),
         cmocka_unit_test(test_file_wrong), cmocka_unit_test(test_paths),
-        cmocka_unit_test(test_too_large),
+        cmocka_unit_test(test_too_large),  cmocka_unit_test(test_unchanged),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -46,7 +46,8 @@ int cuda_group_describe(const struct cuda_group *group, char *text, size_t size)
     }
     for (int k = CUDA_TABLE_KERNELS; k < CUDA_KERNELS; k++)
         if (by_links && group->by_links == cuda_kernel_algo((enum cuda_kernel)k))
-            choice_describe(&group->plan.forced[k], CUDA_TABLE_REST, text, size, &length);
+            choice_describe(cuda_plan_forced(&group->plan, (enum cuda_kernel)k), CUDA_TABLE_REST,
+                            text, size, &length);
     for (int i = 0; i < group->plan.count && !by_links; i++)
         choice_describe(&group->plan.choices[i], group->plan.bytes[i], text, size, &length);
     return length;

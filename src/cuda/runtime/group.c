@@ -38,9 +38,8 @@ static_assert(sizeof(struct header) == offsetof(struct cuda_arena, pad), "header
 
 /* What a rank tells the others once it is ready. */
 struct offer {
-    int32_t fd;                      /* of its arena, for ranks of the same process */
-    uint16_t blocks[CUDA_PLAN_ROWS]; /* that fit at once, within the plan's */
-    uint16_t forced[CUDA_KERNELS];
+    int32_t fd;                         /* of its arena, for ranks of the same process */
+    uint16_t blocks[CUDA_PLAN_CHOICES]; /* that fit at once, within the plan's */
 };
 
 static bool is_remote(const struct cuda_group *group, int rank)
@@ -164,14 +163,10 @@ static enum tutti_status prepare(struct cuda_group *group, const struct cuda_gro
 
 static void grids_agree(struct cuda_group *group, const struct offer *offers)
 {
-    for (int r = 0; r < group->launch.size; r++) {
-        for (int i = 0; i < group->plan.count; i++)
+    for (int r = 0; r < group->launch.size; r++)
+        for (int i = 0; i < CUDA_PLAN_CHOICES; i++)
             if (offers[r].blocks[i] < group->plan.choices[i].blocks)
                 group->plan.choices[i].blocks = offers[r].blocks[i];
-        for (int k = 0; k < CUDA_KERNELS; k++)
-            if (offers[r].forced[k] < group->plan.forced[k].blocks)
-                group->plan.forced[k].blocks = offers[r].forced[k];
-    }
 }
 
 /* Reads a peer's header through the mapping. */
@@ -258,10 +253,8 @@ static enum tutti_status join(struct cuda_group *group, const struct cuda_group_
                               int own_fd, int64_t deadline, int *fds)
 {
     struct offer own = {.fd = own_fd}, all[CUDA_RANKS];
-    for (int i = 0; i < group->plan.count; i++)
+    for (int i = 0; i < CUDA_PLAN_CHOICES; i++)
         own.blocks[i] = group->plan.choices[i].blocks;
-    for (int k = 0; k < CUDA_KERNELS; k++)
-        own.forced[k] = group->plan.forced[k].blocks;
     enum tutti_status status = tutti_exchanger_all_gather(config->exchanger, &own, sizeof own, all,
                                                           deadline_timeout_ms(deadline));
     if (status != TUTTI_OK)

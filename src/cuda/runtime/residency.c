@@ -68,7 +68,7 @@ static enum tutti_status blocks_limit(struct cuda_group *group, bool halved,
 {
     const struct cuda_driver *driver = group->driver;
     int least = choice->blocks;
-    if (!cuda_plan_has(&group->plan, (enum cuda_kernel)choice->kernel))
+    if (!choice->blocks || !cuda_plan_has(&group->plan, (enum cuda_kernel)choice->kernel))
         return TUTTI_OK;
     for (int dtype = 0; dtype < TUTTI_DTYPE_COUNT; dtype++) {
         for (int form = 0; form < CUDA_FORMS; form++) {
@@ -98,9 +98,7 @@ static enum tutti_status blocks_limit(struct cuda_group *group, bool halved,
 enum tutti_status cuda_grids_limit(struct cuda_group *group, bool halved)
 {
     enum tutti_status status = TUTTI_OK;
-    for (int i = 0; i < group->plan.count && status == TUTTI_OK; i++)
+    for (int i = 0; i < CUDA_PLAN_CHOICES && status == TUTTI_OK; i++)
         status = blocks_limit(group, halved, &group->plan.choices[i]);
-    for (int k = 0; k < CUDA_KERNELS && status == TUTTI_OK; k++)
-        status = blocks_limit(group, halved, &group->plan.forced[k]);
     return status;
 }

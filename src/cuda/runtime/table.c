@@ -22,79 +22,41 @@ static const struct cuda_choice usual[CUDA_KERNELS] = {
     [CUDA_RING] = {CUDA_RING, 1, CUDA_WORKERS, CUDA_TILE_BLOCKS},
 };
 
-/* {capability, ranks, {kernel, units, threads, blocks}, bytes}: measured on 2, 3 and 4 H200; what
- * follows from that elsewhere. */
-static const struct cuda_table_row built_in[] = {
-    {90, 2, {CUDA_ONE_SHOT_LL, 1, 64, 512}, 1 * KIB},
-    {90, 2, {CUDA_ONE_SHOT_LINES, 1, 64, 512}, 512 * KIB},
-    {90, 2, {CUDA_ONE_SHOT_LINES, 1, 256, 512}, 1536 * KIB},
-    {90, 2, {CUDA_TWO_SHOT_LINES, 1, 128, 512}, 2 * MIB},
-    {90, 2, {CUDA_TWO_SHOT_LINES, 1, 256, 512}, 8 * MIB},
-    {90, 2, {CUDA_TWO_SHOT_PIPELINED, 2, CUDA_WORKERS, CUDA_TILE_BLOCKS}, CUDA_TABLE_REST},
-    {90, 3, {CUDA_ONE_SHOT_LL, 1, 96, 512}, 32 * KIB},
-    {90, 3, {CUDA_ONE_SHOT_LINES, 1, 64, 512}, 256 * KIB},
-    {90, 3, {CUDA_TWO_SHOT_LINES, 1, 128, 512}, 768 * KIB},
-    {90, 3, {CUDA_TWO_SHOT_LINES, 1, CUDA_WORKERS, 132}, 1 * MIB},
-    {90, 3, {CUDA_TWO_SHOT_LINES, 1, 128, 512}, 2 * MIB},
-    {90, 3, {CUDA_TWO_SHOT_LINES, 1, 256, 512}, 3 * MIB},
-    {90, 3, {CUDA_TWO_SHOT_PIPELINED, 1, CUDA_WORKERS, CUDA_TILE_BLOCKS}, CUDA_TABLE_REST},
-    {90, 4, {CUDA_ONE_SHOT_LL, 1, 96, 512}, 2 * KIB},
-    {90, 4, {CUDA_ONE_SHOT_LINES, 1, 64, 512}, 64 * KIB},
-    {90, 4, {CUDA_ONE_SHOT_LINES, 1, 128, 512}, 160 * KIB},
-    {90, 4, {CUDA_TWO_SHOT_LINES, 1, 128, 512}, 512 * KIB},
-    {90, 4, {CUDA_TWO_SHOT_LINES, 1, 384, 132}, 1 * MIB},
-    {90, 4, {CUDA_TWO_SHOT_LINES, 1, CUDA_WORKERS, 132}, 2 * MIB},
-    {90, 4, {CUDA_TWO_SHOT_LINES, 1, 256, 512}, 4 * MIB},
-    {90, 4, {CUDA_TWO_SHOT_PIPELINED, 1, CUDA_WORKERS, CUDA_TILE_BLOCKS}, CUDA_TABLE_REST},
-    {0, 2, {CUDA_ONE_SHOT_LL, 1, 64, 512}, 1 * KIB},
-    {0, 2, {CUDA_ONE_SHOT_LINES, 1, 64, 512}, 512 * KIB},
-    {0, 2, {CUDA_ONE_SHOT_LINES, 1, 256, 512}, 1536 * KIB},
-    {0, 2, {CUDA_TWO_SHOT_LINES, 1, 128, 512}, 2 * MIB},
-    {0, 2, {CUDA_TWO_SHOT_LINES, 1, 256, 512}, 8 * MIB},
-    {0, 2, {CUDA_TWO_SHOT_PIPELINED, 2, CUDA_WORKERS, CUDA_TILE_BLOCKS}, CUDA_TABLE_REST},
-    {0, 3, {CUDA_ONE_SHOT_LL, 1, 96, 512}, 32 * KIB},
-    {0, 3, {CUDA_ONE_SHOT_LINES, 1, 64, 512}, 256 * KIB},
-    {0, 3, {CUDA_TWO_SHOT_LINES, 1, 128, 512}, 768 * KIB},
-    {0, 3, {CUDA_TWO_SHOT_LINES, 1, CUDA_WORKERS, 132}, 1 * MIB},
-    {0, 3, {CUDA_TWO_SHOT_LINES, 1, 128, 512}, 2 * MIB},
-    {0, 3, {CUDA_TWO_SHOT_LINES, 1, 256, 512}, 3 * MIB},
-    {0, 3, {CUDA_TWO_SHOT_PIPELINED, 1, CUDA_WORKERS, CUDA_TILE_BLOCKS}, CUDA_TABLE_REST},
-    {0, 4, {CUDA_ONE_SHOT_LL, 1, 96, 512}, 2 * KIB},
-    {0, 4, {CUDA_ONE_SHOT_LINES, 1, 64, 512}, 64 * KIB},
-    {0, 4, {CUDA_ONE_SHOT_LINES, 1, 128, 512}, 160 * KIB},
-    {0, 4, {CUDA_TWO_SHOT_LINES, 1, 128, 512}, 512 * KIB},
-    {0, 4, {CUDA_TWO_SHOT_LINES, 1, 384, 132}, 1 * MIB},
-    {0, 4, {CUDA_TWO_SHOT_LINES, 1, CUDA_WORKERS, 132}, 2 * MIB},
-    {0, 4, {CUDA_TWO_SHOT_LINES, 1, 256, 512}, 4 * MIB},
-    {0, 4, {CUDA_TWO_SHOT_PIPELINED, 1, CUDA_WORKERS, CUDA_TILE_BLOCKS}, CUDA_TABLE_REST},
-    {0, 5, {CUDA_ONE_SHOT_LL, 1, 64, 512}, 16 * KIB},
-    {0, 5, {CUDA_ONE_SHOT_LINES, 1, 64, 512}, 128 * KIB},
-    {0, 5, {CUDA_TWO_SHOT_LINES, 1, 64, 512}, 512 * KIB},
-    {0, 5, {CUDA_TWO_SHOT_LINES, 1, 128, 512}, 1 * MIB},
-    {0, 5, {CUDA_TWO_SHOT_LINES, 1, CUDA_WORKERS, 512}, 2 * MIB},
-    {0, 5, {CUDA_TWO_SHOT_LINES, 1, 256, 512}, 3 * MIB},
-    {0, 5, {CUDA_TWO_SHOT_PIPELINED, 1, CUDA_WORKERS, CUDA_TILE_BLOCKS}, CUDA_TABLE_REST},
-    {0, 6, {CUDA_ONE_SHOT_LL, 1, 64, 512}, 16 * KIB},
-    {0, 6, {CUDA_ONE_SHOT_LINES, 1, 64, 512}, 64 * KIB},
-    {0, 6, {CUDA_TWO_SHOT_LINES, 1, 64, 512}, 512 * KIB},
-    {0, 6, {CUDA_TWO_SHOT_LINES, 1, 128, 512}, 1 * MIB},
-    {0, 6, {CUDA_TWO_SHOT_LINES, 1, CUDA_WORKERS, 512}, 2 * MIB},
-    {0, 6, {CUDA_TWO_SHOT_LINES, 1, 256, 512}, 3 * MIB},
-    {0, 6, {CUDA_TWO_SHOT_PIPELINED, 1, CUDA_WORKERS, CUDA_TILE_BLOCKS}, CUDA_TABLE_REST},
-    {0, 7, {CUDA_ONE_SHOT_LL, 1, 64, 512}, 16 * KIB},
-    {0, 7, {CUDA_ONE_SHOT_LINES, 1, 64, 512}, 64 * KIB},
-    {0, 7, {CUDA_TWO_SHOT_LINES, 1, 64, 512}, 512 * KIB},
-    {0, 7, {CUDA_TWO_SHOT_LINES, 1, 128, 512}, 1 * MIB},
-    {0, 7, {CUDA_TWO_SHOT_LINES, 1, CUDA_WORKERS, 512}, 2 * MIB},
-    {0, 7, {CUDA_TWO_SHOT_LINES, 1, 256, 512}, 3 * MIB},
-    {0, 7, {CUDA_TWO_SHOT_PIPELINED, 1, CUDA_WORKERS, CUDA_TILE_BLOCKS}, CUDA_TABLE_REST},
-    {0, 8, {CUDA_ONE_SHOT_LL, 1, 64, 512}, 16 * KIB},
-    {0, 8, {CUDA_ONE_SHOT_LINES, 1, 64, 512}, 64 * KIB},
-    {0, 8, {CUDA_TWO_SHOT_LINES, 1, 64, 512}, 512 * KIB},
-    {0, 8, {CUDA_TWO_SHOT_LINES, 1, 128, 512}, 1 * MIB},
-    {0, 8, {CUDA_TWO_SHOT_LINES, 1, CUDA_WORKERS, 512}, 2 * MIB},
-    {0, 8, {CUDA_TWO_SHOT_LINES, 1, 256, 512}, 4 * MIB},
-    {0, 8, {CUDA_TWO_SHOT_PIPELINED, 1, CUDA_WORKERS, CUDA_TILE_BLOCKS}, CUDA_TABLE_REST},
+/* The built-in rows, for least to most ranks; for one number of ranks in order of bytes. Measured
+ * on 2, 3 and 4 H200; the others follow from these. */
+static const struct {
+    int8_t least, most;
+    struct cuda_choice choice; /* kernel, units, threads, blocks */
+    uint64_t bytes;
+} built_in[] = {
+    {2, 2, {CUDA_ONE_SHOT_LL, 1, 64, 512}, 1 * KIB},
+    {2, 2, {CUDA_ONE_SHOT_LINES, 1, 64, 512}, 512 * KIB},
+    {2, 2, {CUDA_ONE_SHOT_LINES, 1, 256, 512}, 1536 * KIB},
+    {2, 2, {CUDA_TWO_SHOT_LINES, 1, 128, 512}, 2 * MIB},
+    {2, 2, {CUDA_TWO_SHOT_LINES, 1, 256, 512}, 8 * MIB},
+    {2, 2, {CUDA_TWO_SHOT_PIPELINED, 2, CUDA_WORKERS, CUDA_TILE_BLOCKS}, CUDA_TABLE_REST},
+    {3, 3, {CUDA_ONE_SHOT_LL, 1, 96, 512}, 32 * KIB},
+    {3, 3, {CUDA_ONE_SHOT_LINES, 1, 64, 512}, 256 * KIB},
+    {3, 3, {CUDA_TWO_SHOT_LINES, 1, 128, 512}, 768 * KIB},
+    {3, 3, {CUDA_TWO_SHOT_LINES, 1, CUDA_WORKERS, 132}, 1 * MIB},
+    {3, 3, {CUDA_TWO_SHOT_LINES, 1, 128, 512}, 2 * MIB},
+    {3, 3, {CUDA_TWO_SHOT_LINES, 1, 256, 512}, 3 * MIB},
+    {4, 4, {CUDA_ONE_SHOT_LL, 1, 96, 512}, 2 * KIB},
+    {4, 4, {CUDA_ONE_SHOT_LINES, 1, 64, 512}, 64 * KIB},
+    {4, 4, {CUDA_ONE_SHOT_LINES, 1, 128, 512}, 160 * KIB},
+    {4, 4, {CUDA_TWO_SHOT_LINES, 1, 128, 512}, 512 * KIB},
+    {4, 4, {CUDA_TWO_SHOT_LINES, 1, 384, 132}, 1 * MIB},
+    {4, 4, {CUDA_TWO_SHOT_LINES, 1, CUDA_WORKERS, 132}, 2 * MIB},
+    {4, 4, {CUDA_TWO_SHOT_LINES, 1, 256, 512}, 4 * MIB},
+    {5, 8, {CUDA_ONE_SHOT_LL, 1, 64, 512}, 16 * KIB},
+    {5, 5, {CUDA_ONE_SHOT_LINES, 1, 64, 512}, 128 * KIB},
+    {6, 8, {CUDA_ONE_SHOT_LINES, 1, 64, 512}, 64 * KIB},
+    {5, 8, {CUDA_TWO_SHOT_LINES, 1, 64, 512}, 512 * KIB},
+    {5, 8, {CUDA_TWO_SHOT_LINES, 1, 128, 512}, 1 * MIB},
+    {5, 8, {CUDA_TWO_SHOT_LINES, 1, CUDA_WORKERS, 512}, 2 * MIB},
+    {5, 7, {CUDA_TWO_SHOT_LINES, 1, 256, 512}, 3 * MIB},
+    {8, 8, {CUDA_TWO_SHOT_LINES, 1, 256, 512}, 4 * MIB},
+    {3, 8, {CUDA_TWO_SHOT_PIPELINED, 1, CUDA_WORKERS, CUDA_TILE_BLOCKS}, CUDA_TABLE_REST},
 };
 
 /* Rows differ by no padding: field by field (FNV-1a). */
@@ -115,10 +77,14 @@ void cuda_table_hash(struct cuda_table *table)
 
 void cuda_table_built_in(struct cuda_table *table)
 {
-    static_assert(sizeof built_in / sizeof *built_in <= CUDA_TABLE_ROWS, "rows");
+    static_assert(sizeof built_in / sizeof *built_in * CUDA_RANKS <= CUDA_TABLE_ROWS, "rows");
     memset(table, 0, sizeof *table);
-    table->count = sizeof built_in / sizeof *built_in;
-    memcpy(table->rows, built_in, sizeof built_in);
+    for (int size = 2; size <= CUDA_RANKS; size++)
+        for (size_t i = 0; i < sizeof built_in / sizeof *built_in; i++)
+            if (size >= built_in[i].least && size <= built_in[i].most)
+                table->rows[table->count++] = (struct cuda_table_row){.size = (int16_t)size,
+                                                                      .choice = built_in[i].choice,
+                                                                      .bytes = built_in[i].bytes};
     snprintf(table->source, sizeof table->source, "built in");
     cuda_table_hash(table);
 }
@@ -154,7 +120,7 @@ void cuda_plan_make(const struct cuda_table *table, int major, int minor, int si
     memset(plan, 0, sizeof *plan);
     plan->size = size;
     plan->staged = staged;
-    memcpy(plan->forced, usual, sizeof plan->forced);
+    memcpy(&plan->choices[CUDA_PLAN_ROWS], usual, sizeof usual);
     if (staged) {
         plan_add_staged(plan);
         return;
@@ -243,7 +209,7 @@ static const struct cuda_choice *first_that_serves(const struct cuda_plan *plan,
     for (int k = 0; k < CUDA_TABLE_KERNELS; k++)
         if (is_one_shot((enum cuda_kernel)k) == one_shot &&
             serves(plan, (enum cuda_kernel)k, dtype, bytes))
-            return &plan->forced[k];
+            return cuda_plan_forced(plan, (enum cuda_kernel)k);
     return NULL;
 }
 
@@ -271,7 +237,7 @@ enum tutti_status cuda_plan_pick(const struct cuda_plan *plan, enum tutti_algo a
         *reason = "the tuning table's is for floats only";
         *choice = first_that_serves(plan, true, dtype, bytes);
         if (!*choice)
-            *choice = &plan->forced[CUDA_TWO_SHOT_PIPELINED];
+            *choice = cuda_plan_forced(plan, CUDA_TWO_SHOT_PIPELINED);
         return TUTTI_OK;
     }
     *reason = "forced by the call, the options or TUTTI_ALGO";
@@ -292,7 +258,7 @@ enum tutti_status cuda_plan_pick(const struct cuda_plan *plan, enum tutti_algo a
     if (!serves(plan, kernel, dtype, bytes))
         return refuse(plan, asked, dtype, bytes);
     if (row->kernel != kernel)
-        *choice = &plan->forced[kernel];
+        *choice = cuda_plan_forced(plan, kernel);
     return TUTTI_OK;
 }
 

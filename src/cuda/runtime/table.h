@@ -25,6 +25,7 @@
 enum {
     CUDA_TABLE_ROWS = 512,
     CUDA_PLAN_ROWS = 32, /* of one capability and world size */
+    CUDA_PLAN_CHOICES = CUDA_PLAN_ROWS + CUDA_KERNELS,
     CUDA_TABLE_SOURCE_BYTES = 96,
     CUDA_TABLE_KERNELS = CUDA_HYBRID_CUBE_MESH, /* before this one: those of tables */
 };
@@ -60,10 +61,16 @@ struct cuda_plan {
     int size;
     bool staged; /* in the host's memory, which has no room for full lines */
     int count;
-    struct cuda_choice forced[CUDA_KERNELS];
-    struct cuda_choice choices[CUDA_PLAN_ROWS];
+    struct cuda_choice choices[CUDA_PLAN_CHOICES]; /* of the rows, then of forced kernels */
     uint64_t bytes[CUDA_PLAN_ROWS];
 };
+
+/* What is launched where the kernel is forced, or chosen instead of a row's. */
+static inline const struct cuda_choice *cuda_plan_forced(const struct cuda_plan *plan,
+                                                         enum cuda_kernel kernel)
+{
+    return &plan->choices[CUDA_PLAN_ROWS + kernel];
+}
 
 /* The built-in table, altered by the file that TUTTI_TUNING_FILE names or, if it is unset, by the
  * one in the cache if there is one. Returns INVALID (naming file and line), SYSTEM. */
