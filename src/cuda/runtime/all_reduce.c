@@ -79,42 +79,50 @@ static CUfunction function_of(const struct cuda_group *group, const struct cuda_
     return functions[CUDA_SUM];
 }
 
+/* The only choice for an all-reduce of a kernel, its form, grid and block. Pure: it depends on the
+ * request and on what the ranks agreed on when the communicator was made. Returns INVALID. */
+static enum tutti_status choose(const struct cuda_group *group, const struct request *request,
+                                struct cuda_task *task, enum tutti_algo *algo, const char **reason)
+{
+    const struct cuda_choice *choice;
+    if (cuda_is_proxied(group))
+        return cuda_proxy_algorithm(request->algo, algo, reason);
+    enum tutti_status status = cuda_plan_pick(&group->plan, request->algo, request->dtype,
+                                              request->bytes, &choice, reason);
+    if (status != TUTTI_OK)
+        return status;
+    *algo = cuda_kernel_algo((enum cuda_kernel)choice->kernel);
+    task->blocks = cuda_choice_blocks(choice, group->plan.size, request->bytes);
+    task->threads = choice->threads + CUDA_CLERKS;
+    task->function = function_of(group, choice, request, task->blocks);
+    return TUTTI_OK;
+}
+
 static enum tutti_status all_reduce(struct cuda_group *group, struct request *request,
                                     tutti_stream_t stream)
 {
-    const struct cuda_choice *choice;
+    struct cuda_task task = {.request = request};
     const char *reason;
+    enum tutti_algo algo;
     enum tutti_status status = cuda_group_check(group);
+    if (status == TUTTI_OK && request->count)
+        status = cuda_operand_check(group, "send", request->send, request->bytes, stream);
+    if (status == TUTTI_OK && request->count && request->recv != request->send)
+        status = cuda_operand_check(group, "recv", request->recv, request->bytes, stream);
     if (status != TUTTI_OK)
         return status;
-    if (cuda_is_proxied(group) && request->count == 0)
+    if (cuda_is_proxied(group))
         return cuda_proxy_enqueue(group, 0, request, stream);
     struct cuda_launch launch = launch_make(group, request);
     if (request->count == 0) /* of what nobody has all ranks still are to have come */
         return barrier_enqueue(group, &launch, request, stream);
-
-    status = cuda_operand_check(group, "send", request->send, request->bytes, stream);
-    if (status == TUTTI_OK && request->recv != request->send)
-        status = cuda_operand_check(group, "recv", request->recv, request->bytes, stream);
-    if (status == TUTTI_OK && cuda_is_proxied(group))
-        return cuda_proxy_enqueue(group, 0, request, stream);
-    if (status == TUTTI_OK)
-        status = cuda_plan_pick(&group->plan, request->algo, request->dtype, request->bytes,
-                                &choice, &reason);
+    status = choose(group, request, &task, &algo, &reason);
     if (status != TUTTI_OK)
         return status;
-    request->signature =
-        signature_set_algo(request->signature, cuda_kernel_algo((enum cuda_kernel)choice->kernel));
+    request->signature = signature_set_algo(request->signature, algo);
     launch.signature = request->signature;
     launch.tag = signature_hash(launch.signature ^ launch.parameter) >> 16;
-    const unsigned blocks = cuda_choice_blocks(choice, group->plan.size, request->bytes);
-    struct cuda_task task = {
-        .function = function_of(group, choice, request, blocks),
-        .blocks = blocks,
-        .threads = choice->threads + CUDA_CLERKS,
-        .launch = &launch,
-        .request = request,
-    };
+    task.launch = &launch;
     return cuda_enqueue(group, stream, &task);
 }
 
@@ -149,11 +157,8 @@ enum tutti_status cuda_algorithm(const struct cuda_group *group, enum tutti_algo
                                  enum tutti_dtype dtype, size_t bytes, enum tutti_algo *algo,
                                  const char **reason)
 {
-    const struct cuda_choice *choice;
-    if (cuda_is_proxied(group))
-        return cuda_proxy_algorithm(asked, algo, reason);
-    enum tutti_status status = cuda_plan_pick(&group->plan, asked, dtype, bytes, &choice, reason);
-    if (status == TUTTI_OK)
-        *algo = cuda_kernel_algo((enum cuda_kernel)choice->kernel);
-    return status;
+    const struct request request = {
+        .algo = asked, .dtype = dtype, .bytes = bytes, .op = TUTTI_OP_SUM};
+    struct cuda_task task;
+    return choose(group, &request, &task, algo, reason);
 }

@@ -343,7 +343,6 @@ static enum tutti_status group_make(const struct cuda_group_config *config,
     made->host = config->host;
     made->device = config->devices[config->rank];
     made->default_timeout_ms = config->default_timeout_ms;
-    made->by_links = config->by_links;
     made->interrupt = config->interrupt;
     made->staged = config->place == CUDA_PLACE_HOST;
     if (made->staged || config->place == CUDA_PLACE_PROXY)
@@ -376,6 +375,8 @@ static void plan_choose(struct cuda_group *group, const struct cuda_group_config
     }
     cuda_plan_make(config->table, least->major, least->minor, config->size, group->staged,
                    &group->plan);
+    if (!group->staged)
+        group->plan.by_links = config->by_links;
 }
 
 /* No arenas, kernels or grids: all that ranks share is their hosts'. */

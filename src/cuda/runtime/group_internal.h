@@ -57,7 +57,6 @@ struct cuda_group {
     struct cuda_kernels kernels;
     struct cuda_launch launch; /* what every launch has in common */
     struct cuda_plan plan;     /* its blocks are within what fits at once on every rank */
-    enum tutti_algo by_links;  /* for cuda_group_describe() */
     struct cpu_group *host;    /* borrowed from the communicator */
     CUlaunchAttribute attribute;
     bool programmatic; /* kernels may be launched ahead: residency.c */

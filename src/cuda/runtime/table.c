@@ -213,6 +213,15 @@ static const struct cuda_choice *first_that_serves(const struct cuda_plan *plan,
     return NULL;
 }
 
+/* NULL if the algorithm is not one kernel. */
+static const struct cuda_choice *forced_by(const struct cuda_plan *plan, enum tutti_algo algo)
+{
+    for (int k = 0; k < CUDA_KERNELS; k++)
+        if (cuda_kernel_algo((enum cuda_kernel)k) == algo)
+            return cuda_plan_forced(plan, (enum cuda_kernel)k);
+    return NULL;
+}
+
 enum tutti_status cuda_plan_pick(const struct cuda_plan *plan, enum tutti_algo asked,
                                  enum tutti_dtype dtype, size_t bytes,
                                  const struct cuda_choice **choice, const char **reason)
@@ -224,6 +233,12 @@ enum tutti_status cuda_plan_pick(const struct cuda_plan *plan, enum tutti_algo a
     bool fits = serves(plan, (enum cuda_kernel)row->kernel, dtype, bytes);
     bool one_shot = is_one_shot((enum cuda_kernel)row->kernel);
     *choice = row;
+    if (asked == TUTTI_ALGO_NONE && plan->by_links != TUTTI_ALGO_NONE) {
+        *reason = plan->by_links == TUTTI_ALGO_RING ? "only the links of a ring join all ranks"
+                                                    : "the links are those of a hybrid cube mesh";
+        *choice = forced_by(plan, plan->by_links);
+        return TUTTI_OK;
+    }
     *reason = plan->staged ? "staged through the host's memory" : "the tuning table";
     if (asked == TUTTI_ALGO_HOST_STAGED && !plan->staged)
         return error_set(
@@ -247,18 +262,16 @@ enum tutti_status cuda_plan_pick(const struct cuda_plan *plan, enum tutti_algo a
         *choice = first_that_serves(plan, asked == TUTTI_ALGO_ONE_SHOT, dtype, bytes);
         return *choice ? TUTTI_OK : refuse(plan, asked, dtype, bytes);
     }
-    enum cuda_kernel kernel = 0;
-    while (kernel < CUDA_KERNELS && cuda_kernel_algo(kernel) != asked)
-        kernel++;
-    if (kernel == CUDA_KERNELS)
+    const struct cuda_choice *forced = forced_by(plan, asked);
+    if (!forced)
         return error_set(TUTTI_ERR_INVALID,
                          "algorithm %d (%s) does not serve CUDA ranks: expected 0 (none) to 9 "
                          "(host_staged)",
                          (int)asked, tutti_algo_name(asked));
-    if (!serves(plan, kernel, dtype, bytes))
+    if (!serves(plan, (enum cuda_kernel)forced->kernel, dtype, bytes))
         return refuse(plan, asked, dtype, bytes);
-    if (row->kernel != kernel)
-        *choice = cuda_plan_forced(plan, kernel);
+    if (row->kernel != forced->kernel)
+        *choice = forced;
     return TUTTI_OK;
 }
 

@@ -59,7 +59,8 @@ struct cuda_table {
 /* The rows of one communicator, and what is launched where a kernel is forced. */
 struct cuda_plan {
     int size;
-    bool staged; /* in the host's memory, which has no room for full lines */
+    bool staged;              /* in the host's memory, which has no room for full lines */
+    enum tutti_algo by_links; /* instead of the rows', where few links join ranks; NONE: nothing */
     int count;
     struct cuda_choice choices[CUDA_PLAN_CHOICES]; /* of the rows, then of forced kernels */
     uint64_t bytes[CUDA_PLAN_ROWS];
