@@ -158,7 +158,7 @@ enum tutti_status cuda_algorithm(const struct cuda_group *group, enum tutti_algo
                                  const char **reason)
 {
     const struct request request = {
-        .algo = asked, .dtype = dtype, .bytes = bytes, .op = TUTTI_OP_SUM};
+        .algo = asked, .dtype = dtype, .bytes = bytes, .op = OP_SUM};
     struct cuda_task task;
     return choose(group, &request, &task, algo, reason);
 }
