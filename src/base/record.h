@@ -8,8 +8,8 @@
 #ifndef TUTTI_RECORD_H
 #define TUTTI_RECORD_H
 
+#include "base/device_trace.h"
 #include "base/layout.h"
-#include "base/trail.h"
 
 #include <assert.h>
 #include <stddef.h>
@@ -118,12 +118,13 @@ struct record_page {
     uint64_t awaited_since; /* ticks */
     uint32_t awaits;        /* 1 + the rank that is waited for, 0: none */
     uint32_t reserved;
-    int64_t device_ahead_ns; /* the device's clock before CLOCK_MONOTONIC; 0: it writes no trail */
+    int64_t device_ahead_ns; /* the device's clock before CLOCK_MONOTONIC; 0: it writes no device
+                                trace */
     unsigned char pad2[LAYOUT_LINE - 32];
     struct record_peer peers[LAYOUT_RANKS];
 
     struct record_entry entries[RECORD_ENTRIES]; /* [number mod RECORD_ENTRIES] */
-    struct trail trail;
+    struct device_trace device_trace;
 };
 
 static_assert(sizeof(struct record_entry) == LAYOUT_LINE, "entry");
@@ -134,7 +135,7 @@ static_assert(offsetof(struct record_page, fault) == 16640, "fault");
 static_assert(offsetof(struct record_page, looked) == 16704, "look");
 static_assert(offsetof(struct record_page, peers) == 16768, "peers");
 static_assert(offsetof(struct record_page, entries) == 17792, "entries");
-static_assert(offsetof(struct record_page, trail) == 83328, "trail");
+static_assert(offsetof(struct record_page, device_trace) == 83328, "device_trace");
 
 static inline uint64_t record_outcome(enum record_state state, int status, enum record_kind kind)
 {

@@ -14,7 +14,7 @@ struct recorder_snapshot {
     const char *cause;        /* static: who asked */
     struct record_page page;  /* `entries` are those that count, oldest first */
     int count;                /* of them */
-    int marks;                /* the same of `trail` */
+    int marks;                /* the same of `device_trace` */
     struct tutti_fault fault; /* status is OK if there is none */
     uint64_t ticks;           /* the clocks when it was taken */
     int64_t monotonic_ns;

@@ -158,7 +158,7 @@ static void put_operations(FILE *out, const struct recorder_snapshot *snapshot)
 
 /* ---- operations, as a device saw them -------------------------------------------------------- */
 
-static bool has_trail(const struct recorder_snapshot *snapshot)
+static bool has_device_trace(const struct recorder_snapshot *snapshot)
 {
     return snapshot->page.device_ahead_ns != 0;
 }
@@ -166,18 +166,18 @@ static bool has_trail(const struct recorder_snapshot *snapshot)
 /* Whether a kernel waits, as the watcher saw it last; for good, once a fault stands. */
 static bool device_waits(const struct recorder_snapshot *snapshot)
 {
-    return has_trail(snapshot) && snapshot->page.awaits;
+    return has_device_trace(snapshot) && snapshot->page.awaits;
 }
 
 static uint64_t waits_in(const struct recorder_snapshot *snapshot)
 {
-    return snapshot->page.trail.wait.of >> 8;
+    return snapshot->page.device_trace.wait.of >> 8;
 }
 
 /* Operations follow each other: whatever has a successor is done. */
 static enum record_state mark_state(const struct recorder_snapshot *snapshot, int i)
 {
-    const uint64_t sequence = snapshot->page.trail.marks[i].sequence;
+    const uint64_t sequence = snapshot->page.device_trace.marks[i].sequence;
     const bool failed = snapshot->fault.status != TUTTI_OK;
     if (i < snapshot->marks - 1)
         return RECORD_DONE;
@@ -188,7 +188,7 @@ static enum record_state mark_state(const struct recorder_snapshot *snapshot, in
 
 static void put_mark(FILE *out, const struct recorder_snapshot *snapshot, int i)
 {
-    const struct trail_mark *mark = &snapshot->page.trail.marks[i];
+    const struct device_trace_mark *mark = &snapshot->page.device_trace.marks[i];
     const struct tutti_signature signature = signature_unpack(mark->signature, mark->parameter);
     fprintf(out, "    {\"sequence\": %" PRIu64 ", ", mark->sequence);
     put_signature(out, &signature);

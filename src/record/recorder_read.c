@@ -67,14 +67,15 @@ static void entries_read(const struct record_page *page, struct recorder_snapsho
     qsort(snapshot->page.entries, (size_t)snapshot->count, sizeof *snapshot->page.entries, compare);
 }
 
-/* ---- a device's trail ------------------------------------------------------------------------ */
+/* ---- the device trace ------------------------------------------------------------------------ */
 
-enum { MARK_WORDS = sizeof(struct trail_mark) / sizeof(uint64_t) };
+enum { MARK_WORDS = sizeof(struct device_trace_mark) / sizeof(uint64_t) };
 
 /* One operation's mark; false if there is none, or it was replaced. The device stores its two lines
  * in any order, and comes to a place again a thousand operations later: what is the same twice is
  * not being written. */
-static bool mark_read(const struct trail_mark *from, size_t index, struct trail_mark *to)
+static bool mark_read(const struct device_trace_mark *from, size_t index,
+                      struct device_trace_mark *to)
 {
     const uint64_t *words = (const uint64_t *)(const void *)from;
     uint64_t first[MARK_WORDS], again[MARK_WORDS];
@@ -86,26 +87,28 @@ static bool mark_read(const struct trail_mark *from, size_t index, struct trail_
         return false;
     memcpy(to, first, sizeof *to);
     to->signature = signature_sane(to->signature);
-    return to->sequence && to->sequence <= INT64_MAX && to->sequence % TRAIL_MARKS == index &&
-           (uint32_t)to->sequence == to->low;
+    return to->sequence && to->sequence <= INT64_MAX &&
+           to->sequence % DEVICE_TRACE_MARKS == index && (uint32_t)to->sequence == to->low;
 }
 
 static int compare_marks(const void *a, const void *b)
 {
-    const struct trail_mark *left = a, *right = b;
+    const struct device_trace_mark *left = a, *right = b;
     return (left->sequence > right->sequence) - (left->sequence < right->sequence);
 }
 
-static void trail_read(const struct record_page *page, struct recorder_snapshot *snapshot)
+static void device_trace_read(const struct record_page *page, struct recorder_snapshot *snapshot)
 {
     struct record_page *copy = &snapshot->page;
-    const struct trail *trail = &page->trail;
+    const struct device_trace *device_trace = &page->device_trace;
     copy->device_ahead_ns =
         (int64_t)order_load_relaxed_u64((const uint64_t *)&page->device_ahead_ns);
-    copy->trail.wait.of = order_load_relaxed_u64(&trail->wait.of);
-    for (size_t i = 0; i < TRAIL_MARKS && copy->device_ahead_ns; i++)
-        snapshot->marks += mark_read(&trail->marks[i], i, &copy->trail.marks[snapshot->marks]);
-    qsort(copy->trail.marks, (size_t)snapshot->marks, sizeof *copy->trail.marks, compare_marks);
+    copy->device_trace.wait.of = order_load_relaxed_u64(&device_trace->wait.of);
+    for (size_t i = 0; i < DEVICE_TRACE_MARKS && copy->device_ahead_ns; i++)
+        snapshot->marks +=
+            mark_read(&device_trace->marks[i], i, &copy->device_trace.marks[snapshot->marks]);
+    qsort(copy->device_trace.marks, (size_t)snapshot->marks, sizeof *copy->device_trace.marks,
+          compare_marks);
 }
 
 /* ---- the rest -------------------------------------------------------------------------------- */
@@ -174,7 +177,7 @@ enum tutti_status recorder_read(const struct record_page *page, const char *caus
     fault_read(&page->fault, &taken->fault);
     look_read(page, copy);
     entries_read(page, taken);
-    trail_read(page, taken);
+    device_trace_read(page, taken);
     *snapshot = taken;
     return TUTTI_OK;
 }

@@ -11,8 +11,8 @@
 #include "standin_internal.h"
 
 #include "base/deadline.h"
+#include "base/device_trace.h"
 #include "base/order.h"
-#include "base/trail.h"
 #include "cpu/reduce/reduce.h"
 #include "topology/ring_cut.h"
 
@@ -382,15 +382,15 @@ static void fail(struct run *run, enum tutti_status status, int peer,
     poison(run);
 }
 
-static struct trail *trail_of(const struct run *run)
+static struct device_trace *device_trace_of(const struct run *run)
 {
-    return (struct trail *)(void *)run->launch->host;
+    return (struct device_trace *)(void *)run->launch->host;
 }
 
 /* As the kernels do, of a wait that lasts. */
 static void tell_wait(const struct run *run, int peer, int64_t now)
 {
-    struct trail_wait *wait = &trail_of(run)->wait;
+    struct device_trace_wait *wait = &device_trace_of(run)->wait;
     order_store_relaxed_u64(&wait->of, run->sequence << 8 | (uint64_t)peer);
     order_store_relaxed_u64(&wait->looked_ns, device_ns(now));
 }
@@ -615,7 +615,8 @@ static bool run_all(struct run *run, enum tutti_dtype dtype, size_t count)
 static void mark(const struct run *run)
 {
     const struct cuda_header what = header_of(run);
-    uint64_t *to = (uint64_t *)(void *)&trail_of(run)->marks[run->sequence % TRAIL_MARKS];
+    uint64_t *to =
+        (uint64_t *)(void *)&device_trace_of(run)->marks[run->sequence % DEVICE_TRACE_MARKS];
     uint64_t words[4] = {[2] = device_ns(now_ns()), [3] = run->sequence};
     memcpy(words, &what, sizeof what);
     for (int i = 0; i < 4; i++)
@@ -696,7 +697,7 @@ void standin_run(const struct function *function, const struct cuda_launch *laun
     }
     if (function->probe) {
         run_probe(&run);
-        order_store_relaxed_u64(&trail_of(&run)->wait.looked_ns, device_ns(now_ns()));
+        order_store_relaxed_u64(&device_trace_of(&run)->wait.looked_ns, device_ns(now_ns()));
         return;
     }
     begin(&run);

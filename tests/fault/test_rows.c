@@ -8,7 +8,7 @@
  * has to end. Needs a GPU; the stand-in for libcuda runs no kernels. usage: test_rows [ROUNDS]
  */
 #include "base/deadline.h"
-#include "base/trail.h"
+#include "base/device_trace.h"
 #include "cuda/runtime/calls.h"
 #include "cuda/runtime/kernels.h"
 
@@ -34,7 +34,7 @@ static const struct cuda_driver *driver;
 static struct {
     struct cuda_arena *own, *theirs; /* the device's */
     unsigned char *data;
-    struct trail *page; /* the host's */
+    struct device_trace *page; /* the host's */
     struct cuda_host *host;
     struct cuda_kernels kernels[2]; /* of 2 ranks, of 8 */
     CUstream stream, other;
@@ -90,7 +90,7 @@ static bool set_up(void)
     CHECK_CUDA(stream_create(&bed.stream, CU_STREAM_NON_BLOCKING, 0));
     CHECK_CUDA(stream_create(&bed.other, CU_STREAM_NON_BLOCKING, 0));
     CHECK_CUDA(event_create(&bed.event, CU_EVENT_DISABLE_TIMING));
-    CHECK_CUDA(mem_host_alloc(&memory, sizeof(struct trail), CU_MEMHOSTALLOC_DEVICEMAP));
+    CHECK_CUDA(mem_host_alloc(&memory, sizeof(struct device_trace), CU_MEMHOSTALLOC_DEVICEMAP));
     CHECK_CUDA(mem_host_device_pointer(&page, memory, 0));
     bed.page = memory;
     bed.host = (struct cuda_host *)(uintptr_t)page;

@@ -35,15 +35,15 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
     memcpy(&page, sound, sizeof sound - 1);
     memcpy(&page, bytes, head);
     memcpy(page.entries, bytes + head, size - head);
-    const size_t marks = sizeof page.trail.marks - sizeof page.trail.marks[0];
-    memcpy(&page.trail.marks[1], bytes + head, size - head < marks ? size - head : marks);
+    const size_t marks = sizeof page.device_trace.marks - sizeof page.device_trace.marks[0];
+    memcpy(&page.device_trace.marks[1], bytes + head, size - head < marks ? size - head : marks);
     memcpy(&page.fault, bytes, head < sizeof page.fault ? head : sizeof page.fault);
     page_halve(&page);
     if (recorder_read(&page, "call", &snapshot) != TUTTI_OK) {
         fuzz_check(!snapshot);
         return 0;
     }
-    fuzz_check(snapshot->marks >= 0 && snapshot->marks <= TRAIL_MARKS);
+    fuzz_check(snapshot->marks >= 0 && snapshot->marks <= DEVICE_TRACE_MARKS);
     fuzz_check(snapshot->count >= 0 && snapshot->count <= RECORD_ENTRIES);
     fuzz_check(recorder_json(snapshot, &text, &length) == TUTTI_OK);
     json_t *root = json_loadb(text, length, JSON_REJECT_DUPLICATES, NULL);

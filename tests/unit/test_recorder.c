@@ -248,13 +248,13 @@ static void the_text_is_json_whatever_the_page_holds(void **state)
     comm_free(comm);
 }
 
-/* ---- a device's trail ------------------------------------------------------------------------ */
+/* ---- the device trace ------------------------------------------------------------------------ */
 
 enum { AHEAD_NS = 1000 };
 
 static void mark(struct record_page *page, uint64_t sequence)
 {
-    page->trail.marks[sequence % TRAIL_MARKS] = (struct trail_mark){
+    page->device_trace.marks[sequence % DEVICE_TRACE_MARKS] = (struct device_trace_mark){
         .signature = (uint64_t)TUTTI_COLLECTIVE_BARRIER << 60,
         .low = (uint32_t)sequence,
         .begun_ns = 5000 + sequence,
@@ -289,7 +289,7 @@ static size_t marks_of(const struct record_page *page)
 static void what_a_device_did_is_read(void **state)
 {
     (void)state;
-    enum { LAST = TRAIL_MARKS + 2 };
+    enum { LAST = DEVICE_TRACE_MARKS + 2 };
     struct tutti_comm *comm = comm_make();
     struct record_page *page = comm->recorder.page;
     mark(page, 1);
@@ -297,23 +297,23 @@ static void what_a_device_did_is_read(void **state)
     page->device_ahead_ns = AHEAD_NS;
     for (uint64_t sequence = 1; sequence <= LAST; sequence++)
         mark(page, sequence);
-    assert_int_equal(marks_of(page), TRAIL_MARKS);
+    assert_int_equal(marks_of(page), DEVICE_TRACE_MARKS);
     expect_mark(page, 0, 3, "done", 4004);
-    expect_mark(page, TRAIL_MARKS - 2, LAST - 1, "done", 4000 + LAST);
-    expect_mark(page, TRAIL_MARKS - 1, LAST, "begun", 0);
+    expect_mark(page, DEVICE_TRACE_MARKS - 2, LAST - 1, "done", 4000 + LAST);
+    expect_mark(page, DEVICE_TRACE_MARKS - 1, LAST, "begun", 0);
     page->awaits = 1;
-    page->trail.wait.of = (LAST - 1) << 8; /* a former wait */
-    expect_mark(page, TRAIL_MARKS - 1, LAST, "begun", 0);
-    page->trail.wait.of = LAST << 8;
-    expect_mark(page, TRAIL_MARKS - 1, LAST, "running", 0);
+    page->device_trace.wait.of = (LAST - 1) << 8; /* a former wait */
+    expect_mark(page, DEVICE_TRACE_MARKS - 1, LAST, "begun", 0);
+    page->device_trace.wait.of = LAST << 8;
+    expect_mark(page, DEVICE_TRACE_MARKS - 1, LAST, "running", 0);
     page->fault = (struct layout_fault){
         .set = 1, .status = TUTTI_ERR_ABORTED, .rank = RANK, .sequence = LAST - 5};
-    expect_mark(page, TRAIL_MARKS - 1, LAST, "failed", 0);
+    expect_mark(page, DEVICE_TRACE_MARKS - 1, LAST, "failed", 0);
     page->awaits = 0;
-    expect_mark(page, TRAIL_MARKS - 1, LAST, "begun", 0);
+    expect_mark(page, DEVICE_TRACE_MARKS - 1, LAST, "begun", 0);
     page->fault.sequence = LAST;
-    expect_mark(page, TRAIL_MARKS - 1, LAST, "failed", 0);
-    expect_mark(page, TRAIL_MARKS - 2, LAST - 1, "done", 4000 + LAST);
+    expect_mark(page, DEVICE_TRACE_MARKS - 1, LAST, "failed", 0);
+    expect_mark(page, DEVICE_TRACE_MARKS - 2, LAST - 1, "done", 4000 + LAST);
     comm_free(comm);
 }
 
@@ -326,13 +326,14 @@ static void a_mark_that_is_being_written_is_none(void **state)
     for (uint64_t sequence = 1; sequence <= 3; sequence++)
         mark(page, sequence);
     assert_int_equal(marks_of(page), 3);
-    page->trail.marks[1].low += TRAIL_MARKS; /* its first line alone is the next one's */
+    page->device_trace.marks[1].low +=
+        DEVICE_TRACE_MARKS; /* its first line alone is the next one's */
     assert_int_equal(marks_of(page), 2);
-    page->trail.marks[2].sequence += TRAIL_MARKS; /* its second */
+    page->device_trace.marks[2].sequence += DEVICE_TRACE_MARKS; /* its second */
     assert_int_equal(marks_of(page), 1);
-    page->trail.marks[3].sequence++; /* another place's */
-    page->trail.marks[3].low++;
-    assert_int_equal(marks_of(page), SIZE_MAX); /* none is as no trail */
+    page->device_trace.marks[3].sequence++; /* another place's */
+    page->device_trace.marks[3].low++;
+    assert_int_equal(marks_of(page), SIZE_MAX); /* none is as no device trace */
     comm_free(comm);
 }
 
@@ -344,7 +345,7 @@ static void who_is_waited_for_is_told(void **state)
     json_int_t sequence, since, rank, absent;
     page->device_ahead_ns = AHEAD_NS;
     mark(page, 8);
-    page->trail.wait.of = 8 << 8 | 1;
+    page->device_trace.wait.of = 8 << 8 | 1;
     page->awaited_since = ticks_now();
     page->awaits = 2;
     json_t *root = to_json(page);

@@ -115,7 +115,7 @@ extern "C" __global__ void __launch_bounds__(CUDA_PROBE_THREADS)
     probe_links(launch);
     __syncthreads(); /* the end, which is not far from the host's hearing of it */
     if (threadIdx.x == 0)
-        order_store_line(&operation_trail(launch)->wait, {order_time_ns(), 0});
+        order_store_line(&operation_device_trace(launch)->wait, {order_time_ns(), 0});
 }
 
 extern "C" __global__ void __launch_bounds__(CUDA_CLERKS)

@@ -43,7 +43,7 @@ struct cuda_launch {
     int32_t rank;
     int32_t size;
     uint16_t subset; /* of a subset barrier: bit r is rank r; 0: all ranks */
-    uint16_t marked; /* operations leave marks in the recorder: trail.h */
+    uint16_t marked; /* write a mark of each operation: device_trace.h */
     uint32_t tag;    /* 16 bits of hash of signature and parameter */
     /* The ranks as this one sees them: [0] is itself. Where the size is a power of two, the leaf of
      * [p] is its own leaf with the bits of p turned; else the others follow in leaf order. */

@@ -22,13 +22,13 @@
 #ifndef TUTTI_CUDA_OPERATION_CUH
 #define TUTTI_CUDA_OPERATION_CUH
 
-#include "base/trail.h"
+#include "base/device_trace.h"
 #include "cuda/kernels/launch.h"
 #include "cuda/kernels/order.cuh"
 #include "tutti/tutti.h"
 
 static_assert(CUDA_CLERKS == 32, "one warp");
-static_assert(sizeof(cuda_host) == TRAIL_HOST_BYTES, "a trail begins with it");
+static_assert(sizeof(cuda_host) == DEVICE_TRACE_HOST_BYTES, "a device trace begins with it");
 
 struct operation {
     uint64_t sequence;
@@ -73,9 +73,9 @@ static __device__ __forceinline__ void operation_begin(const cuda_launch &launch
 }
 
 /* The recorder's part that is the device's. */
-static __device__ __forceinline__ trail *operation_trail(const cuda_launch &launch)
+static __device__ __forceinline__ device_trace *operation_device_trace(const cuda_launch &launch)
 {
-    return (trail *)launch.host;
+    return (device_trace *)launch.host;
 }
 
 /* False if the communicator has failed. Workers have arrived then. */
@@ -195,7 +195,8 @@ static __device__ __noinline__ uint64_t operation_keep_waiting(const cuda_launch
             return 0;
         }
         order_store_u32(&control->gone, order_load_u32(&launch.host->gone));
-        order_store_line(&operation_trail(launch)->wait, {now, sequence << 8 | (uint64_t)peer});
+        order_store_line(&operation_device_trace(launch)->wait,
+                         {now, sequence << 8 | (uint64_t)peer});
     }
     if (start_ns & WAIT_LAST_LOOK) {
         operation_fail(launch, TUTTI_ERR_PEER_DEAD, peer, sequence, ours, {0, 0});
@@ -333,7 +334,8 @@ static __device__ __forceinline__ void operation_announce(const cuda_launch &lau
 static __device__ __forceinline__ void operation_mark(const cuda_launch &launch,
                                                       const operation &op)
 {
-    order_line *mark = (order_line *)&operation_trail(launch)->marks[op.sequence % TRAIL_MARKS];
+    order_line *mark =
+        (order_line *)&operation_device_trace(launch)->marks[op.sequence % DEVICE_TRACE_MARKS];
     const order_line what = {launch.signature, launch.parameter | op.sequence << 32};
     const order_line when = {order_time_ns(), op.sequence};
     if (threadIdx.x < 2)

@@ -122,7 +122,7 @@ struct cuda_arena {
 /* Of an arena in the host's memory. */
 #define CUDA_STAGED_BYTES offsetof(struct cuda_arena, one_shot)
 
-/* The host's memory of one rank, mapped on its device alone: the first bytes of a struct trail. */
+/* Host memory of one rank, mapped on its device only. A struct device_trace begins with it. */
 struct cuda_host {
     /* The host writes, the device polls while it waits. */
     uint32_t stop; /* enum tutti_status: end every wait with it */

@@ -58,11 +58,11 @@ static enum tutti_status context_bind(struct cuda_group *group)
     return status == TUTTI_OK ? cuda_own_create(driver, &group->own, &group->event) : status;
 }
 
-/* The pinned page: of this rank alone. A trail begins it, for want of the recorder's. */
+/* The pinned page of this rank. It begins with a device trace, for a rank without a recorder. */
 static enum tutti_status page_create(struct cuda_group *group)
 {
     CUdeviceptr address = 0;
-    static_assert(sizeof(struct trail) <= HEADER_AT, "both fit");
+    static_assert(sizeof(struct device_trace) <= HEADER_AT, "both fit");
     enum tutti_status status =
         cuda_page_alloc(group->driver, PAGE_BYTES, &group->keep->page, &address);
     group->keep->host = group->keep->page;
@@ -148,7 +148,7 @@ static enum tutti_status prepare(struct cuda_group *group, const struct cuda_gro
     if (status == TUTTI_OK)
         status = page_create(group);
     if (status == TUTTI_OK)
-        cuda_trail_open(group, config->recorder_fd);
+        cuda_device_trace_open(group, config->recorder_fd);
     if (status == TUTTI_OK)
         status =
             cuda_kernels_load(group->driver, group->launch.size, group->staged, &group->kernels);
@@ -272,7 +272,7 @@ static enum tutti_status begin(struct cuda_group *group, int64_t deadline)
     enum tutti_status status = links_probe(group, deadline);
     if (status != TUTTI_OK)
         return status;
-    cuda_trail_begin(group);
+    cuda_device_trace_begin(group);
     status = cuda_watch_start(group);
     if (status == TUTTI_OK)
         cuda_residents_add(group, 1);

@@ -65,7 +65,7 @@ struct cuda_group_config {
     enum tutti_algo by_links;          /* what goes instead of the table's; NONE: nothing */
     struct topology_ring ring;         /* this rank's part */
     struct cpu_group *host;            /* met: channel, faults and aborts between the processes */
-    bool marked;                       /* kernels mark each operation in the recorder: trail.h */
+    bool marked;                       /* kernels mark each operation: device_trace.h */
     int recorder_fd;                   /* of host->record, -1 where there is none; borrowed */
     struct tutti_exchanger *exchanger;
     const struct interrupt *interrupt; /* of the opening's waits; may be NULL */

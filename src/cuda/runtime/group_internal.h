@@ -3,7 +3,7 @@
 #ifndef TUTTI_CUDA_GROUP_INTERNAL_H
 #define TUTTI_CUDA_GROUP_INTERNAL_H
 
-#include "base/trail.h"
+#include "base/device_trace.h"
 #include "cuda/kernels/launch.h"
 #include "cuda/runtime/calls.h"
 #include "cuda/runtime/group.h"
@@ -89,9 +89,9 @@ struct cuda_group {
     uint32_t stopping; /* whoever takes it writes the stop words */
     uint64_t dead;     /* seen by the last look: the watcher's own */
 
-    /* trail.c */
-    const struct trail *trail; /* NULL where nobody reads it */
-    uint64_t looked_ns;        /* by a kernel's wait, as the watcher saw it last */
+    /* device_trace.c */
+    const struct device_trace *device_trace; /* NULL: nobody reads it */
+    uint64_t looked_ns;                      /* by a kernel's wait, as the watcher saw it last */
 };
 
 /* What an operation puts on a stream. */
@@ -135,13 +135,13 @@ bool cuda_fault_read(const struct cuda_group *group, struct tutti_fault *fault);
 enum tutti_status cuda_watch_start(struct cuda_group *group);
 void cuda_watch_stop(struct cuda_group *group);
 
-/* trail.c: has the kernels' words for the host lie in the recorder behind this descriptor, -1 if
- * there is none; else they stay in the page. */
-void cuda_trail_open(struct cuda_group *group, int fd);
-/* Once the device has told its time. */
-void cuda_trail_begin(struct cuda_group *group);
-/* By the watcher, now and then: notes in the recorder whom a kernel waits for. */
-void cuda_trail_look(struct cuda_group *group);
+/* device_trace.c: moves the kernels' words for the host from the pinned page to the recorder behind
+ * this descriptor. -1: there is no recorder, and the words stay in the page. */
+void cuda_device_trace_open(struct cuda_group *group, int fd);
+/* Called once the device has written its time. */
+void cuda_device_trace_begin(struct cuda_group *group);
+/* Called by the watcher: notes in the recorder for which rank a kernel waits. */
+void cuda_device_trace_look(struct cuda_group *group);
 
 /* operand.c: whether [first, last] lies in one of the ranges of that device. */
 bool cuda_ranges_have(const struct cuda_ranges *ranges, int device, CUdeviceptr first,

@@ -11,8 +11,9 @@
  *   becomes a fault one look later, so that a kernel that does wait for that rank can say so first,
  *   with its operation's sequence.
  *
- * - device -> recorder and arena: whom a kernel waits for, once its wait lasts (trail.c). By that a
- *   time-out names who keeps all waiting, though a kernel knows only whom it waits for itself.
+ * - device -> recorder and arena: for which rank a kernel waits, if the wait is long
+ * (device_trace.c). A kernel knows only its own wait. From these words a time-out names the rank
+ * that is late.
  *
  * It looks every 20 ms, and at once when a bell rings. Once a fault stands there is nothing left to
  * carry, and it ends.
@@ -30,7 +31,7 @@ static bool carry(struct cuda_group *group)
     const bool failed = cuda_fault_read(group, &fault);
     /* A rank that has failed goes on telling for whom it waited. */
     if (!failed)
-        cuda_trail_look(group);
+        cuda_device_trace_look(group);
     if (failed || cpu_group_look(host, host->rank, false, &fault)) {
         cpu_group_fail(host, &fault);
     } else {

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The trail of the kernels in the rank's recorder (trail.h), beside their words for the host: one
- * address serves both. It is a mapping of its own of the recorder's memory, for replays may write
- * there after the communicator is gone. Where there is none, or the device cannot have it, both lie
- * in the pinned page, and nobody reads the trail.
+ * The device trace (base/device_trace.h) lies in the rank's recorder, behind the kernels' words for
+ * the host, so that a launch needs one address for both. The mapping is separate from the
+ * recorder's own, because replays may write there after the communicator is destroyed. If the
+ * recorder cannot be mapped for the device, both lie in the pinned page and nobody reads the trace.
  */
 #include "base/deadline.h"
 #include "base/log.h"
@@ -11,9 +11,9 @@
 #include "base/record.h"
 #include "cuda/runtime/group_internal.h"
 
-static_assert(offsetof(struct record_page, trail) % CUDA_LINE == 0, "whole lines");
+static_assert(offsetof(struct record_page, device_trace) % CUDA_LINE == 0, "whole lines");
 
-void cuda_trail_open(struct cuda_group *group, int fd)
+void cuda_device_trace_open(struct cuda_group *group, int fd)
 {
     struct cuda_memory *recorder = &group->keep->recorder;
     if (fd < 0)
@@ -24,15 +24,16 @@ void cuda_trail_open(struct cuda_group *group, int fd)
         return;
     }
     struct record_page *page = recorder->segment.base;
-    struct cuda_host *host = (struct cuda_host *)(void *)page->trail.host;
+    struct cuda_host *host = (struct cuda_host *)(void *)page->device_trace.host;
     *host = *group->keep->host;
     group->keep->host = host;
     group->launch.host =
-        (struct cuda_host *)(uintptr_t)(recorder->base + offsetof(struct record_page, trail.host));
-    group->trail = &page->trail;
+        (struct cuda_host *)(uintptr_t)(recorder->base +
+                                        offsetof(struct record_page, device_trace.host));
+    group->device_trace = &page->device_trace;
 }
 
-/* What the device's clock says beyond ours. */
+/* Notes how far the device's clock is ahead of CLOCK_MONOTONIC. */
 static void clocks_compare(struct cuda_group *group, uint64_t device_ns)
 {
     struct record_page *page = group->host->record;
@@ -41,20 +42,20 @@ static void clocks_compare(struct cuda_group *group, uint64_t device_ns)
                             device_ns - (uint64_t)deadline_now());
 }
 
-void cuda_trail_begin(struct cuda_group *group)
+void cuda_device_trace_begin(struct cuda_group *group)
 {
-    if (!group->trail)
+    if (!group->device_trace)
         return;
-    /* Relaxed, also below: what the device wrote is over here, or for reports. */
-    group->looked_ns = order_load_relaxed_u64(&group->trail->wait.looked_ns);
+    /* Relaxed, also below: the device's write is complete, or the word is for reports only. */
+    group->looked_ns = order_load_relaxed_u64(&group->device_trace->wait.looked_ns);
     clocks_compare(group, group->looked_ns);
 }
 
-void cuda_trail_look(struct cuda_group *group)
+void cuda_device_trace_look(struct cuda_group *group)
 {
-    if (!group->trail)
+    if (!group->device_trace)
         return;
-    const struct trail_wait *wait = &group->trail->wait;
+    const struct device_trace_wait *wait = &group->device_trace->wait;
     const uint64_t looked_ns = order_load_relaxed_u64(&wait->looked_ns);
     const int peer = order_load_relaxed_u64(&wait->of) & 0xff;
     if (looked_ns == group->looked_ns || peer >= group->launch.size) {
