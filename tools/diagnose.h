@@ -45,7 +45,8 @@ struct dump {
     size_t count;
 };
 
-/* diagnose_read.c: a dump of a text; false, with what is wrong in `problem`, if it is none. */
+/* diagnose_read.c: reads a raw dump or one in JSON. Returns false, with the cause in `problem`, if
+ * the bytes are no dump. */
 bool dump_parse(const char *text, size_t bytes, struct dump *dump, char *problem, size_t size);
 void dump_free(struct dump *dump);
 

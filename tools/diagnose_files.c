@@ -9,34 +9,6 @@
 #include <string.h>
 #include <sys/stat.h>
 
-enum { FILE_BYTES_MOST = 64 << 20 }; /* dumps have less than 1 MiB */
-
-/* The whole file, NULL after a message. */
-static char *file_read(const char *path, size_t *bytes)
-{
-    size_t capacity = 1 << 16;
-    char *text = malloc(capacity);
-    FILE *file = fopen(path, "re");
-    bool read = file && text;
-    for (*bytes = 0; read;) {
-        *bytes += fread(text + *bytes, 1, capacity - *bytes, file);
-        if (*bytes < capacity)
-            break;
-        char *larger = capacity < FILE_BYTES_MOST ? realloc(text, capacity *= 2) : NULL;
-        text = larger ? larger : text;
-        read = larger != NULL;
-    }
-    if (!file || (read && ferror(file)))
-        read = tool_fail_errno("%s", path);
-    else if (!read)
-        tool_fail("%s: more than %d MiB, or than there is memory", path, FILE_BYTES_MOST >> 20);
-    if (file)
-        fclose(file);
-    if (!read)
-        free(text);
-    return read ? text : NULL;
-}
-
 /* Of several dumps of one rank the latest counts. */
 static bool keep(struct dump_set *dumps, struct dump *dump)
 {
@@ -67,7 +39,7 @@ static bool file_take(struct dump_set *dumps, const char *path)
     char problem[256] = "";
     struct dump dump;
     size_t bytes;
-    char *text = file_read(path, &bytes);
+    char *text = tool_read_file(path, &bytes);
     if (!text)
         return false;
     bool parsed = dump_parse(text, bytes, &dump, problem, sizeof problem);

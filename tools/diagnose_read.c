@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* Reads a dump, and trusts nothing in it: files come from anywhere. */
+/* Reads a dump, raw or JSON. Files may come from anywhere, so that nothing in them is trusted. */
 #include "diagnose.h"
+#include "dump.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -208,15 +209,28 @@ static void dump_read(struct reader *reader, struct dump *dump)
     operations_read(reader, dump);
 }
 
+/* The JSON of a dump, NULL if there is none. */
+static json_t *dump_load(const char *text, size_t bytes, char *problem, size_t size)
+{
+    json_error_t error;
+    if (dump_is_raw(text, bytes)) {
+        struct record_page *page = dump_page_parse(text, bytes, problem, size);
+        json_t *root = page ? dump_page_to_json(page) : NULL;
+        free(page);
+        return root;
+    }
+    json_t *root = json_loadb(text, bytes, 0, &error);
+    if (!root)
+        snprintf(problem, size, "line %d, column %d: %s", error.line, error.column, error.text);
+    return root;
+}
+
 bool dump_parse(const char *text, size_t bytes, struct dump *dump, char *problem, size_t size)
 {
     struct reader reader = {.problem = problem, .size = size};
-    json_error_t error;
-    *dump = (struct dump){.root = json_loadb(text, bytes, 0, &error)};
-    if (!dump->root) {
-        snprintf(problem, size, "line %d, column %d: %s", error.line, error.column, error.text);
+    *dump = (struct dump){.root = dump_load(text, bytes, problem, size)};
+    if (!dump->root)
         return false;
-    }
     dump_read(&reader, dump);
     if (reader.failed)
         dump_free(dump);

@@ -1,33 +1,33 @@
 /* SPDX-License-Identifier: MIT */
-/* tutti dump: what the communicators of other processes have done, whatever those do now. */
-#include "tool.h"
-#include "tutti/recorder.h"
+/* tutti dump: writes the recorders of other processes, and raw dumps, as JSON. */
+#include "dump.h"
 
+#include "base/record_path.h"
+#include "results.h"
+#include "tool.h"
+
+#include <errno.h>
+#include <fcntl.h>
 #include <limits.h>
-#include <stdio.h>
+#include <signal.h>
 #include <stdlib.h>
-#include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
-enum { PROCESSES_MOST = 1024 };
+enum { SOURCES_MOST = 1024 };
 
-/* A dump that has been written. */
+/* A file that this run has written. */
 struct written {
     char *path;
-    int pid;
+    int pid, rank;
 };
 
 struct dump {
-    const char *pattern; /* as the library gets it */
-    char *made;          /* the same, if it was made here */
-    bool drafts;         /* each dump is written beside its place first, as PATTERN.pPID */
-    int pids[PROCESSES_MOST];
-    int processes;
-    int pid; /* of them, being dumped */
+    const char *pattern;
+    char *made; /* the pattern, if it was completed here */
+    char *sources[SOURCES_MOST];
+    int source_count;
     struct written *written;
     size_t count;
-    bool failed;
 };
 
 static const struct argp_option options[] = {
@@ -39,9 +39,11 @@ static const struct argp_option options[] = {
 };
 
 static const char doc[] =
-    "Write a file of JSON for each communicator of the processes, and print their names.\v"
-    "The processes may be running, stopped or stuck; they take no part. Exit status: 0 if each had "
-    "a communicator and was dumped, 1 if not, 64 if the command line is wrong.";
+    "Write a file of JSON for each communicator of the processes (PID), and for each raw dump "
+    "(FILE) of TUTTI_DUMP or tutti_comm_dump(). Print the files' names.\v"
+    "The processes may be running, stopped or stuck; they take no part. A number is a process: "
+    "for a file of such a name give ./NUMBER. Exit status: 0 if each process had a communicator "
+    "and everything was written, 1 if not, 64 if the command line is wrong.";
 
 static error_t parse_option(int key, char *text, struct argp_state *state)
 {
@@ -51,28 +53,25 @@ static error_t parse_option(int key, char *text, struct argp_state *state)
         dump->pattern = text;
         return 0;
     case ARGP_KEY_ARG:
-        if (dump->processes == PROCESSES_MOST)
-            argp_error(state, "more than %d processes", PROCESSES_MOST);
-        dump->pids[dump->processes++] = integer_argument(state, "PID", text, 1, INT_MAX);
+        if (dump->source_count == SOURCES_MOST)
+            argp_error(state, "more than %d processes and files", SOURCES_MOST);
+        dump->sources[dump->source_count++] = text;
         return 0;
     case ARGP_KEY_NO_ARGS:
-        argp_error(state, "the number of a process is missing");
+        argp_error(state, "a process or a raw dump is missing");
         return 0;
     default:
         return ARGP_ERR_UNKNOWN;
     }
 }
 
-/* ---- where dumps go -------------------------------------------------------------------------- */
-
-/* So that no two processes write to one file: "dd" becomes "dd.%h.%p", and of several processes
- * drafts are written. The library refuses what is there and no ordinary file. */
+/* Completes "dd" to "dd.%h.%p", so that each process has a file of its own. save() refuses a path
+ * that exists and is no ordinary file. */
 static bool pattern_choose(struct dump *dump)
 {
     struct stat info;
     if (stat(dump->pattern, &info) == 0 && !S_ISREG(info.st_mode))
         return true;
-    dump->drafts = dump->processes > 1;
     if (strchr(dump->pattern, '%'))
         return true;
     if (asprintf(&dump->made, "%s.%%h.%%p", dump->pattern) < 0) {
@@ -83,110 +82,103 @@ static bool pattern_choose(struct dump *dump)
     return true;
 }
 
-/* ---- what was written ------------------------------------------------------------------------ */
-
-/* The process whose dump has that name; 0 if none has. */
-static int owner_of(const struct dump *dump, const char *path)
+/* Refuses the second dump of one path. */
+static bool written_add(struct dump *dump, const char *path, const struct record_page *page)
 {
     for (size_t i = 0; i < dump->count; i++)
         if (strcmp(dump->written[i].path, path) == 0)
-            return dump->written[i].pid;
-    return 0;
-}
-
-static bool written_add(struct dump *dump, const char *path)
-{
+            return tool_fail("%s holds the dump of process %d, rank %d: the dump of process %d, "
+                             "rank %d, of communicator \"%s\" needs another path: name a directory "
+                             "for each host, or a path with %%n (name), %%g (generation), %%r "
+                             "(rank) and %%p (process) in it",
+                             path, dump->written[i].pid, dump->written[i].rank, (int)page->pid,
+                             (int)page->rank, page->name);
     struct written *more = realloc(dump->written, (dump->count + 1) * sizeof *more);
     if (!more)
         return tool_fail_errno("%s", path);
     dump->written = more;
-    more[dump->count] = (struct written){.path = strdup(path), .pid = dump->pid};
+    more[dump->count] = (struct written){strdup(path), page->pid, page->rank};
     if (!more[dump->count].path)
         return tool_fail_errno("%s", path);
     dump->count++;
     return true;
 }
 
-/* Gives a draft its name, unless another dump of this run has it. A link of that name is replaced
- * and not followed. */
-static bool draft_rename(struct dump *dump, const char *draft, const char *path)
+/* Writes a private file, whole or not at all. A symbolic link of that name is replaced. */
+static bool save(const char *path, json_t *root)
 {
+    char draft[RECORD_PATH_BYTES + 8];
     struct stat there;
-    int owner = owner_of(dump, path);
-    if (owner)
-        return tool_fail("%s holds the dump of process %d, and process %d has one of the same "
-                         "name: name a directory, or a path with %%p (process) in it",
-                         path, owner, dump->pid);
     if (lstat(path, &there) == 0 && !S_ISREG(there.st_mode) && !S_ISLNK(there.st_mode))
         return tool_fail("%s is there and no ordinary file: name a directory or a file", path);
-    if (rename(draft, path) != 0)
-        return tool_fail_errno("cannot give a dump its name, %s", path);
-    return true;
+    snprintf(draft, sizeof draft, "%s.XXXXXX", path);
+    int fd = mkostemp(draft, O_CLOEXEC);
+    FILE *out = fd < 0 ? NULL : fdopen(fd, "w");
+    if (!out)
+        return tool_fail_errno("cannot create a file beside %s", path);
+    results_print_json(root, out);
+    bool saved = !ferror(out);
+    saved = fclose(out) == 0 && saved && rename(draft, path) == 0;
+    if (saved)
+        return true;
+    tool_fail_errno("cannot write %s", path);
+    unlink(draft);
+    return false;
 }
 
-static bool take_draft(struct dump *dump, const char *draft)
-{
-    char *path = strndup(draft, (size_t)(strrchr(draft, '.') - draft));
-    bool taken = path && draft_rename(dump, draft, path) && written_add(dump, path);
-    if (taken)
-        puts(path);
-    else
-        unlink(draft);
-    free(path);
-    return taken;
-}
-
-/* Numbers of processes are the same where PID namespaces differ: then one file of a directory may
- * have been replaced by another one. */
-static bool take_file(struct dump *dump, const char *path)
-{
-    int owner = owner_of(dump, path);
-    puts(path);
-    if (owner)
-        return tool_fail("%s was the dump of process %d, and is that of process %d now: dump them "
-                         "into two directories",
-                         path, owner, dump->pid);
-    return written_add(dump, path);
-}
-
-static void take_dump(void *context, const char *path)
+static bool write_page(void *context, const struct record_page *page)
 {
     struct dump *dump = context;
-    if (!(dump->drafts ? take_draft(dump, path) : take_file(dump, path)))
-        dump->failed = true;
+    char path[RECORD_PATH_BYTES];
+    if (!record_path(dump->pattern, ".json", page, path, sizeof path))
+        return tool_fail(RECORD_PATH_WRONG, dump->pattern);
+    if (!written_add(dump, path, page))
+        return false;
+    json_t *root = dump_page_to_json(page);
+    bool saved = root ? save(path, root) : tool_fail("%s: no memory", path);
+    json_decref(root);
+    if (saved)
+        puts(path);
+    return saved;
 }
 
-static bool dump_process(struct dump *dump)
+static bool convert_file(struct dump *dump, const char *path)
 {
-    char *draft = NULL;
-    int count;
-    if (dump->drafts && asprintf(&draft, "%s.p%d", dump->pattern, dump->pid) < 0)
-        return tool_fail_errno("%s", dump->pattern);
-    bool dumped =
-        !tutti_dump_process(dump->pid, draft ? draft : dump->pattern, take_dump, dump, &count);
-    free(draft);
-    if (!dumped)
-        return tool_fail("%s", tutti_last_error());
-    return count ? true : tool_fail("process %d has no communicator", dump->pid);
+    char problem[256];
+    size_t size;
+    char *bytes = tool_read_file(path, &size);
+    if (!bytes)
+        return false;
+    struct record_page *page = dump_page_parse(bytes, size, problem, sizeof problem);
+    bool converted =
+        page ? write_page(dump, page) : tool_fail("%s is no raw dump of Tutti: %s", path, problem);
+    free(page);
+    free(bytes);
+    return converted;
 }
 
 int command_dump(int argc, char **argv)
 {
     static const struct argp argp = {.options = options,
                                      .parser = parse_option,
-                                     .args_doc = "PID...",
+                                     .args_doc = "PID|FILE...",
                                      .doc = doc,
                                      .children = help_children};
     static struct dump dump = {.pattern = "."};
+    bool done = true;
     if (argp_parse(&argp, argc, argv, 0, NULL, &dump) || !pattern_choose(&dump))
         return TOOL_FAILED;
-    for (int i = 0; i < dump.processes; i++) {
-        dump.pid = dump.pids[i];
-        dump.failed |= !dump_process(&dump);
+    signal(SIGXFSZ, SIG_IGN); /* the size limit of files is an error of write() then */
+    for (int i = 0; i < dump.source_count; i++) {
+        long pid;
+        if (parse_integer(dump.sources[i], 1, INT_MAX, &pid))
+            done &= dump_read_process((int)pid, write_page, &dump);
+        else
+            done &= convert_file(&dump, dump.sources[i]);
     }
     for (size_t i = 0; i < dump.count; i++)
         free(dump.written[i].path);
     free(dump.written);
     free(dump.made);
-    return dump.failed ? TOOL_FAILED : TOOL_OK;
+    return done ? TOOL_OK : TOOL_FAILED;
 }

@@ -67,17 +67,10 @@ static void write_array(const json_t *array, FILE *out)
     fputs("\n ]", out);
 }
 
-bool results_write_json(json_t *object, const char *path)
+void results_print_json(json_t *object, FILE *out)
 {
     const char *key, *before = "{\n ";
     json_t *value;
-    if (!object) {
-        errno = ENOMEM;
-        return false;
-    }
-    FILE *out = open_results(path);
-    if (!out)
-        return false;
     json_object_foreach(object, key, value)
     {
         fprintf(out, "%s\"%s\": ", before, key);
@@ -88,6 +81,18 @@ bool results_write_json(json_t *object, const char *path)
             json_dumpf(value, out, JSON_FLAGS);
     }
     fputs("\n}\n", out);
+}
+
+bool results_write_json(json_t *object, const char *path)
+{
+    if (!object) {
+        errno = ENOMEM;
+        return false;
+    }
+    FILE *out = open_results(path);
+    if (!out)
+        return false;
+    results_print_json(object, out);
     return close_results(out);
 }
 

@@ -6,6 +6,7 @@
 #include <argp.h>
 #include <jansson.h>
 #include <stdbool.h>
+#include <stdio.h>
 
 /* Ends the program with a message if the file cannot be written. */
 void results_argument(struct argp_state *state, const char *option, const char *path);
@@ -15,8 +16,9 @@ void results_argument(struct argp_state *state, const char *option, const char *
  * message. */
 bool results_take_output(const char *path);
 
-/* Writes an object, each of its arrays with one element a line. False, with errno, if that fails or
- * if the object is NULL. */
+/* Prints an object, each of its arrays with one element a line. */
+void results_print_json(json_t *object, FILE *out);
+/* Writes it to a file. False, with errno, if that fails or if the object is NULL. */
 bool results_write_json(json_t *object, const char *path);
 
 /* Writes a line of names, then a line for each of the objects. An object within a row has a column

@@ -11,6 +11,8 @@
 #include <time.h>
 #include <unistd.h>
 
+enum { FILE_BYTES_MOST = 64 << 20 };
+
 static error_t parse_help(int key, char *text, struct argp_state *state)
 {
     (void)text;
@@ -118,6 +120,31 @@ bool access_for_writing(const char *path)
     bool ok = folder && access(folder, W_OK | X_OK) == 0;
     free(folder);
     return ok;
+}
+
+char *tool_read_file(const char *path, size_t *bytes)
+{
+    size_t capacity = 1 << 16;
+    char *text = malloc(capacity);
+    FILE *file = fopen(path, "re");
+    bool read = file && text;
+    for (*bytes = 0; read;) {
+        *bytes += fread(text + *bytes, 1, capacity - *bytes, file);
+        if (*bytes < capacity)
+            break;
+        char *larger = capacity < FILE_BYTES_MOST ? realloc(text, capacity *= 2) : NULL;
+        text = larger ? larger : text;
+        read = larger != NULL;
+    }
+    if (!file || (read && ferror(file)))
+        read = tool_fail_errno("%s", path);
+    else if (!read)
+        tool_fail("%s: more than %d MiB, or than there is memory", path, FILE_BYTES_MOST >> 20);
+    if (file)
+        fclose(file);
+    if (!read)
+        free(text);
+    return read ? text : NULL;
 }
 
 size_t size_argument(struct argp_state *state, const char *option, const char *text)

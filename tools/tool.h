@@ -43,6 +43,8 @@ bool parse_integer(const char *text, long low, long high, long *value);
 int integer_argument(struct argp_state *state, const char *option, const char *text, long low,
                      long high);
 size_t size_argument(struct argp_state *state, const char *option, const char *text);
+/* Reads a file of at most 64 MiB. NULL after a message; else to be freed with free(). */
+char *tool_read_file(const char *path, size_t *bytes);
 /* Whether a file may be written, or made. */
 bool access_for_writing(const char *path);
 /* Names of tutti.h's maps; float, half and double are taken for float32, float16 and float64. */

@@ -269,7 +269,7 @@ static enum tutti_status comm_alloc(const char *name, int rank, int world_size, 
     made->recorder.fd = -1;
     snprintf(made->name, sizeof made->name, "%s", name);
     list_add(made);
-    status = recorder_open(made);
+    status = recorder_open(&made->recorder, name, rank, world_size, device);
     if (status == TUTTI_OK)
         status = work_pool_create(made, &made->works);
     if (status != TUTTI_OK) {
@@ -533,7 +533,7 @@ static enum tutti_status groups_open(struct tutti_comm *comm, struct workspace *
         .interrupt = interrupt,
         .timeout_ms = deadline_timeout_ms(deadline),
         .record = comm->recorder.page,
-        .on_failure = recorder_failed,
+        .on_failure = comm_dump_failure,
         .context = comm,
     };
     comm->small_bytes = plan_small_bytes(&(struct plan_input){
@@ -584,7 +584,7 @@ static enum tutti_status join(struct tutti_comm *comm, struct workspace *work, t
     char last_key[MEET_KEY_BYTES];
     meet_last_key(comm->name, comm->nonce, last_key);
     exchanger_end(&exchanger, last_key, deadline);
-    recorder_describe(comm);
+    comm_record_meeting(comm);
     log_write(TUTTI_LOG_INFO, comm->rank,
               "communicator \"%s\" generation %" PRId64 ": %d ranks, %d cores, %s", comm->name,
               comm->generation, comm->world_size, comm->cores, comm->isa->name);
@@ -649,8 +649,8 @@ enum tutti_status tutti_comm_rendezvous(tutti_comm_t *comm)
     snprintf(comm->reason, sizeof comm->reason, "communicator \"%s\", rank %d: %s", comm->name,
              comm->rank, tutti_last_error());
     comm->declined = status;
-    recorder_describe(comm);
-    recorder_failed(comm);
+    comm_record_meeting(comm);
+    comm_dump_failure(comm);
     log_write(TUTTI_LOG_WARN, comm->rank, "%s", comm->reason);
     return error_set(status, "%s", comm->reason);
 }
@@ -673,7 +673,7 @@ void tutti_comm_destroy(tutti_comm_t *comm)
         }
         work_pool_end(comm->works, &fault);
     }
-    recorder_close(comm);
+    recorder_close(&comm->recorder);
     list_remove(comm);
     links_free(comm);
     free(comm);

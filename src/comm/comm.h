@@ -17,7 +17,7 @@ struct meeting;
 struct symm_view;
 struct work_pool;
 
-enum { COMM_NAME_BYTES = 64 };
+enum { COMM_NAME_BYTES = RECORD_NAME_BYTES };
 
 /* What all ranks have in common, compared in the handshake. */
 struct comm_config {
@@ -112,6 +112,11 @@ enum tutti_status comm_all_reduce(struct tutti_comm *comm, void *data, size_t co
 enum tutti_status comm_all_reduce_on(struct tutti_comm *comm, void *data, size_t count,
                                      enum tutti_dtype dtype, tutti_op_t op, int64_t timeout_ms,
                                      tutti_stream_t stream);
+
+/* report.c: writes the result of the meeting into the recorder. */
+void comm_record_meeting(struct tutti_comm *comm);
+/* Dumps the communicator `comm`, which has failed, if TUTTI_DUMP is set. Errors are logged. */
+void comm_dump_failure(void *comm);
 
 /* The error of a child of fork() that uses its parent's communicator in `call`. */
 enum tutti_status comm_refuse_child(const struct tutti_comm *comm, const char *call);

@@ -1,37 +1,20 @@
 /* SPDX-License-Identifier: MIT */
-/* A recorder's life, and its dumps by the process itself. */
+/* A recorder's life, and copies of its page. */
 #include "record/recorder.h"
 
 #include "base/deadline.h"
 #include "base/error.h"
 #include "base/log.h"
-#include "comm/comm.h"
-#include "ipc/fork.h"
-#include "record/recorder_internal.h"
-#include "tutti/recorder.h"
+#include "base/record_path.h"
 
 #include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
-/* All that never changes. */
-static void page_begin(struct record_page *page, const struct tutti_comm *comm)
+static int64_t realtime_now(void)
 {
     struct timespec now;
     clock_gettime(CLOCK_REALTIME, &now);
-    page->version = RECORD_VERSION;
-    page->library = TUTTI_VERSION;
-    page->pid = getpid();
-    page->rank = comm->rank;
-    page->world_size = comm->world_size;
-    page->device = comm->config.device;
-    page->realtime_ns = (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
-    page->monotonic_ns = deadline_now();
-    page->ticks = ticks_now();
-    memcpy(page->name, comm->name, sizeof page->name);
-    gethostname(page->host, sizeof page->host - 1);
-    page->phase = RECORD_MEETING;
-    page->magic = RECORD_MAGIC;
+    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
 }
 
 static enum tutti_status pattern_read(struct recorder *recorder)
@@ -46,28 +29,39 @@ static enum tutti_status pattern_read(struct recorder *recorder)
     return recorder->pattern ? TUTTI_OK : error_errno("strdup of TUTTI_DUMP");
 }
 
-enum tutti_status recorder_open(struct tutti_comm *comm)
+enum tutti_status recorder_open(struct recorder *recorder, const char *name, int rank,
+                                int world_size, int32_t device)
 {
-    struct recorder *recorder = &comm->recorder;
-    const size_t bytes = sizeof *recorder->page;
-    static_assert((int)RECORD_NAME_BYTES == (int)COMM_NAME_BYTES, "a name fits");
-    if (segment_create(RECORD_LABEL, bytes, &recorder->segment, &recorder->fd) == TUTTI_OK) {
-        recorder->page = recorder->segment.base;
+    struct record_page *page;
+    if (segment_create(RECORD_LABEL, sizeof *page, &recorder->segment, &recorder->fd) == TUTTI_OK) {
+        page = recorder->segment.base;
     } else {
-        log_write(TUTTI_LOG_WARN, comm->rank, "tutti dump will not find communicator \"%s\": %s",
-                  comm->name, tutti_last_error());
-        recorder->page = aligned_alloc(LAYOUT_LINE, bytes);
-        if (!recorder->page)
-            return error_set(TUTTI_ERR_NO_MEMORY, "no memory for %zu bytes", bytes);
-        memset(recorder->page, 0, bytes);
+        log_write(TUTTI_LOG_WARN, rank, "tutti dump will not find communicator \"%s\": %s", name,
+                  tutti_last_error());
+        page = aligned_alloc(LAYOUT_LINE, sizeof *page);
+        if (!page)
+            return error_set(TUTTI_ERR_NO_MEMORY, "no memory for %zu bytes", sizeof *page);
+        memset(page, 0, sizeof *page);
     }
-    page_begin(recorder->page, comm);
+    recorder->page = page;
+    page->version = RECORD_VERSION;
+    page->library = TUTTI_VERSION;
+    page->pid = getpid();
+    page->rank = rank;
+    page->world_size = world_size;
+    page->device = device;
+    page->realtime_ns = realtime_now();
+    page->monotonic_ns = deadline_now();
+    page->ticks = ticks_now();
+    snprintf(page->name, sizeof page->name, "%s", name);
+    gethostname(page->host, sizeof page->host - 1);
+    page->phase = RECORD_MEETING;
+    page->magic = RECORD_MAGIC;
     return pattern_read(recorder);
 }
 
-void recorder_close(struct tutti_comm *comm)
+void recorder_close(struct recorder *recorder)
 {
-    struct recorder *recorder = &comm->recorder;
     if (recorder->page && !recorder->segment.base)
         free(recorder->page);
     segment_unmap(&recorder->segment);
@@ -83,28 +77,8 @@ void recorder_forget(struct recorder *recorder)
         return;
     close(recorder->fd);
     recorder->fd = -1;
-    recorder->segment.base = NULL; /* a child does not inherit it */
+    recorder->segment.base = NULL;
     recorder->page = NULL;
-}
-
-/* What tells communicators apart, and does not tell the nonce, which is a secret. */
-static uint64_t meeting_of(const struct tutti_comm *comm)
-{
-    uint64_t halves[2];
-    memcpy(halves, comm->nonce, sizeof halves);
-    return halves[0] ^ halves[1];
-}
-
-void recorder_describe(struct tutti_comm *comm)
-{
-    struct record_page *page = comm->recorder.page;
-    page->declined = (int32_t)comm->declined;
-    page->generation = comm->generation;
-    page->table_hash = comm->table_hash;
-    page->meeting = meeting_of(comm);
-    tutti_comm_describe(comm, page->text, sizeof page->text);
-    /* R1 pairs R1a */
-    order_store_release_u32(&page->phase, comm->ready ? RECORD_MET : RECORD_NOT_MET);
 }
 
 void recorder_end_later(struct recorder *recorder, uint64_t number, enum tutti_status status)
@@ -117,41 +91,60 @@ void recorder_end_later(struct recorder *recorder, uint64_t number, enum tutti_s
 
 /* ---- dumps ----------------------------------------------------------------------------------- */
 
-static enum tutti_status dump(struct tutti_comm *comm, const char *cause, const char *pattern)
+/* Copies words in ascending order. */
+static void words_copy(const void *from, void *to, size_t bytes)
 {
-    char path[RECORDER_PATH_BYTES];
-    cpu_group_survey(&comm->cpu);
-    enum tutti_status status =
-        recorder_dump(comm->recorder.page, cause, pattern, NULL, path, sizeof path);
+    const uint64_t *words = from;
+    uint64_t *copies = to;
+    for (size_t i = 0; i < bytes / sizeof *words; i++)
+        copies[i] = order_load_acquire_u64(&words[i]); /* R2a pairs R2, R3a pairs R3 */
+}
+
+/* Copies a page while other threads may write to it. `copy` is zeroed. */
+static void page_copy(const struct record_page *page, struct record_page *copy)
+{
+    enum {
+        META = offsetof(struct record_page, phase),
+        MEETING = offsetof(struct record_page, declined),
+        FAULT = offsetof(struct record_page, fault),
+        LOOK = offsetof(struct record_page, looked),
+        TRACE = offsetof(struct record_page, device_trace),
+        WAIT = offsetof(struct record_page, device_trace.wait),
+    };
+    const char *from = (const char *)page;
+    char *to = (char *)copy;
+    memcpy(to, from, META);
+    copy->phase = order_load_acquire_u32(&page->phase); /* R1a pairs R1 */
+    if (copy->phase != RECORD_MEETING)
+        memcpy(to + MEETING, from + MEETING, FAULT - MEETING);
+    if (order_load_acquire_u32(&page->fault.set)) /* A1 pairs F1 */
+        copy->fault = page->fault;
+    words_copy(from + LOOK, to + LOOK, TRACE - LOOK);
+    words_copy(from + WAIT, to + WAIT, sizeof *page - WAIT);
+}
+
+enum tutti_status recorder_dump(const struct recorder *recorder, enum record_cause cause,
+                                const char *pattern)
+{
+    char path[RECORD_PATH_BYTES];
+    struct record_page *copies = calloc(2, sizeof *copies);
+    enum tutti_status status = TUTTI_OK;
+    if (!copies)
+        return error_errno("calloc of a dump");
+    page_copy(recorder->page, &copies[0]);
+    page_copy(recorder->page, &copies[1]);
+    record_keep_stable(&copies[1], &copies[0]);
+    copies[1].taken_realtime_ns = realtime_now();
+    copies[1].taken_ns = deadline_now();
+    copies[1].taken_ticks = ticks_now();
+    copies[1].cause = cause;
+    if (!record_path(pattern, ".raw", &copies[1], path, sizeof path))
+        status = error_set(TUTTI_ERR_INVALID, RECORD_PATH_WRONG, pattern);
     if (status == TUTTI_OK)
-        log_write(TUTTI_LOG_INFO, comm->rank, "communicator \"%s\": dumped to %s", comm->name,
-                  path);
+        status = recorder_save(path, &copies[1], sizeof copies[1]);
+    if (status == TUTTI_OK)
+        log_write(TUTTI_LOG_INFO, copies[1].rank, "communicator \"%s\": dumped to %s",
+                  copies[1].name, path);
+    free(copies);
     return status;
-}
-
-void recorder_failed(void *context)
-{
-    struct tutti_comm *comm = context;
-    const char *pattern = comm->recorder.pattern;
-    if (pattern && dump(comm, "failure", pattern) != TUTTI_OK)
-        log_write(TUTTI_LOG_WARN, comm->rank, "communicator \"%s\": no dump: %s", comm->name,
-                  tutti_last_error());
-}
-
-enum tutti_status tutti_comm_dump(tutti_comm_t *comm, const char *pattern)
-{
-    static const char call[] = "tutti_comm_dump";
-    if (!comm)
-        return error_set(TUTTI_ERR_INVALID, "%s: comm is NULL", call);
-    if (fork_detected(comm->epoch))
-        return comm_refuse_child(comm, call);
-    if (!pattern)
-        pattern = comm->recorder.pattern;
-    if (!pattern)
-        return error_set(TUTTI_ERR_INVALID,
-                         "%s: no pattern, and TUTTI_DUMP was not set when the communicator was "
-                         "created: name a file or a directory",
-                         call);
-    enum tutti_status status = dump(comm, "call", pattern);
-    return status == TUTTI_OK ? TUTTI_OK : error_context(status, "%s", call);
 }

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * The flight recorder of a communicator: its last 1024 operations, what it knows of its peers, and
- * why it failed, in one page (record.h).
+ * why it failed, in one page (base/record.h).
  *
  * - Recording is a few stores into a line and a look at the processor's clock: no lock, no
  *   allocation, no system call. The clock costs 10 ns. So the end of an operation gets a time only
- *   if the operation waited slowly, was longer than a mail, or failed. A dump turns ticks into
+ *   if the operation waited slowly, was longer than a mail, or failed. The tool turns ticks into
  *   nanoseconds with two readings of both clocks, one at the creation and one at the dump.
  * - The page is a sealed memfd whose descriptor stays open. `tutti dump` finds it in /proc/PID/fd
  *   and needs nothing of the process, which may be stopped or be stuck in the kernel. The kernel
@@ -25,14 +25,12 @@
 #include "ipc/segment.h"
 #include "tutti/tutti.h"
 
-struct tutti_comm;
-
 struct recorder {
     struct record_page *page;
-    uint64_t number;        /* of the last entry; the caller's who is inside the communicator */
-    struct segment segment; /* base is NULL where the page came from malloc() */
-    int fd;                 /* by which others find it; -1: they cannot */
-    char *pattern;          /* of TUTTI_DUMP; NULL: nothing is dumped on a failure */
+    uint64_t number;        /* of the last entry; written by the caller inside the communicator */
+    struct segment segment; /* base is NULL if the page came from malloc() */
+    int fd;                 /* of the segment; -1: other processes cannot find the page */
+    char *pattern;          /* of TUTTI_DUMP; NULL: a failure writes no dump */
 };
 
 /* What is known of an operation from its start. */
@@ -45,26 +43,32 @@ struct recorder_operation {
 };
 
 /*
- * Makes comm->recorder and says what is constant; reads TUTTI_DUMP. Where shared memory is not to
- * be had it takes the caller's own, which nobody else sees: that alone makes no communicator fail.
- * Returns INVALID (of TUTTI_DUMP), NO_MEMORY.
+ * Makes a recorder, writes what is constant, and reads TUTTI_DUMP. If there is no shared memory,
+ * the recorder uses memory of malloc(), which other processes cannot read; the call does not fail
+ * for that reason. Returns INVALID (TUTTI_DUMP), NO_MEMORY.
  */
-enum tutti_status recorder_open(struct tutti_comm *comm);
-/* Takes one that was not opened. */
-void recorder_close(struct tutti_comm *comm);
-/* In a child of fork(), which has the descriptor alone. */
+enum tutti_status recorder_open(struct recorder *recorder, const char *name, int rank,
+                                int world_size, int32_t device);
+/* Takes a recorder that was not opened, too. */
+void recorder_close(struct recorder *recorder);
+/* Called in a child of fork(), which inherits the descriptor but not the page. */
 void recorder_forget(struct recorder *recorder);
-/* Writes what the communicator is by now: after it has met, or has not. */
-void recorder_describe(struct tutti_comm *comm);
-/* Dumps if TUTTI_DUMP says so; what goes wrong is logged. The argument is the communicator, which
- * has failed. */
-void recorder_failed(void *comm);
+/* Writes a copy of the page to the file that the pattern names. Any thread may call it. Returns
+ * INVALID (the pattern), NO_MEMORY, SYSTEM. */
+enum tutti_status recorder_dump(const struct recorder *recorder, enum record_cause cause,
+                                const char *pattern);
 
-/* ---- recording: by the one caller at a time ----------------------------------------------------
- */
+/* recorder_file.c: checks that each rank's dump gets a file of its own, in a directory that can be
+ * written to. Returns INVALID. */
+enum tutti_status recorder_pattern_check(const char *pattern, const struct record_page *page);
+/* Writes a file with mode 0600, whole or not at all. A file or a symbolic link of that name is
+ * replaced. Returns INVALID (something else has that name), SYSTEM. */
+enum tutti_status recorder_save(const char *path, const void *bytes, size_t size);
 
-/* A reader that sees a field of this operation in the former one's place sees that the number is
- * another one, too. */
+/* ---- recording: by one caller at a time ------------------------------------------------------ */
+
+/* A reader that sees a field of this operation instead of the earlier one's also sees another
+ * number. */
 static inline struct record_entry *recorder_start(struct recorder *recorder,
                                                   const struct recorder_operation *operation,
                                                   enum record_state state, uint64_t ticks)
@@ -90,7 +94,7 @@ static inline void recorder_end(struct record_entry *entry, enum record_state st
     order_store_release_u64(&entry->outcome, record_outcome(state, (int)status, kind));
 }
 
-/* The end of an entry that others may have followed: of that number, if it is still there. */
+/* Ends the entry of that number, if no later operation has replaced it. */
 void recorder_end_later(struct recorder *recorder, uint64_t number, enum tutti_status status);
 
 #endif

@@ -2,8 +2,8 @@
 /* TUTTI_DUMP, and the names in a page that another process has filled: the path that comes of them
  * is whole, and no name leads to another directory than the pattern's. Names before a zero byte,
  * the pattern behind it. */
+#include "base/record_path.h"
 #include "fuzz.h"
-#include "record/recorder_internal.h"
 
 #include <string.h>
 
@@ -28,7 +28,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
     memcpy(page.name, bytes, names < sizeof page.name ? names : sizeof page.name - 1);
     memcpy(page.host, page.name, sizeof page.host);
     page.rank = size ? bytes[0] % 64 : 0;
-    if (recorder_path(pattern, &page, path, sizeof path) == TUTTI_OK) {
+    if (record_path(pattern, ".raw", &page, path, sizeof path)) {
         fuzz_check(memchr(path, 0, sizeof path) && strlen(path) > 0);
         size_t slashes = count_slashes(path), given = count_slashes(pattern);
         fuzz_check(slashes == given || slashes == given + 1); /* one more in a directory */

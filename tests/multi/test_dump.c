@@ -7,8 +7,10 @@
  * usage: test_dump threads|processes
  */
 #include "../tools/gpu.h"
+#include "base/record_path.h"
 #include "device.h"
 #include "diagnose.h"
+#include "dump.h"
 #include "pg.h"
 #include "tutti/recorder.h"
 
@@ -104,15 +106,26 @@ static int expect(const char *what, size_t ranks, enum culprit_reason reason, in
     return 1;
 }
 
-/* From outside, or, of thread ranks, of the own process. */
+/* Writes a page to the file in which the rank's own dump would be, and counts it. */
+static bool page_write(void *context, const struct record_page *page)
+{
+    char path[256];
+    json_t *root = dump_page_to_json(page);
+    bool written =
+        record_path(folder, ".raw", page, path, sizeof path) && json_dump_file(root, path, 0) == 0;
+    json_decref(root);
+    *(int *)context += written;
+    return written;
+}
+
+/* Dumps all ranks from outside, or, if they are threads, their one process. */
 static bool dump_all(const struct ranks *ranks)
 {
-    int count, total = 0;
+    int total = 0;
     for (int r = 0; r < (ranks->processes ? ranks->size : 1); r++) {
         int pid = ranks->processes ? ranks->pids[r] : getpid();
-        if (tutti_dump_process(pid, folder, NULL, NULL, &count) != TUTTI_OK)
+        if (!dump_read_process(pid, page_write, &total))
             return false;
-        total += count;
     }
     return total == ranks->size;
 }
@@ -211,7 +224,7 @@ static int leave(struct ranks *ranks, int rank, tutti_store_t *store)
 static int stop(struct ranks *ranks, int rank, tutti_store_t *store)
 {
     tutti_comm_t *comm;
-    int number;
+    int number = 0;
     int failed = join(ranks, rank, store, &comm);
     if (failed)
         return failed;
@@ -223,8 +236,7 @@ static int stop(struct ranks *ranks, int rank, tutti_store_t *store)
     ranks_raise(ranks, READY);
     RANKS_CHECK(ranks_await(ranks, READY, SIZE - 1));
     if (rank == 0) {
-        RANKS_CHECK(tutti_dump_process(ranks->pids[VICTIM], folder, NULL, NULL, &number) ==
-                    TUTTI_OK);
+        RANKS_CHECK(dump_read_process(ranks->pids[VICTIM], page_write, &number));
         RANKS_CHECK(number == 1);
         kill(ranks->pids[VICTIM], SIGCONT);
     }
@@ -267,8 +279,9 @@ static int group(struct ranks *ranks, int rank, tutti_store_t *store)
 static int refuse(struct ranks *ranks, int rank, tutti_store_t *store)
 {
     tutti_comm_t *comm;
-    char path[256];
+    char path[256], problem[256];
     size_t bytes;
+    struct dump dump;
     int failed = join(ranks, rank, store, &comm);
     if (failed)
         return failed;
@@ -278,7 +291,8 @@ static int refuse(struct ranks *ranks, int rank, tutti_store_t *store)
     RANKS_CHECK(tutti_comm_dump(comm, path) == TUTTI_OK);
     char *text = text_read(path, &bytes);
     unlink(path);
-    json_t *root = json_loadb(text, bytes, 0, NULL);
+    RANKS_CHECK(dump_parse(text, bytes, &dump, problem, sizeof problem));
+    json_t *root = dump.root;
     json_t *operations = json_object_get(root, "operations");
     const json_t *last = json_array_get(operations, BEFORE);
     RANKS_CHECK(json_array_size(operations) == AT);
@@ -286,7 +300,7 @@ static int refuse(struct ranks *ranks, int rank, tutti_store_t *store)
     RANKS_CHECK(!strcmp(json_string_value(json_object_get(last, "status")), "TUTTI_ERR_INVALID"));
     RANKS_CHECK(json_integer_value(json_object_get(last, "count")) == 4);
     RANKS_CHECK(json_is_null(json_object_get(root, "fault")));
-    json_decref(root);
+    dump_free(&dump);
     free(text);
     RANKS_CHECK(tutti_comm_dump(comm, "/no/such/directory/x") == TUTTI_ERR_SYSTEM);
     RANKS_CHECK(tutti_comm_dump(comm, "%x") == TUTTI_ERR_INVALID);

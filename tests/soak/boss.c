@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 #include "base/deadline.h"
+#include "dump.h"
 #include "ipc/futex.h"
+#include "results.h"
 #include "soak.h"
-#include "tutti/recorder.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -164,10 +165,14 @@ static void stopped_wake(struct boss *boss)
 
 /* ---- what went wrong ------------------------------------------------------------------------- */
 
-static void dump_told(void *context, const char *path)
+/* A dump in JSON on the standard output. */
+static bool dump_print(void *context, const struct record_page *page)
 {
     (void)context;
-    printf("soak: a dump: %s\n", path);
+    json_t *root = dump_page_to_json(page);
+    results_print_json(root, stdout);
+    json_decref(root);
+    return true;
 }
 
 static void threads_ask(pid_t pid)
@@ -185,7 +190,6 @@ static void threads_ask(pid_t pid)
 /* All that can be known of ranks that do not go on. */
 static void hang_tell(struct boss *boss)
 {
-    int count;
     boss->totals->hangs++;
     complain(boss, "no rank has made a step for as long as no wait may last");
     for (int s = 0; s < SOAK_SLOTS; s++) {
@@ -193,8 +197,7 @@ static void hang_tell(struct boss *boss)
             continue;
         printf("soak: process %d of slot %d:\n", (int)boss->slots[s].pid, s);
         fflush(stdout);
-        if (tutti_dump_process(boss->slots[s].pid, "/tmp", dump_told, NULL, &count))
-            printf("soak: no dump: %s\n", tutti_last_error());
+        dump_read_process(boss->slots[s].pid, dump_print, NULL);
         threads_ask(boss->slots[s].pid);
     }
 }

@@ -10,11 +10,8 @@ mkdir "$dumps"
 
 # ---- another count: every rank dumps as it fails
 status 0 env TUTTI_DUMP="$dumps" "$tutti" run -n 3 "$misfit" count
-[[ $(find "$dumps" -name 'tutti-default-1-r[012]-p*.json' -perm 600 | wc -l) == 3 ]] ||
+[[ $(find "$dumps" -name 'tutti-default-1-r[012]-p*.raw' -perm 600 | wc -l) == 3 ]] ||
     complain "not three private dumps: $(ls -l "$dumps")"
-for dump in "$dumps"/*; do
-    python3 -m json.tool "$dump" /dev/null || complain "$dump is no JSON"
-done
 status 0 "$tutti" diagnose "$dumps"/*
 out '^communicator "default", generation 1: dumps of 3 of 3 ranks$'
 out '^  failed first: ranks disagree in operation 3: '
@@ -31,6 +28,40 @@ assert one["first_fault"]["status"] == "TUTTI_ERR_MISMATCH"
 (culprit,) = one["culprits"]
 assert (culprit["rank"], culprit["reason"], culprit["sequence"]) == (1, "MISMATCH", 3)
 PYTHON
+
+# ---- the same dumps as JSON
+mkdir "$work/json"
+status 0 "$tutti" dump -o "$work/json" "$dumps"/*
+[[ $(find "$work/json" -name 'tutti-default-1-r[012]-p*.json' -perm 600 | wc -l) == 3 ]] ||
+    complain "not three private files of JSON: $(ls -l "$work/json")"
+for dump in "$work/json"/*; do
+    python3 -m json.tool "$dump" /dev/null || complain "$dump is no JSON"
+done
+status 0 "$tutti" diagnose "$dumps"/*
+cp "$work/out" "$work/raw-verdict"
+for argument in "$work/json" "$dumps"; do
+    status 0 "$tutti" diagnose "$argument"
+    cmp "$work/out" "$work/raw-verdict" || complain "another verdict from the directory $argument"
+done
+status 1 "$tutti" dump -o "$work/json" "$work/json"/*
+err 'no raw dump of Tutti: a recorder without its magic number'
+for dump in "$dumps"/*; do break; done
+status 1 "$tutti" dump -o "$work/json" "$dump" "$dump" # twice
+err 'holds the dump of process'
+(printf 'rf-ittut'; tail -c +9 "$dump" | sed -z 's/^\x04/\x63/') >"$work/newer"
+status 1 "$tutti" diagnose "$work/newer"
+err 'newer is no dump of Tutti: a recorder of version 99, by Tutti .*reads version'
+head -c 1000 "$dump" >"$work/cut-raw"
+status 1 "$tutti" diagnose "$work/cut-raw"
+err 'cut-raw is no dump of Tutti: a recorder of 1000 bytes instead of'
+rm "$work/newer" "$work/cut-raw"
+rm -r "$work/json"
+
+# ---- a pattern with the process alone is enough
+mkdir "$work/processes"
+status 0 env TUTTI_DUMP="$work/processes/dd.%h.%p" "$tutti" run -n 3 "$misfit" count
+status 0 "$tutti" diagnose "$work/processes"/dd.*
+out '^communicator "default", generation 1: dumps of 3 of 3 ranks$'
 
 # ---- files that are no dumps do not hide the others
 printf '{"tutti_dump": 1' >"$work/cut"
@@ -125,7 +156,7 @@ out '^  call operations on these communicators in one order on all ranks$'
 # Two communicators of a process do not go to one file either.
 rm -f "$dumps"/*
 status 1 "$tutti" dump -o "$dumps/dd" "${pids[0]}"
-err 'another communicator of that process'
+err 'holds the dump of process'
 status 0 "$tutti" dump -o "$dumps/%n" "${pids[0]}"
 rm -f "$dumps"/*
 status 0 "$tutti" dump -o "$dumps" "${pids[@]}"
@@ -151,7 +182,8 @@ err 'has no communicator'
 status 1 "$tutti" dump 2147483647
 err 'no process 2147483647'
 status 64 "$tutti" dump
-status 64 "$tutti" dump walk
+status 1 "$tutti" dump walk
+err 'walk: No such file'
 rm -f "$dumps"/*
 status 1 env TUTTI_DUMP="$work/absent" "$tutti" run -n 2 "$misfit" count
 err 'TUTTI_DUMP: .*absent'

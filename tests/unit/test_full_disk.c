@@ -2,7 +2,7 @@
 /* A file system without room, such as a full /dev/shm: whoever needs a file there says so, and what
  * to do. Skipped where no file system can be mounted. */
 #include "ipc/directory.h"
-#include "record/recorder_internal.h"
+#include "record/recorder.h"
 #include "tutti/tutti.h"
 
 #include <fcntl.h>

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: MIT */
-/* The flight recorder's page: a ring that wraps, copies that stand still while it is written, a
- * text that is JSON whatever it holds, and where dumps go. */
+/* The flight recorder: the ring of entries, copies of a page that is being written, the program's
+ * reader and its JSON for any bytes, and the files of dumps. */
+#include "base/record_path.h"
 #include "comm/comm.h"
-#include "record/recorder_internal.h"
+#include "dump.h"
+#include "tool.h"
 #include "tutti/recorder.h"
 
 #include <dirent.h>
@@ -17,13 +19,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <cmocka.h>
 
-enum { RANK = 3, WORLD_SIZE = 5, COPIES = 40 };
+enum { RANK = 3, WORLD_SIZE = 5, COPIES = 400 };
 
 static char folder[] = "/tmp/tutti-recorder-XXXXXX";
 
@@ -54,13 +57,13 @@ static struct tutti_comm *comm_make(void)
     comm->recorder.fd = -1;
     comm->isa = reduce_isa_best();
     snprintf(comm->name, sizeof comm->name, "unit");
-    assert_int_equal(recorder_open(comm), TUTTI_OK);
+    assert_int_equal(recorder_open(&comm->recorder, comm->name, RANK, WORLD_SIZE, 0), TUTTI_OK);
     return comm;
 }
 
 static void comm_free(struct tutti_comm *comm)
 {
-    recorder_close(comm);
+    recorder_close(&comm->recorder);
     free(comm);
 }
 
@@ -89,21 +92,45 @@ static void check_entry(const struct record_entry *entry)
         assert_int_equal(entry->ended, number * 11);
 }
 
+/* The page as the library dumps it, and the program reads the dump. */
+static struct record_page *dumped(const struct tutti_comm *comm)
+{
+    char path[256], problem[256];
+    size_t size;
+    path_make(path, "raw");
+    assert_int_equal(recorder_dump(&comm->recorder, RECORD_CAUSE_CALL, path), TUTTI_OK);
+    char *bytes = tool_read_file(path, &size);
+    assert_non_null(bytes);
+    assert_int_equal(unlink(path), 0);
+    struct record_page *page = dump_page_parse(bytes, size, problem, sizeof problem);
+    if (!page)
+        fail_msg("%s", problem);
+    free(bytes);
+    return page;
+}
+
+static int count_entries(const struct record_page *page)
+{
+    int count = 0;
+    while (count < RECORD_ENTRIES && page->entries[count].number)
+        count++;
+    return count;
+}
+
 static void the_last_1024_are_kept(void **state)
 {
     (void)state;
     struct tutti_comm *comm = comm_make();
-    struct recorder_snapshot *snapshot;
     for (int round = 0; round < 3; round++) {
-        assert_int_equal(recorder_read(comm->recorder.page, "call", &snapshot), TUTTI_OK);
+        struct record_page *page = dumped(comm);
         uint64_t all = comm->recorder.number;
-        assert_int_equal(snapshot->count, all < RECORD_ENTRIES ? all : RECORD_ENTRIES);
-        for (int i = 0; i < snapshot->count; i++) {
-            check_entry(&snapshot->page.entries[i]);
-            assert_int_equal(snapshot->page.entries[i].number,
-                             all - (uint64_t)(snapshot->count - 1 - i));
+        const int count = count_entries(page);
+        assert_int_equal(count, all < RECORD_ENTRIES ? all : RECORD_ENTRIES);
+        for (int i = 0; i < count; i++) {
+            check_entry(&page->entries[i]);
+            assert_int_equal(page->entries[i].number, all - (uint64_t)(count - 1 - i));
         }
-        free(snapshot);
+        free(page);
         for (int i = 0; i < 1000; i++)
             record(&comm->recorder);
     }
@@ -144,41 +171,59 @@ static void copies_stand_still_while_it_is_written(void **state)
     pthread_t writer;
     assert_int_equal(pthread_create(&writer, NULL, write_on, &comm->recorder), 0);
     for (int i = 0; i < COPIES; i++) {
-        struct recorder_snapshot *snapshot;
-        assert_int_equal(recorder_read(comm->recorder.page, "call", &snapshot), TUTTI_OK);
-        for (int e = 0; e < snapshot->count; e++) {
-            check_entry(&snapshot->page.entries[e]);
-            assert_true(e == 0 ||
-                        snapshot->page.entries[e].number > snapshot->page.entries[e - 1].number);
+        struct record_page *page = dumped(comm);
+        for (int e = 0; e < count_entries(page); e++) {
+            check_entry(&page->entries[e]);
+            assert_true(e == 0 || page->entries[e].number > page->entries[e - 1].number);
         }
-        free(snapshot);
+        free(page);
     }
     __atomic_store_n(&enough, 1, __ATOMIC_RELAXED);
     pthread_join(writer, NULL);
     comm_free(comm);
 }
 
+static void what_differs_between_two_copies_is_dropped(void **state)
+{
+    (void)state;
+    struct record_page *pages = calloc(2, sizeof *pages), *earlier = &pages[0], *copy = &pages[1];
+    assert_non_null(pages);
+    for (int i = 0; i < 2; i++) {
+        for (uint64_t number = 1; number <= 2; number++) {
+            pages[i].entries[number].number = number;
+            pages[i].device_trace.marks[number].sequence = number;
+        }
+        pages[i].phase = RECORD_MET;
+        pages[i].fault.set = 1;
+    }
+    earlier->entries[1].ended = 5;
+    earlier->device_trace.marks[2].begun_ns = 5;
+    earlier->phase = RECORD_MEETING;
+    earlier->fault.set = 0;
+    record_keep_stable(copy, earlier);
+    assert_true(copy->entries[1].number == 0 && copy->entries[2].number == 2);
+    assert_true(copy->device_trace.marks[1].sequence == 1);
+    assert_true(copy->device_trace.marks[2].sequence == 0);
+    assert_true(copy->phase == RECORD_MEETING && !copy->fault.set);
+    free(pages);
+}
+
 static json_t *to_json(const struct record_page *page)
 {
-    struct recorder_snapshot *snapshot;
-    char *text;
-    size_t bytes;
-    json_error_t error;
-    assert_int_equal(recorder_read(page, "call", &snapshot), TUTTI_OK);
-    assert_int_equal(recorder_json(snapshot, &text, &bytes), TUTTI_OK);
-    json_t *root = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &error);
-    if (!root)
-        fail_msg("line %d, column %d: %s", error.line, error.column, error.text);
-    free(text);
-    free(snapshot);
+    char problem[256];
+    struct record_page *parsed = dump_page_parse(page, sizeof *page, problem, sizeof problem);
+    assert_non_null(parsed);
+    json_t *root = dump_page_to_json(parsed);
+    assert_non_null(root);
+    free(parsed);
     return root;
 }
 
-static void the_text_says_what_is_there(void **state)
+static void the_json_says_what_is_there(void **state)
 {
     (void)state;
     struct tutti_comm *comm = comm_make();
-    const char *name, *phase, *meeting, *what, *first, *outcome;
+    const char *name, *cause, *phase, *meeting, *what, *first, *outcome;
     json_int_t created, started, ended, taken, number;
     const struct recorder_operation operation = {
         .sequence = 9,
@@ -191,15 +236,19 @@ static void the_text_says_what_is_there(void **state)
     comm->ready = true;
     comm->generation = 17;
     memcpy(comm->nonce, "0123456701234576", sizeof comm->nonce);
-    recorder_describe(comm);
-    json_t *root = to_json(comm->recorder.page);
+    comm_record_meeting(comm);
+    struct record_page *page = dumped(comm);
+    json_t *root = dump_page_to_json(page);
+    free(page);
     assert_int_equal(
-        json_unpack(root, "{s:s, s:s, s:s, s:I, s:I, s:[s], s:[{s:I, s:s, s:s, s:I, s:I}]}", "name",
-                    &name, "phase", &phase, "meeting", &meeting, "created_ns", &created, "taken_ns",
-                    &taken, "description", &first, "operations", "bytes", &number, "dtype", &what,
-                    "status", &outcome, "started_ns", &started, "ended_ns", &ended),
+        json_unpack(root, "{s:s, s:s, s:s, s:s, s:I, s:I, s:[s], s:[{s:I, s:s, s:s, s:I, s:I}]}",
+                    "name", &name, "cause", &cause, "phase", &phase, "meeting", &meeting,
+                    "created_ns", &created, "taken_ns", &taken, "description", &first, "operations",
+                    "bytes", &number, "dtype", &what, "status", &outcome, "started_ns", &started,
+                    "ended_ns", &ended),
         0);
     assert_string_equal(name, "unit");
+    assert_string_equal(cause, "call");
     assert_string_equal(phase, "met");
     assert_string_equal(meeting, "0101000000000000");
     assert_string_equal(first, "name: unit");
@@ -213,21 +262,19 @@ static void the_text_says_what_is_there(void **state)
     comm_free(comm);
 }
 
-static void the_text_is_json_whatever_the_page_holds(void **state)
+static void any_page_gives_json(void **state)
 {
     (void)state;
     struct tutti_comm *comm = comm_make();
     struct record_page *page = comm->recorder.page;
-    static const char odd[] = "\"\\\n\t\x01\x7f\xff\xc3\xa9\xed\xa0\x80\xf4\x90\x80\x80\xe2\x82";
     const struct record_page sound = *page;
-    json_t *root;
     unsigned seed = 1;
-    memcpy(page->name, odd, sizeof odd);
-    memset(page->host, 0xe2, sizeof page->host); /* no end */
-    root = to_json(page);
-    assert_string_equal(json_string_value(json_object_get(root, "name")),
-                        "\"\\\n\t\x01\x7f\xc3\xbf\xc3\xa9\xc3\xad\xc2\xa0\xc2\x80\xc3\xb4\xc2\x90"
-                        "\xc2\x80\xc2\x80\xc3\xa2\xc2\x82");
+    memcpy(page->name, "\"\\\n\xc3\xa9", 6);
+    memset(page->host, 0xe2, sizeof page->host); /* no UTF-8, and no end */
+    json_t *root = to_json(page);
+    assert_string_equal(json_string_value(json_object_get(root, "name")), "\"\\\n\xc3\xa9");
+    const char *host = json_string_value(json_object_get(root, "host"));
+    assert_int_equal(strspn(host, "?"), sizeof page->host - 1);
     json_decref(root);
     for (int round = 0; round < 20; round++) {
         unsigned char *bytes = (unsigned char *)page;
@@ -235,14 +282,15 @@ static void the_text_is_json_whatever_the_page_holds(void **state)
             seed = seed * 1103515245 + 12345;
             bytes[i] = (unsigned char)(seed >> 16);
         }
-        for (size_t i = 0; i < RECORD_ENTRIES; i++) {
+        for (size_t i = 0; i < RECORD_ENTRIES; i++)
             page->entries[i].number = i + RECORD_ENTRIES;
-            page->entries[i].sequence >>= 1; /* jansson's numbers have a sign */
-        }
-        for (int r = 0; r < LAYOUT_RANKS; r++)
-            page->peers[r].entered >>= 1;
-        page->fault.sequence >>= 1;
-        json_decref(to_json(page));
+        root = to_json(page);
+        char *text = json_dumps(root, 0);
+        json_t *again = json_loads(text, JSON_REJECT_DUPLICATES, NULL);
+        assert_true(json_equal(root, again));
+        json_decref(again);
+        json_decref(root);
+        free(text);
     }
     *page = sound;
     comm_free(comm);
@@ -361,47 +409,65 @@ static void who_is_waited_for_is_told(void **state)
     comm_free(comm);
 }
 
+static void expect_refusal(const struct record_page *page, size_t size, const char *expected)
+{
+    char problem[256] = "";
+    assert_null(dump_page_parse(page, size, problem, sizeof problem));
+    if (!strstr(problem, expected))
+        fail_msg("\"%s\" lacks \"%s\"", problem, expected);
+}
+
 static void nonsense_is_refused(void **state)
 {
     (void)state;
     struct tutti_comm *comm = comm_make();
     struct record_page *page = comm->recorder.page;
-    struct recorder_snapshot *snapshot;
+    expect_refusal(page, sizeof *page - 1, "damaged");
+    expect_refusal(page, 7, "magic number");
     page->rank = WORLD_SIZE;
-    assert_int_equal(recorder_read(page, "call", &snapshot), TUTTI_ERR_INVALID);
-    assert_null(snapshot);
+    expect_refusal(page, sizeof *page, "rank 5 of 5");
     page->world_size = LAYOUT_RANKS + 1;
-    assert_int_equal(recorder_read(page, "call", &snapshot), TUTTI_ERR_INVALID);
-    page->version++;
-    assert_int_equal(recorder_read(page, "call", &snapshot), TUTTI_ERR_VERSION);
+    expect_refusal(page, sizeof *page, "rank 5 of 65");
+    page->version = RECORD_VERSION + 1;
+    page->library = 30405; /* both versions are named */
+    expect_refusal(page, 24, "version 5, by Tutti 3.4.5; this program is Tutti 0.");
+    expect_refusal(page, sizeof *page, "reads version 4");
     page->magic++;
-    assert_int_equal(recorder_read(page, "call", &snapshot), TUTTI_ERR_INVALID);
+    expect_refusal(page, sizeof *page, "magic number");
     comm_free(comm);
 }
 
 /* ---- files ----------------------------------------------------------------------------------- */
+
+static void expect_path(const char *pattern, const struct record_page *page, const char *expected)
+{
+    char path[256];
+    assert_int_equal(record_path(pattern, ".raw", page, path, sizeof path), expected != NULL);
+    if (expected)
+        assert_string_equal(path, expected);
+}
 
 static void patterns_are_paths(void **state)
 {
     (void)state;
     struct tutti_comm *comm = comm_make();
     struct record_page *page = comm->recorder.page;
-    char path[RECORDER_PATH_BYTES], expected[256];
+    char path[4], expected[256];
     memcpy(page->name, "a b/c", 6);
     page->generation = 4;
-    assert_int_equal(recorder_path(folder, page, path, sizeof path), TUTTI_OK);
-    snprintf(expected, sizeof expected, "%s/tutti-a_b_c-4-r3-p%d.json", folder, (int)getpid());
-    assert_string_equal(path, expected);
-    assert_int_equal(recorder_path("x%r.%g%%", page, path, sizeof path), TUTTI_OK);
-    assert_string_equal(path, "x3.4%");
-    assert_int_equal(recorder_path("", page, path, sizeof path), TUTTI_ERR_INVALID);
-    assert_int_equal(recorder_path("x%q", page, path, sizeof path), TUTTI_ERR_INVALID);
-    assert_int_equal(recorder_path("x%", page, path, sizeof path), TUTTI_ERR_INVALID);
-    assert_int_equal(recorder_path("x%r", page, path, 2), TUTTI_ERR_INVALID);
-    assert_int_equal(recorder_path("x%r", page, path, 3), TUTTI_OK);
+    snprintf(expected, sizeof expected, "%s/tutti-a_b_c-4-r3-p%d.raw", folder, (int)getpid());
+    expect_path(folder, page, expected);
+    expect_path("x%r.%g%%", page, "x3.4%");
+    expect_path("", page, NULL);
+    expect_path("x%q", page, NULL);
+    expect_path("x%", page, NULL);
+    assert_false(record_path("x%r", "", page, path, 2));
+    assert_true(record_path("x%r", "", page, path, 3));
 
     assert_int_equal(recorder_pattern_check(folder, page), TUTTI_OK);
     path_make(expected, "%r");
+    assert_int_equal(recorder_pattern_check(expected, page), TUTTI_OK);
+    path_make(expected, "%h.%p");
     assert_int_equal(recorder_pattern_check(expected, page), TUTTI_OK);
     path_make(expected, "one file");
     assert_int_equal(recorder_pattern_check(expected, page), TUTTI_ERR_INVALID);
@@ -409,6 +475,8 @@ static void patterns_are_paths(void **state)
     assert_int_equal(recorder_pattern_check(expected, page), TUTTI_ERR_INVALID);
     path_make(expected, "%%%r");
     assert_int_equal(recorder_pattern_check(expected, page), TUTTI_OK);
+    path_make(expected, "%q");
+    assert_int_equal(recorder_pattern_check(expected, page), TUTTI_ERR_INVALID);
     path_make(expected, "absent/%r");
     assert_int_equal(recorder_pattern_check(expected, page), TUTTI_ERR_INVALID);
     comm_free(comm);
@@ -425,44 +493,66 @@ static int blank_make(void)
     return fd;
 }
 
+static bool count_page(void *context, const struct record_page *page)
+{
+    assert_int_equal(page->cause, RECORD_CAUSE_OUTSIDE);
+    ++*(int *)context;
+    return true;
+}
+
+/* Reads the recorders of this process, and returns how many there were. What is printed must
+ * contain both texts; NULL: nothing is printed and the call succeeds. */
+static int read_process(const char *first, const char *second)
+{
+    char text[1024] = "";
+    int count = 0, kept = dup(STDERR_FILENO), file = memfd_create("stderr", 0);
+    assert_true(dup2(file, STDERR_FILENO) >= 0);
+    bool read = dump_read_process(getpid(), count_page, &count);
+    dup2(kept, STDERR_FILENO);
+    assert_true(pread(file, text, sizeof text - 1, 0) >= 0);
+    close(kept);
+    close(file);
+    assert_int_equal(read, first == NULL);
+    if (first && !(strstr(text, first) && strstr(text, second)))
+        fail_msg("\"%s\" lacks \"%s\" or \"%s\"", text, first, second);
+    return count;
+}
+
 static void one_that_cannot_be_read_hides_no_other(void **state)
 {
     (void)state;
-    char path[256], named[64];
-    int count, before = blank_make();
+    char first[64], second[64];
+    int before = blank_make();
     struct tutti_comm *comm = comm_make();
     int behind = blank_make();
-    path_make(path, "dump");
-    assert_int_equal(tutti_dump_process(getpid(), path, NULL, NULL, &count), TUTTI_ERR_INVALID);
-    assert_int_equal(count, 1);
-    assert_int_equal(unlink(path), 0);
-    snprintf(named, sizeof named, "process %d, descriptor %d, %d: ", (int)getpid(), before, behind);
-    assert_non_null(strstr(tutti_last_error(), named));
-    assert_non_null(strstr(tutti_last_error(), "magic number"));
+    snprintf(first, sizeof first, "process %d, descriptor %d: a recorder without its magic number",
+             (int)getpid(), before);
+    snprintf(second, sizeof second, "descriptor %d: ", behind);
+    assert_int_equal(read_process(first, second), 1);
     close(before);
     close(behind);
     comm_free(comm);
 }
 
+static int read_process_without_descriptors(void)
+{
+    struct rlimit limit, before;
+    int count, next = dup(STDERR_FILENO);
+    close(next);
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
+    limit = before;
+    limit.rlim_cur = (rlim_t)next + 3; /* for stderr, its copy, and the table of descriptors */
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &limit), 0);
+    count = read_process("descriptor ", strerror(EMFILE));
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
+    return count;
+}
+
 static void one_that_cannot_be_opened_is_told(void **state)
 {
     (void)state;
-    char path[256];
-    int count;
-    struct rlimit limit, before;
     struct tutti_comm *comm = comm_make();
-    path_make(path, "dump");
-    assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
-    int next = dup(STDERR_FILENO);
-    close(next);
-    limit = before;
-    limit.rlim_cur = (rlim_t)next + 1; /* for the table of descriptors alone */
-    assert_int_equal(setrlimit(RLIMIT_NOFILE, &limit), 0);
-    enum tutti_status status = tutti_dump_process(getpid(), path, NULL, NULL, &count);
-    assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
-    assert_int_equal(status, TUTTI_ERR_SYSTEM);
-    assert_int_equal(count, 0);
-    assert_non_null(strstr(tutti_last_error(), "EMFILE"));
+    assert_int_equal(read_process_without_descriptors(), 0);
     comm_free(comm);
 }
 
@@ -483,33 +573,24 @@ struct dirent *__wrap_readdir(DIR *directory)
 static void a_table_that_cannot_be_read_on_is_told(void **state)
 {
     (void)state;
-    char path[256];
-    int count;
     struct tutti_comm *comm = comm_make();
-    path_make(path, "dump");
     directories_break = true;
-    enum tutti_status status = tutti_dump_process(getpid(), path, NULL, NULL, &count);
+    assert_int_equal(read_process("cannot be read to the end", strerror(EIO)), 1);
     directories_break = false;
-    assert_int_equal(count, 1);
-    assert_int_equal(unlink(path), 0);
-    assert_int_equal(status, TUTTI_ERR_SYSTEM);
-    assert_non_null(strstr(tutti_last_error(), "tutti_dump_process: process"));
-    assert_non_null(strstr(tutti_last_error(), "EIO"));
-    /* Dumping leaves errors of its own in errno, which are none of the directory's. */
-    errno = EIO;
-    assert_int_equal(tutti_dump_process(getpid(), path, NULL, NULL, &count), TUTTI_OK);
-    assert_int_equal(count, 1);
-    assert_int_equal(unlink(path), 0);
+    errno = EIO; /* an earlier error is not the directory's */
+    assert_int_equal(read_process(NULL, NULL), 1);
     comm_free(comm);
+    assert_int_equal(read_process("has no communicator", "process"), 0);
 }
 
 static void a_wrong_variable_is_an_error_at_once(void **state)
 {
     (void)state;
     struct tutti_comm *comm = comm_make();
-    recorder_close(comm);
+    recorder_close(&comm->recorder);
     setenv("TUTTI_DUMP", "/no/such/directory/%r", 1);
-    assert_int_equal(recorder_open(comm), TUTTI_ERR_INVALID);
+    assert_int_equal(recorder_open(&comm->recorder, "unit", RANK, WORLD_SIZE, 0),
+                     TUTTI_ERR_INVALID);
     assert_non_null(strstr(tutti_last_error(), "TUTTI_DUMP: "));
     unsetenv("TUTTI_DUMP");
     comm_free(comm);
@@ -551,8 +632,9 @@ int main(void)
         cmocka_unit_test(the_last_1024_are_kept),
         cmocka_unit_test(an_end_finds_its_entry_or_none),
         cmocka_unit_test(copies_stand_still_while_it_is_written),
-        cmocka_unit_test(the_text_says_what_is_there),
-        cmocka_unit_test(the_text_is_json_whatever_the_page_holds),
+        cmocka_unit_test(what_differs_between_two_copies_is_dropped),
+        cmocka_unit_test(the_json_says_what_is_there),
+        cmocka_unit_test(any_page_gives_json),
         cmocka_unit_test(what_a_device_did_is_read),
         cmocka_unit_test(a_mark_that_is_being_written_is_none),
         cmocka_unit_test(who_is_waited_for_is_told),
