@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT */
-/* tutti bench: starts the ranks, gathers what they report, and notices when one ends too early. */
+/* Starts the ranks of a measurement, gathers their records, and notices a rank that ends too early.
+ */
 #include "bench.h"
 #include "ranks.h"
 #include "threads.h"
 #include "tool.h"
-#include "vs.h"
 
 #include <fcntl.h>
 #include <poll.h>
@@ -307,42 +307,4 @@ bool bench_run(const struct bench_config *config, const struct bench_listener *l
     bool ok = prepare(&bench) && start(&bench) && watch(&bench);
     finish(&bench);
     return ok;
-}
-
-/* ---- the command ----------------------------------------------------------------------------- */
-
-struct command {
-    struct bench_config config;
-    struct bench_report *report;
-};
-
-static bool report_begin(void *context, const struct bench_record *ready)
-{
-    struct command *command = context;
-    command->report = bench_report_begin(&command->config, ready);
-    return command->report != NULL;
-}
-
-static bool report_row(void *context, const struct bench_result *result)
-{
-    struct command *command = context;
-    return bench_report_row(command->report, result);
-}
-
-int command_bench(int argc, char **argv)
-{
-    struct command command = {.report = NULL};
-    struct bench_listener listener = {&command, report_begin, report_row};
-    bool ok = bench_config_init(&command.config, argc, argv);
-    if (ok)
-        ok = command.config.vs_libraries ? vs_run(&command.config)
-                                         : bench_run(&command.config, &listener);
-    if (command.report) {
-        if (ok)
-            ok = bench_report_end(command.report);
-        else
-            bench_report_abandon(command.report);
-    }
-    bench_config_fini(&command.config);
-    return ok ? TOOL_OK : TOOL_FAILED;
 }

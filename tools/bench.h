@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * tutti bench: bench_options.c reads the command line, bench.c starts the ranks and watches over
- * them, bench_measure.c is what a rank does (bench_gpu.c with a GPU), bench_report.c and
- * bench_table.c print.
- * tutti tune has the same ranks measure tuning files in turn, and listens instead of the report.
+ * tutti bench: bench_report.c is the command and its report, bench_options.c reads the command
+ * line, bench.c starts the ranks and watches them, bench_measure.c is what a rank does (bench_gpu.c
+ * with a GPU), bench_table.c prints the table. tutti tune has the same ranks measure tuning files
+ * in turn.
  *
- * The ranks are children of the tool (or, with --threads, threads of one child). All of them walk
- * through the same list of rows; after each, a rank writes one record to the pipe that they share.
+ * The ranks are children of the tool or, with --threads, threads of one child. All of them measure
+ * the same list of rows. After each row a rank writes one record to the pipe that they share.
  */
 #ifndef TUTTI_TOOL_BENCH_H
 #define TUTTI_TOOL_BENCH_H
@@ -87,6 +87,8 @@ void bench_config_command(struct bench_config *config, int argc, char **argv);
 /* Looks at the machine, lists the rows. False after a message. */
 bool bench_config_complete(struct bench_config *config);
 void bench_config_fini(struct bench_config *config);
+/* Writes the files that --json and --csv name. False after a message. */
+bool bench_write_files(const struct bench_config *config, json_t *result);
 
 enum bench_place { BENCH_OUT_OF_PLACE, BENCH_IN_PLACE, BENCH_PLACES };
 
@@ -205,18 +207,5 @@ bool bench_run(const struct bench_config *config, const struct bench_listener *l
  * H200". */
 void bench_name_gpus(const struct bench_config *config, const struct bench_record *ready,
                      char *text, size_t capacity);
-
-/* Writes the files that are asked for. False after a message. */
-bool bench_write_files(const struct bench_config *config, json_t *result);
-
-struct bench_report;
-/* Prints the head of the table; ready are the ranks' first records. NULL after a message. */
-struct bench_report *bench_report_begin(const struct bench_config *config,
-                                        const struct bench_record *ready);
-bool bench_report_row(struct bench_report *report, const struct bench_result *result);
-/* Prints the foot and writes the files; frees the report. False when one could not be written. */
-bool bench_report_end(struct bench_report *report);
-/* Frees a report that ends early. Takes NULL. */
-void bench_report_abandon(struct bench_report *report);
 
 #endif

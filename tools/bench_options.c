@@ -711,3 +711,13 @@ void bench_config_fini(struct bench_config *config)
     free(config->rows);
     config->rows = NULL;
 }
+
+bool bench_write_files(const struct bench_config *config, json_t *result)
+{
+    bool ok = true;
+    if (config->json_path && !results_write_json(result, config->json_path))
+        ok = tool_fail_errno("--json: cannot write '%s'", config->json_path);
+    if (config->csv_path && !results_write_csv(json_object_get(result, "rows"), config->csv_path))
+        ok = tool_fail_errno("--csv: cannot write '%s'", config->csv_path);
+    return ok;
+}

@@ -1,14 +1,13 @@
 /* SPDX-License-Identifier: MIT */
-/* What is left of a measurement: the table (bench_table.c), and files in this project's one
- * format. */
+/* tutti bench: the command, and its report: the table (bench_table.c) and the files. */
 #include "bench.h"
 #include "bench_table.h"
 #include "commit.h"
 #include "json_text.h"
 #include "results.h"
 #include "tool.h"
+#include "vs.h"
 
-#include <stdlib.h>
 #include <string.h>
 #include <sys/utsname.h>
 
@@ -36,7 +35,7 @@ static json_t *rivals_of(const struct bench_timing *timing)
     return object;
 }
 
-/* What only a row of a GPU has. */
+/* Adds the members that only a row of a GPU has. */
 static void add_gpu(json_t *object, const struct bench_config *config,
                     const struct bench_timing *timing)
 {
@@ -79,16 +78,6 @@ static bool append_row(struct bench_report *report, const struct bench_result *r
     return json_array_append_new(report->rows, object) == 0;
 }
 
-bool bench_write_files(const struct bench_config *config, json_t *result)
-{
-    bool ok = true;
-    if (config->json_path && !results_write_json(result, config->json_path))
-        ok = tool_fail_errno("--json: cannot write '%s'", config->json_path);
-    if (config->csv_path && !results_write_csv(json_object_get(result, "rows"), config->csv_path))
-        ok = tool_fail_errno("--csv: cannot write '%s'", config->csv_path);
-    return ok;
-}
-
 static bool write_files(const struct bench_report *report)
 {
     const struct bench_config *config = report->config;
@@ -129,26 +118,17 @@ static void name_machine(struct bench_report *report, const struct bench_record 
                  ready->nccl / 100 % 100, ready->nccl % 100);
 }
 
-struct bench_report *bench_report_begin(const struct bench_config *config,
-                                        const struct bench_record *ready)
+static bool report_begin(void *context, const struct bench_record *ready)
 {
-    struct bench_report *report = calloc(1, sizeof *report);
-    json_t *rows = json_array();
-    if (!report || !rows) {
-        tool_fail("no memory for the report");
-        json_decref(rows);
-        free(report);
-        return NULL;
-    }
-    report->config = config;
-    report->rows = rows;
+    struct bench_report *report = context;
     name_machine(report, ready);
-    table_begin(config, ready, report->nccl);
-    return report;
+    table_begin(report->config, ready, report->nccl);
+    return true;
 }
 
-bool bench_report_row(struct bench_report *report, const struct bench_result *result)
+static bool report_row(void *context, const struct bench_result *result)
 {
+    struct bench_report *report = context;
     bool barrier = report->config->collective == TUTTI_COLLECTIVE_BARRIER;
     table_row(report->config, result);
     for (int place = 0; place < (barrier ? 1 : BENCH_PLACES); place++) {
@@ -161,7 +141,8 @@ bool bench_report_row(struct bench_report *report, const struct bench_result *re
     return true;
 }
 
-bool bench_report_end(struct bench_report *report)
+/* Prints the foot and writes the files. False if values were wrong or a file was not written. */
+static bool report_end(const struct bench_report *report)
 {
     bool ok = report->wrong == 0;
     printf("# Out of bounds values : %llu %s\n", (unsigned long long)report->wrong,
@@ -170,16 +151,26 @@ bool bench_report_end(struct bench_report *report)
                                   : "FAILED");
     printf("# Avg bus bandwidth    : %g\n",
            report->busbw_count ? report->busbw_sum / report->busbw_count : 0);
-    if (!write_files(report))
-        ok = false;
-    bench_report_abandon(report);
+    return write_files(report) && ok;
+}
+
+/* ---- the command ----------------------------------------------------------------------------- */
+
+static bool measure(const struct bench_config *config)
+{
+    struct bench_report report = {.config = config, .rows = json_array()};
+    const struct bench_listener listener = {&report, report_begin, report_row};
+    bool ok = report.rows ? bench_run(config, &listener) && report_end(&report)
+                          : tool_fail("no memory for the report");
+    json_decref(report.rows);
     return ok;
 }
 
-void bench_report_abandon(struct bench_report *report)
+int command_bench(int argc, char **argv)
 {
-    if (!report)
-        return;
-    json_decref(report->rows);
-    free(report);
+    struct bench_config config;
+    bool ok = bench_config_init(&config, argc, argv) &&
+              (config.vs_libraries ? vs_run(&config) : measure(&config));
+    bench_config_fini(&config);
+    return ok ? TOOL_OK : TOOL_FAILED;
 }
