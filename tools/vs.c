@@ -109,7 +109,7 @@ static bool prepare(struct vs *vs)
     return (vs->instances && vs->cells && vs->ping) || tool_fail("no memory for the rivals");
 }
 
-static void finish(struct vs *vs)
+void vs_finish(struct vs *vs)
 {
     for (int i = 0; i < vs->instance_count; i++)
         vs_instance_stop(&vs->instances[i]);
@@ -278,14 +278,7 @@ static bool measure_all(struct vs *vs)
     return ok;
 }
 
-bool vs_run(const struct bench_config *config)
+bool vs_measure(struct vs *vs)
 {
-    struct vs vs = {.config = config};
-    bool ok = prepare(&vs) && start_ours(&vs) && start_rivals(&vs) && measure_all(&vs);
-    if (ok) {
-        vs_print(&vs);
-        ok = vs_write_files(&vs);
-    }
-    finish(&vs);
-    return ok;
+    return prepare(vs) && start_ours(vs) && start_rivals(vs) && measure_all(vs);
 }

@@ -131,11 +131,11 @@ struct vs_cell *vs_cell(const struct vs *vs, int row, int instance);
 bool vs_takes_part(const struct vs *vs, int row, int instance);
 /* "near" and "far", or why that is not known. */
 const char *vs_placement_name(const struct bench_config *config, int placement);
+/* Starts the ranks of all libraries and measures. False after a message. The caller calls
+ * vs_finish() in both cases. */
+bool vs_measure(struct vs *vs);
+void vs_finish(struct vs *vs);
 /* Measures and reports. False after a message. */
 bool vs_run(const struct bench_config *config);
-
-void vs_print(const struct vs *vs);
-/* False after a message. */
-bool vs_write_files(const struct vs *vs);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* The table of `tutti bench --vs`, and its files. */
+/* `tutti bench --vs`: its table, and its files. */
 #include "commit.h"
 #include "json_text.h"
 #include "stats.h"
@@ -127,7 +127,7 @@ static void print_placement(const struct vs *vs, int placement)
     }
 }
 
-void vs_print(const struct vs *vs)
+static void print_table(const struct vs *vs)
 {
     struct line line;
     printf("# tutti all_reduce beside others, float32 sum in place, %d ranks %s, commit %s\n",
@@ -192,7 +192,7 @@ static json_t *json_versions(const struct vs *vs)
     return versions;
 }
 
-bool vs_write_files(const struct vs *vs)
+static bool write_files(const struct vs *vs)
 {
     const struct bench_config *config = vs->config;
     struct utsname host = {0};
@@ -214,5 +214,17 @@ bool vs_write_files(const struct vs *vs)
                   json_versions(vs), "discarded_blocks", vs->discarded, "rows", rows);
     bool ok = bench_write_files(config, file);
     json_decref(file);
+    return ok;
+}
+
+bool vs_run(const struct bench_config *config)
+{
+    struct vs vs = {.config = config};
+    bool ok = vs_measure(&vs);
+    if (ok) {
+        print_table(&vs);
+        ok = write_files(&vs);
+    }
+    vs_finish(&vs);
     return ok;
 }
