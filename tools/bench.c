@@ -14,8 +14,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* How often the parent looks at its children, and how long it waits, after the first bad news, for
- * better ones: the peers of a rank that was killed may speak before the kernel does. */
+/* The parent checks its children every LOOK_MS. After the first error it waits settle_seconds for a
+ * better one: the peers of a killed rank may report before the kernel does. */
 enum { LOOK_MS = 100 };
 static const double settle_seconds = 0.3, progress_seconds = 0.5;
 
@@ -28,15 +28,15 @@ struct bench {
     struct ranks ranks;
     int pipe[2];
     struct bench_record *records; /* of the current row, by rank */
-    int received;                 /* of them */
+    int received;                 /* records of this row so far */
     int rows_done;
     double row_began;
-    bool progress; /* on the terminal's last line */
+    bool progress; /* a progress line is on the terminal */
 
-    double trouble_at; /* when the first bad news came; 0 for none */
+    double trouble_at; /* time of the first error; 0: none */
     struct bench_record error;
-    char death[160]; /* how a rank ended badly */
-    bool killed;     /* by a signal: what the others say follows from it */
+    char death[160]; /* how a rank failed */
+    bool killed;     /* a signal killed a rank: the errors of the others are its consequences */
 };
 
 /* ---- in the children ------------------------------------------------------------------------- */
@@ -120,7 +120,8 @@ static const char *placement_name(const struct bench *bench)
     return first->moved ? "moved" : ping_name(first->round_trip_ns);
 }
 
-/* The times of the slowest rank, what was wrong on all, and how far the ranks' times differ. */
+/* Takes the times of the slowest rank, the wrong values of all ranks, and the spread of their
+ * times. */
 static void join_ranks(const struct bench *bench, int place, struct bench_result *result)
 {
     struct bench_timing *slowest = &result->timing[place];
@@ -157,8 +158,8 @@ static bool finish_row(struct bench *bench)
     return bench->listener->row(bench->listener->context, &result);
 }
 
-/* All ranks have reported their set-up, or the same row: a barrier parts the rows, so that the
- * records of two never mix. */
+/* Called when all ranks have reported their set-up, or the same row. A barrier separates the rows,
+ * so that the records of two rows never mix. */
 static bool finish_round(struct bench *bench)
 {
     bool ok = true;
@@ -182,7 +183,7 @@ static bool take_record(struct bench *bench, const struct bench_record *record)
 {
     if (record->kind == BENCH_ERROR) {
         note_trouble(bench);
-        /* Of several errors the first that is not the consequence of another rank's end. */
+        /* Keeps the first error that is not the consequence of another rank's end. */
         if (!bench->error.status || bench->error.status == TUTTI_ERR_PEER_DEAD)
             bench->error = *record;
         return true;
@@ -213,7 +214,8 @@ static void look_at_children(struct bench *bench)
         if (status == 0)
             continue;
         note_trouble(bench);
-        /* A rank that exits has said why, one that was killed has not: that is the news. */
+        /* A rank that exits has reported why. A rank that was killed has not, so that its death is
+         * reported. */
         if (!*bench->death || (WIFSIGNALED(status) && !bench->killed)) {
             char how[96];
             ranks_describe_exit(status, how, sizeof how);
@@ -235,7 +237,7 @@ static bool report_trouble(struct bench *bench)
                      error->message);
 }
 
-/* Until all ranks have ended well. False, after a message, once one has not. */
+/* Returns when all ranks have ended. False, after a message, as soon as one has failed. */
 static bool watch(struct bench *bench)
 {
     struct pollfd readable = {.fd = bench->pipe[0], .events = POLLIN};
@@ -268,12 +270,12 @@ static bool prepare(struct bench *bench)
     bench->board = board;
     if (pipe2(bench->pipe, O_CLOEXEC) < 0)
         return tool_fail_errno("cannot make a pipe");
-    /* The children's end stays blocking: only the parent's may not wait. */
+    /* Only the parent's end is non-blocking. */
     fcntl(bench->pipe[0], F_SETFL, O_NONBLOCK);
     return true;
 }
 
-/* Processes meet at a store of the parent, which outlives every rank; threads in memory. */
+/* Processes meet at a store of the parent, which outlives every rank. Threads meet in memory. */
 static bool start(struct bench *bench)
 {
     bool threads = bench->config->threads;

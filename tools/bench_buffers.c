@@ -69,7 +69,8 @@ void bench_buffers_shape(struct bench_buffers *buffers, size_t bytes)
     buffers->slots = slots_of(buffers, bytes);
 }
 
-/* An odd multiplier visits all slots of a power of two before it comes back to one. */
+/* With an odd multiplier all slots, whose number is a power of two, are visited before one is
+ * visited again. */
 static size_t slot_offset(const struct bench_buffers *buffers, size_t i)
 {
     return GUARD_BYTES + (i * 2654435761u & (buffers->slots - 1)) * buffers->stride;
@@ -127,7 +128,7 @@ void bench_buffers_chill(const struct bench_buffers *buffers)
 void bench_buffers_fini(struct bench_buffers *buffers)
 {
     if (buffers->group)
-        tutti_symm_group_destroy(buffers->group); /* frees the arenas, too */
+        tutti_symm_group_destroy(buffers->group); /* also frees the arenas */
     else
         free(buffers->send);
     *buffers = (struct bench_buffers){0};

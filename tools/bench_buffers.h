@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * A rank's send and receive buffers: slots of one size with guard bytes before and after each. A
- * cold measurement has as many slots as it takes to fill the last cache twice, and walks through
- * them in an order that no prefetcher follows.
+ * cold measurement has enough slots to fill the last-level cache twice. It uses them in an order
+ * that no prefetcher follows.
  */
 #ifndef TUTTI_TOOL_BENCH_BUFFERS_H
 #define TUTTI_TOOL_BENCH_BUFFERS_H
@@ -15,7 +15,7 @@ struct bench_buffers {
     tutti_symm_group_t *group; /* NULL: ordinary memory */
     char *send, *recv;         /* the arenas, in one allocation */
     size_t bytes;              /* of a slot's buffer */
-    size_t stride;             /* from one slot to the next */
+    size_t stride;             /* distance of two slots */
     size_t slots;              /* a power of two */
 };
 
@@ -23,14 +23,14 @@ struct bench_buffers {
 enum tutti_status bench_buffers_init(struct bench_buffers *buffers,
                                      const struct bench_config *config, int rank,
                                      tutti_store_t *store);
-/* Cuts the arenas into slots for the next row. */
+/* Divides the arenas into slots for the next row. */
 void bench_buffers_shape(struct bench_buffers *buffers, size_t bytes);
 void *bench_buffers_send(const struct bench_buffers *buffers, size_t i);
 void *bench_buffers_recv(const struct bench_buffers *buffers, size_t i);
-/* Sets the guard bytes of slot 0 of both arenas; damage() counts those that have changed. */
+/* Sets the guard bytes of slot 0 of both arenas. damage() counts the changed ones. */
 void bench_buffers_guard(struct bench_buffers *buffers);
 uint64_t bench_buffers_damage(const struct bench_buffers *buffers);
-/* Puts other data in the place of the buffers in every cache, if the measurement is a cold one. */
+/* Evicts the buffers from every cache, if the measurement is a cold one. */
 void bench_buffers_chill(const struct bench_buffers *buffers);
 void bench_buffers_fini(struct bench_buffers *buffers);
 

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * One rank of the benchmark with a GPU. For each row a check, then rounds in which the library and
- * its rivals take turns on the same streams: a round of one of them is a replay of its graph, or a
- * batch of calls, between two events. The ranks begin each together and write their times to the
- * board; the slowest rank's time of a round counts, and the median of the rounds.
+ * One rank of the benchmark with a GPU. For each row it makes a check, then rounds. In a round the
+ * library or a rival replays its graph, or makes a batch of calls, between two events. The library
+ * and its rivals alternate on the same streams. The ranks begin each round together and write their
+ * times to the board. The time of a round is that of its slowest rank; the result is the median of
+ * the rounds.
  */
 #include "bench.h"
 #include "gpu.h"
@@ -21,7 +22,7 @@
 enum {
     LIBRARY,
     FIRST_RIVAL,
-    FIRST_TUNING = FIRST_RIVAL + BENCH_RIVALS, /* the library with another tuning file */
+    FIRST_TUNING = FIRST_RIVAL + BENCH_RIVALS, /* the library with a tuning file */
     ENGINES = FIRST_TUNING + BENCH_TUNINGS,
     HOST_TIME = ENGINES,
 };
@@ -29,15 +30,15 @@ enum {
 enum {
     GUARD_BYTES = 256,
     GUARD = 0x5a,
-    CHUNK_PERIODS = 64,     /* of the inputs, that are copied and compared at a time */
-    GRAPH_BATCH = 50,       /* operations of a round */
-    EAGER_BATCH = 200,      /* below the 1024 launches that a stream holds */
-    LARGE_BYTES = 64 << 20, /* from here on */
+    CHUNK_PERIODS = 64,     /* elements that are copied and compared at once */
+    GRAPH_BATCH = 50,       /* operations in a round */
+    EAGER_BATCH = 200,      /* less than the 1024 launches that a stream holds */
+    LARGE_BYTES = 64 << 20, /* larger ones */
     LARGE_BATCH = 10,
     LEAST_ROUNDS = 10,
 };
 
-/* Without --iters: how long the rounds of one engine and placement take. */
+/* Without --iters: the target time for the rounds of one engine and place. */
 static const double row_seconds = 0.06;
 
 struct gpu_bench {
@@ -46,7 +47,7 @@ struct gpu_bench {
     tutti_store_t *store;
     tutti_comm_t *comm, *tuned[BENCH_TUNINGS];
     tutti_op_t premul;
-    bool exact; /* a ring sums: inputs whose bits have no order */
+    bool exact; /* a ring sums: the inputs' sums are the same in any order */
     struct nccl_comm *nccl;
     tutti_stream_t streams[BENCH_STREAMS];
     void *forked, *joined[BENCH_STREAMS]; /* events */
@@ -57,11 +58,11 @@ struct gpu_bench {
     unsigned char *chunk;
     double *values;
     unsigned long long meetings;
-    enum tutti_status status; /* of what failed */
+    enum tutti_status status; /* the failed engine */
     char message[600];
 };
 
-/* What is measured now. */
+/* The current measurement. */
 struct trial {
     const struct bench_row *row;
     enum bench_place place;
@@ -96,7 +97,7 @@ static bool check_status(struct gpu_bench *bench, enum tutti_status status)
     return !status || fail(bench, status, "%s", tutti_last_error());
 }
 
-/* A kernel that failed says so to the communicator. */
+/* Asks the communicator whether a kernel failed. */
 static bool synchronize(struct gpu_bench *bench)
 {
     struct tutti_fault fault = {.struct_size = sizeof fault};
@@ -111,7 +112,8 @@ static bool synchronize(struct gpu_bench *bench)
     return ok && !status;
 }
 
-/* All ranks meet on the host: neither ours nor a rival's kernels are warmer for it. */
+/* All ranks meet on the host. No kernel runs, so that neither ours nor a rival's are warmed up by
+ * the meeting. */
 static bool meet(struct gpu_bench *bench)
 {
     struct bench_board *board = bench->self->board;
@@ -177,7 +179,7 @@ static bool enqueue(struct gpu_bench *bench, int engine, const struct trial *tri
                                                 stream));
 }
 
-/* A batch on the streams in turn, which begin and end with the first one. */
+/* A batch of operations. The streams alternate; the first one begins and ends the batch. */
 static bool enqueue_batch(struct gpu_bench *bench, int engine, const struct trial *trial)
 {
     const int streams = bench->config->streams;
@@ -222,7 +224,7 @@ static bool takes_part(const struct gpu_bench *bench, int engine, const struct b
 
 /* ---- correctness ----------------------------------------------------------------------------- */
 
-/* Fills device memory with the repeated table, guards around it. */
+/* Fills device memory with the repeated table, and guard bytes around it. */
 static bool fill(struct gpu_bench *bench, unsigned char *to, const struct bench_row *row,
                  const char *table)
 {
@@ -248,7 +250,7 @@ static bool count_damage(struct gpu_bench *bench, const unsigned char *guard, ui
     return true;
 }
 
-/* Counts elements that differ from the repeated table, and guard bytes that have changed. */
+/* Counts elements that differ from the repeated table, and changed guard bytes. */
 static bool compare(struct gpu_bench *bench, const unsigned char *from, const struct bench_row *row,
                     const char *table, uint64_t *wrong)
 {
@@ -263,7 +265,7 @@ static bool compare(struct gpu_bench *bench, const unsigned char *from, const st
            count_damage(bench, from + row->bytes, wrong);
 }
 
-/* The inputs of this row and placement, in the library's memory; the rivals get a copy of them. */
+/* Writes the inputs of this row and place to the library's memory. The rivals get a copy. */
 static bool fill_inputs(struct gpu_bench *bench, int index, const struct trial *trial)
 {
     const struct bench_row *row = trial->row;
@@ -279,7 +281,7 @@ static bool fill_inputs(struct gpu_bench *bench, int index, const struct trial *
             check_gpu(bench, gpu_copy(bench->memory[1] + GUARD_BYTES, send, both)));
 }
 
-/* One operation in place, or the whole batch, which repeats the same one. */
+/* Runs one operation in place, or a batch that repeats one operation. */
 static bool check(struct gpu_bench *bench, int engine, struct trial *trial, uint64_t *wrong)
 {
     unsigned char *recv = recv_of(bench, LIBRARY);
@@ -296,7 +298,8 @@ static bool check(struct gpu_bench *bench, int engine, struct trial *trial, uint
 
 /* ---- time ------------------------------------------------------------------------------------ */
 
-/* One round of one engine; sums in place would grow without bound if they did not begin anew. */
+/* One round of one engine. Inputs are restored for sums in place, which would grow without bound.
+ */
 static bool time_round(struct gpu_bench *bench, int engine, const struct trial *trial, double *us,
                        double *host_us)
 {
@@ -342,7 +345,7 @@ static double own_median(struct gpu_bench *bench, int series, int rounds)
     return stats_of(bench->values, (size_t)rounds).p50;
 }
 
-/* Of each round the slowest rank's. */
+/* Takes the slowest rank's time in each round. */
 static struct stats stats_of_series(struct gpu_bench *bench, int series, int rounds)
 {
     const struct bench_board *board = bench->self->board;
@@ -391,7 +394,7 @@ static bool time_rounds(struct gpu_bench *bench, struct trial *trial, int rounds
     return meet(bench);
 }
 
-/* A call of each outside a graph lets a rival set up what it sets up late; then the graphs and
+/* First one call of each engine outside a graph, for rivals with a late set-up; then the graphs and
  * their warm-up. */
 static bool prepare(struct gpu_bench *bench, struct trial *trial, double *each_us)
 {
@@ -435,7 +438,8 @@ static bool run_place(struct gpu_bench *bench, int index, struct trial *trial,
         !time_rounds(bench, trial, record->iterations))
         return false;
     summarize(bench, trial, record->iterations, timing);
-    /* Still right after all of them. A rival has written to the same buffer meanwhile. */
+    /* Checks the result again after the rounds. Rivals have written to the same buffer meanwhile.
+     */
     return !checked || trial->place == BENCH_IN_PLACE ||
            (launch(bench, LIBRARY, trial) && synchronize(bench) &&
             compare(bench, recv_of(bench, LIBRARY), trial->row, bench->expected, &timing->wrong));
@@ -449,7 +453,7 @@ static int batch_of(const struct bench_config *config, const struct bench_row *r
     return row->bytes < LARGE_BYTES ? batch : LARGE_BATCH;
 }
 
-/* Which transports could be forced. */
+/* Tests which transports can be forced. */
 static unsigned serving(struct gpu_bench *bench, const struct bench_row *row)
 {
     unsigned mask = 0;
@@ -534,7 +538,7 @@ static bool create_library(struct gpu_bench *bench)
         bench, tutti_op_create_premul_sum(bench_premul_scalar(bench->exact), &bench->premul));
 }
 
-/* Create reads the variable; what else runs in this process by now reads none. */
+/* tutti_comm_create() reads the variable. Nothing else in this process reads variables any more. */
 static bool create_tuned(struct gpu_bench *bench)
 {
     bool ok = true;
@@ -610,7 +614,7 @@ static bool run_rows(struct gpu_bench *bench, int *row)
         if (!bench_send_record(self, &record))
             return fail(bench, TUTTI_ERR_SYSTEM, "the pipe to the parent is closed");
     }
-    return meet(bench); /* nobody leaves while another one is still in its last operation */
+    return meet(bench); /* no rank leaves while another one is in its last operation */
 }
 
 bool bench_gpu_run(const struct bench_rank *self)

@@ -10,12 +10,13 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Without --iters: how long the operations of one placement of one row take, and their bounds. */
+/* Without --iters: the target time for one place of one row, and the bounds of the number of
+ * operations. */
 static const double row_seconds = 0.05;
 enum { LEAST_ITERATIONS = 20, MOST_ITERATIONS = 100000 };
 
-/* Without -w: times have settled once so many batches in a row took more than this share of the
- * best batch before; or it ends after so long. */
+/* Without -w: the warm-up ends after STEADY_BATCHES consecutive batches that took more than
+ * steady_share of the best earlier batch, or after most_warmup_seconds. */
 static const double batch_seconds = 0.002, steady_share = 0.97, most_warmup_seconds = 0.2;
 enum { STEADY_BATCHES = 5 };
 
@@ -39,7 +40,7 @@ static tutti_op_t operation(const struct measure *measure, tutti_op_t kind)
     return kind == TUTTI_PREMUL_SUM ? measure->premul : kind;
 }
 
-/* One operation of a row; each cold one uses the next slot. */
+/* Runs one operation of a row. A cold one uses the next slot. */
 static enum tutti_status run_once(struct measure *measure, const struct bench_row *row,
                                   enum bench_place place)
 {
@@ -54,8 +55,8 @@ static enum tutti_status run_once(struct measure *measure, const struct bench_ro
 
 /* ---- correctness ----------------------------------------------------------------------------- */
 
-/* Runs the row once on fresh inputs; *wrong counts elements of the result with a wrong bit, of the
- * input that changed, and bytes around either that did. */
+/* Runs the row once on fresh inputs. *wrong counts result elements with a wrong bit, input elements
+ * that changed, and changed guard bytes. */
 static enum tutti_status check(struct measure *measure, int index, enum bench_place place,
                                uint64_t *wrong)
 {
@@ -81,8 +82,8 @@ static enum tutti_status check(struct measure *measure, int index, enum bench_pl
     return status;
 }
 
-/* Inputs of the timed operations: ordinary numbers in every slot, and nothing of them cached when
- * the measurement is a cold one. */
+/* Writes the inputs of the timed operations: ordinary numbers in every slot. For a cold measurement
+ * it then evicts them from the caches. */
 static void prepare(struct measure *measure, const struct bench_row *row)
 {
     struct reference reference = {.dtype = row->dtype, .op = row->op, .ranks = 1};
@@ -97,17 +98,17 @@ static void prepare(struct measure *measure, const struct bench_row *row)
 
 /* ---- time ------------------------------------------------------------------------------------ */
 
-/* How many operations share one reading of the clock, which costs some 25 ns itself. */
+/* The number of operations for one reading of the clock, which itself costs some 25 ns. */
 static int batch_of(const struct bench_config *config, const struct bench_row *row, int iterations)
 {
     int batch = row->bytes <= 1024 ? 32 : row->bytes <= 16384 ? 8 : 1;
     if (config->ranks > config->placement.cores)
-        batch = 1; /* an operation takes longer than a time slice's bookkeeping */
+        batch = 1; /* an operation takes longer than reading the clock */
     int most = iterations / 10 > 1 ? iterations / 10 : 1;
     return batch < most ? batch : most;
 }
 
-/* Rank 0's word to all ranks, between two operations of theirs. */
+/* Rank 0 announces a number to all ranks, between two operations. */
 static enum tutti_status agree(struct measure *measure, int *value)
 {
     atomic_int *board = &measure->self->board->iterations;
@@ -117,11 +118,11 @@ static enum tutti_status agree(struct measure *measure, int *value)
     if (status)
         return status;
     *value = atomic_load(board);
-    /* Rank 0 writes no other word before all have read this one. */
+    /* Rank 0 writes the next number only after all ranks have read this one. */
     return tutti_barrier(measure->comm, NULL, 0, TUTTI_STREAM_DEFAULT);
 }
 
-/* A few operations; *each is what one took, in seconds. */
+/* Runs a few operations. *each is the time of one, in seconds. */
 static enum tutti_status run_batch(struct measure *measure, const struct bench_row *row,
                                    enum bench_place place, int count, double *each)
 {
@@ -133,16 +134,16 @@ static enum tutti_status run_batch(struct measure *measure, const struct bench_r
     return status;
 }
 
-/* How many operations take so long, within bounds. */
+/* The number of operations that take this long, within bounds. */
 static int operations_in(double seconds, double each, int least, int most)
 {
     double fit = seconds / (each > 1e-9 ? each : 1e-9);
     return fit < least ? least : fit > most ? most : (int)fit;
 }
 
-/* Batches until none of the last few was faster than all before by more than a few percent: what a
- * row touches for the first time, and a core that sleeps, make its first thousands of operations
- * slower. */
+/* Runs batches until the last few were not faster than the best earlier one by more than a few
+ * percent. The first thousands of operations of a row are slower: memory is touched for the first
+ * time, and cores wake up. */
 static enum tutti_status settle_times(struct measure *measure, const struct bench_row *row,
                                       enum bench_place place, double *each)
 {
@@ -161,7 +162,7 @@ static enum tutti_status settle_times(struct measure *measure, const struct benc
     return status;
 }
 
-/* Also says how many operations to time. */
+/* Returns the number of operations to time. */
 static enum tutti_status warm_up(struct measure *measure, const struct bench_row *row,
                                  enum bench_place place, int *iterations)
 {
@@ -205,14 +206,14 @@ static enum tutti_status time_row(struct measure *measure, const struct bench_ro
     timing->own_us = timing->mean_us;
     timing->p50_us = stats.p50;
     timing->p99_us = stats.p99;
-    /* A rank that goes on to compute would take the core of one that has yet to be told of its last
-     * operation's end. */
+    /* A rank that goes on to compute could take the core of a rank that has not yet seen the end of
+     * its last operation. */
     return status ? status : tutti_barrier(measure->comm, NULL, 0, TUTTI_STREAM_DEFAULT);
 }
 
 /* ---- where the cores are --------------------------------------------------------------------- */
 
-/* Rank 0's round trip to the farthest rank; 0 when unknown. The other ranks play their part. */
+/* Measures rank 0's round trip to the farthest rank; 0: unknown. All ranks call it. */
 static double probe(struct measure *measure)
 {
     static const double patience_seconds = 2;
@@ -352,7 +353,7 @@ static bool run_rows(struct measure *measure, enum tutti_status *status, int *ro
         if (*status || !bench_send_record(self, &record))
             return false;
     }
-    /* Nobody leaves while another one is still in its last operation. */
+    /* No rank leaves while another one is in its last operation. */
     *status = tutti_barrier(measure->comm, NULL, 0, TUTTI_STREAM_DEFAULT);
     return *status == TUTTI_OK;
 }
@@ -372,7 +373,7 @@ bool bench_rank_run(const struct bench_rank *self)
     ok = status == TUTTI_OK && bench_send_record(self, &ready) && run_rows(&measure, &status, &row);
 
 err_release:
-    if (!ok) /* the library has written the message, unless the memory was lacking here */
+    if (!ok) /* the library wrote the message, unless this function had no memory */
         bench_send_error(self, row, status, tutti_last_error());
     release(&measure);
     return ok;

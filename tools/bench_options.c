@@ -11,11 +11,13 @@
 #include <string.h>
 #include <unistd.h>
 
-/* How long ranks wait for each other, and with --timeout beyond that: what a rank's host may take
- * longer than another's to fill and compare large buffers. */
+/* How long GPU ranks wait for each other on the host: PATIENCE_SECONDS, or with --timeout that and
+ * ALLOWANCE_SECONDS. One rank's host may need longer than another's to fill and compare large
+ * buffers. */
 enum { PATIENCE_SECONDS = 120, ALLOWANCE_SECONDS = 10 };
 
-/* Of --vs without --seconds, for each rival; and what a timed block aims to take. */
+/* With --vs but without --seconds: the time for each rival. And the target length of a timed block.
+ */
 enum { RIVAL_SECONDS = 10, BLOCK_MS = 5, CROWDED_BLOCK_MS = 20 };
 enum { GPU_WARMUP = 5 };
 
@@ -248,7 +250,7 @@ static error_t parse_gpu_option(int key, char *text, struct argp_state *state)
     }
 }
 
-/* Options whose value is a name of a map or a flag. */
+/* Options that are flags, or whose value is a name in a map. */
 static error_t parse_long_option(int key, char *text, struct argp_state *state)
 {
     struct bench_config *config = state->input;
@@ -320,7 +322,7 @@ static int ranks_argument(struct argp_state *state, const char *text)
     return (int)ranks;
 }
 
-/* nccl-tests' -t threads with -g GPUs each. */
+/* Applies nccl-tests' -t (threads) and -g (GPUs of each). */
 static void count_threads_and_gpus(struct argp_state *state, struct bench_config *config)
 {
     int threads = config->threads_given ? config->threads_given : 1;
@@ -373,8 +375,8 @@ static void check_device(struct argp_state *state, const struct bench_config *co
                    BENCH_GPU_RANKS, config->ranks);
 }
 
-/* What not every measurement takes: a barrier has no message; beside other libraries a float32 sum
- * in place is measured, in blocks of a length of their own. */
+/* Options that not every measurement accepts. A barrier has no message. A comparison with other
+ * libraries measures a float32 sum in place, in blocks of its own length. */
 static const struct {
     int key;
     const char *name;
@@ -391,8 +393,7 @@ static const struct {
     {OPTION_SYMMETRIC, "--symmetric", true, true},
     {'c', "-c", true, true},
     {OPTION_VS, "--vs", true, false},
-    {OPTION_ALGO, "--algo", true,
-     true}, /* of CPU ranks: with a GPU it can say where the arena is */
+    {OPTION_ALGO, "--algo", true, true}, /* a barrier of GPU ranks takes it */
     {'w', "-w", false, true},
     {OPTION_ITERS, "--iters", false, true},
     {OPTION_THREADS, "--threads", false, true},
@@ -426,7 +427,7 @@ static void refuse_options(struct argp_state *state, bool barrier, const char *w
         argp_error(state, "%s: leave out %s", why, names);
 }
 
-/* Whether any operation that is asked for exists for any data type that is. */
+/* Whether one of the given operations exists for one of the given data types. */
 static bool any_defined(const struct bench_config *config)
 {
     for (int dtype = 0; dtype < TUTTI_DTYPE_COUNT; dtype++)
@@ -526,7 +527,7 @@ static size_t next_size(const struct bench_config *config, size_t bytes)
     return next > bytes ? next : SIZE_MAX;
 }
 
-/* Appends the sizes of one dtype and operation; rows == NULL counts them only. */
+/* Appends the rows of one dtype and operation. With rows == NULL it counts them only. */
 static int add_sizes(const struct bench_config *config, enum tutti_dtype dtype, tutti_op_t op,
                      struct bench_row *rows)
 {
@@ -574,12 +575,12 @@ static bool make_rows(struct bench_config *config)
     return true;
 }
 
-/* Better here than by the kernel, which would end some process for want of memory. */
+/* Refused here, because otherwise the kernel would kill some process when memory runs out. */
 static bool fits_memory(const struct bench_config *config)
 {
     size_t most = 0;
     if (config->device == TUTTI_DEVICE_CUDA)
-        return true; /* the ranks will see */
+        return true; /* the ranks will notice */
     for (int i = 0; i < config->row_count; i++)
         most = config->rows[i].bytes > most ? config->rows[i].bytes : most;
     double need = 2.0 * (double)most * config->ranks;
@@ -591,7 +592,7 @@ static bool fits_memory(const struct bench_config *config)
                      most, config->ranks, need, have);
 }
 
-/* A rank a GPU; not bound to a core. */
+/* One rank for each GPU, not bound to a core. */
 static bool count_gpus(struct bench_config *config)
 {
     int count = gpu_probe();
@@ -680,7 +681,7 @@ bool bench_config_complete(struct bench_config *config)
            fits_memory(config) && complete_vs(config);
 }
 
-/* nccl-tests' -n is 20 or more mostly. So many ranks are unlikely where they share few cores. */
+/* nccl-tests' -n is 20 or more as a rule. So many ranks are unlikely on few cores. */
 static void hint_at_iterations(const struct bench_config *config, int asked)
 {
     if (config->device == TUTTI_DEVICE_CPU && asked >= 10 && asked > 2 * config->placement.cores)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The table of tutti bench. A row has at most 120 columns. Its first columns say what was measured.
- * The cells say how long it took: by default those of nccl-tests, for both places in one row; with
- * --long and beside NCCL more of them, with a row for each place.
+ * The table of tutti bench. A row has at most 120 columns. The first cells name what was measured,
+ * the others have the times. By default they are those of nccl-tests, for both places in one row.
+ * With --long, and with NCCL, there are more of them, and each place has a row.
  */
 #include "bench_table.h"
 #include "commit.h"
@@ -44,7 +44,7 @@ bool bench_is_gpu(const struct bench_config *config)
     return config->device == TUTTI_DEVICE_CUDA;
 }
 
-/* A row for each place, instead of one for both. */
+/* Whether each place has a row. */
 static bool is_long(const struct bench_config *config)
 {
     return config->long_rows || config->vs_nccl;
@@ -52,14 +52,14 @@ static bool is_long(const struct bench_config *config)
 
 static bool is_shown(const struct bench_config *config, enum cell cell)
 {
-    bool details = config->long_rows && !config->vs_nccl; /* there is no room for both */
+    bool details = config->long_rows && !config->vs_nccl; /* there is no room for both places */
     switch (cell) {
     case RANK_MIN:
     case RANK_MEAN:
     case P99:
         return details;
     case P50:
-        return details && !bench_is_gpu(config); /* it is the time of a GPU */
+        return details && !bench_is_gpu(config); /* the time is the GPU's */
     case HOST:
         return is_long(config) && bench_is_gpu(config) && !config->graph;
     case RIVAL:
@@ -78,7 +78,7 @@ static bool is_shown(const struct bench_config *config, enum cell cell)
 
 /* ---- the head -------------------------------------------------------------------------------- */
 
-/* Which sizes, in nccl-tests' words, or which counts. */
+/* Prints the sizes in nccl-tests' words, or the counts. */
 static void print_sizes(const struct bench_config *config)
 {
     for (int i = 0; i < config->count_count; i++)
@@ -181,7 +181,7 @@ void table_begin(const struct bench_config *config, const struct bench_record *r
 
 /* ---- rows ------------------------------------------------------------------------------------ */
 
-/* Rounds on a GPU have outliers that say nothing: their median counts. */
+/* On a GPU the median is shown, because rounds have outliers. */
 static double time_us(const struct bench_config *config, const struct bench_timing *timing)
 {
     return bench_is_gpu(config) ? timing->p50_us : timing->mean_us;
@@ -209,7 +209,7 @@ double bench_ratio(const struct bench_timing *timing)
     return best > 0 ? timing->p50_us / best : 0;
 }
 
-/* Five significant digits whatever the size; nothing of a time of 0, which was not measured. */
+/* Prints five significant digits; nothing for a time of 0, which was not measured. */
 static void format_us(double us, char *text, size_t capacity)
 {
     if (us <= 0)
@@ -222,7 +222,7 @@ static void format_us(double us, char *text, size_t capacity)
              us);
 }
 
-/* Leaves the text alone where there is no value. */
+/* Does not change the text if there is no value. */
 static void format_cell(const struct bench_config *config, const struct bench_result *result,
                         int place, enum cell cell, char *text, size_t capacity)
 {

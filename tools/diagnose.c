@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* tutti diagnose: merges the dumps of ranks, communicator by communicator, and names the culprit.
- */
+/* tutti diagnose: merges the dumps of each communicator's ranks and names the culprit. */
 #include "diagnose.h"
 #include "tool.h"
 
@@ -8,13 +7,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { NOBODY = 3 }; /* the exit status where no culprit was found */
+enum { NOBODY = 3 }; /* the exit status if no culprit was found */
 
 struct diagnose {
     bool json;
     char **paths;
     struct dump_set dumps;
-    struct verdict *verdicts; /* one a communicator */
+    struct verdict *verdicts; /* one for each communicator */
     size_t verdict_count;
     struct crossing *crossings;
     size_t crossing_count;
@@ -133,7 +132,7 @@ static json_t *verdict_to_json(const struct verdict *verdict)
 
 /* ---- a crossed order ------------------------------------------------------------------------- */
 
-/* Whether a wait is the first one in its communicator. */
+/* Whether a wait is the first one of its communicator in this crossing. */
 static bool is_first_of(const struct crossing *crossing, int i)
 {
     for (int other = 0; other < i; other++)
@@ -189,7 +188,8 @@ static json_t *crossing_to_json(const struct crossing *crossing)
 
 /* ---- all together ---------------------------------------------------------------------------- */
 
-/* The dumps of the communicator that dump `first` is of; none if an earlier dump is of it, too. */
+/* Finds the dumps of the communicator of dump `first`; none if an earlier dump is of the same
+ * communicator. */
 static size_t members_of(struct dump_set *dumps, size_t first,
                          struct dump *members[TUTTI_MAX_RANKS])
 {
@@ -204,7 +204,7 @@ static size_t members_of(struct dump_set *dumps, size_t first,
     return count;
 }
 
-/* One verdict a communicator, then what several of them tell together. */
+/* Makes one verdict for each communicator, then looks for crossings between them. */
 static bool judge_all(struct diagnose *diagnose)
 {
     struct dump *members[TUTTI_MAX_RANKS];
@@ -275,7 +275,8 @@ int command_diagnose(int argc, char **argv)
     dump_set_free(&diagnose.dumps);
     free(diagnose.verdicts);
     free(diagnose.crossings);
-    /* The tool's end makes a failure of a 0 alone: a 3 may be a rank's. */
+    /* At its end the program itself turns only exit status 0 into a failure, because other values
+     * may be a rank's. */
     if (!tool_output_arrived())
         diagnose.failed = true;
     return diagnose.failed ? TOOL_FAILED : culprits > 0 ? TOOL_OK : NOBODY;

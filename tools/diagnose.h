@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* tutti diagnose: dumps as they are read, and what follows from them together. */
+/* tutti diagnose: dumps, and the verdicts that follow from them. */
 #ifndef TUTTI_DIAGNOSE_H
 #define TUTTI_DIAGNOSE_H
 
@@ -9,14 +9,14 @@
 
 enum { DIAGNOSE_TEXT_BYTES = 160, DIAGNOSE_OPERATIONS_MOST = 65536 };
 
-/* Operations that follow each other by a sequence of their own: calls (-1), or a tag's. */
+/* A lane is a series of operations with its own sequence: a tag's operations, or all calls (-1). */
 #define DIAGNOSE_CALLS (-1)
 
 struct dump_operation {
     int64_t lane;
     int64_t sequence;
     bool pending;                   /* waits for the others, or failed while it did */
-    bool inside;                    /* its caller is in it */
+    bool inside;                    /* its caller is inside */
     char what[DIAGNOSE_TEXT_BYTES]; /* all that ranks must agree on */
 };
 
@@ -28,20 +28,20 @@ struct dump_fault {
     char expected[DIAGNOSE_TEXT_BYTES], seen[DIAGNOSE_TEXT_BYTES]; /* of a mismatch */
 };
 
-/* One file. Strings are the root's. */
+/* One file. The strings belong to `root`. */
 struct dump {
     json_t *root;
     const char *name;
-    const char *host;    /* "": it is not told */
-    const char *meeting; /* "": none is told */
+    const char *host;    /* "": unknown */
+    const char *meeting; /* "": unknown */
     int64_t generation;  /* 0: the ranks have not met */
     int64_t taken_ns;
     int rank, world_size, pid;
     int awaits; /* the rank that it waits for, -1 if none */
     struct dump_fault fault;
-    const char *lives[TUTTI_MAX_RANKS]; /* of its peers, NULL where it does not say */
-    int64_t entered[TUTTI_MAX_RANKS];   /* 0: not known */
-    struct dump_operation *operations;  /* that count: refused ones, and subsets', do not */
+    const char *lives[TUTTI_MAX_RANKS]; /* of its peers; NULL: unknown */
+    int64_t entered[TUTTI_MAX_RANKS];   /* 0: unknown */
+    struct dump_operation *operations;  /* without refused ones and those of subsets */
     size_t count;
 };
 
@@ -50,7 +50,7 @@ struct dump {
 bool dump_parse(const char *text, size_t bytes, struct dump *dump, char *problem, size_t size);
 void dump_free(struct dump *dump);
 
-/* Why a rank is to blame. X(name, text) */
+/* Why a rank is the culprit. X(name, text) */
 #define CULPRIT_MAP(X)                                                                             \
     X(MISMATCH, "called something else")                                                           \
     X(DISAGREE, "disagrees with another rank, and no third one tells who is right")                \
@@ -70,10 +70,10 @@ enum culprit_reason {
 struct culprit {
     int rank;
     enum culprit_reason reason;
-    int64_t lane, sequence;           /* of the operation that is in question; 0: none is known */
-    int64_t last;                     /* the last one that the rank came to; -1: not known */
-    char own[DIAGNOSE_TEXT_BYTES];    /* what it called; "" if it is not known */
-    char others[DIAGNOSE_TEXT_BYTES]; /* what they called */
+    int64_t lane, sequence;           /* of the operation in question; 0: unknown */
+    int64_t last;                     /* the last one that the rank entered; -1: unknown */
+    char own[DIAGNOSE_TEXT_BYTES];    /* what the rank called; "": unknown */
+    char others[DIAGNOSE_TEXT_BYTES]; /* what the other ranks called */
 };
 
 /* Of one communicator. */
@@ -83,20 +83,20 @@ struct verdict {
     int world_size;
     uint64_t dumped; /* bit r: there is a dump of rank r */
     const struct dump *of[TUTTI_MAX_RANKS];
-    const struct dump_fault *first; /* to fail, NULL if nobody did */
+    const struct dump_fault *first; /* the first fault; NULL: none */
     struct culprit culprits[TUTTI_MAX_RANKS];
     int count;
-    bool crossed; /* it is part of a crossing, which says more than its culprits */
+    bool crossed; /* it is part of a crossing, which replaces its culprits */
 };
 
-/* A rank that waits in an operation to which another rank has not come. */
+/* A rank that waits in an operation which another rank has not entered. */
 struct crossing_wait {
     struct verdict *verdict; /* of its communicator */
     const struct dump_operation *operation;
     int rank, absent;
 };
 
-/* Such waits in a circle: rank `absent` of one is the caller that waits in the next one. */
+/* A circle of such waits: rank `absent` of each wait is the caller of the next one. */
 enum { CROSSING_WAITS_MOST = 64 };
 struct crossing {
     struct crossing_wait waits[CROSSING_WAITS_MOST];
@@ -109,17 +109,18 @@ struct dump_set {
     size_t count;
 };
 
-/* diagnose_files.c: the dumps of files, and of all files in directories, the list of which ends
- * with NULL. Returns false, after a message, if one could not be read; the others are there. */
+/* diagnose_files.c: reads the dumps in files and in directories. The list `paths` ends with NULL.
+ * Returns false, after messages, if a file could not be read; the others were read all the same. */
 bool dump_set_read(char **paths, struct dump_set *dumps);
 void dump_set_free(struct dump_set *dumps);
 
 /* diagnose_crossed.c: finds operations of several communicators that ranks have called in different
- * orders, marks their verdicts, and leaves out those that are marked. Returns how many it found, 1
- * at most, or -1 if there is no memory. */
+ * orders, and marks the verdicts. Verdicts that are already marked are left out. Returns 1 if it
+ * found a crossing, 0 if not, -1 if there is no memory. */
 int diagnose_crossed(struct verdict *verdicts, size_t count, struct crossing *crossing);
 
-/* diagnose_judge.c: of dumps of one communicator (same_communicator()), one a rank at most. */
+/* diagnose_judge.c: makes the verdict from dumps of one communicator (same_communicator()), at most
+ * one for each rank. */
 bool same_communicator(const struct dump *a, const struct dump *b);
 /* Returns false if there is no memory. */
 bool diagnose_judge(struct dump *const *dumps, size_t count, struct verdict *verdict);

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Communicators whose operations are called in different orders: a rank waits in one communicator
- * for a rank that waits in another one, and so on in a circle. Each communicator by itself shows
- * no more than ranks that have not come.
+ * Finds communicators whose operations were called in different orders: a rank waits in one
+ * communicator for a rank that waits in another one, and so on in a circle. Each communicator by
+ * itself shows only ranks that have not entered its operation.
  *
- * The search goes over waits: a rank of a communicator that waits in the operation to which others
- * have not come. From a wait it goes on to those waits, in other communicators, in which a process
- * that has not come is. A circle is found breadth first, so that it is a shortest one.
+ * A node of the search is a wait: a rank that waits in an operation which others have not entered.
+ * From a node the search goes on to the waits of those other ranks' processes in other
+ * communicators. It is breadth first, so that it finds a shortest circle.
  */
 #include "diagnose.h"
 
@@ -17,8 +17,8 @@
 struct node {
     size_t verdict;
     int rank;
-    size_t from; /* node; its own number: the search began here */
-    int absent;  /* the rank of `from`'s communicator by which it came here */
+    size_t from; /* the node before; its own number: the search began here */
+    int absent;  /* the rank of `from`'s communicator that leads to this node */
     bool seen;
 };
 
@@ -34,7 +34,7 @@ static bool same_process(const struct dump *a, const struct dump *b)
     return a->pid == b->pid && strcmp(a->host, b->host) == 0;
 }
 
-/* Whether several ranks of the communicator are threads of a rank's process. */
+/* Whether the process of a rank has several ranks of the communicator, as threads. */
 static bool has_company(const struct verdict *verdict, const struct dump *dump)
 {
     for (int rank = 0; rank < verdict->world_size; rank++)
@@ -43,8 +43,8 @@ static bool has_company(const struct verdict *verdict, const struct dump *dump)
     return false;
 }
 
-/* Whether the ranks of two communicators are one caller. Of threads of one process equal numbers
- * tell. */
+/* Whether the ranks of two communicators are one caller. Threads of one process are compared by
+ * their rank numbers. */
 static bool same_caller(const struct verdict *a, int rank, const struct verdict *b, int other)
 {
     const struct dump *left = a->of[rank], *right = b->of[other];
@@ -68,8 +68,8 @@ static const struct dump_operation *wait_of(const struct verdict *verdict, int r
     return NULL;
 }
 
-/* Queues the waits in other communicators of those who have not come to node `from`. Returns
- * whether the search's beginning is one. */
+/* Queues the waits, in other communicators, of the ranks that have not entered the operation of
+ * node `from`. Returns whether the search's first node is among them. */
 static bool step(struct search *search, size_t from, size_t first, size_t *queued, int *absent)
 {
     const struct node *node = &search->nodes[from];
@@ -100,7 +100,8 @@ static int waits_before(const struct search *search, size_t last)
     return count;
 }
 
-/* From the last wait of a circle back to the first; false of one that is too long to be told. */
+/* Collects the waits of a circle, from the last one back to the first. False if there are too many.
+ */
 static bool circle_tell(const struct search *search, size_t last, int absent,
                         struct crossing *crossing)
 {

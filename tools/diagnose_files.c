@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* The files of `tutti diagnose`: those that it is given, and all in the directories. */
+/* Reads the files that `tutti diagnose` is given, and all files in the directories. */
 #include "diagnose.h"
 #include "tool.h"
 
@@ -9,7 +9,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-/* Of several dumps of one rank the latest counts. */
+/* Adds a dump. If there are several dumps of one rank, it keeps the latest one. */
 static bool keep(struct dump_set *dumps, struct dump *dump)
 {
     for (size_t i = 0; i < dumps->count; i++) {
@@ -60,7 +60,7 @@ static int is_visible(const struct dirent *entry)
     return entry->d_name[0] != '.';
 }
 
-/* An entry of a directory; true also of what is no ordinary file, which is left alone. */
+/* Reads an entry of a directory. Ignores what is no ordinary file, and returns true for it. */
 static bool entry_take(struct dump_set *dumps, const char *directory, const char *name, int *files)
 {
     struct stat info;

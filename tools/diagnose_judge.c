@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Who is to blame. Evidence is asked in this order, and the first that names somebody decides:
+ * Names the culprits. The evidence is checked in this order, and the first that names a rank
+ * decides:
  *
- *   1. The first operation that ranks disagree about: the lesser side, or both if they are equal.
- *   2. The fault that came first, if it says who died, left or aborted.
- *   3. Ranks that have not come to an operation in which others wait, or failed waiting.
- *   4. A rank that others wait for, and that waits for nobody: amid an operation that all are in.
- *   5. Whom the first fault names: a rank that was late once, and has caught up since.
+ *   1. The first operation about which ranks disagree: the smaller side, or both if they are equal.
+ *   2. The fault that came first, if it says which rank died, left or aborted.
+ *   3. Ranks that have not entered an operation in which others wait, or have failed waiting.
+ *   4. A rank that others wait for and that does not wait itself, inside an operation of all ranks.
+ *   5. The rank that the first fault names: it was late, and has caught up since.
  *   6. Ranks without a dump.
  */
 #include "diagnose.h"
@@ -15,7 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* One rank's operation among those of all ranks. */
+/* One operation of one rank. */
 struct one {
     const struct dump_operation *operation;
     int rank;
@@ -26,7 +27,7 @@ struct evidence {
     size_t count;
     struct one *all; /* by lane, then sequence, then rank */
     size_t operations;
-    const struct dump *of[TUTTI_MAX_RANKS]; /* NULL without a dump */
+    const struct dump *of[TUTTI_MAX_RANKS]; /* NULL: no dump */
     struct verdict *verdict;
 };
 
@@ -65,7 +66,7 @@ static int compare(const void *a, const void *b)
     return (left->rank > right->rank) - (left->rank < right->rank);
 }
 
-/* A rank that has one operation twice is none of ours; the first counts. */
+/* Drops the second of two equal operations of one rank, which only a damaged dump has. */
 static void drop_repeated(struct evidence *evidence)
 {
     size_t kept = 0;
@@ -95,7 +96,7 @@ static bool gather(struct evidence *evidence)
     return true;
 }
 
-/* One past the last operation of the same lane, or of the same lane and sequence. */
+/* Returns the index after the last operation of the same lane, or of the same lane and sequence. */
 static size_t end_of(const struct evidence *evidence, size_t first, bool sequence)
 {
     const struct dump_operation *head = evidence->all[first].operation;
@@ -106,7 +107,7 @@ static size_t end_of(const struct evidence *evidence, size_t first, bool sequenc
     return end;
 }
 
-/* The last operation of a lane that a rank came to, as far as anybody knows; -1 if nobody does. */
+/* The last operation of a lane that a rank entered, as far as the dumps tell; -1: unknown. */
 static int64_t last_of(const struct evidence *evidence, int64_t lane, int rank)
 {
     const struct dump *own = evidence->of[rank];
@@ -151,7 +152,7 @@ static void blame(struct evidence *evidence, int rank, enum culprit_reason reaso
 
 /* ---- 1: disagreement ------------------------------------------------------------------------- */
 
-/* Ranks of one operation, first to end, that disagree. */
+/* Names the ranks that disagree about one operation, whose entries are `first` to `end` - 1. */
 static void split(struct evidence *evidence, size_t first, size_t end)
 {
     const struct one *all = evidence->all;
@@ -192,7 +193,8 @@ static void find_disagreement(struct evidence *evidence)
                 return;
             }
     }
-    /* Dumps are missing, or the recorders have forgotten: the fault has both sides. */
+    /* Names the sides of a mismatch from the fault: dumps are missing, or the recorders no longer
+     * have the operation. */
     const struct dump_fault *fault = evidence->verdict->first;
     if (!fault || strcmp(fault->status, "TUTTI_ERR_MISMATCH") != 0)
         return;
@@ -221,7 +223,7 @@ static void find_fault(struct evidence *evidence, const char *status, enum culpr
         blame(evidence, fault->peer, reason, DIAGNOSE_CALLS, fault->sequence, "");
 }
 
-/* Whom somebody waits for, and who has ended. */
+/* Names ranks that have ended and that another rank waits for. */
 static void find_gone(struct evidence *evidence)
 {
     for (size_t d = 0; d < evidence->count; d++) {
@@ -236,7 +238,8 @@ static void find_gone(struct evidence *evidence)
 
 /* ---- 3: who has not come --------------------------------------------------------------------- */
 
-/* A lane, first to end: the last operation in which somebody waits, and who has not come to it. */
+/* In the lane of entries `first` to `end` - 1: finds the last operation in which a rank waits, and
+ * names the ranks that have not entered it. */
 static void find_behind_in(struct evidence *evidence, size_t first, size_t end)
 {
     const struct dump_operation *waits = NULL;
@@ -245,7 +248,7 @@ static void find_behind_in(struct evidence *evidence, size_t first, size_t end)
             waits = evidence->all[i].operation;
     for (int rank = 0; waits && rank < evidence->verdict->world_size; rank++) {
         int64_t last = last_of(evidence, waits->lane, rank);
-        /* Of a rank without a dump others may have seen little. */
+        /* For a rank without a dump the others may have seen little. */
         if (last < waits->sequence && (evidence->of[rank] || last > 0))
             blame(evidence, rank, CULPRIT_BEHIND, waits->lane, waits->sequence, waits->what);
     }
@@ -274,7 +277,7 @@ static void find_stuck(struct evidence *evidence)
         }
         const struct dump *dump = rank < 0 ? NULL : evidence->of[rank];
         if (!dump || dump->awaits >= 0)
-            continue; /* in a circle, or nobody knows */
+            continue; /* the ranks wait in a circle, or the dumps do not tell */
         int64_t last = last_of(evidence, DIAGNOSE_CALLS, rank);
         blame(evidence, rank, CULPRIT_STUCK, DIAGNOSE_CALLS, last, "");
         return;

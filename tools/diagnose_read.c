@@ -9,7 +9,7 @@
 
 enum { NAME_BYTES = 21 };
 
-/* Where reading stopped, and why. */
+/* The first problem, if any. */
 struct reader {
     char *problem;
     size_t size;
@@ -43,7 +43,7 @@ static const char *get_string(struct reader *reader, const json_t *object, const
     return "";
 }
 
-/* A name, cut behind 20 bytes at most, between two characters. */
+/* Copies a name, at most 20 bytes of it, and whole characters only. */
 static const char *get_name(struct reader *reader, const json_t *object, const char *key,
                             char name[NAME_BYTES])
 {
@@ -56,7 +56,7 @@ static const char *get_name(struct reader *reader, const json_t *object, const c
     return name;
 }
 
-/* All of it that travels with the operation, as a text. */
+/* Writes what ranks must agree on as a text. */
 static void what_read(struct reader *reader, const json_t *object, char what[DIAGNOSE_TEXT_BYTES])
 {
     char collective[NAME_BYTES], dtype[NAME_BYTES], op[NAME_BYTES], algorithm[NAME_BYTES];
@@ -85,7 +85,7 @@ static bool is_one_of(const char *text, const char *const *words)
     return false;
 }
 
-/* One of all ranks, as the host or its device saw it. */
+/* Reads an operation of all ranks, as the host or the device recorded it. */
 static void call_read(struct reader *reader, const json_t *object, struct dump_operation *operation)
 {
     static const char *const pending[] = {"running", "submitted", "failed", NULL};
@@ -97,7 +97,8 @@ static void call_read(struct reader *reader, const json_t *object, struct dump_o
     what_read(reader, object, operation->what);
 }
 
-/* False of one that does not count: calls, where the device has more to say of them. */
+/* Returns false for an operation that does not count. Calls do not count if the device recorded
+ * them. */
 static bool operation_read(struct reader *reader, const json_t *object, bool device,
                            struct dump_operation *operation)
 {
@@ -110,7 +111,7 @@ static bool operation_read(struct reader *reader, const json_t *object, bool dev
     return strcmp(get_string(reader, object, "state"), "refused") != 0;
 }
 
-/* How many there are; -1 after a complaint. */
+/* The size of an array, -1 after a complaint. */
 static int64_t array_size(struct reader *reader, const json_t *array, const char *key)
 {
     size_t size = json_array_size(array);
@@ -124,7 +125,7 @@ static void operations_read(struct reader *reader, struct dump *dump)
 {
     const json_t *calls = json_object_get(dump->root, "operations"), *object;
     const json_t *marks = json_object_get(dump->root, "device_operations");
-    const bool device = marks && !json_is_null(marks); /* older dumps lack it */
+    const bool device = marks && !json_is_null(marks); /* older dumps do not have it */
     const int64_t size = array_size(reader, calls, "operations");
     const int64_t more = device ? array_size(reader, marks, "device_operations") : 0;
     size_t index;

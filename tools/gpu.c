@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* The few types and numbers of libcuda's binary interface that are needed stand here: the tool
- * knows the library's public headers alone. A driver for CUDA 12.4 has each symbol. */
+/* The types and numbers of libcuda's binary interface that the tool needs. The tool does not use
+ * the library's own. A driver for CUDA 12.4 has each symbol. */
 #include "gpu.h"
 
 #include "library.h"
@@ -23,14 +23,14 @@ typedef uint64_t where_t; /* CUdeviceptr */
 typedef void *handle_t;   /* CUcontext, CUstream, CUevent, CUgraph, CUgraphExec */
 
 enum {
-    NOT_READY = 600, /* of result_t */
+    NOT_READY = 600, /* values of result_t */
     PEER_ACCESS_ALREADY_ENABLED = 704,
     ATTRIBUTE_MULTIPROCESSORS = 16,
     ATTRIBUTE_MAJOR = 75,
     ATTRIBUTE_MINOR = 76,
     ATTRIBUTE_MULTICAST = 132,
     STREAM_NON_BLOCKING = 1,
-    CAPTURE_THREAD_LOCAL = 1, /* other threads' calls do not spoil a capture */
+    CAPTURE_THREAD_LOCAL = 1, /* other threads' calls do not invalidate a capture */
 };
 
 /* X(member, symbol, arguments), versions included. */
@@ -142,7 +142,7 @@ bool gpu_open(void)
     return ok;
 }
 
-/* What the child finds. */
+/* What the child found. */
 struct probe {
     int count;
     char error[sizeof error];
@@ -238,7 +238,7 @@ bool gpu_facts(int ordinal, struct gpu_facts *facts)
     return true;
 }
 
-/* The primary context is made once a process and device. */
+/* A process makes the primary context of a device once. */
 static bool retain(int ordinal, handle_t *context)
 {
     device_t device;
@@ -380,15 +380,16 @@ bool gpu_event_elapsed(void *from, void *to, double *us)
 
 enum { PATTERN_WORDS = 1 << 16, PEER_DEADLINE_S = 10 };
 
-/* One trial: `mine` on the bound device, `theirs` on the peer, and the stream between them. */
+/* One trial: `mine` is on the bound device, `theirs` on the peer; the stream copies between them.
+ */
 struct peer_trial {
-    uint32_t words[2][PATTERN_WORDS]; /* what is sent, what has come */
+    uint32_t words[2][PATTERN_WORDS]; /* what is sent, and what was received */
     void *mine, *theirs;
     tutti_stream_t stream;
-    bool stuck; /* copies are under way that nobody waits for any more */
+    bool stuck; /* copies did not end in time and may still run */
 };
 
-/* A link that lies may not answer at all. */
+/* A faulty link may not answer at all, so that the wait is bounded. */
 static bool stream_ends(struct peer_trial *trial)
 {
     double deadline = clock_seconds() + PEER_DEADLINE_S;
@@ -401,7 +402,7 @@ static bool stream_ends(struct peer_trial *trial)
     return check(result, "cuStreamQuery");
 }
 
-/* Sends a pattern through `first`, then `second`, and looks at what comes back. */
+/* Sends a pattern through `first`, then `second`, and compares what comes back. */
 static bool round_trip(struct peer_trial *trial, void *first, void *second, uint32_t seed)
 {
     const size_t bytes = sizeof trial->words[0];
@@ -450,16 +451,16 @@ bool gpu_try_peer(int from, int to)
     trial->mine = gpu_alloc(sizeof trial->words[0]);
     if (!trial->mine || !gpu_stream_create(&trial->stream))
         goto err_free;
-    /* Written there and read from there, by this device. */
+    /* This device writes to the peer and reads from it. */
     ok = round_trip(trial, trial->mine, trial->theirs, 1) &&
          round_trip(trial, trial->theirs, trial->mine, 2);
 
 err_free:
-    if (trial->stuck) /* they use all of it, and to free memory is to wait for them */
+    if (trial->stuck) /* the copies use all of it, and freeing memory waits for them */
         return false;
     gpu_stream_destroy(trial->stream);
     gpu_free(trial->mine);
-    gpu_free(trial->theirs); /* addresses are unified: any context will do */
+    gpu_free(trial->theirs); /* addresses are unified, so that any context can free it */
     free(trial);
     return ok;
 }

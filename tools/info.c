@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* tutti info: what a report of a problem should begin with. One tree holds all of it; it is printed
- * as indented text or as JSON. */
+/* tutti info: the facts that a report of a problem should begin with. They are collected in one
+ * JSON tree, which is printed as indented text or as JSON. */
 #include "info.h"
 #include "json_text.h"
 #include "place.h"
@@ -55,7 +55,7 @@ static json_t *limit(int resource)
                                            : json_integer((json_int_t)value.rlim_cur);
 }
 
-/* "yes", or why a system call that the library lives on is refused. */
+/* "yes", or why a system call that the library needs is refused. */
 static json_t *verdict(int descriptor)
 {
     if (descriptor < 0)
@@ -97,13 +97,13 @@ static json_t *describe_launcher(void)
 {
     struct tutti_launcher launcher = {.struct_size = sizeof launcher};
     if (tutti_info_launcher(&launcher)) {
-        const char *why = tutti_last_error(); /* there is none, or a variable is malformed */
+        const char *why = tutti_last_error(); /* there is no launcher, or a variable is malformed */
         return json_text(strncmp(why, "no launcher", 11) == 0 ? "none" : why);
     }
     return json_sprintf("%s, rank %d of %d", launcher.name, launcher.rank, launcher.world_size);
 }
 
-/* Reports are passed on: of the secret they say that it is set. */
+/* Reports are shown to others, so that the secret's value is left out. */
 static json_t *describe_environment(void)
 {
     static const char secret[] = "TUTTI_STORE_SECRET=";
@@ -159,7 +159,7 @@ static void print_value(const char *key, const json_t *value)
     }
 }
 
-/* An object of an array: its plain values on one line, what nests below it. */
+/* Prints an object of an array: its plain values on one line, nested ones below. */
 static void print_tree(json_t *object, int depth, bool in_array)
 {
     const char *key, *separator = "";
@@ -247,15 +247,15 @@ static error_t parse_option(int key, char *text, struct argp_state *state)
     }
 }
 
-/* The description as it grows. */
+/* The facts so far. */
 struct report {
     const struct request *request;
     json_t *tree;
     bool failed;
 };
 
-/* Adds a part; a part of NULL is left out. A text is printed part by part, so that what is known
- * stands there while the next part is tried. */
+/* Adds a part. NULL is left out. Text is printed at once, so that the user sees it while the next
+ * part is tried. */
 static void report_add(struct report *report, const char *key, json_t *part)
 {
     if (!part)
@@ -270,7 +270,7 @@ static void report_add(struct report *report, const char *key, json_t *part)
         report->failed = !tool_fail("no memory for the description");
 }
 
-/* First what needs no trial. */
+/* The parts that try nothing come first. */
 static void describe_all(struct report *report)
 {
     const struct request *request = report->request;

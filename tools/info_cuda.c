@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The CUDA section of tutti info. A child process finds it out and hands it over as JSON: CUDA does
- * not survive a fork(), and a machine whose GPUs hang must not hang us.
+ * The CUDA section of tutti info. A child process makes it and passes it on as JSON, because CUDA
+ * does not survive fork(), and because GPUs that hang must not hang the tool.
  */
 #include "gpu.h"
 #include "info.h"
@@ -29,7 +29,7 @@ static json_t *describe_device(int ordinal, const struct gpu_facts *facts)
                      "multicast", facts->multicast);
 }
 
-/* Each pair of devices whose links could be counted; a reason where they could not. */
+/* The links of each pair of devices, or the reason why they could not be counted. */
 static json_t *describe_links(const struct gpu_facts *facts, int count)
 {
     const char *ids[DEVICES_MOST];
@@ -67,7 +67,7 @@ struct symm_rank {
     char message[512]; /* "" for success */
 };
 
-/* Writes to the right neighbour, meets the others, reads what the left one wrote. */
+/* Writes to the right neighbour, waits for the others, reads what the left neighbour wrote. */
 static bool pass_on(struct symm_rank *self, void *buffer)
 {
     const int64_t shape[] = {ELEMENTS};
@@ -141,10 +141,10 @@ static json_t *try_symm(int ranks)
 /* ---- ranks that share a device ----------------------------------------------------------------
  */
 
-/* The thread ranks' part: processes cannot be forked from here. */
+/* The trials with threads as ranks. This process has opened CUDA and cannot fork ranks. */
 static json_t *try_shared(void)
 {
-    if (has_topology_file()) /* it may fit another number of ranks */
+    if (has_topology_file()) /* it may be for another number of ranks */
         return json_array();
     if (!gpu_may_be_shared())
         return json_pack("[{s:s, s:s, s:b}]", "test", "two ranks on device 0", "result",
@@ -214,8 +214,8 @@ static bool trial_failed(const json_t *trial)
     return trial && !is_ok(trial) && !json_is_true(json_object_get(trial, "declined"));
 }
 
-/* What a sound machine has not: peers that answer wrongly or not at all, though the driver calls
- * them within reach; a trial that fails where it is not declined. */
+/* Finds the faults of a machine: peers that the driver reports as accessible but that answer
+ * wrongly or not at all; trials that fail without being declined. */
 static bool section_failed(const json_t *section)
 {
     const json_t *peer;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Stores, communicators, distances and choices, tried out in child processes that cannot outlive
- * us. */
+/* Tests stores and communicators, and measures distances and choices, in child processes that end
+ * with the tool. */
 #include "info.h"
 #include "json_text.h"
 #include "ping.h"
@@ -26,13 +26,13 @@ struct choice {
     char reason[256];
 };
 
-/* What the ranks of one trial find out, in memory that they share with the parent. */
+/* The results of one trial's ranks, in memory that they share with the parent. */
 struct trial {
     struct ping pings[TUTTI_MAX_RANKS];
     struct placement placement;
     int ranks;
     bool threads;
-    bool choose; /* fill choices instead of reducing */
+    bool choose; /* fill `choices` instead of reducing */
     double round_trip_ns[TUTTI_MAX_RANKS];
     double setup_ms[TUTTI_MAX_RANKS];
     bool passed[TUTTI_MAX_RANKS], declined[TUTTI_MAX_RANKS];
@@ -68,8 +68,8 @@ static void trial_destroy(struct trial *trial)
     munmap(trial, sizeof *trial);
 }
 
-/* Forks the ranks (threads: one process for all), opens the gate, and waits until all have ended.
- * Every wait in them has a deadline of its own. */
+/* Forks the ranks (threads: one process for all), starts them, and waits until all have ended.
+ * Every wait in the ranks has a deadline. */
 static bool trial_run(struct trial *trial, ranks_fn *fn)
 {
     struct ranks ranks;
@@ -139,7 +139,7 @@ static const char *try_file_store(void)
     return result;
 }
 
-/* Without a url, a store in a file of its own. */
+/* If url is NULL, uses a store in a temporary file. */
 static void add_store(json_t *results, const char *name, const char *url, bool *failed)
 {
     double begin = clock_seconds();
@@ -226,8 +226,8 @@ static bool same_choice(tutti_comm_t *comm, enum tutti_dtype dtype, size_t count
     return algo == choice->algo && strcmp(reason, choice->reason) == 0;
 }
 
-/* From each first size doubles until the choice changes, then halves the step to find the last.
- * Returns how many there are. */
+/* Finds the sizes at which the choice changes: doubles the size until it does, then halves the
+ * step. Returns the number of choices. */
 static int list_choices(tutti_comm_t *comm, enum tutti_dtype dtype, struct choice *choices)
 {
     const size_t width = tutti_dtype_size(dtype), most = ((size_t)1 << 32) / width;
@@ -272,7 +272,7 @@ json_t *selftest_choices(tutti_comm_t *comm, enum tutti_dtype dtype)
     return describe_choices(choices, list_choices(comm, dtype, choices));
 }
 
-/* For every dtype, with what there is to say of the links. */
+/* Fills the choices for every dtype, and the description of the links. */
 static void note_choices(tutti_comm_t *comm, struct trial *trial)
 {
     json_t *description = describe_comm(comm);
@@ -400,7 +400,8 @@ static bool same_choices(const struct trial *trial, int a, int b)
     return true;
 }
 
-/* The choices for a dtype and for the later ones that share them, which are struck off. */
+/* The choices for a dtype and for all later dtypes with the same choices, which are removed from
+ * the list. */
 static json_t *choices_of(const struct trial *trial, int dtype, bool whole, bool *done)
 {
     json_error_t error;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* What a communicator says of itself, as an object, and its links as a matrix to look at. */
+/* The description of a communicator as an object, and its links as a printed matrix. */
 #include "info.h"
 
 #include <stdio.h>
@@ -35,7 +35,7 @@ json_t *describe_comm(const tutti_comm_t *comm)
     return object;
 }
 
-/* As nvidia-smi topo -m has it: NV2 are two links, - is none. */
+/* In the style of nvidia-smi topo -m: NV2 means two links, - means none. */
 static void print_cell(const char *cell)
 {
     char text[16];

@@ -23,7 +23,7 @@ enum {
     TEXT_BYTES = 32 * 1024,
 };
 
-/* One rank: what it is to do, what came of it. */
+/* One rank: its task and its result. */
 struct trial {
     int rank, ranks, device;
     enum tutti_algo algo;
@@ -35,7 +35,7 @@ struct trial {
     char message[512]; /* "" for success */
 };
 
-/* What a process hands over, in memory that it shares with its parent: JSON as text. */
+/* The result of a process, in memory that it shares with its parent: JSON as text. */
 struct report {
     double setup_ms;
     bool same;
@@ -55,8 +55,9 @@ static bool input_write(struct trial *self, enum tutti_dtype dtype, char *table,
     return gpu_copy(memory, data, ELEMENTS * sizeof *data);
 }
 
-/* The input in device memory, and a stream. Before the communicator is there: where threads share a
- * device, a copy may wait for their kernels, which would wait for this rank's. */
+/* Makes the input in device memory, and a stream. This comes before the communicator: if threads
+ * share a device, a copy may wait for the kernels of other ranks, which would wait for this rank.
+ */
 static bool fill(struct trial *self, char *table, float *data, void **memory,
                  tutti_stream_t *stream)
 {
@@ -65,8 +66,8 @@ static bool fill(struct trial *self, char *table, float *data, void **memory,
            gpu_stream_create(stream);
 }
 
-/* An all-reduce of it, compared with the reference. Where a ring sums it is one of integers of that
- * width, whose bits are the same in any order; three ranks have a device each. */
+/* Runs an all-reduce and compares the result with the reference. If a ring sums, the elements are
+ * integers of that width, whose sums have the same bits in any order. */
 static bool reduce_and_check(struct trial *self, tutti_comm_t *comm, char *table, float *data,
                              void *memory, tutti_stream_t stream)
 {
@@ -128,7 +129,7 @@ static bool rank_main(void *argument)
     return ok && !self->status;
 }
 
-/* Of all ranks; rank 0's words go into the object. */
+/* Joins the results of all ranks. The object has rank 0's description. */
 static json_t *result_of(const struct trial *self, const char *test)
 {
     double setup_ms = 0;
@@ -189,7 +190,7 @@ static int process_main(int rank, const char *url, void *context)
     return TOOL_OK;
 }
 
-/* Every wait in the ranks has a deadline, and each of them an alarm. */
+/* Every wait in the ranks has a deadline, and each rank has an alarm. */
 static bool run_processes(struct report *reports)
 {
     struct ranks ranks;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Libraries that are opened at run time, into a struct of function pointers. */
+/* Opens a library at run time and fills a struct of function pointers. */
 #ifndef TOOLS_LIBRARY_H
 #define TOOLS_LIBRARY_H
 
@@ -8,20 +8,20 @@
 
 struct library_symbol {
     const char *name;
-    size_t offset; /* of its pointer in the table */
-    bool optional; /* NULL where the library lacks it */
+    size_t offset; /* of its pointer in the struct */
+    bool optional; /* may be missing: the pointer is NULL then */
 };
 
 struct library {
-    const char *variable; /* of the environment: another file than the usual one */
+    const char *variable; /* environment variable that names another file */
     const char *file;
-    const char *absent;  /* what to do where it cannot be opened */
-    const char *lacking; /* what it means that it lacks a symbol; "" if nothing */
+    const char *absent;  /* what to do if it cannot be opened */
+    const char *lacking; /* what a missing symbol means; "": nothing */
     const struct library_symbol *symbols;
     size_t count;
 };
 
-/* Fills the table; false with a text in error, where nothing stays open. */
+/* Fills the struct. False with a text in `error`; then the library is closed again. */
 bool library_open(const struct library *library, void *table, char *error, size_t size);
 
 #endif

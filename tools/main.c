@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* The program `tutti`: finds the sub-command and hands the rest of the command line to it. */
+/* The program `tutti`: finds the sub-command and passes the rest of the command line to it. */
 #include "tool.h"
 
 #include <errno.h>
@@ -45,7 +45,7 @@ static error_t parse_option(int key, char *text, struct argp_state *state)
             argp_error(state, "'%s' is no command: give bench, diagnose, dump, info, run or tune",
                        text);
         chosen->first = state->next - 1;
-        state->next = state->argc; /* the rest is the command's */
+        state->next = state->argc; /* the rest belongs to the command */
         return 0;
     case ARGP_KEY_NO_ARGS:
         argp_error(state, "a command is missing: give bench, diagnose, dump, info, run or tune");
@@ -61,8 +61,8 @@ static void print_version(FILE *stream, struct argp_state *state)
     fprintf(stream, "tutti %s\n", tutti_version_string());
 }
 
-/* Output that a full disk has swallowed is no success. Also after --help, which ends the program.
- */
+/* Makes the exit status a failure if output was lost, for example on a full disk. Also after
+ * --help, which ends the program. */
 static void check_output(int status, void *unused)
 {
     (void)unused;
@@ -70,8 +70,8 @@ static void check_output(int status, void *unused)
         _exit(TOOL_FAILED);
 }
 
-/* Where a standard stream is closed the next pipe, socket or memory would get its number, and what
- * is printed would go there. */
+/* If a standard stream is closed, the next pipe, socket or memory file would get its number, and
+ * printed text would go there. */
 static bool open_standard_streams(void)
 {
     int fd;
@@ -96,7 +96,7 @@ int main(int argc, char **argv)
     on_exit(check_output, NULL);
     if (argp_parse(&argp, argc, argv, ARGP_IN_ORDER, NULL, &chosen) || !chosen.command)
         return TOOL_USAGE;
-    static char name[64]; /* check_output() names it when main() has ended */
+    static char name[64]; /* check_output() uses it after main() has returned */
     snprintf(name, sizeof name, "tutti %s", chosen.command->name);
     argv[chosen.first] = name;
     program_invocation_name = name;

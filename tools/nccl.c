@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* The few types and numbers of NCCL's binary interface that are needed stand here. */
+/* The types and numbers of NCCL's binary interface that the tool needs. */
 #include "nccl.h"
 
 #include "library.h"
@@ -30,7 +30,7 @@ enum { WINDOW_SYMMETRIC = 1 }; /* NCCL_WIN_COLL_SYMMETRIC */
       (const void *send, void *recv, size_t count, int dtype, int op, handle_t comm,               \
        handle_t stream))
 
-/* The same, of newer versions: NULL in older ones. */
+/* The same for newer versions. In older ones they are NULL. */
 #define NCCL_WINDOW_MAP(X)                                                                         \
     X(mem_alloc, ncclMemAlloc, (void **memory, size_t bytes))                                      \
     X(mem_free, ncclMemFree, (void *memory))                                                       \
@@ -45,7 +45,7 @@ static struct {
 #undef NCCL_MEMBER
 } nccl;
 
-/* Numbers of ncclDataType_t and ncclRedOp_t; -1 for what NCCL lacks. */
+/* Numbers of ncclDataType_t and ncclRedOp_t; -1: NCCL does not have it. */
 static const int dtypes[TUTTI_DTYPE_COUNT] = {
     [TUTTI_FLOAT32] = 7,      [TUTTI_FLOAT64] = 8,      [TUTTI_FLOAT16] = 6, [TUTTI_BFLOAT16] = 9,
     [TUTTI_FLOAT8_E4M3] = 10, [TUTTI_FLOAT8_E5M2] = 11, [TUTTI_INT8] = 0,    [TUTTI_UINT8] = 1,

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * How far two cores are from each other: the time that a cache line takes there and back. Virtual
- * machines move their processors between caches, so whoever measures says which it was.
+ * The distance of two cores: the round-trip time of a cache line. A hypervisor moves virtual
+ * processors between caches, so that a measurement states the distance it was made at.
  */
 #ifndef TUTTI_TOOL_PING_H
 #define TUTTI_TOOL_PING_H
@@ -9,16 +9,17 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 
-/* Below this, two cores are called near: they share a cache. */
+/* Two cores with a shorter round trip are near: they share a cache. */
 #define PING_NEAR_NS 200.0
 
-/* In memory that both sides share; zeroed at first, reusable after a round that ended well. */
+/* In memory that both sides share. Zeroed at first. It can be used again after a successful round.
+ */
 struct ping {
-    _Alignas(128) atomic_uint ball; /* even: the server's turn; odd: the other side's */
+    _Alignas(128) atomic_uint sequence; /* even: side 0 writes next; odd: side 1 */
 };
 
-/* Side 0 serves, side 1 returns; both call it at about the same time. The best of a few blocks, in
- * nanoseconds; negative when the other side did not come within the time. */
+/* Measures the round trip in nanoseconds, as the best of a few blocks. Both sides call it at about
+ * the same time. Side 0 begins. Negative if the other side did not answer in time. */
 double ping_round_trip_ns(struct ping *ping, int side, double timeout_seconds);
 /* "near" or "far". */
 const char *ping_name(double round_trip_ns);

@@ -8,10 +8,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The cores of this process' affinity mask alone: a launcher above us may have bound us. */
+/* Uses only the cores of this process' affinity mask, because a launcher may have bound the
+ * process. */
 static bool topology_load(hwloc_topology_t *topology)
 {
-    setenv("HWLOC_HIDE_ERRORS", "2", 0); /* without /sys it finds less, and says so on stderr */
+    setenv("HWLOC_HIDE_ERRORS", "2", 0); /* without /sys it finds less, and prints a message */
     if (hwloc_topology_init(topology) < 0)
         return tool_fail_errno("hwloc cannot start");
     hwloc_topology_set_flags(*topology, HWLOC_TOPOLOGY_FLAG_IS_THISSYSTEM |
@@ -24,7 +25,7 @@ static bool topology_load(hwloc_topology_t *topology)
     return true;
 }
 
-/* Machines that hide their cores still show processing units. */
+/* Machines that hide their cores show processing units instead. */
 static hwloc_obj_type_t core_type(hwloc_topology_t topology)
 {
     return hwloc_get_nbobjs_by_type(topology, HWLOC_OBJ_CORE) > 0 ? HWLOC_OBJ_CORE : HWLOC_OBJ_PU;
@@ -53,7 +54,8 @@ int place_share(int cores, int ranks, int rank, int *first)
     return (int)((int64_t)cores * (rank + 1) / ranks) - *first;
 }
 
-/* The cores of each rank. hwloc counts cores by package and cache, so neighbours are close. */
+/* Chooses the cores of each rank. hwloc numbers cores by package and cache, so that neighbours are
+ * close. */
 static void assign_cores(hwloc_topology_t topology, struct placement *placement, int ranks,
                          bool share)
 {

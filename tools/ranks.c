@@ -12,10 +12,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* Returns only in a child whose parent lives and has opened the gate. */
+/* Waits in a child until the parent opens the gate. If the parent ends before, the child exits. */
 static bool wait_at_gate(int gate, pid_t parent, char *start)
 {
-    /* The request is lost if the parent ended before it was made: hence the second look. */
+    /* The request has no effect if the parent ended before it, so that the parent is checked again.
+     */
     if (prctl(PR_SET_PDEATHSIG, SIGKILL) < 0 || getppid() != parent)
         return false;
     ssize_t got;
@@ -64,11 +65,11 @@ err_end:
 
 bool ranks_start(struct ranks *ranks, const char *start)
 {
-    /* Whole records no longer than PIPE_BUF: each child's read takes exactly one. All of them fit
-     * into an empty pipe. */
+    /* Records are not longer than PIPE_BUF, so that each child's read takes exactly one. All of
+     * them fit into an empty pipe. */
     char record[RANKS_START_BYTES] = {0};
     snprintf(record, sizeof record, "%s", start);
-    /* Where no child lives to read it, an error instead of the signal. */
+    /* If no child is left to read it, write() returns an error instead of raising SIGPIPE. */
     const struct sigaction ignore = {.sa_handler = SIG_IGN};
     struct sigaction before;
     sigaction(SIGPIPE, &ignore, &before);

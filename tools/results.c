@@ -11,7 +11,7 @@
 
 enum { JSON_FLAGS = JSON_ENCODE_ANY | JSON_REAL_PRECISION(8) };
 
-static int output = -1; /* the standard output that has been kept for the results */
+static int output = -1; /* the original standard output */
 
 static bool is_output(const char *path)
 {
@@ -98,7 +98,7 @@ bool results_write_json(json_t *object, const char *path)
 
 /* ---- CSV ------------------------------------------------------------------------------------- */
 
-/* Without quotes, unless the text holds what CSV gives a meaning to (RFC 4180). */
+/* Quotes the text only if it contains a character that has a meaning in CSV (RFC 4180). */
 static void write_text(const char *text, FILE *out)
 {
     bool quoted = strpbrk(text, ",\"\r\n") != NULL;
@@ -137,7 +137,7 @@ static void write_cell(const json_t *value, FILE *out)
         json_dumpf(value, out, JSON_FLAGS);
 }
 
-/* The names of all columns as keys: {"bytes": null, "rivals": {"gloo ring": null}}. */
+/* Collects the names of all columns as keys: {"bytes": null, "rivals": {"gloo ring": null}}. */
 static bool add_columns(json_t *columns, json_t *row)
 {
     const char *key;
@@ -156,7 +156,7 @@ static bool add_columns(json_t *columns, json_t *row)
     return ok;
 }
 
-/* The line of names if row is NULL, else the row's. */
+/* Writes the line of names if row is NULL, else the line of the row. */
 static void write_line(json_t *columns, const json_t *row, FILE *out)
 {
     const char *key, *inner, *before = "";

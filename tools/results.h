@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Results as JSON and as CSV, in files or on the standard output, whose name is "-". */
+/* Results as JSON and as CSV, in files or on the standard output, whose path is "-". */
 #ifndef TUTTI_TOOL_RESULTS_H
 #define TUTTI_TOOL_RESULTS_H
 
@@ -11,9 +11,9 @@
 /* Ends the program with a message if the file cannot be written. */
 void results_argument(struct argp_state *state, const char *option, const char *path);
 
-/* If the path is "-" (NULL is not), the standard output is kept for the results: all else that the
- * process prints goes to stderr from then on. Call it while there is one thread. False after a
- * message. */
+/* If the path is "-", reserves the standard output for the results: from then on everything else
+ * that the process prints goes to stderr. The path may be NULL. The caller has no other thread.
+ * False after a message. */
 bool results_take_output(const char *path);
 
 /* Prints an object, each of its arrays with one element a line. */
@@ -21,9 +21,9 @@ void results_print_json(json_t *object, FILE *out);
 /* Writes it to a file. False, with errno, if that fails or if the object is NULL. */
 bool results_write_json(json_t *object, const char *path);
 
-/* Writes a line of names, then a line for each of the objects. An object within a row has a column
- * "NAME.KEY" for each of its values; the elements of an array are joined by ';'. A value that a row
- * lacks, or that is null, is empty. False, with errno, if that fails. */
+/* Writes a line of names, then a line for each object. A nested object has a column "NAME.KEY" for
+ * each of its values. The elements of an array are joined by ';'. A missing value or null is empty.
+ * False, with errno, if writing fails. */
 bool results_write_csv(const json_t *rows, const char *path);
 
 #endif

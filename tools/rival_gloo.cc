@@ -23,14 +23,15 @@
 #include <gloo/transport/tcp/device.h>
 
 #pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wshadow" /* in C++ a function hides the struct of its name */
+#pragma GCC diagnostic ignored "-Wshadow" /* in C++ a function hides the struct of the same name   \
+                                           */
 #include <tutti/tutti.h>
 #pragma GCC diagnostic pop
 
 namespace
 {
 
-/* The store that the tool serves: Gloo's own of files would leave them behind. */
+/* Uses the tool's store. Gloo's own store would leave files behind. */
 class Store : public gloo::rendezvous::Store
 {
   public:
@@ -106,11 +107,12 @@ const char *version()
     return text.c_str();
 }
 
-/* Synchronous pairs block in writing; beyond this, all ranks do so at once, for ever. */
+/* Synchronous pairs block while they write. With larger messages all ranks would block at once, for
+ * ever. */
 constexpr size_t max_synchronous_bytes = 8 << 20;
 
-/* Connects all ranks anew: a pair's socket buffer keeps the size that its first message asked for,
- * and larger ones then wait for acknowledgements, 40 ms each. */
+/* Connects all ranks again. A pair's socket buffer keeps the size of its first message, and larger
+ * messages would wait for acknowledgements, 40 ms each. */
 void connect(bool synchronous)
 {
     static int generation;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* MPI_Allreduce; compiled once for each MPI that is installed. */
+/* MPI_Allreduce. Compiled for each installed MPI. */
 #include "rival.h"
 
 #include <mpi.h>
@@ -20,7 +20,7 @@ static int mpi_init(int rank, int size)
     return 0;
 }
 
-/* The first number with dots: "Open MPI v4.1.4, package", "MPICH Version: 5.0.2". */
+/* Finds the first number with dots, as in "Open MPI v4.1.4, package" and "MPICH Version: 5.0.2". */
 static const char *mpi_version(void)
 {
     static char text[MPI_MAX_LIBRARY_VERSION_STRING];

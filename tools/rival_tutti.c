@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Our own ranks beside the rivals': the variant "symmetric" has its buffer in shared memory. */
+/* Tutti's own ranks. The variant "symmetric" has its buffer in symmetric memory. */
 #include "rival_tutti.h"
 
 #include <string.h>

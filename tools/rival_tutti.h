@@ -6,8 +6,8 @@
 #include "ping.h"
 #include "rival.h"
 
-/* Is a rank, in a process forked from the tool; ranks 0 and 1 play with the ping. Returns the exit
- * status. */
+/* Runs a rank, in a process forked from the tool. Ranks 0 and 1 measure their round trip with
+ * `ping`. Returns the exit status. */
 int rival_tutti_main(struct ping *shared);
 
 #endif

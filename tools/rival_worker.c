@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Knows neither the tool nor the library: a rival's program is this file and its engine. */
+/* Uses neither the tool nor the library. A rival's program is this file and its engine. */
 #include "rival.h"
 
 #include <errno.h>
@@ -51,8 +51,8 @@ static uint64_t now_ns(void)
 
 /* ---- start ----------------------------------------------------------------------------------- */
 
-/* The rank stands in the environment before the library is asked, so that its threads and memory
- * are where the rank will run. */
+/* Takes the rank from the environment, because the rank is bound before the library is initialised:
+ * so the library's threads and memory are on the rank's core. */
 static int read_rank(struct worker *worker)
 {
     static const char *const names[] = {RIVAL_RANK, "PMI_RANK", "OMPI_COMM_WORLD_RANK"};
@@ -122,13 +122,14 @@ static int allocate(struct worker *worker)
 
 /* ---- a block --------------------------------------------------------------------------------- */
 
-/* Ten bits that look random, so that a chunk that lands in the wrong place is noticed. */
+/* Ten bits that look random, so that a chunk in the wrong place is noticed. */
 static float pattern(size_t index)
 {
     return (float)((uint32_t)index * 2654435761u >> 22);
 }
 
-/* One operation on small integers, whose sums float32 holds exactly; counts the wrong elements. */
+/* Runs one operation on small integers, whose sums are exact in float32. Counts the wrong elements.
+ */
 static int check(const struct worker *worker, size_t count, uint64_t *wrong)
 {
     float weight = (float)(worker->rank + 1);
@@ -138,12 +139,12 @@ static int check(const struct worker *worker, size_t count, uint64_t *wrong)
     int error = worker->engine->all_reduce(worker->buffer, count);
     for (size_t i = 0; !error && i < count; i++)
         *wrong += worker->buffer[i] != expected * pattern(i);
-    /* Timed operations sum zeros: in place, any other value would grow into infinity. */
+    /* Timed operations sum zeros, because other values would grow to infinity in place. */
     memset(worker->buffer, 0, count * sizeof(float));
     return error;
 }
 
-/* How often this thread has lost its core to another one. */
+/* How often another thread has taken this thread's core. */
 static uint64_t preemptions(void)
 {
     struct rusage usage;
@@ -191,7 +192,7 @@ static int obey(const struct worker *worker, const struct rival_command *command
     return run_block(worker, command, result);
 }
 
-/* Until the tool closes the socket. */
+/* Runs commands until the tool closes the socket. */
 static int serve(const struct worker *worker)
 {
     struct rival_command command;
@@ -221,7 +222,7 @@ int rival_main(const struct rival_engine *engine)
     if (read_rank(&worker) != 0 || bind_to_cpu(worker.rank) != 0 ||
         engine->init(worker.rank, worker.size) != 0)
         goto out;
-    /* Again: the library may have bound this thread elsewhere. */
+    /* Bind again, because the library may have bound this thread. */
     if (bind_to_cpu(worker.rank) != 0 || allocate(&worker) != 0 || connect_to_tool(&worker) != 0)
         goto err_fini;
     alarm(0);

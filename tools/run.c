@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * tutti run: starts a program as several ranks and is there until the last of them has gone.
+ * tutti run: starts a program as several ranks and stays until the last one has ended.
  *
- * The launcher hosts the ranks' store itself, on a port that the kernel picks, and tells them so by
- * torchrun's variables: nobody has to guess a free port, and no rank's end takes the store away.
- * The ranks stay in the launcher's process group, so that the terminal's job control reaches them.
- * It adopts what the ranks leave behind (PR_SET_CHILD_SUBREAPER) and ends that as well.
+ * The launcher serves the ranks' store itself, on a port that the kernel chooses, and passes it on
+ * in torchrun's variables. So the user need not find a free port, and the end of a rank does not
+ * end the store. The ranks stay in the launcher's process group, so that the terminal's job control
+ * reaches them. The launcher adopts processes that the ranks leave behind (PR_SET_CHILD_SUBREAPER)
+ * and ends them, too.
  */
 #include "place.h"
 #include "ranks.h"
@@ -23,7 +24,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { EXIT_CANNOT_EXECUTE = 126, EXIT_NOT_FOUND = 127 }; /* as shells have it */
+enum { EXIT_CANNOT_EXECUTE = 126, EXIT_NOT_FOUND = 127 }; /* as in shells */
 enum { BEFORE_MOST = 256 };
 
 enum bind { BIND_SHARE, BIND_CORE, BIND_NONE };
@@ -40,13 +41,13 @@ struct run {
     struct ranks children;
     struct output output;
     tutti_store_t *store;
-    sigset_t inherited;      /* the mask that the ranks get back */
+    sigset_t inherited;      /* the original mask, which the ranks get back */
     int signals;             /* signalfd */
     int exec_error[2];       /* a rank that cannot start its program writes errno here */
-    int status;              /* of the first rank that failed, 0 so far */
-    double term_at;          /* when patience ends, 0 while all is well or once it has */
-    double kill_at;          /* when grace ends, 0 until it begins */
-    int before[BEFORE_MOST]; /* children that we had before the ranks */
+    int status;              /* exit status of the first rank that failed; 0: none */
+    double term_at;          /* when the survivors are ended; 0: not set, or past */
+    double kill_at;          /* when SIGKILL follows SIGTERM; 0: not set */
+    int before[BEFORE_MOST]; /* children that were there before the ranks */
     int before_count;
 };
 
@@ -119,7 +120,7 @@ static error_t parse_option(int key, char *text, struct argp_state *state)
         return 0;
     case ARGP_KEY_ARG:
         run->program = &state->argv[state->next - 1];
-        state->next = state->argc; /* the rest is the program's */
+        state->next = state->argc; /* the rest belongs to the program */
         return 0;
     case ARGP_KEY_NO_ARGS:
         argp_error(state, "a program to run is missing");
@@ -150,8 +151,8 @@ static void set_environment(const struct run *run, int rank, const char *port)
     set_number("GROUP_WORLD_SIZE", 1);
     setenv("MASTER_ADDR", "127.0.0.1", 1);
     setenv("MASTER_PORT", port, 1);
-    /* The store is served already: all ranks are its clients. PyTorch then asks for a restart count
-     * as well. */
+    /* The launcher serves the store, and all ranks are its clients. For this PyTorch also needs a
+     * restart count. */
     setenv("TORCHELASTIC_USE_AGENT_STORE", "True", 1);
     set_number("TORCHELASTIC_RESTART_COUNT", 0);
     set_number("TORCHELASTIC_MAX_RESTARTS", 0);
@@ -168,7 +169,7 @@ static int rank_main(int rank, const char *port, void *context)
     execvp(run->program[0], run->program);
     int code = errno;
     if (write(run->exec_error[1], &code, sizeof code) != (ssize_t)sizeof code)
-        code = 0; /* the exit status says it as well */
+        code = 0; /* the exit status also tells it */
     return code == ENOENT ? EXIT_NOT_FOUND : EXIT_CANNOT_EXECUTE;
 }
 
@@ -186,7 +187,7 @@ static bool catch_signals(struct run *run)
     return run->signals >= 0 || tool_fail_errno("cannot make a signalfd");
 }
 
-/* What the terminal sends goes to the whole process group: the ranks have it already. */
+/* A signal of the terminal goes to the whole process group, so that the ranks have received it. */
 static void forward_signals(struct run *run)
 {
     struct signalfd_siginfo info;
@@ -205,7 +206,7 @@ static void rank_failed(struct run *run, int rank, pid_t pid, int status)
     if (read(run->exec_error[0], &code, sizeof code) == (ssize_t)sizeof code) {
         errno = code;
         tool_fail_errno("cannot run '%s'", run->program[0]);
-        run->term_at = clock_seconds(); /* nobody can have anything to say of it */
+        run->term_at = clock_seconds(); /* no other rank can report anything about it */
     } else {
         char how[96];
         ranks_describe_exit(status, how, sizeof how);
@@ -214,8 +215,8 @@ static void rank_failed(struct run *run, int rank, pid_t pid, int status)
     }
 }
 
-/* Survivors of a failed rank hear of it from the library, within a second: they are to say what
- * they know, and to write their dumps, before they are ended. Returns for how long to wait. */
+/* The library tells the survivors of a failed rank within a second. They get time to print their
+ * errors and write their dumps before they are ended. Returns how long to wait. */
 static int end_others(struct run *run)
 {
     double now = clock_seconds();
@@ -243,7 +244,7 @@ static void reap(struct run *run)
     }
 }
 
-/* Until the last rank has gone. */
+/* Waits until the last rank has ended. */
 static void watch(struct run *run)
 {
     while (run->children.running > 0) {
@@ -258,8 +259,8 @@ static void watch(struct run *run)
 
 /* ---- what the ranks leave behind ------------------------------------------------------------- */
 
-/* Children of ours that are no ranks: signals them, if `signal` is not 0, but those that were there
- * before the ranks. Returns how many there are. */
+/* Counts the children that are neither ranks nor were there before the ranks, and sends them
+ * `signal` unless it is 0. */
 static int find_orphans(struct run *run, int signal)
 {
     char path[64];
@@ -283,9 +284,10 @@ static int find_orphans(struct run *run, int signal)
     return found;
 }
 
-/* The ranks have gone; their children, adopted by us, get SIGTERM and, after the grace, SIGKILL.
- * Those that come to light when their own parents end are found in the next round. A shell that
- * became us by exec may have left us children, such as a tee: those stay. */
+/* Called after all ranks have ended. Their children, which the launcher has adopted, get SIGTERM
+ * and after the grace time SIGKILL. Children of those appear when their own parents end, and are
+ * found in the next round. A shell that became the launcher by exec may have left children, such as
+ * a tee; they are not ended. */
 static void end_orphans(struct run *run)
 {
     double kill_at = clock_seconds() + run->grace_seconds;
@@ -294,7 +296,7 @@ static void end_orphans(struct run *run)
             continue;
         bool graceful = clock_seconds() < kill_at;
         int left = find_orphans(run, graceful ? SIGTERM : SIGKILL);
-        if (left == 0 && (run->before_count > 0 || !graceful)) /* or there is no list of them */
+        if (left == 0 && (run->before_count > 0 || !graceful)) /* or /proc has no list of them */
             return;
         poll(NULL, 0, 20);
         output_pump(&run->output);
@@ -312,7 +314,7 @@ static bool place(struct run *run, int ranks)
 
 static bool start(struct run *run)
 {
-    find_orphans(run, 0); /* before anything can fail: end_orphans() follows in any case */
+    find_orphans(run, 0); /* before anything can fail, because end_orphans() follows in any case */
     if (!place(run, run->ranks ? run->ranks : 1))
         return false;
     if (run->ranks == 0) {
@@ -327,7 +329,7 @@ static bool start(struct run *run)
         return tool_fail_errno("cannot make a pipe");
     prctl(PR_SET_CHILD_SUBREAPER, 1);
     /* Signals are blocked before the ranks exist, so that none is missed, and before the store's
-     * threads do, which inherit the mask. */
+     * threads exist, which inherit the mask. */
     if (!catch_signals(run) || !ranks_fork(&run->children, run->ranks, rank_main, run))
         return false;
     output_forked(&run->output);

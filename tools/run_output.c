@@ -60,14 +60,14 @@ static void write_line(int index, const char *line, size_t length)
     char text[16 + OUTPUT_LINE_BYTES];
     FILE *stream = index % OUTPUT_STREAMS ? stderr : stdout;
     size_t size = (size_t)snprintf(text, sizeof text, "[%d] ", index / OUTPUT_STREAMS);
-    memcpy(text + size, line, length); /* there may be zeros in it */
+    memcpy(text + size, line, length); /* lines may contain zeros */
     size += length;
     text[size++] = '\n';
     fwrite(text, 1, size, stream);
     fflush(stream);
 }
 
-/* Writes the whole lines of a stream's buffer and keeps what follows the last one. */
+/* Writes the whole lines of a stream's buffer and keeps the rest. */
 static void write_lines(struct output_stream *stream, int index)
 {
     char *begin = stream->line, *end = begin + stream->used, *newline;
@@ -83,9 +83,8 @@ static void write_lines(struct output_stream *stream, int index)
     memmove(stream->line, begin, stream->used);
 }
 
-/* At most about what a pipe holds: one that is filled as fast as it is read must not keep the
- * launcher from the other ranks, from signals and from its deadlines. Returns whether there may be
- * more. */
+/* Copies about as much as a pipe holds. A rank that writes as fast as the launcher reads must not
+ * keep it from the other ranks, signals and deadlines. Returns whether there may be more. */
 static bool pump_stream(struct output_stream *stream, int index)
 {
     size_t taken = 0;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* `tutti run --tag`: the ranks write into pipes, and whole lines come out with the rank before
- * them. */
+/* `tutti run --tag`: the ranks write to pipes, and the launcher prints whole lines with the rank
+ * before them. */
 #ifndef TUTTI_TOOL_RUN_OUTPUT_H
 #define TUTTI_TOOL_RUN_OUTPUT_H
 
@@ -21,20 +21,20 @@ struct output_stream {
 };
 
 struct output {
-    int count; /* streams: rank r's stdout is 2r, its stderr 2r + 1; 0 without --tag */
+    int count; /* number of streams: rank r's stdout is 2r, its stderr 2r + 1; 0 without --tag */
     struct output_stream *streams;
 };
 
 bool output_open(struct output *output, int ranks);
-/* In rank's process: makes the pipes its stdout and stderr. */
+/* In the rank's process: makes the pipes its stdout and stderr. */
 bool output_attach(const struct output *output, int rank);
-/* In the parent, once all ranks are forked: closes what is theirs. */
+/* In the parent, after all ranks are forked: closes the ranks' ends. */
 void output_forked(struct output *output);
-/* Fills `polls` with what can be read; returns how many. */
+/* Fills `polls` with the open streams. Returns their number. */
 int output_polls(const struct output *output, struct pollfd *polls);
-/* Copies what has come, without waiting, and not for long: of more a stream's rest is left. */
+/* Copies what can be read without waiting, but a bounded part of each stream. */
 void output_pump(struct output *output);
-/* Copies the rest, a last unfinished line too, and closes. Takes an all-zero struct. */
+/* Copies the rest, also an unfinished last line, and closes. Takes an all-zero struct. */
 void output_close(struct output *output);
 
 #endif

@@ -11,12 +11,12 @@ struct stats {
     double p99;
 };
 
-/* The nearest-rank percentile (0 to 100) of count > 0 values in ascending order. */
+/* The nearest-rank percentile (0 to 100) of `count` > 0 values in ascending order. */
 double stats_percentile(const double *sorted, size_t count, double percent);
-/* Sorts the values; all zero for none. */
+/* Sorts the values. All results are 0 if there are none. */
 struct stats stats_of(double *values, size_t count);
 
-/* A series that grows; zero is empty. */
+/* A series that grows. All zero: empty. */
 struct samples {
     double *values;
     size_t count;

@@ -5,7 +5,7 @@
 #include <pthread.h>
 
 struct crew {
-    pthread_mutex_t gate; /* held until all have been started, or one has not */
+    pthread_mutex_t gate; /* held until all threads have started, or one could not */
     bool complete;
     threads_fn *fn;
 };

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * tutti tune: lists candidates for every size, has the ranks of the benchmark measure a few of them
- * at a time in turn with the built-in choice, and writes the best ones as a tuning file.
+ * at a time in alternation with the built-in choice, and writes the best ones as a tuning file.
  *
- * The t-th candidates of all sizes are the rows of one tuning file, hence of one communicator. What
- * is compared is a candidate's time over that of the built-in choice in the same run.
+ * The t-th candidates of all sizes are the rows of one tuning file, and so of one communicator.
+ * Candidates are compared by their time divided by that of the built-in choice in the same run.
  */
 #include "tune.h"
 #include "commit.h"
@@ -19,7 +19,8 @@
 
 enum { SIZES = 24, CANDIDATES = 128, PIPELINED_BLOCKS = 128 };
 
-/* To be taken instead of the built-in choice: less is within what two runs differ by. */
+/* A candidate replaces the built-in choice only if it is faster by this much, because two runs
+ * differ by less. */
 static const double worthwhile = 0.99;
 
 struct candidate {
@@ -30,7 +31,7 @@ struct candidate {
 
 struct size {
     size_t bytes;
-    unsigned serving; /* bit a: transport a serves it */
+    unsigned serving; /* bit a: transport a can run it */
     struct tune_choice built_in;
     struct candidate candidates[CANDIDATES];
     int count;
@@ -44,13 +45,13 @@ struct tune {
     char gpus[128];
     struct tune_plan built_in, chosen;
     struct size sizes[SIZES];
-    int first;                  /* candidate of each size, of those that are measured now */
-    bool confirming;            /* the best ones instead */
+    int first;       /* index of each size's candidate, among those that are measured now */
+    bool confirming; /* the best ones instead */
     int fds[BENCH_TUNINGS + 1]; /* tuning files; the last one has no rows */
     char paths[BENCH_TUNINGS + 1][32];
     double began;
-    int left;       /* candidates that time did not allow */
-    uint64_t wrong; /* elements, of all candidates */
+    int left;       /* candidates that were left out for lack of time */
+    uint64_t wrong; /* wrong elements of all candidates */
 };
 
 /* ---- candidates ------------------------------------------------------------------------------ */
@@ -60,8 +61,8 @@ static bool is_one_shot(enum tutti_algo kernel)
     return kernel == TUTTI_ALGO_ONE_SHOT_LL || kernel == TUTTI_ALGO_ONE_SHOT_LINES;
 }
 
-/* The units of work that a kernel parts among its threads: 8 bytes, or a line of 16, of the input;
- * or a line of a rank's chunk. */
+/* The units of work that a kernel divides among its threads: 8 bytes or a line of 16 bytes of the
+ * input, or a line of a rank's chunk. */
 static size_t work(enum tutti_algo kernel, size_t bytes, int ranks)
 {
     size_t lines = bytes / (kernel == TUTTI_ALGO_ONE_SHOT_LL ? 8 : 16);
@@ -77,8 +78,8 @@ static void add_candidate(struct size *size, const struct tune_choice *choice)
         size->candidates[size->count++].choice = *choice;
 }
 
-/* Blocks of which more than half has nothing to do, and grids of which some blocks have nothing,
- * are as good as smaller ones. */
+/* Leaves out blocks of which more than half is idle, and grids with idle blocks. Smaller ones are
+ * as good. */
 static bool is_distinct(const struct tune_choice *choice, size_t units, bool smallest_block,
                         bool largest_grid)
 {
@@ -104,7 +105,7 @@ static void list_kernels(struct size *size, int ranks, const struct tune_choice 
     }
 }
 
-/* The likely ones first, as time may run out. */
+/* Likely candidates come first, because time may run out. */
 static void list_candidates(struct size *size, int ranks, bool quick)
 {
     static const int threads[] = {64, 128, 480, 256, 32}, blocks[] = {512, 128, 64, 32};
@@ -119,7 +120,7 @@ static void list_candidates(struct size *size, int ranks, bool quick)
 
 /* ---- runs ------------------------------------------------------------------------------------ */
 
-/* The least capability of all ranks is whose rows count. */
+/* The rows of the least capability of all ranks count. */
 static bool hear_of_plan(void *context, const struct bench_record *ready)
 {
     struct tune *tune = context;
@@ -179,7 +180,7 @@ static bool hear_of_candidates(void *context, const struct bench_result *result)
     return true;
 }
 
-/* What the t-th tuning of this run has for a size; NULL: what is built in. */
+/* The choice of this run's t-th tuning for a size. NULL: the built-in choice. */
 static const struct tune_choice *choice_of(const struct tune *tune, const struct size *size, int t)
 {
     if (tune->confirming)
@@ -187,7 +188,8 @@ static const struct tune_choice *choice_of(const struct tune *tune, const struct
     return tune->first + t < size->count ? &size->candidates[tune->first + t].choice : NULL;
 }
 
-/* A size's choice counts from the former size on, that of 1 KiB or less for all that is smaller. */
+/* A size's choice counts for all sizes above the previous one. The choice for 1 KiB or less counts
+ * for all smaller sizes. */
 static bool compose(const struct tune *tune, int t, struct tune_plan *plan)
 {
     size_t low = tune->sizes[0].bytes > 1024 ? tune->sizes[0].bytes / 2 : 0;
@@ -206,7 +208,7 @@ static bool compose(const struct tune *tune, int t, struct tune_plan *plan)
     return ok && tune_plan_append_part(plan, &tune->built_in, low, TUNE_REST);
 }
 
-/* Measures `count` tunings of all sizes that have one. */
+/* Measures `count` tunings, at all sizes that have them. */
 static bool run(struct tune *tune, int count)
 {
     struct bench_listener listener = {tune, hear_nothing, hear_of_candidates};
@@ -225,7 +227,7 @@ static bool run(struct tune *tune, int count)
     return bench_run(&tune->config, &listener);
 }
 
-/* A short run of the built-in choices alone, which also reads the file that there is already. */
+/* Makes a short run of the built-in choices only. It also reads the file that exists. */
 static bool look(struct tune *tune)
 {
     struct bench_listener listener = {tune, hear_of_plan, hear_of_size};
@@ -259,8 +261,8 @@ static void choose(struct size *size)
     }
 }
 
-/* As long as another run, and one to confirm, are likely to end in time: runs with candidates take
- * a little longer than the look did. */
+/* Whether another run, and one to confirm it, are likely to end in time. Runs with candidates take
+ * a little longer than the first one. */
 static bool measure(struct tune *tune)
 {
     int most = 0, all = 0;
@@ -400,7 +402,7 @@ static bool report(const struct tune *tune)
 
 /* ---- the command ----------------------------------------------------------------------------- */
 
-/* What the environment asks for would hide what is measured. */
+/* Variables of the environment would override the tunings that are measured. */
 static bool prepare(struct tune *tune)
 {
     for (int i = 0; i <= BENCH_TUNINGS; i++)

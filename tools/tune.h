@@ -14,19 +14,19 @@ enum { TUNE_ROWS = 32 };
 struct tune_options {
     const char *output;
     const char *json_path;
-    char cache[512]; /* the output unless one is given */
+    char cache[512]; /* the default output */
     bool quick;
     double seconds;
 };
 
-/* How to launch one kernel, as a row of the file says it. */
+/* The launch of one kernel, as a row of the file has it. */
 struct tune_choice {
     enum tutti_algo kernel; /* a transport */
     int threads, blocks, units;
 };
 
-/* The rows of one capability and number of ranks: up to so many bytes, the last one for the rest.
- */
+/* The rows of one capability and number of ranks. Row i is for up to bytes[i]; the last one is for
+ * all larger sizes. */
 struct tune_plan {
     int capability; /* 10 * major + minor */
     int ranks;
@@ -35,31 +35,31 @@ struct tune_plan {
     size_t bytes[TUNE_ROWS];
 };
 
-/* Reads the command line (and ends the program when it is wrong) and completes the benchmark's
- * configuration: a row for each size. */
+/* Reads the command line and completes the benchmark's configuration with a row for each size. A
+ * wrong command line ends the program. */
 bool tune_options_init(struct tune_options *options, struct bench_config *config, int argc,
                        char **argv);
 
 bool tune_choice_equal(const struct tune_choice *a, const struct tune_choice *b);
-/* Takes the rows from what tutti_comm_describe() has written. */
+/* Reads the rows from the text of tutti_comm_describe(). */
 bool tune_plan_read(struct tune_plan *plan, const char *description);
-/* Appends a row, or lengthens the last one if it has the same choice. */
+/* Appends a row, or extends the last one if it has the same choice. */
 bool tune_plan_append(struct tune_plan *plan, size_t bytes, const struct tune_choice *choice);
-/* Appends what `from` has for more than `low` and up to `high` bytes. */
+/* Appends the rows of `from` for more than `low` and up to `high` bytes. */
 bool tune_plan_append_part(struct tune_plan *plan, const struct tune_plan *from, size_t low,
                            size_t high);
 
-/* A file without a name: *path is its path as this process and its children see it. -1 after a
- * message. */
+/* Opens a file in memory. `path` gets a path that this process and its children can open. -1 after
+ * a message. */
 int tune_scratch_open(char *path, size_t capacity);
-/* Replaces what it holds by the plan; NULL: by no row at all. */
+/* Replaces the file's content by the plan. NULL: a plan without rows. */
 bool tune_scratch_write(int fd, const struct tune_plan *plan);
 
-/* $XDG_CACHE_HOME/tutti/tuning, or ~/.cache/tutti/tuning, as the library has it; "" if there is
- * neither. */
+/* The path that the library uses: $XDG_CACHE_HOME/tutti/tuning, or ~/.cache/tutti/tuning; "" if
+ * neither variable is set. */
 void tune_cache_path(char *path, size_t capacity);
-/* Replaces the plan's capability's and number of ranks' rows in the file, and keeps the others;
- * makes it and its folder. The lines of `comment` go before the rows. */
+/* Replaces the file's rows for the plan's capability and number of ranks, and keeps the others.
+ * Creates the file and its folder. The lines of `comment` are written before the rows. */
 bool tune_file_write(const char *path, const struct tune_plan *plan, const char *comment);
 
 #endif

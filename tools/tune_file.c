@@ -140,8 +140,8 @@ static bool make_folders(const char *path)
     return ok;
 }
 
-/* What a former run, or a hand, has written for others: neither the head nor the plan's own rows
- * and comments, which begin with the words of its rows. */
+/* Whether a line is kept: rows and comments for other capabilities or numbers of ranks. The head is
+ * not kept, nor are the plan's own rows and comments, which begin with the same words. */
 static bool is_kept(const char *line, const struct tune_plan *plan)
 {
     char capability[16] = "", expected[16];
@@ -155,7 +155,7 @@ static bool is_kept(const char *line, const struct tune_plan *plan)
     return !is_head && !own;
 }
 
-/* False with errno if there is something that could not be read. */
+/* False with errno if the file exists and cannot be read. */
 static bool copy_others(const char *path, const struct tune_plan *plan, FILE *to)
 {
     FILE *from = fopen(path, "re");

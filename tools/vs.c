@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * What is measured when. A visit to a size is a few rounds, a round is one block of each setting,
- * and before and after each block our own ranks measure how far the cores are from each other. The
- * sizes are visited over and over, so that each is measured at several times.
+ * The order of the measurement. A visit to a size is a few rounds. A round is one block of each
+ * setting. Before and after each block Tutti's own ranks measure the distance of the cores. The
+ * sizes are visited again and again, so that each is measured at several times.
  */
 #include "vs.h"
 
@@ -26,7 +26,7 @@ struct vs_cell *vs_cell(const struct vs *vs, int row, int instance)
     return &vs->cells[row * VS_INSTANCES + instance];
 }
 
-/* Whether near and far can be told apart. */
+/* Whether near and far can be distinguished. */
 static bool is_probed(const struct bench_config *config)
 {
     return config->placement.bound && config->ranks > 1;
@@ -79,7 +79,7 @@ static bool start_ours(struct vs *vs)
     return ok;
 }
 
-/* Of a library that has no program one message is enough. */
+/* One message is enough for a library without a program. */
 static bool start_rivals(struct vs *vs)
 {
     unsigned missing = 0;
@@ -122,7 +122,7 @@ void vs_finish(struct vs *vs)
 
 /* ---- a block --------------------------------------------------------------------------------- */
 
-/* Between our ranks 0 and 1; 0 if unknown. */
+/* Measures the round trip between Tutti's ranks 0 and 1. 0: unknown. */
 static bool probe(struct vs *vs, double *round_trip_ns)
 {
     struct rival_command command = {.bytes = 0};
@@ -130,7 +130,7 @@ static bool probe(struct vs *vs, double *round_trip_ns)
     *round_trip_ns = 0;
     if (!is_probed(vs->config))
         return true;
-    *vs->ping = (struct ping){0}; /* a probe that failed has left something */
+    *vs->ping = (struct ping){0}; /* clear what a failed probe left */
     if (!vs_instance_run(&vs->instances[VS_OURS], &command, &block))
         return false;
     *round_trip_ns = block.round_trip_ns;
@@ -154,7 +154,8 @@ static void keep(struct vs_cell *cell, int placement, const struct vs_block *blo
         samples->quiet[samples->quiet_count++] = block->us;
 }
 
-/* One block of one setting, kept if the cores stayed where they were. False once ours is lost. */
+/* Runs one block of one setting, and keeps it if the cores' distance did not change. False if
+ * Tutti's own ranks have failed. */
 static bool measure(struct vs *vs, int row, int which, bool check)
 {
     struct vs_instance *instance = &vs->instances[which];
@@ -173,7 +174,7 @@ static bool measure(struct vs *vs, int row, int which, bool check)
     }
     if (!probe(vs, &after))
         return false;
-    /* Of one that takes so long each block counts. */
+    /* A block of a slow setting is always kept. */
     bool calibrating = cell->blocks < CALIBRATION_BLOCKS && block.us < SLOW_US;
     cell->blocks++;
     cell->last_us = block.us > 0 ? block.us : 1e-3;
@@ -187,8 +188,8 @@ static bool measure(struct vs *vs, int row, int which, bool check)
     return true;
 }
 
-/* Where ranks share cores, one that does not yield can take a second for an operation, and would
- * take all the time that there is: it gets the least blocks, and none at larger sizes. */
+/* If ranks share cores, a library that does not yield can take a second for an operation, and so
+ * all of the time. It gets the fewest blocks, and none at larger sizes. */
 static bool is_slow(const struct vs *vs, int row, int which)
 {
     return vs_cell(vs, row, which)->last_us > SLOW_US;
@@ -218,7 +219,8 @@ static bool visit(struct vs *vs, int row)
     if (vs_cell(vs, row, VS_OURS)->blocks == 0)
         rounds += CALIBRATION_BLOCKS;
     for (int round = 0; round < rounds; round++)
-        /* Another one begins each time, so that none always follows the same neighbour. */
+        /* Each round begins with another setting, so that no setting always follows the same one.
+         */
         for (int i = 0; i < vs->instance_count; i++) {
             int which = (i + round) % vs->instance_count;
             if (wants_blocks(vs, row, which) && !measure(vs, row, which, round == 0))
@@ -247,7 +249,7 @@ static bool is_enough(const struct vs *vs, int row)
     return vs->config->vs_both && is_probed(vs->config) ? near && far : near || far;
 }
 
-/* A line that replaces itself, on terminals alone. */
+/* Prints a line that replaces itself, on terminals only. */
 static void show_progress(const struct vs *vs, double left)
 {
     int done = 0;

@@ -17,10 +17,10 @@
 
 enum { VS_WORDS = 8, VS_SIZES = 64, VS_INSTANCES = 40, VS_SAMPLES = 100 };
 
-/* In words and environment '@' stands for the environment of scripts/rivals. */
+/* In the words and variables, '@' stands for the environment of scripts/rivals. */
 struct vs_library {
-    const char *name;                  /* what --vs takes */
-    const char *title;                 /* what the chart calls it */
+    const char *name;                  /* its name for --vs */
+    const char *title;                 /* its name in the chart */
     const char *program;               /* of one rank */
     const char *root;                  /* below .rivals; NULL: the system's */
     const char *launcher;              /* NULL: the tool starts the ranks itself */
@@ -35,12 +35,12 @@ enum vs_use {
     VS_BOTH = VS_BOUND | VS_CROWDED,
 };
 
-/* A library with its variables set. */
+/* A library with a set of variables. */
 struct vs_setting {
     int library;      /* the first one is Tutti */
     const char *name; /* unique; it stands in the results */
     unsigned uses;    /* enum vs_use */
-    size_t from, to;  /* bytes, inclusive; elsewhere another setting was found to win */
+    size_t from, to;  /* bytes, inclusive; for other sizes another setting is faster */
     const char *environment[VS_WORDS]; /* NAME=VALUE */
 };
 
@@ -49,66 +49,68 @@ extern const int vs_library_count;
 extern const struct vs_setting vs_settings[];
 extern const int vs_setting_count;
 
-/* Reads names joined by commas, or "all", into a bit for each library. False, with the first
- * unknown word in *bad, if there is one. */
+/* Reads names joined by commas, or "all", into a bit for each library. False, with the word in
+ * *bad, if a word is unknown. */
 bool vs_parse(char *text, unsigned *libraries, const char **bad);
 /* "openmpi, mpich, ..." */
 const char *vs_names(void);
-/* The text with '@' replaced. */
+/* Copies the text and replaces '@'. */
 void vs_expand(const struct vs_library *library, const char *text, char *expanded, size_t capacity);
 
 /* ---- their ranks ----------------------------------------------------------------------------- */
 
-/* One setting, its ranks alive and asleep until they are told to run a block. */
+/* One setting and its ranks, which sleep until they are told to run a block. */
 struct vs_instance {
     const struct vs_setting *setting;
     const struct bench_config *config;
-    struct ping *ping; /* of our own */
+    struct ping *ping; /* of Tutti's own ranks */
     size_t capacity;   /* bytes of the largest message */
     bool alive;
     struct ranks ranks; /* the processes: its ranks, or their launcher */
-    int listener, log;  /* -1 if closed; the log is what the processes wrote */
+    int listener, log;  /* -1: closed; the log has the output of the processes */
     char address[16];   /* abstract name of the listener */
     char version[sizeof((struct rival_hello *)0)->version];
-    int sockets[TUTTI_MAX_RANKS]; /* by rank; -1 is none */
+    int sockets[TUTTI_MAX_RANKS]; /* by rank; -1: none */
 };
 
 struct vs_block {
     double us;            /* of one operation, on the slowest rank */
     double round_trip_ns; /* between our ranks 0 and 1 */
     bool preempted;       /* a rank lost its core to another process meanwhile */
-    bool wrong;           /* of a block that failed: a rank found wrong elements */
+    bool wrong;           /* the block failed because a rank found wrong elements */
     char algo[24];
 };
 
-/* Forks the processes, which wait; ours before the tool has a thread. False after a message. */
+/* Forks the processes, which wait. Tutti's own are forked before the tool has another thread. False
+ * after a message. */
 bool vs_instance_fork(struct vs_instance *instance);
-/* Lets them begin and meets all ranks. False after a message; then only vs_instance_stop() is left.
- */
+/* Starts the processes and connects to all ranks. False after a message; then only
+ * vs_instance_stop() may be called. */
 bool vs_instance_meet(struct vs_instance *instance, const char *store_url);
-/* Has all ranks obey one command. False, after a message, if a rank failed or a result is wrong. */
+/* Sends all ranks a command and reads their results. False, after a message, if a rank failed or a
+ * result is wrong. */
 bool vs_instance_run(struct vs_instance *instance, const struct rival_command *command,
                      struct vs_block *block);
-/* Lets the ranks end, or kills them after a few seconds. */
+/* Ends the ranks. Those that still run after a few seconds are killed. */
 void vs_instance_stop(struct vs_instance *instance);
 
 /* ---- what is measured ------------------------------------------------------------------------ */
 
-/* Where the cores were: the placements of one run. */
+/* The placements of a run: how far the cores were from each other. */
 enum { VS_NEAR, VS_FAR, VS_PLACEMENTS };
 
 struct vs_samples {
     int count, quiet_count;
-    double us[VS_SAMPLES];    /* of an operation, one a block */
-    double quiet[VS_SAMPLES]; /* those of blocks that no other process disturbed */
+    double us[VS_SAMPLES];    /* of one operation; a value for each block */
+    double quiet[VS_SAMPLES]; /* the same, of blocks that no other process disturbed */
 };
 
 /* One instance at one size. */
 struct vs_cell {
     struct vs_samples samples[VS_PLACEMENTS];
     double last_us; /* of the last block */
-    int blocks;     /* so far, the first ones for calibration only */
-    bool wrong;     /* a check found wrong elements: the samples count for nothing */
+    int blocks;     /* number of blocks, including the first ones for calibration */
+    bool wrong;     /* a check found wrong elements, so that the samples are not used */
     char algo[24];
 };
 
@@ -123,13 +125,13 @@ struct vs {
 };
 
 enum { VS_OURS, VS_SYMMETRIC, VS_FIRST_RIVAL };
-/* Fewer blocks than this give no median worth printing. */
+/* With fewer blocks no median is printed. */
 enum { VS_LEAST_SAMPLES = 3 };
 
 struct vs_cell *vs_cell(const struct vs *vs, int row, int instance);
-/* Whether it still runs, and is worth running at this size. */
+/* Whether the instance still runs and is measured at this size. */
 bool vs_takes_part(const struct vs *vs, int row, int instance);
-/* "near" and "far", or why that is not known. */
+/* "near" or "far", or why the distance is not known. */
 const char *vs_placement_name(const struct bench_config *config, int placement);
 /* Starts the ranks of all libraries and measures. False after a message. The caller calls
  * vs_finish() in both cases. */

@@ -31,7 +31,7 @@ static bool is_ours(const struct vs_instance *instance)
     return !library_of(instance)->program;
 }
 
-/* Says what is wrong with the setting, and the last that its processes wrote. Returns false. */
+/* Prints what is wrong with the setting, and the last lines of its processes. Returns false. */
 static bool fail(const struct vs_instance *instance, const char *format, ...) TUTTI_PRINTF(2, 3);
 
 static bool fail(const struct vs_instance *instance, const char *format, ...)
@@ -64,7 +64,7 @@ static void put_environment(const struct vs_library *library, const char *const 
     }
 }
 
-/* What a rank reads. Nothing of it comes from our own launcher, if there is one. */
+/* Sets the variables that a rank reads, and removes those of a launcher that started the tool. */
 static void set_environment(const struct vs_instance *instance, int rank, const char *store_url)
 {
     const struct bench_config *config = instance->config;
@@ -107,7 +107,7 @@ static void find_program(const char *name, char *path, size_t capacity)
     snprintf(path, capacity, "%s/%s", folder, name);
 }
 
-/* Runs the rank, or the launcher of all of them. */
+/* Runs the rank, or the launcher of all ranks. */
 static void execute(const struct vs_instance *instance)
 {
     const struct vs_library *library = library_of(instance);
@@ -124,7 +124,7 @@ static void execute(const struct vs_instance *instance)
             words[count++] = arguments[i];
         words[count++] = "-n";
         words[count++] = getenv(RIVAL_SIZE);
-        /* A launcher that is asked to end takes its ranks along. */
+        /* A launcher that gets SIGTERM ends its ranks, too. */
         prctl(PR_SET_PDEATHSIG, SIGTERM);
     }
     words[count++] = program;
@@ -143,14 +143,15 @@ static int become_rank(int index, const char *store_url, void *context)
         execute(instance);
         return 127;
     }
-    /* A socket of another instance that stayed open here would never be found closed there. */
+    /* Closes the sockets of other instances. While one is open here, its rank does not see that the
+     * tool has closed it. */
     close_range(STDERR_FILENO + 1, ~0U, 0);
     return rival_tutti_main(instance->ping);
 }
 
 /* ---- start ----------------------------------------------------------------------------------- */
 
-/* Whether what starts the setting is there. */
+/* Whether the program that starts the setting exists. */
 static bool check_programs(const struct vs_instance *instance)
 {
     const struct vs_library *library = library_of(instance);
@@ -165,7 +166,7 @@ static bool check_programs(const struct vs_instance *instance)
            tool_fail("%s: %s is missing: run `make bench`", library->name, path);
 }
 
-/* In no directory, under a name that the kernel chooses. */
+/* An abstract address, whose name the kernel chooses. */
 static bool open_listener(struct vs_instance *instance)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
@@ -196,7 +197,7 @@ bool vs_instance_fork(struct vs_instance *instance)
     instance->log = memfd_create("tutti-bench-log", MFD_CLOEXEC);
     if (instance->log < 0)
         return tool_fail_errno("cannot make a log");
-    /* Several processes append to it. */
+    /* O_APPEND, because several processes write to it. */
     fcntl(instance->log, F_SETFL, O_APPEND);
     return open_listener(instance) &&
            ranks_fork(&instance->ranks,
@@ -204,7 +205,7 @@ bool vs_instance_fork(struct vs_instance *instance)
                       instance);
 }
 
-/* Reaps what has ended. None of the processes should before its socket is closed. */
+/* Reaps processes, and returns whether one has ended. None may end before its socket is closed. */
 static bool any_ended(struct vs_instance *instance)
 {
     bool ended = false;
@@ -218,7 +219,7 @@ static bool any_ended(struct vs_instance *instance)
     return ended;
 }
 
-/* Takes one connection and files it under the rank that it names. */
+/* Accepts one connection, and keeps it under the rank in its hello. */
 static bool accept_rank(struct vs_instance *instance)
 {
     struct rival_hello hello;
@@ -329,7 +330,7 @@ void vs_instance_stop(struct vs_instance *instance)
             close(instance->sockets[rank]);
         instance->sockets[rank] = -1;
     }
-    /* A killed launcher could not end its ranks. */
+    /* A launcher that was killed cannot end its ranks. */
     if (instance->ranks.count && instance->ranks.gate < 0 && !await_end(instance, stop_seconds)) {
         ranks_signal(&instance->ranks, SIGTERM);
         await_end(instance, signal_seconds);

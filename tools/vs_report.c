@@ -10,7 +10,7 @@
 #include <string.h>
 #include <sys/utsname.h>
 
-/* The medians of one size and placement, in microseconds; NaN where there is none. */
+/* The medians of one size and placement, in microseconds. NaN: none. */
 struct line {
     int row, placement;
     double us[VS_INSTANCES];
@@ -22,8 +22,8 @@ static const struct vs_setting *setting_of(const struct vs *vs, int instance)
     return vs->instances[instance].setting;
 }
 
-/* A block during which another process took a core from a rank tells of that process. It counts
- * only if there are hardly any others, or if ranks have to share cores. */
+/* A block is disturbed if another process took a rank's core. Disturbed blocks count only if there
+ * are hardly any others, or if ranks share cores. */
 static double median_us(const struct vs *vs, const struct vs_cell *cell, int placement)
 {
     const struct vs_samples *samples = &cell->samples[placement];
@@ -35,7 +35,7 @@ static double median_us(const struct vs *vs, const struct vs_cell *cell, int pla
     return stats_of(sorted, (size_t)(quiet ? samples->quiet_count : samples->count)).p50;
 }
 
-/* The fastest of a library, or of all rivals if library is -1; -1 if none. */
+/* The fastest instance of a library, or of all rivals if library is -1. -1: none. */
 static int fastest(const struct vs *vs, const struct line *line, int library)
 {
     int best = -1;
@@ -46,7 +46,7 @@ static int fastest(const struct vs *vs, const struct line *line, int library)
     return best;
 }
 
-/* False if a setting lacks blocks: who is the best one of the others would say little. */
+/* False if a setting has no median: the best one of the others would say little. */
 static bool make_line(const struct vs *vs, int row, int placement, struct line *line)
 {
     bool complete = true;
@@ -67,7 +67,7 @@ static bool has_rival(const struct vs *vs, int library)
     return false;
 }
 
-/* NaN if there is none. */
+/* NaN: there is no rival. */
 static double ratio(const struct line *line, int ours)
 {
     return line->best < 0 ? NAN : line->us[ours] / line->us[line->best];
@@ -75,7 +75,7 @@ static double ratio(const struct line *line, int ours)
 
 /* ---- the table ------------------------------------------------------------------------------- */
 
-/* Three digits that matter, or a dash. */
+/* Prints three significant digits, or a dash. */
 static void print_us(int width, double us)
 {
     if (isnan(us))
@@ -84,7 +84,7 @@ static void print_us(int width, double us)
         printf(" %*.*f", width, us < 1 ? 3 : us < 10 ? 2 : us < 100 ? 1 : 0, us);
 }
 
-/* Settings with wrong results have a line of their own, since there may be many. */
+/* Prints the settings with wrong results on a line of their own. */
 static void print_wrong(const struct vs *vs, int row)
 {
     const char *before = "#  wrong: ";
@@ -151,7 +151,7 @@ static void print_table(const struct vs *vs)
 
 /* ---- JSON ------------------------------------------------------------------------------------ */
 
-/* Rounded, lest the file pretends to more; null for NaN. */
+/* Rounds to the precision of the measurement. NaN becomes null. */
 static json_t *json_number(double value, double digits)
 {
     return isnan(value) ? json_null() : json_real(round(value * digits) / digits);
@@ -178,7 +178,7 @@ static json_t *json_line(const struct vs *vs, const struct line *line, int ours)
                      cell->samples[line->placement].count, "wrong_settings", wrong);
 }
 
-/* {"openmpi": "Open MPI 4.1.4"}: whose settings' names begin with the key. */
+/* Returns {"openmpi": "Open MPI 4.1.4"}. The names of a library's settings begin with the key. */
 static json_t *json_versions(const struct vs *vs)
 {
     json_t *versions = json_object();

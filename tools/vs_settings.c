@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* bench/README.md says how these were found. */
+/* bench/README.md describes how these settings were found. */
 #include "vs.h"
 
 #include <string.h>
@@ -10,8 +10,8 @@
 
 enum { TUTTI, OPENMPI, OPENMPI5, MPICH, MPICH5, INTELMPI, GLOO };
 
-/* Open MPI yields by itself once it is told that ranks outnumber cores. It refuses root unless
- * asked twice, and a container has nobody else. */
+/* Open MPI yields if it knows that there are more ranks than cores. It runs as root, the only user
+ * of many containers, only with both of these variables. */
 #define OPENMPI_LAUNCH                                                                             \
     .bound = {"--bind-to", "core"}, .crowded = {"--oversubscribe", "--bind-to", "none"},           \
     .environment = {"OMPI_ALLOW_RUN_AS_ROOT=1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1",                \
@@ -42,7 +42,7 @@ const struct vs_library vs_libraries[] = {
                 .root = "mpich",
                 .launcher = "@/bin/mpiexec",
                 MPICH_LAUNCH},
-    /* The ABI is MPICH's, and so is the program. The ranks bind themselves. */
+    /* Intel MPI has MPICH's ABI and uses the same program. The ranks bind themselves. */
     [INTELMPI] = {.name = "intelmpi",
                   .title = "Intel MPI",
                   .program = "tutti-bench-mpich5",

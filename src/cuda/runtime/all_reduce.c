@@ -157,8 +157,7 @@ enum tutti_status cuda_algorithm(const struct cuda_group *group, enum tutti_algo
                                  enum tutti_dtype dtype, size_t bytes, enum tutti_algo *algo,
                                  const char **reason)
 {
-    const struct request request = {
-        .algo = asked, .dtype = dtype, .bytes = bytes, .op = OP_SUM};
+    const struct request request = {.algo = asked, .dtype = dtype, .bytes = bytes, .op = OP_SUM};
     struct cuda_task task;
     return choose(group, &request, &task, algo, reason);
 }
