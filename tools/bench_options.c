@@ -110,8 +110,8 @@ static const struct argp_option options[] = {
      "--no-pdl the communicator decides",
      0},
     {"no-pdl", OPTION_NO_PDL, 0, 0, "Do not launch programmatically", 0},
-    {"streams", OPTION_STREAMS, "N", 0, "Operations take turns on N streams, 1 to 8 (default 1)",
-     0},
+    {"streams", OPTION_STREAMS, "N", 0,
+     "Operations alternate between N streams, 1 to 8 (default 1)", 0},
     {0, 0, 0, 0, "Output:", 6},
     {"long", OPTION_LONG, 0, 0,
      "A row for each place, with the fastest rank and the mean of all ranks, p50 and p99, and what "
@@ -129,28 +129,25 @@ static const char doc[] =
     "nccl-tests.\v"
     "time is the mean of the slowest rank, in microseconds; algbw is bytes/time and busbw is algbw "
     "times 2(n-1)/n. --long adds min, the time of the fastest rank, the mean over all ranks, and "
-    "p50 and p99, percentiles of the slowest rank's times. Operations of up to 1 "
-    "KiB "
-    "are timed in batches of 32, up to 16 KiB of 8 (but in at least 10 batches, and one by one "
-    "when "
-    "ranks outnumber the cores), so that the clock does not dominate: a percentile is then one of "
-    "batch means.\n\n"
+    "p50 and p99, percentiles of the slowest rank's times. Operations of up to 1 KiB are timed in "
+    "batches of 32, up to 16 KiB of 8, but in at least 10 batches, so that the clock does not "
+    "dominate. A percentile is then one of batch means. If there are more ranks than cores, they "
+    "are timed one by one.\n\n"
     "Without -w each row runs batches of 2 ms until five in a row are no more than 3 % faster than "
     "the fastest one before, or 0.2 s have passed.\n\n"
-    "--vs prints other columns: medians of blocks of about 5 ms (20 ms where ranks share cores) of "
-    "a float32 sum in place, each rival with its best setting, and our time divided by the best "
+    "--vs prints other columns: medians of blocks of about 5 ms (20 ms if ranks share cores) of a "
+    "float32 sum in place, each rival with its best setting, and Tutti's time divided by the best "
     "rival's. A rival that is missing or wrong is named and left out. Rivals' programs are looked "
     "for in $TUTTI_BENCH_RIVALS, or else beside tutti.\n\n"
-    "With a GPU a round is a replay of the graph, or a batch of 200 calls (from 64M on "
-    "10), between two events: time "
-    "is "
-    "the median of the rounds, and host what a call took the host. --iters counts rounds, -w "
-    "too.\n\n"
+    "With a GPU a round is a replay of the graph, or a batch of 200 calls (from 64M on 10), "
+    "between "
+    "two events. time is the median of the rounds, host the time of a call on the host. --iters "
+    "and -w count rounds.\n\n"
     "#wrong counts, over all ranks, the elements of the result that differ in any bit from a "
-    "reference computed one by one, elements of the input that changed, and bytes written "
-    "around either. Inputs show the order of the additions; where a ring sums, whose order is its "
-    "own, they are whole numbers that have none. The exit status is 1 if there is any, or if a "
-    "rank failed.";
+    "reference computed one by one, elements of the input that changed, and bytes around both that "
+    "changed. Inputs show the order of the additions; if a ring sums, which has another order, "
+    "they "
+    "are whole numbers. The exit status is 1 if #wrong is not 0 or a rank failed.";
 
 static void dtypes_argument(struct argp_state *state, char *text, bool *chosen)
 {
@@ -360,7 +357,8 @@ static void check_device(struct argp_state *state, const struct bench_config *co
         if (rules[i].wrong)
             argp_error(state, "%s needs --device cuda", rules[i].text);
     if (cuda && config->vs_libraries)
-        argp_error(state, "--vs: with --device cuda give nccl, CPU ranks alone have others");
+        argp_error(state,
+                   "--vs: with --device cuda give nccl; the other libraries are for CPU ranks");
     if (!config->vs_libraries && (config->vs_seconds > 0 || config->vs_both))
         argp_error(state, "%s needs --vs with a library of CPU ranks",
                    config->vs_both ? "--both" : "--seconds");
@@ -461,7 +459,7 @@ static void check_together(struct argp_state *state)
         argp_error(state, "-b %zu is larger than -e %zu", config->min_bytes, config->max_bytes);
     if (!config->count_count && config->min_bytes == 0 && config->max_bytes > 0 &&
         !config->step_bytes)
-        argp_error(state, "-b 0: no factor leads on from 0 bytes; give -i SIZE, or -e 0");
+        argp_error(state, "-b 0: a factor cannot increase 0 bytes; give -i SIZE, or -e 0");
     if (!config->count_count && config->step_bytes &&
         (config->max_bytes - config->min_bytes) / config->step_bytes >= BENCH_SIZES)
         argp_error(state, "-i %zu: more than %d sizes", config->step_bytes, BENCH_SIZES);
@@ -485,7 +483,8 @@ static error_t parse_option(int key, char *text, struct argp_state *state)
     case 'i':
         config->step_bytes = size_argument(state, "-i", text);
         if (config->step_bytes == 0)
-            argp_error(state, "-i: '%s': no step of 0 bytes leads on: give 1 or more", text);
+            argp_error(state, "-i: '%s': a step of 0 bytes reaches no other size: give 1 or more",
+                       text);
         return 0;
     case 'd':
         dtypes_argument(state, text, config->dtypes);

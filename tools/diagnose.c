@@ -26,11 +26,11 @@ static const struct argp_option options[] = {
 };
 
 static const char doc[] =
-    "Say from the dumps of a communicator's ranks which of them is to blame, and for what.\v"
-    "Dumps come of TUTTI_DUMP, tutti_comm_dump() or 'tutti dump'; of a directory all files are "
-    "read. Exit status: 0 if a culprit was "
-    "found, 3 if not, 1 if a file could not be read or the output not be written, 64 if the "
-    "command line is wrong.";
+    "Name the rank that made a communicator fail or hang, and the cause, from the dumps of its "
+    "ranks.\v"
+    "Dumps are raw (TUTTI_DUMP, tutti_comm_dump()) or JSON ('tutti dump'). All files of a "
+    "directory are read. Exit status: 0 if a culprit was found, 3 if not, 1 if a file could not be "
+    "read or the output not be written, 64 if the command line is wrong.";
 
 static error_t parse_option(int key, char *text, struct argp_state *state)
 {

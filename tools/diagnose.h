@@ -53,11 +53,11 @@ void dump_free(struct dump *dump);
 /* Why a rank is the culprit. X(name, text) */
 #define CULPRIT_MAP(X)                                                                             \
     X(MISMATCH, "called something else")                                                           \
-    X(DISAGREE, "disagrees with another rank, and no third one tells who is right")                \
+    X(DISAGREE, "disagrees with another rank, and no third rank shows which one is right")         \
     X(GONE, "is gone")                                                                             \
     X(ABORTED, "aborted")                                                                          \
     X(BEHIND, "has not come")                                                                      \
-    X(STUCK, "is awaited, and awaits nobody")                                                      \
+    X(STUCK, "is awaited, and does not wait itself")                                               \
     X(LATE, "kept the others waiting until their time-out")                                        \
     X(MISSING, "has left no dump")
 

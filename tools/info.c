@@ -213,9 +213,8 @@ static const struct argp_option options[] = {
      "each core)",
      0},
     {"plan", OPTION_PLAN, 0, 0,
-     "Show nothing but which algorithm is chosen, for every dtype and size, among 2 to 8 ranks (to "
-     "N, "
-     "if that is more), and on the GPUs",
+     "Show only the chosen algorithm, for every dtype and size, among 2 to 8 ranks (to N, if N is "
+     "more), and on the GPUs",
      0},
     {"json", OPTION_JSON, 0, 0, "Print JSON", 0},
     {0},

@@ -21,12 +21,12 @@ static const char doc[] =
     "Collective operations between the ranks of one node.\v"
     "Commands:\n"
     "  bench     measure and check collectives between ranks of this machine\n"
-    "  diagnose  say from dumps of the ranks which one is to blame\n"
-    "  dump      write what the communicators of a process have done\n"
+    "  diagnose  name the rank that made a job fail or hang, from dumps\n"
+    "  dump      write what the communicators of a process have done as JSON\n"
     "  info      show the machine, the library's choices and a self-test\n"
     "  run       start a program as several ranks\n"
     "  tune      measure kernels on GPUs, and write a tuning file\n\n"
-    "'tutti COMMAND --help' tells more of each.";
+    "'tutti COMMAND --help' describes each.";
 
 struct chosen {
     const struct command *command;

@@ -58,29 +58,30 @@ enum { OPTION_BIND = 256, OPTION_NO_BIND, OPTION_TAG, OPTION_PATIENCE, OPTION_GR
 static const struct argp_option options[] = {
     {"ranks", 'n', "N", 0, "Ranks, 1 to 64 (default: one for each core)", 0},
     {"bind", OPTION_BIND, "HOW", 0,
-     "share (default): the ranks share out all cores; core: one core for each rank; none. Ranks "
-     "that outnumber the cores are not bound",
+     "share (default): each rank gets an equal share of the cores; core: one core for each rank; "
+     "none. If there are more ranks than cores, they are not bound",
      0},
     {"no-bind", OPTION_NO_BIND, 0, 0, "The same as --bind none", 0},
     {"tag", OPTION_TAG, 0, 0, "Write [RANK] before each line of a rank's output", 0},
     {"patience", OPTION_PATIENCE, "SECONDS", 0,
-     "Time for the ranks that are left when one has failed to notice, to say so, and to end by "
+     "When a rank has failed: time for the other ranks to print their errors and to end by "
      "themselves (default 2)",
      0},
     {"grace", OPTION_GRACE, "SECONDS", 0,
-     "Time between SIGTERM and SIGKILL for those that are left then (default 5)", 0},
+     "Time between SIGTERM and SIGKILL for the ranks that are left (default 5)", 0},
     {0},
 };
 
 static const char doc[] =
     "Starts PROGRAM as N ranks with torchrun's variables (RANK, WORLD_SIZE, LOCAL_RANK, "
-    "LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT) and a store that they meet at, which \"env:\" and "
-    "PyTorch's env:// find.\v"
+    "LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT), and serves the store at which they meet. "
+    "\"env:\" "
+    "and PyTorch's env:// find it.\v"
     "When a rank fails, the others get SIGTERM after the patience, and SIGKILL after the grace. "
     "The "
     "exit status is that of the rank that failed first, 128 + N if signal N ended it; 126 or 127 "
-    "if PROGRAM cannot be "
-    "executed or found; else 0. SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1 and SIGUSR2 are passed "
+    "if PROGRAM cannot be executed or found; else 0. SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1 and "
+    "SIGUSR2 are passed "
     "on "
     "to the ranks. Processes that the ranks leave behind are ended too. If the launcher is killed, "
     "the kernel kills the ranks.";

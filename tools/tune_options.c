@@ -18,7 +18,7 @@ enum {
 enum { LEAST_BYTES = 256, MOST_BYTES = 256 << 20, BATCH = 20, ROUNDS = 15, TIMEOUT_MS = 60000 };
 
 static const struct argp_option options[] = {
-    {"device", OPTION_DEVICE, "NAME", 0, "cuda, which is the default and all there is to tune", 0},
+    {"device", OPTION_DEVICE, "NAME", 0, "cuda; no other device can be tuned", 0},
     {"ranks", 'n', "N", 0, "Ranks, 2 to 8 (default: as many as there are GPUs)", 0},
     {"output", 'o', "FILE", 0,
      "The tuning file (default: $XDG_CACHE_HOME/tutti/tuning or ~/.cache/tutti/tuning, which the "
@@ -29,23 +29,23 @@ static const struct argp_option options[] = {
     {"quick", OPTION_QUICK, 0, 0, "Try fewer block sizes, and only the largest grids", 0},
     {"graph", OPTION_GRAPH, "N", 0, "Operations of a CUDA graph (default 20)", 0},
     {"iters", OPTION_ITERS, "N", 0, "Replays of each graph (default 15)", 0},
-    {"seconds", OPTION_SECONDS, "N", 0, "Begin nothing that ends later than that (default 120)", 0},
+    {"seconds", OPTION_SECONDS, "N", 0,
+     "Begin no run that is likely to end later than this (default 120)", 0},
     {"json", OPTION_JSON, "FILE", 0,
-     "Write all that was measured to FILE as well; - is standard output, and the rest of the "
-     "output "
-     "then goes to stderr",
+     "Also write all measurements to FILE; - is standard output, and the rest of the output then "
+     "goes to stderr",
      0},
     {0},
 };
 
 static const char doc[] =
-    "Measures every kernel with many geometries on this machine's GPUs, and writes the quickest "
-    "ones as a tuning file.\v"
-    "Each size is all-reduced (bfloat16, sum, out of place) in CUDA graphs by several candidates "
-    "and the built-in choice in turn; what counts is the median of the slowest rank. Every element "
-    "of each candidate's result is checked once. The best of each size is then measured beside the "
-    "built-in choice once more, and stays if it is quicker again. Rows of other devices and "
-    "numbers of ranks in the file are kept.";
+    "Measures every kernel with many grids and blocks on this machine's GPUs, and writes the "
+    "fastest ones as a tuning file.\v"
+    "For each size several candidates and the built-in choice alternate. They run all-reduces "
+    "(bfloat16, sum, out of place) in CUDA graphs. The median of the slowest rank counts. Every "
+    "element of each candidate's result is checked once. The best candidate of each size is then "
+    "measured again, and kept if it is faster than the built-in choice again. Rows of other "
+    "devices and numbers of ranks in the file are kept.";
 
 struct command_line {
     struct tune_options *options;

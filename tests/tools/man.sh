@@ -82,5 +82,5 @@ for command in bench diagnose dump info run tune; do
     diff "$work/help" "$work/out" >/dev/null || complain "$command -h is not --help"
 done
 status 0 "$tutti" -h
-out '^ +diagnose  say from dumps'
+out '^ +diagnose  name the rank'
 finish
