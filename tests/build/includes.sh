@@ -1,6 +1,7 @@
 #!/bin/bash
 # Rooms and their order: a file includes its own room and the rooms above it in the list. The list stands in
-# src/CMakeLists.txt, too, and in CONTRIBUTING.md. src/ itself holds nothing but CMakeLists.txt.
+# src/CMakeLists.txt, too, and in CONTRIBUTING.md. src/ itself holds nothing but CMakeLists.txt. The program `tutti`
+# includes public headers, its own, and the headers of src/base/ that are listed here.
 set -euo pipefail
 
 rooms=(include base ipc store topology coll cpu cuda record bootstrap comm symm api pg)
@@ -52,4 +53,12 @@ while read -r file; do
     done < <(grep -nE '^[[:space:]]*#[[:space:]]*include[[:space:]]*"' "$file" |
         sed -E 's/^([0-9]+):[^"]*"([^"]*)".*/\1:\2/')
 done < <(find include src -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh' | sort)
+
+# What library and program share: the bytes and the path of a dump.
+shared="base/record.h base/record_path.h base/signature.h base/ticks.h"
+while IFS=: read -r file line included; do
+    [[ -e tools/$included || $included == tutti/* || $included == commit.h || " $shared " == *" $included "* ]] ||
+        complain "$file:$line: the program includes \"$included\", which is neither public nor shared"
+done < <(grep -nE '^[[:space:]]*#[[:space:]]*include[[:space:]]*"' tools/*.[ch] tools/*.cc |
+    sed -E 's/^([^:]+:[0-9]+):[^"]*"([^"]*)".*/\1:\2/')
 exit "$bad"
