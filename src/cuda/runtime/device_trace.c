@@ -3,13 +3,20 @@
  * The device trace (base/device_trace.h) lies in the rank's recorder, behind the kernels' words for
  * the host, so that a launch needs one address for both. The mapping is separate from the
  * recorder's own, because replays may write there after the communicator is destroyed. If the
- * recorder cannot be mapped for the device, both lie in the pinned page and nobody reads the trace.
+ * recorder cannot be mapped for the device, both lie in the pinned page. The watcher reads
+ * there for which rank a kernel waits.
  */
 #include "base/deadline.h"
 #include "base/log.h"
 #include "base/order.h"
 #include "base/record.h"
 #include "cuda/runtime/group_internal.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+
+/* A wait that the kernel has not told of for so many looks is over: one second. */
+enum { SILENT_LOOKS = 50 };
 
 static_assert(offsetof(struct record_page, device_trace) % CUDA_LINE == 0, "whole lines");
 
@@ -37,6 +44,8 @@ void cuda_device_trace_open(struct cuda_group *group, int fd)
 static void clocks_compare(struct cuda_group *group, uint64_t device_ns)
 {
     struct record_page *page = group->host->record;
+    if (!page)
+        return;
     /* Relaxed: one word, for reports. */
     order_store_relaxed_u64((uint64_t *)&page->device_ahead_ns,
                             device_ns - (uint64_t)deadline_now());
@@ -44,25 +53,46 @@ static void clocks_compare(struct cuda_group *group, uint64_t device_ns)
 
 void cuda_device_trace_begin(struct cuda_group *group)
 {
-    if (!group->device_trace)
-        return;
-    /* Relaxed, also below: the device's write is complete, or the word is for reports only. */
+    /* Relaxed, also below: what the device wrote is over here, or for reports. */
     group->looked_ns = order_load_relaxed_u64(&group->device_trace->wait.looked_ns);
     clocks_compare(group, group->looked_ns);
+    group->silent_looks = SILENT_LOOKS + 1;
+}
+
+/* Says in the log whom the kernel waits for, if one operation's wait has lasted for long. */
+static void wait_log(struct cuda_group *group, uint64_t sequence, int peer)
+{
+    const int64_t now = deadline_now();
+    char what[64] = "in a barrier of some ranks";
+    if (group->silent_looks > SILENT_LOOKS || sequence != group->wait_sequence)
+        group->reminder = reminder_start(now);
+    group->silent_looks = 0;
+    group->wait_sequence = sequence;
+    const int waited_s = reminder_due(&group->reminder, now);
+    if (!waited_s)
+        return;
+    if (sequence)
+        snprintf(what, sizeof what, "in operation %" PRIu64, sequence);
+    log_write(TUTTI_LOG_WARN, group->launch.rank,
+              "rank %d has waited %d s %s on device %d for "
+              "rank %d",
+              group->launch.rank, waited_s, what, group->device.ordinal,
+              cpu_group_culprit(group->host, peer));
 }
 
 void cuda_device_trace_look(struct cuda_group *group)
 {
-    if (!group->device_trace)
-        return;
     const struct device_trace_wait *wait = &group->device_trace->wait;
     const uint64_t looked_ns = order_load_relaxed_u64(&wait->looked_ns);
-    const int peer = order_load_relaxed_u64(&wait->of) & 0xff;
+    const uint64_t of = order_load_relaxed_u64(&wait->of);
+    const int peer = of & 0xff;
     if (looked_ns == group->looked_ns || peer >= group->launch.size) {
+        group->silent_looks++;
         cpu_group_awaits_none(group->host);
         return;
     }
     group->looked_ns = looked_ns;
     clocks_compare(group, looked_ns);
     cpu_group_awaits(group->host, peer);
+    wait_log(group, of >> 8, peer);
 }

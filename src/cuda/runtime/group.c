@@ -66,6 +66,7 @@ static enum tutti_status page_create(struct cuda_group *group)
     enum tutti_status status =
         cuda_page_alloc(group->driver, PAGE_BYTES, &group->keep->page, &address);
     group->keep->host = group->keep->page;
+    group->trail = group->keep->page;
     if (status != TUTTI_OK)
         return status;
     const uint64_t timeout_ns = cuda_timeout_ns(group->default_timeout_ms);

@@ -4,6 +4,7 @@
 #define TUTTI_CUDA_GROUP_INTERNAL_H
 
 #include "base/device_trace.h"
+#include "base/reminder.h"
 #include "cuda/kernels/launch.h"
 #include "cuda/runtime/calls.h"
 #include "cuda/runtime/group.h"
@@ -90,8 +91,12 @@ struct cuda_group {
     uint64_t dead;     /* seen by the last look: the watcher's own */
 
     /* device_trace.c */
-    const struct device_trace *device_trace; /* NULL: nobody reads it */
-    uint64_t looked_ns;                      /* by a kernel's wait, as the watcher saw it last */
+    const struct device_trace *device_trace;
+    /* The watcher's own: */
+    uint64_t looked_ns;       /* when a kernel's wait looked around, as seen last */
+    uint64_t wait_sequence;   /* the operation whose kernel waits */
+    unsigned silent_looks;    /* since a wait was seen last */
+    struct reminder reminder; /* of that wait */
 };
 
 /* What an operation puts on a stream. */
