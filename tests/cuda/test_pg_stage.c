@@ -224,6 +224,50 @@ static int used_again(void)
     return 0;
 }
 
+/* More groups end than stages are kept. What is freed waits for all streams, one of which waits for
+ * another group's work: so nothing is freed before that work is gone. */
+static int frees_wait_for_gates(void)
+{
+    enum { GROUPS = 66 };
+    static struct alone others[GROUPS];
+    static const int64_t size = SMALL;
+    static uint32_t go;
+    struct alone alone;
+    tutti_work_t *work;
+    CUstream streams[2];
+    CHECK(device_enter(0));
+    float *data = device_alloc(SMALL * sizeof *data);
+    const struct tutti_tensor tensor = tensor_of(data, &size, 0);
+    CHECK(alone_open(&alone, "memory:gate") == 0);
+    for (int i = 0; i < GROUPS; i++)
+        CHECK(alone_open(&others[i], "memory:other") == 0 && sum_alone(&others[i], data) == 0);
+    for (int i = 0; i < 2; i++)
+        CHECK(cuStreamCreateWithPriority(&streams[i], CU_STREAM_NON_BLOCKING, 0) == CUDA_SUCCESS);
+    CHECK(cuLaunchHostFunc(streams[0], stand_still, &go) == CUDA_SUCCESS);
+    const struct tutti_pg_call_options options = {.struct_size = sizeof options,
+                                                  .stream = device_stream(streams[0])};
+    CHECK(tutti_pg_all_reduce(alone.pg, &tensor, 1, TUTTI_SUM, &options, &work) == TUTTI_OK);
+    CHECK(tutti_work_wait(work, device_stream(streams[1])) == TUTTI_OK);
+    const uint64_t frees = standin_calls("cuMemFreeHost");
+    __atomic_store_n(&go, 0, __ATOMIC_RELEASE);
+    for (int i = 0; i < GROUPS - 1; i++)
+        alone_close(&others[i]);
+    CHECK(standin_calls("cuMemFreeHost") == frees);
+    __atomic_store_n(&go, 1, __ATOMIC_RELEASE);
+    CHECK(tutti_work_result(work, -1) == TUTTI_OK);
+    tutti_work_destroy(work);
+    for (int i = 0; i < 2; i++) {
+        CHECK(cuStreamSynchronize(streams[i]) == CUDA_SUCCESS);
+        cuStreamDestroy_v2(streams[i]);
+    }
+    alone_close(&others[GROUPS - 1]);
+    CHECK(standin_calls("cuMemFreeHost") > frees);
+    alone_close(&alone);
+    device_free(data);
+    CHECK(left() == 0);
+    return 0;
+}
+
 static void *destroy(void *pg)
 {
     tutti_pg_destroy(pg);
@@ -292,5 +336,6 @@ static int result_comes_late(void)
 int main(void)
 {
     device_setup();
-    return words_come_late() || result_comes_late() || each_call_fails() || used_again();
+    return words_come_late() || result_comes_late() || frees_wait_for_gates() ||
+           each_call_fails() || used_again();
 }

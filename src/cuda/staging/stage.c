@@ -107,7 +107,9 @@ static void stage_end(struct cuda_stage *stage)
     stage->next = kept;
     kept = stage;
     pthread_mutex_unlock(&kept_lock);
-    cuda_stage_trim(KEPT_MOST);
+    /* To free waits for all streams. One may wait for an operation that needs this thread. */
+    if (!cuda_tickets_awaited())
+        cuda_stage_trim(KEPT_MOST);
 }
 
 /* Not if the device has been reset: what was there is gone, and the context may be another one. */

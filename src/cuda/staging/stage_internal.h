@@ -101,6 +101,8 @@ void cuda_flows_drain(const struct cuda_driver *driver, const struct cuda_stage_
 
 /* Whether no stream touches them any more; none is taken. */
 bool cuda_tickets_quiet(const struct cuda_stage *stage);
+/* Whether a stream of this process may wait for a ticket that is taken. */
+bool cuda_tickets_awaited(void);
 void cuda_tickets_free(struct cuda_stage *stage, bool child);
 /* Makes it idle. Returns whether it was the last one of a stage that is closed. */
 bool cuda_ticket_return(struct cuda_ticket *ticket);

@@ -17,6 +17,15 @@
 
 enum { TRIES = 4 }; /* tickets that are looked at before a page is added */
 
+/* Tickets of this process that are taken and have gates. Relaxed: a stream that begins to wait
+ * while another thread frees may wait a little longer, as for any call that frees. */
+static uint32_t awaited;
+
+bool cuda_tickets_awaited(void)
+{
+    return order_load_relaxed_u32(&awaited) > 0;
+}
+
 static bool is_quiet(struct cuda_ticket *ticket)
 {
     const struct cuda_ticket_words *words = ticket->words;
@@ -276,7 +285,8 @@ static enum tutti_status gates_launch(struct cuda_ticket *ticket, tutti_stream_t
         if (each)
             place = ticket->places[i];
         status = gate_launch(ticket, &stage->places[place], cuda_stream_of(stream), patience);
-        ticket->gates += status == TUTTI_OK;
+        if (status == TUTTI_OK && ticket->gates++ == 0)
+            order_fetch_add_relaxed_u32(&awaited, 1);
     }
     return status;
 }
@@ -306,6 +316,8 @@ bool cuda_ticket_return(struct cuda_ticket *ticket)
 {
     struct cuda_stage *stage = ticket->stage;
     pthread_mutex_lock(&stage->lock);
+    if (ticket->gates)
+        order_fetch_add_relaxed_u32(&awaited, UINT32_MAX);
     ticket_idle(stage, ticket);
     bool last = --stage->out == 0 && stage->closed;
     pthread_mutex_unlock(&stage->lock);
