@@ -8,7 +8,7 @@
  * other in every order, and operations never end.
  *
  * Abstracted: what a line is, is its piece, modulo 6, its source and lane. A block has one worker, so that
- * its clerk's fence, for which the worker waits a turn later, is a wait of the worker for what it had
+ * its control warp's fence, for which the worker waits a turn later, is a wait of the worker for what it had
  * emptied before. The end of a launch waits for what the rank has emptied, but not for what it has pushed.
  *
  * Shown: as one_shot_lines.pml.

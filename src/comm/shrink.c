@@ -132,7 +132,7 @@ static void bury(struct tutti_comm *comm)
     comm->service = COMM_FREE; /* who calls hears that it is over, not of a group that was */
     cpu_group_abort(&comm->cpu);
     if (comm->cuda)
-        cuda_group_bury(comm->cuda);
+        cuda_group_invalidate(comm->cuda);
 }
 
 /* ---- the new one ----------------------------------------------------------------------------- */

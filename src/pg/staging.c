@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * CUDA tensors through the host. The group's thread begins once the caller's stream has reached the
- * point of the submission: the stream writes a word then (cuda/staging/ticket.c). The thread copies
+ * point of the submission: the stream writes a word then (cuda/staging/fence.c). The thread copies
  * small tensors to the host at once, others when all ranks have announced the operation. An
  * operation is cut into pieces, at the same bounds on all ranks. Three steps run at the same time:
  *
@@ -110,8 +110,8 @@ enum tutti_status pg_staging_begin(const struct tutti_pg *pg, struct pg_op *op,
     if (!is_direct(pg, op))
         op->operation.inputs |= LAYOUT_NOT_DIRECT;
     enum tutti_status status = devices_collect(staging, op);
-    return status == TUTTI_OK ? cuda_ticket_take(pg->stage, staging->devices, staging->device_count,
-                                                 stream, &staging->ticket)
+    return status == TUTTI_OK ? cuda_fence_take(pg->stage, staging->devices, staging->device_count,
+                                                stream, &staging->fence)
                               : status;
 }
 
@@ -120,29 +120,29 @@ enum tutti_status pg_staging_wait(struct pg_op *op, tutti_stream_t stream, bool 
     /* The group's thread releases the streams however the operation ends. This limit is longer than
      * that may take. */
     enum { LEAST_MS = 3600 * 1000, TIMES = 100 };
-    struct cuda_patience patience = {.all_ms = -1, .call_ms = op->timeout_ms};
+    struct cuda_wait_limits limits = {.all_ms = -1, .call_ms = op->timeout_ms};
     if (op->timeout_ms >= 0 && op->timeout_ms <= INT64_MAX / TIMES - LEAST_MS)
-        patience.all_ms = LEAST_MS + TIMES * op->timeout_ms;
-    return cuda_ticket_wait(op->staging->ticket, stream, &patience, full);
+        limits.all_ms = LEAST_MS + TIMES * op->timeout_ms;
+    return cuda_fence_wait(op->staging->fence, stream, &limits, full);
 }
 
 void pg_staging_release_streams(const struct pg_op *op)
 {
-    cuda_ticket_open(op->staging->ticket);
+    cuda_fence_open(op->staging->fence);
 }
 
 void pg_staging_free(struct pg_staging *staging, bool child)
 {
     if (staging && !child) {
         cuda_result_give(staging->stage, staging->result);
-        cuda_ticket_give(staging->ticket);
+        cuda_fence_give(staging->fence);
     }
     free(staging);
 }
 
 bool pg_staging_input_ready(const struct pg_op *op)
 {
-    return cuda_ticket_come(op->staging->ticket);
+    return cuda_fence_come(op->staging->fence);
 }
 
 /* ---- copies ---------------------------------------------------------------------------------- */
@@ -473,7 +473,7 @@ enum tutti_status pg_staging_run(struct tutti_pg *pg, struct pg_op *op, uint32_t
 
 bool pg_staging_wait_expired(const struct pg_op *op)
 {
-    return cuda_ticket_forsaken(op->staging->ticket);
+    return cuda_fence_wait_expired(op->staging->fence);
 }
 
 bool pg_staging_copies_done(const struct tutti_pg *pg, const struct pg_op *op)

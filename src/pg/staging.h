@@ -21,8 +21,8 @@ static inline size_t pg_staging_align(size_t bytes)
 }
 
 struct pg_staging {
-    struct cuda_stage *stage; /* kept alive by the ticket */
-    struct cuda_ticket *ticket;
+    struct cuda_stage *stage; /* kept alive by the fence */
+    struct cuda_fence *fence;
     struct cuda_block *result; /* the result of a sparse sum; NULL: none */
     struct cuda_block
         *block;        /* this and all below are for the group's thread only; NULL: none yet */
@@ -34,11 +34,11 @@ struct pg_staging {
     uint64_t marks[CUDA_WAYS][PG_STAGING_DEVICES]; /* of the last copies in each direction */
 };
 
-/* At submission: take a ticket that tells when `stream` has passed the work that is on it now. The
+/* At submission: take a fence that tells when `stream` has passed the work that is on it now. The
  * tensors of *op are set. Returns INVALID, DECLINED, NO_MEMORY, CUDA. */
 enum tutti_status pg_staging_begin(const struct tutti_pg *pg, struct pg_op *op,
                                    tutti_stream_t stream);
-/* Make the stream wait for the end of the operation. [out] full: the ticket has no room for another
+/* Make the stream wait for the end of the operation. [out] full: the fence has no room for another
  * waiting stream, so the host must wait. */
 enum tutti_status pg_staging_wait(struct pg_op *op, tutti_stream_t stream, bool *full);
 /* The operation is done: let the waiting streams go on. */

@@ -73,7 +73,7 @@ static inline tutti_stream_t device_stream(CUstream stream)
 static inline size_t device_left(void)
 {
     standin_settle();
-    cuda_keep_sweep();
+    cuda_resources_sweep();
     return standin_left();
 }
 

@@ -30,8 +30,8 @@
 #ifndef TESTS_CUDA_STANDIN_H
 #define TESTS_CUDA_STANDIN_H
 
-#include "cuda/kernels/gate_launch.h"
 #include "cuda/kernels/launch.h"
+#include "cuda/kernels/stream_wait_launch.h"
 #include "cuda/kernels/symm_launch.h"
 #include "cuda/runtime/driver_abi.h"
 

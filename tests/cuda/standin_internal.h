@@ -59,7 +59,7 @@ struct function {
     struct device *device;
     int resets; /* of the device: its context is that one */
     enum tutti_dtype dtype;
-    bool barrier, probe, symm, gate;
+    bool barrier, probe, symm, stream_wait;
     bool slow, wrong; /* as the environment asks for */
     bool loaded;
 };
@@ -81,7 +81,7 @@ struct work {
     union {
         struct cuda_launch launch;
         struct cuda_symm_launch symm;
-        struct cuda_gate_launch gate;
+        struct cuda_stream_wait_launch stream_wait;
     };
     void *to;
     const void *from;
@@ -175,7 +175,7 @@ void standin_fill(void *to, int value, size_t bytes);
 /* standin_run.c: without the lock. */
 void standin_run(const struct function *function, const struct cuda_launch *launch);
 void standin_run_symm(const struct cuda_symm_launch *launch); /* standin_symm.c */
-void standin_run_gate(const struct cuda_gate_launch *launch);
+void standin_run_stream_wait(const struct cuda_stream_wait_launch *launch);
 void standin_note_launch(const CUlaunchConfig *config, const struct work *work, bool captured);
 size_t standin_forget_launches(void);
 

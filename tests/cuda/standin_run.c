@@ -97,8 +97,8 @@ static bool known_function(const char *name, struct function *function)
     function->barrier = strcmp(name, "barrier") == 0;
     function->symm = strcmp(name, "symm") == 0;
     function->probe = strcmp(name, "probe") == 0;
-    function->gate = strcmp(name, "gate") == 0;
-    if (function->barrier || function->symm || function->probe || function->gate)
+    function->stream_wait = strcmp(name, "stream_wait") == 0;
+    if (function->barrier || function->symm || function->probe || function->stream_wait)
         return true;
     for (int dtype = 0; dtype < TUTTI_DTYPE_COUNT; dtype++) {
         function->dtype = (enum tutti_dtype)dtype;
@@ -261,7 +261,7 @@ CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, CUfunction fun
     return result;
 }
 
-void standin_run_gate(const struct cuda_gate_launch *launch)
+void standin_run_stream_wait(const struct cuda_stream_wait_launch *launch)
 {
     const int64_t start = deadline_now();
     struct cuda_calls seen = {.begun = 0};
@@ -275,8 +275,8 @@ void standin_run_gate(const struct cuda_gate_launch *launch)
             seen_at = now;
         }
         if ((uint64_t)(now - start) >= launch->timeout_ns ||
-            (uint64_t)(now - seen_at) >= launch->patience_ns) {
-            order_store_release_u32(launch->forsaken, launch->number);
+            (uint64_t)(now - seen_at) >= launch->call_limit_ns) {
+            order_store_release_u32(launch->wait_expired, launch->number);
             break;
         }
         nanosleep(&(struct timespec){.tv_nsec = 20000}, NULL);
@@ -301,7 +301,7 @@ void standin_note_launch(const CUlaunchConfig *config, const struct work *work, 
     };
     if (work->function->symm)
         entry->symm = work->symm;
-    else if (!work->function->gate)
+    else if (!work->function->stream_wait)
         entry->parameters = work->launch;
     memcpy(entry->name, work->function->name, sizeof entry->name);
     for (unsigned i = 0; i < config->numAttrs; i++)

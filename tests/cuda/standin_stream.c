@@ -95,8 +95,8 @@ static void do_work(struct device *device, const struct work *work)
     pthread_mutex_unlock(&standin_lock);
     if (work->kind == WORK_KERNEL && work->function->symm)
         standin_run_symm(&work->symm);
-    else if (work->kind == WORK_KERNEL && work->function->gate)
-        standin_run_gate(&work->gate);
+    else if (work->kind == WORK_KERNEL && work->function->stream_wait)
+        standin_run_stream_wait(&work->stream_wait);
     else if (work->kind == WORK_KERNEL)
         standin_run(work->function, &work->launch);
     else if (work->kind == WORK_COPY && work->bytes == sizeof(uint64_t))
@@ -445,7 +445,8 @@ CUresult cuLaunchHostFunc(CUstream stream, CUhostFn call, void *argument)
     return result == CUDA_SUCCESS ? submit(stream, &work) : result;
 }
 
-/* The parameter is the library's: one struct cuda_launch, cuda_symm_launch or cuda_gate_launch. */
+/* The parameter is the library's: one struct cuda_launch, cuda_symm_launch or
+ * cuda_stream_wait_launch. */
 CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction function, void **parameters,
                           void **extra)
 {
@@ -460,8 +461,8 @@ CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction function, voi
     struct work work = {.kind = WORK_KERNEL, .function = (const struct function *)function};
     if (work.function->symm)
         work.symm = *(const struct cuda_symm_launch *)parameters[0];
-    else if (work.function->gate)
-        work.gate = *(const struct cuda_gate_launch *)parameters[0];
+    else if (work.function->stream_wait)
+        work.stream_wait = *(const struct cuda_stream_wait_launch *)parameters[0];
     else
         work.launch = *(const struct cuda_launch *)parameters[0];
     pthread_mutex_lock(&standin_lock);

@@ -86,7 +86,7 @@ static int force(struct ranks *ranks, int rank, tutti_comm_t *comm, int32_t *dat
     if (algo == TUTTI_ALGO_HYBRID_CUBE_MESH || algo == TUTTI_ALGO_RING) {
         RANKS_CHECK(strcmp(launch.name, mesh ? "mesh_int32" : "ring_int32") == 0);
         RANKS_CHECK(launch.grid > 1 && launch.grid <= CUDA_TILE_BLOCKS);
-        RANKS_CHECK(launch.block == (mesh ? 192 : CUDA_WORKERS) + CUDA_CLERKS);
+        RANKS_CHECK(launch.block == (mesh ? 192 : CUDA_WORKERS) + CUDA_CONTROL_THREADS);
     }
     return 0;
 }

@@ -19,13 +19,13 @@ enum { ARCH_COUNT = sizeof archs / sizeof *archs };
 CUDA_KERNEL_MAP(DECLARE)
 DECLARE(, barrier, )
 DECLARE(, symm, )
-DECLARE(, gate, )
+DECLARE(, stream_wait, )
 
 static const unsigned char *const fatbins[] = {
 #define ROW(NAME, name, text) cuda_fatbin_##name,
     CUDA_KERNEL_MAP(ROW) cuda_fatbin_barrier,
     cuda_fatbin_symm,
-    cuda_fatbin_gate,
+    cuda_fatbin_stream_wait,
 };
 enum { FATBINS = sizeof fatbins / sizeof *fatbins };
 

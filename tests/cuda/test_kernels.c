@@ -130,16 +130,16 @@ static void the_fatbins_have_what_is_looked_up(void **state)
 static void those_alone_have_their_own(void **state)
 {
     (void)state;
-    CUfunction symm, gate, again;
+    CUfunction symm, stream_wait, again;
     standin_forget();
     assert_int_equal(cuda_kernel_load_symm(driver, &symm), TUTTI_OK);
     assert_true(has_kernel("symm", standin_function_name(symm)));
     assert_int_equal(standin_calls("cuLibraryLoadData"), 1);
     assert_int_equal(standin_calls("cuFuncLoad"), 1);
-    assert_int_equal(cuda_kernel_load_gate(driver, &gate), TUTTI_OK);
-    assert_true(has_kernel("gate", standin_function_name(gate)));
-    assert_int_equal(cuda_kernel_load_gate(driver, &again), TUTTI_OK);
-    assert_ptr_equal(again, gate);
+    assert_int_equal(cuda_kernel_load_stream_wait(driver, &stream_wait), TUTTI_OK);
+    assert_true(has_kernel("stream_wait", standin_function_name(stream_wait)));
+    assert_int_equal(cuda_kernel_load_stream_wait(driver, &again), TUTTI_OK);
+    assert_ptr_equal(again, stream_wait);
     assert_int_equal(standin_calls("cuLibraryLoadData"), 2);
 }
 

@@ -44,7 +44,8 @@ static int parameters(struct ranks *ranks, int rank, tutti_store_t *store)
     const char *name =
         ranks->size == 3 ? "one_shot_ll_bfloat16_sum_3_once" : "one_shot_ll_bfloat16_sum_2_once";
     RANKS_CHECK(strcmp(launch.name, name) == 0);
-    const unsigned workers = launch.block - CUDA_CLERKS; /* 8 bytes each, in no block too many */
+    const unsigned workers =
+        launch.block - CUDA_CONTROL_THREADS; /* 8 bytes each, in no block too many */
     RANKS_CHECK(launch.grid == (1024 / 8 + workers - 1) / workers);
     RANKS_CHECK(launch.attribute_count == 1);
     RANKS_CHECK(launch.stream == CU_STREAM_LEGACY && !launch.captured);
@@ -222,7 +223,7 @@ static int cost(struct ranks *ranks, int rank, tutti_store_t *store)
 }
 
 /* A table of an older version, whose blocks of 512 workers are read as 480, asks for more than
- * fits: with a clerk's warp three such blocks a multiprocessor, of which there are 132. */
+ * fits: with a control warp three such blocks a multiprocessor, of which there are 132. */
 static int residency(struct ranks *ranks, int rank, tutti_store_t *store)
 {
     tutti_comm_t *comm;

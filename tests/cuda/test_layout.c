@@ -23,7 +23,7 @@
     X("", cuda_arena, control)                                                                     \
     X("", cuda_arena, headers)                                                                     \
     X("", cuda_arena, meetings)                                                                    \
-    X("", cuda_arena, tallies)                                                                     \
+    X("", cuda_arena, arrivals)                                                                    \
     X("", cuda_arena, flagged)                                                                     \
     X("", cuda_arena, one_shot)                                                                    \
     X("", cuda_arena, two_shot)                                                                    \
@@ -34,16 +34,16 @@
     X("header.", cuda_header, sequence)                                                            \
     X("flagged.", cuda_flagged, data)                                                              \
     X("flagged.", cuda_flagged, flag)                                                              \
-    X("tally.", cuda_tally, tiles)                                                                 \
-    X("tally.", cuda_tally, flag)                                                                  \
+    X("count.", cuda_arrival_count, tiles)                                                         \
+    X("count.", cuda_arrival_count, flag)                                                          \
     X("meeting.", cuda_meeting, count)                                                             \
     X("meeting.", cuda_meeting, subset)                                                            \
     X("row.", cuda_row, sequence)                                                                  \
     X("row.", cuda_row, failed)                                                                    \
-    X("row.", cuda_row, uses)                                                                      \
-    X("uses.", cuda_uses, buffer)                                                                  \
-    X("uses.", cuda_uses, pipe)                                                                    \
-    X("uses.", cuda_uses, dirty)                                                                   \
+    X("row.", cuda_row, buffers)                                                                   \
+    X("state.", cuda_buffer_state, buffer)                                                         \
+    X("state.", cuda_buffer_state, pipe)                                                           \
+    X("state.", cuda_buffer_state, dirty)                                                          \
     X("control.", cuda_control, rows)                                                              \
     X("control.", cuda_control, former)                                                            \
     X("control.", cuda_control, meetings)                                                          \

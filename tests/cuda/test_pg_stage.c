@@ -151,7 +151,7 @@ static void alone_close(const struct alone *alone)
     tutti_store_close(alone->store);
 }
 
-/* The caller's stream comes to the call, and a waiting one to its gate, long after. */
+/* The caller's stream comes to the call, and a waiting one to its waiting kernel, long after. */
 static int words_come_late(void)
 {
     static const int64_t size = SMALL;
@@ -226,7 +226,7 @@ static int used_again(void)
 
 /* More groups end than stages are kept. What is freed waits for all streams, one of which waits for
  * another group's work: so nothing is freed before that work is gone. */
-static int frees_wait_for_gates(void)
+static int frees_wait_for_waits(void)
 {
     enum { GROUPS = 66 };
     static struct alone others[GROUPS];
@@ -238,7 +238,7 @@ static int frees_wait_for_gates(void)
     CHECK(device_enter(0));
     float *data = device_alloc(SMALL * sizeof *data);
     const struct tutti_tensor tensor = tensor_of(data, &size, 0);
-    CHECK(alone_open(&alone, "memory:gate") == 0);
+    CHECK(alone_open(&alone, "memory:wait") == 0);
     for (int i = 0; i < GROUPS; i++)
         CHECK(alone_open(&others[i], "memory:other") == 0 && sum_alone(&others[i], data) == 0);
     for (int i = 0; i < 2; i++)
@@ -336,6 +336,6 @@ static int result_comes_late(void)
 int main(void)
 {
     device_setup();
-    return words_come_late() || result_comes_late() || frees_wait_for_gates() ||
+    return words_come_late() || result_comes_late() || frees_wait_for_waits() ||
            each_call_fails() || used_again();
 }

@@ -330,7 +330,7 @@ static int stream_is_behind(struct ranks *ranks, int rank, tutti_store_t *store)
     RANKS_CHECK(cuLaunchHostFunc(side.stream, stand_before, &gate) == CUDA_SUCCESS);
     RANKS_CHECK(tutti_symm_barrier(side.buffer, 0, -1, device_stream(side.stream)) == TUTTI_OK);
     RANKS_CHECK(tutti_symm_free(side.buffer) == TUTTI_OK);
-    cuda_keep_sweep();
+    cuda_resources_sweep();
     ranks_raise(ranks, gate.flag);
     RANKS_CHECK(cuStreamSynchronize(side.stream) == CUDA_SUCCESS);
     side_close(&side);

@@ -175,7 +175,7 @@ static bool round_run(unsigned round)
     const CUlaunchConfig config = {.gridDimX = blocks,
                                    .gridDimY = 1,
                                    .gridDimZ = 1,
-                                   .blockDimX = rows[which].workers + CUDA_CLERKS,
+                                   .blockDimX = rows[which].workers + CUDA_CONTROL_THREADS,
                                    .blockDimY = 1,
                                    .blockDimZ = 1,
                                    .hStream = bed.stream};

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Barriers, in one block of clerks (operation.cuh), one for each peer. Of all ranks: an operation
- * whose headers are all that travels, so they are waited for. Of a subset: each pair of ranks
- * counts its meetings; the ranks outside take no part, so the operation's sequence stays.
+ * Barriers, in one block of control threads (operation.cuh), one for each peer. Of all ranks: an
+ * operation whose headers are all that travels, so they are waited for. Of a subset: each pair of
+ * ranks counts its meetings; the ranks outside take no part, so the operation's sequence stays.
  *
  * A header is stored behind a fence (release V1) and polled before one (acquire V1a): what a rank
  * wrote before the barrier is visible behind it.
@@ -118,7 +118,7 @@ extern "C" __global__ void __launch_bounds__(CUDA_PROBE_THREADS)
         order_store_line(&operation_device_trace(launch)->wait, {order_time_ns(), 0});
 }
 
-extern "C" __global__ void __launch_bounds__(CUDA_CLERKS)
+extern "C" __global__ void __launch_bounds__(CUDA_CONTROL_THREADS)
     barrier(const __grid_constant__ cuda_launch launch)
 {
     if (launch.subset)

@@ -27,6 +27,6 @@ cuda_fatbin_\name:
     fatbin ring
     fatbin barrier
     fatbin symm
-    fatbin gate
+    fatbin stream_wait
 
     .section .note.GNU-stack, "", %progbits

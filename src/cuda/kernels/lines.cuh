@@ -31,17 +31,19 @@ static __device__ __forceinline__ order_line line_of(unit<2> u)
     return line_is_empty(line) ? order_line{line.low ^ UINT64_C(0x80000000), line.high} : line;
 }
 
-/* Takes the next buffer; `uses` is the word of the state (struct cuda_uses) for these lines. */
+/* Takes the next buffer; `uses` is the word of the state (struct cuda_buffer_state) for these
+ * lines. */
 struct lines_use {
     unsigned buffer, last; /* this use's buffer, and the one to empty */
     unsigned dirty;        /* so many lines of it */
 };
 
-static __device__ __forceinline__ lines_use lines_take(uint64_t *uses, unsigned lines)
+static __device__ __forceinline__ lines_use lines_take(uint64_t *buffers, unsigned lines)
 {
-    const unsigned last = *uses & 0xffff, pipe = *uses & 0xffff0000;
-    const lines_use use = {last + 1 < CUDA_BUFFERS ? last + 1 : 0, last, (unsigned)(*uses >> 32)};
-    *uses = use.buffer | pipe | (uint64_t)lines << 32;
+    const unsigned last = *buffers & 0xffff, pipe = *buffers & 0xffff0000;
+    const lines_use use = {last + 1 < CUDA_BUFFERS ? last + 1 : 0, last,
+                           (unsigned)(*buffers >> 32)};
+    *buffers = use.buffer | pipe | (uint64_t)lines << 32;
     return use;
 }
 

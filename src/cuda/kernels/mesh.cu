@@ -135,10 +135,10 @@ template <typename D> struct tiled {
 
     __device__ __forceinline__ tiled(const cuda_launch &operands, const operation &operation)
         : launch(operands), op(operation), user(operands), units(user.units()),
-          quarter((units + QUAD - 1) / QUAD), worker(threadIdx.x - CUDA_CLERKS),
+          quarter((units + QUAD - 1) / QUAD), worker(threadIdx.x - CUDA_CONTROL_THREADS),
           partner(1u << operands.mesh.partner)
     {
-        tile = tiling_mesh(blockDim.x - CUDA_CLERKS, WIDER);
+        tile = tiling_mesh(blockDim.x - CUDA_CONTROL_THREADS, WIDER);
         const uint64_t all = (quarter + tile - 1) / tile;
         tiles = tiling_tiles(all, blockIdx.x, gridDim.x);
         quad = 0;
@@ -269,8 +269,8 @@ template <typename D> __device__ __forceinline__ void mesh(const cuda_launch &la
     operation_begin(launch, op);
     if (!operation_take_together(launch, op))
         return;
-    if (is_clerk()) {
-        operation_clerk(launch, op);
+    if (is_control_warp()) {
+        operation_control(launch, op);
         return;
     }
     order_block_arrive(ORDER_ROW);

@@ -19,11 +19,11 @@ __device__ __forceinline__ void one_shot_lines(const cuda_launch &launch)
     const unsigned units = (unsigned)user.units(), first = worker_index(), step = worker_count();
 
     operation op;
-    if (is_clerk()) {
+    if (is_control_warp()) {
         operation_begin(launch, op);
         if (operation_take(launch, op)) {
-            lines_take(&op.uses.low, units * (size - 1));
-            operation_clerk(launch, op);
+            lines_take(&op.buffers.low, units * (size - 1));
+            operation_control(launch, op);
         }
         return;
     }
@@ -37,7 +37,7 @@ __device__ __forceinline__ void one_shot_lines(const cuda_launch &launch)
     const unit<2> kept = user.load(spot);
     if (!operation_take(launch, op))
         return;
-    const lines_use use = lines_take(&op.uses.low, units * (size - 1));
+    const lines_use use = lines_take(&op.buffers.low, units * (size - 1));
     const unsigned buffer = use.buffer * CUDA_ONE_SHOT_BYTES;
 
     /* 1. Push. */
@@ -84,11 +84,11 @@ __device__ __forceinline__ void one_shot_lines_once(const cuda_launch &launch)
     const bool mine = at < units;
 
     operation op;
-    if (is_clerk()) {
+    if (is_control_warp()) {
         operation_begin(launch, op);
         if (operation_take(launch, op)) {
-            lines_take(&op.uses.low, units * (SUM_OF - 1));
-            operation_clerk(launch, op);
+            lines_take(&op.buffers.low, units * (SUM_OF - 1));
+            operation_control(launch, op);
         }
         return;
     }
@@ -104,7 +104,7 @@ __device__ __forceinline__ void one_shot_lines_once(const cuda_launch &launch)
         x[0] = unit_load<2>(from);
     if (!operation_take(launch, op))
         return;
-    const lines_use use = lines_take(&op.uses.low, units * (SUM_OF - 1));
+    const lines_use use = lines_take(&op.buffers.low, units * (SUM_OF - 1));
     const unsigned buffer = use.buffer * CUDA_ONE_SHOT_BYTES;
     if (mine)
 #pragma unroll

@@ -28,10 +28,10 @@ __device__ __forceinline__ void one_shot_ll(const cuda_launch &launch)
     const unsigned stride = CUDA_FLAGGED_BYTES / CUDA_HALVES / size / CUDA_LINE * CUDA_LINE;
 
     operation op;
-    if (is_clerk()) {
+    if (is_control_warp()) {
         operation_begin(launch, op);
         if (operation_take(launch, op))
-            operation_clerk(launch, op);
+            operation_control(launch, op);
         return;
     }
     unsigned char *targets[LEAVES];
@@ -93,10 +93,10 @@ __device__ __forceinline__ void one_shot_ll_once(const cuda_launch &launch)
     const bool mine = at < units;
 
     operation op;
-    if (is_clerk()) {
+    if (is_control_warp()) {
         operation_begin(launch, op);
         if (operation_take(launch, op))
-            operation_clerk(launch, op);
+            operation_control(launch, op);
         return;
     }
     unsigned char *targets[SUM_OF];

@@ -3,7 +3,7 @@
  * What every kernel does around its algorithm: take the operation's number, announce it, keep the
  * state for the next one, wait with a deadline, fail once and for good.
  *
- * The first warp of every block is its control warp ("clerk"): it does all that while the other
+ * The first warp of every block is its control warp: it does all that while the other
  * warps, the workers, do the algorithm. A small operation is one hop of some 1500 cycles. Each
  * instruction of a worker before its stores or after its polls adds to it; those of the control
  * warp do not.
@@ -27,19 +27,19 @@
 #include "cuda/kernels/order.cuh"
 #include "tutti/tutti.h"
 
-static_assert(CUDA_CLERKS == 32, "one warp");
+static_assert(CUDA_CONTROL_THREADS == 32, "one warp");
 static_assert(sizeof(cuda_host) == DEVICE_TRACE_HOST_BYTES, "a device trace begins with it");
 
 struct operation {
     uint64_t sequence;
-    uint64_t flag;    /* in band: the sequence above 16 bits of hash of what the operation is */
-    order_line words; /* struct cuda_row */
-    order_line uses;  /* the next operation's, once added to */
+    uint64_t flag;      /* in band: the sequence above 16 bits of hash of what the operation is */
+    order_line words;   /* struct cuda_row */
+    order_line buffers; /* the next operation's, once added to */
 };
 
-static __device__ __forceinline__ bool is_clerk(void)
+static __device__ __forceinline__ bool is_control_warp(void)
 {
-    return threadIdx.x < CUDA_CLERKS;
+    return threadIdx.x < CUDA_CONTROL_THREADS;
 }
 
 /* What a kernel is compiled for: one block of the most threads a multiprocessor, so that up to 128
@@ -52,12 +52,12 @@ static __device__ __forceinline__ bool is_clerk(void)
 /* Workers of the launch are numbered through. */
 static __device__ __forceinline__ unsigned worker_index(void)
 {
-    return blockIdx.x * (blockDim.x - CUDA_CLERKS) + threadIdx.x - CUDA_CLERKS;
+    return blockIdx.x * (blockDim.x - CUDA_CONTROL_THREADS) + threadIdx.x - CUDA_CONTROL_THREADS;
 }
 
 static __device__ __forceinline__ unsigned worker_count(void)
 {
-    return gridDim.x * (blockDim.x - CUDA_CLERKS);
+    return gridDim.x * (blockDim.x - CUDA_CONTROL_THREADS);
 }
 
 /* Passes the grid dependency: nothing was touched before, and `ready` is known. Asks for this
@@ -69,7 +69,7 @@ static __device__ __forceinline__ void operation_begin(const cuda_launch &launch
     const cuda_row *row = &launch.control->rows[blockIdx.x];
     order_grid_wait_after((uint64_t)row | ready);
     op.words = order_load_plain(row);
-    op.uses = order_load_plain(&row->uses);
+    op.buffers = order_load_plain(&row->buffers);
 }
 
 /* The recorder's part that is the device's. */
@@ -85,7 +85,7 @@ static __device__ __forceinline__ bool operation_take(const cuda_launch &launch,
     op.flag = op.sequence << 16 | launch.tag;
     if (op.words.high == 0)
         return true;
-    if (!is_clerk())
+    if (!is_control_warp())
         order_block_arrive(ORDER_ROW);
     return false;
 }
@@ -93,7 +93,7 @@ static __device__ __forceinline__ bool operation_take(const cuda_launch &launch,
 /* The same in kernels whose threads wait for each other in barriers of the block. A barrier has no
  * deadline, and row.failed may be set between the reads of two warps: if each warp decided by what
  * it read, some would leave, and the others would wait for them for ever. So the block decides,
- * once. All its threads call this. If it is false all of them leave, the clerk too. */
+ * once. All its threads call this. If it is false all of them leave, the control warp too. */
 static __device__ __forceinline__ bool operation_take_together(const cuda_launch &launch,
                                                                operation &op)
 {
@@ -312,7 +312,8 @@ operation_await_line(const cuda_launch &launch, const operation &op, const void 
     }
 }
 
-/* ---- the clerk ------------------------------------------------------------------------------- */
+/* ---- the control warp
+ * ------------------------------------------------------------------------------- */
 
 /* Tells every peer what the operation is, and keeps it for the next one. Not waited for (but by
  * barriers): data that comes from a peer proves that it has entered. */
@@ -364,17 +365,18 @@ static __device__ __forceinline__ void operation_advance(const cuda_launch &laun
                                                          const operation &op)
 {
     for (unsigned r = blockIdx.x + threadIdx.x * gridDim.x; r < CUDA_BLOCKS;
-         r += CUDA_CLERKS * gridDim.x) {
+         r += CUDA_CONTROL_THREADS * gridDim.x) {
         cuda_row *row = &launch.control->rows[r];
         order_store_plain_u64(&row->sequence, op.sequence);
-        order_store_plain(&row->uses, op.uses);
+        order_store_plain(&row->buffers, op.buffers);
     }
 }
 
-/* The clerk's whole work; workers arrive at the block's barrier once they have read their row. The
- * trigger lets the next launch be brought to the cores: it waits for our end all the same. */
-static __device__ __forceinline__ void operation_clerk(const cuda_launch &launch,
-                                                       const operation &op)
+/* The control warp's whole work; workers arrive at the block's barrier once they have read their
+ * row. The trigger lets the next launch be brought to the cores: it waits for our end all the same.
+ */
+static __device__ __forceinline__ void operation_control(const cuda_launch &launch,
+                                                         const operation &op)
 {
     order_grid_trigger();
     if (blockIdx.x == 0) {

@@ -10,9 +10,9 @@
  * A chunk's units, those of all pieces behind each other, are cut into tiles; block b serves tiles
  * b, b + grid, ... of every chunk. In turn t tile k is at step t - k: a turn takes every tile that
  * is on its way one rank further. What a step hands on is in its own lane, for a turn and the next:
- * tiles[1][block][turn mod 2][lane][plane]. The rank behind is told of it by the tally of hop 1
- * (U1); the tally of hop 2 tells the rank before that a turn has ended, and first of all that the
- * operation has begun (U2).
+ * tiles[1][block][turn mod 2][lane][plane]. The rank behind is told of it by the arrival count of
+ * hop 1 (U1); the arrival count of hop 2 tells the rank before that a turn has ended, and first of
+ * all that the operation has begun (U2).
  *
  * A place is free when it is written: turn t comes after the turn t - 1 of the rank behind, which
  * has read there what turn t - 2 wrote; and after its beginning, before which all that an earlier
@@ -135,8 +135,8 @@ template <typename D> struct course {
     /* Every tile that is on its way, warps within a tile. */
     __device__ __forceinline__ void turn_run(unsigned turn) const
     {
-        const unsigned steps = 2 * size - 1, workers = blockDim.x - CUDA_CLERKS;
-        for (unsigned j = threadIdx.x - CUDA_CLERKS; j < steps * tile; j += workers) {
+        const unsigned steps = 2 * size - 1, workers = blockDim.x - CUDA_CONTROL_THREADS;
+        for (unsigned j = threadIdx.x - CUDA_CONTROL_THREADS; j < steps * tile; j += workers) {
             const unsigned step = j / tile, i = j % tile, k = turn - step;
             if (step > turn || k >= tiles)
                 continue;
@@ -150,23 +150,23 @@ template <typename D> struct course {
      * turn. */
     __device__ __forceinline__ bool turn_hear(unsigned turn) const
     {
-        const unsigned self = threadIdx.x - CUDA_CLERKS;
+        const unsigned self = threadIdx.x - CUDA_CONTROL_THREADS;
         bool come = true;
         if (self == 0 && turn > 0)
-            come = tally_hear(launch, op, 0, launch.ring.before, turn - 1);
+            come = arrivals_hear(launch, op, 0, launch.ring.before, turn - 1);
         if (self == 1)
-            come = tally_hear(launch, op, 1, launch.ring.after, turn);
+            come = arrivals_hear(launch, op, 1, launch.ring.after, turn);
         return order_workers_all(come);
     }
 
     __device__ __forceinline__ void turn_tell(unsigned turn) const
     {
-        const unsigned self = threadIdx.x - CUDA_CLERKS;
+        const unsigned self = threadIdx.x - CUDA_CONTROL_THREADS;
         order_workers_all(true);
         if (self == 0)
-            tally_tell(launch, op, 0, launch.ring.after, turn);
+            arrivals_tell(launch, op, 0, launch.ring.after, turn);
         if (self == 1)
-            tally_tell(launch, op, 1, launch.ring.before, turn + 1);
+            arrivals_tell(launch, op, 1, launch.ring.before, turn + 1);
     }
 
     __device__ __forceinline__ void run() const
@@ -174,8 +174,8 @@ template <typename D> struct course {
         if (tiles == 0)
             return;
         const unsigned last = tiles + 2 * size - 3;
-        if (threadIdx.x - CUDA_CLERKS == 1)
-            tally_tell(launch, op, 1, launch.ring.before, 0);
+        if (threadIdx.x - CUDA_CONTROL_THREADS == 1)
+            arrivals_tell(launch, op, 1, launch.ring.before, 0);
         for (unsigned turn = 0; turn <= last; turn++) {
             if (!turn_hear(turn))
                 return;
@@ -192,8 +192,8 @@ template <typename D> __device__ __forceinline__ void ring(const cuda_launch &la
     operation_begin(launch, op);
     if (!operation_take_together(launch, op))
         return;
-    if (is_clerk()) {
-        operation_clerk(launch, op);
+    if (is_control_warp()) {
+        operation_control(launch, op);
         return;
     }
     order_block_arrive(ORDER_ROW);

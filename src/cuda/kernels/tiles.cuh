@@ -7,14 +7,14 @@
  *   2. reduces tile k - 1 of the own chunk, once all sources' have come, and pushes it to all,
  *   3. writes tile k - 2 of the others' chunks, once their owners' results have come.
  *
- * Data lies in tiles[hop][block][source][slot], slot = tile mod 3; a tally says how many tiles have
- * come: written by one worker of the source's block, polled by one of ours. Tally of hop 1 (release
- * U1, acquire U1a) and of hop 2 (U2, U2a): a barrier behind the data, a fence, the line; its
- * reader: the line, a fence, a barrier before the data.
+ * Data lies in tiles[hop][block][source][slot], slot = tile mod 3; a arrival count says how many
+ * tiles have come: written by one worker of the source's block, polled by one of ours. Tally of hop
+ * 1 (release U1, acquire U1a) and of hop 2 (U2, U2a): a barrier behind the data, a fence, the line;
+ * its reader: the line, a fence, a barrier before the data.
  *
  * A slot is free when it is written. Hop 1, tile k: in turn k - 1 this block wrote tile k - 3 out,
- * so the owner had reduced it. Hop 2, tile k: the tally of hop 1 for tile k, which the owner has
- * seen, was sent in our turn k, after our turn k - 1 had written tile k - 3 out.
+ * so the owner had reduced it. Hop 2, tile k: the arrival count of hop 1 for tile k, which the
+ * owner has seen, was sent in our turn k, after our turn k - 1 had written tile k - 3 out.
  */
 #ifndef TUTTI_CUDA_TILES_CUH
 #define TUTTI_CUDA_TILES_CUH
@@ -56,29 +56,30 @@ tile_slot(const tiling &plan, cuda_arena *arena, int hop, int source, int size, 
            k % CUDA_TILE_SLOTS * plan.slot;
 }
 
-/* ---- tallies --------------------------------------------------------------------------------- */
+/* ---- arrival counts
+ * --------------------------------------------------------------------------------- */
 
 /* Tells a rank that tile k of this hop has come from here. */
-static __device__ __forceinline__ void tally_tell(const cuda_launch &launch, const operation &op,
-                                                  int hop, int peer, unsigned k)
+static __device__ __forceinline__ void arrivals_tell(const cuda_launch &launch, const operation &op,
+                                                     int hop, int peer, unsigned k)
 {
     order_fence(); /* U1 pairs U1a, U2 pairs U2a */
-    order_store_line(&launch.arenas[peer]->tallies[hop][blockIdx.x][launch.rank],
+    order_store_line(&launch.arenas[peer]->arrivals[hop][blockIdx.x][launch.rank],
                      {(uint64_t)k + 1, op.flag});
 }
 
-/* Waits until a rank's tile k of this hop has come. A tally of the next operation, whose number
- * wraps in 48 bits, says the same: whoever speaks of that has ended this one, and of none later
- * before this rank has, too. */
-static __device__ __forceinline__ bool tally_hear(const cuda_launch &launch, const operation &op,
-                                                  int hop, int peer, unsigned k)
+/* Waits until a rank's tile k of this hop has come. A arrival count of the next operation, whose
+ * number wraps in 48 bits, says the same: whoever speaks of that has ended this one, and of none
+ * later before this rank has, too. */
+static __device__ __forceinline__ bool arrivals_hear(const cuda_launch &launch, const operation &op,
+                                                     int hop, int peer, unsigned k)
 {
     order_line line;
     const bool come = operation_await_line(
-        launch, op, &launch.own->tallies[hop][blockIdx.x][peer], peer, line,
-        [&](const order_line &tally) {
-            const uint64_t ahead = (tally.high - (op.sequence << 16)) >> 16;
-            return tally.high == op.flag ? tally.low > k : ahead == 1 && tally.low > 0;
+        launch, op, &launch.own->arrivals[hop][blockIdx.x][peer], peer, line,
+        [&](const order_line &count) {
+            const uint64_t ahead = (count.high - (op.sequence << 16)) >> 16;
+            return count.high == op.flag ? count.low > k : ahead == 1 && count.low > 0;
         });
     order_fence(); /* U1a pairs U1, U2a pairs U2 */
     return come;
@@ -94,10 +95,10 @@ static __device__ __forceinline__ unsigned all_others(const cuda_launch &launch)
 static __device__ __forceinline__ void tile_tell(const cuda_launch &launch, const operation &op,
                                                  int hop, unsigned ranks, unsigned k)
 {
-    const unsigned self = threadIdx.x - CUDA_CLERKS;
+    const unsigned self = threadIdx.x - CUDA_CONTROL_THREADS;
     order_workers_all(true);
     if (self < CUDA_RANKS && ranks >> self & 1)
-        tally_tell(launch, op, hop, (int)self, k);
+        arrivals_tell(launch, op, hop, (int)self, k);
 }
 
 /* Waits until all of these ranks' tile k of this hop has come; the whole block hears whether it
@@ -105,10 +106,10 @@ static __device__ __forceinline__ void tile_tell(const cuda_launch &launch, cons
 static __device__ __forceinline__ bool tile_hear(const cuda_launch &launch, const operation &op,
                                                  int hop, unsigned ranks, unsigned k)
 {
-    const unsigned self = threadIdx.x - CUDA_CLERKS;
+    const unsigned self = threadIdx.x - CUDA_CONTROL_THREADS;
     bool come = true;
     if (self < CUDA_RANKS && ranks >> self & 1)
-        come = tally_hear(launch, op, hop, (int)self, k);
+        come = arrivals_hear(launch, op, hop, (int)self, k);
     return order_workers_all(come);
 }
 
@@ -120,8 +121,8 @@ static __device__ __forceinline__ void tile_push(const cuda_launch &launch, cons
                                                  const tiling &plan, int size, unsigned k)
 {
     const uint64_t start = tile_start(plan, k);
-    for (unsigned i = threadIdx.x - CUDA_CLERKS; i < plan.tile && start + i < plan.chunk;
-         i += blockDim.x - CUDA_CLERKS) {
+    for (unsigned i = threadIdx.x - CUDA_CONTROL_THREADS; i < plan.tile && start + i < plan.chunk;
+         i += blockDim.x - CUDA_CONTROL_THREADS) {
         unit<2> u[CUDA_RANKS];
 #pragma unroll
         for (int p = 1; p < CUDA_RANKS; p++) {
@@ -147,9 +148,9 @@ static __device__ __forceinline__ void tile_reduce(const cuda_launch &launch, co
                                                    unsigned k)
 {
     const uint64_t start = tile_start(plan, k), chunk_start = launch.rank * plan.chunk + start;
-    for (unsigned i = threadIdx.x - CUDA_CLERKS;
+    for (unsigned i = threadIdx.x - CUDA_CONTROL_THREADS;
          i < plan.tile && start + i < plan.chunk && chunk_start + i < plan.units;
-         i += blockDim.x - CUDA_CLERKS) {
+         i += blockDim.x - CUDA_CONTROL_THREADS) {
         unit<2> leaf[CUDA_RANKS];
 #pragma unroll
         for (int p = 0; p < CUDA_RANKS; p++) {
@@ -181,8 +182,8 @@ static __device__ __forceinline__ void tile_write(const cuda_launch &launch, con
                                                   unsigned k)
 {
     const uint64_t start = tile_start(plan, k);
-    for (unsigned i = threadIdx.x - CUDA_CLERKS; i < plan.tile && start + i < plan.chunk;
-         i += blockDim.x - CUDA_CLERKS) {
+    for (unsigned i = threadIdx.x - CUDA_CONTROL_THREADS; i < plan.tile && start + i < plan.chunk;
+         i += blockDim.x - CUDA_CONTROL_THREADS) {
         order_line line[CUDA_RANKS];
 #pragma unroll
         for (int p = 1; p < CUDA_RANKS; p++)
@@ -211,8 +212,8 @@ static __device__ __forceinline__ void two_shot_tiles(const cuda_launch &launch)
     operation_begin(launch, op);
     if (!operation_take_together(launch, op))
         return;
-    if (is_clerk()) {
-        operation_clerk(launch, op);
+    if (is_control_warp()) {
+        operation_control(launch, op);
         return;
     }
     order_block_arrive(ORDER_ROW);

@@ -25,11 +25,11 @@ __device__ __forceinline__ void two_shot_lines(const cuda_launch &launch)
     const unsigned first = worker_index(), step = worker_count();
 
     operation op;
-    if (is_clerk()) {
+    if (is_control_warp()) {
         operation_begin(launch, op);
         if (operation_take(launch, op)) {
-            lines_take(&op.uses.high, 2 * (size - 1) * chunk);
-            operation_clerk(launch, op);
+            lines_take(&op.buffers.high, 2 * (size - 1) * chunk);
+            operation_control(launch, op);
         }
         return;
     }
@@ -45,7 +45,7 @@ __device__ __forceinline__ void two_shot_lines(const cuda_launch &launch)
     if (!operation_take(launch, op))
         return;
     unit<2> mine = u[0];
-    const lines_use use = lines_take(&op.uses.high, 2 * (size - 1) * chunk);
+    const lines_use use = lines_take(&op.buffers.high, 2 * (size - 1) * chunk);
     const unsigned buffer = use.buffer * CUDA_TWO_SHOT_BYTES;
     const unsigned char *const slots = launch.own->two_shot[use.buffer];
 
@@ -100,11 +100,11 @@ __device__ __forceinline__ void two_shot_lines_once(const cuda_launch &launch)
     const bool mine = at < chunk;
 
     operation op;
-    if (is_clerk()) {
+    if (is_control_warp()) {
         operation_begin(launch, op);
         if (operation_take(launch, op)) {
-            lines_take(&op.uses.high, 2 * hop / CUDA_LINE);
-            operation_clerk(launch, op);
+            lines_take(&op.buffers.high, 2 * hop / CUDA_LINE);
+            operation_control(launch, op);
         }
         return;
     }
@@ -126,7 +126,7 @@ __device__ __forceinline__ void two_shot_lines_once(const cuda_launch &launch)
             x[p] = user.load_at_once(offsets[p]);
     if (!operation_take(launch, op))
         return;
-    const lines_use use = lines_take(&op.uses.high, 2 * hop / CUDA_LINE);
+    const lines_use use = lines_take(&op.buffers.high, 2 * hop / CUDA_LINE);
     const unsigned buffer = use.buffer * CUDA_TWO_SHOT_BYTES;
     const unsigned char *const slots = launch.own->two_shot[use.buffer] + at * CUDA_LINE;
 

@@ -10,14 +10,14 @@
  *
  * Lines lie in pipes[q mod 3][hop][source][unit], with one writer (the source's worker) and one
  * reader (the owner's worker of the same number), who empties a line as soon as it has read it. The
- * clerk fences what a turn has emptied while the workers are in the next one: a fence waits until
- * all that the block has pushed has arrived. A line is empty when it is written:
- *   hop 1, piece q + 1: the pusher had the owner's result of q - 1 in its turn before, which was
- *     pushed behind the fence for turn q - 2, in which hop 1 of q - 2 was emptied (Z1, Z1a);
- *   hop 2, piece q: the owner had our line of q, which we pushed in turn q - 1, behind the fence
- *     for turn q - 2, before which hop 2 of q - 3 was emptied (Z1, Z1a);
- *   and likewise from one operation to the next, of any geometry: the pipes go on in turn, and
- *     what an operation's last turn has emptied is behind the kernel's end for the next one.
+ * control warp fences what a turn has emptied while the workers are in the next one: a fence waits
+ * until all that the block has pushed has arrived. A line is empty when it is written: hop 1, piece
+ * q + 1: the pusher had the owner's result of q - 1 in its turn before, which was pushed behind the
+ * fence for turn q - 2, in which hop 1 of q - 2 was emptied (Z1, Z1a); hop 2, piece q: the owner
+ * had our line of q, which we pushed in turn q - 1, behind the fence for turn q - 2, before which
+ * hop 2 of q - 3 was emptied (Z1, Z1a); and likewise from one operation to the next, of any
+ * geometry: the pipes go on in turn, and what an operation's last turn has emptied is behind the
+ * kernel's end for the next one.
  */
 #include "cuda/kernels/lines.cuh"
 #include "cuda/kernels/tiles.cuh"
@@ -68,10 +68,10 @@ template <int LEAVES> struct pushes {
 };
 
 /* Where an operation of so many turns begins; `uses` is the word of the state for the next one. */
-__device__ __forceinline__ unsigned pipes_take(uint64_t *uses, unsigned turns)
+__device__ __forceinline__ unsigned pipes_take(uint64_t *buffers, unsigned turns)
 {
-    const unsigned pipe = *uses >> 16 & 0xffff;
-    *uses = (*uses & ~UINT64_C(0xffff0000)) | (uint64_t)((pipe + turns) % CUDA_PIPES) << 16;
+    const unsigned pipe = *buffers >> 16 & 0xffff;
+    *buffers = (*buffers & ~UINT64_C(0xffff0000)) | (uint64_t)((pipe + turns) % CUDA_PIPES) << 16;
     return pipe;
 }
 
@@ -89,12 +89,12 @@ __device__ __forceinline__ void two_shot_pipelined(const cuda_launch &launch)
     const unsigned turns = (unsigned)((chunk + piece - 1) / piece);
 
     operation op;
-    if (is_clerk()) {
+    if (is_control_warp()) {
         operation_begin(launch, op);
         if (!operation_take_together(launch, op))
             return;
-        pipes_take(&op.uses.high, turns);
-        operation_clerk(launch, op);
+        pipes_take(&op.buffers.high, turns);
+        operation_control(launch, op);
         for (unsigned turn = 0; turn + 1 < turns; turn++) {
             order_block_sync(ORDER_EMPTIED);
             order_fence(); /* Z1 */
@@ -110,7 +110,7 @@ __device__ __forceinline__ void two_shot_pipelined(const cuda_launch &launch)
     /* Of this piece's own chunk in [0], of the next one's others in [p]. */
     unit<2> u[DEPTH][LEAVES];
     __shared__ unit<2> kept[EARLY ? 1 : CUDA_WORKERS];
-    unit<2> &own_kept = kept[EARLY ? 0 : threadIdx.x - CUDA_CLERKS];
+    unit<2> &own_kept = kept[EARLY ? 0 : threadIdx.x - CUDA_CONTROL_THREADS];
     unsigned chunks[DEPTH];
     const auto load = [&](uint64_t i, unsigned &its_chunks, unit<2>(&its)[LEAVES]) {
         its_chunks = chunks_of<LEAVES>(launch, user, chunk, size, i);
@@ -122,7 +122,7 @@ __device__ __forceinline__ void two_shot_pipelined(const cuda_launch &launch)
         load(at + d * width, chunks[d], u[d]);
     if (!operation_take_together(launch, op))
         return;
-    unsigned pipe = pipes_take(&op.uses.high, 0);
+    unsigned pipe = pipes_take(&op.buffers.high, 0);
 #pragma unroll
     for (int d = 0; d < DEPTH; d++)
         push.units(pipe * 2 * CUDA_PIPE_BYTES + d * width * CUDA_LINE, chunks[d], u[d]);

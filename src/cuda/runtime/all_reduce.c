@@ -15,7 +15,7 @@ static bool context_is_broken(struct cuda_group *group)
 {
     const struct cuda_driver *driver = group->driver;
     struct cuda_visit visit;
-    if (cuda_visit_begin(driver, group->keep->context, &visit) != TUTTI_OK)
+    if (cuda_visit_begin(driver, group->resources->context, &visit) != TUTTI_OK)
         return true;
     const CUresult result = driver->event_query(group->event);
     cuda_visit_end(driver, &visit);
@@ -61,7 +61,7 @@ static enum tutti_status barrier_enqueue(struct cuda_group *group, struct cuda_l
                         &(struct cuda_task){
                             .function = group->kernels.barrier,
                             .blocks = 1,
-                            .threads = CUDA_CLERKS,
+                            .threads = CUDA_CONTROL_THREADS,
                             .launch = launch,
                             .request = request,
                         });
@@ -93,7 +93,7 @@ static enum tutti_status choose(const struct cuda_group *group, const struct req
         return status;
     *algo = cuda_kernel_algo((enum cuda_kernel)choice->kernel);
     task->blocks = cuda_choice_blocks(choice, group->plan.size, request->bytes);
-    task->threads = choice->threads + CUDA_CLERKS;
+    task->threads = choice->threads + CUDA_CONTROL_THREADS;
     task->function = function_of(group, choice, request, task->blocks);
     return TUTTI_OK;
 }

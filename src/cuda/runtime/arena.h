@@ -20,10 +20,10 @@
 enum {
     CUDA_ARENA_VERSION = 3,
     CUDA_RANKS = 8,
-    CUDA_BLOCKS = 512,  /* the most of a launch */
-    CUDA_CLERKS = 32,   /* of the threads of a block: operation.cuh */
-    CUDA_WORKERS = 480, /* the most of a block: the other threads */
-    CUDA_THREADS = CUDA_WORKERS + CUDA_CLERKS,
+    CUDA_BLOCKS = 512,         /* the most of a launch */
+    CUDA_CONTROL_THREADS = 32, /* of the threads of a block: operation.cuh */
+    CUDA_WORKERS = 480,        /* the most of a block: the other threads */
+    CUDA_THREADS = CUDA_WORKERS + CUDA_CONTROL_THREADS,
     CUDA_LINE = 16,                       /* bytes: one store, one poll */
     CUDA_PROBE_THREADS = 32 * CUDA_RANKS, /* a warp a peer, a line a thread */
     CUDA_HALVES = 2,                      /* of the flagged region, by parity of the sequence */
@@ -55,7 +55,7 @@ struct cuda_header {
 };
 
 /* "This many tiles have come": the pipelined algorithm, per block and source. */
-struct cuda_tally {
+struct cuda_arrival_count {
     uint64_t tiles;
     uint64_t flag;
 };
@@ -67,7 +67,7 @@ struct cuda_meeting {
 };
 
 /* Of the lines of one algorithm. */
-struct cuda_uses {
+struct cuda_buffer_state {
     uint16_t buffer; /* of the last use */
     uint16_t pipe;   /* two-shot: where the next pipelined use begins */
     uint32_t dirty;  /* lines that the last use has filled, from the buffer's start */
@@ -78,9 +78,9 @@ struct cuda_uses {
  * a launch reads row b and writes rows b, b + grid, ...: no block reads what another one writes.
  */
 struct cuda_row {
-    uint64_t sequence;        /* of the last operation */
-    uint64_t failed;          /* never cleared: later launches return at once */
-    struct cuda_uses uses[2]; /* one-shot, two-shot */
+    uint64_t sequence;                   /* of the last operation */
+    uint64_t failed;                     /* never cleared: later launches return at once */
+    struct cuda_buffer_state buffers[2]; /* one-shot, two-shot */
 };
 
 /* The owner's own words: no peer touches them. */
@@ -103,9 +103,9 @@ struct cuda_arena {
     unsigned char pad[256 - 16];
 
     struct cuda_control control;
-    struct cuda_header headers[2][CUDA_RANKS];                  /* [sequence mod 2][source] */
-    struct cuda_meeting meetings[CUDA_RANKS][2];                /* [source][meeting mod 2] */
-    struct cuda_tally tallies[2][CUDA_TILE_BLOCKS][CUDA_RANKS]; /* [hop][block][source] */
+    struct cuda_header headers[2][CUDA_RANKS];   /* [sequence mod 2][source] */
+    struct cuda_meeting meetings[CUDA_RANKS][2]; /* [source][meeting mod 2] */
+    struct cuda_arrival_count arrivals[2][CUDA_TILE_BLOCKS][CUDA_RANKS]; /* [hop][block][source] */
     unsigned char pad2[65536 - 256 - sizeof(struct cuda_control) - 2 * CUDA_RANKS * 16 -
                        2 * CUDA_RANKS * 16 - 2 * CUDA_TILE_BLOCKS * CUDA_RANKS * 16];
 
@@ -143,7 +143,7 @@ struct cuda_host {
 
 static_assert(sizeof(struct cuda_flagged) == CUDA_LINE, "flagged line");
 static_assert(sizeof(struct cuda_header) == 16, "header");
-static_assert(sizeof(struct cuda_tally) == 16, "tally");
+static_assert(sizeof(struct cuda_arrival_count) == 16, "count");
 static_assert(sizeof(struct cuda_row) == 32, "row");
 static_assert(sizeof(struct cuda_control) == CUDA_BLOCKS * 32 + 256, "control");
 static_assert(offsetof(struct cuda_arena, control) == 256, "control");

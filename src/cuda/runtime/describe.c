@@ -34,7 +34,7 @@ int cuda_group_describe(const struct cuda_group *group, char *text, size_t size)
                 cuda_is_proxied(group) ? "none, for a host thread stages: "
                 : group->staged        ? "in the host's memory: "
                                        : "on the device",
-                group->why, group->keep->arenas[group->launch.rank].bytes,
+                group->why, group->resources->arenas[group->launch.rank].bytes,
                 group->programmatic && !cuda_is_proxied(group) ? "on" : "off");
     if (cuda_is_proxied(group)) {
         text_append(

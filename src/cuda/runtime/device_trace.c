@@ -22,7 +22,7 @@ static_assert(offsetof(struct record_page, device_trace) % CUDA_LINE == 0, "whol
 
 void cuda_device_trace_open(struct cuda_group *group, int fd)
 {
-    struct cuda_memory *recorder = &group->keep->recorder;
+    struct cuda_memory *recorder = &group->resources->recorder;
     if (fd < 0)
         return;
     if (cuda_memory_map_host(group->driver, fd, sizeof(struct record_page), recorder) != TUTTI_OK) {
@@ -32,8 +32,8 @@ void cuda_device_trace_open(struct cuda_group *group, int fd)
     }
     struct record_page *page = recorder->segment.base;
     struct cuda_host *host = (struct cuda_host *)(void *)page->device_trace.host;
-    *host = *group->keep->host;
-    group->keep->host = host;
+    *host = *group->resources->host;
+    group->resources->host = host;
     group->launch.host =
         (struct cuda_host *)(uintptr_t)(recorder->base +
                                         offsetof(struct record_page, device_trace.host));

@@ -13,7 +13,7 @@
 
 void cuda_stop(struct cuda_group *group, enum tutti_status status, int peer)
 {
-    struct cuda_host *page = group->keep->host;
+    struct cuda_host *page = group->resources->host;
     if (order_exchange_u32(&group->stopping, 1))
         return;
     page->stop_peer = peer;
@@ -22,7 +22,7 @@ void cuda_stop(struct cuda_group *group, enum tutti_status status, int peer)
 
 bool cuda_fault_read(const struct cuda_group *group, struct tutti_fault *fault)
 {
-    const struct cuda_host *page = group->keep->host;
+    const struct cuda_host *page = group->resources->host;
     if (!order_load_acquire_u32(&page->failed)) /* K4a pairs the device's K4 */
         return false;
     *fault = (struct tutti_fault){
@@ -55,7 +55,7 @@ enum tutti_status cuda_group_check(struct cuda_group *group)
 {
     if (__builtin_expect(order_load_acquire_u32(&group->host->failed) || /* A4 pairs F4 */
                              order_load_relaxed_u32(&group->host->aborted) ||
-                             order_load_relaxed_u32(&group->keep->host->failed),
+                             order_load_relaxed_u32(&group->resources->host->failed),
                          0))
         return cuda_group_status(group, NULL);
     return TUTTI_OK;

@@ -52,9 +52,10 @@ static bool is_remote(const struct cuda_group *group, int rank)
 static enum tutti_status context_bind(struct cuda_group *group)
 {
     const struct cuda_driver *driver = group->driver;
-    enum tutti_status status = CUDA_CALL(driver, ctx_current, &group->keep->context);
+    enum tutti_status status = CUDA_CALL(driver, ctx_current, &group->resources->context);
     if (status == TUTTI_OK)
-        status = CUDA_CALL(driver, ctx_id, group->keep->context, &group->keep->context_id);
+        status =
+            CUDA_CALL(driver, ctx_id, group->resources->context, &group->resources->context_id);
     return status == TUTTI_OK ? cuda_own_create(driver, &group->own, &group->event) : status;
 }
 
@@ -64,13 +65,13 @@ static enum tutti_status page_create(struct cuda_group *group)
     CUdeviceptr address = 0;
     static_assert(sizeof(struct device_trace) <= HEADER_AT, "both fit");
     enum tutti_status status =
-        cuda_page_alloc(group->driver, PAGE_BYTES, &group->keep->page, &address);
-    group->keep->host = group->keep->page;
-    group->trail = group->keep->page;
+        cuda_page_alloc(group->driver, PAGE_BYTES, &group->resources->page, &address);
+    group->resources->host = group->resources->page;
+    group->trail = group->resources->page;
     if (status != TUTTI_OK)
         return status;
     const uint64_t timeout_ns = cuda_timeout_ns(group->default_timeout_ms);
-    group->keep->host->timeout_ns = timeout_ns == UINT64_MAX ? 0 : timeout_ns; /* 0: never */
+    group->resources->host->timeout_ns = timeout_ns == UINT64_MAX ? 0 : timeout_ns; /* 0: never */
     group->launch.host = (struct cuda_host *)(uintptr_t)address;
     return TUTTI_OK;
 }
@@ -78,7 +79,7 @@ static enum tutti_status page_create(struct cuda_group *group)
 /* Not on the stack: what is copied may be so later than whoever asked for it waits. */
 static struct header *header_place(struct cuda_group *group)
 {
-    return (struct header *)(void *)((char *)group->keep->page + HEADER_AT);
+    return (struct header *)(void *)((char *)group->resources->page + HEADER_AT);
 }
 
 static size_t arena_bytes(const struct cuda_group *group)
@@ -111,7 +112,7 @@ static enum tutti_status arena_on_device(struct cuda_group *group, struct cuda_m
 static enum tutti_status arena_on_host(struct cuda_group *group, struct cuda_memory *memory,
                                        int *fd)
 {
-    struct cuda_memory *control = &group->keep->control;
+    struct cuda_memory *control = &group->resources->control;
     int control_fd = -1;
     enum tutti_status status =
         cuda_memory_create_host(group->driver, CUDA_STAGED_BYTES, memory, fd);
@@ -129,7 +130,7 @@ static enum tutti_status arena_on_host(struct cuda_group *group, struct cuda_mem
 static enum tutti_status arena_create(struct cuda_group *group, int64_t deadline, int *fd)
 {
     const struct cuda_driver *driver = group->driver;
-    struct cuda_memory *memory = &group->keep->arenas[group->launch.rank];
+    struct cuda_memory *memory = &group->resources->arenas[group->launch.rank];
     struct header *header = header_place(group);
     *header = (struct header){CUDA_ARENA_MAGIC, CUDA_ARENA_VERSION, group->launch.rank};
     enum tutti_status status =
@@ -177,7 +178,7 @@ static enum tutti_status arena_check(struct cuda_group *group, int peer, int64_t
     *header = (struct header){0, 0, -1};
     enum tutti_status status =
         CUDA_CALL(group->driver, memcpy_async, (CUdeviceptr)(uintptr_t)header,
-                  group->keep->arenas[peer].base, sizeof *header, group->own);
+                  group->resources->arenas[peer].base, sizeof *header, group->own);
     if (status == TUTTI_OK)
         status = cuda_own_finish(group, deadline);
     if (status != TUTTI_OK)
@@ -220,7 +221,7 @@ static enum tutti_status links_probe(struct cuda_group *group, int64_t deadline)
 
 static enum tutti_status arena_map(struct cuda_group *group, int rank, int fd, int64_t deadline)
 {
-    struct cuda_memory *memory = &group->keep->arenas[rank];
+    struct cuda_memory *memory = &group->resources->arenas[rank];
     enum tutti_status status =
         group->staged ? cuda_memory_map_host(group->driver, fd, CUDA_STAGED_BYTES, memory)
                       : cuda_memory_map(group->driver, group->device.ordinal, fd,
@@ -241,12 +242,13 @@ static enum tutti_status arenas_map(struct cuda_group *group, const struct offer
         if (r != launch->rank)
             status = arena_map(group, r, is_remote(group, r) ? fds[r] : offers[r].fd, deadline);
     for (int r = 0; r < launch->size; r++)
-        launch->arenas[r] = (struct cuda_arena *)(uintptr_t)group->keep->arenas[r].base;
+        launch->arenas[r] = (struct cuda_arena *)(uintptr_t)group->resources->arenas[r].base;
     for (int p = 0; p < launch->size; p++)
         launch->peers[p] = launch->arenas[launch->ranks[p]];
     launch->own = launch->arenas[launch->rank];
-    launch->control = group->staged ? (struct cuda_control *)(uintptr_t)group->keep->control.base
-                                    : &launch->own->control;
+    launch->control = group->staged
+                          ? (struct cuda_control *)(uintptr_t)group->resources->control.base
+                          : &launch->own->control;
     return status;
 }
 
@@ -318,29 +320,29 @@ static void devices_count(struct cuda_group *group, const struct cuda_group_conf
         threads |= ~config->remote & UINT64_C(1) << r;
     }
     if (group->sharing > 1 && config->place != CUDA_PLACE_PROXY)
-        group->mates = threads;
+        group->same_gpu = threads;
 }
 
 static enum tutti_status group_make(const struct cuda_group_config *config,
                                     struct cuda_group **group)
 {
     struct cuda_group *made = calloc(1, sizeof *made);
-    struct cuda_keep *keep = calloc(1, sizeof *keep);
+    struct cuda_resources *resources = calloc(1, sizeof *resources);
     *group = NULL;
-    if (!made || !keep) {
+    if (!made || !resources) {
         free(made);
-        free(keep);
+        free(resources);
         return error_set(TUTTI_ERR_NO_MEMORY, "no memory for %zu bytes",
-                         sizeof *made + sizeof *keep);
+                         sizeof *made + sizeof *resources);
     }
     enum tutti_status status = cuda_driver_open(&made->driver);
     if (status != TUTTI_OK) {
         free(made);
-        free(keep);
+        free(resources);
         return status;
     }
-    keep->driver = made->driver;
-    made->keep = keep;
+    resources->driver = made->driver;
+    made->resources = resources;
     made->host = config->host;
     made->device = config->devices[config->rank];
     made->default_timeout_ms = config->default_timeout_ms;
@@ -430,7 +432,7 @@ static enum tutti_status open_at(const struct cuda_group_config *config, int64_t
     if (status != TUTTI_OK) /* the others hear of it */
         return open_in(NULL, config, status, deadline);
     const struct cuda_driver *driver = (*group)->driver;
-    cuda_keep_sweep();
+    cuda_resources_sweep();
     cuda_captures_ignore(driver, &mode);
     status = open_in(*group, config, status, deadline);
     cuda_captures_heed(driver, &mode);
@@ -591,7 +593,7 @@ static enum tutti_status completed_read(struct cuda_group *group, uint64_t *comp
 enum tutti_status cuda_group_retire(struct cuda_group *group, uint64_t *completed)
 {
     struct cuda_visit visit;
-    enum tutti_status status = cuda_visit_begin(group->driver, group->keep->context, &visit);
+    enum tutti_status status = cuda_visit_begin(group->driver, group->resources->context, &visit);
     if (status != TUTTI_OK)
         return status;
     if (halt(group, cuda_flush(group, deadline_after(CUDA_GRACE_MS))))
@@ -605,10 +607,10 @@ enum tutti_status cuda_group_retire(struct cuda_group *group, uint64_t *complete
     return status;
 }
 
-void cuda_group_bury(struct cuda_group *group)
+void cuda_group_invalidate(struct cuda_group *group)
 {
     struct cuda_visit visit;
-    if (cuda_visit_begin(group->driver, group->keep->context, &visit) != TUTTI_OK)
+    if (cuda_visit_begin(group->driver, group->resources->context, &visit) != TUTTI_OK)
         return;
     poison(group);
     cuda_visit_end(group->driver, &visit);
@@ -630,7 +632,7 @@ static bool wind_up(struct cuda_group *group, struct tutti_fault *fault)
         stuck = group->enqueued && !group->recorded;
         if (fault)
             last_words(group, idle, fault);
-        if (!idle || group->keep->object)
+        if (!idle || group->resources->object)
             poison(group);
     }
     if (stuck)
@@ -650,8 +652,9 @@ void cuda_group_close(struct cuda_group *group, struct tutti_fault *fault)
     if (!group)
         return;
     /* In another context the calls would be about things that are not ours. */
-    const bool lives = cuda_keep_lives(group->keep) &&
-                       cuda_visit_begin(group->driver, group->keep->context, &visit) == TUTTI_OK;
+    const bool lives =
+        cuda_resources_live(group->resources) &&
+        cuda_visit_begin(group->driver, group->resources->context, &visit) == TUTTI_OK;
     if (lives) {
         stuck = wind_up(group, fault);
     } else {
@@ -662,7 +665,7 @@ void cuda_group_close(struct cuda_group *group, struct tutti_fault *fault)
     }
     if (group->resident)
         cuda_residents_add(group, -1);
-    cuda_keep_release(group->keep, lives ? group->event : NULL, stuck);
+    cuda_resources_release(group->resources, lives ? group->event : NULL, stuck);
     if (lives)
         cuda_visit_end(group->driver, &visit);
     cuda_proxy_free(group->proxy);
@@ -699,6 +702,6 @@ void cuda_group_forget(struct cuda_group *group)
     if (!group)
         return;
     cuda_proxy_free(group->proxy);
-    free(group->keep);
+    free(group->resources);
     free(group);
 }

@@ -110,7 +110,7 @@ bool cuda_group_is_staged(const struct cuda_group *group);
  * every launch from now on, replays too, returns at once.
  */
 enum tutti_status cuda_group_retire(struct cuda_group *group, uint64_t *completed);
-void cuda_group_bury(struct cuda_group *group);
+void cuda_group_invalidate(struct cuda_group *group);
 
 /* In a child of fork(): frees the handle alone, for the rest is its parent's. */
 void cuda_group_forget(struct cuda_group *group);

@@ -8,8 +8,8 @@
 #include "cuda/kernels/launch.h"
 #include "cuda/runtime/calls.h"
 #include "cuda/runtime/group.h"
-#include "cuda/runtime/keep.h"
 #include "cuda/runtime/kernels.h"
+#include "cuda/runtime/resources.h"
 #include "cuda/runtime/table.h"
 #include "cuda/runtime/watcher.h"
 #include "cuda/staging/proxy.h"
@@ -54,7 +54,7 @@ struct cuda_pointer {
 
 struct cuda_group {
     const struct cuda_driver *driver;
-    struct cuda_keep *keep; /* all that a captured graph needs as well */
+    struct cuda_resources *resources; /* all that a captured graph needs as well */
     struct cuda_kernels kernels;
     struct cuda_launch launch; /* what every launch has in common */
     struct cuda_plan plan;     /* its blocks are within what fits at once on every rank */
@@ -66,7 +66,7 @@ struct cuda_group {
     int64_t default_timeout_ms;
     struct cuda_device device;
     int sharing;              /* how many ranks have this device */
-    uint64_t mates;           /* ... as threads, which launch together, as bits; 0: nobody does */
+    uint64_t same_gpu;        /* ... as threads, which launch together, as bits; 0: nobody does */
     bool staged;              /* arenas are the host's memory */
     char why[320];            /* they are, or a host thread stages, in words */
     struct cuda_proxy *proxy; /* stages all operations; NULL: there is none */
@@ -116,7 +116,7 @@ static inline bool cuda_is_proxied(const struct cuda_group *group)
 /* Makes the communicator's context current until cuda_leave(). Returns CUDA. */
 static inline enum tutti_status cuda_enter(struct cuda_group *group, bool *pushed)
 {
-    return cuda_context_enter(group->driver, group->keep->context, pushed);
+    return cuda_context_enter(group->driver, group->resources->context, pushed);
 }
 
 static inline void cuda_leave(struct cuda_group *group, bool pushed)

@@ -14,7 +14,7 @@ enum {
     NAME_BYTES = 64,
     BARRIER_ROW = CUDA_KERNELS, /* behind those of CUDA_KERNEL_MAP */
     SYMM_ROW,
-    GATE_ROW,
+    STREAM_WAIT_ROW,
     ROWS,
 };
 
@@ -30,7 +30,7 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 CUDA_KERNEL_MAP(DECLARE_FATBIN)
 DECLARE_FATBIN(, barrier, )
 DECLARE_FATBIN(, symm, )
-DECLARE_FATBIN(, gate, )
+DECLARE_FATBIN(, stream_wait, )
 #undef DECLARE_FATBIN
 
 static const struct {
@@ -42,7 +42,7 @@ static const struct {
 #undef KERNEL_ROW
         [BARRIER_ROW] = {"barrier", cuda_fatbin_barrier},
     [SYMM_ROW] = {"symm", cuda_fatbin_symm},
-    [GATE_ROW] = {"gate", cuda_fatbin_gate},
+    [STREAM_WAIT_ROW] = {"stream_wait", cuda_fatbin_stream_wait},
 };
 
 static const char *const dtype_names[TUTTI_DTYPE_COUNT] = {
@@ -239,7 +239,8 @@ enum tutti_status cuda_kernel_load_symm(const struct cuda_driver *driver, CUfunc
     return load_function(driver, SYMM_ROW, "symm", function);
 }
 
-enum tutti_status cuda_kernel_load_gate(const struct cuda_driver *driver, CUfunction *function)
+enum tutti_status cuda_kernel_load_stream_wait(const struct cuda_driver *driver,
+                                               CUfunction *function)
 {
-    return load_function(driver, GATE_ROW, "gate", function);
+    return load_function(driver, STREAM_WAIT_ROW, "stream_wait", function);
 }

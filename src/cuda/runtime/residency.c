@@ -76,8 +76,8 @@ static enum tutti_status blocks_limit(struct cuda_group *group, bool halved,
             int blocks = 0;
             if (!function)
                 continue;
-            enum tutti_status status =
-                CUDA_CALL(driver, occupancy, &blocks, function, choice->threads + CUDA_CLERKS, 0);
+            enum tutti_status status = CUDA_CALL(driver, occupancy, &blocks, function,
+                                                 choice->threads + CUDA_CONTROL_THREADS, 0);
             if (status != TUTTI_OK)
                 return status;
             blocks = grid_of(group, blocks, halved);

@@ -100,7 +100,7 @@ static bool has_failed(const struct cuda_group *group)
 {
     return order_load_acquire_u32(&group->host->failed) || /* A4 pairs F4 */
            order_load_relaxed_u32(&group->host->aborted) ||
-           order_load_relaxed_u32(&group->keep->host->failed) ||
+           order_load_relaxed_u32(&group->resources->host->failed) ||
            cuda_watcher_quits(&group->watcher);
 }
 
@@ -122,7 +122,7 @@ enum tutti_status cuda_flush(struct cuda_group *group, int64_t deadline)
 enum tutti_status cuda_group_finish(struct cuda_group *group, int64_t timeout_ms)
 {
     struct cuda_visit visit;
-    enum tutti_status status = cuda_visit_begin(group->driver, group->keep->context, &visit);
+    enum tutti_status status = cuda_visit_begin(group->driver, group->resources->context, &visit);
     if (status != TUTTI_OK)
         return status;
     status = cuda_flush(group, deadline_after(timeout_ms));
@@ -160,7 +160,7 @@ static enum tutti_status capture_begin(struct cuda_group *group, uint64_t id, CU
                          "operations of %d later captures of the communicator came between those "
                          "of this one: end a capture before so many others begin",
                          CUDA_CAPTURES);
-    enum tutti_status status = cuda_keep_retain(group->keep, graph);
+    enum tutti_status status = cuda_resources_retain(group->resources, graph);
     if (status != TUTTI_OK)
         return status;
     for (int i = 1; i < CUDA_CAPTURES; i++)
@@ -239,26 +239,26 @@ static void sequence_add(struct cuda_group *group, const struct cuda_task *task,
 
 /* Waits for those who share the device, of the operation's ranks, by a barrier of their hosts, of
  * which the caller is the only user. What they mean kernels compare. */
-static enum tutti_status mates_meet(struct cuda_group *group, const struct cuda_task *task)
+static enum tutti_status same_gpu_meet(struct cuda_group *group, const struct cuda_task *task)
 {
     struct cpu_group *host = group->host;
     const uint64_t ranks = task->launch->subset ? task->launch->subset : UINT64_MAX;
-    const uint64_t mates = group->mates & ranks;
-    if (!(mates & (mates - 1)))
+    const uint64_t same_gpu = group->same_gpu & ranks;
+    if (!(same_gpu & (same_gpu - 1)))
         return TUTTI_OK;
     const struct request request = {.signature = task->request->signature,
-                                    .parameter = signature_hash(mates),
+                                    .parameter = signature_hash(same_gpu),
                                     .timeout_ms = task->request->timeout_ms};
     host->mailed = false;
     host->deadline = 0;
-    return cpu_barrier_subset(host, mates, &request);
+    return cpu_barrier_subset(host, same_gpu, &request);
 }
 
 static enum tutti_status eager_launch(struct cuda_group *group, CUstream stream,
                                       const struct cuda_task *task)
 {
     sequence_add(group, task, 1); /* before the meetings, whose faults have its number */
-    enum tutti_status status = mates_meet(group, task);
+    enum tutti_status status = same_gpu_meet(group, task);
     if (status != TUTTI_OK)
         return status;
     status = cuda_eager_order(group, stream);
@@ -273,7 +273,7 @@ static enum tutti_status eager_launch(struct cuda_group *group, CUstream stream,
     if (ordered && !launched)
         status = cuda_launch_failed(group, status, group->host->sequence + 1);
     /* A rank that could not launch keeps nobody: the others' kernels wait. */
-    enum tutti_status met = mates_meet(group, task);
+    enum tutti_status met = same_gpu_meet(group, task);
     return status == TUTTI_OK ? met : status;
 }
 

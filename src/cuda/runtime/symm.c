@@ -34,7 +34,7 @@ enum {
 
 static CUdeviceptr tail_address(const struct cuda_symm *symm, int rank)
 {
-    return symm->keep->arenas[rank].base + symm->config.tail_offset;
+    return symm->resources->arenas[rank].base + symm->config.tail_offset;
 }
 
 static CUdeviceptr on_device(const void *pinned)
@@ -54,10 +54,10 @@ static enum tutti_status page_create(struct cuda_symm *symm)
     void *page;
     enum tutti_status status =
         cuda_page_alloc(symm->driver, sizeof(struct cuda_symm_page), &page, &address);
-    symm->keep->symm_page = page;
+    symm->resources->symm_page = page;
     if (status != TUTTI_OK)
         return status;
-    *symm->keep->symm_page = (struct cuda_symm_page){
+    *symm->resources->symm_page = (struct cuda_symm_page){
         .timeout_ns = timeout_ns == UINT64_MAX ? 0 : timeout_ns, /* 0: never */
         .tail = {.rank = symm->config.rank, .magic = CUDA_SYMM_MAGIC},
     };
@@ -68,7 +68,7 @@ static enum tutti_status page_create(struct cuda_symm *symm)
 /* The page's copy of the tail from `offset` to `until` into the own tail. */
 static enum tutti_status tail_write(struct cuda_symm *symm, size_t offset, size_t until)
 {
-    const char *tail = (const char *)&symm->keep->symm_page->tail;
+    const char *tail = (const char *)&symm->resources->symm_page->tail;
     return CUDA_CALL(symm->driver, memcpy_async, tail_address(symm, symm->config.rank) + offset,
                      on_device(tail + offset), until - offset, symm->own);
 }
@@ -76,7 +76,7 @@ static enum tutti_status tail_write(struct cuda_symm *symm, size_t offset, size_
 /* A rank's tail into the page. */
 static enum tutti_status tail_read(struct cuda_symm *symm, int rank)
 {
-    struct cuda_symm_tail *tail = &symm->keep->symm_page->tail;
+    struct cuda_symm_tail *tail = &symm->resources->symm_page->tail;
     *tail = (struct cuda_symm_tail){.rank = -1};
     return CUDA_CALL(symm->driver, memcpy_async, on_device(tail), tail_address(symm, rank),
                      sizeof *tail, symm->own);
@@ -85,7 +85,7 @@ static enum tutti_status tail_read(struct cuda_symm *symm, int rank)
 static enum tutti_status memory_create(struct cuda_symm *symm, int *fd)
 {
     const struct cuda_driver *driver = symm->driver;
-    struct cuda_memory *memory = &symm->keep->arenas[symm->config.rank];
+    struct cuda_memory *memory = &symm->resources->arenas[symm->config.rank];
     size_t bytes = symm->config.tail_offset + sizeof(struct cuda_symm_tail);
     enum tutti_status status = cuda_memory_create(driver, symm->device, bytes, memory, fd);
     if (status != TUTTI_OK)
@@ -101,7 +101,7 @@ static enum tutti_status memory_create(struct cuda_symm *symm, int *fd)
 static enum tutti_status prepare(struct cuda_symm *symm, int *fd)
 {
     const struct cuda_driver *driver = symm->driver;
-    enum tutti_status status = CUDA_CALL(driver, ctx_current, &symm->keep->context);
+    enum tutti_status status = CUDA_CALL(driver, ctx_current, &symm->resources->context);
     if (status == TUTTI_OK)
         status = cuda_own_create(driver, &symm->own, &symm->event);
     if (status == TUTTI_OK)
@@ -119,8 +119,8 @@ static enum tutti_status prepare(struct cuda_symm *symm, int *fd)
 static bool is_idle(void *owner)
 {
     struct cuda_symm *symm = owner;
-    struct cuda_symm_page *page = symm->keep->symm_page;
-    if (!symm->keep->arenas[symm->config.rank].base)
+    struct cuda_symm_page *page = symm->resources->symm_page;
+    if (!symm->resources->arenas[symm->config.rank].base)
         return true;
     CUresult result = symm->driver->memcpy_async(on_device(&page->ended),
                                                  tail_address(symm, symm->config.rank) +
@@ -173,7 +173,7 @@ static void launches_end(struct cuda_symm *symm)
     struct cuda_symm_launch launch = symm->launch;
     if (!drain(symm, GRACE_MS)) {
         /* K6 pairs the device's K6a */
-        order_store_release_u32(&symm->keep->symm_page->stop, TUTTI_ERR_ABORTED);
+        order_store_release_u32(&symm->resources->symm_page->stop, TUTTI_ERR_ABORTED);
         if (!drain(symm, LINGER_MS))
             log_write(TUTTI_LOG_WARN, symm->config.rank,
                       "launches on a symmetric buffer that is freed wait for what is before them "
@@ -193,11 +193,11 @@ void cuda_symm_destroy(struct cuda_symm *symm)
         return;
     const struct cuda_driver *driver = symm->driver;
     cuda_symm_watch_remove(symm);
-    cuda_context_enter(driver, symm->keep->context, &pushed);
+    cuda_context_enter(driver, symm->resources->context, &pushed);
     cuda_captures_ignore(driver, &mode);
     if (symm->launch.tails[symm->config.rank])
         launches_end(symm);
-    cuda_keep_release(symm->keep, NULL, false);
+    cuda_resources_release(symm->resources, NULL, false);
     cuda_captures_heed(driver, &mode);
     cuda_context_leave(driver, pushed);
 }
@@ -209,18 +209,18 @@ static enum tutti_status symm_make(const struct cuda_symm_config *config,
                                    struct cuda_symm **symm)
 {
     struct cuda_symm *made = calloc(1, sizeof *made);
-    struct cuda_keep *keep = calloc(1, sizeof *keep);
-    if (!made || !keep) {
+    struct cuda_resources *resources = calloc(1, sizeof *resources);
+    if (!made || !resources) {
         free(made);
-        free(keep);
+        free(resources);
         return error_set(TUTTI_ERR_NO_MEMORY, "no memory for %zu bytes",
-                         sizeof *made + sizeof *keep);
+                         sizeof *made + sizeof *resources);
     }
-    made->driver = keep->driver = driver;
-    made->keep = keep;
-    keep->idle = is_idle;
-    keep->end = end;
-    keep->owner = made;
+    made->driver = resources->driver = driver;
+    made->resources = resources;
+    resources->idle = is_idle;
+    resources->end = end;
+    resources->owner = made;
     made->config = *config;
     made->device = device;
     made->launch.rank = config->rank;
@@ -246,7 +246,7 @@ enum tutti_status cuda_symm_create(const struct cuda_symm_config *config,
         status = symm_make(config, driver, device->ordinal, &made);
     if (status != TUTTI_OK)
         return status;
-    cuda_keep_sweep();
+    cuda_resources_sweep();
     cuda_captures_ignore(driver, &mode);
     status = prepare(made, fd);
     cuda_captures_heed(driver, &mode);
@@ -257,7 +257,7 @@ enum tutti_status cuda_symm_create(const struct cuda_symm_config *config,
         cuda_symm_destroy(made);
         return status;
     }
-    *base = (void *)(uintptr_t)made->keep->arenas[config->rank].base;
+    *base = (void *)(uintptr_t)made->resources->arenas[config->rank].base;
     *symm = made;
     return TUTTI_OK;
 }
@@ -267,7 +267,7 @@ enum tutti_status cuda_symm_create(const struct cuda_symm_config *config,
 /* Reads a peer's tail the way that kernels will go. */
 static enum tutti_status peer_check(struct cuda_symm *symm, int peer, int64_t deadline)
 {
-    const struct cuda_symm_tail *tail = &symm->keep->symm_page->tail;
+    const struct cuda_symm_tail *tail = &symm->resources->symm_page->tail;
     enum tutti_status status = tail_read(symm, peer);
     if (status == TUTTI_OK)
         status = finish(symm, deadline);
@@ -283,13 +283,13 @@ static enum tutti_status peer_check(struct cuda_symm *symm, int peer, int64_t de
 
 static enum tutti_status peers_map(struct cuda_symm *symm, const int *fds, int64_t deadline)
 {
-    struct cuda_keep *keep = symm->keep;
+    struct cuda_resources *resources = symm->resources;
     size_t bytes = symm->config.tail_offset + sizeof(struct cuda_symm_tail);
     enum tutti_status status = TUTTI_OK;
     for (int r = 0; r < symm->config.size && status == TUTTI_OK; r++) {
         if (r == symm->config.rank)
             continue;
-        status = cuda_memory_map(symm->driver, symm->device, fds[r], bytes, &keep->arenas[r]);
+        status = cuda_memory_map(symm->driver, symm->device, fds[r], bytes, &resources->arenas[r]);
         if (status == TUTTI_OK)
             status = peer_check(symm, r, deadline);
         else
@@ -303,10 +303,10 @@ static enum tutti_status tables_write(struct cuda_symm *symm, int64_t deadline,
                                       struct cuda_symm_places *places)
 {
     const struct cuda_symm_config *config = &symm->config;
-    struct cuda_symm_tail *tail = &symm->keep->symm_page->tail;
+    struct cuda_symm_tail *tail = &symm->resources->symm_page->tail;
     for (int r = 0; r < config->size; r++) {
-        tail->buffers[r] = symm->keep->arenas[r].base;
-        tail->pads[r] = symm->keep->arenas[r].base + config->pad_offset;
+        tail->buffers[r] = symm->resources->arenas[r].base;
+        tail->pads[r] = symm->resources->arenas[r].base + config->pad_offset;
         places->buffers[r] = (void *)(uintptr_t)tail->buffers[r];
         symm->launch.pads[r] = (uint32_t *)(uintptr_t)tail->pads[r];
         symm->launch.tails[r] = (struct cuda_symm_tail *)(uintptr_t)tail_address(symm, r);
@@ -325,7 +325,7 @@ enum tutti_status cuda_symm_join(struct cuda_symm *symm, const int *fds, int64_t
                                  struct cuda_symm_places *places)
 {
     struct cuda_visit visit;
-    enum tutti_status status = cuda_visit_begin(symm->driver, symm->keep->context, &visit);
+    enum tutti_status status = cuda_visit_begin(symm->driver, symm->resources->context, &visit);
     if (status != TUTTI_OK)
         return status;
     status = peers_map(symm, fds, deadline);
@@ -343,7 +343,7 @@ static enum tutti_status capture_note(struct cuda_symm *symm, uint64_t id, CUgra
     enum tutti_status status = TUTTI_OK;
     pthread_mutex_lock(&symm->capturing);
     if (symm->capture != id)
-        status = cuda_keep_retain(symm->keep, graph);
+        status = cuda_resources_retain(symm->resources, graph);
     if (status == TUTTI_OK)
         symm->capture = id;
     pthread_mutex_unlock(&symm->capturing);
@@ -363,7 +363,7 @@ enum tutti_status cuda_symm_enqueue(struct cuda_symm *symm, enum cuda_symm_call 
     launch.channel = channel;
     /* The default is left to the page, so that it is none of a graph's. */
     launch.timeout_ns = timeout_ms ? cuda_timeout_ns(timeout_ms) : 0;
-    enum tutti_status status = cuda_context_enter(symm->driver, symm->keep->context, &pushed);
+    enum tutti_status status = cuda_context_enter(symm->driver, symm->resources->context, &pushed);
     if (status != TUTTI_OK)
         return status;
     status = cuda_capture_of(symm->driver, on, &id, &graph);
@@ -378,7 +378,7 @@ enum tutti_status cuda_symm_enqueue(struct cuda_symm *symm, enum cuda_symm_call 
 
 bool cuda_symm_failed(const struct cuda_symm *symm, struct cuda_symm_fault *fault)
 {
-    const struct cuda_symm_page *page = symm->keep->symm_page;
+    const struct cuda_symm_page *page = symm->resources->symm_page;
     if (!order_load_acquire_u32(&page->failed)) /* K5a pairs the device's K5 */
         return false;
     *fault = (struct cuda_symm_fault){

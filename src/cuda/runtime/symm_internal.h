@@ -4,14 +4,14 @@
 #define TUTTI_CUDA_SYMM_INTERNAL_H
 
 #include "cuda/runtime/driver.h"
-#include "cuda/runtime/keep.h"
+#include "cuda/runtime/resources.h"
 #include "cuda/runtime/symm.h"
 
 #include <pthread.h>
 
 struct cuda_symm {
     const struct cuda_driver *driver;
-    struct cuda_keep *keep; /* all that a captured graph needs; ends this struct, too */
+    struct cuda_resources *resources; /* all that a captured graph needs; ends this struct, too */
     struct cuda_symm_config config;
     CUfunction kernel;
     struct cuda_symm_launch launch; /* what every launch has in common */

@@ -40,7 +40,7 @@ static struct timespec next_look(void)
     return at;
 }
 
-static bool turn(void *context)
+static bool poll(void *context)
 {
     struct cuda_symm_watch *watch = context;
     struct timespec until = next_look();
@@ -51,7 +51,7 @@ static bool turn(void *context)
         /* Relaxed: a kernel that reads it looks at its word once more, and a process that has ended
          * stores nothing any more. */
         for (struct cuda_symm *symm = watch->first; symm; symm = symm->next_watched)
-            order_store_relaxed_u32(&symm->keep->symm_page->gone, gone);
+            order_store_relaxed_u32(&symm->resources->symm_page->gone, gone);
         pthread_cond_timedwait(&watch->bell, &watch->lock, &until);
     }
     pthread_mutex_unlock(&watch->lock);
@@ -74,7 +74,7 @@ enum tutti_status cuda_symm_watch_open(struct channel *channel, uint64_t peers,
     struct cuda_symm_watch *made = calloc(1, sizeof *made);
     if (!made)
         return error_set(TUTTI_ERR_NO_MEMORY, "no memory for %zu bytes", sizeof *made);
-    made->watcher = (struct cuda_watcher){.turn = turn, .wake = wake, .context = made};
+    made->watcher = (struct cuda_watcher){.poll = poll, .wake = wake, .context = made};
     made->channel = channel;
     made->peers = peers;
     pthread_mutex_init(&made->lock, NULL);

@@ -102,8 +102,8 @@ static void plan_add(struct cuda_plan *plan, const struct cuda_choice *choice, u
     plan->bytes[plan->count++] = bytes;
 }
 
-/* Over PCIe the tallies of tiles cost more than the flags in band do where those reach: 4 H200, 128
- * KiB, 49 us and about 40. */
+/* Over PCIe the arrival counts of tiles cost more than the flags in band do where those reach: 4
+ * H200, 128 KiB, 49 us and about 40. */
 static void plan_add_staged(struct cuda_plan *plan)
 {
     plan_add(plan, &usual[CUDA_ONE_SHOT_LL], cuda_kernel_capacity(CUDA_ONE_SHOT_LL, plan->size));

@@ -38,7 +38,7 @@ static bool carry(struct cuda_group *group)
         cpu_group_gone(host, &left, &dead);
         /* Relaxed: a kernel that reads it looks at its word once more, and what a rank that is gone
          * had stored is stored. */
-        order_store_relaxed_u32(&group->keep->host->gone, (uint32_t)(left | dead));
+        order_store_relaxed_u32(&group->resources->host->gone, (uint32_t)(left | dead));
         uint64_t overdue = dead & group->dead;
         group->dead = dead;
         if (overdue) {
@@ -53,7 +53,7 @@ static bool carry(struct cuda_group *group)
     return true;
 }
 
-static bool turn(void *context)
+static bool poll(void *context)
 {
     struct cuda_group *group = context;
     uint32_t bell = order_load_acquire_u32(&group->host->own->bell); /* A5 pairs W1 */
@@ -71,7 +71,7 @@ static void wake(void *context)
 
 enum tutti_status cuda_watch_start(struct cuda_group *group)
 {
-    group->watcher.turn = turn;
+    group->watcher.poll = poll;
     group->watcher.wake = wake;
     group->watcher.context = group;
     return cuda_watcher_start(&group->watcher);

@@ -83,7 +83,7 @@ static bool list_remove(struct cuda_watcher *watcher)
 static void *run(void *argument)
 {
     struct cuda_watcher *watcher = argument;
-    while (watcher->turn(watcher->context))
+    while (watcher->poll(watcher->context))
         ;
     return NULL;
 }

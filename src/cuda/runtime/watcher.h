@@ -16,7 +16,7 @@ struct cuda_watcher {
     /* One look, then a nap that wake() ends. Returns false when there is nothing left to look for,
      * or cuda_watcher_quits(), which it asks after whatever its nap goes by: so a wake() counts
      * that comes between the two. Makes no CUDA call. */
-    bool (*turn)(void *context);
+    bool (*poll)(void *context);
     void (*wake)(void *context);
     void *context;
 

@@ -23,7 +23,7 @@ enum tutti_status cuda_work_create(struct cuda_group *group, struct cuda_work **
     struct cuda_work *made = malloc(sizeof *made);
     if (!made)
         return error_errno("malloc of a work's event");
-    *made = (struct cuda_work){.driver = driver, .context = group->keep->context};
+    *made = (struct cuda_work){.driver = driver, .context = group->resources->context};
     enum tutti_status status = cuda_visit_begin(driver, made->context, &visit);
     if (status == TUTTI_OK) {
         status = CUDA_CALL(driver, event_create, &made->event, CU_EVENT_DISABLE_TIMING);

@@ -11,7 +11,7 @@
 
 void cuda_stage_call_begin(const struct cuda_stage *stage)
 {
-    if (stage->calls) /* before the first ticket nobody waits */
+    if (stage->calls) /* before the first fence nobody waits */
         order_fetch_add_relaxed_u32(&stage->calls->begun, 1);
 }
 
@@ -108,7 +108,7 @@ static enum tutti_status place_open(struct cuda_stage *stage, CUcontext context,
         return status;
     status = CUDA_CALL(driver, ctx_id, context, &made->id);
     if (status == TUTTI_OK)
-        status = cuda_kernel_load_gate(driver, &made->gate);
+        status = cuda_kernel_load_stream_wait(driver, &made->stream_wait);
     if (status == TUTTI_OK && copies)
         status = flows_open(driver, made);
     cuda_visit_end(driver, &visit);

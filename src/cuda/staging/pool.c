@@ -2,9 +2,9 @@
 /*
  * Memory that a stage uses again and again: pinned memory that copies go through, and memory of
  * devices for results. Some pinned memory is a segment that ranks of other processes map, too. The
- * group's thread alone takes and gives pinned memory. Any thread with a ticket takes and gives
+ * group's thread alone takes and gives pinned memory. Any thread with a fence takes and gives
  * results, under the stage's lock, also after the group's end: a stage goes to another group only
- * when no ticket is out.
+ * when no fence is out.
  */
 #include "base/error.h"
 #include "cuda/staging/stage_internal.h"

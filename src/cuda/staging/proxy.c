@@ -203,7 +203,7 @@ static void release(struct cuda_proxy *proxy)
     order_store_release_u64(&proxy->page->done, CUDA_PROXY_RELEASED); /* E2 pairs E2a */
 }
 
-static bool turn(void *context)
+static bool poll(void *context)
 {
     struct cuda_proxy *proxy = context;
     uint32_t bell = order_load_acquire_u32(&proxy->bell); /* E5a pairs E5 */
@@ -236,7 +236,7 @@ static enum tutti_status page_create(struct cuda_group *group, struct cuda_proxy
     void *page;
     enum tutti_status status =
         cuda_page_alloc(group->driver, sizeof(struct cuda_proxy_page), &page, &address);
-    proxy->page = group->keep->proxy_page = page;
+    proxy->page = group->resources->proxy_page = page;
     proxy->come = address + offsetof(struct cuda_proxy_page, come);
     proxy->done = address + offsetof(struct cuda_proxy_page, done);
     return status;
@@ -250,7 +250,7 @@ enum tutti_status cuda_proxy_open(struct cuda_group *group, size_t one_shot_byte
     group->proxy = proxy;
     proxy->host = group->host;
     proxy->one_shot_bytes = one_shot_bytes;
-    proxy->watcher.turn = turn;
+    proxy->watcher.poll = poll;
     proxy->watcher.wake = wake;
     proxy->watcher.context = proxy;
     if (!group->device.waits)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * A process group's staging: its life, the check of operands, copies. It stands on place.c (what
- * there is in a context), pool.c (memory) and ticket.c (how streams and the group tell each other
+ * there is in a context), pool.c (memory) and fence.c (how streams and the group tell each other
  * how far they are).
  */
 #include "cuda/staging/stage.h"
@@ -49,7 +49,7 @@ static void install_fork_handlers(void)
 
 static void stage_free(struct cuda_stage *stage)
 {
-    cuda_tickets_free(stage, false);
+    cuda_fences_free(stage, false);
     cuda_blocks_free(stage, false);
     for (uint32_t i = 0; i < stage->place_count; i++)
         cuda_place_close(stage->driver, &stage->places[i]);
@@ -79,7 +79,7 @@ void cuda_stage_trim(int most)
     pthread_mutex_lock(&kept_lock);
     for (struct cuda_stage **link = &kept; *link;) {
         struct cuda_stage *stage = *link;
-        if ((most > 0 && is_ours(stage)) || !cuda_tickets_quiet(stage)) {
+        if ((most > 0 && is_ours(stage)) || !cuda_fences_quiet(stage)) {
             most -= is_ours(stage);
             link = &stage->next;
             continue;
@@ -96,7 +96,7 @@ void cuda_stage_trim(int most)
     }
 }
 
-/* Closed, and without tickets: from here on another thread may free it. */
+/* Closed, and without fences: from here on another thread may free it. */
 static void stage_end(struct cuda_stage *stage)
 {
     if (!stage->place_count) {
@@ -108,7 +108,7 @@ static void stage_end(struct cuda_stage *stage)
     kept = stage;
     pthread_mutex_unlock(&kept_lock);
     /* To free waits for all streams. One may wait for an operation that needs this thread. */
-    if (!cuda_tickets_awaited())
+    if (!cuda_fences_awaited())
         cuda_stage_trim(KEPT_MOST);
 }
 
@@ -128,7 +128,7 @@ static struct cuda_stage *kept_take(void)
 {
     pthread_mutex_lock(&kept_lock);
     struct cuda_stage **link = &kept;
-    while (*link && !(is_ours(*link) && cuda_tickets_quiet(*link)))
+    while (*link && !(is_ours(*link) && cuda_fences_quiet(*link)))
         link = &(*link)->next;
     struct cuda_stage *stage = *link;
     if (stage)
@@ -185,12 +185,12 @@ void cuda_stage_close(struct cuda_stage *stage)
         stage_end(stage);
 }
 
-void cuda_ticket_give(struct cuda_ticket *ticket)
+void cuda_fence_give(struct cuda_fence *fence)
 {
-    if (!ticket)
+    if (!fence)
         return;
-    struct cuda_stage *stage = ticket->stage;
-    if (cuda_ticket_return(ticket))
+    struct cuda_stage *stage = fence->stage;
+    if (cuda_fence_return(fence))
         stage_end(stage);
 }
 
@@ -198,7 +198,7 @@ void cuda_stage_forget(struct cuda_stage *stage)
 {
     if (!stage)
         return;
-    cuda_tickets_free(stage, true);
+    cuda_fences_free(stage, true);
     cuda_blocks_free(stage, true);
     free(stage);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * What a process group needs of CUDA to bring tensors through the host: pinned memory that is used
- * again, copies on streams of the group's own, tickets by which callers' streams and the group tell
+ * again, copies on streams of the group's own, fences by which callers' streams and the group tell
  * each other how far they are. Shows no CUDA type.
  *
  * The group's streams never wait for anything: a copy is enqueued once what it needs is known to be
@@ -18,13 +18,13 @@
 #include <stdint.h>
 
 struct cuda_stage;
-struct cuda_ticket;
+struct cuda_fence;
 
 /* One that has ended, with all it has, or a new one, without a call of CUDA: what a device needs is
- * made when it is first named. From any thread, as are the calls on tickets. Returns NO_MEMORY. */
+ * made when it is first named. From any thread, as are the calls on fences. Returns NO_MEMORY. */
 enum tutti_status cuda_stage_create(struct cuda_stage **stage);
 /* The group's end, or that of what it was to be: waits for its copies. Memory and streams are kept
- * for groups to come, or, in contexts that are not primary ones, freed with the last ticket; if
+ * for groups to come, or, in contexts that are not primary ones, freed with the last fence; if
  * callers' streams still hold that up, later. Takes NULL. */
 void cuda_stage_close(struct cuda_stage *stage);
 /* In a child of fork(): all is its parent's. */
@@ -45,37 +45,37 @@ void cuda_stage_open_current(struct cuda_stage *stage);
 enum tutti_status cuda_stage_check(struct cuda_stage *stage, int device, const void *pointer,
                                    size_t bytes);
 
-/* ---- tickets: of an operation, from its submission on ------------------------------------------
+/* ---- fences: of an operation, from its submission on ------------------------------------------
  */
 
-/* [out] ticket: comes once the stream has passed what is on it now. TUTTI_STREAM_DEFAULT and
+/* [out] fence: comes once the stream has passed what is on it now. TUTTI_STREAM_DEFAULT and
  * TUTTI_STREAM_PER_THREAD are those of each of the devices, which cuda_stage_check() has found
  * good and of which some may be equal; any other stream may be of any device. Returns INVALID (too
  * many devices), DECLINED (the stream is being captured), NO_MEMORY, CUDA. */
-enum tutti_status cuda_ticket_take(struct cuda_stage *stage, const int *devices, int count,
-                                   tutti_stream_t stream, struct cuda_ticket **ticket);
+enum tutti_status cuda_fence_take(struct cuda_stage *stage, const int *devices, int count,
+                                  tutti_stream_t stream, struct cuda_fence **fence);
 /* Whether it has come: what was on the stream is done, and visible to copies. By one thread. */
-bool cuda_ticket_come(struct cuda_ticket *ticket);
+bool cuda_fence_come(struct cuda_fence *fence);
 /* Of a stream that waits: with all, and with one call of CUDA by the group that does not end. */
-struct cuda_patience {
+struct cuda_wait_limits {
     int64_t all_ms, call_ms;
 };
 
-/* Has the stream wait for cuda_ticket_open(), for a while: TUTTI_STREAM_DEFAULT and
- * TUTTI_STREAM_PER_THREAD are those of each of the ticket's devices. *full says that nothing was
+/* Has the stream wait for cuda_fence_open(), for a while: TUTTI_STREAM_DEFAULT and
+ * TUTTI_STREAM_PER_THREAD are those of each of the fence's devices. *full says that nothing was
  * enqueued, since too many streams wait for it. Returns DECLINED (a stream is being captured),
  * NO_MEMORY, CUDA. */
-enum tutti_status cuda_ticket_wait(struct cuda_ticket *ticket, tutti_stream_t stream,
-                                   const struct cuda_patience *patience, bool *full);
-/* Whether a stream has gone on without cuda_ticket_open(). */
-bool cuda_ticket_forsaken(const struct cuda_ticket *ticket);
+enum tutti_status cuda_fence_wait(struct cuda_fence *fence, tutti_stream_t stream,
+                                  const struct cuda_wait_limits *limits, bool *full);
+/* Whether a stream has gone on without cuda_fence_open(). */
+bool cuda_fence_wait_expired(const struct cuda_fence *fence);
 /* Lets all who wait pass: what the caller has seen done before, its copies among it, is done for
  * what follows on those streams. */
-void cuda_ticket_open(struct cuda_ticket *ticket);
-/* Takes NULL. The ticket must be open if anybody may wait for it. */
-void cuda_ticket_give(struct cuda_ticket *ticket);
+void cuda_fence_open(struct cuda_fence *fence);
+/* Takes NULL. The fence must be open if anybody may wait for it. */
+void cuda_fence_give(struct cuda_fence *fence);
 
-/* Around what may be kept up by a call of CUDA that waits for streams: those that wait for tickets
+/* Around what may be kept up by a call of CUDA that waits for streams: those that wait for fences
  * look at how long it takes. */
 void cuda_stage_call_begin(const struct cuda_stage *stage);
 void cuda_stage_call_end(const struct cuda_stage *stage);
@@ -109,7 +109,7 @@ void cuda_block_give(struct cuda_stage *stage, struct cuda_block *block);
 void cuda_block_lose(struct cuda_stage *stage, struct cuda_block *block);
 
 /* Memory of a device that is open, for a result, which may outlive the group. By any thread that
- * has a ticket. At least so many bytes, with whatever is in them. Returns NO_MEMORY, CUDA. */
+ * has a fence. At least so many bytes, with whatever is in them. Returns NO_MEMORY, CUDA. */
 enum tutti_status cuda_result_take(struct cuda_stage *stage, int device, size_t bytes,
                                    struct cuda_block **result);
 /* Takes NULL. No stream uses it any more. */

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT */
-/* The inside of a process group's staging: place.c, pool.c and ticket.c, and on them stage.c. */
+/* The inside of a process group's staging: place.c, pool.c and fence.c, and on them stage.c. */
 #ifndef TUTTI_CUDA_STAGE_INTERNAL_H
 #define TUTTI_CUDA_STAGE_INTERNAL_H
 
 #include "base/layout.h"
-#include "cuda/kernels/gate_launch.h"
+#include "cuda/kernels/stream_wait_launch.h"
 #include "cuda/runtime/group_internal.h"
 #include "cuda/staging/stage.h"
 #include "ipc/segment.h"
@@ -13,7 +13,7 @@
 
 enum {
     CUDA_STAGE_PLACES = 32,
-    CUDA_PAGE_TICKETS = 256,
+    CUDA_PAGE_FENCES = 256,
 };
 
 /* Of ours, for copies one way. */
@@ -30,30 +30,30 @@ struct cuda_stage_place {
     CUdevice device;
     bool retained;         /* the primary one, by us */
     unsigned long long id; /* the context's: handles may be used again */
-    CUfunction gate;
-    bool copies;     /* or it is for gates alone */
+    CUfunction stream_wait;
+    bool copies;     /* or it is for waiting kernels alone */
     uint64_t *words; /* the flows', until the stage closes */
     unsigned char pad0[LAYOUT_LINE];
     struct cuda_flow flows[CUDA_WAYS]; /* the group's thread's */
     unsigned char pad1[LAYOUT_LINE];
 };
 
-struct cuda_ticket {
+struct cuda_fence {
     struct cuda_stage *stage;
-    struct cuda_ticket_words *words;
-    struct cuda_ticket *next;
+    struct cuda_fence_words *words;
+    struct cuda_fence *next;
     uint32_t number; /* of the operation that it is, or was, for */
     int comes;       /* words that streams write; 0 once they are seen */
-    int gates;       /* under the lock */
+    int waits;       /* under the lock */
     int devices;
-    uint8_t places[CUDA_TICKET_STREAMS]; /* of the devices */
-    unsigned char pad[LAYOUT_LINE];      /* the next one may be another thread's by now */
+    uint8_t places[CUDA_FENCE_STREAMS]; /* of the devices */
+    unsigned char pad[LAYOUT_LINE];     /* the next one may be another thread's by now */
 };
 
-struct cuda_ticket_page {
-    struct cuda_ticket_page *next;
-    struct cuda_ticket_words *words;
-    struct cuda_ticket tickets[CUDA_PAGE_TICKETS];
+struct cuda_fence_page {
+    struct cuda_fence_page *next;
+    struct cuda_fence_words *words;
+    struct cuda_fence fences[CUDA_PAGE_FENCES];
 };
 
 /* Pads: what who submits writes, what the thread does, and what both read lie on lines apart. */
@@ -67,9 +67,9 @@ struct cuda_stage {
     pthread_mutex_t lock;
     /* Under the lock: */
     bool closed;
-    int out; /* tickets taken */
-    struct cuda_ticket_page *pages;
-    struct cuda_ticket *first, *last; /* idle, the one that has been so longest first */
+    int out; /* fences taken */
+    struct cuda_fence_page *pages;
+    struct cuda_fence *first, *last; /* idle, the one that has been so longest first */
     struct cuda_ranges ranges;
     struct cuda_block *results; /* idle */
     unsigned char pad[LAYOUT_LINE];
@@ -97,15 +97,15 @@ void cuda_flow_drain(const struct cuda_driver *driver, const struct cuda_stage_p
 /* The same of all its streams, without a call for those that are known to have ended. */
 void cuda_flows_drain(const struct cuda_driver *driver, const struct cuda_stage_place *place);
 
-/* ---- ticket.c -------------------------------------------------------------------------------- */
+/* ---- fence.c -------------------------------------------------------------------------------- */
 
 /* Whether no stream touches them any more; none is taken. */
-bool cuda_tickets_quiet(const struct cuda_stage *stage);
-/* Whether a stream of this process may wait for a ticket that is taken. */
-bool cuda_tickets_awaited(void);
-void cuda_tickets_free(struct cuda_stage *stage, bool child);
+bool cuda_fences_quiet(const struct cuda_stage *stage);
+/* Whether a stream of this process may wait for a fence that is taken. */
+bool cuda_fences_awaited(void);
+void cuda_fences_free(struct cuda_stage *stage, bool child);
 /* Makes it idle. Returns whether it was the last one of a stage that is closed. */
-bool cuda_ticket_return(struct cuda_ticket *ticket);
+bool cuda_fence_return(struct cuda_fence *fence);
 
 /* ---- pool.c ---------------------------------------------------------------------------------- */
 

@@ -11,15 +11,15 @@
  * is due. CUDA's calls that free may wait for streams, so none is made under the lock of the list.
  * No call is made in a context that the program has destroyed.
  */
-#ifndef TUTTI_CUDA_KEEP_H
-#define TUTTI_CUDA_KEEP_H
+#ifndef TUTTI_CUDA_RESOURCES_H
+#define TUTTI_CUDA_RESOURCES_H
 
 #include "cuda/kernels/symm_launch.h"
 #include "cuda/runtime/arena.h"
 #include "cuda/runtime/driver.h"
 #include "cuda/runtime/memory.h"
 
-struct cuda_keep {
+struct cuda_resources {
     const struct cuda_driver *driver;
     CUcontext context;
     unsigned long long context_id; /* handles of contexts may be used again; 0: nobody asked */
@@ -41,17 +41,17 @@ struct cuda_keep {
     uint32_t graphless;  /* its destructor has run: release K2 pairs K2a */
     CUevent pending;     /* behind operations that may still run; NULL if none can */
     bool stuck;          /* nobody knows what still runs: never freed */
-    struct cuda_keep *next;
+    struct cuda_resources *next;
 };
 
 /* Whether its context is still there: the program may have destroyed it, or reset its device. */
-bool cuda_keep_lives(const struct cuda_keep *keep);
+bool cuda_resources_live(const struct cuda_resources *resources);
 /* Makes it hold `graph`'s replays. Within a capture. */
-enum tutti_status cuda_keep_retain(struct cuda_keep *keep, CUgraph graph);
+enum tutti_status cuda_resources_retain(struct cuda_resources *resources, CUgraph graph);
 /* Gives up the owner's hold; `pending`, which it takes, is behind its last operation. Within the
  * context, if that lives. Frees at once what can be. Takes NULL. */
-void cuda_keep_release(struct cuda_keep *keep, CUevent pending, bool stuck);
+void cuda_resources_release(struct cuda_resources *resources, CUevent pending, bool stuck);
 /* Frees what is due. */
-void cuda_keep_sweep(void);
+void cuda_resources_sweep(void);
 
 #endif

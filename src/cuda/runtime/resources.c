@@ -1,0 +1,175 @@
+/* SPDX-License-Identifier: MIT */
+#include "cuda/runtime/resources.h"
+
+#include "base/order.h"
+#include "cuda/runtime/calls.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <time.h>
+
+/* For the destructor of a user object whose graphs are gone: 10 ms. */
+enum { AWAIT_TURNS = 100, AWAIT_NS = 100000 };
+
+/* Guards the list alone. No call of the driver is made under it: one that frees waits for streams,
+ * which may need a thread that opens or closes something else. */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct cuda_resources *list; /* of what no owner holds any more, and no thread looks at */
+
+static void hold(void)
+{
+    pthread_mutex_lock(&lock);
+}
+
+static void release(void)
+{
+    pthread_mutex_unlock(&lock);
+}
+
+/* A child of fork() must not find the lock in the hands of a thread that it does not have. What is
+ * on the list is its parent's. */
+static void release_in_child(void)
+{
+    list = NULL;
+    pthread_mutex_unlock(&lock);
+}
+
+static void install_fork_handlers(void)
+{
+    (void)pthread_atfork(hold, release, release_in_child);
+}
+
+/* The user object's destructor: the last graph is gone, and the owner. */
+static void graphs_gone(void *argument)
+{
+    struct cuda_resources *resources = argument;
+    order_store_release_u32(&resources->graphless, 1); /* K2 pairs K2a */
+}
+
+enum tutti_status cuda_resources_retain(struct cuda_resources *resources, CUgraph graph)
+{
+    const struct cuda_driver *driver = resources->driver;
+    enum tutti_status status = TUTTI_OK;
+    if (!resources->object)
+        status = CUDA_CALL(driver, user_object_create, &resources->object, resources, graphs_gone,
+                           1, CU_USER_OBJECT_NO_DESTRUCTOR_SYNC);
+    if (status == TUTTI_OK)
+        status = CUDA_CALL(driver, graph_retain_user_object, graph, resources->object, 1, 0);
+    return status;
+}
+
+/* Whether nothing runs that touches it. In the context. */
+static bool is_idle(struct cuda_resources *resources)
+{
+    if (resources->idle && !resources->idle(resources->owner))
+        return false;
+    /* Any other result than "not ready" says that nothing runs: done, or the context is broken. */
+    return !resources->pending ||
+           resources->driver->event_query(resources->pending) != CUDA_ERROR_NOT_READY;
+}
+
+/* Errors are of no interest. A context that is gone has taken pinned memory, events and streams
+ * with it, and their addresses may be another's by now. */
+static void dispose(struct cuda_resources *resources, bool lives)
+{
+    const struct cuda_driver *driver = resources->driver;
+    if (resources->end)
+        resources->end(resources->owner, lives);
+    for (int r = 0; r < CUDA_RANKS; r++)
+        cuda_memory_unmap(driver, &resources->arenas[r]);
+    cuda_memory_unmap(driver, &resources->control);
+    cuda_memory_unmap(driver, &resources->recorder);
+    if (lives && resources->page)
+        driver->mem_host_free(resources->page);
+    if (lives && resources->symm_page)
+        driver->mem_host_free(resources->symm_page);
+    if (lives && resources->proxy_page)
+        driver->mem_host_free(resources->proxy_page);
+    if (lives && resources->pending)
+        driver->event_destroy(resources->pending);
+    free(resources);
+}
+
+bool cuda_resources_live(const struct cuda_resources *resources)
+{
+    unsigned long long id = 0;
+    return resources->context &&
+           (!resources->context_id ||
+            (resources->driver->ctx_id(resources->context, &id) == CUDA_SUCCESS &&
+             id == resources->context_id));
+}
+
+/* Frees it if it is due. */
+static bool dispose_due(struct cuda_resources *resources)
+{
+    const struct cuda_driver *driver = resources->driver;
+    struct cuda_visit visit;
+    if (resources->stuck ||
+        (resources->object && !order_load_acquire_u32(&resources->graphless))) /* K2a */
+        return false;
+    const bool lives = cuda_resources_live(resources) &&
+                       cuda_visit_begin(driver, resources->context, &visit) == TUTTI_OK;
+    const bool due = !lives || is_idle(resources);
+    if (due)
+        dispose(resources, lives);
+    if (lives)
+        cuda_visit_end(driver, &visit);
+    return due;
+}
+
+/* The first one of the list, for the calling thread alone; NULL if there is none. */
+static struct cuda_resources *list_take(void)
+{
+    pthread_mutex_lock(&lock);
+    struct cuda_resources *resources = list;
+    if (resources)
+        list = resources->next;
+    pthread_mutex_unlock(&lock);
+    return resources;
+}
+
+static void list_give(struct cuda_resources *resources)
+{
+    pthread_mutex_lock(&lock);
+    resources->next = list;
+    list = resources;
+    pthread_mutex_unlock(&lock);
+}
+
+void cuda_resources_sweep(void)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    struct cuda_resources *resources, *later = NULL;
+    pthread_once(&once, install_fork_handlers);
+    while ((resources = list_take())) {
+        if (dispose_due(resources))
+            continue;
+        resources->next = later;
+        later = resources;
+    }
+    while ((resources = later)) {
+        later = resources->next;
+        list_give(resources);
+    }
+}
+
+/* If the graphs are gone already the destructor runs now, in a thread of the driver. */
+static void await_destructor(struct cuda_resources *resources)
+{
+    for (int i = 0; i < AWAIT_TURNS && !order_load_acquire_u32(&resources->graphless);
+         i++) /* K2a */
+        nanosleep(&(struct timespec){.tv_nsec = AWAIT_NS}, NULL);
+}
+
+void cuda_resources_release(struct cuda_resources *resources, CUevent pending, bool stuck)
+{
+    if (!resources)
+        return;
+    resources->pending = pending;
+    resources->stuck = stuck;
+    if (resources->object &&
+        resources->driver->user_object_release(resources->object, 1) == CUDA_SUCCESS)
+        await_destructor(resources);
+    list_give(resources); /* from here on another thread may free it */
+    cuda_resources_sweep();
+}

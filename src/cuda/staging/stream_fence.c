@@ -1,0 +1,327 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * A fence is a line of words in pinned memory. At submission the caller's stream is told to write
+ * the first of them, so that the group's thread sees without a call of CUDA when the stream has
+ * come there; nothing else is on a stream of anybody's until then. Who waits for the operation puts
+ * a waiting kernel (stream_wait.cu) onto its own stream, which spins on a word that the host writes
+ * at the end. So there are never more waiting kernels than callers' streams that wait, and none on
+ * a stream of ours.
+ *
+ * Streams of callers may come to a word late, after the operation, the group and the work are gone.
+ * So a line is used again, and its page freed, only once all its words are written.
+ */
+#include "base/error.h"
+#include "base/order.h"
+#include "cuda/staging/stage_internal.h"
+
+#include <stdlib.h>
+
+enum { TRIES = 4 }; /* fences that are looked at before a page is added */
+
+/* Fences of this process that are taken and have waiting kernels. Relaxed: a stream that begins to
+ * wait while another thread frees may wait a little longer, as for any call that frees. */
+static uint32_t awaited;
+
+bool cuda_fences_awaited(void)
+{
+    return order_load_relaxed_u32(&awaited) > 0;
+}
+
+static bool is_quiet(struct cuda_fence *fence)
+{
+    const struct cuda_fence_words *words = fence->words;
+    for (int i = 0; i < fence->waits; i++)
+        if (order_load_acquire_u32(&words->ended[i]) !=
+            fence->number) /* L3a pairs the waiting kernel's L3 */
+            return false;
+    return cuda_fence_come(fence);
+}
+
+bool cuda_fences_quiet(const struct cuda_stage *stage)
+{
+    for (struct cuda_fence *fence = stage->first; fence; fence = fence->next)
+        if (!is_quiet(fence))
+            return false;
+    return true;
+}
+
+void cuda_fences_free(struct cuda_stage *stage, bool child)
+{
+    struct cuda_visit visit;
+    bool entered = !child && stage->place_count &&
+                   cuda_visit_begin(stage->driver, stage->places[0].context, &visit) == TUTTI_OK;
+    while (stage->pages) {
+        struct cuda_fence_page *page = stage->pages;
+        stage->pages = page->next;
+        if (entered)
+            stage->driver->mem_host_free(page->words);
+        free(page);
+    }
+    stage->calls = NULL;
+    if (entered)
+        cuda_visit_end(stage->driver, &visit);
+}
+
+static void fence_idle(struct cuda_stage *stage, struct cuda_fence *fence)
+{
+    fence->next = NULL;
+    if (stage->last)
+        stage->last->next = fence;
+    else
+        stage->first = fence;
+    stage->last = fence;
+}
+
+static enum tutti_status page_add(struct cuda_stage *stage)
+{
+    const struct cuda_driver *driver = stage->driver;
+    struct cuda_fence_page *page = calloc(1, sizeof *page);
+    struct cuda_visit visit;
+    void *words = NULL;
+    if (!page)
+        return error_errno("calloc of fences");
+    enum tutti_status status = cuda_visit_begin(driver, stage->places[0].context, &visit);
+    if (status == TUTTI_OK) {
+        status =
+            cuda_pinned_alloc(driver, CUDA_PAGE_FENCES * sizeof *page->words + sizeof *stage->calls,
+                              CU_MEMHOSTALLOC_PORTABLE, &words);
+        cuda_visit_end(driver, &visit);
+    }
+    if (status != TUTTI_OK) {
+        free(page);
+        return status;
+    }
+    page->words = words;
+    page->next = stage->pages;
+    stage->pages = page;
+    if (!stage->calls) {
+        stage->calls = (struct cuda_calls *)(void *)&page->words[CUDA_PAGE_FENCES];
+        *stage->calls = (struct cuda_calls){.begun = 0};
+    }
+    for (int i = 0; i < CUDA_PAGE_FENCES; i++) {
+        page->words[i] = (struct cuda_fence_words){.open = 0};
+        page->fences[i] = (struct cuda_fence){.stage = stage, .words = &page->words[i]};
+        fence_idle(stage, &page->fences[i]);
+    }
+    return TUTTI_OK;
+}
+
+static struct cuda_fence *idle_take(struct cuda_stage *stage)
+{
+    struct cuda_fence *fence = stage->first;
+    stage->first = fence->next;
+    if (!stage->first)
+        stage->last = NULL;
+    return fence;
+}
+
+/* Under the lock. */
+static enum tutti_status fence_find(struct cuda_stage *stage, struct cuda_fence **fence)
+{
+    for (int tries = 0; stage->first && tries < TRIES; tries++) {
+        *fence = idle_take(stage);
+        if (is_quiet(*fence))
+            return TUTTI_OK;
+        fence_idle(stage, *fence);
+    }
+    enum tutti_status status = page_add(stage);
+    while (status == TUTTI_OK && !is_quiet(*fence = idle_take(stage)))
+        fence_idle(stage, *fence);
+    return status;
+}
+
+static bool is_each_devices(tutti_stream_t stream)
+{
+    return stream == TUTTI_STREAM_DEFAULT || stream == TUTTI_STREAM_LEGACY ||
+           stream == TUTTI_STREAM_PER_THREAD;
+}
+
+/* Within the stream's context. */
+static enum tutti_status uncaptured_check(const struct cuda_driver *driver, CUstream stream,
+                                          const char *why)
+{
+    uint64_t capture = 0;
+    enum tutti_status status = cuda_capture_of(driver, stream, &capture, NULL);
+    if (status != TUTTI_OK || !capture)
+        return status;
+    return error_set(TUTTI_ERR_DECLINED, "stream %p is being captured, and %s", (void *)stream,
+                     why);
+}
+
+/* The stream writes the fence's next word. */
+static enum tutti_status come_enqueue(struct cuda_stage *stage, struct cuda_fence *fence,
+                                      CUcontext context, CUstream stream)
+{
+    const struct cuda_driver *driver = stage->driver;
+    bool pushed;
+    enum tutti_status status = cuda_context_enter(driver, context, &pushed);
+    if (status != TUTTI_OK)
+        return status;
+    status = uncaptured_check(driver, stream,
+                              "a process group's operation is done by a thread of the host, which "
+                              "a replay would not reach: submit it on a stream that is not");
+    /* L1 pairs L1a: by default the write comes behind a fence for the whole system. */
+    if (status == TUTTI_OK)
+        status = CUDA_CALL(driver, stream_write_64, stream,
+                           (CUdeviceptr)(uintptr_t)&fence->words->come[fence->comes], fence->number,
+                           CU_STREAM_WRITE_VALUE_DEFAULT);
+    if (status == TUTTI_OK)
+        fence->comes++;
+    cuda_context_leave(driver, pushed);
+    return status;
+}
+
+static enum tutti_status context_of(const struct cuda_driver *driver, CUstream stream,
+                                    CUcontext *context)
+{
+    return CUDA_CALL(driver, stream_context, stream, context);
+}
+
+/* The devices' places, each once. */
+static enum tutti_status devices_note(struct cuda_fence *fence, const int *devices, int count)
+{
+    for (int i = 0; i < count; i++) {
+        int place = cuda_place_of_device(fence->stage, devices[i]), known = 0;
+        while (known < fence->devices && fence->places[known] != place)
+            known++;
+        if (known == CUDA_FENCE_STREAMS)
+            return error_set(TUTTI_ERR_INVALID, "tensors of more than %d devices in one call",
+                             CUDA_FENCE_STREAMS);
+        fence->places[known] = (uint8_t)place;
+        fence->devices += known == fence->devices;
+    }
+    return TUTTI_OK;
+}
+
+static enum tutti_status fence_begin(struct cuda_stage *stage, struct cuda_fence *fence,
+                                     const int *devices, int count, tutti_stream_t stream)
+{
+    CUcontext context;
+    enum tutti_status status = devices_note(fence, devices, count);
+    if (status != TUTTI_OK)
+        return status;
+    if (!is_each_devices(stream)) {
+        status = context_of(stage->driver, cuda_stream_of(stream), &context);
+        return status == TUTTI_OK ? come_enqueue(stage, fence, context, cuda_stream_of(stream))
+                                  : status;
+    }
+    for (int i = 0; i < fence->devices && status == TUTTI_OK; i++)
+        status = come_enqueue(stage, fence, stage->places[fence->places[i]].context,
+                              cuda_stream_of(stream));
+    return status;
+}
+
+enum tutti_status cuda_fence_take(struct cuda_stage *stage, const int *devices, int count,
+                                  tutti_stream_t stream, struct cuda_fence **fence)
+{
+    pthread_mutex_lock(&stage->lock);
+    enum tutti_status status = fence_find(stage, fence);
+    if (status == TUTTI_OK)
+        stage->out++;
+    pthread_mutex_unlock(&stage->lock);
+    if (status != TUTTI_OK)
+        return status;
+    (*fence)->number++;
+    (*fence)->comes = (*fence)->waits = (*fence)->devices = 0;
+    status = fence_begin(stage, *fence, devices, count, stream);
+    if (status != TUTTI_OK) {
+        (void)cuda_fence_return(*fence); /* not the last of a closed group: its owner calls */
+        *fence = NULL;
+    }
+    return status;
+}
+
+bool cuda_fence_come(struct cuda_fence *fence)
+{
+    for (int i = 0; i < fence->comes; i++)
+        if (order_load_acquire_u64(&fence->words->come[i]) != fence->number) /* L1a pairs L1 */
+            return false;
+    fence->comes = 0; /* who takes it next need not read what the device wrote */
+    return true;
+}
+
+static enum tutti_status wait_launch(struct cuda_fence *fence, const struct cuda_stage_place *place,
+                                     CUstream stream, const struct cuda_wait_limits *limits)
+{
+    const struct cuda_driver *driver = fence->stage->driver;
+    struct cuda_stream_wait_launch launch = {.open = &fence->words->open,
+                                             .ended = &fence->words->ended[fence->waits],
+                                             .wait_expired = &fence->words->wait_expired,
+                                             .calls = fence->stage->calls,
+                                             .number = fence->number,
+                                             .timeout_ns = cuda_timeout_ns(limits->all_ms),
+                                             .call_limit_ns = cuda_timeout_ns(limits->call_ms)};
+    bool pushed;
+    enum tutti_status status = cuda_context_enter(driver, place->context, &pushed);
+    if (status != TUTTI_OK)
+        return status;
+    status = uncaptured_check(driver, stream,
+                              "the work would be done long before a replay: wait for it before the "
+                              "capture begins, or on the stream that the graph is launched on");
+    if (status == TUTTI_OK)
+        status = cuda_launch_block(driver, place->stream_wait, CUDA_STREAM_WAIT_THREADS, &launch,
+                                   stream);
+    cuda_context_leave(driver, pushed);
+    return status;
+}
+
+/* Under the lock: waiting kernels of one fence are counted. */
+static enum tutti_status waits_launch(struct cuda_fence *fence, tutti_stream_t stream,
+                                      const struct cuda_wait_limits *limits, bool *full)
+{
+    struct cuda_stage *stage = fence->stage;
+    const bool each = is_each_devices(stream);
+    const int count = each ? fence->devices : 1;
+    enum tutti_status status = TUTTI_OK;
+    CUcontext context;
+    int place = -1;
+    *full = fence->waits + count > CUDA_FENCE_WAITS;
+    if (*full)
+        return TUTTI_OK;
+    if (!each)
+        status = context_of(stage->driver, cuda_stream_of(stream), &context);
+    if (!each && status == TUTTI_OK)
+        status = cuda_context_open(stage, context, &place);
+    for (int i = 0; i < count && status == TUTTI_OK; i++) {
+        if (each)
+            place = fence->places[i];
+        status = wait_launch(fence, &stage->places[place], cuda_stream_of(stream), limits);
+        if (status == TUTTI_OK && fence->waits++ == 0)
+            order_fetch_add_relaxed_u32(&awaited, 1);
+    }
+    return status;
+}
+
+enum tutti_status cuda_fence_wait(struct cuda_fence *fence, tutti_stream_t stream,
+                                  const struct cuda_wait_limits *limits, bool *full)
+{
+    pthread_mutex_lock(&fence->stage->lock); /* which the group's thread may need */
+    cuda_stage_call_begin(fence->stage);
+    enum tutti_status status = waits_launch(fence, stream, limits, full);
+    cuda_stage_call_end(fence->stage);
+    pthread_mutex_unlock(&fence->stage->lock);
+    return status;
+}
+
+bool cuda_fence_wait_expired(const struct cuda_fence *fence)
+{
+    return order_load_acquire_u32(&fence->words->wait_expired) == fence->number; /* L6a pairs L6 */
+}
+
+void cuda_fence_open(struct cuda_fence *fence)
+{
+    order_store_release_u32(&fence->words->open,
+                            fence->number); /* L2 pairs the waiting kernel's L2a */
+}
+
+bool cuda_fence_return(struct cuda_fence *fence)
+{
+    struct cuda_stage *stage = fence->stage;
+    pthread_mutex_lock(&stage->lock);
+    if (fence->waits)
+        order_fetch_add_relaxed_u32(&awaited, UINT32_MAX);
+    fence_idle(stage, fence);
+    bool last = --stage->out == 0 && stage->closed;
+    pthread_mutex_unlock(&stage->lock);
+    return last;
+}
