@@ -8,16 +8,16 @@
 #include "cuda/runtime/symm_internal.h"
 #include "cuda/runtime/watcher.h"
 #include "ipc/channel.h"
+#include "ipc/futex.h"
 
 #include <stdlib.h>
-#include <time.h>
 
 struct cuda_symm_watch {
     struct cuda_watcher watcher;
     struct channel *channel;
     uint64_t peers;
-    pthread_mutex_t lock; /* guards the list; the bell goes with it */
-    pthread_cond_t bell;
+    uint32_t bell;        /* futex; advanced to wake the thread */
+    pthread_mutex_t lock; /* guards the list */
     struct cuda_symm *first;
 };
 
@@ -30,46 +30,33 @@ static uint32_t look(const struct cuda_symm_watch *watch)
     return gone;
 }
 
-static struct timespec next_look(void)
-{
-    struct timespec at;
-    clock_gettime(CLOCK_MONOTONIC, &at);
-    at.tv_nsec += CUDA_WATCH_MS * 1000000;
-    at.tv_sec += at.tv_nsec / 1000000000;
-    at.tv_nsec %= 1000000000;
-    return at;
-}
-
 static bool poll(void *context)
 {
     struct cuda_symm_watch *watch = context;
-    struct timespec until = next_look();
+    const uint32_t bell = order_load_acquire_u32(&watch->bell); /* K8a pairs K8 */
+    if (cuda_watcher_quits(&watch->watcher))
+        return false;
+    const uint32_t gone = look(watch);
     pthread_mutex_lock(&watch->lock);
-    bool goes_on = !cuda_watcher_quits(&watch->watcher);
-    if (goes_on) {
-        uint32_t gone = look(watch);
-        /* Relaxed: a kernel that reads it looks at its word once more, and a process that has ended
-         * stores nothing any more. */
-        for (struct cuda_symm *symm = watch->first; symm; symm = symm->next_watched)
-            order_store_relaxed_u32(&symm->resources->symm_page->gone, gone);
-        pthread_cond_timedwait(&watch->bell, &watch->lock, &until);
-    }
+    /* Relaxed: a kernel that reads it looks at its word once more, and a process that has ended
+     * stores nothing any more. */
+    for (struct cuda_symm *symm = watch->first; symm; symm = symm->next_watched)
+        order_store_relaxed_u32(&symm->resources->symm_page->gone, gone);
     pthread_mutex_unlock(&watch->lock);
-    return goes_on;
+    futex_sleep(&watch->bell, bell, CUDA_WATCH_MS);
+    return true;
 }
 
 static void wake(void *context)
 {
     struct cuda_symm_watch *watch = context;
-    pthread_mutex_lock(&watch->lock);
-    pthread_cond_signal(&watch->bell);
-    pthread_mutex_unlock(&watch->lock);
+    order_fetch_add_u32(&watch->bell, 1); /* K8 pairs K8a */
+    futex_wake_all(&watch->bell);
 }
 
 enum tutti_status cuda_symm_watch_open(struct channel *channel, uint64_t peers,
                                        struct cuda_symm_watch **watch)
 {
-    pthread_condattr_t attributes;
     *watch = NULL;
     struct cuda_symm_watch *made = calloc(1, sizeof *made);
     if (!made)
@@ -78,10 +65,6 @@ enum tutti_status cuda_symm_watch_open(struct channel *channel, uint64_t peers,
     made->channel = channel;
     made->peers = peers;
     pthread_mutex_init(&made->lock, NULL);
-    pthread_condattr_init(&attributes);
-    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
-    pthread_cond_init(&made->bell, &attributes);
-    pthread_condattr_destroy(&attributes);
     enum tutti_status status = cuda_watcher_start(&made->watcher);
     if (status == TUTTI_OK)
         *watch = made;
@@ -119,7 +102,6 @@ void cuda_symm_watch_close(struct cuda_symm_watch *watch)
     if (!watch)
         return;
     cuda_watcher_stop(&watch->watcher);
-    pthread_cond_destroy(&watch->bell);
     pthread_mutex_destroy(&watch->lock);
     free(watch);
 }

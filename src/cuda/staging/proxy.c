@@ -303,47 +303,36 @@ enum tutti_status cuda_proxy_algorithm(enum tutti_algo asked, enum tutti_algo *a
                      (int)asked, tutti_algo_name(asked));
 }
 
-/* Has the stream say that a piece has come. E1 pairs E1a: by default the write comes behind a fence
- * for the whole system. */
-static enum tutti_status come_write(struct cuda_group *group, uint64_t number, CUstream stream)
+/* The address of a piece's slot. */
+static CUdeviceptr slot_of(const struct cuda_proxy *proxy, uint64_t number)
 {
-    const struct cuda_driver *driver = group->driver;
-    return CUDA_CALL(driver, stream_write_64, stream, group->proxy->come, number,
-                     CU_STREAM_WRITE_VALUE_DEFAULT);
+    return (CUdeviceptr)(uintptr_t)proxy->page->slots[number % CUDA_PROXY_SLOTS];
 }
 
-/* Has it wait until the piece is done. */
-static enum tutti_status done_await(struct cuda_group *group, uint64_t number, CUstream stream)
-{
-    const struct cuda_driver *driver = group->driver;
-    return cuda_check(driver,
-                      driver->stream_wait_64(stream, group->proxy->done, number,
-                                             CU_STREAM_WAIT_VALUE_GEQ), /* E2a */
-                      "cuStreamWaitValue64");
-}
-
-/* Copies a piece in, and says so. */
+/* Has the stream copy a piece in and say that the piece has come. */
 static enum tutti_status piece_in(struct cuda_group *group, const struct operation *operation,
                                   uint64_t piece, CUstream stream)
 {
     const struct cuda_driver *driver = group->driver;
-    struct cuda_proxy *proxy = group->proxy;
+    const struct cuda_proxy *proxy = group->proxy;
     const uint64_t at = operation->first + piece;
     const size_t bytes = piece_bytes(&operation->request, piece);
+    const CUdeviceptr from =
+        (CUdeviceptr)(uintptr_t)operation->request.send + piece * CUDA_PROXY_PIECE_BYTES;
     enum tutti_status status = TUTTI_OK;
     if (bytes)
-        status = CUDA_CALL(
-            driver, memcpy_async, (CUdeviceptr)(uintptr_t)proxy->page->slots[at % CUDA_PROXY_SLOTS],
-            (CUdeviceptr)(uintptr_t)operation->request.send + piece * CUDA_PROXY_PIECE_BYTES, bytes,
-            stream);
-    return status == TUTTI_OK ? come_write(group, at + 1, stream) : status;
+        status = CUDA_CALL(driver, memcpy_async, slot_of(proxy, at), from, bytes, stream);
+    /* E1 pairs E1a: by default the write comes behind a fence for the whole system. */
+    return status == TUTTI_OK ? CUDA_CALL(driver, stream_write_64, stream, proxy->come, at + 1,
+                                          CU_STREAM_WRITE_VALUE_DEFAULT)
+                              : status;
 }
 
 /*
- * Into the device's memory. The driver has the device's processors do small copies there, for which
- * processes take turns: 8 bytes among 8 of them on one H200 took 1.16 ms an operation. Copies of
- * several rows, be they one behind the other, it leaves to a copy engine, which nobody has to
- * himself: 0.10 ms. The fewest rows are the quickest; a single byte has none.
+ * Copies into the device's memory. The driver does a small flat copy on the device's
+ * multiprocessors, for which processes take turns: 8 bytes among 8 processes on one H200 took 1.16
+ * ms an operation. A copy of several rows goes to a copy engine, which processes share: 0.10 ms.
+ * The fewest rows are the quickest; a single byte has none.
  */
 static enum tutti_status copy_out(const struct cuda_driver *driver, CUdeviceptr to,
                                   CUdeviceptr from, size_t bytes, CUstream stream)
@@ -366,24 +355,25 @@ static enum tutti_status copy_out(const struct cuda_driver *driver, CUdeviceptr 
     return CUDA_CALL(driver, memcpy_2d_async, &copy, stream);
 }
 
-/* Awaits its result and copies that out. */
+/* Has the stream wait for a piece's result and copy that out. */
 static enum tutti_status piece_out(struct cuda_group *group, const struct operation *operation,
                                    uint64_t piece, CUstream stream)
 {
-    struct cuda_proxy *proxy = group->proxy;
+    const struct cuda_proxy *proxy = group->proxy;
     const uint64_t at = operation->first + piece;
     const size_t bytes = piece_bytes(&operation->request, piece);
-    enum tutti_status status = done_await(group, at + 1, stream);
-    if (status == TUTTI_OK && bytes)
-        status = copy_out(
-            group->driver,
-            (CUdeviceptr)(uintptr_t)operation->request.recv + piece * CUDA_PROXY_PIECE_BYTES,
-            (CUdeviceptr)(uintptr_t)proxy->page->slots[at % CUDA_PROXY_SLOTS], bytes, stream);
-    return status;
+    const CUdeviceptr to =
+        (CUdeviceptr)(uintptr_t)operation->request.recv + piece * CUDA_PROXY_PIECE_BYTES;
+    enum tutti_status status = CUDA_CALL(group->driver, stream_wait_64, stream, proxy->done, at + 1,
+                                         CU_STREAM_WAIT_VALUE_GEQ); /* E2a */
+    return status == TUTTI_OK && bytes
+               ? copy_out(group->driver, to, slot_of(proxy, at), bytes, stream)
+               : status;
 }
 
-/* It can neither be done nor be left out, for the peers have it: so all ranks' are over. */
-static enum tutti_status fail(struct cuda_group *group, enum tutti_status status)
+/* The peers have the operation, and this rank can neither do it nor leave it out: it fails on all
+ * ranks. `what` is added to the last error. */
+static enum tutti_status fail(struct cuda_group *group, enum tutti_status status, const char *what)
 {
     const struct tutti_fault fault = {
         .struct_size = sizeof fault,
@@ -392,10 +382,12 @@ static enum tutti_status fail(struct cuda_group *group, enum tutti_status status
         .peer = group->launch.rank,
         .sequence = order_load_relaxed_u64(&group->host->sequence),
     };
+    char why[300];
+    snprintf(why, sizeof why, "%s", tutti_last_error());
     status = cpu_group_fail(group->host, &fault);
     cpu_group_quit(group->host);
     ring_bell(group->proxy);
-    return status;
+    return error_set(status, "%s; %s", why, what);
 }
 
 /* A place in the ring. The thread's end leaves none for ever. */
@@ -411,10 +403,12 @@ static enum tutti_status room_await(struct cuda_group *group, int64_t timeout_ms
         if (order_load_relaxed_u32(&proxy->host->quit)) /* relaxed: nothing but itself */
             return error_set(TUTTI_ERR_ABORTED, "the program is about to exit");
         if (deadline_passed(deadline))
-            return error_context(fail(group, TUTTI_ERR_TIMEOUT),
-                                 "%d operations are under way, and none of them ended in time: let "
-                                 "the stream go on",
-                                 CUDA_PROXY_OPERATIONS);
+            return fail(group,
+                        error_set(TUTTI_ERR_TIMEOUT,
+                                  "%d operations are under way, and none of them ended in "
+                                  "time",
+                                  CUDA_PROXY_OPERATIONS),
+                        "let the stream go on");
         nap(ROOM_NAP_NS);
     }
     return TUTTI_OK;
@@ -429,16 +423,6 @@ static void publish(struct cuda_proxy *proxy, const struct operation *operation)
     order_fence(); /* between our word and the look at theirs, as there is in idle() */
     if (order_load_relaxed_u32(&proxy->asleep))
         ring_bell(proxy);
-}
-
-/* The thread has it already, and the stream has not all of it. */
-static enum tutti_status fail_half_way(struct cuda_group *group, enum tutti_status status)
-{
-    char why[300];
-    snprintf(why, sizeof why, "%s", tutti_last_error());
-    status = fail(group, status);
-    return error_set(status, "%s; half of the operation is enqueued, so the communicator is lost",
-                     why);
 }
 
 static enum tutti_status stream_check(const struct cuda_group *group, CUstream stream)
@@ -482,7 +466,10 @@ static enum tutti_status enqueue(struct cuda_group *group, struct operation *ope
     /* Also after an error: what is on the stream uses our memory. */
     enum tutti_status noted = cuda_eager_note(group, stream);
     status = status == TUTTI_OK ? noted : status;
-    return status == TUTTI_OK || !published ? status : fail_half_way(group, status);
+    return status == TUTTI_OK || !published
+               ? status
+               : fail(group, status,
+                      "half of the operation is enqueued, so the communicator is lost");
 }
 
 enum tutti_status cuda_proxy_enqueue(struct cuda_group *group, uint64_t subset,
