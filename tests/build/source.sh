@@ -1,7 +1,8 @@
 #!/bin/bash
-# Rules of the sources that no compiler checks: length of files, functions and lines, the licence line, that
-# memory orders, atomics and fences are named in src/base/order.h and src/cuda/kernels/order.cuh alone, and that no script
-# has a pipe whose reader leaves before its writer: with pipefail that one's SIGPIPE is a failure.
+# Checks rules of the sources that no compiler checks:
+# - length of files, functions, lines and opening comments; the licence line
+# - only src/base/order.h and src/cuda/kernels/order.cuh name memory orders, atomics and fences
+# - no pipe of a script has a reader that ends before its writer: with pipefail the writer's SIGPIPE is a failure
 set -euo pipefail
 
 bad=0
@@ -26,6 +27,12 @@ for file in "${files[@]}"; do
     [[ $first == *"SPDX-License-Identifier: MIT"* ]] ||
         complain "$file:1: begin with /* SPDX-License-Identifier: MIT */"
 done
+
+long=$(awk '
+    FNR == 2 { opening = /^\/\*/ }
+    FNR > 1 && opening { if (/\*\//) { opening = 0; if (FNR > 26) print FILENAME ": " FNR - 1 " lines, more than 25" } }
+    ' "${files[@]}")
+[[ -z $long ]] || complain "opening comments to shorten:"$'\n'"$long"
 
 # A function's braces stand alone at the start of their lines, those of a namespace around it as well.
 long=$(awk '

@@ -1,31 +1,27 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * A stand-in for libcuda, on host memory: what the library calls of the driver, and what tests call
- * besides. Device memory is a memfd, so that processes and threads really share what they map; a
- * stream is a thread that does its work in order; a kernel is a host function (standin_run.c,
- * standin_symm.c) that does the operation through the arenas. It is a shared library that is chosen
- * by TUTTI_CUDA_LIBRARY; a test that is linked with it as well calls the driver by name, and looks
- * behind the scenes with the functions below.
+ * A stand-in for libcuda on host memory: the driver's calls that the library and the tests use.
+ * Device memory is a memfd, so that processes and threads share what they map. A stream is a
+ * thread. A kernel is a host function (standin_run.c, standin_symm.c) that does the operation
+ * through the arenas. TUTTI_CUDA_LIBRARY names this library. A test that links with it calls the
+ * driver by name, and has the functions below.
  *
- * Environment, read by cuInit():
- *   TUTTI_STANDIN_DEVICES     how many devices there are; 8 unless set. CUDA_VISIBLE_DEVICES
- *                             chooses and renumbers (ordinals only)
- *   TUTTI_STANDIN_CAPABILITY  of all devices; 9.0 unless set
- *   TUTTI_STANDIN_VERSION     of the driver; 13000 unless set
+ * Environment, read by cuInit(); the last two by cuKernelGetFunction():
+ *   TUTTI_STANDIN_DEVICES     number of devices, 8 by default; CUDA_VISIBLE_DEVICES (ordinals only)
+ *                             chooses and renumbers
+ *   TUTTI_STANDIN_CAPABILITY  of all devices, 9.0 by default
+ *   TUTTI_STANDIN_VERSION     of the driver, 13000 by default
  *   TUTTI_STANDIN_NO_PEER     A-B,C-D: devices without access to each other's memory
- *   TUTTI_STANDIN_FAIL        CALL:N[:ERROR],...: the Nth call of CALL (0: every one) in this
- *                             process returns ERROR, a number; CUDA_ERROR_UNKNOWN (999) unless
- *                             given
+ *   TUTTI_STANDIN_FAIL        CALL:N[:ERROR],...: the Nth call of CALL (0: each) in this process
+ *                             returns ERROR, CUDA_ERROR_UNKNOWN (999) by default
  *   TUTTI_STANDIN_NO_WORDS    set: streams cannot wait for words in memory
- *   TUTTI_STANDIN_ONE_CHANNEL set: all streams of a device share one channel, where work begins in
- *                             the order in which it came; what waits keeps up all behind it
- * and by cuKernelGetFunction():
+ *   TUTTI_STANDIN_ONE_CHANNEL set: all streams of a device share one queue, which a wait blocks
  *   TUTTI_STANDIN_SLOW        kernels whose name begins so take 20 ms more
  *   TUTTI_STANDIN_WRONG       kernels whose name begins so spoil a bit of the last rank's result
  *
- * Stricter than libcuda where that finds mistakes: handles are looked up, a call in a child of
- * fork() or without a context fails, and so does every call that may synchronise while a thread
- * captures in global mode, which also spoils the capture.
+ * It is stricter than libcuda: it checks handles; a call fails in a child of fork() or without a
+ * context; a call that may synchronise fails while a thread captures in global mode, and spoils the
+ * capture.
  */
 #ifndef TESTS_CUDA_STANDIN_H
 #define TESTS_CUDA_STANDIN_H

@@ -1,33 +1,28 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Hybrid cube mesh: two quads, each rank with one partner in the other. Data goes to the quad and
- * to the partner alone; the order is the canonical one, for the quads are the two halves of the
- * leaf order. What a quad makes is a partial result in the accumulation type, rounded by nobody;
- * both quads' together are rounded once.
+ * Hybrid cube mesh: two quads, each rank with one partner in the other quad. Data goes to the quad
+ * and to the partner alone. The quads are the halves of the leaf order, which gives the canonical
+ * order. A quad's sum stays in the accumulation type; the sum of both quads is rounded once.
  *
- * A small operation takes two hops, in lines with flags in band, as one_shot_ll.cu has them: the
- * input to the quad; what the rank sums of the four to its partner. A line from the partner comes
- * of the inputs of its whole quad, so that all have entered, which makes the other half free.
+ * A small operation takes two hops, in lines with flags in band as in one_shot_ll.cu: the input to
+ * the quad, then the quad's sum to the partner. The partner's line is made of its whole quad's
+ * inputs, so all have entered and the other half is free.
  *
- * A larger one is cut into a quarter a rank of the quad, and quarters into tiles: a unit for each
- * worker of a block, which serves tiles b, b + grid, ... of all quarters. In turn t a block
- *   1. collects tile t - 3 of the others' quarters, once their owners' results have come,
- *   2. crosses t - 2 of the own quarter: once the partner's partial result has come, the result
- *      goes to the output and to the quad,
- *   3. folds t - 1: once the quad's inputs have come, the partial result goes to the partner, and
- *      stays in registers,
- *   4. fills t: the input goes to the quarters' owners.
- *
+ * A larger one is cut into a quarter a rank of the quad, and quarters into tiles. A block serves
+ * tiles b, b + grid, ... of all quarters, one unit a worker. In turn t it
+ * 1. collects tile t - 3 of the others' quarters, once their owners' results have come,
+ * 2. crosses t - 2 of its own quarter: adds the partner's partial result, sends the result to its
+ *    quad,
+ * 3. folds t - 1: adds the quad's inputs, sends the partial result to the partner,
+ * 4. fills t: sends the input to the quarters' owners.
  * Tiles lie in tiles[hop][block][slot][plane], slot = tile mod 3. Hop 1: the inputs from ranks[1]
- * to ranks[3] in planes 0 to 2. Hop 2: their results likewise, behind them the partner's partial
- * result. Tallies of hop 1 tell quad and partner of a tile that has been filled, those of hop 2 the
- * partner of one that has been folded, and the quad of one that has been crossed (U1, U2).
+ * to ranks[3]. Hop 2: their results, then the partner's partial result. Tallies (U1, U2) tell of
+ * filled tiles (quad, partner), folded ones (partner), crossed ones (quad).
  *
  * A slot is free when it is written. Inputs of tile k: the pusher has collected k - 3, which its
- * owner had folded. Partial results of k, and results: the pusher has heard of the other's fill of
- * k, before which that one had collected k - 3 and crossed k - 2. What hop 2 held of an operation
- * before is free then as well; what hop 1 held is when this one begins: who ends has results that
- * come of all ranks' folds of their last tile.
+ * owner had folded. Partial results and results of k: the pusher has heard of the other's fill of
+ * k, before which that rank had collected k - 3 and crossed k - 2. Other operations:
+ * docs/ordering.md.
  */
 #include "cuda/kernels/tiles.cuh"
 
