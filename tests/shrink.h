@@ -44,6 +44,15 @@ static inline bool shrink_check(tutti_comm_t *comm, int operations)
            tutti_comm_status(comm, NULL) == TUTTI_OK;
 }
 
+/* An empty result; the array is the calling thread's. */
+static inline struct tutti_shrink_result shrink_result(void)
+{
+    static _Thread_local int new_ranks[TUTTI_MAX_RANKS];
+    return (struct tutti_shrink_result){.struct_size = sizeof(struct tutti_shrink_result),
+                                        .capacity = TUTTI_MAX_RANKS,
+                                        .new_ranks = new_ranks};
+}
+
 /* The call, with at most one rank to exclude (-1: none). */
 static inline enum tutti_status shrink_without(tutti_comm_t *comm, tutti_store_t *store,
                                                int excluded, tutti_comm_t **shrunk,
@@ -53,7 +62,7 @@ static inline enum tutti_status shrink_without(tutti_comm_t *comm, tutti_store_t
                                                  .exclude = &excluded,
                                                  .exclude_count = excluded >= 0,
                                                  .timeout_ms = RANKS_TIMEOUT_MS};
-    *result = (struct tutti_shrink_result){.struct_size = sizeof *result};
+    *result = shrink_result();
     return tutti_comm_shrink(comm, store, &options, shrunk, result);
 }
 

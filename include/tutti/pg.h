@@ -262,7 +262,8 @@ tutti_pg_all_reduce_sparse(tutti_pg_t *pg, const struct tutti_sparse_tensor *ten
 TUTTI_API enum tutti_status tutti_work_sparse_result(tutti_work_t *work,
                                                      struct tutti_sparse_tensor *tensor);
 /* The inputs of a sparse sum, in list order, with copies of their sizes; valid until the work is
- * destroyed. Any other work has none. Returns INVALID. */
+ * destroyed. Each struct lies struct_size bytes after the one before; the size is the library's.
+ * Any other work has none. Returns INVALID. */
 TUTTI_API enum tutti_status tutti_work_sparse_tensors(const tutti_work_t *work,
                                                       const struct tutti_sparse_tensor **tensors,
                                                       int *count);
@@ -285,7 +286,8 @@ TUTTI_API enum tutti_collective tutti_work_collective(const tutti_work_t *work);
 TUTTI_API uint32_t tutti_work_tag(const tutti_work_t *work);
 TUTTI_API uint64_t tutti_work_sequence(const tutti_work_t *work);
 /* The work's dense tensors, in list order, with copies of their sizes and strides; valid until the
- * work is destroyed. A point or a sparse sum has none. Returns INVALID. */
+ * work is destroyed. Each struct lies struct_size bytes after the one before; the size is the
+ * library's. A point or a sparse sum has none. Returns INVALID. */
 TUTTI_API enum tutti_status tutti_work_tensors(const tutti_work_t *work,
                                                const struct tutti_tensor **tensors, int *count);
 

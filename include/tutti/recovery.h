@@ -21,20 +21,28 @@ struct tutti_shrink_options {
     int64_t timeout_ms; /* of the whole call; 0: the old communicator's time-out */
 };
 
+enum tutti_shrink_rank {
+    TUTTI_SHRINK_LEFT_OUT = -1, /* also if there is no new communicator */
+    TUTTI_SHRINK_ABSENT = -2,   /* after TIMEOUT: the rank did not call */
+};
+
 /* The result. Operations are numbered as in struct tutti_fault. */
 struct tutti_shrink_result {
     size_t struct_size;
-    int rank;                       /* the caller's in the new communicator; -1: there is none */
-    int world_size;                 /* of the new communicator; -1: there is none */
-    int new_ranks[TUTTI_MAX_RANKS]; /* new_ranks[old rank]; -1: left out, or there is none */
+    int rank;       /* the caller's in the new communicator; -1: there is none */
+    int world_size; /* of the new communicator; -1: there is none */
     /* The last operation of the old communicator that all ranks of the new one have completed, and
      * the last that any of them has completed; 0 is none. If they differ, repeat the operations in
      * between. On CPU this is at most one. On CUDA launches of graphs count. There, if a subset
      * barrier was ended, the operation before it may count as not completed. */
     uint64_t completed_by_all;
     uint64_t completed_by_any;
-    int rounds;      /* 1, and one more each time that ranks died during the call; 0: none began */
-    uint64_t absent; /* after TIMEOUT: bit r is set if old rank r did not call; else 0 */
+    int rounds; /* 1, and one more each time that ranks died during the call; 0: none began */
+    /* The caller sets capacity, at least the old world size, and new_ranks, an array of that many
+     * elements, or NULL and 0. The call sets new_ranks[old rank] to the new rank or to a value of
+     * enum tutti_shrink_rank. */
+    int capacity;
+    int *new_ranks;
 };
 
 /*
@@ -65,7 +73,7 @@ struct tutti_shrink_result {
  *   remaining ranks can reach. Its server must still live. Borrowed during the call
  * - [in] options: may be NULL
  * - [out] shrunk: destroy it with tutti_comm_destroy()
- * - [out] result: may be NULL; the caller sets struct_size. Filled also after a failure
+ * - [in,out] result: may be NULL. Filled also after a failure
  *
  * Returns INVALID (also if the communicator was already shrunk), DECLINED (the others continue
  * without this rank; on CUDA also if one rank is left, and what tutti_comm_create() declines),

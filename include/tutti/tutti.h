@@ -7,8 +7,11 @@
  *     message. Comments list statuses without the prefix TUTTI_ERR_. Besides those listed, a call
  *     returns INVALID for a NULL object, and for an object of the parent in a child of fork().
  *   - An [out] handle is NULL after a failure.
- *   - Structs that the caller fills begin with struct_size: set it to sizeof the struct and zero
- *     the rest. Zero is the default of every field. A field unknown to the library must be zero.
+ *   - A struct that begins with struct_size may have another size in the library's version than in
+ *     the program's. The caller sets struct_size to sizeof the struct and zeroes the rest; zero is
+ *     the default of every field. Fields that the program's struct lacks are zero to the library,
+ *     or are not written. A field that the library does not know must be zero, else VERSION; the
+ *     library writes zero to it. The structs of an array have one size.
  *   - A time-out is in milliseconds. 0 is the default, which is TUTTI_TIMEOUT_MS or 600 s. A
  *     negative time-out never ends.
  *   - Strings are UTF-8 and NUL-terminated. The callee copies them, unless its comment says
@@ -307,7 +310,7 @@ TUTTI_API enum tutti_status tutti_store_open(const char *url, int64_t timeout_ms
                                              tutti_store_t **store);
 /* Makes a store of a caller's functions. All but close are required. The table is copied; the
  * context is borrowed until tutti_store_close(). After a failure close is not called. Returns
- * INVALID (also if struct_size is not this header's), NO_MEMORY, SYSTEM. */
+ * INVALID, VERSION, NO_MEMORY, SYSTEM. */
 TUTTI_API enum tutti_status tutti_store_from_ops(const struct tutti_store_ops *ops, void *context,
                                                  tutti_store_t **store);
 /* Opens a view of store in which all keys get the prefix "PREFIX/". Close it before store. Returns
@@ -364,7 +367,7 @@ struct tutti_exchanger {
 };
 /* Gathers one value of `bytes` bytes from each rank. `all` has room for size * bytes and is in rank
  * order. Returns INVALID, TIMEOUT (the message names the missing ranks), MISMATCH (a rank passed
- * another length), NO_MEMORY, or what the store returns. */
+ * another length), NO_MEMORY, VERSION, or what the store returns. */
 TUTTI_API enum tutti_status tutti_exchanger_all_gather(struct tutti_exchanger *exchanger,
                                                        const void *value, size_t bytes, void *all,
                                                        int64_t timeout_ms);
@@ -769,7 +772,7 @@ struct tutti_launcher {
     int local_size; /* ranks on this node; -1: not given */
 };
 /* Tries the launchers in the order above. Returns INVALID if none is recognised (the message names
- * the variables), a variable is malformed, or struct_size is not this header's. */
+ * the variables), or if a variable is malformed. */
 TUTTI_API enum tutti_status tutti_info_launcher(struct tutti_launcher *launcher);
 /* Static: the instruction set of CPU reductions, "baseline", "avx2", "avx512" or "neon". The best
  * of the processor, or the one that TUTTI_ISA names if the processor has it. */

@@ -6,24 +6,69 @@
 #include <stdio.h>
 #include <string.h>
 
-enum tutti_status options_copy(const char *call, const char *type, const void *from, void *to,
-                               size_t size)
+/* Every version of every struct has a size that is a multiple of its first field's. */
+static enum tutti_status size_check(const char *what, const char *type, size_t given, size_t size)
+{
+    if (given >= sizeof given && given <= OPTIONS_STRUCT_BYTES && given % sizeof given == 0)
+        return TUTTI_OK;
+    return error_set(TUTTI_ERR_INVALID, "%s: struct_size is %zu: set it to sizeof(struct %s), %zu",
+                     what, given, type, size);
+}
+
+enum tutti_status options_check(const char *what, const char *type, const void *from, size_t size)
 {
     size_t given;
     memcpy(&given, from, sizeof given);
-    if (given < sizeof given)
-        return error_set(TUTTI_ERR_INVALID,
-                         "%s: options->struct_size is %zu: set it to sizeof(struct %s), %zu", call,
-                         given, type, size);
-    size_t known = given < size ? given : size;
-    for (size_t i = known; i < given; i++)
+    enum tutti_status status = size_check(what, type, given, size);
+    for (size_t i = size; status == TUTTI_OK && i < given; i++)
         if (((const unsigned char *)from)[i])
-            return error_set(TUTTI_ERR_VERSION,
-                             "%s: options hold a field at byte %zu that this library, %s, "
-                             "does not know",
-                             call, i, tutti_version_string());
-    memset(to, 0, size);
-    memcpy(to, from, known);
+            status = error_set(TUTTI_ERR_VERSION,
+                               "%s: struct %s has %zu bytes, this library (%s) knows the first "
+                               "%zu, and byte %zu is not 0: leave newer fields 0, or load a newer "
+                               "library",
+                               what, type, given, tutti_version_string(), size, i);
+    return status;
+}
+
+enum tutti_status options_copy(const char *what, const char *type, const void *from, void *to,
+                               size_t size)
+{
+    enum tutti_status status = options_check(what, type, from, size);
+    if (status == TUTTI_OK) {
+        size_t given;
+        memcpy(&given, from, sizeof given);
+        memset(to, 0, size);
+        memcpy(to, from, given < size ? given : size);
+        memcpy(to, &size, sizeof size);
+    }
+    return status;
+}
+
+enum tutti_status options_list(const char *call, const char *type, const void **list, int count,
+                               void *room, size_t size)
+{
+    const char *from = *list;
+    char *to = room;
+    size_t stride, given;
+    memcpy(&stride, from, sizeof stride);
+    if (stride != size)
+        *list = room;
+    for (int i = 0; i < count; i++, from += stride, to += size) {
+        enum tutti_status status = TUTTI_OK;
+        char what[64];
+        memcpy(&given, from, sizeof given);
+        if (given == size && stride == size)
+            continue;
+        snprintf(what, sizeof what, "%s: tensors[%d]", call, i);
+        if (given != stride)
+            return error_set(TUTTI_ERR_INVALID,
+                             "%s: struct_size is %zu, that of tensors[0] is %zu: set each to "
+                             "sizeof(struct %s), %zu",
+                             what, given, stride, type, size);
+        status = options_copy(what, type, from, to, size);
+        if (status != TUTTI_OK)
+            return status;
+    }
     return TUTTI_OK;
 }
 
@@ -32,11 +77,7 @@ enum tutti_status options_check_out(const char *what, const char *type, const vo
     size_t given = sizeof given;
     if (to)
         memcpy(&given, to, sizeof given);
-    if (given < sizeof given)
-        return error_set(TUTTI_ERR_INVALID,
-                         "%s->struct_size is %zu: set it to sizeof(struct %s), %zu", what, given,
-                         type, size);
-    return TUTTI_OK;
+    return size_check(what, type, given, size);
 }
 
 void options_copy_out(void *to, const void *from, size_t size)

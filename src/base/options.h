@@ -1,23 +1,31 @@
 /* SPDX-License-Identifier: MIT */
-/* The structs that callers fill, of whatever version of the interface. */
+/* The public structs that begin with struct_size. The program may have been compiled with an older
+ * header, whose struct is smaller, or with a newer one, whose struct is larger. */
 #ifndef TUTTI_OPTIONS_H
 #define TUTTI_OPTIONS_H
 
 #include "tutti/tutti.h"
 
-/*
- * Copies a caller's struct, which begins with struct_size, to one of `size` bytes: what the
- * caller's lacks is zero, what it has beyond must be zero, else VERSION. INVALID if struct_size was
- * not set. call and type go into the message.
- */
-enum tutti_status options_copy(const char *call, const char *type, const void *from, void *to,
-                               size_t size);
+enum { OPTIONS_STRUCT_BYTES = 4096 }; /* no struct is larger: struct_size was not set */
 
 /*
- * The other direction: a struct that the library fills. It begins with struct_size, which the
- * caller has set. options_check_out() returns INVALID if struct_size was not set; OK for NULL.
- * `what` names the call and the argument. options_copy_out() copies the library's struct of `size`
- * bytes and leaves struct_size as it is; bytes that only the caller's struct has become 0.
+ * A struct that the caller fills. `size` is the size that the library knows, `what` the call or the
+ * argument, for messages. options_check() returns INVALID if struct_size cannot be a size, and
+ * VERSION if a byte beyond `size` is not 0. options_copy() also copies the struct: fields that the
+ * caller's struct lacks become 0, and the copy's struct_size is `size`.
+ */
+enum tutti_status options_check(const char *what, const char *type, const void *from, size_t size);
+enum tutti_status options_copy(const char *what, const char *type, const void *from, void *to,
+                               size_t size);
+/* The same for an array of count structs, tensors[0] and on. Copies them to `room` and sets *list
+ * to it, but only if struct_size differs from `size`. */
+enum tutti_status options_list(const char *call, const char *type, const void **list, int count,
+                               void *room, size_t size);
+
+/*
+ * A struct that the library fills; the caller has set struct_size. options_check_out() returns
+ * INVALID if struct_size cannot be a size; OK for NULL. options_copy_out() writes the fields that
+ * both know and keeps struct_size. Bytes that only the caller's struct has become 0.
  */
 enum tutti_status options_check_out(const char *what, const char *type, const void *to,
                                     size_t size);

@@ -695,10 +695,8 @@ enum tutti_status tutti_comm_status(tutti_comm_t *comm, struct tutti_fault *faul
         return error_set(TUTTI_ERR_INVALID, "%s: comm is NULL", call);
     if (fork_detected(comm->epoch))
         return comm_refuse_child(comm, call);
-    if (fault && fault->struct_size < sizeof fault->struct_size)
-        return error_set(TUTTI_ERR_INVALID,
-                         "%s: fault->struct_size is %zu: set it to sizeof(struct tutti_fault), %zu",
-                         call, fault->struct_size, sizeof *fault);
+    if (options_check_out("tutti_comm_status: fault", "tutti_fault", fault, sizeof *fault))
+        return TUTTI_ERR_INVALID;
     enum tutti_status status = comm->declined;
     if (comm->ready && comm->cuda)
         status = cuda_group_status(comm->cuda, &found);
@@ -707,12 +705,9 @@ enum tutti_status tutti_comm_status(tutti_comm_t *comm, struct tutti_fault *faul
     else if (status != TUTTI_OK)
         error_set(status, "%s", comm->reason);
     if (fault) {
-        size_t size = fault->struct_size;
         found.status = status;
         found.rank = comm->ready ? found.rank : comm->rank;
-        memset(fault, 0, size);
-        memcpy(fault, &found, size < sizeof found ? size : sizeof found);
-        fault->struct_size = size;
+        options_copy_out(fault, &found, sizeof found);
     }
     return status;
 }

@@ -235,18 +235,45 @@ static void result_fill(const struct survivors *self, const struct tutti_comm *h
 {
     const struct survivors_decision *decision = &self->decision;
     result->rounds = self->rounds;
-    if (!heir) {
-        result->absent = decision->absent;
+    for (int old = 0; old < result->capacity; old++)
+        if (old < TUTTI_MAX_RANKS && decision->absent >> old & 1 && !heir)
+            result->new_ranks[old] = TUTTI_SHRINK_ABSENT;
+    if (!heir)
         return;
-    }
     result->rank = heir->rank;
     result->world_size = heir->world_size;
     result->completed_by_all = decision->completed_all;
     result->completed_by_any = decision->completed_any;
-    for (uint64_t rest = decision->members; rest; rest &= rest - 1) {
+    for (uint64_t rest = result->new_ranks ? decision->members : 0; rest; rest &= rest - 1) {
         int old = __builtin_ctzll(rest);
         result->new_ranks[old] = new_rank(decision->members, old);
     }
+}
+
+/* Read what the caller set. There is no new communicator yet. */
+static enum tutti_status result_begin(const struct tutti_shrink_result *given,
+                                      struct tutti_shrink_result *result)
+{
+    enum tutti_status status = options_copy("tutti_comm_shrink: result", "tutti_shrink_result",
+                                            given, result, sizeof *result);
+    if (status != TUTTI_OK)
+        return status;
+    *result = (struct tutti_shrink_result){
+        .rank = -1, .world_size = -1, .capacity = result->capacity, .new_ranks = result->new_ranks};
+    for (int old = 0; result->new_ranks && old < result->capacity; old++)
+        result->new_ranks[old] = TUTTI_SHRINK_LEFT_OUT;
+    return TUTTI_OK;
+}
+
+static enum tutti_status capacity_check(const struct tutti_comm *comm,
+                                        const struct tutti_shrink_result *result)
+{
+    if (result->new_ranks ? result->capacity >= comm->world_size : result->capacity == 0)
+        return TUTTI_OK;
+    return error_set(TUTTI_ERR_INVALID,
+                     "%s: result->capacity is %d, new_ranks %p: expected an array of at least %d "
+                     "ranks, or 0 and NULL",
+                     call, result->capacity, (void *)result->new_ranks, comm->world_size);
 }
 
 static enum tutti_status shrink_entered(struct tutti_comm *comm, tutti_store_t *store,
@@ -273,18 +300,17 @@ enum tutti_status tutti_comm_shrink(tutti_comm_t *comm, tutti_store_t *store,
                                     struct tutti_shrink_result *result)
 {
     struct tutti_shrink_options options = {.struct_size = sizeof options};
-    struct tutti_shrink_result found = {.struct_size = sizeof found, .rank = -1, .world_size = -1};
+    struct tutti_shrink_result found = {.capacity = 0};
     uint64_t excluded = 0;
-    memset(found.new_ranks, -1, sizeof found.new_ranks);
     if (!shrunk)
         return error_set(TUTTI_ERR_INVALID, "%s: shrunk is NULL", call);
     *shrunk = NULL;
-    if (result && result->struct_size < sizeof result->struct_size)
-        return error_set(TUTTI_ERR_INVALID,
-                         "%s: result->struct_size is %zu: set it to sizeof(struct "
-                         "tutti_shrink_result), %zu",
-                         call, result->struct_size, sizeof *result);
-    enum tutti_status status = comm_check(comm, store);
+    enum tutti_status status = result ? result_begin(result, &found) : TUTTI_OK;
+    if (status != TUTTI_OK)
+        return status;
+    status = comm_check(comm, store);
+    if (status == TUTTI_OK)
+        status = capacity_check(comm, &found);
     if (status == TUTTI_OK && given)
         status = options_copy(call, "tutti_shrink_options", given, &options, sizeof options);
     if (status == TUTTI_OK)
@@ -295,11 +321,7 @@ enum tutti_status tutti_comm_shrink(tutti_comm_t *comm, tutti_store_t *store,
         status = shrink_entered(comm, store, &options, excluded, shrunk, &found);
         leave(comm);
     }
-    if (result) {
-        size_t size = result->struct_size;
-        memset(result, 0, size);
-        memcpy(result, &found, size < sizeof found ? size : sizeof found);
-        result->struct_size = size;
-    }
+    if (result)
+        options_copy_out(result, &found, sizeof found);
     return status;
 }

@@ -212,6 +212,9 @@ enum tutti_status pg_tensors_check(const struct tutti_pg *pg, const struct tutti
 enum tutti_status pg_call_check(const struct tutti_pg *pg, const char *call,
                                 const struct tutti_pg_call_options *given,
                                 struct tutti_pg_call_options *options);
+/* The second check: the number of tensors and their struct_size, see options_list(). */
+enum tutti_status pg_list_read(const char *call, const char *type, const void **list, int count,
+                               void *room, size_t size);
 /* Fill in what the options say, and the work except for its tensors. */
 void pg_op_begin(struct pg_op *op, const struct tutti_pg *pg,
                  const struct tutti_pg_call_options *options);

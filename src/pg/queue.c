@@ -31,6 +31,15 @@ enum tutti_status pg_call_check(const struct tutti_pg *pg, const char *name,
                  : TUTTI_OK;
 }
 
+enum tutti_status pg_list_read(const char *name, const char *type, const void **list, int count,
+                               void *room, size_t size)
+{
+    if (!*list || count < 1 || count > TUTTI_MAX_TENSORS)
+        return error_set(TUTTI_ERR_INVALID, "%s: %d tensors at %p: expected 1 to %d", name, count,
+                         *list, TUTTI_MAX_TENSORS);
+    return options_list(name, type, list, count, room, size);
+}
+
 void pg_op_begin(struct pg_op *op, const struct tutti_pg *pg,
                  const struct tutti_pg_call_options *options)
 {
@@ -171,13 +180,17 @@ enum tutti_status pg_submit(struct tutti_pg *pg, const char *name, struct pg_op 
     return status;
 }
 
-static enum tutti_status all_reduce(struct tutti_pg *pg, const struct tutti_tensor *tensors,
-                                    int count, tutti_op_t reduction,
-                                    const struct tutti_pg_call_options *given, tutti_work_t **work)
+static enum tutti_status all_reduce(struct tutti_pg *pg, const void *list, int count,
+                                    tutti_op_t reduction, const struct tutti_pg_call_options *given,
+                                    tutti_work_t **work)
 {
     struct tutti_pg_call_options options;
+    struct tutti_tensor room[TUTTI_MAX_TENSORS]; /* of a program with another struct_size */
     struct pg_op checked = {.epoch = 0}, *op = NULL;
     enum tutti_status status = pg_call_check(pg, call, given, &options);
+    if (status == TUTTI_OK)
+        status = pg_list_read(call, "tutti_tensor", &list, count, room, sizeof *room);
+    const struct tutti_tensor *tensors = list;
     if (status == TUTTI_OK)
         status = pg_tensors_check(pg, tensors, count, reduction, &checked);
     if (status == TUTTI_OK)

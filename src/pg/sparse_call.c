@@ -2,6 +2,7 @@
 /* Sparse sums, the calls: the checks before a submission, and access to the result. */
 #include "base/dtype.h"
 #include "base/error.h"
+#include "base/options.h"
 #include "base/order.h"
 #include "base/signature.h"
 #include "pg/pg.h"
@@ -23,11 +24,6 @@ static struct sparse_shape shape_of(const struct tutti_sparse_tensor *tensor)
 
 static enum tutti_status header_check(const struct tutti_sparse_tensor *tensor)
 {
-    if (tensor->struct_size != sizeof *tensor)
-        return error_set(TUTTI_ERR_INVALID,
-                         "its struct_size is %zu: set it to sizeof(struct tutti_sparse_tensor), "
-                         "%zu",
-                         tensor->struct_size, sizeof *tensor);
     if (tensor->device != TUTTI_DEVICE_CPU && tensor->device != TUTTI_DEVICE_CUDA)
         return error_set(TUTTI_ERR_INVALID,
                          "its device is %d: expected TUTTI_DEVICE_CPU (0) or TUTTI_DEVICE_CUDA (1)",
@@ -105,9 +101,6 @@ static enum tutti_status entries_check(const struct tutti_pg *pg,
 static enum tutti_status tensors_check(const struct tutti_pg *pg,
                                        const struct tutti_sparse_tensor *tensors, int count)
 {
-    if (!tensors || count < 1 || count > TUTTI_MAX_TENSORS)
-        return error_set(TUTTI_ERR_INVALID, "%s: %d tensors at %p: expected 1 to %d", call, count,
-                         (const void *)tensors, TUTTI_MAX_TENSORS);
     for (int i = 0; i < count; i++) {
         enum tutti_status status = header_check(&tensors[i]);
         if (status == TUTTI_OK && i)
@@ -183,14 +176,17 @@ static enum tutti_status op_make(const struct tutti_pg *pg,
     return TUTTI_OK;
 }
 
-static enum tutti_status all_reduce_sparse(struct tutti_pg *pg,
-                                           const struct tutti_sparse_tensor *tensors, int count,
+static enum tutti_status all_reduce_sparse(struct tutti_pg *pg, const void *list, int count,
                                            const struct tutti_pg_call_options *given,
                                            tutti_work_t **work)
 {
     struct tutti_pg_call_options options;
+    struct tutti_sparse_tensor room[TUTTI_MAX_TENSORS]; /* of a program with another struct_size */
     struct pg_op *op = NULL;
     enum tutti_status status = pg_call_check(pg, call, given, &options);
+    if (status == TUTTI_OK)
+        status = pg_list_read(call, "tutti_sparse_tensor", &list, count, room, sizeof *room);
+    const struct tutti_sparse_tensor *tensors = list;
     if (status == TUTTI_OK)
         status = tensors_check(pg, tensors, count);
     if (status == TUTTI_OK)
@@ -226,12 +222,12 @@ enum tutti_status tutti_work_sparse_result(tutti_work_t *work, struct tutti_spar
     if (!work || work->class != &pg_work_class || !op->sparse)
         return error_set(TUTTI_ERR_INVALID, "%s: the work is %s, no sparse sum", name,
                          work ? work->title : "NULL");
-    if (!tensor || tensor->struct_size < sizeof tensor->struct_size)
-        return error_set(TUTTI_ERR_INVALID,
-                         "%s: tensor is NULL or its struct_size 0: set that to sizeof(struct "
-                         "tutti_sparse_tensor), %zu",
-                         name, sizeof *tensor);
-    enum tutti_status status = pg_op_check(op, name);
+    if (!tensor)
+        return error_set(TUTTI_ERR_INVALID, "%s: tensor is NULL", name);
+    enum tutti_status status =
+        options_check_out(name, "tutti_sparse_tensor", tensor, sizeof *tensor);
+    if (status == TUTTI_OK)
+        status = pg_op_check(op, name);
     if (status != TUTTI_OK)
         return status;
     const struct pg_sparse *sparse = op->sparse;
@@ -242,7 +238,6 @@ enum tutti_status tutti_work_sparse_result(tutti_work_t *work, struct tutti_spar
                                 work->title);
     }
     const struct tutti_sparse_tensor result = {
-        .struct_size = tensor->struct_size,
         .dtype = sparse->shape.dtype,
         .device = sparse->tensors[0].device,
         .device_index = sparse->tensors[0].device_index,
@@ -253,9 +248,7 @@ enum tutti_status tutti_work_sparse_result(tutti_work_t *work, struct tutti_spar
         .indices = sparse->result.entries.indices,
         .values = sparse->result.entries.values,
     };
-    size_t size = tensor->struct_size;
-    memset(tensor, 0, size);
-    memcpy(tensor, &result, size < sizeof result ? size : sizeof result);
+    options_copy_out(tensor, &result, sizeof result);
     return TUTTI_OK;
 }
 

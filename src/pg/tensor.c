@@ -15,11 +15,6 @@ static const char call[] = "tutti_pg_all_reduce";
 
 static enum tutti_status tensor_check(const struct tutti_tensor *tensor, int index)
 {
-    if (tensor->struct_size != sizeof *tensor)
-        return error_set(TUTTI_ERR_INVALID,
-                         "%s: tensors[%d].struct_size is %zu: set it to sizeof(struct "
-                         "tutti_tensor), %zu",
-                         call, index, tensor->struct_size, sizeof *tensor);
     if (tensor->device != TUTTI_DEVICE_CPU && tensor->device != TUTTI_DEVICE_CUDA)
         return error_set(TUTTI_ERR_INVALID,
                          "%s: tensors[%d].device is %d: expected TUTTI_DEVICE_CPU (0) or "
@@ -168,9 +163,6 @@ static enum tutti_status data_check(const struct tutti_pg *pg, const struct tutt
 enum tutti_status pg_tensors_check(const struct tutti_pg *pg, const struct tutti_tensor *tensors,
                                    int count, tutti_op_t op, struct pg_op *what)
 {
-    if (!tensors || count < 1 || count > TUTTI_MAX_TENSORS)
-        return error_set(TUTTI_ERR_INVALID, "%s: %d tensors at %p: expected 1 to %d", call, count,
-                         (const void *)tensors, TUTTI_MAX_TENSORS);
     op = op_known(op);
     for (int i = 0; i < count; i++) {
         struct layout_operation other;

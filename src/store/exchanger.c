@@ -11,6 +11,7 @@
 #include "base/deadline.h"
 #include "base/error.h"
 #include "base/log.h"
+#include "base/options.h"
 #include "base/reminder.h"
 
 #include <inttypes.h>
@@ -30,11 +31,15 @@ static enum tutti_status check(const struct tutti_exchanger *exchanger, const vo
 {
     if (!exchanger)
         return error_set(TUTTI_ERR_INVALID, "exchanger is NULL");
-    if (exchanger->struct_size != sizeof *exchanger)
+    /* Each call advances `sequence`, the last field of 0.2, so no struct is shorter. */
+    if (exchanger->struct_size < sizeof *exchanger)
         return error_set(TUTTI_ERR_INVALID,
-                         "struct_size is %zu, expected %zu: set it to sizeof(struct "
-                         "tutti_exchanger)",
+                         "struct_size is %zu: set it to sizeof(struct tutti_exchanger), %zu",
                          exchanger->struct_size, sizeof *exchanger);
+    enum tutti_status status =
+        options_check("exchanger", "tutti_exchanger", exchanger, sizeof *exchanger);
+    if (status != TUTTI_OK)
+        return status;
     if (!exchanger->store || !exchanger->prefix)
         return error_set(TUTTI_ERR_INVALID, "the exchanger's %s is NULL",
                          exchanger->store ? "prefix" : "store");

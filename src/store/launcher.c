@@ -2,6 +2,7 @@
 #include "store/launcher.h"
 
 #include "base/error.h"
+#include "base/options.h"
 #include "store/store.h"
 
 #include <ctype.h>
@@ -142,18 +143,15 @@ enum tutti_status tutti_info_launcher(struct tutti_launcher *launcher)
 {
     if (!launcher)
         return error_set(TUTTI_ERR_INVALID, "tutti_info_launcher: launcher is NULL");
-    if (launcher->struct_size != sizeof *launcher)
-        return error_set(TUTTI_ERR_INVALID,
-                         "tutti_info_launcher: struct_size is %zu, expected %zu: set it to "
-                         "sizeof(struct tutti_launcher)",
-                         launcher->struct_size, sizeof *launcher);
+    if (options_check_out("tutti_info_launcher", "tutti_launcher", launcher, sizeof *launcher))
+        return TUTTI_ERR_INVALID;
     const struct row *row = recognise();
     if (!row)
         return not_recognised();
     struct tutti_launcher found = {.struct_size = sizeof found};
     enum tutti_status status = read_row(row, &found);
     if (status == TUTTI_OK)
-        *launcher = found;
+        options_copy_out(launcher, &found, sizeof found);
     return status;
 }
 

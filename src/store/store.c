@@ -5,6 +5,7 @@
 #include "base/deadline.h"
 #include "base/env.h"
 #include "base/error.h"
+#include "base/options.h"
 #include "ipc/fork.h"
 #include "store/nap.h"
 
@@ -100,25 +101,26 @@ enum tutti_status tutti_store_from_ops(const struct tutti_store_ops *ops, void *
     if (!ops || !store)
         return error_set(TUTTI_ERR_INVALID, "tutti_store_from_ops: %s is NULL",
                          ops ? "store" : "ops");
-    if (ops->struct_size != sizeof *ops)
-        return error_set(TUTTI_ERR_INVALID,
-                         "tutti_store_from_ops: struct_size is %zu, expected %zu: set it to "
-                         "sizeof(struct tutti_store_ops)",
-                         ops->struct_size, sizeof *ops);
+    struct store_ops table = {.base = {0}};
+    enum tutti_status status = options_copy("tutti_store_from_ops", "tutti_store_ops", ops,
+                                            &table.base, sizeof table.base);
+    if (status != TUTTI_OK)
+        return status;
+    ops = &table.base;
     if (!ops->set || !ops->get || !ops->wait || !ops->add || !ops->check || !ops->compare_set ||
         !ops->delete_key || !ops->num_keys)
         return error_set(TUTTI_ERR_INVALID,
                          "tutti_store_from_ops: an operation is NULL; all but close are required");
     int64_t timeout_ms = 0;
-    enum tutti_status status = store_default_timeout(&timeout_ms);
+    status = store_default_timeout(&timeout_ms);
     if (status != TUTTI_OK)
         return status;
     /* On failure the context stays the caller's: its close must not run. */
-    struct store_ops table = {.base = *ops};
+    void (*close)(void *) = table.base.close;
     table.base.close = NULL;
     status = store_create(&table, context, timeout_ms, NULL, store);
     if (status == TUTTI_OK)
-        (*store)->ops.base.close = ops->close;
+        (*store)->ops.base.close = close;
     return status;
 }
 

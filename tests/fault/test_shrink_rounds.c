@@ -108,7 +108,7 @@ static int live_stopped(struct ranks *ranks, int rank, tutti_store_t *store)
 {
     const struct tutti_shrink_options hasty = {.struct_size = sizeof hasty,
                                                .timeout_ms = PATIENCE_MS};
-    struct tutti_shrink_result result = {.struct_size = sizeof result};
+    struct tutti_shrink_result result = shrink_result();
     tutti_comm_t *comm, *shrunk;
     int failed = open_comm(ranks, rank, store, &comm);
     if (failed)

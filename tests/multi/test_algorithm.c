@@ -207,7 +207,7 @@ static void test_refused(void **state)
     REFUSED(ERR_INVALID, "overlap", data + 3, data, 4, TUTTI_FLOAT32, TUTTI_SUM, REST);
     REFUSED(ERR_INVALID, "count", data, data, SIZE_MAX / 2, TUTTI_FLOAT32, TUTTI_SUM, REST);
     REFUSED(ERR_INVALID, "count", data, data, (size_t)1 << 48, TUTTI_INT8, TUTTI_SUM, REST);
-    REFUSED(ERR_VERSION, "does not know", data, data, 1, TUTTI_FLOAT32, TUTTI_SUM, comm, 0,
+    REFUSED(ERR_VERSION, "is not 0", data, data, 1, TUTTI_FLOAT32, TUTTI_SUM, comm, 0,
             &newer.known);
     options.flags = 2;
     REFUSED(ERR_INVALID, "flags 0x2", data, data, 1, TUTTI_FLOAT32, TUTTI_SUM, REST);

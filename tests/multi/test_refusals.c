@@ -236,34 +236,6 @@ static void test_options(void **state)
     assert_int_equal(create(0, 2, OPTIONS(.leaf_order = (int[]){-1, 0})), TUTTI_ERR_INVALID);
 }
 
-static void test_struct_size(void **state)
-{
-    struct {
-        struct tutti_comm_options known;
-        unsigned char unknown[16];
-    } options = {.known.struct_size = 0};
-    (void)state;
-    assert_int_equal(create(0, 1, &options.known), TUTTI_ERR_INVALID);
-    assert_reason("struct_size is 0", "sizeof", NULL);
-    options.known.struct_size = sizeof options;
-    options.unknown[3] = 1;
-    assert_int_equal(create(0, 1, &options.known), TUTTI_ERR_VERSION);
-    assert_reason("does not know", NULL);
-    /* An older program's, shorter struct, and a newer one's whose new fields are zero. */
-    tutti_store_t *memory;
-    tutti_comm_t *comm;
-    assert_int_equal(tutti_store_open("memory:sizes", 1000, &memory), TUTTI_OK);
-    options.unknown[3] = 0;
-    assert_int_equal(tutti_comm_create(memory, 0, 1, &options.known, &comm), TUTTI_OK);
-    tutti_comm_destroy(comm);
-    options.known.struct_size = offsetof(struct tutti_comm_options, buffer_size);
-    options.known.buffer_size = 12345; /* beyond its end */
-    assert_int_equal(tutti_comm_create(memory, 0, 1, &options.known, &comm), TUTTI_OK);
-    assert_int_equal(tutti_comm_buffer_size(comm), TUTTI_DEFAULT_BUFFER_SIZE);
-    tutti_comm_destroy(comm);
-    tutti_store_close(memory);
-}
-
 static void test_environment(void **state)
 {
     static const struct {
@@ -422,17 +394,11 @@ static void test_touches(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_ranks),
-        cmocka_unit_test(test_pointers),
-        cmocka_unit_test(test_disable),
-        cmocka_unit_test(test_options),
-        cmocka_unit_test(test_struct_size),
-        cmocka_unit_test(test_environment),
-        cmocka_unit_test(test_touches),
-        cmocka_unit_test(test_nameless_fault),
-        cmocka_unit_test(test_foreign_algorithm),
-        cmocka_unit_test(test_garbage_op),
-        cmocka_unit_test(test_ops_at_once),
+        cmocka_unit_test(test_ranks),          cmocka_unit_test(test_pointers),
+        cmocka_unit_test(test_disable),        cmocka_unit_test(test_options),
+        cmocka_unit_test(test_environment),    cmocka_unit_test(test_touches),
+        cmocka_unit_test(test_nameless_fault), cmocka_unit_test(test_foreign_algorithm),
+        cmocka_unit_test(test_garbage_op),     cmocka_unit_test(test_ops_at_once),
     };
     return cmocka_run_group_tests(tests, open_store, close_store);
 }

@@ -47,7 +47,7 @@ static int live_mesh(struct ranks *ranks, int rank, tutti_store_t *store)
                                                .buffer_size = 12345,
                                                .strict = TUTTI_STRICT_ON,
                                                .algo = TUTTI_ALGO_HYBRID_CUBE_MESH};
-    struct tutti_shrink_result result = {.struct_size = sizeof result};
+    struct tutti_shrink_result result = shrink_result();
     static const int others[] = {0, 1, 2, 3};
     const struct tutti_shrink_options shrink = {.struct_size = sizeof shrink,
                                                 .exclude = rank < 4 ? NULL : others,

@@ -412,7 +412,9 @@ static int shrink(struct soak_rank *self)
     struct ranks *ranks = self->ranks;
     const int rank = self->rank;
     const struct soak_episode *episode = self->episode;
-    struct tutti_shrink_result result = {.struct_size = sizeof result};
+    int new_ranks[TUTTI_MAX_RANKS];
+    struct tutti_shrink_result result = {
+        .struct_size = sizeof result, .capacity = TUTTI_MAX_RANKS, .new_ranks = new_ranks};
     struct soak_members members;
     tutti_comm_t *shrunk;
     int victim = 0;

@@ -61,7 +61,7 @@ static void refuses(void **state)
     assert_refused(&good, 1, NULL, TUTTI_ERR_INVALID, "op is none");
     assert_refused(&good, 1, (tutti_op_t)(uintptr_t)0x1234, TUTTI_ERR_INVALID, "op is none");
     assert_refused(&good, 1, TUTTI_BXOR, TUTTI_ERR_INVALID, "bxor is not defined for float32");
-    one.struct_size = 8;
+    one.struct_size = 12;
     assert_refused(&one, 1, TUTTI_SUM, TUTTI_ERR_INVALID, "struct_size");
     one = good, one.device = TUTTI_DEVICE_CUDA;
     assert_refused(&one, 1, TUTTI_SUM, TUTTI_ERR_DECLINED, "CUDA");

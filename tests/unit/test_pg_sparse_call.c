@@ -61,7 +61,7 @@ static void refuses(void **state)
     assert_refused(&good, 0, TUTTI_ERR_INVALID, "0 tensors");
     assert_refused(NULL, 1, TUTTI_ERR_INVALID, "1 tensors");
     assert_refused(&good, TUTTI_MAX_TENSORS + 1, TUTTI_ERR_INVALID, "expected 1 to");
-    one.struct_size = 8;
+    one.struct_size = 12;
     assert_refused(&one, 1, TUTTI_ERR_INVALID, "struct_size");
     one = good, one.device = TUTTI_DEVICE_CUDA;
     assert_refused(&one, 1, TUTTI_ERR_DECLINED, "no CUDA");
