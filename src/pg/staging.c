@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * CUDA tensors through the host. The group's thread begins once the caller's stream has reached the
- * point of the submission: the stream writes a word then (cuda/staging/stream_fence.c). The thread copies
- * small tensors to the host at once, others when all ranks have announced the operation. An
+ * point of the submission: the stream writes a word then (cuda/staging/stream_fence.c). The thread
+ * copies small tensors to the host at once, others when all ranks have announced the operation. An
  * operation is cut into pieces, at the same bounds on all ranks. Three steps run at the same time:
  *
  *     copy in pieces k + 1 and k + 2, reduce piece k on the hosts, copy out piece k - 1

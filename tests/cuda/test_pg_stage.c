@@ -247,14 +247,14 @@ static int frees_wait_for_waits(void)
     const struct tutti_pg_call_options options = {.struct_size = sizeof options,
                                                   .stream = device_stream(streams[0])};
     CHECK(tutti_pg_all_reduce(alone.pg, &tensor, 1, TUTTI_SUM, &options, &work) == TUTTI_OK);
-    CHECK(tutti_work_wait(work, device_stream(streams[1])) == TUTTI_OK);
+    CHECK(tutti_work_wait_stream(work, device_stream(streams[1])) == TUTTI_OK);
     const uint64_t frees = standin_calls("cuMemFreeHost");
     __atomic_store_n(&go, 0, __ATOMIC_RELEASE);
     for (int i = 0; i < GROUPS - 1; i++)
         alone_close(&others[i]);
     CHECK(standin_calls("cuMemFreeHost") == frees);
     __atomic_store_n(&go, 1, __ATOMIC_RELEASE);
-    CHECK(tutti_work_result(work, -1) == TUTTI_OK);
+    CHECK(tutti_work_wait_host(work, -1) == TUTTI_OK);
     tutti_work_destroy(work);
     for (int i = 0; i < 2; i++) {
         CHECK(cuStreamSynchronize(streams[i]) == CUDA_SUCCESS);

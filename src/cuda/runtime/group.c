@@ -67,7 +67,7 @@ static enum tutti_status page_create(struct cuda_group *group)
     enum tutti_status status =
         cuda_page_alloc(group->driver, PAGE_BYTES, &group->resources->page, &address);
     group->resources->host = group->resources->page;
-    group->trail = group->resources->page;
+    group->device_trace = group->resources->page;
     if (status != TUTTI_OK)
         return status;
     const uint64_t timeout_ns = cuda_timeout_ns(group->default_timeout_ms);
