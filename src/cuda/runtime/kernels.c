@@ -110,11 +110,17 @@ enum tutti_status cuda_kernels_check(const struct cuda_driver *driver)
                      why, CUDA_NVCC_LEAST);
 }
 
-/* Says which device no fatbin serves. */
-static enum tutti_status refuse_device(const struct cuda_driver *driver, const char *name)
+/* Adds the kernel's name to the error, and the device if no fatbin serves it. */
+static enum tutti_status kernel_check(const struct cuda_driver *driver, CUresult result,
+                                      const char *call, const char *name)
 {
     CUdevice device = -1;
     int major = 0, minor = 0;
+    enum tutti_status status = cuda_check(driver, result, call);
+    if (status == TUTTI_OK)
+        return TUTTI_OK;
+    if (result != CUDA_ERROR_NO_BINARY_FOR_GPU && result != CUDA_ERROR_UNSUPPORTED_PTX_VERSION)
+        return error_context(status, "kernel \"%s\"", name);
     if (driver->ctx_device(&device) == CUDA_SUCCESS) {
         driver->device_attribute(&major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, device);
         driver->device_attribute(&minor, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, device);
@@ -126,98 +132,60 @@ static enum tutti_status refuse_device(const struct cuda_driver *driver, const c
                          name, device, major, minor, CUDA_NVCC_LEAST);
 }
 
-static enum tutti_status kernel_check(const struct cuda_driver *driver, CUresult result,
-                                      const char *call, const char *name)
+/* Loads a fatbin unless the process has it. */
+static CUresult library_open(const struct cuda_driver *driver, int row, CUlibrary *library)
 {
-    if (result == CUDA_ERROR_NO_BINARY_FOR_GPU || result == CUDA_ERROR_UNSUPPORTED_PTX_VERSION) {
-        cuda_check(driver, result, call);
-        return refuse_device(driver, name);
+    struct library *its = &libraries[row];
+    CUresult result = CUDA_SUCCESS;
+    if (!order_load_acquire_u32(&its->is_there)) { /* K7a pairs K7 */
+        pthread_mutex_lock(&lock);
+        if (!its->handle)
+            result = fatbin_load(driver, row, &its->handle);
+        if (result == CUDA_SUCCESS)
+            order_store_release_u32(&its->is_there, 1); /* K7 pairs K7a */
+        pthread_mutex_unlock(&lock);
     }
-    enum tutti_status status = cuda_check(driver, result, call);
-    return status == TUTTI_OK ? TUTTI_OK : error_context(status, "kernel \"%s\"", name);
-}
-
-/* Under the lock. */
-static CUresult library_load(const struct cuda_driver *driver, int row)
-{
-    CUlibrary loaded = NULL;
-    CUresult result = fatbin_load(driver, row, &loaded);
-    if (result == CUDA_SUCCESS) {
-        libraries[row].handle = loaded;
-        order_store_release_u32(&libraries[row].is_there, 1); /* K7 pairs K7a */
-    }
+    *library = its->handle;
     return result;
 }
 
-static enum tutti_status library_open(const struct cuda_driver *driver, int row, CUlibrary *library)
-{
-    struct library *its = &libraries[row];
-    if (!order_load_acquire_u32(&its->is_there)) { /* K7a pairs K7 */
-        pthread_mutex_lock(&lock);
-        CUresult result = its->handle ? CUDA_SUCCESS : library_load(driver, row);
-        pthread_mutex_unlock(&lock);
-        if (result != CUDA_SUCCESS)
-            return kernel_check(driver, result, "cuLibraryLoadData", kernel_rows[row].name);
-    }
-    *library = its->handle;
-    return TUTTI_OK;
-}
-
-/* Also has the driver load the code now: by itself it waits for the first launch, and then
- * allocates and synchronises. */
+/* Also makes the driver load the code now. Without this the driver loads it at the first launch,
+ * and then allocates and synchronises. */
 static enum tutti_status load_function(const struct cuda_driver *driver, int row, const char *name,
                                        CUfunction *function)
 {
     CUlibrary library = NULL;
     CUkernel kernel = NULL;
     CUfunction found = NULL;
-    enum tutti_status status = library_open(driver, row, &library);
-    if (status != TUTTI_OK)
-        return status;
-    status = kernel_check(driver, driver->library_kernel(&kernel, library, name),
-                          "cuLibraryGetKernel", name);
-    if (status == TUTTI_OK)
-        status = kernel_check(driver, driver->kernel_function(&found, kernel),
-                              "cuKernelGetFunction", name);
-    if (status == TUTTI_OK)
-        status = kernel_check(driver, driver->function_load(found), "cuFuncLoad", name);
-    if (status == TUTTI_OK)
+    CUresult result = library_open(driver, row, &library);
+    if (result != CUDA_SUCCESS)
+        return kernel_check(driver, result, cuda_names.library_load, kernel_rows[row].name);
+    const char *call = cuda_names.library_kernel;
+    result = driver->library_kernel(&kernel, library, name);
+    if (result == CUDA_SUCCESS) {
+        call = cuda_names.kernel_function;
+        result = driver->kernel_function(&found, kernel);
+    }
+    if (result == CUDA_SUCCESS) {
+        call = cuda_names.function_load;
+        result = driver->function_load(found);
+    }
+    if (result == CUDA_SUCCESS)
         *function = found;
-    return status;
-}
-
-static enum tutti_status load_named(const struct cuda_driver *driver, enum cuda_kernel kernel,
-                                    bool tiles, enum tutti_dtype dtype, const char *suffix,
-                                    CUfunction *function)
-{
-    char name[NAME_BYTES];
-    snprintf(name, sizeof name, "%s_%s%s", tiles ? "two_shot_tiles" : kernel_rows[kernel].name,
-             dtype_names[dtype], suffix);
-    return load_function(driver, kernel, name, function);
+    return kernel_check(driver, result, call, name);
 }
 
 static enum tutti_status load_form(const struct cuda_driver *driver, int size, bool staged,
-                                   struct cuda_kernels *kernels, enum cuda_kernel kernel,
-                                   enum tutti_dtype dtype, enum cuda_form form)
+                                   enum cuda_kernel kernel, enum tutti_dtype dtype,
+                                   enum cuda_form form, CUfunction *function)
 {
-    char suffix[24] = "";
+    char name[NAME_BYTES], sum[24] = "";
     if (form != CUDA_ANY)
-        snprintf(suffix, sizeof suffix, "_sum_%d%s", size, form == CUDA_SUM_ONCE ? "_once" : "");
-    return load_named(driver, kernel, goes_by_tiles(kernel, staged, dtype), dtype, suffix,
-                      &kernels->all_reduce[kernel][dtype][form]);
-}
-
-/* All dtypes and forms of one algorithm. */
-static enum tutti_status load_functions(const struct cuda_driver *driver, int size, bool staged,
-                                        struct cuda_kernels *kernels, enum cuda_kernel kernel)
-{
-    enum tutti_status status = TUTTI_OK;
-    for (int dtype = 0; dtype < TUTTI_DTYPE_COUNT; dtype++)
-        for (int form = 0; form < CUDA_FORMS && status == TUTTI_OK; form++)
-            if (kernel_exists(kernel, size, staged, (enum tutti_dtype)dtype, (enum cuda_form)form))
-                status = load_form(driver, size, staged, kernels, kernel, (enum tutti_dtype)dtype,
-                                   (enum cuda_form)form);
-    return status;
+        snprintf(sum, sizeof sum, "_sum_%d%s", size, form == CUDA_SUM_ONCE ? "_once" : "");
+    snprintf(name, sizeof name, "%s_%s%s",
+             goes_by_tiles(kernel, staged, dtype) ? "two_shot_tiles" : kernel_rows[kernel].name,
+             dtype_names[dtype], sum);
+    return load_function(driver, kernel, name, function);
 }
 
 enum tutti_status cuda_kernels_load(const struct cuda_driver *driver, int size, bool staged,
@@ -225,8 +193,12 @@ enum tutti_status cuda_kernels_load(const struct cuda_driver *driver, int size, 
 {
     enum tutti_status status = TUTTI_OK;
     *kernels = (struct cuda_kernels){0};
-    for (int kernel = 0; kernel < CUDA_KERNELS && status == TUTTI_OK; kernel++)
-        status = load_functions(driver, size, staged, kernels, (enum cuda_kernel)kernel);
+    for (enum cuda_kernel kernel = 0; kernel < CUDA_KERNELS; kernel++)
+        for (int dtype = 0; dtype < TUTTI_DTYPE_COUNT; dtype++)
+            for (enum cuda_form form = 0; form < CUDA_FORMS && status == TUTTI_OK; form++)
+                if (kernel_exists(kernel, size, staged, (enum tutti_dtype)dtype, form))
+                    status = load_form(driver, size, staged, kernel, (enum tutti_dtype)dtype, form,
+                                       &kernels->all_reduce[kernel][dtype][form]);
     if (status == TUTTI_OK)
         status = load_function(driver, BARRIER_ROW, "barrier", &kernels->barrier);
     if (status == TUTTI_OK)
