@@ -9,29 +9,30 @@
 #include <stdint.h>
 
 enum {
-    CUDA_STREAM_WAIT_THREADS = 32, /* of which one looks */
+    CUDA_STREAM_WAIT_THREADS = 32, /* one of them polls */
     CUDA_FENCE_STREAMS = 16,
     CUDA_FENCE_WAITS = 24,
 };
 
-/* Pinned: the words of one operation at a time. Each has one writer, and says `number`, which the
- * operation has from its fence, once what it stands for has happened. */
+/* Pinned: the words of one operation at a time. Each word has one writer, who writes `number`, the
+ * operation's number from its fence, when the event has happened. */
 struct cuda_fence_words {
-    uint64_t come[CUDA_FENCE_STREAMS]; /* the caller's streams have passed the call: L1 */
-    uint32_t open;                     /* the host: waiting kernels let pass: release L2 */
-    uint32_t wait_expired;             /* a waiting kernel: it let pass unopened: L6 */
-    uint32_t ended[CUDA_FENCE_WAITS];  /* the waiting kernels: they touch nothing any more: L3 */
+    uint64_t come[CUDA_FENCE_STREAMS]; /* written by the caller's streams when they have passed the
+                                          call: L1 */
+    uint32_t open;         /* written by the host when the waiting kernels may end: release L2 */
+    uint32_t wait_expired; /* written by a waiting kernel that ended without `open`: L6 */
+    uint32_t ended[CUDA_FENCE_WAITS]; /* written by each waiting kernel when it ends: L3 */
     unsigned char pad2[24];
 };
 static_assert(sizeof(struct cuda_fence_words) == 256, "words");
 
-/* Pinned: calls of CUDA by threads that waiting kernels wait for. */
+/* Pinned: counts of CUDA calls by threads for which waiting kernels wait. */
 struct cuda_calls {
     alignas(8) uint32_t begun;
     uint32_t ended;
 };
 
-/* By value. Times are UINT64_MAX if they never end. */
+/* Passed by value. A time of UINT64_MAX never ends. */
 struct cuda_stream_wait_launch {
     const uint32_t *open;
     uint32_t *ended;
@@ -40,7 +41,7 @@ struct cuda_stream_wait_launch {
     uint32_t number; /* compared cyclically */
     uint32_t reserved;
     uint64_t timeout_ns;
-    uint64_t call_limit_ns; /* with one call of the group's that does not end */
+    uint64_t call_limit_ns; /* for one CUDA call of the group that does not return */
 };
 
 #endif

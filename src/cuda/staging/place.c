@@ -21,12 +21,12 @@ void cuda_stage_call_end(const struct cuda_stage *stage)
         order_fetch_add_relaxed_u32(&stage->calls->ended, 1);
 }
 
-/* Within the context. Errors are of no interest: the context may be gone, and all of this. */
+/* Within the context. Errors are ignored: if the context is gone, all of this is gone too. */
 static void flows_close(const struct cuda_driver *driver, struct cuda_stage_place *place)
 {
     for (int way = 0; way < CUDA_WAYS; way++)
         if (place->flows[way].stream) {
-            driver->stream_synchronize(place->flows[way].stream); /* copies alone: they end */
+            driver->stream_synchronize(place->flows[way].stream); /* copies end by themselves */
             driver->stream_destroy(place->flows[way].stream);
             place->flows[way].stream = NULL;
         }
@@ -90,7 +90,7 @@ bool cuda_primary_hold(const struct cuda_driver *driver, CUdevice device, CUcont
     return primary == context;
 }
 
-/* Under the lock; `context` is the place's, and `copies` asks for flows. */
+/* Under the lock. `context` is the context of the place; `copies` asks for streams for copies. */
 static enum tutti_status place_open(struct cuda_stage *stage, CUcontext context, CUdevice device,
                                     bool copies, int *place)
 {
@@ -141,7 +141,7 @@ enum tutti_status cuda_device_open(struct cuda_stage *stage, int device, int *pl
     enum tutti_status status = cuda_driver_open(&driver);
     if (status != TUTTI_OK)
         return status;
-    if (!stage->driver) /* the thread reads it once there is a place */
+    if (!stage->driver) /* the group's thread reads it once there is a place */
         stage->driver = driver;
     status = CUDA_CALL(driver, device_count, &count);
     if (status == TUTTI_OK && (device < 0 || device >= count))

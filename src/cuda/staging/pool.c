@@ -14,7 +14,7 @@
 
 enum { LEAST_BYTES = 1 << 16 };
 
-/* Kinds of blocks: `device` of pinned memory, and of pinned memory that is a segment. */
+/* `device` of blocks that are pinned memory, and of those that are a pinned segment. */
 enum { PINNED = -1, SHARED = -2 };
 
 static enum tutti_status segment_pin(const struct cuda_driver *driver, struct cuda_block *block)
@@ -80,7 +80,7 @@ static enum tutti_status block_make(const struct cuda_stage *stage, int device, 
                       : error_context(status, "%zu bytes of device %d", size, device);
 }
 
-/* Takes the smallest of a list that will do; NULL if there is none. */
+/* Takes the smallest block of the list that has `bytes`; NULL if there is none. */
 static struct cuda_block *list_take(struct cuda_block **list, int device, size_t bytes)
 {
     struct cuda_block **best = NULL, *taken = NULL;

@@ -3,7 +3,9 @@
  * The caller puts an operation into a ring for the thread and, piece by piece (1 MiB), onto the
  * stream:
  *
- *     copy in k + 1, "k + 1 has come", wait until k is done, copy out k
+ * So the stream copies while the thread reduces. Piece k + 1 may use the slot of piece k - 1,
+ * because the copy of k - 1 out is earlier on the stream. stream.c orders operations on different
+ * streams. Pieces are numbered on from one operation to the next.
  *
  * so the stream copies while the thread reduces. Piece k + 1 may use the slot of k - 1, whose copy
  * out is on the stream before. The operation is in the ring before its other pieces are on the
@@ -36,36 +38,37 @@
 #include <sys/prctl.h>
 
 enum {
-    NAP_FIRST_NS = 1000,  /* of a thread that awaits its stream, */
-    NAP_MOST_NS = 50000,  /* twice as long each time */
-    ROOM_NAP_NS = 50000,  /* of a caller that awaits room */
-    IDLE_MS = 1000,       /* of a thread that has nothing to do, unless it is woken */
-    SMALL_BYTES = 1024,   /* of a copy; what is more is a copy engine's as it is */
-    TIMER_SLACK_NS = 1000 /* by which a nap may be longer; 50 us unless set */
+    NAP_FIRST_NS = 1000, /* the first sleep of a thread that waits for its stream; */
+    NAP_MOST_NS = 50000, /* each sleep is twice as long as the one before, up to this */
+    ROOM_NAP_NS = 50000, /* the sleep of a caller that waits for room in the ring */
+    IDLE_MS = 1000,      /* the sleep of a thread without an operation, unless it is woken */
+    SMALL_BYTES =
+        1024, /* up to here a copy is made to go to a copy engine; larger ones go there anyway */
+    TIMER_SLACK_NS = 1000 /* how much longer a sleep may last; Linux has 50 us */
 };
 
 struct operation {
-    struct request request; /* send and recv are the device's */
-    uint64_t subset;        /* of a barrier of some ranks */
+    struct request request; /* send and recv are device memory */
+    uint64_t subset;        /* the ranks of a subset barrier; 0: all ranks */
     uint64_t pieces;
-    uint64_t first; /* how many were before its own */
+    uint64_t first; /* the number of pieces before the first of this operation */
 };
 
 struct cuda_proxy {
     struct cuda_watcher watcher;
     struct cpu_group *host;
-    struct cuda_proxy_page *page; /* the keep's */
-    CUdeviceptr come, done;       /* its words as the device has them */
+    struct cuda_proxy_page *page; /* owned by struct cuda_resources */
+    CUdeviceptr come, done;       /* the addresses of its words on the device */
     size_t one_shot_bytes;
-    uint64_t pieces;    /* put on streams: the caller's own, as is the next */
-    uint64_t enqueued;  /* operations of all ranks */
-    uint64_t completed; /* ... that ended well: the thread's */
-    bool sharp;         /* naps are as short as they say: the thread's own */
+    uint64_t pieces;    /* number of pieces on streams; written by the caller, as is `enqueued` */
+    uint64_t enqueued;  /* number of operations of all ranks */
+    uint64_t completed; /* ... that succeeded; written by the thread */
+    bool sharp;         /* the timer slack is set; the thread alone uses this */
 
-    uint64_t put;    /* operations in the ring so far: release E3 pairs E3a */
-    uint64_t taken;  /* ... that are over: release E4 pairs E4a */
-    uint32_t bell;   /* futex; advanced by who wakes the thread */
-    uint32_t asleep; /* the thread may sleep on it */
+    uint64_t put;    /* number of operations put into the ring: release E3 pairs E3a */
+    uint64_t taken;  /* ... that have ended: release E4 pairs E4a */
+    uint32_t bell;   /* futex; advanced to wake the thread */
+    uint32_t asleep; /* 1 while the thread may sleep on the bell */
     struct operation ring[CUDA_PROXY_OPERATIONS];
 };
 
@@ -94,7 +97,7 @@ static void ring_bell(struct cuda_proxy *proxy)
 
 /* ---- the thread ------------------------------------------------------------------------------ */
 
-/* Whether there is anything that ends all operations. */
+/* Returns true, and records the fault, if the communicator has failed or was aborted. */
 static bool is_over(struct cpu_group *host)
 {
     struct tutti_fault fault;
@@ -104,8 +107,8 @@ static bool is_over(struct cpu_group *host)
     return true;
 }
 
-/* Until the stream has brought the piece. It has no deadline of its own: what is on the stream
- * before may take its time, and peers that wait for us have theirs. */
+/* Waits until the stream has brought the piece; false if the communicator fails first. There is no
+ * deadline: earlier work on the stream may take its time, and the waiting peers have deadlines. */
 static bool piece_await(struct cuda_proxy *proxy, uint64_t number)
 {
     for (int polls = proxy->host->spin; polls > 0; polls--) {
@@ -131,7 +134,7 @@ static enum tutti_algo algo_of(const struct cuda_proxy *proxy, enum tutti_algo a
     return bytes <= proxy->one_shot_bytes ? TUTTI_ALGO_ONE_SHOT : TUTTI_ALGO_TWO_SHOT;
 }
 
-/* Among the hosts. */
+/* Reduces one piece among the hosts. */
 static enum tutti_status piece_run(struct cuda_proxy *proxy, const struct operation *operation,
                                    uint64_t piece)
 {
@@ -167,7 +170,7 @@ static bool operation_run(struct cuda_proxy *proxy, const struct operation *oper
         uint64_t number = operation->first + piece + 1;
         if (!piece_await(proxy, number) || piece_run(proxy, operation, piece) != TUTTI_OK)
             return false;
-        /* Relaxed: read once the stream has come to its end, or the thread to its. */
+        /* Relaxed: others read it after the stream or the thread has ended. */
         if (piece + 1 == pieces)
             order_store_relaxed_u64(&proxy->completed, proxy->host->sequence);
         order_store_release_u64(&proxy->page->done, number); /* E2 pairs E2a, the stream's wait */
@@ -180,7 +183,8 @@ static bool is_empty(const struct cuda_proxy *proxy)
     return order_load_acquire_u64(&proxy->put) == proxy->taken; /* E3a pairs E3 */
 }
 
-/* Until there is an operation, or the bell, which stood at `bell` before the last look, rings. */
+/* Sleeps until there is an operation or the bell differs from `bell`, its value before the last
+ * look at the ring. */
 static void idle(struct cuda_proxy *proxy, uint32_t bell)
 {
     for (int polls = proxy->host->spin; polls > 0; polls--) {
@@ -189,13 +193,14 @@ static void idle(struct cuda_proxy *proxy, uint32_t bell)
         order_pause();
     }
     order_store_relaxed_u32(&proxy->asleep, 1);
-    order_fence(); /* between our word and the look at theirs, as there is in publish() */
+    order_fence(); /* between our write and the read of the other side's word; pairs the other such
+                      fence */
     if (is_empty(proxy))
         futex_sleep(&proxy->bell, bell, IDLE_MS);
     order_store_relaxed_u32(&proxy->asleep, 0);
 }
 
-/* The end, whatever the reason: what is left has failed, and all streams pass, now and later. */
+/* The thread ends. Operations that are left fail. The word lets all streams pass, now and later. */
 static void release(struct cuda_proxy *proxy)
 {
     if (!is_empty(proxy))
@@ -390,7 +395,7 @@ static enum tutti_status fail(struct cuda_group *group, enum tutti_status status
     return error_set(status, "%s; %s", why, what);
 }
 
-/* A place in the ring. The thread's end leaves none for ever. */
+/* Waits for a free entry of the ring. There is none any more once the thread has ended. */
 static enum tutti_status room_await(struct cuda_group *group, int64_t timeout_ms)
 {
     struct cuda_proxy *proxy = group->proxy;
@@ -420,7 +425,8 @@ static void publish(struct cuda_proxy *proxy, const struct operation *operation)
     proxy->pieces += operation->pieces;
     proxy->enqueued += operation->subset == 0;
     order_store_release_u64(&proxy->put, proxy->put + 1); /* E3 pairs E3a */
-    order_fence(); /* between our word and the look at theirs, as there is in idle() */
+    order_fence(); /* between our write and the read of the other side's word; pairs the other such
+                      fence */
     if (order_load_relaxed_u32(&proxy->asleep))
         ring_bell(proxy);
 }
@@ -463,7 +469,7 @@ static enum tutti_status enqueue(struct cuda_group *group, struct operation *ope
         if (status == TUTTI_OK)
             status = piece_out(group, operation, piece, stream);
     }
-    /* Also after an error: what is on the stream uses our memory. */
+    /* Also after an error: the work on the stream uses our memory. */
     enum tutti_status noted = cuda_eager_note(group, stream);
     status = status == TUTTI_OK ? noted : status;
     return status == TUTTI_OK || !published
@@ -481,7 +487,7 @@ enum tutti_status cuda_proxy_enqueue(struct cuda_group *group, uint64_t subset,
     enum tutti_algo algo;
     const char *reason;
     bool pushed;
-    if (request->element_bytes) { /* an all-reduce, of whatever count */
+    if (request->element_bytes) { /* an all-reduce of any count; a barrier has no elements */
         status = cuda_proxy_algorithm(request->algo, &algo, &reason);
         operation.request.signature = signature_set_algo(request->signature, algo);
     }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * A process group's staging: its life, the check of operands, copies. It stands on place.c (what
- * there is in a context), pool.c (memory) and fence.c (how streams and the group tell each other
- * how far they are).
+ * A process group's staging: create, close, check operands, copy. It uses place.c (what a stage has
+ * in a context), pool.c (memory) and stream_fence.c (how streams and the group tell each other how
+ * far they are).
  */
 #include "cuda/staging/stage.h"
 
@@ -16,9 +16,9 @@
 enum { KEPT_MOST = 64 }; /* stages */
 
 /*
- * Stages that have ended, for groups to come. To free what is theirs waits for all streams of all
- * devices, one of which may stand still for an operation of another rank of this process, which may
- * need the very thread that frees.
+ * Stages of groups that have ended, for later groups. To free the memory of a stage waits for all
+ * streams of all devices. One of these streams may wait for an operation of another rank of this
+ * process, and that rank may need the thread that frees.
  */
 static pthread_mutex_t kept_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct cuda_stage *kept;
@@ -33,7 +33,7 @@ static void release(void)
     pthread_mutex_unlock(&kept_lock);
 }
 
-/* What is on the list is the parent's. */
+/* The list belongs to the parent. */
 static void release_in_child(void)
 {
     kept = NULL;
@@ -57,14 +57,15 @@ static void stage_free(struct cuda_stage *stage)
     free(stage);
 }
 
-/* Off the list. */
+/* Frees a stage that is not on the list and whose context is gone. */
 static void stage_drop(struct cuda_stage *stage)
 {
     pthread_mutex_destroy(&stage->lock);
     cuda_stage_forget(stage);
 }
 
-/* A context other than a device's primary one, which we hold, is its maker's, and may go. */
+/* Returns true if all contexts of the stage are primary ones, which the stage holds. Others may be
+ * destroyed by the program that made them. */
 static bool is_ours(const struct cuda_stage *stage)
 {
     for (uint32_t i = 0; i < stage->place_count; i++)
@@ -96,7 +97,7 @@ void cuda_stage_trim(int most)
     }
 }
 
-/* Closed, and without fences: from here on another thread may free it. */
+/* The stage is closed and no fence is taken. From here on another thread may free it. */
 static void stage_end(struct cuda_stage *stage)
 {
     if (!stage->place_count) {
@@ -112,7 +113,8 @@ static void stage_end(struct cuda_stage *stage)
         cuda_stage_trim(KEPT_MOST);
 }
 
-/* Not if the device has been reset: what was there is gone, and the context may be another one. */
+/* False if the device was reset: then its memory is gone, and the handle may name another
+ * context. */
 static bool place_lives(const struct cuda_driver *driver, const struct cuda_stage_place *place)
 {
     unsigned long long id = 0;
@@ -123,7 +125,7 @@ static bool place_lives(const struct cuda_driver *driver, const struct cuda_stag
     return lives;
 }
 
-/* One that no stream writes to any more, NULL if there is none. */
+/* Takes a kept stage to which no stream writes any more; NULL if there is none. */
 static struct cuda_stage *kept_take(void)
 {
     pthread_mutex_lock(&kept_lock);
@@ -240,7 +242,8 @@ void cuda_stage_open_current(struct cuda_stage *stage)
     CUdevice device = -1;
     if (cuda_driver_in_use() && cuda_driver_open(&driver) == TUTTI_OK &&
         driver->ctx_device(&device) == CUDA_SUCCESS)
-        (void)cuda_stage_open(stage, device); /* a call that names the device says why not */
+        (void)cuda_stage_open(stage,
+                              device); /* a later call that names the device returns the error */
 }
 
 enum tutti_status cuda_stage_check(struct cuda_stage *stage, int device, const void *pointer,
@@ -305,7 +308,7 @@ enum tutti_status cuda_stage_mark(struct cuda_stage *stage, int device, enum cud
     if (status == TUTTI_OK)
         *mark = ++flow->marks;
     else if (way != CUDA_WAY_ACROSS)
-        cuda_flow_drain(driver, place, flow); /* copies alone, which end */
+        cuda_flow_drain(driver, place, flow); /* copies end by themselves */
     else
         flow->unmarked = true;
     return status;

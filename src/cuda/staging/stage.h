@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * What a process group needs of CUDA to bring tensors through the host: pinned memory that is used
- * again, copies on streams of the group's own, fences by which callers' streams and the group tell
- * each other how far they are. Shows no CUDA type.
+ * What a process group uses of CUDA to bring tensors through the host: pinned memory that is used
+ * again, copies on the group's own streams, and stream fences, by which callers' streams and the
+ * group tell each other how far they are. No CUDA type is visible here.
  *
- * The group's streams never wait for anything: a copy is enqueued once what it needs is known to be
- * there, so that three streams a device, one for each way, serve any number of operations, and none
- * keeps another one up. Devices are numbered as in this process.
+ * The group's streams never wait: a copy is enqueued when its data is known to be there. So three
+ * streams a device, one a direction, serve any number of operations, and no operation holds up
+ * another one. A device has the number that it has in this process.
  */
 #ifndef TUTTI_CUDA_STAGE_H
 #define TUTTI_CUDA_STAGE_H
@@ -20,70 +20,74 @@
 struct cuda_stage;
 struct cuda_fence;
 
-/* One that has ended, with all it has, or a new one, without a call of CUDA: what a device needs is
- * made when it is first named. From any thread, as are the calls on fences. Returns NO_MEMORY. */
+/* Makes a stage, or takes one that an ended group left, with all its memory. Makes no CUDA call:
+ * what a device needs is made when the device is first named. Any thread may call this and the
+ * calls on fences. Returns NO_MEMORY. */
 enum tutti_status cuda_stage_create(struct cuda_stage **stage);
-/* The group's end, or that of what it was to be: waits for its copies. Memory and streams are kept
- * for groups to come, or, in contexts that are not primary ones, freed with the last fence; if
- * callers' streams still hold that up, later. Takes NULL. */
+/* Ends the stage of a group. Waits for its copies. Memory and streams are kept for later groups;
+ * those of contexts that are not primary ones are freed with the last fence, or later if a stream
+ * still may write. Takes NULL. */
 void cuda_stage_close(struct cuda_stage *stage);
-/* In a child of fork(): all is its parent's. */
+/* In a child of fork(): frees host memory alone, since the rest is the parent's. */
 void cuda_stage_forget(struct cuda_stage *stage);
-/* Frees what is kept, but for `most` stages and those that a stream holds up: waits for all streams
- * of the process. */
+/* Frees kept stages, except `most` of them and those to which a stream may write. Waits for all
+ * streams of the process. */
 void cuda_stage_trim(int most);
 
-/* Makes what the device needs, in the current context if that is the device's. Waits for kernels
- * that run there if no group has. Returns as cuda_stage_check(). */
+/* Makes what the device needs: in the current context if it is of that device. Waits for kernels
+ * that run on the device if this is its first group. Returns as cuda_stage_check(). */
 enum tutti_status cuda_stage_open(struct cuda_stage *stage, int device);
-/* The same of the current context's device, as far as it can be had; nothing if there is none. */
+/* The same for the device of the current context, as far as possible. Does nothing without one. */
 void cuda_stage_open_current(struct cuda_stage *stage);
-/* Whether [pointer, pointer + bytes), which may be empty, is memory of the device. Makes what the
- * device needs, once. Returns INVALID (memory of the host, or of another device: both
- * numbers named; no such device), DECLINED (no CUDA; the device lacks words written by streams),
- * NO_MEMORY, CUDA. */
+/* Checks that [pointer, pointer + bytes), which may be empty, is memory of the device. Makes what
+ * the device needs, once. Returns INVALID (host memory; memory of another device: both numbers
+ * named; no such device), DECLINED (no CUDA; the device's streams cannot write words), NO_MEMORY,
+ * CUDA. */
 enum tutti_status cuda_stage_check(struct cuda_stage *stage, int device, const void *pointer,
                                    size_t bytes);
 
 /* ---- fences: of an operation, from its submission on ------------------------------------------
  */
 
-/* [out] fence: comes once the stream has passed what is on it now. TUTTI_STREAM_DEFAULT and
- * TUTTI_STREAM_PER_THREAD are those of each of the devices, which cuda_stage_check() has found
- * good and of which some may be equal; any other stream may be of any device. Returns INVALID (too
- * many devices), DECLINED (the stream is being captured), NO_MEMORY, CUDA. */
+/* [out] fence: comes once the stream has passed the work that is on it now. TUTTI_STREAM_DEFAULT
+ * and TUTTI_STREAM_PER_THREAD mean the stream of each of the devices, which cuda_stage_check() has
+ * accepted and which may be equal. Any other stream may be of any device. Returns INVALID (too many
+ * devices), DECLINED (the stream is being captured), NO_MEMORY, CUDA. */
 enum tutti_status cuda_fence_take(struct cuda_stage *stage, const int *devices, int count,
                                   tutti_stream_t stream, struct cuda_fence **fence);
-/* Whether it has come: what was on the stream is done, and visible to copies. By one thread. */
+/* Returns true if the stream has come: its earlier work is done and visible to copies. One thread
+ * calls this. */
 bool cuda_fence_come(struct cuda_fence *fence);
-/* Of a stream that waits: with all, and with one call of CUDA by the group that does not end. */
+/* How long a stream waits: for the operation, and for one CUDA call of the group that does not
+ * return. */
 struct cuda_wait_limits {
     int64_t all_ms, call_ms;
 };
 
-/* Has the stream wait for cuda_fence_open(), for a while: TUTTI_STREAM_DEFAULT and
- * TUTTI_STREAM_PER_THREAD are those of each of the fence's devices. *full says that nothing was
- * enqueued, since too many streams wait for it. Returns DECLINED (a stream is being captured),
- * NO_MEMORY, CUDA. */
+/* Makes the stream wait for cuda_fence_open(), within the limits. TUTTI_STREAM_DEFAULT and
+ * TUTTI_STREAM_PER_THREAD mean the stream of each of the fence's devices. *full: nothing was
+ * enqueued, because too many streams wait for this fence. Returns DECLINED (a stream is being
+ * captured), NO_MEMORY, CUDA. */
 enum tutti_status cuda_fence_wait(struct cuda_fence *fence, tutti_stream_t stream,
                                   const struct cuda_wait_limits *limits, bool *full);
-/* Whether a stream has gone on without cuda_fence_open(). */
+/* Returns true if a stream went on without cuda_fence_open(). */
 bool cuda_fence_wait_expired(const struct cuda_fence *fence);
-/* Lets all who wait pass: what the caller has seen done before, its copies among it, is done for
- * what follows on those streams. */
+/* Lets all waiting streams go on. What the caller has seen done, copies among it, is done for the
+ * work that follows on those streams. */
 void cuda_fence_open(struct cuda_fence *fence);
-/* Takes NULL. The fence must be open if anybody may wait for it. */
+/* Gives the fence back. Takes NULL. The fence must be open if a stream may wait for it. */
 void cuda_fence_give(struct cuda_fence *fence);
 
-/* Around what may be kept up by a call of CUDA that waits for streams: those that wait for fences
- * look at how long it takes. */
+/* Mark the begin and end of a CUDA call that may have to wait for streams. Waiting kernels watch
+ * how long such a call takes. */
 void cuda_stage_call_begin(const struct cuda_stage *stage);
 void cuda_stage_call_end(const struct cuda_stage *stage);
 
 /* ---- copies: by the group's thread alone -------------------------------------------------------
  */
 
-/* Into the host's memory; out of it; or not at all: kernels of the group. */
+/* Directions: into host memory; out of host memory; on the device alone, by kernels of the
+ * group. */
 enum cuda_way { CUDA_WAY_IN, CUDA_WAY_OUT, CUDA_WAY_ACROSS, CUDA_WAYS };
 
 /* Pinned memory, for all devices, or memory of a device. */
@@ -92,39 +96,39 @@ struct cuda_block {
     size_t bytes;
     int fd;                  /* of the segment that it is, else -1 */
     int device;              /* negative: pinned */
-    struct cuda_block *next; /* for who holds it */
+    struct cuda_block *next; /* for the list that holds it */
 };
 
-/* One of at least so many bytes, with whatever is in them; the pool grows where it has none.
+/* Takes pinned memory of at least `bytes`, with any content. Makes new memory if none is idle.
  * Returns NO_MEMORY, CUDA. */
 enum tutti_status cuda_block_take(struct cuda_stage *stage, size_t bytes,
                                   struct cuda_block **block);
-/* The same of a segment. Returns NO_MEMORY, SYSTEM, CUDA. */
+/* The same, as a segment that other processes can map. Returns NO_MEMORY, SYSTEM, CUDA. */
 enum tutti_status cuda_block_take_shared(struct cuda_stage *stage, size_t bytes,
                                          struct cuda_block **block);
-/* No copy touches it any more. Takes NULL. */
+/* Gives it back. No copy uses it any more. Takes NULL. */
 void cuda_block_give(struct cuda_stage *stage, struct cuda_block *block);
-/* Copies that do not end may: it is not used again before the group's end; a segment, which a peer
- * may touch, not at all. */
+/* The same if copies that do not end may use it. It is not used again before the group ends; a
+ * segment, which a peer may use, never. */
 void cuda_block_lose(struct cuda_stage *stage, struct cuda_block *block);
 
-/* Memory of a device that is open, for a result, which may outlive the group. By any thread that
- * has a fence. At least so many bytes, with whatever is in them. Returns NO_MEMORY, CUDA. */
+/* Takes memory of a device that is open, at least `bytes`, with any content, for a result, which
+ * may outlive the group. By any thread that has a fence. Returns NO_MEMORY, CUDA. */
 enum tutti_status cuda_result_take(struct cuda_stage *stage, int device, size_t bytes,
                                    struct cuda_block **result);
-/* Takes NULL. No stream uses it any more. */
+/* Gives it back. No stream uses it any more. Takes NULL. */
 void cuda_result_give(struct cuda_stage *stage, struct cuda_block *result);
 
-/* Enqueues a copy between a block and memory of the device, behind the former ones of that way.
- * Return CUDA. */
+/* Enqueues a copy between a block and device memory, behind earlier copies of the same direction.
+ * Returns CUDA. */
 enum tutti_status cuda_stage_copy(struct cuda_stage *stage, int device, enum cuda_way way, void *to,
                                   const void *from, size_t bytes);
-/* The stream of a way. */
+/* The stream of a direction. */
 tutti_stream_t cuda_stage_stream(const struct cuda_stage *stage, int device, enum cuda_way way);
-/* A mark behind them; marks count up. */
+/* Puts a mark behind the copies. Marks count up. Returns CUDA. */
 enum tutti_status cuda_stage_mark(struct cuda_stage *stage, int device, enum cuda_way way,
                                   uint64_t *mark);
-/* Whether the copies before the mark are done: no call of CUDA. */
+/* Returns true if the copies before the mark are done. Makes no CUDA call. */
 bool cuda_stage_passed(const struct cuda_stage *stage, int device, enum cuda_way way,
                        uint64_t mark);
 

@@ -16,25 +16,25 @@ enum {
     CUDA_PAGE_FENCES = 256,
 };
 
-/* Of ours, for copies one way. */
+/* A stream of ours for copies in one direction. */
 struct cuda_flow {
     CUstream stream;
-    uint64_t marks;   /* so far */
-    uint64_t *passed; /* pinned: the device writes it: L4 */
-    bool unmarked;    /* there may be something behind the last mark */
+    uint64_t marks;   /* number of marks so far */
+    uint64_t *passed; /* pinned; the device writes the last mark that it passed: L4 */
+    bool unmarked;    /* there may be work behind the last mark */
 };
 
-/* What there is in a context. */
+/* What a stage has in one context. */
 struct cuda_stage_place {
     CUcontext context;
     CUdevice device;
-    bool retained;         /* the primary one, by us */
-    unsigned long long id; /* the context's: handles may be used again */
+    bool retained;         /* the stage holds the primary context */
+    unsigned long long id; /* the context's id, because handles are used again */
     CUfunction stream_wait;
-    bool copies;     /* or it is for waiting kernels alone */
-    uint64_t *words; /* the flows', until the stage closes */
+    bool copies;     /* false: it is for waiting kernels alone */
+    uint64_t *words; /* of the flows, until the stage closes */
     unsigned char pad0[LAYOUT_LINE];
-    struct cuda_flow flows[CUDA_WAYS]; /* the group's thread's */
+    struct cuda_flow flows[CUDA_WAYS]; /* used by the group's thread alone */
     unsigned char pad1[LAYOUT_LINE];
 };
 
@@ -42,12 +42,12 @@ struct cuda_fence {
     struct cuda_stage *stage;
     struct cuda_fence_words *words;
     struct cuda_fence *next;
-    uint32_t number; /* of the operation that it is, or was, for */
-    int comes;       /* words that streams write; 0 once they are seen */
-    int waits;       /* under the lock */
+    uint32_t number; /* of the operation, the present or the last one */
+    int comes;       /* number of words that streams write; 0 once they have been read */
+    int waits;       /* number of waiting kernels; under the lock */
     int devices;
-    uint8_t places[CUDA_FENCE_STREAMS]; /* of the devices */
-    unsigned char pad[LAYOUT_LINE];     /* the next one may be another thread's by now */
+    uint8_t places[CUDA_FENCE_STREAMS]; /* of the devices, `devices` of them */
+    unsigned char pad[LAYOUT_LINE];     /* another thread may use the next fence */
 };
 
 struct cuda_fence_page {
@@ -56,28 +56,29 @@ struct cuda_fence_page {
     struct cuda_fence fences[CUDA_PAGE_FENCES];
 };
 
-/* Pads: what who submits writes, what the thread does, and what both read lie on lines apart. */
+/* Pads keep three sets on lines apart: what submitters write, what the thread writes, and what both
+ * read. */
 struct cuda_stage {
-    /* Set under the lock, once. A place is constant but for its flows. */
-    const struct cuda_driver *driver; /* NULL until a device is named */
-    struct cuda_calls *calls;         /* behind the words of the first page; NULL: there is none */
-    uint32_t place_count;             /* release L5 */
+    /* Set once, under the lock. A place is constant except for its flows. */
+    const struct cuda_driver *driver; /* NULL before a device is named */
+    struct cuda_calls *calls; /* behind the words of the first page; NULL before there is one */
+    uint32_t place_count;     /* release L5 */
     struct cuda_stage_place places[CUDA_STAGE_PLACES];
 
     pthread_mutex_t lock;
     /* Under the lock: */
     bool closed;
-    int out; /* fences taken */
+    int out; /* number of fences that are taken */
     struct cuda_fence_page *pages;
-    struct cuda_fence *first, *last; /* idle, the one that has been so longest first */
+    struct cuda_fence *first, *last; /* idle fences, the longest idle one first */
     struct cuda_ranges ranges;
     struct cuda_block *results; /* idle */
     unsigned char pad[LAYOUT_LINE];
 
-    struct cuda_block *idle; /* the thread's, as are: */
-    struct cuda_block *lost; /* that copies may touch until the end */
+    struct cuda_block *idle; /* used by the thread alone, as is `lost` */
+    struct cuda_block *lost; /* copies may use them until the end */
 
-    struct cuda_stage *next; /* that is kept, too */
+    struct cuda_stage *next; /* of the kept stages */
 };
 
 /* ---- place.c --------------------------------------------------------------------------------- */
@@ -89,27 +90,27 @@ enum tutti_status cuda_device_open(struct cuda_stage *stage, int device, int *pl
 /* The place of a context, which is made if need be. Under the lock. */
 enum tutti_status cuda_context_open(struct cuda_stage *stage, CUcontext context, int *place);
 void cuda_place_close(const struct cuda_driver *driver, struct cuda_stage_place *place);
-/* Holds the context if it is the device's primary one. */
+/* Holds the context if it is the device's primary one; returns whether it is. */
 bool cuda_primary_hold(const struct cuda_driver *driver, CUdevice device, CUcontext context);
-/* Waits for what is on one stream of the place. */
+/* Waits for the work on one stream of the place. */
 void cuda_flow_drain(const struct cuda_driver *driver, const struct cuda_stage_place *place,
                      const struct cuda_flow *flow);
-/* The same of all its streams, without a call for those that are known to have ended. */
+/* The same for all its streams. Makes no call for streams that are known to be empty. */
 void cuda_flows_drain(const struct cuda_driver *driver, const struct cuda_stage_place *place);
 
 /* ---- fence.c -------------------------------------------------------------------------------- */
 
-/* Whether no stream touches them any more; none is taken. */
+/* Returns true if no stream writes to any of them. None is taken. */
 bool cuda_fences_quiet(const struct cuda_stage *stage);
-/* Whether a stream of this process may wait for a fence that is taken. */
+/* Returns true if a stream of this process may wait for a taken fence. */
 bool cuda_fences_awaited(void);
 void cuda_fences_free(struct cuda_stage *stage, bool child);
-/* Makes it idle. Returns whether it was the last one of a stage that is closed. */
+/* Makes the fence idle. Returns true if it was the last one of a closed stage. */
 bool cuda_fence_return(struct cuda_fence *fence);
 
 /* ---- pool.c ---------------------------------------------------------------------------------- */
 
-/* No copy is under way any more. */
+/* Makes lost blocks idle. No copy is under way any more. */
 void cuda_blocks_find(struct cuda_stage *stage);
 void cuda_blocks_free(struct cuda_stage *stage, bool child);
 

@@ -1,14 +1,18 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * A fence is a line of words in pinned memory. At submission the caller's stream is told to write
- * the first of them, so that the group's thread sees without a call of CUDA when the stream has
- * come there; nothing else is on a stream of anybody's until then. Who waits for the operation puts
- * a waiting kernel (stream_wait.cu) onto its own stream, which spins on a word that the host writes
- * at the end. So there are never more waiting kernels than callers' streams that wait, and none on
- * a stream of ours.
+ * A stream fence is a line of words in pinned memory, for one operation of a process group at a
+ * time.
  *
- * Streams of callers may come to a word late, after the operation, the group and the work are gone.
- * So a line is used again, and its page freed, only once all its words are written.
+ * At submission the caller's stream is told to write the first of the words. The group's thread
+ * reads the word, without a CUDA call, and so knows that the stream has come to the submission.
+ * Nothing else of ours is on that stream until then.
+ *
+ * A stream that is to wait for the operation gets a waiting kernel (stream_wait.cu), which polls a
+ * word that the host writes when the operation ends. So there is one waiting kernel for each stream
+ * that waits, and none on a stream of ours.
+ *
+ * A stream may write its word late, after the operation, the group and the work are gone. So a
+ * fence is used again, and its memory freed, only when all its words are written.
  */
 #include "base/error.h"
 #include "base/order.h"
@@ -16,10 +20,11 @@
 
 #include <stdlib.h>
 
-enum { TRIES = 4 }; /* fences that are looked at before a page is added */
+enum { TRIES = 4 }; /* how many idle fences are tried before a page is added */
 
-/* Fences of this process that are taken and have waiting kernels. Relaxed: a stream that begins to
- * wait while another thread frees may wait a little longer, as for any call that frees. */
+/* Number of fences of this process that are taken and have a waiting kernel. Relaxed: a kernel
+ * that is launched while another thread frees may delay that thread, as it delays any call that
+ * frees. */
 static uint32_t awaited;
 
 bool cuda_fences_awaited(void)
@@ -148,7 +153,7 @@ static enum tutti_status uncaptured_check(const struct cuda_driver *driver, CUst
                      why);
 }
 
-/* The stream writes the fence's next word. */
+/* Has the stream write the next word of the fence. */
 static enum tutti_status come_enqueue(struct cuda_stage *stage, struct cuda_fence *fence,
                                       CUcontext context, CUstream stream)
 {
@@ -177,7 +182,7 @@ static enum tutti_status context_of(const struct cuda_driver *driver, CUstream s
     return CUDA_CALL(driver, stream_context, stream, context);
 }
 
-/* The devices' places, each once. */
+/* Notes the places of the devices, each place once. */
 static enum tutti_status devices_note(struct cuda_fence *fence, const int *devices, int count)
 {
     for (int i = 0; i < count; i++) {
@@ -225,7 +230,7 @@ enum tutti_status cuda_fence_take(struct cuda_stage *stage, const int *devices, 
     (*fence)->comes = (*fence)->waits = (*fence)->devices = 0;
     status = fence_begin(stage, *fence, devices, count, stream);
     if (status != TUTTI_OK) {
-        (void)cuda_fence_return(*fence); /* not the last of a closed group: its owner calls */
+        (void)cuda_fence_return(*fence); /* the caller has the group, so the stage is not closed */
         *fence = NULL;
     }
     return status;
@@ -236,7 +241,7 @@ bool cuda_fence_come(struct cuda_fence *fence)
     for (int i = 0; i < fence->comes; i++)
         if (order_load_acquire_u64(&fence->words->come[i]) != fence->number) /* L1a pairs L1 */
             return false;
-    fence->comes = 0; /* who takes it next need not read what the device wrote */
+    fence->comes = 0; /* the next user need not read what the device wrote */
     return true;
 }
 
@@ -265,7 +270,7 @@ static enum tutti_status wait_launch(struct cuda_fence *fence, const struct cuda
     return status;
 }
 
-/* Under the lock: waiting kernels of one fence are counted. */
+/* Under the lock, which guards the number of waiting kernels. */
 static enum tutti_status waits_launch(struct cuda_fence *fence, tutti_stream_t stream,
                                       const struct cuda_wait_limits *limits, bool *full)
 {
@@ -295,7 +300,7 @@ static enum tutti_status waits_launch(struct cuda_fence *fence, tutti_stream_t s
 enum tutti_status cuda_fence_wait(struct cuda_fence *fence, tutti_stream_t stream,
                                   const struct cuda_wait_limits *limits, bool *full)
 {
-    pthread_mutex_lock(&fence->stage->lock); /* which the group's thread may need */
+    pthread_mutex_lock(&fence->stage->lock); /* which the group's thread may need meanwhile */
     cuda_stage_call_begin(fence->stage);
     enum tutti_status status = waits_launch(fence, stream, limits, full);
     cuda_stage_call_end(fence->stage);
