@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* What becomes of a request: a choice from the plan, a launch. No call of the driver that waits,
+/* Checks a request, chooses a kernel, launches it. Calls nothing of the driver that waits,
  * allocates or frees. */
 #include "base/error.h"
 #include "base/order.h"
@@ -9,8 +9,7 @@
 
 #include <stdio.h>
 
-/* Whether the context is of no use any more: then each call of the driver fails, also one that only
- * looks. */
+/* Returns true if the context is broken: then every driver call fails, even one that only asks. */
 static bool context_is_broken(struct cuda_group *group)
 {
     const struct cuda_driver *driver = group->driver;
@@ -22,8 +21,8 @@ static bool context_is_broken(struct cuda_group *group)
     return result != CUDA_SUCCESS && result != CUDA_ERROR_NOT_READY;
 }
 
-/* The end of a call that did not succeed. The peers wait for this rank's operation, which in a
- * broken context never comes. */
+/* Ends a call that failed. The peers wait for this rank's operation. In a broken context it never
+ * comes, so the communicator fails. */
 static __attribute__((cold, noinline)) enum tutti_status refused(struct cuda_group *group,
                                                                  enum tutti_status status)
 {
@@ -37,8 +36,8 @@ static __attribute__((cold, noinline)) enum tutti_status refused(struct cuda_gro
     return broken ? cuda_launch_failed(group, status, cuda_group_sequence(group) + 1) : status;
 }
 
-/* What the template lacks. A time-out that is the communicator's own is left to the page, so that
- * it is none of the graph's. */
+/* Completes the launch template. A request with the communicator's own time-out leaves it to the
+ * page, so that a graph does not keep it. */
 static struct cuda_launch launch_make(const struct cuda_group *group, const struct request *request)
 {
     struct cuda_launch launch = group->launch;
@@ -79,8 +78,8 @@ static CUfunction function_of(const struct cuda_group *group, const struct cuda_
     return functions[CUDA_SUM];
 }
 
-/* The only choice for an all-reduce of a kernel, its form, grid and block. Pure: it depends on the
- * request and on what the ranks agreed on when the communicator was made. Returns INVALID. */
+/* The one place that chooses a kernel, its form, grid and block for an all-reduce. Pure: the result
+ * depends on the request and on what the ranks agreed on at creation. Returns INVALID. */
 static enum tutti_status choose(const struct cuda_group *group, const struct request *request,
                                 struct cuda_task *task, enum tutti_algo *algo, const char **reason)
 {
@@ -114,7 +113,7 @@ static enum tutti_status all_reduce(struct cuda_group *group, struct request *re
     if (cuda_is_proxied(group))
         return cuda_proxy_enqueue(group, 0, request, stream);
     struct cuda_launch launch = launch_make(group, request);
-    if (request->count == 0) /* of what nobody has all ranks still are to have come */
+    if (request->count == 0) /* without elements all ranks still meet */
         return barrier_enqueue(group, &launch, request, stream);
     status = choose(group, request, &task, &algo, &reason);
     if (status != TUTTI_OK)

@@ -10,7 +10,7 @@
 /* Compute capability 8.0. */
 enum { LEAST_MAJOR = 8 };
 
-/* What a device must be able to do besides. */
+/* What a device must support besides. */
 static const struct {
     CUdevice_attribute attribute;
     const char *what;

@@ -18,11 +18,10 @@
 #endif
 
 /*
- * Functions are looked up with dlsym() under the names of their symbols, version included
- * (cuStreamGetCaptureInfo_v3), not with cuGetProcAddress(): such a name is one interface for ever,
- * and here it comes from the very token that gives the member its type. cuGetProcAddress() would
- * choose the interface at run time by a version number, which a driver of its own opinion could
- * answer with another one.
+ * dlsym() looks up each function under the name of its symbol, with the version
+ * (cuStreamGetCaptureInfo_v3). Such a name means one interface for ever, and the same token gives
+ * the member its type. cuGetProcAddress() would choose the interface at run time by a version
+ * number, and a driver might choose another one.
  */
 static const struct {
     size_t offset;
@@ -37,7 +36,7 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static struct cuda_driver table; /* constant once `opened` */
 static bool opened;
-static uint32_t opener; /* the epoch of the process that opened it */
+static uint32_t opener; /* epoch of the process that opened it */
 
 static void hold(void)
 {
@@ -49,7 +48,7 @@ static void release(void)
     pthread_mutex_unlock(&lock);
 }
 
-/* A child of fork() must not find the lock in the hands of a thread that it does not have. */
+/* In a child of fork() no other thread can hold the lock. */
 static void guard_fork(void)
 {
     (void)pthread_atfork(hold, release, release);
@@ -123,7 +122,7 @@ static enum tutti_status open_library(struct cuda_driver *driver)
         dlclose(library);
         return status;
     }
-    /* From here on it may have threads: it stays open, failed or not. */
+    /* From here on libcuda may have threads: it stays open, even after a failure. */
     if (CUDA_CALL(driver, init, 0) != TUTTI_OK)
         return error_context(TUTTI_ERR_DECLINED, "no CUDA");
     status = version_check(driver);
@@ -148,7 +147,7 @@ enum tutti_status cuda_driver_open(const struct cuda_driver **driver)
                                                "fork earlier");
     }
     pthread_mutex_unlock(&lock);
-    /* Not under the lock: fork() takes the log's, too, in an order of its own. */
+    /* Not under the lock: fork() takes the lock of the log too, in its own order. */
     if (first)
         log_write(TUTTI_LOG_INFO, -1, "libcuda is open: a driver for CUDA %d.%d",
                   version_of(&table) / 1000, version_of(&table) % 1000 / 10);

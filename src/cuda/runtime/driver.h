@@ -18,8 +18,9 @@
 #include <stdbool.h>
 
 enum {
-    CUDA_DRIVER_LEAST = 12040, /* the oldest that has all functions below: 1000 major + 10 minor */
-    CUDA_NVCC_LEAST = 13,      /* of the nvcc that compiles the kernels */
+    CUDA_DRIVER_LEAST =
+        12040,            /* the oldest driver with all functions below: 1000 major + 10 minor */
+    CUDA_NVCC_LEAST = 13, /* the nvcc that compiles the kernels */
 };
 
 /* X(member, symbol): what the library calls. */
@@ -105,15 +106,14 @@ extern const struct cuda_names {
 } cuda_names;
 
 /*
- * The functions, once libcuda is open and initialised; opened by the first caller, never closed,
- * from any thread. TUTTI_CUDA_LIBRARY names another file than libcuda.so.1. Returns DECLINED with
- * what is missing (no library, no device, a driver too old: named with what it lacks; no kernels in
- * this build). The child of a fork() after the first success gets DECLINED: CUDA does not survive
- * one.
+ * Opens libcuda on the first call, never closes it. From any thread. TUTTI_CUDA_LIBRARY names
+ * another file than libcuda.so.1. Returns DECLINED and says what is missing: no library, no device,
+ * a driver that is too old, no kernels in this build. A child of fork() after the first success
+ * gets DECLINED, because CUDA does not survive a fork.
  */
 enum tutti_status cuda_driver_open(const struct cuda_driver **driver);
 
-/* Whether this process has libcuda open, by us or by the program. */
+/* Returns true if this process has opened libcuda, by Tutti or by the program. */
 bool cuda_driver_in_use(void);
 
 #endif

@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Opening: every rank makes its arena, empties it and loads its kernels; once all have, arenas are
- * exchanged as descriptors and mapped. Then each rank reads the peers' headers through the mappings
- * and pushes a pattern to every peer, which waits for it, so that a link that only claims to work
- * is found here; if there is one, all ranks begin anew with arenas in the host's memory. Grids are
- * agreed on: a block that waits for a peer's must have it running, so all are to fit at once on the
- * least of the devices. A verdict ends each step.
+ * Creation and end of a CUDA communicator.
+ *
+ * Creation: every rank makes its arena, empties it and loads its kernels. Then the ranks exchange
+ * arenas as descriptors and map them. Each rank reads the peers' headers through the mappings and
+ * pushes a pattern to every peer, which waits for it. So a link that does not work is found here;
+ * if there is one, all ranks begin again with arenas in host memory. The ranks agree on grids: a
+ * block that waits for a peer's block needs that block to run, so all blocks must fit at once on
+ * the smallest device. Each step ends with a verdict of all ranks.
  */
 #include "base/deadline.h"
 #include "base/error.h"
@@ -23,9 +25,9 @@
 
 enum {
     PAGE_BYTES = 9 * 4096,
-    HEADER_AT = PAGE_BYTES - 2048, /* in the page: where copies of arenas' headers start or end */
-    PROBE_MS = 2000,               /* for a pattern to come from a peer that is there */
-    LINGER_MS = 2000               /* for operations to notice that they are to end */
+    HEADER_AT = PAGE_BYTES - 2048, /* in the page: the place for copies of arenas' headers */
+    PROBE_MS = 2000,               /* time for a pattern to come from a peer that is there */
+    LINGER_MS = 2000               /* time for operations to notice that they are to end */
 };
 
 /* How an arena begins. */
@@ -36,10 +38,11 @@ struct header {
 };
 static_assert(sizeof(struct header) == offsetof(struct cuda_arena, pad), "header");
 
-/* What a rank tells the others once it is ready. */
+/* What a rank sends to the others once it is ready. */
 struct offer {
-    int32_t fd;                         /* of its arena, for ranks of the same process */
-    uint16_t blocks[CUDA_PLAN_CHOICES]; /* that fit at once, within the plan's */
+    int32_t fd; /* of its arena, for ranks of the same process */
+    uint16_t
+        blocks[CUDA_PLAN_CHOICES]; /* of each choice of the plan: the number that fits at once */
 };
 
 static bool is_remote(const struct cuda_group *group, int rank)
@@ -76,7 +79,7 @@ static enum tutti_status page_create(struct cuda_group *group)
     return TUTTI_OK;
 }
 
-/* Not on the stack: what is copied may be so later than whoever asked for it waits. */
+/* Not on the stack: a copy may be made after its caller has stopped waiting for it. */
 static struct header *header_place(struct cuda_group *group)
 {
     return (struct header *)(void *)((char *)group->resources->page + HEADER_AT);
@@ -93,7 +96,7 @@ static enum tutti_status fill(struct cuda_group *group, CUdeviceptr from, CUdevi
     return CUDA_CALL(group->driver, memset_d8_async, from, value, to - from, group->own);
 }
 
-/* On the device, all its lines empty. */
+/* Makes an arena on the device, with all lines empty. */
 static enum tutti_status arena_on_device(struct cuda_group *group, struct cuda_memory *memory,
                                          int *fd)
 {
@@ -107,8 +110,8 @@ static enum tutti_status arena_on_device(struct cuda_group *group, struct cuda_m
     return status;
 }
 
-/* The host's memory, which comes zeroed. Control words are of no use to peers: reading them over
- * PCIe would cost each operation a microsecond. */
+/* Makes an arena in host memory, which is zero. The control words are on the device: to read them
+ * over PCIe would cost each operation a microsecond, and peers do not need them. */
 static enum tutti_status arena_on_host(struct cuda_group *group, struct cuda_memory *memory,
                                        int *fd)
 {
@@ -126,7 +129,7 @@ static enum tutti_status arena_on_host(struct cuda_group *group, struct cuda_mem
     return status;
 }
 
-/* Peers may push from the moment that they have all verdicts: by then it is empty. */
+/* Peers may push once they have all verdicts. By then the arena is empty. */
 static enum tutti_status arena_create(struct cuda_group *group, int64_t deadline, int *fd)
 {
     const struct cuda_driver *driver = group->driver;
@@ -138,7 +141,7 @@ static enum tutti_status arena_create(struct cuda_group *group, int64_t deadline
     if (status == TUTTI_OK)
         status = CUDA_CALL(driver, memcpy_async, memory->base, (CUdeviceptr)(uintptr_t)header,
                            sizeof *header, group->own);
-    /* Also after an error: what came before it is on the stream. */
+    /* Also after an error: earlier work is on the stream. */
     enum tutti_status finished = cuda_own_finish(group, deadline);
     return status == TUTTI_OK ? finished : status;
 }
@@ -194,8 +197,8 @@ static enum tutti_status arena_check(struct cuda_group *group, int peer, int64_t
     return TUTTI_OK;
 }
 
-/* All peers' at once, the way that kernels will go: each pushes and waits. What does not come has
- * no number yet, so it fails nothing but this opening. */
+/* Tests the links to all peers at once, as kernels use them: each rank pushes and waits. A pattern
+ * has no operation number, so a missing one fails this creation alone. */
 static enum tutti_status links_probe(struct cuda_group *group, int64_t deadline)
 {
     struct cuda_launch launch = group->launch;
@@ -228,7 +231,7 @@ static enum tutti_status arena_map(struct cuda_group *group, int rank, int fd, i
                                         sizeof(struct cuda_arena), memory);
     if (status == TUTTI_OK)
         return arena_check(group, rank, deadline);
-    /* The host's memory is in reach of all. */
+    /* All devices reach host memory. */
     bool unreachable = status == TUTTI_ERR_CUDA && !group->staged;
     return error_context(unreachable ? TUTTI_ERR_DECLINED : status, "arena of rank %d", rank);
 }
@@ -295,7 +298,7 @@ static void ranks_order(const struct cuda_group_config *config, struct cuda_laun
     launch->place = power_of_two ? 0 : own;
 }
 
-/* How the rank takes part in the algorithms for few links. */
+/* The rank's part in the algorithms for few links. */
 static void links_place(const struct cuda_group_config *config, struct cuda_launch *launch)
 {
     const struct cpu_group *host = config->host;
@@ -309,7 +312,7 @@ static void links_place(const struct cuda_group_config *config, struct cuda_laun
         (struct cuda_ring){(uint8_t)ring->position, (uint8_t)ring->before, (uint8_t)ring->after};
 }
 
-/* Who has this rank's device. */
+/* Counts the ranks on this rank's device. */
 static void devices_count(struct cuda_group *group, const struct cuda_group_config *config)
 {
     uint64_t threads = 0;
@@ -367,7 +370,7 @@ static enum tutti_status group_make(const struct cuda_group_config *config,
     return TUTTI_OK;
 }
 
-/* All devices take the rows of the least of them. */
+/* All devices take the rows of the oldest of them. */
 static void plan_choose(struct cuda_group *group, const struct cuda_group_config *config)
 {
     const struct cuda_device *least = &config->devices[0];
@@ -382,7 +385,7 @@ static void plan_choose(struct cuda_group *group, const struct cuda_group_config
         group->plan.by_links = config->by_links;
 }
 
-/* No arenas, kernels or grids: all that ranks share is their hosts'. */
+/* Without arenas, kernels or grids: the ranks share only the memory of their hosts. */
 static enum tutti_status open_proxy(struct cuda_group *group,
                                     const struct cuda_group_config *config,
                                     enum tutti_status status, int64_t deadline)
@@ -429,7 +432,7 @@ static enum tutti_status open_at(const struct cuda_group_config *config, int64_t
 {
     CUstreamCaptureMode mode;
     enum tutti_status status = group_make(config, group);
-    if (status != TUTTI_OK) /* the others hear of it */
+    if (status != TUTTI_OK) /* the others are told */
         return open_in(NULL, config, status, deadline);
     const struct cuda_driver *driver = (*group)->driver;
     cuda_resources_sweep();
@@ -444,8 +447,8 @@ static enum tutti_status open_at(const struct cuda_group_config *config, int64_t
     return status;
 }
 
-/* [out] only: that is all that is wrong, on any rank: some have failed with another's error.
- * Returns how asking them went. */
+/* [out] only: links are all that is wrong, on every rank; a rank may have failed with the error of
+ * another one. Returns the status of asking the ranks. */
 static enum tutti_status links_only(const struct cuda_group_config *config,
                                     enum tutti_status status, int64_t deadline, bool *only)
 {
@@ -465,13 +468,14 @@ enum tutti_status cuda_group_open(const struct cuda_group_config *config, struct
     bool only;
     int64_t deadline = deadline_after(config->timeout_ms);
     enum tutti_status status = open_at(config, deadline, group);
-    /* Whose time is over asks nobody: who comes late would take the question for another one. */
+    /* A rank whose time is over does not ask: a late rank would take the question for another
+     * one. */
     if (status == TUTTI_OK || config->place != CUDA_PLACE_FOUND || status == TUTTI_ERR_TIMEOUT)
         return status;
     snprintf(why, sizeof why, "%s", tutti_last_error());
     enum tutti_status asked = links_only(config, status, deadline, &only);
     if (asked != TUTTI_OK && status == TUTTI_ERR_DECLINED)
-        return asked; /* and is why nothing came from it */
+        return asked; /* the interrupt explains why nothing came */
     if (!only)
         return error_set(status, "%s", why);
     log_write(TUTTI_LOG_WARN, config->rank,
@@ -484,7 +488,8 @@ enum tutti_status cuda_group_open(const struct cuda_group_config *config, struct
 
 /* ---- end ------------------------------------------------------------------------------------- */
 
-/* Ends what still runs after cuda_flush(), which returned `flushed`; false if it may run on. */
+/* Ends operations that still run after cuda_flush(), which returned `flushed`. Returns false if one
+ * may still run. */
 static bool halt(struct cuda_group *group, enum tutti_status flushed)
 {
     if (group->enqueued && !group->recorded)
@@ -496,14 +501,14 @@ static bool halt(struct cuda_group *group, enum tutti_status flushed)
     return cuda_event_wait(group, deadline_after(LINGER_MS)) != TUTTI_ERR_TIMEOUT;
 }
 
-/* Has every launch of ours from now on return at once, and puts the event behind this. */
+/* Makes every later launch of this communicator return at once, and puts the event behind this. */
 static void poison(struct cuda_group *group)
 {
     const struct cuda_driver *driver = group->driver;
     CUdeviceptr control = (CUdeviceptr)(uintptr_t)group->launch.control;
     cuda_stop(group, TUTTI_ERR_ABORTED, group->launch.rank);
     if (control) {
-        /* Rows whole: of those of a communicator that has failed nothing else is read. */
+        /* Whole rows: nothing else of them is read once a communicator has failed. */
         driver->memset_d8_async(control + offsetof(struct cuda_control, rows), 1,
                                 sizeof(((struct cuda_control *)0)->rows), group->own);
         driver->memset_d8_async(control + offsetof(struct cuda_control, failed), 1,
@@ -515,8 +520,8 @@ static void poison(struct cuda_group *group)
     cuda_event_wait(group, deadline_after(CUDA_GRACE_MS));
 }
 
-/* How the group ends. Peers are not told: what the end itself has done to operations under way is
- * nothing of theirs. */
+/* The fault with which the group ends. Peers are not told: what the end itself did to operations
+ * under way does not concern them. */
 static void last_words(const struct cuda_group *group, bool idle, struct tutti_fault *fault)
 {
     const struct cpu_group *host = group->host;
@@ -532,7 +537,7 @@ static void last_words(const struct cuda_group *group, bool idle, struct tutti_f
                                       .sequence = order_load_relaxed_u64(&host->sequence)};
 }
 
-/* Copies some of this rank's control words to the page, whence they are read. */
+/* Copies some of this rank's control words to the page and returns their place there. */
 static enum tutti_status control_fetch(struct cuda_group *group, size_t offset, size_t bytes,
                                        const void **words)
 {
@@ -544,8 +549,8 @@ static enum tutti_status control_fetch(struct cuda_group *group, size_t offset, 
     return status == TUTTI_OK ? cuda_own_finish(group, deadline_after(LINGER_MS)) : status;
 }
 
-/* The operation that the device has begun last: the first of its blocks to fail stops the others,
- * some of which may not have taken their rows yet. */
+/* The last operation that the device has begun. The first block that fails stops the others, and
+ * some of these may not have taken their rows yet. */
 static enum tutti_status begun_read(struct cuda_group *group, uint64_t *begun)
 {
     enum { ROWS = (PAGE_BYTES - HEADER_AT) / sizeof(struct cuda_row) };
@@ -583,7 +588,7 @@ static enum tutti_status completed_read(struct cuda_group *group, uint64_t *comp
     if (status != TUTTI_OK)
         return status;
     *completed = begun;
-    if (cuda_fault_read(group, &fault)) /* in a subset's barrier it has no number */
+    if (cuda_fault_read(group, &fault)) /* a barrier of a subset has no number */
         *completed = fault.sequence ? fault.sequence - 1 : begun;
     else if (*(const uint32_t *)failed && begun)
         *completed = begun - 1;
@@ -616,14 +621,14 @@ void cuda_group_invalidate(struct cuda_group *group)
     cuda_visit_end(group->driver, &visit);
 }
 
-/* In the context. Ends what runs; true if the last operation may run on, and nobody knows until
- * when. */
+/* In the context. Ends all operations. Returns true if the last one may run on, for an unknown
+ * time. */
 static bool wind_up(struct cuda_group *group, struct tutti_fault *fault)
 {
     const struct cuda_driver *driver = group->driver;
     bool stuck = false;
     enum tutti_status flushed = TUTTI_OK;
-    if (group->event) /* the watcher still carries what ends the wait */
+    if (group->event) /* the watcher still carries the event that ends the wait */
         flushed = cuda_flush(group, deadline_after(group->default_timeout_ms));
     cuda_watch_stop(group);
     if (group->event) {
@@ -651,7 +656,7 @@ void cuda_group_close(struct cuda_group *group, struct tutti_fault *fault)
     bool stuck = false;
     if (!group)
         return;
-    /* In another context the calls would be about things that are not ours. */
+    /* In another context the handles would name other things. */
     const bool lives =
         cuda_resources_live(group->resources) &&
         cuda_visit_begin(group->driver, group->resources->context, &visit) == TUTTI_OK;

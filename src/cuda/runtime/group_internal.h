@@ -15,10 +15,10 @@
 #include "cuda/staging/proxy.h"
 
 enum {
-    CUDA_CAPTURES = 8,           /* of one communicator that may be under way at once */
+    CUDA_CAPTURES = 8,           /* captures of one communicator that may be under way at once */
     CUDA_RANGES = 8,             /* allocations whose check is remembered */
-    CUDA_WEIGHTS = CUDA_THREADS, /* of a multiprocessor: residency.c */
-    /* For operations of a communicator that has failed, or shrinks. */
+    CUDA_WEIGHTS = CUDA_THREADS, /* parts of a multiprocessor: residency.c */
+    /* Time for operations of a communicator that has failed, or shrinks. */
     CUDA_GRACE_MS = 100,
 };
 
@@ -37,48 +37,49 @@ struct cuda_range {
     size_t bytes;
 };
 
-/* Those that were named last, so that the driver need not be asked again. */
+/* The ranges that the driver named last, so that it need not be asked again. */
 struct cuda_ranges {
     struct cuda_range ranges[CUDA_RANGES];
     int devices[CUDA_RANGES];
     unsigned next;
 };
 
-/* What the driver says of an address. */
+/* What the driver knows of an address. */
 struct cuda_pointer {
-    bool device, managed, pinned; /* none: memory of the host, or unknown */
-    int ordinal;                  /* of the device */
-    CUdeviceptr mapped;           /* where the device has it; 0: nowhere */
+    bool device, managed, pinned; /* all false: host memory, or unknown */
+    int ordinal;                  /* number of the device */
+    CUdeviceptr mapped;           /* the address on the device; 0: none */
     struct cuda_range range;
 };
 
 struct cuda_group {
     const struct cuda_driver *driver;
-    struct cuda_resources *resources; /* all that a captured graph needs as well */
+    struct cuda_resources *resources; /* what a captured graph needs, too */
     struct cuda_kernels kernels;
-    struct cuda_launch launch; /* what every launch has in common */
-    struct cuda_plan plan;     /* its blocks are within what fits at once on every rank */
+    struct cuda_launch launch; /* the template of every launch */
+    struct cuda_plan plan;     /* no grid has more blocks than fit at once on any rank */
     struct cpu_group *host;    /* borrowed from the communicator */
     CUlaunchAttribute attribute;
     bool programmatic; /* kernels may be launched ahead: residency.c */
-    bool resident;     /* counted among those of the device */
-    unsigned weight;   /* of the last eager operation: cuda_task_weight() */
+    bool resident;     /* counted among the communicators of the device */
+    unsigned weight;   /* cuda_task_weight() of the last eager operation */
     int64_t default_timeout_ms;
     struct cuda_device device;
-    int sharing;              /* how many ranks have this device */
-    uint64_t same_gpu;        /* ... as threads, which launch together, as bits; 0: nobody does */
-    bool staged;              /* arenas are the host's memory */
-    char why[320];            /* they are, or a host thread stages, in words */
-    struct cuda_proxy *proxy; /* stages all operations; NULL: there is none */
+    int sharing;       /* number of ranks on this device */
+    uint64_t same_gpu; /* ranks on this device that are threads of this process, as bits; they
+                          launch together; 0: this rank launches alone */
+    bool staged;       /* arenas are in host memory */
+    char why[320];     /* the reason for `staged` or `proxy`, in words */
+    struct cuda_proxy *proxy; /* the host thread that stages all operations; NULL: there is none */
 
     /* stream.c */
-    CUstream last; /* of the last eager operation */
-    bool enqueued; /* there was one */
-    bool recorded; /* `event` is behind it */
+    CUstream last; /* the stream of the last eager operation */
+    bool enqueued; /* there was an eager operation */
+    bool recorded; /* `event` is behind it on the stream */
     CUevent event;
-    CUstream own;                      /* for set-up and end; not ordered with any other stream */
-    const struct interrupt *interrupt; /* of waits for it, while the group opens; else NULL */
-    uint64_t forgotten;                /* the latest capture that lost its place in the table */
+    CUstream own;                      /* for set-up and end; no order with other streams */
+    const struct interrupt *interrupt; /* of waits for `own` while the group opens; else NULL */
+    uint64_t forgotten;                /* the latest capture that lost its entry in the table */
     uint64_t uses;
     struct cuda_capture captures[CUDA_CAPTURES];
 
@@ -87,12 +88,12 @@ struct cuda_group {
 
     /* watch.c */
     struct cuda_watcher watcher;
-    uint32_t stopping; /* whoever takes it writes the stop words */
-    uint64_t dead;     /* seen by the last look: the watcher's own */
+    uint32_t stopping; /* the thread that sets it writes the stop words */
+    uint64_t dead;     /* ranks that were dead at the last look; used by the watcher alone */
 
     /* device_trace.c */
     const struct device_trace *device_trace;
-    /* The watcher's own: */
+    /* Used by the watcher alone: */
     uint64_t looked_ns;       /* when a kernel's wait looked around, as seen last */
     uint64_t wait_sequence;   /* the operation whose kernel waits */
     unsigned silent_looks;    /* since a wait was seen last */
@@ -107,7 +108,7 @@ struct cuda_task {
     const struct request *request;
 };
 
-/* Whether a host thread stages all, so that no kernel runs. */
+/* Returns true if a host thread stages all operations, so that no kernel runs. */
 static inline bool cuda_is_proxied(const struct cuda_group *group)
 {
     return group->proxy;
@@ -124,65 +125,64 @@ static inline void cuda_leave(struct cuda_group *group, bool pushed)
     cuda_context_leave(group->driver, pushed);
 }
 
-/* fault.c: the fault that stands, as far as a caller can see without a call of any system. */
+/* fault.c: the fault that stands, as far as it is known without a system or driver call. */
 enum tutti_status cuda_group_check(struct cuda_group *group);
-/* An operation, numbered `sequence`, that the peers may have enqueued cannot be enqueued here: the
- * group has failed with this status, on all ranks at once. Returns the status of the fault that
- * stands. */
+/* Operation `sequence` cannot be enqueued here, and peers may have enqueued it: fails the group
+ * with this status, on all ranks at once. Returns the status of the fault that stands. */
 enum tutti_status cuda_launch_failed(struct cuda_group *group, enum tutti_status status,
                                      uint64_t sequence);
-/* Ends all waits of this rank's kernels, now and later; the first one counts. */
+/* Ends all waits of this rank's kernels, now and later. The first call counts. */
 void cuda_stop(struct cuda_group *group, enum tutti_status status, int peer);
-/* The fault that the device has recorded; false if there is none. */
+/* Reads the fault that the device has recorded; false if there is none. */
 bool cuda_fault_read(const struct cuda_group *group, struct tutti_fault *fault);
 
-/* watch.c: carries faults between device and hosts until cuda_watch_stop(). */
+/* watch.c: the thread that carries faults between device and hosts. */
 enum tutti_status cuda_watch_start(struct cuda_group *group);
 void cuda_watch_stop(struct cuda_group *group);
 
-/* device_trace.c: moves the kernels' words for the host from the pinned page to the recorder behind
- * this descriptor. -1: there is no recorder, and the words stay in the page. */
+/* device_trace.c: moves the words that kernels and host share into the recorder of this descriptor.
+ * With -1 they stay in the page. */
 void cuda_device_trace_open(struct cuda_group *group, int fd);
-/* Called once the device has written its time. */
+/* Call once the device has written its time. */
 void cuda_device_trace_begin(struct cuda_group *group);
-/* Called by the watcher: notes in the recorder for which rank a kernel waits. */
+/* Called by the watcher: notes in the recorder for whom a kernel waits, and reports long waits. */
 void cuda_device_trace_look(struct cuda_group *group);
 
-/* operand.c: whether [first, last] lies in one of the ranges of that device. */
+/* operand.c: returns true if [first, last] lies in a remembered range of that device. */
 bool cuda_ranges_have(const struct cuda_ranges *ranges, int device, CUdeviceptr first,
                       CUdeviceptr last);
 void cuda_ranges_add(struct cuda_ranges *ranges, int device, const struct cuda_range *range);
-/* Asks the driver. Returns CUDA. */
+/* Asks the driver about an address. Returns CUDA. */
 enum tutti_status cuda_pointer_ask(const struct cuda_driver *driver, CUdeviceptr address,
                                    struct cuda_pointer *facts);
-/* Whether our device reads and writes [pointer, pointer + bytes), not empty, at that address, or
- * may do so when what the stream captures is launched. */
+/* Checks that the communicator's device can read and write [pointer, pointer + bytes), not empty,
+ * at that address. In a capture: may be able to at launch. Returns INVALID, CUDA. */
 enum tutti_status cuda_operand_check(struct cuda_group *group, const char *what,
                                      const void *pointer, size_t bytes, tutti_stream_t stream);
 
-/* stream.c: launches behind the communicator's earlier operations. One that is of all ranks, so not
- * of a subset, takes a number. */
+/* stream.c: launches the task behind the communicator's earlier operations. An operation of all
+ * ranks takes a number, one of a subset none. */
 enum tutti_status cuda_enqueue(struct cuda_group *group, tutti_stream_t stream,
                                const struct cuda_task *task);
-/* residency.c: bounds all grids by what fits at once. Returns INVALID, CUDA. */
+/* residency.c: limits all grids to what fits at once. Returns INVALID, CUDA. */
 enum tutti_status cuda_grids_limit(struct cuda_group *group, bool halved);
-/* One communicator more, or less, whose kernels run on the device. */
+/* Counts one communicator more, or less, whose kernels run on the device. */
 void cuda_residents_add(struct cuda_group *group, int count);
-/* What a multiprocessor gives to an operation's blocks at most, of CUDA_WEIGHTS. */
+/* The part of a multiprocessor, of CUDA_WEIGHTS, that the operation's blocks take at most. */
 unsigned cuda_task_weight(const struct cuda_group *group, const struct cuda_task *task);
-/* Whether an operation may be launched ahead of the end of the one before it. */
+/* Returns true if an operation may be launched before the one before it has ended. */
 bool cuda_may_launch_ahead(const struct cuda_group *group, unsigned former, unsigned weight);
-/* The order alone, for what goes onto a stream that is not captured: behind the former operation,
- * then as the former one of the next. Return CONCURRENT, CUDA. */
+/* The order alone, for work on a stream that is not captured. Before the work: behind the last
+ * operation. After it: it is the last operation. Return CONCURRENT, CUDA. */
 enum tutti_status cuda_eager_order(struct cuda_group *group, CUstream stream);
 enum tutti_status cuda_eager_note(struct cuda_group *group, CUstream stream);
-/* Waits for what is on the own stream. Returns TIMEOUT, CUDA, and what the interrupt says: then
- * something may still run. */
+/* Waits for the work on the group's own stream. Returns TIMEOUT, CUDA, or what the interrupt says;
+ * after that something may still run. */
 enum tutti_status cuda_own_finish(struct cuda_group *group, int64_t deadline);
-/* Puts the event behind the last eager operation, unless it is. */
+/* Puts the event behind the last eager operation, unless it is there. */
 enum tutti_status cuda_stream_mark(struct cuda_group *group);
-/* Lets the operations end that were enqueued, until the deadline; once the communicator has failed
- * they get CUDA_GRACE_MS. Returns TIMEOUT if something still runs, CONCURRENT, CUDA. */
+/* Waits until the enqueued operations have ended, or the deadline. Once the communicator has failed
+ * they have CUDA_GRACE_MS. Returns TIMEOUT if something still runs, CONCURRENT, CUDA. */
 enum tutti_status cuda_flush(struct cuda_group *group, int64_t deadline);
 /* Waits for the event. Returns TIMEOUT, CUDA. */
 enum tutti_status cuda_event_wait(struct cuda_group *group, int64_t deadline);

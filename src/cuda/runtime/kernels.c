@@ -12,13 +12,13 @@
 
 enum {
     NAME_BYTES = 64,
-    BARRIER_ROW = CUDA_KERNELS, /* behind those of CUDA_KERNEL_MAP */
+    BARRIER_ROW = CUDA_KERNELS, /* behind the rows of CUDA_KERNEL_MAP */
     SYMM_ROW,
     STREAM_WAIT_ROW,
     ROWS,
 };
 
-/* One a fatbin, for the whole process and for good, loaded by the first who needs it. */
+/* One for each fatbin, for the whole process and for good. The first that needs it loads it. */
 static struct library {
     CUlibrary handle;  /* under the lock until: */
     uint32_t is_there; /* release K7 */

@@ -16,34 +16,33 @@
 #include "cuda/kernels/launch.h"
 #include "cuda/runtime/driver.h"
 
-/* Whether this library has kernels. A build without nvcc embeds a stub in place of each fatbin: a
- * fatbin that holds no kernel. libcuda finds none in it. The tests' stand-in for libcuda does,
- * since its kernels are host functions. Needs no context; one caller at a time. Returns DECLINED:
- * the message says why there are none, and how to get them. */
+/* Checks that this library has kernels. A build without nvcc embeds a stub in place of each fatbin.
+ * libcuda finds no kernel in a stub. The stand-in for libcuda does, since its kernels are host
+ * functions. Needs no context; one caller at a time. Returns DECLINED: the message says why there
+ * are none, and how to get them. */
 enum tutti_status cuda_kernels_check(const struct cuda_driver *driver);
 
-/* Made for any op and 2 to 8 ranks; for the sum of as many ranks as there are; for that where every
- * thread has one whole, aligned unit at most (cuda_choice_is_once()). */
+/* Forms of a kernel: for any op and 2 to 8 ranks; for the sum of a fixed number of ranks; for that
+ * sum where every thread has at most one whole, aligned unit (cuda_choice_is_once()). */
 enum cuda_form { CUDA_ANY, CUDA_SUM, CUDA_SUM_ONCE, CUDA_FORMS };
 
-/* Function names in the fatbins: KERNEL_DTYPE ("one_shot_ll_bfloat16") for CUDA_ANY,
- * KERNEL_DTYPE_sum_N for CUDA_SUM, with _once behind it for the last; "barrier", "probe", "symm"
- * and "waiting kernel" alone. The full-line kernels exist for floats only; the sums for 2, 3, 4 and
- * 8 ranks, for float32, float16 and bfloat16, and not by the links of a mesh or a ring; those of
- * one unit not where tiles or pieces go round: others are NULL. What is two_shot_pipelined of other
- * dtypes, and of all in the host's memory, is two_shot_tiles_DTYPE; the full-line kernels are not
- * for that memory. */
+/* Names of functions in the fatbins: KERNEL_DTYPE ("one_shot_ll_bfloat16") for CUDA_ANY,
+ * KERNEL_DTYPE_sum_N for CUDA_SUM, KERNEL_DTYPE_sum_N_once for CUDA_SUM_ONCE; "barrier", "probe",
+ * "symm" and "stream_wait".  A function that does not exist is NULL. Full-line kernels exist for
+ * floats, and not for host memory. Sums exist for 2, 3, 4 and 8 ranks of float32, float16 and
+ * bfloat16, but not for mesh and ring; CUDA_SUM_ONCE not for kernels with tiles or pieces. For
+ * other dtypes, and for host memory, two_shot_pipelined is two_shot_tiles_DTYPE. */
 struct cuda_kernels {
     CUfunction all_reduce[CUDA_KERNELS][TUTTI_DTYPE_COUNT][CUDA_FORMS];
     CUfunction barrier;
     CUfunction probe;
 };
 
-/* Those of a world size, of the current context; `staged` are those for the host's memory. Returns
- * CUDA (with the device's capability, if no fatbin serves it), NO_MEMORY. */
+/* Loads the kernels for a world size into the current context; `staged`: those for host memory.
+ * Returns CUDA (with the compute capability, if no fatbin serves it), NO_MEMORY. */
 enum tutti_status cuda_kernels_load(const struct cuda_driver *driver, int size, bool staged,
                                     struct cuda_kernels *kernels);
-/* The same of the kernel of symmetric memory, and of the one of waiting kernels. */
+/* The same for the kernel of symmetric memory, and for the kernel that makes a stream wait. */
 enum tutti_status cuda_kernel_load_symm(const struct cuda_driver *driver, CUfunction *function);
 enum tutti_status cuda_kernel_load_stream_wait(const struct cuda_driver *driver,
                                                CUfunction *function);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* What leads from a rank's device to the others'. */
+/* The links from a rank's device to the devices of the others. */
 #include "base/error.h"
 #include "base/log.h"
 #include "cuda/kernels/launch.h"
@@ -9,7 +9,7 @@
 
 #include <string.h>
 
-/* The ordinal that a device has in this process; -1 if it is hidden from it. */
+/* The ordinal of a device in this process; -1 if the process does not see it. */
 static int ordinal_of(const struct cuda_driver *driver, const struct cuda_device *device)
 {
     int count = 0;
@@ -28,7 +28,7 @@ static bool is_same(const struct cuda_device *a, const struct cuda_device *b)
     return memcmp(a->uuid, b->uuid, CUDA_UUID_BYTES) == 0;
 }
 
-/* Atomics of one device in the other's memory are native over NVLink, and over nothing else. */
+/* A device has native atomics in another device's memory over NVLink only. */
 static bool is_nvlinked(const struct cuda_driver *driver, const struct cuda_device *from,
                         const struct cuda_device *to)
 {
@@ -67,8 +67,8 @@ void cuda_links(const struct cuda_device *devices, int size, int rank, int16_t *
     const char *bus_ids[CUDA_RANKS];
     int counts[CUDA_RANKS * CUDA_RANKS];
     bool open = cuda_driver_open(&driver) == TUTTI_OK;
-    /* NVML's initialisation takes 110 ms, more than all the rest of a set-up: it is asked where it
-     * makes a difference. */
+    /* To initialise NVML takes 110 ms, more than the rest of the set-up. So it is asked only where
+     * the answer matters. */
     if (open && all_nvlinked(driver, devices, size, rank)) {
         *source = "NVLink to all, as CUDA says";
         for (int r = 0; r < size; r++)

@@ -16,7 +16,7 @@ static CUmemAllocationProp properties(CUdevice device)
     };
 }
 
-/* Whole pages of the device; an overflow is left to the driver to refuse. */
+/* Rounds up to whole pages of the device. The driver refuses what overflows. */
 static enum tutti_status round_up(const struct cuda_driver *driver, CUdevice device, size_t bytes,
                                   size_t *rounded)
 {
@@ -29,7 +29,7 @@ static enum tutti_status round_up(const struct cuda_driver *driver, CUdevice dev
     return status;
 }
 
-/* Gives `handle` an address, which `device` may read and write. */
+/* Maps `handle` at an address that `device` may read and write. */
 static enum tutti_status map_handle(const struct cuda_driver *driver, CUdevice device,
                                     CUmemGenericAllocationHandle handle, size_t bytes,
                                     struct cuda_memory *memory)
@@ -136,7 +136,7 @@ enum tutti_status cuda_memory_map(const struct cuda_driver *driver, CUdevice dev
     status = round_up(driver, device, bytes, &rounded);
     if (status != TUTTI_OK)
         return status;
-    /* The descriptor travels in a pointer's place. */
+    /* The call takes the descriptor as a pointer. */
     result =
         driver->mem_import(&handle, (void *)(intptr_t)fd, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
     if (result == CUDA_ERROR_INVALID_VALUE || result == CUDA_ERROR_INVALID_HANDLE) {
@@ -158,7 +158,7 @@ enum tutti_status cuda_memory_map(const struct cuda_driver *driver, CUdevice dev
     return status;
 }
 
-/* Has the device map a segment, which is memory's from here on: unmapped on failure. */
+/* Makes the device map memory->segment. Unmaps it on failure. */
 static enum tutti_status register_segment(const struct cuda_driver *driver,
                                           struct cuda_memory *memory)
 {

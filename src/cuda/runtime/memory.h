@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Physical memory, a device's or the host's, that travels as a descriptor, and its map blocks. */
+/* Physical memory of a device or of the host that travels as a descriptor, and its mappings. */
 #ifndef TUTTI_CUDA_MEMORY_H
 #define TUTTI_CUDA_MEMORY_H
 
@@ -8,11 +8,11 @@
 
 #include <stddef.h>
 
-/* One mapped allocation: the own one, or a peer's as this device sees it. */
+/* One mapped allocation: this rank's, or a peer's as this device sees it. */
 struct cuda_memory {
     CUdeviceptr base;       /* 0 when not mapped */
     size_t bytes;           /* whole, rounded up to the granularity */
-    struct segment segment; /* the host's memory, if it is that */
+    struct segment segment; /* the segment, if it is host memory */
 };
 
 /*
@@ -23,17 +23,17 @@ struct cuda_memory {
  */
 enum tutti_status cuda_memory_create(const struct cuda_driver *driver, CUdevice device,
                                      size_t bytes, struct cuda_memory *memory, int *fd);
-/* Maps a peer's exported memory for `device`. fd stays the caller's. Returns CUDA (saying what the
- * two devices lack when peer access is the cause), INVALID (not an exported allocation). */
+/* Maps a peer's exported memory for `device`. fd stays the caller's. Returns CUDA (with what the
+ * two devices lack if peer access is the cause), INVALID (not an exported allocation). */
 enum tutti_status cuda_memory_map(const struct cuda_driver *driver, CUdevice device, int fd,
                                   size_t bytes, struct cuda_memory *memory);
-/* The same of memory of the host: a sealed segment, which the current context's device has mapped.
- * Return NO_MEMORY, CUDA, SYSTEM; INVALID for a descriptor of anything else. */
+/* The same for host memory: a sealed segment that the device of the current context maps. Return
+ * NO_MEMORY, CUDA, SYSTEM; INVALID for any other descriptor. */
 enum tutti_status cuda_memory_create_host(const struct cuda_driver *driver, size_t bytes,
                                           struct cuda_memory *memory, int *fd);
 enum tutti_status cuda_memory_map_host(const struct cuda_driver *driver, int fd, size_t bytes,
                                        struct cuda_memory *memory);
-/* Takes memory that is not mapped, too. No kernel may be using it. */
+/* Also takes memory that is not mapped. No kernel may use it. */
 void cuda_memory_unmap(const struct cuda_driver *driver, struct cuda_memory *memory);
 
 #endif

@@ -10,7 +10,7 @@
 #include <string.h>
 
 enum {
-    LINKS_MOST = 36,   /* of one device, in any generation so far */
+    LINKS_MOST = 36,   /* the most links of one device in any generation so far */
     REMOTE_SWITCH = 2, /* NVML_NVLINK_DEVICE_TYPE_SWITCH */
 };
 
@@ -151,7 +151,8 @@ err_close:
     return status;
 }
 
-/* Thread ranks come all at once, and what one of them shuts down the others still ask. */
+/* Ranks that are threads call at the same time, and one must not shut NVML down while another one
+ * uses it. */
 enum tutti_status nvml_links(const char *const *bus_ids, int count, int *links)
 {
     static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * NVLinks between devices, as libnvidia-ml tells, opened at run time. Shows none of its types, and
- * needs none of its headers: what is called of its binary interface stands in nvml.c.
+ * NVLinks between devices, as libnvidia-ml reports them. The library is opened at run time; nvml.c
+ * declares the part of its interface that is used.
  */
 #ifndef TUTTI_CUDA_NVML_H
 #define TUTTI_CUDA_NVML_H

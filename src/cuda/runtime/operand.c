@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Is it memory that our device reads and writes at this address? The driver knows, for a fraction
- * of a microsecond; so the allocations that it named last are remembered, and addresses inside them
- * are not asked about again. What is freed and handed out anew at the same addresses on another
- * device is not noticed: this finds mistakes, it guards nothing.
+ * Checks that an operand is memory that the communicator's device can use at that address. To ask
+ * the driver takes a fraction of a microsecond. So the last allocations that the driver named are
+ * remembered, and addresses in them are not asked about again. Memory that was freed and allocated
+ * again on another device, at the same address, is not noticed: the check finds mistakes, it
+ * protects nothing.
  *
  * The driver does not know memory that a graph allocates before the graph is launched. So a capture
- * may name an address that neither the driver nor the host knows.
+ * may name an address that neither driver nor host knows.
  */
 #include "base/error.h"
 #include "cuda/runtime/group_internal.h"
@@ -47,7 +48,7 @@ enum tutti_status cuda_pointer_ask(const struct cuda_driver *driver, CUdeviceptr
         &type, &facts->ordinal, &managed, &facts->range.base, &facts->range.bytes, &facts->mapped};
     CUresult result =
         driver->pointer_attributes(sizeof names / sizeof *names, names, values, address);
-    /* An address that the driver has never heard of is one of the host's. */
+    /* The driver does not know the address: then it is host memory. */
     if (result == CUDA_ERROR_INVALID_VALUE)
         return TUTTI_OK;
     if (result != CUDA_SUCCESS)
@@ -58,8 +59,8 @@ enum tutti_status cuda_pointer_ask(const struct cuda_driver *driver, CUdeviceptr
     return TUTTI_OK;
 }
 
-/* Whether the host can read there: the kernel copies the mask before it refuses what to do with it.
- */
+/* Returns true if the host can read there. The kernel copies the mask before it refuses the unknown
+ * operation. */
 static bool is_hosts(CUdeviceptr address)
 {
     enum { MASK_BYTES = 8 };
@@ -74,7 +75,7 @@ static bool is_captured(const struct cuda_group *group, tutti_stream_t stream)
     return cuda_capture_of(group->driver, cuda_stream_of(stream), &id, NULL) == TUTTI_OK && id;
 }
 
-/* Memory of the host, or of nobody. */
+/* Refuses host memory, or an unknown address. */
 static enum tutti_status refuse(const struct cuda_group *group, const char *what,
                                 const void *pointer, const struct cuda_pointer *facts)
 {
@@ -92,7 +93,7 @@ static enum tutti_status refuse(const struct cuda_group *group, const char *what
                      what, pointer, ordinal);
 }
 
-/* Asks about one address; *range is the allocation that it lies in, empty if it is not known. */
+/* Asks about one address. *range is its allocation; empty if that is not known. */
 static enum tutti_status ask(struct cuda_group *group, const char *what, const void *pointer,
                              CUdeviceptr address, tutti_stream_t stream, struct cuda_range *range)
 {
@@ -132,7 +133,7 @@ enum tutti_status cuda_operand_check(struct cuda_group *group, const char *what,
         if (last - range.base < range.bytes)
             return TUTTI_OK;
     }
-    /* Several mappings in a row, or one that the driver tells nothing of: the end is asked for too.
-     */
+    /* Several mappings in a row, or an allocation that the driver does not describe: ask about the
+     * end too. */
     return ask(group, what, pointer, last, stream, &range);
 }

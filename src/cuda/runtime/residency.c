@@ -1,19 +1,18 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * What is on a device at once. A kernel waits for its peers' blocks, so all blocks of a grid must
- * be on the device at once, beside those of the ranks that share it, or beside another
- * communicator's that waits for ranks which this one keeps from running.
+ * Blocks that are on a device at once. A kernel waits for its peers' blocks. So all blocks of a
+ * grid must be on the device at once, together with the blocks of ranks that share the device, and
+ * with those of another communicator that waits for ranks which this one holds up.
  *
- * Grids are bounded when the communicator is created. A kernel that is launched ahead
- * (programmatically) is on the device while the one before it, of the same communicator, still
- * runs, and holds room. Where this communicator has the device alone nothing else needs that room.
- * Else an operation is launched ahead only if it and the one before it take no more of each
- * multiprocessor than the communicator's equal part. This holds as far as the device spreads the
- * blocks of a grid evenly; docs/streams.md has the count.
+ * Grids are limited when the communicator is created. A kernel that is launched ahead
+ * (programmatically) takes room while the one before it still runs. A communicator that is alone on
+ * the device needs that room for nothing else. Otherwise an operation is launched ahead only if it
+ * and the one before it take at most the communicator's equal part of each multiprocessor. This
+ * holds as far as the device spreads the blocks of a grid evenly; docs/streams.md has the count.
  *
- * A thread of ours has at most 128 registers (BOUNDS in operation.cuh), so CUDA_THREADS of them
- * take all 65536 of a multiprocessor, and all else in a smaller part: what a block takes is its
- * threads of CUDA_THREADS.
+ * A thread of our kernels has at most 128 registers (BOUNDS in operation.cuh). So CUDA_THREADS of
+ * them take all 65536 registers of a multiprocessor, and a smaller part of everything else. A block
+ * takes its threads, of CUDA_THREADS.
  */
 #include "base/error.h"
 #include "base/order.h"
@@ -21,9 +20,9 @@
 
 enum { DEVICES = 64 };
 
-/* Communicators of this process whose kernels run on a device. Relaxed: a communicator is counted
- * before any of its ranks can launch, which the ranks' verdict sees to, and counts more than itself
- * only for its own launches. */
+/* Communicators of this process with kernels on a device. Relaxed: a communicator is counted before
+ * its ranks launch, which their verdict ensures. It reads the others' count only for its own
+ * launches. */
 static uint32_t residents[DEVICES];
 
 static uint32_t *residents_of(const struct cuda_group *group)
@@ -51,18 +50,17 @@ bool cuda_may_launch_ahead(const struct cuda_group *group, unsigned former, unsi
     return parts <= 1 || parts * (former + weight) <= CUDA_WEIGHTS;
 }
 
-/* How many blocks of a multiprocessor's `most` a grid may have on all of them. */
+/* The most blocks of a grid, if `most` fit on one multiprocessor. */
 static int grid_of(const struct cuda_group *group, int most, bool halved)
 {
     const int multiprocessors = group->device.multiprocessors;
     int blocks = most * multiprocessors;
-    if (halved) /* whole blocks on each, or half of the multiprocessors */
+    if (halved) /* half of the blocks on each, or half of the multiprocessors */
         blocks = most > 1 ? most / 2 * multiprocessors : multiprocessors / 2;
     return blocks / group->sharing;
 }
 
-/* How many blocks of so many threads fit at once, of the hungriest function that may be launched.
- */
+/* Limits a choice to the blocks that fit at once, of the function that needs most. */
 static enum tutti_status blocks_limit(struct cuda_group *group, bool halved,
                                       struct cuda_choice *choice)
 {

@@ -8,13 +8,13 @@
 #include <stdlib.h>
 #include <time.h>
 
-/* For the destructor of a user object whose graphs are gone: 10 ms. */
+/* How long to wait for the destructor of a user object whose graphs are gone: 10 ms. */
 enum { AWAIT_TURNS = 100, AWAIT_NS = 100000 };
 
-/* Guards the list alone. No call of the driver is made under it: one that frees waits for streams,
- * which may need a thread that opens or closes something else. */
+/* Guards the list alone. No driver call is made under it: a call that frees waits for streams, and
+ * these may need a thread that opens or closes something else. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static struct cuda_resources *list; /* of what no owner holds any more, and no thread looks at */
+static struct cuda_resources *list; /* given up by their owners; no thread looks at them */
 
 static void hold(void)
 {
@@ -26,8 +26,7 @@ static void release(void)
     pthread_mutex_unlock(&lock);
 }
 
-/* A child of fork() must not find the lock in the hands of a thread that it does not have. What is
- * on the list is its parent's. */
+/* In a child of fork() no other thread can hold the lock. The list belongs to the parent. */
 static void release_in_child(void)
 {
     list = NULL;
@@ -39,7 +38,7 @@ static void install_fork_handlers(void)
     (void)pthread_atfork(hold, release, release_in_child);
 }
 
-/* The user object's destructor: the last graph is gone, and the owner. */
+/* The destructor of the user object: the last graph and the owner are gone. */
 static void graphs_gone(void *argument)
 {
     struct cuda_resources *resources = argument;
@@ -58,18 +57,18 @@ enum tutti_status cuda_resources_retain(struct cuda_resources *resources, CUgrap
     return status;
 }
 
-/* Whether nothing runs that touches it. In the context. */
+/* Returns true if nothing runs that uses the resources. In the context. */
 static bool is_idle(struct cuda_resources *resources)
 {
     if (resources->idle && !resources->idle(resources->owner))
         return false;
-    /* Any other result than "not ready" says that nothing runs: done, or the context is broken. */
+    /* Any result but "not ready" means that nothing runs: done, or the context is broken. */
     return !resources->pending ||
            resources->driver->event_query(resources->pending) != CUDA_ERROR_NOT_READY;
 }
 
-/* Errors are of no interest. A context that is gone has taken pinned memory, events and streams
- * with it, and their addresses may be another's by now. */
+/* Errors are ignored. A context that is gone took pinned memory, events and streams with it, and
+ * their addresses may be used again. */
 static void dispose(struct cuda_resources *resources, bool lives)
 {
     const struct cuda_driver *driver = resources->driver;
@@ -99,7 +98,7 @@ bool cuda_resources_live(const struct cuda_resources *resources)
              id == resources->context_id));
 }
 
-/* Frees it if it is due. */
+/* Frees the resources if they are due. */
 static bool dispose_due(struct cuda_resources *resources)
 {
     const struct cuda_driver *driver = resources->driver;
@@ -117,7 +116,7 @@ static bool dispose_due(struct cuda_resources *resources)
     return due;
 }
 
-/* The first one of the list, for the calling thread alone; NULL if there is none. */
+/* Takes the first of the list, for the calling thread alone; NULL if the list is empty. */
 static struct cuda_resources *list_take(void)
 {
     pthread_mutex_lock(&lock);
@@ -153,7 +152,7 @@ void cuda_resources_sweep(void)
     }
 }
 
-/* If the graphs are gone already the destructor runs now, in a thread of the driver. */
+/* If the graphs are already gone, a thread of the driver runs the destructor now. */
 static void await_destructor(struct cuda_resources *resources)
 {
     for (int i = 0; i < AWAIT_TURNS && !order_load_acquire_u32(&resources->graphless);

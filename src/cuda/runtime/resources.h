@@ -22,36 +22,38 @@
 struct cuda_resources {
     const struct cuda_driver *driver;
     CUcontext context;
-    unsigned long long context_id; /* handles of contexts may be used again; 0: nobody asked */
+    unsigned long long context_id;         /* context handles are used again; 0: not known */
     struct cuda_memory arenas[CUDA_RANKS]; /* or the segments of an allocation */
-    struct cuda_memory control;            /* where arenas are the host's memory */
-    void *page;                            /* pinned, of a communicator */
-    struct cuda_host *host;                /* in it, or in `recorder` */
-    struct cuda_memory recorder;           /* into which kernels write, of a communicator */
-    struct cuda_symm_page *symm_page;      /* pinned, of an allocation */
-    struct cuda_proxy_page *proxy_page;    /* pinned, where a host thread stages */
+    struct cuda_memory control;            /* where arenas are in host memory */
+    void *page;                            /* pinned; of a communicator */
+    struct cuda_host *host;                /* in `page`, or in `recorder` */
+    struct cuda_memory recorder;           /* written by kernels; of a communicator */
+    struct cuda_symm_page *symm_page;      /* pinned; of an allocation */
+    struct cuda_proxy_page *proxy_page;    /* pinned; where a host thread stages */
 
-    /* May be NULL, both. */
-    bool (*idle)(void *owner); /* whether nothing runs; asked in the context, does not wait long */
-    /* Frees the owner before the rest; in the context if that still lives. */
+    /* Both may be NULL. */
+    bool (*idle)(
+        void *owner); /* returns true if nothing runs; called in the context, does not wait long */
+    /* frees the owner before the rest; called in the context if that still lives */
     void (*end)(void *owner, bool lives);
     void *owner;
 
     CUuserObject object; /* NULL until an operation is captured */
     uint32_t graphless;  /* its destructor has run: release K2 pairs K2a */
     CUevent pending;     /* behind operations that may still run; NULL if none can */
-    bool stuck;          /* nobody knows what still runs: never freed */
+    bool stuck;          /* it is not known what still runs: never freed */
     struct cuda_resources *next;
 };
 
-/* Whether its context is still there: the program may have destroyed it, or reset its device. */
+/* Returns true if the context still exists: the program may have destroyed it or reset the
+ * device. */
 bool cuda_resources_live(const struct cuda_resources *resources);
-/* Makes it hold `graph`'s replays. Within a capture. */
+/* Makes `graph` hold the resources. Within a capture. */
 enum tutti_status cuda_resources_retain(struct cuda_resources *resources, CUgraph graph);
-/* Gives up the owner's hold; `pending`, which it takes, is behind its last operation. Within the
- * context, if that lives. Frees at once what can be. Takes NULL. */
+/* The owner gives them up. `pending` is an event behind its last operation, and is taken over. In
+ * the context if that lives. Frees at once what can be freed. Takes NULL. */
 void cuda_resources_release(struct cuda_resources *resources, CUevent pending, bool stuck);
-/* Frees what is due. */
+/* Frees all resources that are due. */
 void cuda_resources_sweep(void);
 
 #endif

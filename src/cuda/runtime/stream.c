@@ -1,23 +1,23 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Launches, and their order. Operations of one communicator share its arena, so that each must be
- * over before the next begins, whatever their streams.
+ * Launches, and their order. The operations of one communicator share its arena. So each operation
+ * must end before the next begins, on whatever streams they are.
  *
- * Eager: the stream that the former one was on gets an event, which the new stream awaits. It is
- * recorded only when the stream changes (for the per-thread stream, whose value means another one
- * in every thread: behind each operation).
+ * Eager: the stream of the last operation gets an event, and the new stream waits for the event.
+ * The event is recorded only when the stream changes. For the per-thread stream, which is another
+ * stream in every thread, it is recorded behind each operation.
  *
- * Captured: an edge from the former operation of the same capture, where the stream differs. A
- * table holds the last operation of each capture under way; an operation of a capture that has lost
- * its place there is refused, for its predecessor is unknown.
+ * Captured: an edge from the last operation of the same capture, if the stream differs. A table
+ * holds the last operation of each capture under way. An operation of a capture that lost its entry
+ * is refused, because its predecessor is unknown.
  *
- * Between an eager operation and a captured one there is no order to make: the graph runs later,
- * where and when its launcher says.
+ * Between an eager operation and a captured one there is no order: the graph runs later, where its
+ * launcher says.
  *
- * Ranks that share a device as threads share its channels as well, of which a process has 8 unless
- * CUDA_DEVICE_MAX_CONNECTIONS says otherwise. What stands in one behind a kernel that waits, but
- * for that kernel's stream, may hold up the very rank that the kernel waits for. So such ranks
- * launch together: none launches before all have come, and none goes on before all have launched.
+ * Ranks that share a device as threads share its hardware queues: 8 a process, unless
+ * CUDA_DEVICE_MAX_CONNECTIONS says otherwise. Work in a queue behind a kernel that waits may hold
+ * up the very rank for which the kernel waits. So such ranks launch together: none launches before
+ * all have come, and none goes on before all have launched.
  */
 #include "base/deadline.h"
 #include "base/error.h"
@@ -26,7 +26,7 @@
 #include "base/signature.h"
 #include "cuda/runtime/group_internal.h"
 
-enum { SLICE_MS = 20 }; /* of a wait for operations; then it looks for a failure */
+enum { SLICE_MS = 20 }; /* a wait for operations looks for a failure so often */
 
 enum tutti_status cuda_event_wait(struct cuda_group *group, int64_t deadline)
 {
@@ -58,7 +58,7 @@ enum tutti_status cuda_stream_mark(struct cuda_group *group)
     enum tutti_status status = TUTTI_OK;
     if (group->recorded)
         return TUTTI_OK;
-    /* An event recorded on a stream that is being captured would pull its waiter into the graph. */
+    /* An event recorded on a stream in capture would pull its waiter into the graph. */
     if (group->last != CU_STREAM_LEGACY)
         status = cuda_capture_of(group->driver, group->last, &capture, NULL);
     if (status == TUTTI_OK && capture)
@@ -94,8 +94,8 @@ enum tutti_status cuda_eager_note(struct cuda_group *group, CUstream stream)
 /* ---- the end of what was enqueued --------------------------------------------------------------
  */
 
-/* Whether the communicator has failed or was aborted, or the program exits, so that no watcher
- * would see that it does. */
+/* Returns true if the communicator has failed or was aborted, or the program exits, so that no
+ * watcher sees a failure. */
 static bool has_failed(const struct cuda_group *group)
 {
     return order_load_acquire_u32(&group->host->failed) || /* A4 pairs F4 */
@@ -149,12 +149,12 @@ static struct cuda_capture *capture_find(struct cuda_group *group, uint64_t id)
     return NULL;
 }
 
-/* A place for a capture's first operation: that of the one that was used longest ago. */
+/* An entry for the first operation of a capture: the entry that was used longest ago. */
 static enum tutti_status capture_begin(struct cuda_group *group, uint64_t id, CUgraph graph,
                                        struct cuda_capture **capture)
 {
     struct cuda_capture *oldest = &group->captures[0];
-    /* Ids count up: this one may have been here. */
+    /* Ids count up: this capture may have had an entry. */
     if (id <= group->forgotten)
         return error_set(TUTTI_ERR_CONCURRENT,
                          "operations of %d later captures of the communicator came between those "
@@ -185,7 +185,7 @@ static enum tutti_status order_captured(struct cuda_group *group, CUstream strea
                      CU_STREAM_ADD_CAPTURE_DEPENDENCIES);
 }
 
-/* The stream depends on the operation's node alone now. */
+/* The stream now depends on the operation's node alone. */
 static enum tutti_status note_captured(struct cuda_group *group, CUstream stream,
                                        struct cuda_capture *capture)
 {
@@ -209,7 +209,7 @@ static enum tutti_status note_captured(struct cuda_group *group, CUstream stream
 
 /* ---- launch ---------------------------------------------------------------------------------- */
 
-/* *weight is that of the communicator's operation before, then of this one. */
+/* *weight: in, of the communicator's last operation; out, of this one. */
 static enum tutti_status launch_on(struct cuda_group *group, CUstream stream,
                                    const struct cuda_task *task, unsigned *weight)
 {
@@ -237,8 +237,8 @@ static void sequence_add(struct cuda_group *group, const struct cuda_task *task,
         order_store_relaxed_u64(&group->host->sequence, group->host->sequence + (uint64_t)count);
 }
 
-/* Waits for those who share the device, of the operation's ranks, by a barrier of their hosts, of
- * which the caller is the only user. What they mean kernels compare. */
+/* Waits for those ranks of the operation that share the device as threads, by a barrier of their
+ * hosts. Only the caller uses the host group now. Kernels compare what the ranks mean. */
 static enum tutti_status same_gpu_meet(struct cuda_group *group, const struct cuda_task *task)
 {
     struct cpu_group *host = group->host;
@@ -257,7 +257,7 @@ static enum tutti_status same_gpu_meet(struct cuda_group *group, const struct cu
 static enum tutti_status eager_launch(struct cuda_group *group, CUstream stream,
                                       const struct cuda_task *task)
 {
-    sequence_add(group, task, 1); /* before the meetings, whose faults have its number */
+    sequence_add(group, task, 1); /* before the meetings, whose faults carry this number */
     enum tutti_status status = same_gpu_meet(group, task);
     if (status != TUTTI_OK)
         return status;
@@ -272,7 +272,7 @@ static enum tutti_status eager_launch(struct cuda_group *group, CUstream stream,
         sequence_add(group, task, -1);
     if (ordered && !launched)
         status = cuda_launch_failed(group, status, group->host->sequence + 1);
-    /* A rank that could not launch keeps nobody: the others' kernels wait. */
+    /* Also after a failure, so that the others go on: their kernels wait. */
     enum tutti_status met = same_gpu_meet(group, task);
     return status == TUTTI_OK ? met : status;
 }

@@ -24,9 +24,9 @@
 #include <unistd.h>
 
 enum {
-    GRACE_MS = 100,   /* for launches under way when the allocation is freed */
-    LINGER_MS = 2000, /* for them to notice that they are to end */
-    COPY_MS = 100,    /* for a copy of the count */
+    GRACE_MS = 100,   /* time for launches under way when the allocation is freed */
+    LINGER_MS = 2000, /* time for them to notice that they are to end */
+    COPY_MS = 100,    /* time for a copy of the count */
     POLL_NS = 50000,
 };
 
@@ -65,7 +65,7 @@ static enum tutti_status page_create(struct cuda_symm *symm)
     return TUTTI_OK;
 }
 
-/* The page's copy of the tail from `offset` to `until` into the own tail. */
+/* Copies the page's tail, from `offset` to `until`, into the own tail. */
 static enum tutti_status tail_write(struct cuda_symm *symm, size_t offset, size_t until)
 {
     const char *tail = (const char *)&symm->resources->symm_page->tail;
@@ -73,7 +73,7 @@ static enum tutti_status tail_write(struct cuda_symm *symm, size_t offset, size_
                      on_device(tail + offset), until - offset, symm->own);
 }
 
-/* A rank's tail into the page. */
+/* Copies a rank's tail into the page. */
 static enum tutti_status tail_read(struct cuda_symm *symm, int rank)
 {
     struct cuda_symm_tail *tail = &symm->resources->symm_page->tail;
@@ -93,7 +93,7 @@ static enum tutti_status memory_create(struct cuda_symm *symm, int *fd)
     status = CUDA_CALL(driver, memset_d8_async, memory->base, 0, bytes, symm->own);
     if (status == TUTTI_OK)
         status = tail_write(symm, 0, offsetof(struct cuda_symm_tail, buffers));
-    /* Also after an error: what came before it is on the stream. */
+    /* Also after an error: earlier work is on the stream. */
     enum tutti_status finished = finish(symm, deadline_after(symm->config.timeout_ms));
     return status == TUTTI_OK ? finished : status;
 }
@@ -115,7 +115,7 @@ static enum tutti_status prepare(struct cuda_symm *symm, int *fd)
 
 /* ---- the end of launches --------------------------------------------------------------------- */
 
-/* Whether no launch outside of graphs is under way. In the context. */
+/* Returns true if no launch outside of graphs is under way. In the context. */
 static bool is_idle(void *owner)
 {
     struct cuda_symm *symm = owner;
@@ -133,7 +133,7 @@ static bool is_idle(void *owner)
     return page->ended == symm->launched; /* V4a pairs the device's V4 */
 }
 
-/* A context that is gone has taken the stream and the event with it. */
+/* A context that is gone took the stream and the event with it. */
 static void end(void *owner, bool lives)
 {
     struct cuda_symm *symm = owner;
@@ -157,7 +157,7 @@ static bool drain(struct cuda_symm *symm, int64_t timeout_ms)
 static enum tutti_status launch_on(struct cuda_symm *symm, CUstream stream,
                                    struct cuda_symm_launch *launch)
 {
-    /* Relaxed: whoever reads the sum is behind all calls, or no call could use the buffer. */
+    /* Relaxed: the sum is read after all calls, since no call may use the buffer then. */
     if (launch->counted)
         order_fetch_add_relaxed_u64(&symm->launched, 1);
     enum tutti_status status =
@@ -167,7 +167,7 @@ static enum tutti_status launch_on(struct cuda_symm *symm, CUstream stream,
     return status;
 }
 
-/* Ends what runs, has every replay from now on return at once, and tells the peers. */
+/* Ends what runs, makes every later replay return at once, and tells the peers. */
 static void launches_end(struct cuda_symm *symm)
 {
     struct cuda_symm_launch launch = symm->launch;
@@ -264,7 +264,7 @@ enum tutti_status cuda_symm_create(const struct cuda_symm_config *config,
 
 /* ---- together -------------------------------------------------------------------------------- */
 
-/* Reads a peer's tail the way that kernels will go. */
+/* Reads a peer's tail as kernels will. */
 static enum tutti_status peer_check(struct cuda_symm *symm, int peer, int64_t deadline)
 {
     const struct cuda_symm_tail *tail = &symm->resources->symm_page->tail;
@@ -298,7 +298,7 @@ static enum tutti_status peers_map(struct cuda_symm *symm, const int *fds, int64
     return status;
 }
 
-/* The tables, in the tail, for kernels of the user's. */
+/* Writes the tables in the tail, for kernels of the user. */
 static enum tutti_status tables_write(struct cuda_symm *symm, int64_t deadline,
                                       struct cuda_symm_places *places)
 {
@@ -337,7 +337,7 @@ enum tutti_status cuda_symm_join(struct cuda_symm *symm, const int *fds, int64_t
 
 /* ---- calls ----------------------------------------------------------------------------------- */
 
-/* Has the graph of a capture hold what its replays need. */
+/* Makes the graph of a capture hold what its replays need. */
 static enum tutti_status capture_note(struct cuda_symm *symm, uint64_t id, CUgraph graph)
 {
     enum tutti_status status = TUTTI_OK;
@@ -361,7 +361,7 @@ enum tutti_status cuda_symm_enqueue(struct cuda_symm *symm, enum cuda_symm_call 
     launch.call = call;
     launch.peer = peer;
     launch.channel = channel;
-    /* The default is left to the page, so that it is none of a graph's. */
+    /* The default stays in the page, so that a graph does not keep it. */
     launch.timeout_ns = timeout_ms ? cuda_timeout_ns(timeout_ms) : 0;
     enum tutti_status status = cuda_context_enter(symm->driver, symm->resources->context, &pushed);
     if (status != TUTTI_OK)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Symmetric memory on devices as symm_device.c sees it. Shows no CUDA type.
+ * Symmetric memory on devices, for symm/. No CUDA type is visible here.
  */
 #ifndef TUTTI_CUDA_SYMM_H
 #define TUTTI_CUDA_SYMM_H
@@ -10,7 +10,7 @@
 
 struct channel;
 struct cuda_symm;       /* one rank's allocation */
-struct cuda_symm_watch; /* over the processes of a group's ranks */
+struct cuda_symm_watch; /* watches the processes of a group's ranks */
 
 struct cuda_symm_config {
     int rank;
@@ -20,30 +20,31 @@ struct cuda_symm_config {
     int64_t timeout_ms; /* of set-up, and of calls that name none */
 };
 
-/* Where the ranks' memory is. */
+/* Addresses of the ranks' memory. */
 struct cuda_symm_places {
-    void *buffers[CUDA_RANKS]; /* by rank, as this rank's device has them */
+    void *buffers[CUDA_RANKS]; /* by rank, as this rank's device sees them */
     void *const *device_buffers;
     uint32_t *const *device_pads; /* the same in device memory */
 };
 
-/* How a wait on the device ended for good. */
+/* How a wait on the device failed for good. */
 struct cuda_symm_fault {
     enum tutti_status status;
     enum cuda_symm_call call;
     int peer;
     int channel;
-    bool raised; /* it waited for the peer's signal, and not for it to take the former one */
+    bool raised; /* true: the wait was for the peer's signal; false: for the peer to take the last
+                    one */
 };
 
-/* Local, on the device of the context that is current: zeroed, exported. fd is the caller's to
- * close. Returns DECLINED, NO_MEMORY, CUDA, SYSTEM. */
+/* Local; on the device of the current context. The memory is zero and exported. fd is the caller's
+ * to close. Returns DECLINED, NO_MEMORY, CUDA, SYSTEM. */
 enum tutti_status cuda_symm_create(const struct cuda_symm_config *config,
                                    struct cuda_device *device, struct cuda_symm **symm, void **base,
                                    int *fd);
-/* Maps the peers' exported memory (fds[r] of rank r; the own slot is not read) and reads something
- * of it the way that kernels will go. Once; after a failure there is nothing but to destroy.
- * Returns CUDA, INVALID, NO_MEMORY, TIMEOUT. */
+/* Maps the peers' exported memory (fds[r] of rank r; the own entry is not read) and reads from it
+ * as kernels will. Call it once. After a failure the allocation can only be destroyed. Returns
+ * CUDA, INVALID, NO_MEMORY, TIMEOUT. */
 enum tutti_status cuda_symm_join(struct cuda_symm *symm, const int *fds, int64_t deadline,
                                  struct cuda_symm_places *places);
 
@@ -51,20 +52,20 @@ enum tutti_status cuda_symm_join(struct cuda_symm *symm, const int *fds, int64_t
  * negative never ends. Returns CUDA. */
 enum tutti_status cuda_symm_enqueue(struct cuda_symm *symm, enum cuda_symm_call call, int peer,
                                     int channel, int64_t timeout_ms, tutti_stream_t stream);
-/* What a kernel has recorded; false if there is nothing. One load. */
+/* The fault that a kernel has recorded; false if there is none. One load. */
 bool cuda_symm_failed(const struct cuda_symm *symm, struct cuda_symm_fault *fault);
 
-/* Local and bounded: ends this rank's kernels first, and tells the peers' ones. What a captured
- * graph still needs lives until the graph is gone. Takes NULL. */
+/* Local, with a bound on its time: first ends this rank's kernels and tells those of the peers.
+ * What a captured graph still needs lives as long as the graph. Takes NULL. */
 void cuda_symm_destroy(struct cuda_symm *symm);
 
-/* A thread that looks whether the processes of `peers` (bit r is rank r; connected by the channel,
- * which is borrowed) live, and tells the kernels that wait. Returns SYSTEM, NO_MEMORY. */
+/* Starts a thread that looks whether the processes of `peers` live (bit r is rank r; `channel`,
+ * borrowed, connects them) and tells kernels that wait. Returns SYSTEM, NO_MEMORY. */
 enum tutti_status cuda_symm_watch_open(struct channel *channel, uint64_t peers,
                                        struct cuda_symm_watch **watch);
 /* Until the allocation is destroyed. */
 void cuda_symm_watch_add(struct cuda_symm_watch *watch, struct cuda_symm *symm);
-/* Once it has none any more. Takes NULL. */
+/* After its last allocation is destroyed. Takes NULL. */
 void cuda_symm_watch_close(struct cuda_symm_watch *watch);
 
 #endif

@@ -11,22 +11,22 @@
 
 struct cuda_symm {
     const struct cuda_driver *driver;
-    struct cuda_resources *resources; /* all that a captured graph needs; ends this struct, too */
+    struct cuda_resources *resources; /* what a captured graph needs; frees this struct, too */
     struct cuda_symm_config config;
     CUfunction kernel;
-    struct cuda_symm_launch launch; /* what every launch has in common */
+    struct cuda_symm_launch launch; /* the template of every launch */
     CUdevice device;
-    CUstream own; /* for set-up and end; not ordered with any other stream */
+    CUstream own; /* for set-up and end; no order with other streams */
     CUevent event;
     uint64_t launched;         /* outside of graphs */
-    pthread_mutex_t capturing; /* guards `capture`, and the keep's user object */
-    uint64_t capture;          /* the last one whose graph was given the keep */
+    pthread_mutex_t capturing; /* guards `capture` and the user object of the resources */
+    uint64_t capture;          /* the last capture whose graph was given the resources */
 
     struct cuda_symm_watch *watch; /* NULL: no peer is of another process */
     struct cuda_symm *next_watched;
 };
 
-/* The peers' news do not reach it any more. */
+/* The watch writes to it no more. */
 void cuda_symm_watch_remove(struct cuda_symm *symm);
 
 #endif

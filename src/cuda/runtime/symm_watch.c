@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The watch over a group: kernels hear nothing of the end of a process but by their pinned page. A
- * peer that frees its allocation says so itself, in the tail of its segment, which kernels read.
+ * The watch of a group. Kernels learn of the end of a process only by their pinned page. A peer
+ * that frees its allocation says so in the tail of its segment, which kernels read.
  */
 #include "base/error.h"
 #include "base/order.h"

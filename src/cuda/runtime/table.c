@@ -10,9 +10,9 @@
 #define KIB ((uint64_t)1 << 10)
 #define MIB ((uint64_t)1 << 20)
 
-/* What is launched where a kernel is forced outside its range, or chosen for the links: 8 bytes a
- * thread in many small blocks; a line a thread; as many blocks as tiles allow, which loop. The
- * mesh's tiles have a unit for each thread, at most 192. */
+/* Choices for kernels that are forced outside their range, or chosen for the links: 8 bytes a
+ * thread in many small blocks; a line a thread; as many blocks as tiles allow, which loop. A tile
+ * of the mesh has a unit for each thread, at most 192. */
 static const struct cuda_choice usual[CUDA_KERNELS] = {
     [CUDA_ONE_SHOT_LL] = {CUDA_ONE_SHOT_LL, 1, 64, 512},
     [CUDA_ONE_SHOT_LINES] = {CUDA_ONE_SHOT_LINES, 1, 128, 512},
@@ -102,8 +102,8 @@ static void plan_add(struct cuda_plan *plan, const struct cuda_choice *choice, u
     plan->bytes[plan->count++] = bytes;
 }
 
-/* Over PCIe the arrival counts of tiles cost more than the flags in band do where those reach: 4
- * H200, 128 KiB, 49 us and about 40. */
+/* Over PCIe the arrival counts of tiles cost more than flags in band, where those reach: 4 H200,
+ * 128 KiB, 49 us against about 40. */
 static void plan_add_staged(struct cuda_plan *plan)
 {
     plan_add(plan, &usual[CUDA_ONE_SHOT_LL], cuda_kernel_capacity(CUDA_ONE_SHOT_LL, plan->size));
@@ -202,7 +202,8 @@ static enum tutti_status refuse(const struct cuda_plan *plan, enum tutti_algo as
                      tutti_dtype_name(dtype), plan->size, bytes, served);
 }
 
-/* The first of the family that serves: in both, the quicker one for few bytes comes first. */
+/* The first kernel of the family that serves. In both families the kernel that is quicker for few
+ * bytes comes first. */
 static const struct cuda_choice *first_that_serves(const struct cuda_plan *plan, bool one_shot,
                                                    enum tutti_dtype dtype, size_t bytes)
 {
@@ -280,9 +281,10 @@ static uint64_t parts_of(uint64_t count, uint64_t by)
     return (count + by - 1) / by;
 }
 
-/* Units of a block of what goes by links, and among how many ranks they are parted: an operation of
- * the mesh that takes two hops has 8 bytes a thread, as one_shot_ll; a tile of the ring is as large
- * as its messages' room allows (ring.cu), if partial results are as wide as elements. */
+/* Units of a block of the kernels for few links, and the number of ranks among which they are
+ * divided. In the mesh an operation of two hops has 8 bytes a thread, as one_shot_ll. A tile of the
+ * ring is as large as the room of its messages (ring.cu), if partial results are as wide as
+ * elements. */
 static size_t links_units(const struct cuda_choice *choice, int size, size_t bytes, size_t *parts)
 {
     *parts = TILING_QUAD;
@@ -310,8 +312,8 @@ unsigned cuda_choice_blocks(const struct cuda_choice *choice, int size, size_t b
     return blocks < choice->blocks ? (unsigned)blocks : choice->blocks;
 }
 
-/* Between 2 H200 larger blocks of two-shot are 2 percent slower so, these 1 to 8 percent quicker.
- */
+/* Between 2 H200 larger blocks of two-shot are 2 percent slower in this form, these 1 to 8 percent
+ * quicker. */
 enum { TWO_SHOT_ONCE_THREADS = 256 };
 
 bool cuda_choice_is_once(const struct cuda_choice *choice, int size, const void *send,

@@ -32,7 +32,8 @@ enum {
 #define CUDA_TABLE_REST UINT64_MAX /* a last row's bytes: any size */
 
 /* How to launch one kernel. A thread takes `units` units: 8 bytes of the input in one_shot_ll, 16
- * in one_shot_lines, 16 bytes of a rank's chunk in the two-shots. What goes by links has tiles. */
+ * in one_shot_lines, 16 bytes of a chunk in the two-shots. The kernels for few links have tiles
+ * instead. */
 struct cuda_choice {
     uint8_t kernel; /* enum cuda_kernel */
     uint8_t units;
@@ -41,7 +42,7 @@ struct cuda_choice {
 };
 
 struct cuda_table_row {
-    int16_t capability; /* 10 * major + minor, 0 for those that have no rows of their own */
+    int16_t capability; /* 10 * major + minor; 0: capabilities without rows of their own */
     int16_t size;       /* ranks */
     struct cuda_choice choice;
     uint64_t bytes; /* up to these, inclusive */
@@ -56,10 +57,10 @@ struct cuda_table {
     struct cuda_table_row rows[CUDA_TABLE_ROWS];
 };
 
-/* The rows of one communicator, and what is launched where a kernel is forced. */
+/* The rows of one communicator, and the choices for kernels that are forced. */
 struct cuda_plan {
     int size;
-    bool staged;              /* in the host's memory, which has no room for full lines */
+    bool staged;              /* arenas are in host memory, which has no room for full lines */
     enum tutti_algo by_links; /* instead of the rows', where few links join ranks; NONE: nothing */
     int count;
     struct cuda_choice choices[CUDA_PLAN_CHOICES]; /* of the rows, then of forced kernels */
@@ -73,8 +74,8 @@ static inline const struct cuda_choice *cuda_plan_forced(const struct cuda_plan 
     return &plan->choices[CUDA_PLAN_ROWS + kernel];
 }
 
-/* The built-in table, altered by the file that TUTTI_TUNING_FILE names or, if it is unset, by the
- * one in the cache if there is one. Returns INVALID (naming file and line), SYSTEM. */
+/* Loads the built-in table, changed by the file of TUTTI_TUNING_FILE or, if that is unset, by the
+ * file in the cache if there is one. Returns INVALID (file and line named), SYSTEM. */
 enum tutti_status cuda_table_load(struct cuda_table *table);
 /* $XDG_CACHE_HOME/tutti/tuning, or ~/.cache/tutti/tuning; "" if there is neither. */
 void cuda_table_cache_path(char *path, size_t size);
@@ -92,19 +93,19 @@ void cuda_table_cache_path(char *path, size_t size);
 enum tutti_status cuda_table_parse(const char *text, size_t length, const char *source,
                                    struct cuda_table *table);
 void cuda_table_built_in(struct cuda_table *table);
-/* Notes the hash of the rows as they are now. */
+/* Sets the hash of the rows as they are now. */
 void cuda_table_hash(struct cuda_table *table);
 
-/* The rows for a world size of 2 to 8 on devices of that capability. Arenas in the host's memory
- * have rows of their own, which no table alters. */
+/* Makes the plan for a world size of 2 to 8 on devices of that capability. Arenas in host memory
+ * have rows of their own, which no table changes. */
 void cuda_plan_make(const struct cuda_table *table, int major, int minor, int size, bool staged,
                     struct cuda_plan *plan);
-/* Whether it may ever choose a kernel. */
+/* Returns true if the plan may choose the kernel. */
 bool cuda_plan_has(const struct cuda_plan *plan, enum cuda_kernel kernel);
 /*
- * The choice for an operation of 1 or more bytes: what `asked` leaves open. *choice points into the
- * plan; *reason is a static sentence. Returns INVALID if what is asked for does not serve the dtype
- * or so many bytes, saying what does.
+ * The choice for an operation of 1 or more bytes. *choice points into the plan; *reason is a static
+ * sentence. Returns INVALID, with what serves, if the algorithm that is asked for does not serve
+ * the dtype or so many bytes.
  */
 enum tutti_status cuda_plan_pick(const struct cuda_plan *plan, enum tutti_algo asked,
                                  enum tutti_dtype dtype, size_t bytes,
@@ -115,13 +116,13 @@ uint64_t cuda_kernel_capacity(enum cuda_kernel kernel, int size);
 /* The grid of an operation of 1 or more bytes: as many blocks as have work, within the choice's. */
 unsigned cuda_choice_blocks(const struct cuda_choice *choice, int size, size_t bytes);
 
-/* Whether each of its threads has one unit at most, whole and aligned, and each rank as many as all
- * others: then a form of the kernel without loops serves. Ranks may differ in it. */
+/* Returns true if each thread has at most one unit, whole and aligned, and each rank as many units
+ * as the others: then the form without loops serves. Ranks may differ in this. */
 bool cuda_choice_is_once(const struct cuda_choice *choice, int size, const void *send,
                          const void *recv, size_t bytes, unsigned blocks);
 
-/* Whether it goes in full lines, where a NaN that no result has marks what is not there yet: for
- * floats alone, and not in the host's memory. */
+/* Returns true for kernels with full lines, where a NaN that no result has means "not here yet":
+ * for floats alone, and not in host memory. */
 static inline bool cuda_kernel_has_lines(enum cuda_kernel kernel)
 {
     return kernel == CUDA_ONE_SHOT_LINES || kernel == CUDA_TWO_SHOT_LINES;

@@ -116,8 +116,8 @@ static void group_drop(struct cuda_table *table, const struct cuda_table_row *of
     table->count = kept;
 }
 
-/* Adds a file's row; `fresh` counts those of its group, 0 when the group before has ended. NULL, or
- * what is wrong. */
+/* Adds a row of the file. `fresh` counts the rows of its group, 0 after the end of a group. Returns
+ * NULL, or what is wrong. */
 static const char *row_add(struct cuda_table *table, const struct cuda_table_row *row, int *fresh,
                            uint64_t seen[1000])
 {
@@ -214,7 +214,7 @@ void cuda_table_cache_path(char *path, size_t size)
         *path = 0;
 }
 
-/* `named`: in TUTTI_TUNING_FILE. */
+/* `named`: the path comes from TUTTI_TUNING_FILE. */
 static enum tutti_status file_parse(const char *path, int fd, bool named, struct cuda_table *table)
 {
     char *text = malloc(FILE_BYTES);

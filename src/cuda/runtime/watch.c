@@ -1,43 +1,42 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The watcher: one thread a communicator, which carries news between the device and the hosts of
- * all ranks, since kernels hear nothing but their pinned page and callers may not call for a long
- * time.
+ * The watcher: one thread for each communicator. It carries events between the device and the hosts
+ * of all ranks. Kernels read nothing of the host but the pinned page, and callers may make no call
+ * for a long time.
  *
- * - device -> hosts: the record of a kernel that failed becomes the fault of the host group, which
- *   wakes all ranks' watchers.
- * - hosts -> device: a fault or an abort of any rank ends all waits (`stop`); a rank that has left
- *   or died ends the waits for it alone (`gone`): what it had done its part in succeeds. A death
- *   becomes a fault one look later, so that a kernel that does wait for that rank can say so first,
- *   with its operation's sequence.
+ * From device to hosts: the record of a kernel that failed becomes the fault of the host group,
+ * which wakes the watchers of all ranks. From hosts to device: a fault or an abort of any rank ends
+ * all waits (`stop`). A rank that has left or died ends the waits for that rank alone (`gone`);
+ * operations for which that rank had done its part succeed. A death becomes a fault one look later,
+ * so that a kernel that waits for that rank can report it first, with the operation's sequence.
  *
  * - device -> recorder and arena: for which rank a kernel waits, if the wait is long
  * (device_trace.c). A kernel knows only its own wait. From these words a time-out names the rank
  * that is late.
  *
- * It looks every 20 ms, and at once when a bell rings. Once a fault stands there is nothing left to
- * carry, and it ends.
+ * The watcher looks every 20 ms, and at once when a bell rings. It ends when a fault stands, since
+ * then there is nothing left to carry.
  */
 #include "base/order.h"
 #include "cpu/transport/bell.h"
 #include "cuda/runtime/group_internal.h"
 
-/* One look around; true once a fault stands, which `stop` then carries. */
+/* Looks once. Returns true once a fault stands, which `stop` then carries. */
 static bool carry(struct cuda_group *group)
 {
     struct cpu_group *host = group->host;
     struct tutti_fault fault;
     uint64_t left, dead;
     const bool failed = cuda_fault_read(group, &fault);
-    /* A rank that has failed goes on telling for whom it waited. */
+    /* A rank that has failed keeps the word that says for whom it waited. */
     if (!failed)
         cuda_device_trace_look(group);
     if (failed || cpu_group_look(host, host->rank, false, &fault)) {
         cpu_group_fail(host, &fault);
     } else {
         cpu_group_gone(host, &left, &dead);
-        /* Relaxed: a kernel that reads it looks at its word once more, and what a rank that is gone
-         * had stored is stored. */
+        /* Relaxed: a kernel that reads it looks at its own word once more, and what a rank had
+         * stored before it was gone is stored. */
         order_store_relaxed_u32(&group->resources->host->gone, (uint32_t)(left | dead));
         uint64_t overdue = dead & group->dead;
         group->dead = dead;

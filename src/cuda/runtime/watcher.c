@@ -12,13 +12,13 @@
 enum { STACK_BYTES = 256 << 10 };
 
 /*
- * All that have a thread. A program that exits without having stopped them must not have threads
- * that use pinned pages when the driver takes those away: its exit handlers run after ours, which
- * is installed later.
+ * All watchers with a thread. A program may exit without stopping them. They must not use pinned
+ * pages when the driver frees these: the exit handlers of the driver run after ours, which is
+ * installed later.
  */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct cuda_watcher *watchers;
-static uint32_t epoch; /* of the process whose they are */
+static uint32_t epoch; /* of the process that owns them */
 
 static void hold(void)
 {
@@ -49,7 +49,7 @@ static void end_all(void)
 
 static void install_handlers(void)
 {
-    (void)fork_epoch(&epoch); /* it has one, or there would be nothing to watch */
+    (void)fork_epoch(&epoch); /* this process has an epoch, or there would be no watcher */
     (void)pthread_atfork(hold, release, release);
     (void)atexit(end_all);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * A thread that looks around every now and then on somebody's behalf. All of them end before the
- * program does: they read pinned pages, which the driver takes away in its own exit handlers.
+ * A thread that looks at something at intervals. All watchers end before the program does: they
+ * read pinned pages, which the exit handlers of the driver free.
  */
 #ifndef TUTTI_CUDA_WATCHER_H
 #define TUTTI_CUDA_WATCHER_H
@@ -10,12 +10,12 @@
 
 #include <pthread.h>
 
-enum { CUDA_WATCH_MS = 20 }; /* between two looks */
+enum { CUDA_WATCH_MS = 20 }; /* time between two looks */
 
 struct cuda_watcher {
-    /* One look, then a nap that wake() ends. Returns false when there is nothing left to look for,
-     * or cuda_watcher_quits(), which it asks after whatever its nap goes by: so a wake() counts
-     * that comes between the two. Makes no CUDA call. */
+    /* Looks once, then sleeps; wake() ends the sleep. Returns false if there is nothing left to
+     * look for, or if cuda_watcher_quits(). It reads the word that wake() changes before it calls
+     * cuda_watcher_quits(), so that a wake() between the two counts. Makes no CUDA call. */
     bool (*poll)(void *context);
     void (*wake)(void *context);
     void *context;
@@ -26,11 +26,11 @@ struct cuda_watcher {
     uint32_t quit; /* release K1 pairs K1a */
 };
 
-/* Starts the thread of a watcher that has its first three members. Returns SYSTEM, NO_MEMORY. */
+/* Starts the thread of a watcher whose first three members are set. Returns SYSTEM, NO_MEMORY. */
 enum tutti_status cuda_watcher_start(struct cuda_watcher *watcher);
-/* Waits for the thread's end; takes one that was not started. */
+/* Ends the thread and waits for it. Does nothing if the thread was not started. */
 void cuda_watcher_stop(struct cuda_watcher *watcher);
-/* Whether the thread is to end. */
+/* Returns true if the thread is to end. */
 bool cuda_watcher_quits(const struct cuda_watcher *watcher);
 
 #endif

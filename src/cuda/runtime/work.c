@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Points on streams: an event each. Within a capture an event stands for the capture's edges, so
- * that waiting for it there is one; it never completes, and who asks is told.
+ * Points on streams: an event each. In a capture an event stands for edges of the graph; waiting
+ * for it in that capture adds edges. It never completes, and a caller who tests it is told so.
  */
 #include "base/error.h"
 #include "cuda/runtime/group_internal.h"
@@ -76,7 +76,7 @@ enum tutti_status cuda_work_test(const struct cuda_work *work, bool *done)
     return status;
 }
 
-/* What no edge can express would spoil the capture. */
+/* A wait that no edge can express would spoil the capture. */
 static enum tutti_status capture_check(const struct cuda_work *work, CUstream stream)
 {
     uint64_t capture = 0;
@@ -107,7 +107,7 @@ enum tutti_status cuda_work_wait(const struct cuda_work *work, tutti_stream_t st
     return status;
 }
 
-/* Errors are of no interest: the context may be gone, and the event with it. */
+/* Errors are ignored: the context may be gone, and the event with it. */
 void cuda_work_destroy(struct cuda_work *work)
 {
     struct cuda_visit visit;

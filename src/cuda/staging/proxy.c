@@ -1,15 +1,14 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The caller puts an operation into a ring for the thread and, piece by piece (1 MiB), onto the
- * stream:
+ * Staging by a host thread. The caller puts an operation into a ring for the thread. Piece by piece
+ * (1 MiB) the caller puts onto the stream:
+ *
+ *     copy piece k + 1 in; write "k + 1 has come"; wait until k is done; copy piece k out
  *
  * So the stream copies while the thread reduces. Piece k + 1 may use the slot of piece k - 1,
- * because the copy of k - 1 out is earlier on the stream. stream.c orders operations on different
- * streams. Pieces are numbered on from one operation to the next.
- *
- * so the stream copies while the thread reduces. Piece k + 1 may use the slot of k - 1, whose copy
- * out is on the stream before. The operation is in the ring before its other pieces are on the
- * stream: the driver blocks a caller whose stream is full, and the thread then makes room.
+ * because the copy of k - 1 out is earlier on the stream. The operation is in the ring before its
+ * other pieces are on the stream: the driver blocks a caller whose stream is full, and the thread
+ * then makes room.
  *
  * - The stream waits for the thread without a deadline, the thread for its stream too. The threads
  *   wait for each other with the operation's deadline. A caller that waits for a place in the ring
