@@ -94,8 +94,10 @@ static void print_sizes(const struct bench_config *config)
 
 static void print_parameters(const struct bench_config *config)
 {
+    char isa[32] = "";
+    (void)tutti_info("isa", isa, sizeof isa);
     printf("# tutti %s %s, isa %s, commit %s\n", tutti_version_string(),
-           tutti_collective_name(config->collective), tutti_info_isa(), TOOL_COMMIT);
+           tutti_collective_name(config->collective), isa, TOOL_COMMIT);
     printf("# nRanks %d %s", config->ranks, config->threads ? "threads" : "processes");
     if (config->collective != TUTTI_COLLECTIVE_BARRIER)
         print_sizes(config);

@@ -121,16 +121,18 @@ static json_t *describe_environment(void)
 
 static json_t *describe_symm_backend(void)
 {
-    const char *backend = "";
-    return json_text(tutti_info_symm_backend(&backend) ? tutti_last_error() : backend);
+    char backend[32];
+    return json_text(tutti_info("symm.backend", backend, sizeof backend) ? tutti_last_error()
+                                                                         : backend);
 }
 
 static json_t *describe_library(void)
 {
+    char isa[32] = "";
+    (void)tutti_info("isa", isa, sizeof isa);
     return json_pack("{s:s, s:s, s:b, s:o, s:b, s:o, s:o}", "version", tutti_version_string(),
-                     "isa", tutti_info_isa(), "enabled", tutti_comm_is_enabled(),
-                     "symmetric_memory", describe_symm_backend(), "multicast",
-                     tutti_info_multicast(TUTTI_DEVICE_CPU), "launcher", describe_launcher(),
+                     "isa", isa, "enabled", tutti_comm_is_enabled(), "symmetric_memory",
+                     describe_symm_backend(), "multicast", false, "launcher", describe_launcher(),
                      "environment", describe_environment());
 }
 

@@ -585,9 +585,6 @@ TUTTI_API enum tutti_status tutti_comm_algorithm(tutti_comm_t *comm, size_t coun
                                                  enum tutti_dtype dtype, tutti_op_t op,
                                                  const struct tutti_call_options *options,
                                                  enum tutti_algo *algo, const char **reason);
-/* Counts the calls of all-reduce and barrier in this process, those of process groups and refused
- * calls included. */
-TUTTI_API uint64_t tutti_call_count(void);
 
 /* ---- work ------------------------------------------------------------------------------------ */
 
@@ -774,14 +771,19 @@ struct tutti_launcher {
 /* Tries the launchers in the order above. Returns INVALID if none is recognised (the message names
  * the variables), or if a variable is malformed. */
 TUTTI_API enum tutti_status tutti_info_launcher(struct tutti_launcher *launcher);
-/* Static: the instruction set of CPU reductions, "baseline", "avx2", "avx512" or "neon". The best
- * of the processor, or the one that TUTTI_ISA names if the processor has it. */
-TUTTI_API const char *tutti_info_isa(void);
-/* Sets *name to a static text: the back end that TUTTI_SYMM_BACKEND names, "cpu" or "cuda"; "cpu"
- * if it is unset. A query only: tutti_symm_alloc() takes the device. Returns INVALID. */
-TUTTI_API enum tutti_status tutti_info_symm_backend(const char **name);
-/* Returns whether the device supports NVLink multicast objects; false for CPU. A query only. */
-TUTTI_API bool tutti_info_multicast(enum tutti_device device);
+/*
+ * Writes the value of a key as text. Local; needs no communicator.
+ *   "isa"             the instruction set of CPU reductions: "baseline", "avx2", "avx512" or
+ * "neon"; the processor's best, or the one that TUTTI_ISA names if the processor has it
+ *   "symm.backend"    what TUTTI_SYMM_BACKEND names, "cpu" or "cuda"; "cpu" if it is unset. A query
+ *                     only: tutti_symm_alloc() takes the device
+ *   "cuda.multicast"  "yes" if the current CUDA device supports NVLink multicast objects, else "no"
+ *   "calls"           the number of calls of all-reduce and barrier in this process, those of
+ *                     process groups and refused calls included
+ * [out] text  32 bytes are enough for any key
+ * Returns INVALID (an unknown key, a text that is too short, a wrong environment variable).
+ */
+TUTTI_API enum tutti_status tutti_info(const char *key, char *text, size_t size);
 /*
  * Sets links[i * count + j] to the number of NVLinks from device i to device j, from NVML; 0 on the
  * diagonal. A link to an NVSwitch counts as one link to each device on that switch.

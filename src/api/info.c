@@ -1,24 +1,78 @@
 /* SPDX-License-Identifier: MIT */
 /* What can be asked without doing anything. */
 #include "base/error.h"
-#include "cpu/reduce/reduce.h"
+#include "base/text.h"
+#include "comm/comm.h"
 #include "cuda/runtime/group.h"
 #include "cuda/runtime/nvml.h"
 
+#include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-const char *tutti_info_isa(void)
+static enum tutti_status isa_value(char *text, size_t size)
 {
-    return reduce_isa_best()->name;
+    snprintf(text, size, "%s", reduce_isa_best()->name);
+    return TUTTI_OK;
 }
 
-bool tutti_info_multicast(enum tutti_device device)
+static enum tutti_status calls_value(char *text, size_t size)
+{
+    snprintf(text, size, "%" PRIu64, comm_call_count());
+    return TUTTI_OK;
+}
+
+/* No CPU has multicast objects. */
+static enum tutti_status multicast_value(char *text, size_t size)
 {
     struct cuda_device current;
-    if (device != TUTTI_DEVICE_CUDA) /* no CPU has multicast objects */
-        return false;
-    return cuda_device_current(&current) == TUTTI_OK && current.multicast;
+    bool has = cuda_device_current(&current) == TUTTI_OK && current.multicast;
+    snprintf(text, size, "%s", has ? "yes" : "no");
+    return TUTTI_OK;
+}
+
+static enum tutti_status backend_value(char *text, size_t size)
+{
+    const char *named = getenv("TUTTI_SYMM_BACKEND");
+    if (!named || !*named)
+        named = "cpu";
+    if (strcmp(named, "cpu") != 0 && strcmp(named, "cuda") != 0)
+        return error_set(TUTTI_ERR_INVALID,
+                         "TUTTI_SYMM_BACKEND=%s is not known: expected cpu or cuda, or unset",
+                         named);
+    snprintf(text, size, "%s", named);
+    return TUTTI_OK;
+}
+
+enum tutti_status tutti_info(const char *key, char *text, size_t size)
+{
+    static const struct {
+        const char *key;
+        enum tutti_status (*value)(char *text, size_t size);
+    } rows[] = {{"calls", calls_value},
+                {"cuda.multicast", multicast_value},
+                {"isa", isa_value},
+                {"symm.backend", backend_value}};
+    char value[32];
+    if (!key || (!text && size))
+        return error_set(TUTTI_ERR_INVALID, "tutti_info: %s is NULL", key ? "text" : "key");
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        if (strcmp(key, rows[i].key) != 0)
+            continue;
+        enum tutti_status status = rows[i].value(value, sizeof value);
+        if (status != TUTTI_OK)
+            return status;
+        if (strlen(value) >= size)
+            return error_set(TUTTI_ERR_INVALID, "tutti_info(%s): text has %zu bytes, it needs %zu",
+                             key, size, strlen(value) + 1);
+        strcpy(text, value);
+        return TUTTI_OK;
+    }
+    return error_set(TUTTI_ERR_INVALID,
+                     "tutti_info: key \"%s\" is not known: expected calls, cuda.multicast, isa or "
+                     "symm.backend",
+                     key);
 }
 
 enum tutti_status tutti_info_links(const char *const *bus_ids, int count, int *links)
@@ -30,21 +84,4 @@ enum tutti_status tutti_info_links(const char *const *bus_ids, int count, int *l
                          : !links ? "links is NULL"
                                   : "count is less than 1");
     return nvml_links(bus_ids, count, links);
-}
-
-enum tutti_status tutti_info_symm_backend(const char **name)
-{
-    static const char *const names[] = {"cpu", "cuda"};
-    const char *text = getenv("TUTTI_SYMM_BACKEND");
-    if (!name)
-        return error_set(TUTTI_ERR_INVALID, "tutti_info_symm_backend: name is NULL");
-    if (!text || !*text)
-        text = names[0];
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-        if (strcmp(text, names[i]) == 0) {
-            *name = names[i];
-            return TUTTI_OK;
-        }
-    return error_set(TUTTI_ERR_INVALID,
-                     "TUTTI_SYMM_BACKEND=%s is not known: expected cpu or cuda, or unset", text);
 }

@@ -237,7 +237,7 @@ void comm_count_refused(void)
     order_fetch_add_relaxed_u64(&other_calls, 1);
 }
 
-uint64_t tutti_call_count(void)
+uint64_t comm_call_count(void)
 {
     pthread_mutex_lock(&list_lock);
     uint64_t count = order_load_relaxed_u64(&other_calls);

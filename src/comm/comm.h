@@ -97,6 +97,9 @@ enum tutti_status comm_assemble(struct tutti_comm *comm, tutti_store_t *store,
 
 /* Counts a call that was refused before it got hold of a communicator. */
 void comm_count_refused(void);
+/* The calls of all-reduce and barrier in this process, those of process groups and refused ones
+ * included. */
+uint64_t comm_call_count(void);
 
 /*
  * An all-reduce for who holds `busy` for good (pg/): check, which changes nothing, then run, which

@@ -323,7 +323,9 @@ static int agree(struct ranks *ranks, int rank, tutti_store_t *store)
     struct side side = {.ranks = ranks, .context = context, .rank = rank, .random = 42};
     if (context->mixed_isa) {
         setenv("TUTTI_ISA", isa_of(rank), 1);
-        RANKS_CHECK(strcmp(tutti_info_isa(), isa_of(rank)) == 0);
+        char isa[32];
+        RANKS_CHECK(tutti_info("isa", isa, sizeof isa) == TUTTI_OK);
+        RANKS_CHECK(strcmp(isa, isa_of(rank)) == 0);
     }
     int failed = memory_open(&side, store);
     if (failed)

@@ -72,9 +72,9 @@ static void check_words(const char *text)
 /* By names that the library reads. */
 static void check_readers(const char *text)
 {
-    const char *backend;
+    char backend[32];
     setenv("TUTTI_SYMM_BACKEND", text, 1);
-    if (tutti_info_symm_backend(&backend) == TUTTI_OK)
+    if (tutti_info("symm.backend", backend, sizeof backend) == TUTTI_OK)
         fuzz_check(strcmp(backend, "cpu") == 0 || strcmp(backend, "cuda") == 0);
     unsetenv("TUTTI_SYMM_BACKEND");
     setenv("TUTTI_DISABLE", text, 1);

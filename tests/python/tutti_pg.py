@@ -81,7 +81,6 @@ class Library:
         self.c = ctypes.CDLL(path)
         self.c.tutti_last_error.restype = ctypes.c_char_p
         self.c.tutti_work_wait_host.argtypes = [ctypes.c_void_p, ctypes.c_int64]
-        self.c.tutti_call_count.restype = ctypes.c_uint64
         for name in ("tutti_work_destroy", "tutti_pg_destroy", "tutti_comm_destroy", "tutti_store_close"):
             getattr(self.c, name).argtypes = [ctypes.c_void_p]
             getattr(self.c, name).restype = None

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Sparse sums of a process group of one rank: calls that are refused and take no sequence number,
  * which calls are counted, and what a work reports about itself. */
+#include "comm/comm.h"
 #include "pg_alone.h"
 
 #include <stdlib.h>
@@ -41,12 +42,12 @@ static void assert_refused(const struct tutti_sparse_tensor *tensors, int count,
                            enum tutti_status expected, const char *text)
 {
     tutti_work_t *work = (tutti_work_t *)(uintptr_t)1;
-    uint64_t calls = tutti_call_count();
+    uint64_t calls = comm_call_count();
     assert_int_equal(tutti_pg_all_reduce_sparse(pg, tensors, count, NULL, &work), expected);
     assert_null(work);
     if (!strstr(tutti_last_error(), text))
         fail_msg("\"%s\" lacks \"%s\"", tutti_last_error(), text);
-    assert_int_equal(tutti_call_count() - calls, 1);
+    assert_int_equal(comm_call_count() - calls, 1);
 }
 
 static void refuses(void **state)
@@ -112,18 +113,18 @@ static void counts_calls(void **state)
     float x = 1;
     const struct tutti_tensor dense = {
         .struct_size = sizeof dense, .data = &x, .dtype = TUTTI_FLOAT32};
-    uint64_t before = tutti_call_count();
+    uint64_t before = comm_call_count();
     tutti_work_t *work;
     for (int i = 0; i < 5; i++)
         next_sequence();
-    assert_int_equal(tutti_call_count() - before, 5);
+    assert_int_equal(comm_call_count() - before, 5);
     assert_int_equal(tutti_pg_all_reduce(pg, &dense, 1, TUTTI_SUM, NULL, &work), TUTTI_OK);
     assert_int_equal(tutti_work_wait_host(work, 0), TUTTI_OK);
     tutti_work_destroy(work);
-    assert_int_equal(tutti_call_count() - before, 6);
+    assert_int_equal(comm_call_count() - before, 6);
     assert_int_equal(tutti_pg_all_reduce(pg, &dense, 0, TUTTI_SUM, NULL, &work), TUTTI_ERR_INVALID);
     assert_int_equal(tutti_pg_all_reduce(NULL, NULL, 1, TUTTI_SUM, NULL, NULL), TUTTI_ERR_INVALID);
-    assert_int_equal(tutti_call_count() - before, 8);
+    assert_int_equal(comm_call_count() - before, 8);
 }
 
 static void tells_of_itself(void **state)

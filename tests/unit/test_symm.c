@@ -563,27 +563,42 @@ static void a_child_owns_nothing(void **state)
 static void back_ends_have_names(void **state)
 {
     static const char *const names[] = {"cpu", "cuda"};
-    const char *name;
+    char text[32] = "";
     (void)state;
     for (int i = 0; i < 2; i++) {
         setenv("TUTTI_SYMM_BACKEND", names[i], 1);
-        assert_int_equal(tutti_info_symm_backend(&name), TUTTI_OK);
-        assert_string_equal(name, names[i]);
+        assert_int_equal(tutti_info("symm.backend", text, sizeof text), TUTTI_OK);
+        assert_string_equal(text, names[i]);
     }
     setenv("TUTTI_SYMM_BACKEND", "nvshmem", 1);
-    assert_int_equal(tutti_info_symm_backend(&name), TUTTI_ERR_INVALID);
+    assert_int_equal(tutti_info("symm.backend", text, sizeof text), TUTTI_ERR_INVALID);
     assert_non_null(strstr(tutti_last_error(), "expected cpu or cuda"));
     setenv("TUTTI_SYMM_BACKEND", "", 1);
-    assert_int_equal(tutti_info_symm_backend(&name), TUTTI_OK);
-    assert_string_equal(name, "cpu");
+    assert_int_equal(tutti_info("symm.backend", text, sizeof text), TUTTI_OK);
+    assert_string_equal(text, "cpu");
     unsetenv("TUTTI_SYMM_BACKEND");
-    assert_int_equal(tutti_info_symm_backend(NULL), TUTTI_ERR_INVALID);
+}
+
+static void info_has_keys(void **state)
+{
+    char text[4] = "";
+    (void)state;
+    assert_int_equal(tutti_info("cuda.multicast", text, 3), TUTTI_OK);
+    assert_string_equal(text, "no");
+    assert_int_equal(tutti_info("symm.backend", text, 3), TUTTI_ERR_INVALID);
+    assert_non_null(strstr(tutti_last_error(), "text has 3 bytes, it needs 4"));
+    assert_int_equal(tutti_info("symm.backend", NULL, 0), TUTTI_ERR_INVALID);
+    assert_int_equal(tutti_info("symm.backend", NULL, 3), TUTTI_ERR_INVALID);
+    assert_int_equal(tutti_info("symm", text, sizeof text), TUTTI_ERR_INVALID);
+    assert_non_null(strstr(tutti_last_error(), "expected calls, cuda.multicast"));
+    assert_int_equal(tutti_info(NULL, text, sizeof text), TUTTI_ERR_INVALID);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(back_ends_have_names),
+        cmocka_unit_test(info_has_keys),
         cmocka_unit_test(every_rank_sees_every_buffer),
         cmocka_unit_test(a_name_serves_again),
         cmocka_unit_test(buffers_are_independent),
