@@ -10,6 +10,7 @@
 #include "base/options.h"
 #include "base/order.h"
 #include "base/point.h"
+#include "bootstrap/agree.h"
 #include "bootstrap/host.h"
 #include "bootstrap/links.h"
 #include "bootstrap/meet.h"
@@ -295,7 +296,7 @@ enum tutti_status comm_derive(const struct tutti_comm *from, const int *ranks, i
     made->timeout_source = from->timeout_source;
     made->programmatic = from->programmatic;
     made->halved = from->halved;
-    made->heir = true;
+    made->is_derived = true;
     status = links_inherit(made, from, ranks);
     if (status != TUTTI_OK) {
         tutti_comm_destroy(made);
@@ -485,13 +486,13 @@ static struct cpu_links links_make(const struct tutti_comm *comm, const int *ord
     return links;
 }
 
-/* The algorithm that is forced for all calls. Those who were left by others did not choose their
- * links: what is forced gives way, on all ranks alike. */
+/* The algorithm that is forced for all calls. The links of some ranks of another communicator may
+ * not allow it: then the measured choice is used, on all ranks. */
 static enum tutti_status forced_check(struct tutti_comm *comm)
 {
     enum tutti_algo algo = (enum tutti_algo)comm->config.algo;
     enum tutti_status status = plan_check(&comm->paths, &comm->topology, algo);
-    if (status == TUTTI_OK || !comm->heir)
+    if (status == TUTTI_OK || !comm->is_derived)
         return status;
     log_write(TUTTI_LOG_WARN, comm->rank,
               "%s was forced, which the links of the %d ranks that are left do not allow: the "
@@ -611,6 +612,14 @@ enum tutti_status comm_assemble(struct tutti_comm *comm, tutti_store_t *store,
         status = join(comm, work, store, meeting, interrupt, deadline);
     free(work);
     return status;
+}
+
+enum tutti_status comm_assemble_agreed(struct tutti_comm *comm, const struct agree *agree,
+                                       int which)
+{
+    struct tutti_store store = store_bounded(agree->store, agree->deadline, &agree->interrupt);
+    return comm_assemble(comm, &store, &agree->decision.meetings[which], &agree->interrupt,
+                         agree->deadline);
 }
 
 static enum tutti_status rendezvous(struct tutti_comm *comm)

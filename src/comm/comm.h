@@ -10,6 +10,7 @@
 #include "topology/topology_file.h"
 #include "tutti/tutti.h"
 
+struct agree;
 struct comm_setup;
 struct cuda_group;
 struct interrupt;
@@ -51,9 +52,9 @@ struct tutti_comm {
     enum tutti_programmatic programmatic; /* launches: CUDA only */
     bool halved;                          /* grids leave half of the device: CUDA only */
     bool unfinished;                      /* the operation `cpu.sequence` has failed on this rank */
-    bool heir;   /* of some ranks of another communicator: what is forced and their
-                  * links do not allow gives way */
-    bool shrunk; /* it has an heir */
+    bool is_derived; /* made of ranks of another one: a forced algorithm that their links do not
+                      * allow is ignored */
+    bool shrunk;     /* another one has been made of its ranks */
     enum comm_service service;
     int rank;
     int world_size;
@@ -94,6 +95,9 @@ enum tutti_status comm_derive(const struct tutti_comm *from, const int *ranks, i
 enum tutti_status comm_assemble(struct tutti_comm *comm, tutti_store_t *store,
                                 const struct meeting *meeting, const struct interrupt *interrupt,
                                 int64_t deadline);
+/* The same among the members of the agreement, under its meeting of that number. */
+enum tutti_status comm_assemble_agreed(struct tutti_comm *comm, const struct agree *agree,
+                                       int which);
 
 /* Counts a call that was refused before it got hold of a communicator. */
 void comm_count_refused(void);

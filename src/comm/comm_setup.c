@@ -6,6 +6,7 @@
 #include "base/order.h"
 #include "bootstrap/meet_internal.h"
 #include "ipc/channel.h"
+#include "store/status_agree.h"
 #include "store/store.h"
 
 #include <inttypes.h>
@@ -17,19 +18,12 @@ enum {
     KEY_BYTES = COMM_NAME_BYTES + 48,
     /* A process that ends closes its connections first; a rank that gives up writes its error
      * first. Both may be slow on a busy machine. */
-    NEWS_MS = 1000,
-    NEWS_LOOK_MS = 5,
-    STORE_NEWS_MS = 250,
+    REPORT_MS = 1000,
+    CHECK_MS = 5,
+    STORE_EXIT_MS = 250,
 };
 
-/* The error of the first rank that gave up. */
-struct words {
-    int32_t status;
-    int32_t rank;
-    char text[MEET_TEXT_BYTES];
-};
-
-static enum tutti_status ask_aborted(void *context)
+static enum tutti_status check_abort(void *context)
 {
     const struct comm_setup *self = context;
     return order_load_relaxed_u32(&self->comm->cpu.aborted)
@@ -44,56 +38,56 @@ static struct tutti_store view_of(const struct comm_setup *self, char key[KEY_BY
     return store_bounded(self->comm->store, deadline_after(STORE_GRACE_MS), NULL);
 }
 
-/* OK if nobody has left an error. */
-static enum tutti_status ask_words(const struct comm_setup *self)
+/* OK if no rank has reported an error. */
+static enum tutti_status check_reports(const struct comm_setup *self)
 {
-    struct words words;
+    struct status_report report;
     char key[KEY_BYTES];
     bool there = false;
     if (!self->comm->generation)
         return TUTTI_OK;
     struct tutti_store view = view_of(self, key);
-    if (store_look_up(&view, key, &words, sizeof words, &there) != TUTTI_OK || !there ||
-        words.status == TUTTI_OK)
+    if (store_look_up(&view, key, &report, sizeof report, &there) != TUTTI_OK || !there ||
+        report.status == TUTTI_OK)
         return TUTTI_OK;
-    const int bytes = (int)sizeof words.text - 1;
-    if (words.status == TUTTI_ERR_ABORTED)
+    const int bytes = (int)sizeof report.text - 1;
+    if (report.status == TUTTI_ERR_ABORTED)
         return error_set(TUTTI_ERR_PEER_DEAD,
                          "rank %d ended, or gave up, while the ranks met (%.*s): look at its log, "
                          "then restart the group",
-                         words.rank, bytes, words.text);
-    const enum tutti_status status = error_told(words.status);
+                         report.rank, bytes, report.text);
+    const enum tutti_status status = error_told(report.status);
     if (status == TUTTI_ERR_TIMEOUT || status == TUTTI_ERR_PEER_DEAD ||
         status == TUTTI_ERR_MISMATCH || status == TUTTI_ERR_VERSION) /* of the ranks together */
-        return error_set(status, "%.*s (noticed by rank %d)", bytes, words.text, words.rank);
-    return error_set(status, "rank %d could not take part: %.*s: look at its log", words.rank,
-                     bytes, words.text);
+        return error_set(status, "%.*s (noticed by rank %d)", bytes, report.text, report.rank);
+    return error_set(status, "rank %d could not take part: %.*s: look at its log", report.rank,
+                     bytes, report.text);
 }
 
-/* A rank that has given up has left its words before its process ended. */
-static enum tutti_status ask_ended(const struct comm_setup *self)
+/* A rank that has given up has reported it before its process ended. */
+static enum tutti_status check_exits(const struct comm_setup *self)
 {
     uint64_t dead = 0;
     for (int r = 0; r < self->comm->world_size; r++)
         if (process_has_ended(&self->processes[r], &self->self))
             dead |= UINT64_C(1) << r;
-    enum tutti_status status = dead ? ask_words(self) : TUTTI_OK;
+    enum tutti_status status = dead ? check_reports(self) : TUTTI_OK;
     return status == TUTTI_OK && dead ? meet_dead_error(dead) : status;
 }
 
 static enum tutti_status ask_why(void *context)
 {
     const struct comm_setup *self = context;
-    int64_t deadline = deadline_after(NEWS_MS);
+    int64_t deadline = deadline_after(REPORT_MS);
     for (;;) {
-        enum tutti_status status = ask_ended(self);
+        enum tutti_status status = check_exits(self);
         if (status == TUTTI_OK)
-            status = ask_words(self);
+            status = check_reports(self);
         if (status == TUTTI_OK)
-            status = ask_aborted(context);
+            status = check_abort(context);
         if (status != TUTTI_OK || deadline_passed(deadline))
             return status;
-        nanosleep(&(struct timespec){.tv_nsec = NEWS_LOOK_MS * 1000000}, NULL);
+        nanosleep(&(struct timespec){.tv_nsec = CHECK_MS * 1000000}, NULL);
     }
 }
 
@@ -102,7 +96,7 @@ static enum tutti_status ask_pointless(void *context)
 {
     const struct comm_setup *self = context;
     const struct tutti_comm *comm = self->comm;
-    enum tutti_status status = ask_ended(self);
+    enum tutti_status status = check_exits(self);
     int r = 0;
     while (r < comm->world_size && (!comm->cpu.channel || !(comm->cpu.remote >> r & 1) ||
                                     channel_peer_alive(comm->cpu.channel, r)))
@@ -118,20 +112,19 @@ static enum tutti_status ask_pointless(void *context)
                      r, r);
 }
 
-/* The first rank's error stands. */
-static void tell(void *context, enum tutti_status why)
+/* The first rank's report stands. */
+static void report_failure(void *context, enum tutti_status why)
 {
     struct comm_setup *self = context;
-    struct words words = {.status = (int32_t)why, .rank = self->comm->rank}, unused;
+    struct status_report report = status_report_make(why, self->comm->rank), unused;
     char key[KEY_BYTES];
-    if (self->told || !self->comm->generation)
+    if (self->reported || !self->comm->generation)
         return;
-    self->told = true;
-    snprintf(words.text, sizeof words.text, "%s", tutti_last_error());
+    self->reported = true;
     struct tutti_store view = view_of(self, key);
-    (void)tutti_store_compare_set(&view, key, NULL, 0, &words, sizeof words, &unused, sizeof unused,
-                                  NULL);
-    error_set(why, "%s", words.text);
+    (void)tutti_store_compare_set(&view, key, NULL, 0, &report, sizeof report, &unused,
+                                  sizeof unused, NULL);
+    error_set(why, "%s", report.text);
 }
 
 void comm_setup_begin(struct comm_setup *self, struct tutti_comm *comm)
@@ -139,10 +132,10 @@ void comm_setup_begin(struct comm_setup *self, struct tutti_comm *comm)
     memset(self, 0, sizeof *self);
     self->comm = comm;
     self->interrupt = (struct interrupt){
-        .ask = ask_aborted,
+        .ask = check_abort,
         .ask_pointless = ask_pointless,
         .ask_why = ask_why,
-        .tell = tell,
+        .tell = report_failure,
         .context = self,
     };
     process_identify(&self->self);
@@ -151,19 +144,19 @@ void comm_setup_begin(struct comm_setup *self, struct tutti_comm *comm)
 
 enum tutti_status comm_setup_end(struct comm_setup *self, enum tutti_status status)
 {
-    int64_t deadline = deadline_after(STORE_NEWS_MS);
+    int64_t deadline = deadline_after(STORE_EXIT_MS);
     char text[MEET_TEXT_BYTES];
     self->comm->setup = NULL;
     if (status != TUTTI_OK && status != TUTTI_ERR_SYSTEM)
-        tell(self, status);
+        report_failure(self, status);
     if (status != TUTTI_ERR_SYSTEM)
         return status;
     snprintf(text, sizeof text, "%s", tutti_last_error());
     do {
-        enum tutti_status ended = ask_ended(self);
+        enum tutti_status ended = check_exits(self);
         if (ended != TUTTI_OK)
             return ended;
-        nanosleep(&(struct timespec){.tv_nsec = NEWS_LOOK_MS * 1000000}, NULL);
+        nanosleep(&(struct timespec){.tv_nsec = CHECK_MS * 1000000}, NULL);
     } while (!deadline_passed(deadline));
     return error_set(status, "%s", text);
 }

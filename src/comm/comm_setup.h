@@ -21,7 +21,7 @@
  */
 struct comm_setup {
     struct tutti_comm *comm;
-    bool told; /* this rank's error has been left */
+    bool reported; /* this rank's error is in the store */
     struct process self;
     struct process processes[TUTTI_MAX_RANKS]; /* by rank; zero until the ranks have met */
     struct interrupt interrupt;

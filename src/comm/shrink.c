@@ -23,20 +23,18 @@
 #include "base/options.h"
 #include "base/order.h"
 #include "base/point.h"
-#include "bootstrap/links.h"
-#include "bootstrap/survivors.h"
+#include "base/text.h"
+#include "bootstrap/agree.h"
 #include "comm/comm.h"
 #include "cuda/runtime/group.h"
 #include "ipc/fork.h"
 #include "store/store.h"
 
-#include <inttypes.h>
-#include <stdio.h>
 #include <string.h>
 
 static const char call[] = "tutti_comm_shrink";
 
-/* ---- may it be? ------------------------------------------------------------------------------ */
+/* ---- checks ---------------------------------------------------------------------------------- */
 
 static enum tutti_status comm_check(const struct tutti_comm *comm, const tutti_store_t *store)
 {
@@ -70,7 +68,7 @@ static enum tutti_status excluded_read(const struct tutti_comm *comm,
         if (rank < 0 || rank >= comm->world_size || rank == comm->rank)
             return error_set(TUTTI_ERR_INVALID,
                              "%s: exclude[%d] is %d: expected ranks from 0 to %d other than the "
-                             "caller's, %d: who leaves destroys its communicator",
+                             "caller's, %d: a rank that leaves destroys its communicator",
                              call, i, rank, comm->world_size - 1, comm->rank);
         *excluded |= UINT64_C(1) << rank;
     }
@@ -91,8 +89,8 @@ static enum tutti_status refuse_second(const struct tutti_comm *comm)
                      comm->name);
 }
 
-/* Nobody else may be inside. A process group that has ended leaves the communicator to nobody: then
- * `busy` says nothing. */
+/* No other thread may be inside the communicator. `busy` stays set after a process group has ended,
+ * so it is checked only if there was none. */
 static enum tutti_status enter(struct tutti_comm *comm)
 {
     if (comm->service == COMM_SERVES)
@@ -113,140 +111,156 @@ static enum tutti_status enter(struct tutti_comm *comm)
                      comm->name);
 }
 
-/* ---- the old one ----------------------------------------------------------------------------- */
+/* ---- the old communicator -------------------------------------------------------------------- */
 
-/* Its operations come to an end here; the last that ended well. */
+/* End its operations on this rank. *completed: the last that ended well. */
 static enum tutti_status retire(struct tutti_comm *comm, uint64_t *completed)
 {
-    (void)tutti_comm_status(comm, NULL); /* a death that is known becomes a fault, for all */
+    (void)tutti_comm_status(comm, NULL); /* makes a known exit a fault for all operations */
     if (comm->cuda)
         return cuda_group_retire(comm->cuda, completed);
     *completed = comm->cpu.sequence - comm->unfinished;
     return TUTTI_OK;
 }
 
-/* It is over, for those as well who were left out. */
-static void bury(struct tutti_comm *comm)
+/* Also ends it for a rank that was left out and still runs. */
+static void invalidate(struct tutti_comm *comm)
 {
     comm->shrunk = true;
-    comm->service = COMM_FREE; /* who calls hears that it is over, not of a group that was */
+    comm->service = COMM_FREE; /* later calls report the abort instead of a former process group */
     cpu_group_abort(&comm->cpu);
     if (comm->cuda)
         cuda_group_invalidate(comm->cuda);
 }
 
-/* ---- the new one ----------------------------------------------------------------------------- */
+/* ---- the members ----------------------------------------------------------------------------- */
 
-/* The place of a rank among the members. */
-static int new_rank(uint64_t members, int rank)
+/* This rank is no member. */
+static enum tutti_status left_out(const struct agree *agree)
 {
-    return __builtin_popcountll(members & ((UINT64_C(1) << rank) - 1));
+    char ranks[300];
+    text_ranks(agree->decision.members, ranks, sizeof ranks);
+    return error_set(TUTTI_ERR_DECLINED,
+                     "rank %d was excluded from communicator \"%s\": another rank excluded it, or "
+                     "found that it had exited; the members that go on: %s",
+                     agree->rank, agree->name, *ranks ? ranks : "none");
 }
 
-/* The old order without those who are left out. */
-static void leaf_order_inherit(struct tutti_comm *heir, const struct tutti_comm *from,
+/* The round was decided before this call. *open: its members still work, and this rank is one. */
+static enum tutti_status catch_up(struct agree *agree, bool *open)
+{
+    struct agree_result result;
+    bool found = false;
+    *open = false;
+    if (agree->decision.report.status != TUTTI_OK)
+        return TUTTI_OK; /* the round has failed: look at the next one */
+    enum tutti_status status = agree_result_look(agree, &result, &found);
+    if (status != TUTTI_OK)
+        return status;
+    if (found && result.report.status != TUTTI_OK)
+        return !result.dead || agree_exclude(agree, result.dead) ? TUTTI_OK : left_out(agree);
+    if (found || !(agree->decision.members >> agree->rank & 1))
+        return left_out(agree);
+    *open = true;
+    return TUTTI_OK;
+}
+
+/* Take part in the next open round until it has members and this rank is one of them. */
+static enum tutti_status members_agree(struct agree *agree)
+{
+    for (;; agree->round++) {
+        bool decided = false, open = false;
+        enum tutti_status status = agree_decision_look(agree, &agree->decision, &decided);
+        if (status == TUTTI_OK && decided)
+            status = catch_up(agree, &open);
+        if (status != TUTTI_OK || open)
+            return status;
+        if (decided)
+            continue;
+        status = agree_join(agree);
+        if (status != TUTTI_OK)
+            return status;
+        return agree->decision.members >> agree->rank & 1 ? TUTTI_OK : left_out(agree);
+    }
+}
+
+/* ---- the new communicator -------------------------------------------------------------------- */
+
+/* The old order of the members. */
+static void leaf_order_inherit(struct tutti_comm *made, const struct tutti_comm *from,
                                uint64_t members)
 {
     int leaf = 0;
     for (int old = 0; old < from->world_size; old++) {
         int rank = from->config.leaf_order_given ? from->config.leaf_order[old] : old;
         if (members >> rank & 1)
-            heir->config.leaf_order[leaf++] = new_rank(members, rank);
+            made->config.leaf_order[leaf++] = agree_new_rank(members, rank);
     }
 }
 
-static enum tutti_status size_check(const struct tutti_comm *comm, int size)
+static enum tutti_status child_make(const struct tutti_comm *from, uint64_t members,
+                                    struct tutti_comm **made)
 {
-    if (comm->cuda && size < 2)
+    int ranks[TUTTI_MAX_RANKS], size = 0;
+    for (uint64_t rest = members; rest; rest &= rest - 1)
+        ranks[size++] = __builtin_ctzll(rest);
+    if (from->cuda && size < 2)
         return error_set(TUTTI_ERR_DECLINED,
                          "rank %d is the only one left of communicator \"%s\": CUDA communicators "
                          "have 2 ranks or more",
-                         comm->rank, comm->name);
-    return TUTTI_OK;
-}
-
-static enum tutti_status heir_make(const struct tutti_comm *from, uint64_t members,
-                                   struct tutti_comm **heir)
-{
-    int ranks[TUTTI_MAX_RANKS], size = 0;
-    *heir = NULL;
-    for (uint64_t rest = members; rest; rest &= rest - 1)
-        ranks[size++] = __builtin_ctzll(rest);
-    enum tutti_status status = size_check(from, size);
-    if (status == TUTTI_OK)
-        status = comm_derive(from, ranks, size, new_rank(members, from->rank), from->name, heir);
-    if (status == TUTTI_OK)
-        leaf_order_inherit(*heir, from, members);
-    return status;
-}
-
-/* Puts it together with the other members; OK once all have. */
-static enum tutti_status heir_open(struct survivors *self, struct tutti_comm *heir)
-{
-    char prefix[COMM_NAME_BYTES + 48];
-    struct tutti_store store = store_bounded(self->store, self->deadline, &self->interrupt);
+                         from->rank, from->name);
     enum tutti_status status =
-        comm_assemble(heir, &store, &self->decision.meeting, &self->interrupt, self->deadline);
-    if (status != TUTTI_OK)
-        return status;
-    POINT("shrink.assembled");
-    snprintf(prefix, sizeof prefix, "tutti/%s/%" PRId64 "/shrunk", heir->name, heir->generation);
-    struct tutti_exchanger exchanger = {
-        .struct_size = sizeof exchanger,
-        .store = &store,
-        .prefix = prefix,
-        .rank = heir->rank,
-        .size = heir->world_size,
-    };
-    status = tutti_exchanger_barrier(&exchanger, deadline_timeout_ms(self->deadline));
+        comm_derive(from, ranks, size, agree_new_rank(members, from->rank), from->name, made);
     if (status == TUTTI_OK)
-        exchanger_end(&exchanger, NULL, self->deadline);
+        leaf_order_inherit(*made, from, members);
     return status;
 }
 
-/* Round by round, until the members have a new communicator. */
-static enum tutti_status shrink(struct survivors *self, struct tutti_comm **shrunk)
+/* Agree and make the communicator, round by round. */
+static enum tutti_status shrink(const struct tutti_comm *comm, struct agree *agree,
+                                struct tutti_comm **shrunk)
 {
-    struct tutti_comm *heir;
-    bool again;
-    do {
-        enum tutti_status status = survivors_agree(self);
+    for (;;) {
+        struct tutti_comm *made = NULL;
+        bool again;
+        enum tutti_status status = members_agree(agree);
         if (status != TUTTI_OK)
             return status;
         POINT("shrink.agreed");
-        status = heir_make(self->comm, self->decision.members, &heir);
+        status = child_make(comm, agree->decision.members, &made);
         if (status == TUTTI_OK)
-            status = heir_open(self, heir);
-        status = survivors_conclude(self, status, &again);
+            status = comm_assemble_agreed(made, agree, 0);
+        if (status == TUTTI_OK)
+            POINT("shrink.assembled");
+        status = agree_conclude(agree, status, &again);
         if (status == TUTTI_OK) {
-            *shrunk = heir;
+            *shrunk = made;
             return TUTTI_OK;
         }
-        tutti_comm_destroy(heir);
+        tutti_comm_destroy(made);
         if (!again)
             return status;
-        log_write(TUTTI_LOG_WARN, self->comm->rank, "once more: %s", tutti_last_error());
-    } while (again);
-    return TUTTI_OK;
+        log_write(TUTTI_LOG_WARN, comm->rank, "once more: %s", tutti_last_error());
+    }
 }
 
-static void result_fill(const struct survivors *self, const struct tutti_comm *heir,
+static void result_fill(const struct agree *agree, const struct tutti_comm *made,
                         struct tutti_shrink_result *result)
 {
-    const struct survivors_decision *decision = &self->decision;
-    result->rounds = self->rounds;
+    const struct agree_decision *decision = &agree->decision;
+    result->rounds = agree->rounds_joined;
     for (int old = 0; old < result->capacity; old++)
-        if (old < TUTTI_MAX_RANKS && decision->absent >> old & 1 && !heir)
+        if (old < TUTTI_MAX_RANKS && decision->absent >> old & 1 && !made)
             result->new_ranks[old] = TUTTI_SHRINK_ABSENT;
-    if (!heir)
+    if (!made)
         return;
-    result->rank = heir->rank;
-    result->world_size = heir->world_size;
+    result->rank = made->rank;
+    result->world_size = made->world_size;
     result->completed_by_all = decision->completed_all;
     result->completed_by_any = decision->completed_any;
     for (uint64_t rest = result->new_ranks ? decision->members : 0; rest; rest &= rest - 1) {
         int old = __builtin_ctzll(rest);
-        result->new_ranks[old] = new_rank(decision->members, old);
+        result->new_ranks[old] = agree_new_rank(decision->members, old);
     }
 }
 
@@ -281,17 +295,33 @@ static enum tutti_status shrink_entered(struct tutti_comm *comm, tutti_store_t *
                                         uint64_t excluded, struct tutti_comm **shrunk,
                                         struct tutti_shrink_result *result)
 {
-    struct survivors self = {.comm = comm, .excluded = excluded};
-    self.deadline = deadline_after(options->timeout_ms ? options->timeout_ms : comm->timeout_ms);
-    survivors_begin(&self);
-    struct tutti_store view = store_bounded(store, self.deadline, &self.aborted);
-    self.store = &view;
-    enum tutti_status status = retire(comm, &self.completed);
+    struct agree agree = {
+        .call = call,
+        .name = comm->name,
+        .nonce = comm->nonce,
+        .group = &comm->cpu,
+        .aborts = &comm->aborts,
+        .aborts_before = order_load_relaxed_u32(&comm->aborts), /* the call's own start */
+        .rank = comm->rank,
+        .topic = "shrink",
+        .made_name = comm->name,
+        .made = 1,
+        .subject = "the shrinking",
+        .exited_advice = "the other ranks go on without it",
+        .late_advice = "look at what it does, or exclude it and call again",
+        .deadline = deadline_after(options->timeout_ms ? options->timeout_ms : comm->timeout_ms),
+        .ranks = UINT64_MAX >> (64 - comm->world_size),
+        .excluded = excluded,
+    };
+    agree_begin(&agree);
+    struct tutti_store view = store_bounded(store, agree.deadline, &agree.aborted);
+    agree.store = &view;
+    enum tutti_status status = retire(comm, &agree.completed);
     if (status == TUTTI_OK)
-        status = shrink(&self, shrunk);
+        status = shrink(comm, &agree, shrunk);
     if (status == TUTTI_OK)
-        bury(comm);
-    result_fill(&self, *shrunk, result);
+        invalidate(comm);
+    result_fill(&agree, *shrunk, result);
     return status;
 }
 

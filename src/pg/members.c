@@ -3,56 +3,37 @@
 
 #include "base/deadline.h"
 #include "base/error.h"
-#include "base/interrupt.h"
 #include "base/log.h"
 #include "base/order.h"
-#include "base/point.h"
-#include "base/reminder.h"
 #include "base/text.h"
-#include "bootstrap/links.h"
-#include "bootstrap/meet.h"
-#include "ipc/random.h"
+#include "bootstrap/agree.h"
 #include "store/store.h"
 
-#include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
-enum {
-    KEY_BYTES = 448,
-    LIST_BYTES = 200,
-    TEXT_BYTES = 640,
-    CHECK_NS = 50000000, /* between two checks of the other members */
-};
+enum { LIST_BYTES = 200, TOPIC_BYTES = LIST_BYTES + 8 };
 
 /* The communicators that the members make: one on the host and, possibly, one of the devices. */
-enum { COMM_HOST, COMM_DIRECT, COMMS };
+enum { COMM_HOST, COMM_DIRECT };
 
 static const char call[] = "tutti_pg_create";
 
-/* The attempt in which a rank waits, or waited last. */
-struct attempt_key {
-    int64_t attempt;
+/* What a rank waits for, or waited for last. */
+struct waiting {
+    int32_t round; /* of the agreement about this list */
     int32_t size;
     int32_t ranks[TUTTI_MAX_RANKS];
 };
 
-/* The decision of an attempt. The first member to propose one decides for all. */
-struct decision {
-    int32_t status; /* enum tutti_status */
-    int32_t rank;   /* the rank that proposed it */
-    struct meeting meetings[COMMS];
-    char text[TEXT_BYTES];
-};
-
-struct attempt {
+struct group {
     struct tutti_comm *comm;
-    tutti_store_t *store; /* a view whose calls end at the deadline, or at an abort */
     const struct pg_members *members;
-    int64_t deadline;
-    int64_t checked_at;
-    struct attempt_key own;
-    struct decision decision;
+    struct waiting own;
+    char list[LIST_BYTES]; /* "0,4,2" */
+    char topic[TOPIC_BYTES], subject[TOPIC_BYTES + 32], made_name[COMM_NAME_BYTES];
+    struct agree agree;
 };
 
 /* ---- the list -------------------------------------------------------------------------------- */
@@ -110,319 +91,69 @@ enum tutti_status pg_members_read(const struct tutti_comm *comm,
     return TUTTI_OK;
 }
 
-/* Format "0,4,2". `at` may come from another process, so its fields are not trusted. */
-static void list_format(const struct attempt_key *at, char text[LIST_BYTES])
+/* Format "0,4,2". `list` may come from another process, so its fields are not trusted. */
+static void list_format(const struct waiting *list, char text[LIST_BYTES])
 {
     int length = 0;
     text[0] = 0;
-    for (int i = 0; i < at->size && i < TUTTI_MAX_RANKS; i++)
-        text_append(text, LIST_BYTES, &length, "%s%d", i ? "," : "", at->ranks[i]);
+    for (int i = 0; i < list->size && i < TUTTI_MAX_RANKS; i++)
+        text_append(text, LIST_BYTES, &length, "%s%d", i ? "," : "", list->ranks[i]);
 }
 
-static bool list_has(const struct attempt_key *at, int rank)
+static bool list_has(const struct waiting *list, int rank)
 {
-    for (int i = 0; i < at->size && i < TUTTI_MAX_RANKS; i++)
-        if (at->ranks[i] == rank)
+    for (int i = 0; i < list->size && i < TUTTI_MAX_RANKS; i++)
+        if (list->ranks[i] == rank)
             return true;
     return false;
 }
 
-static bool list_equals(const struct attempt_key *a, const struct attempt_key *b)
+/* ---- lists that differ ----------------------------------------------------------------------- */
+
+/* The key under which a rank publishes what it waits for. */
+static void waiting_key_make(const struct group *self, int rank, char key[AGREE_KEY_BYTES])
 {
-    return a->size == b->size &&
-           memcmp(a->ranks, b->ranks, (size_t)a->size * sizeof *a->ranks) == 0;
+    struct agree agree = self->agree;
+    agree.topic = "waiting";
+    agree.round = 0;
+    agree_key_make(&agree, "list", rank, key);
 }
 
-/* ---- keys ------------------------------------------------------------------------------------ */
-
-static int prefix_make(const struct tutti_comm *comm, char key[KEY_BYTES])
+static enum tutti_status lists_differ(const struct group *self, int rank, const char *theirs)
 {
-    int length = snprintf(key, KEY_BYTES, "tutti/%s/groups/", comm->name);
-    for (size_t i = 0; i < sizeof comm->nonce; i++)
-        text_append(key, KEY_BYTES, &length, "%02x", comm->nonce[i]);
-    return length;
-}
-
-static void rank_key_make(const struct tutti_comm *comm, int rank, char key[KEY_BYTES])
-{
-    int length = prefix_make(comm, key);
-    text_append(key, KEY_BYTES, &length, "/at/%d", rank);
-}
-
-/* The key of one value of an attempt. `rank` is -1 if the value is not a rank's. */
-static void key_make(const struct tutti_comm *comm, const struct attempt_key *at, const char *what,
-                     int rank, char key[KEY_BYTES])
-{
-    char list[LIST_BYTES];
-    int length = prefix_make(comm, key);
-    list_format(at, list);
-    text_append(key, KEY_BYTES, &length, "/of/%s/%" PRId64 "/%s", list, at->attempt, what);
-    if (rank >= 0)
-        text_append(key, KEY_BYTES, &length, "/%d", rank);
-}
-
-/* ---- decisions ------------------------------------------------------------------------------- */
-
-static enum tutti_status decision_look(const struct attempt *self, const struct attempt_key *at,
-                                       struct decision *decision, bool *found)
-{
-    char key[KEY_BYTES];
-    key_make(self->comm, at, "decision", -1, key);
-    return store_look_up(self->store, key, decision, sizeof *decision, found);
-}
-
-/* Propose a decision. *decision becomes the first proposal of any member. */
-static enum tutti_status propose(const struct attempt *self, const struct attempt_key *at,
-                                 struct decision *decision)
-{
-    struct decision answer;
-    char key[KEY_BYTES];
-    size_t size;
-    key_make(self->comm, at, "decision", -1, key);
-    enum tutti_status status = tutti_store_compare_set(
-        self->store, key, NULL, 0, decision, sizeof *decision, &answer, sizeof answer, &size);
-    if (status == TUTTI_OK)
-        status = store_value_check(key, size, sizeof answer);
-    if (status == TUTTI_OK)
-        *decision = answer;
-    return status;
-}
-
-static enum tutti_status propose_meeting(struct attempt *self)
-{
-    struct decision *decision = &self->decision;
-    *decision = (struct decision){.status = TUTTI_OK, .rank = self->comm->rank};
-    enum tutti_status status = TUTTI_OK;
-    for (int i = 0; i < COMMS && status == TUTTI_OK; i++) {
-        struct meeting *meeting = &decision->meetings[i];
-        status = random_fill(meeting->nonce, sizeof meeting->nonce);
-        if (status == TUTTI_OK)
-            status = meet_generation(self->store, self->comm->name, &meeting->generation);
-    }
-    return status == TUTTI_OK ? propose(self, &self->own, decision) : status;
-}
-
-/* Propose to fail with `why` and the calling thread's last error. */
-static enum tutti_status propose_failure(const struct attempt *self, const struct attempt_key *at,
-                                         enum tutti_status why, struct decision *decision)
-{
-    *decision = (struct decision){.status = (int32_t)why, .rank = self->comm->rank};
-    snprintf(decision->text, sizeof decision->text, "%s", tutti_last_error());
-    return propose(self, at, decision);
-}
-
-static enum tutti_status decision_status(const struct attempt *self)
-{
-    const struct decision *decision = &self->decision;
-    const enum tutti_status status = error_told(decision->status);
-    const int bytes = TEXT_BYTES - 1;
-    if (status == TUTTI_OK)
-        return TUTTI_OK;
-    if (decision->rank == self->comm->rank)
-        return error_set(status, "%.*s", bytes, decision->text);
-    return error_set(status, "rank %d gave up making the group: %.*s", (int)decision->rank, bytes,
-                     decision->text);
-}
-
-/* ---- what ends an attempt -------------------------------------------------------------------- */
-
-/* Whether the communicator has been aborted since the call began. */
-static enum tutti_status check_abort(void *context)
-{
-    const struct attempt *self = context;
-    if (!order_load_relaxed_u32(&self->comm->cpu.aborted))
-        return TUTTI_OK;
-    return error_set(TUTTI_ERR_ABORTED, "%s: rank %d aborted communicator \"%s\"", call,
-                     self->comm->rank, self->comm->name);
-}
-
-/* Fail if a member has exited. A member that has made the group may exit. */
-static enum tutti_status check_exited_members(const struct attempt *self)
-{
-    uint64_t left, dead;
-    cpu_group_gone(&self->comm->cpu, &left, &dead); /* read before the keys that they have set */
-    for (int i = 0; i < self->members->size; i++) {
-        const int rank = self->members->ranks[i];
-        char key[KEY_BYTES];
-        const char *keys[] = {key};
-        bool done = false;
-        if (!((left | dead) >> rank & 1))
-            continue;
-        key_make(self->comm, &self->own, "done", rank, key);
-        enum tutti_status status = tutti_store_check(self->store, keys, 1, &done);
-        if (status == TUTTI_OK && !done)
-            status = error_set(TUTTI_ERR_PEER_DEAD,
-                               "%s: rank %d of communicator \"%s\" is gone (its process ended or "
-                               "it destroyed the communicator): make the group without it",
-                               call, rank, self->comm->name);
-        if (status != TUTTI_OK)
-            return status;
-    }
-    return TUTTI_OK;
-}
-
-static enum tutti_status lists_differ(const struct attempt *self, int rank,
-                                      const struct attempt_key *other)
-{
-    char mine[LIST_BYTES], theirs[LIST_BYTES];
-    list_format(&self->own, mine);
-    list_format(other, theirs);
     return error_set(TUTTI_ERR_MISMATCH,
                      "%s: ranks disagree about the members of a group of communicator \"%s\": rank "
                      "%d has [%s], rank %d, which waits for it, has [%s]: give the same list, in "
                      "the same order, and make groups in the same order",
-                     call, self->comm->name, self->comm->rank, mine, rank, theirs);
+                     call, self->comm->name, self->comm->rank, self->list, rank, theirs);
 }
 
-/* Check whether a member that has not come waits for this rank with another list, in an attempt
- * without a decision. Neither would ever come, so both attempts are ended. */
-static enum tutti_status check_other_attempt(const struct attempt *self, int rank)
+/* Check whether a member that has not come waits for this rank with another list, in a round
+ * without a decision. Neither would ever come, so both rounds are ended. */
+static enum tutti_status check_other_list(const struct agree *agree, int rank)
 {
-    struct attempt_key other;
-    struct decision decision;
-    char key[KEY_BYTES];
+    const struct group *self = agree->context;
+    struct waiting other;
+    struct agree_decision decision;
+    char key[AGREE_KEY_BYTES], theirs[LIST_BYTES], topic[TOPIC_BYTES];
     bool found = false;
-    rank_key_make(self->comm, rank, key);
-    enum tutti_status status = store_look_up(self->store, key, &other, sizeof other, &found);
-    if (status != TUTTI_OK || !found || list_equals(&other, &self->own) ||
-        !list_has(&other, self->comm->rank))
+    waiting_key_make(self, rank, key);
+    enum tutti_status status = store_look_up(agree->store, key, &other, sizeof other, &found);
+    if (status != TUTTI_OK || !found)
         return status;
-    status = decision_look(self, &other, &decision, &found);
+    list_format(&other, theirs);
+    if (strcmp(theirs, self->list) == 0 || !list_has(&other, agree->rank))
+        return TUTTI_OK;
+    snprintf(topic, sizeof topic, "group/%s", theirs);
+    struct agree their_agree = *agree;
+    their_agree.topic = topic;
+    their_agree.round = other.round;
+    status = agree_decision_look(&their_agree, &decision, &found);
     if (status != TUTTI_OK || found)
         return status;
-    status = lists_differ(self, rank, &other);
-    (void)propose_failure(self, &other, status, &decision);
-    return decision.rank == self->comm->rank ? lists_differ(self, rank, &other) : TUTTI_OK;
-}
-
-static enum tutti_status interrupt_check(void *context)
-{
-    struct attempt *self = context;
-    int64_t now = deadline_now();
-    enum tutti_status status = check_abort(self);
-    if (status != TUTTI_OK || now - self->checked_at < CHECK_NS)
-        return status;
-    self->checked_at = now;
-    return check_exited_members(self);
-}
-
-/* ---- an attempt ------------------------------------------------------------------------------ */
-
-/* The keys of the members' entries. */
-struct entries {
-    char texts[TUTTI_MAX_RANKS][KEY_BYTES];
-    const char *keys[TUTTI_MAX_RANKS];
-    size_t count;
-};
-
-static void entries_name(const struct attempt *self, struct entries *entries)
-{
-    entries->count = (size_t)self->members->size;
-    for (size_t i = 0; i < entries->count; i++) {
-        key_make(self->comm, &self->own, "entry", self->members->ranks[i], entries->texts[i]);
-        entries->keys[i] = entries->texts[i];
-    }
-}
-
-/* Report the first member that has not come. */
-static enum tutti_status report_missing(const struct attempt *self, const struct entries *entries)
-{
-    char list[LIST_BYTES];
-    size_t i = 0;
-    bool found = true;
-    enum tutti_status status = TUTTI_OK;
-    for (; i < entries->count && found && status == TUTTI_OK; i++)
-        status = tutti_store_check(self->store, &entries->keys[i], 1, &found);
-    if (status != TUTTI_OK || found) /* all members have come meanwhile */
-        return status;
-    list_format(&self->own, list);
-    return error_set(TUTTI_ERR_TIMEOUT,
-                     "%s: rank %d did not come to the group of ranks [%s] of communicator \"%s\" "
-                     "in time: does it call %s() with this list, on the same store?",
-                     call, self->members->ranks[i - 1], list, self->comm->name, call);
-}
-
-/* Check for members that will not come. */
-static enum tutti_status check_missing(struct attempt *self, const struct entries *entries)
-{
-    enum tutti_status status = interrupt_check(self);
-    for (size_t i = 0; i < entries->count && status == TUTTI_OK; i++) {
-        bool found = true;
-        status = tutti_store_check(self->store, &entries->keys[i], 1, &found);
-        if (status == TUTTI_OK && !found)
-            status = check_other_attempt(self, self->members->ranks[i]);
-    }
-    if (status == TUTTI_OK && deadline_passed(self->deadline))
-        status = report_missing(self, entries);
-    return status;
-}
-
-/* Says in the log which members have not come, if the wait is long. */
-static void waiting_log(const struct attempt *self, const struct entries *entries,
-                        struct reminder *reminder)
-{
-    char ranks[300];
-    uint64_t missing = 0;
-    const int waited_s = reminder_due(reminder, deadline_now());
-    for (size_t i = 0; i < entries->count && waited_s; i++) {
-        bool there = false;
-        if (tutti_store_check(self->store, &entries->keys[i], 1, &there) == TUTTI_OK && !there)
-            missing |= UINT64_C(1) << self->members->ranks[i];
-    }
-    if (waited_s)
-        log_write(TUTTI_LOG_WARN, self->comm->rank,
-                  "rank %d has waited %d s to meet the members of a process group: %s %s not come",
-                  self->comm->rank, waited_s, text_ranks(missing, ranks, sizeof ranks),
-                  missing & (missing - 1) ? "have" : "has");
-}
-
-/* Write an entry and wait until the attempt is decided. */
-static enum tutti_status join_attempt(struct attempt *self)
-{
-    struct entries entries;
-    char key[KEY_BYTES];
-    bool decided = false, complete = false;
-    const int rank = self->comm->rank;
-    entries_name(self, &entries);
-    rank_key_make(self->comm, rank, key);
-    enum tutti_status status = tutti_store_set(self->store, key, &self->own, sizeof self->own);
-    if (status == TUTTI_OK)
-        status = tutti_store_set(self->store, entries.keys[self->members->own_index], &rank, 1);
-    POINT("members.entered");
-    struct reminder reminder = reminder_start(deadline_now());
-    while (status == TUTTI_OK) {
-        status = decision_look(self, &self->own, &self->decision, &decided);
-        if (status == TUTTI_OK && decided)
-            break;
-        if (status == TUTTI_OK)
-            status = tutti_store_check(self->store, entries.keys, entries.count, &complete);
-        if (status == TUTTI_OK && complete)
-            return propose_meeting(self);
-        if (status == TUTTI_OK)
-            status = check_missing(self, &entries);
-        if (status != TUTTI_OK)
-            return propose_failure(self, &self->own, status, &self->decision);
-        waiting_log(self, &entries, &reminder);
-        const int64_t left = deadline_timeout_ms(self->deadline);
-        status = tutti_store_wait(self->store, entries.keys, entries.count,
-                                  left < 0 || left > INTERRUPT_MS ? INTERRUPT_MS : left);
-        if (status == TUTTI_ERR_TIMEOUT ||
-            status == TUTTI_ERR_ABORTED) /* check_missing() checks both */
-            status = TUTTI_OK;
-    }
-    return status;
-}
-
-/* Find the first attempt with this list that has no decision. All members with this list wait
- * there. */
-static enum tutti_status find_open_attempt(struct attempt *self)
-{
-    enum tutti_status status;
-    bool decided = false;
-    do
-        status = decision_look(self, &self->own, &self->decision, &decided);
-    while (status == TUTTI_OK && decided && ++self->own.attempt);
-    return status;
+    status = lists_differ(self, rank, theirs);
+    (void)agree_fail(&their_agree, status, 0, &decision);
+    return decision.report.rank == agree->rank ? lists_differ(self, rank, theirs) : TUTTI_OK;
 }
 
 /* ---- the members' communicators -------------------------------------------------------------- */
@@ -434,7 +165,8 @@ static void config_adapt(const struct tutti_comm *from, const struct pg_members 
                          struct tutti_comm *made)
 {
     if (which == COMM_HOST && from->config.device != TUTTI_DEVICE_CPU) {
-        links_free(made);
+        free(made->links);
+        made->links = NULL;
         made->config.device = TUTTI_DEVICE_CPU;
         made->config.algo = TUTTI_ALGO_NONE;
         made->config.topology_size = 0;
@@ -445,38 +177,16 @@ static void config_adapt(const struct tutti_comm *from, const struct pg_members 
     made->config.leaf_order_given = true;
 }
 
-/* Make the communicator's handle. Its name lists the members, since errors that name a rank also
- * name the communicator. */
-static enum tutti_status comm_make(const struct attempt *self, int which, struct tutti_comm **made)
-{
-    char list[LIST_BYTES], name[COMM_NAME_BYTES];
-    list_format(&self->own, list);
-    int length = snprintf(name, sizeof name, "%s[%s]", self->comm->name, list);
-    if ((size_t)length >= sizeof name)
-        memcpy(name + sizeof name - 5, "...]", 5);
-    enum tutti_status status = comm_derive(self->comm, self->members->ranks, self->members->size,
-                                           self->members->own_index, name, made);
-    if (status == TUTTI_OK)
-        config_adapt(self->comm, self->members, which, *made);
-    return status;
-}
-
 /* Make one of the members' communicators. */
-static enum tutti_status assemble(struct attempt *self, int which, struct tutti_comm **made)
+static enum tutti_status assemble(struct group *self, int which, struct tutti_comm **made)
 {
-    const struct interrupt interrupt = {.ask = interrupt_check, .context = self};
-    char key[KEY_BYTES];
-    tutti_store_t *view;
-    key_make(self->comm, &self->own, "meeting", which, key);
-    enum tutti_status status = tutti_store_prefix(self->store, key, &view);
+    const struct pg_members *members = self->members;
+    enum tutti_status status = comm_derive(self->comm, members->ranks, members->size,
+                                           members->own_index, self->made_name, made);
     if (status != TUTTI_OK)
         return status;
-    struct tutti_store store = store_bounded(view, self->deadline, &interrupt);
-    status = comm_make(self, which, made);
-    if (status == TUTTI_OK)
-        status = comm_assemble(*made, &store, &self->decision.meetings[which], &interrupt,
-                               self->deadline);
-    tutti_store_close(view);
+    config_adapt(self->comm, members, which, *made);
+    status = comm_assemble_agreed(*made, &self->agree, which);
     return status == TUTTI_OK
                ? TUTTI_OK
                : error_context(status, "%s: the communicator of the group's members", call);
@@ -484,7 +194,7 @@ static enum tutti_status assemble(struct attempt *self, int which, struct tutti_
 
 /* Make the communicator of the devices. If one member has none, all members give it up. A member
  * that was aborted returns at once; its peers notice that in the communicator on the host. */
-static enum tutti_status assemble_direct(struct attempt *self, struct tutti_comm *made,
+static enum tutti_status assemble_direct(struct group *self, struct tutti_comm *made,
                                          struct tutti_comm **direct)
 {
     if (!self->comm->cuda || self->members->size < 2)
@@ -504,44 +214,91 @@ static enum tutti_status assemble_direct(struct attempt *self, struct tutti_comm
     return status;
 }
 
-static enum tutti_status meet_members(struct attempt *self, struct tutti_comm **made,
+/* ---- the meeting ----------------------------------------------------------------------------- */
+
+static void group_init(struct group *self, struct tutti_comm *comm,
+                       const struct pg_members *members, int64_t timeout_ms)
+{
+    *self = (struct group){.comm = comm, .members = members, .own = {.size = members->size}};
+    self->agree = (struct agree){
+        .call = call,
+        .name = comm->name,
+        .nonce = comm->nonce,
+        .group = &comm->cpu,
+        .aborts = &comm->cpu.aborted,
+        .rank = comm->rank,
+        .topic = self->topic,
+        .made_name = self->made_name,
+        .made = comm->cuda ? 2 : 1,
+        .subject = self->subject,
+        .exited_advice = "make the group without it",
+        .late_advice = "does it call tutti_pg_create() with this list, on the same store?",
+        .deadline = deadline_after(timeout_ms),
+        .all_needed = true,
+        .check_missing = check_other_list,
+        .context = self,
+    };
+    for (int i = 0; i < members->size; i++) {
+        self->own.ranks[i] = members->ranks[i];
+        self->agree.ranks |= UINT64_C(1) << members->ranks[i];
+    }
+    list_format(&self->own, self->list);
+    snprintf(self->topic, sizeof self->topic, "group/%s", self->list);
+    snprintf(self->subject, sizeof self->subject, "the group of ranks [%s]", self->list);
+    /* Errors that name a rank also name the communicator, so its name lists the members. */
+    int length =
+        snprintf(self->made_name, sizeof self->made_name, "%s[%s]", comm->name, self->list);
+    if ((size_t)length >= sizeof self->made_name)
+        memcpy(self->made_name + sizeof self->made_name - 5, "...]", 5);
+    agree_begin(&self->agree);
+}
+
+/* Take part in the first round about this list that has no decision. All members with this list
+ * wait there. */
+static enum tutti_status join(struct group *self)
+{
+    struct agree *agree = &self->agree;
+    char key[AGREE_KEY_BYTES];
+    bool decided = false;
+    enum tutti_status status;
+    do
+        status = agree_decision_look(agree, &agree->decision, &decided);
+    while (status == TUTTI_OK && decided && ++agree->round);
+    if (status != TUTTI_OK)
+        return status;
+    self->own.round = agree->round;
+    waiting_key_make(self, agree->rank, key);
+    status = tutti_store_set(agree->store, key, &self->own, sizeof self->own);
+    return status == TUTTI_OK ? agree_join(agree) : status;
+}
+
+static enum tutti_status meet_members(struct group *self, struct tutti_comm **made,
                                       struct tutti_comm **direct)
 {
-    char key[KEY_BYTES];
-    enum tutti_status status = find_open_attempt(self);
-    if (status == TUTTI_OK)
-        status = join_attempt(self);
-    if (status == TUTTI_OK)
-        status = decision_status(self);
-    if (status == TUTTI_OK)
-        status = assemble(self, COMM_HOST, made);
+    bool again;
+    enum tutti_status status = join(self);
+    if (status != TUTTI_OK)
+        return status;
+    status = assemble(self, COMM_HOST, made);
     if (status == TUTTI_OK)
         status = assemble_direct(self, *made, direct);
-    key_make(self->comm, &self->own, "done", self->comm->rank, key);
-    return status == TUTTI_OK ? tutti_store_set(self->store, key, "1", 1) : status;
+    return agree_conclude(&self->agree, status, &again);
 }
 
 enum tutti_status pg_members_meet(struct tutti_comm *comm, tutti_store_t *store,
                                   const struct pg_members *members, int64_t timeout_ms,
                                   struct tutti_comm **made, struct tutti_comm **direct)
 {
+    struct group self;
     *made = *direct = NULL;
     if (order_exchange_u32(&comm->grouping, 1)) /* C2: pairs the release below */
         return error_set(TUTTI_ERR_CONCURRENT,
                          "%s: another thread of rank %d is making a group of communicator \"%s\": "
                          "one at a time",
                          call, comm->rank, comm->name);
-    struct attempt self = {
-        .comm = comm,
-        .members = members,
-        .deadline = deadline_after(timeout_ms),
-        .own = {.size = members->size},
-    };
-    const struct interrupt aborted = {.ask = check_abort, .context = &self};
-    struct tutti_store view = store_bounded(store, self.deadline, &aborted);
-    self.store = &view;
-    for (int i = 0; i < members->size; i++)
-        self.own.ranks[i] = members->ranks[i];
+    group_init(&self, comm, members, timeout_ms);
+    struct tutti_store view = store_bounded(store, self.agree.deadline, &self.agree.aborted);
+    self.agree.store = &view;
     enum tutti_status status = meet_members(&self, made, direct);
     if (status != TUTTI_OK) {
         tutti_comm_destroy(*direct);

@@ -3,17 +3,12 @@
  * How the members of a group meet. A group of listed ranks, or of a CUDA communicator, cannot use
  * the caller's communicator. Its members make one of their own on the host, hidden from the caller.
  *
- * For each list of members there are numbered attempts. In an attempt each member writes an entry
- * to the store and waits for the entries of the others. A member that has seen all entries, or
- * cannot wait any longer, proposes a decision for all: the first one that sets the decision's key
- * decides. A member that calls again, or comes late, joins the next attempt.
+ * The members of each list agree by rounds (bootstrap/agree.h). A round ends if a member exits. A
+ * member that calls again, or comes late, joins the next round.
  *
  * A rank makes one group at a time and publishes the list with which it waits. Two ranks that wait
  * for each other with different lists would wait until the time-out; the rank that notices this
- * ends both attempts.
- *
- * All keys begin with the communicator's nonce, so no other communicator, and no earlier run, has
- * written them.
+ * ends both rounds.
  */
 #ifndef TUTTI_PG_MEMBERS_H
 #define TUTTI_PG_MEMBERS_H

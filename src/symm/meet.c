@@ -31,8 +31,8 @@
 #include "ipc/channel.h"
 #include "ipc/fork.h"
 #include "ipc/random.h"
+#include "store/status_agree.h"
 #include "store/store.h"
-#include "store/verdict.h"
 #include "symm/symm_internal.h"
 
 #include <inttypes.h>
@@ -395,7 +395,7 @@ static enum tutti_status meet_allocation(struct symm_allocation *allocation, int
     if (mine == TUTTI_OK)
         mine = map_peers(allocation, all, deadline);
     POINT("symm.segments");
-    status = verdict_exchange(&group->exchanger, mine, deadline_timeout_ms(deadline));
+    status = status_agree(&group->exchanger, mine, deadline_timeout_ms(deadline));
     if (status != TUTTI_OK)
         return status;
     keys_delete(group, deadline);

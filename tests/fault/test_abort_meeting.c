@@ -212,7 +212,7 @@ int main(void)
     static const char *const points[] = {"meet.joined",    "open.arena",   "channel.announced",
                                          "channel.opened", "open.handles", "open.joined",
                                          "cuda.prepared",  "cuda.handles", "cuda.joined"};
-    static const char *const shrink_points[] = {"shrink.entered", "shrink.agreed",
+    static const char *const shrink_points[] = {"agree.entered", "shrink.agreed",
                                                 "shrink.assembled"};
     enum { MEET = 1, CPU_POINTS = 6 }; /* that a shrink lacks; of any device */
     const size_t count = device_is_cuda() ? sizeof points / sizeof *points : CPU_POINTS;

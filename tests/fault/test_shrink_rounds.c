@@ -282,8 +282,8 @@ static int run(const char *title, ranks_fn *fn, const struct scenario *scenario,
 
 int main(void)
 {
-    static const char *const points[] = {"shrink.entered", "shrink.agreed",    "open.arena",
-                                         "open.handles",   "shrink.assembled", "cuda.prepared",
+    static const char *const points[] = {"agree.entered", "shrink.agreed",    "open.arena",
+                                         "open.handles",  "shrink.assembled", "cuda.prepared",
                                          "cuda.handles"};
     char path[64];
     int failures = 0, skip = ranks_skip(SIZE);

@@ -7,7 +7,6 @@
  */
 #include "base/error.h"
 #include "bootstrap/meet_internal.h"
-#include "bootstrap/survivors.h"
 #include "fuzz.h"
 #include "tutti/recovery.h"
 

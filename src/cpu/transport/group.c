@@ -14,7 +14,7 @@
 #include "cpu/transport/wait.h"
 #include "ipc/channel.h"
 #include "ipc/segment.h"
-#include "store/verdict.h"
+#include "store/status_agree.h"
 
 #include <string.h>
 #include <unistd.h>
@@ -205,10 +205,10 @@ enum tutti_status cpu_group_open(const struct cpu_group_config *config, struct c
     if (config->remote)
         status = handles_exchange(group, config, status, own_fd, deadline, fds);
     POINT("open.handles");
-    status = verdict_exchange(config->exchanger, status, deadline_timeout_ms(deadline));
+    status = status_agree(config->exchanger, status, deadline_timeout_ms(deadline));
     if (status == TUTTI_OK)
-        status = verdict_exchange(config->exchanger, arenas_join(group, config, fds),
-                                  deadline_timeout_ms(deadline));
+        status = status_agree(config->exchanger, arenas_join(group, config, fds),
+                              deadline_timeout_ms(deadline));
 
     POINT("open.joined");
     if (status == TUTTI_OK && !config->idle)

@@ -16,7 +16,7 @@
 #include "base/point.h"
 #include "cuda/runtime/group_internal.h"
 #include "ipc/channel.h"
-#include "store/verdict.h"
+#include "store/status_agree.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -396,7 +396,7 @@ static enum tutti_status open_proxy(struct cuda_group *group,
         status = page_create(group);
     if (status == TUTTI_OK)
         status = cuda_proxy_open(group, config->one_shot_bytes);
-    return verdict_exchange(config->exchanger, status, deadline_timeout_ms(deadline));
+    return status_agree(config->exchanger, status, deadline_timeout_ms(deadline));
 }
 
 static enum tutti_status open_in(struct cuda_group *group, const struct cuda_group_config *config,
@@ -411,14 +411,14 @@ static enum tutti_status open_in(struct cuda_group *group, const struct cuda_gro
         status = prepare(group, config, deadline, &own_fd);
     }
     POINT("cuda.prepared");
-    status = verdict_exchange(config->exchanger, status, deadline_timeout_ms(deadline));
+    status = status_agree(config->exchanger, status, deadline_timeout_ms(deadline));
     if (status == TUTTI_OK)
-        status = verdict_exchange(config->exchanger, join(group, config, own_fd, deadline, fds),
-                                  deadline_timeout_ms(deadline));
+        status = status_agree(config->exchanger, join(group, config, own_fd, deadline, fds),
+                              deadline_timeout_ms(deadline));
     POINT("cuda.joined");
     if (status == TUTTI_OK)
-        status = verdict_exchange(config->exchanger, begin(group, deadline),
-                                  deadline_timeout_ms(deadline));
+        status =
+            status_agree(config->exchanger, begin(group, deadline), deadline_timeout_ms(deadline));
     if (own_fd >= 0)
         close(own_fd);
     for (int r = 0; r < config->size; r++)

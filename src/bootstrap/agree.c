@@ -1,0 +1,374 @@
+/* SPDX-License-Identifier: MIT */
+#include "bootstrap/agree.h"
+
+#include "base/deadline.h"
+#include "base/error.h"
+#include "base/log.h"
+#include "base/order.h"
+#include "base/point.h"
+#include "base/reminder.h"
+#include "base/text.h"
+#include "cpu/transport/group.h"
+#include "ipc/random.h"
+#include "store/store.h"
+
+#include <assert.h>
+#include <string.h>
+#include <time.h>
+
+enum {
+    RANKS_BYTES = 300,
+    CHECK_NS = 20000000, /* between two checks of the members */
+    EXIT_MS = 1000,      /* the new communicator may notice an exit before the old one does */
+    EXIT_NS = 10000000,  /* between two checks for that exit */
+};
+
+/* What a rank leaves in a round. */
+struct entry {
+    uint64_t excluded;
+    uint64_t completed;
+};
+
+static uint64_t bit(int rank)
+{
+    return UINT64_C(1) << rank;
+}
+
+static uint64_t exited_ranks(const struct agree *self)
+{
+    uint64_t left, dead;
+    cpu_group_gone(self->group, &left, &dead);
+    return left | dead;
+}
+
+/* ---- keys ------------------------------------------------------------------------------------ */
+
+void agree_key_make(const struct agree *self, const char *what, int rank, char key[AGREE_KEY_BYTES])
+{
+    int length = 0;
+    text_append(key, AGREE_KEY_BYTES, &length, "tutti/%s/agree/", self->name);
+    for (int i = 0; i < 16; i++)
+        text_append(key, AGREE_KEY_BYTES, &length, "%02x", self->nonce[i]);
+    text_append(key, AGREE_KEY_BYTES, &length, "/%s/%d/%s", self->topic, self->round, what);
+    if (rank >= 0)
+        text_append(key, AGREE_KEY_BYTES, &length, "/%d", rank);
+}
+
+static enum tutti_status store_failed(const struct agree *self, enum tutti_status status)
+{
+    if (status != TUTTI_ERR_SYSTEM && status != TUTTI_ERR_TIMEOUT)
+        return error_context(status, "the ranks of communicator \"%s\" cannot agree", self->name);
+    return error_context(
+        status,
+        "the ranks of communicator \"%s\" cannot agree, for their store fails%s: "
+        "give one that outlives its ranks",
+        self->name, exited_ranks(self) & 1 ? " (rank 0, which may have served it, is gone)" : "");
+}
+
+/* Also works for STORE_GRACE_MS after the deadline. */
+static enum tutti_status look_up(const struct agree *self, const char *what, int rank, void *value,
+                                 size_t bytes, bool *found)
+{
+    char key[AGREE_KEY_BYTES];
+    agree_key_make(self, what, rank, key);
+    enum tutti_status status = store_look_up(self->store, key, value, bytes, found);
+    return status == TUTTI_OK ? status : store_failed(self, status);
+}
+
+/* *value becomes the first proposal of any rank. */
+static enum tutti_status propose(const struct agree *self, const char *what, void *value,
+                                 size_t bytes)
+{
+    unsigned char answer[sizeof(struct agree_decision)];
+    char key[AGREE_KEY_BYTES];
+    size_t size;
+    static_assert(sizeof(struct agree_result) <= sizeof answer, "propose() takes both");
+    agree_key_make(self, what, -1, key);
+    enum tutti_status status =
+        tutti_store_compare_set(self->store, key, NULL, 0, value, bytes, answer, bytes, &size);
+    if (status != TUTTI_OK)
+        return store_failed(self, status);
+    status = store_value_check(key, size, bytes);
+    if (status == TUTTI_OK)
+        memcpy(value, answer, bytes);
+    return status;
+}
+
+enum tutti_status agree_decision_look(const struct agree *self, struct agree_decision *decision,
+                                      bool *found)
+{
+    enum tutti_status status = look_up(self, "decision", -1, decision, sizeof *decision, found);
+    decision->members &= self->ranks; /* what the store holds is not trusted */
+    return status;
+}
+
+enum tutti_status agree_result_look(const struct agree *self, struct agree_result *result,
+                                    bool *found)
+{
+    return look_up(self, "result", -1, result, sizeof *result, found);
+}
+
+/* ---- what ends a wait ------------------------------------------------------------------------ */
+
+static enum tutti_status check_abort(void *context)
+{
+    const struct agree *self = context;
+    if (order_load_relaxed_u32(self->aborts) == self->aborts_before)
+        return TUTTI_OK;
+    return error_set(TUTTI_ERR_ABORTED, "%s: rank %d aborted communicator \"%s\"", self->call,
+                     self->rank, self->name);
+}
+
+/* OK if no rank is given. */
+static enum tutti_status exited_error(const struct agree *self, uint64_t exited)
+{
+    char ranks[RANKS_BYTES];
+    if (!exited)
+        return TUTTI_OK;
+    return error_set(TUTTI_ERR_PEER_DEAD,
+                     "%s: %s of communicator \"%s\" %s gone (the process ended or it destroyed the "
+                     "communicator): %s",
+                     self->call, text_ranks(exited, ranks, sizeof ranks), self->name,
+                     exited & (exited - 1) ? "are" : "is", self->exited_advice);
+}
+
+/* Interrupt of the members' work. The result goes before exits: a rank that has read an OK may
+ * exit. */
+static enum tutti_status check_members(void *context)
+{
+    struct agree *self = context;
+    struct agree_result result;
+    bool found = false;
+    int64_t now = deadline_now();
+    enum tutti_status status = check_abort(self);
+    if (status != TUTTI_OK || now - self->checked_at < CHECK_NS)
+        return status;
+    self->checked_at = now;
+    status = agree_result_look(self, &result, &found);
+    if (status != TUTTI_OK)
+        return status;
+    if (!found)
+        return exited_error(self, exited_ranks(self) & self->decision.members);
+    return result.report.status == TUTTI_OK ? TUTTI_OK
+                                            : status_report_error(&result.report, self->rank);
+}
+
+void agree_begin(struct agree *self)
+{
+    self->interrupt = (struct interrupt){.ask = check_members, .context = self};
+    self->aborted = (struct interrupt){.ask = check_abort, .context = self};
+}
+
+/* ---- the decision ---------------------------------------------------------------------------- */
+
+/* The entries that have been read. */
+struct entries {
+    uint64_t present;
+    uint64_t excluded; /* by any rank, or exited */
+    struct entry of[TUTTI_MAX_RANKS];
+};
+
+static enum tutti_status entries_read(const struct agree *self, struct entries *entries)
+{
+    enum tutti_status status = TUTTI_OK;
+    for (uint64_t rest = self->ranks & ~entries->present; rest && status == TUTTI_OK;
+         rest &= rest - 1) {
+        const int rank = __builtin_ctzll(rest);
+        struct entry *entry = &entries->of[rank];
+        bool found = false;
+        status = look_up(self, "entry", rank, entry, sizeof *entry, &found);
+        if (status != TUTTI_OK || !found)
+            continue;
+        entries->present |= bit(rank);
+        entries->excluded |= entry->excluded;
+    }
+    return status;
+}
+
+/* Wait a moment for the entries of these ranks. The caller checks for an abort and the deadline. */
+static enum tutti_status entries_await(const struct agree *self, uint64_t missing)
+{
+    char texts[TUTTI_MAX_RANKS][AGREE_KEY_BYTES];
+    const char *keys[TUTTI_MAX_RANKS];
+    size_t count = 0;
+    for (uint64_t rest = missing; rest; rest &= rest - 1, count++) {
+        agree_key_make(self, "entry", __builtin_ctzll(rest), texts[count]);
+        keys[count] = texts[count];
+    }
+    enum tutti_status status = tutti_store_wait(self->store, keys, count, INTERRUPT_MS);
+    if (status == TUTTI_OK || status == TUTTI_ERR_TIMEOUT || status == TUTTI_ERR_ABORTED)
+        return TUTTI_OK;
+    return store_failed(self, status);
+}
+
+/* All entries are there. */
+static enum tutti_status propose_members(struct agree *self, const struct entries *entries)
+{
+    struct agree_decision *decision = &self->decision;
+    *decision = (struct agree_decision){
+        .report.rank = self->rank,
+        .members = self->ranks & ~entries->excluded,
+        .completed_all = UINT64_MAX,
+    };
+    for (uint64_t rest = decision->members; rest; rest &= rest - 1) {
+        uint64_t completed = entries->of[__builtin_ctzll(rest)].completed;
+        if (completed < decision->completed_all)
+            decision->completed_all = completed;
+        if (completed > decision->completed_any)
+            decision->completed_any = completed;
+    }
+    for (int i = 0; i < self->made; i++) {
+        struct meeting *meeting = &decision->meetings[i];
+        enum tutti_status status = random_fill(meeting->nonce, sizeof meeting->nonce);
+        if (status != TUTTI_OK)
+            return status;
+        status = meet_generation(self->store, self->made_name, &meeting->generation);
+        if (status != TUTTI_OK)
+            return store_failed(self, status);
+    }
+    return propose(self, "decision", decision, sizeof *decision);
+}
+
+enum tutti_status agree_fail(const struct agree *self, enum tutti_status why, uint64_t absent,
+                             struct agree_decision *decision)
+{
+    *decision =
+        (struct agree_decision){.report = status_report_make(why, self->rank), .absent = absent};
+    return propose(self, "decision", decision, sizeof *decision);
+}
+
+/* OK if the round may still get its entries. *absent: the ranks that a time-out names. */
+static enum tutti_status check_missing(const struct agree *self, uint64_t missing, uint64_t *absent)
+{
+    char ranks[RANKS_BYTES];
+    enum tutti_status status = check_abort((void *)(uintptr_t)self);
+    if (status == TUTTI_OK && self->all_needed)
+        status = exited_error(self, exited_ranks(self) & self->ranks);
+    for (uint64_t rest = missing; rest && self->check_missing && status == TUTTI_OK;
+         rest &= rest - 1)
+        status = self->check_missing(self, __builtin_ctzll(rest));
+    if (status != TUTTI_OK || !deadline_passed(self->deadline))
+        return status;
+    *absent = missing;
+    return error_set(TUTTI_ERR_TIMEOUT,
+                     "%s: %s did not come to %s of communicator \"%s\" in time: %s", self->call,
+                     text_ranks(missing, ranks, sizeof ranks), self->subject, self->name,
+                     self->late_advice);
+}
+
+static void waiting_log(const struct agree *self, uint64_t missing, struct reminder *reminder)
+{
+    char ranks[RANKS_BYTES];
+    const int waited_s = reminder_due(reminder, deadline_now());
+    if (waited_s)
+        log_write(TUTTI_LOG_WARN, self->rank,
+                  "rank %d has waited %d s in %s() of communicator \"%s\": %s %s not called it",
+                  self->rank, waited_s, self->call, self->name,
+                  text_ranks(missing, ranks, sizeof ranks),
+                  missing & (missing - 1) ? "have" : "has");
+}
+
+enum tutti_status agree_join(struct agree *self)
+{
+    const struct entry own = {.excluded = self->excluded, .completed = self->completed};
+    struct entries entries = {.excluded = self->excluded};
+    char key[AGREE_KEY_BYTES];
+    bool decided = false;
+    agree_key_make(self, "entry", self->rank, key);
+    enum tutti_status status = tutti_store_set(self->store, key, &own, sizeof own);
+    if (status != TUTTI_OK)
+        return store_failed(self, status);
+    self->rounds_joined++;
+    POINT("agree.entered");
+    struct reminder reminder = reminder_start(deadline_now());
+    while (!decided) {
+        uint64_t missing = 0, absent = 0;
+        status = entries_read(self, &entries);
+        if (status == TUTTI_OK)
+            status = agree_decision_look(self, &self->decision, &decided);
+        if (status == TUTTI_OK && decided)
+            break;
+        if (!self->all_needed)
+            entries.excluded |= exited_ranks(self);
+        missing = self->ranks & ~entries.excluded & ~entries.present;
+        if (status == TUTTI_OK && !missing) {
+            status = propose_members(self, &entries);
+            break;
+        }
+        if (status == TUTTI_OK)
+            status = check_missing(self, missing, &absent);
+        if (status == TUTTI_OK) {
+            waiting_log(self, missing, &reminder);
+            status = entries_await(self, missing);
+        }
+        if (status != TUTTI_OK) {
+            status = agree_fail(self, status, absent, &self->decision);
+            break;
+        }
+    }
+    self->decision.members &= self->ranks;
+    if (status == TUTTI_OK && self->decision.report.status != TUTTI_OK)
+        status = status_report_error(&self->decision.report, self->rank);
+    return status;
+}
+
+/* ---- the result ------------------------------------------------------------------------------ */
+
+/* Wait until all members have done their work. */
+static enum tutti_status await_members(struct agree *self)
+{
+    char prefix[AGREE_KEY_BYTES];
+    struct tutti_store view = store_bounded(self->store, self->deadline, &self->interrupt);
+    struct tutti_exchanger exchanger = {
+        .struct_size = sizeof exchanger,
+        .store = &view,
+        .prefix = prefix,
+        .rank = agree_new_rank(self->decision.members, self->rank),
+        .size = __builtin_popcountll(self->decision.members),
+    };
+    agree_key_make(self, "made", -1, prefix);
+    enum tutti_status status =
+        tutti_exchanger_barrier(&exchanger, deadline_timeout_ms(self->deadline));
+    if (status == TUTTI_OK)
+        exchanger_end(&exchanger, NULL, self->deadline);
+    return status;
+}
+
+/* A process that ends closes its descriptors one after the other, so the new communicator may
+ * notice the exit first. Wait until the old one has noticed it, too. Returns the members that have
+ * exited. */
+static uint64_t await_peer_death(const struct agree *self, enum tutti_status status)
+{
+    int64_t deadline = deadline_after(status == TUTTI_ERR_PEER_DEAD ? EXIT_MS : 0);
+    uint64_t dead;
+    if (deadline > self->deadline) /* there is no round after the deadline */
+        deadline = self->deadline;
+    while (!(dead = exited_ranks(self) & self->decision.members) && !deadline_passed(deadline))
+        nanosleep(&(struct timespec){.tv_nsec = EXIT_NS}, NULL);
+    return dead;
+}
+
+bool agree_exclude(struct agree *self, uint64_t dead)
+{
+    self->excluded |= dead | (self->ranks & ~self->decision.members);
+    return !(self->excluded & bit(self->rank));
+}
+
+enum tutti_status agree_conclude(struct agree *self, enum tutti_status mine, bool *again)
+{
+    *again = false;
+    if (mine == TUTTI_OK)
+        mine = await_members(self);
+    const uint64_t dead = mine == TUTTI_OK ? 0 : await_peer_death(self, mine);
+    if (dead && mine == TUTTI_ERR_PEER_DEAD) /* its text may name ranks of the new communicator */
+        (void)exited_error(self, dead);
+    struct agree_result result = {.report = status_report_make(mine, self->rank), .dead = dead};
+    enum tutti_status status = propose(self, "result", &result, sizeof result);
+    if (status != TUTTI_OK || result.report.status == TUTTI_OK)
+        return status;
+    if (result.dead) {
+        *again = agree_exclude(self, result.dead);
+        self->round++;
+    }
+    return status_report_error(&result.report, self->rank);
+}
