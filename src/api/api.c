@@ -7,10 +7,8 @@
 #include "base/options.h"
 #include "base/order.h"
 #include "base/signature.h"
-#include "coll/request.h"
+#include "coll/backend.h"
 #include "comm/comm.h"
-#include "comm/plan.h"
-#include "cuda/runtime/group.h"
 #include "ipc/fork.h"
 #include "record/recorder.h"
 #include "symm/symm.h"
@@ -19,13 +17,7 @@
 #include <string.h>
 
 static const struct tutti_call_options no_options;
-
-/* Longer one-shots are worth zero-copy and its second hop, which costs more where ranks share
- * cores. */
-static inline size_t copied_bytes(const struct tutti_comm *comm)
-{
-    return comm->cpu.oversubscribed ? 2 * LAYOUT_BODY_BYTES : LAYOUT_BODY_BYTES;
-}
+static const char all_reduce_name[] = "tutti_all_reduce", barrier_name[] = "tutti_barrier";
 
 /* Why a caller may not enter. */
 static enum tutti_status refuse(struct tutti_comm *comm, const char *call)
@@ -50,18 +42,18 @@ static enum tutti_status refuse(struct tutti_comm *comm, const char *call)
                      call, comm->name);
 }
 
-/* One caller at a time, on a communicator that has met. Counts the call. */
-static enum tutti_status enter(struct tutti_comm *comm, const char *call)
+/* One caller at a time, on a communicator that has met. Counts the call. False: see refuse(). */
+static inline bool enter(struct tutti_comm *comm)
 {
     if (__builtin_expect(!comm || fork_detected(comm->epoch) || !comm->ready ||
                              order_exchange_u32(&comm->busy, 1), /* C1: pairs leave() */
                          0))
-        return refuse(comm, call);
+        return false;
     order_store_relaxed_u64(&comm->calls, comm->calls + 1);
-    return TUTTI_OK;
+    return true;
 }
 
-static void leave(struct tutti_comm *comm)
+static inline void leave(struct tutti_comm *comm)
 {
     order_store_release_u32(&comm->busy, 0); /* C1 */
 }
@@ -81,45 +73,26 @@ static enum tutti_status options_read(const struct tutti_comm *comm,
                          call, options->flags);
     status = options_algo_check(NULL, options->algo, comm->cuda != NULL);
     if (status == TUTTI_OK)
-        status = plan_check(&comm->paths, &comm->topology, options->algo);
+        status = choice_check(&comm->rules.paths, &comm->topology, options->algo);
     return status == TUTTI_OK ? TUTTI_OK : error_context(status, "%s", call);
 }
 
-static enum tutti_status refuse_stream(tutti_stream_t stream, const char *call)
+static enum tutti_status stream_check(const struct tutti_comm *comm, tutti_stream_t stream)
 {
+    if (__builtin_expect(stream == TUTTI_STREAM_DEFAULT || comm->cuda, 1))
+        return TUTTI_OK;
     return error_set(TUTTI_ERR_INVALID,
-                     "%s: stream %p: a CPU communicator takes TUTTI_STREAM_DEFAULT "
-                     "only",
-                     call, (const void *)stream);
-}
-
-/* The options that hold: the caller's, read into *copy, or none. */
-static inline enum tutti_status settle(struct tutti_comm *comm, const char *call,
-                                       tutti_stream_t stream,
-                                       const struct tutti_call_options *given,
-                                       struct tutti_call_options *copy,
-                                       const struct tutti_call_options **options)
-{
-    *options = given ? copy : &no_options;
-    if (stream != TUTTI_STREAM_DEFAULT && !comm->cuda)
-        return refuse_stream(stream, call);
-    return given ? options_read(comm, given, call, copy) : TUTTI_OK;
+                     "stream %p: a CPU communicator takes TUTTI_STREAM_DEFAULT only",
+                     (const void *)stream);
 }
 
 /* ---- what is recorded ------------------------------------------------------------------------ */
-
-/* Of the last operation that was begun, or enqueued. */
-static inline uint64_t sequence_of(const struct tutti_comm *comm)
-{
-    return __builtin_expect(comm->cuda != NULL, 0) ? cuda_group_sequence(comm->cuda)
-                                                   : comm->cpu.sequence;
-}
 
 /* An operation that nothing came of. */
 static __attribute__((cold, noinline)) enum tutti_status
 refused(struct tutti_comm *comm, uint64_t signature, enum tutti_status status)
 {
-    const struct recorder_operation operation = {.sequence = sequence_of(comm),
+    const struct recorder_operation operation = {.sequence = comm->backend->sequence(comm->group),
                                                  .signature = signature};
     recorder_end(recorder_start(&comm->recorder, &operation, RECORD_REFUSED, ticks_now()),
                  RECORD_REFUSED, status, RECORD_CALL, 0);
@@ -136,49 +109,27 @@ static uint64_t signature_of(size_t count, enum tutti_dtype dtype, tutti_op_t op
                           count < SIGNATURE_COUNT_MAX ? count : SIGNATURE_COUNT_MAX);
 }
 
-static inline struct record_entry *started(struct tutti_comm *comm, const struct request *request,
-                                           enum record_kind kind)
-{
-    const struct recorder_operation operation = {.sequence = comm->cpu.sequence,
-                                                 .signature = request->signature,
-                                                 .parameter = request->parameter,
-                                                 .kind = kind};
-    return recorder_start(&comm->recorder, &operation, RECORD_RUNNING, ticks_now());
-}
-
-/* The clock is asked once more only where that is little beside the operation: one that was quick
- * ended when its last rank had started. */
-static inline enum tutti_status ended(const struct tutti_comm *comm, struct record_entry *entry,
-                                      const struct request *request, enum record_kind kind,
+/* The end of an operation. The clock is read again only if the operation took long enough: a quick
+ * operation ended when its last rank had started. */
+static inline enum tutti_status ended(struct tutti_comm *comm, const struct request *request,
                                       enum tutti_status status)
 {
-    bool quick = status == TUTTI_OK && !comm->cpu.deadline && request->bytes <= LAYOUT_BODY_BYTES;
-    recorder_end(entry, status == TUTTI_OK ? RECORD_DONE : RECORD_FAILED, status, kind,
-                 quick ? 0 : ticks_now());
-    return status;
-}
-
-/* Of a CUDA communicator: the stream has it, or it was refused. `former` is the sequence before. */
-static enum tutti_status enqueued(struct tutti_comm *comm, const struct request *request,
-                                  uint64_t former, bool subset, enum tutti_status status)
-{
-    if (status != TUTTI_OK)
+    if (__builtin_expect(!request->entry, 0))
         return refused(comm, request->signature, status);
-    const struct recorder_operation operation = {
-        .sequence = sequence_of(comm),
-        .signature = request->signature,
-        .parameter = request->parameter,
-        .kind = subset                        ? RECORD_SUBSET
-                : sequence_of(comm) == former ? RECORD_CAPTURED
-                                              : RECORD_CALL,
-    };
-    recorder_start(&comm->recorder, &operation, RECORD_ENQUEUED, ticks_now());
-    return TUTTI_OK;
+    if (comm->cuda) /* the stream has it */
+        return status;
+    /* An operation that took a number and failed is not the last one that completed. */
+    if (__builtin_expect(status != TUTTI_OK && !request->subset, 0))
+        comm->unfinished = true;
+    recorder_end(request->entry, status == TUTTI_OK ? RECORD_DONE : RECORD_FAILED, status,
+                 request->subset ? RECORD_SUBSET : RECORD_CALL,
+                 request->quick && status == TUTTI_OK ? 0 : ticks_now());
+    return status;
 }
 
 /* ---- all-reduce ------------------------------------------------------------------------------ */
 
-/* dtype, op and count. Who calls this and the two below puts the call before what they say. */
+/* The caller puts the name of the call before the messages of this and of call_check(). */
 static enum tutti_status kind_check(size_t count, enum tutti_dtype dtype, tutti_op_t op,
                                     const struct tutti_comm *comm)
 {
@@ -199,10 +150,15 @@ static enum tutti_status kind_check(size_t count, enum tutti_dtype dtype, tutti_
     return TUTTI_OK;
 }
 
-/* Both operands of one or more elements; `mine` is what the caller knows the first one as. */
-static enum tutti_status operands_check(const void *send, const void *recv, size_t count,
-                                        enum tutti_dtype dtype, const char *mine)
+/* `mine` is what the caller knows `send` as; `device` is where the operands have to be. */
+static enum tutti_status call_check(const struct tutti_comm *comm, const void *send,
+                                    const void *recv, size_t count, enum tutti_dtype dtype,
+                                    tutti_op_t op, const char *mine, enum tutti_device device)
 {
+    int ordinal;
+    enum tutti_status status = kind_check(count, dtype, op, comm);
+    if (status != TUTTI_OK || !count)
+        return status;
     size_t width = dtype_bytes(dtype), bytes = count * width;
     uintptr_t from = (uintptr_t)send, to = (uintptr_t)recv;
     if (!send || !recv)
@@ -217,36 +173,42 @@ static enum tutti_status operands_check(const void *send, const void *recv, size
                          "send %p and recv %p of %zu bytes overlap in part: use the same address "
                          "or disjoint ones",
                          send, recv, bytes);
+    if (device == TUTTI_DEVICE_CUDA)
+        return TUTTI_OK;
+    const bool from_device = symm_on_device(send, &ordinal);
+    if (from_device || symm_on_device(recv, &ordinal))
+        return error_set(TUTTI_ERR_INVALID,
+                         "%s %p is symmetric memory of device %d: a CPU communicator takes memory "
+                         "of the host",
+                         from_device ? "send" : "recv", from_device ? send : recv, ordinal);
     return TUTTI_OK;
 }
 
-/* Of a CPU communicator: other memory of devices is not known here. */
-static enum tutti_status host_check(const void *send, const void *recv)
+/* What every request begins with: nothing that only some of them have. */
+static inline void request_fill(struct tutti_comm *comm, const struct tutti_call_options *options,
+                                struct request *request)
 {
-    int ordinal;
-    bool from = symm_on_device(send, &ordinal);
-    if (!from && !symm_on_device(recv, &ordinal))
-        return TUTTI_OK;
-    return error_set(TUTTI_ERR_INVALID,
-                     "%s %p is symmetric memory of device %d: a CPU communicator takes memory of "
-                     "the host",
-                     from ? "send" : "recv", from ? send : recv, ordinal);
+    request->scalar = 0;
+    request->subset = 0;
+    request->timeout_ms = options->timeout_ms ? options->timeout_ms : comm->timeout_ms;
+    request->timeout_source = options->timeout_ms ? TIMEOUT_OF_CALL : comm->timeout_source;
+    request->parameter = 0;
+    request->flags = options->flags;
+    request->operands = (struct layout_operands){.send_id = LAYOUT_PRIVATE};
+    request->send_buffers = request->recv_buffers = NULL;
+    request->page = comm->recorder.page;
+    request->numbers = &comm->recorder.number;
+    request->entry = NULL;
+    request->quick = false;
 }
 
 /* The scalar of a premultiplied sum is part of what the ranks must agree on. */
-static void op_read(tutti_op_t op, enum op_kind kind, struct request *request)
+static void scalar_read(tutti_op_t op, struct request *request)
 {
-    if (kind != OP_PREMUL_SUM)
-        return;
     uint64_t bits;
     request->scalar = op->scalar;
     memcpy(&bits, &op->scalar, sizeof bits);
     request->parameter = signature_hash(bits);
-}
-
-static bool is_float(enum tutti_dtype dtype)
-{
-    return dtype <= TUTTI_FLOAT8_E5M2;
 }
 
 static bool view_find(const struct tutti_comm *comm, const void *pointer, size_t bytes,
@@ -287,153 +249,57 @@ static void operands_find(const struct tutti_comm *comm, struct request *request
     request->recv_buffers = recv.buffers;
 }
 
-static enum tutti_algo algorithm_pick(const struct tutti_comm *comm, size_t bytes,
-                                      enum tutti_dtype dtype,
-                                      const struct tutti_call_options *options, const char **reason)
-{
-    const struct plan_input input = {
-        .bytes = bytes,
-        .dtype = dtype,
-        .forced = options->algo ? options->algo : (enum tutti_algo)comm->config.algo,
-        .strict = comm->config.strict,
-        .storage_offset_bytes = options->storage_offset * dtype_bytes(dtype),
-        .buffer_size = (size_t)comm->config.buffer_size,
-        .world_size = comm->world_size,
-        .topology = comm->topology.kind,
-        .paths = comm->paths,
-        .oversubscribed = comm->cpu.oversubscribed,
-        .table = comm->cuda != NULL,
-    };
-    return plan_pick(&input, reason);
-}
-
-/* An abort ends the next operation too, whether or not it would have had to wait. */
-static bool is_over(const struct cpu_group *group)
-{
-    return order_load_acquire_u32(&group->failed) || /* A4 pairs F4 */
-           order_load_relaxed_u32(&group->aborted);
-}
-
-/* An operation of the whole group begins: it takes a number, unless the group has failed. */
-static enum tutti_status operation_begin(struct cpu_group *group)
-{
-    if (__builtin_expect(is_over(group), 0))
-        return cpu_group_status(group, NULL);
-    /* Relaxed: tutti_comm_status() reads it from other threads, for its reports. */
-    order_store_relaxed_u64(&group->sequence, group->sequence + 1);
-    group->mailed = true;
-    group->deadline = 0;
-    return TUTTI_OK;
-}
-
-/* An operation that took a number and failed is not the last that completed. */
-static enum tutti_status operation_end(struct tutti_comm *comm, enum tutti_status status)
-{
-    if (__builtin_expect(status != TUTTI_OK, 0))
-        comm->unfinished = true;
-    return status;
-}
-
-static inline enum tutti_status request_make(const void *send, void *recv, size_t count,
-                                             enum tutti_dtype dtype, tutti_op_t op,
-                                             const struct tutti_comm *comm,
-                                             const struct tutti_call_options *options,
-                                             struct request *request)
-{
-    const char *reason;
-    enum tutti_status status = kind_check(count, dtype, op, comm);
-    if (status == TUTTI_OK && count)
-        status = operands_check(send, recv, count, dtype, "send");
-    if (status == TUTTI_OK && count && !comm->cuda)
-        status = host_check(send, recv);
-    if (status != TUTTI_OK)
-        return error_context(status, "tutti_all_reduce");
-
-    enum op_kind kind = op_kind(op);
-    size_t bytes = count * dtype_bytes(dtype);
-    enum tutti_algo algo = TUTTI_ALGO_ONE_SHOT;
-    if (bytes > comm->small_bytes || options->algo || comm->cuda)
-        algo = algorithm_pick(comm, bytes, dtype, options, &reason);
-    if (algo == TUTTI_ALGO_NONE && comm->config.strict)
-        return error_set(TUTTI_ERR_DECLINED,
-                         "tutti_all_reduce: %s: fall back to another library, or switch strict "
-                         "mode off",
-                         reason);
-    /* Every field by name: what is left out would be cleared first, the whole struct with it. */
-    *request = (struct request){
-        .send = send,
-        .recv = recv,
-        .count = count,
-        .bytes = bytes,
-        .reduce = reduce_function(comm->isa, dtype, kind),
-        .scalar = 0,
-        /* On CUDA the launcher adds the transport that it takes. */
-        .signature = signature_pack(TUTTI_COLLECTIVE_ALL_REDUCE, dtype, kind,
-                                    comm->cuda ? TUTTI_ALGO_NONE : algo, count),
-        .timeout_ms = options->timeout_ms ? options->timeout_ms : comm->timeout_ms,
-        .timeout_source = options->timeout_ms ? TIMEOUT_OF_CALL : comm->timeout_source,
-        .parameter = 0,
-        .flags = options->flags,
-        .element_bytes = (uint32_t)dtype_bytes(dtype),
-        .algo = algo,
-        .dtype = dtype,
-        .op = kind,
-        .operands = {.send_id = LAYOUT_PRIVATE, .send = 0, .recv_id = LAYOUT_PRIVATE, .recv = 0},
-        .send_buffers = NULL,
-        .recv_buffers = NULL,
-    };
-    op_read(op, kind, request);
-    return TUTTI_OK;
-}
-
-static inline enum tutti_status run(struct tutti_comm *comm, const struct request *request)
-{
-    if (request->count == 0)
-        return cpu_barrier(&comm->cpu, request);
-    if (!is_float(request->dtype))
-        return cpu_all_reduce(&comm->cpu, request);
-    uint64_t environment = reduce_env_begin();
-    enum tutti_status status = cpu_all_reduce(&comm->cpu, request);
-    reduce_env_end(environment);
-    return status;
-}
-
 static enum tutti_status all_reduce(const void *send, void *recv, size_t count,
                                     enum tutti_dtype dtype, tutti_op_t op, struct tutti_comm *comm,
                                     tutti_stream_t stream, const struct tutti_call_options *options)
 {
     struct request request;
-    enum tutti_status status = request_make(send, recv, count, dtype, op, comm, options, &request);
+    enum tutti_status status = stream_check(comm, stream);
+    if (status == TUTTI_OK)
+        status = call_check(comm, send, recv, count, dtype, op, "send",
+                            (enum tutti_device)comm->config.device);
+    if (__builtin_expect(status != TUTTI_OK, 0))
+        return refused(comm, signature_of(count, dtype, op),
+                       error_context(status, "%s", all_reduce_name));
+    const size_t width = dtype_bytes(dtype);
+    const enum op_kind kind = op_kind(op);
+    const struct choice_call call = {
+        .bytes = count * width,
+        .dtype = dtype,
+        .algo = options->algo,
+        .storage_offset_bytes = options->storage_offset * width,
+    };
+    status = comm->backend->choose(comm->group, &call, &request.choice);
+    if (status == TUTTI_OK && !request.choice.transport)
+        status = error_set(TUTTI_ERR_DECLINED,
+                           "%s: %s: fall back to another library, or switch strict mode off",
+                           all_reduce_name, request.choice.reason);
     if (status != TUTTI_OK)
         return refused(comm, signature_of(count, dtype, op), status);
-    if (comm->cuda) {
-        uint64_t former = sequence_of(comm);
-        status = cuda_all_reduce(comm->cuda, &request, stream);
-        return enqueued(comm, &request, former, false, status);
-    }
-    if (request.algo == TUTTI_ALGO_TWO_SHOT ||
-        (request.algo == TUTTI_ALGO_ONE_SHOT && request.bytes > copied_bytes(comm)))
+    request_fill(comm, options, &request);
+    request.send = send;
+    request.recv = recv;
+    request.count = count;
+    request.bytes = call.bytes;
+    request.reduce = reduce_function(comm->isa, dtype, kind);
+    /* On CUDA the launcher adds the kernel's algorithm. */
+    request.signature = signature_pack(TUTTI_COLLECTIVE_ALL_REDUCE, dtype, op_kind(op),
+                                       comm->cuda ? TUTTI_ALGO_NONE : request.choice.algo, count);
+    request.element_bytes = (uint32_t)width;
+    request.dtype = dtype;
+    request.op = kind;
+    if (kind == OP_PREMUL_SUM)
+        scalar_read(op, &request);
+    if (request.choice.zero_copy)
         operands_find(comm, &request);
-    status = operation_begin(&comm->cpu);
-    if (status != TUTTI_OK)
-        return refused(comm, request.signature, status);
-    cpu_all_reduce_begin(&comm->cpu, &request);
-    struct record_entry *entry = started(comm, &request, RECORD_CALL);
-    return ended(comm, entry, &request, RECORD_CALL, operation_end(comm, run(comm, &request)));
-}
-
-enum tutti_status comm_all_reduce_check_device(const struct tutti_comm *comm, const void *data,
-                                               size_t count, enum tutti_dtype dtype, tutti_op_t op)
-{
-    enum tutti_status status = kind_check(count, dtype, op, comm);
-    return status == TUTTI_OK && count ? operands_check(data, data, count, dtype, "data") : status;
+    return ended(comm, &request, request.choice.transport->run(comm->group, &request, stream));
 }
 
 enum tutti_status comm_all_reduce_check(const struct tutti_comm *comm, const void *data,
-                                        size_t count, enum tutti_dtype dtype, tutti_op_t op)
+                                        size_t count, enum tutti_dtype dtype, tutti_op_t op,
+                                        enum tutti_device device)
 {
-    enum tutti_status status = comm_all_reduce_check_device(comm, data, count, dtype, op);
-    return status == TUTTI_OK && count ? host_check(data, data) : status;
+    return call_check(comm, data, data, count, dtype, op, "data", device);
 }
 
 enum tutti_status comm_all_reduce_on(struct tutti_comm *comm, void *data, size_t count,
@@ -456,7 +322,12 @@ enum tutti_status tutti_all_reduce(const void *send, void *recv, size_t count,
                                    enum tutti_dtype dtype, tutti_op_t op, tutti_comm_t *comm,
                                    tutti_stream_t stream)
 {
-    return tutti_all_reduce_with(send, recv, count, dtype, op, comm, stream, NULL);
+    if (!enter(comm))
+        return refuse(comm, all_reduce_name);
+    enum tutti_status status =
+        all_reduce(send, recv, count, dtype, op_known(op), comm, stream, &no_options);
+    leave(comm);
+    return status;
 }
 
 enum tutti_status tutti_all_reduce_with(const void *send, void *recv, size_t count,
@@ -464,15 +335,13 @@ enum tutti_status tutti_all_reduce_with(const void *send, void *recv, size_t cou
                                         tutti_stream_t stream,
                                         const struct tutti_call_options *given)
 {
-    struct tutti_call_options copy;
-    const struct tutti_call_options *options;
-    static const char call[] = "tutti_all_reduce";
-    enum tutti_status status = enter(comm, call);
-    if (status != TUTTI_OK)
-        return status;
+    struct tutti_call_options options = no_options;
+    if (!enter(comm))
+        return refuse(comm, all_reduce_name);
     op = op_known(op);
-    status = settle(comm, call, stream, given, &copy, &options);
-    status = status == TUTTI_OK ? all_reduce(send, recv, count, dtype, op, comm, stream, options)
+    enum tutti_status status =
+        given ? options_read(comm, given, all_reduce_name, &options) : TUTTI_OK;
+    status = status == TUTTI_OK ? all_reduce(send, recv, count, dtype, op, comm, stream, &options)
                                 : refused(comm, signature_of(count, dtype, op), status);
     leave(comm);
     return status;
@@ -482,7 +351,6 @@ enum tutti_status tutti_all_reduce_with(const void *send, void *recv, size_t cou
 static enum tutti_status subset_read(const struct tutti_comm *comm, const int *ranks, int count,
                                      uint64_t *subset)
 {
-    static const char call[] = "tutti_barrier";
     *subset = 0;
     if (!ranks && count == 0) {
         *subset = comm->world_size == 64 ? UINT64_MAX : (UINT64_C(1) << comm->world_size) - 1;
@@ -490,67 +358,41 @@ static enum tutti_status subset_read(const struct tutti_comm *comm, const int *r
     }
     if (!ranks || count < 1)
         return error_set(TUTTI_ERR_INVALID,
-                         "%s: %d ranks at %p: expected NULL and 0 for all ranks, or "
+                         "%d ranks at %p: expected NULL and 0 for all ranks, or "
                          "at least one rank",
-                         call, count, (const void *)ranks);
+                         count, (const void *)ranks);
     for (int i = 0; i < count; i++) {
         if (ranks[i] < 0 || ranks[i] >= comm->world_size)
-            return error_set(TUTTI_ERR_INVALID, "%s: ranks[%d] is %d: expected 0 to %d", call, i,
-                             ranks[i], comm->world_size - 1);
+            return error_set(TUTTI_ERR_INVALID, "ranks[%d] is %d: expected 0 to %d", i, ranks[i],
+                             comm->world_size - 1);
         if (*subset >> ranks[i] & 1)
-            return error_set(TUTTI_ERR_INVALID, "%s: ranks[%d] names rank %d twice", call, i,
-                             ranks[i]);
+            return error_set(TUTTI_ERR_INVALID, "ranks[%d] names rank %d twice", i, ranks[i]);
         *subset |= UINT64_C(1) << ranks[i];
     }
     if (!(*subset >> comm->rank & 1))
-        return error_set(TUTTI_ERR_INVALID, "%s: the subset lacks the caller, rank %d", call,
-                         comm->rank);
+        return error_set(TUTTI_ERR_INVALID, "the subset lacks the caller, rank %d", comm->rank);
     return TUTTI_OK;
 }
 
 static const uint64_t barrier_signature = (uint64_t)TUTTI_COLLECTIVE_BARRIER << 60;
 
-static enum tutti_status barrier_run(struct tutti_comm *comm, uint64_t subset,
-                                     const struct request *request)
-{
-    enum tutti_status status = TUTTI_OK;
-    if (!subset)
-        status = operation_begin(&comm->cpu);
-    else if (is_over(&comm->cpu))
-        status = cpu_group_status(&comm->cpu, NULL);
-    if (status != TUTTI_OK)
-        return refused(comm, request->signature, status);
-    enum record_kind kind = subset ? RECORD_SUBSET : RECORD_CALL;
-    if (subset) {
-        comm->cpu.mailed = false;
-        comm->cpu.deadline = 0;
-    }
-    struct record_entry *entry = started(comm, request, kind);
-    status = subset ? cpu_barrier_subset(&comm->cpu, subset, request)
-                    : operation_end(comm, cpu_barrier(&comm->cpu, request));
-    return ended(comm, entry, request, kind, status);
-}
-
 static enum tutti_status barrier(struct tutti_comm *comm, const int *ranks, int count,
                                  tutti_stream_t stream, const struct tutti_call_options *options)
 {
     uint64_t subset;
-    enum tutti_status status = subset_read(comm, ranks, count, &subset);
+    struct request request = {0};
+    enum tutti_status status = stream_check(comm, stream);
+    if (status == TUTTI_OK)
+        status = subset_read(comm, ranks, count, &subset);
     if (status != TUTTI_OK)
-        return refused(comm, barrier_signature, status);
-    if (__builtin_popcountll(subset) == comm->world_size)
-        subset = 0;
-    const struct request request = {
-        .signature = barrier_signature,
-        .timeout_ms = options->timeout_ms ? options->timeout_ms : comm->timeout_ms,
-        .timeout_source = options->timeout_ms ? TIMEOUT_OF_CALL : comm->timeout_source,
-        .parameter = subset ? signature_hash(subset) : 0,
-    };
-    if (!comm->cuda)
-        return barrier_run(comm, subset, &request);
-    uint64_t former = sequence_of(comm);
-    status = cuda_barrier(comm->cuda, subset, &request, stream);
-    return enqueued(comm, &request, former, subset != 0, status);
+        return refused(comm, barrier_signature, error_context(status, "%s", barrier_name));
+    request_fill(comm, options, &request);
+    request.signature = barrier_signature;
+    if (__builtin_popcountll(subset) != comm->world_size) {
+        request.subset = subset;
+        request.parameter = signature_hash(subset);
+    }
+    return ended(comm, &request, comm->backend->barrier->run(comm->group, &request, stream));
 }
 
 enum tutti_status tutti_barrier(tutti_comm_t *comm, const int *ranks, int count,
@@ -562,14 +404,11 @@ enum tutti_status tutti_barrier(tutti_comm_t *comm, const int *ranks, int count,
 enum tutti_status tutti_barrier_with(tutti_comm_t *comm, const int *ranks, int count,
                                      tutti_stream_t stream, const struct tutti_call_options *given)
 {
-    struct tutti_call_options copy;
-    const struct tutti_call_options *options;
-    static const char call[] = "tutti_barrier";
-    enum tutti_status status = enter(comm, call);
-    if (status != TUTTI_OK)
-        return status;
-    status = settle(comm, call, stream, given, &copy, &options);
-    status = status == TUTTI_OK ? barrier(comm, ranks, count, stream, options)
+    struct tutti_call_options options = no_options;
+    if (!enter(comm))
+        return refuse(comm, barrier_name);
+    enum tutti_status status = given ? options_read(comm, given, barrier_name, &options) : TUTTI_OK;
+    status = status == TUTTI_OK ? barrier(comm, ranks, count, stream, &options)
                                 : refused(comm, barrier_signature, status);
     leave(comm);
     return status;
@@ -580,8 +419,8 @@ enum tutti_status tutti_comm_algorithm(tutti_comm_t *comm, size_t count, enum tu
                                        enum tutti_algo *algo, const char **reason)
 {
     static const char call[] = "tutti_comm_algorithm";
-    struct tutti_call_options options;
-    const char *why, *table_why;
+    struct tutti_call_options options = no_options;
+    struct choice choice;
     if (!comm || !algo)
         return error_set(TUTTI_ERR_INVALID, "%s: %s is NULL", call, comm ? "algo" : "comm");
     if (fork_detected(comm->epoch))
@@ -597,13 +436,16 @@ enum tutti_status tutti_comm_algorithm(tutti_comm_t *comm, size_t count, enum tu
     status = kind_check(count, dtype, op, comm);
     if (status != TUTTI_OK)
         return error_context(status, "%s", call);
-    size_t bytes = count * dtype_bytes(dtype);
-    *algo = algorithm_pick(comm, bytes, dtype, given ? &options : &no_options, &why);
-    /* Strict mode has but the roots' names. */
-    if (comm->cuda && !comm->config.strict)
-        status = cuda_algorithm(comm->cuda, *algo, dtype, bytes ? bytes : 1, algo,
-                                *algo == TUTTI_ALGO_NONE ? &why : &table_why);
+    const size_t width = dtype_bytes(dtype);
+    const struct choice_call asked = {
+        .bytes = count || !comm->cuda ? count * width : 1, /* a kernel's answer needs a size */
+        .dtype = dtype,
+        .algo = options.algo,
+        .storage_offset_bytes = options.storage_offset * width,
+    };
+    status = comm->backend->choose(comm->group, &asked, &choice);
+    *algo = choice.algo;
     if (reason)
-        *reason = why;
+        *reason = choice.reason;
     return status;
 }

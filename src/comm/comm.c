@@ -15,7 +15,6 @@
 #include "bootstrap/links.h"
 #include "bootstrap/meet.h"
 #include "comm/comm_setup.h"
-#include "comm/plan.h"
 #include "comm/work.h"
 #include "cuda/runtime/group.h"
 #include "cuda/runtime/table.h"
@@ -446,13 +445,8 @@ static enum tutti_status device_open(struct tutti_comm *comm, struct workspace *
         .devices = work->devices,
         .place = place,
         .why = why,
-        .one_shot_bytes = plan_small_bytes(&(struct plan_input){
-            .world_size = comm->world_size,
-            .paths = {.all = true},
-            .oversubscribed = host->oversubscribed,
-        }),
         .table = &work->table,
-        .by_links = plan_by_links(&comm->paths),
+        .rules = &comm->rules,
         .ring = topology_ring_role(&comm->topology, comm->rank),
         .host = &comm->cpu,
         .marked = comm->recorder.pattern != NULL,
@@ -466,8 +460,8 @@ static enum tutti_status device_open(struct tutti_comm *comm, struct workspace *
         interrupt_tell(host->interrupt, status);
         cpu_group_close(&comm->cpu);
     } else if (cuda_group_is_staged(comm->cuda)) {
-        comm->paths.all = comm->paths.staged = true;
-        comm->paths.ring &= place != CUDA_PLACE_PROXY; /* a host thread runs no kernels */
+        comm->rules.paths.all = comm->rules.paths.staged = true;
+        comm->rules.paths.ring &= place != CUDA_PLACE_PROXY; /* a host thread runs no kernels */
     }
     return status;
 }
@@ -477,11 +471,11 @@ static enum tutti_status device_open(struct tutti_comm *comm, struct workspace *
 static struct cpu_links links_make(const struct tutti_comm *comm, const int *order)
 {
     const struct topology *topology = &comm->topology;
-    const bool sparse = !comm->paths.all && comm->config.device == TUTTI_DEVICE_CPU;
+    const bool sparse = !comm->rules.paths.all && comm->config.device == TUTTI_DEVICE_CPU;
     struct cpu_links links = {.reach = topology->linked[comm->rank], .sparse = sparse};
     if (!sparse)
         links.reach = UINT64_MAX;
-    if (comm->paths.mesh)
+    if (comm->rules.paths.mesh)
         topology_mesh_role(topology, order, comm->rank, &links.mesh);
     return links;
 }
@@ -491,7 +485,7 @@ static struct cpu_links links_make(const struct tutti_comm *comm, const int *ord
 static enum tutti_status forced_check(struct tutti_comm *comm)
 {
     enum tutti_algo algo = (enum tutti_algo)comm->config.algo;
-    enum tutti_status status = plan_check(&comm->paths, &comm->topology, algo);
+    enum tutti_status status = choice_check(&comm->rules.paths, &comm->topology, algo);
     if (status == TUTTI_OK || !comm->is_derived)
         return status;
     log_write(TUTTI_LOG_WARN, comm->rank,
@@ -511,12 +505,16 @@ static enum tutti_status groups_open(struct tutti_comm *comm, struct workspace *
     for (int leaf = 0; leaf < comm->world_size; leaf++)
         order[leaf] = comm->config.leaf_order[leaf];
     const bool cuda = comm->config.device == TUTTI_DEVICE_CUDA;
-    plan_paths_make(&comm->topology, order, cuda, &comm->paths);
+    choice_paths_make(&comm->topology, order, cuda, &comm->rules.paths);
     enum tutti_status status = forced_check(comm);
     if (status == TUTTI_OK && cuda)
         status = sharing_check(comm, work->records);
     if (status != TUTTI_OK)
         return status;
+    comm->rules.topology = comm->topology.kind;
+    comm->rules.forced = (enum tutti_algo)comm->config.algo;
+    comm->rules.strict = comm->config.strict;
+    comm->rules.buffer_size = (size_t)comm->config.buffer_size;
     const char *why = NULL;
     enum cuda_place place = cuda ? place_choose(comm, work->records, &why) : CUDA_PLACE_FOUND;
     const struct cpu_links links = links_make(comm, order);
@@ -525,6 +523,7 @@ static enum tutti_status groups_open(struct tutti_comm *comm, struct workspace *
         .size = comm->world_size,
         .order = order,
         .links = &links,
+        .rules = cuda ? &choice_rules_free : &comm->rules,
         .remote = remote_ranks(work->records, comm->rank, comm->world_size),
         .oversubscribed = comm->world_size > comm->cores,
         .idle = cuda && place != CUDA_PLACE_PROXY,
@@ -537,16 +536,11 @@ static enum tutti_status groups_open(struct tutti_comm *comm, struct workspace *
         .on_failure = comm_dump_failure,
         .context = comm,
     };
-    comm->small_bytes = plan_small_bytes(&(struct plan_input){
-        .forced = (enum tutti_algo)comm->config.algo,
-        .strict = comm->config.strict,
-        .world_size = comm->world_size,
-        .paths = comm->paths,
-        .oversubscribed = config.oversubscribed,
-    });
     status = cpu_group_open(&config, &comm->cpu);
     if (status == TUTTI_OK && cuda)
         status = device_open(comm, work, &config, place, why, deadline);
+    comm->backend = cuda ? &cuda_backend : &cpu_backend;
+    comm->group = cuda ? (void *)comm->cuda : &comm->cpu;
     return status;
 }
 
@@ -707,10 +701,8 @@ enum tutti_status tutti_comm_status(tutti_comm_t *comm, struct tutti_fault *faul
     if (options_check_out("tutti_comm_status: fault", "tutti_fault", fault, sizeof *fault))
         return TUTTI_ERR_INVALID;
     enum tutti_status status = comm->declined;
-    if (comm->ready && comm->cuda)
-        status = cuda_group_status(comm->cuda, &found);
-    else if (comm->ready)
-        status = cpu_group_status(&comm->cpu, &found);
+    if (comm->ready)
+        status = comm->backend->status(comm->group, &found);
     else if (status != TUTTI_OK)
         error_set(status, "%s", comm->reason);
     if (fault) {

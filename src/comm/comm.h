@@ -4,7 +4,7 @@
 #define TUTTI_COMM_H
 
 #include "base/timeout_source.h"
-#include "comm/plan.h"
+#include "coll/backend.h"
 #include "cpu/transport/group.h"
 #include "record/recorder.h"
 #include "topology/topology_file.h"
@@ -39,12 +39,13 @@ enum comm_service { COMM_FREE, COMM_SERVES, COMM_SERVED };
 
 struct tutti_comm {
     struct cpu_group cpu;
-    uint32_t busy;      /* a caller is inside, or it has, or had, a process group */
-    uint32_t grouping;  /* a caller makes a group of some of its ranks: pg/members.c */
-    uint32_t shrinking; /* a caller is inside shrink.c or finalize.c */
+    const struct backend *backend; /* of the device; NULL before the ranks have met */
+    void *group;                   /* the back end's: `cuda`, else `cpu` */
+    uint32_t busy;                 /* a caller is inside, or it has, or had, a process group */
+    uint32_t grouping;             /* a caller makes a group of some of its ranks: pg/members.c */
+    uint32_t shrinking;            /* a caller is inside shrink.c or finalize.c */
     uint32_t finalized; /* tutti_comm_finalize() was called: `busy` is never given back */
     uint32_t epoch;     /* of the process that created it: ipc/fork.h */
-    size_t small_bytes; /* plan_small_bytes() */
     struct recorder recorder;
     struct cuda_group *cuda;              /* NULL on CPU; its hosts talk through `cpu` */
     const struct symm_view *bounce;       /* its process group's; NULL: there is none */
@@ -63,7 +64,7 @@ struct tutti_comm {
     int64_t timeout_ms;
     enum timeout_source timeout_source; /* of timeout_ms */
     struct topology topology;
-    struct plan_paths paths;     /* that it allows */
+    struct choice_rules rules;   /* what it allows, what is forced */
     struct topology_file *links; /* NULL where nothing says what they are */
 
     enum tutti_status declined; /* why the rendezvous failed; it is not tried again */
@@ -110,10 +111,8 @@ uint64_t comm_call_count(void);
  * is tutti_all_reduce() from there on. In api.c, whose way they share.
  */
 enum tutti_status comm_all_reduce_check(const struct tutti_comm *comm, const void *data,
-                                        size_t count, enum tutti_dtype dtype, tutti_op_t op);
-/* The same of data on a device. */
-enum tutti_status comm_all_reduce_check_device(const struct tutti_comm *comm, const void *data,
-                                               size_t count, enum tutti_dtype dtype, tutti_op_t op);
+                                        size_t count, enum tutti_dtype dtype, tutti_op_t op,
+                                        enum tutti_device device);
 enum tutti_status comm_all_reduce(struct tutti_comm *comm, void *data, size_t count,
                                   enum tutti_dtype dtype, tutti_op_t op, int64_t timeout_ms);
 enum tutti_status comm_all_reduce_on(struct tutti_comm *comm, void *data, size_t count,

@@ -152,8 +152,8 @@ static enum tutti_status data_check(const struct tutti_pg *pg, const struct tutt
 {
     const bool cuda = tensor->device == TUTTI_DEVICE_CUDA;
     enum tutti_status status =
-        cuda ? comm_all_reduce_check_device(pg->comm, tensor->data, count, tensor->dtype, op)
-             : comm_all_reduce_check(pg->comm, tensor->data, count, tensor->dtype, op);
+        comm_all_reduce_check(pg->comm, tensor->data, count, tensor->dtype, op,
+                              cuda ? TUTTI_DEVICE_CUDA : TUTTI_DEVICE_CPU);
     if (status == TUTTI_OK && cuda)
         status = cuda_stage_check(pg->stage, tensor->device_index, tensor->data,
                                   count * dtype_bytes(tensor->dtype));

@@ -19,9 +19,7 @@
 #ifndef TUTTI_SRC_RECORDER_H
 #define TUTTI_SRC_RECORDER_H
 
-#include "base/order.h"
-#include "base/record.h"
-#include "base/ticks.h"
+#include "base/record_write.h"
 #include "ipc/segment.h"
 #include "tutti/tutti.h"
 
@@ -31,15 +29,6 @@ struct recorder {
     struct segment segment; /* base is NULL if the page came from malloc() */
     int fd;                 /* of the segment; -1: other processes cannot find the page */
     char *pattern;          /* of TUTTI_DUMP; NULL: a failure writes no dump */
-};
-
-/* What is known of an operation from its start. */
-struct recorder_operation {
-    uint64_t sequence;
-    uint64_t signature; /* signature.h */
-    uint32_t parameter;
-    uint32_t tag;
-    enum record_kind kind;
 };
 
 /*
@@ -65,33 +54,11 @@ enum tutti_status recorder_pattern_check(const char *pattern, const struct recor
  * replaced. Returns INVALID (something else has that name), SYSTEM. */
 enum tutti_status recorder_save(const char *path, const void *bytes, size_t size);
 
-/* ---- recording: by one caller at a time ------------------------------------------------------ */
-
-/* A reader that sees a field of this operation instead of the earlier one's also sees another
- * number. */
 static inline struct record_entry *recorder_start(struct recorder *recorder,
                                                   const struct recorder_operation *operation,
                                                   enum record_state state, uint64_t ticks)
 {
-    uint64_t number = ++recorder->number;
-    struct record_entry *entry = &recorder->page->entries[number % RECORD_ENTRIES];
-    order_store_relaxed_u64(&entry->number, 0);
-    order_store_release_u64(&entry->sequence, operation->sequence); /* R2 pairs R2a, all these */
-    order_store_release_u64(&entry->signature, operation->signature);
-    order_store_release_u64(&entry->detail, operation->parameter | (uint64_t)operation->tag << 32);
-    order_store_release_u64(&entry->started, ticks); /* R2 */
-    order_store_release_u64(&entry->ended, 0);
-    order_store_release_u64(&entry->outcome, record_outcome(state, TUTTI_OK, operation->kind));
-    order_store_release_u64(&entry->number, number);
-    return entry;
-}
-
-static inline void recorder_end(struct record_entry *entry, enum record_state state,
-                                enum tutti_status status, enum record_kind kind, uint64_t ticks)
-{
-    order_store_relaxed_u64(&entry->ended, ticks);
-    /* R3 pairs R3a: the end's time */
-    order_store_release_u64(&entry->outcome, record_outcome(state, (int)status, kind));
+    return record_start(recorder->page, ++recorder->number, operation, state, ticks);
 }
 
 /* Ends the entry of that number, if no later operation has replaced it. */

@@ -103,8 +103,9 @@ static bool operation_run(const struct context *context, const struct operation 
     unsigned char *recv = in_place ? send : send + MOST_BYTES + LINE;
     if (!device_is_cuda()) {
         comm->cpu.far = ((o->bits >> 20) + (uint64_t)rank) & 1; /* ranks need not agree */
-        comm->cpu.push = o->bits >> 21 & 1;
-        comm->cpu.swap = comm->world_size == 2 && o->bits >> 22 & 1;
+        comm->cpu.table.two_shot = o->bits >> 21 & 1 ? CPU_TWO_SHOT_PUSH : CPU_TWO_SHOT_PULL;
+        comm->cpu.table.one_shot =
+            comm->world_size == 2 && o->bits >> 22 & 1 ? CPU_SWAP : CPU_PIECES;
     }
     pool_input(context->pool, rank, o->dtype, o->offset, o->count, send);
     if (!in_place)

@@ -214,8 +214,9 @@ static enum tutti_status all_reduce(struct faults_rank *self, enum tutti_algo al
 static size_t two_shot_bytes(const struct faults_rank *self)
 {
     int size = self->ranks->size;
-    return (size_t)(self->comm->cpu.push ? MEMORY_BYTES / 2 / (size - 1) * size - 4096
-                                         : 9 * LAYOUT_PIECE_BYTES / 2);
+    return (size_t)(self->comm->cpu.table.two_shot == CPU_TWO_SHOT_PUSH
+                        ? MEMORY_BYTES / 2 / (size - 1) * size - 4096
+                        : 9 * LAYOUT_PIECE_BYTES / 2);
 }
 
 enum tutti_status faults_call(struct faults_rank *self, int64_t timeout_ms)

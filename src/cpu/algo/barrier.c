@@ -5,20 +5,35 @@
  * in turn: who enters meeting m + 2 has seen the peer enter m + 1, so the peer has left m.
  */
 #include "base/point.h"
+#include "coll/request.h"
 #include "cpu/transport/wait.h"
 
-enum tutti_status cpu_barrier(struct cpu_group *group, const struct request *request)
+enum tutti_status cpu_barrier(void *opaque, struct request *request, tutti_stream_t stream)
 {
+    struct cpu_group *group = opaque;
+    if (request->subset)
+        return cpu_barrier_subset(group, request);
+    enum tutti_status status = operation_begin(group);
+    (void)stream;
+    if (status != TUTTI_OK)
+        return status;
     uint32_t sequence = (uint32_t)group->sequence;
+    request_started(request, group->sequence, RECORD_CALL, RECORD_RUNNING);
     POINT("barrier.entered");
     wait_publish(group, wait_announcement(group, group->rank, sequence), sequence, request);
-    return wait_all_enter(group, request);
+    status = wait_all_enter(group, request);
+    request->quick = group->deadline == 0;
+    return status;
 }
 
-enum tutti_status cpu_barrier_subset(struct cpu_group *group, uint64_t subset,
-                                     const struct request *request)
+enum tutti_status cpu_barrier_subset(struct cpu_group *group, struct request *request)
 {
-    uint64_t others = subset & ~(UINT64_C(1) << group->rank);
+    const uint64_t others = request->subset & ~(UINT64_C(1) << group->rank);
+    if (cpu_group_is_over(group))
+        return cpu_group_status(group, NULL);
+    group->mailed = false;
+    group->deadline = 0;
+    request_started(request, group->sequence, RECORD_SUBSET, RECORD_RUNNING);
     for (uint64_t rest = others; rest; rest &= rest - 1) {
         int peer = __builtin_ctzll(rest);
         uint32_t count = ++group->meetings[peer];
@@ -43,5 +58,6 @@ enum tutti_status cpu_barrier_subset(struct cpu_group *group, uint64_t subset,
             return wait_mismatch(group, peer, &header, request);
         }
     }
+    request->quick = group->deadline == 0;
     return TUTTI_OK;
 }

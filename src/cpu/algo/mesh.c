@@ -16,8 +16,8 @@
  *
  *   collects the other quarters of its output from their owners' rings.
  *
- * Turn t collects piece t - 3, crosses t - 2, folds t - 1, then fills t. A short operation is one
- * piece that nobody divides: every rank folds all of it, and is done once it has crossed.
+ * Iteration t collects piece t - 3, crosses t - 2, folds t - 1, then fills t. A short operation is
+ * one piece that nobody divides: every rank folds all of it, and is done once it has crossed.
  *
  * A piece is over after four steps. Before it fills piece t a rank has collected t - 3, so its quad
  * has crossed t - 3, which they do after collecting t - 4; and it has crossed t - 2, so its partner
@@ -28,7 +28,7 @@
 #include "cpu/algo/all_reduce.h"
 #include "cpu/transport/chunk.h"
 #include "cpu/transport/copy.h"
-#include "cpu/transport/ring.h"
+#include "cpu/transport/piece_buffer.h"
 #include "cpu/transport/wait.h"
 
 enum {
@@ -84,7 +84,8 @@ static struct piece piece_take(struct cpu_group *group, const struct request *re
         chunk_of(piece.count, piece.chunk, cut->whole ? 0 : group->mesh.quarter, &piece.own);
     piece.slot = piece.step % LAYOUT_SLOTS;
     size_t inputs = piece.chunk * width * (cut->whole ? 1 : QUAD);
-    piece.at = ring_take(group, inputs + piece.chunk * reduce_partial_bytes(request->dtype));
+    piece.at =
+        piece_buffer_take(group, inputs + piece.chunk * reduce_partial_bytes(request->dtype));
     piece.partials = piece.at + inputs;
     return piece;
 }
@@ -207,23 +208,24 @@ static enum tutti_status collect(struct cpu_group *group, const struct request *
     return TUTTI_OK;
 }
 
-enum tutti_status mesh_pieces(struct cpu_group *group, const struct request *request)
+enum tutti_status mesh_pieces(void *opaque, const struct request *request)
 {
+    struct cpu_group *group = opaque;
     struct cut cut = cut_request(group, request);
     struct piece pieces[IN_FLIGHT];
-    for (size_t turn = 0; turn < cut.pieces + 3; turn++) {
+    for (size_t iteration = 0; iteration < cut.pieces + 3; iteration++) {
         enum tutti_status status = TUTTI_OK;
-        if (turn >= 3 && !cut.whole)
-            status = collect(group, request, &pieces[(turn - 3) % IN_FLIGHT]);
-        if (status == TUTTI_OK && turn >= 2 && turn < cut.pieces + 2)
-            status = cross(group, request, &cut, &pieces[(turn - 2) % IN_FLIGHT]);
-        if (status == TUTTI_OK && turn >= 1 && turn < cut.pieces + 1)
-            status = fold(group, request, &pieces[(turn - 1) % IN_FLIGHT]);
+        if (iteration >= 3 && !cut.whole)
+            status = collect(group, request, &pieces[(iteration - 3) % IN_FLIGHT]);
+        if (status == TUTTI_OK && iteration >= 2 && iteration < cut.pieces + 2)
+            status = cross(group, request, &cut, &pieces[(iteration - 2) % IN_FLIGHT]);
+        if (status == TUTTI_OK && iteration >= 1 && iteration < cut.pieces + 1)
+            status = fold(group, request, &pieces[(iteration - 1) % IN_FLIGHT]);
         if (status != TUTTI_OK)
             return status;
-        if (turn < cut.pieces) {
-            struct piece *piece = &pieces[turn % IN_FLIGHT];
-            *piece = piece_take(group, request, &cut, turn);
+        if (iteration < cut.pieces) {
+            struct piece *piece = &pieces[iteration % IN_FLIGHT];
+            *piece = piece_take(group, request, &cut, iteration);
             fill(group, request, &cut, piece);
         }
     }

@@ -61,15 +61,23 @@ static enum tutti_status take(struct cpu_group *group, const struct request *req
     return TUTTI_OK;
 }
 
-enum tutti_status swap_piece(struct cpu_group *group, const struct request *request, size_t first,
-                             size_t count)
+enum tutti_status swap_pieces(void *opaque, const struct request *request)
 {
-    const struct piece piece = {
-        .first = first,
-        .count = count,
-        .half = chunk_elements(count, LAYOUT_HALVES, request->element_bytes),
-    };
-    const int swapped = ++group->swaps & 1;
-    give(group, request, &piece, &group->arenas[group->rank ^ swapped]->swap);
-    return take(group, request, &piece, &group->arenas[!group->rank ^ swapped]->swap);
+    struct cpu_group *group = opaque;
+    const size_t most = LAYOUT_SWAP_BYTES / request->element_bytes;
+    for (size_t first = 0; first < request->count; first += most) {
+        const size_t left = request->count - first, count = left < most ? left : most;
+        const struct piece piece = {
+            .first = first,
+            .count = count,
+            .half = chunk_elements(count, LAYOUT_HALVES, request->element_bytes),
+        };
+        const int swapped = ++group->swaps & 1;
+        give(group, request, &piece, &group->arenas[group->rank ^ swapped]->swap);
+        enum tutti_status status =
+            take(group, request, &piece, &group->arenas[!group->rank ^ swapped]->swap);
+        if (status != TUTTI_OK)
+            return status;
+    }
+    return TUTTI_OK;
 }

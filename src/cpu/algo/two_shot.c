@@ -20,15 +20,15 @@
  * level, and small operations slower by a tenth or two. They *pull*: the owner puts its result into
  * the hole that its chunk left in its ring, whence the others collect it.
  *
- * Turn t fills piece t, reduces piece t - 1, collects piece t - 2, so that a peer that is a little
- * late costs nothing. docs/ordering.md has why a place may be written again: P1, Q1.
+ * Iteration t fills piece t, reduces piece t - 1, collects piece t - 2, so that a peer that is a
+ * little late costs nothing. docs/ordering.md has why a place may be written again: P1, Q1.
  */
 #include "base/point.h"
 #include "cpu/algo/all_reduce.h"
 #include "cpu/transport/chunk.h"
 #include "cpu/transport/copy.h"
 #include "cpu/transport/owner.h"
-#include "cpu/transport/ring.h"
+#include "cpu/transport/piece_buffer.h"
 #include "cpu/transport/wait.h"
 
 enum {
@@ -40,6 +40,7 @@ enum {
 
 /* One operation cut into pieces. */
 struct cut {
+    bool push;
     size_t pieces;
     size_t chunk; /* elements of each rank in a whole piece */
     uint32_t first_step;
@@ -47,6 +48,7 @@ struct cut {
 
 /* Piece k: where it begins and how its elements are dealt out. */
 struct piece {
+    bool push;
     size_t first;
     size_t count;
     size_t chunk;       /* elements */
@@ -56,24 +58,28 @@ struct piece {
     size_t at;   /* offset in the exchange area, or in the ring */
 };
 
-/* How many chunks of a piece a rank's arena has room for: pushed, not its own. */
-static size_t held_chunks(const struct cpu_group *group)
+/* How many chunks of a piece lie in a rank's arena: all, or, if results are pushed, all but its own
+ * chunk. */
+static size_t held_chunks(const struct cpu_group *group, bool push)
 {
-    return (size_t)group->size - group->push;
+    return (size_t)group->size - push;
 }
 
-static struct cut cut_request(const struct cpu_group *group, const struct request *request)
+static struct cut cut_request(const struct cpu_group *group, const struct request *request,
+                              bool push)
 {
-    size_t width = request->element_bytes, ranks = (size_t)group->size, held = held_chunks(group);
-    size_t area = group->push ? LAYOUT_EXCHANGE_BYTES : LAYOUT_PIECE_BYTES;
+    size_t width = request->element_bytes, ranks = (size_t)group->size;
+    size_t held = held_chunks(group, push);
+    size_t area = push ? LAYOUT_EXCHANGE_BYTES : LAYOUT_PIECE_BYTES;
     struct cut cut = {
+        .push = push,
         .pieces = 1,
         .chunk = chunk_elements(request->count, group->size, width),
         .first_step = group->step + 1,
     };
     if (cut.chunk * width * held <= area)
         return cut;
-    if (group->push)
+    if (push)
         area /= IN_FLIGHT;
     size_t most = area / held / LAYOUT_LINE * LAYOUT_LINE / width * ranks;
     size_t pieces = (request->count + most - 1) / most;
@@ -87,14 +93,15 @@ static struct piece piece_take(struct cpu_group *group, const struct request *re
                                const struct cut *cut, size_t k)
 {
     size_t width = request->element_bytes, whole = cut->chunk * (size_t)group->size;
-    struct piece piece = {.first = k * whole, .step = cut->first_step + (uint32_t)k};
+    struct piece piece = {
+        .push = cut->push, .first = k * whole, .step = cut->first_step + (uint32_t)k};
     size_t left = request->count - piece.first;
     piece.count = left < whole ? left : whole;
     piece.chunk = cut->pieces == 1 ? cut->chunk : chunk_elements(piece.count, group->size, width);
     piece.chunk_bytes = piece.chunk * width;
     piece.slot = piece.step % LAYOUT_SLOTS;
-    piece.at = group->push ? k % IN_FLIGHT * cut->chunk * width * held_chunks(group)
-                           : ring_take(group, piece.count * width);
+    piece.at = cut->push ? k % IN_FLIGHT * cut->chunk * width * held_chunks(group, true)
+                         : piece_buffer_take(group, piece.count * width);
     return piece;
 }
 
@@ -103,7 +110,7 @@ static unsigned char *place_of(const struct cpu_group *group, const struct piece
                                int owner)
 {
     struct layout_arena *arena = group->arenas[rank];
-    if (group->push)
+    if (piece->push)
         return arena->exchange + piece->at + (size_t)(owner - (owner > rank)) * piece->chunk_bytes;
     return arena->ring + piece->at + (size_t)owner * piece->chunk_bytes;
 }
@@ -115,7 +122,7 @@ static void fill(struct cpu_group *group, const struct request *request, const s
     size_t before = own * width, behind = (own + owned) * width, end = piece->count * width;
     const unsigned char *send = (const unsigned char *)request->send + piece->first * width;
     void (*copy)(struct cpu_group *, void *, const void *, size_t) =
-        group->push ? copy_near : copy_in;
+        piece->push ? copy_near : copy_in;
     copy(group, place_of(group, piece, group->rank, 0), send, before);
     copy(group, place_of(group, piece, group->rank, group->rank + 1), send + behind, end - behind);
     POINT("two_shot.filled");
@@ -124,8 +131,9 @@ static void fill(struct cpu_group *group, const struct request *request, const s
 }
 
 /* `in` and `own`: this rank's chunk of everybody's inputs, in leaf order, and of its output. */
-static void push(const struct cpu_group *group, const struct request *request,
-                 const struct piece *piece, const void *const *in, unsigned char *own, size_t count)
+static void result_push(const struct cpu_group *group, const struct request *request,
+                        const struct piece *piece, const void *const *in, unsigned char *own,
+                        size_t count)
 {
     unsigned char *out[TUTTI_MAX_RANKS];
     for (int r = 0; r < group->size; r++)
@@ -134,8 +142,9 @@ static void push(const struct cpu_group *group, const struct request *request,
                  count * request->element_bytes <= AHEAD_MOST_BYTES);
 }
 
-static void pull(const struct cpu_group *group, const struct request *request,
-                 const struct piece *piece, const void *const *in, unsigned char *own, size_t count)
+static void result_pull(const struct cpu_group *group, const struct request *request,
+                        const struct piece *piece, const void *const *in, unsigned char *own,
+                        size_t count)
 {
     request->reduce(&(struct reduce_call){
         .out = own,
@@ -170,8 +179,8 @@ static enum tutti_status reduce(struct cpu_group *group, const struct request *r
         if (status != TUTTI_OK)
             return status;
     }
-    (group->push ? push : pull)(group, request, piece, in, (unsigned char *)request->recv + at,
-                                owned);
+    (piece->push ? result_push : result_pull)(group, request, piece, in,
+                                              (unsigned char *)request->recv + at, owned);
     POINT("two_shot.reduced");
     wait_publish(group, &group->own->out_flags[piece->slot].header, piece->step, request); /* Q1 */
     return TUTTI_OK;
@@ -190,30 +199,41 @@ static enum tutti_status collect(struct cpu_group *group, const struct request *
             return status;
         size_t first, count = chunk_of(piece->count, piece->chunk, r, &first);
         group->isa->copy(recv + first * width,
-                         place_of(group, piece, group->push ? group->rank : r, r), count * width);
+                         place_of(group, piece, piece->push ? group->rank : r, r), count * width);
     }
     POINT("two_shot.collected");
     return TUTTI_OK;
 }
 
-enum tutti_status two_shot_pieces(struct cpu_group *group, const struct request *request)
+static enum tutti_status pieces_run(struct cpu_group *group, const struct request *request,
+                                    bool push)
 {
-    struct cut cut = cut_request(group, request);
+    struct cut cut = cut_request(group, request, push);
     struct piece pieces[IN_FLIGHT];
-    for (size_t turn = 0; turn < cut.pieces + 2; turn++) {
+    for (size_t iteration = 0; iteration < cut.pieces + 2; iteration++) {
         enum tutti_status status = TUTTI_OK;
-        if (turn < cut.pieces) {
-            struct piece *piece = &pieces[turn % IN_FLIGHT];
-            *piece = piece_take(group, request, &cut, turn);
+        if (iteration < cut.pieces) {
+            struct piece *piece = &pieces[iteration % IN_FLIGHT];
+            *piece = piece_take(group, request, &cut, iteration);
             fill(group, request, piece);
         }
-        if (turn >= 1 && turn <= cut.pieces)
-            status = reduce(group, request, &pieces[(turn - 1) % IN_FLIGHT]);
-        if (status == TUTTI_OK && turn >= 2)
-            status = collect(group, request, &pieces[(turn - 2) % IN_FLIGHT]);
+        if (iteration >= 1 && iteration <= cut.pieces)
+            status = reduce(group, request, &pieces[(iteration - 1) % IN_FLIGHT]);
+        if (status == TUTTI_OK && iteration >= 2)
+            status = collect(group, request, &pieces[(iteration - 2) % IN_FLIGHT]);
         if (status != TUTTI_OK)
             return status;
     }
     group->step += (uint32_t)cut.pieces;
     return TUTTI_OK;
+}
+
+enum tutti_status two_shot_push(void *group, const struct request *request)
+{
+    return pieces_run(group, request, true);
+}
+
+enum tutti_status two_shot_pull(void *group, const struct request *request)
+{
+    return pieces_run(group, request, false);
 }

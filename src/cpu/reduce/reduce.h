@@ -18,6 +18,10 @@
 #include "base/op.h"
 #include "base/reduction.h"
 
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
 /* Plain copies, `stream` with non-temporal stores to `to` (the caller drains). Any alignment, no
  * overlap. To be used instead of memcpy() beyond a few KiB, whose `rep movsb` is very slow at some
  * offsets on some processors. */
@@ -60,8 +64,51 @@ enum { REDUCE_LONG_BYTES = 16 * 1024 };
  * Floating-point environment of a reduction: round to nearest, subnormals kept. begin() returns the
  * caller's and sets ours if it differs; end() restores it.
  */
-uint64_t reduce_env_begin(void);
-void reduce_env_end(uint64_t saved);
+#if defined(__x86_64__)
+
+/* MXCSR: six sticky exception flags, which are left alone, below the control bits. */
+enum { MXCSR_FLAGS = 0x3f, MXCSR_CONTROL = 0xffc0, MXCSR_DEFAULT = 0x1f80 };
+
+static inline uint64_t reduce_env_begin(void)
+{
+    const unsigned saved = _mm_getcsr();
+    if ((saved & MXCSR_CONTROL) != MXCSR_DEFAULT)
+        _mm_setcsr(MXCSR_DEFAULT | (saved & MXCSR_FLAGS));
+    return saved;
+}
+
+static inline void reduce_env_end(uint64_t saved)
+{
+    if ((saved & MXCSR_CONTROL) != MXCSR_DEFAULT)
+        _mm_setcsr((unsigned)saved);
+}
+
+#elif defined(__aarch64__)
+
+/* FPCR holds control bits only; all zero is round to nearest, subnormals kept, nothing trapped. */
+static inline void fpcr_set(uint64_t value)
+{
+    __asm__ volatile("msr fpcr, %0" : : "r"(value) : "memory");
+}
+
+static inline uint64_t reduce_env_begin(void)
+{
+    uint64_t saved;
+    __asm__ volatile("mrs %0, fpcr" : "=r"(saved) : : "memory");
+    if (saved != 0)
+        fpcr_set(0);
+    return saved;
+}
+
+static inline void reduce_env_end(uint64_t saved)
+{
+    if (saved != 0)
+        fpcr_set(saved);
+}
+
+#else
+#error "reduce_env_begin() needs this architecture's floating-point control register"
+#endif
 
 /* Of an element of a partial result. */
 static inline size_t reduce_partial_bytes(enum tutti_dtype dtype)

@@ -159,10 +159,6 @@ static void arenas_show(struct cpu_group *group)
         cpu_group_abort(group);
 }
 
-/* Beyond, results are pulled (two_shot.c), unless ranks share cores: their caches have the lines.
- */
-enum { PUSH_RANKS = 4 };
-
 static void group_init(struct cpu_group *group, const struct cpu_group_config *config)
 {
     const struct cpu_links *links = config->links;
@@ -179,8 +175,7 @@ static void group_init(struct cpu_group *group, const struct cpu_group_config *c
     group->context = config->context;
     group->interrupt = config->interrupt;
     group->oversubscribed = config->oversubscribed;
-    group->push = config->size <= PUSH_RANKS || config->oversubscribed;
-    group->swap = config->size == 2;
+    cpu_table_fill(config->rules, config->size, config->oversubscribed, &group->table);
     group->same_core =
         UINT64_MAX >> (TUTTI_MAX_RANKS - config->size) & ~(UINT64_C(1) << config->rank);
     group->spin = config->oversubscribed ? 1 : SPIN_POLLS;

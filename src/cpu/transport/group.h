@@ -9,6 +9,8 @@
 
 #include "base/interrupt.h"
 #include "base/layout.h"
+#include "base/order.h"
+#include "cpu/choose.h"
 #include "cpu/reduce/reduce.h"
 #include "topology/topology.h"
 #include "tutti/tutti.h"
@@ -28,6 +30,7 @@ struct cpu_links {
 struct cpu_group {
     struct layout_arena *own;
     struct layout_arena *arenas[TUTTI_MAX_RANKS]; /* [rank] is own; of others the data may lack */
+    struct cpu_table table;
     uint64_t sequence; /* of the operation that runs, or of the last one */
     uint32_t step;     /* the last one taken: layout.h */
     uint32_t swaps;    /* pieces that two ranks have swapped: swap.c */
@@ -41,8 +44,6 @@ struct cpu_group {
     bool one_process; /* all ranks are threads of this process */
     bool sparse;      /* not all ranks exchange data */
     bool far;         /* copies go past the caches: copy.h */
-    bool push;        /* on all ranks or none: two_shot.c */
-    bool swap;        /* likewise, and of two ranks: swap.c */
     const struct reduce_isa *isa;
     copy_fn *copy_long;
     struct cpu_team *team;      /* of zero-copy operations, the caller's; NULL: there is none */
@@ -82,6 +83,7 @@ struct cpu_group_config {
     int size;
     const int *order;
     const struct cpu_links *links;
+    const struct choice_rules *rules; /* borrowed until the close */
     uint64_t remote;
     bool oversubscribed;
     bool idle;            /* runs no operations: nothing is prepared for quick ones */
@@ -128,25 +130,22 @@ void cpu_group_abort(struct cpu_group *group);
  * stands or, if none does, with ABORTED, of which the peers hear nothing. What they hear of is that
  * this rank has left, in the end. */
 void cpu_group_quit(struct cpu_group *group);
+/* Whether no operation may begin any more: a fault stands, or this process has aborted the group.
+ */
+static inline bool cpu_group_is_over(const struct cpu_group *group)
+{
+    return order_load_acquire_u32(&group->failed) || /* A4 pairs F4 */
+           order_load_relaxed_u32(&group->aborted);
+}
 /* The fault that stands: OK when there is none. Writes its text as the thread's last error. */
 enum tutti_status cpu_group_status(struct cpu_group *group, struct tutti_fault *fault);
 
-/*
- * All-reduce of one or more elements. Takes the given algorithm, one that the links allow. One-shot
- * and two-shot have several transports: mail, ring, or, where all ranks can reach all operands,
- * none at all.
- */
-enum tutti_status cpu_all_reduce(struct cpu_group *group, const struct request *request);
-/* Comes first, also before one of no elements: lets the peers have what is short while the caller
- * sees to other things. */
-void cpu_all_reduce_begin(struct cpu_group *group, const struct request *request);
-/* More elements of the same one, by one-shot or two-shot: under the number and the announcement of
- * the call before. */
+/* More elements of an all-reduce by one-shot or two-shot, under the number and the announcement of
+ * the operation before. */
 enum tutti_status cpu_all_reduce_more(struct cpu_group *group, const struct request *request);
-/* Of all ranks. */
-enum tutti_status cpu_barrier(struct cpu_group *group, const struct request *request);
-/* Of the ranks whose bits are set, the own one among them. */
-enum tutti_status cpu_barrier_subset(struct cpu_group *group, uint64_t subset,
-                                     const struct request *request);
+/* struct transport's `run`: a barrier of all ranks or of request->subset. */
+enum tutti_status cpu_barrier(void *group, struct request *request, tutti_stream_t stream);
+/* Of the ranks request->subset, the own one among them. */
+enum tutti_status cpu_barrier_subset(struct cpu_group *group, struct request *request);
 
 #endif

@@ -56,6 +56,19 @@ static inline enum tutti_status wait_for(struct cpu_group *group, int peer, cons
                                                 : wait_slowly(group, peer, word, value, request);
 }
 
+/* An operation of all ranks begins: it takes a number, unless the group has failed or was aborted.
+ */
+static inline enum tutti_status operation_begin(struct cpu_group *group)
+{
+    if (__builtin_expect(cpu_group_is_over(group), 0))
+        return cpu_group_status(group, NULL);
+    /* Relaxed: other threads read it for their reports. */
+    order_store_relaxed_u64(&group->sequence, group->sequence + 1);
+    group->mailed = true;
+    group->deadline = 0;
+    return TUTTI_OK;
+}
+
 /* Waits until the peer's header is of this turn, and checks that it means the same operation. */
 static inline enum tutti_status wait_header(struct cpu_group *group, int peer,
                                             const struct layout_header *header, uint32_t turn,

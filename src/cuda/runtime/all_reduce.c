@@ -4,7 +4,7 @@
 #include "base/error.h"
 #include "base/order.h"
 #include "base/signature.h"
-#include "coll/request.h"
+#include "coll/backend.h"
 #include "cuda/runtime/group_internal.h"
 
 #include <stdio.h>
@@ -78,31 +78,10 @@ static CUfunction function_of(const struct cuda_group *group, const struct cuda_
     return functions[CUDA_SUM];
 }
 
-/* The one place that chooses a kernel, its form, grid and block for an all-reduce. Pure: the result
- * depends on the request and on what the ranks agreed on at creation. Returns INVALID. */
-static enum tutti_status choose(const struct cuda_group *group, const struct request *request,
-                                struct cuda_task *task, enum tutti_algo *algo, const char **reason)
-{
-    const struct cuda_choice *choice;
-    if (cuda_is_proxied(group))
-        return cuda_proxy_algorithm(request->algo, algo, reason);
-    enum tutti_status status = cuda_plan_pick(&group->plan, request->algo, request->dtype,
-                                              request->bytes, &choice, reason);
-    if (status != TUTTI_OK)
-        return status;
-    *algo = cuda_kernel_algo((enum cuda_kernel)choice->kernel);
-    task->blocks = cuda_choice_blocks(choice, group->plan.size, request->bytes);
-    task->threads = choice->threads + CUDA_CONTROL_THREADS;
-    task->function = function_of(group, choice, request, task->blocks);
-    return TUTTI_OK;
-}
-
 static enum tutti_status all_reduce(struct cuda_group *group, struct request *request,
                                     tutti_stream_t stream)
 {
-    struct cuda_task task = {.request = request};
-    const char *reason;
-    enum tutti_algo algo;
+    const struct cuda_choice *choice = request->choice.launch;
     enum tutti_status status = cuda_group_check(group);
     if (status == TUTTI_OK && request->count)
         status = cuda_operand_check(group, "send", request->send, request->bytes, stream);
@@ -115,48 +94,113 @@ static enum tutti_status all_reduce(struct cuda_group *group, struct request *re
     struct cuda_launch launch = launch_make(group, request);
     if (request->count == 0) /* without elements all ranks still meet */
         return barrier_enqueue(group, &launch, request, stream);
-    status = choose(group, request, &task, &algo, &reason);
-    if (status != TUTTI_OK)
-        return status;
-    request->signature = signature_set_algo(request->signature, algo);
+    request->signature =
+        signature_set_algo(request->signature, cuda_kernel_algo((enum cuda_kernel)choice->kernel));
     launch.signature = request->signature;
     launch.tag = signature_hash(launch.signature ^ launch.parameter) >> 16;
-    task.launch = &launch;
+    const unsigned blocks = cuda_choice_blocks(choice, group->plan.size, request->bytes);
+    struct cuda_task task = {
+        .function = function_of(group, choice, request, blocks),
+        .blocks = blocks,
+        .threads = choice->threads + CUDA_CONTROL_THREADS,
+        .launch = &launch,
+        .request = request,
+    };
     return cuda_enqueue(group, stream, &task);
 }
 
-enum tutti_status cuda_all_reduce(struct cuda_group *group, struct request *request,
-                                  tutti_stream_t stream)
+/* Records an operation that the stream has. A captured one has no number: `former` is the last
+ * number before. */
+static void enqueued(const struct cuda_group *group, struct request *request, uint64_t former)
 {
-    enum tutti_status status = all_reduce(group, request, stream);
-    return __builtin_expect(status == TUTTI_OK, 1) ? TUTTI_OK : refused(group, status);
+    const uint64_t sequence = cuda_group_sequence(group);
+    const enum record_kind kind = request->subset      ? RECORD_SUBSET
+                                  : sequence == former ? RECORD_CAPTURED
+                                                       : RECORD_CALL;
+    request_started(request, sequence, kind, RECORD_ENQUEUED);
 }
 
-static enum tutti_status barrier(struct cuda_group *group, uint64_t subset,
-                                 const struct request *request, tutti_stream_t stream)
+static enum tutti_status cuda_all_reduce(void *opaque, struct request *request,
+                                         tutti_stream_t stream)
+{
+    struct cuda_group *group = opaque;
+    const uint64_t former = cuda_group_sequence(group);
+    enum tutti_status status = all_reduce(group, request, stream);
+    if (__builtin_expect(status != TUTTI_OK, 0))
+        return refused(group, status);
+    enqueued(group, request, former);
+    return TUTTI_OK;
+}
+
+static enum tutti_status barrier(struct cuda_group *group, const struct request *request,
+                                 tutti_stream_t stream)
 {
     enum tutti_status status = cuda_group_check(group);
     if (status != TUTTI_OK)
         return status;
     if (cuda_is_proxied(group))
-        return cuda_proxy_enqueue(group, subset, request, stream);
+        return cuda_proxy_enqueue(group, request->subset, request, stream);
     struct cuda_launch launch = launch_make(group, request);
-    launch.subset = (uint16_t)subset;
+    launch.subset = (uint16_t)request->subset;
     return barrier_enqueue(group, &launch, request, stream);
 }
 
-enum tutti_status cuda_barrier(struct cuda_group *group, uint64_t subset,
-                               const struct request *request, tutti_stream_t stream)
+static enum tutti_status cuda_barrier(void *opaque, struct request *request, tutti_stream_t stream)
 {
-    enum tutti_status status = barrier(group, subset, request, stream);
-    return __builtin_expect(status == TUTTI_OK, 1) ? TUTTI_OK : refused(group, status);
+    struct cuda_group *group = opaque;
+    const uint64_t former = cuda_group_sequence(group);
+    enum tutti_status status = barrier(group, request, stream);
+    if (__builtin_expect(status != TUTTI_OK, 0))
+        return refused(group, status);
+    enqueued(group, request, former);
+    return TUTTI_OK;
 }
 
-enum tutti_status cuda_algorithm(const struct cuda_group *group, enum tutti_algo asked,
-                                 enum tutti_dtype dtype, size_t bytes, enum tutti_algo *algo,
-                                 const char **reason)
+static const struct transport all_reduce_transport = {.run = cuda_all_reduce};
+static const struct transport barrier_transport = {.run = cuda_barrier};
+
+static enum tutti_status cuda_choose(const void *opaque, const struct choice_call *call,
+                                     struct choice *choice)
 {
-    const struct request request = {.algo = asked, .dtype = dtype, .bytes = bytes, .op = OP_SUM};
-    struct cuda_task task;
-    return choose(group, &request, &task, algo, reason);
+    const struct cuda_group *group = opaque;
+    const struct choice_rules *rules = group->rules;
+    enum tutti_algo algo = choice_by_rules(rules, call, &choice->reason);
+    const char *table_reason = NULL;
+    enum tutti_status status = TUTTI_OK;
+    choice->algo = algo;
+    choice->zero_copy = false;
+    choice->launch = NULL;
+    choice->transport = algo == TUTTI_ALGO_NONE && rules->strict ? NULL : &all_reduce_transport;
+    if (!choice->transport)
+        return TUTTI_OK;
+    if (cuda_is_proxied(group)) {
+        status = cuda_proxy_algorithm(choice->algo, &algo, &table_reason);
+    } else if (call->bytes) {
+        status = cuda_plan_pick(&group->plan, choice->algo, call->dtype, call->bytes,
+                                &choice->launch, &table_reason);
+        if (status == TUTTI_OK)
+            algo = cuda_kernel_algo((enum cuda_kernel)choice->launch->kernel);
+    }
+    if (choice->algo == TUTTI_ALGO_NONE && table_reason)
+        choice->reason = table_reason;
+    if (!rules->strict) /* which has the roots' names only */
+        choice->algo = algo;
+    return status;
 }
+
+static uint64_t sequence(const void *group)
+{
+    return cuda_group_sequence(group);
+}
+
+static enum tutti_status group_status(void *group, struct tutti_fault *fault)
+{
+    return cuda_group_status(group, fault);
+}
+
+const struct backend cuda_backend = {
+    .choose = cuda_choose,
+    .barrier = &barrier_transport,
+    .sequence = sequence,
+    .status = group_status,
+};

@@ -19,7 +19,8 @@ static void choice_describe(const struct cuda_choice *choice, uint64_t bytes, ch
 int cuda_group_describe(const struct cuda_group *group, char *text, size_t size)
 {
     const struct cuda_device *device = &group->device;
-    const enum tutti_algo by_links = group->plan.by_links;
+    const enum tutti_algo links_algo = choice_by_links(&group->rules->paths);
+    const bool by_links = links_algo != TUTTI_ALGO_NONE;
     int length = 0;
     text_append(text, size, &length,
                 "device_name: %s\ndevice_ordinal: %d\ndevice_uuid: ", device->name,
@@ -45,7 +46,7 @@ int cuda_group_describe(const struct cuda_group *group, char *text, size_t size)
         return length;
     }
     for (int k = CUDA_TABLE_KERNELS; k < CUDA_KERNELS; k++)
-        if (by_links == cuda_kernel_algo((enum cuda_kernel)k))
+        if (by_links && links_algo == cuda_kernel_algo((enum cuda_kernel)k))
             choice_describe(cuda_plan_forced(&group->plan, (enum cuda_kernel)k), CUDA_TABLE_REST,
                             text, size, &length);
     for (int i = 0; i < group->plan.count && !by_links; i++)

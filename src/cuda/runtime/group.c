@@ -349,6 +349,7 @@ static enum tutti_status group_make(const struct cuda_group_config *config,
     made->host = config->host;
     made->device = config->devices[config->rank];
     made->default_timeout_ms = config->default_timeout_ms;
+    made->rules = config->rules;
     made->interrupt = config->interrupt;
     made->staged = config->place == CUDA_PLACE_HOST;
     if (made->staged || config->place == CUDA_PLACE_PROXY)
@@ -381,8 +382,6 @@ static void plan_choose(struct cuda_group *group, const struct cuda_group_config
     }
     cuda_plan_make(config->table, least->major, least->minor, config->size, group->staged,
                    &group->plan);
-    if (!group->staged)
-        group->plan.by_links = config->by_links;
 }
 
 /* Without arenas, kernels or grids: the ranks share only the memory of their hosts. */
@@ -395,7 +394,7 @@ static enum tutti_status open_proxy(struct cuda_group *group,
     if (status == TUTTI_OK)
         status = page_create(group);
     if (status == TUTTI_OK)
-        status = cuda_proxy_open(group, config->one_shot_bytes);
+        status = cuda_proxy_open(group);
     return status_agree(config->exchanger, status, deadline_timeout_ms(deadline));
 }
 

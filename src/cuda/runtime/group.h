@@ -61,13 +61,12 @@ struct cuda_group_config {
         *devices;          /* of all ranks, in rank order; several ranks may have one device */
     enum cuda_place place; /* equal on all ranks */
     const char *why;       /* HOST, PROXY: the reason, in words */
-    size_t one_shot_bytes; /* PROXY: up to this size the hosts take one hop */
-    const struct cuda_table *table; /* equal on all ranks: table.h */
-    enum tutti_algo by_links;       /* the algorithm that replaces the table's; NONE: the table's */
-    struct topology_ring ring;      /* this rank's part */
-    struct cpu_group *host;         /* has met: channel, faults and aborts between the processes */
-    bool marked;     /* kernels mark each operation in the recorder: device_trace.h */
-    int recorder_fd; /* of host->record, -1 without a recorder; borrowed */
+    const struct cuda_table *table;   /* equal on all ranks: table.h */
+    const struct choice_rules *rules; /* borrowed until the close */
+    struct topology_ring ring;        /* this rank's part */
+    struct cpu_group *host; /* has met: channel, faults and aborts between the processes */
+    bool marked;            /* kernels mark each operation in the recorder: device_trace.h */
+    int recorder_fd;        /* of host->record, -1 without a recorder; borrowed */
     struct tutti_exchanger *exchanger;
     const struct interrupt *interrupt; /* for the waits of the opening; may be NULL */
     int64_t timeout_ms;                /* of the opening */
@@ -114,22 +113,6 @@ void cuda_group_invalidate(struct cuda_group *group);
 
 /* In a child of fork(): frees the handle alone; the rest is the parent's. */
 void cuda_group_forget(struct cuda_group *group);
-
-/*
- * Enqueue without host synchronisation. Check pointers and streams. request->algo is the algorithm
- * that is asked for (NONE: the table's). request->signature gets the algorithm that is taken.
- * Return INVALID (a host pointer; a pointer on another device: both ordinals named; an algorithm
- * that does not serve), CONCURRENT, CUDA, or the fault that stands.
- */
-enum tutti_status cuda_all_reduce(struct cuda_group *group, struct request *request,
-                                  tutti_stream_t stream);
-/* A barrier of the ranks whose bits are set, this rank among them; 0: all ranks. */
-enum tutti_status cuda_barrier(struct cuda_group *group, uint64_t subset,
-                               const struct request *request, tutti_stream_t stream);
-/* The algorithm that an all-reduce takes. Pure. Returns INVALID. */
-enum tutti_status cuda_algorithm(const struct cuda_group *group, enum tutti_algo asked,
-                                 enum tutti_dtype dtype, size_t bytes, enum tutti_algo *algo,
-                                 const char **reason);
 
 /* The fault that stands on the device or between the hosts; OK if there is none. From any thread.
  * An abort needs no call here: the abort of the host group wakes the watchers of all ranks. */

@@ -58,7 +58,8 @@ struct cuda_group {
     struct cuda_kernels kernels;
     struct cuda_launch launch; /* the template of every launch */
     struct cuda_plan plan;     /* no grid has more blocks than fit at once on any rank */
-    struct cpu_group *host;    /* borrowed from the communicator */
+    const struct choice_rules *rules;
+    struct cpu_group *host; /* borrowed from the communicator */
     CUlaunchAttribute attribute;
     bool programmatic; /* kernels may be launched ahead: residency.c */
     bool resident;     /* counted among the communicators of the device */

@@ -246,12 +246,11 @@ static enum tutti_status same_gpu_meet(struct cuda_group *group, const struct cu
     const uint64_t same_gpu = group->same_gpu & ranks;
     if (!(same_gpu & (same_gpu - 1)))
         return TUTTI_OK;
-    const struct request request = {.signature = task->request->signature,
-                                    .parameter = signature_hash(same_gpu),
-                                    .timeout_ms = task->request->timeout_ms};
-    host->mailed = false;
-    host->deadline = 0;
-    return cpu_barrier_subset(host, same_gpu, &request);
+    struct request request = {.signature = task->request->signature,
+                              .subset = same_gpu,
+                              .parameter = signature_hash(same_gpu),
+                              .timeout_ms = task->request->timeout_ms};
+    return cpu_barrier_subset(host, &request);
 }
 
 static enum tutti_status eager_launch(struct cuda_group *group, CUstream stream,

@@ -234,12 +234,6 @@ enum tutti_status cuda_plan_pick(const struct cuda_plan *plan, enum tutti_algo a
     bool fits = serves(plan, (enum cuda_kernel)row->kernel, dtype, bytes);
     bool one_shot = is_one_shot((enum cuda_kernel)row->kernel);
     *choice = row;
-    if (asked == TUTTI_ALGO_NONE && plan->by_links != TUTTI_ALGO_NONE) {
-        *reason = plan->by_links == TUTTI_ALGO_RING ? "only the links of a ring join all ranks"
-                                                    : "the links are those of a hybrid cube mesh";
-        *choice = forced_by(plan, plan->by_links);
-        return TUTTI_OK;
-    }
     *reason = plan->staged ? "staged through the host's memory" : "the tuning table";
     if (asked == TUTTI_ALGO_HOST_STAGED && !plan->staged)
         return error_set(

@@ -60,8 +60,7 @@ struct cuda_table {
 /* The rows of one communicator, and the choices for kernels that are forced. */
 struct cuda_plan {
     int size;
-    bool staged;              /* arenas are in host memory, which has no room for full lines */
-    enum tutti_algo by_links; /* instead of the rows', where few links join ranks; NONE: nothing */
+    bool staged; /* arenas are in host memory, which has no room for full lines */
     int count;
     struct cuda_choice choices[CUDA_PLAN_CHOICES]; /* of the rows, then of forced kernels */
     uint64_t bytes[CUDA_PLAN_ROWS];

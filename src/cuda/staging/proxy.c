@@ -58,7 +58,6 @@ struct cuda_proxy {
     struct cpu_group *host;
     struct cuda_proxy_page *page; /* owned by struct cuda_resources */
     CUdeviceptr come, done;       /* the addresses of its words on the device */
-    size_t one_shot_bytes;
     uint64_t pieces;    /* number of pieces on streams; written by the caller, as is `enqueued` */
     uint64_t enqueued;  /* number of operations of all ranks */
     uint64_t completed; /* ... that succeeded; written by the thread */
@@ -126,40 +125,28 @@ static bool piece_await(struct cuda_proxy *proxy, uint64_t number)
     return false;
 }
 
-static enum tutti_algo algo_of(const struct cuda_proxy *proxy, enum tutti_algo asked, size_t bytes)
-{
-    if (asked == TUTTI_ALGO_ONE_SHOT || asked == TUTTI_ALGO_TWO_SHOT)
-        return asked;
-    return bytes <= proxy->one_shot_bytes ? TUTTI_ALGO_ONE_SHOT : TUTTI_ALGO_TWO_SHOT;
-}
-
 /* Reduces one piece among the hosts. */
 static enum tutti_status piece_run(struct cuda_proxy *proxy, const struct operation *operation,
                                    uint64_t piece)
 {
     struct cpu_group *host = proxy->host;
     struct request request = operation->request;
-    host->deadline = 0;
-    host->mailed = operation->subset == 0;
-    if (operation->subset)
-        return cpu_barrier_subset(host, operation->subset, &request);
-    /* Relaxed: other threads read it for their reports. */
-    if (piece == 0)
-        order_store_relaxed_u64(&host->sequence, host->sequence + 1);
-    if (request.count == 0)
-        return cpu_barrier(host, &request);
+    if (request.count == 0) /* all-reduces of no elements, too */
+        return cpu_barrier(host, &request, TUTTI_STREAM_DEFAULT);
     request.bytes = piece_bytes(&operation->request, piece);
     request.count = request.bytes / request.element_bytes;
     request.recv = proxy->page->slots[(operation->first + piece) % CUDA_PROXY_SLOTS];
     request.send = request.recv;
-    request.algo = algo_of(proxy, request.algo, request.bytes);
-    uint64_t environment = reduce_env_begin();
+    const enum tutti_algo algo = request.choice.algo;
+    const struct choice_call call = {
+        .bytes = request.bytes,
+        .dtype = request.dtype,
+        .algo = algo == TUTTI_ALGO_HOST_STAGED ? TUTTI_ALGO_NONE : algo,
+    };
+    cpu_choose(host, &call, &request.choice);
     if (piece == 0)
-        cpu_all_reduce_begin(host, &request);
-    enum tutti_status status =
-        piece == 0 ? cpu_all_reduce(host, &request) : cpu_all_reduce_more(host, &request);
-    reduce_env_end(environment);
-    return status;
+        return request.choice.transport->run(host, &request, TUTTI_STREAM_DEFAULT);
+    return cpu_all_reduce_more(host, &request);
 }
 
 static bool operation_run(struct cuda_proxy *proxy, const struct operation *operation)
@@ -246,14 +233,13 @@ static enum tutti_status page_create(struct cuda_group *group, struct cuda_proxy
     return status;
 }
 
-enum tutti_status cuda_proxy_open(struct cuda_group *group, size_t one_shot_bytes)
+enum tutti_status cuda_proxy_open(struct cuda_group *group)
 {
     struct cuda_proxy *proxy = calloc(1, sizeof *proxy);
     if (!proxy)
         return error_set(TUTTI_ERR_NO_MEMORY, "no memory for %zu bytes", sizeof *proxy);
     group->proxy = proxy;
     proxy->host = group->host;
-    proxy->one_shot_bytes = one_shot_bytes;
     proxy->watcher.poll = poll;
     proxy->watcher.wake = wake;
     proxy->watcher.context = proxy;
@@ -482,16 +468,11 @@ enum tutti_status cuda_proxy_enqueue(struct cuda_group *group, uint64_t subset,
 {
     struct operation operation = {
         .request = *request, .subset = subset, .pieces = pieces_of(request)};
-    enum tutti_status status = TUTTI_OK;
-    enum tutti_algo algo;
-    const char *reason;
     bool pushed;
-    if (request->element_bytes) { /* an all-reduce of any count; a barrier has no elements */
-        status = cuda_proxy_algorithm(request->algo, &algo, &reason);
-        operation.request.signature = signature_set_algo(request->signature, algo);
-    }
-    if (status == TUTTI_OK)
-        status = cuda_enter(group, &pushed);
+    operation.request.page = NULL; /* the caller records it, not the thread */
+    if (request->element_bytes)    /* an all-reduce, of whatever count */
+        operation.request.signature = signature_set_algo(request->signature, request->choice.algo);
+    enum tutti_status status = cuda_enter(group, &pushed);
     if (status != TUTTI_OK)
         return status;
     status = enqueue(group, &operation, cuda_stream_of(stream));

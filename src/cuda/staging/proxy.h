@@ -47,10 +47,10 @@ struct cuda_proxy_page {
 static_assert(offsetof(struct cuda_proxy_page, done) == 64, "done");
 static_assert(offsetof(struct cuda_proxy_page, slots) == 4096, "slots");
 
-/* In the context, after the host group has met. Starts the thread. Operations up to
- * `one_shot_bytes` take one hop. After a failure cuda_proxy_free() frees what there is. Returns
- * DECLINED (the device's streams cannot wait for a word), NO_MEMORY, CUDA, SYSTEM. */
-enum tutti_status cuda_proxy_open(struct cuda_group *group, size_t one_shot_bytes);
+/* In the context, after the host group has met. Starts the thread. After a failure
+ * cuda_proxy_free() frees what there is. Returns DECLINED (the device's streams cannot wait for a
+ * word), NO_MEMORY, CUDA, SYSTEM. */
+enum tutti_status cuda_proxy_open(struct cuda_group *group);
 /* Lets all streams go on. Operations under way fail with ABORTED on this rank alone. Waits for the
  * thread, at most some 50 ms. Takes NULL. May be called again. */
 void cuda_proxy_stop(struct cuda_proxy *proxy);

@@ -1,0 +1,67 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * What decides the algorithm of an all-reduce before anything is measured: the links, what is
+ * forced, strict mode. Pure functions. Each back end has one function that asks choice_by_rules()
+ * first and then its own table: cpu_choose(), cuda_choose().
+ */
+#ifndef TUTTI_CHOICE_H
+#define TUTTI_CHOICE_H
+
+#include "topology/topology.h"
+#include "tutti/tutti.h"
+
+struct cuda_choice;
+struct transport;
+
+/* Which algorithms the links of a communicator allow. */
+struct choice_paths {
+    bool all;    /* one-shot and two-shot: every rank reaches every other rank */
+    bool staged; /* as `all`, by the host's memory, since no path of links joins the ranks */
+    bool mesh;
+    bool ring; /* GPUs only: the algorithm is a kernel */
+};
+
+/* Equal on all ranks. Constant after the rendezvous. */
+struct choice_rules {
+    struct choice_paths paths;
+    enum tutti_topology topology;
+    enum tutti_algo forced; /* by the options or TUTTI_ALGO; NONE: not forced */
+    bool strict;
+    size_t buffer_size; /* limits strict mode */
+};
+
+/* The rules of ranks that all reach each other, with nothing forced. */
+extern const struct choice_rules choice_rules_free;
+
+/* What a call asks for. */
+struct choice_call {
+    size_t bytes;
+    enum tutti_dtype dtype;
+    enum tutti_algo algo; /* forced by the call; NONE: not forced */
+    uint64_t storage_offset_bytes;
+};
+
+/* How a call runs. */
+struct choice {
+    const struct transport *transport; /* NULL: strict mode declines the call */
+    enum tutti_algo algo;              /* its public name */
+    bool zero_copy; /* CPU: worth a look whether the ranks reach each other's operands */
+    const struct cuda_choice *launch; /* CUDA: a row of the tuning table */
+    const char *reason;               /* a static sentence */
+};
+
+/* `order` is the leaf order. `cuda`: the ranks' device is a GPU. */
+void choice_paths_make(const struct topology *topology, const int *order, bool cuda,
+                       struct choice_paths *paths);
+/* Returns INVALID if the algorithm cannot run on these links; the message says why. */
+enum tutti_status choice_check(const struct choice_paths *paths, const struct topology *topology,
+                               enum tutti_algo algo);
+/* The algorithm that the links leave, if not all ranks reach each other; else NONE. */
+enum tutti_algo choice_by_links(const struct choice_paths *paths);
+/* The algorithm that is forced, that strict mode names, or that the links leave. NONE: strict mode
+ * declines the call, or, outside strict mode, the back end's table decides. Sets *reason except in
+ * the last case. */
+enum tutti_algo choice_by_rules(const struct choice_rules *rules, const struct choice_call *call,
+                                const char **reason);
+
+#endif

@@ -1,0 +1,40 @@
+/* SPDX-License-Identifier: MIT */
+/* How the CPU runs a call: one pure function, called once a call, which reads the group's table. */
+#ifndef TUTTI_CPU_CHOOSE_H
+#define TUTTI_CPU_CHOOSE_H
+
+#include "base/layout.h"
+#include "coll/choice.h"
+
+/* The ways that data take between the ranks. Swap to two-shot pull first try to do without copies:
+ * direct.c. */
+enum cpu_transport {
+    CPU_MAIL,          /* one-shot up to a mail's body */
+    CPU_SWAP,          /* one-shot of two ranks */
+    CPU_PIECES,        /* one-shot of more ranks */
+    CPU_TWO_SHOT_PUSH, /* the owner of a chunk writes the result to all ranks */
+    CPU_TWO_SHOT_PULL, /* the other ranks read it from the owner */
+    CPU_MESH,
+    CPU_BARRIER,
+    CPU_TRANSPORTS
+};
+
+/* Equal on all ranks. Constant after the group's opening. */
+struct cpu_table {
+    size_t mail_bytes; /* up to here `mail`, unless the call forces an algorithm; 0: never */
+    struct choice mail;
+    const struct choice_rules *rules;
+    size_t one_shot_bytes;                 /* up to here one-shot is measured to be faster */
+    size_t copied_bytes;                   /* up to here one-shot is faster than zero-copy */
+    enum cpu_transport one_shot, two_shot; /* beyond a mail */
+    const char *two_shot_reason;
+};
+
+/* `rules` must outlive the table. */
+void cpu_table_fill(const struct choice_rules *rules, int world_size, bool oversubscribed,
+                    struct cpu_table *table);
+/* `group` is a struct cpu_group. Returns OK. */
+enum tutti_status cpu_choose(const void *group, const struct choice_call *call,
+                             struct choice *choice);
+
+#endif
