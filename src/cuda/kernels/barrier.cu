@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Barriers, in one block of control threads (operation.cuh), one for each peer. Of all ranks: an
- * operation whose headers are all that travels, so they are waited for. Of a subset: each pair of
- * ranks counts its meetings; the ranks outside take no part, so the operation's sequence stays.
- *
- * A header is stored behind a fence (release V1) and polled before one (acquire V1a): what a rank
- * wrote before the barrier is visible behind it.
+ * Barriers: one block of control threads (operation.cuh), one thread for each peer. A barrier of
+ * all ranks is an operation that sends headers alone, so the threads wait for the headers. For a
+ * barrier of a subset each pair of ranks counts its meetings; the other ranks take no part, so the
+ * sequence does not change. A thread stores its header behind a fence (release V1) and polls before
+ * a fence (acquire V1a): what a rank wrote before the barrier is visible after it.
  */
 #include "cuda/kernels/operation.cuh"
 
@@ -77,14 +76,15 @@ __device__ __forceinline__ void barrier_subset(const cuda_launch &launch)
     order_fence(); /* V1a pairs V1 */
 }
 
-/* A line that no operation and no other thread pushes: flags are sequences, far below. */
+/* A line that no operation and no other thread writes: flags are sequences, which are far
+ * smaller. */
 __device__ __forceinline__ order_line probe_line(int rank, int lane)
 {
     const uint64_t seed = (uint64_t)rank << 8 | lane;
     return {seed * UINT64_C(0x9e3779b97f4a7c15), UINT64_C(0xffff000000000000) | seed};
 }
 
-/* What set-up tries the links with: a warp a peer, a line a lane, there and here. */
+/* Tests the links at set-up: a warp for each peer, a line for each lane, in both directions. */
 __device__ __forceinline__ void probe_links(const cuda_launch &launch)
 {
     const int peer = threadIdx.x / 32, lane = threadIdx.x % 32;

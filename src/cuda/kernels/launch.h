@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* What a launcher hands to a kernel, by value: valid for every replay. Compiles as C11 and as
+/* What a launch passes to a kernel, by value: valid for every replay. Compiles as C11 and as
  * CUDA. */
 #ifndef TUTTI_CUDA_LAUNCH_H
 #define TUTTI_CUDA_LAUNCH_H
@@ -16,8 +16,8 @@
 /* The rank in a hybrid cube mesh (mesh.cu), if its communicator has one: its quad is ranks[0] to
  * ranks[3] of the launch, its partner is across. */
 struct cuda_mesh {
-    uint8_t quarters[4]; /* which quarter of its quad's sums each of them makes */
-    uint8_t partner;     /* makes the same quarter as the rank */
+    uint8_t quarters[4]; /* the quarter of the quad's sums that each of them makes */
+    uint8_t partner;     /* the rank across that makes the same quarter */
 };
 
 /* The rank in a ring (ring.cu), if its communicator has one. */
@@ -45,24 +45,24 @@ struct cuda_launch {
     uint16_t subset; /* of a subset barrier: bit r is rank r; 0: all ranks */
     uint16_t marked; /* write a mark of each operation: device_trace.h */
     uint32_t tag;    /* 16 bits of hash of signature and parameter */
-    /* The ranks as this one sees them: [0] is itself. Where the size is a power of two, the leaf of
-     * [p] is its own leaf with the bits of p turned; else the others follow in leaf order. */
+    /* The ranks in the order of this rank: [0] is itself. If the size is a power of two, the leaf
+     * of [p] is its own leaf with the bits of p flipped; else the others follow in leaf order. */
     uint8_t ranks[CUDA_RANKS];
-    int32_t place; /* how many of the others come before it in the tree: launch_leaf() */
+    int32_t place; /* the number of others that come before it in the tree: launch_leaf() */
     struct cuda_mesh mesh;
     struct cuda_ring ring;
 };
 
-/* Which of ranks[] is put at leaf l of the tree. Where the size is a power of two, that is another
- * order than the communicator's, with the same pairs at every level, each the one way or the other
- * round: the same bits, for all operations commute. */
+/* The entry of ranks[] at leaf l of the tree. If the size is a power of two, that order differs
+ * from the communicator's, but has the same pairs at every level, maybe swapped: the same bits,
+ * since all operations commute. */
 LAUNCH_FN int launch_leaf(int l, int place)
 {
     return l < place ? l + 1 : l == place ? 0 : l;
 }
 
-/* X(name of its algorithm, kernel's name, what it is for). Tables are of the first four; the others
- * are chosen, or forced, where links are as they ask for. */
+/* X(name of its algorithm, kernel's name, description). Tuning tables use the first four; the
+ * others are forced, or chosen for the links. */
 #define CUDA_KERNEL_MAP(X)                                                                         \
     X(ONE_SHOT_LL, one_shot_ll, "one-shot, flags in band")                                         \
     X(ONE_SHOT_LINES, one_shot_lines, "one-shot, full lines")                                      \

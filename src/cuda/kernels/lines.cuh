@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * Full lines: 16 bytes of floats without a flag. A line of all ones, which is NaNs in every float
- * dtype, means "not here yet"; a unit of the caller's that happens to be that travels as other
- * NaNs, with the same result, since a NaN result is canonical.
+ * dtype, means "not here yet". An input unit with that value travels as other NaNs, with the same
+ * result, since a NaN result is canonical.
  *
- * Lines lie packed from the start of one of three buffers, which take turns. Use u fills one, and
- * empties what use u - 1 filled of its own. A peer that writes here in use u has data of ours of
- * use u - 1, so we had ended use u - 2, in which this buffer was emptied.
+ * Lines lie packed from the start of one of three buffers, used in turn. Use u fills one buffer and
+ * empties the lines that use u - 1 filled on this rank. A peer that writes here in use u has our
+ * data of use u - 1. So we had ended use u - 2, in which this buffer was emptied.
  */
 #ifndef TUTTI_CUDA_LINES_CUH
 #define TUTTI_CUDA_LINES_CUH
@@ -24,14 +24,14 @@ static __device__ __forceinline__ void line_empty(void *line)
     order_store_plain(line, {~UINT64_C(0), ~UINT64_C(0)});
 }
 
-/* What is pushed of a unit: never an empty line. */
+/* The line that is pushed for a unit; never the empty line. */
 static __device__ __forceinline__ order_line line_of(unit<2> u)
 {
     const order_line line = {u.word[0], u.word[1]};
     return line_is_empty(line) ? order_line{line.low ^ UINT64_C(0x80000000), line.high} : line;
 }
 
-/* Takes the next buffer; `uses` is the word of the state (struct cuda_buffer_state) for these
+/* Takes the next buffer; `buffers` is the word of the state (struct cuda_buffer_state) for these
  * lines. */
 struct lines_use {
     unsigned buffer, last; /* this use's buffer, and the one to empty */
@@ -47,7 +47,7 @@ static __device__ __forceinline__ lines_use lines_take(uint64_t *buffers, unsign
     return use;
 }
 
-/* Empties the last use's lines, all blocks together: hidden in the wait for the peers. */
+/* Empties the last use's lines, all blocks together, while the peers' data is under way. */
 static __device__ __forceinline__ void lines_empty(unsigned char *buffer, unsigned lines)
 {
     for (unsigned at = worker_index(); at < lines; at += worker_count())
@@ -75,8 +75,8 @@ lines_await(const cuda_launch &launch, const operation &op, const unsigned char 
 
 enum : unsigned { CHUNKS_LOAD = 1u << 16, CHUNKS_STORE = 1u << 17 };
 
-/* Which chunks have a unit i, bit p for that of rank launch.ranks[p]: all do but at the end. And
- * whether all can be loaded, or stored, at once. */
+/* The chunks that have a unit i, bit p for the chunk of rank launch.ranks[p]: all but at the end.
+ * And whether all can be loaded, or stored, at once. */
 template <int LEAVES, typename O>
 static __device__ __forceinline__ unsigned chunks_of(const cuda_launch &launch, const O &user,
                                                      uint64_t chunk, int size, uint64_t i)

@@ -1,28 +1,26 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Hybrid cube mesh: two quads, each rank with one partner in the other quad. Data goes to the quad
- * and to the partner alone. The quads are the halves of the leaf order, which gives the canonical
- * order. A quad's sum stays in the accumulation type; the sum of both quads is rounded once.
+ * Hybrid cube mesh: two quads; each rank has one partner in the other quad. Data goes to the quad
+ * and the partner alone. The order is the canonical one, since the quads are the two halves of the
+ * leaf order. A quad makes a partial result in the accumulation type, without rounding; the sum of
+ * both quads is rounded once.
  *
- * A small operation takes two hops, in lines with flags in band as in one_shot_ll.cu: the input to
- * the quad, then the quad's sum to the partner. The partner's line is made of its whole quad's
- * inputs, so all have entered and the other half is free.
+ * A small operation takes two hops, in lines with flags in band (one_shot_ll.cu): the input to the
+ * quad; the sum of the four inputs to the partner. A line from the partner depends on all inputs of
+ * its quad. So all ranks have entered, and the other half is free.
  *
- * A larger one is cut into a quarter a rank of the quad, and quarters into tiles. A block serves
- * tiles b, b + grid, ... of all quarters, one unit a worker. In turn t it
- * 1. collects tile t - 3 of the others' quarters, once their owners' results have come,
- * 2. crosses t - 2 of its own quarter: adds the partner's partial result, sends the result to its
- *    quad,
- * 3. folds t - 1: adds the quad's inputs, sends the partial result to the partner,
- * 4. fills t: sends the input to the quarters' owners.
- * Tiles lie in tiles[hop][block][slot][plane], slot = tile mod 3. Hop 1: the inputs from ranks[1]
- * to ranks[3]. Hop 2: their results, then the partner's partial result. Tallies (U1, U2) tell of
- * filled tiles (quad, partner), folded ones (partner), crossed ones (quad).
+ * A larger operation is cut into one quarter for each rank of a quad, and quarters into tiles, with
+ * a unit for each worker. A block serves tiles b, b + grid, ... of all quarters. In turn t it (1)
+ * collects tile t - 3 of the others' quarters: waits for their owners' results; (2) crosses t - 2
+ * of its own quarter: waits for the partner's partial result and writes the result to output and
+ * quad; (3) folds t - 1: waits for the quad's inputs and sends the partial result, which stays in
+ * registers, to the partner; (4) fills t: sends the input to the owners of the quarters.
  *
- * A slot is free when it is written. Inputs of tile k: the pusher has collected k - 3, which its
- * owner had folded. Partial results and results of k: the pusher has heard of the other's fill of
- * k, before which that rank had collected k - 3 and crossed k - 2. Other operations:
- * docs/ordering.md.
+ * Tiles lie in tiles[hop][block][slot][plane], slot = tile mod 3. Hop 1: inputs from ranks[1] to
+ * ranks[3] in planes 0 to 2. Hop 2: their results, then the partner's partial result. Arrival
+ * counts of hop 1 tell quad and partner of a filled tile. Those of hop 2 tell the partner of a
+ * folded and the quad of a crossed tile (U1, U2). docs/ordering.md says why a slot is free when it
+ * is written.
  */
 #include "cuda/kernels/tiles.cuh"
 
@@ -114,7 +112,7 @@ __device__ __forceinline__ void mesh_flagged(const cuda_launch &launch, const op
 
 /* ---- tiles ----------------------------------------------------------------------------------- */
 
-/* A rank's way through an operation; tiles are numbered by block. */
+/* One rank's part in an operation; tiles are numbered by block. */
 template <typename D> struct tiled {
     static constexpr int WIDER = partial<D, 2>::WIDER;
     static constexpr unsigned PLANES = QUAD - 1 + WIDER; /* of hop 2; hop 1 leaves some */

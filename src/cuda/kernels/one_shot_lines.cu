@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * One-shot with full lines, for floats of some tens to hundreds of KiB: as one_shot_ll.cu, with
- * half the bytes on the wire and lines that must be emptied (lines.cuh). There is exactly one
- * writer of a line (the peer in whose part of the buffer it is) and one reader (the owner's thread
- * that serves its unit); whoever empties it does so one use later.
+ * One-shot with full lines, for floats of some tens to hundreds of KiB. As one_shot_ll.cu, with
+ * half the bytes on the wire, and lines that must be emptied (lines.cuh). A line has one writer
+ * (the peer whose part of the buffer holds it) and one reader (the owner's thread that serves its
+ * unit). The line is emptied one use later.
  */
 #include "cuda/kernels/lines.cuh"
 
@@ -73,8 +73,8 @@ __device__ __forceinline__ void one_shot_lines(const cuda_launch &launch)
     }
 }
 
-/* The same where every worker has one whole, aligned unit at most, which is what small operations
- * come to: no loop, and all addresses are there before the grid dependency. */
+/* The same where every worker has at most one whole, aligned unit, as in small operations: no loop,
+ * and all addresses are computed before the grid dependency. */
 template <typename D, int SUM_OF>
 __device__ __forceinline__ void one_shot_lines_once(const cuda_launch &launch)
 {

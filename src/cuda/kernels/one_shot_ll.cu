@@ -1,16 +1,15 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * One-shot with flags in band, for the smallest operations: one hop, no barrier, nothing to clear.
+ * Each rank stores every 8 bytes of its input, with the operation's flag, as one line into its slot
+ * of every peer's arena. Then it polls its own arena for the peers' lines, reduces, and writes the
+ * result. A thread serves the same units on all ranks.
  *
- * Every rank stores each 8 bytes of its input, next to the operation's flag, as one line into its
- * slot of every peer's arena; then it polls its own arena for the peers' lines, reduces, and writes
- * the result. A thread serves the same units on all ranks. There is exactly one writer of a line
- * (the peer whose slot it is in) and one reader (the thread of the owner that serves its unit).
- *
- * A line is free when it is written: operation e writes half e mod 2, last used by e - 2. A peer's
- * data of e - 1, which ended here before e began, proves that the peer had entered e - 1 and so
- * left e - 2. A line is new when its flag is this operation's: flags hold the sequence, which never
- * comes again.
+ * A line has one writer (the peer that owns the slot) and one reader (the owner's thread that
+ * serves its unit). A line is free when it is written: operation e writes half e mod 2, which e - 2
+ * used last. This rank ended e - 1 before e, with data of every peer. So every peer had entered e -
+ * 1, and had left e - 2. A line is new if its flag is this operation's: flags hold the sequence,
+ * which never comes again.
  */
 #include "cuda/kernels/operation.cuh"
 #include "cuda/kernels/reduce.cuh"

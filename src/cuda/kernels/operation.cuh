@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * What every kernel does around its algorithm: take the operation's number, announce it, keep the
- * state for the next one, wait with a deadline, fail once and for good.
+ * state for the next operation, wait with a deadline, fail once and for good.
  *
  * The first warp of every block is its control warp: it does all that while the other
  * warps, the workers, do the algorithm. A small operation is one hop of some 1500 cycles. Each
@@ -42,14 +42,14 @@ static __device__ __forceinline__ bool is_control_warp(void)
     return threadIdx.x < CUDA_CONTROL_THREADS;
 }
 
-/* What a kernel is compiled for: one block of the most threads a multiprocessor, so that up to 128
- * registers a thread keep all that it needs. BOUNDS_ANY is for the forms of any op of the kernels
- * in lines: with more registers the grids of their sums, which are limited by what fits of any
- * form, would be smaller. */
+/* Bounds for the compiler: one block of the most threads a multiprocessor, so that a thread may
+ * have up to 128 registers. BOUNDS_ANY is for the any-op forms of the kernels in lines. The grids
+ * of their sums are limited by what fits of any form, so more registers there would make those
+ * grids smaller. */
 #define BOUNDS     __launch_bounds__(CUDA_THREADS, 1)
 #define BOUNDS_ANY __maxnreg__(96)
 
-/* Workers of the launch are numbered through. */
+/* Workers are numbered through the launch. */
 static __device__ __forceinline__ unsigned worker_index(void)
 {
     return blockIdx.x * (blockDim.x - CUDA_CONTROL_THREADS) + threadIdx.x - CUDA_CONTROL_THREADS;
@@ -60,9 +60,8 @@ static __device__ __forceinline__ unsigned worker_count(void)
     return gridDim.x * (blockDim.x - CUDA_CONTROL_THREADS);
 }
 
-/* Passes the grid dependency: nothing was touched before, and `ready` is known. Asks for this
- * block's row, which operation_take() waits for, so that the input may be asked for between them.
- */
+/* Passes the grid dependency: nothing was touched before, and `ready` is known. Loads this block's
+ * row. operation_take() waits for the row, so that the input can be loaded between the two. */
 static __device__ __forceinline__ void operation_begin(const cuda_launch &launch, operation &op,
                                                        uint64_t ready = 0)
 {
@@ -78,7 +77,7 @@ static __device__ __forceinline__ device_trace *operation_device_trace(const cud
     return (device_trace *)launch.host;
 }
 
-/* False if the communicator has failed. Workers have arrived then. */
+/* Returns false if the communicator has failed; then the workers have arrived at the barrier. */
 static __device__ __forceinline__ bool operation_take(const cuda_launch &launch, operation &op)
 {
     op.sequence = op.words.low + 1;
@@ -90,10 +89,10 @@ static __device__ __forceinline__ bool operation_take(const cuda_launch &launch,
     return false;
 }
 
-/* The same in kernels whose threads wait for each other in barriers of the block. A barrier has no
- * deadline, and row.failed may be set between the reads of two warps: if each warp decided by what
- * it read, some would leave, and the others would wait for them for ever. So the block decides,
- * once. All its threads call this. If it is false all of them leave, the control warp too. */
+/* The same for kernels whose threads wait for each other in barriers of the block. A barrier has no
+ * deadline, and row.failed may be set between the reads of two warps. If each warp decided for
+ * itself, some would leave and the others would wait for ever. So the block decides once. All its
+ * threads call this. If it returns false all of them leave, the control warp too. */
 static __device__ __forceinline__ bool operation_take_together(const cuda_launch &launch,
                                                                operation &op)
 {
@@ -104,7 +103,7 @@ static __device__ __forceinline__ bool operation_take_together(const cuda_launch
 
 /* ---- failure --------------------------------------------------------------------------------- */
 
-/* All waits end, and all launches from now on. */
+/* Ends all waits, and all later launches at once. */
 static __device__ __forceinline__ void operation_stop(cuda_control *control)
 {
     order_store_u32(&control->failed, 1);
@@ -112,7 +111,7 @@ static __device__ __forceinline__ void operation_stop(cuda_control *control)
         order_store_plain_u64(&control->rows[i].failed, 1);
 }
 
-/* The first to fail tells the host; all stop. */
+/* The first thread that fails tells the host. All waits end. */
 static __device__ __noinline__ void operation_fail(const cuda_launch &launch, tutti_status status,
                                                    int peer, uint64_t sequence, order_line expected,
                                                    order_line seen)
@@ -132,8 +131,8 @@ static __device__ __noinline__ void operation_fail(const cuda_launch &launch, tu
     operation_stop(control);
 }
 
-/* Whether a peer's header says that it does something else than we do in this operation. An empty
- * one says nothing. */
+/* Returns true if a peer's header says that the peer does another operation than we do. An empty
+ * header says nothing. */
 static __device__ __forceinline__ bool header_differs(order_line header, uint64_t sequence,
                                                       order_line ours)
 {
@@ -144,12 +143,12 @@ static __device__ __forceinline__ bool header_differs(order_line header, uint64_
            (ahead == 0 && (header.low != ours.low || (uint32_t)header.high != (uint32_t)ours.high));
 }
 
-/* What waiters remember from one look to the next, in the lowest bit of the time: that the peer is
- * gone, so that one more look at the word itself is the last. */
+/* Lowest bit of the time that a wait keeps from one look to the next: the peer is gone, so the next
+ * look at the line is the last. */
 enum : uint64_t { WAIT_LAST_LOOK = 1 };
 
-/* Whose lateness a wait for a peer has met: another rank's, if that has not even entered the
- * operation and the peer has, for the peer may wait for it, too. */
+/* The rank that is late where this rank waits for a peer: another rank that has not entered the
+ * operation, if the peer has; the peer may wait for that rank, too. */
 static __device__ __forceinline__ int operation_late(const cuda_launch &launch, uint64_t sequence,
                                                      int peer)
 {
@@ -166,9 +165,9 @@ static __device__ __forceinline__ int operation_late(const cuda_launch &launch, 
 }
 
 /*
- * A wait for a peer has lasted: looks at everything that may end it. Sequence is 0 where none was
- * announced. Returns what is to be handed in the next time (0 at first), or 0 when it is over
- * without what it waited for. By value: what is taken by reference would live in memory.
+ * Looks at everything that may end a long wait for a peer. `sequence` is 0 if none was announced.
+ * Returns the value for the next call (0 at first), or 0 if the wait has failed. By value:
+ * arguments by reference would live in memory.
  */
 static __device__ __noinline__ uint64_t operation_keep_waiting(const cuda_launch &launch,
                                                                uint64_t sequence, int peer,
@@ -186,7 +185,7 @@ static __device__ __noinline__ uint64_t operation_keep_waiting(const cuda_launch
     }
     if (start_ns == 0)
         return now & ~WAIT_LAST_LOOK;
-    /* One waiter of all looks over PCIe, every 20 us. */
+    /* One waiting thread of the device reads over PCIe, every 20 us. */
     const uint64_t look = order_load_u64(&control->look_ns);
     if (now > look &&
         atomicCAS((unsigned long long *)&control->look_ns, look, now + 20000) == look) {
@@ -222,15 +221,16 @@ static __device__ __forceinline__ unsigned all_peers(int size)
     return (1u << size) - 2;
 }
 
-/* Which place in an owner's region its source has. Packed ones have none for the owner itself. */
+/* The place of a source in an owner's region. Packed regions have no place for the owner itself. */
 template <bool PACKED>
 static __device__ __forceinline__ unsigned place_of(unsigned source, unsigned owner)
 {
     return PACKED && source > owner ? source - 1 : source;
 }
 
-/* Where a worker pushes: its line at `at` of this source, in a region of the p-th peer's arena.
- * Sources are `stride` bytes apart. `ready` is made of them: operation_begin(). */
+/* The address to which a worker pushes: its line at `at` of this source, in a region of the p-th
+ * peer's arena. Sources are `stride` bytes apart. `ready` is made of the addresses:
+ * operation_begin(). */
 template <bool PACKED, int LEAVES>
 static __device__ __forceinline__ void
 operation_targets(const cuda_launch &launch, int size, uint64_t region, uint64_t stride,
@@ -245,11 +245,11 @@ operation_targets(const cuda_launch &launch, int size, uint64_t region, uint64_t
     }
 }
 
-/* Polls until the lines of the wanted peers have come, which `has_come` tells from one that has
- * not. `slots` is the line of the first source, sources are `stride` bytes apart. Nothing but loads
- * and comparing in the loop: what it takes beyond a load's latency delays every line. So of few
- * peers all addresses are there before the loop, and a peer that is not wanted has the line of one
- * that is. Many addresses would not stay in registers: those are computed at each poll. */
+/* Polls until the lines of the wanted peers have come, as `has_come` says. `slots` is the line of
+ * the first source; sources are `stride` bytes apart. The loop has loads and compares alone: each
+ * further cycle delays every line. With few peers all addresses are computed before the loop, and a
+ * peer that is not wanted has the line of one that is. Many addresses would not stay in registers,
+ * so they are computed at each poll. */
 template <bool PACKED, int LEAVES, typename HAS_COME>
 static __device__ __forceinline__ bool
 operation_await(const cuda_launch &launch, const operation &op, const unsigned char *slots,
@@ -293,7 +293,7 @@ operation_await(const cuda_launch &launch, const operation &op, const unsigned c
     }
 }
 
-/* Polls one line of a peer until it has come, which `has_come` tells. */
+/* Polls one line of a peer until it has come, as `has_come` says. */
 template <typename HAS_COME>
 static __device__ __forceinline__ bool
 operation_await_line(const cuda_launch &launch, const operation &op, const void *from, int peer,
@@ -315,8 +315,8 @@ operation_await_line(const cuda_launch &launch, const operation &op, const void 
 /* ---- the control warp
  * ------------------------------------------------------------------------------- */
 
-/* Tells every peer what the operation is, and keeps it for the next one. Not waited for (but by
- * barriers): data that comes from a peer proves that it has entered. */
+/* Sends the operation's header to every peer and keeps it for the next operation. Only barriers
+ * wait for headers: data from a peer proves that the peer has entered. */
 static __device__ __forceinline__ void operation_announce(const cuda_launch &launch,
                                                           const operation &op)
 {
@@ -329,9 +329,9 @@ static __device__ __forceinline__ void operation_announce(const cuda_launch &lau
         order_store_line(&launch.arenas[peer]->headers[parity][launch.rank], header);
 }
 
-/* Has the recorder know that the operation has begun. Nothing of the sort at its end: a worker's
- * one store more behind its others costs 2 to 7 percent of a small operation. What has ended is
- * known by what begins behind it. */
+/* Marks in the recorder that the operation has begun. Its end is not marked: one more store of a
+ * worker behind its others costs 2 to 7 percent of a small operation. The begin of the next
+ * operation shows the end. */
 static __device__ __forceinline__ void operation_mark(const cuda_launch &launch,
                                                       const operation &op)
 {
@@ -343,9 +343,9 @@ static __device__ __forceinline__ void operation_mark(const cuda_launch &launch,
         order_store_plain(mark + threadIdx.x, threadIdx.x ? when : what);
 }
 
-/* What the peers said of the operation before. Nobody waits for that: a header which its peer's
- * data has overtaken is not compared. A peer that is ahead has compared with ours before it went
- * on. */
+/* Compares the peers' headers of the last operation. Nothing waits for a header: one that the
+ * peer's data has overtaken is not compared. A peer that is ahead has compared with ours before it
+ * went on. */
 static __device__ __forceinline__ void operation_compare_former(const cuda_launch &launch,
                                                                 uint64_t sequence)
 {
@@ -360,7 +360,7 @@ static __device__ __forceinline__ void operation_compare_former(const cuda_launc
         operation_fail(launch, TUTTI_ERR_MISMATCH, peer, sequence - 1, ours, header);
 }
 
-/* The state of the next operation, for any grid that it may have. */
+/* Writes the state for the next operation, for any grid. */
 static __device__ __forceinline__ void operation_advance(const cuda_launch &launch,
                                                          const operation &op)
 {
@@ -372,9 +372,9 @@ static __device__ __forceinline__ void operation_advance(const cuda_launch &laun
     }
 }
 
-/* The control warp's whole work; workers arrive at the block's barrier once they have read their
- * row. The trigger lets the next launch be brought to the cores: it waits for our end all the same.
- */
+/* All the work of the control warp. The workers arrive at the block's barrier when they have read
+ * their row. The trigger lets the next launch come to the multiprocessors; that launch waits for
+ * our end all the same. */
 static __device__ __forceinline__ void operation_control(const cuda_launch &launch,
                                                          const operation &op)
 {

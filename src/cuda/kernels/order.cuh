@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * All memory ordering of the kernels: what src/base/order.h is to the host. A line is one 16-byte
- * store and one 16-byte load: PTX performs a scalar of 128 bits as a single access (memory
- * consistency model; .b128, PTX ISA 8.3), so that a line comes whole or not at all.
+ * All memory ordering of the kernels, as src/base/order.h for the host. A line is one 16-byte store
+ * or one 16-byte load. PTX performs a scalar of 128 bits as a single access (memory consistency
+ * model; .b128, PTX ISA 8.3). So a line arrives whole or not at all.
  */
 #ifndef TUTTI_CUDA_ORDER_CUH
 #define TUTTI_CUDA_ORDER_CUH
@@ -13,7 +13,7 @@ struct order_line {
     uint64_t low, high;
 };
 
-/* Between devices, carries nothing but itself. */
+/* Between devices; orders nothing but itself. */
 static __device__ __forceinline__ void order_store_line(void *to, order_line line)
 {
     asm volatile(
@@ -92,7 +92,7 @@ static __device__ __forceinline__ void order_store_u32(uint32_t *to, uint32_t va
     asm volatile("st.relaxed.sys.global.u32 [%0], %1;" ::"l"(to), "r"(value) : "memory");
 }
 
-/* Barriers of the block on which only those who sync wait. */
+/* Barriers of the block: those who sync wait, those who arrive do not. */
 enum { ORDER_ROW = 1, ORDER_WORKERS, ORDER_EMPTIED, ORDER_FENCED, ORDER_TAKEN };
 
 static __device__ __forceinline__ void order_block_arrive(int barrier)
@@ -105,7 +105,7 @@ static __device__ __forceinline__ void order_block_sync(int barrier)
     asm volatile("barrier.cta.sync %0, %1;" ::"r"(barrier), "r"(blockDim.x) : "memory");
 }
 
-/* A barrier of the workers (operation.cuh): all hear whether all are well. */
+/* A barrier of the workers (operation.cuh): returns true to all if `well` is true for all. */
 static __device__ __forceinline__ bool order_workers_all(bool well)
 {
     int all;
@@ -117,7 +117,7 @@ static __device__ __forceinline__ bool order_workers_all(bool well)
     return all;
 }
 
-/* A barrier of the whole block: all hear whether all are well. */
+/* A barrier of the whole block: returns true to all if `well` is true for all. */
 static __device__ __forceinline__ bool order_block_all(bool well)
 {
     int all;
@@ -142,8 +142,8 @@ static __device__ __forceinline__ void order_fence(void)
     asm volatile("fence.acq_rel.sys;" ::: "memory");
 }
 
-/* What ran before on the stream is over and visible: every thread passes here before it touches
- * memory. */
+/* Waits until earlier work on the stream is over and visible. Every thread calls this before it
+ * touches memory. */
 static __device__ __forceinline__ void order_grid_wait(void)
 {
 #if __CUDA_ARCH__ >= 900
@@ -151,8 +151,8 @@ static __device__ __forceinline__ void order_grid_wait(void)
 #endif
 }
 
-/* The same, not before `ready`, which is not 0, is known: what it is made of is computed while what
- * ran before still runs. */
+/* The same, but not before `ready`, which is not 0, is known. So what `ready` is made of is
+ * computed while earlier work still runs. */
 static __device__ __forceinline__ void order_grid_wait_after(uint64_t ready)
 {
 #if __CUDA_ARCH__ >= 900
@@ -161,7 +161,7 @@ static __device__ __forceinline__ void order_grid_wait_after(uint64_t ready)
 #endif
 }
 
-/* What runs next may be brought to the cores; it still waits above for our end. */
+/* The next launch may come to the multiprocessors; it still waits above for our end. */
 static __device__ __forceinline__ void order_grid_trigger(void)
 {
 #if __CUDA_ARCH__ >= 900
@@ -169,7 +169,8 @@ static __device__ __forceinline__ void order_grid_trigger(void)
 #endif
 }
 
-/* Has an address, or an offset, computed before what follows, not where it is used. */
+/* Makes the compiler compute an address, or an offset, before what follows, not where it is
+ * used. */
 template <typename T> static __device__ __forceinline__ T *order_ready(T *&address)
 {
     asm volatile("" : "+l"(address)::"memory");

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Units of 8 or 16 bytes: from the caller's memory, through the canonical tree, and back. What a
- * number is says numeric.h; here is only how many of them lie in a unit. Kernels for one operation
- * and world size are unrolled; the others go element by element through one loop, so that forty
- * operations and dtypes fit into a library.
+ * Units of 8 or 16 bytes: from the caller's memory, through the canonical tree, and back. numeric.h
+ * says what a number is; this file, how numbers lie in a unit. Kernels for one operation and world
+ * size are unrolled. The others go through one loop element by element, so that forty operations
+ * and dtypes fit into a library.
  */
 #ifndef TUTTI_CUDA_REDUCE_CUH
 #define TUTTI_CUDA_REDUCE_CUH
@@ -155,7 +155,8 @@ struct dtype_half : dtype_f16 {
 };
 #undef DTYPE_PAIR
 
-/* Which kernels there are: X(the dtype's public name, T, world size of a sum or 0, name's end). */
+/* The kernels that exist: X(the dtype's public name, T, world size of a sum or 0, end of the
+ * name). */
 #define KERNELS_OF_FLOATS(X)                                                                       \
     X(float32, f32, 0, )                                                                           \
     X(float64, f64, 0, )                                                                           \
@@ -228,8 +229,8 @@ static __device__ __forceinline__ void unit_store(unsigned char *to, unit<WORDS>
         order_store_plain_u64(to, u.word[0]);
 }
 
-/* The caller's operands in units. An address that the width of a unit does not divide, and the last
- * unit of a count that it does not divide, go element by element. */
+/* Loads and stores units of the caller's operands. An address that is not aligned to a unit, and
+ * the rest of a count, go element by element. */
 template <typename D, int WORDS> struct operands {
     static constexpr int ELEMENTS = WORDS * 8 / sizeof(typename D::element);
     const unsigned char *send;
@@ -290,7 +291,7 @@ template <typename D, int WORDS> struct operands {
             store_apart(recv + s.offset, u, s.elements);
     }
 
-    /* The same in the midst of others, where a call would keep their registers from being used. */
+    /* The same inlined, since a call there would keep registers from being used. */
     __device__ __forceinline__ unit<WORDS> load(uint64_t at) const
     {
         const spot s = spot_of(at);
@@ -312,7 +313,7 @@ template <typename D, int WORDS> struct operands {
     static constexpr int PER_WORD = 8 / sizeof(typename D::element);
     static constexpr int BITS = 8 * sizeof(typename D::element);
 
-    /* So many elements at once: one behind the other they take a memory's latency each. */
+    /* So many elements at once: one after the other each takes the latency of memory. */
     template <int AT_ONCE>
     static __device__ __forceinline__ unit<WORDS> load_elements(const unsigned char *from,
                                                                 uint32_t left)
@@ -343,7 +344,7 @@ template <typename D, int WORDS> struct operands {
                     element[w * PER_WORD + e] = bits_element<D>(u.word[w] >> (e * BITS));
     }
 
-    /* Out of the way of aligned whole units, which one-shot gains 0.1 us by. */
+    /* Not inlined, so that aligned whole units are quicker: 0.1 us in one-shot. */
     static __device__ __noinline__ unit<WORDS> load_apart(const unsigned char *from, uint32_t left)
     {
         return load_elements<PER_WORD>(from, left);
@@ -436,8 +437,8 @@ template <> __device__ __forceinline__ uint64_t word_of<dtype_half>(const float 
     return word_of_pairs<dtype_half>(result);
 }
 
-/* The unit that all ranks' make, x[p] being of rank launch.ranks[p]. SUM_OF is the world size of a
- * sum, or 0 for any. */
+/* The result unit of all ranks; x[p] is of rank launch.ranks[p]. SUM_OF is the world size of a sum,
+ * or 0 for any. */
 template <typename D, int SUM_OF, int WORDS> struct reduction {
     static constexpr int LEAVES = SUM_OF ? SUM_OF : CUDA_RANKS;
     static constexpr int BITS = 8 * sizeof(typename D::element);
@@ -509,8 +510,7 @@ template <typename D, int SUM_OF, int WORDS> struct reduction {
 
 /* ---- partial results ------------------------------------------------------------------------- */
 
-/* What a unit's elements are on their way, in the accumulation type: as many units as that is
- * wider. */
+/* A unit's elements in the accumulation type: as many units as that type is wider. */
 template <typename D, int WORDS> struct partial {
     static constexpr int WIDER = sizeof(typename D::acc) / sizeof(typename D::element);
     unit<WORDS> part[WIDER];

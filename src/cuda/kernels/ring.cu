@@ -1,23 +1,22 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Chunked ring, for ranks of which only neighbours are linked: data goes to the rank behind alone.
- *
+ * Chunked ring, for ranks with links between neighbours alone: data goes to the next rank.
  * ring_cut.h cuts the operation into chunks. Chunk c starts at the rank at place c as a partial
- * result in the accumulation type. Each step adds the input of one rank. The last rank that adds
- * rounds once, and the result goes round again. So all ranks get the same bits: those of one
- * chain of additions a chunk, and not those of the canonical tree.
+ * result in the accumulation type. Each step adds the input of one rank. The last rank rounds once,
+ * and the result goes round again. So all ranks get the same bits: those of one chain of additions
+ * a chunk, not those of the canonical tree.
  *
- * A chunk's units, those of all pieces behind each other, are cut into tiles; block b serves tiles
- * b, b + grid, ... of every chunk. In turn t tile k is at step t - k: a turn takes every tile that
- * is on its way one rank further. What a step hands on is in its own lane, for a turn and the next:
- * tiles[1][block][turn mod 2][lane][plane]. The rank behind is told of it by the arrival count of
- * hop 1 (U1); the arrival count of hop 2 tells the rank before that a turn has ended, and first of
- * all that the operation has begun (U2).
+ * The units of a chunk, of all pieces one after the other, are cut into tiles. Block b serves tiles
+ * b, b + grid, ... of every chunk. In turn t tile k is at step t - k: a turn moves every tile under
+ * way one rank further. A step writes into its own lane, for this turn and the next:
+ * tiles[1][block][turn mod 2][lane][plane]. The arrival count of hop 1 tells the next rank (U1).
+ * The arrival count of hop 2 tells the rank before that the operation has begun, and that a turn
+ * has ended (U2).
  *
- * A place is free when it is written: turn t comes after the turn t - 1 of the rank behind, which
- * has read there what turn t - 2 wrote; and after its beginning, before which all that an earlier
- * operation had left there was read. Nothing else is known to the ranks of a ring, so the tiles of
- * hop 1, which other kernels begin with, stay as they are.
+ * A place is free when it is written. Turn t comes after turn t - 1 of the next rank, which has
+ * read what turn t - 2 wrote there; and after that rank has begun, when all of earlier operations
+ * had been read. A rank knows nothing else of the others, so the tiles of hop 1, with which other
+ * kernels begin, stay unchanged.
  */
 #include "cuda/kernels/tiles.cuh"
 #include "topology/ring_cut.h"
@@ -62,7 +61,7 @@ template <typename D> struct course {
         tiles = tiling_tiles(all, blockIdx.x, gridDim.x);
     }
 
-    /* Unit i of tile k of the chunk at hand in a step: `units` or more if there is none. */
+    /* Unit i of tile k of the present chunk of a step; `units` or more if there is none. */
     __device__ __forceinline__ uint64_t unit_of(int step, unsigned k, unsigned i) const
     {
         const uint64_t at = ((uint64_t)k * gridDim.x + blockIdx.x) * tile + i;
@@ -132,7 +131,7 @@ template <typename D> struct course {
         user.store(at, result);
     }
 
-    /* Every tile that is on its way, warps within a tile. */
+    /* Moves every tile under way; warps within a tile. */
     __device__ __forceinline__ void turn_run(unsigned turn) const
     {
         const unsigned steps = 2 * size - 1, workers = blockDim.x - CUDA_CONTROL_THREADS;
@@ -146,8 +145,8 @@ template <typename D> struct course {
         }
     }
 
-    /* What the rank before wrote in the turn before has come, and the rank behind has ended that
-     * turn. */
+    /* Waits until the data of the rank before, of its last turn, has come, and the next rank has
+     * ended that turn. */
     __device__ __forceinline__ bool turn_hear(unsigned turn) const
     {
         const unsigned self = threadIdx.x - CUDA_CONTROL_THREADS;

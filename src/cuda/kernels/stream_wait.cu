@@ -1,14 +1,13 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * A waiting kernel: what is behind it on its stream waits until the host opens it. One thread looks
- * at a word of pinned memory, over the bus, and rests between two looks, so that it costs one slot
- * of one multiprocessor and next to nothing of the bus. The host opens every waiting kernel,
- * whatever becomes of the operation; the deadline is for a host that does not.
+ * A kernel that makes its stream wait until the host sets a word. One thread polls a word of pinned
+ * memory and sleeps between two polls. So it costs one slot of one multiprocessor and little of the
+ * bus. The host sets the word however the operation ends. The deadline is for a host that does not.
  *
- * Calls of CUDA that wait for all streams, such as cuMemFree, wait for waiting kernels too, and
- * meanwhile keep up the very copies that the waiting kernel is for. Nobody on the host would ever
- * notice: so a waiting kernel looks on, and after a while of one call that does not end lets pass
- * unopened, and says so.
+ * CUDA calls that wait for all streams, such as cuMemFree, wait for this kernel too, and meanwhile
+ * hold up the copies for which the kernel waits. Nothing on the host notices that. So the kernel
+ * watches the group's CUDA calls. If one call does not return for too long, the kernel ends and
+ * reports that.
  */
 #include "cuda/kernels/order.cuh"
 #include "cuda/kernels/stream_wait_launch.h"

@@ -1,12 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Signals between devices: one word in the taker's pad for each channel and raiser, which the
- * raiser turns from 0 to 1 and the taker from 1 to 0, each after waiting until it can. So a word
- * has one writer at a time, and loads and stores are enough: no atomic has to travel. A barrier
- * raises one at every peer and takes one of each, a thread a peer.
- *
- * One fence stands between the poll and the store of a turn, and serves both: what the poll has
- * seen is acquired, what was done before is released.
+ * Signals between devices: one word in the receiver's pad for each channel and sender. The sender
+ * changes it from 0 to 1, the receiver from 1 to 0; each waits until it can. So a word has one
+ * writer at a time, and loads and stores are enough, without atomics. A barrier sends one signal to
+ * every peer and receives one from each, a thread for each peer. One fence between poll and store
+ * serves both: it acquires what the poll has seen, and releases what was done before.
  */
 #include "cuda/kernels/order.cuh"
 #include "cuda/kernels/symm_launch.h"
@@ -17,11 +15,11 @@ namespace
 
 enum { LOOK_POLLS = 256 }; /* between two looks at what may end a wait */
 
-/* What a wait remembers from one look to the next, in the lowest bit of the time: that the peer is
- * gone, so that one more look at the word itself is the last. */
+/* Lowest bit of the time that a wait keeps from one look to the next: the peer is gone, so the next
+ * look at the word is the last. */
 enum : uint64_t { LAST_LOOK = 1 };
 
-/* All waits of this rank end, and all later calls do nothing; the first to fail tells the host. */
+/* Ends all waits of this rank; all later calls do nothing. The first to fail tells the host. */
 __device__ __noinline__ void fail(const cuda_symm_launch &launch, tutti_status status, int peer,
                                   uint32_t awaited)
 {
@@ -39,8 +37,8 @@ __device__ __noinline__ void fail(const cuda_symm_launch &launch, tutti_status s
 }
 
 /*
- * A wait has lasted: looks at everything that may end it. Returns what is to be handed in the next
- * time (0 at first), or 0 when it is over without what it waited for.
+ * Looks at everything that may end a long wait. Returns the value for the next call (0 at first),
+ * or 0 if the wait has failed.
  */
 __device__ __noinline__ uint64_t keep_waiting(const cuda_symm_launch &launch, int peer,
                                               uint32_t awaited, uint64_t start_ns)
@@ -73,8 +71,9 @@ __device__ __noinline__ uint64_t keep_waiting(const cuda_symm_launch &launch, in
     return start_ns;
 }
 
-/* Turns the signal of rank `from` in the pad of `owner`, one of which is the peer. False: it was
- * not to be turned, and that was told. start_ns is of the call, 0 before it has waited. */
+/* Changes the signal of rank `from` in the pad of `owner`; one of the two is the peer. Returns
+ * false if it could not, which has been reported. start_ns is the begin of the call, 0 before it
+ * has waited. */
 __device__ __forceinline__ bool turn(const cuda_symm_launch &launch, int owner, int from, int peer,
                                      uint32_t awaited, uint64_t &start_ns)
 {
@@ -92,7 +91,7 @@ __device__ __forceinline__ bool turn(const cuda_symm_launch &launch, int owner, 
     return true;
 }
 
-/* Behind all other launches: what those stored is there before peers read this. */
+/* Behind all other launches: their stores are there before peers read this. */
 __device__ __forceinline__ void leave(cuda_symm_tail *own)
 {
     order_store_u32(&own->failed, 1);
@@ -122,7 +121,7 @@ extern "C" __global__ void __launch_bounds__(CUDA_SYMM_THREADS)
     }
     if (!launch.counted)
         return;
-    /* All stores of the block are there: the host may take the memory away. */
+    /* All stores of the block are there: the host may free the memory. */
     order_fence(); /* V4 pairs V4a */
     __syncwarp();
     if (thread == 0)

@@ -1,20 +1,20 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Two-shot in tiles, for dtypes in which every line is a value, so that none can mean "not here
- * yet". The units are cut into one chunk a rank, chunks into tiles; block b of every rank serves
- * tiles b, b + grid, ... of all chunks. In its k-th turn a block
- *   1. pushes tile k of every chunk to the chunk's owner,
- *   2. reduces tile k - 1 of the own chunk, once all sources' have come, and pushes it to all,
- *   3. writes tile k - 2 of the others' chunks, once their owners' results have come.
+ * Two-shot in tiles, for dtypes in which every bit pattern is a value, so that no line can mean
+ * "not here yet". The units are cut into one chunk for each rank, chunks into tiles. Block b of
+ * every rank serves tiles b, b + grid, ... of all chunks. In its k-th turn a block (1) pushes tile
+ * k of every chunk to the chunk's owner; (2) waits for tile k - 1 of its own chunk from all
+ * sources, reduces, and pushes the result to all; (3) waits for tile k - 2 of the others' chunks
+ * from their owners and writes it.
  *
- * Data lies in tiles[hop][block][source][slot], slot = tile mod 3; a arrival count says how many
- * tiles have come: written by one worker of the source's block, polled by one of ours. Tally of hop
- * 1 (release U1, acquire U1a) and of hop 2 (U2, U2a): a barrier behind the data, a fence, the line;
- * its reader: the line, a fence, a barrier before the data.
+ * Data lies in tiles[hop][block][source][slot], slot = tile mod 3. An arrival count says how many
+ * tiles have come: one worker of the source's block writes it, one of ours polls it. Its release
+ * (hop 1: U1, hop 2: U2): the data, a barrier, a fence, the line. Its acquire (U1a, U2a): the line,
+ * a fence, a barrier, the data.
  *
  * A slot is free when it is written. Hop 1, tile k: in turn k - 1 this block wrote tile k - 3 out,
- * so the owner had reduced it. Hop 2, tile k: the arrival count of hop 1 for tile k, which the
- * owner has seen, was sent in our turn k, after our turn k - 1 had written tile k - 3 out.
+ * so the owner had reduced it. Hop 2, tile k: the owner has seen the arrival count of hop 1 for
+ * tile k. We sent it in turn k, after turn k - 1, in which we wrote tile k - 3 out.
  */
 #ifndef TUTTI_CUDA_TILES_CUH
 #define TUTTI_CUDA_TILES_CUH
@@ -43,7 +43,7 @@ static __device__ __forceinline__ tiling tiling_of(uint64_t units, int size)
     return plan;
 }
 
-/* Where the units of a block's k-th tile begin in their chunk. */
+/* The first unit of a block's k-th tile in its chunk. */
 static __device__ __forceinline__ uint64_t tile_start(const tiling &plan, unsigned k)
 {
     return ((uint64_t)k * gridDim.x + blockIdx.x) * plan.tile;
@@ -59,7 +59,7 @@ tile_slot(const tiling &plan, cuda_arena *arena, int hop, int source, int size, 
 /* ---- arrival counts
  * --------------------------------------------------------------------------------- */
 
-/* Tells a rank that tile k of this hop has come from here. */
+/* Tells a rank that tile k of this hop has come from this rank. */
 static __device__ __forceinline__ void arrivals_tell(const cuda_launch &launch, const operation &op,
                                                      int hop, int peer, unsigned k)
 {
@@ -68,9 +68,9 @@ static __device__ __forceinline__ void arrivals_tell(const cuda_launch &launch, 
                      {(uint64_t)k + 1, op.flag});
 }
 
-/* Waits until a rank's tile k of this hop has come. A arrival count of the next operation, whose
- * number wraps in 48 bits, says the same: whoever speaks of that has ended this one, and of none
- * later before this rank has, too. */
+/* Waits until a rank's tile k of this hop has come. An arrival count of the next operation (its
+ * number wraps in 48 bits) says the same: a rank that counts for the next operation has ended this
+ * one, and no rank ends the next before this rank has entered it. */
 static __device__ __forceinline__ bool arrivals_hear(const cuda_launch &launch, const operation &op,
                                                      int hop, int peer, unsigned k)
 {
@@ -91,7 +91,7 @@ static __device__ __forceinline__ unsigned all_others(const cuda_launch &launch)
     return ((1u << launch.size) - 1) & ~(1u << launch.rank);
 }
 
-/* Tells all of these ranks that tile k of this hop has come: after the whole block's stores. */
+/* Tells these ranks that tile k of this hop has come, after the stores of the whole block. */
 static __device__ __forceinline__ void tile_tell(const cuda_launch &launch, const operation &op,
                                                  int hop, unsigned ranks, unsigned k)
 {
@@ -101,8 +101,8 @@ static __device__ __forceinline__ void tile_tell(const cuda_launch &launch, cons
         arrivals_tell(launch, op, hop, (int)self, k);
 }
 
-/* Waits until all of these ranks' tile k of this hop has come; the whole block hears whether it
- * did. */
+/* Waits until tile k of this hop has come from all of these ranks; returns the same to the whole
+ * block. */
 static __device__ __forceinline__ bool tile_hear(const cuda_launch &launch, const operation &op,
                                                  int hop, unsigned ranks, unsigned k)
 {
@@ -115,7 +115,7 @@ static __device__ __forceinline__ bool tile_hear(const cuda_launch &launch, cons
 
 /* ---- two-shot -------------------------------------------------------------------------------- */
 
-/* One tile of every peer's chunk to its owner. */
+/* Pushes one tile of every peer's chunk to its owner. */
 template <typename O>
 static __device__ __forceinline__ void tile_push(const cuda_launch &launch, const O &user,
                                                  const tiling &plan, int size, unsigned k)
@@ -141,7 +141,7 @@ static __device__ __forceinline__ void tile_push(const cuda_launch &launch, cons
     }
 }
 
-/* One tile of the own chunk: from the sources to the own output and all peers. */
+/* Reduces one tile of the own chunk: from the sources to the output and all peers. */
 template <typename D, typename O>
 static __device__ __forceinline__ void tile_reduce(const cuda_launch &launch, const operation &op,
                                                    const O &user, const tiling &plan, int size,
@@ -175,7 +175,7 @@ static __device__ __forceinline__ void tile_reduce(const cuda_launch &launch, co
     }
 }
 
-/* One tile of every peer's chunk to the output. */
+/* Writes one tile of every peer's chunk to the output. */
 template <typename O>
 static __device__ __forceinline__ void tile_write(const cuda_launch &launch, const operation &op,
                                                   const O &user, const tiling &plan, int size,

@@ -1,14 +1,13 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * Two-shot with full lines, for floats of some hundred KiB to a few MiB: two hops, no barrier. The
- * units are cut into one chunk a rank. Every rank pushes unit i of chunk r to rank r, its owner;
- * the owner's thread for i waits for the line of every source, reduces, and pushes the result to
- * all; then it waits for the results of the other chunks' unit i and writes them.
+ * units are cut into one chunk for each rank. Every rank pushes unit i of chunk r to rank r, its
+ * owner. The owner's thread for i waits for the line of every source, reduces, and pushes the
+ * result to all. Then it waits for the results of unit i of the other chunks and writes them.
  *
- * A buffer holds [hop][source][unit of a chunk], packed. There is exactly one writer of a line (its
- * source) and one reader (the thread of the owner of the arena that serves its unit); lines.cuh
- * says why it is empty when it is written. Each phase is pushed whole before anything is waited
- * for.
+ * A buffer holds [hop][source][unit of a chunk], packed. A line has one writer (its source) and one
+ * reader (the arena owner's thread that serves its unit). lines.cuh says why it is empty when it is
+ * written. A phase is pushed whole before a thread waits.
  */
 #include "cuda/kernels/lines.cuh"
 

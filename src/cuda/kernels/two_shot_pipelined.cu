@@ -1,23 +1,22 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Two-shot with full lines, piece by piece, for floats of any size up to what memory holds (other
- * dtypes take tiles.cuh). A worker serves DEPTH units of each piece of each chunk, the same ones on
- * every rank. In its turn for piece q it
- *   1. waits for all sources' lines of q, reduces, pushes the result to all,
- *   2. pushes its lines of q + 1 to their owners,
- *   3. waits for the other owners' results of q, and writes them,
- * so that the link carries q + 1 while the results of q are awaited.
+ * Two-shot with full lines, piece by piece, for floats of any size (other dtypes take tiles.cuh). A
+ * worker serves DEPTH units of each piece of each chunk, the same on every rank. In its turn for
+ * piece q it (1) waits for all sources' lines of q, reduces, and pushes the result to all; (2)
+ * pushes its lines of q + 1 to their owners; (3) waits for the other owners' results of q and
+ * writes them. So the link carries q + 1 while a worker waits for results of q.
  *
  * Lines lie in pipes[q mod 3][hop][source][unit], with one writer (the source's worker) and one
- * reader (the owner's worker of the same number), who empties a line as soon as it has read it. The
- * control warp fences what a turn has emptied while the workers are in the next one: a fence waits
- * until all that the block has pushed has arrived. A line is empty when it is written: hop 1, piece
- * q + 1: the pusher had the owner's result of q - 1 in its turn before, which was pushed behind the
- * fence for turn q - 2, in which hop 1 of q - 2 was emptied (Z1, Z1a); hop 2, piece q: the owner
- * had our line of q, which we pushed in turn q - 1, behind the fence for turn q - 2, before which
- * hop 2 of q - 3 was emptied (Z1, Z1a); and likewise from one operation to the next, of any
- * geometry: the pipes go on in turn, and what an operation's last turn has emptied is behind the
- * kernel's end for the next one.
+ * reader (the owner's worker of the same number), which empties a line when it has read it. While
+ * the workers are in the next turn, the control warp fences what the last turn emptied: a fence
+ * waits until all pushes of the block have arrived.
+ *
+ * A line is empty when it is written (Z1, Z1a). Hop 1, piece q + 1: in its last turn the pusher had
+ * the owner's result of q - 1. The owner pushed it behind the fence for turn q - 2, in which hop 1
+ * of q - 2 was emptied. Hop 2, piece q: the owner had our line of q, which we pushed in turn q - 1,
+ * behind the fence for turn q - 2, before which hop 2 of q - 3 was emptied. The same holds from one
+ * operation to the next, of any geometry: pipes go on in turn, and the kernel's end orders what its
+ * last turn emptied.
  */
 #include "cuda/kernels/lines.cuh"
 #include "cuda/kernels/tiles.cuh"
@@ -25,16 +24,17 @@
 namespace
 {
 
-/* Registers hold everything at once for up to so many ranks. Kernels of more ranks load in step 2
- * what step 2 pushes, not before step 1 waits; a thread keeps its own unit in shared memory, which
- * no other thread reads; and it computes the address of a peer's line where it uses it. */
+/* Up to so many ranks, registers hold everything at once. Kernels of more ranks load what step 2
+ * pushes in step 2, not before step 1 waits; keep a thread's own unit in shared memory, which no
+ * other thread reads; and compute the address of a peer's line where they use it. */
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1000
 constexpr int EARLY_LEAVES = 3; /* nvcc 13.0 takes more registers there */
 #else
 constexpr int EARLY_LEAVES = 4;
 #endif
 
-/* Where a worker pushes to the p-th peer: its first line of this source in the pipes, and on. */
+/* The address to which a worker pushes for the p-th peer: its first line of this source in the
+ * pipes. */
 template <int LEAVES> struct pushes {
     const cuda_launch &launch;
     unsigned char *targets[LEAVES];
@@ -67,7 +67,8 @@ template <int LEAVES> struct pushes {
     }
 };
 
-/* Where an operation of so many turns begins; `uses` is the word of the state for the next one. */
+/* The pipe with which an operation of so many turns begins; `buffers` is the word of the state for
+ * the next operation. */
 __device__ __forceinline__ unsigned pipes_take(uint64_t *buffers, unsigned turns)
 {
     const unsigned pipe = *buffers >> 16 & 0xffff;
@@ -105,9 +106,9 @@ __device__ __forceinline__ void two_shot_pipelined(const cuda_launch &launch)
     const unsigned worker = worker_index();
     uint64_t ready;
     const pushes<LEAVES> push(launch, size, stride, worker * CUDA_LINE, ready);
-    /* A worker too many has no units, but meets the others at the barriers. */
+    /* A surplus worker has no units, but takes part in the barriers. */
     uint64_t at = worker < width ? worker : chunk;
-    /* Of this piece's own chunk in [0], of the next one's others in [p]. */
+    /* [0]: of this piece's own chunk; [p]: of the next piece's other chunks. */
     unit<2> u[DEPTH][LEAVES];
     __shared__ unit<2> kept[EARLY ? 1 : CUDA_WORKERS];
     unit<2> &own_kept = kept[EARLY ? 0 : threadIdx.x - CUDA_CONTROL_THREADS];

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Every byte that two ranks of a CUDA communicator share: one arena per rank, one physical
- * allocation, mapped by all. Pushes only: a peer writes here, the owner alone reads. Where devices
- * do not reach each other it is the host's memory, and ends behind the tiles; the owner's control
- * words are on its device all the same. docs/layout.md explains it; docs/ordering.md says why each
- * word is free when it is written. Compiles as C11 and as CUDA.
+ * Every byte that two ranks of a CUDA communicator share: one arena for each rank, one physical
+ * allocation, mapped by all. Peers push: a peer writes here, the owner alone reads. Where devices
+ * do not reach each other the arena is host memory and ends behind the tiles; the owner's control
+ * words are on its device all the same. docs/layout.md explains the arena; docs/ordering.md says
+ * why each word is free when it is written. Compiles as C11 and as CUDA.
  *
- * Operations of a communicator have a 64-bit sequence, equal on all ranks, kept in device memory so
- * that a replayed graph advances it. What is left in a region by an operation never equals what a
- * later one waits for: flags hold the sequence, and lines are emptied after use.
+ * The operations of a communicator have a 64-bit sequence, equal on all ranks. It is kept in device
+ * memory, so that a replayed graph advances it. What an operation leaves in a region never equals
+ * what a later one waits for: flags hold the sequence, and lines are emptied after use.
  */
 #ifndef TUTTI_CUDA_ARENA_H
 #define TUTTI_CUDA_ARENA_H
@@ -54,7 +54,7 @@ struct cuda_header {
     uint32_t sequence; /* its low 32 bits */
 };
 
-/* "This many tiles have come": the pipelined algorithm, per block and source. */
+/* The number of tiles that have come, for each hop, block and source. */
 struct cuda_arrival_count {
     uint64_t tiles;
     uint64_t flag;
@@ -74,8 +74,9 @@ struct cuda_buffer_state {
 };
 
 /*
- * The state between operations: one row per possible block, all alike between launches. Block b of
- * a launch reads row b and writes rows b, b + grid, ...: no block reads what another one writes.
+ * The state between operations: one row for each possible block; all rows are equal between
+ * launches. Block b of a launch reads row b and writes rows b, b + grid, ...: no block reads what
+ * another one writes.
  */
 struct cuda_row {
     uint64_t sequence;                   /* of the last operation */
@@ -90,8 +91,9 @@ struct cuda_control {
     uint64_t meetings[CUDA_RANKS];
     uint32_t claimed; /* the first to fail writes the record in struct cuda_host */
     uint32_t failed;  /* every wait looks here; never cleared */
-    uint64_t look_ns; /* when a waiter may next look at the host's words: one for all, over PCIe */
-    uint32_t gone;    /* as the host last said: struct cuda_host */
+    uint64_t
+        look_ns;   /* when a thread may next read the host's words over PCIe: one thread for all */
+    uint32_t gone; /* as the host last said: struct cuda_host */
     unsigned char pad[256 - 116];
 };
 
