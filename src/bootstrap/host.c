@@ -2,6 +2,7 @@
 #include "bootstrap/host.h"
 
 #include "base/error.h"
+#include "base/layout.h"
 #include "ipc/fork.h"
 
 #include <errno.h>
@@ -37,51 +38,148 @@ static uint64_t user_namespace(void)
     return stat("/proc/self/ns/user", &info) == 0 ? (uint64_t)info.st_ino : 0;
 }
 
-enum tutti_status host_record_make(const struct tutti_comm *comm, const struct cuda_device *device,
-                                   const struct cuda_table *table, struct host_record *record)
+enum tutti_status host_identity_make(int world_size, struct host_identity *identity)
 {
-    cpu_set_t *set = (cpu_set_t *)(void *)record->cpus;
+    cpu_set_t *set = (cpu_set_t *)(void *)identity->cpus;
     static_assert(sizeof(cpu_set_t) == HOST_CPU_BYTES, "1024 processors");
+    memset(identity, 0, sizeof *identity);
+    identity->magic = HOST_MAGIC;
+    identity->version = TUTTI_VERSION;
+    identity->layout = LAYOUT_VERSION;
+    identity->world_size = world_size;
+    identity->pid = getpid();
+    identity->user = geteuid();
+    identity->user_namespace = user_namespace();
+    gethostname(identity->name, sizeof identity->name - 1);
+    memcpy(identity->process, fork_process_nonce(), sizeof identity->process);
+    if (sched_getaffinity(0, sizeof identity->cpus, set) != 0) /* more than 1024 processors */
+        memset(identity->cpus, 0, sizeof identity->cpus);
+    return boot_id_read(identity->boot_id, sizeof identity->boot_id);
+}
+
+enum tutti_status host_record_make(const struct comm_config *config, int world_size,
+                                   const struct cuda_device *device, const struct cuda_table *table,
+                                   struct host_record *record)
+{
     memset(record, 0, sizeof *record);
-    record->magic = HOST_MAGIC;
-    record->version = TUTTI_VERSION;
-    record->layout = LAYOUT_VERSION;
-    record->world_size = comm->world_size;
-    record->pid = getpid();
-    record->user = geteuid();
-    record->user_namespace = user_namespace();
-    record->config = comm->config;
-    gethostname(record->name, sizeof record->name - 1);
-    memcpy(record->process, fork_process_nonce(), sizeof record->process);
+    record->config = *config;
     if (device)
         record->device = *device;
     if (table) {
         record->table_hash = table->hash;
         memcpy(record->table_source, table->source, sizeof record->table_source);
     }
-    /* Fails with more than 1024 processors: an empty mask then counts as plenty. */
-    if (sched_getaffinity(0, sizeof record->cpus, set) != 0)
-        memset(record->cpus, 0, sizeof record->cpus);
-    return boot_id_read(record->boot_id, sizeof record->boot_id);
+    return host_identity_make(world_size, &record->identity);
 }
 
 enum tutti_status host_records_take(struct host_record *records, const struct host_record *own,
                                     int rank, int size)
 {
-    if (memcmp(&records[rank], own, sizeof *own) != 0)
-        return error_set(TUTTI_ERR_MISMATCH,
-                         "rank %d finds in the store another record under its number than it set: "
-                         "give each rank a number of its own",
-                         rank);
-    for (int r = 0; r < size; r++) {
+    const struct host_identities all = host_identities_of(records, rank, size);
+    enum tutti_status status = host_own_check(&all, own);
+    for (int r = 0; r < size && status == TUTTI_OK; r++) {
         struct host_record *record = &records[r];
-        record->boot_id[sizeof record->boot_id - 1] = 0;
-        record->name[sizeof record->name - 1] = 0;
         record->device.name[sizeof record->device.name - 1] = 0;
         record->device.bus_id[sizeof record->device.bus_id - 1] = 0;
         record->table_source[sizeof record->table_source - 1] = 0;
     }
+    return status;
+}
+
+/* ---- identities ------------------------------------------------------------------------------ */
+
+const struct host_identity *host_identity_of(const struct host_identities *all, int rank)
+{
+    const char *records = all->records;
+    return (const struct host_identity *)(const void *)(records + (size_t)rank * all->record_bytes);
+}
+
+enum tutti_status host_own_check(const struct host_identities *all, const void *own)
+{
+    if (memcmp(host_identity_of(all, all->rank), own, all->record_bytes) == 0)
+        return TUTTI_OK;
+    return error_set(TUTTI_ERR_MISMATCH,
+                     "rank %d finds in the store another record under its number than it set: "
+                     "give each rank a number of its own",
+                     all->rank);
+}
+
+static void version_text(uint32_t version, char *text, size_t size)
+{
+    snprintf(text, size, "%u.%u.%u", version / 10000, version / 100 % 100, version % 100);
+}
+
+enum tutti_status host_versions_compare(const struct host_identities *all)
+{
+    const struct host_identity *mine = host_identity_of(all, all->rank);
+    char my_version[32], their_version[32];
+    for (int r = 0; r < all->size; r++) {
+        const struct host_identity *theirs = host_identity_of(all, r);
+        if (theirs->magic == mine->magic && theirs->version == mine->version &&
+            theirs->layout == mine->layout)
+            continue;
+        version_text(mine->version, my_version, sizeof my_version);
+        version_text(theirs->version, their_version, sizeof their_version);
+        return error_set(TUTTI_ERR_VERSION,
+                         "rank %d runs Tutti %s (layout %u), rank %d runs %s (layout %u): run one "
+                         "version on all ranks",
+                         all->rank, my_version, mine->layout, r, their_version, theirs->layout);
+    }
     return TUTTI_OK;
+}
+
+/* Each rank's sockets and their directory refuse other users. */
+static bool same_user(const struct host_identity *a, const struct host_identity *b)
+{
+    return a->user == b->user || a->user_namespace == 0 || a->user_namespace != b->user_namespace;
+}
+
+enum tutti_status host_places_compare(const struct host_identities *all)
+{
+    const struct host_identity *mine = host_identity_of(all, all->rank);
+    for (int r = 0; r < all->size; r++) {
+        const struct host_identity *theirs = host_identity_of(all, r);
+        if (strncmp(mine->boot_id, theirs->boot_id, sizeof mine->boot_id) != 0)
+            return error_set(TUTTI_ERR_DECLINED,
+                             "rank %d runs on host %.63s (boot %.39s), rank %d on host %.63s (boot "
+                             "%.39s): Tutti joins the ranks of one host",
+                             all->rank, mine->name, mine->boot_id, r, theirs->name,
+                             theirs->boot_id);
+        if (!same_user(mine, theirs))
+            return error_set(TUTTI_ERR_DECLINED,
+                             "rank %d runs as user %u, rank %d as user %u: their processes do not "
+                             "trust each other: start all ranks as one user",
+                             all->rank, (unsigned)mine->user, r, (unsigned)theirs->user);
+    }
+    return TUTTI_OK;
+}
+
+uint64_t host_remote_ranks(const struct host_identities *all)
+{
+    const struct host_identity *mine = host_identity_of(all, all->rank);
+    uint64_t remote = 0;
+    for (int r = 0; r < all->size; r++)
+        if (memcmp(host_identity_of(all, r)->process, mine->process, sizeof mine->process) != 0)
+            remote |= UINT64_C(1) << r;
+    return remote;
+}
+
+int host_cores(const struct host_identities *all)
+{
+    uint8_t together[HOST_CPU_BYTES] = {0};
+    int cores = 0;
+    for (int r = 0; r < all->size; r++) {
+        uint8_t any = 0;
+        for (int i = 0; i < HOST_CPU_BYTES; i++) {
+            any |= host_identity_of(all, r)->cpus[i];
+            together[i] |= host_identity_of(all, r)->cpus[i];
+        }
+        if (!any)
+            return TUTTI_MAX_RANKS;
+    }
+    for (int i = 0; i < HOST_CPU_BYTES; i++)
+        cores += __builtin_popcount(together[i]);
+    return cores;
 }
 
 /* ---- the configuration ----------------------------------------------------------------------- */
@@ -139,7 +237,8 @@ static enum tutti_status config_compare(const struct host_record *mine, int rank
         value_text_fn *text;
         uint64_t mine, theirs; /* none is negative */
     } fields[] = {
-        {"world size", number_text, (uint64_t)mine->world_size, (uint64_t)theirs->world_size},
+        {"world size", number_text, (uint64_t)mine->identity.world_size,
+         (uint64_t)theirs->identity.world_size},
         {"device (options->device)", device_text, a->device, b->device},
         {"buffer size (options->buffer_size, TUTTI_BUFFER_SIZE)", bytes_text, a->buffer_size,
          b->buffer_size},
@@ -163,7 +262,7 @@ static enum tutti_status config_compare(const struct host_record *mine, int rank
                          "same on all ranks",
                          fields[i].what, rank, my_text, peer, their_text);
     }
-    for (int leaf = 0; leaf < mine->world_size; leaf++) {
+    for (int leaf = 0; leaf < mine->identity.world_size; leaf++) {
         if (mine->config.leaf_order[leaf] != theirs->config.leaf_order[leaf])
             return error_set(TUTTI_ERR_MISMATCH,
                              "ranks disagree about the leaf order: at leaf %d rank %d has %d, rank "
@@ -189,7 +288,8 @@ static bool pair_find(const struct host_record *records, int size, bool apart, i
         for (*low = 0; *low < *high; ++*low) {
             const struct host_record *a = &records[*low], *b = &records[*high];
             if (memcmp(a->device.uuid, b->device.uuid, CUDA_UUID_BYTES) == 0 &&
-                !(apart && memcmp(a->process, b->process, sizeof a->process) == 0))
+                !(apart && memcmp(a->identity.process, b->identity.process,
+                                  sizeof a->identity.process) == 0))
                 return true;
         }
     return false;
@@ -223,70 +323,15 @@ static enum tutti_status devices_compare(const struct host_record *records, int 
                      low, high, records[high].device.name, text, strict);
 }
 
-/* Each rank's sockets and their directory refuse other users. */
-static enum tutti_status users_compare(const struct host_record *mine, int rank,
-                                       const struct host_record *theirs, int peer)
-{
-    if (mine->user == theirs->user || mine->user_namespace == 0 ||
-        mine->user_namespace != theirs->user_namespace)
-        return TUTTI_OK;
-    return error_set(TUTTI_ERR_DECLINED,
-                     "rank %d runs as user %u, rank %d as user %u: their processes do not trust "
-                     "each other: start all ranks as one user",
-                     rank, (unsigned)mine->user, peer, (unsigned)theirs->user);
-}
-
-static void version_text(uint32_t version, char *text, size_t size)
-{
-    snprintf(text, size, "%u.%u.%u", version / 10000, version / 100 % 100, version % 100);
-}
-
-static enum tutti_status version_compare(const struct host_record *mine, int rank,
-                                         const struct host_record *theirs, int peer)
-{
-    char my_version[32], their_version[32];
-    if (theirs->magic == mine->magic && theirs->version == mine->version &&
-        theirs->layout == mine->layout)
-        return TUTTI_OK;
-    version_text(mine->version, my_version, sizeof my_version);
-    version_text(theirs->version, their_version, sizeof their_version);
-    return error_set(TUTTI_ERR_VERSION,
-                     "rank %d runs Tutti %s (layout %u), rank %d runs %s (layout %u): run one "
-                     "version on all ranks",
-                     rank, my_version, mine->layout, peer, their_version, theirs->layout);
-}
-
 enum tutti_status host_records_compare(const struct host_record *records, int rank, int size)
 {
-    const struct host_record *mine = &records[rank];
-    enum tutti_status status = TUTTI_OK;
+    const struct host_identities all = host_identities_of(records, rank, size);
+    enum tutti_status status = host_versions_compare(&all);
     for (int r = 0; r < size && status == TUTTI_OK; r++)
-        status = version_compare(mine, rank, &records[r], r);
-    for (int r = 0; r < size && status == TUTTI_OK; r++)
-        status = config_compare(mine, rank, &records[r], r);
-    for (int r = 0; r < size && status == TUTTI_OK; r++) {
-        if (strncmp(mine->boot_id, records[r].boot_id, sizeof mine->boot_id) != 0)
-            status =
-                error_set(TUTTI_ERR_DECLINED,
-                          "rank %d runs on host %.63s (boot %.39s), rank %d on host %.63s (boot "
-                          "%.39s): Tutti joins the ranks of one host",
-                          rank, mine->name, mine->boot_id, r, records[r].name, records[r].boot_id);
-    }
-    for (int r = 0; r < size && status == TUTTI_OK; r++)
-        status = users_compare(mine, rank, &records[r], r);
-    if (status == TUTTI_OK && mine->config.device == TUTTI_DEVICE_CUDA)
+        status = config_compare(&records[rank], rank, &records[r], r);
+    if (status == TUTTI_OK)
+        status = host_places_compare(&all);
+    if (status == TUTTI_OK && records[rank].config.device == TUTTI_DEVICE_CUDA)
         status = devices_compare(records, size);
     return status;
-}
-
-int host_cores(const struct host_record *records, int size)
-{
-    int cores = 0;
-    for (size_t byte = 0; byte < HOST_CPU_BYTES; byte++) {
-        unsigned bits = 0;
-        for (int r = 0; r < size; r++)
-            bits |= records[r].cpus[byte];
-        cores += __builtin_popcount(bits);
-    }
-    return cores > 0 ? cores : TUTTI_MAX_RANKS;
 }

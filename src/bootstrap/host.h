@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: MIT */
-/* Who a rank is and where it runs: what the ranks tell each other first. */
+/* What a rank says about itself, its process and its host when ranks meet. */
 #ifndef TUTTI_HOST_H
 #define TUTTI_HOST_H
 
-#include "comm/comm.h"
+#include "bootstrap/config.h"
 #include "cuda/runtime/group.h"
 #include "cuda/runtime/table.h"
 
 enum { HOST_CPU_BYTES = 128 }; /* a bit mask of 1024 processors */
 
-/* Fixed-size, so that versions can be told apart: magic and version keep their place for ever. */
-struct host_record {
+/* The place of magic and version never changes, so that versions can be told apart. */
+struct host_identity {
     uint64_t magic;
     uint32_t version; /* TUTTI_VERSION */
     uint32_t layout;  /* LAYOUT_VERSION */
@@ -20,8 +20,38 @@ struct host_record {
     int32_t world_size;
     int32_t pid;
     uint32_t user;                /* effective */
-    uint64_t user_namespace;      /* numbers of users compare within one only; 0 is unknown */
-    uint8_t cpus[HOST_CPU_BYTES]; /* that the rank may run on */
+    uint64_t user_namespace;      /* users are compared within one namespace; 0 is unknown */
+    uint8_t cpus[HOST_CPU_BYTES]; /* the processors that the rank may run on; all 0: unknown */
+};
+
+enum tutti_status host_identity_make(int world_size, struct host_identity *identity);
+
+/*
+ * The identities of all ranks, as the store gave them: the first members of `size` records of
+ * `record_bytes` bytes. Texts are not trusted to end.
+ */
+struct host_identities {
+    const void *records;
+    size_t record_bytes;
+    int rank;
+    int size;
+};
+
+const struct host_identity *host_identity_of(const struct host_identities *all, int rank);
+/* Returns MISMATCH if this rank's record is not the one that it has set. */
+enum tutti_status host_own_check(const struct host_identities *all, const void *own);
+/* VERSION if a rank has another version. */
+enum tutti_status host_versions_compare(const struct host_identities *all);
+/* DECLINED if a rank runs on another host or as another user. */
+enum tutti_status host_places_compare(const struct host_identities *all);
+/* Bit r: rank r runs in another process. */
+uint64_t host_remote_ranks(const struct host_identities *all);
+/* How many processors the ranks have together; TUTTI_MAX_RANKS if a rank does not know its own. */
+int host_cores(const struct host_identities *all);
+
+/* What the ranks of a communicator exchange. */
+struct host_record {
+    struct host_identity identity;
     struct comm_config config;
     /* CUDA only, else zero. */
     struct cuda_device device;
@@ -29,17 +59,23 @@ struct host_record {
     char table_source[CUDA_TABLE_SOURCE_BYTES];
 };
 
-/* device and table: NULL on CPU. */
-enum tutti_status host_record_make(const struct tutti_comm *comm, const struct cuda_device *device,
-                                   const struct cuda_table *table, struct host_record *record);
+static inline struct host_identities host_identities_of(const struct host_record *records, int rank,
+                                                        int size)
+{
+    return (struct host_identities){records, sizeof *records, rank, size};
+}
 
-/* Of records as the store gave them: sees that texts end, and returns MISMATCH if this rank's is
- * not the one that it set. */
+/* device and table: NULL on CPU. */
+enum tutti_status host_record_make(const struct comm_config *config, int world_size,
+                                   const struct cuda_device *device, const struct cuda_table *table,
+                                   struct host_record *record);
+
+/* Of records as the store gave them: ends the texts. Returns what host_own_check() does. */
 enum tutti_status host_records_take(struct host_record *records, const struct host_record *own,
                                     int rank, int size);
 
 /* Compares all ranks' records: VERSION, MISMATCH (the difference is named), DECLINED (another host
- * or user, then: one CUDA device twice, which some rank does not allow). */
+ * or user; ranks that share a CUDA device, unless all ranks allow that). */
 enum tutti_status host_records_compare(const struct host_record *records, int rank, int size);
 
 /* Whether a device is that of several ranks. */
@@ -47,8 +83,5 @@ bool host_devices_overlap(const struct host_record *records, int size);
 
 /* Whether a device is that of several processes; *low and *high are two ranks of such processes. */
 bool host_processes_overlap(const struct host_record *records, int size, int *low, int *high);
-
-/* How many processors the ranks have together. */
-int host_cores(const struct host_record *records, int size);
 
 #endif

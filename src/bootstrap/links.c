@@ -11,72 +11,66 @@
 
 /* ---- alone ----------------------------------------------------------------------------------- */
 
-static enum tutti_status links_alloc(struct tutti_comm *comm)
+static enum tutti_status links_alloc(const struct links *links)
 {
-    comm->links = calloc(1, sizeof *comm->links);
-    if (!comm->links)
-        return error_set(TUTTI_ERR_NO_MEMORY, "no memory for %zu bytes", sizeof *comm->links);
+    *links->file = calloc(1, sizeof **links->file);
+    if (!*links->file)
+        return error_set(TUTTI_ERR_NO_MEMORY, "no memory for %zu bytes", sizeof **links->file);
     return TUTTI_OK;
 }
 
-void links_free(struct tutti_comm *comm)
+static enum tutti_status file_check(const struct links *links)
 {
-    free(comm->links);
-    comm->links = NULL;
-}
-
-static enum tutti_status file_check(const struct tutti_comm *comm)
-{
-    const struct topology_file *file = comm->links;
-    if (file->named && comm->config.device == TUTTI_DEVICE_CPU)
+    const struct topology_file *file = *links->file;
+    if (file->named && links->config->device == TUTTI_DEVICE_CPU)
         return error_set(TUTTI_ERR_INVALID,
                          "topology file %s names devices, which CPU ranks have not: write \"ranks "
                          "%d\" instead",
-                         file->source, comm->world_size);
-    if (!file->named && file->matrix.size != comm->world_size)
+                         file->source, links->world_size);
+    if (!file->named && file->matrix.size != links->world_size)
         return error_set(TUTTI_ERR_INVALID,
                          "topology file %s is of %d ranks, the world size is %d: give one of as "
                          "many ranks, or unset TUTTI_TOPOLOGY_FILE",
-                         file->source, (int)file->matrix.size, comm->world_size);
+                         file->source, (int)file->matrix.size, links->world_size);
     return TUTTI_OK;
 }
 
-enum tutti_status links_read(struct tutti_comm *comm)
+enum tutti_status links_read(const struct links *links)
 {
     const char *path = getenv("TUTTI_TOPOLOGY_FILE");
     bool forced = false;
     enum tutti_status status = env_bool("TUTTI_FORCE_FULLY_CONNECTED", &forced);
-    comm->config.fully_connected = forced;
+    links->config->fully_connected = forced;
     if (status != TUTTI_OK || forced || !path || !*path)
         return status;
-    status = links_alloc(comm);
+    status = links_alloc(links);
     if (status == TUTTI_OK)
-        status = topology_file_load(path, comm->links);
+        status = topology_file_load(path, *links->file);
     if (status == TUTTI_OK)
-        status = file_check(comm);
+        status = file_check(links);
     if (status != TUTTI_OK)
         return status;
-    comm->config.topology_size = comm->links->matrix.size;
-    comm->config.topology_named = comm->links->named;
+    links->config->topology_size = (*links->file)->matrix.size;
+    links->config->topology_named = (*links->file)->named;
     return TUTTI_OK;
 }
 
-enum tutti_status links_inherit(struct tutti_comm *comm, const struct tutti_comm *from,
-                                const int *ranks)
+enum tutti_status links_inherit(const struct links *links, const struct comm_config *from_config,
+                                const struct topology_file *from, const int *ranks)
 {
-    const int size = comm->world_size;
-    if (!from->config.topology_size) /* what the devices say is asked for anew */
+    const int size = links->world_size;
+    if (!from_config->topology_size) /* what the devices say is asked for anew */
         return TUTTI_OK;
-    enum tutti_status status = links_alloc(comm);
+    enum tutti_status status = links_alloc(links);
     if (status != TUTTI_OK)
         return status;
     /* By now the file's matrix is one of ranks, even if it named devices. */
-    memcpy(comm->links->source, from->links->source, sizeof comm->links->source);
-    comm->links->matrix.size = size;
+    memcpy((*links->file)->source, from->source, sizeof(*links->file)->source);
+    (*links->file)->matrix.size = size;
     for (int i = 0; i < size; i++)
         for (int j = 0; j < size; j++)
-            comm->links->matrix.links[i][j] = from->links->matrix.links[ranks[i]][ranks[j]];
-    comm->config.topology_size = size;
+            (*links->file)->matrix.links[i][j] = from->matrix.links[ranks[i]][ranks[j]];
+    links->config->topology_size = size;
     return TUTTI_OK;
 }
 
@@ -105,17 +99,17 @@ static enum tutti_status files_differ(const struct topology_file *mine, int rank
     return TUTTI_OK;
 }
 
-static enum tutti_status files_compare(struct tutti_comm *comm, struct tutti_exchanger *exchanger,
+static enum tutti_status files_compare(const struct links *links, struct tutti_exchanger *exchanger,
                                        int64_t deadline)
 {
-    struct topology_file *all = malloc((size_t)comm->world_size * sizeof *all);
+    struct topology_file *all = malloc((size_t)links->world_size * sizeof *all);
     if (!all)
         return error_set(TUTTI_ERR_NO_MEMORY, "no memory for the ranks' topology files");
     enum tutti_status status = tutti_exchanger_all_gather(
-        exchanger, comm->links, sizeof *comm->links, all, deadline_timeout_ms(deadline));
-    for (int r = 0; r < comm->world_size && status == TUTTI_OK; r++) {
+        exchanger, *links->file, sizeof **links->file, all, deadline_timeout_ms(deadline));
+    for (int r = 0; r < links->world_size && status == TUTTI_OK; r++) {
         all[r].source[sizeof all[r].source - 1] = 0; /* from outside: see that it ends */
-        status = files_differ(comm->links, comm->rank, &all[r], r);
+        status = files_differ(*links->file, links->rank, &all[r], r);
     }
     free(all);
     return status;
@@ -131,13 +125,13 @@ static bool is_device(const struct topology_device *named, const struct cuda_dev
 }
 
 /* From devices in the file's order to those of the ranks. */
-static enum tutti_status devices_to_ranks(struct tutti_comm *comm,
+static enum tutti_status devices_to_ranks(const struct links *links,
                                           const struct host_record *records)
 {
-    struct topology_file *file = comm->links;
-    struct topology_matrix matrix = {.size = comm->world_size};
+    struct topology_file *file = *links->file;
+    struct topology_matrix matrix = {.size = links->world_size};
     int device_of[TUTTI_MAX_RANKS];
-    for (int r = 0; r < comm->world_size; r++) {
+    for (int r = 0; r < links->world_size; r++) {
         int device = 0;
         while (device < file->matrix.size && !is_device(&file->devices[device], &records[r].device))
             device++;
@@ -148,8 +142,8 @@ static enum tutti_status devices_to_ranks(struct tutti_comm *comm,
                              file->source, r, records[r].device.name, records[r].device.bus_id);
         device_of[r] = device;
     }
-    for (int i = 0; i < comm->world_size; i++)
-        for (int j = 0; j < comm->world_size; j++)
+    for (int i = 0; i < links->world_size; i++)
+        for (int j = 0; j < links->world_size; j++)
             matrix.links[i][j] = file->matrix.links[device_of[i]][device_of[j]];
     file->matrix = matrix;
     return TUTTI_OK;
@@ -158,26 +152,26 @@ static enum tutti_status devices_to_ranks(struct tutti_comm *comm,
 /* ---- from the devices ------------------------------------------------------------------------ */
 
 /* Each rank says what leads from its device to the others: it is the one that would use it. */
-static enum tutti_status devices_ask(struct tutti_comm *comm, const struct host_record *records,
+static enum tutti_status devices_ask(const struct links *links, const struct host_record *records,
                                      struct tutti_exchanger *exchanger, int64_t deadline)
 {
     struct cuda_device devices[CUDA_RANKS];
     int16_t own[CUDA_RANKS] = {0}, all[CUDA_RANKS][CUDA_RANKS];
     const char *source = "";
-    enum tutti_status status = links_alloc(comm);
+    enum tutti_status status = links_alloc(links);
     if (status != TUTTI_OK)
         return status;
-    for (int r = 0; r < comm->world_size; r++)
+    for (int r = 0; r < links->world_size; r++)
         devices[r] = records[r].device;
-    cuda_links(devices, comm->world_size, comm->rank, own, &source);
+    cuda_links(devices, links->world_size, links->rank, own, &source);
     status =
         tutti_exchanger_all_gather(exchanger, own, sizeof own, all, deadline_timeout_ms(deadline));
     if (status != TUTTI_OK)
         return status;
-    comm->links->matrix.size = comm->world_size;
-    memcpy(comm->links->source, source, strlen(source));
-    for (int i = 0; i < comm->world_size; i++)
-        memcpy(comm->links->matrix.links[i], all[i], sizeof all[i]);
+    (*links->file)->matrix.size = links->world_size;
+    memcpy((*links->file)->source, source, strlen(source));
+    for (int i = 0; i < links->world_size; i++)
+        memcpy((*links->file)->matrix.links[i], all[i], sizeof all[i]);
     return TUTTI_OK;
 }
 
@@ -196,64 +190,64 @@ static void leaf_order_choose(const struct topology *topology, const struct comm
         order[leaf] = quads[leaf];
 }
 
-static enum tutti_status leaf_orders_agree(struct tutti_comm *comm,
+static enum tutti_status leaf_orders_agree(const struct links *links,
                                            const struct host_record *records)
 {
     int32_t mine[TUTTI_MAX_RANKS], theirs[TUTTI_MAX_RANKS];
-    leaf_order_choose(&comm->topology, &comm->config, mine);
-    for (int r = 0; r < comm->world_size; r++) {
-        leaf_order_choose(&comm->topology, &records[r].config, theirs);
-        for (int leaf = 0; leaf < comm->world_size; leaf++)
+    leaf_order_choose(links->topology, links->config, mine);
+    for (int r = 0; r < links->world_size; r++) {
+        leaf_order_choose(links->topology, &records[r].config, theirs);
+        for (int leaf = 0; leaf < links->world_size; leaf++)
             if (mine[leaf] != theirs[leaf])
                 return error_set(TUTTI_ERR_MISMATCH,
                                  "ranks disagree about the leaf order: at leaf %d rank %d has %d, "
                                  "rank %d has %d (on a hybrid cube mesh NULL is the quads' order): "
                                  "set the same on all ranks",
-                                 leaf, comm->rank, (int)mine[leaf], r, (int)theirs[leaf]);
+                                 leaf, links->rank, (int)mine[leaf], r, (int)theirs[leaf]);
     }
-    memcpy(comm->config.leaf_order, mine, sizeof mine);
+    memcpy(links->config->leaf_order, mine, sizeof mine);
     return TUTTI_OK;
 }
 
 /* A query that failed is no link, but it is not the same as none. */
-static void unknown_log(const struct tutti_comm *comm)
+static void unknown_log(const struct links *links)
 {
-    const struct topology_matrix *matrix = &comm->links->matrix;
+    const struct topology_matrix *matrix = &(*links->file)->matrix;
     for (int peer = 0; peer < matrix->size; peer++)
-        if (peer != comm->rank && matrix->links[comm->rank][peer] < 0)
-            log_write(TUTTI_LOG_WARN, comm->rank,
+        if (peer != links->rank && matrix->links[links->rank][peer] < 0)
+            log_write(TUTTI_LOG_WARN, links->rank,
                       "the links from rank %d to rank %d are not known: they count as none",
-                      comm->rank, peer);
+                      links->rank, peer);
 }
 
-static enum tutti_status matrix_agree(struct tutti_comm *comm, const struct host_record *records,
+static enum tutti_status matrix_agree(const struct links *links, const struct host_record *records,
                                       struct tutti_exchanger *exchanger, int64_t deadline)
 {
     enum tutti_status status;
-    if (comm->config.fully_connected) {
-        topology_force(comm->world_size, "TUTTI_FORCE_FULLY_CONNECTED is set", &comm->topology);
+    if (links->config->fully_connected) {
+        topology_force(links->world_size, "TUTTI_FORCE_FULLY_CONNECTED is set", links->topology);
         return TUTTI_OK;
     }
-    if (comm->links) {
-        status = files_compare(comm, exchanger, deadline);
-        if (status == TUTTI_OK && comm->links->named)
-            status = devices_to_ranks(comm, records);
-    } else if (comm->config.device == TUTTI_DEVICE_CUDA) {
-        status = devices_ask(comm, records, exchanger, deadline);
+    if (*links->file) {
+        status = files_compare(links, exchanger, deadline);
+        if (status == TUTTI_OK && (*links->file)->named)
+            status = devices_to_ranks(links, records);
+    } else if (links->config->device == TUTTI_DEVICE_CUDA) {
+        status = devices_ask(links, records, exchanger, deadline);
     } else {
-        topology_force(comm->world_size, "CPU ranks share their memory", &comm->topology);
+        topology_force(links->world_size, "CPU ranks share their memory", links->topology);
         return TUTTI_OK;
     }
     if (status != TUTTI_OK)
         return status;
-    unknown_log(comm);
-    topology_recognise(&comm->links->matrix, &comm->topology);
+    unknown_log(links);
+    topology_recognise(&(*links->file)->matrix, links->topology);
     return TUTTI_OK;
 }
 
-enum tutti_status links_agree(struct tutti_comm *comm, const struct host_record *records,
+enum tutti_status links_agree(const struct links *links, const struct host_record *records,
                               struct tutti_exchanger *exchanger, int64_t deadline)
 {
-    enum tutti_status status = matrix_agree(comm, records, exchanger, deadline);
-    return status == TUTTI_OK ? leaf_orders_agree(comm, records) : status;
+    enum tutti_status status = matrix_agree(links, records, exchanger, deadline);
+    return status == TUTTI_OK ? leaf_orders_agree(links, records) : status;
 }

@@ -1,29 +1,35 @@
 /* SPDX-License-Identifier: MIT */
-/* The matrix of links that a communicator goes by: from a file, from the devices, or none, since
- * CPU ranks share their memory. */
+/* The matrix of links that a communicator uses: from a file or from the devices. CPU ranks without
+ * a file have none, since they share their memory. */
 #ifndef TUTTI_LINKS_H
 #define TUTTI_LINKS_H
 
 #include "bootstrap/host.h"
-#include "comm/comm.h"
+#include "topology/topology_file.h"
 
-/* Reads TUTTI_FORCE_FULLY_CONNECTED and TUTTI_TOPOLOGY_FILE into the configuration and
- * comm->links: local. Returns INVALID, SYSTEM, NO_MEMORY. */
-enum tutti_status links_read(struct tutti_comm *comm);
-/* What some ranks of `from` keep of their links, as the ranks of `comm`: ranks[new] is the old one.
- * Into the configuration and comm->links, as links_read() does. Returns NO_MEMORY. */
-enum tutti_status links_inherit(struct tutti_comm *comm, const struct tutti_comm *from,
-                                const int *ranks);
-/* Frees comm->links. */
-void links_free(struct tutti_comm *comm);
+/* A communicator's links. The pointers are to its own members. */
+struct links {
+    int rank;
+    int world_size;
+    struct comm_config *config;
+    struct topology_file **file; /* the matrix, allocated here; the caller frees it */
+    struct topology *topology;
+};
+
+/* Reads TUTTI_FORCE_FULLY_CONNECTED and TUTTI_TOPOLOGY_FILE into the configuration and *file:
+ * local. Returns INVALID, SYSTEM, NO_MEMORY. */
+enum tutti_status links_read(const struct links *links);
+/* Fills the configuration and *file with the links of some ranks of another communicator: rank i
+ * has been ranks[i] there. Returns NO_MEMORY. */
+enum tutti_status links_inherit(const struct links *links, const struct comm_config *from_config,
+                                const struct topology_file *from, const int *ranks);
 
 /*
- * Collective, once the records are known to agree: comm->topology and the leaf order become what
- * they are for the communicator's life. MISMATCH names the first difference between the ranks'
- * files, or between their leaf orders. Returns INVALID (the file lacks a rank's device) and what a
- * store does, too.
+ * Collective, once the records are known to agree: makes *topology and the leaf order, which do not
+ * change afterwards. MISMATCH names the first difference between the ranks' files, or between their
+ * leaf orders. Also returns INVALID (the file lacks a rank's device) and what a store does.
  */
-enum tutti_status links_agree(struct tutti_comm *comm, const struct host_record *records,
+enum tutti_status links_agree(const struct links *links, const struct host_record *records,
                               struct tutti_exchanger *exchanger, int64_t deadline);
 
 #endif

@@ -38,6 +38,17 @@ bool tutti_comm_is_enabled(void)
     return env_bool("TUTTI_DISABLE", &disabled) == TUTTI_OK && !disabled;
 }
 
+static struct links links_of(struct tutti_comm *comm)
+{
+    return (struct links){
+        .rank = comm->rank,
+        .world_size = comm->world_size,
+        .config = &comm->config,
+        .file = &comm->links,
+        .topology = &comm->topology,
+    };
+}
+
 static enum tutti_status leaf_order_read(const int *order, int size, int32_t *leaf_order)
 {
     uint64_t seen = 0;
@@ -133,7 +144,8 @@ static enum tutti_status config_read(const struct tutti_comm_options *options, i
     comm->config.algo = (int32_t)algo;
     comm->config.overlapping = overlapping;
     comm->config.leaf_order_given = options->leaf_order != NULL;
-    return links_read(comm);
+    const struct links links = links_of(comm);
+    return links_read(&links);
 }
 
 static enum tutti_status arguments_check(int rank, int world_size,
@@ -296,7 +308,8 @@ enum tutti_status comm_derive(const struct tutti_comm *from, const int *ranks, i
     made->programmatic = from->programmatic;
     made->halved = from->halved;
     made->is_derived = true;
-    status = links_inherit(made, from, ranks);
+    const struct links links = links_of(made);
+    status = links_inherit(&links, &from->config, from->links, ranks);
     if (status != TUTTI_OK) {
         tutti_comm_destroy(made);
         return status;
@@ -359,15 +372,6 @@ enum tutti_status tutti_comm_create(tutti_store_t *store, int rank, int world_si
     return TUTTI_OK;
 }
 
-static uint64_t remote_ranks(const struct host_record *records, int rank, int size)
-{
-    uint64_t remote = 0;
-    for (int r = 0; r < size; r++)
-        if (memcmp(records[r].process, records[rank].process, sizeof records[r].process) != 0)
-            remote |= UINT64_C(1) << r;
-    return remote;
-}
-
 /* What a rendezvous needs for its length. */
 struct workspace {
     struct host_record own;
@@ -381,12 +385,13 @@ struct workspace {
 static enum tutti_status record_make(const struct tutti_comm *comm, struct workspace *work)
 {
     if (comm->config.device == TUTTI_DEVICE_CPU)
-        return host_record_make(comm, NULL, NULL, &work->own);
+        return host_record_make(&comm->config, comm->world_size, NULL, NULL, &work->own);
     enum tutti_status status = cuda_device_current(&work->device);
     if (status == TUTTI_OK)
         status = cuda_table_load(&work->table);
     if (status == TUTTI_OK)
-        status = host_record_make(comm, &work->device, &work->table, &work->own);
+        status = host_record_make(&comm->config, comm->world_size, &work->device, &work->table,
+                                  &work->own);
     return status;
 }
 
@@ -500,7 +505,9 @@ static enum tutti_status groups_open(struct tutti_comm *comm, struct workspace *
                                      const struct interrupt *interrupt,
                                      struct tutti_exchanger *exchanger, int64_t deadline)
 {
-    comm->cores = host_cores(work->records, comm->world_size);
+    const struct host_identities identities =
+        host_identities_of(work->records, comm->rank, comm->world_size);
+    comm->cores = host_cores(&identities);
     int order[TUTTI_MAX_RANKS];
     for (int leaf = 0; leaf < comm->world_size; leaf++)
         order[leaf] = comm->config.leaf_order[leaf];
@@ -524,7 +531,7 @@ static enum tutti_status groups_open(struct tutti_comm *comm, struct workspace *
         .order = order,
         .links = &links,
         .rules = cuda ? &choice_rules_free : &comm->rules,
-        .remote = remote_ranks(work->records, comm->rank, comm->world_size),
+        .remote = host_remote_ranks(&identities),
         .oversubscribed = comm->world_size > comm->cores,
         .idle = cuda && place != CUDA_PLACE_PROXY,
         .nonce = comm->nonce,
@@ -558,6 +565,7 @@ static enum tutti_status join(struct tutti_comm *comm, struct workspace *work, t
         .rank = comm->rank,
         .size = comm->world_size,
     };
+    const struct links links = links_of(comm);
     comm->generation = meeting->generation;
     comm->table_hash = work->own.table_hash;
     memcpy(comm->nonce, meeting->nonce, sizeof comm->nonce);
@@ -568,7 +576,7 @@ static enum tutti_status join(struct tutti_comm *comm, struct workspace *work, t
     if (status == TUTTI_OK)
         status = host_records_compare(work->records, comm->rank, comm->world_size);
     if (status == TUTTI_OK)
-        status = links_agree(comm, work->records, &exchanger, deadline);
+        status = links_agree(&links, work->records, &exchanger, deadline);
     if (status == TUTTI_OK)
         status = groups_open(comm, work, interrupt, &exchanger, deadline);
     if (status != TUTTI_OK)
@@ -678,7 +686,7 @@ void tutti_comm_destroy(tutti_comm_t *comm)
     }
     recorder_close(&comm->recorder);
     list_remove(comm);
-    links_free(comm);
+    free(comm->links);
     free(comm);
 }
 

@@ -4,6 +4,7 @@
 #define TUTTI_COMM_H
 
 #include "base/timeout_source.h"
+#include "bootstrap/config.h"
 #include "coll/backend.h"
 #include "cpu/transport/group.h"
 #include "record/recorder.h"
@@ -19,20 +20,6 @@ struct symm_view;
 struct work_pool;
 
 enum { COMM_NAME_BYTES = RECORD_NAME_BYTES };
-
-/* What all ranks have in common, compared in the handshake. */
-struct comm_config {
-    uint64_t buffer_size;
-    int32_t strict;
-    int32_t algo;
-    int32_t device;          /* enum tutti_device */
-    int32_t fully_connected; /* whatever the links: TUTTI_FORCE_FULLY_CONNECTED */
-    int32_t topology_size;   /* of the matrix in TUTTI_TOPOLOGY_FILE; 0: there is none */
-    int32_t topology_named;  /* it is of devices */
-    int32_t leaf_order_given;
-    int32_t overlapping; /* ranks may share a device: TUTTI_ALLOW_OVERLAPPING_DEVICES */
-    int32_t leaf_order[TUTTI_MAX_RANKS];
-};
 
 /* Of a communicator and its process group. */
 enum comm_service { COMM_FREE, COMM_SERVES, COMM_SERVED };

@@ -3,7 +3,7 @@
  * The rendezvous of symmetric memory.
  *
  * Once per group: the ranks agree on a generation and a nonce (meet.h), exchange their identities
- * (version, size, host, process), and open a channel between the ranks of different processes.
+ * (version, host, user, process), and open a channel between the ranks of different processes.
  *
  * For each allocation:
  * 1. Each rank publishes its mapping within its process under a random key. The ranks exchange an
@@ -27,37 +27,20 @@
 #include "base/interrupt.h"
 #include "base/order.h"
 #include "base/point.h"
+#include "bootstrap/host.h"
 #include "cpu/transport/local.h"
 #include "ipc/channel.h"
-#include "ipc/fork.h"
 #include "ipc/random.h"
 #include "store/status_agree.h"
 #include "store/store.h"
 #include "symm/symm_internal.h"
 
 #include <inttypes.h>
-#include <sched.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
-static const uint64_t IDENTITY_MAGIC = UINT64_C(0x74757474692d736d);
-enum {
-    BOOT_ID_BYTES = 40,
-    CPU_BYTES = 128, /* a bit mask of 1024 processors */
-    SPIN_POLLS = 2000,
-};
-
-/* What each rank states about itself, exchanged once per group. */
-struct peer_identity {
-    uint64_t magic;
-    uint32_t version;
-    int32_t world_size;
-    char boot_id[BOOT_ID_BYTES];
-    uint8_t process[FORK_NONCE_BYTES];
-    uint8_t cpus[CPU_BYTES]; /* bit mask of processors the rank may run on; all 0: unknown */
-};
-static_assert(sizeof(struct peer_identity) == 200, "read by all ranks");
+enum { SPIN_POLLS = 2000 };
 
 /* What each rank states about its allocation, exchanged in each rendezvous. */
 struct offer {
@@ -72,83 +55,24 @@ struct offer {
 
 /* ---- the group ------------------------------------------------------------------------------ */
 
-static void read_boot_id(char text[BOOT_ID_BYTES])
+static enum tutti_status exchange_identities(struct tutti_symm_group *group,
+                                             const struct host_identity *own, int64_t deadline)
 {
-    FILE *file = fopen("/proc/sys/kernel/random/boot_id", "re");
-    if (!file)
-        return; /* this fails on all ranks of a host; channel_open() then decides */
-    if (!fgets(text, BOOT_ID_BYTES, file))
-        text[0] = 0;
-    fclose(file);
-}
-
-static enum tutti_status compare_identities(const struct tutti_symm_group *group,
-                                            const struct peer_identity *all)
-{
-    const struct peer_identity *mine = &all[group->rank];
-    for (int r = 0; r < group->world_size; r++) {
-        if (all[r].magic != IDENTITY_MAGIC || all[r].version != mine->version)
-            return error_set(TUTTI_ERR_VERSION,
-                             "rank %d runs version %u of the library, rank %d version %u: use one "
-                             "version on all ranks",
-                             group->rank, mine->version, r, all[r].version);
-        if (all[r].world_size != mine->world_size)
-            return error_set(TUTTI_ERR_MISMATCH,
-                             "ranks disagree about the size of the group: rank %d has %d, rank %d "
-                             "has %d",
-                             group->rank, (int)mine->world_size, r, (int)all[r].world_size);
-        if (memcmp(all[r].boot_id, mine->boot_id, BOOT_ID_BYTES) != 0)
-            return error_set(TUTTI_ERR_DECLINED,
-                             "ranks %d and %d run on different hosts: symmetric memory needs all "
-                             "ranks on one host",
-                             group->rank, r);
-    }
-    return TUTTI_OK;
-}
-
-/* Count the processors on which any rank may run. Return `size` if some rank's mask is unknown. */
-static int count_cores(const struct peer_identity *all, int size)
-{
-    uint8_t together[CPU_BYTES] = {0};
-    int cores = 0;
-    for (int r = 0; r < size; r++) {
-        bool known = false;
-        for (int i = 0; i < CPU_BYTES; i++) {
-            together[i] |= all[r].cpus[i];
-            known |= all[r].cpus[i] != 0;
-        }
-        if (!known)
-            return size;
-    }
-    for (int i = 0; i < CPU_BYTES; i++)
-        cores += __builtin_popcount(together[i]);
-    return cores;
-}
-
-static enum tutti_status exchange_identities(struct tutti_symm_group *group, int64_t deadline)
-{
-    struct peer_identity mine = {.magic = IDENTITY_MAGIC,
-                                 .version = TUTTI_VERSION,
-                                 .world_size = group->world_size},
-                         all[TUTTI_MAX_RANKS];
-    cpu_set_t set;
-    static_assert(sizeof set == CPU_BYTES, "1024 processors");
-    if (sched_getaffinity(0, sizeof set, &set) == 0)
-        memcpy(mine.cpus, &set, sizeof mine.cpus);
-    memcpy(mine.process, fork_process_nonce(), sizeof mine.process);
-    read_boot_id(mine.boot_id);
-    enum tutti_status status = tutti_exchanger_all_gather(&group->exchanger, &mine, sizeof mine,
-                                                          all, deadline_timeout_ms(deadline));
+    struct host_identity records[TUTTI_MAX_RANKS];
+    const struct host_identities all = {records, sizeof *records, group->rank, group->world_size};
+    enum tutti_status status = tutti_exchanger_all_gather(&group->exchanger, own, sizeof *own,
+                                                          records, deadline_timeout_ms(deadline));
     if (status == TUTTI_OK)
-        status = compare_identities(group, all);
+        status = host_own_check(&all, own);
+    if (status == TUTTI_OK)
+        status = host_versions_compare(&all);
+    if (status == TUTTI_OK)
+        status = host_places_compare(&all);
     if (status != TUTTI_OK)
         return status;
-    group->remote = 0;
-    for (int r = 0; r < group->world_size; r++)
-        if (memcmp(all[r].process, mine.process, sizeof mine.process) != 0)
-            group->remote |= UINT64_C(1) << r;
+    group->remote = host_remote_ranks(&all);
     /* Where ranks outnumber processors, a spinning waiter would occupy the core its peer needs. */
-    group->spin = group->world_size > count_cores(all, group->world_size) ? 0 : SPIN_POLLS;
+    group->spin = group->world_size > host_cores(&all) ? 0 : SPIN_POLLS;
     return TUTTI_OK;
 }
 
@@ -156,10 +80,13 @@ static enum tutti_status meet_group(struct tutti_symm_group *group, tutti_store_
                                     int64_t deadline)
 {
     char name[SYMM_NAME_BYTES + 8];
+    struct host_identity own;
     struct meeting meeting;
     snprintf(name, sizeof name, "symm/%s", group->name);
-    enum tutti_status status = meet(store, name, group->rank, group->world_size,
-                                    deadline_timeout_ms(deadline), &meeting, NULL);
+    enum tutti_status status = host_identity_make(group->world_size, &own);
+    if (status == TUTTI_OK)
+        status = meet(store, name, group->rank, group->world_size, deadline_timeout_ms(deadline),
+                      &meeting, NULL);
     if (status != TUTTI_OK)
         return status;
     memcpy(group->nonce, meeting.nonce, sizeof group->nonce);
@@ -169,7 +96,7 @@ static enum tutti_status meet_group(struct tutti_symm_group *group, tutti_store_
                                                 .prefix = group->prefix,
                                                 .rank = group->rank,
                                                 .size = group->world_size};
-    status = exchange_identities(group, deadline);
+    status = exchange_identities(group, &own, deadline);
     POINT("symm.identities");
     /* All ranks decide alike: either every rank has a peer in another process, or no rank has. */
     if (status != TUTTI_OK || !group->remote)

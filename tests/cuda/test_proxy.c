@@ -23,23 +23,21 @@ enum {
     LEAVE_MS = 200,
 };
 
-/* The linker's: who a rank says that it is. */
-enum tutti_status __real_host_record_make(const struct tutti_comm *comm,
-                                          const struct cuda_device *device,
-                                          const struct cuda_table *table,
-                                          struct host_record *record);
-enum tutti_status __wrap_host_record_make(const struct tutti_comm *comm,
-                                          const struct cuda_device *device,
-                                          const struct cuda_table *table,
-                                          struct host_record *record);
+/* The linker's: which process a rank says that it is. Each rank is a process of its own. */
+typedef enum tutti_status host_record_make_fn(const struct comm_config *config, int world_size,
+                                              const struct cuda_device *device,
+                                              const struct cuda_table *table,
+                                              struct host_record *record);
+host_record_make_fn __real_host_record_make, __wrap_host_record_make;
 
-enum tutti_status __wrap_host_record_make(const struct tutti_comm *comm,
+enum tutti_status __wrap_host_record_make(const struct comm_config *config, int world_size,
                                           const struct cuda_device *device,
                                           const struct cuda_table *table,
                                           struct host_record *record)
 {
-    enum tutti_status status = __real_host_record_make(comm, device, table, record);
-    record->process[0] ^= (uint8_t)(comm->rank + 1);
+    static uint8_t made;
+    enum tutti_status status = __real_host_record_make(config, world_size, device, table, record);
+    record->identity.process[0] ^= __atomic_add_fetch(&made, 1, __ATOMIC_RELAXED);
     return status;
 }
 

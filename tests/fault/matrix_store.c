@@ -30,7 +30,7 @@ static enum tutti_status between_set(void *context, const char *key, const void 
     if (size != sizeof record || !between->manner->version_ahead)
         return tutti_store_set(pass(context), key, value, size);
     memcpy(&record, value, sizeof record);
-    record.version += (uint32_t)between->manner->version_ahead;
+    record.identity.version += (uint32_t)between->manner->version_ahead;
     return tutti_store_set(pass(context), key, &record, sizeof record);
 }
 
@@ -45,7 +45,7 @@ static enum tutti_status between_get(void *context, const char *key, int64_t tim
         return status;
     /* To this rank it is the others who are behind. */
     memcpy(&record, value, sizeof record);
-    record.version -= (uint32_t)between->manner->version_ahead;
+    record.identity.version -= (uint32_t)between->manner->version_ahead;
     memcpy(value, &record, sizeof record);
     return status;
 }

@@ -18,17 +18,15 @@ static struct host_record records[RANKS];
 
 static int records_make(void **state)
 {
-    static struct tutti_comm comm;
+    struct comm_config config = {.buffer_size = 1 << 20};
     uint32_t epoch; /* makes the process's nonce */
     (void)state;
     if (fork_epoch(&epoch) != TUTTI_OK)
         return -1;
-    comm.world_size = RANKS;
-    comm.config.buffer_size = 1 << 20;
     for (int leaf = 0; leaf < RANKS; leaf++)
-        comm.config.leaf_order[leaf] = leaf;
+        config.leaf_order[leaf] = leaf;
     for (int r = 0; r < RANKS; r++)
-        if (host_record_make(&comm, NULL, NULL, &records[r]) != TUTTI_OK)
+        if (host_record_make(&config, RANKS, NULL, NULL, &records[r]) != TUTTI_OK)
             return -1;
     return 0;
 }
@@ -63,7 +61,7 @@ static void options_differ_by_name(void **state)
         int32_t value;
         const char *what, *even_text, *odd_text;
     } rows[] = {
-        {&records[ODD].world_size, 4, "world size", "has 3", "has 4"},
+        {&records[ODD].identity.world_size, 4, "world size", "has 3", "has 4"},
         {&odd->device, TUTTI_DEVICE_CUDA, "device (options->device)", "has CPU", "has CUDA"},
         {&odd->strict, true, "TUTTI_STRICT", "has off", "has on"},
         {&odd->algo, TUTTI_ALGO_RING, "TUTTI_ALGO", "has none", "has ring"},
@@ -75,7 +73,7 @@ static void options_differ_by_name(void **state)
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         *rows[i].field = rows[i].value;
         assert_refused(TUTTI_ERR_MISMATCH, rows[i].what, rows[i].even_text, rows[i].odd_text);
-        *rows[i].field = rows[i].field == &records[ODD].world_size ? RANKS : 0;
+        *rows[i].field = rows[i].field == &records[ODD].identity.world_size ? RANKS : 0;
     }
     odd->buffer_size = 4096;
     assert_refused(TUTTI_ERR_MISMATCH, "TUTTI_BUFFER_SIZE", "has 1048576 bytes", "has 4096 bytes");
@@ -88,11 +86,11 @@ static void options_differ_by_name(void **state)
 /* Their sockets would refuse each other. Numbers of users compare in one user namespace only. */
 static void users_differ(void **state)
 {
-    struct host_record *odd = &records[ODD];
+    struct host_identity *even = &records[0].identity, *odd = &records[ODD].identity;
     (void)state;
-    odd->user = records[0].user + 1;
+    odd->user = even->user + 1;
     char even_text[64], odd_text[64];
-    snprintf(even_text, sizeof even_text, "runs as user %u", (unsigned)records[0].user);
+    snprintf(even_text, sizeof even_text, "runs as user %u", (unsigned)even->user);
     snprintf(odd_text, sizeof odd_text, "as user %u", (unsigned)odd->user);
     assert_int_equal(host_records_compare(records, 0, RANKS), TUTTI_ERR_DECLINED);
     assert_non_null(strstr(tutti_last_error(), even_text));
@@ -100,7 +98,7 @@ static void users_differ(void **state)
     assert_non_null(strstr(tutti_last_error(), "start all ranks as one user"));
     odd->user_namespace++;
     assert_int_equal(host_records_compare(records, 0, RANKS), TUTTI_OK);
-    odd->user_namespace = records[0].user_namespace = 0; /* unknown */
+    odd->user_namespace = even->user_namespace = 0; /* unknown */
     assert_int_equal(host_records_compare(records, 0, RANKS), TUTTI_OK);
 }
 
