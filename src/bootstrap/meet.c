@@ -1,21 +1,15 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The meeting of the ranks. What lies in the store, under tutti/NAME/
- *     generation/count  how many meetings there were
- *     join/RANK         the token and the process of a rank that waits; or why it has given up
- *     invite/TOKEN      rank 0's answer to that token; or why the rank is refused
- *     thanks/TOKEN      the nonce of the answer: the rank has read it
- *     here/NONCE        which ranks have come, once rank 0 has waited for a while
- *     go/NONCE          rank 0's verdict, with the processes of all ranks
+ * What lies in the store, under tutti/NAME/
+ *   generation/count  how many meetings there were
+ *   join/RANK         the token and the process of a rank that waits, or why it has given up
+ *   answer/LEAD/RANK  a rank's answer to the token LEAD of rank 0: the rank has come
+ *   here/LEAD         which ranks have come, once rank 0 has waited for a while
+ *   go/LEAD           how the meeting came out, and the tokens of the ranks that have come
  *
- * The store may hold keys of an earlier run under the same name. They do no harm. Each rank writes
- * a new random token; each other rank waits for an answer to its own token. Rank 0 answers a token
- * with the generation and a nonce, and looks for newer tokens until thanks/TOKEN holds that nonce.
- * A key of an earlier run has a token for which nobody waits, or another nonce. All later keys lie
- * under the generation, which is never used twice.
- *
- * While the meeting makes progress a rank reads only the next key that it needs. After 20 ms
- * without news, then 40, up to 160, it looks at the other ranks (meet_view.c).
+ * While the meeting makes progress a rank looks at the next key that it needs and at no other. A
+ * rank that gets nothing for a while looks around: whether the processes that it knows still run,
+ * whether another process has its number, and which ranks are missing.
  *
  * When a communicator is complete its ranks delete their keys; one counter a name stays. If a rank
  * died meanwhile, the keys of that meeting stay.
@@ -33,15 +27,20 @@
 
 enum {
     MOST_LOOK_MS = 160, /* MEET_LOOK_MS doubles up to this */
-    SURVEY_MS = 250,    /* the first look at all ranks by a rank that nobody answers; doubles */
+    SURVEY_MS = 250,    /* the first look at all ranks while rank 0 is missing; doubles */
     LINGER_MS = 2000,   /* for ranks that come after the meeting has failed */
     DEATH_MS = 1000,    /* a process closes its connections before the kernel says that it ended */
     DEATH_LOOK_MS = 10,
 };
 
+static void nap(int64_t ms)
+{
+    nanosleep(&(struct timespec){.tv_nsec = ms * 1000000}, NULL);
+}
+
 /* ---- all but rank 0 -------------------------------------------------------------------------- */
 
-/* Looks at the keys of all ranks: some may have ended, or have been refused. */
+/* Look at the keys of all ranks: some may have ended, or may have been refused. */
 static enum tutti_status survey(struct meet_view *view, uint64_t *missing)
 {
     uint64_t doubtful = 0;
@@ -57,7 +56,7 @@ static enum tutti_status survey(struct meet_view *view, uint64_t *missing)
         const bool stays = there && join.status == TUTTI_OK;
         const bool left = there && !stays && join.left_ns >= view->began;
         if (left && join.status == TUTTI_ERR_MISMATCH)
-            return meet_told(join.status, join.text);
+            return meet_reported(join.status, join.text);
         const enum meet_life life = stays ? meet_life_of(view, r, &join) : MEET_FORMER;
         if (life == MEET_ENDED)
             doubtful |= meet_bit(r);
@@ -67,30 +66,18 @@ static enum tutti_status survey(struct meet_view *view, uint64_t *missing)
     return meet_deaths(view, doubtful);
 }
 
-/* Who keeps the meeting from going on. Rank 0 answers all that come, and tells whom it has seen. */
-static enum tutti_status missing_find(struct meet_view *view, const struct meeting *meeting,
-                                      uint64_t *missing)
+/* Find the ranks that keep the meeting from going on. Rank 0 tells which ranks it has seen. */
+static enum tutti_status missing_find(struct meet_view *view, uint64_t *missing)
 {
-    char key[MEET_KEY_BYTES];
-    uint64_t here;
+    uint64_t here = 0;
     bool there = false;
-    enum tutti_status status = TUTTI_OK;
-    if (meeting) {
-        meet_nonce_key_make(key, view->name, "here", meeting);
-        status = meet_key_exists(view, key, &there);
-    }
-    if (status == TUTTI_OK && there)
-        status = meet_get_exactly(view, key, MEET_LOOK_MS, &here, sizeof here);
-    if (status == TUTTI_ERR_TIMEOUT) { /* rank 0 deletes it in the end */
-        there = false;
-        status = TUTTI_OK;
-    }
+    enum tutti_status status = *view->lead ? meet_here_look_up(view, &here, &there) : TUTTI_OK;
     if (status == TUTTI_OK)
         status = survey(view, missing);
-    if (!meeting)
+    if (!*view->lead)
         *missing |= meet_bit(0);
-    if (meeting && there) {
-        /* A rank that has come a moment ago is not to blame, unless nobody else is. */
+    if (there) {
+        /* A rank that came a moment ago is named only if no other rank is missing. */
         const uint64_t unseen = meet_everybody(view) & ~here & ~meet_bit(view->rank);
         *missing = *missing & unseen ? *missing & unseen : unseen;
     }
@@ -99,71 +86,119 @@ static enum tutti_status missing_find(struct meet_view *view, const struct meeti
     return status;
 }
 
-/* Rank 0, before it has answered. */
-static enum tutti_status leader_find(struct meet_view *view)
+static void answer_delete(struct meet_view *view)
+{
+    char key[MEET_KEY_BYTES];
+    meet_answer_key_make(key, view, view->rank);
+    meet_key_delete(view, key);
+    *view->lead = 0;
+}
+
+/* See whether rank 0 has given up, or whether the token that was answered is of an earlier life. */
+static enum tutti_status leader_check(struct meet_view *view)
 {
     struct meet_join join;
     bool there;
     enum tutti_status status = meet_join_look_up(view, 0, &join, &there);
     if (status != TUTTI_OK || !there)
         return status;
+    if (*view->lead && strcmp(view->lead, join.token) != 0)
+        answer_delete(view);
     if (join.status != TUTTI_OK)
         return join.left_ns >= view->began ? meet_gave_up_error(0, &join) : TUTTI_OK;
     (void)meet_life_of(view, 0, &join);
     return TUTTI_OK;
 }
 
-/* Nothing has come for a while. `meeting` is that of the invitation; NULL: there is none yet. */
-static enum tutti_status look_around(struct meet_view *view, const struct meeting *meeting)
+/* Nothing has come for a while. */
+static enum tutti_status look_around(struct meet_view *view)
 {
     uint64_t missing = 0;
     const int64_t now = deadline_now();
     enum tutti_status status = meet_own_check(view);
-    if (status == TUTTI_OK && !(view->known & meet_bit(0)))
-        status = leader_find(view);
     if (status == TUTTI_OK)
-        status = meet_deaths(view, meeting ? meet_bit(0) : UINT64_MAX);
+        status = leader_check(view);
+    if (status == TUTTI_OK)
+        status = meet_deaths(view, *view->lead ? meet_bit(0) : UINT64_MAX);
     if (status != TUTTI_OK)
         return status;
     if (now - view->reminder.began >= view->reminder.next_s * 1000000000) {
-        status = missing_find(view, meeting, &missing);
+        status = missing_find(view, &missing);
         meet_waiting_log(view, missing);
-    } else if (!meeting && now - view->began >= view->survey_ms * 1000000) {
+    } else if (!*view->lead && now - view->began >= view->survey_ms * 1000000) {
         view->survey_ms *= 2;
         status = survey(view, &missing);
     }
     return status;
 }
 
-/* Waits for a key of rank 0's. */
-static enum tutti_status word_await(struct meet_view *view, const char *key,
-                                    const struct meeting *meeting, void *value, size_t bytes)
+/* Wait for rank 0's token and answer it. TIMEOUT: there is none of a rank 0 that waits. */
+static enum tutti_status leader_answer(struct meet_view *view, int64_t timeout_ms)
 {
+    struct meet_join join;
+    char key[MEET_KEY_BYTES];
+    enum tutti_status status = meet_join_await(view, 0, timeout_ms, &join);
+    if (status != TUTTI_OK)
+        return status;
+    if (join.status != TUTTI_OK || meet_life_of(view, 0, &join) != MEET_ALIVE) {
+        nap(timeout_ms);
+        return TUTTI_ERR_TIMEOUT;
+    }
+    memcpy(view->lead, join.token, sizeof view->lead);
+    meet_answer_key_make(key, view, view->rank);
+    status = tutti_store_set(view->store, key, &view->own, sizeof view->own);
+    POINT("meet.answered");
+    return status;
+}
+
+/* TIMEOUT: there is none for this rank. A result without this rank's token is of an earlier life,
+ * or of a failure that rank 0 is about to tell this rank. */
+static enum tutti_status result_get(const struct meet_view *view, int64_t timeout_ms,
+                                    struct meet_result *result)
+{
+    char key[MEET_KEY_BYTES];
+    meet_key_make(key, view->name, "go", view->lead);
+    enum tutti_status status = meet_get_exactly(view, key, timeout_ms, result, sizeof *result);
+    if (status != TUTTI_OK ||
+        memcmp(result->members[view->rank].token, view->own.token, sizeof view->own.token) == 0)
+        return status;
+    nap(timeout_ms);
+    return TUTTI_ERR_TIMEOUT;
+}
+
+static enum tutti_status result_await(struct meet_view *view, struct meet_result *result)
+{
+    char key[MEET_KEY_BYTES];
     uint64_t missing = 0;
     for (int64_t slice = MEET_LOOK_MS;; slice = slice < MOST_LOOK_MS ? 2 * slice : slice) {
-        int64_t left = deadline_timeout_ms(view->deadline);
-        enum tutti_status status =
-            meet_get_exactly(view, key, left < 0 || left > slice ? slice : left, value, bytes);
+        const int64_t left = deadline_timeout_ms(view->deadline);
+        const int64_t ms = left < 0 || left > slice ? slice : left;
+        enum tutti_status status = *view->lead ? TUTTI_OK : leader_answer(view, ms);
+        if (status == TUTTI_OK)
+            status = result_get(view, ms, result);
         if (status != TUTTI_ERR_TIMEOUT)
             return status;
         const bool over = deadline_passed(view->deadline);
-        status = over ? store_answers(view->store, key) : look_around(view, meeting);
+        if (over)
+            meet_key_make(key, view->name, *view->lead ? "go" : "join",
+                          *view->lead ? view->lead : "0");
+        status = over ? store_answers(view->store, key) : look_around(view);
         if (status == TUTTI_OK && over)
-            status = missing_find(view, meeting, &missing);
+            status = missing_find(view, &missing);
         if (status == TUTTI_OK && over)
             status = meet_absent_error(view, missing);
         if (status == TUTTI_OK)
             continue;
-        /* Rank 0 may have given its word, and have ended, since. */
+        /* Rank 0 may have written the result, and have ended, since. */
         char text[MEET_TEXT_BYTES];
         snprintf(text, sizeof text, "%.*s", MEET_TEXT_BYTES - 1, tutti_last_error());
-        if (status != TUTTI_ERR_ABORTED && meet_get_exactly(view, key, 1, value, bytes) == TUTTI_OK)
+        if (status != TUTTI_ERR_ABORTED && *view->lead && result_get(view, 1, result) == TUTTI_OK)
             return TUTTI_OK;
         return error_set(status, "%s", text);
     }
 }
 
-/* A store that rank 0 has served ends with it: then rank 0 is to be named. */
+/* A store that rank 0 has served ends with it: then the error names rank 0. */
 static enum tutti_status store_lost(const struct meet_view *view, enum tutti_status status)
 {
     int64_t deadline = deadline_after(DEATH_MS);
@@ -171,237 +206,139 @@ static enum tutti_status store_lost(const struct meet_view *view, enum tutti_sta
     if (status != TUTTI_ERR_SYSTEM || !(view->known & meet_bit(0)))
         return status;
     while (!(dead = meet_ended(view, meet_bit(0))) && !deadline_passed(deadline))
-        nanosleep(&(struct timespec){.tv_nsec = DEATH_LOOK_MS * 1000000}, NULL);
+        nap(DEATH_LOOK_MS);
     return dead ? meet_dead_error(dead) : status;
 }
 
-/* Leaves a token, and waits for the answer to it. */
-static enum tutti_status be_invited(struct meet_view *view, struct meeting *meeting)
+static enum tutti_status follow(struct meet_view *view, struct meet_result *result)
 {
-    struct meet_invitation invitation;
-    char key[MEET_KEY_BYTES];
-    enum tutti_status status = meet_own_make(view);
+    uint8_t token[16];
+    enum tutti_status status = random_fill(token, sizeof token);
+    if (status == TUTTI_OK)
+        status = meet_own_make(view, token);
     if (status != TUTTI_OK)
         return status;
     POINT("meet.joined");
-    meet_key_make(key, view->name, "invite", view->own.token);
-    status = word_await(view, key, NULL, &invitation, sizeof invitation);
-    if (status != TUTTI_OK)
+    status = result_await(view, result);
+    if (status != TUTTI_OK) {
+        status = store_lost(view, status);
+        meet_own_end(view, status);
+        memset(result, 0, sizeof *result); /* it may be of an earlier life */
         return status;
-    meet_key_delete(view, key);
-    if (invitation.status != TUTTI_OK)
-        return meet_told(invitation.status, invitation.text);
-    *meeting = invitation.meeting;
-    view->known = meet_bit(0);
-    view->processes[0] = invitation.leader;
-    meet_key_make(key, view->name, "thanks", view->own.token);
-    return tutti_store_set(view->store, key, meeting->nonce, sizeof meeting->nonce);
-}
-
-static enum tutti_status follow(struct meet_view *view, struct meeting *meeting,
-                                struct process *processes)
-{
-    struct meet_verdict verdict;
-    char key[MEET_KEY_BYTES];
-    enum tutti_status status = be_invited(view, meeting);
-    POINT("meet.thanked");
-    if (status == TUTTI_OK) {
-        meet_nonce_key_make(key, view->name, "go", meeting);
-        status = word_await(view, key, meeting, &verdict, sizeof verdict);
     }
-    if (status == TUTTI_OK) { /* of the meeting, be it as it may */
+    const bool mismatch = result->status == TUTTI_ERR_MISMATCH;
+    answer_delete(view);
+    if (!mismatch)
         meet_own_end(view, TUTTI_OK);
-        if (processes)
-            memcpy(processes, verdict.processes, (size_t)view->size * sizeof *processes);
-        return verdict.status == TUTTI_OK ? TUTTI_OK : meet_told(verdict.status, verdict.text);
-    }
-    status = store_lost(view, status);
-    meet_own_end(view, status);
+    if (result->status == TUTTI_OK)
+        return TUTTI_OK;
+    status = meet_reported(result->status, result->text);
+    if (mismatch) /* another process that has this rank's number reads of it in this rank's key */
+        meet_own_end(view, status);
     return status;
 }
 
 /* ---- rank 0 ---------------------------------------------------------------------------------- */
 
-/* A rank as rank 0 sees it. */
-struct guest {
-    char token[MEET_TOKEN_BYTES]; /* the one that was answered; "" for none */
-    int32_t size;
-    struct process process;
-};
-
 struct lead {
-    struct meet_view view;
-    struct meeting meeting;
-    struct guest guests[TUTTI_MAX_RANKS];
-    uint64_t met;  /* bit r: rank r has thanked */
+    struct meet_view *view;
+    struct meet_result *result;
+    int most;      /* the largest world size that a rank was given */
+    uint64_t met;  /* bit r: rank r has answered */
     uint64_t here; /* as it lies in the store */
     uint64_t late; /* they gave up: their time was over first */
 };
 
-static enum tutti_status sizes_error(int ours, int rank, int size)
+static enum tutti_status result_set(const struct lead *self)
 {
+    char key[MEET_KEY_BYTES];
+    meet_key_make(key, self->view->name, "go", self->view->lead);
+    return tutti_store_set(self->view->store, key, self->result, sizeof *self->result);
+}
+
+/* TIMEOUT: the rank has not answered, or that answer was found to be of another process. */
+static enum tutti_status answer_await(struct lead *self, int rank, int64_t timeout_ms)
+{
+    struct meet_view *view = self->view;
+    struct meet_member *member = &self->result->members[rank];
+    struct meet_join answer;
+    char key[MEET_KEY_BYTES];
+    meet_answer_key_make(key, view, rank);
+    enum tutti_status status = meet_get_exactly(view, key, timeout_ms, &answer, sizeof answer);
+    if (status != TUTTI_OK)
+        return status;
+    if (memcmp(answer.token, member->token, sizeof member->token) == 0) {
+        nap(timeout_ms);
+        return TUTTI_ERR_TIMEOUT;
+    }
+    memcpy(member->token, answer.token, sizeof member->token);
+    member->process = view->processes[rank] = answer.process;
+    view->known |= meet_bit(rank);
+    self->met |= meet_bit(rank);
+    self->most = answer.size > self->most ? answer.size : self->most;
+    if (answer.size == view->size)
+        return TUTTI_OK;
     return error_set(TUTTI_ERR_MISMATCH,
                      "ranks disagree about the world size: rank 0 has %d, rank %d has %d: set the "
                      "same on all ranks",
-                     ours, rank, size);
+                     view->size, rank, answer.size);
 }
 
-static enum tutti_status answer(struct lead *self, int rank, const struct meet_join *join)
-{
-    const struct meet_view *view = &self->view;
-    struct meet_invitation invitation = {.meeting = self->meeting, .leader = view->self};
-    struct guest *guest = &self->guests[rank];
-    char key[MEET_KEY_BYTES];
-    memcpy(guest->token, join->token, sizeof guest->token);
-    guest->size = join->size;
-    guest->process = join->process;
-    self->met &= ~meet_bit(rank);
-    meet_key_make(key, view->name, "invite", guest->token);
-    return tutti_store_set(view->store, key, &invitation, sizeof invitation);
-}
-
-/* A rank that waits no more. */
-static enum tutti_status has_left(struct lead *self, int rank, const struct meet_join *join)
-{
-    if (join->left_ns < self->view.began)
-        return TUTTI_OK;
-    if (join->status != TUTTI_ERR_TIMEOUT)
-        return meet_gave_up_error(rank, join);
-    self->late |= meet_bit(rank);
-    return TUTTI_OK;
-}
-
-/* A token of that rank which was not answered. */
-static enum tutti_status consider(struct lead *self, int rank, const struct meet_join *join)
-{
-    struct meet_view *view = &self->view;
-    const struct guest *guest = &self->guests[rank];
-    if (join->status != TUTTI_OK)
-        return has_left(self, rank, join);
-    const bool waits =
-        (self->met & meet_bit(rank)) && !process_has_ended(&guest->process, &view->self);
-    if (meet_life_of(view, rank, join) != MEET_ALIVE)
-        return TUTTI_OK;
-    if (waits && process_differs(&guest->process, &join->process))
-        return meet_twice(view, rank, &guest->process, join);
-    return answer(self, rank, join);
-}
-
-/* The thanks of a rank that was answered. A store that cannot delete may hold those of another
- * meeting. */
-static enum tutti_status thanks_await(struct lead *self, int rank, int64_t timeout_ms)
-{
-    const struct guest *guest = &self->guests[rank];
-    uint8_t nonce[sizeof self->meeting.nonce];
-    char key[MEET_KEY_BYTES];
-    meet_key_make(key, self->view.name, "thanks", guest->token);
-    enum tutti_status status = meet_get_exactly(&self->view, key, timeout_ms, nonce, sizeof nonce);
-    if (status != TUTTI_OK)
-        return status;
-    if (memcmp(nonce, self->meeting.nonce, sizeof nonce) != 0) {
-        nanosleep(&(struct timespec){.tv_nsec = MEET_LOOK_MS * 1000000}, NULL);
-        return TUTTI_ERR_TIMEOUT;
-    }
-    meet_key_delete(&self->view, key);
-    self->met |= meet_bit(rank);
-    return guest->size == self->view.size ? TUTTI_OK
-                                          : sizes_error(self->view.size, rank, guest->size);
-}
-
-/* The next step of a rank: TIMEOUT if it does not come within so many milliseconds. */
-static enum tutti_status attend(struct lead *self, int rank, int64_t timeout_ms)
-{
-    const struct meet_view *view = &self->view;
-    struct meet_join join;
-    char key[MEET_KEY_BYTES];
-    const char *keys[] = {key};
-    if (*self->guests[rank].token)
-        return thanks_await(self, rank, timeout_ms);
-    enum tutti_status status = meet_join_await(view, rank, timeout_ms, &join);
-    if (status == TUTTI_OK)
-        status = consider(self, rank, &join);
-    if (status != TUTTI_OK || *self->guests[rank].token)
-        return status;
-    /* What lies there is of a former life: nobody sets this key before the end. */
-    meet_nonce_key_make(key, view->name, "go", &self->meeting);
-    return tutti_store_wait(view->store, keys, 1, timeout_ms);
-}
-
-/* The same of one among all, without a wait. */
+/* Look at a rank without waiting. Another process may have taken its number. */
 static enum tutti_status visit(struct lead *self, int rank)
 {
-    const struct guest *guest = &self->guests[rank];
+    struct meet_view *view = self->view;
+    const struct meet_member *member = &self->result->members[rank];
     struct meet_join join;
-    char key[MEET_KEY_BYTES];
-    bool there, thanks = false;
-    enum tutti_status status = meet_join_look_up(&self->view, rank, &join, &there);
-    if (status == TUTTI_OK && there && strcmp(join.token, guest->token) != 0)
-        status = consider(self, rank, &join);
-    else if (status == TUTTI_OK && there && join.status != TUTTI_OK)
-        status = has_left(self, rank, &join);
-    if (status != TUTTI_OK || !*guest->token || (self->met & meet_bit(rank)))
-        return status;
-    meet_key_make(key, self->view.name, "thanks", guest->token);
-    status = meet_key_exists(&self->view, key, &thanks);
-    if (status == TUTTI_OK && thanks)
-        status = thanks_await(self, rank, MEET_LOOK_MS);
-    return status == TUTTI_ERR_TIMEOUT ? TUTTI_OK : status;
-}
-
-/* Another rank 0 may have found this one's key, and have refused it. */
-static enum tutti_status refusal_check(struct lead *self)
-{
-    const struct meet_view *view = &self->view;
-    struct meet_invitation refusal;
-    char key[MEET_KEY_BYTES];
     bool there;
-    meet_key_make(key, view->name, "invite", view->own.token);
-    enum tutti_status status = meet_key_exists(view, key, &there);
-    if (status != TUTTI_OK || !there)
-        return status;
-    status = meet_get_exactly(view, key, MEET_LOOK_MS, &refusal, sizeof refusal);
-    meet_key_delete(view, key);
-    if (status == TUTTI_ERR_TIMEOUT)
-        return TUTTI_OK;
-    return status == TUTTI_OK ? meet_told(refusal.status, refusal.text) : status;
+    enum tutti_status status = meet_join_look_up(view, rank, &join, &there);
+    if (status == TUTTI_OK && there && join.status != TUTTI_OK && join.left_ns >= view->began) {
+        if (join.status != TUTTI_ERR_TIMEOUT)
+            return meet_gave_up_error(rank, &join);
+        self->late |= meet_bit(rank);
+    } else if (status == TUTTI_OK && there && join.status == TUTTI_OK &&
+               meet_life_of(view, rank, &join) == MEET_ALIVE && (self->met & meet_bit(rank)) &&
+               memcmp(join.token, member->token, sizeof join.token) != 0) {
+        if (!process_has_ended(&member->process, &view->self) &&
+            process_differs(&member->process, &join.process))
+            return meet_twice(view, rank, &member->process, &join);
+        self->met &= ~meet_bit(rank);
+    }
+    if (status == TUTTI_OK && !(self->met & meet_bit(rank)))
+        status = answer_await(self, rank, 1);
+    return status == TUTTI_ERR_TIMEOUT ? TUTTI_OK : status;
 }
 
 static uint64_t missing_of(const struct lead *self)
 {
-    return meet_everybody(&self->view) & ~self->met & ~meet_bit(0);
+    return meet_everybody(self->view) & ~self->met & ~meet_bit(0);
 }
 
-/* Once the time is over: a rank that has come a moment ago is not to blame, unless nobody else is.
- */
+/* The ranks that a time-out names. A rank that came a moment ago is named only if no other rank is
+ * missing. */
 static uint64_t to_blame(const struct lead *self)
 {
     const uint64_t missing = missing_of(self) & ~self->late;
-    uint64_t silent = missing;
-    for (uint64_t rest = missing; rest; rest &= rest - 1)
-        if (*self->guests[__builtin_ctzll(rest)].token)
-            silent &= ~meet_bit(__builtin_ctzll(rest));
-    return silent ? silent : missing;
+    return missing & ~self->view->known ? missing & ~self->view->known : missing;
 }
 
-/* Tells the others whom to name, should their time be over first. */
+/* Tell the others which ranks to name, should their time be over first. */
 static enum tutti_status here_tell(struct lead *self)
 {
     char key[MEET_KEY_BYTES];
-    const uint64_t here = meet_everybody(&self->view) & ~missing_of(self);
+    const uint64_t here = meet_everybody(self->view) & ~missing_of(self);
     if (here == self->here)
         return TUTTI_OK;
     self->here = here;
-    meet_nonce_key_make(key, self->view.name, "here", &self->meeting);
-    return tutti_store_set(self->view.store, key, &here, sizeof here);
+    meet_key_make(key, self->view->name, "here", self->view->lead);
+    return tutti_store_set(self->view->store, key, &here, sizeof here);
 }
 
-/* Nothing has come for a while from the rank that is awaited: the others' turn. */
+/* Nothing has come for a while from the rank that is awaited. */
 static enum tutti_status visit_all(struct lead *self)
 {
-    struct meet_view *view = &self->view;
+    struct meet_view *view = self->view;
     enum tutti_status status = meet_own_check(view);
-    if (status == TUTTI_OK)
-        status = refusal_check(self);
     for (int r = 1; r < view->size && status == TUTTI_OK; r++)
         status = visit(self, r);
     if (status == TUTTI_OK)
@@ -417,12 +354,12 @@ static enum tutti_status visit_all(struct lead *self)
 /* Until all have come, or the meeting has failed. */
 static enum tutti_status gather(struct lead *self)
 {
-    struct meet_view *view = &self->view;
+    struct meet_view *view = self->view;
     int64_t slice = MEET_LOOK_MS;
     for (uint64_t missing; (missing = missing_of(self));) {
-        const int rank = __builtin_ctzll(missing);
-        int64_t left = deadline_timeout_ms(view->deadline);
-        enum tutti_status status = attend(self, rank, left < 0 || left > slice ? slice : left);
+        const int64_t left = deadline_timeout_ms(view->deadline);
+        enum tutti_status status =
+            answer_await(self, __builtin_ctzll(missing), left < 0 || left > slice ? slice : left);
         if (status == TUTTI_OK) {
             slice = MEET_LOOK_MS;
             continue;
@@ -439,70 +376,64 @@ static enum tutti_status gather(struct lead *self)
     return TUTTI_OK;
 }
 
-/* After a failure: those who come soon, and before the deadline, hear of it, too. */
-static void linger(struct lead *self, int size)
+/* After a failure: tell ranks that come soon, and before the deadline. */
+static void linger(struct lead *self)
 {
-    struct meet_view *view = &self->view;
+    struct meet_view *view = self->view;
     int64_t deadline = deadline_after(LINGER_MS);
     if (deadline > view->deadline)
         deadline = view->deadline;
-    view->size = size < TUTTI_MAX_RANKS ? size : TUTTI_MAX_RANKS;
+    view->size = self->most < TUTTI_MAX_RANKS ? self->most : TUTTI_MAX_RANKS;
     for (;;) {
-        bool all = true;
-        for (int r = 1; r < view->size; r++) {
+        const uint64_t told = self->met;
+        for (int r = 1; r < view->size; r++)
             if (!(self->met & meet_bit(r)))
                 (void)visit(self, r);
-            all &= ((self->met | meet_ended(view, UINT64_MAX)) & meet_bit(r)) != 0;
-        }
-        if (all || deadline_passed(deadline))
+        if (self->met != told)
+            (void)result_set(self);
+        if (!(missing_of(self) & ~meet_ended(view, UINT64_MAX)) || deadline_passed(deadline))
             return;
-        nanosleep(&(struct timespec){.tv_nsec = MEET_LOOK_MS * 1000000}, NULL);
+        nap(MEET_LOOK_MS);
     }
 }
 
-/* Tells everybody how it came out. Returns that. */
+/* Tell all ranks how the meeting came out. Returns that. */
 static enum tutti_status conclude(struct lead *self, enum tutti_status outcome)
 {
-    struct meet_view *view = &self->view;
-    struct meet_verdict verdict = {.status = (int32_t)outcome};
+    struct meet_view *view = self->view;
+    struct meet_result *result = self->result;
     char key[MEET_KEY_BYTES];
-    int most = view->size;
+    result->status = (int32_t)outcome;
     if (outcome != TUTTI_OK)
-        snprintf(verdict.text, sizeof verdict.text, "%s", tutti_last_error());
-    verdict.processes[0] = view->self;
-    for (int r = 1; r < view->size; r++) {
-        verdict.processes[r] = self->guests[r].process;
-        most = self->guests[r].size > most ? self->guests[r].size : most;
-    }
-    meet_nonce_key_make(key, view->name, "go", &self->meeting);
-    enum tutti_status status = tutti_store_set(view->store, key, &verdict, sizeof verdict);
+        snprintf(result->text, sizeof result->text, "%s", tutti_last_error());
+    enum tutti_status status = result_set(self);
     if (self->here) {
-        meet_nonce_key_make(key, view->name, "here", &self->meeting);
+        meet_key_make(key, view->name, "here", view->lead);
         meet_key_delete(view, key);
     }
     if (outcome == TUTTI_OK)
         return status;
     if (status == TUTTI_OK && outcome != TUTTI_ERR_TIMEOUT && outcome != TUTTI_ERR_ABORTED)
-        linger(self, most);
-    return meet_told(verdict.status, verdict.text);
+        linger(self);
+    return meet_reported(result->status, result->text);
 }
 
-static enum tutti_status lead(struct lead *self, struct meeting *meeting, struct process *processes)
+static enum tutti_status lead(struct meet_view *view, struct meet_result *result)
 {
-    struct meet_view *view = &self->view;
-    enum tutti_status status = random_fill(self->meeting.nonce, sizeof self->meeting.nonce);
+    struct lead self = {.view = view, .result = result, .most = view->size};
+    uint8_t *nonce = result->meeting.nonce;
+    enum tutti_status status = random_fill(nonce, sizeof result->meeting.nonce);
     if (status == TUTTI_OK)
-        status = meet_generation(view->store, view->name, &self->meeting.generation);
+        status = meet_generation(view->store, view->name, &result->meeting.generation);
     if (status == TUTTI_OK)
-        status = meet_own_make(view);
+        status = meet_own_make(view, nonce);
     if (status != TUTTI_OK)
         return status;
+    memcpy(view->lead, view->own.token, sizeof view->lead);
+    result->members[0].process = view->self;
     POINT("meet.led");
-    status = conclude(self, gather(self));
+    status = conclude(&self, gather(&self));
     meet_own_end(view, status);
-    *meeting = self->meeting;
-    for (int r = 0; r < view->size && processes; r++)
-        processes[r] = r ? self->guests[r].process : view->self;
     return status;
 }
 
@@ -519,17 +450,19 @@ enum tutti_status meet(tutti_store_t *store, const char *name, int rank, int siz
                        int64_t timeout_ms, struct meeting *meeting, struct process *processes)
 {
     const int64_t now = deadline_now();
-    struct lead self = {.view = {.store = store,
-                                 .name = name,
-                                 .rank = rank,
-                                 .size = size,
-                                 .timeout_ms = timeout_ms,
-                                 .began = now,
-                                 .deadline = deadline_after(timeout_ms),
-                                 .reminder = reminder_start(now),
-                                 .survey_ms = SURVEY_MS}};
-    if (processes)
-        memset(processes, 0, (size_t)size * sizeof *processes);
-    memset(meeting, 0, sizeof *meeting);
-    return rank == 0 ? lead(&self, meeting, processes) : follow(&self.view, meeting, processes);
+    struct meet_result result = {0};
+    struct meet_view view = {.store = store,
+                             .name = name,
+                             .rank = rank,
+                             .size = size,
+                             .timeout_ms = timeout_ms,
+                             .began = now,
+                             .deadline = deadline_after(timeout_ms),
+                             .reminder = reminder_start(now),
+                             .survey_ms = SURVEY_MS};
+    enum tutti_status status = rank == 0 ? lead(&view, &result) : follow(&view, &result);
+    for (int r = 0; r < size && processes; r++)
+        processes[r] = result.members[r].process;
+    *meeting = result.meeting;
+    return status;
 }

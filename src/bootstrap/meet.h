@@ -15,16 +15,15 @@ struct meeting {
 
 /*
  * Collective. Every rank leaves a fresh random token and its process under its number. Rank 0
- * leads: it answers each token with the generation and a fresh nonce, and looks for newer tokens
- * until all ranks have thanked it with that nonce; then it tells all of them to go on. A key of an
- * earlier life can thus only carry a token that nobody waits for, or thanks for another meeting.
+ * leads: its token is the nonce. The other ranks answer it, until rank 0 has heard from all; then
+ * it tells all of them to go on, each by its token. So a key of an earlier life has no effect.
  *
  * What ends the meeting early ends it on all ranks that wait, in the same words:
  * - TIMEOUT names all ranks that did not come;
  * - PEER_DEAD names the ranks whose processes ended after this call had begun;
  * - MISMATCH: the world sizes differ, or two processes have one rank. Ranks that come within two
- *   seconds hear of it, too.
- * A rank that waits for 5 seconds says at WARN who is missing, and again at each doubling.
+ *   seconds get it, too.
+ * A rank that waits for 5 seconds logs the missing ranks at WARN, and again at each doubling.
  *
  * - [out] processes: `size` of them, rank by rank; may be NULL
  */

@@ -9,11 +9,11 @@
 
 enum {
     MEET_TOKEN_BYTES = 36, /* 32 hexadecimal digits, so that any store takes it in a key */
-    MEET_TEXT_BYTES = 480,
-    MEET_LOOK_MS = 20, /* the first wait for a key, before the rank looks around */
+    MEET_TEXT_BYTES = 512, /* so that struct meet_join has another size than in 0.1: VERSION */
+    MEET_LOOK_MS = 20,     /* the first wait for a key, before the rank looks around */
 };
 
-/* What a rank leaves under its number. */
+/* What a rank leaves under its number, and as its answer to rank 0. */
 struct meet_join {
     char token[MEET_TOKEN_BYTES];
     int32_t size;   /* the world size that it was given */
@@ -25,21 +25,20 @@ struct meet_join {
     char text[MEET_TEXT_BYTES]; /* of the error */
 };
 
-/* Rank 0's answer to a token. */
-struct meet_invitation {
-    struct meeting meeting;
-    int32_t status; /* enum tutti_status: OK, or why this rank is refused */
+/* A rank that has come. */
+struct meet_member {
+    char token[MEET_TOKEN_BYTES];
     int32_t unused;
-    struct process leader;
-    char text[MEET_TEXT_BYTES];
+    struct process process;
 };
 
-/* What rank 0 has to say in the end. */
-struct meet_verdict {
+/* How the meeting came out, for the ranks whose tokens it contains. */
+struct meet_result {
+    struct meeting meeting;
     int32_t status; /* enum tutti_status */
     int32_t unused;
     char text[MEET_TEXT_BYTES];
-    struct process processes[TUTTI_MAX_RANKS];
+    struct meet_member members[TUTTI_MAX_RANKS];
 };
 
 /* A meeting as one rank sees it. */
@@ -50,8 +49,9 @@ struct meet_view {
     int size;
     int64_t timeout_ms, began, deadline;
     struct process self;
-    struct meet_join own; /* as it lies in the store */
-    uint64_t known;       /* bit r: processes[r] has been seen alive since the call began */
+    struct meet_join own;        /* as it lies in the store */
+    char lead[MEET_TOKEN_BYTES]; /* rank 0's token, which this rank has answered; "": none */
+    uint64_t known;              /* bit r: processes[r] has been seen alive since the call began */
     struct process processes[TUTTI_MAX_RANKS];
     struct reminder reminder;
     int64_t survey_ms; /* the next survey, after the beginning */
@@ -71,34 +71,35 @@ static inline uint64_t meet_everybody(const struct meet_view *view)
 
 void meet_key_make(char key[MEET_KEY_BYTES], const char *name, const char *what,
                    const char *detail);
-void meet_nonce_key_make(char key[MEET_KEY_BYTES], const char *name, const char *what,
-                         const struct meeting *meeting);
+/* The key of a rank's answer to view->lead. */
+void meet_answer_key_make(char key[MEET_KEY_BYTES], const struct meet_view *view, int rank);
 /* Best effort. */
 void meet_key_delete(const struct meet_view *view, const char *key);
-enum tutti_status meet_key_exists(const struct meet_view *view, const char *key, bool *there);
 /* A get of exactly so many bytes. TIMEOUT: the key is not there. */
 enum tutti_status meet_get_exactly(const struct meet_view *view, const char *key,
                                    int64_t timeout_ms, void *value, size_t bytes);
+/* Which ranks have come, if rank 0 says so. */
+enum tutti_status meet_here_look_up(const struct meet_view *view, uint64_t *here, bool *there);
 /* Waits for the key of a rank. TIMEOUT: it is not there. */
 enum tutti_status meet_join_await(const struct meet_view *view, int rank, int64_t timeout_ms,
                                   struct meet_join *join);
 enum tutti_status meet_join_look_up(const struct meet_view *view, int rank, struct meet_join *join,
                                     bool *there);
-/* Leaves this rank's key. */
-enum tutti_status meet_own_make(struct meet_view *view);
+/* Leaves this rank's key. token: random bytes. */
+enum tutti_status meet_own_make(struct meet_view *view, const uint8_t token[16]);
 /* The rank waits no more. After a failure its key says why, so that others who look for the rank
  * hear that it had come. Keeps the thread's last error. */
 void meet_own_end(struct meet_view *view, enum tutti_status status);
 
 /* ---- errors ---------------------------------------------------------------------------------- */
 
-/* What another rank has told. */
-enum tutti_status meet_told(int32_t status, const char *text);
+/* The error that another rank has written. */
+enum tutti_status meet_reported(int32_t status, const char *text);
 enum tutti_status meet_absent_error(const struct meet_view *view, uint64_t missing);
 enum tutti_status meet_dead_error(uint64_t dead);
 /* Of a rank that gave up while this one waited. */
 enum tutti_status meet_gave_up_error(int rank, const struct meet_join *join);
-/* Says in the log who is missing, if it is time to say so. */
+/* Says in the log which ranks are missing, if it is time to say so. */
 void meet_waiting_log(struct meet_view *view, uint64_t missing);
 
 /* ---- other ranks ----------------------------------------------------------------------------- */
@@ -114,7 +115,7 @@ uint64_t meet_ended(const struct meet_view *view, uint64_t ranks);
 /* PEER_DEAD names those of them that died while they waited: their keys still say that they wait.
  * The error of rank 0 if that has given up and has ended. */
 enum tutti_status meet_deaths(struct meet_view *view, uint64_t ranks);
-/* Two processes wait with one rank. Tells the other one; returns MISMATCH. */
+/* The MISMATCH of two processes that wait with one rank. */
 enum tutti_status meet_twice(const struct meet_view *view, int rank, const struct process *first,
                              const struct meet_join *other);
 /* MISMATCH if another process has written its own key over this rank's. */

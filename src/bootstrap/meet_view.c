@@ -19,14 +19,13 @@
 #include "base/log.h"
 #include "base/text.h"
 #include "bootstrap/meet_internal.h"
-#include "ipc/random.h"
 #include "store/store.h"
 
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
-enum { RANKS_BYTES = 300 };
+enum { RANKS_BYTES = 300, LOOKS = 25 };
 
 /* ---- keys ------------------------------------------------------------------------------------ */
 
@@ -42,19 +41,18 @@ void meet_key_make(char key[MEET_KEY_BYTES], const char *name, const char *what,
     snprintf(key, MEET_KEY_BYTES, "tutti/%s/%s/%s", name, what, detail);
 }
 
-void meet_nonce_key_make(char key[MEET_KEY_BYTES], const char *name, const char *what,
-                         const struct meeting *meeting)
-{
-    char nonce[MEET_TOKEN_BYTES];
-    token_make(meeting->nonce, nonce);
-    meet_key_make(key, name, what, nonce);
-}
-
 void meet_last_key(const char *name, const uint8_t nonce[16], char key[MEET_KEY_BYTES])
 {
-    struct meeting meeting = {0};
-    memcpy(meeting.nonce, nonce, sizeof meeting.nonce);
-    meet_nonce_key_make(key, name, "go", &meeting);
+    char token[MEET_TOKEN_BYTES];
+    token_make(nonce, token); /* rank 0's */
+    meet_key_make(key, name, "go", token);
+}
+
+void meet_answer_key_make(char key[MEET_KEY_BYTES], const struct meet_view *view, int rank)
+{
+    char detail[MEET_TOKEN_BYTES + 16];
+    snprintf(detail, sizeof detail, "%s/%d", view->lead, rank);
+    meet_key_make(key, view->name, "answer", detail);
 }
 
 static void join_key_make(char key[MEET_KEY_BYTES], const char *name, int rank)
@@ -78,43 +76,52 @@ enum tutti_status meet_get_exactly(const struct meet_view *view, const char *key
     enum tutti_status status = tutti_store_get(view->store, key, timeout_ms, value, bytes, &size);
     if (status != TUTTI_OK)
         return status;
-    if (size == 0) /* somebody has deleted it between the store's wait and its answer */
+    if (size == 0) /* another rank has deleted it between the store's wait and its answer */
         return error_set(TUTTI_ERR_TIMEOUT, "key %s has gone", key);
     return store_value_check(key, size, bytes);
 }
 
-enum tutti_status meet_key_exists(const struct meet_view *view, const char *key, bool *there)
+enum tutti_status meet_here_look_up(const struct meet_view *view, uint64_t *here, bool *there)
 {
-    *there = false;
-    return tutti_store_check(view->store, &key, 1, there);
+    char key[MEET_KEY_BYTES];
+    const char *keys[] = {key};
+    meet_key_make(key, view->name, "here", view->lead);
+    enum tutti_status status = tutti_store_check(view->store, keys, 1, there);
+    if (status == TUTTI_OK && *there)
+        status = meet_get_exactly(view, key, MEET_LOOK_MS, here, sizeof *here);
+    if (status == TUTTI_ERR_TIMEOUT) { /* rank 0 deletes it in the end */
+        *there = false;
+        status = TUTTI_OK;
+    }
+    return status;
 }
 
 enum tutti_status meet_join_await(const struct meet_view *view, int rank, int64_t timeout_ms,
                                   struct meet_join *join)
 {
     char key[MEET_KEY_BYTES];
-    size_t size = 0;
     join_key_make(key, view->name, rank);
-    enum tutti_status status =
-        tutti_store_get(view->store, key, timeout_ms, join, sizeof *join, &size);
-    if (status != TUTTI_OK)
-        return status;
-    if (size == 0) /* its rank has deleted it between the store's wait and its answer */
-        return TUTTI_ERR_TIMEOUT;
+    enum tutti_status status = meet_get_exactly(view, key, timeout_ms, join, sizeof *join);
     join->token[MEET_TOKEN_BYTES - 1] = 0;
     join->text[MEET_TEXT_BYTES - 1] = 0;
-    return store_value_check(key, size, sizeof *join);
+    return status;
 }
 
 enum tutti_status meet_join_look_up(const struct meet_view *view, int rank, struct meet_join *join,
                                     bool *there)
 {
     char key[MEET_KEY_BYTES];
+    const char *keys[] = {key};
+    enum tutti_status status = TUTTI_ERR_TIMEOUT;
+    *there = false;
     join_key_make(key, view->name, rank);
-    enum tutti_status status = meet_key_exists(view, key, there);
-    if (status != TUTTI_OK || !*there)
-        return status;
-    status = meet_join_await(view, rank, MEET_LOOK_MS, join);
+    /* Its rank may delete the key before the get; a busy store may be late with it. */
+    for (int i = 0; i < LOOKS && status == TUTTI_ERR_TIMEOUT; i++) {
+        status = tutti_store_check(view->store, keys, 1, there);
+        if (status != TUTTI_OK || !*there)
+            return status;
+        status = meet_join_await(view, rank, MEET_LOOK_MS, join);
+    }
     *there = status == TUTTI_OK;
     return status == TUTTI_ERR_TIMEOUT ? TUTTI_OK : status;
 }
@@ -126,16 +133,12 @@ static enum tutti_status own_set(const struct meet_view *view)
     return tutti_store_set(view->store, key, &view->own, sizeof view->own);
 }
 
-enum tutti_status meet_own_make(struct meet_view *view)
+enum tutti_status meet_own_make(struct meet_view *view, const uint8_t token[16])
 {
-    uint8_t random[16];
-    enum tutti_status status = random_fill(random, sizeof random);
-    if (status != TUTTI_OK)
-        return status;
     process_identify(&view->self);
     view->own =
         (struct meet_join){.size = view->size, .joined_ns = deadline_now(), .process = view->self};
-    token_make(random, view->own.token);
+    token_make(token, view->own.token);
     return own_set(view);
 }
 
@@ -156,7 +159,7 @@ void meet_own_end(struct meet_view *view, enum tutti_status status)
 
 /* ---- words ----------------------------------------------------------------------------------- */
 
-enum tutti_status meet_told(int32_t status, const char *text)
+enum tutti_status meet_reported(int32_t status, const char *text)
 {
     return error_set(error_told(status), "%.*s", MEET_TEXT_BYTES - 1, text);
 }
@@ -260,17 +263,13 @@ enum tutti_status meet_deaths(struct meet_view *view, uint64_t ranks)
 enum tutti_status meet_twice(const struct meet_view *view, int rank, const struct process *first,
                              const struct meet_join *other)
 {
-    struct meet_invitation refusal = {.status = TUTTI_ERR_MISMATCH};
-    char key[MEET_KEY_BYTES];
     const bool threads = first->pid == other->process.pid;
-    snprintf(refusal.text, sizeof refusal.text,
-             "rank %d of communicator \"%s\" is given to two %s, %" PRIi64 " and %" PRIi64
-             ": give each rank a number of its own",
-             rank, view->name, threads ? "threads" : "processes", threads ? first->tid : first->pid,
-             threads ? other->process.tid : other->process.pid);
-    meet_key_make(key, view->name, "invite", other->token);
-    (void)tutti_store_set(view->store, key, &refusal, sizeof refusal);
-    return meet_told(refusal.status, refusal.text);
+    return error_set(TUTTI_ERR_MISMATCH,
+                     "rank %d of communicator \"%s\" is given to two %s, %" PRIi64 " and %" PRIi64
+                     ": give each rank a number of its own",
+                     rank, view->name, threads ? "threads" : "processes",
+                     threads ? first->tid : first->pid,
+                     threads ? other->process.tid : other->process.pid);
 }
 
 enum tutti_status meet_own_check(struct meet_view *view)
@@ -283,7 +282,7 @@ enum tutti_status meet_own_check(struct meet_view *view)
     const bool other = process_differs(&join.process, &view->self);
     /* The other process may have ended since it told why it gave up. */
     if (other && join.status == TUTTI_ERR_MISMATCH && join.left_ns >= view->began)
-        return meet_told(join.status, join.text);
+        return meet_reported(join.status, join.text);
     if (!other || join.status != TUTTI_OK || process_has_ended(&join.process, &view->self))
         return own_set(view);
     return meet_twice(view, view->rank, &view->self, &join);

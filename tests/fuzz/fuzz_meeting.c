@@ -40,7 +40,7 @@ static struct {
     int rank;
     int size;
     int64_t count;
-    uint8_t nonce[16]; /* of the meeting that this rank was told of, or tells of */
+    char token[MEET_TOKEN_BYTES]; /* of this rank */
     struct kept kept[MOST_KEYS];
     int kept_count;
 } store;
@@ -67,17 +67,13 @@ static bool imagine(const char *key, uint8_t *value, size_t *size)
     char own[MEET_KEY_BYTES + 64];
     const char *last = strrchr(key, '/');
     const struct kept *kept;
-    if (strstr(key, "/join/")) {
+    if (strstr(key, "/join/") || strstr(key, "/answer/")) {
         *size = say(value, &(struct meet_join){.token = "a", .size = store.size},
                     sizeof(struct meet_join));
-    } else if (strstr(key, "/invite/")) {
-        struct meet_invitation invitation = {.meeting.generation = 7};
-        memcpy(invitation.meeting.nonce, store.nonce, sizeof store.nonce);
-        *size = say(value, &invitation, sizeof invitation);
-    } else if (strstr(key, "/thanks/")) {
-        *size = say(value, store.nonce, sizeof store.nonce);
     } else if (strstr(key, "/go/")) {
-        *size = say(value, &(struct meet_verdict){0}, sizeof(struct meet_verdict));
+        struct meet_result result = {.meeting.generation = 7};
+        memcpy(result.members[store.rank].token, store.token, sizeof store.token);
+        *size = say(value, &result, sizeof result);
     } else {
         snprintf(own, sizeof own, "%.*s/%d", last ? (int)(last - key) : 0, key, store.rank);
         if (!(kept = find(own)))
@@ -163,9 +159,8 @@ static enum tutti_status set(void *context, const char *key, const void *value, 
     kept->size = size;
     strcpy(kept->key, key);
     store.kept_count++;
-    if (strstr(key, "/invite/")) /* which the peer thanks for */
-        memcpy(store.nonce,
-               (const uint8_t *)value + offsetof(struct meet_invitation, meeting.nonce), 16);
+    if (strstr(key, "/join/") && size == sizeof(struct meet_join))
+        memcpy(store.token, ((const struct meet_join *)value)->token, sizeof store.token);
     return TUTTI_OK;
 }
 
