@@ -8,6 +8,7 @@
 #include "../tools/gpu.h"
 #include "base/error.h"
 #include "comm/comm.h"
+#include "cpu/transport/group.h"
 #include "cuda/runtime/group_internal.h"
 #include "tutti/recovery.h"
 
@@ -412,7 +413,7 @@ enum tutti_status device_barrier(tutti_comm_t *comm, tutti_stream_t stream)
 static bool rows_set(tutti_comm_t *comm, uint64_t sequence)
 {
     if (comm->cuda->proxy) {
-        comm->cpu.sequence = sequence;
+        comm->host->op.sequence = sequence;
         return true;
     }
     static _Thread_local struct cuda_row rows[CUDA_BLOCKS];
@@ -430,6 +431,6 @@ bool device_sequence_set(tutti_comm_t *comm, uint64_t sequence)
 {
     if (comm->cuda)
         return rows_set(comm, sequence);
-    comm->cpu.sequence = sequence;
+    comm->host->op.sequence = sequence;
     return true;
 }

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* The way in of every collective: check, fill one request, choose, go. No malloc, lock or system
- * call on it. */
+/* The public collectives: check, fill one request, choose, run. No malloc, lock or system call. */
 #include "base/dtype.h"
 #include "base/error.h"
 #include "base/op.h"
@@ -19,7 +18,7 @@
 static const struct tutti_call_options no_options;
 static const char all_reduce_name[] = "tutti_all_reduce", barrier_name[] = "tutti_barrier";
 
-/* Why a caller may not enter. */
+/* Says why a caller may not enter. */
 static enum tutti_status refuse(struct tutti_comm *comm, const char *call)
 {
     comm_count_refused();
@@ -42,7 +41,7 @@ static enum tutti_status refuse(struct tutti_comm *comm, const char *call)
                      call, comm->name);
 }
 
-/* One caller at a time, on a communicator that has met. Counts the call. False: see refuse(). */
+/* One caller at a time, on a communicator that has met. Counts the call. If false, see refuse(). */
 static inline bool enter(struct tutti_comm *comm)
 {
     if (__builtin_expect(!comm || fork_detected(comm->epoch) || !comm->ready ||
@@ -88,7 +87,7 @@ static enum tutti_status stream_check(const struct tutti_comm *comm, tutti_strea
 
 /* ---- what is recorded ------------------------------------------------------------------------ */
 
-/* An operation that nothing came of. */
+/* Records a call that was refused. */
 static __attribute__((cold, noinline)) enum tutti_status
 refused(struct tutti_comm *comm, uint64_t signature, enum tutti_status status)
 {
@@ -99,7 +98,7 @@ refused(struct tutti_comm *comm, uint64_t signature, enum tutti_status status)
     return status;
 }
 
-/* Of a call that may be nonsense. */
+/* The signature of a call whose arguments may be wrong. */
 static uint64_t signature_of(size_t count, enum tutti_dtype dtype, tutti_op_t op)
 {
     const enum tutti_dtype none = (enum tutti_dtype)15;
@@ -225,13 +224,14 @@ static bool view_find(const struct tutti_comm *comm, const void *pointer, size_t
     return true;
 }
 
-/* Where peers can find the operands, if they can: both in allocations of a group with our ranks. */
+/* Where the peers can reach the operands: if both lie in allocations of a group with these ranks.
+ */
 static void operands_find(const struct tutti_comm *comm, struct request *request)
 {
     struct symm_view send, recv;
     if (request->flags & TUTTI_CALL_NO_ZERO_COPY)
         return;
-    if (comm->cpu.one_process) {
+    if (cpu_group_ranks(comm->host)->remote == 0) {
         request->operands = (struct layout_operands){.send_id = LAYOUT_THIS_PROCESS,
                                                      .send = (uintptr_t)request->send,
                                                      .recv_id = LAYOUT_THIS_PROCESS,
@@ -283,7 +283,7 @@ static enum tutti_status all_reduce(const void *send, void *recv, size_t count,
     request.bytes = call.bytes;
     request.reduce = reduce_function(comm->isa, dtype, kind);
     /* On CUDA the launcher adds the kernel's algorithm. */
-    request.signature = signature_pack(TUTTI_COLLECTIVE_ALL_REDUCE, dtype, op_kind(op),
+    request.signature = signature_pack(TUTTI_COLLECTIVE_ALL_REDUCE, dtype, kind,
                                        comm->cuda ? TUTTI_ALGO_NONE : request.choice.algo, count);
     request.element_bytes = (uint32_t)width;
     request.dtype = dtype;
@@ -306,7 +306,7 @@ enum tutti_status comm_all_reduce_on(struct tutti_comm *comm, void *data, size_t
                                      enum tutti_dtype dtype, tutti_op_t op, int64_t timeout_ms,
                                      tutti_stream_t stream)
 {
-    /* The communicator's own is left to it, which knows where it comes from. */
+    /* 0 stands for the communicator's own time-out, whose source is known. */
     const struct tutti_call_options options = {.timeout_ms =
                                                    timeout_ms == comm->timeout_ms ? 0 : timeout_ms};
     return all_reduce(data, data, count, dtype, op, comm, stream, &options);
@@ -347,7 +347,7 @@ enum tutti_status tutti_all_reduce_with(const void *send, void *recv, size_t cou
     return status;
 }
 
-/* The subset as bits; all ranks when none are named. */
+/* The subset as bits. All ranks if none are named. */
 static enum tutti_status subset_read(const struct tutti_comm *comm, const int *ranks, int count,
                                      uint64_t *subset)
 {

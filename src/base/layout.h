@@ -1,17 +1,16 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Every byte that two ranks of a CPU communicator share: one arena per rank, written by its owner
- * and read by its peers, but for the words that say otherwise. docs/layout.md explains it;
+ * Every byte that two ranks of a CPU communicator share: one arena for each rank. Its owner writes
+ * it and its peers read it, except for words that say otherwise. docs/layout.md explains the arena,
  * docs/ordering.md lists who waits for what. Fixed-width integers and offsets only.
  *
- * Three 32-bit counts, equal on all ranks and starting at 1, say what a header speaks of: the
- * sequence of an operation (mails; mail = sequence mod 2), the step of the rings (flags; slot =
- * step mod 4), and the piece that two ranks swap (places; arena = rank xor piece mod 2). An
- * operation takes no step, or as many as it has pieces, or, among ranks in a ring, 2 (N - 1) a
- * piece.
+ * A header has a 32-bit number, which starts at 1 and is equal on all ranks. In a small message it
+ * is the operation's sequence (message = sequence mod 2); in a flag it is the step of the piece
+ * buffer (slot = step mod 4); in a swap place it is the piece (arena = rank xor piece mod 2). An
+ * operation takes no step, or one for each of its pieces.
  *
- * Every peer maps the first LAYOUT_CONTROL_BYTES. The rest is data, which only those map whose
- * links reach it: for others there are addresses, and nothing at them.
+ * Every peer maps the first LAYOUT_CONTROL_BYTES. The rest is data: only ranks whose links reach it
+ * map it. In other ranks the addresses are reserved.
  */
 #ifndef TUTTI_LAYOUT_H
 #define TUTTI_LAYOUT_H
@@ -25,14 +24,14 @@ enum {
     LAYOUT_LINE = 64,
     LAYOUT_CONTROL_BYTES = 24 * 1024,
     LAYOUT_RANKS = 64,
-    LAYOUT_MAILS = 2, /* see docs/ordering.md: M1 */
+    LAYOUT_SMALL_MESSAGES = 2, /* see docs/ordering.md: M1 */
     LAYOUT_INLINE_BYTES = 48,
     LAYOUT_BODY_BYTES = 4096,
-    LAYOUT_MAIL_BYTES = LAYOUT_LINE + LAYOUT_BODY_BYTES,
+    LAYOUT_SMALL_MESSAGE_BYTES = LAYOUT_LINE + LAYOUT_BODY_BYTES,
     LAYOUT_SLOTS = 4, /* of flags; see docs/ordering.md: P1 */
-    LAYOUT_RING_BYTES = 2 << 20,
-    LAYOUT_PIECE_BYTES = LAYOUT_RING_BYTES / 8, /* see docs/ordering.md: P1 */
-    LAYOUT_RING_OFFSET = 40 * 1024,
+    LAYOUT_PIECE_BUFFER_BYTES = 2 << 20,
+    LAYOUT_PIECE_BYTES = LAYOUT_PIECE_BUFFER_BYTES / 8, /* see docs/ordering.md: P1 */
+    LAYOUT_PIECE_BUFFER_OFFSET = 40 * 1024,
     LAYOUT_EXCHANGE_BYTES = 1 << 20,
     LAYOUT_SWAP_BYTES = 64 * 1024,
     LAYOUT_HALVES = 2,
@@ -46,13 +45,13 @@ enum {
 struct layout_header {
     uint64_t signature; /* collective, dtype, op, algorithm, count: signature.h */
     uint32_t parameter; /* hash of the scalar */
-    uint32_t turn;      /* a count, written last: release M1, P1, P2, Q1, V1 */
+    uint32_t number;    /* a count, written last: release M1, P1, P2, Q1, V1 */
 };
 
-/* Where the operands lie, for peers that can reach them: follows the header of a large operation's
- * mail. */
+/* Where the operands lie, for peers that can reach them. Follows the header in the announcement of
+ * an operation that is longer than a small message. */
 struct layout_operands {
-    uint64_t send_id; /* of the rendezvoused allocation, or one of the two below */
+    uint64_t send_id; /* of the symmetric allocation, or one of the three below */
     uint64_t send;    /* offset in it */
     uint64_t recv_id;
     uint64_t recv;
@@ -60,9 +59,9 @@ struct layout_operands {
 
 enum { LAYOUT_PRIVATE = 0, LAYOUT_THIS_PROCESS = 1, LAYOUT_BOUNCE = 2 };
 
-/* One message. A payload of up to 48 bytes travels in the flag's own line, a longer one in lines of
- * its own: those of two ranks in the first mail's, of the owner or of the peer in turn. */
-struct layout_mail {
+/* A payload of up to 48 bytes travels in the header's cache line, a longer one in the body. Two
+ * ranks use the bodies of their first messages only, and swap them from operation to operation. */
+struct layout_small_message {
     struct layout_header header;
     union {
         unsigned char payload[LAYOUT_INLINE_BYTES];
@@ -71,7 +70,7 @@ struct layout_mail {
     unsigned char body[LAYOUT_BODY_BYTES];
 };
 
-/* A header alone in its line: "the piece of this step is in the ring". */
+/* A header alone in its cache line: "the piece of this step is in the piece buffer". */
 struct layout_flag {
     struct layout_header header;
     unsigned char pad[LAYOUT_LINE - sizeof(struct layout_header)];
@@ -83,7 +82,7 @@ struct layout_swap {
     unsigned char data[LAYOUT_SWAP_BYTES];
 };
 
-/* A rank's last word: written once, then `set`. */
+/* A rank's fault: written once, `set` last. */
 struct layout_fault {
     uint32_t set; /* release F1 */
     int32_t status;
@@ -193,32 +192,35 @@ struct layout_arena {
     uint32_t bell; /* futex: advanced by the owner, who wakes all sleepers */
     unsigned char pad2[LAYOUT_LINE - 8];
 
-    /* Distance probe: the owner's side of a ball thrown to and fro with each peer. */
+    /* Distance probe: the owner's count of ping-pongs with each peer. */
     uint32_t probes[LAYOUT_RANKS]; /* release D1 */
 
     struct layout_meeting meetings[LAYOUT_RANKS][2]; /* [peer][meeting mod 2] */
-    struct layout_flag notices[LAYOUT_MAILS]; /* instead of mails where not all peers map those */
+    struct layout_flag
+        notices[LAYOUT_SMALL_MESSAGES]; /* used instead of messages if not all peers map those */
     struct layout_control_ring control_ring;
     unsigned char pad3[LAYOUT_CONTROL_BYTES - 8 * LAYOUT_LINE - LAYOUT_RANKS * 16 -
-                       LAYOUT_MAILS * LAYOUT_LINE - sizeof(struct layout_control_ring)];
+                       LAYOUT_SMALL_MESSAGES * LAYOUT_LINE - sizeof(struct layout_control_ring)];
 
     /* Data from here on. */
     struct layout_flag in_flags[LAYOUT_SLOTS];
     struct layout_flag part_flags[LAYOUT_SLOTS];
     struct layout_flag out_flags[LAYOUT_SLOTS];
-    struct layout_mail mails[LAYOUT_MAILS];
-    unsigned char pad4[LAYOUT_RING_OFFSET - LAYOUT_CONTROL_BYTES - 3 * LAYOUT_SLOTS * LAYOUT_LINE -
-                       LAYOUT_MAILS * LAYOUT_MAIL_BYTES];
+    struct layout_small_message small_messages[LAYOUT_SMALL_MESSAGES];
+    unsigned char pad4[LAYOUT_PIECE_BUFFER_OFFSET - LAYOUT_CONTROL_BYTES -
+                       3 * LAYOUT_SLOTS * LAYOUT_LINE -
+                       LAYOUT_SMALL_MESSAGES * LAYOUT_SMALL_MESSAGE_BYTES];
 
-    unsigned char ring[LAYOUT_RING_BYTES]; /* inputs for the peers; own chunk: results; ring.h */
-    /* Inputs of the peers' chunks, over which each peer writes the result of his: two_shot.c. */
+    unsigned char piece_buffer[LAYOUT_PIECE_BUFFER_BYTES]; /* inputs; own chunk: results */
+    /* Inputs of the peers' chunks. Each peer writes the result of its chunk over them: two_shot.c.
+     */
     unsigned char exchange[LAYOUT_EXCHANGE_BYTES];
     struct layout_swap swap; /* of two ranks: written by the owner and by the peer, in turn */
 };
 
 static_assert(sizeof(struct layout_header) == 16, "header");
-static_assert(sizeof(struct layout_mail) == LAYOUT_MAIL_BYTES, "mail");
-static_assert(offsetof(struct layout_mail, body) == LAYOUT_LINE, "body");
+static_assert(sizeof(struct layout_small_message) == LAYOUT_SMALL_MESSAGE_BYTES, "small message");
+static_assert(offsetof(struct layout_small_message, body) == LAYOUT_LINE, "body");
 static_assert(sizeof(struct layout_flag) == LAYOUT_LINE, "flag");
 static_assert(sizeof(struct layout_fault) == LAYOUT_LINE, "fault");
 static_assert(offsetof(struct layout_arena, fault) == 64, "fault");
@@ -229,14 +231,15 @@ static_assert(offsetof(struct layout_arena, notices) == 1536, "notices");
 static_assert(offsetof(struct layout_arena, in_flags) == LAYOUT_CONTROL_BYTES, "in flags");
 static_assert(offsetof(struct layout_arena, part_flags) == 24832, "part flags");
 static_assert(offsetof(struct layout_arena, out_flags) == 25088, "out flags");
-static_assert(offsetof(struct layout_arena, mails) == 25344, "mails");
+static_assert(offsetof(struct layout_arena, small_messages) == 25344, "small messages");
 static_assert(sizeof(struct layout_announcement) == 3 * LAYOUT_LINE, "announcement");
 static_assert(sizeof(struct layout_verdict) == 6 * LAYOUT_LINE, "verdict");
 static_assert(offsetof(struct layout_control_ring, announcements_taken) == 2 * LAYOUT_LINE,
               "announcements taken");
 static_assert(offsetof(struct layout_arena, control_ring) == 1664, "control ring");
 static_assert(sizeof(struct layout_control_ring) == 18816, "control ring");
-static_assert(offsetof(struct layout_arena, ring) == LAYOUT_RING_OFFSET, "ring starts on a page");
+static_assert(offsetof(struct layout_arena, piece_buffer) == LAYOUT_PIECE_BUFFER_OFFSET,
+              "piece buffer starts on a page");
 static_assert(offsetof(struct layout_arena, exchange) == 2138112, "exchange");
 static_assert(offsetof(struct layout_arena, swap) == 3186688, "swap");
 

@@ -8,7 +8,7 @@
 #include "base/point.h"
 #include "base/reminder.h"
 #include "base/text.h"
-#include "cpu/transport/group.h"
+#include "cpu/group.h"
 #include "ipc/random.h"
 #include "store/store.h"
 
@@ -37,7 +37,7 @@ static uint64_t bit(int rank)
 static uint64_t exited_ranks(const struct agree *self)
 {
     uint64_t left, dead;
-    cpu_group_gone(self->group, &left, &dead);
+    cpu_group_exited_peers(self->group, &left, &dead);
     return left | dead;
 }
 

@@ -16,6 +16,14 @@ struct backend {
     uint64_t (*sequence)(const void *group);
     /* The fault that stands: OK when there is none. From any thread. */
     enum tutti_status (*status)(void *group, struct tutti_fault *fault);
+    /* Lets the operations that were enqueued end, until the time-out (negative: none). Returns the
+     * fault that stands, TIMEOUT, CONCURRENT, CUDA. */
+    enum tutti_status (*finish)(void *group, int64_t timeout_ms);
+    /* Writes lines of "key: value", as snprintf() does. May be NULL. */
+    int (*describe)(const void *group, char *text, size_t size);
+    /* Ends the group. *fault: how operations ended that nobody has asked about; else left alone.
+     * May be NULL. */
+    void (*close)(void *group, struct tutti_fault *fault);
 };
 
 extern const struct backend cpu_backend, cuda_backend;

@@ -39,8 +39,7 @@ struct request {
     struct record_page *page;   /* NULL: nowhere */
     uint64_t *numbers;          /* counts the page's entries */
     struct record_entry *entry; /* set by request_started() */
-    bool quick; /* set by the transport: no rank was waited for long, so the clock is not read again
-                 */
+    bool quick; /* set by the transport: no wait was slow, so the clock is not read again */
 };
 
 /* How an operation runs: one constant of the back end for each way. */

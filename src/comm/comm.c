@@ -279,9 +279,11 @@ static enum tutti_status comm_alloc(const char *name, int rank, int world_size, 
     made->config.device = device;
     made->isa = reduce_isa_best();
     made->recorder.fd = -1;
+    made->host = cpu_group_create();
     snprintf(made->name, sizeof made->name, "%s", name);
     list_add(made);
-    status = recorder_open(&made->recorder, name, rank, world_size, device);
+    status = made->host ? recorder_open(&made->recorder, name, rank, world_size, device)
+                        : error_set(TUTTI_ERR_NO_MEMORY, "no memory for a communicator");
     if (status == TUTTI_OK)
         status = work_pool_create(made, &made->works);
     if (status != TUTTI_OK) {
@@ -453,7 +455,7 @@ static enum tutti_status device_open(struct tutti_comm *comm, struct workspace *
         .table = &work->table,
         .rules = &comm->rules,
         .ring = topology_ring_role(&comm->topology, comm->rank),
-        .host = &comm->cpu,
+        .host = comm->host,
         .marked = comm->recorder.pattern != NULL,
         .recorder_fd = comm->recorder.fd,
         .exchanger = host->exchanger,
@@ -463,7 +465,7 @@ static enum tutti_status device_open(struct tutti_comm *comm, struct workspace *
     enum tutti_status status = cuda_group_open(&config, &comm->cuda);
     if (status != TUTTI_OK) {
         interrupt_tell(host->interrupt, status);
-        cpu_group_close(&comm->cpu);
+        cpu_group_close(comm->host);
     } else if (cuda_group_is_staged(comm->cuda)) {
         comm->rules.paths.all = comm->rules.paths.staged = true;
         comm->rules.paths.ring &= place != CUDA_PLACE_PROXY; /* a host thread runs no kernels */
@@ -543,11 +545,11 @@ static enum tutti_status groups_open(struct tutti_comm *comm, struct workspace *
         .on_failure = comm_dump_failure,
         .context = comm,
     };
-    status = cpu_group_open(&config, &comm->cpu);
+    status = cpu_group_open(&config, comm->host);
     if (status == TUTTI_OK && cuda)
         status = device_open(comm, work, &config, place, why, deadline);
     comm->backend = cuda ? &cuda_backend : &cpu_backend;
-    comm->group = cuda ? (void *)comm->cuda : &comm->cpu;
+    comm->group = cuda ? (void *)comm->cuda : comm->host;
     return status;
 }
 
@@ -581,7 +583,7 @@ static enum tutti_status join(struct tutti_comm *comm, struct workspace *work, t
         status = groups_open(comm, work, interrupt, &exchanger, deadline);
     if (status != TUTTI_OK)
         return status;
-    channel_settle(comm->cpu.channel);
+    channel_settle(cpu_group_ranks(comm->host)->channel);
     comm->ready = true;
     POINT("comm.ready");
     char last_key[MEET_KEY_BYTES];
@@ -678,15 +680,15 @@ void tutti_comm_destroy(tutti_comm_t *comm)
         recorder_forget(&comm->recorder);
     } else {
         work_pool_suspend(comm->works);
-        if (comm->ready) {
-            cuda_group_close(comm->cuda, &fault);
-            cpu_group_close(&comm->cpu);
-        }
+        if (comm->ready && comm->backend->close)
+            comm->backend->close(comm->group, &fault);
+        cpu_group_close(comm->host);
         work_pool_end(comm->works, &fault);
     }
     recorder_close(&comm->recorder);
     list_remove(comm);
     free(comm->links);
+    cpu_group_free(comm->host);
     free(comm);
 }
 
@@ -695,7 +697,7 @@ void tutti_comm_abort(tutti_comm_t *comm)
     if (!comm || fork_detected(comm->epoch))
         return;
     order_fetch_add_u32(&comm->aborts, 1);
-    cpu_group_abort(&comm->cpu);
+    cpu_group_abort(comm->host);
 }
 
 enum tutti_status tutti_comm_status(tutti_comm_t *comm, struct tutti_fault *fault)

@@ -6,7 +6,8 @@
 #include "base/timeout_source.h"
 #include "bootstrap/config.h"
 #include "coll/backend.h"
-#include "cpu/transport/group.h"
+#include "cpu/group.h"
+#include "cpu/reduce/reduce.h"
 #include "record/recorder.h"
 #include "topology/topology_file.h"
 #include "tutti/tutti.h"
@@ -25,16 +26,16 @@ enum { COMM_NAME_BYTES = RECORD_NAME_BYTES };
 enum comm_service { COMM_FREE, COMM_SERVES, COMM_SERVED };
 
 struct tutti_comm {
-    struct cpu_group cpu;
     const struct backend *backend; /* of the device; NULL before the ranks have met */
-    void *group;                   /* the back end's: `cuda`, else `cpu` */
-    uint32_t busy;                 /* a caller is inside, or it has, or had, a process group */
-    uint32_t grouping;             /* a caller makes a group of some of its ranks: pg/members.c */
-    uint32_t shrinking;            /* a caller is inside shrink.c or finalize.c */
-    uint32_t finalized; /* tutti_comm_finalize() was called: `busy` is never given back */
-    uint32_t epoch;     /* of the process that created it: ipc/fork.h */
+    void *group;                   /* the back end's: `cuda`, else `host` */
+    struct cpu_group *host; /* faults, aborts and lives of the ranks; on CPU operations, too */
+    uint32_t busy;          /* a caller is inside, or it has, or had, a process group */
+    uint32_t grouping;      /* a caller makes a group of some of its ranks: pg/members.c */
+    uint32_t shrinking;     /* a caller is inside shrink.c or finalize.c */
+    uint32_t finalized;     /* tutti_comm_finalize() was called: `busy` is never given back */
+    uint32_t epoch;         /* of the process that created it: ipc/fork.h */
     struct recorder recorder;
-    struct cuda_group *cuda;              /* NULL on CPU; its hosts talk through `cpu` */
+    struct cuda_group *cuda;              /* NULL on CPU */
     const struct symm_view *bounce;       /* its process group's; NULL: there is none */
     bool ready;                           /* the rendezvous has succeeded */
     enum tutti_programmatic programmatic; /* launches: CUDA only */

@@ -26,7 +26,7 @@ enum {
 static enum tutti_status check_abort(void *context)
 {
     const struct comm_setup *self = context;
-    return order_load_relaxed_u32(&self->comm->cpu.aborted)
+    return cpu_group_is_aborted(self->comm->host)
                ? error_set(TUTTI_ERR_ABORTED, "aborted while the ranks met")
                : TUTTI_OK;
 }
@@ -96,10 +96,11 @@ static enum tutti_status ask_pointless(void *context)
 {
     const struct comm_setup *self = context;
     const struct tutti_comm *comm = self->comm;
+    const struct cpu_ranks *ranks = cpu_group_ranks(comm->host);
     enum tutti_status status = check_exits(self);
     int r = 0;
-    while (r < comm->world_size && (!comm->cpu.channel || !(comm->cpu.remote >> r & 1) ||
-                                    channel_peer_alive(comm->cpu.channel, r)))
+    while (r < comm->world_size &&
+           (!ranks->channel || !(ranks->remote >> r & 1) || channel_peer_alive(ranks->channel, r)))
         r++;
     if (status != TUTTI_OK || r == comm->world_size)
         return status;

@@ -59,8 +59,7 @@ enum tutti_status tutti_comm_finalize(tutti_comm_t *comm, int64_t timeout_ms)
         status = enter(comm);
     if (status != TUTTI_OK)
         return status;
-    status = comm->cuda ? cuda_group_finish(comm->cuda, timeout_ms ? timeout_ms : comm->timeout_ms)
-                        : cpu_group_status(&comm->cpu, NULL);
+    status = comm->backend->finish(comm->group, timeout_ms ? timeout_ms : comm->timeout_ms);
     leave(comm);
     return status == TUTTI_OK ? TUTTI_OK : error_context(status, "%s", call);
 }

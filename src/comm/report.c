@@ -73,10 +73,11 @@ int tutti_comm_describe(const tutti_comm_t *comm, char *text, size_t size)
                 comm->cores);
     topology_describe(comm, text, size, &length);
     text_append(text, size, &length, "ranks_share_process: %s\narena_bytes: %zu\n",
-                comm->cpu.one_process ? "yes" : "no", sizeof(struct layout_arena));
-    if (comm->cuda)
-        length += cuda_group_describe(comm->cuda, text ? text + least(size, length) : NULL,
-                                      size - least(size, length));
+                cpu_group_ranks(comm->host)->remote == 0 ? "yes" : "no",
+                sizeof(struct layout_arena));
+    const size_t used = least(size, length);
+    if (comm->backend->describe)
+        length += comm->backend->describe(comm->group, text ? text + used : NULL, size - used);
     return length;
 }
 
@@ -102,7 +103,7 @@ void comm_dump_failure(void *context)
     const struct recorder *recorder = &comm->recorder;
     if (!recorder->pattern)
         return;
-    cpu_group_survey(&comm->cpu);
+    cpu_group_survey(comm->host);
     if (recorder_dump(recorder, RECORD_CAUSE_FAILURE, recorder->pattern) != TUTTI_OK)
         log_write(TUTTI_LOG_WARN, comm->rank, "communicator \"%s\": no dump: %s", comm->name,
                   tutti_last_error());
@@ -122,7 +123,7 @@ enum tutti_status tutti_comm_dump(tutti_comm_t *comm, const char *pattern)
                          "%s: no pattern, and TUTTI_DUMP was not set when the communicator was "
                          "created: name a file or a directory",
                          call);
-    cpu_group_survey(&comm->cpu);
+    cpu_group_survey(comm->host);
     enum tutti_status status = recorder_dump(&comm->recorder, RECORD_CAUSE_CALL, pattern);
     return status == TUTTI_OK ? TUTTI_OK : error_context(status, "%s", call);
 }

@@ -119,7 +119,7 @@ static enum tutti_status retire(struct tutti_comm *comm, uint64_t *completed)
     (void)tutti_comm_status(comm, NULL); /* makes a known exit a fault for all operations */
     if (comm->cuda)
         return cuda_group_retire(comm->cuda, completed);
-    *completed = comm->cpu.sequence - comm->unfinished;
+    *completed = cpu_group_sequence(comm->host) - comm->unfinished;
     return TUTTI_OK;
 }
 
@@ -128,7 +128,7 @@ static void invalidate(struct tutti_comm *comm)
 {
     comm->shrunk = true;
     comm->service = COMM_FREE; /* later calls report the abort instead of a former process group */
-    cpu_group_abort(&comm->cpu);
+    cpu_group_abort(comm->host);
     if (comm->cuda)
         cuda_group_invalidate(comm->cuda);
 }
@@ -299,7 +299,7 @@ static enum tutti_status shrink_entered(struct tutti_comm *comm, tutti_store_t *
         .call = call,
         .name = comm->name,
         .nonce = comm->nonce,
-        .group = &comm->cpu,
+        .group = comm->host,
         .aborts = &comm->aborts,
         .aborts_before = order_load_relaxed_u32(&comm->aborts), /* the call's own start */
         .rank = comm->rank,

@@ -189,8 +189,7 @@ static enum tutti_status record_check(struct tutti_comm *comm, tutti_stream_t st
                          "%s: stream %p: a CPU communicator takes TUTTI_STREAM_DEFAULT only", call,
                          (const void *)stream);
     /* A fault on a device is reported by cuda_work_record(). */
-    if (order_load_acquire_u32(&comm->cpu.failed) || /* A4 pairs F4 */
-        order_load_relaxed_u32(&comm->cpu.aborted))
+    if (cpu_group_has_failed(comm->host))
         return tutti_comm_status(comm, NULL);
     return TUTTI_OK;
 }

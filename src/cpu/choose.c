@@ -11,11 +11,11 @@ enum {
 };
 
 static const struct transport transports[CPU_TRANSPORTS] = {
-    [CPU_MAIL] = {one_shot_mail, NULL},
+    [CPU_SMALL] = {one_shot_small, NULL},
     [CPU_SWAP] = {cpu_run_announced, swap_pieces},
     [CPU_PIECES] = {cpu_run_announced, one_shot_pieces},
-    [CPU_TWO_SHOT_PUSH] = {cpu_run_announced, two_shot_push},
-    [CPU_TWO_SHOT_PULL] = {cpu_run_announced, two_shot_pull},
+    [CPU_TWO_SHOT_PUSH] = {cpu_run_announced, two_shot_pieces},
+    [CPU_TWO_SHOT_PULL] = {cpu_run_announced, two_shot_pieces},
     [CPU_MESH] = {cpu_run_announced, mesh_pieces},
     [CPU_BARRIER] = {cpu_barrier, NULL},
 };
@@ -43,19 +43,19 @@ void cpu_table_fill(const struct choice_rules *rules, int world_size, bool overs
         .one_shot = world_size == 2 ? CPU_SWAP : CPU_PIECES,
         .two_shot =
             world_size <= PUSH_RANKS || oversubscribed ? CPU_TWO_SHOT_PUSH : CPU_TWO_SHOT_PULL,
-        .mail = {.algo = TUTTI_ALGO_ONE_SHOT,
-                 .transport = &transports[CPU_MAIL],
-                 .reason =
-                     rules->paths.staged
-                         ? "no links join all ranks, the host's memory does: one hop, up to here"
-                         : "one hop is faster up to here"},
+        .small = {.algo = TUTTI_ALGO_ONE_SHOT,
+                  .transport = &transports[CPU_SMALL],
+                  .reason =
+                      rules->paths.staged
+                          ? "no links join all ranks, the host's memory does: one hop, up to here"
+                          : "one hop is faster up to here"},
         .two_shot_reason =
             rules->paths.staged
                 ? "no links join all ranks, the host's memory does: fewer bytes, from here on"
                 : "each rank reduces its own chunk: fewer bytes from here on",
     };
     if (rules->forced == TUTTI_ALGO_NONE && !rules->strict && rules->paths.all)
-        table->mail_bytes =
+        table->small_bytes =
             table->one_shot_bytes < LAYOUT_BODY_BYTES ? table->one_shot_bytes : LAYOUT_BODY_BYTES;
 }
 
@@ -67,7 +67,7 @@ static enum tutti_algo algo_of(const struct cpu_table *table, const struct choic
     if (algo != TUTTI_ALGO_NONE || rules->strict)
         return algo;
     const bool one_shot = call->bytes <= table->one_shot_bytes;
-    *reason = one_shot ? table->mail.reason : table->two_shot_reason;
+    *reason = one_shot ? table->small.reason : table->two_shot_reason;
     return one_shot ? TUTTI_ALGO_ONE_SHOT : TUTTI_ALGO_TWO_SHOT;
 }
 
@@ -80,15 +80,15 @@ static enum cpu_transport transport_of(const struct cpu_table *table, enum tutti
         return CPU_MESH;
     if (algo == TUTTI_ALGO_TWO_SHOT)
         return table->two_shot;
-    return bytes <= LAYOUT_BODY_BYTES ? CPU_MAIL : table->one_shot;
+    return bytes <= LAYOUT_BODY_BYTES ? CPU_SMALL : table->one_shot;
 }
 
 enum tutti_status cpu_choose(const void *group, const struct choice_call *call,
                              struct choice *choice)
 {
     const struct cpu_table *table = &((const struct cpu_group *)group)->table;
-    if (call->bytes <= table->mail_bytes && call->bytes && call->algo == TUTTI_ALGO_NONE) {
-        *choice = table->mail;
+    if (call->bytes <= table->small_bytes && call->bytes && call->algo == TUTTI_ALGO_NONE) {
+        *choice = table->small;
         return TUTTI_OK;
     }
     *choice = (struct choice){.transport = NULL};
@@ -105,28 +105,25 @@ enum tutti_status cpu_choose(const void *group, const struct choice_call *call,
 enum tutti_status cpu_all_reduce_more(struct cpu_group *group, const struct request *request)
 {
     const struct transport *transport = request->choice.transport;
-    if (!transport->copies) /* a mail names a whole operation */
+    if (!transport->copies) /* a small message names a whole operation */
         transport = &transports[group->table.one_shot];
-    group->deadline = 0;
+    group->op.deadline = 0;
     const uint64_t environment = reduce_env_begin();
     enum tutti_status status = transport->copies(group, request);
     reduce_env_end(environment);
     return status;
 }
 
-static uint64_t sequence(const void *group)
+static enum tutti_status finish(void *group, int64_t timeout_ms)
 {
-    return ((const struct cpu_group *)group)->sequence;
-}
-
-static enum tutti_status status(void *group, struct tutti_fault *fault)
-{
-    return cpu_group_status(group, fault);
+    (void)timeout_ms; /* a call returns when its operation has ended */
+    return cpu_group_status(group, NULL);
 }
 
 const struct backend cpu_backend = {
     .choose = cpu_choose,
     .barrier = &transports[CPU_BARRIER],
-    .sequence = sequence,
-    .status = status,
+    .sequence = cpu_group_sequence,
+    .status = cpu_group_status,
+    .finish = finish,
 };

@@ -6,10 +6,10 @@
 #include "base/layout.h"
 #include "coll/choice.h"
 
-/* The ways that data take between the ranks. Swap to two-shot pull first try to do without copies:
+/* How data travel between the ranks. CPU_SWAP to CPU_TWO_SHOT_PULL first try to do without copies:
  * direct.c. */
 enum cpu_transport {
-    CPU_MAIL,          /* one-shot up to a mail's body */
+    CPU_SMALL,         /* one-shot up to the body of a small message */
     CPU_SWAP,          /* one-shot of two ranks */
     CPU_PIECES,        /* one-shot of more ranks */
     CPU_TWO_SHOT_PUSH, /* the owner of a chunk writes the result to all ranks */
@@ -21,12 +21,12 @@ enum cpu_transport {
 
 /* Equal on all ranks. Constant after the group's opening. */
 struct cpu_table {
-    size_t mail_bytes; /* up to here `mail`, unless the call forces an algorithm; 0: never */
-    struct choice mail;
+    size_t small_bytes; /* up to here `small`, unless the call forces an algorithm; 0: never */
+    struct choice small;
     const struct choice_rules *rules;
     size_t one_shot_bytes;                 /* up to here one-shot is measured to be faster */
     size_t copied_bytes;                   /* up to here one-shot is faster than zero-copy */
-    enum cpu_transport one_shot, two_shot; /* beyond a mail */
+    enum cpu_transport one_shot, two_shot; /* beyond small messages */
     const char *two_shot_reason;
 };
 

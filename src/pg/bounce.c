@@ -4,7 +4,7 @@
 #include "base/deadline.h"
 #include "base/error.h"
 #include "base/log.h"
-#include "cpu/algo/all_reduce.h"
+#include "cpu/group.h"
 #include "pg/pg.h"
 
 #include <string.h>
@@ -20,7 +20,7 @@ enum {
  * operation. */
 static bool is_unused_by_peers(const struct tutti_pg *pg)
 {
-    struct cpu_group *host = &pg->comm->cpu;
+    struct cpu_group *host = pg->comm->host;
     const int64_t deadline = deadline_after(LEAVE_MS);
     if (tutti_comm_status(pg->comm, NULL) == TUTTI_OK)
         return true;

@@ -6,7 +6,7 @@
 #include "base/deadline.h"
 #include "base/order.h"
 #include "base/point.h"
-#include "cpu/transport/group.h"
+#include "cpu/group.h"
 #include "ipc/futex.h"
 #include "pg/affinity.h"
 #include "pg/pg.h"
@@ -161,7 +161,7 @@ static struct pg_outcome outcome_of(const struct tutti_fault *fault)
 static void fail_with_comm_fault(struct tutti_pg *pg)
 {
     struct tutti_fault fault = {.struct_size = sizeof fault};
-    if (cpu_group_status(&pg->comm->cpu, &fault) == TUTTI_OK)
+    if (cpu_group_status(pg->comm->host, &fault) == TUTTI_OK)
         return;
     const struct pg_outcome outcome = outcome_of(&fault);
     fail_group(pg, &outcome);
@@ -395,7 +395,7 @@ static int dead_rank(struct tutti_pg *pg)
     if (now - pg->peers_checked_at < (int64_t)CHECK_MS * 1000000)
         return -1;
     pg->peers_checked_at = now;
-    cpu_group_gone(&pg->comm->cpu, &left, &dead);
+    cpu_group_exited_peers(pg->comm->host, &left, &dead);
     return left | dead ? __builtin_ctzll(left | dead) : -1;
 }
 
@@ -455,7 +455,7 @@ static bool poll_once(struct tutti_pg *pg)
 
     /* The communicator's fault is checked first. A rank that left because of it adds nothing to
      * it. */
-    if (cpu_group_look(&pg->comm->cpu, pg->control.rank, false, &fault))
+    if (cpu_group_check_peers(pg->comm->host, pg->control.rank, false, &fault))
         fail_with_comm_fault(pg);
     else if (exited >= 0)
         fail_exited(pg, exited);

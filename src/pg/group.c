@@ -62,13 +62,14 @@ static enum tutti_status pg_make(struct tutti_comm *comm, bool owns_comm,
     made->control.rank = comm->rank;
     made->control.size = comm->world_size;
     for (int r = 0; r < comm->world_size; r++)
-        made->control.rings[r] = &comm->cpu.arenas[r]->control_ring;
+        made->control.rings[r] = &cpu_group_arena(comm->host, r)->control_ring;
     made->control.own = made->control.rings[comm->rank];
     made->widened = malloc(PG_WIDE_ELEMENTS * sizeof *made->widened);
     made->worker.isa = comm->isa;
     made->share = pg_share_create(comm, PG_SHARE_SPARSE);
     made->bounce.share = pg_share_create(comm, PG_SHARE_BOUNCE);
-    made->op_pool = pg_op_pool_create(comm->cpu.own, owns_comm ? comm->name : "");
+    made->op_pool =
+        pg_op_pool_create(cpu_group_arena(comm->host, comm->rank), owns_comm ? comm->name : "");
     if (comm->rank == 0)
         made->leader = pg_leader_create(&made->control);
     enum tutti_status status = cuda_stage_create(&made->stage);
@@ -87,8 +88,8 @@ static void pg_free(struct tutti_pg *pg)
     while ((key = pg_table_take_any(&pg->tags)))
         free(key); /* the first member of struct pg_tag */
     cpu_team_destroy(pg->copy_thread);
-    cpu_team_destroy(pg->comm->cpu.team);
-    pg->comm->cpu.team = NULL;
+    cpu_team_destroy(*cpu_group_team(pg->comm->host));
+    *cpu_group_team(pg->comm->host) = NULL;
     pg_leader_destroy(pg->leader);
     pg_share_destroy(pg->share);
     pg_bounce_close(pg);
@@ -212,7 +213,7 @@ static void destroy_in_child(struct tutti_pg *pg, struct tutti_comm *direct, str
     pg_share_abandon(pg->share);
     pg_bounce_abandon(pg);
     cuda_stage_forget(pg->stage);
-    pg->comm->cpu.team = NULL;
+    *cpu_group_team(pg->comm->host) = NULL;
     pg->copy_thread = NULL;
     pg->share = NULL;
     pg->op_pool = NULL;

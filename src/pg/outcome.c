@@ -3,7 +3,7 @@
 #include "base/error.h"
 #include "base/order.h"
 #include "base/signature.h"
-#include "cpu/transport/group.h"
+#include "cpu/group.h"
 #include "pg/pg.h"
 
 #include <inttypes.h>
@@ -19,9 +19,9 @@ enum tutti_status pg_comm_fail(struct tutti_comm *comm, enum tutti_status status
         .status = status,
         .rank = comm->rank,
         .peer = peer,
-        .sequence = order_load_relaxed_u64(&comm->cpu.sequence),
+        .sequence = cpu_group_sequence(comm->host),
     };
-    return cpu_group_fail(&comm->cpu, &fault);
+    return cpu_group_fail(comm->host, &fault);
 }
 
 struct text {

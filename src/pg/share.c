@@ -58,7 +58,7 @@ struct pg_share *pg_share_create(struct tutti_comm *comm, enum pg_share_use use)
 
 static bool is_remote(const struct pg_share *share, int rank)
 {
-    return share->comm->cpu.remote >> rank & 1;
+    return cpu_group_ranks(share->comm->host)->remote >> rank & 1;
 }
 
 /* The key by which other threads of this process find a rank's segment. All threads have the rank's
@@ -66,7 +66,8 @@ static bool is_remote(const struct pg_share *share, int rank)
  * different purposes apart. */
 static void key_make(const struct pg_share *share, int rank, uint64_t number, uint8_t *key)
 {
-    const uint64_t words[2] = {(uintptr_t)share->comm->cpu.arenas[rank] + share->use, number};
+    const uint64_t words[2] = {(uintptr_t)cpu_group_arena(share->comm->host, rank) + share->use,
+                               number};
     memcpy(key, words, sizeof words);
 }
 
@@ -108,11 +109,12 @@ void pg_share_abandon(struct pg_share *share)
  * for it, so a failure fails the group. */
 static enum tutti_status send_to_peers(struct pg_share *share, int fd, int64_t timeout_ms)
 {
-    struct cpu_group *cpu = &share->comm->cpu;
-    for (int r = 0; r < cpu->size && !cpu->sparse; r++) {
+    struct channel *channel = cpu_group_ranks(share->comm->host)->channel;
+    const bool sparse = cpu_group_ranks(share->comm->host)->sparse;
+    for (int r = 0; r < share->comm->world_size && !sparse; r++) {
         if (!is_remote(share, r))
             continue;
-        enum tutti_status status = channel_send_fd(cpu->channel, r, fd, timeout_ms);
+        enum tutti_status status = channel_send_fd(channel, r, fd, timeout_ms);
         if (status != TUTTI_OK)
             return pg_comm_fail(share->comm, status, r);
     }
@@ -187,7 +189,8 @@ static enum tutti_status segment_attach(struct pg_share *share, int rank,
                                "rank %d is of this process but has published no segment here",
                                rank);
     }
-    enum tutti_status status = channel_recv_fd(share->comm->cpu.channel, rank, &fd, timeout_ms);
+    enum tutti_status status =
+        channel_recv_fd(cpu_group_ranks(share->comm->host)->channel, rank, &fd, timeout_ms);
     if (status != TUTTI_OK)
         return status;
     status = segment_map(fd, header->capacity, &segment);
@@ -355,8 +358,9 @@ enum tutti_status pg_share_exchange(struct pg_share *share, enum tutti_status st
     status = words_gather(share, share->headers, (size_t)size * HEADER_WORDS, timeout_ms);
     if (status != TUTTI_OK)
         return status;
-    status = share->comm->cpu.sparse ? exchange_by_links(share, timeout_ms, views, failed_rank)
-                                     : exchange_mapped(share, timeout_ms, views, failed_rank);
+    status = cpu_group_ranks(share->comm->host)->sparse
+                 ? exchange_by_links(share, timeout_ms, views, failed_rank)
+                 : exchange_mapped(share, timeout_ms, views, failed_rank);
     share->current = (share->current + 1) % BUFFERS;
     if (status == TUTTI_OK)
         status = first_failed(share, &share->headers[0].status, HEADER_WORDS, failed_rank);

@@ -148,7 +148,7 @@ static enum tutti_status blocks_read(const struct tutti_pg *pg, const struct spa
         outcome->peer = r;
     }
     for (int leaf = 0; leaf < pg->comm->world_size && status == TUTTI_OK; leaf++) {
-        int r = pg->comm->cpu.order[leaf];
+        int r = cpu_group_ranks(pg->comm->host)->order[leaf];
         status = entries_read(&views[r], r, own, nnz[r], &parts[leaf]);
         outcome->peer = r;
     }

@@ -242,16 +242,16 @@ static bool copies_done(const struct tutti_pg *pg, const struct copies *copies)
 static enum tutti_status copies_await(struct tutti_pg *pg, const struct copies *copies,
                                       int64_t deadline)
 {
-    struct cpu_group *host = &pg->comm->cpu;
+    struct cpu_group *host = pg->comm->host;
     struct tutti_fault fault;
-    for (int polls = host->spin; polls > 0; polls--) {
+    for (int polls = cpu_group_ranks(host)->polls; polls > 0; polls--) {
         if (copies_done(pg, copies))
             return TUTTI_OK;
         order_pause();
     }
     for (int64_t ns = NAP_FIRST_NS; !copies_done(pg, copies);
          ns = ns < NAP_MOST_NS / 2 ? 2 * ns : NAP_MOST_NS) {
-        if (cpu_group_look(host, host->rank, false, &fault))
+        if (cpu_group_check_peers(host, pg->comm->rank, false, &fault))
             return cpu_group_fail(host, &fault);
         if (deadline_passed(deadline))
             return error_set(TUTTI_ERR_TIMEOUT, "a copy between device and host did not end");
@@ -344,27 +344,27 @@ static enum tutti_status piece_copy_back(struct pipe *pipe, size_t piece)
  * group does without. They wake up while the first piece is being copied. */
 static void team_start(struct tutti_pg *pg)
 {
-    if (pg->threads > 1 && !pg->comm->cpu.team)
-        pg->comm->cpu.team = cpu_team_create(pg->threads);
+    if (pg->threads > 1 && !*cpu_group_team(pg->comm->host))
+        *cpu_group_team(pg->comm->host) = cpu_team_create(pg->threads);
     if (pg->threads > 1 && !pg->copy_thread)
         pg->copy_thread = cpu_team_create(2);
-    if (pg->comm->cpu.team)
-        cpu_team_rouse(pg->comm->cpu.team);
+    if (*cpu_group_team(pg->comm->host))
+        cpu_team_wake(*cpu_group_team(pg->comm->host));
     else
         pg->threads = 1;
     if (pg->copy_thread)
-        cpu_team_rouse(pg->copy_thread);
+        cpu_team_wake(pg->copy_thread);
 }
 
 /* Decide whether the pieces go through the bounce buffer. All ranks decide alike. */
 static enum tutti_status bounce_choose(struct pipe *pipe)
 {
     struct tutti_pg *pg = pipe->pg;
-    const struct cpu_group *host = &pg->comm->cpu;
-    if (pipe->inputs > 1 || host->size == 1 || host->sparse)
+    const struct cpu_group *host = pg->comm->host;
+    if (pipe->inputs > 1 || pg->comm->world_size == 1 || cpu_group_ranks(host)->sparse)
         return TUTTI_OK;
     team_start(pg);
-    if (host->one_process) /* threads of one process reach each other's blocks */
+    if (cpu_group_ranks(host)->remote == 0) /* threads of one process reach each other's blocks */
         return TUTTI_OK;
     enum tutti_status status = pg_bounce_open(pg, pipe->op->timeout_ms);
     if (status != TUTTI_OK || !pg->bounce.ready)

@@ -11,6 +11,7 @@
 #include "base/layout.h"
 #include "comm/comm.h"
 #include "cpu/reduce/reduce.h"
+#include "cpu/transport/group.h"
 #include "device.h"
 #include "pool.h"
 #include "ranks.h"
@@ -141,7 +142,7 @@ static int operation_run(const struct side *side, const struct operation *o)
                                          .flags = copies ? TUTTI_CALL_NO_ZERO_COPY : 0};
     tutti_op_t op = o->op == TUTTI_PREMUL_SUM ? side->context->premul_sum : o->op;
     if (!device_is_cuda())
-        side->comm->cpu.table.two_shot =
+        side->comm->host->table.two_shot =
             o->random >> 40 & 1 ? CPU_TWO_SHOT_PUSH : CPU_TWO_SHOT_PULL;
     if (tutti_all_reduce_with(send, recv, o->count, o->dtype, op, side->comm, TUTTI_STREAM_DEFAULT,
                               &options) != TUTTI_OK)
@@ -218,7 +219,7 @@ static int counts_run(struct side *side, enum tutti_dtype dtype, tutti_op_t op)
 {
     static const size_t small[] = {0, 1, 2, 3, 7, 12, 13, 31, 64, 129, 1000};
     size_t width = tutti_dtype_size(dtype);
-    size_t mail = (LAYOUT_MAIL_BYTES - sizeof(struct layout_header)) / width;
+    size_t mail = (LAYOUT_SMALL_MESSAGE_BYTES - sizeof(struct layout_header)) / width;
     const size_t large[] = {mail, mail + 1, LAYOUT_PIECE_BYTES / width,
                             LAYOUT_PIECE_BYTES / width + 1, RING_BYTES / width};
     int failed = 0;

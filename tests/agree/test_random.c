@@ -10,6 +10,7 @@
  * symmetric: processes whose operands lie in symmetric memory.
  */
 #include "comm/comm.h"
+#include "cpu/transport/group.h"
 #include "device.h"
 #include "pool.h"
 #include "ranks.h"
@@ -102,9 +103,10 @@ static bool operation_run(const struct context *context, const struct operation 
     bool in_place = (o->bits >> 62 == 3 ? (uint64_t)rank : o->bits >> 63) & 1;
     unsigned char *recv = in_place ? send : send + MOST_BYTES + LINE;
     if (!device_is_cuda()) {
-        comm->cpu.far = ((o->bits >> 20) + (uint64_t)rank) & 1; /* ranks need not agree */
-        comm->cpu.table.two_shot = o->bits >> 21 & 1 ? CPU_TWO_SHOT_PUSH : CPU_TWO_SHOT_PULL;
-        comm->cpu.table.one_shot =
+        comm->host->distance.far =
+            ((o->bits >> 20) + (uint64_t)rank) & 1; /* ranks need not agree */
+        comm->host->table.two_shot = o->bits >> 21 & 1 ? CPU_TWO_SHOT_PUSH : CPU_TWO_SHOT_PULL;
+        comm->host->table.one_shot =
             comm->world_size == 2 && o->bits >> 22 & 1 ? CPU_SWAP : CPU_PIECES;
     }
     pool_input(context->pool, rank, o->dtype, o->offset, o->count, send);
@@ -152,8 +154,8 @@ static int live(struct ranks *ranks, int rank, tutti_store_t *store)
     }
     RANKS_CHECK(ranks_join(ranks, rank, store, &options, &comm) == TUTTI_OK);
     RANKS_CHECK(device_sequence_set(comm, UINT32_MAX - 200));
-    comm->cpu.step = UINT32_MAX - 50;
-    comm->cpu.swaps = UINT32_MAX - 10;
+    comm->host->op.step = UINT32_MAX - 50;
+    comm->host->op.swaps = UINT32_MAX - 10;
 
     const int operations = ranks_operations(OPERATIONS, OPERATIONS_SHORT);
     for (int i = 0; i < operations; i++) {
@@ -167,8 +169,8 @@ static int live(struct ranks *ranks, int rank, tutti_store_t *store)
         return ranks_fail(ranks, rank, __FILE__, __LINE__, text);
     }
     RANKS_CHECK(device_is_cuda() ||
-                (comm->cpu.sequence > UINT32_MAX && comm->cpu.step < UINT32_MAX / 2));
-    RANKS_CHECK(device_is_cuda() || ranks->size != 2 || comm->cpu.swaps < UINT32_MAX / 2);
+                (comm->host->op.sequence > UINT32_MAX && comm->host->op.step < UINT32_MAX / 2));
+    RANKS_CHECK(device_is_cuda() || ranks->size != 2 || comm->host->op.swaps < UINT32_MAX / 2);
     tutti_comm_destroy(comm);
     if (!group)
         free(memory);

@@ -7,6 +7,7 @@
  * usage: test_topologies processes|threads
  */
 #include "comm/comm.h"
+#include "cpu/transport/group.h"
 #include "device.h"
 #include "pool.h"
 #include "ranks.h"
@@ -199,7 +200,8 @@ static enum tutti_status reduce(const struct side *side, enum tutti_algo algo,
     struct tutti_call_options options = {.struct_size = sizeof options, .algo = algo};
     tutti_op_t op = kind == TUTTI_PREMUL_SUM ? side->scenario->premul_sum : kind;
     if (!device_is_cuda())
-        side->comm->cpu.far = (count + (unsigned)side->rank) & 1; /* ranks need not agree */
+        side->comm->host->distance.far =
+            (count + (unsigned)side->rank) & 1; /* ranks need not agree */
     return tutti_all_reduce_with(side->send, in_place ? side->send : side->recv, count, dtype, op,
                                  side->comm, TUTTI_STREAM_DEFAULT, &options);
 }
@@ -372,13 +374,13 @@ static int mapping_check(const struct side *side)
     const int rank = side->rank;
     bool all = may_run(side, TUTTI_ALGO_ONE_SHOT);
     for (int r = 0; r < ranks->size; r++) {
-        struct layout_arena *arena = side->comm->cpu.arenas[r];
+        struct layout_arena *arena = side->comm->host->arenas[r];
         bool reaches = r == rank || all || (side->scenario->topology.linked[rank] >> r & 1);
         RANKS_CHECK(is_mapped(&arena->magic) && is_mapped(&arena->notices[1]));
         RANKS_CHECK(is_mapped(arena->in_flags) == reaches);
-        RANKS_CHECK(is_mapped(&arena->mails[1].body[LAYOUT_BODY_BYTES - 1]) == reaches);
-        RANKS_CHECK(is_mapped(arena->ring) == reaches);
-        RANKS_CHECK(is_mapped(&arena->ring[LAYOUT_RING_BYTES - 1]) == reaches);
+        RANKS_CHECK(is_mapped(&arena->small_messages[1].body[LAYOUT_BODY_BYTES - 1]) == reaches);
+        RANKS_CHECK(is_mapped(arena->piece_buffer) == reaches);
+        RANKS_CHECK(is_mapped(&arena->piece_buffer[LAYOUT_PIECE_BUFFER_BYTES - 1]) == reaches);
     }
     return 0;
 }

@@ -5,6 +5,7 @@
 #include "base/layout.h"
 #include "base/point.h"
 #include "comm/comm.h"
+#include "cpu/transport/group.h"
 #include "device.h"
 
 #include <dirent.h>
@@ -214,7 +215,7 @@ static enum tutti_status all_reduce(struct faults_rank *self, enum tutti_algo al
 static size_t two_shot_bytes(const struct faults_rank *self)
 {
     int size = self->ranks->size;
-    return (size_t)(self->comm->cpu.table.two_shot == CPU_TWO_SHOT_PUSH
+    return (size_t)(self->comm->host->table.two_shot == CPU_TWO_SHOT_PUSH
                         ? MEMORY_BYTES / 2 / (size - 1) * size - 4096
                         : 9 * LAYOUT_PIECE_BYTES / 2);
 }

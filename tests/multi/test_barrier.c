@@ -6,6 +6,7 @@
  * usage: test_barrier threads|processes
  */
 #include "comm/comm.h"
+#include "cpu/transport/group.h"
 #include "device.h"
 #include "ranks.h"
 
@@ -59,7 +60,7 @@ static int subsets(struct ranks *ranks, int rank, tutti_store_t *store)
     int failed = 0;
     RANKS_CHECK(ranks_join(ranks, rank, store, NULL, &comm) == TUTTI_OK);
     for (int peer = 0; peer < ranks->size; peer++)
-        comm->cpu.meetings[peer] = UINT32_MAX - ROUNDS / 2;
+        comm->host->op.meetings[peer] = UINT32_MAX - ROUNDS / 2;
     /* Each group counts for itself: rank 2 enters twice as often. */
     for (int i = 0; i < ROUNDS && !failed; i++) {
         if (i % 100 == rank)

@@ -56,6 +56,9 @@ static struct tutti_comm *comm_make(void)
     comm->world_size = WORLD_SIZE;
     comm->recorder.fd = -1;
     comm->isa = reduce_isa_best();
+    comm->backend = &cpu_backend;
+    comm->host = comm->group = cpu_group_create();
+    assert_non_null(comm->host);
     snprintf(comm->name, sizeof comm->name, "unit");
     assert_int_equal(recorder_open(&comm->recorder, comm->name, RANK, WORLD_SIZE, 0), TUTTI_OK);
     return comm;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Which ranks share a core, and when a waiting rank yields to them. */
 #include "base/order.h"
-#include "cpu/transport/same_core.h"
+#include "cpu/transport/group.h"
 
 #include <sched.h>
 #include <setjmp.h>
@@ -20,11 +20,12 @@ static void test_wanted(void **state)
     (void)state;
     enum { VALUE = 7 };
     static struct layout_arena arenas[RANKS];
-    struct cpu_group group = {.size = RANKS, .oversubscribed = true, .same_core = UINT64_C(1) << 2};
+    struct cpu_group group = {
+        .size = RANKS, .oversubscribed = true, .same_core.ranks = UINT64_C(1) << 2};
     uint32_t *words[RANKS];
     for (int r = 0; r < RANKS; r++) {
         group.arenas[r] = &arenas[r];
-        words[r] = &group.arenas[r]->mails[1].header.turn;
+        words[r] = &group.arenas[r]->small_messages[1].header.number;
         *words[r] = VALUE - 1;
     }
     static const struct {
@@ -46,15 +47,15 @@ static void test_wanted(void **state)
     *words[2] = UINT32_MAX;
     assert_true(same_core_wanted(&group, 1, words[1], 0));
     *words[2] = VALUE;
-    group.same_core = 0; /* alone */
+    group.same_core.ranks = 0; /* alone */
     assert_false(same_core_wanted(&group, 1, words[1], VALUE));
-    group.same_core = 0xe; /* not known: all others */
+    group.same_core.ranks = 0xe; /* not known: all others */
     assert_true(same_core_wanted(&group, 1, words[1], VALUE));
-    group.same_core = UINT64_C(1) << 2;
+    group.same_core.ranks = UINT64_C(1) << 2;
     group.oversubscribed = false;
     assert_true(same_core_wanted(&group, 1, words[1], VALUE));
     group.oversubscribed = true;
-    group.sparse = true; /* not all arenas are mapped whole */
+    group.ranks.sparse = true; /* not all arenas are mapped whole */
     assert_true(same_core_wanted(&group, 1, words[1], VALUE));
 }
 
@@ -81,18 +82,18 @@ static void test_look(void **state)
     struct cpu_group group;
     group_make(&group);
     /* The kernel may move this thread between the two calls, but not for ever. */
-    for (int i = 0; i < TRIES && group.same_core != 0x5; i++) {
+    for (int i = 0; i < TRIES && group.same_core.ranks != 0x5; i++) {
         const uint32_t core = (uint32_t)sched_getcpu() + 1;
         order_store_relaxed_u32(&group.arenas[0]->core, core);
         order_store_relaxed_u32(&group.arenas[1]->core, core + 1);
         order_store_relaxed_u32(&group.arenas[2]->core, core);
         same_core_look(&group, MS);
     }
-    assert_int_equal(group.same_core, 0x5);
+    assert_int_equal(group.same_core.ranks, 0x5);
     assert_true(order_load_relaxed_u32(&group.own->core) > 0);
 
     /* Not again within a millisecond. */
-    group.same_core = 0;
+    group.same_core.ranks = 0;
     order_store_relaxed_u32(&group.own->core, 0);
     same_core_update(&group, MS + MS / 2);
     assert_int_equal(order_load_relaxed_u32(&group.own->core), 0);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* What every all-reduce beyond a mail has in common. */
+/* What all all-reduces that are longer than a small message have in common. */
 #include "cpu/algo/all_reduce.h"
 
 #include "cpu/transport/distance.h"
@@ -24,10 +24,10 @@ enum tutti_status cpu_run_announced(void *opaque, struct request *request, tutti
     (void)stream;
     if (status != TUTTI_OK)
         return status;
-    const uint32_t sequence = (uint32_t)group->sequence;
-    request_started(request, group->sequence, RECORD_CALL, RECORD_RUNNING);
-    group->own->mails[sequence % LAYOUT_MAILS].u.operands = request->operands;
-    wait_publish(group, wait_announcement(group, group->rank, sequence), sequence,
+    const uint32_t sequence = (uint32_t)group->op.sequence;
+    request_started(request, group->op.sequence, RECORD_CALL, RECORD_RUNNING);
+    group->own->small_messages[sequence % LAYOUT_SMALL_MESSAGES].u.operands = request->operands;
+    wait_publish(group, announcement_place(group, group->rank, sequence), sequence,
                  request); /* M1 */
     const uint64_t environment = reduce_env_begin();
     status = run(group, request);

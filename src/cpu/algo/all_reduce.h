@@ -7,15 +7,14 @@
 #include "coll/request.h"
 #include "cpu/transport/group.h"
 
-/* struct transport's `run`: one-shot up to a mail's body; anything longer. */
-enum tutti_status one_shot_mail(void *group, struct request *request, tutti_stream_t stream);
+/* struct transport's `run`: one-shot of a small message; anything longer. */
+enum tutti_status one_shot_small(void *group, struct request *request, tutti_stream_t stream);
 enum tutti_status cpu_run_announced(void *group, struct request *request, tutti_stream_t stream);
 
 /* struct transport's `copies`. */
 enum tutti_status one_shot_pieces(void *group, const struct request *request);
 enum tutti_status swap_pieces(void *group, const struct request *request);
-enum tutti_status two_shot_push(void *group, const struct request *request);
-enum tutti_status two_shot_pull(void *group, const struct request *request);
+enum tutti_status two_shot_pieces(void *group, const struct request *request);
 enum tutti_status mesh_pieces(void *group, const struct request *request);
 
 /* Reduces all ranks' inputs of some elements, in leaf order, into the output. */
@@ -27,7 +26,5 @@ enum tutti_status direct_all_reduce(struct cpu_group *group, const struct reques
 /* After a failed operation whose operands are addresses of this process: returns when no thread is
  * inside them. A thread inside does not wait, so this ends. */
 void direct_leave_failed(struct cpu_group *group);
-/* After any failed operation: whether a rank that lives is inside another rank's operands. */
-bool direct_is_touched(struct cpu_group *group);
 
 #endif

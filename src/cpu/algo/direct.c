@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Zero-copy all-reduce: for operands that every rank can reach (symmetric memory, or threads of one
- * process).
+ * Zero-copy all-reduce, for operands that every rank can reach: symmetric memory, or threads of one
+ * process.
  *
- * The mails say where each rank's operands lie. Rank r alone reads everybody's send and writes
- * everybody's recv in chunk r, so in place is as safe as out of place. A mail tells that its rank
- * has entered, so that its operands may be touched; the flag at the end tells that its chunk is
- * written, so that a rank may leave.
+ * Each rank announces where its operands lie. Rank r alone reads all send buffers and writes all
+ * recv buffers in chunk r, so in place is as safe as out of place. An announcement tells that the
+ * rank has entered, so its operands may be used. The flag at the end tells that the rank's chunk is
+ * written, so the other ranks may leave.
  *
- * A rank that fails must not leave earlier either: its caller may free the operands at once, and
- * for a thread of the same process that is memory gone. Who is about to touch says so, then looks
- * for faults; who fails says so, then awaits all who touch. Of two such, one sees the other.
+ * A rank that fails must not leave earlier either, because its caller may free the operands at
+ * once. A rank that is about to use its peers' operands sets `touching`, then checks for faults. A
+ * rank that fails records the fault, then waits until no rank is touching. Of two such ranks one
+ * sees the other.
  */
 #include "base/point.h"
 #include "cpu/algo/all_reduce.h"
@@ -21,7 +22,7 @@
 
 #include <sched.h>
 
-enum { TEAM_BYTES = 32 * 1024 }; /* below, sharing the work costs more than it saves */
+enum { TEAM_BYTES = 32 * 1024 }; /* for fewer bytes, threads cost more than they save */
 
 static unsigned char *address(void *const *buffers, int rank, uint64_t offset)
 {
@@ -29,20 +30,21 @@ static unsigned char *address(void *const *buffers, int rank, uint64_t offset)
     return base ? base + offset : (unsigned char *)(uintptr_t)offset;
 }
 
-/* Awaits all mails; true in *all if every rank's operands are of the same allocation. */
+/* Awaits all announcements. *all: every rank's operands lie in the same allocation. */
 static enum tutti_status operands_gather(struct cpu_group *group, const struct request *request,
                                          unsigned char **send, unsigned char **recv, bool *all)
 {
-    uint32_t sequence = (uint32_t)group->sequence;
+    uint32_t sequence = (uint32_t)group->op.sequence;
     *all = true;
     for (int r = 0; r < group->size; r++) {
-        const struct layout_mail *mail = &group->arenas[r]->mails[sequence % LAYOUT_MAILS];
+        const struct layout_small_message *message =
+            &group->arenas[r]->small_messages[sequence % LAYOUT_SMALL_MESSAGES];
         if (r != group->rank) {
-            enum tutti_status status = wait_header(group, r, &mail->header, sequence, request);
+            enum tutti_status status = wait_header(group, r, &message->header, sequence, request);
             if (status != TUTTI_OK)
                 return status;
         }
-        const struct layout_operands *operands = &mail->u.operands;
+        const struct layout_operands *operands = &message->u.operands;
         *all &= operands->send_id == request->operands.send_id &&
                 operands->recv_id == request->operands.recv_id;
         if (*all) {
@@ -53,7 +55,7 @@ static enum tutti_status operands_gather(struct cpu_group *group, const struct r
     return TUTTI_OK;
 }
 
-/* What a rank does for all: its chunk. */
+/* The chunk that this rank reduces for all ranks. */
 struct job {
     const struct cpu_group *group;
     const struct request *request;
@@ -68,7 +70,7 @@ static void elements_reduce(const struct job *job, size_t first, size_t count)
     unsigned char *out[TUTTI_MAX_RANKS];
     size_t offset = first * job->request->element_bytes;
     for (int leaf = 0; leaf < job->group->size; leaf++) {
-        int r = job->group->order[leaf];
+        int r = job->group->ranks.order[leaf];
         in[leaf] = job->send[r] + offset;
         out[r] = job->recv[r] + offset;
     }
@@ -100,13 +102,13 @@ static void chunk_reduce(const struct cpu_group *group, const struct request *re
         elements_reduce(&job, job.first, job.count);
 }
 
-/* Into the peers' operands, unless some rank has failed and may be gone. */
+/* Fails if some rank has failed, because its operands may be gone. */
 static enum tutti_status touch_begin(struct cpu_group *group)
 {
     struct tutti_fault fault;
     order_store_relaxed_u32(&group->own->touching, 1);
     order_fence();
-    if (!cpu_group_look(group, group->rank, false, &fault))
+    if (!cpu_group_check_peers(group, group->rank, false, &fault))
         return TUTTI_OK;
     order_store_release_u32(&group->own->touching, 0); /* T1 */
     return cpu_group_fail(group, &fault);
@@ -129,7 +131,7 @@ bool direct_is_touched(struct cpu_group *group)
 {
     uint64_t left, dead;
     order_fence();
-    cpu_group_gone(group, &left, &dead);
+    cpu_group_exited_peers(group, &left, &dead);
     for (int r = 0; r < group->size; r++)
         if (!(dead >> r & 1) && order_load_acquire_u32(&group->arenas[r]->touching)) /* A6 */
             return true;
@@ -151,10 +153,10 @@ enum tutti_status direct_all_reduce(struct cpu_group *group, const struct reques
     chunk_reduce(group, request, send, recv);
     touch_end(group);
     POINT("direct.reduced");
-    uint32_t step = ++group->step;
+    uint32_t step = ++group->op.step;
     size_t slot = step % LAYOUT_SLOTS;
-    wait_void(&group->own->in_flags[slot].header, step);
-    wait_void(&group->own->part_flags[slot].header, step);
+    invalidate_flag(&group->own->in_flags[slot].header, step);
+    invalidate_flag(&group->own->part_flags[slot].header, step);
     wait_publish(group, &group->own->out_flags[slot].header, step, request); /* Q1 */
     for (int r = 0; r < group->size; r++) {
         if (r == group->rank)

@@ -1,28 +1,21 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Hybrid cube mesh all-reduce: two quads, each rank with one partner in the other. It reads nothing
- * but the arenas of its quad and of its partner, and keeps the canonical order: the quads are the
- * two halves of the leaf order, so each rounds nothing and both together round once.
+ * Hybrid cube mesh all-reduce: two quads, each rank has one partner in the other quad. A rank reads
+ * the arenas of its quad and of its partner only. The order of the sum is the canonical one: the
+ * quads are the two halves of the leaf order, a quad does not round, and both together round once.
  *
- * A piece is a quarter a rank of the quad. In a step every rank
- *
- *   fills its ring with its inputs of the others' quarters (flag P1),
- *
+ * A piece has a quarter for each rank of a quad. Each rank, in each step:
+ *   fills its piece buffer with its inputs of the other ranks' quarters (flag P1);
  *   folds its own quarter of the quad's inputs into partial sums in the accumulation type, behind
- *   the piece in its ring (flag P2),
- *
- *   crosses: combines them with the partner's, which are of the same quarter, into its output and
- *   into the hole that its own quarter left in its ring (flag Q1),
- *
- *   collects the other quarters of its output from their owners' rings.
+ *   the piece (flag P2);
+ *   crosses: adds its partial sums and the partner's, of the same quarter, into its output and into
+ *   the piece buffer at the place of its own quarter (flag Q1);
+ *   collects the other quarters of its output from their owners' piece buffers.
  *
  * Iteration t collects piece t - 3, crosses t - 2, folds t - 1, then fills t. A short operation is
- * one piece that nobody divides: every rank folds all of it, and is done once it has crossed.
+ * one piece that is not divided: every rank folds all of it, and has ended once it has crossed.
  *
- * A piece is over after four steps. Before it fills piece t a rank has collected t - 3, so its quad
- * has crossed t - 3, which they do after collecting t - 4; and it has crossed t - 2, so its partner
- * has folded t - 2, which it does after crossing t - 3. Across operations: whoever crosses the
- * first piece knows that both quads are in this operation, and that is before it fills a fourth.
+ * docs/ordering.md proves that a place may be written again after four steps.
  */
 #include "base/point.h"
 #include "cpu/algo/all_reduce.h"
@@ -33,8 +26,8 @@
 
 enum {
     QUAD = 4,
-    IN_FLIGHT = 4, /* pieces between their fill and their collect */
-    /* Of partial sums: up to here a third hop costs more than four times the work. */
+    IN_FLIGHT = 4, /* pieces from their fill to their collect */
+    /* Partial sums up to this size: a third hop costs more than four times the work. */
     WHOLE_BYTES = 4 * 1024,
     PIECE_BYTES = 3 * LAYOUT_PIECE_BYTES / 2, /* see docs/ordering.md: P1 */
 };
@@ -55,8 +48,8 @@ struct piece {
     size_t owned; /* how many */
     uint32_t step;
     size_t slot;     /* of flags */
-    size_t at;       /* offset in the ring */
-    size_t partials; /* offset of the partial sums in the ring */
+    size_t at;       /* offset in the piece buffer */
+    size_t partials; /* offset of the partial sums in the piece buffer */
 };
 
 static struct cut cut_request(const struct cpu_group *group, const struct request *request)
@@ -64,15 +57,15 @@ static struct cut cut_request(const struct cpu_group *group, const struct reques
     size_t width = request->element_bytes, line = LAYOUT_LINE / width;
     size_t partial = reduce_partial_bytes(request->dtype);
     if (request->count * partial <= WHOLE_BYTES)
-        return (struct cut){1, request->count, true, group->step + 1};
+        return (struct cut){1, request->count, true, group->op.step + 1};
     /* A quarter in whole lines, its inputs and its partial sums. */
     size_t most = PIECE_BYTES / (QUAD * width + partial) / line * line * QUAD;
     size_t pieces = (request->count + most - 1) / most;
     size_t piece = chunk_elements((request->count + pieces - 1) / pieces, QUAD, width) * QUAD;
-    return (struct cut){(request->count + piece - 1) / piece, piece, false, group->step + 1};
+    return (struct cut){(request->count + piece - 1) / piece, piece, false, group->op.step + 1};
 }
 
-/* Takes its place in the ring: once a piece, in their order. */
+/* Called once for each piece, in order: a piece takes its place in the piece buffer here. */
 static struct piece piece_take(struct cpu_group *group, const struct request *request,
                                const struct cut *cut, size_t k)
 {
@@ -81,7 +74,7 @@ static struct piece piece_take(struct cpu_group *group, const struct request *re
     piece.count = left < cut->piece ? left : cut->piece;
     piece.chunk = chunk_elements(piece.count, cut->whole ? 1 : QUAD, width);
     piece.owned =
-        chunk_of(piece.count, piece.chunk, cut->whole ? 0 : group->mesh.quarter, &piece.own);
+        chunk_of(piece.count, piece.chunk, cut->whole ? 0 : group->ranks.mesh.quarter, &piece.own);
     piece.slot = piece.step % LAYOUT_SLOTS;
     size_t inputs = piece.chunk * width * (cut->whole ? 1 : QUAD);
     piece.at =
@@ -95,26 +88,27 @@ static void fill(struct cpu_group *group, const struct request *request, const s
 {
     size_t width = request->element_bytes;
     const unsigned char *send = (const unsigned char *)request->send + piece->first * width;
-    unsigned char *ring = group->own->ring + piece->at;
+    unsigned char *buffer = group->own->piece_buffer + piece->at;
     if (cut->whole) {
-        copy_in(group, ring, send, piece->count * width);
+        copy_in(group, buffer, send, piece->count * width);
     } else {
         size_t behind = piece->own + piece->owned;
-        copy_in(group, ring, send, piece->own * width);
-        copy_in(group, ring + behind * width, send + behind * width,
+        copy_in(group, buffer, send, piece->own * width);
+        copy_in(group, buffer + behind * width, send + behind * width,
                 (piece->count - behind) * width);
     }
     POINT("mesh.filled");
     wait_publish(group, &group->own->in_flags[piece->slot].header, piece->step, request); /* P1 */
 }
 
-/* Where this rank keeps its own partial sums: in the ring, whence the partner reads them; but if
- * they went there past the caches, and fit, where the result will be. */
+/* Where this rank reads its own partial sums: in the piece buffer, where the partner reads them
+ * too. If they go there past the caches, this rank keeps a copy where the result will be, if they
+ * fit. */
 static unsigned char *sums_of(const struct cpu_group *group, const struct request *request,
                               const struct piece *piece)
 {
-    if (!group->far || reduce_partial_bytes(request->dtype) != request->element_bytes)
-        return group->own->ring + piece->partials;
+    if (!group->distance.far || reduce_partial_bytes(request->dtype) != request->element_bytes)
+        return group->own->piece_buffer + piece->partials;
     return (unsigned char *)request->recv + (piece->first + piece->own) * request->element_bytes;
 }
 
@@ -124,11 +118,11 @@ static enum tutti_status fold(struct cpu_group *group, const struct request *req
     size_t width = request->element_bytes;
     const void *in[QUAD];
     for (int leaf = 0; leaf < QUAD; leaf++) {
-        int r = group->mesh.leaves[leaf];
+        int r = group->ranks.mesh.leaves[leaf];
         const struct layout_arena *arena = group->arenas[r];
         in[leaf] = r == group->rank
                        ? (const unsigned char *)request->send + (piece->first + piece->own) * width
-                       : arena->ring + piece->at + piece->own * width;
+                       : arena->piece_buffer + piece->at + piece->own * width;
         if (r == group->rank)
             continue;
         enum tutti_status status =
@@ -137,19 +131,19 @@ static enum tutti_status fold(struct cpu_group *group, const struct request *req
             return status;
     }
     unsigned char *sums = sums_of(group, request, piece);
-    unsigned char *ring = group->own->ring + piece->partials;
+    unsigned char *buffer = group->own->piece_buffer + piece->partials;
     request->reduce(&(struct reduce_call){
         .out = sums,
-        .copy = sums == ring ? NULL : ring,
+        .copy = sums == buffer ? NULL : buffer,
         .in = in,
         .n = QUAD,
         .count = piece->owned,
         .scalar = request->scalar,
-        .stream_out = sums == ring && group->far,
-        .stream_copy = group->far,
+        .stream_out = sums == buffer && group->distance.far,
+        .stream_copy = group->distance.far,
         .out_partial = true,
     });
-    if (group->far)
+    if (group->distance.far)
         order_drain_streams();
     POINT("mesh.folded");
     wait_publish(group, &group->own->part_flags[piece->slot].header, piece->step, request); /* P2 */
@@ -160,17 +154,19 @@ static enum tutti_status cross(struct cpu_group *group, const struct request *re
                                const struct cut *cut, const struct piece *piece)
 {
     size_t width = request->element_bytes;
-    const struct layout_arena *theirs = group->arenas[group->mesh.partner];
+    const struct layout_arena *theirs = group->arenas[group->ranks.mesh.partner];
     struct layout_header *out = &group->own->out_flags[piece->slot].header;
-    const void *const in[] = {sums_of(group, request, piece), theirs->ring + piece->partials};
-    enum tutti_status status = wait_header(
-        group, group->mesh.partner, &theirs->part_flags[piece->slot].header, piece->step, request);
+    const void *const in[] = {sums_of(group, request, piece),
+                              theirs->piece_buffer + piece->partials};
+    enum tutti_status status =
+        wait_header(group, group->ranks.mesh.partner, &theirs->part_flags[piece->slot].header,
+                    piece->step, request);
     if (status != TUTTI_OK)
         return status;
     request->reduce(&(struct reduce_call){
         .out = (unsigned char *)request->recv + (piece->first + piece->own) * width,
-        .copy = cut->whole ? NULL : group->own->ring + piece->at + piece->own * width,
-        .stream_copy = group->far,
+        .copy = cut->whole ? NULL : group->own->piece_buffer + piece->at + piece->own * width,
+        .stream_copy = group->distance.far,
         .in = in,
         .n = 2,
         .partials = 2,
@@ -179,10 +175,10 @@ static enum tutti_status cross(struct cpu_group *group, const struct request *re
     });
     POINT("mesh.crossed");
     if (cut->whole) {
-        wait_void(out, piece->step);
+        invalidate_flag(out, piece->step);
         return TUTTI_OK;
     }
-    if (group->far)
+    if (group->distance.far)
         order_drain_streams();
     wait_publish(group, out, piece->step, request); /* Q1 */
     return TUTTI_OK;
@@ -194,14 +190,14 @@ static enum tutti_status collect(struct cpu_group *group, const struct request *
     size_t width = request->element_bytes;
     unsigned char *recv = (unsigned char *)request->recv + piece->first * width;
     for (int i = 1; i < QUAD; i++) {
-        int quarter = (group->mesh.quarter + i) % QUAD, r = group->mesh.owners[quarter];
+        int quarter = (group->ranks.mesh.quarter + i) % QUAD, r = group->ranks.mesh.owners[quarter];
         const struct layout_arena *arena = group->arenas[r];
         enum tutti_status status =
             wait_header(group, r, &arena->out_flags[piece->slot].header, piece->step, request);
         if (status != TUTTI_OK)
             return status;
         size_t first, count = chunk_of(piece->count, piece->chunk, quarter, &first);
-        group->isa->copy(recv + first * width, arena->ring + piece->at + first * width,
+        group->isa->copy(recv + first * width, arena->piece_buffer + piece->at + first * width,
                          count * width);
     }
     POINT("mesh.collected");
@@ -229,6 +225,6 @@ enum tutti_status mesh_pieces(void *opaque, const struct request *request)
             fill(group, request, &cut, piece);
         }
     }
-    group->step += (uint32_t)cut.pieces;
+    group->op.step += (uint32_t)cut.pieces;
     return TUTTI_OK;
 }

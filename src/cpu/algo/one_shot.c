@@ -3,14 +3,16 @@
  * One-shot all-reduce: every rank publishes its whole input once and reduces all inputs itself. One
  * hop.
  *
- * Up to a mail's body the input travels with its header, in the flag's own line while it fits.
- * A mail is free again two operations later: my operation e ended => all peers entered e => all
- * have left e - 1 and its mail. Longer inputs go through the ring, piece by piece, but for those of
- * two ranks (swap.c). In a step each rank puts its piece there, then reads everybody's; so when all
- * flags say k, all have left step k - 1 and its pieces.
+ * Up to LAYOUT_BODY_BYTES the input is a small message: it travels with the header, and up to 48
+ * bytes in the header's own cache line. A message may be overwritten two operations later: when an
+ * operation e has ended, all peers have entered e, so all have left e - 1 and its message.
  *
- * The own input is read where it lies: a copy made a moment ago may still wait in the store buffer
- * for its line to come back from the peers.
+ * Longer inputs go through the piece buffer, one piece a step; two ranks swap them (swap.c). In a
+ * step each rank writes its piece there, then reads all pieces. So when all flags have number k,
+ * all ranks have left step k - 1 and its pieces.
+ *
+ * A rank reads its own input in the user's memory. A copy that it has just written may still wait
+ * in the store buffer until the peers give up the cache line.
  */
 #include "base/point.h"
 #include "cpu/algo/all_reduce.h"
@@ -33,18 +35,19 @@ void one_shot_reduce(const struct cpu_group *group, const struct request *reques
     });
 }
 
-/* The body of a rank's mail. Two ranks swap the bodies of their first mails: swap.c. */
+/* The body of a rank's message. Two ranks swap the bodies of their first messages: swap.c. */
 static unsigned char *body_of(const struct cpu_group *group, int rank)
 {
-    const int odd = (int)(group->sequence % LAYOUT_MAILS);
-    return group->size == 2 ? group->arenas[rank ^ odd]->mails[0].body
-                            : group->arenas[rank]->mails[odd].body;
+    const int odd = (int)(group->op.sequence % LAYOUT_SMALL_MESSAGES);
+    return group->size == 2 ? group->arenas[rank ^ odd]->small_messages[0].body
+                            : group->arenas[rank]->small_messages[odd].body;
 }
 
-static inline void mail_send(struct cpu_group *group, const struct request *request)
+static inline void message_send(struct cpu_group *group, const struct request *request)
 {
-    uint32_t sequence = (uint32_t)group->sequence;
-    struct layout_mail *own = &group->own->mails[sequence % LAYOUT_MAILS];
+    uint32_t sequence = (uint32_t)group->op.sequence;
+    struct layout_small_message *own =
+        &group->own->small_messages[sequence % LAYOUT_SMALL_MESSAGES];
     if (request->bytes <= LAYOUT_INLINE_BYTES)
         memcpy(own->u.payload, request->send, request->bytes);
     else
@@ -54,62 +57,62 @@ static inline void mail_send(struct cpu_group *group, const struct request *requ
     POINT("mail.published");
 }
 
-enum tutti_status one_shot_mail(void *opaque, struct request *request, tutti_stream_t stream)
+enum tutti_status one_shot_small(void *opaque, struct request *request, tutti_stream_t stream)
 {
     struct cpu_group *group = opaque;
     enum tutti_status status = operation_begin(group);
     (void)stream;
     if (__builtin_expect(status != TUTTI_OK, 0))
         return status;
-    const uint32_t sequence = (uint32_t)group->sequence;
-    const size_t index = sequence % LAYOUT_MAILS;
+    const uint32_t sequence = (uint32_t)group->op.sequence;
+    const size_t index = sequence % LAYOUT_SMALL_MESSAGES;
     const bool fits = request->bytes <= LAYOUT_INLINE_BYTES;
     const void *in[TUTTI_MAX_RANKS];
-    /* The peers get the mail before the operation is recorded here (2 ranks, 8 B near: 71 ns, and
-     * 76 ns the other way). */
-    mail_send(group, request);
-    request_started(request, group->sequence, RECORD_CALL, RECORD_RUNNING);
+    /* The message leaves before the operation is recorded (2 ranks, 8 B near: 71 ns; recorded
+     * first: 76 ns). */
+    message_send(group, request);
+    request_started(request, group->op.sequence, RECORD_CALL, RECORD_RUNNING);
     for (int leaf = 0; leaf < group->size; leaf++) {
-        int r = group->order[leaf];
-        const struct layout_mail *mail = &group->arenas[r]->mails[index];
+        int r = group->ranks.order[leaf];
+        const struct layout_small_message *message = &group->arenas[r]->small_messages[index];
         if (r == group->rank) {
             in[leaf] = request->send;
             continue;
         }
-        in[leaf] = fits ? mail->u.payload : body_of(group, r);
-        status = wait_header(group, r, &mail->header, sequence, request);
+        in[leaf] = fits ? message->u.payload : body_of(group, r);
+        status = wait_header(group, r, &message->header, sequence, request);
         if (status != TUTTI_OK)
             return status;
     }
     POINT("mail.received");
-    request->quick = group->deadline == 0;
+    request->quick = group->op.deadline == 0;
     const uint64_t environment = reduce_env_begin();
     one_shot_reduce(group, request, 0, request->count, in);
     reduce_env_end(environment);
     return TUTTI_OK;
 }
 
-/* One piece of `count` elements from element `first`. */
+/* Reduces one piece: `count` elements from element `first`. */
 static enum tutti_status piece_reduce(struct cpu_group *group, const struct request *request,
                                       size_t first, size_t count)
 {
-    uint32_t step = ++group->step;
+    uint32_t step = ++group->op.step;
     size_t slot = step % LAYOUT_SLOTS;
     size_t at = piece_buffer_take(group, count * request->element_bytes);
     const unsigned char *send =
         (const unsigned char *)request->send + first * request->element_bytes;
     const void *in[TUTTI_MAX_RANKS];
 
-    copy_in(group, group->own->ring + at, send, count * request->element_bytes);
+    copy_in(group, group->own->piece_buffer + at, send, count * request->element_bytes);
     POINT("one_shot.filled");
-    wait_void(&group->own->part_flags[slot].header, step);
-    wait_void(&group->own->out_flags[slot].header, step);
+    invalidate_flag(&group->own->part_flags[slot].header, step);
+    invalidate_flag(&group->own->out_flags[slot].header, step);
     wait_publish(group, &group->own->in_flags[slot].header, step, request);
     POINT("one_shot.published");
 
     for (int leaf = 0; leaf < group->size; leaf++) {
-        int r = group->order[leaf];
-        in[leaf] = r == group->rank ? send : group->arenas[r]->ring + at;
+        int r = group->ranks.order[leaf];
+        in[leaf] = r == group->rank ? send : group->arenas[r]->piece_buffer + at;
         if (r == group->rank)
             continue;
         enum tutti_status status =

@@ -1,17 +1,16 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * One-shot all-reduce of two ranks, beyond a mail: each gives the other its inputs, piece by piece,
- * and reduces both.
+ * One-shot all-reduce of two ranks, for inputs that are longer than a small message. In each piece
+ * both ranks give their inputs to each other and reduce both.
  *
- * From piece to piece they swap places: each writes where it has just read the other's inputs.
- * There nobody else reads or writes any more, and the lines have come with what was read, while one
- * that the other has read would first have to be withdrawn from it (Zen 5, far, 16 KiB: 1.47 us
- * through the ring, 0.97 by swapping). Mails swap their bodies likewise:
- * one_shot.c.
+ * The ranks swap places from piece to piece: each writes where it has just read the peer's inputs.
+ * No other rank uses that place, and its cache lines are already here. A line that the peer has
+ * read would first have to be taken from the peer's cache (Zen 5, far, 16 KiB: 1.47 us through the
+ * piece buffer, 0.97 us by swapping). Small messages swap their bodies in the same way: one_shot.c.
  *
- * A piece goes in two halves, each with a flag that swaps, too: while the first flag and what it
- * announces travel the second half is filled, and a flag is first looked at when it is most likely
- * there; one that is not would be taken from its writer by the look.
+ * A piece has two halves, each with a flag that is swapped with it. While the first half travels,
+ * the rank fills the second one. So a rank first polls a flag when the flag has most likely
+ * arrived: a poll that is too early takes the line from the writer.
  */
 #include "base/point.h"
 #include "cpu/algo/all_reduce.h"
@@ -19,7 +18,7 @@
 #include "cpu/transport/copy.h"
 #include "cpu/transport/wait.h"
 
-/* Elements of a request, and how many of them the first half has. */
+/* Elements of a request. `half`: elements of the first half. */
 struct piece {
     size_t first;
     size_t count;
@@ -35,7 +34,7 @@ static void give(struct cpu_group *group, const struct request *request, const s
         size_t first, count = chunk_of(piece->count, piece->half, i, &first);
         copy_near(group, place->data + first * width, send + first * width, count * width);
         POINT("swap.filled");
-        wait_publish(group, &place->flags[i].header, group->swaps, request); /* V1 */
+        wait_publish(group, &place->flags[i].header, group->op.swaps, request); /* V1 */
         POINT("swap.published");
     }
 }
@@ -44,13 +43,13 @@ static enum tutti_status take(struct cpu_group *group, const struct request *req
                               const struct piece *piece, const struct layout_swap *place)
 {
     const size_t width = request->element_bytes;
-    const int peer = !group->rank, leaf = group->order[1] == peer;
+    const int peer = !group->rank, leaf = group->ranks.order[1] == peer;
     for (int i = 0; i < LAYOUT_HALVES; i++) {
         size_t first, count = chunk_of(piece->count, piece->half, i, &first);
         const size_t from = piece->first + first;
         const void *in[2];
         enum tutti_status status =
-            wait_header(group, peer, &place->flags[i].header, group->swaps, request);
+            wait_header(group, peer, &place->flags[i].header, group->op.swaps, request);
         if (status != TUTTI_OK)
             return status;
         in[leaf] = place->data + first * width;
@@ -72,7 +71,7 @@ enum tutti_status swap_pieces(void *opaque, const struct request *request)
             .count = count,
             .half = chunk_elements(count, LAYOUT_HALVES, request->element_bytes),
         };
-        const int swapped = ++group->swaps & 1;
+        const int swapped = ++group->op.swaps & 1;
         give(group, request, &piece, &group->arenas[group->rank ^ swapped]->swap);
         enum tutti_status status =
             take(group, request, &piece, &group->arenas[!group->rank ^ swapped]->swap);

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The reductions of one instruction set. CMake compiles this file once for each, with REDUCE_ISA
- * its name and the compiler's flags for it; the loops are plain C that the compiler turns into
- * vectors, and numeric.h sees to it that they all mean the same bits. The sums of floats (sum, avg,
+ * The reductions of one instruction set. CMake compiles this file once for each set, with its flags
+ * and its name in REDUCE_ISA. The loops are plain C that the compiler vectorises; numeric.h ensures
+ * that all give the same bits. The sums of floats (sum, avg,
  * premul_sum) are compiled for each instruction set. All other reductions are compiled once, for
  * the set that every processor has, where REDUCE_ALL is 1; the other sets use those (reduce.h).
  *
- * A reduction of few inputs is one loop from inputs to output. Everything else goes block by block:
- * groups of inputs fold into accumulators, and the accumulators merge as the digits of a binary
- * counter carry, which is the canonical tree; all of them stay in the first cache. Small floats are
- * widened to blocks of float32 and narrowed from one, so that they share its loops. Results that
- * are to be stored past the caches are made in a block too, and leave it in whole lines.
+ * A reduction of few inputs is one loop from inputs to output. All others go block by block: groups
+ * of inputs fold into accumulators, which merge as the digits of a binary counter carry: this is
+ * the canonical tree. The accumulators stay in the first-level cache. Small floats are widened to
+ * blocks of float32 and narrowed at the end, so that they share the loops of float32. Results that
+ * go past the caches are made in a block and stored in whole lines.
  */
 #include "cpu/reduce/reduce.h"
 #include "base/numeric.h"
@@ -37,10 +37,11 @@
 enum {
     LINE_BYTES = 64,
     BLOCK_BYTES = 2048, /* of one accumulator */
-    AHEAD_BYTES = 512,  /* asked for while as many are worked on */
-    WIDE = 4,           /* inputs that one loop of a frequent operation takes */
-    NARROW = 2,         /* and of a rare one, for the sake of the library's size */
-    DEPTH = 6,          /* accumulators: the digits of the whole groups before the last, and that */
+    AHEAD_BYTES = 512,  /* prefetched while as many are reduced */
+    WIDE = 4,           /* inputs of one loop of a frequent operation */
+    NARROW = 2,         /* of a rare operation: keeps the library small */
+    DEPTH = 6, /* accumulators: the digits of the whole groups before the last group, and one for
+                  the last */
 };
 _Static_assert(TUTTI_MAX_RANKS <= NARROW << (DEPTH - 1), "the counter is too short");
 
@@ -129,8 +130,8 @@ static inline void line_stream(unsigned char *to, const unsigned char *from)
 }
 
 /*
- * libc's memcpy() is for short copies only: from some 2 KiB up it may use `rep movsb`, which on Zen
- * falls to a fifteenth of the speed at unlucky offsets between source and target.
+ * memcpy() serves short copies only: from some 2 KiB up libc may use `rep movsb`, which on Zen is
+ * fifteen times slower at some offsets between source and target.
  */
 static void plain_copy(void *to, const void *from, size_t bytes)
 {
@@ -183,14 +184,15 @@ static void reduce_group(void *to, const struct part *part, tree_fn *loop, int f
     loop(to, widened, n, 0, part->count, part->call);
 }
 
-/* The canonical tree of more inputs than a group, but for its root: of that the two sides, in the
- * first two places of the stack. */
+/* The canonical tree of more inputs than a group, without its root. The two sides of the root are
+ * the first two places of the stack. */
 static void reduce_sides(block *stack, const struct part *part)
 {
     const struct loops *loops = part->loops;
     const int group = loops->group, n = part->call->n;
     int depth = 0, first = part->call->partials;
-    /* All groups but the last are whole: as many equal subtrees merge as the counter carries. */
+    /* All groups but the last are whole. As many equal subtrees merge as the counter carries
+     * digits. */
     for (unsigned groups = 1; first + group < n; first += group, groups++) {
         reduce_group(stack[depth++], part, loops->fold, first, group);
         for (unsigned digits = groups; (digits & 1) == 0; digits >>= 1, depth--)
@@ -256,7 +258,7 @@ static void reduce_part(void *out, const struct part *part)
         part->format->narrow(out, (const void *)wide, part->count);
 }
 
-/* A call that ends in a partial result, block by block. */
+/* Block by block, to a partial result. */
 static void reduce_partial(const struct reduce_call *call, const struct loops *loops,
                            const struct format *format)
 {
@@ -278,7 +280,7 @@ static void reduce_partial(const struct reduce_call *call, const struct loops *l
     }
 }
 
-/* A whole call block by block, to one or two places. */
+/* Block by block, to one or two places. */
 static void reduce_blocks(const struct reduce_call *call, const struct loops *loops,
                           const struct format *format)
 {
@@ -289,7 +291,7 @@ static void reduce_blocks(const struct reduce_call *call, const struct loops *lo
         reduce_partial(call, loops, format);
         return;
     }
-    /* Of several blocks the first ends with a line of the output, and so do the others. */
+    /* Each block but the last ends at the end of a cache line of the output. */
     if (call->count > loops->block)
         part.count -= (loops->block - bytes_to_line(call->out) / size) % (LINE_BYTES / size);
     for (; part.at < call->count; part.at += part.count, part.count = loops->block) {

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The reductions: one source, compiled per instruction set, chosen at run time. All of them give
- * the same bits.
+ * The reductions: one source, compiled for each instruction set, chosen at run time. All give the
+ * same bits.
  *
  * out[i] = round(tree(in[0][i], ..., in[n-1][i])): the balanced tree with the largest power of two
- * on the left, in the accumulation type (float32 for 8-, 16- and 32-bit floats, float64 for
- * float64, the integer itself, wrapping), rounded once at the end. The caller has put `in` in leaf
- * order.
+ * on the left, in the accumulation type (float32 for floats of 8, 16 and 32 bits, float64 for
+ * float64, the integer itself, wrapping), rounded once at the end. The caller orders `in` by
+ * leaves.
  *
- * A reduction may end early, with a partial result in the accumulation type, and go on from partial
- * results: the first `partials` inputs are such, and combine with each other and with the tree of
- * the other inputs from left to right.
+ * A reduction may end with a partial result in the accumulation type, and another may begin with
+ * partial results: these are the first `partials` inputs, which combine from left to right with the
+ * tree of the other inputs.
  */
 #ifndef TUTTI_CPU_REDUCE_H
 #define TUTTI_CPU_REDUCE_H
@@ -22,9 +22,9 @@
 #include <immintrin.h>
 #endif
 
-/* Plain copies, `stream` with non-temporal stores to `to` (the caller drains). Any alignment, no
- * overlap. To be used instead of memcpy() beyond a few KiB, whose `rep movsb` is very slow at some
- * offsets on some processors. */
+/* A copy of any alignment, without overlap. copy_stream uses non-temporal stores to `to` (the
+ * caller drains them). Use it instead of memcpy() for more than a few KiB: memcpy()'s `rep movsb`
+ * is very slow at some offsets on some processors. */
 typedef void copy_fn(void *to, const void *from, size_t bytes);
 
 struct reduce_isa {
@@ -51,22 +51,22 @@ static inline reduce_fn *reduce_function(const struct reduce_isa *isa, enum tutt
     return isa->fn[dtype][op] || !isa->rest ? isa->fn[dtype][op] : isa->rest->fn[dtype][op];
 }
 
-/* The best one that this processor runs, or what TUTTI_ISA names (a name it cannot run is ignored
- * with a warning). */
+/* The best set that this processor has, or the one that TUTTI_ISA names. A name that it does not
+ * have is ignored with a warning. */
 const struct reduce_isa *reduce_isa_best(void);
-/* The one of that name, NULL if this build or processor has none: for tests. */
+/* For tests: the set of that name; NULL if this build or processor lacks it. */
 const struct reduce_isa *reduce_isa_named(const char *name);
-/* The quickest copy of REDUCE_LONG_BYTES and more to lines that another core has had. */
+/* The fastest copy of REDUCE_LONG_BYTES and more to lines that another core has used. */
 copy_fn *reduce_copy_long(const struct reduce_isa *isa);
 enum { REDUCE_LONG_BYTES = 16 * 1024 };
 
 /*
- * Floating-point environment of a reduction: round to nearest, subnormals kept. begin() returns the
- * caller's and sets ours if it differs; end() restores it.
+ * Floating-point environment of a reduction: round to nearest, subnormals kept. begin() sets it and
+ * returns the caller's; end() restores that.
  */
 #if defined(__x86_64__)
 
-/* MXCSR: six sticky exception flags, which are left alone, below the control bits. */
+/* MXCSR: control bits above six exception flags, which stay as they are. */
 enum { MXCSR_FLAGS = 0x3f, MXCSR_CONTROL = 0xffc0, MXCSR_DEFAULT = 0x1f80 };
 
 static inline uint64_t reduce_env_begin(void)
@@ -110,7 +110,7 @@ static inline void reduce_env_end(uint64_t saved)
 #error "reduce_env_begin() needs this architecture's floating-point control register"
 #endif
 
-/* Of an element of a partial result. */
+/* The size of an element of a partial result. */
 static inline size_t reduce_partial_bytes(enum tutti_dtype dtype)
 {
     const size_t bytes = tutti_dtype_size(dtype);

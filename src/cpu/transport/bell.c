@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Sleeping without a lost wake-up and without a fence on the waker's side.
+ * A sleeper must not miss a wake-up, and the waker must not pay for a fence.
  *
- * The sleeper adds itself to `sleepers`, then reads the word again; the waker writes the word, then
- * reads `sleepers`. Both are store-then-load, so one side at least needs a full fence. The waker is
- * on the hot path and the sleeper is not: the sleeper's membarrier() runs a fence on every core of
- * every registered process, the waker's too. Where the kernel lacks it, the slices are short
- * instead.
+ * The sleeper adds itself to `sleepers`, then reads the word again. The waker writes the word, then
+ * reads `sleepers`. Both store, then load, so at least one side needs a full fence. The waker is on
+ * the fast path, so the sleeper calls membarrier(), which runs a fence on every core that runs a
+ * registered process. Where the kernel lacks membarrier(), the slices of sleep are short instead.
  */
 #include "cpu/transport/bell.h"
 
@@ -47,7 +46,7 @@ void bell_sleep(struct cpu_group *group, int peer, const uint32_t *word, uint32_
     order_fetch_add_u32(&arena->sleepers, 1);
     if (group->membarrier)
         syscall(SYS_membarrier, MEMBARRIER_CMD_GLOBAL_EXPEDITED, 0, 0);
-    if (order_load_acquire_u32(word) != value && !order_load_relaxed_u32(&group->aborted))
+    if (order_load_acquire_u32(word) != value && !order_load_relaxed_u32(&group->faults.aborted))
         futex_sleep(&arena->bell, bell, slice);
     order_fetch_add_u32(&arena->sleepers, (uint32_t)-1);
 }

@@ -6,22 +6,22 @@
 #include "base/order.h"
 #include "cpu/transport/group.h"
 
-/* In each process, before anybody sleeps: whether sleepers can fence the wakers. */
+/* Called in each process before any rank sleeps. Whether the kernel has membarrier(). */
 bool bell_prepare(void);
-/* Wakes whoever sleeps on our bell. */
+/* Wakes the ranks that sleep on this rank's bell. */
 void bell_ring(struct cpu_group *group);
-/* Wakes the peers' sleepers too: there is a fault to be seen. */
+/* Wakes all sleepers of all ranks, for a fault. */
 void bell_ring_all(struct cpu_group *group);
-/* Sleeps until the peer's bell rings, for 50 ms or left_ms at most (negative: no such limit); not
- * at all once *word is value. */
+/* Sleeps until the peer's bell rings, for 50 ms or left_ms at most (negative: 50 ms). Does not
+ * sleep if *word is value. */
 void bell_sleep(struct cpu_group *group, int peer, const uint32_t *word, uint32_t value,
                 int64_t left_ms);
-/* For a watcher that looks at everything in turn: sleeps until our own bell, which stood at `bell`
- * before the look, rings, or a peer rings all, or ms have passed. May miss a peer's. */
+/* For a thread that polls several things: sleeps until this rank's bell leaves the value `bell`, a
+ * peer calls bell_ring_all(), or ms have passed. */
 void bell_nap(struct cpu_group *group, uint32_t bell, int64_t ms);
 
-/* After a release: our bell, for one relaxed load when nobody sleeps. bell_sleep()'s membarrier()
- * relies on the program order of the two. */
+/* Called after a release. Costs one relaxed load if no rank sleeps. bell_sleep()'s membarrier()
+ * relies on the program order of the release and that load. */
 static inline void bell_ring_if_heard(struct cpu_group *group)
 {
     order_compiler();

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Copies from user memory into the own arena: through the caches or past them. */
+/* Copies from user memory into this rank's arena, through the caches or past them. */
 #ifndef TUTTI_CPU_COPY_H
 #define TUTTI_CPU_COPY_H
 
@@ -7,19 +7,19 @@
 #include "cpu/reduce/reduce.h"
 #include "cpu/transport/group.h"
 
-/* Shorter copies go through the caches however far the cores are. */
+/* Shorter copies always go through the caches. */
 enum { COPY_FAR_BYTES = 1024 };
 
-/* Into the own arena, through the caches. Complete before a later release. */
+/* Through the caches. Complete before a later release. */
 static inline void copy_near(struct cpu_group *group, void *to, const void *from, size_t bytes)
 {
     (bytes < REDUCE_LONG_BYTES ? group->isa->copy : group->copy_long)(to, from, bytes);
 }
 
-/* Into lines of the own arena that the peers read, and do not write. Complete, too. */
+/* Into lines that the peers read and do not write. Complete before a later release. */
 static inline void copy_in(struct cpu_group *group, void *to, const void *from, size_t bytes)
 {
-    if (group->far && bytes >= COPY_FAR_BYTES) {
+    if (group->distance.far && bytes >= COPY_FAR_BYTES) {
         group->isa->copy_stream(to, from, bytes);
         order_drain_streams();
     } else {

@@ -19,50 +19,49 @@
 #include "cpu/transport/wait.h"
 
 enum {
-    THROWS = 8, /* there and back; the fastest run of 4 counts */
+    PING_PONGS = 8, /* round trips; the fastest run of RUN counts */
     RUN = 4,
     POLLS = 200,             /* a few microseconds */
-    FAR_NS = 200,            /* one L3 is about 100, the next one 350 and more */
-    BITS = 6,                /* of a rank */
-    WORK_BYTES = 16 << 20,   /* between two probes: a thousandth of the time */
-    OPERATION_BYTES = 16384, /* what an operation counts besides its bytes */
+    FAR_NS = 200,            /* within one L3 cache about 100, else 350 and more */
+    WORK_BYTES = 16 << 20,   /* between two probes, which then take 0.1 % of the time */
+    OPERATION_BYTES = 16384, /* an operation counts as its bytes and these */
 };
 
-/* One throw: whoever has the lower rank serves. *caught says whether polling was enough: a partner
- * that shares our core, or has none now, does not come while we poll. */
-static enum tutti_status throw_ball(struct cpu_group *group, int partner,
-                                    const struct request *request, bool *caught)
+/* One round trip; the lower rank begins. *polled: in: poll first; out: polling was enough. If not,
+ * the partner shares this core or has none, and the time says nothing. */
+static enum tutti_status ping_pong(struct cpu_group *group, int partner,
+                                   const struct request *request, bool *polled)
 {
-    uint32_t ball = ++group->balls[partner];
+    uint32_t count = ++group->distance.ping_pongs[partner];
     const uint32_t *theirs = &group->arenas[partner]->probes[group->rank];
     uint32_t *ours = &group->own->probes[partner];
     if (group->rank < partner)
-        order_store_release_u32(ours, ball); /* D1 pairs A1 in wait_for() */
-    for (int polls = *caught ? POLLS : 0; polls > 0 && order_load_acquire_u32(theirs) != ball;
+        order_store_release_u32(ours, count); /* D1 pairs A1 in wait_for() */
+    for (int polls = *polled ? POLLS : 0; polls > 0 && order_load_acquire_u32(theirs) != count;
          polls--)
         order_pause();
-    *caught = *caught && order_load_acquire_u32(theirs) == ball;
-    enum tutti_status status = wait_for(group, partner, theirs, ball, request);
+    *polled = *polled && order_load_acquire_u32(theirs) == count;
+    enum tutti_status status = wait_for(group, partner, theirs, count, request);
     if (group->rank > partner)
-        order_store_release_u32(ours, ball); /* D1 */
+        order_store_release_u32(ours, count); /* D1 */
     bell_ring_if_heard(group);
     return status;
 }
 
-/* Leaves *round_trip_ns alone when no run was undisturbed. */
+/* Leaves *round_trip_ns unchanged if every run was disturbed. */
 static enum tutti_status measure(struct cpu_group *group, int partner,
                                  const struct request *request, int64_t *round_trip_ns)
 {
-    bool caught = false; /* the first throw only waits until both are here */
-    enum tutti_status status = throw_ball(group, partner, request, &caught);
+    bool polled = false; /* the first one waits until both ranks are here */
+    enum tutti_status status = ping_pong(group, partner, request, &polled);
     int64_t best = INT64_MAX;
-    caught = true;
-    for (int done = 0; done < THROWS && status == TUTTI_OK; done += RUN) {
+    polled = true;
+    for (int done = 0; done < PING_PONGS && status == TUTTI_OK; done += RUN) {
         int64_t start = deadline_now();
         for (int i = 0; i < RUN && status == TUTTI_OK; i++)
-            status = throw_ball(group, partner, request, &caught);
+            status = ping_pong(group, partner, request, &polled);
         int64_t time = (deadline_now() - start) / RUN;
-        if (caught && time < best)
+        if (polled && time < best)
             best = time;
     }
     if (best != INT64_MAX)
@@ -70,29 +69,29 @@ static enum tutti_status measure(struct cpu_group *group, int partner,
     return status;
 }
 
-static void conclude(struct cpu_group *group)
+static void far_update(struct cpu_group *group)
 {
-    group->far = false;
-    for (int bit = 0; bit < BITS; bit++)
-        group->far |= group->round_trip_ns[bit] > FAR_NS;
+    group->distance.far = false;
+    for (int bit = 0; bit < DISTANCE_BITS; bit++)
+        group->distance.far |= group->distance.round_trip_ns[bit] > FAR_NS;
 }
 
 enum tutti_status distance_probe(struct cpu_group *group, const struct request *request)
 {
-    int bit = group->probe_bit;
+    int bit = group->distance.probe_bit;
     int partner = group->rank ^ 1 << bit;
     enum tutti_status status = TUTTI_OK;
-    group->work = 0;
-    group->probe_bit = 1 << (bit + 1) < group->size ? bit + 1 : 0;
+    group->distance.work = 0;
+    group->distance.probe_bit = 1 << (bit + 1) < group->size ? bit + 1 : 0;
     if (partner >= group->size)
         return TUTTI_OK;
-    status = measure(group, partner, request, &group->round_trip_ns[bit]);
-    conclude(group);
+    status = measure(group, partner, request, &group->distance.round_trip_ns[bit]);
+    far_update(group);
     return status;
 }
 
 enum tutti_status distance_update(struct cpu_group *group, const struct request *request)
 {
-    group->work += request->bytes + OPERATION_BYTES;
-    return group->work >= WORK_BYTES ? distance_probe(group, request) : TUTTI_OK;
+    group->distance.work += request->bytes + OPERATION_BYTES;
+    return group->distance.work >= WORK_BYTES ? distance_probe(group, request) : TUTTI_OK;
 }

@@ -20,7 +20,7 @@
 #include "cpu/transport/bell.h"
 #include "ipc/channel.h"
 
-/* Signatures travel packed, as they do in headers. */
+/* The form of a signature in headers. */
 static uint64_t pack(const struct tutti_signature *signature)
 {
     return signature_pack(signature->collective, signature->dtype,
@@ -28,7 +28,7 @@ static uint64_t pack(const struct tutti_signature *signature)
                           signature->count);
 }
 
-/* In an arena, or in the recorder. */
+/* Into an arena or the recorder. */
 static void arena_write_fault(struct layout_fault *out, const struct tutti_fault *fault)
 {
     out->status = (int32_t)fault->status;
@@ -58,7 +58,7 @@ static bool arena_read_fault(const struct layout_fault *in, struct tutti_fault *
     return true;
 }
 
-static enum tutti_status tell(const struct tutti_fault *fault)
+static enum tutti_status report(const struct tutti_fault *fault)
 {
     char text[512];
     tutti_fault_format(fault, text, sizeof text);
@@ -67,34 +67,35 @@ static enum tutti_status tell(const struct tutti_fault *fault)
 
 enum tutti_status cpu_group_fail(struct cpu_group *group, const struct tutti_fault *fault)
 {
-    if (order_exchange_u32(&group->claimed, 1) == 0) {
-        group->fault = *fault;
-        if (!order_load_relaxed_u32(&group->quit)) /* relaxed: nothing but itself, as `aborted` */
+    if (order_exchange_u32(&group->faults.claimed, 1) == 0) {
+        group->faults.fault = *fault;
+        if (!order_load_relaxed_u32(&group->faults.quit)) /* relaxed: carries nothing else */
             arena_write_fault(&group->own->fault, fault);
-        if (group->record)
-            arena_write_fault(&group->record->fault, fault);
-        order_store_release_u32(&group->failed, 1); /* F4 pairs A4 */
+        if (group->faults.record)
+            arena_write_fault(&group->faults.record->fault, fault);
+        order_store_release_u32(&group->faults.failed, 1); /* F4 pairs A4 */
         bell_ring_all(group);
-        if (group->on_failure)
-            group->on_failure(group->context);
-        enum tutti_status status = tell(fault);
+        if (group->faults.on_failure)
+            group->faults.on_failure(group->faults.context);
+        enum tutti_status status = report(fault);
         log_write(TUTTI_LOG_WARN, group->rank, "%s", tutti_last_error());
         return status;
     }
-    while (!order_load_acquire_u32(&group->failed)) /* A4: the claimer is a few stores away */
+    while (!order_load_acquire_u32(&group->faults.failed)) /* A4: a few stores away */
         order_pause();
-    return tell(&group->fault);
+    return report(&group->faults.fault);
 }
 
-/* The kernel's word on a peer's life. */
+/* Asks the kernel about a peer of another process. */
 static bool peer_alive(struct cpu_group *group, int peer)
 {
-    return !(group->remote >> peer & 1) || channel_peer_alive(group->channel, peer);
+    return !(group->ranks.remote >> peer & 1) || channel_peer_alive(group->ranks.channel, peer);
 }
 
-/* Whether another rank tells of an end that is one for a wait for the peer, too: a fault in a later
- * operation does not stand in its way. */
-static bool is_told(const struct cpu_group *group, int rank, int peer, struct tutti_fault *fault)
+/* Whether `rank` has reported an abort, or a fault that also ends a wait for `peer`. A fault of a
+ * later operation does not: the peer has done its part in this one. */
+static bool peer_reported_fault(const struct cpu_group *group, int rank, int peer,
+                                struct tutti_fault *fault)
 {
     const struct layout_arena *arena = group->arenas[rank];
     struct tutti_fault theirs;
@@ -112,51 +113,51 @@ static bool is_told(const struct cpu_group *group, int rank, int peer, struct tu
     return true;
 }
 
-bool cpu_group_look(struct cpu_group *group, int peer, bool life, struct tutti_fault *fault)
+bool cpu_group_check_peers(struct cpu_group *group, int peer, bool life, struct tutti_fault *fault)
 {
     *fault = (struct tutti_fault){
         .struct_size = sizeof *fault,
         .rank = group->rank,
         .peer = group->rank,
-        .sequence = order_load_relaxed_u64(&group->sequence),
+        .sequence = order_load_relaxed_u64(&group->op.sequence),
     };
-    if (order_load_relaxed_u32(&group->quit) &&
-        order_load_acquire_u32(&group->failed)) { /* A4 pairs F4 */
-        *fault = group->fault;
+    if (order_load_relaxed_u32(&group->faults.quit) &&
+        order_load_acquire_u32(&group->faults.failed)) { /* A4 pairs F4 */
+        *fault = group->faults.fault;
         return true;
     }
-    if (order_load_relaxed_u32(&group->aborted) || order_load_relaxed_u32(&group->quit) ||
-        interrupt_ask(group->interrupt) != TUTTI_OK) {
+    if (order_load_relaxed_u32(&group->faults.aborted) ||
+        order_load_relaxed_u32(&group->faults.quit) ||
+        interrupt_ask(group->faults.interrupt) != TUTTI_OK) {
         fault->status = TUTTI_ERR_ABORTED;
         return true;
     }
-    /* While the group opens, only a rank with a complete group can tell of a fault, unless it has
-     * left. This rank's group is about to be complete, too: its first operation reports the fault.
-     */
-    const bool opens = !order_load_relaxed_u32(&group->open);
+    /* While the group opens, only a rank that has already opened it can report a fault. This rank
+     * is about to open it, too, and its first operation reports the fault. */
+    const bool opens = !order_load_relaxed_u32(&group->faults.open);
     for (int r = 0; r < group->size && !opens; r++)
-        if (is_told(group, r, peer, fault))
+        if (peer_reported_fault(group, r, peer, fault))
             return true;
     POINT("look.told");
     if (peer == group->rank ||
         (!order_load_acquire_u32(&group->arenas[peer]->left) && /* A2 pairs F2 */
          (!life || peer_alive(group, peer))))
         return false;
-    /* It may have told why and gone since we looked. */
-    if (is_told(group, peer, peer, fault))
+    /* The peer may have reported a fault and left since the check. */
+    if (peer_reported_fault(group, peer, peer, fault))
         return true;
     fault->status = TUTTI_ERR_PEER_DEAD;
     fault->peer = peer;
     return true;
 }
 
-void cpu_group_gone(struct cpu_group *group, uint64_t *left, uint64_t *dead)
+void cpu_group_exited_peers(struct cpu_group *group, uint64_t *left, uint64_t *dead)
 {
     *left = *dead = 0;
     for (int r = 0; r < group->size; r++) {
         if (r == group->rank)
             continue;
-        bool alive = peer_alive(group, r); /* first: who leaves says so before its channel closes */
+        bool alive = peer_alive(group, r); /* first: a rank sets `left` before its channel closes */
         if (order_load_acquire_u32(&group->arenas[r]->left)) /* A2 pairs F2 */
             *left |= UINT64_C(1) << r;
         else if (!alive)
@@ -166,10 +167,10 @@ void cpu_group_gone(struct cpu_group *group, uint64_t *left, uint64_t *dead)
 
 void cpu_group_abort(struct cpu_group *group)
 {
-    order_store_relaxed_u32(&group->aborted, 1);
-    order_fence(); /* between our word and the look at `open`, as there is at the opening's end */
-    /* Before, the rank itself finds the word in its waits, and its arena may come and go. */
-    if (!order_load_acquire_u32(&group->open)) /* A7 pairs G1 */
+    order_store_relaxed_u32(&group->faults.aborted, 1);
+    order_fence(); /* between this word and the load of `open`; arenas_show() has the other fence */
+    /* Until the group is open, this rank finds the word in its own waits. */
+    if (!order_load_acquire_u32(&group->faults.open)) /* A7 pairs G1 */
         return;
     order_store_relaxed_u32(&group->own->aborted, 1);
     bell_ring_all(group);
@@ -177,17 +178,18 @@ void cpu_group_abort(struct cpu_group *group)
 
 void cpu_group_quit(struct cpu_group *group)
 {
-    if (order_exchange_u32(&group->quit, 1) == 0)
-        bell_ring_all(group); /* the peers' bells: it is on those that we sleep */
+    if (order_exchange_u32(&group->faults.quit, 1) == 0)
+        bell_ring_all(group); /* of the peers, too: this rank's thread sleeps on those */
 }
 
-enum tutti_status cpu_group_status(struct cpu_group *group, struct tutti_fault *fault)
+enum tutti_status cpu_group_status(void *opaque, struct tutti_fault *fault)
 {
+    struct cpu_group *group = opaque;
     struct tutti_fault found;
-    if (!order_load_acquire_u32(&group->failed)) { /* A4 pairs F4 */
-        if (!cpu_group_look(group, group->rank, false, &found)) {
+    if (!order_load_acquire_u32(&group->faults.failed)) { /* A4 pairs F4 */
+        if (!cpu_group_check_peers(group, group->rank, false, &found)) {
             uint64_t left, dead;
-            cpu_group_gone(group, &left, &dead);
+            cpu_group_exited_peers(group, &left, &dead);
             if (!dead)
                 return TUTTI_OK;
             found.status = TUTTI_ERR_PEER_DEAD;
@@ -196,6 +198,6 @@ enum tutti_status cpu_group_status(struct cpu_group *group, struct tutti_fault *
         cpu_group_fail(group, &found);
     }
     if (fault)
-        *fault = group->fault;
-    return tell(&group->fault);
+        *fault = group->faults.fault;
+    return report(&group->faults.fault);
 }

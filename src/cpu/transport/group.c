@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Opening: every rank makes its arena, thread ranks find each other's in the process, the others
- * send descriptors over the channel. A last exchange tells whether everybody could; a rank that
- * could not fails all.
+ * Opening: every rank makes its arena. Threads of one process find each other's arena there, other
+ * ranks send descriptors over the channel. A last exchange tells whether all ranks succeeded; if
+ * one failed, all fail.
  */
 #include "cpu/transport/group.h"
 
@@ -16,22 +16,22 @@
 #include "ipc/segment.h"
 #include "store/status_agree.h"
 
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 enum {
-    /* About 30 us: longer than ranks in step differ, shorter than a scheduler's quantum. */
+    /* About 30 us: longer than ranks in step differ, shorter than a time slice of the scheduler. */
     SPIN_POLLS = 2000,
-    /* About 1 ms of sched_yield() with nobody else to run. */
+    /* About 1 ms if no other thread wants the core. */
     YIELDS = 2000,
-    /* With more ranks than cores a peer needs our core to make progress: a turn each, several times
-       over. */
+    /* With more ranks than cores a peer needs this core to make progress, several times. */
     YIELDS_OVERSUBSCRIBED = 4000,
 };
 
 static bool is_remote(const struct cpu_group *group, int rank)
 {
-    return group->remote >> rank & 1;
+    return group->ranks.remote >> rank & 1;
 }
 
 static enum tutti_status arena_create(struct cpu_group *group, const uint8_t *nonce, int *fd)
@@ -57,8 +57,8 @@ static enum tutti_status arena_create(struct cpu_group *group, const uint8_t *no
     return TUTTI_OK;
 }
 
-/* Of a peer that exchanges no data with us the data are not there: an algorithm that strays faults.
- */
+/* `data`: the peer exchanges data with this rank. If not, its data are not mapped, so that a wrong
+ * access faults. */
 static enum tutti_status arena_map(struct cpu_group *group, int peer, bool data, int fd)
 {
     struct segment segment;
@@ -80,7 +80,7 @@ static enum tutti_status arena_map(struct cpu_group *group, int peer, bool data,
     return TUTTI_OK;
 }
 
-/* Thread ranks find the pointer, others map the descriptor. */
+/* Threads of one process share a mapping; other ranks map the descriptor. */
 static enum tutti_status arenas_join(struct cpu_group *group, const struct cpu_group_config *config,
                                      const int *fds)
 {
@@ -131,14 +131,14 @@ static enum tutti_status handles_exchange(struct cpu_group *group,
         .hindrance = hindrance,
     };
     memcpy(channel.nonce, config->nonce, sizeof channel.nonce);
-    enum tutti_status status = channel_open(&channel, &group->channel);
+    enum tutti_status status = channel_open(&channel, &group->ranks.channel);
     if (status != TUTTI_OK)
         return status;
     POINT("channel.opened");
-    return channel_all_gather_fds(group->channel, own_fd, fds, deadline_left_ms(deadline));
+    return channel_all_gather_fds(group->ranks.channel, own_fd, fds, deadline_left_ms(deadline));
 }
 
-/* Every partner once, before the first operation. */
+/* Measures every partner once, before the first operation. */
 static enum tutti_status distances_measure(struct cpu_group *group, int64_t deadline)
 {
     const struct request request = {.timeout_ms = deadline_left_ms(deadline)};
@@ -149,13 +149,13 @@ static enum tutti_status distances_measure(struct cpu_group *group, int64_t dead
     return status;
 }
 
-/* To aborts. One that came too early to find them, and too late for any look of the opening, is
- * told here: of the two, one sees the other. */
+/* From here on an abort writes into the arenas. An abort that came before, and after the opening's
+ * last check, is reported here: of the two threads, one sees the other's word. */
 static void arenas_show(struct cpu_group *group)
 {
-    order_store_release_u32(&group->open, 1); /* G1 pairs A7 */
+    order_store_release_u32(&group->faults.open, 1); /* G1 pairs A7 */
     order_fence();
-    if (order_load_relaxed_u32(&group->aborted))
+    if (order_load_relaxed_u32(&group->faults.aborted))
         cpu_group_abort(group);
 }
 
@@ -164,26 +164,39 @@ static void group_init(struct cpu_group *group, const struct cpu_group_config *c
     const struct cpu_links *links = config->links;
     group->rank = config->rank;
     group->size = config->size;
-    group->remote = config->remote;
-    group->one_process = config->remote == 0;
-    group->sparse = links->sparse;
-    group->mesh = links->mesh;
+    group->ranks.remote = config->remote;
+    group->ranks.sparse = links->sparse;
+    group->ranks.mesh = links->mesh;
     group->isa = config->isa;
     group->copy_long = reduce_copy_long(config->isa);
-    group->record = config->record;
-    group->on_failure = config->on_failure;
-    group->context = config->context;
-    group->interrupt = config->interrupt;
+    group->faults.record = config->record;
+    group->faults.on_failure = config->on_failure;
+    group->faults.context = config->context;
+    group->faults.interrupt = config->interrupt;
     group->oversubscribed = config->oversubscribed;
     cpu_table_fill(config->rules, config->size, config->oversubscribed, &group->table);
-    group->same_core =
+    group->same_core.ranks =
         UINT64_MAX >> (TUTTI_MAX_RANKS - config->size) & ~(UINT64_C(1) << config->rank);
-    group->spin = config->oversubscribed ? 1 : SPIN_POLLS;
+    group->ranks.polls = config->oversubscribed ? 1 : SPIN_POLLS;
     group->yields = config->oversubscribed ? YIELDS_OVERSUBSCRIBED : YIELDS;
-    /* Registering takes 20 ms where many cores are to hear of it. */
+    /* Registering takes 20 ms on machines with many cores. */
     group->membarrier = !config->idle && bell_prepare();
     for (int leaf = 0; leaf < config->size; leaf++)
-        group->order[leaf] = config->order[leaf];
+        group->ranks.order[leaf] = config->order[leaf];
+}
+
+struct cpu_group *cpu_group_create(void)
+{
+    const size_t bytes = (sizeof(struct cpu_group) + LAYOUT_LINE - 1) / LAYOUT_LINE * LAYOUT_LINE;
+    struct cpu_group *group = aligned_alloc(LAYOUT_LINE, bytes);
+    if (group)
+        memset(group, 0, bytes);
+    return group;
+}
+
+void cpu_group_free(struct cpu_group *group)
+{
+    free(group);
 }
 
 enum tutti_status cpu_group_open(const struct cpu_group_config *config, struct cpu_group *group)
@@ -193,8 +206,8 @@ enum tutti_status cpu_group_open(const struct cpu_group_config *config, struct c
     memset(fds, -1, sizeof fds);
     group_init(group, config);
 
-    /* Thread ranks look for each other's arena once all have made theirs: the handshake and this
-     * barrier see to that. A rank that failed says so there. */
+    /* Threads look for each other's arena after all ranks have made theirs, which the handshake and
+     * this exchange ensure. A rank that failed reports it there. */
     enum tutti_status status = arena_create(group, config->nonce, &own_fd);
     POINT("open.arena");
     if (config->remote)
@@ -215,7 +228,7 @@ enum tutti_status cpu_group_open(const struct cpu_group_config *config, struct c
     for (int r = 0; r < config->size; r++)
         if (fds[r] >= 0)
             close(fds[r]);
-    group->interrupt = NULL;
+    group->faults.interrupt = NULL;
     if (status == TUTTI_OK) {
         arenas_show(group);
     } else {
@@ -227,14 +240,47 @@ enum tutti_status cpu_group_open(const struct cpu_group_config *config, struct c
 
 void cpu_group_close(struct cpu_group *group)
 {
-    if (!group->own)
+    if (!group || !group->own)
         return;
     order_store_release_u32(&group->own->left, 1); /* F2 pairs A2 */
     POINT("close.left");
     bell_ring(group);
-    order_store_relaxed_u32(&group->open, 0);
-    channel_close(group->channel);
-    group->channel = NULL;
+    order_store_relaxed_u32(&group->faults.open, 0);
+    channel_close(group->ranks.channel);
+    group->ranks.channel = NULL;
     arenas_release(group);
     group->own = NULL;
+}
+
+/* ---- what other rooms ask ---------------------------------------------------------------------
+ */
+
+uint64_t cpu_group_sequence(const void *group)
+{
+    return order_load_relaxed_u64(&((const struct cpu_group *)group)->op.sequence);
+}
+
+bool cpu_group_has_failed(const struct cpu_group *group)
+{
+    return faults_stand(&group->faults);
+}
+
+bool cpu_group_is_aborted(const struct cpu_group *group)
+{
+    return order_load_relaxed_u32(&group->faults.aborted);
+}
+
+const struct cpu_ranks *cpu_group_ranks(const struct cpu_group *group)
+{
+    return &group->ranks;
+}
+
+struct layout_arena *cpu_group_arena(const struct cpu_group *group, int rank)
+{
+    return group->arenas[rank];
+}
+
+struct cpu_team **cpu_group_team(struct cpu_group *group)
+{
+    return &group->team;
 }

@@ -28,7 +28,7 @@ static void unlock_list(void)
     pthread_mutex_unlock(&lock);
 }
 
-/* A child of fork() must not find the lock in the hands of a thread that it does not have. */
+/* fork() must not happen while another thread holds the lock: the child lacks that thread. */
 static void install_fork_handlers(void)
 {
     (void)pthread_atfork(lock_list, unlock_list, unlock_list);

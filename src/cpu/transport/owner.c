@@ -4,7 +4,7 @@
 #include "cpu/reduce/reduce.h"
 
 enum {
-    BLOCK_BYTES = 16 * 1024, /* copies for a third rank come from one that is still in the cache */
+    BLOCK_BYTES = 16 * 1024, /* a copy for a third rank reads a block that is still in the cache */
 };
 
 void owner_reduce(const struct cpu_group *group, const struct request *request,

@@ -6,8 +6,8 @@
 #include "coll/request.h"
 #include "cpu/transport/group.h"
 
-/* Reduces `count` elements of everybody's inputs in[leaf] into everybody's outputs out[rank]. An
- * output may equal the input of its rank. Ahead: reduce.h. */
+/* Reduces `count` elements of all inputs in[leaf] into all outputs out[rank]. An output may be the
+ * input of its rank. `ahead`: reduction.h. */
 void owner_reduce(const struct cpu_group *group, const struct request *request,
                   const void *const *in, unsigned char *const *out, size_t count, bool ahead);
 

@@ -2,6 +2,7 @@
 #include "cpu/transport/same_core.h"
 
 #include "base/order.h"
+#include "cpu/transport/group.h"
 
 #include <sched.h>
 
@@ -12,24 +13,30 @@ void same_core_look(struct cpu_group *group, int64_t now)
 {
     const uint32_t core = (uint32_t)sched_getcpu() + 1;
     order_store_relaxed_u32(&group->own->core, core);
-    group->same_core = 0;
+    group->same_core.ranks = 0;
     for (int r = 0; r < group->size; r++) {
         if (r != group->rank && order_load_relaxed_u32(&group->arenas[r]->core) == core)
-            group->same_core |= UINT64_C(1) << r;
+            group->same_core.ranks |= UINT64_C(1) << r;
     }
-    group->look_at = now + LOOK_NS;
+    group->same_core.look_at = now + LOOK_NS;
 }
 
 bool same_core_wanted(const struct cpu_group *group, int peer, const uint32_t *word, uint32_t value)
 {
     const ptrdiff_t at = (const char *)word - (const char *)group->arenas[peer];
-    if (!group->oversubscribed || group->sparse)
+    if (!group->oversubscribed || group->ranks.sparse)
         return true;
-    for (uint64_t rest = group->same_core; rest; rest &= rest - 1) {
+    for (uint64_t rest = group->same_core.ranks; rest; rest &= rest - 1) {
         const char *arena = (const char *)group->arenas[__builtin_ctzll(rest)];
         /* Relaxed: it says which rank should run, and nothing else. */
         if ((int32_t)(order_load_relaxed_u32((const uint32_t *)(arena + at)) - value) < 0)
             return true;
     }
     return false;
+}
+
+void same_core_update(struct cpu_group *group, int64_t now)
+{
+    if (group->oversubscribed && now >= group->same_core.look_at)
+        same_core_look(group, now);
 }

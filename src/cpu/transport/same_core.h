@@ -1,29 +1,33 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Ranks that outnumber the cores wait for each other in turns. A rank that waits polls, unless
- * another rank of its core needs the core to make progress; then it yields. For this each rank
- * writes into its arena which core it runs on, once a millisecond at most.
+ * For ranks that outnumber the cores. A waiting rank polls, unless another rank of its core needs
+ * the core to make progress; then it yields. Each rank writes into its arena which core it runs on,
+ * at most once a millisecond.
  */
 #ifndef TUTTI_CPU_SAME_CORE_H
 #define TUTTI_CPU_SAME_CORE_H
 
-#include "cpu/transport/group.h"
+#include <stdbool.h>
+#include <stdint.h>
 
-/* Whether a rank on the core of this one still has to reach `value` before this rank, which waits
- * until the peer's *word has that value, can go on. All ranks have *word at the same offset in
- * their arenas. True if nothing is known. If false, the ranks of this core all wait for another
- * core: to yield to them and back would take longer than the peer. */
+struct cpu_group;
+
+struct cpu_same_core {
+    uint64_t ranks;  /* on the same core, as bits; all other ranks before the first look */
+    int64_t look_at; /* time of the next look */
+};
+
+/* This rank waits until the peer's *word is `value`. Returns whether a rank on the same core still
+ * has to reach `value`, so that this rank should yield. All ranks have *word at the same offset in
+ * their arenas. True if nothing is known. If false, all ranks of this core wait for another core,
+ * and a yield would take longer than the peer. */
 bool same_core_wanted(const struct cpu_group *group, int peer, const uint32_t *word,
                       uint32_t value);
 
-/* Writes where this rank runs, and reads which ranks run on the same core. */
+/* Writes on which core this rank runs, and reads which ranks run on the same core. */
 void same_core_look(struct cpu_group *group, int64_t now);
 
-/* Called at each yield; looks only where ranks outnumber cores, and once a millisecond. */
-static inline void same_core_update(struct cpu_group *group, int64_t now)
-{
-    if (group->oversubscribed && now >= group->look_at)
-        same_core_look(group, now);
-}
+/* Called at each yield. Calls same_core_look() if ranks outnumber the cores, once a millisecond. */
+void same_core_update(struct cpu_group *group, int64_t now);
 
 #endif

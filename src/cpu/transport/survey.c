@@ -1,23 +1,22 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * What a rank sees of the others, written into its recorder: who has come to which operation, who
- * lives, whom it waits for; the last in its arena, too. Only while a wait lasts, or for a dump. All
- * of it is relaxed: each word is for reports, and carries nothing but itself.
+ * What this rank knows of the other ranks, written into its recorder: the last operation of each,
+ * whether it lives, and for which rank this one waits. The last also goes into the arena. Written
+ * only while a wait lasts, or for a dump. All accesses are relaxed: the words are for reports.
  */
 #include "base/record.h"
 #include "base/ticks.h"
 #include "cpu/transport/group.h"
-#include "cpu/transport/wait.h"
 
-/* The last operation that a peer has announced, of 64 bits again; 0 if there was none. */
+/* The 64-bit number of the last operation that a peer has announced; 0: none. */
 static uint64_t entered_by(const struct cpu_group *group, int peer)
 {
-    uint64_t sequence = order_load_relaxed_u64(&group->sequence), last = 0;
-    for (uint32_t slot = 0; slot < LAYOUT_MAILS; slot++) {
-        const struct layout_header *header = wait_announcement(group, peer, slot);
-        uint32_t turn = order_load_relaxed_u32(&header->turn);
-        uint64_t entered = sequence + (uint64_t)(int64_t)(int32_t)(turn - (uint32_t)sequence);
-        if (turn && entered > last)
+    uint64_t sequence = order_load_relaxed_u64(&group->op.sequence), last = 0;
+    for (uint32_t slot = 0; slot < LAYOUT_SMALL_MESSAGES; slot++) {
+        const struct layout_header *header = announcement_place(group, peer, slot);
+        uint32_t number = order_load_relaxed_u32(&header->number);
+        uint64_t entered = sequence + (uint64_t)(int64_t)(int32_t)(number - (uint32_t)sequence);
+        if (number && entered > last)
             last = entered;
     }
     return last;
@@ -25,11 +24,11 @@ static uint64_t entered_by(const struct cpu_group *group, int peer)
 
 void cpu_group_survey(struct cpu_group *group)
 {
-    struct record_page *record = group->record;
+    struct record_page *record = group->faults.record;
     uint64_t left, dead;
-    if (!order_load_acquire_u32(&group->open) || !record) /* A7 pairs G1 */
+    if (!order_load_acquire_u32(&group->faults.open) || !record) /* A7 pairs G1 */
         return;
-    cpu_group_gone(group, &left, &dead);
+    cpu_group_exited_peers(group, &left, &dead);
     for (int r = 0; r < group->size; r++) {
         enum record_life life = left >> r & 1   ? RECORD_LEFT
                                 : dead >> r & 1 ? RECORD_DEAD
@@ -42,7 +41,7 @@ void cpu_group_survey(struct cpu_group *group)
 
 void cpu_group_awaits(struct cpu_group *group, int peer)
 {
-    struct record_page *record = group->record;
+    struct record_page *record = group->faults.record;
     uint32_t awaits = (uint32_t)peer + 1;
     order_store_relaxed_u32(&group->own->awaits, awaits);
     if (!record)
@@ -56,14 +55,14 @@ void cpu_group_awaits(struct cpu_group *group, int peer)
 
 void cpu_group_awaits_none(struct cpu_group *group)
 {
-    /* Who has failed goes on telling, for those whose time ends a moment later. */
-    if (!order_load_relaxed_u32(&group->failed))
+    /* A rank that has failed leaves the word, for the ranks whose deadline is a moment later. */
+    if (!order_load_relaxed_u32(&group->faults.failed))
         order_store_relaxed_u32(&group->own->awaits, 0);
-    if (group->record)
-        order_store_relaxed_u32(&group->record->awaits, 0);
+    if (group->faults.record)
+        order_store_relaxed_u32(&group->faults.record->awaits, 0);
 }
 
-int cpu_group_culprit(const struct cpu_group *group, int peer)
+int cpu_group_late_rank(const struct cpu_group *group, int peer)
 {
     int rank = peer;
     for (int i = 0; i < group->size && rank != group->rank; i++) {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Members spin for a while after a job, since the next piece of an operation is not far, then sleep
- * on the bell. A caller awaits them without sleeping: they are amid a part as long as its own.
+ * After a job a member polls for a while, because the next piece of an operation comes soon, then
+ * sleeps. The caller waits for the members without sleeping: their parts are as long as its own.
  */
 #include "cpu/transport/team.h"
 
@@ -16,13 +16,13 @@
 
 enum {
     LINE_BYTES = 64,
-    SPINS = 20000, /* looks at the turn, up to a millisecond */
+    SPINS = 20000, /* polls for the next job, up to a millisecond */
     SLEEP_MS = 60000,
-    POLLS = 1000, /* of a caller, before it lets others run */
+    POLLS = 1000, /* of a caller, before it yields */
 };
 
 struct member {
-    uint32_t done; /* the last turn that it has done: release S2 */
+    uint32_t done; /* the last job that it has done: release S2 */
     int number;
     pthread_t thread;
     struct cpu_team *team;
@@ -30,59 +30,59 @@ struct member {
 };
 
 struct cpu_team {
-    uint32_t turn; /* jobs so far: release S1 */
+    uint32_t jobs; /* so far: release S1 */
     uint32_t asleep;
     uint32_t bell; /* futex */
-    int size;      /* members[0] is whoever calls */
+    int size;      /* members[0] is the caller */
     bool stop;
     void (*part)(const void *context, int i);
     const void *context;
     struct member members[];
 };
 
-static uint32_t turn_of(const struct cpu_team *team)
+static uint32_t jobs_of(const struct cpu_team *team)
 {
-    return order_load_acquire_u32(&team->turn); /* S1a pairs S1 */
+    return order_load_acquire_u32(&team->jobs); /* S1a pairs S1 */
 }
 
-static bool comes_soon(const struct cpu_team *team, uint32_t turn)
+static bool comes_soon(const struct cpu_team *team, uint32_t job)
 {
     for (int i = 0; i < SPINS; i++) {
-        if (turn_of(team) != turn)
+        if (jobs_of(team) != job)
             return true;
         spin_rest(i);
     }
     return false;
 }
 
-/* Until there is another turn. Who sleeps says so, then looks at the turn; who begins one looks for
- * sleepers behind it. */
-static uint32_t turn_await(struct cpu_team *team, uint32_t turn)
+/* Waits for a job after `job`. A member counts itself as asleep, then checks for a job; the caller
+ * publishes a job, then checks for sleepers. */
+static uint32_t job_await(struct cpu_team *team, uint32_t job)
 {
-    while (!comes_soon(team, turn)) {
+    while (!comes_soon(team, job)) {
         const uint32_t bell = order_load_relaxed_u32(&team->bell);
         order_fetch_add_u32(&team->asleep, 1);
         order_fence();
-        if (turn_of(team) == turn)
+        if (jobs_of(team) == job)
             futex_sleep(&team->bell, bell, SLEEP_MS);
         order_fetch_add_u32(&team->asleep, UINT32_MAX);
     }
-    return turn_of(team);
+    return jobs_of(team);
 }
 
 static void *member_main(void *argument)
 {
     struct member *self = argument;
     struct cpu_team *team = self->team;
-    uint32_t turn = 0;
-    while (turn = turn_await(team, turn), !team->stop) {
+    uint32_t job = 0;
+    while (job = job_await(team, job), !team->stop) {
         team->part(team->context, self->number);
-        order_store_release_u32(&self->done, turn); /* S2 pairs S2a: the part */
+        order_store_release_u32(&self->done, job); /* S2 pairs S2a: the part */
     }
     return NULL;
 }
 
-void cpu_team_rouse(struct cpu_team *team)
+void cpu_team_wake(struct cpu_team *team)
 {
     if (!order_load_relaxed_u32(&team->asleep))
         return;
@@ -90,11 +90,11 @@ void cpu_team_rouse(struct cpu_team *team)
     futex_wake_all(&team->bell);
 }
 
-static void turn_begin(struct cpu_team *team)
+static void job_begin(struct cpu_team *team)
 {
-    order_store_release_u32(&team->turn, team->turn + 1); /* S1 pairs S1a: the job */
+    order_store_release_u32(&team->jobs, team->jobs + 1); /* S1 pairs S1a: the job */
     order_fence();
-    cpu_team_rouse(team);
+    cpu_team_wake(team);
 }
 
 struct cpu_team *cpu_team_create(int size)
@@ -103,7 +103,7 @@ struct cpu_team *cpu_team_create(int size)
     struct cpu_team *team = calloc(1, sizeof *team + (size_t)size * sizeof *team->members);
     if (!team)
         return NULL;
-    sigfillset(&all); /* signals are for the program's own threads */
+    sigfillset(&all); /* signals go to the program's own threads */
     pthread_sigmask(SIG_SETMASK, &all, &before);
     for (team->size = 1; team->size < size; team->size++) {
         struct member *member = &team->members[team->size];
@@ -124,7 +124,7 @@ void cpu_team_destroy(struct cpu_team *team)
     if (!team)
         return;
     team->stop = true;
-    turn_begin(team);
+    job_begin(team);
     for (int i = 1; i < team->size; i++)
         pthread_join(team->members[i].thread, NULL);
     free(team);
@@ -140,13 +140,13 @@ void cpu_team_begin(struct cpu_team *team, void (*part)(const void *context, int
 {
     team->part = part;
     team->context = context;
-    turn_begin(team);
+    job_begin(team);
 }
 
 void cpu_team_await(struct cpu_team *team)
 {
     for (int i = 1; i < team->size; i++)
-        for (int polls = 0; order_load_acquire_u32(&team->members[i].done) != team->turn; polls++) {
+        for (int polls = 0; order_load_acquire_u32(&team->members[i].done) != team->jobs; polls++) {
             order_pause(); /* S2a pairs S2 */
             if (polls > POLLS)
                 sched_yield();

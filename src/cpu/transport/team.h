@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Threads that share the work of one: a rank's, where it has cores to spare. */
+/* Threads that share one rank's work, where it has cores to spare. */
 #ifndef TUTTI_CPU_TEAM_H
 #define TUTTI_CPU_TEAM_H
 
@@ -15,13 +15,13 @@ struct cpu_team *cpu_team_create(int size);
 /* Takes NULL. Not in a child of fork(). */
 void cpu_team_destroy(struct cpu_team *team);
 int cpu_team_size(const struct cpu_team *team);
-/* There will be something to do soon: wakes who sleeps. */
-void cpu_team_rouse(struct cpu_team *team);
-/* Calls part(context, i) for each i below cpu_team_size(), each in a thread of its own, 0 in the
- * caller's; returns when all have returned. By one thread at a time. */
+/* A job comes soon: wakes the members that sleep. */
+void cpu_team_wake(struct cpu_team *team);
+/* Calls part(context, i) for each i below cpu_team_size(), each in its own thread, 0 in the
+ * caller's. Returns when all have returned. One caller at a time. */
 void cpu_team_run(struct cpu_team *team, void (*part)(const void *context, int i),
                   const void *context);
-/* The same of all but part 0: the caller does something else between the two. */
+/* The same in two halves, without part 0: the caller does something else in between. */
 void cpu_team_begin(struct cpu_team *team, void (*part)(const void *context, int i),
                     const void *context);
 void cpu_team_await(struct cpu_team *team);

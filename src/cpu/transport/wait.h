@@ -25,18 +25,18 @@
 #include "cpu/transport/bell.h"
 #include "cpu/transport/group.h"
 
-/* The rest of wait_for(), out of line: yields, sleeps, looks for trouble, ends at the deadline. */
+/* The slow part of wait_for(): yields, sleeps, checks the peers, ends at the deadline. */
 enum tutti_status wait_slowly(struct cpu_group *group, int peer, const uint32_t *word,
                               uint32_t value, const struct request *request);
-/* Compares a peer's header with the request; MISMATCH, recorded, with both sides' values. */
+/* Fails the group: the peer's header differs from the request. Returns MISMATCH. */
 enum tutti_status wait_mismatch(struct cpu_group *group, int peer,
                                 const struct layout_header *header, const struct request *request);
 
-/* The first ones follow each other at once: what comes soon is seen some 5 ns earlier, and nobody
- * misses what the core does meanwhile. */
+/* The first polls have no pause in between, which saves some 5 ns if the word comes soon. */
 enum { QUICK_POLLS = 40 };
 
-/* Whether *word is value within so many polls. A1: pairs the release of that word. */
+/* Returns true once *word is value, false after that many polls. A1: pairs the release of the word.
+ */
 static inline bool wait_polls(const uint32_t *word, uint32_t value, int polls)
 {
     for (int poll = 0; poll < polls; poll++) {
@@ -52,29 +52,30 @@ static inline bool wait_polls(const uint32_t *word, uint32_t value, int polls)
 static inline enum tutti_status wait_for(struct cpu_group *group, int peer, const uint32_t *word,
                                          uint32_t value, const struct request *request)
 {
-    return wait_polls(word, value, group->spin) ? TUTTI_OK
-                                                : wait_slowly(group, peer, word, value, request);
+    return wait_polls(word, value, group->ranks.polls)
+               ? TUTTI_OK
+               : wait_slowly(group, peer, word, value, request);
 }
 
 /* An operation of all ranks begins: it takes a number, unless the group has failed or was aborted.
  */
 static inline enum tutti_status operation_begin(struct cpu_group *group)
 {
-    if (__builtin_expect(cpu_group_is_over(group), 0))
+    if (__builtin_expect(faults_stand(&group->faults), 0))
         return cpu_group_status(group, NULL);
-    /* Relaxed: other threads read it for their reports. */
-    order_store_relaxed_u64(&group->sequence, group->sequence + 1);
-    group->mailed = true;
-    group->deadline = 0;
+    /* Relaxed: other threads read it only for reports. */
+    order_store_relaxed_u64(&group->op.sequence, group->op.sequence + 1);
+    group->op.announced = true;
+    group->op.deadline = 0;
     return TUTTI_OK;
 }
 
-/* Waits until the peer's header is of this turn, and checks that it means the same operation. */
+/* Waits until the peer's header has this number, and checks that it means the same operation. */
 static inline enum tutti_status wait_header(struct cpu_group *group, int peer,
-                                            const struct layout_header *header, uint32_t turn,
+                                            const struct layout_header *header, uint32_t number,
                                             const struct request *request)
 {
-    enum tutti_status status = wait_for(group, peer, &header->turn, turn, request);
+    enum tutti_status status = wait_for(group, peer, &header->number, number, request);
     if (status != TUTTI_OK)
         return status;
     if (__builtin_expect(
@@ -83,37 +84,27 @@ static inline enum tutti_status wait_header(struct cpu_group *group, int peer,
     return TUTTI_OK;
 }
 
-/* Where a rank announces the operation of that sequence to all others: in its mail, or, where not
- * all of them map that, in its notice. */
-static inline struct layout_header *wait_announcement(const struct cpu_group *group, int rank,
-                                                      uint32_t sequence)
-{
-    struct layout_arena *arena = group->arenas[rank];
-    return group->sparse ? &arena->notices[sequence % LAYOUT_MAILS].header
-                         : &arena->mails[sequence % LAYOUT_MAILS].header;
-}
-
-/* Waits until every rank has announced the operation that runs, and means the same. */
+/* Waits until every rank has announced the running operation, and checks that all mean the same. */
 enum tutti_status wait_all_enter(struct cpu_group *group, const struct request *request);
 
 /* Publishes a header, then rings the bell. */
 static inline void wait_publish(struct cpu_group *group, struct layout_header *header,
-                                uint32_t turn, const struct request *request)
+                                uint32_t number, const struct request *request)
 {
     header->signature = request->signature;
     header->parameter = request->parameter;
-    order_store_release_u32(&header->turn, turn); /* M1, P1, P2, Q1, V1 pair A1 */
+    order_store_release_u32(&header->number, number); /* M1, P1, P2, Q1, V1 pair A1 */
     bell_ring_if_heard(group);
 }
 
 /*
- * Empties the flag that this step's transport does not use, so that an old turn in it never comes
- * round again, 2^32 steps later: nobody awaits the step before in the same slot. Relaxed: peers
- * meet this value or the old one, and await neither.
+ * For a flag that this step does not use: writes the number of the step before, for which no rank
+ * waits in this slot. Otherwise the old number would be mistaken for a new one 2^32 steps later.
+ * Relaxed: a peer finds this value or the old one, and waits for neither.
  */
-static inline void wait_void(struct layout_header *header, uint32_t step)
+static inline void invalidate_flag(struct layout_header *header, uint32_t step)
 {
-    order_store_relaxed_u32(&header->turn, step - 1);
+    order_store_relaxed_u32(&header->number, step - 1);
 }
 
 #endif

@@ -28,7 +28,7 @@ static __attribute__((cold, noinline)) enum tutti_status refused(struct cuda_gro
 {
     char why[300];
     if ((status != TUTTI_ERR_CUDA && status != TUTTI_ERR_NO_MEMORY) ||
-        order_load_acquire_u32(&group->host->failed)) /* A4 pairs F4 */
+        order_load_acquire_u32(&group->host->faults.failed)) /* A4 pairs F4 */
         return status;
     snprintf(why, sizeof why, "%s", tutti_last_error());
     const bool broken = context_is_broken(group);
@@ -109,29 +109,6 @@ static enum tutti_status all_reduce(struct cuda_group *group, struct request *re
     return cuda_enqueue(group, stream, &task);
 }
 
-/* Records an operation that the stream has. A captured one has no number: `former` is the last
- * number before. */
-static void enqueued(const struct cuda_group *group, struct request *request, uint64_t former)
-{
-    const uint64_t sequence = cuda_group_sequence(group);
-    const enum record_kind kind = request->subset      ? RECORD_SUBSET
-                                  : sequence == former ? RECORD_CAPTURED
-                                                       : RECORD_CALL;
-    request_started(request, sequence, kind, RECORD_ENQUEUED);
-}
-
-static enum tutti_status cuda_all_reduce(void *opaque, struct request *request,
-                                         tutti_stream_t stream)
-{
-    struct cuda_group *group = opaque;
-    const uint64_t former = cuda_group_sequence(group);
-    enum tutti_status status = all_reduce(group, request, stream);
-    if (__builtin_expect(status != TUTTI_OK, 0))
-        return refused(group, status);
-    enqueued(group, request, former);
-    return TUTTI_OK;
-}
-
 static enum tutti_status barrier(struct cuda_group *group, const struct request *request,
                                  tutti_stream_t stream)
 {
@@ -145,19 +122,25 @@ static enum tutti_status barrier(struct cuda_group *group, const struct request 
     return barrier_enqueue(group, &launch, request, stream);
 }
 
-static enum tutti_status cuda_barrier(void *opaque, struct request *request, tutti_stream_t stream)
+/* Enqueues an all-reduce, or a barrier, which has no elements, and records it. A captured operation
+ * has no number. */
+static enum tutti_status run(void *opaque, struct request *request, tutti_stream_t stream)
 {
     struct cuda_group *group = opaque;
     const uint64_t former = cuda_group_sequence(group);
-    enum tutti_status status = barrier(group, request, stream);
+    enum tutti_status status = request->element_bytes ? all_reduce(group, request, stream)
+                                                      : barrier(group, request, stream);
     if (__builtin_expect(status != TUTTI_OK, 0))
         return refused(group, status);
-    enqueued(group, request, former);
+    const uint64_t sequence = cuda_group_sequence(group);
+    const enum record_kind kind = request->subset      ? RECORD_SUBSET
+                                  : sequence == former ? RECORD_CAPTURED
+                                                       : RECORD_CALL;
+    request_started(request, sequence, kind, RECORD_ENQUEUED);
     return TUTTI_OK;
 }
 
-static const struct transport all_reduce_transport = {.run = cuda_all_reduce};
-static const struct transport barrier_transport = {.run = cuda_barrier};
+static const struct transport enqueues = {.run = run};
 
 static enum tutti_status cuda_choose(const void *opaque, const struct choice_call *call,
                                      struct choice *choice)
@@ -170,7 +153,7 @@ static enum tutti_status cuda_choose(const void *opaque, const struct choice_cal
     choice->algo = algo;
     choice->zero_copy = false;
     choice->launch = NULL;
-    choice->transport = algo == TUTTI_ALGO_NONE && rules->strict ? NULL : &all_reduce_transport;
+    choice->transport = algo == TUTTI_ALGO_NONE && rules->strict ? NULL : &enqueues;
     if (!choice->transport)
         return TUTTI_OK;
     if (cuda_is_proxied(group)) {
@@ -188,19 +171,12 @@ static enum tutti_status cuda_choose(const void *opaque, const struct choice_cal
     return status;
 }
 
-static uint64_t sequence(const void *group)
-{
-    return cuda_group_sequence(group);
-}
-
-static enum tutti_status group_status(void *group, struct tutti_fault *fault)
-{
-    return cuda_group_status(group, fault);
-}
-
 const struct backend cuda_backend = {
     .choose = cuda_choose,
-    .barrier = &barrier_transport,
-    .sequence = sequence,
-    .status = group_status,
+    .barrier = &enqueues,
+    .sequence = cuda_group_sequence,
+    .status = cuda_group_status,
+    .finish = cuda_group_finish,
+    .describe = cuda_group_describe,
+    .close = cuda_group_close,
 };

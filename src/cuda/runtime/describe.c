@@ -16,8 +16,9 @@ static void choice_describe(const struct cuda_choice *choice, uint64_t bytes, ch
                 (int)choice->blocks, (int)choice->units);
 }
 
-int cuda_group_describe(const struct cuda_group *group, char *text, size_t size)
+int cuda_group_describe(const void *opaque, char *text, size_t size)
 {
+    const struct cuda_group *group = opaque;
     const struct cuda_device *device = &group->device;
     const enum tutti_algo links_algo = choice_by_links(&group->rules->paths);
     const bool by_links = links_algo != TUTTI_ALGO_NONE;

@@ -43,7 +43,7 @@ void cuda_device_trace_open(struct cuda_group *group, int fd)
 /* Notes how far the device's clock is ahead of CLOCK_MONOTONIC. */
 static void clocks_compare(struct cuda_group *group, uint64_t device_ns)
 {
-    struct record_page *page = group->host->record;
+    struct record_page *page = group->host->faults.record;
     if (!page)
         return;
     /* Relaxed: one word, for reports. */
@@ -77,7 +77,7 @@ static void wait_log(struct cuda_group *group, uint64_t sequence, int peer)
               "rank %d has waited %d s %s on device %d for "
               "rank %d",
               group->launch.rank, waited_s, what, group->device.ordinal,
-              cpu_group_culprit(group->host, peer));
+              cpu_group_late_rank(group->host, peer));
 }
 
 void cuda_device_trace_look(struct cuda_group *group)

@@ -29,7 +29,7 @@ bool cuda_fault_read(const struct cuda_group *group, struct tutti_fault *fault)
         .struct_size = sizeof *fault,
         .status = (enum tutti_status)page->status,
         .rank = group->launch.rank,
-        .peer = page->status == TUTTI_ERR_TIMEOUT ? cpu_group_culprit(group->host, page->peer)
+        .peer = page->status == TUTTI_ERR_TIMEOUT ? cpu_group_late_rank(group->host, page->peer)
                                                   : page->peer,
         .sequence = page->sequence,
         .expected = signature_unpack(page->signatures[0], page->parameters[0]),
@@ -38,8 +38,9 @@ bool cuda_fault_read(const struct cuda_group *group, struct tutti_fault *fault)
     return true;
 }
 
-enum tutti_status cuda_group_status(struct cuda_group *group, struct tutti_fault *fault)
+enum tutti_status cuda_group_status(void *opaque, struct tutti_fault *fault)
 {
+    struct cuda_group *group = opaque;
     struct tutti_fault found;
     if (cuda_fault_read(group, &found))
         cpu_group_fail(group->host, &found);
@@ -53,8 +54,8 @@ enum tutti_status cuda_group_status(struct cuda_group *group, struct tutti_fault
 /* A group that has failed or was aborted enqueues nothing more. */
 enum tutti_status cuda_group_check(struct cuda_group *group)
 {
-    if (__builtin_expect(order_load_acquire_u32(&group->host->failed) || /* A4 pairs F4 */
-                             order_load_relaxed_u32(&group->host->aborted) ||
+    if (__builtin_expect(order_load_acquire_u32(&group->host->faults.failed) || /* A4 pairs F4 */
+                             order_load_relaxed_u32(&group->host->faults.aborted) ||
                              order_load_relaxed_u32(&group->resources->host->failed),
                          0))
         return cuda_group_status(group, NULL);

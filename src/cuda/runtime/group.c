@@ -47,7 +47,7 @@ struct offer {
 
 static bool is_remote(const struct cuda_group *group, int rank)
 {
-    return group->host->remote >> rank & 1;
+    return group->host->ranks.remote >> rank & 1;
 }
 
 /* ---- alone ----------------------------------------------------------------------------------- */
@@ -267,8 +267,8 @@ static enum tutti_status join(struct cuda_group *group, const struct cuda_group_
         return status;
     grids_agree(group, all);
     if (config->remote)
-        status =
-            channel_all_gather_fds(group->host->channel, own_fd, fds, deadline_left_ms(deadline));
+        status = channel_all_gather_fds(group->host->ranks.channel, own_fd, fds,
+                                        deadline_left_ms(deadline));
     POINT("cuda.handles");
     return status == TUTTI_OK ? arenas_map(group, all, fds, deadline) : status;
 }
@@ -303,10 +303,10 @@ static void links_place(const struct cuda_group_config *config, struct cuda_laun
 {
     const struct cpu_group *host = config->host;
     const struct topology_ring *ring = &config->ring;
-    launch->mesh.partner = (uint8_t)host->mesh.partner;
+    launch->mesh.partner = (uint8_t)host->ranks.mesh.partner;
     for (int p = 0; p < 4 && p < launch->size; p++)
         for (int quarter = 0; quarter < 4; quarter++)
-            if (host->mesh.owners[quarter] == launch->ranks[p])
+            if (host->ranks.mesh.owners[quarter] == launch->ranks[p])
                 launch->mesh.quarters[p] = (uint8_t)quarter;
     launch->ring =
         (struct cuda_ring){(uint8_t)ring->position, (uint8_t)ring->before, (uint8_t)ring->after};
@@ -524,16 +524,16 @@ static void poison(struct cuda_group *group)
 static void last_words(const struct cuda_group *group, bool idle, struct tutti_fault *fault)
 {
     const struct cpu_group *host = group->host;
-    if (order_load_acquire_u32(&host->failed)) /* A4 pairs F4 */
-        *fault = host->fault;
+    if (order_load_acquire_u32(&host->faults.failed)) /* A4 pairs F4 */
+        *fault = host->faults.fault;
     else if (!cuda_fault_read(group, fault) &&
              (!idle || order_load_relaxed_u32(&group->stopping) || /* relaxed: by this thread */
-              order_load_relaxed_u32(&host->aborted)))
+              order_load_relaxed_u32(&host->faults.aborted)))
         *fault = (struct tutti_fault){.struct_size = sizeof *fault,
                                       .status = TUTTI_ERR_ABORTED,
                                       .rank = group->launch.rank,
                                       .peer = group->launch.rank,
-                                      .sequence = order_load_relaxed_u64(&host->sequence)};
+                                      .sequence = order_load_relaxed_u64(&host->op.sequence)};
 }
 
 /* Copies some of this rank's control words to the page and returns their place there. */
@@ -649,8 +649,9 @@ static bool wind_up(struct cuda_group *group, struct tutti_fault *fault)
     return stuck;
 }
 
-void cuda_group_close(struct cuda_group *group, struct tutti_fault *fault)
+void cuda_group_close(void *opaque, struct tutti_fault *fault)
 {
+    struct cuda_group *group = opaque;
     struct cuda_visit visit;
     bool stuck = false;
     if (!group)
@@ -676,9 +677,10 @@ void cuda_group_close(struct cuda_group *group, struct tutti_fault *fault)
     free(group);
 }
 
-uint64_t cuda_group_sequence(const struct cuda_group *group)
+uint64_t cuda_group_sequence(const void *opaque)
 {
-    return group->proxy ? cuda_proxy_enqueued(group->proxy) : group->host->sequence;
+    const struct cuda_group *group = opaque;
+    return group->proxy ? cuda_proxy_enqueued(group->proxy) : group->host->op.sequence;
 }
 
 enum tutti_status cuda_group_enter(struct cuda_group *group, bool *pushed)

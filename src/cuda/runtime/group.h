@@ -14,7 +14,7 @@
 #define TUTTI_CUDA_GROUP_H
 
 #include "coll/request.h"
-#include "cpu/transport/group.h"
+#include "cpu/group.h"
 #include "topology/topology.h"
 #include "tutti/tutti.h"
 
@@ -66,7 +66,7 @@ struct cuda_group_config {
     struct topology_ring ring;        /* this rank's part */
     struct cpu_group *host; /* has met: channel, faults and aborts between the processes */
     bool marked;            /* kernels mark each operation in the recorder: device_trace.h */
-    int recorder_fd;        /* of host->record, -1 without a recorder; borrowed */
+    int recorder_fd;        /* of host->faults.record, -1 without a recorder; borrowed */
     struct tutti_exchanger *exchanger;
     const struct interrupt *interrupt; /* for the waits of the opening; may be NULL */
     int64_t timeout_ms;                /* of the opening */
@@ -84,12 +84,12 @@ enum tutti_status cuda_group_open(const struct cuda_group_config *config,
 /* Waits until the enqueued operations have ended, or the time-out (negative: none). Returns TIMEOUT
  * if they still run, CONCURRENT (the stream of the last one is being captured), CUDA, or the fault
  * that stands, which ends the wait early. */
-enum tutti_status cuda_group_finish(struct cuda_group *group, int64_t timeout_ms);
+enum tutti_status cuda_group_finish(void *group, int64_t timeout_ms);
 /* Waits for this rank's operations, for the communicator's time-out, or 0.1 s if it has failed;
  * then ends their waits. What a captured graph still needs lives as long as the graph. Takes NULL.
  * *fault (may be NULL; unchanged if all is well) says how operations ended about which nobody has
  * asked. */
-void cuda_group_close(struct cuda_group *group, struct tutti_fault *fault);
+void cuda_group_close(void *group, struct tutti_fault *fault);
 
 /* Makes the communicator's context current until cuda_group_leave(). Returns CUDA. */
 enum tutti_status cuda_group_enter(struct cuda_group *group, bool *pushed);
@@ -97,7 +97,7 @@ void cuda_group_leave(struct cuda_group *group, bool pushed);
 /* The device's number in this process. */
 int cuda_group_device(const struct cuda_group *group);
 /* The number of the last enqueued operation; for the caller of operations only. */
-uint64_t cuda_group_sequence(const struct cuda_group *group);
+uint64_t cuda_group_sequence(const void *group);
 /* Returns true if all data goes through host memory, so that links do not matter. */
 bool cuda_group_is_staged(const struct cuda_group *group);
 
@@ -116,7 +116,7 @@ void cuda_group_forget(struct cuda_group *group);
 
 /* The fault that stands on the device or between the hosts; OK if there is none. From any thread.
  * An abort needs no call here: the abort of the host group wakes the watchers of all ranks. */
-enum tutti_status cuda_group_status(struct cuda_group *group, struct tutti_fault *fault);
+enum tutti_status cuda_group_status(void *group, struct tutti_fault *fault);
 
 /*
  * A point on a stream. It may be recorded again, and outlives the group. Any thread may test it,
@@ -138,8 +138,5 @@ enum tutti_status cuda_work_wait(const struct cuda_work *work, tutti_stream_t st
 void cuda_work_destroy(struct cuda_work *work);
 /* In a child of fork(). */
 void cuda_work_forget(struct cuda_work *work);
-
-/* Writes lines of "key: value" about device, memory and plan, as snprintf does. */
-int cuda_group_describe(const struct cuda_group *group, char *text, size_t size);
 
 #endif

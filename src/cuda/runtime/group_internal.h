@@ -5,6 +5,7 @@
 
 #include "base/device_trace.h"
 #include "base/reminder.h"
+#include "cpu/transport/group.h"
 #include "cuda/kernels/launch.h"
 #include "cuda/runtime/calls.h"
 #include "cuda/runtime/group.h"
@@ -148,6 +149,9 @@ void cuda_device_trace_open(struct cuda_group *group, int fd);
 void cuda_device_trace_begin(struct cuda_group *group);
 /* Called by the watcher: notes in the recorder for whom a kernel waits, and reports long waits. */
 void cuda_device_trace_look(struct cuda_group *group);
+
+/* describe.c: lines of "key: value" about device, memory and plan, as snprintf() writes. */
+int cuda_group_describe(const void *group, char *text, size_t size);
 
 /* operand.c: returns true if [first, last] lies in a remembered range of that device. */
 bool cuda_ranges_have(const struct cuda_ranges *ranges, int device, CUdeviceptr first,

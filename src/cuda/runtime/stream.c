@@ -98,8 +98,8 @@ enum tutti_status cuda_eager_note(struct cuda_group *group, CUstream stream)
  * watcher sees a failure. */
 static bool has_failed(const struct cuda_group *group)
 {
-    return order_load_acquire_u32(&group->host->failed) || /* A4 pairs F4 */
-           order_load_relaxed_u32(&group->host->aborted) ||
+    return order_load_acquire_u32(&group->host->faults.failed) || /* A4 pairs F4 */
+           order_load_relaxed_u32(&group->host->faults.aborted) ||
            order_load_relaxed_u32(&group->resources->host->failed) ||
            cuda_watcher_quits(&group->watcher);
 }
@@ -119,8 +119,9 @@ enum tutti_status cuda_flush(struct cuda_group *group, int64_t deadline)
     }
 }
 
-enum tutti_status cuda_group_finish(struct cuda_group *group, int64_t timeout_ms)
+enum tutti_status cuda_group_finish(void *opaque, int64_t timeout_ms)
 {
+    struct cuda_group *group = opaque;
     struct cuda_visit visit;
     enum tutti_status status = cuda_visit_begin(group->driver, group->resources->context, &visit);
     if (status != TUTTI_OK)
@@ -234,7 +235,8 @@ static enum tutti_status launch_on(struct cuda_group *group, CUstream stream,
 static void sequence_add(struct cuda_group *group, const struct cuda_task *task, int64_t count)
 {
     if (!task->launch->subset)
-        order_store_relaxed_u64(&group->host->sequence, group->host->sequence + (uint64_t)count);
+        order_store_relaxed_u64(&group->host->op.sequence,
+                                group->host->op.sequence + (uint64_t)count);
 }
 
 /* Waits for those ranks of the operation that share the device as threads, by a barrier of their
@@ -250,7 +252,7 @@ static enum tutti_status same_gpu_meet(struct cuda_group *group, const struct cu
                               .subset = same_gpu,
                               .parameter = signature_hash(same_gpu),
                               .timeout_ms = task->request->timeout_ms};
-    return cpu_barrier_subset(host, &request);
+    return cpu_barrier(host, &request, TUTTI_STREAM_DEFAULT);
 }
 
 static enum tutti_status eager_launch(struct cuda_group *group, CUstream stream,
@@ -270,7 +272,7 @@ static enum tutti_status eager_launch(struct cuda_group *group, CUstream stream,
     else
         sequence_add(group, task, -1);
     if (ordered && !launched)
-        status = cuda_launch_failed(group, status, group->host->sequence + 1);
+        status = cuda_launch_failed(group, status, group->host->op.sequence + 1);
     /* Also after a failure, so that the others go on: their kernels wait. */
     enum tutti_status met = same_gpu_meet(group, task);
     return status == TUTTI_OK ? met : status;

@@ -31,10 +31,10 @@ static bool carry(struct cuda_group *group)
     /* A rank that has failed keeps the word that says for whom it waited. */
     if (!failed)
         cuda_device_trace_look(group);
-    if (failed || cpu_group_look(host, host->rank, false, &fault)) {
+    if (failed || cpu_group_check_peers(host, host->rank, false, &fault)) {
         cpu_group_fail(host, &fault);
     } else {
-        cpu_group_gone(host, &left, &dead);
+        cpu_group_exited_peers(host, &left, &dead);
         /* Relaxed: a kernel that reads it looks at its own word once more, and what a rank had
          * stored before it was gone is stored. */
         order_store_relaxed_u32(&group->resources->host->gone, (uint32_t)(left | dead));
@@ -46,9 +46,9 @@ static bool carry(struct cuda_group *group)
             cpu_group_fail(host, &fault);
         }
     }
-    if (!order_load_acquire_u32(&host->failed)) /* A4 pairs F4 */
+    if (!order_load_acquire_u32(&host->faults.failed)) /* A4 pairs F4 */
         return false;
-    cuda_stop(group, host->fault.status, host->fault.peer);
+    cuda_stop(group, host->faults.fault.status, host->faults.fault.peer);
     return true;
 }
 

@@ -99,7 +99,7 @@ static void ring_bell(struct cuda_proxy *proxy)
 static bool is_over(struct cpu_group *host)
 {
     struct tutti_fault fault;
-    if (!cpu_group_look(host, host->rank, false, &fault))
+    if (!cpu_group_check_peers(host, host->rank, false, &fault))
         return false;
     cpu_group_fail(host, &fault);
     return true;
@@ -109,7 +109,7 @@ static bool is_over(struct cpu_group *host)
  * deadline: earlier work on the stream may take its time, and the waiting peers have deadlines. */
 static bool piece_await(struct cuda_proxy *proxy, uint64_t number)
 {
-    for (int polls = proxy->host->spin; polls > 0; polls--) {
+    for (int polls = proxy->host->ranks.polls; polls > 0; polls--) {
         if (order_load_acquire_u64(&proxy->page->come) >= number) /* E1a pairs E1 */
             return !is_over(proxy->host);
         order_pause();
@@ -158,7 +158,7 @@ static bool operation_run(struct cuda_proxy *proxy, const struct operation *oper
             return false;
         /* Relaxed: others read it after the stream or the thread has ended. */
         if (piece + 1 == pieces)
-            order_store_relaxed_u64(&proxy->completed, proxy->host->sequence);
+            order_store_relaxed_u64(&proxy->completed, proxy->host->op.sequence);
         order_store_release_u64(&proxy->page->done, number); /* E2 pairs E2a, the stream's wait */
     }
     return true;
@@ -173,7 +173,7 @@ static bool is_empty(const struct cuda_proxy *proxy)
  * look at the ring. */
 static void idle(struct cuda_proxy *proxy, uint32_t bell)
 {
-    for (int polls = proxy->host->spin; polls > 0; polls--) {
+    for (int polls = proxy->host->ranks.polls; polls > 0; polls--) {
         if (!is_empty(proxy))
             return;
         order_pause();
@@ -370,7 +370,7 @@ static enum tutti_status fail(struct cuda_group *group, enum tutti_status status
         .status = status,
         .rank = group->launch.rank,
         .peer = group->launch.rank,
-        .sequence = order_load_relaxed_u64(&group->host->sequence),
+        .sequence = order_load_relaxed_u64(&group->host->op.sequence),
     };
     char why[300];
     snprintf(why, sizeof why, "%s", tutti_last_error());
@@ -390,7 +390,7 @@ static enum tutti_status room_await(struct cuda_group *group, int64_t timeout_ms
         enum tutti_status status = cuda_group_check(group);
         if (status != TUTTI_OK)
             return status;
-        if (order_load_relaxed_u32(&proxy->host->quit)) /* relaxed: nothing but itself */
+        if (order_load_relaxed_u32(&proxy->host->faults.quit)) /* relaxed: nothing but itself */
             return error_set(TUTTI_ERR_ABORTED, "the program is about to exit");
         if (deadline_passed(deadline))
             return fail(group,

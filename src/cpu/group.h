@@ -1,0 +1,116 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The ranks of a communicator as other rooms see them: channel, faults, aborts, lives; on a CPU
+ * communicator the operations, too. The hosts of a CUDA communicator have one as well. One caller
+ * at a time, which api.c ensures; abort and status come from any thread.
+ */
+#ifndef TUTTI_CPU_GROUP_H
+#define TUTTI_CPU_GROUP_H
+
+#include "base/interrupt.h"
+#include "base/layout.h"
+#include "coll/backend.h"
+#include "topology/topology.h"
+#include "tutti/tutti.h"
+
+struct channel;
+struct cpu_group;
+struct cpu_team;
+struct record_page;
+struct reduce_isa;
+
+/* Which ranks exchange data, and this rank's part in a hybrid cube mesh. */
+struct cpu_links {
+    uint64_t reach;            /* bit r: this rank and rank r exchange data */
+    bool sparse;               /* some two ranks exchange no data */
+    struct topology_mesh mesh; /* if the links allow that algorithm */
+};
+
+/* The ranks and what joins them. Constant after the opening. */
+struct cpu_ranks {
+    int polls;       /* until a waiter yields */
+    bool sparse;     /* some two ranks exchange no data */
+    uint64_t remote; /* bit r: rank r is of another process */
+    struct channel
+        *channel; /* NULL if no rank is remote, and before the opening has connected them */
+    int order[TUTTI_MAX_RANKS]; /* [leaf] is a rank */
+    struct topology_mesh mesh;
+};
+
+struct cpu_group_config {
+    int rank;
+    int size;
+    const int *order;
+    const struct cpu_links *links;
+    const struct choice_rules *rules; /* borrowed until the close */
+    uint64_t remote;
+    bool oversubscribed;
+    bool idle;            /* runs no operations, so nothing is prepared for fast ones */
+    const uint8_t *nonce; /* 16 bytes, the same on all ranks, fresh */
+    const struct reduce_isa *isa;
+    struct tutti_exchanger *exchanger;
+    const struct interrupt *interrupt; /* ends waits without the exchanger; may be NULL. Used by the
+                                        * channel until channel_settle() */
+    int64_t timeout_ms;
+    /* Borrowed until the close; may be NULL. on_failure() is called at most once, from any thread,
+     * and may take long. */
+    struct record_page *record;
+    void (*on_failure)(void *context);
+    void *context;
+};
+
+/* An empty group, which can be aborted; NULL without memory. */
+struct cpu_group *cpu_group_create(void);
+/* Takes NULL, and a group that is not open. */
+void cpu_group_free(struct cpu_group *group);
+/* Collective. On failure, also another rank's, nothing is held. */
+enum tutti_status cpu_group_open(const struct cpu_group_config *config, struct cpu_group *group);
+/* Local. Peers that still need this rank are told. */
+void cpu_group_close(struct cpu_group *group);
+
+/* The number of the operation that runs, or of the last one. From any thread, for reports. */
+uint64_t cpu_group_sequence(const void *group);
+/* Whether a fault stands or this process has aborted the group. */
+bool cpu_group_has_failed(const struct cpu_group *group);
+bool cpu_group_is_aborted(const struct cpu_group *group);
+const struct cpu_ranks *cpu_group_ranks(const struct cpu_group *group);
+struct layout_arena *cpu_group_arena(const struct cpu_group *group, int rank);
+/* The threads that share a rank's work in zero-copy operations; the caller owns them. NULL: none.
+ */
+struct cpu_team **cpu_group_team(struct cpu_group *group);
+
+/* Records the first fault, here and in the arena for the peers, and wakes all ranks. Returns the
+ * status of the fault that stands. */
+enum tutti_status cpu_group_fail(struct cpu_group *group, const struct tutti_fault *fault);
+/* Checks without waiting for an abort, an exit of the peer, and a fault of any rank up to this
+ * operation. `life`: also asks the kernel whether the peer lives. True if there is one: *fault
+ * describes it, and it is not recorded. */
+bool cpu_group_check_peers(struct cpu_group *group, int peer, bool life, struct tutti_fault *fault);
+/* The ranks that have exited, as bits: *left have destroyed their communicators, *dead have not.
+ * Does not wait. */
+void cpu_group_exited_peers(struct cpu_group *group, uint64_t *left, uint64_t *dead);
+/* Writes into the recorder what this rank knows of the others. From any thread. */
+void cpu_group_survey(struct cpu_group *group);
+/* The same, and that this rank waits for the peer; that it does not wait any more. */
+void cpu_group_awaits(struct cpu_group *group, int peer);
+void cpu_group_awaits_none(struct cpu_group *group);
+/* For reports: the rank for which a rank that waits for `peer` really waits. This is the peer, or
+ * the rank for which the peer waits, and so on; the peer if they wait in a circle. */
+int cpu_group_late_rank(const struct cpu_group *group, int peer);
+/* From any thread or signal handler. */
+void cpu_group_abort(struct cpu_group *group);
+/* Ends the operation that another thread runs, and all later ones, on this rank alone: with the
+ * fault that stands, else with ABORTED. The peers are not told; they learn later that this rank has
+ * left. */
+void cpu_group_quit(struct cpu_group *group);
+/* Returns the status of the fault that stands, else OK. Sets the thread's last error. */
+enum tutti_status cpu_group_status(void *group, struct tutti_fault *fault);
+/* More elements of an all-reduce by one-shot or two-shot, under the number and the announcement of
+ * the operation before. */
+enum tutti_status cpu_all_reduce_more(struct cpu_group *group, const struct request *request);
+/* struct transport's `run`: a barrier of all ranks, or of request->subset, this rank among them. */
+enum tutti_status cpu_barrier(void *group, struct request *request, tutti_stream_t stream);
+/* After a failed operation: whether a rank that lives is inside another rank's operands. */
+bool direct_is_touched(struct cpu_group *group);
+
+#endif
