@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* What the tests of CUDA communicators share: a rank on its device, and memory there. Linked with
+/* Shared by the tests of CUDA communicators: a rank on its device, and device memory. Linked with
  * the stand-in, whose device memory the host can read. */
 #ifndef TESTS_CUDA_DEVICE_H
 #define TESTS_CUDA_DEVICE_H
@@ -19,7 +19,7 @@ static inline void device_setup(void)
     setenv("XDG_CACHE_HOME", "/nonexistent", 1);
 }
 
-/* The calling thread works on that device from now on. */
+/* The calling thread uses that device from now on. */
 static inline bool device_enter(int ordinal)
 {
     CUcontext context;
@@ -56,8 +56,8 @@ static inline enum tutti_status device_join(const struct ranks *ranks, int rank,
     return ranks_join(ranks, rank, store, &own, comm);
 }
 
-/* How long the communicator's destroy waits for operations that do not end; these keep their own
- * time-out. */
+/* How long the communicator's destroy waits for operations that do not end; operations keep their
+ * own time-out. */
 static inline void device_destroy_within(tutti_comm_t *comm, int64_t timeout_ms)
 {
     comm->cuda->default_timeout_ms = timeout_ms;
@@ -68,8 +68,8 @@ static inline tutti_stream_t device_stream(CUstream stream)
     return (tutti_stream_t)(void *)stream;
 }
 
-/* standin_left(), after what was kept for graphs that are gone has been freed: a destructor that
- * comes late leaves it to the next communicator. */
+/* standin_left(), after resources of graphs that are gone have been freed; a late destructor leaves
+ * them to the next communicator. */
 static inline size_t device_left(void)
 {
     standin_settle();
@@ -77,7 +77,7 @@ static inline size_t device_left(void)
     return standin_left();
 }
 
-/* Entries of a folder of /proc/self: descriptors, threads. */
+/* The number of entries of a folder of /proc/self: descriptors, threads. */
 static inline int device_count(const char *path)
 {
     int count = 0;

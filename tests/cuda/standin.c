@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* The stand-in's devices, contexts, objects, and the calls that are made to fail. */
+/* The stand-in's devices, contexts and objects, and the calls that are made to fail. */
 #include "standin_internal.h"
 
 #include <stdio.h>

@@ -36,7 +36,7 @@
 
 enum { STANDIN_ATTRIBUTES = 4, STANDIN_NAME_BYTES = 64 };
 
-/* One launch as it came, eager or captured; replays are not launches. */
+/* One launch, eager or captured; replays are not counted as launches. */
 struct standin_launch {
     char name[STANDIN_NAME_BYTES];
     CUstream stream;
@@ -48,8 +48,8 @@ struct standin_launch {
     bool captured;
 };
 
-/* How many bytes of kernels a fatbin holds. Those of this library are stubs, which hold none, in a
- * build without nvcc: the stand-in takes them all the same. */
+/* The number of bytes of kernels in a fatbin. In a build without nvcc this library's fatbins are
+ * stubs with no kernel; the stand-in accepts them all the same. */
 static inline uint64_t standin_fatbin_bytes(const void *fatbin)
 {
     uint64_t bytes;
@@ -57,16 +57,17 @@ static inline uint64_t standin_fatbin_bytes(const void *fatbin)
     return bytes;
 }
 
-/* As TUTTI_STANDIN_FAIL's; NULL: nothing fails any more; "*": all calls, as in a broken context.
- * Counting begins anew. */
+/* As TUTTI_STANDIN_FAIL. NULL: no call fails any more; "*": all calls fail, as in a broken context.
+ * Counting begins again. */
 void standin_fail(const char *call, int at, CUresult error);
-/* How often a call ("cuMemMap", without its version) was made since the last standin_forget(). */
+/* The number of times that a call ("cuMemMap", without its version) was made since the last
+ * standin_forget(). */
 uint64_t standin_calls(const char *call);
-/* The last of the launches since then, at most `capacity`; returns how many there were. */
+/* The last launches since then, at most `capacity`; returns how many there were. */
 size_t standin_launches(struct standin_launch *launches, size_t capacity);
 /* The name by which it was looked up. */
 const char *standin_function_name(CUfunction function);
-/* Kernels that were launched before cuFuncLoad(): libcuda would have loaded them then. */
+/* The number of kernels launched before cuFuncLoad(): libcuda would load these at the launch. */
 size_t standin_late_loads(void);
 void standin_forget(void);
 /* The Nth asynchronous copy from now on, of any stream, waits until this is called again; 0: none.
@@ -76,15 +77,15 @@ void standin_hold_copy(int at);
  */
 void standin_hold_free(int at);
 bool standin_free_is_held(void);
-/* From now on this rank's kernels stand still once they have pushed to their first peer, until they
- * are stopped; -1: no rank's. */
+/* From now on this rank's kernels stop after they have pushed to their first peer, until they are
+ * told to end; -1: no rank's. */
 void standin_stand_still(int rank);
-/* From now on devices have pinned memory so many bytes behind the host's address. */
+/* From now on devices have pinned memory at so many bytes after the host address. */
 void standin_pinned_away(size_t bytes);
 /* Waits until the destructors of user objects that are due have run. */
 void standin_settle(void);
-/* Objects that live, after that: allocations, mappings, streams, events, graphs ... Says
- * which on stderr if there are any. */
+/* The number of objects that live after that: allocations, mappings, streams, events, graphs ...
+ * Names them on stderr if there are any. */
 size_t standin_left(void);
 
 #endif

@@ -63,7 +63,7 @@ static void *destroy_user_object(void *argument)
     return NULL;
 }
 
-/* The destructor runs in a thread of its own: as on a device it is nobody's callback. */
+/* The destructor runs in a thread of its own, as with a device. */
 static void drop(struct user_object *object, unsigned references)
 {
     object->references -= references;
@@ -445,7 +445,7 @@ void standin_exec_ran(struct exec *exec)
     finish_exec(exec);
 }
 
-/* What it owns lives until it does not run any more. */
+/* What the graph owns lives until the graph runs no more. */
 CUresult cuGraphExecDestroy(CUgraphExec handle)
 {
     CUresult result = standin_enter_unsafe(__func__);

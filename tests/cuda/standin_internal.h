@@ -31,7 +31,7 @@ enum object_kind {
         OBJECT_KINDS
 };
 
-/* Every handle but contexts, libraries, kernels and functions begins with this. */
+/* Every handle except contexts, libraries, kernels and functions begins with this. */
 struct object {
     struct object *next;
     enum object_kind kind;
@@ -64,7 +64,7 @@ struct function {
     bool loaded;
 };
 
-/* Something that a stream does, or a node of a graph. */
+/* Work of a stream, or a node of a graph. */
 struct work {
     enum work_kind {
         WORK_KERNEL,
@@ -135,7 +135,7 @@ extern unsigned standin_destructors; /* that run */
 CUresult standin_enter(const char *function);
 /* The same for a call that may synchronise: not while a capture forbids it. */
 CUresult standin_enter_unsafe(const char *function);
-/* The same for a call that needs a context: the device whose it is. */
+/* The same for a call that needs a context; returns the device of the context. */
 CUresult standin_enter_context(const char *function, struct device **device);
 
 /* All with the lock held. */
@@ -148,24 +148,26 @@ struct device *standin_device(CUdevice ordinal); /* NULL: no such */
 int standin_ordinal(const struct device *device);
 bool standin_peers(int physical, int other);
 
-/* NULL with *result set when the handle or the context is wrong. */
+/* Returns NULL and sets *result if the handle or the context is wrong. */
 struct stream *standin_stream(CUstream handle, CUresult *result);
-/* The same of calls that take a stream of another context than the current one, too. */
+/* The same for calls that also take a stream of another context. */
 struct stream *standin_stream_anywhere(CUstream handle, CUresult *result);
-/* Without the lock: until its streams have nothing to do, and take nothing meanwhile. */
+/* Without the lock. Waits until the streams of the device have no work; they take none
+ * meanwhile. */
 void standin_drain(struct device *device);
-/* With the lock held: until nobody does that to the stream's. */
+/* With the lock held. Waits until no thread drains the stream's device. */
 void standin_await_drains(const struct stream *stream);
-/* To the stream, or into the graph that it captures. */
+/* Adds work to the stream, or to the graph that the stream captures. */
 CUresult standin_submit(struct stream *stream, const struct work *work);
 /* To the stream, capturing or not. */
 void standin_enqueue(struct stream *stream, const struct work *work);
 void standin_capture_into(struct graph *graph, struct stream *stream, const struct work *work);
-/* Whether the calling thread may make an unsafe call; spoils the captures that forbid it. */
+/* Returns true if the calling thread may make an unsafe call; otherwise the captures that forbid it
+ * are invalidated. */
 bool standin_captures_allow(void);
 void standin_capture_spoil(struct graph *graph);
 uint64_t standin_capture_id(const struct graph *graph); /* 0: NULL */
-/* The stream goes on behind a captured event, and so is captured too. */
+/* The stream continues behind a captured event, and so is captured too. */
 CUresult standin_capture_join(struct stream *stream, const struct event *event);
 void standin_exec_ran(struct exec *exec);
 

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* The stand-in's memory: a physical allocation is a memfd, whose name says which device it is on.
- */
+/* The stand-in's memory: a physical allocation is a memfd, whose name contains the device. */
 #include "standin_internal.h"
 
 #include <fcntl.h>
@@ -325,7 +324,7 @@ CUresult cuMemAlloc_v2(CUdeviceptr *address, size_t bytes)
     return result;
 }
 
-/* Waits, as drivers do, for all streams of the context, which take nothing meanwhile. */
+/* Waits, as drivers do, for all streams of the context; they take no work meanwhile. */
 CUresult cuMemFree_v2(CUdeviceptr address)
 {
     CUresult result = standin_enter_unsafe(__func__);
@@ -338,8 +337,8 @@ CUresult cuMemFree_v2(CUdeviceptr address)
 /* ---- memory that a graph allocates ------------------------------------------------------------
  */
 
-/* Of captures alone. Its addresses are there from the capture on, and memory while the graph runs;
- * it stays on this list. */
+/* Used by captures alone. The addresses exist from the capture on, the memory while the graph runs.
+ * The allocation stays on this list. */
 static struct graph_memory {
     struct graph_memory *next;
     void *base;
@@ -455,7 +454,7 @@ CUresult cuMemFreeHost(void *pointer)
     return result == CUDA_SUCCESS ? remove_buffer(OBJECT_PINNED, pointer) : result;
 }
 
-/* The caller's memory: named like pinned memory, not freed. */
+/* The caller's memory: counted as pinned memory, not freed. */
 CUresult cuMemHostRegister_v2(void *pointer, size_t bytes, unsigned flags)
 {
     struct device *device;
@@ -515,7 +514,7 @@ CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice device)
     return result;
 }
 
-/* Host memory is within everybody's reach: what a device may not touch is refused elsewhere. */
+/* All devices reach host memory; other code refuses what a device may not touch. */
 CUresult cuCtxEnablePeerAccess(CUcontext peer, unsigned flags)
 {
     CUresult result = standin_enter(__func__);
@@ -625,7 +624,7 @@ CUresult cuPointerGetAttributes(unsigned count, CUpointer_attribute *attributes,
 /* ---- fills ------------------------------------------------------------------------------------
  */
 
-/* Where the bytes lie in an allocation: its descriptor and their offset there; -1: in none. */
+/* The descriptor of the allocation that holds the bytes, and their offset; -1: no allocation. */
 static int place_of(void *to, size_t bytes, off_t *offset)
 {
     int fd = -1;
@@ -643,10 +642,10 @@ static int place_of(void *to, size_t bytes, off_t *offset)
     return fd;
 }
 
-/* Most of a set-up's time would go into the pages of the arenas, which are large: so zeros are a
+/* Most of a set-up's time would go into the pages of the arenas, which are large. So zeros are a
  * hole in the file, and other bytes are written through the descriptor, which faults no page in. Of
- * the lines of an arena, tens of MiB of ones, only the first and the last 64 KiB are filled: no
- * kernel of the stand-in has lines. */
+ * an arena's lines, tens of MiB of ones, only the first and last 64 KiB are filled, since no kernel
+ * of the stand-in uses lines. */
 void standin_fill(void *to, int value, size_t bytes)
 {
     enum { LARGE = 1 << 20, LINES = 16 << 20 };

@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The stand-in's kernels: libraries, look-up, and one host function that does every operation as
- * arena.h has it, with the library's reductions, by an algorithm of its own that is simple.
- *
- * Turns count the pieces of all operations and are equal on all ranks. A rank copies each piece of
- * its input into its place in every peer's arena (in the region of the tiles), waits
- * for the peers' pieces in its own arena, reduces, writes, and tells each peer that its piece was
- * read, which is what the piece after the next one waits for.
+ * The stand-in's kernels: libraries, look-up, and one host function that does every operation, with
+ * the library's reductions and a simple algorithm of its own. Pieces of all operations are
+ * numbered; the numbers are equal on all ranks. A rank copies each piece of its input into its
+ * place in every peer's arena (in the region of the tiles), waits for the peers' pieces in its own
+ * arena, reduces, writes, and tells each peer that its piece was read. A rank writes piece k + 2
+ * only after piece k was read.
  */
 #include "standin_internal.h"
 
@@ -53,7 +52,7 @@ static size_t launch_count, late_loads;
 
 /* ---- what is known of the library's kernels -------------------------------------------------- */
 
-/* Both are there for good, as are functions: nobody unloads a library. */
+/* Both exist for good, as functions do: nothing is unloaded. */
 struct library {
     struct library *next;
     struct kernel *kernels;
@@ -235,7 +234,7 @@ const char *standin_function_name(CUfunction function)
     return ((const struct function *)function)->name;
 }
 
-/* For the first time it waits, as drivers do, until no kernel runs there. */
+/* The first call waits, as drivers do, until no kernel runs in the context. */
 CUresult cuFuncLoad(CUfunction handle)
 {
     CUresult result = standin_enter_unsafe(__func__);
@@ -395,7 +394,8 @@ static void tell_wait(const struct run *run, int peer, int64_t now)
     order_store_relaxed_u64(&wait->looked_ns, device_ns(now));
 }
 
-/* Waits until the word is `value` or beyond. False: it never came, and that was told. */
+/* Waits until the word is at least `value`. Returns false if it never was; that has been
+ * reported. */
 static bool await(struct run *run, const uint64_t *word, uint64_t value, int peer)
 {
     struct cuda_host *host = run->launch->host;
@@ -440,7 +440,7 @@ void standin_stand_still(int rank)
     order_store_relaxed_u32(&still, (uint32_t)rank);
 }
 
-/* Whether this rank has done so, and has been stopped. */
+/* Returns true if this rank's kernel stood still and was told to end. */
 static bool stands_still(struct run *run)
 {
     const struct cuda_launch *launch = run->launch;
@@ -465,7 +465,7 @@ static struct cuda_header header_of(const struct run *run)
                                 (uint32_t)run->sequence};
 }
 
-/* The piece into every peer's arena, once the peer has read the one before the last. */
+/* Copies the piece into every peer's arena, once the peer has read the piece before the last. */
 static bool push(struct run *run, uint64_t turn, const void *data, size_t bytes)
 {
     const struct cuda_launch *launch = run->launch;
@@ -667,7 +667,7 @@ static void run_subset(struct run *run)
     }
 }
 
-/* A pattern to and from every peer. What rank a pushes to rank b's device gets lost where
+/* Sends a pattern to every peer and waits for theirs. Patterns from rank a to rank b are lost if
  * TUTTI_STANDIN_LOST is "a b". */
 static void run_probe(struct run *run)
 {

@@ -46,7 +46,7 @@ static void release_event(struct event *event)
         free(event);
 }
 
-/* Whole, as a device does it, whoever may be writing there. */
+/* The word is written whole, as by a device, even if another thread writes there. */
 static void copy_word(void *to, const void *from)
 {
     if (((uintptr_t)to | (uintptr_t)from) % sizeof(uint64_t) == 0)
@@ -115,14 +115,14 @@ static void do_work(struct device *device, const struct work *work)
     device->kernels -= work->kind == WORK_KERNEL;
 }
 
-/* Whether it has a place in the channel; the rest are words that its stream's work writes. */
+/* Returns true if the work has a place in the channel; words that its stream writes have none. */
 static bool is_placed(const struct work *work)
 {
     return work->kind != WORK_RECORD && work->kind != WORK_WRITE && work->kind != WORK_END;
 }
 
-/* With the lock held. Where streams share a channel what is there before, on whatever stream, has
- * begun, if it is work, or is over, if it waits. */
+/* With the lock held. If streams share a channel, earlier work of any stream has begun, and earlier
+ * waits are over. */
 static void do_task(struct device *device, const struct task *task)
 {
     const bool waits = task->work.kind == WORK_WAIT || task->work.kind == WORK_AWAIT;
@@ -379,7 +379,7 @@ CUresult cuMemcpyAsync(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream 
     return result == CUDA_SUCCESS ? submit(stream, &work) : result;
 }
 
-/* Rows one behind the other, which is all that the library copies. */
+/* Rows without gaps, the only kind that the library copies. */
 CUresult cuMemcpy2DAsync_v2(const CUDA_MEMCPY2D *copy, CUstream stream)
 {
     CUresult result = standin_enter(__func__);
@@ -404,7 +404,7 @@ CUresult cuMemsetD8Async(CUdeviceptr to, unsigned char value, size_t bytes, CUst
     return result == CUDA_SUCCESS ? submit(stream, &work) : result;
 }
 
-/* Of a graph such a node would be, but the library has none. */
+/* In a graph this would be a node, but the library adds none. */
 static CUresult submit_word(CUstream handle, const struct work *work, CUdeviceptr at)
 {
     CUresult result = at % sizeof(uint64_t) ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;

@@ -35,7 +35,7 @@ static void fail(const struct cuda_symm_launch *launch, enum tutti_status status
     stop(launch);
 }
 
-/* Whether to go on; *last says that the peer is gone, so that one more look is the last. */
+/* Returns true if the wait goes on; *last: the peer is gone, so the next look is the last. */
 static bool keep_waiting(const struct cuda_symm_launch *launch, int peer, uint32_t awaited,
                          int64_t start, bool *last)
 {

@@ -51,7 +51,8 @@ struct streams_part {
     ranks_fn *fn;
 };
 
-/* A main(): each part with two ranks, threads of this process, behind which nothing is left. */
+/* A main(): runs each part with two ranks, threads of this process, and checks that nothing is
+ * left. */
 static inline int streams_main(const struct streams_part *parts, size_t count)
 {
     int failures = 0;

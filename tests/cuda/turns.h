@@ -18,7 +18,7 @@
         }                                                                                          \
     } while (0)
 
-/* What the ranks' shared bytes begin with: 1 of a rank that has set all up. */
+/* The begin of the ranks' shared bytes: 1 for a rank that has set all up. */
 struct turns_outcome {
     int whole[2];
 };
@@ -29,11 +29,12 @@ struct turns {
     const char *const *calls; /* functions of the driver */
     size_t count;
     bool doubling;        /* from the fourth on, of one function, the 8th, the 16th... */
-    size_t (*left)(void); /* what the stand-in still has: standin_left() or device_left() */
+    size_t (*left)(void); /* the number of objects that the stand-in still has: standin_left() or
+                             device_left() */
 };
 
-/* Nothing fails. Threads that a first thread brings with it, a sanitizer's, are there from now on.
- */
+/* Once without a failure. Threads that come with the first thread (of a sanitizer) exist from now
+ * on. */
 static inline int turns_warm_up(const struct turns *turns)
 {
     struct ranks *ranks = ranks_create(2, 0, turns->shared_bytes);
@@ -52,7 +53,7 @@ static inline int turns_fail_at(const struct turns *turns, const char *call, int
     int failures = ranks_run(ranks, turns->once);
     standin_fail(NULL, 0, CUDA_SUCCESS);
     *reached = standin_calls(call) >= (uint64_t)at;
-    /* Either both have it or neither; with nothing to fail, both. */
+    /* Both ranks have it or neither; if no call fails, both. */
     bool agreed = outcome->whole[0] == outcome->whole[1] && (*reached || outcome->whole[0]);
     ranks_destroy(ranks);
     CHECK(failures == 0);

@@ -58,7 +58,7 @@ static enum tutti_status flows_open(const struct cuda_driver *driver,
     if (status == TUTTI_OK && !able)
         status = error_set(TUTTI_ERR_DECLINED,
                            "streams of device %d cannot write words in memory, as bringing its "
-                           "tensors through the host needs: copy them to the host yourself",
+                           "tensors through the host needs: copy the tensors to the host first",
                            place->device);
     if (status == TUTTI_OK)
         status = cuda_pinned_alloc(driver, CUDA_WAYS * LINE_WORDS * sizeof(uint64_t),
@@ -98,10 +98,10 @@ static enum tutti_status place_open(struct cuda_stage *stage, CUcontext context,
     struct cuda_stage_place *made = &stage->places[stage->place_count];
     struct cuda_visit visit;
     if (stage->place_count == CUDA_STAGE_PLACES)
-        return error_set(TUTTI_ERR_NO_MEMORY,
-                         "a group has tensors and streams of %d contexts, at "
-                         "most: use fewer",
-                         CUDA_STAGE_PLACES);
+        return error_set(
+            TUTTI_ERR_NO_MEMORY,
+            "the tensors and streams of a group are of more than %d contexts: use fewer",
+            CUDA_STAGE_PLACES);
     *made = (struct cuda_stage_place){.context = context, .device = device, .copies = copies};
     enum tutti_status status = cuda_visit_begin(driver, context, &visit);
     if (status != TUTTI_OK)
