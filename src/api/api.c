@@ -13,6 +13,7 @@
 #include "symm/symm.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 
 static const struct tutti_call_options no_options;
@@ -21,20 +22,15 @@ static const char all_reduce_name[] = "tutti_all_reduce", barrier_name[] = "tutt
 /* Says why a caller may not enter. */
 static enum tutti_status refuse(struct tutti_comm *comm, const char *call)
 {
+    char advice[sizeof comm->reason + 64] = COMM_MEET_FIRST;
     comm_count_refused();
-    if (!comm)
-        return error_set(TUTTI_ERR_INVALID, "%s: comm is NULL", call);
-    if (fork_detected(comm->epoch))
-        return comm_refuse_child(comm, call);
-    if (!comm->ready)
-        return error_set(TUTTI_ERR_INVALID,
-                         "%s: communicator \"%s\" has not met: call tutti_comm_rendezvous()%s%s",
-                         call, comm->name, comm->reason[0] ? "; it failed: " : "", comm->reason);
-    if (order_load_relaxed_u32(&comm->finalized)) /* relaxed: nothing but itself */
-        return error_set(
-            TUTTI_ERR_INVALID,
-            "%s: communicator \"%s\" was finalized: destroy it, and create another one", call,
-            comm->name);
+    if (comm && comm->reason[0])
+        snprintf(advice, sizeof advice, COMM_MEET_FIRST "; it failed: %s", comm->reason);
+    enum tutti_status status = comm_check_met(comm, call, advice);
+    if (status == TUTTI_OK)
+        status = comm_check_finalized(comm, call);
+    if (status != TUTTI_OK)
+        return status;
     return error_set(TUTTI_ERR_CONCURRENT,
                      "%s: another thread is inside communicator \"%s\", or it serves a process "
                      "group: one caller at a time, or a communicator for each thread and group",
@@ -421,15 +417,11 @@ enum tutti_status tutti_comm_algorithm(tutti_comm_t *comm, size_t count, enum tu
     static const char call[] = "tutti_comm_algorithm";
     struct tutti_call_options options = no_options;
     struct choice choice;
-    if (!comm || !algo)
-        return error_set(TUTTI_ERR_INVALID, "%s: %s is NULL", call, comm ? "algo" : "comm");
-    if (fork_detected(comm->epoch))
-        return comm_refuse_child(comm, call);
-    if (!comm->ready)
-        return error_set(TUTTI_ERR_INVALID,
-                         "%s: communicator \"%s\" has not met: call tutti_comm_rendezvous()", call,
-                         comm->name);
-    enum tutti_status status = given ? options_read(comm, given, call, &options) : TUTTI_OK;
+    if (comm && !algo)
+        return error_set(TUTTI_ERR_INVALID, "%s: algo is NULL", call);
+    enum tutti_status status = comm_check_met(comm, call, COMM_MEET_FIRST);
+    if (status == TUTTI_OK && given)
+        status = options_read(comm, given, call, &options);
     if (status != TUTTI_OK)
         return status;
     op = op_known(op);

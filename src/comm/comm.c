@@ -643,6 +643,28 @@ enum tutti_status comm_refuse_child(const struct tutti_comm *comm, const char *c
                      call, comm->name);
 }
 
+enum tutti_status comm_check_met(const struct tutti_comm *comm, const char *call,
+                                 const char *advice)
+{
+    if (!comm)
+        return error_set(TUTTI_ERR_INVALID, "%s: comm is NULL", call);
+    if (fork_detected(comm->epoch))
+        return comm_refuse_child(comm, call);
+    if (comm->ready)
+        return TUTTI_OK;
+    return error_set(TUTTI_ERR_INVALID, "%s: communicator \"%s\" has not met%s", call, comm->name,
+                     advice);
+}
+
+enum tutti_status comm_check_finalized(const struct tutti_comm *comm, const char *call)
+{
+    if (!order_load_relaxed_u32(&comm->finalized)) /* relaxed: nothing but itself */
+        return TUTTI_OK;
+    return error_set(TUTTI_ERR_INVALID,
+                     "%s: communicator \"%s\" was finalized: destroy it, and create another one",
+                     call, comm->name);
+}
+
 enum tutti_status tutti_comm_rendezvous(tutti_comm_t *comm)
 {
     static const char call[] = "tutti_comm_rendezvous";

@@ -40,7 +40,7 @@ struct tutti_comm {
     bool ready;                           /* the rendezvous has succeeded */
     enum tutti_programmatic programmatic; /* launches: CUDA only */
     bool halved;                          /* grids leave half of the device: CUDA only */
-    bool unfinished;                      /* the operation `cpu.sequence` has failed on this rank */
+    bool unfinished;                      /* the last operation has failed on this rank */
     bool is_derived; /* made of ranks of another one: a forced algorithm that their links do not
                       * allow is ignored */
     bool shrunk;     /* another one has been made of its ranks */
@@ -114,5 +114,14 @@ void comm_dump_failure(void *comm);
 
 /* The error of a child of fork() that uses its parent's communicator in `call`. */
 enum tutti_status comm_refuse_child(const struct tutti_comm *comm, const char *call);
+/* Returns INVALID if `comm` is NULL, is of another process, or has not met. `advice` follows the
+ * words "has not met" in the message. */
+enum tutti_status comm_check_met(const struct tutti_comm *comm, const char *call,
+                                 const char *advice);
+/* Returns INVALID after tutti_comm_finalize(). */
+enum tutti_status comm_check_finalized(const struct tutti_comm *comm, const char *call);
+
+/* What a caller has to do that uses a communicator too early. */
+#define COMM_MEET_FIRST ": call tutti_comm_rendezvous()"
 
 #endif

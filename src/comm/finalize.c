@@ -4,21 +4,15 @@
 #include "base/order.h"
 #include "comm/comm.h"
 #include "cuda/runtime/group.h"
-#include "ipc/fork.h"
 
 static const char call[] = "tutti_comm_finalize";
 
 static enum tutti_status comm_check(const struct tutti_comm *comm)
 {
-    if (!comm)
-        return error_set(TUTTI_ERR_INVALID, "%s: comm is NULL", call);
-    if (fork_detected(comm->epoch))
-        return comm_refuse_child(comm, call);
-    if (!comm->ready)
-        return error_set(TUTTI_ERR_INVALID,
-                         "%s: communicator \"%s\" has not met, so there is nothing to end: destroy "
-                         "it",
-                         call, comm->name);
+    enum tutti_status status =
+        comm_check_met(comm, call, ", so there is nothing to end: destroy it");
+    if (status != TUTTI_OK)
+        return status;
     if (comm->service == COMM_SERVES)
         return error_set(TUTTI_ERR_CONCURRENT,
                          "%s: communicator \"%s\" has a process group: destroy that first", call,

@@ -27,7 +27,6 @@
 #include "bootstrap/agree.h"
 #include "comm/comm.h"
 #include "cuda/runtime/group.h"
-#include "ipc/fork.h"
 #include "store/store.h"
 
 #include <string.h>
@@ -40,18 +39,8 @@ static enum tutti_status comm_check(const struct tutti_comm *comm, const tutti_s
 {
     if (!comm || !store)
         return error_set(TUTTI_ERR_INVALID, "%s: %s is NULL", call, comm ? "store" : "comm");
-    if (fork_detected(comm->epoch))
-        return comm_refuse_child(comm, call);
-    if (!comm->ready)
-        return error_set(TUTTI_ERR_INVALID,
-                         "%s: communicator \"%s\" has not met: create another one of fewer ranks",
-                         call, comm->name);
-    if (order_load_relaxed_u32(&comm->finalized)) /* relaxed: nothing but itself */
-        return error_set(
-            TUTTI_ERR_INVALID,
-            "%s: communicator \"%s\" was finalized: destroy it, and create another one", call,
-            comm->name);
-    return TUTTI_OK;
+    enum tutti_status status = comm_check_met(comm, call, ": create another one of fewer ranks");
+    return status == TUTTI_OK ? comm_check_finalized(comm, call) : status;
 }
 
 static enum tutti_status excluded_read(const struct tutti_comm *comm,

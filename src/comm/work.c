@@ -176,14 +176,9 @@ static const struct work_class point_class;
 static enum tutti_status record_check(struct tutti_comm *comm, tutti_stream_t stream)
 {
     static const char call[] = "tutti_work_record";
-    if (!comm)
-        return error_set(TUTTI_ERR_INVALID, "%s: comm is NULL", call);
-    if (fork_detected(comm->epoch))
-        return comm_refuse_child(comm, call);
-    if (!comm->ready)
-        return error_set(TUTTI_ERR_INVALID,
-                         "%s: communicator \"%s\" has not met: call tutti_comm_rendezvous()", call,
-                         comm->name);
+    enum tutti_status status = comm_check_met(comm, call, COMM_MEET_FIRST);
+    if (status != TUTTI_OK)
+        return status;
     if (!comm->cuda && stream != TUTTI_STREAM_DEFAULT)
         return error_set(TUTTI_ERR_INVALID,
                          "%s: stream %p: a CPU communicator takes TUTTI_STREAM_DEFAULT only", call,

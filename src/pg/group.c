@@ -21,14 +21,9 @@ static const char call[] = "tutti_pg_create";
 
 static enum tutti_status comm_check(struct tutti_comm *comm)
 {
-    if (!comm)
-        return error_set(TUTTI_ERR_INVALID, "%s: comm is NULL", call);
-    if (fork_detected(comm->epoch))
-        return comm_refuse_child(comm, call);
-    if (!comm->ready)
-        return error_set(TUTTI_ERR_INVALID,
-                         "%s: communicator \"%s\" has not met: call tutti_comm_rendezvous()", call,
-                         comm->name);
+    enum tutti_status status = comm_check_met(comm, call, COMM_MEET_FIRST);
+    if (status != TUTTI_OK)
+        return status;
     if (comm->config.strict)
         return error_set(
             TUTTI_ERR_DECLINED,
