@@ -189,15 +189,7 @@ static json_t *wait_to_json(const struct record_page *page)
 
 static json_t *fault_to_json(const struct layout_fault *in)
 {
-    const struct tutti_fault fault = {
-        .struct_size = sizeof fault,
-        .status = (enum tutti_status)in->status,
-        .rank = in->rank,
-        .peer = in->peer,
-        .sequence = in->sequence,
-        .expected = signature_unpack(in->expected, in->expected_parameter),
-        .seen = signature_unpack(in->seen, in->seen_parameter),
-    };
+    const struct tutti_fault fault = signature_unpack_fault(in);
     char text[512];
     if (!in->set)
         return json_null();

@@ -4,6 +4,7 @@
 #ifndef TUTTI_SIGNATURE_H
 #define TUTTI_SIGNATURE_H
 
+#include "base/layout.h"
 #include "base/op.h"
 
 /* bits: collective 60-63, dtype 56-59, op 52-55, algorithm 48-51, count 0-47 */
@@ -31,6 +32,20 @@ static inline struct tutti_signature signature_unpack(uint64_t word, uint32_t pa
         .algo = (enum tutti_algo)(word >> 48 & 15),
         .count = word & SIGNATURE_COUNT_MAX,
         .parameter = parameter,
+    };
+}
+
+/* The fault that a rank wrote into its arena or its recorder. */
+static inline struct tutti_fault signature_unpack_fault(const struct layout_fault *in)
+{
+    return (struct tutti_fault){
+        .struct_size = sizeof(struct tutti_fault),
+        .status = (enum tutti_status)in->status,
+        .rank = in->rank,
+        .peer = in->peer,
+        .sequence = in->sequence,
+        .expected = signature_unpack(in->expected, in->expected_parameter),
+        .seen = signature_unpack(in->seen, in->seen_parameter),
     };
 }
 

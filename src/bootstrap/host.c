@@ -88,7 +88,7 @@ enum tutti_status host_records_take(struct host_record *records, const struct ho
 
 /* ---- identities ------------------------------------------------------------------------------ */
 
-const struct host_identity *host_identity_of(const struct host_identities *all, int rank)
+static const struct host_identity *identity_of(const struct host_identities *all, int rank)
 {
     const char *records = all->records;
     return (const struct host_identity *)(const void *)(records + (size_t)rank * all->record_bytes);
@@ -96,7 +96,7 @@ const struct host_identity *host_identity_of(const struct host_identities *all, 
 
 enum tutti_status host_own_check(const struct host_identities *all, const void *own)
 {
-    if (memcmp(host_identity_of(all, all->rank), own, all->record_bytes) == 0)
+    if (memcmp(identity_of(all, all->rank), own, all->record_bytes) == 0)
         return TUTTI_OK;
     return error_set(TUTTI_ERR_MISMATCH,
                      "rank %d finds in the store another record under its number than it set: "
@@ -111,10 +111,10 @@ static void version_text(uint32_t version, char *text, size_t size)
 
 enum tutti_status host_versions_compare(const struct host_identities *all)
 {
-    const struct host_identity *mine = host_identity_of(all, all->rank);
+    const struct host_identity *mine = identity_of(all, all->rank);
     char my_version[32], their_version[32];
     for (int r = 0; r < all->size; r++) {
-        const struct host_identity *theirs = host_identity_of(all, r);
+        const struct host_identity *theirs = identity_of(all, r);
         if (theirs->magic == mine->magic && theirs->version == mine->version &&
             theirs->layout == mine->layout)
             continue;
@@ -136,9 +136,9 @@ static bool same_user(const struct host_identity *a, const struct host_identity 
 
 enum tutti_status host_places_compare(const struct host_identities *all)
 {
-    const struct host_identity *mine = host_identity_of(all, all->rank);
+    const struct host_identity *mine = identity_of(all, all->rank);
     for (int r = 0; r < all->size; r++) {
-        const struct host_identity *theirs = host_identity_of(all, r);
+        const struct host_identity *theirs = identity_of(all, r);
         if (strncmp(mine->boot_id, theirs->boot_id, sizeof mine->boot_id) != 0)
             return error_set(TUTTI_ERR_DECLINED,
                              "rank %d runs on host %.63s (boot %.39s), rank %d on host %.63s (boot "
@@ -156,10 +156,10 @@ enum tutti_status host_places_compare(const struct host_identities *all)
 
 uint64_t host_remote_ranks(const struct host_identities *all)
 {
-    const struct host_identity *mine = host_identity_of(all, all->rank);
+    const struct host_identity *mine = identity_of(all, all->rank);
     uint64_t remote = 0;
     for (int r = 0; r < all->size; r++)
-        if (memcmp(host_identity_of(all, r)->process, mine->process, sizeof mine->process) != 0)
+        if (memcmp(identity_of(all, r)->process, mine->process, sizeof mine->process) != 0)
             remote |= UINT64_C(1) << r;
     return remote;
 }
@@ -171,8 +171,8 @@ int host_cores(const struct host_identities *all)
     for (int r = 0; r < all->size; r++) {
         uint8_t any = 0;
         for (int i = 0; i < HOST_CPU_BYTES; i++) {
-            any |= host_identity_of(all, r)->cpus[i];
-            together[i] |= host_identity_of(all, r)->cpus[i];
+            any |= identity_of(all, r)->cpus[i];
+            together[i] |= identity_of(all, r)->cpus[i];
         }
         if (!any)
             return TUTTI_MAX_RANKS;

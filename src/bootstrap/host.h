@@ -37,7 +37,6 @@ struct host_identities {
     int size;
 };
 
-const struct host_identity *host_identity_of(const struct host_identities *all, int rank);
 /* Returns MISMATCH if this rank's record is not the one that it has set. */
 enum tutti_status host_own_check(const struct host_identities *all, const void *own);
 /* VERSION if a rank has another version. */

@@ -596,9 +596,11 @@ static enum tutti_status join(struct tutti_comm *comm, struct workspace *work, t
     return TUTTI_OK;
 }
 
-enum tutti_status comm_assemble(struct tutti_comm *comm, tutti_store_t *store,
-                                const struct meeting *meeting, const struct interrupt *interrupt,
-                                int64_t deadline)
+/* Puts a communicator together: collective, on this view of the store, under the generation of the
+ * meeting; NULL: it holds a meeting first. The interrupt ends waits without the store. */
+static enum tutti_status assemble(struct tutti_comm *comm, tutti_store_t *store,
+                                  const struct meeting *meeting, const struct interrupt *interrupt,
+                                  int64_t deadline)
 {
     struct meeting met;
     size_t bytes = sizeof(struct workspace) + (size_t)comm->world_size * sizeof(struct host_record);
@@ -622,8 +624,8 @@ enum tutti_status comm_assemble_agreed(struct tutti_comm *comm, const struct agr
                                        int which)
 {
     struct tutti_store store = store_bounded(agree->store, agree->deadline, &agree->interrupt);
-    return comm_assemble(comm, &store, &agree->decision.meetings[which], &agree->interrupt,
-                         agree->deadline);
+    return assemble(comm, &store, &agree->decision.meetings[which], &agree->interrupt,
+                    agree->deadline);
 }
 
 static enum tutti_status rendezvous(struct tutti_comm *comm)
@@ -632,7 +634,7 @@ static enum tutti_status rendezvous(struct tutti_comm *comm)
     struct comm_setup setup;
     comm_setup_begin(&setup, comm);
     struct tutti_store store = store_bounded(comm->store, deadline, &setup.interrupt);
-    return comm_setup_end(&setup, comm_assemble(comm, &store, NULL, &setup.interrupt, deadline));
+    return comm_setup_end(&setup, assemble(comm, &store, NULL, &setup.interrupt, deadline));
 }
 
 enum tutti_status comm_refuse_child(const struct tutti_comm *comm, const char *call)

@@ -78,13 +78,8 @@ struct tutti_comm {
  */
 enum tutti_status comm_derive(const struct tutti_comm *from, const int *ranks, int size, int rank,
                               const char *name, struct tutti_comm **comm);
-/* Puts a communicator together: collective, on this view of the store, under the generation of the
- * meeting, or, for NULL, of one that it holds first. The interrupt is for what waits without the
- * store. */
-enum tutti_status comm_assemble(struct tutti_comm *comm, tutti_store_t *store,
-                                const struct meeting *meeting, const struct interrupt *interrupt,
-                                int64_t deadline);
-/* The same among the members of the agreement, under its meeting of that number. */
+/* Puts a communicator together among the members of the agreement: collective, under the
+ * agreement's meeting of that number. */
 enum tutti_status comm_assemble_agreed(struct tutti_comm *comm, const struct agree *agree,
                                        int which);
 

@@ -27,7 +27,7 @@ struct channel_config {
     struct tutti_exchanger *exchanger;  /* tells the ranks of each other's sockets */
     /* Why this rank can have no channel, with its message; OK: it can. All ranks fail then, and
      * nobody waits. */
-    enum tutti_status hindrance;
+    enum tutti_status local_status;
     const char *directory;             /* NULL is channel_directory()'s */
     int64_t timeout_ms;                /* of opening; negative never ends */
     const struct interrupt *interrupt; /* of its waits, until channel_settle(); may be NULL */

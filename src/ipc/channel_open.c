@@ -560,7 +560,7 @@ enum tutti_status channel_open(const struct channel_config *config, struct chann
 {
     struct opening opening = {.config = config, .deadline = deadline_after(config->timeout_ms)};
     *channel = NULL;
-    enum tutti_status listening = config->hindrance;
+    enum tutti_status listening = config->local_status;
     char reason[512];
     snprintf(reason, sizeof reason, "%.*s", (int)sizeof reason - 1, tutti_last_error());
     enum tutti_status status = check_config(config);

@@ -46,15 +46,7 @@ static bool arena_read_fault(const struct layout_fault *in, struct tutti_fault *
 {
     if (!order_load_acquire_u32(&in->set)) /* A1 pairs F1 */
         return false;
-    *fault = (struct tutti_fault){
-        .struct_size = sizeof *fault,
-        .status = (enum tutti_status)in->status,
-        .rank = in->rank,
-        .peer = in->peer,
-        .sequence = in->sequence,
-        .expected = signature_unpack(in->expected, in->expected_parameter),
-        .seen = signature_unpack(in->seen, in->seen_parameter),
-    };
+    *fault = signature_unpack_fault(in);
     return true;
 }
 

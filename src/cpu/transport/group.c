@@ -118,8 +118,8 @@ static void arenas_release(struct cpu_group *group)
 
 static enum tutti_status handles_exchange(struct cpu_group *group,
                                           const struct cpu_group_config *config,
-                                          enum tutti_status hindrance, int own_fd, int64_t deadline,
-                                          int *fds)
+                                          enum tutti_status local_status, int own_fd,
+                                          int64_t deadline, int *fds)
 {
     struct channel_config channel = {
         .rank = config->rank,
@@ -128,7 +128,7 @@ static enum tutti_status handles_exchange(struct cpu_group *group,
         .exchanger = config->exchanger,
         .timeout_ms = deadline_left_ms(deadline),
         .interrupt = config->interrupt,
-        .hindrance = hindrance,
+        .local_status = local_status,
     };
     memcpy(channel.nonce, config->nonce, sizeof channel.nonce);
     enum tutti_status status = channel_open(&channel, &group->ranks.channel);

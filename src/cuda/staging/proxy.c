@@ -96,7 +96,7 @@ static void ring_bell(struct cuda_proxy *proxy)
 /* ---- the thread ------------------------------------------------------------------------------ */
 
 /* Returns true, and records the fault, if the communicator has failed or was aborted. */
-static bool is_over(struct cpu_group *host)
+static bool has_failed(struct cpu_group *host)
 {
     struct tutti_fault fault;
     if (!cpu_group_check_peers(host, host->rank, false, &fault))
@@ -111,12 +111,12 @@ static bool piece_await(struct cuda_proxy *proxy, uint64_t number)
 {
     for (int polls = proxy->host->ranks.polls; polls > 0; polls--) {
         if (order_load_acquire_u64(&proxy->page->come) >= number) /* E1a pairs E1 */
-            return !is_over(proxy->host);
+            return !has_failed(proxy->host);
         order_pause();
     }
     if (!proxy->sharp)
         proxy->sharp = prctl(PR_SET_TIMERSLACK, (unsigned long)TIMER_SLACK_NS, 0, 0, 0) == 0;
-    for (int64_t ns = NAP_FIRST_NS; !is_over(proxy->host);
+    for (int64_t ns = NAP_FIRST_NS; !has_failed(proxy->host);
          ns = ns < NAP_MOST_NS / 2 ? 2 * ns : NAP_MOST_NS) {
         if (order_load_acquire_u64(&proxy->page->come) >= number) /* E1a pairs E1 */
             return true;
@@ -190,7 +190,7 @@ static void idle(struct cuda_proxy *proxy, uint32_t bell)
 static void release(struct cuda_proxy *proxy)
 {
     if (!is_empty(proxy))
-        (void)is_over(proxy->host);
+        (void)has_failed(proxy->host);
     order_store_release_u64(&proxy->page->done, CUDA_PROXY_RELEASED); /* E2 pairs E2a */
 }
 
