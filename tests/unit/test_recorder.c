@@ -67,6 +67,7 @@ static struct tutti_comm *comm_make(void)
 static void comm_free(struct tutti_comm *comm)
 {
     recorder_close(&comm->recorder);
+    cpu_group_free(comm->host);
     free(comm);
 }
 
