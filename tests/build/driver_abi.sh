@@ -38,7 +38,7 @@ awk '
 
 # What our headers say, as assertions about the other one.
 {
-    printf '#include "cuda/driver_types.h"\n#include <stdio.h>\nint main(void)\n{\n'
+    printf '#include "cuda/runtime/driver_types.h"\n#include <stdio.h>\nint main(void)\n{\n'
     while read -r kind name member; do
         case $kind in
         NUMBER) echo "printf(\"SAME((unsigned long)$name, %luul);\\n\", (unsigned long)$name);" ;;
@@ -58,7 +58,7 @@ awk '
     printf '    #theirs " is not " #ours)\n'
     "$work/ours"
     # A second declaration of each function, with the types of cuda.h: the compiler wants them to agree.
-    printf '#define TUTTI_CUDA_DRIVER_TYPES_H\n#include "cuda/driver_abi.h"\n'
+    printf '#define TUTTI_CUDA_DRIVER_TYPES_H\n#include "cuda/runtime/driver_abi.h"\n'
 } >"$work/theirs.c"
 "$cc" -std=c11 -Wall -Wextra -Werror -fsyntax-only -Isrc -isystem "$folder" "$work/theirs.c"
 
