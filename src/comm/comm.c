@@ -481,7 +481,7 @@ static struct cpu_links links_make(const struct tutti_comm *comm, const int *ord
     const bool sparse = !comm->rules.paths.all && comm->config.device == TUTTI_DEVICE_CPU;
     struct cpu_links links = {.reach = topology->linked[comm->rank], .sparse = sparse};
     if (!sparse)
-        links.reach = UINT64_MAX;
+        links.reach = rank_set_all(TUTTI_MAX_RANKS);
     if (comm->rules.paths.mesh)
         topology_mesh_role(topology, order, comm->rank, &links.mesh);
     return links;

@@ -21,7 +21,7 @@ struct reduce_isa;
 
 /* Which ranks exchange data, and this rank's part in a hybrid cube mesh. */
 struct cpu_links {
-    uint64_t reach;            /* bit r: this rank and rank r exchange data */
+    struct rank_set reach;     /* the ranks that exchange data with this one */
     bool sparse;               /* some two ranks exchange no data */
     struct topology_mesh mesh; /* if the links allow that algorithm */
 };

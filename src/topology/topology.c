@@ -8,20 +8,10 @@
 
 enum { RING_STEPS = 1 << 20 };
 
-static uint64_t bit(int rank)
-{
-    return UINT64_C(1) << rank;
-}
-
-static uint64_t all_bits(int size)
-{
-    return size == 64 ? UINT64_MAX : bit(size) - 1;
-}
-
 /* ---- ring ------------------------------------------------------------------------------------ */
 
 struct search {
-    const uint64_t *linked;
+    const struct rank_set *linked;
     int size;
     int *ring;
     int steps; /* that the search may still take */
@@ -29,44 +19,45 @@ struct search {
 
 /* Extend the path ring[0..length) to a ring. After rank `last` try last + 1, last + 2, ... modulo
  * size. */
-static bool ring_extend(struct search *search, int length, uint64_t visited)
+static bool ring_extend(struct search *search, int length, struct rank_set visited)
 {
     int last = search->ring[length - 1];
     if (length == search->size)
-        return length < 3 || (search->linked[last] & bit(search->ring[0]));
+        return length < 3 || rank_set_has(search->linked[last], search->ring[0]);
     for (int i = 1; i < search->size; i++) {
         int next = (last + i) % search->size;
-        if (!(search->linked[last] & ~visited & bit(next)))
+        if (!rank_set_has(rank_set_minus(search->linked[last], visited), next))
             continue;
         if (--search->steps < 0)
             return false;
         search->ring[length] = next;
-        if (ring_extend(search, length + 1, visited | bit(next)))
+        if (ring_extend(search, length + 1, rank_set_union(visited, rank_set_of(next))))
             return true;
     }
     return false;
 }
 
-bool topology_ring_find(const uint64_t *linked, int size, int *ring)
+bool topology_ring_find(const struct rank_set *linked, int size, int *ring)
 {
     struct search search = {linked, size, ring, RING_STEPS};
     for (int r = 0; r < size && size > 2; r++)
-        if (__builtin_popcountll(linked[r]) < 2)
+        if (rank_set_count(linked[r]) < 2)
             return false;
     ring[0] = 0;
-    return ring_extend(&search, 1, bit(0));
+    return ring_extend(&search, 1, rank_set_of(0));
 }
 
 /* ---- hybrid cube mesh ------------------------------------------------------------------------ */
 
 /* Return the neighbour that has no neighbour in common with `rank`; -1 unless there is exactly one.
  */
-static int partner_find(const uint64_t *linked, int rank)
+static int partner_find(const struct rank_set *linked, int rank)
 {
     int partner = -1;
-    for (uint64_t rest = linked[rank]; rest; rest &= rest - 1) {
-        int peer = __builtin_ctzll(rest);
-        if (linked[rank] & linked[peer])
+    for (int peer = rank_set_next(linked[rank], -1); peer >= 0;
+         peer = rank_set_next(linked[rank], peer)) {
+        const struct rank_set apart = rank_set_minus(linked[rank], linked[peer]);
+        if (!rank_set_equal(apart, linked[rank]))
             continue;
         if (partner >= 0)
             return -1;
@@ -82,13 +73,14 @@ static bool mesh_find(struct topology *topology)
         return false;
     for (int r = 0; r < TOPOLOGY_MESH_RANKS; r++) {
         int partner = partner_find(topology->linked, r);
-        if (__builtin_popcountll(topology->linked[r]) != 4 || partner < 0)
+        if (rank_set_count(topology->linked[r]) != 4 || partner < 0)
             return false;
         topology->partners[r] = partner;
     }
-    uint64_t first = (topology->linked[0] | bit(0)) & ~bit(topology->partners[0]);
-    topology->quads[0] = first;
-    topology->quads[1] = all_bits(TOPOLOGY_MESH_RANKS) & ~first;
+    topology->quads[0] = topology->linked[0];
+    rank_set_add(&topology->quads[0], 0);
+    rank_set_remove(&topology->quads[0], topology->partners[0]);
+    topology->quads[1] = rank_set_minus(rank_set_all(TOPOLOGY_MESH_RANKS), topology->quads[0]);
     return true;
 }
 
@@ -96,8 +88,9 @@ void topology_quads_order(const struct topology *topology, int *order)
 {
     int leaf = 0;
     for (int quad = 0; quad < 2; quad++)
-        for (uint64_t rest = topology->quads[quad]; rest; rest &= rest - 1)
-            order[leaf++] = __builtin_ctzll(rest);
+        for (int r = rank_set_next(topology->quads[quad], -1); r >= 0;
+             r = rank_set_next(topology->quads[quad], r))
+            order[leaf++] = r;
 }
 
 struct topology_ring topology_ring_role(const struct topology *topology, int rank)
@@ -117,14 +110,15 @@ bool topology_mesh_role(const struct topology *topology, const int *order, int r
                         struct topology_mesh *mesh)
 {
     const bool full = topology->kind == TUTTI_TOPOLOGY_FULLY_CONNECTED;
-    uint64_t first = 0;
+    struct rank_set first = rank_set_none;
     if (topology->size != TOPOLOGY_MESH_RANKS || topology->kind == TUTTI_TOPOLOGY_UNKNOWN)
         return false;
     for (int leaf = 0; leaf < 4; leaf++)
-        first |= bit(order[leaf]);
-    if (!full && first != topology->quads[0] && first != topology->quads[1])
+        rank_set_add(&first, order[leaf]);
+    if (!full && !rank_set_equal(first, topology->quads[0]) &&
+        !rank_set_equal(first, topology->quads[1]))
         return false;
-    bool second = !(first & bit(rank));
+    bool second = !rank_set_has(first, rank);
     for (int leaf = 0; leaf < 4; leaf++) {
         int across = full ? order[leaf + 4] : topology->partners[order[leaf]];
         mesh->leaves[leaf] = order[leaf + 4 * second];
@@ -205,7 +199,7 @@ void topology_force(int size, const char *reason, struct topology *topology)
     topology->kind = TUTTI_TOPOLOGY_FULLY_CONNECTED;
     topology->size = size;
     for (int r = 0; r < size; r++) {
-        topology->linked[r] = all_bits(size) & ~bit(r);
+        topology->linked[r] = rank_set_minus(rank_set_all(size), rank_set_of(r));
         topology->ring[r] = r;
     }
     topology->has_ring = true;
@@ -225,7 +219,7 @@ void topology_recognise(const struct topology_matrix *matrix, struct topology *t
     for (int i = 0; i < matrix->size; i++)
         for (int j = 0; j < matrix->size; j++)
             if (i != j && matrix->links[i][j] > 0 && matrix->links[j][i] > 0)
-                topology->linked[i] |= bit(j);
+                rank_set_add(&topology->linked[i], j);
     topology->has_ring = topology_ring_find(topology->linked, topology->size, topology->ring);
     if (!one_way && !unknown && mesh_find(topology)) {
         topology->kind = TUTTI_TOPOLOGY_HYBRID_CUBE_MESH;

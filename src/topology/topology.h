@@ -4,6 +4,7 @@
 #ifndef TUTTI_TOPOLOGY_H
 #define TUTTI_TOPOLOGY_H
 
+#include "base/rank_set.h"
 #include "tutti/tutti.h"
 
 enum {
@@ -21,9 +22,9 @@ struct topology_matrix {
 struct topology {
     enum tutti_topology kind;
     int size;
-    uint64_t linked[TUTTI_MAX_RANKS]; /* bit j of [i]: ranks i and j are linked both ways */
+    struct rank_set linked[TUTTI_MAX_RANKS]; /* j in [i]: ranks i and j are linked both ways */
     /* Set for a hybrid cube mesh only: */
-    uint64_t quads[2]; /* masks of ranks; rank 0 is in the first */
+    struct rank_set quads[2]; /* rank 0 is in the first */
     int partners[TOPOLOGY_MESH_RANKS];
     /* Each rank of ring[] is linked with the next, and the last with ring[0], which is rank 0. */
     bool has_ring;
@@ -46,7 +47,7 @@ void topology_force(int size, const char *reason, struct topology *topology);
 /* Find the first ring in a fixed search order; for fully connected ranks this is rank order. Return
  * false if there is none, or if a million steps have found none. The latter can happen with more
  * than about ten ranks. */
-bool topology_ring_find(const uint64_t *linked, int size, int *ring);
+bool topology_ring_find(const struct rank_set *linked, int size, int *ring);
 
 /* One rank's part in the ring algorithm. */
 struct topology_ring {

@@ -375,7 +375,7 @@ static int mapping_check(const struct side *side)
     bool all = may_run(side, TUTTI_ALGO_ONE_SHOT);
     for (int r = 0; r < ranks->size; r++) {
         struct layout_arena *arena = side->comm->host->arenas[r];
-        bool reaches = r == rank || all || (side->scenario->topology.linked[rank] >> r & 1);
+        bool reaches = r == rank || all || rank_set_has(side->scenario->topology.linked[rank], r);
         RANKS_CHECK(is_mapped(&arena->magic) && is_mapped(&arena->notices[1]));
         RANKS_CHECK(is_mapped(arena->in_flags) == reaches);
         RANKS_CHECK(is_mapped(&arena->small_messages[1].body[LAYOUT_BODY_BYTES - 1]) == reaches);

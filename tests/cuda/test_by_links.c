@@ -97,7 +97,7 @@ static int places_check(struct ranks *ranks, int rank, const tutti_comm_t *comm,
 {
     const struct cuda_launch launch = last_launch().parameters;
     struct word *words = (struct word *)(void *)ranks->shared, *own = &words[rank];
-    const uint64_t linked = comm->topology.linked[rank];
+    const struct rank_set linked = comm->topology.linked[rank];
     for (int p = 0; p < 4 && p < ranks->size; p++) {
         own->mesh[p] = launch.mesh.quarters[p];
         own->ranks[p] = launch.ranks[p];
@@ -111,17 +111,17 @@ static int places_check(struct ranks *ranks, int rank, const tutti_comm_t *comm,
     for (int p = 0; p < 4 && scenario->mesh; p++) {
         const struct word *other = &words[own->ranks[p]];
         RANKS_CHECK(other->mesh[0] == own->mesh[p] && other->ranks[p] == rank);
-        RANKS_CHECK(p == 0 || (linked >> own->ranks[p] & 1));
+        RANKS_CHECK(p == 0 || rank_set_has(linked, own->ranks[p]));
         RANKS_CHECK(p == 0 || own->mesh[p] != own->mesh[0]);
         RANKS_CHECK(own->mesh[4] != own->ranks[p]);
     }
     if (scenario->mesh) {
         const struct word *partner = &words[own->mesh[4]];
-        RANKS_CHECK(linked >> own->mesh[4] & 1);
+        RANKS_CHECK(rank_set_has(linked, own->mesh[4]));
         RANKS_CHECK(partner->mesh[4] == rank && partner->mesh[0] == own->mesh[0]);
     }
     if (scenario->ring) {
-        RANKS_CHECK((linked >> own->ring[1] & 1) && (linked >> own->ring[2] & 1));
+        RANKS_CHECK(rank_set_has(linked, own->ring[1]) && rank_set_has(linked, own->ring[2]));
         RANKS_CHECK(words[own->ring[2]].ring[1] == rank && words[own->ring[1]].ring[2] == rank);
         RANKS_CHECK(words[own->ring[2]].ring[0] == (own->ring[0] + 1) % ranks->size);
     }

@@ -89,7 +89,7 @@ static enum tutti_status arenas_join(struct cpu_group *group, const struct cpu_g
         if (r == group->rank)
             continue;
         if (is_remote(group, r)) {
-            status = arena_map(group, r, config->links->reach >> r & 1, fds[r]);
+            status = arena_map(group, r, rank_set_has(config->links->reach, r), fds[r]);
         } else {
             group->arenas[r] = local_acquire(config->nonce, r);
             if (!group->arenas[r])
