@@ -62,16 +62,16 @@ static void what_read(struct reader *reader, const json_t *object, char what[DIA
     char collective[NAME_BYTES], dtype[NAME_BYTES], op[NAME_BYTES], algorithm[NAME_BYTES];
     int64_t parameter = get_integer(reader, object, "parameter", 0, UINT32_MAX);
     int length;
+    const bool reduces = json_object_get(object, "op");
+    get_name(reader, object, "collective", collective);
     if (json_object_get(object, "count"))
-        length =
-            snprintf(what, DIAGNOSE_TEXT_BYTES, "%s of %lld %s, %s, %s",
-                     get_name(reader, object, "collective", collective),
-                     (long long)get_integer(reader, object, "count", 0, INT64_MAX),
-                     get_name(reader, object, "dtype", dtype), get_name(reader, object, "op", op),
-                     get_name(reader, object, "algorithm", algorithm));
+        length = snprintf(what, DIAGNOSE_TEXT_BYTES, "%s of %lld %s, %s%s%s", collective,
+                          (long long)get_integer(reader, object, "count", 0, INT64_MAX),
+                          get_name(reader, object, "dtype", dtype),
+                          reduces ? get_name(reader, object, "op", op) : "", reduces ? ", " : "",
+                          get_name(reader, object, "algorithm", algorithm));
     else
-        length = snprintf(what, DIAGNOSE_TEXT_BYTES, "%s",
-                          get_name(reader, object, "collective", collective));
+        length = snprintf(what, DIAGNOSE_TEXT_BYTES, "%s", collective);
     if (parameter && length > 0 && length < DIAGNOSE_TEXT_BYTES)
         snprintf(what + length, DIAGNOSE_TEXT_BYTES - (size_t)length, " (hash %08llx)",
                  (unsigned long long)parameter);

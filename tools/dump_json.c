@@ -64,11 +64,12 @@ static void add_signature(json_t *object, uint64_t word, uint32_t parameter)
 {
     const struct tutti_signature signature = signature_unpack(word, parameter);
     add(object, "collective", json_string(tutti_collective_name(signature.collective)));
-    if (signature.collective == TUTTI_COLLECTIVE_ALL_REDUCE) {
+    if (signature.collective != TUTTI_COLLECTIVE_BARRIER) {
         add_number(object, "count", signature.count);
         add_number(object, "bytes", signature.count * tutti_dtype_size(signature.dtype));
         add(object, "dtype", json_string(tutti_dtype_name(signature.dtype)));
-        add(object, "op", json_string(tutti_op_name(signature.op)));
+        if (signature.op)
+            add(object, "op", json_string(tutti_op_name(signature.op)));
         add(object, "algorithm", json_string(tutti_algo_name(signature.algo)));
     }
     add_number(object, "parameter", parameter);

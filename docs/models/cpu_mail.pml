@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Mails of a CPU communicator, two in turn: src/cpu/algo/one_shot.c, wait.h and barrier.c.
+ * Mails of a CPU communicator, two in turn: src/cpu/algo/small.c, wait.h and barrier.c.
  *
  * An operation has a payload or, as a barrier, none; the first rank that comes chooses, and operations never
  * end. A rank writes into its own arena, where its peers read.

@@ -163,7 +163,9 @@ TUTTI_API const char *tutti_op_name(tutti_op_t op);
 /* X(name, value, text) */
 #define TUTTI_COLLECTIVE_MAP(X)                                                                    \
     X(ALL_REDUCE, 1, "all_reduce")                                                                 \
-    X(BARRIER, 2, "barrier")
+    X(BARRIER, 2, "barrier")                                                                       \
+    X(ALL_GATHER, 3, "all_gather")                                                                 \
+    X(REDUCE_SCATTER, 4, "reduce_scatter")
 
 enum tutti_collective {
 #define TUTTI_COLLECTIVE_ENUM(name, value, text) TUTTI_COLLECTIVE_##name = value,
@@ -514,77 +516,7 @@ TUTTI_API int tutti_comm_rank(const tutti_comm_t *comm);
 /* 0 for NULL. */
 TUTTI_API int tutti_comm_world_size(const tutti_comm_t *comm);
 
-/* ---- collectives ----------------------------------------------------------------------------- */
-
-enum tutti_call_flags {
-    /* Copy, also where the operands are symmetric memory. The flag of any rank applies to all. */
-    TUTTI_CALL_NO_ZERO_COPY = 1,
-};
-
-struct tutti_call_options {
-    size_t struct_size;
-    enum tutti_algo algo;    /* NONE: the communicator's choice. Equal on all ranks */
-    int64_t timeout_ms;      /* of the operation, from its first wait; 0: the communicator's */
-    uint32_t flags;          /* enum tutti_call_flags */
-    uint64_t storage_offset; /* elements before send in its storage; used in strict mode only */
-};
-
-/*
- * Sets recv[i] on every rank to op over all ranks' send[i], for count elements. The result has the
- * same bits on all ranks, and for each algorithm except RING. count may be 0. Any address that is
- * aligned for the dtype will do; nothing is registered. send == recv is in place; any other overlap
- * is refused. During the call no thread writes to send or touches recv. Blocks until recv is
- * written and send may be reused. One caller at a time per communicator. All ranks make their calls
- * in the same order. dtype, op, count and algorithm are equal on all ranks, else all get MISMATCH.
- * options may be NULL.
- *
- * On CUDA the call returns after the operation is enqueued; the stream blocks instead. send and
- * recv are memory of the communicator's device (also memory that the capture allocates), managed
- * memory or pinned memory of the host, and stay valid until the stream has passed the operation;
- * other pointers are INVALID. The call may be captured in a graph, except where processes share a
- * device (DECLINED). Threads that share a device return after all of them have called. A later
- * fault (TIMEOUT, PEER_DEAD, ABORTED, or MISMATCH, at the latest in the next operation) ends all
- * waits on all ranks without a CUDA error. recv is then undefined, and all later calls return it.
- *
- * Returns INVALID (also for an algorithm that the links do not allow), VERSION (an unknown option),
- * DECLINED (see above; or strict mode has no algorithm), CONCURRENT or CUDA: the call has done
- * nothing. Or TIMEOUT, PEER_DEAD, MISMATCH, ABORTED, and CUDA if the launch failed or the context
- * is broken: recv is undefined and the communicator has failed on all ranks. A rank that needs
- * nothing more of the failed ranks returns OK with the right recv, even if it came too late for
- * them; its next call in which all ranks take part returns their fault.
- */
-TUTTI_API enum tutti_status tutti_all_reduce(const void *send, void *recv, size_t count,
-                                             enum tutti_dtype dtype, tutti_op_t op,
-                                             tutti_comm_t *comm, tutti_stream_t stream);
-TUTTI_API enum tutti_status tutti_all_reduce_with(const void *send, void *recv, size_t count,
-                                                  enum tutti_dtype dtype, tutti_op_t op,
-                                                  tutti_comm_t *comm, tutti_stream_t stream,
-                                                  const struct tutti_call_options *options);
-/*
- * Returns after every rank of the subset has called it. What a rank wrote before is visible to the
- * others after. ranks == NULL and count == 0 mean all ranks. The subset contains the caller and
- * names no rank twice, else INVALID. Other ranks take no part. One caller at a time per
- * communicator. Only the time-out of options, which may be NULL, has an effect. On CUDA the stream
- * waits instead. Returns what tutti_all_reduce() does; DECLINED only for a capture.
- */
-TUTTI_API enum tutti_status tutti_barrier(tutti_comm_t *comm, const int *ranks, int count,
-                                          tutti_stream_t stream);
-TUTTI_API enum tutti_status tutti_barrier_with(tutti_comm_t *comm, const int *ranks, int count,
-                                               tutti_stream_t stream,
-                                               const struct tutti_call_options *options);
-/*
- * Sets *algo to the algorithm that tutti_all_reduce_with() would use, on CUDA to the transport
- * (except in strict mode), and *reason, which may be NULL, to a static sentence. A forced algorithm
- * comes first. In strict mode a fixed rule follows: float32 and bfloat16 only; storage offset and
- * count are multiples of 4 bytes; fully connected ranks use one-shot up to 256 KiB and two-shot up
- * to 10 MiB; ranks of a hybrid cube mesh use that up to 256 KiB; the buffer size limits all. All
- * else gives NONE. Without strict mode the result is never NONE. Local; after the rendezvous.
- * Returns INVALID, VERSION.
- */
-TUTTI_API enum tutti_status tutti_comm_algorithm(tutti_comm_t *comm, size_t count,
-                                                 enum tutti_dtype dtype, tutti_op_t op,
-                                                 const struct tutti_call_options *options,
-                                                 enum tutti_algo *algo, const char **reason);
+#include "tutti/collectives.h"
 
 /* ---- work ------------------------------------------------------------------------------------ */
 
@@ -778,7 +710,7 @@ TUTTI_API enum tutti_status tutti_info_launcher(struct tutti_launcher *launcher)
  *   "symm.backend"    what TUTTI_SYMM_BACKEND names, "cpu" or "cuda"; "cpu" if it is unset. A query
  *                     only: tutti_symm_alloc() takes the device
  *   "cuda.multicast"  "yes" if the current CUDA device supports NVLink multicast objects, else "no"
- *   "calls"           the number of calls of all-reduce and barrier in this process, those of
+ *   "calls"           the number of calls of collectives in this process, those of
  *                     process groups and refused calls included
  * [out] text  32 bytes are enough for any key
  * Returns INVALID (an unknown key, a text that is too short, a wrong environment variable).

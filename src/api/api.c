@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: MIT */
 /* The public collectives: check, fill one request, choose, run. No malloc, lock or system call. */
-#include "base/dtype.h"
 #include "base/error.h"
 #include "base/op.h"
 #include "base/options.h"
 #include "base/order.h"
 #include "base/signature.h"
 #include "coll/backend.h"
+#include "coll/coll.h"
 #include "comm/comm.h"
 #include "ipc/fork.h"
 #include "record/recorder.h"
@@ -17,8 +17,6 @@
 #include <string.h>
 
 static const struct tutti_call_options no_options;
-static const char all_reduce_name[] = "tutti_all_reduce", barrier_name[] = "tutti_barrier";
-
 /* Says why a caller may not enter. */
 static enum tutti_status refuse(struct tutti_comm *comm, const char *call)
 {
@@ -72,12 +70,13 @@ static enum tutti_status options_read(const struct tutti_comm *comm,
     return status == TUTTI_OK ? TUTTI_OK : error_context(status, "%s", call);
 }
 
-static enum tutti_status stream_check(const struct tutti_comm *comm, tutti_stream_t stream)
+static enum tutti_status stream_check(const struct tutti_comm *comm, const char *call,
+                                      tutti_stream_t stream)
 {
     if (__builtin_expect(stream == TUTTI_STREAM_DEFAULT || comm->cuda, 1))
         return TUTTI_OK;
     return error_set(TUTTI_ERR_INVALID,
-                     "stream %p: a CPU communicator takes TUTTI_STREAM_DEFAULT only",
+                     "%s: stream %p: a CPU communicator takes TUTTI_STREAM_DEFAULT only", call,
                      (const void *)stream);
 }
 
@@ -95,13 +94,12 @@ refused(struct tutti_comm *comm, uint64_t signature, enum tutti_status status)
 }
 
 /* The signature of a call whose arguments may be wrong. */
-static uint64_t signature_of(size_t count, enum tutti_dtype dtype, tutti_op_t op)
+static uint64_t signature_of(enum tutti_collective collective, const struct coll_args *args)
 {
-    const enum tutti_dtype none = (enum tutti_dtype)15;
-    bool known = dtype_bytes(dtype) != 0;
-    return signature_pack(TUTTI_COLLECTIVE_ALL_REDUCE, known ? dtype : none,
-                          known ? op_kind(op) : (enum op_kind)0, TUTTI_ALGO_NONE,
-                          count < SIGNATURE_COUNT_MAX ? count : SIGNATURE_COUNT_MAX);
+    const bool known = dtype_bytes(args->dtype) != 0;
+    return signature_pack(collective, known ? args->dtype : SIGNATURE_NO_DTYPE,
+                          known && args->op ? op_kind(args->op) : (enum op_kind)0, TUTTI_ALGO_NONE,
+                          args->count < SIGNATURE_COUNT_MAX ? args->count : SIGNATURE_COUNT_MAX);
 }
 
 /* The end of an operation. The clock is read again only if the operation took long enough: a quick
@@ -122,60 +120,35 @@ static inline enum tutti_status ended(struct tutti_comm *comm, const struct requ
     return status;
 }
 
-/* ---- all-reduce ------------------------------------------------------------------------------ */
+/* ---- collectives with elements ----------------------------------------------------------------
+ */
 
-/* The caller puts the name of the call before the messages of this and of call_check(). */
-static enum tutti_status kind_check(size_t count, enum tutti_dtype dtype, tutti_op_t op,
-                                    const struct tutti_comm *comm)
+/* An operand on a device that a CPU communicator cannot reach. */
+static enum tutti_status device_refuse(const char *call, const char *operand, const void *pointer,
+                                       int ordinal)
 {
-    size_t width = dtype_bytes(dtype);
-    if (!width)
-        return error_set(TUTTI_ERR_INVALID, "dtype %d: expected a value of enum tutti_dtype",
-                         (int)dtype);
-    enum op_kind kind = op_kind(op);
-    if (!kind)
-        return error_set(TUTTI_ERR_INVALID,
-                         "op is none: expected TUTTI_SUM or another constant, or one that "
-                         "tutti_op_create_premul_sum() made and that is not destroyed");
-    if (!reduce_function(comm->isa, dtype, kind))
-        return error_set(TUTTI_ERR_INVALID, "%s is not defined for %s", tutti_op_name(op),
-                         tutti_dtype_name(dtype));
-    if (count > SIGNATURE_COUNT_MAX || count > SIZE_MAX / width)
-        return error_set(TUTTI_ERR_INVALID, "count %zu is more than memory can hold", count);
-    return TUTTI_OK;
+    return error_set(TUTTI_ERR_INVALID,
+                     "%s%s%s %p is symmetric memory of device %d: a CPU communicator takes memory "
+                     "of the host",
+                     call ? call : "", call ? ": " : "", operand, pointer, ordinal);
 }
 
-/* `mine` is what the caller knows `send` as; `device` is where the operands have to be. */
-static enum tutti_status call_check(const struct tutti_comm *comm, const void *send,
-                                    const void *recv, size_t count, enum tutti_dtype dtype,
-                                    tutti_op_t op, const char *mine, enum tutti_device device)
+/* `call` and `send`: for the message, as coll_explain() has them. `device` is where the operands
+ * have to be. */
+static inline __attribute__((always_inline)) enum tutti_status
+call_check(const struct tutti_comm *comm, const char *call, const struct coll *coll,
+           const struct coll_args *args, const char *send, enum tutti_device device)
 {
     int ordinal;
-    enum tutti_status status = kind_check(count, dtype, op, comm);
-    if (status != TUTTI_OK || !count)
-        return status;
-    size_t width = dtype_bytes(dtype), bytes = count * width;
-    uintptr_t from = (uintptr_t)send, to = (uintptr_t)recv;
-    if (!send || !recv)
-        return error_set(TUTTI_ERR_INVALID, "%s is NULL with count %zu", send ? "recv" : mine,
-                         count);
-    if ((from | to) & (width - 1))
-        return error_set(TUTTI_ERR_INVALID, "%s %p is not aligned to the %zu bytes of %s",
-                         from & (width - 1) ? mine : "recv", from & (width - 1) ? send : recv,
-                         width, tutti_dtype_name(dtype));
-    if (from != to && from < to + bytes && to < from + bytes)
-        return error_set(TUTTI_ERR_INVALID,
-                         "send %p and recv %p of %zu bytes overlap in part: use the same address "
-                         "or disjoint ones",
-                         send, recv, bytes);
-    if (device == TUTTI_DEVICE_CUDA)
+    const enum coll_error error = coll_check(coll, args, comm->rank, comm->world_size);
+    if (__builtin_expect(error != COLL_GOOD, 0))
+        return coll_explain(call, coll, args, error, comm->world_size, send);
+    if (device == TUTTI_DEVICE_CUDA || !args->count)
         return TUTTI_OK;
-    const bool from_device = symm_on_device(send, &ordinal);
-    if (from_device || symm_on_device(recv, &ordinal))
-        return error_set(TUTTI_ERR_INVALID,
-                         "%s %p is symmetric memory of device %d: a CPU communicator takes memory "
-                         "of the host",
-                         from_device ? "send" : "recv", from_device ? send : recv, ordinal);
+    if (symm_on_device(args->send, &ordinal))
+        return device_refuse(call, send, args->send, ordinal);
+    if (symm_on_device(args->recv, &ordinal))
+        return device_refuse(call, "recv", args->recv, ordinal);
     return TUTTI_OK;
 }
 
@@ -189,8 +162,6 @@ static inline void request_fill(struct tutti_comm *comm, const struct tutti_call
     request->timeout_source = options->timeout_ms ? TIMEOUT_OF_CALL : comm->timeout_source;
     request->parameter = 0;
     request->flags = options->flags;
-    request->operands = (struct layout_operands){.send_id = LAYOUT_PRIVATE};
-    request->send_buffers = request->recv_buffers = NULL;
     request->page = comm->recorder.page;
     request->numbers = &comm->recorder.number;
     request->entry = NULL;
@@ -220,11 +191,25 @@ static bool view_find(const struct tutti_comm *comm, const void *pointer, size_t
     return true;
 }
 
-/* Where the peers can reach the operands: if both lie in allocations of a group with these ranks.
- */
-static void operands_find(const struct tutti_comm *comm, struct request *request)
+/* Whether the peers can reach an operand: whether it lies in an allocation of a group with these
+ * ranks. */
+static bool operand_find(const struct tutti_comm *comm, const void *operand, size_t bytes,
+                         struct symm_view *view)
 {
-    struct symm_view send, recv;
+    return view_find(comm, operand, bytes, view) && view->rank == comm->rank &&
+           view->world_size == comm->world_size;
+}
+
+/* Where the peers can reach the operands that they use: all-gather and reduce-scatter write to the
+ * own recv alone. */
+static void operands_find(const struct tutti_comm *comm, const struct coll *coll,
+                          struct request *request)
+{
+    struct symm_view send, recv = {.id = LAYOUT_PRIVATE};
+    const bool needs_recv = !coll->send_all && !coll->recv_all;
+    const size_t send_bytes = request->bytes * coll_send_blocks(coll, comm->world_size);
+    request->operands = (struct layout_operands){.send_id = LAYOUT_PRIVATE};
+    request->send_buffers = request->recv_buffers = NULL;
     if (request->flags & TUTTI_CALL_NO_ZERO_COPY)
         return;
     if (cpu_group_ranks(comm->host)->remote == 0) {
@@ -234,78 +219,106 @@ static void operands_find(const struct tutti_comm *comm, struct request *request
                                                      .recv = (uintptr_t)request->recv};
         return;
     }
-    if (!view_find(comm, request->send, request->bytes, &send) ||
-        !view_find(comm, request->recv, request->bytes, &recv) || send.rank != comm->rank ||
-        send.world_size != comm->world_size || recv.rank != comm->rank ||
-        recv.world_size != comm->world_size)
+    if (!operand_find(comm, request->send, send_bytes, &send) ||
+        (needs_recv && !operand_find(comm, request->recv, request->bytes, &recv)))
         return;
-    request->operands = (struct layout_operands){
-        .send_id = send.id, .send = send.offset, .recv_id = recv.id, .recv = recv.offset};
+    request->operands = (struct layout_operands){.send_id = send.id, .send = send.offset};
     request->send_buffers = send.buffers;
-    request->recv_buffers = recv.buffers;
+    if (needs_recv) {
+        request->operands.recv_id = recv.id;
+        request->operands.recv = recv.offset;
+        request->recv_buffers = recv.buffers;
+    }
 }
 
-static enum tutti_status all_reduce(const void *send, void *recv, size_t count,
-                                    enum tutti_dtype dtype, tutti_op_t op, struct tutti_comm *comm,
-                                    tutti_stream_t stream, const struct tutti_call_options *options)
+/* Inlined, so that each collective has its own code. */
+static inline __attribute__((always_inline)) enum tutti_status
+collective(struct tutti_comm *comm, enum tutti_collective which, const struct coll_args *args,
+           tutti_stream_t stream, const struct tutti_call_options *options)
 {
     struct request request;
-    enum tutti_status status = stream_check(comm, stream);
+    const struct coll *coll = &coll_rows[which];
+    enum tutti_status status = stream_check(comm, coll->call, stream);
     if (status == TUTTI_OK)
-        status = call_check(comm, send, recv, count, dtype, op, "send",
+        status = call_check(comm, coll->call, coll, args, "send",
                             (enum tutti_device)comm->config.device);
     if (__builtin_expect(status != TUTTI_OK, 0))
-        return refused(comm, signature_of(count, dtype, op),
-                       error_context(status, "%s", all_reduce_name));
-    const size_t width = dtype_bytes(dtype);
-    const enum op_kind kind = op_kind(op);
+        return refused(comm, signature_of(which, args), status);
+    const size_t width = dtype_bytes(args->dtype);
+    const enum op_kind kind = coll->reduces ? op_kind(args->op) : (enum op_kind)0;
     const struct choice_call call = {
-        .bytes = count * width,
-        .dtype = dtype,
+        .collective = which,
+        .bytes = args->count * width,
+        .dtype = args->dtype,
         .algo = options->algo,
         .storage_offset_bytes = options->storage_offset * width,
     };
     status = comm->backend->choose(comm->group, &call, &request.choice);
-    if (status == TUTTI_OK && !request.choice.transport)
-        status = error_set(TUTTI_ERR_DECLINED,
-                           "%s: %s: fall back to another library, or switch strict mode off",
-                           all_reduce_name, request.choice.reason);
+    if (status == TUTTI_OK && !request.choice.run)
+        status = error_set(TUTTI_ERR_DECLINED, "%s: %s: fall back to another library%s", coll->call,
+                           request.choice.reason,
+                           comm->rules.strict ? ", or switch strict mode off" : "");
     if (status != TUTTI_OK)
-        return refused(comm, signature_of(count, dtype, op), status);
+        return refused(comm, signature_of(which, args), status);
     request_fill(comm, options, &request);
-    request.send = send;
-    request.recv = recv;
-    request.count = count;
-    request.bytes = call.bytes;
-    request.reduce = reduce_function(comm->isa, dtype, kind);
-    /* On CUDA the launcher adds the kernel's algorithm. */
-    request.signature = signature_pack(TUTTI_COLLECTIVE_ALL_REDUCE, dtype, kind,
-                                       comm->cuda ? TUTTI_ALGO_NONE : request.choice.algo, count);
-    request.element_bytes = (uint32_t)width;
-    request.dtype = dtype;
+    request.collective = which;
+    request.dtype = args->dtype;
     request.op = kind;
-    if (kind == OP_PREMUL_SUM)
-        scalar_read(op, &request);
+    request.send_all = coll->send_all;
+    request.recv_all = coll->recv_all;
+    request.send = args->send;
+    request.recv = args->recv;
+    request.count = args->count;
+    request.bytes = call.bytes;
+    request.element_bytes = (uint32_t)width;
+    request.reduce = coll->reduces ? reduce_function(comm->isa, args->dtype, kind) : NULL;
+    /* On CUDA the launcher adds the kernel's algorithm. */
+    request.signature = signature_pack(
+        which, args->dtype, kind, comm->cuda ? TUTTI_ALGO_NONE : request.choice.algo, args->count);
+    if (coll->reduces && kind == OP_PREMUL_SUM)
+        scalar_read(args->op, &request);
     if (request.choice.zero_copy)
-        operands_find(comm, &request);
-    return ended(comm, &request, request.choice.transport->run(comm->group, &request, stream));
+        operands_find(comm, coll, &request);
+    return ended(comm, &request, request.choice.run->run(comm->group, &request, stream));
+}
+
+/* A public call. `given`: its options, NULL for none. */
+static inline __attribute__((always_inline)) enum tutti_status
+call_run(struct tutti_comm *comm, enum tutti_collective which, struct coll_args args,
+         tutti_stream_t stream, const struct tutti_call_options *given)
+{
+    const char *call = coll_rows[which].call;
+    struct tutti_call_options options = no_options;
+    enum tutti_status status = TUTTI_OK;
+    if (!enter(comm))
+        return refuse(comm, call);
+    args.op = args.op ? op_known(args.op) : NULL;
+    if (given)
+        status = options_read(comm, given, call, &options);
+    status = status == TUTTI_OK ? collective(comm, which, &args, stream, &options)
+                                : refused(comm, signature_of(which, &args), status);
+    leave(comm);
+    return status;
 }
 
 enum tutti_status comm_all_reduce_check(const struct tutti_comm *comm, const void *data,
                                         size_t count, enum tutti_dtype dtype, tutti_op_t op,
                                         enum tutti_device device)
 {
-    return call_check(comm, data, data, count, dtype, op, "data", device);
+    const struct coll_args args = {(void *)(uintptr_t)data, (void *)(uintptr_t)data, count, dtype,
+                                   op};
+    return call_check(comm, NULL, &coll_rows[TUTTI_COLLECTIVE_ALL_REDUCE], &args, "data", device);
 }
 
 enum tutti_status comm_all_reduce_on(struct tutti_comm *comm, void *data, size_t count,
                                      enum tutti_dtype dtype, tutti_op_t op, int64_t timeout_ms,
                                      tutti_stream_t stream)
 {
+    const struct coll_args args = {data, data, count, dtype, op};
     /* 0 stands for the communicator's own time-out, whose source is known. */
     const struct tutti_call_options options = {.timeout_ms =
                                                    timeout_ms == comm->timeout_ms ? 0 : timeout_ms};
-    return all_reduce(data, data, count, dtype, op, comm, stream, &options);
+    return collective(comm, TUTTI_COLLECTIVE_ALL_REDUCE, &args, stream, &options);
 }
 
 enum tutti_status comm_all_reduce(struct tutti_comm *comm, void *data, size_t count,
@@ -318,29 +331,49 @@ enum tutti_status tutti_all_reduce(const void *send, void *recv, size_t count,
                                    enum tutti_dtype dtype, tutti_op_t op, tutti_comm_t *comm,
                                    tutti_stream_t stream)
 {
-    if (!enter(comm))
-        return refuse(comm, all_reduce_name);
-    enum tutti_status status =
-        all_reduce(send, recv, count, dtype, op_known(op), comm, stream, &no_options);
-    leave(comm);
-    return status;
+    return call_run(comm, TUTTI_COLLECTIVE_ALL_REDUCE,
+                    (struct coll_args){send, recv, count, dtype, op}, stream, NULL);
 }
 
 enum tutti_status tutti_all_reduce_with(const void *send, void *recv, size_t count,
                                         enum tutti_dtype dtype, tutti_op_t op, tutti_comm_t *comm,
                                         tutti_stream_t stream,
-                                        const struct tutti_call_options *given)
+                                        const struct tutti_call_options *options)
 {
-    struct tutti_call_options options = no_options;
-    if (!enter(comm))
-        return refuse(comm, all_reduce_name);
-    op = op_known(op);
-    enum tutti_status status =
-        given ? options_read(comm, given, all_reduce_name, &options) : TUTTI_OK;
-    status = status == TUTTI_OK ? all_reduce(send, recv, count, dtype, op, comm, stream, &options)
-                                : refused(comm, signature_of(count, dtype, op), status);
-    leave(comm);
-    return status;
+    return call_run(comm, TUTTI_COLLECTIVE_ALL_REDUCE,
+                    (struct coll_args){send, recv, count, dtype, op}, stream, options);
+}
+
+enum tutti_status tutti_all_gather(const void *send, void *recv, size_t count,
+                                   enum tutti_dtype dtype, tutti_comm_t *comm,
+                                   tutti_stream_t stream)
+{
+    return tutti_all_gather_with(send, recv, count, dtype, comm, stream, NULL);
+}
+
+enum tutti_status tutti_all_gather_with(const void *send, void *recv, size_t count,
+                                        enum tutti_dtype dtype, tutti_comm_t *comm,
+                                        tutti_stream_t stream,
+                                        const struct tutti_call_options *options)
+{
+    return call_run(comm, TUTTI_COLLECTIVE_ALL_GATHER,
+                    (struct coll_args){send, recv, count, dtype, NULL}, stream, options);
+}
+
+enum tutti_status tutti_reduce_scatter(const void *send, void *recv, size_t count,
+                                       enum tutti_dtype dtype, tutti_op_t op, tutti_comm_t *comm,
+                                       tutti_stream_t stream)
+{
+    return tutti_reduce_scatter_with(send, recv, count, dtype, op, comm, stream, NULL);
+}
+
+enum tutti_status tutti_reduce_scatter_with(const void *send, void *recv, size_t count,
+                                            enum tutti_dtype dtype, tutti_op_t op,
+                                            tutti_comm_t *comm, tutti_stream_t stream,
+                                            const struct tutti_call_options *options)
+{
+    return call_run(comm, TUTTI_COLLECTIVE_REDUCE_SCATTER,
+                    (struct coll_args){send, recv, count, dtype, op}, stream, options);
 }
 
 /* The subset as bits. All ranks if none are named. */
@@ -354,35 +387,40 @@ static enum tutti_status subset_read(const struct tutti_comm *comm, const int *r
     }
     if (!ranks || count < 1)
         return error_set(TUTTI_ERR_INVALID,
-                         "%d ranks at %p: expected NULL and 0 for all ranks, or "
+                         "tutti_barrier: %d ranks at %p: expected NULL and 0 for all ranks, or "
                          "at least one rank",
                          count, (const void *)ranks);
     for (int i = 0; i < count; i++) {
         if (ranks[i] < 0 || ranks[i] >= comm->world_size)
-            return error_set(TUTTI_ERR_INVALID, "ranks[%d] is %d: expected 0 to %d", i, ranks[i],
-                             comm->world_size - 1);
+            return error_set(TUTTI_ERR_INVALID, "tutti_barrier: ranks[%d] is %d: expected 0 to %d",
+                             i, ranks[i], comm->world_size - 1);
         if (*subset >> ranks[i] & 1)
-            return error_set(TUTTI_ERR_INVALID, "ranks[%d] names rank %d twice", i, ranks[i]);
+            return error_set(TUTTI_ERR_INVALID, "tutti_barrier: ranks[%d] names rank %d twice", i,
+                             ranks[i]);
         *subset |= UINT64_C(1) << ranks[i];
     }
     if (!(*subset >> comm->rank & 1))
-        return error_set(TUTTI_ERR_INVALID, "the subset lacks the caller, rank %d", comm->rank);
+        return error_set(TUTTI_ERR_INVALID, "tutti_barrier: the subset lacks the caller, rank %d",
+                         comm->rank);
     return TUTTI_OK;
 }
 
-static const uint64_t barrier_signature = (uint64_t)TUTTI_COLLECTIVE_BARRIER << 60;
+static const uint64_t barrier_signature = (uint64_t)TUTTI_COLLECTIVE_BARRIER
+                                          << SIGNATURE_COLLECTIVE_AT;
+static const char barrier_name[] = "tutti_barrier";
 
 static enum tutti_status barrier(struct tutti_comm *comm, const int *ranks, int count,
                                  tutti_stream_t stream, const struct tutti_call_options *options)
 {
     uint64_t subset;
     struct request request = {0};
-    enum tutti_status status = stream_check(comm, stream);
+    enum tutti_status status = stream_check(comm, barrier_name, stream);
     if (status == TUTTI_OK)
         status = subset_read(comm, ranks, count, &subset);
     if (status != TUTTI_OK)
-        return refused(comm, barrier_signature, error_context(status, "%s", barrier_name));
+        return refused(comm, barrier_signature, status);
     request_fill(comm, options, &request);
+    request.collective = TUTTI_COLLECTIVE_BARRIER;
     request.signature = barrier_signature;
     if (__builtin_popcountll(subset) != comm->world_size) {
         request.subset = subset;
@@ -424,12 +462,14 @@ enum tutti_status tutti_comm_algorithm(tutti_comm_t *comm, size_t count, enum tu
         status = options_read(comm, given, call, &options);
     if (status != TUTTI_OK)
         return status;
-    op = op_known(op);
-    status = kind_check(count, dtype, op, comm);
-    if (status != TUTTI_OK)
-        return error_context(status, "%s", call);
+    const struct coll *coll = &coll_rows[TUTTI_COLLECTIVE_ALL_REDUCE];
+    const struct coll_args args = {.count = count, .dtype = dtype, .op = op_known(op)};
+    const enum coll_error error = coll_kind_check(coll, &args);
+    if (error != COLL_GOOD)
+        return coll_explain(call, coll, &args, error, comm->world_size, "send");
     const size_t width = dtype_bytes(dtype);
     const struct choice_call asked = {
+        .collective = TUTTI_COLLECTIVE_ALL_REDUCE,
         .bytes = count || !comm->cuda ? count * width : 1, /* a kernel's answer needs a size */
         .dtype = dtype,
         .algo = options.algo,

@@ -8,18 +8,18 @@
 
 static void signature_format(const struct tutti_signature *signature, char *text, size_t size)
 {
-    if (signature->collective != TUTTI_COLLECTIVE_ALL_REDUCE) {
-        const char *name = tutti_collective_name(signature->collective);
+    const char *name = tutti_collective_name(signature->collective);
+    if (signature->collective == TUTTI_COLLECTIVE_BARRIER) {
         if (signature->parameter)
             snprintf(text, size, "%s (subset %08" PRIx32 ")", name, signature->parameter);
         else
             snprintf(text, size, "%s", name);
         return;
     }
-    int length = snprintf(text, size, "%s of %" PRIu64 " %s, %s, %s",
-                          tutti_collective_name(signature->collective), signature->count,
-                          tutti_dtype_name(signature->dtype), tutti_op_name(signature->op),
-                          tutti_algo_name(signature->algo));
+    int length = snprintf(text, size, "%s of %" PRIu64 " %s, %s%s%s", name, signature->count,
+                          tutti_dtype_name(signature->dtype),
+                          signature->op ? tutti_op_name(signature->op) : "",
+                          signature->op ? ", " : "", tutti_algo_name(signature->algo));
     if (signature->parameter && length > 0 && (size_t)length < size)
         snprintf(text + length, size - (size_t)length, ", scalar hash %08" PRIx32,
                  signature->parameter);

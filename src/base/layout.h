@@ -20,7 +20,7 @@
 #include <stdint.h>
 
 enum {
-    LAYOUT_VERSION = 5,
+    LAYOUT_VERSION = 6,
     LAYOUT_LINE = 64,
     LAYOUT_CONTROL_BYTES = 24 * 1024,
     LAYOUT_RANKS = 64,

@@ -36,4 +36,26 @@ static inline enum op_kind op_kind(tutti_op_t op)
     return op->kind;
 }
 
+/* Whether the operation is defined for the dtype. */
+static inline bool op_serves(enum op_kind op, enum tutti_dtype dtype)
+{
+    const bool is_float = dtype <= TUTTI_FLOAT8_E5M2;
+    switch (op) {
+    case OP_AVG:
+        return dtype != TUTTI_BOOL;
+    case OP_BAND:
+    case OP_BOR:
+    case OP_BXOR:
+        return !is_float;
+    case OP_PREMUL_SUM:
+        return is_float;
+    case OP_SUM:
+    case OP_PROD:
+    case OP_MIN:
+    case OP_MAX:
+        return true;
+    }
+    return false;
+}
+
 #endif

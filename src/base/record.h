@@ -24,7 +24,7 @@
 #define RECORD_LABEL "tutti-recorder"
 
 enum {
-    RECORD_VERSION = 4,
+    RECORD_VERSION = 5,
     RECORD_ENTRIES = 1024,
     RECORD_NAME_BYTES = 64,
     RECORD_TEXT_BYTES = 16 * 1024,

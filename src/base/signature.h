@@ -7,29 +7,36 @@
 #include "base/layout.h"
 #include "base/op.h"
 
-/* bits: collective 60-63, dtype 56-59, op 52-55, algorithm 48-51, count 0-47 */
-#define SIGNATURE_COUNT_MAX ((UINT64_C(1) << 48) - 1)
+/* bits: collective 59-63, dtype 53-58, op 48-52, algorithm 43-47, count 0-42 */
+enum {
+    SIGNATURE_COLLECTIVE_AT = 59,
+    SIGNATURE_DTYPE_AT = 53,
+    SIGNATURE_OP_AT = 48,
+    SIGNATURE_ALGO_AT = 43,
+    SIGNATURE_NO_DTYPE = 63, /* a value that is none */
+};
+#define SIGNATURE_COUNT_MAX ((UINT64_C(1) << SIGNATURE_ALGO_AT) - 1)
 
 static inline uint64_t signature_pack(enum tutti_collective collective, enum tutti_dtype dtype,
                                       enum op_kind op, enum tutti_algo algo, uint64_t count)
 {
-    return (uint64_t)collective << 60 | (uint64_t)dtype << 56 | (uint64_t)op << 52 |
-           (uint64_t)algo << 48 | count;
+    return (uint64_t)collective << SIGNATURE_COLLECTIVE_AT | (uint64_t)dtype << SIGNATURE_DTYPE_AT |
+           (uint64_t)op << SIGNATURE_OP_AT | (uint64_t)algo << SIGNATURE_ALGO_AT | count;
 }
 
 /* Sets the algorithm of a word that was packed with TUTTI_ALGO_NONE. */
 static inline uint64_t signature_set_algo(uint64_t word, enum tutti_algo algo)
 {
-    return word | (uint64_t)algo << 48;
+    return word | (uint64_t)algo << SIGNATURE_ALGO_AT;
 }
 
 static inline struct tutti_signature signature_unpack(uint64_t word, uint32_t parameter)
 {
     return (struct tutti_signature){
-        .collective = (enum tutti_collective)(word >> 60),
-        .dtype = (enum tutti_dtype)(word >> 56 & 15),
-        .op = (tutti_op_t)(uintptr_t)(word >> 52 & 15),
-        .algo = (enum tutti_algo)(word >> 48 & 15),
+        .collective = (enum tutti_collective)(word >> SIGNATURE_COLLECTIVE_AT),
+        .dtype = (enum tutti_dtype)(word >> SIGNATURE_DTYPE_AT & 63),
+        .op = (tutti_op_t)(uintptr_t)(word >> SIGNATURE_OP_AT & 31),
+        .algo = (enum tutti_algo)(word >> SIGNATURE_ALGO_AT & 31),
         .count = word & SIGNATURE_COUNT_MAX,
         .parameter = parameter,
     };

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * What decides the algorithm of an all-reduce before anything is measured: the links, what is
+ * What decides the algorithm of a collective before anything is measured: the links, what is
  * forced, strict mode. Pure functions. Each back end has one function that asks choice_by_rules()
  * first and then its own table: cpu_choose(), cuda_choose().
  */
@@ -10,8 +10,8 @@
 #include "topology/topology.h"
 #include "tutti/tutti.h"
 
+struct algorithm;
 struct cuda_choice;
-struct transport;
 
 /* Which algorithms the links of a communicator allow. */
 struct choice_paths {
@@ -35,7 +35,8 @@ extern const struct choice_rules choice_rules_free;
 
 /* What a call asks for. */
 struct choice_call {
-    size_t bytes;
+    enum tutti_collective collective;
+    size_t bytes; /* of a block */
     enum tutti_dtype dtype;
     enum tutti_algo algo; /* forced by the call; NONE: not forced */
     uint64_t storage_offset_bytes;
@@ -43,8 +44,8 @@ struct choice_call {
 
 /* How a call runs. */
 struct choice {
-    const struct transport *transport; /* NULL: strict mode declines the call */
-    enum tutti_algo algo;              /* its public name */
+    const struct algorithm *run; /* NULL: the call is declined, with the reason */
+    enum tutti_algo algo;        /* its public name */
     bool zero_copy; /* CPU: worth a look whether the ranks reach each other's operands */
     const struct cuda_choice *launch; /* CUDA: a row of the tuning table */
     const char *reason;               /* a static sentence */

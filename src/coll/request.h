@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* What api.c hands to a back end. */
+/* What api.c hands to a back end, and how a back end runs it. */
 #ifndef TUTTI_REQUEST_H
 #define TUTTI_REQUEST_H
 
@@ -12,26 +12,28 @@
 #include "tutti/tutti.h"
 
 /* One collective operation, checked and complete. Constant for the algorithms, except for the
- * fields that a transport sets. */
+ * fields that an algorithm sets. */
 struct request {
     struct choice choice;
-    const void *send;
-    void *recv;
-    size_t count;
-    size_t bytes;
-    reduce_fn *reduce;
-    double scalar;
-    uint64_t signature; /* signature.h; CUDA adds the algorithm to it */
-    uint64_t subset;    /* of a barrier: its ranks as bits; 0: all ranks */
-    int64_t timeout_ms; /* negative never ends */
-    uint32_t parameter; /* hash of the scalar or of the subset, 0 if none */
-    uint32_t flags;     /* enum tutti_call_flags */
-    uint32_t element_bytes;
-    enum timeout_source timeout_source;
+    enum tutti_collective collective;
     enum tutti_dtype dtype;
     enum op_kind op;
-    /* Symmetric memory: where the operands lie in their allocations, and every rank's base of
-     * those. */
+    bool send_all, recv_all; /* the operand has a block for each rank: coll.h */
+    const void *send;
+    void *recv;
+    size_t count; /* elements of a block */
+    size_t bytes; /* of a block */
+    double scalar;
+    uint64_t subset;    /* of a barrier: its ranks as bits; 0: all ranks */
+    int64_t timeout_ms; /* negative never ends */
+    enum timeout_source timeout_source;
+    uint32_t flags;         /* enum tutti_call_flags */
+    uint32_t element_bytes; /* 0 for a barrier */
+    reduce_fn *reduce;      /* NULL: the collective copies */
+    uint64_t signature;     /* signature.h; CUDA adds the algorithm to it */
+    uint32_t parameter;     /* hash of the scalar or of the subset, 0 if none */
+    /* Set if choice.zero_copy. Symmetric memory: where the operands lie in their allocations, and
+     * every rank's base of those. */
     struct layout_operands operands;
     void *const *send_buffers; /* NULL: offsets are addresses of this process */
     void *const *recv_buffers;
@@ -39,16 +41,38 @@ struct request {
     struct record_page *page;   /* NULL: nowhere */
     uint64_t *numbers;          /* counts the page's entries */
     struct record_entry *entry; /* set by request_started() */
-    bool quick; /* set by the transport: no wait was slow, so the clock is not read again */
+    bool quick; /* set by the algorithm: no wait was slow, so the clock is not read again */
 };
 
-/* How an operation runs: one constant of the back end for each way. */
-struct transport {
-    /* Takes the operation's number, records its start by request_started(), runs it to its end;
-     * CUDA: enqueues it. An operation that is refused is not recorded. */
+/* What goes to rank r. */
+static inline const unsigned char *request_sent(const struct request *request, int r)
+{
+    return (const unsigned char *)request->send +
+           (request->send_all ? (size_t)r * request->bytes : 0);
+}
+
+/* Where what rank r sends goes, or what it is reduced to. */
+static inline unsigned char *request_received(const struct request *request, int r)
+{
+    return (unsigned char *)request->recv + (request->recv_all ? (size_t)r * request->bytes : 0);
+}
+
+enum op_progress { OP_BUSY, OP_DONE };
+
+/*
+ * How an operation runs. start() takes the operation's number, records its start by
+ * request_started() and publishes what it can; it does not wait. An operation that is refused is
+ * not recorded. step() goes on as far as it can without a wait: OP_BUSY, or OP_DONE with the status
+ * in the state. `op` is the state, op_bytes of memory, not initialised.
+ *
+ * run() is start() and steps until the end, waits included. On CUDA it enqueues the operation, and
+ * the other two are NULL.
+ */
+struct algorithm {
+    size_t op_bytes;
+    enum tutti_status (*start)(void *group, struct request *request, void *op);
+    enum op_progress (*step)(void *group, struct request *request, void *op);
     enum tutti_status (*run)(void *group, struct request *request, tutti_stream_t stream);
-    /* CPU: moves the data of an announced operation through the arenas; NULL: part of `run`. */
-    enum tutti_status (*copies)(void *group, const struct request *request);
 };
 
 static inline void request_started(struct request *request, uint64_t sequence,

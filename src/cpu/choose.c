@@ -1,23 +1,15 @@
 /* SPDX-License-Identifier: MIT */
 #include "cpu/choose.h"
 
+#include "base/error.h"
 #include "coll/backend.h"
-#include "cpu/algo/all_reduce.h"
+#include "coll/coll.h"
+#include "cpu/algo/algo.h"
 
 enum {
     /* With more ranks that have a core each, results are pulled: two_shot.c. Ranks that share a
      * core also share its cache, so they push. */
     PUSH_RANKS = 4,
-};
-
-static const struct transport transports[CPU_TRANSPORTS] = {
-    [CPU_SMALL] = {one_shot_small, NULL},
-    [CPU_SWAP] = {cpu_run_announced, swap_pieces},
-    [CPU_PIECES] = {cpu_run_announced, one_shot_pieces},
-    [CPU_TWO_SHOT_PUSH] = {cpu_run_announced, two_shot_pieces},
-    [CPU_TWO_SHOT_PULL] = {cpu_run_announced, two_shot_pieces},
-    [CPU_MESH] = {cpu_run_announced, mesh_pieces},
-    [CPU_BARRIER] = {cpu_barrier, NULL},
 };
 
 /*
@@ -37,14 +29,14 @@ void cpu_table_fill(const struct choice_rules *rules, int world_size, bool overs
 {
     *table = (struct cpu_table){
         .rules = rules,
+        .world_size = world_size,
         .one_shot_bytes = one_shot_bytes(world_size, oversubscribed),
         /* Zero-copy has a second hop. */
         .copied_bytes = oversubscribed ? 2 * LAYOUT_BODY_BYTES : LAYOUT_BODY_BYTES,
-        .one_shot = world_size == 2 ? CPU_SWAP : CPU_PIECES,
-        .two_shot =
-            world_size <= PUSH_RANKS || oversubscribed ? CPU_TWO_SHOT_PUSH : CPU_TWO_SHOT_PULL,
+        .swaps = world_size == 2,
+        .pushes = world_size <= PUSH_RANKS || oversubscribed,
         .small = {.algo = TUTTI_ALGO_ONE_SHOT,
-                  .transport = &transports[CPU_SMALL],
+                  .run = &cpu_small,
                   .reason =
                       rules->paths.staged
                           ? "no links join all ranks, the host's memory does: one hop, up to here"
@@ -71,47 +63,64 @@ static enum tutti_algo algo_of(const struct cpu_table *table, const struct choic
     return one_shot ? TUTTI_ALGO_ONE_SHOT : TUTTI_ALGO_TWO_SHOT;
 }
 
-static enum cpu_transport transport_of(const struct cpu_table *table, enum tutti_algo algo,
-                                       size_t bytes)
+/* One hop. */
+static const struct algorithm *one_shot_of(const struct cpu_table *table,
+                                           enum tutti_collective collective, size_t block)
 {
-    if (bytes == 0)
-        return CPU_BARRIER;
+    if (small_bytes(coll_rows[collective].send_all, block, table->world_size) <= LAYOUT_BODY_BYTES)
+        return &cpu_small;
+    return table->swaps ? &cpu_swap.algorithm : &cpu_pieces.algorithm;
+}
+
+static const struct algorithm *algorithm_of(const struct cpu_table *table, enum tutti_algo algo,
+                                            const struct choice_call *call)
+{
+    if (call->bytes == 0)
+        return &cpu_meeting;
     if (algo == TUTTI_ALGO_HYBRID_CUBE_MESH)
-        return CPU_MESH;
+        return &cpu_mesh.algorithm;
     if (algo == TUTTI_ALGO_TWO_SHOT)
-        return table->two_shot;
-    return bytes <= LAYOUT_BODY_BYTES ? CPU_SMALL : table->one_shot;
+        return &cpu_two_shot.algorithm;
+    return one_shot_of(table, call->collective, call->bytes);
+}
+
+/* Of an all-gather or a reduce-scatter: there is one way for each size. */
+static enum tutti_status half_choose(const struct cpu_table *table, const struct choice_call *call,
+                                     struct choice *choice)
+{
+    *choice = (struct choice){.algo = TUTTI_ALGO_ONE_SHOT, .reason = "one hop"};
+    if (call->algo != TUTTI_ALGO_NONE)
+        return error_set(TUTTI_ERR_INVALID,
+                         "%s: algorithm %s cannot be forced: pass TUTTI_ALGO_NONE",
+                         coll_rows[call->collective].call, tutti_algo_name(call->algo));
+    if (!table->rules->paths.all) {
+        choice->reason = "some two ranks are not linked";
+        return TUTTI_OK;
+    }
+    choice->run = call->bytes ? one_shot_of(table, call->collective, call->bytes) : &cpu_meeting;
+    choice->zero_copy = call->bytes > table->copied_bytes;
+    return TUTTI_OK;
 }
 
 enum tutti_status cpu_choose(const void *group, const struct choice_call *call,
                              struct choice *choice)
 {
     const struct cpu_table *table = &((const struct cpu_group *)group)->table;
+    if (call->collective != TUTTI_COLLECTIVE_ALL_REDUCE)
+        return half_choose(table, call, choice);
     if (call->bytes <= table->small_bytes && call->bytes && call->algo == TUTTI_ALGO_NONE) {
         *choice = table->small;
         return TUTTI_OK;
     }
-    *choice = (struct choice){.transport = NULL};
+    *choice = (struct choice){.run = NULL};
     choice->algo = algo_of(table, call, &choice->reason);
     if (choice->algo == TUTTI_ALGO_NONE)
         return TUTTI_OK;
-    choice->transport = &transports[transport_of(table, choice->algo, call->bytes)];
+    choice->run = algorithm_of(table, choice->algo, call);
     choice->zero_copy =
         call->bytes && (choice->algo == TUTTI_ALGO_TWO_SHOT ||
                         (choice->algo == TUTTI_ALGO_ONE_SHOT && call->bytes > table->copied_bytes));
     return TUTTI_OK;
-}
-
-enum tutti_status cpu_all_reduce_more(struct cpu_group *group, const struct request *request)
-{
-    const struct transport *transport = request->choice.transport;
-    if (!transport->copies) /* a small message names a whole operation */
-        transport = &transports[group->table.one_shot];
-    group->op.deadline = 0;
-    const uint64_t environment = reduce_env_begin();
-    enum tutti_status status = transport->copies(group, request);
-    reduce_env_end(environment);
-    return status;
 }
 
 static enum tutti_status finish(void *group, int64_t timeout_ms)
@@ -122,7 +131,7 @@ static enum tutti_status finish(void *group, int64_t timeout_ms)
 
 const struct backend cpu_backend = {
     .choose = cpu_choose,
-    .barrier = &transports[CPU_BARRIER],
+    .barrier = &cpu_meeting,
     .sequence = cpu_group_sequence,
     .status = cpu_group_status,
     .finish = finish,

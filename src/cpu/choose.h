@@ -6,27 +6,16 @@
 #include "base/layout.h"
 #include "coll/choice.h"
 
-/* How data travel between the ranks. CPU_SWAP to CPU_TWO_SHOT_PULL first try to do without copies:
- * direct.c. */
-enum cpu_transport {
-    CPU_SMALL,         /* one-shot up to the body of a small message */
-    CPU_SWAP,          /* one-shot of two ranks */
-    CPU_PIECES,        /* one-shot of more ranks */
-    CPU_TWO_SHOT_PUSH, /* the owner of a chunk writes the result to all ranks */
-    CPU_TWO_SHOT_PULL, /* the other ranks read it from the owner */
-    CPU_MESH,
-    CPU_BARRIER,
-    CPU_TRANSPORTS
-};
-
 /* Equal on all ranks. Constant after the group's opening. */
 struct cpu_table {
     size_t small_bytes; /* up to here `small`, unless the call forces an algorithm; 0: never */
     struct choice small;
     const struct choice_rules *rules;
-    size_t one_shot_bytes;                 /* up to here one-shot is measured to be faster */
-    size_t copied_bytes;                   /* up to here one-shot is faster than zero-copy */
-    enum cpu_transport one_shot, two_shot; /* beyond small messages */
+    int world_size;
+    size_t one_shot_bytes; /* up to here one-shot is measured to be faster */
+    size_t copied_bytes;   /* up to here one-shot is faster than zero-copy */
+    bool swaps;            /* two ranks: longer operations in one hop swap their places */
+    bool pushes;           /* two-shot: the owner of a chunk writes the result to all ranks */
     const char *two_shot_reason;
 };
 

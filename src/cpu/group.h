@@ -107,8 +107,8 @@ void cpu_group_quit(struct cpu_group *group);
 enum tutti_status cpu_group_status(void *group, struct tutti_fault *fault);
 /* More elements of an all-reduce by one-shot or two-shot, under the number and the announcement of
  * the operation before. */
-enum tutti_status cpu_all_reduce_more(struct cpu_group *group, const struct request *request);
-/* struct transport's `run`: a barrier of all ranks, or of request->subset, this rank among them. */
+enum tutti_status cpu_all_reduce_more(struct cpu_group *group, struct request *request);
+/* struct algorithm's `run`: a barrier of all ranks, or of request->subset, this rank among them. */
 enum tutti_status cpu_barrier(void *group, struct request *request, tutti_stream_t stream);
 /* After a failed operation: whether a rank that lives is inside another rank's operands. */
 bool direct_is_touched(struct cpu_group *group);

@@ -142,8 +142,7 @@ static int operation_run(const struct side *side, const struct operation *o)
                                          .flags = copies ? TUTTI_CALL_NO_ZERO_COPY : 0};
     tutti_op_t op = o->op == TUTTI_PREMUL_SUM ? side->context->premul_sum : o->op;
     if (!device_is_cuda())
-        side->comm->host->table.two_shot =
-            o->random >> 40 & 1 ? CPU_TWO_SHOT_PUSH : CPU_TWO_SHOT_PULL;
+        side->comm->host->table.pushes = o->random >> 40 & 1;
     if (tutti_all_reduce_with(send, recv, o->count, o->dtype, op, side->comm, TUTTI_STREAM_DEFAULT,
                               &options) != TUTTI_OK)
         return complain(side, o, "failed", 0);

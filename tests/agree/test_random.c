@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * A long random life of one communicator: operations of random size, dtype, operation, algorithm
+ * A long random life of one communicator: collectives of random size, dtype, operation, algorithm
  * and placement, with cores far apart and near, with barriers among them, that begin just before
  * the sequence and the step wrap. Every element of every result is compared with the scalar
  * reference.
@@ -37,6 +37,7 @@ struct context {
 
 /* Equal on all ranks. */
 struct operation {
+    enum tutti_collective collective;
     enum tutti_dtype dtype;
     tutti_op_t op;
     enum tutti_algo algo;
@@ -67,6 +68,10 @@ static struct operation operation_make(uint64_t *random)
         o.dtype = (enum tutti_dtype)below(random, TUTTI_DTYPE_COUNT);
         o.op = (tutti_op_t)(uintptr_t)(1 + below(random, REFERENCE_OPS - 1));
     } while (!reference_has(o.dtype, o.op));
+    o.collective = TUTTI_COLLECTIVE_ALL_REDUCE;
+    if (!device_is_cuda() && below(random, 2))
+        o.collective =
+            below(random, 2) ? TUTTI_COLLECTIVE_ALL_GATHER : TUTTI_COLLECTIVE_REDUCE_SCATTER;
     o.algo = (enum tutti_algo)below(random, TUTTI_ALGO_TWO_SHOT + 1);
     o.transport = (enum tutti_algo)(TUTTI_ALGO_ONE_SHOT_LL + below(random, 4));
     o.count = bytes_make(random) / tutti_dtype_size(o.dtype);
@@ -94,32 +99,83 @@ static enum tutti_algo algo_of(const struct operation *o, tutti_comm_t *comm)
     return is_taken(o, comm, o->algo) ? o->algo : TUTTI_ALGO_NONE;
 }
 
+struct operands {
+    unsigned char *send, *recv;
+};
+
+static size_t blocks_of(const struct operation *o, enum tutti_collective collective, int size)
+{
+    return o->collective == collective ? (size_t)size : 1;
+}
+
+/* In place on all ranks, on none, or on every other one. */
+static struct operands operands_make(const struct operation *o, int rank, int size,
+                                     unsigned char *memory)
+{
+    const size_t width = tutti_dtype_size(o->dtype), block = o->count * width;
+    const uint64_t own = o->bits + (uint64_t)rank * 5;
+    const bool in_place = (o->bits >> 62 == 3 ? (uint64_t)rank : o->bits >> 63) & 1;
+    struct operands operands;
+    operands.send = memory + own % LINE / width * width;
+    operands.recv = operands.send + (size_t)size * MOST_BYTES + LINE;
+    if (in_place && o->collective == TUTTI_COLLECTIVE_ALL_GATHER)
+        operands.send = operands.recv + (size_t)rank * block;
+    else if (in_place && o->collective == TUTTI_COLLECTIVE_REDUCE_SCATTER)
+        operands.recv = operands.send + (size_t)rank * block;
+    else if (in_place)
+        operands.recv = operands.send;
+    return operands;
+}
+
+static enum tutti_status call(const struct context *context, const struct operation *o,
+                              const struct operands *at, tutti_comm_t *comm)
+{
+    const tutti_op_t op = o->op == TUTTI_PREMUL_SUM ? context->premul_sum : o->op;
+    struct tutti_call_options options = {.struct_size = sizeof options,
+                                         .flags = o->copies ? TUTTI_CALL_NO_ZERO_COPY : 0};
+    if (o->collective == TUTTI_COLLECTIVE_ALL_GATHER)
+        return tutti_all_gather_with(at->send, at->recv, o->count, o->dtype, comm,
+                                     TUTTI_STREAM_DEFAULT, &options);
+    if (o->collective == TUTTI_COLLECTIVE_REDUCE_SCATTER)
+        return tutti_reduce_scatter_with(at->send, at->recv, o->count, o->dtype, op, comm,
+                                         TUTTI_STREAM_DEFAULT, &options);
+    options.algo = algo_of(o, comm);
+    return tutti_all_reduce_with(at->send, at->recv, o->count, o->dtype, op, comm,
+                                 TUTTI_STREAM_DEFAULT, &options);
+}
+
+static bool is_right(const struct pool *pool, const struct operation *o, int rank, int size,
+                     const unsigned char *recv)
+{
+    const size_t block = o->count * tutti_dtype_size(o->dtype);
+    size_t index, offset = o->offset;
+    if (o->collective == TUTTI_COLLECTIVE_REDUCE_SCATTER)
+        offset += (size_t)rank * o->count;
+    if (o->collective != TUTTI_COLLECTIVE_ALL_GATHER)
+        return pool_is_result(pool, o->dtype, o->op, offset, o->count, recv, &index);
+    for (int r = 0; r < size; r++)
+        if (!pool_is_input(pool, r, o->dtype, offset, o->count, recv + (size_t)r * block))
+            return false;
+    return true;
+}
+
 static bool operation_run(const struct context *context, const struct operation *o, int rank,
                           tutti_comm_t *comm, unsigned char *memory)
 {
-    size_t width = tutti_dtype_size(o->dtype), index;
-    uint64_t own = o->bits + (uint64_t)rank * 5;
-    unsigned char *send = memory + own % LINE / width * width;
-    bool in_place = (o->bits >> 62 == 3 ? (uint64_t)rank : o->bits >> 63) & 1;
-    unsigned char *recv = in_place ? send : send + MOST_BYTES + LINE;
+    const int size = comm->world_size;
+    const size_t block = o->count * tutti_dtype_size(o->dtype);
+    const struct operands at = operands_make(o, rank, size, memory);
     if (!device_is_cuda()) {
         comm->host->distance.far =
             ((o->bits >> 20) + (uint64_t)rank) & 1; /* ranks need not agree */
-        comm->host->table.two_shot = o->bits >> 21 & 1 ? CPU_TWO_SHOT_PUSH : CPU_TWO_SHOT_PULL;
-        comm->host->table.one_shot =
-            comm->world_size == 2 && o->bits >> 22 & 1 ? CPU_SWAP : CPU_PIECES;
+        comm->host->table.pushes = o->bits >> 21 & 1;
+        comm->host->table.swaps = comm->world_size == 2 && o->bits >> 22 & 1;
     }
-    pool_input(context->pool, rank, o->dtype, o->offset, o->count, send);
-    if (!in_place)
-        memset(recv, 0x5a, o->count * width);
-
-    struct tutti_call_options options = {.struct_size = sizeof options,
-                                         .algo = algo_of(o, comm),
-                                         .flags = o->copies ? TUTTI_CALL_NO_ZERO_COPY : 0};
-    tutti_op_t op = o->op == TUTTI_PREMUL_SUM ? context->premul_sum : o->op;
-    return tutti_all_reduce_with(send, recv, o->count, o->dtype, op, comm, TUTTI_STREAM_DEFAULT,
-                                 &options) == TUTTI_OK &&
-           pool_is_result(context->pool, o->dtype, o->op, o->offset, o->count, recv, &index);
+    memset(at.recv, 0x5a, block * blocks_of(o, TUTTI_COLLECTIVE_ALL_GATHER, size));
+    pool_input(context->pool, rank, o->dtype, o->offset,
+               o->count * blocks_of(o, TUTTI_COLLECTIVE_REDUCE_SCATTER, size), at.send);
+    return call(context, o, &at, comm) == TUTTI_OK &&
+           is_right(context->pool, o, rank, size, at.recv);
 }
 
 /* Now and then all ranks meet, or two of them. */
@@ -139,7 +195,7 @@ static int live(struct ranks *ranks, int rank, tutti_store_t *store)
     const struct context *context = ranks->context;
     struct tutti_comm_options options = {.struct_size = sizeof options,
                                          .leaf_order = context->leaf_order};
-    const size_t bytes = 2 * (MOST_BYTES + 2 * LINE);
+    const size_t bytes = 2 * ((size_t)ranks->size * MOST_BYTES + 2 * LINE);
     tutti_symm_group_t *group = NULL;
     tutti_comm_t *comm;
     void *memory;
@@ -163,9 +219,9 @@ static int live(struct ranks *ranks, int rank, tutti_store_t *store)
         if (operation_run(context, &o, rank, comm, memory) && barrier_run(&o, rank, comm))
             continue;
         char text[128];
-        snprintf(text, sizeof text, "operation %d: %s of %zu %s, %s%s", i, tutti_op_name(o.op),
-                 o.count, tutti_dtype_name(o.dtype), tutti_algo_name(o.algo),
-                 o.copies ? ", copying" : "");
+        snprintf(text, sizeof text, "operation %d: %s, %s of %zu %s, %s%s", i,
+                 tutti_collective_name(o.collective), tutti_op_name(o.op), o.count,
+                 tutti_dtype_name(o.dtype), tutti_algo_name(o.algo), o.copies ? ", copying" : "");
         return ranks_fail(ranks, rank, __FILE__, __LINE__, text);
     }
     RANKS_CHECK(device_is_cuda() ||

@@ -28,10 +28,10 @@ static const struct faults_point cpu_points[] = {
     {"mail.written", CALL_MAIL, 1, PART_MISSING},
     {"mail.published", CALL_MAIL, 1, PART_GIVEN},
     {"mail.received", CALL_MAIL, 1, PART_GIVEN},
-    {"one_shot.filled", CALL_ONE_SHOT, 1, PART_MISSING},
-    {"one_shot.published", CALL_ONE_SHOT, 1, PART_MISSING},
-    {"one_shot.filled", CALL_ONE_SHOT, 3, PART_MISSING},
-    {"one_shot.published", CALL_ONE_SHOT, 3, PART_GIVEN},
+    {"pieces.filled", CALL_ONE_SHOT, 1, PART_MISSING},
+    {"pieces.published", CALL_ONE_SHOT, 1, PART_MISSING},
+    {"pieces.filled", CALL_ONE_SHOT, 3, PART_MISSING},
+    {"pieces.published", CALL_ONE_SHOT, 3, PART_GIVEN},
     {"swap.filled", CALL_SWAP, 1, PART_MISSING},
     {"swap.published", CALL_SWAP, 1, PART_MISSING},
     {"swap.published", CALL_SWAP, 2, PART_MISSING},
@@ -215,9 +215,8 @@ static enum tutti_status all_reduce(struct faults_rank *self, enum tutti_algo al
 static size_t two_shot_bytes(const struct faults_rank *self)
 {
     int size = self->ranks->size;
-    return (size_t)(self->comm->host->table.two_shot == CPU_TWO_SHOT_PUSH
-                        ? MEMORY_BYTES / 2 / (size - 1) * size - 4096
-                        : 9 * LAYOUT_PIECE_BYTES / 2);
+    return (size_t)(self->comm->host->table.pushes ? MEMORY_BYTES / 2 / (size - 1) * size - 4096
+                                                   : 9 * LAYOUT_PIECE_BYTES / 2);
 }
 
 enum tutti_status faults_call(struct faults_rank *self, int64_t timeout_ms)

@@ -48,7 +48,7 @@ err 'no raw dump of Tutti: a recorder without its magic number'
 for dump in "$dumps"/*; do break; done
 status 1 "$tutti" dump -o "$work/json" "$dump" "$dump" # twice
 err 'holds the dump of process'
-(printf 'rf-ittut'; tail -c +9 "$dump" | sed -z 's/^\x04/\x63/') >"$work/newer"
+(printf "rf-ittut"; printf "\x63"; tail -c +10 "$dump") >"$work/newer"
 status 1 "$tutti" diagnose "$work/newer"
 err 'newer is no dump of Tutti: a recorder of version 99, by Tutti .*reads version'
 head -c 1000 "$dump" >"$work/cut-raw"

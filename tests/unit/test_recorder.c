@@ -2,6 +2,7 @@
 /* The flight recorder: the ring of entries, copies of a page that is being written, the program's
  * reader and its JSON for any bytes, and the files of dumps. */
 #include "base/record_path.h"
+#include "base/signature.h"
 #include "comm/comm.h"
 #include "dump.h"
 #include "tool.h"
@@ -231,8 +232,8 @@ static void the_json_says_what_is_there(void **state)
     json_int_t created, started, ended, taken, number;
     const struct recorder_operation operation = {
         .sequence = 9,
-        .signature = (uint64_t)TUTTI_COLLECTIVE_ALL_REDUCE << 60 | (uint64_t)TUTTI_BFLOAT16 << 56 |
-                     (uint64_t)OP_MAX << 52 | (uint64_t)TUTTI_ALGO_TWO_SHOT << 48 | 100,
+        .signature = signature_pack(TUTTI_COLLECTIVE_ALL_REDUCE, TUTTI_BFLOAT16, OP_MAX,
+                                    TUTTI_ALGO_TWO_SHOT, 100),
     };
     struct record_entry *entry =
         recorder_start(&comm->recorder, &operation, RECORD_RUNNING, ticks_now());
@@ -307,7 +308,7 @@ enum { AHEAD_NS = 1000 };
 static void mark(struct record_page *page, uint64_t sequence)
 {
     page->device_trace.marks[sequence % DEVICE_TRACE_MARKS] = (struct device_trace_mark){
-        .signature = (uint64_t)TUTTI_COLLECTIVE_BARRIER << 60,
+        .signature = signature_pack(TUTTI_COLLECTIVE_BARRIER, 0, 0, 0, 0),
         .low = (uint32_t)sequence,
         .begun_ns = 5000 + sequence,
         .sequence = sequence,
@@ -434,8 +435,8 @@ static void nonsense_is_refused(void **state)
     expect_refusal(page, sizeof *page, "rank 5 of 65");
     page->version = RECORD_VERSION + 1;
     page->library = 30405; /* both versions are named */
-    expect_refusal(page, 24, "version 5, by Tutti 3.4.5; this program is Tutti 0.");
-    expect_refusal(page, sizeof *page, "reads version 4");
+    expect_refusal(page, 24, "version 6, by Tutti 3.4.5; this program is Tutti 0.");
+    expect_refusal(page, sizeof *page, "reads version 5");
     page->magic++;
     expect_refusal(page, sizeof *page, "magic number");
     comm_free(comm);

@@ -1,63 +1,94 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Barriers. Of all ranks: each announces itself, one hop. Of a subset: the other ranks take no
- * part, so the sequence stays, and each pair of ranks counts its own meetings. Two entries are
- * enough: a rank that enters meeting m + 2 has seen the peer enter m + 1, so the peer has left m.
+ * Barriers. Of all ranks: each announces itself, one hop; so does an operation without elements. Of
+ * a subset: the other ranks take no part, so the sequence stays, and each pair of ranks counts its
+ * own meetings. Two entries are enough: a rank that enters meeting m + 2 has seen the peer enter
+ * m + 1, so the peer has left m.
  */
 #include "base/point.h"
-#include "coll/request.h"
-#include "cpu/transport/wait.h"
+#include "cpu/algo/algo.h"
 
-static enum tutti_status subset_run(struct cpu_group *group, struct request *request)
+static int next_other(const struct cpu_group *group, const struct request *request, int rank)
 {
-    const uint64_t others = request->subset & ~(UINT64_C(1) << group->rank);
+    do
+        rank++;
+    while (rank < group->size && (rank == group->rank || !(request->subset >> rank & 1)));
+    return rank;
+}
+
+static enum tutti_status subset_start(struct cpu_group *group, struct request *request,
+                                      struct cpu_op *op)
+{
     if (cpu_group_has_failed(group))
         return cpu_group_status(group, NULL);
     group->op.announced = false;
     group->op.deadline = 0;
     request_started(request, group->op.sequence, RECORD_SUBSET, RECORD_RUNNING);
-    for (uint64_t rest = others; rest; rest &= rest - 1) {
-        int peer = __builtin_ctzll(rest);
-        uint32_t count = ++group->op.meetings[peer];
-        struct layout_meeting *own = &group->own->meetings[peer][count % 2];
+    for (int r = next_other(group, request, -1); r < group->size;
+         r = next_other(group, request, r)) {
+        uint32_t count = ++group->op.meetings[r];
+        struct layout_meeting *own = &group->own->meetings[r][count % 2];
         own->subset = request->parameter;
-        order_store_release_u32(&own->count, count); /* B1 pairs A1 in wait_for() */
+        order_store_release_u32(&own->count, count); /* B1 pairs A1 in word_arrived() */
     }
+    op->at = next_other(group, request, -1);
     POINT("subset.published");
     bell_ring_if_heard(group);
-
-    for (uint64_t rest = others; rest; rest &= rest - 1) {
-        int peer = __builtin_ctzll(rest);
-        uint32_t count = group->op.meetings[peer];
-        const struct layout_meeting *theirs =
-            &group->arenas[peer]->meetings[group->rank][count % 2];
-        enum tutti_status status = wait_for(group, peer, &theirs->count, count, request);
-        if (status != TUTTI_OK)
-            return status;
-        if (theirs->subset != request->parameter) {
-            struct layout_header header = {.signature = request->signature,
-                                           .parameter = theirs->subset};
-            return wait_mismatch(group, peer, &header, request);
-        }
-    }
-    request->quick = group->op.deadline == 0;
     return TUTTI_OK;
 }
 
-enum tutti_status cpu_barrier(void *opaque, struct request *request, tutti_stream_t stream)
+static bool subset_entered(struct cpu_group *group, struct cpu_op *op,
+                           const struct request *request)
+{
+    for (; op->at < group->size; op->at = next_other(group, request, op->at)) {
+        const uint32_t count = group->op.meetings[op->at];
+        const struct layout_meeting *theirs =
+            &group->arenas[op->at]->meetings[group->rank][count % 2];
+        if (!word_arrived(op, op->at, &theirs->count, count))
+            return false;
+        if (theirs->subset != request->parameter) {
+            const struct layout_header header = {.signature = request->signature,
+                                                 .parameter = theirs->subset};
+            op->status = wait_mismatch(group, op->at, &header, request);
+            return false;
+        }
+    }
+    return true;
+}
+
+static enum tutti_status start(void *opaque, struct request *request, void *state)
 {
     struct cpu_group *group = opaque;
+    struct cpu_op *op = state;
+    op_init(op);
     if (request->subset)
-        return subset_run(group, request);
-    enum tutti_status status = operation_begin(group);
-    (void)stream;
+        return subset_start(group, request, op);
+    const enum tutti_status status = operation_begin(group);
     if (status != TUTTI_OK)
         return status;
-    uint32_t sequence = (uint32_t)group->op.sequence;
+    const uint32_t sequence = (uint32_t)group->op.sequence;
     request_started(request, group->op.sequence, RECORD_CALL, RECORD_RUNNING);
     POINT("barrier.entered");
     wait_publish(group, announcement_place(group, group->rank, sequence), sequence, request);
-    status = wait_all_enter(group, request);
-    request->quick = group->op.deadline == 0;
-    return status;
+    return TUTTI_OK;
 }
+
+static enum op_progress step(void *opaque, struct request *request, void *state)
+{
+    struct cpu_group *group = opaque;
+    struct cpu_op *op = state;
+    if (!(request->subset ? subset_entered : all_entered)(group, op, request))
+        return op_stopped(op);
+    request->quick = group->op.deadline == 0;
+    return op_end(op, TUTTI_OK);
+}
+
+enum tutti_status cpu_barrier(void *group, struct request *request, tutti_stream_t stream)
+{
+    struct cpu_op op;
+    const enum tutti_status status = start(group, request, &op);
+    (void)stream;
+    return status == TUTTI_OK ? cpu_steps_run(group, request, &op, step) : status;
+}
+
+const struct algorithm cpu_meeting = {sizeof(struct cpu_op), start, step, cpu_barrier};

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Zero-copy all-reduce, for operands that every rank can reach: symmetric memory, or threads of one
+ * Without copies, for operands that every rank can reach: symmetric memory, or threads of one
  * process.
  *
- * Each rank announces where its operands lie. Rank r alone reads all send buffers and writes all
- * recv buffers in chunk r, so in place is as safe as out of place. An announcement tells that the
- * rank has entered, so its operands may be used. The flag at the end tells that the rank's chunk is
- * written, so the other ranks may leave.
+ * Each rank announces where its operands lie. All-reduce: rank r alone reads all send buffers and
+ * writes all recv buffers in chunk r, so in place is as safe as out of place. Where an operand has
+ * a block for each rank, a rank reads the others' send buffers and writes its own recv. An
+ * announcement tells that the rank has entered, so its operands may be used. The flag at the end
+ * tells that the rank has done its part, so the other ranks may leave.
  *
  * A rank that fails must not leave earlier either, because its caller may free the operands at
  * once. A rank that is about to use its peers' operands sets `touching`, then checks for faults. A
@@ -14,11 +15,10 @@
  * sees the other.
  */
 #include "base/point.h"
-#include "cpu/algo/all_reduce.h"
+#include "cpu/algo/algo.h"
 #include "cpu/transport/chunk.h"
 #include "cpu/transport/owner.h"
 #include "cpu/transport/team.h"
-#include "cpu/transport/wait.h"
 
 #include <sched.h>
 
@@ -30,54 +30,79 @@ static unsigned char *address(void *const *buffers, int rank, uint64_t offset)
     return base ? base + offset : (unsigned char *)(uintptr_t)offset;
 }
 
-/* Awaits all announcements. *all: every rank's operands lie in the same allocation. */
-static enum tutti_status operands_gather(struct cpu_group *group, const struct request *request,
-                                         unsigned char **send, unsigned char **recv, bool *all)
-{
-    uint32_t sequence = (uint32_t)group->op.sequence;
-    *all = true;
-    for (int r = 0; r < group->size; r++) {
-        const struct layout_small_message *message =
-            &group->arenas[r]->small_messages[sequence % LAYOUT_SMALL_MESSAGES];
-        if (r != group->rank) {
-            enum tutti_status status = wait_header(group, r, &message->header, sequence, request);
-            if (status != TUTTI_OK)
-                return status;
-        }
-        const struct layout_operands *operands = &message->u.operands;
-        *all &= operands->send_id == request->operands.send_id &&
-                operands->recv_id == request->operands.recv_id;
-        if (*all) {
-            send[r] = address(request->send_buffers, r, operands->send);
-            recv[r] = address(request->recv_buffers, r, operands->recv);
-        }
-    }
-    return TUTTI_OK;
-}
-
-/* The chunk that this rank reduces for all ranks. */
+/* What this rank does: `count` elements from element `first`, of a chunk or of a block. */
 struct job {
     const struct cpu_group *group;
     const struct request *request;
-    unsigned char *const *send;
-    unsigned char *const *recv;
-    size_t first, count; /* elements */
+    unsigned char *send[TUTTI_MAX_RANKS];
+    unsigned char *recv[TUTTI_MAX_RANKS];
+    size_t first, count;
 };
+
+/* Whether every rank's operands lie in the same allocation, from which the job takes them. */
+static bool operands_find(struct job *job)
+{
+    const struct cpu_group *group = job->group;
+    const struct request *request = job->request;
+    const struct layout_operands *own = &request->operands;
+    for (int r = 0; r < group->size; r++) {
+        const struct layout_operands *operands =
+            &group->arenas[r]
+                 ->small_messages[group->op.sequence % LAYOUT_SMALL_MESSAGES]
+                 .u.operands;
+        if (operands->send_id != own->send_id || operands->recv_id != own->recv_id)
+            return false;
+        job->send[r] = address(request->send_buffers, r, operands->send);
+        job->recv[r] = address(request->recv_buffers, r, operands->recv);
+    }
+    return true;
+}
+
+/* What a rank's send buffer has for this one. */
+static const unsigned char *sent_to_me(const struct job *job, int rank)
+{
+    const struct request *request = job->request;
+    return job->send[rank] + (request->send_all ? (size_t)job->group->rank * request->bytes : 0);
+}
+
+static void blocks_copy(const struct job *job, size_t first, size_t count)
+{
+    const struct cpu_group *group = job->group;
+    const size_t width = job->request->element_bytes, at = first * width;
+    for (int i = 0; i < group->size; i++) {
+        const int r = (group->rank + i) % group->size;
+        const unsigned char *from = sent_to_me(job, r) + at;
+        unsigned char *to = request_received(job->request, r) + at;
+        if (to != from)
+            group->isa->copy(to, from, count * width);
+    }
+}
 
 static void elements_reduce(const struct job *job, size_t first, size_t count)
 {
     const void *in[TUTTI_MAX_RANKS];
     unsigned char *out[TUTTI_MAX_RANKS];
-    size_t offset = first * job->request->element_bytes;
-    for (int leaf = 0; leaf < job->group->size; leaf++) {
-        int r = job->group->ranks.order[leaf];
-        in[leaf] = job->send[r] + offset;
-        out[r] = job->recv[r] + offset;
+    const struct cpu_group *group = job->group;
+    const struct request *request = job->request;
+    const size_t at = first * request->element_bytes;
+    for (int leaf = 0; leaf < group->size; leaf++) {
+        int r = group->ranks.order[leaf];
+        in[leaf] = sent_to_me(job, r) + at;
+        if (!request->send_all)
+            out[r] = job->recv[r] + at;
     }
-    owner_reduce(job->group, job->request, in, out, count, false);
+    if (request->send_all)
+        leaves_reduce(group, request, (unsigned char *)request->recv + at, count, in);
+    else
+        owner_reduce(group, request, in, out, count, false);
 }
 
-static void part_reduce(const void *context, int part)
+static void elements_run(const struct job *job, size_t first, size_t count)
+{
+    (job->request->reduce ? elements_reduce : blocks_copy)(job, first, count);
+}
+
+static void part_run(const void *context, int part)
 {
     const struct job *job = context;
     size_t first;
@@ -85,21 +110,24 @@ static void part_reduce(const void *context, int part)
         chunk_elements(job->count, cpu_team_size(job->group->team), job->request->element_bytes);
     size_t count = chunk_of(job->count, share, part, &first);
     uint64_t environment = reduce_env_begin();
-    elements_reduce(job, job->first + first, count);
+    elements_run(job, job->first + first, count);
     reduce_env_end(environment);
 }
 
-static void chunk_reduce(const struct cpu_group *group, const struct request *request,
-                         unsigned char *const *send, unsigned char *const *recv)
+static void job_run(struct job *job)
 {
-    struct job job = {.group = group, .request = request, .send = send, .recv = recv};
-    size_t width = request->element_bytes;
-    size_t chunk = chunk_elements(request->count, group->size, width);
-    job.count = chunk_of(request->count, chunk, group->rank, &job.first);
-    if (group->team && job.count * width >= TEAM_BYTES)
-        cpu_team_run(group->team, part_reduce, &job);
+    const struct cpu_group *group = job->group;
+    const struct request *request = job->request;
+    job->first = 0;
+    job->count = request->count;
+    if (!request->send_all && !request->recv_all)
+        job->count = chunk_of(request->count,
+                              chunk_elements(request->count, group->size, request->element_bytes),
+                              group->rank, &job->first);
+    if (group->team && job->count * request->element_bytes >= TEAM_BYTES)
+        cpu_team_run(group->team, part_run, job);
     else
-        elements_reduce(&job, job.first, job.count);
+        elements_run(job, job->first, job->count);
 }
 
 /* Fails if some rank has failed, because its operands may be gone. */
@@ -138,32 +166,20 @@ bool direct_is_touched(struct cpu_group *group)
     return false;
 }
 
-enum tutti_status direct_all_reduce(struct cpu_group *group, const struct request *request,
-                                    bool *done)
+enum tutti_status direct_run(struct cpu_group *group, const struct request *request, bool *done)
 {
-    unsigned char *send[TUTTI_MAX_RANKS], *recv[TUTTI_MAX_RANKS];
-    enum tutti_status status = operands_gather(group, request, send, recv, done);
-    if (status != TUTTI_OK || !*done)
-        return status;
-
+    struct job job; /* not initialised: its arrays are long */
+    job.group = group;
+    job.request = request;
+    *done = operands_find(&job);
+    if (!*done)
+        return TUTTI_OK;
     POINT("direct.entered");
-    status = touch_begin(group);
+    const enum tutti_status status = touch_begin(group);
     if (status != TUTTI_OK)
         return status;
-    chunk_reduce(group, request, send, recv);
+    job_run(&job);
     touch_end(group);
     POINT("direct.reduced");
-    uint32_t step = ++group->op.step;
-    size_t slot = step % LAYOUT_SLOTS;
-    invalidate_flag(&group->own->in_flags[slot].header, step);
-    invalidate_flag(&group->own->part_flags[slot].header, step);
-    wait_publish(group, &group->own->out_flags[slot].header, step, request); /* Q1 */
-    for (int r = 0; r < group->size; r++) {
-        if (r == group->rank)
-            continue;
-        status = wait_header(group, r, &group->arenas[r]->out_flags[slot].header, step, request);
-        if (status != TUTTI_OK)
-            return status;
-    }
     return TUTTI_OK;
 }

@@ -16,47 +16,28 @@
  * there. With more ranks an owner stores more copies by push: 8 ranks on 8 cores gain nothing, and
  * small operations lose a tenth or two.
  *
- * Iteration t fills piece t, reduces piece t - 1 and collects piece t - 2, so a peer that is a
- * little late costs nothing. docs/ordering.md (P1, Q1) proves when a place may be written again.
+ * Turn t fills piece t, reduces piece t - 1 and collects piece t - 2. docs/ordering.md (P1, Q1)
+ * proves when a place may be written again.
  */
 #include "base/point.h"
-#include "cpu/algo/all_reduce.h"
+#include "cpu/algo/algo.h"
 #include "cpu/transport/chunk.h"
 #include "cpu/transport/copy.h"
 #include "cpu/transport/owner.h"
 #include "cpu/transport/piece_buffer.h"
-#include "cpu/transport/wait.h"
 
 enum {
-    IN_FLIGHT = 3, /* pieces from their fill to their collect */
+    PLACES = 3, /* of pushed pieces: from their fill to their collect */
     /* Up to this size the lines of a chunk are prefetched (2 ranks near, 256 KiB: 6.5 us
      * without, 6.1 with, far 8 KiB: 1.16 and 1.03). For longer chunks prefetching costs up to 5 %.
      */
     AHEAD_MOST_BYTES = 128 * 1024,
 };
 
-/* One operation cut into pieces. */
-struct cut {
-    size_t pieces;
-    size_t chunk; /* elements of each rank in a whole piece */
-    uint32_t first_step;
-};
-
-/* Where a piece begins and how its elements are divided. */
-struct piece {
-    size_t first;
-    size_t count;
-    size_t chunk;       /* elements */
-    size_t chunk_bytes; /* from one chunk to the next */
-    uint32_t step;
-    size_t slot; /* of flags */
-    size_t at;   /* offset in the exchange area or in the piece buffer */
-};
-
 /* Equal on all ranks. */
 static bool pushes(const struct cpu_group *group)
 {
-    return group->table.two_shot == CPU_TWO_SHOT_PUSH;
+    return group->table.pushes;
 }
 
 /* How many chunks of a piece lie in a rank's arena: all, or, if results are pushed, all but its own
@@ -66,90 +47,85 @@ static size_t held_chunks(const struct cpu_group *group)
     return (size_t)group->size - pushes(group);
 }
 
-static struct cut cut_request(const struct cpu_group *group, const struct request *request)
+static void cut(const struct cpu_group *group, const struct request *request,
+                struct announced_op *op)
 {
-    size_t width = request->element_bytes, ranks = (size_t)group->size, held = held_chunks(group);
+    const size_t width = request->element_bytes, ranks = (size_t)group->size;
+    const size_t held = held_chunks(group);
     size_t area = pushes(group) ? LAYOUT_EXCHANGE_BYTES : LAYOUT_PIECE_BYTES;
-    struct cut cut = {
-        .pieces = 1,
-        .chunk = chunk_elements(request->count, group->size, width),
-        .first_step = group->op.step + 1,
-    };
-    if (cut.chunk * width * held <= area)
-        return cut;
-    if (pushes(group))
-        area /= IN_FLIGHT;
-    size_t most = area / held / LAYOUT_LINE * LAYOUT_LINE / width * ranks;
-    size_t pieces = (request->count + most - 1) / most;
-    cut.chunk = chunk_elements((request->count + pieces - 1) / pieces, group->size, width);
-    cut.pieces = (request->count + cut.chunk * ranks - 1) / (cut.chunk * ranks);
-    return cut;
+    size_t chunk = chunk_elements(request->count, group->size, width);
+    if (chunk * width * held > area) {
+        if (pushes(group))
+            area /= PLACES;
+        const size_t most = area / held / LAYOUT_LINE * LAYOUT_LINE / width * ranks;
+        const size_t pieces = (request->count + most - 1) / most;
+        chunk = chunk_elements((request->count + pieces - 1) / pieces, group->size, width);
+    }
+    op->whole = chunk * ranks;
+    op->pieces = (request->count + op->whole - 1) / op->whole;
 }
 
-/* Called once for each piece, in order: a piece takes its place here. */
-static struct piece piece_take(struct cpu_group *group, const struct request *request,
-                               const struct cut *cut, size_t k)
+static void place(struct cpu_group *group, const struct request *request,
+                  const struct announced_op *op, struct piece *piece)
 {
-    size_t width = request->element_bytes, whole = cut->chunk * (size_t)group->size;
-    struct piece piece = {.first = k * whole, .step = cut->first_step + (uint32_t)k};
-    size_t left = request->count - piece.first;
-    piece.count = left < whole ? left : whole;
-    piece.chunk = cut->pieces == 1 ? cut->chunk : chunk_elements(piece.count, group->size, width);
-    piece.chunk_bytes = piece.chunk * width;
-    piece.slot = piece.step % LAYOUT_SLOTS;
-    piece.at = pushes(group) ? k % IN_FLIGHT * cut->chunk * width * held_chunks(group)
-                             : piece_buffer_take(group, piece.count * width);
-    return piece;
+    const size_t width = request->element_bytes, whole = op->whole / (size_t)group->size;
+    piece_take_step(group, piece);
+    piece->chunk = op->pieces == 1 ? whole : chunk_elements(piece->count, group->size, width);
+    piece->owned = chunk_of(piece->count, piece->chunk, group->rank, &piece->own);
+    piece->at = pushes(group) ? op->turn % PLACES * whole * width * held_chunks(group)
+                              : piece_buffer_take(group, piece->count * width);
 }
 
 /* The place of an owner's chunk in a rank's arena. */
-static unsigned char *place_of(const struct cpu_group *group, const struct piece *piece, int rank,
-                               int owner)
+static unsigned char *place_of(const struct cpu_group *group, const struct request *request,
+                               const struct piece *piece, int rank, int owner)
 {
     struct layout_arena *arena = group->arenas[rank];
+    const size_t chunk_bytes = piece->chunk * request->element_bytes;
     if (pushes(group))
-        return arena->exchange + piece->at + (size_t)(owner - (owner > rank)) * piece->chunk_bytes;
-    return arena->piece_buffer + piece->at + (size_t)owner * piece->chunk_bytes;
+        return arena->exchange + piece->at + (size_t)(owner - (owner > rank)) * chunk_bytes;
+    return arena->piece_buffer + piece->at + (size_t)owner * chunk_bytes;
 }
 
-static void fill(struct cpu_group *group, const struct request *request, const struct piece *piece)
+static bool fill(struct cpu_group *group, const struct request *request, struct announced_op *op,
+                 const struct piece *piece)
 {
-    size_t width = request->element_bytes, own;
-    size_t owned = chunk_of(piece->count, piece->chunk, group->rank, &own);
-    size_t before = own * width, behind = (own + owned) * width, end = piece->count * width;
+    const size_t width = request->element_bytes, before = piece->own * width;
+    const size_t behind = (piece->own + piece->owned) * width, end = piece->count * width;
     const unsigned char *send = (const unsigned char *)request->send + piece->first * width;
     void (*copy)(struct cpu_group *, void *, const void *, size_t) =
         pushes(group) ? copy_near : copy_in;
-    copy(group, place_of(group, piece, group->rank, 0), send, before);
-    copy(group, place_of(group, piece, group->rank, group->rank + 1), send + behind, end - behind);
+    (void)op;
+    copy(group, place_of(group, request, piece, group->rank, 0), send, before);
+    copy(group, place_of(group, request, piece, group->rank, group->rank + 1), send + behind,
+         end - behind);
     POINT("two_shot.filled");
     invalidate_flag(&group->own->part_flags[piece->slot].header, piece->step);
     wait_publish(group, &group->own->in_flags[piece->slot].header, piece->step, request); /* P1 */
+    return true;
 }
 
 /* `in`: this rank's chunk of all ranks' inputs, in leaf order. `own`: its chunk of the output. */
 static void result_push(const struct cpu_group *group, const struct request *request,
-                        const struct piece *piece, const void *const *in, unsigned char *own,
-                        size_t count)
+                        const struct piece *piece, const void *const *in, unsigned char *own)
 {
     unsigned char *out[TUTTI_MAX_RANKS];
     for (int r = 0; r < group->size; r++)
-        out[r] = r == group->rank ? own : place_of(group, piece, r, group->rank);
-    owner_reduce(group, request, in, out, count,
-                 count * request->element_bytes <= AHEAD_MOST_BYTES);
+        out[r] = r == group->rank ? own : place_of(group, request, piece, r, group->rank);
+    owner_reduce(group, request, in, out, piece->owned,
+                 piece->owned * request->element_bytes <= AHEAD_MOST_BYTES);
 }
 
 static void result_pull(const struct cpu_group *group, const struct request *request,
-                        const struct piece *piece, const void *const *in, unsigned char *own,
-                        size_t count)
+                        const struct piece *piece, const void *const *in, unsigned char *own)
 {
     request->reduce(&(struct reduce_call){
         .out = own,
-        .copy = place_of(group, piece, group->rank, group->rank),
+        .copy = place_of(group, request, piece, group->rank, group->rank),
         .stream_copy = group->distance.far,
         .in = in,
         .n = group->size,
-        .count = count,
+        .count = piece->owned,
         .scalar = request->scalar,
         .divisor = group->size,
     });
@@ -157,70 +133,49 @@ static void result_pull(const struct cpu_group *group, const struct request *req
         order_drain_streams();
 }
 
-static enum tutti_status reduce(struct cpu_group *group, const struct request *request,
-                                const struct piece *piece)
+static bool reduce(struct cpu_group *group, const struct request *request, struct announced_op *op,
+                   const struct piece *piece)
 {
-    size_t width = request->element_bytes, own;
-    size_t owned = chunk_of(piece->count, piece->chunk, group->rank, &own);
-    size_t at = (piece->first + own) * width;
+    const size_t at = (piece->first + piece->own) * request->element_bytes;
     const void *in[TUTTI_MAX_RANKS];
+    if (!inputs_arrived(group, request, op, piece))
+        return false;
     for (int leaf = 0; leaf < group->size; leaf++) {
-        int r = group->ranks.order[leaf];
-        if (r == group->rank) {
-            in[leaf] = (const unsigned char *)request->send + at;
-            continue;
-        }
-        in[leaf] = place_of(group, piece, r, group->rank);
-        enum tutti_status status = wait_header(
-            group, r, &group->arenas[r]->in_flags[piece->slot].header, piece->step, request);
-        if (status != TUTTI_OK)
-            return status;
+        const int r = group->ranks.order[leaf];
+        in[leaf] = r == group->rank ? (const unsigned char *)request->send + at
+                                    : place_of(group, request, piece, r, group->rank);
     }
     (pushes(group) ? result_push : result_pull)(group, request, piece, in,
-                                                (unsigned char *)request->recv + at, owned);
+                                                (unsigned char *)request->recv + at);
     POINT("two_shot.reduced");
     wait_publish(group, &group->own->out_flags[piece->slot].header, piece->step, request); /* Q1 */
-    return TUTTI_OK;
+    return true;
 }
 
-static enum tutti_status collect(struct cpu_group *group, const struct request *request,
-                                 const struct piece *piece)
+static bool collect(struct cpu_group *group, const struct request *request, struct announced_op *op,
+                    const struct piece *piece)
 {
-    size_t width = request->element_bytes;
+    const size_t width = request->element_bytes;
     unsigned char *recv = (unsigned char *)request->recv + piece->first * width;
-    for (int i = 1; i < group->size; i++) {
-        int r = (group->rank + i) % group->size;
-        enum tutti_status status = wait_header(
-            group, r, &group->arenas[r]->out_flags[piece->slot].header, piece->step, request);
-        if (status != TUTTI_OK)
-            return status;
+    for (; op->base.at < group->size - 1; op->base.at++) {
+        const int r = (group->rank + 1 + op->base.at) % group->size;
+        if (!header_arrived(group, &op->base, r, &group->arenas[r]->out_flags[piece->slot].header,
+                            piece->step, request))
+            return false;
         size_t first, count = chunk_of(piece->count, piece->chunk, r, &first);
         group->isa->copy(recv + first * width,
-                         place_of(group, piece, pushes(group) ? group->rank : r, r), count * width);
+                         place_of(group, request, piece, pushes(group) ? group->rank : r, r),
+                         count * width);
     }
     POINT("two_shot.collected");
-    return TUTTI_OK;
+    return true;
 }
 
-enum tutti_status two_shot_pieces(void *opaque, const struct request *request)
-{
-    struct cpu_group *group = opaque;
-    struct cut cut = cut_request(group, request);
-    struct piece pieces[IN_FLIGHT];
-    for (size_t iteration = 0; iteration < cut.pieces + 2; iteration++) {
-        enum tutti_status status = TUTTI_OK;
-        if (iteration < cut.pieces) {
-            struct piece *piece = &pieces[iteration % IN_FLIGHT];
-            *piece = piece_take(group, request, &cut, iteration);
-            fill(group, request, piece);
-        }
-        if (iteration >= 1 && iteration <= cut.pieces)
-            status = reduce(group, request, &pieces[(iteration - 1) % IN_FLIGHT]);
-        if (status == TUTTI_OK && iteration >= 2)
-            status = collect(group, request, &pieces[(iteration - 2) % IN_FLIGHT]);
-        if (status != TUTTI_OK)
-            return status;
-    }
-    group->op.step += (uint32_t)cut.pieces;
-    return TUTTI_OK;
-}
+const struct announced cpu_two_shot = {
+    .algorithm = ANNOUNCED_ALGORITHM,
+    .cut = cut,
+    .place = place,
+    .stages = 3,
+    .last_delay = 2,
+    .stage = {{0, fill}, {1, reduce}, {2, collect}},
+};

@@ -16,7 +16,7 @@
 #include "cpu/transport/distance.h"
 
 #include "base/deadline.h"
-#include "cpu/transport/wait.h"
+#include "cpu/transport/op.h"
 
 enum {
     PING_PONGS = 8, /* round trips; the fastest run of RUN counts */
@@ -27,48 +27,6 @@ enum {
     OPERATION_BYTES = 16384, /* an operation counts as its bytes and these */
 };
 
-/* One round trip; the lower rank begins. *polled: in: poll first; out: polling was enough. If not,
- * the partner shares this core or has none, and the time says nothing. */
-static enum tutti_status ping_pong(struct cpu_group *group, int partner,
-                                   const struct request *request, bool *polled)
-{
-    uint32_t count = ++group->distance.ping_pongs[partner];
-    const uint32_t *theirs = &group->arenas[partner]->probes[group->rank];
-    uint32_t *ours = &group->own->probes[partner];
-    if (group->rank < partner)
-        order_store_release_u32(ours, count); /* D1 pairs A1 in wait_for() */
-    for (int polls = *polled ? POLLS : 0; polls > 0 && order_load_acquire_u32(theirs) != count;
-         polls--)
-        order_pause();
-    *polled = *polled && order_load_acquire_u32(theirs) == count;
-    enum tutti_status status = wait_for(group, partner, theirs, count, request);
-    if (group->rank > partner)
-        order_store_release_u32(ours, count); /* D1 */
-    bell_ring_if_heard(group);
-    return status;
-}
-
-/* Leaves *round_trip_ns unchanged if every run was disturbed. */
-static enum tutti_status measure(struct cpu_group *group, int partner,
-                                 const struct request *request, int64_t *round_trip_ns)
-{
-    bool polled = false; /* the first one waits until both ranks are here */
-    enum tutti_status status = ping_pong(group, partner, request, &polled);
-    int64_t best = INT64_MAX;
-    polled = true;
-    for (int done = 0; done < PING_PONGS && status == TUTTI_OK; done += RUN) {
-        int64_t start = deadline_now();
-        for (int i = 0; i < RUN && status == TUTTI_OK; i++)
-            status = ping_pong(group, partner, request, &polled);
-        int64_t time = (deadline_now() - start) / RUN;
-        if (polled && time < best)
-            best = time;
-    }
-    if (best != INT64_MAX)
-        *round_trip_ns = best;
-    return status;
-}
-
 static void far_update(struct cpu_group *group)
 {
     group->distance.far = false;
@@ -76,22 +34,82 @@ static void far_update(struct cpu_group *group)
         group->distance.far |= group->distance.round_trip_ns[bit] > FAR_NS;
 }
 
-enum tutti_status distance_probe(struct cpu_group *group, const struct request *request)
+/* The measurement of the next partner; of none if there is no rank with that number. */
+static struct distance_probe probe_begin(struct cpu_group *group)
 {
-    int bit = group->distance.probe_bit;
-    int partner = group->rank ^ 1 << bit;
-    enum tutti_status status = TUTTI_OK;
-    group->distance.work = 0;
-    group->distance.probe_bit = 1 << (bit + 1) < group->size ? bit + 1 : 0;
-    if (partner >= group->size)
-        return TUTTI_OK;
-    status = measure(group, partner, request, &group->distance.round_trip_ns[bit]);
-    far_update(group);
-    return status;
+    struct cpu_distance *distance = &group->distance;
+    struct distance_probe probe = {.bit = distance->probe_bit, .done = -1, .best = INT64_MAX};
+    probe.partner = group->rank ^ 1 << probe.bit;
+    distance->work = 0;
+    distance->probe_bit = 1 << (probe.bit + 1) < group->size ? probe.bit + 1 : 0;
+    if (probe.partner >= group->size)
+        probe.done = PING_PONGS;
+    return probe;
 }
 
-enum tutti_status distance_update(struct cpu_group *group, const struct request *request)
+struct distance_probe distance_begin(struct cpu_group *group, const struct request *request)
 {
     group->distance.work += request->bytes + OPERATION_BYTES;
-    return group->distance.work >= WORK_BYTES ? distance_probe(group, request) : TUTTI_OK;
+    return group->distance.work >= WORK_BYTES ? probe_begin(group)
+                                              : (struct distance_probe){.done = PING_PONGS};
+}
+
+/* One round trip; the lower rank begins. If polling is not enough, the partner shares this core or
+ * has none, and the time says nothing. */
+static bool ping_pong(struct cpu_group *group, struct cpu_op *op, struct distance_probe *probe)
+{
+    const int partner = probe->partner;
+    const uint32_t *theirs = &group->arenas[partner]->probes[group->rank];
+    uint32_t *ours = &group->own->probes[partner];
+    if (!probe->begun) {
+        probe->begun = true;
+        group->distance.ping_pongs[partner]++;
+        if (group->rank < partner) {
+            order_store_release_u32(ours, group->distance.ping_pongs[partner]); /* D1 pairs A1 */
+            bell_ring_if_heard(group);
+        }
+    }
+    const uint32_t count = group->distance.ping_pongs[partner];
+    if (probe->done >= 0 && !probe->disturbed)
+        wait_polls(theirs, count, POLLS);
+    if (!word_arrived(op, partner, theirs, count)) {
+        probe->disturbed = true;
+        return false;
+    }
+    if (group->rank > partner) {
+        order_store_release_u32(ours, count); /* D1 */
+        bell_ring_if_heard(group);
+    }
+    probe->begun = false;
+    return true;
+}
+
+bool distance_step(struct cpu_group *group, struct cpu_op *op, struct distance_probe *probe)
+{
+    for (; probe->done < PING_PONGS; probe->done++) {
+        if (!probe->begun && probe->done % RUN == 0) {
+            probe->disturbed = false;
+            probe->start = deadline_now();
+        }
+        if (!ping_pong(group, op, probe))
+            return false;
+        if (probe->done % RUN != RUN - 1 || probe->disturbed)
+            continue;
+        const int64_t time = (deadline_now() - probe->start) / RUN;
+        probe->best = time < probe->best ? time : probe->best;
+        group->distance.round_trip_ns[probe->bit] = probe->best;
+        far_update(group);
+    }
+    return true;
+}
+
+enum tutti_status distance_measure(struct cpu_group *group, const struct request *request)
+{
+    struct cpu_op op;
+    struct distance_probe probe = probe_begin(group);
+    enum tutti_status status = TUTTI_OK;
+    op_init(&op);
+    while (status == TUTTI_OK && !distance_step(group, &op, &probe))
+        status = wait_for(group, op.peer, op.word, op.value, request);
+    return status;
 }

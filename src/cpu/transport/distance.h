@@ -6,6 +6,7 @@
 #include "tutti/tutti.h"
 
 struct cpu_group;
+struct cpu_op;
 struct request;
 
 enum { DISTANCE_BITS = 6 }; /* of a rank's number */
@@ -18,13 +19,23 @@ struct cpu_distance {
     uint32_t ping_pongs[LAYOUT_RANKS]; /* with each peer */
 };
 
-/* Collective, inside an operation that has announced itself: measures one partner, sets
- * group->distance.far.
- */
-enum tutti_status distance_probe(struct cpu_group *group, const struct request *request);
+/* A measurement of one partner, inside an operation that has announced itself. */
+struct distance_probe {
+    int partner;
+    int bit;
+    int done;       /* round trips; -1: before the first one, which is not timed */
+    bool begun;     /* a round trip is under way */
+    bool disturbed; /* one of this run was */
+    int64_t start;  /* of the run */
+    int64_t best;
+};
 
-/* Counts the operation, and probes if enough work was done since the last probe: on all ranks or
- * none. */
-enum tutti_status distance_update(struct cpu_group *group, const struct request *request);
+/* Counts the operation. Begins a measurement if enough work was done since the last one: on all
+ * ranks or none. If there is none, distance_step() returns true at once. */
+struct distance_probe distance_begin(struct cpu_group *group, const struct request *request);
+/* Goes on with it: false if it waits for the partner. At its end it sets group->distance.far. */
+bool distance_step(struct cpu_group *group, struct cpu_op *op, struct distance_probe *probe);
+/* Measures the next partner, waits included. Collective. */
+enum tutti_status distance_measure(struct cpu_group *group, const struct request *request);
 
 #endif

@@ -145,7 +145,7 @@ static enum tutti_status distances_measure(struct cpu_group *group, int64_t dead
     enum tutti_status status = TUTTI_OK;
     for (int ranks = 1; ranks < group->size; ranks *= 2)
         if (status == TUTTI_OK)
-            status = distance_probe(group, &request);
+            status = distance_measure(group, &request);
     return status;
 }
 

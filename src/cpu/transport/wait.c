@@ -184,17 +184,3 @@ enum tutti_status wait_slowly(struct cpu_group *group, int peer, const uint32_t 
         cpu_group_awaits_none(group);
     return status;
 }
-
-enum tutti_status wait_all_enter(struct cpu_group *group, const struct request *request)
-{
-    uint32_t sequence = (uint32_t)group->op.sequence;
-    for (int r = 0; r < group->size; r++) {
-        if (r == group->rank)
-            continue;
-        enum tutti_status status =
-            wait_header(group, r, announcement_place(group, r, sequence), sequence, request);
-        if (status != TUTTI_OK)
-            return status;
-    }
-    return TUTTI_OK;
-}

@@ -70,23 +70,6 @@ static inline enum tutti_status operation_begin(struct cpu_group *group)
     return TUTTI_OK;
 }
 
-/* Waits until the peer's header has this number, and checks that it means the same operation. */
-static inline enum tutti_status wait_header(struct cpu_group *group, int peer,
-                                            const struct layout_header *header, uint32_t number,
-                                            const struct request *request)
-{
-    enum tutti_status status = wait_for(group, peer, &header->number, number, request);
-    if (status != TUTTI_OK)
-        return status;
-    if (__builtin_expect(
-            header->signature != request->signature || header->parameter != request->parameter, 0))
-        return wait_mismatch(group, peer, header, request);
-    return TUTTI_OK;
-}
-
-/* Waits until every rank has announced the running operation, and checks that all mean the same. */
-enum tutti_status wait_all_enter(struct cpu_group *group, const struct request *request);
-
 /* Publishes a header, then rings the bell. */
 static inline void wait_publish(struct cpu_group *group, struct layout_header *header,
                                 uint32_t number, const struct request *request)

@@ -140,21 +140,25 @@ static enum tutti_status run(void *opaque, struct request *request, tutti_stream
     return TUTTI_OK;
 }
 
-static const struct transport enqueues = {.run = run};
+static const struct algorithm enqueues = {.run = run};
 
 static enum tutti_status cuda_choose(const void *opaque, const struct choice_call *call,
                                      struct choice *choice)
 {
     const struct cuda_group *group = opaque;
     const struct choice_rules *rules = group->rules;
+    if (call->collective != TUTTI_COLLECTIVE_ALL_REDUCE) {
+        *choice = (struct choice){.reason = "CUDA communicators have no such collective yet"};
+        return TUTTI_OK;
+    }
     enum tutti_algo algo = choice_by_rules(rules, call, &choice->reason);
     const char *table_reason = NULL;
     enum tutti_status status = TUTTI_OK;
     choice->algo = algo;
     choice->zero_copy = false;
     choice->launch = NULL;
-    choice->transport = algo == TUTTI_ALGO_NONE && rules->strict ? NULL : &enqueues;
-    if (!choice->transport)
+    choice->run = algo == TUTTI_ALGO_NONE && rules->strict ? NULL : &enqueues;
+    if (!choice->run)
         return TUTTI_OK;
     if (cuda_is_proxied(group)) {
         status = cuda_proxy_algorithm(choice->algo, &algo, &table_reason);

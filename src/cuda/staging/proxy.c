@@ -139,13 +139,15 @@ static enum tutti_status piece_run(struct cuda_proxy *proxy, const struct operat
     request.send = request.recv;
     const enum tutti_algo algo = request.choice.algo;
     const struct choice_call call = {
+        .collective = TUTTI_COLLECTIVE_ALL_REDUCE,
         .bytes = request.bytes,
         .dtype = request.dtype,
         .algo = algo == TUTTI_ALGO_HOST_STAGED ? TUTTI_ALGO_NONE : algo,
     };
     cpu_choose(host, &call, &request.choice);
+    request.choice.zero_copy = false; /* the slots are no peer's to use */
     if (piece == 0)
-        return request.choice.transport->run(host, &request, TUTTI_STREAM_DEFAULT);
+        return request.choice.run->run(host, &request, TUTTI_STREAM_DEFAULT);
     return cpu_all_reduce_more(host, &request);
 }
 

@@ -1,0 +1,126 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The CPU's algorithms, one file each; choose.c chooses. A short message has the data of a short
+ * operation (small.c). In a longer one each rank announces the operation and where its operands
+ * lie. Then the ranks use the operands where they lie (direct.c), or move them in pieces.
+ *
+ * An algorithm in pieces has stages. Turn t runs each stage on piece t - delay, in the order of the
+ * stages: a peer that is a little late then costs nothing, since the rank does other pieces' work
+ * meanwhile.
+ */
+#ifndef TUTTI_CPU_ALGO_H
+#define TUTTI_CPU_ALGO_H
+
+#include "cpu/transport/distance.h"
+#include "cpu/transport/op.h"
+
+enum { PIECES_IN_FLIGHT = 4 };
+
+/* Where a piece begins and how its elements are divided. Elements and offsets are those of a block
+ * if an operand has one for each rank. */
+struct piece {
+    size_t first;
+    size_t count;
+    size_t chunk;    /* elements of each owner */
+    size_t own;      /* this rank's chunk: its first element, from the piece's first */
+    size_t owned;    /* its elements */
+    size_t at;       /* offset in the area that the algorithm uses */
+    size_t partials; /* offset of partial sums in it */
+    uint32_t step;
+    size_t slot; /* of flags */
+};
+
+enum announced_phase { PHASE_PROBE, PHASE_ENTER, PHASE_LEAVE, PHASE_PIECES };
+
+/* The state of an announced operation. */
+struct announced_op {
+    struct cpu_op base;
+    enum announced_phase phase;
+    unsigned stage;
+    struct distance_probe probe;
+    size_t pieces; /* in all */
+    size_t whole;  /* elements of a whole piece */
+    size_t turn;
+    struct piece in_flight[PIECES_IN_FLIGHT];
+};
+
+/* Returns false if it has to wait or has failed. op->base.at is 0 when the stage begins. */
+typedef bool stage_fn(struct cpu_group *group, const struct request *request,
+                      struct announced_op *op, const struct piece *piece);
+
+struct announced {
+    struct algorithm algorithm;
+    /* Cuts the operation: sets pieces and whole. */
+    void (*cut)(const struct cpu_group *group, const struct request *request,
+                struct announced_op *op);
+    /* Called once for each piece, in order: sets the fields behind count. */
+    void (*place)(struct cpu_group *group, const struct request *request,
+                  const struct announced_op *op, struct piece *piece);
+    unsigned stages, last_delay;
+    struct {
+        unsigned delay;
+        stage_fn *run;
+    } stage[4];
+};
+
+/* small.c; the bytes that a rank sends. */
+extern const struct algorithm cpu_small;
+size_t small_bytes(bool send_all, size_t block, int world_size);
+extern const struct algorithm cpu_meeting; /* barrier.c: also operations without elements */
+extern const struct announced cpu_swap, cpu_pieces, cpu_two_shot, cpu_mesh;
+
+/* announced.c: struct algorithm's functions. `request->choice.run` is a struct announced. */
+enum tutti_status announced_start(void *group, struct request *request, void *op);
+enum op_progress announced_step(void *group, struct request *request, void *op);
+enum tutti_status announced_run(void *group, struct request *request, tutti_stream_t stream);
+#define ANNOUNCED_ALGORITHM                                                                        \
+    {                                                                                              \
+        sizeof(struct announced_op), announced_start, announced_step, announced_run                \
+    }
+
+/* A stage: the own block, unless the collective reduces. */
+stage_fn own_copy;
+
+/* direct.c. To be called once all ranks have announced the operation. *done: all ranks had operands
+ * that all can reach, and this rank has done its part; if not, nothing has happened. */
+enum tutti_status direct_run(struct cpu_group *group, const struct request *request, bool *done);
+/* After a failed operation whose operands are addresses of this process: returns when no thread is
+ * inside them. A thread inside does not wait, so this ends. */
+void direct_leave_failed(struct cpu_group *group);
+
+/* The piece's step of the flags, the next one. */
+static inline void piece_take_step(struct cpu_group *group, struct piece *piece)
+{
+    piece->step = ++group->op.step;
+    piece->slot = piece->step % LAYOUT_SLOTS;
+}
+
+/* Whether all peers' inputs of a piece are there. Leaf order, in which they are reduced. */
+static inline bool inputs_arrived(struct cpu_group *group, const struct request *request,
+                                  struct announced_op *op, const struct piece *piece)
+{
+    for (; op->base.at < group->size; op->base.at++) {
+        const int r = group->ranks.order[op->base.at];
+        if (r != group->rank &&
+            !header_arrived(group, &op->base, r, &group->arenas[r]->in_flags[piece->slot].header,
+                            piece->step, request))
+            return false;
+    }
+    return true;
+}
+
+/* Reduces all ranks' inputs of some elements, in leaf order. */
+static inline void leaves_reduce(const struct cpu_group *group, const struct request *request,
+                                 void *out, size_t count, const void *const *in)
+{
+    request->reduce(&(struct reduce_call){
+        .out = out,
+        .in = in,
+        .n = group->size,
+        .count = count,
+        .scalar = request->scalar,
+        .divisor = group->size,
+    });
+}
+
+#endif
