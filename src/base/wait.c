@@ -1,0 +1,106 @@
+/* SPDX-License-Identifier: MIT */
+#include "base/wait.h"
+
+#include "base/deadline.h"
+#include "base/reminder.h"
+
+#include <sched.h>
+#include <time.h>
+
+enum {
+    POLLS = 100,     /* of a round */
+    LOOK_EVERY = 64, /* rounds */
+    PROGRESS_EVERY = 1000 / POLLS,
+    CHECK_NS = 20000000,
+    FIRST_NAP_NS = 1000,
+};
+
+struct state {
+    int64_t deadline, now;
+    int64_t checked, surveyed; /* the last looks of WAIT_PEER and of WAIT_ALL */
+    int64_t nap_ns;
+    struct reminder reminder;
+};
+
+/* A yield may take milliseconds if other threads want the core. So the clock decides when to look
+ * deep, not the number of rounds. */
+static enum wait_depth depth_of(struct state *state, bool rings)
+{
+    if (!rings && state->now - state->checked <= CHECK_NS)
+        return WAIT_MEMORY;
+    state->checked = state->now;
+    if (state->now - state->surveyed <= CHECK_NS)
+        return WAIT_PEER;
+    state->surveyed = state->now;
+    return WAIT_ALL;
+}
+
+static bool must_end(const struct waiter *waiter, struct state *state, int64_t round,
+                     enum wait_end *end)
+{
+    const bool sleeps = round >= waiter->yields;
+    const enum wait_depth depth = depth_of(state, sleeps && waiter->bell);
+    const int waited_s =
+        depth == WAIT_ALL && waiter->remind ? reminder_due(&state->reminder, state->now) : 0;
+    if (waited_s)
+        waiter->remind(waiter->context, waited_s);
+    if (waiter->progress && (sleeps || round % PROGRESS_EVERY == 0) &&
+        waiter->progress(waiter->progress_context)) {
+        *end = WAIT_CANCELLED;
+        return true;
+    }
+    if (!sleeps && depth == WAIT_MEMORY && round % LOOK_EVERY != LOOK_EVERY - 1)
+        return false;
+    const bool trouble = waiter->look && waiter->look(waiter->context, depth);
+    *end = trouble ? WAIT_TROUBLE : WAIT_LATE;
+    return trouble || state->now >= state->deadline;
+}
+
+/* Returns whether the event has come. */
+static bool rest(const struct waiter *waiter, struct state *state, bool sleeps)
+{
+    if (!sleeps) {
+        if (!(waiter->yields_at_once && waiter->yields_at_once(waiter->context, state->now)) &&
+            wait_spin(waiter->poll, waiter->context, POLLS))
+            return true;
+        sched_yield();
+    } else if (waiter->bell) {
+        const int64_t left_ms = deadline_left_ms(state->deadline);
+        waiter->bell(waiter->context,
+                     left_ms < 0 || left_ms > WAIT_SLICE_MS ? WAIT_SLICE_MS : left_ms);
+    } else {
+        nanosleep(&(struct timespec){.tv_nsec = state->nap_ns}, NULL);
+        state->nap_ns = state->nap_ns < waiter->nap_ns / 2 ? 2 * state->nap_ns : waiter->nap_ns;
+    }
+    state->now = deadline_now();
+    return waiter->poll(waiter->context);
+}
+
+enum wait_end waiter_run(const struct waiter *waiter)
+{
+    if (waiter->deadline && !*waiter->deadline)
+        *waiter->deadline = deadline_after(waiter->timeout_ms);
+    const int64_t now = deadline_now();
+    struct state state = {
+        .deadline = waiter->deadline ? *waiter->deadline : DEADLINE_NEVER,
+        .now = now,
+        .checked = now,
+        .nap_ns = FIRST_NAP_NS,
+        .reminder = reminder_start(now),
+    };
+    bool done = waiter->poll(waiter->context);
+    for (int64_t round = 0; !done; round++) {
+        enum wait_end end;
+        if (must_end(waiter, &state, round, &end))
+            return waiter->poll(waiter->context) ? WAIT_DONE : end;
+        done = rest(waiter, &state, round >= waiter->yields);
+    }
+    return WAIT_DONE;
+}
+
+bool wait_napping(bool (*poll)(void *context), void *context, int64_t deadline, int64_t nap_ns)
+{
+    const struct waiter waiter = {
+        .poll = poll, .context = context, .deadline = &deadline, .nap_ns = nap_ns};
+    return waiter_run(&waiter) == WAIT_DONE;
+}

@@ -1,0 +1,85 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * How a thread waits. The waiter knows no peer: callbacks say what it waits for.
+ *
+ * 1. Spin: poll, a number of times that the caller chooses, the first 40 times without a pause.
+ * 2. Yield: rounds of 100 polls and a sched_yield(), a number of times that the caller chooses.
+ * 3. Sleep: on the caller's bell for 50 ms at most, or, without a bell, in naps that double from
+ *    1 us up to a limit of the caller.
+ *
+ * The spin is inlined. It reads no clock and makes no system call. The rest is waiter_run().
+ */
+#ifndef TUTTI_WAIT_H
+#define TUTTI_WAIT_H
+
+#include "base/order.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+enum {
+    WAIT_QUICK_POLLS = 40, /* without a pause, which saves some 5 ns if the event comes soon */
+    WAIT_POLLS = 2000,     /* of a spin, about 30 us, if each thread has a core */
+    WAIT_YIELDS = 2000,
+    WAIT_SLICE_MS = 50,
+    WAIT_NAP_NS = 50000,        /* the longest nap of a thread that waits for a device */
+    WAIT_LONG_NAP_NS = 1000000, /* ... for a process without a bell */
+};
+
+/* How much a look may cost. */
+enum wait_depth {
+    WAIT_MEMORY, /* reads of memory */
+    WAIT_PEER,   /* also a system call: at least every 20 ms, and before each sleep on a bell */
+    WAIT_ALL,    /* also a system call for each peer: at most every 20 ms */
+};
+
+enum wait_end { WAIT_DONE, WAIT_TROUBLE, WAIT_LATE, WAIT_CANCELLED };
+
+/* Every callback gets `context`. All but `poll` may be NULL. */
+struct waiter {
+    /* Returns true if the event has come, and may take it: no call follows that one. */
+    bool (*poll)(void *context);
+    /* Returns true if the event will never come; the context then says why. */
+    bool (*look)(void *context, enum wait_depth depth);
+    /* Returns true if another thread needs this core, so that a round has one poll only. */
+    bool (*yields_at_once)(void *context, int64_t now);
+    /* Sleeps until somebody rings, for `ms` milliseconds at most. */
+    void (*bell)(void *context, int64_t ms);
+    /* The wait has lasted so long: called after 5 s, and each time that this has doubled. */
+    void (*remind)(void *context, int waited_s);
+    void *context;
+    /* The application's: called about every 1000 polls and before each sleep. Non-zero cancels. */
+    int (*progress)(void *progress_context);
+    void *progress_context;
+    /* In ns of CLOCK_MONOTONIC. Several waits may share one deadline: the first wait whose spin was
+     * not enough finds 0 and sets it, timeout_ms from then. NULL: never. */
+    int64_t *deadline;
+    int64_t timeout_ms;
+    int64_t yields;
+    int64_t nap_ns; /* the longest nap, without a bell */
+};
+
+/* Polls up to `polls` times. Returns whether the event has come. */
+static inline __attribute__((always_inline)) bool wait_spin(bool (*poll)(void *), void *context,
+                                                            int polls)
+{
+    for (int i = 0; i < polls; i++) {
+        if (poll(context))
+            return true;
+        if (i >= WAIT_QUICK_POLLS)
+            order_pause();
+    }
+    return false;
+}
+
+/*
+ * Phases 2 and 3, for a caller whose spin was not enough. An event that has come always wins: after
+ * trouble, at the deadline and after a cancel the waiter polls once more.
+ * Returns DONE; TROUBLE: look() has returned true; LATE: the deadline has passed; CANCELLED.
+ */
+enum wait_end waiter_run(const struct waiter *waiter) __attribute__((cold));
+
+/* Polls between naps until the deadline. Returns whether the event has come. */
+bool wait_napping(bool (*poll)(void *context), void *context, int64_t deadline, int64_t nap_ns);
+
+#endif
