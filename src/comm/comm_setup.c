@@ -4,6 +4,7 @@
 #include "base/deadline.h"
 #include "base/error.h"
 #include "base/order.h"
+#include "base/wait.h"
 #include "bootstrap/meet_internal.h"
 #include "ipc/channel.h"
 #include "store/status_agree.h"
@@ -12,14 +13,13 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 
 enum {
     KEY_BYTES = COMM_NAME_BYTES + 48,
     /* A process that ends closes its connections first; a rank that gives up writes its error
      * first. Both may be slow on a busy machine. */
     REPORT_MS = 1000,
-    CHECK_MS = 5,
+    CHECK_NS = 5000000,
     STORE_EXIT_MS = 250,
 };
 
@@ -75,20 +75,22 @@ static enum tutti_status check_exits(const struct comm_setup *self)
     return status == TUTTI_OK && dead ? meet_dead_error(dead) : status;
 }
 
+static bool why_is_known(void *context)
+{
+    struct comm_setup *self = context;
+    self->why = check_exits(self);
+    if (self->why == TUTTI_OK)
+        self->why = check_reports(self);
+    if (self->why == TUTTI_OK)
+        self->why = check_abort(context);
+    return self->why != TUTTI_OK;
+}
+
 static enum tutti_status ask_why(void *context)
 {
-    const struct comm_setup *self = context;
-    int64_t deadline = deadline_after(REPORT_MS);
-    for (;;) {
-        enum tutti_status status = check_exits(self);
-        if (status == TUTTI_OK)
-            status = check_reports(self);
-        if (status == TUTTI_OK)
-            status = check_abort(context);
-        if (status != TUTTI_OK || deadline_passed(deadline))
-            return status;
-        nanosleep(&(struct timespec){.tv_nsec = CHECK_MS * 1000000}, NULL);
-    }
+    struct comm_setup *self = context;
+    wait_napping(why_is_known, self, deadline_after(REPORT_MS), CHECK_NS);
+    return self->why;
 }
 
 /* Once the ranks have connected, the channel shows a rank that has given up. */
@@ -143,6 +145,13 @@ void comm_setup_begin(struct comm_setup *self, struct tutti_comm *comm)
     comm->setup = self;
 }
 
+static bool rank_has_ended(void *context)
+{
+    struct comm_setup *self = context;
+    self->why = check_exits(self);
+    return self->why != TUTTI_OK;
+}
+
 enum tutti_status comm_setup_end(struct comm_setup *self, enum tutti_status status)
 {
     int64_t deadline = deadline_after(STORE_EXIT_MS);
@@ -153,11 +162,7 @@ enum tutti_status comm_setup_end(struct comm_setup *self, enum tutti_status stat
     if (status != TUTTI_ERR_SYSTEM)
         return status;
     snprintf(text, sizeof text, "%s", tutti_last_error());
-    do {
-        enum tutti_status ended = check_exits(self);
-        if (ended != TUTTI_OK)
-            return ended;
-        nanosleep(&(struct timespec){.tv_nsec = CHECK_MS * 1000000}, NULL);
-    } while (!deadline_passed(deadline));
+    if (wait_napping(rank_has_ended, self, deadline, CHECK_NS))
+        return self->why;
     return error_set(status, "%s", text);
 }

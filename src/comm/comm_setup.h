@@ -21,7 +21,8 @@
  */
 struct comm_setup {
     struct tutti_comm *comm;
-    bool reported; /* this rank's error is in the store */
+    bool reported;         /* this rank's error is in the store */
+    enum tutti_status why; /* another rank has given up, once that is known */
     struct process self;
     struct process processes[TUTTI_MAX_RANKS]; /* by rank; zero until the ranks have met */
     struct interrupt interrupt;

@@ -21,6 +21,7 @@
 #include "base/error.h"
 #include "base/options.h"
 #include "base/order.h"
+#include "base/wait.h"
 #include "comm/comm.h"
 #include "cuda/runtime/group.h"
 #include "ipc/fork.h"
@@ -32,8 +33,7 @@
 
 enum {
     IDLE_MAX = 32,
-    SPINS = 200,      /* polls of a host wait before it sleeps between polls */
-    SLEEP_NS = 50000, /* for so long each time */
+    SPINS = 200, /* polls of a host wait before it naps between polls */
 };
 
 struct stream_point {
@@ -302,30 +302,36 @@ static enum tutti_status point_wait(struct tutti_work *work, const char *call,
     return TUTTI_OK;
 }
 
+struct point_wait {
+    struct stream_point *point;
+    const char *call;
+    enum tutti_status status;
+};
+
+/* Return true if the work has ended or its test has failed. */
+static bool point_is_over(void *context)
+{
+    struct point_wait *wait = context;
+    struct tutti_fault fault = {.struct_size = sizeof fault};
+    bool done;
+    wait->status = point_poll(wait->point, wait->call, &done, &fault);
+    return wait->status != TUTTI_OK || done;
+}
+
 static enum tutti_status point_result(struct tutti_work *work, const char *call, int64_t timeout_ms)
 {
-    struct stream_point *point = (struct stream_point *)work;
-    struct tutti_fault fault = {.struct_size = sizeof fault};
+    struct point_wait wait = {.point = (struct stream_point *)work, .call = call};
     enum tutti_status status = point_check(work, call);
     if (status != TUTTI_OK)
         return status;
-    timeout_ms = timeout_ms ? timeout_ms : point->timeout_ms;
-    int64_t deadline = deadline_after(timeout_ms);
-    for (int iteration = 0;; iteration++) {
-        bool done;
-        status = point_poll(point, call, &done, &fault);
-        if (status != TUTTI_OK || done)
-            return status;
-        if (deadline_passed(deadline))
-            return error_set(TUTTI_ERR_TIMEOUT,
-                             "%s: the stream has not passed the work within %" PRId64
-                             " ms: check what runs on the stream, then wait again",
-                             call, timeout_ms);
-        if (iteration < SPINS)
-            order_pause();
-        else
-            nanosleep(&(struct timespec){.tv_nsec = SLEEP_NS}, NULL);
-    }
+    timeout_ms = timeout_ms ? timeout_ms : wait.point->timeout_ms;
+    if (wait_spin(point_is_over, &wait, SPINS) ||
+        wait_napping(point_is_over, &wait, deadline_after(timeout_ms), WAIT_NAP_NS))
+        return wait.status;
+    return error_set(TUTTI_ERR_TIMEOUT,
+                     "%s: the stream has not passed the work within %" PRId64
+                     " ms: check what runs on the stream, then wait again",
+                     call, timeout_ms);
 }
 
 static void point_destroy(struct tutti_work *work)

@@ -27,6 +27,7 @@
 #include "base/interrupt.h"
 #include "base/order.h"
 #include "base/point.h"
+#include "base/wait.h"
 #include "bootstrap/host.h"
 #include "cpu/transport/local.h"
 #include "ipc/channel.h"
@@ -39,8 +40,6 @@
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
-
-enum { SPIN_POLLS = 2000 };
 
 /* What each rank states about its allocation, exchanged in each rendezvous. */
 struct offer {
@@ -72,7 +71,7 @@ static enum tutti_status exchange_identities(struct tutti_symm_group *group,
         return status;
     group->remote = host_remote_ranks(&all);
     /* Where ranks outnumber processors, a spinning waiter would occupy the core its peer needs. */
-    group->spin = group->world_size > host_cores(&all) ? 0 : SPIN_POLLS;
+    group->spin = group->world_size > host_cores(&all) ? 0 : WAIT_POLLS;
     return TUTTI_OK;
 }
 

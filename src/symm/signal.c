@@ -5,70 +5,12 @@
  * and sets it to 0. So a word has one writer at a time, and a second signal waits until the owner
  * has taken the first.
  */
-#include "base/deadline.h"
 #include "base/error.h"
 #include "base/options.h"
 #include "base/order.h"
+#include "base/wait.h"
 #include "ipc/channel.h"
 #include "symm/symm_internal.h"
-
-#include <inttypes.h>
-#include <sched.h>
-#include <string.h>
-#include <time.h>
-
-/* ---- waiting -------------------------------------------------------------------------------- */
-
-static const int64_t CHECK_NS = 5000000;     /* between two checks of the peer and the clock */
-static const int64_t YIELD_NS = 1000000;     /* the waiter yields so long, then it sleeps */
-static const int64_t FIRST_SLEEP_NS = 20000; /* each sleep is twice as long, up to ... */
-static const int64_t LONGEST_SLEEP_NS = 1000000;
-
-/* The state of one wait. It starts with all fields 0 except `polls`. */
-struct backoff {
-    int polls;     /* still to do before the waiter yields */
-    int64_t start; /* of yielding; 0 while polling */
-    int64_t next_check;
-    int64_t sleep_ns;
-};
-
-/* Pause once: poll first, later yield, later sleep. Return true when the caller must check the peer
- * and the deadline. */
-static bool backoff_step(struct backoff *backoff)
-{
-    if (backoff->polls > 0) {
-        backoff->polls--;
-        order_pause();
-        return false;
-    }
-    int64_t now = deadline_now();
-    if (!backoff->start) {
-        backoff->start = now;
-        backoff->next_check = now;
-        backoff->sleep_ns = FIRST_SLEEP_NS;
-    } else if (now - backoff->start < YIELD_NS) {
-        sched_yield();
-    } else {
-        nanosleep(&(struct timespec){.tv_nsec = (long)backoff->sleep_ns}, NULL);
-        backoff->sleep_ns *= 2;
-        if (backoff->sleep_ns > LONGEST_SLEEP_NS)
-            backoff->sleep_ns = LONGEST_SLEEP_NS;
-    }
-    if (now < backoff->next_check)
-        return false;
-    backoff->next_check = now + CHECK_NS;
-    return true;
-}
-
-/* Return false if the peer has freed its buffer or its process has ended. */
-static bool peer_is_alive(const struct symm_allocation *allocation, int peer)
-{
-    const struct tutti_symm_group *group = allocation->group;
-    /* Y6a pairs Y6: what the peer wrote before the free is visible. */
-    if (order_load_acquire_u32(&symm_tail(allocation, allocation->buffers[peer])->left))
-        return false;
-    return !symm_is_remote(group, peer) || channel_peer_alive(group->channel, peer);
-}
 
 /* ---- transitions of a word ------------------------------------------------------------------- */
 
@@ -108,29 +50,62 @@ static bool try_transition(uint32_t *word, const struct transition *transition)
            order_compare_exchange_u32(word, transition->from, transition->to);
 }
 
+struct signal_wait {
+    const struct symm_allocation *allocation;
+    int peer;
+    uint32_t *word;
+    const struct transition *transition;
+};
+
+static bool transition_done(void *context)
+{
+    const struct signal_wait *wait = context;
+    return try_transition(wait->word, wait->transition);
+}
+
+/* Return true if the peer has freed its buffer or its process has ended. */
+static bool peer_is_gone(void *context, enum wait_depth depth)
+{
+    const struct signal_wait *wait = context;
+    const struct symm_allocation *allocation = wait->allocation;
+    const struct tutti_symm_group *group = allocation->group;
+    /* Y6a pairs Y6: what the peer wrote before the free is visible. */
+    if (order_load_acquire_u32(&symm_tail(allocation, allocation->buffers[wait->peer])->left))
+        return true;
+    return depth != WAIT_MEMORY && symm_is_remote(group, wait->peer) &&
+           !channel_peer_alive(group->channel, wait->peer);
+}
+
+/* *deadline: 0 if no wait of this call has needed it yet. */
 static enum tutti_status wait_transition(const struct symm_allocation *allocation, int peer,
                                          int channel, const struct transition *transition,
-                                         int64_t deadline)
+                                         int64_t timeout_ms, int64_t *deadline)
 {
     const struct tutti_symm_group *group = allocation->group;
     bool put = transition == &PUT;
     int owner = put ? peer : group->rank, from = put ? group->rank : peer;
-    uint32_t *word =
-        allocation->pads[owner] + (channel * group->world_size + from) * SYMM_LINE_WORDS;
-    struct backoff backoff = {.polls = group->spin};
-    while (!try_transition(word, transition)) {
-        if (!backoff_step(&backoff))
-            continue;
-        bool alive = peer_is_alive(allocation, peer);
-        if (alive && !deadline_passed(deadline))
-            continue;
-        /* The peer may have written the word between the last try and its end. */
-        if (try_transition(word, transition))
-            return TUTTI_OK;
-        return symm_wait_error(alive ? TUTTI_ERR_TIMEOUT : TUTTI_ERR_PEER_DEAD, group,
-                               transition->call, transition->peer_action, peer, channel, "");
-    }
-    return TUTTI_OK;
+    struct signal_wait wait = {
+        .allocation = allocation,
+        .peer = peer,
+        .word = allocation->pads[owner] + (channel * group->world_size + from) * SYMM_LINE_WORDS,
+        .transition = transition,
+    };
+    const struct waiter waiter = {
+        .poll = transition_done,
+        .look = peer_is_gone,
+        .context = &wait,
+        .deadline = deadline,
+        .timeout_ms = timeout_ms ? timeout_ms : group->timeout_ms,
+        .yields = WAIT_YIELDS,
+        .nap_ns = WAIT_LONG_NAP_NS,
+    };
+    if (wait_spin(transition_done, &wait, group->spin + 1))
+        return TUTTI_OK;
+    const enum wait_end end = waiter_run(&waiter);
+    if (end == WAIT_DONE)
+        return TUTTI_OK;
+    return symm_wait_error(end == WAIT_LATE ? TUTTI_ERR_TIMEOUT : TUTTI_ERR_PEER_DEAD, group,
+                           transition->call, transition->peer_action, peer, channel, "");
 }
 
 /* ---- calls ---------------------------------------------------------------------------------- */
@@ -168,7 +143,8 @@ static enum tutti_status signal_call(const void *buffer, int peer, int channel, 
     if (allocation->cuda)
         return symm_device_call(allocation, transition == &PUT ? CUDA_SYMM_PUT : CUDA_SYMM_WAIT,
                                 peer, channel, timeout_ms, stream);
-    return wait_transition(allocation, peer, channel, transition, symm_deadline(group, timeout_ms));
+    int64_t deadline = 0;
+    return wait_transition(allocation, peer, channel, transition, timeout_ms, &deadline);
 }
 
 enum tutti_status tutti_symm_put_signal(void *buffer, int peer, int channel, int64_t timeout_ms,
@@ -192,15 +168,15 @@ enum tutti_status tutti_symm_barrier(void *buffer, int channel, int64_t timeout_
     if (allocation->cuda)
         return symm_device_call(allocation, CUDA_SYMM_BARRIER, 0, channel, timeout_ms, stream);
     const struct tutti_symm_group *group = allocation->group;
-    int64_t deadline = symm_deadline(group, timeout_ms);
+    int64_t deadline = 0;
     enum tutti_status status = TUTTI_OK;
     /* Each rank starts with the rank after itself, so that not all write to one rank at once. */
     for (int i = 1; i < group->world_size && status == TUTTI_OK; i++)
         status = wait_transition(allocation, (group->rank + i) % group->world_size, channel, &PUT,
-                                 deadline);
+                                 timeout_ms, &deadline);
     for (int i = 1; i < group->world_size && status == TUTTI_OK; i++)
         status = wait_transition(allocation, (group->rank + i) % group->world_size, channel, &TAKE,
-                                 deadline);
+                                 timeout_ms, &deadline);
     return status == TUTTI_OK ? status : error_context(status, "tutti_symm_barrier");
 }
 

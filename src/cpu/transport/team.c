@@ -7,10 +7,10 @@
 
 #include "base/order.h"
 #include "base/spin.h"
+#include "base/wait.h"
 #include "ipc/futex.h"
 
 #include <pthread.h>
-#include <sched.h>
 #include <signal.h>
 #include <stdlib.h>
 
@@ -143,14 +143,20 @@ void cpu_team_begin(struct cpu_team *team, void (*part)(const void *context, int
     job_begin(team);
 }
 
+static bool has_done(void *context)
+{
+    const struct member *member = context;
+    return order_load_acquire_u32(&member->done) == member->team->jobs; /* S2a pairs S2 */
+}
+
 void cpu_team_await(struct cpu_team *team)
 {
-    for (int i = 1; i < team->size; i++)
-        for (int polls = 0; order_load_acquire_u32(&team->members[i].done) != team->jobs; polls++) {
-            order_pause(); /* S2a pairs S2 */
-            if (polls > POLLS)
-                sched_yield();
-        }
+    for (int i = 1; i < team->size; i++) {
+        struct member *member = &team->members[i];
+        const struct waiter waiter = {.poll = has_done, .context = member, .yields = INT64_MAX};
+        if (!wait_spin(has_done, member, POLLS))
+            waiter_run(&waiter);
+    }
 }
 
 void cpu_team_run(struct cpu_team *team, void (*part)(const void *context, int i),

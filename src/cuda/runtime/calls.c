@@ -1,12 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 #include "cuda/runtime/calls.h"
 
-#include "base/deadline.h"
 #include "base/error.h"
+#include "base/wait.h"
 
 #include <string.h>
-
-enum { POLL_NS = 50000 }; /* how often a bounded wait asks */
 
 const struct cuda_names cuda_names = {
 #define CUDA_NAME_ROW(member, symbol) #symbol,
@@ -117,20 +115,29 @@ enum tutti_status cuda_own_create(const struct cuda_driver *driver, CUstream *st
                               : status;
 }
 
+struct event_wait {
+    const struct cuda_driver *driver;
+    CUevent event;
+    CUresult result;
+};
+
+static bool event_is_over(void *context)
+{
+    struct event_wait *wait = context;
+    wait->result = wait->driver->event_query(wait->event);
+    return wait->result != CUDA_ERROR_NOT_READY;
+}
+
 enum tutti_status cuda_event_await(const struct cuda_driver *driver, CUevent event, CUdevice device,
                                    int64_t deadline)
 {
-    for (;;) {
-        CUresult result = driver->event_query(event);
-        if (result != CUDA_ERROR_NOT_READY)
-            return cuda_check(driver, result, cuda_names.event_query);
-        if (deadline_passed(deadline))
-            return error_set(TUTTI_ERR_TIMEOUT,
-                             "device %d did not end its work in time: look at what else runs on "
-                             "it, or raise TUTTI_TIMEOUT_MS",
-                             device);
-        nanosleep(&(struct timespec){.tv_nsec = POLL_NS}, NULL);
-    }
+    struct event_wait wait = {.driver = driver, .event = event};
+    if (wait_napping(event_is_over, &wait, deadline, WAIT_NAP_NS))
+        return cuda_check(driver, wait.result, cuda_names.event_query);
+    return error_set(TUTTI_ERR_TIMEOUT,
+                     "device %d did not end its work in time: look at what else runs on it, or "
+                     "raise TUTTI_TIMEOUT_MS",
+                     device);
 }
 
 enum tutti_status cuda_stream_finish(const struct cuda_driver *driver, CUstream stream,

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: MIT */
 #include "cuda/runtime/resources.h"
 
+#include "base/deadline.h"
 #include "base/order.h"
+#include "base/wait.h"
 #include "cuda/runtime/calls.h"
 
 #include <pthread.h>
 #include <stdlib.h>
-#include <time.h>
 
-/* How long to wait for the destructor of a user object whose graphs are gone: 10 ms. */
-enum { AWAIT_TURNS = 100, AWAIT_NS = 100000 };
+enum { DESTRUCTOR_MS = 10 }; /* a wait for the destructor of a user object whose graphs are gone */
 
 /* Guards the list alone. No driver call is made under it: a call that frees waits for streams, and
  * these may need a thread that opens or closes something else. */
@@ -43,6 +43,12 @@ static void graphs_gone(void *argument)
 {
     struct cuda_resources *resources = argument;
     order_store_release_u32(&resources->graphless, 1); /* K2 pairs K2a */
+}
+
+static bool is_graphless(void *context)
+{
+    const struct cuda_resources *resources = context;
+    return order_load_acquire_u32(&resources->graphless); /* K2a */
 }
 
 enum tutti_status cuda_resources_retain(struct cuda_resources *resources, CUgraph graph)
@@ -103,8 +109,7 @@ static bool dispose_due(struct cuda_resources *resources)
 {
     const struct cuda_driver *driver = resources->driver;
     struct cuda_visit visit;
-    if (resources->stuck ||
-        (resources->object && !order_load_acquire_u32(&resources->graphless))) /* K2a */
+    if (resources->stuck || (resources->object && !is_graphless(resources)))
         return false;
     const bool lives = cuda_resources_live(resources) &&
                        cuda_visit_begin(driver, resources->context, &visit) == TUTTI_OK;
@@ -152,23 +157,16 @@ void cuda_resources_sweep(void)
     }
 }
 
-/* If the graphs are already gone, a thread of the driver runs the destructor now. */
-static void await_destructor(struct cuda_resources *resources)
-{
-    for (int i = 0; i < AWAIT_TURNS && !order_load_acquire_u32(&resources->graphless);
-         i++) /* K2a */
-        nanosleep(&(struct timespec){.tv_nsec = AWAIT_NS}, NULL);
-}
-
 void cuda_resources_release(struct cuda_resources *resources, CUevent pending, bool stuck)
 {
     if (!resources)
         return;
     resources->pending = pending;
     resources->stuck = stuck;
+    /* If the graphs are already gone, a thread of the driver runs the destructor now. */
     if (resources->object &&
         resources->driver->user_object_release(resources->object, 1) == CUDA_SUCCESS)
-        await_destructor(resources);
+        wait_napping(is_graphless, resources, deadline_after(DESTRUCTOR_MS), WAIT_NAP_NS);
     list_give(resources); /* from here on another thread may free it */
     cuda_resources_sweep();
 }

@@ -16,6 +16,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/order.h"
+#include "base/wait.h"
 #include "cuda/runtime/calls.h"
 #include "cuda/runtime/kernels.h"
 #include "cuda/runtime/symm_internal.h"
@@ -27,7 +28,6 @@ enum {
     GRACE_MS = 100,   /* time for launches under way when the allocation is freed */
     LINGER_MS = 2000, /* time for them to notice that they are to end */
     COPY_MS = 100,    /* time for a copy of the count */
-    POLL_NS = 50000,
 };
 
 /* ---- alone ----------------------------------------------------------------------------------- */
@@ -147,11 +147,7 @@ static void end(void *owner, bool lives)
 
 static bool drain(struct cuda_symm *symm, int64_t timeout_ms)
 {
-    int64_t deadline = deadline_after(timeout_ms);
-    bool idle = is_idle(symm);
-    for (; !idle && !deadline_passed(deadline); idle = is_idle(symm))
-        nanosleep(&(struct timespec){.tv_nsec = POLL_NS}, NULL);
-    return idle;
+    return wait_napping(is_idle, symm, deadline_after(timeout_ms), WAIT_NAP_NS);
 }
 
 static enum tutti_status launch_on(struct cuda_symm *symm, CUstream stream,

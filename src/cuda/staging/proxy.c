@@ -24,10 +24,10 @@
  */
 #include "cuda/staging/proxy.h"
 
-#include "base/deadline.h"
 #include "base/error.h"
 #include "base/order.h"
 #include "base/signature.h"
+#include "base/wait.h"
 #include "cpu/transport/group.h"
 #include "cuda/runtime/group_internal.h"
 #include "ipc/futex.h"
@@ -37,10 +37,7 @@
 #include <sys/prctl.h>
 
 enum {
-    NAP_FIRST_NS = 1000, /* the first sleep of a thread that waits for its stream; */
-    NAP_MOST_NS = 50000, /* each sleep is twice as long as the one before, up to this */
-    ROOM_NAP_NS = 50000, /* the sleep of a caller that waits for room in the ring */
-    IDLE_MS = 1000,      /* the sleep of a thread without an operation, unless it is woken */
+    IDLE_MS = 1000, /* the sleep of a thread without an operation, unless it is woken */
     SMALL_BYTES =
         1024, /* up to here a copy is made to go to a copy engine; larger ones go there anyway */
     TIMER_SLACK_NS = 1000 /* how much longer a sleep may last; Linux has 50 us */
@@ -61,6 +58,7 @@ struct cuda_proxy {
     uint64_t pieces;    /* number of pieces on streams; written by the caller, as is `enqueued` */
     uint64_t enqueued;  /* number of operations of all ranks */
     uint64_t completed; /* ... that succeeded; written by the thread */
+    uint64_t awaited;   /* the piece that the thread waits for; the thread alone uses this */
     bool sharp;         /* the timer slack is set; the thread alone uses this */
 
     uint64_t put;    /* number of operations put into the ring: release E3 pairs E3a */
@@ -82,11 +80,6 @@ static size_t piece_bytes(const struct request *request, uint64_t piece)
     return left < CUDA_PROXY_PIECE_BYTES ? left : CUDA_PROXY_PIECE_BYTES;
 }
 
-static void nap(int64_t ns)
-{
-    nanosleep(&(struct timespec){.tv_nsec = ns}, NULL);
-}
-
 static void ring_bell(struct cuda_proxy *proxy)
 {
     order_fetch_add_u32(&proxy->bell, 1); /* E5 pairs E5a */
@@ -105,24 +98,31 @@ static bool has_failed(struct cpu_group *host)
     return true;
 }
 
+static bool piece_has_come(void *context)
+{
+    const struct cuda_proxy *proxy = context;
+    return order_load_acquire_u64(&proxy->page->come) >= proxy->awaited; /* E1a pairs E1 */
+}
+
+static bool piece_is_lost(void *context, enum wait_depth depth)
+{
+    const struct cuda_proxy *proxy = context;
+    (void)depth;
+    return has_failed(proxy->host);
+}
+
 /* Waits until the stream has brought the piece; false if the communicator fails first. There is no
  * deadline: earlier work on the stream may take its time, and the waiting peers have deadlines. */
 static bool piece_await(struct cuda_proxy *proxy, uint64_t number)
 {
-    for (int polls = proxy->host->ranks.polls; polls > 0; polls--) {
-        if (order_load_acquire_u64(&proxy->page->come) >= number) /* E1a pairs E1 */
-            return !has_failed(proxy->host);
-        order_pause();
-    }
+    const struct waiter waiter = {
+        .poll = piece_has_come, .look = piece_is_lost, .context = proxy, .nap_ns = WAIT_NAP_NS};
+    proxy->awaited = number;
+    if (wait_spin(piece_has_come, proxy, proxy->host->ranks.polls))
+        return !has_failed(proxy->host);
     if (!proxy->sharp)
         proxy->sharp = prctl(PR_SET_TIMERSLACK, (unsigned long)TIMER_SLACK_NS, 0, 0, 0) == 0;
-    for (int64_t ns = NAP_FIRST_NS; !has_failed(proxy->host);
-         ns = ns < NAP_MOST_NS / 2 ? 2 * ns : NAP_MOST_NS) {
-        if (order_load_acquire_u64(&proxy->page->come) >= number) /* E1a pairs E1 */
-            return true;
-        nap(ns);
-    }
-    return false;
+    return waiter_run(&waiter) == WAIT_DONE && !has_failed(proxy->host);
 }
 
 /* Reduces one piece among the hosts. */
@@ -166,24 +166,22 @@ static bool operation_run(struct cuda_proxy *proxy, const struct operation *oper
     return true;
 }
 
-static bool is_empty(const struct cuda_proxy *proxy)
+static bool has_operation(void *context)
 {
-    return order_load_acquire_u64(&proxy->put) == proxy->taken; /* E3a pairs E3 */
+    const struct cuda_proxy *proxy = context;
+    return order_load_acquire_u64(&proxy->put) != proxy->taken; /* E3a pairs E3 */
 }
 
 /* Sleeps until there is an operation or the bell differs from `bell`, its value before the last
  * look at the ring. */
 static void idle(struct cuda_proxy *proxy, uint32_t bell)
 {
-    for (int polls = proxy->host->ranks.polls; polls > 0; polls--) {
-        if (!is_empty(proxy))
-            return;
-        order_pause();
-    }
+    if (wait_spin(has_operation, proxy, proxy->host->ranks.polls))
+        return;
     order_store_relaxed_u32(&proxy->asleep, 1);
     order_fence(); /* between our write and the read of the other side's word; pairs the other such
                       fence */
-    if (is_empty(proxy))
+    if (!has_operation(proxy))
         futex_sleep(&proxy->bell, bell, IDLE_MS);
     order_store_relaxed_u32(&proxy->asleep, 0);
 }
@@ -191,7 +189,7 @@ static void idle(struct cuda_proxy *proxy, uint32_t bell)
 /* The thread ends. Operations that are left fail. The word lets all streams pass, now and later. */
 static void release(struct cuda_proxy *proxy)
 {
-    if (!is_empty(proxy))
+    if (has_operation(proxy))
         (void)has_failed(proxy->host);
     order_store_release_u64(&proxy->page->done, CUDA_PROXY_RELEASED); /* E2 pairs E2a */
 }
@@ -201,7 +199,7 @@ static bool poll(void *context)
     struct cuda_proxy *proxy = context;
     uint32_t bell = order_load_acquire_u32(&proxy->bell); /* E5a pairs E5 */
     bool goes_on = !cuda_watcher_quits(&proxy->watcher);
-    if (goes_on && is_empty(proxy)) {
+    if (goes_on && !has_operation(proxy)) {
         idle(proxy, bell);
         return true;
     }
@@ -382,28 +380,44 @@ static enum tutti_status fail(struct cuda_group *group, enum tutti_status status
     return error_set(status, "%s; %s", why, what);
 }
 
-/* Waits for a free entry of the ring. There is none any more once the thread has ended. */
+static bool has_room(void *context)
+{
+    const struct cuda_group *group = context;
+    return group->proxy->put - order_load_acquire_u64(&group->proxy->taken) < /* E4a pairs E4 */
+           CUDA_PROXY_OPERATIONS;
+}
+
+/* Returns true if the communicator has failed or the thread has ended, which frees no entry. */
+static bool room_is_lost(void *context, enum wait_depth depth)
+{
+    struct cuda_group *group = context;
+    (void)depth;
+    /* Relaxed: `quit` carries nothing but itself. */
+    return cuda_group_check(group) != TUTTI_OK || order_load_relaxed_u32(&group->host->faults.quit);
+}
+
+/* Waits for a free entry of the ring. */
 static enum tutti_status room_await(struct cuda_group *group, int64_t timeout_ms)
 {
-    struct cuda_proxy *proxy = group->proxy;
-    int64_t deadline = deadline_after(timeout_ms);
-    while (proxy->put - order_load_acquire_u64(&proxy->taken) >= /* E4a pairs E4 */
-           CUDA_PROXY_OPERATIONS) {
-        enum tutti_status status = cuda_group_check(group);
-        if (status != TUTTI_OK)
-            return status;
-        if (order_load_relaxed_u32(&proxy->host->faults.quit)) /* relaxed: nothing but itself */
-            return error_set(TUTTI_ERR_ABORTED, "the program is about to exit");
-        if (deadline_passed(deadline))
-            return fail(group,
-                        error_set(TUTTI_ERR_TIMEOUT,
-                                  "%d operations are under way, and none of them ended in "
-                                  "time",
-                                  CUDA_PROXY_OPERATIONS),
-                        "let the stream go on");
-        nap(ROOM_NAP_NS);
-    }
-    return TUTTI_OK;
+    int64_t deadline = 0;
+    const struct waiter waiter = {.poll = has_room,
+                                  .look = room_is_lost,
+                                  .context = group,
+                                  .deadline = &deadline,
+                                  .timeout_ms = timeout_ms,
+                                  .nap_ns = WAIT_NAP_NS};
+    const enum wait_end end = has_room(group) ? WAIT_DONE : waiter_run(&waiter);
+    if (end == WAIT_DONE)
+        return TUTTI_OK;
+    if (end == WAIT_LATE)
+        return fail(group,
+                    error_set(TUTTI_ERR_TIMEOUT,
+                              "%d operations are under way, and none of them ended in time",
+                              CUDA_PROXY_OPERATIONS),
+                    "let the stream go on");
+    enum tutti_status status = cuda_group_check(group);
+    return status == TUTTI_OK ? error_set(TUTTI_ERR_ABORTED, "the program is about to exit")
+                              : status;
 }
 
 static void publish(struct cuda_proxy *proxy, const struct operation *operation)
