@@ -9,7 +9,8 @@
 enum { INTERRUPT_MS = 50 }; /* the longest time between two calls of ask */
 
 struct interrupt {
-    /* Returns OK, or the status with which the wait must end; then the error message is set. */
+    /* Returns OK, or the status with which the wait must end; then the error message is set. May be
+     * NULL. */
     enum tutti_status (*ask)(void *context);
     /* The same for what makes the wait pointless, such as a dead peer. The wait calls it only after
      * nothing has arrived for a while, and so uses what arrived before. May be NULL. */
@@ -26,7 +27,7 @@ struct interrupt {
 /* NULL: no interrupt. */
 static inline enum tutti_status interrupt_ask(const struct interrupt *interrupt)
 {
-    return interrupt ? interrupt->ask(interrupt->context) : TUTTI_OK;
+    return interrupt && interrupt->ask ? interrupt->ask(interrupt->context) : TUTTI_OK;
 }
 
 static inline enum tutti_status interrupt_ask_pointless(const struct interrupt *interrupt)

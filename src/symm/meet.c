@@ -6,15 +6,12 @@
  * (version, host, user, process), and open a channel between the ranks of different processes.
  *
  * For each allocation:
- * 1. Each rank publishes its mapping within its process under a random key. The ranks exchange an
- *    offer: size, key, kind of device.
- * 2. A rank looks up the mappings of ranks of its own process by key. It receives the descriptors
- *    of the segments of other processes and maps these.
+ * 1. The ranks exchange an offer: size, kind of device, key of the segment in its process.
+ * 2. A rank looks up the segments of ranks of its own process by key. It receives the descriptors
+ *    of the segments of other processes and maps these. A device's memory is exported as a
+ *    descriptor; ranks of one process pass the descriptor's number instead of a key.
  * 3. The ranks exchange whether step 2 succeeded. So no rank frees a segment that a peer still
  *    looks up.
- *
- * Memory of a device is exported as a descriptor. Ranks of one process pass the descriptor's number
- * instead of a key.
  *
  * If the kinds of device or the sizes differ, all ranks notice after step 1 and the group stays
  * usable: the caller may repeat the rendezvous with another allocation. After any other failure the
@@ -27,6 +24,7 @@
 #include "base/interrupt.h"
 #include "base/order.h"
 #include "base/point.h"
+#include "base/text.h"
 #include "base/wait.h"
 #include "bootstrap/host.h"
 #include "cpu/transport/local.h"
@@ -45,7 +43,7 @@
 struct offer {
     uint64_t bytes;
     uint64_t id;         /* random; all ranks use rank 0's */
-    uint8_t key[16];     /* of the published mapping, for ranks of the same process */
+    uint64_t key[2];     /* of the segment, for ranks of the same process */
     int32_t device;      /* enum tutti_device */
     int32_t fd;          /* on CUDA: of the memory, for ranks of the same process */
     int32_t overlapping; /* TUTTI_ALLOW_OVERLAPPING_DEVICES is set */
@@ -111,18 +109,6 @@ static enum tutti_status meet_group(struct tutti_symm_group *group, tutti_store_
 
 /* ---- an allocation -------------------------------------------------------------------------- */
 
-static enum tutti_status publish(struct symm_allocation *allocation)
-{
-    /* An earlier rendezvous that found different sizes may have published it already. */
-    if (allocation->published || allocation->cuda)
-        return TUTTI_OK;
-    enum tutti_status status = random_fill(allocation->key, sizeof allocation->key);
-    if (status == TUTTI_OK)
-        status = local_publish(allocation->key, allocation->group->rank, &allocation->segment);
-    allocation->published = status == TUTTI_OK;
-    return status;
-}
-
 static enum tutti_status exchange_offers(struct symm_allocation *allocation, struct offer *all,
                                          int64_t deadline)
 {
@@ -144,44 +130,27 @@ static enum tutti_status exchange_offers(struct symm_allocation *allocation, str
     return status;
 }
 
-static const char *device_name(int32_t device)
+/* Compare each rank with rank 0. So either all ranks find a difference or no rank does. */
+static enum tutti_status compare_memory(const struct symm_allocation *allocation,
+                                        const struct offer *all)
 {
-    return device == TUTTI_DEVICE_CUDA ? "memory of a CUDA device" : "memory of the host";
-}
-
-/* The comparisons below compare each rank with rank 0. So either all ranks find a difference or no
- * rank does. */
-static enum tutti_status compare_kinds(const struct symm_allocation *allocation,
-                                       const struct offer *all)
-{
+    static const char *const names[] = {
+        [TUTTI_DEVICE_CPU] = "memory of the host",
+        [TUTTI_DEVICE_CUDA] = "memory of a CUDA device",
+    };
     const struct tutti_symm_group *group = allocation->group;
+    const struct offer *mine = &all[group->rank];
     for (int r = 0; r < group->world_size; r++) {
-        if (all[r].device == all[0].device)
+        if (all[r].device == all[0].device && all[r].bytes == all[0].bytes)
             continue;
-        int other = all[r].device != (int32_t)allocation->device ? r : 0;
-        return error_set(
-            TUTTI_ERR_MISMATCH,
-            "ranks disagree about the device: rank %d has %s, rank %d has %s: allocate "
-            "on the same kind of device on all ranks",
-            group->rank, device_name(allocation->device), other, device_name(all[other].device));
-    }
-    return TUTTI_OK;
-}
-
-static enum tutti_status compare_sizes(const struct symm_allocation *allocation,
-                                       const struct offer *all)
-{
-    const struct tutti_symm_group *group = allocation->group;
-    for (int r = 0; r < group->world_size; r++) {
-        if (all[r].bytes == all[0].bytes)
-            continue;
-        int other = all[r].bytes != allocation->bytes ? r : 0;
+        const int other = mine->device != all[0].device || mine->bytes != all[0].bytes ? 0 : r;
         return error_set(TUTTI_ERR_MISMATCH,
-                         "ranks disagree about the size of the allocation: rank %d has %zu bytes, "
-                         "rank %d has %" PRIu64
-                         ": call tutti_symm_rendezvous() for the allocations in the same order "
-                         "and with the same size on all ranks",
-                         group->rank, allocation->bytes, other, all[other].bytes);
+                         "ranks disagree about the allocation: rank %d has %" PRIu64
+                         " bytes in %s, rank %d has %" PRIu64
+                         " in %s: call tutti_symm_rendezvous() for the allocations in the same "
+                         "order, with the same size and kind of device, on all ranks",
+                         group->rank, mine->bytes, names[allocation->device], other,
+                         all[other].bytes, names[all[other].device == TUTTI_DEVICE_CUDA]);
     }
     return TUTTI_OK;
 }
@@ -208,50 +177,50 @@ static enum tutti_status compare_devices(const struct symm_allocation *allocatio
     return TUTTI_OK;
 }
 
-static enum tutti_status compare_offers(const struct symm_allocation *allocation,
-                                        const struct offer *all)
-{
-    enum tutti_status status = compare_kinds(allocation, all);
-    if (status == TUTTI_OK)
-        status = compare_sizes(allocation, all);
-    return status == TUTTI_OK ? compare_devices(allocation, all) : status;
-}
-
-static enum tutti_status map_remote(struct symm_allocation *allocation, int64_t deadline)
-{
-    struct tutti_symm_group *group = allocation->group;
-    int fds[TUTTI_MAX_RANKS];
-    enum tutti_status status =
-        channel_all_gather_fds(group->channel, allocation->fd, fds, deadline_timeout_ms(deadline));
-    if (status != TUTTI_OK)
-        return status;
-    for (int r = 0; r < group->world_size; r++) {
-        struct segment segment;
-        if (symm_is_remote(group, r) && status == TUTTI_OK) {
-            status = segment_map(fds[r], allocation->segment.bytes, &segment);
-            allocation->buffers[r] = segment.base;
-            if (status != TUTTI_OK)
-                status = error_context(status, "cannot map the segment of rank %d", r);
-        }
-        if (fds[r] >= 0)
-            close(fds[r]);
-    }
-    return status;
-}
-
-static enum tutti_status find_local(struct symm_allocation *allocation, const struct offer *all)
+/* fds[r]: the segment of a rank r of another process. */
+static enum tutti_status map_host(struct symm_allocation *allocation, const struct offer *all,
+                                  const int *fds)
 {
     const struct tutti_symm_group *group = allocation->group;
     for (int r = 0; r < group->world_size; r++) {
-        if (r == group->rank || symm_is_remote(group, r))
-            continue;
-        allocation->buffers[r] = local_acquire(all[r].key, r);
-        if (!allocation->buffers[r])
-            return error_set(TUTTI_ERR_SYSTEM,
-                             "rank %d runs in this process but its buffer is not published "
-                             "there: look at that rank's error",
-                             r);
+        struct segment segment;
+        if (symm_is_remote(group, r)) {
+            enum tutti_status status = segment_map(fds[r], allocation->segment.bytes, &segment);
+            if (status != TUTTI_OK)
+                return error_context(status, "cannot map the segment of rank %d", r);
+            allocation->buffers[r] = segment.base;
+        } else if (r != group->rank) {
+            allocation->buffers[r] = local_acquire((const uint8_t *)all[r].key, r);
+            if (!allocation->buffers[r])
+                return error_set(TUTTI_ERR_SYSTEM,
+                                 "rank %d runs in this process but its buffer is not published "
+                                 "there: look at that rank's error",
+                                 r);
+        }
     }
+    return TUTTI_OK;
+}
+
+static enum tutti_status map_device(struct symm_allocation *allocation, const struct offer *all,
+                                    const int *fds, int64_t deadline)
+{
+    struct tutti_symm_group *group = allocation->group;
+    struct cuda_symm_places places;
+    int joined[CUDA_RANKS];
+    /* Within one process a descriptor's number is valid for all its threads. */
+    for (int r = 0; r < group->world_size; r++)
+        joined[r] = symm_is_remote(group, r) ? fds[r] : all[r].fd;
+    enum tutti_status status = cuda_symm_join(allocation->cuda, joined, deadline, &places);
+    /* A rank of this process reports its own end; only other processes need the watch. */
+    if (status == TUTTI_OK && group->channel && !group->watch)
+        status = cuda_symm_watch_open(group->channel, group->remote, &group->watch);
+    if (status != TUTTI_OK)
+        return status;
+    if (group->watch)
+        cuda_symm_watch_add(group->watch, allocation->cuda);
+    memcpy(allocation->buffers, places.buffers, (size_t)group->world_size * sizeof(void *));
+    allocation->device_buffers = places.device_buffers;
+    allocation->device_pads = places.device_pads;
     return TUTTI_OK;
 }
 
@@ -260,39 +229,18 @@ static enum tutti_status map_peers(struct symm_allocation *allocation, const str
 {
     const struct tutti_symm_group *group = allocation->group;
     int fds[TUTTI_MAX_RANKS];
-    if (allocation->cuda) {
-        /* Within one process a descriptor's number is valid for all its threads. */
-        for (int r = 0; r < group->world_size; r++)
-            fds[r] = all[r].fd;
-        return symm_device_map(allocation, fds, deadline);
-    }
-    enum tutti_status status = find_local(allocation, all);
-    if (status == TUTTI_OK && group->remote)
-        status = map_remote(allocation, deadline);
+    enum tutti_status status = TUTTI_OK;
+    memset(fds, -1, sizeof fds);
+    if (group->channel)
+        status = channel_all_gather_fds(group->channel, allocation->fd, fds,
+                                        deadline_timeout_ms(deadline));
+    if (status == TUTTI_OK)
+        status = allocation->cuda ? map_device(allocation, all, fds, deadline)
+                                  : map_host(allocation, all, fds);
+    for (int r = 0; r < group->world_size; r++)
+        if (fds[r] >= 0)
+            close(fds[r]);
     return status;
-}
-
-void symm_unmap(struct symm_allocation *allocation)
-{
-    struct tutti_symm_group *group = allocation->group;
-    if (allocation->cuda) {
-        cuda_symm_destroy(allocation->cuda);
-        return;
-    }
-    for (int r = 0; r < group->world_size; r++) {
-        if (r == group->rank || !allocation->buffers[r])
-            continue;
-        if (symm_is_remote(group, r))
-            segment_unmap(&(struct segment){.base = allocation->buffers[r],
-                                            .bytes = allocation->segment.bytes});
-        else
-            local_release(allocation->buffers[r]);
-        allocation->buffers[r] = NULL;
-    }
-    if (allocation->published)
-        local_release(allocation->segment.base);
-    else
-        segment_unmap(&allocation->segment);
 }
 
 /* Those that the ranks have left in the store by now. */
@@ -309,24 +257,23 @@ static enum tutti_status meet_allocation(struct symm_allocation *allocation, int
 {
     struct tutti_symm_group *group = allocation->group;
     struct offer all[TUTTI_MAX_RANKS];
-    enum tutti_status mine = publish(allocation);
     enum tutti_status status = exchange_offers(allocation, all, deadline);
     if (status != TUTTI_OK)
         return status;
     POINT("symm.offers");
-    status = compare_offers(allocation, all);
+    status = compare_memory(allocation, all);
+    if (status == TUTTI_OK)
+        status = compare_devices(allocation, all);
     *usable = status != TUTTI_OK;
     if (status != TUTTI_OK)
         return status;
-    if (mine == TUTTI_OK)
-        mine = map_peers(allocation, all, deadline);
+    status = map_peers(allocation, all, deadline);
     POINT("symm.segments");
-    status = status_agree(&group->exchanger, mine, deadline_timeout_ms(deadline));
+    status = status_agree(&group->exchanger, status, deadline_timeout_ms(deadline));
     if (status != TUTTI_OK)
         return status;
     keys_delete(group, deadline);
 
-    allocation->buffers[group->rank] = allocation->segment.base;
     for (int r = 0; r < group->world_size; r++)
         allocation->pads[r] =
             (uint32_t *)(void *)((char *)allocation->buffers[r] + allocation->pad_offset);
@@ -338,37 +285,29 @@ static enum tutti_status meet_allocation(struct symm_allocation *allocation, int
 
 /* ---- peers that have ended ------------------------------------------------------------------- */
 
-static enum tutti_status no_abort(void *context)
-{
-    (void)context;
-    return TUTTI_OK;
-}
-
 /* After the group's first rendezvous its channel reports ended ranks of other processes. The
  * message names all of them: one rank may have failed only because another one ended first. */
 static enum tutti_status check_peers(void *context)
 {
     const struct tutti_symm_group *group = context;
-    char names[TUTTI_MAX_RANKS * 9] = "";
-    size_t length = 0;
+    char names[300];
+    uint64_t ended = 0;
     for (int r = 0; r < group->world_size; r++)
         if (symm_is_remote(group, r) && !channel_peer_alive(group->channel, r))
-            length += (size_t)snprintf(names + length, sizeof names - length, "%srank %d",
-                                       length ? ", " : "", r);
-    if (length == 0)
+            ended |= UINT64_C(1) << r;
+    if (!ended)
         return TUTTI_OK;
     return error_set(TUTTI_ERR_PEER_DEAD,
                      "%s: the process ended or it destroyed its group: look at its log, and "
                      "register a new group on the remaining ranks",
-                     names);
+                     text_ranks(ended, names, sizeof names));
 }
 
 enum tutti_status symm_meet(struct symm_allocation *allocation, int64_t timeout_ms)
 {
     struct tutti_symm_group *group = allocation->group;
-    int64_t deadline = symm_deadline(group, timeout_ms);
-    const struct interrupt alive = {
-        .ask = no_abort, .ask_pointless = check_peers, .context = group};
+    int64_t deadline = deadline_after(timeout_ms ? timeout_ms : group->timeout_ms);
+    const struct interrupt alive = {.ask_pointless = check_peers, .context = group};
     struct tutti_store store = store_bounded(group->store, deadline, NULL);
     if (pthread_mutex_trylock(&group->rendezvous_lock) != 0)
         return error_set(

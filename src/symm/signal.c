@@ -24,9 +24,10 @@ struct transition {
 static const struct transition PUT = {"tutti_symm_put_signal", "taken the previous signal", 0, 1};
 static const struct transition TAKE = {"tutti_symm_wait_signal", "raised its signal", 1, 0};
 
-enum tutti_status symm_wait_error(enum tutti_status status, const struct tutti_symm_group *group,
-                                  const char *call, const char *peer_action, int peer, int channel,
-                                  const char *advice)
+/* peer_action is what the peer did not do. advice is appended. */
+static enum tutti_status wait_error(enum tutti_status status, const struct tutti_symm_group *group,
+                                    const char *call, const char *peer_action, int peer,
+                                    int channel, const char *advice)
 {
     if (status == TUTTI_ERR_TIMEOUT)
         return error_set(
@@ -104,8 +105,38 @@ static enum tutti_status wait_transition(const struct symm_allocation *allocatio
     const enum wait_end end = waiter_run(&waiter);
     if (end == WAIT_DONE)
         return TUTTI_OK;
-    return symm_wait_error(end == WAIT_LATE ? TUTTI_ERR_TIMEOUT : TUTTI_ERR_PEER_DEAD, group,
-                           transition->call, transition->peer_action, peer, channel, "");
+    return wait_error(end == WAIT_LATE ? TUTTI_ERR_TIMEOUT : TUTTI_ERR_PEER_DEAD, group,
+                      transition->call, transition->peer_action, peer, channel, "");
+}
+
+/* ---- a device's memory ------------------------------------------------------------------------
+ */
+
+/* Set the thread's last error to the fault. */
+static enum tutti_status fault_report(const struct symm_allocation *allocation,
+                                      const struct cuda_symm_fault *fault)
+{
+    static const char *const calls[] = {
+        [CUDA_SYMM_BARRIER] = "tutti_symm_barrier",
+        [CUDA_SYMM_PUT] = "tutti_symm_put_signal",
+        [CUDA_SYMM_WAIT] = "tutti_symm_wait_signal",
+    };
+    return wait_error(fault->status, allocation->group, calls[fault->call],
+                      fault->raised ? "raised its signal" : "taken the previous signal",
+                      fault->peer, fault->channel,
+                      ". This rank's buffer can no longer signal: free it on all ranks and "
+                      "allocate a new one");
+}
+
+/* Enqueue a call on the stream. */
+static enum tutti_status device_call(struct symm_allocation *allocation, enum cuda_symm_call call,
+                                     int peer, int channel, int64_t timeout_ms,
+                                     tutti_stream_t stream)
+{
+    struct cuda_symm_fault found;
+    if (cuda_symm_failed(allocation->cuda, &found))
+        return fault_report(allocation, &found);
+    return cuda_symm_enqueue(allocation->cuda, call, peer, channel, timeout_ms, stream);
 }
 
 /* ---- calls ---------------------------------------------------------------------------------- */
@@ -141,8 +172,8 @@ static enum tutti_status signal_call(const void *buffer, int peer, int channel, 
         return error_set(TUTTI_ERR_INVALID, "%s: peer %d: expected 0 to %d", transition->call, peer,
                          group->world_size - 1);
     if (allocation->cuda)
-        return symm_device_call(allocation, transition == &PUT ? CUDA_SYMM_PUT : CUDA_SYMM_WAIT,
-                                peer, channel, timeout_ms, stream);
+        return device_call(allocation, transition == &PUT ? CUDA_SYMM_PUT : CUDA_SYMM_WAIT, peer,
+                           channel, timeout_ms, stream);
     int64_t deadline = 0;
     return wait_transition(allocation, peer, channel, transition, timeout_ms, &deadline);
 }
@@ -166,7 +197,7 @@ enum tutti_status tutti_symm_barrier(void *buffer, int channel, int64_t timeout_
     if (!allocation)
         return TUTTI_ERR_INVALID;
     if (allocation->cuda)
-        return symm_device_call(allocation, CUDA_SYMM_BARRIER, 0, channel, timeout_ms, stream);
+        return device_call(allocation, CUDA_SYMM_BARRIER, 0, channel, timeout_ms, stream);
     const struct tutti_symm_group *group = allocation->group;
     int64_t deadline = 0;
     enum tutti_status status = TUTTI_OK;
@@ -184,13 +215,17 @@ enum tutti_status tutti_symm_status(void *buffer, struct tutti_fault *fault)
 {
     static const char call[] = "tutti_symm_status";
     struct tutti_fault found = {.peer = -1};
+    struct cuda_symm_fault device;
     const struct symm_allocation *allocation = symm_allocation_get(buffer, call);
     if (!allocation)
         return TUTTI_ERR_INVALID;
     if (options_check_out("tutti_symm_status: fault", "tutti_fault", fault, sizeof *fault))
         return TUTTI_ERR_INVALID;
-    if (allocation->cuda)
-        found.status = symm_device_status(allocation, &found);
+    if (allocation->cuda && cuda_symm_failed(allocation->cuda, &device)) {
+        found.status = fault_report(allocation, &device);
+        found.peer = device.peer;
+        found.expected.parameter = (uint32_t)device.channel;
+    }
     found.rank = allocation->group->rank;
     if (fault)
         options_copy_out(fault, &found, sizeof found);

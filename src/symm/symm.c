@@ -1,11 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /* Symmetric memory: groups, allocations and typed views. */
-#include "symm/symm.h"
-
-#include "base/env.h"
 #include "base/error.h"
 #include "base/options.h"
 #include "base/order.h"
+#include "cpu/transport/local.h"
 #include "ipc/channel.h"
 #include "ipc/fork.h"
 #include "store/store.h"
@@ -15,171 +13,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-enum { DEFAULT_TIMEOUT_MS = 600000 };
-
-/* ---- registry -------------------------------------------------------------------------------- */
-
-/* Protects the lists of groups and allocations. Slots are written under it. */
-static pthread_mutex_t registry_lock = PTHREAD_MUTEX_INITIALIZER;
-static struct tutti_symm_group *groups;
-static pthread_once_t once = PTHREAD_ONCE_INIT;
-
-/*
- * One live allocation. slot_read() finds it without a lock. The caller that looks up an address
- * keeps the allocation of that address alive, so this allocation's slot does not change during the
- * lookup. A slot that changes during the lookup belongs to another allocation; the lookup skips it
- * and need not read it again.
- */
-struct slot {
-    uint64_t version; /* odd while the slot is being written */
-    uint64_t base;
-    uint64_t bytes; /* 0: the slot is free */
-    uint64_t epoch; /* of the process (ipc/fork.h): a child may map memory at the same address */
-    uint64_t allocation; /* address of struct symm_allocation */
-};
-static struct slot slots[SYMM_MAX_ALLOCATIONS];
-static uint32_t slots_used;   /* slots[slots_used] and all after it are free */
-static uint32_t device_slots; /* slots of device memory, the parent's before fork() included */
-
-static void slot_write(struct slot *slot, struct symm_allocation *allocation)
-{
-    uint64_t version = slot->version;
-    order_store_relaxed_u64(&slot->version, version + 1);
-    /* Y3: a reader that sees one of the new fields also sees the odd version. */
-    order_store_release_u64(&slot->base, allocation ? (uintptr_t)allocation->segment.base : 0);
-    order_store_release_u64(&slot->bytes, allocation ? allocation->bytes : 0);
-    order_store_release_u64(&slot->epoch, allocation ? allocation->group->epoch : 0);
-    order_store_release_u64(&slot->allocation, (uintptr_t)allocation);
-    order_store_release_u64(&slot->version, version + 2);
-}
-
-/* Return the slot's allocation if its buffer holds [address, address + bytes), else NULL. */
-static struct symm_allocation *slot_read(const struct slot *slot, uint64_t address, size_t bytes)
-{
-    uint64_t version = order_load_acquire_u64(&slot->version);
-    uint64_t base = order_load_acquire_u64(&slot->base); /* Y3a, also the next three */
-    uint64_t size = order_load_acquire_u64(&slot->bytes);
-    uint64_t epoch = order_load_acquire_u64(&slot->epoch);
-    uint64_t allocation = order_load_acquire_u64(&slot->allocation);
-    if (address < base || address - base > size || bytes > size - (address - base) || size == 0)
-        return NULL;
-    if (version % 2 != 0 || order_load_relaxed_u64(&slot->version) != version ||
-        fork_detected((uint32_t)epoch))
-        return NULL;
-    return (struct symm_allocation *)(uintptr_t)allocation;
-}
-
-static struct symm_allocation *lookup(const void *pointer, size_t bytes)
-{
-    /* Relaxed is enough: whatever gave the caller this pointer also ordered the allocation, and
-     * the store to slots_used, before this load. */
-    uint32_t used = order_load_relaxed_u32(&slots_used);
-    for (uint32_t i = 0; i < used; i++) {
-        struct symm_allocation *allocation = slot_read(&slots[i], (uintptr_t)pointer, bytes);
-        if (allocation)
-            return allocation;
-    }
-    return NULL;
-}
-
-/* Called under the lock. Return false if all slots are taken. */
-static bool slot_take(struct symm_allocation *allocation)
-{
-    for (uint32_t i = 0; i < SYMM_MAX_ALLOCATIONS; i++) {
-        if (slots[i].bytes != 0 && !fork_detected((uint32_t)slots[i].epoch))
-            continue;
-        slot_write(&slots[i], allocation);
-        if (allocation->cuda)
-            order_store_relaxed_u32(&device_slots, device_slots + 1);
-        if (i >= slots_used)
-            order_store_release_u32(&slots_used, i + 1); /* Y5 */
-        return true;
-    }
-    return false;
-}
-
-/* Called under the lock. */
-static void slot_release(const struct symm_allocation *allocation)
-{
-    for (uint32_t i = 0; i < slots_used; i++)
-        if (slots[i].allocation == (uintptr_t)allocation) {
-            slot_write(&slots[i], NULL);
-            if (allocation->cuda)
-                order_store_relaxed_u32(&device_slots, device_slots - 1);
-        }
-    while (slots_used > 0 && slots[slots_used - 1].bytes == 0)
-        order_store_relaxed_u32(&slots_used, slots_used - 1);
-}
-
-static void lock_registry(void)
-{
-    pthread_mutex_lock(&registry_lock);
-}
-
-static void unlock_registry(void)
-{
-    pthread_mutex_unlock(&registry_lock);
-}
-
-static void install_fork_handlers(void)
-{
-    (void)pthread_atfork(lock_registry, unlock_registry, unlock_registry);
-}
-
-bool symm_find(const void *pointer, size_t bytes, struct symm_view *view)
-{
-    struct symm_allocation *allocation = lookup(pointer, bytes);
-    /* Y4a pairs Y4, at the end of the rendezvous: all addresses are visible. */
-    if (!allocation || allocation->cuda || !order_load_acquire_u32(&allocation->ready))
-        return false;
-    *view = (struct symm_view){
-        .id = allocation->id,
-        .rank = allocation->group->rank,
-        .world_size = allocation->group->world_size,
-        .offset = (uintptr_t)pointer - (uintptr_t)allocation->segment.base,
-        .buffers = allocation->buffers,
-        .buffer_bytes = allocation->bytes,
-    };
-    return true;
-}
-
-bool symm_on_device(const void *pointer, int *ordinal)
-{
-    /* Relaxed for the reason given in lookup(). */
-    if (__builtin_expect(order_load_relaxed_u32(&device_slots) == 0, 1))
-        return false;
-    const struct symm_allocation *allocation = lookup(pointer, 1);
-    if (!allocation || !allocation->cuda)
-        return false;
-    *ordinal = allocation->ordinal;
-    return true;
-}
-
-struct symm_allocation *symm_allocation_get(const void *buffer, const char *call)
-{
-    struct symm_allocation *allocation = buffer ? lookup(buffer, 0) : NULL;
-    if (allocation && allocation->segment.base == buffer)
-        return allocation;
-    error_set(TUTTI_ERR_INVALID,
-              "%s: %p is not a symmetric buffer of this process: pass an address that "
-              "tutti_symm_alloc() returned and that is not freed; a child of fork() cannot use its "
-              "parent's buffers",
-              call, buffer);
-    return NULL;
-}
-
-struct symm_allocation *symm_allocation_get_mapped(const void *buffer, const char *call)
-{
-    struct symm_allocation *allocation = symm_allocation_get(buffer, call);
-    if (allocation && !order_load_acquire_u32(&allocation->ready)) {
-        error_set(TUTTI_ERR_INVALID,
-                  "%s: the peers' buffers are not mapped yet: call tutti_symm_rendezvous() first",
-                  call);
-        return NULL;
-    }
-    return allocation;
-}
 
 /* ---- groups ---------------------------------------------------------------------------------- */
 
@@ -200,32 +33,20 @@ static enum tutti_status group_check(const char *name, int rank, int world_size,
     return store_check(store, "tutti_symm_group");
 }
 
-/* Called under the lock. */
-static bool is_registered(const struct tutti_symm_group *new)
-{
-    for (const struct tutti_symm_group *old = groups; old; old = old->next)
-        if (old->rank == new->rank && strcmp(old->name, new->name) == 0 &&
-            !fork_detected(old->epoch))
-            return true;
-    return false;
-}
-
 enum tutti_status tutti_symm_group(const char *name, int rank, int world_size, tutti_store_t *store,
                                    tutti_symm_group_t **group)
 {
     uint32_t epoch;
-    int64_t timeout_ms = DEFAULT_TIMEOUT_MS;
+    int64_t timeout_ms = 0;
     if (group)
         *group = NULL;
     enum tutti_status status = group_check(name, rank, world_size, store, group);
     if (status == TUTTI_OK)
-        status = env_int64("TUTTI_TIMEOUT_MS", INT64_MIN, &timeout_ms);
+        status = store_default_timeout(&timeout_ms);
     if (status == TUTTI_OK)
         status = fork_epoch(&epoch);
     if (status != TUTTI_OK)
         return status;
-    pthread_once(&once, install_fork_handlers);
-
     struct tutti_symm_group *new = calloc(1, sizeof *new);
     if (!new)
         return error_set(TUTTI_ERR_NO_MEMORY, "tutti_symm_group: no memory for %zu bytes",
@@ -234,18 +55,11 @@ enum tutti_status tutti_symm_group(const char *name, int rank, int world_size, t
     new->rank = rank;
     new->world_size = world_size;
     new->store = store;
-    new->timeout_ms = timeout_ms ? timeout_ms : DEFAULT_TIMEOUT_MS;
+    new->timeout_ms = timeout_ms;
     memcpy(new->name, name, strlen(name) + 1);
     pthread_mutex_init(&new->rendezvous_lock, NULL);
 
-    lock_registry();
-    bool duplicate = is_registered(new);
-    if (!duplicate) {
-        new->next = groups;
-        groups = new;
-    }
-    unlock_registry();
-    if (duplicate) {
+    if (!symm_group_add(new)) {
         pthread_mutex_destroy(&new->rendezvous_lock);
         free(new);
         return error_set(TUTTI_ERR_INVALID,
@@ -257,12 +71,28 @@ enum tutti_status tutti_symm_group(const char *name, int rank, int world_size, t
     return TUTTI_OK;
 }
 
+/* The peers' memory, then this rank's own. */
+static void unmap(struct symm_allocation *allocation)
+{
+    const struct tutti_symm_group *group = allocation->group;
+    if (allocation->cuda) {
+        cuda_symm_destroy(allocation->cuda);
+        return;
+    }
+    for (int r = 0; r < group->world_size; r++)
+        if (allocation->buffers[r] && symm_is_remote(group, r))
+            segment_unmap(&(struct segment){.base = allocation->buffers[r],
+                                            .bytes = allocation->segment.bytes});
+        else if (allocation->buffers[r])
+            local_release(allocation->buffers[r]);
+}
+
 /* The allocation is no longer in the registry. */
 static void allocation_destroy(struct symm_allocation *allocation)
 {
     if (!allocation->cuda)
         order_store_release_u32(&symm_tail(allocation, allocation->segment.base)->left, 1); /* Y6 */
-    symm_unmap(allocation);
+    unmap(allocation);
     if (allocation->fd >= 0)
         close(allocation->fd);
     free(allocation);
@@ -274,16 +104,7 @@ void tutti_symm_group_destroy(tutti_symm_group_t *group)
      * as it is. */
     if (!group || fork_detected(group->epoch))
         return;
-    lock_registry();
-    for (struct tutti_symm_group **link = &groups; *link; link = &(*link)->next)
-        if (*link == group) {
-            *link = group->next;
-            break;
-        }
-    for (struct symm_allocation *each = group->allocations; each; each = each->next)
-        slot_release(each);
-    unlock_registry();
-
+    symm_group_remove(group);
     while (group->allocations) {
         struct symm_allocation *first = group->allocations;
         group->allocations = first->next;
@@ -300,12 +121,6 @@ void tutti_symm_group_destroy(tutti_symm_group_t *group)
 static size_t round_up(size_t bytes)
 {
     return (bytes + SYMM_PAGE - 1) / SYMM_PAGE * SYMM_PAGE;
-}
-
-struct symm_tail *symm_tail(const struct symm_allocation *allocation, void *buffer)
-{
-    return (struct symm_tail *)(void *)((char *)buffer + allocation->pad_offset +
-                                        allocation->pad_bytes);
 }
 
 static enum tutti_status alloc_check(const tutti_symm_group_t *group, enum tutti_device device,
@@ -331,7 +146,48 @@ static enum tutti_status alloc_check(const tutti_symm_group_t *group, enum tutti
     return TUTTI_OK;
 }
 
-/* Compute the layout and create the segment. The registry does not know it yet. */
+/* The key under which ranks of this process find a segment: local.h. */
+static enum tutti_status host_create(struct symm_allocation *new, size_t bytes)
+{
+    enum tutti_status status = segment_create("tutti-symm", bytes, &new->segment, &new->fd);
+    if (status != TUTTI_OK)
+        return status;
+    new->key[0] = (uintptr_t) new->segment.base;
+    new->buffers[new->group->rank] = new->segment.base;
+    status = local_publish((const uint8_t *)new->key, new->group->rank, &new->segment);
+    if (status != TUTTI_OK) {
+        segment_unmap(&new->segment);
+        close(new->fd);
+    }
+    return status;
+}
+
+static enum tutti_status device_create(struct symm_allocation *new)
+{
+    const struct tutti_symm_group *group = new->group;
+    const struct cuda_symm_config config = {
+        .rank = group->rank,
+        .size = group->world_size,
+        .pad_offset = new->pad_offset,
+        .tail_offset = new->pad_offset + new->pad_bytes,
+        .timeout_ms = group->timeout_ms,
+    };
+    struct cuda_device device;
+    if (group->world_size > CUDA_RANKS)
+        return error_set(TUTTI_ERR_DECLINED,
+                         "group \"%s\" has %d ranks: symmetric memory on a device is for groups of "
+                         "at most %d",
+                         group->name, group->world_size, CUDA_RANKS);
+    enum tutti_status status =
+        cuda_symm_create(&config, &device, &new->cuda, &new->segment.base, &new->fd);
+    if (status != TUTTI_OK)
+        return status;
+    new->ordinal = device.ordinal;
+    memcpy(new->uuid, device.uuid, sizeof new->uuid);
+    return TUTTI_OK;
+}
+
+/* Compute the layout and create the memory. The registry does not know it yet. */
 static enum tutti_status allocation_init(tutti_symm_group_t *group, enum tutti_device device,
                                          size_t bytes, struct symm_allocation *new)
 {
@@ -343,10 +199,10 @@ static enum tutti_status allocation_init(tutti_symm_group_t *group, enum tutti_d
     new->bytes = bytes;
     new->pad_offset = round_up(bytes);
     new->pad_bytes = round_up(signal_bytes + SYMM_FREE_PAD_BYTES);
-    size_t total = new->pad_offset + new->pad_bytes + sizeof(struct symm_tail);
-    enum tutti_status status = device == TUTTI_DEVICE_CUDA
-                                   ? symm_device_create(new)
-                                   : segment_create("tutti-symm", total, &new->segment, &new->fd);
+    enum tutti_status status =
+        device == TUTTI_DEVICE_CUDA
+            ? device_create(new)
+            : host_create(new, new->pad_offset + new->pad_bytes + sizeof(struct symm_tail));
     return status == TUTTI_OK ? status
                               : error_context(status, "tutti_symm_alloc of %zu bytes", bytes);
 }
@@ -367,14 +223,7 @@ enum tutti_status tutti_symm_alloc(tutti_symm_group_t *group, enum tutti_device 
     if (status != TUTTI_OK)
         goto err_free;
 
-    lock_registry();
-    bool taken = slot_take(new);
-    if (taken) {
-        new->next = group->allocations;
-        group->allocations = new;
-    }
-    unlock_registry();
-    if (!taken) {
+    if (!symm_allocation_add(new)) {
         status = error_set(TUTTI_ERR_NO_MEMORY,
                            "tutti_symm_alloc: this process already has %d symmetric buffers, the "
                            "most that are allowed: free some, or put several tensors in one buffer",
@@ -385,7 +234,7 @@ enum tutti_status tutti_symm_alloc(tutti_symm_group_t *group, enum tutti_device 
     return TUTTI_OK;
 
 err_unmap:
-    symm_unmap(new);
+    unmap(new);
     close(new->fd);
 err_free:
     free(new);
@@ -399,15 +248,7 @@ enum tutti_status tutti_symm_free(void *buffer)
     struct symm_allocation *allocation = symm_allocation_get(buffer, "tutti_symm_free");
     if (!allocation)
         return TUTTI_ERR_INVALID;
-    lock_registry();
-    slot_release(allocation);
-    for (struct symm_allocation **link = &allocation->group->allocations; *link;
-         link = &(*link)->next)
-        if (*link == allocation) {
-            *link = allocation->next;
-            break;
-        }
-    unlock_registry();
+    symm_allocation_remove(allocation);
     allocation_destroy(allocation);
     return TUTTI_OK;
 }
@@ -448,22 +289,29 @@ enum tutti_status tutti_symm_rendezvous(void *buffer, int64_t timeout_ms,
 
 /* ---- views ----------------------------------------------------------------------------------- */
 
-static enum tutti_status check_rank(const struct symm_allocation *allocation, int rank,
-                                    const char *call)
+/* Return the buffer's allocation if its ranks are mapped and `rank` is one of them, else NULL. */
+static const struct symm_allocation *view_check(void *buffer, int rank, const void *view,
+                                                const char *call)
 {
-    if (rank < 0 || rank >= allocation->group->world_size)
-        return error_set(TUTTI_ERR_INVALID, "%s: rank %d: expected 0 to %d", call, rank,
-                         allocation->group->world_size - 1);
-    return TUTTI_OK;
+    const struct symm_allocation *allocation =
+        view ? symm_allocation_get_mapped(buffer, call) : NULL;
+    if (!view)
+        error_set(TUTTI_ERR_INVALID, "%s: view is NULL", call);
+    if (!allocation || (rank >= 0 && rank < allocation->group->world_size))
+        return allocation;
+    error_set(TUTTI_ERR_INVALID, "%s: rank %d: expected 0 to %d", call, rank,
+              allocation->group->world_size - 1);
+    return NULL;
 }
 
-/* Check that [offset, offset + count) lies within `limit` elements or words (`things`). `count` is
- * not negative. No sum here can overflow. */
+/* Check that [offset, offset + count) lies within `limit` elements or words (`things`). No sum here
+ * can overflow. */
 static enum tutti_status check_range(int64_t offset, int64_t count, size_t limit, int rank,
                                      const char *call, const char *things, const char *where)
 {
-    if (offset < 0)
-        return error_set(TUTTI_ERR_INVALID, "%s: offset %" PRId64 " is negative", call, offset);
+    if (offset < 0 || count < 0)
+        return error_set(TUTTI_ERR_INVALID, "%s: %s %" PRId64 " is negative", call,
+                         offset < 0 ? "offset" : "count", offset < 0 ? offset : count);
     if ((uint64_t)offset > limit || (uint64_t)count > limit - (uint64_t)offset)
         return error_set(TUTTI_ERR_INVALID,
                          "%s: %" PRId64 " %s from offset %" PRId64
@@ -472,29 +320,20 @@ static enum tutti_status check_range(int64_t offset, int64_t count, size_t limit
     return TUTTI_OK;
 }
 
-/* Set *count to the product of the extents: 0 if any extent is 0, however large the others are. */
+/* Set *count to the product of the extents, or to INT64_MAX if that is less. */
 static enum tutti_status count_elements(const int64_t *sizes, int dims, int64_t *count)
 {
     static const char call[] = "tutti_symm_buffer";
     if (dims < 0 || (dims > 0 && !sizes))
         return error_set(TUTTI_ERR_INVALID, "%s: %d dimensions%s", call, dims,
                          dims < 0 ? ": expected 0 or more" : " but sizes is NULL");
-    bool empty = false;
+    *count = 1;
     for (int i = 0; i < dims; i++) {
         if (sizes[i] < 0)
             return error_set(TUTTI_ERR_INVALID, "%s: sizes[%d] is %" PRId64 ": negative", call, i,
                              sizes[i]);
-        empty |= sizes[i] == 0;
-    }
-    *count = empty ? 0 : 1;
-    for (int i = 0; i < dims && !empty; i++) {
-        int64_t before = *count;
-        if (__builtin_mul_overflow(before, sizes[i], count))
-            return error_set(TUTTI_ERR_INVALID,
-                             "%s: sizes[%d] is %" PRId64
-                             ": the product with the extents before it, "
-                             "%" PRId64 ", overflows",
-                             call, i, sizes[i], before);
+        if (__builtin_mul_overflow(*count, sizes[i], count))
+            *count = INT64_MAX;
     }
     return TUTTI_OK;
 }
@@ -505,18 +344,15 @@ enum tutti_status tutti_symm_buffer(void *buffer, int rank, const int64_t *sizes
     static const char call[] = "tutti_symm_buffer";
     int64_t count = 0;
     size_t width = tutti_dtype_size(dtype);
-    if (!view)
-        return error_set(TUTTI_ERR_INVALID, "%s: view is NULL", call);
-    *view = NULL;
-    const struct symm_allocation *allocation = symm_allocation_get_mapped(buffer, call);
+    if (view)
+        *view = NULL;
+    const struct symm_allocation *allocation = view_check(buffer, rank, view, call);
     if (!allocation)
         return TUTTI_ERR_INVALID;
     if (width == 0)
         return error_set(TUTTI_ERR_INVALID, "%s: %d is not a value of enum tutti_dtype", call,
                          (int)dtype);
-    enum tutti_status status = check_rank(allocation, rank, call);
-    if (status == TUTTI_OK)
-        status = count_elements(sizes, dims, &count);
+    enum tutti_status status = count_elements(sizes, dims, &count);
     if (status == TUTTI_OK)
         status = check_range(storage_offset, count, allocation->bytes / width, rank, call,
                              tutti_dtype_name(dtype), "buffer");
@@ -529,18 +365,13 @@ enum tutti_status tutti_symm_signal_pad(void *buffer, int rank, int64_t offset, 
                                         uint32_t **view)
 {
     static const char call[] = "tutti_symm_signal_pad";
-    if (!view)
-        return error_set(TUTTI_ERR_INVALID, "%s: view is NULL", call);
-    *view = NULL;
-    const struct symm_allocation *allocation = symm_allocation_get_mapped(buffer, call);
+    if (view)
+        *view = NULL;
+    const struct symm_allocation *allocation = view_check(buffer, rank, view, call);
     if (!allocation)
         return TUTTI_ERR_INVALID;
-    enum tutti_status status = check_rank(allocation, rank, call);
-    if (status == TUTTI_OK && count < 0)
-        status = error_set(TUTTI_ERR_INVALID, "%s: count %" PRId64 " is negative", call, count);
-    if (status == TUTTI_OK)
-        status = check_range(offset, count, allocation->pad_bytes / sizeof(uint32_t), rank, call,
-                             "words", "signal pad");
+    enum tutti_status status = check_range(offset, count, allocation->pad_bytes / sizeof(uint32_t),
+                                           rank, call, "words", "signal pad");
     if (status == TUTTI_OK)
         *view = allocation->pads[rank] + offset;
     return status;

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * Symmetric memory as the collectives use it: whether an operand lies in memory that every rank has
- * mapped, and where. symm.c has groups, allocations and views, device.c allocations in a device's
- * memory, meet.c the rendezvous, signal.c signals and the barrier.
+ * mapped, and where. registry.c knows the buffers of this process, meet.c maps those of the peers,
+ * symm.c has the calls for groups, allocations and views, signal.c those for signals and the
+ * barrier.
  *
  * An allocation is one sealed memfd, or one exported allocation of a device: the buffer, the signal
- * pad, and a tail that says that the owner has freed it. A group meets once, as a communicator
- * does; then each allocation has a round of its own.
+ * pad, and a tail that says that the owner has freed it. A group meets once. Then each allocation
+ * has a round of its own.
  *
  * A collective finds the allocation of an address without a lock, in a table of 1024 slots. Only
  * two-shots and longer one-shots look. Each mail has the random ids that rank 0 gave to the two

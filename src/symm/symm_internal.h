@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* Shared by the symm*.c files. */
+/* Shared by the files of this room. */
 #ifndef TUTTI_SYMM_INTERNAL_H
 #define TUTTI_SYMM_INTERNAL_H
 
-#include "base/deadline.h"
 #include "cuda/runtime/symm.h"
 #include "ipc/segment.h"
 #include "symm/symm.h"
@@ -42,10 +41,9 @@ struct symm_allocation {
     struct segment segment; /* on CUDA: the address and size of the device memory */
     struct cuda_symm *cuda; /* NULL on CPU */
     uint8_t uuid[CUDA_UUID_BYTES];
-    int ordinal;    /* of the device, -1 on CPU */
-    int fd;         /* of the segment; -1 after the rendezvous */
-    bool published; /* cpu/local.h owns the mapping of the segment, under `key` */
-    uint8_t key[16];
+    int ordinal;     /* of the device, -1 on CPU */
+    int fd;          /* of the segment; -1 after the rendezvous */
+    uint64_t key[2]; /* under which cpu/transport/local.h owns the mapping of a host's segment */
     size_t bytes;
     size_t pad_offset;
     size_t pad_bytes;
@@ -86,10 +84,22 @@ static inline bool symm_is_remote(const struct tutti_symm_group *group, int rank
     return group->remote >> rank & 1;
 }
 
-static inline int64_t symm_deadline(const struct tutti_symm_group *group, int64_t timeout_ms)
+/* The tail of the host-memory segment that is mapped at `buffer`. */
+static inline struct symm_tail *symm_tail(const struct symm_allocation *allocation, void *buffer)
 {
-    return deadline_after(timeout_ms ? timeout_ms : group->timeout_ms);
+    return (struct symm_tail *)(void *)((char *)buffer + allocation->pad_offset +
+                                        allocation->pad_bytes);
 }
+
+/* ---- registry.c ------------------------------------------------------------------------------ */
+
+/* Return false if this process has registered that rank of a group of that name. */
+bool symm_group_add(struct tutti_symm_group *new);
+/* Remove the group, and its allocations from the look-ups. */
+void symm_group_remove(struct tutti_symm_group *group);
+/* Return false if the process has SYMM_MAX_ALLOCATIONS. */
+bool symm_allocation_add(struct symm_allocation *new);
+void symm_allocation_remove(struct symm_allocation *allocation);
 
 /* Return this process's live allocation whose address is `buffer`. If there is none, return NULL
  * and set an error message that begins with `call`. */
@@ -97,32 +107,9 @@ struct symm_allocation *symm_allocation_get(const void *buffer, const char *call
 /* The same, but also NULL if its rendezvous has not succeeded yet. */
 struct symm_allocation *symm_allocation_get_mapped(const void *buffer, const char *call);
 
+/* ---- meet.c ---------------------------------------------------------------------------------- */
+
 /* The collective part of tutti_symm_rendezvous(), for a live allocation. */
 enum tutti_status symm_meet(struct symm_allocation *allocation, int64_t timeout_ms);
-/* Unmap the peers' segments, then this rank's own. */
-void symm_unmap(struct symm_allocation *allocation);
-/* The tail of the host-memory segment that is mapped at `buffer`. */
-struct symm_tail *symm_tail(const struct symm_allocation *allocation, void *buffer);
-
-/* Set the error message of a wait for `peer` that ended with TIMEOUT or PEER_DEAD; return status.
- * peer_action is what the peer did not do: "raised its signal". advice is appended. */
-enum tutti_status symm_wait_error(enum tutti_status status, const struct tutti_symm_group *group,
-                                  const char *call, const char *peer_action, int peer, int channel,
-                                  const char *advice);
-
-/* ---- symm_device.c: allocations in a device's memory ----------------------------------------- */
-
-/* Create this rank's memory. The layout in *allocation is set. */
-enum tutti_status symm_device_create(struct symm_allocation *allocation);
-/* Map the peers' memory. fds[r] is the descriptor of rank r, for the ranks of this process. */
-enum tutti_status symm_device_map(struct symm_allocation *allocation, const int *fds,
-                                  int64_t deadline);
-/* Enqueue a call on the stream. */
-enum tutti_status symm_device_call(struct symm_allocation *allocation, enum cuda_symm_call call,
-                                   int peer, int channel, int64_t timeout_ms,
-                                   tutti_stream_t stream);
-/* Return the fault that has ended this buffer's signals, or OK. */
-enum tutti_status symm_device_status(const struct symm_allocation *allocation,
-                                     struct tutti_fault *fault);
 
 #endif

@@ -1,0 +1,224 @@
+/* SPDX-License-Identifier: MIT */
+/* The groups and allocations of this process. */
+#include "base/error.h"
+#include "base/order.h"
+#include "ipc/fork.h"
+#include "symm/symm.h"
+#include "symm/symm_internal.h"
+
+#include <string.h>
+
+/* Protects the lists of groups and allocations. Slots are written under it. */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct tutti_symm_group *groups;
+
+/*
+ * One live allocation. slot_read() finds it without a lock. The caller that looks up an address
+ * keeps the allocation of that address alive, so this allocation's slot does not change during the
+ * lookup. A slot that changes during the lookup belongs to another allocation; the lookup skips it
+ * and need not read it again.
+ */
+struct slot {
+    uint64_t version; /* odd while the slot is being written */
+    uint64_t base;
+    uint64_t bytes; /* 0: the slot is free */
+    uint64_t epoch; /* of the process (ipc/fork.h): a child may map memory at the same address */
+    uint64_t allocation; /* address of struct symm_allocation */
+};
+static struct slot slots[SYMM_MAX_ALLOCATIONS];
+static uint32_t slots_used;   /* slots[slots_used] and all after it are free */
+static uint32_t device_slots; /* slots of device memory, the parent's before fork() included */
+
+static void slot_write(struct slot *slot, struct symm_allocation *allocation)
+{
+    uint64_t version = slot->version;
+    order_store_relaxed_u64(&slot->version, version + 1);
+    /* Y3: a reader that sees one of the new fields also sees the odd version. */
+    order_store_release_u64(&slot->base, allocation ? (uintptr_t)allocation->segment.base : 0);
+    order_store_release_u64(&slot->bytes, allocation ? allocation->bytes : 0);
+    order_store_release_u64(&slot->epoch, allocation ? allocation->group->epoch : 0);
+    order_store_release_u64(&slot->allocation, (uintptr_t)allocation);
+    order_store_release_u64(&slot->version, version + 2);
+}
+
+/* Return false if all slots are taken. */
+static bool slot_take(struct symm_allocation *allocation)
+{
+    for (uint32_t i = 0; i < SYMM_MAX_ALLOCATIONS; i++) {
+        if (slots[i].bytes != 0 && !fork_detected((uint32_t)slots[i].epoch))
+            continue;
+        slot_write(&slots[i], allocation);
+        if (allocation->cuda)
+            order_store_relaxed_u32(&device_slots, device_slots + 1);
+        if (i >= slots_used)
+            order_store_release_u32(&slots_used, i + 1); /* Y5 */
+        return true;
+    }
+    return false;
+}
+
+static void slot_release(const struct symm_allocation *allocation)
+{
+    for (uint32_t i = 0; i < slots_used; i++)
+        if (slots[i].allocation == (uintptr_t)allocation) {
+            slot_write(&slots[i], NULL);
+            if (allocation->cuda)
+                order_store_relaxed_u32(&device_slots, device_slots - 1);
+        }
+    while (slots_used > 0 && slots[slots_used - 1].bytes == 0)
+        order_store_relaxed_u32(&slots_used, slots_used - 1);
+}
+
+/* ---- lists ----------------------------------------------------------------------------------- */
+
+static void lock_registry(void)
+{
+    pthread_mutex_lock(&lock);
+}
+
+static void unlock_registry(void)
+{
+    pthread_mutex_unlock(&lock);
+}
+
+static void install_fork_handlers(void)
+{
+    (void)pthread_atfork(lock_registry, unlock_registry, unlock_registry);
+}
+
+bool symm_group_add(struct tutti_symm_group *new)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, install_fork_handlers);
+    lock_registry();
+    const struct tutti_symm_group *old = groups;
+    while (old && (old->rank != new->rank || strcmp(old->name, new->name) != 0 ||
+                   fork_detected(old->epoch)))
+        old = old->next;
+    if (!old) {
+        new->next = groups;
+        groups = new;
+    }
+    unlock_registry();
+    return !old;
+}
+
+void symm_group_remove(struct tutti_symm_group *group)
+{
+    lock_registry();
+    struct tutti_symm_group **link = &groups;
+    while (*link != group)
+        link = &(*link)->next;
+    *link = group->next;
+    for (struct symm_allocation *each = group->allocations; each; each = each->next)
+        slot_release(each);
+    unlock_registry();
+}
+
+bool symm_allocation_add(struct symm_allocation *new)
+{
+    lock_registry();
+    const bool taken = slot_take(new);
+    if (taken) {
+        new->next = new->group->allocations;
+        new->group->allocations = new;
+    }
+    unlock_registry();
+    return taken;
+}
+
+void symm_allocation_remove(struct symm_allocation *allocation)
+{
+    lock_registry();
+    slot_release(allocation);
+    struct symm_allocation **link = &allocation->group->allocations;
+    while (*link != allocation)
+        link = &(*link)->next;
+    *link = allocation->next;
+    unlock_registry();
+}
+
+/* ---- look-ups -------------------------------------------------------------------------------- */
+
+/* Return the slot's allocation if its buffer holds [address, address + bytes), else NULL. */
+static struct symm_allocation *slot_read(const struct slot *slot, uint64_t address, size_t bytes)
+{
+    uint64_t version = order_load_acquire_u64(&slot->version);
+    uint64_t base = order_load_acquire_u64(&slot->base); /* Y3a, also the next three */
+    uint64_t size = order_load_acquire_u64(&slot->bytes);
+    uint64_t epoch = order_load_acquire_u64(&slot->epoch);
+    uint64_t allocation = order_load_acquire_u64(&slot->allocation);
+    if (address < base || address - base > size || bytes > size - (address - base) || size == 0)
+        return NULL;
+    if (version % 2 != 0 || order_load_relaxed_u64(&slot->version) != version ||
+        fork_detected((uint32_t)epoch))
+        return NULL;
+    return (struct symm_allocation *)(uintptr_t)allocation;
+}
+
+static struct symm_allocation *lookup(const void *pointer, size_t bytes)
+{
+    /* Relaxed is enough: whatever gave the caller this pointer also ordered the allocation, and
+     * the store to slots_used, before this load. */
+    uint32_t used = order_load_relaxed_u32(&slots_used);
+    for (uint32_t i = 0; i < used; i++) {
+        struct symm_allocation *allocation = slot_read(&slots[i], (uintptr_t)pointer, bytes);
+        if (allocation)
+            return allocation;
+    }
+    return NULL;
+}
+
+bool symm_find(const void *pointer, size_t bytes, struct symm_view *view)
+{
+    struct symm_allocation *allocation = lookup(pointer, bytes);
+    /* Y4a pairs Y4, at the end of the rendezvous: all addresses are visible. */
+    if (!allocation || allocation->cuda || !order_load_acquire_u32(&allocation->ready))
+        return false;
+    *view = (struct symm_view){
+        .id = allocation->id,
+        .rank = allocation->group->rank,
+        .world_size = allocation->group->world_size,
+        .offset = (uintptr_t)pointer - (uintptr_t)allocation->segment.base,
+        .buffers = allocation->buffers,
+        .buffer_bytes = allocation->bytes,
+    };
+    return true;
+}
+
+bool symm_on_device(const void *pointer, int *ordinal)
+{
+    /* Relaxed for the reason given in lookup(). */
+    if (__builtin_expect(order_load_relaxed_u32(&device_slots) == 0, 1))
+        return false;
+    const struct symm_allocation *allocation = lookup(pointer, 1);
+    if (!allocation || !allocation->cuda)
+        return false;
+    *ordinal = allocation->ordinal;
+    return true;
+}
+
+struct symm_allocation *symm_allocation_get(const void *buffer, const char *call)
+{
+    struct symm_allocation *allocation = buffer ? lookup(buffer, 0) : NULL;
+    if (allocation && allocation->segment.base == buffer)
+        return allocation;
+    error_set(TUTTI_ERR_INVALID,
+              "%s: %p is not a symmetric buffer of this process: pass an address that "
+              "tutti_symm_alloc() returned and that is not freed; a child of fork() cannot use its "
+              "parent's buffers",
+              call, buffer);
+    return NULL;
+}
+
+struct symm_allocation *symm_allocation_get_mapped(const void *buffer, const char *call)
+{
+    struct symm_allocation *allocation = symm_allocation_get(buffer, call);
+    if (allocation && !order_load_acquire_u32(&allocation->ready)) {
+        error_set(TUTTI_ERR_INVALID,
+                  "%s: the peers' buffers are not mapped yet: call tutti_symm_rendezvous() first",
+                  call);
+        return NULL;
+    }
+    return allocation;
+}
