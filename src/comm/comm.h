@@ -31,7 +31,7 @@ struct tutti_comm {
     struct cpu_group *host; /* faults, aborts and lives of the ranks; on CPU operations, too */
     uint32_t busy;          /* a caller is inside, or it has, or had, a process group */
     uint32_t grouping;      /* a caller makes a group of some of its ranks: pg/members.c */
-    uint32_t shrinking;     /* a caller is inside shrink.c or finalize.c */
+    uint32_t alone;         /* a caller is between comm_enter_alone() and comm_leave_alone() */
     uint32_t finalized;     /* tutti_comm_finalize() was called: `busy` is never given back */
     uint32_t epoch;         /* of the process that created it: ipc/fork.h */
     struct recorder recorder;
@@ -101,6 +101,11 @@ enum tutti_status comm_all_reduce(struct tutti_comm *comm, void *data, size_t co
 enum tutti_status comm_all_reduce_on(struct tutti_comm *comm, void *data, size_t count,
                                      enum tutti_dtype dtype, tutti_op_t op, int64_t timeout_ms,
                                      tutti_stream_t stream);
+
+/* finalize.c: keeps other callers out until comm_leave_alone(), of a finalized communicator too.
+ * Returns CONCURRENT if another thread is inside, or the communicator has a process group. */
+enum tutti_status comm_enter_alone(struct tutti_comm *comm, const char *call);
+void comm_leave_alone(struct tutti_comm *comm);
 
 /* report.c: writes the result of the meeting into the recorder. */
 void comm_record_meeting(struct tutti_comm *comm);

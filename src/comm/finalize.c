@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* The last call of a communicator before its destroy: what is enqueued ends, nothing new begins. */
+/* The last call of a communicator before its destroy: what is enqueued ends, nothing new begins.
+ * And what keeps other threads out of such a call. */
 #include "base/error.h"
 #include "base/order.h"
 #include "comm/comm.h"
@@ -7,53 +8,42 @@
 
 static const char call[] = "tutti_comm_finalize";
 
-static enum tutti_status comm_check(const struct tutti_comm *comm)
+enum tutti_status comm_enter_alone(struct tutti_comm *comm, const char *name)
 {
-    enum tutti_status status =
-        comm_check_met(comm, call, ", so there is nothing to end: destroy it");
-    if (status != TUTTI_OK)
-        return status;
     if (comm->service == COMM_SERVES)
         return error_set(TUTTI_ERR_CONCURRENT,
-                         "%s: communicator \"%s\" has a process group: destroy that first", call,
+                         "%s: communicator \"%s\" has a process group: destroy that first", name,
                          comm->name);
-    return TUTTI_OK;
-}
-
-/* Takes `busy` for good, so that no operation enters any more; `shrinking` keeps shrink.c and
- * another thread's tutti_comm_finalize() out until leave(). */
-static enum tutti_status enter(struct tutti_comm *comm)
-{
-    if (order_exchange_u32(&comm->shrinking, 1)) /* C3: pairs leave() */
+    if (order_exchange_u32(&comm->alone, 1)) /* C3: pairs comm_leave_alone() */
         goto err_inside;
-    if (order_load_relaxed_u32(&comm->finalized)) /* relaxed: C3 has ordered it */
+    /* Relaxed: C3 has ordered it. `busy` stays set after a process group has ended. */
+    if (order_load_relaxed_u32(&comm->finalized) || comm->service != COMM_FREE ||
+        !order_exchange_u32(&comm->busy, 1)) /* C1: pairs comm_leave_alone() */
         return TUTTI_OK;
-    if (comm->service == COMM_FREE && order_exchange_u32(&comm->busy, 1)) /* C1 */
-        goto err_leave;
-    order_store_relaxed_u32(&comm->finalized, 1);
-    return TUTTI_OK;
-
-err_leave:
-    order_store_release_u32(&comm->shrinking, 0); /* C3 */
+    order_store_release_u32(&comm->alone, 0); /* C3 */
 err_inside:
     return error_set(TUTTI_ERR_CONCURRENT,
-                     "%s: another thread is inside communicator \"%s\": call once it has returned",
-                     call, comm->name);
+                     "%s: another thread is inside communicator \"%s\": one caller at a time", name,
+                     comm->name);
 }
 
-static void leave(struct tutti_comm *comm)
+void comm_leave_alone(struct tutti_comm *comm)
 {
-    order_store_release_u32(&comm->shrinking, 0); /* C3 */
+    if (!order_load_relaxed_u32(&comm->finalized) && comm->service == COMM_FREE)
+        order_store_release_u32(&comm->busy, 0); /* C1 */
+    order_store_release_u32(&comm->alone, 0);    /* C3 */
 }
 
 enum tutti_status tutti_comm_finalize(tutti_comm_t *comm, int64_t timeout_ms)
 {
-    enum tutti_status status = comm_check(comm);
+    enum tutti_status status =
+        comm_check_met(comm, call, ", so there is nothing to end: destroy it");
     if (status == TUTTI_OK)
-        status = enter(comm);
+        status = comm_enter_alone(comm, call);
     if (status != TUTTI_OK)
         return status;
+    order_store_relaxed_u32(&comm->finalized, 1);
     status = comm->backend->finish(comm->group, timeout_ms ? timeout_ms : comm->timeout_ms);
-    leave(comm);
+    comm_leave_alone(comm);
     return status == TUTTI_OK ? TUTTI_OK : error_context(status, "%s", call);
 }

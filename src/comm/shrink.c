@@ -39,8 +39,7 @@ static enum tutti_status comm_check(const struct tutti_comm *comm, const tutti_s
 {
     if (!comm || !store)
         return error_set(TUTTI_ERR_INVALID, "%s: %s is NULL", call, comm ? "store" : "comm");
-    enum tutti_status status = comm_check_met(comm, call, ": create another one of fewer ranks");
-    return status == TUTTI_OK ? comm_check_finalized(comm, call) : status;
+    return comm_check_met(comm, call, ": create another one of fewer ranks");
 }
 
 static enum tutti_status excluded_read(const struct tutti_comm *comm,
@@ -64,40 +63,19 @@ static enum tutti_status excluded_read(const struct tutti_comm *comm,
     return TUTTI_OK;
 }
 
-static void leave(struct tutti_comm *comm)
-{
-    if (comm->service == COMM_FREE)
-        order_store_release_u32(&comm->busy, 0);  /* C1 */
-    order_store_release_u32(&comm->shrinking, 0); /* C3 */
-}
-
-static enum tutti_status refuse_second(const struct tutti_comm *comm)
-{
-    return error_set(TUTTI_ERR_CONCURRENT,
-                     "%s: another thread is inside communicator \"%s\": one caller at a time", call,
-                     comm->name);
-}
-
-/* No other thread may be inside the communicator. `busy` stays set after a process group has ended,
- * so it is checked only if there was none. */
 static enum tutti_status enter(struct tutti_comm *comm)
 {
-    if (comm->service == COMM_SERVES)
-        return error_set(TUTTI_ERR_CONCURRENT,
-                         "%s: communicator \"%s\" has a process group: destroy that first", call,
-                         comm->name);
-    if (order_exchange_u32(&comm->shrinking, 1)) /* C3: pairs leave() */
-        return refuse_second(comm);
-    if (comm->service == COMM_FREE && order_exchange_u32(&comm->busy, 1)) { /* C1: pairs leave() */
-        order_store_release_u32(&comm->shrinking, 0);                       /* C3 */
-        return refuse_second(comm);
-    }
-    if (!comm->shrunk)
-        return TUTTI_OK;
-    leave(comm);
-    return error_set(TUTTI_ERR_INVALID,
-                     "%s: communicator \"%s\" has shrunk already: shrink the new one", call,
-                     comm->name);
+    enum tutti_status status = comm_enter_alone(comm, call);
+    if (status != TUTTI_OK)
+        return status;
+    status = comm_check_finalized(comm, call); /* another thread may have done so meanwhile */
+    if (status == TUTTI_OK && comm->shrunk)
+        status = error_set(TUTTI_ERR_INVALID,
+                           "%s: communicator \"%s\" has shrunk already: shrink the new one", call,
+                           comm->name);
+    if (status != TUTTI_OK)
+        comm_leave_alone(comm);
+    return status;
 }
 
 /* ---- the old communicator -------------------------------------------------------------------- */
@@ -338,7 +316,7 @@ enum tutti_status tutti_comm_shrink(tutti_comm_t *comm, tutti_store_t *store,
         status = enter(comm);
     if (status == TUTTI_OK) {
         status = shrink_entered(comm, store, &options, excluded, shrunk, &found);
-        leave(comm);
+        comm_leave_alone(comm);
     }
     if (result)
         options_copy_out(result, &found, sizeof found);

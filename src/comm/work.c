@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Work objects: the calls that all works have, and the works of tutti_work_record(). The works of
- * process groups are in pg/work.c.
+ * Work objects: the calls that all works have, and recorded works. record.c has the call that
+ * records one. The works of process groups are in pg/work.c.
  *
  * A recorded work is a point on a stream. On CUDA it is an event. A CPU communicator completes its
  * operations before they return, so there the work is done at once.
@@ -159,7 +159,7 @@ static enum tutti_status pool_fault(struct work_pool *pool, bool *known, struct 
     pthread_mutex_lock(&pool->lock);
     *known = !pool->ending;
     if (pool->comm) {
-        status = tutti_comm_status(pool->comm, fault);
+        status = pool->comm->backend->status(pool->comm->group, fault);
     } else if (!pool->ending && pool->fault.status != TUTTI_OK) {
         tutti_fault_format(&pool->fault, text, sizeof text);
         status = error_set(pool->fault.status, "%s", text);
@@ -172,22 +172,6 @@ static enum tutti_status pool_fault(struct work_pool *pool, bool *known, struct 
 /* ---- record ---------------------------------------------------------------------------------- */
 
 static const struct work_class point_class;
-
-static enum tutti_status record_check(struct tutti_comm *comm, tutti_stream_t stream)
-{
-    static const char call[] = "tutti_work_record";
-    enum tutti_status status = comm_check_met(comm, call, COMM_MEET_FIRST);
-    if (status != TUTTI_OK)
-        return status;
-    if (!comm->cuda && stream != TUTTI_STREAM_DEFAULT)
-        return error_set(TUTTI_ERR_INVALID,
-                         "%s: stream %p: a CPU communicator takes TUTTI_STREAM_DEFAULT only", call,
-                         (const void *)stream);
-    /* A fault on a device is reported by cuda_work_record(). */
-    if (cpu_group_has_failed(comm->host))
-        return tutti_comm_status(comm, NULL);
-    return TUTTI_OK;
-}
 
 static enum tutti_status point_make(struct tutti_comm *comm, struct stream_point **work)
 {
@@ -208,22 +192,17 @@ static enum tutti_status point_make(struct tutti_comm *comm, struct stream_point
     return TUTTI_OK;
 }
 
-enum tutti_status tutti_work_record(tutti_comm_t *comm, tutti_stream_t stream, tutti_work_t **work)
+enum tutti_status work_record(struct tutti_comm *comm, tutti_stream_t stream, tutti_work_t **work)
 {
     struct stream_point *made;
-    if (!work)
-        return error_set(TUTTI_ERR_INVALID, "tutti_work_record: work is NULL");
-    *work = NULL;
-    enum tutti_status status = record_check(comm, stream);
-    if (status == TUTTI_OK)
-        status = point_make(comm, &made);
+    enum tutti_status status = point_make(comm, &made);
     if (status != TUTTI_OK)
         return status;
     if (comm->cuda)
         status = cuda_work_record(comm->cuda, made->cuda, stream);
     if (status != TUTTI_OK) {
         pool_put(comm->works, made);
-        return error_context(status, "tutti_work_record");
+        return status;
     }
     made->work = (struct tutti_work){.class = &point_class, .title = "point"};
     made->pool = comm->works;
