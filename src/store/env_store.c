@@ -8,8 +8,6 @@
  * together with a random secret, so that the store is as private as that directory. The file is
  * named for the job, is written anew by every opening and goes once all ranks have joined.
  */
-#include "store/store.h"
-
 #include "base/error.h"
 #include "base/log.h"
 #include "base/order.h"
@@ -17,7 +15,6 @@
 #include "ipc/channel.h"
 #include "ipc/random.h"
 #include "store/launcher.h"
-#include "store/nap.h"
 #include "store/tcp_client.h"
 
 #include <errno.h>
@@ -51,7 +48,7 @@ static bool agent_serves(const struct tutti_launcher *launcher)
 
 /* The agent's store outlives its workers: those that it starts again must not meet the keys of
  * those that failed. */
-static enum tutti_status restart_view(tutti_store_t **store)
+static enum tutti_status restart_prefix(tutti_store_t *store)
 {
     const char *text = getenv("TORCHELASTIC_RESTART_COUNT");
     char prefix[32];
@@ -62,7 +59,9 @@ static enum tutti_status restart_view(tutti_store_t **store)
     if (count == 0)
         return TUTTI_OK;
     snprintf(prefix, sizeof prefix, "attempt_%lld", count);
-    return prefix_open(*store, prefix, store);
+    free(store->url);
+    store->url = NULL;
+    return store_prefix_add(store, prefix);
 }
 
 /* Rank 0 may still serve what an earlier opening left, which is full: it will be replaced. */
@@ -104,10 +103,11 @@ static enum tutti_status open_master(const struct tutti_launcher *launcher, cons
     enum tutti_status status = tcp_open(&url, timeout_ms, store);
     if (status != TUTTI_OK)
         return status;
-    tutti_store_t *base = *store;
-    status = restart_view(store);
-    if (status != TUTTI_OK)
-        tutti_store_close(base);
+    status = restart_prefix(*store);
+    if (status != TUTTI_OK) {
+        tutti_store_close(*store);
+        *store = NULL;
+    }
     return status;
 }
 

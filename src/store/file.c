@@ -11,41 +11,41 @@
  * the lock. Readers do not see such a record; the next writer cuts it off, provided that the file
  * looks like a log at all.
  */
-#include "store/store.h"
-
 #include "base/error.h"
 #include "store/buffer.h"
 #include "store/file_log.h"
-#include "store/nap.h"
+#include "store/map_store.h"
 
 #include <errno.h>
 #include <fcntl.h>
-#include <inttypes.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 enum {
-    LONGEST_NAP_NS = 5000000, /* between two looks at the file; a look is one fstat() */
+    LONGEST_NAP_NS = 5000000, /* between two checks of the file's length or lock */
     CLOSE_MS = 2000,          /* for the lock, when closing, while others write */
 };
 
 struct file {
-    pthread_mutex_t lock; /* over all below, and over the flock, which is the descriptor's */
+    struct map_store base; /* the map has the keys of the file */
+    pthread_mutex_t lock;  /* over all below, and over the flock, which is the descriptor's */
     int fd;
     off_t read_bytes; /* how much of the file the map knows */
-    struct map map;   /* keys as the file has them */
     int world_size;   /* 0: nobody removes the file */
-    bool cut;         /* the file has lost bytes that the map knows: nothing counts any more */
+    bool cut;         /* the file has lost bytes that the map knows; all calls fail from then on */
     char path[];
 };
 
-/* ---- the log ----------------------------------------------------------------------------------
- */
+static struct file *file_of(struct map_store *base)
+{
+    return (struct file *)(void *)base;
+}
+
+/* ---- the log --------------------------------------------------------------------------------- */
 
 static bool take_string(const uint8_t *data, size_t size, size_t *at, const uint8_t **text,
                         uint32_t *length)
@@ -109,8 +109,7 @@ enum file_log_result file_log_apply(struct map *map, const uint8_t *data, size_t
     return FILE_LOG_WHOLE;
 }
 
-/* ---- the file ---------------------------------------------------------------------------------
- */
+/* ---- the file -------------------------------------------------------------------------------- */
 
 static enum tutti_status lock_timed_out(const struct file *file)
 {
@@ -118,7 +117,7 @@ static enum tutti_status lock_timed_out(const struct file *file)
                      file->path);
 }
 
-/* Tries to take our own lock, then the file's: both or none. Not by pthread_mutex_clocklock(),
+/* Tries to take the handle's lock, then the file's: both or none. Not by pthread_mutex_clocklock(),
  * which older ThreadSanitizers do not know. */
 static enum tutti_status lock_try(struct file *file, int how, bool *taken)
 {
@@ -137,9 +136,9 @@ static enum tutti_status lock_try(struct file *file, int how, bool *taken)
     return TUTTI_OK;
 }
 
-/* Waits with neither lock held, so that others of this handle may ask for theirs, and whoever is to
- * interrupt the wait may use it, too. */
-static enum tutti_status lock(struct file *file, int how, const struct store_limit *limit)
+/* Takes both locks. Sleeps with neither lock held: other threads and the interrupt may use this
+ * handle. */
+static enum tutti_status lock(struct file *file, int how, const struct store_call *call)
 {
     int64_t nap_ns = 20000;
     for (;;) {
@@ -147,17 +146,18 @@ static enum tutti_status lock(struct file *file, int how, const struct store_lim
         enum tutti_status status = lock_try(file, how, &taken);
         if (status != TUTTI_OK || taken)
             return status;
-        if (deadline_passed(limit->deadline))
+        if (deadline_passed(call->deadline))
             return lock_timed_out(file);
-        status = store_limit_ask(limit);
+        status = store_call_check(call);
         if (status != TUTTI_OK)
             return status;
-        nap(limit->deadline, &nap_ns, LONGEST_NAP_NS);
+        nap(call->deadline, &nap_ns, LONGEST_NAP_NS);
     }
 }
 
-static void unlock(struct file *file)
+static void file_unlock(struct map_store *base)
 {
+    struct file *file = file_of(base);
     flock(file->fd, LOCK_UN);
     pthread_mutex_unlock(&file->lock);
 }
@@ -181,7 +181,7 @@ static enum tutti_status read_at(struct file *file, struct buffer *data, size_t 
     return TUTTI_OK;
 }
 
-/* No user of the log takes anything away but what a dead writer has left, which nobody has read. */
+/* Stores only append, and cut off the incomplete record of a dead writer, which nobody has read. */
 static enum tutti_status cut_tell(struct file *file, off_t bytes)
 {
     file->cut = true;
@@ -206,7 +206,7 @@ static enum tutti_status refresh(struct file *file, bool writable)
         return TUTTI_OK;
     enum tutti_status status = read_at(file, &data, (size_t)(about.st_size - file->read_bytes));
     if (status == TUTTI_OK) {
-        enum file_log_result result = file_log_apply(&file->map, data.data, data.size, &used);
+        enum file_log_result result = file_log_apply(&file->base.map, data.data, data.size, &used);
         file->read_bytes += (off_t)used;
         if (result == FILE_LOG_NO_MEMORY)
             status = error_set(TUTTI_ERR_NO_MEMORY, "the contents of %s", file->path);
@@ -222,50 +222,55 @@ static enum tutti_status refresh(struct file *file, bool writable)
     return status;
 }
 
-/* Begins the use of the file: both locks, and the latest contents. unlock() ends it. */
-static enum tutti_status begin(struct file *file, int how, const struct store_limit *limit)
+static enum tutti_status file_lock(struct map_store *base, bool writes,
+                                   const struct store_call *call)
 {
-    enum tutti_status status = lock(file, how, limit);
+    struct file *file = file_of(base);
+    enum tutti_status status = lock(file, writes ? LOCK_EX : LOCK_SH, call);
     if (status != TUTTI_OK)
         return status;
-    status = refresh(file, how == LOCK_EX);
+    status = refresh(file, writes);
     if (status != TUTTI_OK)
-        unlock(file);
+        file_unlock(base);
     return status;
 }
 
-/* Appends a record in one write and applies it to the map; the exclusive lock is held. */
-static enum tutti_status append(struct file *file, const char *prefix, const char *key,
-                                const void *value, size_t size)
+/* Appends a record in one write and applies it to the map; the exclusive lock is held. The record
+ * "-KEY", without a value, deletes KEY. */
+static enum tutti_status file_put(struct map_store *base, const char *key,
+                                  const struct store_bytes *value)
 {
+    struct file *file = file_of(base);
+    const struct store_bytes bytes = value ? *value : (struct store_bytes){NULL, 0};
+    const size_t minus = value ? 0 : 1, key_bytes = strlen(key);
     struct buffer record = {0};
-    size_t prefix_bytes = strlen(prefix), key_bytes = strlen(key), used;
+    size_t used;
     enum tutti_status status = TUTTI_OK;
-    buffer_put_u32(&record, (uint32_t)(prefix_bytes + key_bytes));
-    buffer_put(&record, prefix, prefix_bytes);
+    buffer_put_u32(&record, (uint32_t)(minus + key_bytes));
+    buffer_put(&record, "-", minus);
     buffer_put(&record, key, key_bytes);
-    buffer_put_u32(&record, (uint32_t)size);
-    buffer_put(&record, value, size);
+    buffer_put_u32(&record, (uint32_t)bytes.size);
+    buffer_put(&record, bytes.data, bytes.size);
     if (record.failed) {
-        status = error_set(TUTTI_ERR_NO_MEMORY, "a record of %zu bytes", size);
+        status = error_set(TUTTI_ERR_NO_MEMORY, "a record of %zu bytes", bytes.size);
         goto err_record;
     }
     for (size_t written = 0; written < record.size;) {
-        ssize_t bytes = pwrite(file->fd, record.data + written, record.size - written,
-                               file->read_bytes + (off_t)written);
-        if (bytes < 0 && errno == EINTR)
+        ssize_t part = pwrite(file->fd, record.data + written, record.size - written,
+                              file->read_bytes + (off_t)written);
+        if (part < 0 && errno == EINTR)
             continue;
-        if (bytes < 0) {
+        if (part < 0) {
             status = error_errno("writing %zu bytes to %s%sgive the store another path",
                                  record.size, file->path, error_full());
-            /* Nobody may see half a record; if even this fails, the next writer does it. */
+            /* Cut off what was written of it. If this fails, the next writer does it. */
             if (ftruncate(file->fd, file->read_bytes) < 0)
                 goto err_record;
             goto err_record;
         }
-        written += (size_t)bytes;
+        written += (size_t)part;
     }
-    if (file_log_apply(&file->map, record.data, record.size, &used) == FILE_LOG_WHOLE)
+    if (file_log_apply(&file->base.map, record.data, record.size, &used) == FILE_LOG_WHOLE)
         file->read_bytes += (off_t)record.size;
     else
         status = error_set(TUTTI_ERR_NO_MEMORY, "the contents of %s", file->path);
@@ -274,228 +279,55 @@ err_record:
     return status;
 }
 
-/* ---- operations -------------------------------------------------------------------------------
- */
-
-static struct map_entry *find(const struct file *file, const char *prefix, const char *key)
-{
-    char joined[STORE_KEY_BYTES + 16];
-    int length = snprintf(joined, sizeof joined, "%s%s", prefix, key);
-    return map_find(&file->map, joined, (size_t)length);
-}
-
-static const char *missing(const struct file *file, const char *const *keys, size_t count)
-{
-    for (size_t i = 0; i < count; i++)
-        if (!find(file, "/", keys[i]))
-            return keys[i];
-    return NULL;
-}
-
-static void copy_out(const void *from, size_t bytes, void *value, size_t capacity, size_t *size)
-{
-    *size = bytes;
-    if (bytes > 0 && capacity > 0)
-        memcpy(value, from, bytes < capacity ? bytes : capacity);
-}
-
-/* Whether the file is no longer as long as it was when somebody looked for his keys: cheap, and
- * takes no lock. */
-static bool has_news(const struct file *file, off_t seen_bytes)
+/* Returns true if the length of the file has changed, or is unknown. Takes no lock. */
+static bool has_changed(const struct file *file, off_t bytes)
 {
     struct stat about;
-    return fstat(file->fd, &about) < 0 || about.st_size != seen_bytes;
+    return fstat(file->fd, &about) < 0 || about.st_size != bytes;
 }
 
-/* The file of the handle that is called, which is an operation's context. */
-static struct file *file_of(const void *context)
+static void file_await_change(struct map_store *base, const struct store_call *call)
 {
-    return ((const tutti_store_t *)context)->context;
-}
-
-/* Begins an operation that waits for nothing but the locks. */
-static enum tutti_status begin_call(const void *context, int how)
-{
-    const struct store_limit limit = store_limit(context, 0);
-    return begin(file_of(context), how, &limit);
-}
-
-/* Returns with the file in use (see begin()) and all keys there, or with an error. */
-static enum tutti_status await(const void *context, const char *call, const char *const *keys,
-                               size_t count, int64_t timeout_ms)
-{
-    struct file *file = file_of(context);
-    const struct store_limit limit = store_limit(context, timeout_ms);
+    struct file *file = file_of(base);
+    const int64_t pause = store_call_pause(call);
+    const off_t bytes = file->read_bytes;
     int64_t nap_ns = 20000;
-    for (;;) {
-        enum tutti_status status = begin(file, LOCK_SH, &limit);
-        if (status != TUTTI_OK)
-            return status;
-        const char *key = missing(file, keys, count);
-        if (!key)
-            return TUTTI_OK;
-        off_t seen_bytes = file->read_bytes;
-        unlock(file);
-        do {
-            if (deadline_passed(limit.deadline))
-                return store_timed_out(call, key, count, timeout_ms);
-            status = store_limit_ask(&limit);
-            if (status != TUTTI_OK)
-                return status;
-            nap(limit.deadline, &nap_ns, LONGEST_NAP_NS);
-        } while (!has_news(file, seen_bytes));
-    }
+    file_unlock(base);
+    do
+        nap(pause, &nap_ns, LONGEST_NAP_NS);
+    while (!has_changed(file, bytes) && !deadline_passed(pause));
 }
 
-static enum tutti_status file_set(void *context, const char *key, const void *value, size_t size)
-{
-    struct file *file = file_of(context);
-    enum tutti_status status = begin_call(context, LOCK_EX);
-    if (status != TUTTI_OK)
-        return status;
-    status = append(file, "/", key, value, size);
-    unlock(file);
-    return status;
-}
-
-static enum tutti_status file_get(void *context, const char *key, int64_t timeout_ms, void *value,
-                                  size_t capacity, size_t *size)
-{
-    struct file *file = file_of(context);
-    enum tutti_status status = await(context, "tutti_store_get", &key, 1, timeout_ms);
-    if (status != TUTTI_OK)
-        return status;
-    struct map_entry *entry = find(file, "/", key);
-    copy_out(entry->value, entry->value_bytes, value, capacity, size);
-    unlock(file);
-    return status;
-}
-
-static enum tutti_status file_wait(void *context, const char *const *keys, size_t count,
-                                   int64_t timeout_ms)
-{
-    enum tutti_status status = await(context, "tutti_store_wait", keys, count, timeout_ms);
-    if (status == TUTTI_OK)
-        unlock(file_of(context));
-    return status;
-}
-
-static enum tutti_status add_under(struct file *file, const char *prefix, const char *key,
-                                   int64_t amount, const struct store_limit *limit, int64_t *result)
-{
-    char text[MAP_NUMBER_BYTES];
-    int64_t sum;
-    enum tutti_status status = begin(file, LOCK_EX, limit);
-    if (status != TUTTI_OK)
-        return status;
-    if (!map_number(find(file, prefix, key), &sum) || __builtin_add_overflow(sum, amount, &sum)) {
-        status = error_set(TUTTI_ERR_INVALID,
-                           "tutti_store_add(%s): the value is no 64-bit decimal number, or the sum "
-                           "would not be",
-                           key);
-    } else {
-        int length = snprintf(text, sizeof text, "%" PRId64, sum);
-        status = append(file, prefix, key, text, (size_t)length);
-        *result = sum;
-    }
-    unlock(file);
-    return status;
-}
-
-static enum tutti_status file_add(void *context, const char *key, int64_t amount, int64_t *result)
-{
-    const struct store_limit limit = store_limit(context, 0);
-    return add_under(file_of(context), "/", key, amount, &limit, result);
-}
-
-static enum tutti_status file_check(void *context, const char *const *keys, size_t count,
-                                    bool *exists)
-{
-    struct file *file = file_of(context);
-    enum tutti_status status = begin_call(context, LOCK_SH);
-    if (status != TUTTI_OK)
-        return status;
-    *exists = !missing(file, keys, count);
-    unlock(file);
-    return status;
-}
-
-static enum tutti_status file_compare_set(void *context, const char *key, const void *expected,
-                                          size_t expected_size, const void *desired,
-                                          size_t desired_size, void *value, size_t capacity,
-                                          size_t *size)
-{
-    struct file *file = file_of(context);
-    enum tutti_status status = begin_call(context, LOCK_EX);
-    if (status != TUTTI_OK)
-        return status;
-    struct map_entry *entry = find(file, "/", key);
-    if (map_entry_is(entry, expected, expected_size))
-        status = append(file, "/", key, desired, desired_size);
-    entry = find(file, "/", key);
-    if (entry)
-        copy_out(entry->value, entry->value_bytes, value, capacity, size);
-    else
-        copy_out(expected, expected_size, value, capacity, size);
-    unlock(file);
-    return status;
-}
-
-static enum tutti_status file_delete(void *context, const char *key, bool *deleted)
-{
-    struct file *file = file_of(context);
-    enum tutti_status status = begin_call(context, LOCK_EX);
-    if (status != TUTTI_OK)
-        return status;
-    *deleted = find(file, "/", key) != NULL;
-    if (*deleted)
-        status = append(file, "-/", key, NULL, 0);
-    unlock(file);
-    return status;
-}
-
-static enum tutti_status file_num_keys(void *context, int64_t *count)
-{
-    struct file *file = file_of(context);
-    enum tutti_status status = begin_call(context, LOCK_SH);
-    if (status != TUTTI_OK)
-        return status;
-    *count = (int64_t)file->map.count;
-    unlock(file);
-    return status;
-}
-
-/* ---- opening and closing ----------------------------------------------------------------------
- */
+/* ---- opening and closing --------------------------------------------------------------------- */
 
 static void file_free(struct file *file)
 {
     if (file->fd >= 0)
         close(file->fd);
-    map_fini(&file->map);
+    map_fini(&file->base.map);
     pthread_mutex_destroy(&file->lock);
     free(file);
 }
 
-/* Counts as a handle closes. Whoever holds the lock of a file that stays as it is has stopped, and
- * is not waited for. */
+/* Adds to a count of the handles as one closes. A process that holds the lock for STORE_GRACE_MS
+ * while the file does not change has stopped; then the count is left out. */
 static enum tutti_status close_count(struct file *file, const char *key, int64_t amount,
                                      int64_t deadline, int64_t *result)
 {
     enum tutti_status status;
     struct stat before;
     do {
-        const struct store_limit limit = {.deadline = deadline_after(STORE_GRACE_MS)};
+        const struct store_call call = {.deadline = deadline_after(STORE_GRACE_MS)};
         if (fstat(file->fd, &before) < 0)
             return error_errno("fstat(%s)", file->path);
-        status = add_under(file, "", key, amount, &limit, result);
-    } while (status == TUTTI_ERR_TIMEOUT && has_news(file, before.st_size) &&
+        status = map_store_add(&file->base, &call, key, amount, result);
+    } while (status == TUTTI_ERR_TIMEOUT && has_changed(file, before.st_size) &&
              !deadline_passed(deadline));
     return status;
 }
 
-/* Gives the place back as PyTorch's handles do; the last of all ranks removes the file. Best
- * effort: a file that is gone needs nothing. */
+/* Counts itself as closed, as PyTorch's handles do. The last of all ranks removes the file. Best
+ * effort: the file may be gone. */
 static void file_close(void *context)
 {
     struct file *file = context;
@@ -507,7 +339,7 @@ static void file_close(void *context)
     file_free(file);
 }
 
-/* A link is not followed: whoever made it would choose the file. */
+/* A link is not followed, because the user that made it would choose the file. */
 static enum tutti_status open_failed(const char *path)
 {
     if (errno != ELOOP)
@@ -518,7 +350,7 @@ static enum tutti_status open_failed(const char *path)
                      path);
 }
 
-/* Whoever may write to it may say anything to the ranks. */
+/* A user that may write to the file may tell the ranks anything. */
 static enum tutti_status file_check_owner(const char *path, const struct stat *about)
 {
     if (!S_ISREG(about->st_mode))
@@ -537,29 +369,21 @@ static enum tutti_status file_check_owner(const char *path, const struct stat *a
 
 enum tutti_status file_open(const struct store_url *url, int64_t timeout_ms, tutti_store_t **store)
 {
-    static const struct store_ops ops = {
-        .base =
-            {
-                .struct_size = sizeof ops.base,
-                .set = file_set,
-                .get = file_get,
-                .wait = file_wait,
-                .add = file_add,
-                .check = file_check,
-                .compare_set = file_compare_set,
-                .delete_key = file_delete,
-                .num_keys = file_num_keys,
-                .close = file_close,
-            },
-        .bounded = true,
+    static const struct map_store_ops ops = {
+        .lock = file_lock,
+        .unlock = file_unlock,
+        .put = file_put,
+        .await_change = file_await_change,
+        .close = file_close,
     };
-    const struct store_limit limit = {.deadline = deadline_after(timeout_ms)};
+    const struct store_call call = {.deadline = deadline_after(timeout_ms)};
     int64_t handles;
     char *text = NULL;
     struct stat about;
     struct file *self = calloc(1, sizeof *self + strlen(url->text) + 1);
     if (!self)
         return error_errno("opening a file store");
+    self->base.ops = &ops;
     strcpy(self->path, url->text);
     self->world_size = url->world_size;
     pthread_mutex_init(&self->lock, NULL);
@@ -571,7 +395,7 @@ enum tutti_status file_open(const struct store_url *url, int64_t timeout_ms, tut
     else
         status = file_check_owner(self->path, &about);
     if (status == TUTTI_OK)
-        status = add_under(self, "", "refcount/", 1, &limit, &handles);
+        status = map_store_add(&self->base, &call, "refcount/", 1, &handles);
     if (status == TUTTI_OK) {
         char *path = realpath(self->path, NULL), size[32] = "";
         if (self->world_size)
@@ -586,5 +410,5 @@ enum tutti_status file_open(const struct store_url *url, int64_t timeout_ms, tut
         file_free(self);
         return status;
     }
-    return store_create(&ops, self, timeout_ms, text, store);
+    return store_create(&map_store_kind, self, timeout_ms, text, store);
 }

@@ -3,7 +3,7 @@
 
 #include "base/error.h"
 #include "base/options.h"
-#include "store/store.h"
+#include "store/kind.h"
 
 #include <ctype.h>
 #include <fcntl.h>

@@ -3,6 +3,8 @@
 
 #include "ipc/random.h"
 
+#include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -165,7 +167,7 @@ struct map_entry *map_next(const struct map *map, const struct map_entry *entry)
     return NULL;
 }
 
-bool map_number(const struct map_entry *entry, int64_t *number)
+static bool map_number(const struct map_entry *entry, int64_t *number)
 {
     *number = 0;
     if (!entry || entry->value_bytes == 0)
@@ -187,4 +189,13 @@ bool map_number(const struct map_entry *entry, int64_t *number)
         return false;
     *number = value;
     return true;
+}
+
+size_t map_sum(const struct map_entry *entry, int64_t amount, int64_t *sum,
+               char text[MAP_NUMBER_BYTES])
+{
+    int64_t number;
+    if (!map_number(entry, &number) || __builtin_add_overflow(number, amount, sum))
+        return 0;
+    return (size_t)snprintf(text, MAP_NUMBER_BYTES, "%" PRId64, *sum);
 }

@@ -44,10 +44,12 @@ bool map_erase(struct map *map, const void *key, size_t key_bytes);
 /* Every entry once, in no order: begin with NULL, ends with NULL. */
 struct map_entry *map_next(const struct map *map, const struct map_entry *entry);
 
-/* The entry as the number that `add` keeps; an absent or empty one is 0. False if it is no decimal
- * number of 64 bits. */
-bool map_number(const struct map_entry *entry, int64_t *number);
-
 enum { MAP_NUMBER_BYTES = 24 }; /* room for any 64-bit number as text, its sign and a NUL */
+
+/* The entry as the number that `add` keeps, an absent or empty one as 0, plus an amount; also as
+ * text. Returns the length of the text; 0 if the entry is no decimal number of 64 bits, or the sum
+ * has more. */
+size_t map_sum(const struct map_entry *entry, int64_t amount, int64_t *sum,
+               char text[MAP_NUMBER_BYTES]);
 
 #endif

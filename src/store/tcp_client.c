@@ -2,23 +2,22 @@
 /*
  * tcp://HOST:PORT, a client of PyTorch's TCPStore protocol.
  *
- * A handle keeps a few idle connections. A call takes one, or opens another when all are taken, so
- * that a caller that waits blocks nobody; it gives the connection back when both sides agree that
- * the exchange is over and closes it after any failure. A wait that has timed out is cancelled, and
- * nobody waits for the answer to that: it is the next one to use the connection who reads it first.
- * A reply is read into the caller's memory; the server's word for its length never becomes an
- * allocation.
+ * A handle keeps a few idle connections. A call takes one, or opens another if all are taken, so
+ * that a caller that waits blocks no other caller. After the call the connection is kept if both
+ * sides agree that the exchange is over, and closed after any failure. A wait that times out is
+ * cancelled; the next call on that connection reads the answer to the cancellation first.
+ * A reply is read into the caller's memory. The length that the server sends never decides how much
+ * is allocated.
  */
-#include "store/store.h"
+#include "store/tcp_client.h"
 
 #include "base/error.h"
+#include "base/log.h"
 #include "base/reminder.h"
 #include "ipc/random.h"
 #include "store/buffer.h"
 #include "store/map.h"
-#include "store/nap.h"
 #include "store/tcp.h"
-#include "store/tcp_client.h"
 
 #include <errno.h>
 #include <limits.h>
@@ -29,22 +28,24 @@
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 enum {
     MAX_IDLE = 4,
     MAX_ADDRESSES = 8,
-    STRANGER_MS = 1000, /* how long to try again where somebody else seems to answer */
-    LINGER_MS = 2000,   /* how long a server waits for its clients' leave */
+    STRANGER_MS = 1000, /* how long a server that hangs up at once is tried again */
+    LINGER_MS = 2000,   /* how long a server waits until its clients have left */
     RETRY_NS = 50000000,
 };
 /* The longest value that is read, the caller's part and the rest. */
 #define REPLY_BYTES ((uint64_t)64 * 1024 * 1024)
 
-struct idle {
+struct connection {
     int fd;
-    bool owes; /* see struct tcp_connection */
+    bool unproven;                 /* the server has not shown yet that it is a store */
+    bool owes;                     /* the answer to a CANCEL_WAIT is still to come */
+    const struct store_call *call; /* under way */
+    const char *name;              /* HOST:PORT */
 };
 
 struct tcp_store {
@@ -55,7 +56,7 @@ struct tcp_store {
     bool met;       /* a connection has worked before */
     struct tcp_server *server;
     pthread_mutex_t lock; /* over idle */
-    struct idle idle[MAX_IDLE];
+    struct connection idle[MAX_IDLE];
     int idle_count;
 };
 
@@ -66,17 +67,24 @@ static void hang_up(int fd)
     close(fd);
 }
 
-/* ---- bytes ------------------------------------------------------------------------------------
- */
+/* Says at WARN why this process still waits for the store, if that is due. */
+static void waiting_log(const char *name, struct reminder *reminder, const char *why)
+{
+    const int waited_s = reminder_due(reminder, deadline_now());
+    if (waited_s)
+        log_write(TUTTI_LOG_WARN, -1, "after %d s the store at %s still %s", waited_s, name, why);
+}
 
-static enum tutti_status await_socket(const struct tcp_connection *connection, short events,
+/* ---- bytes ----------------------------------------------------------------------------------- */
+
+static enum tutti_status await_socket(const struct connection *connection, short events,
                                       const char *what)
 {
-    const struct store_limit *limit = &connection->limit;
+    const struct store_call *call = connection->call;
     struct reminder reminder = reminder_start(deadline_now());
     for (;;) {
         struct pollfd one = {.fd = connection->fd, .events = events};
-        int64_t pause = store_limit_pause(limit);
+        int64_t pause = store_call_pause(call);
         if (connection->unproven)
             pause = deadline_min(pause, deadline_after(reminder_left_ms(&reminder)));
         int ready = poll(&one, 1, deadline_poll_ms(pause));
@@ -84,23 +92,22 @@ static enum tutti_status await_socket(const struct tcp_connection *connection, s
             return TUTTI_OK;
         if (ready < 0 && errno != EINTR)
             return error_errno("poll on the store's connection");
-        if (deadline_passed(limit->deadline))
+        if (deadline_passed(call->deadline))
             return error_set(TUTTI_ERR_TIMEOUT,
                              "the store at %s did not %s in time: see whether its process is "
                              "stopped, or its host is overloaded",
                              connection->name, what);
         if (connection->unproven)
-            tcp_waiting_log(
-                connection->name, &reminder,
-                "does not answer: is its process stopped, or out of descriptors (ulimit "
-                "-n)?");
-        enum tutti_status status = store_limit_ask(limit);
+            waiting_log(connection->name, &reminder,
+                        "does not answer: is its process stopped, or out of descriptors (ulimit "
+                        "-n)?");
+        enum tutti_status status = store_call_check(call);
         if (status != TUTTI_OK)
             return status;
     }
 }
 
-static enum tutti_status lost(const struct tcp_connection *connection)
+static enum tutti_status lost(const struct connection *connection)
 {
     if (errno == 0 || errno == ECONNRESET || errno == EPIPE)
         return error_set(TUTTI_ERR_SYSTEM,
@@ -109,8 +116,7 @@ static enum tutti_status lost(const struct tcp_connection *connection)
     return error_errno("the connection to the store at %s", connection->name);
 }
 
-static enum tutti_status send_all(const struct tcp_connection *connection,
-                                  const struct buffer *request)
+static enum tutti_status send_all(const struct connection *connection, const struct buffer *request)
 {
     if (request->failed)
         return error_set(TUTTI_ERR_NO_MEMORY, "no memory for a request to the store");
@@ -132,7 +138,7 @@ static enum tutti_status send_all(const struct tcp_connection *connection,
     return TUTTI_OK;
 }
 
-static enum tutti_status receive(const struct tcp_connection *connection, void *to, size_t size)
+static enum tutti_status receive(const struct connection *connection, void *to, size_t size)
 {
     for (size_t got = 0; got < size;) {
         enum tutti_status status = await_socket(connection, POLLIN, "answer");
@@ -150,8 +156,9 @@ static enum tutti_status receive(const struct tcp_connection *connection, void *
     return TUTTI_OK;
 }
 
-enum tutti_status tcp_receive_value(const struct tcp_connection *connection, void *value,
-                                    size_t capacity, size_t *size)
+/* Reads value i: what does not fit is read and dropped. */
+static enum tutti_status receive_value(const struct connection *connection,
+                                       const struct store_values *values, size_t i)
 {
     uint64_t length;
     enum tutti_status status = receive(connection, &length, sizeof length);
@@ -163,10 +170,11 @@ enum tutti_status tcp_receive_value(const struct tcp_connection *connection, voi
                          "TCPStore?",
                          connection->name, (unsigned long long)length,
                          (unsigned long long)REPLY_BYTES);
-    *size = length;
-    status = receive(connection, value, length < capacity ? length : capacity);
-    uint64_t rest = length < capacity ? 0 : length - capacity;
-    while (rest > 0 && status == TUTTI_OK) {
+    values->sizes[i] = length;
+    const size_t fits = length < values->each ? length : values->each;
+    if (fits > 0)
+        status = receive(connection, (char *)values->data + i * values->each, fits);
+    for (uint64_t rest = length - fits; rest > 0 && status == TUTTI_OK;) {
         char unused[4096];
         size_t part = rest < sizeof unused ? rest : sizeof unused;
         status = receive(connection, unused, part);
@@ -175,16 +183,15 @@ enum tutti_status tcp_receive_value(const struct tcp_connection *connection, voi
     return status;
 }
 
-/* ---- meeting the server -----------------------------------------------------------------------
- */
+/* ---- meeting the server ---------------------------------------------------------------------- */
 
 /* A server that knows no secret, or another one, or is no store at all. */
-static enum tutti_status stranger(const struct tcp_connection *connection, const char *what)
+static enum tutti_status stranger(const struct connection *connection, const char *what)
 {
     return error_set(TUTTI_ERR_SYSTEM, "the store at %s %s", connection->name, what);
 }
 
-static enum tutti_status meet_plainly(const struct tcp_connection *connection)
+static enum tutti_status meet_plainly(const struct connection *connection)
 {
     struct buffer request = {0};
     uint32_t nonce = (uint32_t)getpid(), answer;
@@ -206,7 +213,7 @@ static enum tutti_status meet_plainly(const struct tcp_connection *connection)
     return answer == nonce ? TUTTI_OK : stranger(connection, "gave a wrong answer: no TCPStore?");
 }
 
-static enum tutti_status meet_secretly(const struct tcp_connection *connection, const char *secret)
+static enum tutti_status meet_secretly(const struct connection *connection, const char *secret)
 {
     uint8_t nonces[2][TCP_NONCE_BYTES], proof[SHA256_BYTES], expected[SHA256_BYTES], answer;
     struct buffer request = {0};
@@ -252,12 +259,44 @@ static enum tutti_status meet_secretly(const struct tcp_connection *connection, 
     return status;
 }
 
-/* ---- connecting -------------------------------------------------------------------------------
- */
+/* ---- connecting ------------------------------------------------------------------------------ */
+
+static bool is_loopback(const struct sockaddr_storage *address)
+{
+    struct sockaddr_in ip4;
+    struct sockaddr_in6 ip6;
+    memcpy(&ip4, address, sizeof ip4);
+    memcpy(&ip6, address, sizeof ip6);
+    return address->ss_family == AF_INET6 ? IN6_IS_ADDR_LOOPBACK(&ip6.sin6_addr)
+                                          : ntohl(ip4.sin_addr.s_addr) >> 24 == 127;
+}
+
+/* The error of a connection that failed with errno. *hopeless says that no server which starts
+ * later could be reached either: the loopback interface is down, no descriptor is left, no
+ * permission. */
+static enum tutti_status connect_failed(const struct connection *connection,
+                                        const struct sockaddr_storage *address, bool *hopeless)
+{
+    *hopeless = errno == EMFILE || errno == ENFILE || errno == EACCES || errno == EPERM ||
+                errno == EAFNOSUPPORT;
+    if (errno == EMFILE || errno == ENFILE)
+        return error_errno(
+            "cannot connect to the store at %s: close descriptors, or raise ulimit -n",
+            connection->name);
+    if (is_loopback(address) && (errno == ENETUNREACH || errno == EADDRNOTAVAIL)) {
+        *hopeless = true;
+        return error_errno(
+            "cannot connect to the store at %s: the loopback interface is down: bring "
+            "it up (ip link set lo up)",
+            connection->name);
+    }
+    return error_errno("cannot connect to the store at %s; see whether its process runs",
+                       connection->name);
+}
 
 /* Sets the connection's descriptor, to -1 on failure. */
 static enum tutti_status connect_once(const struct sockaddr_storage *address,
-                                      struct tcp_connection *connection, bool *hopeless)
+                                      struct connection *connection, bool *hopeless)
 {
     *hopeless = false;
     int on = 1, code = 0;
@@ -267,7 +306,7 @@ static enum tutti_status connect_once(const struct sockaddr_storage *address,
     int fd = socket(address->ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     connection->fd = fd;
     if (fd < 0)
-        return tcp_connect_failed(connection, address, hopeless);
+        return connect_failed(connection, address, hopeless);
     enum tutti_status status = TUTTI_OK;
     if (connect(fd, (const struct sockaddr *)address, (socklen_t)bytes) < 0)
         code = errno;
@@ -278,7 +317,7 @@ static enum tutti_status connect_once(const struct sockaddr_storage *address,
     }
     if (status == TUTTI_OK && code != 0) {
         errno = code;
-        status = tcp_connect_failed(connection, address, hopeless);
+        status = connect_failed(connection, address, hopeless);
     }
     if (status == TUTTI_OK) {
         setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
@@ -290,7 +329,7 @@ static enum tutti_status connect_once(const struct sockaddr_storage *address,
 }
 
 /* Any of the addresses. */
-static enum tutti_status connect_any(struct tcp_store *store, struct tcp_connection *connection,
+static enum tutti_status connect_any(struct tcp_store *store, struct connection *connection,
                                      bool *hopeless)
 {
     enum tutti_status status = TUTTI_ERR_SYSTEM;
@@ -306,7 +345,7 @@ static enum tutti_status connect_any(struct tcp_store *store, struct tcp_connect
 /* A new connection that has been introduced. While the server has never been met it may not be up
  * yet: that is tried until the deadline. A server that closes the connection before it has heard
  * the introduction had too many that say nothing: that is tried again for a second. */
-static enum tutti_status connection_open(struct tcp_store *store, struct tcp_connection *connection)
+static enum tutti_status connection_open(struct tcp_store *store, struct connection *connection)
 {
     int64_t stranger_ns = deadline_after(STRANGER_MS), nap_ns = 1000000;
     struct reminder reminder = reminder_start(deadline_now());
@@ -330,34 +369,33 @@ static enum tutti_status connection_open(struct tcp_store *store, struct tcp_con
             return error_context(status,
                                  "no meeting (is TUTTI_STORE_SECRET the same everywhere, and "
                                  "has the server descriptors left, see ulimit -n?)");
-        if (deadline_passed(connection->limit.deadline)) {
+        if (deadline_passed(connection->call->deadline)) {
             error_context(status, "no store came up in time; is rank 0 running?");
             return TUTTI_ERR_TIMEOUT;
         }
-        tcp_waiting_log(connection->name, &reminder, "cannot be reached: is rank 0 running?");
-        nap(connection->limit.deadline, &nap_ns, RETRY_NS);
+        waiting_log(connection->name, &reminder, "cannot be reached: is rank 0 running?");
+        nap(connection->call->deadline, &nap_ns, RETRY_NS);
     }
 }
 
-/* Whoever is not given a connection back closes it: after a failure nobody knows where in the
- * protocol it stands. */
-static void give(struct tcp_store *store, struct tcp_connection *connection, bool keep)
+/* Ends the use of a connection. `keep`: the exchange on it is over; otherwise nobody knows where in
+ * the protocol it stands, and it is closed. */
+static void give(struct tcp_store *store, struct connection *connection, bool keep)
 {
     if (connection->fd < 0)
         return;
     pthread_mutex_lock(&store->lock);
-    if (keep && store->idle_count < MAX_IDLE) {
-        store->idle[store->idle_count++] = (struct idle){connection->fd, connection->owes};
-        connection->fd = -1;
-    }
+    const bool kept = keep && store->idle_count < MAX_IDLE;
+    if (kept)
+        store->idle[store->idle_count++] = *connection;
     pthread_mutex_unlock(&store->lock);
-    if (connection->fd >= 0)
+    if (!kept)
         hang_up(connection->fd);
+    connection->fd = -1;
 }
 
-/* Reads the answer to a CANCEL_WAIT, behind a reply to the wait that crossed it. Until it has come
- * the connection stays as it was. */
-static enum tutti_status settle(struct tcp_connection *connection)
+/* Reads the answer to a CANCEL_WAIT, and before it the reply to the wait if that crossed it. */
+static enum tutti_status settle(struct connection *connection)
 {
     uint8_t answer;
     for (int i = 0; i < 2 && connection->owes; i++) {
@@ -369,36 +407,28 @@ static enum tutti_status settle(struct tcp_connection *connection)
     return connection->owes ? stranger(connection, "ended a wait with nonsense") : TUTTI_OK;
 }
 
-static enum tutti_status take(struct tcp_store *store, struct store_limit limit,
-                              struct tcp_connection *connection)
+static enum tutti_status take(struct tcp_store *store, const struct store_call *call,
+                              struct connection *connection)
 {
-    *connection = (struct tcp_connection){.fd = -1, .limit = limit, .name = store->name};
+    *connection = (struct connection){.fd = -1, .name = store->name};
     pthread_mutex_lock(&store->lock);
-    if (store->idle_count > 0) {
-        const struct idle *idle = &store->idle[--store->idle_count];
-        connection->fd = idle->fd;
-        connection->owes = idle->owes;
-    }
+    if (store->idle_count > 0)
+        *connection = store->idle[--store->idle_count];
     pthread_mutex_unlock(&store->lock);
+    connection->call = call;
     if (connection->fd < 0)
         return connection_open(store, connection);
     enum tutti_status status = settle(connection);
-    if (status != TUTTI_OK) {
+    if (status != TUTTI_OK)
         give(store, connection, status != TUTTI_ERR_SYSTEM);
-        connection->fd = -1;
-    }
     return status;
 }
 
-/* ---- requests ---------------------------------------------------------------------------------
- */
+/* ---- requests -------------------------------------------------------------------------------- */
 
 static void put_key(struct buffer *request, const char *key)
 {
-    size_t bytes = strlen(key);
-    buffer_put_u64(request, bytes + 1);
-    buffer_put_u8(request, '/');
-    buffer_put(request, key, bytes);
+    buffer_put_string(request, key, strlen(key));
 }
 
 static void put_keys(struct buffer *request, enum tcp_op op, const char *const *keys, size_t count)
@@ -409,18 +439,12 @@ static void put_keys(struct buffer *request, enum tcp_op op, const char *const *
         put_key(request, keys[i]);
 }
 
-/* Of the handle that is called, which is an operation's context. */
-static struct tcp_store *store_of(const void *context)
-{
-    return ((const tutti_store_t *)context)->context;
-}
-
 /* One request with a reply of fixed size. */
-static enum tutti_status ask(struct tcp_store *store, struct store_limit limit,
+static enum tutti_status ask(struct tcp_store *store, const struct store_call *call,
                              struct buffer *request, void *reply, size_t bytes)
 {
-    struct tcp_connection connection;
-    enum tutti_status status = take(store, limit, &connection);
+    struct connection connection;
+    enum tutti_status status = take(store, call, &connection);
     if (status == TUTTI_OK)
         status = send_all(&connection, request);
     if (status == TUTTI_OK)
@@ -431,7 +455,7 @@ static enum tutti_status ask(struct tcp_store *store, struct store_limit limit,
 }
 
 /* After a time-out: ends the wait, so that the connection can be used again, see settle(). */
-static bool cancel_wait(struct tcp_connection *connection)
+static bool cancel_wait(struct connection *connection)
 {
     const uint8_t request = TCP_CANCEL_WAIT;
     connection->owes = send(connection->fd, &request, sizeof request,
@@ -439,36 +463,39 @@ static bool cancel_wait(struct tcp_connection *connection)
     return connection->owes;
 }
 
-static enum tutti_status tcp_check(void *context, const char *const *keys, size_t count,
-                                   bool *exists)
+static enum tutti_status tcp_check(void *context, const struct store_call *call,
+                                   const char *const *keys, size_t count, bool *exists)
 {
     struct buffer request = {0};
     uint8_t answer;
     put_keys(&request, TCP_CHECK, keys, count);
-    enum tutti_status status =
-        ask(store_of(context), store_limit(context, 0), &request, &answer, sizeof answer);
+    enum tutti_status status = ask(context, call, &request, &answer, sizeof answer);
     if (status == TUTTI_OK)
         *exists = answer == TCP_READY;
     return status;
 }
 
-/* Of a wait that has timed out: the server does not say for which key. One check that fails is the
- * last one. Where the wait was a slice of a longer one nobody reads the name. */
-static const char *first_missing(const tutti_store_t *store, const char *const *keys, size_t count)
+/* After a wait that has timed out: the server does not say which key is missing, so each is
+ * checked. A check that fails ends that. Where the wait was a slice of a longer one nobody reads
+ * the name. */
+static const char *first_missing(struct tcp_store *store, const struct store_call *call,
+                                 const char *const *keys, size_t count)
 {
-    struct tutti_store view = store_bounded(store, deadline_after(STORE_GRACE_MS), NULL);
+    const struct store_call check = {.deadline = deadline_after(STORE_GRACE_MS)};
     bool exists = true;
     size_t i = 0;
-    if (!store->interrupt)
-        while (i < count - 1 && tcp_check(&view, &keys[i], 1, &exists) == TUTTI_OK && exists)
+    if (!call->interrupt)
+        while (i < count - 1 && tcp_check(store, &check, &keys[i], 1, &exists) == TUTTI_OK &&
+               exists)
             i++;
     return keys[i];
 }
 
-/* Waits for all keys on a connection, which the caller gives back if this succeeds. */
-static enum tutti_status wait_on(void *context, struct tcp_connection *connection, const char *call,
-                                 const char *const *keys, size_t count, int64_t timeout_ms)
+/* Waits for all keys. After a failure the connection is given back. */
+static enum tutti_status wait_on(struct tcp_store *store, struct connection *connection,
+                                 const char *const *keys, size_t count)
 {
+    const struct store_call *call = connection->call;
     uint8_t answer;
     struct buffer request = {0};
     put_keys(&request, TCP_WAIT, keys, count);
@@ -482,167 +509,122 @@ static enum tutti_status wait_on(void *context, struct tcp_connection *connectio
     if (status == TUTTI_OK)
         return status;
     const bool late = sent && status == TUTTI_ERR_TIMEOUT;
-    give(store_of(context), connection, late && cancel_wait(connection));
-    if (!late)
-        return status;
-    return store_timed_out(call, first_missing(context, keys, count), count, timeout_ms);
+    give(store, connection, late && cancel_wait(connection));
+    return late ? store_timed_out(call, first_missing(store, call, keys, count), count) : status;
 }
 
-/* Acknowledged, so that every connection sees what a caller set before: SET has no reply, the PING
- * after it has. */
-static enum tutti_status tcp_set(void *context, const char *key, const void *value, size_t size)
+static enum tutti_status tcp_get(void *context, const struct store_call *call,
+                                 const char *const *keys, size_t count,
+                                 const struct store_values *values)
+{
+    struct connection connection;
+    struct buffer request = {0};
+    enum tutti_status status = take(context, call, &connection);
+    if (status == TUTTI_OK)
+        status = wait_on(context, &connection, keys, count);
+    if (status == TUTTI_OK && values) {
+        put_keys(&request, TCP_MULTI_GET, keys, count);
+        status = send_all(&connection, &request);
+    }
+    for (size_t i = 0; i < count && values && status == TUTTI_OK; i++)
+        status = receive_value(&connection, values, i);
+    buffer_fini(&request);
+    give(context, &connection, status == TUTTI_OK);
+    return status;
+}
+
+/* SET has no reply. The PING after it has one, so that every connection sees what was set. */
+static enum tutti_status tcp_set(void *context, const struct store_call *call, const char *key,
+                                 struct store_bytes value)
 {
     struct buffer request = {0};
     uint32_t answer;
     buffer_put_u8(&request, TCP_SET);
     put_key(&request, key);
-    buffer_put_string(&request, value, size);
+    buffer_put_string(&request, value.data, value.size);
     buffer_put_u8(&request, TCP_PING);
     buffer_put_u32(&request, 0);
-    return ask(store_of(context), store_limit(context, 0), &request, &answer, sizeof answer);
+    return ask(context, call, &request, &answer, sizeof answer);
 }
 
-static enum tutti_status tcp_multi_get(void *context, const char *const *keys, size_t count,
-                                       int64_t timeout_ms, void *values, size_t each, size_t *sizes)
+static enum tutti_status add_to(struct tcp_store *store, const struct store_call *call,
+                                const char *key, int64_t amount, int64_t *result)
 {
-    struct tcp_store *store = store_of(context);
-    struct tcp_connection connection;
     struct buffer request = {0};
-    enum tutti_status status = take(store, store_limit(context, timeout_ms), &connection);
-    if (status == TUTTI_OK)
-        status = wait_on(context, &connection, "tutti_store_get", keys, count, timeout_ms);
-    if (status != TUTTI_OK)
-        return status;
-    put_keys(&request, TCP_MULTI_GET, keys, count);
-    status = send_all(&connection, &request);
-    for (size_t i = 0; i < count && status == TUTTI_OK; i++)
-        status = tcp_receive_value(&connection, each ? (char *)values + i * each : NULL, each,
-                                   &sizes[i]);
-    buffer_fini(&request);
-    give(store, &connection, status == TUTTI_OK);
-    return status;
-}
-
-static enum tutti_status tcp_get(void *context, const char *key, int64_t timeout_ms, void *value,
-                                 size_t capacity, size_t *size)
-{
-    struct tcp_store *store = store_of(context);
-    struct tcp_connection connection;
-    struct buffer request = {0};
-    enum tutti_status status = take(store, store_limit(context, timeout_ms), &connection);
-    if (status == TUTTI_OK)
-        status = wait_on(context, &connection, "tutti_store_get", &key, 1, timeout_ms);
-    if (status != TUTTI_OK)
-        return status;
-    buffer_put_u8(&request, TCP_GET);
+    buffer_put_u8(&request, TCP_ADD);
     put_key(&request, key);
-    status = send_all(&connection, &request);
-    if (status == TUTTI_OK)
-        status = tcp_receive_value(&connection, value, capacity, size);
-    buffer_fini(&request);
-    give(store, &connection, status == TUTTI_OK);
-    return status;
+    buffer_put_u64(&request, (uint64_t)amount);
+    return ask(store, call, &request, result, sizeof *result);
 }
 
-static enum tutti_status tcp_wait(void *context, const char *const *keys, size_t count,
-                                  int64_t timeout_ms)
+/* PyTorch's protocol cannot say it: a server closes the connection on which a client adds to what
+ * is no number. So another connection reads the value; if that fails too, the server is gone. */
+static enum tutti_status tcp_add(void *context, const struct store_call *call, const char *key,
+                                 int64_t amount, int64_t *result)
 {
-    struct tcp_store *store = store_of(context);
-    struct tcp_connection connection;
-    enum tutti_status status = take(store, store_limit(context, timeout_ms), &connection);
-    if (status == TUTTI_OK)
-        status = wait_on(context, &connection, "tutti_store_wait", keys, count, timeout_ms);
-    if (status == TUTTI_OK)
-        give(store, &connection, true);
-    return status;
-}
-
-static enum tutti_status add_to(struct tcp_store *store, struct store_limit limit,
-                                struct buffer *request, int64_t amount, int64_t *result)
-{
-    buffer_put_u64(request, (uint64_t)amount);
-    return ask(store, limit, request, result, sizeof *result);
-}
-
-/* PyTorch's protocol has no word for it: a server closes the connection on which somebody adds to
- * what is no number. So another connection asks what the value is; if that fails, too, the server
- * has gone. */
-static enum tutti_status why_not_added(void *context, const char *key, int64_t amount,
-                                       enum tutti_status status)
-{
+    const struct store_call read = {.deadline = deadline_after(STORE_GRACE_MS)};
     char text[MAP_NUMBER_BYTES] = "";
     size_t size = 0;
     long long number = 0;
     bool exists = false;
-    enum tutti_status answer = tcp_check(context, &key, 1, &exists);
+    enum tutti_status status = add_to(context, call, key, amount, result);
+    if (status != TUTTI_ERR_SYSTEM)
+        return status;
+    enum tutti_status answer = tcp_check(context, call, &key, 1, &exists);
     if (answer == TUTTI_OK && exists)
-        answer = tcp_get(context, key, STORE_GRACE_MS, text, sizeof text - 1, &size);
+        answer =
+            tcp_get(context, &read, &key, 1, &(struct store_values){text, sizeof text - 1, &size});
     if (answer != TUTTI_OK)
         return answer;
     bool plain = size == strlen(text) &&
                  (size == 0 || store_parse_number(text, LLONG_MIN, LLONG_MAX, &number));
     if (plain && !__builtin_add_overflow(number, amount, &number))
-        return error_set(status, "tutti_store_add(%s): the store closed the connection", key);
-    return error_set(TUTTI_ERR_INVALID,
-                     "tutti_store_add(%s): the value is no 64-bit decimal number, or the sum "
-                     "would not be",
-                     key);
+        return error_set(status, "tutti_store_add(%s): the store closed the connection", key + 1);
+    return store_no_number(key);
 }
 
-static enum tutti_status tcp_add(void *context, const char *key, int64_t amount, int64_t *result)
+static enum tutti_status tcp_compare_set(void *context, const struct store_call *call,
+                                         const char *key, struct store_bytes expected,
+                                         struct store_bytes desired,
+                                         const struct store_values *value)
 {
-    struct buffer request = {0};
-    buffer_put_u8(&request, TCP_ADD);
-    put_key(&request, key);
-    enum tutti_status status =
-        add_to(store_of(context), store_limit(context, 0), &request, amount, result);
-    return status == TUTTI_ERR_SYSTEM ? why_not_added(context, key, amount, status) : status;
-}
-
-static enum tutti_status tcp_compare_set(void *context, const char *key, const void *expected,
-                                         size_t expected_size, const void *desired,
-                                         size_t desired_size, void *value, size_t capacity,
-                                         size_t *size)
-{
-    struct tcp_store *store = store_of(context);
-    struct tcp_connection connection;
+    struct connection connection;
     struct buffer request = {0};
     buffer_put_u8(&request, TCP_COMPARE_SET);
     put_key(&request, key);
-    buffer_put_string(&request, expected, expected_size);
-    buffer_put_string(&request, desired, desired_size);
-    enum tutti_status status = take(store, store_limit(context, 0), &connection);
+    buffer_put_string(&request, expected.data, expected.size);
+    buffer_put_string(&request, desired.data, desired.size);
+    enum tutti_status status = take(context, call, &connection);
     if (status == TUTTI_OK)
         status = send_all(&connection, &request);
     if (status == TUTTI_OK)
-        status = tcp_receive_value(&connection, value, capacity, size);
-    give(store, &connection, status == TUTTI_OK);
+        status = receive_value(&connection, value, 0);
+    give(context, &connection, status == TUTTI_OK);
     buffer_fini(&request);
     return status;
 }
 
-static enum tutti_status tcp_delete(void *context, const char *key, bool *deleted)
+static enum tutti_status tcp_delete(void *context, const struct store_call *call, const char *key,
+                                    bool *deleted)
 {
     struct buffer request = {0};
     int64_t count;
     buffer_put_u8(&request, TCP_DELETE);
     put_key(&request, key);
-    enum tutti_status status =
-        ask(store_of(context), store_limit(context, 0), &request, &count, sizeof count);
+    enum tutti_status status = ask(context, call, &request, &count, sizeof count);
     if (status == TUTTI_OK)
         *deleted = count > 0;
     return status;
 }
 
-static enum tutti_status tcp_num_keys(void *context, int64_t *count)
+static enum tutti_status tcp_num_keys(void *context, const struct store_call *call, int64_t *count)
 {
     struct buffer request = {0};
     buffer_put_u8(&request, TCP_NUM_KEYS);
-    return ask(store_of(context), store_limit(context, 0), &request, count, sizeof *count);
+    return ask(context, call, &request, count, sizeof *count);
 }
 
-/* ---- opening and closing ----------------------------------------------------------------------
- */
+/* ---- opening and closing --------------------------------------------------------------------- */
 
 /* Clients first, then the server that they talk to. */
 static void tcp_close(void *context)
@@ -685,11 +667,8 @@ static enum tutti_status join(struct tcp_store *store, int world_size,
     int64_t joined, nap_ns = 100000, deadline = deadline_after(options->timeout_ms);
     struct reminder reminder = reminder_start(deadline_now());
     for (int64_t amount = 1;; amount = 0) {
-        struct buffer request = {0};
-        buffer_put_u8(&request, TCP_ADD);
-        buffer_put_string(&request, TCP_JOIN_KEY, strlen(TCP_JOIN_KEY));
-        const struct store_limit limit = {.deadline = deadline_after(options->timeout_ms)};
-        enum tutti_status status = add_to(store, limit, &request, amount, &joined);
+        const struct store_call call = {.deadline = deadline_after(options->timeout_ms)};
+        enum tutti_status status = add_to(store, &call, TCP_JOIN_KEY, amount, &joined);
         if (status == TUTTI_OK && options->exclusive && !store->server && joined > world_size)
             return error_set(TUTTI_ERR_SYSTEM, "all %d ranks have joined the store at %s already",
                              world_size, store->name);
@@ -700,7 +679,7 @@ static enum tutti_status join(struct tcp_store *store, int world_size,
                              "%lld of %d ranks joined the store at %s in time: see whether all "
                              "run and have its address",
                              (long long)joined, world_size, store->name);
-        tcp_waiting_log(store->name, &reminder, "lacks ranks, which have not joined: do all run?");
+        waiting_log(store->name, &reminder, "lacks ranks, which have not joined: do all run?");
         nap(deadline, &nap_ns, RETRY_NS / 10);
     }
 }
@@ -729,7 +708,7 @@ static enum tutti_status start(struct tcp_store *store, const struct store_url *
 {
     struct tcp_server_config config = {
         .bind = url->bind, .port = url->port, .secret = options->secret};
-    struct tcp_connection connection;
+    struct connection connection;
     enum tutti_status status = TUTTI_OK;
     if (options->secret && *options->secret && !(store->secret = strdup(options->secret)))
         return error_errno("opening a tcp store");
@@ -741,8 +720,8 @@ static enum tutti_status start(struct tcp_store *store, const struct store_url *
         return status;
     snprintf(store->name, sizeof store->name, "%.255s:%u", url->text,
              url->server ? tcp_server_port(store->server) : url->port);
-    const struct store_limit limit = {.deadline = deadline_after(options->connect_ms)};
-    status = take(store, limit, &connection);
+    const struct store_call call = {.deadline = deadline_after(options->connect_ms)};
+    status = take(store, &call, &connection);
     store->met = status == TUTTI_OK;
     give(store, &connection, status == TUTTI_OK);
     return status;
@@ -751,22 +730,15 @@ static enum tutti_status start(struct tcp_store *store, const struct store_url *
 enum tutti_status tcp_open_with(const struct store_url *url, const struct tcp_options *options,
                                 tutti_store_t **store)
 {
-    static const struct store_ops ops = {
-        .base =
-            {
-                .struct_size = sizeof ops.base,
-                .set = tcp_set,
-                .get = tcp_get,
-                .wait = tcp_wait,
-                .add = tcp_add,
-                .check = tcp_check,
-                .compare_set = tcp_compare_set,
-                .delete_key = tcp_delete,
-                .num_keys = tcp_num_keys,
-                .close = tcp_close,
-            },
-        .bounded = true,
-        .multi_get = tcp_multi_get,
+    static const struct store_kind kind = {
+        .set = tcp_set,
+        .get = tcp_get,
+        .add = tcp_add,
+        .check = tcp_check,
+        .compare_set = tcp_compare_set,
+        .delete_key = tcp_delete,
+        .num_keys = tcp_num_keys,
+        .close = tcp_close,
     };
     struct tcp_store *self = calloc(1, sizeof *self);
     if (!self)
@@ -784,7 +756,7 @@ enum tutti_status tcp_open_with(const struct store_url *url, const struct tcp_op
         tcp_close(self);
         return status;
     }
-    return store_create(&ops, self, options->timeout_ms, text, store);
+    return store_create(&kind, self, options->timeout_ms, text, store);
 }
 
 enum tutti_status tcp_open(const struct store_url *url, int64_t timeout_ms, tutti_store_t **store)

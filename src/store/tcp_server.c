@@ -13,8 +13,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
-#include "store/nap.h"
-#include "store/store.h"
+#include "store/kind.h"
 #include "store/tcp_session.h"
 
 #include <arpa/inet.h>

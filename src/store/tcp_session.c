@@ -3,8 +3,6 @@
 
 #include "ipc/random.h"
 
-#include <inttypes.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -170,12 +168,9 @@ static bool exists(const struct tcp_space *space, struct text key)
 static bool add_value(struct tcp_space *space, struct text key, int64_t amount, int64_t *sum)
 {
     char text[MAP_NUMBER_BYTES];
-    if (!map_number(map_find(&space->values, key.data, key.bytes), sum) ||
-        __builtin_add_overflow(*sum, amount, sum))
-        return false;
-    int length = snprintf(text, sizeof text, "%" PRId64, *sum);
-    return fits(space, key.bytes + (size_t)length) &&
-           map_set(&space->values, key.data, key.bytes, text, (size_t)length);
+    size_t bytes = map_sum(map_find(&space->values, key.data, key.bytes), amount, sum, text);
+    return bytes > 0 && fits(space, key.bytes + bytes) &&
+           map_set(&space->values, key.data, key.bytes, text, bytes);
 }
 
 static struct queue *queue_of(const struct tcp_space *space, struct text key)

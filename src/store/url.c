@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* The URLs of tutti_store_open(). */
-#include "store/store.h"
+#include "store/kind.h"
 
 #include "base/error.h"
 
@@ -148,7 +148,7 @@ enum tutti_status store_url_parse(const char *text, struct store_url *url)
 {
     static const struct {
         const char *scheme;
-        enum store_kind kind;
+        enum store_url_kind kind;
         enum tutti_status (*parse)(const char *text, struct store_url *url);
     } rows[] = {
         {"memory:", STORE_MEMORY, parse_text},

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* The URL of a store: what is accepted is whole and within bounds. */
 #include "fuzz.h"
-#include "store/store.h"
+#include "store/kind.h"
 
 #include <string.h>
 

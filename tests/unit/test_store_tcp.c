@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* tcp://HOST:PORT: the suite with and without a secret, the server's protocol byte by byte, and
  * clients and servers that do not play by the rules. */
-#include "store/store.h"
+#include "store/kind.h"
 #include "store/tcp.h"
 #include "store_suite.h"
 
