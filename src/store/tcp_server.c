@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * The server's thread: listens, moves bytes between sockets and sessions, and never waits for one
- * client. A client that does not read is not read from either, so that what it can make us keep is
- * bounded.
+ * client. It does not read from a client that does not read its replies, so that the memory for a
+ * client is bounded.
  *
- * A connection that has not introduced itself is a stranger. Whoever can reach the port must not
- * use up this process's descriptors: a stranger is closed after ten seconds. It is closed sooner,
- * the oldest first, if there are too many strangers, or if they hold descriptors that a meeting of
- * this process may need.
+ * A connection that has not introduced itself is a stranger. Strangers must not use up the
+ * descriptors of this process: each is closed after ten seconds. The oldest one is closed sooner if
+ * there are too many strangers, or if they hold descriptors that a meeting of this process may
+ * need.
  */
 #include "store/tcp.h"
 
@@ -33,27 +33,20 @@
 #include <unistd.h>
 
 enum {
-    MAX_LISTENERS = 4,
     MAX_CONNECTIONS = 4096,
     MAX_STRANGERS = 256,
-    MIN_STRANGERS = 32, /* stay however few descriptors are left: a client is one at first */
-    /* Descriptors that strangers leave free. A meeting of 64 ranks takes 330 in one of them: an
-     * arena, a socket and a pidfd a rank, 64 connections to the channel that have not said hello,
-     * and a connection of each to the store. */
+    MIN_STRANGERS = 32, /* may stay even if no descriptors are left: a client begins as one */
+    /* Descriptors that strangers leave free. A meeting of 64 ranks takes 330 in one process: an
+     * arena, a socket and a pidfd for each rank, 64 connections to the channel that have not said
+     * hello, and a connection of each rank to the store. */
     RESERVED = 384,
     MAX_ACCEPTS = 64,        /* at once, before others are served */
     INTRODUCTION_MS = 10000, /* for VALIDATE and the proof of the secret */
     ACCEPT_PAUSE_MS = 100,   /* after descriptors ran out */
 };
 
-/* What epoll's data points to. */
-struct source {
-    enum { SOURCE_STOP, SOURCE_LISTENER, SOURCE_CONNECTION } kind;
-    int fd;
-};
-
 struct connection {
-    struct source source;
+    int fd;
     uint32_t events; /* that epoll watches */
     struct tcp_session session;
     struct list *list;
@@ -69,9 +62,8 @@ struct list {
 struct tcp_server {
     pthread_t thread;
     int epoll;
-    struct source stop;
-    struct source listeners[MAX_LISTENERS];
-    int listener_count;
+    int stop; /* an eventfd */
+    int listener;
     struct sockaddr_storage address;
     struct tcp_space space;
     struct list strangers; /* that have not introduced themselves */
@@ -118,18 +110,18 @@ static void connection_destroy(struct tcp_server *server, struct connection *con
     list_remove(connection);
     server->connection_count--;
     tcp_session_fini(&connection->session);
-    close_watched(server, connection->source.fd);
+    close_watched(server, connection->fd);
     free(connection);
 }
 
 static bool watch(struct tcp_server *server, struct connection *connection, uint32_t events)
 {
-    struct epoll_event event = {.events = events, .data.ptr = &connection->source};
+    struct epoll_event event = {.events = events, .data.ptr = connection};
     if (connection->events == events)
         return true;
     int how = connection->events ? EPOLL_CTL_MOD : EPOLL_CTL_ADD;
     connection->events = events;
-    return epoll_ctl(server->epoll, how, connection->source.fd, &event) == 0;
+    return epoll_ctl(server->epoll, how, connection->fd, &event) == 0;
 }
 
 static bool connection_create(struct tcp_server *server, int fd)
@@ -140,7 +132,7 @@ static bool connection_create(struct tcp_server *server, int fd)
         return false;
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
     setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
-    connection->source = (struct source){SOURCE_CONNECTION, fd};
+    connection->fd = fd;
     connection->introduced_by_ns = deadline_after(INTRODUCTION_MS);
     tcp_session_init(&connection->session, &server->space);
     if (!watch(server, connection, EPOLLIN)) {
@@ -158,8 +150,8 @@ static bool flush(struct tcp_server *server, struct connection *connection)
     struct tcp_session *session = &connection->session;
     size_t sent = 0;
     while (sent < session->out.size) {
-        ssize_t bytes = send(connection->source.fd, session->out.data + sent,
-                             session->out.size - sent, MSG_NOSIGNAL | MSG_DONTWAIT);
+        ssize_t bytes = send(connection->fd, session->out.data + sent, session->out.size - sent,
+                             MSG_NOSIGNAL | MSG_DONTWAIT);
         if (bytes < 0 && errno == EINTR)
             continue;
         if (bytes < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
@@ -180,7 +172,7 @@ static bool receive(struct connection *connection)
     uint8_t *room = tcp_session_room(&connection->session, &size);
     if (!room)
         return false;
-    ssize_t bytes = recv(connection->source.fd, room, size, MSG_DONTWAIT);
+    ssize_t bytes = recv(connection->fd, room, size, MSG_DONTWAIT);
     if (bytes < 0)
         return errno == EINTR || errno == EAGAIN || errno == EWOULDBLOCK;
     return bytes > 0 && tcp_session_feed(&connection->session, (size_t)bytes);
@@ -225,25 +217,16 @@ static void serve_connection(struct tcp_server *server, struct connection *conne
 
 static void listen_again(struct tcp_server *server, bool on)
 {
-    for (int i = 0; i < server->listener_count; i++) {
-        struct epoll_event event = {.events = on ? EPOLLIN : 0, .data.ptr = &server->listeners[i]};
-        epoll_ctl(server->epoll, EPOLL_CTL_MOD, server->listeners[i].fd, &event);
-    }
+    struct epoll_event event = {.events = on ? EPOLLIN : 0, .data.ptr = &server->listener};
+    epoll_ctl(server->epoll, EPOLL_CTL_MOD, server->listener, &event);
     server->accept_again_ns = on ? DEADLINE_NEVER : deadline_after(ACCEPT_PAUSE_MS);
 }
 
-static void close_listeners(struct tcp_server *server)
-{
-    for (int i = 0; i < server->listener_count; i++)
-        close_watched(server, server->listeners[i].fd);
-    server->listener_count = 0;
-}
-
-/* At least how many descriptors this process may still open, at most `most`. They are looked for
- * from the limit downwards, as the kernel hands out the lowest first. */
+/* Counts descriptors that this process may still open, up to `most`. The kernel hands out the
+ * lowest ones first, so free ones are found from the limit downwards. */
 static int descriptors_free(int most)
 {
-    enum { LOOKS = 8192 }; /* bounds the time: so many system calls take a millisecond */
+    enum { LOOKS = 8192 }; /* system calls, which take a millisecond together */
     struct rlimit limit;
     int count = 0;
     if (getrlimit(RLIMIT_NOFILE, &limit) != 0)
@@ -282,11 +265,11 @@ static void admit(struct tcp_server *server, int fd)
     close(fd);
 }
 
-static void accept_some(struct tcp_server *server, int listener)
+static void accept_some(struct tcp_server *server)
 {
     int most = -1; /* strangers; not counted yet */
     for (int accepted = 0; accepted < MAX_ACCEPTS; accepted++) {
-        int fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+        int fd = accept4(server->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
         if (fd >= 0) {
             admit(server, fd);
             if (most < 0 && server->strangers.count > MIN_STRANGERS)
@@ -328,22 +311,18 @@ static void expire(struct tcp_server *server)
         listen_again(server, true);
 }
 
-static void serve_event(struct tcp_server *server, struct source *source, uint32_t events)
+/* source: what epoll's data points to. */
+static void serve_event(struct tcp_server *server, void *source, uint32_t events)
 {
     uint64_t count;
-    switch (source->kind) {
-    case SOURCE_CONNECTION:
-        serve_connection(server, (struct connection *)(void *)source, events);
-        break;
-    case SOURCE_LISTENER:
-        accept_some(server, source->fd);
-        break;
-    case SOURCE_STOP:
-        if (read(source->fd, &count, sizeof count) < 0)
-            break;
-        close_listeners(server);
+    if (source == &server->listener) {
+        accept_some(server);
+    } else if (source != &server->stop) {
+        serve_connection(server, source, events);
+    } else if (read(server->stop, &count, sizeof count) > 0) {
+        close_watched(server, server->listener);
+        server->listener = -1;
         server->end_ns = deadline_after(server->linger_ms);
-        break;
     }
 }
 
@@ -368,15 +347,16 @@ static void *server_main(void *argument)
 /* ---- starting and stopping --------------------------------------------------------------------
  */
 
-static int open_listener(const struct addrinfo *address)
+/* Returns a socket that listens at the address, or -1. */
+static int listen_at(const struct addrinfo *address)
 {
-    int on = 1;
+    int on = 1, off = 0;
     int fd = socket(address->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (fd < 0)
         return -1;
     setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-    if (address->ai_family == AF_INET6)
-        setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &on, sizeof on);
+    if (address->ai_family == AF_INET6) /* bind=:: serves both families */
+        setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off);
     if (bind(fd, address->ai_addr, address->ai_addrlen) == 0 && listen(fd, SOMAXCONN) == 0)
         return fd;
     int code = errno;
@@ -385,103 +365,45 @@ static int open_listener(const struct addrinfo *address)
     return -1;
 }
 
-static void set_port(struct sockaddr *address, in_port_t port)
+/* Listens at the first of the host's addresses that this machine has. */
+static enum tutti_status open_listener(struct tcp_server *server,
+                                       const struct tcp_server_config *config)
 {
-    if (address->sa_family == AF_INET6)
-        ((struct sockaddr_in6 *)(void *)address)->sin6_port = port;
-    else
-        ((struct sockaddr_in *)(void *)address)->sin_port = port;
-}
-
-static in_port_t port_of(const struct sockaddr_storage *address)
-{
-    return address->ss_family == AF_INET6 ? ((const struct sockaddr_in6 *)address)->sin6_port
-                                          : ((const struct sockaddr_in *)address)->sin_port;
-}
-
-/* One listener an address, all on one port. An address family that the machine lacks is left out.
- * Returns 0 or errno. */
-static int listen_on(struct tcp_server *server, const struct addrinfo *addresses)
-{
-    int code = EADDRNOTAVAIL;
-    for (const struct addrinfo *one = addresses; one && server->listener_count < MAX_LISTENERS;
-         one = one->ai_next) {
-        if (server->listener_count > 0)
-            set_port(one->ai_addr, port_of(&server->address));
-        int fd = open_listener(one);
-        if (fd < 0) {
-            code = errno;
-            if (code == EADDRNOTAVAIL || code == EAFNOSUPPORT)
-                continue;
-            return code;
-        }
-        if (server->listener_count == 0) {
-            socklen_t size = sizeof server->address;
-            if (getsockname(fd, (struct sockaddr *)&server->address, &size) < 0) {
-                code = errno;
-                close(fd);
-                return code;
-            }
-        }
-        server->listeners[server->listener_count++] = (struct source){SOURCE_LISTENER, fd};
-    }
-    return server->listener_count > 0 ? 0 : code;
-}
-
-static enum tutti_status open_listeners(struct tcp_server *server,
-                                        const struct tcp_server_config *config)
-{
-    enum { TRIES = 8 }; /* a free port of one family may be taken in the other */
-    bool loopback = !config->bind || !*config->bind;
-    const char *name = loopback ? "localhost" : config->bind;
-    struct addrinfo v6 = {.ai_family = AF_INET6}, v4 = {.ai_family = AF_INET, .ai_next = &v6};
-    struct sockaddr_in v4_address = {.sin_family = AF_INET,
-                                     .sin_port = htons(config->port),
-                                     .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    struct sockaddr_in6 v6_address = {.sin6_family = AF_INET6,
-                                      .sin6_port = htons(config->port),
-                                      .sin6_addr = IN6ADDR_LOOPBACK_INIT};
+    const char *host = config->bind && *config->bind ? config->bind : "localhost";
+    const char *node = store_url_node(host) ? host : "127.0.0.1";
     struct addrinfo hints = {.ai_socktype = SOCK_STREAM}, *found = NULL;
+    socklen_t size = sizeof server->address;
     char port[8];
-    v4.ai_addr = (struct sockaddr *)&v4_address, v4.ai_addrlen = sizeof v4_address;
-    v6.ai_addr = (struct sockaddr *)&v6_address, v6.ai_addrlen = sizeof v6_address;
     snprintf(port, sizeof port, "%u", config->port);
-    int code = loopback ? 0 : getaddrinfo(store_url_node(name), port, &hints, &found);
+    int code = getaddrinfo(node, port, &hints, &found);
     if (code != 0)
-        return error_set(TUTTI_ERR_INVALID, "bind=%s: %s", name, gai_strerror(code));
-
-    for (int i = 0; i < TRIES; i++) {
-        code = listen_on(server, loopback ? &v4 : found);
-        if (code != EADDRINUSE || config->port != 0)
-            break;
-        close_listeners(server);
-        v4_address.sin_port = v6_address.sin6_port = 0;
-        for (struct addrinfo *one = found; one; one = one->ai_next)
-            set_port(one->ai_addr, 0);
-    }
-    if (found)
-        freeaddrinfo(found);
-    if (code == 0)
-        return TUTTI_OK;
+        return error_set(TUTTI_ERR_INVALID, "bind=%s: %s", host, gai_strerror(code));
+    errno = EADDRNOTAVAIL;
+    for (struct addrinfo *one = found;
+         one && server->listener < 0 && (errno == EADDRNOTAVAIL || errno == EAFNOSUPPORT);
+         one = one->ai_next)
+        server->listener = listen_at(one);
+    code = errno;
+    freeaddrinfo(found);
     errno = code;
-    return error_errno("listening on %s, port %u%s", name, config->port,
-                       code == EADDRINUSE ? " (another store or program uses it: take another port)"
-                                          : "");
+    if (server->listener >= 0 &&
+        getsockname(server->listener, (struct sockaddr *)&server->address, &size) == 0)
+        return TUTTI_OK;
+    return error_errno(
+        "listening on %s, port %u%s", host, config->port,
+        errno == EADDRINUSE ? " (another store or program uses it: take another port)" : "");
 }
 
-/* The events of the listeners and of the stop. */
+/* The events of the listener and of the stop. */
 static bool watch_sources(struct tcp_server *server)
 {
-    server->stop = (struct source){SOURCE_STOP, eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
+    server->stop = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     server->epoll = epoll_create1(EPOLL_CLOEXEC);
-    struct epoll_event event = {.events = EPOLLIN, .data.ptr = &server->stop};
-    bool fine = server->stop.fd >= 0 && server->epoll >= 0 &&
-                epoll_ctl(server->epoll, EPOLL_CTL_ADD, server->stop.fd, &event) == 0;
-    for (int i = 0; i < server->listener_count && fine; i++) {
-        event.data.ptr = &server->listeners[i];
-        fine = epoll_ctl(server->epoll, EPOLL_CTL_ADD, server->listeners[i].fd, &event) == 0;
-    }
-    return fine;
+    struct epoll_event stop = {.events = EPOLLIN, .data.ptr = &server->stop};
+    struct epoll_event listener = {.events = EPOLLIN, .data.ptr = &server->listener};
+    return server->stop >= 0 && server->epoll >= 0 &&
+           epoll_ctl(server->epoll, EPOLL_CTL_ADD, server->stop, &stop) == 0 &&
+           epoll_ctl(server->epoll, EPOLL_CTL_ADD, server->listener, &listener) == 0;
 }
 
 /* With all signals blocked: they are the program's business. */
@@ -504,9 +426,10 @@ static void server_free(struct tcp_server *server)
     while (server->clients.first)
         connection_destroy(server, server->clients.first);
     tcp_space_fini(&server->space);
-    close_listeners(server);
-    if (server->stop.fd >= 0)
-        close(server->stop.fd);
+    if (server->listener >= 0)
+        close_watched(server, server->listener);
+    if (server->stop >= 0)
+        close(server->stop);
     if (server->epoll >= 0)
         close(server->epoll);
     if (server->secret)
@@ -521,7 +444,7 @@ enum tutti_status tcp_server_start(const struct tcp_server_config *config,
     struct tcp_server *self = calloc(1, sizeof *self);
     if (!self)
         return error_errno("starting a store server");
-    self->epoll = self->stop.fd = -1;
+    self->epoll = self->stop = self->listener = -1;
     self->accept_again_ns = self->end_ns = DEADLINE_NEVER;
     enum tutti_status status = TUTTI_OK;
     if (config->secret && *config->secret) {
@@ -530,7 +453,7 @@ enum tutti_status tcp_server_start(const struct tcp_server_config *config,
             status = error_errno("starting a store server");
     }
     if (status == TUTTI_OK)
-        status = open_listeners(self, config);
+        status = open_listener(self, config);
     if (status == TUTTI_OK && !watch_sources(self))
         status = error_errno("starting a store server");
     if (status == TUTTI_OK) {
@@ -553,7 +476,9 @@ const struct sockaddr_storage *tcp_server_address(const struct tcp_server *serve
 
 uint16_t tcp_server_port(const struct tcp_server *server)
 {
-    return ntohs(port_of(&server->address));
+    const struct sockaddr_storage *address = &server->address;
+    return ntohs(address->ss_family == AF_INET6 ? ((const struct sockaddr_in6 *)address)->sin6_port
+                                                : ((const struct sockaddr_in *)address)->sin_port);
 }
 
 void tcp_server_stop(struct tcp_server *server, int64_t linger_ms)
@@ -562,7 +487,7 @@ void tcp_server_stop(struct tcp_server *server, int64_t linger_ms)
     if (!server)
         return;
     server->linger_ms = linger_ms;
-    ssize_t written = write(server->stop.fd, &one, sizeof one);
+    ssize_t written = write(server->stop, &one, sizeof one);
     (void)written; /* cannot fail: the counter is 0 and there is room */
     pthread_join(server->thread, NULL);
     server_free(server);

@@ -8,26 +8,6 @@
 
 enum { READ_BYTES = 64 * 1024 };
 
-/* One key that one session waits for: in the list of that key, in the array of that session. */
-struct waiter {
-    struct tcp_session *session;
-    struct map_entry *entry; /* of space->waiting, its value is the head; NULL once fulfilled */
-    struct waiter *next, *previous;
-};
-
-/* What is waited for, before the key in space->waiting: the same key may be waited for as a value
- * and as a barrier. */
-enum waiting_for { FOR_KEY = 'k', FOR_BARRIER = 'b' };
-
-struct queue {
-    int64_t count;
-    struct item {
-        struct item *next;
-        size_t bytes;
-        uint8_t value[];
-    } * first, *last;
-};
-
 struct text {
     const uint8_t *data;
     size_t bytes;
@@ -39,78 +19,6 @@ static struct text field(const struct tcp_session *session, size_t i)
     return (struct text){session->in.data + row->offset, row->bytes};
 }
 
-/* ---- waiting ----------------------------------------------------------------------------------
- */
-
-static void head_load(const struct map_entry *entry, struct waiter **head)
-{
-    memcpy(head, entry->value, sizeof *head);
-}
-
-static void head_store(struct map_entry *entry, struct waiter *head)
-{
-    memcpy(entry->value, &head, sizeof head);
-}
-
-static size_t waiting_key(enum waiting_for what, struct text key, uint8_t *joined)
-{
-    joined[0] = (uint8_t)what;
-    memcpy(joined + 1, key.data, key.bytes);
-    return key.bytes + 1;
-}
-
-/* Takes a waiter off its list, and the list off the map once it is empty. */
-static void waiter_unlink(struct tcp_space *space, struct waiter *waiter)
-{
-    struct map_entry *entry = waiter->entry;
-    if (!entry)
-        return;
-    waiter->entry = NULL;
-    if (waiter->next)
-        waiter->next->previous = waiter->previous;
-    if (waiter->previous)
-        waiter->previous->next = waiter->next;
-    else if (waiter->next)
-        head_store(entry, waiter->next);
-    else
-        map_erase(&space->waiting, entry->key, entry->key_bytes);
-}
-
-static void stop_waiting(struct tcp_session *session)
-{
-    for (size_t i = 0; i < session->waiter_count; i++)
-        waiter_unlink(session->space, &session->waiters[i]);
-    free(session->waiters);
-    session->waiters = NULL;
-    session->waiter_count = session->awaited = 0;
-}
-
-static bool start_waiting(struct tcp_session *session, size_t most)
-{
-    session->waiters = calloc(most, sizeof *session->waiters);
-    return session->waiters != NULL;
-}
-
-static bool wait_for(struct tcp_session *session, enum waiting_for what, struct text key)
-{
-    uint8_t joined[TCP_KEY_BYTES + 1];
-    size_t bytes = waiting_key(what, key, joined);
-    struct waiter *waiter = &session->waiters[session->waiter_count], *head = NULL;
-    struct map_entry *entry = map_find(&session->space->waiting, joined, bytes);
-    if (!entry)
-        entry = map_set(&session->space->waiting, joined, bytes, &head, sizeof head);
-    if (!entry)
-        return false;
-    head_load(entry, &head);
-    *waiter = (struct waiter){.session = session, .entry = entry, .next = head};
-    if (head)
-        head->previous = waiter;
-    head_store(entry, waiter);
-    session->waiter_count++;
-    session->awaited++;
-    return true;
-}
-
 static void mark_ready(struct tcp_session *session)
 {
     if (session->is_ready)
@@ -120,18 +28,83 @@ static void mark_ready(struct tcp_session *session)
     session->space->ready = session;
 }
 
-/* Tells those who wait for a key that it is there; `one` stops at the first whose wait is over. */
-static void wake(struct tcp_space *space, enum waiting_for what, struct text key, bool one)
+/* ---- contents ---------------------------------------------------------------------------------
+ */
+
+static bool fits(const struct tcp_space *space, size_t bytes)
 {
-    uint8_t joined[TCP_KEY_BYTES + 1];
-    size_t bytes = waiting_key(what, key, joined);
-    struct map_entry *entry;
-    while ((entry = map_find(&space->waiting, joined, bytes))) {
-        struct waiter *waiter;
-        head_load(entry, &waiter);
-        struct tcp_session *session = waiter->session;
-        waiter_unlink(space, waiter);
-        if (--session->awaited > 0)
+    return space->values.bytes + space->queues.bytes + space->buffered_bytes + bytes <=
+           TCP_SPACE_BYTES;
+}
+
+static bool exists(const struct tcp_space *space, struct text key)
+{
+    return map_find(&space->values, key.data, key.bytes) ||
+           map_find(&space->queues, key.data, key.bytes);
+}
+
+/* ---- waiting ----------------------------------------------------------------------------------
+ */
+
+/* Looks how far the WAIT or BARRIER of a session is. A WAIT passes its keys in their order; each
+ * must be there when it is looked at. */
+static bool wait_is_over(struct tcp_session *session)
+{
+    const struct tcp_request *request = &session->request;
+    int64_t count;
+    if (request->op == TCP_BARRIER) {
+        struct text key = field(session, 0);
+        char text[MAP_NUMBER_BYTES];
+        return map_sum(map_find(&session->space->values, key.data, key.bytes), 0, &count, text) &&
+               count >= request->number;
+    }
+    while (session->next_key < request->count &&
+           exists(session->space, field(session, session->next_key)))
+        session->next_key++;
+    return session->next_key == request->count;
+}
+
+/* Answers the request, or lets the session wait. */
+static bool answer_or_wait(struct tcp_session *session)
+{
+    session->next_key = 0;
+    if (wait_is_over(session)) {
+        buffer_put_u8(&session->out, TCP_STOP_WAITING);
+        return true;
+    }
+    session->is_waiting = true;
+    session->next_waiting = session->space->waiting;
+    session->space->waiting = session;
+    return true;
+}
+
+static void request_end(struct tcp_session *session)
+{
+    buffer_drop(&session->in, session->request.bytes);
+    tcp_request_reset(&session->request);
+}
+
+static void stop_waiting(struct tcp_session *session)
+{
+    struct tcp_session **link = &session->space->waiting;
+    if (!session->is_waiting)
+        return;
+    while (*link != session)
+        link = &(*link)->next_waiting;
+    *link = session->next_waiting;
+    session->is_waiting = false;
+    request_end(session);
+}
+
+/* Tells the sessions that wait for a key that it has changed; `one`: ends one wait at most. */
+static void wake(struct tcp_space *space, struct text key, bool one)
+{
+    struct tcp_session *next;
+    for (struct tcp_session *session = space->waiting; session; session = next) {
+        struct text awaited = field(session, session->next_key);
+        next = session->next_waiting;
+        if (awaited.bytes != key.bytes || memcmp(awaited.data, key.data, key.bytes) != 0 ||
+            !wait_is_over(session))
             continue;
         stop_waiting(session);
         buffer_put_u8(&session->out, TCP_STOP_WAITING);
@@ -141,27 +114,16 @@ static void wake(struct tcp_space *space, enum waiting_for what, struct text key
     }
 }
 
-/* ---- contents ---------------------------------------------------------------------------------
+/* ---- changes ----------------------------------------------------------------------------------
  */
-
-static bool fits(const struct tcp_space *space, size_t bytes)
-{
-    return space->values.bytes + space->buffered_bytes + bytes <= TCP_SPACE_BYTES;
-}
 
 static bool put_value(struct tcp_space *space, struct text key, struct text value)
 {
     if (!fits(space, key.bytes + value.bytes) ||
         !map_set(&space->values, key.data, key.bytes, value.data, value.bytes))
         return false;
-    wake(space, FOR_KEY, key, false);
+    wake(space, key, false);
     return true;
-}
-
-static bool exists(const struct tcp_space *space, struct text key)
-{
-    return map_find(&space->values, key.data, key.bytes) ||
-           map_find(&space->queues, key.data, key.bytes);
 }
 
 /* Adds to a counter kept as text; false if it is no number or would overflow. */
@@ -171,21 +133,6 @@ static bool add_value(struct tcp_space *space, struct text key, int64_t amount, 
     size_t bytes = map_sum(map_find(&space->values, key.data, key.bytes), amount, sum, text);
     return bytes > 0 && fits(space, key.bytes + bytes) &&
            map_set(&space->values, key.data, key.bytes, text, bytes);
-}
-
-static struct queue *queue_of(const struct tcp_space *space, struct text key)
-{
-    struct map_entry *entry = map_find(&space->queues, key.data, key.bytes);
-    return entry ? (struct queue *)(void *)entry->value : NULL;
-}
-
-static void queue_drop_first(struct tcp_space *space, struct queue *queue)
-{
-    struct item *item = queue->first;
-    queue->first = item->next;
-    queue->count--;
-    space->buffered_bytes -= sizeof *item + item->bytes;
-    free(item);
 }
 
 /* ---- one handler an opcode: false closes the connection ----------------------------------------
@@ -302,7 +249,7 @@ static bool serve_add(struct tcp_session *session)
     if (!add_value(session->space, key, session->request.number, &sum))
         return false;
     buffer_put_u64(&session->out, (uint64_t)sum);
-    wake(session->space, FOR_KEY, key, false);
+    wake(session->space, key, false);
     return true;
 }
 
@@ -315,30 +262,14 @@ static bool serve_check(struct tcp_session *session)
     return true;
 }
 
-static bool serve_wait(struct tcp_session *session)
-{
-    for (size_t i = 0; i < session->request.count; i++) {
-        struct text key = field(session, i);
-        if (exists(session->space, key))
-            continue;
-        if (!session->waiters && !start_waiting(session, session->request.count - i))
-            return false;
-        if (!wait_for(session, FOR_KEY, key))
-            return false;
-    }
-    if (session->awaited == 0)
-        buffer_put_u8(&session->out, TCP_STOP_WAITING);
-    return true;
-}
-
+/* Of a wait that is over. */
 static bool serve_cancel_wait(struct tcp_session *session)
 {
-    stop_waiting(session);
     buffer_put_u8(&session->out, TCP_WAIT_CANCELED);
     return true;
 }
 
-/* Counts those who came under the key; the last one releases all. */
+/* Counts the sessions that came to the barrier, under its key. The last one ends all waits. */
 static bool serve_barrier(struct tcp_session *session)
 {
     struct tcp_space *space = session->space;
@@ -346,12 +277,8 @@ static bool serve_barrier(struct tcp_session *session)
     int64_t count;
     if (!add_value(space, key, 1, &count))
         return false;
-    wake(space, FOR_KEY, key, false);
-    if (count < session->request.number)
-        return start_waiting(session, 1) && wait_for(session, FOR_BARRIER, key);
-    buffer_put_u8(&session->out, TCP_STOP_WAITING);
-    wake(space, FOR_BARRIER, key, false);
-    return true;
+    wake(space, key, false);
+    return answer_or_wait(session);
 }
 
 static bool serve_num_keys(struct tcp_session *session)
@@ -375,56 +302,77 @@ static bool serve_append(struct tcp_session *session)
     if (!fits(space, key.bytes + value.bytes + (entry ? entry->value_bytes : 0)) ||
         !map_append(&space->values, key.data, key.bytes, value.data, value.bytes))
         return false;
-    wake(space, FOR_KEY, key, false);
+    wake(space, key, false);
     return true;
+}
+
+/* A queue is a value of its own map: a u64 count, and the items as they go into a reply. */
+static uint64_t queue_count(const struct map_entry *queue)
+{
+    uint64_t count = 0;
+    if (queue)
+        memcpy(&count, queue->value, sizeof count);
+    return count;
+}
+
+static bool queue_set(struct map *queues, struct text key, uint64_t count, struct text items)
+{
+    struct buffer queue = {0};
+    buffer_put_u64(&queue, count);
+    buffer_put(&queue, items.data, items.bytes);
+    bool fine = !queue.failed && map_set(queues, key.data, key.bytes, queue.data, queue.size);
+    buffer_fini(&queue);
+    return fine;
 }
 
 static bool serve_queue_push(struct tcp_session *session)
 {
     struct tcp_space *space = session->space;
     struct text key = field(session, 0), value = field(session, 1);
-    struct item *item = fits(space, sizeof *item + key.bytes + value.bytes)
-                            ? malloc(sizeof *item + value.bytes)
-                            : NULL;
-    if (!item)
+    /* The item as it arrived: its length and its bytes. */
+    struct text item = {value.data - sizeof(uint64_t), value.bytes + sizeof(uint64_t)};
+    struct map_entry *queue = map_find(&space->queues, key.data, key.bytes);
+    const uint64_t count = queue_count(queue) + 1;
+    if (!fits(space, 2 * sizeof count + key.bytes + value.bytes))
         return false;
-    *item = (struct item){.bytes = value.bytes};
-    memcpy(item->value, value.data, value.bytes);
-    if (!queue_of(space, key)) {
-        struct queue empty = {0};
-        if (!map_set(&space->queues, key.data, key.bytes, &empty, sizeof empty)) {
-            free(item);
+    if (!queue) {
+        if (!queue_set(&space->queues, key, count, item))
             return false;
-        }
+    } else {
+        queue = map_append(&space->queues, key.data, key.bytes, item.data, item.bytes);
+        if (!queue)
+            return false;
+        memcpy(queue->value, &count, sizeof count);
     }
-    struct queue *queue = queue_of(space, key);
-    *(queue->first ? &queue->last->next : &queue->first) = item;
-    queue->last = item;
-    queue->count++;
-    space->buffered_bytes += sizeof *item + item->bytes;
-    wake(space, FOR_KEY, key, true);
+    wake(space, key, true);
     return true;
 }
 
 /* How many there were, then the first of them. */
 static bool serve_queue_pop(struct tcp_session *session)
 {
+    struct map *queues = &session->space->queues;
     struct text key = field(session, 0);
-    struct queue *queue = queue_of(session->space, key);
-    buffer_put_u64(&session->out, queue ? (uint64_t)queue->count : 0);
+    struct map_entry *queue = map_find(queues, key.data, key.bytes);
+    const uint64_t count = queue_count(queue);
+    uint64_t bytes;
+    buffer_put_u64(&session->out, count);
     if (!queue)
         return true;
-    buffer_put_string(&session->out, queue->first->value, queue->first->bytes);
-    queue_drop_first(session->space, queue);
-    if (queue->count == 0)
-        map_erase(&session->space->queues, key.data, key.bytes);
-    return true;
+    const uint8_t *item = queue->value + sizeof count, *end = queue->value + queue->value_bytes;
+    memcpy(&bytes, item, sizeof bytes);
+    buffer_put_string(&session->out, item + sizeof bytes, bytes);
+    item += sizeof bytes + bytes;
+    if (count > 1)
+        return queue_set(queues, key, count - 1, (struct text){item, (size_t)(end - item)});
+    return map_erase(queues, key.data, key.bytes);
 }
 
 static bool serve_queue_len(struct tcp_session *session)
 {
-    struct queue *queue = queue_of(session->space, field(session, 0));
-    buffer_put_u64(&session->out, queue ? (uint64_t)queue->count : 0);
+    struct text key = field(session, 0);
+    buffer_put_u64(&session->out,
+                   queue_count(map_find(&session->space->queues, key.data, key.bytes)));
     return true;
 }
 
@@ -446,7 +394,7 @@ static bool (*const handlers[256])(struct tcp_session *) = {
     [TCP_GET] = serve_get,
     [TCP_ADD] = serve_add,
     [TCP_CHECK] = serve_check,
-    [TCP_WAIT] = serve_wait,
+    [TCP_WAIT] = answer_or_wait,
     [TCP_NUM_KEYS] = serve_num_keys,
     [TCP_DELETE] = serve_delete,
     [TCP_APPEND] = serve_append,
@@ -478,15 +426,8 @@ void tcp_proof(const char *secret, const char *label, const uint8_t *client_nonc
 
 void tcp_space_fini(struct tcp_space *space)
 {
-    struct map_entry *entry = NULL;
-    while ((entry = map_next(&space->queues, entry))) {
-        struct queue *queue = (struct queue *)(void *)entry->value;
-        while (queue->first)
-            queue_drop_first(space, queue);
-    }
     map_fini(&space->queues);
     map_fini(&space->values);
-    map_fini(&space->waiting);
 }
 
 void tcp_session_init(struct tcp_session *session, struct tcp_space *space)
@@ -534,8 +475,7 @@ uint8_t *tcp_session_room(struct tcp_session *session, size_t *size)
     return room && count_buffers(session) ? room : NULL;
 }
 
-/* What a session may ask in its state: a stranger nothing but to be let in, a waiting one nothing
- * but to stop. */
+/* What a session may ask in its state: until it is open, only to be let in. */
 static bool permitted(const struct tcp_session *session, uint8_t op)
 {
     switch (session->state) {
@@ -546,7 +486,7 @@ static bool permitted(const struct tcp_session *session, uint8_t op)
     case SESSION_CHALLENGED:
         return op == TCP_PROOF;
     case SESSION_OPEN:
-        return session->awaited == 0 || op == TCP_CANCEL_WAIT;
+        return true;
     case SESSION_CLOSING:
         break;
     }
@@ -557,6 +497,14 @@ bool tcp_session_feed(struct tcp_session *session, size_t size)
 {
     session->in.size += size;
     while (session->in.size > 0 && session->state != SESSION_CLOSING) {
+        if (session->is_waiting) { /* the request of the wait still lies in front */
+            if (session->in.size == session->request.bytes)
+                break;
+            if (session->in.data[session->request.bytes] != TCP_CANCEL_WAIT)
+                return false;
+            stop_waiting(session);
+            continue;
+        }
         if (!permitted(session, session->in.data[0]))
             return false;
         enum tcp_parse result =
@@ -565,12 +513,12 @@ bool tcp_session_feed(struct tcp_session *session, size_t size)
             break;
         if (result == TCP_BAD || !handlers[session->request.op](session))
             return false;
-        buffer_drop(&session->in, session->request.bytes);
-        tcp_request_reset(&session->request);
+        if (!session->is_waiting)
+            request_end(session);
         if (session->out.size > TCP_REPLY_BYTES)
             return false;
     }
-    /* A large request's buffer is given back. */
+    /* The buffer of a large request is freed. */
     if (session->in.size == 0 && session->in.capacity > 4 * READ_BYTES)
         buffer_fini(&session->in);
     if (session->out.size > 0)

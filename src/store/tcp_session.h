@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * What the server does with the bytes of its clients, without a socket in sight: a space is the
- * contents, a session one client's side of the conversation. One thread uses both.
- */
+/* What the server does with the bytes of its clients, apart from sockets. A space is the contents,
+ * a session is one client. One thread uses both. */
 #ifndef TUTTI_STORE_TCP_SESSION_H
 #define TUTTI_STORE_TCP_SESSION_H
 
@@ -20,11 +18,11 @@ struct tcp_session;
 
 struct tcp_space {
     struct map values;
-    struct map queues;         /* key to struct queue */
-    struct map waiting;        /* kind and key to the head of a list of struct waiter */
-    size_t buffered_bytes;     /* of queues and sessions */
-    const char *secret;        /* NULL is none */
-    struct tcp_session *ready; /* sessions that got output, linked by next_ready */
+    struct map queues;
+    size_t buffered_bytes;       /* of the sessions */
+    const char *secret;          /* NULL is none */
+    struct tcp_session *ready;   /* sessions that got output, linked by next_ready */
+    struct tcp_session *waiting; /* linked by next_waiting */
 };
 
 struct tcp_session {
@@ -39,11 +37,10 @@ struct tcp_session {
     struct buffer in, out;
     size_t counted_bytes; /* of both buffers, as added to the space's */
     struct tcp_request request;
-    struct waiter *waiters; /* of the WAIT or BARRIER under way, waiter_count of them */
-    size_t waiter_count;
-    size_t awaited; /* keys that it still misses */
+    bool is_waiting; /* the request is a WAIT or a BARRIER, and lies at the front of `in` */
+    size_t next_key; /* of the request: the first that is missing */
     bool is_ready;
-    struct tcp_session *next_ready;
+    struct tcp_session *next_ready, *next_waiting;
     uint8_t client_nonce[TCP_NONCE_BYTES], server_nonce[TCP_NONCE_BYTES];
 };
 

@@ -644,6 +644,27 @@ static void localhost_needs_no_list_of_names(void **state)
     knows_no_names = false;
 }
 
+/* The unspecified address of IPv6 serves clients of both families. */
+static void one_listener_serves_both_families(void **state)
+{
+    (void)state;
+    tutti_store_t *one, *other;
+    char text[64];
+    if (tutti_store_open("tcp://[::1]:0?server=1&bind=::", PLENTY_MS, &one) != TUTTI_OK)
+        skip(); /* no IPv6 */
+    const char *port = strrchr(tutti_store_url(one), ':');
+    assert_non_null(port);
+    snprintf(text, sizeof text, "tcp://127.0.0.1%s", port);
+    assert_int_equal(tutti_store_open(text, PLENTY_MS, &other), TUTTI_OK);
+    assert_int_equal(tutti_store_set(other, "k", "v", 1), TUTTI_OK);
+    tutti_store_close(other);
+    snprintf(text, sizeof text, "tcp://[::1]%s", port);
+    assert_int_equal(tutti_store_open(text, PLENTY_MS, &other), TUTTI_OK);
+    assert_int_equal(tutti_store_set(other, "k", "v", 1), TUTTI_OK);
+    tutti_store_close(other);
+    tutti_store_close(one);
+}
+
 int main(void)
 {
     static const struct suite_kind plain = {begin, open_one, end, true};
@@ -664,6 +685,7 @@ int main(void)
         cmocka_unit_test(hostile_replies_do_no_harm),
         cmocka_unit_test(a_silent_server_ends_in_a_time_out),
         cmocka_unit_test(localhost_needs_no_list_of_names),
+        cmocka_unit_test(one_listener_serves_both_families),
         cmocka_unit_test(urls_are_parsed),
         cmocka_unit_test(ranks_join_and_leave),
         cmocka_unit_test(an_absent_rank_does_not_join),
