@@ -15,6 +15,7 @@
  * /proc/PID/stat of its own process itself, with another start time. */
 struct stat_line {
     char state;
+    long parent;
     long threads;
     unsigned long long start;
 };
@@ -40,9 +41,9 @@ static bool stat_read(int64_t pid, struct stat_line *line)
     /* The name in parentheses may hold anything; the last parenthesis closes it. */
     const char *rest = strrchr(text, ')');
     return rest && sscanf(rest + 1,
-                          " %c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %ld "
+                          " %c %ld %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %ld "
                           "%*d %llu",
-                          &line->state, &line->threads, &line->start) == 3;
+                          &line->state, &line->parent, &line->threads, &line->start) == 4;
 }
 
 /* FNV-1a, never 0. */
@@ -97,6 +98,16 @@ bool process_has_ended(const struct process *process, const struct process *self
         return true;
     /* The first thread of a process may end long before the others. */
     return (line.state == 'Z' || line.state == 'X') && line.threads <= 1;
+}
+
+bool process_parent(int64_t pid, int64_t *parent, uint64_t *start)
+{
+    struct stat_line line;
+    if (!stat_read(pid, &line))
+        return false;
+    *parent = line.parent;
+    *start = line.start;
+    return true;
 }
 
 bool process_differs(const struct process *a, const struct process *b)

@@ -22,6 +22,10 @@ void process_identify(struct process *process);
  * process, cannot tell: on another host, in another namespace, without /proc. */
 bool process_has_ended(const struct process *process, const struct process *self);
 
+/* A process' parent, and when the process started, in ticks since the boot. False if /proc does not
+ * tell. */
+bool process_parent(int64_t pid, int64_t *parent, uint64_t *start);
+
 /* Whether the two are different threads or processes. */
 bool process_differs(const struct process *a, const struct process *b);
 

@@ -16,3 +16,11 @@ enum tutti_status random_fill(void *bytes, size_t size)
         return error_errno("getrandom of %zu bytes", size);
     return TUTTI_OK;
 }
+
+bool secret_equal(const uint8_t *a, const uint8_t *b, size_t size)
+{
+    uint8_t difference = 0;
+    for (size_t i = 0; i < size; i++)
+        difference |= (uint8_t)(a[i] ^ b[i]);
+    return difference == 0;
+}

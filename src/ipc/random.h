@@ -8,4 +8,8 @@
 /* Fills at most 256 bytes. Returns SYSTEM. */
 enum tutti_status random_fill(void *bytes, size_t size);
 
+/* Compares secrets. Takes the same time wherever they differ, so that nobody can guess a secret
+ * byte by byte. */
+bool secret_equal(const uint8_t *a, const uint8_t *b, size_t size);
+
 #endif

@@ -50,73 +50,42 @@ static void compress(uint32_t state[8], const uint8_t block[SHA256_BLOCK_BYTES])
         state[i] += s[i];
 }
 
-void sha256_init(struct sha256 *sha)
+void sha256(const uint8_t *block, const void *data, size_t bytes, uint8_t digest[SHA256_BYTES])
 {
-    /* The same of the square roots of the first 8 primes. */
-    *sha = (struct sha256){.state = {0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a, 0x510e527f,
-                                     0x9b05688c, 0x1f83d9ab, 0x5be0cd19}};
-}
-
-void sha256_update(struct sha256 *sha, const void *data, size_t bytes)
-{
+    /* As above, of the square roots of the first 8 primes. */
+    uint32_t state[8] = {0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a,
+                         0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19};
+    uint8_t last[2 * SHA256_BLOCK_BYTES] = {0};
     const uint8_t *next = data;
-    while (bytes > 0) {
-        size_t used = sha->bytes % SHA256_BLOCK_BYTES;
-        size_t part = SHA256_BLOCK_BYTES - used < bytes ? SHA256_BLOCK_BYTES - used : bytes;
-        memcpy(sha->block + used, next, part);
-        sha->bytes += part;
-        next += part;
-        bytes -= part;
-        if (used + part == SHA256_BLOCK_BYTES)
-            compress(sha->state, sha->block);
-    }
-}
-
-void sha256_final(struct sha256 *sha, uint8_t digest[SHA256_BYTES])
-{
-    static const uint8_t padding[SHA256_BLOCK_BYTES] = {0x80};
-    uint64_t bits = sha->bytes * 8;
-    uint8_t length[8];
-    for (int i = 0; i < 8; i++)
-        length[i] = (uint8_t)(bits >> (56 - 8 * i));
-    size_t used = sha->bytes % SHA256_BLOCK_BYTES;
-    sha256_update(sha, padding, (used < 56 ? 56 : 56 + SHA256_BLOCK_BYTES) - used);
-    sha256_update(sha, length, sizeof length);
+    const uint64_t bits = ((block ? SHA256_BLOCK_BYTES : 0) + (uint64_t)bytes) * 8;
+    if (block)
+        compress(state, block);
+    for (; bytes >= SHA256_BLOCK_BYTES; bytes -= SHA256_BLOCK_BYTES, next += SHA256_BLOCK_BYTES)
+        compress(state, next);
+    if (bytes > 0)
+        memcpy(last, next, bytes);
+    last[bytes] = 0x80;
+    const size_t end = bytes < SHA256_BLOCK_BYTES - 8 ? SHA256_BLOCK_BYTES : sizeof last;
+    for (size_t i = 0; i < 8; i++)
+        last[end - 1 - i] = (uint8_t)(bits >> 8 * i);
+    for (size_t i = 0; i < end; i += SHA256_BLOCK_BYTES)
+        compress(state, last + i);
     for (int i = 0; i < SHA256_BYTES; i++)
-        digest[i] = (uint8_t)(sha->state[i / 4] >> (24 - 8 * (i % 4)));
+        digest[i] = (uint8_t)(state[i / 4] >> (24 - 8 * (i % 4)));
 }
 
 void hmac_sha256(const void *key, size_t key_bytes, const void *data, size_t bytes,
                  uint8_t digest[SHA256_BYTES])
 {
     uint8_t block[SHA256_BLOCK_BYTES] = {0};
-    struct sha256 sha;
-    sha256_init(&sha);
-    if (key_bytes > sizeof block) {
-        sha256_update(&sha, key, key_bytes);
-        sha256_final(&sha, block);
-        sha256_init(&sha);
-    } else if (key_bytes > 0) {
+    if (key_bytes > sizeof block)
+        sha256(NULL, key, key_bytes, block);
+    else if (key_bytes > 0)
         memcpy(block, key, key_bytes);
-    }
     for (size_t i = 0; i < sizeof block; i++)
         block[i] ^= 0x36;
-    sha256_update(&sha, block, sizeof block);
-    sha256_update(&sha, data, bytes);
-    sha256_final(&sha, digest);
-
+    sha256(block, data, bytes, digest);
     for (size_t i = 0; i < sizeof block; i++)
         block[i] ^= 0x36 ^ 0x5c;
-    sha256_init(&sha);
-    sha256_update(&sha, block, sizeof block);
-    sha256_update(&sha, digest, SHA256_BYTES);
-    sha256_final(&sha, digest);
-}
-
-bool hmac_equal(const uint8_t a[SHA256_BYTES], const uint8_t b[SHA256_BYTES])
-{
-    unsigned difference = 0;
-    for (int i = 0; i < SHA256_BYTES; i++)
-        difference |= (unsigned)(a[i] ^ b[i]);
-    return difference == 0;
+    sha256(block, digest, SHA256_BYTES, digest);
 }

@@ -3,17 +3,15 @@
 
 #include "base/error.h"
 #include "base/options.h"
+#include "ipc/process.h"
 #include "store/kind.h"
 
 #include <ctype.h>
-#include <fcntl.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-enum { ENVIRON_BYTES = 1 << 20, STAT_BYTES = 4096 };
 
 struct row {
     const char *name;
@@ -158,70 +156,38 @@ enum tutti_status tutti_info_launcher(struct tutti_launcher *launcher)
 /* ---- the job's name ---------------------------------------------------------------------------
  */
 
-/* Reads /proc/PID/NAME; the bytes read, 0 if it cannot be read. NUL-terminated. */
-static size_t read_proc(pid_t pid, const char *name, char *text, size_t size)
+/* Returns true if the process was started with the variable set. */
+static bool has_variable(int64_t pid, const char *name)
 {
-    char path[64];
-    size_t got = 0;
-    snprintf(path, sizeof path, "/proc/%d/%s", (int)pid, name);
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0)
-        return 0;
-    for (ssize_t bytes = 1; bytes > 0 && got<size - 1; got += bytes> 0 ? (size_t)bytes : 0)
-        bytes = read(fd, text + got, size - 1 - got);
-    close(fd);
-    text[got] = 0;
-    return got;
+    char path[64], *text = NULL;
+    size_t length = strlen(name), room = 0;
+    bool found = false;
+    snprintf(path, sizeof path, "/proc/%lld/environ", (long long)pid);
+    FILE *file = fopen(path, "re");
+    while (file && !found && getdelim(&text, &room, 0, file) > 0)
+        found = strncmp(text, name, length) == 0 && text[length] == '=';
+    free(text);
+    if (file)
+        fclose(file);
+    return found;
 }
 
-/* A process' parent and the time at which it started, in ticks since boot. */
-static bool read_stat(pid_t pid, pid_t *parent, unsigned long long *start)
-{
-    char text[STAT_BYTES];
-    int ppid;
-    if (!read_proc(pid, "stat", text, sizeof text))
-        return false;
-    /* The name in parentheses may hold anything; the last one closes it. */
-    const char *rest = strrchr(text, ')');
-    if (!rest || sscanf(rest + 1,
-                        " %*c %d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %*d "
-                        "%*d %llu",
-                        &ppid, start) != 2)
-        return false;
-    *parent = ppid;
-    return true;
-}
-
-/* Whether a process was started with the variable set. */
-static bool has_variable(pid_t pid, const char *name, char *text)
-{
-    size_t length = strlen(name), size = read_proc(pid, "environ", text, ENVIRON_BYTES);
-    for (const char *one = text; one < text + size; one += strlen(one) + 1)
-        if (strncmp(one, name, length) == 0 && one[length] == '=')
-            return true;
-    return false;
-}
-
-/* The launcher's process is the nearest ancestor that has no rank: between it and us there may be
- * shells and wrappers, which differ by rank. */
+/* The launcher's process is the nearest ancestor that has no rank. Between it and this process
+ * there may be shells and wrappers, which differ by rank. */
 static enum tutti_status name_by_ancestor(const struct row *row, char *job, size_t size)
 {
-    pid_t pid = getppid(), parent;
-    unsigned long long start;
-    char *text = malloc(ENVIRON_BYTES);
-    if (!text)
-        return error_errno("finding the launcher");
-    bool known = read_stat(pid, &parent, &start);
-    while (known && parent > 1 && has_variable(pid, row->rank, text)) {
+    int64_t pid = getppid(), parent;
+    uint64_t start;
+    bool known = process_parent(pid, &parent, &start);
+    while (known && parent > 1 && has_variable(pid, row->rank)) {
         pid = parent;
-        known = read_stat(pid, &parent, &start);
+        known = process_parent(pid, &parent, &start);
     }
-    free(text);
     if (!known)
         return error_set(TUTTI_ERR_SYSTEM,
                          "/proc does not show the launcher's process: set MASTER_ADDR and "
                          "MASTER_PORT for all ranks");
-    snprintf(job, size, "%s-%d-%llu", row->name, (int)pid, start);
+    snprintf(job, size, "%s-%lld-%llu", row->name, (long long)pid, (unsigned long long)start);
     return TUTTI_OK;
 }
 

@@ -238,7 +238,7 @@ static enum tutti_status meet_secretly(const struct connection *connection, cons
         status = receive(connection, proof, sizeof proof);
     if (status == TUTTI_OK) {
         tcp_proof(secret, TCP_SERVER_LABEL, nonces[0], nonces[1], expected);
-        if (!hmac_equal(proof, expected))
+        if (!secret_equal(proof, expected, sizeof proof))
             status = error_set(TUTTI_ERR_INVALID,
                                "the store at %s has another secret: TUTTI_STORE_SECRET must be "
                                "the same for all ranks",

@@ -182,7 +182,7 @@ static bool serve_proof(struct tcp_session *session)
         return false;
     tcp_proof(session->space->secret, TCP_CLIENT_LABEL, session->client_nonce,
               session->server_nonce, proof);
-    bool right = hmac_equal(proof, field(session, 0).data);
+    bool right = secret_equal(proof, field(session, 0).data, sizeof proof);
     buffer_put_u8(&session->out, right ? TCP_AUTH_GOES_ON : TCP_AUTH_REFUSED);
     session->state = right ? SESSION_OPEN : SESSION_CLOSING;
     return true;
