@@ -1,17 +1,19 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * What lies in the directory
- *   nw-RANDOM   a socket that is bound but does not listen yet; lives for microseconds
- *   ch-RANDOM   a listening socket; unlinked once its rank is connected
+ *   so-RANDOM   a listening socket; unlinked once its rank is connected
  *   job-...     small files of the store
- * Nothing else is ours, and nothing else is touched.
+ * Other files are left alone.
  *
- * A process that was killed leaves its files behind; the next start sweeps them. No one can tell
- * whether the owner of a bound socket lives, so a start sweeps every nw- file. A living owner then
- * finds its file gone when it renames it, and binds another one.
+ * A process that was killed leaves its files behind; the next start sweeps them. A socket that does
+ * not listen yet refuses connections as a dead one does. So a process holds a shared lock of the
+ * directory from bind() to listen(), and a sweep holds the exclusive one. Nobody waits longer than
+ * LOCK_MS for a lock: its holder may be stopped. Then a sweep is left out, and a bind goes on.
+ * Version 0.1 takes no lock; it sweeps sockets of another name.
  */
 #include "ipc/directory.h"
 
+#include "base/deadline.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "ipc/channel.h"
@@ -25,18 +27,17 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
-/* A file name's length after "DIRECTORY/": the prefix and 16 hexadecimal digits. */
-#define NEW_PREFIX "nw-"
-#define OUR_PREFIX "ch-"
+#define PREFIX "so-"
 enum {
-    PREFIX_LENGTH = sizeof OUR_PREFIX - 1,
-    NAME_LENGTH = PREFIX_LENGTH + 16,
-    MOST_ATTEMPTS = 100, /* to listen: each was undone by another process's start */
+    PREFIX_LENGTH = sizeof PREFIX - 1,
+    NAME_LENGTH = PREFIX_LENGTH + 16, /* of a file after "DIRECTORY/" */
+    LOCK_MS = 1000,
 };
 
 static enum tutti_status directory_check(const char *path, int fd)
@@ -83,11 +84,20 @@ static bool is_stale(int directory, const char *name)
     int64_t age = (int64_t)time(NULL) - info.st_mtime;
     if (S_ISREG(info.st_mode))
         return strncmp(name, "job-", 4) == 0 && age > 3600;
-    if (!S_ISSOCK(info.st_mode))
-        return false;
-    if (strncmp(name, NEW_PREFIX, PREFIX_LENGTH) == 0)
-        return true;
-    return strncmp(name, OUR_PREFIX, PREFIX_LENGTH) == 0 && !is_listening(directory, name);
+    return S_ISSOCK(info.st_mode) && strncmp(name, PREFIX, PREFIX_LENGTH) == 0 &&
+           !is_listening(directory, name);
+}
+
+/* Locks the directory. False if another process keeps it locked, or if it cannot be locked. */
+static bool lock(int directory, int how)
+{
+    const int64_t deadline = deadline_after(LOCK_MS);
+    while (flock(directory, how | LOCK_NB) != 0) {
+        if ((errno != EWOULDBLOCK && errno != EINTR) || deadline_passed(deadline))
+            return false;
+        nanosleep(&(struct timespec){.tv_nsec = 100000}, NULL);
+    }
+    return true;
 }
 
 static void sweep(const char *path, int fd)
@@ -130,9 +140,9 @@ enum tutti_status directory_open(const char *path)
                                path)
                    : error_errno("cannot open directory %s", path);
     enum tutti_status status = directory_check(path, fd);
-    if (status == TUTTI_OK)
+    if (status == TUTTI_OK && lock(fd, LOCK_EX))
         sweep(path, fd);
-    close(fd);
+    close(fd); /* gives up the lock */
     return status;
 }
 
@@ -155,63 +165,43 @@ enum tutti_status channel_directory(char *path, size_t size)
     return directory_open(path);
 }
 
-/* Sets *swept if another process's start removed the file before it had its name. */
-static enum tutti_status listen_once(const char *directory, struct socket_path *path, int *fd,
-                                     bool *swept)
+enum tutti_status directory_listen(const char *directory, struct socket_path *path, int *fd)
 {
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
     uint64_t random;
-    *swept = false;
+    path->text[0] = 0;
     enum tutti_status status = random_fill(&random, sizeof random);
     if (status != TUTTI_OK)
         return status;
-    int length =
-        snprintf(path->text, sizeof path->text, "%s/" OUR_PREFIX "%016" PRIx64, directory, random);
-    if (length < 0 || (size_t)length >= sizeof path->text)
+    int length = snprintf(address.sun_path, sizeof address.sun_path, "%s/" PREFIX "%016" PRIx64,
+                          directory, random);
+    if (length < 0 || (size_t)length >= sizeof address.sun_path)
         return error_set(TUTTI_ERR_INVALID,
                          "directory %s is too long for the path of a socket (%zu bytes at most)",
-                         directory, sizeof path->text - NAME_LENGTH - 2);
-    struct sockaddr_un address = {.sun_family = AF_UNIX};
-    memcpy(address.sun_path, path->text, sizeof path->text);
-    memcpy(address.sun_path + length - NAME_LENGTH, NEW_PREFIX, PREFIX_LENGTH);
-
+                         directory, sizeof address.sun_path - NAME_LENGTH - 2);
     int listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (listener < 0)
         return error_errno("cannot create a Unix-domain socket");
+    /* Without a descriptor left for the lock the bind goes on, too. */
+    int folder = open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (folder >= 0)
+        (void)lock(folder, LOCK_SH);
     if (bind(listener, (struct sockaddr *)&address, sizeof address) != 0) {
         status = error_errno("cannot bind a socket to %s%sset TUTTI_DIR to another directory",
                              address.sun_path, error_full());
-        goto err_close;
-    }
-    if (listen(listener, SOMAXCONN) != 0) {
+    } else if (listen(listener, SOMAXCONN) != 0) {
         status = error_errno("cannot listen at %s", address.sun_path);
-        goto err_unlink;
+        unlink(address.sun_path);
     }
-    if (rename(address.sun_path, path->text) != 0) {
-        *swept = errno == ENOENT;
-        status = error_errno("cannot rename %s", address.sun_path);
-        goto err_unlink;
+    if (folder >= 0)
+        close(folder);
+    if (status != TUTTI_OK) {
+        close(listener);
+        return status;
     }
+    memcpy(path->text, address.sun_path, sizeof path->text);
     *fd = listener;
     return TUTTI_OK;
-
-err_unlink:
-    unlink(address.sun_path);
-err_close:
-    close(listener);
-    return status;
-}
-
-enum tutti_status directory_listen(const char *directory, struct socket_path *path, int *fd)
-{
-    enum tutti_status status;
-    bool swept;
-    int attempts = 0;
-    do {
-        status = listen_once(directory, path, fd, &swept);
-    } while (swept && ++attempts < MOST_ATTEMPTS);
-    if (status != TUTTI_OK)
-        path->text[0] = 0;
-    return status;
 }
 
 enum tutti_status directory_connect(const struct socket_path *path, int *fd)

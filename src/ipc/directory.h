@@ -12,14 +12,12 @@ struct socket_path {
     char text[sizeof((struct sockaddr_un *)0)->sun_path];
 };
 
-/* Creates the directory if need be, refuses an unsafe one, sweeps it. */
+/* Creates the directory if it is missing, refuses an unsafe one, and removes what killed processes
+ * have left in it. */
 enum tutti_status directory_open(const char *path);
 
-/*
- * A socket that listens in the directory. Its file has a name of its own while it does not listen
- * yet, so that a socket which refuses connections is always a dead one.
- * [out] path  to be unlinked by the caller. [out] fd close-on-exec, non-blocking.
- */
+/* Makes a socket that listens in the directory; close-on-exec, non-blocking. [out] path  the
+ * caller unlinks it. */
 enum tutti_status directory_listen(const char *directory, struct socket_path *path, int *fd);
 
 /* Starts to connect; *fd is -1 when the listener's queue is full: try again. Non-blocking,

@@ -106,7 +106,7 @@ static void attack_files(void)
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     char path[160];
     expect(!opendir(directory), "lists the directory");
-    snprintf(path, sizeof path, "%s/ch-0123456789abcdef", directory);
+    snprintf(path, sizeof path, "%s/so-0123456789abcdef", directory);
     expect(open(path, O_CREAT | O_RDWR, 0600) < 0, "makes a file in the directory");
     expect(rename(directory, "/tmp/tutti-hostile-moved") < 0, "moves the directory");
     expect(rmdir(directory) < 0 && chmod(directory, 0777) < 0, "opens the directory");
@@ -277,7 +277,7 @@ static int listen_there(void)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-    snprintf(socket_path, sizeof address.sun_path, "%s/ch-hostile", directory);
+    snprintf(socket_path, sizeof address.sun_path, "%s/so-hostile", directory);
     memcpy(address.sun_path, socket_path, strlen(socket_path) + 1);
     if (bind(fd, (struct sockaddr *)&address, sizeof address) != 0 || listen(fd, 8) != 0)
         return -1;

@@ -482,7 +482,7 @@ static int intrude(int *sockets, int capacity, const struct hello *hello, size_t
     const struct dirent *entry;
     while ((entry = readdir(folder)) && count < capacity) {
         struct sockaddr_un address = {.sun_family = AF_UNIX};
-        if (strncmp(entry->d_name, "ch-", 3) != 0)
+        if (strncmp(entry->d_name, "so-", 3) != 0)
             continue;
         snprintf(address.sun_path, sizeof address.sun_path, "%s/%.40s", directory, entry->d_name);
         int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
@@ -565,7 +565,7 @@ static void permit(mode_t folder_mode, mode_t socket_mode)
     DIR *folder = opendir(directory);
     const struct dirent *entry;
     while ((entry = readdir(folder)))
-        if (strncmp(entry->d_name, "ch-", 3) == 0)
+        if (strncmp(entry->d_name, "so-", 3) == 0)
             fchmodat(dirfd(folder), entry->d_name, socket_mode, 0);
     fchmod(dirfd(folder), folder_mode);
     closedir(folder);

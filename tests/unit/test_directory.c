@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <time.h>
@@ -170,9 +171,9 @@ static void what_died_is_swept(void **state)
     assert_int_equal(directory_listen(chosen, &alive, &listener), TUTTI_OK);
     assert_int_equal(directory_listen(chosen, &(struct socket_path){{0}}, &fd), TUTTI_OK);
     close(fd);
-    /* bound, not listening: as if killed in between */
+    /* bound, not listening: as if its process was killed in between */
     struct sockaddr_un address = {.sun_family = AF_UNIX};
-    snprintf(address.sun_path, sizeof address.sun_path, "%.80s/nw-bound", chosen);
+    snprintf(address.sun_path, sizeof address.sun_path, "%.80s/so-bound", chosen);
     fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
     assert_int_equal(bind(fd, (struct sockaddr *)&address, sizeof address), 0);
     close(fd);
@@ -182,15 +183,15 @@ static void what_died_is_swept(void **state)
     close(fd);
     make_file("job-old", 4000);
     make_file("job-young", 100);
-    make_file("ch-file", 4000);
+    make_file("so-file", 4000);
     make_file("notes", 4000);
 
     assert_int_equal(channel_directory(found, sizeof found), TUTTI_OK);
     assert_int_equal(access(dead.text, F_OK), -1);
     assert_int_equal(access(alive.text, F_OK), 0);
-    assert_false(exists("nw-bound"));
+    assert_false(exists("so-bound"));
     assert_false(exists("job-old"));
-    static const char *const kept[] = {"foreign", "job-young", "ch-file", "notes"};
+    static const char *const kept[] = {"foreign", "job-young", "so-file", "notes"};
     for (size_t i = 0; i < sizeof kept / sizeof *kept; i++) {
         assert_true(exists(kept[i]));
         assert_int_equal(unlink(in(chosen, kept[i])), 0);
@@ -211,7 +212,7 @@ static void *sweep_on(void *context)
     return NULL;
 }
 
-/* A start elsewhere may sweep a socket between bind and rename. */
+/* Another start must not sweep a socket that is bound and does not listen yet. */
 static void listens_while_others_sweep(void **state)
 {
     (void)state;
@@ -233,6 +234,27 @@ static void listens_while_others_sweep(void **state)
     }
     sweeping = false;
     pthread_join(thread, NULL);
+    assert_int_equal(rmdir(chosen), 0);
+}
+
+/* A process that is stopped in a sweep, or between bind and listen, keeps the lock. */
+static void a_held_lock_delays_nobody_for_long(void **state)
+{
+    static const int how[] = {LOCK_EX, LOCK_SH};
+    (void)state;
+    choose("locked");
+    assert_int_equal(channel_directory(found, sizeof found), TUTTI_OK);
+    for (int i = 0; i < 2; i++) {
+        struct socket_path path;
+        int listener;
+        int holder = open(chosen, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+        assert_int_equal(flock(holder, how[i]), 0);
+        assert_int_equal(channel_directory(found, sizeof found), TUTTI_OK);
+        assert_int_equal(directory_listen(chosen, &path, &listener), TUTTI_OK);
+        close(listener);
+        assert_int_equal(unlink(path.text), 0); /* the sweep was left out */
+        close(holder);
+    }
     assert_int_equal(rmdir(chosen), 0);
 }
 
@@ -261,6 +283,7 @@ int main(void)
         cmocka_unit_test(too_long_is_refused),
         cmocka_unit_test(what_died_is_swept),
         cmocka_unit_test(listens_while_others_sweep),
+        cmocka_unit_test(a_held_lock_delays_nobody_for_long),
     };
     return cmocka_run_group_tests(tests, make_base, remove_base);
 }

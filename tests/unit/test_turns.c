@@ -576,7 +576,7 @@ static int end(void **state)
     if (!all)
         return -1;
     while ((entry = readdir(all)) != NULL) {
-        if (strncmp(entry->d_name, "nw-", 3) == 0 || strncmp(entry->d_name, "ch-", 3) == 0)
+        if (strncmp(entry->d_name, "so-", 3) == 0)
             unlinkat(dirfd(all), entry->d_name, 0);
     }
     closedir(all);
