@@ -1,25 +1,27 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * How a channel comes to be
- *   1. Every rank listens in the private directory and tells the others where, through the store.
- *   2. It connects to its lower peers and says hello at once; it accepts whoever comes.
- *   3. Who is accepted counts for nothing until its hello, the kernel's word on its user and
- *      process, and the store's word on its rank agree. Then it gets a hello in return, which it
- *      judges in the same way. Whoever fails, or stays silent, is dropped and delays nobody.
+ * How a channel is opened
+ *   1. Each rank listens in the private directory and tells the others its path through the store.
+ *   2. It connects to its lower peers and sends hello at once. It accepts every connection.
+ *   3. An accepted connection counts once three things agree: its hello, the user and process that
+ *      the kernel reports, and the process that its rank told through the store. Then it gets a
+ *      hello back, which is checked in the same way. A connection that fails a check, or stays
+ *      silent, is dropped and delays no rank.
  *   4. Once all peers are connected the socket's file is unlinked.
- *   5. Who gives up before that says hello to those whom it has not been to, and hangs up: who
- *      finds a hello with nobody behind it knows that its peer will not come.
+ *   5. A rank that gives up before that connects to the lower peers that it has not reached, sends
+ *      hello and closes. A hello on a closed connection tells the peer that the rank will not come.
  *
- * One poll() waits for everything at once, also for the death of any peer.
+ * One poll() waits for all events, also for the death of any peer.
  */
 #include "base/deadline.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "base/point.h"
 #include "base/reminder.h"
+#include "base/text.h"
 #include "ipc/channel_internal.h"
 #include "ipc/directory.h"
-#include "ipc/fork.h"
+#include "ipc/random.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -34,7 +36,7 @@
 static const uint32_t MAGIC = 0x74757474;
 enum { VERSION = 1 };
 
-/* What a rank tells through the store. */
+/* What a rank tells the others through the store. */
 struct announcement {
     uint32_t magic;
     uint32_t version;
@@ -42,7 +44,7 @@ struct announcement {
     uint64_t pid_namespace; /* process numbers compare within one only; 0 is unknown */
     int64_t pid;
     struct socket_path path; /* empty when it has no peers */
-    int32_t status;          /* enum tutti_status: why it cannot take part, so that nobody waits */
+    int32_t status;          /* enum tutti_status: why it cannot take part; then no rank waits */
 };
 static_assert(sizeof(struct announcement) == 144, "read by all ranks");
 
@@ -79,17 +81,6 @@ static uint64_t missing(const struct opening *opening)
     return opening->to_connect | opening->to_reply | opening->to_accept;
 }
 
-/* "1, 4, 5" */
-static const char *list_ranks(uint64_t ranks, char *text, size_t size)
-{
-    size_t length = 0;
-    text[0] = 0;
-    for (int r = 0; r < TUTTI_MAX_RANKS && length < size; r++)
-        if (ranks & bit(r))
-            length += (size_t)snprintf(text + length, size - length, "%s%d", length ? ", " : "", r);
-    return text;
-}
-
 /* ---- announcements -------------------------------------------------------------------------- */
 
 static uint64_t pid_namespace(void)
@@ -119,7 +110,7 @@ static enum tutti_status check_announcement(const struct opening *opening, int r
     return TUTTI_OK;
 }
 
-/* `listening` is how that went. */
+/* Exchanges the announcements. listening: the status of start_listening(). */
 static enum tutti_status exchange(struct opening *opening, enum tutti_status listening)
 {
     const struct channel_config *config = opening->config;
@@ -158,8 +149,8 @@ static enum tutti_status peer_gone(const struct opening *opening, int peer)
                      opening->config->rank, peer, peer);
 }
 
-/* The death of a rank that never connects must be noticed, too. Its number is fresh from the store;
- * should it have died and the number be taken already, the deadline ends the wait. */
+/* Gets pidfds of the peers, so that the death of a rank that never connects is noticed. If a peer
+ * has died and another process has its number already, the deadline ends the wait. */
 static enum tutti_status watch_missing(struct opening *opening)
 {
     const struct announcement *mine = &opening->all[opening->config->rank];
@@ -178,15 +169,6 @@ static enum tutti_status watch_missing(struct opening *opening)
 
 /* ---- handshake ------------------------------------------------------------------------------ */
 
-/* Takes the same time whatever differs, so that nobody learns the nonce byte by byte. */
-static bool equal_nonce(const uint8_t *a, const uint8_t *b)
-{
-    uint8_t difference = 0;
-    for (int i = 0; i < CHANNEL_NONCE_BYTES; i++)
-        difference |= (uint8_t)(a[i] ^ b[i]);
-    return difference == 0;
-}
-
 static bool send_hello(const struct opening *opening, int socket, int to)
 {
     struct hello hello = {.magic = MAGIC,
@@ -197,7 +179,8 @@ static bool send_hello(const struct opening *opening, int socket, int to)
     return send(socket, &hello, sizeof hello, MSG_NOSIGNAL | MSG_DONTWAIT) == sizeof hello;
 }
 
-/* NULL if the bytes are a hello from one of `expected`, whose rank is *from; else what is wrong. */
+/* Checks a hello from one of the `expected` ranks. Returns NULL and sets *from to the rank, or
+ * returns what is wrong. */
 static const char *judge_hello(const struct opening *opening, const struct hello *hello,
                                ssize_t bytes, uint64_t expected, int *from)
 {
@@ -205,7 +188,7 @@ static const char *judge_hello(const struct opening *opening, const struct hello
         return "no hello of this library";
     if (hello->magic != MAGIC || hello->version != VERSION)
         return "another protocol or version";
-    if (!equal_nonce(hello->nonce, opening->config->nonce))
+    if (!secret_equal(hello->nonce, opening->config->nonce, sizeof hello->nonce))
         return "a wrong nonce";
     if (hello->to != (uint32_t)opening->config->rank || hello->from >= TUTTI_MAX_RANKS ||
         !(expected & bit((int)hello->from)))
@@ -214,7 +197,8 @@ static const char *judge_hello(const struct opening *opening, const struct hello
     return NULL;
 }
 
-/* NULL if the kernel's word on who is at the other end fits the store's. */
+/* Compares the process at the other end with the one that the rank announced. Returns NULL, or what
+ * is wrong. */
 static const char *judge_process(const struct opening *opening, int socket, int peer,
                                  struct ucred *credentials)
 {
@@ -263,7 +247,7 @@ static enum tutti_status on_pending(struct opening *opening, int slot)
     if (!wrong && !send_hello(opening, socket, from))
         return peer_gone(opening, from); /* it has come, and gone again */
     if (wrong) {
-        /* Who says nothing at all and leaves is another start that looked whether we live. */
+        /* A connection that closes without a byte is a sweep's check whether this rank listens. */
         if (bytes > 0)
             log_write(TUTTI_LOG_WARN, opening->config->rank, "dropped a connection with %s", wrong);
         channel_drop(&channel->pending[slot]);
@@ -276,7 +260,7 @@ static enum tutti_status on_pending(struct opening *opening, int slot)
 }
 
 /* A hello is usually there when the connection is accepted. So only strangers wait in the slots,
- * and they can be pushed out by newcomers. */
+ * and a new connection may take the slot of the oldest one. */
 static enum tutti_status on_listener(struct opening *opening, int unused)
 {
     (void)unused;
@@ -318,7 +302,8 @@ static enum tutti_status on_reply(struct opening *opening, int peer)
     return TUTTI_OK;
 }
 
-/* Of one that is connected, too: those who are still to come may know of it, and not come. */
+/* The death of a connected peer counts, too: the ranks that are still to come may know of it, and
+ * not come. */
 static enum tutti_status on_death(struct opening *opening, int peer)
 {
     return peer_gone(opening, peer);
@@ -326,7 +311,7 @@ static enum tutti_status on_death(struct opening *opening, int peer)
 
 /* ---- connecting ----------------------------------------------------------------------------- */
 
-/* Nobody listens where it did: it has gone, or given up, for want of us if we come late. */
+/* The peer listens no more: it has ended or given up, perhaps because this rank is late. */
 static enum tutti_status nobody_listens(const struct opening *opening, int peer)
 {
     return deadline_passed(opening->deadline)
@@ -337,38 +322,10 @@ static enum tutti_status nobody_listens(const struct opening *opening, int peer)
                : peer_gone(opening, peer);
 }
 
-/* The name of its socket, in our own directory. Empty if that is the same path. */
-static void path_here(const struct opening *opening, int peer, struct socket_path *here)
-{
-    const struct socket_path *theirs = &opening->all[peer].path;
-    const char *own_end = strrchr(opening->path.text, '/');
-    const char *name = strrchr(theirs->text, '/');
-    here->text[0] = 0;
-    if (own_end && name)
-        snprintf(here->text, sizeof here->text, "%.*s%.64s", (int)(own_end - opening->path.text),
-                 opening->path.text, name);
-    if (strcmp(here->text, theirs->text) == 0)
-        here->text[0] = 0;
-}
-
-/* Connects to the path that the peer wrote, or, where the directory is mounted elsewhere, to the
- * same name in our own directory. Leaves errno. */
-static enum tutti_status try_paths(const struct opening *opening, int peer,
-                                   struct socket_path *here, int *socket)
-{
-    path_here(opening, peer, here);
-    enum tutti_status status = directory_connect(&opening->all[peer].path, socket);
-    if (status != TUTTI_OK && errno == ENOENT && here->text[0])
-        status = directory_connect(here, socket);
-    return status;
-}
-
-/* A socket that is gone from the directory of all is that of a rank that has given up. */
 static enum tutti_status connect_by_path(const struct opening *opening, int peer, int *socket)
 {
     const struct socket_path *theirs = &opening->all[peer].path;
-    struct socket_path here;
-    enum tutti_status status = try_paths(opening, peer, &here, socket);
+    enum tutti_status status = directory_connect(theirs, socket);
     if (status == TUTTI_OK)
         return status;
     if (errno == ECONNREFUSED || (errno == ENOENT && deadline_passed(opening->deadline)))
@@ -378,7 +335,11 @@ static enum tutti_status connect_by_path(const struct opening *opening, int peer
     enum tutti_status why = interrupt_ask_why(opening->config->interrupt);
     if (why != TUTTI_OK)
         return why;
-    return error_set(here.text[0] ? TUTTI_ERR_SYSTEM : TUTTI_ERR_PEER_DEAD,
+    /* If the directory is this rank's, too, the peer has removed the socket as it gave up. */
+    const char *end = strrchr(opening->path.text, '/');
+    const size_t bytes = end ? (size_t)(end - opening->path.text) + 1 : 0;
+    return error_set(strncmp(theirs->text, opening->path.text, bytes) == 0 ? TUTTI_ERR_PEER_DEAD
+                                                                           : TUTTI_ERR_SYSTEM,
                      "rank %d does not find the socket %s of rank %d: look at rank %d's own "
                      "error, or, if it has none, give all ranks one directory (TUTTI_DIR)",
                      opening->config->rank, theirs->text, peer, peer);
@@ -392,12 +353,12 @@ static enum tutti_status connect_lower(struct opening *opening)
         int socket;
         enum tutti_status status = connect_by_path(opening, r, &socket);
         if (status != TUTTI_OK) {
-            /* It may have given up because of another one, which has told us, too. */
+            /* The peer may have given up because of another rank, which has told this one, too. */
             enum tutti_status told = on_listener(opening, 0);
             return told != TUTTI_OK ? told : status;
         }
         if (socket < 0)
-            continue; /* its queue is full for the moment */
+            continue; /* the listener's queue is full for the moment */
         opening->channel->links[r].socket = socket;
         struct ucred credentials;
         const char *wrong = judge_process(opening, socket, r, &credentials);
@@ -412,16 +373,15 @@ static enum tutti_status connect_lower(struct opening *opening)
     return TUTTI_OK;
 }
 
-/* After a failure, to those whom it has not been to, and who would wait for it: they find its
- * hello, and nobody who hears theirs, even before the socket is closed. Best effort. */
+/* After a failure: tells the lower peers that this rank has not reached, which would wait for it.
+ * They find its hello, and no reader of theirs, even before the socket is closed. Best effort. */
 static void take_leave(const struct opening *opening)
 {
     for (int r = 0; r < opening->config->rank; r++) {
-        struct socket_path here;
         struct ucred credentials;
         int socket = -1;
-        if (!(opening->to_connect & bit(r)) || try_paths(opening, r, &here, &socket) != TUTTI_OK ||
-            socket < 0)
+        if (!(opening->to_connect & bit(r)) ||
+            directory_connect(&opening->all[r].path, &socket) != TUTTI_OK || socket < 0)
             continue;
         if (!judge_process(opening, socket, r, &credentials) && shutdown(socket, SHUT_RD) == 0)
             (void)send_hello(opening, socket, r);
@@ -480,7 +440,7 @@ static enum tutti_status serve(struct opening *opening)
     return status;
 }
 
-/* Of processes for which there is no pidfd. */
+/* Finds the ends of processes for which there is no pidfd. */
 static enum tutti_status ask_ends(struct opening *opening)
 {
     const struct interrupt *interrupt = opening->channel->interrupt;
@@ -496,9 +456,8 @@ static void waiting_log(const struct opening *opening, struct reminder *reminder
     const int waited_s = reminder_due(reminder, deadline_now());
     if (waited_s)
         log_write(TUTTI_LOG_WARN, opening->config->rank,
-                  "rank %d has waited %d s in the set-up: rank %s has not connected",
-                  opening->config->rank, waited_s,
-                  list_ranks(missing(opening), ranks, sizeof ranks));
+                  "rank %d has waited %d s in the set-up: not connected: %s", opening->config->rank,
+                  waited_s, text_ranks(missing(opening), ranks, sizeof ranks));
 }
 
 static enum tutti_status connect_all(struct opening *opening)
@@ -510,10 +469,10 @@ static enum tutti_status connect_all(struct opening *opening)
         if (status == TUTTI_OK && deadline_passed(opening->deadline)) {
             char ranks[256];
             return error_set(TUTTI_ERR_TIMEOUT,
-                             "rank %d: rank %s did not connect within %" PRIi64
+                             "rank %d: %s did not connect within %" PRIi64
                              " ms: look at what it does, or raise TUTTI_TIMEOUT_MS",
                              opening->config->rank,
-                             list_ranks(missing(opening), ranks, sizeof ranks),
+                             text_ranks(missing(opening), ranks, sizeof ranks),
                              opening->config->timeout_ms);
         }
         if (status == TUTTI_OK)
@@ -521,7 +480,7 @@ static enum tutti_status connect_all(struct opening *opening)
         waiting_log(opening, &reminder);
         if (status == TUTTI_OK)
             status = serve(opening);
-        /* Once a look is over: what has come counts before what will not come. */
+        /* After serve(): what has arrived counts before what will not come. */
         if (status == TUTTI_OK && missing(opening))
             status = ask_ends(opening);
     }
@@ -538,7 +497,7 @@ static enum tutti_status check_config(const struct channel_config *config)
     return TUTTI_OK;
 }
 
-/* Makes the channel, which listens if anybody is going to come. */
+/* Makes the channel, which listens if this rank has peers. */
 static enum tutti_status start_listening(struct opening *opening)
 {
     char directory[256];
@@ -587,7 +546,7 @@ enum tutti_status channel_open(const struct channel_config *config, struct chann
     return TUTTI_OK;
 
 err_close:
-    interrupt_tell(config->interrupt, status); /* those who find the channel closed look for it */
+    interrupt_tell(config->interrupt, status); /* a peer that finds the channel closed reads it */
     snprintf(reason, sizeof reason, "%.*s", (int)sizeof reason - 1, tutti_last_error());
     channel_close(opening.channel); /* first: there may be no descriptor left */
     take_leave(&opening);
