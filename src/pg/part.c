@@ -8,43 +8,12 @@
  * across ranks as float32, block by block, and rounded afterwards. All other dtypes are their own
  * accumulation type and are reduced into the first tensor. Either way each element is rounded once.
  */
-#include "base/numeric.h"
 #include "pg/pg.h"
 
-enum { BLOCK = 256 }; /* elements of an input that are converted at once */
-
-/* X(dtype, suffix of the functions of numeric.h, C type of an element) */
-#define NARROW_MAP(X)                                                                              \
-    X(FLOAT16, f16, uint16_t)                                                                      \
-    X(BFLOAT16, bf16, uint16_t)                                                                    \
-    X(FLOAT8_E4M3, e4m3, uint8_t)                                                                  \
-    X(FLOAT8_E5M2, e5m2, uint8_t)
-
-#define NARROW_FUNCTIONS(dtype, T, element)                                                        \
-    static void widen_##T(float *to, const void *from, size_t first, size_t count)                 \
-    {                                                                                              \
-        const element *in = (const element *)from + first;                                         \
-        for (size_t i = 0; i < count; i++)                                                         \
-            to[i] = numeric_##T##_load(in[i]);                                                     \
-    }                                                                                              \
-    static void narrow_##T(void *to, const float *from, size_t first, size_t count)                \
-    {                                                                                              \
-        element *out = (element *)to + first;                                                      \
-        for (size_t i = 0; i < count; i++)                                                         \
-            out[i] = numeric_##T##_store(from[i]);                                                 \
-    }
-NARROW_MAP(NARROW_FUNCTIONS)
-#undef NARROW_FUNCTIONS
-
-/* The conversions of the dtypes that accumulate in float32, except for float32. */
-static const struct narrow {
-    void (*widen)(float *to, const void *from, size_t first, size_t count);
-    void (*narrow)(void *to, const float *from, size_t first, size_t count);
-} narrows[TUTTI_DTYPE_COUNT] = {
-#define NARROW_ROW(dtype, T, element) [TUTTI_##dtype] = {widen_##T, narrow_##T},
-    NARROW_MAP(NARROW_ROW)
-#undef NARROW_ROW
-};
+static bool is_widened(enum tutti_dtype dtype)
+{
+    return reduce_partial_bytes(dtype) != tutti_dtype_size(dtype);
+}
 
 /* The reduction of a rank's own inputs. An average is divided in the reduction across ranks. */
 static enum op_kind own_kind(enum op_kind kind)
@@ -58,33 +27,35 @@ static tutti_op_t cross_op(enum op_kind kind)
     return (tutti_op_t)(uintptr_t)(kind == OP_PREMUL_SUM ? OP_SUM : kind);
 }
 
-/* out = the reduction of the own inputs. */
-static void own_reduce(const struct tutti_pg *pg, const struct pg_op *op, enum tutti_dtype dtype,
-                       void *out, const void *const *in, size_t count)
+/* out = the reduction of `count` elements of the own inputs, from `first` on; partial if widened.
+ */
+static void own_reduce(const struct tutti_pg *pg, const struct pg_op *op,
+                       const struct pg_part *part, size_t first, size_t count, void *out)
 {
-    reduce_function(pg->comm->isa, dtype, own_kind(op->op.kind))(&(struct reduce_call){
+    const void *in[TUTTI_MAX_TENSORS];
+    for (int i = 0; i < op->work.tensor_count; i++)
+        in[i] = (const char *)part->data[i] + first * tutti_dtype_size(op->dtype);
+    reduce_function(pg->comm->isa, op->dtype, own_kind(op->op.kind))(&(struct reduce_call){
         .out = out,
         .in = in,
         .n = op->work.tensor_count,
         .count = count,
         .scalar = op->op.scalar,
+        .out_partial = is_widened(op->dtype),
     });
 }
 
-/* pg->widened = the reduction of `count` elements of the own inputs from `first` on. */
-static void own_widen(const struct tutti_pg *pg, const struct pg_op *op, const struct pg_part *part,
-                      size_t first, size_t count)
+/* Round float32 to the dtype: the maximum of a partial result and itself. */
+static void round_result(const struct tutti_pg *pg, const struct pg_op *op, void *out,
+                         const float *partial, size_t count)
 {
-    float blocks[TUTTI_MAX_TENSORS][BLOCK];
-    const void *in[TUTTI_MAX_TENSORS];
-    for (size_t done = 0; done < count; done += BLOCK) {
-        size_t length = count - done < BLOCK ? count - done : BLOCK;
-        for (int i = 0; i < op->work.tensor_count; i++) {
-            narrows[op->dtype].widen(blocks[i], part->data[i], first + done, length);
-            in[i] = blocks[i];
-        }
-        own_reduce(pg, op, TUTTI_FLOAT32, pg->widened + done, in, length);
-    }
+    reduce_function(pg->comm->isa, op->dtype, OP_MAX)(&(struct reduce_call){
+        .out = out,
+        .in = (const void *const[]){partial, partial},
+        .n = 2,
+        .count = count,
+        .partials = 2,
+    });
 }
 
 static void copy_result(const struct tutti_pg *pg, const struct pg_op *op,
@@ -95,37 +66,25 @@ static void copy_result(const struct tutti_pg *pg, const struct pg_op *op,
                             part->count * tutti_dtype_size(op->dtype));
 }
 
-static enum tutti_status reduce_widened(struct tutti_pg *pg, const struct pg_op *op,
-                                        const struct pg_part *part)
+/* Reduce up to PG_WIDE_ELEMENTS elements, or any number if the dtype is its own accumulation
+ * type. */
+static enum tutti_status reduce_block(struct tutti_pg *pg, const struct pg_op *op,
+                                      const struct pg_part *part, size_t first, size_t count)
 {
-    for (size_t first = 0; first < part->count; first += PG_WIDE_ELEMENTS) {
-        size_t left = part->count - first;
-        size_t count = left < PG_WIDE_ELEMENTS ? left : PG_WIDE_ELEMENTS;
-        uint64_t environment = reduce_env_begin();
-        own_widen(pg, op, part, first, count);
-        reduce_env_end(environment);
-        enum tutti_status status = comm_all_reduce(pg->comm, pg->widened, count, TUTTI_FLOAT32,
-                                                   cross_op(op->op.kind), op->timeout_ms);
-        if (status != TUTTI_OK)
-            return status;
-        environment = reduce_env_begin();
-        narrows[op->dtype].narrow(part->data[0], pg->widened, first, count);
-        reduce_env_end(environment);
-    }
-    return TUTTI_OK;
-}
-
-static enum tutti_status reduce_own(struct tutti_pg *pg, const struct pg_op *op,
-                                    const struct pg_part *part)
-{
-    const void *in[TUTTI_MAX_TENSORS];
-    for (int i = 0; i < op->work.tensor_count; i++)
-        in[i] = part->data[i];
+    const bool wide = is_widened(op->dtype);
+    void *out = (char *)part->data[0] + first * tutti_dtype_size(op->dtype);
+    void *partial = wide ? pg->widened : out;
     uint64_t environment = reduce_env_begin();
-    own_reduce(pg, op, op->dtype, part->data[0], in, part->count);
+    own_reduce(pg, op, part, first, count, partial);
     reduce_env_end(environment);
-    return comm_all_reduce(pg->comm, part->data[0], part->count, op->dtype, cross_op(op->op.kind),
-                           op->timeout_ms);
+    enum tutti_status status =
+        comm_all_reduce(pg->comm, partial, count, wide ? TUTTI_FLOAT32 : op->dtype,
+                        cross_op(op->op.kind), op->timeout_ms);
+    environment = reduce_env_begin();
+    if (status == TUTTI_OK && wide)
+        round_result(pg, op, out, pg->widened, count);
+    reduce_env_end(environment);
+    return status;
 }
 
 enum tutti_status pg_part_reduce(struct tutti_pg *pg, const struct pg_op *op,
@@ -134,8 +93,12 @@ enum tutti_status pg_part_reduce(struct tutti_pg *pg, const struct pg_op *op,
     if (inputs <= 1 || part->count == 0)
         return comm_all_reduce(pg->comm, part->data[0], part->count, op->dtype, pg_op_reduction(op),
                                op->timeout_ms);
-    enum tutti_status status =
-        narrows[op->dtype].widen ? reduce_widened(pg, op, part) : reduce_own(pg, op, part);
+    const size_t most = is_widened(op->dtype) ? PG_WIDE_ELEMENTS : part->count;
+    enum tutti_status status = TUTTI_OK;
+    for (size_t first = 0; first < part->count && status == TUTTI_OK; first += most) {
+        size_t left = part->count - first;
+        status = reduce_block(pg, op, part, first, left < most ? left : most);
+    }
     if (status == TUTTI_OK)
         copy_result(pg, op, part);
     return status;
