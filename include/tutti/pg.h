@@ -191,8 +191,9 @@ TUTTI_API enum tutti_status tutti_pg_all_reduce(tutti_pg_t *pg, const struct tut
  * `values`. Entries may come in any order. The value at an index is the sum of its entries, zero
  * without an entry. *Coalesced*: the indices ascend strictly in lexicographic order.
  *
- * Any number of dimensions is allowed. Without sparse dimensions there is one index, the empty one;
- * without dense dimensions a row is one element. Sizes may be 0.
+ * There are at most TUTTI_MAX_DIMS dimensions. Without sparse dimensions there is one index, the
+ * empty one; without dense dimensions a row is one element. Sizes may be 0; otherwise the product
+ * of the sparse sizes is below 2^63.
  */
 struct tutti_sparse_tensor {
     size_t struct_size; /* sizeof(struct tutti_sparse_tensor) */

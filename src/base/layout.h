@@ -123,7 +123,7 @@ enum layout_announcement_kind {
 enum {
     LAYOUT_NO_POSITION = 255, /* order[] of a dimension of size 1 */
     LAYOUT_NOT_DIRECT = 0x80, /* a bit of `inputs`: the group's devices do not reach the tensors */
-    LAYOUT_SPARSE = 0xffff,   /* `dims` of a sparse tensor: its sizes travel with its entries */
+    LAYOUT_SPARSE = 0xffff,   /* `dims` of a sparse tensor; `order` is 0 or 1 then: sparse, dense */
 };
 
 /* A rank to the leader, rank 0: "I have this operation", or "my time-out for it has passed", or

@@ -52,6 +52,20 @@ static int64_t stride_of(const struct layout_operation *operation, int dims, int
     return stride;
 }
 
+static void append_sparse(struct text *text, const struct layout_operation *operation)
+{
+    static const char *const kinds[] = {", sparse sizes [", ", dense sizes ["};
+    for (int kind = 0; kind < 2; kind++) {
+        const char *separator = kinds[kind];
+        for (int d = 0; d < LAYOUT_DIMS; d++)
+            if (operation->order[d] == kind) {
+                append(text, "%s%" PRId64, separator, operation->sizes[d]);
+                separator = ", ";
+            }
+        append(text, "%s", separator == kinds[kind] ? "" : "]");
+    }
+}
+
 /* `operation` may come from another process, so its fields are not trusted. */
 static void append_operation(struct text *text, const struct layout_operation *operation)
 {
@@ -59,7 +73,9 @@ static void append_operation(struct text *text, const struct layout_operation *o
     int dims = operation->dims < LAYOUT_DIMS ? operation->dims : LAYOUT_DIMS;
     const char *where = operation->device == TUTTI_DEVICE_CUDA ? " on CUDA devices" : "";
     if (operation->dims == LAYOUT_SPARSE) {
-        append(text, "all_reduce_sparse of %s%s", tutti_dtype_name(what.dtype), where);
+        append(text, "all_reduce_sparse of %s", tutti_dtype_name(what.dtype));
+        append_sparse(text, operation);
+        append(text, "%s", where);
         return;
     }
     append(text, "%s of %" PRIu64 " %s, %s", tutti_collective_name(what.collective), what.count,

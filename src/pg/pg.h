@@ -199,33 +199,31 @@ static inline struct pg_op *pg_list_take(struct pg_list *list)
     return op;
 }
 
-/* ---- tensor.c -------------------------------------------------------------------------------- */
-
-/* Check the list of tensors. [out] what: dtype, count, reduction and layout of the operation. */
-enum tutti_status pg_tensors_check(const struct tutti_pg *pg, const struct tutti_tensor *tensors,
-                                   int count, tutti_op_t op, struct pg_op *what);
-
 /* ---- queue.c --------------------------------------------------------------------------------- */
 
-/* The first check of a call that submits: the group is alive in this process. [out] options: the
- * options given, or the defaults. */
-enum tutti_status pg_call_check(const struct tutti_pg *pg, const char *call,
-                                const struct tutti_pg_call_options *given,
-                                struct tutti_pg_call_options *options);
-/* The second check: the number of tensors and their struct_size, see options_list(). */
-enum tutti_status pg_list_read(const char *call, const char *type, const void **list, int count,
-                               void *room, size_t size);
-/* Fill in what the options say, and the work except for its tensors. */
-void pg_op_begin(struct pg_op *op, const struct tutti_pg *pg,
-                 const struct tutti_pg_call_options *options);
-/* Check that CPU tensors come with TUTTI_STREAM_DEFAULT. */
-enum tutti_status pg_stream_check(const char *call, enum tutti_device device,
-                                  const struct tutti_pg_call_options *options);
-/* Give the operation, which is filled in, the next number of its tag and append it to the queue.
- * `stream` is NULL for CPU tensors. For CUDA tensors the operation waits for the work that is on
- * *stream now. [out] work may be NULL. On failure the operation is released. */
-enum tutti_status pg_submit(struct tutti_pg *pg, const char *call, struct pg_op *op,
-                            const tutti_stream_t *stream, tutti_work_t **work);
+/* A public function that submits operations, and the tensors that it takes. */
+struct pg_call {
+    const char *name;
+    const char *type; /* of a tensor */
+    size_t tensor_bytes;
+    /* Check the tensors, and make the operation: what describes it and its tensors. Returns what
+     * the public function does. */
+    enum tutti_status (*make)(const struct tutti_pg *pg, const void *tensors, int count,
+                              tutti_op_t op, struct pg_op **made);
+};
+
+/* Make an operation, give it the next number of its tag and append it to the queue. The arguments
+ * are those of the public function. */
+enum tutti_status pg_submit(struct tutti_pg *pg, const struct pg_call *call, const void *tensors,
+                            int count, tutti_op_t op, const struct tutti_pg_call_options *options,
+                            tutti_work_t **work);
+
+/* ---- tensor.c -------------------------------------------------------------------------------- */
+
+/* Compare the description of one tensor of a list with that of the first one. Returns INVALID. */
+enum tutti_status pg_same_check(const char *call, int index, enum tutti_dtype first_dtype,
+                                enum tutti_dtype dtype, const struct layout_operation *first,
+                                const struct layout_operation *other);
 
 /* ---- outcome.c ------------------------------------------------------------------------------- */
 
@@ -274,26 +272,12 @@ struct pg_part {
 enum tutti_status pg_part_reduce(struct tutti_pg *pg, const struct pg_op *op,
                                  const struct pg_part *part, uint32_t inputs);
 
-/* ---- sparse_staging.c: sparse sums of CUDA tensors ------------------------------------------- */
+/* ---- sparse_run.c ---------------------------------------------------------------------------- */
 
 /* The caller's stream has reached the call: enqueue the copies of all entries to the host. The
  * status of that stands in op->staging. */
 void pg_sparse_copy_in(struct tutti_pg *pg, struct pg_op *op);
-/* Wait for the copies and check the indices. [out] inputs: the entries in host memory. Returns
- * INVALID (an index outside the sizes), TIMEOUT, the status of the copies, or what ends the group's
- * communicator. */
-enum tutti_status pg_sparse_await_inputs(struct tutti_pg *pg, const struct pg_op *op,
-                                         int64_t deadline, struct sparse_entries *inputs);
-/* Called once the inputs have been read. Allocate op->sparse->result, large enough for the union of
- * the parts, so that it does not grow. Returns NO_MEMORY, CUDA. */
-enum tutti_status pg_sparse_reserve_result(struct tutti_pg *pg, struct pg_op *op,
-                                           const struct sparse_entries *parts);
-/* Enqueue the copy of the union, which lies in op->sparse->result, to the device. Returns
- * NO_MEMORY, CUDA. */
-enum tutti_status pg_sparse_copy_out(struct tutti_pg *pg, struct pg_op *op);
-
-/* ---- sparse_run.c ---------------------------------------------------------------------------- */
-
+/* Run the operation, together with all ranks. */
 void pg_sparse_run(struct tutti_pg *pg, struct pg_op *op, struct pg_outcome *outcome);
 
 /* ---- engine.c -------------------------------------------------------------------------------- */

@@ -12,15 +12,12 @@
 #include "pg/pg.h"
 
 #include <stdlib.h>
-#include <string.h>
 
-static const char call[] = "tutti_pg_all_reduce";
-
-enum tutti_status pg_call_check(const struct tutti_pg *pg, const char *name,
-                                const struct tutti_pg_call_options *given,
-                                struct tutti_pg_call_options *options)
+/* Check that the group is alive in this process. [out] options: those given, or the defaults. */
+static enum tutti_status options_read(const struct tutti_pg *pg, const char *name,
+                                      const struct tutti_pg_call_options *given,
+                                      struct tutti_pg_call_options *options)
 {
-    *options = (struct tutti_pg_call_options){.struct_size = sizeof *options};
     if (!pg)
         return error_set(TUTTI_ERR_INVALID, "%s: pg is NULL", name);
     if (fork_detected(pg->epoch))
@@ -31,17 +28,8 @@ enum tutti_status pg_call_check(const struct tutti_pg *pg, const char *name,
                  : TUTTI_OK;
 }
 
-enum tutti_status pg_list_read(const char *name, const char *type, const void **list, int count,
-                               void *room, size_t size)
-{
-    if (!*list || count < 1 || count > TUTTI_MAX_TENSORS)
-        return error_set(TUTTI_ERR_INVALID, "%s: %d tensors at %p: expected 1 to %d", name, count,
-                         *list, TUTTI_MAX_TENSORS);
-    return options_list(name, type, list, count, room, size);
-}
-
-void pg_op_begin(struct pg_op *op, const struct tutti_pg *pg,
-                 const struct tutti_pg_call_options *options)
+static void op_begin(struct pg_op *op, const struct tutti_pg *pg,
+                     const struct tutti_pg_call_options *options)
 {
     op->references = 2;
     op->epoch = pg->epoch;
@@ -53,75 +41,10 @@ void pg_op_begin(struct pg_op *op, const struct tutti_pg *pg,
     op->deadline = deadline_after(op->timeout_ms);
     op->callback = options->callback;
     op->context = options->context;
-    op->key.tag = options->tag;
-    op->work = (struct tutti_work){.class = &pg_work_class,
-                                   .title = op->title,
-                                   .collective = TUTTI_COLLECTIVE_ALL_REDUCE,
-                                   .tag = options->tag};
-}
-
-/* Copy the tensors. Their sizes and strides follow them in memory. */
-static void tensors_copy(struct pg_op *op, const struct tutti_tensor *tensors, int count)
-{
-    size_t dims = op->operation.dims;
-    int64_t *sizes = (int64_t *)(void *)&op->tensors[count];
-    int64_t *strides = sizes + dims;
-    uint64_t stride = 1; /* overflows only if a size is 0; then strides mean nothing */
-    for (size_t d = dims; d-- > 0; stride *= (uint64_t)tensors[0].sizes[d]) {
-        sizes[d] = tensors[0].sizes[d];
-        strides[d] = tensors[0].strides ? tensors[0].strides[d] : (int64_t)stride;
-    }
-    memcpy(op->tensors, tensors, (size_t)count * sizeof *tensors);
-    for (int i = 0; i < count; i++) {
-        op->tensors[i].sizes = sizes;
-        op->tensors[i].strides = strides;
-    }
-}
-
-static char *put_number(char *to, size_t number)
-{
-    char digits[20]; /* the last digit first */
-    int count = 0;
-    do
-        digits[count++] = (char)('0' + number % 10);
-    while (number /= 10);
-    while (count)
-        *to++ = digits[--count];
-    return to;
-}
-
-/* "all_reduce of [tensors x ]elements dtype, op". Written by hand: snprintf() took a third of the
- * time of a submission. */
-static void title_make(struct pg_op *op, int count)
-{
-    static_assert(PG_TITLE_BYTES >= sizeof "all_reduce of 16 x 18446744073709551615 float8_e4m3, "
-                                           "premul_sum",
-                  "the longest title");
-    char *to = stpcpy(op->title, "all_reduce of ");
-    if (count > 1)
-        to = stpcpy(put_number(to, (size_t)count), " x ");
-    to = stpcpy(put_number(to, op->count), " ");
-    to = stpcpy(stpcpy(to, tutti_dtype_name(op->dtype)), ", ");
-    stpcpy(to, tutti_op_name((tutti_op_t)(uintptr_t)op->op.kind));
-}
-
-static enum tutti_status op_make(const struct tutti_pg *pg, const struct tutti_tensor *tensors,
-                                 int count, const struct pg_op *checked,
-                                 const struct tutti_pg_call_options *options, struct pg_op **made)
-{
-    size_t bytes = sizeof **made + (size_t)count * sizeof *tensors +
-                   2 * checked->operation.dims * sizeof *tensors->sizes;
-    struct pg_op *op = malloc(bytes);
-    if (!op)
-        return error_errno("%s: malloc of %zu bytes", call, bytes);
-    memcpy(op, checked, offsetof(struct pg_op, outcome));
-    pg_op_begin(op, pg, options);
-    tensors_copy(op, tensors, count);
-    title_make(op, count);
-    op->work.tensors = op->tensors;
-    op->work.tensor_count = count;
-    *made = op;
-    return TUTTI_OK;
+    op->key.tag = op->work.tag = options->tag;
+    op->work.class = &pg_work_class;
+    op->work.title = op->title;
+    op->work.collective = TUTTI_COLLECTIVE_ALL_REDUCE;
 }
 
 /* The caller holds the group's lock. */
@@ -146,27 +69,46 @@ static enum tutti_status enqueue(struct tutti_pg *pg, const char *name, struct p
     return TUTTI_OK;
 }
 
-enum tutti_status pg_stream_check(const char *name, enum tutti_device device,
-                                  const struct tutti_pg_call_options *options)
+/* CPU tensors have no stream. The operation of CUDA tensors waits for the work that is on it. */
+static enum tutti_status stream_take(const struct tutti_pg *pg, const char *name, struct pg_op *op,
+                                     tutti_stream_t stream)
 {
-    if (device == TUTTI_DEVICE_CUDA || options->stream == TUTTI_STREAM_DEFAULT)
+    if (op->operation.device == TUTTI_DEVICE_CUDA) {
+        enum tutti_status status = pg_staging_begin(pg, op, stream);
+        return status == TUTTI_OK ? status : error_context(status, "%s", name);
+    }
+    if (stream == TUTTI_STREAM_DEFAULT)
         return TUTTI_OK;
     return error_set(TUTTI_ERR_INVALID,
                      "%s: stream %p: CPU tensors have no stream: expected TUTTI_STREAM_DEFAULT",
-                     name, (const void *)options->stream);
+                     name, (const void *)stream);
 }
 
-enum tutti_status pg_submit(struct tutti_pg *pg, const char *name, struct pg_op *op,
-                            const tutti_stream_t *stream, tutti_work_t **work)
+static enum tutti_status submit(struct tutti_pg *pg, const struct pg_call *call, const void *list,
+                                int count, tutti_op_t reduction,
+                                const struct tutti_pg_call_options *given, tutti_work_t **work)
 {
-    enum tutti_status status = TUTTI_OK;
-    if (stream)
-        status = pg_staging_begin(pg, op, *stream);
-    if (status != TUTTI_OK) {
-        error_context(status, "%s", name);
-    } else {
+    struct tutti_pg_call_options options = {.struct_size = sizeof options};
+    union {
+        struct tutti_tensor dense[TUTTI_MAX_TENSORS];
+        struct tutti_sparse_tensor sparse[TUTTI_MAX_TENSORS];
+    } room; /* of a program with another struct_size */
+    struct pg_op *op = NULL;
+    enum tutti_status status = options_read(pg, call->name, given, &options);
+    if (status == TUTTI_OK && (!list || count < 1 || count > TUTTI_MAX_TENSORS))
+        status = error_set(TUTTI_ERR_INVALID, "%s: %d tensors at %p: expected 1 to %d", call->name,
+                           count, list, TUTTI_MAX_TENSORS);
+    if (status == TUTTI_OK)
+        status = options_list(call->name, call->type, &list, count, &room, call->tensor_bytes);
+    if (status == TUTTI_OK)
+        status = call->make(pg, list, count, reduction, &op);
+    if (status != TUTTI_OK)
+        return status;
+    op_begin(op, pg, &options);
+    status = stream_take(pg, call->name, op, options.stream);
+    if (status == TUTTI_OK) {
         pthread_mutex_lock(&pg->lock);
-        status = enqueue(pg, name, op);
+        status = enqueue(pg, call->name, op);
         pthread_mutex_unlock(&pg->lock);
     }
     if (status != TUTTI_OK)
@@ -180,37 +122,13 @@ enum tutti_status pg_submit(struct tutti_pg *pg, const char *name, struct pg_op 
     return status;
 }
 
-static enum tutti_status all_reduce(struct tutti_pg *pg, const void *list, int count,
-                                    tutti_op_t reduction, const struct tutti_pg_call_options *given,
-                                    tutti_work_t **work)
-{
-    struct tutti_pg_call_options options;
-    struct tutti_tensor room[TUTTI_MAX_TENSORS]; /* of a program with another struct_size */
-    struct pg_op checked = {.epoch = 0}, *op = NULL;
-    enum tutti_status status = pg_call_check(pg, call, given, &options);
-    if (status == TUTTI_OK)
-        status = pg_list_read(call, "tutti_tensor", &list, count, room, sizeof *room);
-    const struct tutti_tensor *tensors = list;
-    if (status == TUTTI_OK)
-        status = pg_tensors_check(pg, tensors, count, reduction, &checked);
-    if (status == TUTTI_OK)
-        status = pg_stream_check(call, tensors->device, &options);
-    if (status == TUTTI_OK)
-        status = op_make(pg, tensors, count, &checked, &options, &op);
-    if (status != TUTTI_OK)
-        return status;
-    const bool staged = tensors->device == TUTTI_DEVICE_CUDA;
-    return pg_submit(pg, call, op, staged ? &options.stream : NULL, work);
-}
-
-enum tutti_status tutti_pg_all_reduce(tutti_pg_t *pg, const struct tutti_tensor *tensors, int count,
-                                      tutti_op_t reduction,
-                                      const struct tutti_pg_call_options *options,
-                                      tutti_work_t **work)
+enum tutti_status pg_submit(struct tutti_pg *pg, const struct pg_call *call, const void *tensors,
+                            int count, tutti_op_t reduction,
+                            const struct tutti_pg_call_options *options, tutti_work_t **work)
 {
     if (work)
         *work = NULL;
-    enum tutti_status status = all_reduce(pg, tensors, count, reduction, options, work);
+    enum tutti_status status = submit(pg, call, tensors, count, reduction, options, work);
     if (status != TUTTI_OK)
         comm_count_refused();
     return status;

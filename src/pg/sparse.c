@@ -1,10 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Coalescing and union. Every index becomes a 64-bit key, in the order of the indices. If the
- * product of the sparse sizes fits into 64 bits, the key is the index's position among all indices.
- * Otherwise the index is cut into words that fit: the entries are sorted by the last word, then
- * stably by the one before, and so on; then the distinct indices are numbered, and the numbers are
- * the keys.
+ * Coalescing and union. Every index becomes a key of 64 bits: its position among all indices, in
+ * their order.
  *
  * Coalescing and union are one algorithm: all entries as {key, position}, sorted by a stable radix
  * sort; then the rows of each key are summed, by a chain or a tree. (Merging the ranks' sorted
@@ -27,9 +24,9 @@
 
 #include "base/dtype.h"
 #include "base/error.h"
-#include "base/numeric.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 enum {
     LINE_BYTES = 64,
@@ -37,12 +34,10 @@ enum {
     SHORT_MOST = 1024,   /* below so many pairs a digit has at most SHORT_BITS */
     SHORT_BITS = 8,
     DIGIT_BITS = 11,   /* otherwise: the counters of a digit stay in the L1 cache */
-    CHAIN_BLOCK = 512, /* accumulators that stay in the L1 cache */
+    CHAIN_BLOCK = 512, /* elements of a partial result that stays in the L1 cache */
     CHAIN_SHORT = 3,   /* up to so many rows the balanced tree equals a chain */
     ENTRY_BITS = 48,   /* bits of a position for the entry's number */
 };
-_Static_assert(SPARSE_INPUTS == 1 << (64 - ENTRY_BITS),
-               "an input's number is the rest of a position");
 
 /* The unit of sorting. A position is the number of the input and the number of the entry in that
  * input. */
@@ -73,16 +68,9 @@ void sparse_memory_fini(struct sparse_memory *memory)
     *memory = (struct sparse_memory){0};
 }
 
-/* Add room for `count` objects of `each` bytes to a planned size, ending at a cache line. The
- * objects' offset is the old *size. Return false if the size overflows. */
-static bool plan(size_t *size, size_t count, size_t each)
+static size_t whole_lines(size_t bytes)
 {
-    size_t bytes;
-    return !__builtin_mul_overflow(count, each, &bytes) &&
-           !__builtin_add_overflow(*size, bytes, size) &&
-           !__builtin_add_overflow(*size, LINE_BYTES - 1 - (*size + LINE_BYTES - 1) % LINE_BYTES,
-                                   size) &&
-           *size <= PTRDIFF_MAX;
+    return (bytes + LINE_BYTES - 1) / LINE_BYTES * LINE_BYTES;
 }
 
 /* Make room for `size` bytes. The old contents are lost. */
@@ -100,49 +88,22 @@ static enum tutti_status reserve(struct sparse_memory *memory, size_t size)
     return TUTTI_OK;
 }
 
-static enum tutti_status no_such_size(size_t nnz)
+/* Return where the values of nnz entries begin, after their indices. */
+static size_t values_offset(const struct sparse_shape *shape, size_t nnz)
 {
-    return error_set(TUTTI_ERR_NO_MEMORY,
-                     "the sum of %zu entries of sparse tensors is more than can be addressed", nnz);
+    return whole_lines(nnz * (size_t)shape->sparse_dim * sizeof(int64_t));
 }
 
-/* [out] offset: where the values of nnz entries begin, after their indices. */
-static bool values_offset(const struct sparse_shape *shape, size_t nnz, size_t *offset)
+size_t sparse_bytes(const struct sparse_shape *shape, size_t nnz)
 {
-    *offset = 0;
-    return plan(offset, nnz, (size_t)shape->sparse_dim * sizeof(int64_t));
-}
-
-bool sparse_bytes(const struct sparse_shape *shape, size_t nnz, size_t *bytes)
-{
-    return values_offset(shape, nnz, bytes) && plan(bytes, nnz, sparse_row_bytes(shape));
+    return values_offset(shape, nnz) + whole_lines(nnz * sparse_row_bytes(shape));
 }
 
 struct sparse_entries sparse_entries_at(const struct sparse_shape *shape, const void *memory,
                                         size_t nnz)
 {
-    size_t values_at;
-    values_offset(shape, nnz, &values_at);
-    return (struct sparse_entries){memory, (const unsigned char *)memory + values_at, nnz};
-}
-
-/* Reserve room for nnz entries. [out] indices, values: where to write them. */
-static enum tutti_status result_reserve(const struct list *list, size_t nnz,
-                                        struct sparse_result *result, int64_t **indices,
-                                        unsigned char **values)
-{
-    size_t size, values_at;
-    bool fits = sparse_bytes(list->shape, nnz, &size);
-    enum tutti_status status = fits ? reserve(&result->memory, size) : no_such_size(nnz);
-    if (status != TUTTI_OK) {
-        result->entries = (struct sparse_entries){0};
-        return status;
-    }
-    values_offset(list->shape, nnz, &values_at);
-    *indices = result->memory.bytes;
-    *values = (unsigned char *)result->memory.bytes + values_at;
-    result->entries = (struct sparse_entries){*indices, *values, nnz};
-    return TUTTI_OK;
+    return (struct sparse_entries){memory,
+                                   (const unsigned char *)memory + values_offset(shape, nnz), nnz};
 }
 
 /* ---- lists of entries ------------------------------------------------------------------------ */
@@ -152,8 +113,7 @@ static struct list list_of(const struct sparse_shape *shape, const struct sparse
 {
     struct list list = {shape, inputs, count, 0, sparse_row_bytes(shape), NULL};
     for (int i = 0; i < count; i++)
-        if (__builtin_add_overflow(list.nnz, inputs[i].nnz, &list.nnz))
-            list.nnz = SIZE_MAX; /* more than memory has */
+        list.nnz += inputs[i].nnz;
     return list;
 }
 
@@ -167,7 +127,7 @@ static size_t entry_of(uint64_t position)
     return position & ((UINT64_C(1) << ENTRY_BITS) - 1);
 }
 
-static const void *row_of(const struct list *list, uint64_t position)
+static const unsigned char *row_of(const struct list *list, uint64_t position)
 {
     return (const unsigned char *)list->inputs[input_of(position)].values +
            entry_of(position) * list->row_bytes;
@@ -179,38 +139,25 @@ static int64_t index_of(const struct list *list, uint64_t position, int dim)
     return input->indices[(size_t)dim * input->nnz + entry_of(position)];
 }
 
-static bool same_index(const struct list *list, uint64_t a, uint64_t b)
-{
-    for (int dim = 0; dim < list->shape->sparse_dim; dim++)
-        if (index_of(list, a, dim) != index_of(list, b, dim))
-            return false;
-    return true;
-}
-
 /* ---- keys ------------------------------------------------------------------------------------ */
 
-/* Return the first dimension of the longest word that ends before dimension `end`. [out] values:
- * the number of values of that word. An index of no dimensions is a word of one value. */
-static int word_begin(const struct sparse_shape *shape, int end, uint64_t *values)
+/* Return the number of indices, 0 if a size is 0. */
+static uint64_t index_count(const struct sparse_shape *shape)
 {
-    uint64_t longer = 1;
-    *values = 1;
-    while (end > 0 && !__builtin_mul_overflow(longer, (uint64_t)shape->sizes[end - 1], &longer)) {
-        *values = longer;
-        end--;
-    }
-    return end;
+    uint64_t count = 1;
+    for (int dim = 0; dim < shape->sparse_dim; dim++)
+        count *= (uint64_t)shape->sizes[dim];
+    return count;
 }
 
-/* Make pairs of all entries, in order. Their keys are the words of the dimensions from `first` to
- * end - 1. */
-static void pairs_make(const struct list *list, int first, int end, struct pair *pairs)
+/* Make pairs of all entries, in order. */
+static void pairs_make(const struct list *list, struct pair *pairs)
 {
     for (int input = 0; input < list->count; input++) {
         const size_t nnz = list->inputs[input].nnz;
         for (size_t i = 0; i < nnz; i++)
             pairs[i] = (struct pair){0, (uint64_t)input << ENTRY_BITS | i};
-        for (int dim = first; dim < end && nnz > 0; dim++) {
+        for (int dim = 0; dim < list->shape->sparse_dim && nnz > 0; dim++) {
             const uint64_t size = (uint64_t)list->shape->sizes[dim];
             const int64_t *indices = list->inputs[input].indices + (size_t)dim * nnz;
             for (size_t i = 0; i < nnz; i++)
@@ -220,15 +167,24 @@ static void pairs_make(const struct list *list, int first, int end, struct pair 
     }
 }
 
-/* Set the keys of pairs, which may be in any order, to the words of other dimensions. */
-static void pairs_rekey(const struct list *list, int first, int end, struct pair *pairs)
+/* Whether entry i comes after the one before it. */
+static bool ascends(const struct sparse_shape *shape, const struct sparse_entries *entries,
+                    size_t i)
 {
-    for (size_t i = 0; i < list->nnz; i++) {
-        pairs[i].key = 0;
-        for (int dim = first; dim < end; dim++)
-            pairs[i].key = pairs[i].key * (uint64_t)list->shape->sizes[dim] +
-                           (uint64_t)index_of(list, pairs[i].position, dim);
+    for (int dim = 0; dim < shape->sparse_dim; dim++) {
+        const int64_t *indices = entries->indices + (size_t)dim * entries->nnz;
+        if (indices[i] != indices[i - 1])
+            return indices[i] > indices[i - 1];
     }
+    return false;
+}
+
+bool sparse_is_coalesced(const struct sparse_shape *shape, const struct sparse_entries *entries)
+{
+    for (size_t i = 1; i < entries->nnz; i++)
+        if (!ascends(shape, entries, i))
+            return false;
+    return true;
 }
 
 static void insertion_sort(struct pair *pairs, size_t count)
@@ -280,86 +236,38 @@ static struct pair *keys_sort(struct pair *pairs, struct pair *spare, size_t cou
     return pairs;
 }
 
-/* Sort all entries of a list. Entries of equal indices keep the order of the list. Return the array
- * that has the result. */
-static struct pair *list_sort(const struct list *list, struct pair *pairs, struct pair *spare)
-{
-    uint64_t values;
-    int first = word_begin(list->shape, list->shape->sparse_dim, &values);
-    pairs_make(list, first, list->shape->sparse_dim, pairs);
-    struct pair *sorted = keys_sort(pairs, spare, list->nnz, values);
-    if (first == 0)
-        return sorted;
-    while (first > 0) {
-        const int end = first;
-        first = word_begin(list->shape, end, &values);
-        pairs_rekey(list, first, end, sorted);
-        sorted = keys_sort(sorted, sorted == pairs ? spare : pairs, list->nnz, values);
-    }
-    uint64_t key = 0, position = list->nnz > 0 ? sorted[0].position : 0;
-    for (size_t i = 0; i < list->nnz; i++) {
-        key += !same_index(list, position, sorted[i].position);
-        position = sorted[i].position;
-        sorted[i].key = key;
-    }
-    return sorted;
-}
-
 /* ---- chains: rows added one by one ----------------------------------------------------------- */
 
-/* to = round(row + row + ...), for `count` elements from `at` on; count is at most CHAIN_BLOCK. */
-typedef void chain_fn(void *to, const struct list *list, const struct pair *equal, size_t n,
-                      size_t at, size_t count);
-
-#define DEFINE_CHAIN(T, element, accumulator, sum, store)                                          \
-    static void T##_chain(void *to, const struct list *list, const struct pair *equal, size_t n,   \
-                          size_t at, size_t count)                                                 \
-    {                                                                                              \
-        accumulator sums[CHAIN_BLOCK];                                                             \
-        const element *row = (const element *)row_of(list, equal[0].position) + at;                \
-        element *result = (element *)to + at;                                                      \
-        for (size_t i = 0; i < count; i++)                                                         \
-            sums[i] = numeric_##T##_load(row[i]);                                                  \
-        for (size_t k = 1; k < n; k++) {                                                           \
-            row = (const element *)row_of(list, equal[k].position) + at;                           \
-            for (size_t i = 0; i < count; i++)                                                     \
-                sums[i] = sum(sums[i], numeric_##T##_load(row[i]));                                \
-        }                                                                                          \
-        for (size_t i = 0; i < count; i++)                                                         \
-            result[i] = store(sums[i]);                                                            \
+/* to = round(row + row + ...) of `count` elements from byte `at` of each row on. A dtype that is
+ * its own accumulation type needs no partial results; then two rows are added in one call. */
+static void long_chain(reduce_fn *sum, const struct list *list, const struct pair *equal, size_t n,
+                       size_t at, size_t count, void *to)
+{
+    _Alignas(LINE_BYTES) uint64_t partial[CHAIN_BLOCK];
+    const enum tutti_dtype dtype = list->shape->dtype;
+    const bool widened = reduce_partial_bytes(dtype) != dtype_bytes(dtype);
+    const void *in[CHAIN_SHORT];
+    struct reduce_call call = {.in = in, .count = count};
+    for (size_t i = 0; i < n; i += (size_t)call.n - (i > 0)) {
+        const size_t most = widened && i > 0 ? 1 : CHAIN_SHORT - (i > 0);
+        const size_t rows = n - i < most ? n - i : most;
+        for (size_t k = 0; k < rows; k++)
+            in[k + (i > 0)] = row_of(list, equal[i + k].position) + at;
+        call.n = (int)rows + (i > 0);
+        call.partials = widened && i > 0;
+        call.out_partial = widened && i + rows < n;
+        call.out = call.out_partial ? (void *)partial : to;
+        sum(&call);
+        in[0] = call.out;
     }
-#define DEFINE_FLOAT_CHAIN(dtype, T, element, A, accumulator)                                      \
-    DEFINE_CHAIN(T, element, accumulator, numeric_##A##_sum, numeric_##T##_store)
-#define DEFINE_INTEGER_CHAIN(dtype, T, element)                                                    \
-    DEFINE_CHAIN(T, element, element, numeric_##T##_sum, numeric_##T##_store)
-/* X(dtype, T, element) */
-#define INTEGER_MAP(X)                                                                             \
-    X(INT8, i8, int8_t)                                                                            \
-    X(UINT8, u8, uint8_t)                                                                          \
-    X(INT16, i16, int16_t)                                                                         \
-    X(INT32, i32, int32_t)                                                                         \
-    X(INT64, i64, int64_t)                                                                         \
-    X(UINT32, u32, uint32_t)                                                                       \
-    X(UINT64, u64, uint64_t)
-NUMERIC_FLOAT_MAP(DEFINE_FLOAT_CHAIN)
-INTEGER_MAP(DEFINE_INTEGER_CHAIN)
-DEFINE_CHAIN(b8, uint8_t, uint8_t, numeric_u8_bor, numeric_u8_store)
-
-/* clang-format off */
-#define CHAIN_ROW(dtype, T, ...) [TUTTI_##dtype] = T##_chain,
-static chain_fn *const chains[TUTTI_DTYPE_COUNT] = {
-    NUMERIC_FLOAT_MAP(CHAIN_ROW)
-    INTEGER_MAP(CHAIN_ROW)
-    [TUTTI_BOOL] = b8_chain,
-};
-/* clang-format on */
+}
 
 /* Sum of a rank's own entries: a chain. A single row is copied as it is. */
 static void chain_sum(const struct sparse_worker *worker, const struct list *list,
                       const struct pair *equal, size_t n, void *to)
 {
-    const enum tutti_dtype dtype = list->shape->dtype;
-    const size_t count = list->row_bytes / dtype_bytes(dtype);
+    const size_t size = dtype_bytes(list->shape->dtype), block = CHAIN_BLOCK * size;
+    reduce_fn *sum = reduce_function(worker->isa, list->shape->dtype, OP_SUM);
     if (n == 1) {
         copy_fn *copy = worker->stream ? worker->isa->copy_stream : worker->isa->copy;
         copy(to, row_of(list, equal->position), list->row_bytes);
@@ -367,12 +275,14 @@ static void chain_sum(const struct sparse_worker *worker, const struct list *lis
         const void *in[CHAIN_SHORT];
         for (size_t i = 0; i < n; i++)
             in[i] = row_of(list, equal[i].position);
-        const struct reduce_call call = {.out = to, .in = in, .n = (int)n, .count = count};
-        reduce_function(worker->isa, dtype, OP_SUM)(&call);
+        sum(&(struct reduce_call){
+            .out = to, .in = in, .n = (int)n, .count = list->row_bytes / size});
     } else {
-        for (size_t at = 0; at < count; at += CHAIN_BLOCK)
-            chains[dtype](to, list, equal, n, at,
-                          count - at < CHAIN_BLOCK ? count - at : CHAIN_BLOCK);
+        for (size_t at = 0; at < list->row_bytes; at += block) {
+            const size_t left = list->row_bytes - at;
+            long_chain(sum, list, equal, n, at, (left < block ? left : block) / size,
+                       (unsigned char *)to + at);
+        }
     }
 }
 
@@ -476,26 +386,26 @@ static void sums_write(const struct sparse_worker *worker, const struct list *li
 static enum tutti_status list_sum(struct sparse_worker *worker, struct list *list, sum_fn *sum,
                                   size_t neutral_bytes, struct sparse_result *result)
 {
-    size_t size = 0;
-    bool fits = list->nnz >> ENTRY_BITS == 0 && plan(&size, list->nnz, sizeof(struct pair));
-    const size_t spare_at = size;
-    fits = fits && plan(&size, list->nnz, sizeof(struct pair));
-    const size_t neutral_at = size;
-    fits = fits && plan(&size, 1, neutral_bytes);
-    enum tutti_status status = fits ? reserve(&worker->scratch, size) : no_such_size(list->nnz);
+    const size_t pairs = whole_lines(list->nnz * sizeof(struct pair));
+    enum tutti_status status = reserve(&worker->scratch, 2 * pairs + whole_lines(neutral_bytes));
     if (status != TUTTI_OK)
         return status;
-
-    unsigned char *scratch = worker->scratch.bytes, *values;
-    int64_t *indices;
-    list->neutral = scratch + neutral_at;
-    neutral_fill(list->shape->dtype, scratch + neutral_at, neutral_bytes);
-    const struct pair *sorted = list_sort(list, (void *)scratch, (void *)(scratch + spare_at));
+    unsigned char *scratch = worker->scratch.bytes, *neutral = scratch + 2 * pairs;
+    list->neutral = neutral;
+    neutral_fill(list->shape->dtype, neutral, neutral_bytes);
+    pairs_make(list, (void *)scratch);
+    const struct pair *sorted =
+        keys_sort((void *)scratch, (void *)(scratch + pairs), list->nnz, index_count(list->shape));
     const size_t distinct = count_distinct(sorted, list->nnz);
-    status = result_reserve(list, distinct, result, &indices, &values);
-    if (status == TUTTI_OK)
-        sums_write(worker, list, sorted, distinct, sum, indices, values);
-    return status;
+    result->entries = (struct sparse_entries){0};
+    status = reserve(&result->memory, sparse_bytes(list->shape, distinct));
+    if (status != TUTTI_OK)
+        return status;
+    unsigned char *memory = result->memory.bytes;
+    result->entries = sparse_entries_at(list->shape, memory, distinct);
+    sums_write(worker, list, sorted, distinct, sum, result->memory.bytes,
+               memory + values_offset(list->shape, distinct));
+    return TUTTI_OK;
 }
 
 enum tutti_status sparse_coalesce(struct sparse_worker *worker, const struct sparse_shape *shape,
@@ -515,6 +425,5 @@ enum tutti_status sparse_union(struct sparse_worker *worker, const struct sparse
                                struct sparse_result *result)
 {
     struct list list = list_of(shape, parts, n);
-    /* Without entries no row is summed, and a row may be larger than memory. */
     return list_sum(worker, &list, tree_sum, list.nnz > 0 ? list.row_bytes : 0, result);
 }

@@ -10,7 +10,6 @@
  *
  *     sparse_shape_check(), sparse_check()    at the call: can the inputs be summed at all?
  *     sparse_coalesce()                       a rank's own inputs become one coalesced tensor
- *     sparse_meta_*()                         the metadata that ranks exchange and compare
  *     sparse_union()                          all ranks' tensors become the result, on each rank
  *
  * sparse.c states the numerical rules.
@@ -19,6 +18,7 @@
 #define TUTTI_PG_SPARSE_H
 
 #include "cpu/reduce/reduce.h"
+#include "tutti/pg.h"
 
 /* What all tensors of one operation have in common. */
 struct sparse_shape {
@@ -57,22 +57,28 @@ struct sparse_worker {
     struct sparse_memory scratch;
 };
 
-enum { SPARSE_INPUTS = 1 << 16 }; /* the largest number of tensors in one sum */
+/* A tensor has at most so many entries, and bytes of entries. No process has more memory, and sums
+ * of all tensors' sizes do not overflow. */
+#define SPARSE_MOST (UINT64_C(1) << 46)
 
 void sparse_memory_fini(struct sparse_memory *memory);
 
 /* Return the bytes of one row. The shape has been checked. */
 size_t sparse_row_bytes(const struct sparse_shape *shape);
 
-/* [out] bytes: the size of nnz entries in the layout of results: indices, then values, which begin
- * on a cache line; whole lines. Return false if it overflows. */
-bool sparse_bytes(const struct sparse_shape *shape, size_t nnz, size_t *bytes);
+/* Whether a tensor may have so many entries. */
+bool sparse_nnz_fits(const struct sparse_shape *shape, uint64_t nnz);
+
+/* Return the bytes of nnz entries in the layout of results: indices, then values, which begin on a
+ * cache line; whole lines. */
+size_t sparse_bytes(const struct sparse_shape *shape, size_t nnz);
 /* Return the entries that lie in `memory` in that layout. The memory is aligned to a cache line. */
 struct sparse_entries sparse_entries_at(const struct sparse_shape *shape, const void *memory,
                                         size_t nnz);
 
-/* Check that the dtype exists, that no size or number of dimensions is negative, and that a row can
- * be addressed. INVALID names the wrong field. */
+/* Check that the dtype exists, that there are at most TUTTI_MAX_DIMS dimensions, that no size is
+ * negative, that a row can be addressed, and that 63 bits count the indices. INVALID names the
+ * wrong field. */
 enum tutti_status sparse_shape_check(const struct sparse_shape *shape);
 
 /* Check that the entries can be addressed and that no array with elements is NULL. The shape has
@@ -88,7 +94,7 @@ enum tutti_status sparse_check(const struct sparse_shape *shape,
 bool sparse_is_coalesced(const struct sparse_shape *shape, const struct sparse_entries *entries);
 
 /*
- * Sum `count` inputs (1 to SPARSE_INPUTS) into one coalesced tensor. Shape and inputs have been
+ * Sum `count` inputs (1 to TUTTI_MAX_TENSORS) into one coalesced tensor. Shape and inputs have been
  * checked. A single input that is already coalesced is not copied: result->entries is then that
  * input. Returns NO_MEMORY.
  */
@@ -105,35 +111,5 @@ enum tutti_status sparse_coalesce(struct sparse_worker *worker, const struct spa
 enum tutti_status sparse_union(struct sparse_worker *worker, const struct sparse_shape *shape,
                                const struct sparse_entries *parts, int n,
                                struct sparse_result *result);
-
-/* ---- metadata: what ranks exchange before their entries -------------------------------------- */
-
-/* A block of metadata is this struct, then the sizes, int64_t each. Both are aligned to 8 bytes. */
-struct sparse_meta {
-    uint32_t magic;
-    uint32_t bytes; /* of the whole block, so that a reader knows how many to expect */
-    uint32_t dtype;
-    uint32_t sparse_dim;
-    uint32_t dense_dim;
-    uint32_t reserved; /* 0 */
-    uint64_t nnz;      /* entries of the coalesced tensor */
-};
-
-/* Return the bytes of a shape's block. */
-size_t sparse_meta_bytes(const struct sparse_shape *shape);
-void sparse_meta_encode(const struct sparse_shape *shape, size_t nnz, void *block);
-
-/*
- * Read the block of a rank, and check every field. [out] shape has been checked; its sizes point
- * into the block. [out] nnz: the entries can be addressed, and are not more than there are indices.
- * Returns MISMATCH, with the rank, the wrong field and its value.
- */
-enum tutti_status sparse_meta_decode(const void *block, size_t bytes, int rank,
-                                     struct sparse_shape *shape, size_t *nnz);
-
-/* Check that the tensors of two ranks can be summed. MISMATCH names the first difference, both
- * ranks and both values. */
-enum tutti_status sparse_meta_compare(const struct sparse_shape *shape, int rank,
-                                      const struct sparse_shape *other, int other_rank);
 
 #endif

@@ -32,31 +32,22 @@ static enum tutti_status header_check(const struct tutti_sparse_tensor *tensor)
     return sparse_shape_check(&shape);
 }
 
-/* Compare one tensor of the list with the first one. */
-static enum tutti_status same_check(const struct tutti_sparse_tensor *tensor,
-                                    const struct tutti_sparse_tensor *first)
+/* Describe a checked tensor. A position in memory tells sparse dimensions, 0, from dense ones, 1.
+ */
+static struct layout_operation operation_of(const struct tutti_sparse_tensor *tensor)
 {
-    if (tensor->dtype != first->dtype)
-        return error_set(TUTTI_ERR_INVALID, "it is of %s, tensors[0] of %s: expected one dtype",
-                         tutti_dtype_name(tensor->dtype), tutti_dtype_name(first->dtype));
-    if (tensor->device != first->device)
-        return error_set(TUTTI_ERR_INVALID,
-                         "it is of the %s, tensors[0] of the %s: expected all of one kind",
-                         tensor->device == TUTTI_DEVICE_CUDA ? "device" : "host",
-                         first->device == TUTTI_DEVICE_CUDA ? "device" : "host");
-    if (tensor->sparse_dim != first->sparse_dim || tensor->dense_dim != first->dense_dim)
-        return error_set(TUTTI_ERR_INVALID,
-                         "it has %d sparse and %d dense dimensions, tensors[0] %d and %d: expected "
-                         "the same",
-                         tensor->sparse_dim, tensor->dense_dim, first->sparse_dim,
-                         first->dense_dim);
-    for (int d = 0; d < tensor->sparse_dim + tensor->dense_dim; d++)
-        if (tensor->sizes[d] != first->sizes[d])
-            return error_set(TUTTI_ERR_INVALID,
-                             "its sizes[%d] is %" PRId64 ", tensors[0] has %" PRId64
-                             ": expected the same",
-                             d, tensor->sizes[d], first->sizes[d]);
-    return TUTTI_OK;
+    struct layout_operation operation = {
+        .signature =
+            signature_pack(TUTTI_COLLECTIVE_ALL_REDUCE, tensor->dtype, OP_SUM, TUTTI_ALGO_NONE, 0),
+        .device = (uint8_t)tensor->device,
+        .dims = LAYOUT_SPARSE,
+    };
+    memset(operation.order, LAYOUT_NO_POSITION, sizeof operation.order);
+    for (int d = 0; d < tensor->sparse_dim + tensor->dense_dim; d++) {
+        operation.sizes[d] = tensor->sizes[d];
+        operation.order[d] = d >= tensor->sparse_dim;
+    }
+    return operation;
 }
 
 /* Check one array of a tensor: it is aligned, and in memory of the device that the tensor names. */
@@ -97,18 +88,25 @@ static enum tutti_status entries_check(const struct tutti_pg *pg,
     return status == TUTTI_OK && !cuda ? sparse_check(&shape, &entries) : status;
 }
 
+/* [out] operation: the description of the first tensor. */
 static enum tutti_status tensors_check(const struct tutti_pg *pg,
-                                       const struct tutti_sparse_tensor *tensors, int count)
+                                       const struct tutti_sparse_tensor *tensors, int count,
+                                       struct layout_operation *operation)
 {
     for (int i = 0; i < count; i++) {
         enum tutti_status status = header_check(&tensors[i]);
-        if (status == TUTTI_OK && i)
-            status = same_check(&tensors[i], &tensors[0]);
-        if (status == TUTTI_OK)
-            status = entries_check(pg, &tensors[i]);
+        if (status != TUTTI_OK)
+            return error_context(status, "%s: tensors[%d]", call, i);
+        const struct layout_operation other = operation_of(&tensors[i]);
+        *operation = i ? *operation : other;
+        status = pg_same_check(call, i, tensors[0].dtype, tensors[i].dtype, operation, &other);
+        if (status != TUTTI_OK)
+            return status;
+        status = entries_check(pg, &tensors[i]);
         if (status != TUTTI_OK)
             return error_context(status, "%s: tensors[%d]", call, i);
     }
+    operation->inputs = (uint8_t)count;
     return TUTTI_OK;
 }
 
@@ -148,67 +146,39 @@ static void title_make(struct pg_op *op)
              tutti_dtype_name(op->dtype));
 }
 
-static enum tutti_status op_make(const struct tutti_pg *pg,
-                                 const struct tutti_sparse_tensor *tensors, int count,
-                                 const struct tutti_pg_call_options *options, struct pg_op **made)
+static enum tutti_status op_make(const struct tutti_pg *pg, const void *list, int count,
+                                 tutti_op_t reduction, struct pg_op **made)
 {
+    const struct tutti_sparse_tensor *tensors = list;
+    struct layout_operation operation;
+    (void)reduction;
+    enum tutti_status status = tensors_check(pg, tensors, count, &operation);
+    if (status != TUTTI_OK)
+        return status;
     struct pg_op *op = calloc(1, sizeof *op);
     if (!op)
         return error_errno("%s: calloc of %zu bytes", call, sizeof *op);
-    enum tutti_status status = sparse_make(tensors, count, &op->sparse);
+    status = sparse_make(tensors, count, &op->sparse);
     if (status != TUTTI_OK) {
         free(op);
         return status;
     }
     op->dtype = tensors->dtype;
     op->op.kind = OP_SUM;
-    op->operation = (struct layout_operation){
-        .signature =
-            signature_pack(TUTTI_COLLECTIVE_ALL_REDUCE, tensors->dtype, OP_SUM, TUTTI_ALGO_NONE, 0),
-        .inputs = (uint8_t)count,
-        .device = (uint8_t)tensors->device,
-        .dims = LAYOUT_SPARSE,
-    };
-    pg_op_begin(op, pg, options);
+    op->operation = operation;
     title_make(op);
     *made = op;
     return TUTTI_OK;
 }
 
-static enum tutti_status all_reduce_sparse(struct tutti_pg *pg, const void *list, int count,
-                                           const struct tutti_pg_call_options *given,
-                                           tutti_work_t **work)
-{
-    struct tutti_pg_call_options options;
-    struct tutti_sparse_tensor room[TUTTI_MAX_TENSORS]; /* of a program with another struct_size */
-    struct pg_op *op = NULL;
-    enum tutti_status status = pg_call_check(pg, call, given, &options);
-    if (status == TUTTI_OK)
-        status = pg_list_read(call, "tutti_sparse_tensor", &list, count, room, sizeof *room);
-    const struct tutti_sparse_tensor *tensors = list;
-    if (status == TUTTI_OK)
-        status = tensors_check(pg, tensors, count);
-    if (status == TUTTI_OK)
-        status = pg_stream_check(call, tensors->device, &options);
-    if (status == TUTTI_OK)
-        status = op_make(pg, tensors, count, &options, &op);
-    if (status != TUTTI_OK)
-        return status;
-    const bool staged = tensors->device == TUTTI_DEVICE_CUDA;
-    return pg_submit(pg, call, op, staged ? &options.stream : NULL, work);
-}
-
-enum tutti_status tutti_pg_all_reduce_sparse(tutti_pg_t *pg,
+enum tutti_status tutti_pg_all_reduce_sparse(struct tutti_pg *pg,
                                              const struct tutti_sparse_tensor *tensors, int count,
                                              const struct tutti_pg_call_options *options,
                                              tutti_work_t **work)
 {
-    if (work)
-        *work = NULL;
-    enum tutti_status status = all_reduce_sparse(pg, tensors, count, options, work);
-    if (status != TUTTI_OK)
-        comm_count_refused();
-    return status;
+    static const struct pg_call all_reduce = {call, "tutti_sparse_tensor", sizeof *tensors,
+                                              op_make};
+    return pg_submit(pg, &all_reduce, tensors, count, TUTTI_SUM, options, work);
 }
 
 /* ---- the work -------------------------------------------------------------------------------- */

@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * A sparse sum on the group's thread, once all ranks have submitted it:
+ * A sparse sum on the group's thread. CUDA tensors are copied to the host as soon as the caller's
+ * stream has reached the call. Once all ranks have submitted the operation:
  *
  *     block_make()         coalesce the own inputs into a segment that the peers read
  *     pg_share_exchange()  make the segments of all ranks readable: share.h
- *     blocks_read()        check and compare the metadata of all ranks
+ *     blocks_read()        check that all entries lie within the segments
  *     union_make()         sum all entries, in leaf order, into memory of the work
  *
- * A block is a rank's metadata and, from the next cache line on, its entries. Every rank compares
- * all blocks with that of rank 0, in rank order. So all ranks find the same first difference. CUDA
- * tensors are copied to the host before the first step, and the result to the device after the last
- * one: sparse_staging.c.
+ * The result of CUDA tensors is made in pinned memory and copied to memory of the first input's
+ * device. The work owns that memory; the group reuses it after the work is destroyed.
  */
 #include "base/deadline.h"
 #include "base/error.h"
+#include "base/log.h"
 #include "base/order.h"
 #include "base/point.h"
 #include "pg/pg.h"
@@ -23,140 +23,203 @@
 
 enum { STREAM_BYTES = 1 << 20 };
 
-/* Return the offset of the entries, after the metadata. */
-static size_t entries_offset(const struct sparse_shape *shape)
+/* The first line of a block; the entries follow. */
+struct block {
+    uint64_t nnz;
+    unsigned char pad[LAYOUT_LINE - sizeof(uint64_t)];
+};
+
+static size_t indices_bytes(const struct sparse_shape *shape, size_t nnz)
 {
-    return pg_round_up(sparse_meta_bytes(shape), LAYOUT_LINE);
+    return (size_t)shape->sparse_dim * nnz * sizeof(int64_t);
 }
 
-/* [out] bytes: the size of a block, with at least a cache line of entries. Return false if it
- * overflows. */
-static bool block_bytes(const struct sparse_shape *shape, size_t nnz, size_t *bytes)
+/* ---- CUDA tensors ---------------------------------------------------------------------------- */
+
+static enum tutti_status array_copy_in(struct tutti_pg *pg, int device, const void *to,
+                                       const void *from, size_t bytes)
 {
-    if (!sparse_bytes(shape, nnz, bytes))
-        return false;
-    if (*bytes < LAYOUT_LINE)
-        *bytes = LAYOUT_LINE;
-    return !__builtin_add_overflow(*bytes, entries_offset(shape), bytes) && *bytes <= PTRDIFF_MAX;
+    return bytes
+               ? cuda_stage_copy(pg->stage, device, CUDA_WAY_IN, (void *)(uintptr_t)to, from, bytes)
+               : TUTTI_OK;
 }
+
+static enum tutti_status input_copy_in(struct tutti_pg *pg, const struct sparse_shape *shape,
+                                       const struct tutti_sparse_tensor *tensor, const void *memory)
+{
+    const struct sparse_entries to = sparse_entries_at(shape, memory, tensor->nnz);
+    enum tutti_status status = array_copy_in(pg, tensor->device_index, to.indices, tensor->indices,
+                                             indices_bytes(shape, tensor->nnz));
+    return status == TUTTI_OK ? array_copy_in(pg, tensor->device_index, to.values, tensor->values,
+                                              tensor->nnz * sparse_row_bytes(shape))
+                              : status;
+}
+
+void pg_sparse_copy_in(struct tutti_pg *pg, struct pg_op *op)
+{
+    const struct pg_sparse *sparse = op->sparse;
+    struct pg_staging *staging = op->staging;
+    size_t bytes = 0, at = 0;
+    enum tutti_status status = TUTTI_OK;
+    for (int i = 0; i < sparse->count; i++)
+        bytes += sparse_bytes(&sparse->shape, sparse->tensors[i].nnz);
+    if (bytes)
+        status = cuda_block_take(pg->stage, bytes, &staging->block);
+    for (int i = 0; i < sparse->count && bytes && status == TUTTI_OK; i++) {
+        status =
+            input_copy_in(pg, &sparse->shape, &sparse->tensors[i], staging->block->memory + at);
+        at += sparse_bytes(&sparse->shape, sparse->tensors[i].nnz);
+    }
+    staging->copied_early = true;
+    staging->status = pg_staging_mark(pg, staging, CUDA_WAY_IN, status);
+    if (staging->status != TUTTI_OK)
+        log_write(TUTTI_LOG_WARN, pg->comm->rank, "%s: %s", op->title, tutti_last_error());
+}
+
+/* Wait for the copies and check the indices, which the call could not read. [out] inputs: the
+ * entries in host memory. */
+static enum tutti_status await_inputs(struct tutti_pg *pg, const struct pg_op *op,
+                                      struct sparse_entries *inputs)
+{
+    const struct pg_sparse *sparse = op->sparse;
+    const struct pg_staging *staging = op->staging;
+    size_t at = 0;
+    enum tutti_status status = staging->status;
+    if (status != TUTTI_OK)
+        return error_set(status,
+                         "rank %d cannot copy its entries to the host: %s; its log has more",
+                         pg->comm->rank, tutti_status_text(status));
+    status = pg_staging_await(pg, staging, CUDA_WAY_IN, staging->marks[CUDA_WAY_IN],
+                              deadline_after(op->timeout_ms));
+    for (int i = 0; i < sparse->count && status == TUTTI_OK; i++) {
+        const size_t nnz = sparse->tensors[i].nnz;
+        inputs[i] = (struct sparse_entries){.nnz = nnz};
+        if (staging->block)
+            inputs[i] = sparse_entries_at(&sparse->shape, staging->block->memory + at, nnz);
+        at += sparse_bytes(&sparse->shape, nnz);
+        status = sparse_check(&sparse->shape, &inputs[i]);
+        if (status != TUTTI_OK)
+            return error_context(status, "rank %d: tensors[%d]", pg->comm->rank, i);
+    }
+    return status;
+}
+
+/* Take pinned memory for the union of the parts, large enough that it does not grow. The inputs
+ * have been read. */
+static enum tutti_status result_take_pinned(struct tutti_pg *pg, struct pg_op *op,
+                                            const struct sparse_entries *parts)
+{
+    struct pg_staging *staging = op->staging;
+    size_t nnz = 0;
+    for (int leaf = 0; leaf < pg->comm->world_size; leaf++)
+        nnz += parts[leaf].nnz;
+    cuda_block_give(pg->stage, staging->block);
+    staging->block = NULL;
+    enum tutti_status status = cuda_block_take(
+        pg->stage, sparse_bytes(&op->sparse->shape, nnz) + LAYOUT_LINE, &staging->block);
+    if (status == TUTTI_OK)
+        op->sparse->result.memory =
+            (struct sparse_memory){staging->block->memory, staging->block->bytes};
+    return status;
+}
+
+/* Enqueue the copy of the union to the device. */
+static enum tutti_status result_copy_out(struct tutti_pg *pg, struct pg_op *op)
+{
+    struct pg_staging *staging = op->staging;
+    const int device = op->sparse->tensors[0].device_index;
+    struct sparse_entries *entries = &op->sparse->result.entries;
+    const size_t bytes = sparse_bytes(&op->sparse->shape, entries->nnz);
+    enum tutti_status status = TUTTI_OK;
+    if (bytes)
+        status = cuda_result_take(pg->stage, device, bytes, &staging->result);
+    if (bytes && status == TUTTI_OK)
+        status = cuda_stage_copy(pg->stage, device, CUDA_WAY_OUT, staging->result->memory,
+                                 staging->block->memory, bytes);
+    *entries = staging->result
+                   ? sparse_entries_at(&op->sparse->shape, staging->result->memory, entries->nnz)
+                   : (struct sparse_entries){.nnz = entries->nnz};
+    return pg_staging_mark(pg, staging, CUDA_WAY_OUT, status);
+}
+
+/* ---- the own block --------------------------------------------------------------------------- */
 
 /* Copy entries to where a block has them. */
 static void entries_copy(const struct tutti_pg *pg, const struct sparse_shape *shape,
-                         const struct sparse_entries *from, unsigned char *to)
+                         const struct sparse_entries *from, const void *to)
 {
     const struct sparse_entries target = sparse_entries_at(shape, to, from->nnz);
-    const size_t values_at = (size_t)((const unsigned char *)target.values - to);
     copy_fn *copy = pg->worker.stream ? pg->comm->isa->copy_stream : pg->comm->isa->copy;
-    if (values_at)
-        copy(to, from->indices, (size_t)shape->sparse_dim * from->nnz * sizeof *from->indices);
+    if (from->nnz && shape->sparse_dim)
+        copy((void *)(uintptr_t)target.indices, from->indices, indices_bytes(shape, from->nnz));
     if (from->nnz && sparse_row_bytes(shape))
-        copy(to + values_at, from->values, from->nnz * sparse_row_bytes(shape));
+        copy((void *)(uintptr_t)target.values, from->values, from->nnz * sparse_row_bytes(shape));
 }
 
-/* [out] inputs: the entries of the own inputs, in host memory. [out] nnz: their sum. */
-static enum tutti_status inputs_read(struct tutti_pg *pg, const struct pg_op *op,
-                                     struct sparse_entries *inputs, size_t *nnz)
-{
-    const struct pg_sparse *sparse = op->sparse;
-    *nnz = 0;
-    for (int i = 0; i < sparse->count; i++) {
-        const struct tutti_sparse_tensor *tensor = &sparse->tensors[i];
-        inputs[i] = (struct sparse_entries){tensor->indices, tensor->values, tensor->nnz};
-        *nnz = __builtin_add_overflow(*nnz, tensor->nnz, nnz) ? SIZE_MAX : *nnz;
-    }
-    if (!op->staging)
-        return TUTTI_OK;
-    return pg_sparse_await_inputs(pg, op, deadline_after(op->timeout_ms), inputs);
-}
-
+/* [out] bytes: of the block. */
 static enum tutti_status block_make(struct tutti_pg *pg, const struct pg_op *op, size_t *bytes)
 {
     const struct pg_sparse *sparse = op->sparse;
     const struct sparse_shape *shape = &sparse->shape;
-    const size_t head = entries_offset(shape);
     struct sparse_entries inputs[TUTTI_MAX_TENSORS];
-    size_t nnz = 0, room;
-    void *block;
-    enum tutti_status status = inputs_read(pg, op, inputs, &nnz);
+    size_t nnz = 0;
+    void *memory;
+    for (int i = 0; i < sparse->count; i++) {
+        const struct tutti_sparse_tensor *tensor = &sparse->tensors[i];
+        inputs[i] = (struct sparse_entries){tensor->indices, tensor->values, tensor->nnz};
+        nnz += tensor->nnz;
+    }
+    enum tutti_status status = op->staging ? await_inputs(pg, op, inputs) : TUTTI_OK;
     if (status != TUTTI_OK)
         return status;
-    if (!block_bytes(shape, nnz, &room))
-        return error_set(TUTTI_ERR_NO_MEMORY,
-                         "the inputs' entries together are more than can be addressed");
-    status = pg_share_reserve(pg->share, room, op->timeout_ms, &block);
+    /* At least one line, which is what sparse_coalesce() asks for. */
+    const size_t room = sparse_bytes(shape, nnz) + LAYOUT_LINE;
+    status = pg_share_reserve(pg->share, sizeof(struct block) + room, op->timeout_ms, &memory);
     if (status != TUTTI_OK)
         return error_context(status, "rank %d makes room for its entries", pg->comm->rank);
 
-    /* The block has room for all entries, so it does not grow. If it is large, the peers' caches
-     * hold lines of it from the exchange before the last. To write these lines in the cache costs
-     * more than to write past all caches (2 far ranks, 2.5 MB each: 1.95 ms against 0.87 ms). */
-    const size_t row_bytes = sparse_row_bytes(shape);
-    unsigned char *entries = (unsigned char *)block + head;
-    struct sparse_result result = {.memory = {entries, room - head}};
-    pg->worker.stream =
-        pg->comm->world_size > 1 && room > STREAM_BYTES && row_bytes % LAYOUT_LINE == 0;
+    /* If the block is large, the peers' caches hold lines of it from the exchange before the last.
+     * To write these lines in the cache costs more than to write past all caches (2 far ranks, 2.5
+     * MB each: 1.95 ms against 0.87 ms). */
+    struct block *block = memory;
+    struct sparse_result result = {.memory = {block + 1, room}};
+    pg->worker.stream = pg->comm->world_size > 1 && room > STREAM_BYTES &&
+                        sparse_row_bytes(shape) % LAYOUT_LINE == 0;
     status = sparse_coalesce(&pg->worker, shape, inputs, sparse->count, &result);
     if (status != TUTTI_OK)
         return error_context(status, "rank %d coalesces its entries", pg->comm->rank);
-    if ((const void *)result.entries.indices != (const void *)entries)
-        entries_copy(pg, shape, &result.entries, entries);
+    if ((const void *)result.entries.indices != (const void *)(block + 1))
+        entries_copy(pg, shape, &result.entries, block + 1);
     order_drain_streams();
-    sparse_meta_encode(shape, result.entries.nnz, block);
-    block_bytes(shape, result.entries.nnz, bytes);
+    block->nnz = result.entries.nnz;
+    *bytes = sizeof *block + sparse_bytes(shape, result.entries.nnz);
     POINT("sparse.coalesced");
     return TUTTI_OK;
 }
 
-/* Read one rank's metadata and check every field. */
-static enum tutti_status meta_read(const struct pg_view *views, int rank,
-                                   struct sparse_shape *shape, size_t *nnz)
-{
-    struct sparse_meta meta = {.bytes = 0};
-    if (views->size >= sizeof meta)
-        memcpy(&meta, views->bytes, sizeof meta);
-    return sparse_meta_decode(views->bytes, meta.bytes < views->size ? meta.bytes : views->size,
-                              rank, shape, nnz);
-}
+/* ---- the union ------------------------------------------------------------------------------- */
 
-/* [out] entries: one rank's entries. Their layout follows from this rank's own shape, so a peer
- * that changes its metadata meanwhile does no harm. */
-static enum tutti_status entries_read(const struct pg_view *views, int rank,
-                                      const struct sparse_shape *shape, size_t nnz,
-                                      struct sparse_entries *entries)
-{
-    size_t needed;
-    if (!block_bytes(shape, nnz, &needed) || needed > views->size)
-        return error_set(TUTTI_ERR_MISMATCH,
-                         "rank %d announces %zu entries, but its block has %zu bytes", rank, nnz,
-                         views->size);
-    *entries = sparse_entries_at(shape, views->bytes + entries_offset(shape), nnz);
-    return TUTTI_OK;
-}
-
-/* [out] parts: all ranks' entries, in leaf order. */
-static enum tutti_status blocks_read(const struct tutti_pg *pg, const struct sparse_shape *own,
+/* [out] parts: all ranks' entries, in leaf order. nnz is read once, so a peer that changes it
+ * meanwhile does no harm. */
+static enum tutti_status blocks_read(const struct tutti_pg *pg, const struct sparse_shape *shape,
                                      const struct pg_view *views, struct sparse_entries *parts,
                                      struct pg_outcome *outcome)
 {
-    struct sparse_shape first, shape;
-    size_t nnz[TUTTI_MAX_RANKS];
-    enum tutti_status status = TUTTI_OK;
-    for (int r = 0; r < pg->comm->world_size && status == TUTTI_OK; r++) {
-        status = meta_read(&views[r], r, r ? &shape : &first, &nnz[r]);
-        if (status == TUTTI_OK && r)
-            status = sparse_meta_compare(&first, 0, &shape, r);
-        outcome->peer = r;
+    for (int leaf = 0; leaf < pg->comm->world_size; leaf++) {
+        const int r = cpu_group_ranks(pg->comm->host)->order[leaf];
+        const struct block *block = (const void *)views[r].bytes;
+        const uint64_t nnz =
+            views[r].size < sizeof *block ? UINT64_MAX : order_load_relaxed_u64(&block->nnz);
+        if (!sparse_nnz_fits(shape, nnz) ||
+            sparse_bytes(shape, nnz) > views[r].size - sizeof *block) {
+            outcome->peer = r;
+            return error_set(TUTTI_ERR_MISMATCH,
+                             "rank %d misbehaves: its %zu bytes have no room for its entries", r,
+                             views[r].size);
+        }
+        parts[leaf] = sparse_entries_at(shape, block + 1, nnz);
     }
-    for (int leaf = 0; leaf < pg->comm->world_size && status == TUTTI_OK; leaf++) {
-        int r = cpu_group_ranks(pg->comm->host)->order[leaf];
-        status = entries_read(&views[r], r, own, nnz[r], &parts[leaf]);
-        outcome->peer = r;
-    }
-    if (status == TUTTI_OK)
-        outcome->peer = -1;
-    else
-        outcome->rank = 0;
-    return status;
+    return TUTTI_OK;
 }
 
 static enum tutti_status union_make(struct tutti_pg *pg, struct pg_op *op,
@@ -165,17 +228,16 @@ static enum tutti_status union_make(struct tutti_pg *pg, struct pg_op *op,
     struct pg_sparse *sparse = op->sparse;
     enum tutti_status status = TUTTI_OK;
     if (op->staging)
-        status = pg_sparse_reserve_result(pg, op, parts);
+        status = result_take_pinned(pg, op, parts);
     else
         sparse->result.memory = pg_op_pool_take(pg->op_pool);
     if (status == TUTTI_OK)
         status =
             sparse_union(&pg->worker, &sparse->shape, parts, pg->comm->world_size, &sparse->result);
     if (op->staging) {
-        sparse->result.memory =
-            (struct sparse_memory){.bytes = NULL}; /* the memory belongs to the block */
+        sparse->result.memory = (struct sparse_memory){0}; /* the memory belongs to the block */
         if (status == TUTTI_OK)
-            status = pg_sparse_copy_out(pg, op);
+            status = result_copy_out(pg, op);
     }
     if (status != TUTTI_OK)
         return error_context(status, "rank %d has no room for the result", pg->comm->rank);

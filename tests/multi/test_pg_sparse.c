@@ -17,7 +17,7 @@ enum {
     BUSY_TAG = 8,
     MANY = 60, /* operations in flight: more than a control ring has room for */
     SOON_MS = 50,
-    DIMS = 20,
+    DIMS = TUTTI_MAX_DIMS,
 };
 
 /* No rank has entries; then only the last rank has some. */
@@ -43,12 +43,15 @@ static int nothing(struct ranks *ranks, int rank, tutti_pg_t *pg)
 /* One rank has another dtype, split, size, or number of dimensions; or a dense tensor. */
 static int mismatch(struct ranks *ranks, int rank, tutti_pg_t *pg)
 {
-    static const char *const own[] = {"has all_reduce_sparse of float32",
-                                      "has 2 sparse and 1 dense", "has 5", "has 20 sparse",
-                                      "has all_reduce_sparse of float32"};
-    static const char *const theirs[] = {"has all_reduce_sparse of float64",
-                                         "has 1 sparse and 2 dense", "has 6", "has 19 sparse",
-                                         "has all_reduce of 1 float32, sum"};
+    static const char *const own[] = {
+        "has all_reduce_sparse of float32, sparse sizes [4, 3], dense sizes [5]",
+        "sparse sizes [4, 3], dense sizes [5]", "dense sizes [5]",
+        "sparse sizes [4, 3, 5, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1]",
+        "has all_reduce_sparse of float32"};
+    static const char *const theirs[] = {
+        "has all_reduce_sparse of float64", "sparse sizes [4], dense sizes [3, 5]",
+        "dense sizes [6]", "sparse sizes [4, 3, 5, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1]",
+        "has all_reduce of 1 float32, sum"};
     const bool other = rank == ranks->size - 1;
     for (int i = 0; i < 5; i++) {
         int64_t sizes[DIMS] = {[0] = 4, [1] = 3, [2] = i == 2 && other ? 6 : 5};

@@ -23,7 +23,7 @@ enum {
     OPERATIONS_SHORT = 40,
     MOST_SPARSE = 4,
     MOST_DENSE = 3,
-    MANY_DIMS = 20, /* sometimes */
+    MANY_DIMS = TUTTI_MAX_DIMS - MOST_DENSE, /* sometimes */
     MOST_TENSORS = 3,
     MOST_NNZ = 40,
     LARGE_NNZ = 800, /* sometimes: the segments grow */
@@ -76,7 +76,8 @@ static void operation_make(uint64_t *random, struct operation *operation)
     shape->sparse_dim = below(random, 20) ? below(random, MOST_SPARSE + 1) : MANY_DIMS;
     shape->dense_dim = below(random, MOST_DENSE + 1);
     for (int d = 0; d < shape->sparse_dim; d++)
-        operation->sizes[d] = 1 + below(random, operation->large ? 50 : 5);
+        operation->sizes[d] =
+            1 + below(random, operation->large && shape->sparse_dim < MANY_DIMS ? 50 : 5);
     for (int d = 0; d < shape->dense_dim; d++)
         operation->sizes[shape->sparse_dim + d] = below(random, 20) ? 1 + below(random, 6) : 0;
     if (shape->sparse_dim && below(random, 20) == 0)

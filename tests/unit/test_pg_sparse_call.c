@@ -94,11 +94,11 @@ static void refuses(void **state)
     assert_refused(&one, 1, TUTTI_ERR_INVALID, "can be addressed");
 
     two[1].dtype = TUTTI_INT32;
-    assert_refused(two, 2, TUTTI_ERR_INVALID, "tensors[1]: it is of int32, tensors[0] of float32");
+    assert_refused(two, 2, TUTTI_ERR_INVALID, "tensors[1] is of int32, tensors[0] of float32");
     two[1] = good, two[1].sparse_dim = 1, two[1].dense_dim = 2;
-    assert_refused(two, 2, TUTTI_ERR_INVALID, "1 sparse and 2 dense dimensions, tensors[0] 2 and");
+    assert_refused(two, 2, TUTTI_ERR_INVALID, "differ in sparse and dense dimensions");
     two[1] = good, two[1].sizes = other;
-    assert_refused(two, 2, TUTTI_ERR_INVALID, "sizes[2] is 1, tensors[0] has 2");
+    assert_refused(two, 2, TUTTI_ERR_INVALID, "differ in sizes");
 
     struct tutti_pg_call_options options = {.struct_size = 1};
     assert_int_equal(tutti_pg_all_reduce_sparse(pg, &good, 1, &options, NULL), TUTTI_ERR_INVALID);
