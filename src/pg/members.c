@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/order.h"
+#include "base/rank_set.h"
 #include "base/text.h"
 #include "bootstrap/agree.h"
 #include "store/store.h"
@@ -47,7 +48,7 @@ static enum tutti_status list_read(const struct tutti_comm *comm,
                                    const struct tutti_pg_options *options,
                                    struct pg_members *members)
 {
-    uint64_t listed = 0;
+    struct rank_set listed = rank_set_none;
     members->own_index = -1;
     for (int i = 0; i < options->rank_count; i++) {
         int rank = options->ranks[i];
@@ -55,9 +56,9 @@ static enum tutti_status list_read(const struct tutti_comm *comm,
             return error_set(TUTTI_ERR_INVALID,
                              "%s: ranks[%d] is %d: expected ranks of communicator \"%s\", 0 to %d",
                              call, i, rank, comm->name, comm->world_size - 1);
-        if (listed >> rank & 1)
+        if (rank_set_has(listed, rank))
             return list_refuse(i, rank, "which is listed twice: expected each member once");
-        listed |= UINT64_C(1) << rank;
+        rank_set_add(&listed, rank);
         members->ranks[i] = rank;
         if (rank == comm->rank)
             members->own_index = i;

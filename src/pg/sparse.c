@@ -24,6 +24,7 @@
 
 #include "base/dtype.h"
 #include "base/error.h"
+#include "base/rank_set.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -289,11 +290,11 @@ static void chain_sum(const struct sparse_worker *worker, const struct list *lis
 /* ---- trees: the rows of several leaves ------------------------------------------------------- */
 
 /* Return the leaf's bits at the levels in `levels`, packed. */
-static int compressed_leaf(int leaf, uint64_t levels)
+static int compressed_leaf(int leaf, unsigned levels)
 {
     int slot = 0;
     for (int bit = 1; levels; levels &= levels - 1, bit <<= 1)
-        if ((uint64_t)leaf & levels & -levels)
+        if ((unsigned)leaf & levels & -levels)
             slot |= bit;
     return slot;
 }
@@ -304,22 +305,18 @@ static int compressed_leaf(int leaf, uint64_t levels)
  * the tree has a node with two operands. Levels without such a node only pass rows on and are left
  * out. Inputs that are then still missing become the neutral row. Return the number of inputs.
  */
-static int tree_of(uint64_t present, const void *const *rows, const void *neutral, const void **in)
+static int tree_of(struct rank_set present, const void *const *rows, const void *neutral,
+                   const void **in)
 {
-    uint64_t levels = 0;
-    int last = __builtin_ctzll(present);
-    for (uint64_t rest = present & (present - 1); rest; rest &= rest - 1) {
-        const int leaf = __builtin_ctzll(rest);
-        levels |= UINT64_C(1) << (31 - __builtin_clz((unsigned)(leaf ^ last)));
-        last = leaf;
-    }
+    unsigned levels = 0;
+    int last = rank_set_next(present, -1);
+    for (int leaf; (leaf = rank_set_next(present, last)) >= 0; last = leaf)
+        levels |= 1u << (31 - __builtin_clz((unsigned)(leaf ^ last)));
     const int n = compressed_leaf(last, levels) + 1;
     for (int i = 0; i < n; i++)
         in[i] = neutral;
-    for (uint64_t rest = present; rest; rest &= rest - 1) {
-        const int leaf = __builtin_ctzll(rest);
+    for (int leaf = rank_set_next(present, -1); leaf >= 0; leaf = rank_set_next(present, leaf))
         in[compressed_leaf(leaf, levels)] = rows[leaf];
-    }
     return n;
 }
 
@@ -343,10 +340,10 @@ static void tree_sum(const struct sparse_worker *worker, const struct list *list
         .out = to, .in = in, .n = 1, .count = list->row_bytes / dtype_bytes(dtype)};
     in[0] = row_of(list, equal[0].position);
     if (n > 1) {
-        uint64_t present = 0;
+        struct rank_set present = rank_set_none;
         for (size_t i = 0; i < n; i++) {
             const int leaf = input_of(equal[i].position);
-            present |= UINT64_C(1) << leaf;
+            rank_set_add(&present, leaf);
             rows[leaf] = row_of(list, equal[i].position);
         }
         call.n = tree_of(present, rows, list->neutral, in);
