@@ -146,7 +146,8 @@ TUTTI_API void tutti_pg_destroy(tutti_pg_t *pg);
  * *Time-out.* It counts from the submission. If it passes before all ranks have submitted the
  * operation, the operation ends with TIMEOUT on all ranks, also on a rank that submits it later.
  * The error names a rank that had not submitted it; the tensors are unchanged, and the group goes
- * on. Two failures end the whole group: a rank that makes no progress inside an operation, for the
+ * on. Of an operation that waits for 5 s or longer rank 0 logs the ranks that have not submitted
+ * it. Two failures end the whole group: a rank that makes no progress inside an operation, for the
  * time-out of that operation; and a leader (rank 0) whose group thread does not answer for 5 s. All
  * pending and later operations then end with TIMEOUT. A dead rank ends the group with PEER_DEAD.
  * The tensors of operations that were exchanging data are then undefined.

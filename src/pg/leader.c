@@ -9,24 +9,32 @@
  *
  * A pending_op lives until all ranks have announced the operation and its verdict is posted.
  */
+#include "base/log.h"
+#include "base/rank_set.h"
+#include "base/reminder.h"
+#include "base/text.h"
 #include "pg/pg.h"
 
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
 struct pending_op {
-    struct pg_key key;  /* must be the first member: a pointer to it is cast to struct pending_op */
-    uint64_t announced; /* bit r: rank r has announced it */
-    bool decided;       /* `verdict` is final */
-    bool is_queued;     /* it is in the list of verdicts to post */
+    struct pg_key key; /* must be the first member: a pointer to it is cast to struct pending_op */
+    struct rank_set announced; /* the ranks that have announced it */
+    bool decided;              /* `verdict` is final */
+    bool is_queued;            /* it is in the list of verdicts to post */
+    int64_t began;             /* the first check that found it undecided; 0: none yet */
     struct pending_op *next;
     struct layout_verdict verdict; /* `expected` is what the first rank announced */
 };
 
 struct pg_leader {
     struct pg_control *control;
-    uint64_t all_ranks;
+    struct rank_set all_ranks;
     struct pg_table pending_ops;
+    int64_t checked_at;              /* the last check for operations that wait long */
+    struct reminder reminder;        /* of the operation that has waited longest */
     struct pending_op *first, *last; /* verdicts to post */
 };
 
@@ -36,7 +44,7 @@ struct pg_leader *pg_leader_create(struct pg_control *control)
     if (!leader)
         return NULL;
     leader->control = control;
-    leader->all_ranks = control->size == 64 ? UINT64_MAX : (UINT64_C(1) << control->size) - 1;
+    leader->all_ranks = rank_set_all(control->size);
     return leader;
 }
 
@@ -118,7 +126,7 @@ static bool handle_announcement(struct pg_leader *leader,
         pending = pending_op_make(leader, announcement, rank);
     if (!pending)
         return false;
-    pending->announced |= UINT64_C(1) << rank;
+    rank_set_add(&pending->announced, rank);
     count_inputs(&pending->verdict, operation->inputs);
     if (pending->decided) {
         queue_verdict(leader, pending); /* post it again, for this rank */
@@ -127,10 +135,16 @@ static bool handle_announcement(struct pg_leader *leader,
     } else if (!same_operation(&pending->verdict.expected, operation)) {
         pending->verdict.seen = *operation;
         decide(leader, pending, TUTTI_ERR_MISMATCH, pending->verdict.rank, rank);
-    } else if (pending->announced == leader->all_ranks) {
+    } else if (rank_set_equal(pending->announced, leader->all_ranks)) {
         decide(leader, pending, TUTTI_OK, rank, -1);
     }
     return true;
+}
+
+static struct rank_set missing_ranks(const struct pg_leader *leader,
+                                     const struct pending_op *pending)
+{
+    return rank_set_minus(leader->all_ranks, pending->announced);
 }
 
 /* A withdrawal after the verdict has no effect: the verdict is on its way. */
@@ -141,7 +155,7 @@ static void handle_withdrawal(struct pg_leader *leader,
         &leader->pending_ops, announcement->tag, announcement->sequence);
     if (pending && !pending->decided)
         decide(leader, pending, TUTTI_ERR_TIMEOUT, rank,
-               __builtin_ctzll(leader->all_ranks & ~pending->announced));
+               rank_set_next(missing_ranks(leader, pending), -1));
 }
 
 static bool take_announcement(struct pg_leader *leader, int rank)
@@ -164,7 +178,7 @@ static bool post_next(struct pg_leader *leader)
         return false;
     leader->first = pending->next;
     pending->is_queued = false;
-    if (pending->announced == leader->all_ranks)
+    if (rank_set_equal(pending->announced, leader->all_ranks))
         free((struct pending_op *)pg_table_take(&leader->pending_ops, pending->key.tag,
                                                 pending->key.sequence));
     return true;
@@ -179,4 +193,53 @@ bool pg_leader_poll(struct pg_leader *leader)
     while (post_next(leader))
         any = true;
     return any;
+}
+
+/* ---- operations that wait long --------------------------------------------------------------- */
+
+struct search {
+    int64_t now;
+    struct pending_op *oldest; /* NULL: none */
+    int undecided;
+};
+
+static void search_oldest(void *context, struct pg_key *key)
+{
+    struct search *search = context;
+    struct pending_op *pending = (struct pending_op *)key;
+    if (pending->decided)
+        return;
+    if (!pending->began)
+        pending->began = search->now;
+    if (!search->oldest || pending->began < search->oldest->began)
+        search->oldest = pending;
+    search->undecided++;
+}
+
+void pg_leader_remind(struct pg_leader *leader, int64_t now, const char *group)
+{
+    enum { CHECK_NS = 1000000000 };
+    struct search search = {.now = now};
+    char ranks[300], more[48] = "";
+    if (now - leader->checked_at < CHECK_NS)
+        return;
+    leader->checked_at = now;
+    pg_table_each(&leader->pending_ops, search_oldest, &search);
+    struct pending_op *oldest = search.oldest;
+    if (!oldest)
+        return;
+    if (leader->reminder.began != oldest->began)
+        leader->reminder = reminder_start(oldest->began);
+    const int waited_s = reminder_due(&leader->reminder, now);
+    if (!waited_s)
+        return;
+    if (search.undecided > 1)
+        snprintf(more, sizeof more, "; %d more operations wait", search.undecided - 1);
+    log_write(TUTTI_LOG_WARN, leader->control->rank,
+              "%s %" PRIu64 " of tag %" PRIu32
+              " of a process group%s%s has waited %d s for %s (not "
+              "submitted there, or the input is not ready)%s",
+              oldest->verdict.expected.dims == LAYOUT_SPARSE ? "all_reduce_sparse" : "all_reduce",
+              oldest->key.sequence, oldest->key.tag, *group ? " " : "", group, waited_s,
+              text_ranks(missing_ranks(leader, oldest).words[0], ranks, sizeof ranks), more);
 }

@@ -255,6 +255,9 @@ struct pg_leader *pg_leader_create(struct pg_control *control);
 void pg_leader_destroy(struct pg_leader *leader);
 /* Read announcements and post verdicts. Return whether there were any. */
 bool pg_leader_poll(struct pg_leader *leader);
+/* Log which ranks have not submitted the operation that has waited longest, if a report is due
+ * (base/reminder.h). `group`: the name of the members' list, or "". */
+void pg_leader_remind(struct pg_leader *leader, int64_t now, const char *group);
 
 /* ---- part.c ---------------------------------------------------------------------------------- */
 

@@ -2,11 +2,12 @@
 /*
  * A long wait is no silent one. Whoever waits for 5 seconds says at WARN, which is logged unless
  * TUTTI_DEBUG says otherwise, who is missing and what it waits for: while the ranks meet, while one
- * of them is late in a later step of the set-up, in an operation, and in a barrier of some ranks.
- * On CUDA kernels wait in operations, and the communicator's watcher says so.
+ * of them is late in a later step of the set-up, in an operation, in a barrier of some ranks, and
+ * in a process group, where the leader says so. On CUDA kernels wait in operations, and the
+ * communicator's watcher says so.
  */
 #include "device.h"
-#include "ranks.h"
+#include "pg.h"
 
 #include "base/reminder.h"
 
@@ -45,6 +46,28 @@ static bool has_said(int rank, const char *what, const char *whom)
     return found;
 }
 
+/* The late rank submits once the leader, rank 0, has said that the operation waits for it. */
+static int group_waits(struct ranks *ranks, int rank, tutti_comm_t *comm)
+{
+    enum { TAG = 7 };
+    tutti_work_t *work;
+    tutti_pg_t *pg;
+    float x = 1;
+    RANKS_CHECK(tutti_pg_create(comm, NULL, &pg) == TUTTI_OK);
+    for (int ms = 0; rank == LATE && ms < RANKS_TIMEOUT_MS; ms++) {
+        if (has_said(0, "all_reduce 1 of tag 7", "for rank 1 "))
+            break;
+        usleep(1000);
+    }
+    RANKS_CHECK(pg_sum(pg, &x, TAG, 0, &work) == TUTTI_OK);
+    RANKS_CHECK(pg_end(work) == TUTTI_OK && x == SIZE);
+    const bool heard = has_said(0, "all_reduce 1 of tag 7", "for rank 1 ");
+    RANKS_CHECK(pg_goes_on(pg, 0, SIZE));
+    tutti_pg_destroy(pg);
+    RANKS_CHECK(heard);
+    return 0;
+}
+
 static int wait_for_late(struct ranks *ranks, int rank, tutti_store_t *store)
 {
     static const int some[] = {0, LATE};
@@ -76,8 +99,9 @@ static int wait_for_late(struct ranks *ranks, int rank, tutti_store_t *store)
         usleep(LATE_MS * 1000);
     RANKS_CHECK(tutti_exchanger_barrier(&exchanger, RANKS_TIMEOUT_MS) == TUTTI_OK);
     RANKS_CHECK(rank == LATE || has_said(rank, "\"waiting\", round 0", "rank 1 (1 of 3)"));
+    int failed = device_is_cuda() ? 0 : group_waits(ranks, rank, comm);
     tutti_comm_destroy(comm);
-    return 0;
+    return failed;
 }
 
 int main(void)
