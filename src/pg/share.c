@@ -41,7 +41,6 @@ struct pg_share {
                            [BUFFERS]; /* the numbers of the segments that all ranks have mapped */
     struct share_header headers[TUTTI_MAX_RANKS];
     uint64_t statuses[TUTTI_MAX_RANKS];
-    struct sparse_memory gathered; /* all ranks' bytes, if links do not join all ranks */
 };
 
 struct pg_share *pg_share_create(struct tutti_comm *comm, enum pg_share_use use)
@@ -95,13 +94,11 @@ void pg_share_destroy(struct pg_share *share)
         return;
     for (int buffer = 0; buffer < BUFFERS; buffer++)
         buffer_drop(share, buffer);
-    pg_share_abandon(share);
+    free(share);
 }
 
 void pg_share_abandon(struct pg_share *share)
 {
-    if (share)
-        sparse_memory_fini(&share->gathered);
     free(share);
 }
 
@@ -110,8 +107,7 @@ void pg_share_abandon(struct pg_share *share)
 static enum tutti_status send_to_peers(struct pg_share *share, int fd, int64_t timeout_ms)
 {
     struct channel *channel = cpu_group_ranks(share->comm->host)->channel;
-    const bool sparse = cpu_group_ranks(share->comm->host)->sparse;
-    for (int r = 0; r < share->comm->world_size && !sparse; r++) {
+    for (int r = 0; r < share->comm->world_size; r++) {
         if (!is_remote(share, r))
             continue;
         enum tutti_status status = channel_send_fd(channel, r, fd, timeout_ms);
@@ -258,7 +254,7 @@ static enum tutti_status agree_status(struct pg_share *share, enum tutti_status 
     return result;
 }
 
-/* ---- through mapped segments ----------------------------------------------------------------- */
+/* ---- the exchange ---------------------------------------------------------------------------- */
 
 static bool any_new(const struct pg_share *share)
 {
@@ -294,54 +290,6 @@ static enum tutti_status exchange_mapped(struct pg_share *share, int64_t timeout
     return TUTTI_OK;
 }
 
-/* ---- along the links ------------------------------------------------------------------------- */
-
-/* Reserve memory for the bytes of all ranks, one rank after the other, each aligned to a cache
- * line. */
-static enum tutti_status gathered_reserve(struct pg_share *share, struct pg_view *views,
-                                          size_t *bytes)
-{
-    struct sparse_memory *memory = &share->gathered;
-    *bytes = 0;
-    for (int r = 0; r < share->comm->world_size; r++) {
-        uint64_t size = share->headers[r].bytes;
-        if (size > (size_t)PTRDIFF_MAX - LAYOUT_LINE - *bytes)
-            return error_set(TUTTI_ERR_NO_MEMORY,
-                             "the ranks' entries together are more than can be addressed");
-        views[r] = (struct pg_view){NULL, (size_t)size};
-        *bytes += pg_round_up((size_t)size, LAYOUT_LINE);
-    }
-    if (*bytes > memory->size) {
-        sparse_memory_fini(memory);
-        memory->bytes = aligned_alloc(LAYOUT_LINE, *bytes);
-        if (!memory->bytes)
-            return error_errno("aligned_alloc of %zu bytes for the ranks' entries", *bytes);
-        memory->size = *bytes;
-    }
-    return TUTTI_OK;
-}
-
-static enum tutti_status exchange_by_links(struct pg_share *share, int64_t timeout_ms,
-                                           struct pg_view *views, int *failed_rank)
-{
-    size_t bytes;
-    const int rank = share->comm->rank;
-    enum tutti_status status = gathered_reserve(share, views, &bytes);
-    status = agree_status(share, status, timeout_ms, failed_rank);
-    if (status != TUTTI_OK)
-        return status;
-    unsigned char *at = share->gathered.bytes;
-    for (int r = 0; r < share->comm->world_size; r++) {
-        size_t lines = pg_round_up(views[r].size, LAYOUT_LINE);
-        views[r].bytes = at;
-        memset(at, 0, lines);
-        if (r == rank && lines)
-            share->comm->isa->copy(at, share->segments[rank][share->current].base, views[r].size);
-        at += lines;
-    }
-    return words_gather(share, share->gathered.bytes, bytes / sizeof(uint64_t), timeout_ms);
-}
-
 enum tutti_status pg_share_exchange(struct pg_share *share, enum tutti_status status, size_t bytes,
                                     int64_t timeout_ms, struct pg_view *views, int *failed_rank)
 {
@@ -358,9 +306,7 @@ enum tutti_status pg_share_exchange(struct pg_share *share, enum tutti_status st
     status = words_gather(share, share->headers, (size_t)size * HEADER_WORDS, timeout_ms);
     if (status != TUTTI_OK)
         return status;
-    status = cpu_group_ranks(share->comm->host)->sparse
-                 ? exchange_by_links(share, timeout_ms, views, failed_rank)
-                 : exchange_mapped(share, timeout_ms, views, failed_rank);
+    status = exchange_mapped(share, timeout_ms, views, failed_rank);
     share->current = (share->current + 1) % BUFFERS;
     if (status == TUTTI_OK)
         status = first_failed(share, &share->headers[0].status, HEADER_WORDS, failed_rank);

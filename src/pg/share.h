@@ -11,8 +11,6 @@
  * the segment of e - 1. The headers, with the sizes and the status, travel by all-reduces of the
  * communicator. These bring all waits, deadlines and faults, and their release makes the bytes
  * visible.
- *
- * If links do not join all ranks, the bytes travel along the links, by an all-reduce, too.
  */
 #ifndef TUTTI_PG_SHARE_H
 #define TUTTI_PG_SHARE_H

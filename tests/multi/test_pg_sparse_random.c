@@ -2,7 +2,8 @@
 /*
  * Sparse all-reduces of a process group against a scalar reference, bit for bit: random dtypes,
  * shapes, numbers of entries and of tensors a rank, many in flight on several tags, among dense
- * operations, which every rank submits in an order of its own; then along the links of a ring.
+ * operations, which every rank submits in an order of its own; then on a communicator whose links
+ * are a ring.
  *
  * usage: test_pg_sparse_random processes|threads [cuda]
  *
