@@ -382,7 +382,7 @@ static int64_t check_deadlines(struct tutti_pg *pg)
         fail_with_comm_fault(pg);
     }
     if (pg->leader)
-        pg_leader_remind(pg->leader, check.now, pg_op_pool_name(pg->op_pool));
+        pg_leader_remind(pg->leader, check.now, pg->list);
     int64_t slice = is_busy(pg) ? CHECK_MS : IDLE_MS;
     int64_t left = deadline_left_ms(pg->next_deadline);
     return left < 0 || left > slice ? slice : left;

@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "base/options.h"
 #include "base/order.h"
+#include "cpu/transport/local.h"
 #include "cpu/transport/team.h"
 #include "ipc/fork.h"
 #include "ipc/futex.h"
@@ -13,6 +14,7 @@
 
 #include <errno.h>
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 enum { STOP_MS = 1100 }; /* within which the group's thread should end by itself */
@@ -63,21 +65,32 @@ static enum tutti_status pg_make(struct tutti_comm *comm, bool owns_comm,
     made->worker.isa = comm->isa;
     made->share = pg_share_create(comm, PG_SHARE_SPARSE);
     made->bounce.share = pg_share_create(comm, PG_SHARE_BOUNCE);
-    made->op_pool =
-        pg_op_pool_create(cpu_group_arena(comm->host, comm->rank), owns_comm ? comm->name : "");
+    made->references = 1;
+    made->arena = cpu_group_arena(comm->host, comm->rank);
+    local_hold(made->arena);
+    snprintf(made->list, sizeof made->list, "%s", owns_comm ? comm->name : "");
     if (comm->rank == 0)
         made->leader = pg_leader_create(&made->control);
     enum tutti_status status = cuda_stage_create(&made->stage);
     pthread_mutex_init(&made->lock, NULL);
     *pg = made;
-    if (status == TUTTI_OK && made->widened && made->share && made->bounce.share && made->op_pool &&
+    if (status == TUTTI_OK && made->widened && made->share && made->bounce.share &&
         (made->leader || comm->rank != 0))
         return TUTTI_OK;
     return error_set(TUTTI_ERR_NO_MEMORY, "%s: no memory for a group", call);
 }
 
-/* Free everything that the handle holds. There are no operations any more. */
-static void pg_free(struct tutti_pg *pg)
+void pg_release(struct tutti_pg *pg)
+{
+    if (order_fetch_add_u32(&pg->references, UINT32_MAX) != 1) /* N1, N1a if it is the last */
+        return;
+    pthread_mutex_destroy(&pg->lock);
+    local_release(pg->arena);
+    free(pg);
+}
+
+/* Close everything but what works use. There are no operations any more. */
+static void pg_close(struct tutti_pg *pg)
 {
     struct pg_key *key;
     while ((key = pg_table_take_any(&pg->tags)))
@@ -88,11 +101,11 @@ static void pg_free(struct tutti_pg *pg)
     pg_leader_destroy(pg->leader);
     pg_share_destroy(pg->share);
     pg_bounce_close(pg);
-    pg_op_pool_close(pg->op_pool);
     cuda_stage_close(pg->stage);
     sparse_memory_fini(&pg->worker.scratch);
     free(pg->widened);
-    free(pg);
+    while (pg->idle_count)
+        sparse_memory_fini(&pg->idle[--pg->idle_count]);
 }
 
 static enum tutti_status thread_start(struct tutti_pg *pg)
@@ -130,8 +143,8 @@ static enum tutti_status pg_start(struct tutti_comm *comm, struct tutti_comm *di
         return TUTTI_OK;
     }
     if (made) {
-        pthread_mutex_destroy(&made->lock);
-        pg_free(made);
+        pg_close(made);
+        pg_release(made);
     }
     return status;
 }
@@ -211,9 +224,10 @@ static void destroy_in_child(struct tutti_pg *pg, struct tutti_comm *direct, str
     *cpu_group_team(pg->comm->host) = NULL;
     pg->copy_thread = NULL;
     pg->share = NULL;
-    pg->op_pool = NULL;
     pg->stage = NULL;
-    pg_free(pg);
+    pg->idle_count = 0; /* a thread of the parent may have been changing the list */
+    pg_close(pg);
+    free(pg);
     tutti_comm_destroy(direct);
     tutti_comm_destroy(own);
 }
@@ -244,8 +258,8 @@ void tutti_pg_destroy(tutti_pg_t *pg)
         tutti_comm_abort(pg->comm);
     pthread_join(pg->thread, NULL);
     pg->comm->service = COMM_SERVED;
-    pthread_mutex_destroy(&pg->lock);
-    tutti_comm_destroy(direct); /* before pg_free(): it last used a stream of pg->stage */
-    pg_free(pg);
+    tutti_comm_destroy(direct); /* before pg_close(): it last used a stream of pg->stage */
+    pg_close(pg);
+    pg_release(pg);
     tutti_comm_destroy(own);
 }

@@ -160,7 +160,7 @@ static void append_reason(struct text *text, const struct pg_outcome *outcome)
 }
 
 enum tutti_status pg_outcome_report(const struct pg_outcome *outcome, const struct pg_op *op,
-                                    const struct pg_op_pool *op_pool)
+                                    const char *list)
 {
     struct text text = {.length = 0};
     if (op)
@@ -173,7 +173,7 @@ enum tutti_status pg_outcome_report(const struct pg_outcome *outcome, const stru
         append(&text, "%s", op->sparse->error_text);
     else
         append_reason(&text, outcome);
-    if (*pg_op_pool_name(op_pool))
-        append(&text, " (rank 0 is the first in the list of %s)", pg_op_pool_name(op_pool));
+    if (*list)
+        append(&text, " (rank 0 is the first in the list of %s)", list);
     return error_set(outcome->status, "%s", text.bytes);
 }

@@ -29,7 +29,6 @@
 #include "comm/work.h"
 #include "pg/bounce.h"
 #include "pg/control_ring.h"
-#include "pg/op_pool.h"
 #include "pg/share.h"
 #include "pg/sparse.h"
 #include "pg/staging.h"
@@ -38,7 +37,7 @@
 
 #include <pthread.h>
 
-enum { PG_TITLE_BYTES = 80, PG_TEXT_BYTES = 512 };
+enum { PG_TITLE_BYTES = 80, PG_TEXT_BYTES = 512, PG_LIST_BYTES = 64, PG_IDLE_RESULTS = 4 };
 
 /* How an operation, or the whole group, ended. */
 struct pg_outcome {
@@ -65,15 +64,14 @@ struct pg_sparse {
 struct pg_op {
     struct tutti_work work; /* must be the first member: a pointer to it is cast to struct pg_op */
     struct pg_key key;      /* its key in the engine's table */
-    struct pg_op_pool *op_pool; /* of its group */
-    struct pg_op *next;         /* next in a list */
+    struct tutti_pg *pg;    /* kept alive by the operation, except in the child of a fork() */
+    struct pg_op *next;     /* next in a list */
     uint32_t references;
     uint32_t state;              /* enum pg_state: release H5 */
     uint32_t epoch;              /* of the process: ipc/fork.h */
     uint64_t record;             /* its number in the communicator's recorder; 0: not recorded */
     int64_t withdrawn_at;        /* when its withdrawal was sent to the leader; 0: not yet */
     int64_t withdraw_blocked_at; /* since when there is no room to send the withdrawal; 0: not so */
-    int64_t wait_timeout_ms;     /* the group's time-out, used by waits that name none */
     int64_t timeout_ms;
     int64_t deadline;
     tutti_pg_callback *callback;
@@ -85,8 +83,7 @@ struct pg_op {
     struct pg_sparse *sparse;   /* NULL: the tensors are dense */
     struct pg_staging *staging; /* NULL: the tensors are in host memory */
     struct pg_tag *tag_state;
-    bool input_late;  /* the time-out passed before the input was ready */
-    bool spare_cores; /* there are idle cores, on which a waiting thread may spin */
+    bool input_late; /* the time-out passed before the input was ready */
     /* op_make() does not copy the fields from here on. `outcome` is valid once the operation
      * is done; after a success only its status is. */
     struct pg_outcome outcome;
@@ -116,15 +113,17 @@ struct pg_leader;
 /* The pads separate what the group's thread writes often from the cache lines that submitting
  * threads read. */
 struct tutti_pg {
-    struct tutti_comm *comm;   /* of the group's ranks, on the host */
-    bool owns_comm;            /* made by the group (members.h), which destroys it */
-    struct tutti_comm *direct; /* of the ranks' devices, made by the group; NULL: none */
-    int device;                /* the number in this process of the device of `direct` */
+    uint32_t references;        /* of the caller's handle, and of each operation */
+    char list[PG_LIST_BYTES];   /* the name of the members' list that numbers the ranks, or "" */
+    struct layout_arena *arena; /* of this rank; stays mapped, since works wake the thread in it */
+    struct tutti_comm *comm;    /* of the group's ranks, on the host */
+    bool owns_comm;             /* made by the group (members.h), which destroys it */
+    struct tutti_comm *direct;  /* of the ranks' devices, made by the group; NULL: none */
+    int device;                 /* the number in this process of the device of `direct` */
     uint32_t epoch;
     int64_t timeout_ms;
     int threads;                  /* that reduce tensors in host memory */
     struct cpu_team *copy_thread; /* staging.c; NULL: none */
-    struct pg_op_pool *op_pool;   /* used by any thread */
     struct cuda_stage *stage;
     struct pg_control control;
     pthread_t thread;
@@ -138,6 +137,8 @@ struct tutti_pg {
     bool stopping;
     bool has_failed; /* the group has ended; `fault` says how */
     struct pg_outcome fault;
+    int idle_count; /* memory of results that works have given back: fresh pages are slow */
+    struct sparse_memory idle[PG_IDLE_RESULTS];
     unsigned char pad1[LAYOUT_LINE];
 
     /* Used only by the group's thread: */
@@ -199,6 +200,11 @@ static inline struct pg_op *pg_list_take(struct pg_list *list)
     return op;
 }
 
+/* ---- group.c --------------------------------------------------------------------------------- */
+
+/* Give back a reference; the last one frees the group. */
+void pg_release(struct tutti_pg *pg);
+
 /* ---- queue.c --------------------------------------------------------------------------------- */
 
 /* A public function that submits operations, and the tensors that it takes. */
@@ -232,7 +238,7 @@ enum tutti_status pg_same_check(const char *call, int index, enum tutti_dtype fi
 enum tutti_status pg_comm_fail(struct tutti_comm *comm, enum tutti_status status, int peer);
 /* Write the calling thread's last error: about an operation or, if op is NULL, about the group. */
 enum tutti_status pg_outcome_report(const struct pg_outcome *outcome, const struct pg_op *op,
-                                    const struct pg_op_pool *op_pool);
+                                    const char *list);
 
 /* ---- work.c ---------------------------------------------------------------------------------- */
 

@@ -28,15 +28,13 @@ static enum tutti_status options_read(const struct tutti_pg *pg, const char *nam
                  : TUTTI_OK;
 }
 
-static void op_begin(struct pg_op *op, const struct tutti_pg *pg,
+static void op_begin(struct pg_op *op, struct tutti_pg *pg,
                      const struct tutti_pg_call_options *options)
 {
     op->references = 2;
     op->epoch = pg->epoch;
-    op->op_pool = pg->op_pool;
-    pg_op_pool_hold(op->op_pool);
-    op->wait_timeout_ms = pg->timeout_ms;
-    op->spare_cores = pg->control.spare_cores;
+    op->pg = pg;
+    order_fetch_add_u32(&pg->references, 1); /* N1 needs no order here: the caller has one */
     op->timeout_ms = options->timeout_ms ? options->timeout_ms : pg->timeout_ms;
     op->deadline = deadline_after(op->timeout_ms);
     op->callback = options->callback;
@@ -51,7 +49,7 @@ static void op_begin(struct pg_op *op, const struct tutti_pg *pg,
 static enum tutti_status enqueue(struct tutti_pg *pg, const char *name, struct pg_op *op)
 {
     if (pg->has_failed)
-        return pg_outcome_report(&pg->fault, NULL, pg->op_pool);
+        return pg_outcome_report(&pg->fault, NULL, pg->list);
     if (pg->stopping)
         return error_set(TUTTI_ERR_INVALID, "%s: the group is being destroyed", name);
     struct pg_tag *tag = (struct pg_tag *)pg_table_find(&pg->tags, op->key.tag, 0);

@@ -222,6 +222,16 @@ static enum tutti_status blocks_read(const struct tutti_pg *pg, const struct spa
     return TUTTI_OK;
 }
 
+static struct sparse_memory result_take(struct tutti_pg *pg)
+{
+    struct sparse_memory memory = {0};
+    pthread_mutex_lock(&pg->lock);
+    if (pg->idle_count)
+        memory = pg->idle[--pg->idle_count];
+    pthread_mutex_unlock(&pg->lock);
+    return memory;
+}
+
 static enum tutti_status union_make(struct tutti_pg *pg, struct pg_op *op,
                                     const struct sparse_entries *parts)
 {
@@ -230,7 +240,7 @@ static enum tutti_status union_make(struct tutti_pg *pg, struct pg_op *op,
     if (op->staging)
         status = result_take_pinned(pg, op, parts);
     else
-        sparse->result.memory = pg_op_pool_take(pg->op_pool);
+        sparse->result.memory = result_take(pg);
     if (status == TUTTI_OK)
         status =
             sparse_union(&pg->worker, &sparse->shape, parts, pg->comm->world_size, &sparse->result);

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* An operation as a work. All that the work's functions need lies in it, so it outlives its
- * group. */
+/* An operation as a work. It keeps the memory of its group, so it may outlive the group. */
 #include "base/deadline.h"
 #include "base/error.h"
 #include "base/order.h"
@@ -19,19 +18,31 @@ enum {
     SLICE_MS = 60000,
 };
 
-/* In the child of a fork() the pool's lock may be held by a thread that does not exist there, so
- * the pool is left alone. The result of a staged sum may lie in pinned memory, which the child must
- * not free. */
+/* Keep the memory for later results, except for a group that is being destroyed. */
+static void result_give(struct tutti_pg *pg, struct sparse_memory memory)
+{
+    pthread_mutex_lock(&pg->lock);
+    bool keep = memory.bytes && !pg->stopping && pg->idle_count < PG_IDLE_RESULTS;
+    if (keep)
+        pg->idle[pg->idle_count++] = memory;
+    pthread_mutex_unlock(&pg->lock);
+    if (!keep)
+        sparse_memory_fini(&memory);
+}
+
+/* In the child of a fork() the group's lock may be held by a thread that does not exist there, so
+ * the group is left alone. The result of a staged sum may lie in pinned memory, which the child
+ * must not free. */
 static void op_free(struct pg_op *op, bool child)
 {
     struct pg_sparse *sparse = op->sparse;
     if (sparse && child && !op->staging)
         sparse_memory_fini(&sparse->result.memory);
     else if (sparse && !child)
-        pg_op_pool_give(op->op_pool, sparse->result.memory);
+        result_give(op->pg, sparse->result.memory);
     pg_staging_free(op->staging, child);
     if (!child)
-        pg_op_pool_release(op->op_pool);
+        pg_release(op->pg);
     free(sparse);
     free(op);
 }
@@ -72,7 +83,7 @@ enum tutti_status pg_op_check(const struct pg_op *op, const char *call)
 static enum tutti_status op_status(const struct pg_op *op)
 {
     return op->outcome.status == TUTTI_OK ? TUTTI_OK
-                                          : pg_outcome_report(&op->outcome, op, op->op_pool);
+                                          : pg_outcome_report(&op->outcome, op, op->pg->list);
 }
 
 static bool is_done(const struct pg_op *op)
@@ -94,7 +105,7 @@ static enum tutti_status op_test(struct tutti_work *work, const char *call, bool
         return status;
     status = pg_op_poll(op, done);
     if (!*done)
-        pg_control_wake(pg_op_pool_control_ring(op->op_pool)); /* the caller may poll */
+        pg_control_wake(op->pg->control.own); /* the caller may poll */
     return status;
 }
 
@@ -104,15 +115,15 @@ static enum tutti_status op_result(struct tutti_work *work, const char *call, in
     enum tutti_status status = pg_op_check(op, call);
     if (status != TUTTI_OK)
         return status;
-    const int spins = op->spare_cores ? SPINS_SPARE : SPINS;
+    const int spins = op->pg->control.spare_cores ? SPINS_SPARE : SPINS;
     for (int i = 0; i < spins; i++) {
         if (is_done(op))
             return op_status(op);
         if (i == 0)
-            pg_control_wake(pg_op_pool_control_ring(op->op_pool));
+            pg_control_wake(op->pg->control.own);
         spin_rest(i);
     }
-    timeout_ms = timeout_ms ? timeout_ms : op->wait_timeout_ms;
+    timeout_ms = timeout_ms ? timeout_ms : op->pg->timeout_ms;
     int64_t deadline = deadline_after(timeout_ms);
     while (!is_done(op)) {
         int64_t left = deadline_left_ms(deadline);
@@ -138,7 +149,7 @@ static enum tutti_status staged_wait(struct pg_op *op, const char *call, tutti_s
     if (is_done(op))
         return op_status(op);
     /* Before the launch of the wait: the group's thread wakes meanwhile. */
-    pg_control_wake(pg_op_pool_control_ring(op->op_pool));
+    pg_control_wake(op->pg->control.own);
     status = pg_staging_wait(op, stream, &full);
     if (status != TUTTI_OK)
         return error_context(status, "%s", call);
