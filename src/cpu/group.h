@@ -10,12 +10,13 @@
 #include "base/interrupt.h"
 #include "base/layout.h"
 #include "coll/backend.h"
+#include "cpu/transport/local.h" /* segments that threads of this process share */
+#include "cpu/transport/team.h"  /* threads that share one rank's work */
 #include "topology/topology.h"
 #include "tutti/tutti.h"
 
 struct channel;
 struct cpu_group;
-struct cpu_team;
 struct record_page;
 struct reduce_isa;
 

@@ -2,7 +2,7 @@
 #include "pg/share.h"
 
 #include "base/error.h"
-#include "cpu/transport/local.h"
+#include "cpu/group.h"
 #include "ipc/channel.h"
 #include "ipc/segment.h"
 #include "pg/pg.h"

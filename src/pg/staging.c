@@ -24,7 +24,7 @@
 #include "base/log.h"
 #include "base/order.h"
 #include "base/point.h"
-#include "cpu/transport/team.h"
+#include "cpu/group.h"
 #include "pg/pg.h"
 
 #include <stdio.h>
