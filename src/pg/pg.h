@@ -49,14 +49,14 @@ struct pg_outcome {
     struct layout_operation expected, seen; /* of a mismatch: what `rank` has, what `peer` has */
 };
 
-/* The additional state of an operation on sparse tensors. */
+/* The additional state of an operation on sparse tensors, behind it in memory. */
 struct pg_sparse {
     struct sparse_shape shape;
     struct sparse_result result;
     uint32_t result_ready;          /* 1 once `result` may be read: release H7 */
     char error_text[PG_TEXT_BYTES]; /* why it failed, if the error arose here */
     int count;
-    struct tutti_sparse_tensor tensors[]; /* the sizes follow them in memory */
+    struct tutti_sparse_tensor tensors[];
 };
 
 /* An operation of a group; it is a work. The engine holds one reference, the caller's handle

@@ -112,29 +112,6 @@ static enum tutti_status tensors_check(const struct tutti_pg *pg,
 
 /* ---- submit ---------------------------------------------------------------------------------- */
 
-static enum tutti_status sparse_make(const struct tutti_sparse_tensor *tensors, int count,
-                                     struct pg_sparse **made)
-{
-    const size_t dims = (size_t)tensors->sparse_dim + (size_t)tensors->dense_dim;
-    const size_t before = sizeof **made + (size_t)count * sizeof *tensors;
-    struct pg_sparse *sparse = malloc(before + dims * sizeof *tensors->sizes);
-    if (!sparse)
-        return error_errno("%s: malloc of %zu bytes", call, before + dims * sizeof(int64_t));
-    int64_t *sizes = (int64_t *)(void *)&sparse->tensors[count];
-    if (dims)
-        memcpy(sizes, tensors->sizes, dims * sizeof *sizes);
-    memcpy(sparse->tensors, tensors, (size_t)count * sizeof *tensors);
-    for (int i = 0; i < count; i++)
-        sparse->tensors[i].sizes = sizes;
-    sparse->shape = shape_of(&sparse->tensors[0]);
-    sparse->result = (struct sparse_result){0};
-    sparse->result_ready = 0;
-    sparse->error_text[0] = '\0';
-    sparse->count = count;
-    *made = sparse;
-    return TUTTI_OK;
-}
-
 static void title_make(struct pg_op *op)
 {
     const struct pg_sparse *sparse = op->sparse;
@@ -155,17 +132,19 @@ static enum tutti_status op_make(const struct tutti_pg *pg, const void *list, in
     enum tutti_status status = tensors_check(pg, tensors, count, &operation);
     if (status != TUTTI_OK)
         return status;
-    struct pg_op *op = calloc(1, sizeof *op);
+    size_t bytes = sizeof **made + sizeof *(*made)->sparse + (size_t)count * sizeof *tensors;
+    struct pg_op *op = calloc(1, bytes);
     if (!op)
-        return error_errno("%s: calloc of %zu bytes", call, sizeof *op);
-    status = sparse_make(tensors, count, &op->sparse);
-    if (status != TUTTI_OK) {
-        free(op);
-        return status;
-    }
+        return error_errno("%s: calloc of %zu bytes", call, bytes);
+    struct pg_sparse *sparse = op->sparse = (struct pg_sparse *)(void *)(op + 1);
     op->dtype = tensors->dtype;
     op->op.kind = OP_SUM;
     op->operation = operation;
+    sparse->count = count;
+    memcpy(sparse->tensors, tensors, (size_t)count * sizeof *tensors);
+    for (int i = 0; i < count; i++)
+        sparse->tensors[i].sizes = op->operation.sizes;
+    sparse->shape = shape_of(&sparse->tensors[0]);
     title_make(op);
     *made = op;
     return TUTTI_OK;

@@ -197,20 +197,17 @@ static enum tutti_status tensors_check(const struct tutti_pg *pg,
 
 /* ---- the operation --------------------------------------------------------------------------- */
 
-/* Copy the tensors. Their sizes and strides follow them in memory. */
+/* Copy the tensors. Their strides follow them in memory. */
 static void tensors_copy(struct pg_op *op, const struct tutti_tensor *tensors, int count)
 {
     size_t dims = op->operation.dims;
-    int64_t *sizes = (int64_t *)(void *)&op->tensors[count];
-    int64_t *strides = sizes + dims;
+    int64_t *strides = (int64_t *)(void *)&op->tensors[count];
     uint64_t stride = 1; /* overflows only if a size is 0; then strides mean nothing */
-    for (size_t d = dims; d-- > 0; stride *= (uint64_t)tensors[0].sizes[d]) {
-        sizes[d] = tensors[0].sizes[d];
+    for (size_t d = dims; d-- > 0; stride *= (uint64_t)tensors[0].sizes[d])
         strides[d] = tensors[0].strides ? tensors[0].strides[d] : (int64_t)stride;
-    }
     memcpy(op->tensors, tensors, (size_t)count * sizeof *tensors);
     for (int i = 0; i < count; i++) {
-        op->tensors[i].sizes = sizes;
+        op->tensors[i].sizes = op->operation.sizes;
         op->tensors[i].strides = strides;
     }
 }
@@ -251,7 +248,7 @@ static enum tutti_status op_make(const struct tutti_pg *pg, const void *list, in
     if (status != TUTTI_OK)
         return status;
     size_t bytes = sizeof **made + (size_t)count * sizeof *tensors +
-                   2 * checked.operation.dims * sizeof *tensors->sizes;
+                   checked.operation.dims * sizeof *tensors->strides;
     struct pg_op *op = malloc(bytes);
     if (!op)
         return error_errno("%s: malloc of %zu bytes", call, bytes);

@@ -43,7 +43,6 @@ static void op_free(struct pg_op *op, bool child)
     pg_staging_free(op->staging, child);
     if (!child)
         pg_release(op->pg);
-    free(sparse);
     free(op);
 }
 
