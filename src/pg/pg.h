@@ -27,7 +27,6 @@
 #include "base/op.h"
 #include "comm/comm.h"
 #include "comm/work.h"
-#include "pg/bounce.h"
 #include "pg/control_ring.h"
 #include "pg/share.h"
 #include "pg/sparse.h"
@@ -153,7 +152,7 @@ struct tutti_pg {
     int64_t blocked_at;            /* since when the control ring has been full; 0: it has room */
     int64_t progress_at; /* the first time read after the last operation ended; 0: none yet */
     int64_t stop_at;     /* when a stopping group gives up its operations; 0: it does not stop */
-    float *widened;      /* part.c: inputs converted to float32 */
+    float *widened;      /* part.c: partial results */
     struct sparse_worker worker;
     struct pg_share *share;
     struct pg_bounce bounce;
@@ -162,12 +161,6 @@ struct tutti_pg {
 static inline const char *pg_op_name(const struct pg_op *op)
 {
     return op->sparse ? "all_reduce_sparse" : "all_reduce";
-}
-
-/* Round up to a multiple of `unit`. */
-static inline size_t pg_round_up(size_t bytes, size_t unit)
-{
-    return (bytes + unit - 1) / unit * unit;
 }
 
 /* The operation's reduction as a public handle. */

@@ -42,6 +42,8 @@ enum {
     NAP_FIRST_NS = 1000,    /* first nap of a thread that waits for a copy; */
     NAP_MOST_NS = 50000,    /* each nap is twice as long as the last */
     DRAIN_MS = 1000,
+    LEAVE_MS = 100,
+    BOUNCE_BYTES = PG_SLOTS * PG_SLOT_BYTES,
     TEXT_BYTES = 256,
 };
 
@@ -75,6 +77,13 @@ struct pipe {
 };
 
 /* ---- submission ------------------------------------------------------------------------------ */
+
+/* The bytes of a tensor in a block, with a pad. */
+static size_t aligned(size_t bytes)
+{
+    enum { ALIGNMENT = 256 };
+    return (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+}
 
 static enum tutti_status devices_collect(struct pg_staging *staging, const struct pg_op *op)
 {
@@ -176,7 +185,7 @@ static bool marks_passed(const struct tutti_pg *pg, const struct pg_staging *sta
 void pg_staging_copy_early(struct tutti_pg *pg, struct pg_op *op)
 {
     struct pg_staging *staging = op->staging;
-    size_t bytes = op->count * tutti_dtype_size(op->dtype), tensor_bytes = pg_staging_align(bytes);
+    size_t bytes = op->count * tutti_dtype_size(op->dtype), tensor_bytes = aligned(bytes);
     int count = op->work.tensor_count;
     if (!bytes || bytes > EARLY_BYTES / (size_t)count || is_direct(pg, op))
         return;
@@ -190,11 +199,16 @@ void pg_staging_copy_early(struct tutti_pg *pg, struct pg_op *op)
     staging->status = pg_staging_mark(pg, staging, CUDA_WAY_IN, status);
 }
 
+static size_t slot_offset(const struct pipe *pipe, size_t piece)
+{
+    return (pipe->first_slot + piece) % PG_SLOTS * PG_SLOT_BYTES;
+}
+
 /* The address of a piece for copies. */
 static void *piece_at(const struct pipe *pipe, int tensor, size_t piece)
 {
     if (pipe->bounce)
-        return pg_bounce_device_address(pipe->bounce, pipe->first_slot + piece);
+        return pipe->bounce->block->memory + slot_offset(pipe, piece);
     return pipe->staging->block->memory + pipe->tensor_bytes * (size_t)tensor +
            piece % pipe->capacity * pipe->piece * pipe->width;
 }
@@ -279,6 +293,42 @@ static enum tutti_status slot_await(struct pipe *pipe, uint64_t slot)
     return copies_await(pipe->pg, &copies, pipe->deadline);
 }
 
+/* ---- the bounce buffer ----------------------------------------------------------------------- */
+
+/* Whether no peer uses the buffer any more. After a failure a peer may still be inside an
+ * operation. */
+static bool is_unused_by_peers(const struct tutti_pg *pg)
+{
+    struct cpu_group *host = pg->comm->host;
+    const int64_t deadline = deadline_after(LEAVE_MS);
+    if (tutti_comm_status(pg->comm, NULL) == TUTTI_OK)
+        return true;
+    while (direct_is_touched(host)) {
+        if (deadline_passed(deadline))
+            return false;
+        nanosleep(&(struct timespec){.tv_nsec = NAP_MOST_NS}, NULL);
+    }
+    return true;
+}
+
+void pg_bounce_close(struct tutti_pg *pg)
+{
+    struct pg_bounce *bounce = &pg->bounce;
+    if (bounce->block && is_unused_by_peers(pg))
+        cuda_block_give(pg->stage, bounce->block);
+    else if (bounce->block)
+        cuda_block_lose(pg->stage, bounce->block);
+    pg->comm->bounce = NULL;
+    pg_share_destroy(bounce->share);
+}
+
+void pg_bounce_abandon(struct tutti_pg *pg)
+{
+    pg->bounce.block = NULL;
+    pg_share_abandon(pg->bounce.share);
+    pg->bounce.share = NULL;
+}
+
 /* ---- the operation --------------------------------------------------------------------------- */
 
 /* Return the elements of a piece. The result is the same on all ranks. */
@@ -356,6 +406,45 @@ static void team_start(struct tutti_pg *pg)
         cpu_team_wake(pg->copy_thread);
 }
 
+/* Collective. Make the buffer, at the first call only. If one rank cannot make or map it, no rank
+ * has one, and the status is OK. Returns what ends the group's communicator. */
+static enum tutti_status bounce_open(struct tutti_pg *pg, int64_t timeout_ms)
+{
+    struct pg_bounce *bounce = &pg->bounce;
+    struct pg_view views[TUTTI_MAX_RANKS];
+    int failed_rank = -1;
+    if (bounce->open_tried)
+        return TUTTI_OK;
+    bounce->open_tried = true;
+    enum tutti_status status = cuda_block_take_shared(pg->stage, BOUNCE_BYTES, &bounce->block);
+    if (status == TUTTI_OK)
+        status = pg_share_use_segment(bounce->share, bounce->block->fd, BOUNCE_BYTES, timeout_ms);
+    status =
+        pg_share_exchange(bounce->share, status, BOUNCE_BYTES, timeout_ms, views, &failed_rank);
+    if (status != TUTTI_OK && failed_rank < 0)
+        return status;
+    if (status != TUTTI_OK) {
+        log_write(TUTTI_LOG_INFO, pg->comm->rank, "no bounce buffer that ranks share: %s",
+                  tutti_last_error());
+        pg_share_destroy(bounce->share);
+        cuda_block_give(pg->stage, bounce->block);
+        bounce->share = NULL;
+        bounce->block = NULL;
+        return TUTTI_OK;
+    }
+    for (int r = 0; r < pg->comm->world_size; r++)
+        bounce->buffers[r] = (void *)(uintptr_t)views[r].bytes;
+    bounce->view = (struct symm_view){
+        .id = LAYOUT_BOUNCE,
+        .rank = pg->comm->rank,
+        .world_size = pg->comm->world_size,
+        .buffers = bounce->buffers,
+        .buffer_bytes = BOUNCE_BYTES,
+    };
+    pg->comm->bounce = &bounce->view;
+    return TUTTI_OK;
+}
+
 /* Decide whether the pieces go through the bounce buffer. All ranks decide alike. */
 static enum tutti_status bounce_choose(struct pipe *pipe)
 {
@@ -366,8 +455,8 @@ static enum tutti_status bounce_choose(struct pipe *pipe)
     team_start(pg);
     if (cpu_group_ranks(host)->remote == 0) /* threads of one process reach each other's blocks */
         return TUTTI_OK;
-    enum tutti_status status = pg_bounce_open(pg, pipe->op->timeout_ms);
-    if (status != TUTTI_OK || !pg->bounce.ready)
+    enum tutti_status status = bounce_open(pg, pipe->op->timeout_ms);
+    if (status != TUTTI_OK || !pg->comm->bounce)
         return status;
     pipe->bounce = &pg->bounce;
     pipe->first_slot = pg->bounce.slots_used;
@@ -397,7 +486,7 @@ static enum tutti_status pipe_open(struct pipe *pipe)
     pipe->deadline = deadline_after(op->timeout_ms);
     if (staging->copied_early) {
         pipe->capacity = pipe->count;
-        pipe->tensor_bytes = pg_staging_align(op->count * pipe->width);
+        pipe->tensor_bytes = aligned(op->count * pipe->width);
         for (int p = 0; p < PIECES; p++)
             memcpy(pipe->marks[CUDA_WAY_IN][p], staging->marks[CUDA_WAY_IN],
                    sizeof staging->marks[CUDA_WAY_IN]);
@@ -417,9 +506,10 @@ static enum tutti_status pipe_open(struct pipe *pipe)
 static enum tutti_status piece_reduce(struct pipe *pipe, size_t piece)
 {
     struct pg_part part = {.count = piece_count(pipe, piece)};
+    void *own = pipe->pg->bounce.buffers[pipe->pg->comm->rank];
     for (int i = 0; i < pipe->op->work.tensor_count; i++)
-        part.data[i] = pipe->bounce ? pg_bounce_host_address(pipe->bounce, pipe->first_slot + piece)
-                                    : piece_at(pipe, i, piece);
+        part.data[i] =
+            pipe->bounce ? (char *)own + slot_offset(pipe, piece) : piece_at(pipe, i, piece);
     return pg_part_reduce(pipe->pg, pipe->op, &part, pipe->inputs);
 }
 

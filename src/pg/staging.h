@@ -5,20 +5,14 @@
 #define TUTTI_PG_STAGING_H
 
 #include "cuda/staging/stage.h"
+#include "pg/share.h"
+#include "symm/symm.h"
 #include "tutti/pg.h"
 
 struct pg_op;
 struct tutti_pg;
 
-enum {
-    PG_STAGING_DEVICES = 16,    /* devices of one operation, at most */
-    PG_STAGING_ALIGNMENT = 256, /* of arrays in pinned memory, in bytes */
-};
-
-static inline size_t pg_staging_align(size_t bytes)
-{
-    return (bytes + PG_STAGING_ALIGNMENT - 1) / PG_STAGING_ALIGNMENT * PG_STAGING_ALIGNMENT;
-}
+enum { PG_STAGING_DEVICES = 16 }; /* devices of one operation, at most */
 
 struct pg_staging {
     struct cuda_stage *stage; /* kept alive by the fence */
@@ -33,6 +27,43 @@ struct pg_staging {
     int devices[PG_STAGING_DEVICES];               /* each device once */
     uint64_t marks[CUDA_WAYS][PG_STAGING_DEVICES]; /* of the last copies in each direction */
 };
+
+/* ---- the bounce buffer ----------------------------------------------------------------------- */
+
+/*
+ * The bounce buffer: pinned memory for copies from and to devices, which all ranks of the group
+ * have mapped. The hosts reduce the data in it (cpu/direct.c) and copy nothing. It has PG_SLOTS
+ * slots, which the pieces of operations use one after the other. The hosts finish with a slot, on
+ * all ranks, before the next piece begins. So a slot is busy only until its copy to the device is
+ * done.
+ */
+
+/* The slots are small: many pages cost the hosts more than small copies cost the devices. */
+enum { PG_SLOTS = 4, PG_SLOT_BYTES = 256 << 10 };
+
+/* The last copy from a slot to a device. */
+struct pg_slot {
+    int device;
+    uint64_t mark; /* 0: there was none */
+};
+
+struct pg_bounce {
+    struct pg_share *share;
+    bool open_tried; /* all ranks try for the same operation; comm->bounce is set if that succeeded
+                      */
+    struct cuda_block *block; /* for copies of the devices */
+    struct symm_view view;    /* for the hosts' reductions */
+    void *buffers[TUTTI_MAX_RANKS];
+    struct pg_slot slots[PG_SLOTS];
+    uint64_t slots_used; /* number of slots used so far */
+};
+
+/* Called once the group's thread has ended. */
+void pg_bounce_close(struct tutti_pg *pg);
+/* In the child of a fork(). */
+void pg_bounce_abandon(struct tutti_pg *pg);
+
+/* ---- operations ------------------------------------------------------------------------------ */
 
 /* At submission: take a fence that tells when `stream` has passed the work that is on it now. The
  * tensors of *op are set. Returns INVALID, DECLINED, NO_MEMORY, CUDA. */
