@@ -424,6 +424,13 @@ struct tutti_comm_options {
     const int *leaf_order;
     /* For CUDA only, refused on CPU: CUDA's programmatic stream serialization. */
     enum tutti_programmatic programmatic_launch;
+    /* For CPU only so far: while an operation waits for a peer, the calling thread calls progress
+     * every millisecond or so, and before each sleep of up to 50 ms. A result other than 0 ends the
+     * operation: the communicator fails with ABORTED on all ranks, as by tutti_comm_abort(). The
+     * function must not use this communicator. NULL: none. Operations of process groups and the
+     * rendezvous do not call it. */
+    int (*progress)(void *progress_context);
+    void *progress_context; /* borrowed until the destroy */
 };
 
 /* Why a communicator has failed. Ranks that learn of a peer's fault report the same one.

@@ -91,6 +91,8 @@ static enum tutti_status launches_read(const struct tutti_comm_options *options,
         status = env_bool("TUTTI_HALF_GRIDS", &comm->halved);
     if (status != TUTTI_OK)
         return status;
+    comm->progress = options->progress;
+    comm->progress_context = options->progress_context;
     comm->programmatic = options->programmatic_launch;
     if (comm->programmatic == TUTTI_PROGRAMMATIC_AUTO && text && *text)
         comm->programmatic = on ? TUTTI_PROGRAMMATIC_ON : TUTTI_PROGRAMMATIC_OFF;
@@ -546,6 +548,7 @@ static enum tutti_status groups_open(struct tutti_comm *comm, struct workspace *
         .context = comm,
     };
     status = cpu_group_open(&config, comm->host);
+    cpu_group_set_progress(comm->host, comm->progress, comm->progress_context);
     if (status == TUTTI_OK && cuda)
         status = device_open(comm, work, &config, place, why, deadline);
     comm->backend = cuda ? &cuda_backend : &cpu_backend;

@@ -35,9 +35,11 @@ struct tutti_comm {
     uint32_t finalized;     /* tutti_comm_finalize() was called: `busy` is never given back */
     uint32_t epoch;         /* of the process that created it: ipc/fork.h */
     struct recorder recorder;
-    struct cuda_group *cuda;              /* NULL on CPU */
-    const struct symm_view *bounce;       /* its process group's; NULL: there is none */
-    bool ready;                           /* the rendezvous has succeeded */
+    struct cuda_group *cuda;        /* NULL on CPU */
+    const struct symm_view *bounce; /* its process group's; NULL: there is none */
+    bool ready;                     /* the rendezvous has succeeded */
+    int (*progress)(void *context); /* the application's: tutti.h; may be NULL */
+    void *progress_context;
     enum tutti_programmatic programmatic; /* launches: CUDA only */
     bool halved;                          /* grids leave half of the device: CUDA only */
     bool unfinished;                      /* the last operation has failed on this rank */

@@ -178,9 +178,12 @@ static enum tutti_status child_make(const struct tutti_comm *from, uint64_t memb
                          from->rank, from->name);
     enum tutti_status status =
         comm_derive(from, ranks, size, agree_new_rank(members, from->rank), from->name, made);
-    if (status == TUTTI_OK)
-        leaf_order_inherit(*made, from, members);
-    return status;
+    if (status != TUTTI_OK)
+        return status;
+    leaf_order_inherit(*made, from, members);
+    (*made)->progress = from->progress;
+    (*made)->progress_context = from->progress_context;
+    return TUTTI_OK;
 }
 
 /* Agree and make the communicator, round by round. */

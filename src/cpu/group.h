@@ -66,6 +66,8 @@ struct cpu_group *cpu_group_create(void);
 void cpu_group_free(struct cpu_group *group);
 /* Collective. On failure, also another rank's, nothing is held. */
 enum tutti_status cpu_group_open(const struct cpu_group_config *config, struct cpu_group *group);
+/* Whom waits of the caller's operations call from now on; NULL: nobody. */
+void cpu_group_set_progress(struct cpu_group *group, int (*progress)(void *context), void *context);
 /* Local. Peers that still need this rank are told. */
 void cpu_group_close(struct cpu_group *group);
 

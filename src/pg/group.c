@@ -138,6 +138,7 @@ static enum tutti_status pg_start(struct tutti_comm *comm, struct tutti_comm *di
         status = thread_start(made);
     if (status == TUTTI_OK) {
         comm->service = COMM_SERVES;
+        cpu_group_set_progress(comm->host, NULL, NULL); /* the engine waits, not the caller */
         *pg = made;
         return TUTTI_OK;
     }

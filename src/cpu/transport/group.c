@@ -159,6 +159,12 @@ static void arenas_show(struct cpu_group *group)
         cpu_group_abort(group);
 }
 
+void cpu_group_set_progress(struct cpu_group *group, int (*progress)(void *context), void *context)
+{
+    group->progress = progress;
+    group->progress_context = context;
+}
+
 static void group_init(struct cpu_group *group, const struct cpu_group_config *config)
 {
     const struct cpu_links *links = config->links;

@@ -21,7 +21,9 @@ struct cpu_group {
     int rank;
     int size;
     struct cpu_ranks ranks;
-    int yields; /* yields until it sleeps */
+    int yields;                     /* yields until it sleeps */
+    int (*progress)(void *context); /* the application's: tutti.h; may be NULL */
+    void *progress_context;
     bool oversubscribed;
     bool membarrier; /* see bell.c */
     const struct reduce_isa *isa;

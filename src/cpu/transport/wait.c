@@ -1,17 +1,13 @@
 /* SPDX-License-Identifier: MIT */
 #include "cpu/transport/wait.h"
 
-#include "base/deadline.h"
 #include "base/log.h"
-#include "base/reminder.h"
 #include "base/signature.h"
 #include "base/text.h"
+#include "base/wait.h"
 #include "cpu/transport/same_core.h"
 
 #include <inttypes.h>
-#include <sched.h>
-
-enum { CHECK_EVERY = 64, CHECK_NS = 20000000, POLLS = 100 };
 
 static struct tutti_fault fault_of(const struct cpu_group *group, enum tutti_status status,
                                    int peer, const struct request *request)
@@ -83,23 +79,42 @@ static bool some_rank_exited(struct cpu_group *group, int peer, struct tutti_fau
     return false;
 }
 
-/* What is checked besides the word. Each process that is asked about costs a system call. */
-enum check { CHECK_MEMORY, CHECK_PEER, CHECK_ALL };
+/* A wait for a peer's word. */
+struct word_wait {
+    struct cpu_group *group;
+    int peer;
+    uint32_t value;
+    const uint32_t *word;
+    const struct request *request;
+    struct tutti_fault fault; /* the trouble that was found */
+};
 
-static bool wait_must_end(struct cpu_group *group, int peer, const struct request *request,
-                          int64_t deadline, enum check check, struct tutti_fault *fault)
+static bool has_arrived(void *context)
 {
-    if (is_mismatch(group, peer, request, fault) ||
-        cpu_group_check_peers(group, peer, check != CHECK_MEMORY, fault) ||
-        (check == CHECK_ALL && some_rank_exited(group, peer, fault)))
-        return true;
-    if (!deadline_passed(deadline))
-        return false;
-    cpu_group_awaits(group, peer); /* this wait may be younger than CHECK_NS */
-    *fault = fault_of(group, TUTTI_ERR_TIMEOUT, cpu_group_late_rank(group, peer), request);
-    fault->seen.count = (uint64_t)request->timeout_ms & SIGNATURE_COUNT_MAX;
-    fault->seen.parameter = (uint32_t)request->timeout_source;
-    return true;
+    const struct word_wait *wait = context;
+    return order_load_acquire_u32(wait->word) == wait->value; /* A1 pairs the word's release */
+}
+
+static bool trouble_find(void *context, enum wait_depth depth)
+{
+    struct word_wait *wait = context;
+    struct cpu_group *group = wait->group;
+    if (depth == WAIT_ALL)
+        cpu_group_awaits(group, wait->peer);
+    return is_mismatch(group, wait->peer, wait->request, &wait->fault) ||
+           cpu_group_check_peers(group, wait->peer, depth != WAIT_MEMORY, &wait->fault) ||
+           (depth == WAIT_ALL && some_rank_exited(group, wait->peer, &wait->fault));
+}
+
+static enum tutti_status timed_out(const struct word_wait *wait)
+{
+    struct cpu_group *group = wait->group;
+    cpu_group_awaits(group, wait->peer); /* the wait may be younger than a look at all ranks */
+    struct tutti_fault fault =
+        fault_of(group, TUTTI_ERR_TIMEOUT, cpu_group_late_rank(group, wait->peer), wait->request);
+    fault.seen.count = (uint64_t)wait->request->timeout_ms & SIGNATURE_COUNT_MAX;
+    fault.seen.parameter = (uint32_t)wait->request->timeout_source;
+    return cpu_group_fail(group, &fault);
 }
 
 /* The ranks that have not announced the operation; if there is none, the rank that keeps the peer
@@ -113,16 +128,13 @@ static uint64_t missing_of(const struct cpu_group *group, int peer)
     return missing ? missing : UINT64_C(1) << cpu_group_late_rank(group, peer);
 }
 
-/* Logs for which ranks this rank waits, if it has waited for long. */
-static void wait_log(struct cpu_group *group, int peer, const struct request *request,
-                     struct reminder *reminder, int64_t now)
+static void wait_log(void *context, int waited_s)
 {
+    const struct word_wait *wait = context;
+    const struct cpu_group *group = wait->group;
     const struct tutti_signature expected =
-        signature_unpack(request->signature, request->parameter);
+        signature_unpack(wait->request->signature, wait->request->parameter);
     char ranks[300], what[96];
-    const int waited_s = reminder_due(reminder, now);
-    if (!waited_s)
-        return;
     if (!order_load_relaxed_u32(&group->faults.open))
         snprintf(what, sizeof what, "in the set-up");
     else if (expected.collective == TUTTI_COLLECTIVE_BARRIER && expected.parameter)
@@ -131,55 +143,62 @@ static void wait_log(struct cpu_group *group, int peer, const struct request *re
         snprintf(what, sizeof what, "in operation %" PRIu64 " (%s, %" PRIu64 " elements)",
                  group->op.sequence, tutti_collective_name(expected.collective), expected.count);
     log_write(TUTTI_LOG_WARN, group->rank, "rank %d has waited %d s %s for %s", group->rank,
-              waited_s, what, text_ranks(missing_of(group, peer), ranks, sizeof ranks));
+              waited_s, what, text_ranks(missing_of(group, wait->peer), ranks, sizeof ranks));
 }
 
-static enum tutti_status wait_long(struct cpu_group *group, int peer, const uint32_t *word,
-                                   uint32_t value, const struct request *request)
+static bool yields_at_once(void *context, int64_t now)
 {
-    /* The time-out is the operation's: it counts from the operation's first slow wait. */
-    if (!group->op.deadline)
-        group->op.deadline = deadline_after(request->timeout_ms);
-    int64_t deadline = group->op.deadline, now = deadline_now(), checked = now, surveyed = 0;
-    struct reminder reminder = reminder_start(now);
-    for (int round = 0;; round++) {
-        if (order_load_acquire_u32(word) == value)
-            return TUTTI_OK;
+    const struct word_wait *wait = context;
+    same_core_update(wait->group, now);
+    return same_core_wanted(wait->group, wait->peer, wait->word, wait->value);
+}
 
-        /* A yield may take milliseconds if other threads want the core, so the clock decides when
-         * to check, not the number of rounds. */
-        bool sleeps = round >= group->yields;
-        enum check check = sleeps || now - checked > CHECK_NS ? CHECK_PEER : CHECK_MEMORY;
-        struct tutti_fault fault;
-        if (check == CHECK_PEER)
-            checked = now;
-        if (check == CHECK_PEER && now - surveyed > CHECK_NS) {
-            check = CHECK_ALL;
-            surveyed = now;
-            cpu_group_awaits(group, peer);
-            wait_log(group, peer, request, &reminder, now);
-        }
-        if ((check != CHECK_MEMORY || round % CHECK_EVERY == CHECK_EVERY - 1) &&
-            wait_must_end(group, peer, request, deadline, check, &fault)) {
-            /* A peer that wrote the word, then left or died, has done its part. */
-            if (order_load_acquire_u32(word) == value)
-                return TUTTI_OK;
-            return cpu_group_fail(group, &fault);
-        }
-        if (sleeps)
-            bell_sleep(group, peer, word, value, deadline_left_ms(deadline));
-        else if (same_core_wanted(group, peer, word, value) || !wait_polls(word, value, POLLS))
-            sched_yield();
-        now = deadline_now();
-        if (!sleeps)
-            same_core_update(group, now);
-    }
+static void sleep_on_bell(void *context, int64_t ms)
+{
+    const struct word_wait *wait = context;
+    bell_sleep(wait->group, wait->peer, wait->word, wait->value, ms);
+}
+
+/* The application's progress function has ended the wait. What this rank has published cannot be
+ * taken back, so the communicator ends on all ranks. */
+static enum tutti_status cancelled(struct cpu_group *group)
+{
+    cpu_group_abort(group);
+    return cpu_group_status(group, NULL);
 }
 
 enum tutti_status wait_slowly(struct cpu_group *group, int peer, const uint32_t *word,
                               uint32_t value, const struct request *request)
 {
-    enum tutti_status status = wait_long(group, peer, word, value, request);
+    struct word_wait wait = {
+        .group = group, .peer = peer, .value = value, .word = word, .request = request};
+    const struct waiter waiter = {
+        .poll = has_arrived,
+        .look = trouble_find,
+        .yields_at_once = yields_at_once,
+        .bell = sleep_on_bell,
+        .remind = wait_log,
+        .context = &wait,
+        .progress = group->progress,
+        .progress_context = group->progress_context,
+        .deadline = &group->op.deadline, /* of the operation */
+        .timeout_ms = request->timeout_ms,
+        .yields = group->yields,
+    };
+    enum tutti_status status = TUTTI_OK;
+    switch (waiter_run(&waiter)) {
+    case WAIT_DONE:
+        break;
+    case WAIT_TROUBLE:
+        status = cpu_group_fail(group, &wait.fault);
+        break;
+    case WAIT_LATE:
+        status = timed_out(&wait);
+        break;
+    case WAIT_CANCELLED:
+        status = cancelled(group);
+        break;
+    }
     if (order_load_relaxed_u32(&group->own->awaits))
         cpu_group_awaits_none(group);
     return status;

@@ -1,17 +1,12 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The one way to wait for a peer.
+ * The one way to wait for a peer: base/wait.h. A waiter polls once, instead of 2000 times, if ranks
+ * outnumber cores, since the peer needs the core; it yields 2000 times (4000 if ranks outnumber
+ * cores), then sleeps on the peer's bell, a futex in its arena.
  *
- * 1. Poll 2000 times, about 30 us, the first 40 without a pause. Poll once if ranks outnumber
- *    cores, since the peer needs the core.
- * 2. Yield 2000 times (4000 if ranks outnumber cores).
- * 3. Sleep on the peer's bell, a futex in its arena, in slices of 50 ms.
- *
- * Every 64 yields or 20 ms, and before each slice, the waiter looks at its peers: a fault or an
- * abort of any rank, another operation of the peer, its exit, its process, the deadline. After it
- * has found trouble it reads its word once more, since a peer that did its part and then died is no
- * trouble. The deadline begins with the first wait that polling has not ended, so a quick operation
- * never reads the clock.
+ * A look is for a fault or an abort of any rank, another operation of the peer, its exit, its
+ * process. A peer that did its part and then died is no trouble. The deadline begins with the first
+ * wait that polling has not ended, so a quick operation never reads the clock.
  *
  * A rank that releases a word rings its own bell if a rank sleeps on it: one load if none does. A
  * time-out names the rank that keeps all others waiting: each rank publishes for whom it has waited
@@ -20,7 +15,7 @@
 #ifndef TUTTI_CPU_WAIT_H
 #define TUTTI_CPU_WAIT_H
 
-#include "base/order.h"
+#include "base/wait.h"
 #include "coll/request.h"
 #include "cpu/transport/bell.h"
 #include "cpu/transport/group.h"
@@ -32,9 +27,6 @@ enum tutti_status wait_slowly(struct cpu_group *group, int peer, const uint32_t 
 enum tutti_status wait_mismatch(struct cpu_group *group, int peer,
                                 const struct layout_header *header, const struct request *request);
 
-/* The first polls have no pause in between, which saves some 5 ns if the word comes soon. */
-enum { QUICK_POLLS = 40 };
-
 /* Returns true once *word is value, false after that many polls. A1: pairs the release of the word.
  */
 static inline bool wait_polls(const uint32_t *word, uint32_t value, int polls)
@@ -42,7 +34,7 @@ static inline bool wait_polls(const uint32_t *word, uint32_t value, int polls)
     for (int poll = 0; poll < polls; poll++) {
         if (order_load_acquire_u32(word) == value)
             return true;
-        if (poll >= QUICK_POLLS)
+        if (poll >= WAIT_QUICK_POLLS)
             order_pause();
     }
     return false;
