@@ -34,10 +34,11 @@ long=$(awk '
     ' "${files[@]}")
 [[ -z $long ]] || complain "opening comments to shorten:"$'\n'"$long"
 
-# A function's braces stand alone at the start of their lines, those of a namespace around it as well.
+# A function's braces stand alone at the start of their lines, those of a namespace as well.
 long=$(awk '
     FNR == 1 { start = 0 }
-    /^\{$/ { start = FNR }
+    /^\{$/ && before !~ /^namespace/ { start = FNR }
+    { before = $0 }
     /^\}/ && start {
         most = FILENAME ~ /\.cuh?$/ ? 120 : 60
         if (FNR - start - 1 > most) print FILENAME ":" start ": " FNR - start - 1 " lines, more than " most

@@ -156,18 +156,6 @@ template <typename D> struct tiled {
         return arena->tiles[hop] + ((slot * PLANES + plane) * tile + worker) * CUDA_LINE;
     }
 
-    __device__ __forceinline__ unit<2> read(int hop, unsigned k, unsigned plane) const
-    {
-        const order_line line = order_load_plain(spot(launch.own, hop, k, plane));
-        return {line.low, line.high};
-    }
-
-    __device__ __forceinline__ void push(cuda_arena *arena, int hop, unsigned k, unsigned plane,
-                                         unit<2> u) const
-    {
-        order_store_plain(spot(arena, hop, k, plane), {u.word[0], u.word[1]});
-    }
-
     __device__ __forceinline__ void fill_tile(unsigned k) const
     {
         unit<2> u[QUAD];
@@ -178,7 +166,7 @@ template <typename D> struct tiled {
 #pragma unroll
         for (int p = 1; p < QUAD; p++)
             if (unit_of(p, k) < units)
-                push(launch.peers[p], 0, k, p - 1, u[p]);
+                unit_store(spot(launch.peers[p], 0, k, p - 1), u[p]);
         tile_tell(launch, op, 0, quad | partner, k);
     }
 
@@ -189,7 +177,7 @@ template <typename D> struct tiled {
         x[0] = user.load(at);
 #pragma unroll
         for (int p = 1; p < QUAD; p++)
-            x[p] = read(0, k, p - 1);
+            x[p] = unit_load<2>(spot(launch.own, 0, k, p - 1));
         sums = fold<D>(launch, x);
     }
 
@@ -200,9 +188,8 @@ template <typename D> struct tiled {
             return false;
         if (at < units) {
             fold_unit(k, at);
-#pragma unroll
-            for (int i = 0; i < WIDER; i++)
-                push(launch.arenas[launch.mesh.partner], 1, k, QUAD - 1 + i, sums.part[i]);
+            partial_store(spot(launch.arenas[launch.mesh.partner], 1, k, QUAD - 1),
+                          (uint64_t)tile * CUDA_LINE, sums);
         }
         tile_tell(launch, op, 1, partner, k);
         return true;
@@ -214,14 +201,12 @@ template <typename D> struct tiled {
         if (!tile_hear(launch, op, 1, partner, k))
             return false;
         if (at < units) {
-            partial<D, 2> theirs;
-#pragma unroll
-            for (int i = 0; i < WIDER; i++)
-                theirs.part[i] = read(1, k, QUAD - 1 + i);
+            const partial<D, 2> theirs =
+                partial_load<D>(spot(launch.own, 1, k, QUAD - 1), (uint64_t)tile * CUDA_LINE);
             const unit<2> result = cross<D>(launch, sums, theirs);
 #pragma unroll
             for (int p = 1; p < QUAD; p++)
-                push(launch.peers[p], 1, k, p - 1, result);
+                unit_store(spot(launch.peers[p], 1, k, p - 1), result);
             user.store(at, result);
         }
         tile_tell(launch, op, 1, quad, k);
@@ -235,7 +220,7 @@ template <typename D> struct tiled {
 #pragma unroll
         for (int p = 1; p < QUAD; p++)
             if (unit_of(p, k) < units)
-                user.store(unit_of(p, k), read(1, k, p - 1));
+                user.store(unit_of(p, k), unit_load<2>(spot(launch.own, 1, k, p - 1)));
         return true;
     }
 
@@ -259,14 +244,8 @@ template <typename D> struct tiled {
 template <typename D> __device__ __forceinline__ void mesh(const cuda_launch &launch)
 {
     operation op;
-    operation_begin(launch, op);
-    if (!operation_take_together(launch, op))
+    if (!operation_begin_tiles(launch, op))
         return;
-    if (is_control_warp()) {
-        operation_control(launch, op);
-        return;
-    }
-    order_block_arrive(ORDER_ROW);
     const operands<D, 1> user(launch);
     if (user.units() * partial<D, 1>::WIDER <= LINES)
         mesh_flagged<D>(launch, op, user);
@@ -276,11 +255,6 @@ template <typename D> __device__ __forceinline__ void mesh(const cuda_launch &la
 
 } // namespace
 
-#define KERNEL(name, T, SUM_OF, suffix)                                                            \
-    extern "C" __global__ void BOUNDS mesh_##name##suffix(                                         \
-        const __grid_constant__ cuda_launch launch)                                                \
-    {                                                                                              \
-        mesh<dtype_##T>(launch);                                                                   \
-    }
+#define KERNEL(name, T, SUM_OF, suffix) KERNEL_DEFINE(BOUNDS, mesh_##name##suffix, mesh<dtype_##T>)
 KERNELS_OF_FLOATS(KERNEL)
 KERNELS_OF_INTEGERS(KERNEL)

@@ -120,23 +120,12 @@ __device__ __forceinline__ void one_shot_lines_once(const cuda_launch &launch)
 } // namespace
 
 #define KERNEL_ANY(name, T, SUM_OF, suffix)                                                        \
-    extern "C" __global__ void BOUNDS_ANY one_shot_lines_##name##suffix(                           \
-        const __grid_constant__ cuda_launch launch)                                                \
-    {                                                                                              \
-        one_shot_lines<dtype_##T, SUM_OF>(launch);                                                 \
-    }
+    KERNEL_DEFINE(BOUNDS_ANY, one_shot_lines_##name##suffix, one_shot_lines<dtype_##T, SUM_OF>)
 #define KERNEL(name, T, SUM_OF, suffix)                                                            \
-    extern "C" __global__ void BOUNDS one_shot_lines_##name##suffix(                               \
-        const __grid_constant__ cuda_launch launch)                                                \
-    {                                                                                              \
-        one_shot_lines<dtype_##T, SUM_OF>(launch);                                                 \
-    }
+    KERNEL_DEFINE(BOUNDS, one_shot_lines_##name##suffix, one_shot_lines<dtype_##T, SUM_OF>)
 #define KERNEL_ONCE(name, T, SUM_OF, suffix)                                                       \
-    extern "C" __global__ void BOUNDS one_shot_lines_##name##suffix##_once(                        \
-        const __grid_constant__ cuda_launch launch)                                                \
-    {                                                                                              \
-        one_shot_lines_once<dtype_##T, SUM_OF>(launch);                                            \
-    }
+    KERNEL_DEFINE(BOUNDS, one_shot_lines_##name##suffix##_once,                                    \
+                  one_shot_lines_once<dtype_##T, SUM_OF>)
 KERNELS_OF_FLOATS(KERNEL_ANY)
 KERNELS_OF_SUMS(KERNEL)
 KERNELS_OF_SUMS(KERNEL_ONCE)

@@ -130,17 +130,9 @@ __device__ __forceinline__ void one_shot_ll_once(const cuda_launch &launch)
 } // namespace
 
 #define KERNEL(name, T, SUM_OF, suffix)                                                            \
-    extern "C" __global__ void BOUNDS one_shot_ll_##name##suffix(                                  \
-        const __grid_constant__ cuda_launch launch)                                                \
-    {                                                                                              \
-        one_shot_ll<dtype_##T, SUM_OF>(launch);                                                    \
-    }
+    KERNEL_DEFINE(BOUNDS, one_shot_ll_##name##suffix, one_shot_ll<dtype_##T, SUM_OF>)
 #define KERNEL_ONCE(name, T, SUM_OF, suffix)                                                       \
-    extern "C" __global__ void BOUNDS one_shot_ll_##name##suffix##_once(                           \
-        const __grid_constant__ cuda_launch launch)                                                \
-    {                                                                                              \
-        one_shot_ll_once<dtype_##T, SUM_OF>(launch);                                               \
-    }
+    KERNEL_DEFINE(BOUNDS, one_shot_ll_##name##suffix##_once, one_shot_ll_once<dtype_##T, SUM_OF>)
 KERNELS_OF_FLOATS(KERNEL)
 KERNELS_OF_INTEGERS(KERNEL)
 KERNELS_OF_SUMS(KERNEL)

@@ -49,6 +49,14 @@ static __device__ __forceinline__ bool is_control_warp(void)
 #define BOUNDS     __launch_bounds__(CUDA_THREADS, 1)
 #define BOUNDS_ANY __maxnreg__(96)
 
+/* A kernel that calls a function with the launch. The function comes last: its name may have
+ * commas. */
+#define KERNEL_DEFINE(bounds, name, ...)                                                           \
+    extern "C" __global__ void bounds name(const __grid_constant__ cuda_launch launch)             \
+    {                                                                                              \
+        __VA_ARGS__(launch);                                                                       \
+    }
+
 /* Workers are numbered through the launch. */
 static __device__ __forceinline__ unsigned worker_index(void)
 {
@@ -312,8 +320,7 @@ operation_await_line(const cuda_launch &launch, const operation &op, const void 
     }
 }
 
-/* ---- the control warp
- * ------------------------------------------------------------------------------- */
+/* ---- the control warp ------------------------------------------------------------------------ */
 
 /* Sends the operation's header to every peer and keeps it for the next operation. Only barriers
  * wait for headers: data from a peer proves that the peer has entered. */
@@ -388,6 +395,21 @@ static __device__ __forceinline__ void operation_control(const cuda_launch &laun
     operation_advance(launch, op);
     if (blockIdx.x == 0)
         operation_compare_former(launch, op.sequence);
+}
+
+/* The begin of a kernel by tiles. Does the work of the control warp. Returns true to the workers,
+ * unless the communicator has failed. */
+static __device__ __forceinline__ bool operation_begin_tiles(const cuda_launch &launch,
+                                                             operation &op)
+{
+    operation_begin(launch, op);
+    if (!operation_take_together(launch, op))
+        return false;
+    if (is_control_warp())
+        operation_control(launch, op);
+    else
+        order_block_arrive(ORDER_ROW);
+    return !is_control_warp();
 }
 
 #endif

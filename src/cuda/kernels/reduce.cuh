@@ -516,6 +516,27 @@ template <typename D, int WORDS> struct partial {
     unit<WORDS> part[WIDER];
 };
 
+/* Its units lie `plane` bytes apart. */
+template <typename D>
+static __device__ __forceinline__ partial<D, 2> partial_load(const unsigned char *from,
+                                                             uint64_t plane)
+{
+    partial<D, 2> sum;
+#pragma unroll
+    for (int i = 0; i < partial<D, 2>::WIDER; i++)
+        sum.part[i] = unit_load<2>(from + i * plane);
+    return sum;
+}
+
+template <typename D>
+static __device__ __forceinline__ void partial_store(unsigned char *to, uint64_t plane,
+                                                     const partial<D, 2> &sum)
+{
+#pragma unroll
+    for (int i = 0; i < partial<D, 2>::WIDER; i++)
+        unit_store(to + i * plane, sum.part[i]);
+}
+
 /* One element: in a word of the unit, and in one of its partial result. */
 struct place {
     int word, shift;

@@ -26,12 +26,6 @@ namespace
 
 constexpr unsigned TURNS = TILING_RING_TURNS;
 
-__device__ __forceinline__ unit<2> read(const unsigned char *from)
-{
-    const order_line line = order_load_plain(from);
-    return {line.low, line.high};
-}
-
 /* A rank's way through an operation. */
 template <typename D> struct course {
     static constexpr unsigned WIDER = partial<D, 2>::WIDER;
@@ -82,52 +76,38 @@ template <typename D> struct course {
         return arena->tiles[1] + ((messages * planes + plane) * tile + i) * CUDA_LINE;
     }
 
-    __device__ __forceinline__ partial<D, 2> read_partial(const unsigned char *from) const
-    {
-        partial<D, 2> sum;
-#pragma unroll
-        for (unsigned p = 0; p < WIDER; p++)
-            sum.part[p] = read(from + (uint64_t)p * tile * CUDA_LINE);
-        return sum;
-    }
-
-    __device__ __forceinline__ void push(unsigned char *to, const partial<D, 2> &sum) const
-    {
-#pragma unroll
-        for (unsigned p = 0; p < WIDER; p++)
-            order_store_plain(to + (uint64_t)p * tile * CUDA_LINE,
-                              {sum.part[p].word[0], sum.part[p].word[1]});
-    }
-
     /* One unit's step: from the rank before, to the rank behind. */
     __device__ __forceinline__ void step_unit(unsigned turn, int step, unsigned i,
                                               uint64_t at) const
     {
         const unsigned char *const from = spot(launch.own, turn - 1, step - 1, i);
         unsigned char *const to = spot(launch.arenas[launch.ring.after], turn, step, i);
+        const uint64_t plane = (uint64_t)tile * CUDA_LINE;
         if (step == 0) {
             const unit<2> own = user.load(at);
-            push(to, partial_of<D, 2>([&](const place &e) { return input_at<D>(own, e, launch); }));
+            partial_store(to, plane, partial_of<D, 2>([&](const place &e) {
+                              return input_at<D>(own, e, launch);
+                          }));
             return;
         }
         if (step < size) {
             const unit<2> own = user.load(at);
-            const partial<D, 2> sum = read_partial(from);
+            const partial<D, 2> sum = partial_load<D>(from, plane);
             const auto both = [&](const place &e) {
                 return D::combine(launch.op, partial_at(sum, e), input_at<D>(own, e, launch));
             };
             if (step < size - 1) {
-                push(to, partial_of<D, 2>(both));
+                partial_store(to, plane, partial_of<D, 2>(both));
                 return;
             }
             const unit<2> result = result_of<D, 2>(launch, both);
-            order_store_plain(to, {result.word[0], result.word[1]});
+            unit_store(to, result);
             user.store(at, result);
             return;
         }
-        const unit<2> result = read(from);
+        const unit<2> result = unit_load<2>(from);
         if (step < 2 * size - 2)
-            order_store_plain(to, {result.word[0], result.word[1]});
+            unit_store(to, result);
         user.store(at, result);
     }
 
@@ -188,24 +168,13 @@ template <typename D> struct course {
 template <typename D> __device__ __forceinline__ void ring(const cuda_launch &launch)
 {
     operation op;
-    operation_begin(launch, op);
-    if (!operation_take_together(launch, op))
+    if (!operation_begin_tiles(launch, op))
         return;
-    if (is_control_warp()) {
-        operation_control(launch, op);
-        return;
-    }
-    order_block_arrive(ORDER_ROW);
     course<D>(launch, op).run();
 }
 
 } // namespace
 
-#define KERNEL(name, T, SUM_OF, suffix)                                                            \
-    extern "C" __global__ void BOUNDS ring_##name##suffix(                                         \
-        const __grid_constant__ cuda_launch launch)                                                \
-    {                                                                                              \
-        ring<dtype_##T>(launch);                                                                   \
-    }
+#define KERNEL(name, T, SUM_OF, suffix) KERNEL_DEFINE(BOUNDS, ring_##name##suffix, ring<dtype_##T>)
 KERNELS_OF_FLOATS(KERNEL)
 KERNELS_OF_INTEGERS(KERNEL)

@@ -56,8 +56,7 @@ tile_slot(const tiling &plan, cuda_arena *arena, int hop, int source, int size, 
            k % CUDA_TILE_SLOTS * plan.slot;
 }
 
-/* ---- arrival counts
- * --------------------------------------------------------------------------------- */
+/* ---- arrival counts -------------------------------------------------------------------------- */
 
 /* Tells a rank that tile k of this hop has come from this rank. */
 static __device__ __forceinline__ void arrivals_tell(const cuda_launch &launch, const operation &op,
@@ -134,9 +133,9 @@ static __device__ __forceinline__ void tile_push(const cuda_launch &launch, cons
         for (int p = 1; p < CUDA_RANKS; p++) {
             const int peer = launch.ranks[p];
             if (p < size && peer * plan.chunk + start + i < plan.units)
-                order_store_plain(tile_slot(plan, launch.peers[p], 0, launch.rank, size, k) +
-                                      (uint64_t)i * CUDA_LINE,
-                                  {u[p].word[0], u[p].word[1]});
+                unit_store(tile_slot(plan, launch.peers[p], 0, launch.rank, size, k) +
+                               (uint64_t)i * CUDA_LINE,
+                           u[p]);
         }
     }
 }
@@ -155,22 +154,19 @@ static __device__ __forceinline__ void tile_reduce(const cuda_launch &launch, co
 #pragma unroll
         for (int p = 0; p < CUDA_RANKS; p++) {
             leaf[p] = {0, 0};
-            if (p == 0) {
+            if (p == 0)
                 leaf[p] = user.load(chunk_start + i);
-            } else if (p < size) {
-                const order_line line =
-                    order_load_plain(tile_slot(plan, launch.own, 0, launch.ranks[p], size, k) +
-                                     (uint64_t)i * CUDA_LINE);
-                leaf[p] = {line.low, line.high};
-            }
+            else if (p < size)
+                leaf[p] = unit_load<2>(tile_slot(plan, launch.own, 0, launch.ranks[p], size, k) +
+                                       (uint64_t)i * CUDA_LINE);
         }
         const unit<2> result = reduction<D, 0, 2>::reduce(leaf, launch);
 #pragma unroll
         for (int p = 1; p < CUDA_RANKS; p++)
             if (p < size)
-                order_store_plain(tile_slot(plan, launch.peers[p], 1, launch.rank, size, k) +
-                                      (uint64_t)i * CUDA_LINE,
-                                  {result.word[0], result.word[1]});
+                unit_store(tile_slot(plan, launch.peers[p], 1, launch.rank, size, k) +
+                               (uint64_t)i * CUDA_LINE,
+                           result);
         user.store(chunk_start + i, result);
     }
 }
@@ -184,18 +180,17 @@ static __device__ __forceinline__ void tile_write(const cuda_launch &launch, con
     const uint64_t start = tile_start(plan, k);
     for (unsigned i = threadIdx.x - CUDA_CONTROL_THREADS; i < plan.tile && start + i < plan.chunk;
          i += blockDim.x - CUDA_CONTROL_THREADS) {
-        order_line line[CUDA_RANKS];
+        unit<2> u[CUDA_RANKS];
 #pragma unroll
         for (int p = 1; p < CUDA_RANKS; p++)
             if (p < size)
-                line[p] =
-                    order_load_plain(tile_slot(plan, launch.own, 1, launch.ranks[p], size, k) +
-                                     (uint64_t)i * CUDA_LINE);
+                u[p] = unit_load<2>(tile_slot(plan, launch.own, 1, launch.ranks[p], size, k) +
+                                    (uint64_t)i * CUDA_LINE);
 #pragma unroll
         for (int p = 1; p < CUDA_RANKS; p++) {
             const uint64_t at = launch.ranks[p] * plan.chunk + start + i;
             if (p < size && at < plan.units)
-                user.store(at, {line[p].low, line[p].high});
+                user.store(at, u[p]);
         }
     }
 }
@@ -209,14 +204,8 @@ static __device__ __forceinline__ void two_shot_tiles(const cuda_launch &launch)
     const tiling plan = tiling_of(user.units(), size);
 
     operation op;
-    operation_begin(launch, op);
-    if (!operation_take_together(launch, op))
+    if (!operation_begin_tiles(launch, op))
         return;
-    if (is_control_warp()) {
-        operation_control(launch, op);
-        return;
-    }
-    order_block_arrive(ORDER_ROW);
     for (unsigned k = 0; k < plan.tiles + 2; k++) {
         if (k < plan.tiles) {
             tile_push(launch, user, plan, size, k);

@@ -159,23 +159,12 @@ __device__ __forceinline__ void two_shot_lines_once(const cuda_launch &launch)
 } // namespace
 
 #define KERNEL_ANY(name, T, SUM_OF, suffix)                                                        \
-    extern "C" __global__ void BOUNDS_ANY two_shot_lines_##name##suffix(                           \
-        const __grid_constant__ cuda_launch launch)                                                \
-    {                                                                                              \
-        two_shot_lines<dtype_##T, SUM_OF>(launch);                                                 \
-    }
+    KERNEL_DEFINE(BOUNDS_ANY, two_shot_lines_##name##suffix, two_shot_lines<dtype_##T, SUM_OF>)
 #define KERNEL(name, T, SUM_OF, suffix)                                                            \
-    extern "C" __global__ void BOUNDS two_shot_lines_##name##suffix(                               \
-        const __grid_constant__ cuda_launch launch)                                                \
-    {                                                                                              \
-        two_shot_lines<dtype_##T, SUM_OF>(launch);                                                 \
-    }
+    KERNEL_DEFINE(BOUNDS, two_shot_lines_##name##suffix, two_shot_lines<dtype_##T, SUM_OF>)
 #define KERNEL_ONCE(name, T, SUM_OF, suffix)                                                       \
-    extern "C" __global__ void BOUNDS two_shot_lines_##name##suffix##_once(                        \
-        const __grid_constant__ cuda_launch launch)                                                \
-    {                                                                                              \
-        two_shot_lines_once<dtype_##T, SUM_OF>(launch);                                            \
-    }
+    KERNEL_DEFINE(BOUNDS, two_shot_lines_##name##suffix##_once,                                    \
+                  two_shot_lines_once<dtype_##T, SUM_OF>)
 KERNELS_OF_FLOATS(KERNEL_ANY)
 KERNELS_OF_SUMS(KERNEL)
 KERNELS_OF_SUMS(KERNEL_ONCE)

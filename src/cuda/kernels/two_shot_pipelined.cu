@@ -207,21 +207,14 @@ __device__ __forceinline__ void two_shot_pipelined(const cuda_launch &launch)
 #define DEPTH_OF(sum_of) ((sum_of) == 2 ? 2 : 1)
 
 #define KERNEL(name, T, SUM_OF, suffix)                                                            \
-    extern "C" __global__ void BOUNDS two_shot_pipelined_##name##suffix(                           \
-        const __grid_constant__ cuda_launch launch)                                                \
-    {                                                                                              \
-        two_shot_pipelined<dtype_##T, SUM_OF, DEPTH_OF(SUM_OF)>(launch);                           \
-    }
+    KERNEL_DEFINE(BOUNDS, two_shot_pipelined_##name##suffix,                                       \
+                  two_shot_pipelined<dtype_##T, SUM_OF, DEPTH_OF(SUM_OF)>)
 KERNELS_OF_FLOATS(KERNEL)
 KERNELS_OF_SUMS(KERNEL)
 
 /* Those of floats are for arenas in the host's memory: a line that is emptied there crosses PCIe
  * once more. */
 #define KERNEL_OF_TILES(name, T, SUM_OF, suffix)                                                   \
-    extern "C" __global__ void BOUNDS two_shot_tiles_##name##suffix(                               \
-        const __grid_constant__ cuda_launch launch)                                                \
-    {                                                                                              \
-        two_shot_tiles<dtype_##T>(launch);                                                         \
-    }
+    KERNEL_DEFINE(BOUNDS, two_shot_tiles_##name##suffix, two_shot_tiles<dtype_##T>)
 KERNELS_OF_FLOATS(KERNEL_OF_TILES)
 KERNELS_OF_INTEGERS(KERNEL_OF_TILES)
