@@ -28,17 +28,12 @@ __device__ __forceinline__ void barrier_all(const cuda_launch &launch)
     operation_compare_former(launch, op.sequence);
     if (peer >= launch.size || peer == launch.rank)
         return;
-    uint64_t start_ns = 0;
-    for (unsigned polls = 1;; polls++) {
-        const order_line header = order_load_line(&launch.own->headers[op.sequence & 1][peer]);
-        if (header.low == launch.signature && header.high == (launch.parameter | op.sequence << 32))
-            break;
-        if (polls % 1024 == 0) {
-            start_ns = operation_keep_waiting(launch, op.sequence, peer, start_ns);
-            if (start_ns == 0)
-                return;
-        }
-    }
+    order_line line;
+    operation_await_line(launch, op.sequence, &launch.own->headers[op.sequence & 1][peer], peer,
+                         line, [&](const order_line &header) {
+                             return header.low == launch.signature &&
+                                    header.high == (launch.parameter | op.sequence << 32);
+                         });
     order_fence(); /* V1a pairs V1 */
 }
 
@@ -55,24 +50,12 @@ __device__ __forceinline__ void barrier_subset(const cuda_launch &launch)
     order_fence(); /* V1 pairs V1a */
     order_store_line(&launch.arenas[peer]->meetings[launch.rank][count & 1],
                      {count, launch.parameter});
-    const cuda_meeting *meeting = &launch.own->meetings[peer][count & 1];
-    const order_line ours = {launch.signature, launch.parameter};
-    uint64_t start_ns = 0;
-    for (unsigned polls = 1;; polls++) {
-        const order_line line = order_load_line(meeting);
-        if (line.low == count && line.high == launch.parameter)
-            break;
-        if (line.low == count) {
-            operation_fail(launch, TUTTI_ERR_MISMATCH, peer, 0, ours,
-                           {launch.signature, line.high});
-            return;
-        }
-        if (polls % 1024 == 0) {
-            start_ns = operation_keep_waiting(launch, 0, peer, start_ns);
-            if (start_ns == 0)
-                return;
-        }
-    }
+    order_line line;
+    if (operation_await_line(launch, 0, &launch.own->meetings[peer][count & 1], peer, line,
+                             [&](const order_line &l) { return l.low == count; }) &&
+        line.high != launch.parameter)
+        operation_fail(launch, TUTTI_ERR_MISMATCH, peer, 0, {launch.signature, launch.parameter},
+                       {launch.signature, line.high});
     order_fence(); /* V1a pairs V1 */
 }
 
@@ -88,23 +71,15 @@ __device__ __forceinline__ order_line probe_line(int rank, int lane)
 __device__ __forceinline__ void probe_links(const cuda_launch &launch)
 {
     const int peer = threadIdx.x / 32, lane = threadIdx.x % 32;
-    uint64_t start_ns = 0;
     if (peer >= launch.size || peer == launch.rank)
         return;
     order_store_line(launch.arenas[peer]->flagged + (launch.rank * 32 + lane) * CUDA_LINE,
                      probe_line(launch.rank, lane));
     const order_line expected = probe_line(peer, lane);
-    for (unsigned polls = 1;; polls++) {
-        const order_line line =
-            order_load_line(launch.own->flagged + (peer * 32 + lane) * CUDA_LINE);
-        if (line.low == expected.low && line.high == expected.high)
-            return;
-        if (polls % 1024 == 0) {
-            start_ns = operation_keep_waiting(launch, 0, peer, start_ns);
-            if (start_ns == 0)
-                return;
-        }
-    }
+    order_line line;
+    operation_await_line(
+        launch, 0, launch.own->flagged + (peer * 32 + lane) * CUDA_LINE, peer, line,
+        [&](const order_line &l) { return l.low == expected.low && l.high == expected.high; });
 }
 
 } // namespace

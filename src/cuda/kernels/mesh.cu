@@ -100,7 +100,7 @@ __device__ __forceinline__ void mesh_flagged(const cuda_launch &launch, const op
                 {own.part[i].word[0], op.flag});
 #pragma unroll
         for (int i = 0; i < WIDER; i++) {
-            if (!operation_await_line(launch, op,
+            if (!operation_await_line(launch, op.sequence,
                                       lines_of(launch.own, op, partner, (uint64_t)i * units + at),
                                       partner, across, has_come))
                 return;

@@ -301,10 +301,11 @@ operation_await(const cuda_launch &launch, const operation &op, const unsigned c
     }
 }
 
-/* Polls one line of a peer until it has come, as `has_come` says. */
+/* Polls one line of a peer until it has come, as `has_come` says. `sequence` is the operation's, 0
+ * if none was announced. */
 template <typename HAS_COME>
 static __device__ __forceinline__ bool
-operation_await_line(const cuda_launch &launch, const operation &op, const void *from, int peer,
+operation_await_line(const cuda_launch &launch, uint64_t sequence, const void *from, int peer,
                      order_line &line, HAS_COME has_come)
 {
     uint64_t start_ns = 0;
@@ -313,7 +314,7 @@ operation_await_line(const cuda_launch &launch, const operation &op, const void 
         if (has_come(line))
             return true;
         if (polls % 1024 == 0) {
-            start_ns = operation_keep_waiting(launch, op.sequence, peer, start_ns);
+            start_ns = operation_keep_waiting(launch, sequence, peer, start_ns);
             if (start_ns == 0)
                 return false;
         }

@@ -75,7 +75,7 @@ static __device__ __forceinline__ bool arrivals_hear(const cuda_launch &launch, 
 {
     order_line line;
     const bool come = operation_await_line(
-        launch, op, &launch.own->arrivals[hop][blockIdx.x][peer], peer, line,
+        launch, op.sequence, &launch.own->arrivals[hop][blockIdx.x][peer], peer, line,
         [&](const order_line &count) {
             const uint64_t ahead = (count.high - (op.sequence << 16)) >> 16;
             return count.high == op.flag ? count.low > k : ahead == 1 && count.low > 0;
