@@ -361,6 +361,18 @@ static int detect(struct ranks *ranks, int rank, tutti_store_t *store)
     return 0;
 }
 
+/* The error of a creation that fails is not replaced by one of the clean-up behind it. */
+static int clean_up_fails(struct ranks *ranks, int rank, tutti_store_t *store)
+{
+    tutti_comm_t *comm;
+    if (rank == 1)
+        setenv("TUTTI_STANDIN_FAIL", "cuKernelGetFunction:1,cuEventQuery:0", 1);
+    RANKS_CHECK(device_enter(rank));
+    RANKS_CHECK(device_join(ranks, rank, store, NULL, &comm) == TUTTI_ERR_CUDA);
+    RANKS_CHECK(strstr(tutti_last_error(), "cuKernelGetFunction"));
+    return 0;
+}
+
 /* ---- every call fails in turn ---------------------------------------------------------------- */
 
 /* Without their versions. Those before the store is touched are the refusals' above; destroying and
@@ -448,6 +460,7 @@ int main(void)
 {
     device_setup();
     int failures = refusals() + run(disagree) + run(separate) + run(lossy) + run(staged) +
-                   run(share) + run(share_forced) + run(detect) + run(dumped_early);
+                   run(share) + run(share_forced) + run(detect) + run(clean_up_fails) +
+                   run(dumped_early);
     return failures + fail_in_turn() ? 1 : 0;
 }

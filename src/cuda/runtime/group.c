@@ -440,8 +440,11 @@ static enum tutti_status open_at(const struct cuda_group_config *config, int64_t
     cuda_captures_heed(driver, &mode);
     (*group)->interrupt = NULL;
     if (status != TUTTI_OK) {
+        char why[1024]; /* the close may set another error */
+        snprintf(why, sizeof why, "%s", tutti_last_error());
         cuda_group_close(*group, NULL);
         *group = NULL;
+        error_set(status, "%s", why);
     }
     return status;
 }
