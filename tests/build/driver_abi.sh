@@ -1,14 +1,14 @@
 #!/bin/bash
 # driver_abi.sh CC [FOLDER]
-# src/cuda/runtime/driver_types.h and driver_abi.h say the same as the cuda.h in FOLDER: each number, each size of a type, each
-# offset and size of a member, and each function's type.
+# src/cuda/runtime/driver_types.h, driver_abi.h and tests/cuda/driver_more.h say the same as the cuda.h in FOLDER: each
+# number, each size of a type, each offset and size of a member, and each function's type.
 set -euo pipefail
 cc=$1 folder=${2:-}
 if [[ -z $folder ]]; then
     echo "no cuda.h to compare with: this build has no nvcc, which comes with one"
     exit 77
 fi
-types=src/cuda/runtime/driver_types.h calls=src/cuda/runtime/driver_abi.h
+types=src/cuda/runtime/driver_types.h calls=tests/cuda/driver_more.h
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
@@ -58,9 +58,9 @@ awk '
     printf '    #theirs " is not " #ours)\n'
     "$work/ours"
     # A second declaration of each function, with the types of cuda.h: the compiler wants them to agree.
-    printf '#define TUTTI_CUDA_DRIVER_TYPES_H\n#include "cuda/runtime/driver_abi.h"\n'
+    printf '#define TUTTI_CUDA_DRIVER_TYPES_H\n#include "%s"\n' "$calls"
 } >"$work/theirs.c"
-"$cc" -std=c11 -Wall -Wextra -Werror -fsyntax-only -Isrc -isystem "$folder" "$work/theirs.c"
+"$cc" -std=c11 -Wall -Wextra -Werror -fsyntax-only -I. -Isrc -isystem "$folder" "$work/theirs.c"
 
 # Each function of ours is one of theirs: a name that cuda.h lacks would be a first declaration.
 bad=0

@@ -29,7 +29,7 @@
 #include "cuda/kernels/launch.h"
 #include "cuda/kernels/stream_wait_launch.h"
 #include "cuda/kernels/symm_launch.h"
-#include "cuda/runtime/driver_abi.h"
+#include "driver_more.h"
 
 #include <stdbool.h>
 #include <string.h>

@@ -5,7 +5,7 @@
  *
  * usage: test_operands processes|threads
  */
-#include "cuda/runtime/driver_abi.h"
+#include "cuda/driver_more.h"
 #include "device.h"
 #include "pg_cuda.h"
 

@@ -7,7 +7,7 @@
 #include <string.h>
 
 const struct cuda_names cuda_names = {
-#define CUDA_NAME_ROW(member, symbol) #symbol,
+#define CUDA_NAME_ROW(member, symbol, arguments) #symbol,
     CUDA_DRIVER_MAP(CUDA_NAME_ROW)
 #undef CUDA_NAME_ROW
 };

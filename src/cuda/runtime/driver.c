@@ -11,26 +11,12 @@
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 /* The oldest driver that loads the kernels of this build. */
 #ifndef TUTTI_CUDA_DRIVER_LEAST
 #define TUTTI_CUDA_DRIVER_LEAST CUDA_DRIVER_LEAST
 #endif
-
-/*
- * dlsym() looks up each function under the name of its symbol, with the version
- * (cuStreamGetCaptureInfo_v3). Such a name means one interface for ever, and the same token gives
- * the member its type. cuGetProcAddress() would choose the interface at run time by a version
- * number, and a driver might choose another one.
- */
-static const struct {
-    size_t offset;
-    const char *name;
-} symbols[] = {
-#define SYMBOL_ROW(member, symbol) {offsetof(struct cuda_driver, member), #symbol},
-    CUDA_DRIVER_MAP(SYMBOL_ROW)
-#undef SYMBOL_ROW
-};
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
@@ -62,15 +48,20 @@ static int version_of(const struct cuda_driver *driver)
     return version;
 }
 
+/* Not by cuGetProcAddress(), which chooses the interface at run time by a version number. */
 static enum tutti_status find_symbols(void *library, const char *file, struct cuda_driver *driver)
 {
-    const char *missing = NULL;
-    for (size_t i = 0; i < sizeof symbols / sizeof *symbols; i++) {
-        void *address = dlsym(library, symbols[i].name);
-        if (!address && !missing)
-            missing = symbols[i].name;
-        *(void **)((char *)driver + symbols[i].offset) = address;
+    enum { COUNT = sizeof(struct cuda_names) / sizeof(char *) };
+    const char *names[COUNT], *missing = NULL;
+    void *found[COUNT];
+    static_assert(sizeof *driver == sizeof found && sizeof cuda_names == sizeof names, "members");
+    memcpy(names, &cuda_names, sizeof names);
+    for (size_t i = 0; i < COUNT; i++) {
+        found[i] = dlsym(library, names[i]);
+        if (!found[i] && !missing)
+            missing = names[i];
     }
+    memcpy(driver, found, sizeof found);
     if (!missing)
         return TUTTI_OK;
     int version = version_of(driver);

@@ -23,84 +23,15 @@ enum {
     CUDA_NVCC_LEAST = 13, /* the nvcc that compiles the kernels */
 };
 
-/* X(member, symbol): what the library calls. */
-#define CUDA_DRIVER_MAP(X)                                                                         \
-    X(init, cuInit)                                                                                \
-    X(driver_version, cuDriverGetVersion)                                                          \
-    X(error_name, cuGetErrorName)                                                                  \
-    X(error_string, cuGetErrorString)                                                              \
-    X(device_count, cuDeviceGetCount)                                                              \
-    X(device_get, cuDeviceGet)                                                                     \
-    X(device_attribute, cuDeviceGetAttribute)                                                      \
-    X(device_name, cuDeviceGetName)                                                                \
-    X(device_uuid, cuDeviceGetUuid_v2)                                                             \
-    X(device_pci_bus_id, cuDeviceGetPCIBusId)                                                      \
-    X(device_can_access_peer, cuDeviceCanAccessPeer)                                               \
-    X(device_p2p_attribute, cuDeviceGetP2PAttribute)                                               \
-    X(ctx_current, cuCtxGetCurrent)                                                                \
-    X(ctx_device, cuCtxGetDevice)                                                                  \
-    X(ctx_id, cuCtxGetId)                                                                          \
-    X(primary_retain, cuDevicePrimaryCtxRetain)                                                    \
-    X(primary_release, cuDevicePrimaryCtxRelease_v2)                                               \
-    X(primary_state, cuDevicePrimaryCtxGetState)                                                   \
-    X(ctx_push, cuCtxPushCurrent_v2)                                                               \
-    X(ctx_pop, cuCtxPopCurrent_v2)                                                                 \
-    X(pointer_attributes, cuPointerGetAttributes)                                                  \
-    X(mem_alloc, cuMemAlloc_v2)                                                                    \
-    X(mem_free, cuMemFree_v2)                                                                      \
-    X(mem_granularity, cuMemGetAllocationGranularity)                                              \
-    X(mem_info, cuMemGetInfo_v2)                                                                   \
-    X(mem_create, cuMemCreate)                                                                     \
-    X(mem_release, cuMemRelease)                                                                   \
-    X(mem_export, cuMemExportToShareableHandle)                                                    \
-    X(mem_import, cuMemImportFromShareableHandle)                                                  \
-    X(mem_reserve, cuMemAddressReserve)                                                            \
-    X(mem_unreserve, cuMemAddressFree)                                                             \
-    X(mem_map, cuMemMap)                                                                           \
-    X(mem_unmap, cuMemUnmap)                                                                       \
-    X(mem_set_access, cuMemSetAccess)                                                              \
-    X(mem_host_alloc, cuMemHostAlloc)                                                              \
-    X(mem_host_free, cuMemFreeHost)                                                                \
-    X(mem_host_device_pointer, cuMemHostGetDevicePointer_v2)                                       \
-    X(mem_host_register, cuMemHostRegister_v2)                                                     \
-    X(mem_host_unregister, cuMemHostUnregister)                                                    \
-    X(memset_d8_async, cuMemsetD8Async)                                                            \
-    X(memcpy_async, cuMemcpyAsync)                                                                 \
-    X(memcpy_2d_async, cuMemcpy2DAsync_v2)                                                         \
-    X(library_load, cuLibraryLoadData)                                                             \
-    X(library_kernel, cuLibraryGetKernel)                                                          \
-    X(kernel_function, cuKernelGetFunction)                                                        \
-    X(function_load, cuFuncLoad)                                                                   \
-    X(occupancy, cuOccupancyMaxActiveBlocksPerMultiprocessor)                                      \
-    X(launch, cuLaunchKernelEx)                                                                    \
-    X(stream_create, cuStreamCreateWithPriority)                                                   \
-    X(stream_destroy, cuStreamDestroy_v2)                                                          \
-    X(stream_synchronize, cuStreamSynchronize)                                                     \
-    X(stream_context, cuStreamGetCtx)                                                              \
-    X(stream_wait_event, cuStreamWaitEvent)                                                        \
-    X(stream_write_64, cuStreamWriteValue64_v2)                                                    \
-    X(stream_wait_64, cuStreamWaitValue64_v2)                                                      \
-    X(stream_capture_info, cuStreamGetCaptureInfo_v3)                                              \
-    X(stream_capture_depend, cuStreamUpdateCaptureDependencies_v2)                                 \
-    X(capture_mode_exchange, cuThreadExchangeStreamCaptureMode)                                    \
-    X(event_create, cuEventCreate)                                                                 \
-    X(event_destroy, cuEventDestroy_v2)                                                            \
-    X(event_record, cuEventRecord)                                                                 \
-    X(event_query, cuEventQuery)                                                                   \
-    X(event_synchronize, cuEventSynchronize)                                                       \
-    X(user_object_create, cuUserObjectCreate)                                                      \
-    X(user_object_release, cuUserObjectRelease)                                                    \
-    X(graph_retain_user_object, cuGraphRetainUserObject)
-
 struct cuda_driver {
-#define CUDA_DRIVER_MEMBER(member, symbol) __typeof__(symbol) *member;
+#define CUDA_DRIVER_MEMBER(member, symbol, arguments) CUresult(*member) arguments;
     CUDA_DRIVER_MAP(CUDA_DRIVER_MEMBER)
 #undef CUDA_DRIVER_MEMBER
 };
 
-/* The symbol of each member, for messages. */
+/* The symbol of each member, in the same order. */
 extern const struct cuda_names {
-#define CUDA_NAME_MEMBER(member, symbol) const char *member;
+#define CUDA_NAME_MEMBER(member, symbol, arguments) const char *member;
     CUDA_DRIVER_MAP(CUDA_NAME_MEMBER)
 #undef CUDA_NAME_MEMBER
 } cuda_names;
