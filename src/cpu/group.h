@@ -73,6 +73,8 @@ void cpu_group_close(struct cpu_group *group);
 
 /* The number of the operation that runs, or of the last one. From any thread, for reports. */
 uint64_t cpu_group_sequence(const void *group);
+/* For a back end that runs the operations itself: counts them. By the caller of operations. */
+void cpu_group_sequence_add(struct cpu_group *group, int count);
 /* Whether a fault stands or this process has aborted the group. */
 bool cpu_group_has_failed(const struct cpu_group *group);
 bool cpu_group_is_aborted(const struct cpu_group *group);

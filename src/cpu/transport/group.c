@@ -266,6 +266,12 @@ uint64_t cpu_group_sequence(const void *group)
     return order_load_relaxed_u64(&((const struct cpu_group *)group)->op.sequence);
 }
 
+void cpu_group_sequence_add(struct cpu_group *group, int count)
+{
+    /* Relaxed: other threads read it for their reports. */
+    order_store_relaxed_u64(&group->op.sequence, group->op.sequence + (uint64_t)(int64_t)count);
+}
+
 bool cpu_group_has_failed(const struct cpu_group *group)
 {
     return faults_stand(&group->faults);

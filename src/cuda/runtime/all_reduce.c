@@ -28,7 +28,7 @@ static __attribute__((cold, noinline)) enum tutti_status refused(struct cuda_gro
 {
     char why[300];
     if ((status != TUTTI_ERR_CUDA && status != TUTTI_ERR_NO_MEMORY) ||
-        order_load_acquire_u32(&group->host->faults.failed)) /* A4 pairs F4 */
+        cpu_group_has_failed(group->host))
         return status;
     snprintf(why, sizeof why, "%s", tutti_last_error());
     const bool broken = context_is_broken(group);

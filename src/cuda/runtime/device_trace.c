@@ -43,7 +43,7 @@ void cuda_device_trace_open(struct cuda_group *group, int fd)
 /* Notes how far the device's clock is ahead of CLOCK_MONOTONIC. */
 static void clocks_compare(struct cuda_group *group, uint64_t device_ns)
 {
-    struct record_page *page = group->host->faults.record;
+    struct record_page *page = group->resources->recorder.segment.base;
     if (!page)
         return;
     /* Relaxed: one word, for reports. */

@@ -51,19 +51,21 @@ enum tutti_status cuda_group_status(void *opaque, struct tutti_fault *fault)
     return status;
 }
 
+bool cuda_group_has_failed(const struct cuda_group *group)
+{
+    return cpu_group_has_failed(group->host) ||
+           order_load_relaxed_u32(&group->resources->host->failed);
+}
+
 /* A group that has failed or was aborted enqueues nothing more. */
 enum tutti_status cuda_group_check(struct cuda_group *group)
 {
-    if (__builtin_expect(order_load_acquire_u32(&group->host->faults.failed) || /* A4 pairs F4 */
-                             order_load_relaxed_u32(&group->host->faults.aborted) ||
-                             order_load_relaxed_u32(&group->resources->host->failed),
-                         0))
-        return cuda_group_status(group, NULL);
-    return TUTTI_OK;
+    return __builtin_expect(cuda_group_has_failed(group), 0) ? cuda_group_status(group, NULL)
+                                                             : TUTTI_OK;
 }
 
-enum tutti_status cuda_launch_failed(struct cuda_group *group, enum tutti_status status,
-                                     uint64_t sequence)
+enum tutti_status cuda_group_fail(struct cuda_group *group, enum tutti_status status,
+                                  uint64_t sequence, const char *what)
 {
     char why[300];
     const struct tutti_fault fault = {
@@ -77,9 +79,16 @@ enum tutti_status cuda_launch_failed(struct cuda_group *group, enum tutti_status
     status = cpu_group_fail(group->host, &fault);
     if (group->proxy)
         cpu_group_quit(group->host);
-    return error_set(
-        status,
-        "%s; operation %llu is not enqueued on rank %d, so the communicator has failed "
-        "on all ranks",
-        why, (unsigned long long)fault.sequence, fault.rank);
+    return error_set(status, "%s; %s", why, what);
+}
+
+enum tutti_status cuda_launch_failed(struct cuda_group *group, enum tutti_status status,
+                                     uint64_t sequence)
+{
+    char what[128];
+    snprintf(what, sizeof what,
+             "operation %llu is not enqueued on rank %d, so the communicator has failed on all "
+             "ranks",
+             (unsigned long long)sequence, group->launch.rank);
+    return cuda_group_fail(group, status, sequence, what);
 }

@@ -47,7 +47,7 @@ struct offer {
 
 static bool is_remote(const struct cuda_group *group, int rank)
 {
-    return group->host->ranks.remote >> rank & 1;
+    return cpu_group_ranks(group->host)->remote >> rank & 1;
 }
 
 /* ---- alone ----------------------------------------------------------------------------------- */
@@ -267,7 +267,7 @@ static enum tutti_status join(struct cuda_group *group, const struct cuda_group_
         return status;
     grids_agree(group, all);
     if (config->remote)
-        status = channel_all_gather_fds(group->host->ranks.channel, own_fd, fds,
+        status = channel_all_gather_fds(cpu_group_ranks(group->host)->channel, own_fd, fds,
                                         deadline_left_ms(deadline));
     POINT("cuda.handles");
     return status == TUTTI_OK ? arenas_map(group, all, fds, deadline) : status;
@@ -301,12 +301,12 @@ static void ranks_order(const struct cuda_group_config *config, struct cuda_laun
 /* The rank's part in the algorithms for few links. */
 static void links_place(const struct cuda_group_config *config, struct cuda_launch *launch)
 {
-    const struct cpu_group *host = config->host;
+    const struct topology_mesh *mesh = &cpu_group_ranks(config->host)->mesh;
     const struct topology_ring *ring = &config->ring;
-    launch->mesh.partner = (uint8_t)host->ranks.mesh.partner;
+    launch->mesh.partner = (uint8_t)mesh->partner;
     for (int p = 0; p < 4 && p < launch->size; p++)
         for (int quarter = 0; quarter < 4; quarter++)
-            if (host->ranks.mesh.owners[quarter] == launch->ranks[p])
+            if (mesh->owners[quarter] == launch->ranks[p])
                 launch->mesh.quarters[p] = (uint8_t)quarter;
     launch->ring =
         (struct cuda_ring){(uint8_t)ring->position, (uint8_t)ring->before, (uint8_t)ring->after};
@@ -526,17 +526,15 @@ static void poison(struct cuda_group *group)
  * under way does not concern them. */
 static void last_words(const struct cuda_group *group, bool idle, struct tutti_fault *fault)
 {
-    const struct cpu_group *host = group->host;
-    if (order_load_acquire_u32(&host->faults.failed)) /* A4 pairs F4 */
-        *fault = host->faults.fault;
+    if (cpu_group_has_failed(group->host))
+        cpu_group_status(group->host, fault);
     else if (!cuda_fault_read(group, fault) &&
-             (!idle || order_load_relaxed_u32(&group->stopping) || /* relaxed: by this thread */
-              order_load_relaxed_u32(&host->faults.aborted)))
+             (!idle || order_load_relaxed_u32(&group->stopping))) /* relaxed: by this thread */
         *fault = (struct tutti_fault){.struct_size = sizeof *fault,
                                       .status = TUTTI_ERR_ABORTED,
                                       .rank = group->launch.rank,
                                       .peer = group->launch.rank,
-                                      .sequence = order_load_relaxed_u64(&host->op.sequence)};
+                                      .sequence = cpu_group_sequence(group->host)};
 }
 
 /* Copies some of this rank's control words to the page and returns their place there. */
@@ -632,7 +630,7 @@ static bool wind_up(struct cuda_group *group, struct tutti_fault *fault)
     enum tutti_status flushed = TUTTI_OK;
     if (group->event) /* the watcher still carries the event that ends the wait */
         flushed = cuda_flush(group, deadline_after(group->default_timeout_ms));
-    cuda_watch_stop(group);
+    cuda_watcher_stop(&group->watcher);
     if (group->event) {
         bool idle = halt(group, flushed);
         cuda_proxy_stop(group->proxy);
@@ -666,7 +664,7 @@ void cuda_group_close(void *opaque, struct tutti_fault *fault)
     if (lives) {
         stuck = wind_up(group, fault);
     } else {
-        cuda_watch_stop(group);
+        cuda_watcher_stop(&group->watcher);
         cuda_proxy_stop(group->proxy);
         if (fault)
             last_words(group, !group->enqueued, fault);
@@ -683,7 +681,7 @@ void cuda_group_close(void *opaque, struct tutti_fault *fault)
 uint64_t cuda_group_sequence(const void *opaque)
 {
     const struct cuda_group *group = opaque;
-    return group->proxy ? cuda_proxy_enqueued(group->proxy) : group->host->op.sequence;
+    return group->proxy ? cuda_proxy_enqueued(group->proxy) : cpu_group_sequence(group->host);
 }
 
 enum tutti_status cuda_group_enter(struct cuda_group *group, bool *pushed)

@@ -5,7 +5,7 @@
 
 #include "base/device_trace.h"
 #include "base/reminder.h"
-#include "cpu/transport/group.h"
+#include "cpu/choose.h"
 #include "cuda/kernels/launch.h"
 #include "cuda/runtime/calls.h"
 #include "cuda/runtime/group.h"
@@ -127,10 +127,16 @@ static inline void cuda_leave(struct cuda_group *group, bool pushed)
     cuda_context_leave(group->driver, pushed);
 }
 
-/* fault.c: the fault that stands, as far as it is known without a system or driver call. */
+/* fault.c: returns true if the group has failed or was aborted, as far as it is known without a
+ * system or driver call; returns the status of that fault. */
+bool cuda_group_has_failed(const struct cuda_group *group);
 enum tutti_status cuda_group_check(struct cuda_group *group);
-/* Operation `sequence` cannot be enqueued here, and peers may have enqueued it: fails the group
- * with this status, on all ranks at once. Returns the status of the fault that stands. */
+/* Operation `sequence` cannot be done here, and peers may have begun it: fails the group with this
+ * status, on all ranks at once. `what` is added to the last error. Returns the status of the fault
+ * that stands. */
+enum tutti_status cuda_group_fail(struct cuda_group *group, enum tutti_status status,
+                                  uint64_t sequence, const char *what);
+/* The same for an operation that cannot be enqueued. */
 enum tutti_status cuda_launch_failed(struct cuda_group *group, enum tutti_status status,
                                      uint64_t sequence);
 /* Ends all waits of this rank's kernels, now and later. The first call counts. */
@@ -138,9 +144,8 @@ void cuda_stop(struct cuda_group *group, enum tutti_status status, int peer);
 /* Reads the fault that the device has recorded; false if there is none. */
 bool cuda_fault_read(const struct cuda_group *group, struct tutti_fault *fault);
 
-/* watch.c: the thread that carries faults between device and hosts. */
+/* watch.c: starts the thread that carries faults between device and hosts. */
 enum tutti_status cuda_watch_start(struct cuda_group *group);
-void cuda_watch_stop(struct cuda_group *group);
 
 /* device_trace.c: moves the words that kernels and host share into the recorder of this descriptor.
  * With -1 they stay in the page. */

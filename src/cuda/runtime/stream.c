@@ -94,14 +94,10 @@ enum tutti_status cuda_eager_note(struct cuda_group *group, CUstream stream)
 /* ---- the end of what was enqueued --------------------------------------------------------------
  */
 
-/* Returns true if the communicator has failed or was aborted, or the program exits, so that no
- * watcher sees a failure. */
+/* Also true if the program exits, so that no watcher sees a failure. */
 static bool has_failed(const struct cuda_group *group)
 {
-    return order_load_acquire_u32(&group->host->faults.failed) || /* A4 pairs F4 */
-           order_load_relaxed_u32(&group->host->faults.aborted) ||
-           order_load_relaxed_u32(&group->resources->host->failed) ||
-           cuda_watcher_quits(&group->watcher);
+    return cuda_group_has_failed(group) || cuda_watcher_quits(&group->watcher);
 }
 
 enum tutti_status cuda_flush(struct cuda_group *group, int64_t deadline)
@@ -231,12 +227,11 @@ static enum tutti_status launch_on(struct cuda_group *group, CUstream stream,
     return CUDA_CALL(group->driver, launch, &config, task->function, parameters, NULL);
 }
 
-/* Relaxed: other threads read it for their reports. */
-static void sequence_add(struct cuda_group *group, const struct cuda_task *task, int64_t count)
+/* An operation of a subset takes no number. */
+static void sequence_add(struct cuda_group *group, const struct cuda_task *task, int count)
 {
     if (!task->launch->subset)
-        order_store_relaxed_u64(&group->host->op.sequence,
-                                group->host->op.sequence + (uint64_t)count);
+        cpu_group_sequence_add(group->host, count);
 }
 
 /* Waits for those ranks of the operation that share the device as threads, by a barrier of their
@@ -272,7 +267,7 @@ static enum tutti_status eager_launch(struct cuda_group *group, CUstream stream,
     else
         sequence_add(group, task, -1);
     if (ordered && !launched)
-        status = cuda_launch_failed(group, status, group->host->op.sequence + 1);
+        status = cuda_launch_failed(group, status, cuda_group_sequence(group) + 1);
     /* Also after a failure, so that the others go on: their kernels wait. */
     enum tutti_status met = same_gpu_meet(group, task);
     return status == TUTTI_OK ? met : status;

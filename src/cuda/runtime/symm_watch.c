@@ -8,7 +8,6 @@
 #include "cuda/runtime/symm_internal.h"
 #include "cuda/runtime/watcher.h"
 #include "ipc/channel.h"
-#include "ipc/futex.h"
 
 #include <stdlib.h>
 
@@ -16,42 +15,25 @@ struct cuda_symm_watch {
     struct cuda_watcher watcher;
     struct channel *channel;
     uint64_t peers;
-    uint32_t bell;        /* futex; advanced to wake the thread */
+    uint32_t bell;        /* of the watcher */
     pthread_mutex_t lock; /* guards the list */
     struct cuda_symm *first;
 };
 
-static uint32_t look(const struct cuda_symm_watch *watch)
+static int64_t look(void *context)
 {
+    struct cuda_symm_watch *watch = context;
     uint32_t gone = 0;
     for (int r = 0; r < CUDA_RANKS; r++)
         if (watch->peers >> r & 1 && !channel_peer_alive(watch->channel, r))
             gone |= UINT32_C(1) << r;
-    return gone;
-}
-
-static bool poll(void *context)
-{
-    struct cuda_symm_watch *watch = context;
-    const uint32_t bell = order_load_acquire_u32(&watch->bell); /* K8a pairs K8 */
-    if (cuda_watcher_quits(&watch->watcher))
-        return false;
-    const uint32_t gone = look(watch);
     pthread_mutex_lock(&watch->lock);
     /* Relaxed: a kernel that reads it looks at its word once more, and a process that has ended
      * stores nothing any more. */
     for (struct cuda_symm *symm = watch->first; symm; symm = symm->next_watched)
         order_store_relaxed_u32(&symm->resources->symm_page->gone, gone);
     pthread_mutex_unlock(&watch->lock);
-    futex_sleep(&watch->bell, bell, CUDA_WATCH_MS);
-    return true;
-}
-
-static void wake(void *context)
-{
-    struct cuda_symm_watch *watch = context;
-    order_fetch_add_u32(&watch->bell, 1); /* K8 pairs K8a */
-    futex_wake_all(&watch->bell);
+    return CUDA_WATCH_MS;
 }
 
 enum tutti_status cuda_symm_watch_open(struct channel *channel, uint64_t peers,
@@ -61,7 +43,7 @@ enum tutti_status cuda_symm_watch_open(struct channel *channel, uint64_t peers,
     struct cuda_symm_watch *made = calloc(1, sizeof *made);
     if (!made)
         return error_set(TUTTI_ERR_NO_MEMORY, "no memory for %zu bytes", sizeof *made);
-    made->watcher = (struct cuda_watcher){.poll = poll, .wake = wake, .context = made};
+    made->watcher = (struct cuda_watcher){.look = look, .context = made, .bell = &made->bell};
     made->channel = channel;
     made->peers = peers;
     pthread_mutex_init(&made->lock, NULL);

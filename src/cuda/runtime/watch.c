@@ -17,13 +17,13 @@
  * The watcher looks every 20 ms, and at once when a bell rings. It ends when a fault stands, since
  * then there is nothing left to carry.
  */
+#include "base/layout.h"
 #include "base/order.h"
-#include "cpu/transport/bell.h"
 #include "cuda/runtime/group_internal.h"
 
-/* Looks once. Returns true once a fault stands, which `stop` then carries. */
-static bool carry(struct cuda_group *group)
+static int64_t look(void *context)
 {
+    struct cuda_group *group = context;
     struct cpu_group *host = group->host;
     struct tutti_fault fault;
     uint64_t left, dead;
@@ -31,7 +31,7 @@ static bool carry(struct cuda_group *group)
     /* A rank that has failed keeps the word that says for whom it waited. */
     if (!failed)
         cuda_device_trace_look(group);
-    if (failed || cpu_group_check_peers(host, host->rank, false, &fault)) {
+    if (failed || cpu_group_check_peers(host, group->launch.rank, false, &fault)) {
         cpu_group_fail(host, &fault);
     } else {
         cpu_group_exited_peers(host, &left, &dead);
@@ -46,37 +46,17 @@ static bool carry(struct cuda_group *group)
             cpu_group_fail(host, &fault);
         }
     }
-    if (!order_load_acquire_u32(&host->faults.failed)) /* A4 pairs F4 */
-        return false;
-    cuda_stop(group, host->faults.fault.status, host->faults.fault.peer);
-    return true;
-}
-
-static bool poll(void *context)
-{
-    struct cuda_group *group = context;
-    uint32_t bell = order_load_acquire_u32(&group->host->own->bell); /* A5 pairs W1 */
-    if (cuda_watcher_quits(&group->watcher) || carry(group))
-        return false;
-    bell_nap(group->host, bell, CUDA_WATCH_MS);
-    return true;
-}
-
-static void wake(void *context)
-{
-    const struct cuda_group *group = context;
-    bell_ring(group->host);
+    if (!cpu_group_has_failed(host))
+        return CUDA_WATCH_MS;
+    cpu_group_status(host, &fault);
+    cuda_stop(group, fault.status, fault.peer);
+    return -1;
 }
 
 enum tutti_status cuda_watch_start(struct cuda_group *group)
 {
-    group->watcher.poll = poll;
-    group->watcher.wake = wake;
+    group->watcher.look = look;
     group->watcher.context = group;
+    group->watcher.bell = &cpu_group_arena(group->host, group->launch.rank)->bell;
     return cuda_watcher_start(&group->watcher);
-}
-
-void cuda_watch_stop(struct cuda_group *group)
-{
-    cuda_watcher_stop(&group->watcher);
 }

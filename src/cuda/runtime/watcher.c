@@ -4,6 +4,7 @@
 #include "base/error.h"
 #include "base/order.h"
 #include "ipc/fork.h"
+#include "ipc/futex.h"
 
 #include <errno.h>
 #include <signal.h>
@@ -33,7 +34,9 @@ static void release(void)
 static void end(struct cuda_watcher *watcher)
 {
     order_store_release_u32(&watcher->quit, 1); /* K1 pairs K1a */
-    watcher->wake(watcher->context);
+    if (watcher->stop)
+        watcher->stop(watcher->context);
+    cuda_watcher_ring(watcher);
     pthread_join(watcher->thread, NULL);
 }
 
@@ -83,8 +86,14 @@ static bool list_remove(struct cuda_watcher *watcher)
 static void *run(void *argument)
 {
     struct cuda_watcher *watcher = argument;
-    while (watcher->poll(watcher->context))
-        ;
+    for (int64_t ms = 0; ms >= 0;) {
+        const uint32_t bell = order_load_acquire_u32(watcher->bell); /* K8a pairs K8; A5 pairs W1 */
+        ms = cuda_watcher_quits(watcher) ? -1 : watcher->look(watcher->context);
+        if (ms > 0)
+            futex_sleep(watcher->bell, bell, ms);
+    }
+    if (watcher->ended)
+        watcher->ended(watcher->context);
     return NULL;
 }
 
@@ -113,6 +122,12 @@ void cuda_watcher_stop(struct cuda_watcher *watcher)
     if (watcher->started && list_remove(watcher))
         end(watcher);
     watcher->started = false;
+}
+
+void cuda_watcher_ring(const struct cuda_watcher *watcher)
+{
+    order_fetch_add_u32(watcher->bell, 1); /* K8 pairs K8a */
+    futex_wake_all(watcher->bell);
 }
 
 bool cuda_watcher_quits(const struct cuda_watcher *watcher)

@@ -28,9 +28,7 @@
 #include "base/order.h"
 #include "base/signature.h"
 #include "base/wait.h"
-#include "cpu/transport/group.h"
 #include "cuda/runtime/group_internal.h"
-#include "ipc/futex.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -53,6 +51,8 @@ struct operation {
 struct cuda_proxy {
     struct cuda_watcher watcher;
     struct cpu_group *host;
+    int rank;
+    int polls;                    /* until the thread naps */
     struct cuda_proxy_page *page; /* owned by struct cuda_resources */
     CUdeviceptr come, done;       /* the addresses of its words on the device */
     uint64_t pieces;    /* number of pieces on streams; written by the caller, as is `enqueued` */
@@ -63,7 +63,7 @@ struct cuda_proxy {
 
     uint64_t put;    /* number of operations put into the ring: release E3 pairs E3a */
     uint64_t taken;  /* ... that have ended: release E4 pairs E4a */
-    uint32_t bell;   /* futex; advanced to wake the thread */
+    uint32_t bell;   /* of the watcher */
     uint32_t asleep; /* 1 while the thread may sleep on the bell */
     struct operation ring[CUDA_PROXY_OPERATIONS];
 };
@@ -80,21 +80,15 @@ static size_t piece_bytes(const struct request *request, uint64_t piece)
     return left < CUDA_PROXY_PIECE_BYTES ? left : CUDA_PROXY_PIECE_BYTES;
 }
 
-static void ring_bell(struct cuda_proxy *proxy)
-{
-    order_fetch_add_u32(&proxy->bell, 1); /* E5 pairs E5a */
-    futex_wake_all(&proxy->bell);
-}
-
 /* ---- the thread ------------------------------------------------------------------------------ */
 
 /* Returns true, and records the fault, if the communicator has failed or was aborted. */
-static bool has_failed(struct cpu_group *host)
+static bool has_failed(const struct cuda_proxy *proxy)
 {
     struct tutti_fault fault;
-    if (!cpu_group_check_peers(host, host->rank, false, &fault))
+    if (!cpu_group_check_peers(proxy->host, proxy->rank, false, &fault))
         return false;
-    cpu_group_fail(host, &fault);
+    cpu_group_fail(proxy->host, &fault);
     return true;
 }
 
@@ -108,7 +102,7 @@ static bool piece_is_lost(void *context, enum wait_depth depth)
 {
     const struct cuda_proxy *proxy = context;
     (void)depth;
-    return has_failed(proxy->host);
+    return has_failed(proxy);
 }
 
 /* Waits until the stream has brought the piece; false if the communicator fails first. There is no
@@ -118,11 +112,11 @@ static bool piece_await(struct cuda_proxy *proxy, uint64_t number)
     const struct waiter waiter = {
         .poll = piece_has_come, .look = piece_is_lost, .context = proxy, .nap_ns = WAIT_NAP_NS};
     proxy->awaited = number;
-    if (wait_spin(piece_has_come, proxy, proxy->host->ranks.polls))
-        return !has_failed(proxy->host);
+    if (wait_spin(piece_has_come, proxy, proxy->polls))
+        return !has_failed(proxy);
     if (!proxy->sharp)
         proxy->sharp = prctl(PR_SET_TIMERSLACK, (unsigned long)TIMER_SLACK_NS, 0, 0, 0) == 0;
-    return waiter_run(&waiter) == WAIT_DONE && !has_failed(proxy->host);
+    return waiter_run(&waiter) == WAIT_DONE && !has_failed(proxy);
 }
 
 /* Reduces one piece among the hosts. */
@@ -160,7 +154,7 @@ static bool operation_run(struct cuda_proxy *proxy, const struct operation *oper
             return false;
         /* Relaxed: others read it after the stream or the thread has ended. */
         if (piece + 1 == pieces)
-            order_store_relaxed_u64(&proxy->completed, proxy->host->op.sequence);
+            order_store_relaxed_u64(&proxy->completed, cpu_group_sequence(proxy->host));
         order_store_release_u64(&proxy->page->done, number); /* E2 pairs E2a, the stream's wait */
     }
     return true;
@@ -172,51 +166,42 @@ static bool has_operation(void *context)
     return order_load_acquire_u64(&proxy->put) != proxy->taken; /* E3a pairs E3 */
 }
 
-/* Sleeps until there is an operation or the bell differs from `bell`, its value before the last
- * look at the ring. */
-static void idle(struct cuda_proxy *proxy, uint32_t bell)
+/* Without an operation the thread polls, then sleeps. Returns how long: 0 if there is one now. */
+static int64_t idle(struct cuda_proxy *proxy)
 {
-    if (wait_spin(has_operation, proxy, proxy->host->ranks.polls))
-        return;
+    if (wait_spin(has_operation, proxy, proxy->polls))
+        return 0;
     order_store_relaxed_u32(&proxy->asleep, 1);
     order_fence(); /* between our write and the read of the other side's word; pairs the other such
                       fence */
-    if (!has_operation(proxy))
-        futex_sleep(&proxy->bell, bell, IDLE_MS);
-    order_store_relaxed_u32(&proxy->asleep, 0);
+    return has_operation(proxy) ? 0 : IDLE_MS;
 }
 
-/* The thread ends. Operations that are left fail. The word lets all streams pass, now and later. */
-static void release(struct cuda_proxy *proxy)
-{
-    if (has_operation(proxy))
-        (void)has_failed(proxy->host);
-    order_store_release_u64(&proxy->page->done, CUDA_PROXY_RELEASED); /* E2 pairs E2a */
-}
-
-static bool poll(void *context)
+static int64_t look(void *context)
 {
     struct cuda_proxy *proxy = context;
-    uint32_t bell = order_load_acquire_u32(&proxy->bell); /* E5a pairs E5 */
-    bool goes_on = !cuda_watcher_quits(&proxy->watcher);
-    if (goes_on && !has_operation(proxy)) {
-        idle(proxy, bell);
-        return true;
-    }
-    if (goes_on)
-        goes_on = operation_run(proxy, &proxy->ring[proxy->taken % CUDA_PROXY_OPERATIONS]);
-    if (goes_on)
-        order_store_release_u64(&proxy->taken, proxy->taken + 1); /* E4 pairs E4a */
-    else
-        release(proxy);
-    return goes_on;
+    order_store_relaxed_u32(&proxy->asleep, 0);
+    if (!has_operation(proxy))
+        return idle(proxy);
+    if (!operation_run(proxy, &proxy->ring[proxy->taken % CUDA_PROXY_OPERATIONS]))
+        return -1;
+    order_store_release_u64(&proxy->taken, proxy->taken + 1); /* E4 pairs E4a */
+    return 0;
 }
 
-static void wake(void *context)
+static void stop(void *context)
 {
     struct cuda_proxy *proxy = context;
     cpu_group_quit(proxy->host);
-    ring_bell(proxy);
+}
+
+/* Operations that are left fail. The word lets all streams pass, now and later. */
+static void ended(void *context)
+{
+    struct cuda_proxy *proxy = context;
+    if (has_operation(proxy))
+        (void)has_failed(proxy);
+    order_store_release_u64(&proxy->page->done, CUDA_PROXY_RELEASED); /* E2 pairs E2a */
 }
 
 /* ---- life ------------------------------------------------------------------------------------ */
@@ -240,9 +225,10 @@ enum tutti_status cuda_proxy_open(struct cuda_group *group)
         return error_set(TUTTI_ERR_NO_MEMORY, "no memory for %zu bytes", sizeof *proxy);
     group->proxy = proxy;
     proxy->host = group->host;
-    proxy->watcher.poll = poll;
-    proxy->watcher.wake = wake;
-    proxy->watcher.context = proxy;
+    proxy->rank = group->launch.rank;
+    proxy->polls = cpu_group_ranks(group->host)->polls;
+    proxy->watcher = (struct cuda_watcher){
+        .look = look, .stop = stop, .ended = ended, .context = proxy, .bell = &proxy->bell};
     if (!group->device.waits)
         return error_set(TUTTI_ERR_DECLINED,
                          "processes share device %d, whose streams cannot wait for a word in "
@@ -361,23 +347,10 @@ static enum tutti_status piece_out(struct cuda_group *group, const struct operat
                : status;
 }
 
-/* The peers have the operation, and this rank can neither do it nor leave it out: it fails on all
- * ranks. `what` is added to the last error. */
+/* The peers have the operation, and this rank can neither do it nor leave it out. */
 static enum tutti_status fail(struct cuda_group *group, enum tutti_status status, const char *what)
 {
-    const struct tutti_fault fault = {
-        .struct_size = sizeof fault,
-        .status = status,
-        .rank = group->launch.rank,
-        .peer = group->launch.rank,
-        .sequence = order_load_relaxed_u64(&group->host->op.sequence),
-    };
-    char why[300];
-    snprintf(why, sizeof why, "%s", tutti_last_error());
-    status = cpu_group_fail(group->host, &fault);
-    cpu_group_quit(group->host);
-    ring_bell(group->proxy);
-    return error_set(status, "%s; %s", why, what);
+    return cuda_group_fail(group, status, cpu_group_sequence(group->host), what);
 }
 
 static bool has_room(void *context)
@@ -392,8 +365,7 @@ static bool room_is_lost(void *context, enum wait_depth depth)
 {
     struct cuda_group *group = context;
     (void)depth;
-    /* Relaxed: `quit` carries nothing but itself. */
-    return cuda_group_check(group) != TUTTI_OK || order_load_relaxed_u32(&group->host->faults.quit);
+    return cuda_group_check(group) != TUTTI_OK || cuda_watcher_quits(&group->proxy->watcher);
 }
 
 /* Waits for a free entry of the ring. */
@@ -429,7 +401,7 @@ static void publish(struct cuda_proxy *proxy, const struct operation *operation)
     order_fence(); /* between our write and the read of the other side's word; pairs the other such
                       fence */
     if (order_load_relaxed_u32(&proxy->asleep))
-        ring_bell(proxy);
+        cuda_watcher_ring(&proxy->watcher);
 }
 
 static enum tutti_status stream_check(const struct cuda_group *group, CUstream stream)
