@@ -216,7 +216,7 @@ enum tutti_topology {
  * calls by an event, calls of one capture by an edge of its graph. So a stream must live until the
  * communicator's next call on another stream, or its destroy. Two cases cannot be ordered and
  * return CONCURRENT: an eager call if the previous call's stream is another one and is now being
- * captured, and a call of a capture after calls of eight later captures.
+ * captured, and a call of a capture after a call of a later capture.
  *
  * A captured call does nothing until its graph is launched. Each launch counts as a call on the
  * stream of the launch. The library does not see it: the caller orders launches with the other

@@ -16,17 +16,15 @@
 #include "cuda/staging/proxy.h"
 
 enum {
-    CUDA_CAPTURES = 8,           /* captures of one communicator that may be under way at once */
     CUDA_RANGES = 8,             /* allocations whose check is remembered */
     CUDA_WEIGHTS = CUDA_THREADS, /* parts of a multiprocessor: residency.c */
     /* Time for operations of a communicator that has failed, or shrinks. */
     CUDA_GRACE_MS = 100,
 };
 
-/* The last operation of one stream capture. */
+/* The last operation of the latest stream capture. */
 struct cuda_capture {
     uint64_t id; /* 0: none */
-    uint64_t used;
     CUstream stream;
     CUgraphNode node;
     unsigned weight; /* cuda_task_weight() */
@@ -81,9 +79,7 @@ struct cuda_group {
     CUevent event;
     CUstream own;                      /* for set-up and end; no order with other streams */
     const struct interrupt *interrupt; /* of waits for `own` while the group opens; else NULL */
-    uint64_t forgotten;                /* the latest capture that lost its entry in the table */
-    uint64_t uses;
-    struct cuda_capture captures[CUDA_CAPTURES];
+    struct cuda_capture capture;
 
     /* operand.c */
     struct cuda_ranges ranges;

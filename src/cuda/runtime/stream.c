@@ -7,9 +7,9 @@
  * The event is recorded only when the stream changes. For the per-thread stream, which is another
  * stream in every thread, it is recorded behind each operation.
  *
- * Captured: an edge from the last operation of the same capture, if the stream differs. A table
- * holds the last operation of each capture under way. An operation of a capture that lost its entry
- * is refused, because its predecessor is unknown.
+ * Captured: an edge from the last operation of the same capture, if the stream differs. An
+ * operation of a capture is refused behind one of a later capture, because its predecessor is
+ * unknown then.
  *
  * Between an eager operation and a captured one there is no order: the graph runs later, where its
  * launcher says.
@@ -138,53 +138,30 @@ enum tutti_status cuda_group_finish(void *opaque, int64_t timeout_ms)
 
 /* ---- captured -------------------------------------------------------------------------------- */
 
-static struct cuda_capture *capture_find(struct cuda_group *group, uint64_t id)
-{
-    for (int i = 0; i < CUDA_CAPTURES; i++)
-        if (group->captures[i].id == id)
-            return &group->captures[i];
-    return NULL;
-}
-
-/* An entry for the first operation of a capture: the entry that was used longest ago. */
-static enum tutti_status capture_begin(struct cuda_group *group, uint64_t id, CUgraph graph,
-                                       struct cuda_capture **capture)
-{
-    struct cuda_capture *oldest = &group->captures[0];
-    /* Ids count up: this capture may have had an entry. */
-    if (id <= group->forgotten)
-        return error_set(TUTTI_ERR_CONCURRENT,
-                         "operations of %d later captures of the communicator came between those "
-                         "of this one: end a capture before so many others begin",
-                         CUDA_CAPTURES);
-    enum tutti_status status = cuda_resources_retain(group->resources, graph);
-    if (status != TUTTI_OK)
-        return status;
-    for (int i = 1; i < CUDA_CAPTURES; i++)
-        if (group->captures[i].used < oldest->used)
-            oldest = &group->captures[i];
-    if (oldest->id > group->forgotten)
-        group->forgotten = oldest->id;
-    *oldest = (struct cuda_capture){.id = id};
-    *capture = oldest;
-    return TUTTI_OK;
-}
-
+/* Puts the next operation of a capture behind the last one. */
 static enum tutti_status order_captured(struct cuda_group *group, CUstream stream, uint64_t id,
-                                        CUgraph graph, struct cuda_capture **capture)
+                                        CUgraph graph)
 {
-    *capture = capture_find(group, id);
-    if (!*capture)
-        return capture_begin(group, id, graph, capture);
-    if (!(*capture)->node || (*capture)->stream == stream)
+    struct cuda_capture *capture = &group->capture;
+    /* Ids count up. */
+    if (id < capture->id)
+        return error_set(TUTTI_ERR_CONCURRENT,
+                         "an operation of a later capture of the communicator came between those "
+                         "of this one: end a capture before another one begins");
+    if (id > capture->id) {
+        enum tutti_status status = cuda_resources_retain(group->resources, graph);
+        if (status == TUTTI_OK)
+            *capture = (struct cuda_capture){.id = id};
+        return status;
+    }
+    if (!capture->node || capture->stream == stream)
         return TUTTI_OK;
-    return CUDA_CALL(group->driver, stream_capture_depend, stream, &(*capture)->node, NULL, 1,
+    return CUDA_CALL(group->driver, stream_capture_depend, stream, &capture->node, NULL, 1,
                      CU_STREAM_ADD_CAPTURE_DEPENDENCIES);
 }
 
 /* The stream now depends on the operation's node alone. */
-static enum tutti_status note_captured(struct cuda_group *group, CUstream stream,
-                                       struct cuda_capture *capture)
+static enum tutti_status note_captured(struct cuda_group *group, CUstream stream)
 {
     CUstreamCaptureStatus state;
     const CUgraphNode *nodes = NULL;
@@ -198,9 +175,8 @@ static enum tutti_status note_captured(struct cuda_group *group, CUstream stream
                            "a captured operation left %zu nodes on its stream instead of 1", count);
     if (status != TUTTI_OK)
         return status;
-    capture->node = nodes[0];
-    capture->stream = stream;
-    capture->used = ++group->uses;
+    group->capture.node = nodes[0];
+    group->capture.stream = stream;
     return TUTTI_OK;
 }
 
@@ -276,7 +252,6 @@ static enum tutti_status eager_launch(struct cuda_group *group, CUstream stream,
 static enum tutti_status enqueue(struct cuda_group *group, CUstream stream,
                                  const struct cuda_task *task)
 {
-    struct cuda_capture *capture;
     CUgraph graph = NULL;
     uint64_t id = 0;
     enum tutti_status status = cuda_capture_of(group->driver, stream, &id, &graph);
@@ -284,10 +259,10 @@ static enum tutti_status enqueue(struct cuda_group *group, CUstream stream,
         return status;
     if (!id)
         return eager_launch(group, stream, task);
-    status = order_captured(group, stream, id, graph, &capture);
+    status = order_captured(group, stream, id, graph);
     if (status == TUTTI_OK)
-        status = launch_on(group, stream, task, &capture->weight);
-    return status == TUTTI_OK ? note_captured(group, stream, capture) : status;
+        status = launch_on(group, stream, task, &group->capture.weight);
+    return status == TUTTI_OK ? note_captured(group, stream) : status;
 }
 
 enum tutti_status cuda_enqueue(struct cuda_group *group, tutti_stream_t stream,
