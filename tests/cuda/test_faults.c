@@ -411,11 +411,11 @@ static int refuses(struct ranks *ranks, int rank, tutti_store_t *store)
     RANKS_CHECK(tutti_all_reduce_with(self.data, self.data, most + 1, TUTTI_FLOAT32, TUTTI_SUM,
                                       self.comm, device_stream(self.stream),
                                       &options) == TUTTI_ERR_INVALID);
-    RANKS_CHECK(strstr(tutti_last_error(), "one_shot_ll serves up to"));
+    RANKS_CHECK(strstr(tutti_last_error(), "(one_shot_ll) does not serve"));
     options.algo = TUTTI_ALGO_TWO_SHOT_LINES;
     RANKS_CHECK(tutti_all_reduce_with(self.data, self.data, 16, TUTTI_INT32, TUTTI_SUM, self.comm,
                                       device_stream(self.stream), &options) == TUTTI_ERR_INVALID);
-    RANKS_CHECK(strstr(tutti_last_error(), "floats") && strstr(tutti_last_error(), "one_shot_ll"));
+    RANKS_CHECK(strstr(tutti_last_error(), "int32") && strstr(tutti_last_error(), "one_shot_ll"));
     options.algo = TUTTI_ALGO_HYBRID_CUBE_MESH;
     RANKS_CHECK(tutti_comm_algorithm(self.comm, 16, TUTTI_INT32, TUTTI_SUM, &options, &algo,
                                      NULL) == TUTTI_ERR_INVALID);

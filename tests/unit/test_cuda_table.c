@@ -168,7 +168,6 @@ static void test_family(void **state)
     assert_int_equal(pick(&plan, TUTTI_ALGO_TWO_SHOT, TUTTI_INT32, 64)->kernel,
                      CUDA_TWO_SHOT_PIPELINED);
     refuses(&plan, TUTTI_ALGO_ONE_SHOT, TUTTI_INT32, 1 << 20, "one_shot", "two_shot_pipelined");
-    refuses(&plan, (enum tutti_algo)10, TUTTI_FLOAT32, 8, "algorithm 10", "host_staged");
 }
 
 static void test_grid(void **state)

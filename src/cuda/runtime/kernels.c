@@ -2,7 +2,6 @@
 #include "cuda/runtime/kernels.h"
 
 #include "base/error.h"
-#include "base/numeric.h"
 #include "base/order.h"
 #include "cuda/runtime/calls.h"
 #include "cuda/runtime/table.h"
@@ -51,25 +50,15 @@ static const char *const dtype_names[TUTTI_DTYPE_COUNT] = {
 #undef DTYPE_NAME
 };
 
-static bool is_float(enum tutti_dtype dtype)
-{
-    static const bool floats[TUTTI_DTYPE_COUNT] = {
-#define FLOAT_ROW(dtype, T, element, A, type) [TUTTI_##dtype] = true,
-        NUMERIC_FLOAT_MAP(FLOAT_ROW)
-#undef FLOAT_ROW
-    };
-    return floats[dtype];
-}
-
 static bool goes_by_tiles(enum cuda_kernel kernel, bool staged, enum tutti_dtype dtype)
 {
-    return kernel == CUDA_TWO_SHOT_PIPELINED && (staged || !is_float(dtype));
+    return kernel == CUDA_TWO_SHOT_PIPELINED && (staged || !cuda_is_float(dtype));
 }
 
 static bool kernel_exists(enum cuda_kernel kernel, int size, bool staged, enum tutti_dtype dtype,
                           enum cuda_form form)
 {
-    if (cuda_kernel_has_lines(kernel) && (staged || !is_float(dtype)))
+    if (cuda_kernel_has_lines(kernel) && (staged || !cuda_is_float(dtype)))
         return false;
     if (form == CUDA_ANY)
         return true;

@@ -152,21 +152,30 @@ uint64_t cuda_kernel_capacity(enum cuda_kernel kernel, int size)
     return CUDA_TABLE_REST;
 }
 
-static bool is_float(enum tutti_dtype dtype)
-{
-    return dtype <= TUTTI_FLOAT8_E5M2;
-}
-
 static bool serves(const struct cuda_plan *plan, enum cuda_kernel kernel, enum tutti_dtype dtype,
                    size_t bytes)
 {
-    return (is_float(dtype) || !cuda_kernel_has_lines(kernel)) && cuda_plan_has(plan, kernel) &&
-           bytes <= cuda_kernel_capacity(kernel, plan->size);
+    return (cuda_is_float(dtype) || !cuda_kernel_has_lines(kernel)) &&
+           cuda_plan_has(plan, kernel) && bytes <= cuda_kernel_capacity(kernel, plan->size);
 }
 
 static bool is_one_shot(enum cuda_kernel kernel)
 {
     return kernel == CUDA_ONE_SHOT_LL || kernel == CUDA_ONE_SHOT_LINES;
+}
+
+/* Returns true if the algorithm that is asked for leaves the choice to the table, or is this
+ * kernel.
+ */
+static bool allows(enum tutti_algo asked, enum cuda_kernel kernel)
+{
+    if (asked == TUTTI_ALGO_NONE || asked == TUTTI_ALGO_HOST_STAGED)
+        return true;
+    if (asked == TUTTI_ALGO_ONE_SHOT)
+        return is_one_shot(kernel);
+    if (asked == TUTTI_ALGO_TWO_SHOT)
+        return kernel == CUDA_TWO_SHOT_LINES || kernel == CUDA_TWO_SHOT_PIPELINED;
+    return cuda_kernel_algo(kernel) == asked;
 }
 
 static enum tutti_status refuse(const struct cuda_plan *plan, enum tutti_algo asked,
@@ -179,95 +188,43 @@ static enum tutti_status refuse(const struct cuda_plan *plan, enum tutti_algo as
             length += snprintf(served + length, sizeof served - (size_t)length, "%s%s",
                                length ? ", " : "",
                                tutti_algo_name(cuda_kernel_algo((enum cuda_kernel)k)));
-    if (asked >= TUTTI_ALGO_ONE_SHOT_LL && asked <= TUTTI_ALGO_TWO_SHOT_PIPELINED &&
-        !cuda_plan_has(plan, (enum cuda_kernel)(asked - TUTTI_ALGO_ONE_SHOT_LL)))
-        return error_set(TUTTI_ERR_INVALID,
-                         "%s does not serve arenas in the host's memory: what does is %s",
-                         tutti_algo_name(asked), served);
-    if (asked == TUTTI_ALGO_ONE_SHOT_LINES || asked == TUTTI_ALGO_TWO_SHOT_LINES)
-        return error_set(TUTTI_ERR_INVALID,
-                         "%s serves floats of up to %llu bytes among %d ranks, not %zu bytes of "
-                         "%s: what does is %s",
-                         tutti_algo_name(asked),
-                         (unsigned long long)cuda_kernel_capacity(
-                             (enum cuda_kernel)(asked - TUTTI_ALGO_ONE_SHOT_LL), plan->size),
-                         plan->size, bytes, tutti_dtype_name(dtype), served);
     return error_set(TUTTI_ERR_INVALID,
-                     "%s serves up to %llu bytes of %s among %d ranks, not %zu: what does is %s",
-                     tutti_algo_name(asked),
-                     (unsigned long long)cuda_kernel_capacity(
-                         asked == TUTTI_ALGO_ONE_SHOT && is_float(dtype) ? CUDA_ONE_SHOT_LINES
-                                                                         : CUDA_ONE_SHOT_LL,
-                         plan->size),
-                     tutti_dtype_name(dtype), plan->size, bytes, served);
-}
-
-/* The first kernel of the family that serves. In both families the kernel that is quicker for few
- * bytes comes first. */
-static const struct cuda_choice *first_that_serves(const struct cuda_plan *plan, bool one_shot,
-                                                   enum tutti_dtype dtype, size_t bytes)
-{
-    for (int k = 0; k < CUDA_TABLE_KERNELS; k++)
-        if (is_one_shot((enum cuda_kernel)k) == one_shot &&
-            serves(plan, (enum cuda_kernel)k, dtype, bytes))
-            return cuda_plan_forced(plan, (enum cuda_kernel)k);
-    return NULL;
-}
-
-/* NULL if the algorithm is not one kernel. */
-static const struct cuda_choice *forced_by(const struct cuda_plan *plan, enum tutti_algo algo)
-{
-    for (int k = 0; k < CUDA_KERNELS; k++)
-        if (cuda_kernel_algo((enum cuda_kernel)k) == algo)
-            return cuda_plan_forced(plan, (enum cuda_kernel)k);
-    return NULL;
+                     "algorithm %d (%s) does not serve %zu bytes of %s among %d ranks%s: what does "
+                     "is %s",
+                     (int)asked, tutti_algo_name(asked), bytes, tutti_dtype_name(dtype), plan->size,
+                     plan->staged ? " with arenas in the host's memory" : "", served);
 }
 
 enum tutti_status cuda_plan_pick(const struct cuda_plan *plan, enum tutti_algo asked,
                                  enum tutti_dtype dtype, size_t bytes,
                                  const struct cuda_choice **choice, const char **reason)
 {
+    const bool forced = asked != TUTTI_ALGO_NONE && asked != TUTTI_ALGO_HOST_STAGED;
     int i = 0;
     while (bytes > plan->bytes[i])
         i++;
-    const struct cuda_choice *row = &plan->choices[i];
-    bool fits = serves(plan, (enum cuda_kernel)row->kernel, dtype, bytes);
-    bool one_shot = is_one_shot((enum cuda_kernel)row->kernel);
-    *choice = row;
-    *reason = plan->staged ? "staged through the host's memory" : "the tuning table";
     if (asked == TUTTI_ALGO_HOST_STAGED && !plan->staged)
         return error_set(
             TUTTI_ERR_INVALID,
             "algorithm %d (%s): this communicator's arenas are on its devices: ask for "
             "it in the options or TUTTI_ALGO when a communicator is created",
             (int)asked, tutti_algo_name(asked));
-    if (asked == TUTTI_ALGO_NONE || asked == TUTTI_ALGO_HOST_STAGED) {
-        if (__builtin_expect(fits, 1))
-            return TUTTI_OK;
-        *reason = "the tuning table's is for floats only";
-        *choice = first_that_serves(plan, true, dtype, bytes);
-        if (!*choice)
-            *choice = cuda_plan_forced(plan, CUDA_TWO_SHOT_PIPELINED);
+    *choice = &plan->choices[i];
+    *reason = forced         ? "forced by the call, the options or TUTTI_ALGO"
+              : plan->staged ? "staged through the host's memory"
+                             : "the tuning table";
+    enum cuda_kernel kernel = (enum cuda_kernel)(*choice)->kernel;
+    if (__builtin_expect(allows(asked, kernel) && serves(plan, kernel, dtype, bytes), 1))
         return TUTTI_OK;
-    }
-    *reason = "forced by the call, the options or TUTTI_ALGO";
-    if (asked == TUTTI_ALGO_ONE_SHOT || asked == TUTTI_ALGO_TWO_SHOT) {
-        if (fits && one_shot == (asked == TUTTI_ALGO_ONE_SHOT))
-            return TUTTI_OK;
-        *choice = first_that_serves(plan, asked == TUTTI_ALGO_ONE_SHOT, dtype, bytes);
-        return *choice ? TUTTI_OK : refuse(plan, asked, dtype, bytes);
-    }
-    const struct cuda_choice *forced = forced_by(plan, asked);
     if (!forced)
-        return error_set(TUTTI_ERR_INVALID,
-                         "algorithm %d (%s) does not serve CUDA ranks: expected 0 (none) to 9 "
-                         "(host_staged)",
-                         (int)asked, tutti_algo_name(asked));
-    if (!serves(plan, (enum cuda_kernel)forced->kernel, dtype, bytes))
-        return refuse(plan, asked, dtype, bytes);
-    if (row->kernel != forced->kernel)
-        *choice = forced;
-    return TUTTI_OK;
+        *reason = "the tuning table's is for floats only";
+    /* In each family the kernel that is quicker for few bytes comes first. */
+    for (kernel = 0; kernel < CUDA_KERNELS; kernel++)
+        if (allows(asked, kernel) && serves(plan, kernel, dtype, bytes)) {
+            *choice = cuda_plan_forced(plan, kernel);
+            return TUTTI_OK;
+        }
+    return refuse(plan, asked, dtype, bytes);
 }
 
 static uint64_t parts_of(uint64_t count, uint64_t by)

@@ -127,6 +127,11 @@ static inline bool cuda_kernel_has_lines(enum cuda_kernel kernel)
     return kernel == CUDA_ONE_SHOT_LINES || kernel == CUDA_TWO_SHOT_LINES;
 }
 
+static inline bool cuda_is_float(enum tutti_dtype dtype)
+{
+    return dtype <= TUTTI_FLOAT8_E5M2;
+}
+
 static inline enum tutti_algo cuda_kernel_algo(enum cuda_kernel kernel)
 {
 #define KERNEL_ALGO(NAME, name, text) [CUDA_##NAME] = TUTTI_ALGO_##NAME,

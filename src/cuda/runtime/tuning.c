@@ -30,20 +30,6 @@ static bool number_read(const char *word, uint64_t least, uint64_t most, uint64_
     return value >= least;
 }
 
-static bool kernel_read(const char *word, uint8_t *kernel)
-{
-#define KERNEL_NAME(NAME, name, text) [CUDA_##NAME] = #name,
-    static const char *const names[CUDA_KERNELS] = {CUDA_KERNEL_MAP(KERNEL_NAME)};
-#undef KERNEL_NAME
-    for (int k = 0; k < CUDA_TABLE_KERNELS; k++) {
-        if (strcmp(word, names[k]) == 0) {
-            *kernel = (uint8_t)k;
-            return true;
-        }
-    }
-    return false;
-}
-
 /* Splits at blanks, in place; returns how many words there are, at most WORDS + 1. */
 static int words_split(char *line, char *words[WORDS + 1])
 {
@@ -59,46 +45,70 @@ static int words_split(char *line, char *words[WORDS + 1])
 
 /* ---- rows ------------------------------------------------------------------------------------ */
 
+enum field { RANKS, BYTES, KERNEL, THREADS, BLOCKS, UNITS, FIELDS };
+
+static const struct {
+    const char *key;
+    uint64_t least, most;
+    const char *wrong;
+} fields[FIELDS] = {
+    [RANKS] = {"ranks", 2, CUDA_RANKS, "ranks: expected 2 to 8"},
+    [BYTES] = {"bytes", 1, INT64_MAX, "bytes: expected a number, or rest"},
+    [KERNEL] = {"kernel", 0, 0,
+                "kernel: expected one_shot_ll, one_shot_lines, two_shot_lines or "
+                "two_shot_pipelined"},
+    [THREADS] = {"threads", 32, 512,
+                 "threads: expected a multiple of 32 up to 480 (512, of older files, is read as "
+                 "480)"},
+    [BLOCKS] = {"blocks", 1, CUDA_BLOCKS, "blocks: expected 1 to 512 (two_shot_pipelined: 128)"},
+    [UNITS] = {"units", 1, 64, "units: expected 1 to 64"},
+};
+
+static bool field_read(enum field field, const char *word, uint64_t *value)
+{
+#define KERNEL_NAME(NAME, name, text) [CUDA_##NAME] = #name,
+    static const char *const names[CUDA_KERNELS] = {CUDA_KERNEL_MAP(KERNEL_NAME)};
+#undef KERNEL_NAME
+    *value = CUDA_TABLE_REST;
+    if (field == BYTES && strcmp(word, "rest") == 0)
+        return true;
+    if (field != KERNEL)
+        return number_read(word, fields[field].least, fields[field].most, value);
+    for (uint64_t k = 0; k < CUDA_TABLE_KERNELS; k++)
+        if (strcmp(word, names[k]) == 0)
+            *value = k;
+    return *value != CUDA_TABLE_REST;
+}
+
 /* NULL, or what is wrong with the row. */
 static const char *row_read(char *words[WORDS + 1], int count, struct cuda_table_row *row)
 {
-    static const char *const keys[] = {[1] = "ranks",   [3] = "bytes",  [5] = "kernel",
-                                       [7] = "threads", [9] = "blocks", [11] = "units"};
-    uint64_t capability = 0, size, bytes, threads, blocks, units;
+    uint64_t capability = 0, values[FIELDS];
     if (count != WORDS)
         return "expected 13 words: sm_XY ranks N bytes N kernel NAME threads N blocks N units N";
-    for (int i = 1; i < WORDS; i += 2)
-        if (strcmp(words[i], keys[i]) != 0)
-            return "expected the words ranks, bytes, kernel, threads, blocks, units in this order";
     if (strcmp(words[0], "any") != 0 &&
         (strncmp(words[0], "sm_", 3) != 0 || !number_read(words[0] + 3, 80, 999, &capability)))
         return "expected sm_80 or newer, or any";
-    if (!number_read(words[2], 2, CUDA_RANKS, &size))
-        return "ranks: expected 2 to 8";
-    if (strcmp(words[4], "rest") == 0)
-        bytes = CUDA_TABLE_REST;
-    else if (!number_read(words[4], 1, INT64_MAX, &bytes))
-        return "bytes: expected a number, or rest";
-    if (!kernel_read(words[6], &row->choice.kernel))
-        return "kernel: expected one_shot_ll, one_shot_lines, two_shot_lines or "
-               "two_shot_pipelined";
-    bool pipelined = row->choice.kernel == CUDA_TWO_SHOT_PIPELINED;
-    if (!number_read(words[8], 32, 512, &threads) || threads % 32)
-        return "threads: expected a multiple of 32 up to 480 (512, of older files, is read as 480)";
-    if (threads > CUDA_WORKERS)
-        threads = CUDA_WORKERS;
-    if (!number_read(words[10], 1, pipelined ? CUDA_TILE_BLOCKS : CUDA_BLOCKS, &blocks))
-        return "blocks: expected 1 to 1024 (two_shot_pipelined: 128)";
-    if (!number_read(words[12], 1, 64, &units))
-        return "units: expected 1 to 64";
-    if (bytes > cuda_kernel_capacity((enum cuda_kernel)row->choice.kernel, (int)size))
+    for (enum field f = 0; f < FIELDS; f++) {
+        if (strcmp(words[1 + 2 * f], fields[f].key) != 0)
+            return "expected the words ranks, bytes, kernel, threads, blocks, units in this order";
+        if (!field_read(f, words[2 + 2 * f], &values[f]))
+            return fields[f].wrong;
+    }
+    if (values[THREADS] % 32)
+        return fields[THREADS].wrong;
+    if (values[KERNEL] == CUDA_TWO_SHOT_PIPELINED && values[BLOCKS] > CUDA_TILE_BLOCKS)
+        return fields[BLOCKS].wrong;
+    if (values[BYTES] > cuda_kernel_capacity((enum cuda_kernel)values[KERNEL], (int)values[RANKS]))
         return "bytes: more than the kernel serves among so many ranks";
-    row->capability = (int16_t)capability;
-    row->size = (int16_t)size;
-    row->bytes = bytes;
-    row->choice.threads = (uint16_t)threads;
-    row->choice.blocks = (uint16_t)blocks;
-    row->choice.units = (uint8_t)units;
+    const uint64_t threads = values[THREADS] > CUDA_WORKERS ? CUDA_WORKERS : values[THREADS];
+    *row = (struct cuda_table_row){
+        .capability = (int16_t)capability,
+        .size = (int16_t)values[RANKS],
+        .bytes = values[BYTES],
+        .choice = {(uint8_t)values[KERNEL], (uint8_t)values[UNITS], (uint16_t)threads,
+                   (uint16_t)values[BLOCKS]},
+    };
     return NULL;
 }
 
