@@ -33,12 +33,12 @@ awk '
     }
     /^typedef .*\(\*[A-Za-z]+\)\(/ { match($0, /\(\*[A-Za-z]+/); print "TYPE", substr($0, RSTART + 2, RLENGTH - 2); next }
     /^typedef / { name = $NF; gsub(/[*;]/, "", name); print "TYPE", name }
-    /^#define CU_/ { print "NUMBER", $2 }
-' "$types" >"$work/list"
+    /^#define CU/ { print "NUMBER", $2 }
+' "$types" "$calls" >"$work/list"
 
 # What our headers say, as assertions about the other one.
 {
-    printf '#include "cuda/runtime/driver_types.h"\n#include <stdio.h>\nint main(void)\n{\n'
+    printf '#include "%s"\n#include <stdio.h>\nint main(void)\n{\n' "$calls"
     while read -r kind name member; do
         case $kind in
         NUMBER) echo "printf(\"SAME((unsigned long)$name, %luul);\\n\", (unsigned long)$name);" ;;
@@ -49,7 +49,7 @@ awk '
     done <"$work/list"
     printf '}\n'
 } >"$work/ours.c"
-"$cc" -std=c11 -Wall -Wextra -Werror -Isrc "$work/ours.c" -o "$work/ours"
+"$cc" -std=c11 -Wall -Wextra -Werror -I. -Isrc "$work/ours.c" -o "$work/ours"
 {
     # Older functions are declared, too, and no name stands for another version's.
     printf '#define __CUDA_API_VERSION_INTERNAL\n#include <cuda.h>\n#include <stddef.h>\n#include <stdint.h>\n'

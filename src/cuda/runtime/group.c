@@ -24,10 +24,8 @@
 #include <unistd.h>
 
 enum {
-    PAGE_BYTES = 9 * 4096,
-    HEADER_AT = PAGE_BYTES - 2048, /* in the page: the place for copies of arenas' headers */
-    PROBE_MS = 2000,               /* time for a pattern to come from a peer that is there */
-    LINGER_MS = 2000               /* time for operations to notice that they are to end */
+    PROBE_MS = 2000, /* time for a pattern to come from a peer that is there */
+    LINGER_MS = 2000 /* time for operations to notice that they are to end */
 };
 
 /* How an arena begins. */
@@ -37,6 +35,14 @@ struct header {
     int32_t rank;
 };
 static_assert(sizeof(struct header) == offsetof(struct cuda_arena, pad), "header");
+
+/* Pinned. Copies are not made to the stack: one may be made after its caller has stopped waiting
+ * for it. */
+struct page {
+    struct device_trace trace;   /* of a rank without a recorder */
+    struct header header;        /* copies of arenas' headers */
+    struct cuda_control control; /* a copy of this rank's control words */
+};
 
 /* What a rank sends to the others once it is ready. */
 struct offer {
@@ -62,13 +68,11 @@ static enum tutti_status context_bind(struct cuda_group *group)
     return status == TUTTI_OK ? cuda_own_create(driver, &group->own, &group->event) : status;
 }
 
-/* The pinned page of this rank. It begins with a device trace, for a rank without a recorder. */
 static enum tutti_status page_create(struct cuda_group *group)
 {
     CUdeviceptr address = 0;
-    static_assert(sizeof(struct device_trace) <= HEADER_AT, "both fit");
     enum tutti_status status =
-        cuda_page_alloc(group->driver, PAGE_BYTES, &group->resources->page, &address);
+        cuda_page_alloc(group->driver, sizeof(struct page), &group->resources->page, &address);
     group->resources->host = group->resources->page;
     group->device_trace = group->resources->page;
     if (status != TUTTI_OK)
@@ -79,10 +83,9 @@ static enum tutti_status page_create(struct cuda_group *group)
     return TUTTI_OK;
 }
 
-/* Not on the stack: a copy may be made after its caller has stopped waiting for it. */
-static struct header *header_place(struct cuda_group *group)
+static CUdeviceptr on_device(const void *pinned)
 {
-    return (struct header *)(void *)((char *)group->resources->page + HEADER_AT);
+    return (CUdeviceptr)(uintptr_t)pinned;
 }
 
 static size_t arena_bytes(const struct cuda_group *group)
@@ -134,13 +137,13 @@ static enum tutti_status arena_create(struct cuda_group *group, int64_t deadline
 {
     const struct cuda_driver *driver = group->driver;
     struct cuda_memory *memory = &group->resources->arenas[group->launch.rank];
-    struct header *header = header_place(group);
+    struct header *header = &((struct page *)group->resources->page)->header;
     *header = (struct header){CUDA_ARENA_MAGIC, CUDA_ARENA_VERSION, group->launch.rank};
     enum tutti_status status =
         group->staged ? arena_on_host(group, memory, fd) : arena_on_device(group, memory, fd);
     if (status == TUTTI_OK)
-        status = CUDA_CALL(driver, memcpy_async, memory->base, (CUdeviceptr)(uintptr_t)header,
-                           sizeof *header, group->own);
+        status = CUDA_CALL(driver, memcpy_async, memory->base, on_device(header), sizeof *header,
+                           group->own);
     /* Also after an error: earlier work is on the stream. */
     enum tutti_status finished = cuda_own_finish(group, deadline);
     return status == TUTTI_OK ? finished : status;
@@ -177,10 +180,10 @@ static void grids_agree(struct cuda_group *group, const struct offer *offers)
 /* Reads a peer's header through the mapping. */
 static enum tutti_status arena_check(struct cuda_group *group, int peer, int64_t deadline)
 {
-    struct header *header = header_place(group);
+    struct header *header = &((struct page *)group->resources->page)->header;
     *header = (struct header){0, 0, -1};
     enum tutti_status status =
-        CUDA_CALL(group->driver, memcpy_async, (CUdeviceptr)(uintptr_t)header,
+        CUDA_CALL(group->driver, memcpy_async, on_device(header),
                   group->resources->arenas[peer].base, sizeof *header, group->own);
     if (status == TUTTI_OK)
         status = cuda_own_finish(group, deadline);
@@ -329,22 +332,21 @@ static void devices_count(struct cuda_group *group, const struct cuda_group_conf
 static enum tutti_status group_make(const struct cuda_group_config *config,
                                     struct cuda_group **group)
 {
+    const struct cuda_driver *driver;
+    *group = NULL;
+    enum tutti_status status = cuda_driver_open(&driver);
+    if (status != TUTTI_OK)
+        return status;
     struct cuda_group *made = calloc(1, sizeof *made);
     struct cuda_resources *resources = calloc(1, sizeof *resources);
-    *group = NULL;
     if (!made || !resources) {
         free(made);
         free(resources);
         return error_set(TUTTI_ERR_NO_MEMORY, "no memory for %zu bytes",
                          sizeof *made + sizeof *resources);
     }
-    enum tutti_status status = cuda_driver_open(&made->driver);
-    if (status != TUTTI_OK) {
-        free(made);
-        free(resources);
-        return status;
-    }
-    resources->driver = made->driver;
+    resources->driver = driver;
+    made->driver = driver;
     made->resources = resources;
     made->host = config->host;
     made->device = config->devices[config->rank];
@@ -537,60 +539,32 @@ static void last_words(const struct cuda_group *group, bool idle, struct tutti_f
                                       .sequence = cpu_group_sequence(group->host)};
 }
 
-/* Copies some of this rank's control words to the page and returns their place there. */
-static enum tutti_status control_fetch(struct cuda_group *group, size_t offset, size_t bytes,
-                                       const void **words)
-{
-    void *place = header_place(group);
-    CUdeviceptr control = (CUdeviceptr)(uintptr_t)group->launch.control;
-    *words = place;
-    enum tutti_status status = CUDA_CALL(group->driver, memcpy_async, (CUdeviceptr)(uintptr_t)place,
-                                         control + offset, bytes, group->own);
-    return status == TUTTI_OK ? cuda_own_finish(group, deadline_after(LINGER_MS)) : status;
-}
-
-/* The last operation that the device has begun. The first block that fails stops the others, and
- * some of these may not have taken their rows yet. */
-static enum tutti_status begun_read(struct cuda_group *group, uint64_t *begun)
-{
-    enum { ROWS = (PAGE_BYTES - HEADER_AT) / sizeof(struct cuda_row) };
-    static_assert(CUDA_BLOCKS % ROWS == 0, "whole copies");
-    *begun = 0;
-    for (int first = 0; first < CUDA_BLOCKS; first += ROWS) {
-        const void *words;
-        size_t offset =
-            offsetof(struct cuda_control, rows) + (size_t)first * sizeof(struct cuda_row);
-        enum tutti_status status =
-            control_fetch(group, offset, ROWS * sizeof(struct cuda_row), &words);
-        if (status != TUTTI_OK)
-            return status;
-        for (int i = 0; i < ROWS; i++) {
-            uint64_t sequence = ((const struct cuda_row *)words)[i].sequence;
-            *begun = sequence > *begun ? sequence : *begun;
-        }
-    }
-    return TUTTI_OK;
-}
-
+/* The last operation that succeeded. */
 static enum tutti_status completed_read(struct cuda_group *group, uint64_t *completed)
 {
+    const struct cuda_control *control = &((struct page *)group->resources->page)->control;
     struct tutti_fault fault;
-    const void *failed;
-    uint64_t begun;
+    uint64_t begun = 0;
     if (cuda_is_proxied(group)) {
         *completed = cuda_proxy_completed(group->proxy);
         return TUTTI_OK;
     }
-    enum tutti_status status = begun_read(group, &begun);
+    enum tutti_status status =
+        CUDA_CALL(group->driver, memcpy_async, on_device(control), on_device(group->launch.control),
+                  sizeof *control, group->own);
     if (status == TUTTI_OK)
-        status =
-            control_fetch(group, offsetof(struct cuda_control, failed), sizeof(uint32_t), &failed);
+        status = cuda_own_finish(group, deadline_after(LINGER_MS));
     if (status != TUTTI_OK)
         return status;
+    /* The first block that fails stops the others, and some of these may not have taken their rows
+     * yet. */
+    for (int i = 0; i < CUDA_BLOCKS; i++)
+        if (control->rows[i].sequence > begun)
+            begun = control->rows[i].sequence;
     *completed = begun;
     if (cuda_fault_read(group, &fault)) /* a barrier of a subset has no number */
         *completed = fault.sequence ? fault.sequence - 1 : begun;
-    else if (*(const uint32_t *)failed && begun)
+    else if (control->failed && begun)
         *completed = begun - 1;
     return TUTTI_OK;
 }
