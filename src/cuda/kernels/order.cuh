@@ -61,36 +61,29 @@ static __device__ __forceinline__ void order_store_plain(void *to, order_line li
                  : "memory");
 }
 
-static __device__ __forceinline__ uint64_t order_load_plain_u64(const void *from)
-{
-    uint64_t value;
-    asm volatile("ld.global.u64 %0, [%1];" : "=l"(value) : "l"(from) : "memory");
-    return value;
-}
+#define ORDER_LOAD(name, memory, type, instruction, class)                                         \
+    static __device__ __forceinline__ type name(const memory *from)                                \
+    {                                                                                              \
+        type value;                                                                                \
+        asm volatile(instruction " %0, [%1];" : "=" class(value) : "l"(from) : "memory");          \
+        return value;                                                                              \
+    }
+#define ORDER_STORE(name, memory, type, instruction, class)                                        \
+    static __device__ __forceinline__ void name(memory *to, type value)                            \
+    {                                                                                              \
+        asm volatile(instruction " [%0], %1;" ::"l"(to), class(value) : "memory");                 \
+    }
 
-static __device__ __forceinline__ void order_store_plain_u64(void *to, uint64_t value)
-{
-    asm volatile("st.global.u64 [%0], %1;" ::"l"(to), "l"(value) : "memory");
-}
-
-static __device__ __forceinline__ uint32_t order_load_u32(const uint32_t *from)
-{
-    uint32_t value;
-    asm volatile("ld.relaxed.sys.global.u32 %0, [%1];" : "=r"(value) : "l"(from) : "memory");
-    return value;
-}
-
-static __device__ __forceinline__ uint64_t order_load_u64(const uint64_t *from)
-{
-    uint64_t value;
-    asm volatile("ld.relaxed.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(from) : "memory");
-    return value;
-}
-
-static __device__ __forceinline__ void order_store_u32(uint32_t *to, uint32_t value)
-{
-    asm volatile("st.relaxed.sys.global.u32 [%0], %1;" ::"l"(to), "r"(value) : "memory");
-}
+ORDER_LOAD(order_load_plain_u64, void, uint64_t, "ld.global.u64", "l")
+ORDER_STORE(order_store_plain_u64, void, uint64_t, "st.global.u64", "l")
+ORDER_LOAD(order_load_u32, uint32_t, uint32_t, "ld.relaxed.sys.global.u32", "r")
+ORDER_LOAD(order_load_u64, uint64_t, uint64_t, "ld.relaxed.sys.global.u64", "l")
+ORDER_STORE(order_store_u32, uint32_t, uint32_t, "st.relaxed.sys.global.u32", "r")
+/* A release: what this thread wrote or saw before, and through a block's barrier what its block
+ * did, comes before. */
+ORDER_STORE(order_store_release_u32, uint32_t, uint32_t, "st.release.sys.global.u32", "r")
+#undef ORDER_LOAD
+#undef ORDER_STORE
 
 /* Barriers of the block: those who sync wait, those who arrive do not. */
 enum { ORDER_ROW = 1, ORDER_WORKERS, ORDER_EMPTIED, ORDER_FENCED, ORDER_TAKEN };
@@ -127,13 +120,6 @@ static __device__ __forceinline__ bool order_block_all(bool well)
                  : "r"((int)well), "r"(blockDim.x)
                  : "memory");
     return all;
-}
-
-/* A release: what this thread wrote or saw before, and through a block's barrier what its block
- * did, comes before. */
-static __device__ __forceinline__ void order_store_release_u32(uint32_t *to, uint32_t value)
-{
-    asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(to), "r"(value) : "memory");
 }
 
 /* The release or the acquire of a line that is stored or loaded next to it. */
