@@ -111,16 +111,15 @@ static __device__ __forceinline__ void chunks_load(const cuda_launch &launch, co
         u[p] = chunks >> p & 1 ? user.load(launch.ranks[p] * chunk + i) : unit<2>{};
 }
 
-/* Pushes those of the others to their owners. */
-template <int LEAVES>
-static __device__ __forceinline__ void chunks_push(unsigned char *const (&targets)[LEAVES],
-                                                   uint64_t offset, unsigned chunks,
+/* Pushes those of the others to their owners: to(p) is the address at the p-th peer. */
+template <int LEAVES, typename TO>
+static __device__ __forceinline__ void chunks_push(TO to, unsigned chunks,
                                                    const unit<2> (&u)[LEAVES])
 {
 #pragma unroll
     for (int p = 1; p < LEAVES; p++)
         if (chunks >> p & 1)
-            order_store_line(targets[p] + offset, line_of(u[p]));
+            order_store_line(to(p), line_of(u[p]));
 }
 
 /* Writes unit i of the others, once it has come. */

@@ -44,11 +44,7 @@ __device__ __forceinline__ void one_shot_lines(const cuda_launch &launch)
     unit<2> u = kept;
     unsigned offset = buffer;
     for (unsigned at = first; at < units; offset += step * CUDA_LINE) {
-        const order_line line = line_of(u);
-#pragma unroll
-        for (int p = 1; p < LEAVES; p++)
-            if (p < size)
-                order_store_line(targets[p] + offset, line);
+        operation_push(targets, size, offset, line_of(u));
         at += step;
         if (at < units)
             u = user.load(user.spot_of(at));
@@ -107,9 +103,7 @@ __device__ __forceinline__ void one_shot_lines_once(const cuda_launch &launch)
     const lines_use use = lines_take(&op.buffers.low, units * (SUM_OF - 1));
     const unsigned buffer = use.buffer * CUDA_ONE_SHOT_BYTES;
     if (mine)
-#pragma unroll
-        for (int p = 1; p < SUM_OF; p++)
-            order_store_line(targets[p] + buffer, line_of(x[0]));
+        operation_push(targets, SUM_OF, buffer, line_of(x[0]));
     order_block_arrive(ORDER_ROW);
     lines_empty(launch.own->one_shot[use.last], use.dirty);
     if (mine && lines_await<true>(launch, op, launch.own->one_shot[0] + buffer + at * CUDA_LINE,

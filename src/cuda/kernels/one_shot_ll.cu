@@ -48,10 +48,7 @@ __device__ __forceinline__ void one_shot_ll(const cuda_launch &launch)
     unit<1> u = kept;
     unsigned offset = half;
     for (unsigned at = first; at < units; offset += step * CUDA_LINE) {
-#pragma unroll
-        for (int p = 1; p < LEAVES; p++)
-            if (p < size)
-                order_store_line(targets[p] + offset, {u.word[0], op.flag});
+        operation_push(targets, size, offset, {u.word[0], op.flag});
         at += step;
         if (at < units)
             u = user.load(user.spot_of(at));
@@ -112,9 +109,7 @@ __device__ __forceinline__ void one_shot_ll_once(const cuda_launch &launch)
         return;
     const unsigned half = (op.sequence & 1) * HALF;
     if (mine)
-#pragma unroll
-        for (int p = 1; p < SUM_OF; p++)
-            order_store_line(targets[p] + half, {x[0].word[0], op.flag});
+        operation_push(targets, SUM_OF, half, {x[0].word[0], op.flag});
     order_block_arrive(ORDER_ROW);
     order_line line[SUM_OF];
     if (!mine || !operation_await<false>(launch, op, launch.own->flagged + half + at * CUDA_LINE,

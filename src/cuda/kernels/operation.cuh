@@ -253,6 +253,17 @@ operation_targets(const cuda_launch &launch, int size, uint64_t region, uint64_t
     }
 }
 
+/* Stores one line for each peer. */
+template <int LEAVES>
+static __device__ __forceinline__ void operation_push(unsigned char *const (&targets)[LEAVES],
+                                                      int size, uint64_t offset, order_line line)
+{
+#pragma unroll
+    for (int p = 1; p < LEAVES; p++)
+        if (p < size)
+            order_store_line(targets[p] + offset, line);
+}
+
 /* Polls until the lines of the wanted peers have come, as `has_come` says. `slots` is the line of
  * the first source; sources are `stride` bytes apart. The loop has loads and compares alone: each
  * further cycle delays every line. With few peers all addresses are computed before the loop, and a

@@ -51,7 +51,7 @@ __device__ __forceinline__ void two_shot_lines(const cuda_launch &launch)
     /* 1. Push every chunk to its owner. */
     unsigned offset = buffer;
     for (unsigned i = first; i < chunk; offset += step * CUDA_LINE) {
-        chunks_push(targets, offset, chunks, u);
+        chunks_push([&](int p) { return targets[p] + offset; }, chunks, u);
         i += step;
         if (i < chunk) {
             chunks = chunks_of<LEAVES>(launch, user, chunk, size, i);
@@ -70,11 +70,7 @@ __device__ __forceinline__ void two_shot_lines(const cuda_launch &launch)
                                mine, x))
             return;
         const unit<2> result = reduction<D, SUM_OF, 2>::reduce(x, launch);
-        const order_line line = line_of(result);
-#pragma unroll
-        for (int p = 1; p < LEAVES; p++)
-            if (p < size)
-                order_store_line(targets[p] + offset, line);
+        operation_push(targets, size, offset, line_of(result));
         user.store(own_chunk + i, result);
         i += step;
         if (i < chunk && own_chunk + i < units)

@@ -56,14 +56,9 @@ template <int LEAVES> struct pushes {
                                       : (unsigned char *)launch.peers[p] + source + offset;
     }
 
-    /* Units of the others' chunks to their owners. */
-    __device__ __forceinline__ void units(uint64_t offset, unsigned chunks,
-                                          const unit<2> (&u)[LEAVES]) const
+    __device__ __forceinline__ auto at(uint64_t offset) const
     {
-#pragma unroll
-        for (int p = 1; p < LEAVES; p++)
-            if (chunks >> p & 1)
-                order_store_line(to(p, offset), line_of(u[p]));
+        return [this, offset](int p) { return to(p, offset); };
     }
 };
 
@@ -126,7 +121,7 @@ __device__ __forceinline__ void two_shot_pipelined(const cuda_launch &launch)
     unsigned pipe = pipes_take(&op.buffers.high, 0);
 #pragma unroll
     for (int d = 0; d < DEPTH; d++)
-        push.units(pipe * 2 * CUDA_PIPE_BYTES + d * width * CUDA_LINE, chunks[d], u[d]);
+        chunks_push(push.at(pipe * 2 * CUDA_PIPE_BYTES + d * width * CUDA_LINE), chunks[d], u[d]);
     if (!EARLY)
         own_kept = u[0][0];
     order_block_arrive(ORDER_ROW);
@@ -181,7 +176,7 @@ __device__ __forceinline__ void two_shot_pipelined(const cuda_launch &launch)
             if (!EARLY)
                 load(at + piece + d * width, next[d], u[d]);
             if (well)
-                push.units(next_offset + d * width * CUDA_LINE, next[d], u[d]);
+                chunks_push(push.at(next_offset + d * width * CUDA_LINE), next[d], u[d]);
             if (!EARLY)
                 own_kept = u[d][0];
         }
