@@ -8,11 +8,11 @@
  */
 #include "comm/comm.h"
 #include "cpu/transport/group.h"
+#include "cuda/kernels/tiling.h"
 #include "device.h"
 #include "pool.h"
 #include "ranks.h"
 #include "reference.h"
-#include "topology/ring_cut.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -212,10 +212,7 @@ static bool is_chain(const struct side *side, enum tutti_dtype dtype, tutti_op_t
 {
     const struct topology *topology = &side->scenario->topology;
     const size_t width = tutti_dtype_size(dtype);
-    const struct ring_cut cut =
-        ring_cut_make(count, (uint64_t)topology->size, width, reduce_partial_bytes(dtype));
-    const bool last = i >= cut.last_first;
-    const size_t from = last ? (i - cut.last_first) / cut.last_chunk : i % cut.piece / cut.chunk;
+    const size_t from = i / tiling_ring_chunk(count, (unsigned)topology->size, (unsigned)width);
     unsigned char inputs[TUTTI_MAX_RANKS][8], expected[8];
     const void *in[TUTTI_MAX_RANKS];
     for (int k = 0; k < topology->size; k++) {

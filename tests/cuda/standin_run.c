@@ -13,7 +13,7 @@
 #include "base/device_trace.h"
 #include "base/order.h"
 #include "cpu/reduce/reduce.h"
-#include "topology/ring_cut.h"
+#include "cuda/kernels/tiling.h"
 
 #include <sched.h>
 #include <stdio.h>
@@ -562,16 +562,12 @@ static void reduce_chains(const struct run *run, const struct slot *slots, reduc
 {
     const struct cuda_launch *launch = run->launch;
     const size_t size = dtype_sizes[dtype];
-    const struct ring_cut cut =
-        ring_cut_make(launch->count, (uint64_t)launch->size, size, reduce_partial_bytes(dtype));
+    const size_t chunk = tiling_ring_chunk(launch->count, (unsigned)launch->size, (unsigned)size);
     for (size_t first = at, some; first < at + count; first += some) {
-        const bool last = first >= cut.last_first;
-        const size_t chunk = last ? cut.last_chunk : cut.chunk;
-        const size_t in_piece = last ? first - cut.last_first : first % cut.piece;
-        some = chunk - in_piece % chunk;
+        some = chunk - first % chunk;
         some = some < CHAIN_ELEMENTS ? some : CHAIN_ELEMENTS;
         some = some < at + count - first ? some : at + count - first;
-        reduce_chunk(run, slots, fn, size, at, first, some, (int)(in_piece / chunk));
+        reduce_chunk(run, slots, fn, size, at, first, some, (int)(first / chunk));
     }
 }
 

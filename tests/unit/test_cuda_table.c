@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* The tuning table: what it chooses, what a forced algorithm may do, grids, and the file. */
+#include "cuda/kernels/tiling.h"
 #include "cuda/runtime/table.h"
 
 #include <setjmp.h>
@@ -202,6 +203,20 @@ static void test_grid(void **state)
     assert_int_equal(cuda_choice_blocks(&ring, 8, (size_t)1 << 40), 128);
 }
 
+/* A chunk of a ring is whole lines of 64 bytes. The chunks have all elements, and would not with a
+ * line less. */
+static void test_ring_chunk(void **state)
+{
+    (void)state;
+    for (unsigned bytes = 1; bytes <= 8; bytes *= 2)
+        for (unsigned size = 2; size <= CUDA_RANKS; size++)
+            for (uint64_t count = 1; count < 100000; count += count < 2000 ? 1 : 977) {
+                const uint64_t line = 64 / bytes, chunk = tiling_ring_chunk(count, size, bytes);
+                assert_true(chunk % line == 0 && chunk * size >= count);
+                assert_true((chunk - line) * size < count);
+            }
+}
+
 /* ---- the file -------------------------------------------------------------------------------- */
 
 static enum tutti_status parse(const char *text)
@@ -398,6 +413,7 @@ int main(void)
         cmocka_unit_test(test_grid),       cmocka_unit_test(test_file),
         cmocka_unit_test(test_file_wrong), cmocka_unit_test(test_paths),
         cmocka_unit_test(test_too_large),  cmocka_unit_test(test_unchanged),
+        cmocka_unit_test(test_ring_chunk),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,17 +1,16 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * Chunked ring, for ranks with links between neighbours alone: data goes to the next rank.
- * ring_cut.h cuts the operation into chunks. Chunk c starts at the rank at place c as a partial
- * result in the accumulation type. Each step adds the input of one rank. The last rank rounds once,
- * and the result goes round again. So all ranks get the same bits: those of one chain of additions
- * a chunk, not those of the canonical tree.
+ * An operation is cut into a chunk for each rank. Chunk c starts at the rank at place c as a
+ * partial result in the accumulation type. Each step adds the input of one rank. The last rank
+ * rounds once, and the result goes round again. So all ranks get the same bits: those of one chain
+ * of additions a chunk, not those of the canonical tree.
  *
- * The units of a chunk, of all pieces one after the other, are cut into tiles. Block b serves tiles
- * b, b + grid, ... of every chunk. In turn t tile k is at step t - k: a turn moves every tile under
- * way one rank further. A step writes into its own lane, for this turn and the next:
- * tiles[1][block][turn mod 2][lane][plane]. The arrival count of hop 1 tells the next rank (U1).
- * The arrival count of hop 2 tells the rank before that the operation has begun, and that a turn
- * has ended (U2).
+ * The units of a chunk are cut into tiles. Block b serves tiles b, b + grid, ... of every chunk. In
+ * turn t tile k is at step t - k: a turn moves every tile under way one rank further. A step writes
+ * into its own lane, for this turn and the next: tiles[1][block][turn mod 2][lane][plane]. The
+ * arrival count of hop 1 tells the next rank (U1). The arrival count of hop 2 tells the rank before
+ * that the operation has begun, and that a turn has ended (U2).
  *
  * A place is free when it is written. Turn t comes after turn t - 1 of the next rank, which has
  * read what turn t - 2 wrote there; and after that rank has begun, when all of earlier operations
@@ -19,7 +18,6 @@
  * kernels begin, stay unchanged.
  */
 #include "cuda/kernels/tiles.cuh"
-#include "topology/ring_cut.h"
 
 namespace
 {
@@ -29,29 +27,22 @@ constexpr unsigned TURNS = TILING_RING_TURNS;
 /* A rank's way through an operation. */
 template <typename D> struct course {
     static constexpr unsigned WIDER = partial<D, 2>::WIDER;
-    static constexpr uint64_t ELEMENTS = operands<D, 2>::ELEMENTS;
 
     const cuda_launch &launch;
     const operation &op;
     const operands<D, 2> user;
-    uint64_t units, piece, chunk, last_first, last_chunk, length; /* of 16 bytes */
-    unsigned planes;                                              /* of a turn's messages */
-    unsigned tile, tiles; /* units of a tile, tiles of this block */
+    uint64_t units, chunk; /* units of 16 bytes: all, of a chunk */
+    unsigned planes;       /* of a turn's messages */
+    unsigned tile, tiles;  /* units of a tile, tiles of this block */
     int size;
 
     __device__ __forceinline__ course(const cuda_launch &operands, const operation &operation)
         : launch(operands), op(operation), user(operands), units(user.units()), size(operands.size)
     {
-        const ring_cut cut =
-            ring_cut_make(user.count, size, sizeof(typename D::element), sizeof(typename D::acc));
-        piece = cut.piece / ELEMENTS;
-        chunk = cut.chunk / ELEMENTS;
-        last_first = cut.last_first / ELEMENTS;
-        last_chunk = cut.last_chunk / ELEMENTS;
-        length = last_first / size + last_chunk;
+        chunk = tiling_ring_chunk(user.count, size, sizeof(typename D::element)) / user.ELEMENTS;
         planes = tiling_ring_plane(2 * size - 2, size - 1, WIDER);
         tile = tiling_ring(planes);
-        const uint64_t all = (length + tile - 1) / tile;
+        const uint64_t all = (chunk + tile - 1) / tile;
         tiles = tiling_tiles(all, blockIdx.x, gridDim.x);
     }
 
@@ -60,11 +51,7 @@ template <typename D> struct course {
     {
         const uint64_t at = ((uint64_t)k * gridDim.x + blockIdx.x) * tile + i;
         const int c = (launch.ring.place + 2 * size - step) % size;
-        if (at >= length)
-            return units;
-        if (at >= last_first / size)
-            return last_first + c * last_chunk + (at - last_first / size);
-        return at / chunk * piece + c * chunk + at % chunk;
+        return at < chunk ? c * chunk + at : units;
     }
 
     /* Where what a step hands on in a turn is. */

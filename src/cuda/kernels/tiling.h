@@ -42,6 +42,13 @@ LAUNCH_FN unsigned tiling_ring(unsigned planes)
     return CUDA_TILES_BYTES / CUDA_TILE_BLOCKS / TILING_RING_TURNS / CUDA_LINE / planes / 32 * 32;
 }
 
+/* Elements of a chunk of a ring, whole 64 bytes; the last chunks may have fewer, or none. */
+LAUNCH_FN uint64_t tiling_ring_chunk(uint64_t count, unsigned size, unsigned element_bytes)
+{
+    const uint64_t line = 64 / element_bytes;
+    return ((count + line - 1) / line + size - 1) / size * line;
+}
+
 /* How many tiles of all of them a block has. */
 LAUNCH_FN unsigned tiling_tiles(uint64_t all, unsigned block, unsigned blocks)
 {
