@@ -516,20 +516,6 @@ CUresult cuDevicePrimaryCtxReset_v2(CUdevice device)
     return CUDA_SUCCESS;
 }
 
-CUresult cuDevicePrimaryCtxGetState(CUdevice device, unsigned *flags, int *active)
-{
-    CUresult result = standin_enter(__func__);
-    if (result == CUDA_SUCCESS && !standin_device(device))
-        result = CUDA_ERROR_INVALID_DEVICE;
-    if (result != CUDA_SUCCESS)
-        return result;
-    pthread_mutex_lock(&standin_lock);
-    *flags = 0;
-    *active = devices[device].retained > 0;
-    pthread_mutex_unlock(&standin_lock);
-    return CUDA_SUCCESS;
-}
-
 CUresult cuCtxGetCurrent(CUcontext *context)
 {
     CUresult result = standin_enter(__func__);

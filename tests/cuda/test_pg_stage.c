@@ -99,7 +99,6 @@ static int each_call_fails(void)
         "cuCtxPushCurrent",
         "cuDeviceGetAttribute",
         "cuDeviceGetCount",
-        "cuDevicePrimaryCtxGetState",
         "cuFuncLoad",
         "cuKernelGetFunction",
         "cuLaunchKernelEx",

@@ -33,7 +33,6 @@
     X(ctx_id, cuCtxGetId, (CUcontext context, unsigned long long *id))                             \
     X(primary_retain, cuDevicePrimaryCtxRetain, (CUcontext * context, CUdevice device))            \
     X(primary_release, cuDevicePrimaryCtxRelease_v2, (CUdevice device))                            \
-    X(primary_state, cuDevicePrimaryCtxGetState, (CUdevice device, unsigned *flags, int *active))  \
     X(ctx_push, cuCtxPushCurrent_v2, (CUcontext context))                                          \
     X(ctx_pop, cuCtxPopCurrent_v2, (CUcontext * context))                                          \
     X(pointer_attributes, cuPointerGetAttributes,                                                  \

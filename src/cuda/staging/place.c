@@ -77,17 +77,10 @@ static enum tutti_status flows_open(const struct cuda_driver *driver,
     return status;
 }
 
-bool cuda_primary_hold(const struct cuda_driver *driver, CUdevice device, CUcontext context)
+bool cuda_place_lives(const struct cuda_driver *driver, const struct cuda_stage_place *place)
 {
-    CUcontext primary = NULL;
-    unsigned flags;
-    int active = 0;
-    if (driver->primary_state(device, &flags, &active) != CUDA_SUCCESS || !active ||
-        driver->primary_retain(&primary, device) != CUDA_SUCCESS)
-        return false;
-    if (primary != context)
-        driver->primary_release(device);
-    return primary == context;
+    unsigned long long id = 0;
+    return driver->ctx_id(place->context, &id) == CUDA_SUCCESS && id == place->id;
 }
 
 /* Under the lock. `context` is the context of the place; `copies` asks for streams for copies. */
@@ -114,7 +107,6 @@ static enum tutti_status place_open(struct cuda_stage *stage, CUcontext context,
     cuda_visit_end(driver, &visit);
     if (status != TUTTI_OK)
         return status;
-    made->retained = cuda_primary_hold(driver, device, context);
     *place = (int)stage->place_count;
     order_store_release_u32(&stage->place_count, stage->place_count + 1); /* L5 pairs L5a */
     return TUTTI_OK;
@@ -155,7 +147,10 @@ enum tutti_status cuda_device_open(struct cuda_stage *stage, int device, int *pl
     if (status != TUTTI_OK)
         return status;
     status = place_open(stage, context, device, true, place);
-    driver->primary_release(device); /* the place holds it */
+    if (status == TUTTI_OK)
+        stage->places[*place].retained = true;
+    else
+        driver->primary_release(device);
     return status;
 }
 

@@ -57,19 +57,18 @@ static void stage_free(struct cuda_stage *stage)
     free(stage);
 }
 
-/* Frees a stage that is not on the list and whose context is gone. */
+/* Frees a stage, of which a context is gone. */
 static void stage_drop(struct cuda_stage *stage)
 {
     pthread_mutex_destroy(&stage->lock);
     cuda_stage_forget(stage);
 }
 
-/* Returns true if all contexts of the stage are primary ones, which the stage holds. Others may be
- * destroyed by the program that made them. */
-static bool is_ours(const struct cuda_stage *stage)
+/* Makes a call of the driver that does not wait. */
+static bool lives(const struct cuda_stage *stage)
 {
     for (uint32_t i = 0; i < stage->place_count; i++)
-        if (!stage->places[i].retained)
+        if (!cuda_place_lives(stage->driver, &stage->places[i]))
             return false;
     return true;
 }
@@ -80,8 +79,8 @@ void cuda_stage_trim(int most)
     pthread_mutex_lock(&kept_lock);
     for (struct cuda_stage **link = &kept; *link;) {
         struct cuda_stage *stage = *link;
-        if ((most > 0 && is_ours(stage)) || !cuda_fences_quiet(stage)) {
-            most -= is_ours(stage);
+        if (lives(stage) && (most > 0 || !cuda_fences_quiet(stage))) {
+            most--;
             link = &stage->next;
             continue;
         }
@@ -93,7 +92,10 @@ void cuda_stage_trim(int most)
     while (due) {
         struct cuda_stage *stage = due;
         due = stage->next;
-        stage_free(stage);
+        if (lives(stage))
+            stage_free(stage);
+        else
+            stage_drop(stage);
     }
 }
 
@@ -113,24 +115,13 @@ static void stage_end(struct cuda_stage *stage)
         cuda_stage_trim(KEPT_MOST);
 }
 
-/* False if the device was reset: then its memory is gone, and the handle may name another
- * context. */
-static bool place_lives(const struct cuda_driver *driver, const struct cuda_stage_place *place)
-{
-    unsigned long long id = 0;
-    if (!cuda_primary_hold(driver, place->device, place->context))
-        return false;
-    bool lives = driver->ctx_id(place->context, &id) == CUDA_SUCCESS && id == place->id;
-    driver->primary_release(place->device);
-    return lives;
-}
-
-/* Takes a kept stage to which no stream writes any more; NULL if there is none. */
+/* Takes a kept stage to which no stream writes any more, or of which a context is gone: then its
+ * words are gone, too. NULL if there is none. */
 static struct cuda_stage *kept_take(void)
 {
     pthread_mutex_lock(&kept_lock);
     struct cuda_stage **link = &kept;
-    while (*link && !(is_ours(*link) && cuda_fences_quiet(*link)))
+    while (*link && lives(*link) && !cuda_fences_quiet(*link))
         link = &(*link)->next;
     struct cuda_stage *stage = *link;
     if (stage)
@@ -142,14 +133,8 @@ static struct cuda_stage *kept_take(void)
 static struct cuda_stage *kept_revive(void)
 {
     struct cuda_stage *stage;
-    while ((stage = kept_take())) {
-        uint32_t i = 0;
-        while (i < stage->place_count && place_lives(stage->driver, &stage->places[i]))
-            i++;
-        if (i == stage->place_count)
-            break;
+    while ((stage = kept_take()) && !lives(stage))
         stage_drop(stage);
-    }
     if (!stage)
         return NULL;
     stage->closed = false;

@@ -24,9 +24,8 @@ struct cuda_fence;
  * what a device needs is made when the device is first named. Any thread may call this and the
  * calls on fences. Returns NO_MEMORY. */
 enum tutti_status cuda_stage_create(struct cuda_stage **stage);
-/* Ends the stage of a group. Waits for its copies. Memory and streams are kept for later groups;
- * those of contexts that are not primary ones are freed with the last fence, or later if a stream
- * still may write. Takes NULL. */
+/* Ends the stage of a group. Waits for its copies. Memory and streams are kept for later groups.
+ * Takes NULL. */
 void cuda_stage_close(struct cuda_stage *stage);
 /* In a child of fork(): frees host memory alone, since the rest is the parent's. */
 void cuda_stage_forget(struct cuda_stage *stage);

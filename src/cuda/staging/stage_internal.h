@@ -28,7 +28,7 @@ struct cuda_flow {
 struct cuda_stage_place {
     CUcontext context;
     CUdevice device;
-    bool retained;         /* the stage holds the primary context */
+    bool retained;         /* it is the primary context, which the stage has made and holds */
     unsigned long long id; /* the context's id, because handles are used again */
     CUfunction stream_wait;
     bool copies;     /* false: it is for waiting kernels alone */
@@ -90,8 +90,8 @@ enum tutti_status cuda_device_open(struct cuda_stage *stage, int device, int *pl
 /* The place of a context, which is made if need be. Under the lock. */
 enum tutti_status cuda_context_open(struct cuda_stage *stage, CUcontext context, int *place);
 void cuda_place_close(const struct cuda_driver *driver, struct cuda_stage_place *place);
-/* Holds the context if it is the device's primary one; returns whether it is. */
-bool cuda_primary_hold(const struct cuda_driver *driver, CUdevice device, CUcontext context);
+/* Returns false if the context was destroyed or the device reset: then all of this is gone, too. */
+bool cuda_place_lives(const struct cuda_driver *driver, const struct cuda_stage_place *place);
 /* Waits for the work on one stream of the place. */
 void cuda_flow_drain(const struct cuda_driver *driver, const struct cuda_stage_place *place,
                      const struct cuda_flow *flow);
