@@ -199,7 +199,7 @@ static void test_grid(void **state)
     assert_int_equal(cuda_choice_blocks(&mesh, 8, (size_t)1 << 40), 128);
     assert_int_equal(cuda_choice_blocks(&ring, 2, 2 * 576 * 16), 1);
     assert_int_equal(cuda_choice_blocks(&ring, 2, 2 * 576 * 16 + 32), 2);
-    assert_int_equal(cuda_choice_blocks(&ring, 8, 8 * 82 * 16), 1);
+    assert_int_equal(cuda_choice_blocks(&ring, 8, 8 * 64 * 16), 1);
     assert_int_equal(cuda_choice_blocks(&ring, 8, (size_t)1 << 40), 128);
 }
 

@@ -17,11 +17,6 @@ enum {
     ROWS,
 };
 
-/* One for each fatbin, for the whole process and for good. The first that needs it loads it. */
-static struct library {
-    CUlibrary handle;  /* under the lock until: */
-    uint32_t is_there; /* release K7 */
-} libraries[ROWS];
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
 /* fatbins.S */
@@ -32,16 +27,19 @@ DECLARE_FATBIN(, symm, )
 DECLARE_FATBIN(, stream_wait, )
 #undef DECLARE_FATBIN
 
-static const struct {
+/* The fatbins, each for the whole process and for good. The first that needs one loads it. */
+static struct library {
     const char *name;
     const unsigned char *fatbin;
-} kernel_rows[ROWS] = {
-#define KERNEL_ROW(NAME, name, text) [CUDA_##NAME] = {#name, cuda_fatbin_##name},
+    CUlibrary handle;  /* under the lock until: */
+    uint32_t is_there; /* release K7 */
+} libraries[ROWS] = {
+#define KERNEL_ROW(NAME, kernel, text) [CUDA_##NAME] = {#kernel, cuda_fatbin_##kernel, NULL, 0},
     CUDA_KERNEL_MAP(KERNEL_ROW)
 #undef KERNEL_ROW
-        [BARRIER_ROW] = {"barrier", cuda_fatbin_barrier},
-    [SYMM_ROW] = {"symm", cuda_fatbin_symm},
-    [STREAM_WAIT_ROW] = {"stream_wait", cuda_fatbin_stream_wait},
+        [BARRIER_ROW] = {"barrier", cuda_fatbin_barrier, NULL, 0},
+    [SYMM_ROW] = {"symm", cuda_fatbin_symm, NULL, 0},
+    [STREAM_WAIT_ROW] = {"stream_wait", cuda_fatbin_stream_wait, NULL, 0},
 };
 
 static const char *const dtype_names[TUTTI_DTYPE_COUNT] = {
@@ -73,8 +71,7 @@ static CUresult fatbin_load(const struct cuda_driver *driver, int row, CUlibrary
 {
     CUlibraryOption options[] = {CU_LIBRARY_BINARY_IS_PRESERVED}; /* no copy is needed */
     void *values[] = {(void *)(uintptr_t) true};
-    return driver->library_load(library, kernel_rows[row].fatbin, NULL, NULL, 0, options, values,
-                                1);
+    return driver->library_load(library, libraries[row].fatbin, NULL, NULL, 0, options, values, 1);
 }
 
 enum tutti_status cuda_kernels_check(const struct cuda_driver *driver)
@@ -148,7 +145,7 @@ static enum tutti_status load_function(const struct cuda_driver *driver, int row
     CUfunction found = NULL;
     CUresult result = library_open(driver, row, &library);
     if (result != CUDA_SUCCESS)
-        return kernel_check(driver, result, cuda_names.library_load, kernel_rows[row].name);
+        return kernel_check(driver, result, cuda_names.library_load, libraries[row].name);
     const char *call = cuda_names.library_kernel;
     result = driver->library_kernel(&kernel, library, name);
     if (result == CUDA_SUCCESS) {
@@ -172,7 +169,7 @@ static enum tutti_status load_form(const struct cuda_driver *driver, int size, b
     if (form != CUDA_ANY)
         snprintf(sum, sizeof sum, "_sum_%d%s", size, form == CUDA_SUM_ONCE ? "_once" : "");
     snprintf(name, sizeof name, "%s_%s%s",
-             goes_by_tiles(kernel, staged, dtype) ? "two_shot_tiles" : kernel_rows[kernel].name,
+             goes_by_tiles(kernel, staged, dtype) ? "two_shot_tiles" : libraries[kernel].name,
              dtype_names[dtype], sum);
     return load_function(driver, kernel, name, function);
 }

@@ -241,8 +241,7 @@ static size_t links_units(const struct cuda_choice *choice, int size, size_t byt
     *parts = TILING_QUAD;
     if (choice->kernel == CUDA_RING) {
         *parts = (size_t)size;
-        return CUDA_TILES_BYTES / CUDA_TILE_BLOCKS / TILING_RING_TURNS / CUDA_LINE /
-               (2 * (size_t)size - 2);
+        return tiling_ring(2 * (unsigned)size - 2);
     }
     if (bytes <= cuda_kernel_capacity(CUDA_ONE_SHOT_LL, size))
         *parts = 1;
