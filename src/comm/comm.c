@@ -447,7 +447,6 @@ static enum tutti_status device_open(struct tutti_comm *comm, struct workspace *
         .rank = comm->rank,
         .size = comm->world_size,
         .order = host->order,
-        .remote = host->remote,
         .programmatic = comm->programmatic,
         .halved = comm->halved,
         .default_timeout_ms = comm->timeout_ms,

@@ -269,7 +269,7 @@ static enum tutti_status join(struct cuda_group *group, const struct cuda_group_
     if (status != TUTTI_OK)
         return status;
     grids_agree(group, all);
-    if (config->remote)
+    if (cpu_group_ranks(group->host)->remote)
         status = channel_all_gather_fds(cpu_group_ranks(group->host)->channel, own_fd, fds,
                                         deadline_left_ms(deadline));
     POINT("cuda.handles");
@@ -323,7 +323,8 @@ static void devices_count(struct cuda_group *group, const struct cuda_group_conf
         if (memcmp(config->devices[r].uuid, group->device.uuid, CUDA_UUID_BYTES) != 0)
             continue;
         group->sharing++;
-        threads |= ~config->remote & UINT64_C(1) << r;
+        if (!is_remote(group, r))
+            threads |= UINT64_C(1) << r;
     }
     if (group->sharing > 1 && config->place != CUDA_PLACE_PROXY)
         group->same_gpu = threads;

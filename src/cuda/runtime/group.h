@@ -53,7 +53,6 @@ struct cuda_group_config {
     int rank;
     int size;
     const int *order;
-    uint64_t remote;                      /* bit r: rank r is in another process */
     enum tutti_programmatic programmatic; /* AUTO: from compute capability 9.0 on */
     bool halved;                /* grids leave half of the device to another communicator */
     int64_t default_timeout_ms; /* of an operation */
