@@ -4,7 +4,7 @@
 #ifndef TUTTI_TEXT_H
 #define TUTTI_TEXT_H
 
-#include "tutti/tutti.h"
+#include "base/rank_set.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -23,17 +23,16 @@ static inline void text_append(char *text, size_t size, int *length, const char 
     va_end(args);
 }
 
-/* Writes the ranks whose bits are set: "rank 1, rank 4", or, of three and more in a row, "ranks 1
- * to 3". Returns text. */
-static inline const char *text_ranks(uint64_t ranks, char *text, size_t size)
+/* Writes the ranks of a set: "rank 1, rank 4", or, of three and more in a row, "ranks 1 to 3".
+ * Returns text. */
+static inline const char *text_rank_set(struct rank_set ranks, char *text, size_t size)
 {
     int length = 0;
     *text = 0;
-    for (int first = 0, last; first < 64; first = last + 1) {
+    for (int first = rank_set_next(ranks, -1), last; first >= 0;
+         first = rank_set_next(ranks, last)) {
         last = first;
-        if (!(ranks >> first & 1))
-            continue;
-        while (last < 63 && (ranks >> (last + 1) & 1))
+        while (rank_set_next(ranks, last) == last + 1)
             last++;
         if (last - first < 2)
             last = first;
@@ -41,6 +40,11 @@ static inline const char *text_ranks(uint64_t ranks, char *text, size_t size)
                     length ? ", " : "", first, last);
     }
     return text;
+}
+
+static inline const char *text_ranks(uint64_t ranks, char *text, size_t size)
+{
+    return text_rank_set((struct rank_set){{ranks}}, text, size);
 }
 
 #endif

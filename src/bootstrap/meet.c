@@ -4,7 +4,6 @@
  *   generation/count  how many meetings there were
  *   join/RANK         the token and the process of a rank that waits, or why it has given up
  *   answer/LEAD/RANK  a rank's answer to the token LEAD of rank 0: the rank has come
- *   here/LEAD         which ranks have come, once rank 0 has waited for a while
  *   go/LEAD           how the meeting came out, and the tokens of the ranks that have come
  *
  * While the meeting makes progress a rank looks at the next key that it needs and at no other. A
@@ -41,10 +40,10 @@ static void nap(int64_t ms)
 /* ---- all but rank 0 -------------------------------------------------------------------------- */
 
 /* Look at the keys of all ranks: some may have ended, or may have been refused. */
-static enum tutti_status survey(struct meet_view *view, uint64_t *missing)
+static enum tutti_status survey(struct meet_view *view, struct rank_set *missing)
 {
-    uint64_t doubtful = 0;
-    *missing = 0;
+    struct rank_set doubtful = rank_set_none;
+    *missing = rank_set_none;
     for (int r = 0; r < view->size; r++) {
         struct meet_join join;
         bool there;
@@ -59,30 +58,32 @@ static enum tutti_status survey(struct meet_view *view, uint64_t *missing)
             return meet_reported(join.status, join.text);
         const enum meet_life life = stays ? meet_life_of(view, r, &join) : MEET_FORMER;
         if (life == MEET_ENDED)
-            doubtful |= meet_bit(r);
+            rank_set_add(&doubtful, r);
         if (life == MEET_FORMER && !left)
-            *missing |= meet_bit(r);
+            rank_set_add(missing, r);
     }
     return meet_deaths(view, doubtful);
 }
 
-/* Find the ranks that keep the meeting from going on. Rank 0 tells which ranks it has seen. */
-static enum tutti_status missing_find(struct meet_view *view, uint64_t *missing)
+/* Of the missing ranks, those to name: a rank that came a moment ago is named only if no other rank
+ * is missing. */
+static struct rank_set to_blame(struct rank_set missing, struct rank_set just_came)
 {
-    uint64_t here = 0;
-    bool there = false;
-    enum tutti_status status = *view->lead ? meet_here_look_up(view, &here, &there) : TUTTI_OK;
-    if (status == TUTTI_OK)
-        status = survey(view, missing);
-    if (!*view->lead)
-        *missing |= meet_bit(0);
-    if (there) {
-        /* A rank that came a moment ago is named only if no other rank is missing. */
-        const uint64_t unseen = meet_everybody(view) & ~here & ~meet_bit(view->rank);
-        *missing = *missing & unseen ? *missing & unseen : unseen;
+    const struct rank_set absent = rank_set_minus(missing, just_came);
+    return rank_set_empty(absent) ? missing : absent;
+}
+
+/* Find the ranks that keep the meeting from going on. */
+static enum tutti_status missing_find(struct meet_view *view, struct rank_set *missing)
+{
+    struct rank_set unanswered;
+    enum tutti_status status = survey(view, missing);
+    if (status == TUTTI_OK && *view->lead) {
+        status = meet_unanswered(view, &unanswered);
+        *missing = to_blame(unanswered, rank_set_minus(unanswered, *missing));
     }
-    if (!*missing)
-        *missing = meet_bit(0);
+    if (!*view->lead || rank_set_empty(*missing))
+        rank_set_add(missing, 0);
     return status;
 }
 
@@ -113,13 +114,13 @@ static enum tutti_status leader_check(struct meet_view *view)
 /* Nothing has come for a while. */
 static enum tutti_status look_around(struct meet_view *view)
 {
-    uint64_t missing = 0;
+    struct rank_set missing;
     const int64_t now = deadline_now();
     enum tutti_status status = meet_own_check(view);
     if (status == TUTTI_OK)
         status = leader_check(view);
     if (status == TUTTI_OK)
-        status = meet_deaths(view, *view->lead ? meet_bit(0) : UINT64_MAX);
+        status = meet_deaths(view, *view->lead ? rank_set_of(0) : view->known);
     if (status != TUTTI_OK)
         return status;
     if (now - view->reminder.began >= view->reminder.next_s * 1000000000) {
@@ -169,7 +170,7 @@ static enum tutti_status result_get(const struct meet_view *view, int64_t timeou
 static enum tutti_status result_await(struct meet_view *view, struct meet_result *result)
 {
     char key[MEET_KEY_BYTES];
-    uint64_t missing = 0;
+    struct rank_set missing = rank_set_none;
     for (int64_t slice = MEET_LOOK_MS;; slice = slice < MOST_LOOK_MS ? 2 * slice : slice) {
         const int64_t left = deadline_timeout_ms(view->deadline);
         const int64_t ms = left < 0 || left > slice ? slice : left;
@@ -202,12 +203,14 @@ static enum tutti_status result_await(struct meet_view *view, struct meet_result
 static enum tutti_status store_lost(const struct meet_view *view, enum tutti_status status)
 {
     int64_t deadline = deadline_after(DEATH_MS);
-    uint64_t dead = 0;
-    if (status != TUTTI_ERR_SYSTEM || !(view->known & meet_bit(0)))
+    if (status != TUTTI_ERR_SYSTEM || !rank_set_has(view->known, 0))
         return status;
-    while (!(dead = meet_ended(view, meet_bit(0))) && !deadline_passed(deadline))
+    while (!process_has_ended(&view->processes[0], &view->self)) {
+        if (deadline_passed(deadline))
+            return status;
         nap(DEATH_LOOK_MS);
-    return dead ? meet_dead_error(dead) : status;
+    }
+    return meet_dead_error(rank_set_of(0));
 }
 
 static enum tutti_status follow(struct meet_view *view, struct meet_result *result)
@@ -243,10 +246,9 @@ static enum tutti_status follow(struct meet_view *view, struct meet_result *resu
 struct lead {
     struct meet_view *view;
     struct meet_result *result;
-    int most;      /* the largest world size that a rank was given */
-    uint64_t met;  /* bit r: rank r has answered */
-    uint64_t here; /* as it lies in the store */
-    uint64_t late; /* they gave up: their time was over first */
+    int most;             /* the largest world size that a rank was given */
+    struct rank_set met;  /* the ranks that have answered */
+    struct rank_set late; /* the ranks that gave up because their time was over first */
 };
 
 static enum tutti_status result_set(const struct lead *self)
@@ -273,8 +275,8 @@ static enum tutti_status answer_await(struct lead *self, int rank, int64_t timeo
     }
     memcpy(member->token, answer.token, sizeof member->token);
     member->process = view->processes[rank] = answer.process;
-    view->known |= meet_bit(rank);
-    self->met |= meet_bit(rank);
+    rank_set_add(&view->known, rank);
+    rank_set_add(&self->met, rank);
     self->most = answer.size > self->most ? answer.size : self->most;
     if (answer.size == view->size)
         return TUTTI_OK;
@@ -295,43 +297,30 @@ static enum tutti_status visit(struct lead *self, int rank)
     if (status == TUTTI_OK && there && join.status != TUTTI_OK && join.left_ns >= view->began) {
         if (join.status != TUTTI_ERR_TIMEOUT)
             return meet_gave_up_error(rank, &join);
-        self->late |= meet_bit(rank);
+        rank_set_add(&self->late, rank);
     } else if (status == TUTTI_OK && there && join.status == TUTTI_OK &&
-               meet_life_of(view, rank, &join) == MEET_ALIVE && (self->met & meet_bit(rank)) &&
+               meet_life_of(view, rank, &join) == MEET_ALIVE && rank_set_has(self->met, rank) &&
                memcmp(join.token, member->token, sizeof join.token) != 0) {
         if (!process_has_ended(&member->process, &view->self) &&
             process_differs(&member->process, &join.process))
             return meet_twice(view, rank, &member->process, &join);
-        self->met &= ~meet_bit(rank);
+        rank_set_remove(&self->met, rank);
     }
-    if (status == TUTTI_OK && !(self->met & meet_bit(rank)))
+    if (status == TUTTI_OK && !rank_set_has(self->met, rank))
         status = answer_await(self, rank, 1);
     return status == TUTTI_ERR_TIMEOUT ? TUTTI_OK : status;
 }
 
-static uint64_t missing_of(const struct lead *self)
+static struct rank_set missing_of(const struct lead *self)
 {
-    return meet_everybody(self->view) & ~self->met & ~meet_bit(0);
+    return rank_set_minus(rank_set_all(self->view->size),
+                          rank_set_union(self->met, rank_set_of(0)));
 }
 
-/* The ranks that a time-out names. A rank that came a moment ago is named only if no other rank is
- * missing. */
-static uint64_t to_blame(const struct lead *self)
+static enum tutti_status absent_error(const struct lead *self)
 {
-    const uint64_t missing = missing_of(self) & ~self->late;
-    return missing & ~self->view->known ? missing & ~self->view->known : missing;
-}
-
-/* Tell the others which ranks to name, should their time be over first. */
-static enum tutti_status here_tell(struct lead *self)
-{
-    char key[MEET_KEY_BYTES];
-    const uint64_t here = meet_everybody(self->view) & ~missing_of(self);
-    if (here == self->here)
-        return TUTTI_OK;
-    self->here = here;
-    meet_key_make(key, self->view->name, "here", self->view->lead);
-    return tutti_store_set(self->view->store, key, &here, sizeof here);
+    const struct rank_set missing = rank_set_minus(missing_of(self), self->late);
+    return meet_absent_error(self->view, to_blame(missing, self->view->known));
 }
 
 /* Nothing has come for a while from the rank that is awaited. */
@@ -342,13 +331,13 @@ static enum tutti_status visit_all(struct lead *self)
     for (int r = 1; r < view->size && status == TUTTI_OK; r++)
         status = visit(self, r);
     if (status == TUTTI_OK)
-        status = meet_deaths(view, UINT64_MAX);
+        status = meet_deaths(view, view->known);
     if (status != TUTTI_OK)
         return status;
-    if (self->late)
-        return meet_absent_error(view, to_blame(self));
+    if (!rank_set_empty(self->late))
+        return absent_error(self);
     meet_waiting_log(view, missing_of(self));
-    return here_tell(self);
+    return TUTTI_OK;
 }
 
 /* Until all have come, or the meeting has failed. */
@@ -356,10 +345,10 @@ static enum tutti_status gather(struct lead *self)
 {
     struct meet_view *view = self->view;
     int64_t slice = MEET_LOOK_MS;
-    for (uint64_t missing; (missing = missing_of(self));) {
+    for (int next; (next = rank_set_next(missing_of(self), -1)) >= 0;) {
         const int64_t left = deadline_timeout_ms(view->deadline);
         enum tutti_status status =
-            answer_await(self, __builtin_ctzll(missing), left < 0 || left > slice ? slice : left);
+            answer_await(self, next, left < 0 || left > slice ? slice : left);
         if (status == TUTTI_OK) {
             slice = MEET_LOOK_MS;
             continue;
@@ -367,8 +356,8 @@ static enum tutti_status gather(struct lead *self)
         const bool over = deadline_passed(view->deadline);
         if (status == TUTTI_ERR_TIMEOUT)
             status = visit_all(self);
-        if (status == TUTTI_OK && over && missing_of(self))
-            status = meet_absent_error(view, to_blame(self));
+        if (status == TUTTI_OK && over && !rank_set_empty(missing_of(self)))
+            status = absent_error(self);
         if (status != TUTTI_OK)
             return status;
         slice = slice < MOST_LOOK_MS ? 2 * slice : slice;
@@ -385,13 +374,14 @@ static void linger(struct lead *self)
         deadline = view->deadline;
     view->size = self->most < TUTTI_MAX_RANKS ? self->most : TUTTI_MAX_RANKS;
     for (;;) {
-        const uint64_t told = self->met;
+        const struct rank_set told = self->met;
         for (int r = 1; r < view->size; r++)
-            if (!(self->met & meet_bit(r)))
+            if (!rank_set_has(self->met, r))
                 (void)visit(self, r);
-        if (self->met != told)
+        if (!rank_set_equal(self->met, told))
             (void)result_set(self);
-        if (!(missing_of(self) & ~meet_ended(view, UINT64_MAX)) || deadline_passed(deadline))
+        if (rank_set_empty(rank_set_minus(missing_of(self), meet_ended(view, view->known))) ||
+            deadline_passed(deadline))
             return;
         nap(MEET_LOOK_MS);
     }
@@ -400,17 +390,11 @@ static void linger(struct lead *self)
 /* Tell all ranks how the meeting came out. Returns that. */
 static enum tutti_status conclude(struct lead *self, enum tutti_status outcome)
 {
-    struct meet_view *view = self->view;
     struct meet_result *result = self->result;
-    char key[MEET_KEY_BYTES];
     result->status = (int32_t)outcome;
     if (outcome != TUTTI_OK)
         snprintf(result->text, sizeof result->text, "%s", tutti_last_error());
     enum tutti_status status = result_set(self);
-    if (self->here) {
-        meet_key_make(key, view->name, "here", view->lead);
-        meet_key_delete(view, key);
-    }
     if (outcome == TUTTI_OK)
         return status;
     if (status == TUTTI_OK && outcome != TUTTI_ERR_TIMEOUT && outcome != TUTTI_ERR_ABORTED)

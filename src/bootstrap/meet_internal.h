@@ -3,6 +3,7 @@
 #ifndef TUTTI_MEET_INTERNAL_H
 #define TUTTI_MEET_INTERNAL_H
 
+#include "base/rank_set.h"
 #include "base/reminder.h"
 #include "bootstrap/meet.h"
 #include "ipc/process.h"
@@ -51,21 +52,11 @@ struct meet_view {
     struct process self;
     struct meet_join own;        /* as it lies in the store */
     char lead[MEET_TOKEN_BYTES]; /* rank 0's token, which this rank has answered; "": none */
-    uint64_t known;              /* bit r: processes[r] has been seen alive since the call began */
+    struct rank_set known;       /* processes[r] has been seen alive since the call began */
     struct process processes[TUTTI_MAX_RANKS];
     struct reminder reminder;
     int64_t survey_ms; /* the next survey, after the beginning */
 };
-
-static inline uint64_t meet_bit(int rank)
-{
-    return UINT64_C(1) << rank;
-}
-
-static inline uint64_t meet_everybody(const struct meet_view *view)
-{
-    return UINT64_MAX >> (64 - view->size);
-}
 
 /* ---- keys ------------------------------------------------------------------------------------ */
 
@@ -78,8 +69,8 @@ void meet_key_delete(const struct meet_view *view, const char *key);
 /* A get of exactly so many bytes. TIMEOUT: the key is not there. */
 enum tutti_status meet_get_exactly(const struct meet_view *view, const char *key,
                                    int64_t timeout_ms, void *value, size_t bytes);
-/* Which ranks have come, if rank 0 says so. */
-enum tutti_status meet_here_look_up(const struct meet_view *view, uint64_t *here, bool *there);
+/* The ranks that have not answered rank 0's token, which this rank has answered. */
+enum tutti_status meet_unanswered(const struct meet_view *view, struct rank_set *ranks);
 /* Waits for the key of a rank. TIMEOUT: it is not there. */
 enum tutti_status meet_join_await(const struct meet_view *view, int rank, int64_t timeout_ms,
                                   struct meet_join *join);
@@ -95,12 +86,12 @@ void meet_own_end(struct meet_view *view, enum tutti_status status);
 
 /* The error that another rank has written. */
 enum tutti_status meet_reported(int32_t status, const char *text);
-enum tutti_status meet_absent_error(const struct meet_view *view, uint64_t missing);
-enum tutti_status meet_dead_error(uint64_t dead);
+enum tutti_status meet_absent_error(const struct meet_view *view, struct rank_set missing);
+enum tutti_status meet_dead_error(struct rank_set dead);
 /* Of a rank that gave up while this one waited. */
 enum tutti_status meet_gave_up_error(int rank, const struct meet_join *join);
 /* Says in the log which ranks are missing, if it is time to say so. */
-void meet_waiting_log(struct meet_view *view, uint64_t missing);
+void meet_waiting_log(struct meet_view *view, struct rank_set missing);
 
 /* ---- other ranks ----------------------------------------------------------------------------- */
 
@@ -111,10 +102,10 @@ enum meet_life { MEET_ALIVE, MEET_ENDED, MEET_FORMER };
  * see meet_deaths(). */
 enum meet_life meet_life_of(struct meet_view *view, int rank, const struct meet_join *join);
 /* The known ranks among `ranks` whose processes have ended. */
-uint64_t meet_ended(const struct meet_view *view, uint64_t ranks);
+struct rank_set meet_ended(const struct meet_view *view, struct rank_set ranks);
 /* PEER_DEAD names those of them that died while they waited: their keys still say that they wait.
  * The error of rank 0 if that has given up and has ended. */
-enum tutti_status meet_deaths(struct meet_view *view, uint64_t ranks);
+enum tutti_status meet_deaths(struct meet_view *view, struct rank_set ranks);
 /* The MISMATCH of two processes that wait with one rank. */
 enum tutti_status meet_twice(const struct meet_view *view, int rank, const struct process *first,
                              const struct meet_join *other);

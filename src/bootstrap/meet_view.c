@@ -3,9 +3,9 @@
  * A rank's look at the other ranks while they meet: which keys they have left, and which process
  * left them.
  *
- * - Rank 0 looks at all ranks and notes under here/NONCE which have come. Another rank looks at its
- *   own key and at rank 0's; if rank 0 does not answer, at all keys after 250 ms and at each
- *   doubling. So a rank that times out names all ranks that are missing.
+ * - Rank 0 looks at all ranks. Another rank looks at its own key and at rank 0's; if rank 0 does
+ * not answer, at all keys after 250 ms and at each doubling. A rank that times out looks at all
+ * keys and at the answers to rank 0, and names all ranks that are missing.
  * - A process is {boot id, namespaces, pid, start time}; /proc says whether it has ended. A rank
  *   counts as dead if its process was seen alive, or came later than this rank, and has ended. A
  *   key of a process that ended before is one of an earlier run; this rank waits for a new one.
@@ -81,17 +81,18 @@ enum tutti_status meet_get_exactly(const struct meet_view *view, const char *key
     return store_value_check(key, size, bytes);
 }
 
-enum tutti_status meet_here_look_up(const struct meet_view *view, uint64_t *here, bool *there)
+enum tutti_status meet_unanswered(const struct meet_view *view, struct rank_set *ranks)
 {
-    char key[MEET_KEY_BYTES];
-    const char *keys[] = {key};
-    meet_key_make(key, view->name, "here", view->lead);
-    enum tutti_status status = tutti_store_check(view->store, keys, 1, there);
-    if (status == TUTTI_OK && *there)
-        status = meet_get_exactly(view, key, MEET_LOOK_MS, here, sizeof *here);
-    if (status == TUTTI_ERR_TIMEOUT) { /* rank 0 deletes it in the end */
-        *there = false;
-        status = TUTTI_OK;
+    enum tutti_status status = TUTTI_OK;
+    *ranks = rank_set_none;
+    for (int r = 1; r < view->size && status == TUTTI_OK; r++) {
+        char key[MEET_KEY_BYTES];
+        const char *keys[] = {key};
+        bool there = true;
+        meet_answer_key_make(key, view, r);
+        status = tutti_store_check(view->store, keys, 1, &there);
+        if (!there)
+            rank_set_add(ranks, r);
     }
     return status;
 }
@@ -164,11 +165,11 @@ enum tutti_status meet_reported(int32_t status, const char *text)
     return error_set(error_told(status), "%.*s", MEET_TEXT_BYTES - 1, text);
 }
 
-enum tutti_status meet_absent_error(const struct meet_view *view, uint64_t missing)
+enum tutti_status meet_absent_error(const struct meet_view *view, struct rank_set missing)
 {
     char ranks[RANKS_BYTES];
-    const bool several = (missing & (missing - 1)) != 0;
-    if (!missing)
+    const bool several = rank_set_count(missing) > 1;
+    if (rank_set_empty(missing))
         return error_set(TUTTI_ERR_TIMEOUT,
                          "all ranks came to communicator \"%s\", but only after %" PRIi64
                          " ms: look at what kept them, or raise TUTTI_TIMEOUT_MS",
@@ -177,18 +178,18 @@ enum tutti_status meet_absent_error(const struct meet_view *view, uint64_t missi
                      "%s did not come to communicator \"%s\" within %" PRIi64
                      " ms: %s running, with %s and with the same store, name and world size, and "
                      "is no other process rank %d, too?",
-                     text_ranks(missing, ranks, sizeof ranks), view->name, view->timeout_ms,
+                     text_rank_set(missing, ranks, sizeof ranks), view->name, view->timeout_ms,
                      several ? "are they" : "is it", several ? "these ranks" : "that rank",
                      view->rank);
 }
 
-enum tutti_status meet_dead_error(uint64_t dead)
+enum tutti_status meet_dead_error(struct rank_set dead)
 {
     char ranks[RANKS_BYTES];
     return error_set(TUTTI_ERR_PEER_DEAD,
                      "%s ended while the ranks met: look at the log of %s, then restart the group",
-                     text_ranks(dead, ranks, sizeof ranks),
-                     dead & (dead - 1) ? "these ranks" : "that rank");
+                     text_rank_set(dead, ranks, sizeof ranks),
+                     rank_set_count(dead) > 1 ? "these ranks" : "that rank");
 }
 
 enum tutti_status meet_gave_up_error(int rank, const struct meet_join *join)
@@ -202,7 +203,7 @@ enum tutti_status meet_gave_up_error(int rank, const struct meet_join *join)
     return error_set(status, "%s", join->text);
 }
 
-void meet_waiting_log(struct meet_view *view, uint64_t missing)
+void meet_waiting_log(struct meet_view *view, struct rank_set missing)
 {
     char ranks[RANKS_BYTES];
     int waited_s = reminder_due(&view->reminder, deadline_now());
@@ -210,8 +211,8 @@ void meet_waiting_log(struct meet_view *view, uint64_t missing)
         log_write(TUTTI_LOG_WARN, view->rank,
                   "rank %d has waited %d s to meet the others in communicator \"%s\": %s %s not "
                   "come",
-                  view->rank, waited_s, view->name, text_ranks(missing, ranks, sizeof ranks),
-                  missing & (missing - 1) ? "have" : "has");
+                  view->rank, waited_s, view->name, text_rank_set(missing, ranks, sizeof ranks),
+                  rank_set_count(missing) > 1 ? "have" : "has");
 }
 
 /* ---- other ranks ----------------------------------------------------------------------------- */
@@ -220,30 +221,28 @@ enum meet_life meet_life_of(struct meet_view *view, int rank, const struct meet_
 {
     const bool has_ended = process_has_ended(&join->process, &view->self);
     if (has_ended && join->joined_ns < view->began &&
-        (!(view->known & meet_bit(rank)) ||
+        (!rank_set_has(view->known, rank) ||
          process_differs(&view->processes[rank], &join->process)))
         return MEET_FORMER;
-    view->known |= meet_bit(rank);
+    rank_set_add(&view->known, rank);
     view->processes[rank] = join->process;
     return has_ended ? MEET_ENDED : MEET_ALIVE;
 }
 
-uint64_t meet_ended(const struct meet_view *view, uint64_t ranks)
+struct rank_set meet_ended(const struct meet_view *view, struct rank_set ranks)
 {
-    uint64_t dead = 0;
-    for (uint64_t rest = ranks & view->known; rest; rest &= rest - 1) {
-        int rank = __builtin_ctzll(rest);
-        if (process_has_ended(&view->processes[rank], &view->self))
-            dead |= meet_bit(rank);
-    }
-    return dead;
+    struct rank_set ended = rank_set_none;
+    for (int r = rank_set_next(view->known, -1); r >= 0; r = rank_set_next(view->known, r))
+        if (rank_set_has(ranks, r) && process_has_ended(&view->processes[r], &view->self))
+            rank_set_add(&ended, r);
+    return ended;
 }
 
-enum tutti_status meet_deaths(struct meet_view *view, uint64_t ranks)
+enum tutti_status meet_deaths(struct meet_view *view, struct rank_set ranks)
 {
-    uint64_t dead = 0;
-    for (uint64_t rest = meet_ended(view, ranks); rest; rest &= rest - 1) {
-        const int rank = __builtin_ctzll(rest);
+    const struct rank_set ended = meet_ended(view, ranks);
+    struct rank_set dead = rank_set_none;
+    for (int rank = rank_set_next(ended, -1); rank >= 0; rank = rank_set_next(ended, rank)) {
         struct meet_join join;
         bool there;
         enum tutti_status status = meet_join_look_up(view, rank, &join, &there);
@@ -251,13 +250,13 @@ enum tutti_status meet_deaths(struct meet_view *view, uint64_t ranks)
             return status;
         there = there && !process_differs(&join.process, &view->processes[rank]);
         if (there && join.status == TUTTI_OK)
-            dead |= meet_bit(rank);
+            rank_set_add(&dead, rank);
         else if (there && rank == 0 && join.left_ns >= view->began)
             return meet_gave_up_error(rank, &join);
         else
-            view->known &= ~meet_bit(rank);
+            rank_set_remove(&view->known, rank);
     }
-    return dead ? meet_dead_error(dead) : TUTTI_OK;
+    return rank_set_empty(dead) ? TUTTI_OK : meet_dead_error(dead);
 }
 
 enum tutti_status meet_twice(const struct meet_view *view, int rank, const struct process *first,

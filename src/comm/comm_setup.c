@@ -67,12 +67,14 @@ static enum tutti_status check_reports(const struct comm_setup *self)
 /* A rank that has given up has reported it before its process ended. */
 static enum tutti_status check_exits(const struct comm_setup *self)
 {
-    uint64_t dead = 0;
+    struct rank_set dead = rank_set_none;
     for (int r = 0; r < self->comm->world_size; r++)
         if (process_has_ended(&self->processes[r], &self->self))
-            dead |= UINT64_C(1) << r;
-    enum tutti_status status = dead ? check_reports(self) : TUTTI_OK;
-    return status == TUTTI_OK && dead ? meet_dead_error(dead) : status;
+            rank_set_add(&dead, r);
+    if (rank_set_empty(dead))
+        return TUTTI_OK;
+    enum tutti_status status = check_reports(self);
+    return status == TUTTI_OK ? meet_dead_error(dead) : status;
 }
 
 static bool why_is_known(void *context)
