@@ -68,6 +68,12 @@ static inline struct rank_set rank_set_minus(struct rank_set a, struct rank_set 
     return a;
 }
 
+/* The ranks of both. */
+static inline struct rank_set rank_set_common(struct rank_set a, struct rank_set b)
+{
+    return rank_set_minus(a, rank_set_minus(a, b));
+}
+
 static inline int rank_set_count(struct rank_set set)
 {
     int count = 0;

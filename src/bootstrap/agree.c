@@ -25,20 +25,16 @@ enum {
 
 /* What a rank leaves in a round. */
 struct entry {
-    uint64_t excluded;
+    struct rank_set excluded;
     uint64_t completed;
 };
 
-static uint64_t bit(int rank)
-{
-    return UINT64_C(1) << rank;
-}
-
-static uint64_t exited_ranks(const struct agree *self)
+/* The ranks of `ranks` that have exited. */
+static struct rank_set exited_of(const struct agree *self, struct rank_set ranks)
 {
     uint64_t left, dead;
     cpu_group_exited_peers(self->group, &left, &dead);
-    return left | dead;
+    return rank_set_common(ranks, (struct rank_set){{left | dead}});
 }
 
 /* ---- keys ------------------------------------------------------------------------------------ */
@@ -58,11 +54,13 @@ static enum tutti_status store_failed(const struct agree *self, enum tutti_statu
 {
     if (status != TUTTI_ERR_SYSTEM && status != TUTTI_ERR_TIMEOUT)
         return error_context(status, "the ranks of communicator \"%s\" cannot agree", self->name);
-    return error_context(
-        status,
-        "the ranks of communicator \"%s\" cannot agree, for their store fails%s: "
-        "give one that outlives its ranks",
-        self->name, exited_ranks(self) & 1 ? " (rank 0, which may have served it, is gone)" : "");
+    return error_context(status,
+                         "the ranks of communicator \"%s\" cannot agree, for their store fails%s: "
+                         "give one that outlives its ranks",
+                         self->name,
+                         rank_set_empty(exited_of(self, rank_set_of(0)))
+                             ? ""
+                             : " (rank 0, which may have served it, is gone)");
 }
 
 /* Also works for STORE_GRACE_MS after the deadline. */
@@ -98,7 +96,8 @@ enum tutti_status agree_decision_look(const struct agree *self, struct agree_dec
                                       bool *found)
 {
     enum tutti_status status = look_up(self, "decision", -1, decision, sizeof *decision, found);
-    decision->members &= self->ranks; /* what the store holds is not trusted */
+    /* What the store holds is not trusted. */
+    decision->members = rank_set_common(self->ranks, decision->members);
     return status;
 }
 
@@ -120,16 +119,16 @@ static enum tutti_status check_abort(void *context)
 }
 
 /* OK if no rank is given. */
-static enum tutti_status exited_error(const struct agree *self, uint64_t exited)
+static enum tutti_status exited_error(const struct agree *self, struct rank_set exited)
 {
     char ranks[RANKS_BYTES];
-    if (!exited)
+    if (rank_set_empty(exited))
         return TUTTI_OK;
     return error_set(TUTTI_ERR_PEER_DEAD,
                      "%s: %s of communicator \"%s\" %s gone (the process ended or it destroyed the "
                      "communicator): %s",
-                     self->call, text_ranks(exited, ranks, sizeof ranks), self->name,
-                     exited & (exited - 1) ? "are" : "is", self->exited_advice);
+                     self->call, text_rank_set(exited, ranks, sizeof ranks), self->name,
+                     rank_set_count(exited) > 1 ? "are" : "is", self->exited_advice);
 }
 
 /* Interrupt of the members' work. The result goes before exits: a rank that has read an OK may
@@ -148,7 +147,7 @@ static enum tutti_status check_members(void *context)
     if (status != TUTTI_OK)
         return status;
     if (!found)
-        return exited_error(self, exited_ranks(self) & self->decision.members);
+        return exited_error(self, exited_of(self, self->decision.members));
     return result.report.status == TUTTI_OK ? TUTTI_OK
                                             : status_report_error(&result.report, self->rank);
 }
@@ -163,36 +162,36 @@ void agree_begin(struct agree *self)
 
 /* The entries that have been read. */
 struct entries {
-    uint64_t present;
-    uint64_t excluded; /* by any rank, or exited */
+    struct rank_set present;
+    struct rank_set excluded; /* by any rank, or exited */
     struct entry of[TUTTI_MAX_RANKS];
 };
 
 static enum tutti_status entries_read(const struct agree *self, struct entries *entries)
 {
+    const struct rank_set wanted = rank_set_minus(self->ranks, entries->present);
     enum tutti_status status = TUTTI_OK;
-    for (uint64_t rest = self->ranks & ~entries->present; rest && status == TUTTI_OK;
-         rest &= rest - 1) {
-        const int rank = __builtin_ctzll(rest);
+    for (int rank = rank_set_next(wanted, -1); rank >= 0 && status == TUTTI_OK;
+         rank = rank_set_next(wanted, rank)) {
         struct entry *entry = &entries->of[rank];
         bool found = false;
         status = look_up(self, "entry", rank, entry, sizeof *entry, &found);
         if (status != TUTTI_OK || !found)
             continue;
-        entries->present |= bit(rank);
-        entries->excluded |= entry->excluded;
+        rank_set_add(&entries->present, rank);
+        entries->excluded = rank_set_union(entries->excluded, entry->excluded);
     }
     return status;
 }
 
 /* Wait a moment for the entries of these ranks. The caller checks for an abort and the deadline. */
-static enum tutti_status entries_await(const struct agree *self, uint64_t missing)
+static enum tutti_status entries_await(const struct agree *self, struct rank_set missing)
 {
     char texts[TUTTI_MAX_RANKS][AGREE_KEY_BYTES];
     const char *keys[TUTTI_MAX_RANKS];
     size_t count = 0;
-    for (uint64_t rest = missing; rest; rest &= rest - 1, count++) {
-        agree_key_make(self, "entry", __builtin_ctzll(rest), texts[count]);
+    for (int r = rank_set_next(missing, -1); r >= 0; r = rank_set_next(missing, r), count++) {
+        agree_key_make(self, "entry", r, texts[count]);
         keys[count] = texts[count];
     }
     enum tutti_status status = tutti_store_wait(self->store, keys, count, INTERRUPT_MS);
@@ -207,11 +206,12 @@ static enum tutti_status propose_members(struct agree *self, const struct entrie
     struct agree_decision *decision = &self->decision;
     *decision = (struct agree_decision){
         .report.rank = self->rank,
-        .members = self->ranks & ~entries->excluded,
+        .members = rank_set_minus(self->ranks, entries->excluded),
         .completed_all = UINT64_MAX,
     };
-    for (uint64_t rest = decision->members; rest; rest &= rest - 1) {
-        uint64_t completed = entries->of[__builtin_ctzll(rest)].completed;
+    for (int r = rank_set_next(decision->members, -1); r >= 0;
+         r = rank_set_next(decision->members, r)) {
+        uint64_t completed = entries->of[r].completed;
         if (completed < decision->completed_all)
             decision->completed_all = completed;
         if (completed > decision->completed_any)
@@ -229,8 +229,8 @@ static enum tutti_status propose_members(struct agree *self, const struct entrie
     return propose(self, "decision", decision, sizeof *decision);
 }
 
-enum tutti_status agree_fail(const struct agree *self, enum tutti_status why, uint64_t absent,
-                             struct agree_decision *decision)
+enum tutti_status agree_fail(const struct agree *self, enum tutti_status why,
+                             struct rank_set absent, struct agree_decision *decision)
 {
     *decision =
         (struct agree_decision){.report = status_report_make(why, self->rank), .absent = absent};
@@ -238,25 +238,27 @@ enum tutti_status agree_fail(const struct agree *self, enum tutti_status why, ui
 }
 
 /* OK if the round may still get its entries. *absent: the ranks that a time-out names. */
-static enum tutti_status check_missing(const struct agree *self, uint64_t missing, uint64_t *absent)
+static enum tutti_status check_missing(const struct agree *self, struct rank_set missing,
+                                       struct rank_set *absent)
 {
     char ranks[RANKS_BYTES];
     enum tutti_status status = check_abort((void *)(uintptr_t)self);
     if (status == TUTTI_OK && self->all_needed)
-        status = exited_error(self, exited_ranks(self) & self->ranks);
-    for (uint64_t rest = missing; rest && self->check_missing && status == TUTTI_OK;
-         rest &= rest - 1)
-        status = self->check_missing(self, __builtin_ctzll(rest));
+        status = exited_error(self, exited_of(self, self->ranks));
+    for (int r = rank_set_next(missing, -1); r >= 0 && self->check_missing && status == TUTTI_OK;
+         r = rank_set_next(missing, r))
+        status = self->check_missing(self, r);
     if (status != TUTTI_OK || !deadline_passed(self->deadline))
         return status;
     *absent = missing;
     return error_set(TUTTI_ERR_TIMEOUT,
                      "%s: %s did not come to %s of communicator \"%s\" in time: %s", self->call,
-                     text_ranks(missing, ranks, sizeof ranks), self->subject, self->name,
+                     text_rank_set(missing, ranks, sizeof ranks), self->subject, self->name,
                      self->late_advice);
 }
 
-static void waiting_log(const struct agree *self, uint64_t missing, struct reminder *reminder)
+static void waiting_log(const struct agree *self, struct rank_set missing,
+                        struct reminder *reminder)
 {
     char ranks[RANKS_BYTES];
     const int waited_s = reminder_due(reminder, deadline_now());
@@ -264,8 +266,8 @@ static void waiting_log(const struct agree *self, uint64_t missing, struct remin
         log_write(TUTTI_LOG_WARN, self->rank,
                   "rank %d has waited %d s in %s() of communicator \"%s\": %s %s not called it",
                   self->rank, waited_s, self->call, self->name,
-                  text_ranks(missing, ranks, sizeof ranks),
-                  missing & (missing - 1) ? "have" : "has");
+                  text_rank_set(missing, ranks, sizeof ranks),
+                  rank_set_count(missing) > 1 ? "have" : "has");
 }
 
 enum tutti_status agree_join(struct agree *self)
@@ -282,16 +284,16 @@ enum tutti_status agree_join(struct agree *self)
     POINT("agree.entered");
     struct reminder reminder = reminder_start(deadline_now());
     while (!decided) {
-        uint64_t missing = 0, absent = 0;
+        struct rank_set missing, absent = rank_set_none;
         status = entries_read(self, &entries);
         if (status == TUTTI_OK)
             status = agree_decision_look(self, &self->decision, &decided);
         if (status == TUTTI_OK && decided)
             break;
         if (!self->all_needed)
-            entries.excluded |= exited_ranks(self);
-        missing = self->ranks & ~entries.excluded & ~entries.present;
-        if (status == TUTTI_OK && !missing) {
+            entries.excluded = rank_set_union(entries.excluded, exited_of(self, self->ranks));
+        missing = rank_set_minus(self->ranks, rank_set_union(entries.excluded, entries.present));
+        if (status == TUTTI_OK && rank_set_empty(missing)) {
             status = propose_members(self, &entries);
             break;
         }
@@ -306,7 +308,7 @@ enum tutti_status agree_join(struct agree *self)
             break;
         }
     }
-    self->decision.members &= self->ranks;
+    self->decision.members = rank_set_common(self->ranks, self->decision.members);
     if (status == TUTTI_OK && self->decision.report.status != TUTTI_OK)
         status = status_report_error(&self->decision.report, self->rank);
     return status;
@@ -324,7 +326,7 @@ static enum tutti_status await_members(struct agree *self)
         .store = &view,
         .prefix = prefix,
         .rank = agree_new_rank(self->decision.members, self->rank),
-        .size = __builtin_popcountll(self->decision.members),
+        .size = rank_set_count(self->decision.members),
     };
     agree_key_make(self, "made", -1, prefix);
     enum tutti_status status =
@@ -337,21 +339,23 @@ static enum tutti_status await_members(struct agree *self)
 /* A process that ends closes its descriptors one after the other, so the new communicator may
  * notice the exit first. Wait until the old one has noticed it, too. Returns the members that have
  * exited. */
-static uint64_t await_peer_death(const struct agree *self, enum tutti_status status)
+static struct rank_set await_peer_death(const struct agree *self, enum tutti_status status)
 {
     int64_t deadline = deadline_after(status == TUTTI_ERR_PEER_DEAD ? EXIT_MS : 0);
-    uint64_t dead;
+    struct rank_set dead;
     if (deadline > self->deadline) /* there is no round after the deadline */
         deadline = self->deadline;
-    while (!(dead = exited_ranks(self) & self->decision.members) && !deadline_passed(deadline))
+    while (dead = exited_of(self, self->decision.members),
+           rank_set_empty(dead) && !deadline_passed(deadline))
         nanosleep(&(struct timespec){.tv_nsec = EXIT_NS}, NULL);
     return dead;
 }
 
-bool agree_exclude(struct agree *self, uint64_t dead)
+bool agree_exclude(struct agree *self, struct rank_set dead)
 {
-    self->excluded |= dead | (self->ranks & ~self->decision.members);
-    return !(self->excluded & bit(self->rank));
+    dead = rank_set_union(dead, rank_set_minus(self->ranks, self->decision.members));
+    self->excluded = rank_set_union(self->excluded, dead);
+    return !rank_set_has(self->excluded, self->rank);
 }
 
 enum tutti_status agree_conclude(struct agree *self, enum tutti_status mine, bool *again)
@@ -359,14 +363,15 @@ enum tutti_status agree_conclude(struct agree *self, enum tutti_status mine, boo
     *again = false;
     if (mine == TUTTI_OK)
         mine = await_members(self);
-    const uint64_t dead = mine == TUTTI_OK ? 0 : await_peer_death(self, mine);
-    if (dead && mine == TUTTI_ERR_PEER_DEAD) /* its text may name ranks of the new communicator */
+    const struct rank_set dead = mine == TUTTI_OK ? rank_set_none : await_peer_death(self, mine);
+    if (!rank_set_empty(dead) &&
+        mine == TUTTI_ERR_PEER_DEAD) /* its text may name ranks of the new communicator */
         (void)exited_error(self, dead);
     struct agree_result result = {.report = status_report_make(mine, self->rank), .dead = dead};
     enum tutti_status status = propose(self, "result", &result, sizeof result);
     if (status != TUTTI_OK || result.report.status == TUTTI_OK)
         return status;
-    if (result.dead) {
+    if (!rank_set_empty(result.dead)) {
         *again = agree_exclude(self, result.dead);
         self->round++;
     }

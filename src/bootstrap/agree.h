@@ -17,6 +17,7 @@
 #define TUTTI_AGREE_H
 
 #include "base/interrupt.h"
+#include "base/rank_set.h"
 #include "bootstrap/meet.h"
 #include "store/status_agree.h"
 
@@ -26,8 +27,8 @@ enum { AGREE_KEY_BYTES = 448, AGREE_MEETINGS = 2 };
 
 struct agree_decision {
     struct status_report report; /* OK, or why there are no members */
-    uint64_t members;
-    uint64_t absent;                         /* if TIMEOUT: the ranks that have not come */
+    struct rank_set members;
+    struct rank_set absent;                  /* if TIMEOUT: the ranks that have not come */
     uint64_t completed_all;                  /* the last operation that all members completed */
     uint64_t completed_any;                  /* the last that any member completed */
     struct meeting meetings[AGREE_MEETINGS]; /* of the members' new communicators */
@@ -50,10 +51,10 @@ struct agree {
     const char *late_advice;   /* what to do about a rank that does not come */
     tutti_store_t *store;      /* a view that ends at the deadline, or by `aborted` */
     int64_t deadline;
-    uint64_t ranks;     /* that are expected */
-    uint64_t excluded;  /* of them, by this rank */
-    uint64_t completed; /* this rank's last operation that ended well */
-    bool all_needed;    /* a rank that exits ends the round; otherwise it is left out */
+    struct rank_set ranks;    /* that are expected */
+    struct rank_set excluded; /* of them, by this rank */
+    uint64_t completed;       /* this rank's last operation that ended well */
+    bool all_needed;          /* a rank that exits ends the round; otherwise it is left out */
     /* Called for a rank that has not come: OK, or why the round fails. May be NULL. */
     enum tutti_status (*check_missing)(const struct agree *self, int rank);
     void *context; /* of check_missing */
@@ -76,8 +77,8 @@ enum tutti_status agree_decision_look(const struct agree *self, struct agree_dec
                                       bool *found);
 /* Propose that the round fails with this status and the thread's last error. *decision becomes the
  * round's. */
-enum tutti_status agree_fail(const struct agree *self, enum tutti_status why, uint64_t absent,
-                             struct agree_decision *decision);
+enum tutti_status agree_fail(const struct agree *self, enum tutti_status why,
+                             struct rank_set absent, struct agree_decision *decision);
 /* Take part in the round until it is decided. Returns the decision's status: OK, TIMEOUT (the error
  * names the ranks that have not come), PEER_DEAD, ABORTED, what check_missing() and a store return.
  */
@@ -86,21 +87,21 @@ enum tutti_status agree_join(struct agree *self);
 /* Of an earlier decision's round: how its members' work came out. */
 struct agree_result {
     struct status_report report;
-    uint64_t dead; /* members that have exited; set if the report is of a failure */
+    struct rank_set dead; /* members that have exited; set if the report is of a failure */
 };
 enum tutti_status agree_result_look(const struct agree *self, struct agree_result *result,
                                     bool *found);
 /* Exclude these members, and the ranks that were none, from the next round. Returns whether this
  * rank is still a part of it. */
-bool agree_exclude(struct agree *self, uint64_t dead);
+bool agree_exclude(struct agree *self, struct rank_set dead);
 /* End the members' work, which came out as `mine` on this rank. Returns how it came out for all. If
  * members have exited, *again says that the other members are to agree in the next round. */
 enum tutti_status agree_conclude(struct agree *self, enum tutti_status mine, bool *again);
 
 /* The number of a rank among the members. */
-static inline int agree_new_rank(uint64_t members, int rank)
+static inline int agree_new_rank(struct rank_set members, int rank)
 {
-    return __builtin_popcountll(members & ((UINT64_C(1) << rank) - 1));
+    return rank_set_count(rank_set_common(members, rank_set_all(rank)));
 }
 
 #endif

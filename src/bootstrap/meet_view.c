@@ -232,8 +232,9 @@ enum meet_life meet_life_of(struct meet_view *view, int rank, const struct meet_
 struct rank_set meet_ended(const struct meet_view *view, struct rank_set ranks)
 {
     struct rank_set ended = rank_set_none;
-    for (int r = rank_set_next(view->known, -1); r >= 0; r = rank_set_next(view->known, r))
-        if (rank_set_has(ranks, r) && process_has_ended(&view->processes[r], &view->self))
+    ranks = rank_set_common(ranks, view->known);
+    for (int r = rank_set_next(ranks, -1); r >= 0; r = rank_set_next(ranks, r))
+        if (process_has_ended(&view->processes[r], &view->self))
             rank_set_add(&ended, r);
     return ended;
 }

@@ -44,9 +44,9 @@ static enum tutti_status comm_check(const struct tutti_comm *comm, const tutti_s
 
 static enum tutti_status excluded_read(const struct tutti_comm *comm,
                                        const struct tutti_shrink_options *options,
-                                       uint64_t *excluded)
+                                       struct rank_set *excluded)
 {
-    *excluded = 0;
+    *excluded = rank_set_none;
     if (options->exclude_count < 0 || (options->exclude_count && !options->exclude))
         return error_set(TUTTI_ERR_INVALID,
                          "%s: %d ranks to exclude at %p: expected NULL and 0, or that many ranks",
@@ -58,7 +58,7 @@ static enum tutti_status excluded_read(const struct tutti_comm *comm,
                              "%s: exclude[%d] is %d: expected ranks from 0 to %d other than the "
                              "caller's, %d: a rank that leaves destroys its communicator",
                              call, i, rank, comm->world_size - 1, comm->rank);
-        *excluded |= UINT64_C(1) << rank;
+        rank_set_add(excluded, rank);
     }
     return TUTTI_OK;
 }
@@ -106,7 +106,7 @@ static void invalidate(struct tutti_comm *comm)
 static enum tutti_status left_out(const struct agree *agree)
 {
     char ranks[300];
-    text_ranks(agree->decision.members, ranks, sizeof ranks);
+    text_rank_set(agree->decision.members, ranks, sizeof ranks);
     return error_set(TUTTI_ERR_DECLINED,
                      "rank %d was excluded from communicator \"%s\": another rank excluded it, or "
                      "found that it had exited; the members that go on: %s",
@@ -125,8 +125,9 @@ static enum tutti_status catch_up(struct agree *agree, bool *open)
     if (status != TUTTI_OK)
         return status;
     if (found && result.report.status != TUTTI_OK)
-        return !result.dead || agree_exclude(agree, result.dead) ? TUTTI_OK : left_out(agree);
-    if (found || !(agree->decision.members >> agree->rank & 1))
+        return rank_set_empty(result.dead) || agree_exclude(agree, result.dead) ? TUTTI_OK
+                                                                                : left_out(agree);
+    if (found || !rank_set_has(agree->decision.members, agree->rank))
         return left_out(agree);
     *open = true;
     return TUTTI_OK;
@@ -147,7 +148,7 @@ static enum tutti_status members_agree(struct agree *agree)
         status = agree_join(agree);
         if (status != TUTTI_OK)
             return status;
-        return agree->decision.members >> agree->rank & 1 ? TUTTI_OK : left_out(agree);
+        return rank_set_has(agree->decision.members, agree->rank) ? TUTTI_OK : left_out(agree);
     }
 }
 
@@ -155,22 +156,22 @@ static enum tutti_status members_agree(struct agree *agree)
 
 /* The old order of the members. */
 static void leaf_order_inherit(struct tutti_comm *made, const struct tutti_comm *from,
-                               uint64_t members)
+                               struct rank_set members)
 {
     int leaf = 0;
     for (int old = 0; old < from->world_size; old++) {
         int rank = from->config.leaf_order_given ? from->config.leaf_order[old] : old;
-        if (members >> rank & 1)
+        if (rank_set_has(members, rank))
             made->config.leaf_order[leaf++] = agree_new_rank(members, rank);
     }
 }
 
-static enum tutti_status child_make(const struct tutti_comm *from, uint64_t members,
+static enum tutti_status child_make(const struct tutti_comm *from, struct rank_set members,
                                     struct tutti_comm **made)
 {
     int ranks[TUTTI_MAX_RANKS], size = 0;
-    for (uint64_t rest = members; rest; rest &= rest - 1)
-        ranks[size++] = __builtin_ctzll(rest);
+    for (int r = rank_set_next(members, -1); r >= 0; r = rank_set_next(members, r))
+        ranks[size++] = r;
     if (from->cuda && size < 2)
         return error_set(TUTTI_ERR_DECLINED,
                          "rank %d is the only one left of communicator \"%s\": CUDA communicators "
@@ -220,7 +221,7 @@ static void result_fill(const struct agree *agree, const struct tutti_comm *made
     const struct agree_decision *decision = &agree->decision;
     result->rounds = agree->rounds_joined;
     for (int old = 0; old < result->capacity; old++)
-        if (old < TUTTI_MAX_RANKS && decision->absent >> old & 1 && !made)
+        if (old < TUTTI_MAX_RANKS && rank_set_has(decision->absent, old) && !made)
             result->new_ranks[old] = TUTTI_SHRINK_ABSENT;
     if (!made)
         return;
@@ -228,10 +229,9 @@ static void result_fill(const struct agree *agree, const struct tutti_comm *made
     result->world_size = made->world_size;
     result->completed_by_all = decision->completed_all;
     result->completed_by_any = decision->completed_any;
-    for (uint64_t rest = result->new_ranks ? decision->members : 0; rest; rest &= rest - 1) {
-        int old = __builtin_ctzll(rest);
-        result->new_ranks[old] = agree_new_rank(decision->members, old);
-    }
+    for (int old = 0; old < TUTTI_MAX_RANKS && result->new_ranks; old++)
+        if (rank_set_has(decision->members, old))
+            result->new_ranks[old] = agree_new_rank(decision->members, old);
 }
 
 /* Read what the caller set. There is no new communicator yet. */
@@ -262,7 +262,7 @@ static enum tutti_status capacity_check(const struct tutti_comm *comm,
 
 static enum tutti_status shrink_entered(struct tutti_comm *comm, tutti_store_t *store,
                                         const struct tutti_shrink_options *options,
-                                        uint64_t excluded, struct tutti_comm **shrunk,
+                                        struct rank_set excluded, struct tutti_comm **shrunk,
                                         struct tutti_shrink_result *result)
 {
     struct agree agree = {
@@ -280,7 +280,7 @@ static enum tutti_status shrink_entered(struct tutti_comm *comm, tutti_store_t *
         .exited_advice = "the other ranks go on without it",
         .late_advice = "look at what it does, or exclude it and call again",
         .deadline = deadline_after(options->timeout_ms ? options->timeout_ms : comm->timeout_ms),
-        .ranks = UINT64_MAX >> (64 - comm->world_size),
+        .ranks = rank_set_all(comm->world_size),
         .excluded = excluded,
     };
     agree_begin(&agree);
@@ -301,7 +301,7 @@ enum tutti_status tutti_comm_shrink(tutti_comm_t *comm, tutti_store_t *store,
 {
     struct tutti_shrink_options options = {.struct_size = sizeof options};
     struct tutti_shrink_result found = {.capacity = 0};
-    uint64_t excluded = 0;
+    struct rank_set excluded = rank_set_none;
     if (!shrunk)
         return error_set(TUTTI_ERR_INVALID, "%s: shrunk is NULL", call);
     *shrunk = NULL;

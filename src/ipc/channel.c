@@ -186,7 +186,7 @@ static enum tutti_status wait_peer(const struct channel *channel, int peer, shor
 
 bool channel_peer_alive(struct channel *channel, int peer)
 {
-    if (peer < 0 || peer >= channel->size || !(channel->connected >> peer & 1))
+    if (peer < 0 || peer >= channel->size || !rank_set_has(channel->connected, peer))
         return true;
     struct pollfd polls[2] = {
         {.fd = channel->links[peer].socket, .events = POLLRDHUP},
@@ -226,7 +226,7 @@ static enum tutti_status check_peer(const struct channel *channel, int peer)
     enum tutti_status status = check_channel(channel);
     if (status != TUTTI_OK)
         return status;
-    if (peer < 0 || peer >= channel->size || !(channel->connected >> peer & 1))
+    if (peer < 0 || peer >= channel->size || !rank_set_has(channel->connected, peer))
         return error_set(TUTTI_ERR_INVALID, "rank %d of %d has no connection to rank %d",
                          channel->rank, channel->size, peer);
     return TUTTI_OK;
@@ -387,10 +387,10 @@ enum tutti_status channel_all_gather_fds(struct channel *channel, int fd, int *f
     if (status == TUTTI_OK)
         status = duplicate(fd, &fds[channel->rank]);
     for (int r = 0; r < channel->size && status == TUTTI_OK; r++)
-        if (channel->connected >> r & 1)
+        if (rank_set_has(channel->connected, r))
             status = send_parcel(channel, r, PARCEL_ALL_GATHER, fd, deadline);
     for (int r = 0; r < channel->size && status == TUTTI_OK; r++)
-        if (channel->connected >> r & 1)
+        if (rank_set_has(channel->connected, r))
             status = recv_parcel(channel, r, PARCEL_ALL_GATHER, &fds[r], deadline);
     if (status != TUTTI_OK)
         for (int r = 0; r < channel->size; r++)
@@ -413,7 +413,7 @@ enum tutti_status channel_broadcast_fd(struct channel *channel, int root, int fd
     if (status == TUTTI_OK)
         status = duplicate(fd, out);
     for (int r = 0; r < channel->size && status == TUTTI_OK; r++)
-        if (channel->connected >> r & 1)
+        if (rank_set_has(channel->connected, r))
             status = send_parcel(channel, r, PARCEL_BROADCAST, fd, deadline);
     if (status != TUTTI_OK)
         channel_drop(out);

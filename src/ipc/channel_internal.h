@@ -3,21 +3,22 @@
 #ifndef TUTTI_IPC_CHANNEL_INTERNAL_H
 #define TUTTI_IPC_CHANNEL_INTERNAL_H
 
+#include "base/rank_set.h"
 #include "ipc/channel.h"
 
 #include <sys/socket.h>
 
-/* Connections that have not yet shown who they are: an intruder's may stay silent for ever. */
+/* Connections that have sent no hello yet. A stranger's may stay silent for ever. */
 #define CHANNEL_PENDING 64
 
-/* Every descriptor of a channel lies here from its birth to its end, so that the child of a fork()
- * finds them all. -1 is none. */
+/* Every descriptor of a channel lies here as soon as it exists, so that the child of a fork() finds
+ * all of them. -1 is none. */
 struct channel {
     struct channel *next; /* in the registry */
     uint32_t epoch;       /* of the process that it belongs to, see fork.h */
     int rank;
     int size;
-    uint64_t connected; /* bit r: links[r] has passed the handshake */
+    struct rank_set connected; /* links[r] has passed the handshake */
     const struct interrupt *interrupt;
     int listener; /* while opening */
     int pending[CHANNEL_PENDING];

@@ -40,7 +40,7 @@ enum { VERSION = 1 };
 struct announcement {
     uint32_t magic;
     uint32_t version;
-    uint64_t peers;         /* as in the configuration */
+    struct rank_set peers;  /* as in the configuration */
     uint64_t pid_namespace; /* process numbers compare within one only; 0 is unknown */
     int64_t pid;
     struct socket_path path; /* empty when it has no peers */
@@ -64,21 +64,17 @@ struct opening {
     int64_t deadline;
     struct socket_path path;
     struct announcement all[TUTTI_MAX_RANKS];
-    uint64_t to_connect; /* lower peers that are not reached yet */
-    uint64_t to_reply;   /* lower peers whose hello has not come yet */
-    uint64_t to_accept;  /* higher peers that have not come yet */
-    int64_t ask_at;      /* whether processes have ended */
-    unsigned oldest;     /* the pending connection that gives way to the next one */
+    struct rank_set to_connect; /* lower peers that are not reached yet */
+    struct rank_set to_reply;   /* lower peers whose hello has not come yet */
+    struct rank_set to_accept;  /* higher peers that have not come yet */
+    int64_t ask_at;             /* whether processes have ended */
+    unsigned oldest;            /* the pending connection that gives way to the next one */
 };
 
-static uint64_t bit(int rank)
+static struct rank_set missing(const struct opening *opening)
 {
-    return UINT64_C(1) << rank;
-}
-
-static uint64_t missing(const struct opening *opening)
-{
-    return opening->to_connect | opening->to_reply | opening->to_accept;
+    return rank_set_union(opening->to_connect,
+                          rank_set_union(opening->to_reply, opening->to_accept));
 }
 
 /* ---- announcements -------------------------------------------------------------------------- */
@@ -102,8 +98,8 @@ static enum tutti_status check_announcement(const struct opening *opening, int r
         return error_set((enum tutti_status)theirs->status,
                          "rank %d: rank %d could not take part (%s): look at its own error", rank,
                          r, tutti_status_text((enum tutti_status)theirs->status));
-    bool we_do = (opening->all[rank].peers & bit(r)) != 0;
-    bool they_do = (theirs->peers & bit(rank)) != 0;
+    bool we_do = rank_set_has(opening->all[rank].peers, r);
+    bool they_do = rank_set_has(theirs->peers, rank);
     if (r != rank && we_do != they_do)
         return error_set(TUTTI_ERR_MISMATCH, "rank %d %s to rank %d, which %s to it", rank,
                          we_do ? "connects" : "does not connect", r, they_do ? "does" : "does not");
@@ -114,8 +110,10 @@ static enum tutti_status check_announcement(const struct opening *opening, int r
 static enum tutti_status exchange(struct opening *opening, enum tutti_status listening)
 {
     const struct channel_config *config = opening->config;
-    uint64_t everyone = config->size == 64 ? UINT64_MAX : bit(config->size) - 1;
-    uint64_t peers = config->peers & everyone & ~bit(config->rank);
+    const struct rank_set lower = rank_set_all(config->rank);
+    const struct rank_set others =
+        rank_set_minus(rank_set_all(config->size), rank_set_of(config->rank));
+    const struct rank_set peers = rank_set_common((struct rank_set){{config->peers}}, others);
     struct announcement mine = {.magic = MAGIC,
                                 .version = VERSION,
                                 .peers = peers,
@@ -133,8 +131,8 @@ static enum tutti_status exchange(struct opening *opening, enum tutti_status lis
         opening->all[r].path.text[sizeof opening->all[r].path.text - 1] = 0;
         status = check_announcement(opening, r);
     }
-    opening->to_connect = peers & (bit(config->rank) - 1);
-    opening->to_accept = peers & ~opening->to_connect;
+    opening->to_connect = rank_set_common(peers, lower);
+    opening->to_accept = rank_set_minus(peers, lower);
     return status;
 }
 
@@ -156,7 +154,7 @@ static enum tutti_status watch_missing(struct opening *opening)
     const struct announcement *mine = &opening->all[opening->config->rank];
     for (int r = 0; r < opening->config->size; r++) {
         const struct announcement *theirs = &opening->all[r];
-        if (!(missing(opening) & bit(r)) || theirs->pid == mine->pid || theirs->pid <= 0 ||
+        if (!rank_set_has(missing(opening), r) || theirs->pid == mine->pid || theirs->pid <= 0 ||
             theirs->pid_namespace == 0 || theirs->pid_namespace != mine->pid_namespace)
             continue;
         int *pidfd = &opening->channel->links[r].pidfd;
@@ -182,7 +180,7 @@ static bool send_hello(const struct opening *opening, int socket, int to)
 /* Checks a hello from one of the `expected` ranks. Returns NULL and sets *from to the rank, or
  * returns what is wrong. */
 static const char *judge_hello(const struct opening *opening, const struct hello *hello,
-                               ssize_t bytes, uint64_t expected, int *from)
+                               ssize_t bytes, struct rank_set expected, int *from)
 {
     if (bytes != sizeof *hello)
         return "no hello of this library";
@@ -191,7 +189,7 @@ static const char *judge_hello(const struct opening *opening, const struct hello
     if (!secret_equal(hello->nonce, opening->config->nonce, sizeof hello->nonce))
         return "a wrong nonce";
     if (hello->to != (uint32_t)opening->config->rank || hello->from >= TUTTI_MAX_RANKS ||
-        !(expected & bit((int)hello->from)))
+        !rank_set_has(expected, (int)hello->from))
         return "a rank that is not expected";
     *from = (int)hello->from;
     return NULL;
@@ -225,7 +223,7 @@ static void adopt(struct opening *opening, int peer, int socket, const struct uc
         link->pidfd = pidfd;
     }
     link->socket = socket;
-    opening->channel->connected |= bit(peer);
+    rank_set_add(&opening->channel->connected, peer);
 }
 
 /* ---- events --------------------------------------------------------------------------------- */
@@ -255,7 +253,7 @@ static enum tutti_status on_pending(struct opening *opening, int slot)
     }
     channel->pending[slot] = -1;
     adopt(opening, from, socket, &credentials);
-    opening->to_accept &= ~bit(from);
+    rank_set_remove(&opening->to_accept, from);
     return TUTTI_OK;
 }
 
@@ -291,14 +289,14 @@ static enum tutti_status on_reply(struct opening *opening, int peer)
         return peer_gone(opening, peer);
     int from = -1;
     struct ucred credentials;
-    const char *wrong = judge_hello(opening, &hello, bytes, bit(peer), &from);
+    const char *wrong = judge_hello(opening, &hello, bytes, rank_set_of(peer), &from);
     if (!wrong)
         wrong = judge_process(opening, socket, peer, &credentials);
     if (wrong)
         return error_set(TUTTI_ERR_MISMATCH, "rank %d: the socket of rank %d (%s) answers with %s",
                          opening->config->rank, peer, opening->all[peer].path.text, wrong);
     adopt(opening, peer, socket, &credentials);
-    opening->to_reply &= ~bit(peer);
+    rank_set_remove(&opening->to_reply, peer);
     return TUTTI_OK;
 }
 
@@ -347,9 +345,8 @@ static enum tutti_status connect_by_path(const struct opening *opening, int peer
 
 static enum tutti_status connect_lower(struct opening *opening)
 {
-    for (int r = 0; r < opening->config->rank; r++) {
-        if (!(opening->to_connect & bit(r)))
-            continue;
+    const struct rank_set peers = opening->to_connect;
+    for (int r = rank_set_next(peers, -1); r >= 0; r = rank_set_next(peers, r)) {
         int socket;
         enum tutti_status status = connect_by_path(opening, r, &socket);
         if (status != TUTTI_OK) {
@@ -367,8 +364,8 @@ static enum tutti_status connect_lower(struct opening *opening)
                              opening->config->rank, r, wrong);
         if (!send_hello(opening, socket, r))
             return peer_gone(opening, r);
-        opening->to_connect &= ~bit(r);
-        opening->to_reply |= bit(r);
+        rank_set_remove(&opening->to_connect, r);
+        rank_set_add(&opening->to_reply, r);
     }
     return TUTTI_OK;
 }
@@ -377,11 +374,11 @@ static enum tutti_status connect_lower(struct opening *opening)
  * They find its hello, and no reader of theirs, even before the socket is closed. Best effort. */
 static void take_leave(const struct opening *opening)
 {
-    for (int r = 0; r < opening->config->rank; r++) {
+    const struct rank_set peers = opening->to_connect;
+    for (int r = rank_set_next(peers, -1); r >= 0; r = rank_set_next(peers, r)) {
         struct ucred credentials;
         int socket = -1;
-        if (!(opening->to_connect & bit(r)) ||
-            directory_connect(&opening->all[r].path, &socket) != TUTTI_OK || socket < 0)
+        if (directory_connect(&opening->all[r].path, &socket) != TUTTI_OK || socket < 0)
             continue;
         if (!judge_process(opening, socket, r, &credentials) && shutdown(socket, SHUT_RD) == 0)
             (void)send_hello(opening, socket, r);
@@ -421,7 +418,7 @@ static enum tutti_status serve(struct opening *opening)
         await(&events, channel->pending[i], on_pending, i);
     await(&events, channel->listener, on_listener, 0);
     for (int r = 0; r < opening->config->size; r++)
-        if (opening->to_reply & bit(r))
+        if (rank_set_has(opening->to_reply, r))
             await(&events, channel->links[r].socket, on_reply, r);
     for (int r = 0; r < opening->config->size; r++)
         await(&events, channel->links[r].pidfd, on_death, r);
@@ -429,7 +426,7 @@ static enum tutti_status serve(struct opening *opening)
     int64_t left = interrupt_slice(channel->interrupt, deadline_left_ms(opening->deadline));
     if (left < 0 || left > 1000)
         left = 1000; /* a long wait is to be logged */
-    if (opening->to_connect && left > 1)
+    if (!rank_set_empty(opening->to_connect) && left > 1)
         left = 1;
     if (poll(events.polls, (nfds_t)events.count, (int)left) < 0)
         return errno == EINTR ? TUTTI_OK : error_errno("cannot wait for the other ranks");
@@ -457,14 +454,14 @@ static void waiting_log(const struct opening *opening, struct reminder *reminder
     if (waited_s)
         log_write(TUTTI_LOG_WARN, opening->config->rank,
                   "rank %d has waited %d s in the set-up: not connected: %s", opening->config->rank,
-                  waited_s, text_ranks(missing(opening), ranks, sizeof ranks));
+                  waited_s, text_rank_set(missing(opening), ranks, sizeof ranks));
 }
 
 static enum tutti_status connect_all(struct opening *opening)
 {
     enum tutti_status status = watch_missing(opening);
     struct reminder reminder = reminder_start(deadline_now());
-    while (status == TUTTI_OK && missing(opening)) {
+    while (status == TUTTI_OK && !rank_set_empty(missing(opening))) {
         status = connect_lower(opening);
         if (status == TUTTI_OK && deadline_passed(opening->deadline)) {
             char ranks[256];
@@ -472,7 +469,7 @@ static enum tutti_status connect_all(struct opening *opening)
                              "rank %d: %s did not connect within %" PRIi64
                              " ms: look at what it does, or raise TUTTI_TIMEOUT_MS",
                              opening->config->rank,
-                             text_ranks(missing(opening), ranks, sizeof ranks),
+                             text_rank_set(missing(opening), ranks, sizeof ranks),
                              opening->config->timeout_ms);
         }
         if (status == TUTTI_OK)
@@ -481,7 +478,7 @@ static enum tutti_status connect_all(struct opening *opening)
         if (status == TUTTI_OK)
             status = serve(opening);
         /* After serve(): what has arrived counts before what will not come. */
-        if (status == TUTTI_OK && missing(opening))
+        if (status == TUTTI_OK && !rank_set_empty(missing(opening)))
             status = ask_ends(opening);
     }
     return status;
@@ -507,7 +504,7 @@ static enum tutti_status start_listening(struct opening *opening)
     if (status != TUTTI_OK)
         return status;
     opening->channel->interrupt = config->interrupt;
-    if ((config->peers & ~bit(config->rank)) == 0)
+    if ((config->peers & ~rank_set_bit(config->rank)) == 0)
         return TUTTI_OK;
     status = path ? directory_open(path) : channel_directory(directory, sizeof directory);
     if (status != TUTTI_OK)

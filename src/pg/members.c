@@ -153,7 +153,7 @@ static enum tutti_status check_other_list(const struct agree *agree, int rank)
     if (status != TUTTI_OK || found)
         return status;
     status = lists_differ(self, rank, theirs);
-    (void)agree_fail(&their_agree, status, 0, &decision);
+    (void)agree_fail(&their_agree, status, rank_set_none, &decision);
     return decision.report.rank == agree->rank ? lists_differ(self, rank, theirs) : TUTTI_OK;
 }
 
@@ -241,7 +241,7 @@ static void group_init(struct group *self, struct tutti_comm *comm,
     };
     for (int i = 0; i < members->size; i++) {
         self->own.ranks[i] = members->ranks[i];
-        self->agree.ranks |= UINT64_C(1) << members->ranks[i];
+        rank_set_add(&self->agree.ranks, members->ranks[i]);
     }
     list_format(&self->own, self->list);
     snprintf(self->topic, sizeof self->topic, "group/%s", self->list);

@@ -21,7 +21,7 @@ static void make_pair(int sockets[2])
 static void fuzz_hello(const uint8_t *data, size_t size)
 {
     struct channel_config config = {.rank = 0, .size = 4};
-    struct opening opening = {.config = &config, .to_accept = 2 | 4 | 8};
+    struct opening opening = {.config = &config, .to_accept = {{2 | 4 | 8}}};
     int sockets[2];
     memcpy(config.nonce, NONCE, sizeof config.nonce);
     fuzz_check(channel_create(0, 4, &opening.channel) == TUTTI_OK);
@@ -38,7 +38,7 @@ static void fuzz_hello(const uint8_t *data, size_t size)
                hello.from >= 1 && hello.from <= 3 &&
                memcmp(hello.nonce, NONCE, sizeof hello.nonce) == 0;
     }
-    fuzz_check(good == (opening.channel->connected != 0));
+    fuzz_check(good != rank_set_empty(opening.channel->connected));
     fuzz_check(opening.channel->pending[0] == -1);
     close(sockets[1]);
     channel_close(opening.channel);
@@ -48,12 +48,13 @@ static void fuzz_announcement(const uint8_t *data, size_t size)
 {
     struct channel_config config = {.rank = 0, .size = 2};
     struct opening opening = {.config = &config};
-    opening.all[0] = (struct announcement){.magic = MAGIC, .version = VERSION, .peers = 2};
+    opening.all[0] =
+        (struct announcement){.magic = MAGIC, .version = VERSION, .peers = rank_set_of(1)};
     if (size > sizeof opening.all[1])
         size = sizeof opening.all[1];
     memcpy(&opening.all[1], data, size);
     if (check_announcement(&opening, 1) == TUTTI_OK)
-        fuzz_check(opening.all[1].magic == MAGIC && (opening.all[1].peers & 1));
+        fuzz_check(opening.all[1].magic == MAGIC && rank_set_has(opening.all[1].peers, 0));
 }
 
 static void fuzz_parcel(const uint8_t *data, size_t size)
@@ -63,7 +64,7 @@ static void fuzz_parcel(const uint8_t *data, size_t size)
     fuzz_check(channel_create(0, 2, &channel) == TUTTI_OK);
     make_pair(sockets);
     channel->links[1].socket = sockets[0];
-    channel->connected = 2;
+    channel->connected = rank_set_of(1);
 
     size_t count = data[0] % 32;
     union {
