@@ -4,39 +4,15 @@
 #include "base/error.h"
 #include "base/layout.h"
 #include "ipc/fork.h"
+#include "ipc/process.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <sched.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #define HOST_MAGIC UINT64_C(0x74757474692d6964)
-
-static enum tutti_status boot_id_read(char *text, size_t size)
-{
-    const char *path = "/proc/sys/kernel/random/boot_id";
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0)
-        return error_errno("open(%s), which tells whether ranks share a host", path);
-    ssize_t length = read(fd, text, size - 1);
-    close(fd);
-    if (length <= 0)
-        return error_set(TUTTI_ERR_SYSTEM,
-                         "%s is empty: ranks cannot tell whether they share a host", path);
-    text[length] = 0;
-    text[strcspn(text, "\n")] = 0;
-    return TUTTI_OK;
-}
-
-static uint64_t user_namespace(void)
-{
-    struct stat info;
-    return stat("/proc/self/ns/user", &info) == 0 ? (uint64_t)info.st_ino : 0;
-}
 
 enum tutti_status host_identity_make(int world_size, struct host_identity *identity)
 {
@@ -49,12 +25,15 @@ enum tutti_status host_identity_make(int world_size, struct host_identity *ident
     identity->world_size = world_size;
     identity->pid = getpid();
     identity->user = geteuid();
-    identity->user_namespace = user_namespace();
+    identity->user_namespace = process_namespace("user");
     gethostname(identity->name, sizeof identity->name - 1);
     memcpy(identity->process, fork_process_nonce(), sizeof identity->process);
     if (sched_getaffinity(0, sizeof identity->cpus, set) != 0) /* more than 1024 processors */
         memset(identity->cpus, 0, sizeof identity->cpus);
-    return boot_id_read(identity->boot_id, sizeof identity->boot_id);
+    if (process_boot_id(identity->boot_id, sizeof identity->boot_id))
+        return TUTTI_OK;
+    return error_errno("reading /proc/sys/kernel/random/boot_id, which tells whether ranks share a "
+                       "host");
 }
 
 enum tutti_status host_record_make(const struct comm_config *config, int world_size,
@@ -186,45 +165,34 @@ int host_cores(const struct host_identities *all)
 
 enum { VALUE_BYTES = 40 };
 
-/* A field's value in words. */
-typedef void value_text_fn(uint64_t value, char text[VALUE_BYTES]);
+/* A field of the configuration. None is negative. */
+struct field {
+    const char *what; /* and where it is set */
+    uint64_t mine, theirs;
+    const char *zero, *other; /* what 0 and other values mean; NULL: a number */
+    const char *unit;
+};
 
-static void number_text(uint64_t value, char text[VALUE_BYTES])
+static const char *value_text(const struct field *field, uint64_t value, char text[VALUE_BYTES])
 {
-    snprintf(text, VALUE_BYTES, "%" PRIu64, value);
+    if (field->zero && value == 0)
+        return field->zero;
+    if (field->other)
+        return field->other;
+    snprintf(text, VALUE_BYTES, "%" PRIu64 "%s", value, field->unit ? field->unit : "");
+    return text;
 }
 
-static void bytes_text(uint64_t value, char text[VALUE_BYTES])
+static enum tutti_status field_compare(const struct field *field, int rank, int peer)
 {
-    snprintf(text, VALUE_BYTES, "%" PRIu64 " bytes", value);
-}
-
-static void switch_text(uint64_t value, char text[VALUE_BYTES])
-{
-    snprintf(text, VALUE_BYTES, "%s", value ? "on" : "off");
-}
-
-static void device_text(uint64_t value, char text[VALUE_BYTES])
-{
-    snprintf(text, VALUE_BYTES, "%s", value == TUTTI_DEVICE_CPU ? "CPU" : "CUDA");
-}
-
-static void algo_text(uint64_t value, char text[VALUE_BYTES])
-{
-    snprintf(text, VALUE_BYTES, "%s", tutti_algo_name((enum tutti_algo)value));
-}
-
-static void matrix_text(uint64_t value, char text[VALUE_BYTES])
-{
-    if (value)
-        snprintf(text, VALUE_BYTES, "one of %" PRIu64 " rows", value);
-    else
-        snprintf(text, VALUE_BYTES, "no matrix");
-}
-
-static void named_text(uint64_t value, char text[VALUE_BYTES])
-{
-    snprintf(text, VALUE_BYTES, "%s", value ? "devices" : "ranks");
+    char mine[VALUE_BYTES], theirs[VALUE_BYTES];
+    if (field->mine == field->theirs)
+        return TUTTI_OK;
+    return error_set(TUTTI_ERR_MISMATCH,
+                     "ranks disagree about the %s: rank %d has %s, rank %d has %s: set the "
+                     "same on all ranks",
+                     field->what, rank, value_text(field, field->mine, mine), peer,
+                     value_text(field, field->theirs, theirs));
 }
 
 /* One line a field of the configuration. */
@@ -232,36 +200,32 @@ static enum tutti_status config_compare(const struct host_record *mine, int rank
                                         const struct host_record *theirs, int peer)
 {
     const struct comm_config *a = &mine->config, *b = &theirs->config;
-    const struct {
-        const char *what; /* and where it is set */
-        value_text_fn *text;
-        uint64_t mine, theirs; /* none is negative */
-    } fields[] = {
-        {"world size", number_text, (uint64_t)mine->identity.world_size,
-         (uint64_t)theirs->identity.world_size},
-        {"device (options->device)", device_text, a->device, b->device},
-        {"buffer size (options->buffer_size, TUTTI_BUFFER_SIZE)", bytes_text, a->buffer_size,
-         b->buffer_size},
-        {"strict mode (options->strict, TUTTI_STRICT)", switch_text, a->strict, b->strict},
-        {"forced algorithm (options->algo, TUTTI_ALGO)", algo_text, a->algo, b->algo},
-        {"links (TUTTI_FORCE_FULLY_CONNECTED)", switch_text, a->fully_connected,
-         b->fully_connected},
-        {"topology: the matrix in TUTTI_TOPOLOGY_FILE", matrix_text, a->topology_size,
-         b->topology_size},
-        {"topology: what the rows in TUTTI_TOPOLOGY_FILE stand for", named_text, a->topology_named,
-         b->topology_named},
+    const uint64_t my_size = (uint64_t)mine->identity.world_size;
+    const uint64_t their_size = (uint64_t)theirs->identity.world_size;
+    const struct field fields[] = {
+        {"world size", my_size, their_size, NULL, NULL, NULL},
+        {"device (options->device)", a->device, b->device, "CPU", "CUDA", NULL},
+        {"buffer size (options->buffer_size, TUTTI_BUFFER_SIZE)", a->buffer_size, b->buffer_size,
+         NULL, NULL, " bytes"},
+        {"strict mode (options->strict, TUTTI_STRICT)", a->strict, b->strict, "off", "on", NULL},
+        {"links (TUTTI_FORCE_FULLY_CONNECTED)", a->fully_connected, b->fully_connected, "off", "on",
+         NULL},
+        {"topology: the matrix in TUTTI_TOPOLOGY_FILE", a->topology_size, b->topology_size,
+         "no matrix", NULL, " rows"},
+        {"topology: what the rows in TUTTI_TOPOLOGY_FILE stand for", a->topology_named,
+         b->topology_named, "ranks", "devices", NULL},
     };
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
-        char my_text[VALUE_BYTES], their_text[VALUE_BYTES];
-        if (fields[i].mine == fields[i].theirs)
-            continue;
-        fields[i].text(fields[i].mine, my_text);
-        fields[i].text(fields[i].theirs, their_text);
-        return error_set(TUTTI_ERR_MISMATCH,
-                         "ranks disagree about the %s: rank %d has %s, rank %d has %s: set the "
-                         "same on all ranks",
-                         fields[i].what, rank, my_text, peer, their_text);
+        enum tutti_status status = field_compare(&fields[i], rank, peer);
+        if (status != TUTTI_OK)
+            return status;
     }
+    if (a->algo != b->algo)
+        return error_set(TUTTI_ERR_MISMATCH,
+                         "ranks disagree about the forced algorithm (options->algo, TUTTI_ALGO): "
+                         "rank %d has %s, rank %d has %s: set the same on all ranks",
+                         rank, tutti_algo_name((enum tutti_algo)a->algo), peer,
+                         tutti_algo_name((enum tutti_algo)b->algo));
     for (int leaf = 0; leaf < mine->identity.world_size; leaf++) {
         if (mine->config.leaf_order[leaf] != theirs->config.leaf_order[leaf])
             return error_set(TUTTI_ERR_MISMATCH,

@@ -21,6 +21,7 @@
 #include "base/text.h"
 #include "ipc/channel_internal.h"
 #include "ipc/directory.h"
+#include "ipc/process.h"
 #include "ipc/random.h"
 
 #include <assert.h>
@@ -29,7 +30,6 @@
 #include <poll.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -79,12 +79,6 @@ static struct rank_set missing(const struct opening *opening)
 
 /* ---- announcements -------------------------------------------------------------------------- */
 
-static uint64_t pid_namespace(void)
-{
-    struct stat info;
-    return stat("/proc/self/ns/pid", &info) == 0 ? (uint64_t)info.st_ino : 0;
-}
-
 static enum tutti_status check_announcement(const struct opening *opening, int r)
 {
     const struct announcement *theirs = &opening->all[r];
@@ -117,7 +111,7 @@ static enum tutti_status exchange(struct opening *opening, enum tutti_status lis
     struct announcement mine = {.magic = MAGIC,
                                 .version = VERSION,
                                 .peers = peers,
-                                .pid_namespace = pid_namespace(),
+                                .pid_namespace = process_namespace("pid"),
                                 .pid = getpid(),
                                 .path = opening->path,
                                 .status = (int32_t)listening};

@@ -57,16 +57,20 @@ static uint64_t hash(uint64_t value, const void *bytes, size_t size)
 
 static const uint64_t HASH_START = UINT64_C(0xcbf29ce484222325);
 
-/* Processes of two time namespaces read different start times of one process. */
-static uint64_t spaces_read(void)
+bool process_boot_id(char *text, size_t size)
 {
-    struct stat pids, times;
-    if (stat("/proc/self/ns/pid", &pids) != 0)
-        return 0;
-    uint64_t value = hash(HASH_START, &pids.st_ino, sizeof pids.st_ino);
-    if (stat("/proc/self/ns/time", &times) == 0) /* Linux 5.6 */
-        value = hash(value, &times.st_ino, sizeof times.st_ino);
-    return value;
+    if (!text_read("/proc/sys/kernel/random/boot_id", text, size))
+        return false;
+    text[strcspn(text, "\n")] = 0;
+    return true;
+}
+
+uint64_t process_namespace(const char *name)
+{
+    char path[64];
+    struct stat about;
+    snprintf(path, sizeof path, "/proc/self/ns/%s", name);
+    return stat(path, &about) == 0 ? (uint64_t)about.st_ino : 0;
 }
 
 void process_identify(struct process *process)
@@ -76,8 +80,11 @@ void process_identify(struct process *process)
     memset(process, 0, sizeof *process);
     process->pid = getpid();
     process->tid = gettid();
-    process->spaces = spaces_read();
-    if (text_read("/proc/sys/kernel/random/boot_id", text, sizeof text))
+    /* Processes of two time namespaces read different start times of one process. */
+    const uint64_t spaces[] = {process_namespace("pid"), process_namespace("time")};
+    if (spaces[0])
+        process->spaces = hash(HASH_START, spaces, sizeof spaces);
+    if (process_boot_id(text, sizeof text))
         process->host = hash(HASH_START, text, strlen(text));
     if (stat_read(process->pid, &line))
         process->start = line.start;

@@ -5,6 +5,7 @@
 #define TUTTI_IPC_PROCESS_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 struct process {
@@ -21,6 +22,11 @@ void process_identify(struct process *process);
 /* Returns true only if the process is known to have ended. Returns false where `self`, the caller's
  * process, cannot tell: on another host, in another namespace, without /proc. */
 bool process_has_ended(const struct process *process, const struct process *self);
+
+/* The boot id of this host; false if the system does not tell. */
+bool process_boot_id(char *text, size_t size);
+/* A number for a namespace of this process ("pid", "time", "user"); 0: unknown. */
+uint64_t process_namespace(const char *name);
 
 /* A process' parent, and when the process started, in ticks since the boot. False if /proc does not
  * tell. */

@@ -94,7 +94,7 @@ static const struct scenario scenarios[] = {
      .odd = NULL,
      .size = 2,
      .status = TUTTI_ERR_MISMATCH,
-     .words = {"TUTTI_TOPOLOGY_FILE", "has one of 2 rows", "has no matrix"}},
+     .words = {"TUTTI_TOPOLOGY_FILE", "has 2 rows", "has no matrix"}},
     /* forced, and not allowed by the links: refused on all ranks, with the reason */
     {.even = mesh,
      .odd = mesh,
