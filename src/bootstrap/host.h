@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* What a rank says about itself, its process and its host when ranks meet. */
+/* What a rank tells about itself, its process and its host when ranks meet. */
 #ifndef TUTTI_HOST_H
 #define TUTTI_HOST_H
 
@@ -9,7 +9,7 @@
 
 enum { HOST_CPU_BYTES = 128 }; /* a bit mask of 1024 processors */
 
-/* The place of magic and version never changes, so that versions can be told apart. */
+/* The places of magic and version never change, so that other versions are recognised. */
 struct host_identity {
     uint64_t magic;
     uint32_t version; /* TUTTI_VERSION */
@@ -69,7 +69,7 @@ enum tutti_status host_record_make(const struct comm_config *config, int world_s
                                    const struct cuda_device *device, const struct cuda_table *table,
                                    struct host_record *record);
 
-/* Of records as the store gave them: ends the texts. Returns what host_own_check() does. */
+/* Terminates the texts of records that the store gave. Returns what host_own_check() does. */
 enum tutti_status host_records_take(struct host_record *records, const struct host_record *own,
                                     int rank, int size);
 
@@ -77,10 +77,10 @@ enum tutti_status host_records_take(struct host_record *records, const struct ho
  * or user; ranks that share a CUDA device, unless all ranks allow that). */
 enum tutti_status host_records_compare(const struct host_record *records, int rank, int size);
 
-/* Whether a device is that of several ranks. */
+/* Returns true if several ranks have one device. */
 bool host_devices_overlap(const struct host_record *records, int size);
 
-/* Whether a device is that of several processes; *low and *high are two ranks of such processes. */
+/* Returns true if several processes have one device; *low and *high are two of their ranks. */
 bool host_processes_overlap(const struct host_record *records, int size, int *low, int *high);
 
 #endif

@@ -59,7 +59,7 @@ enum tutti_status links_inherit(const struct links *links, const struct comm_con
                                 const struct topology_file *from, const int *ranks)
 {
     const int size = links->world_size;
-    if (!from_config->topology_size) /* what the devices say is asked for anew */
+    if (!from_config->topology_size) /* then the devices are asked again */
         return TUTTI_OK;
     enum tutti_status status = links_alloc(links);
     if (status != TUTTI_OK)
@@ -151,7 +151,7 @@ static enum tutti_status devices_to_ranks(const struct links *links,
 
 /* ---- from the devices ------------------------------------------------------------------------ */
 
-/* Each rank says what leads from its device to the others: it is the one that would use it. */
+/* Each rank tells the links from its device to the others, because it would use them. */
 static enum tutti_status devices_ask(const struct links *links, const struct host_record *records,
                                      struct tutti_exchanger *exchanger, int64_t deadline)
 {
@@ -209,7 +209,7 @@ static enum tutti_status leaf_orders_agree(const struct links *links,
     return TUTTI_OK;
 }
 
-/* A query that failed is no link, but it is not the same as none. */
+/* Logs the queries that failed. They count as no link. */
 static void unknown_log(const struct links *links)
 {
     const struct topology_matrix *matrix = &(*links->file)->matrix;

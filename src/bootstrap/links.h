@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* The matrix of links that a communicator uses: from a file or from the devices. CPU ranks without
- * a file have none, since they share their memory. */
+/* The matrix of links of a communicator, from a file or from the devices. CPU ranks without a file
+ * need none, because they share their memory. */
 #ifndef TUTTI_LINKS_H
 #define TUTTI_LINKS_H
 
@@ -19,8 +19,8 @@ struct links {
 /* Reads TUTTI_FORCE_FULLY_CONNECTED and TUTTI_TOPOLOGY_FILE into the configuration and *file:
  * local. Returns INVALID, SYSTEM, NO_MEMORY. */
 enum tutti_status links_read(const struct links *links);
-/* Fills the configuration and *file with the links of some ranks of another communicator: rank i
- * has been ranks[i] there. Returns NO_MEMORY. */
+/* Fills the configuration and *file with the links of ranks of another communicator: rank i was
+ * ranks[i] there. Returns NO_MEMORY. */
 enum tutti_status links_inherit(const struct links *links, const struct comm_config *from_config,
                                 const struct topology_file *from, const int *ranks);
 

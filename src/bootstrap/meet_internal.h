@@ -78,8 +78,8 @@ enum tutti_status meet_join_look_up(const struct meet_view *view, int rank, stru
                                     bool *there);
 /* Leaves this rank's key. token: random bytes. */
 enum tutti_status meet_own_make(struct meet_view *view, const uint8_t token[16]);
-/* The rank waits no more. After a failure its key says why, so that others who look for the rank
- * hear that it had come. Keeps the thread's last error. */
+/* Ends this rank's wait. After a failure its key says why, so that ranks that look for it see that
+ * it had come. Keeps the thread's last error. */
 void meet_own_end(struct meet_view *view, enum tutti_status status);
 
 /* ---- errors ---------------------------------------------------------------------------------- */
@@ -97,14 +97,14 @@ void meet_waiting_log(struct meet_view *view, struct rank_set missing);
 
 enum meet_life { MEET_ALIVE, MEET_ENDED, MEET_FORMER };
 
-/* What became of the process that left this key. FORMER: it belongs to an earlier life of the name,
- * as it had ended before this rank came, or could see it. Any other is known from now on. ENDED:
- * see meet_deaths(). */
+/* The state of the process that left this key. FORMER: it had ended before this rank came or could
+ * see it, so the key is of an earlier life of the name. Any other process is known from now on.
+ * ENDED: see meet_deaths(). */
 enum meet_life meet_life_of(struct meet_view *view, int rank, const struct meet_join *join);
 /* The known ranks among `ranks` whose processes have ended. */
 struct rank_set meet_ended(const struct meet_view *view, struct rank_set ranks);
-/* PEER_DEAD names those of them that died while they waited: their keys still say that they wait.
- * The error of rank 0 if that has given up and has ended. */
+/* PEER_DEAD that names the ranks whose processes ended while their keys still say that they wait.
+ * If rank 0 gave up before it ended, its error. */
 enum tutti_status meet_deaths(struct meet_view *view, struct rank_set ranks);
 /* The MISMATCH of two processes that wait with one rank. */
 enum tutti_status meet_twice(const struct meet_view *view, int rank, const struct process *first,

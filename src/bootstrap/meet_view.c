@@ -65,7 +65,7 @@ static void join_key_make(char key[MEET_KEY_BYTES], const char *name, int rank)
 void meet_key_delete(const struct meet_view *view, const char *key)
 {
     bool deleted;
-    /* Stores need not be able to delete: old keys carry tokens that nobody waits for. */
+    /* A store may be unable to delete. No rank waits for the tokens in old keys. */
     (void)tutti_store_delete(view->store, key, &deleted);
 }
 

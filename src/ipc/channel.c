@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * A channel at work: descriptors as SCM_RIGHTS on one sequenced-packet socket per pair of ranks,
- * one packet a descriptor, and the registry that empties all channels in the child of a fork().
- */
+/* An open channel: each descriptor is one packet with SCM_RIGHTS, on one sequenced-packet socket
+ * for each pair of ranks. A registry of the channels closes them in the child of a fork(). */
 #include "ipc/channel.h"
 
 #include "base/deadline.h"
@@ -34,7 +32,7 @@ struct parcel {
 };
 static const uint32_t PARCEL_MAGIC = 0x74756664;
 
-/* More than one, so that a packet with too many is seen as such and not as a full table. */
+/* More than one, so that a packet with too many differs from a full descriptor table. */
 enum { PARCEL_FDS = 8 };
 
 /* ---- registry ------------------------------------------------------------------------------- */
@@ -64,7 +62,7 @@ static void close_all(struct channel *channel)
     }
 }
 
-/* close() alone is called here: other threads are gone, perhaps with the allocator's lock. */
+/* Calls nothing but close(): another thread may have held the allocator's lock at the fork(). */
 static void after_fork_in_child(void)
 {
     for (struct channel *channel = registry; channel; channel = channel->next)
@@ -119,8 +117,8 @@ void channel_close(struct channel *channel)
             break;
         }
     pthread_mutex_unlock(&registry_lock);
-    /* A child that inherited a socket keeps it open: peers are told in so many words. The child
-     * itself (of a bare clone(), which runs no handlers) has nothing to tell. */
+    /* A child that inherited a socket keeps it open, so shutdown() tells the peers. In the child
+     * (of a bare clone(), which runs no handlers) it must not. */
     if (!fork_detected(channel->epoch))
         for (int r = 0; r < channel->size; r++)
             if (channel->links[r].socket >= 0)
@@ -150,7 +148,7 @@ int channel_peer_pidfd(int socket, const struct ucred *credentials)
     return pidfd;
 }
 
-/* Waits for `events` on the peer's socket; *gone says that the peer has ended. */
+/* Waits for `events` on the peer's socket. *gone: the peer has ended. */
 static enum tutti_status wait_peer(const struct channel *channel, int peer, short events,
                                    int64_t deadline, bool *gone)
 {
@@ -266,8 +264,8 @@ static enum tutti_status send_parcel(struct channel *channel, int peer, enum par
     }
 }
 
-/* Takes the descriptors out of a received message; returns how many, the first in *fd. All but one
- * lone one are closed. */
+/* Takes the descriptors out of a received message. Returns how many there were. One alone goes to
+ * *fd; several are closed. */
 static int unpack(struct msghdr *message, int *fd)
 {
     int count = 0;
@@ -290,7 +288,7 @@ static int unpack(struct msghdr *message, int *fd)
     return count;
 }
 
-/* Judges a packet that has arrived; on failure nothing of it stays open. */
+/* Checks a packet that has arrived. After a failure none of its descriptors is open. */
 static enum tutti_status open_parcel(const struct channel *channel, int peer, enum parcel_kind kind,
                                      struct msghdr *message, const struct parcel *parcel,
                                      size_t bytes, int *fd)
@@ -349,7 +347,8 @@ static enum tutti_status recv_parcel(struct channel *channel, int peer, enum par
             if (status != TUTTI_OK)
                 return status;
         } else if (errno != EINTR && errno != ECONNRESET) {
-            /* A reset says that the peer died with parcels unread; ours may still wait behind. */
+            /* After a reset the peer has died with parcels unread. This rank may still have some to
+             * read. */
             return error_errno("rank %d cannot receive from rank %d", channel->rank, peer);
         }
     }

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Handle channel: descriptors between ranks over Unix-domain sockets, and the news of a peer's
- * death.
+ * Handle channel: passes descriptors between ranks over Unix-domain sockets, and tells whether a
+ * peer has died.
  *
  * Each rank listens on a socket in a private directory, connects to the lower ranks among its
  * peers, accepts the higher ones, and unlinks its socket once all are connected. A connection
- * counts only after both sides have shown the nonce (known through the store), protocol version and
- * rank, and the kernel's peer credentials agree.
+ * counts once both sides have sent the nonce (known through the store), protocol version and rank,
+ * and the kernel's peer credentials agree.
  */
 #ifndef TUTTI_IPC_CHANNEL_H
 #define TUTTI_IPC_CHANNEL_H
@@ -24,9 +24,9 @@ struct channel_config {
     uint64_t
         peers; /* bit r: connect to rank r; the own bit is ignored; symmetric among the ranks */
     uint8_t nonce[CHANNEL_NONCE_BYTES]; /* the same secret on all ranks, random per channel */
-    struct tutti_exchanger *exchanger;  /* tells the ranks of each other's sockets */
-    /* Why this rank can have no channel, with its message; OK: it can. All ranks fail then, and
-     * nobody waits. */
+    struct tutti_exchanger *exchanger;  /* exchanges the paths of the sockets */
+    /* Why this rank cannot have a channel, with its message. Then all ranks fail, and no rank
+     * waits. */
     enum tutti_status local_status;
     const char *directory;             /* NULL is channel_directory()'s */
     int64_t timeout_ms;                /* of opening; negative never ends */
@@ -35,23 +35,24 @@ struct channel_config {
 
 /*
  * The private directory: TUTTI_DIR, else $XDG_RUNTIME_DIR/tutti, else /tmp/tutti-UID. Created 0700;
- * refused (SYSTEM) when it is a link, is owned by somebody else or is open to others. Sockets that
- * crashed processes left there are swept: those on which nobody listens.
+ * refused (SYSTEM) if it is a link, belongs to another user or is open to others. Sockets that
+ * crashed processes have left there are removed.
  */
 enum tutti_status channel_directory(char *path, size_t size);
 
 /* Collective over the exchanger. Returns INVALID, TIMEOUT (naming the ranks that did not come),
  * PEER_DEAD, MISMATCH, NO_MEMORY, SYSTEM, VERSION. */
 enum tutti_status channel_open(const struct channel_config *config, struct channel **channel);
-/* No interrupt from now on. */
+/* Drops the interrupt. */
 void channel_settle(struct channel *channel);
-/* Local; peers see it as death. Takes NULL, and in a child of fork() its parent's channel. */
+/* Local; peers see it as this rank's death. Takes NULL, and the parent's channel in a child of
+ * fork(). */
 void channel_close(struct channel *channel);
 
 /*
- * Descriptors. What is received is close-on-exec and the receiver's to close; what is sent stays
- * the sender's. Messages between two ranks arrive in order. Every wait ends at timeout_ms, with
- * TIMEOUT, or with PEER_DEAD when the peer has gone.
+ * A received descriptor is close-on-exec, and the receiver closes it. A sent one stays the
+ * sender's. Messages between two ranks arrive in order. Every wait ends at timeout_ms with TIMEOUT,
+ * or with PEER_DEAD if the peer has gone.
  */
 enum tutti_status channel_send_fd(struct channel *channel, int peer, int fd, int64_t timeout_ms);
 enum tutti_status channel_recv_fd(struct channel *channel, int peer, int *fd, int64_t timeout_ms);
@@ -64,10 +65,9 @@ enum tutti_status channel_broadcast_fd(struct channel *channel, int root, int fd
                                        int64_t timeout_ms);
 
 /*
- * Whether a connected peer's process still lives: false once its channel is closed or its process
- * has ended, whichever the kernel tells first (a child that inherited the socket hides the former,
- * a foreign pid namespace the latter). True for ranks that are not connected. No wait; any number
- * of threads may ask.
+ * Returns false once a connected peer has closed its channel or its process has ended. Both are
+ * checked: a child that inherited the socket hides the first, another pid namespace hides the
+ * second. Returns true for ranks that are not connected. Does not wait. Thread-safe.
  */
 bool channel_peer_alive(struct channel *channel, int peer);
 

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Who am I after fork()? Every process that uses the library has an epoch, which an object notes at
- * its creation: if the process' epoch is another one, the object belongs to an ancestor.
+ * Notices a fork(). Each process that uses the library has an epoch. An object stores the epoch at
+ * its creation; if the process has another one later, the object belongs to an ancestor.
  *
- * The epoch lies in a page that the kernel wipes in a child (MADV_WIPEONFORK), so that even a bare
- * clone() is noticed, at the price of one load.
+ * The epoch lies in a page that the kernel wipes in a child (MADV_WIPEONFORK). So even a bare
+ * clone() is noticed, and a check is one load.
  */
 #ifndef TUTTI_IPC_FORK_H
 #define TUTTI_IPC_FORK_H

@@ -22,7 +22,7 @@ static inline void futex_sleep(uint32_t *word, uint32_t value, int64_t ms)
     futex_sleep_ns(word, value, ms * 1000000);
 }
 
-/* Wakes all who sleep on it. */
+/* Wakes all threads that sleep on the word. */
 static inline void futex_wake_all(uint32_t *word)
 {
     (void)syscall(SYS_futex, word, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);

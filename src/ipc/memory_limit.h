@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* How much memory this process may still take, and who says so. */
+/* How much memory this process may still allocate, and which limit says so. */
 #ifndef TUTTI_IPC_MEMORY_LIMIT_H
 #define TUTTI_IPC_MEMORY_LIMIT_H
 

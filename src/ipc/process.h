@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Which process a rank is, so that other ranks of the host notice its end. No descriptor is kept:
- * a rank may have none left. */
+/* Describes the process of a rank, so that other ranks of the host notice its end. No descriptor is
+ * kept, because a rank may have none left. */
 #ifndef TUTTI_IPC_PROCESS_H
 #define TUTTI_IPC_PROCESS_H
 

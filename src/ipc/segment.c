@@ -34,16 +34,10 @@ static size_t round_to_pages(size_t bytes)
     return bytes > (size_t)INT64_MAX - page ? 0 : (bytes + page - 1) / page * page;
 }
 
-/*
- * Reserves addresses for `bytes` bytes, so that no two of 128 successive segments of this process
- * lie at the same multiple of 2 MiB modulo 256 MiB; NULL if there are none to spare.
- *
- * A Zen core finds a line in its first cache by a hash of the bits 12 to 27 of the address, each of
- * the lower eight combined with one of the upper eight. Two ranks' buffers that a reduction reads
- * side by side must not agree in it, else each access evicts the other's entry: two mappings of
- * 64 MiB and 8 KiB that the kernel had laid end to end took 112 us for 4 MiB on 2 ranks, these
- * take 69. Whole 2 MiB leave room for huge pages, and the lower bits of equal offsets equal, so
- * that the upper ones always tell them apart.
+/* Reserves addresses for `bytes` bytes, so that no two of 128 successive segments of this process
+ * lie at the same multiple of 2 MiB modulo 256 MiB (segment.h says why); NULL if there are none.
+ * The hash combines each of the lower eight bits with one of the upper eight. Multiples of 2 MiB
+ * leave the lower bits of equal offsets equal, so the upper ones always differ, and huge pages fit.
  */
 static void *reserve(size_t bytes)
 {
@@ -61,7 +55,7 @@ static void *reserve(size_t bytes)
     return all + before;
 }
 
-/* The first `part` of `bytes` bytes, at addresses for all of them. */
+/* Maps the first `part` of `bytes` bytes, at addresses reserved for all of them. */
 static enum tutti_status map_shared(int fd, size_t bytes, size_t part, struct segment *segment)
 {
     void *place = reserve(bytes);

@@ -2,10 +2,10 @@
 /*
  * Shared memory without a name: sealed memfds that travel as descriptors.
  *
- * A Zen core finds lines in its first cache by a hash of the address bits 12 to 27. Two streams
- * whose addresses agree in that hash evict each other line by line, at half the speed, as long as
- * the mappings lie so. So the segments of a process lie at different multiples of 2 MiB modulo 256
- * MiB. (Symmetric buffers, 2 near ranks: 1 MiB 27 to 18 us, 16 MiB 758 to 420.)
+ * A Zen core's first cache finds lines by a hash of the address bits 12 to 27. Two streams whose
+ * addresses have one hash evict each other's lines, at half the speed. So the segments of a process
+ * lie at different multiples of 2 MiB modulo 256 MiB. (Symmetric buffers, 2 near ranks: 1 MiB 27 to
+ * 18 us, 16 MiB 758 to 420.)
  */
 #ifndef TUTTI_IPC_SEGMENT_H
 #define TUTTI_IPC_SEGMENT_H
@@ -35,13 +35,11 @@ enum tutti_status segment_create(const char *label, size_t bytes, struct segment
  */
 enum tutti_status segment_map(int fd, size_t bytes, struct segment *segment);
 
-/*
- * The same, but only the first `part` bytes are there (rounded up to pages): at the addresses of
- * the others is nothing, and whoever touches them faults.
- */
+/* The same, but only the first `part` bytes (rounded up to pages) are mapped. An access to the
+ * others faults. */
 enum tutti_status segment_map_part(int fd, size_t bytes, size_t part, struct segment *segment);
 
-/* Takes a segment that is not mapped, too. */
+/* Also takes a segment that is not mapped. */
 void segment_unmap(struct segment *segment);
 
 #endif

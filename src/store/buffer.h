@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Bytes that grow at the end. A failed allocation is remembered, so that only the last step need
- * look. */
+/* Bytes that grow at the end. A failed allocation is remembered, so callers check it once, at the
+ * end. */
 #ifndef TUTTI_STORE_BUFFER_H
 #define TUTTI_STORE_BUFFER_H
 

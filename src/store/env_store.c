@@ -2,11 +2,12 @@
 /*
  * env:, the store that the launcher's environment points to.
  *
- * With MASTER_ADDR and MASTER_PORT it is PyTorch's: rank 0 serves there and the others connect,
- * unless torchrun's agent serves (TORCHELASTIC_USE_AGENT_STORE=True). Without them rank 0 serves on
- * a free loopback port and tells the others through a file of mode 0600 in the private directory,
- * together with a random secret, so that the store is as private as that directory. The file is
- * named for the job, is written anew by every opening and goes once all ranks have joined.
+ * With MASTER_ADDR and MASTER_PORT it works as PyTorch's: rank 0 serves there and the others
+ * connect, unless torchrun's agent serves (TORCHELASTIC_USE_AGENT_STORE=True). Without them rank 0
+ * serves on a free loopback port. It writes the port and a random secret into a notice, a file of
+ * mode 0600 in the private directory, so that the store is as private as that directory. The notice
+ * has the name of the job. Each opening writes a new one, and removes it once all ranks have
+ * joined.
  */
 #include "base/error.h"
 #include "base/log.h"
@@ -27,18 +28,17 @@
 
 enum {
     SECRET_BYTES = 32,
-    TRY_MS = 500,            /* to reach the server that a file names, before reading it again */
-    LONGEST_NAP_NS = 5000000 /* between two looks for the file */
+    TRY_MS = 500,            /* to reach the server of a notice, before the notice is read again */
+    LONGEST_NAP_NS = 5000000 /* between two reads of the notice */
 };
 
-/* What rank 0 tells: a line of port and secret. */
+/* What rank 0 tells: a line with port and secret. */
 struct notice {
     char path[512];
     char secret[2 * SECRET_BYTES + 1];
 };
 
-/* ---- MASTER_ADDR and MASTER_PORT --------------------------------------------------------------
- */
+/* ---- MASTER_ADDR and MASTER_PORT ------------------------------------------------------------- */
 
 static bool agent_serves(const struct tutti_launcher *launcher)
 {
@@ -46,8 +46,8 @@ static bool agent_serves(const struct tutti_launcher *launcher)
     return strcmp(launcher->name, "torchrun") == 0 && text && strcmp(text, "True") == 0;
 }
 
-/* The agent's store outlives its workers: those that it starts again must not meet the keys of
- * those that failed. */
+/* The agent's store outlives the workers. Workers that the agent starts again must not find the
+ * keys of those that failed. */
 static enum tutti_status restart_prefix(tutti_store_t *store)
 {
     const char *text = getenv("TORCHELASTIC_RESTART_COUNT");
@@ -64,7 +64,8 @@ static enum tutti_status restart_prefix(tutti_store_t *store)
     return store_prefix_add(store, prefix);
 }
 
-/* Rank 0 may still serve what an earlier opening left, which is full: it will be replaced. */
+/* Opens the store, again if all ranks have joined it: rank 0 may still serve the store of an
+ * earlier opening, and will replace it. */
 static enum tutti_status open_full(const struct store_url *url, int64_t timeout_ms,
                                    tutti_store_t **store)
 {
@@ -111,12 +112,11 @@ static enum tutti_status open_master(const struct tutti_launcher *launcher, cons
     return status;
 }
 
-/* ---- the notice -------------------------------------------------------------------------------
- */
+/* ---- the notice ------------------------------------------------------------------------------ */
 
 static enum tutti_status notice_init(struct notice *notice, const struct tutti_launcher *launcher)
 {
-    /* Rank r's n-th opening meets the others' n-th one. */
+    /* The n-th opening of each rank opens one store. */
     static uint32_t openings;
     char directory[256], job[160];
     enum tutti_status status = channel_directory(directory, sizeof directory);
@@ -128,7 +128,7 @@ static enum tutti_status notice_init(struct notice *notice, const struct tutti_l
     return status;
 }
 
-/* Rank 0: written under another name first, so that nobody reads a part of it. */
+/* Rank 0. The notice gets its name once it is complete. */
 static enum tutti_status notice_write(void *context, uint16_t port)
 {
     const struct notice *notice = context;
@@ -148,7 +148,7 @@ static enum tutti_status notice_write(void *context, uint16_t port)
     return status;
 }
 
-/* Others: false while there is none, or one that is not ours to trust. */
+/* The other ranks. False while there is no notice, or if another user may have written it. */
 static bool notice_read(struct notice *notice, uint16_t *port)
 {
     struct stat about;
@@ -191,8 +191,8 @@ static enum tutti_status serve(struct notice *notice, struct store_url *url, int
     return status;
 }
 
-/* A file that a killed job left names a server that is gone or is somebody else's: then the file is
- * read again, for rank 0 will replace it. */
+/* The notice of a killed job names a server that is gone, or the server of another program. So the
+ * notice is read again until rank 0 has replaced it. */
 static enum tutti_status follow(struct notice *notice, struct store_url *url, int64_t timeout_ms,
                                 tutti_store_t **store)
 {
@@ -237,7 +237,7 @@ static enum tutti_status open_private(const struct tutti_launcher *launcher, int
         status = launcher->rank == 0 ? serve(&notice, &url, timeout_ms, store)
                                      : follow(&notice, &url, timeout_ms, store);
     explicit_bzero(notice.secret, sizeof notice.secret);
-    /* Without the secret nobody else can open it. */
+    /* Other processes do not know the secret. */
     if (status == TUTTI_OK) {
         free((*store)->url);
         (*store)->url = NULL;

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * All-gather and barrier over any store. Rank r writes PREFIX/SEQUENCE/r and waits for the others.
- * No key is written twice, so a rank that finds it finds its one value. Once all have come to a
- * round nobody reads the one before: each rank deletes what it wrote there. Behind the last round
- * the ranks count themselves under PREFIX/SEQUENCE/over: the last of them deletes that round's keys
- * and the count. If a rank has died before it counted itself, these keys stay.
+ * All-gather and barrier over any store. Rank r writes PREFIX/SEQUENCE/r and waits for the keys of
+ * the others. No key is written twice, so it has one value. Once all ranks have come to a round, no
+ * rank reads the round before it: each rank deletes its key there. After the last round the ranks
+ * count themselves under PREFIX/SEQUENCE/over; the last one deletes the keys of that round and the
+ * count. If a rank has died before it counted itself, these keys stay.
  */
 #include "store/store.h"
 
@@ -77,7 +77,7 @@ static enum tutti_status round_init(struct round *round, const struct tutti_exch
     return TUTTI_OK;
 }
 
-/* After a time-out: which ranks did not write? Or is it the store that does not answer? */
+/* After a time-out: the error that names the ranks that did not write, or the store's. */
 static enum tutti_status name_missing(const struct tutti_exchanger *exchanger,
                                       const struct round *round)
 {
@@ -122,8 +122,7 @@ static enum tutti_status check_sizes(const struct tutti_exchanger *exchanger,
     return TUTTI_OK;
 }
 
-/* This rank's key of the round before, in the place of its own of this one. Best effort: what is
- * left over harms nobody. */
+/* Deletes this rank's key of the round before. Best effort. Overwrites round->own. */
 static void former_delete(const struct tutti_exchanger *exchanger, const struct round *round)
 {
     bool deleted;
@@ -133,7 +132,7 @@ static void former_delete(const struct tutti_exchanger *exchanger, const struct 
     (void)tutti_store_delete(exchanger->store, round->own, &deleted);
 }
 
-/* Reads what all ranks have written. A long wait says at WARN who has not. */
+/* Reads the values of all ranks. A long wait logs the missing ranks at WARN. */
 static enum tutti_status gather(const struct tutti_exchanger *exchanger, const struct round *round,
                                 size_t bytes, void *all, int64_t timeout_ms)
 {

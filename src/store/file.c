@@ -5,7 +5,7 @@
  * The file is a row of records {u32 length, key, u32 length, value}, appended under an exclusive
  * flock and read under a shared one. A user's key is written with "/" before it; "-/KEY" deletes
  * it. Two keys without "/" belong to the store: "refcount/" counts the open handles, "cleanup/"
- * those that were closed. PyTorch's last worker removes the file when nobody holds it.
+ * those that were closed. The last worker of all removes the file once no handle is open.
  *
  * A record may lack its end only when its writer died, because records are read and written under
  * the lock. Readers do not see such a record; the next writer cuts it off, provided that the file
@@ -35,7 +35,7 @@ struct file {
     pthread_mutex_t lock;  /* over all below, and over the flock, which is the descriptor's */
     int fd;
     off_t read_bytes; /* how much of the file the map knows */
-    int world_size;   /* 0: nobody removes the file */
+    int world_size;   /* 0: the file stays */
     bool cut;         /* the file has lost bytes that the map knows; all calls fail from then on */
     char path[];
 };

@@ -21,7 +21,8 @@ struct row {
     const char *job[2];                  /* what names the job, up to two variables */
 };
 
-/* The first match wins: a launcher that others start inside theirs comes before those. */
+/* The first match wins. Slurm's variables are also set for ranks that another launcher starts in a
+ * Slurm job, so Slurm comes last. */
 static const struct row rows[] = {
     {"torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", false, {NULL, NULL}},
     {"openmpi",
@@ -153,8 +154,7 @@ enum tutti_status tutti_info_launcher(struct tutti_launcher *launcher)
     return status;
 }
 
-/* ---- the job's name ---------------------------------------------------------------------------
- */
+/* ---- the job's name -------------------------------------------------------------------------- */
 
 /* Returns true if the process was started with the variable set. */
 static bool has_variable(int64_t pid, const char *name)

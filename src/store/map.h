@@ -30,10 +30,10 @@ void map_fini(struct map *map);
 /* NULL if the key is absent. Valid until the next change of the map. */
 struct map_entry *map_find(const struct map *map, const void *key, size_t key_bytes);
 
-/* What compare_set asks: whether the entry holds these bytes; an absent one (NULL) is as if empty.
- */
+/* For compare_set: whether the entry has this value. NULL counts as an empty value. */
 bool map_entry_is(const struct map_entry *entry, const void *value, size_t value_bytes);
-/* Binds key to a copy of value, which is not part of the map. NULL when there is no memory. */
+/* Sets the key to a copy of the value, which lies outside of the map. NULL when there is no memory.
+ */
 struct map_entry *map_set(struct map *map, const void *key, size_t key_bytes, const void *value,
                           size_t value_bytes);
 /* Adds to the end of the value, empty if the key is absent. NULL when there is no memory. */

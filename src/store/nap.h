@@ -24,8 +24,7 @@ static inline struct timespec deadline_timespec(int64_t deadline)
     return (struct timespec){.tv_sec = deadline / 1000000000, .tv_nsec = deadline % 1000000000};
 }
 
-/* Sleeps for *nap_ns or until the deadline, then doubles the next nap up to longest_ns: looking
- * again is quick while the answer is near and cheap once it is not. */
+/* Sleeps for *nap_ns or until the deadline, then doubles *nap_ns, up to longest_ns. */
 static inline void nap(int64_t deadline, int64_t *nap_ns, int64_t longest_ns)
 {
     struct timespec until = deadline_timespec(deadline_min(deadline, deadline_now() + *nap_ns));

@@ -6,7 +6,7 @@
  * u64 length and its bytes. A client first sends VALIDATE and, to see that the server answers,
  * PING. Keys of users begin with "/"; "init/" counts the ranks that have joined. VALIDATE, SET,
  * APPEND, MULTI_SET and QUEUE_PUSH have no reply.
- * PyTorch 2.13's client sends each request from 0 to 18, and ours AUTH and PROOF as well.
+ * PyTorch 2.13's client sends the requests 0 to 18; Tutti's sends AUTH and PROOF, too.
  *
  * With a shared secret (TUTTI_STORE_SECRET) the client sends AUTH in place of PING, and each side
  * proves that it knows the secret without showing it:
@@ -71,7 +71,7 @@ enum tcp_check { TCP_READY = 0, TCP_NOT_READY = 1 };
 enum tcp_wait { TCP_STOP_WAITING = 0, TCP_WAIT_CANCELED = 1 };
 enum tcp_auth { TCP_AUTH_GOES_ON = 0, TCP_AUTH_REFUSED = 1 };
 
-/* HMAC(secret, label client_nonce server_nonce), the label being that of the one who proves. */
+/* HMAC(secret, label client_nonce server_nonce). The label is that of the side that proves. */
 #define TCP_LABEL_BYTES  18
 #define TCP_SERVER_LABEL "tutti store server"
 #define TCP_CLIENT_LABEL "tutti store client"
@@ -90,11 +90,11 @@ struct tcp_server_config {
 /* Returns INVALID, NO_MEMORY, SYSTEM. When it returns, connections are accepted. */
 enum tutti_status tcp_server_start(const struct tcp_server_config *config,
                                    struct tcp_server **server);
-/* Where this process reaches it. */
+/* The address at which this process reaches the server. */
 const struct sockaddr_storage *tcp_server_address(const struct tcp_server *server);
 uint16_t tcp_server_port(const struct tcp_server *server);
-/* Accepts nobody any more, serves those that are there until they have gone, at most linger_ms,
- * then ends the thread. Takes NULL. */
+/* Stops accepting connections, serves the present clients until they have gone, at most linger_ms,
+ * and ends the thread. Takes NULL. */
 void tcp_server_stop(struct tcp_server *server, int64_t linger_ms);
 
 #endif

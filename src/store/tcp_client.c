@@ -185,7 +185,6 @@ static enum tutti_status receive_value(const struct connection *connection,
 
 /* ---- meeting the server ---------------------------------------------------------------------- */
 
-/* A server that knows no secret, or another one, or is no store at all. */
 static enum tutti_status stranger(const struct connection *connection, const char *what)
 {
     return error_set(TUTTI_ERR_SYSTEM, "the store at %s %s", connection->name, what);
@@ -342,9 +341,9 @@ static enum tutti_status connect_any(struct tcp_store *store, struct connection 
     return status;
 }
 
-/* A new connection that has been introduced. While the server has never been met it may not be up
- * yet: that is tried until the deadline. A server that closes the connection before it has heard
- * the introduction had too many that say nothing: that is tried again for a second. */
+/* Opens a connection and introduces it. The first one is tried until the deadline, because the
+ * server may not be up yet. A server that closes a connection before the introduction may have had
+ * too many strangers, so that is tried again for a second. */
 static enum tutti_status connection_open(struct tcp_store *store, struct connection *connection)
 {
     int64_t stranger_ns = deadline_after(STRANGER_MS), nap_ns = 1000000;
@@ -378,8 +377,8 @@ static enum tutti_status connection_open(struct tcp_store *store, struct connect
     }
 }
 
-/* Ends the use of a connection. `keep`: the exchange on it is over; otherwise nobody knows where in
- * the protocol it stands, and it is closed. */
+/* Ends the use of a connection. keep: its exchange is over. Otherwise replies may still come, so
+ * the connection is closed. */
 static void give(struct tcp_store *store, struct connection *connection, bool keep)
 {
     if (connection->fd < 0)
@@ -476,8 +475,7 @@ static enum tutti_status tcp_check(void *context, const struct store_call *call,
 }
 
 /* After a wait that has timed out: the server does not say which key is missing, so each is
- * checked. A check that fails ends that. Where the wait was a slice of a longer one nobody reads
- * the name. */
+ * checked, until a check fails. The slices of a longer wait need no name. */
 static const char *first_missing(struct tcp_store *store, const struct store_call *call,
                                  const char *const *keys, size_t count)
 {
@@ -659,8 +657,8 @@ static enum tutti_status resolve(struct tcp_store *store, const struct store_url
     return TUTTI_OK;
 }
 
-/* PyTorch's way: each rank counts itself under one key, and the server's rank waits until all have
- * come, so that it does not end before they met. */
+/* As PyTorch's store does it: each rank counts itself under one key, and the rank that serves waits
+ * until all have come, so that the server does not end before. */
 static enum tutti_status join(struct tcp_store *store, int world_size,
                               const struct tcp_options *options)
 {
@@ -684,8 +682,8 @@ static enum tutti_status join(struct tcp_store *store, int world_size,
     }
 }
 
-/* How another process opens the same store: at the host that was given if it is served there, else
- * at the loopback address that it is served on. */
+/* The URL with which another process opens the same store: the host that was given, or the loopback
+ * address if this process serves there. */
 static char *make_url(const struct tcp_store *store, const struct store_url *url)
 {
     char *text, size[32] = "";

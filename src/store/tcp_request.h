@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Takes requests apart while their bytes arrive; never looks at a byte twice. */
+/* Parses requests while their bytes arrive, each byte once. */
 #ifndef TUTTI_STORE_TCP_REQUEST_H
 #define TUTTI_STORE_TCP_REQUEST_H
 

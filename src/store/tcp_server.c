@@ -75,8 +75,7 @@ struct tcp_server {
     char *secret;
 };
 
-/* ---- connections ------------------------------------------------------------------------------
- */
+/* ---- connections ----------------------------------------------------------------------------- */
 
 static void list_remove(struct connection *connection)
 {
@@ -212,8 +211,7 @@ static void serve_connection(struct tcp_server *server, struct connection *conne
     flush_ready(server);
 }
 
-/* ---- listening --------------------------------------------------------------------------------
- */
+/* ---- listening ------------------------------------------------------------------------------- */
 
 static void listen_again(struct tcp_server *server, bool on)
 {
@@ -292,8 +290,7 @@ static void accept_some(struct tcp_server *server)
     }
 }
 
-/* ---- the loop ---------------------------------------------------------------------------------
- */
+/* ---- the loop -------------------------------------------------------------------------------- */
 
 static int64_t next_deadline(const struct tcp_server *server)
 {
@@ -344,8 +341,7 @@ static void *server_main(void *argument)
     return NULL;
 }
 
-/* ---- starting and stopping --------------------------------------------------------------------
- */
+/* ---- starting and stopping ------------------------------------------------------------------- */
 
 /* Returns a socket that listens at the address, or -1. */
 static int listen_at(const struct addrinfo *address)

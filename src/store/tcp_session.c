@@ -28,8 +28,7 @@ static void mark_ready(struct tcp_session *session)
     session->space->ready = session;
 }
 
-/* ---- contents ---------------------------------------------------------------------------------
- */
+/* ---- contents -------------------------------------------------------------------------------- */
 
 static bool fits(const struct tcp_space *space, size_t bytes)
 {
@@ -43,8 +42,7 @@ static bool exists(const struct tcp_space *space, struct text key)
            map_find(&space->queues, key.data, key.bytes);
 }
 
-/* ---- waiting ----------------------------------------------------------------------------------
- */
+/* ---- waiting --------------------------------------------------------------------------------- */
 
 /* Looks how far the WAIT or BARRIER of a session is. A WAIT passes its keys in their order; each
  * must be there when it is looked at. */
@@ -114,8 +112,7 @@ static void wake(struct tcp_space *space, struct text key, bool one)
     }
 }
 
-/* ---- changes ----------------------------------------------------------------------------------
- */
+/* ---- changes --------------------------------------------------------------------------------- */
 
 static bool put_value(struct tcp_space *space, struct text key, struct text value)
 {
@@ -135,8 +132,7 @@ static bool add_value(struct tcp_space *space, struct text key, int64_t amount, 
            map_set(&space->values, key.data, key.bytes, text, bytes);
 }
 
-/* ---- one handler an opcode: false closes the connection ----------------------------------------
- */
+/* ---- one handler an opcode: false closes the connection -------------------------------------- */
 
 static bool serve_validate(struct tcp_session *session)
 {
@@ -193,7 +189,7 @@ static bool serve_set(struct tcp_session *session)
     return put_value(session->space, field(session, 0), field(session, 1));
 }
 
-/* The value that the key has afterwards; what was expected where it has none. */
+/* Replies with the value that the key has afterwards, or with `expected` if the key is absent. */
 static bool serve_compare_set(struct tcp_session *session)
 {
     struct tcp_space *space = session->space;
@@ -210,7 +206,7 @@ static bool serve_compare_set(struct tcp_session *session)
     return true;
 }
 
-/* An absent key has an empty value here: who must know asks CHECK or WAIT first. */
+/* An absent key has an empty value here. CHECK and WAIT tell the two apart. */
 static bool put_reply(struct tcp_session *session, struct text key)
 {
     struct map_entry *entry = map_find(&session->space->values, key.data, key.bytes);
@@ -348,7 +344,7 @@ static bool serve_queue_push(struct tcp_session *session)
     return true;
 }
 
-/* How many there were, then the first of them. */
+/* Replies with the number of items, then with the first of them. */
 static bool serve_queue_pop(struct tcp_session *session)
 {
     struct map *queues = &session->space->queues;
@@ -411,8 +407,7 @@ static bool (*const handlers[256])(struct tcp_session *) = {
     [TCP_PROOF] = serve_proof,
 };
 
-/* ---- sessions ---------------------------------------------------------------------------------
- */
+/* ---- sessions -------------------------------------------------------------------------------- */
 
 void tcp_proof(const char *secret, const char *label, const uint8_t *client_nonce,
                const uint8_t *server_nonce, uint8_t proof[SHA256_BYTES])

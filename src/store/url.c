@@ -111,9 +111,9 @@ static enum tutti_status parse_text(const char *text, struct store_url *url)
     return TUTTI_OK;
 }
 
-/* A path may hold anything, so what follows its last '?' is an option only if it looks like one.
- * Then it has to be one that is known: ranks that pass their own number, say, would each get a file
- * of that name, and never meet. */
+/* A path may contain '?', so the text after the last one is an option only if it has the form of
+ * one. An unknown option is an error: with "?rank=N" as a part of the path, each rank would open a
+ * file of its own. */
 static enum tutti_status parse_file(const char *text, struct store_url *url)
 {
     static const char option[] = "?world_size=";
