@@ -382,7 +382,8 @@ static void take_leave(const struct opening *opening)
 
 typedef enum tutti_status event_fn(struct opening *opening, int index);
 
-/* Everything that one poll() waits for. */
+/* Everything that one poll() waits for: no more entries than there are descriptors, because poll()
+ * refuses more than RLIMIT_NOFILE. */
 struct events {
     int count;
     struct pollfd polls[1 + CHANNEL_PENDING + 2 * TUTTI_MAX_RANKS];
