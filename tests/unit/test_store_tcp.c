@@ -204,6 +204,13 @@ static void waits_end_when_the_last_key_comes(void **state)
     SAY(other, "\x04" L("\x02") "/b" L("\x01"));
     HEAR(other, L("\x01"));
     HEAR(waiter, "\0");
+    /* The keys come in any order. */
+    SAY(waiter, "\x06" L("\x03") L("\x02") "/m" L("\x02") "/n" L("\x02") "/o");
+    SAY(other, "\x01" L("\x02") "/o" L("\0"));
+    SAY(other, "\x01" L("\x02") "/m" L("\0"));
+    SAY(other, "\x04" L("\x02") "/n" L("\x01"));
+    HEAR(other, L("\x01"));
+    HEAR(waiter, "\0");
     /* A barrier of two, a wait for a queue; two wait, one push wakes one. */
     SAY(waiter, "\x12" L("\x02") "/r" L("\x02"));
     SAY(other, "\x12" L("\x02") "/r" L("\x02"));
