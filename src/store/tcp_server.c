@@ -182,11 +182,11 @@ static struct connection *connection_of(struct tcp_session *session)
     return (struct connection *)(void *)((char *)session - offsetof(struct connection, session));
 }
 
-/* A request may have answered other clients too. */
-static void flush_ready(struct tcp_server *server)
+/* A request may have ended the waits of other clients. */
+static void flush_woken(struct tcp_server *server)
 {
     struct tcp_session *session;
-    while ((session = tcp_space_next_ready(&server->space)))
+    while ((session = tcp_space_next_woken(&server->space)))
         if (!flush(server, connection_of(session)))
             connection_destroy(server, connection_of(session));
 }
@@ -198,7 +198,7 @@ static void serve_connection(struct tcp_server *server, struct connection *conne
     if (events & EPOLLOUT)
         alive = flush(server, connection);
     else if (events & EPOLLIN)
-        alive = receive(connection);
+        alive = receive(connection) && flush(server, connection);
     else
         alive = false;
     if (!alive) {
@@ -208,7 +208,7 @@ static void serve_connection(struct tcp_server *server, struct connection *conne
         list_remove(connection);
         list_add(&server->clients, connection);
     }
-    flush_ready(server);
+    flush_woken(server);
 }
 
 /* ---- listening ------------------------------------------------------------------------------- */

@@ -19,15 +19,6 @@ static struct text field(const struct tcp_session *session, size_t i)
     return (struct text){session->in.data + row->offset, row->bytes};
 }
 
-static void mark_ready(struct tcp_session *session)
-{
-    if (session->is_ready)
-        return;
-    session->is_ready = true;
-    session->next_ready = session->space->ready;
-    session->space->ready = session;
-}
-
 /* ---- contents -------------------------------------------------------------------------------- */
 
 static bool fits(const struct tcp_space *space, size_t bytes)
@@ -71,7 +62,7 @@ static bool answer_or_wait(struct tcp_session *session)
         return true;
     }
     session->is_waiting = true;
-    session->next_waiting = session->space->waiting;
+    session->next = session->space->waiting;
     session->space->waiting = session;
     return true;
 }
@@ -88,8 +79,8 @@ static void stop_waiting(struct tcp_session *session)
     if (!session->is_waiting)
         return;
     while (*link != session)
-        link = &(*link)->next_waiting;
-    *link = session->next_waiting;
+        link = &(*link)->next;
+    *link = session->next;
     session->is_waiting = false;
     request_end(session);
 }
@@ -100,13 +91,14 @@ static void wake(struct tcp_space *space, struct text key, bool one)
     struct tcp_session *next;
     for (struct tcp_session *session = space->waiting; session; session = next) {
         struct text awaited = field(session, session->next_key);
-        next = session->next_waiting;
+        next = session->next;
         if (awaited.bytes != key.bytes || memcmp(awaited.data, key.data, key.bytes) != 0 ||
             !wait_is_over(session))
             continue;
         stop_waiting(session);
         buffer_put_u8(&session->out, TCP_STOP_WAITING);
-        mark_ready(session);
+        session->next = space->woken;
+        space->woken = session;
         if (one)
             return;
     }
@@ -433,24 +425,17 @@ void tcp_session_init(struct tcp_session *session, struct tcp_space *space)
 void tcp_session_fini(struct tcp_session *session)
 {
     stop_waiting(session);
-    struct tcp_session **link = &session->space->ready;
-    while (session->is_ready && *link != session)
-        link = &(*link)->next_ready;
-    if (session->is_ready)
-        *link = session->next_ready;
     session->space->buffered_bytes -= session->counted_bytes;
     tcp_request_reset(&session->request);
     buffer_fini(&session->in);
     buffer_fini(&session->out);
 }
 
-struct tcp_session *tcp_space_next_ready(struct tcp_space *space)
+struct tcp_session *tcp_space_next_woken(struct tcp_space *space)
 {
-    struct tcp_session *session = space->ready;
-    if (session) {
-        space->ready = session->next_ready;
-        session->is_ready = false;
-    }
+    struct tcp_session *session = space->woken;
+    if (session)
+        space->woken = session->next;
     return session;
 }
 
@@ -516,8 +501,6 @@ bool tcp_session_feed(struct tcp_session *session, size_t size)
     /* The buffer of a large request is freed. */
     if (session->in.size == 0 && session->in.capacity > 4 * READ_BYTES)
         buffer_fini(&session->in);
-    if (session->out.size > 0)
-        mark_ready(session);
     return count_buffers(session);
 }
 
