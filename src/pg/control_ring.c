@@ -3,7 +3,7 @@
 
 #include "base/deadline.h"
 #include "base/order.h"
-#include "base/spin.h"
+#include "base/wait.h"
 #include "ipc/futex.h"
 #include "tutti/tutti.h"
 
@@ -14,7 +14,7 @@
 enum {
     /* A reader notifies the writer, which may wait for room, twice per round of the ring. */
     NOTIFY_EVERY = LAYOUT_POSTS / 2,
-    SPINS = 300, /* 1. polls of the own bell: some us; or, with idle cores: */
+    SPINS = 64, /* 1. polls of the own bell; or, with idle cores: */
     SPINS_SPARE = 10000,
     YIELDS = 100,  /* 2. polls with sched_yield() between them */
     NAP_SHARE = 8, /* 3. naps of an eighth of the idle time, from 50 us to 1 ms, */
@@ -33,26 +33,29 @@ void pg_control_reset_idle(struct pg_control *control)
     control->idle_since = 0;
 }
 
-static bool has_event(const struct pg_control *control, uint32_t bell,
-                      const struct pg_poll_source *polled)
+/* What the thread waits for. */
+struct event {
+    const struct pg_control *control;
+    uint32_t bell;
+    const struct pg_poll_source *polled;
+};
+
+static bool has_come(void *context)
 {
-    return pg_control_bell(control) != bell || (polled && polled->has_event(polled->context));
+    const struct event *event = context;
+    return pg_control_bell(event->control) != event->bell ||
+           (event->polled && event->polled->has_event(event->polled->context));
 }
 
 /* Poll for a while. Return whether there was an event. */
-static bool poll_for_event(const struct pg_control *control, uint32_t bell,
-                           const struct pg_poll_source *polled)
+static bool poll_for_event(struct event *event)
 {
-    const int spins = control->spare_cores ? SPINS_SPARE : SPINS;
-    for (int i = 0; i < spins + YIELDS; i++) {
-        if (has_event(control, bell, polled))
-            return true;
-        if (i < spins)
-            spin_rest(i);
-        else
-            sched_yield();
+    bool come = wait_spin(has_come, event, event->control->spare_cores ? SPINS_SPARE : SPINS);
+    for (int i = 0; i < YIELDS && !come; i++) {
+        sched_yield();
+        come = has_come(event);
     }
-    return false;
+    return come;
 }
 
 /*
@@ -64,8 +67,9 @@ static bool poll_for_event(const struct pg_control *control, uint32_t bell,
 void pg_control_sleep(struct pg_control *control, uint32_t bell, int64_t ms,
                       const struct pg_poll_source *polled)
 {
+    struct event event = {control, bell, polled};
     if (!control->idle_since) {
-        if (poll_for_event(control, bell, polled))
+        if (poll_for_event(&event))
             return;
         control->idle_since = deadline_now();
     }
@@ -78,7 +82,7 @@ void pg_control_sleep(struct pg_control *control, uint32_t bell, int64_t ms,
         order_fence();
         futex_sleep_ns(&control->own->bell, bell, naps ? nap : end - now);
         now = deadline_now();
-    } while (!has_event(control, bell, polled) && now < end);
+    } while (!has_come(&event) && now < end);
     order_store_relaxed_u32(&control->own->asleep, LAYOUT_AWAKE);
 }
 

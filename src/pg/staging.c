@@ -22,15 +22,14 @@
 #include "base/deadline.h"
 #include "base/error.h"
 #include "base/log.h"
-#include "base/order.h"
 #include "base/point.h"
+#include "base/wait.h"
 #include "cpu/group.h"
 #include "pg/pg.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 enum {
     EARLY_BYTES =
@@ -39,8 +38,6 @@ enum {
     PIECES_OUT = 2,    /* pieces being copied out while the next one is copied in */
     PIECE_BYTES = PG_SLOT_BYTES,
     PIECE_LEAST = 64 << 10, /* least size of a piece if ranks have many inputs */
-    NAP_FIRST_NS = 1000,    /* first nap of a thread that waits for a copy; */
-    NAP_MOST_NS = 50000,    /* each nap is twice as long as the last */
     DRAIN_MS = 1000,
     LEAVE_MS = 100,
     BOUNCE_BYTES = PG_SLOTS * PG_SLOT_BYTES,
@@ -241,43 +238,52 @@ static enum tutti_status piece_copy(struct pipe *pipe, enum cuda_way way, size_t
 
 /* One or more copies for which the thread waits. */
 struct copies {
+    struct tutti_pg *pg;
     const struct pg_staging *staging;
     enum cuda_way way;
     const uint64_t *marks;
     const struct pg_slot *slot; /* or NULL */
+    struct tutti_fault fault;
 };
 
-static bool copies_done(const struct tutti_pg *pg, const struct copies *copies)
+static bool copies_done(void *context)
 {
-    return copies->slot ? slot_copied(pg, copies->slot)
-                        : marks_passed(pg, copies->staging, copies->way, copies->marks);
+    const struct copies *copies = context;
+    return copies->slot ? slot_copied(copies->pg, copies->slot)
+                        : marks_passed(copies->pg, copies->staging, copies->way, copies->marks);
 }
 
-static enum tutti_status copies_await(struct tutti_pg *pg, const struct copies *copies,
-                                      int64_t deadline)
+static bool comm_has_failed(void *context, enum wait_depth depth)
 {
-    struct cpu_group *host = pg->comm->host;
-    struct tutti_fault fault;
-    for (int polls = cpu_group_ranks(host)->polls; polls > 0; polls--) {
-        if (copies_done(pg, copies))
-            return TUTTI_OK;
-        order_pause();
-    }
-    for (int64_t ns = NAP_FIRST_NS; !copies_done(pg, copies);
-         ns = ns < NAP_MOST_NS / 2 ? 2 * ns : NAP_MOST_NS) {
-        if (cpu_group_check_peers(host, pg->comm->rank, false, &fault))
-            return cpu_group_fail(host, &fault);
-        if (deadline_passed(deadline))
-            return error_set(TUTTI_ERR_TIMEOUT, "a copy between device and host did not end");
-        nanosleep(&(struct timespec){.tv_nsec = ns}, NULL);
-    }
-    return TUTTI_OK;
+    struct copies *copies = context;
+    struct tutti_comm *comm = copies->pg->comm;
+    (void)depth;
+    return cpu_group_check_peers(comm->host, comm->rank, false, &copies->fault);
+}
+
+static enum tutti_status copies_await(struct copies *copies, int64_t deadline)
+{
+    struct cpu_group *host = copies->pg->comm->host;
+    const struct waiter waiter = {.poll = copies_done,
+                                  .look = comm_has_failed,
+                                  .context = copies,
+                                  .deadline = &deadline,
+                                  .nap_ns = WAIT_NAP_NS};
+    if (wait_spin(copies_done, copies, cpu_group_ranks(host)->polls))
+        return TUTTI_OK;
+    const enum wait_end end = waiter_run(&waiter);
+    if (end == WAIT_TROUBLE)
+        return cpu_group_fail(host, &copies->fault);
+    return end == WAIT_DONE
+               ? TUTTI_OK
+               : error_set(TUTTI_ERR_TIMEOUT, "a copy between device and host did not end");
 }
 
 enum tutti_status pg_staging_await(struct tutti_pg *pg, const struct pg_staging *staging,
                                    enum cuda_way way, const uint64_t *marks, int64_t deadline)
 {
-    return copies_await(pg, &(struct copies){staging, way, marks, NULL}, deadline);
+    struct copies copies = {.pg = pg, .staging = staging, .way = way, .marks = marks};
+    return copies_await(&copies, deadline);
 }
 
 /* Wait until the piece has been copied. */
@@ -289,26 +295,23 @@ static enum tutti_status piece_await(struct pipe *pipe, enum cuda_way way, size_
 
 static enum tutti_status slot_await(struct pipe *pipe, uint64_t slot)
 {
-    const struct copies copies = {.slot = &pipe->bounce->slots[slot % PG_SLOTS]};
-    return copies_await(pipe->pg, &copies, pipe->deadline);
+    struct copies copies = {.pg = pipe->pg, .slot = &pipe->bounce->slots[slot % PG_SLOTS]};
+    return copies_await(&copies, pipe->deadline);
 }
 
 /* ---- the bounce buffer ----------------------------------------------------------------------- */
+
+static bool is_untouched(void *context)
+{
+    return !direct_is_touched(context);
+}
 
 /* Whether no peer uses the buffer any more. After a failure a peer may still be inside an
  * operation. */
 static bool is_unused_by_peers(const struct tutti_pg *pg)
 {
-    struct cpu_group *host = pg->comm->host;
-    const int64_t deadline = deadline_after(LEAVE_MS);
-    if (tutti_comm_status(pg->comm, NULL) == TUTTI_OK)
-        return true;
-    while (direct_is_touched(host)) {
-        if (deadline_passed(deadline))
-            return false;
-        nanosleep(&(struct timespec){.tv_nsec = NAP_MOST_NS}, NULL);
-    }
-    return true;
+    return tutti_comm_status(pg->comm, NULL) == TUTTI_OK ||
+           wait_napping(is_untouched, pg->comm->host, deadline_after(LEAVE_MS), WAIT_NAP_NS);
 }
 
 void pg_bounce_close(struct tutti_pg *pg)
@@ -574,13 +577,16 @@ bool pg_staging_copies_done(const struct tutti_pg *pg, const struct pg_op *op)
     return true;
 }
 
+static bool op_copied(void *context)
+{
+    const struct pg_op *op = context;
+    return pg_staging_copies_done(op->pg, op);
+}
+
 void pg_staging_end(struct tutti_pg *pg, struct pg_op *op)
 {
     struct pg_staging *staging = op->staging;
-    int64_t deadline = deadline_after(DRAIN_MS);
-    while (!pg_staging_copies_done(pg, op) && !deadline_passed(deadline))
-        nanosleep(&(struct timespec){.tv_nsec = NAP_MOST_NS}, NULL);
-    if (pg_staging_copies_done(pg, op))
+    if (op_copied(op) || wait_napping(op_copied, op, deadline_after(DRAIN_MS), WAIT_NAP_NS))
         cuda_block_give(pg->stage, staging->block);
     else if (staging->block)
         cuda_block_lose(pg->stage, staging->block);

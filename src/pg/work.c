@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /* An operation as a work. It keeps the memory of its group, so it may outlive the group. */
-#include "base/deadline.h"
 #include "base/error.h"
 #include "base/order.h"
 #include "base/signature.h"
-#include "base/spin.h"
+#include "base/wait.h"
 #include "ipc/fork.h"
 #include "ipc/futex.h"
 #include "pg/pg.h"
@@ -13,9 +12,9 @@
 #include <stdlib.h>
 
 enum {
-    SPINS = 300, /* polls of a waiting thread before it sleeps; with idle cores: */
+    SPINS = 64, /* polls of a waiting thread before it yields; with idle cores: */
     SPINS_SPARE = 4000,
-    SLICE_MS = 60000,
+    YIELDS = 3, /* before it sleeps */
 };
 
 /* Keep the memory for later results, except for a group that is being destroyed. */
@@ -108,34 +107,43 @@ static enum tutti_status op_test(struct tutti_work *work, const char *call, bool
     return status;
 }
 
+static bool has_ended(void *context)
+{
+    return is_done(context);
+}
+
+/* If H5 comes first, the state has changed and the thread does not sleep. */
+static void sleep_on_state(void *context, int64_t ms)
+{
+    struct pg_op *op = context;
+    (void)order_compare_exchange_u32(&op->state, PG_OPEN, PG_AWAITED);
+    futex_sleep(&op->state, PG_AWAITED, ms);
+}
+
 static enum tutti_status op_result(struct tutti_work *work, const char *call, int64_t timeout_ms)
 {
     struct pg_op *op = (struct pg_op *)work;
     enum tutti_status status = pg_op_check(op, call);
     if (status != TUTTI_OK)
         return status;
-    const int spins = op->pg->control.spare_cores ? SPINS_SPARE : SPINS;
-    for (int i = 0; i < spins; i++) {
-        if (is_done(op))
-            return op_status(op);
-        if (i == 0)
-            pg_control_wake(op->pg->control.own);
-        spin_rest(i);
-    }
+    if (is_done(op))
+        return op_status(op);
+    pg_control_wake(op->pg->control.own);
     timeout_ms = timeout_ms ? timeout_ms : op->pg->timeout_ms;
-    int64_t deadline = deadline_after(timeout_ms);
-    while (!is_done(op)) {
-        int64_t left = deadline_left_ms(deadline);
-        if (left == 0)
-            return error_set(TUTTI_ERR_TIMEOUT,
-                             "%s: %s %" PRIu64 " of tag %" PRIu32 " has not ended within %" PRId64
-                             " ms: wait again",
-                             call, pg_op_name(op), work->sequence, work->tag, timeout_ms);
-        /* If H5 comes first, the state has changed and the thread does not sleep. */
-        (void)order_compare_exchange_u32(&op->state, PG_OPEN, PG_AWAITED);
-        futex_sleep(&op->state, PG_AWAITED, left < 0 || left > SLICE_MS ? SLICE_MS : left);
-    }
-    return op_status(op);
+    int64_t deadline = 0;
+    const struct waiter waiter = {.poll = has_ended,
+                                  .bell = sleep_on_state,
+                                  .context = op,
+                                  .deadline = &deadline,
+                                  .timeout_ms = timeout_ms,
+                                  .yields = YIELDS};
+    if (wait_spin(has_ended, op, op->pg->control.spare_cores ? SPINS_SPARE : SPINS) ||
+        waiter_run(&waiter) == WAIT_DONE)
+        return op_status(op);
+    return error_set(TUTTI_ERR_TIMEOUT,
+                     "%s: %s %" PRIu64 " of tag %" PRIu32 " has not ended within %" PRId64
+                     " ms: wait again",
+                     call, pg_op_name(op), work->sequence, work->tag, timeout_ms);
 }
 
 /* Once the work is done the results are on the devices, so no stream has to wait. */
