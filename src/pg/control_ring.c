@@ -37,14 +37,15 @@ void pg_control_reset_idle(struct pg_control *control)
 struct event {
     const struct pg_control *control;
     uint32_t bell;
-    const struct pg_poll_source *polled;
+    bool (*poll)(void *context);
+    void *context;
 };
 
 static bool has_come(void *context)
 {
     const struct event *event = context;
     return pg_control_bell(event->control) != event->bell ||
-           (event->polled && event->polled->has_event(event->polled->context));
+           (event->poll && event->poll(event->context));
 }
 
 /* Poll for a while. Return whether there was an event. */
@@ -61,13 +62,13 @@ static bool poll_for_event(struct event *event)
 /*
  * The sleeper sets `asleep`, then the kernel compares the bell. The notifier advances the bell,
  * then reads `asleep`. A full fence stands between the two steps on both sides, so one of them sees
- * the other's write. Between naps the thread reads only the bell and polls `polled`. So the other
+ * the other's write. Between naps the thread reads only the bell and calls poll(). So the other
  * cache lines that it shares with submitting threads stay in the submitters' caches.
  */
 void pg_control_sleep(struct pg_control *control, uint32_t bell, int64_t ms,
-                      const struct pg_poll_source *polled)
+                      bool (*poll)(void *context), void *context)
 {
-    struct event event = {control, bell, polled};
+    struct event event = {control, bell, poll, context};
     if (!control->idle_since) {
         if (poll_for_event(&event))
             return;
@@ -77,7 +78,7 @@ void pg_control_sleep(struct pg_control *control, uint32_t bell, int64_t ms,
     do {
         int64_t idle = now - control->idle_since, nap = idle / NAP_SHARE;
         nap = nap < NAP_LEAST_NS ? NAP_LEAST_NS : nap > NAP_MOST_NS ? NAP_MOST_NS : nap;
-        bool naps = (polled || idle < NAPS_END_NS) && nap < end - now;
+        bool naps = (poll || idle < NAPS_END_NS) && nap < end - now;
         order_store_relaxed_u32(&control->own->asleep, naps ? LAYOUT_NAPPING : LAYOUT_SLEEPING);
         order_fence();
         futex_sleep_ns(&control->own->bell, bell, naps ? nap : end - now);

@@ -36,16 +36,10 @@ struct pg_control {
 
 /* Return the count of the own bell. Read it before looking for events. */
 uint32_t pg_control_bell(const struct pg_control *control);
-/* Events that advance no bell; the waiter polls for them. */
-struct pg_poll_source {
-    bool (*has_event)(const void *context);
-    const void *context;
-};
-
-/* Return once the own bell differs from `bell`, once `polled` (may be NULL) has an event, or after
- * `ms`. */
+/* Return once the own bell differs from `bell`, once poll() returns true, or after `ms`. poll()
+ * looks for events that advance no bell; it may be NULL. */
 void pg_control_sleep(struct pg_control *control, uint32_t bell, int64_t ms,
-                      const struct pg_poll_source *polled);
+                      bool (*poll)(void *context), void *context);
 /* There was an event, so more may follow soon: poll again before the next nap. */
 void pg_control_reset_idle(struct pg_control *control);
 /* Announce an event to the owner, and wake it. */

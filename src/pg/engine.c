@@ -114,7 +114,7 @@ static void release_ready(struct tutti_pg *pg)
 }
 
 /* Whether an input is ready, or a copy to a device is done, that the thread has not handled. */
-static bool has_polled_event(const void *context)
+static bool has_polled_event(void *context)
 {
     const struct tutti_pg *pg = context;
     if (pg->any_input_late)
@@ -464,9 +464,8 @@ static bool poll_once(struct tutti_pg *pg)
     int64_t ms = check_deadlines(pg);
     if (stopping && finish_stopping(pg))
         return false;
-    const struct pg_poll_source polled = {.has_event = has_polled_event, .context = pg};
     pg_control_sleep(&pg->control, bell, ms,
-                     pg->awaiting_input || pg->copying_out.first ? &polled : NULL);
+                     pg->awaiting_input || pg->copying_out.first ? has_polled_event : NULL, pg);
     return true;
 }
 

@@ -241,8 +241,8 @@ static struct pair *keys_sort(struct pair *pairs, struct pair *spare, size_t cou
 
 /* to = round(row + row + ...) of `count` elements from byte `at` of each row on. A dtype that is
  * its own accumulation type needs no partial results; then two rows are added in one call. */
-static void long_chain(reduce_fn *sum, const struct list *list, const struct pair *equal, size_t n,
-                       size_t at, size_t count, void *to)
+static void chain(reduce_fn *sum, const struct list *list, const struct pair *equal, size_t n,
+                  size_t at, size_t count, void *to)
 {
     _Alignas(LINE_BYTES) uint64_t partial[CHAIN_BLOCK];
     const enum tutti_dtype dtype = list->shape->dtype;
@@ -272,17 +272,11 @@ static void chain_sum(const struct sparse_worker *worker, const struct list *lis
     if (n == 1) {
         copy_fn *copy = worker->stream ? worker->isa->copy_stream : worker->isa->copy;
         copy(to, row_of(list, equal->position), list->row_bytes);
-    } else if (n <= CHAIN_SHORT) {
-        const void *in[CHAIN_SHORT];
-        for (size_t i = 0; i < n; i++)
-            in[i] = row_of(list, equal[i].position);
-        sum(&(struct reduce_call){
-            .out = to, .in = in, .n = (int)n, .count = list->row_bytes / size});
     } else {
         for (size_t at = 0; at < list->row_bytes; at += block) {
             const size_t left = list->row_bytes - at;
-            long_chain(sum, list, equal, n, at, (left < block ? left : block) / size,
-                       (unsigned char *)to + at);
+            chain(sum, list, equal, n, at, (left < block ? left : block) / size,
+                  (unsigned char *)to + at);
         }
     }
 }
