@@ -26,6 +26,7 @@
 #include "base/error.h"
 #include "base/rank_set.h"
 
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -82,7 +83,8 @@ static enum tutti_status reserve(struct sparse_memory *memory, size_t size)
     if (size <= memory->size)
         return TUTTI_OK;
     sparse_memory_fini(memory);
-    memory->bytes = aligned_alloc(LINE_BYTES, size);
+    errno = ENOMEM;
+    memory->bytes = size <= SPARSE_MOST ? aligned_alloc(LINE_BYTES, size) : NULL;
     if (!memory->bytes)
         return error_errno("aligned_alloc of %zu bytes for a sparse sum", size);
     memory->size = size;
