@@ -39,11 +39,6 @@ struct group {
 
 /* ---- the list -------------------------------------------------------------------------------- */
 
-static enum tutti_status list_refuse(int index, int rank, const char *what)
-{
-    return error_set(TUTTI_ERR_INVALID, "%s: ranks[%d] is %d, %s", call, index, rank, what);
-}
-
 static enum tutti_status list_read(const struct tutti_comm *comm,
                                    const struct tutti_pg_options *options,
                                    struct pg_members *members)
@@ -57,7 +52,10 @@ static enum tutti_status list_read(const struct tutti_comm *comm,
                              "%s: ranks[%d] is %d: expected ranks of communicator \"%s\", 0 to %d",
                              call, i, rank, comm->name, comm->world_size - 1);
         if (rank_set_has(listed, rank))
-            return list_refuse(i, rank, "which is listed twice: expected each member once");
+            return error_set(
+                TUTTI_ERR_INVALID,
+                "%s: ranks[%d] is %d, which is listed twice: expected each member once", call, i,
+                rank);
         rank_set_add(&listed, rank);
         members->ranks[i] = rank;
         if (rank == comm->rank)
