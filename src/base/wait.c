@@ -10,7 +10,6 @@
 enum {
     POLLS = 100,     /* of a round */
     LOOK_EVERY = 64, /* rounds */
-    PROGRESS_EVERY = 1000 / POLLS,
     CHECK_NS = 20000000,
     FIRST_NAP_NS = 1000,
 };
@@ -40,28 +39,27 @@ static bool must_end(const struct waiter *waiter, struct state *state, int64_t r
 {
     const bool sleeps = round >= waiter->yields;
     const enum wait_depth depth = depth_of(state, sleeps && waiter->bell);
-    const int waited_s =
-        depth == WAIT_ALL && waiter->remind ? reminder_due(&state->reminder, state->now) : 0;
-    if (waited_s)
-        waiter->remind(waiter->context, waited_s);
-    if (waiter->progress && (sleeps || round % PROGRESS_EVERY == 0) &&
-        waiter->progress(waiter->progress_context)) {
-        *end = WAIT_CANCELLED;
-        return true;
-    }
     if (!sleeps && depth == WAIT_MEMORY && round % LOOK_EVERY != LOOK_EVERY - 1)
         return false;
-    const bool trouble = waiter->look && waiter->look(waiter->context, depth);
-    *end = trouble ? WAIT_TROUBLE : WAIT_LATE;
-    return trouble || state->now >= state->deadline;
+    const int waited_s = waiter->remind ? reminder_due(&state->reminder, state->now) : 0;
+    if (waited_s)
+        waiter->remind(waiter->context, waited_s);
+    *end = WAIT_DONE;
+    if (waiter->progress && waiter->progress(waiter->progress_context))
+        *end = WAIT_CANCELLED;
+    else if (waiter->look && waiter->look(waiter->context, depth))
+        *end = WAIT_TROUBLE;
+    else if (state->now >= state->deadline)
+        *end = WAIT_LATE;
+    return *end != WAIT_DONE;
 }
 
 /* Returns whether the event has come. */
 static bool rest(const struct waiter *waiter, struct state *state, bool sleeps)
 {
     if (!sleeps) {
-        if (!(waiter->yields_at_once && waiter->yields_at_once(waiter->context, state->now)) &&
-            wait_spin(waiter->poll, waiter->context, POLLS))
+        if (waiter->yields_at_once && !waiter->yields_at_once(waiter->context, state->now) &&
+            wait_spin(waiter->poll, waiter->context, WAIT_QUICK_POLLS, POLLS))
             return true;
         sched_yield();
     } else if (waiter->bell) {

@@ -2,8 +2,8 @@
 /*
  * How a thread waits. The waiter knows no peer: callbacks say what it waits for.
  *
- * 1. Spin: poll, a number of times that the caller chooses, the first 40 times without a pause.
- * 2. Yield: rounds of 100 polls and a sched_yield(), a number of times that the caller chooses.
+ * 1. Spin: poll, a number of times that the caller chooses.
+ * 2. Yield: rounds of a poll and a sched_yield(), a number of times that the caller chooses.
  * 3. Sleep: on the caller's bell for 50 ms at most, or, without a bell, in naps that double from
  *    1 us up to a limit of the caller.
  *
@@ -18,7 +18,7 @@
 #include <stdint.h>
 
 enum {
-    WAIT_QUICK_POLLS = 40, /* without a pause, which saves some 5 ns if the event comes soon */
+    WAIT_QUICK_POLLS = 40, /* for a word that only its writer changes: saves some 5 ns */
     WAIT_POLLS = 2000,     /* of a spin, about 30 us, if each thread has a core */
     WAIT_YIELDS = 2000,
     WAIT_SLICE_MS = 50,
@@ -39,16 +39,18 @@ enum wait_end { WAIT_DONE, WAIT_TROUBLE, WAIT_LATE, WAIT_CANCELLED };
 struct waiter {
     /* Returns true if the event has come, and may take it: no call follows that one. */
     bool (*poll)(void *context);
-    /* Returns true if the event will never come; the context then says why. */
+    /* Returns true if the event will never come; the context then says why. Called every 64 rounds
+     * or 20 ms, and before each sleep. */
     bool (*look)(void *context, enum wait_depth depth);
-    /* Returns true if another thread needs this core, so that a round has one poll only. */
+    /* Returns false if no other thread needs this core: then the round polls 100 times more before
+     * it yields. NULL: true. */
     bool (*yields_at_once)(void *context, int64_t now);
     /* Sleeps until somebody rings, for `ms` milliseconds at most. */
     void (*bell)(void *context, int64_t ms);
     /* The wait has lasted so long: called after 5 s, and each time that this has doubled. */
     void (*remind)(void *context, int waited_s);
     void *context;
-    /* The application's: called about every 1000 polls and before each sleep. Non-zero cancels. */
+    /* The application's: called with each look, and so before each sleep. Non-zero cancels. */
     int (*progress)(void *progress_context);
     void *progress_context;
     /* In ns of CLOCK_MONOTONIC. Several waits may share one deadline: the first wait whose spin was
@@ -59,14 +61,15 @@ struct waiter {
     int64_t nap_ns; /* the longest nap, without a bell */
 };
 
-/* Polls up to `polls` times. Returns whether the event has come. */
+/* Polls up to `polls` times, the first `quick` times without a pause in between. Returns whether
+ * the event has come. */
 static inline __attribute__((always_inline)) bool wait_spin(bool (*poll)(void *), void *context,
-                                                            int polls)
+                                                            int quick, int polls)
 {
     for (int i = 0; i < polls; i++) {
         if (poll(context))
             return true;
-        if (i >= WAIT_QUICK_POLLS)
+        if (i >= quick)
             order_pause();
     }
     return false;

@@ -304,7 +304,7 @@ static enum tutti_status point_result(struct tutti_work *work, const char *call,
     if (status != TUTTI_OK)
         return status;
     timeout_ms = timeout_ms ? timeout_ms : wait.point->timeout_ms;
-    if (wait_spin(point_is_over, &wait, SPINS) ||
+    if (wait_spin(point_is_over, &wait, 0, SPINS) ||
         wait_napping(point_is_over, &wait, deadline_after(timeout_ms), WAIT_NAP_NS))
         return wait.status;
     return error_set(TUTTI_ERR_TIMEOUT,

@@ -51,7 +51,7 @@ static bool has_come(void *context)
 /* Poll for a while. Return whether there was an event. */
 static bool poll_for_event(struct event *event)
 {
-    bool come = wait_spin(has_come, event, event->control->spare_cores ? SPINS_SPARE : SPINS);
+    bool come = wait_spin(has_come, event, 0, event->control->spare_cores ? SPINS_SPARE : SPINS);
     for (int i = 0; i < YIELDS && !come; i++) {
         sched_yield();
         come = has_come(event);

@@ -269,7 +269,7 @@ static enum tutti_status copies_await(struct copies *copies, int64_t deadline)
                                   .context = copies,
                                   .deadline = &deadline,
                                   .nap_ns = WAIT_NAP_NS};
-    if (wait_spin(copies_done, copies, cpu_group_ranks(host)->polls))
+    if (wait_spin(copies_done, copies, 0, cpu_group_ranks(host)->polls))
         return TUTTI_OK;
     const enum wait_end end = waiter_run(&waiter);
     if (end == WAIT_TROUBLE)

@@ -137,7 +137,7 @@ static enum tutti_status op_result(struct tutti_work *work, const char *call, in
                                   .deadline = &deadline,
                                   .timeout_ms = timeout_ms,
                                   .yields = YIELDS};
-    if (wait_spin(has_ended, op, op->pg->control.spare_cores ? SPINS_SPARE : SPINS) ||
+    if (wait_spin(has_ended, op, 0, op->pg->control.spare_cores ? SPINS_SPARE : SPINS) ||
         waiter_run(&waiter) == WAIT_DONE)
         return op_status(op);
     return error_set(TUTTI_ERR_TIMEOUT,

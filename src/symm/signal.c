@@ -78,6 +78,26 @@ static bool peer_is_gone(void *context, enum wait_depth depth)
 }
 
 /* *deadline: 0 if no wait of this call has needed it yet. */
+static __attribute__((noinline)) enum tutti_status
+wait_slowly(struct signal_wait wait, int channel, int64_t timeout_ms, int64_t *deadline)
+{
+    const struct tutti_symm_group *group = wait.allocation->group;
+    const struct waiter waiter = {
+        .poll = transition_done,
+        .look = peer_is_gone,
+        .context = &wait,
+        .deadline = deadline,
+        .timeout_ms = timeout_ms ? timeout_ms : group->timeout_ms,
+        .yields = WAIT_YIELDS,
+        .nap_ns = WAIT_LONG_NAP_NS,
+    };
+    const enum wait_end end = waiter_run(&waiter);
+    if (end == WAIT_DONE)
+        return TUTTI_OK;
+    return wait_error(end == WAIT_LATE ? TUTTI_ERR_TIMEOUT : TUTTI_ERR_PEER_DEAD, group,
+                      wait.transition->call, wait.transition->peer_action, wait.peer, channel, "");
+}
+
 static enum tutti_status wait_transition(const struct symm_allocation *allocation, int peer,
                                          int channel, const struct transition *transition,
                                          int64_t timeout_ms, int64_t *deadline)
@@ -91,22 +111,9 @@ static enum tutti_status wait_transition(const struct symm_allocation *allocatio
         .word = allocation->pads[owner] + (channel * group->world_size + from) * SYMM_LINE_WORDS,
         .transition = transition,
     };
-    const struct waiter waiter = {
-        .poll = transition_done,
-        .look = peer_is_gone,
-        .context = &wait,
-        .deadline = deadline,
-        .timeout_ms = timeout_ms ? timeout_ms : group->timeout_ms,
-        .yields = WAIT_YIELDS,
-        .nap_ns = WAIT_LONG_NAP_NS,
-    };
-    if (wait_spin(transition_done, &wait, group->spin + 1))
-        return TUTTI_OK;
-    const enum wait_end end = waiter_run(&waiter);
-    if (end == WAIT_DONE)
-        return TUTTI_OK;
-    return wait_error(end == WAIT_LATE ? TUTTI_ERR_TIMEOUT : TUTTI_ERR_PEER_DEAD, group,
-                      transition->call, transition->peer_action, peer, channel, "");
+    return wait_spin(transition_done, &wait, 0, group->spin + 1)
+               ? TUTTI_OK
+               : wait_slowly(wait, channel, timeout_ms, deadline);
 }
 
 /* ---- a device's memory ------------------------------------------------------------------------

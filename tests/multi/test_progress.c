@@ -9,7 +9,7 @@
 
 #include <string.h>
 
-enum { CALLS = 210 }; /* on two cores a wait calls 200 times before it first sleeps */
+enum { CALLS = 35 }; /* on two cores a wait calls about 30 times before it first sleeps */
 
 struct watch {
     struct ranks *ranks;

@@ -30,7 +30,7 @@ static struct {
     int done_at_poll, trouble_at_look, cancel_at_progress;
     bool done_with_end; /* the event comes while trouble, the deadline or a cancel is found */
     int64_t deadline;
-    bool at_once;
+    bool polls_on;
 } plan;
 
 static bool done;
@@ -104,7 +104,7 @@ static bool yields_at_once(void *context, int64_t now)
 {
     (void)context;
     assert_int_equal(now, seen.now);
-    return plan.at_once;
+    return !plan.polls_on;
 }
 
 static void remind(void *context, int waited_s)
@@ -150,10 +150,10 @@ static void spin_only_polls(void **state)
 {
     (void)state;
     plan.done_at_poll = WAIT_POLLS;
-    assert_true(wait_spin(poll, &plan, WAIT_POLLS));
+    assert_true(wait_spin(poll, &plan, WAIT_QUICK_POLLS, WAIT_POLLS));
     assert_int_equal(seen.polls, WAIT_POLLS);
     plan.done_at_poll = 0;
-    assert_false(wait_spin(poll, &plan, 7));
+    assert_false(wait_spin(poll, &plan, 0, 7));
     assert_int_equal(seen.polls, WAIT_POLLS + 7);
     assert_int_equal(seen.clocks + seen.yields + seen.naps, 0);
 }
@@ -201,17 +201,17 @@ static void naps_without_a_bell(void **state)
     assert_int_equal(seen.looks[WAIT_MEMORY], seen.naps + 1);
 }
 
-/* The waiter does not poll if another thread needs the core: one poll for each yield. */
-static void yields_at_once_for_another(void **state)
+/* One poll for each yield, since another thread may need the core; else 100 more. */
+static void polls_on_if_the_core_is_free(void **state)
 {
     (void)state;
     struct waiter waiter = WAITER;
     waiter.yields_at_once = yields_at_once;
-    plan.at_once = true;
     plan.done_at_poll = 500;
     assert_int_equal(waiter_run(&waiter), WAIT_DONE);
     assert_int_equal(seen.yields, 499);
     assert_int_equal(setup(NULL), 0);
+    plan.polls_on = true;
     plan.done_at_poll = 500;
     assert_int_equal(waiter_run(&waiter), WAIT_DONE);
     assert_int_equal(seen.yields, 4); /* 4 rounds of 101 polls, then 96 */
@@ -233,7 +233,7 @@ static void progress_cancels(void **state)
     waiter.progress = progress;
     plan.cancel_at_progress = 5;
     assert_int_equal(waiter_run(&waiter), WAIT_CANCELLED);
-    assert_in_range(seen.polls, 4000, 4200);
+    assert_int_equal(seen.polls, 5 * 64 + 1);
     assert_int_equal(setup(NULL), 0);
     waiter.yields = 0; /* before each sleep */
     plan.cancel_at_progress = 5;
@@ -318,7 +318,7 @@ int main(void)
         TEST(phases_come_in_order),
         TEST(looks_deep_by_the_clock),
         TEST(naps_without_a_bell),
-        TEST(yields_at_once_for_another),
+        TEST(polls_on_if_the_core_is_free),
         TEST(trouble_ends),
         TEST(progress_cancels),
         TEST(event_wins),

@@ -154,7 +154,7 @@ void cpu_team_await(struct cpu_team *team)
     for (int i = 1; i < team->size; i++) {
         struct member *member = &team->members[i];
         const struct waiter waiter = {.poll = has_done, .context = member, .yields = INT64_MAX};
-        if (!wait_spin(has_done, member, POLLS))
+        if (!wait_spin(has_done, member, 0, POLLS))
             waiter_run(&waiter);
     }
 }

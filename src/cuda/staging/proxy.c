@@ -112,7 +112,7 @@ static bool piece_await(struct cuda_proxy *proxy, uint64_t number)
     const struct waiter waiter = {
         .poll = piece_has_come, .look = piece_is_lost, .context = proxy, .nap_ns = WAIT_NAP_NS};
     proxy->awaited = number;
-    if (wait_spin(piece_has_come, proxy, proxy->polls))
+    if (wait_spin(piece_has_come, proxy, 0, proxy->polls))
         return !has_failed(proxy);
     if (!proxy->sharp)
         proxy->sharp = prctl(PR_SET_TIMERSLACK, (unsigned long)TIMER_SLACK_NS, 0, 0, 0) == 0;
@@ -169,7 +169,7 @@ static bool has_operation(void *context)
 /* Without an operation the thread polls, then sleeps. Returns how long: 0 if there is one now. */
 static int64_t idle(struct cuda_proxy *proxy)
 {
-    if (wait_spin(has_operation, proxy, proxy->polls))
+    if (wait_spin(has_operation, proxy, 0, proxy->polls))
         return 0;
     order_store_relaxed_u32(&proxy->asleep, 1);
     order_fence(); /* between our write and the read of the other side's word; pairs the other such
