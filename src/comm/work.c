@@ -245,32 +245,23 @@ static enum tutti_status point_poll(struct stream_point *point, const char *call
 static enum tutti_status point_fault(struct tutti_work *work, const char *call,
                                      struct tutti_fault *fault)
 {
-    struct stream_point *point = (struct stream_point *)work;
     bool done;
-    enum tutti_status status = point_check(work, call);
-    if (status == TUTTI_OK)
-        status = point_poll(point, call, &done, fault);
-    fault->status = status;
-    return status;
+    fault->status = point_poll((struct stream_point *)work, call, &done, fault);
+    return fault->status;
 }
 
 static enum tutti_status point_test(struct tutti_work *work, const char *call, bool *done)
 {
-    struct stream_point *point = (struct stream_point *)work;
     struct tutti_fault fault = {.struct_size = sizeof fault};
-    enum tutti_status status = point_check(work, call);
-    return status == TUTTI_OK ? point_poll(point, call, done, &fault) : status;
+    return point_poll((struct stream_point *)work, call, done, &fault);
 }
 
 static enum tutti_status point_wait(struct tutti_work *work, const char *call,
                                     tutti_stream_t stream)
 {
     struct stream_point *point = (struct stream_point *)work;
-    enum tutti_status status = point_check(work, call);
-    if (status != TUTTI_OK)
-        return status;
     if (point->cuda) {
-        status = cuda_work_wait(point->cuda, stream);
+        enum tutti_status status = cuda_work_wait(point->cuda, stream);
         return status == TUTTI_OK ? TUTTI_OK : error_context(status, "%s", call);
     }
     if (stream != TUTTI_STREAM_DEFAULT)
@@ -300,9 +291,6 @@ static bool point_is_over(void *context)
 static enum tutti_status point_result(struct tutti_work *work, const char *call, int64_t timeout_ms)
 {
     struct point_wait wait = {.point = (struct stream_point *)work, .call = call};
-    enum tutti_status status = point_check(work, call);
-    if (status != TUTTI_OK)
-        return status;
     timeout_ms = timeout_ms ? timeout_ms : wait.point->timeout_ms;
     if (wait_spin(point_is_over, &wait, 0, SPINS) ||
         wait_napping(point_is_over, &wait, deadline_after(timeout_ms), WAIT_NAP_NS))
@@ -342,25 +330,33 @@ static enum tutti_status refuse_null(const char *call, const char *what)
     return error_set(TUTTI_ERR_INVALID, "%s: %s is NULL", call, what);
 }
 
+static enum tutti_status work_check(const struct tutti_work *work, const char *call)
+{
+    return work ? work->class->check(work, call) : refuse_null(call, "work");
+}
+
 enum tutti_status tutti_work_test(tutti_work_t *work, bool *done)
 {
     static const char call[] = "tutti_work_test";
     if (!done)
         return refuse_null(call, "done");
     *done = false;
-    return work ? work->class->test(work, call, done) : refuse_null(call, "work");
+    enum tutti_status status = work_check(work, call);
+    return status == TUTTI_OK ? work->class->test(work, call, done) : status;
 }
 
 enum tutti_status tutti_work_wait_stream(tutti_work_t *work, tutti_stream_t stream)
 {
     static const char call[] = "tutti_work_wait_stream";
-    return work ? work->class->wait(work, call, stream) : refuse_null(call, "work");
+    enum tutti_status status = work_check(work, call);
+    return status == TUTTI_OK ? work->class->wait(work, call, stream) : status;
 }
 
 enum tutti_status tutti_work_wait_host(tutti_work_t *work, int64_t timeout_ms)
 {
     static const char call[] = "tutti_work_wait_host";
-    return work ? work->class->result(work, call, timeout_ms) : refuse_null(call, "work");
+    enum tutti_status status = work_check(work, call);
+    return status == TUTTI_OK ? work->class->result(work, call, timeout_ms) : status;
 }
 
 enum tutti_status tutti_work_fault(tutti_work_t *work, struct tutti_fault *fault)
@@ -371,7 +367,9 @@ enum tutti_status tutti_work_fault(tutti_work_t *work, struct tutti_fault *fault
         return refuse_null(call, "work");
     if (options_check_out("tutti_work_fault: fault", "tutti_fault", fault, sizeof *fault))
         return TUTTI_ERR_INVALID;
-    enum tutti_status status = work->class->fault(work, call, &found);
+    found.status = work_check(work, call);
+    enum tutti_status status =
+        found.status == TUTTI_OK ? work->class->fault(work, call, &found) : found.status;
     if (fault)
         options_copy_out(fault, &found, sizeof found);
     return status;

@@ -9,10 +9,10 @@ struct tutti_comm;
 struct work_pool;
 
 /* The functions of one kind of work. Their contracts are those of the public functions. `call`
- * names the public function, for error messages. All but destroy return INVALID in a child of the
- * process that made the work. */
+ * names the public function, for error messages. */
 struct work_class {
-    /* Return OK if this process made the work. */
+    /* Return OK if this process made the work, else INVALID. It comes before each of the next four.
+     */
     enum tutti_status (*check)(const struct tutti_work *work, const char *call);
     enum tutti_status (*test)(struct tutti_work *work, const char *call, bool *done);
     enum tutti_status (*wait)(struct tutti_work *work, const char *call, tutti_stream_t stream);

@@ -8,7 +8,7 @@
 
 #include <string.h>
 
-/* Protects the lists of groups and allocations. Slots are written under it. */
+/* Protects the list of groups. Slots are written under it. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct tutti_symm_group *groups;
 
@@ -110,8 +110,6 @@ void symm_group_remove(struct tutti_symm_group *group)
     while (*link != group)
         link = &(*link)->next;
     *link = group->next;
-    for (struct symm_allocation *each = group->allocations; each; each = each->next)
-        slot_release(each);
     unlock_registry();
 }
 
@@ -119,23 +117,27 @@ bool symm_allocation_add(struct symm_allocation *new)
 {
     lock_registry();
     const bool taken = slot_take(new);
-    if (taken) {
-        new->next = new->group->allocations;
-        new->group->allocations = new;
-    }
     unlock_registry();
     return taken;
 }
 
-void symm_allocation_remove(struct symm_allocation *allocation)
+void symm_allocation_remove(const struct symm_allocation *allocation)
 {
     lock_registry();
     slot_release(allocation);
-    struct symm_allocation **link = &allocation->group->allocations;
-    while (*link != allocation)
-        link = &(*link)->next;
-    *link = allocation->next;
     unlock_registry();
+}
+
+struct symm_allocation *symm_allocation_of(const struct tutti_symm_group *group)
+{
+    struct symm_allocation *found = NULL;
+    lock_registry();
+    for (uint32_t i = 0; i < slots_used && !found; i++) {
+        struct symm_allocation *each = (struct symm_allocation *)(uintptr_t)slots[i].allocation;
+        found = each && each->group == group ? each : NULL;
+    }
+    unlock_registry();
+    return found;
 }
 
 /* ---- look-ups -------------------------------------------------------------------------------- */

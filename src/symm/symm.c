@@ -87,9 +87,9 @@ static void unmap(struct symm_allocation *allocation)
             local_release(allocation->buffers[r]);
 }
 
-/* The allocation is no longer in the registry. */
 static void allocation_destroy(struct symm_allocation *allocation)
 {
+    symm_allocation_remove(allocation);
     if (!allocation->cuda)
         order_store_release_u32(&symm_tail(allocation, allocation->segment.base)->left, 1); /* Y6 */
     unmap(allocation);
@@ -105,11 +105,8 @@ void tutti_symm_group_destroy(tutti_symm_group_t *group)
     if (!group || fork_detected(group->epoch))
         return;
     symm_group_remove(group);
-    while (group->allocations) {
-        struct symm_allocation *first = group->allocations;
-        group->allocations = first->next;
-        allocation_destroy(first);
-    }
+    for (struct symm_allocation *each; (each = symm_allocation_of(group));)
+        allocation_destroy(each);
     cuda_symm_watch_close(group->watch);
     channel_close(group->channel);
     pthread_mutex_destroy(&group->rendezvous_lock);
@@ -146,7 +143,7 @@ static enum tutti_status alloc_check(const tutti_symm_group_t *group, enum tutti
     return TUTTI_OK;
 }
 
-/* The key under which ranks of this process find a segment: local.h. */
+/* Ranks of this process find the segment by its address as a key: cpu/transport/local.h. */
 static enum tutti_status host_create(struct symm_allocation *new, size_t bytes)
 {
     enum tutti_status status = segment_create("tutti-symm", bytes, &new->segment, &new->fd);
@@ -248,7 +245,6 @@ enum tutti_status tutti_symm_free(void *buffer)
     struct symm_allocation *allocation = symm_allocation_get(buffer, "tutti_symm_free");
     if (!allocation)
         return TUTTI_ERR_INVALID;
-    symm_allocation_remove(allocation);
     allocation_destroy(allocation);
     return TUTTI_OK;
 }

@@ -35,7 +35,6 @@ static_assert(sizeof(struct symm_tail) == 64, "a cache line");
 static_assert((int)SYMM_LINE_WORDS == (int)CUDA_SYMM_LINE_WORDS, "one layout for CPU and CUDA");
 
 struct symm_allocation {
-    struct symm_allocation *next; /* in its group */
     struct tutti_symm_group *group;
     enum tutti_device device;
     struct segment segment; /* on CUDA: the address and size of the device memory */
@@ -64,7 +63,6 @@ struct tutti_symm_group {
     int world_size;
     int64_t timeout_ms; /* of calls whose time-out is 0 */
     tutti_store_t *store;
-    struct symm_allocation *allocations;
 
     pthread_mutex_t rendezvous_lock; /* held during a rendezvous; protects all fields below */
     bool met;                        /* the first rendezvous has set up the group */
@@ -95,11 +93,12 @@ static inline struct symm_tail *symm_tail(const struct symm_allocation *allocati
 
 /* Return false if this process has registered that rank of a group of that name. */
 bool symm_group_add(struct tutti_symm_group *new);
-/* Remove the group, and its allocations from the look-ups. */
 void symm_group_remove(struct tutti_symm_group *group);
 /* Return false if the process has SYMM_MAX_ALLOCATIONS. */
 bool symm_allocation_add(struct symm_allocation *new);
-void symm_allocation_remove(struct symm_allocation *allocation);
+void symm_allocation_remove(const struct symm_allocation *allocation);
+/* Return an allocation of the group; NULL if it has none. */
+struct symm_allocation *symm_allocation_of(const struct tutti_symm_group *group);
 
 /* Return this process's live allocation whose address is `buffer`. If there is none, return NULL
  * and set an error message that begins with `call`. */
