@@ -8,10 +8,11 @@
  *   bytes. Nothing is written at the end, which would cost workers too much. An operation has ended
  *   when the next one has begun. The last one runs if a kernel waits in it; else it counts as
  *   begun.
- * - A kernel whose wait lasts writes for whom it waits, each time that it looks at the host's
- *   words, every 20 us. The watcher sees from the time of that look whether the wait still lasts.
+ * - A kernel that waits for long writes the rank for which it waits, each time that it looks at
+ *   the host's words, every 20 us. The time of the last look shows the watcher whether the kernel
+ *   still waits.
  * - Marks cost 1 to 2.5 % of a small operation and 0.9 us of a barrier. So kernels leave them only
- *   where TUTTI_DUMP was set at the creation; waits are always told.
+ *   where TUTTI_DUMP was set at the creation. Waits are always written.
  * - Nothing is copied off a device, since a spinning kernel or a lock of the driver could block the
  *   copy. Replays may write after the communicator has ended, so the mapping lives as long as the
  *   graphs.

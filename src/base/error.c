@@ -10,8 +10,8 @@
 
 enum { MESSAGE_BYTES = 1024 };
 
-/* A key, not _Thread_local: a TLS block this large fails dlopen() or drags in the dynamic linker.
- */
+/* A key, not _Thread_local: with a TLS block this large dlopen() may fail, or the library needs
+ * the dynamic linker as a library. */
 static pthread_key_t key;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
@@ -21,7 +21,7 @@ static void make_key(void)
         abort();
 }
 
-/* NULL when there is no memory, or, unless `create`, no error yet. */
+/* Returns NULL if there is no memory, or if the thread has no error yet and `create` is false. */
 static char *message_get(bool create)
 {
     pthread_once(&once, make_key);

@@ -13,15 +13,15 @@ enum tutti_status error_set(enum tutti_status status, const char *format, ...) T
  * appended. */
 enum tutti_status error_errno(const char *format, ...) TUTTI_PRINTF(1, 2);
 
-/* What stands between a path that could not be written and the remedy: ": ", or, if errno says that
- * there is no room, that its file system is full. Static; errno stays. */
+/* For a message about a path that could not be written: the text between the path and the remedy.
+ * It says that the file system is full if errno says so; else it is ": ". Keeps errno. */
 const char *error_full(void);
 
 /* Puts "prefix: " before the message that is already there; returns status. */
 enum tutti_status error_context(enum tutti_status status, const char *format, ...)
     TUTTI_PRINTF(2, 3);
 
-/* The status that another process has told: SYSTEM if there is none of that number. */
+/* Returns the status for a number that another process has sent; SYSTEM for an unknown number. */
 static inline enum tutti_status error_told(int32_t code)
 {
     return code >= TUTTI_OK && code <= TUTTI_ERR_VERSION ? (enum tutti_status)code

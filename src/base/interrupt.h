@@ -15,11 +15,11 @@ struct interrupt {
     /* The same for what makes the wait pointless, such as a dead peer. The wait calls it only after
      * nothing has arrived for a while, and so uses what arrived before. May be NULL. */
     enum tutti_status (*ask_pointless)(void *context);
-    /* Why a peer has hung up, with its message; OK if nobody knows. Waits a moment for the news.
-     * May be NULL. */
+    /* Returns why a peer has closed its connection, with its message; OK if it has not said why.
+     * Waits up to a second for the peer's message. May be NULL. */
     enum tutti_status (*ask_why)(void *context);
-    /* This rank is about to hang up, with that status and the thread's last error, which it keeps.
-     * May be NULL. */
+    /* Called before this rank closes its connections because of `why` and the thread's last error.
+     * Keeps the last error. May be NULL. */
     void (*tell)(void *context, enum tutti_status why);
     void *context;
 };

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Created operations live in one array, so that a caller's tutti_op_t can be checked by its address
- * alone: a garbage value is found out before anything is read through it. The places are given out
- * in turn, so that a destroyed operation is refused until all other places have been used.
+ * Created operations are elements of one array. So a tutti_op_t is checked by its address alone,
+ * and a garbage value is never dereferenced. The search for a free element begins behind the last
+ * one that was taken, so a destroyed operation is refused until all others have been used.
  */
 #include "base/op.h"
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Reductions behind tutti_op_t: small integers for the constants, addresses for created ones. */
+/* Reductions. A tutti_op_t is a small integer for a constant, an address for a created reduction.
+ */
 #ifndef TUTTI_OP_H
 #define TUTTI_OP_H
 
@@ -12,22 +13,22 @@ enum op_kind {
 };
 enum { OP_COUNT = 10 }; /* one past the last kind; 0 is none */
 
-enum { OPS_MOST = 4096 }; /* created operations that live at once */
+enum { OPS_MOST = 4096 }; /* created operations that may exist at once */
 
 struct tutti_op {
     enum op_kind kind;
     double scalar;
 };
 
-/* The operation that a caller gave, if it is a constant or a live created one; else NULL. Never
- * reads memory at an address that tutti_op_create_premul_sum() did not give out. */
+/* Returns `op` if it is a constant or an operation that was created and not destroyed; else NULL.
+ * Reads no memory at an address that tutti_op_create_premul_sum() did not return. */
 tutti_op_t op_find_created(tutti_op_t op);
 static inline tutti_op_t op_known(tutti_op_t op)
 {
     return __builtin_expect((uintptr_t)op < OP_COUNT, 1) ? op : op_find_created(op);
 }
 
-/* The kind of an operation that op_known() gave, 0 if it is none. */
+/* Returns the kind of an operation that op_known() returned, 0 if it is none. */
 static inline enum op_kind op_kind(tutti_op_t op)
 {
     uintptr_t value = (uintptr_t)op;
@@ -36,7 +37,7 @@ static inline enum op_kind op_kind(tutti_op_t op)
     return op->kind;
 }
 
-/* Whether the operation is defined for the dtype. */
+/* Returns whether the operation is defined for the dtype. */
 static inline bool op_serves(enum op_kind op, enum tutti_dtype dtype)
 {
     const bool is_float = dtype <= TUTTI_FLOAT8_E5M2;

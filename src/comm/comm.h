@@ -28,8 +28,8 @@ enum comm_service { COMM_FREE, COMM_SERVES, COMM_SERVED };
 struct tutti_comm {
     const struct backend *backend; /* of the device; NULL before the ranks have met */
     void *group;                   /* the back end's: `cuda`, else `host` */
-    struct cpu_group *host; /* faults, aborts and lives of the ranks; on CPU operations, too */
-    uint32_t busy;          /* a caller is inside, or it has, or had, a process group */
+    struct cpu_group *host; /* the ranks' faults, aborts and exits; on CPU also the operations */
+    uint32_t busy;          /* a caller is inside, or a process group was made on it */
     uint32_t grouping;      /* a caller makes a group of some of its ranks: pg/members.c */
     uint32_t alone;         /* a caller is between comm_enter_alone() and comm_leave_alone() */
     uint32_t finalized;     /* tutti_comm_finalize() was called: `busy` is never given back */
@@ -43,9 +43,9 @@ struct tutti_comm {
     enum tutti_programmatic programmatic; /* launches: CUDA only */
     bool halved;                          /* grids leave half of the device: CUDA only */
     bool unfinished;                      /* the last operation has failed on this rank */
-    bool is_derived; /* made of ranks of another one: a forced algorithm that their links do not
-                      * allow is ignored */
-    bool shrunk;     /* another one has been made of its ranks */
+    bool is_derived; /* made of ranks of another communicator: ignores a forced algorithm that their
+                      * links do not allow */
+    bool shrunk;     /* another communicator has been made of its ranks */
     enum comm_service service;
     int rank;
     int world_size;
@@ -54,8 +54,8 @@ struct tutti_comm {
     int64_t timeout_ms;
     enum timeout_source timeout_source; /* of timeout_ms */
     struct topology topology;
-    struct choice_rules rules;   /* what it allows, what is forced */
-    struct topology_file *links; /* NULL where nothing says what they are */
+    struct choice_rules rules;   /* what the links allow, what is forced */
+    struct topology_file *links; /* NULL: not known */
 
     enum tutti_status declined; /* why the rendezvous failed; it is not tried again */
     char reason[512];
@@ -64,36 +64,37 @@ struct tutti_comm {
     uint64_t table_hash;      /* of CUDA's tuning table; 0: there is none */
     uint8_t nonce[16];        /* of its meeting: no other communicator has it */
     uint32_t aborts;          /* how often tutti_comm_abort() was called */
-    int cores;                /* that the ranks may run on, together */
+    int cores;                /* on which the ranks may run, together */
     tutti_store_t *store;     /* borrowed until the rendezvous has ended, then NULL */
     struct work_pool *works;  /* work.c */
     struct comm_setup *setup; /* while it meets, else NULL: comm_setup.c */
-    uint64_t calls;           /* of collectives; who holds busy writes it, a group under its lock */
+    uint64_t calls;           /* of collectives; written by the holder of `busy` */
     struct tutti_comm *next;  /* in the process's list, for the count of calls */
 };
 
 /*
- * An empty communicator of some of another's ranks, of its device, with its configuration, time-out
- * and those ranks' links, to be destroyed with tutti_comm_destroy(). The leaf order is the caller's
- * to fill. Returns NO_MEMORY, SYSTEM.
- * - [in] ranks: `size` of them, by their new numbers, of which the caller's is `rank`
+ * Makes a communicator of some ranks of `from`, which have not met yet. It has the same device,
+ * configuration, time-out and links. The caller fills the leaf order, and destroys the communicator
+ * with tutti_comm_destroy(). Returns NO_MEMORY, SYSTEM.
+ * - [in] ranks: ranks[i] is the old number of the new rank i, for `size` ranks
+ * - [in] rank: the caller's new number
  */
 enum tutti_status comm_derive(const struct tutti_comm *from, const int *ranks, int size, int rank,
                               const char *name, struct tutti_comm **comm);
-/* Puts a communicator together among the members of the agreement: collective, under the
- * agreement's meeting of that number. */
+/* Collective among the members of the agreement: the rendezvous of `comm`. `which` is the number of
+ * the meeting that the agreement has made for it. */
 enum tutti_status comm_assemble_agreed(struct tutti_comm *comm, const struct agree *agree,
                                        int which);
 
-/* Counts a call that was refused before it got hold of a communicator. */
+/* Counts a call that was refused before it could use a communicator. */
 void comm_count_refused(void);
-/* The calls of all-reduce and barrier in this process, those of process groups and refused ones
- * included. */
+/* Returns the number of calls of all-reduce and barrier in this process. Refused calls and those of
+ * process groups count. */
 uint64_t comm_call_count(void);
 
 /*
- * An all-reduce for who holds `busy` for good (pg/): check, which changes nothing, then run, which
- * is tutti_all_reduce() from there on. In api.c, whose way they share.
+ * An all-reduce for a process group, which holds `busy` until its end. The check changes nothing.
+ * Then the other functions do what tutti_all_reduce() does after its checks. They are in api.c.
  */
 enum tutti_status comm_all_reduce_check(const struct tutti_comm *comm, const void *data,
                                         size_t count, enum tutti_dtype dtype, tutti_op_t op,
@@ -104,14 +105,14 @@ enum tutti_status comm_all_reduce_on(struct tutti_comm *comm, void *data, size_t
                                      enum tutti_dtype dtype, tutti_op_t op, int64_t timeout_ms,
                                      tutti_stream_t stream);
 
-/* finalize.c: keeps other callers out until comm_leave_alone(), of a finalized communicator too.
- * Returns CONCURRENT if another thread is inside, or the communicator has a process group. */
+/* finalize.c: keeps other callers out until comm_leave_alone(). Also succeeds on a finalized
+ * communicator. Returns CONCURRENT if another thread is inside, or if there is a process group. */
 enum tutti_status comm_enter_alone(struct tutti_comm *comm, const char *call);
 void comm_leave_alone(struct tutti_comm *comm);
 
 /* report.c: writes the result of the meeting into the recorder. */
 void comm_record_meeting(struct tutti_comm *comm);
-/* Dumps the communicator `comm`, which has failed, if TUTTI_DUMP is set. Errors are logged. */
+/* Writes a dump of the failed communicator `comm` if TUTTI_DUMP is set. Errors are logged. */
 void comm_dump_failure(void *comm);
 
 /* The error of a child of fork() that uses its parent's communicator in `call`. */
@@ -123,7 +124,7 @@ enum tutti_status comm_check_met(const struct tutti_comm *comm, const char *call
 /* Returns INVALID after tutti_comm_finalize(). */
 enum tutti_status comm_check_finalized(const struct tutti_comm *comm, const char *call);
 
-/* What a caller has to do that uses a communicator too early. */
+/* The advice to a caller that uses a communicator too early. */
 #define COMM_MEET_FIRST ": call tutti_comm_rendezvous()"
 
 #endif

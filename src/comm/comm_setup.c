@@ -31,14 +31,14 @@ static enum tutti_status check_abort(void *context)
                : TUTTI_OK;
 }
 
-/* A view for a moment: the store may be silent. */
+/* A view with a short deadline, since the store may not answer. */
 static struct tutti_store view_of(const struct comm_setup *self, char key[KEY_BYTES])
 {
     snprintf(key, KEY_BYTES, "tutti/%s/%" PRId64 "/why", self->comm->name, self->comm->generation);
     return store_bounded(self->comm->store, deadline_after(STORE_GRACE_MS), NULL);
 }
 
-/* OK if no rank has reported an error. */
+/* Return OK if no rank has reported an error. */
 static enum tutti_status check_reports(const struct comm_setup *self)
 {
     struct status_report report;
@@ -117,7 +117,7 @@ static enum tutti_status ask_pointless(void *context)
                      r, r);
 }
 
-/* The first rank's report stands. */
+/* Only the first report is kept. */
 static void report_failure(void *context, enum tutti_status why)
 {
     struct comm_setup *self = context;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* The last call of a communicator before its destroy: what is enqueued ends, nothing new begins.
- * And what keeps other threads out of such a call. */
+/* tutti_comm_finalize(): enqueued operations end, and none begins any more. Also the guard of the
+ * calls that no other thread may be inside. */
 #include "base/error.h"
 #include "base/order.h"
 #include "comm/comm.h"

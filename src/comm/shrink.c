@@ -7,8 +7,7 @@
  *   ended with the rank that served it.
  * - The new communicator has the caller's choices (name, device, options, time-out). Cores, links,
  *   distances, grids and topology are determined again. A matrix from a file loses rows and
- *   columns. A forced algorithm that the remaining links do not allow is dropped, on all ranks
- *   alike.
+ *   columns. All ranks ignore a forced algorithm that the remaining links do not allow.
  * - The last completed operation: a CPU rank knows whether its last operation failed. On CUDA the
  *   kernels are ended first (0.1 s, then `stop`); then the rows of state say which operation began
  *   last, and `failed` whether it ended well.
