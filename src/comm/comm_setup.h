@@ -1,10 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/*
- * How a rank learns, while the ranks of a communicator set it up after the meeting, that another
- * rank will not come, and why. A waiting rank looks every 50 ms whether the others' processes run
- * and whether a peer has hung up. The first rank that gives up writes its error under
- * GENERATION/why before it hangs up or exits, and all others return that error.
- */
+/* How a rank learns, while the ranks of a communicator set it up after the meeting, that another
+ * rank will not come, and why. */
 #ifndef TUTTI_COMM_SETUP_H
 #define TUTTI_COMM_SETUP_H
 
@@ -13,11 +9,12 @@
 #include "ipc/process.h"
 
 /*
- * The interrupt of a rendezvous. A wait ends
+ * The interrupt of a rendezvous, asked every 50 ms. A wait ends
  * - by this rank's abort, at once;
  * - by the end of a process, once nothing has come for a while: PEER_DEAD names the ranks;
- * - by a peer that hangs up: the first rank that gives up leaves its error in the store before it
- *   hangs up, and all others return that error.
+ * - by a peer that closes its connection. The first rank that gives up writes its error under
+ *   GENERATION/why in the store before it closes its connections or exits. All others return that
+ *   error.
  */
 struct comm_setup {
     struct tutti_comm *comm;

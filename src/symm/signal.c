@@ -116,21 +116,18 @@ static enum tutti_status wait_transition(const struct symm_allocation *allocatio
                : wait_slowly(wait, channel, timeout_ms, deadline);
 }
 
-/* ---- a device's memory ------------------------------------------------------------------------
- */
+/* ---- a device's memory ---------------------------------------------------------------------- */
 
 /* Set the thread's last error to the fault. */
 static enum tutti_status fault_report(const struct symm_allocation *allocation,
                                       const struct cuda_symm_fault *fault)
 {
-    static const char *const calls[] = {
-        [CUDA_SYMM_BARRIER] = "tutti_symm_barrier",
-        [CUDA_SYMM_PUT] = "tutti_symm_put_signal",
-        [CUDA_SYMM_WAIT] = "tutti_symm_wait_signal",
-    };
-    return wait_error(fault->status, allocation->group, calls[fault->call],
-                      fault->raised ? "raised its signal" : "taken the previous signal",
-                      fault->peer, fault->channel,
+    const char *call = fault->call == CUDA_SYMM_PUT    ? PUT.call
+                       : fault->call == CUDA_SYMM_WAIT ? TAKE.call
+                                                       : "tutti_symm_barrier";
+    return wait_error(fault->status, allocation->group, call,
+                      fault->raised ? TAKE.peer_action : PUT.peer_action, fault->peer,
+                      fault->channel,
                       ". This rank's buffer can no longer signal: free it on all ranks and "
                       "allocate a new one");
 }

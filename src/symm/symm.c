@@ -135,11 +135,9 @@ static enum tutti_status alloc_check(const tutti_symm_group_t *group, enum tutti
         return error_set(TUTTI_ERR_INVALID,
                          "tutti_symm_alloc: device %d: expected a value of enum tutti_device",
                          (int)device);
-    if (bytes == 0)
-        return error_set(TUTTI_ERR_INVALID, "tutti_symm_alloc: 0 bytes: ask for at least 1");
-    if (bytes > INT64_MAX / 2)
-        return error_set(TUTTI_ERR_NO_MEMORY,
-                         "tutti_symm_alloc: %zu bytes are more than any machine has", bytes);
+    if (bytes == 0 || bytes > INT64_MAX / 2)
+        return error_set(bytes ? TUTTI_ERR_NO_MEMORY : TUTTI_ERR_INVALID,
+                         "tutti_symm_alloc: %zu bytes: ask for 1 to what the machine has", bytes);
     return TUTTI_OK;
 }
 
