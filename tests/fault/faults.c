@@ -38,6 +38,10 @@ static const struct faults_point cpu_points[] = {
     {"swap.taken", CALL_SWAP, 3, PART_MISSING},
     {"swap.filled", CALL_SWAP, 6, PART_MISSING},
     {"swap.published", CALL_SWAP, 6, PART_GIVEN},
+    {"pieces.filled", CALL_GATHER, 1, PART_MISSING},
+    {"pieces.published", CALL_GATHER, 3, PART_GIVEN},
+    {"pieces.filled", CALL_SCATTER, 3, PART_MISSING},
+    {"pieces.published", CALL_SCATTER, 3, PART_GIVEN},
     {"two_shot.filled", CALL_TWO_SHOT, 1, PART_MISSING},
     {"two_shot.reduced", CALL_TWO_SHOT, 1, PART_MISSING},
     {"two_shot.filled", CALL_TWO_SHOT, 3, PART_MISSING},
@@ -211,6 +215,27 @@ static enum tutti_status all_reduce(struct faults_rank *self, enum tutti_algo al
     return reduce(self, bytes, TUTTI_UINT8, &options);
 }
 
+/* Of blocks in three pieces, in place. */
+static enum tutti_status blocks(struct faults_rank *self, bool scatters, int64_t timeout_ms)
+{
+    const size_t rank = (size_t)self->rank, size = (size_t)self->ranks->size;
+    const struct tutti_call_options options = {
+        .struct_size = sizeof options, .flags = TUTTI_CALL_NO_ZERO_COPY, .timeout_ms = timeout_ms};
+    const enum tutti_dtype dtype = self->wrong == WRONG_DTYPE ? TUTTI_INT8 : TUTTI_UINT8;
+    const tutti_op_t op = self->wrong == WRONG_OP ? TUTTI_MAX : TUTTI_SUM;
+    const size_t most = scatters ? ONE_SHOT_BYTES / size : MEMORY_BYTES / size; /* five fit */
+    const size_t count =
+        (most < ONE_SHOT_BYTES ? most : ONE_SHOT_BYTES) - (self->wrong == WRONG_COUNT);
+    unsigned char *all = self->memory, *own = all + rank * count;
+    if (self->wrong == WRONG_ORDER)
+        return tutti_barrier_with(self->comm, NULL, 0, TUTTI_STREAM_DEFAULT, &options);
+    if (scatters || self->wrong == WRONG_OP)
+        return tutti_reduce_scatter_with(all, own, count, dtype, op, self->comm,
+                                         TUTTI_STREAM_DEFAULT, &options);
+    return tutti_all_gather_with(own, all, count, dtype, self->comm, TUTTI_STREAM_DEFAULT,
+                                 &options);
+}
+
 /* Of five pieces, whether they are pushed or pulled. */
 static size_t two_shot_bytes(const struct faults_rank *self)
 {
@@ -254,6 +279,9 @@ enum tutti_status faults_call(struct faults_rank *self, int64_t timeout_ms)
             return all_reduce_cuda(self, TUTTI_ALGO_HYBRID_CUBE_MESH, CUDA_MEMORY_BYTES / 2,
                                    timeout_ms);
         return all_reduce(self, TUTTI_ALGO_HYBRID_CUBE_MESH, 20000, 0, timeout_ms);
+    case CALL_GATHER:
+    case CALL_SCATTER:
+        return blocks(self, self->scenario->point->call == CALL_SCATTER, timeout_ms);
     case CALL_BARRIER:
         if (self->wrong == WRONG_ORDER) {
             self->wrong = WRONG_NOTHING;
@@ -423,8 +451,10 @@ static int run_one(const struct faults_scenario *scenario, int size, bool proces
  */
 static int least_of(const struct faults_point *point, int *most)
 {
-    /* The only subset of two ranks is all of them, and their one-shots swap. */
-    int least = point->call == CALL_SUBSET || point->call == CALL_ONE_SHOT ? 3 : 2;
+    /* The only subset of two ranks is all of them, and their pieces swap. */
+    const bool in_pieces =
+        point->call == CALL_ONE_SHOT || point->call == CALL_GATHER || point->call == CALL_SCATTER;
+    int least = point->call == CALL_SUBSET || in_pieces ? 3 : 2;
     if (point->call == CALL_SWAP)
         *most = 2;
     if (point->call == CALL_MESH) {

@@ -28,6 +28,14 @@ struct call {
     {                                                                                              \
         TUTTI_COLLECTIVE_ALL_REDUCE, TUTTI_##dtype, TUTTI_##op, TUTTI_ALGO_##algo, count, scalar   \
     }
+#define GATHER(dtype, count)                                                                       \
+    {                                                                                              \
+        TUTTI_COLLECTIVE_ALL_GATHER, TUTTI_##dtype, NULL, TUTTI_ALGO_ONE_SHOT, count, 0            \
+    }
+#define SCATTER(dtype, op, count)                                                                  \
+    {                                                                                              \
+        TUTTI_COLLECTIVE_REDUCE_SCATTER, TUTTI_##dtype, TUTTI_##op, TUTTI_ALGO_ONE_SHOT, count, 0  \
+    }
 #define BARRIER                                                                                    \
     {                                                                                              \
         TUTTI_COLLECTIVE_BARRIER, TUTTI_FLOAT32, TUTTI_SUM, TUTTI_ALGO_NONE, 0, 0                  \
@@ -60,6 +68,15 @@ static const struct mismatch {
     {REDUCE(BFLOAT16, PREMUL_SUM, TWO_SHOT, 900000, 2),
      REDUCE(BFLOAT16, PREMUL_SUM, TWO_SHOT, 900000, 4)},
     {REDUCE(FLOAT32, SUM, TWO_SHOT, 900000, 0), BARRIER},
+    /* blocks, on CPU only */
+    {GATHER(FLOAT32, 100), GATHER(INT32, 100)},
+    {GATHER(FLOAT32, 50000), GATHER(FLOAT32, 50001)},
+    {GATHER(FLOAT32, 100), SCATTER(FLOAT32, SUM, 100)},
+    {GATHER(FLOAT32, 100), REDUCE(FLOAT32, SUM, ONE_SHOT, 100, 0)},
+    {REDUCE(FLOAT32, SUM, TWO_SHOT, 50000, 0), SCATTER(FLOAT32, SUM, 50000)},
+    {SCATTER(FLOAT32, SUM, 100), SCATTER(FLOAT32, MAX, 100)},
+    {SCATTER(FLOAT32, SUM, 50000), GATHER(FLOAT32, 50000)},
+    {SCATTER(FLOAT32, SUM, 50000), BARRIER},
     /* from rank to rank */
     {REDUCE(FLOAT32, SUM, RING, 900000, 0), REDUCE(FLOAT32, SUM, RING, 900001, 0)},
     {REDUCE(FLOAT32, SUM, RING, 900000, 0), REDUCE(FLOAT32, SUM, TWO_SHOT, 900000, 0)},
@@ -83,6 +100,13 @@ static size_t count_of(const struct call *call)
     return device_is_cuda() && call->count > 100000 ? call->count - 880000 : call->count;
 }
 
+/* On CPU only so far. */
+static bool has_blocks(const struct call *call)
+{
+    return call->collective == TUTTI_COLLECTIVE_ALL_GATHER ||
+           call->collective == TUTTI_COLLECTIVE_REDUCE_SCATTER;
+}
+
 static enum tutti_status call_run(const struct call *call, tutti_comm_t *comm, bool copies,
                                   void *memory)
 {
@@ -92,6 +116,14 @@ static enum tutti_status call_run(const struct call *call, tutti_comm_t *comm, b
     tutti_op_t op = call->op;
     if (call->collective == TUTTI_COLLECTIVE_BARRIER)
         return tutti_barrier(comm, NULL, 0, TUTTI_STREAM_DEFAULT);
+    if (has_blocks(call))
+        options.algo = TUTTI_ALGO_NONE;
+    if (call->collective == TUTTI_COLLECTIVE_ALL_GATHER)
+        return tutti_all_gather_with(memory, (char *)memory + MEMORY_BYTES / 2, call->count,
+                                     call->dtype, comm, TUTTI_STREAM_DEFAULT, &options);
+    if (call->collective == TUTTI_COLLECTIVE_REDUCE_SCATTER)
+        return tutti_reduce_scatter_with(memory, (char *)memory + MEMORY_BYTES / 2, call->count,
+                                         call->dtype, op, comm, TUTTI_STREAM_DEFAULT, &options);
     if (call->op == TUTTI_PREMUL_SUM && tutti_op_create_premul_sum(call->scalar, &op) != TUTTI_OK)
         return TUTTI_ERR_NO_MEMORY;
     enum tutti_status status = tutti_all_reduce_with(memory, memory, count_of(call), call->dtype,
@@ -205,7 +237,10 @@ int main(int argc, char **argv)
     proxied = processes && device_is_shared();
     for (int i = 0; i < MISMATCHES; i++) {
         for (int size = 2; size <= 4; size++) {
-            if (!ranks_fit(size) || ((!device_is_cuda() || proxied) && has_ring(&mismatches[i])) ||
+            if (!ranks_fit(size) ||
+                (device_is_cuda() &&
+                 (has_blocks(&mismatches[i].right) || has_blocks(&mismatches[i].wrong))) ||
+                ((!device_is_cuda() || proxied) && has_ring(&mismatches[i])) ||
                 (device_is_cuda() && (size != 2 + i % 3 || (ranks_short() && i % 2))))
                 continue;
             struct context context = {&mismatches[i], (i + size) % size, processes || i % 2};
