@@ -217,6 +217,8 @@ static void operation_point(struct soak_rank *self, struct soak_operation *opera
         return;
     operation->comm = 0;
     operation->barrier = false;
+    if (is_mismatch(fault)) /* an all-gather has no operation that could be wrong */
+        operation->collective = TUTTI_COLLECTIVE_ALL_REDUCE;
     operation->count += operation->count == 0;
 }
 

@@ -38,6 +38,12 @@ void operation_make(const struct soak_episode *episode, uint64_t *random,
     } while (!reference_has(o.dtype, o.op));
     o.algo = (enum tutti_algo)soak_below(random, TUTTI_ALGO_RING + 1);
     o.count = bytes_make(episode, random) / tutti_dtype_size(o.dtype);
+    o.collective = TUTTI_COLLECTIVE_ALL_REDUCE;
+    if (!device_is_cuda() && soak_below(random, 3) == 0) {
+        o.collective =
+            soak_below(random, 2) ? TUTTI_COLLECTIVE_ALL_GATHER : TUTTI_COLLECTIVE_REDUCE_SCATTER;
+        o.count /= (size_t)episode->comms[o.comm].size; /* a block for each rank fits */
+    }
     o.offset = soak_below(random, POOL_PERIOD);
     o.copies = soak_below(random, 2);
     o.bits = pool_random(random);
@@ -56,6 +62,13 @@ static enum tutti_algo algo_of(const struct soak_operation *o, tutti_comm_t *com
     return o->algo;
 }
 
+/* Blocks in an operand of that collective. */
+static size_t blocks_of(const struct soak_place *place, const struct soak_operation *o,
+                        enum tutti_collective collective)
+{
+    return o->collective == collective ? (size_t)tutti_comm_world_size(place->comm) : 1;
+}
+
 /* Where the operands lie: at any address that the dtype allows, in place on all ranks or on some.
  */
 static unsigned char *send_of(const struct soak_place *place, const struct soak_operation *o)
@@ -71,7 +84,7 @@ static unsigned char *recv_of(const struct soak_place *place, const struct soak_
     bool mixed = o->bits >> 62 == 3;
     bool in_place = (mixed ? (uint64_t)place->self->rank : o->bits >> 63) & 1;
     bool again = device_is_cuda() && place->self->episode->graph > 1; /* from the same input */
-    return in_place && !again
+    return in_place && !again && o->collective == TUTTI_COLLECTIVE_ALL_REDUCE
                ? send_of(place, o)
                : place->self->recv + SOAK_GUARD + (o->bits >> 20) % SOAK_GUARD / width * width;
 }
@@ -94,26 +107,40 @@ static enum tutti_status barrier_run(const struct soak_place *place, const struc
                               &options);
 }
 
+static enum tutti_status call(const struct soak_place *place, const struct soak_operation *o,
+                              const void *send, void *recv)
+{
+    const tutti_op_t op = o->op == TUTTI_PREMUL_SUM ? place->self->soak->premul_sum : o->op;
+    struct tutti_call_options options = {
+        .struct_size = sizeof options,
+        .timeout_ms = place->timeout_ms,
+        .flags = o->copies ? TUTTI_CALL_NO_ZERO_COPY : 0,
+    };
+    if (o->collective == TUTTI_COLLECTIVE_ALL_GATHER)
+        return tutti_all_gather_with(send, recv, o->count, o->dtype, place->comm,
+                                     TUTTI_STREAM_DEFAULT, &options);
+    if (o->collective == TUTTI_COLLECTIVE_REDUCE_SCATTER)
+        return tutti_reduce_scatter_with(send, recv, o->count, o->dtype, op, place->comm,
+                                         TUTTI_STREAM_DEFAULT, &options);
+    options.algo = algo_of(o, place->comm);
+    return tutti_all_reduce_with(send, recv, o->count, o->dtype, op, place->comm,
+                                 TUTTI_STREAM_DEFAULT, &options);
+}
+
 enum tutti_status operation_run(const struct soak_place *place, const struct soak_operation *o)
 {
     if (o->barrier)
         return barrier_run(place, o);
-    size_t bytes = o->count * tutti_dtype_size(o->dtype);
+    const size_t block = o->count * tutti_dtype_size(o->dtype);
+    const size_t bytes = block * blocks_of(place, o, TUTTI_COLLECTIVE_ALL_GATHER);
     unsigned char *send = send_of(place, o), *recv = recv_of(place, o);
-    const struct tutti_call_options options = {
-        .struct_size = sizeof options,
-        .algo = algo_of(o, place->comm),
-        .timeout_ms = place->timeout_ms,
-        .flags = o->copies ? TUTTI_CALL_NO_ZERO_COPY : 0,
-    };
-    tutti_op_t op = o->op == TUTTI_PREMUL_SUM ? place->self->soak->premul_sum : o->op;
-    pool_input(place->pool, tutti_comm_rank(place->comm), o->dtype, o->offset, o->count, send);
+    pool_input(place->pool, tutti_comm_rank(place->comm), o->dtype, o->offset,
+               o->count * blocks_of(place, o, TUTTI_COLLECTIVE_REDUCE_SCATTER), send);
     if (send != recv)
         memset(recv, POISON, bytes);
     memset(recv - SOAK_GUARD, POISON, SOAK_GUARD);
     memset(recv + bytes, POISON, SOAK_GUARD);
-    return tutti_all_reduce_with(send, recv, o->count, o->dtype, op, place->comm,
-                                 TUTTI_STREAM_DEFAULT, &options);
+    return call(place, o, send, recv);
 }
 
 static bool is_poison(const unsigned char *bytes)
@@ -124,20 +151,38 @@ static bool is_poison(const unsigned char *bytes)
     return true;
 }
 
+static bool is_right(const struct soak_place *place, const struct soak_operation *o,
+                     const unsigned char *recv, size_t *index)
+{
+    const size_t block = o->count * tutti_dtype_size(o->dtype);
+    const int size = tutti_comm_world_size(place->comm);
+    size_t offset = o->offset;
+    if (o->collective == TUTTI_COLLECTIVE_REDUCE_SCATTER)
+        offset += (size_t)tutti_comm_rank(place->comm) * o->count;
+    if (o->collective != TUTTI_COLLECTIVE_ALL_GATHER)
+        return pool_is_result(place->pool, o->dtype, o->op, offset, o->count, recv, index);
+    for (int r = 0; r < size; r++)
+        if (!pool_is_input(place->pool, r, o->dtype, offset, o->count, recv + (size_t)r * block))
+            return false;
+    return true;
+}
+
 const char *operation_check(const struct soak_place *place, const struct soak_operation *o,
                             size_t *index)
 {
-    size_t bytes = o->count * tutti_dtype_size(o->dtype);
+    const size_t bytes =
+        o->count * tutti_dtype_size(o->dtype) * blocks_of(place, o, TUTTI_COLLECTIVE_ALL_GATHER);
     const unsigned char *send = send_of(place, o), *recv = recv_of(place, o);
     *index = 0;
     if (o->barrier)
         return NULL;
-    if (!pool_is_result(place->pool, o->dtype, o->op, o->offset, o->count, recv, index))
+    if (!is_right(place, o, recv, index))
         return "another result";
     if (!is_poison(recv - SOAK_GUARD) || !is_poison(recv + bytes))
         return "written beside the output";
-    if (send != recv && !pool_is_input(place->pool, tutti_comm_rank(place->comm), o->dtype,
-                                       o->offset, o->count, send))
+    if (send != recv &&
+        !pool_is_input(place->pool, tutti_comm_rank(place->comm), o->dtype, o->offset,
+                       o->count * blocks_of(place, o, TUTTI_COLLECTIVE_REDUCE_SCATTER), send))
         return "the input was written";
     return NULL;
 }
@@ -147,7 +192,8 @@ void operation_format(const struct soak_operation *o, char *text, size_t size)
     if (o->barrier)
         snprintf(text, size, "barrier of %x, communicator %d", o->subset, o->comm);
     else
-        snprintf(text, size, "%s of %zu %s, %s%s, communicator %d", tutti_op_name(o->op), o->count,
+        snprintf(text, size, "%s, %s of %zu %s, %s%s, communicator %d",
+                 tutti_collective_name(o->collective), tutti_op_name(o->op), o->count,
                  tutti_dtype_name(o->dtype), tutti_algo_name(o->algo), o->copies ? ", copying" : "",
                  o->comm);
 }

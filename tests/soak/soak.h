@@ -285,6 +285,7 @@ bool members_counts(const struct soak_rank *self, const struct soak_members *mem
 /* Equal on all ranks but for what `bits` says. */
 struct soak_operation {
     int comm;
+    enum tutti_collective collective; /* unless a barrier */
     bool barrier;
     uint32_t subset; /* of a barrier: ranks of the communicator, 0: all */
     enum tutti_dtype dtype;
