@@ -9,7 +9,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 
-enum { DESTRUCTOR_MS = 10 }; /* a wait for the destructor of a user object whose graphs are gone */
+enum { DESTRUCTOR_MS = 50 }; /* a wait for the destructor of a user object whose graphs are gone */
 
 /* Guards the list alone. No driver call is made under it: a call that frees waits for streams, and
  * these may need a thread that opens or closes something else. */
