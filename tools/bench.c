@@ -100,9 +100,9 @@ static void show_progress(struct bench *bench)
     const struct bench_row *row = &bench->config->rows[bench->rows_done];
     char size[32];
     format_size(row->bytes, size, sizeof size);
+    const char *op = bench_op_name(bench->config, row);
     fprintf(stderr, "\r\033[K[%d/%d] %s %s %s, %.0f s", bench->rows_done + 1,
-            bench->config->row_count, size, tutti_dtype_name(row->dtype), tutti_op_name(row->op),
-            elapsed);
+            bench->config->row_count, size, tutti_dtype_name(row->dtype), op ? op : "", elapsed);
     bench->progress = true;
 }
 

@@ -11,6 +11,7 @@
 #ifndef TUTTI_TOOL_BENCH_H
 #define TUTTI_TOOL_BENCH_H
 
+#include "collective.h"
 #include "ping.h"
 #include "place.h"
 #include "reference.h"
@@ -20,9 +21,9 @@
 
 struct bench_row {
     enum tutti_dtype dtype;
-    tutti_op_t op;
-    size_t count;
-    size_t bytes;
+    tutti_op_t op;    /* of a collective that reduces */
+    size_t count;     /* elements of a block */
+    size_t bytes;     /* of the larger operand */
     unsigned tunings; /* bit t: also measure with tuning t of the configuration */
 };
 
@@ -88,6 +89,9 @@ void bench_config_command(struct bench_config *config, int argc, char **argv);
 /* Examines the machine and lists the rows. False after a message. */
 bool bench_config_complete(struct bench_config *config);
 void bench_config_fini(struct bench_config *config);
+const struct collective *bench_collective(const struct bench_config *config);
+/* The row's operation as text. NULL: it has none. */
+const char *bench_op_name(const struct bench_config *config, const struct bench_row *row);
 /* Writes the files that --json and --csv name. False after a message. */
 bool bench_write_files(const struct bench_config *config, json_t *result);
 

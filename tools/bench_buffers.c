@@ -62,9 +62,11 @@ enum tutti_status bench_buffers_init(struct bench_buffers *buffers,
     return TUTTI_OK;
 }
 
-void bench_buffers_shape(struct bench_buffers *buffers, size_t bytes)
+void bench_buffers_shape(struct bench_buffers *buffers, size_t send_bytes, size_t recv_bytes)
 {
-    buffers->bytes = bytes;
+    size_t bytes = send_bytes > recv_bytes ? send_bytes : recv_bytes;
+    buffers->send_bytes = send_bytes;
+    buffers->recv_bytes = recv_bytes;
     buffers->stride = stride_of(bytes);
     buffers->slots = slots_of(buffers, bytes);
 }
@@ -88,11 +90,8 @@ void *bench_buffers_recv(const struct bench_buffers *buffers, size_t i)
 
 void bench_buffers_guard(struct bench_buffers *buffers)
 {
-    char *arenas[] = {buffers->send, buffers->recv};
-    for (int i = 0; i < 2; i++) {
-        memset(arenas[i], GUARD, GUARD_BYTES);
-        memset(arenas[i] + GUARD_BYTES + buffers->bytes, GUARD, buffers->stride - buffers->bytes);
-    }
+    memset(buffers->send, GUARD, GUARD_BYTES + buffers->stride);
+    memset(buffers->recv, GUARD, GUARD_BYTES + buffers->stride);
 }
 
 static uint64_t count_changed(const char *bytes, size_t count)
@@ -105,13 +104,12 @@ static uint64_t count_changed(const char *bytes, size_t count)
 
 uint64_t bench_buffers_damage(const struct bench_buffers *buffers)
 {
-    const char *arenas[] = {buffers->send, buffers->recv};
-    uint64_t changed = 0;
-    for (int i = 0; i < 2; i++)
-        changed += count_changed(arenas[i], GUARD_BYTES) +
-                   count_changed(arenas[i] + GUARD_BYTES + buffers->bytes,
-                                 buffers->stride - buffers->bytes);
-    return changed;
+    const char *send = buffers->send, *recv = buffers->recv;
+    const size_t send_end = GUARD_BYTES + buffers->send_bytes;
+    const size_t recv_end = GUARD_BYTES + buffers->recv_bytes;
+    const size_t end = GUARD_BYTES + buffers->stride;
+    return count_changed(send, GUARD_BYTES) + count_changed(send + send_end, end - send_end) +
+           count_changed(recv, GUARD_BYTES) + count_changed(recv + recv_end, end - recv_end);
 }
 
 void bench_buffers_chill(const struct bench_buffers *buffers)

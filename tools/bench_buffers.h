@@ -12,22 +12,23 @@
 struct bench_buffers {
     bool cold;
     size_t cache_bytes;
-    tutti_symm_group_t *group; /* NULL: ordinary memory */
-    char *send, *recv;         /* the arenas, in one allocation */
-    size_t bytes;              /* of a slot's buffer */
-    size_t stride;             /* distance of two slots */
-    size_t slots;              /* a power of two */
+    tutti_symm_group_t *group;     /* NULL: ordinary memory */
+    char *send, *recv;             /* the arenas, in one allocation */
+    size_t send_bytes, recv_bytes; /* of a slot's buffer */
+    size_t stride;                 /* distance of two slots */
+    size_t slots;                  /* a power of two */
 };
 
 /* Large enough for every row. Collective with --symmetric. */
 enum tutti_status bench_buffers_init(struct bench_buffers *buffers,
                                      const struct bench_config *config, int rank,
                                      tutti_store_t *store);
-/* Divides the arenas into slots for the next row. */
-void bench_buffers_shape(struct bench_buffers *buffers, size_t bytes);
+/* Divides the arenas into slots for the next row, of as many bytes as the larger buffer needs. */
+void bench_buffers_shape(struct bench_buffers *buffers, size_t send_bytes, size_t recv_bytes);
 void *bench_buffers_send(const struct bench_buffers *buffers, size_t i);
 void *bench_buffers_recv(const struct bench_buffers *buffers, size_t i);
-/* Sets the guard bytes of slot 0 of both arenas. damage() counts the changed ones. */
+/* Fills slot 0 of both arenas, and what is before it, with the guard byte. damage() counts the
+ * changed bytes outside the buffers. */
 void bench_buffers_guard(struct bench_buffers *buffers);
 uint64_t bench_buffers_damage(const struct bench_buffers *buffers);
 /* Evicts the buffers from every cache, if the measurement is a cold one. */

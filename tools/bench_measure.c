@@ -28,8 +28,7 @@ struct measure {
     tutti_op_t premul;
     struct bench_buffers buffers;
     size_t next_slot;
-    char *input; /* this rank's, one period */
-    char *expected;
+    char *table; /* one period of the inputs or of the result */
     double *samples;
 };
 
@@ -40,20 +39,83 @@ static tutti_op_t operation(const struct measure *measure, tutti_op_t kind)
     return kind == TUTTI_PREMUL_SUM ? measure->premul : kind;
 }
 
+static size_t block_bytes(const struct bench_row *row)
+{
+    return row->count * tutti_dtype_size(row->dtype);
+}
+
+/* Finds the operands of operation i. In place the smaller one is this rank's block of the larger
+ * one. */
+static void find_operands(const struct measure *measure, const struct bench_row *row,
+                          enum bench_place place, size_t i, char **send, char **recv)
+{
+    const struct collective *collective = bench_collective(measure->config);
+    *send = bench_buffers_send(&measure->buffers, i);
+    *recv = bench_buffers_recv(&measure->buffers, i);
+    if (place == BENCH_OUT_OF_PLACE)
+        return;
+    size_t own = (size_t)measure->self->rank * block_bytes(row);
+    if (collective->send_all)
+        *recv = *send + own;
+    else
+        *send = *recv + (collective->recv_all ? own : 0);
+}
+
 /* Runs one operation of a row. A cold one uses the next slot. */
 static enum tutti_status run_once(struct measure *measure, const struct bench_row *row,
                                   enum bench_place place)
 {
-    size_t i = measure->next_slot++;
-    if (measure->config->collective == TUTTI_COLLECTIVE_BARRIER)
-        return tutti_barrier(measure->comm, NULL, 0, TUTTI_STREAM_DEFAULT);
-    void *recv = bench_buffers_recv(&measure->buffers, i);
-    void *send = place == BENCH_IN_PLACE ? recv : bench_buffers_send(&measure->buffers, i);
-    return tutti_all_reduce(send, recv, row->count, row->dtype, operation(measure, row->op),
-                            measure->comm, TUTTI_STREAM_DEFAULT);
+    char *send, *recv;
+    tutti_comm_t *comm = measure->comm;
+    find_operands(measure, row, place, measure->next_slot++, &send, &recv);
+    switch (measure->config->collective) {
+    case TUTTI_COLLECTIVE_ALL_REDUCE:
+        return tutti_all_reduce(send, recv, row->count, row->dtype, operation(measure, row->op),
+                                comm, TUTTI_STREAM_DEFAULT);
+    case TUTTI_COLLECTIVE_ALL_GATHER:
+        return tutti_all_gather(send, recv, row->count, row->dtype, comm, TUTTI_STREAM_DEFAULT);
+    case TUTTI_COLLECTIVE_REDUCE_SCATTER:
+        return tutti_reduce_scatter(send, recv, row->count, row->dtype, operation(measure, row->op),
+                                    comm, TUTTI_STREAM_DEFAULT);
+    case TUTTI_COLLECTIVE_BARRIER:
+        break;
+    }
+    return tutti_barrier(comm, NULL, 0, TUTTI_STREAM_DEFAULT);
 }
 
 /* ---- correctness ----------------------------------------------------------------------------- */
+
+/* Each block of an input has numbers of its own. */
+static struct reference reference_of(const struct measure *measure, int index,
+                                     enum bench_place place, int block)
+{
+    struct reference reference = bench_reference(measure->config, index, place, false);
+    reference.seed ^= (uint64_t)block << 32;
+    return reference;
+}
+
+/* Returns one period of a block of this rank's input. */
+static const char *input_table(struct measure *measure, int index, enum bench_place place,
+                               int block)
+{
+    const struct reference reference = reference_of(measure, index, place, block);
+    reference_input(&reference, measure->self->rank, measure->table);
+    return measure->table;
+}
+
+/* Returns one period of a block of this rank's result. */
+static const char *result_table(struct measure *measure, int index, enum bench_place place,
+                                int block)
+{
+    const struct collective *collective = bench_collective(measure->config);
+    const int reduced = collective->send_all ? measure->self->rank : 0;
+    const struct reference reference = reference_of(measure, index, place, reduced);
+    if (collective->reduces)
+        reference_expected(&reference, measure->table);
+    else
+        reference_input(&reference, block, measure->table); /* that rank's input */
+    return measure->table;
+}
 
 /* Runs the row once on fresh inputs. *wrong counts result elements with a wrong bit, input elements
  * that changed, and changed guard bytes. */
@@ -61,24 +123,31 @@ static enum tutti_status check(struct measure *measure, int index, enum bench_pl
                                uint64_t *wrong)
 {
     const struct bench_row *row = &measure->config->rows[index];
-    size_t bytes = tutti_dtype_size(row->dtype);
-    const struct reference reference = bench_reference(measure->config, index, place, false);
-    reference_input(&reference, measure->self->rank, measure->input);
-    reference_expected(&reference, measure->expected);
-    char *send = bench_buffers_send(&measure->buffers, 0);
-    char *recv = bench_buffers_recv(&measure->buffers, 0);
+    const struct collective *collective = bench_collective(measure->config);
+    const int ranks = measure->config->ranks;
+    const int send_blocks = collective->send_all ? ranks : 1;
+    const int recv_blocks = collective->recv_all ? ranks : 1;
+    const size_t width = tutti_dtype_size(row->dtype), bytes = block_bytes(row);
+    char *send, *recv;
+    find_operands(measure, row, place, 0, &send, &recv);
     bench_buffers_guard(&measure->buffers);
-    reference_fill(send, row->count, bytes, measure->input);
-    if (place == BENCH_IN_PLACE)
-        reference_fill(recv, row->count, bytes, measure->input);
-    else
-        memset(recv, 0xa5, row->bytes);
+    memset(recv, 0xa5, bytes * (size_t)recv_blocks);
+    for (int i = 0; i < send_blocks; i++)
+        reference_fill(send + (size_t)i * bytes, row->count, width,
+                       input_table(measure, index, place, i));
 
     measure->next_slot = 0;
     enum tutti_status status = run_once(measure, row, place);
-    *wrong = reference_differences(recv, row->count, bytes, measure->expected) +
-             reference_differences(send, row->count, bytes, measure->input) +
-             bench_buffers_damage(&measure->buffers);
+    *wrong = bench_buffers_damage(&measure->buffers);
+    for (int i = 0; i < recv_blocks; i++)
+        *wrong += reference_differences(recv + (size_t)i * bytes, row->count, width,
+                                        result_table(measure, index, place, i));
+    for (int i = 0; i < send_blocks; i++) {
+        const char *input = send + (size_t)i * bytes;
+        if (input < recv || input >= recv + bytes * (size_t)recv_blocks)
+            *wrong += reference_differences(input, row->count, width,
+                                            input_table(measure, index, place, i));
+    }
     return status;
 }
 
@@ -87,11 +156,11 @@ static enum tutti_status check(struct measure *measure, int index, enum bench_pl
 static void prepare(struct measure *measure, const struct bench_row *row)
 {
     struct reference reference = {.dtype = row->dtype, .op = row->op, .ranks = 1};
-    size_t bytes = tutti_dtype_size(row->dtype);
-    reference_input(&reference, measure->self->rank, measure->input);
+    size_t width = tutti_dtype_size(row->dtype), count = row->bytes / width;
+    reference_input(&reference, measure->self->rank, measure->table);
     for (size_t i = 0; i < measure->buffers.slots; i++) {
-        reference_fill(bench_buffers_send(&measure->buffers, i), row->count, bytes, measure->input);
-        reference_fill(bench_buffers_recv(&measure->buffers, i), row->count, bytes, measure->input);
+        reference_fill(bench_buffers_send(&measure->buffers, i), count, width, measure->table);
+        reference_fill(bench_buffers_recv(&measure->buffers, i), count, width, measure->table);
     }
     bench_buffers_chill(&measure->buffers);
 }
@@ -241,17 +310,18 @@ static enum tutti_status run_row(struct measure *measure, int index, struct benc
 {
     const struct bench_config *config = measure->config;
     const struct bench_row *row = &config->rows[index];
-    bool barrier = config->collective == TUTTI_COLLECTIVE_BARRIER;
+    const struct collective *collective = bench_collective(config);
     enum tutti_status status = TUTTI_OK;
-    bench_buffers_shape(&measure->buffers, row->bytes);
-    if (!barrier)
+    bench_buffers_shape(&measure->buffers, collective->recv_all ? block_bytes(row) : row->bytes,
+                        collective->send_all ? block_bytes(row) : row->bytes);
+    if (collective->chosen)
         status = tutti_comm_algorithm(measure->comm, row->count, row->dtype,
                                       operation(measure, row->op), NULL, &record->algo, NULL);
-    for (int place = 0; place < (barrier ? 1 : BENCH_PLACES) && !status; place++) {
+    for (int place = 0; place < (collective->data ? BENCH_PLACES : 1) && !status; place++) {
         struct bench_timing *timing = &record->timing[place];
-        if (config->check && !barrier)
+        if (config->check && collective->data)
             status = check(measure, index, (enum bench_place)place, &timing->wrong);
-        if (!status && !barrier)
+        if (!status && collective->data)
             prepare(measure, row);
         if (!status)
             status = time_row(measure, row, (enum bench_place)place, timing, &record->iterations);
@@ -314,10 +384,9 @@ static bool allocate(struct measure *measure)
     size_t table = REFERENCE_PERIOD * sizeof(uint64_t);
     size_t samples =
         (size_t)(config->iterations > MOST_ITERATIONS ? config->iterations : MOST_ITERATIONS);
-    measure->input = malloc(table);
-    measure->expected = malloc(table);
+    measure->table = malloc(table);
     measure->samples = malloc(samples * sizeof *measure->samples);
-    return measure->input && measure->expected && measure->samples;
+    return measure->table && measure->samples;
 }
 
 static enum tutti_status prepare_rank(struct measure *measure, double *setup_ms)
@@ -339,8 +408,7 @@ static void release(struct measure *measure)
     tutti_op_destroy(measure->premul);
     tutti_comm_destroy(measure->comm);
     tutti_store_close(measure->store);
-    free(measure->input);
-    free(measure->expected);
+    free(measure->table);
     free(measure->samples);
 }
 

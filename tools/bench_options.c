@@ -48,18 +48,23 @@ enum {
 static const struct argp_option options[] = {
     {0, 0, 0, 0, "What is measured:", 1},
     {"minbytes", 'b', "SIZE", 0,
-     "Smallest message of a rank (default 8); SIZE is bytes, or such as 64K, 1.5M, 1G", 0},
+     "Smallest message of a rank (default 8), which is its larger buffer: all ranks' blocks in an "
+     "all_gather or reduce_scatter, as in nccl-tests; SIZE is bytes, or such as 64K, 1.5M, 1G",
+     0},
     {"maxbytes", 'e', "SIZE", 0, "Largest message (default 64M, or the smallest if that is larger)",
      0},
     {"stepfactor", 'f', "FACTOR", 0, "Multiply by FACTOR from one size to the next (default 2)", 0},
     {"stepbytes", 'i', "SIZE", 0, "Add SIZE instead, at least 1", 0},
     {"counts", OPTION_COUNTS, "COUNTS", 0,
-     "Numbers of elements, joined by commas, instead of sizes: odd or prime ones, say", 0},
+     "Numbers of elements of a block, joined by commas, instead of sizes: odd or prime ones, say",
+     0},
     {"datatype", 'd', "TYPES", 0, "Names joined by commas, or all (default float32)", 0},
     {"op", 'o', "OPS", 0,
      "sum prod min max avg band bor bxor premul_sum, joined by commas, or all (default sum)", 0},
     {"collective", OPTION_COLLECTIVE, "NAME", 0,
-     "all_reduce (default) or barrier, which has no sizes, types, operations, buffers or check", 0},
+     "all_reduce (default), all_gather or reduce_scatter (with --device cpu), or barrier, which "
+     "has no sizes, types, operations, buffers or check",
+     0},
     {"algo", OPTION_ALGO, "NAME", 0,
      "none (default), which leaves the choice to the library, one_shot, two_shot or "
      "hybrid_cube_mesh (8 ranks); with a GPU also one_shot_ll, one_shot_lines, two_shot_lines, "
@@ -96,9 +101,9 @@ static const struct argp_option options[] = {
      0},
     {0, 0, 0, 0, "Beside other libraries:", 4},
     {"vs", OPTION_VS, "NAMES", 0,
-     "openmpi, openmpi5, mpich, mpich5, intelmpi, gloo, joined by commas, or all: measure their "
-     "all-reduces too, in turn with ours, as `make bench` builds them. With --device cuda nccl, "
-     "with ordinary and with symmetric buffers",
+     "openmpi, openmpi5, mpich, mpich5, intelmpi, gloo, joined by commas, or all: measure the same "
+     "collective of theirs too (gloo: all_reduce alone), in turn with ours, as `make bench` builds "
+     "them. With --device cuda nccl, with ordinary and with symmetric buffers",
      0},
     {"seconds", OPTION_SECONDS, "N", 0, "End after this time (default: 10 for each rival)", 0},
     {"both", OPTION_BOTH, 0, 0, "Go on until the cores have been both near and far", 0},
@@ -127,16 +132,19 @@ static const struct argp_option options[] = {
 static const char doc[] =
     "Measures collective operations between ranks that it starts itself, and prints the columns of "
     "nccl-tests.\v"
-    "time is the mean of the slowest rank, in microseconds; algbw is bytes/time and busbw is algbw "
-    "times 2(n-1)/n. --long adds min, the time of the fastest rank, the mean over all ranks, and "
+    "time is the mean of the slowest rank, in microseconds; algbw is size/time and busbw is algbw "
+    "times 2(n-1)/n, or (n-1)/n for all_gather and reduce_scatter. size is of a rank's larger "
+    "buffer, count the elements of one block. --long adds min, the time of the fastest rank, the "
+    "mean over all ranks, and "
     "p50 and p99, percentiles of the slowest rank's times. Operations of up to 1 KiB are timed in "
     "batches of 32, up to 16 KiB of 8, but in at least 10 batches, so that the clock does not "
     "dominate. A percentile is then one of batch means. If there are more ranks than cores, they "
     "are timed one by one.\n\n"
     "Without -w each row runs batches of 2 ms until five in a row are no more than 3 % faster than "
     "the fastest one before, or 0.2 s have passed.\n\n"
-    "--vs prints other columns: medians of blocks of about 5 ms (20 ms if ranks share cores) of a "
-    "float32 sum in place, each rival with its best setting, and Tutti's time divided by the best "
+    "--vs prints other columns: medians of blocks of about 5 ms (20 ms if ranks share cores) of "
+    "float32 in place, with sum, each rival with its best setting, and Tutti's time divided by the "
+    "best "
     "rival's. A rival that is missing or wrong is named and left out. Rivals' programs are looked "
     "for in $TUTTI_BENCH_RIVALS, or else beside tutti.\n\n"
     "With a GPU a round is a replay of the graph, or a batch of 200 calls (from 64M on 10), "
@@ -264,7 +272,9 @@ static error_t parse_long_option(int key, char *text, struct argp_state *state)
         return 0;
     case OPTION_COLLECTIVE:
         if (!parse_collective(text, &config->collective))
-            argp_error(state, "--collective: '%s' is no collective: give all_reduce or barrier",
+            argp_error(state,
+                       "--collective: '%s' is no collective: give all_reduce, all_gather, "
+                       "reduce_scatter or barrier",
                        text);
         return 0;
     case OPTION_COUNTS:
@@ -356,6 +366,9 @@ static void check_device(struct argp_state *state, const struct bench_config *co
     for (size_t i = 0; i < sizeof rules / sizeof *rules; i++)
         if (rules[i].wrong)
             argp_error(state, "%s needs --device cuda", rules[i].text);
+    if (cuda && (bench_collective(config)->send_all || bench_collective(config)->recv_all))
+        argp_error(state, "--collective %s is for CPU ranks so far: leave out --device cuda and -g",
+                   tutti_collective_name(config->collective));
     if (cuda && config->vs_libraries)
         argp_error(state,
                    "--vs: with --device cuda give nccl; the other libraries are for CPU ranks");
@@ -373,31 +386,33 @@ static void check_device(struct argp_state *state, const struct bench_config *co
                    BENCH_GPU_RANKS, config->ranks);
 }
 
-/* Options that not every measurement accepts. A barrier has no message. A comparison with other
- * libraries measures a float32 sum in place, in blocks of its own length. */
+/* Options that not every measurement accepts. They need a collective with data, with a reduction or
+ * with a choice of algorithms. A comparison with other libraries measures float32 in place, with
+ * sum, in blocks of its own length. */
+enum { NO_DATA = 1, NO_OP = 2, NO_CHOICE = 4, VS = 8 };
 static const struct {
     int key;
     const char *name;
-    bool barrier, vs; /* whether either refuses it */
+    unsigned refused; /* the measurements that refuse it */
 } limited_options[] = {
-    {'b', "-b", true, false},
-    {'e', "-e", true, false},
-    {'f', "-f", true, false},
-    {'i', "-i", true, false},
-    {OPTION_COUNTS, "--counts", true, false},
-    {'d', "-d", true, true},
-    {'o', "-o", true, true},
-    {OPTION_COLD, "--cold", true, true},
-    {OPTION_SYMMETRIC, "--symmetric", true, true},
-    {'c', "-c", true, true},
-    {OPTION_VS, "--vs", true, false},
-    {OPTION_ALGO, "--algo", true, true}, /* a barrier of GPU ranks takes it */
-    {'w', "-w", false, true},
-    {OPTION_ITERS, "--iters", false, true},
-    {OPTION_THREADS, "--threads", false, true},
-    {'t', "-t", false, true},
-    {OPTION_RANKS_AS, "--ranks-as", false, true},
-    {OPTION_TIMEOUT, "--timeout", false, true},
+    {'b', "-b", NO_DATA},
+    {'e', "-e", NO_DATA},
+    {'f', "-f", NO_DATA},
+    {'i', "-i", NO_DATA},
+    {OPTION_COUNTS, "--counts", NO_DATA},
+    {'d', "-d", NO_DATA | VS},
+    {'o', "-o", NO_OP | VS},
+    {OPTION_COLD, "--cold", NO_DATA | VS},
+    {OPTION_SYMMETRIC, "--symmetric", NO_DATA | VS},
+    {'c', "-c", NO_DATA | VS},
+    {OPTION_VS, "--vs", NO_DATA},
+    {OPTION_ALGO, "--algo", NO_CHOICE | VS}, /* a barrier of GPU ranks takes it */
+    {'w', "-w", VS},
+    {OPTION_ITERS, "--iters", VS},
+    {OPTION_THREADS, "--threads", VS},
+    {'t', "-t", VS},
+    {OPTION_RANKS_AS, "--ranks-as", VS},
+    {OPTION_TIMEOUT, "--timeout", VS},
 };
 enum { LIMITED_OPTIONS = sizeof limited_options / sizeof *limited_options };
 
@@ -408,21 +423,38 @@ static void note_option(struct bench_config *config, int key)
             config->options_given |= 1u << i;
 }
 
-static void refuse_options(struct argp_state *state, bool barrier, const char *why)
+static void refuse_options(struct argp_state *state, unsigned measurement, const char *why)
 {
     const struct bench_config *config = state->input;
     char names[160] = "";
     size_t length = 0;
     for (int i = 0; i < LIMITED_OPTIONS; i++) {
-        bool refused = barrier ? limited_options[i].barrier : limited_options[i].vs;
         bool gpu_algo =
             limited_options[i].key == OPTION_ALGO && config->device == TUTTI_DEVICE_CUDA;
-        if (refused && !gpu_algo && config->options_given >> i & 1)
+        if (limited_options[i].refused & measurement && !gpu_algo && config->options_given >> i & 1)
             length += (size_t)snprintf(names + length, sizeof names - length, "%s%s",
                                        length ? ", " : "", limited_options[i].name);
     }
     if (length)
         argp_error(state, "%s: leave out %s", why, names);
+}
+
+/* Refuses the options that the collective has no use for. */
+static void check_collective(struct argp_state *state)
+{
+    struct bench_config *config = state->input;
+    const struct collective *collective = bench_collective(config);
+    unsigned lacks = (collective->data ? 0 : NO_DATA) | (collective->reduces ? 0 : NO_OP) |
+                     (collective->chosen ? 0 : NO_CHOICE);
+    char why[128];
+    snprintf(why, sizeof why, "--collective %s: it has %s",
+             tutti_collective_name(config->collective),
+             !collective->data      ? "no message and no result to compare"
+             : !collective->reduces ? "no operation and one algorithm"
+                                    : "one algorithm");
+    refuse_options(state, lacks, why);
+    if (!collective->data)
+        config->check = false;
 }
 
 /* Whether one of the given operations exists for one of the given data types. */
@@ -442,15 +474,11 @@ static void check_together(struct argp_state *state)
     count_threads_and_gpus(state, config);
     if (config->json_path && config->csv_path && strcmp(config->json_path, config->csv_path) == 0)
         argp_error(state, "--json and --csv: both write '%s'", config->csv_path);
-    if (config->collective == TUTTI_COLLECTIVE_BARRIER) {
-        refuse_options(state, true,
-                       "--collective barrier: it has no message and no result to compare");
-        config->check = false;
-    }
+    check_collective(state);
     check_device(state, config);
     if (config->vs_libraries)
-        refuse_options(state, false, "--vs: a float32 sum in place is measured, by processes");
-    if (config->collective == TUTTI_COLLECTIVE_ALL_REDUCE && !any_defined(config))
+        refuse_options(state, VS, "--vs: float32 in place is measured, with sum, by processes");
+    if (!any_defined(config))
         argp_error(state, "none of the operations of -o exists for any data type of -d: averages "
                           "need numbers, band, bor and bxor integers, premul_sum floats");
     if (!config->max_given)
@@ -530,7 +558,9 @@ static size_t next_size(const struct bench_config *config, size_t bytes)
 static int add_sizes(const struct bench_config *config, enum tutti_dtype dtype, tutti_op_t op,
                      struct bench_row *rows)
 {
-    size_t element = tutti_dtype_size(dtype);
+    /* The bytes of one element of each block. */
+    size_t element = tutti_dtype_size(dtype) *
+                     (size_t)collective_blocks(bench_collective(config), config->ranks);
     int count = 0;
     for (; count < config->count_count; count++)
         if (rows)
@@ -564,12 +594,12 @@ static int add_rows(const struct bench_config *config, struct bench_row *rows)
 
 static bool make_rows(struct bench_config *config)
 {
-    bool barrier = config->collective == TUTTI_COLLECTIVE_BARRIER;
-    config->row_count = barrier ? 1 : add_rows(config, NULL);
+    bool data = bench_collective(config)->data;
+    config->row_count = data ? add_rows(config, NULL) : 1;
     config->rows = calloc((size_t)config->row_count, sizeof *config->rows);
     if (!config->rows)
         return tool_fail("no memory for %d rows", config->row_count);
-    if (!barrier)
+    if (data)
         add_rows(config, config->rows);
     return true;
 }
@@ -605,6 +635,16 @@ static bool count_gpus(struct bench_config *config)
     if (config->ranks == 0)
         config->ranks = count < BENCH_GPU_RANKS ? count : BENCH_GPU_RANKS;
     return config->ranks >= 2 || tool_fail("--device cuda: needs two GPUs, this machine has one");
+}
+
+const struct collective *bench_collective(const struct bench_config *config)
+{
+    return &collectives[config->collective];
+}
+
+const char *bench_op_name(const struct bench_config *config, const struct bench_row *row)
+{
+    return bench_collective(config)->reduces ? tutti_op_name(row->op) : NULL;
 }
 
 double bench_premul_scalar(bool exact)
@@ -658,7 +698,8 @@ static bool complete_vs(struct bench_config *config)
     config->block_ms = config->placement.bound ? BLOCK_MS : CROWDED_BLOCK_MS;
     for (int i = 0; i < config->row_count; i++)
         if (config->rows[i].count == 0 || config->rows[i].count > INT_MAX)
-            return tool_fail("--vs: a size of %zu bytes: give 4 bytes to 8G",
+            return tool_fail("--vs: a size of %zu bytes: give 4 bytes to 8G for each block of a "
+                             "rank",
                              config->rows[i].bytes);
     return (config->ranks >= 2 && config->row_count <= VS_SIZES) ||
            tool_fail("--vs: give at least 2 ranks and at most %d sizes", VS_SIZES);

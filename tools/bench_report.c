@@ -54,16 +54,15 @@ static bool append_row(struct bench_report *report, const struct bench_result *r
     const struct bench_row *row = result->row;
     const struct bench_timing *timing = &result->timing[place];
     const struct bench_spread *ranks = &result->ranks[place];
-    bool barrier = config->collective == TUTTI_COLLECTIVE_BARRIER;
+    const struct collective *collective = bench_collective(config);
     json_t *object = json_pack(
         "{s:s, s:s?, s:s?, s:i, s:I, s:s, s:s?, s:f, s:o, s:o, s:f, s:f, s:f, s:b, s:b, s:b, "
         "s:b, s:i, s:f, s:f, s:f}",
         "collective", tutti_collective_name(config->collective), "dtype",
-        barrier ? NULL : tutti_dtype_name(row->dtype), "op",
-        barrier ? NULL : tutti_op_name(row->op), "ranks", config->ranks, "bytes",
-        (json_int_t)row->bytes, "placement", result->placement, "algo",
-        barrier ? NULL : tutti_algo_name(result->algo), "tutti_us", timing->p50_us, "rivals",
-        rivals_of(timing), "ratio",
+        collective->data ? tutti_dtype_name(row->dtype) : NULL, "op", bench_op_name(config, row),
+        "ranks", config->ranks, "bytes", (json_int_t)row->bytes, "placement", result->placement,
+        "algo", collective->chosen ? tutti_algo_name(result->algo) : NULL, "tutti_us",
+        timing->p50_us, "rivals", rivals_of(timing), "ratio",
         bench_ratio(timing) > 0 ? json_real(bench_ratio(timing)) : json_null(), "mean_us",
         timing->mean_us, "p50_us", timing->p50_us, "p99_us", timing->p99_us, "in_place",
         place == BENCH_IN_PLACE, "cold", config->cold, "symmetric", config->symmetric, "threads",
@@ -71,8 +70,9 @@ static bool append_row(struct bench_report *report, const struct bench_result *r
         "rank_mean_us", ranks->mean_us, "rank_max_us", ranks->max_us);
     if (object)
         json_object_set_new(object, "wrong",
-                            config->check && !barrier ? json_integer((json_int_t)timing->wrong)
-                                                      : json_null());
+                            config->check && collective->data
+                                ? json_integer((json_int_t)timing->wrong)
+                                : json_null());
     if (object && bench_is_gpu(config))
         add_gpu(object, config, timing);
     return json_array_append_new(report->rows, object) == 0;
@@ -129,9 +129,9 @@ static bool report_begin(void *context, const struct bench_record *ready)
 static bool report_row(void *context, const struct bench_result *result)
 {
     struct bench_report *report = context;
-    bool barrier = report->config->collective == TUTTI_COLLECTIVE_BARRIER;
+    bool data = bench_collective(report->config)->data;
     table_row(report->config, result);
-    for (int place = 0; place < (barrier ? 1 : BENCH_PLACES); place++) {
+    for (int place = 0; place < (data ? BENCH_PLACES : 1); place++) {
         report->wrong += result->timing[place].wrong;
         report->busbw_sum += bench_busbw(report->config, result->row, &result->timing[place]);
         report->busbw_count++;

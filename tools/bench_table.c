@@ -99,7 +99,7 @@ static void print_parameters(const struct bench_config *config)
     printf("# tutti %s %s, isa %s, commit %s\n", tutti_version_string(),
            tutti_collective_name(config->collective), isa, TOOL_COMMIT);
     printf("# nRanks %d %s", config->ranks, config->threads ? "threads" : "processes");
-    if (config->collective != TUTTI_COLLECTIVE_BARRIER)
+    if (bench_collective(config)->data)
         print_sizes(config);
     if (config->warmup == BENCH_UNTIL_STEADY)
         printf(" warmup iters: auto iters: ");
@@ -199,7 +199,8 @@ static double algbw(const struct bench_config *config, const struct bench_row *r
 double bench_busbw(const struct bench_config *config, const struct bench_row *row,
                    const struct bench_timing *timing)
 {
-    return algbw(config, row, timing) * 2 * (config->ranks - 1) / config->ranks;
+    const int factor = bench_collective(config)->bus_factor;
+    return algbw(config, row, timing) * factor * (config->ranks - 1) / config->ranks;
 }
 
 double bench_ratio(const struct bench_timing *timing)
@@ -278,7 +279,7 @@ static void format_cell(const struct bench_config *config, const struct bench_re
 static void print_cells(const struct bench_config *config, const struct bench_result *result,
                         int place)
 {
-    bool none = config->collective == TUTTI_COLLECTIVE_BARRIER && place == BENCH_IN_PLACE;
+    bool none = !bench_collective(config)->data && place == BENCH_IN_PLACE;
     for (int cell = 0; cell < CELLS; cell++) {
         char text[32] = "-";
         if (!is_shown(config, (enum cell)cell))
@@ -292,16 +293,16 @@ static void print_cells(const struct bench_config *config, const struct bench_re
 static void print_subject(const struct bench_config *config, const struct bench_row *row,
                           const char *last)
 {
-    bool barrier = config->collective == TUTTI_COLLECTIVE_BARRIER;
+    const char *op = bench_op_name(config, row);
     printf("%11zu %11zu %11s %10s %4s", row->bytes, row->count,
-           barrier ? "-" : tutti_dtype_name(row->dtype), barrier ? "-" : tutti_op_name(row->op),
+           bench_collective(config)->data ? tutti_dtype_name(row->dtype) : "-", op ? op : "-",
            last);
 }
 
 void table_row(const struct bench_config *config, const struct bench_result *result)
 {
     static const char *const into[BENCH_PLACES] = {"out", "in"};
-    int places = config->collective == TUTTI_COLLECTIVE_BARRIER ? 1 : BENCH_PLACES;
+    int places = bench_collective(config)->data ? BENCH_PLACES : 1;
     for (int place = 0; is_long(config) && place < places; place++) {
         print_subject(config, result->row, into[place]);
         print_cells(config, result, place);

@@ -21,23 +21,24 @@ extern "C" {
 #define RIVAL_LIMIT_SECONDS 60
 
 /* Environment variables of a rank. */
-#define RIVAL_SOCKET   "TUTTI_BENCH_SOCKET"   /* abstract name to connect to */
-#define RIVAL_STORE    "TUTTI_BENCH_STORE"    /* URL of a store where ranks can meet */
-#define RIVAL_RANK     "TUTTI_BENCH_RANK"     /* the rank, if no launcher sets it */
-#define RIVAL_SIZE     "TUTTI_BENCH_SIZE"     /* ranks */
-#define RIVAL_CPUS     "TUTTI_BENCH_CPUS"     /* "0,2": the CPU of each rank; unset: not bound */
-#define RIVAL_VARIANT  "TUTTI_BENCH_VARIANT"  /* the engine's variant */
-#define RIVAL_CAPACITY "TUTTI_BENCH_CAPACITY" /* bytes of the largest message */
+#define RIVAL_COLLECTIVE "TUTTI_BENCH_COLLECTIVE" /* number of the enum tutti_collective */
+#define RIVAL_SOCKET     "TUTTI_BENCH_SOCKET"     /* abstract name to connect to */
+#define RIVAL_STORE      "TUTTI_BENCH_STORE"      /* URL of a store where ranks can meet */
+#define RIVAL_RANK       "TUTTI_BENCH_RANK"       /* the rank, if no launcher sets it */
+#define RIVAL_SIZE       "TUTTI_BENCH_SIZE"       /* ranks */
+#define RIVAL_CPUS       "TUTTI_BENCH_CPUS"     /* "0,2": the CPU of each rank; unset: not bound */
+#define RIVAL_VARIANT    "TUTTI_BENCH_VARIANT"  /* the engine's variant */
+#define RIVAL_CAPACITY   "TUTTI_BENCH_CAPACITY" /* bytes of the largest message */
 
 struct rival_hello {
     int32_t rank;
     char version[28]; /* the library's version, such as "4.1.4"; empty: unknown */
 };
 
-/* A block: `warmup` operations, then `iterations` operations that are timed together. Float32 sum,
- * in place. */
+/* A block: `warmup` operations, then `iterations` operations that are timed together. Float32, in
+ * place, with sum if the collective reduces. */
 struct rival_command {
-    uint64_t bytes; /* 0: no block; measure the round trip between ranks 0 and 1 */
+    uint64_t bytes; /* of the buffer; 0: no block; measure the round trip between ranks 0 and 1 */
     uint32_t warmup;
     uint32_t iterations;
     uint32_t
@@ -54,6 +55,10 @@ struct rival_result {
     char text[232];
 };
 
+/* An operation on the buffer: `count` floats in all_reduce, else `count` for each rank. all_gather
+ * finds this rank's block in its place. */
+typedef int rival_operation(float *buffer, size_t count);
+
 /* Callbacks that return int return 0 or, with a reason, rival_error(). */
 struct rival_engine {
     int (*init)(int rank, int size);
@@ -64,9 +69,11 @@ struct rival_engine {
     int (*alloc)(size_t bytes, float **buffer);
     /* Called on all ranks before messages with another count. May be NULL. */
     int (*prepare)(float *buffer, size_t count);
-    /* buffer[i] = sum over the ranks, in place. */
-    int (*all_reduce)(float *buffer, size_t count);
-    /* The algorithm for a message of `count` elements. May be NULL. */
+    /* NULL: the engine lacks it. */
+    rival_operation *all_reduce, *all_gather, *reduce_scatter;
+    /* Whether reduce_scatter leaves the result in the first block, and not in this rank's. */
+    int scatters_to_first;
+    /* The algorithm of an all_reduce of `count` elements. May be NULL. */
     const char *(*algorithm)(size_t count);
     /* The round trip between ranks 0 and 1. May be NULL. */
     double (*probe)(void);

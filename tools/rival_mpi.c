@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* MPI_Allreduce. Compiled for each installed MPI. */
+/* The collectives of MPI. Compiled for each installed MPI. */
 #include "rival.h"
 
 #include <mpi.h>
@@ -32,10 +32,28 @@ static const char *mpi_version(void)
     return number;
 }
 
+static int result(const char *call, int error)
+{
+    return error == MPI_SUCCESS ? 0 : rival_error("%s gave error %d", call, error);
+}
+
 static int mpi_all_reduce(float *buffer, size_t count)
 {
-    int error = MPI_Allreduce(MPI_IN_PLACE, buffer, (int)count, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
-    return error == MPI_SUCCESS ? 0 : rival_error("MPI_Allreduce gave error %d", error);
+    return result("MPI_Allreduce", MPI_Allreduce(MPI_IN_PLACE, buffer, (int)count, MPI_FLOAT,
+                                                 MPI_SUM, MPI_COMM_WORLD));
+}
+
+static int mpi_all_gather(float *buffer, size_t count)
+{
+    return result("MPI_Allgather", MPI_Allgather(MPI_IN_PLACE, 0, MPI_FLOAT, buffer, (int)count,
+                                                 MPI_FLOAT, MPI_COMM_WORLD));
+}
+
+static int mpi_reduce_scatter(float *buffer, size_t count)
+{
+    return result("MPI_Reduce_scatter_block",
+                  MPI_Reduce_scatter_block(MPI_IN_PLACE, buffer, (int)count, MPI_FLOAT, MPI_SUM,
+                                           MPI_COMM_WORLD));
 }
 
 static void mpi_fini(void)
@@ -49,6 +67,9 @@ int main(void)
         .init = mpi_init,
         .version = mpi_version,
         .all_reduce = mpi_all_reduce,
+        .all_gather = mpi_all_gather,
+        .reduce_scatter = mpi_reduce_scatter,
+        .scatters_to_first = 1,
         .fini = mpi_fini,
     };
     return rival_main(&engine);

@@ -57,6 +57,22 @@ static int engine_all_reduce(float *buffer, size_t count)
     return 0;
 }
 
+static int engine_all_gather(float *buffer, size_t count)
+{
+    if (tutti_all_gather(buffer + (size_t)own_rank * count, buffer, count, TUTTI_FLOAT32, comm,
+                         TUTTI_STREAM_DEFAULT) != TUTTI_OK)
+        return failed("tutti_all_gather");
+    return 0;
+}
+
+static int engine_reduce_scatter(float *buffer, size_t count)
+{
+    if (tutti_reduce_scatter(buffer, buffer + (size_t)own_rank * count, count, TUTTI_FLOAT32,
+                             TUTTI_SUM, comm, TUTTI_STREAM_DEFAULT) != TUTTI_OK)
+        return failed("tutti_reduce_scatter");
+    return 0;
+}
+
 static const char *engine_algorithm(size_t count)
 {
     enum tutti_algo algo = TUTTI_ALGO_NONE;
@@ -82,6 +98,8 @@ int rival_tutti_main(struct ping *shared)
         .init = engine_init,
         .alloc = engine_alloc,
         .all_reduce = engine_all_reduce,
+        .all_gather = engine_all_gather,
+        .reduce_scatter = engine_reduce_scatter,
         .algorithm = engine_algorithm,
         .probe = engine_probe,
         .fini = engine_fini,

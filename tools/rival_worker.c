@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Uses neither the tool nor the library. A rival's program is this file and its engine. */
+/* Links neither the tool nor the library. A rival's program is this file and its engine. */
+#include "collective.h"
 #include "rival.h"
 
 #include <errno.h>
@@ -21,6 +22,8 @@ static char error_text[sizeof((struct rival_result *)0)->text];
 
 struct worker {
     const struct rival_engine *engine;
+    const struct collective *collective;
+    rival_operation *run;
     int rank, size;
     int fd;
     float *buffer;
@@ -64,6 +67,22 @@ static int read_rank(struct worker *worker)
     worker->capacity = strtoull(rival_env(RIVAL_CAPACITY, "0"), NULL, 10);
     if (worker->rank < 0 || worker->rank >= worker->size)
         return rival_error("no rank in the environment: `tutti bench --vs` starts this program");
+    return 0;
+}
+
+static int choose_operation(struct worker *worker)
+{
+    const struct rival_engine *engine = worker->engine;
+    rival_operation *const operations[] = {
+        [TUTTI_COLLECTIVE_ALL_REDUCE] = engine->all_reduce,
+        [TUTTI_COLLECTIVE_ALL_GATHER] = engine->all_gather,
+        [TUTTI_COLLECTIVE_REDUCE_SCATTER] = engine->reduce_scatter,
+    };
+    unsigned which = (unsigned)atoi(rival_env(RIVAL_COLLECTIVE, "0"));
+    if (which >= sizeof operations / sizeof *operations || !operations[which])
+        return rival_error("%s is %u, which this program does not have", RIVAL_COLLECTIVE, which);
+    worker->collective = &collectives[which];
+    worker->run = operations[which];
     return 0;
 }
 
@@ -128,19 +147,31 @@ static float pattern(size_t index)
     return (float)((uint32_t)index * 2654435761u >> 22);
 }
 
-/* Runs one operation on small integers, whose sums are exact in float32. Counts the wrong elements.
- */
-static int check(const struct worker *worker, size_t count, uint64_t *wrong)
+/* Elements of a block, of which the buffer has one, or one for each rank. */
+static size_t block_count(const struct worker *worker, size_t bytes)
 {
-    float weight = (float)(worker->rank + 1);
-    float expected = (float)(worker->size * (worker->size + 1) / 2);
-    for (size_t i = 0; i < count; i++)
-        worker->buffer[i] = weight * pattern(i);
-    int error = worker->engine->all_reduce(worker->buffer, count);
-    for (size_t i = 0; !error && i < count; i++)
-        *wrong += worker->buffer[i] != expected * pattern(i);
+    return bytes / sizeof(float) / (size_t)collective_blocks(worker->collective, worker->size);
+}
+
+/* Runs one operation on small integers, whose sums are exact in float32: element i of a rank's
+ * buffer is pattern(i) times rank + 1. Counts the wrong elements. */
+static int check(const struct worker *worker, size_t bytes, uint64_t *wrong)
+{
+    const struct collective *collective = worker->collective;
+    const size_t all = bytes / sizeof(float), count = block_count(worker, bytes);
+    const int ranks = worker->size;
+    for (size_t i = 0; i < all; i++)
+        worker->buffer[i] = (float)(worker->rank + 1) * pattern(i);
+    int error = worker->run(worker->buffer, count);
+    /* The first element of the result, and where it lies. */
+    size_t first = collective->send_all ? (size_t)worker->rank * count : 0;
+    const float *result = worker->buffer + (worker->engine->scatters_to_first ? 0 : first);
+    for (size_t i = 0; !error && i < (collective->send_all ? count : all); i++) {
+        int factor = collective->reduces ? ranks * (ranks + 1) / 2 : (int)(i / count) + 1;
+        *wrong += result[i] != (float)factor * pattern(first + i);
+    }
     /* Timed operations sum zeros, because other values would grow to infinity in place. */
-    memset(worker->buffer, 0, count * sizeof(float));
+    memset(worker->buffer, 0, bytes);
     return error;
 }
 
@@ -156,21 +187,22 @@ static int run_block(const struct worker *worker, const struct rival_command *co
                      struct rival_result *result)
 {
     const struct rival_engine *engine = worker->engine;
-    size_t count = command->bytes / sizeof(float);
+    rival_operation *const run = worker->run;
+    size_t count = block_count(worker, command->bytes);
     int error = 0;
     if (command->check)
-        error = check(worker, count, &result->wrong);
+        error = check(worker, command->bytes, &result->wrong);
     for (uint32_t i = 0; !error && i < command->warmup; i++)
-        error = engine->all_reduce(worker->buffer, count);
+        error = run(worker->buffer, count);
     result->preempted = preemptions();
     uint64_t start = now_ns();
     for (uint32_t i = 0; !error && i < command->iterations; i++)
-        error = engine->all_reduce(worker->buffer, count);
+        error = run(worker->buffer, count);
     result->nanoseconds = now_ns() - start;
     result->preempted = preemptions() - result->preempted;
     if (!error && command->check)
-        error = check(worker, count, &result->wrong);
-    if (engine->algorithm)
+        error = check(worker, command->bytes, &result->wrong);
+    if (engine->algorithm && worker->collective->chosen)
         snprintf(result->algo, sizeof result->algo, "%s", engine->algorithm(count));
     return error;
 }
@@ -183,10 +215,10 @@ static int obey(const struct worker *worker, const struct rival_command *command
         result->round_trip_ns = engine->probe ? engine->probe() : 0;
         return 0;
     }
-    if (command->bytes > worker->capacity || command->bytes < sizeof(float))
+    if (command->bytes > worker->capacity || block_count(worker, command->bytes) == 0)
         return rival_error("a message of %llu bytes", (unsigned long long)command->bytes);
     if (command->bytes != *prepared && engine->prepare &&
-        engine->prepare(worker->buffer, command->bytes / sizeof(float)) != 0)
+        engine->prepare(worker->buffer, block_count(worker, command->bytes)) != 0)
         return -1;
     *prepared = command->bytes;
     return run_block(worker, command, result);
@@ -219,8 +251,8 @@ int rival_main(const struct rival_engine *engine)
     int error = -1;
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     alarm(RIVAL_LIMIT_SECONDS);
-    if (read_rank(&worker) != 0 || bind_to_cpu(worker.rank) != 0 ||
-        engine->init(worker.rank, worker.size) != 0)
+    if (read_rank(&worker) != 0 || choose_operation(&worker) != 0 ||
+        bind_to_cpu(worker.rank) != 0 || engine->init(worker.rank, worker.size) != 0)
         goto out;
     /* Bind again, because the library may have bound this thread. */
     if (bind_to_cpu(worker.rank) != 0 || allocate(&worker) != 0 || connect_to_tool(&worker) != 0)

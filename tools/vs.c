@@ -52,6 +52,8 @@ static bool is_wanted(const struct bench_config *config, const struct vs_setting
     bool crowded = config->ranks > config->placement.cores, somewhere = false;
     for (int row = 0; row < config->row_count; row++)
         somewhere |= worth_running(setting, config->rows[row].bytes);
+    if (setting->all_reduce_only && config->collective != TUTTI_COLLECTIVE_ALL_REDUCE)
+        return false;
     return somewhere && setting->uses & (crowded ? VS_CROWDED : VS_BOUND) &&
            config->vs_libraries >> setting->library & 1;
 }

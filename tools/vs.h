@@ -27,6 +27,7 @@ struct vs_library {
     const char *bound[VS_WORDS];       /* the launcher's arguments for one rank a core */
     const char *crowded[VS_WORDS];     /* its arguments for unbound ranks */
     const char *environment[VS_WORDS]; /* NAME=VALUE */
+    bool all_reduce_only;              /* its program has no other collective */
 };
 
 enum vs_use {
@@ -42,6 +43,7 @@ struct vs_setting {
     unsigned uses;    /* enum vs_use */
     size_t from, to;  /* bytes, inclusive; for other sizes another setting is faster */
     const char *environment[VS_WORDS]; /* NAME=VALUE */
+    bool all_reduce_only;              /* the variables do not concern other collectives */
 };
 
 extern const struct vs_library vs_libraries[];

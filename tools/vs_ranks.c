@@ -76,6 +76,8 @@ static void set_environment(const struct vs_instance *instance, int rank, const 
     unsetenv(RIVAL_CPUS);
     setenv(RIVAL_SOCKET, instance->address, 1);
     setenv(RIVAL_STORE, store_url, 1);
+    snprintf(text, sizeof text, "%d", (int)config->collective);
+    setenv(RIVAL_COLLECTIVE, text, 1);
     snprintf(text, sizeof text, "%d", config->ranks);
     setenv(RIVAL_SIZE, text, 1);
     snprintf(text, sizeof text, "%zu", instance->capacity);
@@ -151,11 +153,14 @@ static int become_rank(int index, const char *store_url, void *context)
 
 /* ---- start ----------------------------------------------------------------------------------- */
 
-/* Whether the program that starts the setting exists. */
+/* Whether the program that starts the setting exists, and has the collective. */
 static bool check_programs(const struct vs_instance *instance)
 {
     const struct vs_library *library = library_of(instance);
     char path[600];
+    if (library->all_reduce_only && instance->config->collective != TUTTI_COLLECTIVE_ALL_REDUCE)
+        return tool_fail("%s is left out: its %s is not measured", library->name,
+                         tutti_collective_name(instance->config->collective));
     find_program(library->program, path, sizeof path);
     if (access(path, X_OK) != 0)
         return tool_fail("%s: %s is not built: run `make bench`", library->name, library->program);

@@ -130,9 +130,10 @@ static void print_placement(const struct vs *vs, int placement)
 static void print_table(const struct vs *vs)
 {
     struct line line;
-    printf("# tutti all_reduce beside others, float32 sum in place, %d ranks %s, commit %s\n",
-           vs->config->ranks, vs->config->placement.bound ? "on a core each" : "not bound",
-           TOOL_COMMIT);
+    const bool reduces = bench_collective(vs->config)->reduces;
+    printf("# tutti %s beside others, float32%s in place, %d ranks %s, commit %s\n",
+           tutti_collective_name(vs->config->collective), reduces ? " sum" : "", vs->config->ranks,
+           vs->config->placement.bound ? "on a core each" : "not bound", TOOL_COMMIT);
     printf("# microseconds: medians of blocks, of each rival's best setting\n");
     printf("#%9s %8s %8s", "size", "tutti", "symm.");
     for (int library = 1; library < vs_library_count; library++)
@@ -160,6 +161,7 @@ static json_t *json_number(double value, double digits)
 static json_t *json_line(const struct vs *vs, const struct line *line, int ours)
 {
     const struct vs_cell *cell = vs_cell(vs, line->row, ours);
+    const struct bench_row *row = &vs->config->rows[line->row];
     json_t *rivals = json_object(), *wrong = json_array();
     for (int i = 0; i < vs->instance_count; i++) {
         const char *name = setting_of(vs, i)->name;
@@ -168,13 +170,14 @@ static json_t *json_line(const struct vs *vs, const struct line *line, int ours)
         if (vs_cell(vs, line->row, i)->wrong)
             json_array_append_new(wrong, json_string(name));
     }
-    return json_pack("{s:s, s:s, s:s, s:i, s:I, s:s, s:s, s:s, s:o, s:o, s:o, s:i, s:o}",
-                     "collective", "all_reduce", "dtype", "float32", "op", "sum", "ranks",
-                     vs->config->ranks, "bytes", (json_int_t)vs->config->rows[line->row].bytes,
-                     "placement", vs_placement_name(vs->config, line->placement), "buffers",
-                     ours == VS_SYMMETRIC ? "symmetric" : "ordinary", "algo", cell->algo,
-                     "tutti_us", json_number(line->us[ours], 1e4), "rivals", rivals, "ratio",
-                     json_number(ratio(line, ours), 1e3), "samples",
+    return json_pack("{s:s, s:s, s:s?, s:i, s:I, s:s, s:s, s:s?, s:o, s:o, s:o, s:i, s:o}",
+                     "collective", tutti_collective_name(vs->config->collective), "dtype",
+                     tutti_dtype_name(row->dtype), "op", bench_op_name(vs->config, row), "ranks",
+                     vs->config->ranks, "bytes", (json_int_t)row->bytes, "placement",
+                     vs_placement_name(vs->config, line->placement), "buffers",
+                     ours == VS_SYMMETRIC ? "symmetric" : "ordinary", "algo",
+                     *cell->algo ? cell->algo : NULL, "tutti_us", json_number(line->us[ours], 1e4),
+                     "rivals", rivals, "ratio", json_number(ratio(line, ours), 1e3), "samples",
                      cell->samples[line->placement].count, "wrong_settings", wrong);
 }
 

@@ -50,19 +50,24 @@ const struct vs_library vs_libraries[] = {
                   .launcher = "@/bin/mpiexec.hydra",
                   .environment = {"LD_LIBRARY_PATH=@/lib", "FI_PROVIDER_PATH=@/lib", "I_MPI_ROOT=@",
                                   "I_MPI_PIN=0", "I_MPI_FABRICS=shm"}},
-    [GLOO] = {.name = "gloo", .title = "Gloo", .program = "tutti-bench-gloo"},
+    [GLOO] = {.name = "gloo",
+              .title = "Gloo",
+              .program = "tutti-bench-gloo",
+              .all_reduce_only = true},
 };
 const int vs_library_count = sizeof vs_libraries / sizeof *vs_libraries;
 
-#define VARIANT               RIVAL_VARIANT "="
-#define MPICH_ALGORITHM(name) .environment = {"MPIR_CVAR_ALLREDUCE_INTRA_ALGORITHM=" name}
+#define VARIANT RIVAL_VARIANT "="
+#define MPICH_ALGORITHM(name)                                                                      \
+    .environment = {"MPIR_CVAR_ALLREDUCE_INTRA_ALGORITHM=" name}, .all_reduce_only = true
 #define OPENMPI_UCX                                                                                \
     .environment = {"OMPI_MCA_pml=ucx", "OMPI_MCA_pml_ucx_tls=any",                                \
                     "OMPI_MCA_pml_ucx_devices=any", "UCX_TLS=self,posix,cma"}
 #define OPENMPI_RING                                                                               \
     .environment = {"OMPI_MCA_coll_tuned_use_dynamic_rules=1",                                     \
                     "OMPI_MCA_coll_tuned_allreduce_algorithm=5",                                   \
-                    "OMPI_MCA_coll_tuned_allreduce_algorithm_segmentsize=1048576"}
+                    "OMPI_MCA_coll_tuned_allreduce_algorithm_segmentsize=1048576"},                \
+    .all_reduce_only = true
 
 const struct vs_setting vs_settings[] = {
     {TUTTI, "tutti", VS_BOTH, .to = ANY},
@@ -80,7 +85,8 @@ const struct vs_setting vs_settings[] = {
     {OPENMPI, "openmpi sm", VS_BOUND, .from = 4 * KI, .to = 512 * KI,
      .environment = {"OMPI_MCA_coll_sm_priority=100", "OMPI_MCA_coll_sm_fragment_size=65536",
                      "OMPI_MCA_coll_sm_comm_num_segments=32",
-                     "OMPI_MCA_coll_sm_comm_in_use_flags=8"}},
+                     "OMPI_MCA_coll_sm_comm_in_use_flags=8"},
+     .all_reduce_only = true},
     {OPENMPI, "openmpi ring", VS_BOTH, .from = 16 * MI, .to = ANY, OPENMPI_RING},
 
     {OPENMPI5, "openmpi5", VS_BOTH, .to = ANY},
@@ -92,7 +98,8 @@ const struct vs_setting vs_settings[] = {
     {OPENMPI5, "openmpi5 sm", VS_BOUND, .from = 4 * KI, .to = 512 * KI,
      .environment = {"OMPI_MCA_coll_sm_priority=100", "OMPI_MCA_coll_sm_fragment_size=65536",
                      "OMPI_MCA_coll_sm_comm_num_segments=32",
-                     "OMPI_MCA_coll_sm_comm_in_use_flags=8"}},
+                     "OMPI_MCA_coll_sm_comm_in_use_flags=8"},
+     .all_reduce_only = true},
     {OPENMPI5, "openmpi5 ring", VS_BOTH, .from = 16 * MI, .to = ANY, OPENMPI_RING},
 
     {MPICH, "mpich", VS_BOTH, .to = ANY},

@@ -27,19 +27,45 @@ static const char *fake_version(void)
     return "1.2.3";
 }
 
-static int fake_all_reduce(float *buffer, size_t count)
+/* Makes this rank's numbers those of the rank, or the sum of ranks, with that weight. */
+static void weigh(float *buffer, size_t count, int weight)
+{
+    for (size_t i = 0; i < count; i++)
+        buffer[i] = buffer[i] / (float)(own_rank + 1) * (float)weight;
+}
+
+static int misbehave(float *last)
 {
     static int checks; /* what is timed sums zeros */
-    checks += buffer[count - 1] != 0;
+    checks += *last != 0;
     if (is_fault("fails"))
         return rival_error("failed, as asked");
     if (is_fault("dies"))
         abort();
-    for (size_t i = 0; i < count; i++)
-        buffer[i] *= (float)(world_size * (world_size + 1) / 2) / (float)(own_rank + 1);
     if (is_fault("wrong") || (is_fault("late") && checks > 2))
-        buffer[count - 1] += 1;
+        *last += 1;
     return 0;
+}
+
+static int fake_all_reduce(float *buffer, size_t count)
+{
+    weigh(buffer, count, world_size * (world_size + 1) / 2);
+    return misbehave(buffer + count - 1);
+}
+
+static int fake_all_gather(float *buffer, size_t count)
+{
+    for (int rank = 0; rank < world_size; rank++)
+        weigh(buffer + (size_t)rank * count, count, rank + 1);
+    return misbehave(buffer + (size_t)world_size * count - 1);
+}
+
+/* As MPI in place: the result is the first block. */
+static int fake_reduce_scatter(float *buffer, size_t count)
+{
+    memmove(buffer, buffer + (size_t)own_rank * count, count * sizeof *buffer);
+    weigh(buffer, count, world_size * (world_size + 1) / 2);
+    return misbehave(buffer + count - 1);
 }
 
 static void fake_fini(void)
@@ -52,6 +78,9 @@ int main(void)
         .init = fake_init,
         .version = fake_version,
         .all_reduce = fake_all_reduce,
+        .all_gather = fake_all_gather,
+        .reduce_scatter = fake_reduce_scatter,
+        .scatters_to_first = 1,
         .fini = fake_fini,
     };
     return rival_main(&engine);

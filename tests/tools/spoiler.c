@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * To be preloaded: lets tutti_all_reduce() do its work on the last rank and then spoils it, as
- * SPOIL says: "bit" of the last element, a byte "past" the end, a byte of the "input". That the
- * benchmark notices shows that its check is one. Where it says "absent" the last rank does not come
- * to where the ranks get symmetric memory.
+ * To be preloaded: lets a collective do its work and then spoils the last rank's result, as SPOIL
+ * says: "bit" of the last element, a byte "past" the end, a byte of the "input". The benchmark must
+ * notice each. With "absent" the last rank does not come to where the ranks get symmetric memory.
  */
 #include "tutti/tutti.h"
 
@@ -12,28 +11,59 @@
 #include <string.h>
 #include <unistd.h>
 
-typedef enum tutti_status all_reduce_fn(const void *, void *, size_t, enum tutti_dtype, tutti_op_t,
-                                        tutti_comm_t *, tutti_stream_t);
+typedef enum tutti_status reduce_fn(const void *, void *, size_t, enum tutti_dtype, tutti_op_t,
+                                    tutti_comm_t *, tutti_stream_t);
+typedef enum tutti_status gather_fn(const void *, void *, size_t, enum tutti_dtype, tutti_comm_t *,
+                                    tutti_stream_t);
 
-enum tutti_status tutti_all_reduce(const void *send, void *recv, size_t count,
-                                   enum tutti_dtype dtype, tutti_op_t op, tutti_comm_t *comm,
-                                   tutti_stream_t stream)
+static enum tutti_status spoil_result(enum tutti_status status, const void *send, void *recv,
+                                      size_t bytes, tutti_comm_t *comm)
 {
-    void *symbol = dlsym(RTLD_NEXT, "tutti_all_reduce");
-    all_reduce_fn *next;
-    memcpy(&next, &symbol, sizeof next);
-    enum tutti_status status = next(send, recv, count, dtype, op, comm, stream);
     const char *spoil = getenv("SPOIL");
-    size_t bytes = count * tutti_dtype_size(dtype);
     if (status || !spoil || !bytes || tutti_comm_rank(comm) != tutti_comm_world_size(comm) - 1)
         return status;
     if (strcmp(spoil, "bit") == 0)
         ((char *)recv)[bytes - 1] ^= 1;
     if (strcmp(spoil, "past") == 0)
         ((char *)recv)[bytes] ^= 1;
-    if (strcmp(spoil, "input") == 0 && send != recv)
+    if (strcmp(spoil, "input") == 0 &&
+        ((const char *)send < (char *)recv || (const char *)send >= (char *)recv + bytes))
         *(char *)(uintptr_t)send ^= 1;
     return status;
+}
+
+enum tutti_status tutti_all_reduce(const void *send, void *recv, size_t count,
+                                   enum tutti_dtype dtype, tutti_op_t op, tutti_comm_t *comm,
+                                   tutti_stream_t stream)
+{
+    void *symbol = dlsym(RTLD_NEXT, "tutti_all_reduce");
+    reduce_fn *next;
+    memcpy(&next, &symbol, sizeof next);
+    return spoil_result(next(send, recv, count, dtype, op, comm, stream), send, recv,
+                        count * tutti_dtype_size(dtype), comm);
+}
+
+enum tutti_status tutti_reduce_scatter(const void *send, void *recv, size_t count,
+                                       enum tutti_dtype dtype, tutti_op_t op, tutti_comm_t *comm,
+                                       tutti_stream_t stream)
+{
+    void *symbol = dlsym(RTLD_NEXT, "tutti_reduce_scatter");
+    reduce_fn *next;
+    memcpy(&next, &symbol, sizeof next);
+    return spoil_result(next(send, recv, count, dtype, op, comm, stream), send, recv,
+                        count * tutti_dtype_size(dtype), comm);
+}
+
+enum tutti_status tutti_all_gather(const void *send, void *recv, size_t count,
+                                   enum tutti_dtype dtype, tutti_comm_t *comm,
+                                   tutti_stream_t stream)
+{
+    void *symbol = dlsym(RTLD_NEXT, "tutti_all_gather");
+    gather_fn *next;
+    memcpy(&next, &symbol, sizeof next);
+    return spoil_result(next(send, recv, count, dtype, comm, stream), send, recv,
+                        count * tutti_dtype_size(dtype) * (size_t)tutti_comm_world_size(comm),
+                        comm);
 }
 
 typedef enum tutti_status symm_group_fn(const char *, int, int, tutti_store_t *,

@@ -79,7 +79,8 @@ err 'no rival could be started'
 cat >"$work/bin/mpirun.openmpi" <<'SHELL'
 #!/bin/sh
 while [ "$1" != -n ]; do shift; done
-for rank in 0 1; do OMPI_COMM_WORLD_RANK=$rank "$3" & done
+n=$2
+while [ $((n -= 1)) -ge 0 ]; do OMPI_COMM_WORLD_RANK=$n "$3" & done
 wait
 SHELL
 chmod +x "$work/bin/mpirun.openmpi"
@@ -90,6 +91,42 @@ status 0 env PATH="$work/bin:$PATH" "${bench[@]}" --vs openmpi,gloo -b 8 -e 8
 out '^# +size +tutti +symm\. +openmpi +gloo '
 out '^ +8 +[0-9.]+ +- +[0-9.]+ +[0-9.]+ +[0-9.]+ +-  (openmpi|gloo)'
 [[ ! -s $work/err ]] || { complain "something is wrong with a launcher"; cat "$work/err"; }
+# ---- other collectives: of rivals that have them
+for collective in all_gather reduce_scatter; do
+    status 0 env PATH="$work/bin:$PATH" "${bench[@]}" --collective "$collective" --vs openmpi,gloo --counts 1,1000 \
+        --json "$work/$collective.json"
+    err "gloo is left out: its $collective is not measured"
+    [[ $(wc -l <"$work/err") == 1 ]] || { complain "said for each setting"; cat "$work/err"; }
+    out "^# tutti $collective beside others, float32( sum)? in place, 2 ranks "
+    out '^ +8 +[0-9.]+ +- +[0-9.]+ +[0-9.]+ +-  openmpi'
+    out '^ +8000 +[0-9.]+ +- +[0-9.]+ '
+    status 1 "${bench[@]}" --collective "$collective" --vs gloo
+    err 'no rival could be started'
+done
+python3 - "$work/all_gather.json" "$work/reduce_scatter.json" <<'PYTHON' || complain "JSON of other collectives"
+import json, sys
+for name, op in zip(sys.argv[1:], (None, "sum")):
+    rows = json.load(open(name))["rows"]
+    assert [row["bytes"] for row in rows] == [8, 8000], rows
+    for row in rows:
+        assert name.endswith(row["collective"] + ".json") and row["op"] == op and row["algo"] is None, row
+        assert row["dtype"] == "float32" and row["tutti_us"] > 0 and "openmpi" in row["rivals"], row
+PYTHON
+# A setting of all-reduces alone takes no part.
+for collective in all_reduce all_gather; do
+    status 0 env PATH="$work/bin:$PATH" "${bench[@]}" --collective "$collective" --vs openmpi -b 16M -e 16M --csv -
+    grep -q 'openmpi ring' "$work/out"
+    [[ $? == $([[ $collective == all_reduce ]]; echo $?) ]] || { complain "settings of $collective"; cat "$work/out"; }
+done
+# Three ranks; wrong results of a rival.
+status 0 env PATH="$work/bin:$PATH" "$tutti" bench -n 3 --collective all_gather --vs openmpi --seconds 60 --counts 5
+rival openmpi 'export TUTTI_FAKE=wrong'
+for collective in all_gather reduce_scatter; do
+    status 0 env PATH="$work/bin:$PATH" "${bench[@]}" --collective "$collective" --vs openmpi -b 64 -e 64
+    err 'openmpi: rank 1 has wrong elements'
+done
+status 1 "${bench[@]}" --collective all_gather --vs openmpi -b 4 -e 4
+err 'a size of 0 bytes: give 4 bytes'
 status 0 env PATH="$work/nowhere" "${bench[@]}" --vs mpich,gloo -b 8 -e 8
 err 'mpich: did not start \(0 of 2 ranks came\)'
 err 'mpiexec.mpich: No such file'
