@@ -112,10 +112,10 @@ static inline enum tutti_status ended(struct tutti_comm *comm, const struct requ
     if (comm->cuda) /* the stream has it */
         return status;
     /* An operation that took a number and failed is not the last one that completed. */
-    if (__builtin_expect(status != TUTTI_OK && !request->subset, 0))
+    if (__builtin_expect(status != TUTTI_OK && rank_set_empty(request->subset), 0))
         comm->unfinished = true;
     recorder_end(request->entry, status == TUTTI_OK ? RECORD_DONE : RECORD_FAILED, status,
-                 request->subset ? RECORD_SUBSET : RECORD_CALL,
+                 rank_set_empty(request->subset) ? RECORD_CALL : RECORD_SUBSET,
                  request->quick && status == TUTTI_OK ? 0 : ticks_now());
     return status;
 }
@@ -157,7 +157,7 @@ static inline void request_fill(struct tutti_comm *comm, const struct tutti_call
                                 struct request *request)
 {
     request->scalar = 0;
-    request->subset = 0;
+    request->subset = (struct rank_set){{0}}; /* rank_set_none would be loaded */
     request->timeout_ms = options->timeout_ms ? options->timeout_ms : comm->timeout_ms;
     request->timeout_source = options->timeout_ms ? TIMEOUT_OF_CALL : comm->timeout_source;
     request->parameter = 0;
@@ -212,7 +212,7 @@ static void operands_find(const struct tutti_comm *comm, const struct coll *coll
     request->send_buffers = request->recv_buffers = NULL;
     if (request->flags & TUTTI_CALL_NO_ZERO_COPY)
         return;
-    if (cpu_group_ranks(comm->host)->remote == 0) {
+    if (rank_set_empty(cpu_group_ranks(comm->host)->remote)) {
         request->operands = (struct layout_operands){.send_id = LAYOUT_THIS_PROCESS,
                                                      .send = (uintptr_t)request->send,
                                                      .recv_id = LAYOUT_THIS_PROCESS,
@@ -376,13 +376,13 @@ enum tutti_status tutti_reduce_scatter_with(const void *send, void *recv, size_t
                     (struct coll_args){send, recv, count, dtype, op}, stream, options);
 }
 
-/* The subset as bits. All ranks if none are named. */
+/* Reads the subset: all ranks if none are named. */
 static enum tutti_status subset_read(const struct tutti_comm *comm, const int *ranks, int count,
-                                     uint64_t *subset)
+                                     struct rank_set *subset)
 {
-    *subset = 0;
+    *subset = rank_set_none;
     if (!ranks && count == 0) {
-        *subset = comm->world_size == 64 ? UINT64_MAX : (UINT64_C(1) << comm->world_size) - 1;
+        *subset = rank_set_all(comm->world_size);
         return TUTTI_OK;
     }
     if (!ranks || count < 1)
@@ -394,12 +394,12 @@ static enum tutti_status subset_read(const struct tutti_comm *comm, const int *r
         if (ranks[i] < 0 || ranks[i] >= comm->world_size)
             return error_set(TUTTI_ERR_INVALID, "tutti_barrier: ranks[%d] is %d: expected 0 to %d",
                              i, ranks[i], comm->world_size - 1);
-        if (*subset >> ranks[i] & 1)
+        if (rank_set_has(*subset, ranks[i]))
             return error_set(TUTTI_ERR_INVALID, "tutti_barrier: ranks[%d] names rank %d twice", i,
                              ranks[i]);
-        *subset |= UINT64_C(1) << ranks[i];
+        rank_set_add(subset, ranks[i]);
     }
-    if (!(*subset >> comm->rank & 1))
+    if (!rank_set_has(*subset, comm->rank))
         return error_set(TUTTI_ERR_INVALID, "tutti_barrier: the subset lacks the caller, rank %d",
                          comm->rank);
     return TUTTI_OK;
@@ -412,7 +412,7 @@ static const char barrier_name[] = "tutti_barrier";
 static enum tutti_status barrier(struct tutti_comm *comm, const int *ranks, int count,
                                  tutti_stream_t stream, const struct tutti_call_options *options)
 {
-    uint64_t subset;
+    struct rank_set subset;
     struct request request = {0};
     enum tutti_status status = stream_check(comm, barrier_name, stream);
     if (status == TUTTI_OK)
@@ -422,10 +422,8 @@ static enum tutti_status barrier(struct tutti_comm *comm, const int *ranks, int 
     request_fill(comm, options, &request);
     request.collective = TUTTI_COLLECTIVE_BARRIER;
     request.signature = barrier_signature;
-    if (__builtin_popcountll(subset) != comm->world_size) {
-        request.subset = subset;
-        request.parameter = signature_hash(subset);
-    }
+    if (rank_set_count(subset) != comm->world_size)
+        request_set_subset(&request, subset);
     return ended(comm, &request, comm->backend->barrier->run(comm->group, &request, stream));
 }
 

@@ -25,7 +25,7 @@ static inline void text_append(char *text, size_t size, int *length, const char 
 
 /* Writes the ranks of a set: "rank 1, rank 4", or, of three and more in a row, "ranks 1 to 3".
  * Returns text. */
-static inline const char *text_rank_set(struct rank_set ranks, char *text, size_t size)
+static inline const char *text_ranks(struct rank_set ranks, char *text, size_t size)
 {
     int length = 0;
     *text = 0;
@@ -40,11 +40,6 @@ static inline const char *text_rank_set(struct rank_set ranks, char *text, size_
                     length ? ", " : "", first, last);
     }
     return text;
-}
-
-static inline const char *text_ranks(uint64_t ranks, char *text, size_t size)
-{
-    return text_rank_set((struct rank_set){{ranks}}, text, size);
 }
 
 #endif

@@ -32,9 +32,9 @@ struct entry {
 /* The ranks of `ranks` that have exited. */
 static struct rank_set exited_of(const struct agree *self, struct rank_set ranks)
 {
-    uint64_t left, dead;
+    struct rank_set left, dead;
     cpu_group_exited_peers(self->group, &left, &dead);
-    return rank_set_common(ranks, (struct rank_set){{left | dead}});
+    return rank_set_common(ranks, rank_set_union(left, dead));
 }
 
 /* ---- keys ------------------------------------------------------------------------------------ */
@@ -127,7 +127,7 @@ static enum tutti_status exited_error(const struct agree *self, struct rank_set 
     return error_set(TUTTI_ERR_PEER_DEAD,
                      "%s: %s of communicator \"%s\" %s gone (the process ended or it destroyed the "
                      "communicator): %s",
-                     self->call, text_rank_set(exited, ranks, sizeof ranks), self->name,
+                     self->call, text_ranks(exited, ranks, sizeof ranks), self->name,
                      rank_set_count(exited) > 1 ? "are" : "is", self->exited_advice);
 }
 
@@ -253,7 +253,7 @@ static enum tutti_status check_missing(const struct agree *self, struct rank_set
     *absent = missing;
     return error_set(TUTTI_ERR_TIMEOUT,
                      "%s: %s did not come to %s of communicator \"%s\" in time: %s", self->call,
-                     text_rank_set(missing, ranks, sizeof ranks), self->subject, self->name,
+                     text_ranks(missing, ranks, sizeof ranks), self->subject, self->name,
                      self->late_advice);
 }
 
@@ -266,7 +266,7 @@ static void waiting_log(const struct agree *self, struct rank_set missing,
         log_write(TUTTI_LOG_WARN, self->rank,
                   "rank %d has waited %d s in %s() of communicator \"%s\": %s %s not called it",
                   self->rank, waited_s, self->call, self->name,
-                  text_rank_set(missing, ranks, sizeof ranks),
+                  text_ranks(missing, ranks, sizeof ranks),
                   rank_set_count(missing) > 1 ? "have" : "has");
 }
 

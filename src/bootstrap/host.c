@@ -133,13 +133,13 @@ enum tutti_status host_places_compare(const struct host_identities *all)
     return TUTTI_OK;
 }
 
-uint64_t host_remote_ranks(const struct host_identities *all)
+struct rank_set host_remote_ranks(const struct host_identities *all)
 {
     const struct host_identity *mine = identity_of(all, all->rank);
-    uint64_t remote = 0;
+    struct rank_set remote = rank_set_none;
     for (int r = 0; r < all->size; r++)
         if (memcmp(identity_of(all, r)->process, mine->process, sizeof mine->process) != 0)
-            remote |= UINT64_C(1) << r;
+            rank_set_add(&remote, r);
     return remote;
 }
 

@@ -43,8 +43,8 @@ enum tutti_status host_own_check(const struct host_identities *all, const void *
 enum tutti_status host_versions_compare(const struct host_identities *all);
 /* DECLINED if a rank runs on another host or as another user. */
 enum tutti_status host_places_compare(const struct host_identities *all);
-/* Bit r: rank r runs in another process. */
-uint64_t host_remote_ranks(const struct host_identities *all);
+/* The ranks that run in other processes. */
+struct rank_set host_remote_ranks(const struct host_identities *all);
 /* How many processors the ranks have together; TUTTI_MAX_RANKS if a rank does not know its own. */
 int host_cores(const struct host_identities *all);
 

@@ -178,7 +178,7 @@ enum tutti_status meet_absent_error(const struct meet_view *view, struct rank_se
                      "%s did not come to communicator \"%s\" within %" PRIi64
                      " ms: %s running, with %s and with the same store, name and world size, and "
                      "is no other process rank %d, too?",
-                     text_rank_set(missing, ranks, sizeof ranks), view->name, view->timeout_ms,
+                     text_ranks(missing, ranks, sizeof ranks), view->name, view->timeout_ms,
                      several ? "are they" : "is it", several ? "these ranks" : "that rank",
                      view->rank);
 }
@@ -188,7 +188,7 @@ enum tutti_status meet_dead_error(struct rank_set dead)
     char ranks[RANKS_BYTES];
     return error_set(TUTTI_ERR_PEER_DEAD,
                      "%s ended while the ranks met: look at the log of %s, then restart the group",
-                     text_rank_set(dead, ranks, sizeof ranks),
+                     text_ranks(dead, ranks, sizeof ranks),
                      rank_set_count(dead) > 1 ? "these ranks" : "that rank");
 }
 
@@ -211,7 +211,7 @@ void meet_waiting_log(struct meet_view *view, struct rank_set missing)
         log_write(TUTTI_LOG_WARN, view->rank,
                   "rank %d has waited %d s to meet the others in communicator \"%s\": %s %s not "
                   "come",
-                  view->rank, waited_s, view->name, text_rank_set(missing, ranks, sizeof ranks),
+                  view->rank, waited_s, view->name, text_ranks(missing, ranks, sizeof ranks),
                   rank_set_count(missing) > 1 ? "have" : "has");
 }
 

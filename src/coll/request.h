@@ -5,8 +5,10 @@
 
 #include "base/layout.h"
 #include "base/op.h"
+#include "base/rank_set.h"
 #include "base/record_write.h"
 #include "base/reduction.h"
+#include "base/signature.h"
 #include "base/timeout_source.h"
 #include "coll/choice.h"
 #include "tutti/tutti.h"
@@ -24,8 +26,8 @@ struct request {
     size_t count; /* elements of a block */
     size_t bytes; /* of a block */
     double scalar;
-    uint64_t subset;    /* of a barrier: its ranks as bits; 0: all ranks */
-    int64_t timeout_ms; /* negative never ends */
+    struct rank_set subset; /* of a barrier: its ranks; empty: all ranks */
+    int64_t timeout_ms;     /* negative never ends */
     enum timeout_source timeout_source;
     uint32_t flags;         /* enum tutti_call_flags */
     uint32_t element_bytes; /* 0 for a barrier */
@@ -43,6 +45,15 @@ struct request {
     struct record_entry *entry; /* set by request_started() */
     bool quick; /* set by the algorithm: no wait was slow, so the clock is not read again */
 };
+
+/* Sets the ranks of a barrier, and their hash, which is the same on all ranks. */
+static inline void request_set_subset(struct request *request, struct rank_set ranks)
+{
+    request->subset = ranks;
+    request->parameter = 0;
+    for (int i = 0; i < RANK_SET_WORDS; i++)
+        request->parameter = signature_hash(ranks.words[i] ^ request->parameter);
+}
 
 /* What goes to rank r. */
 static inline const unsigned char *request_sent(const struct request *request, int r)

@@ -51,14 +51,14 @@ static struct links links_of(struct tutti_comm *comm)
 
 static enum tutti_status leaf_order_read(const int *order, int size, int32_t *leaf_order)
 {
-    uint64_t seen = 0;
+    struct rank_set seen = rank_set_none;
     for (int leaf = 0; leaf < size; leaf++) {
         int rank = order ? order[leaf] : leaf;
-        if (rank < 0 || rank >= size || (seen >> rank & 1))
+        if (rank < 0 || rank >= size || rank_set_has(seen, rank))
             return error_set(TUTTI_ERR_INVALID,
                              "leaf_order[%d] is %d: expected each rank from 0 to %d once", leaf,
                              rank, size - 1);
-        seen |= UINT64_C(1) << rank;
+        rank_set_add(&seen, rank);
         leaf_order[leaf] = rank;
     }
     return TUTTI_OK;

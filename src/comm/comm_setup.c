@@ -102,11 +102,10 @@ static enum tutti_status ask_pointless(void *context)
     const struct tutti_comm *comm = self->comm;
     const struct cpu_ranks *ranks = cpu_group_ranks(comm->host);
     enum tutti_status status = check_exits(self);
-    int r = 0;
-    while (r < comm->world_size &&
-           (!ranks->channel || !(ranks->remote >> r & 1) || channel_peer_alive(ranks->channel, r)))
-        r++;
-    if (status != TUTTI_OK || r == comm->world_size)
+    int r = ranks->channel ? rank_set_next(ranks->remote, -1) : -1;
+    while (r >= 0 && channel_peer_alive(ranks->channel, r))
+        r = rank_set_next(ranks->remote, r);
+    if (status != TUTTI_OK || r < 0)
         return status;
     status = ask_why(context);
     if (status != TUTTI_OK)

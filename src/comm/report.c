@@ -73,7 +73,7 @@ int tutti_comm_describe(const tutti_comm_t *comm, char *text, size_t size)
                 comm->cores);
     topology_describe(comm, text, size, &length);
     text_append(text, size, &length, "ranks_share_process: %s\narena_bytes: %zu\n",
-                cpu_group_ranks(comm->host)->remote == 0 ? "yes" : "no",
+                rank_set_empty(cpu_group_ranks(comm->host)->remote) ? "yes" : "no",
                 sizeof(struct layout_arena));
     const size_t used = least(size, length);
     if (comm->backend->describe)

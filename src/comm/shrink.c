@@ -105,7 +105,7 @@ static void invalidate(struct tutti_comm *comm)
 static enum tutti_status left_out(const struct agree *agree)
 {
     char ranks[300];
-    text_rank_set(agree->decision.members, ranks, sizeof ranks);
+    text_ranks(agree->decision.members, ranks, sizeof ranks);
     return error_set(TUTTI_ERR_DECLINED,
                      "rank %d was excluded from communicator \"%s\": another rank excluded it, or "
                      "found that it had exited; the members that go on: %s",

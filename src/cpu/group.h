@@ -9,6 +9,7 @@
 
 #include "base/interrupt.h"
 #include "base/layout.h"
+#include "base/rank_set.h"
 #include "coll/backend.h"
 #include "cpu/transport/local.h" /* segments that threads of this process share */
 #include "cpu/transport/team.h"  /* threads that share one rank's work */
@@ -29,9 +30,9 @@ struct cpu_links {
 
 /* The ranks and what joins them. Constant after the opening. */
 struct cpu_ranks {
-    int polls;       /* until a waiter yields */
-    bool sparse;     /* some two ranks exchange no data */
-    uint64_t remote; /* bit r: rank r is of another process */
+    int polls;              /* until a waiter yields */
+    bool sparse;            /* some two ranks exchange no data */
+    struct rank_set remote; /* the ranks of other processes */
     struct channel
         *channel; /* NULL if no rank is remote, and before the opening has connected them */
     int order[TUTTI_MAX_RANKS]; /* [leaf] is a rank */
@@ -44,7 +45,7 @@ struct cpu_group_config {
     const int *order;
     const struct cpu_links *links;
     const struct choice_rules *rules; /* borrowed until the close */
-    uint64_t remote;
+    struct rank_set remote;
     bool oversubscribed;
     bool idle;            /* runs no operations, so nothing is prepared for fast ones */
     const uint8_t *nonce; /* 16 bytes, the same on all ranks, fresh */
@@ -91,9 +92,9 @@ enum tutti_status cpu_group_fail(struct cpu_group *group, const struct tutti_fau
  * operation. `life`: also asks the kernel whether the peer lives. True if there is one: *fault
  * describes it, and it is not recorded. */
 bool cpu_group_check_peers(struct cpu_group *group, int peer, bool life, struct tutti_fault *fault);
-/* The ranks that have exited, as bits: *left have destroyed their communicators, *dead have not.
+/* The ranks that have exited: *left have destroyed their communicators, *dead have not.
  * Does not wait. */
-void cpu_group_exited_peers(struct cpu_group *group, uint64_t *left, uint64_t *dead);
+void cpu_group_exited_peers(struct cpu_group *group, struct rank_set *left, struct rank_set *dead);
 /* Writes into the recorder what this rank knows of the others. From any thread. */
 void cpu_group_survey(struct cpu_group *group);
 /* The same, and that this rank waits for the peer; that it does not wait any more. */

@@ -12,6 +12,7 @@
 #define TUTTI_IPC_CHANNEL_H
 
 #include "base/interrupt.h"
+#include "base/rank_set.h"
 #include "tutti/tutti.h"
 
 #define CHANNEL_NONCE_BYTES 16
@@ -20,9 +21,8 @@ struct channel;
 
 struct channel_config {
     int rank;
-    int size; /* 1 to TUTTI_MAX_RANKS */
-    uint64_t
-        peers; /* bit r: connect to rank r; the own bit is ignored; symmetric among the ranks */
+    int size;              /* 1 to TUTTI_MAX_RANKS */
+    struct rank_set peers; /* to connect to; the own rank is ignored; symmetric among the ranks */
     uint8_t nonce[CHANNEL_NONCE_BYTES]; /* the same secret on all ranks, random per channel */
     struct tutti_exchanger *exchanger;  /* exchanges the paths of the sockets */
     /* Why this rank cannot have a channel, with its message. Then all ranks fail, and no rank

@@ -107,7 +107,7 @@ static enum tutti_status exchange(struct opening *opening, enum tutti_status lis
     const struct rank_set lower = rank_set_all(config->rank);
     const struct rank_set others =
         rank_set_minus(rank_set_all(config->size), rank_set_of(config->rank));
-    const struct rank_set peers = rank_set_common((struct rank_set){{config->peers}}, others);
+    const struct rank_set peers = rank_set_common(config->peers, others);
     struct announcement mine = {.magic = MAGIC,
                                 .version = VERSION,
                                 .peers = peers,
@@ -449,7 +449,7 @@ static void waiting_log(const struct opening *opening, struct reminder *reminder
     if (waited_s)
         log_write(TUTTI_LOG_WARN, opening->config->rank,
                   "rank %d has waited %d s in the set-up: not connected: %s", opening->config->rank,
-                  waited_s, text_rank_set(missing(opening), ranks, sizeof ranks));
+                  waited_s, text_ranks(missing(opening), ranks, sizeof ranks));
 }
 
 static enum tutti_status connect_all(struct opening *opening)
@@ -464,7 +464,7 @@ static enum tutti_status connect_all(struct opening *opening)
                              "rank %d: %s did not connect within %" PRIi64
                              " ms: look at what it does, or raise TUTTI_TIMEOUT_MS",
                              opening->config->rank,
-                             text_rank_set(missing(opening), ranks, sizeof ranks),
+                             text_ranks(missing(opening), ranks, sizeof ranks),
                              opening->config->timeout_ms);
         }
         if (status == TUTTI_OK)
@@ -499,7 +499,7 @@ static enum tutti_status start_listening(struct opening *opening)
     if (status != TUTTI_OK)
         return status;
     opening->channel->interrupt = config->interrupt;
-    if ((config->peers & ~rank_set_bit(config->rank)) == 0)
+    if (rank_set_empty(rank_set_minus(config->peers, rank_set_of(config->rank))))
         return TUTTI_OK;
     status = path ? directory_open(path) : channel_directory(directory, sizeof directory);
     if (status != TUTTI_OK)

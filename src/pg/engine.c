@@ -392,13 +392,13 @@ static int64_t check_deadlines(struct tutti_pg *pg)
  * CHECK_MS. */
 static int dead_rank(struct tutti_pg *pg)
 {
-    uint64_t left, dead;
+    struct rank_set left, dead;
     int64_t now = deadline_now();
     if (now - pg->peers_checked_at < (int64_t)CHECK_MS * 1000000)
         return -1;
     pg->peers_checked_at = now;
     cpu_group_exited_peers(pg->comm->host, &left, &dead);
-    return left | dead ? __builtin_ctzll(left | dead) : -1;
+    return rank_set_next(rank_set_union(left, dead), -1);
 }
 
 /* Return a rank that has left the group or died, -1 if there is none. */

@@ -241,5 +241,5 @@ void pg_leader_remind(struct pg_leader *leader, int64_t now, const char *group)
               "submitted there, or the input is not ready)%s",
               oldest->verdict.expected.dims == LAYOUT_SPARSE ? "all_reduce_sparse" : "all_reduce",
               oldest->key.sequence, oldest->key.tag, *group ? " " : "", group, waited_s,
-              text_ranks(missing_ranks(leader, oldest).words[0], ranks, sizeof ranks), more);
+              text_ranks(missing_ranks(leader, oldest), ranks, sizeof ranks), more);
 }

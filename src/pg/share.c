@@ -57,7 +57,7 @@ struct pg_share *pg_share_create(struct tutti_comm *comm, enum pg_share_use use)
 
 static bool is_remote(const struct pg_share *share, int rank)
 {
-    return cpu_group_ranks(share->comm->host)->remote >> rank & 1;
+    return rank_set_has(cpu_group_ranks(share->comm->host)->remote, rank);
 }
 
 /* The key by which other threads of this process find a rank's segment. All threads have the rank's

@@ -456,7 +456,8 @@ static enum tutti_status bounce_choose(struct pipe *pipe)
     if (pipe->inputs > 1 || pg->comm->world_size == 1 || cpu_group_ranks(host)->sparse)
         return TUTTI_OK;
     team_start(pg);
-    if (cpu_group_ranks(host)->remote == 0) /* threads of one process reach each other's blocks */
+    if (rank_set_empty(
+            cpu_group_ranks(host)->remote)) /* threads of one process reach each other's blocks */
         return TUTTI_OK;
     enum tutti_status status = bounce_open(pg, pipe->op->timeout_ms);
     if (status != TUTTI_OK || !pg->comm->bounce)

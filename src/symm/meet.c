@@ -96,7 +96,7 @@ static enum tutti_status meet_group(struct tutti_symm_group *group, tutti_store_
     status = exchange_identities(group, &own, deadline);
     POINT("symm.identities");
     /* All ranks decide alike: either every rank has a peer in another process, or no rank has. */
-    if (status != TUTTI_OK || !group->remote)
+    if (status != TUTTI_OK || rank_set_empty(group->remote))
         return status;
     struct channel_config channel = {.rank = group->rank,
                                      .size = group->world_size,
@@ -291,11 +291,11 @@ static enum tutti_status check_peers(void *context)
 {
     const struct tutti_symm_group *group = context;
     char names[300];
-    uint64_t ended = 0;
-    for (int r = 0; r < group->world_size; r++)
-        if (symm_is_remote(group, r) && !channel_peer_alive(group->channel, r))
-            ended |= UINT64_C(1) << r;
-    if (!ended)
+    struct rank_set ended = rank_set_none;
+    for (int r = rank_set_next(group->remote, -1); r >= 0; r = rank_set_next(group->remote, r))
+        if (!channel_peer_alive(group->channel, r))
+            rank_set_add(&ended, r);
+    if (rank_set_empty(ended))
         return TUTTI_OK;
     return error_set(TUTTI_ERR_PEER_DEAD,
                      "%s: the process ended or it destroyed its group: look at its log, and "

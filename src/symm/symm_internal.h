@@ -71,7 +71,7 @@ struct tutti_symm_group {
     uint8_t nonce[16];
     char prefix[128];
     struct tutti_exchanger exchanger;
-    uint64_t remote;               /* bit r: rank r runs in another process */
+    struct rank_set remote;        /* the ranks that run in other processes */
     int spin;                      /* polls of a wait before it yields */
     struct channel *channel;       /* NULL if all ranks run in this process */
     struct cuda_symm_watch *watch; /* opened with the group's first allocation on a device */
@@ -79,7 +79,7 @@ struct tutti_symm_group {
 
 static inline bool symm_is_remote(const struct tutti_symm_group *group, int rank)
 {
-    return group->remote >> rank & 1;
+    return rank_set_has(group->remote, rank);
 }
 
 /* The tail of the host-memory segment that is mapped at `buffer`. */

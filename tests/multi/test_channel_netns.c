@@ -15,7 +15,7 @@ static int meet(struct group *group, int rank)
     struct tutti_exchanger exchanger = group_exchanger(group, rank);
     struct channel_config config = {.rank = rank,
                                     .size = group->size,
-                                    .peers = UINT64_MAX,
+                                    .peers = rank_set_all(TUTTI_MAX_RANKS),
                                     .exchanger = &exchanger,
                                     .directory = directory,
                                     .timeout_ms = GROUP_TIMEOUT_MS};

@@ -27,7 +27,7 @@ static struct channel_config config_of(struct tutti_exchanger *exchanger)
 {
     struct channel_config config = {.rank = exchanger->rank,
                                     .size = exchanger->size,
-                                    .peers = UINT64_MAX,
+                                    .peers = rank_set_all(TUTTI_MAX_RANKS),
                                     .exchanger = exchanger,
                                     .directory = directory,
                                     .timeout_ms = GROUP_TIMEOUT_MS};
@@ -148,7 +148,7 @@ static int meet_by_halves(struct group *group, int rank)
 {
     struct tutti_exchanger exchanger = group_exchanger(group, rank);
     struct channel_config config = config_of(&exchanger);
-    config.peers = UINT64_C(5) << rank % 2;
+    config.peers = rank_set_union(rank_set_of(rank % 2), rank_set_of(rank % 2 + 2));
     struct channel *channel;
     GROUP_CHECK(channel_open(&config, &channel) == TUTTI_OK);
     int note = make_note(rank), fds[4];
@@ -177,7 +177,8 @@ static int disagree_about_peers(struct group *group, int rank)
 {
     struct tutti_exchanger exchanger = group_exchanger(group, rank);
     struct channel_config config = config_of(&exchanger);
-    config.peers = rank == 0 ? 0 : UINT64_MAX;
+    if (rank == 0)
+        config.peers = rank_set_none;
     struct channel *channel;
     GROUP_CHECK(channel_open(&config, &channel) == TUTTI_ERR_MISMATCH && !channel);
     return 0;

@@ -21,7 +21,7 @@ static void test_wanted(void **state)
     enum { VALUE = 7 };
     static struct layout_arena arenas[RANKS];
     struct cpu_group group = {
-        .size = RANKS, .oversubscribed = true, .same_core.ranks = UINT64_C(1) << 2};
+        .size = RANKS, .oversubscribed = true, .same_core.ranks = rank_set_of(2)};
     uint32_t *words[RANKS];
     for (int r = 0; r < RANKS; r++) {
         group.arenas[r] = &arenas[r];
@@ -47,11 +47,11 @@ static void test_wanted(void **state)
     *words[2] = UINT32_MAX;
     assert_true(same_core_wanted(&group, 1, words[1], 0));
     *words[2] = VALUE;
-    group.same_core.ranks = 0; /* alone */
+    group.same_core.ranks = rank_set_none; /* alone */
     assert_false(same_core_wanted(&group, 1, words[1], VALUE));
-    group.same_core.ranks = 0xe; /* not known: all others */
+    group.same_core.ranks = rank_set_minus(rank_set_all(RANKS), rank_set_of(0)); /* not known */
     assert_true(same_core_wanted(&group, 1, words[1], VALUE));
-    group.same_core.ranks = UINT64_C(1) << 2;
+    group.same_core.ranks = rank_set_of(2);
     group.oversubscribed = false;
     assert_true(same_core_wanted(&group, 1, words[1], VALUE));
     group.oversubscribed = true;
@@ -80,20 +80,21 @@ static void test_look(void **state)
 {
     (void)state;
     struct cpu_group group;
+    const struct rank_set same = rank_set_union(rank_set_of(0), rank_set_of(2));
     group_make(&group);
     /* The kernel may move this thread between the two calls, but not for ever. */
-    for (int i = 0; i < TRIES && group.same_core.ranks != 0x5; i++) {
+    for (int i = 0; i < TRIES && !rank_set_equal(group.same_core.ranks, same); i++) {
         const uint32_t core = (uint32_t)sched_getcpu() + 1;
         order_store_relaxed_u32(&group.arenas[0]->core, core);
         order_store_relaxed_u32(&group.arenas[1]->core, core + 1);
         order_store_relaxed_u32(&group.arenas[2]->core, core);
         same_core_look(&group, MS);
     }
-    assert_int_equal(group.same_core.ranks, 0x5);
+    assert_true(rank_set_equal(group.same_core.ranks, same));
     assert_true(order_load_relaxed_u32(&group.own->core) > 0);
 
     /* Not again within a millisecond. */
-    group.same_core.ranks = 0;
+    group.same_core.ranks = rank_set_none;
     order_store_relaxed_u32(&group.own->core, 0);
     same_core_update(&group, MS + MS / 2);
     assert_int_equal(order_load_relaxed_u32(&group.own->core), 0);

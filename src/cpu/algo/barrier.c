@@ -10,10 +10,7 @@
 
 static int next_other(const struct cpu_group *group, const struct request *request, int rank)
 {
-    do
-        rank++;
-    while (rank < group->size && (rank == group->rank || !(request->subset >> rank & 1)));
-    return rank;
+    return rank_set_next(rank_set_minus(request->subset, rank_set_of(group->rank)), rank);
 }
 
 static enum tutti_status subset_start(struct cpu_group *group, struct request *request,
@@ -24,8 +21,7 @@ static enum tutti_status subset_start(struct cpu_group *group, struct request *r
     group->op.announced = false;
     group->op.deadline = 0;
     request_started(request, group->op.sequence, RECORD_SUBSET, RECORD_RUNNING);
-    for (int r = next_other(group, request, -1); r < group->size;
-         r = next_other(group, request, r)) {
+    for (int r = next_other(group, request, -1); r >= 0; r = next_other(group, request, r)) {
         uint32_t count = ++group->op.meetings[r];
         struct layout_meeting *own = &group->own->meetings[r][count % 2];
         own->subset = request->parameter;
@@ -40,7 +36,7 @@ static enum tutti_status subset_start(struct cpu_group *group, struct request *r
 static bool subset_entered(struct cpu_group *group, struct cpu_op *op,
                            const struct request *request)
 {
-    for (; op->at < group->size; op->at = next_other(group, request, op->at)) {
+    for (; op->at >= 0; op->at = next_other(group, request, op->at)) {
         const uint32_t count = group->op.meetings[op->at];
         const struct layout_meeting *theirs =
             &group->arenas[op->at]->meetings[group->rank][count % 2];
@@ -61,7 +57,7 @@ static enum tutti_status start(void *opaque, struct request *request, void *stat
     struct cpu_group *group = opaque;
     struct cpu_op *op = state;
     op_init(op);
-    if (request->subset)
+    if (!rank_set_empty(request->subset))
         return subset_start(group, request, op);
     const enum tutti_status status = operation_begin(group);
     if (status != TUTTI_OK)
@@ -77,7 +73,7 @@ static enum op_progress step(void *opaque, struct request *request, void *state)
 {
     struct cpu_group *group = opaque;
     struct cpu_op *op = state;
-    if (!(request->subset ? subset_entered : all_entered)(group, op, request))
+    if (!(rank_set_empty(request->subset) ? all_entered : subset_entered)(group, op, request))
         return op_stopped(op);
     request->quick = group->op.deadline == 0;
     return op_end(op, TUTTI_OK);

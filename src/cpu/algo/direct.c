@@ -157,11 +157,11 @@ void direct_leave_failed(struct cpu_group *group)
 
 bool direct_is_touched(struct cpu_group *group)
 {
-    uint64_t left, dead;
+    struct rank_set left, dead;
     order_fence();
     cpu_group_exited_peers(group, &left, &dead);
     for (int r = 0; r < group->size; r++)
-        if (!(dead >> r & 1) && order_load_acquire_u32(&group->arenas[r]->touching)) /* A6 */
+        if (!rank_set_has(dead, r) && order_load_acquire_u32(&group->arenas[r]->touching)) /* A6 */
             return true;
     return false;
 }

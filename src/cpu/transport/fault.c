@@ -81,7 +81,8 @@ enum tutti_status cpu_group_fail(struct cpu_group *group, const struct tutti_fau
 /* Asks the kernel about a peer of another process. */
 static bool peer_alive(struct cpu_group *group, int peer)
 {
-    return !(group->ranks.remote >> peer & 1) || channel_peer_alive(group->ranks.channel, peer);
+    return !rank_set_has(group->ranks.remote, peer) ||
+           channel_peer_alive(group->ranks.channel, peer);
 }
 
 /* Whether `rank` has reported an abort, or a fault that also ends a wait for `peer`. A fault of a
@@ -143,17 +144,17 @@ bool cpu_group_check_peers(struct cpu_group *group, int peer, bool life, struct 
     return true;
 }
 
-void cpu_group_exited_peers(struct cpu_group *group, uint64_t *left, uint64_t *dead)
+void cpu_group_exited_peers(struct cpu_group *group, struct rank_set *left, struct rank_set *dead)
 {
-    *left = *dead = 0;
+    *left = *dead = rank_set_none;
     for (int r = 0; r < group->size; r++) {
         if (r == group->rank)
             continue;
         bool alive = peer_alive(group, r); /* first: a rank sets `left` before its channel closes */
         if (order_load_acquire_u32(&group->arenas[r]->left)) /* A2 pairs F2 */
-            *left |= UINT64_C(1) << r;
+            rank_set_add(left, r);
         else if (!alive)
-            *dead |= UINT64_C(1) << r;
+            rank_set_add(dead, r);
     }
 }
 
@@ -180,12 +181,12 @@ enum tutti_status cpu_group_status(void *opaque, struct tutti_fault *fault)
     struct tutti_fault found;
     if (!order_load_acquire_u32(&group->faults.failed)) { /* A4 pairs F4 */
         if (!cpu_group_check_peers(group, group->rank, false, &found)) {
-            uint64_t left, dead;
+            struct rank_set left, dead;
             cpu_group_exited_peers(group, &left, &dead);
-            if (!dead)
+            if (rank_set_empty(dead))
                 return TUTTI_OK;
             found.status = TUTTI_ERR_PEER_DEAD;
-            found.peer = __builtin_ctzll(dead);
+            found.peer = rank_set_next(dead, -1);
         }
         cpu_group_fail(group, &found);
     }

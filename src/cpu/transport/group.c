@@ -31,7 +31,7 @@ enum {
 
 static bool is_remote(const struct cpu_group *group, int rank)
 {
-    return group->ranks.remote >> rank & 1;
+    return rank_set_has(group->ranks.remote, rank);
 }
 
 static enum tutti_status arena_create(struct cpu_group *group, const uint8_t *nonce, int *fd)
@@ -181,8 +181,7 @@ static void group_init(struct cpu_group *group, const struct cpu_group_config *c
     group->faults.interrupt = config->interrupt;
     group->oversubscribed = config->oversubscribed;
     cpu_table_fill(config->rules, config->size, config->oversubscribed, &group->table);
-    group->same_core.ranks =
-        UINT64_MAX >> (TUTTI_MAX_RANKS - config->size) & ~(UINT64_C(1) << config->rank);
+    group->same_core.ranks = rank_set_minus(rank_set_all(config->size), rank_set_of(config->rank));
     group->ranks.polls = config->oversubscribed ? 1 : SPIN_POLLS;
     group->yields = config->oversubscribed ? YIELDS_OVERSUBSCRIBED : YIELDS;
     /* Registering takes 20 ms on machines with many cores. */
@@ -216,7 +215,7 @@ enum tutti_status cpu_group_open(const struct cpu_group_config *config, struct c
      * this exchange ensure. A rank that failed reports it there. */
     enum tutti_status status = arena_create(group, config->nonce, &own_fd);
     POINT("open.arena");
-    if (config->remote)
+    if (!rank_set_empty(config->remote))
         status = handles_exchange(group, config, status, own_fd, deadline, fds);
     POINT("open.handles");
     status = status_agree(config->exchanger, status, deadline_timeout_ms(deadline));

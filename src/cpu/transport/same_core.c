@@ -13,10 +13,10 @@ void same_core_look(struct cpu_group *group, int64_t now)
 {
     const uint32_t core = (uint32_t)sched_getcpu() + 1;
     order_store_relaxed_u32(&group->own->core, core);
-    group->same_core.ranks = 0;
+    group->same_core.ranks = rank_set_none;
     for (int r = 0; r < group->size; r++) {
         if (r != group->rank && order_load_relaxed_u32(&group->arenas[r]->core) == core)
-            group->same_core.ranks |= UINT64_C(1) << r;
+            rank_set_add(&group->same_core.ranks, r);
     }
     group->same_core.look_at = now + LOOK_NS;
 }
@@ -26,8 +26,9 @@ bool same_core_wanted(const struct cpu_group *group, int peer, const uint32_t *w
     const ptrdiff_t at = (const char *)word - (const char *)group->arenas[peer];
     if (!group->oversubscribed || group->ranks.sparse)
         return true;
-    for (uint64_t rest = group->same_core.ranks; rest; rest &= rest - 1) {
-        const char *arena = (const char *)group->arenas[__builtin_ctzll(rest)];
+    const struct rank_set ranks = group->same_core.ranks;
+    for (int r = rank_set_next(ranks, -1); r >= 0; r = rank_set_next(ranks, r)) {
+        const char *arena = (const char *)group->arenas[r];
         /* Relaxed: it says which rank should run, and nothing else. */
         if ((int32_t)(order_load_relaxed_u32((const uint32_t *)(arena + at)) - value) < 0)
             return true;

@@ -7,14 +7,13 @@
 #ifndef TUTTI_CPU_SAME_CORE_H
 #define TUTTI_CPU_SAME_CORE_H
 
-#include <stdbool.h>
-#include <stdint.h>
+#include "base/rank_set.h"
 
 struct cpu_group;
 
 struct cpu_same_core {
-    uint64_t ranks;  /* on the same core, as bits; all other ranks before the first look */
-    int64_t look_at; /* time of the next look */
+    struct rank_set ranks; /* on the same core; all other ranks before the first look */
+    int64_t look_at;       /* time of the next look */
 };
 
 /* This rank waits until the peer's *word is `value`. Returns whether a rank on the same core still

@@ -25,14 +25,14 @@ static uint64_t entered_by(const struct cpu_group *group, int peer)
 void cpu_group_survey(struct cpu_group *group)
 {
     struct record_page *record = group->faults.record;
-    uint64_t left, dead;
+    struct rank_set left, dead;
     if (!order_load_acquire_u32(&group->faults.open) || !record) /* A7 pairs G1 */
         return;
     cpu_group_exited_peers(group, &left, &dead);
     for (int r = 0; r < group->size; r++) {
-        enum record_life life = left >> r & 1   ? RECORD_LEFT
-                                : dead >> r & 1 ? RECORD_DEAD
-                                                : RECORD_ALIVE;
+        enum record_life life = rank_set_has(left, r)   ? RECORD_LEFT
+                                : rank_set_has(dead, r) ? RECORD_DEAD
+                                                        : RECORD_ALIVE;
         order_store_relaxed_u32(&record->peers[r].life, (uint32_t)life);
         order_store_relaxed_u64(&record->peers[r].entered, entered_by(group, r));
     }

@@ -67,15 +67,14 @@ static bool is_mismatch(struct cpu_group *group, int peer, const struct request 
 static bool some_rank_exited(struct cpu_group *group, int peer, struct tutti_fault *fault)
 {
     uint32_t sequence = (uint32_t)group->op.sequence;
-    uint64_t left, dead;
+    struct rank_set left, dead;
     if (!group->op.announced)
         return false;
     cpu_group_exited_peers(group, &left, &dead); /* before the announcements are read */
-    for (uint64_t rest = left | dead; rest; rest &= rest - 1) {
-        int rank = __builtin_ctzll(rest);
-        if (!announcement_of(group, rank, sequence) || !announcement_of(group, peer, sequence))
-            return cpu_group_check_peers(group, rank, true, fault);
-    }
+    const struct rank_set exited = rank_set_union(left, dead);
+    for (int r = rank_set_next(exited, -1); r >= 0; r = rank_set_next(exited, r))
+        if (!announcement_of(group, r, sequence) || !announcement_of(group, peer, sequence))
+            return cpu_group_check_peers(group, r, true, fault);
     return false;
 }
 
@@ -119,13 +118,13 @@ static enum tutti_status timed_out(const struct word_wait *wait)
 
 /* The ranks that have not announced the operation; if there is none, the rank that keeps the peer
  * waiting. */
-static uint64_t missing_of(const struct cpu_group *group, int peer)
+static struct rank_set missing_of(const struct cpu_group *group, int peer)
 {
-    uint64_t missing = 0;
+    struct rank_set missing = rank_set_none;
     for (int r = 0; r < group->size && group->op.announced; r++)
         if (r != group->rank && !announcement_of(group, r, (uint32_t)group->op.sequence))
-            missing |= UINT64_C(1) << r;
-    return missing ? missing : UINT64_C(1) << cpu_group_late_rank(group, peer);
+            rank_set_add(&missing, r);
+    return rank_set_empty(missing) ? rank_set_of(cpu_group_late_rank(group, peer)) : missing;
 }
 
 static void wait_log(void *context, int waited_s)

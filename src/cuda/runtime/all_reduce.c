@@ -90,7 +90,7 @@ static enum tutti_status all_reduce(struct cuda_group *group, struct request *re
     if (status != TUTTI_OK)
         return status;
     if (cuda_is_proxied(group))
-        return cuda_proxy_enqueue(group, 0, request, stream);
+        return cuda_proxy_enqueue(group, request, stream);
     struct cuda_launch launch = launch_make(group, request);
     if (request->count == 0) /* without elements all ranks still meet */
         return barrier_enqueue(group, &launch, request, stream);
@@ -116,9 +116,9 @@ static enum tutti_status barrier(struct cuda_group *group, const struct request 
     if (status != TUTTI_OK)
         return status;
     if (cuda_is_proxied(group))
-        return cuda_proxy_enqueue(group, request->subset, request, stream);
+        return cuda_proxy_enqueue(group, request, stream);
     struct cuda_launch launch = launch_make(group, request);
-    launch.subset = (uint16_t)request->subset;
+    launch.subset = cuda_rank_bits(request->subset);
     return barrier_enqueue(group, &launch, request, stream);
 }
 
@@ -133,9 +133,9 @@ static enum tutti_status run(void *opaque, struct request *request, tutti_stream
     if (__builtin_expect(status != TUTTI_OK, 0))
         return refused(group, status);
     const uint64_t sequence = cuda_group_sequence(group);
-    const enum record_kind kind = request->subset      ? RECORD_SUBSET
-                                  : sequence == former ? RECORD_CAPTURED
-                                                       : RECORD_CALL;
+    const enum record_kind kind = !rank_set_empty(request->subset) ? RECORD_SUBSET
+                                  : sequence == former             ? RECORD_CAPTURED
+                                                                   : RECORD_CALL;
     request_started(request, sequence, kind, RECORD_ENQUEUED);
     return TUTTI_OK;
 }

@@ -53,7 +53,7 @@ struct offer {
 
 static bool is_remote(const struct cuda_group *group, int rank)
 {
-    return cpu_group_ranks(group->host)->remote >> rank & 1;
+    return rank_set_has(cpu_group_ranks(group->host)->remote, rank);
 }
 
 /* ---- alone ----------------------------------------------------------------------------------- */
@@ -269,7 +269,7 @@ static enum tutti_status join(struct cuda_group *group, const struct cuda_group_
     if (status != TUTTI_OK)
         return status;
     grids_agree(group, all);
-    if (cpu_group_ranks(group->host)->remote)
+    if (!rank_set_empty(cpu_group_ranks(group->host)->remote))
         status = channel_all_gather_fds(cpu_group_ranks(group->host)->channel, own_fd, fds,
                                         deadline_left_ms(deadline));
     POINT("cuda.handles");
@@ -318,13 +318,13 @@ static void links_place(const struct cuda_group_config *config, struct cuda_laun
 /* Counts the ranks on this rank's device. */
 static void devices_count(struct cuda_group *group, const struct cuda_group_config *config)
 {
-    uint64_t threads = 0;
+    struct rank_set threads = rank_set_none;
     for (int r = 0; r < config->size; r++) {
         if (memcmp(config->devices[r].uuid, group->device.uuid, CUDA_UUID_BYTES) != 0)
             continue;
         group->sharing++;
         if (!is_remote(group, r))
-            threads |= UINT64_C(1) << r;
+            rank_set_add(&threads, r);
     }
     if (group->sharing > 1 && config->place != CUDA_PLACE_PROXY)
         group->same_gpu = threads;

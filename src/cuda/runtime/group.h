@@ -21,6 +21,12 @@
 struct cuda_group;
 struct cuda_table;
 
+/* A set of ranks as kernels have it: bit r is rank r. */
+static inline uint16_t cuda_rank_bits(struct rank_set ranks)
+{
+    return (uint16_t)ranks.words[0];
+}
+
 enum { CUDA_UUID_BYTES = 16, CUDA_DEVICE_NAME_BYTES = 64 };
 
 /* A rank's device, as the other ranks receive it. */

@@ -65,11 +65,12 @@ struct cuda_group {
     unsigned weight;   /* cuda_task_weight() of the last eager operation */
     int64_t default_timeout_ms;
     struct cuda_device device;
-    int sharing;       /* number of ranks on this device */
-    uint64_t same_gpu; /* ranks on this device that are threads of this process, as bits; they
-                          launch together; 0: this rank launches alone */
-    bool staged;       /* arenas are in host memory */
-    char why[320];     /* the reason for `staged` or `proxy`, in words */
+    int sharing; /* number of ranks on this device */
+    /* The ranks on this device that are threads of this process. They launch together. Empty: this
+     * rank launches alone. */
+    struct rank_set same_gpu;
+    bool staged;              /* arenas are in host memory */
+    char why[320];            /* the reason for `staged` or `proxy`, in words */
     struct cuda_proxy *proxy; /* the host thread that stages all operations; NULL: there is none */
 
     /* stream.c */
@@ -86,8 +87,8 @@ struct cuda_group {
 
     /* watch.c */
     struct cuda_watcher watcher;
-    uint32_t stopping; /* the thread that sets it writes the stop words */
-    uint64_t dead;     /* ranks that were dead at the last look; used by the watcher alone */
+    uint32_t stopping;    /* the thread that sets it writes the stop words */
+    struct rank_set dead; /* ranks that were dead at the last look; used by the watcher alone */
 
     /* device_trace.c */
     const struct device_trace *device_trace;

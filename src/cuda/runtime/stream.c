@@ -23,7 +23,6 @@
 #include "base/error.h"
 #include "base/interrupt.h"
 #include "base/order.h"
-#include "base/signature.h"
 #include "cuda/runtime/group_internal.h"
 
 enum { SLICE_MS = 20 }; /* a wait for operations looks for a failure so often */
@@ -206,7 +205,7 @@ static enum tutti_status launch_on(struct cuda_group *group, CUstream stream,
 /* An operation of a subset takes no number. */
 static void sequence_add(struct cuda_group *group, const struct cuda_task *task, int count)
 {
-    if (!task->launch->subset)
+    if (rank_set_empty(task->request->subset))
         cpu_group_sequence_add(group->host, count);
 }
 
@@ -214,16 +213,15 @@ static void sequence_add(struct cuda_group *group, const struct cuda_task *task,
  * hosts. Only the caller uses the host group now. Kernels compare what the ranks mean. */
 static enum tutti_status same_gpu_meet(struct cuda_group *group, const struct cuda_task *task)
 {
-    struct cpu_group *host = group->host;
-    const uint64_t ranks = task->launch->subset ? task->launch->subset : UINT64_MAX;
-    const uint64_t same_gpu = group->same_gpu & ranks;
-    if (!(same_gpu & (same_gpu - 1)))
+    const struct rank_set subset = task->request->subset;
+    const struct rank_set same_gpu =
+        rank_set_empty(subset) ? group->same_gpu : rank_set_common(group->same_gpu, subset);
+    if (rank_set_empty(rank_set_minus(same_gpu, rank_set_of(group->launch.rank))))
         return TUTTI_OK;
     struct request request = {.signature = task->request->signature,
-                              .subset = same_gpu,
-                              .parameter = signature_hash(same_gpu),
                               .timeout_ms = task->request->timeout_ms};
-    return cpu_barrier(host, &request, TUTTI_STREAM_DEFAULT);
+    request_set_subset(&request, same_gpu);
+    return cpu_barrier(group->host, &request, TUTTI_STREAM_DEFAULT);
 }
 
 static enum tutti_status eager_launch(struct cuda_group *group, CUstream stream,

@@ -59,9 +59,9 @@ bool cuda_symm_failed(const struct cuda_symm *symm, struct cuda_symm_fault *faul
  * What a captured graph still needs lives as long as the graph. Takes NULL. */
 void cuda_symm_destroy(struct cuda_symm *symm);
 
-/* Starts a thread that looks whether the processes of `peers` live (bit r is rank r; `channel`,
- * borrowed, connects them) and tells kernels that wait. Returns SYSTEM, NO_MEMORY. */
-enum tutti_status cuda_symm_watch_open(struct channel *channel, uint64_t peers,
+/* Starts a thread that looks whether the processes of `peers` live (`channel`, borrowed, connects
+ * them) and tells kernels that wait. Returns SYSTEM, NO_MEMORY. */
+enum tutti_status cuda_symm_watch_open(struct channel *channel, struct rank_set peers,
                                        struct cuda_symm_watch **watch);
 /* Until the allocation is destroyed. */
 void cuda_symm_watch_add(struct cuda_symm_watch *watch, struct cuda_symm *symm);

@@ -14,7 +14,7 @@
 struct cuda_symm_watch {
     struct cuda_watcher watcher;
     struct channel *channel;
-    uint64_t peers;
+    struct rank_set peers;
     uint32_t bell;        /* of the watcher */
     pthread_mutex_t lock; /* guards the list */
     struct cuda_symm *first;
@@ -23,20 +23,20 @@ struct cuda_symm_watch {
 static int64_t look(void *context)
 {
     struct cuda_symm_watch *watch = context;
-    uint32_t gone = 0;
-    for (int r = 0; r < CUDA_RANKS; r++)
-        if (watch->peers >> r & 1 && !channel_peer_alive(watch->channel, r))
-            gone |= UINT32_C(1) << r;
+    struct rank_set gone = rank_set_none;
+    for (int r = rank_set_next(watch->peers, -1); r >= 0; r = rank_set_next(watch->peers, r))
+        if (!channel_peer_alive(watch->channel, r))
+            rank_set_add(&gone, r);
     pthread_mutex_lock(&watch->lock);
     /* Relaxed: a kernel that reads it looks at its word once more, and a process that has ended
      * stores nothing any more. */
     for (struct cuda_symm *symm = watch->first; symm; symm = symm->next_watched)
-        order_store_relaxed_u32(&symm->resources->symm_page->gone, gone);
+        order_store_relaxed_u32(&symm->resources->symm_page->gone, cuda_rank_bits(gone));
     pthread_mutex_unlock(&watch->lock);
     return CUDA_WATCH_MS;
 }
 
-enum tutti_status cuda_symm_watch_open(struct channel *channel, uint64_t peers,
+enum tutti_status cuda_symm_watch_open(struct channel *channel, struct rank_set peers,
                                        struct cuda_symm_watch **watch)
 {
     *watch = NULL;

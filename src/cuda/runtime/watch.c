@@ -26,7 +26,7 @@ static int64_t look(void *context)
     struct cuda_group *group = context;
     struct cpu_group *host = group->host;
     struct tutti_fault fault;
-    uint64_t left, dead;
+    struct rank_set left, dead;
     const bool failed = cuda_fault_read(group, &fault);
     /* A rank that has failed keeps the word that says for whom it waited. */
     if (!failed)
@@ -37,12 +37,13 @@ static int64_t look(void *context)
         cpu_group_exited_peers(host, &left, &dead);
         /* Relaxed: a kernel that reads it looks at its own word once more, and what a rank had
          * stored before it was gone is stored. */
-        order_store_relaxed_u32(&group->resources->host->gone, (uint32_t)(left | dead));
-        uint64_t overdue = dead & group->dead;
+        order_store_relaxed_u32(&group->resources->host->gone,
+                                cuda_rank_bits(rank_set_union(left, dead)));
+        const int overdue = rank_set_next(rank_set_common(dead, group->dead), -1);
         group->dead = dead;
-        if (overdue) {
+        if (overdue >= 0) {
             fault.status = TUTTI_ERR_PEER_DEAD;
-            fault.peer = __builtin_ctzll(overdue);
+            fault.peer = overdue;
             cpu_group_fail(host, &fault);
         }
     }

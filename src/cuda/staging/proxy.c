@@ -43,7 +43,6 @@ enum {
 
 struct operation {
     struct request request; /* send and recv are device memory */
-    uint64_t subset;        /* the ranks of a subset barrier; 0: all ranks */
     uint64_t pieces;
     uint64_t first; /* the number of pieces before the first of this operation */
 };
@@ -396,7 +395,7 @@ static void publish(struct cuda_proxy *proxy, const struct operation *operation)
 {
     proxy->ring[proxy->put % CUDA_PROXY_OPERATIONS] = *operation;
     proxy->pieces += operation->pieces;
-    proxy->enqueued += operation->subset == 0;
+    proxy->enqueued += rank_set_empty(operation->request.subset);
     order_store_release_u64(&proxy->put, proxy->put + 1); /* E3 pairs E3a */
     order_fence(); /* between our write and the read of the other side's word; pairs the other such
                       fence */
@@ -451,11 +450,10 @@ static enum tutti_status enqueue(struct cuda_group *group, struct operation *ope
                       "half of the operation is enqueued, so the communicator is lost");
 }
 
-enum tutti_status cuda_proxy_enqueue(struct cuda_group *group, uint64_t subset,
-                                     const struct request *request, tutti_stream_t stream)
+enum tutti_status cuda_proxy_enqueue(struct cuda_group *group, const struct request *request,
+                                     tutti_stream_t stream)
 {
-    struct operation operation = {
-        .request = *request, .subset = subset, .pieces = pieces_of(request)};
+    struct operation operation = {.request = *request, .pieces = pieces_of(request)};
     bool pushed;
     operation.request.page = NULL; /* the caller records it, not the thread */
     if (request->element_bytes)    /* an all-reduce, of whatever count */

@@ -66,12 +66,12 @@ uint64_t cuda_proxy_completed(const struct cuda_proxy *proxy);
 /* The algorithm that an all-reduce is said to take, and why. Returns INVALID. */
 enum tutti_status cuda_proxy_algorithm(enum tutti_algo asked, enum tutti_algo *algo,
                                        const char **reason);
-/* Puts an operation on the stream: an all-reduce whose operands are checked, or, without elements,
- * a barrier of the subset (0: of all ranks). Waits while CUDA_PROXY_OPERATIONS are under way.
+/* Puts an operation on the stream: an all-reduce whose operands are checked, or a barrier, which
+ * has no elements. Waits while CUDA_PROXY_OPERATIONS are under way.
  * Returns INVALID (the algorithm), DECLINED (a captured stream), CONCURRENT, CUDA, or the fault
  * that stands: TIMEOUT too if no operation ended in time, CUDA if half of the operation was
  * enqueued. */
-enum tutti_status cuda_proxy_enqueue(struct cuda_group *group, uint64_t subset,
-                                     const struct request *request, tutti_stream_t stream);
+enum tutti_status cuda_proxy_enqueue(struct cuda_group *group, const struct request *request,
+                                     tutti_stream_t stream);
 
 #endif
