@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* The public collectives: check, fill one request, choose, run. No malloc, lock or system call. */
 #include "base/error.h"
+#include "base/invariant.h"
 #include "base/op.h"
 #include "base/options.h"
 #include "base/order.h"
@@ -48,6 +49,7 @@ static inline bool enter(struct tutti_comm *comm)
 
 static inline void leave(struct tutti_comm *comm)
 {
+    invariant(order_load_relaxed_u32(&comm->busy) == 1);
     order_store_release_u32(&comm->busy, 0); /* C1 */
 }
 

@@ -6,6 +6,7 @@
 #include "base/env.h"
 #include "base/error.h"
 #include "base/interrupt.h"
+#include "base/invariant.h"
 #include "base/log.h"
 #include "base/options.h"
 #include "base/order.h"
@@ -586,6 +587,7 @@ static enum tutti_status join(struct tutti_comm *comm, struct workspace *work, t
     if (status != TUTTI_OK)
         return status;
     channel_settle(cpu_group_ranks(comm->host)->channel);
+    invariant(!comm->ready && comm->declined == TUTTI_OK && comm->backend && comm->group);
     comm->ready = true;
     POINT("comm.ready");
     char last_key[MEET_KEY_BYTES];

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* An operation as a work. It keeps the memory of its group, so it may outlive the group. */
 #include "base/error.h"
+#include "base/invariant.h"
 #include "base/order.h"
 #include "base/signature.h"
 #include "base/wait.h"
@@ -53,6 +54,7 @@ void pg_op_release(struct pg_op *op)
 
 void pg_op_complete(struct pg_op *op, const struct pg_outcome *outcome)
 {
+    invariant(order_load_relaxed_u32(&op->state) != PG_DONE);
     op->outcome.status = outcome->status;
     if (outcome->status != TUTTI_OK)
         op->outcome = *outcome;

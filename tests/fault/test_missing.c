@@ -15,7 +15,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { PATIENCE_MS = 300, SEEN_MS = 1500, FEW = 3, MANY = 8 };
+enum { PATIENCE_MS = 500, SEEN_MS = 1500, FEW = 3, MANY = 8 };
 
 /* One run. */
 struct episode {

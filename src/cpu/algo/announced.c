@@ -2,6 +2,8 @@
 /* What all operations that are longer than a small message have in common. */
 #include "cpu/algo/algo.h"
 
+#include "base/invariant.h"
+
 static const struct announced *way_of(const struct request *request)
 {
     return (const struct announced *)request->choice.run;
@@ -37,6 +39,7 @@ static void turn_begin(struct cpu_group *group, const struct request *request,
     piece->first = op->turn * op->whole;
     piece->count =
         request->count - piece->first < op->whole ? request->count - piece->first : op->whole;
+    invariant(piece->first < request->count && piece->count > 0);
     way_of(request)->place(group, request, op, piece);
 }
 
@@ -46,6 +49,8 @@ static void pieces_begin(struct cpu_group *group, const struct request *request,
     op->phase = PHASE_PIECES;
     op->turn = 0;
     way_of(request)->cut(group, request, op);
+    invariant(op->whole > 0 && (op->pieces - 1) * op->whole < request->count &&
+              op->pieces * op->whole >= request->count);
     turn_begin(group, request, op);
 }
 

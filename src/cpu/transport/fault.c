@@ -13,6 +13,7 @@
 #include "cpu/transport/group.h"
 
 #include "base/error.h"
+#include "base/invariant.h"
 #include "base/log.h"
 #include "base/point.h"
 #include "base/record.h"
@@ -59,6 +60,7 @@ static enum tutti_status report(const struct tutti_fault *fault)
 
 enum tutti_status cpu_group_fail(struct cpu_group *group, const struct tutti_fault *fault)
 {
+    invariant(fault->status != TUTTI_OK && fault->peer >= 0 && fault->peer < group->size);
     if (order_exchange_u32(&group->faults.claimed, 1) == 0) {
         group->faults.fault = *fault;
         if (!order_load_relaxed_u32(&group->faults.quit)) /* relaxed: carries nothing else */

@@ -15,6 +15,7 @@
 #ifndef TUTTI_CPU_WAIT_H
 #define TUTTI_CPU_WAIT_H
 
+#include "base/invariant.h"
 #include "base/wait.h"
 #include "coll/request.h"
 #include "cpu/transport/bell.h"
@@ -55,6 +56,7 @@ static inline enum tutti_status operation_begin(struct cpu_group *group)
 {
     if (__builtin_expect(faults_stand(&group->faults), 0))
         return cpu_group_status(group, NULL);
+    invariant(order_load_relaxed_u32(&group->faults.open));
     /* Relaxed: other threads read it only for reports. */
     order_store_relaxed_u64(&group->op.sequence, group->op.sequence + 1);
     group->op.announced = true;
