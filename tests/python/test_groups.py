@@ -259,12 +259,12 @@ def test_refusals(group, rank):
     except RuntimeError as error:
         assert "do not match" in str(error), error
     text = refused(tutti_pg.MISMATCH, lambda: group.all_reduce_sparse(tensor).wait())
-    assert "has 4" in text and "has 5" in text and f"rank {RANKS - 1}" in text, text
+    assert "sizes [4]" in text and "sizes [5]" in text and f"rank {RANKS - 1}" in text, text
 
     split = torch.sparse_coo_tensor(torch.zeros(2 - odd, 0, dtype=torch.int64),
                                     torch.zeros([0] + [3] * odd), (4, 3))
     text = refused(tutti_pg.MISMATCH, lambda: group.all_reduce_sparse(split).wait())
-    assert "2 sparse and 0 dense" in text and "1 sparse and 1 dense" in text, text
+    assert "sparse sizes [4, 3]" in text and "sparse sizes [4], dense sizes [3]" in text, text
     other = torch.sparse_coo_tensor([[0]], [1.0], (4,), dtype=torch.float64 if odd else torch.float32)
     text = refused(tutti_pg.MISMATCH, lambda: group.all_reduce_sparse(other).wait())
     assert "float64" in text and "float32" in text, text
