@@ -50,9 +50,8 @@ typedef bool stage_fn(struct cpu_group *group, const struct request *request,
 
 struct announced {
     struct algorithm algorithm;
-    /* Cuts the operation: sets pieces and whole. */
-    void (*cut)(const struct cpu_group *group, const struct request *request,
-                struct announced_op *op);
+    /* Cuts the operation: the elements of a whole piece. */
+    size_t (*cut)(const struct cpu_group *group, const struct request *request);
     /* Called once for each piece, in order: sets the fields behind count. */
     void (*place)(struct cpu_group *group, const struct request *request,
                   const struct announced_op *op, struct piece *piece);

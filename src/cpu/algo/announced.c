@@ -48,9 +48,9 @@ static void pieces_begin(struct cpu_group *group, const struct request *request,
 {
     op->phase = PHASE_PIECES;
     op->turn = 0;
-    way_of(request)->cut(group, request, op);
-    invariant(op->whole > 0 && (op->pieces - 1) * op->whole < request->count &&
-              op->pieces * op->whole >= request->count);
+    op->whole = way_of(request)->cut(group, request);
+    invariant(op->whole > 0 && request->count > 0); /* so there is a piece, and no empty one */
+    op->pieces = (request->count + op->whole - 1) / op->whole;
     turn_begin(group, request, op);
 }
 

@@ -36,21 +36,17 @@ static bool is_whole(const struct request *request)
     return request->count * reduce_partial_bytes(request->dtype) <= WHOLE_BYTES;
 }
 
-static void cut(const struct cpu_group *group, const struct request *request,
-                struct announced_op *op)
+static size_t cut(const struct cpu_group *group, const struct request *request)
 {
     const size_t width = request->element_bytes, line = LAYOUT_LINE / width;
     (void)group;
-    op->pieces = 1;
-    op->whole = request->count;
     if (is_whole(request))
-        return;
+        return request->count;
     /* A quarter in whole lines, its inputs and its partial sums. */
     const size_t partial = reduce_partial_bytes(request->dtype);
     const size_t most = PIECE_BYTES / (QUAD * width + partial) / line * line * QUAD;
     const size_t pieces = (request->count + most - 1) / most;
-    op->whole = chunk_elements((request->count + pieces - 1) / pieces, QUAD, width) * QUAD;
-    op->pieces = (request->count + op->whole - 1) / op->whole;
+    return chunk_elements((request->count + pieces - 1) / pieces, QUAD, width) * QUAD;
 }
 
 static void place(struct cpu_group *group, const struct request *request,

@@ -20,14 +20,12 @@ static size_t blocks_of(const struct cpu_group *group, const struct request *req
     return request->send_all ? (size_t)group->size : 1;
 }
 
-static void cut(const struct cpu_group *group, const struct request *request,
-                struct announced_op *op)
+static size_t cut(const struct cpu_group *group, const struct request *request)
 {
     const size_t blocks = blocks_of(group, request);
     const size_t most =
         LAYOUT_PIECE_BYTES / blocks / LAYOUT_LINE * LAYOUT_LINE / request->element_bytes;
-    op->whole = request->count < most ? request->count : most;
-    op->pieces = (request->count + op->whole - 1) / op->whole;
+    return request->count < most ? request->count : most;
 }
 
 /* A chunk is a block's part of the piece. */

@@ -17,12 +17,10 @@
 #include "cpu/transport/chunk.h"
 #include "cpu/transport/copy.h"
 
-static void cut(const struct cpu_group *group, const struct request *request,
-                struct announced_op *op)
+static size_t cut(const struct cpu_group *group, const struct request *request)
 {
     (void)group;
-    op->whole = LAYOUT_SWAP_BYTES / request->element_bytes;
-    op->pieces = (request->count + op->whole - 1) / op->whole;
+    return LAYOUT_SWAP_BYTES / request->element_bytes;
 }
 
 static void place(struct cpu_group *group, const struct request *request,

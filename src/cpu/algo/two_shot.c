@@ -47,8 +47,7 @@ static size_t held_chunks(const struct cpu_group *group)
     return (size_t)group->size - pushes(group);
 }
 
-static void cut(const struct cpu_group *group, const struct request *request,
-                struct announced_op *op)
+static size_t cut(const struct cpu_group *group, const struct request *request)
 {
     const size_t width = request->element_bytes, ranks = (size_t)group->size;
     const size_t held = held_chunks(group);
@@ -61,8 +60,7 @@ static void cut(const struct cpu_group *group, const struct request *request,
         const size_t pieces = (request->count + most - 1) / most;
         chunk = chunk_elements((request->count + pieces - 1) / pieces, group->size, width);
     }
-    op->whole = chunk * ranks;
-    op->pieces = (request->count + op->whole - 1) / op->whole;
+    return chunk * ranks;
 }
 
 static void place(struct cpu_group *group, const struct request *request,
