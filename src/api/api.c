@@ -135,14 +135,14 @@ static enum tutti_status device_refuse(const char *call, const char *operand, co
                      call ? call : "", call ? ": " : "", operand, pointer, ordinal);
 }
 
-/* `call` and `send`: for the message, as coll_explain() has them. `device` is where the operands
- * have to be. */
+/* `call` and `send`: for the message, as coll_explain() has them. `width`: of an element. `device`
+ * is where the operands have to be. */
 static inline __attribute__((always_inline)) enum tutti_status
 call_check(const struct tutti_comm *comm, const char *call, const struct coll *coll,
-           const struct coll_args *args, const char *send, enum tutti_device device)
+           const struct coll_args *args, size_t width, const char *send, enum tutti_device device)
 {
     int ordinal;
-    const enum coll_error error = coll_check(coll, args, comm->rank, comm->world_size);
+    const enum coll_error error = coll_check(coll, args, width, comm->rank, comm->world_size);
     if (__builtin_expect(error != COLL_GOOD, 0))
         return coll_explain(call, coll, args, error, comm->world_size, send);
     if (device == TUTTI_DEVICE_CUDA || !args->count)
@@ -240,13 +240,13 @@ collective(struct tutti_comm *comm, enum tutti_collective which, const struct co
 {
     struct request request;
     const struct coll *coll = &coll_rows[which];
+    const size_t width = dtype_bytes(args->dtype);
     enum tutti_status status = stream_check(comm, coll->call, stream);
     if (status == TUTTI_OK)
-        status = call_check(comm, coll->call, coll, args, "send",
+        status = call_check(comm, coll->call, coll, args, width, "send",
                             (enum tutti_device)comm->config.device);
     if (__builtin_expect(status != TUTTI_OK, 0))
         return refused(comm, signature_of(which, args), status);
-    const size_t width = dtype_bytes(args->dtype);
     const enum op_kind kind = coll->reduces ? op_kind(args->op) : (enum op_kind)0;
     const struct choice_call call = {
         .collective = which,
@@ -309,7 +309,8 @@ enum tutti_status comm_all_reduce_check(const struct tutti_comm *comm, const voi
 {
     const struct coll_args args = {(void *)(uintptr_t)data, (void *)(uintptr_t)data, count, dtype,
                                    op};
-    return call_check(comm, NULL, &coll_rows[TUTTI_COLLECTIVE_ALL_REDUCE], &args, "data", device);
+    return call_check(comm, NULL, &coll_rows[TUTTI_COLLECTIVE_ALL_REDUCE], &args,
+                      dtype_bytes(dtype), "data", device);
 }
 
 enum tutti_status comm_all_reduce_on(struct tutti_comm *comm, void *data, size_t count,
@@ -464,10 +465,10 @@ enum tutti_status tutti_comm_algorithm(tutti_comm_t *comm, size_t count, enum tu
         return status;
     const struct coll *coll = &coll_rows[TUTTI_COLLECTIVE_ALL_REDUCE];
     const struct coll_args args = {.count = count, .dtype = dtype, .op = op_known(op)};
-    const enum coll_error error = coll_kind_check(coll, &args);
+    const size_t width = dtype_bytes(dtype);
+    const enum coll_error error = coll_kind_check(coll, &args, width);
     if (error != COLL_GOOD)
         return coll_explain(call, coll, &args, error, comm->world_size, "send");
-    const size_t width = dtype_bytes(dtype);
     const struct choice_call asked = {
         .collective = TUTTI_COLLECTIVE_ALL_REDUCE,
         .bytes = count || !comm->cuda ? count * width : 1, /* a kernel's answer needs a size */

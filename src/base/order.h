@@ -100,6 +100,17 @@ static inline void order_compiler(void)
     __atomic_signal_fence(__ATOMIC_SEQ_CST);
 }
 
+/* Asks for the line, which the thread is about to write, as the only holder. Carries nothing. */
+static inline void order_prefetch_for_writing(void *line)
+{
+#if defined(__x86_64__)
+    /* The compiler's builtin asks for a shared copy unless it knows the processor. */
+    __asm__ __volatile__("prefetchw %0" : : "m"(*(char *)line));
+#else
+    __builtin_prefetch(line, 1);
+#endif
+}
+
 /* Tells the core that the thread spins. */
 static inline void order_pause(void)
 {

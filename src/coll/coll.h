@@ -60,10 +60,10 @@ enum coll_error {
     COLL_OVERLAP,
 };
 
-/* Without a look at the operands. */
-static inline enum coll_error coll_kind_check(const struct coll *coll, const struct coll_args *args)
+/* Without a look at the operands. `width`: dtype_bytes(args->dtype). */
+static inline enum coll_error coll_kind_check(const struct coll *coll, const struct coll_args *args,
+                                              size_t width)
 {
-    const size_t width = dtype_bytes(args->dtype);
     if (!width)
         return COLL_DTYPE;
     if (coll->reduces && !op_kind(args->op))
@@ -76,14 +76,15 @@ static inline enum coll_error coll_kind_check(const struct coll *coll, const str
 }
 
 /* In place is the same address, or, if only one operand has a block for each rank, the rank's own
- * block in it. */
-static inline enum coll_error coll_check(const struct coll *coll, const struct coll_args *args,
-                                         int rank, int world_size)
+ * block in it. Inlined, so that each collective has its own check. */
+static inline __attribute__((always_inline)) enum coll_error
+coll_check(const struct coll *coll, const struct coll_args *args, size_t width, int rank,
+           int world_size)
 {
-    const enum coll_error error = coll_kind_check(coll, args);
+    const enum coll_error error = coll_kind_check(coll, args, width);
     if (error || !args->count)
         return error;
-    const size_t width = dtype_bytes(args->dtype), block = args->count * width;
+    const size_t block = args->count * width;
     const uintptr_t send = (uintptr_t)args->send, recv = (uintptr_t)args->recv;
     const size_t own = coll->send_all != coll->recv_all ? block * (size_t)rank : 0;
     if (!send || !recv)

@@ -102,10 +102,12 @@ static enum tutti_status half_choose(const struct cpu_table *table, const struct
     return TUTTI_OK;
 }
 
-enum tutti_status cpu_choose(const void *group, const struct choice_call *call,
+enum tutti_status cpu_choose(const void *opaque, const struct choice_call *call,
                              struct choice *choice)
 {
-    const struct cpu_table *table = &((const struct cpu_group *)group)->table;
+    const struct cpu_group *group = opaque;
+    const struct cpu_table *table = &group->table;
+    announcement_prefetch(group);
     if (call->collective != TUTTI_COLLECTIVE_ALL_REDUCE)
         return half_choose(table, call, choice);
     if (call->bytes <= table->small_bytes && call->bytes && call->algo == TUTTI_ALGO_NONE) {

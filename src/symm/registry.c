@@ -26,8 +26,8 @@ struct slot {
     uint64_t allocation; /* address of struct symm_allocation */
 };
 static struct slot slots[SYMM_MAX_ALLOCATIONS];
-static uint32_t slots_used;   /* slots[slots_used] and all after it are free */
-static uint32_t device_slots; /* slots of device memory, the parent's before fork() included */
+static uint32_t slots_used; /* slots[slots_used] and all after it are free */
+uint32_t symm_device_slots;
 
 static void slot_write(struct slot *slot, struct symm_allocation *allocation)
 {
@@ -49,7 +49,7 @@ static bool slot_take(struct symm_allocation *allocation)
             continue;
         slot_write(&slots[i], allocation);
         if (allocation->cuda)
-            order_store_relaxed_u32(&device_slots, device_slots + 1);
+            order_store_relaxed_u32(&symm_device_slots, symm_device_slots + 1);
         if (i >= slots_used)
             order_store_release_u32(&slots_used, i + 1); /* Y5 */
         return true;
@@ -63,7 +63,7 @@ static void slot_release(const struct symm_allocation *allocation)
         if (slots[i].allocation == (uintptr_t)allocation) {
             slot_write(&slots[i], NULL);
             if (allocation->cuda)
-                order_store_relaxed_u32(&device_slots, device_slots - 1);
+                order_store_relaxed_u32(&symm_device_slots, symm_device_slots - 1);
         }
     while (slots_used > 0 && slots[slots_used - 1].bytes == 0)
         order_store_relaxed_u32(&slots_used, slots_used - 1);
@@ -188,11 +188,8 @@ bool symm_find(const void *pointer, size_t bytes, struct symm_view *view)
     return true;
 }
 
-bool symm_on_device(const void *pointer, int *ordinal)
+bool symm_find_on_device(const void *pointer, int *ordinal)
 {
-    /* Relaxed for the reason given in lookup(). */
-    if (__builtin_expect(order_load_relaxed_u32(&device_slots) == 0, 1))
-        return false;
     const struct symm_allocation *allocation = lookup(pointer, 1);
     if (!allocation || !allocation->cuda)
         return false;

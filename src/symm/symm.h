@@ -17,7 +17,11 @@
 #ifndef TUTTI_SYMM_H
 #define TUTTI_SYMM_H
 
+#include "base/order.h"
 #include "tutti/tutti.h"
+
+#include <stdbool.h>
+#include <stdint.h>
 
 /* Where an operand lies. Its allocation is mapped by all ranks. */
 struct symm_view {
@@ -36,8 +40,16 @@ struct symm_view {
  */
 bool symm_find(const void *pointer, size_t bytes, struct symm_view *view);
 
+/* Slots of device memory in the table, the parent's before fork() included. */
+extern uint32_t symm_device_slots;
+bool symm_find_on_device(const void *pointer, int *ordinal);
 /* Return true and set *ordinal to the device's if the pointer lies in a symmetric buffer in a
  * device's memory. Takes no lock. Costs one load if the process has no such buffer. */
-bool symm_on_device(const void *pointer, int *ordinal);
+static inline bool symm_on_device(const void *pointer, int *ordinal)
+{
+    /* Relaxed for the reason given in lookup(). */
+    return __builtin_expect(order_load_relaxed_u32(&symm_device_slots) != 0, 0) &&
+           symm_find_on_device(pointer, ordinal);
+}
 
 #endif

@@ -29,18 +29,14 @@ static unsigned char *body_of(const struct cpu_group *group, int rank)
                             : group->arenas[rank]->small_messages[odd].body;
 }
 
-/* A peer's data. */
-static inline const unsigned char *data_of(const struct cpu_group *group,
-                                           const struct request *request, int rank)
+/* A message that fits into the header's line. */
+static inline void payload_copy(unsigned char *restrict to, const unsigned char *restrict from,
+                                size_t bytes)
 {
-    const struct layout_small_message *message =
-        &group->arenas[rank]->small_messages[group->op.sequence % LAYOUT_SMALL_MESSAGES];
-    const unsigned char *data =
-        small_bytes(request->send_all, request->bytes, group->size) <= LAYOUT_INLINE_BYTES
-            ? message->u.payload
-            : body_of(group, rank);
-    return request->send_all && group->size > 2 ? data + (size_t)group->rank * request->bytes
-                                                : data;
+    if (bytes == 8) /* without a call of memcpy() */
+        memcpy(to, from, 8);
+    else
+        memcpy(to, from, bytes);
 }
 
 /* Where each leaf's data will be, and the call that reduces them: made while the messages travel.
@@ -52,11 +48,19 @@ struct small_op {
 };
 
 static inline void prepare(const struct cpu_group *group, const struct request *request,
-                           struct small_op *op)
+                           bool is_inline, struct small_op *op)
 {
+    const size_t message = group->op.sequence % LAYOUT_SMALL_MESSAGES;
+    const size_t offset =
+        request->send_all && group->size > 2 ? (size_t)group->rank * request->bytes : 0;
     for (int leaf = 0; leaf < group->size; leaf++) {
         const int r = group->ranks.order[leaf];
-        op->in[leaf] = r == group->rank ? request_sent(request, r) : data_of(group, request, r);
+        if (r == group->rank)
+            op->in[leaf] = request_sent(request, r);
+        else if (is_inline)
+            op->in[leaf] = group->arenas[r]->small_messages[message].u.payload + offset;
+        else
+            op->in[leaf] = body_of(group, r) + offset;
     }
     op->reduce = (struct reduce_call){
         .out = request->recv,
@@ -68,7 +72,8 @@ static inline void prepare(const struct cpu_group *group, const struct request *
     };
 }
 
-static enum tutti_status small_start(void *opaque, struct request *request, void *state)
+static inline __attribute__((always_inline)) enum tutti_status
+start(void *opaque, struct request *request, void *state)
 {
     struct cpu_group *group = opaque;
     struct small_op *op = state;
@@ -79,9 +84,10 @@ static enum tutti_status small_start(void *opaque, struct request *request, void
     struct layout_small_message *own =
         &group->own->small_messages[sequence % LAYOUT_SMALL_MESSAGES];
     const size_t bytes = small_bytes(request->send_all, request->bytes, group->size);
+    const bool is_inline = bytes <= LAYOUT_INLINE_BYTES;
     const unsigned char *send = request_sent(request, group->size == 2 ? !group->rank : 0);
-    if (bytes <= LAYOUT_INLINE_BYTES)
-        memcpy(own->u.payload, send, bytes);
+    if (is_inline)
+        payload_copy(own->u.payload, send, bytes);
     else
         group->isa->copy(body_of(group, group->rank), send, bytes);
     POINT("mail.written");
@@ -91,7 +97,7 @@ static enum tutti_status small_start(void *opaque, struct request *request, void
      */
     request_started(request, group->op.sequence, RECORD_CALL, RECORD_RUNNING);
     op_init(&op->base);
-    prepare(group, request, op);
+    prepare(group, request, is_inline, op);
     return TUTTI_OK;
 }
 
@@ -131,6 +137,11 @@ step(void *opaque, struct request *request, void *state)
     return op_end(&op->base, TUTTI_OK);
 }
 
+static enum tutti_status small_start(void *group, struct request *request, void *op)
+{
+    return start(group, request, op);
+}
+
 static enum op_progress small_step(void *group, struct request *request, void *op)
 {
     return step(group, request, op);
@@ -139,7 +150,7 @@ static enum op_progress small_step(void *group, struct request *request, void *o
 static enum tutti_status small_run(void *group, struct request *request, tutti_stream_t stream)
 {
     struct small_op op;
-    const enum tutti_status status = small_start(group, request, &op);
+    const enum tutti_status status = start(group, request, &op);
     (void)stream;
     return __builtin_expect(status != TUTTI_OK, 0) ? status
                                                    : cpu_steps_run(group, request, &op.base, step);
