@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT */
-/* Deadlines: times of CLOCK_MONOTONIC, in nanoseconds. */
+/* Deadlines: times of CLOCK_MONOTONIC, in nanoseconds. A nap is a sleep between two looks. */
 #ifndef TUTTI_DEADLINE_H
 #define TUTTI_DEADLINE_H
 
+#include <limits.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <time.h>
@@ -46,6 +47,31 @@ static inline int64_t deadline_timeout_ms(int64_t deadline)
 {
     int64_t left = deadline_left_ms(deadline);
     return left ? left : 1;
+}
+
+/* What is left, as poll() wants it. */
+static inline int deadline_poll_ms(int64_t deadline)
+{
+    int64_t left_ms = deadline_left_ms(deadline);
+    return left_ms > INT_MAX ? INT_MAX : (int)left_ms;
+}
+
+static inline int64_t deadline_min(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+static inline struct timespec deadline_timespec(int64_t deadline)
+{
+    return (struct timespec){.tv_sec = deadline / 1000000000, .tv_nsec = deadline % 1000000000};
+}
+
+/* Sleeps for *nap_ns or until the deadline, then doubles *nap_ns, up to longest_ns. */
+static inline void deadline_nap(int64_t deadline, int64_t *nap_ns, int64_t longest_ns)
+{
+    struct timespec until = deadline_timespec(deadline_min(deadline, deadline_now() + *nap_ns));
+    clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &until, NULL);
+    *nap_ns = *nap_ns * 2 < longest_ns ? *nap_ns * 2 : longest_ns;
 }
 
 #endif

@@ -78,7 +78,7 @@ static enum tutti_status open_full(const struct store_url *url, int64_t timeout_
         enum tutti_status status = tcp_open_with(url, &options, store);
         if (status != TUTTI_ERR_SYSTEM || url->server || deadline_passed(deadline))
             return status;
-        nap(deadline, &nap_ns, LONGEST_NAP_NS);
+        deadline_nap(deadline, &nap_ns, LONGEST_NAP_NS);
         options.connect_ms = deadline_left_ms(deadline);
     }
 }
@@ -215,7 +215,7 @@ static enum tutti_status follow(struct notice *notice, struct store_url *url, in
             log_write(TUTTI_LOG_WARN, -1,
                       "this process has waited %d s for rank 0, which tells its address in %s",
                       waited_s, notice->path);
-        nap(deadline, &nap_ns, LONGEST_NAP_NS);
+        deadline_nap(deadline, &nap_ns, LONGEST_NAP_NS);
     }
     if (found)
         return error_context(TUTTI_ERR_TIMEOUT, "rank 0, as %s tells, was not reached",

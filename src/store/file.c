@@ -102,7 +102,7 @@ enum file_log_result file_log_apply(struct map *map, const uint8_t *data, size_t
             return FILE_LOG_FOREIGN;
         if (key[0] == '-')
             map_erase(map, key + 1, key_bytes - 1);
-        else if (!map_set(map, key, key_bytes, value, value_bytes))
+        else if (!map_put(map, key, key_bytes, false, value, value_bytes))
             return FILE_LOG_NO_MEMORY;
         *used = at;
     }
@@ -111,29 +111,22 @@ enum file_log_result file_log_apply(struct map *map, const uint8_t *data, size_t
 
 /* ---- the file -------------------------------------------------------------------------------- */
 
-static enum tutti_status lock_timed_out(const struct file *file)
-{
-    return error_set(TUTTI_ERR_TIMEOUT, "another process holds the lock of %s: is it stopped?",
-                     file->path);
-}
-
 /* Tries to take the handle's lock, then the file's: both or none. Not by pthread_mutex_clocklock(),
  * which older ThreadSanitizers do not know. */
-static enum tutti_status lock_try(struct file *file, int how, bool *taken)
+static bool lock_try(struct file *file, int how, enum tutti_status *status)
 {
-    *taken = pthread_mutex_trylock(&file->lock) == 0;
-    if (!*taken)
-        return TUTTI_OK;
-    while (flock(file->fd, how | LOCK_NB) < 0) {
-        if (errno == EINTR)
-            continue;
-        enum tutti_status status =
-            errno == EWOULDBLOCK ? TUTTI_OK : error_errno("flock(%s)", file->path);
-        pthread_mutex_unlock(&file->lock);
-        *taken = false;
-        return status;
-    }
-    return TUTTI_OK;
+    int result;
+    if (pthread_mutex_trylock(&file->lock) != 0)
+        return false;
+    do
+        result = flock(file->fd, how | LOCK_NB);
+    while (result < 0 && errno == EINTR);
+    if (result == 0)
+        return true;
+    if (errno != EWOULDBLOCK)
+        *status = error_errno("flock(%s)", file->path);
+    pthread_mutex_unlock(&file->lock);
+    return false;
 }
 
 /* Takes both locks. Sleeps with neither lock held: other threads and the interrupt may use this
@@ -141,18 +134,18 @@ static enum tutti_status lock_try(struct file *file, int how, bool *taken)
 static enum tutti_status lock(struct file *file, int how, const struct store_call *call)
 {
     int64_t nap_ns = 20000;
-    for (;;) {
-        bool taken;
-        enum tutti_status status = lock_try(file, how, &taken);
-        if (status != TUTTI_OK || taken)
-            return status;
-        if (deadline_passed(call->deadline))
-            return lock_timed_out(file);
-        status = store_call_check(call);
+    enum tutti_status status = TUTTI_OK;
+    while (!lock_try(file, how, &status)) {
+        if (status == TUTTI_OK && deadline_passed(call->deadline))
+            return error_set(TUTTI_ERR_TIMEOUT,
+                             "another process holds the lock of %s: is it stopped?", file->path);
+        if (status == TUTTI_OK)
+            status = store_call_check(call);
         if (status != TUTTI_OK)
             return status;
-        nap(call->deadline, &nap_ns, LONGEST_NAP_NS);
+        deadline_nap(call->deadline, &nap_ns, LONGEST_NAP_NS);
     }
+    return TUTTI_OK;
 }
 
 static void file_unlock(struct map_store *base)
@@ -235,6 +228,26 @@ static enum tutti_status file_lock(struct map_store *base, bool writes,
     return status;
 }
 
+static enum tutti_status append(const struct file *file, const struct buffer *record)
+{
+    for (size_t written = 0; written < record->size;) {
+        ssize_t part = pwrite(file->fd, record->data + written, record->size - written,
+                              file->read_bytes + (off_t)written);
+        if (part >= 0) {
+            written += (size_t)part;
+        } else if (errno != EINTR) {
+            const enum tutti_status status =
+                error_errno("writing %zu bytes to %s%sgive the store another path", record->size,
+                            file->path, error_full());
+            /* If what was written of it cannot be cut off, the next writer does it. */
+            const int cut = ftruncate(file->fd, file->read_bytes);
+            (void)cut;
+            return status;
+        }
+    }
+    return TUTTI_OK;
+}
+
 /* Appends a record in one write and applies it to the map; the exclusive lock is held. The record
  * "-KEY", without a value, deletes KEY. */
 static enum tutti_status file_put(struct map_store *base, const char *key,
@@ -245,36 +258,20 @@ static enum tutti_status file_put(struct map_store *base, const char *key,
     const size_t minus = value ? 0 : 1, key_bytes = strlen(key);
     struct buffer record = {0};
     size_t used;
-    enum tutti_status status = TUTTI_OK;
     buffer_put_u32(&record, (uint32_t)(minus + key_bytes));
     buffer_put(&record, "-", minus);
     buffer_put(&record, key, key_bytes);
     buffer_put_u32(&record, (uint32_t)bytes.size);
     buffer_put(&record, bytes.data, bytes.size);
-    if (record.failed) {
-        status = error_set(TUTTI_ERR_NO_MEMORY, "a record of %zu bytes", bytes.size);
-        goto err_record;
+    enum tutti_status status =
+        record.failed ? error_set(TUTTI_ERR_NO_MEMORY, "a record of %zu bytes", bytes.size)
+                      : append(file, &record);
+    if (status == TUTTI_OK) {
+        if (file_log_apply(&base->map, record.data, record.size, &used) == FILE_LOG_WHOLE)
+            file->read_bytes += (off_t)record.size;
+        else
+            status = error_set(TUTTI_ERR_NO_MEMORY, "the contents of %s", file->path);
     }
-    for (size_t written = 0; written < record.size;) {
-        ssize_t part = pwrite(file->fd, record.data + written, record.size - written,
-                              file->read_bytes + (off_t)written);
-        if (part < 0 && errno == EINTR)
-            continue;
-        if (part < 0) {
-            status = error_errno("writing %zu bytes to %s%sgive the store another path",
-                                 record.size, file->path, error_full());
-            /* Cut off what was written of it. If this fails, the next writer does it. */
-            if (ftruncate(file->fd, file->read_bytes) < 0)
-                goto err_record;
-            goto err_record;
-        }
-        written += (size_t)part;
-    }
-    if (file_log_apply(&file->base.map, record.data, record.size, &used) == FILE_LOG_WHOLE)
-        file->read_bytes += (off_t)record.size;
-    else
-        status = error_set(TUTTI_ERR_NO_MEMORY, "the contents of %s", file->path);
-err_record:
     buffer_fini(&record);
     return status;
 }
@@ -294,7 +291,7 @@ static void file_await_change(struct map_store *base, const struct store_call *c
     int64_t nap_ns = 20000;
     file_unlock(base);
     do
-        nap(pause, &nap_ns, LONGEST_NAP_NS);
+        deadline_nap(pause, &nap_ns, LONGEST_NAP_NS);
     while (!has_changed(file, bytes) && !deadline_passed(pause));
 }
 
@@ -309,6 +306,16 @@ static void file_free(struct file *file)
     free(file);
 }
 
+static enum tutti_status count_handle(struct file *file, const char *key, int64_t amount,
+                                      int64_t deadline, int64_t *result)
+{
+    struct store_call call = {
+        .op = STORE_ADD, .keys = &key, .count = 1, .amount = amount, .deadline = deadline};
+    enum tutti_status status = map_store_serve(&file->base, &call);
+    *result = call.number;
+    return status;
+}
+
 /* Adds to a count of the handles as one closes. A process that holds the lock for STORE_GRACE_MS
  * while the file does not change has stopped; then the count is left out. */
 static enum tutti_status close_count(struct file *file, const char *key, int64_t amount,
@@ -317,10 +324,9 @@ static enum tutti_status close_count(struct file *file, const char *key, int64_t
     enum tutti_status status;
     struct stat before;
     do {
-        const struct store_call call = {.deadline = deadline_after(STORE_GRACE_MS)};
         if (fstat(file->fd, &before) < 0)
             return error_errno("fstat(%s)", file->path);
-        status = map_store_add(&file->base, &call, key, amount, result);
+        status = count_handle(file, key, amount, deadline_after(STORE_GRACE_MS), result);
     } while (status == TUTTI_ERR_TIMEOUT && has_changed(file, before.st_size) &&
              !deadline_passed(deadline));
     return status;
@@ -367,16 +373,20 @@ static enum tutti_status file_check_owner(const char *path, const struct stat *a
     return TUTTI_OK;
 }
 
+static enum tutti_status make_url(const struct file *file, char **url)
+{
+    char *path = realpath(file->path, NULL), size[32] = "";
+    if (file->world_size)
+        snprintf(size, sizeof size, "?world_size=%d", file->world_size);
+    const bool made = path && asprintf(url, "file:%s%s", path, size) >= 0;
+    free(path);
+    return made ? TUTTI_OK : error_errno("the absolute path of %s", file->path);
+}
+
 enum tutti_status file_open(const struct store_url *url, int64_t timeout_ms, tutti_store_t **store)
 {
-    static const struct map_store_ops ops = {
-        .lock = file_lock,
-        .unlock = file_unlock,
-        .put = file_put,
-        .await_change = file_await_change,
-        .close = file_close,
-    };
-    const struct store_call call = {.deadline = deadline_after(timeout_ms)};
+    static const struct map_store_ops ops = {file_lock, file_unlock, file_put, file_await_change};
+    static const struct store_kind kind = {map_store_serve, file_close};
     int64_t handles;
     char *text = NULL;
     struct stat about;
@@ -395,20 +405,12 @@ enum tutti_status file_open(const struct store_url *url, int64_t timeout_ms, tut
     else
         status = file_check_owner(self->path, &about);
     if (status == TUTTI_OK)
-        status = map_store_add(&self->base, &call, "refcount/", 1, &handles);
-    if (status == TUTTI_OK) {
-        char *path = realpath(self->path, NULL), size[32] = "";
-        if (self->world_size)
-            snprintf(size, sizeof size, "?world_size=%d", self->world_size);
-        if (!path || asprintf(&text, "file:%s%s", path, size) < 0) {
-            text = NULL;
-            status = error_errno("the absolute path of %s", self->path);
-        }
-        free(path);
-    }
+        status = count_handle(self, "refcount/", 1, deadline_after(timeout_ms), &handles);
+    if (status == TUTTI_OK)
+        status = make_url(self, &text);
     if (status != TUTTI_OK) {
         file_free(self);
         return status;
     }
-    return store_create(&map_store_kind, self, timeout_ms, text, store);
+    return store_create(&kind, self, timeout_ms, text, store);
 }

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The kinds of store: memory, file and tcp each have a table of operations; env opens a tcp store;
- * a caller's own functions have a table that passes calls on. store.c checks what the caller gave,
- * and calls the table; no kind calls store.c.
+ * The kinds of store: memory, file and tcp, and a caller's own functions; env opens a tcp store.
+ * store.c makes a call of what the caller gave, and the kind serves it. No kind calls store.c's
+ * public functions.
  */
 #ifndef TUTTI_STORE_KIND_H
 #define TUTTI_STORE_KIND_H
 
-#include "store/nap.h"
+#include "base/deadline.h"
 #include "store/store.h"
 
 #include <string.h>
@@ -17,76 +17,70 @@
 #define STORE_VALUE_BYTES ((size_t)8 * 1024 * 1024)
 #define STORE_MAX_KEYS    ((size_t)128 * 1024)
 
-/* One call: its name, for messages, and what ends it. */
-struct store_call {
-    const char *name;
-    int64_t timeout_ms; /* for messages */
-    int64_t deadline;
-    int64_t grace;                     /* the interrupt is not asked before this time */
-    const struct interrupt *interrupt; /* may be NULL */
+enum store_op {
+    STORE_SET,
+    STORE_GET, /* waits for all keys, then reads their values */
+    STORE_WAIT,
+    STORE_ADD,
+    STORE_CHECK,
+    STORE_COMPARE_SET, /* reads what the key has afterwards */
+    STORE_DELETE,
+    STORE_NUM_KEYS,
 };
-
-/* Until when a kind may sleep before it asks store_call_check() again. */
-int64_t store_call_pause(const struct store_call *call);
-/* OK, or why the interrupt ends the call before its deadline. The kind holds no lock here, because
- * the interrupt may use the store, too. */
-enum tutti_status store_call_check(const struct store_call *call);
 
 struct store_bytes {
     const void *data;
     size_t size;
 };
 
-/* Where the values of several keys go: see store_multi_get(). */
-struct store_values {
-    void *data;
+struct store_call {
+    enum store_op op;
+    const char *name;        /* for messages */
+    const char *const *keys; /* each is "/", the handle's prefix and the caller's key */
+    size_t count;
+    struct store_bytes value, expected; /* of SET and COMPARE_SET */
+    int64_t amount;                     /* of ADD */
+    bool is_there;                      /* GET: the keys were seen; no interrupt before it begins */
+    /* Results. The first `each` bytes of value i go to values + i * each, its length to sizes[i].
+     * `number` is the sum of ADD and the count of NUM_KEYS; of CHECK and DELETE it is 0 or 1. */
+    void *values;
     size_t each;
     size_t *sizes;
+    int64_t number;
+    /* What ends the call. */
+    int64_t timeout_ms; /* for messages */
+    int64_t deadline;
+    int64_t grace;                     /* the interrupt is not asked before this time */
+    const struct interrupt *interrupt; /* may be NULL */
 };
 
-static inline void store_values_put(const struct store_values *values, size_t i,
-                                    struct store_bytes value)
-{
-    size_t bytes = value.size < values->each ? value.size : values->each;
-    if (bytes > 0)
-        memcpy((char *)values->data + i * values->each, value.data, bytes);
-    values->sizes[i] = value.size;
-}
-
-/*
- * The operations, on the kind's own context. Each key is "/", the handle's prefix and the caller's
- * key. The messages leave the "/" out.
- * - get waits for all keys, as wait does in struct tutti_store_ops; then it reads the values,
- *   unless `values` is NULL
- * - compare_set puts what the key has afterwards into *value
- */
 struct store_kind {
-    enum tutti_status (*set)(void *context, const struct store_call *call, const char *key,
-                             struct store_bytes value);
-    enum tutti_status (*get)(void *context, const struct store_call *call, const char *const *keys,
-                             size_t count, const struct store_values *values);
-    enum tutti_status (*add)(void *context, const struct store_call *call, const char *key,
-                             int64_t amount, int64_t *result);
-    enum tutti_status (*check)(void *context, const struct store_call *call,
-                               const char *const *keys, size_t count, bool *exists);
-    enum tutti_status (*compare_set)(void *context, const struct store_call *call, const char *key,
-                                     struct store_bytes expected, struct store_bytes desired,
-                                     const struct store_values *value);
-    enum tutti_status (*delete_key)(void *context, const struct store_call *call, const char *key,
-                                    bool *deleted);
-    enum tutti_status (*num_keys)(void *context, const struct store_call *call, int64_t *count);
+    enum tutti_status (*serve)(void *context, struct store_call *call);
     void (*close)(void *context);
 };
+
+static inline void store_call_put(const struct store_call *call, size_t i, struct store_bytes value)
+{
+    size_t bytes = value.size < call->each ? value.size : call->each;
+    if (bytes > 0)
+        memcpy((char *)call->values + i * call->each, value.data, bytes);
+    call->sizes[i] = value.size;
+}
+
+/* Until when a kind may sleep before it asks store_call_check() again. */
+int64_t store_call_pause(const struct store_call *call);
+/* OK, or why the interrupt ends the call before its deadline. The kind holds no lock here, because
+ * the interrupt may use the store, too. */
+enum tutti_status store_call_check(const struct store_call *call);
+/* TIMEOUT that names a missing key. */
+enum tutti_status store_timed_out(const struct store_call *call, const char *key);
+/* INVALID: the value of the key is no counter, or would not be one any more. */
+enum tutti_status store_no_number(const char *key);
 
 /* Makes a handle. It takes the context, which it closes after a failure, and the URL, which is
  * malloc'ed or NULL. */
 enum tutti_status store_create(const struct store_kind *kind, void *context, int64_t timeout_ms,
                                char *url, tutti_store_t **store);
-
-/* TIMEOUT that names a missing key. */
-enum tutti_status store_timed_out(const struct store_call *call, const char *key, size_t count);
-/* INVALID: the value of the key is no counter, or would not be one any more. */
-enum tutti_status store_no_number(const char *key);
 
 /* A parsed URL. The strings are bounded copies, so that a URL may be of any length. */
 struct store_url {

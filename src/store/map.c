@@ -1,77 +1,37 @@
 /* SPDX-License-Identifier: MIT */
 #include "store/map.h"
 
-#include "ipc/random.h"
-
 #include <inttypes.h>
+#include <search.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* FNV-1a from a random start, so that a peer cannot choose keys that share a bucket. */
-static uint64_t hash_key(const struct map *map, const void *key, size_t bytes)
+static int compare(const void *a, const void *b)
 {
-    uint64_t hash = map->seed;
-    for (const uint8_t *byte = key, *end = byte + bytes; byte < end; byte++)
-        hash = (hash ^ *byte) * 0x100000001b3;
-    return hash ^ hash >> 32;
+    const struct map_entry *left = a, *right = b;
+    if (left->key_bytes != right->key_bytes)
+        return left->key_bytes < right->key_bytes ? -1 : 1;
+    return memcmp(left->key, right->key, left->key_bytes);
 }
 
-static struct map_entry **slot_of(const struct map *map, uint64_t hash)
+static void entry_free(void *entry)
 {
-    return &map->buckets[hash & (map->bucket_count - 1)];
-}
-
-/* Keeps at most one entry a bucket on average. */
-static bool grow(struct map *map)
-{
-    if (map->count < map->bucket_count)
-        return true;
-    if (!map->seed && random_fill(&map->seed, sizeof map->seed) != TUTTI_OK)
-        return false;
-    struct map larger = *map;
-    larger.bucket_count = map->bucket_count ? map->bucket_count * 2 : 16;
-    larger.buckets = calloc(larger.bucket_count, sizeof(struct map_entry *));
-    if (!larger.buckets)
-        return false;
-    for (size_t i = 0; i < map->bucket_count; i++) {
-        struct map_entry *next;
-        for (struct map_entry *entry = map->buckets[i]; entry; entry = next) {
-            struct map_entry **slot = slot_of(&larger, entry->hash);
-            next = entry->next;
-            entry->next = *slot;
-            *slot = entry;
-        }
-    }
-    free(map->buckets);
-    *map = larger;
-    return true;
+    free(((struct map_entry *)entry)->value);
+    free(entry);
 }
 
 void map_fini(struct map *map)
 {
-    for (size_t i = 0; i < map->bucket_count; i++) {
-        struct map_entry *next;
-        for (struct map_entry *entry = map->buckets[i]; entry; entry = next) {
-            next = entry->next;
-            free(entry->value);
-            free(entry);
-        }
-    }
-    free(map->buckets);
+    tdestroy(map->root, entry_free);
     *map = (struct map){0};
 }
 
 struct map_entry *map_find(const struct map *map, const void *key, size_t key_bytes)
 {
-    if (!map->bucket_count)
-        return NULL;
-    uint64_t hash = hash_key(map, key, key_bytes);
-    for (struct map_entry *entry = *slot_of(map, hash); entry; entry = entry->next)
-        if (entry->hash == hash && entry->key_bytes == key_bytes &&
-            memcmp(entry->key, key, key_bytes) == 0)
-            return entry;
-    return NULL;
+    const struct map_entry wanted = {.key = key, .key_bytes = key_bytes};
+    struct map_entry *const *found = tfind(&wanted, &map->root, compare);
+    return found ? *found : NULL;
 }
 
 bool map_entry_is(const struct map_entry *entry, const void *value, size_t value_bytes)
@@ -82,37 +42,32 @@ bool map_entry_is(const struct map_entry *entry, const void *value, size_t value
            (value_bytes == 0 || memcmp(entry->value, value, value_bytes) == 0);
 }
 
-/* A new entry with an empty value. */
+/* A new entry without a value. */
 static struct map_entry *insert(struct map *map, const void *key, size_t key_bytes)
 {
-    if (!grow(map))
-        return NULL;
     struct map_entry *entry = malloc(sizeof *entry + key_bytes);
     if (!entry)
         return NULL;
-    struct map_entry **slot;
-    *entry = (struct map_entry){.hash = hash_key(map, key, key_bytes), .key_bytes = key_bytes};
-    memcpy(entry->key, key, key_bytes);
-    slot = slot_of(map, entry->hash);
-    entry->next = *slot;
-    *slot = entry;
+    *entry = (struct map_entry){.key = (uint8_t *)(entry + 1), .key_bytes = key_bytes};
+    memcpy(entry + 1, key, key_bytes);
+    if (!tsearch(entry, &map->root, compare)) {
+        free(entry);
+        return NULL;
+    }
     map->count++;
     map->bytes += key_bytes;
     return entry;
 }
 
-/* Makes the value kept + added bytes long and copies the added ones to its end. */
-static struct map_entry *store_value(struct map *map, const void *key, size_t key_bytes, bool keep,
-                                     const void *value, size_t value_bytes)
+struct map_entry *map_put(struct map *map, const void *key, size_t key_bytes, bool keep,
+                          const void *value, size_t value_bytes)
 {
     struct map_entry *entry = map_find(map, key, key_bytes);
-    size_t kept = keep && entry ? entry->value_bytes : 0;
+    const size_t kept = keep && entry ? entry->value_bytes : 0;
     uint8_t *copy = malloc(kept + value_bytes + 1);
-    if (!copy)
-        return NULL;
-    if (!entry)
+    if (copy && !entry)
         entry = insert(map, key, key_bytes);
-    if (!entry) {
+    if (!copy || !entry) {
         free(copy);
         return NULL;
     }
@@ -120,7 +75,6 @@ static struct map_entry *store_value(struct map *map, const void *key, size_t ke
         memcpy(copy, entry->value, kept);
     if (value_bytes)
         memcpy(copy + kept, value, value_bytes);
-    copy[kept + value_bytes] = 0;
     map->bytes += kept + value_bytes - entry->value_bytes;
     free(entry->value);
     entry->value = copy;
@@ -128,43 +82,34 @@ static struct map_entry *store_value(struct map *map, const void *key, size_t ke
     return entry;
 }
 
-struct map_entry *map_set(struct map *map, const void *key, size_t key_bytes, const void *value,
-                          size_t value_bytes)
-{
-    return store_value(map, key, key_bytes, false, value, value_bytes);
-}
-
-struct map_entry *map_append(struct map *map, const void *key, size_t key_bytes, const void *value,
-                             size_t value_bytes)
-{
-    return store_value(map, key, key_bytes, true, value, value_bytes);
-}
-
 bool map_erase(struct map *map, const void *key, size_t key_bytes)
 {
     struct map_entry *entry = map_find(map, key, key_bytes);
     if (!entry)
         return false;
-    struct map_entry **link = slot_of(map, entry->hash);
-    while (*link != entry)
-        link = &(*link)->next;
-    *link = entry->next;
+    tdelete(entry, &map->root, compare);
     map->count--;
     map->bytes -= entry->key_bytes + entry->value_bytes;
-    free(entry->value);
-    free(entry);
+    entry_free(entry);
     return true;
 }
 
-struct map_entry *map_next(const struct map *map, const struct map_entry *entry)
+struct walk {
+    void (*visit)(const struct map_entry *entry, void *context);
+    void *context;
+};
+
+static void walk_node(const void *node, VISIT which, void *closure)
 {
-    if (entry && entry->next)
-        return entry->next;
-    size_t i = entry ? (size_t)(slot_of(map, entry->hash) - map->buckets) + 1 : 0;
-    for (; i < map->bucket_count; i++)
-        if (map->buckets[i])
-            return map->buckets[i];
-    return NULL;
+    const struct walk *walk = closure;
+    if (which == preorder || which == leaf)
+        walk->visit(*(struct map_entry *const *)node, walk->context);
+}
+
+void map_walk(const struct map *map, void (*visit)(const struct map_entry *entry, void *context),
+              void *context)
+{
+    twalk_r(map->root, walk_node, &(struct walk){visit, context});
 }
 
 static bool map_number(const struct map_entry *entry, int64_t *number)

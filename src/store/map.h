@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Keys to values, both byte strings: the contents of a store. Not thread-safe. */
+/* Keys to values, both byte strings: the contents of a store. A balanced tree, so that no choice of
+ * keys makes it slow. Not thread-safe. */
 #ifndef TUTTI_STORE_MAP_H
 #define TUTTI_STORE_MAP_H
 
@@ -8,21 +9,17 @@
 #include <stdint.h>
 
 struct map_entry {
-    struct map_entry *next;
-    uint64_t hash;
+    const uint8_t *key;
+    size_t key_bytes;
     uint8_t *value;
     size_t value_bytes;
-    size_t key_bytes;
-    uint8_t key[];
 };
 
 /* All zero is an empty map. */
 struct map {
-    struct map_entry **buckets;
-    size_t bucket_count;
+    void *root;
     size_t count;
     size_t bytes; /* of all keys and values */
-    uint64_t seed;
 };
 
 void map_fini(struct map *map);
@@ -32,17 +29,15 @@ struct map_entry *map_find(const struct map *map, const void *key, size_t key_by
 
 /* For compare_set: whether the entry has this value. NULL counts as an empty value. */
 bool map_entry_is(const struct map_entry *entry, const void *value, size_t value_bytes);
-/* Sets the key to a copy of the value, which lies outside of the map. NULL when there is no memory.
- */
-struct map_entry *map_set(struct map *map, const void *key, size_t key_bytes, const void *value,
-                          size_t value_bytes);
-/* Adds to the end of the value, empty if the key is absent. NULL when there is no memory. */
-struct map_entry *map_append(struct map *map, const void *key, size_t key_bytes, const void *value,
-                             size_t value_bytes);
+/* Adds a copy of `value`, which lies outside of the map, to the end of the key's value. If `keep`
+ * is false or the key is absent, that one is empty. NULL when there is no memory. */
+struct map_entry *map_put(struct map *map, const void *key, size_t key_bytes, bool keep,
+                          const void *value, size_t value_bytes);
 /* Whether the key existed. */
 bool map_erase(struct map *map, const void *key, size_t key_bytes);
-/* Every entry once, in no order: begin with NULL, ends with NULL. */
-struct map_entry *map_next(const struct map *map, const struct map_entry *entry);
+/* Calls visit(entry, context) for each entry. */
+void map_walk(const struct map *map, void (*visit)(const struct map_entry *entry, void *context),
+              void *context);
 
 enum { MAP_NUMBER_BYTES = 24 }; /* room for any 64-bit number as text, its sign and a NUL */
 

@@ -18,7 +18,6 @@ struct map_store_ops {
     /* With the lock, which it gives up: waits until the map may have changed, and no longer than
      * store_call_pause(). */
     void (*await_change)(struct map_store *base, const struct store_call *call);
-    void (*close)(void *base);
 };
 
 /* The first member of the kind's context. */
@@ -27,10 +26,7 @@ struct map_store {
     struct map map;
 };
 
-extern const struct store_kind map_store_kind;
-
-/* The kind's operation, also for keys without a "/", which are the store's own. */
-enum tutti_status map_store_add(void *context, const struct store_call *call, const char *key,
-                                int64_t amount, int64_t *result);
+/* The serve of both kinds, also for keys without a "/", which are the store's own. */
+enum tutti_status map_store_serve(void *context, struct store_call *call);
 
 #endif

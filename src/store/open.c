@@ -39,89 +39,55 @@ struct own {
     void *context;
 };
 
-static enum tutti_status own_set(void *context, const struct store_call *call, const char *key,
-                                 struct store_bytes value)
+static enum tutti_status own_run(const struct own *own, struct store_call *call,
+                                 const char *const *keys)
 {
-    const struct own *own = context;
-    (void)call;
-    return own->ops.set(own->context, key + 1, value.data, value.size);
-}
-
-/* The keys without the "/": free() them. NULL when there is no memory. */
-static const char **plain_keys(const struct store_call *call, const char *const *keys, size_t count)
-{
-    const char **plain = malloc(count * sizeof *plain);
-    if (!plain)
-        error_errno("%s: %zu keys", call->name, count);
-    for (size_t i = 0; i < count && plain; i++)
-        plain[i] = keys[i] + 1;
-    return plain;
-}
-
-static enum tutti_status own_get(void *context, const struct store_call *call,
-                                 const char *const *keys, size_t count,
-                                 const struct store_values *values)
-{
-    const struct own *own = context;
+    const struct tutti_store_ops *ops = &own->ops;
+    const struct store_bytes value = call->value, expected = call->expected;
     const int64_t timeout_ms = deadline_timeout_ms(call->deadline);
-    const char **plain = plain_keys(call, keys, count);
-    if (!plain)
-        return TUTTI_ERR_NO_MEMORY;
     enum tutti_status status = TUTTI_OK;
-    if (count > 1 || !values) /* the get of one key is a wait, too */
-        status = own->ops.wait(own->context, plain, count, timeout_ms);
-    for (size_t i = 0; i < count && values && status == TUTTI_OK; i++)
-        status = own->ops.get(own->context, plain[i], timeout_ms,
-                              values->each ? (char *)values->data + i * values->each : values->data,
-                              values->each, &values->sizes[i]);
-    free(plain);
+    bool yes = false;
+    switch (call->op) {
+    case STORE_SET:
+        return ops->set(own->context, *keys, value.data, value.size);
+    case STORE_WAIT:
+        return ops->wait(own->context, keys, call->count, timeout_ms);
+    case STORE_GET:
+        if (call->count > 1) /* the get of one key is a wait, too */
+            status = ops->wait(own->context, keys, call->count, timeout_ms);
+        for (size_t i = 0; i < call->count && status == TUTTI_OK; i++)
+            status = ops->get(own->context, keys[i], timeout_ms,
+                              call->each ? (char *)call->values + i * call->each : call->values,
+                              call->each, &call->sizes[i]);
+        return status;
+    case STORE_ADD:
+        return ops->add(own->context, *keys, call->amount, &call->number);
+    case STORE_CHECK:
+        status = ops->check(own->context, keys, call->count, &yes);
+        break;
+    case STORE_COMPARE_SET:
+        return ops->compare_set(own->context, *keys, expected.data, expected.size, value.data,
+                                value.size, call->values, call->each, call->sizes);
+    case STORE_DELETE:
+        status = ops->delete_key(own->context, *keys, &yes);
+        break;
+    case STORE_NUM_KEYS:
+        return ops->num_keys(own->context, &call->number);
+    }
+    call->number = yes;
     return status;
 }
 
-static enum tutti_status own_add(void *context, const struct store_call *call, const char *key,
-                                 int64_t amount, int64_t *result)
+static enum tutti_status own_serve(void *context, struct store_call *call)
 {
-    const struct own *own = context;
-    (void)call;
-    return own->ops.add(own->context, key + 1, amount, result);
-}
-
-static enum tutti_status own_check(void *context, const struct store_call *call,
-                                   const char *const *keys, size_t count, bool *exists)
-{
-    const struct own *own = context;
-    const char **plain = plain_keys(call, keys, count);
-    if (!plain)
-        return TUTTI_ERR_NO_MEMORY;
-    enum tutti_status status = own->ops.check(own->context, plain, count, exists);
-    free(plain);
+    const char **keys = malloc(call->count * sizeof *keys + 1);
+    if (!keys)
+        return error_errno("%s: %zu keys", call->name, call->count);
+    for (size_t i = 0; i < call->count; i++)
+        keys[i] = call->keys[i] + 1;
+    enum tutti_status status = own_run(context, call, keys);
+    free(keys);
     return status;
-}
-
-static enum tutti_status own_compare_set(void *context, const struct store_call *call,
-                                         const char *key, struct store_bytes expected,
-                                         struct store_bytes desired,
-                                         const struct store_values *value)
-{
-    const struct own *own = context;
-    (void)call;
-    return own->ops.compare_set(own->context, key + 1, expected.data, expected.size, desired.data,
-                                desired.size, value->data, value->each, value->sizes);
-}
-
-static enum tutti_status own_delete(void *context, const struct store_call *call, const char *key,
-                                    bool *deleted)
-{
-    const struct own *own = context;
-    (void)call;
-    return own->ops.delete_key(own->context, key + 1, deleted);
-}
-
-static enum tutti_status own_num_keys(void *context, const struct store_call *call, int64_t *count)
-{
-    const struct own *own = context;
-    (void)call;
-    return own->ops.num_keys(own->context, count);
 }
 
 static void own_close(void *context)
@@ -144,16 +110,7 @@ static enum tutti_status check_ops(const struct tutti_store_ops *ops)
 enum tutti_status tutti_store_from_ops(const struct tutti_store_ops *ops, void *context,
                                        tutti_store_t **store)
 {
-    static const struct store_kind kind = {
-        .set = own_set,
-        .get = own_get,
-        .add = own_add,
-        .check = own_check,
-        .compare_set = own_compare_set,
-        .delete_key = own_delete,
-        .num_keys = own_num_keys,
-        .close = own_close,
-    };
+    static const struct store_kind kind = {own_serve, own_close};
     struct tutti_store_ops table = {0};
     int64_t timeout_ms = 0;
     if (store)

@@ -3,7 +3,6 @@
  * keys, and call the kind. */
 #include "store/store.h"
 
-#include "base/deadline.h"
 #include "base/env.h"
 #include "base/error.h"
 #include "ipc/fork.h"
@@ -34,6 +33,29 @@ enum tutti_status store_value_check(const char *key, size_t size, size_t bytes)
 }
 
 /* ---- handles --------------------------------------------------------------------------------- */
+
+enum tutti_status store_create(const struct store_kind *kind, void *context, int64_t timeout_ms,
+                               char *url, tutti_store_t **store)
+{
+    uint32_t epoch;
+    enum tutti_status status = fork_epoch(&epoch);
+    tutti_store_t *handle = status == TUTTI_OK ? malloc(sizeof *handle) : NULL;
+    if (status == TUTTI_OK && !handle)
+        status = error_errno("opening a store");
+    if (!handle) {
+        kind->close(context);
+        free(url);
+        return status;
+    }
+    *handle = (struct tutti_store){.kind = kind,
+                                   .context = context,
+                                   .timeout_ms = timeout_ms,
+                                   .epoch = epoch,
+                                   .url = url,
+                                   .deadline = DEADLINE_NEVER};
+    *store = handle;
+    return TUTTI_OK;
+}
 
 struct tutti_store store_bounded(const tutti_store_t *store, int64_t deadline,
                                  const struct interrupt *interrupt)
@@ -115,13 +137,36 @@ const char *tutti_store_url(const tutti_store_t *store)
 
 /* ---- a call ---------------------------------------------------------------------------------- */
 
-/* A call that has begun, and its keys as the kinds get them: free(keys). */
-struct use {
-    struct store_call call;
-    const char **keys;
-};
+int64_t store_call_pause(const struct store_call *call)
+{
+    if (!call->interrupt)
+        return call->deadline;
+    int64_t soon = deadline_after(INTERRUPT_MS);
+    return deadline_min(call->deadline, soon > call->grace ? soon : call->grace);
+}
 
-static struct store_call call_make(const tutti_store_t *store, const char *name, int64_t timeout_ms)
+enum tutti_status store_call_check(const struct store_call *call)
+{
+    return deadline_passed(call->grace) ? interrupt_ask(call->interrupt) : TUTTI_OK;
+}
+
+enum tutti_status store_timed_out(const struct store_call *call, const char *key)
+{
+    return error_set(TUTTI_ERR_TIMEOUT,
+                     "%s: key \"%.200s\" (of %zu) does not exist after %lld ms: the rank that sets "
+                     "it is late, has ended or uses another store",
+                     call->name, key + 1, call->count, (long long)call->timeout_ms);
+}
+
+enum tutti_status store_no_number(const char *key)
+{
+    return error_set(TUTTI_ERR_INVALID,
+                     "tutti_store_add(%s): the value is no 64-bit decimal number, or the sum "
+                     "would not be",
+                     key + (*key == '/'));
+}
+
+static void set_times(struct store_call *call, const tutti_store_t *store, int64_t timeout_ms)
 {
     if (timeout_ms == 0)
         timeout_ms = store->timeout_ms;
@@ -130,13 +175,21 @@ static struct store_call call_make(const tutti_store_t *store, const char *name,
         left_ms = STORE_GRACE_MS;
     if (left_ms >= 0 && (timeout_ms < 0 || timeout_ms > left_ms))
         timeout_ms = left_ms;
-    return (struct store_call){
-        .name = name,
-        .timeout_ms = timeout_ms,
-        .deadline = deadline_after(timeout_ms),
-        .grace = deadline_after(STORE_GRACE_MS),
-        .interrupt = store->interrupt,
-    };
+    call->timeout_ms = timeout_ms;
+    call->deadline = deadline_after(timeout_ms);
+    call->grace = deadline_after(STORE_GRACE_MS);
+    call->interrupt = store->interrupt;
+}
+
+static enum tutti_status check_value(const char *name, struct store_bytes value)
+{
+    if (!value.data && value.size > 0)
+        return error_set(TUTTI_ERR_INVALID, "%s: %zu bytes at NULL", name, value.size);
+    if (value.size > STORE_VALUE_BYTES)
+        return error_set(TUTTI_ERR_INVALID,
+                         "%s: a value of %zu bytes is longer than %zu: split it over keys", name,
+                         value.size, STORE_VALUE_BYTES);
+    return TUTTI_OK;
 }
 
 static enum tutti_status check_keys(const char *name, const char *const *keys, size_t count,
@@ -157,92 +210,86 @@ static enum tutti_status check_keys(const char *name, const char *const *keys, s
     return TUTTI_OK;
 }
 
-/* Checks the store and the keys, and joins each key to the prefix. */
-static enum tutti_status begin(struct use *use, const tutti_store_t *store, const char *name,
-                               int64_t timeout_ms, const char *const *keys, size_t count)
+/* Joins the handle's prefix to each key. Returns one block, NULL when there is no memory. */
+static const char **full_keys(const char *prefix, const char *const *keys, size_t count)
 {
-    use->keys = NULL;
-    enum tutti_status status = store_check(store, name);
-    if (status != TUTTI_OK)
-        return status;
-    const char *prefix = store->prefix ? store->prefix : "";
-    const size_t prefix_bytes = strlen(prefix);
     size_t bytes = 1;
-    use->call = call_make(store, name, timeout_ms);
-    status = check_keys(name, keys, count,
-                        prefix_bytes < STORE_KEY_BYTES ? STORE_KEY_BYTES - prefix_bytes : 0);
-    if (status != TUTTI_OK)
-        return status;
     for (size_t i = 0; i < count; i++)
-        bytes += sizeof *keys + prefix_bytes + strlen(keys[i]) + sizeof "/";
-    use->keys = malloc(bytes);
-    if (!use->keys)
-        return error_errno("%s: %zu keys", name, count);
-    char *text = (char *)(use->keys + count);
+        bytes += sizeof *keys + strlen(prefix) + strlen(keys[i]) + sizeof "/";
+    const char **full = malloc(bytes);
+    if (!full)
+        return NULL;
+    char *text = (char *)(full + count);
     for (size_t i = 0; i < count; i++) {
-        use->keys[i] = text;
+        full[i] = text;
         text = stpcpy(stpcpy(stpcpy(text, "/"), prefix), keys[i]) + 1;
     }
-    return TUTTI_OK;
-}
-
-static enum tutti_status check_value(const char *name, struct store_bytes value)
-{
-    if (!value.data && value.size > 0)
-        return error_set(TUTTI_ERR_INVALID, "%s: %zu bytes at NULL", name, value.size);
-    if (value.size > STORE_VALUE_BYTES)
-        return error_set(TUTTI_ERR_INVALID,
-                         "%s: a value of %zu bytes is longer than %zu: split it over keys", name,
-                         value.size, STORE_VALUE_BYTES);
-    return TUTTI_OK;
-}
-
-static enum tutti_status check_fits(const char *name, const char *key, size_t size, size_t capacity)
-{
-    if (size <= capacity)
-        return TUTTI_OK;
-    return error_set(TUTTI_ERR_INVALID,
-                     "%s(%.200s): the value has %zu bytes, the buffer %zu: give a larger one", name,
-                     key, size, capacity);
-}
-
-static enum tutti_status check_out(const char *name, const void *out)
-{
-    return out ? TUTTI_OK : error_set(TUTTI_ERR_INVALID, "%s: the result is NULL", name);
+    return full;
 }
 
 /* Waits for the keys. Where something may interrupt the wait, the wait is cut into slices. */
-static enum tutti_status await_keys(const tutti_store_t *store, const struct use *use, size_t count)
+static enum tutti_status await_keys(const tutti_store_t *store, const struct store_call *call)
 {
-    struct store_call slice = use->call;
+    struct store_call slice = *call;
+    slice.op = STORE_WAIT;
     while (store->interrupt) {
         enum tutti_status status = interrupt_ask(store->interrupt);
         if (status != TUTTI_OK)
             return status;
-        slice.deadline = deadline_min(use->call.deadline, deadline_after(INTERRUPT_MS));
-        status = store->kind->get(store->context, &slice, use->keys, count, NULL);
-        if (status != TUTTI_ERR_TIMEOUT || deadline_passed(use->call.deadline))
+        slice.deadline = deadline_min(call->deadline, deadline_after(INTERRUPT_MS));
+        status = store->kind->serve(store->context, &slice);
+        if (status != TUTTI_ERR_TIMEOUT || deadline_passed(call->deadline))
             return status;
         if (interrupt_ask_pointless(store->interrupt) == TUTTI_OK)
             continue;
         /* A rank that is gone may have written before it went. */
         slice.deadline = deadline_after(1);
-        status = store->kind->get(store->context, &slice, use->keys, count, NULL);
+        status = store->kind->serve(store->context, &slice);
         return status == TUTTI_ERR_TIMEOUT ? interrupt_ask_pointless(store->interrupt) : status;
     }
-    return store->kind->get(store->context, &slice, use->keys, count, NULL);
+    return store->kind->serve(store->context, &slice);
 }
 
-/* Waits for the keys and reads them. */
-static enum tutti_status read_keys(const tutti_store_t *store, struct use *use, int64_t timeout_ms,
-                                   size_t count, const struct store_values *values)
+static enum tutti_status run_checked(const tutti_store_t *store, struct store_call *call,
+                                     int64_t timeout_ms)
 {
-    enum tutti_status status = store->interrupt ? await_keys(store, use, count) : TUTTI_OK;
+    set_times(call, store, timeout_ms);
+    if (call->op == STORE_WAIT)
+        return await_keys(store, call);
+    if (call->op == STORE_GET && store->interrupt && !call->is_there) {
+        enum tutti_status status = await_keys(store, call);
+        if (status != TUTTI_OK)
+            return status;
+        set_times(call, store, timeout_ms); /* the wait may have taken all the time */
+    }
+    return store->kind->serve(store->context, call);
+}
+
+/* Checks the store and the caller's arguments, and runs the call. */
+static enum tutti_status run(const tutti_store_t *store, struct store_call *call, const char *name,
+                             const char *const *keys, size_t count, int64_t timeout_ms)
+{
+    enum tutti_status status = store_check(store, name);
     if (status != TUTTI_OK)
         return status;
-    if (store->interrupt) /* the wait may have taken all the time */
-        use->call = call_make(store, use->call.name, timeout_ms);
-    return store->kind->get(store->context, &use->call, use->keys, count, values);
+    const char *prefix = store->prefix ? store->prefix : "";
+    const size_t bytes = strlen(prefix);
+    status = check_keys(name, keys, count, bytes < STORE_KEY_BYTES ? STORE_KEY_BYTES - bytes : 0);
+    if (status == TUTTI_OK)
+        status = check_value(name, call->expected);
+    if (status == TUTTI_OK)
+        status = check_value(name, call->value);
+    const char **full = status == TUTTI_OK ? full_keys(prefix, keys, count) : NULL;
+    if (status == TUTTI_OK && !full)
+        status = error_errno("%s: %zu keys", name, count);
+    call->name = name;
+    call->keys = full;
+    call->count = count;
+    call->number = count == 0; /* CHECK of no keys */
+    if (status == TUTTI_OK && (count > 0 || call->op == STORE_NUM_KEYS))
+        status = run_checked(store, call, timeout_ms);
+    free(full);
+    return status;
 }
 
 /* ---- the calls ------------------------------------------------------------------------------- */
@@ -250,84 +297,33 @@ static enum tutti_status read_keys(const tutti_store_t *store, struct use *use, 
 enum tutti_status tutti_store_set(tutti_store_t *store, const char *key, const void *value,
                                   size_t size)
 {
-    struct use use;
-    enum tutti_status status = begin(&use, store, "tutti_store_set", 0, &key, 1);
-    if (status == TUTTI_OK)
-        status = check_value(use.call.name, (struct store_bytes){value, size});
-    if (status == TUTTI_OK)
-        status = store->kind->set(store->context, &use.call, *use.keys,
-                                  (struct store_bytes){value, size});
-    free(use.keys);
-    return status;
+    struct store_call call = {.op = STORE_SET, .value = {value, size}};
+    return run(store, &call, "tutti_store_set", &key, 1, 0);
+}
+
+/* Runs a call that reads one value. */
+static enum tutti_status read_value(tutti_store_t *store, struct store_call *call, const char *name,
+                                    const char *key, int64_t timeout_ms, void *value,
+                                    size_t capacity, size_t *size)
+{
+    size_t unused;
+    call->values = value;
+    call->each = value ? capacity : 0;
+    call->sizes = size ? size : &unused;
+    *call->sizes = 0;
+    enum tutti_status status = run(store, call, name, &key, 1, timeout_ms);
+    if (status != TUTTI_OK || *call->sizes <= call->each || (!value && call->op != STORE_GET))
+        return status;
+    return error_set(TUTTI_ERR_INVALID,
+                     "%s(%.200s): the value has %zu bytes, the buffer %zu: give a larger one", name,
+                     key, *call->sizes, call->each);
 }
 
 enum tutti_status tutti_store_get(tutti_store_t *store, const char *key, int64_t timeout_ms,
                                   void *value, size_t capacity, size_t *size)
 {
-    struct use use;
-    size_t unused;
-    if (!size)
-        size = &unused;
-    *size = 0;
-    if (!value)
-        capacity = 0;
-    enum tutti_status status = begin(&use, store, "tutti_store_get", timeout_ms, &key, 1);
-    if (status == TUTTI_OK)
-        status =
-            read_keys(store, &use, timeout_ms, 1, &(struct store_values){value, capacity, size});
-    free(use.keys);
-    return status == TUTTI_OK ? check_fits("tutti_store_get", key, *size, capacity) : status;
-}
-
-enum tutti_status store_multi_get(tutti_store_t *store, const char *const *keys, size_t count,
-                                  int64_t timeout_ms, void *values, size_t each, size_t *sizes)
-{
-    struct use use;
-    enum tutti_status status = begin(&use, store, "tutti_store_get", timeout_ms, keys, count);
-    if (status == TUTTI_OK && count > 0)
-        status =
-            read_keys(store, &use, timeout_ms, count, &(struct store_values){values, each, sizes});
-    free(use.keys);
-    return status;
-}
-
-enum tutti_status tutti_store_wait(tutti_store_t *store, const char *const *keys, size_t count,
-                                   int64_t timeout_ms)
-{
-    struct use use;
-    enum tutti_status status = begin(&use, store, "tutti_store_wait", timeout_ms, keys, count);
-    if (status == TUTTI_OK && count > 0)
-        status = await_keys(store, &use, count);
-    free(use.keys);
-    return status;
-}
-
-enum tutti_status tutti_store_add(tutti_store_t *store, const char *key, int64_t amount,
-                                  int64_t *result)
-{
-    struct use use;
-    int64_t unused;
-    enum tutti_status status = begin(&use, store, "tutti_store_add", 0, &key, 1);
-    if (status == TUTTI_OK)
-        status = store->kind->add(store->context, &use.call, *use.keys, amount,
-                                  result ? result : &unused);
-    free(use.keys);
-    return status;
-}
-
-enum tutti_status tutti_store_check(tutti_store_t *store, const char *const *keys, size_t count,
-                                    bool *exists)
-{
-    struct use use;
-    enum tutti_status status = begin(&use, store, "tutti_store_check", 0, keys, count);
-    if (status == TUTTI_OK)
-        status = check_out(use.call.name, exists);
-    if (status == TUTTI_OK)
-        *exists = count == 0;
-    if (status == TUTTI_OK && count > 0)
-        status = store->kind->check(store->context, &use.call, use.keys, count, exists);
-    free(use.keys);
-    return status;
+    struct store_call call = {.op = STORE_GET};
+    return read_value(store, &call, "tutti_store_get", key, timeout_ms, value, capacity, size);
 }
 
 enum tutti_status tutti_store_compare_set(tutti_store_t *store, const char *key,
@@ -335,47 +331,65 @@ enum tutti_status tutti_store_compare_set(tutti_store_t *store, const char *key,
                                           const void *desired, size_t desired_size, void *value,
                                           size_t capacity, size_t *size)
 {
-    static const char name[] = "tutti_store_compare_set";
-    const struct store_bytes before = {expected, expected_size}, after = {desired, desired_size};
-    struct use use;
-    size_t unused;
-    if (!size)
-        size = &unused;
-    *size = 0;
-    enum tutti_status status = begin(&use, store, name, 0, &key, 1);
+    struct store_call call = {.op = STORE_COMPARE_SET,
+                              .expected = {expected, expected_size},
+                              .value = {desired, desired_size}};
+    return read_value(store, &call, "tutti_store_compare_set", key, 0, value, capacity, size);
+}
+
+enum tutti_status store_multi_get(tutti_store_t *store, const char *const *keys, size_t count,
+                                  int64_t timeout_ms, void *values, size_t each, size_t *sizes)
+{
+    struct store_call call = {.op = STORE_GET, .values = values, .each = each, .sizes = sizes};
+    return run(store, &call, "tutti_store_get", keys, count, timeout_ms);
+}
+
+enum tutti_status tutti_store_wait(tutti_store_t *store, const char *const *keys, size_t count,
+                                   int64_t timeout_ms)
+{
+    struct store_call call = {.op = STORE_WAIT};
+    return run(store, &call, "tutti_store_wait", keys, count, timeout_ms);
+}
+
+enum tutti_status tutti_store_add(tutti_store_t *store, const char *key, int64_t amount,
+                                  int64_t *result)
+{
+    struct store_call call = {.op = STORE_ADD, .amount = amount};
+    enum tutti_status status = run(store, &call, "tutti_store_add", &key, 1, 0);
+    if (status == TUTTI_OK && result)
+        *result = call.number;
+    return status;
+}
+
+enum tutti_status tutti_store_check(tutti_store_t *store, const char *const *keys, size_t count,
+                                    bool *exists)
+{
+    struct store_call call = {.op = STORE_CHECK};
+    if (!exists)
+        return error_set(TUTTI_ERR_INVALID, "tutti_store_check: exists is NULL");
+    enum tutti_status status = run(store, &call, "tutti_store_check", keys, count, 0);
     if (status == TUTTI_OK)
-        status = check_value(name, before);
-    if (status == TUTTI_OK)
-        status = check_value(name, after);
-    if (status == TUTTI_OK)
-        status =
-            store->kind->compare_set(store->context, &use.call, *use.keys, before, after,
-                                     &(struct store_values){value, value ? capacity : 0, size});
-    free(use.keys);
-    return status == TUTTI_OK && value ? check_fits(name, key, *size, capacity) : status;
+        *exists = call.number;
+    return status;
 }
 
 enum tutti_status tutti_store_delete(tutti_store_t *store, const char *key, bool *deleted)
 {
-    struct use use;
-    bool unused;
-    enum tutti_status status = begin(&use, store, "tutti_store_delete", 0, &key, 1);
-    if (status == TUTTI_OK)
-        status = store->kind->delete_key(store->context, &use.call, *use.keys,
-                                         deleted ? deleted : &unused);
-    free(use.keys);
+    struct store_call call = {.op = STORE_DELETE};
+    enum tutti_status status = run(store, &call, "tutti_store_delete", &key, 1, 0);
+    if (status == TUTTI_OK && deleted)
+        *deleted = call.number;
     return status;
 }
 
 enum tutti_status tutti_store_num_keys(tutti_store_t *store, int64_t *count)
 {
-    struct use use;
-    enum tutti_status status = begin(&use, store, "tutti_store_num_keys", 0, NULL, 0);
+    struct store_call call = {.op = STORE_NUM_KEYS};
+    if (!count)
+        return error_set(TUTTI_ERR_INVALID, "tutti_store_num_keys: count is NULL");
+    enum tutti_status status = run(store, &call, "tutti_store_num_keys", NULL, 0, 0);
     if (status == TUTTI_OK)
-        status = check_out(use.call.name, count);
-    if (status == TUTTI_OK)
-        status = store->kind->num_keys(store->context, &use.call, count);
-    free(use.keys);
+        *count = call.number;
     return status;
 }
 
@@ -391,16 +405,12 @@ enum tutti_status store_look_up(tutti_store_t *store, const char *key, void *val
                                 bool *there)
 {
     size_t size = bytes;
-    struct use use;
+    struct store_call call = {
+        .op = STORE_GET, .values = value, .each = bytes, .sizes = &size, .is_there = true};
     enum tutti_status status = tutti_store_check(store, &key, 1, there);
     if (status != TUTTI_OK || !*there)
         return status;
-    status = begin(&use, store, "tutti_store_get", 0, &key, 1);
-    /* No public get, whose wait the interrupt would end before it begins. */
-    if (status == TUTTI_OK)
-        status = store->kind->get(store->context, &use.call, use.keys, 1,
-                                  &(struct store_values){value, bytes, &size});
-    free(use.keys);
+    status = run(store, &call, "tutti_store_get", &key, 1, 0);
     if (status == TUTTI_OK)
         return store_value_check(key, size, bytes);
     const enum tutti_status answer =

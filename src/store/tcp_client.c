@@ -156,9 +156,18 @@ static enum tutti_status receive(const struct connection *connection, void *to, 
     return TUTTI_OK;
 }
 
-/* Reads value i: what does not fit is read and dropped. */
+/* Sends the request, whose memory it frees, and receives the reply. */
+static enum tutti_status exchange(const struct connection *connection, struct buffer *request,
+                                  void *reply, size_t bytes)
+{
+    enum tutti_status status = send_all(connection, request);
+    buffer_fini(request);
+    return status == TUTTI_OK ? receive(connection, reply, bytes) : status;
+}
+
+/* Reads value i of the call: what does not fit is read and dropped. */
 static enum tutti_status receive_value(const struct connection *connection,
-                                       const struct store_values *values, size_t i)
+                                       const struct store_call *call, size_t i)
 {
     uint64_t length;
     enum tutti_status status = receive(connection, &length, sizeof length);
@@ -170,10 +179,10 @@ static enum tutti_status receive_value(const struct connection *connection,
                          "TCPStore?",
                          connection->name, (unsigned long long)length,
                          (unsigned long long)REPLY_BYTES);
-    values->sizes[i] = length;
-    const size_t fits = length < values->each ? length : values->each;
+    call->sizes[i] = length;
+    const size_t fits = length < call->each ? length : call->each;
     if (fits > 0)
-        status = receive(connection, (char *)values->data + i * values->each, fits);
+        status = receive(connection, (char *)call->values + i * call->each, fits);
     for (uint64_t rest = length - fits; rest > 0 && status == TUTTI_OK;) {
         char unused[4096];
         size_t part = rest < sizeof unused ? rest : sizeof unused;
@@ -190,72 +199,65 @@ static enum tutti_status stranger(const struct connection *connection, const cha
     return error_set(TUTTI_ERR_SYSTEM, "the store at %s %s", connection->name, what);
 }
 
-static enum tutti_status meet_plainly(const struct connection *connection)
+static struct buffer greeting(enum tcp_op op)
 {
     struct buffer request = {0};
-    uint32_t nonce = (uint32_t)getpid(), answer;
     buffer_put_u8(&request, TCP_VALIDATE);
     buffer_put_u32(&request, TCP_MAGIC);
-    buffer_put_u8(&request, TCP_PING);
+    buffer_put_u8(&request, (uint8_t)op);
+    return request;
+}
+
+static enum tutti_status meet_plainly(const struct connection *connection)
+{
+    struct buffer request = greeting(TCP_PING);
+    uint32_t nonce = (uint32_t)getpid(), answer;
     buffer_put_u32(&request, nonce);
-    enum tutti_status status = send_all(connection, &request);
-    buffer_fini(&request);
-    if (status == TUTTI_OK)
-        status = receive(connection, &answer, sizeof answer);
-    if (status != TUTTI_OK)
+    enum tutti_status status = exchange(connection, &request, &answer, sizeof answer);
+    if (status != TUTTI_OK || answer == nonce)
         return status;
     if (answer == ~nonce)
         return error_set(TUTTI_ERR_INVALID,
                          "the store at %s wants a secret: set TUTTI_STORE_SECRET to that of its "
                          "server",
                          connection->name);
-    return answer == nonce ? TUTTI_OK : stranger(connection, "gave a wrong answer: no TCPStore?");
+    return stranger(connection, "gave a wrong answer: no TCPStore?");
 }
 
 static enum tutti_status meet_secretly(const struct connection *connection, const char *secret)
 {
-    uint8_t nonces[2][TCP_NONCE_BYTES], proof[SHA256_BYTES], expected[SHA256_BYTES], answer;
-    struct buffer request = {0};
-    enum tutti_status status = random_fill(nonces[0], TCP_NONCE_BYTES);
+    uint8_t own[TCP_NONCE_BYTES], proof[SHA256_BYTES], answer;
+    struct {
+        uint8_t nonce[TCP_NONCE_BYTES], proof[SHA256_BYTES];
+    } server;
+    enum tutti_status status = random_fill(own, TCP_NONCE_BYTES);
     if (status != TUTTI_OK)
         return status;
-    buffer_put_u8(&request, TCP_VALIDATE);
-    buffer_put_u32(&request, TCP_MAGIC);
-    buffer_put_u8(&request, TCP_AUTH);
-    buffer_put(&request, nonces[0], TCP_NONCE_BYTES);
-    status = send_all(connection, &request);
-    if (status == TUTTI_OK)
-        status = receive(connection, &answer, sizeof answer);
+    struct buffer request = greeting(TCP_AUTH);
+    buffer_put(&request, own, TCP_NONCE_BYTES);
+    status = exchange(connection, &request, &answer, sizeof answer);
     if (status == TUTTI_OK && answer == TCP_AUTH_REFUSED)
-        status = error_set(TUTTI_ERR_INVALID,
-                           "the store at %s has no secret but TUTTI_STORE_SECRET is set here: set "
-                           "it for all ranks or none",
-                           connection->name);
+        return error_set(TUTTI_ERR_INVALID,
+                         "the store at %s has no secret but TUTTI_STORE_SECRET is set here: set "
+                         "it for all ranks or none",
+                         connection->name);
     if (status == TUTTI_OK)
-        status = receive(connection, nonces[1], TCP_NONCE_BYTES);
-    if (status == TUTTI_OK)
-        status = receive(connection, proof, sizeof proof);
-    if (status == TUTTI_OK) {
-        tcp_proof(secret, TCP_SERVER_LABEL, nonces[0], nonces[1], expected);
-        if (!secret_equal(proof, expected, sizeof proof))
-            status = error_set(TUTTI_ERR_INVALID,
-                               "the store at %s has another secret: TUTTI_STORE_SECRET must be "
-                               "the same for all ranks",
-                               connection->name);
-    }
-    if (status == TUTTI_OK) {
-        tcp_proof(secret, TCP_CLIENT_LABEL, nonces[0], nonces[1], proof);
-        request.size = 0;
-        buffer_put_u8(&request, TCP_PROOF);
-        buffer_put(&request, proof, sizeof proof);
-        status = send_all(connection, &request);
-    }
-    buffer_fini(&request);
-    if (status == TUTTI_OK)
-        status = receive(connection, &answer, sizeof answer);
-    if (status == TUTTI_OK && answer != TCP_AUTH_GOES_ON)
-        status = stranger(connection, "refused our proof of the secret");
-    return status;
+        status = receive(connection, &server, sizeof server);
+    if (status != TUTTI_OK)
+        return status;
+    tcp_proof(secret, TCP_SERVER_LABEL, own, server.nonce, proof);
+    if (!secret_equal(proof, server.proof, sizeof proof))
+        return error_set(TUTTI_ERR_INVALID,
+                         "the store at %s has another secret: TUTTI_STORE_SECRET must be the same "
+                         "for all ranks",
+                         connection->name);
+    tcp_proof(secret, TCP_CLIENT_LABEL, own, server.nonce, proof);
+    buffer_put_u8(&request, TCP_PROOF);
+    buffer_put(&request, proof, sizeof proof);
+    status = exchange(connection, &request, &answer, sizeof answer);
+    return status == TUTTI_OK && answer != TCP_AUTH_GOES_ON
+               ? stranger(connection, "refused our proof of the secret")
+               : status;
 }
 
 /* ---- connecting ------------------------------------------------------------------------------ */
@@ -276,21 +278,13 @@ static bool is_loopback(const struct sockaddr_storage *address)
 static enum tutti_status connect_failed(const struct connection *connection,
                                         const struct sockaddr_storage *address, bool *hopeless)
 {
-    *hopeless = errno == EMFILE || errno == ENFILE || errno == EACCES || errno == EPERM ||
-                errno == EAFNOSUPPORT;
-    if (errno == EMFILE || errno == ENFILE)
-        return error_errno(
-            "cannot connect to the store at %s: close descriptors, or raise ulimit -n",
-            connection->name);
-    if (is_loopback(address) && (errno == ENETUNREACH || errno == EADDRNOTAVAIL)) {
-        *hopeless = true;
-        return error_errno(
-            "cannot connect to the store at %s: the loopback interface is down: bring "
-            "it up (ip link set lo up)",
-            connection->name);
-    }
-    return error_errno("cannot connect to the store at %s; see whether its process runs",
-                       connection->name);
+    const bool full = errno == EMFILE || errno == ENFILE;
+    const bool down = is_loopback(address) && (errno == ENETUNREACH || errno == EADDRNOTAVAIL);
+    *hopeless = full || down || errno == EACCES || errno == EPERM || errno == EAFNOSUPPORT;
+    return error_errno("cannot connect to the store at %s%s", connection->name,
+                       full   ? ": close descriptors, or raise ulimit -n"
+                       : down ? ": the loopback interface is down: bring it up (ip link set lo up)"
+                              : "; see whether its process runs");
 }
 
 /* Sets the connection's descriptor, to -1 on failure. */
@@ -306,6 +300,7 @@ static enum tutti_status connect_once(const struct sockaddr_storage *address,
     connection->fd = fd;
     if (fd < 0)
         return connect_failed(connection, address, hopeless);
+    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
     enum tutti_status status = TUTTI_OK;
     if (connect(fd, (const struct sockaddr *)address, (socklen_t)bytes) < 0)
         code = errno;
@@ -318,12 +313,10 @@ static enum tutti_status connect_once(const struct sockaddr_storage *address,
         errno = code;
         status = connect_failed(connection, address, hopeless);
     }
-    if (status == TUTTI_OK) {
-        setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
-        return TUTTI_OK;
+    if (status != TUTTI_OK) {
+        close(fd);
+        connection->fd = -1;
     }
-    close(fd);
-    connection->fd = -1;
     return status;
 }
 
@@ -373,7 +366,7 @@ static enum tutti_status connection_open(struct tcp_store *store, struct connect
             return TUTTI_ERR_TIMEOUT;
         }
         waiting_log(connection->name, &reminder, "cannot be reached: is rank 0 running?");
-        nap(connection->call->deadline, &nap_ns, RETRY_NS);
+        deadline_nap(connection->call->deadline, &nap_ns, RETRY_NS);
     }
 }
 
@@ -394,7 +387,7 @@ static void give(struct tcp_store *store, struct connection *connection, bool ke
 }
 
 /* Reads the answer to a CANCEL_WAIT, and before it the reply to the wait if that crossed it. */
-static enum tutti_status settle(struct connection *connection)
+static enum tutti_status read_cancelled(struct connection *connection)
 {
     uint8_t answer;
     for (int i = 0; i < 2 && connection->owes; i++) {
@@ -417,7 +410,7 @@ static enum tutti_status take(struct tcp_store *store, const struct store_call *
     connection->call = call;
     if (connection->fd < 0)
         return connection_open(store, connection);
-    enum tutti_status status = settle(connection);
+    enum tutti_status status = read_cancelled(connection);
     if (status != TUTTI_OK)
         give(store, connection, status != TUTTI_ERR_SYSTEM);
     return status;
@@ -425,201 +418,157 @@ static enum tutti_status take(struct tcp_store *store, const struct store_call *
 
 /* ---- requests -------------------------------------------------------------------------------- */
 
-static void put_key(struct buffer *request, const char *key)
+static struct buffer request_make(const struct store_call *call, enum store_op op)
 {
-    buffer_put_string(request, key, strlen(key));
-}
-
-static void put_keys(struct buffer *request, enum tcp_op op, const char *const *keys, size_t count)
-{
-    buffer_put_u8(request, (uint8_t)op);
-    buffer_put_u64(request, count);
-    for (size_t i = 0; i < count; i++)
-        put_key(request, keys[i]);
-}
-
-/* One request with a reply of fixed size. */
-static enum tutti_status ask(struct tcp_store *store, const struct store_call *call,
-                             struct buffer *request, void *reply, size_t bytes)
-{
-    struct connection connection;
-    enum tutti_status status = take(store, call, &connection);
-    if (status == TUTTI_OK)
-        status = send_all(&connection, request);
-    if (status == TUTTI_OK)
-        status = receive(&connection, reply, bytes);
-    give(store, &connection, status == TUTTI_OK);
-    buffer_fini(request);
-    return status;
-}
-
-/* After a time-out: ends the wait, so that the connection can be used again, see settle(). */
-static bool cancel_wait(struct connection *connection)
-{
-    const uint8_t request = TCP_CANCEL_WAIT;
-    connection->owes = send(connection->fd, &request, sizeof request,
-                            MSG_NOSIGNAL | MSG_DONTWAIT) == sizeof request;
-    return connection->owes;
-}
-
-static enum tutti_status tcp_check(void *context, const struct store_call *call,
-                                   const char *const *keys, size_t count, bool *exists)
-{
+    static const struct {
+        enum tcp_op op;
+        bool counted; /* the number of the keys goes before them */
+    } rows[] = {
+        [STORE_SET] = {TCP_SET, false},       [STORE_GET] = {TCP_MULTI_GET, true},
+        [STORE_WAIT] = {TCP_WAIT, true},      [STORE_ADD] = {TCP_ADD, false},
+        [STORE_CHECK] = {TCP_CHECK, true},    [STORE_COMPARE_SET] = {TCP_COMPARE_SET, false},
+        [STORE_DELETE] = {TCP_DELETE, false}, [STORE_NUM_KEYS] = {TCP_NUM_KEYS, false},
+    };
     struct buffer request = {0};
+    buffer_put_u8(&request, (uint8_t)rows[op].op);
+    if (rows[op].counted)
+        buffer_put_u64(&request, call->count);
+    for (size_t i = 0; i < call->count; i++)
+        buffer_put_string(&request, call->keys[i], strlen(call->keys[i]));
+    if (op == STORE_COMPARE_SET)
+        buffer_put_string(&request, call->expected.data, call->expected.size);
+    if (op == STORE_COMPARE_SET || op == STORE_SET)
+        buffer_put_string(&request, call->value.data, call->value.size);
+    if (op == STORE_ADD)
+        buffer_put_u64(&request, (uint64_t)call->amount);
+    if (op == STORE_SET) { /* has no reply; once PING has one, every connection sees what was set */
+        buffer_put_u8(&request, TCP_PING);
+        buffer_put_u32(&request, 0);
+    }
+    return request;
+}
+
+/* Reads the reply to anything but a WAIT. */
+static enum tutti_status reply_read(const struct connection *connection, struct store_call *call)
+{
+    enum tutti_status status = TUTTI_OK;
+    uint32_t pong;
     uint8_t answer;
-    put_keys(&request, TCP_CHECK, keys, count);
-    enum tutti_status status = ask(context, call, &request, &answer, sizeof answer);
-    if (status == TUTTI_OK)
-        *exists = answer == TCP_READY;
+    switch (call->op) {
+    case STORE_SET:
+        return receive(connection, &pong, sizeof pong);
+    case STORE_CHECK:
+        status = receive(connection, &answer, sizeof answer);
+        call->number = status == TUTTI_OK && answer == TCP_READY;
+        return status;
+    case STORE_DELETE:
+        status = receive(connection, &call->number, sizeof call->number);
+        call->number = call->number > 0;
+        return status;
+    case STORE_ADD:
+    case STORE_NUM_KEYS:
+        return receive(connection, &call->number, sizeof call->number);
+    case STORE_GET:
+    case STORE_COMPARE_SET:
+        for (size_t i = 0; i < call->count && status == TUTTI_OK; i++)
+            status = receive_value(connection, call, i);
+        break;
+    case STORE_WAIT:
+        break;
+    }
     return status;
+}
+
+static enum tutti_status tcp_serve(void *context, struct store_call *call);
+
+/* Whether the server answers that the key is there. */
+static bool is_there(struct tcp_store *store, const char *key)
+{
+    struct store_call check = {
+        .op = STORE_CHECK, .keys = &key, .count = 1, .deadline = deadline_after(STORE_GRACE_MS)};
+    return tcp_serve(store, &check) == TUTTI_OK && check.number;
 }
 
 /* After a wait that has timed out: the server does not say which key is missing, so each is
  * checked, until a check fails. The slices of a longer wait need no name. */
-static const char *first_missing(struct tcp_store *store, const struct store_call *call,
-                                 const char *const *keys, size_t count)
+static enum tutti_status wait_timed_out(struct tcp_store *store, const struct store_call *call)
 {
-    const struct store_call check = {.deadline = deadline_after(STORE_GRACE_MS)};
-    bool exists = true;
     size_t i = 0;
     if (!call->interrupt)
-        while (i < count - 1 && tcp_check(store, &check, &keys[i], 1, &exists) == TUTTI_OK &&
-               exists)
+        while (i < call->count - 1 && is_there(store, call->keys[i]))
             i++;
-    return keys[i];
+    return store_timed_out(call, call->keys[i]);
 }
 
-/* Waits for all keys. After a failure the connection is given back. */
-static enum tutti_status wait_on(struct tcp_store *store, struct connection *connection,
-                                 const char *const *keys, size_t count)
+/* Waits for all keys. *late: the keys did not come in time. Then the wait is cancelled, so that the
+ * connection can be used again: see read_cancelled(). */
+static enum tutti_status wait_on(struct connection *connection, bool *late)
 {
-    const struct store_call *call = connection->call;
+    static const uint8_t cancel = TCP_CANCEL_WAIT;
     uint8_t answer;
-    struct buffer request = {0};
-    put_keys(&request, TCP_WAIT, keys, count);
+    struct buffer request = request_make(connection->call, STORE_WAIT);
     enum tutti_status status = send_all(connection, &request);
-    const bool sent = status == TUTTI_OK;
     buffer_fini(&request);
-    if (sent)
-        status = receive(connection, &answer, sizeof answer);
-    if (status == TUTTI_OK && answer != TCP_STOP_WAITING)
-        status = stranger(connection, "answered a wait with nonsense");
-    if (status == TUTTI_OK)
+    if (status != TUTTI_OK)
         return status;
-    const bool late = sent && status == TUTTI_ERR_TIMEOUT;
-    give(store, connection, late && cancel_wait(connection));
-    return late ? store_timed_out(call, first_missing(store, call, keys, count), count) : status;
-}
-
-static enum tutti_status tcp_get(void *context, const struct store_call *call,
-                                 const char *const *keys, size_t count,
-                                 const struct store_values *values)
-{
-    struct connection connection;
-    struct buffer request = {0};
-    enum tutti_status status = take(context, call, &connection);
-    if (status == TUTTI_OK)
-        status = wait_on(context, &connection, keys, count);
-    if (status == TUTTI_OK && values) {
-        put_keys(&request, TCP_MULTI_GET, keys, count);
-        status = send_all(&connection, &request);
-    }
-    for (size_t i = 0; i < count && values && status == TUTTI_OK; i++)
-        status = receive_value(&connection, values, i);
-    buffer_fini(&request);
-    give(context, &connection, status == TUTTI_OK);
-    return status;
-}
-
-/* SET has no reply. The PING after it has one, so that every connection sees what was set. */
-static enum tutti_status tcp_set(void *context, const struct store_call *call, const char *key,
-                                 struct store_bytes value)
-{
-    struct buffer request = {0};
-    uint32_t answer;
-    buffer_put_u8(&request, TCP_SET);
-    put_key(&request, key);
-    buffer_put_string(&request, value.data, value.size);
-    buffer_put_u8(&request, TCP_PING);
-    buffer_put_u32(&request, 0);
-    return ask(context, call, &request, &answer, sizeof answer);
-}
-
-static enum tutti_status add_to(struct tcp_store *store, const struct store_call *call,
-                                const char *key, int64_t amount, int64_t *result)
-{
-    struct buffer request = {0};
-    buffer_put_u8(&request, TCP_ADD);
-    put_key(&request, key);
-    buffer_put_u64(&request, (uint64_t)amount);
-    return ask(store, call, &request, result, sizeof *result);
+    status = receive(connection, &answer, sizeof answer);
+    *late = status == TUTTI_ERR_TIMEOUT;
+    if (*late)
+        connection->owes = send(connection->fd, &cancel, 1, MSG_NOSIGNAL | MSG_DONTWAIT) == 1;
+    return status == TUTTI_OK && answer != TCP_STOP_WAITING
+               ? stranger(connection, "answered a wait with nonsense")
+               : status;
 }
 
 /* PyTorch's protocol cannot say it: a server closes the connection on which a client adds to what
  * is no number. So another connection reads the value; if that fails too, the server is gone. */
-static enum tutti_status tcp_add(void *context, const struct store_call *call, const char *key,
-                                 int64_t amount, int64_t *result)
+static enum tutti_status add_failed(struct tcp_store *store, const struct store_call *add)
 {
-    const struct store_call read = {.deadline = deadline_after(STORE_GRACE_MS)};
     char text[MAP_NUMBER_BYTES] = "";
     size_t size = 0;
     long long number = 0;
-    bool exists = false;
-    enum tutti_status status = add_to(context, call, key, amount, result);
-    if (status != TUTTI_ERR_SYSTEM)
+    struct store_call look = *add;
+    look.op = STORE_CHECK;
+    enum tutti_status status = tcp_serve(store, &look);
+    look.op = STORE_GET;
+    look.values = text;
+    look.each = sizeof text - 1;
+    look.sizes = &size;
+    look.deadline = deadline_after(STORE_GRACE_MS);
+    if (status == TUTTI_OK && look.number)
+        status = tcp_serve(store, &look);
+    if (status != TUTTI_OK)
         return status;
-    enum tutti_status answer = tcp_check(context, call, &key, 1, &exists);
-    if (answer == TUTTI_OK && exists)
-        answer =
-            tcp_get(context, &read, &key, 1, &(struct store_values){text, sizeof text - 1, &size});
-    if (answer != TUTTI_OK)
-        return answer;
     bool plain = size == strlen(text) &&
                  (size == 0 || store_parse_number(text, LLONG_MIN, LLONG_MAX, &number));
-    if (plain && !__builtin_add_overflow(number, amount, &number))
-        return error_set(status, "tutti_store_add(%s): the store closed the connection", key + 1);
-    return store_no_number(key);
+    if (plain && !__builtin_add_overflow(number, add->amount, &number))
+        return error_set(TUTTI_ERR_SYSTEM, "tutti_store_add(%s): the store closed the connection",
+                         *add->keys + 1);
+    return store_no_number(*add->keys);
 }
 
-static enum tutti_status tcp_compare_set(void *context, const struct store_call *call,
-                                         const char *key, struct store_bytes expected,
-                                         struct store_bytes desired,
-                                         const struct store_values *value)
+static enum tutti_status tcp_serve(void *context, struct store_call *call)
 {
+    struct tcp_store *store = context;
     struct connection connection;
-    struct buffer request = {0};
-    buffer_put_u8(&request, TCP_COMPARE_SET);
-    put_key(&request, key);
-    buffer_put_string(&request, expected.data, expected.size);
-    buffer_put_string(&request, desired.data, desired.size);
-    enum tutti_status status = take(context, call, &connection);
-    if (status == TUTTI_OK)
+    bool late = false;
+    enum tutti_status status = take(store, call, &connection);
+    const bool taken = status == TUTTI_OK;
+    if (taken && (call->op == STORE_WAIT || call->op == STORE_GET))
+        status = wait_on(&connection, &late);
+    if (status == TUTTI_OK && call->op != STORE_WAIT) {
+        struct buffer request = request_make(call, call->op);
         status = send_all(&connection, &request);
-    if (status == TUTTI_OK)
-        status = receive_value(&connection, value, 0);
-    give(context, &connection, status == TUTTI_OK);
-    buffer_fini(&request);
+        buffer_fini(&request);
+        if (status == TUTTI_OK)
+            status = reply_read(&connection, call);
+    }
+    give(store, &connection, late ? connection.owes : status == TUTTI_OK);
+    if (late)
+        return wait_timed_out(store, call);
+    if (taken && status == TUTTI_ERR_SYSTEM && call->op == STORE_ADD && **call->keys == '/')
+        return add_failed(store, call);
     return status;
-}
-
-static enum tutti_status tcp_delete(void *context, const struct store_call *call, const char *key,
-                                    bool *deleted)
-{
-    struct buffer request = {0};
-    int64_t count;
-    buffer_put_u8(&request, TCP_DELETE);
-    put_key(&request, key);
-    enum tutti_status status = ask(context, call, &request, &count, sizeof count);
-    if (status == TUTTI_OK)
-        *deleted = count > 0;
-    return status;
-}
-
-static enum tutti_status tcp_num_keys(void *context, const struct store_call *call, int64_t *count)
-{
-    struct buffer request = {0};
-    buffer_put_u8(&request, TCP_NUM_KEYS);
-    return ask(context, call, &request, count, sizeof *count);
 }
 
 /* ---- opening and closing --------------------------------------------------------------------- */
@@ -662,11 +611,17 @@ static enum tutti_status resolve(struct tcp_store *store, const struct store_url
 static enum tutti_status join(struct tcp_store *store, int world_size,
                               const struct tcp_options *options)
 {
+    static const char *const key = TCP_JOIN_KEY;
     int64_t joined, nap_ns = 100000, deadline = deadline_after(options->timeout_ms);
     struct reminder reminder = reminder_start(deadline_now());
     for (int64_t amount = 1;; amount = 0) {
-        const struct store_call call = {.deadline = deadline_after(options->timeout_ms)};
-        enum tutti_status status = add_to(store, &call, TCP_JOIN_KEY, amount, &joined);
+        struct store_call call = {.op = STORE_ADD,
+                                  .keys = &key,
+                                  .count = 1,
+                                  .amount = amount,
+                                  .deadline = deadline_after(options->timeout_ms)};
+        enum tutti_status status = tcp_serve(store, &call);
+        joined = call.number;
         if (status == TUTTI_OK && options->exclusive && !store->server && joined > world_size)
             return error_set(TUTTI_ERR_SYSTEM, "all %d ranks have joined the store at %s already",
                              world_size, store->name);
@@ -678,7 +633,7 @@ static enum tutti_status join(struct tcp_store *store, int world_size,
                              "run and have its address",
                              (long long)joined, world_size, store->name);
         waiting_log(store->name, &reminder, "lacks ranks, which have not joined: do all run?");
-        nap(deadline, &nap_ns, RETRY_NS / 10);
+        deadline_nap(deadline, &nap_ns, RETRY_NS / 10);
     }
 }
 
@@ -728,16 +683,7 @@ static enum tutti_status start(struct tcp_store *store, const struct store_url *
 enum tutti_status tcp_open_with(const struct store_url *url, const struct tcp_options *options,
                                 tutti_store_t **store)
 {
-    static const struct store_kind kind = {
-        .set = tcp_set,
-        .get = tcp_get,
-        .add = tcp_add,
-        .check = tcp_check,
-        .compare_set = tcp_compare_set,
-        .delete_key = tcp_delete,
-        .num_keys = tcp_num_keys,
-        .close = tcp_close,
-    };
+    static const struct store_kind kind = {tcp_serve, tcp_close};
     struct tcp_store *self = calloc(1, sizeof *self);
     if (!self)
         return error_errno("opening a tcp store");

@@ -22,12 +22,12 @@
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <poll.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -47,80 +47,43 @@ enum {
 
 struct connection {
     int fd;
-    uint32_t events; /* that epoll watches */
     struct tcp_session session;
-    struct list *list;
-    struct connection *next, *previous;
     int64_t introduced_by_ns;
-};
-
-struct list {
-    struct connection *first, *last; /* newest last */
-    int count;
 };
 
 struct tcp_server {
     pthread_t thread;
-    int epoll;
     int stop; /* an eventfd */
     int listener;
     struct sockaddr_storage address;
     struct tcp_space space;
-    struct list strangers; /* that have not introduced themselves */
-    struct list clients;
-    int connection_count;
-    int64_t accept_again_ns; /* DEADLINE_NEVER while accepting */
-    int64_t end_ns;          /* DEADLINE_NEVER until asked to stop */
-    int64_t linger_ms;       /* written before the stop event */
+    struct connection *connections[MAX_CONNECTIONS]; /* oldest first */
+    int count;
+    struct pollfd fds[MAX_CONNECTIONS + 2]; /* of the connections, the listener and the stop */
+    int64_t accept_again_ns;                /* DEADLINE_NEVER while accepting */
+    int64_t end_ns;                         /* DEADLINE_NEVER until asked to stop */
+    int64_t linger_ms;                      /* written before the stop event */
     char *secret;
 };
 
 /* ---- connections ----------------------------------------------------------------------------- */
 
-static void list_remove(struct connection *connection)
+/* A forked child may hold the same socket: then close() alone does not end the connection. */
+static void hang_up(int fd)
 {
-    struct list *list = connection->list;
-    *(connection->previous ? &connection->previous->next : &list->first) = connection->next;
-    *(connection->next ? &connection->next->previous : &list->last) = connection->previous;
-    list->count--;
-}
-
-static void list_add(struct list *list, struct connection *connection)
-{
-    connection->list = list;
-    connection->next = NULL;
-    connection->previous = list->last;
-    *(list->last ? &list->last->next : &list->first) = connection;
-    list->last = connection;
-    list->count++;
-}
-
-/* A forked child may hold the same socket: then close() alone ends neither its events nor the
- * connection. */
-static void close_watched(struct tcp_server *server, int fd)
-{
-    epoll_ctl(server->epoll, EPOLL_CTL_DEL, fd, NULL);
     shutdown(fd, SHUT_RDWR);
     close(fd);
 }
 
-static void connection_destroy(struct tcp_server *server, struct connection *connection)
+static void connection_destroy(struct tcp_server *server, int i)
 {
-    list_remove(connection);
-    server->connection_count--;
+    struct connection *connection = server->connections[i];
+    server->count--;
+    memmove(&server->connections[i], &server->connections[i + 1],
+            (size_t)(server->count - i) * sizeof connection);
     tcp_session_fini(&connection->session);
-    close_watched(server, connection->fd);
+    hang_up(connection->fd);
     free(connection);
-}
-
-static bool watch(struct tcp_server *server, struct connection *connection, uint32_t events)
-{
-    struct epoll_event event = {.events = events, .data.ptr = connection};
-    if (connection->events == events)
-        return true;
-    int how = connection->events ? EPOLL_CTL_MOD : EPOLL_CTL_ADD;
-    connection->events = events;
-    return epoll_ctl(server->epoll, how, connection->fd, &event) == 0;
 }
 
 static bool connection_create(struct tcp_server *server, int fd)
@@ -134,35 +97,45 @@ static bool connection_create(struct tcp_server *server, int fd)
     connection->fd = fd;
     connection->introduced_by_ns = deadline_after(INTRODUCTION_MS);
     tcp_session_init(&connection->session, &server->space);
-    if (!watch(server, connection, EPOLLIN)) {
-        free(connection);
-        return false;
-    }
-    list_add(&server->strangers, connection);
-    server->connection_count++;
+    server->connections[server->count++] = connection;
     return true;
 }
 
+static bool is_stranger(const struct connection *connection)
+{
+    return connection->session.state != SESSION_OPEN;
+}
+
+static int strangers(const struct tcp_server *server)
+{
+    int count = 0;
+    for (int i = 0; i < server->count; i++)
+        count += is_stranger(server->connections[i]);
+    return count;
+}
+
+/* -1: none. */
+static int oldest_stranger(const struct tcp_server *server)
+{
+    int i = 0;
+    while (i < server->count && !is_stranger(server->connections[i]))
+        i++;
+    return i < server->count ? i : -1;
+}
+
 /* Sends what the socket takes. False if the connection is over. */
-static bool flush(struct tcp_server *server, struct connection *connection)
+static bool flush(struct connection *connection)
 {
     struct tcp_session *session = &connection->session;
-    size_t sent = 0;
-    while (sent < session->out.size) {
-        ssize_t bytes = send(connection->fd, session->out.data + sent, session->out.size - sent,
-                             MSG_NOSIGNAL | MSG_DONTWAIT);
-        if (bytes < 0 && errno == EINTR)
-            continue;
-        if (bytes < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
-            break;
-        if (bytes < 0)
-            return false;
-        sent += (size_t)bytes;
+    while (session->out.size > 0) {
+        ssize_t bytes =
+            send(connection->fd, session->out.data, session->out.size, MSG_NOSIGNAL | MSG_DONTWAIT);
+        if (bytes < 0 && errno != EINTR)
+            return errno == EAGAIN || errno == EWOULDBLOCK;
+        if (bytes > 0)
+            tcp_session_sent(session, (size_t)bytes);
     }
-    tcp_session_sent(session, sent);
-    if (session->out.size > 0)
-        return watch(server, connection, EPOLLOUT);
-    return session->state != SESSION_CLOSING && watch(server, connection, EPOLLIN);
+    return session->state != SESSION_CLOSING;
 }
 
 static bool receive(struct connection *connection)
@@ -177,48 +150,22 @@ static bool receive(struct connection *connection)
     return bytes > 0 && tcp_session_feed(&connection->session, (size_t)bytes);
 }
 
-static struct connection *connection_of(struct tcp_session *session)
+/* Sends first: a client that does not read its replies is not read. */
+static void serve_connection(struct tcp_server *server, int i, short events)
 {
-    return (struct connection *)(void *)((char *)session - offsetof(struct connection, session));
-}
-
-/* A request may have ended the waits of other clients. */
-static void flush_woken(struct tcp_server *server)
-{
-    struct tcp_session *session;
-    while ((session = tcp_space_next_woken(&server->space)))
-        if (!flush(server, connection_of(session)))
-            connection_destroy(server, connection_of(session));
-}
-
-static void serve_connection(struct tcp_server *server, struct connection *connection,
-                             uint32_t events)
-{
+    struct connection *connection = server->connections[i];
     bool alive = true;
-    if (events & EPOLLOUT)
-        alive = flush(server, connection);
-    else if (events & EPOLLIN)
-        alive = receive(connection) && flush(server, connection);
+    if (events & POLLOUT)
+        alive = flush(connection);
+    else if (events & POLLIN)
+        alive = receive(connection) && flush(connection);
     else
         alive = false;
-    if (!alive) {
-        connection_destroy(server, connection);
-    } else if (connection->list == &server->strangers &&
-               connection->session.state == SESSION_OPEN) {
-        list_remove(connection);
-        list_add(&server->clients, connection);
-    }
-    flush_woken(server);
+    if (!alive)
+        connection_destroy(server, i);
 }
 
 /* ---- listening ------------------------------------------------------------------------------- */
-
-static void listen_again(struct tcp_server *server, bool on)
-{
-    struct epoll_event event = {.events = on ? EPOLLIN : 0, .data.ptr = &server->listener};
-    epoll_ctl(server->epoll, EPOLL_CTL_MOD, server->listener, &event);
-    server->accept_again_ns = on ? DEADLINE_NEVER : deadline_after(ACCEPT_PAUSE_MS);
-}
 
 /* Counts descriptors that this process may still open, up to `most`. The kernel hands out the
  * lowest ones first, so free ones are found from the limit downwards. */
@@ -237,29 +184,32 @@ static int descriptors_free(int most)
 
 static int strangers_most(const struct tcp_server *server)
 {
-    int count = descriptors_free(RESERVED + MAX_STRANGERS) + server->strangers.count - RESERVED;
+    int count = descriptors_free(RESERVED + MAX_STRANGERS) + strangers(server) - RESERVED;
     count = count < MAX_STRANGERS ? count : MAX_STRANGERS;
     return count > MIN_STRANGERS ? count : MIN_STRANGERS;
 }
 
-/* Closes the oldest stranger, unless what it has sent by now makes a client of it. */
-static void stranger_shed(struct tcp_server *server)
+/* Closes the oldest stranger, unless what it has sent by now makes a client of it. False if there
+ * is none. */
+static bool stranger_shed(struct tcp_server *server)
 {
-    struct connection *oldest = server->strangers.first;
-    serve_connection(server, oldest, EPOLLIN);
-    if (server->strangers.first == oldest)
-        connection_destroy(server, oldest);
+    const int i = oldest_stranger(server), before = server->count;
+    if (i < 0)
+        return false;
+    serve_connection(server, i, POLLIN);
+    if (server->count == before && is_stranger(server->connections[i]))
+        connection_destroy(server, i);
+    return true;
 }
 
 /* Takes the accepted socket. */
 static void admit(struct tcp_server *server, int fd)
 {
-    if (server->connection_count >= MAX_CONNECTIONS && server->strangers.first)
+    if (server->count >= MAX_CONNECTIONS)
         stranger_shed(server);
-    if (server->connection_count < MAX_CONNECTIONS && connection_create(server, fd))
+    if (server->count < MAX_CONNECTIONS && connection_create(server, fd))
         return;
-    log_write(TUTTI_LOG_WARN, -1, "store server: a connection was turned away (%d)",
-              server->connection_count);
+    log_write(TUTTI_LOG_WARN, -1, "store server: a connection was turned away (%d)", server->count);
     close(fd);
 }
 
@@ -270,72 +220,80 @@ static void accept_some(struct tcp_server *server)
         int fd = accept4(server->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
         if (fd >= 0) {
             admit(server, fd);
-            if (most < 0 && server->strangers.count > MIN_STRANGERS)
+            if (most < 0 && strangers(server) > MIN_STRANGERS)
                 most = strangers_most(server);
-            while (most >= 0 && server->strangers.count > most)
+            while (most >= 0 && strangers(server) > most)
                 stranger_shed(server);
             continue;
         }
         if (errno == EINTR || errno == ECONNABORTED)
             continue;
-        if ((errno == EMFILE || errno == ENFILE) && server->strangers.first) {
-            stranger_shed(server);
+        if (errno == EAGAIN || errno == EWOULDBLOCK)
+            return;
+        const int code = errno;
+        if ((code == EMFILE || code == ENFILE) && stranger_shed(server))
             continue;
-        }
-        if (errno != EAGAIN && errno != EWOULDBLOCK) {
-            log_write(TUTTI_LOG_WARN, -1, "store server: accept: %s", strerrordesc_np(errno));
-            listen_again(server, false);
-        }
+        log_write(TUTTI_LOG_WARN, -1, "store server: accept: %s", strerrordesc_np(code));
+        server->accept_again_ns = deadline_after(ACCEPT_PAUSE_MS);
         return;
     }
 }
 
 /* ---- the loop -------------------------------------------------------------------------------- */
 
-static int64_t next_deadline(const struct tcp_server *server)
+/* Fills fds; returns until when to wait for their events. */
+static int64_t watch(struct tcp_server *server)
 {
+    const int oldest = oldest_stranger(server), count = server->count;
+    const bool accepting = server->accept_again_ns == DEADLINE_NEVER;
     int64_t deadline = deadline_min(server->accept_again_ns, server->end_ns);
-    struct connection *oldest = server->strangers.first;
-    return oldest ? deadline_min(deadline, oldest->introduced_by_ns) : deadline;
+    for (int i = 0; i < count; i++)
+        server->fds[i] = (struct pollfd){
+            .fd = server->connections[i]->fd,
+            .events = server->connections[i]->session.out.size > 0 ? POLLOUT : POLLIN};
+    server->fds[count] = (struct pollfd){.fd = accepting ? server->listener : -1, .events = POLLIN};
+    server->fds[count + 1] = (struct pollfd){.fd = server->stop, .events = POLLIN};
+    return oldest < 0 ? deadline
+                      : deadline_min(deadline, server->connections[oldest]->introduced_by_ns);
 }
 
-static void expire(struct tcp_server *server)
+static void serve_events(struct tcp_server *server)
 {
-    struct connection *oldest;
-    while ((oldest = server->strangers.first) && deadline_passed(oldest->introduced_by_ns))
-        connection_destroy(server, oldest);
-    if (deadline_passed(server->accept_again_ns))
-        listen_again(server, true);
-}
-
-/* source: what epoll's data points to. */
-static void serve_event(struct tcp_server *server, void *source, uint32_t events)
-{
+    const struct pollfd *listener = &server->fds[server->count], *stop = listener + 1;
     uint64_t count;
-    if (source == &server->listener) {
+    for (int i = server->count - 1; i >= 0; i--) /* the last one first: i may be removed */
+        if (server->fds[i].revents)
+            serve_connection(server, i, server->fds[i].revents);
+    if (listener->revents)
         accept_some(server);
-    } else if (source != &server->stop) {
-        serve_connection(server, source, events);
-    } else if (read(server->stop, &count, sizeof count) > 0) {
-        close_watched(server, server->listener);
+    if (stop->revents && read(server->stop, &count, sizeof count) > 0) {
+        hang_up(server->listener);
         server->listener = -1;
         server->end_ns = deadline_after(server->linger_ms);
     }
 }
 
+static void expire(struct tcp_server *server)
+{
+    int i;
+    while ((i = oldest_stranger(server)) >= 0 &&
+           deadline_passed(server->connections[i]->introduced_by_ns))
+        connection_destroy(server, i);
+    if (deadline_passed(server->accept_again_ns))
+        server->accept_again_ns = DEADLINE_NEVER;
+}
+
 static void *server_main(void *argument)
 {
     struct tcp_server *server = argument;
-    struct epoll_event event;
     while (!deadline_passed(server->end_ns) &&
-           (server->end_ns == DEADLINE_NEVER || server->connection_count > 0)) {
-        int timeout_ms = deadline_poll_ms(next_deadline(server));
-        /* One event at a time: serving it may close any other connection. */
-        int count = epoll_wait(server->epoll, &event, 1, timeout_ms);
-        if (count < 0 && errno != EINTR)
+           (server->end_ns == DEADLINE_NEVER || server->count > 0)) {
+        const int timeout_ms = deadline_poll_ms(watch(server));
+        const int ready = poll(server->fds, (nfds_t)server->count + 2, timeout_ms);
+        if (ready < 0 && errno != EINTR)
             break;
-        if (count == 1)
-            serve_event(server, event.data.ptr, event.events);
+        if (ready > 0)
+            serve_events(server);
         expire(server);
     }
     return NULL;
@@ -390,18 +348,6 @@ static enum tutti_status open_listener(struct tcp_server *server,
         errno == EADDRINUSE ? " (another store or program uses it: take another port)" : "");
 }
 
-/* The events of the listener and of the stop. */
-static bool watch_sources(struct tcp_server *server)
-{
-    server->stop = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    server->epoll = epoll_create1(EPOLL_CLOEXEC);
-    struct epoll_event stop = {.events = EPOLLIN, .data.ptr = &server->stop};
-    struct epoll_event listener = {.events = EPOLLIN, .data.ptr = &server->listener};
-    return server->stop >= 0 && server->epoll >= 0 &&
-           epoll_ctl(server->epoll, EPOLL_CTL_ADD, server->stop, &stop) == 0 &&
-           epoll_ctl(server->epoll, EPOLL_CTL_ADD, server->listener, &listener) == 0;
-}
-
 /* With all signals blocked: they are the program's business. */
 static int start_thread(struct tcp_server *server)
 {
@@ -417,17 +363,13 @@ static int start_thread(struct tcp_server *server)
 
 static void server_free(struct tcp_server *server)
 {
-    while (server->strangers.first)
-        connection_destroy(server, server->strangers.first);
-    while (server->clients.first)
-        connection_destroy(server, server->clients.first);
+    while (server->count > 0)
+        connection_destroy(server, server->count - 1);
     tcp_space_fini(&server->space);
     if (server->listener >= 0)
-        close_watched(server, server->listener);
+        hang_up(server->listener);
     if (server->stop >= 0)
         close(server->stop);
-    if (server->epoll >= 0)
-        close(server->epoll);
     if (server->secret)
         explicit_bzero(server->secret, strlen(server->secret));
     free(server->secret);
@@ -440,7 +382,7 @@ enum tutti_status tcp_server_start(const struct tcp_server_config *config,
     struct tcp_server *self = calloc(1, sizeof *self);
     if (!self)
         return error_errno("starting a store server");
-    self->epoll = self->stop = self->listener = -1;
+    self->stop = self->listener = -1;
     self->accept_again_ns = self->end_ns = DEADLINE_NEVER;
     enum tutti_status status = TUTTI_OK;
     if (config->secret && *config->secret) {
@@ -450,7 +392,7 @@ enum tutti_status tcp_server_start(const struct tcp_server_config *config,
     }
     if (status == TUTTI_OK)
         status = open_listener(self, config);
-    if (status == TUTTI_OK && !watch_sources(self))
+    if (status == TUTTI_OK && (self->stop = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) < 0)
         status = error_errno("starting a store server");
     if (status == TUTTI_OK) {
         errno = start_thread(self);

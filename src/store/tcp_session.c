@@ -27,10 +27,14 @@ static bool fits(const struct tcp_space *space, size_t bytes)
            TCP_SPACE_BYTES;
 }
 
+static struct map_entry *find(const struct map *map, struct text key)
+{
+    return map_find(map, key.data, key.bytes);
+}
+
 static bool exists(const struct tcp_space *space, struct text key)
 {
-    return map_find(&space->values, key.data, key.bytes) ||
-           map_find(&space->queues, key.data, key.bytes);
+    return find(&space->values, key) || find(&space->queues, key);
 }
 
 /* ---- waiting --------------------------------------------------------------------------------- */
@@ -42,9 +46,8 @@ static bool wait_is_over(struct tcp_session *session)
     const struct tcp_request *request = &session->request;
     int64_t count;
     if (request->op == TCP_BARRIER) {
-        struct text key = field(session, 0);
         char text[MAP_NUMBER_BYTES];
-        return map_sum(map_find(&session->space->values, key.data, key.bytes), 0, &count, text) &&
+        return map_sum(find(&session->space->values, field(session, 0)), 0, &count, text) &&
                count >= request->number;
     }
     while (session->next_key < request->count &&
@@ -57,48 +60,31 @@ static bool wait_is_over(struct tcp_session *session)
 static bool answer_or_wait(struct tcp_session *session)
 {
     session->next_key = 0;
-    if (wait_is_over(session)) {
+    session->is_waiting = !wait_is_over(session);
+    if (!session->is_waiting)
         buffer_put_u8(&session->out, TCP_STOP_WAITING);
-        return true;
-    }
-    session->is_waiting = true;
-    session->next = session->space->waiting;
-    session->space->waiting = session;
     return true;
 }
 
 static void request_end(struct tcp_session *session)
 {
+    session->is_waiting = false;
     buffer_drop(&session->in, session->request.bytes);
     tcp_request_reset(&session->request);
-}
-
-static void stop_waiting(struct tcp_session *session)
-{
-    struct tcp_session **link = &session->space->waiting;
-    if (!session->is_waiting)
-        return;
-    while (*link != session)
-        link = &(*link)->next;
-    *link = session->next;
-    session->is_waiting = false;
-    request_end(session);
 }
 
 /* Tells the sessions that wait for a key that it has changed; `one`: ends one wait at most. */
 static void wake(struct tcp_space *space, struct text key, bool one)
 {
-    struct tcp_session *next;
-    for (struct tcp_session *session = space->waiting; session; session = next) {
+    for (struct tcp_session *session = space->sessions; session; session = session->next) {
+        if (!session->is_waiting)
+            continue;
         struct text awaited = field(session, session->next_key);
-        next = session->next;
         if (awaited.bytes != key.bytes || memcmp(awaited.data, key.data, key.bytes) != 0 ||
             !wait_is_over(session))
             continue;
-        stop_waiting(session);
+        request_end(session);
         buffer_put_u8(&session->out, TCP_STOP_WAITING);
-        session->next = space->woken;
-        space->woken = session;
         if (one)
             return;
     }
@@ -106,12 +92,15 @@ static void wake(struct tcp_space *space, struct text key, bool one)
 
 /* ---- changes --------------------------------------------------------------------------------- */
 
-static bool put_value(struct tcp_space *space, struct text key, struct text value)
+/* Sets the key, or with `keep` adds to the end of its value. */
+static bool put(struct tcp_space *space, struct map *map, struct text key, bool keep,
+                struct text value)
 {
-    if (!fits(space, key.bytes + value.bytes) ||
-        !map_set(&space->values, key.data, key.bytes, value.data, value.bytes))
+    const struct map_entry *entry = keep ? find(map, key) : NULL;
+    if (!fits(space, key.bytes + value.bytes + (entry ? entry->value_bytes : 0)) ||
+        !map_put(map, key.data, key.bytes, keep, value.data, value.bytes))
         return false;
-    wake(space, key, false);
+    wake(space, key, map == &space->queues);
     return true;
 }
 
@@ -119,9 +108,9 @@ static bool put_value(struct tcp_space *space, struct text key, struct text valu
 static bool add_value(struct tcp_space *space, struct text key, int64_t amount, int64_t *sum)
 {
     char text[MAP_NUMBER_BYTES];
-    size_t bytes = map_sum(map_find(&space->values, key.data, key.bytes), amount, sum, text);
-    return bytes > 0 && fits(space, key.bytes + bytes) &&
-           map_set(&space->values, key.data, key.bytes, text, bytes);
+    size_t bytes = map_sum(find(&space->values, key), amount, sum, text);
+    return bytes > 0 &&
+           put(space, &space->values, key, false, (struct text){(const uint8_t *)text, bytes});
 }
 
 /* ---- one handler an opcode: false closes the connection -------------------------------------- */
@@ -178,7 +167,8 @@ static bool serve_proof(struct tcp_session *session)
 
 static bool serve_set(struct tcp_session *session)
 {
-    return put_value(session->space, field(session, 0), field(session, 1));
+    return put(session->space, &session->space->values, field(session, 0), false,
+               field(session, 1));
 }
 
 /* Replies with the value that the key has afterwards, or with `expected` if the key is absent. */
@@ -186,58 +176,43 @@ static bool serve_compare_set(struct tcp_session *session)
 {
     struct tcp_space *space = session->space;
     struct text key = field(session, 0), expected = field(session, 1);
-    struct map_entry *entry = map_find(&space->values, key.data, key.bytes);
-    if (map_entry_is(entry, expected.data, expected.bytes) &&
-        !put_value(space, key, field(session, 2)))
+    if (map_entry_is(find(&space->values, key), expected.data, expected.bytes) &&
+        !put(space, &space->values, key, false, field(session, 2)))
         return false;
-    entry = map_find(&space->values, key.data, key.bytes);
-    if (entry)
-        buffer_put_string(&session->out, entry->value, entry->value_bytes);
-    else
-        buffer_put_string(&session->out, expected.data, expected.bytes);
+    const struct map_entry *entry = find(&space->values, key);
+    buffer_put_string(&session->out, entry ? entry->value : expected.data,
+                      entry ? entry->value_bytes : expected.bytes);
     return true;
 }
 
-/* An absent key has an empty value here. CHECK and WAIT tell the two apart. */
-static bool put_reply(struct tcp_session *session, struct text key)
-{
-    struct map_entry *entry = map_find(&session->space->values, key.data, key.bytes);
-    size_t bytes = entry ? entry->value_bytes : 0;
-    if (session->out.size + bytes > TCP_REPLY_BYTES)
-        return false;
-    buffer_put_string(&session->out, entry ? entry->value : NULL, bytes);
-    return true;
-}
-
+/* GET and MULTI_GET. An absent key has an empty value here. CHECK and WAIT tell the two apart. */
 static bool serve_get(struct tcp_session *session)
 {
-    return put_reply(session, field(session, 0));
-}
-
-static bool serve_multi_get(struct tcp_session *session)
-{
-    bool fine = true;
-    for (size_t i = 0; i < session->request.count && fine; i++)
-        fine = put_reply(session, field(session, i));
-    return fine;
+    for (size_t i = 0; i < session->request.count; i++) {
+        const struct map_entry *entry = find(&session->space->values, field(session, i));
+        const size_t bytes = entry ? entry->value_bytes : 0;
+        if (session->out.size + bytes > TCP_REPLY_BYTES)
+            return false;
+        buffer_put_string(&session->out, entry ? entry->value : NULL, bytes);
+    }
+    return true;
 }
 
 static bool serve_multi_set(struct tcp_session *session)
 {
+    struct tcp_space *space = session->space;
     bool fine = true;
     for (size_t i = 0; i < session->request.count && fine; i += 2)
-        fine = put_value(session->space, field(session, i), field(session, i + 1));
+        fine = put(space, &space->values, field(session, i), false, field(session, i + 1));
     return fine;
 }
 
 static bool serve_add(struct tcp_session *session)
 {
-    struct text key = field(session, 0);
     int64_t sum;
-    if (!add_value(session->space, key, session->request.number, &sum))
+    if (!add_value(session->space, field(session, 0), session->request.number, &sum))
         return false;
     buffer_put_u64(&session->out, (uint64_t)sum);
-    wake(session->space, key, false);
     return true;
 }
 
@@ -260,13 +235,8 @@ static bool serve_cancel_wait(struct tcp_session *session)
 /* Counts the sessions that came to the barrier, under its key. The last one ends all waits. */
 static bool serve_barrier(struct tcp_session *session)
 {
-    struct tcp_space *space = session->space;
-    struct text key = field(session, 0);
     int64_t count;
-    if (!add_value(space, key, 1, &count))
-        return false;
-    wake(space, key, false);
-    return answer_or_wait(session);
+    return add_value(session->space, field(session, 0), 1, &count) && answer_or_wait(session);
 }
 
 static bool serve_num_keys(struct tcp_session *session)
@@ -284,55 +254,25 @@ static bool serve_delete(struct tcp_session *session)
 
 static bool serve_append(struct tcp_session *session)
 {
-    struct tcp_space *space = session->space;
-    struct text key = field(session, 0), value = field(session, 1);
-    struct map_entry *entry = map_find(&space->values, key.data, key.bytes);
-    if (!fits(space, key.bytes + value.bytes + (entry ? entry->value_bytes : 0)) ||
-        !map_append(&space->values, key.data, key.bytes, value.data, value.bytes))
-        return false;
-    wake(space, key, false);
-    return true;
+    return put(session->space, &session->space->values, field(session, 0), true, field(session, 1));
 }
 
-/* A queue is a value of its own map: a u64 count, and the items as they go into a reply. */
-static uint64_t queue_count(const struct map_entry *queue)
-{
-    uint64_t count = 0;
-    if (queue)
-        memcpy(&count, queue->value, sizeof count);
-    return count;
-}
-
-static bool queue_set(struct map *queues, struct text key, uint64_t count, struct text items)
-{
-    struct buffer queue = {0};
-    buffer_put_u64(&queue, count);
-    buffer_put(&queue, items.data, items.bytes);
-    bool fine = !queue.failed && map_set(queues, key.data, key.bytes, queue.data, queue.size);
-    buffer_fini(&queue);
-    return fine;
-}
-
+/* A queue is a value of its own map: the items, each with its length before it. */
 static bool serve_queue_push(struct tcp_session *session)
 {
-    struct tcp_space *space = session->space;
-    struct text key = field(session, 0), value = field(session, 1);
-    /* The item as it arrived: its length and its bytes. */
-    struct text item = {value.data - sizeof(uint64_t), value.bytes + sizeof(uint64_t)};
-    struct map_entry *queue = map_find(&space->queues, key.data, key.bytes);
-    const uint64_t count = queue_count(queue) + 1;
-    if (!fits(space, 2 * sizeof count + key.bytes + value.bytes))
-        return false;
-    if (!queue) {
-        if (!queue_set(&space->queues, key, count, item))
-            return false;
-    } else {
-        queue = map_append(&space->queues, key.data, key.bytes, item.data, item.bytes);
-        if (!queue)
-            return false;
-        memcpy(queue->value, &count, sizeof count);
-    }
-    wake(space, key, true);
+    struct text item = field(session, 1);
+    item.data -= sizeof(uint64_t); /* the length as it arrived */
+    item.bytes += sizeof(uint64_t);
+    return put(session->space, &session->space->queues, field(session, 0), true, item);
+}
+
+static bool serve_queue_len(struct tcp_session *session)
+{
+    const struct map_entry *queue = find(&session->space->queues, field(session, 0));
+    uint64_t count = 0, bytes;
+    for (size_t at = 0; queue && at < queue->value_bytes; at += sizeof bytes + bytes, count++)
+        memcpy(&bytes, queue->value + at, sizeof bytes);
+    buffer_put_u64(&session->out, count);
     return true;
 }
 
@@ -341,37 +281,32 @@ static bool serve_queue_pop(struct tcp_session *session)
 {
     struct map *queues = &session->space->queues;
     struct text key = field(session, 0);
-    struct map_entry *queue = map_find(queues, key.data, key.bytes);
-    const uint64_t count = queue_count(queue);
+    const struct map_entry *queue = find(queues, key);
     uint64_t bytes;
-    buffer_put_u64(&session->out, count);
+    serve_queue_len(session);
     if (!queue)
         return true;
-    const uint8_t *item = queue->value + sizeof count, *end = queue->value + queue->value_bytes;
-    memcpy(&bytes, item, sizeof bytes);
-    buffer_put_string(&session->out, item + sizeof bytes, bytes);
-    item += sizeof bytes + bytes;
-    if (count > 1)
-        return queue_set(queues, key, count - 1, (struct text){item, (size_t)(end - item)});
-    return map_erase(queues, key.data, key.bytes);
+    memcpy(&bytes, queue->value, sizeof bytes);
+    bytes += sizeof bytes;
+    buffer_put(&session->out, queue->value, bytes);
+    if (bytes == queue->value_bytes)
+        return map_erase(queues, key.data, key.bytes);
+    return map_put(queues, key.data, key.bytes, false, queue->value + bytes,
+                   queue->value_bytes - bytes);
 }
 
-static bool serve_queue_len(struct tcp_session *session)
+static void put_key(const struct map_entry *entry, void *out)
 {
-    struct text key = field(session, 0);
-    buffer_put_u64(&session->out,
-                   queue_count(map_find(&session->space->queues, key.data, key.bytes)));
-    return true;
+    buffer_put_string(out, entry->key, entry->key_bytes);
 }
 
 static bool serve_list_keys(struct tcp_session *session)
 {
-    struct map *values = &session->space->values;
+    const struct map *values = &session->space->values;
     if (values->bytes > TCP_REPLY_BYTES)
         return false;
     buffer_put_u64(&session->out, values->count);
-    for (struct map_entry *entry = map_next(values, NULL); entry; entry = map_next(values, entry))
-        buffer_put_string(&session->out, entry->key, entry->key_bytes);
+    map_walk(values, put_key, &session->out);
     return true;
 }
 
@@ -386,7 +321,7 @@ static bool (*const handlers[256])(struct tcp_session *) = {
     [TCP_NUM_KEYS] = serve_num_keys,
     [TCP_DELETE] = serve_delete,
     [TCP_APPEND] = serve_append,
-    [TCP_MULTI_GET] = serve_multi_get,
+    [TCP_MULTI_GET] = serve_get,
     [TCP_MULTI_SET] = serve_multi_set,
     [TCP_CANCEL_WAIT] = serve_cancel_wait,
     [TCP_PING] = serve_ping,
@@ -419,24 +354,20 @@ void tcp_space_fini(struct tcp_space *space)
 
 void tcp_session_init(struct tcp_session *session, struct tcp_space *space)
 {
-    *session = (struct tcp_session){.space = space};
+    *session = (struct tcp_session){.space = space, .next = space->sessions};
+    space->sessions = session;
 }
 
 void tcp_session_fini(struct tcp_session *session)
 {
-    stop_waiting(session);
+    struct tcp_session **link = &session->space->sessions;
+    while (*link != session)
+        link = &(*link)->next;
+    *link = session->next;
     session->space->buffered_bytes -= session->counted_bytes;
     tcp_request_reset(&session->request);
     buffer_fini(&session->in);
     buffer_fini(&session->out);
-}
-
-struct tcp_session *tcp_space_next_woken(struct tcp_space *space)
-{
-    struct tcp_session *session = space->woken;
-    if (session)
-        space->woken = session->next;
-    return session;
 }
 
 /* Brings the space's sum up to date; false if the buffers do not fit into it. */
@@ -482,7 +413,7 @@ bool tcp_session_feed(struct tcp_session *session, size_t size)
                 break;
             if (session->in.data[session->request.bytes] != TCP_CANCEL_WAIT)
                 return false;
-            stop_waiting(session);
+            request_end(session);
             continue;
         }
         if (!permitted(session, session->in.data[0]))

@@ -19,10 +19,9 @@ struct tcp_session;
 struct tcp_space {
     struct map values;
     struct map queues;
-    size_t buffered_bytes;       /* of the sessions */
-    const char *secret;          /* NULL is none */
-    struct tcp_session *waiting; /* sessions, linked by next */
-    struct tcp_session *woken;   /* sessions whose wait another one has ended, linked by next */
+    size_t buffered_bytes; /* of the sessions */
+    const char *secret;    /* NULL is none */
+    struct tcp_session *sessions;
 };
 
 struct tcp_session {
@@ -39,7 +38,7 @@ struct tcp_session {
     struct tcp_request request;
     bool is_waiting; /* the request is a WAIT or a BARRIER, and lies at the front of `in` */
     size_t next_key; /* of the request: the first that is missing */
-    struct tcp_session *next; /* in the list of those that wait, or of those that were woken */
+    struct tcp_session *next; /* of the space */
     uint8_t client_nonce[TCP_NONCE_BYTES], server_nonce[TCP_NONCE_BYTES];
 };
 
@@ -50,11 +49,10 @@ void tcp_session_fini(struct tcp_session *session);
 
 /* Where the next bytes from the client go: room for *size of them; NULL when there is no memory. */
 uint8_t *tcp_session_room(struct tcp_session *session, size_t *size);
-/* `size` bytes have been put there: serves the requests that are complete. False if the connection
- * must be closed now; in state SESSION_CLOSING, once the output has been sent. */
+/* `size` bytes have been put there: serves the requests that are complete. Other sessions, whose
+ * waits these end, get output too. False if the connection must be closed now; in state
+ * SESSION_CLOSING, once the output has been sent. */
 bool tcp_session_feed(struct tcp_session *session, size_t size);
-/* After tcp_session_feed(), until NULL: the sessions that got output by it, apart from its own. */
-struct tcp_session *tcp_space_next_woken(struct tcp_space *space);
 /* `size` bytes of the output have been sent. */
 void tcp_session_sent(struct tcp_session *session, size_t size);
 

@@ -3,6 +3,15 @@
 #include "fuzz.h"
 #include "store/file_log.h"
 
+static void check_entry(const struct map_entry *entry, void *entries)
+{
+    int64_t number;
+    char text[MAP_NUMBER_BYTES];
+    ++*(size_t *)entries;
+    fuzz_check(map_sum(entry, 1, &number, text) < sizeof text);
+    fuzz_check(file_log_key_known(entry->key, entry->key_bytes));
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
 {
     struct map map = {0}, again = {0};
@@ -12,13 +21,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
     fuzz_check(file_log_apply(&again, bytes, used, &used_again) == FILE_LOG_WHOLE);
     fuzz_check(used_again == used && again.count == map.count && again.bytes == map.bytes);
     size_t entries = 0;
-    for (struct map_entry *entry = map_next(&map, NULL); entry; entry = map_next(&map, entry)) {
-        int64_t number;
-        char text[MAP_NUMBER_BYTES];
-        entries++;
-        fuzz_check(map_sum(entry, 1, &number, text) < sizeof text);
-        fuzz_check(file_log_key_known(entry->key, entry->key_bytes));
-    }
+    map_walk(&map, check_entry, &entries);
     fuzz_check(entries == map.count);
     map_fini(&map);
     map_fini(&again);
