@@ -431,6 +431,11 @@ struct tutti_comm_options {
      * rendezvous do not call it. */
     int (*progress)(void *progress_context);
     void *progress_context; /* borrowed until the destroy */
+    /* For CPU only, refused on CUDA: the most bytes of a rank's arena, at least 64 KiB, of which 24
+     * are for operations longer than 4 KiB. 0: TUTTI_ARENA_BYTES, else what operations use at full
+     * speed: 1.1 to 3.1 MiB. Such operations move in pieces that fit, with the same bits: smaller
+     * arenas make them slower. Compared. */
+    size_t arena_bytes;
 };
 
 /* Why a communicator has failed. Ranks that learn of a peer's fault report the same one.

@@ -10,7 +10,8 @@
  * operation takes no step, or one for each of its pieces.
  *
  * Every peer maps the first LAYOUT_CONTROL_BYTES. The rest is data: only ranks whose links reach it
- * map it. In other ranks the addresses are reserved.
+ * map it. In other ranks the addresses are reserved. Behind struct layout_arena lie the areas of
+ * longer operations, whose sizes are fixed at creation: cpu/transport/areas.h.
  */
 #ifndef TUTTI_LAYOUT_H
 #define TUTTI_LAYOUT_H
@@ -20,7 +21,7 @@
 #include <stdint.h>
 
 enum {
-    LAYOUT_VERSION = 6,
+    LAYOUT_VERSION = 7,
     LAYOUT_LINE = 64,
     LAYOUT_CONTROL_BYTES = 24 * 1024,
     LAYOUT_RANKS = 64,
@@ -28,13 +29,13 @@ enum {
     LAYOUT_INLINE_BYTES = 48,
     LAYOUT_BODY_BYTES = 4096,
     LAYOUT_SMALL_MESSAGE_BYTES = LAYOUT_LINE + LAYOUT_BODY_BYTES,
-    LAYOUT_SLOTS = 4, /* of flags; see docs/ordering.md: P1 */
-    LAYOUT_PIECE_BUFFER_BYTES = 2 << 20,
-    LAYOUT_PIECE_BYTES = LAYOUT_PIECE_BUFFER_BYTES / 8, /* see docs/ordering.md: P1 */
-    LAYOUT_PIECE_BUFFER_OFFSET = 40 * 1024,
+    LAYOUT_SLOTS = 4,                    /* of flags; see docs/ordering.md: P1 */
+    LAYOUT_PIECE_BUFFER_BYTES = 2 << 20, /* of areas: the most */
+    LAYOUT_AREAS_OFFSET = 40 * 1024,
     LAYOUT_EXCHANGE_BYTES = 1 << 20,
     LAYOUT_SWAP_BYTES = 64 * 1024,
     LAYOUT_HALVES = 2,
+    LAYOUT_LEAST_ARENA = 64 * 1024,
     LAYOUT_DIMS = 16,
     LAYOUT_POSTS = 32, /* announcements of one rank, and verdicts, that may be unread */
 };
@@ -79,7 +80,7 @@ struct layout_flag {
 /* A piece of a one-shot between two ranks, in two halves: swap.c. */
 struct layout_swap {
     struct layout_flag flags[LAYOUT_HALVES];
-    unsigned char data[LAYOUT_SWAP_BYTES];
+    unsigned char data[];
 };
 
 /* A rank's fault: written once, `set` last. */
@@ -207,15 +208,15 @@ struct layout_arena {
     struct layout_flag part_flags[LAYOUT_SLOTS];
     struct layout_flag out_flags[LAYOUT_SLOTS];
     struct layout_small_message small_messages[LAYOUT_SMALL_MESSAGES];
-    unsigned char pad4[LAYOUT_PIECE_BUFFER_OFFSET - LAYOUT_CONTROL_BYTES -
-                       3 * LAYOUT_SLOTS * LAYOUT_LINE -
+    unsigned char pad4[LAYOUT_AREAS_OFFSET - LAYOUT_CONTROL_BYTES - 3 * LAYOUT_SLOTS * LAYOUT_LINE -
                        LAYOUT_SMALL_MESSAGES * LAYOUT_SMALL_MESSAGE_BYTES];
+    /* The areas from here on. */
+};
 
-    unsigned char piece_buffer[LAYOUT_PIECE_BUFFER_BYTES]; /* inputs; own chunk: results */
-    /* Inputs of the peers' chunks. Each peer writes the result of its chunk over them: two_shot.c.
-     */
-    unsigned char exchange[LAYOUT_EXCHANGE_BYTES];
-    struct layout_swap swap; /* of two ranks: written by the owner and by the peer, in turn */
+enum {
+    /* The most that a rank can use. */
+    LAYOUT_MOST_ARENA = LAYOUT_AREAS_OFFSET + LAYOUT_PIECE_BUFFER_BYTES + LAYOUT_EXCHANGE_BYTES +
+                        LAYOUT_SWAP_BYTES + LAYOUT_HALVES * LAYOUT_LINE,
 };
 
 static_assert(sizeof(struct layout_header) == 16, "header");
@@ -238,9 +239,7 @@ static_assert(offsetof(struct layout_control_ring, announcements_taken) == 2 * L
               "announcements taken");
 static_assert(offsetof(struct layout_arena, control_ring) == 1664, "control ring");
 static_assert(sizeof(struct layout_control_ring) == 18816, "control ring");
-static_assert(offsetof(struct layout_arena, piece_buffer) == LAYOUT_PIECE_BUFFER_OFFSET,
-              "piece buffer starts on a page");
-static_assert(offsetof(struct layout_arena, exchange) == 2138112, "exchange");
-static_assert(offsetof(struct layout_arena, swap) == 3186688, "swap");
+static_assert(sizeof(struct layout_arena) == LAYOUT_AREAS_OFFSET, "areas start on a page");
+static_assert(sizeof(struct layout_swap) == LAYOUT_HALVES * LAYOUT_LINE, "swap");
 
 #endif

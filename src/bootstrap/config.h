@@ -8,6 +8,7 @@
  * meet. */
 struct comm_config {
     uint64_t buffer_size;
+    uint64_t arena_bytes; /* of a rank's arena in the host's memory, the most */
     int32_t strict;
     int32_t algo;
     int32_t device;          /* enum tutti_device */

@@ -207,6 +207,8 @@ static enum tutti_status config_compare(const struct host_record *mine, int rank
         {"device (options->device)", a->device, b->device, "CPU", "CUDA", NULL},
         {"buffer size (options->buffer_size, TUTTI_BUFFER_SIZE)", a->buffer_size, b->buffer_size,
          NULL, NULL, " bytes"},
+        {"arena's size (options->arena_bytes, TUTTI_ARENA_BYTES)", a->arena_bytes, b->arena_bytes,
+         NULL, NULL, " bytes"},
         {"strict mode (options->strict, TUTTI_STRICT)", a->strict, b->strict, "off", "on", NULL},
         {"links (TUTTI_FORCE_FULLY_CONNECTED)", a->fully_connected, b->fully_connected, "off", "on",
          NULL},

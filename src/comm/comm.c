@@ -100,6 +100,25 @@ static enum tutti_status launches_read(const struct tutti_comm_options *options,
     return TUTTI_OK;
 }
 
+/* The size of an arena: the option, then the environment, then what can be used at most. */
+static enum tutti_status arena_bytes_read(const struct tutti_comm_options *options,
+                                          struct tutti_comm *comm)
+{
+    static const char variable[] = "TUTTI_ARENA_BYTES";
+    size_t bytes = LAYOUT_MOST_ARENA;
+    enum tutti_status status = env_bytes(variable, &bytes);
+    if (status != TUTTI_OK)
+        return status;
+    if (options->arena_bytes)
+        bytes = options->arena_bytes;
+    if (bytes < LAYOUT_LEAST_ARENA)
+        return error_set(TUTTI_ERR_INVALID, "%s is %zu: expected at least %d bytes",
+                         options->arena_bytes ? "arena_bytes" : variable, bytes,
+                         LAYOUT_LEAST_ARENA);
+    comm->config.arena_bytes = bytes;
+    return TUTTI_OK;
+}
+
 /* Options, then the environment, then defaults. */
 static enum tutti_status config_read(const struct tutti_comm_options *options, int world_size,
                                      struct tutti_comm *comm)
@@ -117,6 +136,8 @@ static enum tutti_status config_read(const struct tutti_comm_options *options, i
         status = env_bool("TUTTI_ALLOW_OVERLAPPING_DEVICES", &overlapping);
     if (status == TUTTI_OK)
         status = env_int64("TUTTI_TIMEOUT_MS", INT64_MIN, &comm->timeout_ms);
+    if (status == TUTTI_OK)
+        status = arena_bytes_read(options, comm);
     if (status == TUTTI_OK)
         status = launches_read(options, comm);
     if (status == TUTTI_OK)
@@ -166,6 +187,9 @@ static enum tutti_status arguments_check(int rank, int world_size,
         return error_set(TUTTI_ERR_INVALID,
                          "programmatic_launch is for CUDA communicators: leave it 0 on a CPU "
                          "communicator");
+    if (options->device == TUTTI_DEVICE_CUDA && options->arena_bytes)
+        return error_set(TUTTI_ERR_INVALID,
+                         "arena_bytes is for CPU communicators: leave it 0 on a CUDA communicator");
     if ((unsigned)options->programmatic_launch > TUTTI_PROGRAMMATIC_OFF)
         return error_set(TUTTI_ERR_INVALID,
                          "programmatic_launch %d: expected TUTTI_PROGRAMMATIC_AUTO (0), ON (1) or "
@@ -528,6 +552,7 @@ static enum tutti_status groups_open(struct tutti_comm *comm, struct workspace *
     comm->rules.buffer_size = (size_t)comm->config.buffer_size;
     const char *why = NULL;
     enum cuda_place place = cuda ? place_choose(comm, work->records, &why) : CUDA_PLACE_FOUND;
+    const bool idle = cuda && place != CUDA_PLACE_PROXY;
     const struct cpu_links links = links_make(comm, order);
     struct cpu_group_config config = {
         .rank = comm->rank,
@@ -535,9 +560,10 @@ static enum tutti_status groups_open(struct tutti_comm *comm, struct workspace *
         .order = order,
         .links = &links,
         .rules = cuda ? &choice_rules_free : &comm->rules,
+        .arena_bytes = idle ? LAYOUT_LEAST_ARENA : (size_t)comm->config.arena_bytes,
         .remote = host_remote_ranks(&identities),
         .oversubscribed = comm->world_size > comm->cores,
-        .idle = cuda && place != CUDA_PLACE_PROXY,
+        .idle = idle,
         .nonce = comm->nonce,
         .isa = comm->isa,
         .exchanger = exchanger,

@@ -74,7 +74,7 @@ int tutti_comm_describe(const tutti_comm_t *comm, char *text, size_t size)
     topology_describe(comm, text, size, &length);
     text_append(text, size, &length, "ranks_share_process: %s\narena_bytes: %zu\n",
                 rank_set_empty(cpu_group_ranks(comm->host)->remote) ? "yes" : "no",
-                sizeof(struct layout_arena));
+                cpu_group_arena_bytes(comm->host));
     const size_t used = least(size, length);
     if (comm->backend->describe)
         length += comm->backend->describe(comm->group, text ? text + used : NULL, size - used);

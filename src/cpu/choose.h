@@ -15,7 +15,8 @@ struct cpu_table {
     size_t one_shot_bytes; /* up to here one-shot is measured to be faster */
     size_t copied_bytes;   /* up to here one-shot is faster than zero-copy */
     bool swaps;            /* two ranks: longer operations in one hop swap their places */
-    bool pushes;           /* two-shot: the owner of a chunk writes the result to all ranks */
+    bool pushes;           /* two-shot: the owner of a chunk writes the result to all ranks; if the
+                              arena has room for it */
     const char *two_shot_reason;
 };
 

@@ -24,10 +24,11 @@
 enum {
     GUARD = 64,
     POISON = 0xa5,
-    FEW_RANKS = 9,                           /* more do a smaller round */
-    RING_BYTES = 5 * LAYOUT_PIECE_BYTES / 2, /* two whole pieces of a ring and a part */
-    MOST_BYTES = 3 * LAYOUT_EXCHANGE_BYTES,  /* five pieces that two ranks push */
-    CUDA_MOST_BYTES = 20 << 20,              /* a pipeline turns over several times */
+    FEW_RANKS = 9,                               /* more do a smaller round */
+    PIECE_BYTES = LAYOUT_PIECE_BUFFER_BYTES / 8, /* of the largest arena */
+    RING_BYTES = 5 * PIECE_BYTES / 2,            /* two whole pieces of a ring and a part */
+    MOST_BYTES = 3 * LAYOUT_EXCHANGE_BYTES,      /* five pieces that two ranks push */
+    CUDA_MOST_BYTES = 20 << 20,                  /* a pipeline turns over several times */
 };
 
 /* How an operation is asked for. */
@@ -141,8 +142,9 @@ static int operation_run(const struct side *side, const struct operation *o)
                                          .algo = o->way->algo,
                                          .flags = copies ? TUTTI_CALL_NO_ZERO_COPY : 0};
     tutti_op_t op = o->op == TUTTI_PREMUL_SUM ? side->context->premul_sum : o->op;
-    if (!device_is_cuda())
-        side->comm->host->table.pushes = o->random >> 40 & 1;
+    struct cpu_group *host = side->comm->host;
+    if (!device_is_cuda() && host->areas.exchange_bytes && host->areas.piece_buffer_bytes)
+        host->table.pushes = o->random >> 40 & 1;
     if (tutti_all_reduce_with(send, recv, o->count, o->dtype, op, side->comm, TUTTI_STREAM_DEFAULT,
                               &options) != TUTTI_OK)
         return complain(side, o, "failed", 0);
@@ -219,8 +221,8 @@ static int counts_run(struct side *side, enum tutti_dtype dtype, tutti_op_t op)
     static const size_t small[] = {0, 1, 2, 3, 7, 12, 13, 31, 64, 129, 1000};
     size_t width = tutti_dtype_size(dtype);
     size_t mail = (LAYOUT_SMALL_MESSAGE_BYTES - sizeof(struct layout_header)) / width;
-    const size_t large[] = {mail, mail + 1, LAYOUT_PIECE_BYTES / width,
-                            LAYOUT_PIECE_BYTES / width + 1, RING_BYTES / width};
+    const size_t large[] = {mail, mail + 1, PIECE_BYTES / width, PIECE_BYTES / width + 1,
+                            RING_BYTES / width};
     int failed = 0;
     for (size_t i = 0; !failed && i < sizeof small / sizeof *small; i++)
         failed = ways_run(side, dtype, op, small[i]);

@@ -168,8 +168,8 @@ static bool operation_run(const struct context *context, const struct operation 
     if (!device_is_cuda()) {
         comm->host->distance.far =
             ((o->bits >> 20) + (uint64_t)rank) & 1; /* ranks need not agree */
-        comm->host->table.pushes = o->bits >> 21 & 1;
-        comm->host->table.swaps = comm->world_size == 2 && o->bits >> 22 & 1;
+        if (comm->host->areas.exchange_bytes && comm->host->areas.piece_buffer_bytes)
+            comm->host->table.pushes = o->bits >> 21 & 1;
     }
     memset(at.recv, 0x5a, block * blocks_of(o, TUTTI_COLLECTIVE_ALL_GATHER, size));
     pool_input(context->pool, rank, o->dtype, o->offset,

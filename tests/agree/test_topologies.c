@@ -21,7 +21,8 @@
 
 enum {
     MOST_RANKS = 12,
-    MOST_BYTES = 3 * LAYOUT_PIECE_BYTES + 4096,
+    PIECE_BYTES = LAYOUT_PIECE_BUFFER_BYTES / 8, /* of the largest arena */
+    MOST_BYTES = 3 * PIECE_BYTES + 4096,
     CUDA_MOST_BYTES = 12 << 20, /* several turns of a mesh */
     CHAIN_COUNT = 300,          /* elements that the scalar reference looks at */
     RANDOM_MATRICES = 12,
@@ -300,7 +301,7 @@ static int algorithm_run(const struct side *side, enum tutti_algo algo)
                                               TUTTI_FLOAT8_E4M3, TUTTI_INT16};
     const size_t bytes[] = {
         16384,      16385,
-        100000,     LAYOUT_PIECE_BYTES + 64,
+        100000,     PIECE_BYTES + 64,
         MOST_BYTES, device_is_cuda() && !ranks_short() ? CUDA_MOST_BYTES - 20 : 65536 + 64};
     int failed = operation_run(side, algo, TUTTI_FLOAT32, TUTTI_SUM, 0);
     for (int d = 0; d < TUTTI_DTYPE_COUNT; d++)
@@ -370,14 +371,14 @@ static int mapping_check(const struct side *side)
     struct ranks *ranks = side->ranks;
     const int rank = side->rank;
     bool all = may_run(side, TUTTI_ALGO_ONE_SHOT);
+    const size_t arena_bytes = cpu_group_arena_bytes(side->comm->host);
     for (int r = 0; r < ranks->size; r++) {
         struct layout_arena *arena = side->comm->host->arenas[r];
         bool reaches = r == rank || all || rank_set_has(side->scenario->topology.linked[rank], r);
         RANKS_CHECK(is_mapped(&arena->magic) && is_mapped(&arena->notices[1]));
         RANKS_CHECK(is_mapped(arena->in_flags) == reaches);
         RANKS_CHECK(is_mapped(&arena->small_messages[1].body[LAYOUT_BODY_BYTES - 1]) == reaches);
-        RANKS_CHECK(is_mapped(arena->piece_buffer) == reaches);
-        RANKS_CHECK(is_mapped(&arena->piece_buffer[LAYOUT_PIECE_BUFFER_BYTES - 1]) == reaches);
+        RANKS_CHECK(is_mapped((char *)arena + arena_bytes - 1) == reaches);
     }
     return 0;
 }

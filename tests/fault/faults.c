@@ -17,7 +17,8 @@
 #include <unistd.h>
 
 enum {
-    ONE_SHOT_BYTES = 5 * LAYOUT_PIECE_BYTES / 2, /* three pieces */
+    PIECE_BYTES = LAYOUT_PIECE_BUFFER_BYTES / 8, /* of the largest arena */
+    ONE_SHOT_BYTES = 5 * PIECE_BYTES / 2,        /* three pieces */
     SWAP_BYTES = 5 * LAYOUT_SWAP_BYTES / 2,      /* likewise, in halves */
     MEMORY_BYTES = 3 * LAYOUT_EXCHANGE_BYTES,
     CUDA_MEMORY_BYTES = 16 << 20,
@@ -241,7 +242,7 @@ static size_t two_shot_bytes(const struct faults_rank *self)
 {
     int size = self->ranks->size;
     return (size_t)(self->comm->host->table.pushes ? MEMORY_BYTES / 2 / (size - 1) * size - 4096
-                                                   : 9 * LAYOUT_PIECE_BYTES / 2);
+                                                   : 9 * PIECE_BYTES / 2);
 }
 
 enum tutti_status faults_call(struct faults_rank *self, int64_t timeout_ms)

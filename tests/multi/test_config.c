@@ -5,6 +5,7 @@
 
 #include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* The last rank has `odd`, the others `even`. */
@@ -28,6 +29,11 @@ static const struct difference differences[] = {
      {"1048576", "18446744073709551615"},
      {SIZE, .buffer_size = 1 << 20},
      {SIZE, .buffer_size = SIZE_MAX},
+     0},
+    {"arena's size",
+     {"has 3252352 bytes", "has 65536 bytes"},
+     {SIZE},
+     {SIZE, .arena_bytes = 65536},
      0},
     {"strict mode",
      {"has off", "has on"},
@@ -83,11 +89,47 @@ static int join(struct ranks *ranks, int rank, tutti_store_t *store)
     return 0;
 }
 
+/* An arena has the size that is asked for, and serves operations that are longer. */
+static int arena_fits(struct ranks *ranks, int rank, tutti_store_t *store)
+{
+    static const struct {
+        size_t asked, least, most;
+    } rows[] = {{65536, 60000, 65536}, {100001, 95000, 100001}, {0, 2 << 20, 4 << 20}};
+    static const char key[] = "\narena_bytes: ";
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        const struct tutti_comm_options options = {SIZE, .arena_bytes = rows[i].asked};
+        char text[4096];
+        tutti_comm_t *comm;
+        RANKS_CHECK(ranks_join(ranks, rank, store, &options, &comm) == TUTTI_OK);
+        tutti_comm_describe(comm, text, sizeof text);
+        const char *line = strstr(text, key);
+        RANKS_CHECK(line);
+        const size_t bytes = strtoul(line + strlen(key), NULL, 10);
+        RANKS_CHECK(bytes >= rows[i].least && bytes <= rows[i].most);
+        int32_t *data = calloc(300000, sizeof *data);
+        RANKS_CHECK(data);
+        for (int at = 0; at < 300000; at++)
+            data[at] = at + rank;
+        RANKS_CHECK(tutti_all_reduce(data, data, 300000, TUTTI_INT32, TUTTI_SUM, comm,
+                                     TUTTI_STREAM_DEFAULT) == TUTTI_OK);
+        for (int at = 0; at < 300000; at++)
+            RANKS_CHECK(data[at] == 3 * at + 3);
+        free(data);
+        tutti_comm_destroy(comm);
+    }
+    return 0;
+}
+
 int main(void)
 {
     int failures = 0, skip = ranks_skip(3);
     if (skip)
         return skip;
+    for (int processes = 0; processes <= 3; processes += 3) {
+        struct ranks *ranks = ranks_create(3, processes, 0);
+        failures += ranks_run(ranks, arena_fits);
+        ranks_destroy(ranks);
+    }
     for (size_t i = 0; i < sizeof differences / sizeof *differences; i++) {
         for (int processes = 0; processes <= 3; processes += 3) {
             struct ranks *ranks = ranks_create(3, processes, 0);

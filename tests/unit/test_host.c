@@ -77,8 +77,11 @@ static void options_differ_by_name(void **state)
     }
     odd->buffer_size = 4096;
     assert_refused(TUTTI_ERR_MISMATCH, "TUTTI_BUFFER_SIZE", "has 1048576 bytes", "has 4096 bytes");
-    /* A record may come from anybody. */
     odd->buffer_size = 1 << 20;
+    odd->arena_bytes = 65536;
+    assert_refused(TUTTI_ERR_MISMATCH, "TUTTI_ARENA_BYTES", "has 0 bytes", "has 65536 bytes");
+    odd->arena_bytes = 0;
+    /* A record may come from anybody. */
     odd->algo = -3;
     assert_refused(TUTTI_ERR_MISMATCH, "forced algorithm", "has none", "has unknown");
 }

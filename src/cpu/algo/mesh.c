@@ -27,24 +27,30 @@ enum {
     QUAD = 4,
     /* Partial sums up to this size: a third hop costs more than four times the work. */
     WHOLE_BYTES = 4 * 1024,
-    PIECE_BYTES = 3 * LAYOUT_PIECE_BYTES / 2, /* see docs/ordering.md: P1 */
 };
 
-/* One piece that is not divided. */
-static bool is_whole(const struct request *request)
+/* Inputs and partial sums of a piece, the most. See docs/ordering.md: P1. */
+static size_t piece_bytes(const struct cpu_group *group)
 {
-    return request->count * reduce_partial_bytes(request->dtype) <= WHOLE_BYTES;
+    return 3 * group->areas.piece_bytes / 2;
+}
+
+/* One piece that is not divided. */
+static bool is_whole(const struct cpu_group *group, const struct request *request)
+{
+    const size_t fits = piece_bytes(group) / 4;
+    return request->count * reduce_partial_bytes(request->dtype) <=
+           (fits < WHOLE_BYTES ? fits : WHOLE_BYTES);
 }
 
 static size_t cut(const struct cpu_group *group, const struct request *request)
 {
     const size_t width = request->element_bytes, line = LAYOUT_LINE / width;
-    (void)group;
-    if (is_whole(request))
+    if (is_whole(group, request))
         return request->count;
     /* A quarter in whole lines, its inputs and its partial sums. */
     const size_t partial = reduce_partial_bytes(request->dtype);
-    const size_t most = PIECE_BYTES / (QUAD * width + partial) / line * line * QUAD;
+    const size_t most = piece_bytes(group) / (QUAD * width + partial) / line * line * QUAD;
     const size_t pieces = (request->count + most - 1) / most;
     return chunk_elements((request->count + pieces - 1) / pieces, QUAD, width) * QUAD;
 }
@@ -53,8 +59,8 @@ static void place(struct cpu_group *group, const struct request *request,
                   const struct announced_op *op, struct piece *piece)
 {
     const size_t width = request->element_bytes, partial = reduce_partial_bytes(request->dtype);
-    const int quarters = is_whole(request) ? 1 : QUAD;
-    const int quarter = is_whole(request) ? 0 : group->ranks.mesh.quarter;
+    const int quarters = is_whole(group, request) ? 1 : QUAD;
+    const int quarter = is_whole(group, request) ? 0 : group->ranks.mesh.quarter;
     (void)op;
     piece_take_step(group, piece);
     piece->chunk = chunk_elements(piece->count, quarters, width);
@@ -69,9 +75,9 @@ static bool fill(struct cpu_group *group, const struct request *request, struct 
 {
     const size_t width = request->element_bytes;
     const unsigned char *send = (const unsigned char *)request->send + piece->first * width;
-    unsigned char *buffer = group->own->piece_buffer + piece->at;
+    unsigned char *buffer = piece_buffer_of(group, group->rank) + piece->at;
     (void)op;
-    if (is_whole(request)) {
+    if (is_whole(group, request)) {
         copy_in(group, buffer, send, piece->count * width);
     } else {
         size_t behind = piece->own + piece->owned;
@@ -91,7 +97,7 @@ static unsigned char *sums_of(const struct cpu_group *group, const struct reques
                               const struct piece *piece)
 {
     if (!group->distance.far || reduce_partial_bytes(request->dtype) != request->element_bytes)
-        return group->own->piece_buffer + piece->partials;
+        return piece_buffer_of(group, group->rank) + piece->partials;
     return (unsigned char *)request->recv + (piece->first + piece->own) * request->element_bytes;
 }
 
@@ -111,10 +117,10 @@ static bool fold(struct cpu_group *group, const struct request *request, struct 
         const int r = group->ranks.mesh.leaves[leaf];
         in[leaf] = r == group->rank
                        ? (const unsigned char *)request->send + (piece->first + piece->own) * width
-                       : group->arenas[r]->piece_buffer + piece->at + piece->own * width;
+                       : piece_buffer_of(group, r) + piece->at + piece->own * width;
     }
     unsigned char *sums = sums_of(group, request, piece);
-    unsigned char *buffer = group->own->piece_buffer + piece->partials;
+    unsigned char *buffer = piece_buffer_of(group, group->rank) + piece->partials;
     request->reduce(&(struct reduce_call){
         .out = sums,
         .copy = sums == buffer ? NULL : buffer,
@@ -140,14 +146,15 @@ static bool cross(struct cpu_group *group, const struct request *request, struct
     const struct layout_arena *theirs = group->arenas[group->ranks.mesh.partner];
     struct layout_header *out = &group->own->out_flags[piece->slot].header;
     const void *const in[] = {sums_of(group, request, piece),
-                              theirs->piece_buffer + piece->partials};
+                              piece_buffer_of(group, group->ranks.mesh.partner) + piece->partials};
     if (!header_arrived(group, &op->base, group->ranks.mesh.partner,
                         &theirs->part_flags[piece->slot].header, piece->step, request))
         return false;
     request->reduce(&(struct reduce_call){
         .out = (unsigned char *)request->recv + (piece->first + piece->own) * width,
-        .copy =
-            is_whole(request) ? NULL : group->own->piece_buffer + piece->at + piece->own * width,
+        .copy = is_whole(group, request)
+                    ? NULL
+                    : piece_buffer_of(group, group->rank) + piece->at + piece->own * width,
         .stream_copy = group->distance.far,
         .in = in,
         .n = 2,
@@ -156,7 +163,7 @@ static bool cross(struct cpu_group *group, const struct request *request, struct
         .divisor = group->size,
     });
     POINT("mesh.crossed");
-    if (is_whole(request)) {
+    if (is_whole(group, request)) {
         invalidate_flag(out, piece->step);
         return true;
     }
@@ -171,7 +178,7 @@ static bool collect(struct cpu_group *group, const struct request *request, stru
 {
     const size_t width = request->element_bytes;
     unsigned char *recv = (unsigned char *)request->recv + piece->first * width;
-    for (; op->base.at < QUAD - 1 && !is_whole(request); op->base.at++) {
+    for (; op->base.at < QUAD - 1 && !is_whole(group, request); op->base.at++) {
         const int quarter = (group->ranks.mesh.quarter + 1 + op->base.at) % QUAD;
         const int r = group->ranks.mesh.owners[quarter];
         const struct layout_arena *arena = group->arenas[r];
@@ -179,8 +186,8 @@ static bool collect(struct cpu_group *group, const struct request *request, stru
                             request))
             return false;
         size_t first, count = chunk_of(piece->count, piece->chunk, quarter, &first);
-        group->isa->copy(recv + first * width, arena->piece_buffer + piece->at + first * width,
-                         count * width);
+        group->isa->copy(recv + first * width,
+                         piece_buffer_of(group, r) + piece->at + first * width, count * width);
     }
     POINT("mesh.collected");
     return true;

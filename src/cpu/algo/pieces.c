@@ -24,7 +24,7 @@ static size_t cut(const struct cpu_group *group, const struct request *request)
 {
     const size_t blocks = blocks_of(group, request);
     const size_t most =
-        LAYOUT_PIECE_BYTES / blocks / LAYOUT_LINE * LAYOUT_LINE / request->element_bytes;
+        group->areas.piece_bytes / blocks / LAYOUT_LINE * LAYOUT_LINE / request->element_bytes;
     return request->count < most ? request->count : most;
 }
 
@@ -43,7 +43,7 @@ static bool fill(struct cpu_group *group, const struct request *request, struct 
                  const struct piece *piece)
 {
     const size_t width = request->element_bytes, at = piece->first * width;
-    unsigned char *to = group->own->piece_buffer + piece->at;
+    unsigned char *to = piece_buffer_of(group, group->rank) + piece->at;
     (void)op;
     for (int r = 0; r < (int)blocks_of(group, request); r++, to += piece->chunk * width)
         if (r != group->rank || !request->send_all)
@@ -61,8 +61,7 @@ static const unsigned char *part_of(const struct cpu_group *group, const struct 
                                     const struct piece *piece, int rank)
 {
     const size_t block = request->send_all ? (size_t)group->rank : 0;
-    return group->arenas[rank]->piece_buffer + piece->at +
-           block * piece->chunk * request->element_bytes;
+    return piece_buffer_of(group, rank) + piece->at + block * piece->chunk * request->element_bytes;
 }
 
 static bool copy(struct cpu_group *group, const struct request *request, struct announced_op *op,

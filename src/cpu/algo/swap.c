@@ -19,8 +19,7 @@
 
 static size_t cut(const struct cpu_group *group, const struct request *request)
 {
-    (void)group;
-    return LAYOUT_SWAP_BYTES / request->element_bytes;
+    return group->areas.swap_bytes / request->element_bytes;
 }
 
 static void place(struct cpu_group *group, const struct request *request,
@@ -33,7 +32,8 @@ static void place(struct cpu_group *group, const struct request *request,
 
 static struct layout_swap *place_of(const struct cpu_group *group, int rank)
 {
-    return &group->arenas[rank ^ (int)(group->op.swaps & 1)]->swap;
+    return (struct layout_swap *)(void *)area_of(group, rank ^ (int)(group->op.swaps & 1),
+                                                 group->areas.swap);
 }
 
 static bool give(struct cpu_group *group, const struct request *request, struct announced_op *op,

@@ -51,7 +51,7 @@ static size_t cut(const struct cpu_group *group, const struct request *request)
 {
     const size_t width = request->element_bytes, ranks = (size_t)group->size;
     const size_t held = held_chunks(group);
-    size_t area = pushes(group) ? LAYOUT_EXCHANGE_BYTES : LAYOUT_PIECE_BYTES;
+    size_t area = pushes(group) ? group->areas.exchange_bytes : group->areas.piece_bytes;
     size_t chunk = chunk_elements(request->count, group->size, width);
     if (chunk * width * held > area) {
         if (pushes(group))
@@ -78,11 +78,11 @@ static void place(struct cpu_group *group, const struct request *request,
 static unsigned char *place_of(const struct cpu_group *group, const struct request *request,
                                const struct piece *piece, int rank, int owner)
 {
-    struct layout_arena *arena = group->arenas[rank];
     const size_t chunk_bytes = piece->chunk * request->element_bytes;
     if (pushes(group))
-        return arena->exchange + piece->at + (size_t)(owner - (owner > rank)) * chunk_bytes;
-    return arena->piece_buffer + piece->at + (size_t)owner * chunk_bytes;
+        return area_of(group, rank, group->areas.exchange) + piece->at +
+               (size_t)(owner - (owner > rank)) * chunk_bytes;
+    return piece_buffer_of(group, rank) + piece->at + (size_t)owner * chunk_bytes;
 }
 
 static bool fill(struct cpu_group *group, const struct request *request, struct announced_op *op,

@@ -38,7 +38,7 @@ static enum tutti_status arena_create(struct cpu_group *group, const uint8_t *no
 {
     struct segment segment;
     enum tutti_status status =
-        segment_create("tutti-arena", sizeof(struct layout_arena), &segment, fd);
+        segment_create("tutti-arena", group->areas.arena_bytes, &segment, fd);
     if (status != TUTTI_OK)
         return status;
     struct layout_arena *arena = segment.base;
@@ -63,8 +63,8 @@ static enum tutti_status arena_map(struct cpu_group *group, int peer, bool data,
 {
     struct segment segment;
     enum tutti_status status =
-        segment_map_part(fd, sizeof(struct layout_arena),
-                         data ? sizeof(struct layout_arena) : LAYOUT_CONTROL_BYTES, &segment);
+        segment_map_part(fd, group->areas.arena_bytes,
+                         data ? group->areas.arena_bytes : LAYOUT_CONTROL_BYTES, &segment);
     if (status != TUTTI_OK)
         return error_context(status, "arena of rank %d", peer);
     const struct layout_arena *arena = segment.base;
@@ -109,7 +109,7 @@ static void arenas_release(struct cpu_group *group)
             continue;
         if (is_remote(group, r))
             segment_unmap(
-                &(struct segment){.base = group->arenas[r], .bytes = sizeof(struct layout_arena)});
+                &(struct segment){.base = group->arenas[r], .bytes = group->areas.arena_bytes});
         else
             local_release(group->arenas[r]);
         group->arenas[r] = NULL;
@@ -181,6 +181,8 @@ static void group_init(struct cpu_group *group, const struct cpu_group_config *c
     group->faults.interrupt = config->interrupt;
     group->oversubscribed = config->oversubscribed;
     cpu_table_fill(config->rules, config->size, config->oversubscribed, &group->table);
+    group->areas = areas_make(config->arena_bytes, config->size, group->table.pushes);
+    group->table.pushes = group->areas.exchange_bytes > 0;
     group->same_core.ranks = rank_set_minus(rank_set_all(config->size), rank_set_of(config->rank));
     group->ranks.polls = config->oversubscribed ? 1 : SPIN_POLLS;
     group->yields = config->oversubscribed ? YIELDS_OVERSUBSCRIBED : YIELDS;
@@ -289,6 +291,11 @@ const struct cpu_ranks *cpu_group_ranks(const struct cpu_group *group)
 struct layout_arena *cpu_group_arena(const struct cpu_group *group, int rank)
 {
     return group->arenas[rank];
+}
+
+size_t cpu_group_arena_bytes(const struct cpu_group *group)
+{
+    return group->areas.arena_bytes;
 }
 
 struct cpu_team **cpu_group_team(struct cpu_group *group)

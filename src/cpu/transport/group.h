@@ -8,6 +8,7 @@
 #include "cpu/choose.h"
 #include "cpu/group.h"
 #include "cpu/reduce/reduce.h"
+#include "cpu/transport/areas.h"
 #include "cpu/transport/distance.h"
 #include "cpu/transport/faults.h"
 #include "cpu/transport/same_core.h"
@@ -28,6 +29,7 @@ struct cpu_group {
     bool membarrier; /* see bell.c */
     const struct reduce_isa *isa;
     copy_fn *copy_long;
+    struct areas areas;
     struct layout_arena *own;
     struct layout_arena *arenas[TUTTI_MAX_RANKS]; /* of others the data may not be mapped */
 
@@ -35,6 +37,17 @@ struct cpu_group {
     struct cpu_same_core same_core;
     struct cpu_team *team; /* of zero-copy operations, the caller's; NULL: there is none */
 };
+
+/* An area of a rank's arena. */
+static inline unsigned char *area_of(const struct cpu_group *group, int rank, size_t area)
+{
+    return (unsigned char *)group->arenas[rank] + area;
+}
+
+static inline unsigned char *piece_buffer_of(const struct cpu_group *group, int rank)
+{
+    return area_of(group, rank, group->areas.piece_buffer);
+}
 
 /* Where a rank announces the operation of that sequence: in its small message, or, if not all ranks
  * map that, in its notice. */

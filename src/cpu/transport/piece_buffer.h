@@ -15,13 +15,13 @@
 #include "base/invariant.h"
 #include "cpu/transport/group.h"
 
-/* The offset of a piece of up to LAYOUT_PIECE_BYTES bytes, with partial sums half as many more. No
+/* The offset of a piece of up to group->areas.piece_bytes, with partial sums half as many more. No
  * other piece overlaps it for three steps. */
 static inline size_t piece_buffer_take(struct cpu_group *group, size_t bytes)
 {
     size_t lines = (bytes + LAYOUT_LINE - 1) / LAYOUT_LINE * LAYOUT_LINE;
-    size_t at = group->op.cursor + lines <= LAYOUT_PIECE_BUFFER_BYTES ? group->op.cursor : 0;
-    invariant(at + lines <= LAYOUT_PIECE_BUFFER_BYTES);
+    size_t at = group->op.cursor + lines <= group->areas.piece_buffer_bytes ? group->op.cursor : 0;
+    invariant(at + lines <= group->areas.piece_buffer_bytes);
     group->op.cursor = at + lines;
     return at;
 }

@@ -1,0 +1,60 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The areas of a rank's arena that longer operations use, from the size of the arena. All ranks
+ * have the same. An arena has only the areas that its number of ranks uses:
+ *   piece buffer  inputs, and results of the own chunk: pieces.c, two_shot.c, mesh.c; not of two
+ *                 ranks
+ *   exchange      inputs of the peers' chunks; each peer writes the result of its chunk over them:
+ *                 two_shot.c, where results are pushed
+ *   swap          of two ranks: written by the owner and by the peer, in turn: swap.c
+ */
+#ifndef TUTTI_CPU_AREAS_H
+#define TUTTI_CPU_AREAS_H
+
+#include "base/layout.h"
+
+#include <stdbool.h>
+
+/* Offsets from the arena's start, sizes in bytes; 0 bytes: there is no such area. */
+struct areas {
+    size_t piece_buffer, piece_buffer_bytes;
+    size_t piece_bytes; /* of a piece in the piece buffer, the most */
+    size_t exchange, exchange_bytes;
+    size_t swap, swap_bytes; /* swap_bytes: of struct layout_swap's data */
+    size_t arena_bytes;
+};
+
+/* Whole units, up to `most`. */
+static inline size_t areas_part(size_t bytes, size_t unit, size_t most)
+{
+    return bytes < most ? bytes / unit * unit : most;
+}
+
+/* `bytes`: the most that the arena may take, at least LAYOUT_LEAST_ARENA. `pushes`: the exchange
+ * area is wanted. docs/ordering.md (P1) says why six pieces fit into the piece buffer. */
+static inline struct areas areas_make(size_t bytes, int ranks, bool pushes)
+{
+    const size_t room = bytes - LAYOUT_AREAS_OFFSET;
+    const size_t least_piece = (size_t)ranks * LAYOUT_LINE; /* a line for each rank */
+    struct areas areas = {.piece_buffer = LAYOUT_AREAS_OFFSET};
+    size_t rest = room;
+    if (ranks == 2) {
+        areas.swap_bytes = areas_part(room / 4, LAYOUT_HALVES * LAYOUT_LINE, LAYOUT_SWAP_BYTES);
+        rest -= sizeof(struct layout_swap) + areas.swap_bytes;
+        areas.exchange_bytes = areas_part(rest, LAYOUT_LINE, LAYOUT_EXCHANGE_BYTES);
+    } else {
+        if (pushes && room - room / 3 >= 6 * least_piece)
+            areas.exchange_bytes = areas_part(room / 3, LAYOUT_LINE, LAYOUT_EXCHANGE_BYTES);
+        rest -= areas.exchange_bytes;
+        areas.piece_buffer_bytes = areas_part(rest, LAYOUT_LINE, LAYOUT_PIECE_BUFFER_BYTES);
+        areas.piece_bytes = areas.piece_buffer_bytes / 8 / LAYOUT_LINE * LAYOUT_LINE;
+        if (areas.piece_bytes < least_piece)
+            areas.piece_bytes = least_piece;
+    }
+    areas.exchange = areas.piece_buffer + areas.piece_buffer_bytes;
+    areas.swap = areas.exchange + areas.exchange_bytes;
+    areas.arena_bytes = areas.swap + (ranks == 2) * sizeof(struct layout_swap) + areas.swap_bytes;
+    return areas;
+}
+
+#endif
