@@ -303,31 +303,20 @@ call_run(struct tutti_comm *comm, enum tutti_collective which, struct coll_args 
     return status;
 }
 
-enum tutti_status comm_all_reduce_check(const struct tutti_comm *comm, const void *data,
-                                        size_t count, enum tutti_dtype dtype, tutti_op_t op,
-                                        enum tutti_device device)
+enum tutti_status comm_check_args(const struct tutti_comm *comm, enum tutti_collective which,
+                                  const struct coll_args *args, enum tutti_device device)
 {
-    const struct coll_args args = {(void *)(uintptr_t)data, (void *)(uintptr_t)data, count, dtype,
-                                   op};
-    return call_check(comm, NULL, &coll_rows[TUTTI_COLLECTIVE_ALL_REDUCE], &args,
-                      dtype_bytes(dtype), "data", device);
+    return call_check(comm, NULL, &coll_rows[which], args, dtype_bytes(args->dtype), "data",
+                      device);
 }
 
-enum tutti_status comm_all_reduce_on(struct tutti_comm *comm, void *data, size_t count,
-                                     enum tutti_dtype dtype, tutti_op_t op, int64_t timeout_ms,
-                                     tutti_stream_t stream)
+enum tutti_status comm_run(struct tutti_comm *comm, enum tutti_collective which,
+                           const struct coll_args *args, int64_t timeout_ms, tutti_stream_t stream)
 {
-    const struct coll_args args = {data, data, count, dtype, op};
     /* 0 stands for the communicator's own time-out, whose source is known. */
     const struct tutti_call_options options = {.timeout_ms =
                                                    timeout_ms == comm->timeout_ms ? 0 : timeout_ms};
-    return collective(comm, TUTTI_COLLECTIVE_ALL_REDUCE, &args, stream, &options);
-}
-
-enum tutti_status comm_all_reduce(struct tutti_comm *comm, void *data, size_t count,
-                                  enum tutti_dtype dtype, tutti_op_t op, int64_t timeout_ms)
-{
-    return comm_all_reduce_on(comm, data, count, dtype, op, timeout_ms, TUTTI_STREAM_DEFAULT);
+    return collective(comm, which, args, stream, &options);
 }
 
 enum tutti_status tutti_all_reduce(const void *send, void *recv, size_t count,

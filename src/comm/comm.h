@@ -6,6 +6,7 @@
 #include "base/timeout_source.h"
 #include "bootstrap/config.h"
 #include "coll/backend.h"
+#include "coll/coll.h"
 #include "cpu/group.h"
 #include "cpu/reduce/reduce.h"
 #include "record/recorder.h"
@@ -92,18 +93,13 @@ void comm_count_refused(void);
  * process groups count. */
 uint64_t comm_call_count(void);
 
-/*
- * An all-reduce for a process group, which holds `busy` until its end. The check changes nothing.
- * Then the other functions do what tutti_all_reduce() does after its checks. They are in api.c.
- */
-enum tutti_status comm_all_reduce_check(const struct tutti_comm *comm, const void *data,
-                                        size_t count, enum tutti_dtype dtype, tutti_op_t op,
-                                        enum tutti_device device);
-enum tutti_status comm_all_reduce(struct tutti_comm *comm, void *data, size_t count,
-                                  enum tutti_dtype dtype, tutti_op_t op, int64_t timeout_ms);
-enum tutti_status comm_all_reduce_on(struct tutti_comm *comm, void *data, size_t count,
-                                     enum tutti_dtype dtype, tutti_op_t op, int64_t timeout_ms,
-                                     tutti_stream_t stream);
+/* For a process group, which holds `busy` until its end. comm_check_args() changes nothing. Then
+ * comm_run() does what the public function does after its checks; args->op need not be known to
+ * op_known(). They are in api.c. */
+enum tutti_status comm_check_args(const struct tutti_comm *comm, enum tutti_collective which,
+                                  const struct coll_args *args, enum tutti_device device);
+enum tutti_status comm_run(struct tutti_comm *comm, enum tutti_collective which,
+                           const struct coll_args *args, int64_t timeout_ms, tutti_stream_t stream);
 
 /* finalize.c: keeps other callers out until comm_leave_alone(). Also succeeds on a finalized
  * communicator. Returns CONCURRENT if another thread is inside, or if there is a process group. */

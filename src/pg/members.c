@@ -200,12 +200,14 @@ static enum tutti_status assemble_direct(struct group *self, struct tutti_comm *
         return TUTTI_OK;
     enum tutti_status status = assemble(self, COMM_DIRECT, direct);
     uint32_t all = status == TUTTI_OK;
+    const struct coll_args minimum = {&all, &all, 1, TUTTI_UINT32, TUTTI_MIN};
     if (status == TUTTI_ERR_ABORTED)
         return status;
     if (!all)
         log_write(TUTTI_LOG_INFO, self->comm->rank,
                   "a process group goes through the host alone: %s", tutti_last_error());
-    status = comm_all_reduce(made, &all, 1, TUTTI_UINT32, TUTTI_MIN, made->timeout_ms);
+    status = comm_run(made, TUTTI_COLLECTIVE_ALL_REDUCE, &minimum, made->timeout_ms,
+                      TUTTI_STREAM_DEFAULT);
     if (status == TUTTI_OK && all)
         return TUTTI_OK;
     tutti_comm_destroy(*direct);

@@ -77,9 +77,10 @@ static enum tutti_status reduce_block(struct tutti_pg *pg, const struct pg_op *o
     uint64_t environment = reduce_env_begin();
     own_reduce(pg, op, part, first, count, partial);
     reduce_env_end(environment);
-    enum tutti_status status =
-        comm_all_reduce(pg->comm, partial, count, wide ? TUTTI_FLOAT32 : op->dtype,
-                        cross_op(op->op.kind), op->timeout_ms);
+    const struct coll_args args = {partial, partial, count, wide ? TUTTI_FLOAT32 : op->dtype,
+                                   cross_op(op->op.kind)};
+    enum tutti_status status = comm_run(pg->comm, TUTTI_COLLECTIVE_ALL_REDUCE, &args,
+                                        op->timeout_ms, TUTTI_STREAM_DEFAULT);
     environment = reduce_env_begin();
     if (status == TUTTI_OK && wide)
         round_result(pg, op, out, pg->widened, count);
@@ -90,9 +91,11 @@ static enum tutti_status reduce_block(struct tutti_pg *pg, const struct pg_op *o
 enum tutti_status pg_part_reduce(struct tutti_pg *pg, const struct pg_op *op,
                                  const struct pg_part *part, uint32_t inputs)
 {
+    const struct coll_args args = {part->data[0], part->data[0], part->count, op->dtype,
+                                   pg_op_reduction(op)};
     if (inputs <= 1 || part->count == 0)
-        return comm_all_reduce(pg->comm, part->data[0], part->count, op->dtype, pg_op_reduction(op),
-                               op->timeout_ms);
+        return comm_run(pg->comm, TUTTI_COLLECTIVE_ALL_REDUCE, &args, op->timeout_ms,
+                        TUTTI_STREAM_DEFAULT);
     const size_t most = is_widened(op->dtype) ? PG_WIDE_ELEMENTS : part->count;
     enum tutti_status status = TUTTI_OK;
     for (size_t first = 0; first < part->count && status == TUTTI_OK; first += most) {

@@ -18,15 +18,14 @@ enum { BUFFERS = 2 };
 struct rank_segment {
     void *base;
     size_t bytes;
-    uint64_t number; /* among the segments that its rank has made, from 1 */
 };
 
 /* What a rank tells the others in an exchange. */
 struct share_header {
     uint64_t status;
     uint64_t bytes;
-    uint64_t capacity;
-    uint64_t number;
+    uint64_t capacity; /* bytes of the segment */
+    uint64_t number;   /* of a new segment, which the others have to map; 0: there is none */
 };
 
 enum { HEADER_WORDS = sizeof(struct share_header) / sizeof(uint64_t) };
@@ -35,12 +34,10 @@ struct pg_share {
     struct tutti_comm *comm;
     enum pg_share_use use;
     int current;
-    uint64_t created; /* segments that this rank has made */
+    bool is_new;      /* the own current segment was made for the next exchange */
+    uint64_t created; /* segments that this rank has made: the number of the last one */
     struct rank_segment segments[TUTTI_MAX_RANKS][BUFFERS];
-    uint64_t mapped_numbers[TUTTI_MAX_RANKS]
-                           [BUFFERS]; /* the numbers of the segments that all ranks have mapped */
     struct share_header headers[TUTTI_MAX_RANKS];
-    uint64_t statuses[TUTTI_MAX_RANKS];
 };
 
 struct pg_share *pg_share_create(struct tutti_comm *comm, enum pg_share_use use)
@@ -82,10 +79,8 @@ static void segment_drop(const struct pg_share *share, int rank, struct rank_seg
 /* Called once no rank reads these segments any more. */
 static void buffer_drop(struct pg_share *share, int buffer)
 {
-    for (int r = 0; r < share->comm->world_size; r++) {
+    for (int r = 0; r < share->comm->world_size; r++)
         segment_drop(share, r, &share->segments[r][buffer]);
-        share->mapped_numbers[r][buffer] = 0;
-    }
 }
 
 void pg_share_destroy(struct pg_share *share)
@@ -129,8 +124,8 @@ static enum tutti_status segment_publish(struct pg_share *share, struct segment 
         segment_unmap(segment);
         return status;
     }
-    share->segments[rank][share->current] =
-        (struct rank_segment){segment->base, segment->bytes, share->created};
+    share->segments[rank][share->current] = (struct rank_segment){segment->base, segment->bytes};
+    share->is_new = true;
     return send_to_peers(share, fd, timeout_ms);
 }
 
@@ -173,12 +168,9 @@ static enum tutti_status segment_attach(struct pg_share *share, int rank,
     uint8_t key[16];
     int fd;
     segment_drop(share, rank, mapping);
-    if (header->number == 0)
-        return TUTTI_OK;
     if (!is_remote(share, rank)) {
         key_make(share, rank, header->number, key);
-        *mapping =
-            (struct rank_segment){local_acquire(key, rank), header->capacity, header->number};
+        *mapping = (struct rank_segment){local_acquire(key, rank), header->capacity};
         return mapping->base
                    ? TUTTI_OK
                    : error_set(TUTTI_ERR_SYSTEM,
@@ -192,7 +184,7 @@ static enum tutti_status segment_attach(struct pg_share *share, int rank,
     status = segment_map(fd, header->capacity, &segment);
     close(fd);
     if (status == TUTTI_OK)
-        *mapping = (struct rank_segment){segment.base, segment.bytes, header->number};
+        *mapping = (struct rank_segment){segment.base, segment.bytes};
     return status == TUTTI_OK ? TUTTI_OK : error_context(status, "the segment of rank %d", rank);
 }
 
@@ -203,7 +195,7 @@ static enum tutti_status attach_new(struct pg_share *share, int64_t timeout_ms)
     enum tutti_status first = TUTTI_OK;
     for (int r = 0; r < share->comm->world_size; r++) {
         const struct share_header *header = &share->headers[r];
-        if (r == share->comm->rank || header->number == share->mapped_numbers[r][share->current])
+        if (r == share->comm->rank || !header->number)
             continue;
         enum tutti_status status = segment_attach(share, r, header, timeout_ms);
         if (first == TUTTI_OK)
@@ -212,80 +204,67 @@ static enum tutti_status attach_new(struct pg_share *share, int64_t timeout_ms)
     return first;
 }
 
-/* ---- all-reduces of words -------------------------------------------------------------------- */
+/* ---- the exchange ---------------------------------------------------------------------------- */
 
-/* Collect the words that each rank has set; each rank's words are zero on the other ranks. */
-static enum tutti_status words_gather(struct pg_share *share, void *words, size_t count,
-                                      int64_t timeout_ms)
+/* Some ranks of a hybrid cube mesh are not linked, so it has no all-gather: there the headers,
+ * which are zero but for the own one, are reduced. */
+static enum tutti_status headers_gather(struct pg_share *share, int64_t timeout_ms)
 {
-    return comm_all_reduce(share->comm, words, count, TUTTI_UINT64, TUTTI_BOR, timeout_ms);
-}
-
-/* Return the first status that is not OK, in rank order. */
-static enum tutti_status first_failed(struct pg_share *share, const uint64_t *status, size_t stride,
-                                      int *failed_rank)
-{
-    for (int r = 0; r < share->comm->world_size; r++) {
-        enum tutti_status theirs = (enum tutti_status)status[(size_t)r * stride];
-        if (theirs == TUTTI_OK)
-            continue;
-        *failed_rank = r;
-        if (r != share->comm->rank)
-            (void)error_set(theirs, "rank %d failed (%s): see its own error message", r,
-                            tutti_status_text(theirs));
-        return theirs;
+    const int rank = share->comm->rank, size = share->comm->world_size;
+    const struct share_header own = share->headers[rank];
+    struct coll_args args = {&share->headers[rank], share->headers, HEADER_WORDS, TUTTI_UINT64,
+                             TUTTI_BOR};
+    enum tutti_collective collective = TUTTI_COLLECTIVE_ALL_GATHER;
+    if (!share->comm->rules.paths.all) {
+        memset(share->headers, 0, sizeof share->headers);
+        share->headers[rank] = own;
+        args.send = share->headers;
+        args.count *= (size_t)size;
+        collective = TUTTI_COLLECTIVE_ALL_REDUCE;
     }
-    return TUTTI_OK;
+    return comm_run(share->comm, collective, &args, timeout_ms, TUTTI_STREAM_DEFAULT);
 }
 
-/* Agree on a status: all ranks go on, or none does. If none does, all segments of this exchange are
- * dropped, and the next exchange that uses them makes new ones. */
+/* Exchange the headers, with the status of this rank. Return the first status that is not OK, in
+ * rank order, or the fault of the communicator. */
 static enum tutti_status agree_status(struct pg_share *share, enum tutti_status status,
                                       int64_t timeout_ms, int *failed_rank)
 {
-    memset(share->statuses, 0, sizeof share->statuses);
-    share->statuses[share->comm->rank] = (uint64_t)status;
-    enum tutti_status result =
-        words_gather(share, share->statuses, (size_t)share->comm->world_size, timeout_ms);
-    if (result == TUTTI_OK)
-        result = first_failed(share, share->statuses, 1, failed_rank);
-    if (*failed_rank >= 0)
-        buffer_drop(share, share->current);
-    return result;
+    share->headers[share->comm->rank].status = (uint64_t)status;
+    status = headers_gather(share, timeout_ms);
+    for (int r = 0; r < share->comm->world_size && status == TUTTI_OK; r++) {
+        status = (enum tutti_status)share->headers[r].status;
+        if (status == TUTTI_OK)
+            continue;
+        *failed_rank = r;
+        if (r != share->comm->rank)
+            (void)error_set(status, "rank %d failed (%s): see its own error message", r,
+                            tutti_status_text(status));
+    }
+    return status;
 }
-
-/* ---- the exchange ---------------------------------------------------------------------------- */
 
 static bool any_new(const struct pg_share *share)
 {
     bool any = false;
     for (int r = 0; r < share->comm->world_size; r++)
-        any |= share->headers[r].number != share->mapped_numbers[r][share->current];
+        any |= share->headers[r].number != 0;
     return any;
 }
 
-/* A rank may leave, and its segments with it, once all ranks have mapped them. So the ranks agree
- * on that first. */
-static enum tutti_status exchange_mapped(struct pg_share *share, int64_t timeout_ms,
-                                         struct pg_view *views, int *failed_rank)
+static enum tutti_status views_make(const struct pg_share *share, struct pg_view *views,
+                                    int *failed_rank)
 {
-    if (any_new(share)) {
-        enum tutti_status status = attach_new(share, timeout_ms);
-        status = agree_status(share, status, timeout_ms, failed_rank);
-        if (status != TUTTI_OK)
-            return status;
-    }
     for (int r = 0; r < share->comm->world_size; r++) {
         const struct rank_segment *mapping = &share->segments[r][share->current];
-        const struct share_header *header = &share->headers[r];
-        share->mapped_numbers[r][share->current] = header->number;
-        views[r] = (struct pg_view){mapping->base, header->bytes};
-        if (header->bytes <= mapping->bytes)
+        const uint64_t bytes = share->headers[r].bytes;
+        views[r] = (struct pg_view){mapping->base, bytes};
+        if (bytes <= mapping->bytes)
             continue;
         *failed_rank = r;
         return error_set(TUTTI_ERR_MISMATCH,
                          "rank %d offers %" PRIu64 " bytes of a segment of %zu: it misbehaves", r,
-                         header->bytes, mapping->bytes);
+                         bytes, mapping->bytes);
     }
     return TUTTI_OK;
 }
@@ -293,22 +272,33 @@ static enum tutti_status exchange_mapped(struct pg_share *share, int64_t timeout
 enum tutti_status pg_share_exchange(struct pg_share *share, enum tutti_status status, size_t bytes,
                                     int64_t timeout_ms, struct pg_view *views, int *failed_rank)
 {
-    const int rank = share->comm->rank, size = share->comm->world_size;
-    const struct rank_segment *own = &share->segments[rank][share->current];
-    memset(share->headers, 0, sizeof share->headers);
+    const int rank = share->comm->rank;
     share->headers[rank] = (struct share_header){
-        .status = (uint64_t)status,
         .bytes = status == TUTTI_OK ? bytes : 0,
-        .capacity = own->bytes,
-        .number = own->number,
+        .capacity = share->segments[rank][share->current].bytes,
+        .number = share->is_new ? share->created : 0,
     };
+    share->is_new = false;
     *failed_rank = -1;
-    status = words_gather(share, share->headers, (size_t)size * HEADER_WORDS, timeout_ms);
-    if (status != TUTTI_OK)
+    status = agree_status(share, status, timeout_ms, failed_rank);
+    if (status != TUTTI_OK && *failed_rank < 0)
         return status;
-    status = exchange_mapped(share, timeout_ms, views, failed_rank);
-    share->current = (share->current + 1) % BUFFERS;
+    /* A rank may leave, and its segments with it, once all ranks have mapped them. So the ranks
+     * agree on that. If a rank could not map one, all drop the segments of this exchange, and the
+     * next exchange that uses them makes new ones. */
+    if (any_new(share)) {
+        int unmapped_rank = -1;
+        enum tutti_status mapped = attach_new(share, timeout_ms);
+        mapped = agree_status(share, mapped, timeout_ms, &unmapped_rank);
+        if (unmapped_rank >= 0)
+            buffer_drop(share, share->current);
+        if (mapped != TUTTI_OK && status == TUTTI_OK) {
+            status = mapped;
+            *failed_rank = unmapped_rank;
+        }
+    }
     if (status == TUTTI_OK)
-        status = first_failed(share, &share->headers[0].status, HEADER_WORDS, failed_rank);
+        status = views_make(share, views, failed_rank);
+    share->current = (share->current + 1) % BUFFERS;
     return status;
 }

@@ -8,7 +8,7 @@
  * through the handle channel when it is made. A segment that is too small is replaced by a new one.
  * Each rank has two segments, used alternately. A rank that has received all headers of exchange e
  * knows that all ranks have finished reading exchange e - 1, so in exchange e + 1 it may overwrite
- * the segment of e - 1. The headers, with the sizes and the status, travel by all-reduces of the
+ * the segment of e - 1. The headers, with the sizes and the status, travel by all-gathers of the
  * communicator. These bring all waits, deadlines and faults, and their release makes the bytes
  * visible.
  */

@@ -58,8 +58,9 @@ static enum tutti_status array_check(const struct tutti_pg *pg,
     const bool cuda = tensor->device == TUTTI_DEVICE_CUDA;
     if (!array || !bytes)
         return TUTTI_OK;
-    enum tutti_status status = comm_all_reduce_check(pg->comm, array, 1, dtype, TUTTI_SUM,
-                                                     cuda ? TUTTI_DEVICE_CUDA : TUTTI_DEVICE_CPU);
+    const struct coll_args args = {array, (void *)(uintptr_t)array, 1, dtype, TUTTI_SUM};
+    enum tutti_status status =
+        comm_check_args(pg->comm, TUTTI_COLLECTIVE_ALL_REDUCE, &args, tensor->device);
     if (status == TUTTI_OK && cuda)
         status = cuda_stage_check(pg->stage, tensor->device_index, array, bytes);
     return status == TUTTI_OK ? status : error_context(status, "%s", what);

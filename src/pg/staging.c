@@ -540,8 +540,10 @@ static enum tutti_status direct_run(struct tutti_pg *pg, struct pg_op *op)
     op->staging->direct = true;
     POINT("group.decided");
     cuda_stage_call_begin(pg->stage);
-    enum tutti_status status = comm_all_reduce_on(pg->direct, tensor->data, op->count, op->dtype,
-                                                  pg_op_reduction(op), op->timeout_ms, stream);
+    const struct coll_args args = {tensor->data, tensor->data, op->count, op->dtype,
+                                   pg_op_reduction(op)};
+    enum tutti_status status =
+        comm_run(pg->direct, TUTTI_COLLECTIVE_ALL_REDUCE, &args, op->timeout_ms, stream);
     cuda_stage_call_end(pg->stage);
     POINT("group.launched");
     return pg_staging_mark(pg, op->staging, CUDA_WAY_ACROSS, status);

@@ -148,9 +148,9 @@ static enum tutti_status data_check(const struct tutti_pg *pg, const struct tutt
                                     int index, size_t count, tutti_op_t op)
 {
     const bool cuda = tensor->device == TUTTI_DEVICE_CUDA;
+    const struct coll_args args = {tensor->data, tensor->data, count, tensor->dtype, op};
     enum tutti_status status =
-        comm_all_reduce_check(pg->comm, tensor->data, count, tensor->dtype, op,
-                              cuda ? TUTTI_DEVICE_CUDA : TUTTI_DEVICE_CPU);
+        comm_check_args(pg->comm, TUTTI_COLLECTIVE_ALL_REDUCE, &args, tensor->device);
     if (status == TUTTI_OK && cuda)
         status = cuda_stage_check(pg->stage, tensor->device_index, tensor->data,
                                   count * dtype_bytes(tensor->dtype));
