@@ -103,17 +103,20 @@ struct layout_meeting {
     uint32_t subset; /* hash of the subset's ranks */
 };
 
-/* The description of a process group's operation. It must be equal on all ranks, except for
- * `inputs`. */
+/* The description of a process group's operation. It must be equal on all ranks. */
 struct layout_operation {
-    uint64_t signature;         /* signature.h, without an algorithm */
-    uint32_t parameter;         /* hash of the scalar, 0 if none */
-    uint8_t inputs;             /* number on this rank; may have LAYOUT_NOT_DIRECT */
-    uint8_t device;             /* of its tensors: enum tutti_device */
-    uint16_t dims;              /* number of sizes; or LAYOUT_SPARSE */
-    uint8_t order[LAYOUT_DIMS]; /* position of each dimension in memory, 0: contiguous */
+    uint64_t signature; /* signature.h, without an algorithm */
+    uint32_t parameter; /* hash of the scalar, 0 if none */
+    uint8_t device;     /* of its tensors: enum tutti_device */
+    uint8_t format;     /* of its tensors: enum layout_format */
+    uint16_t dims;      /* number of sizes */
+    /* Of each dimension. Dense tensors: its position in memory, 0: contiguous. Sparse ones: 0:
+     * sparse, 1: dense. */
+    uint8_t order[LAYOUT_DIMS];
     int64_t sizes[LAYOUT_DIMS];
 };
+
+enum layout_format { LAYOUT_DENSE, LAYOUT_SPARSE };
 
 enum layout_announcement_kind {
     LAYOUT_ANNOUNCED,
@@ -122,9 +125,7 @@ enum layout_announcement_kind {
 };
 
 enum {
-    LAYOUT_NO_POSITION = 255, /* order[] of a dimension of size 1 */
-    LAYOUT_NOT_DIRECT = 0x80, /* a bit of `inputs`: the group's devices do not reach the tensors */
-    LAYOUT_SPARSE = 0xffff,   /* `dims` of a sparse tensor; `order` is 0 or 1 then: sparse, dense */
+    LAYOUT_NO_POSITION = 255, /* order[] of a dimension of size 1, and behind the last dimension */
 };
 
 /* A rank to the leader, rank 0: "I have this operation", or "my time-out for it has passed", or
@@ -133,7 +134,8 @@ struct layout_announcement {
     uint32_t post_number; /* counts from 1; written last: release H1 */
     uint32_t kind;        /* enum layout_announcement_kind */
     uint32_t tag;
-    uint32_t reserved;
+    uint16_t inputs;   /* this rank's dense tensors */
+    uint16_t direct;   /* 1: the group's devices reach this rank's tensor */
     uint64_t sequence; /* of the tag */
     struct layout_operation operation;
     unsigned char pad[8];
@@ -146,7 +148,8 @@ struct layout_verdict {
     int32_t rank;
     int32_t peer;
     uint32_t tag;
-    uint32_t inputs; /* the largest of any rank; with LAYOUT_NOT_DIRECT if any rank has it */
+    uint16_t inputs; /* the largest of any rank */
+    uint16_t direct; /* 1 if it is on all ranks */
     uint64_t sequence;
     struct layout_operation expected; /* of a mismatch: what `rank` has, what `peer` has */
     struct layout_operation seen;

@@ -137,6 +137,8 @@ bool pg_control_announce(struct pg_control *control, const struct layout_announc
     struct layout_announcement *post = &control->own->announcements[post_number % LAYOUT_POSTS];
     post->kind = announcement->kind;
     post->tag = announcement->tag;
+    post->inputs = announcement->inputs;
+    post->direct = announcement->direct;
     post->sequence = announcement->sequence;
     if (announcement->kind != LAYOUT_WITHDRAWN)
         operation_copy(&post->operation, &announcement->operation);
@@ -179,6 +181,7 @@ bool pg_control_post_verdict(struct pg_control *control, const struct layout_ver
     post->peer = verdict->peer;
     post->tag = verdict->tag;
     post->inputs = verdict->inputs;
+    post->direct = verdict->direct;
     post->sequence = verdict->sequence;
     if (verdict->status == TUTTI_ERR_MISMATCH) {
         operation_copy(&post->expected, &verdict->expected);

@@ -188,7 +188,7 @@ static bool complete_copied(struct tutti_pg *pg)
         struct pg_outcome outcome = {.rank = pg->control.rank, .peer = -1};
         struct tutti_fault fault = {.struct_size = sizeof fault};
         struct pg_op *op = pg_list_take(&pg->copying_out);
-        if (op->staging->direct && tutti_comm_status(pg->direct, &fault) != TUTTI_OK) {
+        if (op->direct && tutti_comm_status(pg->direct, &fault) != TUTTI_OK) {
             outcome = outcome_of(&fault);
             (void)pg_comm_fail(pg->comm, fault.status, fault.peer);
             fail_group(pg, &outcome);
@@ -228,6 +228,8 @@ static bool announce(struct tutti_pg *pg)
         const struct layout_announcement announcement = {.kind = op->input_late ? LAYOUT_LATE
                                                                                 : LAYOUT_ANNOUNCED,
                                                          .tag = op->key.tag,
+                                                         .inputs = op->inputs,
+                                                         .direct = op->direct,
                                                          .sequence = op->key.sequence,
                                                          .operation = op->operation};
         if (!pg_control_announce(&pg->control, &announcement))
@@ -243,25 +245,25 @@ static bool announce(struct tutti_pg *pg)
     return any;
 }
 
-static enum tutti_status run_dense(struct tutti_pg *pg, struct pg_op *op, uint32_t inputs)
+static enum tutti_status run_dense(struct tutti_pg *pg, struct pg_op *op)
 {
-    struct pg_part part = {.count = op->count};
-    if (op->staging && op->count)
-        return pg_staging_run(pg, op, inputs);
+    struct pg_part part = {.count = op->args.count};
+    if (op->staging && part.count)
+        return pg_staging_run(pg, op);
     for (int i = 0; i < op->work.tensor_count; i++)
         part.data[i] = op->tensors[i].data;
-    return pg_part_reduce(pg, op, &part, inputs);
+    return pg_part_reduce(pg, op, &part);
 }
 
-/* `inputs` is the largest number of inputs on any rank. After a failure the communicator has
- * failed, or its status is OK and the operation failed alone. */
-static void run(struct tutti_pg *pg, struct pg_op *op, uint32_t inputs)
+/* After a failure the communicator has failed, or its status is OK and the operation failed
+ * alone. */
+static void run(struct tutti_pg *pg, struct pg_op *op)
 {
     struct pg_outcome outcome = {.rank = pg->control.rank, .peer = -1};
     if (op->sparse)
         pg_sparse_run(pg, op, &outcome);
     else
-        outcome.status = run_dense(pg, op, inputs);
+        outcome.status = run_dense(pg, op);
     pg->progress_at = 0; /* the operation has just ended */
     if (outcome.status == TUTTI_OK && op->staging) {
         pg_list_append(&pg->copying_out, op);
@@ -283,7 +285,9 @@ static bool handle_verdict(struct tutti_pg *pg)
         return false;
     struct pg_key *key = pg_table_take(&pg->announced, verdict.tag, verdict.sequence);
     if (key && verdict.status == TUTTI_OK) {
-        run(pg, op_of(key), verdict.inputs);
+        op_of(key)->inputs = verdict.inputs;
+        op_of(key)->direct = verdict.direct;
+        run(pg, op_of(key));
     } else if (key) {
         const struct pg_outcome outcome = {.status = (enum tutti_status)verdict.status,
                                            .rank = verdict.rank,

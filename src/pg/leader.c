@@ -86,7 +86,8 @@ static bool same_operation(const struct layout_operation *a, const struct layout
 {
     size_t dims = a->dims < LAYOUT_DIMS ? a->dims : LAYOUT_DIMS;
     return a->signature == b->signature && a->parameter == b->parameter && a->dims == b->dims &&
-           a->device == b->device && memcmp(a->order, b->order, sizeof a->order) == 0 &&
+           a->device == b->device && a->format == b->format &&
+           memcmp(a->order, b->order, sizeof a->order) == 0 &&
            memcmp(a->sizes, b->sizes, dims * sizeof *a->sizes) == 0;
 }
 
@@ -100,17 +101,9 @@ static struct pending_op *pending_op_make(struct pg_leader *leader,
     pending->key.sequence = pending->verdict.sequence = announcement->sequence;
     pending->verdict.rank = rank;
     pending->verdict.expected = announcement->operation;
+    pending->verdict.direct = 1;
     pg_table_insert(&leader->pending_ops, &pending->key);
     return pending;
-}
-
-/* Keep the largest number of inputs on any rank, and whether any rank has LAYOUT_NOT_DIRECT. */
-static void count_inputs(struct layout_verdict *verdict, uint32_t inputs)
-{
-    uint32_t not_direct = (verdict->inputs | inputs) & LAYOUT_NOT_DIRECT;
-    uint32_t most = verdict->inputs & ~(uint32_t)LAYOUT_NOT_DIRECT;
-    inputs &= ~(uint32_t)LAYOUT_NOT_DIRECT;
-    verdict->inputs = (most < inputs ? inputs : most) | not_direct;
 }
 
 /* Return false if there is no memory: the announcement is handled again later. `input_late`: the
@@ -127,7 +120,9 @@ static bool handle_announcement(struct pg_leader *leader,
     if (!pending)
         return false;
     rank_set_add(&pending->announced, rank);
-    count_inputs(&pending->verdict, operation->inputs);
+    if (pending->verdict.inputs < announcement->inputs)
+        pending->verdict.inputs = announcement->inputs;
+    pending->verdict.direct &= announcement->direct;
     if (pending->decided) {
         queue_verdict(leader, pending); /* post it again, for this rank */
     } else if (input_late) {
@@ -239,7 +234,7 @@ void pg_leader_remind(struct pg_leader *leader, int64_t now, const char *group)
               "%s %" PRIu64 " of tag %" PRIu32
               " of a process group%s%s has waited %d s for %s (not "
               "submitted there, or the input is not ready)%s",
-              oldest->verdict.expected.dims == LAYOUT_SPARSE ? "all_reduce_sparse" : "all_reduce",
-              oldest->key.sequence, oldest->key.tag, *group ? " " : "", group, waited_s,
+              pg_operation_name(&oldest->verdict.expected), oldest->key.sequence, oldest->key.tag,
+              *group ? " " : "", group, waited_s,
               text_ranks(missing_ranks(leader, oldest), ranks, sizeof ranks), more);
 }

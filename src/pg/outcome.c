@@ -53,19 +53,26 @@ static void append_sparse(struct text *text, const struct layout_operation *oper
     }
 }
 
+const char *pg_operation_name(const struct layout_operation *operation)
+{
+    if (operation->format == LAYOUT_SPARSE)
+        return "all_reduce_sparse";
+    return tutti_collective_name(signature_unpack(operation->signature, 0).collective);
+}
+
 /* `operation` may come from another process, so its fields are not trusted. */
 static void append_operation(struct text *text, const struct layout_operation *operation)
 {
     struct tutti_signature what = signature_unpack(operation->signature, operation->parameter);
     int dims = operation->dims < LAYOUT_DIMS ? operation->dims : LAYOUT_DIMS;
     const char *where = operation->device == TUTTI_DEVICE_CUDA ? " on CUDA devices" : "";
-    if (operation->dims == LAYOUT_SPARSE) {
-        APPEND(text, "all_reduce_sparse of %s", tutti_dtype_name(what.dtype));
+    if (operation->format == LAYOUT_SPARSE) {
+        APPEND(text, "%s of %s", pg_operation_name(operation), tutti_dtype_name(what.dtype));
         append_sparse(text, operation);
         APPEND(text, "%s", where);
         return;
     }
-    APPEND(text, "%s of %" PRIu64 " %s, %s", tutti_collective_name(what.collective), what.count,
+    APPEND(text, "%s of %" PRIu64 " %s, %s", pg_operation_name(operation), what.count,
            tutti_dtype_name(what.dtype), tutti_op_name(what.op));
     if (what.parameter)
         APPEND(text, " (scalar hash %08" PRIx32 ")", what.parameter);
@@ -139,8 +146,8 @@ enum tutti_status pg_outcome_report(const struct pg_outcome *outcome, const stru
 {
     struct text text = {.length = 0};
     if (op)
-        APPEND(&text, "%s %" PRIu64 " of tag %" PRIu32, pg_op_name(op), op->work.sequence,
-               op->work.tag);
+        APPEND(&text, "%s %" PRIu64 " of tag %" PRIu32, pg_operation_name(&op->operation),
+               op->work.sequence, op->work.tag);
     else
         APPEND(&text, "the process group has ended");
     APPEND(&text, ": ");

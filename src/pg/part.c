@@ -22,9 +22,9 @@ static enum op_kind own_kind(enum op_kind kind)
 }
 
 /* The reduction across ranks. The scalar of premul_sum has been applied already. */
-static tutti_op_t cross_op(enum op_kind kind)
+static tutti_op_t cross_op(tutti_op_t op)
 {
-    return (tutti_op_t)(uintptr_t)(kind == OP_PREMUL_SUM ? OP_SUM : kind);
+    return op_kind(op) == OP_PREMUL_SUM ? TUTTI_SUM : op;
 }
 
 /* out = the reduction of `count` elements of the own inputs, from `first` on; partial if widened.
@@ -33,15 +33,16 @@ static void own_reduce(const struct tutti_pg *pg, const struct pg_op *op,
                        const struct pg_part *part, size_t first, size_t count, void *out)
 {
     const void *in[TUTTI_MAX_TENSORS];
+    const enum tutti_dtype dtype = op->args.dtype;
     for (int i = 0; i < op->work.tensor_count; i++)
-        in[i] = (const char *)part->data[i] + first * tutti_dtype_size(op->dtype);
-    reduce_function(pg->comm->isa, op->dtype, own_kind(op->op.kind))(&(struct reduce_call){
+        in[i] = (const char *)part->data[i] + first * tutti_dtype_size(dtype);
+    reduce_function(pg->comm->isa, dtype, own_kind(op_kind(op->args.op)))(&(struct reduce_call){
         .out = out,
         .in = in,
         .n = op->work.tensor_count,
         .count = count,
         .scalar = op->op.scalar,
-        .out_partial = is_widened(op->dtype),
+        .out_partial = is_widened(dtype),
     });
 }
 
@@ -49,7 +50,7 @@ static void own_reduce(const struct tutti_pg *pg, const struct pg_op *op,
 static void round_result(const struct tutti_pg *pg, const struct pg_op *op, void *out,
                          const float *partial, size_t count)
 {
-    reduce_function(pg->comm->isa, op->dtype, OP_MAX)(&(struct reduce_call){
+    reduce_function(pg->comm->isa, op->args.dtype, OP_MAX)(&(struct reduce_call){
         .out = out,
         .in = (const void *const[]){partial, partial},
         .n = 2,
@@ -63,7 +64,7 @@ static void copy_result(const struct tutti_pg *pg, const struct pg_op *op,
 {
     for (int i = 1; i < op->work.tensor_count; i++)
         pg->comm->isa->copy(part->data[i], part->data[0],
-                            part->count * tutti_dtype_size(op->dtype));
+                            part->count * tutti_dtype_size(op->args.dtype));
 }
 
 /* Reduce up to PG_WIDE_ELEMENTS elements, or any number if the dtype is its own accumulation
@@ -71,16 +72,17 @@ static void copy_result(const struct tutti_pg *pg, const struct pg_op *op,
 static enum tutti_status reduce_block(struct tutti_pg *pg, const struct pg_op *op,
                                       const struct pg_part *part, size_t first, size_t count)
 {
-    const bool wide = is_widened(op->dtype);
-    void *out = (char *)part->data[0] + first * tutti_dtype_size(op->dtype);
+    const enum tutti_dtype dtype = op->args.dtype;
+    const bool wide = is_widened(dtype);
+    void *out = (char *)part->data[0] + first * tutti_dtype_size(dtype);
     void *partial = wide ? pg->widened : out;
     uint64_t environment = reduce_env_begin();
     own_reduce(pg, op, part, first, count, partial);
     reduce_env_end(environment);
-    const struct coll_args args = {partial, partial, count, wide ? TUTTI_FLOAT32 : op->dtype,
-                                   cross_op(op->op.kind)};
-    enum tutti_status status = comm_run(pg->comm, TUTTI_COLLECTIVE_ALL_REDUCE, &args,
-                                        op->timeout_ms, TUTTI_STREAM_DEFAULT);
+    const struct coll_args args = {partial, partial, count, wide ? TUTTI_FLOAT32 : dtype,
+                                   cross_op(op->args.op)};
+    enum tutti_status status =
+        comm_run(pg->comm, op->work.collective, &args, op->timeout_ms, TUTTI_STREAM_DEFAULT);
     environment = reduce_env_begin();
     if (status == TUTTI_OK && wide)
         round_result(pg, op, out, pg->widened, count);
@@ -89,14 +91,14 @@ static enum tutti_status reduce_block(struct tutti_pg *pg, const struct pg_op *o
 }
 
 enum tutti_status pg_part_reduce(struct tutti_pg *pg, const struct pg_op *op,
-                                 const struct pg_part *part, uint32_t inputs)
+                                 const struct pg_part *part)
 {
-    const struct coll_args args = {part->data[0], part->data[0], part->count, op->dtype,
-                                   pg_op_reduction(op)};
-    if (inputs <= 1 || part->count == 0)
-        return comm_run(pg->comm, TUTTI_COLLECTIVE_ALL_REDUCE, &args, op->timeout_ms,
-                        TUTTI_STREAM_DEFAULT);
-    const size_t most = is_widened(op->dtype) ? PG_WIDE_ELEMENTS : part->count;
+    struct coll_args args = op->args;
+    args.send = args.recv = part->data[0];
+    args.count = part->count;
+    if (op->inputs <= 1 || part->count == 0)
+        return comm_run(pg->comm, op->work.collective, &args, op->timeout_ms, TUTTI_STREAM_DEFAULT);
+    const size_t most = is_widened(args.dtype) ? PG_WIDE_ELEMENTS : part->count;
     enum tutti_status status = TUTTI_OK;
     for (size_t first = 0; first < part->count && status == TUTTI_OK; first += most) {
         size_t left = part->count - first;

@@ -75,16 +75,17 @@ struct pg_op {
     int64_t deadline;
     tutti_pg_callback *callback;
     void *context;
-    struct tutti_op op; /* a copy, since the caller may destroy its own */
-    enum tutti_dtype dtype;
-    size_t count; /* elements of each tensor */
-    struct layout_operation operation;
+    struct coll_args args; /* of one tensor; without operands. work.collective is called */
+    struct tutti_op op;    /* what args.op points to, if the caller created it */
+    struct layout_operation operation; /* the call and its tensors, for the other ranks */
+    uint16_t inputs; /* dense tensors of this rank; after the verdict: the most of any rank */
+    bool direct;     /* the devices can reduce it: on this rank; after the verdict: on all */
     struct pg_sparse *sparse;   /* NULL: the tensors are dense */
     struct pg_staging *staging; /* NULL: the tensors are in host memory */
     struct pg_tag *tag_state;
     bool input_late; /* the time-out passed before the input was ready */
-    /* op_make() does not copy the fields from here on. `outcome` is valid once the operation
-     * is done; after a success only its status is. */
+    /* op_make() does not set the fields from here on. `outcome` is valid once the operation is
+     * done; after a success only its status is. */
     struct pg_outcome outcome;
     char title[PG_TITLE_BYTES];
     struct tutti_tensor tensors[];
@@ -158,18 +159,6 @@ struct tutti_pg {
     struct pg_bounce bounce;
 };
 
-static inline const char *pg_op_name(const struct pg_op *op)
-{
-    return op->sparse ? "all_reduce_sparse" : "all_reduce";
-}
-
-/* The operation's reduction as a public handle. */
-static inline tutti_op_t pg_op_reduction(const struct pg_op *op)
-{
-    return op->op.kind == OP_PREMUL_SUM ? (tutti_op_t)(uintptr_t)&op->op
-                                        : (tutti_op_t)(uintptr_t)op->op.kind;
-}
-
 /* ---- list ------------------------------------------------------------------------------------ */
 
 static inline void pg_list_append(struct pg_list *list, struct pg_op *op)
@@ -203,32 +192,34 @@ void pg_release(struct tutti_pg *pg);
 /* A public function that submits operations, and the tensors that it takes. */
 struct pg_call {
     const char *name;
+    enum tutti_collective collective;
     const char *type; /* of a tensor */
     size_t tensor_bytes;
-    /* Check the tensors, and make the operation: what describes it and its tensors. Returns what
-     * the public function does. */
-    enum tutti_status (*make)(const struct tutti_pg *pg, const void *tensors, int count,
-                              tutti_op_t op, struct pg_op **made);
+    size_t more_bytes; /* what follows the operation in memory, except for the tensors */
+    /* Describe a tensor: dtype and count in *args, all else in *operation. Returns INVALID. */
+    enum tutti_status (*describe)(const void *tensor, enum tutti_device *device,
+                                  struct coll_args *args, struct layout_operation *operation);
+    /* Check the data of tensors[index], which has been described. Returns what the public function
+     * does. */
+    enum tutti_status (*check)(const struct tutti_pg *pg, const struct pg_call *call,
+                               const void *tensors, int index, const struct coll_args *args);
+    /* Copy the tensors and write the title. */
+    void (*fill)(struct pg_op *op, const void *tensors, int count);
 };
 
 /* Make an operation, give it the next number of its tag and append it to the queue. The arguments
- * are those of the public function. */
+ * are those of the public function; `args` has those that concern no tensor. */
 enum tutti_status pg_submit(struct tutti_pg *pg, const struct pg_call *call, const void *tensors,
-                            int count, tutti_op_t op, const struct tutti_pg_call_options *options,
-                            tutti_work_t **work);
-
-/* ---- tensor.c -------------------------------------------------------------------------------- */
-
-/* Compare the description of one tensor of a list with that of the first one. Returns INVALID. */
-enum tutti_status pg_same_check(const char *call, int index, enum tutti_dtype first_dtype,
-                                enum tutti_dtype dtype, const struct layout_operation *first,
-                                const struct layout_operation *other);
+                            int count, const struct coll_args *args,
+                            const struct tutti_pg_call_options *options, tutti_work_t **work);
 
 /* ---- outcome.c ------------------------------------------------------------------------------- */
 
 /* Fail the group's communicator: `peer` caused it. This ends the operations that the threads of the
  * other ranks may be inside. Return the status of the communicator's first fault. */
 enum tutti_status pg_comm_fail(struct tutti_comm *comm, enum tutti_status status, int peer);
+/* The name of an operation, for messages. Its fields may come from another process. */
+const char *pg_operation_name(const struct layout_operation *operation);
 /* Write the calling thread's last error: about an operation or, if op is NULL, about the group. */
 enum tutti_status pg_outcome_report(const struct pg_outcome *outcome, const struct pg_op *op,
                                     const char *list);
@@ -270,9 +261,9 @@ struct pg_part {
 };
 
 /* Reduce a part of the operation among all ranks. All ranks cut the operation into the same
- * parts. `inputs` is the largest number of inputs on any rank. */
+ * parts. */
 enum tutti_status pg_part_reduce(struct tutti_pg *pg, const struct pg_op *op,
-                                 const struct pg_part *part, uint32_t inputs);
+                                 const struct pg_part *part);
 
 /* ---- sparse_run.c ---------------------------------------------------------------------------- */
 

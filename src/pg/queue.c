@@ -8,10 +8,13 @@
 #include "base/error.h"
 #include "base/options.h"
 #include "base/order.h"
+#include "base/signature.h"
 #include "ipc/fork.h"
 #include "pg/pg.h"
 
+#include <stddef.h>
 #include <stdlib.h>
+#include <string.h>
 
 /* Check that the group is alive in this process. [out] options: those given, or the defaults. */
 static enum tutti_status options_read(const struct tutti_pg *pg, const char *name,
@@ -42,8 +45,111 @@ static void op_begin(struct pg_op *op, struct tutti_pg *pg,
     op->key.tag = op->work.tag = options->tag;
     op->work.class = &pg_work_class;
     op->work.title = op->title;
-    op->work.collective = TUTTI_COLLECTIVE_ALL_REDUCE;
 }
+
+/* ---- the operation --------------------------------------------------------------------------- */
+
+static enum tutti_status device_check(enum tutti_device device)
+{
+    if (device == TUTTI_DEVICE_CPU || device == TUTTI_DEVICE_CUDA)
+        return TUTTI_OK;
+    return error_set(TUTTI_ERR_INVALID,
+                     "device is %d: expected TUTTI_DEVICE_CPU (0) or TUTTI_DEVICE_CUDA (1)",
+                     (int)device);
+}
+
+/* Compare the description of one tensor of a list with that of the first one. */
+static enum tutti_status same_check(enum tutti_dtype first_dtype, enum tutti_dtype dtype,
+                                    const struct layout_operation *first,
+                                    const struct layout_operation *other)
+{
+    static const char *const devices[] = {
+        [TUTTI_DEVICE_CPU] = "the CPU", [TUTTI_DEVICE_CUDA] = "a CUDA device"};
+    const char *what = NULL;
+    if (first->device != other->device)
+        return error_set(TUTTI_ERR_INVALID,
+                         "on %s, tensors[0] on %s: expected one kind of device; copy the one or "
+                         "the other, or make it two calls",
+                         devices[other->device], devices[first->device]);
+    if (first_dtype != dtype)
+        return error_set(TUTTI_ERR_INVALID, "of %s, tensors[0] of %s: expected one dtype",
+                         tutti_dtype_name(dtype), tutti_dtype_name(first_dtype));
+    if (first->dims != other->dims)
+        what = "number of dimensions";
+    else if (memcmp(first->sizes, other->sizes, first->dims * sizeof *first->sizes) != 0)
+        what = "sizes";
+    else if (memcmp(first->order, other->order, sizeof first->order) != 0)
+        what = first->format == LAYOUT_SPARSE ? "sparse and dense dimensions" : "strides";
+    if (!what)
+        return TUTTI_OK;
+    return error_set(TUTTI_ERR_INVALID, "it and tensors[0] differ in %s: expected one layout",
+                     what);
+}
+
+/* Check the list. [out] what: args and operation. */
+static enum tutti_status tensors_check(const struct tutti_pg *pg, const struct pg_call *call,
+                                       const void *list, int count, struct pg_op *what)
+{
+    for (int i = 0; i < count; i++) {
+        struct layout_operation other, *operation = i ? &other : &what->operation;
+        const enum tutti_dtype first_dtype = what->args.dtype;
+        const void *tensor = (const char *)list + (size_t)i * call->tensor_bytes;
+        enum tutti_device device = TUTTI_DEVICE_CPU;
+        enum tutti_status status = call->describe(tensor, &device, &what->args, operation);
+        if (status == TUTTI_OK)
+            status = device_check(device);
+        operation->device = (uint8_t)device;
+        if (status == TUTTI_OK && i)
+            status = same_check(first_dtype, what->args.dtype, &what->operation, &other);
+        if (status == TUTTI_OK)
+            status = call->check(pg, call, list, i, &what->args);
+        if (status != TUTTI_OK)
+            return error_context(status, "%s: tensors[%d]", call->name, i);
+    }
+    return TUTTI_OK;
+}
+
+/* Complete the description of the call for other ranks. */
+static void sign(const struct pg_call *call, const struct coll_args *args,
+                 struct layout_operation *operation)
+{
+    const bool reduces = coll_rows[call->collective].reduces;
+    const enum op_kind kind = reduces ? op_kind(args->op) : (enum op_kind)0;
+    uint64_t bits;
+    operation->signature =
+        signature_pack(call->collective, args->dtype, kind, TUTTI_ALGO_NONE, args->count);
+    operation->parameter = 0;
+    if (kind != OP_PREMUL_SUM)
+        return;
+    memcpy(&bits, &args->op->scalar, sizeof bits);
+    operation->parameter = signature_hash(bits);
+}
+
+static enum tutti_status op_make(const struct tutti_pg *pg, const struct pg_call *call,
+                                 const void *list, int count, const struct coll_args *args,
+                                 struct pg_op **made)
+{
+    struct pg_op what = {.args = *args, .work.collective = call->collective};
+    what.args.op = op_known(args->op);
+    enum tutti_status status = tensors_check(pg, call, list, count, &what);
+    if (status != TUTTI_OK)
+        return status;
+    sign(call, &what.args, &what.operation);
+    const size_t bytes = sizeof **made + (size_t)count * call->tensor_bytes + call->more_bytes;
+    struct pg_op *op = malloc(bytes);
+    if (!op)
+        return error_errno("%s: malloc of %zu bytes", call->name, bytes);
+    memcpy(op, &what, offsetof(struct pg_op, outcome));
+    if (op_kind(op->args.op) == OP_PREMUL_SUM) {
+        op->op = *op->args.op;
+        op->args.op = &op->op;
+    }
+    call->fill(op, list, count);
+    *made = op;
+    return TUTTI_OK;
+}
+
+/* ---- submission ------------------------------------------------------------------------------ */
 
 /* The caller holds the group's lock. */
 static enum tutti_status enqueue(struct tutti_pg *pg, const char *name, struct pg_op *op)
@@ -83,7 +189,7 @@ static enum tutti_status stream_take(const struct tutti_pg *pg, const char *name
 }
 
 static enum tutti_status submit(struct tutti_pg *pg, const struct pg_call *call, const void *list,
-                                int count, tutti_op_t reduction,
+                                int count, const struct coll_args *args,
                                 const struct tutti_pg_call_options *given, tutti_work_t **work)
 {
     struct tutti_pg_call_options options = {.struct_size = sizeof options};
@@ -99,7 +205,7 @@ static enum tutti_status submit(struct tutti_pg *pg, const struct pg_call *call,
     if (status == TUTTI_OK)
         status = options_list(call->name, call->type, &list, count, &room, call->tensor_bytes);
     if (status == TUTTI_OK)
-        status = call->make(pg, list, count, reduction, &op);
+        status = op_make(pg, call, list, count, args, &op);
     if (status != TUTTI_OK)
         return status;
     op_begin(op, pg, &options);
@@ -121,12 +227,12 @@ static enum tutti_status submit(struct tutti_pg *pg, const struct pg_call *call,
 }
 
 enum tutti_status pg_submit(struct tutti_pg *pg, const struct pg_call *call, const void *tensors,
-                            int count, tutti_op_t reduction,
+                            int count, const struct coll_args *args,
                             const struct tutti_pg_call_options *options, tutti_work_t **work)
 {
     if (work)
         *work = NULL;
-    enum tutti_status status = submit(pg, call, tensors, count, reduction, options, work);
+    enum tutti_status status = submit(pg, call, tensors, count, args, options, work);
     if (status != TUTTI_OK)
         comm_count_refused();
     return status;

@@ -12,8 +12,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char call[] = "tutti_pg_all_reduce_sparse";
-
 static struct sparse_shape shape_of(const struct tutti_sparse_tensor *tensor)
 {
     return (struct sparse_shape){tensor->dtype, tensor->sparse_dim, tensor->dense_dim,
@@ -22,32 +20,26 @@ static struct sparse_shape shape_of(const struct tutti_sparse_tensor *tensor)
 
 /* ---- check ----------------------------------------------------------------------------------- */
 
-static enum tutti_status header_check(const struct tutti_sparse_tensor *tensor)
+static enum tutti_status describe(const void *given, enum tutti_device *device,
+                                  struct coll_args *args, struct layout_operation *operation)
 {
-    if (tensor->device != TUTTI_DEVICE_CPU && tensor->device != TUTTI_DEVICE_CUDA)
-        return error_set(TUTTI_ERR_INVALID,
-                         "its device is %d: expected TUTTI_DEVICE_CPU (0) or TUTTI_DEVICE_CUDA (1)",
-                         (int)tensor->device);
+    const struct tutti_sparse_tensor *tensor = given;
     const struct sparse_shape shape = shape_of(tensor);
-    return sparse_shape_check(&shape);
-}
-
-/* Describe a checked tensor. A position in memory tells sparse dimensions, 0, from dense ones, 1.
- */
-static struct layout_operation operation_of(const struct tutti_sparse_tensor *tensor)
-{
-    struct layout_operation operation = {
-        .signature =
-            signature_pack(TUTTI_COLLECTIVE_ALL_REDUCE, tensor->dtype, OP_SUM, TUTTI_ALGO_NONE, 0),
-        .device = (uint8_t)tensor->device,
-        .dims = LAYOUT_SPARSE,
+    enum tutti_status status = sparse_shape_check(&shape);
+    if (status != TUTTI_OK)
+        return status;
+    *device = tensor->device;
+    args->dtype = tensor->dtype;
+    *operation = (struct layout_operation){
+        .format = LAYOUT_SPARSE,
+        .dims = (uint16_t)(tensor->sparse_dim + tensor->dense_dim),
     };
-    memset(operation.order, LAYOUT_NO_POSITION, sizeof operation.order);
-    for (int d = 0; d < tensor->sparse_dim + tensor->dense_dim; d++) {
-        operation.sizes[d] = tensor->sizes[d];
-        operation.order[d] = d >= tensor->sparse_dim;
+    memset(operation->order, LAYOUT_NO_POSITION, sizeof operation->order);
+    for (int d = 0; d < operation->dims; d++) {
+        operation->sizes[d] = tensor->sizes[d];
+        operation->order[d] = d >= tensor->sparse_dim;
     }
-    return operation;
+    return TUTTI_OK;
 }
 
 /* Check one array of a tensor: it is aligned, and in memory of the device that the tensor names. */
@@ -68,13 +60,15 @@ static enum tutti_status array_check(const struct tutti_pg *pg,
 
 /* Check the entries before any byte is read. Then the indices of a CPU tensor are checked here;
  * those of a CUDA tensor are checked once they are copied to the host. */
-static enum tutti_status entries_check(const struct tutti_pg *pg,
-                                       const struct tutti_sparse_tensor *tensor)
+static enum tutti_status check(const struct tutti_pg *pg, const struct pg_call *call,
+                               const void *tensors, int index, const struct coll_args *args)
 {
+    const struct tutti_sparse_tensor *tensor = (const struct tutti_sparse_tensor *)tensors + index;
     const struct sparse_shape shape = shape_of(tensor);
     const struct sparse_entries entries = {tensor->indices, tensor->values, tensor->nnz};
     const bool cuda = tensor->device == TUTTI_DEVICE_CUDA;
     enum tutti_status status = TUTTI_OK;
+    (void)call, (void)args;
     if (cuda)
         status = cuda_stage_open(pg->stage, tensor->device_index);
     if (status == TUTTI_OK)
@@ -89,66 +83,29 @@ static enum tutti_status entries_check(const struct tutti_pg *pg,
     return status == TUTTI_OK && !cuda ? sparse_check(&shape, &entries) : status;
 }
 
-/* [out] operation: the description of the first tensor. */
-static enum tutti_status tensors_check(const struct tutti_pg *pg,
-                                       const struct tutti_sparse_tensor *tensors, int count,
-                                       struct layout_operation *operation)
-{
-    for (int i = 0; i < count; i++) {
-        enum tutti_status status = header_check(&tensors[i]);
-        if (status != TUTTI_OK)
-            return error_context(status, "%s: tensors[%d]", call, i);
-        const struct layout_operation other = operation_of(&tensors[i]);
-        *operation = i ? *operation : other;
-        status = pg_same_check(call, i, tensors[0].dtype, tensors[i].dtype, operation, &other);
-        if (status != TUTTI_OK)
-            return status;
-        status = entries_check(pg, &tensors[i]);
-        if (status != TUTTI_OK)
-            return error_context(status, "%s: tensors[%d]", call, i);
-    }
-    operation->inputs = (uint8_t)count;
-    return TUTTI_OK;
-}
-
 /* ---- submit ---------------------------------------------------------------------------------- */
 
 static void title_make(struct pg_op *op)
 {
     const struct pg_sparse *sparse = op->sparse;
-    const size_t width = sparse_row_bytes(&sparse->shape) / dtype_bytes(op->dtype);
+    const size_t width = sparse_row_bytes(&sparse->shape) / dtype_bytes(op->args.dtype);
     size_t nnz = 0;
     for (int i = 0; i < sparse->count; i++)
         nnz += sparse->tensors[i].nnz;
     snprintf(op->title, sizeof op->title, "all_reduce_sparse of %zu x %zu %s, sum", nnz, width,
-             tutti_dtype_name(op->dtype));
+             tutti_dtype_name(op->args.dtype));
 }
 
-static enum tutti_status op_make(const struct tutti_pg *pg, const void *list, int count,
-                                 tutti_op_t reduction, struct pg_op **made)
+static void fill(struct pg_op *op, const void *list, int count)
 {
     const struct tutti_sparse_tensor *tensors = list;
-    struct layout_operation operation;
-    (void)reduction;
-    enum tutti_status status = tensors_check(pg, tensors, count, &operation);
-    if (status != TUTTI_OK)
-        return status;
-    size_t bytes = sizeof **made + sizeof *(*made)->sparse + (size_t)count * sizeof *tensors;
-    struct pg_op *op = calloc(1, bytes);
-    if (!op)
-        return error_errno("%s: calloc of %zu bytes", call, bytes);
     struct pg_sparse *sparse = op->sparse = (struct pg_sparse *)(void *)(op + 1);
-    op->dtype = tensors->dtype;
-    op->op.kind = OP_SUM;
-    op->operation = operation;
-    sparse->count = count;
+    *sparse = (struct pg_sparse){.count = count};
     memcpy(sparse->tensors, tensors, (size_t)count * sizeof *tensors);
     for (int i = 0; i < count; i++)
         sparse->tensors[i].sizes = op->operation.sizes;
     sparse->shape = shape_of(&sparse->tensors[0]);
     title_make(op);
-    *made = op;
-    return TUTTI_OK;
 }
 
 enum tutti_status tutti_pg_all_reduce_sparse(struct tutti_pg *pg,
@@ -156,9 +113,16 @@ enum tutti_status tutti_pg_all_reduce_sparse(struct tutti_pg *pg,
                                              const struct tutti_pg_call_options *options,
                                              tutti_work_t **work)
 {
-    static const struct pg_call all_reduce = {call, "tutti_sparse_tensor", sizeof *tensors,
-                                              op_make};
-    return pg_submit(pg, &all_reduce, tensors, count, TUTTI_SUM, options, work);
+    static const struct pg_call call = {.name = "tutti_pg_all_reduce_sparse",
+                                        .collective = TUTTI_COLLECTIVE_ALL_REDUCE,
+                                        .type = "tutti_sparse_tensor",
+                                        .tensor_bytes = sizeof *tensors,
+                                        .more_bytes = sizeof(struct pg_sparse),
+                                        .describe = describe,
+                                        .check = check,
+                                        .fill = fill};
+    const struct coll_args args = {.op = TUTTI_SUM};
+    return pg_submit(pg, &call, tensors, count, &args, options, work);
 }
 
 /* ---- the work -------------------------------------------------------------------------------- */

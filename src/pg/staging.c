@@ -57,7 +57,6 @@ struct pipe {
     struct tutti_pg *pg;
     struct pg_op *op;
     struct pg_staging *staging;
-    uint32_t inputs;
     size_t width;             /* bytes of an element */
     size_t piece;             /* elements of a piece */
     size_t count;             /* number of pieces */
@@ -113,8 +112,7 @@ enum tutti_status pg_staging_begin(const struct tutti_pg *pg, struct pg_op *op,
         return error_errno("calloc of an operation's staging");
     op->staging = staging;
     staging->stage = pg->stage;
-    if (!is_direct(pg, op))
-        op->operation.inputs |= LAYOUT_NOT_DIRECT;
+    op->direct = is_direct(pg, op);
     enum tutti_status status = devices_collect(staging, op);
     return status == TUTTI_OK ? cuda_fence_take(pg->stage, staging->devices, staging->device_count,
                                                 stream, &staging->fence)
@@ -182,9 +180,9 @@ static bool marks_passed(const struct tutti_pg *pg, const struct pg_staging *sta
 void pg_staging_copy_early(struct tutti_pg *pg, struct pg_op *op)
 {
     struct pg_staging *staging = op->staging;
-    size_t bytes = op->count * tutti_dtype_size(op->dtype), tensor_bytes = aligned(bytes);
+    size_t bytes = op->args.count * tutti_dtype_size(op->args.dtype), tensor_bytes = aligned(bytes);
     int count = op->work.tensor_count;
-    if (!bytes || bytes > EARLY_BYTES / (size_t)count || is_direct(pg, op))
+    if (!bytes || bytes > EARLY_BYTES / (size_t)count || op->direct)
         return;
     enum tutti_status status =
         cuda_block_take(pg->stage, tensor_bytes * (size_t)count, &staging->block);
@@ -212,7 +210,7 @@ static void *piece_at(const struct pipe *pipe, int tensor, size_t piece)
 
 static size_t piece_count(const struct pipe *pipe, size_t piece)
 {
-    size_t left = pipe->op->count - piece * pipe->piece;
+    size_t left = pipe->op->args.count - piece * pipe->piece;
     return left < pipe->piece ? left : pipe->piece;
 }
 
@@ -335,12 +333,12 @@ void pg_bounce_abandon(struct tutti_pg *pg)
 /* ---- the operation --------------------------------------------------------------------------- */
 
 /* Return the elements of a piece. The result is the same on all ranks. */
-static size_t piece_elements(const struct pg_op *op, uint32_t inputs)
+static size_t piece_elements(const struct pg_op *op)
 {
     size_t bytes = PIECE_BYTES;
-    for (; inputs > 1; inputs = (inputs + 1) / 2)
+    for (int inputs = op->inputs; inputs > 1; inputs = (inputs + 1) / 2)
         bytes = bytes / 2 > PIECE_LEAST ? bytes / 2 : PIECE_LEAST;
-    return bytes / tutti_dtype_size(op->dtype);
+    return bytes / tutti_dtype_size(op->args.dtype);
 }
 
 /* Wait until the memory for a piece is free: its former piece has been copied to the device. */
@@ -453,7 +451,7 @@ static enum tutti_status bounce_choose(struct pipe *pipe)
 {
     struct tutti_pg *pg = pipe->pg;
     const struct cpu_group *host = pg->comm->host;
-    if (pipe->inputs > 1 || pg->comm->world_size == 1 || cpu_group_ranks(host)->sparse)
+    if (pipe->op->inputs > 1 || pg->comm->world_size == 1 || cpu_group_ranks(host)->sparse)
         return TUTTI_OK;
     team_start(pg);
     if (rank_set_empty(
@@ -484,13 +482,13 @@ static enum tutti_status pipe_open(struct pipe *pipe)
 {
     struct pg_staging *staging = pipe->staging;
     const struct pg_op *op = pipe->op;
-    pipe->width = tutti_dtype_size(op->dtype);
-    pipe->piece = piece_elements(op, pipe->inputs);
-    pipe->count = (op->count + pipe->piece - 1) / pipe->piece;
+    pipe->width = tutti_dtype_size(op->args.dtype);
+    pipe->piece = piece_elements(op);
+    pipe->count = (op->args.count + pipe->piece - 1) / pipe->piece;
     pipe->deadline = deadline_after(op->timeout_ms);
     if (staging->copied_early) {
         pipe->capacity = pipe->count;
-        pipe->tensor_bytes = aligned(op->count * pipe->width);
+        pipe->tensor_bytes = aligned(op->args.count * pipe->width);
         for (int p = 0; p < PIECES; p++)
             memcpy(pipe->marks[CUDA_WAY_IN][p], staging->marks[CUDA_WAY_IN],
                    sizeof staging->marks[CUDA_WAY_IN]);
@@ -514,7 +512,7 @@ static enum tutti_status piece_reduce(struct pipe *pipe, size_t piece)
     for (int i = 0; i < pipe->op->work.tensor_count; i++)
         part.data[i] =
             pipe->bounce ? (char *)own + slot_offset(pipe, piece) : piece_at(pipe, i, piece);
-    return pg_part_reduce(pipe->pg, pipe->op, &part, pipe->inputs);
+    return pg_part_reduce(pipe->pg, pipe->op, &part);
 }
 
 static enum tutti_status pipe_run(struct pipe *pipe)
@@ -537,30 +535,25 @@ static enum tutti_status direct_run(struct tutti_pg *pg, struct pg_op *op)
 {
     const struct tutti_tensor *tensor = &op->tensors[0];
     tutti_stream_t stream = cuda_stage_stream(pg->stage, pg->device, CUDA_WAY_ACROSS);
-    op->staging->direct = true;
+    struct coll_args args = op->args;
+    args.send = args.recv = tensor->data;
     POINT("group.decided");
     cuda_stage_call_begin(pg->stage);
-    const struct coll_args args = {tensor->data, tensor->data, op->count, op->dtype,
-                                   pg_op_reduction(op)};
     enum tutti_status status =
-        comm_run(pg->direct, TUTTI_COLLECTIVE_ALL_REDUCE, &args, op->timeout_ms, stream);
+        comm_run(pg->direct, op->work.collective, &args, op->timeout_ms, stream);
     cuda_stage_call_end(pg->stage);
     POINT("group.launched");
     return pg_staging_mark(pg, op->staging, CUDA_WAY_ACROSS, status);
 }
 
-enum tutti_status pg_staging_run(struct tutti_pg *pg, struct pg_op *op, uint32_t inputs)
+enum tutti_status pg_staging_run(struct tutti_pg *pg, struct pg_op *op)
 {
-    struct pipe pipe = {.pg = pg,
-                        .op = op,
-                        .staging = op->staging,
-                        .inputs = inputs & ~(uint32_t)LAYOUT_NOT_DIRECT};
-    const bool direct = pg->direct && inputs == 1;
-    enum tutti_status status = direct ? direct_run(pg, op) : pipe_run(&pipe);
+    struct pipe pipe = {.pg = pg, .op = op, .staging = op->staging};
+    enum tutti_status status = op->direct ? direct_run(pg, op) : pipe_run(&pipe);
     if (status == TUTTI_OK || tutti_comm_status(pg->comm, NULL) != TUTTI_OK)
         return status;
     /* The peers are inside the operation and wait for this rank: fail the communicator. */
-    if (direct)
+    if (op->direct)
         tutti_comm_abort(pg->direct);
     log_write(TUTTI_LOG_WARN, pg->comm->rank, "%s of a process group: %s", op->title,
               tutti_last_error());

@@ -21,7 +21,6 @@ struct pg_staging {
     struct cuda_block
         *block;        /* this and all below are for the group's thread only; NULL: none yet */
     bool copied_early; /* all tensors are being copied into the block, or have been */
-    bool direct;       /* the devices reduced it */
     enum tutti_status status; /* of the early copies */
     int device_count;
     int devices[PG_STAGING_DEVICES];               /* each device once */
@@ -92,9 +91,9 @@ enum tutti_status pg_staging_mark(struct tutti_pg *pg, struct pg_staging *stagin
  * communicator. */
 enum tutti_status pg_staging_await(struct tutti_pg *pg, const struct pg_staging *staging,
                                    enum cuda_way way, const uint64_t *marks, int64_t deadline);
-/* Run the operation, together with all ranks. `inputs` is the largest number of inputs on any rank.
- * After OK the last copies to the device may still be under way. */
-enum tutti_status pg_staging_run(struct tutti_pg *pg, struct pg_op *op, uint32_t inputs);
+/* Run the operation, together with all ranks. After OK the last copies to the device may still be
+ * under way. */
+enum tutti_status pg_staging_run(struct tutti_pg *pg, struct pg_op *op);
 /* Whether a stream that waited for the operation gave up and went on without it. */
 bool pg_staging_wait_expired(const struct pg_op *op);
 /* Whether all copies of the operation are done. */

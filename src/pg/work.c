@@ -142,10 +142,10 @@ static enum tutti_status op_result(struct tutti_work *work, const char *call, in
     if (wait_spin(has_ended, op, 0, op->pg->control.spare_cores ? SPINS_SPARE : SPINS) ||
         waiter_run(&waiter) == WAIT_DONE)
         return op_status(op);
-    return error_set(TUTTI_ERR_TIMEOUT,
-                     "%s: %s %" PRIu64 " of tag %" PRIu32 " has not ended within %" PRId64
-                     " ms: wait again",
-                     call, pg_op_name(op), work->sequence, work->tag, timeout_ms);
+    return error_set(
+        TUTTI_ERR_TIMEOUT,
+        "%s: %s %" PRIu64 " of tag %" PRIu32 " has not ended within %" PRId64 " ms: wait again",
+        call, pg_operation_name(&op->operation), work->sequence, work->tag, timeout_ms);
 }
 
 /* Once the work is done the results are on the devices, so no stream has to wait. */
