@@ -78,6 +78,12 @@ static enum tutti_status run_once(struct measure *measure, const struct bench_ro
         return tutti_reduce_scatter(send, recv, row->count, row->dtype, operation(measure, row->op),
                                     comm, TUTTI_STREAM_DEFAULT);
     case TUTTI_COLLECTIVE_BARRIER:
+    case TUTTI_COLLECTIVE_BROADCAST:
+    case TUTTI_COLLECTIVE_REDUCE:
+    case TUTTI_COLLECTIVE_GATHER:
+    case TUTTI_COLLECTIVE_SCATTER:
+    case TUTTI_COLLECTIVE_SEND:
+    case TUTTI_COLLECTIVE_RECV:
         break;
     }
     return tutti_barrier(comm, NULL, 0, TUTTI_STREAM_DEFAULT);

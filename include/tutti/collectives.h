@@ -81,6 +81,67 @@ TUTTI_API enum tutti_status tutti_reduce_scatter_with(const void *send, void *re
                                                       tutti_comm_t *comm, tutti_stream_t stream,
                                                       const struct tutti_call_options *options);
 /*
+ * Rooted collectives and messages. `root` and `peer` are ranks. The conditions, and the statuses,
+ * are those of tutti_all_gather(); root is equal on all ranks, else MISMATCH. An operand that a
+ * rank does not have is ignored there and may be NULL. A rank returns once its own part is done:
+ * the root of a broadcast or a scatter may return before the others have called, any other rank of
+ * a reduction or a gather, too.
+ *
+ * Broadcast: sets recv[i] on every rank to the root's send[i], for count elements. send: the
+ * root's. In place, send is recv at the root; any other overlap is refused.
+ */
+TUTTI_API enum tutti_status tutti_broadcast(const void *send, void *recv, size_t count,
+                                            enum tutti_dtype dtype, int root, tutti_comm_t *comm,
+                                            tutti_stream_t stream);
+TUTTI_API enum tutti_status tutti_broadcast_with(const void *send, void *recv, size_t count,
+                                                 enum tutti_dtype dtype, int root,
+                                                 tutti_comm_t *comm, tutti_stream_t stream,
+                                                 const struct tutti_call_options *options);
+/* Sets recv[i] on the root to op over all ranks' send[i], for count elements: with the bits of the
+ * all-reduce. recv: the root's. In place, recv is send at the root. */
+TUTTI_API enum tutti_status tutti_reduce(const void *send, void *recv, size_t count,
+                                         enum tutti_dtype dtype, tutti_op_t op, int root,
+                                         tutti_comm_t *comm, tutti_stream_t stream);
+TUTTI_API enum tutti_status tutti_reduce_with(const void *send, void *recv, size_t count,
+                                              enum tutti_dtype dtype, tutti_op_t op, int root,
+                                              tutti_comm_t *comm, tutti_stream_t stream,
+                                              const struct tutti_call_options *options);
+/* Sets recv[r * count + i] on the root to send[i] of rank r, for count elements and every rank r.
+ * recv: the root's, world_size * count elements. In place, send is recv + root * count there. */
+TUTTI_API enum tutti_status tutti_gather(const void *send, void *recv, size_t count,
+                                         enum tutti_dtype dtype, int root, tutti_comm_t *comm,
+                                         tutti_stream_t stream);
+TUTTI_API enum tutti_status tutti_gather_with(const void *send, void *recv, size_t count,
+                                              enum tutti_dtype dtype, int root, tutti_comm_t *comm,
+                                              tutti_stream_t stream,
+                                              const struct tutti_call_options *options);
+/* Sets recv[i] on rank r to the root's send[r * count + i], for count elements and every rank r.
+ * send: the root's, world_size * count elements. In place, recv is send + root * count there. */
+TUTTI_API enum tutti_status tutti_scatter(const void *send, void *recv, size_t count,
+                                          enum tutti_dtype dtype, int root, tutti_comm_t *comm,
+                                          tutti_stream_t stream);
+TUTTI_API enum tutti_status tutti_scatter_with(const void *send, void *recv, size_t count,
+                                               enum tutti_dtype dtype, int root, tutti_comm_t *comm,
+                                               tutti_stream_t stream,
+                                               const struct tutti_call_options *options);
+/*
+ * One message of count elements from rank `peer` of the second call to rank `peer` of the first.
+ * Messages between two ranks arrive in the order in which they were sent. Other ranks take no part.
+ * Returns once send may be reused: a short message waits for nobody, a longer one for its receiver.
+ * count and dtype are equal in both calls, else MISMATCH on both ranks, at the latest in the next
+ * call. A message to oneself is INVALID.
+ */
+TUTTI_API enum tutti_status tutti_send(const void *send, size_t count, enum tutti_dtype dtype,
+                                       int peer, tutti_comm_t *comm, tutti_stream_t stream);
+TUTTI_API enum tutti_status tutti_send_with(const void *send, size_t count, enum tutti_dtype dtype,
+                                            int peer, tutti_comm_t *comm, tutti_stream_t stream,
+                                            const struct tutti_call_options *options);
+TUTTI_API enum tutti_status tutti_recv(void *recv, size_t count, enum tutti_dtype dtype, int peer,
+                                       tutti_comm_t *comm, tutti_stream_t stream);
+TUTTI_API enum tutti_status tutti_recv_with(void *recv, size_t count, enum tutti_dtype dtype,
+                                            int peer, tutti_comm_t *comm, tutti_stream_t stream,
+                                            const struct tutti_call_options *options);
+/*
  * Returns after every rank of the subset has called it. What a rank wrote before is visible to the
  * others after. ranks == NULL and count == 0 mean all ranks. The subset contains the caller and
  * names no rank twice, else INVALID. Other ranks take no part. One caller at a time per

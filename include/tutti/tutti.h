@@ -165,7 +165,13 @@ TUTTI_API const char *tutti_op_name(tutti_op_t op);
     X(ALL_REDUCE, 1, "all_reduce")                                                                 \
     X(BARRIER, 2, "barrier")                                                                       \
     X(ALL_GATHER, 3, "all_gather")                                                                 \
-    X(REDUCE_SCATTER, 4, "reduce_scatter")
+    X(REDUCE_SCATTER, 4, "reduce_scatter")                                                         \
+    X(BROADCAST, 6, "broadcast")                                                                   \
+    X(REDUCE, 7, "reduce")                                                                         \
+    X(GATHER, 8, "gather")                                                                         \
+    X(SCATTER, 9, "scatter")                                                                       \
+    X(SEND, 10, "send")                                                                            \
+    X(RECV, 11, "recv")
 
 enum tutti_collective {
 #define TUTTI_COLLECTIVE_ENUM(name, value, text) TUTTI_COLLECTIVE_##name = value,
@@ -431,10 +437,10 @@ struct tutti_comm_options {
      * rendezvous do not call it. */
     int (*progress)(void *progress_context);
     void *progress_context; /* borrowed until the destroy */
-    /* For CPU only, refused on CUDA: the most bytes of a rank's arena, at least 64 KiB, of which 24
-     * are for operations longer than 4 KiB. 0: TUTTI_ARENA_BYTES, else what operations use at full
-     * speed: 1.1 to 3.1 MiB. Such operations move in pieces that fit, with the same bits: smaller
-     * arenas make them slower. Compared. */
+    /* For CPU only, refused on CUDA: the most bytes of a rank's arena, at least 64 KiB, and 512
+     * more for each rank beyond 16. 24 KiB of them are for operations longer than 4 KiB. 0:
+     * TUTTI_ARENA_BYTES, else what operations use at full speed: 1.6 to 3.6 MiB. Such operations
+     * move in pieces that fit, with the same bits: smaller arenas make them slower. Compared. */
     size_t arena_bytes;
 };
 

@@ -144,7 +144,7 @@ call_check(const struct tutti_comm *comm, const char *call, const struct coll *c
     int ordinal;
     const enum coll_error error = coll_check(coll, args, width, comm->rank, comm->world_size);
     if (__builtin_expect(error != COLL_GOOD, 0))
-        return coll_explain(call, coll, args, error, comm->world_size, send);
+        return coll_explain(call, coll, args, error, comm->rank, comm->world_size, send);
     if (device == TUTTI_DEVICE_CUDA || !args->count)
         return TUTTI_OK;
     if (symm_on_device(args->send, &ordinal))
@@ -177,6 +177,19 @@ static void scalar_read(tutti_op_t op, struct request *request)
     request->scalar = op->scalar;
     memcpy(&bits, &op->scalar, sizeof bits);
     request->parameter = signature_hash(bits);
+}
+
+/* The root is part of what the ranks must agree on. A message is of two ranks. */
+static void peer_read(const struct tutti_comm *comm, const struct coll *coll, int peer,
+                      struct request *request)
+{
+    request->peer = peer;
+    if (coll->peer == COLL_ROOT) {
+        request->parameter = signature_root(request->parameter, peer);
+        return;
+    }
+    request->subset = rank_set_of(comm->rank);
+    rank_set_add(&request->subset, peer);
 }
 
 static bool view_find(const struct tutti_comm *comm, const void *pointer, size_t bytes,
@@ -275,10 +288,13 @@ collective(struct tutti_comm *comm, enum tutti_collective which, const struct co
     request.element_bytes = (uint32_t)width;
     request.reduce = coll->reduces ? reduce_function(comm->isa, args->dtype, kind) : NULL;
     /* On CUDA the launcher adds the kernel's algorithm. */
-    request.signature = signature_pack(
-        which, args->dtype, kind, comm->cuda ? TUTTI_ALGO_NONE : request.choice.algo, args->count);
+    request.signature =
+        signature_pack(which == TUTTI_COLLECTIVE_RECV ? TUTTI_COLLECTIVE_SEND : which, args->dtype,
+                       kind, comm->cuda ? TUTTI_ALGO_NONE : request.choice.algo, args->count);
     if (coll->reduces && kind == OP_PREMUL_SUM)
         scalar_read(args->op, &request);
+    if (coll->peer)
+        peer_read(comm, coll, args->peer, &request);
     if (request.choice.zero_copy)
         operands_find(comm, coll, &request);
     return ended(comm, &request, request.choice.run->run(comm->group, &request, stream));
@@ -324,7 +340,7 @@ enum tutti_status tutti_all_reduce(const void *send, void *recv, size_t count,
                                    tutti_stream_t stream)
 {
     return call_run(comm, TUTTI_COLLECTIVE_ALL_REDUCE,
-                    (struct coll_args){send, recv, count, dtype, op}, stream, NULL);
+                    (struct coll_args){send, recv, count, dtype, op, 0}, stream, NULL);
 }
 
 enum tutti_status tutti_all_reduce_with(const void *send, void *recv, size_t count,
@@ -333,7 +349,7 @@ enum tutti_status tutti_all_reduce_with(const void *send, void *recv, size_t cou
                                         const struct tutti_call_options *options)
 {
     return call_run(comm, TUTTI_COLLECTIVE_ALL_REDUCE,
-                    (struct coll_args){send, recv, count, dtype, op}, stream, options);
+                    (struct coll_args){send, recv, count, dtype, op, 0}, stream, options);
 }
 
 enum tutti_status tutti_all_gather(const void *send, void *recv, size_t count,
@@ -349,7 +365,7 @@ enum tutti_status tutti_all_gather_with(const void *send, void *recv, size_t cou
                                         const struct tutti_call_options *options)
 {
     return call_run(comm, TUTTI_COLLECTIVE_ALL_GATHER,
-                    (struct coll_args){send, recv, count, dtype, NULL}, stream, options);
+                    (struct coll_args){send, recv, count, dtype, NULL, 0}, stream, options);
 }
 
 enum tutti_status tutti_reduce_scatter(const void *send, void *recv, size_t count,
@@ -365,7 +381,95 @@ enum tutti_status tutti_reduce_scatter_with(const void *send, void *recv, size_t
                                             const struct tutti_call_options *options)
 {
     return call_run(comm, TUTTI_COLLECTIVE_REDUCE_SCATTER,
-                    (struct coll_args){send, recv, count, dtype, op}, stream, options);
+                    (struct coll_args){send, recv, count, dtype, op, 0}, stream, options);
+}
+
+enum tutti_status tutti_broadcast(const void *send, void *recv, size_t count,
+                                  enum tutti_dtype dtype, int root, tutti_comm_t *comm,
+                                  tutti_stream_t stream)
+{
+    return tutti_broadcast_with(send, recv, count, dtype, root, comm, stream, NULL);
+}
+
+enum tutti_status tutti_broadcast_with(const void *send, void *recv, size_t count,
+                                       enum tutti_dtype dtype, int root, tutti_comm_t *comm,
+                                       tutti_stream_t stream,
+                                       const struct tutti_call_options *options)
+{
+    return call_run(comm, TUTTI_COLLECTIVE_BROADCAST,
+                    (struct coll_args){send, recv, count, dtype, NULL, root}, stream, options);
+}
+
+enum tutti_status tutti_reduce(const void *send, void *recv, size_t count, enum tutti_dtype dtype,
+                               tutti_op_t op, int root, tutti_comm_t *comm, tutti_stream_t stream)
+{
+    return tutti_reduce_with(send, recv, count, dtype, op, root, comm, stream, NULL);
+}
+
+enum tutti_status tutti_reduce_with(const void *send, void *recv, size_t count,
+                                    enum tutti_dtype dtype, tutti_op_t op, int root,
+                                    tutti_comm_t *comm, tutti_stream_t stream,
+                                    const struct tutti_call_options *options)
+{
+    return call_run(comm, TUTTI_COLLECTIVE_REDUCE,
+                    (struct coll_args){send, recv, count, dtype, op, root}, stream, options);
+}
+
+enum tutti_status tutti_gather(const void *send, void *recv, size_t count, enum tutti_dtype dtype,
+                               int root, tutti_comm_t *comm, tutti_stream_t stream)
+{
+    return tutti_gather_with(send, recv, count, dtype, root, comm, stream, NULL);
+}
+
+enum tutti_status tutti_gather_with(const void *send, void *recv, size_t count,
+                                    enum tutti_dtype dtype, int root, tutti_comm_t *comm,
+                                    tutti_stream_t stream, const struct tutti_call_options *options)
+{
+    return call_run(comm, TUTTI_COLLECTIVE_GATHER,
+                    (struct coll_args){send, recv, count, dtype, NULL, root}, stream, options);
+}
+
+enum tutti_status tutti_scatter(const void *send, void *recv, size_t count, enum tutti_dtype dtype,
+                                int root, tutti_comm_t *comm, tutti_stream_t stream)
+{
+    return tutti_scatter_with(send, recv, count, dtype, root, comm, stream, NULL);
+}
+
+enum tutti_status tutti_scatter_with(const void *send, void *recv, size_t count,
+                                     enum tutti_dtype dtype, int root, tutti_comm_t *comm,
+                                     tutti_stream_t stream,
+                                     const struct tutti_call_options *options)
+{
+    return call_run(comm, TUTTI_COLLECTIVE_SCATTER,
+                    (struct coll_args){send, recv, count, dtype, NULL, root}, stream, options);
+}
+
+enum tutti_status tutti_send(const void *send, size_t count, enum tutti_dtype dtype, int peer,
+                             tutti_comm_t *comm, tutti_stream_t stream)
+{
+    return tutti_send_with(send, count, dtype, peer, comm, stream, NULL);
+}
+
+enum tutti_status tutti_send_with(const void *send, size_t count, enum tutti_dtype dtype, int peer,
+                                  tutti_comm_t *comm, tutti_stream_t stream,
+                                  const struct tutti_call_options *options)
+{
+    return call_run(comm, TUTTI_COLLECTIVE_SEND,
+                    (struct coll_args){send, NULL, count, dtype, NULL, peer}, stream, options);
+}
+
+enum tutti_status tutti_recv(void *recv, size_t count, enum tutti_dtype dtype, int peer,
+                             tutti_comm_t *comm, tutti_stream_t stream)
+{
+    return tutti_recv_with(recv, count, dtype, peer, comm, stream, NULL);
+}
+
+enum tutti_status tutti_recv_with(void *recv, size_t count, enum tutti_dtype dtype, int peer,
+                                  tutti_comm_t *comm, tutti_stream_t stream,
+                                  const struct tutti_call_options *options)
+{
+    return call_run(comm, TUTTI_COLLECTIVE_RECV,
+                    (struct coll_args){NULL, recv, count, dtype, NULL, peer}, stream, options);
 }
 
 /* Reads the subset: all ranks if none are named. */
@@ -457,7 +561,7 @@ enum tutti_status tutti_comm_algorithm(tutti_comm_t *comm, size_t count, enum tu
     const size_t width = dtype_bytes(dtype);
     const enum coll_error error = coll_kind_check(coll, &args, width);
     if (error != COLL_GOOD)
-        return coll_explain(call, coll, &args, error, comm->world_size, "send");
+        return coll_explain(call, coll, &args, error, comm->rank, comm->world_size, "send");
     const struct choice_call asked = {
         .collective = TUTTI_COLLECTIVE_ALL_REDUCE,
         .bytes = count || !comm->cuda ? count * width : 1, /* a kernel's answer needs a size */

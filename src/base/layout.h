@@ -35,7 +35,13 @@ enum {
     LAYOUT_EXCHANGE_BYTES = 1 << 20,
     LAYOUT_SWAP_BYTES = 64 * 1024,
     LAYOUT_HALVES = 2,
+    LAYOUT_PAIR_BYTES = 512 << 10, /* of messages to one rank, or to all: the most */
+    LAYOUT_WINDOW = 4,             /* messages that may be unread: docs/ordering.md, X1 */
+    LAYOUT_MESSAGE_BYTES = 32,
+    LAYOUT_LOG = 8,
     LAYOUT_LEAST_ARENA = 64 * 1024,
+    LAYOUT_RANK_BYTES = 512, /* more of the least arena for each rank beyond LAYOUT_LEAST_RANKS */
+    LAYOUT_LEAST_RANKS = 16,
     LAYOUT_DIMS = 16,
     LAYOUT_POSTS = 32, /* announcements of one rank, and verdicts, that may be unread */
 };
@@ -46,7 +52,7 @@ enum {
 struct layout_header {
     uint64_t signature; /* collective, dtype, op, algorithm, count: signature.h */
     uint32_t parameter; /* hash of the scalar */
-    uint32_t number;    /* a count, written last: release M1, P1, P2, Q1, V1 */
+    uint32_t number;    /* a count, written last: release M1, P1, P2, Q1, V1, X3, X1 */
 };
 
 /* Where the operands lie, for peers that can reach them. Follows the header in the announcement of
@@ -69,6 +75,29 @@ struct layout_small_message {
         struct layout_operands operands;
     } u;
     unsigned char body[LAYOUT_BODY_BYTES];
+};
+
+/* A message of the lane PAIR, to one rank or to all. A piece of up to 32 bytes travels in the
+ * header's line, a longer one lies in the owner's place for it: cpu/transport/pair.h. */
+struct layout_message {
+    struct layout_header header;
+    uint64_t order; /* number of the rooted collective; 0 of a send */
+    uint64_t reserved;
+    unsigned char payload[LAYOUT_MESSAGE_BYTES];
+};
+
+/* By the reader: the numbers of the messages that it has read, of one sender. */
+struct layout_read {
+    uint32_t pair[LAYOUT_WINDOW]; /* release X2 */
+    uint32_t all[LAYOUT_WINDOW];  /* release X2 */
+    unsigned char pad[LAYOUT_LINE - 8 * LAYOUT_WINDOW];
+};
+
+/* Begins the area of the lane PAIR. Behind it lie the messages, LAYOUT_WINDOW lines for each rank;
+ * those to the rank itself are to all. Behind these lie the places for longer pieces. */
+struct layout_pair {
+    struct layout_header log[LAYOUT_LOG]; /* the last rooted collectives: release X3 */
+    struct layout_read read[];            /* of each rank's messages */
 };
 
 /* A header alone in its cache line: "the piece of this step is in the piece buffer". */
@@ -219,10 +248,14 @@ struct layout_arena {
 enum {
     /* The most that a rank can use. */
     LAYOUT_MOST_ARENA = LAYOUT_AREAS_OFFSET + LAYOUT_PIECE_BUFFER_BYTES + LAYOUT_EXCHANGE_BYTES +
-                        LAYOUT_SWAP_BYTES + LAYOUT_HALVES * LAYOUT_LINE,
+                        LAYOUT_SWAP_BYTES + LAYOUT_HALVES * LAYOUT_LINE +
+                        LAYOUT_RANKS * (1 + LAYOUT_WINDOW) * LAYOUT_LINE + LAYOUT_LOG * 16 +
+                        LAYOUT_PAIR_BYTES,
 };
 
 static_assert(sizeof(struct layout_header) == 16, "header");
+static_assert(sizeof(struct layout_message) == LAYOUT_LINE, "message");
+static_assert(sizeof(struct layout_read) == LAYOUT_LINE, "read");
 static_assert(sizeof(struct layout_small_message) == LAYOUT_SMALL_MESSAGE_BYTES, "small message");
 static_assert(offsetof(struct layout_small_message, body) == LAYOUT_LINE, "body");
 static_assert(sizeof(struct layout_flag) == LAYOUT_LINE, "flag");

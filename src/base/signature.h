@@ -56,6 +56,13 @@ static inline struct tutti_fault signature_unpack_fault(const struct layout_faul
     };
 }
 
+/* The parameter of a rooted collective: the root, and what is left of a scalar's hash. */
+enum { SIGNATURE_ROOT_BITS = 7 };
+static inline uint32_t signature_root(uint32_t hash, int root)
+{
+    return hash >> SIGNATURE_ROOT_BITS << SIGNATURE_ROOT_BITS | ((uint32_t)root + 1);
+}
+
 /* Returns a hash that is not 0, because parameter 0 means none. */
 static inline uint32_t signature_hash(uint64_t bits)
 {

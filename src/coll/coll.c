@@ -22,12 +22,14 @@ static void overlap_explain(const struct coll *coll, const struct coll_args *arg
 }
 
 enum tutti_status coll_explain(const char *call, const struct coll *coll,
-                               const struct coll_args *args, enum coll_error error, int world_size,
-                               const char *send)
+                               const struct coll_args *args, enum coll_error error, int rank,
+                               int world_size, const char *send)
 {
     char text[256] = "";
     const size_t width = dtype_bytes(args->dtype);
-    const bool send_is_bad = error == COLL_NULL ? !args->send : (uintptr_t)args->send & (width - 1);
+    const bool sends = coll_has(coll->send, rank, args->peer);
+    const bool send_is_bad =
+        sends && (error == COLL_NULL ? !args->send : (uintptr_t)args->send & (width - 1));
     const char *operand = send_is_bad ? send : "recv";
     switch (error) {
     case COLL_GOOD:
@@ -44,6 +46,15 @@ enum tutti_status coll_explain(const char *call, const struct coll *coll,
     case COLL_UNDEFINED:
         snprintf(text, sizeof text, "%s is not defined for %s", tutti_op_name(args->op),
                  tutti_dtype_name(args->dtype));
+        break;
+    case COLL_BAD_PEER:
+        if (coll->peer == COLL_ROOT || args->peer != rank)
+            snprintf(text, sizeof text, "%s is %d: expected 0 to %d",
+                     coll->peer == COLL_ROOT ? "root" : "peer", args->peer, world_size - 1);
+        else
+            snprintf(text, sizeof text,
+                     "peer %d is the caller: copy the data, a rank cannot wait for itself",
+                     args->peer);
         break;
     case COLL_COUNT:
         snprintf(text, sizeof text, "count %zu is more than memory can hold", args->count);

@@ -14,20 +14,57 @@
 #include "base/signature.h"
 #include "tutti/tutti.h"
 
+/* Which ranks have an operand. */
+enum coll_use { COLL_OF_ALL, COLL_OF_ROOT, COLL_OF_NONE };
+
+enum coll_peer {
+    COLL_NO_PEER,
+    COLL_ROOT,   /* the root: the same on all ranks */
+    COLL_PARTNER /* the other rank of a message; no other rank takes part */
+};
+
 struct coll {
     const char *call; /* the name of the public function, for messages */
     bool send_all;    /* the operand has a block for each rank */
     bool recv_all;
     bool reduces; /* takes an operation */
+    enum coll_peer peer;
+    enum coll_use send, recv;
 };
 
 /* In the header, so that the checks of each collective are compiled for it alone. */
 static const struct coll coll_rows[] = {
-    [TUTTI_COLLECTIVE_ALL_REDUCE] = {"tutti_all_reduce", false, false, true},
-    [TUTTI_COLLECTIVE_BARRIER] = {"tutti_barrier", false, false, false},
-    [TUTTI_COLLECTIVE_ALL_GATHER] = {"tutti_all_gather", false, true, false},
-    [TUTTI_COLLECTIVE_REDUCE_SCATTER] = {"tutti_reduce_scatter", true, false, true},
+    [TUTTI_COLLECTIVE_ALL_REDUCE] = {.call = "tutti_all_reduce", .reduces = true},
+    [TUTTI_COLLECTIVE_BARRIER] = {.call = "tutti_barrier"},
+    [TUTTI_COLLECTIVE_ALL_GATHER] = {.call = "tutti_all_gather", .recv_all = true},
+    [TUTTI_COLLECTIVE_REDUCE_SCATTER] = {.call = "tutti_reduce_scatter",
+                                         .send_all = true,
+                                         .reduces = true},
+    [TUTTI_COLLECTIVE_BROADCAST] = {.call = "tutti_broadcast",
+                                    .peer = COLL_ROOT,
+                                    .send = COLL_OF_ROOT},
+    [TUTTI_COLLECTIVE_REDUCE] = {.call = "tutti_reduce",
+                                 .reduces = true,
+                                 .peer = COLL_ROOT,
+                                 .recv = COLL_OF_ROOT},
+    [TUTTI_COLLECTIVE_GATHER] = {.call = "tutti_gather",
+                                 .recv_all = true,
+                                 .peer = COLL_ROOT,
+                                 .recv = COLL_OF_ROOT},
+    [TUTTI_COLLECTIVE_SCATTER] = {.call = "tutti_scatter",
+                                  .send_all = true,
+                                  .peer = COLL_ROOT,
+                                  .send = COLL_OF_ROOT},
+    [TUTTI_COLLECTIVE_SEND] = {.call = "tutti_send", .peer = COLL_PARTNER, .recv = COLL_OF_NONE},
+    [TUTTI_COLLECTIVE_RECV] = {.call = "tutti_recv", .peer = COLL_PARTNER, .send = COLL_OF_NONE},
 };
+
+/* Of a value that may be none of the collectives. */
+static inline bool coll_is_rooted(enum tutti_collective collective)
+{
+    return (size_t)collective < sizeof coll_rows / sizeof *coll_rows &&
+           coll_rows[collective].peer == COLL_ROOT;
+}
 
 /* What a caller gave. `op`: as op_known() returned it; NULL unless the collective reduces. */
 struct coll_args {
@@ -36,6 +73,7 @@ struct coll_args {
     size_t count;
     enum tutti_dtype dtype;
     tutti_op_t op;
+    int peer; /* the root, or the other rank of a message */
 };
 
 static inline size_t coll_send_blocks(const struct coll *coll, int world_size)
@@ -54,6 +92,7 @@ enum coll_error {
     COLL_DTYPE,
     COLL_OP,
     COLL_UNDEFINED,
+    COLL_BAD_PEER,
     COLL_COUNT,
     COLL_NULL,
     COLL_ALIGNMENT,
@@ -75,6 +114,12 @@ static inline enum coll_error coll_kind_check(const struct coll *coll, const str
                : COLL_GOOD;
 }
 
+/* Whether the rank has an operand of that use. */
+static inline bool coll_has(enum coll_use use, int rank, int root)
+{
+    return use == COLL_OF_ALL || (use == COLL_OF_ROOT && rank == root);
+}
+
 /* In place is the same address, or, if only one operand has a block for each rank, the rank's own
  * block in it. Inlined, so that each collective has its own check. */
 static inline __attribute__((always_inline)) enum coll_error
@@ -82,15 +127,25 @@ coll_check(const struct coll *coll, const struct coll_args *args, size_t width, 
            int world_size)
 {
     const enum coll_error error = coll_kind_check(coll, args, width);
-    if (error || !args->count)
+    if (error)
         return error;
+    if (coll->peer && ((unsigned)args->peer >= (unsigned)world_size ||
+                       (coll->peer == COLL_PARTNER && args->peer == rank)))
+        return COLL_BAD_PEER;
+    if (!args->count)
+        return COLL_GOOD;
     const size_t block = args->count * width;
-    const uintptr_t send = (uintptr_t)args->send, recv = (uintptr_t)args->recv;
+    const bool sends = coll_has(coll->send, rank, args->peer);
+    const bool receives = coll_has(coll->recv, rank, args->peer);
+    const uintptr_t send = sends ? (uintptr_t)args->send : 0;
+    const uintptr_t recv = receives ? (uintptr_t)args->recv : 0;
     const size_t own = coll->send_all != coll->recv_all ? block * (size_t)rank : 0;
-    if (!send || !recv)
+    if ((sends && !send) || (receives && !recv))
         return COLL_NULL;
     if ((send | recv) & (width - 1))
         return COLL_ALIGNMENT;
+    if (!sends || !receives)
+        return COLL_GOOD;
     if (coll->recv_all ? send == recv + own : recv == send + own)
         return COLL_GOOD;
     return send < recv + block * coll_recv_blocks(coll, world_size) &&
@@ -102,7 +157,7 @@ coll_check(const struct coll *coll, const struct coll_args *args, size_t width, 
 /* Sets the error's message, which begins with the name of the call if that is not NULL. Returns
  * INVALID. `send`: the name that the caller knows the first operand by. */
 enum tutti_status coll_explain(const char *call, const struct coll *coll,
-                               const struct coll_args *args, enum coll_error error, int world_size,
-                               const char *send);
+                               const struct coll_args *args, enum coll_error error, int rank,
+                               int world_size, const char *send);
 
 #endif

@@ -26,14 +26,15 @@ struct request {
     size_t count; /* elements of a block */
     size_t bytes; /* of a block */
     double scalar;
-    struct rank_set subset; /* of a barrier: its ranks; empty: all ranks */
+    struct rank_set subset; /* the ranks of a barrier, or of a message; empty: all ranks */
     int64_t timeout_ms;     /* negative never ends */
     enum timeout_source timeout_source;
     uint32_t flags;         /* enum tutti_call_flags */
+    int peer;               /* the root, or the other rank of a message; else undefined */
     uint32_t element_bytes; /* 0 for a barrier */
     reduce_fn *reduce;      /* NULL: the collective copies */
     uint64_t signature;     /* signature.h; CUDA adds the algorithm to it */
-    uint32_t parameter;     /* hash of the scalar or of the subset, 0 if none */
+    uint32_t parameter;     /* hash of the scalar or of the subset, 0 if none; with the root */
     /* Set if choice.zero_copy. Symmetric memory: where the operands lie in their allocations, and
      * every rank's base of those. */
     struct layout_operands operands;

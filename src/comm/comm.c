@@ -101,7 +101,7 @@ static enum tutti_status launches_read(const struct tutti_comm_options *options,
 }
 
 /* The size of an arena: the option, then the environment, then what can be used at most. */
-static enum tutti_status arena_bytes_read(const struct tutti_comm_options *options,
+static enum tutti_status arena_bytes_read(const struct tutti_comm_options *options, int world_size,
                                           struct tutti_comm *comm)
 {
     static const char variable[] = "TUTTI_ARENA_BYTES";
@@ -111,10 +111,10 @@ static enum tutti_status arena_bytes_read(const struct tutti_comm_options *optio
         return status;
     if (options->arena_bytes)
         bytes = options->arena_bytes;
-    if (bytes < LAYOUT_LEAST_ARENA)
-        return error_set(TUTTI_ERR_INVALID, "%s is %zu: expected at least %d bytes",
-                         options->arena_bytes ? "arena_bytes" : variable, bytes,
-                         LAYOUT_LEAST_ARENA);
+    const size_t least = cpu_group_least_arena(world_size);
+    if (bytes < least)
+        return error_set(TUTTI_ERR_INVALID, "%s is %zu: expected at least %zu bytes for %d ranks",
+                         options->arena_bytes ? "arena_bytes" : variable, bytes, least, world_size);
     comm->config.arena_bytes = bytes;
     return TUTTI_OK;
 }
@@ -137,7 +137,7 @@ static enum tutti_status config_read(const struct tutti_comm_options *options, i
     if (status == TUTTI_OK)
         status = env_int64("TUTTI_TIMEOUT_MS", INT64_MIN, &comm->timeout_ms);
     if (status == TUTTI_OK)
-        status = arena_bytes_read(options, comm);
+        status = arena_bytes_read(options, world_size, comm);
     if (status == TUTTI_OK)
         status = launches_read(options, comm);
     if (status == TUTTI_OK)
@@ -560,7 +560,7 @@ static enum tutti_status groups_open(struct tutti_comm *comm, struct workspace *
         .order = order,
         .links = &links,
         .rules = cuda ? &choice_rules_free : &comm->rules,
-        .arena_bytes = idle ? LAYOUT_LEAST_ARENA : (size_t)comm->config.arena_bytes,
+        .arena_bytes = idle ? 0 : (size_t)comm->config.arena_bytes,
         .remote = host_remote_ranks(&identities),
         .oversubscribed = comm->world_size > comm->cores,
         .idle = idle,

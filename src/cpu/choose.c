@@ -84,9 +84,9 @@ static const struct algorithm *algorithm_of(const struct cpu_table *table, enum 
     return one_shot_of(table, call->collective, call->bytes);
 }
 
-/* Of an all-gather or a reduce-scatter: there is one way for each size. */
-static enum tutti_status half_choose(const struct cpu_table *table, const struct choice_call *call,
-                                     struct choice *choice)
+/* Of any collective but an all-reduce: there is one way for each size. */
+static enum tutti_status other_choose(const struct cpu_table *table, const struct choice_call *call,
+                                      struct choice *choice)
 {
     *choice = (struct choice){.algo = TUTTI_ALGO_ONE_SHOT, .reason = "one hop"};
     if (call->algo != TUTTI_ALGO_NONE)
@@ -95,6 +95,10 @@ static enum tutti_status half_choose(const struct cpu_table *table, const struct
                          coll_rows[call->collective].call, tutti_algo_name(call->algo));
     if (!table->rules->paths.all) {
         choice->reason = "some two ranks are not linked";
+        return TUTTI_OK;
+    }
+    if (coll_rows[call->collective].peer) {
+        choice->run = &cpu_pair;
         return TUTTI_OK;
     }
     choice->run = call->bytes ? one_shot_of(table, call->collective, call->bytes) : &cpu_meeting;
@@ -109,7 +113,7 @@ enum tutti_status cpu_choose(const void *opaque, const struct choice_call *call,
     const struct cpu_table *table = &group->table;
     announcement_prefetch(group);
     if (call->collective != TUTTI_COLLECTIVE_ALL_REDUCE)
-        return half_choose(table, call, choice);
+        return other_choose(table, call, choice);
     if (call->bytes <= table->small_bytes && call->bytes && call->algo == TUTTI_ALGO_NONE) {
         *choice = table->small;
         return TUTTI_OK;

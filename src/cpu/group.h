@@ -45,7 +45,7 @@ struct cpu_group_config {
     const int *order;
     const struct cpu_links *links;
     const struct choice_rules *rules; /* borrowed until the close */
-    size_t arena_bytes;               /* of each rank, the most; the same on all ranks */
+    size_t arena_bytes;               /* of each rank, the most; equal on all; 0: the fewest */
     struct rank_set remote;
     bool oversubscribed;
     bool idle;            /* runs no operations, so nothing is prepared for fast ones */
@@ -82,6 +82,8 @@ bool cpu_group_has_failed(const struct cpu_group *group);
 bool cpu_group_is_aborted(const struct cpu_group *group);
 const struct cpu_ranks *cpu_group_ranks(const struct cpu_group *group);
 struct layout_arena *cpu_group_arena(const struct cpu_group *group, int rank);
+/* The fewest that it may have. */
+size_t cpu_group_least_arena(int ranks);
 /* Bytes of each rank's arena. */
 size_t cpu_group_arena_bytes(const struct cpu_group *group);
 /* The threads that share a rank's work in zero-copy operations; the caller owns them. NULL: none.

@@ -18,7 +18,7 @@ static enum tutti_status subset_start(struct cpu_group *group, struct request *r
 {
     if (cpu_group_has_failed(group))
         return cpu_group_status(group, NULL);
-    group->op.announced = false;
+    group->op.lane = LANE_SUBSET;
     group->op.deadline = 0;
     request_started(request, group->op.sequence, RECORD_SUBSET, RECORD_RUNNING);
     for (int r = next_other(group, request, -1); r >= 0; r = next_other(group, request, r)) {
@@ -65,7 +65,7 @@ static enum tutti_status start(void *opaque, struct request *request, void *stat
     const uint32_t sequence = (uint32_t)group->op.sequence;
     request_started(request, group->op.sequence, RECORD_CALL, RECORD_RUNNING);
     POINT("barrier.entered");
-    wait_publish(group, announcement_place(group, group->rank, sequence), sequence, request);
+    wait_publish(group, announcement_place(group, group->rank, group->op.turn), sequence, request);
     return TUTTI_OK;
 }
 

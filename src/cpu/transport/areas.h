@@ -7,6 +7,7 @@
  *   exchange      inputs of the peers' chunks; each peer writes the result of its chunk over them:
  *                 two_shot.c, where results are pushed
  *   swap          of two ranks: written by the owner and by the peer, in turn: swap.c
+ *   pair          messages to one rank or to all, which their readers acknowledge: pair.h
  */
 #ifndef TUTTI_CPU_AREAS_H
 #define TUTTI_CPU_AREAS_H
@@ -20,7 +21,9 @@ struct areas {
     size_t piece_buffer, piece_buffer_bytes;
     size_t piece_bytes; /* of a piece in the piece buffer, the most */
     size_t exchange, exchange_bytes;
-    size_t swap, swap_bytes; /* swap_bytes: of struct layout_swap's data */
+    size_t swap, swap_bytes;                 /* swap_bytes: of struct layout_swap's data */
+    size_t pair, pair_messages, pair_places; /* the latter two from `pair` on */
+    size_t message_bytes[2]; /* of a piece of a message to one rank, to all; the most */
     size_t arena_bytes;
 };
 
@@ -30,13 +33,39 @@ static inline size_t areas_part(size_t bytes, size_t unit, size_t most)
     return bytes < most ? bytes / unit * unit : most;
 }
 
-/* `bytes`: the most that the arena may take, at least LAYOUT_LEAST_ARENA. `pushes`: the exchange
- * area is wanted. docs/ordering.md (P1) says why six pieces fit into the piece buffer. */
+static inline size_t areas_least(int ranks)
+{
+    const int more = ranks > LAYOUT_LEAST_RANKS ? ranks - LAYOUT_LEAST_RANKS : 0;
+    return (size_t)(LAYOUT_LEAST_ARENA + more * LAYOUT_RANK_BYTES);
+}
+
+/* The lane PAIR: half of its places for messages to all, the rest divided among the peers. A piece
+ * that no place fits goes in the lines of the messages. Returns the bytes taken: those of the
+ * lines, and up to `bytes` in all. */
+static inline size_t areas_make_pair(struct areas *areas, size_t bytes, int ranks)
+{
+    const size_t lines = (size_t)ranks * LAYOUT_LINE, unit = LAYOUT_WINDOW * LAYOUT_LINE;
+    const size_t fixed = sizeof(struct layout_pair) + lines + lines * LAYOUT_WINDOW;
+    const size_t places = bytes > fixed ? areas_part(bytes - fixed, unit, LAYOUT_PAIR_BYTES) : 0;
+    const size_t peers = ranks > 1 ? (size_t)ranks - 1 : 1;
+    areas->pair_messages = sizeof(struct layout_pair) + lines;
+    areas->pair_places = fixed;
+    areas->message_bytes[0] = places / 2 / peers / unit * LAYOUT_LINE;
+    areas->message_bytes[1] = places / 2 / unit * LAYOUT_LINE;
+    for (int i = 0; i < 2; i++)
+        if (areas->message_bytes[i] < LAYOUT_MESSAGE_BYTES)
+            areas->message_bytes[i] = LAYOUT_MESSAGE_BYTES;
+    return fixed + places;
+}
+
+/* `bytes`: the most that the arena may take, at least areas_least(). `pushes`: the exchange area is
+ * wanted. docs/ordering.md (P1) says why six pieces fit into the piece buffer. */
 static inline struct areas areas_make(size_t bytes, int ranks, bool pushes)
 {
-    const size_t room = bytes - LAYOUT_AREAS_OFFSET;
     const size_t least_piece = (size_t)ranks * LAYOUT_LINE; /* a line for each rank */
     struct areas areas = {.piece_buffer = LAYOUT_AREAS_OFFSET};
+    const size_t pair_bytes = areas_make_pair(&areas, (bytes - LAYOUT_AREAS_OFFSET) / 4, ranks);
+    const size_t room = bytes - LAYOUT_AREAS_OFFSET - pair_bytes;
     size_t rest = room;
     if (ranks == 2) {
         areas.swap_bytes = areas_part(room / 4, LAYOUT_HALVES * LAYOUT_LINE, LAYOUT_SWAP_BYTES);
@@ -53,7 +82,8 @@ static inline struct areas areas_make(size_t bytes, int ranks, bool pushes)
     }
     areas.exchange = areas.piece_buffer + areas.piece_buffer_bytes;
     areas.swap = areas.exchange + areas.exchange_bytes;
-    areas.arena_bytes = areas.swap + (ranks == 2) * sizeof(struct layout_swap) + areas.swap_bytes;
+    areas.pair = areas.swap + (ranks == 2) * sizeof(struct layout_swap) + areas.swap_bytes;
+    areas.arena_bytes = areas.pair + pair_bytes;
     return areas;
 }
 

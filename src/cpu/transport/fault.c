@@ -88,7 +88,8 @@ static bool peer_alive(struct cpu_group *group, int peer)
 }
 
 /* Whether `rank` has reported an abort, or a fault that also ends a wait for `peer`. A fault of a
- * later operation does not: the peer has done its part in this one. */
+ * later operation does not: the peer has done its part in this one. But a peer that has failed
+ * sends no message more. */
 static bool peer_reported_fault(const struct cpu_group *group, int rank, int peer,
                                 struct tutti_fault *fault)
 {
@@ -101,8 +102,9 @@ static bool peer_reported_fault(const struct cpu_group *group, int rank, int pee
         fault->peer = rank;
         return true;
     }
+    const bool ends_all = peer == group->rank || (rank == peer && group->op.lane == LANE_PAIR);
     if (!arena_read_fault(&arena->fault, &theirs) ||
-        (peer != group->rank && (int64_t)(theirs.sequence - fault->sequence) > 0))
+        (!ends_all && (int64_t)(theirs.sequence - fault->sequence) > 0))
         return false;
     *fault = theirs;
     return true;

@@ -181,7 +181,8 @@ static void group_init(struct cpu_group *group, const struct cpu_group_config *c
     group->faults.interrupt = config->interrupt;
     group->oversubscribed = config->oversubscribed;
     cpu_table_fill(config->rules, config->size, config->oversubscribed, &group->table);
-    group->areas = areas_make(config->arena_bytes, config->size, group->table.pushes);
+    group->areas = areas_make(config->arena_bytes ? config->arena_bytes : areas_least(config->size),
+                              config->size, group->table.pushes);
     group->table.pushes = group->areas.exchange_bytes > 0;
     group->same_core.ranks = rank_set_minus(rank_set_all(config->size), rank_set_of(config->rank));
     group->ranks.polls = config->oversubscribed ? 1 : SPIN_POLLS;
@@ -291,6 +292,11 @@ const struct cpu_ranks *cpu_group_ranks(const struct cpu_group *group)
 struct layout_arena *cpu_group_arena(const struct cpu_group *group, int rank)
 {
     return group->arenas[rank];
+}
+
+size_t cpu_group_least_arena(int ranks)
+{
+    return areas_least(ranks);
 }
 
 size_t cpu_group_arena_bytes(const struct cpu_group *group)

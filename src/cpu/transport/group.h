@@ -49,14 +49,23 @@ static inline unsigned char *piece_buffer_of(const struct cpu_group *group, int 
     return area_of(group, rank, group->areas.piece_buffer);
 }
 
-/* Where a rank announces the operation of that sequence: in its small message, or, if not all ranks
- * map that, in its notice. */
+/* Where a rank logs the rooted collective of that number. */
+static inline struct layout_header *log_entry(const struct cpu_group *group, int rank,
+                                              uint32_t number)
+{
+    struct layout_pair *pair =
+        (struct layout_pair *)(void *)area_of(group, rank, group->areas.pair);
+    return &pair->log[number % LAYOUT_LOG];
+}
+
+/* Where a rank announces the operation of that turn: in its small message, or, if not all ranks map
+ * that, in its notice. */
 static inline struct layout_header *announcement_place(const struct cpu_group *group, int rank,
-                                                       uint32_t sequence)
+                                                       uint32_t turn)
 {
     struct layout_arena *arena = group->arenas[rank];
-    return group->ranks.sparse ? &arena->notices[sequence % LAYOUT_SMALL_MESSAGES].header
-                               : &arena->small_messages[sequence % LAYOUT_SMALL_MESSAGES].header;
+    return group->ranks.sparse ? &arena->notices[turn % LAYOUT_SMALL_MESSAGES].header
+                               : &arena->small_messages[turn % LAYOUT_SMALL_MESSAGES].header;
 }
 
 /* To be called while the next operation is still being checked: meanwhile its line leaves the
@@ -65,9 +74,9 @@ static inline struct layout_header *announcement_place(const struct cpu_group *g
  */
 static inline void announcement_prefetch(const struct cpu_group *group)
 {
-    const uint64_t sequence = order_load_relaxed_u64(&group->op.sequence) + 1;
+    const uint32_t turn = order_load_relaxed_u32(&group->op.turn) + 1;
     if (group->own)
-        order_prefetch_for_writing(&group->own->small_messages[sequence % LAYOUT_SMALL_MESSAGES]);
+        order_prefetch_for_writing(&group->own->small_messages[turn % LAYOUT_SMALL_MESSAGES]);
 }
 
 #endif

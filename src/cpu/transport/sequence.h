@@ -7,14 +7,25 @@
 #include "base/layout.h"
 #include "tutti/tutti.h"
 
+/* Why a place of the operation that runs may be written again: docs/ordering.md. */
+enum cpu_lane {
+    LANE_ALL,    /* every rank announces it and hears from every other */
+    LANE_PAIR,   /* ranks acknowledge what they read: pair.h */
+    LANE_SUBSET, /* a barrier of some ranks */
+};
+
 struct cpu_sequence {
-    uint64_t sequence; /* of the operation that runs, or of the last one */
+    uint64_t sequence; /* number of the collective that runs, or of the last one, of any lane */
+    uint32_t turn;     /* of them, those of the lane ALL: the place of the announcement */
     int64_t deadline;  /* of the operation; 0 until it first has to wait slowly */
-    bool announced;    /* the operation that runs is of all ranks, so each announces it */
-    uint32_t step;     /* the last one taken: layout.h */
-    uint32_t swaps;    /* pieces that two ranks have swapped: swap.c */
-    size_t cursor;     /* piece_buffer.h */
+    enum cpu_lane lane;
+    uint32_t step;                   /* the last one taken: layout.h */
+    uint32_t swaps;                  /* pieces that two ranks have swapped: swap.c */
+    size_t cursor;                   /* piece_buffer.h */
     uint32_t meetings[LAYOUT_RANKS]; /* of subset barriers, with each peer */
+    uint64_t sent[LAYOUT_RANKS];     /* messages to each peer; [the own rank]: to all */
+    uint64_t received[LAYOUT_RANKS]; /* messages from each peer */
+    uint64_t heard[LAYOUT_RANKS];    /* messages to all, from each peer */
 };
 
 #endif

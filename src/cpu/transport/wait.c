@@ -30,30 +30,71 @@ enum tutti_status wait_mismatch(struct cpu_group *group, int peer,
     return cpu_group_fail(group, &fault);
 }
 
-/* The peer's announcement of that sequence; NULL if the peer has not written one. */
-static const struct layout_header *announcement_of(const struct cpu_group *group, int peer,
-                                                   uint32_t sequence)
+/* Copies the header that a rank has under this number. False if it has none, as at first, or is
+ * writing it. */
+static bool header_read(const struct layout_header *header, uint32_t number,
+                        struct layout_header *copy)
 {
-    const struct layout_header *header = announcement_place(group, peer, sequence);
-    return order_load_acquire_u32(&header->number) == sequence ? header : NULL; /* A1 pairs M1 */
+    if (order_load_acquire_u32(&header->number) != number) /* A1 pairs M1, X3 */
+        return false;
+    copy->signature = order_load_acquire_u64(&header->signature); /* X3a pairs X3 */
+    copy->parameter = order_load_acquire_u32(&header->parameter);
+    return copy->signature && order_load_relaxed_u32(&header->number) == number;
 }
 
-/* Whether the peer has entered another operation, so that it never writes the word. The peer's
- * announcement shows this, or, for a barrier of a subset, its entry into the next meeting. */
+/* Whether the peer has entered the collective of this number, and which one it was: its
+ * announcement shows this, or, of a collective of the lane PAIR, its log. */
+static bool has_entered(const struct cpu_group *group, int peer, uint32_t number,
+                        struct layout_header *header)
+{
+    for (uint32_t turn = 0; turn < LAYOUT_SMALL_MESSAGES; turn++)
+        if (header_read(announcement_place(group, peer, turn), number, header))
+            return true;
+    return !group->ranks.sparse && header_read(log_entry(group, peer, number), number, header);
+}
+
+enum tutti_status wait_order_mismatch(struct cpu_group *group, int peer,
+                                      const struct layout_message *message,
+                                      const struct request *request)
+{
+    struct tutti_fault fault = fault_of(group, TUTTI_ERR_MISMATCH, peer, request);
+    const uint64_t sent = message->order;
+    struct layout_header header = message->header;
+    /* The earlier of the two operations is the one in which the ranks parted. */
+    const bool is_early = sent > group->op.sequence;
+    if (!is_early)
+        fault.sequence = sent;
+    fault.seen = signature_unpack(header.signature, header.parameter);
+    if (has_entered(group, is_early ? peer : group->rank, (uint32_t)fault.sequence, &header))
+        *(is_early ? &fault.seen : &fault.expected) =
+            signature_unpack(header.signature, header.parameter);
+    return cpu_group_fail(group, &fault);
+}
+
+/* Whether a rank has entered another operation, so that the peer never writes the word. Of a
+ * barrier of a subset: whether the peer has entered the next collective. Of any other collective:
+ * also whether the peer has entered a barrier of a subset. A send or receive is compared with the
+ * message alone. */
 static bool is_mismatch(struct cpu_group *group, int peer, const struct request *request,
                         struct tutti_fault *fault)
 {
-    uint32_t sequence = (uint32_t)group->op.sequence, next = group->op.meetings[peer] + 1;
+    const bool subset = group->op.lane == LANE_SUBSET;
+    const uint32_t number = (uint32_t)group->op.sequence + subset;
+    const uint32_t next = group->op.meetings[peer] + 1;
     const struct layout_meeting *meeting = &group->arenas[peer]->meetings[group->rank][next % 2];
-    const struct layout_header *header =
-        announcement_of(group, peer, sequence + !group->op.announced);
+    struct layout_header header;
     *fault = fault_of(group, TUTTI_ERR_MISMATCH, peer, request);
-    if (header &&
-        (header->signature != request->signature || header->parameter != request->parameter)) {
-        fault->seen = signature_unpack(header->signature, header->parameter);
+    if (group->op.lane == LANE_PAIR && !rank_set_empty(request->subset))
+        return false;
+    for (int r = 0; r < group->size; r++) {
+        if (r == group->rank || (subset && r != peer) || !has_entered(group, r, number, &header) ||
+            (header.signature == request->signature && header.parameter == request->parameter))
+            continue;
+        fault->peer = r;
+        fault->seen = signature_unpack(header.signature, header.parameter);
         return true;
     }
-    if (!header && group->op.announced &&
+    if (!subset && !has_entered(group, peer, number, &header) &&
         order_load_acquire_u32(&meeting->count) == next) { /* A1: B1 */
         fault->seen.collective = TUTTI_COLLECTIVE_BARRIER;
         fault->seen.parameter = meeting->subset;
@@ -66,14 +107,15 @@ static bool is_mismatch(struct cpu_group *group, int peer, const struct request 
  * complete. The peer may know of this already and never write the word. */
 static bool some_rank_exited(struct cpu_group *group, int peer, struct tutti_fault *fault)
 {
-    uint32_t sequence = (uint32_t)group->op.sequence;
+    const uint32_t number = (uint32_t)group->op.sequence;
+    struct layout_header header;
     struct rank_set left, dead;
-    if (!group->op.announced)
+    if (group->op.lane != LANE_ALL)
         return false;
     cpu_group_exited_peers(group, &left, &dead); /* before the announcements are read */
     const struct rank_set exited = rank_set_union(left, dead);
     for (int r = rank_set_next(exited, -1); r >= 0; r = rank_set_next(exited, r))
-        if (!announcement_of(group, r, sequence) || !announcement_of(group, peer, sequence))
+        if (!has_entered(group, r, number, &header) || !has_entered(group, peer, number, &header))
             return cpu_group_check_peers(group, r, true, fault);
     return false;
 }
@@ -121,8 +163,9 @@ static enum tutti_status timed_out(const struct word_wait *wait)
 static struct rank_set missing_of(const struct cpu_group *group, int peer)
 {
     struct rank_set missing = rank_set_none;
-    for (int r = 0; r < group->size && group->op.announced; r++)
-        if (r != group->rank && !announcement_of(group, r, (uint32_t)group->op.sequence))
+    struct layout_header header;
+    for (int r = 0; r < group->size && group->op.lane == LANE_ALL; r++)
+        if (r != group->rank && !has_entered(group, r, (uint32_t)group->op.sequence, &header))
             rank_set_add(&missing, r);
     return rank_set_empty(missing) ? rank_set_of(cpu_group_late_rank(group, peer)) : missing;
 }

@@ -28,6 +28,12 @@ enum tutti_status wait_slowly(struct cpu_group *group, int peer, const uint32_t 
 enum tutti_status wait_mismatch(struct cpu_group *group, int peer,
                                 const struct layout_header *header, const struct request *request);
 
+/* The same for a message of another number of the order, such as two roots have sent that each took
+ * itself for the root: the fault is of that operation, as far as it is still known. */
+enum tutti_status wait_order_mismatch(struct cpu_group *group, int peer,
+                                      const struct layout_message *message,
+                                      const struct request *request);
+
 /* Returns true once *word is value, false after that many polls. A1: pairs the release of the word.
  */
 static inline bool wait_polls(const uint32_t *word, uint32_t value, int polls)
@@ -50,16 +56,17 @@ static inline enum tutti_status wait_for(struct cpu_group *group, int peer, cons
                : wait_slowly(group, peer, word, value, request);
 }
 
-/* An operation of all ranks begins: it takes a number, unless the group has failed or was aborted.
- */
+/* An operation of the lane ALL begins: it takes a number and a turn, unless the group has failed or
+ * was aborted. */
 static inline enum tutti_status operation_begin(struct cpu_group *group)
 {
     if (__builtin_expect(faults_stand(&group->faults), 0))
         return cpu_group_status(group, NULL);
     invariant(order_load_relaxed_u32(&group->faults.open));
-    /* Relaxed: other threads read it only for reports. */
+    /* Relaxed: other threads read them only for reports. */
     order_store_relaxed_u64(&group->op.sequence, group->op.sequence + 1);
-    group->op.announced = true;
+    order_store_relaxed_u32(&group->op.turn, group->op.turn + 1);
+    group->op.lane = LANE_ALL;
     group->op.deadline = 0;
     return TUTTI_OK;
 }

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* The sentence that a fault makes. */
+#include "base/signature.h"
 #include "base/timeout_source.h"
+#include "coll/coll.h"
 #include "tutti/tutti.h"
 
 #include <inttypes.h>
@@ -20,9 +22,15 @@ static void signature_format(const struct tutti_signature *signature, char *text
                           tutti_dtype_name(signature->dtype),
                           signature->op ? tutti_op_name(signature->op) : "",
                           signature->op ? ", " : "", tutti_algo_name(signature->algo));
-    if (signature->parameter && length > 0 && (size_t)length < size)
-        snprintf(text + length, size - (size_t)length, ", scalar hash %08" PRIx32,
-                 signature->parameter);
+    const uint32_t mask = (1u << SIGNATURE_ROOT_BITS) - 1, root = signature->parameter & mask;
+    const bool rooted = coll_is_rooted(signature->collective);
+    uint32_t hash = signature->parameter;
+    if (rooted && root && length > 0 && (size_t)length < size)
+        length += snprintf(text + length, size - (size_t)length, ", root %" PRIu32, root - 1);
+    if (rooted)
+        hash &= ~mask;
+    if (hash && length > 0 && (size_t)length < size)
+        snprintf(text + length, size - (size_t)length, ", scalar hash %08" PRIx32, hash);
 }
 
 /* No rank is to blame by name, as of ranks that did not meet: the call that failed has said why. */

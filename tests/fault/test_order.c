@@ -1,0 +1,162 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Ranks that disagree across the lanes, or about a root: no rank hangs, none gets other data than
+ * it asked for, and each hears of MISMATCH with both sides' values, at the latest in its next call.
+ *
+ * usage: test_order threads|processes
+ */
+#include "ranks.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { BEFORE = 3, MOST = 60000 };
+
+struct call {
+    enum tutti_collective collective; /* SEND: to the root, by all others; RECV: by the root */
+    size_t count;
+    int root;
+};
+
+/* What the others call, what the victim calls; what both sides' texts contain. */
+static const struct disagreement {
+    struct call right, wrong;
+    const char *right_text, *wrong_text;
+} disagreements[] = {
+    {{TUTTI_COLLECTIVE_BROADCAST, 10, 0},
+     {TUTTI_COLLECTIVE_ALL_REDUCE, 10, 0},
+     "broadcast",
+     "all_reduce"},
+    {{TUTTI_COLLECTIVE_ALL_REDUCE, 10, 0},
+     {TUTTI_COLLECTIVE_BROADCAST, 10, 0},
+     "all_reduce",
+     "broadcast"},
+    {{TUTTI_COLLECTIVE_ALL_REDUCE, MOST, 0},
+     {TUTTI_COLLECTIVE_SCATTER, 10, 0},
+     "all_reduce",
+     "scatter"},
+    {{TUTTI_COLLECTIVE_BROADCAST, 10, 0}, {TUTTI_COLLECTIVE_BROADCAST, 10, 1}, "root 0", "root 1"},
+    {{TUTTI_COLLECTIVE_BROADCAST, MOST, 1},
+     {TUTTI_COLLECTIVE_BROADCAST, MOST, 0},
+     "root 1",
+     "root 0"},
+    {{TUTTI_COLLECTIVE_BROADCAST, 10, 0},
+     {TUTTI_COLLECTIVE_BROADCAST, 11, 0},
+     "broadcast of 10",
+     "broadcast of 11"},
+    {{TUTTI_COLLECTIVE_GATHER, 10, 0}, {TUTTI_COLLECTIVE_GATHER, 10, 1}, "root 0", "root 1"},
+    {{TUTTI_COLLECTIVE_GATHER, 10, 1}, {TUTTI_COLLECTIVE_REDUCE, 10, 1}, "gather", "reduce"},
+    {{TUTTI_COLLECTIVE_SCATTER, 10, 0}, {TUTTI_COLLECTIVE_BARRIER, 0, 0}, "scatter", "barrier"},
+    {{TUTTI_COLLECTIVE_BARRIER, 0, 0}, {TUTTI_COLLECTIVE_REDUCE, 10, 0}, "barrier", "reduce"},
+};
+
+enum { DISAGREEMENTS = sizeof disagreements / sizeof *disagreements };
+
+struct context {
+    const struct disagreement *disagreement;
+    int victim;
+};
+
+static enum tutti_status call_run(const struct call *call, tutti_comm_t *comm, float *send,
+                                  float *recv)
+{
+    switch ((int)call->collective) {
+    case TUTTI_COLLECTIVE_BROADCAST:
+        return tutti_broadcast(send, recv, call->count, TUTTI_FLOAT32, call->root, comm,
+                               TUTTI_STREAM_DEFAULT);
+    case TUTTI_COLLECTIVE_REDUCE:
+        return tutti_reduce(send, recv, call->count, TUTTI_FLOAT32, TUTTI_SUM, call->root, comm,
+                            TUTTI_STREAM_DEFAULT);
+    case TUTTI_COLLECTIVE_GATHER:
+        return tutti_gather(send, recv, call->count, TUTTI_FLOAT32, call->root, comm,
+                            TUTTI_STREAM_DEFAULT);
+    case TUTTI_COLLECTIVE_SCATTER:
+        return tutti_scatter(send, recv, call->count, TUTTI_FLOAT32, call->root, comm,
+                             TUTTI_STREAM_DEFAULT);
+    case TUTTI_COLLECTIVE_ALL_REDUCE:
+        return tutti_all_reduce(send, recv, call->count, TUTTI_FLOAT32, TUTTI_SUM, comm,
+                                TUTTI_STREAM_DEFAULT);
+    default:
+        return tutti_barrier(comm, NULL, 0, TUTTI_STREAM_DEFAULT);
+    }
+}
+
+static int disagree(struct ranks *ranks, int rank, tutti_store_t *store)
+{
+    const struct context *context = ranks->context;
+    const struct disagreement *d = context->disagreement;
+    const size_t bytes = (size_t)ranks->size * MOST * sizeof(float);
+    struct tutti_fault fault = {.struct_size = sizeof fault};
+    char text[512];
+    tutti_comm_t *comm;
+    float *send = calloc(1, bytes), *recv = calloc(1, bytes);
+    RANKS_CHECK(send && recv);
+    RANKS_CHECK(ranks_join(ranks, rank, store, NULL, &comm) == TUTTI_OK);
+    for (int i = 0; i < BEFORE; i++)
+        RANKS_CHECK(call_run(&d->right, comm, send, recv) == TUTTI_OK);
+    const bool is_victim = rank == context->victim;
+    enum tutti_status status = call_run(is_victim ? &d->wrong : &d->right, comm, send, recv);
+    if (status == TUTTI_OK) /* a rank whose part was done without the others */
+        status = call_run(&d->right, comm, send, recv);
+    if (status == TUTTI_OK)
+        status = tutti_barrier(comm, NULL, 0, TUTTI_STREAM_DEFAULT);
+    RANKS_CHECK(status == TUTTI_ERR_MISMATCH);
+    RANKS_CHECK(tutti_comm_status(comm, &fault) == TUTTI_ERR_MISMATCH);
+    RANKS_CHECK(fault.sequence == BEFORE + 1);
+    tutti_fault_format(&fault, text, sizeof text);
+    RANKS_CHECK(strstr(text, d->right_text) && strstr(text, d->wrong_text));
+    tutti_comm_destroy(comm);
+    free(send);
+    free(recv);
+    return 0;
+}
+
+/* Rank 0 sends more than rank 1 expects. Both hear of it. */
+static int message_differs(struct ranks *ranks, int rank, tutti_store_t *store)
+{
+    float data[16] = {0};
+    char text[512];
+    tutti_comm_t *comm;
+    struct tutti_fault fault = {.struct_size = sizeof fault};
+    RANKS_CHECK(ranks_join(ranks, rank, store, NULL, &comm) == TUTTI_OK);
+    if (rank == 0)
+        RANKS_CHECK(tutti_send(data, 12, TUTTI_FLOAT32, 1, comm, TUTTI_STREAM_DEFAULT) == TUTTI_OK);
+    if (rank == 1)
+        RANKS_CHECK(tutti_recv(data, 10, TUTTI_FLOAT32, 0, comm, TUTTI_STREAM_DEFAULT) ==
+                    TUTTI_ERR_MISMATCH);
+    RANKS_CHECK(tutti_barrier(comm, NULL, 0, TUTTI_STREAM_DEFAULT) == TUTTI_ERR_MISMATCH);
+    RANKS_CHECK(tutti_comm_status(comm, &fault) == TUTTI_ERR_MISMATCH);
+    tutti_fault_format(&fault, text, sizeof text);
+    RANKS_CHECK(strstr(text, "rank 1 has send of 10") && strstr(text, "rank 0 has send of 12"));
+    tutti_comm_destroy(comm);
+    return 0;
+}
+
+int main(int argc, char **argv)
+{
+    if (argc != 2)
+        return 2;
+    const int skip = ranks_skip_cuda("rooted collectives are of CPU ranks");
+    if (skip)
+        return skip;
+    const bool threads = strcmp(argv[1], "threads") == 0;
+    int failures = 0;
+    for (int i = 0; i < DISAGREEMENTS; i++) {
+        const int size = 3 + i % 4 + 2 * (i == DISAGREEMENTS - 1);
+        struct context context = {.disagreement = &disagreements[i]};
+        for (context.victim = 0; context.victim < size; context.victim += 2) {
+            struct ranks *ranks = ranks_create(size, threads ? 0 : size, 0);
+            ranks->context = &context;
+            if (ranks_run(ranks, disagree)) {
+                fprintf(stderr, "disagreement %d, victim %d of %d\n", i, context.victim, size);
+                failures++;
+            }
+            ranks_destroy(ranks);
+        }
+    }
+    struct ranks *ranks = ranks_create(3, threads ? 0 : 3, 0);
+    failures += ranks_run(ranks, message_differs);
+    ranks_destroy(ranks);
+    return failures ? 1 : 0;
+}
