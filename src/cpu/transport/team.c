@@ -6,17 +6,18 @@
 #include "cpu/transport/team.h"
 
 #include "base/order.h"
-#include "base/spin.h"
 #include "base/wait.h"
 #include "ipc/futex.h"
 
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdlib.h>
 
 enum {
     LINE_BYTES = 64,
-    SPINS = 20000, /* polls for the next job, up to a millisecond */
+    SPINS = 300, /* rounds of SPIN polls and a yield for the next job, up to a millisecond */
+    SPIN = 64,
     SLEEP_MS = 60000,
     POLLS = 1000, /* of a caller, before it yields */
 };
@@ -45,12 +46,24 @@ static uint32_t jobs_of(const struct cpu_team *team)
     return order_load_acquire_u32(&team->jobs); /* S1a pairs S1 */
 }
 
+struct next_job {
+    const struct cpu_team *team;
+    uint32_t after;
+};
+
+static bool has_come(void *context)
+{
+    const struct next_job *next = context;
+    return jobs_of(next->team) != next->after;
+}
+
 static bool comes_soon(const struct cpu_team *team, uint32_t job)
 {
+    struct next_job next = {team, job};
     for (int i = 0; i < SPINS; i++) {
-        if (jobs_of(team) != job)
+        if (wait_spin(has_come, &next, 0, SPIN))
             return true;
-        spin_rest(i);
+        sched_yield();
     }
     return false;
 }
