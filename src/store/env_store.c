@@ -16,7 +16,7 @@
 #include "ipc/channel.h"
 #include "ipc/random.h"
 #include "store/launcher.h"
-#include "store/tcp_client.h"
+#include "store/tcp.h"
 
 #include <errno.h>
 #include <fcntl.h>

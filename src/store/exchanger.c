@@ -13,6 +13,7 @@
 #include "base/log.h"
 #include "base/options.h"
 #include "base/reminder.h"
+#include "base/text.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -82,20 +83,15 @@ static enum tutti_status name_missing(const struct tutti_exchanger *exchanger,
                                       const struct round *round)
 {
     char names[200] = "";
-    size_t length = 0;
-    int count = 0;
+    int length = 0, count = 0;
     for (int rank = 0; rank < exchanger->size; rank++) {
         bool exists;
         enum tutti_status status =
             tutti_store_check(exchanger->store, &round->keys[rank], 1, &exists);
         if (status != TUTTI_OK)
             return status;
-        if (exists)
-            continue;
-        count++;
-        if (length < sizeof names - 16)
-            length += (size_t)snprintf(names + length, sizeof names - length, "%srank %d",
-                                       count > 1 ? ", " : "", rank);
+        if (!exists)
+            text_append(names, sizeof names, &length, "%srank %d", count++ ? ", " : "", rank);
     }
     if (count == 0)
         return error_set(TUTTI_ERR_TIMEOUT,
@@ -105,7 +101,7 @@ static enum tutti_status name_missing(const struct tutti_exchanger *exchanger,
     return error_set(TUTTI_ERR_TIMEOUT,
                      "rank %d: %s%s (%d of %d) did not come to \"%s\", round %" PRIu64
                      ": see whether they run, stand still or use another store",
-                     exchanger->rank, names, length >= sizeof names - 16 ? "..." : "", count,
+                     exchanger->rank, names, (size_t)length >= sizeof names ? "..." : "", count,
                      exchanger->size, exchanger->prefix, exchanger->sequence);
 }
 
@@ -120,16 +116,6 @@ static enum tutti_status check_sizes(const struct tutti_exchanger *exchanger,
                              rank, round->sizes[rank], exchanger->prefix, exchanger->sequence,
                              exchanger->rank, bytes);
     return TUTTI_OK;
-}
-
-/* Deletes this rank's key of the round before. Best effort. Overwrites round->own. */
-static void former_delete(const struct tutti_exchanger *exchanger, const struct round *round)
-{
-    bool deleted;
-    if (exchanger->sequence == 0)
-        return;
-    key_write(exchanger, exchanger->sequence - 1, exchanger->rank, round->own, round->each);
-    (void)tutti_store_delete(exchanger->store, round->own, &deleted);
 }
 
 /* Reads the values of all ranks. A long wait logs the missing ranks at WARN. */
@@ -172,10 +158,12 @@ static enum tutti_status all_gather(struct tutti_exchanger *exchanger, const voi
     status = tutti_store_set(exchanger->store, round.keys[exchanger->rank], value, bytes);
     if (status == TUTTI_OK)
         status = gather(exchanger, &round, bytes, all, timeout_ms);
-    if (status == TUTTI_OK) {
-        former_delete(exchanger, &round);
-        status = check_sizes(exchanger, &round, bytes);
+    if (status == TUTTI_OK && exchanger->sequence > 0) { /* no rank reads the round before */
+        key_write(exchanger, exchanger->sequence - 1, exchanger->rank, round.own, round.each);
+        (void)tutti_store_delete(exchanger->store, round.own, NULL);
     }
+    if (status == TUTTI_OK)
+        status = check_sizes(exchanger, &round, bytes);
     exchanger->sequence++;
     free(round.keys);
     return status;

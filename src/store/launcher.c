@@ -3,6 +3,7 @@
 
 #include "base/error.h"
 #include "base/options.h"
+#include "base/text.h"
 #include "ipc/process.h"
 #include "store/kind.h"
 
@@ -109,12 +110,11 @@ static const struct row *recognise(void)
 
 static enum tutti_status not_recognised(void)
 {
-    char looked_for[512];
-    size_t length = 0;
+    char looked_for[512] = "";
+    int length = 0;
     for (int i = 0; i < ROWS; i++)
-        length +=
-            (size_t)snprintf(looked_for + length, sizeof looked_for - length, "%s%s and %s (%s)",
-                             i ? ", " : "", rows[i].rank, rows[i].world_size, rows[i].name);
+        text_append(looked_for, sizeof looked_for, &length, "%s%s and %s (%s)", i ? ", " : "",
+                    rows[i].rank, rows[i].world_size, rows[i].name);
     return error_set(TUTTI_ERR_INVALID,
                      "no launcher recognised: looked for %s; start the program with one, or open "
                      "another store",

@@ -22,9 +22,11 @@
 #define TUTTI_STORE_TCP_H
 
 #include "store/hmac.h"
-#include "tutti/tutti.h"
+#include "store/kind.h"
 
+#include <stdlib.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #define TCP_MAGIC       UINT32_C(0x3C85F7CE)
 #define TCP_KEY_BYTES   ((size_t)8 * 1024)
@@ -78,6 +80,27 @@ enum tcp_auth { TCP_AUTH_GOES_ON = 0, TCP_AUTH_REFUSED = 1 };
 void tcp_proof(const char *secret, const char *label, const uint8_t *client_nonce,
                const uint8_t *server_nonce, uint8_t proof[SHA256_BYTES]);
 
+/* A forked child may hold the same socket: then close() alone does not end the connection. */
+static inline void tcp_hang_up(int fd)
+{
+    shutdown(fd, SHUT_RDWR);
+    close(fd);
+}
+
+/* Copies a secret; NULL or "" is none. False when there is no memory. */
+static inline bool tcp_secret_copy(const char *secret, char **copy)
+{
+    *copy = secret && *secret ? strdup(secret) : NULL;
+    return *copy || !secret || !*secret;
+}
+
+static inline void tcp_secret_free(char *secret)
+{
+    if (secret)
+        explicit_bzero(secret, strlen(secret));
+    free(secret);
+}
+
 /* The server: one thread that owns its sockets and contents. */
 struct tcp_server;
 
@@ -96,5 +119,21 @@ uint16_t tcp_server_port(const struct tcp_server *server);
 /* Stops accepting connections, serves the present clients until they have gone, at most linger_ms,
  * and ends the thread. Takes NULL. */
 void tcp_server_stop(struct tcp_server *server, int64_t linger_ms);
+
+/* The client, with more than a URL can say. */
+struct tcp_options {
+    const char *secret; /* NULL or "" is none */
+    int64_t connect_ms; /* for reaching the server */
+    int64_t timeout_ms; /* for joining, and the default of later waits */
+    /* A client does not join (SYSTEM) where world_size ranks have joined: that server belongs to
+     * the store that they opened before this one. */
+    bool exclusive;
+    /* Called once this process serves, before it waits for others to join; may be NULL. */
+    enum tutti_status (*announce)(void *context, uint16_t port);
+    void *context;
+};
+
+enum tutti_status tcp_open_with(const struct store_url *url, const struct tcp_options *options,
+                                tutti_store_t **store);
 
 #endif

@@ -9,7 +9,7 @@
  * A reply is read into the caller's memory. The length that the server sends never decides how much
  * is allocated.
  */
-#include "store/tcp_client.h"
+#include "store/tcp.h"
 
 #include "base/error.h"
 #include "base/log.h"
@@ -17,7 +17,6 @@
 #include "ipc/random.h"
 #include "store/buffer.h"
 #include "store/map.h"
-#include "store/tcp.h"
 
 #include <errno.h>
 #include <limits.h>
@@ -59,13 +58,6 @@ struct tcp_store {
     struct connection idle[MAX_IDLE];
     int idle_count;
 };
-
-/* A forked child may hold the same socket, which keeps a connection open that is only closed. */
-static void hang_up(int fd)
-{
-    shutdown(fd, SHUT_RDWR);
-    close(fd);
-}
 
 /* Says at WARN why this process still waits for the store, if that is due. */
 static void waiting_log(const char *name, struct reminder *reminder, const char *why)
@@ -352,7 +344,7 @@ static enum tutti_status connection_open(struct tcp_store *store, struct connect
             connection->unproven = false;
             if (status == TUTTI_OK)
                 return status;
-            hang_up(connection->fd);
+            tcp_hang_up(connection->fd);
             connection->fd = -1;
         }
         if (status != TUTTI_ERR_SYSTEM || ((store->met || hopeless) && !reached))
@@ -382,7 +374,7 @@ static void give(struct tcp_store *store, struct connection *connection, bool ke
         store->idle[store->idle_count++] = *connection;
     pthread_mutex_unlock(&store->lock);
     if (!kept)
-        hang_up(connection->fd);
+        tcp_hang_up(connection->fd);
     connection->fd = -1;
 }
 
@@ -578,12 +570,10 @@ static void tcp_close(void *context)
 {
     struct tcp_store *store = context;
     while (store->idle_count > 0)
-        hang_up(store->idle[--store->idle_count].fd);
+        tcp_hang_up(store->idle[--store->idle_count].fd);
     tcp_server_stop(store->server, LINGER_MS);
     pthread_mutex_destroy(&store->lock);
-    if (store->secret)
-        explicit_bzero(store->secret, strlen(store->secret));
-    free(store->secret);
+    tcp_secret_free(store->secret);
     free(store);
 }
 
@@ -663,7 +653,7 @@ static enum tutti_status start(struct tcp_store *store, const struct store_url *
         .bind = url->bind, .port = url->port, .secret = options->secret};
     struct connection connection;
     enum tutti_status status = TUTTI_OK;
-    if (options->secret && *options->secret && !(store->secret = strdup(options->secret)))
+    if (!tcp_secret_copy(options->secret, &store->secret))
         return error_errno("opening a tcp store");
     if (url->server)
         status = tcp_server_start(&config, &store->server);

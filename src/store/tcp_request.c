@@ -32,61 +32,37 @@ static bool add_field(struct tcp_request *request, size_t offset, size_t bytes)
     return true;
 }
 
-/* A string: its length, checked before its bytes are awaited. */
-static enum tcp_parse parse_string(struct tcp_request *request, const uint8_t *data, size_t size,
-                                   size_t most)
-{
-    uint64_t length;
-    size_t start = request->bytes + sizeof length;
-    if (size < start)
-        return TCP_MORE;
-    memcpy(&length, data + request->bytes, sizeof length);
-    if (length > most || start + length > TCP_REQUEST_BYTES)
-        return TCP_BAD;
-    if (size < start + length)
-        return TCP_MORE;
-    request->bytes = start + length;
-    return add_field(request, start, length) ? TCP_DONE : TCP_BAD;
-}
-
-static enum tcp_parse parse_plain(struct tcp_request *request, const uint8_t *data, size_t size,
-                                  void *to, size_t bytes)
-{
-    if (size < request->bytes + bytes)
-        return TCP_MORE;
-    memcpy(to, data + request->bytes, bytes);
-    request->bytes += bytes;
-    return TCP_DONE;
-}
-
+/* Takes the next argument: DONE once it has arrived. The length of a string is checked before its
+ * bytes are awaited. */
 static enum tcp_parse parse_argument(struct tcp_request *request, const uint8_t *data, size_t size)
 {
-    uint8_t nonce[TCP_NONCE_BYTES];
-    enum tcp_parse result = TCP_BAD;
-    switch (*request->arguments) {
-    case 'k':
-        return parse_string(request, data, size, TCP_KEY_BYTES);
-    case 'v':
-        return parse_string(request, data, size, TCP_VALUE_BYTES);
-    case 'i':
-        return parse_plain(request, data, size, &request->number, sizeof request->number);
-    case 'w':
-        return parse_plain(request, data, size, &request->word, sizeof request->word);
-    case 'n':
-        result = parse_plain(request, data, size, nonce, sizeof nonce);
-        if (result == TCP_DONE && !add_field(request, request->bytes - sizeof nonce, sizeof nonce))
+    const char kind = *request->arguments;
+    const bool is_string = kind == 'k' || kind == 'v';
+    size_t start = request->bytes;
+    uint64_t bytes = kind == 'w' ? sizeof request->word : kind == 'n' ? TCP_NONCE_BYTES : 8;
+    if (size - start < bytes)
+        return TCP_MORE;
+    if (is_string) {
+        start += sizeof bytes;
+        memcpy(&bytes, data + request->bytes, sizeof bytes);
+        if (bytes > (kind == 'k' ? TCP_KEY_BYTES : TCP_VALUE_BYTES) ||
+            start + bytes > TCP_REQUEST_BYTES)
             return TCP_BAD;
-        return result;
-    case '*':
-        result = parse_plain(request, data, size, &request->repeats, sizeof request->repeats);
-        if (result == TCP_DONE && request->repeats > TCP_MAX_KEYS)
-            return TCP_BAD;
-        if (result == TCP_DONE)
-            request->group = request->arguments + 1;
-        return result;
-    default:
-        return TCP_BAD;
+        if (size - start < bytes)
+            return TCP_MORE;
     }
+    request->bytes = start + bytes;
+    if (is_string || kind == 'n')
+        return add_field(request, start, bytes) ? TCP_DONE : TCP_BAD;
+    if (kind == 'w')
+        memcpy(&request->word, data + start, bytes);
+    if (kind == 'i')
+        memcpy(&request->number, data + start, bytes);
+    if (kind == '*') {
+        memcpy(&request->repeats, data + start, bytes);
+        request->group = request->arguments + 1;
+    }
+    return request->repeats > TCP_MAX_KEYS ? TCP_BAD : TCP_DONE;
 }
 
 enum tcp_parse tcp_request_parse(struct tcp_request *request, const uint8_t *data, size_t size)

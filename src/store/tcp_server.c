@@ -68,13 +68,6 @@ struct tcp_server {
 
 /* ---- connections ----------------------------------------------------------------------------- */
 
-/* A forked child may hold the same socket: then close() alone does not end the connection. */
-static void hang_up(int fd)
-{
-    shutdown(fd, SHUT_RDWR);
-    close(fd);
-}
-
 static void connection_destroy(struct tcp_server *server, int i)
 {
     struct connection *connection = server->connections[i];
@@ -82,7 +75,7 @@ static void connection_destroy(struct tcp_server *server, int i)
     memmove(&server->connections[i], &server->connections[i + 1],
             (size_t)(server->count - i) * sizeof connection);
     tcp_session_fini(&connection->session);
-    hang_up(connection->fd);
+    tcp_hang_up(connection->fd);
     free(connection);
 }
 
@@ -267,7 +260,7 @@ static void serve_events(struct tcp_server *server)
     if (listener->revents)
         accept_some(server);
     if (stop->revents && read(server->stop, &count, sizeof count) > 0) {
-        hang_up(server->listener);
+        tcp_hang_up(server->listener);
         server->listener = -1;
         server->end_ns = deadline_after(server->linger_ms);
     }
@@ -367,12 +360,10 @@ static void server_free(struct tcp_server *server)
         connection_destroy(server, server->count - 1);
     tcp_space_fini(&server->space);
     if (server->listener >= 0)
-        hang_up(server->listener);
+        tcp_hang_up(server->listener);
     if (server->stop >= 0)
         close(server->stop);
-    if (server->secret)
-        explicit_bzero(server->secret, strlen(server->secret));
-    free(server->secret);
+    tcp_secret_free(server->secret);
     free(server);
 }
 
@@ -385,11 +376,9 @@ enum tutti_status tcp_server_start(const struct tcp_server_config *config,
     self->stop = self->listener = -1;
     self->accept_again_ns = self->end_ns = DEADLINE_NEVER;
     enum tutti_status status = TUTTI_OK;
-    if (config->secret && *config->secret) {
-        self->space.secret = self->secret = strdup(config->secret);
-        if (!self->secret)
-            status = error_errno("starting a store server");
-    }
+    if (!tcp_secret_copy(config->secret, &self->secret))
+        status = error_errno("starting a store server");
+    self->space.secret = self->secret;
     if (status == TUTTI_OK)
         status = open_listener(self, config);
     if (status == TUTTI_OK && (self->stop = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) < 0)

@@ -81,7 +81,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
     for (int i = KEYS * ROOM; i < KEYS * ROOM + GUARD; i++)
         fuzz_check(value[i] == 0x5a);
     while (store.idle_count > 0)
-        hang_up(store.idle[--store.idle_count].fd);
+        tcp_hang_up(store.idle[--store.idle_count].fd);
     pthread_mutex_destroy(&store.lock);
     close(fds[0]);
     return 0;
