@@ -15,6 +15,7 @@
 #include "ping.h"
 #include "place.h"
 #include "reference.h"
+#include "reference_table.h"
 
 #include <limits.h>
 #include <stdio.h>

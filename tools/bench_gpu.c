@@ -9,7 +9,7 @@
 #include "bench.h"
 #include "gpu.h"
 #include "nccl.h"
-#include "reference.h"
+#include "reference_table.h"
 #include "stats.h"
 #include "tool.h"
 

@@ -2,7 +2,7 @@
 /* One rank of the benchmark: set-up, and for each row a check, a warm-up and timed operations. */
 #include "bench.h"
 #include "bench_buffers.h"
-#include "reference.h"
+#include "reference_table.h"
 #include "stats.h"
 #include "tool.h"
 

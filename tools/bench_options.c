@@ -463,7 +463,7 @@ static bool any_defined(const struct bench_config *config)
     for (int dtype = 0; dtype < TUTTI_DTYPE_COUNT; dtype++)
         for (int op = 1; op < REFERENCE_OPS; op++)
             if (config->dtypes[dtype] && config->ops[op] &&
-                reference_defined((enum tutti_dtype)dtype, (tutti_op_t)(uintptr_t)op))
+                reference_has((enum tutti_dtype)dtype, (tutti_op_t)(uintptr_t)op))
                 return true;
     return false;
 }
@@ -586,7 +586,7 @@ static int add_rows(const struct bench_config *config, struct bench_row *rows)
     for (int dtype = 0; dtype < TUTTI_DTYPE_COUNT; dtype++)
         for (int op = 1; op < REFERENCE_OPS; op++)
             if (config->dtypes[dtype] && config->ops[op] &&
-                reference_defined((enum tutti_dtype)dtype, (tutti_op_t)(uintptr_t)op))
+                reference_has((enum tutti_dtype)dtype, (tutti_op_t)(uintptr_t)op))
                 count += add_sizes(config, (enum tutti_dtype)dtype, (tutti_op_t)(uintptr_t)op,
                                    rows ? rows + count : NULL);
     return count;

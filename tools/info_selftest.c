@@ -6,7 +6,7 @@
 #include "ping.h"
 #include "place.h"
 #include "ranks.h"
-#include "reference.h"
+#include "reference_table.h"
 #include "threads.h"
 #include "tool.h"
 

@@ -5,7 +5,7 @@
 #include "info.h"
 #include "json_text.h"
 #include "ranks.h"
-#include "reference.h"
+#include "reference_table.h"
 #include "threads.h"
 #include "tool.h"
 

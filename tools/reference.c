@@ -11,243 +11,226 @@ enum op {
 #undef ENUM
 };
 
-enum family { FLOATING, SIGNED, UNSIGNED, BOOLEAN };
+/* ---- small floats, by their definitions ------------------------------------------------------ */
 
-/* What overflows: to infinity, or to the largest finite number. */
-enum overflow { TO_INFINITY, SATURATES };
-
+/* A format of 1 sign bit, `exponent` bits and `mantissa` bits. */
 struct format {
-    enum family family;
-    int exponent_bits; /* of floats */
-    int mantissa_bits;
-    double largest;
-    enum overflow overflow;
-    uint64_t nan;
+    int exponent;
+    int mantissa;
+    bool infinities; /* the top exponent means infinity and NaN; else only the top code is NaN */
+    double most;     /* what is greater becomes it; INFINITY where nothing saturates */
+    uint32_t nan;    /* how a NaN is stored */
 };
 
-static const struct format formats[TUTTI_DTYPE_COUNT] = {
-    [TUTTI_FLOAT32] = {FLOATING, 8, 23, 0x1.fffffep127, TO_INFINITY, 0x7fc00000},
-    [TUTTI_FLOAT64] = {FLOATING, 11, 52, 0x1.fffffffffffffp1023, TO_INFINITY, 0x7ff8000000000000},
-    [TUTTI_FLOAT16] = {FLOATING, 5, 10, 65504, TO_INFINITY, 0x7e00},
-    [TUTTI_BFLOAT16] = {FLOATING, 8, 7, 0x1.fep127, TO_INFINITY, 0x7fc0},
-    [TUTTI_FLOAT8_E4M3] = {FLOATING, 4, 3, 448, SATURATES, 0x7f},
-    [TUTTI_FLOAT8_E5M2] = {FLOATING, 5, 2, 57344, SATURATES, 0x7f},
-    [TUTTI_INT8] = {.family = SIGNED},
-    [TUTTI_INT16] = {.family = SIGNED},
-    [TUTTI_INT32] = {.family = SIGNED},
-    [TUTTI_INT64] = {.family = SIGNED},
-    [TUTTI_UINT8] = {.family = UNSIGNED},
-    [TUTTI_UINT32] = {.family = UNSIGNED},
-    [TUTTI_UINT64] = {.family = UNSIGNED},
-    [TUTTI_BOOL] = {.family = BOOLEAN},
-};
-
-bool reference_defined(enum tutti_dtype dtype, tutti_op_t op)
+static const struct format *format_of(enum tutti_dtype dtype)
 {
-    enum family family = formats[dtype].family;
-    switch ((enum op)(uintptr_t)op) {
-    case OP_SUM:
-    case OP_PROD:
-    case OP_MIN:
-    case OP_MAX:
-        return true;
-    case OP_AVG:
-        return family != BOOLEAN;
-    case OP_BAND:
-    case OP_BOR:
-    case OP_BXOR:
-        return family != FLOATING;
-    case OP_PREMUL_SUM:
-        return family == FLOATING;
-    }
-    return false;
+    static const struct format float16 = {5, 10, true, INFINITY, 0x7e00},
+                               bfloat16 = {8, 7, true, INFINITY, 0x7fc0},
+                               e4m3 = {4, 3, false, 448, 0x7f}, e5m2 = {5, 2, true, 57344, 0x7f};
+    static const struct format *const formats[TUTTI_DTYPE_COUNT] = {
+        [TUTTI_FLOAT16] = &float16,
+        [TUTTI_BFLOAT16] = &bfloat16,
+        [TUTTI_FLOAT8_E4M3] = &e4m3,
+        [TUTTI_FLOAT8_E5M2] = &e5m2,
+    };
+    return formats[dtype];
 }
 
-/* ---- bits of an element ---------------------------------------------------------------------- */
-
-static void bits_store(void *table, size_t index, size_t bytes, uint64_t bits)
+static int bias_of(const struct format *f)
 {
-    memcpy((char *)table + index * bytes, &bits, bytes);
+    return (1 << (f->exponent - 1)) - 1;
 }
 
-static double decode(const struct format *format, uint64_t bits)
+double reference_decode(enum tutti_dtype dtype, uint32_t code)
 {
-    int bias = (1 << (format->exponent_bits - 1)) - 1;
-    uint64_t fraction = bits & ((1ull << format->mantissa_bits) - 1);
-    int exponent = (int)(bits >> format->mantissa_bits) & ((1 << format->exponent_bits) - 1);
-    bool negative = bits >> (format->mantissa_bits + format->exponent_bits) & 1;
-    uint64_t whole = exponent ? fraction | 1ull << format->mantissa_bits : fraction;
-    double value = ldexp((double)whole, (exponent ? exponent : 1) - bias - format->mantissa_bits);
-    return negative ? -value : value;
+    const struct format *f = format_of(dtype);
+    const int top = (1 << f->exponent) - 1;
+    const int exponent = (int)(code >> f->mantissa) & top;
+    const int fraction = (int)code & ((1 << f->mantissa) - 1);
+    const double sign = (code >> (f->exponent + f->mantissa)) & 1 ? -1 : 1;
+    if (f->infinities && exponent == top)
+        return fraction ? NAN : sign * INFINITY;
+    if (!f->infinities && exponent == top && fraction == (1 << f->mantissa) - 1)
+        return NAN;
+    if (exponent == 0)
+        return sign * ldexp(fraction, 1 - bias_of(f) - f->mantissa);
+    return sign * ldexp(fraction + (1 << f->mantissa), exponent - bias_of(f) - f->mantissa);
 }
 
-/* Rounds to nearest even. Inputs are finite; results may overflow or, as infinity less infinity,
- * be no number. */
-static uint64_t encode(const struct format *format, double value)
+/* value, at least 0, to the nearest integer, ties to even. */
+static double nearest_even(double value)
 {
+    const double below = floor(value), rest = value - below;
+    if (rest == 0.5)
+        return fmod(below, 2) == 0 ? below : below + 1;
+    return rest < 0.5 ? below : below + 1;
+}
+
+uint32_t reference_encode(enum tutti_dtype dtype, double value)
+{
+    const struct format *f = format_of(dtype);
+    const uint32_t sign = (signbit(value) ? 1U : 0U) << (f->exponent + f->mantissa);
+    const uint32_t infinity = ((1U << f->exponent) - 1) << f->mantissa;
     if (isnan(value))
-        return format->nan;
-    int bias = (1 << (format->exponent_bits - 1)) - 1, exponent = 0;
-    uint64_t sign = (uint64_t)(signbit(value) != 0)
-                    << (format->mantissa_bits + format->exponent_bits);
-    double size = fabs(value);
-    if (isfinite(size)) {
-        frexp(size, &exponent);
-        if (exponent - 1 < 1 - bias || size == 0)
-            exponent = 2 - bias; /* subnormals share the least exponent */
-        int unit = exponent - 1 - format->mantissa_bits;
-        size = ldexp(nearbyint(ldexp(size, -unit)), unit);
-    }
-    if (size > format->largest && format->overflow == SATURATES)
-        size = format->largest;
-    if (size > format->largest)
-        return sign | ((1ull << format->exponent_bits) - 1) << format->mantissa_bits;
-    frexp(size, &exponent);
-    if (size == 0 || exponent - 1 < 1 - bias)
-        return sign | (uint64_t)ldexp(size, bias - 1 + format->mantissa_bits);
-    uint64_t whole = (uint64_t)ldexp(size, format->mantissa_bits + 1 - exponent);
-    uint64_t hidden = 1ull << format->mantissa_bits;
-    return sign | (uint64_t)(exponent - 1 + bias) << format->mantissa_bits | (whole ^ hidden);
+        return f->nan;
+    const double magnitude = fabs(value) > f->most ? f->most : fabs(value);
+    if (isinf(magnitude))
+        return sign | infinity;
+    int exponent; /* of the binade: 2^(exponent - 1) <= magnitude < 2^exponent */
+    frexp(magnitude, &exponent);
+    const int least = 2 - bias_of(f);
+    if (exponent < least || magnitude == 0)
+        exponent = least;
+    const int unit = exponent - 1 - f->mantissa; /* log2 of the distance between neighbours */
+    const double units = nearest_even(ldexp(magnitude, -unit));
+    /* Neighbouring codes are neighbouring numbers: a carry out of the fraction is the next binade.
+     */
+    const double code = units + ldexp(exponent - least, f->mantissa);
+    return sign | (code < infinity || !f->infinities ? (uint32_t)code : infinity);
 }
 
-/* ---- inputs ---------------------------------------------------------------------------------- */
+/* ---- one element, in a type that holds every dtype ------------------------------------------- */
 
-/* splitmix64: every bit of the result depends on every bit of the state. */
-static uint64_t mix(uint64_t state)
+/* A float in `real`; an integer or bool in `bits`, extended from the dtype's width. */
+struct number {
+    double real;
+    uint64_t bits;
+};
+
+struct problem {
+    const void *const *in;
+    size_t at;
+    enum tutti_dtype dtype;
+    tutti_op_t op;
+    double scalar;
+};
+
+bool reference_is_float(enum tutti_dtype dtype)
 {
-    state += 0x9e3779b97f4a7c15;
-    state = (state ^ state >> 30) * 0xbf58476d1ce4e5b9;
-    state = (state ^ state >> 27) * 0x94d049bb133111eb;
-    return state ^ state >> 31;
+    return dtype <= TUTTI_FLOAT8_E5M2;
 }
 
-/* Full mantissas at two exponents about 1, so that the order of the additions shows and long
- * products stay in range; now and then a zero of either sign. */
-static uint64_t input_float(const struct format *format, uint64_t random)
+bool reference_is_signed(enum tutti_dtype dtype)
 {
-    double sign = random & 1 ? -1 : 1;
-    if ((random >> 1) % 64 == 0)
-        return encode(format, 0 * sign);
-    int exponent = (int)(random >> 7 & 1) - 1;
-    return encode(format, sign * ldexp(1 + (double)(random >> 11) * 0x1p-53, exponent));
+    return dtype == TUTTI_INT8 || dtype == TUTTI_INT16 || dtype == TUTTI_INT32 ||
+           dtype == TUTTI_INT64;
 }
 
-/* Whole numbers of up to 7, which every format holds; to be multiplied 1/2, 1 or 2. The sums of all
- * ranks, and of halves of them, and their products have few digits, too. */
-static uint64_t input_exact(const struct format *format, tutti_op_t op, uint64_t random)
+bool reference_has(enum tutti_dtype dtype, tutti_op_t op)
 {
-    double sign = random & 1 ? -1 : 1;
-    if ((random >> 1) % 64 == 0)
-        return encode(format, 0 * sign);
-    if (op == TUTTI_PROD)
-        return encode(format, sign * ldexp(1, (int)((random >> 7) % 3) - 1));
-    return encode(format, sign * (double)((random >> 7) % 7 + 1));
+    const bool bitwise = op == TUTTI_BAND || op == TUTTI_BOR || op == TUTTI_BXOR;
+    if (reference_is_float(dtype))
+        return !bitwise;
+    return op != TUTTI_PREMUL_SUM && !(dtype == TUTTI_BOOL && op == TUTTI_AVG);
 }
 
-/* Any bits, but for averages, whose sums must not wrap: what a wrapped average is, is left open. */
-static uint64_t input_integer(enum family family, tutti_op_t op, uint64_t random)
+bool reference_has_order(enum tutti_dtype dtype, tutti_op_t op)
 {
-    if (family == BOOLEAN)
-        return random & 1;
-    if (op != TUTTI_AVG)
-        return random;
-    return family == SIGNED ? random % 3 - 1 : random % 4;
+    return reference_is_float(dtype) && op != TUTTI_MIN && op != TUTTI_MAX;
 }
 
-static uint64_t input_seed(const struct reference *reference, int rank)
-{
-    return mix(reference->seed ^ mix((uint64_t)rank));
-}
-
-static uint64_t input_bits(const struct reference *reference, uint64_t seed, size_t index)
-{
-    const struct format *format = &formats[reference->dtype];
-    uint64_t random = mix(seed + index);
-    if (format->family == FLOATING && reference->exact)
-        return input_exact(format, reference->op, random);
-    if (format->family == FLOATING)
-        return input_float(format, random);
-    int spare = 64 - 8 * (int)tutti_dtype_size(reference->dtype);
-    return input_integer(format->family, reference->op, random) << spare >> spare;
-}
-
-void reference_input(const struct reference *reference, int rank, void *table)
-{
-    size_t bytes = tutti_dtype_size(reference->dtype);
-    uint64_t seed = input_seed(reference, rank);
-    for (size_t i = 0; i < REFERENCE_PERIOD; i++)
-        bits_store(table, i, bytes, input_bits(reference, seed, i));
-}
-
-/* ---- the reduction --------------------------------------------------------------------------- */
-
-/* The canonical order: the largest power of two below n on the left. */
-static int left_size(int n)
-{
-    int left = 1;
-    while (2 * left < n)
-        left *= 2;
-    return left;
-}
-
-/* A float32 operation done in double and rounded again gives float32's own result for + * /: a
- * double has more than twice its digits. */
-static double narrow(enum tutti_dtype dtype, double value)
+/* To the accumulation type. */
+static double rounded(enum tutti_dtype dtype, double value)
 {
     return dtype == TUTTI_FLOAT64 ? value : (double)(float)value;
 }
 
-static double lesser(double a, double b)
+/* Cut to the dtype's width and extended again. */
+static uint64_t wrapped(enum tutti_dtype dtype, uint64_t bits)
 {
-    if (isnan(a) || isnan(b))
-        return NAN;
-    return a < b || (a == b && signbit(a)) ? a : b;
+    const int spare = 64 - 8 * (int)tutti_dtype_size(dtype);
+    bits <<= spare;
+    bool negative = reference_is_signed(dtype) && bits >> 63;
+    bits >>= spare;
+    return negative && spare > 0 ? bits | ~UINT64_C(0) << (64 - spare) : bits;
 }
 
-static double tree_float(const struct reference *reference, const double *in, int n)
+static struct number number_load(const struct problem *p, int input)
 {
-    if (n == 1)
-        return in[0];
-    int left = left_size(n);
-    double a = tree_float(reference, in, left);
-    double b = tree_float(reference, in + left, n - left);
-    if (reference->op == TUTTI_PROD)
-        return narrow(reference->dtype, a * b);
-    if (reference->op == TUTTI_MIN)
-        return lesser(a, b);
-    if (reference->op == TUTTI_MAX)
-        return -lesser(-a, -b);
-    return narrow(reference->dtype, a + b);
+    const size_t size = tutti_dtype_size(p->dtype);
+    const unsigned char *bytes = (const unsigned char *)p->in[input] + p->at * size;
+    struct number number = {0, 0};
+    float single;
+    memcpy(&number.bits, bytes, size); /* both supported architectures are little-endian */
+    memcpy(&single, bytes, size < sizeof single ? size : sizeof single);
+    if (p->dtype == TUTTI_FLOAT32)
+        number.real = single;
+    else if (p->dtype == TUTTI_FLOAT64)
+        memcpy(&number.real, bytes, sizeof number.real);
+    else if (reference_is_float(p->dtype))
+        number.real = reference_decode(p->dtype, (uint32_t)number.bits);
+    else if (p->dtype == TUTTI_BOOL)
+        number.bits = number.bits != 0;
+    else
+        number.bits = wrapped(p->dtype, number.bits);
+    if (p->op == TUTTI_PREMUL_SUM)
+        number.real = rounded(p->dtype, rounded(p->dtype, p->scalar) * number.real);
+    return number;
 }
 
-static uint64_t expected_float(const struct reference *reference, const uint64_t *bits)
+static void number_store(unsigned char *to, enum tutti_dtype dtype, struct number number)
 {
-    const struct format *format = &formats[reference->dtype];
-    double in[TUTTI_MAX_RANKS];
-    for (int rank = 0; rank < reference->ranks; rank++) {
-        in[rank] = decode(format, bits[rank]);
-        if (reference->op == TUTTI_PREMUL_SUM)
-            in[rank] =
-                narrow(reference->dtype, in[rank] * narrow(reference->dtype, reference->scalar));
-    }
-    double result = tree_float(reference, in, reference->ranks);
-    if (reference->op == TUTTI_AVG)
-        result = narrow(reference->dtype, result / reference->ranks);
-    return encode(format, result);
+    const size_t size = tutti_dtype_size(dtype);
+    const float single = (float)number.real;
+    if (dtype == TUTTI_FLOAT32)
+        number.bits = 0, memcpy(&number.bits, &single, sizeof single);
+    else if (dtype == TUTTI_FLOAT64)
+        memcpy(&number.bits, &number.real, sizeof number.real);
+    else if (reference_is_float(dtype))
+        number.bits = reference_encode(dtype, number.real);
+    if (dtype == TUTTI_FLOAT32 && isnan(number.real))
+        number.bits = UINT32_C(0x7fc00000);
+    if (dtype == TUTTI_FLOAT64 && isnan(number.real))
+        number.bits = UINT64_C(0x7ff8000000000000);
+    memcpy(to, &number.bits, size);
 }
 
-/* Integers have no order to keep: wrapping sums and products commute. A sum of truth values is or,
- * a product and. */
-static uint64_t combine_integer(enum family family, tutti_op_t op, uint64_t a, uint64_t b)
+uint64_t reference_bits(enum tutti_dtype dtype, double value)
 {
-    bool less = family == SIGNED ? (int64_t)a < (int64_t)b : a < b;
-    switch ((enum op)(uintptr_t)op) {
+    uint64_t bits = 0;
+    number_store((unsigned char *)&bits, dtype, (struct number){.real = value});
+    return bits;
+}
+
+/* ---- operations ------------------------------------------------------------------------------ */
+
+/* Whether a is below b; -0 is below +0. */
+static bool real_less(double a, double b)
+{
+    return a < b || (a == b && signbit(a) && !signbit(b));
+}
+
+static double real_combine(const struct problem *p, double a, double b)
+{
+    switch ((enum op)(uintptr_t)p->op) {
     case OP_SUM:
     case OP_AVG:
     case OP_PREMUL_SUM:
-        return family == BOOLEAN ? a | b : a + b;
+        return rounded(p->dtype, a + b);
     case OP_PROD:
-        return a * b;
+        return rounded(p->dtype, a * b);
+    case OP_MIN:
+        return isnan(a) || isnan(b) ? NAN : real_less(a, b) ? a : b;
+    case OP_MAX:
+        return isnan(a) || isnan(b) ? NAN : real_less(a, b) ? b : a;
+    case OP_BAND:
+    case OP_BOR:
+    case OP_BXOR:
+        break;
+    }
+    return NAN;
+}
+
+static uint64_t integer_combine(const struct problem *p, uint64_t a, uint64_t b)
+{
+    const bool truth = p->dtype == TUTTI_BOOL;
+    const bool less = reference_is_signed(p->dtype) ? (int64_t)a < (int64_t)b : a < b;
+    switch ((enum op)(uintptr_t)p->op) {
+    case OP_SUM:
+    case OP_AVG:
+        return truth ? a | b : wrapped(p->dtype, a + b);
+    case OP_PROD:
+        return truth ? a & b : wrapped(p->dtype, a * b);
     case OP_MIN:
         return less ? a : b;
     case OP_MAX:
@@ -258,63 +241,63 @@ static uint64_t combine_integer(enum family family, tutti_op_t op, uint64_t a, u
         return a | b;
     case OP_BXOR:
         return a ^ b;
+    case OP_PREMUL_SUM:
+        break;
     }
     return 0;
 }
 
-static uint64_t expected_integer(const struct reference *reference, const uint64_t *bits)
+static struct number combined(const struct problem *p, struct number a, struct number b)
 {
-    enum family family = formats[reference->dtype].family;
-    int spare = 64 - 8 * (int)tutti_dtype_size(reference->dtype);
-    uint64_t result = 0;
-    for (int rank = 0; rank < reference->ranks; rank++) {
-        uint64_t value = bits[rank];
-        if (family == SIGNED) /* spread the sign over the upper bits */
-            value = (uint64_t)((int64_t)(value << spare) >> spare);
-        result = rank ? combine_integer(family, reference->op, result, value) : value;
-    }
-    if (reference->op == TUTTI_AVG && family == SIGNED)
-        return (uint64_t)((int64_t)result / reference->ranks);
-    return reference->op == TUTTI_AVG ? result / (uint64_t)reference->ranks : result;
+    if (reference_is_float(p->dtype))
+        a.real = real_combine(p, a.real, b.real);
+    else
+        a.bits = integer_combine(p, a.bits, b.bits);
+    return a;
 }
 
-void reference_expected(const struct reference *reference, void *table)
+/* Inputs first to first + n - 1: the largest power of two below n on the left. */
+static struct number tree(const struct problem *p, int first, int n)
 {
-    bool floating = formats[reference->dtype].family == FLOATING;
-    size_t bytes = tutti_dtype_size(reference->dtype);
-    uint64_t seeds[TUTTI_MAX_RANKS], bits[TUTTI_MAX_RANKS];
-    for (int rank = 0; rank < reference->ranks; rank++)
-        seeds[rank] = input_seed(reference, rank);
-    for (size_t i = 0; i < REFERENCE_PERIOD; i++) {
-        for (int rank = 0; rank < reference->ranks; rank++)
-            bits[rank] = input_bits(reference, seeds[rank], i);
-        bits_store(table, i, bytes,
-                   floating ? expected_float(reference, bits) : expected_integer(reference, bits));
+    if (n == 1)
+        return number_load(p, first);
+    int left = 1;
+    while (left * 2 < n)
+        left *= 2;
+    return combined(p, tree(p, first, left), tree(p, first + left, n - left));
+}
+
+static struct number divided(const struct problem *p, struct number sum, int n)
+{
+    if (reference_is_float(p->dtype))
+        sum.real = rounded(p->dtype, sum.real / n);
+    else if (reference_is_signed(p->dtype))
+        sum.bits = (uint64_t)((int64_t)sum.bits / n);
+    else
+        sum.bits /= (uint64_t)n;
+    return sum;
+}
+
+void reference_reduce(void *out, const void *const *in, int n, size_t count, enum tutti_dtype dtype,
+                      tutti_op_t op, double scalar)
+{
+    struct problem p = {in, 0, dtype, op, scalar};
+    for (; p.at < count; p.at++) {
+        struct number result = tree(&p, 0, n);
+        if (op == TUTTI_AVG)
+            result = divided(&p, result, n);
+        number_store((unsigned char *)out + p.at * tutti_dtype_size(dtype), dtype, result);
     }
 }
 
-/* ---- whole buffers --------------------------------------------------------------------------- */
-
-void reference_fill(void *buffer, size_t count, size_t element_bytes, const void *table)
+void reference_chain(void *out, const void *const *in, int n, enum tutti_dtype dtype, tutti_op_t op,
+                     double scalar)
 {
-    for (size_t i = 0; i < count; i += REFERENCE_PERIOD) {
-        size_t part = count - i < REFERENCE_PERIOD ? count - i : REFERENCE_PERIOD;
-        memcpy((char *)buffer + i * element_bytes, table, part * element_bytes);
-    }
-}
-
-uint64_t reference_differences(const void *buffer, size_t count, size_t element_bytes,
-                               const void *table)
-{
-    uint64_t differences = 0;
-    for (size_t i = 0; i < count; i += REFERENCE_PERIOD) {
-        size_t part = count - i < REFERENCE_PERIOD ? count - i : REFERENCE_PERIOD;
-        const char *have = (const char *)buffer + i * element_bytes;
-        if (memcmp(have, table, part * element_bytes) == 0)
-            continue;
-        for (size_t k = 0; k < part; k++)
-            differences += memcmp(have + k * element_bytes, (const char *)table + k * element_bytes,
-                                  element_bytes) != 0;
-    }
-    return differences;
+    struct problem p = {in, 0, dtype, op, scalar};
+    struct number result = number_load(&p, 0);
+    for (int i = 1; i < n; i++)
+        result = combined(&p, result, number_load(&p, i));
+    if (op == TUTTI_AVG)
+        result = divided(&p, result, n);
+    number_store(out, dtype, result);
 }

@@ -1,44 +1,42 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * What an all-reduce must return, bit for bit, computed here from the public header's promises
- * alone and in the plainest way: one element at a time, in double or 64-bit integers. Nothing of it
- * is shared with the library, so that an error in one does not hide an error in the other.
- *
- * Inputs repeat with a prime period, so that a table of one period serves any count, and a chunk
- * that lands in the place of another one is seen. They show the order of the additions, which the
- * header promises of every algorithm but the ring. For that one they can be exact: then floats are
- * small whole numbers, or factors of two, and the bits are the same in any order.
+ * What a reduction must give, bit for bit, for the tests and for `tutti bench`: scalar, recursive,
+ * slow, and computed from the public header's promises alone. It shares nothing with the library,
+ * so that an error in one does not hide an error in the other. To be called with the default
+ * floating-point environment.
  */
 #ifndef TUTTI_TOOL_REFERENCE_H
 #define TUTTI_TOOL_REFERENCE_H
 
 #include "tutti/tutti.h"
 
-enum { REFERENCE_PERIOD = 8191 };
 /* One past the value of the last operation. */
 #define REFERENCE_OP(name, value, text) +1
 #define REFERENCE_OPS                   (1 TUTTI_OP_MAP(REFERENCE_OP))
 
-struct reference {
-    enum tutti_dtype dtype;
-    tutti_op_t op;
-    double scalar; /* of premul_sum */
-    int ranks;
-    uint64_t seed; /* another seed gives other inputs */
-    bool exact; /* no result before the last is rounded, if scalar is a power of two: see above */
-};
-
+bool reference_is_float(enum tutti_dtype dtype);
+bool reference_is_signed(enum tutti_dtype dtype); /* an integer with a sign */
 /* Whether the operation exists for the dtype. */
-bool reference_defined(enum tutti_dtype dtype, tutti_op_t op);
-/* One period of rank's input; table holds REFERENCE_PERIOD elements. */
-void reference_input(const struct reference *reference, int rank, void *table);
-/* One period of the result. */
-void reference_expected(const struct reference *reference, void *table);
+bool reference_has(enum tutti_dtype dtype, tutti_op_t op);
 
-/* Repeats a table of one period over count elements. */
-void reference_fill(void *buffer, size_t count, size_t element_bytes, const void *table);
-/* How many of count elements differ from the repeated table in any bit. */
-uint64_t reference_differences(const void *buffer, size_t count, size_t element_bytes,
-                               const void *table);
+/* Whether the bits of its result depend on the order of the inputs. */
+bool reference_has_order(enum tutti_dtype dtype, tutti_op_t op);
+
+/* out[i] = the reduction of in[0][i] to in[n - 1][i], in leaf order. AVG divides by n. out may
+ * equal an input. */
+void reference_reduce(void *out, const void *const *in, int n, size_t count, enum tutti_dtype dtype,
+                      tutti_op_t op, double scalar);
+
+/* One element: the inputs from left to right, (((0 1) 2) 3), rounded once at the end, as a ring of
+ * ranks does it. AVG divides by n. */
+void reference_chain(void *out, const void *const *in, int n, enum tutti_dtype dtype, tutti_op_t op,
+                     double scalar);
+
+/* The value of element `code` of a float dtype of at most 16 bits. */
+double reference_decode(enum tutti_dtype dtype, uint32_t code);
+/* The element of such a dtype that is nearest to value, ties to even. */
+uint32_t reference_encode(enum tutti_dtype dtype, double value);
+/* The same for any float dtype. */
+uint64_t reference_bits(enum tutti_dtype dtype, double value);
 
 #endif
