@@ -54,7 +54,7 @@ struct bench_config {
     bool cold;
     bool symmetric;
     int64_t timeout_ms;               /* 0: the library's default */
-    double patience_seconds;          /* how long GPU ranks wait for each other on the host */
+    double wait_seconds;              /* how long GPU ranks wait for each other on the host */
     bool long_rows;                   /* the table shows more, with a row for each place */
     const char *json_path, *csv_path; /* "-": the standard output */
     unsigned options_given;           /* bits of the options that not every measurement accepts */

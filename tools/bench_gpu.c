@@ -118,7 +118,7 @@ static bool meet(struct gpu_bench *bench)
 {
     struct bench_board *board = bench->self->board;
     unsigned long long all = ++bench->meetings * (unsigned long long)bench->config->ranks;
-    double deadline = clock_seconds() + bench->config->patience_seconds;
+    double deadline = clock_seconds() + bench->config->wait_seconds;
     atomic_fetch_add(&board->arrivals, 1);
     for (int polls = 0; atomic_load(&board->arrivals) < all; polls++) {
         if (polls % 1024 < 1000)
@@ -126,7 +126,7 @@ static bool meet(struct gpu_bench *bench)
         sched_yield();
         if (clock_seconds() > deadline)
             return fail(bench, TUTTI_ERR_TIMEOUT, "the other ranks did not come within %g s",
-                        bench->config->patience_seconds);
+                        bench->config->wait_seconds);
     }
     return true;
 }

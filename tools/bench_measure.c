@@ -291,18 +291,18 @@ static enum tutti_status time_row(struct measure *measure, const struct bench_ro
 /* Measures rank 0's round trip to the farthest rank; 0: unknown. All ranks call it. */
 static double probe(struct measure *measure)
 {
-    static const double patience_seconds = 2;
+    static const double wait_seconds = 2;
     struct ping *pings = measure->self->board->pings;
     int rank = measure->self->rank;
     if (!measure->config->placement.bound)
         return 0;
     if (rank != 0) {
-        ping_round_trip_ns(&pings[rank], 1, patience_seconds);
+        ping_round_trip_ns(&pings[rank], 1, wait_seconds);
         return 0;
     }
     double farthest = 0;
     for (int peer = 1; peer < measure->config->ranks; peer++) {
-        double ns = ping_round_trip_ns(&pings[peer], 0, patience_seconds);
+        double ns = ping_round_trip_ns(&pings[peer], 0, wait_seconds);
         if (ns < 0)
             return 0;
         farthest = ns > farthest ? ns : farthest;

@@ -11,10 +11,10 @@
 #include <string.h>
 #include <unistd.h>
 
-/* How long GPU ranks wait for each other on the host: PATIENCE_SECONDS, or with --timeout that and
+/* How long GPU ranks wait for each other on the host: WAIT_SECONDS, or with --timeout that and
  * ALLOWANCE_SECONDS. One rank's host may need longer than another's to fill and compare large
  * buffers. */
-enum { PATIENCE_SECONDS = 120, ALLOWANCE_SECONDS = 10 };
+enum { WAIT_SECONDS = 120, ALLOWANCE_SECONDS = 10 };
 
 /* With --vs but without --seconds: the time for each rival. And the target length of a timed block.
  */
@@ -282,7 +282,7 @@ static error_t parse_long_option(int key, char *text, struct argp_state *state)
         return 0;
     case OPTION_TIMEOUT:
         config->timeout_ms = 1000 * (int64_t)integer_argument(state, "--timeout", text, 1, 86400);
-        config->patience_seconds = (double)config->timeout_ms * 1e-3 + ALLOWANCE_SECONDS;
+        config->wait_seconds = (double)config->timeout_ms * 1e-3 + ALLOWANCE_SECONDS;
         return 0;
     case OPTION_JSON:
         results_argument(state, "--json", text);
@@ -676,7 +676,7 @@ void bench_config_default(struct bench_config *config)
         .warmup = BENCH_UNTIL_STEADY,
         .check = true,
         .streams = 1,
-        .patience_seconds = PATIENCE_SECONDS,
+        .wait_seconds = WAIT_SECONDS,
     };
 }
 

@@ -164,15 +164,15 @@ json_t *selftest_stores(bool *failed)
 
 static int distance_main(int rank, const char *start, void *context)
 {
-    static const double patience_seconds = 2;
+    static const double wait_seconds = 2;
     struct trial *trial = context;
     (void)start;
     if (!place_bind(&trial->placement, rank))
         return TOOL_FAILED;
     if (rank > 0)
-        ping_round_trip_ns(&trial->pings[rank], 1, patience_seconds * trial->ranks);
+        ping_round_trip_ns(&trial->pings[rank], 1, wait_seconds * trial->ranks);
     for (int peer = 1; rank == 0 && peer < trial->ranks; peer++)
-        trial->round_trip_ns[peer] = ping_round_trip_ns(&trial->pings[peer], 0, patience_seconds);
+        trial->round_trip_ns[peer] = ping_round_trip_ns(&trial->pings[peer], 0, wait_seconds);
     return TOOL_OK;
 }
 

@@ -72,7 +72,7 @@ static inline tutti_stream_t device_stream(CUstream stream)
  * them to the next communicator. */
 static inline size_t device_left(void)
 {
-    standin_settle();
+    standin_wait_idle();
     cuda_resources_sweep();
     return standin_left();
 }

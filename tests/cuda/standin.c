@@ -182,7 +182,7 @@ struct object *standin_objects(void)
     return objects;
 }
 
-void standin_settle(void)
+void standin_wait_idle(void)
 {
     pthread_mutex_lock(&standin_lock);
     while (standin_destructors)
@@ -198,7 +198,7 @@ size_t standin_left(void)
 #undef OBJECT_NAME
     };
     size_t left = 0;
-    standin_settle();
+    standin_wait_idle();
     pthread_mutex_lock(&standin_lock);
     for (const struct object *object = objects; object; object = object->next) {
         if (object->hidden)

@@ -83,7 +83,7 @@ void standin_stand_still(int rank);
 /* From now on devices have pinned memory at so many bytes after the host address. */
 void standin_pinned_away(size_t bytes);
 /* Waits until the destructors of user objects that are due have run. */
-void standin_settle(void);
+void standin_wait_idle(void);
 /* The number of objects that live after that: allocations, mappings, streams, events, graphs ...
  * Names them on stderr if there are any. */
 size_t standin_left(void);

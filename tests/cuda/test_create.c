@@ -4,7 +4,7 @@
  * during its creation, one after the other: both ranks hear of it, and nothing is left.
  */
 #include "base/record.h"
-#include "turns.h"
+#include "failing_calls.h"
 #include "tutti/recorder.h"
 
 #include <fcntl.h>
@@ -404,7 +404,7 @@ static const char *const calls[] = {
 /* Creates, and uses what was created. */
 static int create_once(struct ranks *ranks, int rank, tutti_store_t *store)
 {
-    struct turns_outcome *outcome = (struct turns_outcome *)(void *)ranks->shared;
+    struct failing_calls_outcome *outcome = (struct failing_calls_outcome *)(void *)ranks->shared;
     tutti_comm_t *comm;
     RANKS_CHECK(device_enter(rank));
     outcome->whole[rank] = 0;
@@ -419,12 +419,13 @@ static int create_once(struct ranks *ranks, int rank, tutti_store_t *store)
 
 static int fail_in_turn(void)
 {
-    return turns_run(&(struct turns){.once = create_once,
-                                     .shared_bytes = sizeof(struct turns_outcome),
-                                     .calls = calls,
-                                     .count = sizeof calls / sizeof *calls,
-                                     .doubling = true,
-                                     .left = standin_left});
+    return failing_calls_run(
+        &(struct failing_calls){.once = create_once,
+                                .shared_bytes = sizeof(struct failing_calls_outcome),
+                                .calls = calls,
+                                .count = sizeof calls / sizeof *calls,
+                                .doubling = true,
+                                .left = standin_left});
 }
 
 /* A dump before the ranks have met tells of the device already. */

@@ -6,8 +6,8 @@
  * that comes late.
  */
 #include "cuda/staging/stage.h"
+#include "failing_calls.h"
 #include "pg.h"
-#include "turns.h"
 
 #include <pthread.h>
 
@@ -58,7 +58,7 @@ static bool sum(tutti_pg_t *pg, float *data, int64_t count, int rank, uint32_t t
 
 static int once(struct ranks *ranks, int rank, tutti_store_t *store)
 {
-    struct turns_outcome *outcome = (struct turns_outcome *)(void *)ranks->shared;
+    struct failing_calls_outcome *outcome = (struct failing_calls_outcome *)(void *)ranks->shared;
     tutti_comm_t *comm;
     tutti_pg_t *pg;
     if (!device_enter(rank)) { /* which is no concern of the library */
@@ -110,15 +110,15 @@ static int each_call_fails(void)
         "cuStreamGetCaptureInfo",
         "cuStreamWriteValue64",
     };
-    const struct turns turns = {
+    const struct failing_calls all = {
         .once = once,
-        .shared_bytes = sizeof(struct turns_outcome),
+        .shared_bytes = sizeof(struct failing_calls_outcome),
         .calls = calls,
         .count = sizeof calls / sizeof *calls,
         .doubling = true,
         .left = left,
     };
-    return turns_run(&turns);
+    return failing_calls_run(&all);
 }
 
 static void stand_still(void *argument)

@@ -6,7 +6,7 @@
  */
 #include "base/deadline.h"
 #include "bootstrap/host.h"
-#include "turns.h"
+#include "failing_calls.h"
 
 #include <signal.h>
 #include <stdio.h>
@@ -440,7 +440,7 @@ static CUstream streams[2][2];
 
 static int reduce_once(struct ranks *ranks, int rank, tutti_store_t *store)
 {
-    struct turns_outcome *outcome = (struct turns_outcome *)(void *)ranks->shared;
+    struct failing_calls_outcome *outcome = (struct failing_calls_outcome *)(void *)ranks->shared;
     struct rank self = {.ranks = ranks, .rank = rank, .a = streams[rank][0], .b = streams[rank][1]};
     RANKS_CHECK(device_enter(0));
     outcome->whole[rank] = 0;
@@ -486,12 +486,13 @@ static int fail_in_turn(void)
     for (int i = 0; i < 4; i++)
         CHECK(cuStreamCreateWithPriority(&streams[i / 2][i % 2], CU_STREAM_NON_BLOCKING, 0) ==
               CUDA_SUCCESS);
-    int failed = turns_run(&(struct turns){.once = reduce_once,
-                                           .shared_bytes = sizeof(struct turns_outcome),
-                                           .calls = calls,
-                                           .count = sizeof calls / sizeof *calls,
-                                           .doubling = true,
-                                           .left = left_besides});
+    int failed = failing_calls_run(
+        &(struct failing_calls){.once = reduce_once,
+                                .shared_bytes = sizeof(struct failing_calls_outcome),
+                                .calls = calls,
+                                .count = sizeof calls / sizeof *calls,
+                                .doubling = true,
+                                .left = left_besides});
     for (int i = 0; i < 4; i++)
         CHECK(cuStreamDestroy_v2(streams[i / 2][i % 2]) == CUDA_SUCCESS);
     return failed;

@@ -255,7 +255,7 @@ static void graphs_are_replayed_and_own(void **state)
         assert_int_equal(order_load_acquire_u32(&finished[r]), 0);
         check(cuGraphExecDestroy(execs[r]));
     }
-    standin_settle();
+    standin_wait_idle();
     for (int r = 0; r < RANKS; r++)
         assert_int_equal(order_load_acquire_u32(&finished[r]), 1);
 }

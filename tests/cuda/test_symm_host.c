@@ -4,7 +4,7 @@
  * a call costs; what a captured graph holds, and what a stream that is behind; every driver call
  * that fails, one after the other: all ranks hear of it, and nothing is left.
  */
-#include "turns.h"
+#include "failing_calls.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -424,7 +424,7 @@ static const char *const calls[] = {
 };
 
 struct outcome {
-    struct turns_outcome turns; /* whole: has met */
+    struct failing_calls_outcome common; /* whole: has met */
     int allocated[2];
 };
 
@@ -434,14 +434,14 @@ static int create_once(struct ranks *ranks, int rank, tutti_store_t *store)
     tutti_symm_group_t *group;
     void *buffer;
     RANKS_CHECK(device_enter(rank));
-    RANKS_CHECK(tutti_symm_group("turns", rank, 2, store, &group) == TUTTI_OK);
+    RANKS_CHECK(tutti_symm_group("calls", rank, 2, store, &group) == TUTTI_OK);
     outcome->allocated[rank] =
         tutti_symm_alloc(group, TUTTI_DEVICE_CUDA, BYTES, &buffer) == TUTTI_OK;
     RANKS_CHECK(outcome->allocated[rank] == (buffer != NULL));
     /* A rank that has none would be waited for. */
     RANKS_CHECK(meet(ranks, 1));
     if (outcome->allocated[0] && outcome->allocated[1])
-        outcome->turns.whole[rank] =
+        outcome->common.whole[rank] =
             tutti_symm_rendezvous(buffer, RANKS_TIMEOUT_MS, NULL) == TUTTI_OK;
     RANKS_CHECK(meet(ranks, 2));
     tutti_symm_group_destroy(group);
@@ -450,11 +450,11 @@ static int create_once(struct ranks *ranks, int rank, tutti_store_t *store)
 
 static int fail_in_turn(void)
 {
-    return turns_run(&(struct turns){.once = create_once,
-                                     .shared_bytes = sizeof(struct outcome),
-                                     .calls = calls,
-                                     .count = sizeof calls / sizeof *calls,
-                                     .left = device_left});
+    return failing_calls_run(&(struct failing_calls){.once = create_once,
+                                                     .shared_bytes = sizeof(struct outcome),
+                                                     .calls = calls,
+                                                     .count = sizeof calls / sizeof *calls,
+                                                     .left = device_left});
 }
 
 /* ---- all ------------------------------------------------------------------------------------- */

@@ -103,9 +103,9 @@ struct matrix_rank {
     bool victim;
     tutti_store_t *wrapped; /* around the rank's store, or NULL */
     tutti_pg_t *pg;
-    void *device;        /* a GPU's memory for the group's tensors, or NULL */
-    tutti_work_t *work;  /* under way, or NULL */
-    int64_t patience_ms; /* of the operation that the fault strikes */
+    void *device;       /* a GPU's memory for the group's tensors, or NULL */
+    tutti_work_t *work; /* under way, or NULL */
+    int64_t timeout_ms; /* of the operation that the fault strikes */
     /* What the fault makes of the set-up. */
     struct tutti_comm_options options;
     int rank, size;
@@ -116,7 +116,7 @@ struct matrix_rank {
 extern const struct fault matrix_faults[];
 extern const int matrix_fault_count;
 /* Where thrown faults land: set by sigsetjmp() in the thread that calls. */
-void *matrix_landing(void);
+void *matrix_jump_target(void);
 /* Whether this process may do what some faults need. */
 bool matrix_is_root(void);
 

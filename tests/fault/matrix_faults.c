@@ -51,18 +51,18 @@ static void leave(struct faults_rank *rank)
     exit(EXIT_STATUS);
 }
 
-static _Thread_local sigjmp_buf landing;
+static _Thread_local sigjmp_buf jump_target;
 
-void *matrix_landing(void)
+void *matrix_jump_target(void)
 {
-    return landing;
+    return jump_target;
 }
 
 /* As an exception of C++, or a handler's siglongjmp(), does. */
 static void throw(struct faults_rank * rank)
 {
     faults_happened(rank->ranks);
-    siglongjmp(landing, 1);
+    siglongjmp(jump_target, 1);
 }
 
 /* Whatever it asks for, a child is told that nothing is its own. Returns what it exits with. */

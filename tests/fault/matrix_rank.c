@@ -201,7 +201,7 @@ static enum tutti_status call_on(struct matrix_rank *self, int last)
 {
     enum tutti_status status = TUTTI_OK;
     for (int i = FAULT_AT; i <= last && status == TUTTI_OK; i++) {
-        status = call(self, i, self->patience_ms);
+        status = call(self, i, self->timeout_ms);
         self->base.wrong = WRONG_NOTHING;
     }
     return status;
@@ -316,8 +316,8 @@ static enum tutti_status err(struct matrix_rank *self)
     if (self->cell->stage == GROUP && fault->caller)
         faults_arm(&self->base, fault->strike);
     self->base.wrong = fault->wrong;
-    self->patience_ms = RANKS_TIMEOUT_MS;
-    if (sigsetjmp(*(sigjmp_buf *)matrix_landing(), 1))
+    self->timeout_ms = RANKS_TIMEOUT_MS;
+    if (sigsetjmp(*(sigjmp_buf *)matrix_jump_target(), 1))
         return TUTTI_OK;
     return call_on(self, fails ? LAST + 1 : LAST);
 }
@@ -350,9 +350,9 @@ static int live_operation(struct matrix_rank *self)
     RANKS_CHECK(set_up(self) == TUTTI_OK);
     if (stage == GROUP)
         RANKS_CHECK(group_create(self) == TUTTI_OK);
-    self->patience_ms = matrix_outcome(fault, stage)->survivors & ONE_OF(ERR_TIMEOUT)
-                            ? PATIENCE_MS
-                            : RANKS_TIMEOUT_MS;
+    self->timeout_ms = matrix_outcome(fault, stage)->survivors & ONE_OF(ERR_TIMEOUT)
+                           ? PATIENCE_MS
+                           : RANKS_TIMEOUT_MS;
     if (self->victim && fault->strike && stage != DESTROY && stage != GROUP)
         faults_arm(&self->base, fault->strike);
     for (int i = 1; i < FAULT_AT; i++)

@@ -146,8 +146,8 @@ static int live_shrink(struct ranks *ranks, int rank, tutti_store_t *store)
 static int live_late(struct ranks *ranks, int rank, tutti_store_t *store)
 {
     const struct tutti_comm_options options = {.struct_size = sizeof options, .defer = true};
-    const struct tutti_call_options patience = {.struct_size = sizeof patience,
-                                                .timeout_ms = PATIENCE_MS};
+    const struct tutti_call_options limit = {.struct_size = sizeof limit,
+                                             .timeout_ms = PATIENCE_MS};
     tutti_comm_t *comm;
     RANKS_CHECK(ranks_join(ranks, rank, store, &options, &comm) == TUTTI_OK);
     hasty = rank == 0 ? comm : NULL;
@@ -156,8 +156,7 @@ static int live_late(struct ranks *ranks, int rank, tutti_store_t *store)
     if (rank == 0) {
         RANKS_CHECK(ranks_await(ranks, OVER, SIZE - 1));
     } else {
-        enum tutti_status status =
-            tutti_barrier_with(comm, NULL, 0, TUTTI_STREAM_DEFAULT, &patience);
+        enum tutti_status status = tutti_barrier_with(comm, NULL, 0, TUTTI_STREAM_DEFAULT, &limit);
         ranks_raise(ranks, OVER);
         RANKS_CHECK(status == TUTTI_ERR_ABORTED);
     }

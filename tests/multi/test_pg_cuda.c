@@ -390,7 +390,7 @@ static int killed(struct ranks *ranks, int rank, tutti_store_t *store)
  * work reports why. On the other ranks, whose peer came late, the operation may succeed. */
 static int freed(struct ranks *ranks, int rank, tutti_store_t *store)
 {
-    enum { PATIENCE_MS = 4000, AHEAD_US = 500000 };
+    enum { SHORT_MS = 4000, AHEAD_US = 500000 };
     struct life life;
     tutti_work_t *work;
     if (ranks->size != 2)
@@ -405,8 +405,8 @@ static int freed(struct ranks *ranks, int rank, tutti_store_t *store)
         RANKS_CHECK(ranks_await(ranks, 3, 1));
         usleep(AHEAD_US);
     }
-    const int64_t patience_ms = rank ? NEVER_MS : PATIENCE_MS;
-    RANKS_CHECK(submit(&life, life.data, LONG, 1, patience_ms, life.a, &work) == TUTTI_OK);
+    const int64_t timeout_ms = rank ? NEVER_MS : SHORT_MS;
+    RANKS_CHECK(submit(&life, life.data, LONG, 1, timeout_ms, life.a, &work) == TUTTI_OK);
     if (rank == 0) {
         RANKS_CHECK(tutti_work_wait_stream(work, life.b) == TUTTI_OK);
         ranks_raise(ranks, 3);

@@ -205,7 +205,7 @@ int fault_await(struct soak_rank *self)
     return 0;
 }
 
-/* ---- patience -------------------------------------------------------------------------------- */
+/* ---- time-outs ------------------------------------------------------------------------------- */
 
 /* How long a thread has waited for a processor in its life. */
 static uint64_t waited_of(int pid, int tid)
@@ -221,7 +221,7 @@ static uint64_t waited_of(int pid, int tid)
     return waited;
 }
 
-bool fault_begin_patience(struct soak_rank *self)
+bool fault_begin_timeout(struct soak_rank *self)
 {
     int others = self->episode->size;
     for (int r = 0; r < self->episode->size; r++)

@@ -283,7 +283,7 @@ static int special_run(struct soak_rank *self, struct task *task)
     else if (is_victim)
         task_spoil(task, fault);
     else if (is_late)
-        RANKS_CHECK(fault_begin_patience(self));
+        RANKS_CHECK(fault_begin_timeout(self));
     RANKS_CHECK(task_submit(self, task, is_late ? SOAK_PATIENCE_MS : 0) == TUTTI_OK);
     enum tutti_status status = tutti_work_wait_host(task->work, SOAK_GENEROUS_MS);
     RANKS_CHECK(tutti_work_fault(task->work, &told) == status);

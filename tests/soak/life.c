@@ -253,7 +253,7 @@ static int operation_prepare(struct soak_rank *self, int at, struct soak_operati
     operation_point(self, operation);
     bool waits = fault == SOAK_LATE || fault == SOAK_STOP;
     if (!fault_is_victim(self)) {
-        RANKS_CHECK(!waits || fault_begin_patience(self));
+        RANKS_CHECK(!waits || fault_begin_timeout(self));
         return 0;
     }
     if (fault == SOAK_LATE)
@@ -383,7 +383,8 @@ static int shrunk_check(struct soak_rank *self, const struct tutti_shrink_result
     return 0;
 }
 
-/* The communicator's heirs do what it did, with the reference of their number. */
+/* The communicator that the survivors made does what the old one did, with the reference of its
+ * number of ranks. */
 static int shrunk_run(struct soak_rank *self, tutti_comm_t *shrunk,
                       const struct soak_members *members)
 {
@@ -392,17 +393,17 @@ static int shrunk_run(struct soak_rank *self, tutti_comm_t *shrunk,
     struct soak_episode calm = *self->episode;
     uint64_t random = calm.random + 1;
     int failed = 0, count = 1 + (int)soak_below(&random, MOST_AFTERWARDS);
-    struct soak_rank heir = *self;
+    struct soak_rank survivor = *self;
     calm.fault = SOAK_NONE;
     calm.victims = 0;
     calm.count = 1;
     calm.comms[0] = *members;
-    heir.episode = &calm;
-    heir.comms[0] = shrunk;
+    survivor.episode = &calm;
+    survivor.comms[0] = shrunk;
     for (int i = 0; i < count && !failed; i++) {
         struct soak_operation operation;
         operation_make(&calm, &random, &operation);
-        failed = operation_do(&heir, shrunk, members, i, &operation);
+        failed = operation_do(&survivor, shrunk, members, i, &operation);
     }
     if (!failed)
         RANKS_CHECK(tutti_barrier(shrunk, NULL, 0, TUTTI_STREAM_DEFAULT) == TUTTI_OK);

@@ -54,7 +54,7 @@ enum {
     X(NONE, "none")                                                                                \
     X(KILL, "sigkill")        /* amid an operation */                                              \
     X(EXIT, "exit")           /* by another thread, amid an operation */                           \
-    X(PAUSE, "sigstop_short") /* and goes on before anybody's patience ends */                     \
+    X(PAUSE, "sigstop_short") /* and goes on before any time-out ends */                           \
     X(STOP, "sigstop_long")   /* until all others have given up */                                 \
     X(LATE, "late")           /* for an operation, beyond its deadline */                          \
     X(COUNT, "wrong_count")                                                                        \
@@ -158,7 +158,7 @@ size_t soak_bytes(uint64_t *random, int most_log2);
 enum {
     SOAK_SERVED, /* rank 0 serves the episode's store */
     SOAK_MET,    /* a rank has its communicators */
-    SOAK_READY,  /* for operations of little patience */
+    SOAK_READY,  /* for operations with a short time-out */
     SOAK_FAILED, /* whom the others miss has been given up, by one of them */
     SOAK_WOKEN,  /* who was stopped goes on */
     SOAK_SEEN,   /* a rank has seen what there was to see */
@@ -176,7 +176,7 @@ struct soak_progress {
     uint64_t starved;            /* errors that named a rank whom the machine had not let run */
     uint32_t inside;             /* a call */
     int32_t tid, pid;
-    uint64_t waited_ns; /* for a processor, when its patience began */
+    uint64_t waited_ns; /* for a processor, when its time-out began */
 };
 
 /* What a process holds between episodes. Written by it alone. */
@@ -272,7 +272,7 @@ void fault_disarm(struct soak_rank *self);
 int fault_await(struct soak_rank *self);
 bool fault_is_victim(const struct soak_rank *self);
 /* Before operations whose time-out is SOAK_PATIENCE_MS: meets the others that do them. */
-bool fault_begin_patience(struct soak_rank *self);
+bool fault_begin_timeout(struct soak_rank *self);
 /* Notes that this rank has seen the fault. */
 void fault_notice(struct soak_rank *self);
 /* This rank in a communicator of the episode, -1 if it is none of its. */

@@ -36,15 +36,15 @@
 #include <cmocka.h>
 
 enum {
-    LEAST_PATIENCE_MS = 300,
-    MOST_PATIENCE_MS = 60000,
+    LEAST_TIMEOUT_MS = 300,
+    MOST_TIMEOUT_MS = 60000,
     ELEMENTS = 1 << 15, /* of an operation: too many for one hop */
 };
 
 /* Time-outs of everything. Where a rank does not hear of the call that failed they are waited for;
  * where nothing was made to fail and it did not go well, one may have passed on a busy machine:
  * then they grow. */
-static int64_t patience_ms;
+static int64_t timeout_ms;
 
 /* ---- turns ----------------------------------------------------------------------------------- */
 
@@ -252,7 +252,7 @@ static enum tutti_status use_url(const char *url)
 {
     tutti_store_t *store, *view;
     int value = 7, all;
-    enum tutti_status status = tutti_store_open(url, patience_ms, &store);
+    enum tutti_status status = tutti_store_open(url, timeout_ms, &store);
     if (status != TUTTI_OK)
         return status;
     status = use_store(store);
@@ -270,7 +270,7 @@ static enum tutti_status use_url(const char *url)
 
 static enum tutti_status memory_store(void)
 {
-    return use_url("memory:turns");
+    return use_url("memory:calls");
 }
 
 static enum tutti_status file_store(void)
@@ -346,9 +346,9 @@ static enum tutti_status pair_run(void)
 static enum tutti_status communicator_of_threads(void)
 {
     const struct tutti_comm_options options = {
-        .struct_size = sizeof options, .timeout_ms = patience_ms, .defer = true};
+        .struct_size = sizeof options, .timeout_ms = timeout_ms, .defer = true};
     tutti_store_t *store;
-    enum tutti_status status = tutti_store_open("memory:turns", patience_ms, &store);
+    enum tutti_status status = tutti_store_open("memory:calls", timeout_ms, &store);
     if (status != TUTTI_OK)
         return status;
     pair = (struct pair){.comms = {NULL}};
@@ -366,10 +366,10 @@ static enum tutti_status communicator_of_threads(void)
 static enum tutti_status be_rank(int rank, const char *url)
 {
     const struct tutti_comm_options options = {.struct_size = sizeof options,
-                                               .timeout_ms = patience_ms};
+                                               .timeout_ms = timeout_ms};
     tutti_store_t *store;
     tutti_comm_t *comm;
-    enum tutti_status status = tutti_store_open(url, patience_ms, &store);
+    enum tutti_status status = tutti_store_open(url, timeout_ms, &store);
     if (status != TUTTI_OK)
         return status;
     status = tutti_comm_create(store, rank, 2, &options, &comm);
@@ -419,14 +419,14 @@ static enum tutti_status symmetric_memory(void)
     tutti_store_t *store;
     tutti_symm_group_t *group;
     void *buffer;
-    enum tutti_status status = tutti_store_open("memory:turns", patience_ms, &store);
+    enum tutti_status status = tutti_store_open("memory:calls", timeout_ms, &store);
     if (status != TUTTI_OK)
         return status;
     status = tutti_symm_group("turns", 0, 1, store, &group);
     if (status == TUTTI_OK) {
         status = tutti_symm_alloc(group, TUTTI_DEVICE_CPU, 4096, &buffer);
         if (status == TUTTI_OK)
-            status = tutti_symm_rendezvous(buffer, patience_ms, NULL);
+            status = tutti_symm_rendezvous(buffer, timeout_ms, NULL);
         tutti_symm_group_destroy(group);
     }
     tutti_store_close(store);
@@ -450,7 +450,7 @@ static enum tutti_status use_group(tutti_comm_t *comm)
         return status;
     status = tutti_pg_all_reduce(pg, &tensor, 1, TUTTI_SUM, NULL, &work);
     if (status == TUTTI_OK) {
-        status = tutti_work_wait_host(work, patience_ms);
+        status = tutti_work_wait_host(work, timeout_ms);
         tutti_work_destroy(work);
     }
     tutti_pg_destroy(pg);
@@ -462,7 +462,7 @@ static enum tutti_status group_and_dump(void)
     char path[128];
     tutti_store_t *store;
     tutti_comm_t *comm;
-    enum tutti_status status = tutti_store_open("memory:turns", patience_ms, &store);
+    enum tutti_status status = tutti_store_open("memory:calls", timeout_ms, &store);
     if (status != TUTTI_OK)
         return status;
     status = tutti_comm_create(store, 0, 1, NULL, &comm);
@@ -485,12 +485,12 @@ typedef enum tutti_status use_fn(void);
 /* With one call that fails, unless it is not made so often: *reached. */
 static enum tutti_status use_with(use_fn *use, const char *call, int at, bool *reached)
 {
-    for (patience_ms = LEAST_PATIENCE_MS;; patience_ms *= 2) {
+    for (timeout_ms = LEAST_TIMEOUT_MS;; timeout_ms *= 2) {
         turns_begin(call, at);
         enum tutti_status status = use();
         turns_end();
         *reached = made >= at;
-        if (status == TUTTI_OK || *reached || patience_ms >= MOST_PATIENCE_MS)
+        if (status == TUTTI_OK || *reached || timeout_ms >= MOST_TIMEOUT_MS)
             return status;
     }
 }

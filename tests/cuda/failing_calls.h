@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* Each call of the driver fails in turn, while two ranks, threads of this process, set something up
  * and end it: they agree on how that went, and nothing is left. */
-#ifndef TESTS_CUDA_TURNS_H
-#define TESTS_CUDA_TURNS_H
+#ifndef TESTS_CUDA_FAILING_CALLS_H
+#define TESTS_CUDA_FAILING_CALLS_H
 
 #include "device.h"
 
@@ -19,11 +19,11 @@
     } while (0)
 
 /* The begin of the ranks' shared bytes: 1 for a rank that has set all up. */
-struct turns_outcome {
+struct failing_calls_outcome {
     int whole[2];
 };
 
-struct turns {
+struct failing_calls {
     ranks_fn *once;
     size_t shared_bytes;
     const char *const *calls; /* functions of the driver */
@@ -35,22 +35,24 @@ struct turns {
 
 /* Once without a failure. Threads that come with the first thread (of a sanitizer) exist from now
  * on. */
-static inline int turns_warm_up(const struct turns *turns)
+static inline int failing_calls_warm_up(const struct failing_calls *tests)
 {
-    struct ranks *ranks = ranks_create(2, 0, turns->shared_bytes);
-    int failures = ranks_run(ranks, turns->once);
+    struct ranks *ranks = ranks_create(2, 0, tests->shared_bytes);
+    int failures = ranks_run(ranks, tests->once);
     ranks_destroy(ranks);
     return failures;
 }
 
-static inline int turns_fail_at(const struct turns *turns, const char *call, int at, bool *reached)
+static inline int failing_calls_fail_at(const struct failing_calls *tests, const char *call, int at,
+                                        bool *reached)
 {
     int descriptors = device_count("/proc/self/fd"), threads = device_count("/proc/self/task");
-    struct ranks *ranks = ranks_create(2, 0, turns->shared_bytes);
-    const struct turns_outcome *outcome = (const struct turns_outcome *)(void *)ranks->shared;
+    struct ranks *ranks = ranks_create(2, 0, tests->shared_bytes);
+    const struct failing_calls_outcome *outcome =
+        (const struct failing_calls_outcome *)(void *)ranks->shared;
     standin_forget();
     standin_fail(call, at, CUDA_ERROR_INVALID_VALUE);
-    int failures = ranks_run(ranks, turns->once);
+    int failures = ranks_run(ranks, tests->once);
     standin_fail(NULL, 0, CUDA_SUCCESS);
     *reached = standin_calls(call) >= (uint64_t)at;
     /* Both ranks have it or neither; if no call fails, both. */
@@ -58,7 +60,7 @@ static inline int turns_fail_at(const struct turns *turns, const char *call, int
     ranks_destroy(ranks);
     CHECK(failures == 0);
     CHECK(agreed);
-    CHECK(turns->left() == 0);
+    CHECK(tests->left() == 0);
     CHECK(device_count("/proc/self/fd") == descriptors);
     /* The streams' threads, of the stand-in, take a moment to end: now, and before we counted. */
     for (int i = 0; i < 20000 && device_count("/proc/self/task") > threads; i++)
@@ -67,15 +69,15 @@ static inline int turns_fail_at(const struct turns *turns, const char *call, int
     return 0;
 }
 
-static inline int turns_run(const struct turns *turns)
+static inline int failing_calls_run(const struct failing_calls *tests)
 {
     CHECK(device_enter(0));
-    CHECK(turns_warm_up(turns) == 0 && turns->left() == 0);
-    for (size_t i = 0; i < turns->count; i++) {
+    CHECK(failing_calls_warm_up(tests) == 0 && tests->left() == 0);
+    for (size_t i = 0; i < tests->count; i++) {
         bool reached = true;
-        for (int at = 1; reached; at += turns->doubling && at >= 4 ? at : 1)
-            if (turns_fail_at(turns, turns->calls[i], at, &reached) != 0) {
-                fprintf(stderr, "%s, call %d\n", turns->calls[i], at);
+        for (int at = 1; reached; at += tests->doubling && at >= 4 ? at : 1)
+            if (failing_calls_fail_at(tests, tests->calls[i], at, &reached) != 0) {
+                fprintf(stderr, "%s, call %d\n", tests->calls[i], at);
                 return 1;
             }
     }
