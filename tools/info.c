@@ -128,10 +128,11 @@ static json_t *describe_symm_backend(void)
 
 static json_t *describe_library(void)
 {
-    char isa[32] = "";
+    char isa[32] = "", enabled[32] = "";
     (void)tutti_info("isa", isa, sizeof isa);
+    (void)tutti_info("enabled", enabled, sizeof enabled);
     return json_pack("{s:s, s:s, s:b, s:o, s:b, s:o, s:o}", "version", tutti_version_string(),
-                     "isa", isa, "enabled", tutti_comm_is_enabled(), "symmetric_memory",
+                     "isa", isa, "enabled", *enabled == 'y', "symmetric_memory",
                      describe_symm_backend(), "multicast", false, "launcher", describe_launcher(),
                      "environment", describe_environment());
 }

@@ -522,9 +522,6 @@ TUTTI_API int tutti_fault_format(const struct tutti_fault *fault, char *text, si
  * algorithm, generation, topology and its reason, known links, memory. Returns the length as
  * tutti_fault_format() does. Not during a rendezvous. */
 TUTTI_API int tutti_comm_describe(const tutti_comm_t *comm, char *text, size_t size);
-/* Returns false if TUTTI_DISABLE is set to something else than 0, off, false or no; the application
- * should then not use the library. */
-TUTTI_API bool tutti_comm_is_enabled(void);
 /* UNKNOWN before the rendezvous and for NULL. */
 TUTTI_API enum tutti_topology tutti_comm_topology(const tutti_comm_t *comm);
 /* The option buffer_size as the ranks agreed on it, in bytes; 0 for NULL. */
@@ -723,8 +720,10 @@ struct tutti_launcher {
 TUTTI_API enum tutti_status tutti_info_launcher(struct tutti_launcher *launcher);
 /*
  * Writes the value of a key as text. Local; needs no communicator.
+ *   "enabled"         "no" if TUTTI_DISABLE is set to something else than 0, off, false or no; the
+ *                     application should then not use the library. Else "yes"
  *   "isa"             the instruction set of CPU reductions: "baseline", "avx2", "avx512" or
- * "neon"; the processor's best, or the one that TUTTI_ISA names if the processor has it
+ *                     "neon"; the processor's best, or the one that TUTTI_ISA names if it has that
  *   "symm.backend"    what TUTTI_SYMM_BACKEND names, "cpu" or "cuda"; "cpu" if it is unset. A query
  *                     only: tutti_symm_alloc() takes the device
  *   "cuda.multicast"  "yes" if the current CUDA device supports NVLink multicast objects, else "no"

@@ -11,6 +11,17 @@
 #include <stdlib.h>
 #include <string.h>
 
+static enum tutti_status yes_or_no(bool yes, char *text, size_t size)
+{
+    snprintf(text, size, "%s", yes ? "yes" : "no");
+    return TUTTI_OK;
+}
+
+static enum tutti_status enabled_value(char *text, size_t size)
+{
+    return yes_or_no(comm_is_enabled(), text, size);
+}
+
 static enum tutti_status isa_value(char *text, size_t size)
 {
     snprintf(text, size, "%s", reduce_isa_best()->name);
@@ -27,9 +38,7 @@ static enum tutti_status calls_value(char *text, size_t size)
 static enum tutti_status multicast_value(char *text, size_t size)
 {
     struct cuda_device current;
-    bool has = cuda_device_current(&current) == TUTTI_OK && current.multicast;
-    snprintf(text, size, "%s", has ? "yes" : "no");
-    return TUTTI_OK;
+    return yes_or_no(cuda_device_current(&current) == TUTTI_OK && current.multicast, text, size);
 }
 
 static enum tutti_status backend_value(char *text, size_t size)
@@ -52,6 +61,7 @@ enum tutti_status tutti_info(const char *key, char *text, size_t size)
         enum tutti_status (*value)(char *text, size_t size);
     } rows[] = {{"calls", calls_value},
                 {"cuda.multicast", multicast_value},
+                {"enabled", enabled_value},
                 {"isa", isa_value},
                 {"symm.backend", backend_value}};
     char value[32];
@@ -69,10 +79,11 @@ enum tutti_status tutti_info(const char *key, char *text, size_t size)
         strcpy(text, value);
         return TUTTI_OK;
     }
-    return error_set(TUTTI_ERR_INVALID,
-                     "tutti_info: key \"%s\" is not known: expected calls, cuda.multicast, isa or "
-                     "symm.backend",
-                     key);
+    return error_set(
+        TUTTI_ERR_INVALID,
+        "tutti_info: key \"%s\" is not known: expected calls, cuda.multicast, enabled, "
+        "isa or symm.backend",
+        key);
 }
 
 enum tutti_status tutti_info_links(const char *const *bus_ids, int count, int *links)

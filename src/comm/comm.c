@@ -32,7 +32,7 @@
 
 enum { DEFAULT_TIMEOUT_MS = 600000 };
 
-bool tutti_comm_is_enabled(void)
+bool comm_is_enabled(void)
 {
     bool disabled = false;
     /* What we cannot read was meant to switch something off. */
@@ -208,7 +208,7 @@ static enum tutti_status arguments_check(int rank, int world_size,
 /* Hardware and world size, before the store is touched. */
 static enum tutti_status host_check(enum tutti_device device, int world_size)
 {
-    if (!tutti_comm_is_enabled())
+    if (!comm_is_enabled())
         return error_set(TUTTI_ERR_DECLINED, "TUTTI_DISABLE is set: unset it or set it to 0");
     if (device == TUTTI_DEVICE_CUDA && (world_size < 2 || world_size > CUDA_RANKS))
         return error_set(TUTTI_ERR_DECLINED, "world size %d: CUDA communicators have 2 to %d ranks",

@@ -92,6 +92,8 @@ void comm_count_refused(void);
 /* Returns the number of calls of all-reduce and barrier in this process. Refused calls and those of
  * process groups count. */
 uint64_t comm_call_count(void);
+/* Whether TUTTI_DISABLE leaves the library on. */
+bool comm_is_enabled(void);
 
 /* For a process group, which holds `busy` until its end. comm_check_args() changes nothing. Then
  * comm_run() does what the public function does after its checks; args->op need not be known to

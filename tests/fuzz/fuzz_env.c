@@ -72,13 +72,14 @@ static void check_words(const char *text)
 /* By names that the library reads. */
 static void check_readers(const char *text)
 {
-    char backend[32];
+    char backend[32], enabled[32];
     setenv("TUTTI_SYMM_BACKEND", text, 1);
     if (tutti_info("symm.backend", backend, sizeof backend) == TUTTI_OK)
         fuzz_check(strcmp(backend, "cpu") == 0 || strcmp(backend, "cuda") == 0);
     unsetenv("TUTTI_SYMM_BACKEND");
     setenv("TUTTI_DISABLE", text, 1);
-    (void)tutti_comm_is_enabled();
+    fuzz_check(tutti_info("enabled", enabled, sizeof enabled) == TUTTI_OK);
+    fuzz_check(strcmp(enabled, "yes") == 0 || strcmp(enabled, "no") == 0);
     unsetenv("TUTTI_DISABLE");
 }
 

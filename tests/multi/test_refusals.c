@@ -196,19 +196,26 @@ static void test_nameless_fault(void **state)
     tutti_store_close(own);
 }
 
+static void assert_enabled(const char *expected)
+{
+    char text[32];
+    assert_int_equal(tutti_info("enabled", text, sizeof text), TUTTI_OK);
+    assert_string_equal(text, expected);
+}
+
 static void test_disable(void **state)
 {
     (void)state;
-    assert_true(tutti_comm_is_enabled());
+    assert_enabled("yes");
     setenv("TUTTI_DISABLE", "1", 1);
-    assert_false(tutti_comm_is_enabled());
+    assert_enabled("no");
     assert_int_equal(create(0, 2, NULL), TUTTI_ERR_DECLINED);
     assert_reason("TUTTI_DISABLE", NULL);
     setenv("TUTTI_DISABLE", "perhaps", 1);
-    assert_false(tutti_comm_is_enabled());
+    assert_enabled("no");
     assert_int_equal(create(0, 2, NULL), TUTTI_ERR_DECLINED);
     setenv("TUTTI_DISABLE", "0", 1);
-    assert_true(tutti_comm_is_enabled());
+    assert_enabled("yes");
     unsetenv("TUTTI_DISABLE");
 }
 
