@@ -14,7 +14,6 @@ struct comm_config {
     int32_t device;          /* enum tutti_device */
     int32_t fully_connected; /* TUTTI_FORCE_FULLY_CONNECTED: the links do not matter */
     int32_t topology_size;   /* of the matrix in TUTTI_TOPOLOGY_FILE; 0: there is none */
-    int32_t topology_named;  /* the matrix is of devices */
     int32_t leaf_order_given;
     int32_t overlapping; /* TUTTI_ALLOW_OVERLAPPING_DEVICES: ranks may share a device */
     int32_t leaf_order[TUTTI_MAX_RANKS];

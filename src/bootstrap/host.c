@@ -214,8 +214,6 @@ static enum tutti_status config_compare(const struct host_record *mine, int rank
          NULL},
         {"topology: the matrix in TUTTI_TOPOLOGY_FILE", a->topology_size, b->topology_size,
          "no matrix", NULL, " rows"},
-        {"topology: what the rows in TUTTI_TOPOLOGY_FILE stand for", a->topology_named,
-         b->topology_named, "ranks", "devices", NULL},
     };
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
         enum tutti_status status = field_compare(&fields[i], rank, peer);

@@ -22,12 +22,7 @@ static enum tutti_status links_alloc(const struct links *links)
 static enum tutti_status file_check(const struct links *links)
 {
     const struct topology_file *file = *links->file;
-    if (file->named && links->config->device == TUTTI_DEVICE_CPU)
-        return error_set(TUTTI_ERR_INVALID,
-                         "topology file %s names devices, which CPU ranks have not: write \"ranks "
-                         "%d\" instead",
-                         file->source, links->world_size);
-    if (!file->named && file->matrix.size != links->world_size)
+    if (file->matrix.size != links->world_size)
         return error_set(TUTTI_ERR_INVALID,
                          "topology file %s is of %d ranks, the world size is %d: give one of as "
                          "many ranks, or unset TUTTI_TOPOLOGY_FILE",
@@ -51,7 +46,6 @@ enum tutti_status links_read(const struct links *links)
     if (status != TUTTI_OK)
         return status;
     links->config->topology_size = (*links->file)->matrix.size;
-    links->config->topology_named = (*links->file)->named;
     return TUTTI_OK;
 }
 
@@ -64,7 +58,6 @@ enum tutti_status links_inherit(const struct links *links, const struct comm_con
     enum tutti_status status = links_alloc(links);
     if (status != TUTTI_OK)
         return status;
-    /* By now the file's matrix is one of ranks, even if it named devices. */
     memcpy((*links->file)->source, from->source, sizeof(*links->file)->source);
     (*links->file)->matrix.size = size;
     for (int i = 0; i < size; i++)
@@ -80,13 +73,6 @@ static enum tutti_status files_differ(const struct topology_file *mine, int rank
                                       const struct topology_file *theirs, int peer)
 {
     const int size = mine->matrix.size;
-    for (int i = 0; i < size; i++)
-        if (memcmp(&mine->devices[i], &theirs->devices[i], sizeof mine->devices[i]) != 0)
-            return error_set(TUTTI_ERR_MISMATCH,
-                             "ranks disagree about the topology: device %d of rank %d's file %s is "
-                             "another one in rank %d's %s: give all ranks the same file in "
-                             "TUTTI_TOPOLOGY_FILE",
-                             i, rank, mine->source, peer, theirs->source);
     for (int i = 0; i < size; i++)
         for (int j = 0; j < size; j++)
             if (mine->matrix.links[i][j] != theirs->matrix.links[i][j])
@@ -113,40 +99,6 @@ static enum tutti_status files_compare(const struct links *links, struct tutti_e
     }
     free(all);
     return status;
-}
-
-static bool is_device(const struct topology_device *named, const struct cuda_device *device)
-{
-    struct topology_device place;
-    if (!named->is_bus_id)
-        return memcmp(named->uuid, device->uuid, sizeof named->uuid) == 0;
-    return topology_bus_id_read(device->bus_id, strlen(device->bus_id), &place) &&
-           memcmp(named, &place, sizeof place) == 0;
-}
-
-/* From devices in the file's order to those of the ranks. */
-static enum tutti_status devices_to_ranks(const struct links *links,
-                                          const struct host_record *records)
-{
-    struct topology_file *file = *links->file;
-    struct topology_matrix matrix = {.size = links->world_size};
-    int device_of[TUTTI_MAX_RANKS];
-    for (int r = 0; r < links->world_size; r++) {
-        int device = 0;
-        while (device < file->matrix.size && !is_device(&file->devices[device], &records[r].device))
-            device++;
-        if (device == file->matrix.size)
-            return error_set(TUTTI_ERR_INVALID,
-                             "topology file %s does not name the device of rank %d, %s at %s: add "
-                             "it, or unset TUTTI_TOPOLOGY_FILE",
-                             file->source, r, records[r].device.name, records[r].device.bus_id);
-        device_of[r] = device;
-    }
-    for (int i = 0; i < links->world_size; i++)
-        for (int j = 0; j < links->world_size; j++)
-            matrix.links[i][j] = file->matrix.links[device_of[i]][device_of[j]];
-    file->matrix = matrix;
-    return TUTTI_OK;
 }
 
 /* ---- from the devices ------------------------------------------------------------------------ */
@@ -230,8 +182,6 @@ static enum tutti_status matrix_agree(const struct links *links, const struct ho
     }
     if (*links->file) {
         status = files_compare(links, exchanger, deadline);
-        if (status == TUTTI_OK && (*links->file)->named)
-            status = devices_to_ranks(links, records);
     } else if (links->config->device == TUTTI_DEVICE_CUDA) {
         status = devices_ask(links, records, exchanger, deadline);
     } else {

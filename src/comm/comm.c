@@ -330,7 +330,7 @@ enum tutti_status comm_derive(const struct tutti_comm *from, const int *ranks, i
     if (status != TUTTI_OK)
         return status;
     made->config = from->config;
-    made->config.topology_size = made->config.topology_named = 0;
+    made->config.topology_size = 0;
     memset(made->config.leaf_order, 0, sizeof made->config.leaf_order);
     made->timeout_ms = from->timeout_ms;
     made->timeout_source = from->timeout_source;

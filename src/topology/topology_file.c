@@ -94,89 +94,6 @@ static bool number_read(struct word word, int least, int most, int *number)
     return word.length > 0 && value >= least;
 }
 
-/* ---- devices --------------------------------------------------------------------------------- */
-
-static int digit_of(char c)
-{
-    if (c >= '0' && c <= '9')
-        return c - '0';
-    c |= 32;
-    return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
-}
-
-/* Read a hexadecimal number up to `stop`, and advance *text past it; up to the end if stop is 0. */
-static bool hex_read(const char **text, const char *end, char stop, uint32_t most, uint32_t *value)
-{
-    const char *at = *text;
-    *value = 0;
-    for (; at < end && digit_of(*at) >= 0; at++) {
-        if (at - *text == 8)
-            return false;
-        *value = *value << 4 | (uint32_t)digit_of(*at);
-    }
-    bool digits = at > *text, ends = stop ? at < end && *at == stop : at == end;
-    *text = at + 1;
-    return digits && ends && *value <= most;
-}
-
-bool topology_bus_id_read(const char *text, size_t length, struct topology_device *device)
-{
-    const char *end = text + length;
-    uint32_t domain, bus, slot, function;
-    memset(device, 0, sizeof *device);
-    if (!hex_read(&text, end, ':', UINT32_MAX, &domain) || !hex_read(&text, end, ':', 255, &bus) ||
-        !hex_read(&text, end, '.', 31, &slot) || !hex_read(&text, end, 0, 7, &function))
-        return false;
-    device->domain = domain;
-    device->bus = (uint8_t)bus;
-    device->slot = (uint8_t)slot;
-    device->is_bus_id = 1;
-    return true;
-}
-
-/* Read 32 hexadecimal digits. "GPU-" may precede them, and dashes may stand anywhere between them.
- */
-static bool uuid_read(struct word word, struct topology_device *device)
-{
-    size_t digits = 0;
-    memset(device, 0, sizeof *device);
-    for (size_t i = word.length > 4 && memcmp(word.text, "GPU-", 4) == 0 ? 4 : 0; i < word.length;
-         i++) {
-        int digit = digit_of(word.text[i]);
-        if (word.text[i] == '-')
-            continue;
-        if (digit < 0 || digits == 32)
-            return false;
-        device->uuid[digits / 2] |= (uint8_t)(digits % 2 ? digit : digit << 4);
-        digits++;
-    }
-    return digits == 32;
-}
-
-static enum tutti_status devices_read(struct reader *reader, struct topology_file *file)
-{
-    int count = 0;
-    file->named = 1;
-    for (struct word word = word_next(reader); word.length; word = word_next(reader)) {
-        struct topology_device device;
-        if (count == TUTTI_MAX_RANKS)
-            return parse_error(reader, word, "more than 64 devices");
-        if (!uuid_read(word, &device) && !topology_bus_id_read(word.text, word.length, &device))
-            return parse_error(
-                reader, word,
-                "expected a UUID such as GPU-01234567-89ab-cdef-0123-456789abcdef, or a "
-                "PCI bus id such as 0000:01:00.0");
-        for (int i = 0; i < count; i++)
-            if (memcmp(&file->devices[i], &device, sizeof device) == 0)
-                return parse_error(reader, word, "this device is listed twice");
-        file->devices[count++] = device;
-    }
-    file->matrix.size = count;
-    return count
-               ? TUTTI_OK
-               : parse_error(reader, (struct word){reader->at, 0}, "expected at least one device");
-}
-
 /* ---- rows ------------------------------------------------------------------------------------ */
 
 static enum tutti_status row_read(struct reader *reader, struct word word, int row,
@@ -210,16 +127,12 @@ static enum tutti_status text_read(struct reader *reader, struct topology_file *
         return status;
 
     word = line_next(reader);
-    if (is_text(word, "ranks")) {
-        word = word_next(reader);
-        if (!number_read(word, 1, TUTTI_MAX_RANKS, &file->matrix.size))
-            return parse_error(reader, word, "expected a number of ranks from 1 to 64");
-        status = line_end(reader, "expected nothing after the number of ranks");
-    } else if (is_text(word, "devices")) {
-        status = devices_read(reader, file);
-    } else {
-        return parse_error(reader, word, "expected a line: ranks N, or: devices ID ID ...");
-    }
+    if (!is_text(word, "ranks"))
+        return parse_error(reader, word, "expected a line: ranks N");
+    word = word_next(reader);
+    if (!number_read(word, 1, TUTTI_MAX_RANKS, &file->matrix.size))
+        return parse_error(reader, word, "expected a number of ranks from 1 to 64");
+    status = line_end(reader, "expected nothing after the number of ranks");
     for (int row = 0; row < file->matrix.size && status == TUTTI_OK; row++) {
         word = line_next(reader);
         if (!word.length)

@@ -286,7 +286,7 @@ static int share_forced(struct ranks *ranks, int rank, tutti_store_t *store)
 }
 
 /* CUDA says whether NVLink leads to all; else NVML counts the links; without it those who access
- * each other are asked. A file that names devices comes before all of these. */
+ * each other are asked. A topology file comes before all of these. */
 static const struct {
     const char *library, *links, *file;
     enum tutti_topology topology;
@@ -325,8 +325,7 @@ static const struct {
      false},
     {"/nonexistent/nvml",
      NULL,
-     "tutti-topology 1\ndevices 0000:11:00.0 0000:13:00.0 "
-     "00102030-4050-6070-8090-a0b0c0d0e0f0\nX 0 5\n0 X 0\n6 0 X\n",
+     "tutti-topology 1\nranks 2\nX 6\n5 X\n",
      TUTTI_TOPOLOGY_FULLY_CONNECTED,
      {"every pair is linked", "links: X 6\nlinks: 5 X\n"},
      false},

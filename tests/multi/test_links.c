@@ -20,7 +20,6 @@ static const char mixed[] = "tutti-topology 1\nranks 8\n"
 static const char pair[] = "tutti-topology 1\nranks 2\nX 3\n3 X\n";
 static const char one_way[] = "tutti-topology 1\nranks 2\nX 3\n0 X\n";
 static const char unknown[] = "tutti-topology 1\nranks 2\nX ?\n3 X\n";
-static const char devices[] = "tutti-topology 1\ndevices 0:1:0.0 0:2:0.0\nX 3\n3 X\n";
 
 /* What the ranks are given, the last one instead `odd`, and what comes of it. */
 struct scenario {
@@ -150,7 +149,6 @@ static int refuse(struct ranks *ranks, int rank, tutti_store_t *store)
     } rows[] = {
         {"tutti-topology 1\nranks 2\nX 3\n3\n", 2, "line 4, column 2"},
         {pair, 3, "is of 2 ranks, the world size is 3"},
-        {devices, 2, "names devices, which CPU ranks have not"},
     };
     char path[64];
     tutti_comm_t *comm;

@@ -67,7 +67,6 @@ static void options_differ_by_name(void **state)
         {&odd->algo, TUTTI_ALGO_RING, "TUTTI_ALGO", "has none", "has ring"},
         {&odd->fully_connected, true, "TUTTI_FORCE_FULLY_CONNECTED", "has off", "has on"},
         {&odd->topology_size, 8, "TUTTI_TOPOLOGY_FILE", "has no matrix", "has 8 rows"},
-        {&odd->topology_named, true, "TUTTI_TOPOLOGY_FILE", "has ranks", "has devices"},
     };
     (void)state;
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {

@@ -13,8 +13,6 @@
 
 #include <cmocka.h>
 
-#define UUID "GPU-01234567-89ab-cdef-0123-456789ABCDEF"
-
 static struct topology_file file;
 
 static enum tutti_status parse(const char *text)
@@ -30,28 +28,10 @@ static void test_ranks(void **state)
                      TUTTI_OK);
     static const int16_t expected[3][3] = {{0, 1, -1}, {0, 0, 999}, {-1, 0, 0}};
     assert_int_equal(file.matrix.size, 3);
-    assert_false(file.named);
     assert_string_equal(file.source, "here");
     for (int i = 0; i < 3; i++)
         for (int j = 0; j < 3; j++)
             assert_int_equal(file.matrix.links[i][j], expected[i][j]);
-}
-
-static void test_devices(void **state)
-{
-    struct topology_device device;
-    (void)state;
-    assert_int_equal(parse("tutti-topology 1\ndevices " UUID " 00000000:1A:1f.0\nX 18\n18 X\n"),
-                     TUTTI_OK);
-    assert_int_equal(file.matrix.size, 2);
-    assert_true(file.named);
-    assert_false(file.devices[0].is_bus_id);
-    assert_memory_equal(file.devices[0].uuid,
-                        "\x01\x23\x45\x67\x89\xab\xcd\xef\x01\x23\x45\x67\x89\xab\xcd\xef", 16);
-    assert_true(topology_bus_id_read("0000:1a:1F.0", 12, &device));
-    assert_memory_equal(&file.devices[1], &device, sizeof device);
-    assert_int_equal(device.bus, 26);
-    assert_int_equal(device.slot, 31);
 }
 
 static void test_wrong(void **state)
@@ -80,12 +60,6 @@ static void test_wrong(void **state)
         {"tutti-topology 1\nranks 2\nX 1000\n1 X\n", 3, 3, "0 to 999"},
         {"tutti-topology 1\nranks 2\nX -1\n1 X\n", 3, 3, "0 to 999"},
         {"tutti-topology 1\nranks 2\nX 1\n1 X\n0 0\n", 5, 1, "nothing after"},
-        {"tutti-topology 1\ndevices\n", 2, 8, "at least one"},
-        {"tutti-topology 1\ndevices GPU-0123\n", 2, 9, "UUID"},
-        {"tutti-topology 1\ndevices " UUID "0\n", 2, 9, "UUID"},
-        {"tutti-topology 1\ndevices 0:1:2\n", 2, 9, "PCI bus id"},
-        {"tutti-topology 1\ndevices 0:100:2.0\n", 2, 9, "PCI bus id"},
-        {"tutti-topology 1\ndevices 0:1:2.0 00:01:02.0\n", 2, 17, "twice"},
     };
     (void)state;
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
@@ -135,7 +109,6 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_ranks),
-        cmocka_unit_test(test_devices),
         cmocka_unit_test(test_wrong),
         cmocka_unit_test(test_load),
     };
