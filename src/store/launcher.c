@@ -17,36 +17,33 @@
 struct row {
     const char *name;
     const char *rank, *world_size;       /* variables; both set recognise the launcher */
-    const char *local_rank, *local_size; /* may be unset */
-    bool per_node;                       /* local_size is a list, an entry a node */
+    const char *local_rank, *local_size; /* may be unset, or NULL */
     const char *job[2];                  /* what names the job, up to two variables */
 };
 
 /* The first match wins. Slurm's variables are also set for ranks that another launcher starts in a
  * Slurm job, so Slurm comes last. */
 static const struct row rows[] = {
-    {"torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", false, {NULL, NULL}},
+    {"torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", {NULL, NULL}},
     {"openmpi",
      "OMPI_COMM_WORLD_RANK",
      "OMPI_COMM_WORLD_SIZE",
      "OMPI_COMM_WORLD_LOCAL_RANK",
      "OMPI_COMM_WORLD_LOCAL_SIZE",
-     false,
      {"PMIX_NAMESPACE", NULL}},
-    {"hydra", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", false, {NULL, NULL}},
+    {"hydra", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", {NULL, NULL}},
     {"slurm",
      "SLURM_PROCID",
      "SLURM_NTASKS",
      "SLURM_LOCALID",
-     "SLURM_STEP_TASKS_PER_NODE",
-     true,
+     NULL,
      {"SLURM_JOB_ID", "SLURM_STEP_ID"}},
 };
 enum { ROWS = sizeof rows / sizeof *rows };
 
 static const char *variable(const char *name)
 {
-    const char *text = getenv(name);
+    const char *text = name ? getenv(name) : NULL;
     return text && *text ? text : NULL;
 }
 
@@ -62,42 +59,6 @@ static enum tutti_status read_number(const char *name, int least, int most, int 
                          text, least, most);
     *value = (int)number;
     return TUTTI_OK;
-}
-
-/* Slurm's list of tasks by node, such as "4(x2),3": the entry of this node. */
-static enum tutti_status read_per_node(const char *name, int *value)
-{
-    const char *text = variable(name), *next = text;
-    int node = -1;
-    enum tutti_status status = read_number("SLURM_NODEID", 0, INT_MAX, &node);
-    if (status != TUTTI_OK || !text || node < 0)
-        return status;
-    for (long nodes = 0;;) {
-        char *end;
-        long tasks = isdigit((unsigned char)*next) ? strtol(next, &end, 10) : 0;
-        if (tasks < 1 || tasks > INT_MAX)
-            break;
-        long times = 1;
-        if (strncmp(end, "(x", 2) == 0 && isdigit((unsigned char)end[2])) {
-            times = strtol(end + 2, &end, 10);
-            if (*end++ != ')')
-                break;
-        }
-        if (times < 1 || times > INT_MAX || (*end && *end != ','))
-            break;
-        nodes += times;
-        if (node < nodes) {
-            *value = (int)tasks;
-            return TUTTI_OK;
-        }
-        if (!*end)
-            break;
-        next = end + 1;
-    }
-    return error_set(
-        TUTTI_ERR_INVALID,
-        "%s=%.80s: expected counts such as 4(x2),3, one for node %d (SLURM_NODEID) too", name, text,
-        node);
 }
 
 static const struct row *recognise(void)
@@ -128,9 +89,7 @@ static enum tutti_status read_row(const struct row *row, struct tutti_launcher *
     enum tutti_status status = read_number(row->world_size, 1, INT_MAX, &launcher->world_size);
     if (status == TUTTI_OK)
         status = read_number(row->rank, 0, launcher->world_size - 1, &launcher->rank);
-    if (status == TUTTI_OK && row->per_node)
-        status = read_per_node(row->local_size, &launcher->local_size);
-    else if (status == TUTTI_OK)
+    if (status == TUTTI_OK)
         status = read_number(row->local_size, 1, launcher->world_size, &launcher->local_size);
     int most = launcher->local_size > 0 ? launcher->local_size - 1 : INT_MAX - 1;
     if (status == TUTTI_OK)
@@ -196,7 +155,7 @@ enum tutti_status launcher_job(const struct tutti_launcher *launcher, char *job,
     const struct row *row = rows;
     while (strcmp(row->name, launcher->name) != 0)
         row++;
-    const char *first = row->job[0] ? variable(row->job[0]) : NULL;
+    const char *first = variable(row->job[0]);
     const char *second = row->job[1] ? variable(row->job[1]) : "";
     if (!first || !second)
         return name_by_ancestor(row, job, size);
