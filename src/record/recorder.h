@@ -5,8 +5,8 @@
  *
  * - Recording is a few stores into a line and a look at the processor's clock: no lock, no
  *   allocation, no system call. The clock costs 10 ns. So the end of an operation gets a time only
- *   if the operation waited slowly, was longer than a mail, or failed. The tool turns ticks into
- *   nanoseconds with two readings of both clocks, one at the creation and one at the dump.
+ *   if the operation waited slowly, was longer than a small message, or failed. The tool turns
+ * ticks into nanoseconds with two readings of both clocks, one at the creation and one at the dump.
  * - The page is a sealed memfd whose descriptor stays open. `tutti dump` finds it in /proc/PID/fd
  *   and needs nothing of the process, which may be stopped or be stuck in the kernel. The kernel
  *   admits whoever may trace the process. Without a memfd the page comes from malloc(), and only
