@@ -22,12 +22,12 @@
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
-#include <poll.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -47,24 +47,32 @@ enum {
 
 struct connection {
     int fd;
+    bool blocked; /* it does not take its output: epoll watches for that, and nothing is read */
     struct tcp_session session;
     int64_t introduced_by_ns;
 };
 
 struct tcp_server {
     pthread_t thread;
+    int epoll;
     int stop; /* an eventfd */
     int listener;
     struct sockaddr_storage address;
     struct tcp_space space;
     struct connection *connections[MAX_CONNECTIONS]; /* oldest first */
     int count;
-    struct pollfd fds[MAX_CONNECTIONS + 2]; /* of the connections, the listener and the stop */
-    int64_t accept_again_ns;                /* DEADLINE_NEVER while accepting */
-    int64_t end_ns;                         /* DEADLINE_NEVER until asked to stop */
-    int64_t linger_ms;                      /* written before the stop event */
+    int64_t accept_again_ns; /* DEADLINE_NEVER while accepting */
+    int64_t end_ns;          /* DEADLINE_NEVER until asked to stop */
+    int64_t linger_ms;       /* written before the stop event */
     char *secret;
 };
+
+/* Lets epoll watch a descriptor. `source` comes with its events. */
+static bool watch(const struct tcp_server *server, int how, int fd, uint32_t events, void *source)
+{
+    struct epoll_event event = {.events = events, .data.ptr = source};
+    return epoll_ctl(server->epoll, how, fd, &event) == 0;
+}
 
 /* ---- connections ----------------------------------------------------------------------------- */
 
@@ -75,6 +83,7 @@ static void connection_destroy(struct tcp_server *server, int i)
     memmove(&server->connections[i], &server->connections[i + 1],
             (size_t)(server->count - i) * sizeof connection);
     tcp_session_fini(&connection->session);
+    watch(server, EPOLL_CTL_DEL, connection->fd, 0, NULL); /* a forked child may hold it, too */
     tcp_hang_up(connection->fd);
     free(connection);
 }
@@ -83,8 +92,10 @@ static bool connection_create(struct tcp_server *server, int fd)
 {
     int on = 1;
     struct connection *connection = calloc(1, sizeof *connection);
-    if (!connection)
+    if (!connection || !watch(server, EPOLL_CTL_ADD, fd, EPOLLIN, connection)) {
+        free(connection);
         return false;
+    }
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
     setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
     connection->fd = fd;
@@ -117,18 +128,24 @@ static int oldest_stranger(const struct tcp_server *server)
 }
 
 /* Sends what the socket takes. False if the connection is over. */
-static bool flush(struct connection *connection)
+static bool flush(struct tcp_server *server, struct connection *connection)
 {
     struct tcp_session *session = &connection->session;
     while (session->out.size > 0) {
         ssize_t bytes =
             send(connection->fd, session->out.data, session->out.size, MSG_NOSIGNAL | MSG_DONTWAIT);
-        if (bytes < 0 && errno != EINTR)
-            return errno == EAGAIN || errno == EWOULDBLOCK;
         if (bytes > 0)
             tcp_session_sent(session, (size_t)bytes);
+        else if (bytes < 0 && errno != EINTR)
+            break;
     }
-    return session->state != SESSION_CLOSING;
+    const bool blocked = session->out.size > 0;
+    if (blocked && errno != EAGAIN && errno != EWOULDBLOCK)
+        return false;
+    if (blocked != connection->blocked)
+        watch(server, EPOLL_CTL_MOD, connection->fd, blocked ? EPOLLOUT : EPOLLIN, connection);
+    connection->blocked = blocked;
+    return blocked || session->state != SESSION_CLOSING;
 }
 
 static bool receive(struct connection *connection)
@@ -143,19 +160,19 @@ static bool receive(struct connection *connection)
     return bytes > 0 && tcp_session_feed(&connection->session, (size_t)bytes);
 }
 
-/* Sends first: a client that does not read its replies is not read. */
-static void serve_connection(struct tcp_server *server, int i, short events)
+/* Sends the replies to a request, and the ends of the waits of other clients that it ended. */
+static void serve_connection(struct tcp_server *server, int i, uint32_t events)
 {
     struct connection *connection = server->connections[i];
-    bool alive = true;
-    if (events & POLLOUT)
-        alive = flush(connection);
-    else if (events & POLLIN)
-        alive = receive(connection) && flush(connection);
-    else
-        alive = false;
+    const bool alive =
+        connection->blocked ? flush(server, connection) : events & EPOLLIN && receive(connection);
     if (!alive)
         connection_destroy(server, i);
+    for (int k = server->count - 1; k >= 0; k--) {
+        connection = server->connections[k];
+        if (connection->session.out.size > 0 && !connection->blocked && !flush(server, connection))
+            connection_destroy(server, k);
+    }
 }
 
 /* ---- listening ------------------------------------------------------------------------------- */
@@ -186,11 +203,12 @@ static int strangers_most(const struct tcp_server *server)
  * is none. */
 static bool stranger_shed(struct tcp_server *server)
 {
-    const int i = oldest_stranger(server), before = server->count;
+    const int i = oldest_stranger(server);
     if (i < 0)
         return false;
-    serve_connection(server, i, POLLIN);
-    if (server->count == before && is_stranger(server->connections[i]))
+    const struct connection *oldest = server->connections[i];
+    serve_connection(server, i, EPOLLIN);
+    if (oldest_stranger(server) == i && server->connections[i] == oldest)
         connection_destroy(server, i);
     return true;
 }
@@ -227,6 +245,7 @@ static void accept_some(struct tcp_server *server)
         if ((code == EMFILE || code == ENFILE) && stranger_shed(server))
             continue;
         log_write(TUTTI_LOG_WARN, -1, "store server: accept: %s", strerrordesc_np(code));
+        watch(server, EPOLL_CTL_MOD, server->listener, 0, &server->listener);
         server->accept_again_ns = deadline_after(ACCEPT_PAUSE_MS);
         return;
     }
@@ -234,32 +253,26 @@ static void accept_some(struct tcp_server *server)
 
 /* ---- the loop -------------------------------------------------------------------------------- */
 
-/* Fills fds; returns until when to wait for their events. */
-static int64_t watch(struct tcp_server *server)
+static int64_t next_deadline(const struct tcp_server *server)
 {
-    const int oldest = oldest_stranger(server), count = server->count;
-    const bool accepting = server->accept_again_ns == DEADLINE_NEVER;
-    int64_t deadline = deadline_min(server->accept_again_ns, server->end_ns);
-    for (int i = 0; i < count; i++)
-        server->fds[i] = (struct pollfd){
-            .fd = server->connections[i]->fd,
-            .events = server->connections[i]->session.out.size > 0 ? POLLOUT : POLLIN};
-    server->fds[count] = (struct pollfd){.fd = accepting ? server->listener : -1, .events = POLLIN};
-    server->fds[count + 1] = (struct pollfd){.fd = server->stop, .events = POLLIN};
+    const int64_t deadline = deadline_min(server->accept_again_ns, server->end_ns);
+    const int oldest = oldest_stranger(server);
     return oldest < 0 ? deadline
                       : deadline_min(deadline, server->connections[oldest]->introduced_by_ns);
 }
 
-static void serve_events(struct tcp_server *server)
+static void serve_event(struct tcp_server *server, const struct epoll_event *event)
 {
-    const struct pollfd *listener = &server->fds[server->count], *stop = listener + 1;
     uint64_t count;
-    for (int i = server->count - 1; i >= 0; i--) /* the last one first: i may be removed */
-        if (server->fds[i].revents)
-            serve_connection(server, i, server->fds[i].revents);
-    if (listener->revents)
+    int i = 0;
+    if (event->data.ptr == &server->listener) {
         accept_some(server);
-    if (stop->revents && read(server->stop, &count, sizeof count) > 0) {
+    } else if (event->data.ptr != &server->stop) {
+        while (server->connections[i] != event->data.ptr)
+            i++;
+        serve_connection(server, i, event->events);
+    } else if (read(server->stop, &count, sizeof count) > 0) {
+        watch(server, EPOLL_CTL_DEL, server->listener, 0, NULL);
         tcp_hang_up(server->listener);
         server->listener = -1;
         server->end_ns = deadline_after(server->linger_ms);
@@ -272,8 +285,10 @@ static void expire(struct tcp_server *server)
     while ((i = oldest_stranger(server)) >= 0 &&
            deadline_passed(server->connections[i]->introduced_by_ns))
         connection_destroy(server, i);
-    if (deadline_passed(server->accept_again_ns))
+    if (deadline_passed(server->accept_again_ns)) {
+        watch(server, EPOLL_CTL_MOD, server->listener, EPOLLIN, &server->listener);
         server->accept_again_ns = DEADLINE_NEVER;
+    }
 }
 
 static void *server_main(void *argument)
@@ -281,12 +296,13 @@ static void *server_main(void *argument)
     struct tcp_server *server = argument;
     while (!deadline_passed(server->end_ns) &&
            (server->end_ns == DEADLINE_NEVER || server->count > 0)) {
-        const int timeout_ms = deadline_poll_ms(watch(server));
-        const int ready = poll(server->fds, (nfds_t)server->count + 2, timeout_ms);
+        struct epoll_event event; /* one at a time: serving it may close any other connection */
+        const int timeout_ms = deadline_poll_ms(next_deadline(server));
+        const int ready = epoll_wait(server->epoll, &event, 1, timeout_ms);
         if (ready < 0 && errno != EINTR)
             break;
         if (ready > 0)
-            serve_events(server);
+            serve_event(server, &event);
         expire(server);
     }
     return NULL;
@@ -341,6 +357,15 @@ static enum tutti_status open_listener(struct tcp_server *server,
         errno == EADDRINUSE ? " (another store or program uses it: take another port)" : "");
 }
 
+static bool watch_sources(struct tcp_server *server)
+{
+    server->stop = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    server->epoll = epoll_create1(EPOLL_CLOEXEC);
+    return server->stop >= 0 && server->epoll >= 0 &&
+           watch(server, EPOLL_CTL_ADD, server->stop, EPOLLIN, &server->stop) &&
+           watch(server, EPOLL_CTL_ADD, server->listener, EPOLLIN, &server->listener);
+}
+
 /* With all signals blocked: they are the program's business. */
 static int start_thread(struct tcp_server *server)
 {
@@ -363,6 +388,8 @@ static void server_free(struct tcp_server *server)
         tcp_hang_up(server->listener);
     if (server->stop >= 0)
         close(server->stop);
+    if (server->epoll >= 0)
+        close(server->epoll);
     tcp_secret_free(server->secret);
     free(server);
 }
@@ -373,7 +400,7 @@ enum tutti_status tcp_server_start(const struct tcp_server_config *config,
     struct tcp_server *self = calloc(1, sizeof *self);
     if (!self)
         return error_errno("starting a store server");
-    self->stop = self->listener = -1;
+    self->epoll = self->stop = self->listener = -1;
     self->accept_again_ns = self->end_ns = DEADLINE_NEVER;
     enum tutti_status status = TUTTI_OK;
     if (!tcp_secret_copy(config->secret, &self->secret))
@@ -381,7 +408,7 @@ enum tutti_status tcp_server_start(const struct tcp_server_config *config,
     self->space.secret = self->secret;
     if (status == TUTTI_OK)
         status = open_listener(self, config);
-    if (status == TUTTI_OK && (self->stop = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) < 0)
+    if (status == TUTTI_OK && !watch_sources(self))
         status = error_errno("starting a store server");
     if (status == TUTTI_OK) {
         errno = start_thread(self);

@@ -23,6 +23,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/file.h>
 #include <sys/mman.h>
@@ -94,6 +95,9 @@ static int64_t timeout_ms;
     X(recvmsg, ssize_t, -1, ENOBUFS, (int fd, struct msghdr *what, int flags), (fd, what, flags))  \
     X(poll, int, -1, ENOMEM, (struct pollfd * all, nfds_t count, int timeout),                     \
       (all, count, timeout))                                                                       \
+    X(epoll_create1, int, -1, EMFILE, (int flags), (flags))                                        \
+    X(epoll_ctl, int, -1, ENOSPC, (int set, int how, int fd, struct epoll_event *event),           \
+      (set, how, fd, event))                                                                       \
     X(eventfd, int, -1, EMFILE, (unsigned count, int flags), (count, flags))                       \
     X(pthread_create, int, EAGAIN, EAGAIN,                                                         \
       (pthread_t * thread, const pthread_attr_t *how, void *(*fn)(void *), void *context),         \
