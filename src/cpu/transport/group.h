@@ -29,9 +29,9 @@ struct cpu_group {
     bool membarrier; /* see bell.c */
     const struct reduce_isa *isa;
     copy_fn *copy_long;
-    struct areas areas;
     struct layout_arena *own;
     struct layout_arena *arenas[TUTTI_MAX_RANKS]; /* of others the data may not be mapped */
+    struct areas areas;
 
     struct cpu_distance distance;
     struct cpu_same_core same_core;
