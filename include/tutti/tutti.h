@@ -607,7 +607,7 @@ struct tutti_symm_info {
 /*
  * Registers a group of 1 to 64 ranks. Local. The name has 1 to 63 bytes and is equal on all ranks.
  * A process registers a name only once for each rank.
- * [in] store   borrowed until tutti_symm_group_destroy()
+ * [in] store   borrowed until the group's first rendezvous has ended, or the destroy
  * [out] group  destroy it with tutti_symm_group_destroy()
  * Returns INVALID (also if the name is already registered), NO_MEMORY, SYSTEM.
  */
@@ -645,8 +645,8 @@ TUTTI_API enum tutti_status tutti_symm_free(void *buffer);
  * allocations in the same order, one call at a time, with the same kind of device and the same
  * size. A second call for a buffer returns at once. If the kinds or sizes differ (MISMATCH), or two
  * ranks use one device (DECLINED), the group stays usable; after any other failure it stays failed.
- * On CUDA each rank also reads from each peer's memory, so a broken link is found here. There, the
- * first rendezvous of a group of several processes starts a thread that watches the peers.
+ * On CUDA each rank also reads from each peer's memory, so a broken link is found here. There, one
+ * thread of the process watches the ranks of other processes.
  *
  * - [in] buffer: an address from tutti_symm_alloc(), here and below
  * - [out] info: may be NULL; the caller sets struct_size

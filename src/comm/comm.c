@@ -100,34 +100,17 @@ static enum tutti_status launches_read(const struct tutti_comm_options *options,
     return TUTTI_OK;
 }
 
-/* The size of an arena: the option, then the environment, then what can be used at most. */
-static enum tutti_status arena_bytes_read(const struct tutti_comm_options *options, int world_size,
-                                          struct tutti_comm *comm)
-{
-    static const char variable[] = "TUTTI_ARENA_BYTES";
-    size_t bytes = LAYOUT_MOST_ARENA;
-    enum tutti_status status = env_bytes(variable, &bytes);
-    if (status != TUTTI_OK)
-        return status;
-    if (options->arena_bytes)
-        bytes = options->arena_bytes;
-    const size_t least = cpu_group_least_arena(world_size);
-    if (bytes < least)
-        return error_set(TUTTI_ERR_INVALID, "%s is %zu: expected at least %zu bytes for %d ranks",
-                         options->arena_bytes ? "arena_bytes" : variable, bytes, least, world_size);
-    comm->config.arena_bytes = bytes;
-    return TUTTI_OK;
-}
-
 /* Options, then the environment, then defaults. */
 static enum tutti_status config_read(const struct tutti_comm_options *options, int world_size,
                                      struct tutti_comm *comm)
 {
-    size_t buffer_size = TUTTI_DEFAULT_BUFFER_SIZE;
+    size_t buffer_size = TUTTI_DEFAULT_BUFFER_SIZE, arena_bytes = LAYOUT_MOST_ARENA;
     bool strict = false, overlapping = false;
     enum tutti_algo algo = TUTTI_ALGO_NONE;
     comm->timeout_ms = DEFAULT_TIMEOUT_MS;
     enum tutti_status status = env_bytes("TUTTI_BUFFER_SIZE", &buffer_size);
+    if (status == TUTTI_OK)
+        status = env_bytes("TUTTI_ARENA_BYTES", &arena_bytes);
     if (status == TUTTI_OK)
         status = env_bool("TUTTI_STRICT", &strict);
     if (status == TUTTI_OK)
@@ -137,8 +120,6 @@ static enum tutti_status config_read(const struct tutti_comm_options *options, i
     if (status == TUTTI_OK)
         status = env_int64("TUTTI_TIMEOUT_MS", INT64_MIN, &comm->timeout_ms);
     if (status == TUTTI_OK)
-        status = arena_bytes_read(options, world_size, comm);
-    if (status == TUTTI_OK)
         status = launches_read(options, comm);
     if (status == TUTTI_OK)
         status = leaf_order_read(options->leaf_order, world_size, comm->config.leaf_order);
@@ -146,6 +127,8 @@ static enum tutti_status config_read(const struct tutti_comm_options *options, i
         return status;
     if (options->buffer_size)
         buffer_size = options->buffer_size;
+    if (options->arena_bytes)
+        arena_bytes = options->arena_bytes;
     comm->timeout_source = options->timeout_ms ? TIMEOUT_OF_COMM
                            : comm->timeout_ms == 0 || comm->timeout_ms == DEFAULT_TIMEOUT_MS
                                ? TIMEOUT_OF_DEFAULT
@@ -156,6 +139,12 @@ static enum tutti_status config_read(const struct tutti_comm_options *options, i
         strict = options->strict == TUTTI_STRICT_ON;
     if (buffer_size == 0)
         return error_set(TUTTI_ERR_INVALID, "TUTTI_BUFFER_SIZE=0: expected at least 1 byte");
+    const size_t least = cpu_group_least_arena(world_size);
+    if (arena_bytes < least)
+        return error_set(TUTTI_ERR_INVALID,
+                         "arena_bytes (TUTTI_ARENA_BYTES) is %zu: expected at least %zu bytes for "
+                         "%d ranks",
+                         arena_bytes, least, world_size);
     status = options->algo != TUTTI_ALGO_NONE
                  ? algo_check(NULL, options->algo, options->device, world_size)
                  : algo_check("TUTTI_ALGO", algo, options->device, world_size);
@@ -164,6 +153,7 @@ static enum tutti_status config_read(const struct tutti_comm_options *options, i
     if (options->algo != TUTTI_ALGO_NONE)
         algo = options->algo;
     comm->config.buffer_size = buffer_size;
+    comm->config.arena_bytes = arena_bytes;
     comm->config.strict = strict;
     comm->config.algo = (int32_t)algo;
     comm->config.overlapping = overlapping;
@@ -198,10 +188,10 @@ static enum tutti_status arguments_check(int rank, int world_size,
     if ((unsigned)options->strict > TUTTI_STRICT_ON)
         return error_set(TUTTI_ERR_INVALID, "strict %d: expected a value of enum tutti_strict",
                          (int)options->strict);
-    if (options->name &&
-        (!*options->name || strlen(options->name) >= COMM_NAME_BYTES || strchr(options->name, '/')))
+    if (options->name && (!*options->name || strlen(options->name) >= RECORD_NAME_BYTES ||
+                          strchr(options->name, '/')))
         return error_set(TUTTI_ERR_INVALID, "name \"%.80s\": expected 1 to %d bytes without '/'",
-                         options->name, COMM_NAME_BYTES - 1);
+                         options->name, RECORD_NAME_BYTES - 1);
     return TUTTI_OK;
 }
 
@@ -345,6 +335,19 @@ enum tutti_status comm_derive(const struct tutti_comm *from, const int *ranks, i
     }
     *comm = made;
     return TUTTI_OK;
+}
+
+enum tutti_status comm_create_plain(tutti_store_t *store, const char *name, int rank,
+                                    int world_size, struct tutti_comm **comm)
+{
+    enum tutti_status status = comm_alloc(name, rank, world_size, TUTTI_DEVICE_CPU, comm);
+    if (status != TUTTI_OK)
+        return status;
+    (*comm)->store = store;
+    (*comm)->timeout_source = TIMEOUT_OF_CALL;
+    (*comm)->config.buffer_size = TUTTI_DEFAULT_BUFFER_SIZE;
+    (*comm)->config.arena_bytes = 0; /* the fewest */
+    return leaf_order_read(NULL, world_size, (*comm)->config.leaf_order);
 }
 
 /* From arguments that are right on: what the environment and the machine allow. */

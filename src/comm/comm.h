@@ -21,7 +21,8 @@ struct meeting;
 struct symm_view;
 struct work_pool;
 
-enum { COMM_NAME_BYTES = RECORD_NAME_BYTES };
+/* Of options->name: RECORD_NAME_BYTES. Plain communicators have a prefix. */
+enum { COMM_NAME_BYTES = RECORD_NAME_BYTES + 8 };
 
 /* Of a communicator and its process group. */
 enum comm_service { COMM_FREE, COMM_SERVES, COMM_SERVED };
@@ -82,6 +83,12 @@ struct tutti_comm {
  */
 enum tutti_status comm_derive(const struct tutti_comm *from, const int *ranks, int size, int rank,
                               const char *name, struct tutti_comm **comm);
+/* Makes a CPU communicator for internal use, which has not met yet. It has the smallest arenas, and
+ * no option and no variable of the environment changes it. The caller sets its time-out before the
+ * rendezvous, and destroys it with tutti_comm_destroy(). Returns NO_MEMORY, SYSTEM.
+ * [in] store  borrowed until tutti_comm_rendezvous() has ended */
+enum tutti_status comm_create_plain(tutti_store_t *store, const char *name, int rank,
+                                    int world_size, struct tutti_comm **comm);
 /* Collective among the members of the agreement: the rendezvous of `comm`. `which` is the number of
  * the meeting that the agreement has made for it. */
 enum tutti_status comm_assemble_agreed(struct tutti_comm *comm, const struct agree *agree,

@@ -97,6 +97,9 @@ enum tutti_status cpu_group_fail(struct cpu_group *group, const struct tutti_fau
  * operation. `life`: also asks the kernel whether the peer lives. True if there is one: *fault
  * describes it, and it is not recorded. */
 bool cpu_group_check_peers(struct cpu_group *group, int peer, bool life, struct tutti_fault *fault);
+/* Whether the process of a peer lives and has not closed its communicator's connection; true for a
+ * thread of this process. Asks the kernel. */
+bool cpu_group_peer_alive(const struct cpu_group *group, int peer);
 /* The ranks that have exited: *left have destroyed their communicators, *dead have not.
  * Does not wait. */
 void cpu_group_exited_peers(struct cpu_group *group, struct rank_set *left, struct rank_set *dead);

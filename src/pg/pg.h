@@ -36,7 +36,7 @@
 
 #include <pthread.h>
 
-enum { PG_TITLE_BYTES = 80, PG_TEXT_BYTES = 512, PG_LIST_BYTES = 64, PG_IDLE_RESULTS = 4 };
+enum { PG_TITLE_BYTES = 80, PG_TEXT_BYTES = 512, PG_IDLE_RESULTS = 4 };
 
 /* How an operation, or the whole group, ended. */
 struct pg_outcome {
@@ -114,7 +114,7 @@ struct pg_leader;
  * threads read. */
 struct tutti_pg {
     uint32_t references;        /* of the caller's handle, and of each operation */
-    char list[PG_LIST_BYTES];   /* the name of the members' list that numbers the ranks, or "" */
+    char list[COMM_NAME_BYTES]; /* the name of the members' list that numbers the ranks, or "" */
     struct layout_arena *arena; /* of this rank; stays mapped, since works wake the thread in it */
     struct tutti_comm *comm;    /* of the group's ranks, on the host */
     bool owns_comm;             /* made by the group (members.h), which destroys it */

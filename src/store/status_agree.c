@@ -23,6 +23,17 @@ enum tutti_status status_report_error(const struct status_report *report, int ow
                      *report->text ? report->text : "no reason given");
 }
 
+enum tutti_status status_reports_read(struct status_report *all, int size)
+{
+    enum tutti_status status = TUTTI_OK;
+    for (int r = 0; status == TUTTI_OK && r < size; r++) {
+        all[r].rank = r;
+        if (all[r].status != TUTTI_OK)
+            status = status_report_error(&all[r], -1);
+    }
+    return status;
+}
+
 enum tutti_status status_agree(struct tutti_exchanger *exchanger, enum tutti_status mine,
                                int64_t timeout_ms)
 {
@@ -34,10 +45,5 @@ enum tutti_status status_agree(struct tutti_exchanger *exchanger, enum tutti_sta
         tutti_exchanger_all_gather(exchanger, &own, sizeof own, all, timeout_ms);
     if (mine != TUTTI_OK)
         return status_report_error(&own, exchanger->rank);
-    for (int r = 0; status == TUTTI_OK && r < exchanger->size; r++) {
-        all[r].rank = r;
-        if (all[r].status != TUTTI_OK)
-            status = status_report_error(&all[r], -1);
-    }
-    return status;
+    return status == TUTTI_OK ? status_reports_read(all, exchanger->size) : status;
 }

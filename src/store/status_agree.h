@@ -19,6 +19,10 @@ struct status_report status_report_make(enum tutti_status status, int rank);
  * its status. */
 enum tutti_status status_report_error(const struct status_report *report, int own_rank);
 
+/* Returns the first failure among the reports of `size` ranks, with its text; OK if there is none.
+ */
+enum tutti_status status_reports_read(struct status_report *all, int size);
+
 /*
  * Collective. Each rank tells the others its status, with this thread's last error unless it is
  * OK. Returns this rank's status if it is a failure, else that of the first rank that failed, else

@@ -1,11 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The rendezvous of symmetric memory.
- *
- * Once per group: the ranks agree on a generation and a nonce (meet.h), exchange their identities
- * (version, host, user, process), and open a channel between the ranks of different processes.
- *
- * For each allocation:
+ * The rendezvous of symmetric memory. In the first one of a group its communicator meets. Then for
+ * each allocation:
  * 1. The ranks exchange an offer: size, kind of device, key of the segment in its process.
  * 2. A rank looks up the segments of ranks of its own process by key. It receives the descriptors
  *    of the segments of other processes and maps these. A device's memory is exported as a
@@ -17,21 +13,16 @@
  * usable: the caller may repeat the rendezvous with another allocation. After any other failure the
  * ranks' exchanges no longer match, and the group stays failed.
  */
-#include "bootstrap/meet.h"
 #include "base/deadline.h"
 #include "base/env.h"
 #include "base/error.h"
-#include "base/interrupt.h"
 #include "base/order.h"
 #include "base/point.h"
-#include "base/text.h"
-#include "base/wait.h"
-#include "bootstrap/host.h"
+#include "coll/coll.h"
 #include "cpu/transport/local.h"
 #include "ipc/channel.h"
 #include "ipc/random.h"
 #include "store/status_agree.h"
-#include "store/store.h"
 #include "symm/symm_internal.h"
 
 #include <inttypes.h>
@@ -50,81 +41,45 @@ struct offer {
     uint8_t uuid[CUDA_UUID_BYTES];
 };
 
-/* ---- the group ------------------------------------------------------------------------------ */
-
-static enum tutti_status exchange_identities(struct tutti_symm_group *group,
-                                             const struct host_identity *own, int64_t deadline)
+/* all: an element of `bytes` bytes for each rank; this rank has filled its own. */
+static enum tutti_status gather(const struct tutti_symm_group *group, void *all, size_t bytes,
+                                int64_t deadline)
 {
-    struct host_identity records[TUTTI_MAX_RANKS];
-    const struct host_identities all = {records, sizeof *records, group->rank, group->world_size};
-    enum tutti_status status = tutti_exchanger_all_gather(&group->exchanger, own, sizeof *own,
-                                                          records, deadline_timeout_ms(deadline));
-    if (status == TUTTI_OK)
-        status = host_own_check(&all, own);
-    if (status == TUTTI_OK)
-        status = host_versions_compare(&all);
-    if (status == TUTTI_OK)
-        status = host_places_compare(&all);
-    if (status != TUTTI_OK)
-        return status;
-    group->remote = host_remote_ranks(&all);
-    /* Where ranks outnumber processors, a spinning waiter would occupy the core its peer needs. */
-    group->spin = group->world_size > host_cores(&all) ? 0 : WAIT_POLLS;
-    return TUTTI_OK;
+    const struct coll_args args = {(char *)all + (size_t)group->rank * bytes, all, bytes,
+                                   TUTTI_UINT8, NULL};
+    return comm_run(group->comm, TUTTI_COLLECTIVE_ALL_GATHER, &args, deadline_timeout_ms(deadline),
+                    TUTTI_STREAM_DEFAULT);
 }
 
-static enum tutti_status meet_group(struct tutti_symm_group *group, tutti_store_t *store,
-                                    int64_t deadline)
+/* Returns this rank's failure, else the first of another rank, else OK on all ranks. */
+static enum tutti_status agree(const struct tutti_symm_group *group, enum tutti_status mine,
+                               int64_t deadline)
 {
-    char name[SYMM_NAME_BYTES + 8];
-    struct host_identity own;
-    struct meeting meeting;
-    snprintf(name, sizeof name, "symm/%s", group->name);
-    enum tutti_status status = host_identity_make(group->world_size, &own);
-    if (status == TUTTI_OK)
-        status = meet(store, name, group->rank, group->world_size, deadline_timeout_ms(deadline),
-                      &meeting, NULL);
-    if (status != TUTTI_OK)
-        return status;
-    memcpy(group->nonce, meeting.nonce, sizeof group->nonce);
-    snprintf(group->prefix, sizeof group->prefix, "tutti/%s/%" PRId64, name, meeting.generation);
-    group->exchanger = (struct tutti_exchanger){.struct_size = sizeof group->exchanger,
-                                                .store = store,
-                                                .prefix = group->prefix,
-                                                .rank = group->rank,
-                                                .size = group->world_size};
-    status = exchange_identities(group, &own, deadline);
-    POINT("symm.identities");
-    /* All ranks decide alike: either every rank has a peer in another process, or no rank has. */
-    if (status != TUTTI_OK || rank_set_empty(group->remote))
-        return status;
-    struct channel_config channel = {.rank = group->rank,
-                                     .size = group->world_size,
-                                     .peers = group->remote,
-                                     .exchanger = &group->exchanger,
-                                     .timeout_ms = deadline_left_ms(deadline)};
-    memcpy(channel.nonce, group->nonce, sizeof channel.nonce);
-    return channel_open(&channel, &group->channel);
+    const struct status_report own = status_report_make(mine, group->rank);
+    struct status_report all[TUTTI_MAX_RANKS];
+    all[group->rank] = own;
+    const enum tutti_status status = gather(group, all, sizeof *all, deadline);
+    if (mine != TUTTI_OK)
+        return status_report_error(&own, group->rank);
+    return status == TUTTI_OK ? status_reports_read(all, group->world_size) : status;
 }
-
-/* ---- an allocation -------------------------------------------------------------------------- */
 
 static enum tutti_status exchange_offers(struct symm_allocation *allocation, struct offer *all,
                                          int64_t deadline)
 {
     struct tutti_symm_group *group = allocation->group;
-    struct offer mine = {
+    struct offer *mine = &all[group->rank];
+    *mine = (struct offer){
         .bytes = allocation->bytes, .device = allocation->device, .fd = allocation->fd};
-    memcpy(mine.uuid, allocation->uuid, sizeof mine.uuid);
-    memcpy(mine.key, allocation->key, sizeof mine.key);
+    memcpy(mine->uuid, allocation->uuid, sizeof mine->uuid);
+    memcpy(mine->key, allocation->key, sizeof mine->key);
     bool overlapping = false;
     enum tutti_status status = env_bool("TUTTI_ALLOW_OVERLAPPING_DEVICES", &overlapping);
-    mine.overlapping = overlapping;
+    mine->overlapping = overlapping;
     if (status == TUTTI_OK)
-        status = random_fill(&mine.id, sizeof mine.id);
+        status = random_fill(&mine->id, sizeof mine->id);
     if (status == TUTTI_OK)
-        status = tutti_exchanger_all_gather(&group->exchanger, &mine, sizeof mine, all,
-                                            deadline_timeout_ms(deadline));
+        status = gather(group, all, sizeof *all, deadline);
     if (status == TUTTI_OK)
         allocation->id = all[0].id > LAYOUT_BOUNCE ? all[0].id : LAYOUT_BOUNCE + 1;
     return status;
@@ -204,20 +159,15 @@ static enum tutti_status map_host(struct symm_allocation *allocation, const stru
 static enum tutti_status map_device(struct symm_allocation *allocation, const struct offer *all,
                                     const int *fds, int64_t deadline)
 {
-    struct tutti_symm_group *group = allocation->group;
+    const struct tutti_symm_group *group = allocation->group;
     struct cuda_symm_places places;
     int joined[CUDA_RANKS];
     /* Within one process a descriptor's number is valid for all its threads. */
     for (int r = 0; r < group->world_size; r++)
         joined[r] = symm_is_remote(group, r) ? fds[r] : all[r].fd;
     enum tutti_status status = cuda_symm_join(allocation->cuda, joined, deadline, &places);
-    /* A rank of this process reports its own end; only other processes need the watch. */
-    if (status == TUTTI_OK && group->channel && !group->watch)
-        status = cuda_symm_watch_open(group->channel, group->remote, &group->watch);
     if (status != TUTTI_OK)
         return status;
-    if (group->watch)
-        cuda_symm_watch_add(group->watch, allocation->cuda);
     memcpy(allocation->buffers, places.buffers, (size_t)group->world_size * sizeof(void *));
     allocation->device_buffers = places.device_buffers;
     allocation->device_pads = places.device_pads;
@@ -228,12 +178,13 @@ static enum tutti_status map_peers(struct symm_allocation *allocation, const str
                                    int64_t deadline)
 {
     const struct tutti_symm_group *group = allocation->group;
+    struct channel *channel = cpu_group_ranks(group->comm->host)->channel;
     int fds[TUTTI_MAX_RANKS];
     enum tutti_status status = TUTTI_OK;
     memset(fds, -1, sizeof fds);
-    if (group->channel)
-        status = channel_all_gather_fds(group->channel, allocation->fd, fds,
-                                        deadline_timeout_ms(deadline));
+    if (channel)
+        status =
+            channel_all_gather_fds(channel, allocation->fd, fds, deadline_timeout_ms(deadline));
     if (status == TUTTI_OK)
         status = allocation->cuda ? map_device(allocation, all, fds, deadline)
                                   : map_host(allocation, all, fds);
@@ -241,15 +192,6 @@ static enum tutti_status map_peers(struct symm_allocation *allocation, const str
         if (fds[r] >= 0)
             close(fds[r]);
     return status;
-}
-
-/* Those that the ranks have left in the store by now. */
-static void keys_delete(const struct tutti_symm_group *group, int64_t deadline)
-{
-    char name[SYMM_NAME_BYTES + 8], key[MEET_KEY_BYTES];
-    snprintf(name, sizeof name, "symm/%s", group->name);
-    meet_last_key(name, group->nonce, key);
-    exchanger_end(&group->exchanger, key, deadline);
 }
 
 static enum tutti_status meet_allocation(struct symm_allocation *allocation, int64_t deadline,
@@ -269,10 +211,9 @@ static enum tutti_status meet_allocation(struct symm_allocation *allocation, int
         return status;
     status = map_peers(allocation, all, deadline);
     POINT("symm.segments");
-    status = status_agree(&group->exchanger, status, deadline_timeout_ms(deadline));
+    status = agree(group, status, deadline);
     if (status != TUTTI_OK)
         return status;
-    keys_delete(group, deadline);
 
     for (int r = 0; r < group->world_size; r++)
         allocation->pads[r] =
@@ -283,32 +224,34 @@ static enum tutti_status meet_allocation(struct symm_allocation *allocation, int
     return TUTTI_OK;
 }
 
-/* ---- peers that have ended ------------------------------------------------------------------- */
+/* ---- a rendezvous ---------------------------------------------------------------------------- */
 
-/* After the group's first rendezvous its channel reports ended ranks of other processes. The
- * message names all of them: one rank may have failed only because another one ended first. */
-static enum tutti_status check_peers(void *context)
+/* The communicator's fault in the words of a group; another failure has its message already. */
+static enum tutti_status explain(const struct tutti_symm_group *group, enum tutti_status status)
 {
-    const struct tutti_symm_group *group = context;
-    char names[300];
-    struct rank_set ended = rank_set_none;
-    for (int r = rank_set_next(group->remote, -1); r >= 0; r = rank_set_next(group->remote, r))
-        if (!channel_peer_alive(group->channel, r))
-            rank_set_add(&ended, r);
-    if (rank_set_empty(ended))
-        return TUTTI_OK;
-    return error_set(TUTTI_ERR_PEER_DEAD,
-                     "%s: the process ended or it destroyed its group: look at its log, and "
-                     "register a new group on the remaining ranks",
-                     text_ranks(ended, names, sizeof names));
+    struct tutti_fault fault;
+    if (!cpu_group_has_failed(group->comm->host))
+        return status;
+    status = cpu_group_status(group->comm->host, &fault);
+    if (status == TUTTI_ERR_PEER_DEAD)
+        error_set(status,
+                  "rank %d: the process ended or it destroyed its group: look at its log, and "
+                  "register a new group on the remaining ranks",
+                  fault.peer);
+    if (status == TUTTI_ERR_TIMEOUT)
+        error_set(status,
+                  "rank %d did not come before the time-out: see whether it is late or stopped, "
+                  "and register a new group",
+                  fault.peer);
+    return status;
 }
 
 enum tutti_status symm_meet(struct symm_allocation *allocation, int64_t timeout_ms)
 {
     struct tutti_symm_group *group = allocation->group;
-    int64_t deadline = deadline_after(timeout_ms ? timeout_ms : group->timeout_ms);
-    const struct interrupt alive = {.ask_pointless = check_peers, .context = group};
-    struct tutti_store store = store_bounded(group->store, deadline, NULL);
+    if (!timeout_ms)
+        timeout_ms = group->timeout_ms;
+    const int64_t deadline = deadline_after(timeout_ms);
     if (pthread_mutex_trylock(&group->rendezvous_lock) != 0)
         return error_set(
             TUTTI_ERR_CONCURRENT,
@@ -324,24 +267,20 @@ enum tutti_status symm_meet(struct symm_allocation *allocation, int64_t timeout_
                            group->reason);
         goto out;
     }
-    group->exchanger.store = &store; /* `store` lives only during this call: reset below */
-    if (!group->met)
-        status = meet_group(group, &store, deadline);
-    group->met = true;
-    if (group->channel)
-        store.interrupt = &alive;
+    group->comm->timeout_ms = timeout_ms;
+    status = tutti_comm_rendezvous(group->comm); /* of the first rendezvous, if it met then */
     if (status == TUTTI_OK)
         status = meet_allocation(allocation, deadline, &usable);
-    if (status != TUTTI_OK) {
+    if (status != TUTTI_OK && !usable) {
+        status = error_context(explain(group, status), "tutti_symm_rendezvous of group \"%s\"",
+                               group->name);
+        group->failed = status;
+        snprintf(group->reason, sizeof group->reason, "%.*s", (int)sizeof group->reason - 1,
+                 tutti_last_error());
+    } else if (status != TUTTI_OK) {
         status = error_context(status, "tutti_symm_rendezvous of group \"%s\"", group->name);
-        if (!usable) {
-            group->failed = status;
-            snprintf(group->reason, sizeof group->reason, "%.*s", (int)sizeof group->reason - 1,
-                     tutti_last_error());
-        }
     }
 out:
-    group->exchanger.store = NULL;
     pthread_mutex_unlock(&group->rendezvous_lock);
     return status;
 }

@@ -36,7 +36,7 @@ static void slot_write(struct slot *slot, struct symm_allocation *allocation)
     /* Y3: a reader that sees one of the new fields also sees the odd version. */
     order_store_release_u64(&slot->base, allocation ? (uintptr_t)allocation->segment.base : 0);
     order_store_release_u64(&slot->bytes, allocation ? allocation->bytes : 0);
-    order_store_release_u64(&slot->epoch, allocation ? allocation->group->epoch : 0);
+    order_store_release_u64(&slot->epoch, allocation ? allocation->group->comm->epoch : 0);
     order_store_release_u64(&slot->allocation, (uintptr_t)allocation);
     order_store_release_u64(&slot->version, version + 2);
 }
@@ -93,7 +93,7 @@ bool symm_group_add(struct tutti_symm_group *new)
     lock_registry();
     const struct tutti_symm_group *old = groups;
     while (old && (old->rank != new->rank || strcmp(old->name, new->name) != 0 ||
-                   fork_detected(old->epoch)))
+                   fork_detected(old->comm->epoch)))
         old = old->next;
     if (!old) {
         new->next = groups;

@@ -9,7 +9,6 @@
 #include "base/options.h"
 #include "base/order.h"
 #include "base/wait.h"
-#include "ipc/channel.h"
 #include "symm/symm_internal.h"
 
 /* ---- transitions of a word ------------------------------------------------------------------- */
@@ -73,8 +72,7 @@ static bool peer_is_gone(void *context, enum wait_depth depth)
     /* Y6a pairs Y6: what the peer wrote before the free is visible. */
     if (order_load_acquire_u32(&symm_tail(allocation, allocation->buffers[wait->peer])->left))
         return true;
-    return depth != WAIT_MEMORY && symm_is_remote(group, wait->peer) &&
-           !channel_peer_alive(group->channel, wait->peer);
+    return depth != WAIT_MEMORY && !cpu_group_peer_alive(group->comm->host, wait->peer);
 }
 
 /* *deadline: 0 if no wait of this call has needed it yet. */
@@ -111,7 +109,7 @@ static enum tutti_status wait_transition(const struct symm_allocation *allocatio
         .word = allocation->pads[owner] + (channel * group->world_size + from) * SYMM_LINE_WORDS,
         .transition = transition,
     };
-    return wait_spin(transition_done, &wait, 0, group->spin + 1)
+    return wait_spin(transition_done, &wait, 0, cpu_group_ranks(group->comm->host)->polls)
                ? TUTTI_OK
                : wait_slowly(wait, channel, timeout_ms, deadline);
 }

@@ -4,12 +4,12 @@
 #include "base/options.h"
 #include "base/order.h"
 #include "cpu/transport/local.h"
-#include "ipc/channel.h"
 #include "ipc/fork.h"
 #include "store/store.h"
 #include "symm/symm_internal.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -33,35 +33,43 @@ static enum tutti_status group_check(const char *name, int rank, int world_size,
     return store_check(store, "tutti_symm_group");
 }
 
+static void group_free(struct tutti_symm_group *group)
+{
+    tutti_comm_destroy(group->comm);
+    pthread_mutex_destroy(&group->rendezvous_lock);
+    free(group);
+}
+
 enum tutti_status tutti_symm_group(const char *name, int rank, int world_size, tutti_store_t *store,
                                    tutti_symm_group_t **group)
 {
-    uint32_t epoch;
     int64_t timeout_ms = 0;
+    char prefixed[SYMM_NAME_BYTES + 8];
     if (group)
         *group = NULL;
     enum tutti_status status = group_check(name, rank, world_size, store, group);
     if (status == TUTTI_OK)
         status = store_default_timeout(&timeout_ms);
-    if (status == TUTTI_OK)
-        status = fork_epoch(&epoch);
     if (status != TUTTI_OK)
         return status;
     struct tutti_symm_group *new = calloc(1, sizeof *new);
     if (!new)
         return error_set(TUTTI_ERR_NO_MEMORY, "tutti_symm_group: no memory for %zu bytes",
                          sizeof *new);
-    new->epoch = epoch;
+    snprintf(prefixed, sizeof prefixed, "symm/%s", name);
+    status = comm_create_plain(store, prefixed, rank, world_size, &new->comm);
+    if (status != TUTTI_OK) {
+        free(new);
+        return error_context(status, "tutti_symm_group");
+    }
     new->rank = rank;
     new->world_size = world_size;
-    new->store = store;
     new->timeout_ms = timeout_ms;
     memcpy(new->name, name, strlen(name) + 1);
     pthread_mutex_init(&new->rendezvous_lock, NULL);
 
     if (!symm_group_add(new)) {
-        pthread_mutex_destroy(&new->rendezvous_lock);
-        free(new);
+        group_free(new);
         return error_set(TUTTI_ERR_INVALID,
                          "tutti_symm_group: rank %d of group \"%s\" is already registered in this "
                          "process: destroy that group first or use another name",
@@ -102,15 +110,12 @@ void tutti_symm_group_destroy(tutti_symm_group_t *group)
 {
     /* A child of fork() has neither the memory nor usable locks. It leaves its copy of the group
      * as it is. */
-    if (!group || fork_detected(group->epoch))
+    if (!group || fork_detected(group->comm->epoch))
         return;
     symm_group_remove(group);
     for (struct symm_allocation *each; (each = symm_allocation_of(group));)
         allocation_destroy(each);
-    cuda_symm_watch_close(group->watch);
-    channel_close(group->channel);
-    pthread_mutex_destroy(&group->rendezvous_lock);
-    free(group);
+    group_free(group);
 }
 
 /* ---- allocations ----------------------------------------------------------------------------- */
@@ -126,7 +131,7 @@ static enum tutti_status alloc_check(const tutti_symm_group_t *group, enum tutti
     if (!group || !buffer)
         return error_set(TUTTI_ERR_INVALID, "tutti_symm_alloc: %s is NULL",
                          group ? "buffer" : "group");
-    if (fork_detected(group->epoch))
+    if (fork_detected(group->comm->epoch))
         return error_set(TUTTI_ERR_INVALID,
                          "tutti_symm_alloc: group \"%s\" belongs to the parent process: register a "
                          "group after fork()",
@@ -166,6 +171,7 @@ static enum tutti_status device_create(struct symm_allocation *new)
         .pad_offset = new->pad_offset,
         .tail_offset = new->pad_offset + new->pad_bytes,
         .timeout_ms = group->timeout_ms,
+        .host = group->comm->host,
     };
     struct cuda_device device;
     if (group->world_size > CUDA_RANKS)

@@ -3,6 +3,7 @@
 #ifndef TUTTI_SYMM_INTERNAL_H
 #define TUTTI_SYMM_INTERNAL_H
 
+#include "comm/comm.h"
 #include "cuda/runtime/symm.h"
 #include "ipc/segment.h"
 #include "symm/symm.h"
@@ -57,29 +58,21 @@ struct symm_allocation {
 
 struct tutti_symm_group {
     struct tutti_symm_group *next; /* in the process's list */
-    uint32_t epoch;                /* of the process that owns the group: ipc/fork.h */
+    struct tutti_comm *comm; /* of the group's ranks, which meet in the group's first rendezvous */
     char name[SYMM_NAME_BYTES];
     int rank;
     int world_size;
     int64_t timeout_ms; /* of calls whose time-out is 0 */
-    tutti_store_t *store;
 
     pthread_mutex_t rendezvous_lock; /* held during a rendezvous; protects all fields below */
-    bool met;                        /* the first rendezvous has set up the group */
     enum tutti_status failed; /* of a rendezvous after which the ranks' exchanges no longer match */
     char reason[512];         /* the message of that failure */
-    uint8_t nonce[16];
-    char prefix[128];
-    struct tutti_exchanger exchanger;
-    struct rank_set remote;        /* the ranks that run in other processes */
-    int spin;                      /* polls of a wait before it yields */
-    struct channel *channel;       /* NULL if all ranks run in this process */
-    struct cuda_symm_watch *watch; /* opened with the group's first allocation on a device */
 };
 
+/* Whether a rank runs in another process. Known once the ranks have met. */
 static inline bool symm_is_remote(const struct tutti_symm_group *group, int rank)
 {
-    return rank_set_has(group->remote, rank);
+    return rank_set_has(cpu_group_ranks(group->comm->host)->remote, rank);
 }
 
 /* The tail of the host-memory segment that is mapped at `buffer`. */

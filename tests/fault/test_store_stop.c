@@ -342,8 +342,8 @@ int main(void)
         {"a group", live_members, "agree.entered", false, false},
         {"a group", live_members, "agree.entered", false, true},
         {"a group", live_members, "agree.entered", true, false},
-        {"sharing memory", live_symm, "symm.identities", false, false},
-        {"sharing memory", live_symm, "symm.offers", true, false},
+        {"sharing memory", live_symm, "channel.opened", false, false},
+        {"sharing memory", live_symm, "open.handles", true, false},
     };
     const int count = sizeof scenarios / sizeof *scenarios;
     int failures = 0, skip = ranks_skip_cuda("stores know no devices");

@@ -238,7 +238,7 @@ static void test_options(void **state)
     assert_int_equal(create(0, 1, OPTIONS(.programmatic_launch = true)), TUTTI_ERR_INVALID);
     assert_reason("programmatic_launch", "CUDA", NULL);
     assert_int_equal(create(0, 1, OPTIONS(.arena_bytes = 65535)), TUTTI_ERR_INVALID);
-    assert_reason("arena_bytes is 65535", "at least 65536 bytes", NULL);
+    assert_reason("arena_bytes", "is 65535", "at least 65536 bytes", NULL);
     assert_int_equal(create(0, 2, OPTIONS(.device = TUTTI_DEVICE_CUDA, .arena_bytes = 65536)),
                      TUTTI_ERR_INVALID);
     assert_reason("arena_bytes is for CPU", NULL);

@@ -80,8 +80,7 @@ enum tutti_status cpu_group_fail(struct cpu_group *group, const struct tutti_fau
     return report(&group->faults.fault);
 }
 
-/* Asks the kernel about a peer of another process. */
-static bool peer_alive(struct cpu_group *group, int peer)
+bool cpu_group_peer_alive(const struct cpu_group *group, int peer)
 {
     return !rank_set_has(group->ranks.remote, peer) ||
            channel_peer_alive(group->ranks.channel, peer);
@@ -138,7 +137,7 @@ bool cpu_group_check_peers(struct cpu_group *group, int peer, bool life, struct 
     POINT("look.told");
     if (peer == group->rank ||
         (!order_load_acquire_u32(&group->arenas[peer]->left) && /* A2 pairs F2 */
-         (!life || peer_alive(group, peer))))
+         (!life || cpu_group_peer_alive(group, peer))))
         return false;
     /* The peer may have reported a fault and left since the check. */
     if (peer_reported_fault(group, peer, peer, fault))
@@ -154,7 +153,8 @@ void cpu_group_exited_peers(struct cpu_group *group, struct rank_set *left, stru
     for (int r = 0; r < group->size; r++) {
         if (r == group->rank)
             continue;
-        bool alive = peer_alive(group, r); /* first: a rank sets `left` before its channel closes */
+        /* First: a rank sets `left` before its channel closes. */
+        const bool alive = cpu_group_peer_alive(group, r);
         if (order_load_acquire_u32(&group->arenas[r]->left)) /* A2 pairs F2 */
             rank_set_add(left, r);
         else if (!alive)

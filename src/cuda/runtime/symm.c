@@ -188,7 +188,7 @@ void cuda_symm_destroy(struct cuda_symm *symm)
     if (!symm)
         return;
     const struct cuda_driver *driver = symm->driver;
-    cuda_symm_watch_remove(symm);
+    cuda_symm_unwatch(symm);
     cuda_context_enter(driver, symm->resources->context, &pushed);
     cuda_captures_ignore(driver, &mode);
     if (symm->launch.tails[symm->config.rank])
@@ -328,6 +328,9 @@ enum tutti_status cuda_symm_join(struct cuda_symm *symm, const int *fds, int64_t
     if (status == TUTTI_OK)
         status = tables_write(symm, deadline, places);
     cuda_visit_end(symm->driver, &visit);
+    /* A rank of this process reports its own end. */
+    if (status == TUTTI_OK && !rank_set_empty(cpu_group_ranks(symm->config.host)->remote))
+        status = cuda_symm_watch(symm);
     return status;
 }
 

@@ -8,16 +8,15 @@
 #include "cuda/kernels/symm_launch.h"
 #include "cuda/runtime/group.h"
 
-struct channel;
-struct cuda_symm;       /* one rank's allocation */
-struct cuda_symm_watch; /* watches the processes of a group's ranks */
+struct cuda_symm; /* one rank's allocation */
 
 struct cuda_symm_config {
     int rank;
     int size; /* at most CUDA_RANKS */
     size_t pad_offset;
     size_t tail_offset;
-    int64_t timeout_ms; /* of set-up, and of calls that name none */
+    int64_t timeout_ms;     /* of set-up, and of calls that name none */
+    struct cpu_group *host; /* of the same ranks, borrowed: knows which of them live */
 };
 
 /* Addresses of the ranks' memory. */
@@ -44,7 +43,7 @@ enum tutti_status cuda_symm_create(const struct cuda_symm_config *config,
                                    int *fd);
 /* Maps the peers' exported memory (fds[r] of rank r; the own entry is not read) and reads from it
  * as kernels will. Call it once. After a failure the allocation can only be destroyed. Returns
- * CUDA, INVALID, NO_MEMORY, TIMEOUT. */
+ * CUDA, INVALID, NO_MEMORY, TIMEOUT, SYSTEM. */
 enum tutti_status cuda_symm_join(struct cuda_symm *symm, const int *fds, int64_t deadline,
                                  struct cuda_symm_places *places);
 
@@ -58,14 +57,5 @@ bool cuda_symm_failed(const struct cuda_symm *symm, struct cuda_symm_fault *faul
 /* Local, with a bound on its time: first ends this rank's kernels and tells those of the peers.
  * What a captured graph still needs lives as long as the graph. Takes NULL. */
 void cuda_symm_destroy(struct cuda_symm *symm);
-
-/* Starts a thread that looks whether the processes of `peers` live (`channel`, borrowed, connects
- * them) and tells kernels that wait. Returns SYSTEM, NO_MEMORY. */
-enum tutti_status cuda_symm_watch_open(struct channel *channel, struct rank_set peers,
-                                       struct cuda_symm_watch **watch);
-/* Until the allocation is destroyed. */
-void cuda_symm_watch_add(struct cuda_symm_watch *watch, struct cuda_symm *symm);
-/* After its last allocation is destroyed. Takes NULL. */
-void cuda_symm_watch_close(struct cuda_symm_watch *watch);
 
 #endif

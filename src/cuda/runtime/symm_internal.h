@@ -22,11 +22,12 @@ struct cuda_symm {
     pthread_mutex_t capturing; /* guards `capture` and the user object of the resources */
     uint64_t capture;          /* the last capture whose graph was given the resources */
 
-    struct cuda_symm_watch *watch; /* NULL: no peer is of another process */
     struct cuda_symm *next_watched;
 };
 
-/* The watch writes to it no more. */
-void cuda_symm_watch_remove(struct cuda_symm *symm);
+/* Kernels learn of the ends of peers' processes from now on. Returns SYSTEM, NO_MEMORY. */
+enum tutti_status cuda_symm_watch(struct cuda_symm *symm);
+/* Not any more. Also takes an allocation that is not watched. */
+void cuda_symm_unwatch(struct cuda_symm *symm);
 
 #endif

@@ -136,6 +136,8 @@ static int several_buffers(struct group *group, int rank)
     void *buffers[COUNT];
     struct tutti_symm_info infos[COUNT];
     GROUP_CHECK(rank_open(group, rank, 1, &self) == TUTTI_OK);
+    tutti_store_close(self.store); /* only the first rendezvous needs the store */
+    self.store = NULL;
     for (int i = 0; i < COUNT; i++) {
         infos[i].struct_size = sizeof *infos;
         GROUP_CHECK(tutti_symm_alloc(self.group, TUTTI_DEVICE_CPU, 100 * (size_t)(i + 1),
