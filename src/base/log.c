@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 #include "base/log.h"
 
+#include "base/fork_mutex.h"
+
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -8,7 +10,7 @@
 #include <strings.h>
 #include <unistd.h>
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct fork_mutex lock = FORK_MUTEX(NULL);
 static tutti_log_fn *sink;
 static void *sink_context;
 static enum tutti_log_level threshold;
@@ -16,21 +18,9 @@ static pthread_once_t once = PTHREAD_ONCE_INIT;
 
 static const char *const level_names[] = {"NONE", "WARN", "INFO", "TRACE"};
 
-static void lock_log(void)
-{
-    pthread_mutex_lock(&lock);
-}
-
-static void unlock_log(void)
-{
-    pthread_mutex_unlock(&lock);
-}
-
 static void read_level(void)
 {
     const char *text = getenv("TUTTI_DEBUG");
-    /* Without this a child of fork() could inherit the lock from a thread that the child lacks. */
-    (void)pthread_atfork(lock_log, unlock_log, unlock_log);
     threshold = TUTTI_LOG_WARN;
     if (!text || !*text)
         return;
@@ -45,10 +35,10 @@ static void read_level(void)
 
 void tutti_log_set(tutti_log_fn *fn, void *context)
 {
-    pthread_mutex_lock(&lock);
+    fork_mutex_lock(&lock);
     sink = fn;
     sink_context = context;
-    pthread_mutex_unlock(&lock);
+    fork_mutex_unlock(&lock);
 }
 
 void log_write(enum tutti_log_level level, int rank, const char *format, ...)
@@ -69,10 +59,10 @@ void log_write(enum tutti_log_level level, int rank, const char *format, ...)
     vsnprintf(line + length, sizeof line - (size_t)length, format, args);
     va_end(args);
 
-    pthread_mutex_lock(&lock);
+    fork_mutex_lock(&lock);
     if (sink)
         sink(sink_context, level, line);
     else
         fprintf(stderr, "%s\n", line);
-    pthread_mutex_unlock(&lock);
+    fork_mutex_unlock(&lock);
 }

@@ -5,6 +5,7 @@
 #include "base/deadline.h"
 #include "base/env.h"
 #include "base/error.h"
+#include "base/fork_mutex.h"
 #include "base/interrupt.h"
 #include "base/invariant.h"
 #include "base/log.h"
@@ -24,7 +25,6 @@
 #include "store/store.h"
 
 #include <inttypes.h>
-#include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -209,48 +209,31 @@ static enum tutti_status host_check(enum tutti_device device, int world_size)
     return TUTTI_OK;
 }
 
+static void recorders_forget(void);
+
 /* Each communicator counts its own calls, so that the hot path shares no counter; this is where
  * they add up. */
-static pthread_mutex_t list_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct fork_mutex list_lock = FORK_MUTEX(recorders_forget);
 static struct tutti_comm *list;
 static uint64_t other_calls; /* of destroyed communicators, and refused ones */
 
-static void list_hold(void)
-{
-    pthread_mutex_lock(&list_lock);
-}
-
-static void list_release(void)
-{
-    pthread_mutex_unlock(&list_lock);
-}
-
-static void list_release_in_child(void)
+static void recorders_forget(void)
 {
     for (struct tutti_comm *comm = list; comm; comm = comm->next)
         recorder_forget(&comm->recorder);
-    pthread_mutex_unlock(&list_lock);
-}
-
-/* A child of fork() must not find the lock in the hands of a thread that it does not have. */
-static void list_survive_fork(void)
-{
-    (void)pthread_atfork(list_hold, list_release, list_release_in_child);
 }
 
 static void list_add(struct tutti_comm *comm)
 {
-    static pthread_once_t once = PTHREAD_ONCE_INIT;
-    pthread_once(&once, list_survive_fork);
-    pthread_mutex_lock(&list_lock);
+    fork_mutex_lock(&list_lock);
     comm->next = list;
     list = comm;
-    pthread_mutex_unlock(&list_lock);
+    fork_mutex_unlock(&list_lock);
 }
 
 static void list_remove(struct tutti_comm *comm)
 {
-    pthread_mutex_lock(&list_lock);
+    fork_mutex_lock(&list_lock);
     for (struct tutti_comm **link = &list; *link; link = &(*link)->next) {
         if (*link != comm)
             continue;
@@ -258,7 +241,7 @@ static void list_remove(struct tutti_comm *comm)
         order_fetch_add_relaxed_u64(&other_calls, comm->calls);
         break;
     }
-    pthread_mutex_unlock(&list_lock);
+    fork_mutex_unlock(&list_lock);
 }
 
 void comm_count_refused(void)
@@ -268,11 +251,11 @@ void comm_count_refused(void)
 
 uint64_t comm_call_count(void)
 {
-    pthread_mutex_lock(&list_lock);
+    fork_mutex_lock(&list_lock);
     uint64_t count = order_load_relaxed_u64(&other_calls);
     for (struct tutti_comm *comm = list; comm; comm = comm->next)
         count += order_load_relaxed_u64(&comm->calls);
-    pthread_mutex_unlock(&list_lock);
+    fork_mutex_unlock(&list_lock);
     return count;
 }
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /* memory:NAME, shared by the threads of a process that open the same name. */
 #include "base/error.h"
+#include "base/fork_mutex.h"
 #include "store/map_store.h"
 
-#include <pthread.h>
 #include <stdlib.h>
 
 struct memory {
@@ -13,20 +13,12 @@ struct memory {
     char name[];
 };
 
+static void forget_stores(void);
+
 /* The open stores. The lock is over the list and all that is in it. */
 static struct memory *stores;
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct fork_mutex lock = FORK_MUTEX(forget_stores);
 static pthread_cond_t changed; /* a key in any store */
-
-static void lock_stores(void)
-{
-    pthread_mutex_lock(&lock);
-}
-
-static void unlock_stores(void)
-{
-    pthread_mutex_unlock(&lock);
-}
 
 static void init_changed(void)
 {
@@ -42,14 +34,6 @@ static void forget_stores(void)
 {
     stores = NULL;
     init_changed();
-    pthread_mutex_unlock(&lock);
-}
-
-/* A child of fork() must not find the lock in the hands of a thread that it does not have. */
-static void init_once(void)
-{
-    init_changed();
-    (void)pthread_atfork(lock_stores, unlock_stores, forget_stores);
 }
 
 static enum tutti_status memory_lock(struct map_store *base, bool writes,
@@ -58,14 +42,14 @@ static enum tutti_status memory_lock(struct map_store *base, bool writes,
     (void)base;
     (void)writes;
     (void)call;
-    pthread_mutex_lock(&lock);
+    fork_mutex_lock(&lock);
     return TUTTI_OK;
 }
 
 static void memory_unlock(struct map_store *base)
 {
     (void)base;
-    pthread_mutex_unlock(&lock);
+    fork_mutex_unlock(&lock);
 }
 
 static enum tutti_status memory_put(struct map_store *base, const char *key,
@@ -83,14 +67,14 @@ static void memory_await_change(struct map_store *base, const struct store_call 
 {
     (void)base;
     const struct timespec until = deadline_timespec(store_call_pause(call));
-    pthread_cond_timedwait(&changed, &lock, &until);
-    pthread_mutex_unlock(&lock);
+    pthread_cond_timedwait(&changed, &lock.mutex, &until);
+    fork_mutex_unlock(&lock);
 }
 
 static void memory_close(void *context)
 {
     struct memory *memory = context, **link = &stores;
-    pthread_mutex_lock(&lock);
+    fork_mutex_lock(&lock);
     if (--memory->handles == 0) {
         while (*link != memory)
             link = &(*link)->next;
@@ -98,7 +82,7 @@ static void memory_close(void *context)
         map_fini(&memory->base.map);
         free(memory);
     }
-    pthread_mutex_unlock(&lock);
+    fork_mutex_unlock(&lock);
 }
 
 static struct memory *memory_create(const char *name)
@@ -120,8 +104,8 @@ enum tutti_status memory_open(const struct store_url *url, int64_t timeout_ms,
 {
     static const struct store_kind kind = {map_store_serve, memory_close};
     static pthread_once_t once = PTHREAD_ONCE_INIT;
-    pthread_once(&once, init_once);
-    pthread_mutex_lock(&lock);
+    pthread_once(&once, init_changed);
+    fork_mutex_lock(&lock);
     struct memory *memory = stores;
     while (memory && strcmp(memory->name, url->text) != 0)
         memory = memory->next;
@@ -129,7 +113,7 @@ enum tutti_status memory_open(const struct store_url *url, int64_t timeout_ms,
         memory = memory_create(url->text);
     if (memory)
         memory->handles++;
-    pthread_mutex_unlock(&lock);
+    fork_mutex_unlock(&lock);
     if (!memory)
         return error_errno("creating the store");
     return store_create(&kind, memory, timeout_ms, NULL, store);

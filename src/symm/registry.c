@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* The groups and allocations of this process. */
 #include "base/error.h"
+#include "base/fork_mutex.h"
 #include "base/order.h"
 #include "ipc/fork.h"
 #include "symm/symm.h"
@@ -9,7 +10,7 @@
 #include <string.h>
 
 /* Protects the list of groups. Slots are written under it. */
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct fork_mutex lock = FORK_MUTEX(NULL);
 static struct tutti_symm_group *groups;
 
 /*
@@ -71,26 +72,9 @@ static void slot_release(const struct symm_allocation *allocation)
 
 /* ---- lists ----------------------------------------------------------------------------------- */
 
-static void lock_registry(void)
-{
-    pthread_mutex_lock(&lock);
-}
-
-static void unlock_registry(void)
-{
-    pthread_mutex_unlock(&lock);
-}
-
-static void install_fork_handlers(void)
-{
-    (void)pthread_atfork(lock_registry, unlock_registry, unlock_registry);
-}
-
 bool symm_group_add(struct tutti_symm_group *new)
 {
-    static pthread_once_t once = PTHREAD_ONCE_INIT;
-    pthread_once(&once, install_fork_handlers);
-    lock_registry();
+    fork_mutex_lock(&lock);
     const struct tutti_symm_group *old = groups;
     while (old && (old->rank != new->rank || strcmp(old->name, new->name) != 0 ||
                    fork_detected(old->comm->epoch)))
@@ -99,44 +83,44 @@ bool symm_group_add(struct tutti_symm_group *new)
         new->next = groups;
         groups = new;
     }
-    unlock_registry();
+    fork_mutex_unlock(&lock);
     return !old;
 }
 
 void symm_group_remove(struct tutti_symm_group *group)
 {
-    lock_registry();
+    fork_mutex_lock(&lock);
     struct tutti_symm_group **link = &groups;
     while (*link != group)
         link = &(*link)->next;
     *link = group->next;
-    unlock_registry();
+    fork_mutex_unlock(&lock);
 }
 
 bool symm_allocation_add(struct symm_allocation *new)
 {
-    lock_registry();
+    fork_mutex_lock(&lock);
     const bool taken = slot_take(new);
-    unlock_registry();
+    fork_mutex_unlock(&lock);
     return taken;
 }
 
 void symm_allocation_remove(const struct symm_allocation *allocation)
 {
-    lock_registry();
+    fork_mutex_lock(&lock);
     slot_release(allocation);
-    unlock_registry();
+    fork_mutex_unlock(&lock);
 }
 
 struct symm_allocation *symm_allocation_of(const struct tutti_symm_group *group)
 {
     struct symm_allocation *found = NULL;
-    lock_registry();
+    fork_mutex_lock(&lock);
     for (uint32_t i = 0; i < slots_used && !found; i++) {
         struct symm_allocation *each = (struct symm_allocation *)(uintptr_t)slots[i].allocation;
         found = each && each->group == group ? each : NULL;
     }
-    unlock_registry();
+    fork_mutex_unlock(&lock);
     return found;
 }
 

@@ -2,8 +2,8 @@
 #include "cpu/transport/local.h"
 
 #include "base/error.h"
+#include "base/fork_mutex.h"
 
-#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -15,29 +15,11 @@ struct shared {
     struct shared *next;
 };
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct fork_mutex lock = FORK_MUTEX(NULL);
 static struct shared *list;
-
-static void lock_list(void)
-{
-    pthread_mutex_lock(&lock);
-}
-
-static void unlock_list(void)
-{
-    pthread_mutex_unlock(&lock);
-}
-
-/* fork() must not happen while another thread holds the lock: the child lacks that thread. */
-static void install_fork_handlers(void)
-{
-    (void)pthread_atfork(lock_list, unlock_list, unlock_list);
-}
 
 enum tutti_status local_publish(const uint8_t *nonce, int rank, const struct segment *segment)
 {
-    static pthread_once_t once = PTHREAD_ONCE_INIT;
-    pthread_once(&once, install_fork_handlers);
     struct shared *entry = malloc(sizeof *entry);
     if (!entry)
         return error_set(TUTTI_ERR_NO_MEMORY, "no memory for %zu bytes", sizeof *entry);
@@ -45,40 +27,40 @@ enum tutti_status local_publish(const uint8_t *nonce, int rank, const struct seg
     entry->rank = rank;
     entry->holders = 1;
     entry->segment = *segment;
-    pthread_mutex_lock(&lock);
+    fork_mutex_lock(&lock);
     entry->next = list;
     list = entry;
-    pthread_mutex_unlock(&lock);
+    fork_mutex_unlock(&lock);
     return TUTTI_OK;
 }
 
 void *local_acquire(const uint8_t *nonce, int rank)
 {
     void *base = NULL;
-    pthread_mutex_lock(&lock);
+    fork_mutex_lock(&lock);
     for (struct shared *entry = list; entry && !base; entry = entry->next) {
         if (entry->rank == rank && memcmp(entry->nonce, nonce, sizeof entry->nonce) == 0) {
             entry->holders++;
             base = entry->segment.base;
         }
     }
-    pthread_mutex_unlock(&lock);
+    fork_mutex_unlock(&lock);
     return base;
 }
 
 void local_hold(void *base)
 {
-    pthread_mutex_lock(&lock);
+    fork_mutex_lock(&lock);
     for (struct shared *entry = list; entry; entry = entry->next)
         if (entry->segment.base == base)
             entry->holders++;
-    pthread_mutex_unlock(&lock);
+    fork_mutex_unlock(&lock);
 }
 
 void local_release(void *base)
 {
     struct shared *dead = NULL;
-    pthread_mutex_lock(&lock);
+    fork_mutex_lock(&lock);
     for (struct shared **link = &list; *link; link = &(*link)->next) {
         struct shared *entry = *link;
         if (entry->segment.base != base)
@@ -89,7 +71,7 @@ void local_release(void *base)
         }
         break;
     }
-    pthread_mutex_unlock(&lock);
+    fork_mutex_unlock(&lock);
     if (dead) {
         segment_unmap(&dead->segment);
         free(dead);

@@ -2,6 +2,7 @@
 #include "cuda/runtime/driver.h"
 
 #include "base/error.h"
+#include "base/fork_mutex.h"
 #include "base/log.h"
 #include "cuda/runtime/calls.h"
 #include "cuda/runtime/kernels.h"
@@ -18,27 +19,10 @@
 #define TUTTI_CUDA_DRIVER_LEAST CUDA_DRIVER_LEAST
 #endif
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static pthread_once_t once = PTHREAD_ONCE_INIT;
+static struct fork_mutex lock = FORK_MUTEX(NULL);
 static struct cuda_driver table; /* constant once `opened` */
 static bool opened;
 static uint32_t opener; /* epoch of the process that opened it */
-
-static void hold(void)
-{
-    pthread_mutex_lock(&lock);
-}
-
-static void release(void)
-{
-    pthread_mutex_unlock(&lock);
-}
-
-/* In a child of fork() no other thread can hold the lock. */
-static void guard_fork(void)
-{
-    (void)pthread_atfork(hold, release, release);
-}
 
 static int version_of(const struct cuda_driver *driver)
 {
@@ -125,8 +109,7 @@ enum tutti_status cuda_driver_open(const struct cuda_driver **driver)
     enum tutti_status status = TUTTI_OK;
     bool first = false;
     *driver = NULL;
-    pthread_once(&once, guard_fork);
-    pthread_mutex_lock(&lock);
+    fork_mutex_lock(&lock);
     if (!opened) {
         status = fork_epoch(&opener);
         if (status == TUTTI_OK)
@@ -137,7 +120,7 @@ enum tutti_status cuda_driver_open(const struct cuda_driver **driver)
                                                "fork(), which CUDA does not survive; exec(), or "
                                                "fork earlier");
     }
-    pthread_mutex_unlock(&lock);
+    fork_mutex_unlock(&lock);
     /* Not under the lock: fork() takes the lock of the log too, in its own order. */
     if (first)
         log_write(TUTTI_LOG_INFO, -1, "libcuda is open: a driver for CUDA %d.%d",

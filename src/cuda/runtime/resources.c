@@ -2,40 +2,26 @@
 #include "cuda/runtime/resources.h"
 
 #include "base/deadline.h"
+#include "base/fork_mutex.h"
 #include "base/order.h"
 #include "base/wait.h"
 #include "cuda/runtime/calls.h"
 
-#include <pthread.h>
 #include <stdlib.h>
 
 enum { DESTRUCTOR_MS = 50 }; /* a wait for the destructor of a user object whose graphs are gone */
 
+static void list_forget(void);
+
 /* Guards the list alone. No driver call is made under it: a call that frees waits for streams, and
  * these may need a thread that opens or closes something else. */
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct fork_mutex lock = FORK_MUTEX(list_forget);
 static struct cuda_resources *list; /* given up by their owners; no thread looks at them */
 
-static void hold(void)
-{
-    pthread_mutex_lock(&lock);
-}
-
-static void release(void)
-{
-    pthread_mutex_unlock(&lock);
-}
-
-/* In a child of fork() no other thread can hold the lock. The list belongs to the parent. */
-static void release_in_child(void)
+/* The list belongs to the parent. */
+static void list_forget(void)
 {
     list = NULL;
-    pthread_mutex_unlock(&lock);
-}
-
-static void install_fork_handlers(void)
-{
-    (void)pthread_atfork(hold, release, release_in_child);
 }
 
 /* The destructor of the user object: the last graph and the owner are gone. */
@@ -124,27 +110,25 @@ static bool dispose_due(struct cuda_resources *resources)
 /* Takes the first of the list, for the calling thread alone; NULL if the list is empty. */
 static struct cuda_resources *list_take(void)
 {
-    pthread_mutex_lock(&lock);
+    fork_mutex_lock(&lock);
     struct cuda_resources *resources = list;
     if (resources)
         list = resources->next;
-    pthread_mutex_unlock(&lock);
+    fork_mutex_unlock(&lock);
     return resources;
 }
 
 static void list_give(struct cuda_resources *resources)
 {
-    pthread_mutex_lock(&lock);
+    fork_mutex_lock(&lock);
     resources->next = list;
     list = resources;
-    pthread_mutex_unlock(&lock);
+    fork_mutex_unlock(&lock);
 }
 
 void cuda_resources_sweep(void)
 {
-    static pthread_once_t once = PTHREAD_ONCE_INIT;
     struct cuda_resources *resources, *later = NULL;
-    pthread_once(&once, install_fork_handlers);
     while ((resources = list_take())) {
         if (dispose_due(resources))
             continue;

@@ -7,6 +7,7 @@
 #include "cuda/staging/stage.h"
 
 #include "base/error.h"
+#include "base/fork_mutex.h"
 #include "base/order.h"
 #include "cuda/staging/stage_internal.h"
 
@@ -15,34 +16,19 @@
 
 enum { KEPT_MOST = 64 }; /* stages */
 
+static void kept_forget(void);
+
 /*
  * Stages of groups that have ended, for later groups. To free the memory of a stage waits for all
  * streams of all devices. One of these streams may wait for an operation of another rank of this
  * process, and that rank may need the thread that frees.
  */
-static pthread_mutex_t kept_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct fork_mutex kept_lock = FORK_MUTEX(kept_forget);
 static struct cuda_stage *kept;
 
-static void hold(void)
+static void kept_forget(void)
 {
-    pthread_mutex_lock(&kept_lock);
-}
-
-static void release(void)
-{
-    pthread_mutex_unlock(&kept_lock);
-}
-
-/* The list belongs to the parent. */
-static void release_in_child(void)
-{
-    kept = NULL;
-    pthread_mutex_unlock(&kept_lock);
-}
-
-static void install_fork_handlers(void)
-{
-    (void)pthread_atfork(hold, release, release_in_child);
+    kept = NULL; /* the list belongs to the parent */
 }
 
 /* ---- life ------------------------------------------------------------------------------------ */
@@ -76,7 +62,7 @@ static bool lives(const struct cuda_stage *stage)
 void cuda_stage_trim(int most)
 {
     struct cuda_stage *due = NULL;
-    pthread_mutex_lock(&kept_lock);
+    fork_mutex_lock(&kept_lock);
     for (struct cuda_stage **link = &kept; *link;) {
         struct cuda_stage *stage = *link;
         if (lives(stage) && (most > 0 || !cuda_fences_quiet(stage))) {
@@ -88,7 +74,7 @@ void cuda_stage_trim(int most)
         stage->next = due;
         due = stage;
     }
-    pthread_mutex_unlock(&kept_lock);
+    fork_mutex_unlock(&kept_lock);
     while (due) {
         struct cuda_stage *stage = due;
         due = stage->next;
@@ -106,10 +92,10 @@ static void stage_end(struct cuda_stage *stage)
         stage_free(stage);
         return;
     }
-    pthread_mutex_lock(&kept_lock);
+    fork_mutex_lock(&kept_lock);
     stage->next = kept;
     kept = stage;
-    pthread_mutex_unlock(&kept_lock);
+    fork_mutex_unlock(&kept_lock);
     /* To free waits for all streams. One may wait for an operation that needs this thread. */
     if (!cuda_fences_awaited())
         cuda_stage_trim(KEPT_MOST);
@@ -119,14 +105,14 @@ static void stage_end(struct cuda_stage *stage)
  * words are gone, too. NULL if there is none. */
 static struct cuda_stage *kept_take(void)
 {
-    pthread_mutex_lock(&kept_lock);
+    fork_mutex_lock(&kept_lock);
     struct cuda_stage **link = &kept;
     while (*link && lives(*link) && !cuda_fences_quiet(*link))
         link = &(*link)->next;
     struct cuda_stage *stage = *link;
     if (stage)
         *link = stage->next;
-    pthread_mutex_unlock(&kept_lock);
+    fork_mutex_unlock(&kept_lock);
     return stage;
 }
 
@@ -144,8 +130,6 @@ static struct cuda_stage *kept_revive(void)
 
 enum tutti_status cuda_stage_create(struct cuda_stage **stage)
 {
-    static pthread_once_t once = PTHREAD_ONCE_INIT;
-    pthread_once(&once, install_fork_handlers);
     *stage = kept_revive();
     if (*stage)
         return TUTTI_OK;

@@ -1,0 +1,51 @@
+/* SPDX-License-Identifier: MIT */
+#include "base/fork_mutex.h"
+
+static pthread_mutex_t list_lock = PTHREAD_MUTEX_INITIALIZER; /* no other is taken under it */
+static struct fork_mutex *list; /* all that were ever locked; one that was first locked later comes
+                                   before the others */
+static struct fork_mutex *held; /* by fork(): this one and those behind it */
+
+static void hold_all(void)
+{
+    pthread_mutex_lock(&list_lock);
+    held = list;
+    pthread_mutex_unlock(&list_lock);
+    for (struct fork_mutex *each = held; each; each = each->next)
+        pthread_mutex_lock(&each->mutex);
+    pthread_mutex_lock(&list_lock);
+}
+
+static void release_all(void)
+{
+    pthread_mutex_unlock(&list_lock);
+    for (struct fork_mutex *each = held; each; each = each->next)
+        pthread_mutex_unlock(&each->mutex);
+}
+
+static void release_in_child(void)
+{
+    for (struct fork_mutex *each = held; each; each = each->next)
+        if (each->in_child)
+            each->in_child();
+    release_all();
+}
+
+void fork_mutex_lock(struct fork_mutex *mutex)
+{
+    pthread_mutex_lock(&list_lock);
+    if (!mutex->known) {
+        if (!list)
+            (void)pthread_atfork(hold_all, release_all, release_in_child);
+        mutex->known = true;
+        mutex->next = list;
+        list = mutex;
+    }
+    pthread_mutex_unlock(&list_lock);
+    pthread_mutex_lock(&mutex->mutex);
+}
+
+void fork_mutex_unlock(struct fork_mutex *mutex)
+{
+    pthread_mutex_unlock(&mutex->mutex);
+}
