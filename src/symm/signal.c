@@ -40,27 +40,27 @@ static enum tutti_status wait_error(enum tutti_status status, const struct tutti
                      call, peer, group->name, peer_action, channel, advice);
 }
 
-/* Read the word first, relaxed: a failing exchange would take the cache line away from the peer
- * that is about to write it. */
-static bool try_transition(uint32_t *word, const struct transition *transition)
-{
-    /* Y7: 0 to 1 releases the signalling rank's earlier writes. Y7a: 1 to 0 acquires them.
-     * Y8: 1 to 0 releases the owner's reads. Y8a: the next 0 to 1 acquires them. */
-    return order_load_relaxed_u32(word) == transition->from &&
-           order_compare_exchange_u32(word, transition->from, transition->to);
-}
-
+/* The waits of one call, one after the other. */
 struct signal_wait {
     const struct symm_allocation *allocation;
+    int channel;
+    int64_t timeout_ms;
+    int64_t deadline;                    /* of the call; 0 until a wait needs it */
+    const struct transition *transition; /* of the wait under way, as are the next two */
     int peer;
     uint32_t *word;
-    const struct transition *transition;
 };
 
-static bool transition_done(void *context)
+/* Read the word first, relaxed: a failing exchange would take the cache line away from the peer
+ * that is about to write it. */
+static bool try_transition(void *context)
 {
     const struct signal_wait *wait = context;
-    return try_transition(wait->word, wait->transition);
+    const struct transition *transition = wait->transition;
+    /* Y7: 0 to 1 releases the signalling rank's earlier writes. Y7a: 1 to 0 acquires them.
+     * Y8: 1 to 0 releases the owner's reads. Y8a: the next 0 to 1 acquires them. */
+    return order_load_relaxed_u32(wait->word) == transition->from &&
+           order_compare_exchange_u32(wait->word, transition->from, transition->to);
 }
 
 /* Return true if the peer has freed its buffer or its process has ended. */
@@ -68,24 +68,21 @@ static bool peer_is_gone(void *context, enum wait_depth depth)
 {
     const struct signal_wait *wait = context;
     const struct symm_allocation *allocation = wait->allocation;
-    const struct tutti_symm_group *group = allocation->group;
     /* Y6a pairs Y6: what the peer wrote before the free is visible. */
     if (order_load_acquire_u32(&symm_tail(allocation, allocation->buffers[wait->peer])->left))
         return true;
-    return depth != WAIT_MEMORY && !cpu_group_peer_alive(group->comm->host, wait->peer);
+    return depth != WAIT_MEMORY && !cpu_group_peer_alive(allocation->group->comm->host, wait->peer);
 }
 
-/* *deadline: 0 if no wait of this call has needed it yet. */
-static __attribute__((noinline)) enum tutti_status
-wait_slowly(struct signal_wait wait, int channel, int64_t timeout_ms, int64_t *deadline)
+static __attribute__((noinline)) enum tutti_status wait_slowly(struct signal_wait *wait)
 {
-    const struct tutti_symm_group *group = wait.allocation->group;
+    const struct tutti_symm_group *group = wait->allocation->group;
     const struct waiter waiter = {
-        .poll = transition_done,
+        .poll = try_transition,
         .look = peer_is_gone,
-        .context = &wait,
-        .deadline = deadline,
-        .timeout_ms = timeout_ms ? timeout_ms : group->timeout_ms,
+        .context = wait,
+        .deadline = &wait->deadline,
+        .timeout_ms = wait->timeout_ms ? wait->timeout_ms : group->timeout_ms,
         .yields = WAIT_YIELDS,
         .nap_ns = WAIT_LONG_NAP_NS,
     };
@@ -93,25 +90,23 @@ wait_slowly(struct signal_wait wait, int channel, int64_t timeout_ms, int64_t *d
     if (end == WAIT_DONE)
         return TUTTI_OK;
     return wait_error(end == WAIT_LATE ? TUTTI_ERR_TIMEOUT : TUTTI_ERR_PEER_DEAD, group,
-                      wait.transition->call, wait.transition->peer_action, wait.peer, channel, "");
+                      wait->transition->call, wait->transition->peer_action, wait->peer,
+                      wait->channel, "");
 }
 
-static enum tutti_status wait_transition(const struct symm_allocation *allocation, int peer,
-                                         int channel, const struct transition *transition,
-                                         int64_t timeout_ms, int64_t *deadline)
+static enum tutti_status wait_transition(struct signal_wait *wait, int peer,
+                                         const struct transition *transition)
 {
-    const struct tutti_symm_group *group = allocation->group;
-    bool put = transition == &PUT;
-    int owner = put ? peer : group->rank, from = put ? group->rank : peer;
-    struct signal_wait wait = {
-        .allocation = allocation,
-        .peer = peer,
-        .word = allocation->pads[owner] + (channel * group->world_size + from) * SYMM_LINE_WORDS,
-        .transition = transition,
-    };
-    return wait_spin(transition_done, &wait, 0, cpu_group_ranks(group->comm->host)->polls)
+    const struct tutti_symm_group *group = wait->allocation->group;
+    const bool put = transition == &PUT;
+    const int owner = put ? peer : group->rank, from = put ? group->rank : peer;
+    wait->transition = transition;
+    wait->peer = peer;
+    wait->word = wait->allocation->pads[owner] +
+                 (wait->channel * group->world_size + from) * SYMM_LINE_WORDS;
+    return wait_spin(try_transition, wait, 0, cpu_group_ranks(group->comm->host)->polls)
                ? TUTTI_OK
-               : wait_slowly(wait, channel, timeout_ms, deadline);
+               : wait_slowly(wait);
 }
 
 /* ---- a device's memory ---------------------------------------------------------------------- */
@@ -176,8 +171,9 @@ static enum tutti_status signal_call(const void *buffer, int peer, int channel, 
     if (allocation->cuda)
         return device_call(allocation, transition == &PUT ? CUDA_SYMM_PUT : CUDA_SYMM_WAIT, peer,
                            channel, timeout_ms, stream);
-    int64_t deadline = 0;
-    return wait_transition(allocation, peer, channel, transition, timeout_ms, &deadline);
+    struct signal_wait wait = {
+        .allocation = allocation, .channel = channel, .timeout_ms = timeout_ms};
+    return wait_transition(&wait, peer, transition);
 }
 
 enum tutti_status tutti_symm_put_signal(void *buffer, int peer, int channel, int64_t timeout_ms,
@@ -200,16 +196,14 @@ enum tutti_status tutti_symm_barrier(void *buffer, int channel, int64_t timeout_
         return TUTTI_ERR_INVALID;
     if (allocation->cuda)
         return device_call(allocation, CUDA_SYMM_BARRIER, 0, channel, timeout_ms, stream);
-    const struct tutti_symm_group *group = allocation->group;
-    int64_t deadline = 0;
+    const int rank = allocation->group->rank, size = allocation->group->world_size;
+    struct signal_wait wait = {
+        .allocation = allocation, .channel = channel, .timeout_ms = timeout_ms};
     enum tutti_status status = TUTTI_OK;
     /* Each rank starts with the rank after itself, so that not all write to one rank at once. */
-    for (int i = 1; i < group->world_size && status == TUTTI_OK; i++)
-        status = wait_transition(allocation, (group->rank + i) % group->world_size, channel, &PUT,
-                                 timeout_ms, &deadline);
-    for (int i = 1; i < group->world_size && status == TUTTI_OK; i++)
-        status = wait_transition(allocation, (group->rank + i) % group->world_size, channel, &TAKE,
-                                 timeout_ms, &deadline);
+    for (int i = 1; i < 2 * size && status == TUTTI_OK; i++)
+        if (i != size)
+            status = wait_transition(&wait, (rank + i) % size, i < size ? &PUT : &TAKE);
     return status == TUTTI_OK ? status : error_context(status, "tutti_symm_barrier");
 }
 
