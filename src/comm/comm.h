@@ -84,7 +84,7 @@ struct tutti_comm {
 enum tutti_status comm_derive(const struct tutti_comm *from, const int *ranks, int size, int rank,
                               const char *name, struct tutti_comm **comm);
 /* Makes a CPU communicator for internal use, which has not met yet. It has the smallest arenas, and
- * no option and no variable of the environment changes it. The caller sets its time-out before the
+ * no option and no variable that ranks compare changes it. The caller sets its time-out before the
  * rendezvous, and destroys it with tutti_comm_destroy(). Returns NO_MEMORY, SYSTEM.
  * [in] store  borrowed until tutti_comm_rendezvous() has ended */
 enum tutti_status comm_create_plain(tutti_store_t *store, const char *name, int rank,

@@ -189,9 +189,10 @@ static int die_before_another_meeting(struct group *group, int rank)
         raise(SIGKILL);
     GROUP_CHECK(tutti_symm_alloc(self.group, TUTTI_DEVICE_CPU, 1, &buffer) == TUTTI_OK);
     GROUP_CHECK(tutti_symm_rendezvous(buffer, GROUP_TIMEOUT_MS, NULL) == TUTTI_ERR_PEER_DEAD);
-    /* Ranks that have given up may be named, too: three and more in a row as "ranks 0 to 2". */
-    GROUP_CHECK(strstr(tutti_last_error(), "rank 1") || strstr(tutti_last_error(), "ranks 0 to ") ||
-                strstr(tutti_last_error(), "ranks 1 to "));
+    GROUP_CHECK(strstr(tutti_last_error(), "rank 1: the process ended"));
+    GROUP_CHECK(tutti_symm_rendezvous(buffer, GROUP_TIMEOUT_MS, NULL) == TUTTI_ERR_PEER_DEAD);
+    GROUP_CHECK(strstr(tutti_last_error(), "failed before") &&
+                strstr(tutti_last_error(), "rank 1: the process ended"));
     rank_close(&self);
     return 0;
 }

@@ -105,6 +105,25 @@ static void every_rank_sees_every_buffer(void **state)
     run_threads(64, see_each_other);
 }
 
+/* A group has a communicator, to which the settings of the application's communicators do not
+ * apply. */
+static void settings_of_communicators_do_not_matter(void **state)
+{
+    static const char *const settings[][2] = {
+        {"TUTTI_ALGO", "hybrid_cube_mesh"},
+        {"TUTTI_STRICT", "1"},
+        {"TUTTI_DISABLE", "1"},
+        {"TUTTI_TOPOLOGY_FILE", "/tmp/absent"},
+        {"TUTTI_ARENA_BYTES", "few"},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof settings / sizeof *settings; i++)
+        setenv(settings[i][0], settings[i][1], 1);
+    run_threads(2, see_each_other);
+    for (size_t i = 0; i < sizeof settings / sizeof *settings; i++)
+        unsetenv(settings[i][0]);
+}
+
 /* Groups are created and destroyed under one name on one store. */
 static int recreate(struct group *group, int rank)
 {
@@ -602,6 +621,7 @@ int main(void)
         cmocka_unit_test(back_ends_have_names),
         cmocka_unit_test(info_has_keys),
         cmocka_unit_test(every_rank_sees_every_buffer),
+        cmocka_unit_test(settings_of_communicators_do_not_matter),
         cmocka_unit_test(a_name_serves_again),
         cmocka_unit_test(buffers_are_independent),
         cmocka_unit_test(different_sizes_are_a_mismatch),
