@@ -76,11 +76,14 @@ lines_await(const cuda_launch &launch, const operation &op, const unsigned char 
 enum : unsigned { CHUNKS_LOAD = 1u << 16, CHUNKS_STORE = 1u << 17 };
 
 /* The chunks that have a unit i, bit p for the chunk of rank launch.ranks[p]: all but at the end.
- * And whether all can be loaded, or stored, at once. */
-template <int LEAVES, typename O>
+ * And whether all can be loaded, or stored, at once. WHOLE: chunks are alike, of whole, aligned
+ * units. */
+template <int LEAVES, bool WHOLE = false, typename O>
 static __device__ __forceinline__ unsigned chunks_of(const cuda_launch &launch, const O &user,
                                                      uint64_t chunk, int size, uint64_t i)
 {
+    if (WHOLE)
+        return i < chunk ? ((1u << size) - 1) | CHUNKS_LOAD | CHUNKS_STORE : 0;
     const uint64_t units = user.units();
     unsigned chunks = 0;
     if (i < chunk && ((size - 1) * chunk + i + 1) * O::ELEMENTS <= user.count)
@@ -93,22 +96,32 @@ static __device__ __forceinline__ unsigned chunks_of(const cuda_launch &launch, 
     return chunks;
 }
 
+/* Where unit i of the p-th chunk is in the operands. */
+template <bool WHOLE>
+static __device__ __forceinline__ uint64_t chunk_offset(const cuda_launch &launch, int p,
+                                                        uint64_t chunk, uint64_t i)
+{
+    if (WHOLE) /* of few bytes: 32 bits are quicker */
+        return (launch.ranks[p] * (unsigned)chunk + (unsigned)i) * CUDA_LINE;
+    return (launch.ranks[p] * chunk + i) * CUDA_LINE;
+}
+
 /* Unit i of each. */
-template <int LEAVES, typename O>
+template <bool WHOLE = false, int LEAVES, typename O>
 static __device__ __forceinline__ void chunks_load(const cuda_launch &launch, const O &user,
                                                    uint64_t chunk, int size, unsigned chunks,
                                                    uint64_t i, unit<2> (&u)[LEAVES])
 {
-    if (chunks & CHUNKS_LOAD) {
+    if (WHOLE || chunks & CHUNKS_LOAD) {
 #pragma unroll
         for (int p = 0; p < LEAVES; p++)
-            if (p < size)
-                u[p] = user.load_at_once((launch.ranks[p] * chunk + i) * CUDA_LINE);
-        return;
-    }
+            if (WHOLE ? chunks != 0 : p < size)
+                u[p] = user.load_at_once(chunk_offset<WHOLE>(launch, p, chunk, i));
+    } else {
 #pragma unroll
-    for (int p = 0; p < LEAVES; p++)
-        u[p] = chunks >> p & 1 ? user.load(launch.ranks[p] * chunk + i) : unit<2>{};
+        for (int p = 0; p < LEAVES; p++)
+            u[p] = chunks >> p & 1 ? user.load(launch.ranks[p] * chunk + i) : unit<2>{};
+    }
 }
 
 /* Pushes those of the others to their owners: to(p) is the address at the p-th peer. */
@@ -123,28 +136,28 @@ static __device__ __forceinline__ void chunks_push(TO to, unsigned chunks,
 }
 
 /* Writes unit i of the others, once it has come. */
-template <bool PACKED, int LEAVES, typename O>
+template <bool PACKED, int LEAVES, bool WHOLE = false, typename O>
 static __device__ __forceinline__ bool
 chunks_collect(const cuda_launch &launch, const operation &op, const O &user, uint64_t chunk,
                const unsigned char *slots, uint64_t stride, int size, unsigned chunks, uint64_t i)
 {
-    const unsigned wanted = chunks & all_peers(size);
+    const unsigned wanted = (WHOLE ? ~0u : chunks) & all_peers(size);
     unit<2> x[LEAVES];
     if (!wanted)
         return true;
     if (!lines_await<PACKED>(launch, op, slots, stride, size, wanted, {0, 0}, x))
         return false;
-    if (chunks & CHUNKS_STORE) {
+    if (WHOLE || chunks & CHUNKS_STORE) {
 #pragma unroll
         for (int p = 1; p < LEAVES; p++)
             if (p < size)
-                user.store_at_once((launch.ranks[p] * chunk + i) * CUDA_LINE, x[p]);
-        return true;
-    }
+                user.store_at_once(chunk_offset<WHOLE>(launch, p, chunk, i), x[p]);
+    } else {
 #pragma unroll
-    for (int p = 1; p < LEAVES; p++)
-        if (wanted >> p & 1)
-            user.store(launch.ranks[p] * chunk + i, x[p]);
+        for (int p = 1; p < LEAVES; p++)
+            if (wanted >> p & 1)
+                user.store(launch.ranks[p] * chunk + i, x[p]);
+    }
     return true;
 }
 

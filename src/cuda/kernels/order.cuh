@@ -155,18 +155,11 @@ static __device__ __forceinline__ void order_grid_trigger(void)
 #endif
 }
 
-/* Makes the compiler compute an address, or an offset, before what follows, not where it is
- * used. */
+/* Makes the compiler compute an address before what follows, not where it is used. */
 template <typename T> static __device__ __forceinline__ T *order_ready(T *&address)
 {
     asm volatile("" : "+l"(address)::"memory");
     return address;
-}
-
-static __device__ __forceinline__ uint32_t order_ready(uint32_t &offset)
-{
-    asm volatile("" : "+r"(offset)::"memory");
-    return offset;
 }
 
 static __device__ __forceinline__ uint64_t order_time_ns(void)

@@ -253,17 +253,34 @@ template <typename D, int WORDS> struct operands {
     /* Where a unit is, and how much of it. */
     struct spot {
         uint64_t offset;
-        uint32_t elements;      /* 0 where the operands have ended */
-        uint32_t loads, stores; /* at once */
+        uint32_t elements; /* 0 where the operands have ended */
+
+        __device__ __forceinline__ uint64_t ready() const
+        {
+            return offset | elements;
+        }
     };
 
-    __device__ __forceinline__ spot spot_of(uint64_t at) const
+    /* Where a whole, aligned unit is, if it `is_there`. */
+    struct whole_spot {
+        const unsigned char *from;
+        unsigned char *to;
+        bool is_there;
+
+        __device__ __forceinline__ uint64_t ready()
+        {
+            return (uint64_t)order_ready(from) | (uint64_t)order_ready(to);
+        }
+    };
+
+    template <bool WHOLE> __device__ __forceinline__ auto spot_of(uint64_t at) const
     {
         const uint64_t first = at * ELEMENTS, left = first < count ? count - first : 0;
-        spot s;
-        s.offset = at * (WORDS * 8);
-        s.elements = left < ELEMENTS ? (uint32_t)left : ELEMENTS;
-        return s;
+        if constexpr (WHOLE)
+            return whole_spot{send + at * (WORDS * 8), recv + at * (WORDS * 8),
+                              (unsigned)at < (unsigned)(count / ELEMENTS)};
+        else
+            return spot{at * (WORDS * 8), left < ELEMENTS ? (uint32_t)left : ELEMENTS};
     }
 
     __device__ __forceinline__ unit<WORDS> load_at_once(uint64_t offset) const
@@ -291,10 +308,20 @@ template <typename D, int WORDS> struct operands {
             store_apart(recv + s.offset, u, s.elements);
     }
 
+    __device__ __forceinline__ unit<WORDS> load(const whole_spot &s) const
+    {
+        return s.is_there ? unit_load<WORDS>(s.from) : unit<WORDS>{};
+    }
+
+    __device__ __forceinline__ void store(const whole_spot &s, unit<WORDS> u) const
+    {
+        unit_store(s.to, u);
+    }
+
     /* The same inlined, since a call there would keep registers from being used. */
     __device__ __forceinline__ unit<WORDS> load(uint64_t at) const
     {
-        const spot s = spot_of(at);
+        const spot s = spot_of<false>(at);
         if (whole_send && s.elements == ELEMENTS)
             return load_at_once(s.offset);
         return load_elements<1>(send + s.offset, s.elements);
@@ -302,7 +329,7 @@ template <typename D, int WORDS> struct operands {
 
     __device__ __forceinline__ void store(uint64_t at, unit<WORDS> u) const
     {
-        const spot s = spot_of(at);
+        const spot s = spot_of<false>(at);
         if (whole_recv && s.elements == ELEMENTS)
             store_at_once(s.offset, u);
         else

@@ -14,13 +14,15 @@
 namespace
 {
 
-template <typename D, int SUM_OF>
+/* ONCE: as in one_shot.cuh, of chunks that are alike. */
+template <typename D, int SUM_OF, bool ONCE>
 __device__ __forceinline__ void two_shot_lines(const cuda_launch &launch)
 {
     constexpr int LEAVES = SUM_OF ? SUM_OF : CUDA_RANKS;
     const int size = SUM_OF ? SUM_OF : launch.size;
     const operands<D, 2> user(launch);
-    const unsigned units = (unsigned)user.units(), chunk = (units + size - 1) / size;
+    const unsigned units = (unsigned)(ONCE ? user.count / user.ELEMENTS : user.units());
+    const unsigned chunk = (ONCE ? units : units + size - 1) / size;
     const unsigned first = worker_index(), step = worker_count();
 
     operation op;
@@ -34,13 +36,13 @@ __device__ __forceinline__ void two_shot_lines(const cuda_launch &launch)
     }
     const unsigned stride = chunk * CUDA_LINE, hop = (size - 1) * stride;
     unsigned char *targets[LEAVES];
-    unsigned chunks = chunks_of<LEAVES>(launch, user, chunk, size, first);
+    unsigned chunks = chunks_of<LEAVES, ONCE>(launch, user, chunk, size, first);
     uint64_t ready = chunks;
     operation_targets<true>(launch, size, offsetof(cuda_arena, two_shot), stride, first * CUDA_LINE,
                             targets, ready);
     operation_begin(launch, op, ready);
     unit<2> u[LEAVES];
-    chunks_load(launch, user, chunk, size, chunks, first, u);
+    chunks_load<ONCE>(launch, user, chunk, size, chunks, first, u);
     if (!operation_take(launch, op))
         return;
     unit<2> mine = u[0];
@@ -52,10 +54,12 @@ __device__ __forceinline__ void two_shot_lines(const cuda_launch &launch)
     unsigned offset = buffer;
     for (unsigned i = first; i < chunk; offset += step * CUDA_LINE) {
         chunks_push([&](int p) { return targets[p] + offset; }, chunks, u);
+        if (ONCE)
+            break;
         i += step;
         if (i < chunk) {
-            chunks = chunks_of<LEAVES>(launch, user, chunk, size, i);
-            chunks_load(launch, user, chunk, size, chunks, i, u);
+            chunks = chunks_of<LEAVES, ONCE>(launch, user, chunk, size, i);
+            chunks_load<ONCE>(launch, user, chunk, size, chunks, i, u);
         }
     }
     order_block_arrive(ORDER_ROW);
@@ -64,13 +68,18 @@ __device__ __forceinline__ void two_shot_lines(const cuda_launch &launch)
     /* 2. Reduce the own chunk and push it to all. */
     const uint64_t own_chunk = launch.rank * chunk;
     offset = buffer + hop;
-    for (unsigned i = first; i < chunk && own_chunk + i < units; offset += step * CUDA_LINE) {
+    for (unsigned i = first; i < chunk && (ONCE || own_chunk + i < units);
+         offset += step * CUDA_LINE) {
         unit<2> x[LEAVES];
         if (!lines_await<true>(launch, op, slots + i * CUDA_LINE, stride, size, all_peers(size),
                                mine, x))
             return;
         const unit<2> result = reduction<D, SUM_OF, 2>::reduce(x, launch);
         operation_push(targets, size, offset, line_of(result));
+        if (ONCE) {
+            user.store_at_once(chunk_offset<true>(launch, 0, chunk, i), result);
+            break;
+        }
         user.store(own_chunk + i, result);
         i += step;
         if (i < chunk && own_chunk + i < units)
@@ -79,88 +88,23 @@ __device__ __forceinline__ void two_shot_lines(const cuda_launch &launch)
 
     /* 3. Write the others' results. */
     for (unsigned i = first; i < chunk; i += step)
-        if (!chunks_collect<true, LEAVES>(launch, op, user, chunk, slots + hop + i * CUDA_LINE,
-                                          stride, size,
-                                          chunks_of<LEAVES>(launch, user, chunk, size, i), i))
+        if (!chunks_collect<true, LEAVES, ONCE>(
+                launch, op, user, chunk, slots + hop + i * CUDA_LINE, stride, size,
+                chunks_of<LEAVES, ONCE>(launch, user, chunk, size, i), i) ||
+            ONCE)
             return;
-}
-
-/* As one_shot_lines_once(), of chunks that are alike. */
-template <typename D, int SUM_OF>
-__device__ __forceinline__ void two_shot_lines_once(const cuda_launch &launch)
-{
-    const operands<D, 2> user(launch);
-    const unsigned chunk = (unsigned)(user.count / user.ELEMENTS) / SUM_OF, at = worker_index();
-    const unsigned stride = chunk * CUDA_LINE, hop = (SUM_OF - 1) * stride;
-    const bool mine = at < chunk;
-
-    operation op;
-    if (is_control_warp()) {
-        operation_begin(launch, op);
-        if (operation_take(launch, op)) {
-            lines_take(&op.buffers.high, 2 * hop / CUDA_LINE);
-            operation_control(launch, op);
-        }
-        return;
-    }
-    unsigned char *targets[SUM_OF];
-    unsigned offsets[SUM_OF]; /* a unit of every chunk */
-    uint64_t ready = 0;
-#pragma unroll
-    for (int p = 0; p < SUM_OF; p++) {
-        offsets[p] = (launch.ranks[p] * chunk + at) * CUDA_LINE;
-        ready |= order_ready(offsets[p]);
-    }
-    operation_targets<true>(launch, SUM_OF, offsetof(cuda_arena, two_shot), stride, at * CUDA_LINE,
-                            targets, ready);
-    operation_begin(launch, op, ready);
-    unit<2> x[SUM_OF] = {};
-    if (mine)
-#pragma unroll
-        for (int p = 0; p < SUM_OF; p++)
-            x[p] = user.load_at_once(offsets[p]);
-    if (!operation_take(launch, op))
-        return;
-    const lines_use use = lines_take(&op.buffers.high, 2 * hop / CUDA_LINE);
-    const unsigned buffer = use.buffer * CUDA_TWO_SHOT_BYTES;
-    const unsigned char *const slots = launch.own->two_shot[use.buffer] + at * CUDA_LINE;
-
-    /* 1. Push every chunk to its owner. */
-    if (mine)
-#pragma unroll
-        for (int p = 1; p < SUM_OF; p++)
-            order_store_line(targets[p] + buffer, line_of(x[p]));
-    order_block_arrive(ORDER_ROW);
-    lines_empty(launch.own->two_shot[use.last], use.dirty);
-
-    /* 2. Reduce the own chunk and push it to all. */
-    if (!mine || !lines_await<true>(launch, op, slots, stride, SUM_OF, all_peers(SUM_OF), x[0], x))
-        return;
-    const unit<2> result = reduction<D, SUM_OF, 2>::reduce(x, launch);
-    const order_line line = line_of(result);
-#pragma unroll
-    for (int p = 1; p < SUM_OF; p++)
-        order_store_line(targets[p] + buffer + hop, line);
-    user.store_at_once(offsets[0], result);
-
-    /* 3. Write the others' results. */
-    if (!lines_await<true>(launch, op, slots + hop, stride, SUM_OF, all_peers(SUM_OF), result, x))
-        return;
-#pragma unroll
-    for (int p = 1; p < SUM_OF; p++)
-        user.store_at_once(SUM_OF > 4 ? (launch.ranks[p] * chunk + at) * CUDA_LINE : offsets[p],
-                           x[p]);
 }
 
 } // namespace
 
 #define KERNEL_ANY(name, T, SUM_OF, suffix)                                                        \
-    KERNEL_DEFINE(BOUNDS_ANY, two_shot_lines_##name##suffix, two_shot_lines<dtype_##T, SUM_OF>)
+    KERNEL_DEFINE(BOUNDS_ANY, two_shot_lines_##name##suffix,                                       \
+                  two_shot_lines<dtype_##T, SUM_OF, false>)
 #define KERNEL(name, T, SUM_OF, suffix)                                                            \
-    KERNEL_DEFINE(BOUNDS, two_shot_lines_##name##suffix, two_shot_lines<dtype_##T, SUM_OF>)
+    KERNEL_DEFINE(BOUNDS, two_shot_lines_##name##suffix, two_shot_lines<dtype_##T, SUM_OF, false>)
 #define KERNEL_ONCE(name, T, SUM_OF, suffix)                                                       \
     KERNEL_DEFINE(BOUNDS, two_shot_lines_##name##suffix##_once,                                    \
-                  two_shot_lines_once<dtype_##T, SUM_OF>)
+                  two_shot_lines<dtype_##T, SUM_OF, true>)
 KERNELS_OF_FLOATS(KERNEL_ANY)
 KERNELS_OF_SUMS(KERNEL)
 KERNELS_OF_SUMS(KERNEL_ONCE)
