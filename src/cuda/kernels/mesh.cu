@@ -39,8 +39,7 @@ __device__ __forceinline__ partial<D, WORDS> fold(const cuda_launch &launch,
 #pragma unroll
         for (int p = 0; p < QUAD; p++)
             leaf[p] = input_at<D>(x[p], at, launch);
-        return D::combine(launch.op, D::combine(launch.op, leaf[0], leaf[1]),
-                          D::combine(launch.op, leaf[2], leaf[3]));
+        return tree<D>(leaf, QUAD, launch.op);
     });
 }
 

@@ -15,113 +15,66 @@
 
 /* ---- dtypes ---------------------------------------------------------------------------------- */
 
-#define DTYPE_COMMON(T, element_type, acc_type)                                                    \
-    typedef element_type element;                                                                  \
-    typedef acc_type acc;                                                                          \
-    static __device__ __forceinline__ acc load(element x)                                          \
-    {                                                                                              \
-        return numeric_##T##_load(x);                                                              \
-    }
-#define DTYPE_STORE(T)                                                                             \
-    static __device__ __forceinline__ element store(acc x)                                         \
-    {                                                                                              \
-        return numeric_##T##_store(x);                                                             \
-    }
-
-#define DTYPE_FLOAT(dtype, T, element_type, A, acc_type)                                           \
+#define DTYPE_CASE(A, NAME, name)                                                                  \
+    case OP_##NAME:                                                                                \
+        return numeric_##A##_##name(a, b);
+#define DTYPE(T, A, element_type, acc_type, scaled, divisor, MORE_CASES)                           \
     struct dtype_##T {                                                                             \
-        DTYPE_COMMON(T, element_type, acc_type)                                                    \
-        DTYPE_STORE(T)                                                                             \
+        typedef element_type element;                                                              \
+        typedef acc_type acc;                                                                      \
+        static __device__ __forceinline__ acc load(element x)                                      \
+        {                                                                                          \
+            return numeric_##T##_load(x);                                                          \
+        }                                                                                          \
+        static __device__ __forceinline__ element store(acc x)                                     \
+        {                                                                                          \
+            return numeric_##T##_store(x);                                                         \
+        }                                                                                          \
         static __device__ __forceinline__ acc scale(acc x, double scalar)                          \
         {                                                                                          \
-            return numeric_##A##_prod(x, (acc)scalar);                                             \
+            return scaled;                                                                         \
         }                                                                                          \
         static __device__ __forceinline__ acc mean(acc x, int size)                                \
         {                                                                                          \
-            return numeric_##A##_div(x, (acc)size);                                                \
+            return numeric_##A##_div(x, divisor);                                                  \
         }                                                                                          \
         static __device__ __forceinline__ acc combine(int op, acc a, acc b)                        \
         {                                                                                          \
             switch (op) {                                                                          \
-            case OP_PROD:                                                                          \
-                return numeric_##A##_prod(a, b);                                                   \
-            case OP_MIN:                                                                           \
-                return numeric_##A##_min(a, b);                                                    \
-            case OP_MAX:                                                                           \
-                return numeric_##A##_max(a, b);                                                    \
+                DTYPE_CASE(A, PROD, prod)                                                          \
+                DTYPE_CASE(A, MIN, min)                                                            \
+                DTYPE_CASE(A, MAX, max)                                                            \
+                MORE_CASES(A)                                                                      \
             default:                                                                               \
                 return numeric_##A##_sum(a, b);                                                    \
             }                                                                                      \
         }                                                                                          \
     };
+
+#define DTYPE_NO_CASES(A)
+#define DTYPE_FLOAT(dtype, T, element_type, A, acc_type)                                           \
+    DTYPE(T, A, element_type, acc_type, numeric_##A##_prod(x, (acc)scalar), (acc)size,             \
+          DTYPE_NO_CASES)
 NUMERIC_FLOAT_MAP(DTYPE_FLOAT)
-#undef DTYPE_FLOAT
 
-#define DTYPE_INTEGER(T, element_type, wide, quotient)                                             \
-    struct dtype_##T {                                                                             \
-        DTYPE_COMMON(T, element_type, element_type)                                                \
-        DTYPE_STORE(T)                                                                             \
-        static __device__ __forceinline__ acc scale(acc x, double)                                 \
-        {                                                                                          \
-            return x;                                                                              \
-        }                                                                                          \
-        static __device__ __forceinline__ acc mean(acc x, int size)                                \
-        {                                                                                          \
-            return numeric_##T##_div(x, size);                                                     \
-        }                                                                                          \
-        static __device__ __forceinline__ acc combine(int op, acc a, acc b)                        \
-        {                                                                                          \
-            switch (op) {                                                                          \
-            case OP_PROD:                                                                          \
-                return numeric_##T##_prod(a, b);                                                   \
-            case OP_MIN:                                                                           \
-                return numeric_##T##_min(a, b);                                                    \
-            case OP_MAX:                                                                           \
-                return numeric_##T##_max(a, b);                                                    \
-            case OP_BAND:                                                                          \
-                return numeric_##T##_band(a, b);                                                   \
-            case OP_BOR:                                                                           \
-                return numeric_##T##_bor(a, b);                                                    \
-            case OP_BXOR:                                                                          \
-                return numeric_##T##_bxor(a, b);                                                   \
-            default:                                                                               \
-                return numeric_##T##_sum(a, b);                                                    \
-            }                                                                                      \
-        }                                                                                          \
-    };
+#define DTYPE_BIT_CASES(A)                                                                         \
+    DTYPE_CASE(A, BAND, band) DTYPE_CASE(A, BOR, bor) DTYPE_CASE(A, BXOR, bxor)
+#define DTYPE_INTEGER(T, type, wide, quotient) DTYPE(T, T, type, type, x, size, DTYPE_BIT_CASES)
 NUMERIC_INTEGER_MAP(DTYPE_INTEGER)
-#undef DTYPE_INTEGER
 
-struct dtype_b8 {
-    DTYPE_COMMON(b8, uint8_t, uint8_t)
-    static __device__ __forceinline__ element store(acc x)
+/* Elements are 0 or 1 after the load. */
+struct dtype_b8 : dtype_u8 {
+    static __device__ __forceinline__ acc load(element x)
     {
-        return x;
-    }
-    static __device__ __forceinline__ acc scale(acc x, double)
-    {
-        return x;
-    }
-    static __device__ __forceinline__ acc mean(acc x, int)
-    {
-        return x;
+        return numeric_b8_load(x);
     }
     static __device__ __forceinline__ acc combine(int op, acc a, acc b)
     {
-        switch (op) {
-        case OP_PROD:
-        case OP_MIN:
-        case OP_BAND:
-            return a & b;
-        case OP_BXOR:
+        if (op == OP_BXOR)
             return a ^ b;
-        default:
-            return a | b;
-        }
+        return op == OP_PROD || op == OP_MIN || op == OP_BAND ? a & b : a | b;
     }
 };
-#undef DTYPE_COMMON
-#undef DTYPE_STORE
 
 /* The device converts 16-bit floats itself, two at a time, as numeric.h does but for NaN. */
 #define DTYPE_PAIR(cvt, nan)                                                                       \
@@ -385,55 +338,19 @@ template <typename D, int WORDS> struct operands {
 
 /* ---- the tree -------------------------------------------------------------------------------- */
 
-/* Leaves LOW to LOW + N - 1, the largest power of two on the left. */
-template <typename D, int LOW, int N>
-static __device__ __forceinline__ typename D::acc tree_sum(const typename D::acc *leaf)
+/* The tree over the first `size` of the leaves: pairs, then pairs of pairs. So the largest power of
+ * two is on the left. Changes the leaves. */
+template <typename D, int LEAVES>
+static __device__ __forceinline__ typename D::acc tree(typename D::acc (&x)[LEAVES], int size,
+                                                       int op)
 {
-    if constexpr (N == 1) {
-        return leaf[LOW];
-    } else {
-        constexpr int LEFT = N > 4 ? 4 : N > 2 ? 2 : 1;
-        return D::combine(OP_SUM, tree_sum<D, LOW, LEFT>(leaf),
-                          tree_sum<D, LOW + LEFT, N - LEFT>(leaf));
-    }
-}
-
-/* The same for as many leaves as there are: digits of a binary counter, which carry. */
-template <typename D>
-static __device__ __forceinline__ typename D::acc tree_any(const typename D::acc *leaf, int size,
-                                                           int op)
-{
-    typename D::acc one = leaf[0], two = leaf[0], four = leaf[0];
 #pragma unroll
-    for (int l = 0; l < CUDA_RANKS; l++) {
-        if (l >= size)
-            continue;
-        typename D::acc x = leaf[l];
-        if ((l & 1) == 0) {
-            one = x;
-            continue;
-        }
-        x = D::combine(op, one, x);
-        if ((l & 2) == 0) {
-            two = x;
-            continue;
-        }
-        x = D::combine(op, two, x);
-        if ((l & 4) == 0) {
-            four = x;
-            continue;
-        }
-        return D::combine(op, four, x);
-    }
-    /* What has not carried, from the right. */
-    if (size == 1)
-        return one;
-    if (size == 2)
-        return two;
-    typename D::acc right = size & 1 ? one : two;
-    if ((size & 3) == 3)
-        right = D::combine(op, two, one);
-    return size == 3 ? right : size == 4 ? four : D::combine(op, four, right);
+    for (int width = 1; width < LEAVES; width *= 2)
+#pragma unroll
+        for (int l = 0; l + width < LEAVES; l += 2 * width)
+            if (l + width < size)
+                x[l] = D::combine(op, x[l], x[l + width]);
+    return x[0];
 }
 
 /* A unit's word of results. */
@@ -508,7 +425,7 @@ template <typename D, int SUM_OF, int WORDS> struct reduction {
 #pragma unroll
                     for (int l = 0; l < LEAVES; l++)
                         x[l] = D::load(bits_element<D>(leaf[l].word[w] >> (e * BITS)));
-                    result[e] = tree_sum<D, 0, LEAVES>(x);
+                    result[e] = tree<D>(x, LEAVES, OP_SUM);
                 }
                 out.word[w] = word_of<D>(result);
             }
@@ -524,7 +441,7 @@ template <typename D, int SUM_OF, int WORDS> struct reduction {
                         if (launch.op == OP_PREMUL_SUM)
                             x[l] = D::scale(x[l], launch.scalar);
                     }
-                    typename D::acc result = tree_any<D>(x, launch.size, launch.op);
+                    typename D::acc result = tree<D>(x, launch.size, launch.op);
                     if (launch.op == OP_AVG)
                         result = D::mean(result, launch.size);
                     out.word[w] |= element_bits<D>(D::store(result)) << shift;
