@@ -79,15 +79,11 @@ enum tutti_status cuda_table_load(struct cuda_table *table);
 /* $XDG_CACHE_HOME/tutti/tuning, or ~/.cache/tutti/tuning; "" if there is neither. */
 void cuda_table_cache_path(char *path, size_t size);
 /*
- * Alters a built-in table by a file's text, which begins with "tutti-tuning 1"; then a line a row,
- * or a comment behind '#':
- *
- *     sm_90 ranks 4 bytes 65536 kernel one_shot_ll threads 64 blocks 512 units 1
- *
- * "any" instead of sm_XY stands for capabilities without rows of their own, "rest" instead of a
- * number for all larger sizes. Rows of one capability and size stand together and replace the
- * built-in ones, in order of bytes, the last one for the rest. Parses bytes from outside: has a
- * fuzzer. Returns INVALID, naming the line.
+ * Alters a built-in table by a file's text: the line "tutti-tuning 1", then a line a row as above;
+ * '#' begins a comment. "any" instead of sm_XY stands for capabilities without rows of their own,
+ * "rest" instead of a number for all larger sizes. Rows of one capability and size stand together
+ * and replace those before, in order of bytes, the last one for the rest. Parses bytes from
+ * outside: has a fuzzer. Returns INVALID, naming the line.
  */
 enum tutti_status cuda_table_parse(const char *text, size_t length, const char *source,
                                    struct cuda_table *table);

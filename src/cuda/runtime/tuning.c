@@ -10,105 +10,68 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { FILE_BYTES = 256 << 10, LINE_BYTES = 160, WORDS = 13 };
-
-/* ---- words ----------------------------------------------------------------------------------- */
-
-/* A whole decimal number within bounds, without a sign or a leading zero. */
-static bool number_read(const char *word, uint64_t least, uint64_t most, uint64_t *number)
-{
-    uint64_t value = 0;
-    if (!*word || (*word == '0' && word[1]))
-        return false;
-    for (; *word; word++) {
-        unsigned digit = (unsigned)(*word - '0');
-        if (digit > 9 || digit > most || value > (most - digit) / 10)
-            return false;
-        value = value * 10 + digit;
-    }
-    *number = value;
-    return value >= least;
-}
-
-/* Splits at blanks, in place; returns how many words there are, at most WORDS + 1. */
-static int words_split(char *line, char *words[WORDS + 1])
-{
-    int count = 0;
-    char *rest = NULL;
-    for (char *word = strtok_r(line, " \t", &rest); word; word = strtok_r(NULL, " \t", &rest)) {
-        if (count == WORDS + 1)
-            break;
-        words[count++] = word;
-    }
-    return count;
-}
+enum { FILE_BYTES = 256 << 10, LINE_BYTES = 160 };
 
 /* ---- rows ------------------------------------------------------------------------------------ */
 
-enum field { RANKS, BYTES, KERNEL, THREADS, BLOCKS, UNITS, FIELDS };
+/* Reads a whole decimal number. */
+static bool number_read(const char *word, uint64_t most, uint64_t *number)
+{
+    const size_t digits = strspn(word, "0123456789");
+    if (!digits || digits > 19 || word[digits])
+        return false;
+    *number = strtoull(word, NULL, 10);
+    return *number <= most;
+}
 
-static const struct {
-    const char *key;
-    uint64_t least, most;
-    const char *wrong;
-} fields[FIELDS] = {
-    [RANKS] = {"ranks", 2, CUDA_RANKS, "ranks: expected 2 to 8"},
-    [BYTES] = {"bytes", 1, INT64_MAX, "bytes: expected a number, or rest"},
-    [KERNEL] = {"kernel", 0, 0,
-                "kernel: expected one_shot_ll, one_shot_lines, two_shot_lines or "
-                "two_shot_pipelined"},
-    [THREADS] = {"threads", 32, 512,
-                 "threads: expected a multiple of 32 up to 480 (512, of older files, is read as "
-                 "480)"},
-    [BLOCKS] = {"blocks", 1, CUDA_BLOCKS, "blocks: expected 1 to 512 (two_shot_pipelined: 128)"},
-    [UNITS] = {"units", 1, 64, "units: expected 1 to 64"},
-};
-
-static bool field_read(enum field field, const char *word, uint64_t *value)
+static bool kernel_read(const char *word, uint8_t *kernel)
 {
 #define KERNEL_NAME(NAME, name, text) [CUDA_##NAME] = #name,
     static const char *const names[CUDA_KERNELS] = {CUDA_KERNEL_MAP(KERNEL_NAME)};
 #undef KERNEL_NAME
-    *value = CUDA_TABLE_REST;
-    if (field == BYTES && strcmp(word, "rest") == 0)
-        return true;
-    if (field != KERNEL)
-        return number_read(word, fields[field].least, fields[field].most, value);
-    for (uint64_t k = 0; k < CUDA_TABLE_KERNELS; k++)
-        if (strcmp(word, names[k]) == 0)
-            *value = k;
-    return *value != CUDA_TABLE_REST;
+    for (*kernel = 0; *kernel < CUDA_TABLE_KERNELS; ++*kernel)
+        if (strcmp(word, names[*kernel]) == 0)
+            return true;
+    return false;
 }
 
-/* NULL, or what is wrong with the row. */
-static const char *row_read(char *words[WORDS + 1], int count, struct cuda_table_row *row)
+/* Returns NULL, or what is wrong with the row. */
+static const char *row_read(const char *line, struct cuda_table_row *row)
 {
-    uint64_t capability = 0, values[FIELDS];
-    if (count != WORDS)
+    char device[8], bytes[24], kernel[32];
+    unsigned ranks, threads, blocks, units;
+    uint64_t capability = 0;
+    int end = 0;
+    struct cuda_choice *choice = &row->choice;
+    if (sscanf(line, "%7s ranks %4u bytes %23s kernel %31s threads %4u blocks %4u units %4u %n",
+               device, &ranks, bytes, kernel, &threads, &blocks, &units, &end) != 7 ||
+        line[end])
         return "expected 13 words: sm_XY ranks N bytes N kernel NAME threads N blocks N units N";
-    if (strcmp(words[0], "any") != 0 &&
-        (strncmp(words[0], "sm_", 3) != 0 || !number_read(words[0] + 3, 80, 999, &capability)))
+    if (strcmp(device, "any") != 0 &&
+        (strncmp(device, "sm_", 3) != 0 || !number_read(device + 3, 999, &capability) ||
+         capability < 80))
         return "expected sm_80 or newer, or any";
-    for (enum field f = 0; f < FIELDS; f++) {
-        if (strcmp(words[1 + 2 * f], fields[f].key) != 0)
-            return "expected the words ranks, bytes, kernel, threads, blocks, units in this order";
-        if (!field_read(f, words[2 + 2 * f], &values[f]))
-            return fields[f].wrong;
-    }
-    if (values[THREADS] % 32)
-        return fields[THREADS].wrong;
-    if (values[KERNEL] == CUDA_TWO_SHOT_PIPELINED && values[BLOCKS] > CUDA_TILE_BLOCKS)
-        return fields[BLOCKS].wrong;
-    if (values[BYTES] > cuda_kernel_capacity((enum cuda_kernel)values[KERNEL], (int)values[RANKS]))
+    if (ranks < 2 || ranks > CUDA_RANKS)
+        return "ranks: expected 2 to 8";
+    row->bytes = CUDA_TABLE_REST;
+    if (strcmp(bytes, "rest") != 0 && (!number_read(bytes, INT64_MAX, &row->bytes) || !row->bytes))
+        return "bytes: expected a number, or rest";
+    if (!kernel_read(kernel, &choice->kernel))
+        return "kernel: expected one_shot_ll, one_shot_lines, two_shot_lines or two_shot_pipelined";
+    if (threads < 32 || threads > 512 || threads % 32)
+        return "threads: expected a multiple of 32 up to 480 (512, of older files, is read as 480)";
+    if (blocks < 1 ||
+        blocks > (choice->kernel == CUDA_TWO_SHOT_PIPELINED ? CUDA_TILE_BLOCKS : CUDA_BLOCKS))
+        return "blocks: expected 1 to 512 (two_shot_pipelined: 128)";
+    if (units < 1 || units > 64)
+        return "units: expected 1 to 64";
+    if (row->bytes > cuda_kernel_capacity((enum cuda_kernel)choice->kernel, (int)ranks))
         return "bytes: more than the kernel serves among so many ranks";
-    const uint64_t threads = values[THREADS] > CUDA_WORKERS ? CUDA_WORKERS : values[THREADS];
-    *row = (struct cuda_table_row){
-        .capability = (int16_t)capability,
-        .size = (int16_t)values[RANKS],
-        .bytes = values[BYTES],
-        .choice = {(uint8_t)values[KERNEL], (uint8_t)values[UNITS], (uint16_t)threads,
-                   (uint16_t)values[BLOCKS]},
-    };
+    row->capability = (int16_t)capability;
+    row->size = (int16_t)ranks;
+    choice->units = (uint8_t)units;
+    choice->threads = (uint16_t)(threads > CUDA_WORKERS ? CUDA_WORKERS : threads);
+    choice->blocks = (uint16_t)blocks;
     return NULL;
 }
 
@@ -126,22 +89,17 @@ static void group_drop(struct cuda_table *table, const struct cuda_table_row *of
     table->count = kept;
 }
 
-/* Adds a row of the file. `fresh` counts the rows of its group, 0 after the end of a group. Returns
- * NULL, or what is wrong. */
-static const char *row_add(struct cuda_table *table, const struct cuda_table_row *row, int *fresh,
-                           uint64_t seen[1000])
+/* Adds a row of the file. `fresh` counts the rows of its group, 0 after the end of a group. A group
+ * replaces an earlier one. Returns NULL, or what is wrong. */
+static const char *row_add(struct cuda_table *table, const struct cuda_table_row *row, int *fresh)
 {
-    struct cuda_table_row *last = table->count ? &table->rows[table->count - 1] : NULL;
+    const struct cuda_table_row *last = &table->rows[table->count - 1];
     if (*fresh && !same_group(last, row))
         return "the rows before lack one for the rest";
-    if (!*fresh) {
-        if (seen[row->capability] >> row->size & 1)
-            return "rows of this capability and number of ranks stand above: keep them together";
-        seen[row->capability] |= UINT64_C(1) << row->size;
-        group_drop(table, row);
-    } else if (row->bytes <= last->bytes) {
+    if (*fresh && row->bytes <= last->bytes)
         return "bytes: not more than in the row before";
-    }
+    if (!*fresh)
+        group_drop(table, row);
     if (table->count == CUDA_TABLE_ROWS)
         return "too many rows";
     if (*fresh == CUDA_PLAN_ROWS)
@@ -153,7 +111,8 @@ static const char *row_add(struct cuda_table *table, const struct cuda_table_row
 
 /* ---- text ------------------------------------------------------------------------------------ */
 
-/* Copies the next line without its comment; NULL, or what is wrong with it. */
+/* Copies the next line without its comment and the blanks before it. Returns NULL, or what is wrong
+ * with the line. */
 static const char *line_next(const char **text, const char *end, char line[LINE_BYTES])
 {
     const char *stop = memchr(*text, '\n', (size_t)(end - *text));
@@ -164,6 +123,8 @@ static const char *line_next(const char **text, const char *end, char line[LINE_
         return "holds a zero byte";
     if (comment)
         length = (size_t)(comment - from);
+    for (; length && (*from == ' ' || *from == '\t'); length--)
+        from++;
     if (length >= LINE_BYTES)
         return "too long";
     memcpy(line, from, length);
@@ -174,27 +135,26 @@ static const char *line_next(const char **text, const char *end, char line[LINE_
 enum tutti_status cuda_table_parse(const char *text, size_t length, const char *source,
                                    struct cuda_table *table)
 {
-    uint64_t seen[1000] = {0};
     const char *end = text + length, *wrong = NULL;
     bool begun = false;
     int number = 0, fresh = 0;
     while (text < end && !wrong) {
-        char line[LINE_BYTES], *words[WORDS + 1];
+        char line[LINE_BYTES];
         struct cuda_table_row row = {.bytes = 0};
         number++;
         wrong = line_next(&text, end, line);
-        int count = wrong ? 0 : words_split(line, words);
-        if (!count)
+        if (wrong || !*line)
             continue;
         if (!begun) {
-            begun =
-                count == 2 && strcmp(words[0], "tutti-tuning") == 0 && strcmp(words[1], "1") == 0;
+            int version = 0, stop = 0;
+            begun = sscanf(line, "tutti-tuning %d %n", &version, &stop) == 1 && version == 1 &&
+                    !line[stop];
             wrong = begun ? NULL : "expected the first line to be: tutti-tuning 1";
             continue;
         }
-        wrong = row_read(words, count, &row);
+        wrong = row_read(line, &row);
         if (!wrong)
-            wrong = row_add(table, &row, &fresh, seen);
+            wrong = row_add(table, &row, &fresh);
     }
     if (!wrong && fresh)
         wrong = "the last rows lack one for the rest";

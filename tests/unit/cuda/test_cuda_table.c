@@ -254,6 +254,10 @@ static void test_file(void **state)
                      TUTTI_OK);
     cuda_plan_make(&table, 9, 0, 4, false, &plan);
     assert_int_equal(plan.choices[0].threads, 480);
+    /* Of two groups of one capability and number of ranks the later one counts. */
+    assert_int_equal(parse(HEAD REST_ROW LL_ROW REST_ROW), TUTTI_OK);
+    cuda_plan_make(&table, 9, 0, 4, false, &plan);
+    assert_int_equal(plan.count, 2);
     /* A file without rows changes nothing. */
     assert_int_equal(parse("tutti-tuning 1"), TUTTI_OK);
     assert_true(table.hash == hash);
@@ -266,15 +270,12 @@ static const struct {
     {"tutti-tuning 2\n", "line 1"},
     {LL_ROW REST_ROW, "line 1"},
     {HEAD LL_ROW, "rest"},
-    {HEAD REST_ROW REST_ROW, "line 5"},
-    {HEAD LL_ROW REST_ROW LL_ROW REST_ROW, "together"},
     {HEAD LL_ROW LL_ROW REST_ROW, "not more"},
     {HEAD LL_ROW "any ranks 4 bytes rest kernel two_shot_pipelined threads 32 blocks 1 units 1",
      "lack"},
     {HEAD "sm_90 ranks 4 bytes rest kernel two_shot_pipelined threads 32 blocks 1", "13"},
     {HEAD "sm_90 ranks 4 bytes rest kernel two_shot_pipelined threads 32 blocks 1 units 1 x", "13"},
-    {HEAD "sm_90 ranks 4 bytes rest kernel two_shot_pipelined blocks 1 threads 32 units 1",
-     "order"},
+    {HEAD "sm_90 ranks 4 bytes rest kernel two_shot_pipelined blocks 1 threads 32 units 1", "13"},
     {HEAD "sm_75 ranks 4 bytes rest kernel two_shot_pipelined threads 32 blocks 1 units 1",
      "sm_80"},
     {HEAD "sm_9000 ranks 4 bytes rest kernel two_shot_pipelined threads 32 blocks 1 units 1",
@@ -282,7 +283,8 @@ static const struct {
     {HEAD "any ranks 1 bytes rest kernel two_shot_pipelined threads 32 blocks 1 units 1", "2 to 8"},
     {HEAD "any ranks 9 bytes rest kernel two_shot_pipelined threads 32 blocks 1 units 1", "2 to 8"},
     {HEAD "any ranks 2 bytes -1 kernel two_shot_pipelined threads 32 blocks 1 units 1", "bytes"},
-    {HEAD "any ranks 2 bytes 01 kernel two_shot_pipelined threads 32 blocks 1 units 1", "bytes"},
+    {HEAD "any ranks 2 bytes 1k kernel two_shot_pipelined threads 32 blocks 1 units 1", "bytes"},
+    {HEAD "any ranks 2 bytes 0 kernel two_shot_pipelined threads 32 blocks 1 units 1", "bytes"},
     {HEAD "any ranks 2 bytes 99999999999999999999 kernel two_shot_pipelined threads 32 blocks 1 "
           "units 1",
      "bytes"},
