@@ -3,7 +3,7 @@
  * The device trace (base/device_trace.h) lies in the rank's recorder, behind the kernels' words for
  * the host, so that a launch needs one address for both. The mapping is separate from the
  * recorder's own, because replays may write there after the communicator is destroyed. If the
- * recorder cannot be mapped for the device, both lie in the pinned page. The watcher reads
+ * recorder cannot be mapped for the device, both lie in the pinned page. The watch reads
  * there for which rank a kernel waits.
  */
 #include "base/deadline.h"

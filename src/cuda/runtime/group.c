@@ -213,7 +213,7 @@ static enum tutti_status links_probe(struct cuda_group *group, int64_t deadline)
     if (status == TUTTI_OK)
         status = cuda_own_finish(group, deadline);
     if (status != TUTTI_OK) {
-        cuda_stop(group, status, launch.rank); /* the watcher does not run yet */
+        cuda_stop(group, status, launch.rank); /* nothing is watched yet */
         return error_context(status, "device %d pushes to its peers", group->device.ordinal);
     }
     if (cuda_fault_read(group, &fault))
@@ -603,9 +603,9 @@ static bool wind_up(struct cuda_group *group, struct tutti_fault *fault)
     const struct cuda_driver *driver = group->driver;
     bool stuck = false;
     enum tutti_status flushed = TUTTI_OK;
-    if (group->event) /* the watcher still carries the event that ends the wait */
+    if (group->event) /* the watch still carries the event that ends the wait */
         flushed = cuda_flush(group, deadline_after(group->default_timeout_ms));
-    cuda_watcher_stop(&group->watcher);
+    cuda_watch_remove(&group->watch);
     if (group->event) {
         bool idle = halt(group, flushed);
         cuda_proxy_stop(group->proxy);
@@ -639,7 +639,7 @@ void cuda_group_close(void *opaque, struct tutti_fault *fault)
     if (lives) {
         stuck = wind_up(group, fault);
     } else {
-        cuda_watcher_stop(&group->watcher);
+        cuda_watch_remove(&group->watch);
         cuda_proxy_stop(group->proxy);
         if (fault)
             last_words(group, !group->enqueued, fault);

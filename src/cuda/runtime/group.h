@@ -120,7 +120,7 @@ void cuda_group_invalidate(struct cuda_group *group);
 void cuda_group_forget(struct cuda_group *group);
 
 /* The fault that stands on the device or between the hosts; OK if there is none. From any thread.
- * An abort needs no call here: the abort of the host group wakes the watchers of all ranks. */
+ * An abort needs no call here: the watches of all ranks see the abort of the host group. */
 enum tutti_status cuda_group_status(void *group, struct tutti_fault *fault);
 
 /*

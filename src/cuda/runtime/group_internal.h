@@ -86,13 +86,13 @@ struct cuda_group {
     struct cuda_ranges ranges;
 
     /* watch.c */
-    struct cuda_watcher watcher;
+    struct cuda_watch watch;
     uint32_t stopping;    /* the thread that sets it writes the stop words */
-    struct rank_set dead; /* ranks that were dead at the last look; used by the watcher alone */
+    struct rank_set dead; /* ranks that were dead at the last look; used by the watch alone */
 
     /* device_trace.c */
     const struct device_trace *device_trace;
-    /* Used by the watcher alone: */
+    /* Used by the watch alone: */
     uint64_t looked_ns;       /* when a kernel's wait looked around, as seen last */
     uint64_t wait_sequence;   /* the operation whose kernel waits */
     unsigned silent_looks;    /* since a wait was seen last */
@@ -141,7 +141,8 @@ void cuda_stop(struct cuda_group *group, enum tutti_status status, int peer);
 /* Reads the fault that the device has recorded; false if there is none. */
 bool cuda_fault_read(const struct cuda_group *group, struct tutti_fault *fault);
 
-/* watch.c: starts the thread that carries faults between device and hosts. */
+/* watch.c: has faults carried between device and hosts until cuda_watch_remove(). Returns SYSTEM,
+ * NO_MEMORY. */
 enum tutti_status cuda_watch_start(struct cuda_group *group);
 
 /* device_trace.c: moves the words that kernels and host share into the recorder of this descriptor.
@@ -149,7 +150,7 @@ enum tutti_status cuda_watch_start(struct cuda_group *group);
 void cuda_device_trace_open(struct cuda_group *group, int fd);
 /* Call once the device has written its time. */
 void cuda_device_trace_begin(struct cuda_group *group);
-/* Called by the watcher: notes in the recorder for whom a kernel waits, and reports long waits. */
+/* Called by the watch: notes in the recorder for whom a kernel waits, and reports long waits. */
 void cuda_device_trace_look(struct cuda_group *group);
 
 /* describe.c: lines of "key: value" about device, memory and plan, as snprintf() writes. */

@@ -93,10 +93,10 @@ enum tutti_status cuda_eager_note(struct cuda_group *group, CUstream stream)
 /* ---- the end of what was enqueued --------------------------------------------------------------
  */
 
-/* Also true if the program exits, so that no watcher sees a failure. */
+/* Also true if the program exits, so that no thread looks for a failure. */
 static bool has_failed(const struct cuda_group *group)
 {
-    return cuda_group_has_failed(group) || cuda_watcher_quits(&group->watcher);
+    return cuda_group_has_failed(group) || cuda_watchers_ended();
 }
 
 enum tutti_status cuda_flush(struct cuda_group *group, int64_t deadline)

@@ -1,32 +1,29 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The watcher: one thread for each communicator. It carries events between the device and the hosts
- * of all ranks. Kernels read nothing of the host but the pinned page, and callers may make no call
- * for a long time.
+ * The watch of a communicator carries events between the device and the hosts of all ranks. Kernels
+ * read nothing of the host but the pinned page, and callers may make no call for a long time.
  *
  * From device to hosts: the record of a kernel that failed becomes the fault of the host group,
- * which wakes the watchers of all ranks. From hosts to device: a fault or an abort of any rank ends
- * all waits (`stop`). A rank that has left or died ends the waits for that rank alone (`gone`);
- * operations for which that rank had done its part succeed. A death becomes a fault one look later,
- * so that a kernel that waits for that rank can report it first, with the operation's sequence.
+ * which all ranks see. From hosts to device: a fault or an abort of any rank ends all waits
+ * (`stop`). A rank that has left or died ends the waits for that rank alone (`gone`); operations
+ * for which that rank had done its part succeed. A death becomes a fault one look later, so that a
+ * kernel that waits for that rank can report it first, with the operation's sequence.
  *
- * - device -> recorder and arena: for which rank a kernel waits, if the wait is long
+ * From device to recorder and arena: for which rank a kernel waits, if the wait is long
  * (device_trace.c). A kernel knows only its own wait. From these words a time-out names the rank
  * that is late.
- *
- * The watcher looks every 20 ms, and at once when a bell rings. It ends when a fault stands, since
- * then there is nothing left to carry.
  */
-#include "base/layout.h"
 #include "base/order.h"
 #include "cuda/runtime/group_internal.h"
 
-static int64_t look(void *context)
+static void look(void *context)
 {
     struct cuda_group *group = context;
     struct cpu_group *host = group->host;
     struct tutti_fault fault;
     struct rank_set left, dead;
+    if (order_load_relaxed_u32(&group->stopping)) /* relaxed: nothing is left to carry */
+        return;
     const bool failed = cuda_fault_read(group, &fault);
     /* A rank that has failed keeps the word that says for whom it waited. */
     if (!failed)
@@ -47,17 +44,14 @@ static int64_t look(void *context)
             cpu_group_fail(host, &fault);
         }
     }
-    if (!cpu_group_has_failed(host))
-        return CUDA_WATCH_MS;
-    cpu_group_status(host, &fault);
-    cuda_stop(group, fault.status, fault.peer);
-    return -1;
+    if (cpu_group_has_failed(host)) {
+        cpu_group_status(host, &fault);
+        cuda_stop(group, fault.status, fault.peer);
+    }
 }
 
 enum tutti_status cuda_watch_start(struct cuda_group *group)
 {
-    group->watcher.look = look;
-    group->watcher.context = group;
-    group->watcher.bell = &cpu_group_arena(group->host, group->launch.rank)->bell;
-    return cuda_watcher_start(&group->watcher);
+    group->watch = (struct cuda_watch){.look = look, .context = group};
+    return cuda_watch_add(&group->watch);
 }

@@ -19,7 +19,8 @@ enum { STACK_BYTES = 256 << 10 };
  */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct cuda_watcher *watchers;
-static uint32_t epoch; /* of the process that owns them */
+static uint32_t epoch;   /* of the process that owns them */
+static uint32_t exiting; /* release K1 pairs K1a */
 
 static void hold(void)
 {
@@ -33,7 +34,7 @@ static void release(void)
 
 static void end(struct cuda_watcher *watcher)
 {
-    order_store_release_u32(&watcher->quit, 1); /* K1 pairs K1a */
+    order_store_release_u32(&watcher->quit, 1); /* K9 pairs K9a */
     if (watcher->stop)
         watcher->stop(watcher->context);
     cuda_watcher_ring(watcher);
@@ -44,6 +45,7 @@ static void end_all(void)
 {
     if (fork_detected(epoch)) /* a child has no watchers */
         return;
+    order_store_release_u32(&exiting, 1); /* K1 pairs K1a */
     pthread_mutex_lock(&lock);
     for (; watchers; watchers = watchers->next)
         end(watchers);
@@ -87,8 +89,10 @@ static void *run(void *argument)
 {
     struct cuda_watcher *watcher = argument;
     for (int64_t ms = 0; ms >= 0;) {
-        const uint32_t bell = order_load_acquire_u32(watcher->bell); /* K8a pairs K8; A5 pairs W1 */
-        ms = cuda_watcher_quits(watcher) ? -1 : watcher->look(watcher->context);
+        const uint32_t bell = order_load_acquire_u32(watcher->bell); /* K8a pairs K8 */
+        ms = order_load_acquire_u32(&watcher->quit)                  /* K9a pairs K9 */
+                 ? -1
+                 : watcher->look(watcher->context);
         if (ms > 0)
             futex_sleep(watcher->bell, bell, ms);
     }
@@ -130,7 +134,59 @@ void cuda_watcher_ring(const struct cuda_watcher *watcher)
     futex_wake_all(watcher->bell);
 }
 
-bool cuda_watcher_quits(const struct cuda_watcher *watcher)
+bool cuda_watchers_ended(void)
 {
-    return order_load_acquire_u32(&watcher->quit); /* K1a pairs K1 */
+    return order_load_acquire_u32(&exiting); /* K1a pairs K1 */
+}
+
+/* ---- the thread that watches all ------------------------------------------------------------- */
+
+static pthread_mutex_t life = PTHREAD_MUTEX_INITIALIZER;  /* guards the thread's start and end */
+static pthread_mutex_t looks = PTHREAD_MUTEX_INITIALIZER; /* guards the list; held by a look */
+static struct cuda_watch *watches;
+static struct cuda_watcher shared;
+
+static int64_t look_at_all(void *context)
+{
+    (void)context;
+    pthread_mutex_lock(&looks);
+    for (struct cuda_watch *watch = watches; watch; watch = watch->next)
+        watch->look(watch->context);
+    pthread_mutex_unlock(&looks);
+    return CUDA_WATCH_MS;
+}
+
+enum tutti_status cuda_watch_add(struct cuda_watch *watch)
+{
+    static uint32_t bell;
+    enum tutti_status status = TUTTI_OK;
+    pthread_mutex_lock(&life);
+    if (!shared.started) {
+        shared = (struct cuda_watcher){.look = look_at_all, .bell = &bell};
+        status = cuda_watcher_start(&shared);
+    }
+    if (status == TUTTI_OK) {
+        pthread_mutex_lock(&looks);
+        watch->next = watches;
+        watches = watch;
+        pthread_mutex_unlock(&looks);
+    }
+    pthread_mutex_unlock(&life);
+    return status;
+}
+
+void cuda_watch_remove(struct cuda_watch *watch)
+{
+    pthread_mutex_lock(&life);
+    pthread_mutex_lock(&looks);
+    struct cuda_watch **link = &watches;
+    while (*link && *link != watch)
+        link = &(*link)->next;
+    if (*link)
+        *link = watch->next;
+    const bool is_last = !watches;
+    pthread_mutex_unlock(&looks);
+    if (is_last)
+        cuda_watcher_stop(&shared);
+    pthread_mutex_unlock(&life);
 }

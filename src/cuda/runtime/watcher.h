@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * A thread that looks at something at intervals, and when a bell rings. All watchers end before the
- * program does: they read pinned pages, which the exit handlers of the driver free.
+ * A thread that looks at something at intervals, and when its bell rings. One such thread of the
+ * process watches all communicators. All of these threads end before the program does: they read
+ * pinned pages, which the exit handlers of the driver free.
  */
 #ifndef TUTTI_CUDA_WATCHER_H
 #define TUTTI_CUDA_WATCHER_H
@@ -34,7 +35,21 @@ enum tutti_status cuda_watcher_start(struct cuda_watcher *watcher);
 void cuda_watcher_stop(struct cuda_watcher *watcher);
 /* Wakes the thread if it sleeps. */
 void cuda_watcher_ring(const struct cuda_watcher *watcher);
-/* Returns true if the thread is to end. */
-bool cuda_watcher_quits(const struct cuda_watcher *watcher);
+
+/* Returns true if the program exits, so that these threads have ended or soon end. */
+bool cuda_watchers_ended(void);
+
+/* What the process's thread looks at, every CUDA_WATCH_MS. */
+struct cuda_watch {
+    void (*look)(void *context); /* makes no CUDA call, calls nothing of this file */
+    void *context;
+    struct cuda_watch *next;
+};
+
+/* Both may be called by any thread. Add starts the thread if this is its only watch; returns
+ * SYSTEM, NO_MEMORY. Remove: look() is not called any more; also takes a watch that was not
+ * added. */
+enum tutti_status cuda_watch_add(struct cuda_watch *watch);
+void cuda_watch_remove(struct cuda_watch *watch);
 
 #endif

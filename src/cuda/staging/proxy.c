@@ -364,7 +364,7 @@ static bool room_is_lost(void *context, enum wait_depth depth)
 {
     struct cuda_group *group = context;
     (void)depth;
-    return cuda_group_check(group) != TUTTI_OK || cuda_watcher_quits(&group->proxy->watcher);
+    return cuda_group_check(group) != TUTTI_OK || cuda_watchers_ended();
 }
 
 /* Waits for a free entry of the ring. */
