@@ -17,9 +17,6 @@
 
 /* Every member but padding: of the arena by its name, of others as the page calls them. */
 #define MEMBER_MAP(X)                                                                              \
-    X("", cuda_arena, magic)                                                                       \
-    X("", cuda_arena, version)                                                                     \
-    X("", cuda_arena, rank)                                                                        \
     X("", cuda_arena, control)                                                                     \
     X("", cuda_arena, headers)                                                                     \
     X("", cuda_arena, meetings)                                                                    \

@@ -18,7 +18,6 @@
 #include <stdint.h>
 
 enum {
-    CUDA_ARENA_VERSION = 3,
     CUDA_RANKS = 8,
     CUDA_BLOCKS = 512,         /* the most of a launch */
     CUDA_CONTROL_THREADS = 32, /* of the threads of a block: operation.cuh */
@@ -37,8 +36,6 @@ enum {
     CUDA_PIPES = 3,             /* of pieces, in turn */
     CUDA_PIPE_BYTES = 4 << 20,  /* of each of its two hops */
 };
-
-#define CUDA_ARENA_MAGIC UINT64_C(0x7475747469637561)
 
 /* {data, flag}: written by one 16-byte store, read by one 16-byte load. The flag is
  * the operation's sequence above 16 bits of hash of what it is. */
@@ -98,18 +95,12 @@ struct cuda_control {
 };
 
 struct cuda_arena {
-    /* Written before the handshake, constant afterwards. */
-    uint64_t magic;
-    uint32_t version;
-    int32_t rank;
-    unsigned char pad[256 - 16];
-
     struct cuda_control control;
     struct cuda_header headers[2][CUDA_RANKS];   /* [sequence mod 2][source] */
     struct cuda_meeting meetings[CUDA_RANKS][2]; /* [source][meeting mod 2] */
     struct cuda_arrival_count arrivals[2][CUDA_TILE_BLOCKS][CUDA_RANKS]; /* [hop][block][source] */
-    unsigned char pad2[65536 - 256 - sizeof(struct cuda_control) - 2 * CUDA_RANKS * 16 -
-                       2 * CUDA_RANKS * 16 - 2 * CUDA_TILE_BLOCKS * CUDA_RANKS * 16];
+    unsigned char pad[65536 - sizeof(struct cuda_control) - 2 * CUDA_RANKS * 16 -
+                      2 * CUDA_RANKS * 16 - 2 * CUDA_TILE_BLOCKS * CUDA_RANKS * 16];
 
     /* [half][source][line]: as many lines a source as fit; one-shot with flags in band */
     unsigned char flagged[CUDA_FLAGGED_BYTES];
@@ -148,7 +139,6 @@ static_assert(sizeof(struct cuda_header) == 16, "header");
 static_assert(sizeof(struct cuda_arrival_count) == 16, "count");
 static_assert(sizeof(struct cuda_row) == 32, "row");
 static_assert(sizeof(struct cuda_control) == CUDA_BLOCKS * 32 + 256, "control");
-static_assert(offsetof(struct cuda_arena, control) == 256, "control");
 static_assert(offsetof(struct cuda_arena, flagged) == 65536, "flagged");
 static_assert(offsetof(struct cuda_host, failed) == 64, "host");
 static_assert(sizeof(struct cuda_host) == 128, "host");

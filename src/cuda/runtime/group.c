@@ -3,9 +3,9 @@
  * Creation and end of a CUDA communicator.
  *
  * Creation: every rank makes its arena, empties it and loads its kernels. Then the ranks exchange
- * arenas as descriptors and map them. Each rank reads the peers' headers through the mappings and
- * pushes a pattern to every peer, which waits for it. So a link that does not work is found here;
- * if there is one, all ranks begin again with arenas in host memory. The ranks agree on grids: a
+ * arenas as descriptors and map them. Each rank pushes a pattern to every peer, which waits for it.
+ * So a link that does not work is found here; if there is one, all ranks begin again with arenas in
+ * host memory. The ranks agree on grids: a
  * block that waits for a peer's block needs that block to run, so all blocks must fit at once on
  * the smallest device. Each step ends with a verdict of all ranks.
  */
@@ -28,19 +28,10 @@ enum {
     LINGER_MS = 2000 /* time for operations to notice that they are to end */
 };
 
-/* How an arena begins. */
-struct header {
-    uint64_t magic;
-    uint32_t version;
-    int32_t rank;
-};
-static_assert(sizeof(struct header) == offsetof(struct cuda_arena, pad), "header");
-
 /* Pinned. Copies are not made to the stack: one may be made after its caller has stopped waiting
  * for it. */
 struct page {
     struct device_trace trace;   /* of a rank without a recorder */
-    struct header header;        /* copies of arenas' headers */
     struct cuda_control control; /* a copy of this rank's control words */
 };
 
@@ -135,15 +126,9 @@ static enum tutti_status arena_on_host(struct cuda_group *group, struct cuda_mem
 /* Peers may push once they have all verdicts. By then the arena is empty. */
 static enum tutti_status arena_create(struct cuda_group *group, int64_t deadline, int *fd)
 {
-    const struct cuda_driver *driver = group->driver;
     struct cuda_memory *memory = &group->resources->arenas[group->launch.rank];
-    struct header *header = &((struct page *)group->resources->page)->header;
-    *header = (struct header){CUDA_ARENA_MAGIC, CUDA_ARENA_VERSION, group->launch.rank};
     enum tutti_status status =
         group->staged ? arena_on_host(group, memory, fd) : arena_on_device(group, memory, fd);
-    if (status == TUTTI_OK)
-        status = CUDA_CALL(driver, memcpy_async, memory->base, on_device(header), sizeof *header,
-                           group->own);
     /* Also after an error: earlier work is on the stream. */
     enum tutti_status finished = cuda_own_finish(group, deadline);
     return status == TUTTI_OK ? finished : status;
@@ -177,29 +162,6 @@ static void grids_agree(struct cuda_group *group, const struct offer *offers)
                 group->plan.choices[i].blocks = offers[r].blocks[i];
 }
 
-/* Reads a peer's header through the mapping. */
-static enum tutti_status arena_check(struct cuda_group *group, int peer, int64_t deadline)
-{
-    struct header *header = &((struct page *)group->resources->page)->header;
-    *header = (struct header){0, 0, -1};
-    enum tutti_status status =
-        CUDA_CALL(group->driver, memcpy_async, on_device(header),
-                  group->resources->arenas[peer].base, sizeof *header, group->own);
-    if (status == TUTTI_OK)
-        status = cuda_own_finish(group, deadline);
-    if (status != TUTTI_OK)
-        return error_context(status, "device %d reads the arena of rank %d", group->device.ordinal,
-                             peer);
-    if (header->magic != CUDA_ARENA_MAGIC || header->version != CUDA_ARENA_VERSION ||
-        header->rank != peer)
-        return error_set(TUTTI_ERR_DECLINED,
-                         "device %d does not read what rank %d wrote into its arena (magic %llx, "
-                         "version %u, rank %d): the link between the devices does not work",
-                         group->device.ordinal, peer, (unsigned long long)header->magic,
-                         (unsigned)header->version, (int)header->rank);
-    return TUTTI_OK;
-}
-
 /* Tests the links to all peers at once, as kernels use them: each rank pushes and waits. A pattern
  * has no operation number, so a missing one fails this creation alone. */
 static enum tutti_status links_probe(struct cuda_group *group, int64_t deadline)
@@ -225,7 +187,7 @@ static enum tutti_status links_probe(struct cuda_group *group, int64_t deadline)
     return TUTTI_OK;
 }
 
-static enum tutti_status arena_map(struct cuda_group *group, int rank, int fd, int64_t deadline)
+static enum tutti_status arena_map(struct cuda_group *group, int rank, int fd)
 {
     struct cuda_memory *memory = &group->resources->arenas[rank];
     enum tutti_status status =
@@ -233,20 +195,20 @@ static enum tutti_status arena_map(struct cuda_group *group, int rank, int fd, i
                       : cuda_memory_map(group->driver, group->device.ordinal, fd,
                                         sizeof(struct cuda_arena), memory);
     if (status == TUTTI_OK)
-        return arena_check(group, rank, deadline);
+        return TUTTI_OK;
     /* All devices reach host memory. */
     bool unreachable = status == TUTTI_ERR_CUDA && !group->staged;
     return error_context(unreachable ? TUTTI_ERR_DECLINED : status, "arena of rank %d", rank);
 }
 
 static enum tutti_status arenas_map(struct cuda_group *group, const struct offer *offers,
-                                    const int *fds, int64_t deadline)
+                                    const int *fds)
 {
     struct cuda_launch *launch = &group->launch;
     enum tutti_status status = TUTTI_OK;
     for (int r = 0; r < launch->size && status == TUTTI_OK; r++)
         if (r != launch->rank)
-            status = arena_map(group, r, is_remote(group, r) ? fds[r] : offers[r].fd, deadline);
+            status = arena_map(group, r, is_remote(group, r) ? fds[r] : offers[r].fd);
     for (int r = 0; r < launch->size; r++)
         launch->arenas[r] = (struct cuda_arena *)(uintptr_t)group->resources->arenas[r].base;
     for (int p = 0; p < launch->size; p++)
@@ -273,7 +235,7 @@ static enum tutti_status join(struct cuda_group *group, const struct cuda_group_
         status = channel_all_gather_fds(cpu_group_ranks(group->host)->channel, own_fd, fds,
                                         deadline_left_ms(deadline));
     POINT("cuda.handles");
-    return status == TUTTI_OK ? arenas_map(group, all, fds, deadline) : status;
+    return status == TUTTI_OK ? arenas_map(group, all, fds) : status;
 }
 
 static enum tutti_status begin(struct cuda_group *group, int64_t deadline)
