@@ -53,19 +53,6 @@ static struct cuda_launch launch_make(const struct cuda_group *group, const stru
     return launch;
 }
 
-static enum tutti_status barrier_enqueue(struct cuda_group *group, struct cuda_launch *launch,
-                                         const struct request *request, tutti_stream_t stream)
-{
-    return cuda_enqueue(group, stream,
-                        &(struct cuda_task){
-                            .function = group->kernels.barrier,
-                            .blocks = 1,
-                            .threads = CUDA_CONTROL_THREADS,
-                            .launch = launch,
-                            .request = request,
-                        });
-}
-
 static CUfunction function_of(const struct cuda_group *group, const struct cuda_choice *choice,
                               const struct request *request, unsigned blocks)
 {
@@ -78,58 +65,38 @@ static CUfunction function_of(const struct cuda_group *group, const struct cuda_
     return functions[CUDA_SUM];
 }
 
-static enum tutti_status all_reduce(struct cuda_group *group, struct request *request,
-                                    tutti_stream_t stream)
+static enum tutti_status operands_check(struct cuda_group *group, const struct request *request,
+                                        tutti_stream_t stream)
 {
-    const struct cuda_choice *choice = request->choice.launch;
     enum tutti_status status = cuda_group_check(group);
     if (status == TUTTI_OK && request->count)
         status = cuda_operand_check(group, "send", request->send, request->bytes, stream);
     if (status == TUTTI_OK && request->count && request->recv != request->send)
         status = cuda_operand_check(group, "recv", request->recv, request->bytes, stream);
-    if (status != TUTTI_OK)
-        return status;
-    if (cuda_is_proxied(group))
-        return cuda_proxy_enqueue(group, request, stream);
-    struct cuda_launch launch = launch_make(group, request);
-    if (request->count == 0) /* without elements all ranks still meet */
-        return barrier_enqueue(group, &launch, request, stream);
-    request->signature =
-        signature_set_algo(request->signature, cuda_kernel_algo((enum cuda_kernel)choice->kernel));
-    launch.signature = request->signature;
-    launch.tag = signature_hash(launch.signature ^ launch.parameter) >> 16;
-    const unsigned blocks = cuda_choice_blocks(choice, group->plan.size, request->bytes);
-    struct cuda_task task = {
-        .function = function_of(group, choice, request, blocks),
-        .blocks = blocks,
-        .threads = choice->threads + CUDA_CONTROL_THREADS,
-        .launch = &launch,
-        .request = request,
-    };
-    return cuda_enqueue(group, stream, &task);
+    return status;
 }
 
-static enum tutti_status barrier(struct cuda_group *group, const struct request *request,
-                                 tutti_stream_t stream)
+/* Also of an all-reduce without elements. */
+static enum tutti_status barrier_enqueue(struct cuda_group *group, const struct request *request,
+                                         tutti_stream_t stream)
 {
-    enum tutti_status status = cuda_group_check(group);
-    if (status != TUTTI_OK)
-        return status;
-    if (cuda_is_proxied(group))
-        return cuda_proxy_enqueue(group, request, stream);
     struct cuda_launch launch = launch_make(group, request);
     launch.subset = cuda_rank_bits(request->subset);
-    return barrier_enqueue(group, &launch, request, stream);
+    return cuda_enqueue(group, stream,
+                        &(struct cuda_task){
+                            .function = group->kernels.barrier,
+                            .blocks = 1,
+                            .threads = CUDA_CONTROL_THREADS,
+                            .launch = &launch,
+                            .request = request,
+                        });
 }
 
-/* Enqueues an all-reduce, or a barrier, which has no elements, and records it. A captured operation
- * has no number. */
-static enum tutti_status run(void *opaque, struct request *request, tutti_stream_t stream)
+/* Records an operation if it was enqueued. A captured operation has no number, so that the sequence
+ * is the one before the call. */
+static inline enum tutti_status ended(struct cuda_group *group, struct request *request,
+                                      uint64_t former, enum tutti_status status)
 {
-    struct cuda_group *group = opaque;
-    const uint64_t former = cuda_group_sequence(group);
-    enum tutti_status status = request->element_bytes ? all_reduce(group, request, stream)
-                                                      : barrier(group, request, stream);
     if (__builtin_expect(status != TUTTI_OK, 0))
         return refused(group, status);
     const uint64_t sequence = cuda_group_sequence(group);
@@ -140,7 +107,45 @@ static enum tutti_status run(void *opaque, struct request *request, tutti_stream
     return TUTTI_OK;
 }
 
-static const struct algorithm enqueues = {.run = run};
+static enum tutti_status all_reduce(void *opaque, struct request *request, tutti_stream_t stream)
+{
+    struct cuda_group *group = opaque;
+    const struct cuda_choice *choice = request->choice.launch;
+    const uint64_t former = cuda_group_sequence(group);
+    enum tutti_status status = operands_check(group, request, stream);
+    if (status != TUTTI_OK)
+        return refused(group, status);
+    if (cuda_is_proxied(group))
+        return ended(group, request, former, cuda_proxy_enqueue(group, request, stream));
+    if (request->count == 0)
+        return ended(group, request, former, barrier_enqueue(group, request, stream));
+    request->signature =
+        signature_set_algo(request->signature, cuda_kernel_algo((enum cuda_kernel)choice->kernel));
+    struct cuda_launch launch = launch_make(group, request);
+    launch.tag = signature_hash(launch.signature ^ launch.parameter) >> 16;
+    const unsigned blocks = cuda_choice_blocks(choice, group->plan.size, request->bytes);
+    const struct cuda_task task = {
+        .function = function_of(group, choice, request, blocks),
+        .blocks = blocks,
+        .threads = choice->threads + CUDA_CONTROL_THREADS,
+        .launch = &launch,
+        .request = request,
+    };
+    return ended(group, request, former, cuda_enqueue(group, stream, &task));
+}
+
+static enum tutti_status barrier(void *opaque, struct request *request, tutti_stream_t stream)
+{
+    struct cuda_group *group = opaque;
+    const uint64_t former = cuda_group_sequence(group);
+    enum tutti_status status = cuda_group_check(group);
+    if (status == TUTTI_OK)
+        status = cuda_is_proxied(group) ? cuda_proxy_enqueue(group, request, stream)
+                                        : barrier_enqueue(group, request, stream);
+    return ended(group, request, former, status);
+}
+
+static const struct algorithm all_reduces = {.run = all_reduce}, barriers = {.run = barrier};
 
 static enum tutti_status cuda_choose(const void *opaque, const struct choice_call *call,
                                      struct choice *choice)
@@ -157,7 +162,7 @@ static enum tutti_status cuda_choose(const void *opaque, const struct choice_cal
     choice->algo = algo;
     choice->zero_copy = false;
     choice->launch = NULL;
-    choice->run = algo == TUTTI_ALGO_NONE && rules->strict ? NULL : &enqueues;
+    choice->run = algo == TUTTI_ALGO_NONE && rules->strict ? NULL : &all_reduces;
     if (!choice->run)
         return TUTTI_OK;
     if (cuda_is_proxied(group)) {
@@ -177,7 +182,7 @@ static enum tutti_status cuda_choose(const void *opaque, const struct choice_cal
 
 const struct backend cuda_backend = {
     .choose = cuda_choose,
-    .barrier = &enqueues,
+    .barrier = &barriers,
     .sequence = cuda_group_sequence,
     .status = cuda_group_status,
     .finish = cuda_group_finish,

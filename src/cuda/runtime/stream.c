@@ -247,30 +247,26 @@ static enum tutti_status eager_launch(struct cuda_group *group, CUstream stream,
     return status == TUTTI_OK ? met : status;
 }
 
-static enum tutti_status enqueue(struct cuda_group *group, CUstream stream,
-                                 const struct cuda_task *task)
-{
-    CUgraph graph = NULL;
-    uint64_t id = 0;
-    enum tutti_status status = cuda_capture_of(group->driver, stream, &id, &graph);
-    if (status != TUTTI_OK)
-        return status;
-    if (!id)
-        return eager_launch(group, stream, task);
-    status = order_captured(group, stream, id, graph);
-    if (status == TUTTI_OK)
-        status = launch_on(group, stream, task, &group->capture.weight);
-    return status == TUTTI_OK ? note_captured(group, stream) : status;
-}
-
 enum tutti_status cuda_enqueue(struct cuda_group *group, tutti_stream_t stream,
                                const struct cuda_task *task)
 {
+    const CUstream on = cuda_stream_of(stream);
+    CUgraph graph = NULL;
+    uint64_t id = 0;
     bool pushed;
     enum tutti_status status = cuda_enter(group, &pushed);
     if (status != TUTTI_OK)
         return status;
-    status = enqueue(group, cuda_stream_of(stream), task);
+    status = cuda_capture_of(group->driver, on, &id, &graph);
+    if (status == TUTTI_OK && !id) {
+        status = eager_launch(group, on, task);
+    } else if (status == TUTTI_OK) {
+        status = order_captured(group, on, id, graph);
+        if (status == TUTTI_OK)
+            status = launch_on(group, on, task, &group->capture.weight);
+        if (status == TUTTI_OK)
+            status = note_captured(group, on);
+    }
     cuda_leave(group, pushed);
     return status;
 }

@@ -456,7 +456,7 @@ enum tutti_status cuda_proxy_enqueue(struct cuda_group *group, const struct requ
     struct operation operation = {.request = *request, .pieces = pieces_of(request)};
     bool pushed;
     operation.request.page = NULL; /* the caller records it, not the thread */
-    if (request->element_bytes)    /* an all-reduce, of whatever count */
+    if (request->collective != TUTTI_COLLECTIVE_BARRIER)
         operation.request.signature = signature_set_algo(request->signature, request->choice.algo);
     enum tutti_status status = cuda_enter(group, &pushed);
     if (status != TUTTI_OK)
