@@ -65,17 +65,6 @@ static CUfunction function_of(const struct cuda_group *group, const struct cuda_
     return functions[CUDA_SUM];
 }
 
-static enum tutti_status operands_check(struct cuda_group *group, const struct request *request,
-                                        tutti_stream_t stream)
-{
-    enum tutti_status status = cuda_group_check(group);
-    if (status == TUTTI_OK && request->count)
-        status = cuda_operand_check(group, "send", request->send, request->bytes, stream);
-    if (status == TUTTI_OK && request->count && request->recv != request->send)
-        status = cuda_operand_check(group, "recv", request->recv, request->bytes, stream);
-    return status;
-}
-
 /* Also of an all-reduce without elements. */
 static enum tutti_status barrier_enqueue(struct cuda_group *group, const struct request *request,
                                          tutti_stream_t stream)
@@ -112,7 +101,7 @@ static enum tutti_status all_reduce(void *opaque, struct request *request, tutti
     struct cuda_group *group = opaque;
     const struct cuda_choice *choice = request->choice.launch;
     const uint64_t former = cuda_group_sequence(group);
-    enum tutti_status status = operands_check(group, request, stream);
+    enum tutti_status status = cuda_operands_check(group, request, stream);
     if (status != TUTTI_OK)
         return refused(group, status);
     if (cuda_is_proxied(group))

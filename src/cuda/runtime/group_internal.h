@@ -163,10 +163,10 @@ void cuda_ranges_add(struct cuda_ranges *ranges, int device, const struct cuda_r
 /* Asks the driver about an address. Returns CUDA. */
 enum tutti_status cuda_pointer_ask(const struct cuda_driver *driver, CUdeviceptr address,
                                    struct cuda_pointer *facts);
-/* Checks that the communicator's device can read and write [pointer, pointer + bytes), not empty,
- * at that address. In a capture: may be able to at launch. Returns INVALID, CUDA. */
-enum tutti_status cuda_operand_check(struct cuda_group *group, const char *what,
-                                     const void *pointer, size_t bytes, tutti_stream_t stream);
+/* Checks that the group has not failed, and that its device can read and write the operands at
+ * their addresses. In a capture: may be able to at launch. Returns the fault, INVALID, CUDA. */
+enum tutti_status cuda_operands_check(struct cuda_group *group, const struct request *request,
+                                      tutti_stream_t stream);
 
 /* stream.c: launches the task behind the communicator's earlier operations. An operation of all
  * ranks takes a number, one of a subset none. */

@@ -10,6 +10,7 @@
  * may name an address that neither driver nor host knows.
  */
 #include "base/error.h"
+#include "coll/coll.h"
 #include "cuda/runtime/group_internal.h"
 
 #include <errno.h>
@@ -75,27 +76,36 @@ static bool is_captured(const struct cuda_group *group, tutti_stream_t stream)
     return cuda_capture_of(group->driver, cuda_stream_of(stream), &id, NULL) == TUTTI_OK && id;
 }
 
+/* One of a call's operands. */
+struct operand {
+    const char *call, *what; /* names, for messages */
+    const void *pointer;
+    size_t bytes; /* not 0 */
+    tutti_stream_t stream;
+};
+
 /* Refuses host memory, or an unknown address. */
-static enum tutti_status refuse(const struct cuda_group *group, const char *what,
-                                const void *pointer, const struct cuda_pointer *facts)
+static enum tutti_status refuse(const struct cuda_group *group, const struct operand *operand,
+                                const struct cuda_pointer *facts)
 {
     const int ordinal = group->device.ordinal;
     if (facts->pinned && facts->mapped)
         return error_set(TUTTI_ERR_INVALID,
-                         "tutti_all_reduce: %s %p is pinned host memory, which device %d has at "
-                         "another address: pass that, %p, as cuMemHostGetDevicePointer() tells it",
-                         what, pointer, ordinal, (void *)(uintptr_t)facts->mapped);
+                         "%s: %s %p is pinned host memory, which device %d has at another address: "
+                         "pass that, %p, as cuMemHostGetDevicePointer() tells it",
+                         operand->call, operand->what, operand->pointer, ordinal,
+                         (void *)(uintptr_t)facts->mapped);
     return error_set(TUTTI_ERR_INVALID,
-                     "tutti_all_reduce: %s %p is host memory that is not pinned for the device: a "
-                     "CUDA communicator on device %d takes memory of that device, managed memory, "
-                     "and pinned memory of the host: copy it to the device, or pin it with "
+                     "%s: %s %p is host memory that is not pinned for the device: a CUDA "
+                     "communicator on device %d takes memory of that device, managed memory, and "
+                     "pinned memory of the host: copy it to the device, or pin it with "
                      "cuMemHostRegister() or cudaHostRegister()",
-                     what, pointer, ordinal);
+                     operand->call, operand->what, operand->pointer, ordinal);
 }
 
 /* Asks about one address. *range is its allocation; empty if that is not known. */
-static enum tutti_status ask(struct cuda_group *group, const char *what, const void *pointer,
-                             CUdeviceptr address, tutti_stream_t stream, struct cuda_range *range)
+static enum tutti_status ask(struct cuda_group *group, const struct operand *operand,
+                             CUdeviceptr address, struct cuda_range *range)
 {
     struct cuda_pointer facts;
     enum tutti_status status = cuda_pointer_ask(group->driver, address, &facts);
@@ -104,28 +114,28 @@ static enum tutti_status ask(struct cuda_group *group, const char *what, const v
     *range = facts.range;
     if (facts.managed || (facts.pinned && facts.mapped == address))
         return TUTTI_OK;
-    if (!facts.device && !facts.pinned && is_captured(group, stream) && !is_hosts(address)) {
+    if (!facts.device && !facts.pinned && is_captured(group, operand->stream) &&
+        !is_hosts(address)) {
         *range = (struct cuda_range){.base = 0};
         return TUTTI_OK;
     }
     if (!facts.device)
-        return refuse(group, what, pointer, &facts);
+        return refuse(group, operand, &facts);
     if (facts.ordinal != group->device.ordinal)
-        return error_set(TUTTI_ERR_INVALID,
-                         "tutti_all_reduce: %s %p is memory of device %d, the communicator is on "
-                         "device %d",
-                         what, pointer, facts.ordinal, group->device.ordinal);
+        return error_set(
+            TUTTI_ERR_INVALID, "%s: %s %p is memory of device %d, the communicator is on device %d",
+            operand->call, operand->what, operand->pointer, facts.ordinal, group->device.ordinal);
     return TUTTI_OK;
 }
 
-enum tutti_status cuda_operand_check(struct cuda_group *group, const char *what,
-                                     const void *pointer, size_t bytes, tutti_stream_t stream)
+static enum tutti_status operand_check(struct cuda_group *group, const struct operand *operand)
 {
-    CUdeviceptr first = (CUdeviceptr)(uintptr_t)pointer, last = first + bytes - 1;
+    const CUdeviceptr first = (CUdeviceptr)(uintptr_t)operand->pointer,
+                      last = first + operand->bytes - 1;
     struct cuda_range range = {.base = 0};
     if (__builtin_expect(cuda_ranges_have(&group->ranges, group->device.ordinal, first, last), 1))
         return TUTTI_OK;
-    enum tutti_status status = ask(group, what, pointer, first, stream, &range);
+    enum tutti_status status = ask(group, operand, first, &range);
     if (status != TUTTI_OK)
         return status;
     if (first - range.base < range.bytes) {
@@ -135,5 +145,26 @@ enum tutti_status cuda_operand_check(struct cuda_group *group, const char *what,
     }
     /* Several mappings in a row, or an allocation that the driver does not describe: ask about the
      * end too. */
-    return ask(group, what, pointer, last, stream, &range);
+    return ask(group, operand, last, &range);
+}
+
+enum tutti_status cuda_operands_check(struct cuda_group *group, const struct request *request,
+                                      tutti_stream_t stream)
+{
+    const struct coll *coll = &coll_rows[request->collective];
+    struct operand operand = {.call = coll->call,
+                              .what = "send",
+                              .pointer = request->send,
+                              .bytes = request->bytes * coll_send_blocks(coll, group->launch.size),
+                              .stream = stream};
+    enum tutti_status status = cuda_group_check(group);
+    if (status == TUTTI_OK && request->bytes)
+        status = operand_check(group, &operand);
+    const bool in_place = request->recv == request->send && !coll->recv_all;
+    if (status != TUTTI_OK || !request->bytes || in_place)
+        return status;
+    operand.what = "recv";
+    operand.pointer = request->recv;
+    operand.bytes = request->bytes * coll_recv_blocks(coll, group->launch.size);
+    return operand_check(group, &operand);
 }
