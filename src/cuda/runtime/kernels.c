@@ -2,7 +2,6 @@
 #include "cuda/runtime/kernels.h"
 
 #include "base/error.h"
-#include "base/order.h"
 #include "cuda/runtime/calls.h"
 #include "cuda/runtime/table.h"
 
@@ -17,8 +16,6 @@ enum {
     ROWS,
 };
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-
 /* fatbins.S */
 #define DECLARE_FATBIN(NAME, name, text) extern const unsigned char cuda_fatbin_##name[];
 CUDA_KERNEL_MAP(DECLARE_FATBIN)
@@ -27,19 +24,25 @@ DECLARE_FATBIN(, symm, )
 DECLARE_FATBIN(, stream_wait, )
 #undef DECLARE_FATBIN
 
-/* The fatbins, each for the whole process and for good. The first that needs one loads it. */
+/* The fatbins, each for the whole process and for good. The first that needs one loads it. Each has
+ * a lock, since a thread that loads one may wait for a kernel, and that kernel for a thread that
+ * needs another one. */
 static struct library {
     const char *name;
     const unsigned char *fatbin;
-    CUlibrary handle;  /* under the lock until: */
-    uint32_t is_there; /* release K7 */
+    pthread_mutex_t lock;
+    CUlibrary handle;
 } libraries[ROWS] = {
-#define KERNEL_ROW(NAME, kernel, text) [CUDA_##NAME] = {#kernel, cuda_fatbin_##kernel, NULL, 0},
+#define LIBRARY(name)                                                                              \
+    {                                                                                              \
+#name, cuda_fatbin_##name, PTHREAD_MUTEX_INITIALIZER, NULL                                 \
+    }
+#define KERNEL_ROW(NAME, kernel, text) [CUDA_##NAME] = LIBRARY(kernel),
     CUDA_KERNEL_MAP(KERNEL_ROW)
 #undef KERNEL_ROW
-        [BARRIER_ROW] = {"barrier", cuda_fatbin_barrier, NULL, 0},
-    [SYMM_ROW] = {"symm", cuda_fatbin_symm, NULL, 0},
-    [STREAM_WAIT_ROW] = {"stream_wait", cuda_fatbin_stream_wait, NULL, 0},
+        [BARRIER_ROW] = LIBRARY(barrier),
+    [SYMM_ROW] = LIBRARY(symm),
+    [STREAM_WAIT_ROW] = LIBRARY(stream_wait),
 };
 
 static const char *const dtype_names[TUTTI_DTYPE_COUNT] = {
@@ -123,15 +126,11 @@ static CUresult library_open(const struct cuda_driver *driver, int row, CUlibrar
 {
     struct library *its = &libraries[row];
     CUresult result = CUDA_SUCCESS;
-    if (!order_load_acquire_u32(&its->is_there)) { /* K7a pairs K7 */
-        pthread_mutex_lock(&lock);
-        if (!its->handle)
-            result = fatbin_load(driver, row, &its->handle);
-        if (result == CUDA_SUCCESS)
-            order_store_release_u32(&its->is_there, 1); /* K7 pairs K7a */
-        pthread_mutex_unlock(&lock);
-    }
+    pthread_mutex_lock(&its->lock);
+    if (!its->handle)
+        result = fatbin_load(driver, row, &its->handle);
     *library = its->handle;
+    pthread_mutex_unlock(&its->lock);
     return result;
 }
 
