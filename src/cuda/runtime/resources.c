@@ -2,27 +2,19 @@
 #include "cuda/runtime/resources.h"
 
 #include "base/deadline.h"
-#include "base/fork_mutex.h"
 #include "base/order.h"
 #include "base/wait.h"
 #include "cuda/runtime/calls.h"
 
+#include <pthread.h>
 #include <stdlib.h>
 
 enum { DESTRUCTOR_MS = 50 }; /* a wait for the destructor of a user object whose graphs are gone */
 
-static void list_forget(void);
-
 /* Guards the list alone. No driver call is made under it: a call that frees waits for streams, and
- * these may need a thread that opens or closes something else. */
-static struct fork_mutex lock = FORK_MUTEX(list_forget);
+ * these may need a thread that opens or closes something else. A child of fork() uses neither. */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct cuda_resources *list; /* given up by their owners; no thread looks at them */
-
-/* The list belongs to the parent. */
-static void list_forget(void)
-{
-    list = NULL;
-}
 
 /* The destructor of the user object: the last graph and the owner are gone. */
 static void graphs_gone(void *argument)
@@ -110,20 +102,20 @@ static bool dispose_due(struct cuda_resources *resources)
 /* Takes the first of the list, for the calling thread alone; NULL if the list is empty. */
 static struct cuda_resources *list_take(void)
 {
-    fork_mutex_lock(&lock);
+    pthread_mutex_lock(&lock);
     struct cuda_resources *resources = list;
     if (resources)
         list = resources->next;
-    fork_mutex_unlock(&lock);
+    pthread_mutex_unlock(&lock);
     return resources;
 }
 
 static void list_give(struct cuda_resources *resources)
 {
-    fork_mutex_lock(&lock);
+    pthread_mutex_lock(&lock);
     resources->next = list;
     list = resources;
-    fork_mutex_unlock(&lock);
+    pthread_mutex_unlock(&lock);
 }
 
 void cuda_resources_sweep(void)

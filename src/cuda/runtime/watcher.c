@@ -13,24 +13,14 @@
 enum { STACK_BYTES = 256 << 10 };
 
 /*
- * All watchers with a thread. A program may exit without stopping them. They must not use pinned
- * pages when the driver frees these: the exit handlers of the driver run after ours, which is
- * installed later.
+ * All watchers with a thread. A child of fork() has none, and takes no lock of this file. A program
+ * may exit without stopping them. They must not use pinned pages when the driver frees these: the
+ * exit handlers of the driver run after ours, which is installed later.
  */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct cuda_watcher *watchers;
 static uint32_t epoch;   /* of the process that owns them */
 static uint32_t exiting; /* release K1 pairs K1a */
-
-static void hold(void)
-{
-    pthread_mutex_lock(&lock);
-}
-
-static void release(void)
-{
-    pthread_mutex_unlock(&lock);
-}
 
 static void end(struct cuda_watcher *watcher)
 {
@@ -55,7 +45,6 @@ static void end_all(void)
 static void install_handlers(void)
 {
     (void)fork_epoch(&epoch); /* this process has an epoch, or there would be no watcher */
-    (void)pthread_atfork(hold, release, release);
     (void)atexit(end_all);
 }
 

@@ -1,26 +1,21 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Staging by a host thread. The caller puts an operation into a ring for the thread. Piece by piece
- * (1 MiB) the caller puts onto the stream:
+ * Piece by piece (1 MiB) the caller puts onto the stream:
  *
  *     copy piece k + 1 in; write "k + 1 has come"; wait until k is done; copy piece k out
  *
  * So the stream copies while the thread reduces. Piece k + 1 may use the slot of piece k - 1,
- * because the copy of k - 1 out is earlier on the stream. The operation is in the ring before its
- * other pieces are on the stream: the driver blocks a caller whose stream is full, and the thread
- * then makes room.
+ * because the copy of k - 1 out is earlier on the stream. The operation is in the ring for the
+ * thread before its other pieces are on the stream: the driver blocks a caller whose stream is
+ * full, and the thread then makes room.
  *
- * - The stream waits for the thread without a deadline, the thread for its stream too. The threads
- *   wait for each other with the operation's deadline. A caller that waits for a place in the ring
- *   has the time-out; then the communicator fails.
+ * - The stream and the thread wait for each other without a deadline, the threads of the ranks with
+ *   the operation's. A caller that waits for a place in the ring has the time-out; then the
+ *   communicator fails.
  * - Whatever ends the thread, its last word is `done` = 2^63 - 1. The driver's GEQ compares
  *   cyclically, so this word lets every wait pass, now and later. The fault is recorded first.
  * - A call of the driver that fails before the first piece is announced changes nothing. After that
  *   the communicator fails on all ranks.
- * - Destroying gives operations 100 ms. exit() does not wait.
- * - Captures are declined: a replay would not reach the thread.
- * - The driver copies up to 1 KiB to a device by a kernel, for which processes take turns. It
- *   leaves copies of several rows to a copy engine, so small results are copied as rows.
  */
 #include "cuda/staging/proxy.h"
 

@@ -8,9 +8,9 @@
  * reduces the piece among the hosts of all ranks, with the CPU back end, and writes a word. The
  * stream waits for that word, without using the device, and copies the result back.
  *
- * A stream's wait for a word has no deadline; the thread ends it. In every case the thread at last
- * writes a word that lets all waits pass, later ones too. The thread ends with the program or the
- * communicator.
+ * A stream's wait for a word has no deadline; the thread ends it, and at last lets all waits pass.
+ * The thread ends with the program, which does not wait, or with the communicator. A captured
+ * stream is declined, since a replay would not reach the thread.
  */
 #ifndef TUTTI_CUDA_PROXY_H
 #define TUTTI_CUDA_PROXY_H
