@@ -105,6 +105,17 @@ enum tutti_status cuda_capture_of(const struct cuda_driver *driver, CUstream str
     return status;
 }
 
+enum tutti_status cuda_uncaptured_check(const struct cuda_driver *driver, CUstream stream,
+                                        const char *why)
+{
+    uint64_t capture = 0;
+    enum tutti_status status = cuda_capture_of(driver, stream, &capture, NULL);
+    if (status != TUTTI_OK || !capture)
+        return status;
+    return error_set(TUTTI_ERR_DECLINED, "stream %p is being captured, and %s", (void *)stream,
+                     why);
+}
+
 /* ---- streams and pinned memory --------------------------------------------------------------- */
 
 enum tutti_status cuda_own_create(const struct cuda_driver *driver, CUstream *stream,

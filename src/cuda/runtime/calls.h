@@ -61,6 +61,10 @@ void cuda_visit_end(const struct cuda_driver *driver, struct cuda_visit *visit);
  * Returns CUDA, also for a capture that an error has spoiled. */
 enum tutti_status cuda_capture_of(const struct cuda_driver *driver, CUstream stream, uint64_t *id,
                                   CUgraph *graph);
+/* Within the stream's context. Returns DECLINED, with this reason, if the stream is being captured,
+ * CUDA. */
+enum tutti_status cuda_uncaptured_check(const struct cuda_driver *driver, CUstream stream,
+                                        const char *why);
 
 /* ---- streams and pinned memory --------------------------------------------------------------- */
 

@@ -187,8 +187,6 @@ enum tutti_status cuda_eager_note(struct cuda_group *group, CUstream stream);
 /* Waits for the work on the group's own stream. Returns TIMEOUT, CUDA, or what the interrupt says;
  * after that something may still run. */
 enum tutti_status cuda_own_finish(struct cuda_group *group, int64_t deadline);
-/* Puts the event behind the last eager operation, unless it is there. */
-enum tutti_status cuda_stream_mark(struct cuda_group *group);
 /* Waits until the enqueued operations have ended, or the deadline. Once the communicator has failed
  * they have CUDA_GRACE_MS. Returns TIMEOUT if something still runs, CONCURRENT, CUDA. */
 enum tutti_status cuda_flush(struct cuda_group *group, int64_t deadline);

@@ -51,7 +51,8 @@ enum tutti_status cuda_own_finish(struct cuda_group *group, int64_t deadline)
 
 /* ---- eager ----------------------------------------------------------------------------------- */
 
-enum tutti_status cuda_stream_mark(struct cuda_group *group)
+/* Puts the event behind the last eager operation, unless it is there. */
+static enum tutti_status stream_mark(struct cuda_group *group)
 {
     uint64_t capture = 0;
     enum tutti_status status = TUTTI_OK;
@@ -76,7 +77,7 @@ enum tutti_status cuda_eager_order(struct cuda_group *group, CUstream stream)
 {
     if (!group->enqueued || (group->last == stream && stream != CU_STREAM_PER_THREAD))
         return TUTTI_OK;
-    enum tutti_status status = cuda_stream_mark(group);
+    enum tutti_status status = stream_mark(group);
     if (status == TUTTI_OK)
         status = CUDA_CALL(group->driver, stream_wait_event, stream, group->event, 0);
     return status;
@@ -87,7 +88,7 @@ enum tutti_status cuda_eager_note(struct cuda_group *group, CUstream stream)
     group->last = stream;
     group->enqueued = true;
     group->recorded = false;
-    return stream == CU_STREAM_PER_THREAD ? cuda_stream_mark(group) : TUTTI_OK;
+    return stream == CU_STREAM_PER_THREAD ? stream_mark(group) : TUTTI_OK;
 }
 
 /* ---- the end of what was enqueued --------------------------------------------------------------
@@ -102,7 +103,7 @@ static bool has_failed(const struct cuda_group *group)
 enum tutti_status cuda_flush(struct cuda_group *group, int64_t deadline)
 {
     const int64_t grace = deadline_after(CUDA_GRACE_MS);
-    enum tutti_status status = group->enqueued ? cuda_stream_mark(group) : TUTTI_OK;
+    enum tutti_status status = group->enqueued ? stream_mark(group) : TUTTI_OK;
     if (status != TUTTI_OK)
         return status;
     for (;;) {

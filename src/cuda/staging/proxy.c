@@ -398,24 +398,14 @@ static void publish(struct cuda_proxy *proxy, const struct operation *operation)
         cuda_watcher_ring(&proxy->watcher);
 }
 
-static enum tutti_status stream_check(const struct cuda_group *group, CUstream stream)
-{
-    uint64_t capture = 0;
-    enum tutti_status status = cuda_capture_of(group->driver, stream, &capture, NULL);
-    if (status != TUTTI_OK || !capture)
-        return status;
-    return error_set(TUTTI_ERR_DECLINED,
-                     "stream %p is being captured, and a host thread stages this communicator's "
-                     "operations, since processes share a device: a replay would not reach it. "
-                     "Capture on a communicator whose ranks have a device each, or share devices "
-                     "as threads of one process",
-                     (void *)stream);
-}
-
 static enum tutti_status enqueue(struct cuda_group *group, struct operation *operation,
                                  CUstream stream)
 {
-    enum tutti_status status = stream_check(group, stream);
+    enum tutti_status status = cuda_uncaptured_check(
+        group->driver, stream,
+        "a host thread stages this communicator's operations, since processes share a device: a "
+        "replay would not reach it. Capture on a communicator whose ranks have a device each, or "
+        "share devices as threads of one process");
     if (status == TUTTI_OK)
         status = room_await(group, operation->request.timeout_ms);
     if (status == TUTTI_OK)

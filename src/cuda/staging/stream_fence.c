@@ -141,18 +141,6 @@ static bool is_each_devices(tutti_stream_t stream)
            stream == TUTTI_STREAM_PER_THREAD;
 }
 
-/* Within the stream's context. */
-static enum tutti_status uncaptured_check(const struct cuda_driver *driver, CUstream stream,
-                                          const char *why)
-{
-    uint64_t capture = 0;
-    enum tutti_status status = cuda_capture_of(driver, stream, &capture, NULL);
-    if (status != TUTTI_OK || !capture)
-        return status;
-    return error_set(TUTTI_ERR_DECLINED, "stream %p is being captured, and %s", (void *)stream,
-                     why);
-}
-
 /* Has the stream write the next word of the fence. */
 static enum tutti_status come_enqueue(struct cuda_stage *stage, struct cuda_fence *fence,
                                       CUcontext context, CUstream stream)
@@ -162,7 +150,8 @@ static enum tutti_status come_enqueue(struct cuda_stage *stage, struct cuda_fenc
     enum tutti_status status = cuda_context_enter(driver, context, &pushed);
     if (status != TUTTI_OK)
         return status;
-    status = uncaptured_check(driver, stream,
+    status =
+        cuda_uncaptured_check(driver, stream,
                               "a process group's operation is done by a thread of the host, which "
                               "a replay would not reach: submit it on a stream that is not");
     /* L1 pairs L1a: by default the write comes behind a fence for the whole system. */
@@ -174,12 +163,6 @@ static enum tutti_status come_enqueue(struct cuda_stage *stage, struct cuda_fenc
         fence->comes++;
     cuda_context_leave(driver, pushed);
     return status;
-}
-
-static enum tutti_status context_of(const struct cuda_driver *driver, CUstream stream,
-                                    CUcontext *context)
-{
-    return CUDA_CALL(driver, stream_context, stream, context);
 }
 
 /* Notes the places of the devices, each place once. */
@@ -206,7 +189,7 @@ static enum tutti_status fence_begin(struct cuda_stage *stage, struct cuda_fence
     if (status != TUTTI_OK)
         return status;
     if (!is_each_devices(stream)) {
-        status = context_of(stage->driver, cuda_stream_of(stream), &context);
+        status = CUDA_CALL(stage->driver, stream_context, cuda_stream_of(stream), &context);
         return status == TUTTI_OK ? come_enqueue(stage, fence, context, cuda_stream_of(stream))
                                   : status;
     }
@@ -260,7 +243,8 @@ static enum tutti_status wait_launch(struct cuda_fence *fence, const struct cuda
     enum tutti_status status = cuda_context_enter(driver, place->context, &pushed);
     if (status != TUTTI_OK)
         return status;
-    status = uncaptured_check(driver, stream,
+    status =
+        cuda_uncaptured_check(driver, stream,
                               "the work would be done long before a replay: wait for it before the "
                               "capture begins, or on the stream that the graph is launched on");
     if (status == TUTTI_OK)
@@ -284,7 +268,7 @@ static enum tutti_status waits_launch(struct cuda_fence *fence, tutti_stream_t s
     if (*full)
         return TUTTI_OK;
     if (!each)
-        status = context_of(stage->driver, cuda_stream_of(stream), &context);
+        status = CUDA_CALL(stage->driver, stream_context, cuda_stream_of(stream), &context);
     if (!each && status == TUTTI_OK)
         status = cuda_context_open(stage, context, &place);
     for (int i = 0; i < count && status == TUTTI_OK; i++) {
