@@ -225,27 +225,13 @@ static enum tutti_status same_gpu_meet(struct cuda_group *group, const struct cu
     return cpu_barrier(group->host, &request, TUTTI_STREAM_DEFAULT);
 }
 
-static enum tutti_status eager_launch(struct cuda_group *group, CUstream stream,
-                                      const struct cuda_task *task)
+static enum tutti_status captured_launch(struct cuda_group *group, CUstream stream,
+                                         const struct cuda_task *task, uint64_t id, CUgraph graph)
 {
-    sequence_add(group, task, 1); /* before the meetings, whose faults carry this number */
-    enum tutti_status status = same_gpu_meet(group, task);
-    if (status != TUTTI_OK)
-        return status;
-    status = cuda_eager_order(group, stream);
-    const bool ordered = status == TUTTI_OK;
-    if (ordered)
-        status = launch_on(group, stream, task, &group->weight);
-    const bool launched = status == TUTTI_OK;
-    if (launched)
-        status = cuda_eager_note(group, stream);
-    else
-        sequence_add(group, task, -1);
-    if (ordered && !launched)
-        status = cuda_launch_failed(group, status, cuda_group_sequence(group) + 1);
-    /* Also after a failure, so that the others go on: their kernels wait. */
-    enum tutti_status met = same_gpu_meet(group, task);
-    return status == TUTTI_OK ? met : status;
+    enum tutti_status status = order_captured(group, stream, id, graph);
+    if (status == TUTTI_OK)
+        status = launch_on(group, stream, task, &group->capture.weight);
+    return status == TUTTI_OK ? note_captured(group, stream) : status;
 }
 
 enum tutti_status cuda_enqueue(struct cuda_group *group, tutti_stream_t stream,
@@ -259,15 +245,30 @@ enum tutti_status cuda_enqueue(struct cuda_group *group, tutti_stream_t stream,
     if (status != TUTTI_OK)
         return status;
     status = cuda_capture_of(group->driver, on, &id, &graph);
-    if (status == TUTTI_OK && !id) {
-        status = eager_launch(group, on, task);
-    } else if (status == TUTTI_OK) {
-        status = order_captured(group, on, id, graph);
-        if (status == TUTTI_OK)
-            status = launch_on(group, on, task, &group->capture.weight);
-        if (status == TUTTI_OK)
-            status = note_captured(group, on);
-    }
+    if (status == TUTTI_OK && id)
+        status = captured_launch(group, on, task, id, graph);
+    if (status != TUTTI_OK || id)
+        goto leave;
+    sequence_add(group, task, 1); /* before the meetings, whose faults carry this number */
+    status = same_gpu_meet(group, task);
+    if (status != TUTTI_OK)
+        goto leave;
+    status = cuda_eager_order(group, on);
+    const bool ordered = status == TUTTI_OK;
+    if (ordered)
+        status = launch_on(group, on, task, &group->weight);
+    const bool launched = status == TUTTI_OK;
+    if (launched)
+        status = cuda_eager_note(group, on);
+    else
+        sequence_add(group, task, -1);
+    if (ordered && !launched)
+        status = cuda_launch_failed(group, status, cuda_group_sequence(group) + 1);
+    /* Also after a failure, so that the others go on: their kernels wait. */
+    enum tutti_status met = same_gpu_meet(group, task);
+    status = status == TUTTI_OK ? met : status;
+
+leave:
     cuda_leave(group, pushed);
     return status;
 }

@@ -127,7 +127,7 @@ static enum tutti_status piece_run(struct cuda_proxy *proxy, const struct operat
     request.send = request.recv;
     const enum tutti_algo algo = request.choice.algo;
     const struct choice_call call = {
-        .collective = TUTTI_COLLECTIVE_ALL_REDUCE,
+        .collective = request.collective,
         .bytes = request.bytes,
         .dtype = request.dtype,
         .algo = algo == TUTTI_ALGO_HOST_STAGED ? TUTTI_ALGO_NONE : algo,
