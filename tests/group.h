@@ -16,7 +16,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { GROUP_STEPS = 16, GROUP_VALUE_BYTES = 256, GROUP_TIMEOUT_MS = 60000 };
+enum { GROUP_STEPS = 64, GROUP_VALUE_BYTES = 256, GROUP_TIMEOUT_MS = 60000 };
 
 /* What the ranks share. Words are atomic. */
 struct group {

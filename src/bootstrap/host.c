@@ -3,7 +3,6 @@
 
 #include "base/error.h"
 #include "base/layout.h"
-#include "ipc/fork.h"
 #include "ipc/process.h"
 
 #include <inttypes.h>
@@ -14,7 +13,8 @@
 
 #define HOST_MAGIC UINT64_C(0x74757474692d6964)
 
-enum tutti_status host_identity_make(int world_size, struct host_identity *identity)
+enum tutti_status host_identity_make(int world_size, const struct channel_address *address,
+                                     struct host_identity *identity)
 {
     cpu_set_t *set = (cpu_set_t *)(void *)identity->cpus;
     static_assert(sizeof(cpu_set_t) == HOST_CPU_BYTES, "1024 processors");
@@ -23,11 +23,10 @@ enum tutti_status host_identity_make(int world_size, struct host_identity *ident
     identity->version = TUTTI_VERSION;
     identity->layout = LAYOUT_VERSION;
     identity->world_size = world_size;
-    identity->pid = getpid();
     identity->user = geteuid();
     identity->user_namespace = process_namespace("user");
     gethostname(identity->name, sizeof identity->name - 1);
-    memcpy(identity->process, fork_process_nonce(), sizeof identity->process);
+    identity->address = *address;
     if (sched_getaffinity(0, sizeof identity->cpus, set) != 0) /* more than 1024 processors */
         memset(identity->cpus, 0, sizeof identity->cpus);
     if (process_boot_id(identity->boot_id, sizeof identity->boot_id))
@@ -37,6 +36,7 @@ enum tutti_status host_identity_make(int world_size, struct host_identity *ident
 }
 
 enum tutti_status host_record_make(const struct comm_config *config, int world_size,
+                                   const struct channel_address *address,
                                    const struct cuda_device *device, const struct cuda_table *table,
                                    struct host_record *record)
 {
@@ -48,7 +48,7 @@ enum tutti_status host_record_make(const struct comm_config *config, int world_s
         record->table_hash = table->hash;
         memcpy(record->table_source, table->source, sizeof record->table_source);
     }
-    return host_identity_make(world_size, &record->identity);
+    return host_identity_make(world_size, address, &record->identity);
 }
 
 enum tutti_status host_records_take(struct host_record *records, const struct host_record *own,
@@ -133,14 +133,52 @@ enum tutti_status host_places_compare(const struct host_identities *all)
     return TUTTI_OK;
 }
 
+static bool same_process(const struct host_identity *a, const struct host_identity *b)
+{
+    return memcmp(a->address.id, b->address.id, sizeof a->address.id) == 0;
+}
+
 struct rank_set host_remote_ranks(const struct host_identities *all)
 {
-    const struct host_identity *mine = identity_of(all, all->rank);
     struct rank_set remote = rank_set_none;
     for (int r = 0; r < all->size; r++)
-        if (memcmp(identity_of(all, r)->process, mine->process, sizeof mine->process) != 0)
+        if (!same_process(identity_of(all, r), identity_of(all, all->rank)))
             rank_set_add(&remote, r);
     return remote;
+}
+
+bool host_processes_shared(const struct host_identities *all)
+{
+    for (int high = 0; high < all->size; high++)
+        for (int low = 0; low < high; low++)
+            if (same_process(identity_of(all, low), identity_of(all, high)))
+                return true;
+    return false;
+}
+
+void host_addresses(const struct host_identities *all,
+                    struct channel_address addresses[TUTTI_MAX_RANKS])
+{
+    for (int r = 0; r < all->size; r++) {
+        addresses[r] = identity_of(all, r)->address;
+        addresses[r].path.text[sizeof addresses[r].path.text - 1] = 0;
+    }
+}
+
+enum tutti_status host_channels_check(const struct host_identities *all, const char *own_text)
+{
+    const struct rank_set remote = host_remote_ranks(all);
+    for (int r = 0; r < all->size && !rank_set_empty(remote); r++) {
+        const int32_t status = identity_of(all, r)->address.status;
+        if (status == TUTTI_OK)
+            continue;
+        return r == all->rank
+                   ? error_set(error_told(status), "%s", own_text)
+                   : error_set(error_told(status),
+                               "rank %d: rank %d could not take part (%s): look at its own error",
+                               all->rank, r, tutti_status_text(error_told(status)));
+    }
+    return TUTTI_OK;
 }
 
 int host_cores(const struct host_identities *all)
@@ -252,8 +290,7 @@ static bool pair_find(const struct host_record *records, int size, bool apart, i
         for (*low = 0; *low < *high; ++*low) {
             const struct host_record *a = &records[*low], *b = &records[*high];
             if (memcmp(a->device.uuid, b->device.uuid, CUDA_UUID_BYTES) == 0 &&
-                !(apart && memcmp(a->identity.process, b->identity.process,
-                                  sizeof a->identity.process) == 0))
+                !(apart && same_process(&a->identity, &b->identity)))
                 return true;
         }
     return false;

@@ -6,6 +6,7 @@
 #include "bootstrap/config.h"
 #include "cuda/runtime/group.h"
 #include "cuda/runtime/table.h"
+#include "ipc/channel.h"
 
 enum { HOST_CPU_BYTES = 128 }; /* a bit mask of 1024 processors */
 
@@ -15,16 +16,17 @@ struct host_identity {
     uint32_t version; /* TUTTI_VERSION */
     uint32_t layout;  /* LAYOUT_VERSION */
     char boot_id[40];
-    char name[64];       /* of the host, for messages only */
-    uint8_t process[16]; /* random, one a process */
+    char name[64]; /* of the host, for messages only */
+    struct channel_address address;
     int32_t world_size;
-    int32_t pid;
     uint32_t user;                /* effective */
     uint64_t user_namespace;      /* users are compared within one namespace; 0 is unknown */
     uint8_t cpus[HOST_CPU_BYTES]; /* the processors that the rank may run on; all 0: unknown */
 };
 
-enum tutti_status host_identity_make(int world_size, struct host_identity *identity);
+/* address: as channel_listen() makes it. */
+enum tutti_status host_identity_make(int world_size, const struct channel_address *address,
+                                     struct host_identity *identity);
 
 /*
  * The identities of all ranks, as the store gave them: the first members of `size` records of
@@ -43,6 +45,14 @@ enum tutti_status host_own_check(const struct host_identities *all, const void *
 enum tutti_status host_versions_compare(const struct host_identities *all);
 /* DECLINED if a rank runs on another host or as another user. */
 enum tutti_status host_places_compare(const struct host_identities *all);
+/* What a rank that cannot listen returns, in `own_text`; the other ranks name that rank. OK if all
+ * ranks run in one process. */
+enum tutti_status host_channels_check(const struct host_identities *all, const char *own_text);
+/* By rank. */
+void host_addresses(const struct host_identities *all,
+                    struct channel_address addresses[TUTTI_MAX_RANKS]);
+/* Whether a process has several ranks. */
+bool host_processes_shared(const struct host_identities *all);
 /* The ranks that run in other processes. */
 struct rank_set host_remote_ranks(const struct host_identities *all);
 /* How many processors the ranks have together; TUTTI_MAX_RANKS if a rank does not know its own. */
@@ -66,6 +76,7 @@ static inline struct host_identities host_identities_of(const struct host_record
 
 /* device and table: NULL on CPU. */
 enum tutti_status host_record_make(const struct comm_config *config, int world_size,
+                                   const struct channel_address *address,
                                    const struct cuda_device *device, const struct cuda_table *table,
                                    struct host_record *record);
 

@@ -389,6 +389,9 @@ enum tutti_status tutti_comm_create(tutti_store_t *store, int rank, int world_si
 
 /* What a rendezvous needs for its length. */
 struct workspace {
+    struct channel *channel; /* listens; NULL: this rank cannot, or the group has it */
+    char not_listening[512]; /* why */
+    struct channel_address addresses[TUTTI_MAX_RANKS];
     struct host_record own;
     struct cuda_device device; /* CUDA only, as are the next two */
     struct cuda_device devices[CUDA_RANKS];
@@ -399,15 +402,18 @@ struct workspace {
 /* The device that is current, and the table: before the store is touched. */
 static enum tutti_status record_make(const struct tutti_comm *comm, struct workspace *work)
 {
-    if (comm->config.device == TUTTI_DEVICE_CPU)
-        return host_record_make(&comm->config, comm->world_size, NULL, NULL, &work->own);
-    enum tutti_status status = cuda_device_current(&work->device);
-    if (status == TUTTI_OK)
+    const bool cuda = comm->config.device == TUTTI_DEVICE_CUDA;
+    struct channel_address address;
+    enum tutti_status status = cuda ? cuda_device_current(&work->device) : TUTTI_OK;
+    if (status == TUTTI_OK && cuda)
         status = cuda_table_load(&work->table);
-    if (status == TUTTI_OK)
-        status = host_record_make(&comm->config, comm->world_size, &work->device, &work->table,
-                                  &work->own);
-    return status;
+    if (status != TUTTI_OK)
+        return status;
+    if (channel_listen(NULL, &work->channel, &address) != TUTTI_OK)
+        snprintf(work->not_listening, sizeof work->not_listening, "%.*s",
+                 (int)sizeof work->not_listening - 1, tutti_last_error());
+    return host_record_make(&comm->config, comm->world_size, &address, cuda ? &work->device : NULL,
+                            cuda ? &work->table : NULL, &work->own);
 }
 
 /* Kernels of several processes take turns of milliseconds on a device, so kernels that wait for
@@ -522,12 +528,15 @@ static enum tutti_status groups_open(struct tutti_comm *comm, struct workspace *
     const struct host_identities identities =
         host_identities_of(work->records, comm->rank, comm->world_size);
     comm->cores = host_cores(&identities);
+    host_addresses(&identities, work->addresses);
     int order[TUTTI_MAX_RANKS];
     for (int leaf = 0; leaf < comm->world_size; leaf++)
         order[leaf] = comm->config.leaf_order[leaf];
     const bool cuda = comm->config.device == TUTTI_DEVICE_CUDA;
     choice_paths_make(&comm->topology, order, cuda, &comm->rules.paths);
     enum tutti_status status = forced_check(comm);
+    if (status == TUTTI_OK)
+        status = host_channels_check(&identities, work->not_listening);
     if (status == TUTTI_OK && cuda)
         status = sharing_check(comm, work->records);
     if (status != TUTTI_OK)
@@ -548,6 +557,9 @@ static enum tutti_status groups_open(struct tutti_comm *comm, struct workspace *
         .rules = cuda ? &choice_rules_free : &comm->rules,
         .arena_bytes = idle ? 0 : (size_t)comm->config.arena_bytes,
         .remote = host_remote_ranks(&identities),
+        .shared = host_processes_shared(&identities),
+        .channel = &work->channel,
+        .addresses = work->addresses,
         .oversubscribed = comm->world_size > comm->cores,
         .idle = idle,
         .nonce = comm->nonce,
@@ -623,6 +635,7 @@ static enum tutti_status assemble(struct tutti_comm *comm, tutti_store_t *store,
     struct workspace *work = malloc(bytes);
     if (!work)
         return error_set(TUTTI_ERR_NO_MEMORY, "no memory for %zu bytes", bytes);
+    work->channel = NULL;
     enum tutti_status status = record_make(comm, work);
     if (status == TUTTI_OK && !meeting) {
         status =
@@ -632,6 +645,7 @@ static enum tutti_status assemble(struct tutti_comm *comm, tutti_store_t *store,
     }
     if (status == TUTTI_OK)
         status = join(comm, work, store, meeting, interrupt, deadline);
+    channel_close(work->channel);
     free(work);
     return status;
 }

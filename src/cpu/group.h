@@ -17,6 +17,7 @@
 #include "tutti/tutti.h"
 
 struct channel;
+struct channel_address;
 struct cpu_group;
 struct record_page;
 struct reduce_isa;
@@ -47,6 +48,9 @@ struct cpu_group_config {
     const struct choice_rules *rules; /* borrowed until the close */
     size_t arena_bytes;               /* of each rank, the most; equal on all; 0: the fewest */
     struct rank_set remote;
+    bool shared;              /* a process has several ranks; the same on all ranks */
+    struct channel **channel; /* listens; the group takes it if a rank is remote */
+    const struct channel_address *addresses;
     bool oversubscribed;
     bool idle;            /* runs no operations, so nothing is prepared for fast ones */
     const uint8_t *nonce; /* 16 bytes, the same on all ranks, fresh */

@@ -1,34 +1,43 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * Handle channel: passes descriptors between ranks over Unix-domain sockets, and tells whether a
- * peer has died.
+ * peer has died or has closed its channel.
  *
- * Each rank listens on a socket in a private directory, connects to the lower ranks among its
- * peers, accepts the higher ones, and unlinks its socket once all are connected. A connection
- * counts once both sides have sent the nonce (known through the store), protocol version and rank,
- * and the kernel's peer credentials agree.
+ * All channels between two processes share one connection, a link (link.h). A rank listens on a
+ * socket in a private directory until all its peers have come. It makes a link to the process of a
+ * lower peer only if there is none. On the link both ranks send the channel's nonce.
  */
 #ifndef TUTTI_IPC_CHANNEL_H
 #define TUTTI_IPC_CHANNEL_H
 
 #include "base/interrupt.h"
 #include "base/rank_set.h"
+#include "ipc/directory.h"
+#include "ipc/process.h"
 #include "tutti/tutti.h"
 
 #define CHANNEL_NONCE_BYTES 16
+#define CHANNEL_ID_BYTES    16
 
 struct channel;
 
+/* What a rank tells the others, through the store, before a channel opens. */
+struct channel_address {
+    uint8_t id[CHANNEL_ID_BYTES]; /* of its process: random */
+    struct process process;
+    struct socket_path path; /* where it listens */
+    int32_t status;          /* enum tutti_status: why it does not listen */
+    int32_t unused;
+};
+
 struct channel_config {
     int rank;
-    int size;              /* 1 to TUTTI_MAX_RANKS */
-    struct rank_set peers; /* to connect to; the own rank is ignored; symmetric among the ranks */
+    int size;                           /* 1 to TUTTI_MAX_RANKS */
+    struct rank_set peers;              /* ranks of other processes; symmetric among the ranks */
     uint8_t nonce[CHANNEL_NONCE_BYTES]; /* the same secret on all ranks, random per channel */
-    struct tutti_exchanger *exchanger;  /* exchanges the paths of the sockets */
-    /* Why this rank cannot have a channel, with its message. Then all ranks fail, and no rank
-     * waits. */
+    const struct channel_address *addresses; /* by rank; all listen */
+    /* Why this rank cannot have a channel, with its message. Then no peer waits for it. */
     enum tutti_status local_status;
-    const char *directory;             /* NULL is channel_directory()'s */
     int64_t timeout_ms;                /* of opening; negative never ends */
     const struct interrupt *interrupt; /* of its waits, until channel_settle(); may be NULL */
 };
@@ -40,9 +49,15 @@ struct channel_config {
  */
 enum tutti_status channel_directory(char *path, size_t size);
 
-/* Collective over the exchanger. Returns INVALID, TIMEOUT (naming the ranks that did not come),
- * PEER_DEAD, MISMATCH, NO_MEMORY, SYSTEM, VERSION. */
-enum tutti_status channel_open(const struct channel_config *config, struct channel **channel);
+/* Local: makes a channel that listens, and its address. directory: NULL is channel_directory()'s.
+ * On failure *channel is NULL and the address says that the rank does not listen. Returns INVALID,
+ * NO_MEMORY, SYSTEM. */
+enum tutti_status channel_listen(const char *directory, struct channel **channel,
+                                 struct channel_address *address);
+/* Collective: connects a channel that listens with its peers'. On failure it is closed, and
+ * *channel is NULL. Returns INVALID, TIMEOUT (naming the ranks that did not come), PEER_DEAD,
+ * MISMATCH, NO_MEMORY, SYSTEM. */
+enum tutti_status channel_open(struct channel **channel, const struct channel_config *config);
 /* Drops the interrupt. */
 void channel_settle(struct channel *channel);
 /* Local; peers see it as this rank's death. Takes NULL, and the parent's channel in a child of
@@ -65,16 +80,17 @@ enum tutti_status channel_broadcast_fd(struct channel *channel, int root, int fd
                                        int64_t timeout_ms);
 
 /*
- * Returns false once a connected peer has closed its channel or its process has ended. Both are
- * checked: a child that inherited the socket hides the first, another pid namespace hides the
- * second. Returns true for ranks that are not connected. Does not wait. Thread-safe.
+ * Returns false once a connected peer has closed its channel or its process has ended. The socket
+ * and the process are both checked: a child that inherited the socket hides the first, another pid
+ * namespace hides the second. Returns true for ranks that are not connected. Does not wait.
+ * Thread-safe.
  */
 bool channel_peer_alive(struct channel *channel, int peer);
 
 /*
  * The child of a fork() has no channels: their descriptors are closed there, and the calls return
  * INVALID; false from channel_peer_alive(). (By pthread_atfork(), installed by the first
- * channel_open().)
+ * channel_listen().)
  */
 
 #endif

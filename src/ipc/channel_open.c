@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * How a channel is opened
- *   1. Each rank listens in the private directory and tells the others its path through the store.
- *   2. It connects to its lower peers and sends hello at once. It accepts every connection.
- *   3. An accepted connection counts once three things agree: its hello, the user and process that
- *      the kernel reports, and the process that its rank told through the store. Then it gets a
- *      hello back, which is checked in the same way. A connection that fails a check, or stays
- *      silent, is dropped and delays no rank.
- *   4. Once all peers are connected the socket's file is unlinked.
- *   5. A rank that gives up before that connects to the lower peers that it has not reached, sends
- *      hello and closes. A hello on a closed connection tells the peer that the rank will not come.
- *
- * One poll() waits for all events, also for the death of any peer.
+ *   1. Each rank listens in the private directory. The store tells the others its address.
+ *   2. For each lower peer a rank takes a link to the peer's process, or connects to the peer's
+ *      socket, which makes a link. It sends hello on the link and awaits a hello.
+ *   3. A rank finds the hello of a higher peer on a link, or accepts the connection on which the
+ *      hello comes. Such a connection becomes a link once its first packet (nonce and ranks), the
+ *      user that the kernel reports and the process that the peer announced agree. The rank answers
+ *      with hello. A connection that fails a check, or stays silent, is dropped and delays no rank.
+ *   4. The last holder of a link may close it before it has read a hello. Then the rank that sent
+ *      the hello connects to the socket.
+ *   5. Once all peers are connected the socket is closed, and its file is unlinked.
+ *   6. A rank that gives up sends LEAVE to all peers, by a connection of its own if need be.
  */
 #include "base/deadline.h"
 #include "base/error.h"
@@ -19,115 +19,34 @@
 #include "base/point.h"
 #include "base/reminder.h"
 #include "base/text.h"
-#include "ipc/channel_internal.h"
-#include "ipc/directory.h"
-#include "ipc/process.h"
+#include "ipc/fork.h"
+#include "ipc/link.h"
 #include "ipc/random.h"
 
-#include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <poll.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/syscall.h>
 #include <unistd.h>
-
-static const uint32_t MAGIC = 0x74757474;
-enum { VERSION = 1 };
-
-/* What a rank tells the others through the store. */
-struct announcement {
-    uint32_t magic;
-    uint32_t version;
-    struct rank_set peers;  /* as in the configuration */
-    uint64_t pid_namespace; /* process numbers compare within one only; 0 is unknown */
-    int64_t pid;
-    struct socket_path path; /* empty when it has no peers */
-    int32_t status;          /* enum tutti_status: why it cannot take part; then no rank waits */
-};
-static_assert(sizeof(struct announcement) == 144, "read by all ranks");
-
-/* The first packet on a connection, from both ends. */
-struct hello {
-    uint32_t magic;
-    uint32_t version;
-    uint32_t from;
-    uint32_t to;
-    uint8_t nonce[CHANNEL_NONCE_BYTES];
-};
-static_assert(sizeof(struct hello) == 32, "read by both ends");
 
 struct opening {
     struct channel *channel;
     const struct channel_config *config;
     int64_t deadline;
-    struct socket_path path;
-    struct announcement all[TUTTI_MAX_RANKS];
-    struct rank_set to_connect; /* lower peers that are not reached yet */
+    struct rank_set to_connect; /* lower peers that hello was not sent to */
     struct rank_set to_reply;   /* lower peers whose hello has not come yet */
-    struct rank_set to_accept;  /* higher peers that have not come yet */
+    struct rank_set to_accept;  /* higher peers whose hello has not come yet */
+    struct rank_set to_answer;  /* higher peers whose hello has come */
+    struct rank_set fresh;      /* this opening has made links[r] */
     int64_t ask_at;             /* whether processes have ended */
     unsigned oldest;            /* the pending connection that gives way to the next one */
 };
 
 static struct rank_set missing(const struct opening *opening)
 {
-    return rank_set_union(opening->to_connect,
-                          rank_set_union(opening->to_reply, opening->to_accept));
-}
-
-/* ---- announcements -------------------------------------------------------------------------- */
-
-static enum tutti_status check_announcement(const struct opening *opening, int r)
-{
-    const struct announcement *theirs = &opening->all[r];
-    int rank = opening->config->rank;
-    if (theirs->magic != MAGIC || theirs->version != VERSION)
-        return error_set(TUTTI_ERR_VERSION,
-                         "rank %d: rank %d speaks version %u of the channel (magic %#x), this one "
-                         "version %u: use one version of the library",
-                         rank, r, theirs->version, theirs->magic, (unsigned)VERSION);
-    if (r != rank && theirs->status != TUTTI_OK)
-        return error_set((enum tutti_status)theirs->status,
-                         "rank %d: rank %d could not take part (%s): look at its own error", rank,
-                         r, tutti_status_text((enum tutti_status)theirs->status));
-    bool we_do = rank_set_has(opening->all[rank].peers, r);
-    bool they_do = rank_set_has(theirs->peers, rank);
-    if (r != rank && we_do != they_do)
-        return error_set(TUTTI_ERR_MISMATCH, "rank %d %s to rank %d, which %s to it", rank,
-                         we_do ? "connects" : "does not connect", r, they_do ? "does" : "does not");
-    return TUTTI_OK;
-}
-
-/* Exchanges the announcements. listening: the status of start_listening(). */
-static enum tutti_status exchange(struct opening *opening, enum tutti_status listening)
-{
-    const struct channel_config *config = opening->config;
-    const struct rank_set lower = rank_set_all(config->rank);
-    const struct rank_set others =
-        rank_set_minus(rank_set_all(config->size), rank_set_of(config->rank));
-    const struct rank_set peers = rank_set_common(config->peers, others);
-    struct announcement mine = {.magic = MAGIC,
-                                .version = VERSION,
-                                .peers = peers,
-                                .pid_namespace = process_namespace("pid"),
-                                .pid = getpid(),
-                                .path = opening->path,
-                                .status = (int32_t)listening};
-    int64_t left = deadline_left_ms(opening->deadline);
-    enum tutti_status status = tutti_exchanger_all_gather(config->exchanger, &mine, sizeof mine,
-                                                          opening->all, left == 0 ? 1 : left);
-    if (status != TUTTI_OK)
-        return error_context(status, "opening a channel");
-    for (int r = 0; r < config->size && status == TUTTI_OK; r++) {
-        /* A path from outside: see that it ends. */
-        opening->all[r].path.text[sizeof opening->all[r].path.text - 1] = 0;
-        status = check_announcement(opening, r);
-    }
-    opening->to_connect = rank_set_common(peers, lower);
-    opening->to_accept = rank_set_minus(peers, lower);
-    return status;
+    return rank_set_union(rank_set_union(opening->to_connect, opening->to_reply),
+                          rank_set_union(opening->to_accept, opening->to_answer));
 }
 
 static enum tutti_status peer_gone(const struct opening *opening, int peer)
@@ -141,52 +60,12 @@ static enum tutti_status peer_gone(const struct opening *opening, int peer)
                      opening->config->rank, peer, peer);
 }
 
-/* Gets pidfds of the peers, so that the death of a rank that never connects is noticed. If a peer
- * has died and another process has its number already, the deadline ends the wait. */
-static enum tutti_status watch_missing(struct opening *opening)
+/* The key of links to the peer's process. */
+static void key_make(const struct opening *opening, int peer, uint8_t key[CHANNEL_ID_BYTES])
 {
-    const struct announcement *mine = &opening->all[opening->config->rank];
-    for (int r = 0; r < opening->config->size; r++) {
-        const struct announcement *theirs = &opening->all[r];
-        if (!rank_set_has(missing(opening), r) || theirs->pid == mine->pid || theirs->pid <= 0 ||
-            theirs->pid_namespace == 0 || theirs->pid_namespace != mine->pid_namespace)
-            continue;
-        int *pidfd = &opening->channel->links[r].pidfd;
-        *pidfd = (int)syscall(SYS_pidfd_open, (pid_t)theirs->pid, 0);
-        if (*pidfd < 0 && errno == ESRCH)
-            return peer_gone(opening, r);
-    }
-    return TUTTI_OK;
-}
-
-/* ---- handshake ------------------------------------------------------------------------------ */
-
-static bool send_hello(const struct opening *opening, int socket, int to)
-{
-    struct hello hello = {.magic = MAGIC,
-                          .version = VERSION,
-                          .from = (uint32_t)opening->config->rank,
-                          .to = (uint32_t)to};
-    memcpy(hello.nonce, opening->config->nonce, sizeof hello.nonce);
-    return send(socket, &hello, sizeof hello, MSG_NOSIGNAL | MSG_DONTWAIT) == sizeof hello;
-}
-
-/* Checks a hello from one of the `expected` ranks. Returns NULL and sets *from to the rank, or
- * returns what is wrong. */
-static const char *judge_hello(const struct opening *opening, const struct hello *hello,
-                               ssize_t bytes, struct rank_set expected, int *from)
-{
-    if (bytes != sizeof *hello)
-        return "no hello of this library";
-    if (hello->magic != MAGIC || hello->version != VERSION)
-        return "another protocol or version";
-    if (!secret_equal(hello->nonce, opening->config->nonce, sizeof hello->nonce))
-        return "a wrong nonce";
-    if (hello->to != (uint32_t)opening->config->rank || hello->from >= TUTTI_MAX_RANKS ||
-        !rank_set_has(expected, (int)hello->from))
-        return "a rank that is not expected";
-    *from = (int)hello->from;
-    return NULL;
+    const struct channel_address *addresses = opening->config->addresses;
+    for (int i = 0; i < CHANNEL_ID_BYTES; i++)
+        key[i] = addresses[opening->config->rank].id[i] ^ addresses[peer].id[i];
 }
 
 /* Compares the process at the other end with the one that the rank announced. Returns NULL, or what
@@ -194,50 +73,51 @@ static const char *judge_hello(const struct opening *opening, const struct hello
 static const char *judge_process(const struct opening *opening, int socket, int peer,
                                  struct ucred *credentials)
 {
-    const struct announcement *theirs = &opening->all[peer];
-    const struct announcement *mine = &opening->all[opening->config->rank];
+    const struct process *theirs = &opening->config->addresses[peer].process;
     socklen_t length = sizeof *credentials;
     if (getsockopt(socket, SOL_SOCKET, SO_PEERCRED, credentials, &length) != 0)
         return "no credentials";
     if (credentials->uid != geteuid())
         return "another user (start all ranks as one user)";
-    if (theirs->pid_namespace != 0 && theirs->pid_namespace == mine->pid_namespace &&
+    if (theirs->spaces && theirs->spaces == opening->channel->self.spaces &&
         credentials->pid != theirs->pid)
         return "another process than the one announced";
     return NULL;
 }
 
-/* The link has passed: it gets the pidfd of the process that made the connection. */
-static void adopt(struct opening *opening, int peer, int socket, const struct ucred *credentials)
-{
-    struct channel_link *link = &opening->channel->links[peer];
-    int pidfd = channel_peer_pidfd(socket, credentials);
-    if (pidfd >= 0) {
-        channel_drop(&link->pidfd);
-        link->pidfd = pidfd;
-    }
-    link->socket = socket;
-    rank_set_add(&opening->channel->connected, peer);
-}
+/* ---- higher peers --------------------------------------------------------------------------- */
 
-/* ---- events --------------------------------------------------------------------------------- */
+/* Checks the first packet on a connection. Returns NULL and sets *from to the rank, or returns what
+ * is wrong. */
+static const char *judge_first(const struct opening *opening, const struct packet *packet,
+                               size_t bytes, int *from)
+{
+    if (!packet_valid(packet, bytes) || packet->kind > PACKET_LEAVE)
+        return "no packet of this version of the library";
+    if (!secret_equal(packet->nonce, opening->channel->nonce, sizeof packet->nonce))
+        return "a wrong nonce";
+    if (packet->to != (uint32_t)opening->config->rank || packet->from >= TUTTI_MAX_RANKS ||
+        !rank_set_has(opening->to_accept, (int)packet->from))
+        return "a rank that is not expected";
+    *from = (int)packet->from;
+    return NULL;
+}
 
 static enum tutti_status on_pending(struct opening *opening, int slot)
 {
     struct channel *channel = opening->channel;
-    int socket = channel->pending[slot];
-    struct hello hello;
+    const int socket = channel->pending[slot];
+    uint8_t key[CHANNEL_ID_BYTES];
+    struct packet packet;
+    struct ucred credentials;
+    int from = -1;
     /* No room for descriptors: if any come along, the kernel closes them. */
-    ssize_t bytes = recv(socket, &hello, sizeof hello, MSG_DONTWAIT | MSG_TRUNC);
+    ssize_t bytes = recv(socket, &packet, sizeof packet, MSG_DONTWAIT | MSG_TRUNC);
     if (bytes < 0 && (errno == EAGAIN || errno == EINTR))
         return TUTTI_OK;
-    int from = -1;
-    struct ucred credentials;
-    const char *wrong = judge_hello(opening, &hello, bytes, opening->to_accept, &from);
+    const char *wrong = judge_first(opening, &packet, bytes > 0 ? (size_t)bytes : 0, &from);
     if (!wrong)
         wrong = judge_process(opening, socket, from, &credentials);
-    if (!wrong && !send_hello(opening, socket, from))
-        return peer_gone(opening, from); /* it has come, and gone again */
     if (wrong) {
         /* A connection that closes without a byte is a sweep's check whether this rank listens. */
         if (bytes > 0)
@@ -245,63 +125,78 @@ static enum tutti_status on_pending(struct opening *opening, int slot)
         channel_drop(&channel->pending[slot]);
         return TUTTI_OK;
     }
+    key_make(opening, from, key);
+    struct link *link = link_make(key, socket, &credentials, &packet);
     channel->pending[slot] = -1;
-    adopt(opening, from, socket, &credentials);
-    rank_set_remove(&opening->to_accept, from);
+    if (!link)
+        return error_set(TUTTI_ERR_NO_MEMORY, "no memory for a link to rank %d", from);
+    link_release(channel->links[from]);
+    channel->links[from] = link;
     return TUTTI_OK;
 }
 
 /* A hello is usually there when the connection is accepted. So only strangers wait in the slots,
  * and a new connection may take the slot of the oldest one. */
-static enum tutti_status on_listener(struct opening *opening, int unused)
+static enum tutti_status accept_all(struct opening *opening)
 {
-    (void)unused;
     struct channel *channel = opening->channel;
-    for (;;) {
+    enum tutti_status status = TUTTI_OK;
+    for (int slot = 0; slot < CHANNEL_PENDING && status == TUTTI_OK; slot++)
+        if (channel->pending[slot] >= 0)
+            status = on_pending(opening, slot);
+    while (status == TUTTI_OK) {
         int socket = accept4(channel->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
         if (socket < 0 && (errno == EINTR || errno == ECONNABORTED))
             continue;
         if (socket < 0)
             return errno == EAGAIN ? TUTTI_OK : error_errno("cannot accept a connection");
-        int slot = opening->oldest++ % CHANNEL_PENDING;
+        int slot = (int)(opening->oldest++ % CHANNEL_PENDING);
         channel_drop(&channel->pending[slot]);
         channel->pending[slot] = socket;
-        enum tutti_status status = on_pending(opening, slot);
-        if (status != TUTTI_OK)
-            return status;
+        status = on_pending(opening, slot);
     }
+    return status;
 }
 
-static enum tutti_status on_reply(struct opening *opening, int peer)
+static enum tutti_status accept_higher(struct opening *opening, int peer)
 {
-    int socket = opening->channel->links[peer].socket;
-    struct hello hello;
-    ssize_t bytes = recv(socket, &hello, sizeof hello, MSG_DONTWAIT | MSG_TRUNC);
-    if (bytes < 0 && (errno == EAGAIN || errno == EINTR))
+    struct channel *channel = opening->channel;
+    const struct packet from = packet_from(channel, peer);
+    struct packet packet;
+    uint8_t key[CHANNEL_ID_BYTES];
+    int fd, fds;
+    struct link *before = channel->links[peer];
+    key_make(opening, peer, key);
+    channel->links[peer] = link_hold(key, &from);
+    link_release(before);
+    if (!channel->links[peer])
         return TUTTI_OK;
-    if (bytes <= 0)
+    switch (link_take(channel->links[peer], &from, &packet, &fd, &fds)) {
+    case LINK_PACKET:
+        channel_drop(&fd);
+        rank_set_remove(&opening->to_accept, peer);
+        rank_set_add(&opening->to_answer, peer);
+        return TUTTI_OK;
+    case LINK_LEFT:
         return peer_gone(opening, peer);
-    int from = -1;
-    struct ucred credentials;
-    const char *wrong = judge_hello(opening, &hello, bytes, rank_set_of(peer), &from);
-    if (!wrong)
-        wrong = judge_process(opening, socket, peer, &credentials);
-    if (wrong)
-        return error_set(TUTTI_ERR_MISMATCH, "rank %d: the socket of rank %d (%s) answers with %s",
-                         opening->config->rank, peer, opening->all[peer].path.text, wrong);
-    adopt(opening, peer, socket, &credentials);
-    rank_set_remove(&opening->to_reply, peer);
+    case LINK_NOTHING:
+    case LINK_ENDED:
+        break;
+    }
     return TUTTI_OK;
 }
 
-/* The death of a connected peer counts, too: the ranks that are still to come may know of it, and
- * not come. */
-static enum tutti_status on_death(struct opening *opening, int peer)
+static enum tutti_status answer(struct opening *opening, int peer)
 {
-    return peer_gone(opening, peer);
+    const struct packet hello = packet_to(opening->channel, peer, PACKET_HELLO);
+    if (!link_send(opening->channel->links[peer], &hello, -1))
+        return errno == EAGAIN ? TUTTI_OK : peer_gone(opening, peer);
+    rank_set_remove(&opening->to_answer, peer);
+    rank_set_add(&opening->channel->connected, peer);
+    return TUTTI_OK;
 }
 
-/* ---- connecting ----------------------------------------------------------------------------- */
+/* ---- lower peers ---------------------------------------------------------------------------- */
 
 /* The peer listens no more: it has ended or given up, perhaps because this rank is late. */
 static enum tutti_status nobody_listens(const struct opening *opening, int peer)
@@ -316,7 +211,8 @@ static enum tutti_status nobody_listens(const struct opening *opening, int peer)
 
 static enum tutti_status connect_by_path(const struct opening *opening, int peer, int *socket)
 {
-    const struct socket_path *theirs = &opening->all[peer].path;
+    const struct socket_path *theirs = &opening->config->addresses[peer].path;
+    const char *mine = opening->channel->path.text;
     enum tutti_status status = directory_connect(theirs, socket);
     if (status == TUTTI_OK)
         return status;
@@ -328,118 +224,167 @@ static enum tutti_status connect_by_path(const struct opening *opening, int peer
     if (why != TUTTI_OK)
         return why;
     /* If the directory is this rank's, too, the peer has removed the socket as it gave up. */
-    const char *end = strrchr(opening->path.text, '/');
-    const size_t bytes = end ? (size_t)(end - opening->path.text) + 1 : 0;
-    return error_set(strncmp(theirs->text, opening->path.text, bytes) == 0 ? TUTTI_ERR_PEER_DEAD
-                                                                           : TUTTI_ERR_SYSTEM,
+    const char *end = strrchr(mine, '/');
+    const size_t bytes = end ? (size_t)(end - mine) + 1 : 0;
+    return error_set(strncmp(theirs->text, mine, bytes) == 0 ? TUTTI_ERR_PEER_DEAD
+                                                             : TUTTI_ERR_SYSTEM,
                      "rank %d does not find the socket %s of rank %d: look at rank %d's own "
                      "error, or, if it has none, give all ranks one directory (TUTTI_DIR)",
                      opening->config->rank, theirs->text, peer, peer);
 }
 
-static enum tutti_status connect_lower(struct opening *opening)
+/* Makes a link by the peer's socket. Without one: the listener's queue is full for the moment. */
+static enum tutti_status connect_fresh(struct opening *opening, int peer)
 {
-    const struct rank_set peers = opening->to_connect;
-    for (int r = rank_set_next(peers, -1); r >= 0; r = rank_set_next(peers, r)) {
-        int socket;
-        enum tutti_status status = connect_by_path(opening, r, &socket);
-        if (status != TUTTI_OK) {
-            /* The peer may have given up because of another rank, which has told this one, too. */
-            enum tutti_status told = on_listener(opening, 0);
-            return told != TUTTI_OK ? told : status;
-        }
-        if (socket < 0)
-            continue; /* the listener's queue is full for the moment */
-        opening->channel->links[r].socket = socket;
-        struct ucred credentials;
-        const char *wrong = judge_process(opening, socket, r, &credentials);
-        if (wrong)
-            return error_set(TUTTI_ERR_MISMATCH, "rank %d: at the socket of rank %d listens %s",
-                             opening->config->rank, r, wrong);
-        if (!send_hello(opening, socket, r))
-            return peer_gone(opening, r);
-        rank_set_remove(&opening->to_connect, r);
-        rank_set_add(&opening->to_reply, r);
+    int socket;
+    struct ucred credentials;
+    uint8_t key[CHANNEL_ID_BYTES];
+    enum tutti_status status = connect_by_path(opening, peer, &socket);
+    if (status != TUTTI_OK || socket < 0)
+        return status;
+    const char *wrong = judge_process(opening, socket, peer, &credentials);
+    if (wrong) {
+        close(socket);
+        return error_set(TUTTI_ERR_MISMATCH, "rank %d: at the socket of rank %d listens %s",
+                         opening->config->rank, peer, wrong);
+    }
+    key_make(opening, peer, key);
+    opening->channel->links[peer] = link_make(key, socket, &credentials, NULL);
+    rank_set_add(&opening->fresh, peer);
+    return opening->channel->links[peer]
+               ? TUTTI_OK
+               : error_set(TUTTI_ERR_NO_MEMORY, "no memory for a link to rank %d", peer);
+}
+
+/* The link has ended. If it was there before, another one is made. */
+static enum tutti_status link_lost(struct opening *opening, int peer)
+{
+    if (rank_set_has(opening->fresh, peer))
+        return peer_gone(opening, peer);
+    link_release(opening->channel->links[peer]);
+    opening->channel->links[peer] = NULL;
+    rank_set_remove(&opening->to_reply, peer);
+    rank_set_add(&opening->to_connect, peer);
+    return TUTTI_OK;
+}
+
+static enum tutti_status connect_lower(struct opening *opening, int peer)
+{
+    struct channel *channel = opening->channel;
+    const struct packet from = packet_from(channel, peer);
+    const struct packet hello = packet_to(channel, peer, PACKET_HELLO);
+    uint8_t key[CHANNEL_ID_BYTES];
+    enum tutti_status status = TUTTI_OK;
+    key_make(opening, peer, key);
+    if (!channel->links[peer])
+        channel->links[peer] = link_hold(key, &from);
+    if (!channel->links[peer])
+        status = connect_fresh(opening, peer);
+    if (status != TUTTI_OK || !channel->links[peer])
+        return status;
+    if (link_send(channel->links[peer], &hello, -1)) {
+        rank_set_remove(&opening->to_connect, peer);
+        rank_set_add(&opening->to_reply, peer);
+        return TUTTI_OK;
+    }
+    return errno == EAGAIN ? TUTTI_OK : link_lost(opening, peer);
+}
+
+static enum tutti_status await_reply(struct opening *opening, int peer)
+{
+    struct channel *channel = opening->channel;
+    const struct packet from = packet_from(channel, peer);
+    struct packet packet;
+    int fd, fds;
+    switch (link_take(channel->links[peer], &from, &packet, &fd, &fds)) {
+    case LINK_PACKET:
+        channel_drop(&fd);
+        rank_set_remove(&opening->to_reply, peer);
+        rank_set_add(&channel->connected, peer);
+        return TUTTI_OK;
+    case LINK_LEFT:
+        return peer_gone(opening, peer);
+    case LINK_ENDED:
+        return link_lost(opening, peer);
+    case LINK_NOTHING:
+        break;
     }
     return TUTTI_OK;
 }
 
-/* After a failure: tells the lower peers that this rank has not reached, which would wait for it.
- * They find its hello, and no reader of theirs, even before the socket is closed. Best effort. */
-static void take_leave(const struct opening *opening)
+/* ---- all peers ------------------------------------------------------------------------------ */
+
+typedef enum tutti_status step_fn(struct opening *opening, int peer);
+
+static enum tutti_status for_each(struct opening *opening, struct rank_set peers, step_fn *step)
 {
-    const struct rank_set peers = opening->to_connect;
-    for (int r = rank_set_next(peers, -1); r >= 0; r = rank_set_next(peers, r)) {
-        struct ucred credentials;
-        int socket = -1;
-        if (directory_connect(&opening->all[r].path, &socket) != TUTTI_OK || socket < 0)
-            continue;
-        if (!judge_process(opening, socket, r, &credentials) && shutdown(socket, SHUT_RD) == 0)
-            (void)send_hello(opening, socket, r);
-        close(socket);
-    }
-}
-
-typedef enum tutti_status event_fn(struct opening *opening, int index);
-
-/* Everything that one poll() waits for: no more entries than there are descriptors, because poll()
- * refuses more than RLIMIT_NOFILE. */
-struct events {
-    int count;
-    struct pollfd polls[1 + CHANNEL_PENDING + 2 * TUTTI_MAX_RANKS];
-    struct {
-        event_fn *fn;
-        int index;
-    } handlers[1 + CHANNEL_PENDING + 2 * TUTTI_MAX_RANKS];
-};
-
-static void await(struct events *events, int fd, event_fn *fn, int index)
-{
-    if (fd < 0)
-        return;
-    events->polls[events->count] = (struct pollfd){.fd = fd, .events = POLLIN};
-    events->handlers[events->count].fn = fn;
-    events->handlers[events->count].index = index;
-    events->count++;
-}
-
-/* Waits for the next events and serves them: first those that may complete a peer, its death
- * last. */
-static enum tutti_status serve(struct opening *opening)
-{
-    struct channel *channel = opening->channel;
-    struct events events = {.count = 0};
-    for (int i = 0; i < CHANNEL_PENDING; i++)
-        await(&events, channel->pending[i], on_pending, i);
-    await(&events, channel->listener, on_listener, 0);
-    for (int r = 0; r < opening->config->size; r++)
-        if (rank_set_has(opening->to_reply, r))
-            await(&events, channel->links[r].socket, on_reply, r);
-    for (int r = 0; r < opening->config->size; r++)
-        await(&events, channel->links[r].pidfd, on_death, r);
-
-    int64_t left = interrupt_slice(channel->interrupt, deadline_left_ms(opening->deadline));
-    if (left < 0 || left > 1000)
-        left = 1000; /* a long wait is to be logged */
-    if (!rank_set_empty(opening->to_connect) && left > 1)
-        left = 1;
-    if (poll(events.polls, (nfds_t)events.count, (int)left) < 0)
-        return errno == EINTR ? TUTTI_OK : error_errno("cannot wait for the other ranks");
     enum tutti_status status = TUTTI_OK;
-    for (int i = 0; i < events.count && status == TUTTI_OK; i++)
-        if (events.polls[i].revents)
-            status = events.handlers[i].fn(opening, events.handlers[i].index);
+    for (int r = rank_set_next(peers, -1); r >= 0 && status == TUTTI_OK;
+         r = rank_set_next(peers, r))
+        status = step(opening, r);
     return status;
 }
 
-/* Finds the ends of processes for which there is no pidfd. */
-static enum tutti_status ask_ends(struct opening *opening)
+/* Does all that can be done now. */
+static enum tutti_status advance(struct opening *opening)
 {
-    const struct interrupt *interrupt = opening->channel->interrupt;
-    if (!interrupt || deadline_now() < opening->ask_at)
+    enum tutti_status status = for_each(opening, opening->to_connect, connect_lower);
+    /* A peer that cannot be reached may have given up because of another rank, whose LEAVE may
+     * have come here, too. */
+    enum tutti_status accepted = accept_all(opening);
+    if (accepted == TUTTI_OK)
+        accepted = for_each(opening, opening->to_accept, accept_higher);
+    if (accepted == TUTTI_OK)
+        accepted = for_each(opening, opening->to_answer, answer);
+    if (accepted != TUTTI_OK || status != TUTTI_OK)
+        return accepted != TUTTI_OK ? accepted : status;
+    return for_each(opening, opening->to_reply, await_reply);
+}
+
+/* Waits for the next event. No more entries than there are descriptors: poll() refuses more than
+ * RLIMIT_NOFILE. */
+static enum tutti_status await_event(const struct opening *opening)
+{
+    const struct channel *channel = opening->channel;
+    const struct rank_set absent = missing(opening);
+    struct pollfd polls[1 + CHANNEL_PENDING + TUTTI_MAX_RANKS], link[2];
+    nfds_t count = 0;
+    polls[count++] = (struct pollfd){.fd = channel->listener, .events = POLLIN};
+    for (int i = 0; i < CHANNEL_PENDING; i++)
+        if (channel->pending[i] >= 0)
+            polls[count++] = (struct pollfd){.fd = channel->pending[i], .events = POLLIN};
+    for (int r = rank_set_next(absent, -1); r >= 0; r = rank_set_next(absent, r))
+        if (channel->links[r]) {
+            link_polls(channel->links[r], POLLIN, link);
+            polls[count++] = link[0];
+        }
+    const int64_t left = deadline_left_ms(opening->deadline);
+    const bool soon = !rank_set_empty(rank_set_union(opening->to_connect, opening->to_answer));
+    int64_t slice = soon ? 1 : LINK_SLICE_MS;
+    if (left >= 0 && left < slice)
+        slice = left;
+    if (poll(polls, count, (int)slice) < 0 && errno != EINTR)
+        return error_errno("cannot wait for the other ranks");
+    return TUTTI_OK;
+}
+
+/* A peer that is connected counts, too: the ranks that are still to come may know of its end, and
+ * not come. */
+static enum tutti_status check_end(struct opening *opening, int peer)
+{
+    return process_has_ended(&opening->config->addresses[peer].process, &opening->channel->self)
+               ? peer_gone(opening, peer)
+               : TUTTI_OK;
+}
+
+static enum tutti_status check_ends(struct opening *opening)
+{
+    const struct interrupt *interrupt = opening->config->interrupt;
+    if (deadline_now() < opening->ask_at)
         return TUTTI_OK;
     opening->ask_at = deadline_after(INTERRUPT_MS);
-    return interrupt_ask_pointless(interrupt);
+    enum tutti_status status = for_each(opening, opening->config->peers, check_end);
+    return status == TUTTI_OK && interrupt ? interrupt_ask_pointless(interrupt) : status;
 }
 
 static void waiting_log(const struct opening *opening, struct reminder *reminder)
@@ -454,11 +399,12 @@ static void waiting_log(const struct opening *opening, struct reminder *reminder
 
 static enum tutti_status connect_all(struct opening *opening)
 {
-    enum tutti_status status = watch_missing(opening);
     struct reminder reminder = reminder_start(deadline_now());
-    while (status == TUTTI_OK && !rank_set_empty(missing(opening))) {
-        status = connect_lower(opening);
-        if (status == TUTTI_OK && deadline_passed(opening->deadline)) {
+    for (;;) {
+        enum tutti_status status = advance(opening);
+        if (status != TUTTI_OK || rank_set_empty(missing(opening)))
+            return status;
+        if (deadline_passed(opening->deadline)) {
             char ranks[256];
             return error_set(TUTTI_ERR_TIMEOUT,
                              "rank %d: %s did not connect within %" PRIi64
@@ -467,16 +413,61 @@ static enum tutti_status connect_all(struct opening *opening)
                              text_ranks(missing(opening), ranks, sizeof ranks),
                              opening->config->timeout_ms);
         }
+        status = interrupt_ask(opening->config->interrupt);
         if (status == TUTTI_OK)
-            status = interrupt_ask(opening->channel->interrupt);
+            status = check_ends(opening); /* what has arrived counts before what will not come */
+        if (status == TUTTI_OK)
+            status = await_event(opening);
+        if (status != TUTTI_OK)
+            return status;
         waiting_log(opening, &reminder);
-        if (status == TUTTI_OK)
-            status = serve(opening);
-        /* After serve(): what has arrived counts before what will not come. */
-        if (status == TUTTI_OK && !rank_set_empty(missing(opening)))
-            status = ask_ends(opening);
     }
-    return status;
+}
+
+/* Tells a peer that this rank gives up. Best effort. */
+static enum tutti_status take_leave(struct opening *opening, int peer)
+{
+    const struct channel_address *address = &opening->config->addresses[peer];
+    const struct packet leave = packet_to(opening->channel, peer, PACKET_LEAVE);
+    struct ucred credentials;
+    uint8_t key[CHANNEL_ID_BYTES];
+    int socket;
+    key_make(opening, peer, key);
+    if (rank_set_has(opening->channel->connected, peer)) /* channel_close() tells it */
+        return TUTTI_OK;
+    if (link_leave(key, &leave) || peer > opening->config->rank ||
+        directory_connect(&address->path, &socket) != TUTTI_OK || socket < 0)
+        return TUTTI_OK;
+    if (!judge_process(opening, socket, peer, &credentials))
+        (void)send(socket, &leave, sizeof leave, MSG_NOSIGNAL | MSG_DONTWAIT);
+    close(socket);
+    return TUTTI_OK;
+}
+
+enum tutti_status channel_listen(const char *directory, struct channel **channel,
+                                 struct channel_address *address)
+{
+    char path[256];
+    *channel = NULL;
+    memset(address, 0, sizeof *address);
+    process_identify(&address->process);
+    struct channel *made = NULL;
+    enum tutti_status status = channel_create(&made);
+    if (status == TUTTI_OK) {
+        made->self = address->process;
+        memcpy(address->id, fork_process_nonce(), sizeof address->id);
+        status = directory ? directory_open(directory) : channel_directory(path, sizeof path);
+    }
+    if (status == TUTTI_OK)
+        status = directory_listen(directory ? directory : path, &made->path, &made->listener);
+    address->status = (int32_t)status;
+    if (status != TUTTI_OK) {
+        channel_close(made);
+        return status;
+    }
+    address->path = made->path;
+    *channel = made;
+    return TUTTI_OK;
 }
 
 static enum tutti_status check_config(const struct channel_config *config)
@@ -489,58 +480,44 @@ static enum tutti_status check_config(const struct channel_config *config)
     return TUTTI_OK;
 }
 
-/* Makes the channel, which listens if this rank has peers. */
-static enum tutti_status start_listening(struct opening *opening)
+enum tutti_status channel_open(struct channel **channel, const struct channel_config *config)
 {
-    char directory[256];
-    const struct channel_config *config = opening->config;
-    const char *path = config->directory;
-    enum tutti_status status = channel_create(config->rank, config->size, &opening->channel);
-    if (status != TUTTI_OK)
-        return status;
-    opening->channel->interrupt = config->interrupt;
-    if (rank_set_empty(rank_set_minus(config->peers, rank_set_of(config->rank))))
-        return TUTTI_OK;
-    status = path ? directory_open(path) : channel_directory(directory, sizeof directory);
-    if (status != TUTTI_OK)
-        return status;
-    return directory_listen(path ? path : directory, &opening->path, &opening->channel->listener);
-}
-
-enum tutti_status channel_open(const struct channel_config *config, struct channel **channel)
-{
-    struct opening opening = {.config = config, .deadline = deadline_after(config->timeout_ms)};
-    *channel = NULL;
-    enum tutti_status listening = config->local_status;
+    struct opening opening = {.channel = *channel,
+                              .config = config,
+                              .deadline = deadline_after(config->timeout_ms),
+                              .ask_at = deadline_after(INTERRUPT_MS)};
+    struct channel *opened = *channel;
     char reason[512];
-    snprintf(reason, sizeof reason, "%.*s", (int)sizeof reason - 1, tutti_last_error());
     enum tutti_status status = check_config(config);
-    if (status != TUTTI_OK)
-        return status;
-    if (listening == TUTTI_OK) {
-        listening = start_listening(&opening);
-        snprintf(reason, sizeof reason, "%.*s", (int)sizeof reason - 1, tutti_last_error());
-    }
-    status = exchange(&opening, listening);
-    if (listening != TUTTI_OK)
-        status = error_set(listening, "%s", reason);
-    POINT("channel.announced");
-    if (status == TUTTI_OK)
-        status = connect_all(&opening);
-    if (opening.path.text[0])
-        unlink(opening.path.text);
+    *channel = NULL;
     if (status != TUTTI_OK)
         goto err_close;
-    channel_drop(&opening.channel->listener);
-    for (int i = 0; i < CHANNEL_PENDING; i++)
-        channel_drop(&opening.channel->pending[i]);
-    *channel = opening.channel;
+    opened->rank = config->rank;
+    opened->size = config->size;
+    opened->interrupt = config->interrupt;
+    memcpy(opened->nonce, config->nonce, sizeof opened->nonce);
+    opening.to_connect = rank_set_common(config->peers, rank_set_all(config->rank));
+    opening.to_accept = rank_set_minus(config->peers, opening.to_connect);
+    status = config->local_status;
+    if (status == TUTTI_OK) {
+        POINT("channel.announced");
+        status = connect_all(&opening);
+    }
+    if (status != TUTTI_OK)
+        goto err_leave;
+    channel_stop_listening(opened);
+    unlink(opened->path.text);
+    opened->path.text[0] = 0;
+    *channel = opened;
     return TUTTI_OK;
 
-err_close:
-    interrupt_tell(config->interrupt, status); /* a peer that finds the channel closed reads it */
+err_leave:
+    interrupt_tell(config->interrupt, status); /* a peer that reads of the LEAVE asks why */
     snprintf(reason, sizeof reason, "%.*s", (int)sizeof reason - 1, tutti_last_error());
-    channel_close(opening.channel); /* first: there may be no descriptor left */
-    take_leave(&opening);
-    return error_set(status, "%s", reason);
+    channel_stop_listening(opened); /* first: there may be no descriptor left */
+    (void)for_each(&opening, config->peers, take_leave);
+    error_set(status, "%s", reason);
+err_close:
+    channel_close(opened);
+    return status;
 }

@@ -13,14 +13,19 @@ static int meet(struct group *group, int rank)
 {
     GROUP_CHECK(unshare(CLONE_NEWNET) == 0);
     struct tutti_exchanger exchanger = group_exchanger(group, rank);
-    struct channel_config config = {.rank = rank,
-                                    .size = group->size,
-                                    .peers = rank_set_all(TUTTI_MAX_RANKS),
-                                    .exchanger = &exchanger,
-                                    .directory = directory,
-                                    .timeout_ms = GROUP_TIMEOUT_MS};
+    struct channel_address address, all[TUTTI_MAX_RANKS];
+    struct channel_config config = {
+        .rank = rank,
+        .size = group->size,
+        .peers = rank_set_minus(rank_set_all(group->size), rank_set_of(rank)),
+        .addresses = all,
+        .timeout_ms = GROUP_TIMEOUT_MS,
+    };
     struct channel *channel;
-    GROUP_CHECK(channel_open(&config, &channel) == TUTTI_OK);
+    GROUP_CHECK(channel_listen(directory, &channel, &address) == TUTTI_OK);
+    GROUP_CHECK(tutti_exchanger_all_gather(&exchanger, &address, sizeof address, all,
+                                           GROUP_TIMEOUT_MS) == TUTTI_OK);
+    GROUP_CHECK(channel_open(&channel, &config) == TUTTI_OK);
     int note = memfd_create("note", MFD_CLOEXEC), fds[TUTTI_MAX_RANKS];
     GROUP_CHECK(write(note, &rank, sizeof rank) == sizeof rank);
     GROUP_CHECK(channel_all_gather_fds(channel, note, fds, GROUP_TIMEOUT_MS) == TUTTI_OK);

@@ -125,13 +125,15 @@ static enum tutti_status handles_exchange(struct cpu_group *group,
         .rank = config->rank,
         .size = config->size,
         .peers = config->remote,
-        .exchanger = config->exchanger,
+        .addresses = config->addresses,
         .timeout_ms = deadline_left_ms(deadline),
         .interrupt = config->interrupt,
         .local_status = local_status,
     };
     memcpy(channel.nonce, config->nonce, sizeof channel.nonce);
-    enum tutti_status status = channel_open(&channel, &group->ranks.channel);
+    enum tutti_status status = channel_open(config->channel, &channel);
+    group->ranks.channel = *config->channel;
+    *config->channel = NULL;
     if (status != TUTTI_OK)
         return status;
     POINT("channel.opened");
@@ -214,16 +216,17 @@ enum tutti_status cpu_group_open(const struct cpu_group_config *config, struct c
     memset(fds, -1, sizeof fds);
     group_init(group, config);
 
-    /* Threads look for each other's arena after all ranks have made theirs, which the handshake and
-     * this exchange ensure. A rank that failed reports it there. */
     enum tutti_status status = arena_create(group, config->nonce, &own_fd);
     POINT("open.arena");
     if (!rank_set_empty(config->remote))
         status = handles_exchange(group, config, status, own_fd, deadline, fds);
     POINT("open.handles");
-    status = status_agree(config->exchanger, status, deadline_timeout_ms(deadline));
-    if (status == TUTTI_OK)
-        status = status_agree(config->exchanger, arenas_join(group, config, fds),
+    /* Threads look for each other's arenas after all ranks have made theirs. */
+    if (config->shared)
+        status = status_agree(config->exchanger, status, deadline_timeout_ms(deadline));
+    if (status == TUTTI_OK || !config->shared)
+        status = status_agree(config->exchanger,
+                              status == TUTTI_OK ? arenas_join(group, config, fds) : status,
                               deadline_timeout_ms(deadline));
 
     POINT("open.joined");

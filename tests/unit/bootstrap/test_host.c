@@ -2,8 +2,6 @@
 /* What ranks tell each other first: each difference is named, with both sides' values in words. */
 #include "bootstrap/host.h"
 
-#include "ipc/fork.h"
-
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -19,14 +17,12 @@ static struct host_record records[RANKS];
 static int records_make(void **state)
 {
     struct comm_config config = {.buffer_size = 1 << 20};
-    uint32_t epoch; /* makes the process's nonce */
+    const struct channel_address address = {.id = "a process"};
     (void)state;
-    if (fork_epoch(&epoch) != TUTTI_OK)
-        return -1;
     for (int leaf = 0; leaf < RANKS; leaf++)
         config.leaf_order[leaf] = leaf;
     for (int r = 0; r < RANKS; r++)
-        if (host_record_make(&config, RANKS, NULL, NULL, &records[r]) != TUTTI_OK)
+        if (host_record_make(&config, RANKS, &address, NULL, NULL, &records[r]) != TUTTI_OK)
             return -1;
     return 0;
 }
@@ -104,12 +100,33 @@ static void users_differ(void **state)
     assert_int_equal(host_records_compare(records, 0, RANKS), TUTTI_OK);
 }
 
+/* A rank that does not listen matters if ranks are of several processes. */
+static void a_rank_does_not_listen(void **state)
+{
+    const struct host_identities even = host_identities_of(records, 0, RANKS);
+    const struct host_identities odd = host_identities_of(records, ODD, RANKS);
+    (void)state;
+    records[ODD].identity.address.status = TUTTI_ERR_SYSTEM;
+    assert_false(rank_set_has(host_remote_ranks(&even), ODD));
+    assert_int_equal(host_channels_check(&even, ""), TUTTI_OK);
+    records[ODD].identity.address.id[0]++;
+    assert_true(rank_set_equal(host_remote_ranks(&even), rank_set_of(ODD)));
+    assert_true(host_processes_shared(&even)); /* ranks 0 and 1 */
+    assert_int_equal(host_channels_check(&even, ""), TUTTI_ERR_SYSTEM);
+    assert_non_null(strstr(tutti_last_error(), "rank 2 could not take part"));
+    assert_int_equal(host_channels_check(&odd, "no directory"), TUTTI_ERR_SYSTEM);
+    assert_string_equal(tutti_last_error(), "no directory");
+    records[1].identity.address.id[0] += 2;
+    assert_false(host_processes_shared(&odd));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup(equal_records_pass, records_make),
         cmocka_unit_test_setup(options_differ_by_name, records_make),
         cmocka_unit_test_setup(users_differ, records_make),
+        cmocka_unit_test_setup(a_rank_does_not_listen, records_make),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,448 @@
+/* SPDX-License-Identifier: MIT */
+/* Links, and the registry of all channels and links, whose descriptors the child of a fork()
+ * closes. One lock guards the registry, the holders and the queues. It is never held in a wait. */
+#include "ipc/link.h"
+
+#include "base/error.h"
+#include "ipc/fork.h"
+#include "ipc/random.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#ifndef SO_PEERPIDFD
+#define SO_PEERPIDFD 77 /* Linux 6.5 */
+#endif
+
+/* More than one, so that a packet with too many differs from a full descriptor table. */
+enum { PACKET_FDS = 8 };
+
+/* A packet that waits for its rank. PACKET_LEFT is one of our own: this process has closed the
+ * channel, and the peer's PACKET_LEAVE has not come yet. */
+enum { PACKET_LEFT = 0 };
+struct message {
+    struct message *next;
+    struct packet packet;
+    int fd;  /* -1: none */
+    int fds; /* how many came; -1: the descriptor table was full */
+};
+
+struct link {
+    struct link *next; /* in the registry */
+    uint8_t key[CHANNEL_ID_BYTES];
+    int holders;
+    int socket;
+    int pidfd;  /* readable once the peer's process has ended; -1 if unknown or our own */
+    bool ended; /* nothing more can be read */
+    struct message *queue;
+};
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct channel *channels;
+static struct link *links;
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+void channel_drop(int *fd)
+{
+    int old = *fd;
+    *fd = -1;
+    if (old >= 0)
+        close(old);
+}
+
+/* ---- registry ------------------------------------------------------------------------------- */
+
+static void before_fork(void)
+{
+    pthread_mutex_lock(&lock);
+}
+
+static void after_fork_in_parent(void)
+{
+    pthread_mutex_unlock(&lock);
+}
+
+void channel_stop_listening(struct channel *channel)
+{
+    channel_drop(&channel->listener);
+    for (int i = 0; i < CHANNEL_PENDING; i++)
+        channel_drop(&channel->pending[i]);
+}
+
+/* Calls nothing but close(): another thread may have held the allocator's lock at the fork(). */
+static void after_fork_in_child(void)
+{
+    for (struct channel *channel = channels; channel; channel = channel->next)
+        channel_stop_listening(channel);
+    for (struct link *link = links; link; link = link->next) {
+        channel_drop(&link->socket);
+        channel_drop(&link->pidfd);
+        for (struct message *message = link->queue; message; message = message->next)
+            channel_drop(&message->fd);
+    }
+    channels = NULL;
+    links = NULL;
+    pthread_mutex_unlock(&lock);
+}
+
+static void install_fork_handlers(void)
+{
+    (void)pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
+}
+
+enum tutti_status channel_create(struct channel **channel)
+{
+    uint32_t epoch;
+    enum tutti_status status = fork_epoch(&epoch);
+    if (status != TUTTI_OK)
+        return status;
+    pthread_once(&once, install_fork_handlers);
+    struct channel *new = malloc(sizeof *new);
+    if (!new)
+        return error_errno("cannot allocate a channel");
+    *new = (struct channel){.epoch = epoch, .listener = -1};
+    memset(new->pending, -1, sizeof new->pending);
+    pthread_mutex_lock(&lock);
+    new->next = channels;
+    channels = new;
+    pthread_mutex_unlock(&lock);
+    *channel = new;
+    return TUTTI_OK;
+}
+
+void channel_close(struct channel *channel)
+{
+    if (!channel)
+        return;
+    pthread_mutex_lock(&lock);
+    for (struct channel **place = &channels; *place; place = &(*place)->next)
+        if (*place == channel) {
+            *place = channel->next;
+            break;
+        }
+    pthread_mutex_unlock(&lock);
+    const bool mine = !fork_detected(channel->epoch);
+    if (mine && channel->path.text[0])
+        unlink(channel->path.text);
+    channel_stop_listening(channel);
+    for (int r = 0; r < channel->size; r++) {
+        const struct packet leave = packet_to(channel, r, PACKET_LEAVE);
+        const struct packet theirs = packet_from(channel, r);
+        if (!channel->links[r] || !mine)
+            continue;
+        if (rank_set_has(channel->connected, r))
+            (void)link_send(channel->links[r], &leave, -1);
+        link_forget(channel->links[r], &theirs);
+        link_release(channel->links[r]);
+    }
+    free(channel);
+}
+
+/* ---- packets -------------------------------------------------------------------------------- */
+
+struct packet packet_to(const struct channel *channel, int peer, enum packet_kind kind)
+{
+    struct packet packet = {.magic = PACKET_MAGIC,
+                            .version = PACKET_VERSION,
+                            .kind = kind,
+                            .from = (uint32_t)channel->rank,
+                            .to = (uint32_t)peer};
+    memcpy(packet.nonce, channel->nonce, sizeof packet.nonce);
+    return packet;
+}
+
+struct packet packet_from(const struct channel *channel, int peer)
+{
+    struct packet packet = packet_to(channel, channel->rank, PACKET_HELLO);
+    packet.from = (uint32_t)peer;
+    return packet;
+}
+
+bool packet_valid(const struct packet *packet, size_t bytes)
+{
+    return bytes == sizeof *packet && packet->magic == PACKET_MAGIC &&
+           packet->version == PACKET_VERSION && packet->kind >= PACKET_HELLO &&
+           packet->kind <= PACKET_BROADCAST;
+}
+
+bool packet_matches(const struct packet *packet, const struct packet *other)
+{
+    return packet->from == other->from && packet->to == other->to &&
+           secret_equal(packet->nonce, other->nonce, sizeof packet->nonce);
+}
+
+/* ---- queue: the caller has the lock --------------------------------------------------------- */
+
+/* The place of the oldest packet like `from`, of a kind unless that is ANY, or of the queue's end.
+ */
+enum { PACKET_ANY = -1 };
+static struct message **find(struct link *link, const struct packet *from, int kind)
+{
+    struct message **place = &link->queue;
+    while (*place && !(packet_matches(&(*place)->packet, from) &&
+                       (kind == PACKET_ANY || (*place)->packet.kind == (uint32_t)kind)))
+        place = &(*place)->next;
+    return place;
+}
+
+static struct message *unlink_message(struct message **place)
+{
+    struct message *message = *place;
+    *place = message->next;
+    return message;
+}
+
+static void forget(struct link *link, const struct packet *from)
+{
+    for (struct message **place; *(place = find(link, from, PACKET_ANY));) {
+        struct message *message = unlink_message(place);
+        channel_drop(&message->fd);
+        free(message);
+    }
+}
+
+/* Returns false without memory. Then the descriptor is still the caller's. */
+static bool append(struct link *link, const struct message *received)
+{
+    if (*find(link, &received->packet, PACKET_LEFT)) { /* no rank takes it */
+        int fd = received->fd;
+        channel_drop(&fd);
+        if (received->packet.kind == PACKET_LEAVE)
+            forget(link, &received->packet);
+        return true;
+    }
+    struct message *message = malloc(sizeof *message);
+    if (!message)
+        return false;
+    struct message **place = &link->queue;
+    while (*place)
+        place = &(*place)->next;
+    *message = *received;
+    message->next = NULL;
+    *place = message;
+    return true;
+}
+
+/* Takes the descriptors out of a received message. One alone goes to *fd; several are closed.
+ * Returns how many there were; -1: none, because the descriptor table is full. */
+static int unpack(struct msghdr *message, int *fd)
+{
+    int count = 0;
+    *fd = -1;
+    for (struct cmsghdr *part = CMSG_FIRSTHDR(message); part; part = CMSG_NXTHDR(message, part)) {
+        if (part->cmsg_level != SOL_SOCKET || part->cmsg_type != SCM_RIGHTS)
+            continue;
+        size_t descriptors = (part->cmsg_len - CMSG_LEN(0)) / sizeof *fd;
+        for (size_t i = 0; i < descriptors; i++) {
+            channel_drop(fd);
+            memcpy(fd, CMSG_DATA(part) + i * sizeof *fd, sizeof *fd);
+            count++;
+        }
+    }
+    if (count > 1)
+        channel_drop(fd);
+    return count == 0 && (message->msg_flags & MSG_CTRUNC) ? -1 : count;
+}
+
+/* Reads one packet. False if there is none for the moment, or no more. */
+static bool receive(struct link *link)
+{
+    union {
+        char bytes[CMSG_SPACE(PACKET_FDS * sizeof(int))];
+        struct cmsghdr align;
+    } control;
+    struct message received = {.fd = -1};
+    struct iovec payload = {.iov_base = &received.packet, .iov_len = sizeof received.packet};
+    struct msghdr header = {.msg_iov = &payload,
+                            .msg_iovlen = 1,
+                            .msg_control = control.bytes,
+                            .msg_controllen = sizeof control.bytes};
+    if (link->ended)
+        return false;
+    ssize_t bytes = recvmsg(link->socket, &header, MSG_DONTWAIT | MSG_CMSG_CLOEXEC | MSG_TRUNC);
+    /* After a reset the peer has died with packets unread. There may be some to read here. */
+    if (bytes < 0 && (errno == EAGAIN || errno == EINTR || errno == ECONNRESET))
+        return errno != EAGAIN;
+    if (bytes > 0) {
+        received.fds = unpack(&header, &received.fd);
+        if (packet_valid(&received.packet, (size_t)bytes) && append(link, &received))
+            return true;
+        channel_drop(&received.fd);
+        shutdown(link->socket, SHUT_RDWR); /* this is no process of ours, or it cannot be served */
+    }
+    link->ended = true;
+    return false;
+}
+
+static void drain(struct link *link)
+{
+    while (receive(link)) {
+    }
+}
+
+/* ---- links ---------------------------------------------------------------------------------- */
+
+/* A pidfd of the process at the other end of a connected socket, -1 if there is none to have. */
+static int peer_pidfd(int socket, const struct ucred *peer)
+{
+    if (peer->pid <= 0 || peer->pid == getpid())
+        return -1;
+    int pidfd = -1;
+    socklen_t length = sizeof pidfd;
+    if (getsockopt(socket, SOL_SOCKET, SO_PEERPIDFD, &pidfd, &length) == 0 && pidfd >= 0)
+        return pidfd;
+    pidfd = (int)syscall(SYS_pidfd_open, peer->pid, 0);
+    if (pidfd < 0)
+        return -1;
+    /* The number may have passed to a new process. If the socket is still open now, the peer was
+     * alive when we asked. */
+    struct pollfd hangup = {.fd = socket};
+    if (poll(&hangup, 1, 0) != 0)
+        channel_drop(&pidfd);
+    return pidfd;
+}
+
+struct link *link_hold(const uint8_t key[CHANNEL_ID_BYTES], const struct packet *from)
+{
+    struct link *found = NULL;
+    pthread_mutex_lock(&lock);
+    for (struct link *link = links; link; link = link->next) {
+        if (memcmp(link->key, key, sizeof link->key) != 0)
+            continue;
+        drain(link);
+        const bool has_packet = *find(link, from, PACKET_ANY) != NULL;
+        if (has_packet || !link->ended)
+            found = link;
+        if (has_packet)
+            break;
+    }
+    if (found)
+        found->holders++;
+    pthread_mutex_unlock(&lock);
+    return found;
+}
+
+struct link *link_make(const uint8_t key[CHANNEL_ID_BYTES], int socket, const struct ucred *peer,
+                       const struct packet *first)
+{
+    const struct message message = {.packet = first ? *first : (struct packet){0}, .fd = -1};
+    struct link *link = malloc(sizeof *link);
+    if (!link) {
+        close(socket);
+        return NULL;
+    }
+    *link = (struct link){.holders = 1, .socket = socket, .pidfd = peer_pidfd(socket, peer)};
+    memcpy(link->key, key, sizeof link->key);
+    pthread_mutex_lock(&lock);
+    link->next = links;
+    links = link;
+    const bool complete = !first || append(link, &message);
+    pthread_mutex_unlock(&lock);
+    if (complete)
+        return link;
+    link_release(link);
+    return NULL;
+}
+
+void link_release(struct link *link)
+{
+    if (!link)
+        return;
+    pthread_mutex_lock(&lock);
+    if (--link->holders == 0) {
+        struct link **place = &links;
+        while (*place != link)
+            place = &(*place)->next;
+        *place = link->next;
+        shutdown(link->socket, SHUT_RDWR); /* a child that inherited the socket keeps it open */
+        channel_drop(&link->socket);
+        channel_drop(&link->pidfd);
+        while (link->queue)
+            forget(link, &link->queue->packet);
+        free(link);
+    }
+    pthread_mutex_unlock(&lock);
+}
+
+bool link_send(struct link *link, const struct packet *packet, int fd)
+{
+    union {
+        char bytes[CMSG_SPACE(sizeof fd)];
+        struct cmsghdr align;
+    } control = {{0}};
+    struct iovec payload = {.iov_base = (void *)(uintptr_t)packet, .iov_len = sizeof *packet};
+    struct msghdr message = {.msg_iov = &payload, .msg_iovlen = 1};
+    if (fd >= 0) {
+        message.msg_control = control.bytes;
+        message.msg_controllen = sizeof control.bytes;
+        struct cmsghdr *rights = CMSG_FIRSTHDR(&message);
+        *rights = (struct cmsghdr){
+            .cmsg_len = CMSG_LEN(sizeof fd), .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS};
+        memcpy(CMSG_DATA(rights), &fd, sizeof fd);
+    }
+    ssize_t bytes;
+    do
+        bytes = sendmsg(link->socket, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+    while (bytes < 0 && errno == EINTR);
+    return bytes >= 0;
+}
+
+bool link_leave(const uint8_t key[CHANNEL_ID_BYTES], const struct packet *leave)
+{
+    bool found = false;
+    pthread_mutex_lock(&lock);
+    for (struct link *link = links; link; link = link->next) {
+        if (link->ended || memcmp(link->key, key, sizeof link->key) != 0)
+            continue;
+        found |= link_send(link, leave, -1);
+    }
+    pthread_mutex_unlock(&lock);
+    return found;
+}
+
+enum link_news link_take(struct link *link, const struct packet *from, struct packet *packet,
+                         int *fd, int *fds)
+{
+    enum link_news news = LINK_NOTHING;
+    pthread_mutex_lock(&lock);
+    drain(link);
+    struct message **place = find(link, from, packet ? PACKET_ANY : PACKET_LEAVE);
+    if (!*place) {
+        news = link->ended ? LINK_ENDED : LINK_NOTHING;
+    } else if ((*place)->packet.kind == PACKET_LEAVE) {
+        news = LINK_LEFT; /* it stays */
+    } else {
+        struct message *message = unlink_message(place);
+        news = LINK_PACKET;
+        *packet = message->packet;
+        *fd = message->fd;
+        *fds = message->fds;
+        free(message);
+    }
+    pthread_mutex_unlock(&lock);
+    return news;
+}
+
+void link_forget(struct link *link, const struct packet *from)
+{
+    struct message left = {.packet = *from, .fd = -1};
+    left.packet.kind = PACKET_LEFT;
+    pthread_mutex_lock(&lock);
+    drain(link);
+    const bool both = *find(link, from, PACKET_LEAVE) != NULL;
+    forget(link, from);
+    if (!both)
+        (void)append(link, &left);
+    pthread_mutex_unlock(&lock);
+}
+
+void link_polls(const struct link *link, short events, struct pollfd polls[2])
+{
+    polls[0] = (struct pollfd){.fd = link->socket, .events = events};
+    polls[1] = (struct pollfd){.fd = link->pidfd, .events = POLLIN};
+}
