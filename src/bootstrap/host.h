@@ -39,8 +39,6 @@ struct host_identities {
     int size;
 };
 
-/* Returns MISMATCH if this rank's record is not the one that it has set. */
-enum tutti_status host_own_check(const struct host_identities *all, const void *own);
 /* VERSION if a rank has another version. */
 enum tutti_status host_versions_compare(const struct host_identities *all);
 /* DECLINED if a rank runs on another host or as another user. */
@@ -80,9 +78,9 @@ enum tutti_status host_record_make(const struct comm_config *config, int world_s
                                    const struct cuda_device *device, const struct cuda_table *table,
                                    struct host_record *record);
 
-/* Terminates the texts of records that the store gave. Returns what host_own_check() does. */
-enum tutti_status host_records_take(struct host_record *records, const struct host_record *own,
-                                    int rank, int size);
+/* Terminates the texts of records that the store gave. The own record is not taken from there. */
+void host_records_take(struct host_record *records, const struct host_record *own, int rank,
+                       int size);
 
 /* Compares all ranks' records: VERSION, MISMATCH (the difference is named), DECLINED (another host
  * or user; ranks that share a CUDA device, unless all ranks allow that). */

@@ -3,8 +3,8 @@
  * What lies in the store, under tutti/NAME/
  *   generation/count  how many meetings there were
  *   join/RANK         the token and the process of a rank that waits, or why it has given up
- *   answer/LEAD/RANK  a rank's answer to the token LEAD of rank 0: the rank has come
- *   go/LEAD           how the meeting came out, and the tokens of the ranks that have come
+ *   answer/LEAD/RANK  a rank's answer to the token LEAD of rank 0, with its record: it has come
+ *   go/LEAD           how the meeting came out, the tokens and records of the ranks
  *
  * While the meeting makes progress a rank looks at the next key that it needs and at no other. A
  * rank that gets nothing for a while looks around: whether the processes that it knows still run,
@@ -21,6 +21,7 @@
 #include "store/store.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
@@ -147,27 +148,41 @@ static enum tutti_status leader_answer(struct meet_view *view, int64_t timeout_m
     }
     memcpy(view->lead, join.token, sizeof view->lead);
     meet_answer_key_make(key, view, view->rank);
-    status = tutti_store_set(view->store, key, &view->own, sizeof view->own);
+    *view->answer = view->own;
+    memcpy(view->answer + 1, view->call->record, view->call->record_bytes);
+    status = tutti_store_set(view->store, key, view->answer,
+                             sizeof *view->answer + view->call->record_bytes);
     POINT("meet.answered");
     return status;
 }
 
+static size_t result_bytes(const struct meet_view *view, int32_t status)
+{
+    const struct meet_call *call = view->call;
+    return sizeof *view->result +
+           (status == TUTTI_OK ? (size_t)call->size * call->record_bytes : 0);
+}
+
 /* TIMEOUT: there is none for this rank. A result without this rank's token is of an earlier life,
  * or of a failure that rank 0 is about to tell this rank. */
-static enum tutti_status result_get(const struct meet_view *view, int64_t timeout_ms,
-                                    struct meet_result *result)
+static enum tutti_status result_get(const struct meet_view *view, int64_t timeout_ms)
 {
+    struct meet_result *result = view->result;
     char key[MEET_KEY_BYTES];
+    size_t size;
     meet_key_make(key, view->name, "go", view->lead);
-    enum tutti_status status = meet_get_exactly(view, key, timeout_ms, result, sizeof *result);
-    if (status != TUTTI_OK ||
-        memcmp(result->members[view->rank].token, view->own.token, sizeof view->own.token) == 0)
+    enum tutti_status status =
+        meet_get(view, key, timeout_ms, result, result_bytes(view, TUTTI_OK), &size);
+    if (status != TUTTI_OK)
         return status;
+    if (size < sizeof *result ||
+        memcmp(result->tokens[view->rank], view->own.token, sizeof view->own.token) == 0)
+        return store_value_check(key, size, result_bytes(view, result->status));
     nap(timeout_ms);
     return TUTTI_ERR_TIMEOUT;
 }
 
-static enum tutti_status result_await(struct meet_view *view, struct meet_result *result)
+static enum tutti_status result_await(struct meet_view *view)
 {
     char key[MEET_KEY_BYTES];
     struct rank_set missing = rank_set_none;
@@ -176,7 +191,7 @@ static enum tutti_status result_await(struct meet_view *view, struct meet_result
         const int64_t ms = left < 0 || left > slice ? slice : left;
         enum tutti_status status = *view->lead ? TUTTI_OK : leader_answer(view, ms);
         if (status == TUTTI_OK)
-            status = result_get(view, ms, result);
+            status = result_get(view, ms);
         if (status != TUTTI_ERR_TIMEOUT)
             return status;
         const bool over = deadline_passed(view->deadline);
@@ -193,7 +208,7 @@ static enum tutti_status result_await(struct meet_view *view, struct meet_result
         /* Rank 0 may have written the result, and have ended, since. */
         char text[MEET_TEXT_BYTES];
         snprintf(text, sizeof text, "%.*s", MEET_TEXT_BYTES - 1, tutti_last_error());
-        if (status != TUTTI_ERR_ABORTED && *view->lead && result_get(view, 1, result) == TUTTI_OK)
+        if (status != TUTTI_ERR_ABORTED && *view->lead && result_get(view, 1) == TUTTI_OK)
             return TUTTI_OK;
         return error_set(status, "%s", text);
     }
@@ -213,8 +228,9 @@ static enum tutti_status store_lost(const struct meet_view *view, enum tutti_sta
     return meet_dead_error(rank_set_of(0));
 }
 
-static enum tutti_status follow(struct meet_view *view, struct meet_result *result)
+static enum tutti_status follow(struct meet_view *view)
 {
+    struct meet_result *result = view->result;
     uint8_t token[16];
     enum tutti_status status = random_fill(token, sizeof token);
     if (status == TUTTI_OK)
@@ -222,7 +238,7 @@ static enum tutti_status follow(struct meet_view *view, struct meet_result *resu
     if (status != TUTTI_OK)
         return status;
     POINT("meet.joined");
-    status = result_await(view, result);
+    status = result_await(view);
     if (status != TUTTI_OK) {
         status = store_lost(view, status);
         meet_own_end(view, status);
@@ -246,8 +262,10 @@ static enum tutti_status follow(struct meet_view *view, struct meet_result *resu
 struct lead {
     struct meet_view *view;
     struct meet_result *result;
-    int most;             /* the largest world size that a rank was given */
-    struct rank_set met;  /* the ranks that have answered */
+    char *records;                            /* behind the result */
+    int most;                                 /* the largest world size that a rank was given */
+    struct process answered[TUTTI_MAX_RANKS]; /* whose answers these are */
+    struct rank_set met;                      /* the ranks that have answered */
     struct rank_set late; /* the ranks that gave up because their time was over first */
 };
 
@@ -255,42 +273,47 @@ static enum tutti_status result_set(const struct lead *self)
 {
     char key[MEET_KEY_BYTES];
     meet_key_make(key, self->view->name, "go", self->view->lead);
-    return tutti_store_set(self->view->store, key, self->result, sizeof *self->result);
+    return tutti_store_set(self->view->store, key, self->result,
+                           result_bytes(self->view, self->result->status));
 }
 
 /* TIMEOUT: the rank has not answered, or that answer was found to be of another process. */
 static enum tutti_status answer_await(struct lead *self, int rank, int64_t timeout_ms)
 {
     struct meet_view *view = self->view;
-    struct meet_member *member = &self->result->members[rank];
-    struct meet_join answer;
+    const struct meet_join *answer = view->answer;
+    const size_t bytes = view->call->record_bytes;
+    char *token = self->result->tokens[rank];
     char key[MEET_KEY_BYTES];
     meet_answer_key_make(key, view, rank);
-    enum tutti_status status = meet_get_exactly(view, key, timeout_ms, &answer, sizeof answer);
+    enum tutti_status status =
+        meet_get_exactly(view, key, timeout_ms, view->answer, sizeof *answer + bytes);
     if (status != TUTTI_OK)
         return status;
-    if (memcmp(answer.token, member->token, sizeof member->token) == 0) {
+    if (memcmp(answer->token, token, sizeof answer->token) == 0) {
         nap(timeout_ms);
         return TUTTI_ERR_TIMEOUT;
     }
-    memcpy(member->token, answer.token, sizeof member->token);
-    member->process = view->processes[rank] = answer.process;
+    memcpy(token, answer->token, sizeof answer->token);
+    self->answered[rank] = view->processes[rank] = answer->process;
+    if (rank < view->call->size)
+        memcpy(self->records + (size_t)rank * bytes, answer + 1, bytes);
     rank_set_add(&view->known, rank);
     rank_set_add(&self->met, rank);
-    self->most = answer.size > self->most ? answer.size : self->most;
-    if (answer.size == view->size)
+    self->most = answer->size > self->most ? answer->size : self->most;
+    if (answer->size == view->size)
         return TUTTI_OK;
     return error_set(TUTTI_ERR_MISMATCH,
                      "ranks disagree about the world size: rank 0 has %d, rank %d has %d: set the "
                      "same on all ranks",
-                     view->size, rank, answer.size);
+                     view->size, rank, answer->size);
 }
 
 /* Look at a rank without waiting. Another process may have taken its number. */
 static enum tutti_status visit(struct lead *self, int rank)
 {
     struct meet_view *view = self->view;
-    const struct meet_member *member = &self->result->members[rank];
+    const struct process *answered = &self->answered[rank];
     struct meet_join join;
     bool there;
     enum tutti_status status = meet_join_look_up(view, rank, &join, &there);
@@ -300,10 +323,9 @@ static enum tutti_status visit(struct lead *self, int rank)
         rank_set_add(&self->late, rank);
     } else if (status == TUTTI_OK && there && join.status == TUTTI_OK &&
                meet_life_of(view, rank, &join) == MEET_ALIVE && rank_set_has(self->met, rank) &&
-               memcmp(join.token, member->token, sizeof join.token) != 0) {
-        if (!process_has_ended(&member->process, &view->self) &&
-            process_differs(&member->process, &join.process))
-            return meet_twice(view, rank, &member->process, &join);
+               memcmp(join.token, self->result->tokens[rank], sizeof join.token) != 0) {
+        if (!process_has_ended(answered, &view->self) && process_differs(answered, &join.process))
+            return meet_twice(view, rank, answered, &join);
         rank_set_remove(&self->met, rank);
     }
     if (status == TUTTI_OK && !rank_set_has(self->met, rank))
@@ -402,9 +424,11 @@ static enum tutti_status conclude(struct lead *self, enum tutti_status outcome)
     return meet_reported(result->status, result->text);
 }
 
-static enum tutti_status lead(struct meet_view *view, struct meet_result *result)
+static enum tutti_status lead(struct meet_view *view)
 {
-    struct lead self = {.view = view, .result = result, .most = view->size};
+    struct meet_result *result = view->result;
+    struct lead self = {
+        .view = view, .result = result, .records = (char *)(result + 1), .most = view->size};
     uint8_t *nonce = result->meeting.nonce;
     enum tutti_status status = random_fill(nonce, sizeof result->meeting.nonce);
     if (status == TUTTI_OK)
@@ -414,7 +438,7 @@ static enum tutti_status lead(struct meet_view *view, struct meet_result *result
     if (status != TUTTI_OK)
         return status;
     memcpy(view->lead, view->own.token, sizeof view->lead);
-    result->members[0].process = view->self;
+    memcpy(self.records, view->call->record, view->call->record_bytes);
     POINT("meet.led");
     status = conclude(&self, gather(&self));
     meet_own_end(view, status);
@@ -430,23 +454,33 @@ enum tutti_status meet_generation(tutti_store_t *store, const char *name, int64_
     return tutti_store_add(store, key, 1, generation);
 }
 
-enum tutti_status meet(tutti_store_t *store, const char *name, int rank, int size,
-                       int64_t timeout_ms, struct meeting *meeting, struct process *processes)
+enum tutti_status meet(const struct meet_call *call, struct meeting *meeting)
 {
     const int64_t now = deadline_now();
-    struct meet_result result = {0};
-    struct meet_view view = {.store = store,
-                             .name = name,
-                             .rank = rank,
-                             .size = size,
-                             .timeout_ms = timeout_ms,
+    const size_t records_bytes = (size_t)call->size * call->record_bytes;
+    struct meet_view view = {.call = call,
+                             .store = call->store,
+                             .name = call->name,
+                             .rank = call->rank,
+                             .size = call->size,
                              .began = now,
-                             .deadline = deadline_after(timeout_ms),
+                             .deadline = deadline_after(call->timeout_ms),
+                             .answer = malloc(sizeof *view.answer + call->record_bytes),
+                             .result = malloc(sizeof *view.result + records_bytes),
                              .reminder = reminder_start(now),
                              .survey_ms = SURVEY_MS};
-    enum tutti_status status = rank == 0 ? lead(&view, &result) : follow(&view, &result);
-    for (int r = 0; r < size && processes; r++)
-        processes[r] = result.members[r].process;
-    *meeting = result.meeting;
+    enum tutti_status status = TUTTI_ERR_NO_MEMORY;
+    if (!view.answer || !view.result) {
+        error_set(status, "no memory for the records of %d ranks", call->size);
+        goto out;
+    }
+    memset(view.result, 0, sizeof *view.result);
+    status = call->rank == 0 ? lead(&view) : follow(&view);
+    *meeting = view.result->meeting;
+    if (status == TUTTI_OK)
+        memcpy(call->records, view.result + 1, records_bytes);
+out:
+    free(view.answer);
+    free(view.result);
     return status;
 }

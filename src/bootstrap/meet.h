@@ -6,17 +6,27 @@
 
 #include "tutti/tutti.h"
 
-struct process;
-
 struct meeting {
     int64_t generation; /* counted by the store: which communicator of this name */
     uint8_t nonce[16];  /* the same on all ranks, never used before */
 };
 
+struct meet_call {
+    tutti_store_t *store;
+    const char *name; /* of the communicator */
+    int rank;
+    int size;
+    int64_t timeout_ms;
+    const void *record; /* what this rank tells the others */
+    size_t record_bytes;
+    void *records; /* [out] of all ranks, rank by rank */
+};
+
 /*
  * Collective. Every rank leaves a fresh random token and its process under its number. Rank 0
- * leads: its token is the nonce. The other ranks answer it, until rank 0 has heard from all; then
- * it tells all of them to go on, each by its token. So a key of an earlier life has no effect.
+ * leads: its token is the nonce. The other ranks answer it with their records, until rank 0 has
+ * heard from all. Then it tells all of them to go on, each by its token, and gives them all
+ * records. So a key of an earlier life has no effect.
  *
  * What ends the meeting early ends it on all ranks that wait, in the same words:
  * - TIMEOUT names all ranks that did not come;
@@ -24,11 +34,8 @@ struct meeting {
  * - MISMATCH: the world sizes differ, or two processes have one rank. Ranks that come within two
  *   seconds get it, too.
  * A rank that waits for 5 seconds logs the missing ranks at WARN, and again at each doubling.
- *
- * - [out] processes: `size` of them, rank by rank; may be NULL
  */
-enum tutti_status meet(tutti_store_t *store, const char *name, int rank, int size,
-                       int64_t timeout_ms, struct meeting *meeting, struct process *processes);
+enum tutti_status meet(const struct meet_call *call, struct meeting *meeting);
 
 enum { MEET_KEY_BYTES = 192 };
 

@@ -14,7 +14,7 @@ enum {
     MEET_LOOK_MS = 20,     /* the first wait for a key, before the rank looks around */
 };
 
-/* What a rank leaves under its number, and as its answer to rank 0. */
+/* What a rank leaves under its number, and, with its record behind it, as its answer to rank 0. */
 struct meet_join {
     char token[MEET_TOKEN_BYTES];
     int32_t size;   /* the world size that it was given */
@@ -26,29 +26,26 @@ struct meet_join {
     char text[MEET_TEXT_BYTES]; /* of the error */
 };
 
-/* A rank that has come. */
-struct meet_member {
-    char token[MEET_TOKEN_BYTES];
-    int32_t unused;
-    struct process process;
-};
-
-/* How the meeting came out, for the ranks whose tokens it contains. */
+/* How the meeting came out, for the ranks whose tokens it contains. All records follow if that is
+ * OK. */
 struct meet_result {
     struct meeting meeting;
     int32_t status; /* enum tutti_status */
     int32_t unused;
     char text[MEET_TEXT_BYTES];
-    struct meet_member members[TUTTI_MAX_RANKS];
+    char tokens[TUTTI_MAX_RANKS][MEET_TOKEN_BYTES];
 };
 
 /* A meeting as one rank sees it. */
 struct meet_view {
-    tutti_store_t *store;
+    const struct meet_call *call;
+    tutti_store_t *store; /* these four are the call's */
     const char *name;
     int rank;
-    int size;
-    int64_t timeout_ms, began, deadline;
+    int size; /* after a mismatch, the largest that a rank was given */
+    int64_t began, deadline;
+    struct meet_join *answer;   /* of call->record_bytes more; the first use is the own one */
+    struct meet_result *result; /* with room for all records */
     struct process self;
     struct meet_join own;        /* as it lies in the store */
     char lead[MEET_TOKEN_BYTES]; /* rank 0's token, which this rank has answered; "": none */
@@ -66,7 +63,10 @@ void meet_key_make(char key[MEET_KEY_BYTES], const char *name, const char *what,
 void meet_answer_key_make(char key[MEET_KEY_BYTES], const struct meet_view *view, int rank);
 /* Best effort. */
 void meet_key_delete(const struct meet_view *view, const char *key);
-/* A get of exactly so many bytes. TIMEOUT: the key is not there. */
+/* TIMEOUT: the key is not there. */
+enum tutti_status meet_get(const struct meet_view *view, const char *key, int64_t timeout_ms,
+                           void *value, size_t capacity, size_t *size);
+/* A get of exactly so many bytes. */
 enum tutti_status meet_get_exactly(const struct meet_view *view, const char *key,
                                    int64_t timeout_ms, void *value, size_t bytes);
 /* The ranks that have not answered rank 0's token, which this rank has answered. */

@@ -69,16 +69,21 @@ void meet_key_delete(const struct meet_view *view, const char *key)
     (void)tutti_store_delete(view->store, key, &deleted);
 }
 
+enum tutti_status meet_get(const struct meet_view *view, const char *key, int64_t timeout_ms,
+                           void *value, size_t capacity, size_t *size)
+{
+    enum tutti_status status = tutti_store_get(view->store, key, timeout_ms, value, capacity, size);
+    if (status == TUTTI_OK && *size == 0) /* deleted between the store's wait and its answer */
+        return error_set(TUTTI_ERR_TIMEOUT, "key %s has gone", key);
+    return status;
+}
+
 enum tutti_status meet_get_exactly(const struct meet_view *view, const char *key,
                                    int64_t timeout_ms, void *value, size_t bytes)
 {
     size_t size;
-    enum tutti_status status = tutti_store_get(view->store, key, timeout_ms, value, bytes, &size);
-    if (status != TUTTI_OK)
-        return status;
-    if (size == 0) /* another rank has deleted it between the store's wait and its answer */
-        return error_set(TUTTI_ERR_TIMEOUT, "key %s has gone", key);
-    return store_value_check(key, size, bytes);
+    enum tutti_status status = meet_get(view, key, timeout_ms, value, bytes, &size);
+    return status == TUTTI_OK ? store_value_check(key, size, bytes) : status;
 }
 
 enum tutti_status meet_unanswered(const struct meet_view *view, struct rank_set *ranks)
@@ -173,12 +178,12 @@ enum tutti_status meet_absent_error(const struct meet_view *view, struct rank_se
         return error_set(TUTTI_ERR_TIMEOUT,
                          "all ranks came to communicator \"%s\", but only after %" PRIi64
                          " ms: look at what kept them, or raise TUTTI_TIMEOUT_MS",
-                         view->name, view->timeout_ms);
+                         view->name, view->call->timeout_ms);
     return error_set(TUTTI_ERR_TIMEOUT,
                      "%s did not come to communicator \"%s\" within %" PRIi64
                      " ms: %s running, with %s and with the same store, name and world size, and "
                      "is no other process rank %d, too?",
-                     text_ranks(missing, ranks, sizeof ranks), view->name, view->timeout_ms,
+                     text_ranks(missing, ranks, sizeof ranks), view->name, view->call->timeout_ms,
                      several ? "are they" : "is it", several ? "these ranks" : "that rank",
                      view->rank);
 }

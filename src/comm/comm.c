@@ -391,6 +391,7 @@ enum tutti_status tutti_comm_create(tutti_store_t *store, int rank, int world_si
 struct workspace {
     struct channel *channel; /* listens; NULL: this rank cannot, or the group has it */
     char not_listening[512]; /* why */
+    char prefix[COMM_NAME_BYTES + 40];
     struct channel_address addresses[TUTTI_MAX_RANKS];
     struct host_record own;
     struct cuda_device device; /* CUDA only, as are the next two */
@@ -580,28 +581,53 @@ static enum tutti_status groups_open(struct tutti_comm *comm, struct workspace *
     return status;
 }
 
-/* From the records on. */
+/* Meets the others and gets their records. Ranks that have agreed on a meeting have met. */
+static enum tutti_status records_get(struct tutti_comm *comm, struct workspace *work,
+                                     struct tutti_exchanger *exchanger, bool agreed,
+                                     struct meeting *meeting, int64_t deadline)
+{
+    const struct meet_call call = {
+        .store = exchanger->store,
+        .name = comm->name,
+        .rank = comm->rank,
+        .size = comm->world_size,
+        .timeout_ms = deadline_timeout_ms(deadline),
+        .record = &work->own,
+        .record_bytes = sizeof work->own,
+        .records = work->records,
+    };
+    enum tutti_status status = agreed ? TUTTI_OK : meet(&call, meeting);
+    snprintf(work->prefix, sizeof work->prefix, "tutti/%s/%" PRId64, comm->name,
+             meeting->generation);
+    exchanger->prefix = work->prefix;
+    if (agreed)
+        status = tutti_exchanger_all_gather(exchanger, call.record, call.record_bytes,
+                                            work->records, call.timeout_ms);
+    if (status != TUTTI_OK)
+        return status;
+    host_records_take(work->records, &work->own, comm->rank, comm->world_size);
+    for (int r = 0; r < comm->world_size && comm->setup; r++)
+        comm->setup->processes[r] = work->records[r].identity.address.process;
+    comm->generation = meeting->generation;
+    comm->table_hash = work->own.table_hash;
+    memcpy(comm->nonce, meeting->nonce, sizeof comm->nonce);
+    return TUTTI_OK;
+}
+
 static enum tutti_status join(struct tutti_comm *comm, struct workspace *work, tutti_store_t *store,
-                              const struct meeting *meeting, const struct interrupt *interrupt,
+                              const struct meeting *agreed, const struct interrupt *interrupt,
                               int64_t deadline)
 {
-    char prefix[COMM_NAME_BYTES + 40];
-    snprintf(prefix, sizeof prefix, "tutti/%s/%" PRId64, comm->name, meeting->generation);
+    struct meeting meeting = agreed ? *agreed : (struct meeting){0};
     struct tutti_exchanger exchanger = {
         .struct_size = sizeof exchanger,
         .store = store,
-        .prefix = prefix,
         .rank = comm->rank,
         .size = comm->world_size,
     };
     const struct links links = links_of(comm);
-    comm->generation = meeting->generation;
-    comm->table_hash = work->own.table_hash;
-    memcpy(comm->nonce, meeting->nonce, sizeof comm->nonce);
-    enum tutti_status status = tutti_exchanger_all_gather(
-        &exchanger, &work->own, sizeof work->own, work->records, deadline_timeout_ms(deadline));
-    if (status == TUTTI_OK)
-        status = host_records_take(work->records, &work->own, comm->rank, comm->world_size);
+    enum tutti_status status =
+        records_get(comm, work, &exchanger, agreed != NULL, &meeting, deadline);
     if (status == TUTTI_OK)
         status = host_records_compare(work->records, comm->rank, comm->world_size);
     if (status == TUTTI_OK)
@@ -630,19 +656,12 @@ static enum tutti_status assemble(struct tutti_comm *comm, tutti_store_t *store,
                                   const struct meeting *meeting, const struct interrupt *interrupt,
                                   int64_t deadline)
 {
-    struct meeting met;
     size_t bytes = sizeof(struct workspace) + (size_t)comm->world_size * sizeof(struct host_record);
     struct workspace *work = malloc(bytes);
     if (!work)
         return error_set(TUTTI_ERR_NO_MEMORY, "no memory for %zu bytes", bytes);
     work->channel = NULL;
     enum tutti_status status = record_make(comm, work);
-    if (status == TUTTI_OK && !meeting) {
-        status =
-            meet(store, comm->name, comm->rank, comm->world_size, deadline_timeout_ms(deadline),
-                 &met, comm->setup ? comm->setup->processes : NULL);
-        meeting = &met;
-    }
     if (status == TUTTI_OK)
         status = join(comm, work, store, meeting, interrupt, deadline);
     channel_close(work->channel);

@@ -3,6 +3,7 @@
 #include "matrix_store.h"
 
 #include "bootstrap/host.h"
+#include "bootstrap/meet_internal.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -22,31 +23,49 @@ static tutti_store_t *pass(void *context)
     return between->store;
 }
 
-/* What a rank says of itself when ranks meet is known by its size. */
+/* The records in a value of the meeting: in a rank's answer one, in the result all. The sizes tell
+ * which value it is. */
+static struct host_record *find_records(void *value, size_t size, size_t *count)
+{
+    const size_t head =
+        size < sizeof(struct meet_result) ? sizeof(struct meet_join) : sizeof(struct meet_result);
+    *count = size > head && (size - head) % sizeof(struct host_record) == 0
+                 ? (size - head) / sizeof(struct host_record)
+                 : 0;
+    return (struct host_record *)(void *)((char *)value + head);
+}
+
+/* In what this rank sets, its own record comes first. */
 static enum tutti_status between_set(void *context, const char *key, const void *value, size_t size)
 {
     const struct between *between = context;
-    struct host_record record;
-    if (size != sizeof record || !between->manner->version_ahead)
-        return tutti_store_set(pass(context), key, value, size);
-    memcpy(&record, value, sizeof record);
-    record.identity.version += (uint32_t)between->manner->version_ahead;
-    return tutti_store_set(pass(context), key, &record, sizeof record);
+    size_t count;
+    void *copy = malloc(size + 1);
+    if (!copy)
+        abort();
+    if (size)
+        memcpy(copy, value, size);
+    struct host_record *records = find_records(copy, size, &count);
+    if (count)
+        records[0].identity.version += (uint32_t)between->manner->version_ahead;
+    enum tutti_status status = tutti_store_set(pass(context), key, copy, size);
+    free(copy);
+    return status;
 }
 
 static enum tutti_status between_get(void *context, const char *key, int64_t timeout_ms,
                                      void *value, size_t capacity, size_t *size)
 {
     const struct between *between = context;
-    struct host_record record;
+    size_t count;
     enum tutti_status status =
         tutti_store_get(pass(context), key, timeout_ms, value, capacity, size);
-    if (status != TUTTI_OK || *size != sizeof record || capacity < sizeof record)
+    if (status != TUTTI_OK || *size > capacity)
         return status;
-    /* To this rank it is the others who are behind. */
-    memcpy(&record, value, sizeof record);
-    record.identity.version -= (uint32_t)between->manner->version_ahead;
-    memcpy(value, &record, sizeof record);
+    /* To this rank it is the others that are behind. */
+    struct host_record *records = find_records(value, *size, &count);
+    for (size_t i = 0; i < count; i++)
+        records[i].identity.version -= (uint32_t)between->manner->version_ahead;
     return status;
 }
 

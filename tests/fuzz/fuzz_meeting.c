@@ -6,6 +6,7 @@
  * there, so nobody may believe to have met one; whatever comes, the call ends with a message.
  */
 #include "base/error.h"
+#include "bootstrap/host.h"
 #include "bootstrap/meet_internal.h"
 #include "fuzz.h"
 #include "tutti/recovery.h"
@@ -41,6 +42,8 @@ static struct {
     int size;
     int64_t count;
     char token[MEET_TOKEN_BYTES]; /* of this rank */
+    const uint8_t *record;        /* that it gives with its answer; NULL: none yet */
+    size_t record_bytes;
     struct kept kept[MOST_KEYS];
     int kept_count;
 } store;
@@ -70,10 +73,15 @@ static bool imagine(const char *key, uint8_t *value, size_t *size)
     if (strstr(key, "/join/") || strstr(key, "/answer/")) {
         *size = say(value, &(struct meet_join){.token = "a", .size = store.size},
                     sizeof(struct meet_join));
+        if (strstr(key, "/answer/")) /* to rank 0, whose record is not known */
+            *size +=
+                strstr(key, "/symm/") ? sizeof(struct host_identity) : sizeof(struct host_record);
     } else if (strstr(key, "/go/")) {
         struct meet_result result = {.meeting.generation = 7};
-        memcpy(result.members[store.rank].token, store.token, sizeof store.token);
+        memcpy(result.tokens[store.rank], store.token, sizeof store.token);
         *size = say(value, &result, sizeof result);
+        for (int r = 0; r < store.size && store.record; r++)
+            *size += say(value + *size, store.record, store.record_bytes);
     } else {
         snprintf(own, sizeof own, "%.*s/%d", last ? (int)(last - key) : 0, key, store.rank);
         if (!(kept = find(own)))
@@ -159,6 +167,10 @@ static enum tutti_status set(void *context, const char *key, const void *value, 
     kept->size = size;
     strcpy(kept->key, key);
     store.kept_count++;
+    if (strstr(key, "/answer/")) {
+        store.record = kept->value + sizeof(struct meet_join);
+        store.record_bytes = size - sizeof(struct meet_join);
+    }
     if (strstr(key, "/join/") && size == sizeof(struct meet_join))
         memcpy(store.token, ((const struct meet_join *)value)->token, sizeof store.token);
     return TUTTI_OK;

@@ -91,15 +91,37 @@ static const struct tutti_store_ops ops = {
     .num_keys = num_keys,
 };
 
+/* The record of rank 0 is 0, of rank 1 is 10... *given: of all, or NULL. */
+static enum tutti_status meet_as(tutti_store_t *store, const char *name, int rank, int size,
+                                 int64_t timeout_ms, struct meeting *meeting, int *given)
+{
+    const int own = 10 * rank;
+    int records[SIZE + 1];
+    const struct meet_call call = {
+        .store = store,
+        .name = name,
+        .rank = rank,
+        .size = size,
+        .timeout_ms = timeout_ms,
+        .record = &own,
+        .record_bytes = sizeof own,
+        .records = given ? given : records,
+    };
+    return meet(&call, meeting);
+}
+
+static int follower_records[SIZE];
+
 static void *follow(void *argument)
 {
     static enum tutti_status status;
-    status = meet(odd, "gone", 1, SIZE, TIMEOUT_MS, argument, NULL);
+    status = meet_as(odd, "gone", 1, SIZE, TIMEOUT_MS, argument, follower_records);
     return &status;
 }
 
 static void a_key_that_is_gone_is_no_other_version(void **state)
 {
+    int records[SIZE];
     struct meeting mine, theirs;
     pthread_t thread;
     void *result;
@@ -109,11 +131,13 @@ static void a_key_that_is_gone_is_no_other_version(void **state)
     for (empty_answers = 0; empty_answers < 3; empty_answers++) {
         gets = 0;
         assert_int_equal(pthread_create(&thread, NULL, follow, &theirs), 0);
-        assert_int_equal(meet(memory, "gone", 0, SIZE, TIMEOUT_MS, &mine, NULL), TUTTI_OK);
+        assert_int_equal(meet_as(memory, "gone", 0, SIZE, TIMEOUT_MS, &mine, records), TUTTI_OK);
         assert_int_equal(pthread_join(thread, &result), 0);
         assert_int_equal(*(enum tutti_status *)result, TUTTI_OK);
         assert_int_equal(mine.generation, theirs.generation);
         assert_memory_equal(mine.nonce, theirs.nonce, sizeof mine.nonce);
+        assert_true(records[0] == 0 && records[1] == 10);
+        assert_memory_equal(records, follower_records, sizeof records);
         assert_true(gets > empty_answers);
     }
     tutti_store_close(odd);
@@ -123,7 +147,7 @@ static void a_key_that_is_gone_is_no_other_version(void **state)
 static void *follow_others(void *argument)
 {
     static enum tutti_status status;
-    status = meet(memory, "sizes", 1, SIZE + 1, TIMEOUT_MS, argument, NULL);
+    status = meet_as(memory, "sizes", 1, SIZE + 1, TIMEOUT_MS, argument, NULL);
     return &status;
 }
 
@@ -140,7 +164,7 @@ static void a_disagreement_is_told_within_the_time_out(void **state)
     assert_int_equal(pthread_create(&thread, NULL, follow_others, &theirs), 0);
     assert_int_equal(tutti_store_from_ops(&ops, NULL, &store), TUTTI_OK);
     longest_ms = 0;
-    assert_int_equal(meet(store, "sizes", 0, SIZE, SHORT_MS, &mine, NULL), TUTTI_ERR_MISMATCH);
+    assert_int_equal(meet_as(store, "sizes", 0, SIZE, SHORT_MS, &mine, NULL), TUTTI_ERR_MISMATCH);
     assert_in_range(longest_ms, 1, SHORT_MS);
     assert_int_equal(pthread_join(thread, &result), 0);
     assert_int_equal(*(enum tutti_status *)result, TUTTI_ERR_MISMATCH);
@@ -154,7 +178,7 @@ static void a_leader_that_nobody_joins_is_asked_for_another(void **state)
     struct meeting meeting;
     (void)state;
     assert_int_equal(tutti_store_open("memory:leaders", TIMEOUT_MS, &memory), TUTTI_OK);
-    assert_int_equal(meet(memory, "leaders", 0, SIZE, 1, &meeting, NULL), TUTTI_ERR_TIMEOUT);
+    assert_int_equal(meet_as(memory, "leaders", 0, SIZE, 1, &meeting, NULL), TUTTI_ERR_TIMEOUT);
     assert_non_null(strstr(tutti_last_error(), "rank 1 did not come"));
     assert_non_null(strstr(tutti_last_error(), "is no other process rank 0, too?"));
     tutti_store_close(memory);
