@@ -2,18 +2,16 @@
 /*
  * What lies in the directory
  *   so-RANDOM   a listening socket; unlinked once its rank is connected
+ *   bd-RANDOM   a socket that is bound and does not listen yet
  *   job-...     small files of the store
  * Other files are left alone.
  *
  * A process that was killed leaves its files behind; the next start sweeps them. A socket that does
- * not listen yet refuses connections as a dead one does. So a process holds a shared lock of the
- * directory from bind() to listen(), and a sweep holds the exclusive one. Nobody waits longer than
- * LOCK_MS for a lock: its holder may be stopped. Then a sweep is left out, and a bind goes on.
- * Version 0.1 takes no lock; it sweeps sockets of another name.
+ * not listen yet refuses connections as a dead one does. So a socket gets its name so-RANDOM once
+ * it listens. What has another name is swept after an hour.
  */
 #include "ipc/directory.h"
 
-#include "base/deadline.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "ipc/channel.h"
@@ -27,17 +25,15 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
-#define PREFIX "so-"
 enum {
-    PREFIX_LENGTH = sizeof PREFIX - 1,
-    NAME_LENGTH = PREFIX_LENGTH + 16, /* of a file after "DIRECTORY/" */
-    LOCK_MS = 1000,
+    PREFIX_LENGTH = 3,
+    NAME_LENGTH = PREFIX_LENGTH + 16, /* of a socket after "DIRECTORY/" */
+    OLD_S = 3600,
 };
 
 static enum tutti_status directory_check(const char *path, int fd)
@@ -81,23 +77,12 @@ static bool is_stale(int directory, const char *name)
     struct stat info;
     if (fstatat(directory, name, &info, AT_SYMLINK_NOFOLLOW) != 0 || info.st_uid != geteuid())
         return false;
-    int64_t age = (int64_t)time(NULL) - info.st_mtime;
+    const bool old = (int64_t)time(NULL) - info.st_mtime > OLD_S;
     if (S_ISREG(info.st_mode))
-        return strncmp(name, "job-", 4) == 0 && age > 3600;
-    return S_ISSOCK(info.st_mode) && strncmp(name, PREFIX, PREFIX_LENGTH) == 0 &&
-           !is_listening(directory, name);
-}
-
-/* Locks the directory. False if another process keeps it locked, or if it cannot be locked. */
-static bool lock(int directory, int how)
-{
-    const int64_t deadline = deadline_after(LOCK_MS);
-    while (flock(directory, how | LOCK_NB) != 0) {
-        if ((errno != EWOULDBLOCK && errno != EINTR) || deadline_passed(deadline))
-            return false;
-        nanosleep(&(struct timespec){.tv_nsec = 100000}, NULL);
-    }
-    return true;
+        return strncmp(name, "job-", 4) == 0 && old;
+    return S_ISSOCK(info.st_mode) && (strncmp(name, "so-", PREFIX_LENGTH) == 0
+                                          ? !is_listening(directory, name)
+                                          : strncmp(name, "bd-", PREFIX_LENGTH) == 0 && old);
 }
 
 static void sweep(const char *path, int fd)
@@ -140,9 +125,9 @@ enum tutti_status directory_open(const char *path)
                                path)
                    : error_errno("cannot open directory %s", path);
     enum tutti_status status = directory_check(path, fd);
-    if (status == TUTTI_OK && lock(fd, LOCK_EX))
+    if (status == TUTTI_OK)
         sweep(path, fd);
-    close(fd); /* gives up the lock */
+    close(fd);
     return status;
 }
 
@@ -173,8 +158,8 @@ enum tutti_status directory_listen(const char *directory, struct socket_path *pa
     enum tutti_status status = random_fill(&random, sizeof random);
     if (status != TUTTI_OK)
         return status;
-    int length = snprintf(address.sun_path, sizeof address.sun_path, "%s/" PREFIX "%016" PRIx64,
-                          directory, random);
+    int length =
+        snprintf(address.sun_path, sizeof address.sun_path, "%s/bd-%016" PRIx64, directory, random);
     if (length < 0 || (size_t)length >= sizeof address.sun_path)
         return error_set(TUTTI_ERR_INVALID,
                          "directory %s is too long for the path of a socket (%zu bytes at most)",
@@ -182,26 +167,21 @@ enum tutti_status directory_listen(const char *directory, struct socket_path *pa
     int listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (listener < 0)
         return error_errno("cannot create a Unix-domain socket");
-    /* Without a descriptor left for the lock the bind goes on, too. */
-    int folder = open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (folder >= 0)
-        (void)lock(folder, LOCK_SH);
+    snprintf(path->text, sizeof path->text, "%s/so-%016" PRIx64, directory, random);
     if (bind(listener, (struct sockaddr *)&address, sizeof address) != 0) {
         status = error_errno("cannot bind a socket to %s%sset TUTTI_DIR to another directory",
                              address.sun_path, error_full());
-    } else if (listen(listener, SOMAXCONN) != 0) {
-        status = error_errno("cannot listen at %s", address.sun_path);
+    } else if (listen(listener, SOMAXCONN) != 0 || rename(address.sun_path, path->text) != 0) {
+        status = error_errno("cannot listen at %s", path->text);
         unlink(address.sun_path);
     }
-    if (folder >= 0)
-        close(folder);
-    if (status != TUTTI_OK) {
-        close(listener);
-        return status;
+    if (status == TUTTI_OK) {
+        *fd = listener;
+        return TUTTI_OK;
     }
-    memcpy(path->text, address.sun_path, sizeof path->text);
-    *fd = listener;
-    return TUTTI_OK;
+    path->text[0] = 0;
+    close(listener);
+    return status;
 }
 
 enum tutti_status directory_connect(const struct socket_path *path, int *fd)

@@ -13,7 +13,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <time.h>
@@ -154,6 +153,16 @@ static void make_file(const char *name, int64_t age)
     set_age(in(chosen, name), age);
 }
 
+static void bind_at(const char *name, int64_t age)
+{
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    snprintf(address.sun_path, sizeof address.sun_path, "%.80s/%.20s", chosen, name);
+    assert_int_equal(bind(fd, (struct sockaddr *)&address, sizeof address), 0);
+    close(fd);
+    set_age(address.sun_path, age);
+}
+
 static bool exists(const char *name)
 {
     return access(in(chosen, name), F_OK) == 0;
@@ -172,15 +181,10 @@ static void what_died_is_swept(void **state)
     assert_int_equal(directory_listen(chosen, &(struct socket_path){{0}}, &fd), TUTTI_OK);
     close(fd);
     /* bound, not listening: as if its process was killed in between */
-    struct sockaddr_un address = {.sun_family = AF_UNIX};
-    snprintf(address.sun_path, sizeof address.sun_path, "%.80s/so-bound", chosen);
-    fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-    assert_int_equal(bind(fd, (struct sockaddr *)&address, sizeof address), 0);
-    close(fd);
-    fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-    snprintf(address.sun_path, sizeof address.sun_path, "%.80s/foreign", chosen);
-    assert_int_equal(bind(fd, (struct sockaddr *)&address, sizeof address), 0);
-    close(fd);
+    bind_at("so-bound", 0);
+    bind_at("bd-old", 4000);
+    bind_at("bd-young", 100);
+    bind_at("foreign", 4000);
     make_file("job-old", 4000);
     make_file("job-young", 100);
     make_file("so-file", 4000);
@@ -190,8 +194,9 @@ static void what_died_is_swept(void **state)
     assert_int_equal(access(dead.text, F_OK), -1);
     assert_int_equal(access(alive.text, F_OK), 0);
     assert_false(exists("so-bound"));
+    assert_false(exists("bd-old"));
     assert_false(exists("job-old"));
-    static const char *const kept[] = {"foreign", "job-young", "so-file", "notes"};
+    static const char *const kept[] = {"foreign", "bd-young", "job-young", "so-file", "notes"};
     for (size_t i = 0; i < sizeof kept / sizeof *kept; i++) {
         assert_true(exists(kept[i]));
         assert_int_equal(unlink(in(chosen, kept[i])), 0);
@@ -237,27 +242,6 @@ static void listens_while_others_sweep(void **state)
     assert_int_equal(rmdir(chosen), 0);
 }
 
-/* A process that is stopped in a sweep, or between bind and listen, keeps the lock. */
-static void a_held_lock_delays_nobody_for_long(void **state)
-{
-    static const int how[] = {LOCK_EX, LOCK_SH};
-    (void)state;
-    choose("locked");
-    assert_int_equal(channel_directory(found, sizeof found), TUTTI_OK);
-    for (int i = 0; i < 2; i++) {
-        struct socket_path path;
-        int listener;
-        int holder = open(chosen, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-        assert_int_equal(flock(holder, how[i]), 0);
-        assert_int_equal(channel_directory(found, sizeof found), TUTTI_OK);
-        assert_int_equal(directory_listen(chosen, &path, &listener), TUTTI_OK);
-        close(listener);
-        assert_int_equal(unlink(path.text), 0); /* the sweep was left out */
-        close(holder);
-    }
-    assert_int_equal(rmdir(chosen), 0);
-}
-
 static int make_base(void **state)
 {
     (void)state;
@@ -283,7 +267,6 @@ int main(void)
         cmocka_unit_test(too_long_is_refused),
         cmocka_unit_test(what_died_is_swept),
         cmocka_unit_test(listens_while_others_sweep),
-        cmocka_unit_test(a_held_lock_delays_nobody_for_long),
     };
     return cmocka_run_group_tests(tests, make_base, remove_base);
 }
