@@ -3,6 +3,8 @@
  * apart, so both are compared. */
 #include "ipc/process.h"
 
+#include "ipc/fork.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -73,7 +75,7 @@ uint64_t process_namespace(const char *name)
     return stat(path, &about) == 0 ? (uint64_t)about.st_ino : 0;
 }
 
-void process_identify(struct process *process)
+static void identify(struct process *process)
 {
     char text[64];
     struct stat_line line;
@@ -88,6 +90,19 @@ void process_identify(struct process *process)
         process->host = hash(HASH_START, text, strlen(text));
     if (stat_read(process->pid, &line))
         process->start = line.start;
+}
+
+/* Reads the files once in each thread of each process. */
+void process_identify(struct process *process)
+{
+    static _Thread_local struct process known;
+    static _Thread_local uint32_t epoch;
+    if ((epoch == 0 || fork_detected(epoch)) && fork_epoch(&epoch) == TUTTI_OK)
+        identify(&known);
+    if (epoch)
+        *process = known;
+    else
+        identify(process);
 }
 
 bool process_has_ended(const struct process *process, const struct process *self)

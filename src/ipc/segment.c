@@ -20,6 +20,7 @@
 enum {
     SEALS = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL,
     NAME_BYTES = 128,
+    SMALL_BYTES = 1 << 20,
 };
 /* Pages are allocated so many bytes at a time, each after a look at what is left: ranks that start
  * together see each other's share. */
@@ -92,7 +93,8 @@ static enum tutti_status allocate(int fd, size_t asked, size_t bytes)
                          asked, (uint64_t)limit.rlim_cur);
     for (uint64_t done = 0; done < bytes;) {
         char name[NAME_BYTES];
-        uint64_t left = memory_limit(name, sizeof name);
+        /* A small segment is no more than other allocations, whose limit nobody reads. */
+        uint64_t left = bytes < SMALL_BYTES ? bytes : memory_limit(name, sizeof name);
         if (bytes - done > left)
             return error_set(TUTTI_ERR_NO_MEMORY,
                              "cannot allocate %zu bytes of shared memory: %s has %" PRIu64
@@ -104,6 +106,9 @@ static enum tutti_status allocate(int fd, size_t asked, size_t bytes)
                 continue;
             if (errno == ENOSPC || errno == EFBIG)
                 errno = ENOMEM;
+            const int code = errno;
+            left = memory_limit(name, sizeof name);
+            errno = code;
             return error_errno("cannot allocate %zu bytes of shared memory; %s has %" PRIu64
                                " bytes left; ask for less or free some",
                                asked, name, left + done);
