@@ -36,8 +36,7 @@ struct opening {
     int64_t deadline;
     struct rank_set to_connect; /* lower peers that hello was not sent to */
     struct rank_set to_reply;   /* lower peers whose hello has not come yet */
-    struct rank_set to_accept;  /* higher peers whose hello has not come yet */
-    struct rank_set to_answer;  /* higher peers whose hello has come */
+    struct rank_set to_accept;  /* higher peers whose hello was not answered */
     struct rank_set fresh;      /* this opening has made links[r] */
     int64_t ask_at;             /* whether processes have ended */
     unsigned oldest;            /* the pending connection that gives way to the next one */
@@ -45,8 +44,8 @@ struct opening {
 
 static struct rank_set missing(const struct opening *opening)
 {
-    return rank_set_union(rank_set_union(opening->to_connect, opening->to_reply),
-                          rank_set_union(opening->to_accept, opening->to_answer));
+    return rank_set_union(opening->to_connect,
+                          rank_set_union(opening->to_reply, opening->to_accept));
 }
 
 static enum tutti_status peer_gone(const struct opening *opening, int peer)
@@ -158,41 +157,32 @@ static enum tutti_status accept_all(struct opening *opening)
     return status;
 }
 
+/* Answers the peer's hello, if it has come. The link's queue may be full for a moment. */
 static enum tutti_status accept_higher(struct opening *opening, int peer)
 {
     struct channel *channel = opening->channel;
     const struct packet from = packet_from(channel, peer);
-    struct packet packet;
-    uint8_t key[CHANNEL_ID_BYTES];
-    int fd, fds;
+    const struct packet hello = packet_to(channel, peer, PACKET_HELLO);
     struct link *before = channel->links[peer];
+    uint8_t key[CHANNEL_ID_BYTES];
+    struct packet packet;
+    int fd, fds;
     key_make(opening, peer, key);
     channel->links[peer] = link_hold(key, &from);
     link_release(before);
     if (!channel->links[peer])
         return TUTTI_OK;
-    switch (link_take(channel->links[peer], &from, &packet, &fd, &fds)) {
-    case LINK_PACKET:
-        channel_drop(&fd);
-        rank_set_remove(&opening->to_accept, peer);
-        rank_set_add(&opening->to_answer, peer);
-        return TUTTI_OK;
-    case LINK_LEFT:
+    const enum link_news news = link_take(channel->links[peer], &from, NULL, NULL, NULL);
+    if (news == LINK_LEFT)
         return peer_gone(opening, peer);
-    case LINK_NOTHING:
-    case LINK_ENDED:
-        break;
-    }
-    return TUTTI_OK;
-}
-
-static enum tutti_status answer(struct opening *opening, int peer)
-{
-    const struct packet hello = packet_to(opening->channel, peer, PACKET_HELLO);
-    if (!link_send(opening->channel->links[peer], &hello, -1))
+    if (news != LINK_PACKET)
+        return TUTTI_OK;
+    if (!link_send(channel->links[peer], &hello, -1))
         return errno == EAGAIN ? TUTTI_OK : peer_gone(opening, peer);
-    rank_set_remove(&opening->to_answer, peer);
-    rank_set_add(&opening->channel->connected, peer);
+    (void)link_take(channel->links[peer], &from, &packet, &fd, &fds);
+    channel_drop(&fd);
+    rank_set_remove(&opening->to_accept, peer);
+    rank_set_add(&channel->connected, peer);
     return TUTTI_OK;
 }
 
@@ -334,8 +324,6 @@ static enum tutti_status advance(struct opening *opening)
     enum tutti_status accepted = accept_all(opening);
     if (accepted == TUTTI_OK)
         accepted = for_each(opening, opening->to_accept, accept_higher);
-    if (accepted == TUTTI_OK)
-        accepted = for_each(opening, opening->to_answer, answer);
     if (accepted != TUTTI_OK || status != TUTTI_OK)
         return accepted != TUTTI_OK ? accepted : status;
     return for_each(opening, opening->to_reply, await_reply);
@@ -359,8 +347,7 @@ static enum tutti_status await_event(const struct opening *opening)
             polls[count++] = link[0];
         }
     const int64_t left = deadline_left_ms(opening->deadline);
-    const bool soon = !rank_set_empty(rank_set_union(opening->to_connect, opening->to_answer));
-    int64_t slice = soon ? 1 : LINK_SLICE_MS;
+    int64_t slice = rank_set_empty(opening->to_connect) ? LINK_SLICE_MS : 1;
     if (left >= 0 && left < slice)
         slice = left;
     if (poll(polls, count, (int)slice) < 0 && errno != EINTR)

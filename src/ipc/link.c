@@ -411,14 +411,16 @@ enum link_news link_take(struct link *link, const struct packet *from, struct pa
     enum link_news news = LINK_NOTHING;
     pthread_mutex_lock(&lock);
     drain(link);
-    struct message **place = find(link, from, packet ? PACKET_ANY : PACKET_LEAVE);
-    if (!*place) {
-        news = link->ended ? LINK_ENDED : LINK_NOTHING;
-    } else if ((*place)->packet.kind == PACKET_LEAVE) {
-        news = LINK_LEFT; /* it stays */
-    } else {
-        struct message *message = unlink_message(place);
+    struct message **place = find(link, from, PACKET_ANY);
+    const bool left = *find(link, from, PACKET_LEAVE) != NULL;
+    if (*place && (*place)->packet.kind != PACKET_LEAVE && (packet || !(left || link->ended)))
         news = LINK_PACKET;
+    else if (left)
+        news = LINK_LEFT; /* it stays */
+    else if (link->ended)
+        news = LINK_ENDED;
+    if (news == LINK_PACKET && packet) {
+        struct message *message = unlink_message(place);
         *packet = message->packet;
         *fd = message->fd;
         *fds = message->fds;

@@ -97,9 +97,9 @@ enum link_news {
     LINK_LEFT,  /* the peer has left: no more packets */
     LINK_ENDED, /* the link has ended: no more packets */
 };
-/* Takes the oldest packet like `from`; packet: NULL only looks whether the peer has left. *fd: its
- * descriptor, which the caller closes; -1: it had none. *fds: how many came with it; -1: the
- * descriptor table was full. */
+/* Takes the oldest packet like `from`. *fd: its descriptor, which the caller closes; -1: it had
+ * none. *fds: how many came with it; -1: the descriptor table was full. packet: NULL takes none,
+ * and returns LINK_LEFT or LINK_ENDED although there are packets. */
 enum link_news link_take(struct link *link, const struct packet *from, struct packet *packet,
                          int *fd, int *fds);
 /* Drops all packets like `from`, those that are still to come, too. */
