@@ -59,7 +59,7 @@ bool channel_peer_alive(struct channel *channel, int peer)
     link_polls(channel->links[peer], POLLIN, polls);
     if (poll(polls, 2, 0) > 0 && polls[1].revents)
         return false;
-    const enum link_news news = link_take(channel->links[peer], &from, NULL, NULL, NULL);
+    const enum link_news news = link_take(channel->links[peer], &from, NULL, NULL);
     return news != LINK_LEFT && news != LINK_ENDED;
 }
 
@@ -123,8 +123,7 @@ static enum tutti_status send_parcel(struct channel *channel, int peer, enum pac
 
 /* Checks a packet that was taken. After a failure its descriptor is closed. */
 static enum tutti_status check_parcel(const struct channel *channel, int peer,
-                                      enum packet_kind kind, const struct packet *packet, int fds,
-                                      int *fd)
+                                      enum packet_kind kind, const struct packet *packet, int *fd)
 {
     enum tutti_status status = TUTTI_OK;
     if (packet->kind != (uint32_t)kind)
@@ -132,15 +131,14 @@ static enum tutti_status check_parcel(const struct channel *channel, int peer,
                            "rank %d: rank %d made another channel call (kind %u, expected %u): all "
                            "ranks make the same calls in the same order",
                            channel->rank, peer, packet->kind, (unsigned)kind);
-    else if (fds < 0)
+    else if (*fd == LINK_FULL)
         status = error_set(TUTTI_ERR_SYSTEM,
                            "rank %d cannot take a descriptor from rank %d: its table is full, see "
                            "ulimit -n",
                            channel->rank, peer);
-    else if (fds != 1)
-        status = error_set(TUTTI_ERR_MISMATCH,
-                           "rank %d: rank %d sent %d descriptors at once, expected 1",
-                           channel->rank, peer, fds);
+    else if (*fd == LINK_NO_FD)
+        status = error_set(TUTTI_ERR_MISMATCH, "rank %d: rank %d sent no descriptor", channel->rank,
+                           peer);
     if (status != TUTTI_OK)
         channel_drop(fd);
     return status;
@@ -154,10 +152,9 @@ static enum tutti_status recv_parcel(struct channel *channel, int peer, enum pac
     *fd = -1;
     for (bool gone = false;;) {
         struct packet packet;
-        int fds;
-        const enum link_news news = link_take(channel->links[peer], &from, &packet, fd, &fds);
+        const enum link_news news = link_take(channel->links[peer], &from, &packet, fd);
         if (news == LINK_PACKET)
-            return check_parcel(channel, peer, kind, &packet, fds, fd);
+            return check_parcel(channel, peer, kind, &packet, fd);
         /* What a peer sent before it died has been read by now. */
         if (news != LINK_NOTHING || gone)
             return peer_dead(channel, peer);

@@ -166,20 +166,20 @@ static enum tutti_status accept_higher(struct opening *opening, int peer)
     struct link *before = channel->links[peer];
     uint8_t key[CHANNEL_ID_BYTES];
     struct packet packet;
-    int fd, fds;
+    int fd;
     key_make(opening, peer, key);
     channel->links[peer] = link_hold(key, &from);
     link_release(before);
     if (!channel->links[peer])
         return TUTTI_OK;
-    const enum link_news news = link_take(channel->links[peer], &from, NULL, NULL, NULL);
+    const enum link_news news = link_take(channel->links[peer], &from, NULL, NULL);
     if (news == LINK_LEFT)
         return peer_gone(opening, peer);
     if (news != LINK_PACKET)
         return TUTTI_OK;
     if (!link_send(channel->links[peer], &hello, -1))
         return errno == EAGAIN ? TUTTI_OK : peer_gone(opening, peer);
-    (void)link_take(channel->links[peer], &from, &packet, &fd, &fds);
+    (void)link_take(channel->links[peer], &from, &packet, &fd);
     channel_drop(&fd);
     rank_set_remove(&opening->to_accept, peer);
     rank_set_add(&channel->connected, peer);
@@ -285,8 +285,8 @@ static enum tutti_status await_reply(struct opening *opening, int peer)
     struct channel *channel = opening->channel;
     const struct packet from = packet_from(channel, peer);
     struct packet packet;
-    int fd, fds;
-    switch (link_take(channel->links[peer], &from, &packet, &fd, &fds)) {
+    int fd;
+    switch (link_take(channel->links[peer], &from, &packet, &fd)) {
     case LINK_PACKET:
         channel_drop(&fd);
         rank_set_remove(&opening->to_reply, peer);

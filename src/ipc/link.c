@@ -15,21 +15,13 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#ifndef SO_PEERPIDFD
-#define SO_PEERPIDFD 77 /* Linux 6.5 */
-#endif
-
-/* More than one, so that a packet with too many differs from a full descriptor table. */
-enum { PACKET_FDS = 8 };
-
 /* A packet that waits for its rank. PACKET_LEFT is one of our own: this process has closed the
  * channel, and the peer's PACKET_LEAVE has not come yet. */
 enum { PACKET_LEFT = 0 };
 struct message {
     struct message *next;
     struct packet packet;
-    int fd;  /* -1: none */
-    int fds; /* how many came; -1: the descriptor table was full */
+    int fd; /* or LINK_NO_FD, LINK_FULL */
 };
 
 struct link {
@@ -228,40 +220,31 @@ static bool append(struct link *link, const struct message *received)
     return true;
 }
 
-/* Takes the descriptors out of a received message. One alone goes to *fd; several are closed.
- * Returns how many there were; -1: none, because the descriptor table is full. */
-static int unpack(struct msghdr *message, int *fd)
+/* Takes the descriptor out of a received message. The kernel has closed those that had no room. */
+static int unpack(struct msghdr *message)
 {
-    int count = 0;
-    *fd = -1;
-    for (struct cmsghdr *part = CMSG_FIRSTHDR(message); part; part = CMSG_NXTHDR(message, part)) {
-        if (part->cmsg_level != SOL_SOCKET || part->cmsg_type != SCM_RIGHTS)
-            continue;
-        size_t descriptors = (part->cmsg_len - CMSG_LEN(0)) / sizeof *fd;
-        for (size_t i = 0; i < descriptors; i++) {
-            channel_drop(fd);
-            memcpy(fd, CMSG_DATA(part) + i * sizeof *fd, sizeof *fd);
-            count++;
-        }
-    }
-    if (count > 1)
-        channel_drop(fd);
-    return count == 0 && (message->msg_flags & MSG_CTRUNC) ? -1 : count;
+    const struct cmsghdr *part = CMSG_FIRSTHDR(message);
+    int fd = LINK_NO_FD;
+    if (part && part->cmsg_level == SOL_SOCKET && part->cmsg_type == SCM_RIGHTS)
+        memcpy(&fd, CMSG_DATA(part), sizeof fd);
+    else if (message->msg_flags & MSG_CTRUNC)
+        fd = LINK_FULL;
+    return fd;
 }
 
 /* Reads one packet. False if there is none for the moment, or no more. */
 static bool receive(struct link *link)
 {
     union {
-        char bytes[CMSG_SPACE(PACKET_FDS * sizeof(int))];
+        char bytes[CMSG_LEN(sizeof(int))]; /* of one descriptor: CMSG_SPACE() may have two */
         struct cmsghdr align;
     } control;
-    struct message received = {.fd = -1};
+    struct message received = {.fd = LINK_NO_FD};
     struct iovec payload = {.iov_base = &received.packet, .iov_len = sizeof received.packet};
     struct msghdr header = {.msg_iov = &payload,
                             .msg_iovlen = 1,
                             .msg_control = control.bytes,
-                            .msg_controllen = sizeof control.bytes};
+                            .msg_controllen = CMSG_LEN(sizeof(int))};
     if (link->ended)
         return false;
     ssize_t bytes = recvmsg(link->socket, &header, MSG_DONTWAIT | MSG_CMSG_CLOEXEC | MSG_TRUNC);
@@ -269,7 +252,7 @@ static bool receive(struct link *link)
     if (bytes < 0 && (errno == EAGAIN || errno == EINTR || errno == ECONNRESET))
         return errno != EAGAIN;
     if (bytes > 0) {
-        received.fds = unpack(&header, &received.fd);
+        received.fd = unpack(&header);
         if (packet_valid(&received.packet, (size_t)bytes) && append(link, &received))
             return true;
         channel_drop(&received.fd);
@@ -292,13 +275,7 @@ static int peer_pidfd(int socket, const struct ucred *peer)
 {
     if (peer->pid <= 0 || peer->pid == getpid())
         return -1;
-    int pidfd = -1;
-    socklen_t length = sizeof pidfd;
-    if (getsockopt(socket, SOL_SOCKET, SO_PEERPIDFD, &pidfd, &length) == 0 && pidfd >= 0)
-        return pidfd;
-    pidfd = (int)syscall(SYS_pidfd_open, peer->pid, 0);
-    if (pidfd < 0)
-        return -1;
+    int pidfd = (int)syscall(SYS_pidfd_open, peer->pid, 0);
     /* The number may have passed to a new process. If the socket is still open now, the peer was
      * alive when we asked. */
     struct pollfd hangup = {.fd = socket};
@@ -330,7 +307,8 @@ struct link *link_hold(const uint8_t key[CHANNEL_ID_BYTES], const struct packet 
 struct link *link_make(const uint8_t key[CHANNEL_ID_BYTES], int socket, const struct ucred *peer,
                        const struct packet *first)
 {
-    const struct message message = {.packet = first ? *first : (struct packet){0}, .fd = -1};
+    const struct message message = {.packet = first ? *first : (struct packet){0},
+                                    .fd = LINK_NO_FD};
     struct link *link = malloc(sizeof *link);
     if (!link) {
         close(socket);
@@ -406,7 +384,7 @@ bool link_leave(const uint8_t key[CHANNEL_ID_BYTES], const struct packet *leave)
 }
 
 enum link_news link_take(struct link *link, const struct packet *from, struct packet *packet,
-                         int *fd, int *fds)
+                         int *fd)
 {
     enum link_news news = LINK_NOTHING;
     pthread_mutex_lock(&lock);
@@ -423,7 +401,6 @@ enum link_news link_take(struct link *link, const struct packet *from, struct pa
         struct message *message = unlink_message(place);
         *packet = message->packet;
         *fd = message->fd;
-        *fds = message->fds;
         free(message);
     }
     pthread_mutex_unlock(&lock);
@@ -432,7 +409,7 @@ enum link_news link_take(struct link *link, const struct packet *from, struct pa
 
 void link_forget(struct link *link, const struct packet *from)
 {
-    struct message left = {.packet = *from, .fd = -1};
+    struct message left = {.packet = *from, .fd = LINK_NO_FD};
     left.packet.kind = PACKET_LEFT;
     pthread_mutex_lock(&lock);
     drain(link);

@@ -97,11 +97,12 @@ enum link_news {
     LINK_LEFT,  /* the peer has left: no more packets */
     LINK_ENDED, /* the link has ended: no more packets */
 };
-/* Takes the oldest packet like `from`. *fd: its descriptor, which the caller closes; -1: it had
- * none. *fds: how many came with it; -1: the descriptor table was full. packet: NULL takes none,
- * and returns LINK_LEFT or LINK_ENDED although there are packets. */
+/* In place of a descriptor: the packet had none; the descriptor table was full. */
+enum { LINK_NO_FD = -1, LINK_FULL = -2 };
+/* Takes the oldest packet like `from`. *fd: its first descriptor, which the caller closes. packet:
+ * NULL takes none, and returns LINK_LEFT or LINK_ENDED although there are packets. */
 enum link_news link_take(struct link *link, const struct packet *from, struct packet *packet,
-                         int *fd, int *fds);
+                         int *fd);
 /* Drops all packets like `from`, those that are still to come, too. */
 void link_forget(struct link *link, const struct packet *from);
 /* Fills two entries for poll(): the socket with these events, and the process' end. */
