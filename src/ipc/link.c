@@ -182,20 +182,18 @@ static struct message **find(struct link *link, const struct packet *from, int k
     return place;
 }
 
-static struct message *unlink_message(struct message **place)
+static void drop_message(struct message **place)
 {
     struct message *message = *place;
     *place = message->next;
-    return message;
+    channel_drop(&message->fd);
+    free(message);
 }
 
 static void forget(struct link *link, const struct packet *from)
 {
-    for (struct message **place; *(place = find(link, from, PACKET_ANY));) {
-        struct message *message = unlink_message(place);
-        channel_drop(&message->fd);
-        free(message);
-    }
+    for (struct message **place; *(place = find(link, from, PACKET_ANY));)
+        drop_message(place);
 }
 
 /* Returns false without memory. Then the descriptor is still the caller's. */
@@ -341,7 +339,7 @@ void link_release(struct link *link)
         channel_drop(&link->socket);
         channel_drop(&link->pidfd);
         while (link->queue)
-            forget(link, &link->queue->packet);
+            drop_message(&link->queue);
         free(link);
     }
     pthread_mutex_unlock(&lock);
@@ -398,10 +396,10 @@ enum link_news link_take(struct link *link, const struct packet *from, struct pa
     else if (link->ended)
         news = LINK_ENDED;
     if (news == LINK_PACKET && packet) {
-        struct message *message = unlink_message(place);
-        *packet = message->packet;
-        *fd = message->fd;
-        free(message);
+        *packet = (*place)->packet;
+        *fd = (*place)->fd;
+        (*place)->fd = LINK_NO_FD;
+        drop_message(place);
     }
     pthread_mutex_unlock(&lock);
     return news;
