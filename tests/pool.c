@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "pool.h"
 
+#include "../tools/collective.h"
 #include "reference.h"
 
 #include <math.h>
@@ -137,4 +138,21 @@ bool pool_is_result(const struct pool *pool, enum tutti_dtype dtype, tutti_op_t 
                       offset * width, count * width, &wrong);
     *index = wrong / width;
     return is;
+}
+
+bool pool_is_collective(const struct pool *pool, enum tutti_collective which, int rank,
+                        enum tutti_dtype dtype, tutti_op_t op, size_t offset, size_t count,
+                        const void *result, size_t *index)
+{
+    const struct collective *collective = &collectives[which];
+    const size_t block = count * tutti_dtype_size(dtype);
+    *index = 0;
+    if (collective->send_all)
+        offset += (size_t)rank * count;
+    if (collective->reduces)
+        return pool_is_result(pool, dtype, op, offset, count, result, index);
+    for (int r = 0; r < collective_recv_blocks(collective, pool->size); r++)
+        if (!pool_is_input(pool, r, dtype, offset, count, (const char *)result + (size_t)r * block))
+            return false;
+    return true;
 }

@@ -32,6 +32,11 @@ bool pool_is_input(const struct pool *pool, int rank, enum tutti_dtype dtype, si
                    size_t count, const void *operand);
 bool pool_is_result(const struct pool *pool, enum tutti_dtype dtype, tutti_op_t op, size_t offset,
                     size_t count, const void *result, size_t *index);
+/* The same for the result of any collective with operands on a rank, whose operand has all blocks
+ * one after the other. */
+bool pool_is_collective(const struct pool *pool, enum tutti_collective which, int rank,
+                        enum tutti_dtype dtype, tutti_op_t op, size_t offset, size_t count,
+                        const void *result, size_t *index);
 
 /* The next random number (splitmix64). */
 uint64_t pool_random(uint64_t *state);

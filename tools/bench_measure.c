@@ -2,6 +2,7 @@
 /* One rank of the benchmark: set-up, and for each row a check, a warm-up and timed operations. */
 #include "bench.h"
 #include "bench_buffers.h"
+#include "collective_call.h"
 #include "reference_table.h"
 #include "stats.h"
 #include "tool.h"
@@ -54,39 +55,25 @@ static void find_operands(const struct measure *measure, const struct bench_row 
     *recv = bench_buffers_recv(&measure->buffers, i);
     if (place == BENCH_OUT_OF_PLACE)
         return;
-    size_t own = (size_t)measure->self->rank * block_bytes(row);
+    const size_t own =
+        (size_t)collective_own_block(collective, measure->self->rank) * block_bytes(row);
     if (collective->send_all)
         *recv = *send + own;
     else
-        *send = *recv + (collective->recv_all ? own : 0);
+        *send = *recv + own;
 }
 
 /* Runs one operation of a row. A cold one uses the next slot. */
 static enum tutti_status run_once(struct measure *measure, const struct bench_row *row,
                                   enum bench_place place)
 {
+    const enum tutti_collective which = measure->config->collective;
     char *send, *recv;
-    tutti_comm_t *comm = measure->comm;
+    if (which == TUTTI_COLLECTIVE_BARRIER)
+        return tutti_barrier(measure->comm, NULL, 0, TUTTI_STREAM_DEFAULT);
     find_operands(measure, row, place, measure->next_slot++, &send, &recv);
-    switch (measure->config->collective) {
-    case TUTTI_COLLECTIVE_ALL_REDUCE:
-        return tutti_all_reduce(send, recv, row->count, row->dtype, operation(measure, row->op),
-                                comm, TUTTI_STREAM_DEFAULT);
-    case TUTTI_COLLECTIVE_ALL_GATHER:
-        return tutti_all_gather(send, recv, row->count, row->dtype, comm, TUTTI_STREAM_DEFAULT);
-    case TUTTI_COLLECTIVE_REDUCE_SCATTER:
-        return tutti_reduce_scatter(send, recv, row->count, row->dtype, operation(measure, row->op),
-                                    comm, TUTTI_STREAM_DEFAULT);
-    case TUTTI_COLLECTIVE_BARRIER:
-    case TUTTI_COLLECTIVE_BROADCAST:
-    case TUTTI_COLLECTIVE_REDUCE:
-    case TUTTI_COLLECTIVE_GATHER:
-    case TUTTI_COLLECTIVE_SCATTER:
-    case TUTTI_COLLECTIVE_SEND:
-    case TUTTI_COLLECTIVE_RECV:
-        break;
-    }
-    return tutti_barrier(comm, NULL, 0, TUTTI_STREAM_DEFAULT);
+    return collective_call(which, send, recv, row->count, row->dtype, operation(measure, row->op),
+                           measure->comm, NULL);
 }
 
 /* ---- correctness ----------------------------------------------------------------------------- */
@@ -131,8 +118,8 @@ static enum tutti_status check(struct measure *measure, int index, enum bench_pl
     const struct bench_row *row = &measure->config->rows[index];
     const struct collective *collective = bench_collective(measure->config);
     const int ranks = measure->config->ranks;
-    const int send_blocks = collective->send_all ? ranks : 1;
-    const int recv_blocks = collective->recv_all ? ranks : 1;
+    const int send_blocks = collective_send_blocks(collective, ranks);
+    const int recv_blocks = collective_recv_blocks(collective, ranks);
     const size_t width = tutti_dtype_size(row->dtype), bytes = block_bytes(row);
     char *send, *recv;
     find_operands(measure, row, place, 0, &send, &recv);
@@ -318,8 +305,10 @@ static enum tutti_status run_row(struct measure *measure, int index, struct benc
     const struct bench_row *row = &config->rows[index];
     const struct collective *collective = bench_collective(config);
     enum tutti_status status = TUTTI_OK;
-    bench_buffers_shape(&measure->buffers, collective->recv_all ? block_bytes(row) : row->bytes,
-                        collective->send_all ? block_bytes(row) : row->bytes);
+    bench_buffers_shape(
+        &measure->buffers,
+        block_bytes(row) * (size_t)collective_send_blocks(collective, config->ranks),
+        block_bytes(row) * (size_t)collective_recv_blocks(collective, config->ranks));
     if (collective->chosen)
         status = tutti_comm_algorithm(measure->comm, row->count, row->dtype,
                                       operation(measure, row->op), NULL, &record->algo, NULL);

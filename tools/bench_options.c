@@ -45,11 +45,14 @@ enum {
     OPTION_BOTH,
 };
 
+#define NAME(name, value, text) " " text
+#define COLLECTIVE_NAMES        TUTTI_COLLECTIVE_MAP(NAME)
+
 static const struct argp_option options[] = {
     {0, 0, 0, 0, "What is measured:", 1},
     {"minbytes", 'b', "SIZE", 0,
-     "Smallest message of a rank (default 8), which is its larger buffer: all ranks' blocks in an "
-     "all_gather or reduce_scatter, as in nccl-tests; SIZE is bytes, or such as 64K, 1.5M, 1G",
+     "Smallest message of a rank (default 8), which is its larger buffer, with the blocks of all "
+     "ranks if it has them, as in nccl-tests; SIZE is bytes, or such as 64K, 1.5M, 1G",
      0},
     {"maxbytes", 'e', "SIZE", 0, "Largest message (default 64M, or the smallest if that is larger)",
      0},
@@ -62,8 +65,8 @@ static const struct argp_option options[] = {
     {"op", 'o', "OPS", 0,
      "sum prod min max avg band bor bxor premul_sum, joined by commas, or all (default sum)", 0},
     {"collective", OPTION_COLLECTIVE, "NAME", 0,
-     "all_reduce (default), all_gather or reduce_scatter (with --device cpu), or barrier, which "
-     "has no sizes, types, operations, buffers or check",
+     "One of" COLLECTIVE_NAMES " (default all_reduce); a barrier has no sizes, types, operations, "
+     "buffers or check; all others but all_reduce are for --device cpu",
      0},
     {"algo", OPTION_ALGO, "NAME", 0,
      "none (default), which leaves the choice to the library, one_shot, two_shot or "
@@ -133,8 +136,8 @@ static const char doc[] =
     "Measures collective operations between ranks that it starts itself, and prints the columns of "
     "nccl-tests.\v"
     "time is the mean of the slowest rank, in microseconds; algbw is size/time and busbw is algbw "
-    "times 2(n-1)/n, or (n-1)/n for all_gather and reduce_scatter. size is of a rank's larger "
-    "buffer, count the elements of one block. --long adds min, the time of the fastest rank, the "
+    "times 2(n-1)/n for all_reduce, (n-1)/n for the others. size is of a rank's larger buffer, "
+    "count the elements of one block. --long adds min, the time of the fastest rank, the "
     "mean over all ranks, and "
     "p50 and p99, percentiles of the slowest rank's times. Operations of up to 1 KiB are timed in "
     "batches of 32, up to 16 KiB of 8, but in at least 10 batches, so that the clock does not "
@@ -272,9 +275,7 @@ static error_t parse_long_option(int key, char *text, struct argp_state *state)
         return 0;
     case OPTION_COLLECTIVE:
         if (!parse_collective(text, &config->collective))
-            argp_error(state,
-                       "--collective: '%s' is no collective: give all_reduce, all_gather, "
-                       "reduce_scatter or barrier",
+            argp_error(state, "--collective: '%s' is no collective: give one of" COLLECTIVE_NAMES,
                        text);
         return 0;
     case OPTION_COUNTS:
@@ -366,7 +367,7 @@ static void check_device(struct argp_state *state, const struct bench_config *co
     for (size_t i = 0; i < sizeof rules / sizeof *rules; i++)
         if (rules[i].wrong)
             argp_error(state, "%s needs --device cuda", rules[i].text);
-    if (cuda && (bench_collective(config)->send_all || bench_collective(config)->recv_all))
+    if (cuda && collective_has_blocks(config->collective))
         argp_error(state, "--collective %s is for CPU ranks so far: leave out --device cuda and -g",
                    tutti_collective_name(config->collective));
     if (cuda && config->vs_libraries)
@@ -387,8 +388,8 @@ static void check_device(struct argp_state *state, const struct bench_config *co
 }
 
 /* Options that not every measurement accepts. They need a collective with data, with a reduction or
- * with a choice of algorithms. A comparison with other libraries measures float32 in place, with
- * sum, in blocks of its own length. */
+ * with a choice of algorithms. A comparison with other libraries measures float32, with sum, in
+ * place, in blocks of its own length. */
 enum { NO_DATA = 1, NO_OP = 2, NO_CHOICE = 4, VS = 8 };
 static const struct {
     int key;

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * What the measurement of a collective needs to know: one row each.
+ * The shape of each collective, for measurements and tests: one row each. To call one:
+ * collective_call.h.
  *
  * A call has `count` elements: a block. An operand is one block, or one block for each rank, in
  * rank order. The size of a measurement is that of the larger operand, as in nccl-tests. In place,
- * the smaller operand is the rank's own block in the larger one, as NCCL has it. Rivals' programs
- * use this header, so that it needs no function of the library.
+ * the smaller operand is the rank's own block in the larger one, as NCCL has it; operands of equal
+ * size are the same. Rivals' programs use this header, so that it needs no function of the library.
  */
 #ifndef TUTTI_TOOL_COLLECTIVE_H
 #define TUTTI_TOOL_COLLECTIVE_H
@@ -28,10 +29,48 @@ static const struct collective collectives[] = {
     [TUTTI_COLLECTIVE_REDUCE_SCATTER] = {true, true, false, true, false, 1},
 };
 
+enum { COLLECTIVE_ROWS = sizeof collectives / sizeof *collectives };
+
+static inline bool collective_has_blocks(enum tutti_collective which)
+{
+    return collectives[which].send_all || collectives[which].recv_all;
+}
+
+/* One of the collectives with operands, with equal chances if the number is random. */
+static inline enum tutti_collective collective_draw(uint64_t random)
+{
+    unsigned which = (unsigned)(random % COLLECTIVE_ROWS);
+    while (!collectives[which].data)
+        which = (unsigned)((random = random / COLLECTIVE_ROWS + 1) % COLLECTIVE_ROWS);
+    return (enum tutti_collective)which;
+}
+
+static inline int collective_send_blocks(const struct collective *collective, int ranks)
+{
+    return collective->send_all ? ranks : 1;
+}
+
+static inline int collective_recv_blocks(const struct collective *collective, int ranks)
+{
+    return collective->recv_all ? ranks : 1;
+}
+
 /* Blocks in the larger operand. */
 static inline int collective_blocks(const struct collective *collective, int ranks)
 {
     return collective->send_all || collective->recv_all ? ranks : 1;
+}
+
+/* Whether it is compared in place. MPIs have all-to-alls in place for memory, not for speed. */
+static inline bool collective_is_in_place(const struct collective *collective)
+{
+    return !collective->send_all || !collective->recv_all;
+}
+
+/* In place: the block of the larger operand with which the smaller one begins. */
+static inline int collective_own_block(const struct collective *collective, int rank)
+{
+    return collective->send_all != collective->recv_all ? rank : 0;
 }
 
 #endif

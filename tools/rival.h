@@ -10,6 +10,8 @@
 #ifndef TUTTI_TOOL_RIVAL_H
 #define TUTTI_TOOL_RIVAL_H
 
+#include "tutti/tutti.h"
+
 #include <stddef.h>
 #include <stdint.h>
 
@@ -35,8 +37,8 @@ struct rival_hello {
     char version[28]; /* the library's version, such as "4.1.4"; empty: unknown */
 };
 
-/* A block: `warmup` operations, then `iterations` operations that are timed together. Float32, in
- * place, with sum if the collective reduces. */
+/* A block: `warmup` operations, then `iterations` operations that are timed together. Float32, with
+ * sum if the collective reduces. */
 struct rival_command {
     uint64_t bytes; /* of the buffer; 0: no block; measure the round trip between ranks 0 and 1 */
     uint32_t warmup;
@@ -55,9 +57,11 @@ struct rival_result {
     char text[232];
 };
 
-/* An operation on the buffer: `count` floats in all_reduce, else `count` for each rank. all_gather
- * finds this rank's block in its place. */
+/* An operation in place on the buffer: `count` floats, or `count` for each rank (collective.h). An
+ * all_to_all is not in place: its result goes behind the blocks that it reads. */
 typedef int rival_operation(float *buffer, size_t count);
+#define RIVAL_ONE(name, value, text) +1
+enum { RIVAL_OPERATIONS = 1 TUTTI_COLLECTIVE_MAP(RIVAL_ONE) };
 
 /* Callbacks that return int return 0 or, with a reason, rival_error(). */
 struct rival_engine {
@@ -69,9 +73,9 @@ struct rival_engine {
     int (*alloc)(size_t bytes, float **buffer);
     /* Called on all ranks before messages with another count. May be NULL. */
     int (*prepare)(float *buffer, size_t count);
-    /* NULL: the engine lacks it. */
-    rival_operation *all_reduce, *all_gather, *reduce_scatter;
-    /* Whether reduce_scatter leaves the result in the first block, and not in this rank's. */
+    /* By enum tutti_collective. NULL: the engine lacks it. */
+    rival_operation *operations[RIVAL_OPERATIONS];
+    /* Whether a reduce_scatter leaves the result in the first block, and not in this rank's. */
     int scatters_to_first;
     /* The algorithm of an all_reduce of `count` elements. May be NULL. */
     const char *(*algorithm)(size_t count);

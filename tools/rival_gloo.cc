@@ -177,7 +177,7 @@ void fini()
 int main()
 {
     static const struct rival_engine engine = {
-        init, version, nullptr, prepare, all_reduce, nullptr, nullptr, 0, nullptr, nullptr, fini,
+        init, version, nullptr, prepare, {nullptr, all_reduce}, 0, nullptr, nullptr, fini,
     };
     return rival_main(&engine);
 }

@@ -66,9 +66,9 @@ int main(void)
     static const struct rival_engine engine = {
         .init = mpi_init,
         .version = mpi_version,
-        .all_reduce = mpi_all_reduce,
-        .all_gather = mpi_all_gather,
-        .reduce_scatter = mpi_reduce_scatter,
+        .operations = {[TUTTI_COLLECTIVE_ALL_REDUCE] = mpi_all_reduce,
+                       [TUTTI_COLLECTIVE_ALL_GATHER] = mpi_all_gather,
+                       [TUTTI_COLLECTIVE_REDUCE_SCATTER] = mpi_reduce_scatter},
         .scatters_to_first = 1,
         .fini = mpi_fini,
     };

@@ -2,6 +2,8 @@
 /* Tutti's own ranks. The variant "symmetric" has its buffer in symmetric memory. */
 #include "rival_tutti.h"
 
+#include "collective_call.h"
+
 #include <string.h>
 
 #include <tutti/tutti.h>
@@ -49,28 +51,27 @@ static int engine_alloc(size_t bytes, float **buffer)
     return 0;
 }
 
+static inline int run(enum tutti_collective which, const float *send, float *recv, size_t count)
+{
+    return collective_call(which, send, recv, count, TUTTI_FLOAT32, TUTTI_SUM, comm, NULL) ==
+                   TUTTI_OK
+               ? 0
+               : failed(tutti_collective_name(which));
+}
+
 static int engine_all_reduce(float *buffer, size_t count)
 {
-    if (tutti_all_reduce(buffer, buffer, count, TUTTI_FLOAT32, TUTTI_SUM, comm,
-                         TUTTI_STREAM_DEFAULT) != TUTTI_OK)
-        return failed("tutti_all_reduce");
-    return 0;
+    return run(TUTTI_COLLECTIVE_ALL_REDUCE, buffer, buffer, count);
 }
 
 static int engine_all_gather(float *buffer, size_t count)
 {
-    if (tutti_all_gather(buffer + (size_t)own_rank * count, buffer, count, TUTTI_FLOAT32, comm,
-                         TUTTI_STREAM_DEFAULT) != TUTTI_OK)
-        return failed("tutti_all_gather");
-    return 0;
+    return run(TUTTI_COLLECTIVE_ALL_GATHER, buffer + (size_t)own_rank * count, buffer, count);
 }
 
 static int engine_reduce_scatter(float *buffer, size_t count)
 {
-    if (tutti_reduce_scatter(buffer, buffer + (size_t)own_rank * count, count, TUTTI_FLOAT32,
-                             TUTTI_SUM, comm, TUTTI_STREAM_DEFAULT) != TUTTI_OK)
-        return failed("tutti_reduce_scatter");
-    return 0;
+    return run(TUTTI_COLLECTIVE_REDUCE_SCATTER, buffer, buffer + (size_t)own_rank * count, count);
 }
 
 static const char *engine_algorithm(size_t count)
@@ -97,9 +98,9 @@ int rival_tutti_main(struct ping *shared)
     static const struct rival_engine engine = {
         .init = engine_init,
         .alloc = engine_alloc,
-        .all_reduce = engine_all_reduce,
-        .all_gather = engine_all_gather,
-        .reduce_scatter = engine_reduce_scatter,
+        .operations = {[TUTTI_COLLECTIVE_ALL_REDUCE] = engine_all_reduce,
+                       [TUTTI_COLLECTIVE_ALL_GATHER] = engine_all_gather,
+                       [TUTTI_COLLECTIVE_REDUCE_SCATTER] = engine_reduce_scatter},
         .algorithm = engine_algorithm,
         .probe = engine_probe,
         .fini = engine_fini,

@@ -73,16 +73,13 @@ static int read_rank(struct worker *worker)
 static int choose_operation(struct worker *worker)
 {
     const struct rival_engine *engine = worker->engine;
-    rival_operation *const operations[] = {
-        [TUTTI_COLLECTIVE_ALL_REDUCE] = engine->all_reduce,
-        [TUTTI_COLLECTIVE_ALL_GATHER] = engine->all_gather,
-        [TUTTI_COLLECTIVE_REDUCE_SCATTER] = engine->reduce_scatter,
-    };
     unsigned which = (unsigned)atoi(rival_env(RIVAL_COLLECTIVE, "0"));
-    if (which >= sizeof operations / sizeof *operations || !operations[which])
+    if (which >= RIVAL_OPERATIONS || !engine->operations[which])
         return rival_error("%s is %u, which this program does not have", RIVAL_COLLECTIVE, which);
     worker->collective = &collectives[which];
-    worker->run = operations[which];
+    worker->run = engine->operations[which];
+    if (!collective_is_in_place(worker->collective))
+        worker->capacity *= 2;
     return 0;
 }
 
@@ -153,22 +150,33 @@ static size_t block_count(const struct worker *worker, size_t bytes)
     return bytes / sizeof(float) / (size_t)collective_blocks(worker->collective, worker->size);
 }
 
+/* The result of an operation on the buffer: *first is the element of the buffer with which the
+ * result would begin in place. */
+static const float *result_of(const struct worker *worker, size_t count, size_t *first)
+{
+    *first = worker->collective->send_all ? (size_t)worker->rank * count : 0;
+    if (!collective_is_in_place(worker->collective))
+        return worker->buffer + (size_t)worker->size * count;
+    return worker->buffer + (worker->engine->scatters_to_first ? 0 : *first);
+}
+
 /* Runs one operation on small integers, whose sums are exact in float32: element i of a rank's
  * buffer is pattern(i) times rank + 1. Counts the wrong elements. */
 static int check(const struct worker *worker, size_t bytes, uint64_t *wrong)
 {
     const struct collective *collective = worker->collective;
-    const size_t all = bytes / sizeof(float), count = block_count(worker, bytes);
     const int ranks = worker->size;
+    const size_t all = bytes / sizeof(float), count = block_count(worker, bytes);
+    const size_t results = count * (size_t)collective_recv_blocks(collective, ranks);
+    size_t first;
+    const float *result = result_of(worker, count, &first);
     for (size_t i = 0; i < all; i++)
         worker->buffer[i] = (float)(worker->rank + 1) * pattern(i);
     int error = worker->run(worker->buffer, count);
-    /* The first element of the result, and where it lies. */
-    size_t first = collective->send_all ? (size_t)worker->rank * count : 0;
-    const float *result = worker->buffer + (worker->engine->scatters_to_first ? 0 : first);
-    for (size_t i = 0; !error && i < (collective->send_all ? count : all); i++) {
+    for (size_t i = 0; !error && i < results; i++) {
         int factor = collective->reduces ? ranks * (ranks + 1) / 2 : (int)(i / count) + 1;
-        *wrong += result[i] != (float)factor * pattern(first + i);
+        size_t from = collective->send_all ? first + i % count : i;
+        *wrong += result[i] != (float)factor * pattern(from);
     }
     /* Timed operations sum zeros, because other values would grow to infinity in place. */
     memset(worker->buffer, 0, bytes);

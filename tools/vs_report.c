@@ -130,9 +130,10 @@ static void print_placement(const struct vs *vs, int placement)
 static void print_table(const struct vs *vs)
 {
     struct line line;
-    const bool reduces = bench_collective(vs->config)->reduces;
-    printf("# tutti %s beside others, float32%s in place, %d ranks %s, commit %s\n",
-           tutti_collective_name(vs->config->collective), reduces ? " sum" : "", vs->config->ranks,
+    const struct collective *collective = bench_collective(vs->config);
+    printf("# tutti %s beside others, float32%s%s, %d ranks %s, commit %s\n",
+           tutti_collective_name(vs->config->collective), collective->reduces ? " sum" : "",
+           collective_is_in_place(collective) ? " in place" : "", vs->config->ranks,
            vs->config->placement.bound ? "on a core each" : "not bound", TOOL_COMMIT);
     printf("# microseconds: medians of blocks, of each rival's best setting\n");
     printf("#%9s %8s %8s", "size", "tutti", "symm.");

@@ -10,10 +10,8 @@ static void overlap_explain(const struct coll *coll, const struct coll_args *arg
 {
     const size_t block = args->count * dtype_bytes(args->dtype);
     const char *place = "the same address";
-    if (coll->recv_all)
-        place = "recv + rank * count as send";
-    else if (coll->send_all)
-        place = "send + rank * count as recv";
+    if (coll->recv_all != coll->send_all)
+        place = coll->recv_all ? "recv + rank * count as send" : "send + rank * count as recv";
     snprintf(text, size,
              "send %p of %zu bytes and recv %p of %zu bytes overlap in part: use %s, or disjoint "
              "ones",

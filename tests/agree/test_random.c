@@ -9,6 +9,8 @@
  * operations.
  * symmetric: processes whose operands lie in symmetric memory.
  */
+#include "../../tools/collective.h"
+#include "../../tools/collective_call.h"
 #include "comm/comm.h"
 #include "cpu/transport/group.h"
 #include "device.h"
@@ -69,9 +71,8 @@ static struct operation operation_make(uint64_t *random)
         o.op = (tutti_op_t)(uintptr_t)(1 + below(random, REFERENCE_OPS - 1));
     } while (!reference_has(o.dtype, o.op));
     o.collective = TUTTI_COLLECTIVE_ALL_REDUCE;
-    if (!device_is_cuda() && below(random, 2))
-        o.collective =
-            below(random, 2) ? TUTTI_COLLECTIVE_ALL_GATHER : TUTTI_COLLECTIVE_REDUCE_SCATTER;
+    if (!device_is_cuda() && below(random, 4))
+        o.collective = collective_draw(pool_random(random));
     o.algo = (enum tutti_algo)below(random, TUTTI_ALGO_TWO_SHOT + 1);
     o.transport = (enum tutti_algo)(TUTTI_ALGO_ONE_SHOT_LL + below(random, 4));
     o.count = bytes_make(random) / tutti_dtype_size(o.dtype);
@@ -103,27 +104,22 @@ struct operands {
     unsigned char *send, *recv;
 };
 
-static size_t blocks_of(const struct operation *o, enum tutti_collective collective, int size)
-{
-    return o->collective == collective ? (size_t)size : 1;
-}
-
 /* In place on all ranks, on none, or on every other one. */
 static struct operands operands_make(const struct operation *o, int rank, int size,
                                      unsigned char *memory)
 {
     const size_t width = tutti_dtype_size(o->dtype), block = o->count * width;
+    const struct collective *collective = &collectives[o->collective];
     const uint64_t own = o->bits + (uint64_t)rank * 5;
     const bool in_place = (o->bits >> 62 == 3 ? (uint64_t)rank : o->bits >> 63) & 1;
     struct operands operands;
     operands.send = memory + own % LINE / width * width;
     operands.recv = operands.send + (size_t)size * MOST_BYTES + LINE;
-    if (in_place && o->collective == TUTTI_COLLECTIVE_ALL_GATHER)
-        operands.send = operands.recv + (size_t)rank * block;
-    else if (in_place && o->collective == TUTTI_COLLECTIVE_REDUCE_SCATTER)
-        operands.recv = operands.send + (size_t)rank * block;
+    const size_t first = (size_t)collective_own_block(collective, rank) * block;
+    if (in_place && collective->recv_all)
+        operands.send = operands.recv + first;
     else if (in_place)
-        operands.recv = operands.send;
+        operands.recv = operands.send + first;
     return operands;
 }
 
@@ -133,37 +129,20 @@ static enum tutti_status call(const struct context *context, const struct operat
     const tutti_op_t op = o->op == TUTTI_PREMUL_SUM ? context->premul_sum : o->op;
     struct tutti_call_options options = {.struct_size = sizeof options,
                                          .flags = o->copies ? TUTTI_CALL_NO_ZERO_COPY : 0};
-    if (o->collective == TUTTI_COLLECTIVE_ALL_GATHER)
-        return tutti_all_gather_with(at->send, at->recv, o->count, o->dtype, comm,
-                                     TUTTI_STREAM_DEFAULT, &options);
-    if (o->collective == TUTTI_COLLECTIVE_REDUCE_SCATTER)
-        return tutti_reduce_scatter_with(at->send, at->recv, o->count, o->dtype, op, comm,
-                                         TUTTI_STREAM_DEFAULT, &options);
-    options.algo = algo_of(o, comm);
-    return tutti_all_reduce_with(at->send, at->recv, o->count, o->dtype, op, comm,
-                                 TUTTI_STREAM_DEFAULT, &options);
-}
-
-static bool is_right(const struct pool *pool, const struct operation *o, int rank, int size,
-                     const unsigned char *recv)
-{
-    const size_t block = o->count * tutti_dtype_size(o->dtype);
-    size_t index, offset = o->offset;
-    if (o->collective == TUTTI_COLLECTIVE_REDUCE_SCATTER)
-        offset += (size_t)rank * o->count;
-    if (o->collective != TUTTI_COLLECTIVE_ALL_GATHER)
-        return pool_is_result(pool, o->dtype, o->op, offset, o->count, recv, &index);
-    for (int r = 0; r < size; r++)
-        if (!pool_is_input(pool, r, o->dtype, offset, o->count, recv + (size_t)r * block))
-            return false;
-    return true;
+    if (!collective_has_blocks(o->collective))
+        options.algo = algo_of(o, comm);
+    return collective_call(o->collective, at->send, at->recv, o->count, o->dtype, op, comm,
+                           &options);
 }
 
 static bool operation_run(const struct context *context, const struct operation *o, int rank,
                           tutti_comm_t *comm, unsigned char *memory)
 {
     const int size = comm->world_size;
-    const size_t block = o->count * tutti_dtype_size(o->dtype);
+    const struct collective *collective = &collectives[o->collective];
+    const size_t send_count = o->count * (size_t)collective_send_blocks(collective, size);
+    const size_t recv_count = o->count * (size_t)collective_recv_blocks(collective, size);
+    size_t index;
     const struct operands at = operands_make(o, rank, size, memory);
     if (!device_is_cuda()) {
         comm->host->distance.far =
@@ -171,11 +150,11 @@ static bool operation_run(const struct context *context, const struct operation 
         if (comm->host->areas.exchange_bytes && comm->host->areas.piece_buffer_bytes)
             comm->host->table.pushes = o->bits >> 21 & 1;
     }
-    memset(at.recv, 0x5a, block * blocks_of(o, TUTTI_COLLECTIVE_ALL_GATHER, size));
-    pool_input(context->pool, rank, o->dtype, o->offset,
-               o->count * blocks_of(o, TUTTI_COLLECTIVE_REDUCE_SCATTER, size), at.send);
+    memset(at.recv, 0x5a, recv_count * tutti_dtype_size(o->dtype));
+    pool_input(context->pool, rank, o->dtype, o->offset, send_count, at.send);
     return call(context, o, &at, comm) == TUTTI_OK &&
-           is_right(context->pool, o, rank, size, at.recv);
+           pool_is_collective(context->pool, o->collective, rank, o->dtype, o->op, o->offset,
+                              o->count, at.recv, &index);
 }
 
 /* Now and then all ranks meet, or two of them. */

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 #include "faults.h"
 
+#include "../../tools/collective.h"
+#include "../../tools/collective_call.h"
 #include "base/deadline.h"
 #include "base/layout.h"
 #include "base/point.h"
@@ -217,24 +219,28 @@ static enum tutti_status all_reduce(struct faults_rank *self, enum tutti_algo al
 }
 
 /* Of blocks in three pieces, in place. */
-static enum tutti_status blocks(struct faults_rank *self, bool scatters, int64_t timeout_ms)
+static enum tutti_status blocks(struct faults_rank *self, enum tutti_collective which,
+                                int64_t timeout_ms)
 {
-    const size_t rank = (size_t)self->rank, size = (size_t)self->ranks->size;
+    const size_t size = (size_t)self->ranks->size;
     const struct tutti_call_options options = {
         .struct_size = sizeof options, .flags = TUTTI_CALL_NO_ZERO_COPY, .timeout_ms = timeout_ms};
     const enum tutti_dtype dtype = self->wrong == WRONG_DTYPE ? TUTTI_INT8 : TUTTI_UINT8;
     const tutti_op_t op = self->wrong == WRONG_OP ? TUTTI_MAX : TUTTI_SUM;
-    const size_t most = scatters ? ONE_SHOT_BYTES / size : MEMORY_BYTES / size; /* five fit */
+    const size_t most =
+        collectives[which].send_all ? ONE_SHOT_BYTES / size : MEMORY_BYTES / size; /* five fit */
     const size_t count =
         (most < ONE_SHOT_BYTES ? most : ONE_SHOT_BYTES) - (self->wrong == WRONG_COUNT);
-    unsigned char *all = self->memory, *own = all + rank * count;
     if (self->wrong == WRONG_ORDER)
         return tutti_barrier_with(self->comm, NULL, 0, TUTTI_STREAM_DEFAULT, &options);
-    if (scatters || self->wrong == WRONG_OP)
-        return tutti_reduce_scatter_with(all, own, count, dtype, op, self->comm,
-                                         TUTTI_STREAM_DEFAULT, &options);
-    return tutti_all_gather_with(own, all, count, dtype, self->comm, TUTTI_STREAM_DEFAULT,
-                                 &options);
+    if (self->wrong == WRONG_OP)
+        which = TUTTI_COLLECTIVE_REDUCE_SCATTER;
+    const struct collective *collective = &collectives[which];
+    unsigned char *all = self->memory;
+    unsigned char *own = all + (size_t)collective_own_block(collective, self->rank) * count;
+    return collective_call(which, collective->send_all ? all : own,
+                           collective->recv_all ? all : own, count, dtype, op, self->comm,
+                           &options);
 }
 
 /* Of five pieces, whether they are pushed or pulled. */
@@ -281,8 +287,9 @@ enum tutti_status faults_call(struct faults_rank *self, int64_t timeout_ms)
                                    timeout_ms);
         return all_reduce(self, TUTTI_ALGO_HYBRID_CUBE_MESH, 20000, 0, timeout_ms);
     case CALL_GATHER:
+        return blocks(self, TUTTI_COLLECTIVE_ALL_GATHER, timeout_ms);
     case CALL_SCATTER:
-        return blocks(self, self->scenario->point->call == CALL_SCATTER, timeout_ms);
+        return blocks(self, TUTTI_COLLECTIVE_REDUCE_SCATTER, timeout_ms);
     case CALL_BARRIER:
         if (self->wrong == WRONG_ORDER) {
             self->wrong = WRONG_NOTHING;

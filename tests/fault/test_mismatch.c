@@ -5,6 +5,8 @@
  *
  * usage: test_mismatch threads|processes
  */
+#include "../../tools/collective.h"
+#include "../../tools/collective_call.h"
 #include "device.h"
 #include "faults.h"
 
@@ -28,14 +30,12 @@ struct call {
     {                                                                                              \
         TUTTI_COLLECTIVE_ALL_REDUCE, TUTTI_##dtype, TUTTI_##op, TUTTI_ALGO_##algo, count, scalar   \
     }
-#define GATHER(dtype, count)                                                                       \
+#define BLOCKS(collective, dtype, op, count)                                                       \
     {                                                                                              \
-        TUTTI_COLLECTIVE_ALL_GATHER, TUTTI_##dtype, NULL, TUTTI_ALGO_ONE_SHOT, count, 0            \
+        TUTTI_COLLECTIVE_##collective, TUTTI_##dtype, op, TUTTI_ALGO_ONE_SHOT, count, 0            \
     }
-#define SCATTER(dtype, op, count)                                                                  \
-    {                                                                                              \
-        TUTTI_COLLECTIVE_REDUCE_SCATTER, TUTTI_##dtype, TUTTI_##op, TUTTI_ALGO_ONE_SHOT, count, 0  \
-    }
+#define GATHER(dtype, count)      BLOCKS(ALL_GATHER, dtype, NULL, count)
+#define SCATTER(dtype, op, count) BLOCKS(REDUCE_SCATTER, dtype, TUTTI_##op, count)
 #define BARRIER                                                                                    \
     {                                                                                              \
         TUTTI_COLLECTIVE_BARRIER, TUTTI_FLOAT32, TUTTI_SUM, TUTTI_ALGO_NONE, 0, 0                  \
@@ -103,8 +103,7 @@ static size_t count_of(const struct call *call)
 /* On CPU only so far. */
 static bool has_blocks(const struct call *call)
 {
-    return call->collective == TUTTI_COLLECTIVE_ALL_GATHER ||
-           call->collective == TUTTI_COLLECTIVE_REDUCE_SCATTER;
+    return collective_has_blocks(call->collective);
 }
 
 static enum tutti_status call_run(const struct call *call, tutti_comm_t *comm, bool copies,
@@ -116,14 +115,11 @@ static enum tutti_status call_run(const struct call *call, tutti_comm_t *comm, b
     tutti_op_t op = call->op;
     if (call->collective == TUTTI_COLLECTIVE_BARRIER)
         return tutti_barrier(comm, NULL, 0, TUTTI_STREAM_DEFAULT);
-    if (has_blocks(call))
+    if (has_blocks(call)) {
         options.algo = TUTTI_ALGO_NONE;
-    if (call->collective == TUTTI_COLLECTIVE_ALL_GATHER)
-        return tutti_all_gather_with(memory, (char *)memory + MEMORY_BYTES / 2, call->count,
-                                     call->dtype, comm, TUTTI_STREAM_DEFAULT, &options);
-    if (call->collective == TUTTI_COLLECTIVE_REDUCE_SCATTER)
-        return tutti_reduce_scatter_with(memory, (char *)memory + MEMORY_BYTES / 2, call->count,
-                                         call->dtype, op, comm, TUTTI_STREAM_DEFAULT, &options);
+        return collective_call(call->collective, memory, (char *)memory + MEMORY_BYTES / 2,
+                               call->count, call->dtype, op, comm, &options);
+    }
     if (call->op == TUTTI_PREMUL_SUM && tutti_op_create_premul_sum(call->scalar, &op) != TUTTI_OK)
         return TUTTI_ERR_NO_MEMORY;
     enum tutti_status status = tutti_all_reduce_with(memory, memory, count_of(call), call->dtype,

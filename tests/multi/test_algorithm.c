@@ -3,6 +3,9 @@
  * one, and what is refused and counted. One rank: the choice looks at no other. */
 #include "tutti/tutti.h"
 
+#include "../../tools/collective.h"
+#include "../../tools/collective_call.h"
+
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -230,6 +233,59 @@ static void test_refused(void **state)
     tutti_comm_destroy(comm);
 }
 
+static void check_blocks(enum tutti_collective which, tutti_comm_t *comm)
+{
+    struct tutti_call_options options = {.struct_size = sizeof options};
+    float data[64] = {1};
+    char place[64];
+    const struct {
+        const void *send;
+        void *recv;
+        size_t count;
+        enum tutti_dtype dtype;
+        const char *why;
+    } rows[] = {
+        {NULL, data, 1, TUTTI_FLOAT32, "send is NULL"},
+        {data, NULL, 1, TUTTI_FLOAT32, "recv is NULL"},
+        {data, data, 1, (enum tutti_dtype)77, "dtype 77"},
+        {data, (char *)data + 1, 1, TUTTI_FLOAT16, "aligned"},
+        {data, data, SIZE_MAX / 2, TUTTI_FLOAT32, "count"},
+        {data, data + 1, 2, TUTTI_FLOAT32, "overlap in part: use "},
+        {data + 3, data, 4, TUTTI_FLOAT32, place},
+    };
+    const struct collective *collective = &collectives[which];
+    const char *in_place = collective->send_all == collective->recv_all ? "the same address"
+                           : collective->send_all ? "send + rank * count as recv"
+                                                  : "recv + rank * count as send";
+    strcpy(stpcpy(place, "overlap in part: use "), in_place);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        assert_int_equal(collective_call(which, rows[i].send, rows[i].recv, rows[i].count,
+                                         rows[i].dtype, TUTTI_SUM, comm, &options),
+                         TUTTI_ERR_INVALID);
+        if (!strstr(tutti_last_error(), rows[i].why) ||
+            !strstr(tutti_last_error(), tutti_collective_name(which)))
+            fail_msg("\"%s\" is not in \"%s\"", rows[i].why, tutti_last_error());
+    }
+    options.algo = TUTTI_ALGO_ONE_SHOT;
+    assert_int_equal(
+        collective_call(which, data, data, 1, TUTTI_FLOAT32, TUTTI_SUM, comm, &options),
+        TUTTI_ERR_INVALID);
+    assert_non_null(strstr(tutti_last_error(), "one_shot cannot be forced"));
+    assert_int_equal(collective_call(which, data, data, 9, TUTTI_FLOAT32, TUTTI_SUM, comm, NULL),
+                     TUTTI_OK);
+}
+
+/* Where an operand has a block for each rank the message says what is in place. */
+static void test_blocks_refused(void **state)
+{
+    (void)state;
+    tutti_comm_t *comm = create((struct tutti_comm_options){.name = "blocks"});
+    for (int i = 0; i < COLLECTIVE_ROWS; i++)
+        if (collective_has_blocks((enum tutti_collective)i))
+            check_blocks((enum tutti_collective)i, comm);
+    tutti_comm_destroy(comm);
+}
+
 /* An error names the call that was made. */
 static void test_names(void **state)
 {
@@ -258,9 +314,9 @@ static void test_names(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_strict), cmocka_unit_test(test_strict_buffer),
-        cmocka_unit_test(test_forced), cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_names),
+        cmocka_unit_test(test_strict),         cmocka_unit_test(test_strict_buffer),
+        cmocka_unit_test(test_forced),         cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_blocks_refused), cmocka_unit_test(test_names),
     };
     return cmocka_run_group_tests(tests, open_store, close_store);
 }

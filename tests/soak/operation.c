@@ -1,4 +1,6 @@
 /* SPDX-License-Identifier: MIT */
+#include "../../tools/collective.h"
+#include "../../tools/collective_call.h"
 #include "device.h"
 #include "reference.h"
 #include "soak.h"
@@ -39,11 +41,10 @@ void operation_make(const struct soak_episode *episode, uint64_t *random,
     o.algo = (enum tutti_algo)soak_below(random, TUTTI_ALGO_RING + 1);
     o.count = bytes_make(episode, random) / tutti_dtype_size(o.dtype);
     o.collective = TUTTI_COLLECTIVE_ALL_REDUCE;
-    if (!device_is_cuda() && soak_below(random, 3) == 0) {
-        o.collective =
-            soak_below(random, 2) ? TUTTI_COLLECTIVE_ALL_GATHER : TUTTI_COLLECTIVE_REDUCE_SCATTER;
-        o.count /= (size_t)episode->comms[o.comm].size; /* a block for each rank fits */
-    }
+    if (!device_is_cuda() && soak_below(random, 2))
+        o.collective = collective_draw(pool_random(random));
+    o.count /= (size_t)collective_blocks(&collectives[o.collective],
+                                         episode->comms[o.comm].size); /* so that all fit */
     o.offset = soak_below(random, POOL_PERIOD);
     o.copies = soak_below(random, 2);
     o.bits = pool_random(random);
@@ -62,11 +63,17 @@ static enum tutti_algo algo_of(const struct soak_operation *o, tutti_comm_t *com
     return o->algo;
 }
 
-/* Blocks in an operand of that collective. */
-static size_t blocks_of(const struct soak_place *place, const struct soak_operation *o,
-                        enum tutti_collective collective)
+static size_t send_count(const struct soak_place *place, const struct soak_operation *o)
 {
-    return o->collective == collective ? (size_t)tutti_comm_world_size(place->comm) : 1;
+    return o->count * (size_t)collective_send_blocks(&collectives[o->collective],
+                                                     tutti_comm_world_size(place->comm));
+}
+
+static size_t recv_bytes(const struct soak_place *place, const struct soak_operation *o)
+{
+    const int blocks =
+        collective_recv_blocks(&collectives[o->collective], tutti_comm_world_size(place->comm));
+    return o->count * tutti_dtype_size(o->dtype) * (size_t)blocks;
 }
 
 /* Where the operands lie: at any address that the dtype allows, in place on all ranks or on some.
@@ -84,7 +91,8 @@ static unsigned char *recv_of(const struct soak_place *place, const struct soak_
     bool mixed = o->bits >> 62 == 3;
     bool in_place = (mixed ? (uint64_t)place->self->rank : o->bits >> 63) & 1;
     bool again = device_is_cuda() && place->self->episode->graph > 1; /* from the same input */
-    return in_place && !again && o->collective == TUTTI_COLLECTIVE_ALL_REDUCE
+    const struct collective *collective = &collectives[o->collective];
+    return in_place && !again && collective->send_all == collective->recv_all
                ? send_of(place, o)
                : place->self->recv + SOAK_GUARD + (o->bits >> 20) % SOAK_GUARD / width * width;
 }
@@ -116,26 +124,20 @@ static enum tutti_status call(const struct soak_place *place, const struct soak_
         .timeout_ms = place->timeout_ms,
         .flags = o->copies ? TUTTI_CALL_NO_ZERO_COPY : 0,
     };
-    if (o->collective == TUTTI_COLLECTIVE_ALL_GATHER)
-        return tutti_all_gather_with(send, recv, o->count, o->dtype, place->comm,
-                                     TUTTI_STREAM_DEFAULT, &options);
-    if (o->collective == TUTTI_COLLECTIVE_REDUCE_SCATTER)
-        return tutti_reduce_scatter_with(send, recv, o->count, o->dtype, op, place->comm,
-                                         TUTTI_STREAM_DEFAULT, &options);
-    options.algo = algo_of(o, place->comm);
-    return tutti_all_reduce_with(send, recv, o->count, o->dtype, op, place->comm,
-                                 TUTTI_STREAM_DEFAULT, &options);
+    if (!collective_has_blocks(o->collective))
+        options.algo = algo_of(o, place->comm);
+    return collective_call(o->collective, send, recv, o->count, o->dtype, op, place->comm,
+                           &options);
 }
 
 enum tutti_status operation_run(const struct soak_place *place, const struct soak_operation *o)
 {
     if (o->barrier)
         return barrier_run(place, o);
-    const size_t block = o->count * tutti_dtype_size(o->dtype);
-    const size_t bytes = block * blocks_of(place, o, TUTTI_COLLECTIVE_ALL_GATHER);
+    const size_t bytes = recv_bytes(place, o);
     unsigned char *send = send_of(place, o), *recv = recv_of(place, o);
-    pool_input(place->pool, tutti_comm_rank(place->comm), o->dtype, o->offset,
-               o->count * blocks_of(place, o, TUTTI_COLLECTIVE_REDUCE_SCATTER), send);
+    pool_input(place->pool, tutti_comm_rank(place->comm), o->dtype, o->offset, send_count(place, o),
+               send);
     if (send != recv)
         memset(recv, POISON, bytes);
     memset(recv - SOAK_GUARD, POISON, SOAK_GUARD);
@@ -151,38 +153,22 @@ static bool is_poison(const unsigned char *bytes)
     return true;
 }
 
-static bool is_right(const struct soak_place *place, const struct soak_operation *o,
-                     const unsigned char *recv, size_t *index)
-{
-    const size_t block = o->count * tutti_dtype_size(o->dtype);
-    const int size = tutti_comm_world_size(place->comm);
-    size_t offset = o->offset;
-    if (o->collective == TUTTI_COLLECTIVE_REDUCE_SCATTER)
-        offset += (size_t)tutti_comm_rank(place->comm) * o->count;
-    if (o->collective != TUTTI_COLLECTIVE_ALL_GATHER)
-        return pool_is_result(place->pool, o->dtype, o->op, offset, o->count, recv, index);
-    for (int r = 0; r < size; r++)
-        if (!pool_is_input(place->pool, r, o->dtype, offset, o->count, recv + (size_t)r * block))
-            return false;
-    return true;
-}
-
 const char *operation_check(const struct soak_place *place, const struct soak_operation *o,
                             size_t *index)
 {
-    const size_t bytes =
-        o->count * tutti_dtype_size(o->dtype) * blocks_of(place, o, TUTTI_COLLECTIVE_ALL_GATHER);
+    const size_t bytes = recv_bytes(place, o);
+    const int rank = tutti_comm_rank(place->comm);
     const unsigned char *send = send_of(place, o), *recv = recv_of(place, o);
     *index = 0;
     if (o->barrier)
         return NULL;
-    if (!is_right(place, o, recv, index))
+    if (!pool_is_collective(place->pool, o->collective, rank, o->dtype, o->op, o->offset, o->count,
+                            recv, index))
         return "another result";
     if (!is_poison(recv - SOAK_GUARD) || !is_poison(recv + bytes))
         return "written beside the output";
     if (send != recv &&
-        !pool_is_input(place->pool, tutti_comm_rank(place->comm), o->dtype, o->offset,
-                       o->count * blocks_of(place, o, TUTTI_COLLECTIVE_REDUCE_SCATTER), send))
+        !pool_is_input(place->pool, rank, o->dtype, o->offset, send_count(place, o), send))
         return "the input was written";
     return NULL;
 }

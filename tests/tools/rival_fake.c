@@ -77,9 +77,9 @@ int main(void)
     static const struct rival_engine engine = {
         .init = fake_init,
         .version = fake_version,
-        .all_reduce = fake_all_reduce,
-        .all_gather = fake_all_gather,
-        .reduce_scatter = fake_reduce_scatter,
+        .operations = {[TUTTI_COLLECTIVE_ALL_REDUCE] = fake_all_reduce,
+                       [TUTTI_COLLECTIVE_ALL_GATHER] = fake_all_gather,
+                       [TUTTI_COLLECTIVE_REDUCE_SCATTER] = fake_reduce_scatter},
         .scatters_to_first = 1,
         .fini = fake_fini,
     };

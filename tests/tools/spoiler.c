@@ -13,8 +13,6 @@
 
 typedef enum tutti_status reduce_fn(const void *, void *, size_t, enum tutti_dtype, tutti_op_t,
                                     tutti_comm_t *, tutti_stream_t);
-typedef enum tutti_status gather_fn(const void *, void *, size_t, enum tutti_dtype, tutti_comm_t *,
-                                    tutti_stream_t);
 
 static enum tutti_status spoil_result(enum tutti_status status, const void *send, void *recv,
                                       size_t bytes, tutti_comm_t *comm)
@@ -43,28 +41,25 @@ enum tutti_status tutti_all_reduce(const void *send, void *recv, size_t count,
                         count * tutti_dtype_size(dtype), comm);
 }
 
-enum tutti_status tutti_reduce_scatter(const void *send, void *recv, size_t count,
-                                       enum tutti_dtype dtype, tutti_op_t op, tutti_comm_t *comm,
-                                       tutti_stream_t stream)
-{
-    void *symbol = dlsym(RTLD_NEXT, "tutti_reduce_scatter");
-    reduce_fn *next;
-    memcpy(&next, &symbol, sizeof next);
-    return spoil_result(next(send, recv, count, dtype, op, comm, stream), send, recv,
-                        count * tutti_dtype_size(dtype), comm);
-}
-
-enum tutti_status tutti_all_gather(const void *send, void *recv, size_t count,
-                                   enum tutti_dtype dtype, tutti_comm_t *comm,
-                                   tutti_stream_t stream)
-{
-    void *symbol = dlsym(RTLD_NEXT, "tutti_all_gather");
-    gather_fn *next;
-    memcpy(&next, &symbol, sizeof next);
-    return spoil_result(next(send, recv, count, dtype, comm, stream), send, recv,
-                        count * tutti_dtype_size(dtype) * (size_t)tutti_comm_world_size(comm),
-                        comm);
-}
+/* The collectives whose operands have blocks are called with options. */
+#define FORWARD(name, blocks, parameters, ...)                                                     \
+    enum tutti_status tutti_##name##_with parameters                                               \
+    {                                                                                              \
+        void *symbol = dlsym(RTLD_NEXT, "tutti_" #name "_with");                                   \
+        enum tutti_status(*next) parameters;                                                       \
+        memcpy(&next, &symbol, sizeof next);                                                       \
+        return spoil_result(next(__VA_ARGS__), send, recv,                                         \
+                            count * tutti_dtype_size(dtype) * (size_t)(blocks), comm);             \
+    }
+#define COPYING                                                                                    \
+    (const void *send, void *recv, size_t count, enum tutti_dtype dtype, tutti_comm_t *comm,       \
+     tutti_stream_t stream, const struct tutti_call_options *options)
+FORWARD(all_gather, tutti_comm_world_size(comm), COPYING, send, recv, count, dtype, comm, stream,
+        options)
+FORWARD(reduce_scatter, 1,
+        (const void *send, void *recv, size_t count, enum tutti_dtype dtype, tutti_op_t op,
+         tutti_comm_t *comm, tutti_stream_t stream, const struct tutti_call_options *options),
+        send, recv, count, dtype, op, comm, stream, options)
 
 typedef enum tutti_status symm_group_fn(const char *, int, int, tutti_store_t *,
                                         tutti_symm_group_t **);

@@ -1,0 +1,29 @@
+/* SPDX-License-Identifier: MIT */
+/* Calls any collective that has operands. */
+#ifndef TUTTI_TOOL_COLLECTIVE_CALL_H
+#define TUTTI_TOOL_COLLECTIVE_CALL_H
+
+#include "tutti/tutti.h"
+
+/* `op`: ignored unless the collective reduces. `options` may be NULL. */
+static inline enum tutti_status collective_call(enum tutti_collective which, const void *send,
+                                                void *recv, size_t count, enum tutti_dtype dtype,
+                                                tutti_op_t op, tutti_comm_t *comm,
+                                                const struct tutti_call_options *options)
+{
+    const tutti_stream_t stream = TUTTI_STREAM_DEFAULT;
+    switch (which) {
+    case TUTTI_COLLECTIVE_ALL_REDUCE:
+        return options ? tutti_all_reduce_with(send, recv, count, dtype, op, comm, stream, options)
+                       : tutti_all_reduce(send, recv, count, dtype, op, comm, stream);
+    case TUTTI_COLLECTIVE_ALL_GATHER:
+        return tutti_all_gather_with(send, recv, count, dtype, comm, stream, options);
+    case TUTTI_COLLECTIVE_REDUCE_SCATTER:
+        return tutti_reduce_scatter_with(send, recv, count, dtype, op, comm, stream, options);
+    case TUTTI_COLLECTIVE_BARRIER:
+        break;
+    }
+    return TUTTI_ERR_INVALID;
+}
+
+#endif
