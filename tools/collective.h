@@ -27,6 +27,7 @@ static const struct collective collectives[] = {
     [TUTTI_COLLECTIVE_BARRIER] = {false, false, false, false, false, 0},
     [TUTTI_COLLECTIVE_ALL_GATHER] = {true, false, true, false, false, 1},
     [TUTTI_COLLECTIVE_REDUCE_SCATTER] = {true, true, false, true, false, 1},
+    [TUTTI_COLLECTIVE_ALL_TO_ALL] = {true, true, true, false, false, 1},
 };
 
 enum { COLLECTIVE_ROWS = sizeof collectives / sizeof *collectives };

@@ -20,6 +20,8 @@ static inline enum tutti_status collective_call(enum tutti_collective which, con
         return tutti_all_gather_with(send, recv, count, dtype, comm, stream, options);
     case TUTTI_COLLECTIVE_REDUCE_SCATTER:
         return tutti_reduce_scatter_with(send, recv, count, dtype, op, comm, stream, options);
+    case TUTTI_COLLECTIVE_ALL_TO_ALL:
+        return tutti_all_to_all_with(send, recv, count, dtype, comm, stream, options);
     case TUTTI_COLLECTIVE_BARRIER:
         break;
     }

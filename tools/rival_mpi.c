@@ -56,6 +56,15 @@ static int mpi_reduce_scatter(float *buffer, size_t count)
                                            MPI_COMM_WORLD));
 }
 
+static int mpi_all_to_all(float *buffer, size_t count)
+{
+    int size;
+    MPI_Comm_size(MPI_COMM_WORLD, &size);
+    return result("MPI_Alltoall",
+                  MPI_Alltoall(buffer, (int)count, MPI_FLOAT, buffer + (size_t)size * count,
+                               (int)count, MPI_FLOAT, MPI_COMM_WORLD));
+}
+
 static void mpi_fini(void)
 {
     MPI_Finalize();
@@ -68,7 +77,8 @@ int main(void)
         .version = mpi_version,
         .operations = {[TUTTI_COLLECTIVE_ALL_REDUCE] = mpi_all_reduce,
                        [TUTTI_COLLECTIVE_ALL_GATHER] = mpi_all_gather,
-                       [TUTTI_COLLECTIVE_REDUCE_SCATTER] = mpi_reduce_scatter},
+                       [TUTTI_COLLECTIVE_REDUCE_SCATTER] = mpi_reduce_scatter,
+                       [TUTTI_COLLECTIVE_ALL_TO_ALL] = mpi_all_to_all},
         .scatters_to_first = 1,
         .fini = mpi_fini,
     };

@@ -74,6 +74,11 @@ static int engine_reduce_scatter(float *buffer, size_t count)
     return run(TUTTI_COLLECTIVE_REDUCE_SCATTER, buffer, buffer + (size_t)own_rank * count, count);
 }
 
+static int engine_all_to_all(float *buffer, size_t count)
+{
+    return run(TUTTI_COLLECTIVE_ALL_TO_ALL, buffer, buffer + (size_t)world_size * count, count);
+}
+
 static const char *engine_algorithm(size_t count)
 {
     enum tutti_algo algo = TUTTI_ALGO_NONE;
@@ -100,7 +105,8 @@ int rival_tutti_main(struct ping *shared)
         .alloc = engine_alloc,
         .operations = {[TUTTI_COLLECTIVE_ALL_REDUCE] = engine_all_reduce,
                        [TUTTI_COLLECTIVE_ALL_GATHER] = engine_all_gather,
-                       [TUTTI_COLLECTIVE_REDUCE_SCATTER] = engine_reduce_scatter},
+                       [TUTTI_COLLECTIVE_REDUCE_SCATTER] = engine_reduce_scatter,
+                       [TUTTI_COLLECTIVE_ALL_TO_ALL] = engine_all_to_all},
         .algorithm = engine_algorithm,
         .probe = engine_probe,
         .fini = engine_fini,

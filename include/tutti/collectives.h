@@ -81,6 +81,19 @@ TUTTI_API enum tutti_status tutti_reduce_scatter_with(const void *send, void *re
                                                       tutti_comm_t *comm, tutti_stream_t stream,
                                                       const struct tutti_call_options *options);
 /*
+ * Sends one block to each rank: sets recv[r * count + i] on rank p to send[p * count + i] of rank
+ * r, for count elements and all ranks p and r. send and recv have world_size * count elements each.
+ * In place, send is recv; any other overlap is refused. The conditions, and the statuses, are those
+ * of tutti_all_gather().
+ */
+TUTTI_API enum tutti_status tutti_all_to_all(const void *send, void *recv, size_t count,
+                                             enum tutti_dtype dtype, tutti_comm_t *comm,
+                                             tutti_stream_t stream);
+TUTTI_API enum tutti_status tutti_all_to_all_with(const void *send, void *recv, size_t count,
+                                                  enum tutti_dtype dtype, tutti_comm_t *comm,
+                                                  tutti_stream_t stream,
+                                                  const struct tutti_call_options *options);
+/*
  * Rooted collectives and messages. `root` and `peer` are ranks. The conditions, and the statuses,
  * are those of tutti_all_gather(); root is equal on all ranks, else MISMATCH. An operand that a
  * rank does not have is ignored there and may be NULL. A rank returns once its own part is done:

@@ -166,6 +166,7 @@ TUTTI_API const char *tutti_op_name(tutti_op_t op);
     X(BARRIER, 2, "barrier")                                                                       \
     X(ALL_GATHER, 3, "all_gather")                                                                 \
     X(REDUCE_SCATTER, 4, "reduce_scatter")                                                         \
+    X(ALL_TO_ALL, 5, "all_to_all")                                                                 \
     X(BROADCAST, 6, "broadcast")                                                                   \
     X(REDUCE, 7, "reduce")                                                                         \
     X(GATHER, 8, "gather")                                                                         \

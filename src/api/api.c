@@ -215,8 +215,9 @@ static bool operand_find(const struct tutti_comm *comm, const void *operand, siz
            view->world_size == comm->world_size;
 }
 
-/* Where the peers can reach the operands that they use: all-gather and reduce-scatter write to the
- * own recv alone. */
+/* Where the peers can reach the operands that they use. Where an operand has a block for each rank,
+ * the peers read send only. An all-to-all in place must not be read there: each rank would write
+ * over blocks that its peers still need. */
 static void operands_find(const struct tutti_comm *comm, const struct coll *coll,
                           struct request *request)
 {
@@ -225,7 +226,8 @@ static void operands_find(const struct tutti_comm *comm, const struct coll *coll
     const size_t send_bytes = request->bytes * coll_send_blocks(coll, comm->world_size);
     request->operands = (struct layout_operands){.send_id = LAYOUT_PRIVATE};
     request->send_buffers = request->recv_buffers = NULL;
-    if (request->flags & TUTTI_CALL_NO_ZERO_COPY)
+    if (request->flags & TUTTI_CALL_NO_ZERO_COPY ||
+        (coll->send_all && coll->recv_all && request->send == request->recv))
         return;
     if (rank_set_empty(cpu_group_ranks(comm->host)->remote)) {
         request->operands = (struct layout_operands){.send_id = LAYOUT_THIS_PROCESS,
@@ -470,6 +472,22 @@ enum tutti_status tutti_recv_with(void *recv, size_t count, enum tutti_dtype dty
 {
     return call_run(comm, TUTTI_COLLECTIVE_RECV,
                     (struct coll_args){NULL, recv, count, dtype, NULL, peer}, stream, options);
+}
+
+enum tutti_status tutti_all_to_all(const void *send, void *recv, size_t count,
+                                   enum tutti_dtype dtype, tutti_comm_t *comm,
+                                   tutti_stream_t stream)
+{
+    return tutti_all_to_all_with(send, recv, count, dtype, comm, stream, NULL);
+}
+
+enum tutti_status tutti_all_to_all_with(const void *send, void *recv, size_t count,
+                                        enum tutti_dtype dtype, tutti_comm_t *comm,
+                                        tutti_stream_t stream,
+                                        const struct tutti_call_options *options)
+{
+    return call_run(comm, TUTTI_COLLECTIVE_ALL_TO_ALL,
+                    (struct coll_args){send, recv, count, dtype, NULL, 0}, stream, options);
 }
 
 /* Reads the subset: all ranks if none are named. */

@@ -40,6 +40,7 @@ static const struct coll coll_rows[] = {
     [TUTTI_COLLECTIVE_REDUCE_SCATTER] = {.call = "tutti_reduce_scatter",
                                          .send_all = true,
                                          .reduces = true},
+    [TUTTI_COLLECTIVE_ALL_TO_ALL] = {.call = "tutti_all_to_all", .send_all = true, .recv_all = true},
     [TUTTI_COLLECTIVE_BROADCAST] = {.call = "tutti_broadcast",
                                     .peer = COLL_ROOT,
                                     .send = COLL_OF_ROOT},

@@ -45,6 +45,8 @@ static const struct faults_point cpu_points[] = {
     {"pieces.published", CALL_GATHER, 3, PART_GIVEN},
     {"pieces.filled", CALL_SCATTER, 3, PART_MISSING},
     {"pieces.published", CALL_SCATTER, 3, PART_GIVEN},
+    {"pieces.filled", CALL_TO_ALL, 3, PART_MISSING},
+    {"pieces.published", CALL_TO_ALL, 3, PART_GIVEN},
     {"two_shot.filled", CALL_TWO_SHOT, 1, PART_MISSING},
     {"two_shot.reduced", CALL_TWO_SHOT, 1, PART_MISSING},
     {"two_shot.filled", CALL_TWO_SHOT, 3, PART_MISSING},
@@ -290,6 +292,8 @@ enum tutti_status faults_call(struct faults_rank *self, int64_t timeout_ms)
         return blocks(self, TUTTI_COLLECTIVE_ALL_GATHER, timeout_ms);
     case CALL_SCATTER:
         return blocks(self, TUTTI_COLLECTIVE_REDUCE_SCATTER, timeout_ms);
+    case CALL_TO_ALL:
+        return blocks(self, TUTTI_COLLECTIVE_ALL_TO_ALL, timeout_ms);
     case CALL_BARRIER:
         if (self->wrong == WRONG_ORDER) {
             self->wrong = WRONG_NOTHING;
@@ -460,8 +464,8 @@ static int run_one(const struct faults_scenario *scenario, int size, bool proces
 static int least_of(const struct faults_point *point, int *most)
 {
     /* The only subset of two ranks is all of them, and their pieces swap. */
-    const bool in_pieces =
-        point->call == CALL_ONE_SHOT || point->call == CALL_GATHER || point->call == CALL_SCATTER;
+    const bool in_pieces = point->call == CALL_ONE_SHOT || point->call == CALL_GATHER ||
+                           point->call == CALL_SCATTER || point->call == CALL_TO_ALL;
     int least = point->call == CALL_SUBSET || in_pieces ? 3 : 2;
     if (point->call == CALL_SWAP)
         *most = 2;

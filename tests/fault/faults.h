@@ -23,8 +23,9 @@ enum faults_call {
     CALL_DIRECT, /* zero-copy: thread ranks, or processes on symmetric memory */
     CALL_RING,
     CALL_MESH,   /* of 8 ranks only */
-    CALL_GATHER, /* on CPU only, as the next is */
+    CALL_GATHER, /* on CPU only, as the next two are */
     CALL_SCATTER,
+    CALL_TO_ALL,
     CALL_BARRIER,
     CALL_SUBSET,    /* of the victim and the next rank */
     CALL_PIPELINED, /* on a GPU, as the next is */

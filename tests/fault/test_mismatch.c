@@ -36,6 +36,7 @@ struct call {
     }
 #define GATHER(dtype, count)      BLOCKS(ALL_GATHER, dtype, NULL, count)
 #define SCATTER(dtype, op, count) BLOCKS(REDUCE_SCATTER, dtype, TUTTI_##op, count)
+#define TO_ALL(dtype, count)      BLOCKS(ALL_TO_ALL, dtype, NULL, count)
 #define BARRIER                                                                                    \
     {                                                                                              \
         TUTTI_COLLECTIVE_BARRIER, TUTTI_FLOAT32, TUTTI_SUM, TUTTI_ALGO_NONE, 0, 0                  \
@@ -77,6 +78,10 @@ static const struct mismatch {
     {SCATTER(FLOAT32, SUM, 100), SCATTER(FLOAT32, MAX, 100)},
     {SCATTER(FLOAT32, SUM, 50000), GATHER(FLOAT32, 50000)},
     {SCATTER(FLOAT32, SUM, 50000), BARRIER},
+    {TO_ALL(FLOAT32, 50000), TO_ALL(INT32, 50000)},
+    {TO_ALL(FLOAT32, 100), TO_ALL(FLOAT32, 101)},
+    {TO_ALL(FLOAT32, 100), GATHER(FLOAT32, 100)},
+    {SCATTER(FLOAT32, SUM, 50000), TO_ALL(FLOAT32, 50000)},
     /* from rank to rank */
     {REDUCE(FLOAT32, SUM, RING, 900000, 0), REDUCE(FLOAT32, SUM, RING, 900001, 0)},
     {REDUCE(FLOAT32, SUM, RING, 900000, 0), REDUCE(FLOAT32, SUM, TWO_SHOT, 900000, 0)},

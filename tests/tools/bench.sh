@@ -112,7 +112,7 @@ out '^# validation: 0 caches: hot buffers: ordinary$'
 out '^# Out of bounds values : 0 \(not checked\)$'
 
 # ---- blocks: the size is that of the buffer with a block for each rank, the count that of one block
-for collective in all_gather reduce_scatter; do
+for collective in all_gather reduce_scatter all_to_all; do
     status 0 "$tutti" bench -n 3 --collective "$collective" -b 40 -e 160K -f 16 "${quick[@]}" --json "$work/$collective.json"
     rows 4
     out '^ +36 +3 +float32 +(-|sum) +-1 '
@@ -127,9 +127,9 @@ for collective in all_gather reduce_scatter; do
 done
 status 0 "$tutti" bench -n 3 --collective reduce_scatter --counts 100 -d all -o all "${quick[@]}"
 rows 99
-python3 - "$work/all_gather.json" "$work/reduce_scatter.json" <<'PYTHON' || complain "JSON of collectives with blocks"
+python3 - "$work/all_gather.json" "$work/reduce_scatter.json" "$work/all_to_all.json" <<'PYTHON' || complain "JSON of collectives with blocks"
 import json, sys
-for name, op in zip(sys.argv[1:], (None, "sum")):
+for name, op in zip(sys.argv[1:], (None, "sum", None)):
     rows = json.load(open(name))["rows"]
     assert [row["bytes"] for row in rows[::2]] == [36, 636, 10236, 163836], rows
     for row in rows:
@@ -137,7 +137,7 @@ for name, op in zip(sys.argv[1:], (None, "sum")):
         assert row["dtype"] == "float32" and row["wrong"] == 0, row
 PYTHON
 # All busbw are (n-1)/n of algbw, or for all_reduce twice that.
-for factor in all_gather:0.75 reduce_scatter:0.75 all_reduce:1.5; do
+for factor in all_gather:0.75 reduce_scatter:0.75 all_to_all:0.75 all_reduce:1.5; do
     status 0 "$tutti" bench -n 4 --collective "${factor%:*}" -b 16M -e 16M --iters 2 -w 0
     awk -v factor="${factor#*:}" '!/^#/ { error = $8 - factor * $7; exit error > 0.02 || error < -0.02 }' "$work/out" ||
         { complain "busbw of ${factor%:*}"; cat "$work/out"; }
@@ -228,7 +228,7 @@ for option in '-b 8' '-e 8' '-f 2' '-i 8' '--counts 8' '-d int8' '-o max' '-c 0'
 done
 refused '--collective all_gather: .*leave out -o, --algo$' --collective all_gather --algo one_shot -o sum
 refused '--collective reduce_scatter: .*leave out --algo$' --algo two_shot --collective reduce_scatter
-for collective in all_gather reduce_scatter; do
+for collective in all_gather reduce_scatter all_to_all; do
     refused "--collective $collective is for CPU ranks so far: leave out --device cuda" --collective "$collective" -g 2
     refused "--collective $collective is for CPU ranks" --device cuda --vs nccl --collective "$collective" --algo ring
 done

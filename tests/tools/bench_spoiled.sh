@@ -31,6 +31,9 @@ spoiled input 1 0 all_gather
 spoiled bit 1 1 reduce_scatter
 spoiled past 1 1 reduce_scatter
 spoiled input 1 1 reduce_scatter # the first block of two, which is no result either
+spoiled bit 1 1 all_to_all
+spoiled past 1 1 all_to_all
+spoiled input 1 0 all_to_all
 # Beside others, wrong results of ours are a failure.
 ln -s "$fake" "$work/tutti-bench-gloo"
 export TUTTI_BENCH_RIVALS=$work
@@ -38,7 +41,7 @@ status 0 env SPOIL=nothing LD_PRELOAD="$spoiler" "$tutti" bench -n 2 --vs gloo -
 status 1 env SPOIL=bit LD_PRELOAD="$spoiler" "$tutti" bench -n 2 --vs gloo -b 64K -e 64K
 err 'tutti: rank [01] has wrong elements'
 ln -s "$fake" "$work/tutti-bench-openmpi"
-for collective in all_gather reduce_scatter; do
+for collective in all_gather reduce_scatter all_to_all; do
     status 1 env SPOIL=bit LD_PRELOAD="$spoiler" "$tutti" bench -n 2 --collective "$collective" --vs openmpi -b 64K -e 64K
     err 'tutti: rank [01] has wrong elements'
 done

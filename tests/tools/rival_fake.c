@@ -68,6 +68,16 @@ static int fake_reduce_scatter(float *buffer, size_t count)
     return misbehave(buffer + count - 1);
 }
 
+static int fake_all_to_all(float *buffer, size_t count)
+{
+    float *recv = buffer + (size_t)world_size * count;
+    for (int rank = 0; rank < world_size; rank++, recv += count) {
+        memcpy(recv, buffer + (size_t)own_rank * count, count * sizeof *buffer);
+        weigh(recv, count, rank + 1);
+    }
+    return misbehave(recv - 1);
+}
+
 static void fake_fini(void)
 {
 }
@@ -79,7 +89,8 @@ int main(void)
         .version = fake_version,
         .operations = {[TUTTI_COLLECTIVE_ALL_REDUCE] = fake_all_reduce,
                        [TUTTI_COLLECTIVE_ALL_GATHER] = fake_all_gather,
-                       [TUTTI_COLLECTIVE_REDUCE_SCATTER] = fake_reduce_scatter},
+                       [TUTTI_COLLECTIVE_REDUCE_SCATTER] = fake_reduce_scatter,
+                       [TUTTI_COLLECTIVE_ALL_TO_ALL] = fake_all_to_all},
         .scatters_to_first = 1,
         .fini = fake_fini,
     };

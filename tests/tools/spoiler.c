@@ -56,6 +56,8 @@ enum tutti_status tutti_all_reduce(const void *send, void *recv, size_t count,
      tutti_stream_t stream, const struct tutti_call_options *options)
 FORWARD(all_gather, tutti_comm_world_size(comm), COPYING, send, recv, count, dtype, comm, stream,
         options)
+FORWARD(all_to_all, tutti_comm_world_size(comm), COPYING, send, recv, count, dtype, comm, stream,
+        options)
 FORWARD(reduce_scatter, 1,
         (const void *send, void *recv, size_t count, enum tutti_dtype dtype, tutti_op_t op,
          tutti_comm_t *comm, tutti_stream_t stream, const struct tutti_call_options *options),

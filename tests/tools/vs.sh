@@ -92,20 +92,20 @@ out '^# +size +tutti +symm\. +openmpi +gloo '
 out '^ +8 +[0-9.]+ +- +[0-9.]+ +[0-9.]+ +[0-9.]+ +-  (openmpi|gloo)'
 [[ ! -s $work/err ]] || { complain "something is wrong with a launcher"; cat "$work/err"; }
 # ---- other collectives: of rivals that have them
-for collective in all_gather reduce_scatter; do
+for collective in all_gather reduce_scatter all_to_all; do
     status 0 env PATH="$work/bin:$PATH" "${bench[@]}" --collective "$collective" --vs openmpi,gloo --counts 1,1000 \
         --json "$work/$collective.json"
     err "gloo is left out: its $collective is not measured"
     [[ $(wc -l <"$work/err") == 1 ]] || { complain "said for each setting"; cat "$work/err"; }
-    out "^# tutti $collective beside others, float32( sum)? in place, 2 ranks "
+    out "^# tutti $collective beside others, float32( sum)?( in place)?, 2 ranks "
     out '^ +8 +[0-9.]+ +- +[0-9.]+ +[0-9.]+ +-  openmpi'
     out '^ +8000 +[0-9.]+ +- +[0-9.]+ '
     status 1 "${bench[@]}" --collective "$collective" --vs gloo
     err 'no rival could be started'
 done
-python3 - "$work/all_gather.json" "$work/reduce_scatter.json" <<'PYTHON' || complain "JSON of other collectives"
+python3 - "$work/all_gather.json" "$work/reduce_scatter.json" "$work/all_to_all.json" <<'PYTHON' || complain "JSON of other collectives"
 import json, sys
-for name, op in zip(sys.argv[1:], (None, "sum")):
+for name, op in zip(sys.argv[1:], (None, "sum", None)):
     rows = json.load(open(name))["rows"]
     assert [row["bytes"] for row in rows] == [8, 8000], rows
     for row in rows:
@@ -121,7 +121,7 @@ done
 # Three ranks; wrong results of a rival.
 status 0 env PATH="$work/bin:$PATH" "$tutti" bench -n 3 --collective all_gather --vs openmpi --seconds 60 --counts 5
 rival openmpi 'export TUTTI_FAKE=wrong'
-for collective in all_gather reduce_scatter; do
+for collective in all_gather reduce_scatter all_to_all; do
     status 0 env PATH="$work/bin:$PATH" "${bench[@]}" --collective "$collective" --vs openmpi -b 64 -e 64
     err 'openmpi: rank 1 has wrong elements'
 done
