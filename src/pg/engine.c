@@ -237,7 +237,8 @@ static bool announce(struct tutti_pg *pg)
         pg_list_take(&pg->to_announce);
         record(pg, op);
         if (op->input_late)
-            op->withdrawn_at = deadline_now();
+            op->withdraw_at = deadline_now();
+        op->withdrawn = op->input_late;
         pg_table_insert(&pg->announced, &op->key);
         if (op->deadline < pg->next_deadline)
             pg->next_deadline = op->deadline;
@@ -327,12 +328,10 @@ static void check_announced(void *context, struct pg_key *key)
         POINT("group.overdue");
         const struct layout_announcement withdrawal = {
             .kind = LAYOUT_WITHDRAWN, .tag = key->tag, .sequence = key->sequence};
-        if (!op->withdrawn_at && pg_control_announce(&pg->control, &withdrawal))
-            op->withdrawn_at = check->now;
-        else if (!op->withdrawn_at && !op->withdraw_blocked_at)
-            op->withdraw_blocked_at = check->now;
-        check->leader_overdue |=
-            is_leader_overdue(check, op->withdrawn_at ? op->withdrawn_at : op->withdraw_blocked_at);
+        if (!op->withdraw_at)
+            op->withdraw_at = check->now;
+        op->withdrawn = op->withdrawn || pg_control_announce(&pg->control, &withdrawal);
+        check->leader_overdue |= is_leader_overdue(check, op->withdraw_at);
         next_deadline = check->now + (int64_t)CHECK_MS * 1000000;
     }
     if (next_deadline < pg->next_deadline)
@@ -352,15 +351,6 @@ static void check_awaiting_input(struct tutti_pg *pg, int64_t now)
         }
 }
 
-/* Whether an operation that waits for room to be announced is past its deadline. */
-static bool is_overdue(const struct pg_list *to_announce, int64_t now)
-{
-    for (const struct pg_op *op = to_announce->first; op; op = op->next)
-        if (op->deadline < now)
-            return true;
-    return false;
-}
-
 /* Check all deadlines; fail the group if the leader did not answer in time. Return the time until
  * the next check, in ms. */
 static int64_t check_deadlines(struct tutti_pg *pg)
@@ -373,14 +363,9 @@ static int64_t check_deadlines(struct tutti_pg *pg)
         pg_table_each(&pg->announced, check_announced, &check);
         check_awaiting_input(pg, check.now);
     }
-    /* An operation that waits for room to be announced gets no verdict if the leader does not
-     * answer. */
-    if (!pg->to_announce.first)
-        pg->blocked_at = 0;
-    else if (!pg->blocked_at)
-        pg->blocked_at = check.now;
-    else if (is_leader_overdue(&check, pg->blocked_at) && is_overdue(&pg->to_announce, check.now))
-        check.leader_overdue = true;
+    /* These wait for the leader to make room for their announcement. */
+    for (const struct pg_op *op = pg->to_announce.first; op; op = op->next)
+        check.leader_overdue |= op->deadline < check.now && is_leader_overdue(&check, op->deadline);
     if (check.leader_overdue) {
         (void)pg_comm_fail(pg->comm, TUTTI_ERR_TIMEOUT, pg_control_unresponsive_rank(&pg->control));
         fail_with_comm_fault(pg);

@@ -63,14 +63,14 @@ struct pg_sparse {
 struct pg_op {
     struct tutti_work work; /* must be the first member: a pointer to it is cast to struct pg_op */
     struct pg_key key;      /* its key in the engine's table */
-    struct tutti_pg *pg;    /* kept alive by the operation, except in the child of a fork() */
+    struct tutti_pg *pg;    /* kept alive by the operation */
     struct pg_op *next;     /* next in a list */
     uint32_t references;
-    uint32_t state;              /* enum pg_state: release H5 */
-    uint32_t epoch;              /* of the process: ipc/fork.h */
-    uint64_t record;             /* its number in the communicator's recorder; 0: not recorded */
-    int64_t withdrawn_at;        /* when its withdrawal was sent to the leader; 0: not yet */
-    int64_t withdraw_blocked_at; /* since when there is no room to send the withdrawal; 0: not so */
+    uint32_t state;      /* enum pg_state: release H5 */
+    uint32_t epoch;      /* of the process: ipc/fork.h */
+    uint64_t record;     /* its number in the communicator's recorder; 0: not recorded */
+    int64_t withdraw_at; /* when the group's thread first tried to withdraw it; 0: not yet */
+    bool withdrawn;      /* the leader has been told */
     int64_t timeout_ms;
     int64_t deadline;
     tutti_pg_callback *callback;
@@ -150,7 +150,6 @@ struct tutti_pg {
     struct pg_leader *leader;      /* of rank 0 only */
     int64_t next_deadline;         /* the earliest deadline of the operations that are not done */
     int64_t peers_checked_at;      /* when the thread last checked that all processes live */
-    int64_t blocked_at;            /* since when the control ring has been full; 0: it has room */
     int64_t progress_at; /* the first time read after the last operation ended; 0: none yet */
     int64_t stop_at;     /* when a stopping group gives up its operations; 0: it does not stop */
     float *widened;      /* part.c: partial results */
