@@ -32,8 +32,7 @@
 
 enum {
     LINE_BYTES = 64,
-    INSERTION_MOST = 64, /* up to so many pairs are sorted by insertion */
-    SHORT_MOST = 1024,   /* below so many pairs a digit has at most SHORT_BITS */
+    SHORT_MOST = 1024, /* below so many pairs a digit has at most SHORT_BITS */
     SHORT_BITS = 8,
     DIGIT_BITS = 11,   /* otherwise: the counters of a digit stay in the L1 cache */
     CHAIN_BLOCK = 512, /* elements of a partial result that stays in the L1 cache */
@@ -190,17 +189,6 @@ bool sparse_is_coalesced(const struct sparse_shape *shape, const struct sparse_e
     return true;
 }
 
-static void insertion_sort(struct pair *pairs, size_t count)
-{
-    for (size_t i = 1; i < count; i++) {
-        const struct pair pair = pairs[i];
-        size_t at = i;
-        for (; at > 0 && pairs[at - 1].key > pair.key; at--)
-            pairs[at] = pairs[at - 1];
-        pairs[at] = pair;
-    }
-}
-
 /* One pass of the radix sort, by `bits` bits from `shift` on. It is stable. */
 static void digit_sort(struct pair *to, const struct pair *from, size_t count, int shift, int bits)
 {
@@ -222,10 +210,6 @@ static void digit_sort(struct pair *to, const struct pair *from, size_t count, i
 /* Sort by keys, which are below `values`; stable. Return the array that has the result. */
 static struct pair *keys_sort(struct pair *pairs, struct pair *spare, size_t count, uint64_t values)
 {
-    if (count <= INSERTION_MOST) {
-        insertion_sort(pairs, count);
-        return pairs;
-    }
     const int bits = values > 1 ? 64 - __builtin_clzll(values - 1) : 0;
     const int most = count < SHORT_MOST ? SHORT_BITS : DIGIT_BITS,
               passes = (bits + most - 1) / most;

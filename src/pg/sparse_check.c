@@ -122,16 +122,10 @@ enum tutti_status sparse_check(const struct sparse_shape *shape,
             continue;
         while (indices[i] >= 0 && indices[i] < size)
             i++;
-        if (size == 0)
-            return error_set(
-                TUTTI_ERR_INVALID,
-                "dimension %d of a sparse tensor has size 0, but there are %zu entries "
-                "(the first has index %" PRId64 "): expected none",
-                dim, nnz, indices[i]);
         return error_set(TUTTI_ERR_INVALID,
                          "entry %zu of a sparse tensor has index %" PRId64
-                         " in dimension %d: expected 0 to %" PRId64,
-                         i, indices[i], dim, size - 1);
+                         " in dimension %d, whose size is %" PRId64,
+                         i, indices[i], dim, size);
     }
     return status;
 }
