@@ -119,7 +119,7 @@ tutti_pg_create(tutti_comm_t *comm, const struct tutti_pg_options *options, tutt
  * Destroy the group. Local and bounded; takes NULL. Operations that all ranks have submitted get
  * 0.1 s to end; an operation that is exchanging data gets 1 s more. All others end with ABORTED;
  * peers that wait for this rank get PEER_DEAD. When the call returns, all works are done and all
- * callbacks have returned. In the child of a fork() it frees the copy of the handle.
+ * callbacks have returned. In the child of a fork() it does nothing.
  */
 TUTTI_API void tutti_pg_destroy(tutti_pg_t *pg);
 /*

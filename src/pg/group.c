@@ -215,32 +215,13 @@ enum tutti_status tutti_pg_create(tutti_comm_t *comm, const struct tutti_pg_opti
                                         : create_on(comm, &options, pg);
 }
 
-/* The child of a fork() has neither the segments nor the threads, and no lock that it may take. */
-static void destroy_in_child(struct tutti_pg *pg, struct tutti_comm *direct, struct tutti_comm *own)
-{
-    pg_share_abandon(pg->share);
-    pg_bounce_abandon(pg);
-    cuda_stage_forget(pg->stage);
-    *cpu_group_team(pg->comm->host) = NULL;
-    pg->copy_thread = NULL;
-    pg->share = NULL;
-    pg->stage = NULL;
-    pg->idle_count = 0; /* a thread of the parent may have been changing the list */
-    pg_close(pg);
-    free(pg);
-    tutti_comm_destroy(direct);
-    tutti_comm_destroy(own);
-}
-
 void tutti_pg_destroy(tutti_pg_t *pg)
 {
-    if (!pg)
+    /* The child of a fork() has neither the thread nor the segments, and no lock that it may
+     * take. */
+    if (!pg || fork_detected(pg->epoch))
         return;
-    struct tutti_comm *own = pg->owns_comm ? pg->comm : NULL, *direct = pg->direct;
-    if (fork_detected(pg->epoch)) {
-        destroy_in_child(pg, direct, own);
-        return;
-    }
+    struct tutti_comm *own = pg->owns_comm ? pg->comm : NULL;
     pthread_mutex_lock(&pg->lock);
     pg->stopping = true;
     pthread_mutex_unlock(&pg->lock);
@@ -258,7 +239,7 @@ void tutti_pg_destroy(tutti_pg_t *pg)
         tutti_comm_abort(pg->comm);
     pthread_join(pg->thread, NULL);
     pg->comm->service = COMM_SERVED;
-    tutti_comm_destroy(direct); /* before pg_close(): it last used a stream of pg->stage */
+    tutti_comm_destroy(pg->direct); /* before pg_close(): it last used a stream of pg->stage */
     pg_close(pg);
     pg_release(pg);
     tutti_comm_destroy(own);

@@ -92,11 +92,6 @@ void pg_share_destroy(struct pg_share *share)
     free(share);
 }
 
-void pg_share_abandon(struct pg_share *share)
-{
-    free(share);
-}
-
 /* Send the descriptor to the ranks of other processes. A rank that does not receive it would wait
  * for it, so a failure fails the group. */
 static enum tutti_status send_to_peers(struct pg_share *share, int fd, int64_t timeout_ms)

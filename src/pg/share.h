@@ -33,8 +33,6 @@ struct pg_view {
 struct pg_share *pg_share_create(struct tutti_comm *comm, enum pg_share_use use);
 /* Takes NULL. */
 void pg_share_destroy(struct pg_share *share);
-/* In the child of a fork(): free the copy of the handle. Takes NULL. */
-void pg_share_abandon(struct pg_share *share);
 
 /* Local. [out] memory: at least `bytes`, aligned to a cache line, for the next exchange. Returns
  * NO_MEMORY, SYSTEM; the caller then passes that status to pg_share_exchange(). */

@@ -135,9 +135,9 @@ void pg_staging_release_streams(const struct pg_op *op)
     cuda_fence_open(op->staging->fence);
 }
 
-void pg_staging_free(struct pg_staging *staging, bool child)
+void pg_staging_free(struct pg_staging *staging)
 {
-    if (staging && !child) {
+    if (staging) {
         cuda_result_give(staging->stage, staging->result);
         cuda_fence_give(staging->fence);
     }
@@ -321,13 +321,6 @@ void pg_bounce_close(struct tutti_pg *pg)
         cuda_block_lose(pg->stage, bounce->block);
     pg->comm->bounce = NULL;
     pg_share_destroy(bounce->share);
-}
-
-void pg_bounce_abandon(struct tutti_pg *pg)
-{
-    pg->bounce.block = NULL;
-    pg_share_abandon(pg->bounce.share);
-    pg->bounce.share = NULL;
 }
 
 /* ---- the operation --------------------------------------------------------------------------- */

@@ -59,8 +59,6 @@ struct pg_bounce {
 
 /* Called once the group's thread has ended. */
 void pg_bounce_close(struct tutti_pg *pg);
-/* In the child of a fork(). */
-void pg_bounce_abandon(struct tutti_pg *pg);
 
 /* ---- operations ------------------------------------------------------------------------------ */
 
@@ -73,8 +71,8 @@ enum tutti_status pg_staging_begin(const struct tutti_pg *pg, struct pg_op *op,
 enum tutti_status pg_staging_wait(struct pg_op *op, tutti_stream_t stream, bool *full);
 /* The operation is done: let the waiting streams go on. */
 void pg_staging_release_streams(const struct pg_op *op);
-/* `child`: in the child of a fork(). Takes NULL. */
-void pg_staging_free(struct pg_staging *staging, bool child);
+/* Takes NULL. */
+void pg_staging_free(struct pg_staging *staging);
 
 /* ---- for the group's thread ------------------------------------------------------------------ */
 

@@ -30,26 +30,19 @@ static void result_give(struct tutti_pg *pg, struct sparse_memory memory)
         sparse_memory_fini(&memory);
 }
 
-/* In the child of a fork() the group's lock may be held by a thread that does not exist there, so
- * the group is left alone. The result of a staged sum may lie in pinned memory, which the child
- * must not free. */
-static void op_free(struct pg_op *op, bool child)
+static void op_free(struct pg_op *op)
 {
-    struct pg_sparse *sparse = op->sparse;
-    if (sparse && child && !op->staging)
-        sparse_memory_fini(&sparse->result.memory);
-    else if (sparse && !child)
-        result_give(op->pg, sparse->result.memory);
-    pg_staging_free(op->staging, child);
-    if (!child)
-        pg_release(op->pg);
+    if (op->sparse)
+        result_give(op->pg, op->sparse->result.memory);
+    pg_staging_free(op->staging);
+    pg_release(op->pg);
     free(op);
 }
 
 void pg_op_release(struct pg_op *op)
 {
     if (order_fetch_add_u32(&op->references, UINT32_MAX) == 1) /* N1; N1a for the last reference */
-        op_free(op, false);
+        op_free(op);
 }
 
 void pg_op_complete(struct pg_op *op, const struct pg_outcome *outcome)
@@ -199,14 +192,12 @@ static enum tutti_status op_fault(struct tutti_work *work, const char *call,
     return fault->status;
 }
 
+/* In the child of a fork() the group's lock may be held by a thread that does not exist there, so
+ * the work is left alone. */
 static void op_destroy(struct tutti_work *work)
 {
     struct pg_op *op = (struct pg_op *)work;
-    if (fork_detected(op->epoch))
-        op_free(
-            op,
-            true); /* the group's thread, which may hold a reference, does not exist in the child */
-    else
+    if (!fork_detected(op->epoch))
         pg_op_release(op);
 }
 

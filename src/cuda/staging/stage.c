@@ -47,7 +47,9 @@ static void stage_free(struct cuda_stage *stage)
 static void stage_drop(struct cuda_stage *stage)
 {
     pthread_mutex_destroy(&stage->lock);
-    cuda_stage_forget(stage);
+    cuda_fences_free(stage, true);
+    cuda_blocks_free(stage, true);
+    free(stage);
 }
 
 /* Makes a call of the driver that does not wait. */
@@ -163,15 +165,6 @@ void cuda_fence_give(struct cuda_fence *fence)
     struct cuda_stage *stage = fence->stage;
     if (cuda_fence_return(fence))
         stage_end(stage);
-}
-
-void cuda_stage_forget(struct cuda_stage *stage)
-{
-    if (!stage)
-        return;
-    cuda_fences_free(stage, true);
-    cuda_blocks_free(stage, true);
-    free(stage);
 }
 
 /* ---- operands -------------------------------------------------------------------------------- */

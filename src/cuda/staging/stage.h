@@ -27,8 +27,6 @@ enum tutti_status cuda_stage_create(struct cuda_stage **stage);
 /* Ends the stage of a group. Waits for its copies. Memory and streams are kept for later groups.
  * Takes NULL. */
 void cuda_stage_close(struct cuda_stage *stage);
-/* In a child of fork(): frees host memory alone, since the rest is the parent's. */
-void cuda_stage_forget(struct cuda_stage *stage);
 /* Frees kept stages, except `most` of them and those to which a stream may write. Waits for all
  * streams of the process. */
 void cuda_stage_trim(int most);

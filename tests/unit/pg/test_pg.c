@@ -319,7 +319,7 @@ static void refuses_threads(void **state)
     }
 }
 
-/* A child of fork() may only free its copies of the handles. */
+/* In a child of fork() calls on the handles fail, and to destroy them does nothing. */
 static void survives_fork(void **state)
 {
     (void)state;

@@ -189,7 +189,7 @@ static void other_works_have_no_result(void **state)
     assert_int_equal(tutti_work_sparse_tensors(NULL, &tensors, &count), TUTTI_ERR_INVALID);
 }
 
-/* A child of fork() may only free its copies of the handles. */
+/* In a child of fork() calls on the handles fail, and to destroy them does nothing. */
 static void survives_fork(void **state)
 {
     (void)state;
