@@ -99,7 +99,9 @@ static void submit_measure(struct rank *self)
         await(works[0]);
     }
     report(self, "submit, the group's thread asleep");
+    struct samples each = {0};
     for (int i = 0; i < BATCHES; i++) {
+        const double batch_begun = now_us();
         for (int k = 0; k < BATCH; k++) {
             double begun = now_us();
             works[k] = submit(self, &self->data[k], 1);
@@ -107,8 +109,11 @@ static void submit_measure(struct rank *self)
         }
         for (int k = 0; k < BATCH; k++)
             await(works[k]);
+        require(samples_add(&each, (now_us() - batch_begun) / BATCH) == 0);
     }
     report(self, "submit, one after the other");
+    self->samples = each;
+    report(self, "200 at once, for each");
 }
 
 static void latency_measure(struct rank *self, int64_t bytes)

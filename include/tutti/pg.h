@@ -62,11 +62,12 @@ struct tutti_pg_options {
 };
 
 /*
- * Called once, by the group's thread, when the operation has ended and before any thread finds the
- * work done. So what the callback uses may be freed once the work is done. The work is valid during
- * the call, even if its handle was destroyed; tutti_work_test() reports that it is not done. The
- * callback may submit to the group. It must not wait for a work of the group, must not make CUDA
- * wait for a stream, and must not destroy the group. Later operations wait until it returns.
+ * Called once, by the group's thread or by a thread that waits for a work of the group, when the
+ * operation has ended and before any thread finds the work done. So what the callback uses may be
+ * freed once the work is done. The work is valid during the call, even if its handle was destroyed;
+ * tutti_work_test() reports that it is not done. The callback may submit to the group. It must not
+ * wait for a work of the group, must not make CUDA wait for a stream, and must not destroy the
+ * group. Later operations wait until it returns.
  */
 typedef void tutti_pg_callback(void *context, tutti_work_t *work, enum tutti_status status);
 
@@ -125,9 +126,9 @@ TUTTI_API void tutti_pg_destroy(tutti_pg_t *pg);
 /*
  * Reduce the tensors of all ranks: first each rank's own, in list order, then across ranks. Every
  * tensor receives the result, element by element in memory order. The call returns at once; the
- * group's thread does the work. If that thread naps and no thread waits for a work, it begins at
- * most 1 ms later. Until the work is done the tensors must live, and nothing else may use them. Any
- * thread may call.
+ * group's thread does the work, or a thread that waits for a work on the host. If the group's
+ * thread naps and no thread waits, it begins, or goes on, at most 1 ms later. Until the work is
+ * done the tensors must live, and nothing else may use them. Any thread may call.
  *
  * *Bits.* The result has the same bits on every rank. With one tensor a rank they are those of
  * tutti_all_reduce(). With several, each rank's own sum is also made in the accumulation type, as a

@@ -185,8 +185,9 @@ struct layout_verdict {
     unsigned char pad[32];
 };
 
-/* How the owner of a control ring sleeps: a nap ends soon, by itself. */
-enum layout_sleep { LAYOUT_AWAKE, LAYOUT_NAPPING, LAYOUT_SLEEPING };
+/* How the owner of a control ring sleeps. A nap ends within 1 ms, by itself. An owner that rests
+ * naps and has no operations, so that only a thread that waits for it wakes it. */
+enum layout_sleep { LAYOUT_AWAKE, LAYOUT_RESTING, LAYOUT_NAPPING, LAYOUT_SLEEPING };
 
 /* A rank's messages in its process group: pg/control_ring.h. */
 struct layout_control_ring {

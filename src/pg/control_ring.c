@@ -20,6 +20,7 @@ enum {
     NAP_SHARE = 8, /* 3. naps of an eighth of the idle time, from 50 us to 1 ms, */
     NAP_LEAST_NS = 50000,
     NAP_MOST_NS = 1000000,
+    HELPED_NAP_NS = 200000,   /* while waiting threads handle the events */
     NAPS_END_NS = 1000000000, /* until the thread has been idle for 1 s: then it sleeps */
 };
 
@@ -65,7 +66,7 @@ static bool poll_for_event(struct event *event)
  * the other's write. Between naps the thread reads only the bell and calls poll(). So the other
  * cache lines that it shares with submitting threads stay in the submitters' caches.
  */
-void pg_control_sleep(struct pg_control *control, uint32_t bell, int64_t ms,
+void pg_control_sleep(struct pg_control *control, uint32_t bell, int64_t ms, bool busy,
                       bool (*poll)(void *context), void *context)
 {
     struct event event = {control, bell, poll, context};
@@ -79,7 +80,9 @@ void pg_control_sleep(struct pg_control *control, uint32_t bell, int64_t ms,
         int64_t idle = now - control->idle_since, nap = idle / NAP_SHARE;
         nap = nap < NAP_LEAST_NS ? NAP_LEAST_NS : nap > NAP_MOST_NS ? NAP_MOST_NS : nap;
         bool naps = (poll || idle < NAPS_END_NS) && nap < end - now;
-        order_store_relaxed_u32(&control->own->asleep, naps ? LAYOUT_NAPPING : LAYOUT_SLEEPING);
+        order_store_relaxed_u32(&control->own->asleep, !naps  ? LAYOUT_SLEEPING
+                                                       : busy ? LAYOUT_NAPPING
+                                                              : LAYOUT_RESTING);
         order_fence();
         futex_sleep_ns(&control->own->bell, bell, naps ? nap : end - now);
         now = deadline_now();
@@ -87,22 +90,46 @@ void pg_control_sleep(struct pg_control *control, uint32_t bell, int64_t ms,
     order_store_relaxed_u32(&control->own->asleep, LAYOUT_AWAKE);
 }
 
-/* If several threads find the owner asleep, one of them wakes it. It advances the bell, too: an
- * owner that has not yet fallen asleep would miss the kernel's call. Threads that notify meanwhile
+void pg_control_nap(struct pg_control *control)
+{
+    control->idle_since = deadline_now();
+    futex_sleep_ns(&control->own->bell, pg_control_bell(control), HELPED_NAP_NS);
+}
+
+/* It advances the bell, too: an owner that has not yet fallen asleep would miss the kernel's
+ * call. */
+static void wake(struct layout_control_ring *ring)
+{
+    order_fetch_add_u32(&ring->bell, 1); /* H8 */
+    futex_wake_all(&ring->bell);
+}
+
+/* If several threads find the owner asleep, one of them wakes it. Threads that notify meanwhile
  * find the owner awake. */
 void pg_control_wake(struct layout_control_ring *ring)
 {
-    if (!order_load_relaxed_u32(&ring->asleep) || !order_exchange_u32(&ring->asleep, LAYOUT_AWAKE))
-        return;
-    order_fetch_add_u32(&ring->bell, 1); /* H8 */
-    futex_wake_all(&ring->bell);
+    if (order_load_relaxed_u32(&ring->asleep) && order_exchange_u32(&ring->asleep, LAYOUT_AWAKE))
+        wake(ring);
+}
+
+void pg_control_take_over(struct layout_control_ring *ring)
+{
+    if (order_exchange_u32(&ring->asleep, LAYOUT_AWAKE) == LAYOUT_SLEEPING)
+        wake(ring); /* it naps from now on */
+}
+
+void pg_control_hand_back(struct layout_control_ring *ring, bool busy)
+{
+    if (!order_compare_exchange_u32(&ring->asleep, LAYOUT_AWAKE, LAYOUT_RESTING) && busy)
+        pg_control_wake(ring);
 }
 
 void pg_control_notify(struct layout_control_ring *ring)
 {
     order_fetch_add_u32(&ring->bell, 1); /* H8 pairs H8a: the event */
     order_fence();
-    pg_control_wake(ring);
+    if (order_load_relaxed_u32(&ring->asleep) > LAYOUT_RESTING)
+        pg_control_wake(ring);
 }
 
 void pg_control_wake_if_asleep(struct layout_control_ring *ring)
@@ -113,10 +140,11 @@ void pg_control_wake_if_asleep(struct layout_control_ring *ring)
         pg_control_wake(ring);
 }
 
-void pg_control_notify_all(const struct pg_control *control)
+void pg_control_notify_others(const struct pg_control *control)
 {
     for (int r = 0; r < control->size; r++)
-        pg_control_notify(control->rings[r]);
+        if (r != control->rank)
+            pg_control_notify(control->rings[r]);
 }
 
 /* Copies only the sizes that `dims` counts. */
@@ -143,7 +171,8 @@ bool pg_control_announce(struct pg_control *control, const struct layout_announc
     if (announcement->kind != LAYOUT_WITHDRAWN)
         operation_copy(&post->operation, &announcement->operation);
     order_store_release_u32(&post->post_number, post_number); /* H1 pairs H1a: the announcement */
-    pg_control_notify(control->rings[0]);
+    if (control->rank != 0) /* the leader looks for announcements after its own */
+        pg_control_notify(control->rings[0]);
     return true;
 }
 
@@ -188,7 +217,7 @@ bool pg_control_post_verdict(struct pg_control *control, const struct layout_ver
         operation_copy(&post->seen, &verdict->seen);
     }
     order_store_release_u32(&post->post_number, post_number); /* H2 pairs H2a: the verdict */
-    pg_control_notify_all(control);
+    pg_control_notify_others(control);
     return true;
 }
 
@@ -221,7 +250,7 @@ void pg_control_leave(struct pg_control *control, int cause)
 {
     /* H4 pairs H4a: what this rank posted before */
     order_store_release_u32(&control->own->left, 1 + (uint32_t)cause);
-    pg_control_notify_all(control);
+    pg_control_notify_others(control);
 }
 
 int pg_control_exited_rank(const struct pg_control *control)

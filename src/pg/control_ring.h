@@ -8,8 +8,8 @@
  *
  * To wake a thread costs more than the rest of a submission. So an idle thread naps before it
  * sleeps: each nap lasts an eighth of its idle time, at most 1 ms. Events that are not urgent wait
- * until the nap ends (pg_control_wake_if_asleep()). A caller that starts to wait for a work wakes
- * the thread at once (pg_control_wake()).
+ * until the nap ends (pg_control_wake_if_asleep()). A caller that starts to wait for a work handles
+ * the events itself (pg_control_take_over()), or wakes the thread (pg_control_wake()).
  */
 #ifndef TUTTI_PG_CONTROL_RING_H
 #define TUTTI_PG_CONTROL_RING_H
@@ -37,18 +37,24 @@ struct pg_control {
 /* Return the count of the own bell. Read it before looking for events. */
 uint32_t pg_control_bell(const struct pg_control *control);
 /* Return once the own bell differs from `bell`, once poll() returns true, or after `ms`. poll()
- * looks for events that advance no bell; it may be NULL. */
-void pg_control_sleep(struct pg_control *control, uint32_t bell, int64_t ms,
+ * looks for events that advance no bell; it may be NULL. `busy`: this rank has operations. */
+void pg_control_sleep(struct pg_control *control, uint32_t bell, int64_t ms, bool busy,
                       bool (*poll)(void *context), void *context);
+/* Waiting threads handle the events: sleep for a moment. */
+void pg_control_nap(struct pg_control *control);
+/* A waiting thread begins to handle the events: no thread has to wake the owner. */
+void pg_control_take_over(struct layout_control_ring *ring);
+/* It ends. `busy`: the owner has operations to go on with. */
+void pg_control_hand_back(struct layout_control_ring *ring, bool busy);
 /* There was an event, so more may follow soon: poll again before the next nap. */
 void pg_control_reset_idle(struct pg_control *control);
-/* Announce an event to the owner, and wake it. */
+/* Announce an event to the owner, and wake it unless it rests. */
 void pg_control_notify(struct layout_control_ring *ring);
 /* Announce an event that is not urgent: wake the owner only if it sleeps. A nap ends by itself. */
 void pg_control_wake_if_asleep(struct layout_control_ring *ring);
 /* A thread waits for the owner: wake it from a nap, too. */
 void pg_control_wake(struct layout_control_ring *ring);
-void pg_control_notify_all(const struct pg_control *control);
+void pg_control_notify_others(const struct pg_control *control);
 
 /* Post an announcement; the caller has set all but post_number. Return false, with nothing done, if
  * the ring is full. */

@@ -1,7 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The group's thread. It waits only for its bell, and inside an operation that all ranks have
+ * The engine: from the queue to the end of an operation. One thread at a time steps it: the group's
+ * thread, or one that waits for a work. It waits only inside an operation that all ranks have
  * started. An operation that some rank has not submitted stays in a table and delays nothing else.
+ *
+ * A waiting thread handles events alone. Faults, deadlines and the group's end are the group's
+ * thread's. While waiting threads step, that thread looks only every 0.2 ms, and nobody wakes it.
  */
 #include "base/deadline.h"
 #include "base/order.h"
@@ -11,6 +15,7 @@
 #include "pg/affinity.h"
 #include "pg/pg.h"
 
+#include <sched.h>
 #include <sys/prctl.h>
 
 enum {
@@ -19,6 +24,16 @@ enum {
     STOP_GRACE_MS = 100, /* time for operations to end when the group stops */
     ANSWER_MS = 5000,    /* within which the leader has to answer */
 };
+
+/* Between two polls. The thread that it waits for may run on the same core. */
+static void spin_once(int poll)
+{
+    enum { YIELD_EVERY = 64 };
+    if (poll % YIELD_EVERY == YIELD_EVERY - 1)
+        sched_yield();
+    else
+        order_pause();
+}
 
 static struct pg_op *op_of(struct pg_key *key)
 {
@@ -202,12 +217,15 @@ static bool complete_copied(struct tutti_pg *pg)
 /* ---- one step after another ------------------------------------------------------------------ */
 
 /* Take the operations that callers have submitted. Return whether there were any. */
-static bool take_submitted(struct tutti_pg *pg, bool *stopping)
+static bool take_submitted(struct tutti_pg *pg, bool is_own_thread, bool *stopping)
 {
+    struct pg_list queue = {NULL, NULL};
     struct pg_op *op;
     pthread_mutex_lock(&pg->lock);
-    struct pg_list queue = pg->queue;
-    pg->queue = (struct pg_list){NULL, NULL};
+    if (is_own_thread || !order_load_relaxed_u32(&pg->staged)) {
+        queue = pg->queue;
+        pg->queue = (struct pg_list){NULL, NULL};
+    }
     *stopping = pg->stopping;
     pthread_mutex_unlock(&pg->lock);
     const bool any = queue.first != NULL;
@@ -397,7 +415,8 @@ static int exited_rank(struct tutti_pg *pg)
     return left >= 0 ? left : dead_rank(pg);
 }
 
-/* ---- the thread ------------------------------------------------------------------------------ */
+/* ---- one thread at a time ---------------------------------------------------------------------
+ */
 
 /* Whether the stopping group has no operations left. Those that remain after STOP_GRACE_MS end
  * here. */
@@ -426,20 +445,75 @@ static bool finish_stopping(struct tutti_pg *pg)
     return true;
 }
 
-static bool poll_once(struct tutti_pg *pg)
+/* One thread steps the engine: the group's own, or one that waits for a work. */
+static bool take_engine(struct tutti_pg *pg)
 {
-    struct tutti_fault fault;
-    bool stopping;
-    uint32_t bell = pg_control_bell(&pg->control);
-    int exited = exited_rank(pg); /* read before the posts of that rank */
+    return !order_load_relaxed_u32(&pg->stepping) &&
+           !order_exchange_u32(&pg->stepping, 1); /* H9a pairs H9 */
+}
+
+static void give_engine(struct tutti_pg *pg)
+{
+    order_store_release_u32(&pg->stepping, 0); /* H9 pairs H9a: the engine's state */
+}
+
+/* Handle events. Return whether there were any. */
+static bool step(struct tutti_pg *pg, bool is_own_thread, bool *stopping)
+{
     /* Counts as an event even if the input is not ready: it likely is soon. */
-    bool any = take_submitted(pg, &stopping);
+    bool any = take_submitted(pg, is_own_thread, stopping);
     any |= announce(pg);
     any |= complete_copied(pg);
     if (pg->leader)
         any |= pg_leader_poll(pg->leader);
     any |= handle_verdict(pg);
-    if (any) {
+    return any;
+}
+
+bool pg_engine_step_until(const struct pg_op *op)
+{
+    enum { POLLS = 2000 }; /* without an event */
+    struct tutti_pg *pg = op->pg;
+    bool taken = false, stopping;
+    for (int poll = 0; poll < POLLS && !pg_op_is_done(op); poll++) {
+        if (!taken && !order_load_relaxed_u32(&pg->staged) && take_engine(pg)) {
+            taken = true;
+            pg_control_take_over(pg->control.own);
+        }
+        if (taken && step(pg, false, &stopping))
+            poll = 0;
+        else if (pg->crowded)
+            sched_yield();
+        else
+            spin_once(poll);
+    }
+    const bool done = pg_op_is_done(op);
+    if (taken) {
+        const bool busy = is_busy(pg);
+        pg->helped = done;
+        give_engine(pg);
+        pg_control_hand_back(pg->control.own, busy);
+    }
+    return done;
+}
+
+/* ---- the thread ------------------------------------------------------------------------------ */
+
+/* Return false once the group has stopped. Then no other thread steps the engine any more. */
+static bool poll_once(struct tutti_pg *pg)
+{
+    struct tutti_fault fault;
+    bool stopping;
+    uint32_t bell = pg_control_bell(&pg->control);
+    if (!take_engine(pg)) {
+        pg_control_nap(&pg->control);
+        return true;
+    }
+    const bool helped = pg->helped;
+    pg->helped = false;
+    int exited = exited_rank(pg); /* read before the posts of that rank */
+    if (step(pg, true, &stopping)) {
+        give_engine(pg);
         pg_control_reset_idle(&pg->control);
         return true;
     }
@@ -453,8 +527,12 @@ static bool poll_once(struct tutti_pg *pg)
     int64_t ms = check_deadlines(pg);
     if (stopping && finish_stopping(pg))
         return false;
-    pg_control_sleep(&pg->control, bell, ms,
-                     pg->awaiting_input || pg->copying_out.first ? has_polled_event : NULL, pg);
+    const bool busy = is_busy(pg), polls = pg->awaiting_input || pg->copying_out.first;
+    give_engine(pg);
+    if (helped)
+        pg_control_nap(&pg->control);
+    else
+        pg_control_sleep(&pg->control, bell, ms, busy, polls ? has_polled_event : NULL, pg);
     return true;
 }
 

@@ -55,6 +55,7 @@ static enum tutti_status pg_make(struct tutti_comm *comm, bool owns_comm,
     made->timeout_ms = options->timeout_ms ? options->timeout_ms : comm->timeout_ms;
     made->threads = threads_of(comm, options->threads);
     made->control.spare_cores = threads_of(comm, 0) > 1;
+    made->crowded = cpu_group_ranks(comm->host)->polls == 1;
     made->control.rank = comm->rank;
     made->control.size = comm->world_size;
     for (int r = 0; r < comm->world_size; r++)

@@ -9,7 +9,9 @@
  * 3. Once all ranks have announced it, the leader sends its verdict to all ranks (leader.c): run
  *    the operation now, or the reason why it ends.
  * 4. The group's thread runs it over the communicator (part.c, sparse_run.c) and completes the work
- *    (work.c).
+ *    (op.c).
+ *
+ * A thread that waits for a work (work.c) takes these steps itself, if the group's thread is idle.
  *
  * Why a leader: ranks submit operations of different tags in different orders. Ranks that began
  * what they have would wait for each other. So no operation begins that some rank has not
@@ -110,7 +112,7 @@ struct pg_tag {
 
 struct pg_leader;
 
-/* The pads separate what the group's thread writes often from the cache lines that submitting
+/* The pads separate what the stepping thread writes often from the cache lines that submitting
  * threads read. */
 struct tutti_pg {
     uint32_t references;        /* of the caller's handle, and of each operation */
@@ -128,6 +130,7 @@ struct tutti_pg {
     struct pg_control control;
     pthread_t thread;
     uint32_t thread_ended; /* futex: 1 once the thread is about to end; release H6 */
+    bool crowded;          /* ranks outnumber the cores */
     unsigned char pad0[LAYOUT_LINE];
 
     pthread_mutex_t lock;
@@ -135,13 +138,16 @@ struct tutti_pg {
     struct pg_list queue;
     struct pg_table tags;
     bool stopping;
+    uint32_t staged; /* 1: there has been an operation on CUDA tensors */
     bool has_failed; /* the group has ended; `fault` says how */
     struct pg_outcome fault;
     int idle_count; /* memory of results that works have given back: fresh pages are slow */
     struct sparse_memory idle[PG_IDLE_RESULTS];
     unsigned char pad1[LAYOUT_LINE];
 
-    /* Used only by the group's thread: */
+    uint32_t stepping; /* 1: a thread steps the engine; release H9 */
+    /* Used only by the thread that steps the engine: */
+    bool helped;                   /* a waiting thread has handled all events up to now */
     struct pg_tag *awaiting_input; /* tags whose first operation waits for its input */
     bool any_input_late;           /* the time-out of one of their operations passed */
     struct pg_list to_announce;    /* not announced yet: the control ring is full */
@@ -223,9 +229,7 @@ const char *pg_operation_name(const struct layout_operation *operation);
 enum tutti_status pg_outcome_report(const struct pg_outcome *outcome, const struct pg_op *op,
                                     const char *list);
 
-/* ---- work.c ---------------------------------------------------------------------------------- */
-
-extern const struct work_class pg_work_class;
+/* ---- op.c ------------------------------------------------------------------------------------ */
 
 /* Complete the operation: call the callback, then wake the waiting threads. Releases the engine's
  * reference. */
@@ -236,6 +240,9 @@ enum tutti_status pg_op_check(const struct pg_op *op, const char *call);
 /* [out] done: whether the operation has ended. Return the status with which it ended and set the
  * last error; OK while it has not ended. */
 enum tutti_status pg_op_poll(const struct pg_op *op, bool *done);
+bool pg_op_is_done(const struct pg_op *op);
+/* Of an operation that is done. */
+enum tutti_status pg_op_status(const struct pg_op *op);
 
 /* ---- leader.c -------------------------------------------------------------------------------- */
 
@@ -277,5 +284,13 @@ void pg_sparse_run(struct tutti_pg *pg, struct pg_op *op, struct pg_outcome *out
 /* The main function of the group's thread. The argument is the group. It returns once the group
  * stops. */
 void *pg_engine(void *argument);
+/* A thread that waits for the operation does the work of the group's thread, if that does not. It
+ * stops once the operation is done, or when it has polled for long. Return whether the operation is
+ * done. Not for groups that have had CUDA tensors: their calls of CUDA are the group's thread's. */
+bool pg_engine_step_until(const struct pg_op *op);
+
+/* ---- work.c ---------------------------------------------------------------------------------- */
+
+extern const struct work_class pg_work_class;
 
 #endif

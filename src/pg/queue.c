@@ -168,6 +168,8 @@ static enum tutti_status enqueue(struct tutti_pg *pg, const char *name, struct p
     }
     op->tag_state = tag;
     op->key.sequence = op->work.sequence = ++tag->sequence;
+    if (op->staging)
+        order_store_relaxed_u32(&pg->staged, 1);
     pg_list_append(&pg->queue, op);
     order_store_relaxed_u64(&pg->comm->calls, pg->comm->calls + 1);
     return TUTTI_OK;

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* An operation as a work. It keeps the memory of its group, so it may outlive the group. */
+/* An operation as a work: how threads wait for it. */
 #include "base/error.h"
-#include "base/invariant.h"
 #include "base/order.h"
 #include "base/signature.h"
 #include "base/wait.h"
@@ -10,85 +9,12 @@
 #include "pg/pg.h"
 
 #include <inttypes.h>
-#include <stdlib.h>
 
 enum {
     SPINS = 64, /* polls of a waiting thread before it yields; with idle cores: */
     SPINS_SPARE = 4000,
     YIELDS = 3, /* before it sleeps */
 };
-
-/* Keep the memory for later results, except for a group that is being destroyed. */
-static void result_give(struct tutti_pg *pg, struct sparse_memory memory)
-{
-    pthread_mutex_lock(&pg->lock);
-    bool keep = memory.bytes && !pg->stopping && pg->idle_count < PG_IDLE_RESULTS;
-    if (keep)
-        pg->idle[pg->idle_count++] = memory;
-    pthread_mutex_unlock(&pg->lock);
-    if (!keep)
-        sparse_memory_fini(&memory);
-}
-
-static void op_free(struct pg_op *op)
-{
-    if (op->sparse)
-        result_give(op->pg, op->sparse->result.memory);
-    pg_staging_free(op->staging);
-    pg_release(op->pg);
-    free(op);
-}
-
-void pg_op_release(struct pg_op *op)
-{
-    if (order_fetch_add_u32(&op->references, UINT32_MAX) == 1) /* N1; N1a for the last reference */
-        op_free(op);
-}
-
-void pg_op_complete(struct pg_op *op, const struct pg_outcome *outcome)
-{
-    invariant(order_load_relaxed_u32(&op->state) != PG_DONE);
-    op->outcome.status = outcome->status;
-    if (outcome->status != TUTTI_OK)
-        op->outcome = *outcome;
-    if (op->sparse && outcome->status == TUTTI_OK)
-        order_store_release_u32(&op->sparse->result_ready, 1); /* H7 pairs H7a: the result */
-    if (op->callback)
-        op->callback(op->context, &op->work, outcome->status);
-    /* H5 pairs H5a: outcome and tensors. It is an exchange, so that no thread that starts to wait
-     * meanwhile is missed. */
-    if (order_exchange_u32(&op->state, PG_DONE) == PG_AWAITED)
-        futex_wake_all(&op->state);
-    if (op->staging)
-        pg_staging_release_streams(op);
-    pg_op_release(op);
-}
-
-enum tutti_status pg_op_check(const struct pg_op *op, const char *call)
-{
-    if (fork_detected(op->epoch))
-        return error_set(TUTTI_ERR_INVALID,
-                         "%s: the work belongs to the process that submitted it, not to its fork",
-                         call);
-    return TUTTI_OK;
-}
-
-static enum tutti_status op_status(const struct pg_op *op)
-{
-    return op->outcome.status == TUTTI_OK ? TUTTI_OK
-                                          : pg_outcome_report(&op->outcome, op, op->pg->list);
-}
-
-static bool is_done(const struct pg_op *op)
-{
-    return order_load_acquire_u32(&op->state) == PG_DONE; /* H5a pairs H5 */
-}
-
-enum tutti_status pg_op_poll(const struct pg_op *op, bool *done)
-{
-    *done = is_done(op);
-    return *done ? op_status(op) : TUTTI_OK;
-}
 
 static enum tutti_status op_test(struct tutti_work *work, const char *call, bool *done)
 {
@@ -104,7 +30,7 @@ static enum tutti_status op_test(struct tutti_work *work, const char *call, bool
 
 static bool has_ended(void *context)
 {
-    return is_done(context);
+    return pg_op_is_done(context);
 }
 
 /* If H5 comes first, the state has changed and the thread does not sleep. */
@@ -121,10 +47,12 @@ static enum tutti_status op_result(struct tutti_work *work, const char *call, in
     enum tutti_status status = pg_op_check(op, call);
     if (status != TUTTI_OK)
         return status;
-    if (is_done(op))
-        return op_status(op);
-    pg_control_wake(op->pg->control.own);
     timeout_ms = timeout_ms ? timeout_ms : op->pg->timeout_ms;
+    /* A thread inside an operation may wait for the peers as long as the operation lets it. */
+    const bool steps = timeout_ms < 0 || timeout_ms >= op->pg->timeout_ms;
+    if (pg_op_is_done(op) || (steps && pg_engine_step_until(op)))
+        return pg_op_status(op);
+    pg_control_wake(op->pg->control.own);
     int64_t deadline = 0;
     const struct waiter waiter = {.poll = has_ended,
                                   .bell = sleep_on_state,
@@ -134,7 +62,7 @@ static enum tutti_status op_result(struct tutti_work *work, const char *call, in
                                   .yields = YIELDS};
     if (wait_spin(has_ended, op, 0, op->pg->control.spare_cores ? SPINS_SPARE : SPINS) ||
         waiter_run(&waiter) == WAIT_DONE)
-        return op_status(op);
+        return pg_op_status(op);
     return error_set(
         TUTTI_ERR_TIMEOUT,
         "%s: %s %" PRIu64 " of tag %" PRIu32 " has not ended within %" PRId64 " ms: wait again",
@@ -148,8 +76,8 @@ static enum tutti_status staged_wait(struct pg_op *op, const char *call, tutti_s
     enum tutti_status status = pg_op_check(op, call);
     if (status != TUTTI_OK)
         return status;
-    if (is_done(op))
-        return op_status(op);
+    if (pg_op_is_done(op))
+        return pg_op_status(op);
     /* Before the launch of the wait: the group's thread wakes meanwhile. */
     pg_control_wake(op->pg->control.own);
     status = pg_staging_wait(op, stream, &full);
@@ -177,9 +105,9 @@ static enum tutti_status op_fault(struct tutti_work *work, const char *call,
     const struct pg_op *op = (const struct pg_op *)work;
     const struct pg_outcome *outcome = &op->outcome;
     fault->status = pg_op_check(op, call);
-    if (fault->status != TUTTI_OK || !is_done(op) || outcome->status == TUTTI_OK)
+    if (fault->status != TUTTI_OK || !pg_op_is_done(op) || outcome->status == TUTTI_OK)
         return fault->status;
-    fault->status = op_status(op);
+    fault->status = pg_op_status(op);
     fault->rank = outcome->rank;
     fault->peer = outcome->peer;
     fault->sequence = work->sequence;

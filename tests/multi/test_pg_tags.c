@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * The tags of a process group do not affect each other: a tag whose peer does not come, an
- * operation whose time-out passes, an operation about which the ranks disagree.
+ * operation whose time-out passes, an operation about which the ranks disagree, threads that wait.
  *
  * usage: test_pg_tags processes|threads
  */
 #include "pg.h"
 
+#include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -15,6 +16,8 @@ enum {
     BUSY_TAG = 8,
     MANY = 100, /* operations in flight: more than a control ring has room for */
     SOON_MS = 50,
+    WAITERS = 3,
+    WAITS = 100,
 };
 
 /* The last rank stays away from one tag until all have finished another. */
@@ -120,6 +123,46 @@ static int mismatch(struct ranks *ranks, int rank, tutti_pg_t *pg)
     return 0;
 }
 
+/* A thread that submits and waits, with a tag of its own. */
+struct waiter {
+    tutti_pg_t *pg;
+    int size;
+    uint32_t tag;
+    bool good;
+};
+
+static void *waiter_run(void *argument)
+{
+    struct waiter *waiter = argument;
+    waiter->good = true;
+    for (int i = 0; i < WAITS && waiter->good; i++)
+        waiter->good = pg_goes_on(waiter->pg, waiter->tag, waiter->size);
+    return NULL;
+}
+
+/* Several threads of a rank wait, so each of them steps the group at times. No thread waits for the
+ * works of BUSY_TAG meanwhile. */
+static int waiting_threads(struct ranks *ranks, int rank, tutti_pg_t *pg)
+{
+    struct waiter waiters[WAITERS];
+    pthread_t threads[WAITERS];
+    tutti_work_t *works[MANY];
+    float x[MANY];
+    for (int i = 0; i < WAITERS; i++) {
+        waiters[i] = (struct waiter){pg, ranks->size, (uint32_t)(200 + i), false};
+        RANKS_CHECK(pthread_create(&threads[i], NULL, waiter_run, &waiters[i]) == 0);
+    }
+    for (int i = 0; i < MANY; i++) {
+        x[i] = 1;
+        RANKS_CHECK(pg_sum(pg, &x[i], BUSY_TAG, 0, &works[i]) == TUTTI_OK);
+    }
+    for (int i = 0; i < WAITERS; i++)
+        RANKS_CHECK(pthread_join(threads[i], NULL) == 0 && waiters[i].good);
+    for (int i = 0; i < MANY; i++)
+        RANKS_CHECK(pg_end(works[i]) == TUTTI_OK && x[i] == (float)ranks->size);
+    return 0;
+}
+
 static int live(struct ranks *ranks, int rank, tutti_store_t *store)
 {
     tutti_comm_t *comm;
@@ -130,6 +173,8 @@ static int live(struct ranks *ranks, int rank, tutti_store_t *store)
         failed = time_out(ranks, rank, pg, late);
     if (!failed)
         failed = mismatch(ranks, rank, pg);
+    if (!failed)
+        failed = waiting_threads(ranks, rank, pg);
     if (!failed) /* no rank leaves before all have finished */
         RANKS_CHECK(pg_goes_on(pg, 1, ranks->size));
     pg_part(comm, pg);

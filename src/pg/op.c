@@ -1,0 +1,82 @@
+/* SPDX-License-Identifier: MIT */
+/* The life of an operation. It keeps the memory of its group, so it may outlive the group. */
+#include "base/error.h"
+#include "base/invariant.h"
+#include "base/order.h"
+#include "ipc/fork.h"
+#include "ipc/futex.h"
+#include "pg/pg.h"
+
+#include <stdlib.h>
+
+/* Keep the memory for later results, except for a group that is being destroyed. */
+static void result_give(struct tutti_pg *pg, struct sparse_memory memory)
+{
+    pthread_mutex_lock(&pg->lock);
+    bool keep = memory.bytes && !pg->stopping && pg->idle_count < PG_IDLE_RESULTS;
+    if (keep)
+        pg->idle[pg->idle_count++] = memory;
+    pthread_mutex_unlock(&pg->lock);
+    if (!keep)
+        sparse_memory_fini(&memory);
+}
+
+static void op_free(struct pg_op *op)
+{
+    if (op->sparse)
+        result_give(op->pg, op->sparse->result.memory);
+    pg_staging_free(op->staging);
+    pg_release(op->pg);
+    free(op);
+}
+
+void pg_op_release(struct pg_op *op)
+{
+    if (order_fetch_add_u32(&op->references, UINT32_MAX) == 1) /* N1; N1a for the last reference */
+        op_free(op);
+}
+
+void pg_op_complete(struct pg_op *op, const struct pg_outcome *outcome)
+{
+    invariant(order_load_relaxed_u32(&op->state) != PG_DONE);
+    op->outcome.status = outcome->status;
+    if (outcome->status != TUTTI_OK)
+        op->outcome = *outcome;
+    if (op->sparse && outcome->status == TUTTI_OK)
+        order_store_release_u32(&op->sparse->result_ready, 1); /* H7 pairs H7a: the result */
+    if (op->callback)
+        op->callback(op->context, &op->work, outcome->status);
+    /* H5 pairs H5a: outcome and tensors. It is an exchange, so that no thread that starts to wait
+     * meanwhile is missed. */
+    if (order_exchange_u32(&op->state, PG_DONE) == PG_AWAITED)
+        futex_wake_all(&op->state);
+    if (op->staging)
+        pg_staging_release_streams(op);
+    pg_op_release(op);
+}
+
+enum tutti_status pg_op_check(const struct pg_op *op, const char *call)
+{
+    if (fork_detected(op->epoch))
+        return error_set(TUTTI_ERR_INVALID,
+                         "%s: the work belongs to the process that submitted it, not to its fork",
+                         call);
+    return TUTTI_OK;
+}
+
+enum tutti_status pg_op_status(const struct pg_op *op)
+{
+    return op->outcome.status == TUTTI_OK ? TUTTI_OK
+                                          : pg_outcome_report(&op->outcome, op, op->pg->list);
+}
+
+bool pg_op_is_done(const struct pg_op *op)
+{
+    return order_load_acquire_u32(&op->state) == PG_DONE; /* H5a pairs H5 */
+}
+
+enum tutti_status pg_op_poll(const struct pg_op *op, bool *done)
+{
+    *done = pg_op_is_done(op);
+    return *done ? pg_op_status(op) : TUTTI_OK;
+}
