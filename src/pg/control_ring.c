@@ -147,12 +147,24 @@ void pg_control_notify_others(const struct pg_control *control)
             pg_control_notify(control->rings[r]);
 }
 
-/* Copies only the sizes that `dims` counts. */
-static void operation_copy(struct layout_operation *to, const struct layout_operation *from)
+/* Copy the first `bytes` bytes of a post, except for its number. */
+static void post_copy(void *to, const void *from, size_t bytes)
 {
-    memcpy(to, from, offsetof(struct layout_operation, sizes));
-    size_t dims = from->dims < LAYOUT_DIMS ? from->dims : LAYOUT_DIMS;
-    memcpy(to->sizes, from->sizes, dims * sizeof *to->sizes);
+    const size_t number = sizeof(uint32_t);
+    memcpy((char *)to + number, (const char *)from + number, bytes - number);
+}
+
+/* The bytes that tell something: without the sizes behind the last dimension. */
+static size_t announcement_bytes(const struct layout_announcement *announcement)
+{
+    return offsetof(struct layout_announcement, operation.sizes) +
+           announcement->operation.dims * sizeof(int64_t);
+}
+
+static size_t verdict_bytes(const struct layout_verdict *verdict)
+{
+    return verdict->status == TUTTI_ERR_MISMATCH ? sizeof *verdict
+                                                 : offsetof(struct layout_verdict, expected);
 }
 
 bool pg_control_announce(struct pg_control *control, const struct layout_announcement *announcement)
@@ -163,13 +175,7 @@ bool pg_control_announce(struct pg_control *control, const struct layout_announc
         return false;
     uint32_t post_number = ++control->announced;
     struct layout_announcement *post = &control->own->announcements[post_number % LAYOUT_POSTS];
-    post->kind = announcement->kind;
-    post->tag = announcement->tag;
-    post->inputs = announcement->inputs;
-    post->direct = announcement->direct;
-    post->sequence = announcement->sequence;
-    if (announcement->kind != LAYOUT_WITHDRAWN)
-        operation_copy(&post->operation, &announcement->operation);
+    post_copy(post, announcement, announcement_bytes(announcement));
     order_store_release_u32(&post->post_number, post_number); /* H1 pairs H1a: the announcement */
     if (control->rank != 0) /* the leader looks for announcements after its own */
         pg_control_notify(control->rings[0]);
@@ -205,17 +211,7 @@ bool pg_control_post_verdict(struct pg_control *control, const struct layout_ver
     }
     uint32_t post_number = ++control->verdicts_posted;
     struct layout_verdict *post = &control->own->verdicts[post_number % LAYOUT_POSTS];
-    post->status = verdict->status;
-    post->rank = verdict->rank;
-    post->peer = verdict->peer;
-    post->tag = verdict->tag;
-    post->inputs = verdict->inputs;
-    post->direct = verdict->direct;
-    post->sequence = verdict->sequence;
-    if (verdict->status == TUTTI_ERR_MISMATCH) {
-        operation_copy(&post->expected, &verdict->expected);
-        operation_copy(&post->seen, &verdict->seen);
-    }
+    post_copy(post, verdict, verdict_bytes(verdict));
     order_store_release_u32(&post->post_number, post_number); /* H2 pairs H2a: the verdict */
     pg_control_notify_others(control);
     return true;
@@ -227,7 +223,7 @@ bool pg_control_take_verdict(struct pg_control *control, struct layout_verdict *
     const struct layout_verdict *post = &control->rings[0]->verdicts[post_number % LAYOUT_POSTS];
     if (order_load_acquire_u32(&post->post_number) != post_number) /* H2a pairs H2 */
         return false;
-    memcpy(verdict, post, sizeof *verdict);
+    post_copy(verdict, post, verdict_bytes(post));
     control->verdicts_taken = post_number;
     order_store_release_u32(&control->own->verdicts_taken, post_number); /* H3 pairs H3a */
     if (post_number % NOTIFY_EVERY == 0)

@@ -239,14 +239,6 @@ static enum tutti_status agree_status(struct pg_share *share, enum tutti_status 
     return status;
 }
 
-static bool any_new(const struct pg_share *share)
-{
-    bool any = false;
-    for (int r = 0; r < share->comm->world_size; r++)
-        any |= share->headers[r].number != 0;
-    return any;
-}
-
 static enum tutti_status views_make(const struct pg_share *share, struct pg_view *views,
                                     int *failed_rank)
 {
@@ -268,6 +260,7 @@ enum tutti_status pg_share_exchange(struct pg_share *share, enum tutti_status st
                                     int64_t timeout_ms, struct pg_view *views, int *failed_rank)
 {
     const int rank = share->comm->rank;
+    uint64_t any_new = 0;
     share->headers[rank] = (struct share_header){
         .bytes = status == TUTTI_OK ? bytes : 0,
         .capacity = share->segments[rank][share->current].bytes,
@@ -281,7 +274,9 @@ enum tutti_status pg_share_exchange(struct pg_share *share, enum tutti_status st
     /* A rank may leave, and its segments with it, once all ranks have mapped them. So the ranks
      * agree on that. If a rank could not map one, all drop the segments of this exchange, and the
      * next exchange that uses them makes new ones. */
-    if (any_new(share)) {
+    for (int r = 0; r < share->comm->world_size; r++)
+        any_new |= share->headers[r].number;
+    if (any_new) {
         int unmapped_rank = -1;
         enum tutti_status mapped = attach_new(share, timeout_ms);
         mapped = agree_status(share, mapped, timeout_ms, &unmapped_rank);
