@@ -12,7 +12,6 @@
 #include "base/point.h"
 #include "cpu/group.h"
 #include "ipc/futex.h"
-#include "pg/affinity.h"
 #include "pg/pg.h"
 
 #include <sched.h>
@@ -540,7 +539,6 @@ void *pg_engine(void *argument)
 {
     struct tutti_pg *pg = argument;
     (void)prctl(PR_SET_TIMERSLACK, 1UL, 0, 0, 0); /* without it a nap of 50 us lasts 100 us */
-    affinity_keep_to_part(pg->comm->cores, pg->control.rank, pg->control.size);
     while (poll_once(pg))
         ;
     bool has_cause = pg->has_failed && pg->fault.peer >= 0; /* only this thread writes these */
