@@ -42,7 +42,7 @@ static struct pg_op *op_of(struct pg_key *key)
 /* Whether the group has operations that are not done. */
 static bool is_busy(const struct tutti_pg *pg)
 {
-    return pg->announced.count || pg->to_announce.first || pg->awaiting_input ||
+    return pg->announced.count || pg->to_announce.first || pg->awaiting_input.first ||
            pg->copying_out.first;
 }
 
@@ -78,63 +78,40 @@ static void complete(struct tutti_pg *pg, struct pg_op *op, const struct pg_outc
 
 /* ---- operations that wait for their input ---------------------------------------------------- */
 
-/* The operation waits for its input, or for an earlier operation of its tag that does. */
-static void hold_for_input(struct tutti_pg *pg, struct pg_op *op)
+/* Whether an operation cannot be announced yet: its input is not ready, or an earlier operation of
+ * its tag waits in this scan. A late one is withdrawn anyway, so its order does not matter. */
+static bool must_wait(const struct tutti_pg *pg, const struct pg_op *op)
 {
     struct pg_tag *tag = op->tag_state;
-    if (!tag->awaiting_input.first) {
-        tag->next = pg->awaiting_input;
-        pg->awaiting_input = tag;
-    }
-    pg_list_append(&tag->awaiting_input, op);
-    if (op->deadline < pg->next_deadline)
-        pg->next_deadline = op->deadline;
+    if (op->input_late)
+        return false;
+    if (tag->waits_in_scan != pg->scan && (!op->staging || pg_staging_input_ready(op)))
+        return false;
+    tag->waits_in_scan = pg->scan;
+    return true;
 }
 
-/* Whether the first operation of a tag is ready to be announced: its input is there, or it is too
- * late for it. */
-static bool is_input_ready(const struct pg_op *op)
-{
-    return !op->staging || op->input_late || pg_staging_input_ready(op);
-}
-
-/* Pass on the operations of a tag that need not wait any longer: the first ones, in order, and late
- * ones, which are withdrawn anyway, so that their order does not matter. */
-static void tag_release_ready(struct tutti_pg *pg, struct pg_tag *tag)
-{
-    struct pg_list awaiting_input = tag->awaiting_input;
-    struct pg_op *op;
-    tag->awaiting_input = (struct pg_list){NULL, NULL};
-    while ((op = pg_list_take(&awaiting_input))) {
-        bool is_ready = op->input_late || (!tag->awaiting_input.first && is_input_ready(op));
-        if (is_ready && op->staging && !op->input_late)
-            (op->sparse ? pg_sparse_copy_in : pg_staging_copy_early)(pg, op);
-        pg_list_append(is_ready ? &pg->to_announce : &tag->awaiting_input, op);
-    }
-}
-
+/* Pass on the operations that need not wait any longer. */
 static void release_ready(struct tutti_pg *pg)
 {
-    for (struct pg_tag **link = &pg->awaiting_input; *link;) {
-        struct pg_tag *tag = *link;
-        if (is_input_ready(tag->awaiting_input.first) || pg->any_input_late)
-            tag_release_ready(pg, tag);
-        if (tag->awaiting_input.first)
-            link = &tag->next;
-        else
-            *link = tag->next;
+    struct pg_list list = pg->awaiting_input;
+    pg->awaiting_input = (struct pg_list){NULL, NULL};
+    pg->scan++;
+    for (struct pg_op *op; (op = pg_list_take(&list));) {
+        const bool waits = must_wait(pg, op);
+        if (!waits && op->staging && !op->input_late)
+            (op->sparse ? pg_sparse_copy_in : pg_staging_copy_early)(pg, op);
+        pg_list_append(waits ? &pg->awaiting_input : &pg->to_announce, op);
     }
-    pg->any_input_late = false;
 }
 
 /* Whether an input is ready, or a copy to a device is done, that the thread has not handled. */
 static bool has_polled_event(void *context)
 {
-    const struct tutti_pg *pg = context;
-    if (pg->any_input_late)
-        return true;
-    for (const struct pg_tag *tag = pg->awaiting_input; tag; tag = tag->next)
-        if (is_input_ready(tag->awaiting_input.first))
+    struct tutti_pg *pg = context;
+    pg->scan++;
+    for (const struct pg_op *op = pg->awaiting_input.first; op; op = op->next)
+        if (!must_wait(pg, op))
             return true;
     return pg->copying_out.first && pg_staging_copies_done(pg, pg->copying_out.first);
 }
@@ -158,10 +135,8 @@ static void fail_group(struct tutti_pg *pg, const struct pg_outcome *fault)
         complete(pg, op_of(key), &first_fault);
     while ((op = pg_list_take(&pg->to_announce)))
         complete(pg, op, &first_fault);
-    for (struct pg_tag *tag = pg->awaiting_input; tag; tag = tag->next)
-        while ((op = pg_list_take(&tag->awaiting_input)))
-            complete(pg, op, &first_fault);
-    pg->awaiting_input = NULL;
+    while ((op = pg_list_take(&pg->awaiting_input)))
+        complete(pg, op, &first_fault);
     while ((op = pg_list_take(&queue)))
         complete(pg, op, &first_fault);
 }
@@ -229,10 +204,10 @@ static bool take_submitted(struct tutti_pg *pg, bool is_own_thread, bool *stoppi
     pthread_mutex_unlock(&pg->lock);
     const bool any = queue.first != NULL;
     while ((op = pg_list_take(&queue))) {
-        if (op->staging || op->tag_state->awaiting_input.first)
-            hold_for_input(pg, op);
-        else
-            pg_list_append(&pg->to_announce, op);
+        const bool waits = op->staging || pg->awaiting_input.first;
+        pg_list_append(waits ? &pg->awaiting_input : &pg->to_announce, op);
+        if (waits && op->deadline < pg->next_deadline)
+            pg->next_deadline = op->deadline;
     }
     release_ready(pg);
     return any;
@@ -359,13 +334,11 @@ static void check_announced(void *context, struct pg_key *key)
  * announced: LAYOUT_LATE announces and withdraws them at once. */
 static void check_awaiting_input(struct tutti_pg *pg, int64_t now)
 {
-    for (struct pg_tag *tag = pg->awaiting_input; tag; tag = tag->next)
-        for (struct pg_op *op = tag->awaiting_input.first; op; op = op->next) {
-            op->input_late |= op->deadline <= now;
-            pg->any_input_late |= op->input_late;
-            if (!op->input_late && op->deadline < pg->next_deadline)
-                pg->next_deadline = op->deadline;
-        }
+    for (struct pg_op *op = pg->awaiting_input.first; op; op = op->next) {
+        op->input_late |= op->deadline <= now;
+        if (!op->input_late && op->deadline < pg->next_deadline)
+            pg->next_deadline = op->deadline;
+    }
 }
 
 /* Check all deadlines; fail the group if the leader did not answer in time. Return the time until
@@ -414,8 +387,7 @@ static int exited_rank(struct tutti_pg *pg)
     return left >= 0 ? left : dead_rank(pg);
 }
 
-/* ---- one thread at a time ---------------------------------------------------------------------
- */
+/* ---- one thread at a time -------------------------------------------------------------------- */
 
 /* Whether the stopping group has no operations left. Those that remain after STOP_GRACE_MS end
  * here. */
@@ -526,7 +498,7 @@ static bool poll_once(struct tutti_pg *pg)
     int64_t ms = check_deadlines(pg);
     if (stopping && finish_stopping(pg))
         return false;
-    const bool busy = is_busy(pg), polls = pg->awaiting_input || pg->copying_out.first;
+    const bool busy = is_busy(pg), polls = pg->awaiting_input.first || pg->copying_out.first;
     give_engine(pg);
     if (helped)
         pg_control_nap(&pg->control);

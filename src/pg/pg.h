@@ -104,10 +104,7 @@ struct pg_tag {
     struct pg_key key; /* must be the first member: a pointer to it is cast to struct pg_tag */
     uint64_t sequence; /* of its last operation; guarded by the group's lock */
     unsigned char pad[LAYOUT_LINE];
-    /* Used only by the group's thread. The first operation of the list waits for its input, the
-     * others behind it. */
-    struct pg_list awaiting_input;
-    struct pg_tag *next; /* next tag in pg->awaiting_input */
+    uint64_t waits_in_scan; /* the group's thread: the last scan that found an operation waiting */
 };
 
 struct pg_leader;
@@ -148,8 +145,8 @@ struct tutti_pg {
     uint32_t stepping; /* 1: a thread steps the engine; release H9 */
     /* Used only by the thread that steps the engine: */
     bool helped;                   /* a waiting thread has handled all events up to now */
-    struct pg_tag *awaiting_input; /* tags whose first operation waits for its input */
-    bool any_input_late;           /* the time-out of one of their operations passed */
+    struct pg_list awaiting_input; /* wait for their input, or behind one that does */
+    uint64_t scan;                 /* the number of the last scan of that list */
     struct pg_list to_announce;    /* not announced yet: the control ring is full */
     struct pg_table announced;     /* announced, and the verdict is pending */
     struct pg_list copying_out;    /* done, except for copies to the device */
