@@ -63,8 +63,8 @@ static enum tutti_status pg_make(struct tutti_comm *comm, bool owns_comm,
     made->control.own = made->control.rings[comm->rank];
     made->widened = malloc(PG_WIDE_ELEMENTS * sizeof *made->widened);
     made->worker.isa = comm->isa;
-    made->share = pg_share_create(comm, PG_SHARE_SPARSE);
-    made->bounce.share = pg_share_create(comm, PG_SHARE_BOUNCE);
+    made->share = pg_share_create(comm);
+    made->bounce.share = pg_share_create(comm);
     made->references = 1;
     made->arena = cpu_group_arena(comm->host, comm->rank);
     local_hold(made->arena);

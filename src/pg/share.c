@@ -7,6 +7,7 @@
 #include "ipc/segment.h"
 #include "pg/pg.h"
 
+#include <fcntl.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,39 +15,33 @@
 
 enum { BUFFERS = 2 };
 
-/* One of a rank's segments. `base` is NULL if there is none. */
-struct rank_segment {
-    void *base;
-    size_t bytes;
-};
-
 /* What a rank tells the others in an exchange. */
 struct share_header {
     uint64_t status;
     uint64_t bytes;
     uint64_t capacity; /* bytes of the segment */
-    uint64_t number;   /* of a new segment, which the others have to map; 0: there is none */
+    /* 1 + the descriptor of a new segment, which the others have to map; 0: there is none. Ranks of
+     * other processes receive the descriptor through the channel. */
+    uint64_t descriptor;
 };
 
 enum { HEADER_WORDS = sizeof(struct share_header) / sizeof(uint64_t) };
 
 struct pg_share {
     struct tutti_comm *comm;
-    enum pg_share_use use;
     int current;
-    bool is_new;      /* the own current segment was made for the next exchange */
-    uint64_t created; /* segments that this rank has made: the number of the last one */
-    struct rank_segment segments[TUTTI_MAX_RANKS][BUFFERS];
+    int fd; /* of the own current segment if the others have not mapped it; else -1 */
+    struct segment segments[TUTTI_MAX_RANKS][BUFFERS];
     struct share_header headers[TUTTI_MAX_RANKS];
 };
 
-struct pg_share *pg_share_create(struct tutti_comm *comm, enum pg_share_use use)
+struct pg_share *pg_share_create(struct tutti_comm *comm)
 {
     struct pg_share *share = calloc(1, sizeof *share);
     if (!share)
         return NULL;
     share->comm = comm;
-    share->use = use;
+    share->fd = -1;
     return share;
 }
 
@@ -57,30 +52,18 @@ static bool is_remote(const struct pg_share *share, int rank)
     return rank_set_has(cpu_group_ranks(share->comm->host)->remote, rank);
 }
 
-/* The key by which other threads of this process find a rank's segment. All threads have the rank's
- * arena at the same address. It is aligned to a cache line, so adding `use` keeps the keys of
- * different purposes apart. */
-static void key_make(const struct pg_share *share, int rank, uint64_t number, uint8_t *key)
-{
-    const uint64_t words[2] = {(uintptr_t)cpu_group_arena(share->comm->host, rank) + share->use,
-                               number};
-    memcpy(key, words, sizeof words);
-}
-
-static void segment_drop(const struct pg_share *share, int rank, struct rank_segment *mapping)
-{
-    if (mapping->base && is_remote(share, rank))
-        segment_unmap(&(struct segment){.base = mapping->base, .bytes = mapping->bytes});
-    else if (mapping->base)
-        local_release(mapping->base);
-    *mapping = (struct rank_segment){0};
-}
-
 /* Called once no rank reads these segments any more. */
 static void buffer_drop(struct pg_share *share, int buffer)
 {
     for (int r = 0; r < share->comm->world_size; r++)
-        segment_drop(share, r, &share->segments[r][buffer]);
+        segment_unmap(&share->segments[r][buffer]);
+}
+
+static void fd_close(struct pg_share *share)
+{
+    if (share->fd >= 0)
+        close(share->fd);
+    share->fd = -1;
 }
 
 void pg_share_destroy(struct pg_share *share)
@@ -89,97 +72,69 @@ void pg_share_destroy(struct pg_share *share)
         return;
     for (int buffer = 0; buffer < BUFFERS; buffer++)
         buffer_drop(share, buffer);
+    fd_close(share);
     free(share);
 }
 
 /* Send the descriptor to the ranks of other processes. A rank that does not receive it would wait
  * for it, so a failure fails the group. */
-static enum tutti_status send_to_peers(struct pg_share *share, int fd, int64_t timeout_ms)
+static enum tutti_status send_to_peers(struct pg_share *share, int64_t timeout_ms)
 {
     struct channel *channel = cpu_group_ranks(share->comm->host)->channel;
     for (int r = 0; r < share->comm->world_size; r++) {
         if (!is_remote(share, r))
             continue;
-        enum tutti_status status = channel_send_fd(channel, r, fd, timeout_ms);
+        enum tutti_status status = channel_send_fd(channel, r, share->fd, timeout_ms);
         if (status != TUTTI_OK)
             return pg_comm_fail(share->comm, status, r);
     }
     return TUTTI_OK;
 }
 
-/* Takes over the segment. */
-static enum tutti_status segment_publish(struct pg_share *share, struct segment *segment, int fd,
-                                         int64_t timeout_ms)
-{
-    const int rank = share->comm->rank;
-    uint8_t key[16];
-    key_make(share, rank, ++share->created, key);
-    enum tutti_status status = local_publish(key, rank, segment);
-    if (status != TUTTI_OK) {
-        segment_unmap(segment);
-        return status;
-    }
-    share->segments[rank][share->current] = (struct rank_segment){segment->base, segment->bytes};
-    share->is_new = true;
-    return send_to_peers(share, fd, timeout_ms);
-}
-
 enum tutti_status pg_share_reserve(struct pg_share *share, size_t bytes, int64_t timeout_ms,
                                    void **memory)
 {
-    const int rank = share->comm->rank;
-    struct rank_segment *own = &share->segments[rank][share->current];
-    struct segment segment;
-    int fd;
+    struct segment *own = &share->segments[share->comm->rank][share->current];
+    enum tutti_status status = TUTTI_OK;
+    if (!own->base || bytes > own->bytes) {
+        segment_unmap(own);
+        size_t room = bytes + bytes / 4; /* the next exchange often needs a little more */
+        status = segment_create("tutti-share", room, own, &share->fd);
+        if (status == TUTTI_OK)
+            status = send_to_peers(share, timeout_ms);
+    }
     *memory = own->base;
-    if (own->base && bytes <= own->bytes)
-        return TUTTI_OK;
-
-    segment_drop(share, rank, own);
-    size_t room = bytes + bytes / 4; /* the next exchange often needs a little more */
-    enum tutti_status status = segment_create("tutti-share", room, &segment, &fd);
-    if (status != TUTTI_OK)
-        return status;
-    status = segment_publish(share, &segment, fd, timeout_ms);
-    *memory = own->base;
-    close(fd);
     return status;
 }
 
 enum tutti_status pg_share_use_segment(struct pg_share *share, int fd, size_t bytes,
                                        int64_t timeout_ms)
 {
-    struct segment segment;
-    enum tutti_status status = segment_map(fd, bytes, &segment);
-    return status == TUTTI_OK ? segment_publish(share, &segment, fd, timeout_ms) : status;
+    struct segment *own = &share->segments[share->comm->rank][share->current];
+    enum tutti_status status = segment_map(fd, bytes, own);
+    if (status != TUTTI_OK)
+        return status;
+    share->fd = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+    return share->fd >= 0 ? send_to_peers(share, timeout_ms) : error_errno("fcntl of a segment");
 }
 
 /* Map the new segment of another rank. */
-static enum tutti_status segment_attach(struct pg_share *share, int rank,
-                                        const struct share_header *header, int64_t timeout_ms)
+static enum tutti_status segment_attach(struct pg_share *share, int rank, int64_t timeout_ms)
 {
-    struct rank_segment *mapping = &share->segments[rank][share->current];
-    struct segment segment;
-    uint8_t key[16];
-    int fd;
-    segment_drop(share, rank, mapping);
-    if (!is_remote(share, rank)) {
-        key_make(share, rank, header->number, key);
-        *mapping = (struct rank_segment){local_acquire(key, rank), header->capacity};
-        return mapping->base
-                   ? TUTTI_OK
-                   : error_set(TUTTI_ERR_SYSTEM,
-                               "rank %d is of this process but has published no segment here",
-                               rank);
-    }
-    enum tutti_status status =
-        channel_recv_fd(cpu_group_ranks(share->comm->host)->channel, rank, &fd, timeout_ms);
+    const struct share_header *header = &share->headers[rank];
+    struct segment *mapping = &share->segments[rank][share->current];
+    const bool remote = is_remote(share, rank);
+    int fd = (int)header->descriptor - 1;
+    enum tutti_status status = TUTTI_OK;
+    segment_unmap(mapping);
+    if (remote)
+        status =
+            channel_recv_fd(cpu_group_ranks(share->comm->host)->channel, rank, &fd, timeout_ms);
     if (status != TUTTI_OK)
         return status;
-    status = segment_map(fd, header->capacity, &segment);
-    close(fd);
-    if (status == TUTTI_OK)
-        *mapping = (struct rank_segment){segment.base, segment.bytes};
+    status = segment_map(fd, header->capacity, mapping);
+    if (remote)
+        close(fd);
     return status == TUTTI_OK ? TUTTI_OK : error_context(status, "the segment of rank %d", rank);
 }
 
@@ -189,10 +144,9 @@ static enum tutti_status attach_new(struct pg_share *share, int64_t timeout_ms)
 {
     enum tutti_status first = TUTTI_OK;
     for (int r = 0; r < share->comm->world_size; r++) {
-        const struct share_header *header = &share->headers[r];
-        if (r == share->comm->rank || !header->number)
+        if (r == share->comm->rank || !share->headers[r].descriptor)
             continue;
-        enum tutti_status status = segment_attach(share, r, header, timeout_ms);
+        enum tutti_status status = segment_attach(share, r, timeout_ms);
         if (first == TUTTI_OK)
             first = status;
     }
@@ -243,7 +197,7 @@ static enum tutti_status views_make(const struct pg_share *share, struct pg_view
                                     int *failed_rank)
 {
     for (int r = 0; r < share->comm->world_size; r++) {
-        const struct rank_segment *mapping = &share->segments[r][share->current];
+        const struct segment *mapping = &share->segments[r][share->current];
         const uint64_t bytes = share->headers[r].bytes;
         views[r] = (struct pg_view){mapping->base, bytes};
         if (bytes <= mapping->bytes)
@@ -264,9 +218,8 @@ enum tutti_status pg_share_exchange(struct pg_share *share, enum tutti_status st
     share->headers[rank] = (struct share_header){
         .bytes = status == TUTTI_OK ? bytes : 0,
         .capacity = share->segments[rank][share->current].bytes,
-        .number = share->is_new ? share->created : 0,
+        .descriptor = (uint64_t)(share->fd + 1),
     };
-    share->is_new = false;
     *failed_rank = -1;
     status = agree_status(share, status, timeout_ms, failed_rank);
     if (status != TUTTI_OK && *failed_rank < 0)
@@ -275,11 +228,12 @@ enum tutti_status pg_share_exchange(struct pg_share *share, enum tutti_status st
      * agree on that. If a rank could not map one, all drop the segments of this exchange, and the
      * next exchange that uses them makes new ones. */
     for (int r = 0; r < share->comm->world_size; r++)
-        any_new |= share->headers[r].number;
+        any_new |= share->headers[r].descriptor;
     if (any_new) {
         int unmapped_rank = -1;
         enum tutti_status mapped = attach_new(share, timeout_ms);
         mapped = agree_status(share, mapped, timeout_ms, &unmapped_rank);
+        fd_close(share);
         if (unmapped_rank >= 0)
             buffer_drop(share, share->current);
         if (mapped != TUTTI_OK && status == TUTTI_OK) {

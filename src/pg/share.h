@@ -5,12 +5,12 @@
  *
  * A rank writes into a segment of its own, which the others have mapped, and they read them there:
  * one writer, and no copy. The segment is a sealed memfd without a name. Its descriptor travels
- * through the handle channel when it is made. A segment that is too small is replaced by a new one.
- * Each rank has two segments, used alternately. A rank that has received all headers of exchange e
- * knows that all ranks have finished reading exchange e - 1, so in exchange e + 1 it may overwrite
- * the segment of e - 1. The headers, with the sizes and the status, travel by all-gathers of the
- * communicator. These bring all waits, deadlines and faults, and their release makes the bytes
- * visible.
+ * through the handle channel when it is made; ranks of the same process use it as it is. A segment
+ * that is too small is replaced by a new one. Each rank has two segments, used alternately. A rank
+ * that has received all headers of exchange e knows that all ranks have finished reading exchange e
+ * - 1, so in exchange e + 1 it may overwrite the segment of e - 1. The headers, with the sizes and
+ * the status, travel by all-gathers of the communicator. These bring all waits, deadlines and
+ * faults, and their release makes the bytes visible.
  */
 #ifndef TUTTI_PG_SHARE_H
 #define TUTTI_PG_SHARE_H
@@ -18,9 +18,6 @@
 #include "comm/comm.h"
 
 struct pg_share;
-
-/* The purpose. A communicator has at most one share of each purpose. */
-enum pg_share_use { PG_SHARE_SPARSE, PG_SHARE_BOUNCE };
 
 /* A rank's bytes as this process maps them. They are valid until this rank begins its next exchange
  * but one. */
@@ -30,7 +27,7 @@ struct pg_view {
 };
 
 /* Return NULL if there is no memory. */
-struct pg_share *pg_share_create(struct tutti_comm *comm, enum pg_share_use use);
+struct pg_share *pg_share_create(struct tutti_comm *comm);
 /* Takes NULL. */
 void pg_share_destroy(struct pg_share *share);
 
