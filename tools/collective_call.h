@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Calls any collective that has operands. */
+/* Calls any collective that has operands on all ranks. */
 #ifndef TUTTI_TOOL_COLLECTIVE_CALL_H
 #define TUTTI_TOOL_COLLECTIVE_CALL_H
 
@@ -23,6 +23,12 @@ static inline enum tutti_status collective_call(enum tutti_collective which, con
     case TUTTI_COLLECTIVE_ALL_TO_ALL:
         return tutti_all_to_all_with(send, recv, count, dtype, comm, stream, options);
     case TUTTI_COLLECTIVE_BARRIER:
+    case TUTTI_COLLECTIVE_BROADCAST:
+    case TUTTI_COLLECTIVE_REDUCE:
+    case TUTTI_COLLECTIVE_GATHER:
+    case TUTTI_COLLECTIVE_SCATTER:
+    case TUTTI_COLLECTIVE_SEND:
+    case TUTTI_COLLECTIVE_RECV:
         break;
     }
     return TUTTI_ERR_INVALID;
