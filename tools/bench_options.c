@@ -45,8 +45,8 @@ enum {
     OPTION_BOTH,
 };
 
-#define NAME(name, value, text) " " text
-#define COLLECTIVE_NAMES        TUTTI_COLLECTIVE_MAP(NAME)
+/* Those of collective.h. */
+#define COLLECTIVE_NAMES " all_reduce, barrier, all_gather, reduce_scatter, all_to_all"
 
 static const struct argp_option options[] = {
     {0, 0, 0, 0, "What is measured:", 1},
@@ -274,7 +274,7 @@ static error_t parse_long_option(int key, char *text, struct argp_state *state)
                        text);
         return 0;
     case OPTION_COLLECTIVE:
-        if (!parse_collective(text, &config->collective))
+        if (!parse_collective(text, &config->collective) || (int)config->collective >= COLLECTIVE_ROWS)
             argp_error(state, "--collective: '%s' is no collective: give one of" COLLECTIVE_NAMES,
                        text);
         return 0;

@@ -3,7 +3,6 @@
 #include "comm/comm.h"
 
 #include "base/deadline.h"
-#include "base/env.h"
 #include "base/error.h"
 #include "base/fork_mutex.h"
 #include "base/interrupt.h"
@@ -17,6 +16,7 @@
 #include "bootstrap/links.h"
 #include "bootstrap/meet.h"
 #include "comm/comm_setup.h"
+#include "comm/options.h"
 #include "comm/work.h"
 #include "cuda/runtime/group.h"
 #include "cuda/runtime/table.h"
@@ -29,185 +29,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-enum { DEFAULT_TIMEOUT_MS = 600000 };
-
-bool comm_is_enabled(void)
-{
-    bool disabled = false;
-    /* What we cannot read was meant to switch something off. */
-    return env_bool("TUTTI_DISABLE", &disabled) == TUTTI_OK && !disabled;
-}
-
-static struct links links_of(struct tutti_comm *comm)
-{
-    return (struct links){
-        .rank = comm->rank,
-        .world_size = comm->world_size,
-        .config = &comm->config,
-        .file = &comm->links,
-        .topology = &comm->topology,
-    };
-}
-
-static enum tutti_status leaf_order_read(const int *order, int size, int32_t *leaf_order)
-{
-    struct rank_set seen = rank_set_none;
-    for (int leaf = 0; leaf < size; leaf++) {
-        int rank = order ? order[leaf] : leaf;
-        if (rank < 0 || rank >= size || rank_set_has(seen, rank))
-            return error_set(TUTTI_ERR_INVALID,
-                             "leaf_order[%d] is %d: expected each rank from 0 to %d once", leaf,
-                             rank, size - 1);
-        rank_set_add(&seen, rank);
-        leaf_order[leaf] = rank;
-    }
-    return TUTTI_OK;
-}
-
-/* What is known of a forced algorithm before the links are; `variable` as in options.h. */
-static enum tutti_status algo_check(const char *variable, enum tutti_algo algo,
-                                    enum tutti_device device, int world_size)
-{
-    char text[OPTIONS_ALGO_BYTES];
-    enum tutti_status status = options_algo_check(variable, algo, device == TUTTI_DEVICE_CUDA);
-    if (status != TUTTI_OK || algo != TUTTI_ALGO_HYBRID_CUBE_MESH ||
-        world_size == TOPOLOGY_MESH_RANKS)
-        return status;
-    options_algo_text(variable, algo, text, sizeof text);
-    return error_set(TUTTI_ERR_INVALID,
-                     "%s serves 8 ranks, not %d: expected none, one_shot, two_shot or ring", text,
-                     world_size);
-}
-
-/* How kernels are launched: the option, then the environment, then as the device has it. */
-static enum tutti_status launches_read(const struct tutti_comm_options *options,
-                                       struct tutti_comm *comm)
-{
-    static const char variable[] = "TUTTI_PROGRAMMATIC_LAUNCH";
-    const char *text = getenv(variable);
-    bool on = false;
-    enum tutti_status status = env_bool(variable, &on);
-    if (status == TUTTI_OK)
-        status = env_bool("TUTTI_HALF_GRIDS", &comm->halved);
-    if (status != TUTTI_OK)
-        return status;
-    comm->progress = options->progress;
-    comm->progress_context = options->progress_context;
-    comm->programmatic = options->programmatic_launch;
-    if (comm->programmatic == TUTTI_PROGRAMMATIC_AUTO && text && *text)
-        comm->programmatic = on ? TUTTI_PROGRAMMATIC_ON : TUTTI_PROGRAMMATIC_OFF;
-    return TUTTI_OK;
-}
-
-/* Options, then the environment, then defaults. */
-static enum tutti_status config_read(const struct tutti_comm_options *options, int world_size,
-                                     struct tutti_comm *comm)
-{
-    size_t buffer_size = TUTTI_DEFAULT_BUFFER_SIZE, arena_bytes = LAYOUT_MOST_ARENA;
-    bool strict = false, overlapping = false;
-    enum tutti_algo algo = TUTTI_ALGO_NONE;
-    comm->timeout_ms = DEFAULT_TIMEOUT_MS;
-    enum tutti_status status = env_bytes("TUTTI_BUFFER_SIZE", &buffer_size);
-    if (status == TUTTI_OK)
-        status = env_bytes("TUTTI_ARENA_BYTES", &arena_bytes);
-    if (status == TUTTI_OK)
-        status = env_bool("TUTTI_STRICT", &strict);
-    if (status == TUTTI_OK)
-        status = env_algo("TUTTI_ALGO", &algo);
-    if (status == TUTTI_OK)
-        status = env_bool("TUTTI_ALLOW_OVERLAPPING_DEVICES", &overlapping);
-    if (status == TUTTI_OK)
-        status = env_int64("TUTTI_TIMEOUT_MS", INT64_MIN, &comm->timeout_ms);
-    if (status == TUTTI_OK)
-        status = launches_read(options, comm);
-    if (status == TUTTI_OK)
-        status = leaf_order_read(options->leaf_order, world_size, comm->config.leaf_order);
-    if (status != TUTTI_OK)
-        return status;
-    if (options->buffer_size)
-        buffer_size = options->buffer_size;
-    if (options->arena_bytes)
-        arena_bytes = options->arena_bytes;
-    comm->timeout_source = options->timeout_ms ? TIMEOUT_OF_COMM
-                           : comm->timeout_ms == 0 || comm->timeout_ms == DEFAULT_TIMEOUT_MS
-                               ? TIMEOUT_OF_DEFAULT
-                               : TIMEOUT_OF_ENVIRONMENT;
-    if (options->timeout_ms || comm->timeout_ms == 0)
-        comm->timeout_ms = options->timeout_ms ? options->timeout_ms : DEFAULT_TIMEOUT_MS;
-    if (options->strict != TUTTI_STRICT_ENV)
-        strict = options->strict == TUTTI_STRICT_ON;
-    if (buffer_size == 0)
-        return error_set(TUTTI_ERR_INVALID, "TUTTI_BUFFER_SIZE=0: expected at least 1 byte");
-    const size_t least = cpu_group_least_arena(world_size);
-    if (arena_bytes < least)
-        return error_set(TUTTI_ERR_INVALID,
-                         "arena_bytes (TUTTI_ARENA_BYTES) is %zu: expected at least %zu bytes for "
-                         "%d ranks",
-                         arena_bytes, least, world_size);
-    status = options->algo != TUTTI_ALGO_NONE
-                 ? algo_check(NULL, options->algo, options->device, world_size)
-                 : algo_check("TUTTI_ALGO", algo, options->device, world_size);
-    if (status != TUTTI_OK)
-        return status;
-    if (options->algo != TUTTI_ALGO_NONE)
-        algo = options->algo;
-    comm->config.buffer_size = buffer_size;
-    comm->config.arena_bytes = arena_bytes;
-    comm->config.strict = strict;
-    comm->config.algo = (int32_t)algo;
-    comm->config.overlapping = overlapping;
-    comm->config.leaf_order_given = options->leaf_order != NULL;
-    const struct links links = links_of(comm);
-    return links_read(&links);
-}
-
-static enum tutti_status arguments_check(int rank, int world_size,
-                                         const struct tutti_comm_options *options)
-{
-    if (world_size < 1 || rank < 0 || rank >= world_size)
-        return error_set(TUTTI_ERR_INVALID,
-                         "rank %d of world size %d: expected 0 <= rank < world size", rank,
-                         world_size);
-    if (options->device != TUTTI_DEVICE_CPU && options->device != TUTTI_DEVICE_CUDA)
-        return error_set(TUTTI_ERR_INVALID,
-                         "device %d: expected TUTTI_DEVICE_CPU (0) or TUTTI_DEVICE_CUDA (1)",
-                         (int)options->device);
-    if (options->device == TUTTI_DEVICE_CPU && options->programmatic_launch)
-        return error_set(TUTTI_ERR_INVALID,
-                         "programmatic_launch is for CUDA communicators: leave it 0 on a CPU "
-                         "communicator");
-    if (options->device == TUTTI_DEVICE_CUDA && options->arena_bytes)
-        return error_set(TUTTI_ERR_INVALID,
-                         "arena_bytes is for CPU communicators: leave it 0 on a CUDA communicator");
-    if ((unsigned)options->programmatic_launch > TUTTI_PROGRAMMATIC_OFF)
-        return error_set(TUTTI_ERR_INVALID,
-                         "programmatic_launch %d: expected TUTTI_PROGRAMMATIC_AUTO (0), ON (1) or "
-                         "OFF (2)",
-                         (int)options->programmatic_launch);
-    if ((unsigned)options->strict > TUTTI_STRICT_ON)
-        return error_set(TUTTI_ERR_INVALID, "strict %d: expected a value of enum tutti_strict",
-                         (int)options->strict);
-    if (options->name && (!*options->name || strlen(options->name) >= RECORD_NAME_BYTES ||
-                          strchr(options->name, '/')))
-        return error_set(TUTTI_ERR_INVALID, "name \"%.80s\": expected 1 to %d bytes without '/'",
-                         options->name, RECORD_NAME_BYTES - 1);
-    return TUTTI_OK;
-}
-
-/* Hardware and world size, before the store is touched. */
-static enum tutti_status host_check(enum tutti_device device, int world_size)
-{
-    if (!comm_is_enabled())
-        return error_set(TUTTI_ERR_DECLINED, "TUTTI_DISABLE is set: unset it or set it to 0");
-    if (device == TUTTI_DEVICE_CUDA && (world_size < 2 || world_size > CUDA_RANKS))
-        return error_set(TUTTI_ERR_DECLINED, "world size %d: CUDA communicators have 2 to %d ranks",
-                         world_size, CUDA_RANKS);
-    if (world_size > TUTTI_MAX_RANKS)
-        return error_set(TUTTI_ERR_DECLINED, "world size %d: CPU communicators have 1 to %d ranks",
-                         world_size, TUTTI_MAX_RANKS);
-    return TUTTI_OK;
-}
 
 static void recorders_forget(void);
 
@@ -310,7 +131,7 @@ enum tutti_status comm_derive(const struct tutti_comm *from, const int *ranks, i
     made->programmatic = from->programmatic;
     made->halved = from->halved;
     made->is_derived = true;
-    const struct links links = links_of(made);
+    const struct links links = comm_links_of(made);
     status = links_inherit(&links, &from->config, from->links, ranks);
     if (status != TUTTI_OK) {
         tutti_comm_destroy(made);
@@ -330,7 +151,7 @@ enum tutti_status comm_create_plain(tutti_store_t *store, const char *name, int 
     (*comm)->timeout_source = TIMEOUT_OF_CALL;
     (*comm)->config.buffer_size = TUTTI_DEFAULT_BUFFER_SIZE;
     (*comm)->config.arena_bytes = 0; /* the fewest */
-    return leaf_order_read(NULL, world_size, (*comm)->config.leaf_order);
+    return comm_leaf_order_read(NULL, world_size, (*comm)->config.leaf_order);
 }
 
 /* From arguments that are right on: what the environment and the machine allow. */
@@ -343,7 +164,7 @@ static enum tutti_status create(tutti_store_t *store, int rank, int world_size,
     if (status != TUTTI_OK)
         return status;
     created->store = store;
-    status = config_read(options, world_size, created);
+    status = comm_config_read(options, world_size, created);
     if (status != TUTTI_OK) {
         tutti_comm_destroy(created);
         return status;
@@ -370,9 +191,9 @@ enum tutti_status tutti_comm_create(tutti_store_t *store, int rank, int world_si
     if (status != TUTTI_OK)
         return status;
 
-    status = arguments_check(rank, world_size, &options);
+    status = comm_arguments_check(rank, world_size, &options);
     if (status == TUTTI_OK)
-        status = host_check(options.device, world_size);
+        status = comm_host_check(options.device, world_size);
     if (status == TUTTI_OK)
         status = create(store, rank, world_size, &options, &created);
     if (status != TUTTI_OK)
@@ -625,7 +446,7 @@ static enum tutti_status join(struct tutti_comm *comm, struct workspace *work, t
         .rank = comm->rank,
         .size = comm->world_size,
     };
-    const struct links links = links_of(comm);
+    const struct links links = comm_links_of(comm);
     enum tutti_status status =
         records_get(comm, work, &exchanger, agreed != NULL, &meeting, deadline);
     if (status == TUTTI_OK)

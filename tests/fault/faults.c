@@ -23,6 +23,7 @@ enum {
     ONE_SHOT_BYTES = 5 * PIECE_BYTES / 2,        /* three pieces */
     SWAP_BYTES = 5 * LAYOUT_SWAP_BYTES / 2,      /* likewise, in halves */
     MEMORY_BYTES = 3 * LAYOUT_EXCHANGE_BYTES,
+    ROOTED_PIECES = 10,
     CUDA_MEMORY_BYTES = 16 << 20,
 };
 
@@ -47,6 +48,11 @@ static const struct faults_point cpu_points[] = {
     {"pieces.published", CALL_SCATTER, 3, PART_GIVEN},
     {"pieces.filled", CALL_TO_ALL, 3, PART_MISSING},
     {"pieces.published", CALL_TO_ALL, 3, PART_GIVEN},
+    {"pair.entered", CALL_BROADCAST, 1, PART_MISSING},
+    {"pair.sent", CALL_BROADCAST, 1, PART_MISSING},
+    {"pair.sent", CALL_BROADCAST, ROOTED_PIECES, PART_GIVEN},
+    {"pair.received", CALL_COLLECT, 1, PART_MISSING},
+    {"pair.reduced", CALL_REDUCE, 1, PART_MISSING},
     {"two_shot.filled", CALL_TWO_SHOT, 1, PART_MISSING},
     {"two_shot.reduced", CALL_TWO_SHOT, 1, PART_MISSING},
     {"two_shot.filled", CALL_TWO_SHOT, 3, PART_MISSING},
@@ -245,6 +251,30 @@ static enum tutti_status blocks(struct faults_rank *self, enum tutti_collective 
                            &options);
 }
 
+/* More than may be unread. The victim is the root. */
+static enum tutti_status rooted(struct faults_rank *self, enum tutti_collective which,
+                                int64_t timeout_ms)
+{
+    const int root = self->scenario->victim;
+    const size_t piece = self->comm->host->areas.message_bytes[which == TUTTI_COLLECTIVE_BROADCAST];
+    const size_t count = piece * ROOTED_PIECES - (self->wrong == WRONG_COUNT);
+    const enum tutti_dtype dtype = self->wrong == WRONG_DTYPE ? TUTTI_INT8 : TUTTI_UINT8;
+    const struct tutti_call_options options = {.struct_size = sizeof options,
+                                               .timeout_ms = timeout_ms};
+    unsigned char *all = self->memory;
+    if (self->wrong == WRONG_ORDER)
+        return tutti_barrier_with(self->comm, NULL, 0, TUTTI_STREAM_DEFAULT, &options);
+    if (self->wrong == WRONG_OP || which == TUTTI_COLLECTIVE_REDUCE)
+        return tutti_reduce_with(all, all, count, dtype,
+                                 self->wrong == WRONG_OP ? TUTTI_MAX : TUTTI_SUM, root, self->comm,
+                                 TUTTI_STREAM_DEFAULT, &options);
+    if (which == TUTTI_COLLECTIVE_BROADCAST)
+        return tutti_broadcast_with(all, all, count, dtype, root, self->comm, TUTTI_STREAM_DEFAULT,
+                                    &options);
+    return tutti_gather_with(all + (size_t)self->rank * count, all, count, dtype, root, self->comm,
+                             TUTTI_STREAM_DEFAULT, &options);
+}
+
 /* Of five pieces, whether they are pushed or pulled. */
 static size_t two_shot_bytes(const struct faults_rank *self)
 {
@@ -294,6 +324,12 @@ enum tutti_status faults_call(struct faults_rank *self, int64_t timeout_ms)
         return blocks(self, TUTTI_COLLECTIVE_REDUCE_SCATTER, timeout_ms);
     case CALL_TO_ALL:
         return blocks(self, TUTTI_COLLECTIVE_ALL_TO_ALL, timeout_ms);
+    case CALL_BROADCAST:
+        return rooted(self, TUTTI_COLLECTIVE_BROADCAST, timeout_ms);
+    case CALL_COLLECT:
+        return rooted(self, TUTTI_COLLECTIVE_GATHER, timeout_ms);
+    case CALL_REDUCE:
+        return rooted(self, TUTTI_COLLECTIVE_REDUCE, timeout_ms);
     case CALL_BARRIER:
         if (self->wrong == WRONG_ORDER) {
             self->wrong = WRONG_NOTHING;

@@ -82,7 +82,7 @@ static void names_are_parsed(void **state)
     assert_false(parse_algo("tree", &algo));
     assert_true(parse_collective("barrier", &collective));
     assert_int_equal(collective, TUTTI_COLLECTIVE_BARRIER);
-    assert_false(parse_collective("gather", &collective));
+    assert_false(parse_collective("gathers", &collective));
 }
 
 static void sizes_are_written(void **state)

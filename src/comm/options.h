@@ -1,0 +1,21 @@
+/* SPDX-License-Identifier: MIT */
+/* What a communicator is created with: arguments, options, then the environment, then defaults. */
+#ifndef TUTTI_COMM_OPTIONS_H
+#define TUTTI_COMM_OPTIONS_H
+
+#include "bootstrap/links.h"
+#include "comm/comm.h"
+
+/* Returns INVALID for what is wrong without a look at the machine. */
+enum tutti_status comm_arguments_check(int rank, int world_size,
+                                       const struct tutti_comm_options *options);
+/* Hardware and world size, before the store is touched. Returns DECLINED. */
+enum tutti_status comm_host_check(enum tutti_device device, int world_size);
+/* Fills the configuration. Returns INVALID, SYSTEM, NO_MEMORY. */
+enum tutti_status comm_config_read(const struct tutti_comm_options *options, int world_size,
+                                   struct tutti_comm *comm);
+/* `order`: NULL is the order of ranks. Returns INVALID. */
+enum tutti_status comm_leaf_order_read(const int *order, int size, int32_t *leaf_order);
+struct links comm_links_of(struct tutti_comm *comm);
+
+#endif
