@@ -131,7 +131,7 @@ static bool lock_try(struct file *file, int how, enum tutti_status *status)
 
 /* Takes both locks. Sleeps with neither lock held: other threads and the interrupt may use this
  * handle. */
-static enum tutti_status lock(struct file *file, int how, const struct store_call *call)
+static enum tutti_status lock(struct file *file, int how, struct store_call *call)
 {
     int64_t nap_ns = 20000;
     enum tutti_status status = TUTTI_OK;
@@ -215,8 +215,7 @@ static enum tutti_status refresh(struct file *file, bool writable)
     return status;
 }
 
-static enum tutti_status file_lock(struct map_store *base, bool writes,
-                                   const struct store_call *call)
+static enum tutti_status file_lock(struct map_store *base, bool writes, struct store_call *call)
 {
     struct file *file = file_of(base);
     enum tutti_status status = lock(file, writes ? LOCK_EX : LOCK_SH, call);

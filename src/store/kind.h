@@ -40,7 +40,7 @@ struct store_call {
     size_t count;
     struct store_bytes value, expected; /* of SET and COMPARE_SET */
     int64_t amount;                     /* of ADD */
-    bool is_there;                      /* GET: the keys were seen; no interrupt before it begins */
+    bool is_there;                      /* GET: all keys have been seen */
     /* Results. The first `each` bytes of value i go to values + i * each, its length to sizes[i].
      * `number` is the sum of ADD and the count of NUM_KEYS; of CHECK and DELETE it is 0 or 1. */
     void *values;
@@ -50,8 +50,9 @@ struct store_call {
     /* What ends the call. */
     int64_t timeout_ms; /* for messages */
     int64_t deadline;
-    int64_t grace;                     /* the interrupt is not asked before this time */
+    int64_t ask_at;                    /* when the interrupt is asked next */
     const struct interrupt *interrupt; /* may be NULL */
+    bool is_pointless;                 /* as ask_pointless() says: only one more look is left */
 };
 
 struct store_kind {
@@ -71,7 +72,9 @@ static inline void store_call_put(const struct store_call *call, size_t i, struc
 int64_t store_call_pause(const struct store_call *call);
 /* OK, or why the interrupt ends the call before its deadline. The kind holds no lock here, because
  * the interrupt may use the store, too. */
-enum tutti_status store_call_check(const struct store_call *call);
+enum tutti_status store_call_check(struct store_call *call);
+/* A GET has waited for its keys: reading them has STORE_GRACE_MS at least. */
+void store_call_found(struct store_call *call);
 /* TIMEOUT that names a missing key. */
 enum tutti_status store_timed_out(const struct store_call *call, const char *key);
 /* INVALID: the value of the key is no counter, or would not be one any more. */

@@ -10,7 +10,7 @@ struct map_store;
 
 struct map_store_ops {
     /* Takes the lock and brings the map up to date. `writes`: it will be changed. */
-    enum tutti_status (*lock)(struct map_store *base, bool writes, const struct store_call *call);
+    enum tutti_status (*lock)(struct map_store *base, bool writes, struct store_call *call);
     void (*unlock)(struct map_store *base);
     /* With the lock. value: NULL deletes the key, which is there. */
     enum tutti_status (*put)(struct map_store *base, const char *key,

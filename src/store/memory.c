@@ -36,8 +36,7 @@ static void forget_stores(void)
     init_changed();
 }
 
-static enum tutti_status memory_lock(struct map_store *base, bool writes,
-                                     const struct store_call *call)
+static enum tutti_status memory_lock(struct map_store *base, bool writes, struct store_call *call)
 {
     (void)base;
     (void)writes;

@@ -39,27 +39,49 @@ struct own {
     void *context;
 };
 
+static enum tutti_status own_wait(const struct own *own, struct store_call *call,
+                                  const char *const *keys)
+{
+    for (;;) {
+        enum tutti_status status = own->ops.wait(own->context, keys, call->count,
+                                                 deadline_timeout_ms(store_call_pause(call)));
+        if (status != TUTTI_ERR_TIMEOUT || deadline_passed(call->deadline))
+            return status;
+        status = store_call_check(call);
+        if (status != TUTTI_OK)
+            return status;
+    }
+}
+
+static enum tutti_status own_get(const struct own *own, struct store_call *call,
+                                 const char *const *keys)
+{
+    enum tutti_status status = TUTTI_OK;
+    if (!call->is_there && (call->count > 1 || call->interrupt)) { /* else get() waits, too */
+        status = own_wait(own, call, keys);
+        store_call_found(call);
+    }
+    for (size_t i = 0; i < call->count && status == TUTTI_OK; i++)
+        status = own->ops.get(own->context, keys[i], deadline_timeout_ms(call->deadline),
+                              call->each ? (char *)call->values + i * call->each : call->values,
+                              call->each, &call->sizes[i]);
+    return status;
+}
+
 static enum tutti_status own_run(const struct own *own, struct store_call *call,
                                  const char *const *keys)
 {
     const struct tutti_store_ops *ops = &own->ops;
     const struct store_bytes value = call->value, expected = call->expected;
-    const int64_t timeout_ms = deadline_timeout_ms(call->deadline);
     enum tutti_status status = TUTTI_OK;
     bool yes = false;
     switch (call->op) {
     case STORE_SET:
         return ops->set(own->context, *keys, value.data, value.size);
     case STORE_WAIT:
-        return ops->wait(own->context, keys, call->count, timeout_ms);
+        return own_wait(own, call, keys);
     case STORE_GET:
-        if (call->count > 1) /* the get of one key is a wait, too */
-            status = ops->wait(own->context, keys, call->count, timeout_ms);
-        for (size_t i = 0; i < call->count && status == TUTTI_OK; i++)
-            status = ops->get(own->context, keys[i], timeout_ms,
-                              call->each ? (char *)call->values + i * call->each : call->values,
-                              call->each, &call->sizes[i]);
-        return status;
+        return own_get(own, call, keys);
     case STORE_ADD:
         return ops->add(own->context, *keys, call->amount, &call->number);
     case STORE_CHECK:

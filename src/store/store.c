@@ -12,6 +12,8 @@
 
 #define DEFAULT_TIMEOUT_MS 600000
 
+enum { LAST_LOOK_MS = 10 };
+
 enum tutti_status store_default_timeout(int64_t *timeout_ms)
 {
     int64_t number = 0;
@@ -137,17 +139,37 @@ const char *tutti_store_url(const tutti_store_t *store)
 
 /* ---- a call ---------------------------------------------------------------------------------- */
 
-int64_t store_call_pause(const struct store_call *call)
+static bool waits(const struct store_call *call)
 {
-    if (!call->interrupt)
-        return call->deadline;
-    int64_t soon = deadline_after(INTERRUPT_MS);
-    return deadline_min(call->deadline, soon > call->grace ? soon : call->grace);
+    return call->op == STORE_WAIT || (call->op == STORE_GET && !call->is_there);
 }
 
-enum tutti_status store_call_check(const struct store_call *call)
+int64_t store_call_pause(const struct store_call *call)
 {
-    return deadline_passed(call->grace) ? interrupt_ask(call->interrupt) : TUTTI_OK;
+    return call->interrupt ? deadline_min(call->deadline, call->ask_at) : call->deadline;
+}
+
+enum tutti_status store_call_check(struct store_call *call)
+{
+    if (!call->interrupt || !deadline_passed(call->ask_at))
+        return TUTTI_OK;
+    call->ask_at = deadline_after(INTERRUPT_MS);
+    enum tutti_status status = interrupt_ask(call->interrupt);
+    if (status == TUTTI_OK && waits(call) && interrupt_ask_pointless(call->interrupt) != TUTTI_OK) {
+        /* A rank that is gone may have written before it went. */
+        call->is_pointless = true;
+        call->interrupt = NULL;
+        call->deadline = deadline_after(LAST_LOOK_MS);
+    }
+    return status;
+}
+
+void store_call_found(struct store_call *call)
+{
+    const int64_t grace = deadline_after(STORE_GRACE_MS);
+    call->is_there = true;
+    call->ask_at = grace;
+    call->deadline = call->deadline > grace ? call->deadline : grace;
 }
 
 enum tutti_status store_timed_out(const struct store_call *call, const char *key)
@@ -177,7 +199,7 @@ static void set_times(struct store_call *call, const tutti_store_t *store, int64
         timeout_ms = left_ms;
     call->timeout_ms = timeout_ms;
     call->deadline = deadline_after(timeout_ms);
-    call->grace = deadline_after(STORE_GRACE_MS);
+    call->ask_at = deadline_after(waits(call) ? INTERRUPT_MS : STORE_GRACE_MS);
     call->interrupt = store->interrupt;
 }
 
@@ -227,42 +249,14 @@ static const char **full_keys(const char *prefix, const char *const *keys, size_
     return full;
 }
 
-/* Waits for the keys. Where something may interrupt the wait, the wait is cut into slices. */
-static enum tutti_status await_keys(const tutti_store_t *store, const struct store_call *call)
+static enum tutti_status run_checked(const tutti_store_t *store, struct store_call *call)
 {
-    struct store_call slice = *call;
-    slice.op = STORE_WAIT;
-    while (store->interrupt) {
-        enum tutti_status status = interrupt_ask(store->interrupt);
-        if (status != TUTTI_OK)
-            return status;
-        slice.deadline = deadline_min(call->deadline, deadline_after(INTERRUPT_MS));
-        status = store->kind->serve(store->context, &slice);
-        if (status != TUTTI_ERR_TIMEOUT || deadline_passed(call->deadline))
-            return status;
-        if (interrupt_ask_pointless(store->interrupt) == TUTTI_OK)
-            continue;
-        /* A rank that is gone may have written before it went. */
-        slice.deadline = deadline_after(1);
-        status = store->kind->serve(store->context, &slice);
-        return status == TUTTI_ERR_TIMEOUT ? interrupt_ask_pointless(store->interrupt) : status;
-    }
-    return store->kind->serve(store->context, &slice);
-}
-
-static enum tutti_status run_checked(const tutti_store_t *store, struct store_call *call,
-                                     int64_t timeout_ms)
-{
-    set_times(call, store, timeout_ms);
-    if (call->op == STORE_WAIT)
-        return await_keys(store, call);
-    if (call->op == STORE_GET && store->interrupt && !call->is_there) {
-        enum tutti_status status = await_keys(store, call);
-        if (status != TUTTI_OK)
-            return status;
-        set_times(call, store, timeout_ms); /* the wait may have taken all the time */
-    }
-    return store->kind->serve(store->context, call);
+    enum tutti_status status = waits(call) ? interrupt_ask(store->interrupt) : TUTTI_OK;
+    if (status == TUTTI_OK)
+        status = store->kind->serve(store->context, call);
+    return status == TUTTI_ERR_TIMEOUT && call->is_pointless
+               ? interrupt_ask_pointless(store->interrupt)
+               : status;
 }
 
 /* Checks the store and the caller's arguments, and runs the call. */
@@ -286,8 +280,9 @@ static enum tutti_status run(const tutti_store_t *store, struct store_call *call
     call->keys = full;
     call->count = count;
     call->number = count == 0; /* CHECK of no keys */
+    set_times(call, store, timeout_ms);
     if (status == TUTTI_OK && (count > 0 || call->op == STORE_NUM_KEYS))
-        status = run_checked(store, call, timeout_ms);
+        status = run_checked(store, call);
     free(full);
     return status;
 }

@@ -4,8 +4,7 @@
  *
  * A handle keeps a few idle connections. A call takes one, or opens another if all are taken, so
  * that a caller that waits blocks no other caller. After the call the connection is kept if both
- * sides agree that the exchange is over, and closed after any failure. A wait that times out is
- * cancelled; the next call on that connection reads the answer to the cancellation first.
+ * sides agree that the exchange is over, and closed after any failure, also of a wait.
  * A reply is read into the caller's memory. The length that the server sends never decides how much
  * is allocated.
  */
@@ -41,10 +40,9 @@ enum {
 
 struct connection {
     int fd;
-    bool unproven;                 /* the server has not shown yet that it is a store */
-    bool owes;                     /* the answer to a CANCEL_WAIT is still to come */
-    const struct store_call *call; /* under way */
-    const char *name;              /* HOST:PORT */
+    bool unproven;           /* the server has not shown yet that it is a store */
+    struct store_call *call; /* under way */
+    const char *name;        /* HOST:PORT */
 };
 
 struct tcp_store {
@@ -72,7 +70,7 @@ static void waiting_log(const char *name, struct reminder *reminder, const char 
 static enum tutti_status await_socket(const struct connection *connection, short events,
                                       const char *what)
 {
-    const struct store_call *call = connection->call;
+    struct store_call *call = connection->call;
     struct reminder reminder = reminder_start(deadline_now());
     for (;;) {
         struct pollfd one = {.fd = connection->fd, .events = events};
@@ -378,20 +376,7 @@ static void give(struct tcp_store *store, struct connection *connection, bool ke
     connection->fd = -1;
 }
 
-/* Reads the answer to a CANCEL_WAIT, and before it the reply to the wait if that crossed it. */
-static enum tutti_status read_cancelled(struct connection *connection)
-{
-    uint8_t answer;
-    for (int i = 0; i < 2 && connection->owes; i++) {
-        enum tutti_status status = receive(connection, &answer, sizeof answer);
-        if (status != TUTTI_OK)
-            return status;
-        connection->owes = answer != TCP_WAIT_CANCELED;
-    }
-    return connection->owes ? stranger(connection, "ended a wait with nonsense") : TUTTI_OK;
-}
-
-static enum tutti_status take(struct tcp_store *store, const struct store_call *call,
+static enum tutti_status take(struct tcp_store *store, struct store_call *call,
                               struct connection *connection)
 {
     *connection = (struct connection){.fd = -1, .name = store->name};
@@ -400,12 +385,7 @@ static enum tutti_status take(struct tcp_store *store, const struct store_call *
         *connection = store->idle[--store->idle_count];
     pthread_mutex_unlock(&store->lock);
     connection->call = call;
-    if (connection->fd < 0)
-        return connection_open(store, connection);
-    enum tutti_status status = read_cancelled(connection);
-    if (status != TUTTI_OK)
-        give(store, connection, status != TUTTI_ERR_SYSTEM);
-    return status;
+    return connection->fd < 0 ? connection_open(store, connection) : TUTTI_OK;
 }
 
 /* ---- requests -------------------------------------------------------------------------------- */
@@ -482,21 +462,19 @@ static bool is_there(struct tcp_store *store, const char *key)
 }
 
 /* After a wait that has timed out: the server does not say which key is missing, so each is
- * checked, until a check fails. The slices of a longer wait need no name. */
+ * checked, until a check fails. A wait with an interrupt needs no name. */
 static enum tutti_status wait_timed_out(struct tcp_store *store, const struct store_call *call)
 {
     size_t i = 0;
-    if (!call->interrupt)
+    if (!call->interrupt && !call->is_pointless)
         while (i < call->count - 1 && is_there(store, call->keys[i]))
             i++;
     return store_timed_out(call, call->keys[i]);
 }
 
-/* Waits for all keys. *late: the keys did not come in time. Then the wait is cancelled, so that the
- * connection can be used again: see read_cancelled(). */
+/* Waits for all keys. *late: the keys did not come in time. */
 static enum tutti_status wait_on(struct connection *connection, bool *late)
 {
-    static const uint8_t cancel = TCP_CANCEL_WAIT;
     uint8_t answer;
     struct buffer request = request_make(connection->call, STORE_WAIT);
     enum tutti_status status = send_all(connection, &request);
@@ -505,8 +483,6 @@ static enum tutti_status wait_on(struct connection *connection, bool *late)
         return status;
     status = receive(connection, &answer, sizeof answer);
     *late = status == TUTTI_ERR_TIMEOUT;
-    if (*late)
-        connection->owes = send(connection->fd, &cancel, 1, MSG_NOSIGNAL | MSG_DONTWAIT) == 1;
     return status == TUTTI_OK && answer != TCP_STOP_WAITING
                ? stranger(connection, "answered a wait with nonsense")
                : status;
@@ -548,6 +524,8 @@ static enum tutti_status tcp_serve(void *context, struct store_call *call)
     const bool taken = status == TUTTI_OK;
     if (taken && (call->op == STORE_WAIT || call->op == STORE_GET))
         status = wait_on(&connection, &late);
+    if (status == TUTTI_OK && call->op == STORE_GET)
+        store_call_found(call);
     if (status == TUTTI_OK && call->op != STORE_WAIT) {
         struct buffer request = request_make(call, call->op);
         status = send_all(&connection, &request);
@@ -555,7 +533,7 @@ static enum tutti_status tcp_serve(void *context, struct store_call *call)
         if (status == TUTTI_OK)
             status = reply_read(&connection, call);
     }
-    give(store, &connection, late ? connection.owes : status == TUTTI_OK);
+    give(store, &connection, status == TUTTI_OK);
     if (late)
         return wait_timed_out(store, call);
     if (taken && status == TUTTI_ERR_SYSTEM && call->op == STORE_ADD && **call->keys == '/')
@@ -663,7 +641,7 @@ static enum tutti_status start(struct tcp_store *store, const struct store_url *
         return status;
     snprintf(store->name, sizeof store->name, "%.255s:%u", url->text,
              url->server ? tcp_server_port(store->server) : url->port);
-    const struct store_call call = {.deadline = deadline_after(options->connect_ms)};
+    struct store_call call = {.deadline = deadline_after(options->connect_ms)};
     status = take(store, &call, &connection);
     store->met = status == TUTTI_OK;
     give(store, &connection, status == TUTTI_OK);

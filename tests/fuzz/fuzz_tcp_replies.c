@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * What a server answers. The first byte chooses the call, or the meeting before it, and whether the
- * answer to a CANCEL_WAIT is still to come; the others are all that comes: a value never runs past
- * its buffer, nothing is awaited for ever, and what failed has a message.
+ * What a server answers. The first byte chooses the call, or the meeting before it; the others are
+ * all that comes: a value never runs past its buffer, nothing is awaited for ever, and what failed
+ * has a message.
  */
 #include "store/tcp_client.c" /* a connection is static */
 
@@ -15,7 +15,7 @@ enum { ROOM = 16, GUARD = 8, KEYS = 3 };
 /* Whatever is written must stay before the guard. */
 static uint8_t value[KEYS * ROOM + GUARD];
 
-static const struct store_call meeting = {.name = "fuzz", .deadline = DEADLINE_NEVER};
+static struct store_call meeting = {.name = "fuzz", .deadline = DEADLINE_NEVER};
 
 static enum tutti_status call_one(struct tcp_store *store, enum store_op op)
 {
@@ -69,7 +69,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
     if (size == 0 || size > 65536 || socketpair(AF_UNIX, SOCK_STREAM, 0, fds) != 0)
         return 0;
     pthread_mutex_init(&store.lock, NULL);
-    store.idle[0] = (struct connection){.fd = fds[1], .owes = bytes[0] & 0x80, .name = "fuzz"};
+    store.idle[0] = (struct connection){.fd = fds[1], .name = "fuzz"};
     fuzz_check(send(fds[0], bytes + 1, size - 1, MSG_NOSIGNAL) == (ssize_t)(size - 1));
     shutdown(fds[0], SHUT_WR);
     memset(value, 0x5a, sizeof value);

@@ -309,9 +309,9 @@ static void *set_slowly(void *store)
     return NULL;
 }
 
-/* The end of a wait and the key that it waited for may cross: what comes then is read before the
- * next request's reply. */
-static void a_connection_outlives_its_waits(void **state)
+/* The end of a wait and the key that it waited for may cross: the answer to the wait is never taken
+ * for the next request's reply. */
+static void a_late_wait_disturbs_no_other_call(void **state)
 {
     pthread_t thread;
     int64_t asked = 0, count = 0;
@@ -685,7 +685,7 @@ int main(void)
         TEST(slow_and_silent_clients_block_nobody),
         TEST(many_strangers_keep_nobody_out),
         TEST(a_client_that_does_not_read_is_not_read),
-        TEST(a_connection_outlives_its_waits),
+        TEST(a_late_wait_disturbs_no_other_call),
         TEST(a_port_is_served_once),
         cmocka_unit_test(secrets_must_agree),
         cmocka_unit_test(a_wrong_proof_is_refused),
