@@ -31,6 +31,12 @@ static inline uint64_t cuda_timeout_ns(int64_t timeout_ms)
                                                               : (uint64_t)timeout_ms * 1000000;
 }
 
+/* Memory, as the driver has it: pinned memory has the same address on the device. */
+static inline CUdeviceptr cuda_address(const void *memory)
+{
+    return (CUdeviceptr)(uintptr_t)memory;
+}
+
 /* A stream as the driver has it. */
 static inline CUstream cuda_stream_of(tutti_stream_t stream)
 {

@@ -74,11 +74,6 @@ static enum tutti_status page_create(struct cuda_group *group)
     return TUTTI_OK;
 }
 
-static CUdeviceptr on_device(const void *pinned)
-{
-    return (CUdeviceptr)(uintptr_t)pinned;
-}
-
 static size_t arena_bytes(const struct cuda_group *group)
 {
     return group->staged ? CUDA_STAGED_BYTES : sizeof(struct cuda_arena);
@@ -300,15 +295,10 @@ static enum tutti_status group_make(const struct cuda_group_config *config,
     enum tutti_status status = cuda_driver_open(&driver);
     if (status != TUTTI_OK)
         return status;
-    struct cuda_group *made = calloc(1, sizeof *made);
-    struct cuda_resources *resources = calloc(1, sizeof *resources);
-    if (!made || !resources) {
-        free(made);
-        free(resources);
-        return error_set(TUTTI_ERR_NO_MEMORY, "no memory for %zu bytes",
-                         sizeof *made + sizeof *resources);
-    }
-    resources->driver = driver;
+    struct cuda_resources *resources;
+    struct cuda_group *made = cuda_resources_create(driver, sizeof *made, &resources);
+    if (!made)
+        return TUTTI_ERR_NO_MEMORY;
     made->driver = driver;
     made->resources = resources;
     made->host = config->host;
@@ -472,7 +462,7 @@ static bool halt(struct cuda_group *group, enum tutti_status flushed)
 static void poison(struct cuda_group *group)
 {
     const struct cuda_driver *driver = group->driver;
-    CUdeviceptr control = (CUdeviceptr)(uintptr_t)group->launch.control;
+    CUdeviceptr control = cuda_address(group->launch.control);
     cuda_stop(group, TUTTI_ERR_ABORTED, group->launch.rank);
     if (control) {
         /* Whole rows: nothing else of them is read once a communicator has failed. */
@@ -513,8 +503,8 @@ static enum tutti_status completed_read(struct cuda_group *group, uint64_t *comp
         return TUTTI_OK;
     }
     enum tutti_status status =
-        CUDA_CALL(group->driver, memcpy_async, on_device(control), on_device(group->launch.control),
-                  sizeof *control, group->own);
+        CUDA_CALL(group->driver, memcpy_async, cuda_address(control),
+                  cuda_address(group->launch.control), sizeof *control, group->own);
     if (status == TUTTI_OK)
         status = cuda_own_finish(group, deadline_after(LINGER_MS));
     if (status != TUTTI_OK)

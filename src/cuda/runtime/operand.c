@@ -130,8 +130,7 @@ static enum tutti_status ask(struct cuda_group *group, const struct operand *ope
 
 static enum tutti_status operand_check(struct cuda_group *group, const struct operand *operand)
 {
-    const CUdeviceptr first = (CUdeviceptr)(uintptr_t)operand->pointer,
-                      last = first + operand->bytes - 1;
+    const CUdeviceptr first = cuda_address(operand->pointer), last = first + operand->bytes - 1;
     struct cuda_range range = {.base = 0};
     if (__builtin_expect(cuda_ranges_have(&group->ranges, group->device.ordinal, first, last), 1))
         return TUTTI_OK;

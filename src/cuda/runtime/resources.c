@@ -2,6 +2,7 @@
 #include "cuda/runtime/resources.h"
 
 #include "base/deadline.h"
+#include "base/error.h"
 #include "base/order.h"
 #include "base/wait.h"
 #include "cuda/runtime/calls.h"
@@ -15,6 +16,21 @@ enum { DESTRUCTOR_MS = 50 }; /* a wait for the destructor of a user object whose
  * these may need a thread that opens or closes something else. A child of fork() uses neither. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct cuda_resources *list; /* given up by their owners; no thread looks at them */
+
+void *cuda_resources_create(const struct cuda_driver *driver, size_t owner_bytes,
+                            struct cuda_resources **resources)
+{
+    void *owner = calloc(1, owner_bytes);
+    *resources = calloc(1, sizeof **resources);
+    if (owner && *resources) {
+        (*resources)->driver = driver;
+        return owner;
+    }
+    free(owner);
+    free(*resources);
+    error_set(TUTTI_ERR_NO_MEMORY, "no memory for %zu bytes", owner_bytes + sizeof **resources);
+    return NULL;
+}
 
 /* The destructor of the user object: the last graph and the owner are gone. */
 static void graphs_gone(void *argument)

@@ -37,11 +37,6 @@ static CUdeviceptr tail_address(const struct cuda_symm *symm, int rank)
     return symm->resources->arenas[rank].base + symm->config.tail_offset;
 }
 
-static CUdeviceptr on_device(const void *pinned)
-{
-    return (CUdeviceptr)(uintptr_t)pinned;
-}
-
 static enum tutti_status finish(struct cuda_symm *symm, int64_t deadline)
 {
     return cuda_stream_finish(symm->driver, symm->own, symm->event, symm->device, deadline);
@@ -70,7 +65,7 @@ static enum tutti_status tail_write(struct cuda_symm *symm, size_t offset, size_
 {
     const char *tail = (const char *)&symm->resources->symm_page->tail;
     return CUDA_CALL(symm->driver, memcpy_async, tail_address(symm, symm->config.rank) + offset,
-                     on_device(tail + offset), until - offset, symm->own);
+                     cuda_address(tail + offset), until - offset, symm->own);
 }
 
 /* Copies a rank's tail into the page. */
@@ -78,7 +73,7 @@ static enum tutti_status tail_read(struct cuda_symm *symm, int rank)
 {
     struct cuda_symm_tail *tail = &symm->resources->symm_page->tail;
     *tail = (struct cuda_symm_tail){.rank = -1};
-    return CUDA_CALL(symm->driver, memcpy_async, on_device(tail), tail_address(symm, rank),
+    return CUDA_CALL(symm->driver, memcpy_async, cuda_address(tail), tail_address(symm, rank),
                      sizeof *tail, symm->own);
 }
 
@@ -122,7 +117,7 @@ static bool is_idle(void *owner)
     struct cuda_symm_page *page = symm->resources->symm_page;
     if (!symm->resources->arenas[symm->config.rank].base)
         return true;
-    CUresult result = symm->driver->memcpy_async(on_device(&page->ended),
+    CUresult result = symm->driver->memcpy_async(cuda_address(&page->ended),
                                                  tail_address(symm, symm->config.rank) +
                                                      offsetof(struct cuda_symm_tail, ended),
                                                  sizeof page->ended, symm->own);
@@ -204,15 +199,11 @@ static enum tutti_status symm_make(const struct cuda_symm_config *config,
                                    const struct cuda_driver *driver, CUdevice device,
                                    struct cuda_symm **symm)
 {
-    struct cuda_symm *made = calloc(1, sizeof *made);
-    struct cuda_resources *resources = calloc(1, sizeof *resources);
-    if (!made || !resources) {
-        free(made);
-        free(resources);
-        return error_set(TUTTI_ERR_NO_MEMORY, "no memory for %zu bytes",
-                         sizeof *made + sizeof *resources);
-    }
-    made->driver = resources->driver = driver;
+    struct cuda_resources *resources;
+    struct cuda_symm *made = cuda_resources_create(driver, sizeof *made, &resources);
+    if (!made)
+        return TUTTI_ERR_NO_MEMORY;
+    made->driver = driver;
     made->resources = resources;
     resources->idle = is_idle;
     resources->end = end;

@@ -160,7 +160,7 @@ static void memory_free(const struct cuda_driver *driver, struct cuda_block *blo
     if (block->device == PINNED)
         driver->mem_host_free(block->memory);
     if (block->device >= 0)
-        driver->mem_free((CUdeviceptr)(uintptr_t)block->memory);
+        driver->mem_free(cuda_address(block->memory));
     if (block->device == SHARED) {
         driver->mem_host_unregister(block->memory);
         segment_unmap(&(struct segment){.base = block->memory, .bytes = block->bytes});

@@ -276,7 +276,7 @@ enum tutti_status cuda_proxy_algorithm(enum tutti_algo asked, enum tutti_algo *a
 /* The address of a piece's slot. */
 static CUdeviceptr slot_of(const struct cuda_proxy *proxy, uint64_t number)
 {
-    return (CUdeviceptr)(uintptr_t)proxy->page->slots[number % CUDA_PROXY_SLOTS];
+    return cuda_address(proxy->page->slots[number % CUDA_PROXY_SLOTS]);
 }
 
 /* Has the stream copy a piece in and say that the piece has come. */
@@ -287,8 +287,7 @@ static enum tutti_status piece_in(struct cuda_group *group, const struct operati
     const struct cuda_proxy *proxy = group->proxy;
     const uint64_t at = operation->first + piece;
     const size_t bytes = piece_bytes(&operation->request, piece);
-    const CUdeviceptr from =
-        (CUdeviceptr)(uintptr_t)operation->request.send + piece * CUDA_PROXY_PIECE_BYTES;
+    const CUdeviceptr from = cuda_address(operation->request.send) + piece * CUDA_PROXY_PIECE_BYTES;
     enum tutti_status status = TUTTI_OK;
     if (bytes)
         status = CUDA_CALL(driver, memcpy_async, slot_of(proxy, at), from, bytes, stream);
@@ -332,8 +331,7 @@ static enum tutti_status piece_out(struct cuda_group *group, const struct operat
     const struct cuda_proxy *proxy = group->proxy;
     const uint64_t at = operation->first + piece;
     const size_t bytes = piece_bytes(&operation->request, piece);
-    const CUdeviceptr to =
-        (CUdeviceptr)(uintptr_t)operation->request.recv + piece * CUDA_PROXY_PIECE_BYTES;
+    const CUdeviceptr to = cuda_address(operation->request.recv) + piece * CUDA_PROXY_PIECE_BYTES;
     enum tutti_status status = CUDA_CALL(group->driver, stream_wait_64, stream, proxy->done, at + 1,
                                          CU_STREAM_WAIT_VALUE_GEQ); /* E2a */
     return status == TUTTI_OK && bytes

@@ -211,7 +211,7 @@ void cuda_stage_open_current(struct cuda_stage *stage)
 enum tutti_status cuda_stage_check(struct cuda_stage *stage, int device, const void *pointer,
                                    size_t bytes)
 {
-    CUdeviceptr first = (CUdeviceptr)(uintptr_t)pointer, last = first + bytes - 1;
+    CUdeviceptr first = cuda_address(pointer), last = first + bytes - 1;
     struct cuda_range range, other;
     int place;
     pthread_mutex_lock(&stage->lock);
@@ -239,8 +239,8 @@ enum tutti_status cuda_stage_copy(struct cuda_stage *stage, int device, enum cud
     if (status != TUTTI_OK)
         return status;
     cuda_stage_call_begin(stage);
-    status = CUDA_CALL(driver, memcpy_async, (CUdeviceptr)(uintptr_t)to,
-                       (CUdeviceptr)(uintptr_t)from, bytes, place->flows[way].stream);
+    status = CUDA_CALL(driver, memcpy_async, cuda_address(to), cuda_address(from), bytes,
+                       place->flows[way].stream);
     cuda_stage_call_end(stage);
     cuda_context_leave(driver, pushed);
     return status;
@@ -262,9 +262,8 @@ enum tutti_status cuda_stage_mark(struct cuda_stage *stage, int device, enum cud
     enum tutti_status status = cuda_context_enter(driver, place->context, &pushed);
     if (status == TUTTI_OK) {
         /* L4 pairs L4a: by default the write comes behind a fence for the whole system. */
-        status =
-            CUDA_CALL(driver, stream_write_64, flow->stream, (CUdeviceptr)(uintptr_t)flow->passed,
-                      flow->marks + 1, CU_STREAM_WRITE_VALUE_DEFAULT);
+        status = CUDA_CALL(driver, stream_write_64, flow->stream, cuda_address(flow->passed),
+                           flow->marks + 1, CU_STREAM_WRITE_VALUE_DEFAULT);
         cuda_context_leave(driver, pushed);
     }
     if (status == TUTTI_OK)

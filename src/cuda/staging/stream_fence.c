@@ -157,7 +157,7 @@ static enum tutti_status come_enqueue(struct cuda_stage *stage, struct cuda_fenc
     /* L1 pairs L1a: by default the write comes behind a fence for the whole system. */
     if (status == TUTTI_OK)
         status = CUDA_CALL(driver, stream_write_64, stream,
-                           (CUdeviceptr)(uintptr_t)&fence->words->come[fence->comes], fence->number,
+                           cuda_address(&fence->words->come[fence->comes]), fence->number,
                            CU_STREAM_WRITE_VALUE_DEFAULT);
     if (status == TUTTI_OK)
         fence->comes++;
