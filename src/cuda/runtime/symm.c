@@ -12,6 +12,7 @@
  * A wait that fails writes one record and fails the buffer on this rank alone, for good. A rank
  * that waits for this one has a deadline of its own.
  */
+#include "cuda/runtime/symm.h"
 #include "base/deadline.h"
 #include "base/error.h"
 #include "base/log.h"
@@ -19,8 +20,10 @@
 #include "base/wait.h"
 #include "cuda/runtime/calls.h"
 #include "cuda/runtime/kernels.h"
-#include "cuda/runtime/symm_internal.h"
+#include "cuda/runtime/resources.h"
+#include "cuda/runtime/watcher.h"
 
+#include <pthread.h>
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -28,6 +31,21 @@ enum {
     GRACE_MS = 100,   /* time for launches under way when the allocation is freed */
     LINGER_MS = 2000, /* time for them to notice that they are to end */
     COPY_MS = 100,    /* time for a copy of the count */
+};
+
+struct cuda_symm {
+    const struct cuda_driver *driver;
+    struct cuda_resources *resources; /* what a captured graph needs; frees this struct, too */
+    struct cuda_symm_config config;
+    CUfunction kernel;
+    struct cuda_symm_launch launch; /* the template of every launch */
+    CUdevice device;
+    CUstream own; /* for set-up and end; no order with other streams */
+    CUevent event;
+    uint64_t launched;         /* outside of graphs */
+    pthread_mutex_t capturing; /* guards `capture` and the user object of the resources */
+    uint64_t capture;          /* the last capture whose graph was given the resources */
+    struct cuda_watch watch;
 };
 
 /* ---- alone ----------------------------------------------------------------------------------- */
@@ -183,7 +201,7 @@ void cuda_symm_destroy(struct cuda_symm *symm)
     if (!symm)
         return;
     const struct cuda_driver *driver = symm->driver;
-    cuda_symm_unwatch(symm);
+    cuda_watch_remove(&symm->watch);
     cuda_context_enter(driver, symm->resources->context, &pushed);
     cuda_captures_ignore(driver, &mode);
     if (symm->launch.tails[symm->config.rank])
@@ -194,6 +212,20 @@ void cuda_symm_destroy(struct cuda_symm *symm)
 }
 
 /* ---- the beginning --------------------------------------------------------------------------- */
+
+/* Tells kernels which peers' processes have ended. A peer that frees its allocation says so in the
+ * tail of its segment, which kernels read. */
+static void look(void *context)
+{
+    const struct cuda_symm *symm = context;
+    struct rank_set gone = rank_set_none;
+    for (int r = 0; r < symm->config.size; r++)
+        if (!cpu_group_peer_alive(symm->config.host, r))
+            rank_set_add(&gone, r);
+    /* Relaxed: a kernel that reads it looks at its word once more, and a process that has ended
+     * stores nothing any more. */
+    order_store_relaxed_u32(&symm->resources->symm_page->gone, cuda_rank_bits(gone));
+}
 
 static enum tutti_status symm_make(const struct cuda_symm_config *config,
                                    const struct cuda_driver *driver, CUdevice device,
@@ -210,6 +242,7 @@ static enum tutti_status symm_make(const struct cuda_symm_config *config,
     resources->owner = made;
     made->config = *config;
     made->device = device;
+    made->watch = (struct cuda_watch){.look = look, .context = made};
     made->launch.rank = config->rank;
     made->launch.size = config->size;
     pthread_mutex_init(&made->capturing, NULL);
@@ -321,7 +354,7 @@ enum tutti_status cuda_symm_join(struct cuda_symm *symm, const int *fds, int64_t
     cuda_visit_end(symm->driver, &visit);
     /* A rank of this process reports its own end. */
     if (status == TUTTI_OK && !rank_set_empty(cpu_group_ranks(symm->config.host)->remote))
-        status = cuda_symm_watch(symm);
+        status = cuda_watch_add(&symm->watch);
     return status;
 }
 

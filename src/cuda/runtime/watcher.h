@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * A thread that looks at something at intervals, and when its bell rings. One such thread of the
- * process watches all communicators. All of these threads end before the program does: they read
- * pinned pages, which the exit handlers of the driver free.
+ * process watches all communicators and symmetric allocations. All of these threads end before the
+ * program does: they read pinned pages, which the exit handlers of the driver free.
  */
 #ifndef TUTTI_CUDA_WATCHER_H
 #define TUTTI_CUDA_WATCHER_H
