@@ -85,7 +85,7 @@ ORDER_STORE(order_store_release_u32, uint32_t, uint32_t, "st.release.sys.global.
 #undef ORDER_LOAD
 #undef ORDER_STORE
 
-/* Barriers of the block: those who sync wait, those who arrive do not. */
+/* Barriers of the block: threads that sync wait, threads that arrive do not. */
 enum { ORDER_ROW = 1, ORDER_WORKERS, ORDER_EMPTIED, ORDER_FENCED, ORDER_TAKEN };
 
 static __device__ __forceinline__ void order_block_arrive(int barrier)

@@ -59,7 +59,7 @@ void cuda_device_trace_begin(struct cuda_group *group)
     group->silent_looks = SILENT_LOOKS + 1;
 }
 
-/* Says in the log whom the kernel waits for, if one operation's wait has lasted for long. */
+/* Logs for which rank the kernel waits, if one operation's wait has lasted for long. */
 static void wait_log(struct cuda_group *group, uint64_t sequence, int peer)
 {
     const int64_t now = deadline_now();

@@ -7,7 +7,7 @@
  * So a link that does not work is found here; if there is one, all ranks begin again with arenas in
  * host memory. The ranks agree on grids: a
  * block that waits for a peer's block needs that block to run, so all blocks must fit at once on
- * the smallest device. Each step ends with a verdict of all ranks.
+ * the smallest device. All ranks agree on the status of each step.
  */
 #include "base/deadline.h"
 #include "base/error.h"
@@ -118,7 +118,7 @@ static enum tutti_status arena_on_host(struct cuda_group *group, struct cuda_mem
     return status;
 }
 
-/* Peers may push once they have all verdicts. By then the arena is empty. */
+/* Peers push only after all ranks have agreed on this step. By then the arena is empty. */
 static enum tutti_status arena_create(struct cuda_group *group, int64_t deadline, int *fd)
 {
     struct cuda_memory *memory = &group->resources->arenas[group->launch.rank];

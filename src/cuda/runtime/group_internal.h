@@ -150,7 +150,8 @@ enum tutti_status cuda_watch_start(struct cuda_group *group);
 void cuda_device_trace_open(struct cuda_group *group, int fd);
 /* Call once the device has written its time. */
 void cuda_device_trace_begin(struct cuda_group *group);
-/* Called by the watch: notes in the recorder for whom a kernel waits, and reports long waits. */
+/* Called by the watch: notes in the recorder for which rank a kernel waits, and reports long waits.
+ */
 void cuda_device_trace_look(struct cuda_group *group);
 
 /* describe.c: lines of "key: value" about device, memory and plan, as snprintf() writes. */

@@ -21,8 +21,8 @@
 enum { DEVICES = 64 };
 
 /* Communicators of this process with kernels on a device. Relaxed: a communicator is counted before
- * its ranks launch, which their verdict ensures. It reads the others' count only for its own
- * launches. */
+ * its ranks launch, since all ranks agree on the status of each step. It reads the count for its
+ * own launches alone. */
 static uint32_t residents[DEVICES];
 
 static uint32_t *residents_of(const struct cuda_group *group)

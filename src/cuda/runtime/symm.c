@@ -196,19 +196,17 @@ static void launches_end(struct cuda_symm *symm)
 
 void cuda_symm_destroy(struct cuda_symm *symm)
 {
-    CUstreamCaptureMode mode;
-    bool pushed;
+    struct cuda_visit visit;
     if (!symm)
         return;
     const struct cuda_driver *driver = symm->driver;
     cuda_watch_remove(&symm->watch);
-    cuda_context_enter(driver, symm->resources->context, &pushed);
-    cuda_captures_ignore(driver, &mode);
-    if (symm->launch.tails[symm->config.rank])
+    const bool entered = cuda_visit_begin(driver, symm->resources->context, &visit) == TUTTI_OK;
+    if (entered && symm->launch.tails[symm->config.rank])
         launches_end(symm);
     cuda_resources_release(symm->resources, NULL, false);
-    cuda_captures_heed(driver, &mode);
-    cuda_context_leave(driver, pushed);
+    if (entered)
+        cuda_visit_end(driver, &visit);
 }
 
 /* ---- the beginning --------------------------------------------------------------------------- */

@@ -25,7 +25,7 @@ static void look(void *context)
     if (order_load_relaxed_u32(&group->stopping)) /* relaxed: nothing is left to carry */
         return;
     const bool failed = cuda_fault_read(group, &fault);
-    /* A rank that has failed keeps the word that says for whom it waited. */
+    /* A rank that has failed keeps the word that names the rank for which it waited. */
     if (!failed)
         cuda_device_trace_look(group);
     if (failed || cpu_group_check_peers(host, group->launch.rank, false, &fault)) {

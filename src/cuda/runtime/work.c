@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * Points on streams: an event each. In a capture an event stands for edges of the graph; waiting
- * for it in that capture adds edges. It never completes, and a caller who tests it is told so.
+ * for it in that capture adds edges. It never completes; a test of it returns an error that says
+ * so.
  */
 #include "base/error.h"
 #include "cuda/runtime/group_internal.h"
