@@ -13,12 +13,11 @@
 
 #define HOST_MAGIC UINT64_C(0x74757474692d6964)
 
-enum tutti_status host_identity_make(int world_size, const struct channel_address *address,
-                                     struct host_identity *identity)
+static enum tutti_status identity_make(int world_size, const struct channel_address *address,
+                                       struct host_identity *identity)
 {
     cpu_set_t *set = (cpu_set_t *)(void *)identity->cpus;
     static_assert(sizeof(cpu_set_t) == HOST_CPU_BYTES, "1024 processors");
-    memset(identity, 0, sizeof *identity);
     identity->magic = HOST_MAGIC;
     identity->version = TUTTI_VERSION;
     identity->layout = LAYOUT_VERSION;
@@ -48,7 +47,7 @@ enum tutti_status host_record_make(const struct comm_config *config, int world_s
         record->table_hash = table->hash;
         memcpy(record->table_source, table->source, sizeof record->table_source);
     }
-    return host_identity_make(world_size, address, &record->identity);
+    return identity_make(world_size, address, &record->identity);
 }
 
 void host_records_take(struct host_record *records, const struct host_record *own, int rank,
@@ -65,23 +64,17 @@ void host_records_take(struct host_record *records, const struct host_record *ow
 
 /* ---- identities ------------------------------------------------------------------------------ */
 
-static const struct host_identity *identity_of(const struct host_identities *all, int rank)
-{
-    const char *records = all->records;
-    return (const struct host_identity *)(const void *)(records + (size_t)rank * all->record_bytes);
-}
-
 static void version_text(uint32_t version, char *text, size_t size)
 {
     snprintf(text, size, "%u.%u.%u", version / 10000, version / 100 % 100, version % 100);
 }
 
-enum tutti_status host_versions_compare(const struct host_identities *all)
+static enum tutti_status versions_compare(const struct host_record *records, int rank, int size)
 {
-    const struct host_identity *mine = identity_of(all, all->rank);
+    const struct host_identity *mine = &records[rank].identity;
     char my_version[32], their_version[32];
-    for (int r = 0; r < all->size; r++) {
-        const struct host_identity *theirs = identity_of(all, r);
+    for (int r = 0; r < size; r++) {
+        const struct host_identity *theirs = &records[r].identity;
         if (theirs->magic == mine->magic && theirs->version == mine->version &&
             theirs->layout == mine->layout)
             continue;
@@ -90,7 +83,7 @@ enum tutti_status host_versions_compare(const struct host_identities *all)
         return error_set(TUTTI_ERR_VERSION,
                          "rank %d runs Tutti %s (layout %u), rank %d runs %s (layout %u): run one "
                          "version on all ranks",
-                         all->rank, my_version, mine->layout, r, their_version, theirs->layout);
+                         rank, my_version, mine->layout, r, their_version, theirs->layout);
     }
     return TUTTI_OK;
 }
@@ -101,22 +94,21 @@ static bool same_user(const struct host_identity *a, const struct host_identity 
     return a->user == b->user || a->user_namespace == 0 || a->user_namespace != b->user_namespace;
 }
 
-enum tutti_status host_places_compare(const struct host_identities *all)
+static enum tutti_status places_compare(const struct host_record *records, int rank, int size)
 {
-    const struct host_identity *mine = identity_of(all, all->rank);
-    for (int r = 0; r < all->size; r++) {
-        const struct host_identity *theirs = identity_of(all, r);
+    const struct host_identity *mine = &records[rank].identity;
+    for (int r = 0; r < size; r++) {
+        const struct host_identity *theirs = &records[r].identity;
         if (strncmp(mine->boot_id, theirs->boot_id, sizeof mine->boot_id) != 0)
             return error_set(TUTTI_ERR_DECLINED,
                              "rank %d runs on host %.63s (boot %.39s), rank %d on host %.63s (boot "
                              "%.39s): Tutti joins the ranks of one host",
-                             all->rank, mine->name, mine->boot_id, r, theirs->name,
-                             theirs->boot_id);
+                             rank, mine->name, mine->boot_id, r, theirs->name, theirs->boot_id);
         if (!same_user(mine, theirs))
             return error_set(TUTTI_ERR_DECLINED,
                              "rank %d runs as user %u, rank %d as user %u: their processes do not "
                              "trust each other: start all ranks as one user",
-                             all->rank, (unsigned)mine->user, r, (unsigned)theirs->user);
+                             rank, (unsigned)mine->user, r, (unsigned)theirs->user);
     }
     return TUTTI_OK;
 }
@@ -126,58 +118,59 @@ static bool same_process(const struct host_identity *a, const struct host_identi
     return memcmp(a->address.id, b->address.id, sizeof a->address.id) == 0;
 }
 
-struct rank_set host_remote_ranks(const struct host_identities *all)
+struct rank_set host_remote_ranks(const struct host_record *records, int rank, int size)
 {
     struct rank_set remote = rank_set_none;
-    for (int r = 0; r < all->size; r++)
-        if (!same_process(identity_of(all, r), identity_of(all, all->rank)))
+    for (int r = 0; r < size; r++)
+        if (!same_process(&records[r].identity, &records[rank].identity))
             rank_set_add(&remote, r);
     return remote;
 }
 
-bool host_processes_shared(const struct host_identities *all)
+bool host_processes_shared(const struct host_record *records, int size)
 {
-    for (int high = 0; high < all->size; high++)
+    for (int high = 0; high < size; high++)
         for (int low = 0; low < high; low++)
-            if (same_process(identity_of(all, low), identity_of(all, high)))
+            if (same_process(&records[low].identity, &records[high].identity))
                 return true;
     return false;
 }
 
-void host_addresses(const struct host_identities *all,
+void host_addresses(const struct host_record *records, int size,
                     struct channel_address addresses[TUTTI_MAX_RANKS])
 {
-    for (int r = 0; r < all->size; r++) {
-        addresses[r] = identity_of(all, r)->address;
+    for (int r = 0; r < size; r++) {
+        addresses[r] = records[r].identity.address;
         addresses[r].path.text[sizeof addresses[r].path.text - 1] = 0;
     }
 }
 
-enum tutti_status host_channels_check(const struct host_identities *all, const char *own_text)
+enum tutti_status host_channels_check(const struct host_record *records, int rank, int size,
+                                      const char *own_text)
 {
-    const struct rank_set remote = host_remote_ranks(all);
-    for (int r = 0; r < all->size && !rank_set_empty(remote); r++) {
-        const int32_t status = identity_of(all, r)->address.status;
+    const struct rank_set remote = host_remote_ranks(records, rank, size);
+    for (int r = 0; r < size && !rank_set_empty(remote); r++) {
+        const int32_t status = records[r].identity.address.status;
         if (status == TUTTI_OK)
             continue;
-        return r == all->rank
+        return r == rank
                    ? error_set(error_told(status), "%s", own_text)
                    : error_set(error_told(status),
                                "rank %d: rank %d could not take part (%s): look at its own error",
-                               all->rank, r, tutti_status_text(error_told(status)));
+                               rank, r, tutti_status_text(error_told(status)));
     }
     return TUTTI_OK;
 }
 
-int host_cores(const struct host_identities *all)
+int host_cores(const struct host_record *records, int size)
 {
     uint8_t together[HOST_CPU_BYTES] = {0};
     int cores = 0;
-    for (int r = 0; r < all->size; r++) {
+    for (int r = 0; r < size; r++) {
         uint8_t any = 0;
         for (int i = 0; i < HOST_CPU_BYTES; i++) {
-            any |= identity_of(all, r)->cpus[i];
-            together[i] |= identity_of(all, r)->cpus[i];
+            any |= records[r].identity.cpus[i];
+            together[i] |= records[r].identity.cpus[i];
         }
         if (!any)
             return TUTTI_MAX_RANKS;
@@ -314,12 +307,11 @@ static enum tutti_status devices_compare(const struct host_record *records, int 
 
 enum tutti_status host_records_compare(const struct host_record *records, int rank, int size)
 {
-    const struct host_identities all = host_identities_of(records, rank, size);
-    enum tutti_status status = host_versions_compare(&all);
+    enum tutti_status status = versions_compare(records, rank, size);
     for (int r = 0; r < size && status == TUTTI_OK; r++)
         status = config_compare(&records[rank], rank, &records[r], r);
     if (status == TUTTI_OK)
-        status = host_places_compare(&all);
+        status = places_compare(records, rank, size);
     if (status == TUTTI_OK && records[rank].config.device == TUTTI_DEVICE_CUDA)
         status = devices_compare(records, size);
     return status;

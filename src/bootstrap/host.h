@@ -24,38 +24,6 @@ struct host_identity {
     uint8_t cpus[HOST_CPU_BYTES]; /* the processors that the rank may run on; all 0: unknown */
 };
 
-/* address: as channel_listen() makes it. */
-enum tutti_status host_identity_make(int world_size, const struct channel_address *address,
-                                     struct host_identity *identity);
-
-/*
- * The identities of all ranks, as the store gave them: the first members of `size` records of
- * `record_bytes` bytes. Texts are not trusted to end.
- */
-struct host_identities {
-    const void *records;
-    size_t record_bytes;
-    int rank;
-    int size;
-};
-
-/* VERSION if a rank has another version. */
-enum tutti_status host_versions_compare(const struct host_identities *all);
-/* DECLINED if a rank runs on another host or as another user. */
-enum tutti_status host_places_compare(const struct host_identities *all);
-/* What a rank that cannot listen returns, in `own_text`; the other ranks name that rank. OK if all
- * ranks run in one process. */
-enum tutti_status host_channels_check(const struct host_identities *all, const char *own_text);
-/* By rank. */
-void host_addresses(const struct host_identities *all,
-                    struct channel_address addresses[TUTTI_MAX_RANKS]);
-/* Whether a process has several ranks. */
-bool host_processes_shared(const struct host_identities *all);
-/* The ranks that run in other processes. */
-struct rank_set host_remote_ranks(const struct host_identities *all);
-/* How many processors the ranks have together; TUTTI_MAX_RANKS if a rank does not know its own. */
-int host_cores(const struct host_identities *all);
-
 /* What the ranks of a communicator exchange. */
 struct host_record {
     struct host_identity identity;
@@ -66,13 +34,7 @@ struct host_record {
     char table_source[CUDA_TABLE_SOURCE_BYTES];
 };
 
-static inline struct host_identities host_identities_of(const struct host_record *records, int rank,
-                                                        int size)
-{
-    return (struct host_identities){records, sizeof *records, rank, size};
-}
-
-/* device and table: NULL on CPU. */
+/* address: as channel_listen() makes it. device and table: NULL on CPU. */
 enum tutti_status host_record_make(const struct comm_config *config, int world_size,
                                    const struct channel_address *address,
                                    const struct cuda_device *device, const struct cuda_table *table,
@@ -91,5 +53,19 @@ bool host_devices_overlap(const struct host_record *records, int size);
 
 /* Returns true if several processes have one device; *low and *high are two of their ranks. */
 bool host_processes_overlap(const struct host_record *records, int size, int *low, int *high);
+
+/* What a rank that cannot listen returns, in `own_text`; the other ranks name that rank. OK if all
+ * ranks run in one process. */
+enum tutti_status host_channels_check(const struct host_record *records, int rank, int size,
+                                      const char *own_text);
+/* By rank. */
+void host_addresses(const struct host_record *records, int size,
+                    struct channel_address addresses[TUTTI_MAX_RANKS]);
+/* Whether a process has several ranks. */
+bool host_processes_shared(const struct host_record *records, int size);
+/* The ranks that run in other processes. */
+struct rank_set host_remote_ranks(const struct host_record *records, int rank, int size);
+/* How many processors the ranks have together; TUTTI_MAX_RANKS if a rank does not know its own. */
+int host_cores(const struct host_record *records, int size);
 
 #endif

@@ -347,10 +347,10 @@ static enum tutti_status groups_open(struct tutti_comm *comm, struct workspace *
                                      const struct interrupt *interrupt,
                                      struct tutti_exchanger *exchanger, int64_t deadline)
 {
-    const struct host_identities identities =
-        host_identities_of(work->records, comm->rank, comm->world_size);
-    comm->cores = host_cores(&identities);
-    host_addresses(&identities, work->addresses);
+    const struct host_record *records = work->records;
+    const int rank = comm->rank, size = comm->world_size;
+    comm->cores = host_cores(records, size);
+    host_addresses(records, size, work->addresses);
     int order[TUTTI_MAX_RANKS];
     for (int leaf = 0; leaf < comm->world_size; leaf++)
         order[leaf] = comm->config.leaf_order[leaf];
@@ -358,7 +358,7 @@ static enum tutti_status groups_open(struct tutti_comm *comm, struct workspace *
     choice_paths_make(&comm->topology, order, cuda, &comm->rules.paths);
     enum tutti_status status = forced_check(comm);
     if (status == TUTTI_OK)
-        status = host_channels_check(&identities, work->not_listening);
+        status = host_channels_check(records, rank, size, work->not_listening);
     if (status == TUTTI_OK && cuda)
         status = sharing_check(comm, work->records);
     if (status != TUTTI_OK)
@@ -378,8 +378,8 @@ static enum tutti_status groups_open(struct tutti_comm *comm, struct workspace *
         .links = &links,
         .rules = cuda ? &choice_rules_free : &comm->rules,
         .arena_bytes = idle ? 0 : (size_t)comm->config.arena_bytes,
-        .remote = host_remote_ranks(&identities),
-        .shared = host_processes_shared(&identities),
+        .remote = host_remote_ranks(records, rank, size),
+        .shared = host_processes_shared(records, size),
         .channel = &work->channel,
         .addresses = work->addresses,
         .oversubscribed = comm->world_size > comm->cores,
