@@ -11,7 +11,6 @@
 #include "base/order.h"
 #include "base/point.h"
 #include "cpu/group.h"
-#include "ipc/futex.h"
 #include "pg/pg.h"
 
 #include <sched.h>
@@ -515,7 +514,5 @@ void *pg_engine(void *argument)
         ;
     bool has_cause = pg->has_failed && pg->fault.peer >= 0; /* only this thread writes these */
     pg_control_leave(&pg->control, has_cause ? pg->fault.peer : pg->control.rank);
-    order_store_release_u32(&pg->thread_ended, 1); /* H6 pairs H6a: the thread is about to end */
-    futex_wake_all(&pg->thread_ended);
     return NULL;
 }

@@ -5,9 +5,9 @@
 #include "base/error.h"
 #include "base/options.h"
 #include "base/order.h"
+#include "base/wait.h"
 #include "cpu/group.h"
 #include "ipc/fork.h"
-#include "ipc/futex.h"
 #include "pg/members.h"
 #include "pg/pg.h"
 
@@ -216,6 +216,12 @@ enum tutti_status tutti_pg_create(tutti_comm_t *comm, const struct tutti_pg_opti
                                         : create_on(comm, &options, pg);
 }
 
+static bool has_joined(void *context)
+{
+    const struct tutti_pg *pg = context;
+    return pthread_tryjoin_np(pg->thread, NULL) == 0;
+}
+
 void tutti_pg_destroy(tutti_pg_t *pg)
 {
     /* The child of a fork() has neither the thread nor the segments, and no lock that it may
@@ -227,18 +233,10 @@ void tutti_pg_destroy(tutti_pg_t *pg)
     pg->stopping = true;
     pthread_mutex_unlock(&pg->lock);
     pg_control_notify(pg->control.own);
-
-    int64_t deadline = deadline_after(STOP_MS);
-    while (!order_load_acquire_u32(&pg->thread_ended)) { /* H6a pairs H6 */
-        int64_t left = deadline_left_ms(deadline);
-        if (left == 0)
-            break;
-        futex_sleep(&pg->thread_ended, 0, left);
+    if (!wait_napping(has_joined, pg, deadline_after(STOP_MS), WAIT_LONG_NAP_NS)) {
+        tutti_comm_abort(pg->comm); /* a thread is inside an operation whose peers do not come */
+        pthread_join(pg->thread, NULL);
     }
-    /* H6a pairs H6: the thread is inside an operation whose peers do not come. */
-    if (!order_load_acquire_u32(&pg->thread_ended))
-        tutti_comm_abort(pg->comm);
-    pthread_join(pg->thread, NULL);
     pg->comm->service = COMM_SERVED;
     tutti_comm_destroy(pg->direct); /* before pg_close(): it last used a stream of pg->stage */
     pg_close(pg);

@@ -126,8 +126,7 @@ struct tutti_pg {
     struct cuda_stage *stage;
     struct pg_control control;
     pthread_t thread;
-    uint32_t thread_ended; /* futex: 1 once the thread is about to end; release H6 */
-    bool crowded;          /* ranks outnumber the cores */
+    bool crowded; /* ranks outnumber the cores */
     unsigned char pad0[LAYOUT_LINE];
 
     pthread_mutex_t lock;
