@@ -23,16 +23,6 @@ enum {
     ANSWER_MS = 5000,    /* within which the leader has to answer */
 };
 
-/* Between two polls. The thread that it waits for may run on the same core. */
-static void spin_once(int poll)
-{
-    enum { YIELD_EVERY = 64 };
-    if (poll % YIELD_EVERY == YIELD_EVERY - 1)
-        sched_yield();
-    else
-        order_pause();
-}
-
 static struct pg_op *op_of(struct pg_key *key)
 {
     return (struct pg_op *)(void *)((char *)key - offsetof(struct pg_op, key));
@@ -442,7 +432,7 @@ static bool step(struct tutti_pg *pg, bool is_own_thread, bool *stopping)
 
 bool pg_engine_step_until(const struct pg_op *op)
 {
-    enum { POLLS = 2000 }; /* without an event */
+    enum { POLLS = 2000, YIELD_EVERY = 64 }; /* polls without an event */
     struct tutti_pg *pg = op->pg;
     bool taken = false, stopping;
     for (int poll = 0; poll < POLLS && !pg_op_is_done(op); poll++) {
@@ -452,10 +442,10 @@ bool pg_engine_step_until(const struct pg_op *op)
         }
         if (taken && step(pg, false, &stopping))
             poll = 0;
-        else if (pg->crowded)
-            sched_yield();
+        else if (pg->crowded || poll % YIELD_EVERY == YIELD_EVERY - 1)
+            sched_yield(); /* a peer's thread may wait for this core */
         else
-            spin_once(poll);
+            order_pause();
     }
     const bool done = pg_op_is_done(op);
     if (taken) {
