@@ -274,7 +274,8 @@ static error_t parse_long_option(int key, char *text, struct argp_state *state)
                        text);
         return 0;
     case OPTION_COLLECTIVE:
-        if (!parse_collective(text, &config->collective) || (int)config->collective >= COLLECTIVE_ROWS)
+        if (!parse_collective(text, &config->collective) ||
+            (int)config->collective >= COLLECTIVE_ROWS)
             argp_error(state, "--collective: '%s' is no collective: give one of" COLLECTIVE_NAMES,
                        text);
         return 0;
