@@ -9,6 +9,7 @@
 
 /* Why a place of the operation that runs may be written again: docs/ordering.md. */
 enum cpu_lane {
+    LANE_NONE,   /* no operation has begun: the set-up */
     LANE_ALL,    /* every rank announces it and hears from every other */
     LANE_PAIR,   /* ranks acknowledge what they read: pair.h */
     LANE_SUBSET, /* a barrier of some ranks */

@@ -73,8 +73,8 @@ enum tutti_status wait_order_mismatch(struct cpu_group *group, int peer,
 
 /* Whether a rank has entered another operation, so that the peer never writes the word. Of a
  * barrier of a subset: whether the peer has entered the next collective. Of any other collective:
- * also whether the peer has entered a barrier of a subset. A send or receive is compared with the
- * message alone. */
+ * also whether the peer has entered a barrier of a subset. A set-up has none, and a send or receive
+ * is compared with the message alone. */
 static bool is_mismatch(struct cpu_group *group, int peer, const struct request *request,
                         struct tutti_fault *fault)
 {
@@ -84,7 +84,8 @@ static bool is_mismatch(struct cpu_group *group, int peer, const struct request 
     const struct layout_meeting *meeting = &group->arenas[peer]->meetings[group->rank][next % 2];
     struct layout_header header;
     *fault = fault_of(group, TUTTI_ERR_MISMATCH, peer, request);
-    if (group->op.lane == LANE_PAIR && !rank_set_empty(request->subset))
+    if (group->op.lane == LANE_NONE ||
+        (group->op.lane == LANE_PAIR && !rank_set_empty(request->subset)))
         return false;
     for (int r = 0; r < group->size; r++) {
         if (r == group->rank || (subset && r != peer) || !has_entered(group, r, number, &header) ||
