@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { WIDEST = 8 };
+enum { WIDEST = 16 };
 
 struct pool {
     int size;
@@ -39,6 +39,11 @@ static double real_make(uint64_t *state)
 
 static void element_make(enum tutti_dtype dtype, uint64_t *state, unsigned char *to)
 {
+    if (reference_component(dtype) != dtype) {
+        dtype = reference_component(dtype);
+        element_make(dtype, state, to);
+        to += tutti_dtype_size(dtype);
+    }
     uint64_t bits = pool_random(state);
     double value = real_make(state);
     float single = (float)value;

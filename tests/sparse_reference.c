@@ -79,7 +79,7 @@ static void narrow(unsigned char *to, const void *from, enum tutti_dtype dtype, 
 /* One by one, in the accumulation type. */
 static void group_chain(unsigned char *to, const struct entry *group, size_t n, int leaves)
 {
-    double sums[ROW], row[ROW];
+    double sums[2 * ROW], row[2 * ROW]; /* a complex number has two */
     (void)leaves;
     const enum tutti_dtype dtype = group->shape->dtype, wide = is_small(dtype) ? 0 : dtype;
     const size_t count = sparse_row_bytes(group->shape) / tutti_dtype_size(dtype);
@@ -100,8 +100,8 @@ static void group_chain(unsigned char *to, const struct entry *group, size_t n, 
 /* By the whole tree, with -0 or 0 for who is absent. */
 static void group_tree(unsigned char *to, const struct entry *group, size_t n, int leaves)
 {
-    unsigned char absent[ROW * 8];
-    const enum tutti_dtype dtype = group->shape->dtype;
+    unsigned char absent[ROW * 16];
+    const enum tutti_dtype dtype = reference_component(group->shape->dtype);
     const size_t size = tutti_dtype_size(dtype), bytes = sparse_row_bytes(group->shape);
     const float single = -0.0f;
     const double real = -0.0;

@@ -571,9 +571,9 @@ static bool allocate(struct gpu_bench *bench)
     for (int i = 0; i < config->row_count; i++)
         most = config->rows[i].bytes > most ? config->rows[i].bytes : most;
     bench->reach = (most + 2 * GUARD_BYTES + 4095) / 4096 * 4096;
-    bench->input = malloc(REFERENCE_PERIOD * sizeof(uint64_t));
-    bench->expected = malloc(REFERENCE_PERIOD * sizeof(uint64_t));
-    bench->chunk = malloc(CHUNK_PERIODS * REFERENCE_PERIOD * sizeof(uint64_t));
+    bench->input = malloc(REFERENCE_PERIOD * REFERENCE_WIDEST);
+    bench->expected = malloc(REFERENCE_PERIOD * REFERENCE_WIDEST);
+    bench->chunk = malloc(CHUNK_PERIODS * REFERENCE_PERIOD * REFERENCE_WIDEST);
     bench->values = malloc(BENCH_REPLAYS * sizeof *bench->values);
     if (!bench->input || !bench->expected || !bench->chunk || !bench->values)
         return fail(bench, TUTTI_ERR_NO_MEMORY, "no memory");

@@ -376,7 +376,7 @@ static enum tutti_status meet(struct measure *measure)
 static bool allocate(struct measure *measure)
 {
     const struct bench_config *config = measure->config;
-    size_t table = REFERENCE_PERIOD * sizeof(uint64_t);
+    size_t table = REFERENCE_PERIOD * REFERENCE_WIDEST;
     size_t samples =
         (size_t)(config->iterations > MOST_ITERATIONS ? config->iterations : MOST_ITERATIONS);
     measure->table = malloc(table);

@@ -47,10 +47,12 @@ static struct {
 
 /* Numbers of ncclDataType_t and ncclRedOp_t; -1: NCCL does not have it. */
 static const int dtypes[TUTTI_DTYPE_COUNT] = {
-    [TUTTI_FLOAT32] = 7,      [TUTTI_FLOAT64] = 8,      [TUTTI_FLOAT16] = 6, [TUTTI_BFLOAT16] = 9,
-    [TUTTI_FLOAT8_E4M3] = 10, [TUTTI_FLOAT8_E5M2] = 11, [TUTTI_INT8] = 0,    [TUTTI_UINT8] = 1,
-    [TUTTI_INT16] = -1,       [TUTTI_INT32] = 2,        [TUTTI_INT64] = 4,   [TUTTI_UINT32] = 3,
-    [TUTTI_UINT64] = 5,       [TUTTI_BOOL] = -1,
+    [TUTTI_FLOAT32] = 7,     [TUTTI_FLOAT64] = 8,      [TUTTI_FLOAT16] = 6,
+    [TUTTI_BFLOAT16] = 9,    [TUTTI_FLOAT8_E4M3] = 10, [TUTTI_FLOAT8_E5M2] = 11,
+    [TUTTI_INT8] = 0,        [TUTTI_UINT8] = 1,        [TUTTI_INT16] = -1,
+    [TUTTI_INT32] = 2,       [TUTTI_INT64] = 4,        [TUTTI_UINT32] = 3,
+    [TUTTI_UINT64] = 5,      [TUTTI_BOOL] = -1,        [TUTTI_COMPLEX64] = -1,
+    [TUTTI_COMPLEX128] = -1,
 };
 static int reduction(tutti_op_t op)
 {

@@ -116,8 +116,17 @@ bool reference_is_signed(enum tutti_dtype dtype)
            dtype == TUTTI_INT64;
 }
 
+enum tutti_dtype reference_component(enum tutti_dtype dtype)
+{
+    return dtype == TUTTI_COMPLEX64    ? TUTTI_FLOAT32
+           : dtype == TUTTI_COMPLEX128 ? TUTTI_FLOAT64
+                                       : dtype;
+}
+
 bool reference_has(enum tutti_dtype dtype, tutti_op_t op)
 {
+    if (reference_component(dtype) != dtype)
+        return op == TUTTI_SUM || op == TUTTI_AVG || op == TUTTI_PREMUL_SUM;
     const bool bitwise = op == TUTTI_BAND || op == TUTTI_BOR || op == TUTTI_BXOR;
     if (reference_is_float(dtype))
         return !bitwise;
@@ -126,7 +135,7 @@ bool reference_has(enum tutti_dtype dtype, tutti_op_t op)
 
 bool reference_has_order(enum tutti_dtype dtype, tutti_op_t op)
 {
-    return reference_is_float(dtype) && op != TUTTI_MIN && op != TUTTI_MAX;
+    return reference_is_float(reference_component(dtype)) && op != TUTTI_MIN && op != TUTTI_MAX;
 }
 
 /* To the accumulation type. */
@@ -281,23 +290,28 @@ static struct number divided(const struct problem *p, struct number sum, int n)
 void reference_reduce(void *out, const void *const *in, int n, size_t count, enum tutti_dtype dtype,
                       tutti_op_t op, double scalar)
 {
-    struct problem p = {in, 0, dtype, op, scalar};
+    struct problem p = {in, 0, reference_component(dtype), op, scalar};
+    const size_t size = tutti_dtype_size(p.dtype);
+    count = count * tutti_dtype_size(dtype) / size;
     for (; p.at < count; p.at++) {
         struct number result = tree(&p, 0, n);
         if (op == TUTTI_AVG)
             result = divided(&p, result, n);
-        number_store((unsigned char *)out + p.at * tutti_dtype_size(dtype), dtype, result);
+        number_store((unsigned char *)out + p.at * size, p.dtype, result);
     }
 }
 
 void reference_chain(void *out, const void *const *in, int n, enum tutti_dtype dtype, tutti_op_t op,
                      double scalar)
 {
-    struct problem p = {in, 0, dtype, op, scalar};
-    struct number result = number_load(&p, 0);
-    for (int i = 1; i < n; i++)
-        result = combined(&p, result, number_load(&p, i));
-    if (op == TUTTI_AVG)
-        result = divided(&p, result, n);
-    number_store(out, dtype, result);
+    struct problem p = {in, 0, reference_component(dtype), op, scalar};
+    const size_t size = tutti_dtype_size(p.dtype), count = tutti_dtype_size(dtype) / size;
+    for (; p.at < count; p.at++) {
+        struct number result = number_load(&p, 0);
+        for (int i = 1; i < n; i++)
+            result = combined(&p, result, number_load(&p, i));
+        if (op == TUTTI_AVG)
+            result = divided(&p, result, n);
+        number_store((unsigned char *)out + p.at * size, p.dtype, result);
+    }
 }

@@ -14,6 +14,8 @@
 #define REFERENCE_OP(name, value, text) +1
 #define REFERENCE_OPS                   (1 TUTTI_OP_MAP(REFERENCE_OP))
 
+/* The floats that a complex element consists of; else the dtype itself. */
+enum tutti_dtype reference_component(enum tutti_dtype dtype);
 bool reference_is_float(enum tutti_dtype dtype);
 bool reference_is_signed(enum tutti_dtype dtype); /* an integer with a sign */
 /* Whether the operation exists for the dtype. */

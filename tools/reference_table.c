@@ -50,6 +50,15 @@ static uint64_t input_integer(enum tutti_dtype dtype, tutti_op_t op, uint64_t ra
     return reference_is_signed(dtype) ? random % 3 - 1 : random % 4;
 }
 
+/* Elements of a period: of complex numbers, whose components are made by themselves, twice as many
+ * floats. Sets the dtype to theirs. */
+static size_t components_of(struct reference *reference)
+{
+    const size_t bytes = REFERENCE_PERIOD * tutti_dtype_size(reference->dtype);
+    reference->dtype = reference_component(reference->dtype);
+    return bytes / tutti_dtype_size(reference->dtype);
+}
+
 static uint64_t input_seed(const struct reference *reference, int rank)
 {
     return mix(reference->seed ^ mix((uint64_t)rank));
@@ -67,28 +76,30 @@ static uint64_t input_bits(const struct reference *reference, uint64_t seed, siz
 
 void reference_input(const struct reference *reference, int rank, void *table)
 {
-    const size_t bytes = tutti_dtype_size(reference->dtype);
+    struct reference part = *reference;
+    const size_t count = components_of(&part), bytes = tutti_dtype_size(part.dtype);
     const uint64_t seed = input_seed(reference, rank);
-    for (size_t i = 0; i < REFERENCE_PERIOD; i++) {
-        const uint64_t bits = input_bits(reference, seed, i);
+    for (size_t i = 0; i < count; i++) {
+        const uint64_t bits = input_bits(&part, seed, i);
         memcpy((char *)table + i * bytes, &bits, bytes);
     }
 }
 
 void reference_expected(const struct reference *reference, void *table)
 {
-    const size_t bytes = tutti_dtype_size(reference->dtype);
+    struct reference part = *reference;
+    const size_t count = components_of(&part), bytes = tutti_dtype_size(part.dtype);
     uint64_t seeds[TUTTI_MAX_RANKS], bits[TUTTI_MAX_RANKS];
     const void *in[TUTTI_MAX_RANKS];
     for (int rank = 0; rank < reference->ranks; rank++) {
         seeds[rank] = input_seed(reference, rank);
         in[rank] = &bits[rank];
     }
-    for (size_t i = 0; i < REFERENCE_PERIOD; i++) {
-        for (int rank = 0; rank < reference->ranks; rank++)
-            bits[rank] = input_bits(reference, seeds[rank], i);
-        reference_reduce((char *)table + i * bytes, in, reference->ranks, 1, reference->dtype,
-                         reference->op, reference->scalar);
+    for (size_t i = 0; i < count; i++) {
+        for (int rank = 0; rank < part.ranks; rank++)
+            bits[rank] = input_bits(&part, seeds[rank], i);
+        reference_reduce((char *)table + i * bytes, in, part.ranks, 1, part.dtype, part.op,
+                         part.scalar);
     }
 }
 

@@ -12,7 +12,7 @@
 
 #include "tutti/tutti.h"
 
-enum { REFERENCE_PERIOD = 8191 };
+enum { REFERENCE_PERIOD = 8191, REFERENCE_WIDEST = 16 /* bytes of an element */ };
 
 struct reference {
     enum tutti_dtype dtype;

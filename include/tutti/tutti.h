@@ -96,14 +96,16 @@ TUTTI_API const char *tutti_version_string(void);
     X(INT64, 10, 8, "int64")                                                                       \
     X(UINT32, 11, 4, "uint32")                                                                     \
     X(UINT64, 12, 8, "uint64")                                                                     \
-    X(BOOL, 13, 1, "bool")
+    X(BOOL, 13, 1, "bool")                                                                         \
+    X(COMPLEX64, 14, 8, "complex64")                                                               \
+    X(COMPLEX128, 15, 16, "complex128")
 
 enum tutti_dtype {
 #define TUTTI_DTYPE_ENUM(name, value, size, text) TUTTI_##name = value,
     TUTTI_DTYPE_MAP(TUTTI_DTYPE_ENUM)
 #undef TUTTI_DTYPE_ENUM
 };
-#define TUTTI_DTYPE_COUNT 14
+#define TUTTI_DTYPE_COUNT 16
 
 /* Size of one element in bytes; 0 for a value that is no dtype. */
 TUTTI_API size_t tutti_dtype_size(enum tutti_dtype dtype);
@@ -129,6 +131,8 @@ TUTTI_API const char *tutti_dtype_name(enum tutti_dtype dtype);
  *             A NaN result has one canonical bit pattern. float8 saturates
  *   integers  are accumulated in their own type and wrap
  *   bool      sum and max are "or"; product and min are "and"
+ *   complex   are two floats, float32 or float64, as in C: so they are aligned and reduced. They
+ *             have sum, avg and premul_sum
  *   avg       is the sum divided in the accumulation type before the rounding; truncated for
  *             integers; not for bool
  *   band, bor, bxor    are for integers and bool
@@ -147,12 +151,11 @@ typedef const struct tutti_op *tutti_op_t;
 #define TUTTI_PREMUL_SUM ((tutti_op_t)(uintptr_t)9)
 
 /*
- * Creates an operation for float dtypes: multiply each input by one scalar in the accumulation
- * type, then sum. Several communicators and threads may use it at once.
- * [in] scalar  is rounded to the accumulation type. Equal on all ranks, else the collective returns
- *              MISMATCH (a hash of 31 bits is compared)
- * [out] op     destroy it with tutti_op_destroy() after the last call that uses it
- * Returns INVALID, NO_MEMORY (4096 live at once in a process).
+ * Creates an operation for float and complex dtypes: multiply each input by one scalar in the
+ * accumulation type, then sum. Several communicators and threads may use it at once. [in] scalar is
+ * rounded to the accumulation type. Equal on all ranks, else the collective returns MISMATCH (a
+ * hash of 31 bits is compared) [out] op     destroy it with tutti_op_destroy() after the last call
+ * that uses it Returns INVALID, NO_MEMORY (4096 live at once in a process).
  */
 TUTTI_API enum tutti_status tutti_op_create_premul_sum(double scalar, tutti_op_t *op);
 /* Destroys a created operation. Ignores any other value. */

@@ -263,6 +263,8 @@ collective(struct tutti_comm *comm, enum tutti_collective which, const struct co
     if (__builtin_expect(status != TUTTI_OK, 0))
         return refused(comm, signature_of(which, args), status);
     const enum op_kind kind = coll->reduces ? op_kind(args->op) : (enum op_kind)0;
+    const enum tutti_dtype component = dtype_component(args->dtype);
+    const bool is_complex = dtype_is_complex(args->dtype);
     const struct choice_call call = {
         .collective = which,
         .bytes = args->count * width,
@@ -279,16 +281,16 @@ collective(struct tutti_comm *comm, enum tutti_collective which, const struct co
         return refused(comm, signature_of(which, args), status);
     request_fill(comm, options, &request);
     request.collective = which;
-    request.dtype = args->dtype;
+    request.dtype = component;
     request.op = kind;
     request.send_all = coll->send_all;
     request.recv_all = coll->recv_all;
     request.send = args->send;
     request.recv = args->recv;
-    request.count = args->count;
+    request.count = args->count << is_complex;
     request.bytes = call.bytes;
-    request.element_bytes = (uint32_t)width;
-    request.reduce = coll->reduces ? reduce_function(comm->isa, args->dtype, kind) : NULL;
+    request.element_bytes = (uint32_t)(width >> is_complex);
+    request.reduce = coll->reduces ? reduce_function(comm->isa, component, kind) : NULL;
     /* On CUDA the launcher adds the kernel's algorithm. */
     request.signature =
         signature_pack(which == TUTTI_COLLECTIVE_RECV ? TUTTI_COLLECTIVE_SEND : which, args->dtype,

@@ -4,6 +4,7 @@
 #ifndef TUTTI_OP_H
 #define TUTTI_OP_H
 
+#include "base/dtype.h"
 #include "tutti/tutti.h"
 
 enum op_kind {
@@ -40,20 +41,20 @@ static inline enum op_kind op_kind(tutti_op_t op)
 /* Returns whether the operation is defined for the dtype. */
 static inline bool op_serves(enum op_kind op, enum tutti_dtype dtype)
 {
-    const bool is_float = dtype <= TUTTI_FLOAT8_E5M2;
     switch (op) {
     case OP_AVG:
         return dtype != TUTTI_BOOL;
     case OP_BAND:
     case OP_BOR:
     case OP_BXOR:
-        return !is_float;
+        return !dtype_is_float(dtype);
     case OP_PREMUL_SUM:
-        return is_float;
-    case OP_SUM:
+        return dtype_is_float(dtype);
     case OP_PROD:
     case OP_MIN:
     case OP_MAX:
+        return !dtype_is_complex(dtype);
+    case OP_SUM:
         return true;
     }
     return false;

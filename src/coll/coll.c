@@ -24,7 +24,7 @@ enum tutti_status coll_explain(const char *call, const struct coll *coll,
                                int world_size, const char *send)
 {
     char text[256] = "";
-    const size_t width = dtype_bytes(args->dtype);
+    const size_t width = dtype_bytes(dtype_component(args->dtype));
     const bool sends = coll_has(coll->send, rank, args->peer);
     const bool send_is_bad =
         sends && (error == COLL_NULL ? !args->send : (uintptr_t)args->send & (width - 1));

@@ -145,7 +145,7 @@ coll_check(const struct coll *coll, const struct coll_args *args, size_t width, 
     const size_t own = coll->send_all != coll->recv_all ? block * (size_t)rank : 0;
     if ((sends && !send) || (receives && !recv))
         return COLL_NULL;
-    if ((send | recv) & (width - 1))
+    if ((send | recv) & ((width >> dtype_is_complex(args->dtype)) - 1))
         return COLL_ALIGNMENT;
     if (!sends || !receives)
         return COLL_GOOD;

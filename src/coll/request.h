@@ -18,7 +18,7 @@
 struct request {
     struct choice choice;
     enum tutti_collective collective;
-    enum tutti_dtype dtype;
+    enum tutti_dtype dtype; /* of a complex call: that of the components, which are the elements */
     enum op_kind op;
     bool send_all, recv_all; /* the operand has a block for each rank: coll.h */
     const void *send;

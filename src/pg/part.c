@@ -33,14 +33,14 @@ static void own_reduce(const struct tutti_pg *pg, const struct pg_op *op,
                        const struct pg_part *part, size_t first, size_t count, void *out)
 {
     const void *in[TUTTI_MAX_TENSORS];
-    const enum tutti_dtype dtype = op->args.dtype;
+    const enum tutti_dtype dtype = op->args.dtype, component = dtype_component(dtype);
     for (int i = 0; i < op->work.tensor_count; i++)
         in[i] = (const char *)part->data[i] + first * tutti_dtype_size(dtype);
-    reduce_function(pg->comm->isa, dtype, own_kind(op_kind(op->args.op)))(&(struct reduce_call){
+    reduce_function(pg->comm->isa, component, own_kind(op_kind(op->args.op)))(&(struct reduce_call){
         .out = out,
         .in = in,
         .n = op->work.tensor_count,
-        .count = count,
+        .count = count << dtype_is_complex(dtype),
         .scalar = op->op.scalar,
         .out_partial = is_widened(dtype),
     });

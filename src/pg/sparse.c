@@ -54,7 +54,8 @@ struct list {
     int count;
     size_t nnz; /* of all inputs */
     size_t row_bytes;
-    const void *neutral; /* union only: the row of an absent rank */
+    enum tutti_dtype dtype; /* of what is summed: the shape's, or its components */
+    const void *neutral;    /* union only: the row of an absent rank */
 };
 
 /* to = the sum of the rows of entries with equal keys. A row has at least one byte. */
@@ -113,7 +114,8 @@ struct sparse_entries sparse_entries_at(const struct sparse_shape *shape, const 
 static struct list list_of(const struct sparse_shape *shape, const struct sparse_entries *inputs,
                            int count)
 {
-    struct list list = {shape, inputs, count, 0, sparse_row_bytes(shape), NULL};
+    struct list list = {
+        shape, inputs, count, 0, sparse_row_bytes(shape), dtype_component(shape->dtype), NULL};
     for (int i = 0; i < count; i++)
         list.nnz += inputs[i].nnz;
     return list;
@@ -231,7 +233,7 @@ static void chain(reduce_fn *sum, const struct list *list, const struct pair *eq
                   size_t at, size_t count, void *to)
 {
     _Alignas(LINE_BYTES) uint64_t partial[CHAIN_BLOCK];
-    const enum tutti_dtype dtype = list->shape->dtype;
+    const enum tutti_dtype dtype = list->dtype;
     const bool widened = reduce_partial_bytes(dtype) != dtype_bytes(dtype);
     const void *in[CHAIN_SHORT];
     struct reduce_call call = {.in = in, .count = count};
@@ -253,8 +255,8 @@ static void chain(reduce_fn *sum, const struct list *list, const struct pair *eq
 static void chain_sum(const struct sparse_worker *worker, const struct list *list,
                       const struct pair *equal, size_t n, void *to)
 {
-    const size_t size = dtype_bytes(list->shape->dtype), block = CHAIN_BLOCK * size;
-    reduce_fn *sum = reduce_function(worker->isa, list->shape->dtype, OP_SUM);
+    const size_t size = dtype_bytes(list->dtype), block = CHAIN_BLOCK * size;
+    reduce_fn *sum = reduce_function(worker->isa, list->dtype, OP_SUM);
     if (n == 1) {
         copy_fn *copy = worker->stream ? worker->isa->copy_stream : worker->isa->copy;
         copy(to, row_of(list, equal->position), list->row_bytes);
@@ -314,7 +316,7 @@ static void neutral_fill(enum tutti_dtype dtype, unsigned char *row, size_t row_
 static void tree_sum(const struct sparse_worker *worker, const struct list *list,
                      const struct pair *equal, size_t n, void *to)
 {
-    const enum tutti_dtype dtype = list->shape->dtype;
+    const enum tutti_dtype dtype = list->dtype;
     const void *rows[TUTTI_MAX_RANKS], *in[TUTTI_MAX_RANKS];
     struct reduce_call call = {
         .out = to, .in = in, .n = 1, .count = list->row_bytes / dtype_bytes(dtype)};
@@ -369,7 +371,7 @@ static enum tutti_status list_sum(struct sparse_worker *worker, struct list *lis
         return status;
     unsigned char *scratch = worker->scratch.bytes, *neutral = scratch + 2 * pairs;
     list->neutral = neutral;
-    neutral_fill(list->shape->dtype, neutral, neutral_bytes);
+    neutral_fill(list->dtype, neutral, neutral_bytes);
     pairs_make(list, (void *)scratch);
     const struct pair *sorted =
         keys_sort((void *)scratch, (void *)(scratch + pairs), list->nnz, index_count(list->shape));

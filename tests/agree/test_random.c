@@ -108,12 +108,13 @@ struct operands {
 static struct operands operands_make(const struct operation *o, int rank, int size,
                                      unsigned char *memory)
 {
-    const size_t width = tutti_dtype_size(o->dtype), block = o->count * width;
+    const size_t unit = tutti_dtype_size(reference_component(o->dtype));
+    const size_t block = o->count * tutti_dtype_size(o->dtype);
     const struct collective *collective = &collectives[o->collective];
     const uint64_t own = o->bits + (uint64_t)rank * 5;
     const bool in_place = (o->bits >> 62 == 3 ? (uint64_t)rank : o->bits >> 63) & 1;
     struct operands operands;
-    operands.send = memory + own % LINE / width * width;
+    operands.send = memory + own % LINE / unit * unit;
     operands.recv = operands.send + (size_t)size * MOST_BYTES + LINE;
     const size_t first = (size_t)collective_own_block(collective, rank) * block;
     if (in_place && collective->recv_all)

@@ -48,7 +48,7 @@ struct side {
     unsigned char *send, *recv;
     bool staged;        /* links are nothing to arenas in the host's memory */
     bool proxied;       /* a host thread stages: there are no kernels */
-    unsigned char *all; /* shared: [rank][CHAIN_COUNT * 8], results to compare */
+    unsigned char *all; /* shared: [rank][CHAIN_COUNT * 16], results to compare */
 };
 
 /* ---- matrices -------------------------------------------------------------------------------- */
@@ -213,8 +213,10 @@ static bool is_chain(const struct side *side, enum tutti_dtype dtype, tutti_op_t
 {
     const struct topology *topology = &side->scenario->topology;
     const size_t width = tutti_dtype_size(dtype);
-    const size_t from = i / tiling_ring_chunk(count, (unsigned)topology->size, (unsigned)width);
-    unsigned char inputs[TUTTI_MAX_RANKS][8], expected[8];
+    const size_t unit = tutti_dtype_size(reference_component(dtype)), parts = width / unit;
+    const size_t from =
+        i * parts / tiling_ring_chunk(count * parts, (unsigned)topology->size, (unsigned)unit);
+    unsigned char inputs[TUTTI_MAX_RANKS][16], expected[16];
     const void *in[TUTTI_MAX_RANKS];
     for (int k = 0; k < topology->size; k++) {
         int r = topology->ring[((int)from + k) % topology->size];
@@ -241,7 +243,7 @@ static int ring_check(const struct side *side, enum tutti_dtype dtype, tutti_op_
     struct ranks *ranks = side->ranks;
     const int rank = side->rank;
     size_t width = tutti_dtype_size(dtype), some = count < CHAIN_COUNT ? count : CHAIN_COUNT;
-    const size_t most = (size_t)CHAIN_COUNT * 8;
+    const size_t most = (size_t)CHAIN_COUNT * 16;
     unsigned char *own = side->all + (size_t)rank * most;
     for (size_t i = 0; i < some; i++)
         memcpy(own + i * width, result + sample(i, some, count) * width, width);
@@ -494,7 +496,7 @@ static int scenario_run(const char *name, struct topology_matrix matrix, bool pr
         abort();
     setenv("TUTTI_TOPOLOGY_FILE", path, 1);
     struct ranks *ranks = ranks_create(matrix.size, processes ? matrix.size : 0,
-                                       (size_t)MOST_RANKS * CHAIN_COUNT * 8);
+                                       (size_t)MOST_RANKS * CHAIN_COUNT * 16);
     ranks->context = &scenario;
     int failures = ranks_run(ranks, live);
     if (failures)

@@ -44,7 +44,7 @@ static int check(struct rank *self, enum tutti_dtype dtype, tutti_op_t op, size_
 
 static int check_all(struct rank *self)
 {
-    static const size_t counts[] = {0, 1, 3, 64, 1021, 5000, MOST / 8};
+    static const size_t counts[] = {0, 1, 3, 64, 1021, 5000, MOST / 16};
     const tutti_op_t ops[] = {TUTTI_SUM, TUTTI_PROD, TUTTI_MIN, TUTTI_MAX, TUTTI_AVG, TUTTI_BXOR};
     struct ranks *ranks = self->ranks;
     const int rank = self->rank;
@@ -151,9 +151,9 @@ static int live(struct ranks *ranks, int rank, tutti_store_t *store)
     RANKS_CHECK(cuStreamCreateWithPriority(&self.stream, CU_STREAM_NON_BLOCKING, 0) ==
                 CUDA_SUCCESS);
     self.pool = pool_create(ranks->size, order, 77);
-    self.send = device_alloc(MOST + 64);
-    self.recv = device_alloc(MOST + 64);
-    self.golden = device_alloc(MOST + 64);
+    self.send = device_alloc(MOST + 128);
+    self.recv = device_alloc(MOST + 128);
+    self.golden = device_alloc(MOST + 128);
     int failed = check_all(&self);
     if (!failed)
         failed = replay(&self);

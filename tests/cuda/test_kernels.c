@@ -51,7 +51,7 @@ static void check_those_of(int size)
     assert_int_equal(cuda_kernels_load(driver, size, false, &kernels), TUTTI_OK);
     for (int kernel = 0; kernel < CUDA_KERNELS; kernel++) {
         bool lines = kernel == CUDA_ONE_SHOT_LINES || kernel == CUDA_TWO_SHOT_LINES;
-        for (int dtype = 0; dtype < TUTTI_DTYPE_COUNT; dtype++) {
+        for (int dtype = 0; dtype < DTYPE_REALS; dtype++) {
             CUfunction *row = kernels.all_reduce[kernel][dtype];
             bool there = is_float(dtype) || !lines;
             assert_true((row[CUDA_ANY] != NULL) == there);
@@ -111,7 +111,7 @@ static void check_the_fatbins(int size)
     struct cuda_kernels kernels;
     assert_int_equal(cuda_kernels_load(driver, size, false, &kernels), TUTTI_OK);
     for (int kernel = 0; kernel < CUDA_KERNELS; kernel++)
-        for (int dtype = 0; dtype < TUTTI_DTYPE_COUNT; dtype++)
+        for (int dtype = 0; dtype < DTYPE_REALS; dtype++)
             for (int form = 0; form < CUDA_FORMS; form++) {
                 CUfunction function = kernels.all_reduce[kernel][dtype][form];
                 if (function && !has_kernel(files[kernel], standin_function_name(function)))

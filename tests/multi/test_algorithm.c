@@ -91,6 +91,7 @@ static void test_strict(void **state)
         {TUTTI_FLOAT16, 4, 0, TUTTI_ALGO_NONE},
         {TUTTI_INT32, 4, 0, TUTTI_ALGO_NONE},
         {TUTTI_BOOL, 4, 0, TUTTI_ALGO_NONE},
+        {TUTTI_COMPLEX64, 4, 0, TUTTI_ALGO_NONE},
     };
     (void)state;
     tutti_comm_t *comm = create((struct tutti_comm_options){.strict = TUTTI_STRICT_ON});
@@ -198,7 +199,7 @@ static void test_refused(void **state)
             TUTTI_STREAM_PER_THREAD, NULL);
     REFUSED(ERR_INVALID, "send is NULL", NULL, data, 1, TUTTI_FLOAT32, TUTTI_SUM, REST);
     REFUSED(ERR_INVALID, "recv is NULL", data, NULL, 1, TUTTI_FLOAT32, TUTTI_SUM, REST);
-    REFUSED(ERR_INVALID, "dtype 14", data, data, 1, (enum tutti_dtype)14, TUTTI_SUM, REST);
+    REFUSED(ERR_INVALID, "dtype 16", data, data, 1, (enum tutti_dtype)16, TUTTI_SUM, REST);
     REFUSED(ERR_INVALID, "dtype -1", data, data, 1, (enum tutti_dtype) - 1, TUTTI_SUM, REST);
     REFUSED(ERR_INVALID, "op is none", data, data, 1, TUTTI_FLOAT32, NULL, REST);
     REFUSED(ERR_INVALID, "op is none", data, data, 1, TUTTI_FLOAT32, TUTTI_PREMUL_SUM, REST);
@@ -230,6 +231,35 @@ static void test_refused(void **state)
     assert_int_equal(tutti_info("calls", calls_after, sizeof calls_after), TUTTI_OK);
     assert_int_equal(atoll(calls_after) - atoll(calls_before), calls + 5);
     assert_int_equal(tutti_comm_status(comm, NULL), TUTTI_OK);
+    tutti_comm_destroy(comm);
+}
+
+/* A complex number has sums only, and the alignment of its floats. */
+static void test_complex_refused(void **state)
+{
+    (void)state;
+    static const struct {
+        enum tutti_dtype dtype;
+        size_t shift;
+        tutti_op_t op;
+        const char *why; /* NULL: it is served */
+    } rows[] = {
+        {TUTTI_COMPLEX64, 0, TUTTI_PROD, "prod is not defined for complex64"},
+        {TUTTI_COMPLEX128, 0, TUTTI_BOR, "bor is not defined for complex128"},
+        {TUTTI_COMPLEX64, 2, TUTTI_SUM, "is not aligned to the 4 bytes"},
+        {TUTTI_COMPLEX128, 4, TUTTI_SUM, "is not aligned to the 8 bytes"},
+        {TUTTI_COMPLEX64, 4, TUTTI_SUM, NULL},
+        {TUTTI_COMPLEX128, 8, TUTTI_AVG, NULL},
+    };
+    tutti_comm_t *comm = create((struct tutti_comm_options){.name = "complex"});
+    _Alignas(16) char data[48] = {0};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        void *at = data + rows[i].shift;
+        assert_int_equal(tutti_all_reduce(at, at, 2, rows[i].dtype, rows[i].op, comm, 0),
+                         rows[i].why ? TUTTI_ERR_INVALID : TUTTI_OK);
+        if (rows[i].why)
+            assert_non_null(strstr(tutti_last_error(), rows[i].why));
+    }
     tutti_comm_destroy(comm);
 }
 
@@ -316,7 +346,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_strict),         cmocka_unit_test(test_strict_buffer),
         cmocka_unit_test(test_forced),         cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_blocks_refused), cmocka_unit_test(test_names),
+        cmocka_unit_test(test_blocks_refused), cmocka_unit_test(test_complex_refused),
+        cmocka_unit_test(test_names),
     };
     return cmocka_run_group_tests(tests, open_store, close_store);
 }

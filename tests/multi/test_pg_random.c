@@ -158,6 +158,8 @@ static void element_make(uint64_t *random, enum tutti_dtype dtype, void *element
     case TUTTI_INT64:
     case TUTTI_UINT32:
     case TUTTI_UINT64:
+    case TUTTI_COMPLEX64: /* elements are components */
+    case TUTTI_COMPLEX128:
         break;
     }
     memcpy(element, &bits, tutti_dtype_size(dtype));
@@ -167,9 +169,11 @@ static void element_make(uint64_t *random, enum tutti_dtype dtype, void *element
 static void input_make(const struct operation *operation, int rank, int tensor, void *memory)
 {
     uint64_t random = operation->seed ^ (uint64_t)(rank * MOST_TENSORS + tensor + 1) << 32;
-    size_t width = tutti_dtype_size(operation->dtype);
-    for (size_t i = 0; i < operation->count; i++)
-        element_make(&random, operation->dtype, (unsigned char *)memory + i * width);
+    const enum tutti_dtype component = reference_component(operation->dtype);
+    const size_t width = tutti_dtype_size(component);
+    const size_t count = operation->count * tutti_dtype_size(operation->dtype) / width;
+    for (size_t i = 0; i < count; i++)
+        element_make(&random, component, (unsigned char *)memory + i * width);
 }
 
 /* Conversions to float32 and back, for the dtypes that accumulate in float32 and are not
@@ -205,7 +209,7 @@ static void *partial_make(const struct operation *operation, int rank, enum tutt
     void *tensors[MOST_TENSORS];
     int count = tensors_of(operation, rank);
     for (int i = 0; i < count; i++) {
-        tensors[i] = malloc(operation->count * 8 + 8);
+        tensors[i] = malloc(operation->count * 16 + 16);
         input_make(operation, rank, i, tensors[i]);
         if (wide == operation->dtype)
             continue;
@@ -237,7 +241,7 @@ static void *expected_make(const struct operation *operation, int size)
             parts[r] = partial_make(operation, r, wide);
             continue;
         }
-        parts[r] = malloc(operation->count * 8 + 8);
+        parts[r] = malloc(operation->count * 16 + 16);
         input_make(operation, r, 0, parts[r]);
     }
     if (several && kind == TUTTI_PREMUL_SUM)
@@ -247,7 +251,7 @@ static void *expected_make(const struct operation *operation, int size)
     for (int r = 1; r < size; r++)
         free(parts[r]);
     if (wide != operation->dtype) {
-        void *result = malloc(operation->count * 8 + 8);
+        void *result = malloc(operation->count * 16 + 16);
         narrow(operation, parts[0], result);
         free(parts[0]);
         return result;

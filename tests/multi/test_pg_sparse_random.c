@@ -116,8 +116,9 @@ static struct sparse_entries entries_make(const struct operation *operation, uin
     unsigned char *values = malloc(nnz * bytes + 1);
     for (size_t i = 0; i < indices_count; i++)
         indices[i] = (int64_t)(next(random) % (uint64_t)shape->sizes[i / nnz]);
-    for (size_t at = 0; at < nnz * bytes; at += tutti_dtype_size(shape->dtype))
-        element_make(random, shape->dtype, values + at);
+    const enum tutti_dtype component = reference_component(shape->dtype);
+    for (size_t at = 0; at < nnz * bytes; at += tutti_dtype_size(component))
+        element_make(random, component, values + at);
     return (struct sparse_entries){indices, values, nnz};
 }
 

@@ -10,7 +10,7 @@ import torch
 
 DTYPES = {
     torch.float32: 0, torch.float64: 1, torch.float16: 2, torch.bfloat16: 3, torch.int8: 6,
-    torch.uint8: 7, torch.int16: 8, torch.int32: 9, torch.int64: 10, torch.bool: 13,
+    torch.uint8: 7, torch.int16: 8, torch.int32: 9, torch.int64: 10, torch.bool: 13, torch.complex64: 14, torch.complex128: 15,
 }
 SUM, PROD, MIN, MAX, AVG, BAND, BOR, BXOR = range(1, 9)
 OK, TIMEOUT, PEER_DEAD, MISMATCH = 0, 3, 4, 5

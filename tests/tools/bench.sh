@@ -54,9 +54,9 @@ fi
 
 # ---- every operation on every type, by processes and by threads
 status 0 "$tutti" bench -n 2 -b 40 -e 40 -d all -o all "${quick[@]}"
-rows 99
+rows 105
 status 0 "$tutti" bench -n 3 --threads -b 4000 -e 4000 -d all -o all "${quick[@]}"
-rows 99
+rows 105
 status 0 "$tutti" bench -n 2 -b 1K -e 1K -d half,int64 -o sum,max "${quick[@]}"
 rows 4
 
@@ -117,7 +117,7 @@ for collective in all_gather reduce_scatter all_to_all; do
     rows 4
     out '^ +36 +3 +float32 +(-|sum) +-1 '
     status 0 "$tutti" bench -n 2 --collective "$collective" --counts 1,17,5000 -d all --threads "${quick[@]}"
-    rows 42
+    rows 48
     for flags in --cold --symmetric; do
         status 0 "$tutti" bench -n 3 --collective "$collective" "$flags" -b 1K -e 3M -f 50 "${quick[@]}"
         rows 3
@@ -126,7 +126,7 @@ for collective in all_gather reduce_scatter all_to_all; do
     out '^ +0 +0 +float32 '
 done
 status 0 "$tutti" bench -n 3 --collective reduce_scatter --counts 100 -d all -o all "${quick[@]}"
-rows 99
+rows 105
 python3 - "$work/all_gather.json" "$work/reduce_scatter.json" "$work/all_to_all.json" <<'PYTHON' || complain "JSON of collectives with blocks"
 import json, sys
 for name, op in zip(sys.argv[1:], (None, "sum", None)):

@@ -16,7 +16,7 @@
 /* A table of one period of the widest element. */
 static void *table_create(void)
 {
-    void *table = calloc(REFERENCE_PERIOD, sizeof(uint64_t));
+    void *table = calloc(REFERENCE_PERIOD, REFERENCE_WIDEST);
     assert_non_null(table);
     return table;
 }

@@ -31,7 +31,7 @@ struct reduce_isa {
     const char *name; /* "baseline", "avx2", "avx512", "neon" */
     /* The reductions that are compiled for this instruction set; NULL elsewhere: see
      * reduce_function(). */
-    reduce_fn *fn[TUTTI_DTYPE_COUNT][OP_COUNT];
+    reduce_fn *fn[DTYPE_REALS][OP_COUNT];
     const struct reduce_isa *rest; /* the set that has all others; NULL if this one has them */
     copy_fn *copy;
     copy_fn *copy_stream;
@@ -44,7 +44,7 @@ extern const struct reduce_isa reduce_isa_neon;
 #endif
 
 /* The reduction of a dtype and an operation. NULL where the operation does not exist for the dtype
- * (tutti.h: avg of bool, bitwise of floats, premul_sum of integers). */
+ * (tutti.h: avg of bool, bitwise of floats, premul_sum of integers). The dtype is not complex. */
 static inline reduce_fn *reduce_function(const struct reduce_isa *isa, enum tutti_dtype dtype,
                                          enum op_kind op)
 {

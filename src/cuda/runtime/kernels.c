@@ -53,13 +53,13 @@ static const char *const dtype_names[TUTTI_DTYPE_COUNT] = {
 
 static bool goes_by_tiles(enum cuda_kernel kernel, bool staged, enum tutti_dtype dtype)
 {
-    return kernel == CUDA_TWO_SHOT_PIPELINED && (staged || !cuda_is_float(dtype));
+    return kernel == CUDA_TWO_SHOT_PIPELINED && (staged || !dtype_is_float(dtype));
 }
 
 static bool kernel_exists(enum cuda_kernel kernel, int size, bool staged, enum tutti_dtype dtype,
                           enum cuda_form form)
 {
-    if (cuda_kernel_has_lines(kernel) && (staged || !cuda_is_float(dtype)))
+    if (cuda_kernel_has_lines(kernel) && (staged || !dtype_is_float(dtype)))
         return false;
     if (form == CUDA_ANY)
         return true;
@@ -179,7 +179,7 @@ enum tutti_status cuda_kernels_load(const struct cuda_driver *driver, int size, 
     enum tutti_status status = TUTTI_OK;
     *kernels = (struct cuda_kernels){0};
     for (enum cuda_kernel kernel = 0; kernel < CUDA_KERNELS; kernel++)
-        for (int dtype = 0; dtype < TUTTI_DTYPE_COUNT; dtype++)
+        for (int dtype = 0; dtype < DTYPE_REALS; dtype++)
             for (enum cuda_form form = 0; form < CUDA_FORMS && status == TUTTI_OK; form++)
                 if (kernel_exists(kernel, size, staged, (enum tutti_dtype)dtype, form))
                     status = load_form(driver, size, staged, kernel, (enum tutti_dtype)dtype, form,

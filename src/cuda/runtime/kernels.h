@@ -13,6 +13,7 @@
 #ifndef TUTTI_CUDA_KERNELS_H
 #define TUTTI_CUDA_KERNELS_H
 
+#include "base/dtype.h"
 #include "cuda/kernels/launch.h"
 #include "cuda/runtime/driver.h"
 
@@ -33,7 +34,7 @@ enum cuda_form { CUDA_ANY, CUDA_SUM, CUDA_SUM_ONCE, CUDA_FORMS };
  * bfloat16, but not for mesh and ring; CUDA_SUM_ONCE not for kernels with tiles or pieces. For
  * other dtypes, and for host memory, two_shot_pipelined is two_shot_tiles_DTYPE. */
 struct cuda_kernels {
-    CUfunction all_reduce[CUDA_KERNELS][TUTTI_DTYPE_COUNT][CUDA_FORMS];
+    CUfunction all_reduce[CUDA_KERNELS][DTYPE_REALS][CUDA_FORMS];
     CUfunction barrier;
     CUfunction probe;
 };

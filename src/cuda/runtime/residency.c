@@ -68,7 +68,7 @@ static enum tutti_status blocks_limit(struct cuda_group *group, bool halved,
     int least = choice->blocks;
     if (!choice->blocks || !cuda_plan_has(&group->plan, (enum cuda_kernel)choice->kernel))
         return TUTTI_OK;
-    for (int dtype = 0; dtype < TUTTI_DTYPE_COUNT; dtype++) {
+    for (int dtype = 0; dtype < DTYPE_REALS; dtype++) {
         for (int form = 0; form < CUDA_FORMS; form++) {
             CUfunction function = group->kernels.all_reduce[choice->kernel][dtype][form];
             int blocks = 0;

@@ -155,7 +155,7 @@ uint64_t cuda_kernel_capacity(enum cuda_kernel kernel, int size)
 static bool serves(const struct cuda_plan *plan, enum cuda_kernel kernel, enum tutti_dtype dtype,
                    size_t bytes)
 {
-    return (cuda_is_float(dtype) || !cuda_kernel_has_lines(kernel)) &&
+    return (dtype_is_float(dtype) || !cuda_kernel_has_lines(kernel)) &&
            cuda_plan_has(plan, kernel) && bytes <= cuda_kernel_capacity(kernel, plan->size);
 }
 

@@ -17,6 +17,7 @@
 #ifndef TUTTI_CUDA_TABLE_H
 #define TUTTI_CUDA_TABLE_H
 
+#include "base/dtype.h"
 #include "cuda/kernels/launch.h"
 #include "tutti/tutti.h"
 
@@ -121,11 +122,6 @@ bool cuda_choice_is_once(const struct cuda_choice *choice, int size, const void 
 static inline bool cuda_kernel_has_lines(enum cuda_kernel kernel)
 {
     return kernel == CUDA_ONE_SHOT_LINES || kernel == CUDA_TWO_SHOT_LINES;
-}
-
-static inline bool cuda_is_float(enum tutti_dtype dtype)
-{
-    return dtype <= TUTTI_FLOAT8_E5M2;
 }
 
 static inline enum tutti_algo cuda_kernel_algo(enum cuda_kernel kernel)

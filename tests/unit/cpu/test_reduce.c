@@ -294,7 +294,7 @@ static void check_operation(enum tutti_dtype dtype, enum op_kind op)
 static void equals_the_reference(void **state)
 {
     (void)state;
-    for (int dtype = 0; dtype < TUTTI_DTYPE_COUNT; dtype++)
+    for (int dtype = 0; dtype < DTYPE_REALS; dtype++)
         for (int op = 1; op < OP_COUNT; op++)
             if (reference_has((enum tutti_dtype)dtype, (tutti_op_t)(uintptr_t)op))
                 check_operation((enum tutti_dtype)dtype, (enum op_kind)op);
@@ -304,7 +304,7 @@ static void table_has_what_exists(void **state)
 {
     (void)state;
     for (int i = 0; i < ISAS; i++)
-        for (int dtype = 0; found[i] && dtype < TUTTI_DTYPE_COUNT; dtype++)
+        for (int dtype = 0; found[i] && dtype < DTYPE_REALS; dtype++)
             for (int op = 0; op < OP_COUNT; op++)
                 assert_int_equal(
                     reduce_function(found[i], dtype, op) != NULL,

@@ -71,6 +71,11 @@ static void tensor_free(struct tensor *tensors, int count)
 static void element_fill(unsigned char *to, enum tutti_dtype dtype)
 {
     static const float special[] = {0.0f, -0.0f, INFINITY, -INFINITY, NAN, 1e-40f, 0x1p127f};
+    if (reference_component(dtype) != dtype) {
+        dtype = reference_component(dtype);
+        element_fill(to, dtype);
+        to += tutti_dtype_size(dtype);
+    }
     uint64_t bits = random_next() << 32 ^ random_next();
     const bool any = random_below(4) == 0;
     float single = (float)((double)(random_next() % 20001) / 1000 - 10);
