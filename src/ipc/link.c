@@ -4,12 +4,12 @@
 #include "ipc/link.h"
 
 #include "base/error.h"
+#include "base/fork_mutex.h"
 #include "ipc/fork.h"
 #include "ipc/random.h"
 
 #include <errno.h>
 #include <poll.h>
-#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
@@ -34,10 +34,10 @@ struct link {
     struct message *queue;
 };
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static void close_in_child(void);
+static struct fork_mutex lock = FORK_MUTEX(close_in_child);
 static struct channel *channels;
 static struct link *links;
-static pthread_once_t once = PTHREAD_ONCE_INIT;
 
 void channel_drop(int *fd)
 {
@@ -49,16 +49,6 @@ void channel_drop(int *fd)
 
 /* ---- registry ------------------------------------------------------------------------------- */
 
-static void before_fork(void)
-{
-    pthread_mutex_lock(&lock);
-}
-
-static void after_fork_in_parent(void)
-{
-    pthread_mutex_unlock(&lock);
-}
-
 void channel_stop_listening(struct channel *channel)
 {
     channel_drop(&channel->listener);
@@ -67,7 +57,7 @@ void channel_stop_listening(struct channel *channel)
 }
 
 /* Calls nothing but close(): another thread may have held the allocator's lock at the fork(). */
-static void after_fork_in_child(void)
+static void close_in_child(void)
 {
     for (struct channel *channel = channels; channel; channel = channel->next)
         channel_stop_listening(channel);
@@ -79,12 +69,6 @@ static void after_fork_in_child(void)
     }
     channels = NULL;
     links = NULL;
-    pthread_mutex_unlock(&lock);
-}
-
-static void install_fork_handlers(void)
-{
-    (void)pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
 }
 
 enum tutti_status channel_create(struct channel **channel)
@@ -93,16 +77,15 @@ enum tutti_status channel_create(struct channel **channel)
     enum tutti_status status = fork_epoch(&epoch);
     if (status != TUTTI_OK)
         return status;
-    pthread_once(&once, install_fork_handlers);
     struct channel *new = malloc(sizeof *new);
     if (!new)
         return error_errno("cannot allocate a channel");
     *new = (struct channel){.epoch = epoch, .listener = -1};
     memset(new->pending, -1, sizeof new->pending);
-    pthread_mutex_lock(&lock);
+    fork_mutex_lock(&lock);
     new->next = channels;
     channels = new;
-    pthread_mutex_unlock(&lock);
+    fork_mutex_unlock(&lock);
     *channel = new;
     return TUTTI_OK;
 }
@@ -111,13 +94,13 @@ void channel_close(struct channel *channel)
 {
     if (!channel)
         return;
-    pthread_mutex_lock(&lock);
+    fork_mutex_lock(&lock);
     for (struct channel **place = &channels; *place; place = &(*place)->next)
         if (*place == channel) {
             *place = channel->next;
             break;
         }
-    pthread_mutex_unlock(&lock);
+    fork_mutex_unlock(&lock);
     const bool mine = !fork_detected(channel->epoch);
     if (mine && channel->path.text[0])
         unlink(channel->path.text);
@@ -285,7 +268,7 @@ static int peer_pidfd(int socket, const struct ucred *peer)
 struct link *link_hold(const uint8_t key[CHANNEL_ID_BYTES], const struct packet *from)
 {
     struct link *found = NULL;
-    pthread_mutex_lock(&lock);
+    fork_mutex_lock(&lock);
     for (struct link *link = links; link; link = link->next) {
         if (memcmp(link->key, key, sizeof link->key) != 0)
             continue;
@@ -298,7 +281,7 @@ struct link *link_hold(const uint8_t key[CHANNEL_ID_BYTES], const struct packet 
     }
     if (found)
         found->holders++;
-    pthread_mutex_unlock(&lock);
+    fork_mutex_unlock(&lock);
     return found;
 }
 
@@ -314,11 +297,11 @@ struct link *link_make(const uint8_t key[CHANNEL_ID_BYTES], int socket, const st
     }
     *link = (struct link){.holders = 1, .socket = socket, .pidfd = peer_pidfd(socket, peer)};
     memcpy(link->key, key, sizeof link->key);
-    pthread_mutex_lock(&lock);
+    fork_mutex_lock(&lock);
     link->next = links;
     links = link;
     const bool complete = !first || append(link, &message);
-    pthread_mutex_unlock(&lock);
+    fork_mutex_unlock(&lock);
     if (complete)
         return link;
     link_release(link);
@@ -329,7 +312,7 @@ void link_release(struct link *link)
 {
     if (!link)
         return;
-    pthread_mutex_lock(&lock);
+    fork_mutex_lock(&lock);
     if (--link->holders == 0) {
         struct link **place = &links;
         while (*place != link)
@@ -342,7 +325,7 @@ void link_release(struct link *link)
             drop_message(&link->queue);
         free(link);
     }
-    pthread_mutex_unlock(&lock);
+    fork_mutex_unlock(&lock);
 }
 
 bool link_send(struct link *link, const struct packet *packet, int fd)
@@ -371,13 +354,13 @@ bool link_send(struct link *link, const struct packet *packet, int fd)
 bool link_leave(const uint8_t key[CHANNEL_ID_BYTES], const struct packet *leave)
 {
     bool found = false;
-    pthread_mutex_lock(&lock);
+    fork_mutex_lock(&lock);
     for (struct link *link = links; link; link = link->next) {
         if (link->ended || memcmp(link->key, key, sizeof link->key) != 0)
             continue;
         found |= link_send(link, leave, -1);
     }
-    pthread_mutex_unlock(&lock);
+    fork_mutex_unlock(&lock);
     return found;
 }
 
@@ -385,7 +368,7 @@ enum link_news link_take(struct link *link, const struct packet *from, struct pa
                          int *fd)
 {
     enum link_news news = LINK_NOTHING;
-    pthread_mutex_lock(&lock);
+    fork_mutex_lock(&lock);
     drain(link);
     struct message **place = find(link, from, PACKET_ANY);
     const bool left = *find(link, from, PACKET_LEAVE) != NULL;
@@ -401,7 +384,7 @@ enum link_news link_take(struct link *link, const struct packet *from, struct pa
         (*place)->fd = LINK_NO_FD;
         drop_message(place);
     }
-    pthread_mutex_unlock(&lock);
+    fork_mutex_unlock(&lock);
     return news;
 }
 
@@ -409,13 +392,13 @@ void link_forget(struct link *link, const struct packet *from)
 {
     struct message left = {.packet = *from, .fd = LINK_NO_FD};
     left.packet.kind = PACKET_LEFT;
-    pthread_mutex_lock(&lock);
+    fork_mutex_lock(&lock);
     drain(link);
     const bool both = *find(link, from, PACKET_LEAVE) != NULL;
     forget(link, from);
     if (!both)
         (void)append(link, &left);
-    pthread_mutex_unlock(&lock);
+    fork_mutex_unlock(&lock);
 }
 
 void link_polls(const struct link *link, short events, struct pollfd polls[2])

@@ -3,7 +3,7 @@
  * apart, so both are compared. */
 #include "ipc/process.h"
 
-#include "ipc/fork.h"
+#include "base/fork_mutex.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -81,7 +81,6 @@ static void identify(struct process *process)
     struct stat_line line;
     memset(process, 0, sizeof *process);
     process->pid = getpid();
-    process->tid = gettid();
     /* Processes of two time namespaces read different start times of one process. */
     const uint64_t spaces[] = {process_namespace("pid"), process_namespace("time")};
     if (spaces[0])
@@ -92,17 +91,24 @@ static void identify(struct process *process)
         process->start = line.start;
 }
 
-/* Reads the files once in each thread of each process. */
+/* What stays the same for all threads of a process is read once. */
+static struct process known;
+
+static void forget(void)
+{
+    known.pid = 0;
+}
+
+static struct fork_mutex lock = FORK_MUTEX(forget);
+
 void process_identify(struct process *process)
 {
-    static _Thread_local struct process known;
-    static _Thread_local uint32_t epoch;
-    if ((epoch == 0 || fork_detected(epoch)) && fork_epoch(&epoch) == TUTTI_OK)
+    fork_mutex_lock(&lock);
+    if (known.pid != getpid())
         identify(&known);
-    if (epoch)
-        *process = known;
-    else
-        identify(process);
+    *process = known;
+    fork_mutex_unlock(&lock);
+    process->tid = gettid();
 }
 
 bool process_has_ended(const struct process *process, const struct process *self)
