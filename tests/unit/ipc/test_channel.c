@@ -1,123 +1,18 @@
 /* SPDX-License-Identifier: MIT */
 /* Descriptors between ranks, and the news of a peer's death. Each case runs among threads and among
  * processes where that makes sense. */
-#include "ipc/channel.h"
+#include "channel_ranks.h"
 
-#include "base/deadline.h"
 #include "base/error.h"
-#include "group.h"
 #include "ipc/directory.h"
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <inttypes.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/un.h>
-
-#include <cmocka.h>
-
-static char directory[64];
-static bool threads; /* the ranks are threads, and pose as processes */
-
-/* All ranks but this one. */
-static struct channel_config config_of(struct group *group, int rank)
-{
-    struct channel_config config = {
-        .rank = rank,
-        .size = group->size,
-        .peers = rank_set_minus(rank_set_all(group->size), rank_set_of(rank)),
-        .timeout_ms = GROUP_TIMEOUT_MS,
-    };
-    memcpy(config.nonce, "0123456789abcdef", CHANNEL_NONCE_BYTES);
-    return config;
-}
-
-static enum tutti_status listen_as(int rank, struct channel **channel,
-                                   struct channel_address *address)
-{
-    enum tutti_status status = channel_listen(directory, channel, address);
-    if (threads)
-        address->id[0] ^= (uint8_t)(rank + 1);
-    return status;
-}
-
-static enum tutti_status exchange(struct group *group, int rank,
-                                  const struct channel_address *address,
-                                  struct channel_address *all)
-{
-    struct tutti_exchanger exchanger = group_exchanger(group, rank);
-    return tutti_exchanger_all_gather(&exchanger, address, sizeof *address, all, GROUP_TIMEOUT_MS);
-}
-
-static enum tutti_status open_with(struct group *group, struct channel_config *config,
-                                   struct channel **channel)
-{
-    struct channel_address address, all[TUTTI_MAX_RANKS];
-    enum tutti_status status = listen_as(config->rank, channel, &address);
-    if (status == TUTTI_OK)
-        status = exchange(group, config->rank, &address, all);
-    config->addresses = all;
-    if (status == TUTTI_OK)
-        status = channel_open(channel, config);
-    config->addresses = NULL;
-    return status;
-}
-
-static enum tutti_status open_channel(struct group *group, int rank, struct channel **channel)
-{
-    struct channel_config config = config_of(group, rank);
-    return open_with(group, &config, channel);
-}
-
-static int count_entries(const char *path)
-{
-    DIR *folder = opendir(path);
-    int count = 0;
-    while (readdir(folder))
-        count++;
-    closedir(folder);
-    return count;
-}
-
-/* A memfd that says whose it is. */
-static int make_note(int rank)
-{
-    int fd = memfd_create("note", MFD_CLOEXEC);
-    if (write(fd, &rank, sizeof rank) != sizeof rank)
-        abort();
-    return fd;
-}
-
-static int read_note(int fd)
-{
-    int rank = -1;
-    if (pread(fd, &rank, sizeof rank, 0) != sizeof rank || !(fcntl(fd, F_GETFD) & FD_CLOEXEC))
-        return -1;
-    close(fd);
-    return rank;
-}
-
-static void run_both(int size, group_fn *fn)
-{
-    int before = count_entries("/proc/self/fd");
-    struct group *group = group_create(size);
-    threads = true;
-    assert_int_equal(group_run_threads(group, fn), 0);
-    threads = false;
-    group_destroy(group);
-    assert_int_equal(count_entries("/proc/self/fd"), before);
-    assert_int_equal(count_entries(directory), 2);
-    group = group_create(size);
-    assert_int_equal(group_run_processes(group, fn), 0);
-    group_destroy(group);
-    assert_int_equal(count_entries(directory), 2);
-}
 
 /* ---- descriptors ---------------------------------------------------------------------------- */
 
@@ -288,17 +183,6 @@ static void wrong_nonce_does_not_connect(void **state)
     group_destroy(group);
     assert_int_equal(count_entries("/proc/self/fd"), before);
     assert_int_equal(count_entries(directory), 2);
-}
-
-static bool dies_within(struct channel *channel, int peer, int64_t timeout_ms)
-{
-    int64_t deadline = deadline_after(timeout_ms);
-    while (channel_peer_alive(channel, peer)) {
-        if (deadline_passed(deadline))
-            return false;
-        usleep(1000);
-    }
-    return true;
 }
 
 /* Rank 1 is killed by rank 0 while a child of its own still holds its sockets. */
@@ -763,157 +647,6 @@ static void wrong_configuration_is_refused(void **state)
     channel_close(NULL);
 }
 
-/* ---- links ---------------------------------------------------------------------------------- */
-
-enum { CHANNELS = 12, ROUNDS = 30 };
-
-/* One of several channels; NULL if it does not open. */
-static struct channel *open_numbered(struct group *group, int rank, int number)
-{
-    struct channel_address address, all[TUTTI_MAX_RANKS];
-    struct tutti_exchanger exchanger = group_exchanger(group, rank);
-    struct channel_config config = config_of(group, rank);
-    struct channel *channel = NULL;
-    exchanger.sequence = (uint64_t)number;
-    config.nonce[0] = (uint8_t)number;
-    config.addresses = all;
-    if (listen_as(rank, &channel, &address) == TUTTI_OK &&
-        tutti_exchanger_all_gather(&exchanger, &address, sizeof address, all, GROUP_TIMEOUT_MS) ==
-            TUTTI_OK)
-        (void)channel_open(&channel, &config);
-    return channel;
-}
-
-static bool passes(struct channel *channel, int rank, int size)
-{
-    int fds[TUTTI_MAX_RANKS], note = make_note(rank);
-    bool right = channel_all_gather_fds(channel, note, fds, GROUP_TIMEOUT_MS) == TUTTI_OK;
-    for (int r = 0; r < size && right; r++)
-        right = read_note(fds[r]) == r;
-    close(note);
-    return right;
-}
-/* All channels have one socket and one pidfd for each peer. The end of one is not the end of
- * another. */
-static int share_links(struct group *group, int rank)
-{
-    struct channel *channels[CHANNELS];
-    const int size = group->size, before = count_entries("/proc/self/fd");
-    for (int i = 0; i < CHANNELS; i++) {
-        GROUP_CHECK((channels[i] = open_numbered(group, rank, i)) != NULL);
-        GROUP_CHECK(passes(channels[i], rank, size));
-        GROUP_CHECK(count_entries("/proc/self/fd") == before + 2 * (size - 1));
-    }
-    group_raise(group, 0);
-    GROUP_CHECK(group_await(group, 0, size));
-    if (rank == 0)
-        channel_close(channels[0]);
-    else
-        GROUP_CHECK(dies_within(channels[0], 0, GROUP_TIMEOUT_MS));
-    for (int i = 1; i < CHANNELS; i++)
-        for (int r = 0; r < size; r++)
-            GROUP_CHECK(channel_peer_alive(channels[i], r));
-    GROUP_CHECK(passes(channels[1], rank, size));
-    group_raise(group, 1);
-    GROUP_CHECK(group_await(group, 1, size));
-    for (int i = rank == 0; i < CHANNELS; i++)
-        channel_close(channels[i]);
-    GROUP_CHECK(count_entries("/proc/self/fd") == before);
-    return 0;
-}
-
-static void channels_share_links(void **state)
-{
-    (void)state;
-    struct group *group = group_create(3);
-    assert_int_equal(group_run_processes(group, share_links), 0);
-    group_destroy(group);
-}
-
-/* The death of a process is seen on all its channels, though one was closed before. */
-static int lose_peer(struct group *group, int rank)
-{
-    struct channel *channels[CHANNELS];
-    for (int i = 0; i < CHANNELS; i++)
-        GROUP_CHECK((channels[i] = open_numbered(group, rank, i)) != NULL);
-    group_raise(group, 0);
-    GROUP_CHECK(group_await(group, 0, group->size));
-    if (rank == 1)
-        raise(SIGKILL);
-    channel_close(channels[0]);
-    for (int i = 1; i < CHANNELS; i++) {
-        GROUP_CHECK(dies_within(channels[i], 1, GROUP_TIMEOUT_MS));
-        channel_close(channels[i]);
-    }
-    return 0;
-}
-
-static void a_death_ends_all_channels(void **state)
-{
-    (void)state;
-    struct group *group = group_create(2);
-    assert_int_equal(group_run_processes(group, lose_peer), 0);
-    group_destroy(group);
-}
-
-/* Opens and closes channels one after the other. */
-struct series {
-    struct group *group;
-    int rank;
-    int first; /* number of the first channel */
-    bool right;
-};
-
-static void *run_series(void *argument)
-{
-    struct series *series = argument;
-    series->right = true;
-    for (int i = 0; i < ROUNDS && series->right; i++) {
-        struct channel *channel = open_numbered(series->group, series->rank, series->first + i);
-        series->right = channel && passes(channel, series->rank, 2);
-        channel_close(channel);
-    }
-    return NULL;
-}
-
-/* Two threads of each process at the same time. Each process connects in one thread and accepts in
- * the other, often while the other thread closes the last channel of a link. */
-static int cross_over(struct group *group, int rank)
-{
-    struct series one = {.group = group, .rank = rank};
-    struct series other = {.group = group, .rank = 1 - rank, .first = ROUNDS};
-    const int before = count_entries("/proc/self/fd");
-    pthread_t thread;
-    GROUP_CHECK(pthread_create(&thread, NULL, run_series, &other) == 0);
-    run_series(&one);
-    GROUP_CHECK(pthread_join(thread, NULL) == 0);
-    GROUP_CHECK(one.right && other.right);
-    GROUP_CHECK(count_entries("/proc/self/fd") == before);
-    return 0;
-}
-
-static void two_threads_open_in_both_directions(void **state)
-{
-    (void)state;
-    struct group *group = group_create(2);
-    assert_int_equal(group_run_processes(group, cross_over), 0);
-    group_destroy(group);
-    assert_int_equal(count_entries(directory), 2);
-}
-
-static int make_directory(void **state)
-{
-    (void)state;
-    strcpy(directory, "/tmp/tutti-test-XXXXXX");
-    return mkdtemp(directory) ? 0 : -1;
-}
-
-static int remove_directory(void **state)
-{
-    (void)state;
-    return rmdir(directory); /* fails if anything is left */
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -934,9 +667,6 @@ int main(void)
         cmocka_unit_test(nobody_waits_for_who_has_failed),
         cmocka_unit_test(nobody_waits_for_who_cannot_connect),
         cmocka_unit_test(wrong_configuration_is_refused),
-        cmocka_unit_test(channels_share_links),
-        cmocka_unit_test(a_death_ends_all_channels),
-        cmocka_unit_test(two_threads_open_in_both_directions),
     };
     return cmocka_run_group_tests(tests, make_directory, remove_directory);
 }
