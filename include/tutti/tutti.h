@@ -589,7 +589,7 @@ TUTTI_API void tutti_work_destroy(tutti_work_t *work);
 
 /* ---- symmetric memory ------------------------------------------------------------------------ */
 
-typedef struct tutti_symm_group tutti_symm_group_t;
+typedef struct tutti_symmetric_group tutti_symm_group_t;
 
 /* One rank's view of an allocation after the rendezvous. The arrays and the addresses in them are
  * valid in this process until the free. */

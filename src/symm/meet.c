@@ -40,7 +40,7 @@ struct offer {
 };
 
 /* all: an element of `bytes` bytes for each rank; this rank has filled its own. */
-static enum tutti_status gather(const struct tutti_symm_group *group, void *all, size_t bytes,
+static enum tutti_status gather(const struct tutti_symmetric_group *group, void *all, size_t bytes,
                                 int64_t deadline)
 {
     const struct coll_args args = {
@@ -50,7 +50,7 @@ static enum tutti_status gather(const struct tutti_symm_group *group, void *all,
 }
 
 /* Returns this rank's failure, else the first of another rank, else OK on all ranks. */
-static enum tutti_status agree(const struct tutti_symm_group *group, enum tutti_status mine,
+static enum tutti_status agree(const struct tutti_symmetric_group *group, enum tutti_status mine,
                                int64_t deadline)
 {
     const struct status_report own = status_report_make(mine, group->rank);
@@ -65,7 +65,7 @@ static enum tutti_status agree(const struct tutti_symm_group *group, enum tutti_
 static enum tutti_status exchange_offers(struct symm_allocation *allocation, struct offer *all,
                                          int64_t deadline)
 {
-    struct tutti_symm_group *group = allocation->group;
+    struct tutti_symmetric_group *group = allocation->group;
     struct offer *mine = &all[group->rank];
     *mine = (struct offer){
         .bytes = allocation->bytes, .device = allocation->device, .fd = allocation->fd};
@@ -90,7 +90,7 @@ static enum tutti_status compare_memory(const struct symm_allocation *allocation
         [TUTTI_DEVICE_CPU] = "memory of the host",
         [TUTTI_DEVICE_CUDA] = "memory of a CUDA device",
     };
-    const struct tutti_symm_group *group = allocation->group;
+    const struct tutti_symmetric_group *group = allocation->group;
     const struct offer *mine = &all[group->rank];
     for (int r = 0; r < group->world_size; r++) {
         if (all[r].device == all[0].device && all[r].bytes == all[0].bytes)
@@ -112,7 +112,7 @@ static enum tutti_status compare_memory(const struct symm_allocation *allocation
 static enum tutti_status compare_devices(const struct symm_allocation *allocation,
                                          const struct offer *all)
 {
-    const struct tutti_symm_group *group = allocation->group;
+    const struct tutti_symmetric_group *group = allocation->group;
     int strict = 0;
     while (strict < group->world_size && all[strict].overlapping)
         strict++;
@@ -132,7 +132,7 @@ static enum tutti_status compare_devices(const struct symm_allocation *allocatio
 /* fds[r]: of rank r's segment. */
 static enum tutti_status map_host(struct symm_allocation *allocation, const int *fds)
 {
-    const struct tutti_symm_group *group = allocation->group;
+    const struct tutti_symmetric_group *group = allocation->group;
     for (int r = 0; r < group->world_size; r++) {
         struct segment segment;
         if (r == group->rank)
@@ -148,7 +148,7 @@ static enum tutti_status map_host(struct symm_allocation *allocation, const int 
 static enum tutti_status map_device(struct symm_allocation *allocation, const int *fds,
                                     int64_t deadline)
 {
-    const struct tutti_symm_group *group = allocation->group;
+    const struct tutti_symmetric_group *group = allocation->group;
     struct cuda_symm_places places;
     enum tutti_status status = cuda_symm_join(allocation->cuda, fds, deadline, &places);
     if (status != TUTTI_OK)
@@ -162,7 +162,7 @@ static enum tutti_status map_device(struct symm_allocation *allocation, const in
 static enum tutti_status map_peers(struct symm_allocation *allocation, const struct offer *all,
                                    int64_t deadline)
 {
-    const struct tutti_symm_group *group = allocation->group;
+    const struct tutti_symmetric_group *group = allocation->group;
     const struct cpu_ranks *ranks = cpu_group_ranks(group->comm->host);
     int received[TUTTI_MAX_RANKS], fds[TUTTI_MAX_RANKS];
     enum tutti_status status = TUTTI_OK;
@@ -185,7 +185,7 @@ static enum tutti_status map_peers(struct symm_allocation *allocation, const str
 static enum tutti_status meet_allocation(struct symm_allocation *allocation, int64_t deadline,
                                          bool *usable)
 {
-    struct tutti_symm_group *group = allocation->group;
+    struct tutti_symmetric_group *group = allocation->group;
     struct offer all[TUTTI_MAX_RANKS];
     enum tutti_status status = exchange_offers(allocation, all, deadline);
     if (status != TUTTI_OK)
@@ -215,7 +215,8 @@ static enum tutti_status meet_allocation(struct symm_allocation *allocation, int
 /* ---- a rendezvous ---------------------------------------------------------------------------- */
 
 /* The communicator's fault in the words of a group; another failure has its message already. */
-static enum tutti_status explain(const struct tutti_symm_group *group, enum tutti_status status)
+static enum tutti_status explain(const struct tutti_symmetric_group *group,
+                                 enum tutti_status status)
 {
     struct tutti_fault fault;
     if (!cpu_group_has_failed(group->comm->host))
@@ -236,7 +237,7 @@ static enum tutti_status explain(const struct tutti_symm_group *group, enum tutt
 
 enum tutti_status symm_meet(struct symm_allocation *allocation, int64_t timeout_ms)
 {
-    struct tutti_symm_group *group = allocation->group;
+    struct tutti_symmetric_group *group = allocation->group;
     if (!timeout_ms)
         timeout_ms = group->timeout_ms;
     const int64_t deadline = deadline_after(timeout_ms);

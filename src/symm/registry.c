@@ -11,7 +11,7 @@
 
 /* Protects the list of groups. Slots are written under it. */
 static struct fork_mutex lock = FORK_MUTEX(NULL);
-static struct tutti_symm_group *groups;
+static struct tutti_symmetric_group *groups;
 
 /*
  * One live allocation. slot_read() finds it without a lock. The caller that looks up an address
@@ -72,10 +72,10 @@ static void slot_release(const struct symm_allocation *allocation)
 
 /* ---- lists ----------------------------------------------------------------------------------- */
 
-bool symm_group_add(struct tutti_symm_group *new)
+bool symm_group_add(struct tutti_symmetric_group *new)
 {
     fork_mutex_lock(&lock);
-    const struct tutti_symm_group *old = groups;
+    const struct tutti_symmetric_group *old = groups;
     while (old && (old->rank != new->rank || strcmp(old->name, new->name) != 0 ||
                    fork_detected(old->comm->epoch)))
         old = old->next;
@@ -87,10 +87,10 @@ bool symm_group_add(struct tutti_symm_group *new)
     return !old;
 }
 
-void symm_group_remove(struct tutti_symm_group *group)
+void symm_group_remove(struct tutti_symmetric_group *group)
 {
     fork_mutex_lock(&lock);
-    struct tutti_symm_group **link = &groups;
+    struct tutti_symmetric_group **link = &groups;
     while (*link != group)
         link = &(*link)->next;
     *link = group->next;
@@ -112,7 +112,7 @@ void symm_allocation_remove(const struct symm_allocation *allocation)
     fork_mutex_unlock(&lock);
 }
 
-struct symm_allocation *symm_allocation_of(const struct tutti_symm_group *group)
+struct symm_allocation *symm_allocation_of(const struct tutti_symmetric_group *group)
 {
     struct symm_allocation *found = NULL;
     fork_mutex_lock(&lock);

@@ -24,9 +24,10 @@ static const struct transition PUT = {"tutti_symm_put_signal", "taken the previo
 static const struct transition TAKE = {"tutti_symm_wait_signal", "raised its signal", 1, 0};
 
 /* peer_action is what the peer did not do. advice is appended. */
-static enum tutti_status wait_error(enum tutti_status status, const struct tutti_symm_group *group,
-                                    const char *call, const char *peer_action, int peer,
-                                    int channel, const char *advice)
+static enum tutti_status wait_error(enum tutti_status status,
+                                    const struct tutti_symmetric_group *group, const char *call,
+                                    const char *peer_action, int peer, int channel,
+                                    const char *advice)
 {
     if (status == TUTTI_ERR_TIMEOUT)
         return error_set(
@@ -76,7 +77,7 @@ static bool peer_is_gone(void *context, enum wait_depth depth)
 
 static __attribute__((noinline)) enum tutti_status wait_slowly(struct signal_wait *wait)
 {
-    const struct tutti_symm_group *group = wait->allocation->group;
+    const struct tutti_symmetric_group *group = wait->allocation->group;
     const struct waiter waiter = {
         .poll = try_transition,
         .look = peer_is_gone,
@@ -97,7 +98,7 @@ static __attribute__((noinline)) enum tutti_status wait_slowly(struct signal_wai
 static enum tutti_status wait_transition(struct signal_wait *wait, int peer,
                                          const struct transition *transition)
 {
-    const struct tutti_symm_group *group = wait->allocation->group;
+    const struct tutti_symmetric_group *group = wait->allocation->group;
     const bool put = transition == &PUT;
     const int owner = put ? peer : group->rank, from = put ? group->rank : peer;
     wait->transition = transition;
@@ -164,7 +165,7 @@ static enum tutti_status signal_call(const void *buffer, int peer, int channel, 
     struct symm_allocation *allocation = check_call(buffer, channel, stream, transition->call);
     if (!allocation)
         return TUTTI_ERR_INVALID;
-    const struct tutti_symm_group *group = allocation->group;
+    const struct tutti_symmetric_group *group = allocation->group;
     if (peer < 0 || peer >= group->world_size)
         return error_set(TUTTI_ERR_INVALID, "%s: peer %d: expected 0 to %d", transition->call, peer,
                          group->world_size - 1);

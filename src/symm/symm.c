@@ -32,7 +32,7 @@ static enum tutti_status group_check(const char *name, int rank, int world_size,
     return store_check(store, "tutti_symm_group");
 }
 
-static void group_free(struct tutti_symm_group *group)
+static void group_free(struct tutti_symmetric_group *group)
 {
     tutti_comm_destroy(group->comm);
     pthread_mutex_destroy(&group->rendezvous_lock);
@@ -51,7 +51,7 @@ enum tutti_status tutti_symm_group(const char *name, int rank, int world_size, t
         status = store_default_timeout(&timeout_ms);
     if (status != TUTTI_OK)
         return status;
-    struct tutti_symm_group *new = calloc(1, sizeof *new);
+    struct tutti_symmetric_group *new = calloc(1, sizeof *new);
     if (!new)
         return error_set(TUTTI_ERR_NO_MEMORY, "tutti_symm_group: no memory for %zu bytes",
                          sizeof *new);
@@ -80,7 +80,7 @@ enum tutti_status tutti_symm_group(const char *name, int rank, int world_size, t
 
 static void unmap(struct symm_allocation *allocation)
 {
-    const struct tutti_symm_group *group = allocation->group;
+    const struct tutti_symmetric_group *group = allocation->group;
     if (allocation->cuda) {
         cuda_symm_destroy(allocation->cuda);
         return;
@@ -150,7 +150,7 @@ static enum tutti_status host_create(struct symm_allocation *new, size_t bytes)
 
 static enum tutti_status device_create(struct symm_allocation *new)
 {
-    const struct tutti_symm_group *group = new->group;
+    const struct tutti_symmetric_group *group = new->group;
     const struct cuda_symm_config config = {
         .rank = group->rank,
         .size = group->world_size,

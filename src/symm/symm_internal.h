@@ -36,7 +36,7 @@ static_assert(sizeof(struct symm_tail) == 64, "a cache line");
 static_assert((int)SYMM_LINE_WORDS == (int)CUDA_SYMM_LINE_WORDS, "one layout for CPU and CUDA");
 
 struct symm_allocation {
-    struct tutti_symm_group *group;
+    struct tutti_symmetric_group *group;
     enum tutti_device device;
     struct segment segment; /* on CUDA: the address and size of the device memory */
     struct cuda_symm *cuda; /* NULL on CPU */
@@ -55,8 +55,8 @@ struct symm_allocation {
     uint32_t *const *device_pads;
 };
 
-struct tutti_symm_group {
-    struct tutti_symm_group *next; /* in the process's list */
+struct tutti_symmetric_group {
+    struct tutti_symmetric_group *next; /* in the process's list */
     struct tutti_comm *comm; /* of the group's ranks, which meet in the group's first rendezvous */
     char name[SYMM_NAME_BYTES];
     int rank;
@@ -78,13 +78,13 @@ static inline struct symm_tail *symm_tail(const struct symm_allocation *allocati
 /* ---- registry.c ------------------------------------------------------------------------------ */
 
 /* Return false if this process has registered that rank of a group of that name. */
-bool symm_group_add(struct tutti_symm_group *new);
-void symm_group_remove(struct tutti_symm_group *group);
+bool symm_group_add(struct tutti_symmetric_group *new);
+void symm_group_remove(struct tutti_symmetric_group *group);
 /* Return false if the process has SYMM_MAX_ALLOCATIONS. */
 bool symm_allocation_add(struct symm_allocation *new);
 void symm_allocation_remove(const struct symm_allocation *allocation);
 /* Return an allocation of the group; NULL if it has none. */
-struct symm_allocation *symm_allocation_of(const struct tutti_symm_group *group);
+struct symm_allocation *symm_allocation_of(const struct tutti_symmetric_group *group);
 
 /* Return this process's live allocation whose address is `buffer`. If there is none, return NULL
  * and set an error message that begins with `call`. */
