@@ -111,7 +111,7 @@ enum tutti_status cpu_choose(const void *opaque, const struct choice_call *call,
 {
     const struct cpu_group *group = opaque;
     const struct cpu_table *table = &group->table;
-    announcement_prefetch(group);
+    announcement_prefetch(group, call->bytes);
     if (call->collective != TUTTI_COLLECTIVE_ALL_REDUCE)
         return other_choose(table, call, choice);
     if (call->bytes <= table->small_bytes && call->bytes && call->algo == TUTTI_ALGO_NONE) {
