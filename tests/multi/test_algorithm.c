@@ -263,6 +263,40 @@ static void test_complex_refused(void **state)
     tutti_comm_destroy(comm);
 }
 
+/* What is wrong with a root or a peer, and which operands are ignored. */
+static void test_roots_refused(void **state)
+{
+    (void)state;
+    tutti_comm_t *comm = create((struct tutti_comm_options){.name = "roots"});
+    const struct tutti_call_options one_shot = {.struct_size = sizeof one_shot,
+                                                .algo = TUTTI_ALGO_ONE_SHOT};
+    float data[8] = {1, 2, 3, 4};
+    const tutti_stream_t stream = TUTTI_STREAM_DEFAULT;
+    assert_int_equal(tutti_broadcast(data, data, 4, TUTTI_FLOAT32, 1, comm, stream),
+                     TUTTI_ERR_INVALID);
+    assert_non_null(strstr(tutti_last_error(), "tutti_broadcast: root is 1: expected 0 to 0"));
+    assert_int_equal(tutti_reduce(data, data, 4, TUTTI_FLOAT32, TUTTI_SUM, -1, comm, stream),
+                     TUTTI_ERR_INVALID);
+    assert_non_null(strstr(tutti_last_error(), "root is -1"));
+    assert_int_equal(tutti_gather(data, NULL, 4, TUTTI_FLOAT32, 0, comm, stream),
+                     TUTTI_ERR_INVALID);
+    assert_non_null(strstr(tutti_last_error(), "recv is NULL"));
+    assert_int_equal(tutti_scatter(data, (char *)data + 1, 1, TUTTI_FLOAT32, 0, comm, stream),
+                     TUTTI_ERR_INVALID);
+    assert_non_null(strstr(tutti_last_error(), "recv"));
+    assert_int_equal(tutti_send(data, 4, TUTTI_FLOAT32, 0, comm, stream), TUTTI_ERR_INVALID);
+    assert_non_null(strstr(tutti_last_error(), "tutti_send: peer 0 is the caller"));
+    assert_int_equal(tutti_recv(data, 4, TUTTI_FLOAT32, 3, comm, stream), TUTTI_ERR_INVALID);
+    assert_non_null(strstr(tutti_last_error(), "tutti_recv: peer is 3"));
+    assert_int_equal(tutti_broadcast_with(data, data, 4, TUTTI_FLOAT32, 0, comm, stream, &one_shot),
+                     TUTTI_ERR_INVALID);
+    assert_non_null(strstr(tutti_last_error(), "cannot be forced"));
+    assert_int_equal(tutti_broadcast(data, data + 4, 4, TUTTI_FLOAT32, 0, comm, stream), TUTTI_OK);
+    assert_memory_equal(data, data + 4, 4 * sizeof *data);
+    assert_int_equal(tutti_comm_status(comm, NULL), TUTTI_OK);
+    tutti_comm_destroy(comm);
+}
+
 static void check_blocks(enum tutti_collective which, tutti_comm_t *comm)
 {
     struct tutti_call_options options = {.struct_size = sizeof options};
@@ -347,7 +381,7 @@ int main(void)
         cmocka_unit_test(test_strict),         cmocka_unit_test(test_strict_buffer),
         cmocka_unit_test(test_forced),         cmocka_unit_test(test_refused),
         cmocka_unit_test(test_blocks_refused), cmocka_unit_test(test_complex_refused),
-        cmocka_unit_test(test_names),
+        cmocka_unit_test(test_roots_refused),  cmocka_unit_test(test_names),
     };
     return cmocka_run_group_tests(tests, open_store, close_store);
 }
