@@ -29,7 +29,8 @@ struct measure {
     tutti_op_t premul;
     struct bench_buffers buffers;
     size_t next_slot;
-    char *table; /* one period of the inputs or of the result */
+    unsigned operations; /* of a collective with a root, so far: the roots take turns */
+    char *table;         /* one period of the inputs or of the result */
     double *samples;
 };
 
@@ -63,6 +64,19 @@ static void find_operands(const struct measure *measure, const struct bench_row 
         *send = *recv + own;
 }
 
+/* The root of the operation that comes next, and of no other. */
+static int root_of(const struct measure *measure)
+{
+    return (int)(measure->operations % (unsigned)measure->config->ranks);
+}
+
+static int next_root(struct measure *measure)
+{
+    const int root = root_of(measure);
+    measure->operations++;
+    return root;
+}
+
 /* Runs one operation of a row. A cold one uses the next slot. */
 static enum tutti_status run_once(struct measure *measure, const struct bench_row *row,
                                   enum bench_place place)
@@ -72,6 +86,10 @@ static enum tutti_status run_once(struct measure *measure, const struct bench_ro
     if (which == TUTTI_COLLECTIVE_BARRIER)
         return tutti_barrier(measure->comm, NULL, 0, TUTTI_STREAM_DEFAULT);
     find_operands(measure, row, place, measure->next_slot++, &send, &recv);
+    if (collectives[which].rooted)
+        return collective_call_rooted(which, send, recv, row->count, row->dtype,
+                                      operation(measure, row->op), next_root(measure),
+                                      measure->comm);
     return collective_call(which, send, recv, row->count, row->dtype, operation(measure, row->op),
                            measure->comm, NULL);
 }
@@ -98,7 +116,7 @@ static const char *input_table(struct measure *measure, int index, enum bench_pl
 
 /* Returns one period of a block of this rank's result. */
 static const char *result_table(struct measure *measure, int index, enum bench_place place,
-                                int block)
+                                int block, int root)
 {
     const struct collective *collective = bench_collective(measure->config);
     const int reduced = collective->send_all ? measure->self->rank : 0;
@@ -106,7 +124,7 @@ static const char *result_table(struct measure *measure, int index, enum bench_p
     if (collective->reduces)
         reference_expected(&reference, measure->table);
     else
-        reference_input(&reference, block, measure->table); /* that rank's input */
+        reference_input(&reference, collective->send_at_root ? root : block, measure->table);
     return measure->table;
 }
 
@@ -121,6 +139,8 @@ static enum tutti_status check(struct measure *measure, int index, enum bench_pl
     const int send_blocks = collective_send_blocks(collective, ranks);
     const int recv_blocks = collective_recv_blocks(collective, ranks);
     const size_t width = tutti_dtype_size(row->dtype), bytes = block_bytes(row);
+    const int root = root_of(measure);
+    const bool receives = !collective->recv_at_root || measure->self->rank == root;
     char *send, *recv;
     find_operands(measure, row, place, 0, &send, &recv);
     bench_buffers_guard(&measure->buffers);
@@ -132,9 +152,9 @@ static enum tutti_status check(struct measure *measure, int index, enum bench_pl
     measure->next_slot = 0;
     enum tutti_status status = run_once(measure, row, place);
     *wrong = bench_buffers_damage(&measure->buffers);
-    for (int i = 0; i < recv_blocks; i++)
+    for (int i = 0; i < recv_blocks && receives; i++)
         *wrong += reference_differences(recv + (size_t)i * bytes, row->count, width,
-                                        result_table(measure, index, place, i));
+                                        result_table(measure, index, place, i, root));
     for (int i = 0; i < send_blocks; i++) {
         const char *input = send + (size_t)i * bytes;
         if (input < recv || input >= recv + bytes * (size_t)recv_blocks)

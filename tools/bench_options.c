@@ -46,7 +46,9 @@ enum {
 };
 
 /* Those of collective.h. */
-#define COLLECTIVE_NAMES " all_reduce, barrier, all_gather, reduce_scatter, all_to_all"
+#define COLLECTIVE_NAMES                                                                           \
+    " all_reduce, barrier, all_gather, reduce_scatter, all_to_all, broadcast, reduce, gather, "    \
+    "scatter"
 
 static const struct argp_option options[] = {
     {0, 0, 0, 0, "What is measured:", 1},
@@ -136,7 +138,8 @@ static const char doc[] =
     "Measures collective operations between ranks that it starts itself, and prints the columns of "
     "nccl-tests.\v"
     "time is the mean of the slowest rank, in microseconds; algbw is size/time and busbw is algbw "
-    "times 2(n-1)/n for all_reduce, (n-1)/n for the others. size is of a rank's larger buffer, "
+    "times 2(n-1)/n for all_reduce, 1 for broadcast and reduce, (n-1)/n for the others. size is of "
+    "a rank's larger buffer, "
     "count the elements of one block. --long adds min, the time of the fastest rank, the "
     "mean over all ranks, and "
     "p50 and p99, percentiles of the slowest rank's times. Operations of up to 1 KiB are timed in "
@@ -368,7 +371,7 @@ static void check_device(struct argp_state *state, const struct bench_config *co
     for (size_t i = 0; i < sizeof rules / sizeof *rules; i++)
         if (rules[i].wrong)
             argp_error(state, "%s needs --device cuda", rules[i].text);
-    if (cuda && collective_has_blocks(config->collective))
+    if (cuda && (collective_has_blocks(config->collective) || bench_collective(config)->rooted))
         argp_error(state, "--collective %s is for CPU ranks so far: leave out --device cuda and -g",
                    tutti_collective_name(config->collective));
     if (cuda && config->vs_libraries)

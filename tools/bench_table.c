@@ -200,7 +200,8 @@ double bench_busbw(const struct bench_config *config, const struct bench_row *ro
                    const struct bench_timing *timing)
 {
     const int factor = bench_collective(config)->bus_factor;
-    return algbw(config, row, timing) * factor * (config->ranks - 1) / config->ranks;
+    const double share = (double)(config->ranks - 1) / config->ranks;
+    return algbw(config, row, timing) * (factor ? factor * share : 1);
 }
 
 double bench_ratio(const struct bench_timing *timing)

@@ -18,16 +18,39 @@ struct collective {
     bool send_all; /* the operand has a block for each rank */
     bool recv_all;
     bool reduces;
-    bool chosen;    /* it has more than one algorithm */
-    int bus_factor; /* the bus bandwidth is the size over the time, times this, times (n - 1) / n */
+    bool chosen; /* it has more than one algorithm */
+    /* The bus bandwidth is the size over the time, times this, times (n - 1) / n, or, if the factor
+     * is 0, not changed. As nccl-tests has it. */
+    int bus_factor;
+    bool rooted;       /* one rank is the root: measurements take each in turn */
+    bool send_at_root; /* only the root has the operand */
+    bool recv_at_root;
 };
 
 static const struct collective collectives[] = {
-    [TUTTI_COLLECTIVE_ALL_REDUCE] = {true, false, false, true, true, 2},
-    [TUTTI_COLLECTIVE_BARRIER] = {false, false, false, false, false, 0},
-    [TUTTI_COLLECTIVE_ALL_GATHER] = {true, false, true, false, false, 1},
-    [TUTTI_COLLECTIVE_REDUCE_SCATTER] = {true, true, false, true, false, 1},
-    [TUTTI_COLLECTIVE_ALL_TO_ALL] = {true, true, true, false, false, 1},
+    [TUTTI_COLLECTIVE_ALL_REDUCE] = {.data = true,
+                                     .reduces = true,
+                                     .chosen = true,
+                                     .bus_factor = 2},
+    [TUTTI_COLLECTIVE_BARRIER] = {.data = false},
+    [TUTTI_COLLECTIVE_ALL_GATHER] = {.data = true, .recv_all = true, .bus_factor = 1},
+    [TUTTI_COLLECTIVE_REDUCE_SCATTER] = {.data = true,
+                                         .send_all = true,
+                                         .reduces = true,
+                                         .bus_factor = 1},
+    [TUTTI_COLLECTIVE_ALL_TO_ALL] = {.data = true,
+                                     .send_all = true,
+                                     .recv_all = true,
+                                     .bus_factor = 1},
+    [TUTTI_COLLECTIVE_BROADCAST] = {.data = true, .rooted = true, .send_at_root = true},
+    [TUTTI_COLLECTIVE_REDUCE] = {.data = true,
+                                 .reduces = true,
+                                 .rooted = true,
+                                 .recv_at_root = true},
+    [TUTTI_COLLECTIVE_GATHER] =
+        {.data = true, .recv_all = true, .bus_factor = 1, .rooted = true, .recv_at_root = true},
+    [TUTTI_COLLECTIVE_SCATTER] =
+        {.data = true, .send_all = true, .bus_factor = 1, .rooted = true, .send_at_root = true},
 };
 
 enum { COLLECTIVE_ROWS = sizeof collectives / sizeof *collectives };
@@ -37,11 +60,11 @@ static inline bool collective_has_blocks(enum tutti_collective which)
     return collectives[which].send_all || collectives[which].recv_all;
 }
 
-/* One of the collectives with operands, with equal chances if the number is random. */
+/* One of the collectives with operands on all ranks, with equal chances if the number is random. */
 static inline enum tutti_collective collective_draw(uint64_t random)
 {
     unsigned which = (unsigned)(random % COLLECTIVE_ROWS);
-    while (!collectives[which].data)
+    while (!collectives[which].data || collectives[which].rooted)
         which = (unsigned)((random = random / COLLECTIVE_ROWS + 1) % COLLECTIVE_ROWS);
     return (enum tutti_collective)which;
 }

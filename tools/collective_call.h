@@ -34,4 +34,20 @@ static inline enum tutti_status collective_call(enum tutti_collective which, con
     return TUTTI_ERR_INVALID;
 }
 
+/* Calls any collective with a root. */
+static inline enum tutti_status collective_call_rooted(enum tutti_collective which,
+                                                       const void *send, void *recv, size_t count,
+                                                       enum tutti_dtype dtype, tutti_op_t op,
+                                                       int root, tutti_comm_t *comm)
+{
+    const tutti_stream_t stream = TUTTI_STREAM_DEFAULT;
+    if (which == TUTTI_COLLECTIVE_BROADCAST)
+        return tutti_broadcast(send, recv, count, dtype, root, comm, stream);
+    if (which == TUTTI_COLLECTIVE_REDUCE)
+        return tutti_reduce(send, recv, count, dtype, op, root, comm, stream);
+    if (which == TUTTI_COLLECTIVE_GATHER)
+        return tutti_gather(send, recv, count, dtype, root, comm, stream);
+    return tutti_scatter(send, recv, count, dtype, root, comm, stream);
+}
+
 #endif

@@ -58,8 +58,9 @@ struct rival_result {
 };
 
 /* An operation in place on the buffer: `count` floats, or `count` for each rank (collective.h). An
- * all_to_all is not in place: its result goes behind the blocks that it reads. */
-typedef int rival_operation(float *buffer, size_t count);
+ * all_to_all is not in place: its result goes behind the blocks that it reads. `root`: of a
+ * collective that has one; its other ranks receive in the block of theirs. */
+typedef int rival_operation(float *buffer, size_t count, int root);
 #define RIVAL_ONE(name, value, text) +1
 enum { RIVAL_OPERATIONS = 1 TUTTI_COLLECTIVE_MAP(RIVAL_ONE) };
 

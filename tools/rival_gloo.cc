@@ -144,7 +144,7 @@ int prepare(float *buffer, size_t count)
     return 0;
 }
 
-int all_reduce(float *buffer, size_t count)
+int all_reduce(float *buffer, size_t count, int)
 {
     try {
         if (algorithm) {

@@ -37,32 +37,76 @@ static int result(const char *call, int error)
     return error == MPI_SUCCESS ? 0 : rival_error("%s gave error %d", call, error);
 }
 
-static int mpi_all_reduce(float *buffer, size_t count)
+static int mpi_all_reduce(float *buffer, size_t count, int root)
 {
+    (void)root;
     return result("MPI_Allreduce", MPI_Allreduce(MPI_IN_PLACE, buffer, (int)count, MPI_FLOAT,
                                                  MPI_SUM, MPI_COMM_WORLD));
 }
 
-static int mpi_all_gather(float *buffer, size_t count)
+static int mpi_all_gather(float *buffer, size_t count, int root)
 {
+    (void)root;
     return result("MPI_Allgather", MPI_Allgather(MPI_IN_PLACE, 0, MPI_FLOAT, buffer, (int)count,
                                                  MPI_FLOAT, MPI_COMM_WORLD));
 }
 
-static int mpi_reduce_scatter(float *buffer, size_t count)
+static int mpi_reduce_scatter(float *buffer, size_t count, int root)
 {
+    (void)root;
     return result("MPI_Reduce_scatter_block",
                   MPI_Reduce_scatter_block(MPI_IN_PLACE, buffer, (int)count, MPI_FLOAT, MPI_SUM,
                                            MPI_COMM_WORLD));
 }
 
-static int mpi_all_to_all(float *buffer, size_t count)
+static int mpi_all_to_all(float *buffer, size_t count, int root)
 {
+    (void)root;
     int size;
     MPI_Comm_size(MPI_COMM_WORLD, &size);
     return result("MPI_Alltoall",
                   MPI_Alltoall(buffer, (int)count, MPI_FLOAT, buffer + (size_t)size * count,
                                (int)count, MPI_FLOAT, MPI_COMM_WORLD));
+}
+
+static int mpi_broadcast(float *buffer, size_t count, int root)
+{
+    return result("MPI_Bcast", MPI_Bcast(buffer, (int)count, MPI_FLOAT, root, MPI_COMM_WORLD));
+}
+
+static int is_rank(int root)
+{
+    int rank;
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    return rank == root;
+}
+
+static int mpi_reduce(float *buffer, size_t count, int root)
+{
+    const void *send = is_rank(root) ? MPI_IN_PLACE : buffer;
+    return result("MPI_Reduce",
+                  MPI_Reduce(send, buffer, (int)count, MPI_FLOAT, MPI_SUM, root, MPI_COMM_WORLD));
+}
+
+static float *own_block(float *buffer, size_t count)
+{
+    int rank;
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    return buffer + (size_t)rank * count;
+}
+
+static int mpi_gather(float *buffer, size_t count, int root)
+{
+    const void *send = is_rank(root) ? MPI_IN_PLACE : own_block(buffer, count);
+    return result("MPI_Gather", MPI_Gather(send, (int)count, MPI_FLOAT, buffer, (int)count,
+                                           MPI_FLOAT, root, MPI_COMM_WORLD));
+}
+
+static int mpi_scatter(float *buffer, size_t count, int root)
+{
+    void *recv = is_rank(root) ? MPI_IN_PLACE : own_block(buffer, count);
+    return result("MPI_Scatter", MPI_Scatter(buffer, (int)count, MPI_FLOAT, recv, (int)count,
+                                             MPI_FLOAT, root, MPI_COMM_WORLD));
 }
 
 static void mpi_fini(void)
@@ -78,7 +122,11 @@ int main(void)
         .operations = {[TUTTI_COLLECTIVE_ALL_REDUCE] = mpi_all_reduce,
                        [TUTTI_COLLECTIVE_ALL_GATHER] = mpi_all_gather,
                        [TUTTI_COLLECTIVE_REDUCE_SCATTER] = mpi_reduce_scatter,
-                       [TUTTI_COLLECTIVE_ALL_TO_ALL] = mpi_all_to_all},
+                       [TUTTI_COLLECTIVE_ALL_TO_ALL] = mpi_all_to_all,
+                       [TUTTI_COLLECTIVE_BROADCAST] = mpi_broadcast,
+                       [TUTTI_COLLECTIVE_REDUCE] = mpi_reduce,
+                       [TUTTI_COLLECTIVE_GATHER] = mpi_gather,
+                       [TUTTI_COLLECTIVE_SCATTER] = mpi_scatter},
         .scatters_to_first = 1,
         .fini = mpi_fini,
     };

@@ -59,24 +59,58 @@ static inline int run(enum tutti_collective which, const float *send, float *rec
                : failed(tutti_collective_name(which));
 }
 
-static int engine_all_reduce(float *buffer, size_t count)
+static int engine_all_reduce(float *buffer, size_t count, int root)
 {
+    (void)root;
     return run(TUTTI_COLLECTIVE_ALL_REDUCE, buffer, buffer, count);
 }
 
-static int engine_all_gather(float *buffer, size_t count)
+static int engine_all_gather(float *buffer, size_t count, int root)
 {
+    (void)root;
     return run(TUTTI_COLLECTIVE_ALL_GATHER, buffer + (size_t)own_rank * count, buffer, count);
 }
 
-static int engine_reduce_scatter(float *buffer, size_t count)
+static int engine_reduce_scatter(float *buffer, size_t count, int root)
 {
+    (void)root;
     return run(TUTTI_COLLECTIVE_REDUCE_SCATTER, buffer, buffer + (size_t)own_rank * count, count);
 }
 
-static int engine_all_to_all(float *buffer, size_t count)
+static int engine_all_to_all(float *buffer, size_t count, int root)
 {
+    (void)root;
     return run(TUTTI_COLLECTIVE_ALL_TO_ALL, buffer, buffer + (size_t)world_size * count, count);
+}
+
+static int run_rooted(enum tutti_collective which, float *send, float *recv, size_t count, int root)
+{
+    return collective_call_rooted(which, send, recv, count, TUTTI_FLOAT32, TUTTI_SUM, root, comm) ==
+                   TUTTI_OK
+               ? 0
+               : failed(tutti_collective_name(which));
+}
+
+static int engine_broadcast(float *buffer, size_t count, int root)
+{
+    return run_rooted(TUTTI_COLLECTIVE_BROADCAST, buffer, buffer, count, root);
+}
+
+static int engine_reduce(float *buffer, size_t count, int root)
+{
+    return run_rooted(TUTTI_COLLECTIVE_REDUCE, buffer, buffer, count, root);
+}
+
+static int engine_gather(float *buffer, size_t count, int root)
+{
+    return run_rooted(TUTTI_COLLECTIVE_GATHER, buffer + (size_t)own_rank * count, buffer, count,
+                      root);
+}
+
+static int engine_scatter(float *buffer, size_t count, int root)
+{
+    return run_rooted(TUTTI_COLLECTIVE_SCATTER, buffer, buffer + (size_t)own_rank * count, count,
+                      root);
 }
 
 static const char *engine_algorithm(size_t count)
@@ -106,7 +140,11 @@ int rival_tutti_main(struct ping *shared)
         .operations = {[TUTTI_COLLECTIVE_ALL_REDUCE] = engine_all_reduce,
                        [TUTTI_COLLECTIVE_ALL_GATHER] = engine_all_gather,
                        [TUTTI_COLLECTIVE_REDUCE_SCATTER] = engine_reduce_scatter,
-                       [TUTTI_COLLECTIVE_ALL_TO_ALL] = engine_all_to_all},
+                       [TUTTI_COLLECTIVE_ALL_TO_ALL] = engine_all_to_all,
+                       [TUTTI_COLLECTIVE_BROADCAST] = engine_broadcast,
+                       [TUTTI_COLLECTIVE_REDUCE] = engine_reduce,
+                       [TUTTI_COLLECTIVE_GATHER] = engine_gather,
+                       [TUTTI_COLLECTIVE_SCATTER] = engine_scatter},
         .algorithm = engine_algorithm,
         .probe = engine_probe,
         .fini = engine_fini,

@@ -24,6 +24,7 @@ struct worker {
     const struct rival_engine *engine;
     const struct collective *collective;
     rival_operation *run;
+    unsigned operations; /* so far */
     int rank, size;
     int fd;
     float *buffer;
@@ -154,15 +155,29 @@ static size_t block_count(const struct worker *worker, size_t bytes)
  * result would begin in place. */
 static const float *result_of(const struct worker *worker, size_t count, size_t *first)
 {
-    *first = worker->collective->send_all ? (size_t)worker->rank * count : 0;
-    if (!collective_is_in_place(worker->collective))
+    const struct collective *collective = worker->collective;
+    *first = collective->send_all ? (size_t)worker->rank * count : 0;
+    if (!collective_is_in_place(collective))
         return worker->buffer + (size_t)worker->size * count;
-    return worker->buffer + (worker->engine->scatters_to_first ? 0 : *first);
+    return worker->buffer + (worker->engine->scatters_to_first && collective->reduces ? 0 : *first);
+}
+
+/* Of the operation that comes next: the roots take turns. */
+static int root_of(const struct worker *worker)
+{
+    return (int)(worker->operations % (unsigned)worker->size);
+}
+
+static int run_one(struct worker *worker, size_t count)
+{
+    const int root = root_of(worker);
+    worker->operations++;
+    return worker->run(worker->buffer, count, root);
 }
 
 /* Runs one operation on small integers, whose sums are exact in float32: element i of a rank's
  * buffer is pattern(i) times rank + 1. Counts the wrong elements. */
-static int check(const struct worker *worker, size_t bytes, uint64_t *wrong)
+static int check(struct worker *worker, size_t bytes, uint64_t *wrong)
 {
     const struct collective *collective = worker->collective;
     const int ranks = worker->size;
@@ -172,9 +187,12 @@ static int check(const struct worker *worker, size_t bytes, uint64_t *wrong)
     const float *result = result_of(worker, count, &first);
     for (size_t i = 0; i < all; i++)
         worker->buffer[i] = (float)(worker->rank + 1) * pattern(i);
-    int error = worker->run(worker->buffer, count);
-    for (size_t i = 0; !error && i < results; i++) {
-        int factor = collective->reduces ? ranks * (ranks + 1) / 2 : (int)(i / count) + 1;
+    const int root = root_of(worker);
+    const bool receives = !collective->recv_at_root || worker->rank == root;
+    int error = run_one(worker, count);
+    for (size_t i = 0; !error && receives && i < results; i++) {
+        const int from_rank = collective->send_at_root ? root : (int)(i / count);
+        int factor = collective->reduces ? ranks * (ranks + 1) / 2 : from_rank + 1;
         size_t from = collective->send_all ? first + i % count : i;
         *wrong += result[i] != (float)factor * pattern(from);
     }
@@ -191,21 +209,20 @@ static uint64_t preemptions(void)
     return (uint64_t)usage.ru_nivcsw;
 }
 
-static int run_block(const struct worker *worker, const struct rival_command *command,
+static int run_block(struct worker *worker, const struct rival_command *command,
                      struct rival_result *result)
 {
     const struct rival_engine *engine = worker->engine;
-    rival_operation *const run = worker->run;
     size_t count = block_count(worker, command->bytes);
     int error = 0;
     if (command->check)
         error = check(worker, command->bytes, &result->wrong);
     for (uint32_t i = 0; !error && i < command->warmup; i++)
-        error = run(worker->buffer, count);
+        error = run_one(worker, count);
     result->preempted = preemptions();
     uint64_t start = now_ns();
     for (uint32_t i = 0; !error && i < command->iterations; i++)
-        error = run(worker->buffer, count);
+        error = run_one(worker, count);
     result->nanoseconds = now_ns() - start;
     result->preempted = preemptions() - result->preempted;
     if (!error && command->check)
@@ -215,7 +232,7 @@ static int run_block(const struct worker *worker, const struct rival_command *co
     return error;
 }
 
-static int obey(const struct worker *worker, const struct rival_command *command, size_t *prepared,
+static int obey(struct worker *worker, const struct rival_command *command, size_t *prepared,
                 struct rival_result *result)
 {
     const struct rival_engine *engine = worker->engine;
@@ -233,7 +250,7 @@ static int obey(const struct worker *worker, const struct rival_command *command
 }
 
 /* Runs commands until the tool closes the socket. */
-static int serve(const struct worker *worker)
+static int serve(struct worker *worker)
 {
     struct rival_command command;
     size_t prepared = 0;

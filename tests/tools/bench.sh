@@ -136,8 +136,15 @@ for name, op in zip(sys.argv[1:], (None, "sum", None)):
         assert name.endswith(row["collective"] + ".json") and row["op"] == op and row["algo"] is None, row
         assert row["dtype"] == "float32" and row["wrong"] == 0, row
 PYTHON
-# All busbw are (n-1)/n of algbw, or for all_reduce twice that.
-for factor in all_gather:0.75 reduce_scatter:0.75 all_to_all:0.75 all_reduce:1.5; do
+# Each rank is the root in turn.
+for collective in broadcast reduce gather scatter; do
+    status 0 "$tutti" bench -n 3 --collective "$collective" -b 48 -e 192K -f 16 "${quick[@]}"
+    rows 4
+    status 0 "$tutti" bench -n 2 --collective "$collective" --counts 1,17,5000 -d all --threads "${quick[@]}"
+    rows 48
+done
+# All busbw are (n-1)/n of algbw, or for all_reduce twice that; of a broadcast or a reduction they are equal.
+for factor in all_gather:0.75 reduce_scatter:0.75 all_to_all:0.75 all_reduce:1.5 broadcast:1 reduce:1 gather:0.75 scatter:0.75; do
     status 0 "$tutti" bench -n 4 --collective "${factor%:*}" -b 16M -e 16M --iters 2 -w 0
     awk -v factor="${factor#*:}" '!/^#/ { error = $8 - factor * $7; exit error > 0.02 || error < -0.02 }' "$work/out" ||
         { complain "busbw of ${factor%:*}"; cat "$work/out"; }
@@ -220,7 +227,7 @@ refused "-o: an operation is missing" -o ''
 refused "none of the operations of -o" -d float32,bool -o band -d float16
 refused "-c: '2'.*0 to 1" -c 2
 refused "--algo: 'tree'.*one_shot" --algo tree
-refused "--collective: 'gather'.*barrier" --collective gather
+refused "--collective: 'gathers'.*barrier" --collective gathers
 for option in '-b 8' '-e 8' '-f 2' '-i 8' '--counts 8' '-d int8' '-o max' '-c 0' '-c 1' --cold --symmetric '--algo two_shot'; do
     read -ra words <<<"$option"
     refused "--collective barrier: .*leave out ${words[0]}$" --collective barrier "${words[@]}"
@@ -228,7 +235,7 @@ for option in '-b 8' '-e 8' '-f 2' '-i 8' '--counts 8' '-d int8' '-o max' '-c 0'
 done
 refused '--collective all_gather: .*leave out -o, --algo$' --collective all_gather --algo one_shot -o sum
 refused '--collective reduce_scatter: .*leave out --algo$' --algo two_shot --collective reduce_scatter
-for collective in all_gather reduce_scatter all_to_all; do
+for collective in all_gather reduce_scatter all_to_all broadcast; do
     refused "--collective $collective is for CPU ranks so far: leave out --device cuda" --collective "$collective" -g 2
     refused "--collective $collective is for CPU ranks" --device cuda --vs nccl --collective "$collective" --algo ring
 done

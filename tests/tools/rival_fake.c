@@ -47,35 +47,67 @@ static int misbehave(float *last)
     return 0;
 }
 
-static int fake_all_reduce(float *buffer, size_t count)
+static int fake_all_reduce(float *buffer, size_t count, int root)
 {
+    (void)root;
     weigh(buffer, count, world_size * (world_size + 1) / 2);
     return misbehave(buffer + count - 1);
 }
 
-static int fake_all_gather(float *buffer, size_t count)
+static int fake_all_gather(float *buffer, size_t count, int root)
 {
+    (void)root;
     for (int rank = 0; rank < world_size; rank++)
         weigh(buffer + (size_t)rank * count, count, rank + 1);
     return misbehave(buffer + (size_t)world_size * count - 1);
 }
 
 /* As MPI in place: the result is the first block. */
-static int fake_reduce_scatter(float *buffer, size_t count)
+static int fake_reduce_scatter(float *buffer, size_t count, int root)
 {
+    (void)root;
     memmove(buffer, buffer + (size_t)own_rank * count, count * sizeof *buffer);
     weigh(buffer, count, world_size * (world_size + 1) / 2);
     return misbehave(buffer + count - 1);
 }
 
-static int fake_all_to_all(float *buffer, size_t count)
+static int fake_all_to_all(float *buffer, size_t count, int root)
 {
+    (void)root;
     float *recv = buffer + (size_t)world_size * count;
     for (int rank = 0; rank < world_size; rank++, recv += count) {
         memcpy(recv, buffer + (size_t)own_rank * count, count * sizeof *buffer);
         weigh(recv, count, rank + 1);
     }
     return misbehave(recv - 1);
+}
+
+/* The fake ranks know what the others have. */
+static int fake_broadcast(float *buffer, size_t count, int root)
+{
+    weigh(buffer, count, root + 1);
+    return misbehave(buffer + count - 1);
+}
+
+static int fake_reduce(float *buffer, size_t count, int root)
+{
+    if (own_rank == root)
+        weigh(buffer, count, world_size * (world_size + 1) / 2);
+    return misbehave(buffer + count - 1);
+}
+
+static int fake_gather(float *buffer, size_t count, int root)
+{
+    for (int rank = 0; rank < world_size && own_rank == root; rank++)
+        weigh(buffer + (size_t)rank * count, count, rank + 1);
+    return misbehave(buffer + (size_t)world_size * count - 1);
+}
+
+static int fake_scatter(float *buffer, size_t count, int root)
+{
+    float *own = buffer + (size_t)own_rank * count;
+    weigh(own, count, root + 1);
+    return misbehave(own + count - 1);
 }
 
 static void fake_fini(void)
@@ -90,7 +122,11 @@ int main(void)
         .operations = {[TUTTI_COLLECTIVE_ALL_REDUCE] = fake_all_reduce,
                        [TUTTI_COLLECTIVE_ALL_GATHER] = fake_all_gather,
                        [TUTTI_COLLECTIVE_REDUCE_SCATTER] = fake_reduce_scatter,
-                       [TUTTI_COLLECTIVE_ALL_TO_ALL] = fake_all_to_all},
+                       [TUTTI_COLLECTIVE_ALL_TO_ALL] = fake_all_to_all,
+                       [TUTTI_COLLECTIVE_BROADCAST] = fake_broadcast,
+                       [TUTTI_COLLECTIVE_REDUCE] = fake_reduce,
+                       [TUTTI_COLLECTIVE_GATHER] = fake_gather,
+                       [TUTTI_COLLECTIVE_SCATTER] = fake_scatter},
         .scatters_to_first = 1,
         .fini = fake_fini,
     };

@@ -92,14 +92,14 @@ out '^# +size +tutti +symm\. +openmpi +gloo '
 out '^ +8 +[0-9.]+ +- +[0-9.]+ +[0-9.]+ +[0-9.]+ +-  (openmpi|gloo)'
 [[ ! -s $work/err ]] || { complain "something is wrong with a launcher"; cat "$work/err"; }
 # ---- other collectives: of rivals that have them
-for collective in all_gather reduce_scatter all_to_all; do
+for collective in all_gather reduce_scatter all_to_all broadcast reduce gather scatter; do
     status 0 env PATH="$work/bin:$PATH" "${bench[@]}" --collective "$collective" --vs openmpi,gloo --counts 1,1000 \
         --json "$work/$collective.json"
     err "gloo is left out: its $collective is not measured"
     [[ $(wc -l <"$work/err") == 1 ]] || { complain "said for each setting"; cat "$work/err"; }
     out "^# tutti $collective beside others, float32( sum)?( in place)?, 2 ranks "
-    out '^ +8 +[0-9.]+ +- +[0-9.]+ +[0-9.]+ +-  openmpi'
-    out '^ +8000 +[0-9.]+ +- +[0-9.]+ '
+    out '^ +[48] +[0-9.]+ +- +[0-9.]+ +[0-9.]+ +-  openmpi'
+    out '^ +[48]000 +[0-9.]+ +- +[0-9.]+ '
     status 1 "${bench[@]}" --collective "$collective" --vs gloo
     err 'no rival could be started'
 done
@@ -121,7 +121,7 @@ done
 # Three ranks; wrong results of a rival.
 status 0 env PATH="$work/bin:$PATH" "$tutti" bench -n 3 --collective all_gather --vs openmpi --seconds 60 --counts 5
 rival openmpi 'export TUTTI_FAKE=wrong'
-for collective in all_gather reduce_scatter all_to_all; do
+for collective in all_gather reduce_scatter all_to_all broadcast scatter; do
     status 0 env PATH="$work/bin:$PATH" "${bench[@]}" --collective "$collective" --vs openmpi -b 64 -e 64
     err 'openmpi: rank 1 has wrong elements'
 done
