@@ -2,12 +2,12 @@
 /*
  * The rendezvous of symmetric memory. In the first one of a group its communicator meets. Then for
  * each allocation:
- * 1. The ranks exchange an offer: size, kind of device, number of the segment's descriptor. A
- *    device's memory is exported as a descriptor.
- * 2. A rank receives the descriptors of ranks of other processes. Those of its own process it has.
- *    It maps the segments.
- * 3. The ranks exchange whether step 2 succeeded. So no rank closes a descriptor that a peer still
- *    needs.
+ * 1. The ranks exchange an offer: size, kind of device, key of the segment in its process.
+ * 2. A rank looks up the segments of ranks of its own process by key. It receives the descriptors
+ *    of the segments of other processes and maps these. A device's memory is exported as a
+ *    descriptor; ranks of one process pass the descriptor's number instead of a key.
+ * 3. The ranks exchange whether step 2 succeeded. So no rank frees a segment that a peer still
+ *    looks up.
  *
  * If the kinds of device or the sizes differ, all ranks notice after step 1 and the group stays
  * usable: the caller may repeat the rendezvous with another allocation. After any other failure the
@@ -19,6 +19,7 @@
 #include "base/order.h"
 #include "base/point.h"
 #include "coll/coll.h"
+#include "cpu/transport/local.h"
 #include "ipc/channel.h"
 #include "ipc/random.h"
 #include "store/status_agree.h"
@@ -33,8 +34,9 @@
 struct offer {
     uint64_t bytes;
     uint64_t id;         /* random; all ranks use rank 0's */
+    uint64_t key[2];     /* of the segment, for ranks of the same process */
     int32_t device;      /* enum tutti_device */
-    int32_t fd;          /* of the segment, for ranks of the same process */
+    int32_t fd;          /* on CUDA: of the memory, for ranks of the same process */
     int32_t overlapping; /* TUTTI_ALLOW_OVERLAPPING_DEVICES is set */
     uint8_t uuid[CUDA_UUID_BYTES];
 };
@@ -70,6 +72,7 @@ static enum tutti_status exchange_offers(struct symm_allocation *allocation, str
     *mine = (struct offer){
         .bytes = allocation->bytes, .device = allocation->device, .fd = allocation->fd};
     memcpy(mine->uuid, allocation->uuid, sizeof mine->uuid);
+    memcpy(mine->key, allocation->key, sizeof mine->key);
     bool overlapping = false;
     enum tutti_status status = env_bool("TUTTI_ALLOW_OVERLAPPING_DEVICES", &overlapping);
     mine->overlapping = overlapping;
@@ -129,28 +132,40 @@ static enum tutti_status compare_devices(const struct symm_allocation *allocatio
     return TUTTI_OK;
 }
 
-/* fds[r]: of rank r's segment. */
-static enum tutti_status map_host(struct symm_allocation *allocation, const int *fds)
+/* fds[r]: the segment of a rank r of another process. */
+static enum tutti_status map_host(struct symm_allocation *allocation, const struct offer *all,
+                                  const int *fds)
 {
     const struct tutti_symmetric_group *group = allocation->group;
     for (int r = 0; r < group->world_size; r++) {
         struct segment segment;
-        if (r == group->rank)
-            continue;
-        enum tutti_status status = segment_map(fds[r], allocation->segment.bytes, &segment);
-        if (status != TUTTI_OK)
-            return error_context(status, "cannot map the segment of rank %d", r);
-        allocation->buffers[r] = segment.base;
+        if (symm_is_remote(group, r)) {
+            enum tutti_status status = segment_map(fds[r], allocation->segment.bytes, &segment);
+            if (status != TUTTI_OK)
+                return error_context(status, "cannot map the segment of rank %d", r);
+            allocation->buffers[r] = segment.base;
+        } else if (r != group->rank) {
+            allocation->buffers[r] = local_acquire((const uint8_t *)all[r].key, r);
+            if (!allocation->buffers[r])
+                return error_set(TUTTI_ERR_SYSTEM,
+                                 "rank %d runs in this process but its buffer is not published "
+                                 "there: look at that rank's error",
+                                 r);
+        }
     }
     return TUTTI_OK;
 }
 
-static enum tutti_status map_device(struct symm_allocation *allocation, const int *fds,
-                                    int64_t deadline)
+static enum tutti_status map_device(struct symm_allocation *allocation, const struct offer *all,
+                                    const int *fds, int64_t deadline)
 {
     const struct tutti_symmetric_group *group = allocation->group;
     struct cuda_symm_places places;
-    enum tutti_status status = cuda_symm_join(allocation->cuda, fds, deadline, &places);
+    int joined[CUDA_RANKS];
+    /* Within one process a descriptor's number is valid for all its threads. */
+    for (int r = 0; r < group->world_size; r++)
+        joined[r] = symm_is_remote(group, r) ? fds[r] : all[r].fd;
+    enum tutti_status status = cuda_symm_join(allocation->cuda, joined, deadline, &places);
     if (status != TUTTI_OK)
         return status;
     memcpy(allocation->buffers, places.buffers, (size_t)group->world_size * sizeof(void *));
@@ -163,22 +178,19 @@ static enum tutti_status map_peers(struct symm_allocation *allocation, const str
                                    int64_t deadline)
 {
     const struct tutti_symmetric_group *group = allocation->group;
-    const struct cpu_ranks *ranks = cpu_group_ranks(group->comm->host);
-    int received[TUTTI_MAX_RANKS], fds[TUTTI_MAX_RANKS];
+    struct channel *channel = cpu_group_ranks(group->comm->host)->channel;
+    int fds[TUTTI_MAX_RANKS];
     enum tutti_status status = TUTTI_OK;
-    memset(received, -1, sizeof received);
-    if (ranks->channel)
-        status = channel_all_gather_fds(ranks->channel, allocation->fd, received,
-                                        deadline_timeout_ms(deadline));
-    /* Within one process a descriptor's number is valid for all its threads. */
-    for (int r = 0; r < group->world_size; r++)
-        fds[r] = rank_set_has(ranks->remote, r) ? received[r] : all[r].fd;
-    if (status == TUTTI_OK)
+    memset(fds, -1, sizeof fds);
+    if (channel)
         status =
-            allocation->cuda ? map_device(allocation, fds, deadline) : map_host(allocation, fds);
+            channel_all_gather_fds(channel, allocation->fd, fds, deadline_timeout_ms(deadline));
+    if (status == TUTTI_OK)
+        status = allocation->cuda ? map_device(allocation, all, fds, deadline)
+                                  : map_host(allocation, all, fds);
     for (int r = 0; r < group->world_size; r++)
-        if (received[r] >= 0)
-            close(received[r]);
+        if (fds[r] >= 0)
+            close(fds[r]);
     return status;
 }
 

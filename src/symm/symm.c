@@ -3,6 +3,7 @@
 #include "base/error.h"
 #include "base/options.h"
 #include "base/order.h"
+#include "cpu/transport/local.h"
 #include "ipc/fork.h"
 #include "store/store.h"
 #include "symm/symm_internal.h"
@@ -78,6 +79,7 @@ enum tutti_status tutti_symm_group(const char *name, int rank, int world_size, t
     return TUTTI_OK;
 }
 
+/* The peers' memory, then this rank's own. */
 static void unmap(struct symm_allocation *allocation)
 {
     const struct tutti_symmetric_group *group = allocation->group;
@@ -86,8 +88,11 @@ static void unmap(struct symm_allocation *allocation)
         return;
     }
     for (int r = 0; r < group->world_size; r++)
-        segment_unmap(
-            &(struct segment){.base = allocation->buffers[r], .bytes = allocation->segment.bytes});
+        if (allocation->buffers[r] && symm_is_remote(group, r))
+            segment_unmap(&(struct segment){.base = allocation->buffers[r],
+                                            .bytes = allocation->segment.bytes});
+        else if (allocation->buffers[r])
+            local_release(allocation->buffers[r]);
 }
 
 static void allocation_destroy(struct symm_allocation *allocation)
@@ -141,10 +146,19 @@ static enum tutti_status alloc_check(const tutti_symm_group_t *group, enum tutti
     return TUTTI_OK;
 }
 
+/* Ranks of this process find the segment by its address as a key: cpu/transport/local.h. */
 static enum tutti_status host_create(struct symm_allocation *new, size_t bytes)
 {
     enum tutti_status status = segment_create("tutti-symm", bytes, &new->segment, &new->fd);
+    if (status != TUTTI_OK)
+        return status;
+    new->key[0] = (uintptr_t) new->segment.base;
     new->buffers[new->group->rank] = new->segment.base;
+    status = local_publish((const uint8_t *)new->key, new->group->rank, &new->segment);
+    if (status != TUTTI_OK) {
+        segment_unmap(&new->segment);
+        close(new->fd);
+    }
     return status;
 }
 

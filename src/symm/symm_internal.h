@@ -41,8 +41,9 @@ struct symm_allocation {
     struct segment segment; /* on CUDA: the address and size of the device memory */
     struct cuda_symm *cuda; /* NULL on CPU */
     uint8_t uuid[CUDA_UUID_BYTES];
-    int ordinal; /* of the device, -1 on CPU */
-    int fd;      /* of the segment; -1 after the rendezvous */
+    int ordinal;     /* of the device, -1 on CPU */
+    int fd;          /* of the segment; -1 after the rendezvous */
+    uint64_t key[2]; /* under which cpu/transport/local.h owns the mapping of a host's segment */
     size_t bytes;
     size_t pad_offset;
     size_t pad_bytes;
@@ -67,6 +68,12 @@ struct tutti_symmetric_group {
     enum tutti_status failed; /* of a rendezvous after which the ranks' exchanges no longer match */
     char reason[512];         /* the message of that failure */
 };
+
+/* Whether a rank runs in another process. Known once the ranks have met. */
+static inline bool symm_is_remote(const struct tutti_symmetric_group *group, int rank)
+{
+    return rank_set_has(cpu_group_ranks(group->comm->host)->remote, rank);
+}
 
 /* The tail of the host-memory segment that is mapped at `buffer`. */
 static inline struct symm_tail *symm_tail(const struct symm_allocation *allocation, void *buffer)
