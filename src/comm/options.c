@@ -6,6 +6,7 @@
 #include "base/options.h"
 #include "cuda/runtime/group.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 enum { DEFAULT_TIMEOUT_MS = 600000 };
