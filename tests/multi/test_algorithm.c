@@ -345,7 +345,7 @@ static void test_blocks_refused(void **state)
     (void)state;
     tutti_comm_t *comm = create((struct tutti_comm_options){.name = "blocks"});
     for (int i = 0; i < COLLECTIVE_ROWS; i++)
-        if (collective_has_blocks((enum tutti_collective)i))
+        if (collective_has_blocks((enum tutti_collective)i) && !collectives[i].rooted)
             check_blocks((enum tutti_collective)i, comm);
     tutti_comm_destroy(comm);
 }
