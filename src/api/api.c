@@ -147,9 +147,9 @@ call_check(const struct tutti_comm *comm, const char *call, const struct coll *c
         return coll_explain(call, coll, args, error, comm->rank, comm->world_size, send);
     if (device == TUTTI_DEVICE_CUDA || !args->count)
         return TUTTI_OK;
-    if (symm_on_device(args->send, &ordinal))
+    if (coll_has(coll->send, comm->rank, args->peer) && symm_on_device(args->send, &ordinal))
         return device_refuse(call, send, args->send, ordinal);
-    if (symm_on_device(args->recv, &ordinal))
+    if (coll_has(coll->recv, comm->rank, args->peer) && symm_on_device(args->recv, &ordinal))
         return device_refuse(call, "recv", args->recv, ordinal);
     return TUTTI_OK;
 }

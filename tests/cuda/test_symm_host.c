@@ -359,6 +359,9 @@ static int host_refuses(struct ranks *ranks, int rank, tutti_store_t *store)
     RANKS_CHECK(tutti_all_reduce(values, values, 2, TUTTI_FLOAT32, TUTTI_SUM, comm,
                                  TUTTI_STREAM_DEFAULT) == TUTTI_OK);
     RANKS_CHECK(values[0] == 2 && values[1] == 4);
+    /* What a rank does not have is not looked at. */
+    RANKS_CHECK(tutti_broadcast(rank == 0 ? values : inside, values, 2, TUTTI_FLOAT32, 0, comm,
+                                TUTTI_STREAM_DEFAULT) == TUTTI_OK);
     tutti_comm_destroy(comm);
     side_close(&side);
     return 0;
