@@ -94,11 +94,11 @@ TUTTI_API enum tutti_status tutti_all_to_all_with(const void *send, void *recv, 
                                                   tutti_stream_t stream,
                                                   const struct tutti_call_options *options);
 /*
- * Rooted collectives and messages. `root` and `peer` are ranks. The conditions, and the statuses,
- * are those of tutti_all_gather(); root is equal on all ranks, else MISMATCH. An operand that a
- * rank does not have is ignored there and may be NULL. A rank returns once its own part is done:
- * the root of a broadcast or a scatter may return before the others have called, any other rank of
- * a reduction or a gather, too.
+ * Collectives with a root, and messages. `root` and `peer` are ranks. The conditions, and the
+ * statuses, are those of tutti_all_gather(). All ranks name the same root, else MISMATCH. An
+ * operand that a rank does not have is ignored there and may be NULL. A rank returns once its own
+ * part is done. So the root of a broadcast or a scatter may return before the others have called,
+ * and so may the other ranks of a reduction or a gather.
  *
  * Broadcast: sets recv[i] on every rank to the root's send[i], for count elements. send: the
  * root's. In place, send is recv at the root; any other overlap is refused.
@@ -138,11 +138,11 @@ TUTTI_API enum tutti_status tutti_scatter_with(const void *send, void *recv, siz
                                                tutti_stream_t stream,
                                                const struct tutti_call_options *options);
 /*
- * One message of count elements from rank `peer` of the second call to rank `peer` of the first.
- * Messages between two ranks arrive in the order in which they were sent. Other ranks take no part.
- * Returns once send may be reused: a short message waits for nobody, a longer one for its receiver.
- * count and dtype are equal in both calls, else MISMATCH on both ranks, at the latest in the next
- * call. A message to oneself is INVALID.
+ * tutti_send() sends a message of count elements to rank peer, where tutti_recv() takes it with the
+ * sender's rank as its peer. Messages between two ranks arrive in the order in which they were
+ * sent. Other ranks take no part. tutti_send() returns once send may be reused: a short message
+ * waits for nobody, a longer one for its receiver. count and dtype are equal in both calls, else
+ * MISMATCH on both ranks, at the latest in the next call. A message to oneself is INVALID.
  */
 TUTTI_API enum tutti_status tutti_send(const void *send, size_t count, enum tutti_dtype dtype,
                                        int peer, tutti_comm_t *comm, tutti_stream_t stream);
