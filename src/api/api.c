@@ -117,8 +117,7 @@ static inline enum tutti_status ended(struct tutti_comm *comm, const struct requ
     if (__builtin_expect(status != TUTTI_OK && rank_set_empty(request->subset), 0))
         comm->unfinished = true;
     recorder_end(request->entry, status == TUTTI_OK ? RECORD_DONE : RECORD_FAILED, status,
-                 rank_set_empty(request->subset) ? RECORD_CALL : RECORD_SUBSET,
-                 request->quick && status == TUTTI_OK ? 0 : ticks_now());
+                 request_kind(request), request->quick && status == TUTTI_OK ? 0 : ticks_now());
     return status;
 }
 

@@ -87,6 +87,12 @@ struct algorithm {
     enum tutti_status (*run)(void *group, struct request *request, tutti_stream_t stream);
 };
 
+/* How the recorder knows an operation. */
+static inline enum record_kind request_kind(const struct request *request)
+{
+    return rank_set_empty(request->subset) ? RECORD_CALL : RECORD_SUBSET;
+}
+
 static inline void request_started(struct request *request, uint64_t sequence,
                                    enum record_kind kind, enum record_state state)
 {

@@ -21,9 +21,9 @@ enum tutti_status announced_start(void *opaque, struct request *request, void *s
     op->phase = PHASE_PROBE;
     op->probe = distance_begin(group, request);
     request_started(request, group->op.sequence, RECORD_CALL, RECORD_RUNNING);
-    group->own->small_messages[group->op.turn % LAYOUT_SMALL_MESSAGES].u.operands =
+    small_message_of(group, group->rank)->u.operands =
         request->choice.zero_copy ? request->operands : (struct layout_operands){0};
-    wait_publish(group, announcement_place(group, group->rank, group->op.turn), sequence,
+    wait_publish(group, announcement_place(group, group->rank, group->op.announcement), sequence,
                  request); /* M1 */
     return TUTTI_OK;
 }

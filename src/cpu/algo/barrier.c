@@ -16,10 +16,9 @@ static int next_other(const struct cpu_group *group, const struct request *reque
 static enum tutti_status subset_start(struct cpu_group *group, struct request *request,
                                       struct cpu_op *op)
 {
-    if (cpu_group_has_failed(group))
-        return cpu_group_status(group, NULL);
-    group->op.lane = LANE_SUBSET;
-    group->op.deadline = 0;
+    const enum tutti_status status = lane_begin(group, LANE_SUBSET);
+    if (status != TUTTI_OK)
+        return status;
     request_started(request, group->op.sequence, RECORD_SUBSET, RECORD_RUNNING);
     for (int r = next_other(group, request, -1); r >= 0; r = next_other(group, request, r)) {
         uint32_t count = ++group->op.meetings[r];
@@ -65,7 +64,8 @@ static enum tutti_status start(void *opaque, struct request *request, void *stat
     const uint32_t sequence = (uint32_t)group->op.sequence;
     request_started(request, group->op.sequence, RECORD_CALL, RECORD_RUNNING);
     POINT("barrier.entered");
-    wait_publish(group, announcement_place(group, group->rank, group->op.turn), sequence, request);
+    wait_publish(group, announcement_place(group, group->rank, group->op.announcement), sequence,
+                 request);
     return TUTTI_OK;
 }
 

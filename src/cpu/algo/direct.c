@@ -46,8 +46,7 @@ static bool operands_find(struct job *job)
     const struct request *request = job->request;
     const struct layout_operands *own = &request->operands;
     for (int r = 0; r < group->size; r++) {
-        const struct layout_operands *operands =
-            &group->arenas[r]->small_messages[group->op.turn % LAYOUT_SMALL_MESSAGES].u.operands;
+        const struct layout_operands *operands = &small_message_of(group, r)->u.operands;
         if (operands->send_id != own->send_id || operands->recv_id != own->recv_id)
             return false;
         job->send[r] = address(request->send_buffers, r, operands->send);

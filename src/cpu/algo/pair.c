@@ -68,8 +68,7 @@ static enum tutti_status pair_start(void *opaque, struct request *request, void 
     for (int r = 0; r < group->size; r++)
         op->sent[r] = op->received[r] = 0;
     POINT("pair.entered");
-    request_started(request, group->op.sequence,
-                    rank_set_empty(request->subset) ? RECORD_CALL : RECORD_SUBSET, RECORD_RUNNING);
+    request_started(request, group->op.sequence, request_kind(request), RECORD_RUNNING);
     return TUTTI_OK;
 }
 
@@ -93,22 +92,11 @@ static bool is_free(struct cpu_group *group, struct pair_op *op, int to)
     return true;
 }
 
-/* Of the ways that cannot go on, the first one is waited for. */
-static bool ways_end(struct pair_op *op, const struct cpu_op *stopped, bool all)
-{
-    if (all || op->base.status != TUTTI_OK)
-        return all;
-    op->base.peer = stopped->peer;
-    op->base.value = stopped->value;
-    op->base.word = stopped->word;
-    return false;
-}
-
-/* Sends what there are places for. False if not all has been sent. */
+/* Sends what there are places for. False if not all has been sent: the step waits for the first way
+ * that has no place. */
 static bool pieces_send(struct cpu_group *group, const struct request *request, struct pair_op *op)
 {
-    bool all = true;
-    struct cpu_op stopped = {0};
+    int waits = -1;
     for (int r = rank_set_next(op->to, -1); r >= 0; r = rank_set_next(op->to, r)) {
         while (op->sent[r] < op->pieces && is_free(group, op, r)) {
             size_t bytes;
@@ -116,19 +104,19 @@ static bool pieces_send(struct cpu_group *group, const struct request *request, 
             message_send(group, r, request_sent(request, r) + at, bytes, request);
             POINT("pair.sent");
         }
-        if (op->sent[r] < op->pieces && all) {
-            all = false;
-            stopped = op->base;
-        }
+        if (op->sent[r] < op->pieces && waits < 0)
+            waits = r;
     }
-    return ways_end(op, &stopped, all);
+    if (waits >= 0)
+        (void)is_free(group, op, waits);
+    return waits < 0;
 }
 
-/* Takes what has arrived. False if not all has. */
+/* Takes what has arrived. False if not all has: the step waits for the first way that has no
+ * message. */
 static bool pieces_take(struct cpu_group *group, const struct request *request, struct pair_op *op)
 {
-    bool all = true;
-    struct cpu_op stopped = {0};
+    int waits = -1;
     for (int r = rank_set_next(op->from, -1); r >= 0; r = rank_set_next(op->from, r)) {
         while (op->received[r] < op->pieces &&
                message_arrived(group, &op->base, r, op->to_all, request)) {
@@ -140,12 +128,12 @@ static bool pieces_take(struct cpu_group *group, const struct request *request, 
             POINT("pair.received");
             message_release(group, r, op->to_all);
         }
-        if (op->received[r] < op->pieces && all) {
-            all = false;
-            stopped = op->base;
-        }
+        if (op->received[r] < op->pieces && waits < 0)
+            waits = r;
     }
-    return ways_end(op, &stopped, all);
+    if (waits >= 0 && op->base.status == TUTTI_OK)
+        (void)message_arrived(group, &op->base, waits, op->to_all, request);
+    return waits < 0;
 }
 
 /* By the root: the next pieces of all ranks, which have arrived. */
@@ -189,10 +177,8 @@ static enum op_progress pair_step(void *opaque, struct request *request, void *s
     struct cpu_group *group = opaque;
     struct pair_op *op = state;
     const bool reduces = request->reduce && group->rank == request->peer;
-    const bool sent = pieces_send(group, request, op);
-    if (op->base.status != TUTTI_OK || !sent)
-        return op_stopped(&op->base);
-    if (!(reduces ? all_reduced : pieces_take)(group, request, op))
+    if (!pieces_send(group, request, op) ||
+        !(reduces ? all_reduced : pieces_take)(group, request, op))
         return op_stopped(&op->base);
     own_block_copy(group, request);
     request->quick = group->op.deadline == 0;

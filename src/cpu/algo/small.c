@@ -24,7 +24,7 @@ size_t small_bytes(bool send_all, size_t block, int world_size)
 /* The body of a rank's message. Two ranks swap the bodies of their first messages: swap.c. */
 static unsigned char *body_of(const struct cpu_group *group, int rank)
 {
-    const int odd = (int)(group->op.turn % LAYOUT_SMALL_MESSAGES);
+    const int odd = (int)(group->op.announcement % LAYOUT_SMALL_MESSAGES);
     return group->size == 2 ? group->arenas[rank ^ odd]->small_messages[0].body
                             : group->arenas[rank]->small_messages[odd].body;
 }
@@ -50,7 +50,6 @@ struct small_op {
 static inline void prepare(const struct cpu_group *group, const struct request *request,
                            bool is_inline, struct small_op *op)
 {
-    const size_t message = group->op.turn % LAYOUT_SMALL_MESSAGES;
     const size_t offset =
         request->send_all && group->size > 2 ? (size_t)group->rank * request->bytes : 0;
     for (int leaf = 0; leaf < group->size; leaf++) {
@@ -58,7 +57,7 @@ static inline void prepare(const struct cpu_group *group, const struct request *
         if (r == group->rank)
             op->in[leaf] = request_sent(request, r);
         else if (is_inline)
-            op->in[leaf] = group->arenas[r]->small_messages[message].u.payload + offset;
+            op->in[leaf] = small_message_of(group, r)->u.payload + offset;
         else
             op->in[leaf] = body_of(group, r) + offset;
     }
@@ -81,8 +80,7 @@ start(void *opaque, struct request *request, void *state)
     if (__builtin_expect(status != TUTTI_OK, 0))
         return status;
     const uint32_t sequence = (uint32_t)group->op.sequence;
-    struct layout_small_message *own =
-        &group->own->small_messages[group->op.turn % LAYOUT_SMALL_MESSAGES];
+    struct layout_small_message *own = small_message_of(group, group->rank);
     const size_t bytes = small_bytes(request->send_all, request->bytes, group->size);
     const bool is_inline = bytes <= LAYOUT_INLINE_BYTES;
     const unsigned char *send = request_sent(request, group->size == 2 ? !group->rank : 0);
@@ -119,10 +117,9 @@ step(void *opaque, struct request *request, void *state)
     const uint32_t sequence = (uint32_t)group->op.sequence;
     for (; op->base.at < group->size; op->base.at++) {
         const int r = group->ranks.order[op->base.at];
-        const struct layout_small_message *message =
-            &group->arenas[r]->small_messages[group->op.turn % LAYOUT_SMALL_MESSAGES];
         if (r != group->rank &&
-            !header_arrived(group, &op->base, r, &message->header, sequence, request))
+            !header_arrived(group, &op->base, r, &small_message_of(group, r)->header, sequence,
+                            request))
             return op_stopped(&op->base);
     }
     POINT("mail.received");

@@ -58,14 +58,21 @@ static inline struct layout_header *log_entry(const struct cpu_group *group, int
     return &pair->log[number % LAYOUT_LOG];
 }
 
-/* Where a rank announces the operation of that turn: in its small message, or, if not all ranks map
- * that, in its notice. */
+/* A rank's small message of the operation that runs. */
+static inline struct layout_small_message *small_message_of(const struct cpu_group *group, int rank)
+{
+    return &group->arenas[rank]->small_messages[group->op.announcement % LAYOUT_SMALL_MESSAGES];
+}
+
+/* Where a rank announces an operation: in its small message, or, if not all ranks map that, in its
+ * notice. */
 static inline struct layout_header *announcement_place(const struct cpu_group *group, int rank,
-                                                       uint32_t turn)
+                                                       uint32_t announcement)
 {
     struct layout_arena *arena = group->arenas[rank];
-    return group->ranks.sparse ? &arena->notices[turn % LAYOUT_SMALL_MESSAGES].header
-                               : &arena->small_messages[turn % LAYOUT_SMALL_MESSAGES].header;
+    const uint32_t place = announcement % LAYOUT_SMALL_MESSAGES;
+    return group->ranks.sparse ? &arena->notices[place].header
+                               : &arena->small_messages[place].header;
 }
 
 /* To be called while the next operation, of that many bytes, is still being checked: meanwhile its
@@ -74,9 +81,9 @@ static inline struct layout_header *announcement_place(const struct cpu_group *g
  * has to leave again (64 B, 4 ranks on Xeon: 17 % slower). Thread-safe. */
 static inline void announcement_prefetch(const struct cpu_group *group, size_t bytes)
 {
-    const uint32_t turn = order_load_relaxed_u32(&group->op.turn) + 1;
+    const uint32_t next = order_load_relaxed_u32(&group->op.announcement) + 1;
     if (group->own && (bytes <= LAYOUT_INLINE_BYTES || group->size == 2))
-        order_prefetch_for_writing(&group->own->small_messages[turn % LAYOUT_SMALL_MESSAGES]);
+        order_prefetch_for_writing(&group->own->small_messages[next % LAYOUT_SMALL_MESSAGES]);
 }
 
 #endif

@@ -66,8 +66,9 @@ static inline bool all_entered(struct cpu_group *group, struct cpu_op *op,
     const uint32_t sequence = (uint32_t)group->op.sequence;
     for (; op->at < group->size; op->at++)
         if (op->at != group->rank &&
-            !header_arrived(group, op, op->at, announcement_place(group, op->at, group->op.turn),
-                            sequence, request))
+            !header_arrived(group, op, op->at,
+                            announcement_place(group, op->at, group->op.announcement), sequence,
+                            request))
             return false;
     return true;
 }

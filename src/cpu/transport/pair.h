@@ -131,14 +131,10 @@ static inline void message_release(struct cpu_group *group, int from, bool to_al
  * request has a subset, does not. */
 static inline enum tutti_status pair_begin(struct cpu_group *group, const struct request *request)
 {
-    if (__builtin_expect(faults_stand(&group->faults), 0))
-        return cpu_group_status(group, NULL);
-    invariant(order_load_relaxed_u32(&group->faults.open));
-    group->op.lane = LANE_PAIR;
-    group->op.deadline = 0;
-    if (!rank_set_empty(request->subset))
-        return TUTTI_OK;
-    order_store_relaxed_u64(&group->op.sequence, group->op.sequence + 1);
+    const enum tutti_status status = lane_begin(group, LANE_PAIR);
+    if (status != TUTTI_OK || !rank_set_empty(request->subset))
+        return status;
+    number_take(group);
     /* So the flags of the lane ALL tell how many collectives of this lane were before them. Whole
      * rounds of their places, whose order stays. */
     group->op.step += LAYOUT_SLOTS;

@@ -16,9 +16,9 @@ enum cpu_lane {
 };
 
 struct cpu_sequence {
-    uint64_t sequence; /* number of the collective that runs, or of the last one, of any lane */
-    uint32_t turn;     /* of them, those of the lane ALL: the place of the announcement */
-    int64_t deadline;  /* of the operation; 0 until it first has to wait slowly */
+    uint64_t sequence;     /* number of the collective that runs, or of the last one, of any lane */
+    uint32_t announcement; /* count of the lane ALL's: the place of the small message */
+    int64_t deadline;      /* of the operation; 0 until it first has to wait slowly */
     enum cpu_lane lane;
     uint32_t step;                   /* the last one taken: layout.h */
     uint32_t swaps;                  /* pieces that two ranks have swapped: swap.c */

@@ -47,8 +47,8 @@ static bool header_read(const struct layout_header *header, uint32_t number,
 static bool has_entered(const struct cpu_group *group, int peer, uint32_t number,
                         struct layout_header *header)
 {
-    for (uint32_t turn = 0; turn < LAYOUT_SMALL_MESSAGES; turn++)
-        if (header_read(announcement_place(group, peer, turn), number, header))
+    for (uint32_t place = 0; place < LAYOUT_SMALL_MESSAGES; place++)
+        if (header_read(announcement_place(group, peer, place), number, header))
             return true;
     return !group->ranks.sparse && header_read(log_entry(group, peer, number), number, header);
 }

@@ -56,18 +56,32 @@ static inline enum tutti_status wait_for(struct cpu_group *group, int peer, cons
                : wait_slowly(group, peer, word, value, request);
 }
 
-/* An operation of the lane ALL begins: it takes a number and a turn, unless the group has failed or
- * was aborted. */
-static inline enum tutti_status operation_begin(struct cpu_group *group)
+/* An operation begins, unless the group has failed or was aborted. */
+static inline enum tutti_status lane_begin(struct cpu_group *group, enum cpu_lane lane)
 {
     if (__builtin_expect(faults_stand(&group->faults), 0))
         return cpu_group_status(group, NULL);
     invariant(order_load_relaxed_u32(&group->faults.open));
-    /* Relaxed: other threads read them only for reports. */
-    order_store_relaxed_u64(&group->op.sequence, group->op.sequence + 1);
-    order_store_relaxed_u32(&group->op.turn, group->op.turn + 1);
-    group->op.lane = LANE_ALL;
+    group->op.lane = lane;
     group->op.deadline = 0;
+    return TUTTI_OK;
+}
+
+/* A collective takes its number. Relaxed: other threads read it only for reports. */
+static inline void number_take(struct cpu_group *group)
+{
+    order_store_relaxed_u64(&group->op.sequence, group->op.sequence + 1);
+}
+
+/* An operation of the lane ALL begins: it takes a number and announces itself. */
+static inline enum tutti_status operation_begin(struct cpu_group *group)
+{
+    const enum tutti_status status = lane_begin(group, LANE_ALL);
+    if (__builtin_expect(status != TUTTI_OK, 0))
+        return status;
+    number_take(group);
+    /* Relaxed: an announcement_prefetch() of another thread may read it. */
+    order_store_relaxed_u32(&group->op.announcement, group->op.announcement + 1);
     return TUTTI_OK;
 }
 
