@@ -385,6 +385,19 @@ static enum tutti_status be_rank(int rank, const char *url)
     return status;
 }
 
+/* A process that is killed while it creates a socket leaves the socket's file. */
+static void remove_sockets(void)
+{
+    const struct dirent *entry;
+    DIR *all = opendir(folder);
+    assert_non_null(all);
+    while ((entry = readdir(all)) != NULL) {
+        if (strncmp(entry->d_name, "so-", 3) == 0 || strncmp(entry->d_name, "bd-", 3) == 0)
+            unlinkat(dirfd(all), entry->d_name, 0);
+    }
+    closedir(all);
+}
+
 /* Only this process's calls fail; the other one does not outlive that. */
 static enum tutti_status be_beside_a_process(int rank)
 {
@@ -403,6 +416,8 @@ static enum tutti_status be_beside_a_process(int rank)
     if (status != TUTTI_OK)
         kill(child, SIGKILL);
     waitpid(child, NULL, 0);
+    if (status != TUTTI_OK)
+        remove_sockets();
     unlink(url + 5);
     return status;
 }
@@ -566,20 +581,9 @@ static int begin(void **state)
     return 0;
 }
 
-/* A process that was killed while it created a socket leaves the file: the next start would sweep
- * it. */
 static int end(void **state)
 {
     (void)state;
-    const struct dirent *entry;
-    DIR *all = opendir(folder);
-    if (!all)
-        return -1;
-    while ((entry = readdir(all)) != NULL) {
-        if (strncmp(entry->d_name, "so-", 3) == 0)
-            unlinkat(dirfd(all), entry->d_name, 0);
-    }
-    closedir(all);
     return rmdir(folder);
 }
 
