@@ -142,7 +142,8 @@ TUTTI_API enum tutti_status tutti_scatter_with(const void *send, void *recv, siz
  * sender's rank as its peer. Messages between two ranks arrive in the order in which they were
  * sent. Other ranks take no part. tutti_send() returns once send may be reused: a short message
  * waits for nobody, a longer one for its receiver. count and dtype are equal in both calls, else
- * MISMATCH on both ranks, at the latest in the next call. A message to oneself is INVALID.
+ * MISMATCH on both ranks, at the latest in the next call. A message to oneself is INVALID outside a
+ * group.
  */
 TUTTI_API enum tutti_status tutti_send(const void *send, size_t count, enum tutti_dtype dtype,
                                        int peer, tutti_comm_t *comm, tutti_stream_t stream);
@@ -154,6 +155,33 @@ TUTTI_API enum tutti_status tutti_recv(void *recv, size_t count, enum tutti_dtyp
 TUTTI_API enum tutti_status tutti_recv_with(void *recv, size_t count, enum tutti_dtype dtype,
                                             int peer, tutti_comm_t *comm, tutti_stream_t stream,
                                             const struct tutti_call_options *options);
+/*
+ * Sends send_count elements to rank `to` and receives recv_count elements from rank `from`, at the
+ * same time; both may be the caller. As tutti_send() and tutti_recv() in a group.
+ */
+TUTTI_API enum tutti_status tutti_send_recv(const void *send, size_t send_count, int to, void *recv,
+                                            size_t recv_count, int from, enum tutti_dtype dtype,
+                                            tutti_comm_t *comm, tutti_stream_t stream);
+/*
+ * A group of calls, which run at the same time. Between the two functions this thread's calls of
+ * the functions above and below, on CPU communicators, are checked and kept: they return OK at
+ * once. tutti_group_end() runs them and returns when all have ended. So a rank may send to and
+ * receive from any number of peers without deadlock, and one thread may call several communicators,
+ * also several ranks of one. Until then no other thread may call these communicators, and the
+ * operands of different calls must not overlap, except for operands that are only read.
+ *
+ * Of one communicator, collectives run in the order of the calls, and so do messages to one peer,
+ * and messages from one peer. In a group a rank may send messages to itself; it receives as many.
+ *
+ * Groups nest: the last tutti_group_end() runs the calls. Calls on a CUDA communicator are enqueued
+ * at once, as always. A thread that ends drops its calls.
+ *
+ * tutti_group_start() returns NO_MEMORY, SYSTEM. tutti_group_end() returns INVALID (there was no
+ * start), the status of the first call that was refused (then no call was run), or the status of
+ * the first call that failed.
+ */
+TUTTI_API enum tutti_status tutti_group_start(void);
+TUTTI_API enum tutti_status tutti_group_end(void);
 /*
  * Returns after every rank of the subset has called it. What a rank wrote before is visible to the
  * others after. ranks == NULL and count == 0 mean all ranks. The subset contains the caller and

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* The public collectives: check, fill one request, choose, run. No malloc, lock or system call. */
+#include "api/call.h"
+#include "api/call_set.h"
 #include "base/error.h"
-#include "base/invariant.h"
 #include "base/op.h"
 #include "base/options.h"
 #include "base/order.h"
@@ -18,8 +19,8 @@
 #include <string.h>
 
 static const struct tutti_call_options no_options;
-/* Says why a caller may not enter. */
-static enum tutti_status refuse(struct tutti_comm *comm, const char *call)
+
+enum tutti_status call_refuse_entry(struct tutti_comm *comm, const char *call)
 {
     char advice[sizeof comm->reason + 64] = COMM_MEET_FIRST;
     comm_count_refused();
@@ -34,23 +35,6 @@ static enum tutti_status refuse(struct tutti_comm *comm, const char *call)
                      "%s: another thread is inside communicator \"%s\", or it serves a process "
                      "group: one caller at a time, or a communicator for each thread and group",
                      call, comm->name);
-}
-
-/* One caller at a time, on a communicator that has met. Counts the call. If false, see refuse(). */
-static inline bool enter(struct tutti_comm *comm)
-{
-    if (__builtin_expect(!comm || fork_detected(comm->epoch) || !comm->ready ||
-                             order_exchange_u32(&comm->busy, 1), /* C1: pairs leave() */
-                         0))
-        return false;
-    order_store_relaxed_u64(&comm->calls, comm->calls + 1);
-    return true;
-}
-
-static inline void leave(struct tutti_comm *comm)
-{
-    invariant(order_load_relaxed_u32(&comm->busy) == 1);
-    order_store_release_u32(&comm->busy, 0); /* C1 */
 }
 
 static enum tutti_status options_read(const struct tutti_comm *comm,
@@ -84,9 +68,8 @@ static enum tutti_status stream_check(const struct tutti_comm *comm, const char 
 
 /* ---- what is recorded ------------------------------------------------------------------------ */
 
-/* Records a call that was refused. */
-static __attribute__((cold, noinline)) enum tutti_status
-refused(struct tutti_comm *comm, uint64_t signature, enum tutti_status status)
+enum tutti_status call_refused(struct tutti_comm *comm, uint64_t signature,
+                               enum tutti_status status)
 {
     const struct recorder_operation operation = {.sequence = comm->backend->sequence(comm->group),
                                                  .signature = signature};
@@ -102,23 +85,6 @@ static uint64_t signature_of(enum tutti_collective collective, const struct coll
     return signature_pack(collective, known ? args->dtype : SIGNATURE_NO_DTYPE,
                           known && args->op ? op_kind(args->op) : (enum op_kind)0, TUTTI_ALGO_NONE,
                           args->count < SIGNATURE_COUNT_MAX ? args->count : SIGNATURE_COUNT_MAX);
-}
-
-/* The end of an operation. The clock is read again only if the operation took long enough: a quick
- * operation ended when its last rank had started. */
-static inline enum tutti_status ended(struct tutti_comm *comm, const struct request *request,
-                                      enum tutti_status status)
-{
-    if (__builtin_expect(!request->entry, 0))
-        return refused(comm, request->signature, status);
-    if (comm->cuda) /* the stream has it */
-        return status;
-    /* An operation that took a number and failed is not the last one that completed. */
-    if (__builtin_expect(status != TUTTI_OK && rank_set_empty(request->subset), 0))
-        comm->unfinished = true;
-    recorder_end(request->entry, status == TUTTI_OK ? RECORD_DONE : RECORD_FAILED, status,
-                 request_kind(request), request->quick && status == TUTTI_OK ? 0 : ticks_now());
-    return status;
 }
 
 /* ---- collectives with elements ----------------------------------------------------------------
@@ -138,10 +104,11 @@ static enum tutti_status device_refuse(const char *call, const char *operand, co
  * is where the operands have to be. */
 static inline __attribute__((always_inline)) enum tutti_status
 call_check(const struct tutti_comm *comm, const char *call, const struct coll *coll,
-           const struct coll_args *args, size_t width, const char *send, enum tutti_device device)
+           const struct coll_args *args, size_t width, const char *send, enum tutti_device device,
+           int rank)
 {
     int ordinal;
-    const enum coll_error error = coll_check(coll, args, width, comm->rank, comm->world_size);
+    const enum coll_error error = coll_check(coll, args, width, rank, comm->world_size);
     if (__builtin_expect(error != COLL_GOOD, 0))
         return coll_explain(call, coll, args, error, comm->rank, comm->world_size, send);
     if (device == TUTTI_DEVICE_CUDA || !args->count)
@@ -247,20 +214,21 @@ static void operands_find(const struct tutti_comm *comm, const struct coll *coll
     }
 }
 
-/* Inlined, so that each collective has its own code. */
+/* Checks a call, chooses and makes the request. `rank`: the caller; -1: it may also name itself as
+ * the peer. Inlined, so that each collective has its own code. */
 static inline __attribute__((always_inline)) enum tutti_status
-collective(struct tutti_comm *comm, enum tutti_collective which, const struct coll_args *args,
-           tutti_stream_t stream, const struct tutti_call_options *options)
+request_make(struct tutti_comm *comm, enum tutti_collective which, const struct coll_args *args,
+             tutti_stream_t stream, const struct tutti_call_options *options, int rank,
+             struct request *request)
 {
-    struct request request;
     const struct coll *coll = &coll_rows[which];
     const size_t width = dtype_bytes(args->dtype);
     enum tutti_status status = stream_check(comm, coll->call, stream);
     if (status == TUTTI_OK)
         status = call_check(comm, coll->call, coll, args, width, "send",
-                            (enum tutti_device)comm->config.device);
+                            (enum tutti_device)comm->config.device, rank);
     if (__builtin_expect(status != TUTTI_OK, 0))
-        return refused(comm, signature_of(which, args), status);
+        return status;
     const enum op_kind kind = coll->reduces ? op_kind(args->op) : (enum op_kind)0;
     const enum tutti_dtype component = dtype_component(args->dtype);
     const bool is_complex = dtype_is_complex(args->dtype);
@@ -271,36 +239,73 @@ collective(struct tutti_comm *comm, enum tutti_collective which, const struct co
         .algo = options->algo,
         .storage_offset_bytes = options->storage_offset * width,
     };
-    status = comm->backend->choose(comm->group, &call, &request.choice);
-    if (status == TUTTI_OK && !request.choice.run)
+    status = comm->backend->choose(comm->group, &call, &request->choice);
+    if (status == TUTTI_OK && !request->choice.run)
         status = error_set(TUTTI_ERR_DECLINED, "%s: %s: fall back to another library%s", coll->call,
-                           request.choice.reason,
+                           request->choice.reason,
                            comm->rules.strict ? ", or switch strict mode off" : "");
     if (status != TUTTI_OK)
-        return refused(comm, signature_of(which, args), status);
-    request_fill(comm, options, &request);
-    request.collective = which;
-    request.dtype = component;
-    request.op = kind;
-    request.send_all = coll->send_all;
-    request.recv_all = coll->recv_all;
-    request.send = args->send;
-    request.recv = args->recv;
-    request.count = args->count << is_complex;
-    request.bytes = call.bytes;
-    request.element_bytes = (uint32_t)(width >> is_complex);
-    request.reduce = coll->reduces ? reduce_function(comm->isa, component, kind) : NULL;
+        return status;
+    request_fill(comm, options, request);
+    request->collective = which;
+    request->dtype = component;
+    request->op = kind;
+    request->send_all = coll->send_all;
+    request->recv_all = coll->recv_all;
+    request->send = args->send;
+    request->recv = args->recv;
+    request->count = args->count << is_complex;
+    request->bytes = call.bytes;
+    request->element_bytes = (uint32_t)(width >> is_complex);
+    request->reduce = coll->reduces ? reduce_function(comm->isa, component, kind) : NULL;
     /* On CUDA the launcher adds the kernel's algorithm. */
-    request.signature =
+    request->signature =
         signature_pack(which == TUTTI_COLLECTIVE_RECV ? TUTTI_COLLECTIVE_SEND : which, args->dtype,
-                       kind, comm->cuda ? TUTTI_ALGO_NONE : request.choice.algo, args->count);
+                       kind, comm->cuda ? TUTTI_ALGO_NONE : request->choice.algo, args->count);
     if (coll->reduces && kind == OP_PREMUL_SUM)
-        scalar_read(args->op, &request);
+        scalar_read(args->op, request);
     if (coll->peer)
-        peer_read(comm, coll, args->peer, &request);
-    if (request.choice.zero_copy)
-        operands_find(comm, coll, &request);
-    return ended(comm, &request, request.choice.run->run(comm->group, &request, stream));
+        peer_read(comm, coll, args->peer, request);
+    if (request->choice.zero_copy)
+        operands_find(comm, coll, request);
+    return TUTTI_OK;
+}
+
+static inline __attribute__((always_inline)) enum tutti_status
+collective(struct tutti_comm *comm, enum tutti_collective which, const struct coll_args *args,
+           tutti_stream_t stream, const struct tutti_call_options *options)
+{
+    struct request request;
+    const enum tutti_status status =
+        request_make(comm, which, args, stream, options, comm->rank, &request);
+    if (__builtin_expect(status != TUTTI_OK, 0))
+        return call_refused(comm, signature_of(which, args), status);
+    return call_ended(comm, &request, request.choice.run->run(comm->group, &request, stream));
+}
+
+/* A call of a group: it runs at the group's end. */
+static __attribute__((cold, noinline)) enum tutti_status
+call_collect(struct call_set *set, struct tutti_comm *comm, enum tutti_collective which,
+             struct coll_args args, tutti_stream_t stream, const struct tutti_call_options *given)
+{
+    const char *call = coll_rows[which].call;
+    struct tutti_call_options options = no_options;
+    struct request request;
+    enum tutti_status status = TUTTI_OK;
+    if (!call_set_enter(set, comm))
+        return call_set_refuse(set, call_refuse_entry(comm, call));
+    args.op = args.op ? op_known(args.op) : NULL;
+    if (given)
+        status = options_read(comm, given, call, &options);
+    if (status == TUTTI_OK)
+        status = request_make(comm, which, &args, stream, &options, -1, &request);
+    if (status == TUTTI_OK)
+        status = call_set_add(set, comm, &request);
+    if (status == TUTTI_OK)
+        return TUTTI_OK;
+    call_refused(comm, signature_of(which, &args), status);
+    call_set_leave(set, comm);
+    return call_set_refuse(set, status);
 }
 
 /* A public call. `given`: its options, NULL for none. */
@@ -311,22 +316,25 @@ call_run(struct tutti_comm *comm, enum tutti_collective which, struct coll_args 
     const char *call = coll_rows[which].call;
     struct tutti_call_options options = no_options;
     enum tutti_status status = TUTTI_OK;
-    if (!enter(comm))
-        return refuse(comm, call);
+    struct call_set *set = call_set_of(comm);
+    if (__builtin_expect(set != NULL, 0))
+        return call_collect(set, comm, which, args, stream, given);
+    if (!call_enter(comm))
+        return call_refuse_entry(comm, call);
     args.op = args.op ? op_known(args.op) : NULL;
     if (given)
         status = options_read(comm, given, call, &options);
     status = status == TUTTI_OK ? collective(comm, which, &args, stream, &options)
-                                : refused(comm, signature_of(which, &args), status);
-    leave(comm);
+                                : call_refused(comm, signature_of(which, &args), status);
+    call_leave(comm);
     return status;
 }
 
 enum tutti_status comm_check_args(const struct tutti_comm *comm, enum tutti_collective which,
                                   const struct coll_args *args, enum tutti_device device)
 {
-    return call_check(comm, NULL, &coll_rows[which], args, dtype_bytes(args->dtype), "data",
-                      device);
+    return call_check(comm, NULL, &coll_rows[which], args, dtype_bytes(args->dtype), "data", device,
+                      comm->rank);
 }
 
 enum tutti_status comm_run(struct tutti_comm *comm, enum tutti_collective which,
@@ -524,22 +532,26 @@ static const uint64_t barrier_signature = (uint64_t)TUTTI_COLLECTIVE_BARRIER
                                           << SIGNATURE_COLLECTIVE_AT;
 static const char barrier_name[] = "tutti_barrier";
 
-static enum tutti_status barrier(struct tutti_comm *comm, const int *ranks, int count,
-                                 tutti_stream_t stream, const struct tutti_call_options *options)
+static enum tutti_status barrier_make(struct tutti_comm *comm, const int *ranks, int count,
+                                      tutti_stream_t stream, const struct tutti_call_options *given,
+                                      struct request *request)
 {
     struct rank_set subset;
-    struct request request = {0};
-    enum tutti_status status = stream_check(comm, barrier_name, stream);
+    struct tutti_call_options options = no_options;
+    enum tutti_status status = given ? options_read(comm, given, barrier_name, &options) : TUTTI_OK;
+    if (status == TUTTI_OK)
+        status = stream_check(comm, barrier_name, stream);
     if (status == TUTTI_OK)
         status = subset_read(comm, ranks, count, &subset);
     if (status != TUTTI_OK)
-        return refused(comm, barrier_signature, status);
-    request_fill(comm, options, &request);
-    request.collective = TUTTI_COLLECTIVE_BARRIER;
-    request.signature = barrier_signature;
+        return status;
+    *request = (struct request){.choice.run = comm->backend->barrier};
+    request_fill(comm, &options, request);
+    request->collective = TUTTI_COLLECTIVE_BARRIER;
+    request->signature = barrier_signature;
     if (rank_set_count(subset) != comm->world_size)
-        request_set_subset(&request, subset);
-    return ended(comm, &request, comm->backend->barrier->run(comm->group, &request, stream));
+        request_set_subset(request, subset);
+    return TUTTI_OK;
 }
 
 enum tutti_status tutti_barrier(tutti_comm_t *comm, const int *ranks, int count,
@@ -551,14 +563,24 @@ enum tutti_status tutti_barrier(tutti_comm_t *comm, const int *ranks, int count,
 enum tutti_status tutti_barrier_with(tutti_comm_t *comm, const int *ranks, int count,
                                      tutti_stream_t stream, const struct tutti_call_options *given)
 {
-    struct tutti_call_options options = no_options;
-    if (!enter(comm))
-        return refuse(comm, barrier_name);
-    enum tutti_status status = given ? options_read(comm, given, barrier_name, &options) : TUTTI_OK;
-    status = status == TUTTI_OK ? barrier(comm, ranks, count, stream, &options)
-                                : refused(comm, barrier_signature, status);
-    leave(comm);
-    return status;
+    struct request request;
+    struct call_set *set = call_set_of(comm);
+    if (!(set ? call_set_enter(set, comm) : call_enter(comm))) {
+        const enum tutti_status refusal = call_refuse_entry(comm, barrier_name);
+        return set ? call_set_refuse(set, refusal) : refusal;
+    }
+    enum tutti_status status = barrier_make(comm, ranks, count, stream, given, &request);
+    if (set && status == TUTTI_OK)
+        status = call_set_add(set, comm, &request);
+    if (status != TUTTI_OK)
+        status = call_refused(comm, barrier_signature, status);
+    else if (!set)
+        status = call_ended(comm, &request, request.choice.run->run(comm->group, &request, stream));
+    if (!set)
+        call_leave(comm);
+    else if (status != TUTTI_OK)
+        call_set_leave(set, comm);
+    return set && status != TUTTI_OK ? call_set_refuse(set, status) : status;
 }
 
 enum tutti_status tutti_comm_algorithm(tutti_comm_t *comm, size_t count, enum tutti_dtype dtype,

@@ -51,7 +51,8 @@ enum tutti_status coll_explain(const char *call, const struct coll *coll,
                      coll->peer == COLL_ROOT ? "root" : "peer", args->peer, world_size - 1);
         else
             snprintf(text, sizeof text,
-                     "peer %d is the caller: copy the data, a rank cannot wait for itself",
+                     "peer %d is the caller: make both calls in a group (tutti_group_start()), or "
+                     "copy the data",
                      args->peer);
         break;
     case COLL_COUNT:

@@ -81,6 +81,10 @@ enum tutti_status announced_run(void *group, struct request *request, tutti_stre
 /* A stage: the own block, unless the collective reduces. */
 stage_fn own_copy;
 
+/* After an operation that has started and failed: returns once no thread of this process uses the
+ * operands. */
+void announced_leave_failed(struct cpu_group *group, const struct request *request);
+
 /* direct.c. To be called once all ranks have announced the operation. *done: all ranks had operands
  * that all can reach, and this rank has done its part; if not, nothing has happened. */
 enum tutti_status direct_run(struct cpu_group *group, const struct request *request, bool *done);

@@ -156,6 +156,12 @@ enum op_progress announced_step(void *group, struct request *request, void *op)
     return progress;
 }
 
+void announced_leave_failed(struct cpu_group *group, const struct request *request)
+{
+    if (is_direct(request) && request->operands.send_id == LAYOUT_THIS_PROCESS)
+        direct_leave_failed(group);
+}
+
 enum tutti_status announced_run(void *group, struct request *request, tutti_stream_t stream)
 {
     struct announced_op op;
@@ -164,9 +170,8 @@ enum tutti_status announced_run(void *group, struct request *request, tutti_stre
     if (status != TUTTI_OK)
         return status;
     status = cpu_steps_run(group, request, &op.base, announced_step);
-    if (status != TUTTI_OK && is_direct(request) &&
-        request->operands.send_id == LAYOUT_THIS_PROCESS)
-        direct_leave_failed(group);
+    if (status != TUTTI_OK)
+        announced_leave_failed(group, request);
     return status;
 }
 

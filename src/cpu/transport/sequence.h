@@ -20,6 +20,7 @@ struct cpu_sequence {
     uint32_t announcement; /* count of the lane ALL's: the place of the small message */
     int64_t deadline;      /* of the operation; 0 until it first has to wait slowly */
     enum cpu_lane lane;
+    int calls;                       /* of a group of calls that have not ended: calls.h; else 0 */
     uint32_t step;                   /* the last one taken: layout.h */
     uint32_t swaps;                  /* pieces that two ranks have swapped: swap.c */
     size_t cursor;                   /* piece_buffer.h */

@@ -121,16 +121,6 @@ static bool some_rank_exited(struct cpu_group *group, int peer, struct tutti_fau
     return false;
 }
 
-/* A wait for a peer's word. */
-struct word_wait {
-    struct cpu_group *group;
-    int peer;
-    uint32_t value;
-    const uint32_t *word;
-    const struct request *request;
-    struct tutti_fault fault; /* the trouble that was found */
-};
-
 static bool has_arrived(void *context)
 {
     const struct word_wait *wait = context;
@@ -148,7 +138,7 @@ static bool trouble_find(void *context, enum wait_depth depth)
            (depth == WAIT_ALL && some_rank_exited(group, wait->peer, &wait->fault));
 }
 
-static enum tutti_status timed_out(const struct word_wait *wait)
+static struct tutti_fault timeout_fault(const struct word_wait *wait)
 {
     struct cpu_group *group = wait->group;
     cpu_group_awaits(group, wait->peer); /* the wait may be younger than a look at all ranks */
@@ -156,7 +146,7 @@ static enum tutti_status timed_out(const struct word_wait *wait)
         fault_of(group, TUTTI_ERR_TIMEOUT, cpu_group_late_rank(group, wait->peer), wait->request);
     fault.seen.count = (uint64_t)wait->request->timeout_ms & SIGNATURE_COUNT_MAX;
     fault.seen.parameter = (uint32_t)wait->request->timeout_source;
-    return cpu_group_fail(group, &fault);
+    return fault;
 }
 
 /* The ranks that have not announced the operation; if there is none, the rank that keeps the peer
@@ -171,7 +161,7 @@ static struct rank_set missing_of(const struct cpu_group *group, int peer)
     return rank_set_empty(missing) ? rank_set_of(cpu_group_late_rank(group, peer)) : missing;
 }
 
-static void wait_log(void *context, int waited_s)
+void wait_remind(void *context, int waited_s)
 {
     const struct word_wait *wait = context;
     const struct cpu_group *group = wait->group;
@@ -210,6 +200,15 @@ static enum tutti_status cancelled(struct cpu_group *group)
     return cpu_group_status(group, NULL);
 }
 
+bool wait_look(struct word_wait *wait, enum wait_depth depth, bool late)
+{
+    if (trouble_find(wait, depth))
+        return true;
+    if (late)
+        wait->fault = timeout_fault(wait);
+    return late;
+}
+
 enum tutti_status wait_slowly(struct cpu_group *group, int peer, const uint32_t *word,
                               uint32_t value, const struct request *request)
 {
@@ -220,7 +219,7 @@ enum tutti_status wait_slowly(struct cpu_group *group, int peer, const uint32_t 
         .look = trouble_find,
         .yields_at_once = yields_at_once,
         .bell = sleep_on_bell,
-        .remind = wait_log,
+        .remind = wait_remind,
         .context = &wait,
         .progress = group->progress,
         .progress_context = group->progress_context,
@@ -236,7 +235,8 @@ enum tutti_status wait_slowly(struct cpu_group *group, int peer, const uint32_t 
         status = cpu_group_fail(group, &wait.fault);
         break;
     case WAIT_LATE:
-        status = timed_out(&wait);
+        wait.fault = timeout_fault(&wait);
+        status = cpu_group_fail(group, &wait.fault);
         break;
     case WAIT_CANCELLED:
         status = cancelled(group);

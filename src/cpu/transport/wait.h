@@ -24,6 +24,20 @@
 /* The slow part of wait_for(): yields, sleeps, checks the peers, ends at the deadline. */
 enum tutti_status wait_slowly(struct cpu_group *group, int peer, const uint32_t *word,
                               uint32_t value, const struct request *request);
+/* A wait for a peer's word, of a caller that has several. */
+struct word_wait {
+    struct cpu_group *group;
+    int peer;
+    uint32_t value;
+    const uint32_t *word;
+    const struct request *request;
+    struct tutti_fault fault; /* the trouble that was found */
+};
+/* Whether the peer will never write the word, or is too late: wait->fault says how. Nothing has
+ * failed yet. */
+bool wait_look(struct word_wait *wait, enum wait_depth depth, bool late);
+/* The struct waiter's remind(). `wait`: a struct word_wait. */
+void wait_remind(void *wait, int waited_s);
 /* Fails the group: the peer's header differs from the request. Returns MISMATCH. */
 enum tutti_status wait_mismatch(struct cpu_group *group, int peer,
                                 const struct layout_header *header, const struct request *request);

@@ -1,0 +1,38 @@
+/* SPDX-License-Identifier: MIT */
+/* The calls that a thread makes between tutti_group_start() and tutti_group_end(). */
+#ifndef TUTTI_API_CALL_SET_H
+#define TUTTI_API_CALL_SET_H
+
+#include "base/order.h"
+#include "coll/request.h"
+
+#include <stdbool.h>
+
+struct call_set;
+struct tutti_comm;
+
+/* How many threads of the process collect calls. Relaxed: a thread looks for its own set. */
+extern uint32_t call_sets_open;
+
+struct call_set *call_set_find(const struct tutti_comm *comm) __attribute__((cold));
+
+/* The set that collects this thread's calls on the communicator. NULL: it makes them at once, as
+ * always on a CUDA communicator, whose calls wait for nobody. */
+static inline struct call_set *call_set_of(const struct tutti_comm *comm)
+{
+    return __builtin_expect(order_load_relaxed_u32(&call_sets_open) == 0, 1) ? NULL
+                                                                             : call_set_find(comm);
+}
+
+/* As call_enter() and call_leave(), but an entered communicator stays so while the set has a call
+ * on it. */
+bool call_set_enter(const struct call_set *set, struct tutti_comm *comm);
+void call_set_leave(const struct call_set *set, struct tutti_comm *comm);
+/* A call on a communicator that has been entered. The request is complete; choice.run is how it
+ * runs. Returns NO_MEMORY. */
+enum tutti_status call_set_add(struct call_set *set, struct tutti_comm *comm,
+                               const struct request *request);
+/* A call was refused: the set will start none of its calls. Returns `status`. */
+enum tutti_status call_set_refuse(struct call_set *set, enum tutti_status status);
+
+#endif

@@ -1,0 +1,230 @@
+/* SPDX-License-Identifier: MIT */
+#include "cpu/calls.h"
+
+#include "base/deadline.h"
+#include "coll/coll.h"
+#include "cpu/algo/algo.h"
+
+#include <stdbool.h>
+
+enum { SLICE_MS = 1 }; /* of a sleep while several operations wait */
+
+struct calls {
+    struct cpu_call *first;
+    int left; /* that have not ended */
+};
+
+static bool is_message(const struct cpu_call *call)
+{
+    return coll_rows[call->request.collective].peer == COLL_PARTNER;
+}
+
+/* Whether it sends messages from one rank to one other. */
+static bool sends_messages(const struct cpu_call *call)
+{
+    return call->request.choice.run == &cpu_pair &&
+           call->request.collective != TUTTI_COLLECTIVE_BROADCAST &&
+           call->request.collective != TUTTI_COLLECTIVE_RECV;
+}
+
+/* Whether `later` may not begin before `earlier` has ended. */
+static bool blocks(const struct cpu_call *earlier, const struct cpu_call *later)
+{
+    if (earlier->group != later->group)
+        return false;
+    if (is_message(earlier) != is_message(later))
+        return sends_messages(earlier) && sends_messages(later);
+    return !is_message(earlier) || (earlier->request.collective == later->request.collective &&
+                                    earlier->request.peer == later->request.peer);
+}
+
+/* ---- the end of a call ----------------------------------------------------------------------- */
+
+static void call_end(struct calls *calls, struct cpu_call *call, enum tutti_status status)
+{
+    call->status = status;
+    call->ended = true;
+    calls->left--;
+    call->group->op.calls--;
+    for (struct cpu_call *later = call->next; later; later = later->next)
+        later->blockers -= blocks(call, later);
+}
+
+/* The group has failed, and so have its calls. */
+static void group_end(struct calls *calls, struct cpu_group *group, enum tutti_status status)
+{
+    for (struct cpu_call *call = calls->first; call; call = call->next) {
+        if (call->group != group || call->ended)
+            continue;
+        if (call->started)
+            announced_leave_failed(group, &call->request);
+        call_end(calls, call, status);
+    }
+}
+
+/* ---- steps ----------------------------------------------------------------------------------- */
+
+/* The group's own record of the operation that runs becomes this call's. */
+static void call_enter(struct cpu_call *call)
+{
+    call->group->op.lane = call->lane;
+    call->group->op.deadline = call->deadline;
+}
+
+static void call_start(struct calls *calls, struct cpu_call *call)
+{
+    const enum tutti_status status =
+        call->request.choice.run->start(call->group, &call->request, call->op);
+    if (status != TUTTI_OK) {
+        call_end(calls, call, status);
+        return;
+    }
+    call->lane = call->group->op.lane;
+    call->deadline = 0;
+    call->started = true;
+}
+
+/* Returns whether the call still waits. */
+static bool call_step(struct calls *calls, struct cpu_call *call)
+{
+    call_enter(call);
+    if (call->request.choice.run->step(call->group, &call->request, call->op) == OP_BUSY)
+        return true;
+    if (call->op->status == TUTTI_OK)
+        call_end(calls, call, TUTTI_OK);
+    else
+        group_end(calls, call->group, call->op->status);
+    return false;
+}
+
+/* Returns whether all calls have ended. */
+static bool all_step(void *context)
+{
+    struct calls *calls = context;
+    for (struct cpu_call *call = calls->first; call; call = call->next) {
+        if (call->ended || call->blockers)
+            continue;
+        if (!call->started)
+            call_start(calls, call);
+        if (call->started && !call->ended)
+            call_step(calls, call);
+    }
+    return calls->left == 0;
+}
+
+/* ---- a wait for all of them ------------------------------------------------------------------ */
+
+/* The first call that waits for a peer; NULL: there is none. */
+static struct cpu_call *first_waiting(const struct calls *calls)
+{
+    for (struct cpu_call *call = calls->first; call; call = call->next)
+        if (call->started && !call->ended)
+            return call;
+    return NULL;
+}
+
+static struct word_wait wait_of(const struct cpu_call *call)
+{
+    return (struct word_wait){.group = call->group,
+                              .peer = call->op->peer,
+                              .value = call->op->value,
+                              .word = call->op->word,
+                              .request = &call->request};
+}
+
+/* The application's progress function is called once for each group. */
+static bool is_cancelled(const struct calls *calls, const struct cpu_call *call)
+{
+    const struct cpu_group *group = call->group;
+    for (const struct cpu_call *earlier = calls->first; earlier != call; earlier = earlier->next)
+        if (earlier->group == group && !earlier->ended)
+            return false;
+    return group->progress && group->progress(group->progress_context);
+}
+
+static void call_look(struct calls *calls, struct cpu_call *call, enum wait_depth depth,
+                      int64_t now)
+{
+    struct word_wait wait = wait_of(call);
+    if (!call->deadline)
+        call->deadline = deadline_after(call->request.timeout_ms);
+    call_enter(call);
+    /* What has come in the meantime wins. */
+    if (wait_look(&wait, depth, now >= call->deadline) && call_step(calls, call))
+        group_end(calls, call->group, cpu_group_fail(call->group, &wait.fault));
+}
+
+static bool all_look(void *context, enum wait_depth depth)
+{
+    struct calls *calls = context;
+    const int64_t now = deadline_now();
+    for (struct cpu_call *call = calls->first; call; call = call->next) {
+        if (call->ended)
+            continue;
+        if (is_cancelled(calls, call)) {
+            cpu_group_abort(call->group);
+            group_end(calls, call->group, cpu_group_status(call->group, NULL));
+        } else if (call->started) {
+            call_look(calls, call, depth, now);
+        }
+    }
+    return false;
+}
+
+static void remind(void *context, int waited_s)
+{
+    const struct cpu_call *call = first_waiting(context);
+    struct word_wait wait;
+    if (!call)
+        return;
+    wait = wait_of(call);
+    wait_remind(&wait, waited_s);
+}
+
+static bool yields_at_once(void *context, int64_t now)
+{
+    const struct cpu_call *call = first_waiting(context);
+    if (!call)
+        return true;
+    same_core_update(call->group, now);
+    return same_core_wanted(call->group, call->op->peer, call->op->word, call->op->value);
+}
+
+/* Sleeps on the bell of the first call's peer. Another call's peer does not ring it. */
+static void sleep_on_bell(void *context, int64_t ms)
+{
+    const struct calls *calls = context;
+    const struct cpu_call *call = first_waiting(calls);
+    if (call)
+        bell_sleep(call->group, call->op->peer, call->op->word, call->op->value,
+                   calls->left > 1 && ms > SLICE_MS ? SLICE_MS : ms);
+}
+
+void cpu_calls_run(struct cpu_call *first)
+{
+    struct calls calls = {.first = first};
+    if (!first)
+        return;
+    for (struct cpu_call *call = first; call; call = call->next) {
+        call->started = call->ended = false;
+        call->blockers = 0;
+        calls.left++;
+        call->group->op.calls++;
+        for (const struct cpu_call *earlier = first; earlier != call; earlier = earlier->next)
+            call->blockers += blocks(earlier, call);
+    }
+    const struct waiter waiter = {
+        .poll = all_step,
+        .look = all_look,
+        .yields_at_once = yields_at_once,
+        .bell = sleep_on_bell,
+        .remind = remind,
+        .context = &calls,
+        .yields = first->group->yields,
+    };
+    if (!wait_spin(all_step, &calls, 0, first->group->ranks.polls))
+        (void)waiter_run(&waiter); /* without a deadline of its own: until all have ended */
+    for (struct cpu_call *call = first; call; call = call->next)
+        if (order_load_relaxed_u32(&call->group->own->awaits))
+            cpu_group_awaits_none(call->group);
+}

@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Several operations, of one or several groups, that the calling thread steps in turn: so none
+ * waits for another one to end, unless it must.
+ *
+ * Of one group: collectives run one after the other, and so do messages of one direction with one
+ * peer. A message and a collective run at the same time, unless both send messages of the lane
+ * PAIR: then each rank sends those of the earlier call first.
+ */
+#ifndef TUTTI_CPU_CALLS_H
+#define TUTTI_CPU_CALLS_H
+
+#include "coll/request.h"
+#include "cpu/transport/sequence.h"
+
+struct cpu_group;
+struct cpu_op;
+
+struct cpu_call {
+    struct cpu_group *group; /* the caller may run operations of this group until the end */
+    struct request request;
+    struct cpu_op *op; /* choice.run->op_bytes of memory for the state */
+    struct cpu_call *next;
+    /* After cpu_calls_run(): how it ended. */
+    enum tutti_status status;
+    /* The fields below are of calls.c. */
+    bool started, ended;
+    int blockers;       /* earlier calls that have to end first */
+    enum cpu_lane lane; /* of the operation, like the deadline: see struct cpu_sequence */
+    int64_t deadline;
+};
+
+/* Runs the calls of a list, which may be empty. Returns when all have ended; a failure ends the
+ * calls of its group alone. */
+void cpu_calls_run(struct cpu_call *first);
+
+#endif
