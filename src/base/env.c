@@ -2,10 +2,10 @@
 #include "base/env.h"
 
 #include "base/error.h"
+#include "base/parse.h"
 
 #include <ctype.h>
 #include <errno.h>
-#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
@@ -16,21 +16,15 @@ static const char *text_of(const char *name)
     return text && *text ? text : NULL;
 }
 
-enum tutti_status env_int64(const char *name, int64_t least, int64_t *value)
+enum tutti_status env_int64(const char *name, int64_t *value)
 {
     const char *text = text_of(name);
-    char *end;
+    int64_t number;
     if (!text)
         return TUTTI_OK;
-    errno = 0;
-    long long number = strtoll(text, &end, 10);
-    bool wrong = errno || *end || end == text || number < least;
-    if (wrong && least == INT64_MIN)
+    if (!parse_number(text, INT64_MIN, INT64_MAX, &number))
         return error_set(TUTTI_ERR_INVALID, "%s=%s: expected a whole number that fits in 64 bits",
                          name, text);
-    if (wrong)
-        return error_set(TUTTI_ERR_INVALID, "%s=%s: expected a whole number of at least %" PRId64,
-                         name, text, least);
     *value = number;
     return TUTTI_OK;
 }

@@ -6,9 +6,8 @@
 
 #include "tutti/tutti.h"
 
-/* Reads a whole number, at least `least`. Here and below *value keeps its value if the variable is
- * unset or empty. */
-enum tutti_status env_int64(const char *name, int64_t least, int64_t *value);
+/* Reads a whole number. Here and below *value keeps its value if the variable is unset or empty. */
+enum tutti_status env_int64(const char *name, int64_t *value);
 /* Reads 0, 1, off, on, false, true, no or yes. */
 enum tutti_status env_bool(const char *name, bool *value);
 /* Reads a number of bytes, with or without the suffix K, M or G. */

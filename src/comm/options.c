@@ -97,7 +97,7 @@ enum tutti_status comm_config_read(const struct tutti_comm_options *options, int
     if (status == TUTTI_OK)
         status = env_bool("TUTTI_ALLOW_OVERLAPPING_DEVICES", &overlapping);
     if (status == TUTTI_OK)
-        status = env_int64("TUTTI_TIMEOUT_MS", INT64_MIN, &comm->timeout_ms);
+        status = env_int64("TUTTI_TIMEOUT_MS", &comm->timeout_ms);
     if (status == TUTTI_OK)
         status = launches_read(options, comm);
     if (status == TUTTI_OK)

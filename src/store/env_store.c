@@ -12,6 +12,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/order.h"
+#include "base/parse.h"
 #include "base/reminder.h"
 #include "ipc/channel.h"
 #include "ipc/random.h"
@@ -52,13 +53,13 @@ static enum tutti_status restart_prefix(tutti_store_t *store)
 {
     const char *text = getenv("TORCHELASTIC_RESTART_COUNT");
     char prefix[32];
-    long long count = 0;
-    if (text && *text && !store_parse_number(text, 0, INT32_MAX, &count))
+    int64_t count = 0;
+    if (text && *text && !parse_number(text, 0, INT32_MAX, &count))
         return error_set(TUTTI_ERR_INVALID,
                          "TORCHELASTIC_RESTART_COUNT=%.80s: expected a whole number", text);
     if (count == 0)
         return TUTTI_OK;
-    snprintf(prefix, sizeof prefix, "attempt_%lld", count);
+    snprintf(prefix, sizeof prefix, "attempt_%lld", (long long)count);
     free(store->url);
     store->url = NULL;
     return store_prefix_add(store, prefix);
@@ -87,9 +88,9 @@ static enum tutti_status open_master(const struct tutti_launcher *launcher, cons
                                      const char *port, int64_t timeout_ms, tutti_store_t **store)
 {
     struct store_url url = {.kind = STORE_TCP, .world_size = launcher->world_size};
-    long long number;
+    int64_t number;
     bool agent = agent_serves(launcher);
-    if (!store_parse_number(port, 1, 65535, &number))
+    if (!parse_number(port, 1, 65535, &number))
         return error_set(TUTTI_ERR_INVALID, "MASTER_PORT=%.80s: expected a port from 1 to 65535",
                          port);
     if (strlen(host) >= sizeof url.bind)

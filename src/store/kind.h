@@ -102,9 +102,6 @@ enum tutti_status store_url_parse(const char *text, struct store_url *url);
  * that name the loopback everywhere, also where no /etc/hosts and no name server says so. */
 const char *store_url_node(const char *host);
 
-/* Text to a number within bounds; false for anything but plain decimal digits. */
-bool store_parse_number(const char *text, long long least, long long most, long long *number);
-
 /* Each returns what tutti_store_open() does. */
 enum tutti_status memory_open(const struct store_url *url, int64_t timeout_ms,
                               tutti_store_t **store);

@@ -3,6 +3,7 @@
 
 #include "base/error.h"
 #include "base/options.h"
+#include "base/parse.h"
 #include "base/text.h"
 #include "ipc/process.h"
 #include "store/kind.h"
@@ -50,11 +51,11 @@ static const char *variable(const char *name)
 /* A number from least to most; *value is left alone when the variable is unset. */
 static enum tutti_status read_number(const char *name, int least, int most, int *value)
 {
-    long long number;
+    int64_t number;
     const char *text = variable(name);
     if (!text)
         return TUTTI_OK;
-    if (!store_parse_number(text, least, most, &number))
+    if (!parse_number(text, least, most, &number))
         return error_set(TUTTI_ERR_INVALID, "%s=%.80s: expected a whole number from %d to %d", name,
                          text, least, most);
     *value = (int)number;

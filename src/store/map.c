@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 #include "store/map.h"
 
+#include "base/parse.h"
+
 #include <inttypes.h>
 #include <search.h>
 #include <stdio.h>
@@ -112,35 +114,18 @@ void map_walk(const struct map *map, void (*visit)(const struct map_entry *entry
     twalk_r(map->root, walk_node, &(struct walk){visit, context});
 }
 
-static bool map_number(const struct map_entry *entry, int64_t *number)
-{
-    *number = 0;
-    if (!entry || entry->value_bytes == 0)
-        return true;
-    const uint8_t *byte = entry->value, *end = byte + entry->value_bytes;
-    bool negative = *byte == '-';
-    if (negative)
-        byte++;
-    if (byte == end)
-        return false;
-    /* Counting downwards, because the least number has no positive counterpart. */
-    int64_t value = 0;
-    for (; byte < end; byte++) {
-        if (*byte < '0' || *byte > '9' || __builtin_mul_overflow(value, 10, &value) ||
-            __builtin_sub_overflow(value, *byte - '0', &value))
-            return false;
-    }
-    if (!negative && __builtin_sub_overflow(0, value, &value))
-        return false;
-    *number = value;
-    return true;
-}
-
 size_t map_sum(const struct map_entry *entry, int64_t amount, int64_t *sum,
                char text[MAP_NUMBER_BYTES])
 {
-    int64_t number;
-    if (!map_number(entry, &number) || __builtin_add_overflow(number, amount, sum))
+    int64_t number = 0;
+    const size_t bytes = entry ? entry->value_bytes : 0;
+    if (bytes >= MAP_NUMBER_BYTES)
+        return 0;
+    text[bytes] = 0;
+    if (bytes)
+        memcpy(text, entry->value, bytes);
+    if ((bytes && !parse_number(text, INT64_MIN, INT64_MAX, &number)) || strlen(text) != bytes ||
+        __builtin_add_overflow(number, amount, sum))
         return 0;
     return (size_t)snprintf(text, MAP_NUMBER_BYTES, "%" PRId64, *sum);
 }

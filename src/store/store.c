@@ -19,7 +19,7 @@ enum tutti_status store_default_timeout(int64_t *timeout_ms)
     int64_t number = 0;
     enum tutti_status status = TUTTI_OK;
     if (*timeout_ms == 0) {
-        status = env_int64("TUTTI_TIMEOUT_MS", INT64_MIN, &number);
+        status = env_int64("TUTTI_TIMEOUT_MS", &number);
         *timeout_ms = number ? number : DEFAULT_TIMEOUT_MS;
     }
     return status;

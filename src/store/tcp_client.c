@@ -12,13 +12,13 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/parse.h"
 #include "base/reminder.h"
 #include "ipc/random.h"
 #include "store/buffer.h"
 #include "store/map.h"
 
 #include <errno.h>
-#include <limits.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -494,7 +494,7 @@ static enum tutti_status add_failed(struct tcp_store *store, const struct store_
 {
     char text[MAP_NUMBER_BYTES] = "";
     size_t size = 0;
-    long long number = 0;
+    int64_t number = 0;
     struct store_call look = *add;
     look.op = STORE_CHECK;
     enum tutti_status status = tcp_serve(store, &look);
@@ -507,8 +507,8 @@ static enum tutti_status add_failed(struct tcp_store *store, const struct store_
         status = tcp_serve(store, &look);
     if (status != TUTTI_OK)
         return status;
-    bool plain = size == strlen(text) &&
-                 (size == 0 || store_parse_number(text, LLONG_MIN, LLONG_MAX, &number));
+    bool plain =
+        size == strlen(text) && (size == 0 || parse_number(text, INT64_MIN, INT64_MAX, &number));
     if (plain && !__builtin_add_overflow(number, add->amount, &number))
         return error_set(TUTTI_ERR_SYSTEM, "tutti_store_add(%s): the store closed the connection",
                          *add->keys + 1);

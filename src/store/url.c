@@ -3,8 +3,8 @@
 #include "store/kind.h"
 
 #include "base/error.h"
+#include "base/parse.h"
 
-#include <errno.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,17 +14,6 @@
 const char *store_url_node(const char *host)
 {
     return strcasecmp(host, "localhost") == 0 || strcasecmp(host, "localhost.") == 0 ? NULL : host;
-}
-
-bool store_parse_number(const char *text, long long least, long long most, long long *number)
-{
-    const char *digits = text + (*text == '-');
-    if (*digits < '0' || *digits > '9')
-        return false;
-    char *end;
-    errno = 0;
-    *number = strtoll(text, &end, 10);
-    return errno == 0 && *end == 0 && *number >= least && *number <= most;
 }
 
 static bool copy(char *to, size_t capacity, const char *from, size_t bytes)
@@ -51,9 +40,9 @@ static enum tutti_status parse_address(const char *text, const char *end, struct
     if (host_end <= host || !copy(url->text, 256, host, (size_t)(host_end - host)))
         return error_set(TUTTI_ERR_INVALID, "the host is missing or too long");
     char port[8];
-    long long number;
+    int64_t number;
     if (!copy(port, sizeof port, colon + 1, (size_t)(end - colon - 1)) ||
-        !store_parse_number(port, 0, 65535, &number))
+        !parse_number(port, 0, 65535, &number))
         return error_set(TUTTI_ERR_INVALID, "the port is no number from 0 to 65535");
     url->port = (uint16_t)number;
     return TUTTI_OK;
@@ -62,16 +51,15 @@ static enum tutti_status parse_address(const char *text, const char *end, struct
 static enum tutti_status parse_option(const char *text, size_t bytes, struct store_url *url)
 {
     char option[300];
-    long long number;
+    int64_t number;
     if (!copy(option, sizeof option, text, bytes))
         return error_set(TUTTI_ERR_INVALID, "option %.40s... is too long", text);
     char *value = strchr(option, '=');
     if (value)
         *value++ = 0;
-    if (value && strcmp(option, "server") == 0 && store_parse_number(value, 0, 1, &number))
+    if (value && strcmp(option, "server") == 0 && parse_number(value, 0, 1, &number))
         url->server = number == 1;
-    else if (value && strcmp(option, "world_size") == 0 &&
-             store_parse_number(value, 1, INT_MAX, &number))
+    else if (value && strcmp(option, "world_size") == 0 && parse_number(value, 1, INT_MAX, &number))
         url->world_size = (int)number;
     else if (value && strcmp(option, "bind") == 0 && *value &&
              copy(url->bind, sizeof url->bind, value, strlen(value)))
@@ -117,7 +105,7 @@ static enum tutti_status parse_text(const char *text, struct store_url *url)
 static enum tutti_status parse_file(const char *text, struct store_url *url)
 {
     static const char option[] = "?world_size=";
-    long long number;
+    int64_t number;
     enum tutti_status status = parse_text(text, url);
     char *last = strrchr(url->text, '?');
     if (status != TUTTI_OK || !last || last == url->text)
@@ -126,7 +114,7 @@ static enum tutti_status parse_file(const char *text, struct store_url *url)
     if (letters == 0 || last[1 + letters] != '=')
         return TUTTI_OK;
     if (strncmp(last, option, sizeof option - 1) != 0 ||
-        !store_parse_number(last + sizeof option - 1, 1, INT_MAX, &number))
+        !parse_number(last + sizeof option - 1, 1, INT_MAX, &number))
         return error_set(TUTTI_ERR_INVALID,
                          "\"%.80s\" is not known or its value is wrong: ?world_size=N is all that "
                          "may follow the path",

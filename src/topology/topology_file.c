@@ -2,189 +2,103 @@
 #include "topology/topology_file.h"
 
 #include "base/error.h"
+#include "base/parse.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 enum { FILE_BYTES = 64 << 10 };
 
-/* ---- words ----------------------------------------------------------------------------------- */
-
-/* The position in the text. Lines and columns count from 1. */
 struct reader {
-    const char *at, *end, *line_begin;
-    int line;
-    const char *source;
+    struct parse_lines lines;
+    char *begin, *rest; /* of the line: what strtok_r() needs */
+    const char *wrong;  /* with a line as such */
 };
 
-struct word {
-    const char *text;
-    size_t length; /* 0: there are no more words in the line */
-};
-
-static enum tutti_status parse_error(const struct reader *reader, struct word word,
-                                     const char *what)
+static bool line_next(struct reader *reader)
 {
-    return error_set(TUTTI_ERR_INVALID, "topology file %s, line %d, column %d: %s", reader->source,
-                     reader->line, (int)(word.text - reader->line_begin) + 1, what);
+    reader->begin = reader->lines.line;
+    return parse_line(&reader->lines, &reader->wrong);
 }
 
-static bool is_blank(char c)
+/* Returns the next word of the line; "" if there is none. */
+static const char *word_next(struct reader *reader)
 {
-    return c == ' ' || c == '\t' || c == '\r';
+    const char *word = strtok_r(reader->begin, " \t\r", &reader->rest);
+    reader->begin = NULL;
+    return word ? word : "";
 }
 
-/* Return the next word of the line. */
-static struct word word_next(struct reader *reader)
+static bool word_is(struct reader *reader, const char *text)
 {
-    while (reader->at < reader->end && is_blank(*reader->at))
-        reader->at++;
-    struct word word = {reader->at, 0};
-    while (reader->at < reader->end && !is_blank(*reader->at) && *reader->at != '\n' &&
-           *reader->at != '#')
-        reader->at++;
-    word.length = (size_t)(reader->at - word.text);
-    return word;
+    return strcmp(word_next(reader), text) == 0;
 }
 
-/* Return the first word of the next line that has one; a word of length 0 at the end of the text.
- */
-static struct word line_next(struct reader *reader)
-{
-    for (;;) {
-        struct word word = word_next(reader);
-        if (word.length)
-            return word;
-        const char *stop = memchr(reader->at, '\n', (size_t)(reader->end - reader->at));
-        if (!stop) {
-            reader->at = reader->end;
-            return (struct word){reader->end, 0};
-        }
-        reader->at = reader->line_begin = stop + 1;
-        reader->line++;
-    }
-}
-
-/* Return an error with this text if the line has another word. */
-static enum tutti_status line_end(struct reader *reader, const char *what)
-{
-    struct word word = word_next(reader);
-    return word.length ? parse_error(reader, word, what) : TUTTI_OK;
-}
-
-static bool is_text(struct word word, const char *text)
-{
-    return word.length == strlen(text) && memcmp(word.text, text, word.length) == 0;
-}
-
-static bool number_read(struct word word, int least, int most, int *number)
-{
-    int value = 0;
-    for (size_t i = 0; i < word.length; i++) {
-        if (word.text[i] < '0' || word.text[i] > '9' || (value == 0 && i > 0))
-            return false;
-        value = value * 10 + (word.text[i] - '0');
-        if (value > most)
-            return false;
-    }
-    *number = value;
-    return word.length > 0 && value >= least;
-}
-
-/* ---- rows ------------------------------------------------------------------------------------ */
-
-static enum tutti_status row_read(struct reader *reader, struct word word, int row,
-                                  struct topology_matrix *matrix)
+/* Returns NULL, or what is wrong with the row. */
+static const char *row_read(struct reader *reader, int row, struct topology_matrix *matrix)
 {
     for (int column = 0; column < matrix->size; column++) {
-        int count = TOPOLOGY_UNKNOWN_LINKS;
-        if (column)
-            word = word_next(reader);
-        if (!word.length)
-            return parse_error(reader, word,
-                               "the row is too short: expected a count for each column");
-        if (row == column && is_text(word, "X"))
-            count = 0;
-        else if (!is_text(word, "?") && !number_read(word, 0, TOPOLOGY_LINKS_MOST, &count))
-            return parse_error(reader, word,
-                               "expected a count from 0 to 999, or ? where it is not known; the "
-                               "diagonal may be X");
+        int64_t count = TOPOLOGY_UNKNOWN_LINKS;
+        const char *word = word_next(reader);
+        if (!*word)
+            return "the row is too short: expected a count for each column";
+        if (strcmp(word, "?") != 0 && !(row == column && strcmp(word, "X") == 0) &&
+            !parse_number(word, 0, TOPOLOGY_LINKS_MOST, &count))
+            return "expected a count from 0 to 999, or ? where it is not known; the diagonal may "
+                   "be X";
         matrix->links[row][column] = (int16_t)(row == column ? 0 : count);
     }
-    return line_end(reader, "the row is too long: expected a count for each column");
+    return word_is(reader, "") ? NULL : "the row is too long: expected a count for each column";
 }
 
-static enum tutti_status text_read(struct reader *reader, struct topology_file *file)
+/* Returns NULL, or what is wrong with the text. */
+static const char *matrix_read(struct reader *reader, struct topology_matrix *matrix)
 {
-    struct word word = line_next(reader);
-    if (!is_text(word, "tutti-topology") || !is_text(word_next(reader), "1"))
-        return parse_error(reader, word, "expected the first line to be: tutti-topology 1");
-    enum tutti_status status = line_end(reader, "expected nothing after tutti-topology 1");
-    if (status != TUTTI_OK)
-        return status;
-
-    word = line_next(reader);
-    if (!is_text(word, "ranks"))
-        return parse_error(reader, word, "expected a line: ranks N");
-    word = word_next(reader);
-    if (!number_read(word, 1, TUTTI_MAX_RANKS, &file->matrix.size))
-        return parse_error(reader, word, "expected a number of ranks from 1 to 64");
-    status = line_end(reader, "expected nothing after the number of ranks");
-    for (int row = 0; row < file->matrix.size && status == TUTTI_OK; row++) {
-        word = line_next(reader);
-        if (!word.length)
-            return parse_error(reader, word, "rows are missing: expected as many rows as columns");
-        status = row_read(reader, word, row, &file->matrix);
-    }
-    if (status != TUTTI_OK)
-        return status;
-    word = line_next(reader);
-    return word.length ? parse_error(reader, word, "expected nothing after the last row")
-                       : TUTTI_OK;
+    const char *wrong = NULL;
+    int64_t ranks;
+    if (!line_next(reader) || !word_is(reader, "tutti-topology") || !word_is(reader, "1") ||
+        !word_is(reader, ""))
+        return "expected the first line to be: tutti-topology 1";
+    if (!line_next(reader) || !word_is(reader, "ranks") ||
+        !parse_number(word_next(reader), 1, TUTTI_MAX_RANKS, &ranks) || !word_is(reader, ""))
+        return "expected a line: ranks N, for 1 to 64 ranks";
+    matrix->size = (int32_t)ranks;
+    for (int row = 0; row < matrix->size && !wrong; row++)
+        wrong = line_next(reader) ? row_read(reader, row, matrix)
+                                  : "rows are missing: expected as many rows as columns";
+    if (!wrong && line_next(reader))
+        wrong = "expected nothing after the last row";
+    return wrong;
 }
 
 enum tutti_status topology_parse(const char *text, size_t length, const char *source,
                                  struct topology_file *file)
 {
-    struct reader reader = {text, text + length, text, 1, source};
+    struct reader reader = {.lines = {.next = text, .end = text + length}};
     memset(file, 0, sizeof *file);
     size_t from = strlen(source);
     from = from < sizeof file->source ? 0 : from - sizeof file->source + 1;
     memcpy(file->source, source + from, strlen(source + from));
-    return text_read(&reader, file);
+    const char *wrong = matrix_read(&reader, &file->matrix);
+    if (reader.wrong)
+        wrong = reader.wrong;
+    return wrong ? error_set(TUTTI_ERR_INVALID, "topology file %s, line %d: %s", source,
+                             reader.lines.number, wrong)
+                 : TUTTI_OK;
 }
 
 enum tutti_status topology_file_load(const char *path, struct topology_file *file)
 {
-    size_t length = 0;
-    ssize_t got = 1;
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
-    if (fd < 0)
-        return error_errno("TUTTI_TOPOLOGY_FILE=%s: open", path);
-    enum tutti_status status;
-    char *text = malloc(FILE_BYTES);
-    while (text && got > 0 && length < FILE_BYTES) {
-        got = read(fd, text + length, FILE_BYTES - length);
-        length += got > 0 ? (size_t)got : 0;
-        if (got < 0 && errno == EINTR)
-            got = 1;
-    }
-    if (!text)
-        status = error_set(TUTTI_ERR_NO_MEMORY, "no memory for %d bytes", FILE_BYTES);
-    else if (got < 0)
-        status = error_errno("TUTTI_TOPOLOGY_FILE=%s: read", path);
-    else if (length == FILE_BYTES)
-        status = error_set(TUTTI_ERR_INVALID,
-                           "TUTTI_TOPOLOGY_FILE=%s: the file has %d bytes or more: expected a few "
-                           "KiB of text whose first line is tutti-topology 1: name a file as in "
-                           "TOPOLOGY of tutti(7), or unset it",
-                           path, FILE_BYTES);
-    else
-        status = topology_parse(text, length, path, file);
+    size_t length;
+    char *text;
+    enum tutti_status status =
+        parse_file_read(path, FILE_BYTES,
+                        "expected a few KiB of text whose first line is tutti-topology 1: name a "
+                        "file as in TOPOLOGY of tutti(7), or unset it",
+                        &text, &length);
+    if (status != TUTTI_OK)
+        return error_context(status, "TUTTI_TOPOLOGY_FILE=%s", path);
+    status = topology_parse(text, length, path, file);
     free(text);
-    close(fd);
     return status;
 }

@@ -21,7 +21,7 @@ struct topology_file {
  *   N rows of N counts  row i has the links from rank i: 0 to 999, or "?" where the count is
  *                       unknown. The diagonal may be "X"
  * The bytes come from outside, so this parser has a fuzzer. Returns INVALID; the message names the
- * line and the column.
+ * line.
  */
 enum tutti_status topology_parse(const char *text, size_t length, const char *source,
                                  struct topology_file *file);

@@ -10,12 +10,6 @@
 
 static const char name[] = "A_VARIABLE";
 
-static const char *skip_sign(const char *text, bool *negative)
-{
-    *negative = *text == '-';
-    return text + (*text == '-' || *text == '+');
-}
-
 /* Decimal digits and a unit; false if that is not all, or it is too much for 64 bits. */
 static bool digits(const char *text, const char *units, unsigned __int128 *value)
 {
@@ -37,15 +31,14 @@ static void check_int64(const char *text)
 {
     unsigned __int128 expected;
     int64_t value = 42;
-    bool negative;
-    const char *rest = text;
-    while (isspace((unsigned char)*rest))
-        rest++;
-    bool sound = digits(skip_sign(rest, &negative), "", &expected) && expected <= INT64_MAX &&
-                 !(negative && expected);
-    enum tutti_status status = env_int64(name, 0, &value);
+    const bool negative = *text == '-';
+    bool sound = digits(text + negative, "", &expected) &&
+                 expected <= (unsigned __int128)INT64_MAX + negative;
+    enum tutti_status status = env_int64(name, &value);
     fuzz_check((status == TUTTI_OK) == sound);
-    fuzz_check(value == (sound ? (int64_t)expected : 42));
+    fuzz_check(value == (!sound     ? 42
+                         : negative ? (int64_t) - (__int128)expected
+                                    : (int64_t)expected));
 }
 
 static void check_bytes(const char *text)

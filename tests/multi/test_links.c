@@ -147,7 +147,7 @@ static int refuse(struct ranks *ranks, int rank, tutti_store_t *store)
         int size;
         const char *what;
     } rows[] = {
-        {"tutti-topology 1\nranks 2\nX 3\n3\n", 2, "line 4, column 2"},
+        {"tutti-topology 1\nranks 2\nX 3\n3\n", 2, "line 4: the row is too short"},
         {pair, 3, "is of 2 ranks, the world size is 3"},
     };
     char path[64];

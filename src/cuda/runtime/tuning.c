@@ -1,28 +1,17 @@
 /* SPDX-License-Identifier: MIT */
 /* The tuning file: found, read, parsed strictly. */
 #include "base/error.h"
+#include "base/parse.h"
 #include "cuda/runtime/table.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-enum { FILE_BYTES = 256 << 10, LINE_BYTES = 160 };
+enum { FILE_BYTES = 256 << 10 };
 
 /* ---- rows ------------------------------------------------------------------------------------ */
-
-/* Reads a whole decimal number. */
-static bool number_read(const char *word, uint64_t most, uint64_t *number)
-{
-    const size_t digits = strspn(word, "0123456789");
-    if (!digits || digits > 19 || word[digits])
-        return false;
-    *number = strtoull(word, NULL, 10);
-    return *number <= most;
-}
 
 static bool kernel_read(const char *word, uint8_t *kernel)
 {
@@ -40,7 +29,7 @@ static const char *row_read(const char *line, struct cuda_table_row *row)
 {
     char device[8], bytes[24], kernel[32];
     unsigned ranks, threads, blocks, units;
-    uint64_t capability = 0;
+    int64_t capability = 0, most = 0;
     int end = 0;
     struct cuda_choice *choice = &row->choice;
     if (sscanf(line, "%7s ranks %4u bytes %23s kernel %31s threads %4u blocks %4u units %4u %n",
@@ -48,14 +37,13 @@ static const char *row_read(const char *line, struct cuda_table_row *row)
         line[end])
         return "expected 13 words: sm_XY ranks N bytes N kernel NAME threads N blocks N units N";
     if (strcmp(device, "any") != 0 &&
-        (strncmp(device, "sm_", 3) != 0 || !number_read(device + 3, 999, &capability) ||
-         capability < 80))
+        (strncmp(device, "sm_", 3) != 0 || !parse_number(device + 3, 80, 999, &capability)))
         return "expected sm_80 or newer, or any";
     if (ranks < 2 || ranks > CUDA_RANKS)
         return "ranks: expected 2 to 8";
-    row->bytes = CUDA_TABLE_REST;
-    if (strcmp(bytes, "rest") != 0 && (!number_read(bytes, INT64_MAX, &row->bytes) || !row->bytes))
+    if (strcmp(bytes, "rest") != 0 && !parse_number(bytes, 1, INT64_MAX, &most))
         return "bytes: expected a number, or rest";
+    row->bytes = most ? (uint64_t)most : CUDA_TABLE_REST;
     if (!kernel_read(kernel, &choice->kernel))
         return "kernel: expected one_shot_ll, one_shot_lines, two_shot_lines or two_shot_pipelined";
     if (threads < 32 || threads > 512 || threads % 32)
@@ -111,57 +99,28 @@ static const char *row_add(struct cuda_table *table, const struct cuda_table_row
 
 /* ---- text ------------------------------------------------------------------------------------ */
 
-/* Copies the next line without its comment and the blanks before it. Returns NULL, or what is wrong
- * with the line. */
-static const char *line_next(const char **text, const char *end, char line[LINE_BYTES])
-{
-    const char *stop = memchr(*text, '\n', (size_t)(end - *text));
-    size_t length = (size_t)((stop ? stop : end) - *text);
-    const char *from = *text, *comment = memchr(from, '#', length);
-    *text = stop ? stop + 1 : end;
-    if (memchr(from, 0, length))
-        return "holds a zero byte";
-    if (comment)
-        length = (size_t)(comment - from);
-    for (; length && (*from == ' ' || *from == '\t'); length--)
-        from++;
-    if (length >= LINE_BYTES)
-        return "too long";
-    memcpy(line, from, length);
-    line[length] = 0;
-    return NULL;
-}
-
 enum tutti_status cuda_table_parse(const char *text, size_t length, const char *source,
                                    struct cuda_table *table)
 {
-    const char *end = text + length, *wrong = NULL;
-    bool begun = false;
-    int number = 0, fresh = 0;
-    while (text < end && !wrong) {
-        char line[LINE_BYTES];
+    struct parse_lines lines = {.next = text, .end = text + length};
+    const char *wrong;
+    int version = 0, stop = 0, fresh = 0;
+    bool begun = parse_line(&lines, &wrong) &&
+                 sscanf(lines.line, " tutti-tuning %d %n", &version, &stop) == 1 && version == 1 &&
+                 !lines.line[stop];
+    if (!begun && !wrong)
+        wrong = "expected the first line to be: tutti-tuning 1";
+    while (!wrong && parse_line(&lines, &wrong)) {
         struct cuda_table_row row = {.bytes = 0};
-        number++;
-        wrong = line_next(&text, end, line);
-        if (wrong || !*line)
-            continue;
-        if (!begun) {
-            int version = 0, stop = 0;
-            begun = sscanf(line, "tutti-tuning %d %n", &version, &stop) == 1 && version == 1 &&
-                    !line[stop];
-            wrong = begun ? NULL : "expected the first line to be: tutti-tuning 1";
-            continue;
-        }
-        wrong = row_read(line, &row);
+        wrong = row_read(lines.line, &row);
         if (!wrong)
             wrong = row_add(table, &row, &fresh);
     }
     if (!wrong && fresh)
         wrong = "the last rows lack one for the rest";
-    if (!wrong && !begun)
-        wrong = "expected a line: tutti-tuning 1";
     if (wrong)
-        return error_set(TUTTI_ERR_INVALID, "tuning file %s, line %d: %s", source, number, wrong);
+        return error_set(TUTTI_ERR_INVALID, "tuning file %s, line %d: %s", source, lines.number,
+                         wrong);
     size_t from = strlen(source);
     from = from < sizeof table->source ? 0 : from - sizeof table->source + 1;
     snprintf(table->source, sizeof table->source, "%s", source + from);
@@ -184,48 +143,29 @@ void cuda_table_cache_path(char *path, size_t size)
         *path = 0;
 }
 
-/* `named`: the path comes from TUTTI_TUNING_FILE. */
-static enum tutti_status file_parse(const char *path, int fd, bool named, struct cuda_table *table)
-{
-    char *text = malloc(FILE_BYTES);
-    size_t length = 0;
-    ssize_t got = 1;
-    if (!text)
-        return error_set(TUTTI_ERR_NO_MEMORY, "no memory for %d bytes", FILE_BYTES);
-    while (got > 0 && length < FILE_BYTES) {
-        got = read(fd, text + length, FILE_BYTES - length);
-        length += got > 0 ? (size_t)got : 0;
-        if (got < 0 && errno == EINTR)
-            got = 1;
-    }
-    enum tutti_status status;
-    if (got < 0)
-        status = error_errno("tuning file %s: read", path);
-    else if (length == FILE_BYTES)
-        status = error_set(TUTTI_ERR_INVALID,
-                           "tuning file %s: %d bytes or more: expected some KiB of text that begin "
-                           "with the line tutti-tuning 1: let tutti tune write one, or %s",
-                           path, FILE_BYTES, named ? "unset TUTTI_TUNING_FILE" : "remove it");
-    else
-        status = cuda_table_parse(text, length, path, table);
-    free(text);
-    return status;
-}
-
 enum tutti_status cuda_table_load(struct cuda_table *table)
 {
-    char cache[512];
+    char cache[512], *text;
+    size_t length;
     const char *path = getenv("TUTTI_TUNING_FILE");
-    bool named = path && *path;
+    const bool named = path && *path;
     cuda_table_built_in(table);
     if (!named) {
         cuda_table_cache_path(cache, sizeof cache);
         path = cache;
+        if (access(path, R_OK) != 0) /* no cache is no error */
+            return TUTTI_OK;
     }
-    int fd = *path ? open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK) : -1;
-    if (fd < 0) /* no cache is no error */
-        return named ? error_errno("TUTTI_TUNING_FILE=%s: open", path) : TUTTI_OK;
-    enum tutti_status status = file_parse(path, fd, named, table);
-    close(fd);
+    enum tutti_status status =
+        parse_file_read(path, FILE_BYTES,
+                        named ? "expected some KiB of text that begin with the line tutti-tuning "
+                                "1: let tutti tune write one, or unset TUTTI_TUNING_FILE"
+                              : "expected some KiB of text that begin with the line tutti-tuning "
+                                "1: let tutti tune write one, or remove it",
+                        &text, &length);
+    if (status != TUTTI_OK)
+        return error_context(status, named ? "TUTTI_TUNING_FILE=%s" : "tuning file %s", path);
+    status = cuda_table_parse(text, length, path, table);
+    free(text);
     return status;
 }
