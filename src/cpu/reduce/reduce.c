@@ -247,37 +247,19 @@ static void reduce_on(void *to, const struct part *part)
 static void reduce_part(void *out, const struct part *part)
 {
     _Alignas(LINE_BYTES) block wide;
-    void *to = part->format ? wide : out;
-    if (part->call->partials)
+    const struct reduce_call *call = part->call;
+    const struct format *narrowed = call->out_partial ? NULL : part->format;
+    void *to = narrowed ? wide : out;
+    if (call->partials)
         reduce_on(to, part);
-    else if (part->call->n <= part->loops->group)
-        reduce_group(to, part, part->loops->direct, 0, part->call->n);
+    else if (call->out_partial)
+        reduce_fold(to, part);
+    else if (call->n <= part->loops->group)
+        reduce_group(to, part, part->loops->direct, 0, call->n);
     else
         reduce_tree(to, part);
-    if (part->format)
-        part->format->narrow(out, (const void *)wide, part->count);
-}
-
-/* Block by block, to a partial result. */
-static void reduce_partial(const struct reduce_call *call, const struct loops *loops,
-                           const struct format *format)
-{
-    _Alignas(LINE_BYTES) block stage;
-    const size_t width = BLOCK_BYTES / loops->block;
-    struct part part = {call, loops, format, 0, loops->block};
-    for (; part.at < call->count; part.at += part.count) {
-        if (part.count > call->count - part.at)
-            part.count = call->count - part.at;
-        const size_t offset = part.at * width, bytes = part.count * width;
-        unsigned char *out = (unsigned char *)call->out + offset;
-        unsigned char *result = call->stream_out ? stage : out;
-        (call->partials ? reduce_on : reduce_fold)(result, &part);
-        if (call->copy)
-            (call->stream_copy ? stream_copy : plain_copy)((unsigned char *)call->copy + offset,
-                                                           result, bytes);
-        if (call->stream_out)
-            stream_copy(out, stage, bytes);
-    }
+    if (narrowed)
+        narrowed->narrow(out, (const void *)wide, part->count);
 }
 
 /* Block by block, to one or two places. */
@@ -285,12 +267,10 @@ static void reduce_blocks(const struct reduce_call *call, const struct loops *lo
                           const struct format *format)
 {
     _Alignas(LINE_BYTES) block stage;
-    const size_t size = format ? format->element_bytes : loops->element_bytes;
+    const size_t size = call->out_partial ? BLOCK_BYTES / loops->block
+                        : format          ? format->element_bytes
+                                          : loops->element_bytes;
     struct part part = {call, loops, format, 0, loops->block};
-    if (call->out_partial) {
-        reduce_partial(call, loops, format);
-        return;
-    }
     /* Each block but the last ends at the end of a cache line of the output. */
     if (call->count > loops->block)
         part.count -= (loops->block - bytes_to_line(call->out) / size) % (LINE_BYTES / size);
