@@ -46,13 +46,4 @@ static inline void interrupt_tell(const struct interrupt *interrupt, enum tutti_
         interrupt->tell(interrupt->context, why);
 }
 
-/* Returns how many of the left_ms milliseconds (negative: no limit) a wait may sleep before it
- * calls ask. */
-static inline int64_t interrupt_slice(const struct interrupt *interrupt, int64_t left_ms)
-{
-    if (!interrupt || (left_ms >= 0 && left_ms < INTERRUPT_MS))
-        return left_ms;
-    return INTERRUPT_MS;
-}
-
 #endif

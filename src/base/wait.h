@@ -19,8 +19,10 @@
 
 enum {
     WAIT_QUICK_POLLS = 40, /* for a word that only its writer changes: saves some 5 ns */
-    WAIT_POLLS = 2000,     /* of a spin, about 30 us, if each thread has a core */
-    WAIT_YIELDS = 2000,
+    /* Of a spin, about 30 us, if each thread has a core: longer than ranks in step differ, shorter
+     * than a time slice of the scheduler. */
+    WAIT_POLLS = 2000,
+    WAIT_YIELDS = 2000, /* about 1 ms if no other thread wants the core */
     WAIT_SLICE_MS = 50,
     WAIT_NAP_NS = 50000,        /* the longest nap of a thread that waits for a device */
     WAIT_LONG_NAP_NS = 1000000, /* ... for a process without a bell */

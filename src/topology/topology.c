@@ -178,23 +178,18 @@ static bool unlinked_pair_find(const struct topology_matrix *matrix, int *first,
 static void unlinked_pair_explain(const struct topology_matrix *matrix, int first, int second,
                                   struct topology *topology)
 {
-    int there = matrix->links[first][second], back = matrix->links[second][first], length = 0;
-    if (there < 0 || back < 0)
-        text_append(topology->reason, sizeof topology->reason, &length,
-                    "the links between ranks %d and %d are not known", first, second);
-    else if (there > 0 || back > 0)
-        text_append(topology->reason, sizeof topology->reason, &length,
-                    "rank %d is linked to rank %d, but not back", there > 0 ? first : second,
-                    there > 0 ? second : first);
-    else
-        text_append(topology->reason, sizeof topology->reason, &length,
-                    "ranks %d and %d are not linked, and the links form no hybrid cube mesh", first,
-                    second);
+    const int there = matrix->links[first][second], back = matrix->links[second][first];
+    const bool back_only = there == 0 && back > 0;
+    snprintf(topology->reason, sizeof topology->reason,
+             there < 0 || back < 0   ? "the links between ranks %d and %d are not known"
+             : there > 0 || back > 0 ? "rank %d is linked to rank %d, but not back"
+                                     : "ranks %d and %d are not linked, and the links form no "
+                                       "hybrid cube mesh",
+             back_only ? second : first, back_only ? first : second);
 }
 
 void topology_force(int size, const char *reason, struct topology *topology)
 {
-    int length = 0;
     memset(topology, 0, sizeof *topology);
     topology->kind = TUTTI_TOPOLOGY_FULLY_CONNECTED;
     topology->size = size;
@@ -203,7 +198,7 @@ void topology_force(int size, const char *reason, struct topology *topology)
         topology->ring[r] = r;
     }
     topology->has_ring = true;
-    text_append(topology->reason, sizeof topology->reason, &length, "%s", reason);
+    snprintf(topology->reason, sizeof topology->reason, "%s", reason);
 }
 
 void topology_recognise(const struct topology_matrix *matrix, struct topology *topology)

@@ -574,32 +574,21 @@ CUresult cuStreamWaitEvent(CUstream stream_handle, CUevent handle, unsigned flag
     return result;
 }
 
-static CUresult await_event(struct event *event, bool wait)
+CUresult cuEventQuery(CUevent handle)
 {
-    CUresult result = CUDA_SUCCESS;
+    CUresult result = standin_enter_unsafe(__func__);
+    const struct event *event = (const struct event *)handle;
+    if (result != CUDA_SUCCESS)
+        return result;
     pthread_mutex_lock(&standin_lock);
     if (!standin_object_is(event, OBJECT_EVENT))
         result = CUDA_ERROR_INVALID_HANDLE;
     else if (event->capture)
         result = CUDA_ERROR_CAPTURED_EVENT;
-    else if (!wait && event->completed < event->recorded)
+    else if (event->completed < event->recorded)
         result = CUDA_ERROR_NOT_READY;
-    while (result == CUDA_SUCCESS && event->completed < event->recorded)
-        pthread_cond_wait(&standin_changed, &standin_lock);
     pthread_mutex_unlock(&standin_lock);
     return result;
-}
-
-CUresult cuEventQuery(CUevent event)
-{
-    CUresult result = standin_enter_unsafe(__func__);
-    return result == CUDA_SUCCESS ? await_event((struct event *)event, false) : result;
-}
-
-CUresult cuEventSynchronize(CUevent event)
-{
-    CUresult result = standin_enter_unsafe(__func__);
-    return result == CUDA_SUCCESS ? await_event((struct event *)event, true) : result;
 }
 
 CUresult cuEventElapsedTime(float *ms, CUevent from_handle, CUevent to_handle)

@@ -50,8 +50,3 @@ void bell_sleep(struct cpu_group *group, int peer, const uint32_t *word, uint32_
         futex_sleep(&arena->bell, bell, slice);
     order_fetch_add_u32(&arena->sleepers, (uint32_t)-1);
 }
-
-void bell_nap(struct cpu_group *group, uint32_t bell, int64_t ms)
-{
-    futex_sleep(&group->own->bell, bell, ms);
-}

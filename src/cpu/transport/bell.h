@@ -16,9 +16,6 @@ void bell_ring_all(struct cpu_group *group);
  * sleep if *word is value. */
 void bell_sleep(struct cpu_group *group, int peer, const uint32_t *word, uint32_t value,
                 int64_t left_ms);
-/* For a thread that polls several things: sleeps until this rank's bell leaves the value `bell`, a
- * peer calls bell_ring_all(), or ms have passed. */
-void bell_nap(struct cpu_group *group, uint32_t bell, int64_t ms);
 
 /* Called after a release. Costs one relaxed load if no rank sleeps. bell_sleep()'s membarrier()
  * relies on the program order of the release and that load. */

@@ -20,14 +20,8 @@
 #include <string.h>
 #include <unistd.h>
 
-enum {
-    /* About 30 us: longer than ranks in step differ, shorter than a time slice of the scheduler. */
-    SPIN_POLLS = 2000,
-    /* About 1 ms if no other thread wants the core. */
-    YIELDS = 2000,
-    /* With more ranks than cores a peer needs this core to make progress, several times. */
-    YIELDS_OVERSUBSCRIBED = 4000,
-};
+/* With more ranks than cores a peer needs this core to make progress, several times. */
+enum { YIELDS_OVERSUBSCRIBED = 4000 };
 
 static bool is_remote(const struct cpu_group *group, int rank)
 {
@@ -187,8 +181,8 @@ static void group_init(struct cpu_group *group, const struct cpu_group_config *c
                               config->size, group->table.pushes);
     group->table.pushes = group->areas.exchange_bytes > 0;
     group->same_core.ranks = rank_set_minus(rank_set_all(config->size), rank_set_of(config->rank));
-    group->ranks.polls = config->oversubscribed ? 1 : SPIN_POLLS;
-    group->yields = config->oversubscribed ? YIELDS_OVERSUBSCRIBED : YIELDS;
+    group->ranks.polls = config->oversubscribed ? 1 : WAIT_POLLS;
+    group->yields = config->oversubscribed ? YIELDS_OVERSUBSCRIBED : WAIT_YIELDS;
     /* Registering takes 20 ms on machines with many cores. */
     group->membarrier = !config->idle && bell_prepare();
     for (int leaf = 0; leaf < config->size; leaf++)

@@ -105,7 +105,6 @@
     X(event_destroy, cuEventDestroy_v2, (CUevent event))                                           \
     X(event_record, cuEventRecord, (CUevent event, CUstream stream))                               \
     X(event_query, cuEventQuery, (CUevent event))                                                  \
-    X(event_synchronize, cuEventSynchronize, (CUevent event))                                      \
     X(user_object_create, cuUserObjectCreate,                                                      \
       (CUuserObject * object, void *pointer, CUhostFn destroy, unsigned count, unsigned flags))    \
     X(user_object_release, cuUserObjectRelease, (CUuserObject object, unsigned count))             \

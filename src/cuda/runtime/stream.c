@@ -35,10 +35,10 @@ enum tutti_status cuda_event_wait(struct cuda_group *group, int64_t deadline)
 enum tutti_status cuda_own_finish(struct cuda_group *group, int64_t deadline)
 {
     for (;;) {
-        int64_t slice_ms = interrupt_slice(group->interrupt, deadline_left_ms(deadline));
+        const int64_t slice = deadline_after(INTERRUPT_MS);
         enum tutti_status status =
             cuda_stream_finish(group->driver, group->own, group->event, group->device.ordinal,
-                               deadline_after(slice_ms));
+                               group->interrupt ? deadline_min(slice, deadline) : deadline);
         if (status != TUTTI_ERR_TIMEOUT || deadline_passed(deadline))
             return status;
         status = interrupt_ask(group->interrupt);
