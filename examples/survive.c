@@ -7,7 +7,7 @@
  *     tutti run -n 4 build/examples/survive
  *
  * `tutti run` serves the store, so the store outlives every rank. It ends the survivors of a failed
- * rank after --patience seconds (2 by default); a program that recovers sets more. Its exit status
+ * rank after --wait seconds (2 by default); a program that recovers sets more. Its exit status
  * is that of the dead rank: 137, which is 128 + SIGKILL.
  *
  * With the argument "stop" the last rank stops (SIGSTOP) instead, and the others wait for it. Then

@@ -33,7 +33,7 @@ struct run {
     int ranks;
     enum bind bind;
     bool tag;
-    int patience_seconds;
+    int wait_seconds;
     int grace_seconds;
     char **program;
 
@@ -53,7 +53,7 @@ struct run {
 
 /* ---- the command line ------------------------------------------------------------------------ */
 
-enum { OPTION_BIND = 256, OPTION_NO_BIND, OPTION_TAG, OPTION_PATIENCE, OPTION_GRACE };
+enum { OPTION_BIND = 256, OPTION_NO_BIND, OPTION_TAG, OPTION_WAIT, OPTION_GRACE };
 
 static const struct argp_option options[] = {
     {"ranks", 'n', "N", 0, "Ranks, 1 to 64 (default: one for each core)", 0},
@@ -63,7 +63,7 @@ static const struct argp_option options[] = {
      0},
     {"no-bind", OPTION_NO_BIND, 0, 0, "The same as --bind none", 0},
     {"tag", OPTION_TAG, 0, 0, "Write [RANK] before each line of a rank's output", 0},
-    {"patience", OPTION_PATIENCE, "SECONDS", 0,
+    {"wait", OPTION_WAIT, "SECONDS", 0,
      "When a rank has failed: time for the other ranks to print their errors and to end by "
      "themselves (default 2)",
      0},
@@ -77,7 +77,8 @@ static const char doc[] =
     "LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT), and serves the store at which they meet. "
     "\"env:\" "
     "and PyTorch's env:// find it.\v"
-    "When a rank fails, the others get SIGTERM after the patience, and SIGKILL after the grace. "
+    "When a rank fails, the others get SIGTERM after the time of --wait, and SIGKILL after that of "
+    "--grace. "
     "The "
     "exit status is that of the rank that failed first, 128 + N if signal N ended it; 126 or 127 "
     "if PROGRAM cannot be executed or found; else 0. SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1 and "
@@ -113,8 +114,8 @@ static error_t parse_option(int key, char *text, struct argp_state *state)
     case OPTION_TAG:
         run->tag = true;
         return 0;
-    case OPTION_PATIENCE:
-        run->patience_seconds = integer_argument(state, "--patience", text, 0, 86400);
+    case OPTION_WAIT:
+        run->wait_seconds = integer_argument(state, "--wait", text, 0, 86400);
         return 0;
     case OPTION_GRACE:
         run->grace_seconds = integer_argument(state, "--grace", text, 0, 86400);
@@ -203,7 +204,7 @@ static void rank_failed(struct run *run, int rank, pid_t pid, int status)
     if (run->status)
         return;
     run->status = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
-    run->term_at = clock_seconds() + run->patience_seconds;
+    run->term_at = clock_seconds() + run->wait_seconds;
     if (read(run->exec_error[0], &code, sizeof code) == (ssize_t)sizeof code) {
         errno = code;
         tool_fail_errno("cannot run '%s'", run->program[0]);
@@ -350,7 +351,7 @@ int command_run(int argc, char **argv)
                                      .doc = doc,
                                      .children = help_children};
     struct run run = {.bind = BIND_SHARE,
-                      .patience_seconds = 2,
+                      .wait_seconds = 2,
                       .grace_seconds = 5,
                       .signals = -1,
                       .exec_error = {-1, -1}};

@@ -71,7 +71,7 @@ err "'walk'"
 # ---- one fails: the others end, with TERM, or with KILL if they do not care
 rm -f "$pids"
 # shellcheck disable=SC2016
-status 5 "$tutti" run --patience 0 -n 3 sh -c 'echo $$ >>"$pids"
+status 5 "$tutti" run --wait 0 -n 3 sh -c 'echo $$ >>"$pids"
     if [ $RANK = 1 ]; then while [ $(wc -l <"$pids") -lt 3 ]; do sleep 0.05; done; exit 5; fi
     exec sleep 600'
 err 'rank 1 .*exited with status 5; ending the others'
@@ -79,7 +79,7 @@ mapfile -t all <"$pids"
 ended "${all[@]}" || complain "ranks outlived a failed one"
 rm -f "$pids"
 # shellcheck disable=SC2016
-status 6 "$tutti" run --patience 0 --grace 1 -n 2 sh -c 'trap "" TERM; echo $$ >>"$pids"
+status 6 "$tutti" run --wait 0 --grace 1 -n 2 sh -c 'trap "" TERM; echo $$ >>"$pids"
     if [ $RANK = 1 ]; then while [ $(wc -l <"$pids") -lt 2 ]; do sleep 0.05; done; exit 6; fi
     exec sleep 600'
 mapfile -t all <"$pids"
@@ -88,7 +88,7 @@ ended "${all[@]}" || complain "a rank that ignores SIGTERM outlived a failed one
 # ---- but first they may say what they know
 rm -f "$pids"
 # shellcheck disable=SC2016
-status 5 "$tutti" run --patience 60 -n 2 sh -c 'echo $$ >>"$pids"
+status 5 "$tutti" run --wait 60 -n 2 sh -c 'echo $$ >>"$pids"
     while [ $(wc -l <"$pids") -lt 2 ]; do sleep 0.05; done
     if [ $RANK = 1 ]; then exit 5; fi
     sleep 0.3; echo "rank $RANK heard of it"; exit 1'
@@ -165,7 +165,7 @@ status 0 "$tutti" run --tag -n 1 printf 'a\0b\n'
 for _ in 1 2 3; do
     got=0
     # shellcheck disable=SC2016
-    timeout -s KILL 20 "$tutti" run --tag --patience 0 -n 2 sh -c \
+    timeout -s KILL 20 "$tutti" run --tag --wait 0 -n 2 sh -c \
         'if [ $RANK = 1 ]; then sleep 0.3; exit 5; fi; exec yes' >/dev/null 2>&1 || got=$?
     [[ $got == 5 ]] || complain "beside a rank that never stops writing: exit status $got instead of 5"
 done

@@ -9,7 +9,7 @@ tutti=$1 survive=$2 dumps=$work/dumps
 # ---- one rank is killed
 for ranks in 2 3 4; do
     dead=$((ranks - 1))
-    status 137 "$tutti" run --patience 60 -n "$ranks" "$survive"
+    status 137 "$tutti" run --wait 60 -n "$ranks" "$survive"
     err "^tutti run: rank $dead \(pid [0-9]+\) was killed by signal 9"
     for ((rank = 0; rank < dead; rank++)); do
         out "^rank $rank: rank $dead is gone .* in operation 1000: "
