@@ -22,7 +22,7 @@ static const double settle_seconds = 0.3, progress_seconds = 0.5;
 struct bench {
     const struct bench_config *config;
     const struct bench_listener *listener;
-    struct bench_board *board;
+    struct bench_shared *shared;
     bool begun;
     tutti_store_t *store;
     struct ranks ranks;
@@ -50,7 +50,7 @@ static int process_main(int index, const char *url, void *context)
 {
     const struct bench *bench = context;
     struct bench_rank rank = {.config = bench->config,
-                              .board = bench->board,
+                              .shared = bench->shared,
                               .store_url = url,
                               .rank = index,
                               .pipe = bench->pipe[1]};
@@ -72,7 +72,7 @@ static int threads_main(int index, const char *url, void *context)
     close(bench->pipe[0]);
     for (int rank = 0; rank < ranks; rank++)
         self[rank] = (struct bench_rank){.config = bench->config,
-                                         .board = bench->board,
+                                         .shared = bench->shared,
                                          .store_url = url,
                                          .rank = rank,
                                          .pipe = bench->pipe[1]};
@@ -263,11 +263,11 @@ static bool prepare(struct bench *bench)
     bench->records = calloc((size_t)bench->config->ranks, sizeof *bench->records);
     if (!bench->records)
         return tool_fail("no memory for the ranks' records");
-    void *board =
-        mmap(NULL, sizeof *bench->board, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    if (board == MAP_FAILED)
+    void *shared = mmap(NULL, sizeof *bench->shared, PROT_READ | PROT_WRITE,
+                        MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (shared == MAP_FAILED)
         return tool_fail_errno("cannot map memory for the ranks");
-    bench->board = board;
+    bench->shared = shared;
     if (pipe2(bench->pipe, O_CLOEXEC) < 0)
         return tool_fail_errno("cannot make a pipe");
     /* Only the parent's end is non-blocking. */
@@ -298,8 +298,8 @@ static void finish(struct bench *bench)
     for (int i = 0; i < 2; i++)
         if (bench->pipe[i] >= 0)
             close(bench->pipe[i]);
-    if (bench->board)
-        munmap(bench->board, sizeof *bench->board);
+    if (bench->shared)
+        munmap(bench->shared, sizeof *bench->shared);
     free(bench->records);
 }
 

@@ -157,7 +157,7 @@ enum {
     BENCH_STREAMS = 8,
 };
 
-struct bench_board {
+struct bench_shared {
     struct ping pings[TUTTI_MAX_RANKS]; /* between rank 0 and each other rank */
     atomic_int iterations;  /* rank 0 writes it before a barrier, the others read it after */
     atomic_ullong arrivals; /* counts the arrivals of GPU ranks at all their meetings on the host */
@@ -168,7 +168,7 @@ struct bench_board {
 /* What a rank needs to begin. */
 struct bench_rank {
     const struct bench_config *config;
-    struct bench_board *board;
+    struct bench_shared *shared;
     const char *store_url;
     int rank;
     int pipe;

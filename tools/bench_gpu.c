@@ -3,8 +3,8 @@
  * One rank of the benchmark with a GPU. For each row it makes a check, then rounds. In a round the
  * library or a rival replays its graph, or makes a batch of calls, between two events. The library
  * and its rivals alternate on the same streams. The ranks begin each round together and write their
- * times to the board. The time of a round is that of its slowest rank; the result is the median of
- * the rounds.
+ * times to the shared memory. The time of a round is that of its slowest rank; the result is the
+ * median of the rounds.
  */
 #include "bench.h"
 #include "gpu.h"
@@ -116,11 +116,11 @@ static bool synchronize(struct gpu_bench *bench)
  * the meeting. */
 static bool meet(struct gpu_bench *bench)
 {
-    struct bench_board *board = bench->self->board;
+    struct bench_shared *shared = bench->self->shared;
     unsigned long long all = ++bench->meetings * (unsigned long long)bench->config->ranks;
     double deadline = clock_seconds() + bench->config->wait_seconds;
-    atomic_fetch_add(&board->arrivals, 1);
-    for (int polls = 0; atomic_load(&board->arrivals) < all; polls++) {
+    atomic_fetch_add(&shared->arrivals, 1);
+    for (int polls = 0; atomic_load(&shared->arrivals) < all; polls++) {
         if (polls % 1024 < 1000)
             continue;
         sched_yield();
@@ -330,30 +330,30 @@ static bool agree_on_rounds(struct gpu_bench *bench, const struct trial *trial, 
     if (!wanted)
         wanted = fit < LEAST_ROUNDS ? LEAST_ROUNDS : fit > BENCH_REPLAYS ? BENCH_REPLAYS : (int)fit;
     if (bench->self->rank == 0)
-        atomic_store(&bench->self->board->iterations,
+        atomic_store(&bench->self->shared->iterations,
                      wanted < BENCH_REPLAYS ? wanted : BENCH_REPLAYS);
     if (!meet(bench))
         return false;
-    *rounds = atomic_load(&bench->self->board->iterations);
+    *rounds = atomic_load(&bench->self->shared->iterations);
     return true;
 }
 
 static double own_median(struct gpu_bench *bench, int series, int rounds)
 {
     for (int i = 0; i < rounds; i++)
-        bench->values[i] = (double)bench->self->board->samples[series][i][bench->self->rank];
+        bench->values[i] = (double)bench->self->shared->samples[series][i][bench->self->rank];
     return stats_of(bench->values, (size_t)rounds).p50;
 }
 
 /* Takes the slowest rank's time in each round. */
 static struct stats stats_of_series(struct gpu_bench *bench, int series, int rounds)
 {
-    const struct bench_board *board = bench->self->board;
+    const struct bench_shared *shared = bench->self->shared;
     for (int i = 0; i < rounds; i++) {
         bench->values[i] = 0;
         for (int rank = 0; rank < bench->config->ranks; rank++)
-            if (board->samples[series][i][rank] > (float)bench->values[i])
-                bench->values[i] = (double)board->samples[series][i][rank];
+            if (shared->samples[series][i][rank] > (float)bench->values[i])
+                bench->values[i] = (double)shared->samples[series][i][rank];
     }
     return stats_of(bench->values, (size_t)rounds);
 }
@@ -378,7 +378,7 @@ static void summarize(struct gpu_bench *bench, const struct trial *trial, int ro
 
 static bool time_rounds(struct gpu_bench *bench, struct trial *trial, int rounds)
 {
-    struct bench_board *board = bench->self->board;
+    struct bench_shared *shared = bench->self->shared;
     const int rank = bench->self->rank;
     double us = 0, host_us = 0;
     for (int i = 0; i < rounds; i++)
@@ -387,9 +387,9 @@ static bool time_rounds(struct gpu_bench *bench, struct trial *trial, int rounds
                 continue;
             if (!time_round(bench, engine, trial, &us, &host_us))
                 return false;
-            board->samples[engine][i][rank] = (float)us;
+            shared->samples[engine][i][rank] = (float)us;
             if (engine == LIBRARY)
-                board->samples[HOST_TIME][i][rank] = (float)host_us;
+                shared->samples[HOST_TIME][i][rank] = (float)host_us;
         }
     return meet(bench);
 }

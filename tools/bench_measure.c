@@ -193,13 +193,13 @@ static int batch_of(const struct bench_config *config, const struct bench_row *r
 /* Rank 0 announces a number to all ranks, between two operations. */
 static enum tutti_status agree(struct measure *measure, int *value)
 {
-    atomic_int *board = &measure->self->board->iterations;
+    atomic_int *shared = &measure->self->shared->iterations;
     if (measure->self->rank == 0)
-        atomic_store(board, *value);
+        atomic_store(shared, *value);
     enum tutti_status status = tutti_barrier(measure->comm, NULL, 0, TUTTI_STREAM_DEFAULT);
     if (status)
         return status;
-    *value = atomic_load(board);
+    *value = atomic_load(shared);
     /* Rank 0 writes the next number only after all ranks have read this one. */
     return tutti_barrier(measure->comm, NULL, 0, TUTTI_STREAM_DEFAULT);
 }
@@ -299,7 +299,7 @@ static enum tutti_status time_row(struct measure *measure, const struct bench_ro
 static double probe(struct measure *measure)
 {
     static const double wait_seconds = 2;
-    struct ping *pings = measure->self->board->pings;
+    struct ping *pings = measure->self->shared->pings;
     int rank = measure->self->rank;
     if (!measure->config->placement.bound)
         return 0;

@@ -16,7 +16,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { DEVICES_MOST = 16, PATIENCE_S = 90, TIMEOUT_MS = 20000, ELEMENTS = 100003 };
+enum { DEVICES_MOST = 16, ALARM_S = 90, TIMEOUT_MS = 20000, ELEMENTS = 100003 };
 
 /* ---- devices and links ----------------------------------------------------------------------- */
 
@@ -190,7 +190,7 @@ static json_t *look(void)
 
 static void child_main(int end)
 {
-    alarm(PATIENCE_S);
+    alarm(ALARM_S);
     json_t *section = look();
     char *text = json_dumps(section, 0);
     size_t length = text ? strlen(text) : 0;

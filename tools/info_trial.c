@@ -17,7 +17,7 @@
 
 enum {
     PROCESSES = 2,
-    PATIENCE_S = 60,
+    ALARM_S = 60,
     TIMEOUT_MS = 20000,
     ELEMENTS = 100003,
     TEXT_BYTES = 32 * 1024,
@@ -176,7 +176,7 @@ static int process_main(int rank, const char *url, void *context)
 {
     struct report *report = (struct report *)context + rank;
     struct trial self = {.rank = rank, .ranks = PROCESSES, .url = url};
-    alarm(PATIENCE_S);
+    alarm(ALARM_S);
     if (gpu_open())
         rank_main(&self);
     else

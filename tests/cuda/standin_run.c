@@ -29,7 +29,7 @@ enum {
 };
 
 struct slot {
-    uint64_t turn; /* written last */
+    uint64_t iteration; /* written last */
     struct cuda_header header;
     int32_t place; /* of the source in its ring */
     unsigned char pad[64 - 28];
@@ -37,15 +37,15 @@ struct slot {
 };
 
 /* What the region holds; its bytes are 0 at first. */
-struct board {
+struct exchange {
     uint64_t sequence;         /* of the owner's last operation */
-    uint64_t turn;             /* the owner's last */
-    uint64_t read[CUDA_RANKS]; /* the last turn of the owner's that a peer has read */
+    uint64_t iteration;        /* the owner's last */
+    uint64_t read[CUDA_RANKS]; /* the last iteration of the owner's that a peer has read */
     unsigned char pad[128 - 80];
-    struct slot slots[2][CUDA_RANKS]; /* [turn mod 2][source] */
+    struct slot slots[2][CUDA_RANKS]; /* [iteration mod 2][source] */
 };
 
-static_assert(sizeof(struct board) <= CUDA_TILES_BYTES, "fits");
+static_assert(sizeof(struct exchange) <= CUDA_TILES_BYTES, "fits");
 
 static struct standin_launch launches[LOG_ENTRIES];
 static size_t launch_count, late_loads;
@@ -454,9 +454,9 @@ static bool stands_still(struct run *run)
 
 /* ---- operations ------------------------------------------------------------------------------ */
 
-static struct board *board_of(struct cuda_arena *arena)
+static struct exchange *exchange_of(struct cuda_arena *arena)
 {
-    return (struct board *)arena->tiles;
+    return (struct exchange *)arena->tiles;
 }
 
 static struct cuda_header header_of(const struct run *run)
@@ -466,33 +466,33 @@ static struct cuda_header header_of(const struct run *run)
 }
 
 /* Copies the piece into every peer's arena, once the peer has read the piece before the last. */
-static bool push(struct run *run, uint64_t turn, const void *data, size_t bytes)
+static bool push(struct run *run, uint64_t iteration, const void *data, size_t bytes)
 {
     const struct cuda_launch *launch = run->launch;
     for (int peer = 0; peer < launch->size; peer++) {
         if (peer == launch->rank)
             continue;
-        if (turn > 2 && !await(run, &board_of(run->own)->read[peer], turn - 2, peer))
+        if (iteration > 2 && !await(run, &exchange_of(run->own)->read[peer], iteration - 2, peer))
             return false;
-        struct slot *slot = &board_of(launch->arenas[peer])->slots[turn % 2][launch->rank];
+        struct slot *slot = &exchange_of(launch->arenas[peer])->slots[iteration % 2][launch->rank];
         slot->header = header_of(run);
         slot->place = launch->ring.place;
         memcpy(slot->data, data, bytes);
-        order_store_release_u64(&slot->turn, turn);
+        order_store_release_u64(&slot->iteration, iteration);
         if (stands_still(run))
             return false;
     }
     return true;
 }
 
-static bool collect(struct run *run, uint64_t turn)
+static bool collect(struct run *run, uint64_t iteration)
 {
     const struct cuda_launch *launch = run->launch;
     for (int peer = 0; peer < launch->size; peer++) {
-        const struct slot *slot = &board_of(run->own)->slots[turn % 2][peer];
+        const struct slot *slot = &exchange_of(run->own)->slots[iteration % 2][peer];
         if (peer == launch->rank)
             continue;
-        if (!await(run, &slot->turn, turn, peer))
+        if (!await(run, &slot->iteration, iteration, peer))
             return false;
         if (slot->header.signature != launch->signature ||
             slot->header.parameter != launch->parameter ||
@@ -571,12 +571,12 @@ static void reduce_chains(const struct run *run, const struct slot *slots, reduc
     }
 }
 
-static void reduce(const struct run *run, uint64_t turn, enum tutti_dtype dtype, size_t at,
+static void reduce(const struct run *run, uint64_t iteration, enum tutti_dtype dtype, size_t at,
                    size_t count)
 {
     const struct reduce_isa *isa = reduce_isa_named("baseline");
     reduce_fn *fn = reduce_function(isa ? isa : reduce_isa_best(), dtype, run->launch->op);
-    const struct slot *slots = board_of(run->own)->slots[turn % 2];
+    const struct slot *slots = exchange_of(run->own)->slots[iteration % 2];
     uint64_t environment = reduce_env_begin();
     if (run->chains)
         reduce_chains(run, slots, fn, dtype, at, count);
@@ -589,19 +589,20 @@ static void reduce(const struct run *run, uint64_t turn, enum tutti_dtype dtype,
 static bool run_all(struct run *run, enum tutti_dtype dtype, size_t count)
 {
     const struct cuda_launch *launch = run->launch;
-    struct board *own = board_of(run->own);
+    struct exchange *own = exchange_of(run->own);
     size_t size = dtype_sizes[dtype], most = PIECE_BYTES / size, at = 0;
     do {
         size_t piece = count - at < most ? count - at : most;
-        uint64_t turn = ++own->turn;
+        uint64_t iteration = ++own->iteration;
         const void *data = piece ? (const char *)launch->send + at * size : "";
-        if (!push(run, turn, data, piece * size) || !collect(run, turn))
+        if (!push(run, iteration, data, piece * size) || !collect(run, iteration))
             return false;
         if (piece)
-            reduce(run, turn, dtype, at, piece);
+            reduce(run, iteration, dtype, at, piece);
         for (int peer = 0; peer < launch->size; peer++)
             if (peer != launch->rank)
-                order_store_release_u64(&board_of(launch->arenas[peer])->read[launch->rank], turn);
+                order_store_release_u64(&exchange_of(launch->arenas[peer])->read[launch->rank],
+                                        iteration);
         at += piece;
     } while (at < count);
     return true;
@@ -630,7 +631,7 @@ static void announce(struct run *run)
 
 static void begin(struct run *run)
 {
-    run->sequence = ++board_of(run->own)->sequence;
+    run->sequence = ++exchange_of(run->own)->sequence;
     run->launch->control->rows[0].sequence = run->sequence;
     announce(run);
     if (run->launch->marked)

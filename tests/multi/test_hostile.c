@@ -207,7 +207,7 @@ static bool become_nobody(bool apart)
                              CLONE_NEWIPC | CLONE_NEWUTS) == 0;
 }
 
-static bool is_over(struct ranks *ranks)
+static bool is_stopped(struct ranks *ranks)
 {
     return __atomic_load_n(&ranks->flags[STOP], __ATOMIC_ACQUIRE);
 }
@@ -222,7 +222,7 @@ static int attack(struct ranks *ranks, bool apart)
         return apart ? 77 : 1;
     while (!ranks_await(ranks, BUSY, SIZE))
         ;
-    while (!is_over(ranks)) {
+    while (!is_stopped(ranks)) {
         for (int r = 0; r < SIZE; r++)
             if (ranks->pids[r] > 0)
                 attack_process(ranks->pids[r]);

@@ -249,7 +249,7 @@ static void episode_begin(struct boss *boss)
     futex_wake_all(&shared->turn);
 }
 
-static bool is_over(const struct boss *boss)
+static bool all_have_ended(const struct boss *boss)
 {
     const struct soak_shared *shared = boss->soak->shared;
     for (int s = 0; s < SOAK_SLOTS; s++)
@@ -272,11 +272,11 @@ static void episode_watch(struct boss *boss)
 {
     struct soak_shared *shared = boss->soak->shared;
     int64_t hang = deadline_after((int64_t)HANG_S * 1000), grace = DEADLINE_NEVER;
-    for (uint64_t steps = 0; !is_over(boss);) {
+    for (uint64_t steps = 0; !all_have_ended(boss);) {
         uint32_t ended = __atomic_load_n(&shared->ended, __ATOMIC_ACQUIRE);
         children_look(boss);
         stopped_wake(boss);
-        if (is_over(boss))
+        if (all_have_ended(boss))
             break;
         if (steps_of(boss) != steps) {
             steps = steps_of(boss);

@@ -317,7 +317,7 @@ static int operation_do(struct soak_rank *self, tutti_comm_t *comm,
     return result_check(self, &place, members, at, operation);
 }
 
-static bool is_over(const struct soak_rank *self, int comm)
+static bool has_failed(const struct soak_rank *self, int comm)
 {
     return !self->comms[comm] || self->failed[comm];
 }
@@ -330,11 +330,11 @@ static int operations_run(struct soak_rank *self)
         struct soak_operation operation;
         operation_make(episode, &self->random, &operation);
         failed = operation_prepare(self, i, &operation);
-        if (failed || is_over(self, operation.comm))
+        if (failed || has_failed(self, operation.comm))
             continue;
         if (self->group && operation.bits % 8 == 0)
             failed = symmetric_exchange(self, &operation);
-        if (!failed && !is_over(self, operation.comm))
+        if (!failed && !has_failed(self, operation.comm))
             failed = operation_do(self, self->comms[operation.comm],
                                   &episode->comms[operation.comm], i, &operation);
     }
@@ -353,7 +353,7 @@ static int operations_end(struct soak_rank *self)
         const struct soak_operation operation = {.comm = c, .barrier = true};
         /* Who was late may still succeed in what the others had given their part to. */
         int times = waits && fault_is_victim(self) ? 2 : 1;
-        for (int i = 0; i < times && !failed && !is_over(self, c); i++)
+        for (int i = 0; i < times && !failed && !has_failed(self, c); i++)
             failed = operation_do(self, self->comms[c], &episode->comms[c], episode->operations,
                                   &operation);
         if (!failed && members_rank(&episode->comms[c], rank) >= 0)

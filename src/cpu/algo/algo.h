@@ -4,9 +4,9 @@
  * operation (small.c). In a longer one each rank announces the operation and where its operands
  * lie. Then the ranks use the operands where they lie (direct.c), or move them in pieces.
  *
- * An algorithm in pieces has stages. Turn t runs each stage on piece t - delay, in the order of the
- * stages: a peer that is a little late then costs nothing, since the rank does other pieces' work
- * meanwhile.
+ * An algorithm in pieces has stages. Iteration t runs each stage on piece t - delay, in the order
+ * of the stages: a peer that is a little late then costs nothing, since the rank does other pieces'
+ * work meanwhile.
  */
 #ifndef TUTTI_CPU_ALGO_H
 #define TUTTI_CPU_ALGO_H
@@ -40,7 +40,7 @@ struct announced_op {
     struct distance_probe probe;
     size_t pieces; /* in all */
     size_t whole;  /* elements of a whole piece */
-    size_t turn;
+    size_t iteration;
     struct piece in_flight[PIECES_IN_FLIGHT];
 };
 

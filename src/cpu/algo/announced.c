@@ -28,15 +28,15 @@ enum tutti_status announced_start(void *opaque, struct request *request, void *s
     return TUTTI_OK;
 }
 
-static void turn_begin(struct cpu_group *group, const struct request *request,
-                       struct announced_op *op)
+static void iteration_begin(struct cpu_group *group, const struct request *request,
+                            struct announced_op *op)
 {
-    struct piece *piece = &op->in_flight[op->turn % PIECES_IN_FLIGHT];
+    struct piece *piece = &op->in_flight[op->iteration % PIECES_IN_FLIGHT];
     op->stage = 0;
     op->base.at = 0;
-    if (op->turn >= op->pieces)
+    if (op->iteration >= op->pieces)
         return;
-    piece->first = op->turn * op->whole;
+    piece->first = op->iteration * op->whole;
     piece->count =
         request->count - piece->first < op->whole ? request->count - piece->first : op->whole;
     invariant(piece->first < request->count && piece->count > 0);
@@ -47,27 +47,27 @@ static void pieces_begin(struct cpu_group *group, const struct request *request,
                          struct announced_op *op)
 {
     op->phase = PHASE_PIECES;
-    op->turn = 0;
+    op->iteration = 0;
     op->whole = way_of(request)->cut(group, request);
     invariant(op->whole > 0 && request->count > 0); /* so there is a piece, and no empty one */
     op->pieces = (request->count + op->whole - 1) / op->whole;
-    turn_begin(group, request, op);
+    iteration_begin(group, request, op);
 }
 
 static enum op_progress pieces_step(struct cpu_group *group, const struct request *request,
                                     struct announced_op *op)
 {
     const struct announced *way = way_of(request);
-    while (op->turn < op->pieces + way->last_delay) {
+    while (op->iteration < op->pieces + way->last_delay) {
         for (; op->stage < way->stages; op->stage++, op->base.at = 0) {
-            const size_t k = op->turn - way->stage[op->stage].delay;
-            if (k < op->pieces && /* also false if the turn is less than the delay */
+            const size_t k = op->iteration - way->stage[op->stage].delay;
+            if (k < op->pieces && /* also false if the iteration is less than the delay */
                 !way->stage[op->stage].run(group, request, op,
                                            &op->in_flight[k % PIECES_IN_FLIGHT]))
                 return op_stopped(&op->base);
         }
-        op->turn++;
-        turn_begin(group, request, op);
+        op->iteration++;
+        iteration_begin(group, request, op);
     }
     return op_end(&op->base, TUTTI_OK);
 }

@@ -12,8 +12,8 @@
  *   the piece buffer at the place of its own quarter (flag Q1);
  *   collects the other quarters of its output from their owners' piece buffers.
  *
- * Turn t collects piece t - 3, crosses t - 2, folds t - 1, then fills t. A short operation is one
- * piece that is not divided: every rank folds all of it, and has ended once it has crossed.
+ * Iteration t collects piece t - 3, crosses t - 2, folds t - 1, then fills t. A short operation is
+ * one piece that is not divided: every rank folds all of it, and has ended once it has crossed.
  *
  * docs/ordering.md proves that a place may be written again after four steps.
  */

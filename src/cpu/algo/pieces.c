@@ -3,7 +3,7 @@
  * One hop, for more than two ranks: each rank puts into its piece buffer the block that all others
  * need, or the blocks of all others. Each reads all others' buffers and reduces or copies.
  *
- * Turn t fills piece t and uses piece t - 1. docs/ordering.md (P1) proves when a place may be
+ * Iteration t fills piece t and uses piece t - 1. docs/ordering.md (P1) proves when a place may be
  * written again.
  *
  * A rank reads its own input in the user's memory. A copy that it has just written may still wait

@@ -16,8 +16,8 @@
  * there. With more ranks an owner stores more copies by push: 8 ranks on 8 cores gain nothing, and
  * small operations lose a tenth or two.
  *
- * Turn t fills piece t, reduces piece t - 1 and collects piece t - 2. docs/ordering.md (P1, Q1)
- * proves when a place may be written again.
+ * Iteration t fills piece t, reduces piece t - 1 and collects piece t - 2. docs/ordering.md (P1,
+ * Q1) proves when a place may be written again.
  */
 #include "base/point.h"
 #include "cpu/algo/algo.h"
@@ -70,7 +70,7 @@ static void place(struct cpu_group *group, const struct request *request,
     piece_take_step(group, piece);
     piece->chunk = op->pieces == 1 ? whole : chunk_elements(piece->count, group->size, width);
     piece->owned = chunk_of(piece->count, piece->chunk, group->rank, &piece->own);
-    piece->at = pushes(group) ? op->turn % PLACES * whole * width * held_chunks(group)
+    piece->at = pushes(group) ? op->iteration % PLACES * whole * width * held_chunks(group)
                               : piece_buffer_take(group, piece->count * width);
 }
 
