@@ -21,31 +21,6 @@ void cuda_stage_call_end(const struct cuda_stage *stage)
         order_fetch_add_relaxed_u32(&stage->calls->ended, 1);
 }
 
-/* Within the context. Errors are ignored: if the context is gone, all of this is gone too. */
-static void flows_close(const struct cuda_driver *driver, struct cuda_stage_place *place)
-{
-    for (int way = 0; way < CUDA_WAYS; way++)
-        if (place->flows[way].stream) {
-            driver->stream_synchronize(place->flows[way].stream); /* copies end by themselves */
-            driver->stream_destroy(place->flows[way].stream);
-            place->flows[way].stream = NULL;
-        }
-    if (place->words)
-        driver->mem_host_free(place->words);
-    place->words = NULL;
-}
-
-void cuda_place_close(const struct cuda_driver *driver, struct cuda_stage_place *place)
-{
-    struct cuda_visit visit;
-    if (cuda_visit_begin(driver, place->context, &visit) == TUTTI_OK) {
-        flows_close(driver, place);
-        cuda_visit_end(driver, &visit);
-    }
-    if (place->retained)
-        driver->primary_release(place->device);
-}
-
 static enum tutti_status flows_open(const struct cuda_driver *driver,
                                     struct cuda_stage_place *place)
 {
@@ -72,8 +47,11 @@ static enum tutti_status flows_open(const struct cuda_driver *driver,
         *flow->passed = 0;
         status = CUDA_CALL(driver, stream_create, &flow->stream, CU_STREAM_NON_BLOCKING, 0);
     }
+    for (int way = 0; way < CUDA_WAYS && status != TUTTI_OK; way++)
+        if (place->flows[way].stream)
+            driver->stream_destroy(place->flows[way].stream);
     if (status != TUTTI_OK)
-        flows_close(driver, place);
+        driver->mem_host_free(words);
     return status;
 }
 
@@ -147,11 +125,9 @@ enum tutti_status cuda_device_open(struct cuda_stage *stage, int device, int *pl
     if (status != TUTTI_OK)
         return status;
     status = place_open(stage, context, device, true, place);
-    if (status == TUTTI_OK)
-        stage->places[*place].retained = true;
-    else
+    if (status != TUTTI_OK)
         driver->primary_release(device);
-    return status;
+    return status; /* after a success the context stays retained, as the stage stays */
 }
 
 enum tutti_status cuda_context_open(struct cuda_stage *stage, CUcontext context, int *place)

@@ -155,38 +155,22 @@ void cuda_result_give(struct cuda_stage *stage, struct cuda_block *result)
     pthread_mutex_unlock(&stage->lock);
 }
 
-static void memory_free(const struct cuda_driver *driver, struct cuda_block *block)
+static void list_free(struct cuda_block **list)
 {
-    if (block->device == PINNED)
-        driver->mem_host_free(block->memory);
-    if (block->device >= 0)
-        driver->mem_free(cuda_address(block->memory));
-    if (block->device == SHARED) {
-        driver->mem_host_unregister(block->memory);
-        segment_unmap(&(struct segment){.base = block->memory, .bytes = block->bytes});
-    }
-}
-
-static void list_free(struct cuda_stage *stage, struct cuda_block **list, bool child)
-{
-    struct cuda_visit visit;
     while (*list) {
         struct cuda_block *block = *list;
         *list = block->next;
-        if (!child && cuda_visit_begin(stage->driver, place_of(stage, block->device)->context,
-                                       &visit) == TUTTI_OK) {
-            memory_free(stage->driver, block);
-            cuda_visit_end(stage->driver, &visit);
-        }
-        if (block->fd >= 0)
+        if (block->device == SHARED) {
+            segment_unmap(&(struct segment){.base = block->memory, .bytes = block->bytes});
             close(block->fd);
+        }
         free(block);
     }
 }
 
-void cuda_blocks_free(struct cuda_stage *stage, bool child)
+void cuda_blocks_free(struct cuda_stage *stage)
 {
-    list_free(stage, &stage->idle, child);
-    list_free(stage, &stage->lost, child);
-    list_free(stage, &stage->results, child);
+    list_free(&stage->idle);
+    list_free(&stage->lost);
+    list_free(&stage->results);
 }

@@ -14,14 +14,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { KEPT_MOST = 64 }; /* stages */
-
 static void kept_forget(void);
 
 /*
- * Stages of groups that have ended, for later groups. To free the memory of a stage waits for all
- * streams of all devices. One of these streams may wait for an operation of another rank of this
- * process, and that rank may need the thread that frees.
+ * Stages of groups that have ended, for later groups. They are never freed: a call of the driver
+ * that frees memory waits for all streams of all devices. One of these streams may wait for an
+ * operation of another rank of this process, and that rank may need the thread that frees.
  */
 static struct fork_mutex kept_lock = FORK_MUTEX(kept_forget);
 static struct cuda_stage *kept;
@@ -33,22 +31,11 @@ static void kept_forget(void)
 
 /* ---- life ------------------------------------------------------------------------------------ */
 
-static void stage_free(struct cuda_stage *stage)
-{
-    cuda_fences_free(stage, false);
-    cuda_blocks_free(stage, false);
-    for (uint32_t i = 0; i < stage->place_count; i++)
-        cuda_place_close(stage->driver, &stage->places[i]);
-    pthread_mutex_destroy(&stage->lock);
-    free(stage);
-}
-
-/* Frees a stage, of which a context is gone. */
-static void stage_drop(struct cuda_stage *stage)
+void cuda_stage_free(struct cuda_stage *stage)
 {
     pthread_mutex_destroy(&stage->lock);
-    cuda_fences_free(stage, true);
-    cuda_blocks_free(stage, true);
+    cuda_fences_free(stage);
+    cuda_blocks_free(stage);
     free(stage);
 }
 
@@ -61,51 +48,20 @@ static bool lives(const struct cuda_stage *stage)
     return true;
 }
 
-void cuda_stage_trim(int most)
-{
-    struct cuda_stage *due = NULL;
-    fork_mutex_lock(&kept_lock);
-    for (struct cuda_stage **link = &kept; *link;) {
-        struct cuda_stage *stage = *link;
-        if (lives(stage) && (most > 0 || !cuda_fences_quiet(stage))) {
-            most--;
-            link = &stage->next;
-            continue;
-        }
-        *link = stage->next;
-        stage->next = due;
-        due = stage;
-    }
-    fork_mutex_unlock(&kept_lock);
-    while (due) {
-        struct cuda_stage *stage = due;
-        due = stage->next;
-        if (lives(stage))
-            stage_free(stage);
-        else
-            stage_drop(stage);
-    }
-}
-
-/* The stage is closed and no fence is taken. From here on another thread may free it. */
+/* The stage is closed and no fence is taken. */
 static void stage_end(struct cuda_stage *stage)
 {
     if (!stage->place_count) {
-        stage_free(stage);
+        cuda_stage_free(stage);
         return;
     }
     fork_mutex_lock(&kept_lock);
     stage->next = kept;
     kept = stage;
     fork_mutex_unlock(&kept_lock);
-    /* To free waits for all streams. One may wait for an operation that needs this thread. */
-    if (!cuda_fences_awaited())
-        cuda_stage_trim(KEPT_MOST);
 }
 
-/* Takes a kept stage to which no stream writes any more, or of which a context is gone: then its
- * words are gone, too. NULL if there is none. */
-static struct cuda_stage *kept_take(void)
+struct cuda_stage *cuda_stage_take_kept(void)
 {
     fork_mutex_lock(&kept_lock);
     struct cuda_stage **link = &kept;
@@ -121,8 +77,8 @@ static struct cuda_stage *kept_take(void)
 static struct cuda_stage *kept_revive(void)
 {
     struct cuda_stage *stage;
-    while ((stage = kept_take()) && !lives(stage))
-        stage_drop(stage);
+    while ((stage = cuda_stage_take_kept()) && !lives(stage))
+        cuda_stage_free(stage);
     if (!stage)
         return NULL;
     stage->closed = false;

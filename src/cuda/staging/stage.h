@@ -24,12 +24,9 @@ struct cuda_fence;
  * what a device needs is made when the device is first named. Any thread may call this and the
  * calls on fences. Returns NO_MEMORY. */
 enum tutti_status cuda_stage_create(struct cuda_stage **stage);
-/* Ends the stage of a group. Waits for its copies. Memory and streams are kept for later groups.
- * Takes NULL. */
+/* Ends the stage of a group. Waits for its copies. Memory and streams are kept for later groups, as
+ * long as the process lives. Takes NULL. */
 void cuda_stage_close(struct cuda_stage *stage);
-/* Frees kept stages, except `most` of them and those to which a stream may write. Waits for all
- * streams of the process. */
-void cuda_stage_trim(int most);
 
 /* Makes what the device needs: in the current context if it is of that device. Waits for kernels
  * that run on the device if this is its first group. Returns as cuda_stage_check(). */

@@ -28,7 +28,6 @@ struct cuda_flow {
 struct cuda_stage_place {
     CUcontext context;
     CUdevice device;
-    bool retained;         /* it is the primary context, which the stage has made and holds */
     unsigned long long id; /* the context's id, because handles are used again */
     CUfunction stream_wait;
     bool copies;     /* false: it is for waiting kernels alone */
@@ -81,6 +80,14 @@ struct cuda_stage {
     struct cuda_stage *next; /* of the kept stages */
 };
 
+/* ---- stage.c --------------------------------------------------------------------------------- */
+
+/* Takes a kept stage to which no stream writes any more, or of which a context is gone: then its
+ * words are gone, too. NULL if there is none. */
+struct cuda_stage *cuda_stage_take_kept(void);
+/* Frees a stage that has made nothing in a context, or of which a context is gone. */
+void cuda_stage_free(struct cuda_stage *stage);
+
 /* ---- place.c --------------------------------------------------------------------------------- */
 
 /* The number of the place, -1 if the device has none. */
@@ -89,7 +96,6 @@ int cuda_place_of_device(const struct cuda_stage *stage, int device);
 enum tutti_status cuda_device_open(struct cuda_stage *stage, int device, int *place);
 /* The place of a context, which is made if need be. Under the lock. */
 enum tutti_status cuda_context_open(struct cuda_stage *stage, CUcontext context, int *place);
-void cuda_place_close(const struct cuda_driver *driver, struct cuda_stage_place *place);
 /* Returns false if the context was destroyed or the device reset: then all of this is gone, too. */
 bool cuda_place_lives(const struct cuda_driver *driver, const struct cuda_stage_place *place);
 /* Waits for the work on one stream of the place. */
@@ -102,9 +108,8 @@ void cuda_flows_drain(const struct cuda_driver *driver, const struct cuda_stage_
 
 /* Returns true if no stream writes to any of them. None is taken. */
 bool cuda_fences_quiet(const struct cuda_stage *stage);
-/* Returns true if a stream of this process may wait for a taken fence. */
-bool cuda_fences_awaited(void);
-void cuda_fences_free(struct cuda_stage *stage, bool child);
+/* Of a stage of which a context is gone, and with it all that the driver gave. */
+void cuda_fences_free(struct cuda_stage *stage);
 /* Makes the fence idle. Returns true if it was the last one of a closed stage. */
 bool cuda_fence_return(struct cuda_fence *fence);
 
@@ -112,6 +117,7 @@ bool cuda_fence_return(struct cuda_fence *fence);
 
 /* Makes lost blocks idle. No copy is under way any more. */
 void cuda_blocks_find(struct cuda_stage *stage);
-void cuda_blocks_free(struct cuda_stage *stage, bool child);
+/* As cuda_fences_free(). */
+void cuda_blocks_free(struct cuda_stage *stage);
 
 #endif

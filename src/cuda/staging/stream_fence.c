@@ -12,7 +12,7 @@
  * that waits, and none on a stream of ours.
  *
  * A stream may write its word late, after the operation, the group and the work are gone. So a
- * fence is used again, and its memory freed, only when all its words are written.
+ * fence is used again only when all its words are written.
  */
 #include "base/error.h"
 #include "base/order.h"
@@ -21,16 +21,6 @@
 #include <stdlib.h>
 
 enum { TRIES = 4 }; /* how many idle fences are tried before a page is added */
-
-/* Number of fences of this process that are taken and have a waiting kernel. Relaxed: a kernel
- * that is launched while another thread frees may delay that thread, as it delays any call that
- * frees. */
-static uint32_t awaited;
-
-bool cuda_fences_awaited(void)
-{
-    return order_load_relaxed_u32(&awaited) > 0;
-}
 
 static bool is_quiet(struct cuda_fence *fence)
 {
@@ -50,21 +40,13 @@ bool cuda_fences_quiet(const struct cuda_stage *stage)
     return true;
 }
 
-void cuda_fences_free(struct cuda_stage *stage, bool child)
+void cuda_fences_free(struct cuda_stage *stage)
 {
-    struct cuda_visit visit;
-    bool entered = !child && stage->place_count &&
-                   cuda_visit_begin(stage->driver, stage->places[0].context, &visit) == TUTTI_OK;
     while (stage->pages) {
         struct cuda_fence_page *page = stage->pages;
         stage->pages = page->next;
-        if (entered)
-            stage->driver->mem_host_free(page->words);
         free(page);
     }
-    stage->calls = NULL;
-    if (entered)
-        cuda_visit_end(stage->driver, &visit);
 }
 
 static void fence_idle(struct cuda_stage *stage, struct cuda_fence *fence)
@@ -275,8 +257,7 @@ static enum tutti_status waits_launch(struct cuda_fence *fence, tutti_stream_t s
         if (each)
             place = fence->places[i];
         status = wait_launch(fence, &stage->places[place], cuda_stream_of(stream), limits);
-        if (status == TUTTI_OK && fence->waits++ == 0)
-            order_fetch_add_relaxed_u32(&awaited, 1);
+        fence->waits += status == TUTTI_OK;
     }
     return status;
 }
@@ -307,8 +288,6 @@ bool cuda_fence_return(struct cuda_fence *fence)
 {
     struct cuda_stage *stage = fence->stage;
     pthread_mutex_lock(&stage->lock);
-    if (fence->waits)
-        order_fetch_add_relaxed_u32(&awaited, UINT32_MAX);
     fence_idle(stage, fence);
     bool last = --stage->out == 0 && stage->closed;
     pthread_mutex_unlock(&stage->lock);
