@@ -5,9 +5,8 @@
  * client is bounded.
  *
  * A connection that has not introduced itself is a stranger. Strangers must not use up the
- * descriptors of this process: each is closed after ten seconds. The oldest one is closed sooner if
- * there are too many strangers, or if they hold descriptors that a meeting of this process may
- * need.
+ * descriptors of this process: each is closed after ten seconds, the oldest one sooner if there are
+ * too many or if no descriptor is left.
  */
 #include "store/tcp.h"
 
@@ -18,7 +17,6 @@
 
 #include <arpa/inet.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -29,17 +27,11 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
 enum {
     MAX_CONNECTIONS = 4096,
-    MAX_STRANGERS = 256,
-    MIN_STRANGERS = 32, /* may stay even if no descriptors are left: a client begins as one */
-    /* Descriptors that strangers leave free. A meeting of 64 ranks takes 330 in one process: an
-     * arena, a socket and a pidfd for each rank, 64 connections to the channel that have not said
-     * hello, and a connection of each rank to the store. */
-    RESERVED = 384,
+    MAX_STRANGERS = 128,     /* a client begins as one */
     MAX_ACCEPTS = 64,        /* at once, before others are served */
     INTRODUCTION_MS = 10000, /* for VALIDATE and the proof of the secret */
     ACCEPT_PAUSE_MS = 100,   /* after descriptors ran out */
@@ -177,28 +169,6 @@ static void serve_connection(struct tcp_server *server, int i, uint32_t events)
 
 /* ---- listening ------------------------------------------------------------------------------- */
 
-/* Counts descriptors that this process may still open, up to `most`. The kernel hands out the
- * lowest ones first, so free ones are found from the limit downwards. */
-static int descriptors_free(int most)
-{
-    enum { LOOKS = 8192 }; /* system calls, which take a millisecond together */
-    struct rlimit limit;
-    int count = 0;
-    if (getrlimit(RLIMIT_NOFILE, &limit) != 0)
-        return most;
-    int fd = limit.rlim_cur < INT_MAX ? (int)limit.rlim_cur : INT_MAX;
-    for (int looks = 0; --fd >= 0 && looks < LOOKS && count < most; looks++)
-        count += fcntl(fd, F_GETFD) < 0;
-    return count;
-}
-
-static int strangers_most(const struct tcp_server *server)
-{
-    int count = descriptors_free(RESERVED + MAX_STRANGERS) + strangers(server) - RESERVED;
-    count = count < MAX_STRANGERS ? count : MAX_STRANGERS;
-    return count > MIN_STRANGERS ? count : MIN_STRANGERS;
-}
-
 /* Closes the oldest stranger, unless what it has sent by now makes a client of it. False if there
  * is none. */
 static bool stranger_shed(struct tcp_server *server)
@@ -226,14 +196,11 @@ static void admit(struct tcp_server *server, int fd)
 
 static void accept_some(struct tcp_server *server)
 {
-    int most = -1; /* strangers; not counted yet */
     for (int accepted = 0; accepted < MAX_ACCEPTS; accepted++) {
         int fd = accept4(server->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
         if (fd >= 0) {
             admit(server, fd);
-            if (most < 0 && strangers(server) > MIN_STRANGERS)
-                most = strangers_most(server);
-            while (most >= 0 && strangers(server) > most)
+            if (strangers(server) > MAX_STRANGERS)
                 stranger_shed(server);
             continue;
         }
