@@ -18,7 +18,7 @@ lines_with() {
     grep -nHE -e "$pattern" "$@" | grep -vE '^[^:]*:[0-9]+:[[:space:]]*(/?\*|//)' || true
 }
 
-mapfile -t files < <(find include src tools bench examples tests \
+mapfile -t files < <(find include src python tools bench examples tests \
     -name '*.[ch]' -o -name '*.cc' -o -name '*.cu' -o -name '*.cuh' | sort)
 for file in "${files[@]}"; do
     count=$(wc -l <"$file")

@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: MIT
+"""Writes the C source of the extension module tutti._tutti, from the public headers.
+
+cffi reads neither includes nor attributes nor macros. So the preprocessor expands the headers first. It finds empty
+system headers: cffi knows their types by itself. The macros with values become constants.
+
+usage: generate.py CC INCLUDE MODULE_C OUTPUT
+"""
+
+import hashlib
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+# What module.c adds to the headers.
+ADDED = """
+struct dl_dtype { uint8_t code; uint8_t bits; uint16_t lanes; };
+struct dl_tensor {
+    void *data; int device_type; int device_id; int dims; struct dl_dtype dtype; int64_t *shape; int64_t *strides;
+    uint64_t byte_offset;
+};
+struct dl_managed { struct dl_tensor tensor; ...; };
+struct dl_managed_versioned { uint64_t flags; struct dl_tensor tensor; ...; };
+struct tutti_python_progress { void *interrupt; long thread; int64_t due_ns; };
+int tutti_python_progress(void *progress);
+static char *const TUTTI_PYTHON_DIGEST;
+extern "Python" int tutti_python_signals(void *interrupt);
+extern "Python" void tutti_python_log(void *context, enum tutti_log_level level, const char *line);
+"""
+
+
+def headers(include: Path) -> str:
+    return "".join(f"#include <tutti/{path.name}>\n" for path in sorted(include.glob("tutti/*.h")))
+
+
+def declarations(cc: str, include: Path) -> str:
+    """All that the public headers declare, as cffi reads it."""
+    with tempfile.TemporaryDirectory() as system:
+        for name in ("stdbool.h", "stddef.h", "stdint.h"):
+            Path(system, name).touch()
+
+        def preprocess(*options: str) -> str:
+            # Without __GNUC__ the headers have no attributes.
+            command = [cc, "-E", "-P", *options, "-U__GNUC__", "-nostdinc", f"-I{system}", f"-I{include}", "-x", "c", "-"]
+            return subprocess.run(command, input=headers(include), text=True, stdout=subprocess.PIPE, check=True).stdout
+
+        text = preprocess()
+        macros = preprocess("-dM")
+    constants = []
+    for name, value in sorted(re.findall(r"^#define (TUTTI_[A-Z0-9_]+) +(\S.*)$", macros, re.MULTILINE)):
+        if re.match(r"\d|\(TUTTI_VERSION_|\(\(size_t\)", value):
+            constants.append(f"#define {name} ...")
+        elif pointer := re.match(r"\(\((tutti_\w+_t)\)", value):
+            constants.append(f"static {pointer[1]} const {name};")
+        else:
+            raise SystemExit(f"generate.py: what is {name}, {value}?")
+    return text + "\n".join(constants) + "\n"
+
+
+def digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def main() -> None:
+    cc, include, module, output = sys.argv[1], *map(Path, sys.argv[2:5])
+    text = declarations(cc, include)
+    import cffi
+
+    builder = cffi.FFI()
+    builder.cdef(text + ADDED)
+    # A test compares the digest with that of the headers of its tree.
+    source = f'#define TUTTI_PYTHON_DIGEST "{digest(text)}"\n' + module.read_text()
+    builder.set_source("tutti._tutti", headers(include) + source, py_limited_api=True)
+    builder.emit_c_code(str(output))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,61 @@
+/* SPDX-License-Identifier: MIT */
+/* C code of the extension module; generate.py puts the public headers before it, and cffi's code
+ * after it. */
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+/* DLPack's structs, of a capsule "dltensor" and of a capsule "dltensor_versioned". */
+struct dl_dtype {
+    uint8_t code;
+    uint8_t bits;
+    uint16_t lanes;
+};
+struct dl_tensor {
+    void *data;
+    int device_type;
+    int device_id;
+    int dims;
+    struct dl_dtype dtype;
+    int64_t *shape;
+    int64_t *strides; /* NULL: row-major */
+    uint64_t byte_offset;
+};
+struct dl_managed {
+    struct dl_tensor tensor;
+    void *context;
+    void (*deleter)(struct dl_managed *);
+};
+struct dl_managed_versioned {
+    uint32_t version[2];
+    void *context;
+    void (*deleter)(struct dl_managed_versioned *);
+    uint64_t flags; /* bit 0: read-only */
+    struct dl_tensor tensor;
+};
+
+/* Runs Python's pending signal handlers with the GIL; returns 1 if one of them raised an exception.
+ */
+static int tutti_python_signals(void *interrupt);
+
+struct tutti_python_progress {
+    void *interrupt; /* gets the exception */
+    long thread;     /* Python's main thread; Python runs signal handlers in no other */
+    int64_t due_ns;  /* when to look for signals again */
+};
+
+/* The progress function of communicators: takes the GIL at most every 10 ms, in the main thread
+ * alone. */
+static int tutti_python_progress(void *context)
+{
+    struct tutti_python_progress *progress = context;
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    const int64_t now_ns = now.tv_sec * INT64_C(1000000000) + now.tv_nsec;
+    if (now_ns < progress->due_ns)
+        return 0;
+    progress->due_ns = now_ns + 10 * 1000 * 1000;
+    if (syscall(SYS_gettid) != progress->thread)
+        return 0;
+    return tutti_python_signals(progress->interrupt);
+}

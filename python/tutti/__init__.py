@@ -1,0 +1,27 @@
+# SPDX-License-Identifier: MIT
+"""Collective operations between the ranks of one node through symmetric memory.
+
+    import numpy, tutti
+
+    with tutti.Communicator.from_env() as comm:    # tutti run -n 2 python program.py
+        print(comm.all_reduce(numpy.ones(4)))      # [2. 2. 2. 2.]
+
+tutti._lib and tutti._ffi are the C interface by cffi: tutti._lib.tutti_all_reduce(...), tutti._ffi.new(...).
+"""
+
+from tutti._comm import CallOptions, Communicator, CommunicatorOptions
+from tutti._dtypes import AVG, BAND, BOR, BXOR, MAX, MIN, PROD, SUM, Op, premul_sum
+from tutti._errors import (
+    AbortedError, ConcurrentError, CudaError, DeclinedError, Error, InvalidError, MismatchError, NoMemoryError,
+    PeerDeadError, SystemCallError, TimeoutError, VersionError)
+from tutti._store import Launcher, Store, launcher
+from tutti._tutti import ffi as _ffi
+from tutti._tutti import lib as _lib
+
+__version__: str = _ffi.string(_lib.tutti_version_string()).decode()
+__all__ = [
+    "AVG", "BAND", "BOR", "BXOR", "MAX", "MIN", "PROD", "SUM", "Op", "premul_sum",
+    "AbortedError", "ConcurrentError", "CudaError", "DeclinedError", "Error", "InvalidError", "MismatchError",
+    "NoMemoryError", "PeerDeadError", "SystemCallError", "TimeoutError", "VersionError",
+    "CallOptions", "Communicator", "CommunicatorOptions", "Launcher", "Store", "launcher",
+]

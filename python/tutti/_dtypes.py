@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: MIT
+"""dtypes, operations and algorithms by their names."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tutti._errors import InvalidError, check
+from tutti._tutti import ffi, lib
+
+
+# Names that numpy, ml_dtypes and DLPack do not share with the library.
+_ALIASES = {"float8_e4m3fn": "float8_e4m3"}
+# Value of enum tutti_dtype by name.
+DTYPES = {ffi.string(lib.tutti_dtype_name(value)).decode(): value for value in range(lib.TUTTI_DTYPE_COUNT)}
+SIZES = [lib.tutti_dtype_size(value) for value in range(lib.TUTTI_DTYPE_COUNT)]
+_by_numpy: dict[np.dtype[Any], int] = {}
+
+
+def dtype_value(dtype: np.dtype[Any]) -> int:
+    """The value of enum tutti_dtype for a numpy dtype, also one of ml_dtypes."""
+    value = _by_numpy.get(dtype)
+    if value is None:
+        value = DTYPES.get(_ALIASES.get(dtype.name, dtype.name))
+        if value is None or not dtype.isnative:
+            raise InvalidError(f"dtype {dtype!r} is none of the library's: {', '.join(DTYPES)}, in native byte order")
+        _by_numpy[dtype] = value
+    return value
+
+
+class Op:
+    """A reduction. tutti.premul_sum() makes one; the others are the constants SUM, PROD, MIN, MAX, AVG, BAND, BOR, BXOR.
+
+    Wherever an operation is an argument, its name ("sum", "max", ...) will do, too.
+    """
+
+    __slots__ = ("handle", "name", "_owned")
+
+    def __init__(self, handle: Any, name: str, owned: bool = False) -> None:
+        self.handle, self.name, self._owned = handle, name, owned
+
+    def __del__(self) -> None:
+        if self._owned:
+            lib.tutti_op_destroy(self.handle)
+
+    def __repr__(self) -> str:
+        return f"<tutti.Op {self.name}>"
+
+
+SUM = Op(lib.TUTTI_SUM, "sum")
+PROD = Op(lib.TUTTI_PROD, "prod")
+MIN = Op(lib.TUTTI_MIN, "min")
+MAX = Op(lib.TUTTI_MAX, "max")
+AVG = Op(lib.TUTTI_AVG, "avg")
+BAND = Op(lib.TUTTI_BAND, "band")
+BOR = Op(lib.TUTTI_BOR, "bor")
+BXOR = Op(lib.TUTTI_BXOR, "bxor")
+_HANDLES: dict[str | Op, Any] = {}
+for _op in (SUM, PROD, MIN, MAX, AVG, BAND, BOR, BXOR):
+    _HANDLES[_op] = _HANDLES[_op.name] = _op.handle
+
+
+def op_handle(op: str | Op) -> Any:
+    """The tutti_op_t of an operation or of its name."""
+    handle = _HANDLES.get(op)
+    if handle is None:
+        if not isinstance(op, Op):
+            raise InvalidError(f"no operation {op!r}: the names are sum, prod, min, max, avg, band, bor, bxor")
+        handle = op.handle
+    return handle
+
+
+def premul_sum(scalar: float) -> Op:
+    """The operation that multiplies each input by `scalar`, equal on all ranks, and sums. For float and complex dtypes."""
+    handle = ffi.new("tutti_op_t *")
+    check(lib.tutti_op_create_premul_sum(scalar, handle))
+    return Op(handle[0], f"premul_sum({scalar!r})", owned=True)
+
+
+ALGORITHMS: dict[str | None, int] = {None: lib.TUTTI_ALGO_NONE}
+_value = 0
+while (_name := ffi.string(lib.tutti_algo_name(_value)).decode()) != "unknown":
+    ALGORITHMS[_name] = _value
+    _value += 1
+
+
+def algorithm_value(name: str | None) -> int:
+    """The value of enum tutti_algo; None and "none" leave the choice to the library."""
+    value = ALGORITHMS.get(name)
+    if value is None:
+        raise InvalidError(f"no algorithm {name!r}: the names are {', '.join(filter(None, ALGORITHMS))}")
+    return value

@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: MIT
+"""One exception class for each status of the library."""
+
+from __future__ import annotations
+
+import builtins
+from typing import Any
+
+from tutti._tutti import ffi, lib
+
+
+class Error(RuntimeError):
+    """A call of the library failed. The text says what was wrong, on which rank, and what to do.
+
+    status    the value of enum tutti_status
+    rank      the rank that noticed the fault; None if no fault of a communicator or work is known
+    peer      the rank that caused it; None if no single rank did
+    sequence  the number of that operation, from 1; 0 before the first
+    remedy    the last part of the text, what to do; "" if the text has none
+    """
+
+    status: int = lib.TUTTI_ERR_INVALID
+    rank: int | None = None
+    peer: int | None = None
+    sequence: int | None = None
+
+    @property
+    def remedy(self) -> str:
+        return str(self).rpartition(": ")[2] if ": " in str(self) else ""
+
+
+class InvalidError(Error, ValueError):
+    """An argument, option or environment variable is wrong. The call has done nothing."""
+
+
+class DeclinedError(Error):
+    """The library does not serve this machine, these ranks or this request."""
+
+    status = lib.TUTTI_ERR_DECLINED
+
+
+class TimeoutError(Error, builtins.TimeoutError):
+    """A peer did not arrive in time."""
+
+    status = lib.TUTTI_ERR_TIMEOUT
+
+
+class PeerDeadError(Error):
+    """The process of the rank `peer` ended, or destroyed its communicator."""
+
+    status = lib.TUTTI_ERR_PEER_DEAD
+
+
+class MismatchError(Error):
+    """The ranks disagree about the operation or the configuration."""
+
+    status = lib.TUTTI_ERR_MISMATCH
+
+
+class ConcurrentError(Error):
+    """Two callers used one communicator at the same time."""
+
+    status = lib.TUTTI_ERR_CONCURRENT
+
+
+class AbortedError(Error):
+    """A rank aborted the communicator."""
+
+    status = lib.TUTTI_ERR_ABORTED
+
+
+class NoMemoryError(Error, MemoryError):
+    """An allocation failed."""
+
+    status = lib.TUTTI_ERR_NO_MEMORY
+
+
+class SystemCallError(Error):
+    """A system call failed."""
+
+    status = lib.TUTTI_ERR_SYSTEM
+
+
+class CudaError(Error):
+    """A CUDA call failed."""
+
+    status = lib.TUTTI_ERR_CUDA
+
+
+class VersionError(Error):
+    """The ranks, or the program and the library, have incompatible versions."""
+
+    status = lib.TUTTI_ERR_VERSION
+
+
+_CLASSES: dict[int, type[Error]] = {cls.status: cls for cls in (
+    InvalidError, DeclinedError, TimeoutError, PeerDeadError, MismatchError, ConcurrentError, AbortedError,
+    NoMemoryError, SystemCallError, CudaError, VersionError)}
+
+
+def make_error(status: int, fault: Any = None) -> Error:
+    """The exception of the calling thread's last error. fault: a struct tutti_fault * of the failed object."""
+    cls = _CLASSES.get(status, Error)
+    error = cls(ffi.string(lib.tutti_last_error()).decode(errors="replace"))
+    error.status = status
+    if fault is not None and fault.status == status:
+        error.rank = fault.rank
+        error.peer = None if fault.peer < 0 else fault.peer
+        error.sequence = fault.sequence
+    return error
+
+
+def check(status: int) -> None:
+    """Raises the exception of a status other than TUTTI_OK."""
+    if status:
+        raise make_error(status)
+
+
+def milliseconds(timeout: float | None) -> int:
+    """A time-out as C has it: None is 0, the default; negative or infinite never ends."""
+    if timeout is None:
+        return 0
+    if timeout < 0 or timeout == float("inf"):
+        return -1
+    return max(1, round(timeout * 1000))

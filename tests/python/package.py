@@ -1,0 +1,20 @@
+# SPDX-License-Identifier: MIT
+"""Runs the tests of the package tutti, in package/, with the package that Python finds.
+
+usage: package.py [ARGUMENT OF PYTEST]...
+"""
+
+import os
+import sys
+
+try:
+    import pytest
+
+    import tutti
+except ImportError as error:
+    print("skipped:", error)
+    sys.exit(77)
+
+print("testing", os.path.dirname(tutti.__file__))
+folder = os.path.join(os.path.dirname(os.path.abspath(__file__)), "package")
+sys.exit(pytest.main(["-q", "-p", "no:cacheprovider", *(sys.argv[1:] or [folder])]))
